@@ -67,7 +67,10 @@ bench-routing: ## the order of machines beside other policies, simulated
 h2spec: ## HTTP/2 conformance of the tunnel's server end, compared with net/http
 	@scripts/h2spec.sh
 
-generate: ## SQL to Go, code to docs
+generate: ## SQL to Go, code to docs, npm's libraries to the site's pages
+	@scripts/npm-ci.sh internal/site/npm "the libraries of the site's pages"
+	@grep -v '^//# sourceMappingURL' internal/site/npm/node_modules/marked/lib/marked.umd.js >internal/site/static/marked.js
+	@grep -v '^//# sourceMappingURL' internal/site/npm/node_modules/dompurify/dist/purify.min.js >internal/site/static/purify.js
 	@cd internal/store && $(GO) run $(SQLC) generate
 	@$(GO) generate ./...
 

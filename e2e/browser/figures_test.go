@@ -78,7 +78,7 @@ func (w *walk) talks() {
 	}
 	w.engine.Set(enginetest.Behaviour{Chunks: 100_000, Interval: 20 * time.Millisecond, Text: "word "})
 	w.say("For ever?")
-	w.until("the answer begins", func() bool { return strings.Contains(op.text("#said article:last-child .text"), "word word") })
+	w.until("the answer begins", func() bool { return strings.Contains(op.text("#said .turn:last-child .assistant .text"), "word word") })
 	w.look(op, "try-answering")
 	run(op, clickOn("#stop"))
 	w.until("it is stopped", func() bool { return op.text("#state") == "Stopped." })

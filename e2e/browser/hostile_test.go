@@ -125,7 +125,7 @@ func (w *walk) shown(names []string) {
 	op.harmless()
 	w.makeKey(op, "other")
 	op.harmless()
-	op.open("/sharing")
+	op.open("/access")
 	run(op, clickOn("#share-with summary"))
 	op.send("#share", "#with", "ben", "#models", strings.Join(names[:60], "\n"))
 	op.harmless()
@@ -133,7 +133,7 @@ func (w *walk) shown(names []string) {
 		op.open("/usage")
 		return run(op, chromedp.Evaluate[int](`document.querySelectorAll("#caller-models tbody tr").length`)) == len(names)
 	})
-	for _, path := range []string{"/models", "/machines", "/try", "/usage", "/sharing", "/applications", "/groups", "/sessions", "/account"} {
+	for _, path := range []string{"/models", "/machines", "/try", "/usage", "/access", "/applications", "/sessions", "/account"} {
 		op.open(path)
 		op.harmless()
 	}

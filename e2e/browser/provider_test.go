@@ -32,7 +32,7 @@ func TestProvider(t *testing.T) {
 			b := newTab(t, browser, s.base, scripts)
 			b.open(s.first)
 			b.send("#sign-up", "#name", "op", "#password", "correct horse battery")
-			b.open("/sharing")
+			b.open("/access")
 			b.send("#make-invite")
 			link := b.text("#link")
 			b.open("/account")

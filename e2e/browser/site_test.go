@@ -41,6 +41,7 @@ type walk struct {
 	op, ben       *tab
 	opKey, benKey string
 	invite        string // op's link
+	clicks        int    // since the test began to count
 }
 
 // look looks at the page that a tab shows: what it is for, as its pictures are
@@ -69,13 +70,13 @@ func (w *walk) signUp() {
 	op.see("Hello, op")
 	w.look(op, "home-empty")
 	for path, name := range map[string]string{
-		"/applications": "applications-empty", "/machines": "machines-empty", "/groups": "groups-empty", "/sharing": "sharing-empty", "/models": "models-empty",
+		"/applications": "applications-empty", "/machines": "machines-empty", "/access": "access-empty", "/models": "models-empty",
 		"/try": "try-empty", "/usage": "usage-empty", "/requests": "requests-empty",
 	} {
 		op.open(path)
 		w.look(op, name)
 	}
-	op.open("/sharing")
+	op.open("/access")
 	run(op, clickOn("#invite-limits summary"))
 	op.send("#make-invite", "#invite-per-day", "40", "#uses", "2")
 	op.see("40 a day")
@@ -87,8 +88,12 @@ func (w *walk) signUp() {
 func (w *walk) join() {
 	ben := w.ben
 	ben.open(w.invite)
+	ben.see("op shares their machines with you, within these limits: 40 a day.")
 	w.look(ben, "invited")
-	ben.send("#sign-up", "#name", "ben", "#password", "battery horse correct")
+	run(ben, chromedp.SetValue(chromedp.CSS("#name"), "ben"))
+	run(ben, chromedp.SetValue(chromedp.CSS("#password"), "battery horse correct"))
+	w.clicks = 0
+	w.click(ben, "#sign-up")
 	ben.see("Hello, ben")
 }
 
@@ -98,8 +103,9 @@ func (w *walk) join() {
 func (w *walk) firstCall() {
 	ben := w.ben
 	w.look(ben, "home-invited")
-	ben.send("#first-key")
+	w.click(ben, "#first-key")
 	if w.scripts {
+		w.clicks++
 		run(ben, clickOn("#for-curl + button"))
 		w.until("the lines are copied", func() bool { return ben.text("#for-curl + button") == "Copied" })
 	}
@@ -107,6 +113,9 @@ func (w *walk) firstCall() {
 	out, err := exec.Command("sh", "-c", ben.text("#for-curl")).Output()
 	if err != nil || !strings.Contains(string(out), "Hello from the attic") {
 		w.t.Fatalf("the lines for curl, pasted: %v: %s", err, out)
+	}
+	if w.clicks > 3 {
+		w.t.Errorf("from the invite to the first call takes %d clicks, want 3 at most", w.clicks)
 	}
 }
 
@@ -145,12 +154,12 @@ func (w *walk) calls() {
 	op.open("/applications")
 	w.look(op, "applications")
 
-	op.open("/sharing")
+	op.open("/access")
 	run(op, clickOn("#share-with summary"))
 	w.refusedAtField()
 	op.send("#share", "#with", "ben", "#models", "llama3", "#per-day", "50")
 	op.see("50 a day")
-	w.look(op, "sharing")
+	w.look(op, "access")
 	w.until("ben no longer reaches the other model", func() bool { status, _, _ := w.call(w.benKey, "qwen2.5-coder"); return status != 200 })
 	op.open("/models")
 	op.see("a different id")
@@ -178,7 +187,7 @@ func (w *walk) refusedAtField() {
 	if !run(op, chromedp.Evaluate[bool](`document.activeElement.id === "with" && document.querySelector("#problem").nextElementSibling.contains(document.activeElement)`)) {
 		w.t.Error("the refusal does not stand at its field")
 	}
-	w.look(op, "sharing-refused")
+	w.look(op, "access-refused")
 }
 
 // hours closes the machine to ben, and the refusal is explained.
@@ -246,21 +255,21 @@ func (w *walk) live() {
 // ends revokes a key, ends a share, a group and a session.
 func (w *walk) ends() {
 	op, ben := w.op, w.ben
-	op.open("/groups")
+	op.open("/access")
 	op.send("#make-group", "#name", "lab", "#kind", "org")
 	op.send("form[action='/groups/invite'] button", "form[action='/groups/invite'] input[name=member]", "ben")
 	op.see("ben is invited")
-	ben.open("/groups")
+	ben.open("/access")
 	ben.see("invites you to lab")
-	w.look(ben, "groups-invited")
+	w.look(ben, "access-invited")
 	ben.send("form[action='/groups/accept'] button")
 	ben.see("You are in the group")
-	op.open("/groups")
+	op.open("/access")
 	op.see("ben joined lab")
-	w.look(op, "groups-joined")
+	w.look(op, "access-joined")
 	op.send("form[action='/groups/admin'] button")
 	op.see("There is another admin.")
-	w.look(op, "groups")
+	w.look(op, "access-group")
 	op.open("/account")
 	op.send("#make-codes", "#old-codes", "correct horse battery")
 	op.see("Your recovery codes")
@@ -276,20 +285,25 @@ func (w *walk) ends() {
 	w.look(op, "home")
 
 	ben.open("/applications")
+	ben.leads(200, clickOn("a[href^='/applications/revoke']"))
+	ben.see("are refused within 5 seconds")
+	w.look(ben, "key-revoke")
 	revoked := time.Now()
-	ben.send("form[action='/applications/revoke'] button")
+	ben.send("#do")
 	ben.see("revoked")
 	w.until("the key is refused", func() bool { status, _, _ := w.call(w.benKey, "llama3"); return status == http.StatusUnauthorized })
 	if took := time.Since(revoked); took > 5*time.Second {
 		w.t.Errorf("the revoked key worked for %v, want 5 s at most", took)
 	}
-	op.open("/sharing")
+	op.open("/access")
+	op.see("also in lab, which adds nothing while you share")
+	run(op, clickOn("#given-list details summary"))
+	w.look(op, "access-both")
 	op.send("form[action='/sharing/end'] button")
 	op.see("The share with ben has ended. No running call is cut.")
-	op.see("All other members of lab")
-	op.open("/groups")
+	w.limitGroup()
 	op.send("form[action='/groups/end'] button")
-	op.open("/sharing")
+	op.open("/access")
 	op.see("Only you.")
 	op.open("/")
 	op.send("form[action='/signout'] button")

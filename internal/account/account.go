@@ -142,6 +142,7 @@ func (c LimitChange) Of(l Limits) Limits {
 type NamedShare struct {
 	Share
 	Owner, Member string
+	Disabled      bool // one of the two is: no call runs by the share
 }
 
 // Invite makes a share of its owner's machines with each member who accepts its code.

@@ -53,6 +53,8 @@ type Config struct {
 	Home  func(machine fleet.MachineID) string
 	// DrainNode has a node end once its calls have ended and its machines moved.
 	DrainNode func(ctx context.Context, name string) error
+	// Reload reads the operator's configuration again and applies it.
+	Reload func(context.Context) (Reloaded, error)
 	// Changed is called after each write, so that it takes effect now.
 	Changed func()
 	// Admit takes a token of the caller's rate, or returns the fault that names the

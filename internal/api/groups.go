@@ -13,6 +13,7 @@ import (
 
 // Group is a group as a member sees it: only those who are in it see who is.
 type Group struct {
+	ID      string            `json:"-"`
 	Name    string            `json:"name"`
 	Kind    account.GroupKind `json:"kind"`
 	In      bool              `json:"in"`
@@ -48,7 +49,7 @@ type GroupMember struct {
 
 func viewGroup(g account.SeenGroup) Group {
 	v := Group{
-		Name: g.Name, Kind: g.Kind, In: g.In, Admin: g.Admin, Size: g.Size, Created: g.Created, Closed: []Closed{},
+		ID: g.ID, Name: g.Name, Kind: g.Kind, In: g.In, Admin: g.Admin, Size: g.Size, Created: g.Created, Closed: []Closed{},
 		Members:     views(g.Members, func(m account.Fellow) GroupMember { return GroupMember(m) }),
 		Invitations: views(g.Invitations, viewInvitation),
 		KeptOut:     views(g.KeptOut, func(m account.Named) string { return m.Name }),

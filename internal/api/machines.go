@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"math"
 	"strings"
 	"time"
 
@@ -46,8 +47,8 @@ type MachineModel struct {
 	ID            fleet.ModelID `json:"id"`
 	ContextLength int           `json:"context_length,omitzero"`
 	Slots         int           `json:"slots,omitzero"` // 0: only the machine's count
-	// FirstTokenMS is the recent mean time to the first token, in milliseconds;
-	// absent: not measured since this hub began.
+	// FirstTokenMS is the median of the recent times to the first token, in
+	// milliseconds, as the hub measured it; absent: not measured yet.
 	FirstTokenMS int64 `json:"first_token_ms,omitzero"`
 	// TokensPerSecond is how fast it answered over the last 7 days, from when a
 	// call left the queue to its end; absent: it did not.
@@ -80,7 +81,11 @@ func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Mac
 		v.LastSeen = now.UTC()
 	}
 	for _, o := range live.Offers {
-		v.Models = append(v.Models, MachineModel{ID: o.ID, ContextLength: o.ContextLength, Slots: o.Slots, FirstTokenMS: o.Load.TTFT().Milliseconds()})
+		model := MachineModel{ID: o.ID, ContextLength: o.ContextLength, Slots: o.Slots}
+		if s := o.Load.Speed(); s != nil {
+			model.FirstTokenMS = int64(math.Round(s.FirstToken * 1000))
+		}
+		v.Models = append(v.Models, model)
 	}
 	return v
 }

@@ -3,6 +3,8 @@ package api
 import (
 	"context"
 	"time"
+
+	"github.com/kith/kith/internal/fault"
 )
 
 // Node is a hub node as the node that was asked sees it.
@@ -43,4 +45,18 @@ func (a *API) operatorListNodes(context.Context, Caller, None) ([]Node, error) {
 
 func (a *API) operatorDrainNode(ctx context.Context, _ Caller, in Named) (Named, error) {
 	return in, a.DrainNode(ctx, in.Name)
+}
+
+// Reloaded lists what a reload of the configuration has changed.
+type Reloaded struct {
+	Applied []string `json:"applied"` // keys that are in effect now
+	Restart []string `json:"restart"` // changed keys that take effect at the next start
+}
+
+func (a *API) operatorReload(ctx context.Context, _ Caller, _ None) (Reloaded, error) {
+	done, err := a.Reload(ctx)
+	if err != nil {
+		return Reloaded{}, fault.New(fault.InvalidRequest, "nothing has changed: %s", err)
+	}
+	return done, nil
 }

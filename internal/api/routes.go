@@ -88,5 +88,6 @@ var (
 	OperatorGetHealth       = operator("GET /health", "", (*API).operatorGetHealth)
 	OperatorListNodes       = operator("GET /nodes", "", (*API).operatorListNodes)
 	OperatorDrainNode       = operator("POST /nodes/{name}/drain", "drain a node", (*API).operatorDrainNode)
+	OperatorReload          = operator("POST /reload", "reload the configuration", (*API).operatorReload)
 	OperatorBackUp          = operator("POST /backups", "back up the database", (*API).operatorBackUp)
 )

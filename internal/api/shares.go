@@ -3,12 +3,14 @@ package api
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // Bounds of an invite.
@@ -29,6 +31,8 @@ type Share struct {
 	Direction string `json:"direction"`
 	Limits
 	Created time.Time `json:"created"`
+	// Disabled says that one of the two members is: no call runs by the share.
+	Disabled bool `json:"disabled,omitzero"`
 	// Of the change that this answers: the running calls that end with it, and the
 	// models in it that no machine of the owner offers.
 	Cut      int      `json:"cut,omitzero"`
@@ -38,7 +42,7 @@ type Share struct {
 func viewShare(s account.NamedShare, c Caller) Share {
 	view := Share{
 		ID: s.ID, Owner: s.Owner, With: s.Member, OwnerID: s.OwnerID, WithID: s.MemberID, Direction: "received", Created: s.Created,
-		Limits: viewLimits(s.Limits),
+		Limits: viewLimits(s.Limits), Disabled: s.Disabled,
 	}
 	if s.OwnerID == c.id() {
 		view.Direction = "given"
@@ -210,6 +214,42 @@ func (a *API) revokeInvite(ctx context.Context, c Caller, in InviteID) (Revoked,
 	return Revoked{in.Invite, "revoked"}, nil
 }
 
+// SeenInvite is an invite as it is shown to who has its code, before it is accepted.
+type SeenInvite struct {
+	Owner  string
+	Models []string // that the owner's machines offer and the invite covers, in order
+	Limits Limits
+	State  string // as Invite's
+}
+
+// SeeInvite returns what an invite offers. It takes no use of it.
+func (a *API) SeeInvite(ctx context.Context, code string) (SeenInvite, error) {
+	dead := deadInvite()
+	hash, ok := a.CodeHash(code, credential.InviteCode)
+	if !ok {
+		return SeenInvite{}, dead
+	}
+	found, owner, err := a.DB.Invite(ctx, hash)
+	if err != nil {
+		return SeenInvite{}, NotFound(err, "%s", dead.Message)
+	}
+	seen := SeenInvite{Owner: owner, Limits: viewLimits(found.Limits), State: viewInvite(found, time.Now()).State}
+	for m := range a.Snapshot().Reach(fleet.MemberID(found.OwnerID), fleet.OwnOnly) {
+		for _, o := range m.Offers {
+			if !leavesOut(found.Models, o.ID) {
+				seen.Models = append(seen.Models, string(o.ID))
+			}
+		}
+	}
+	slices.Sort(seen.Models)
+	seen.Models = slices.Compact(seen.Models)
+	return seen, nil
+}
+
+func deadInvite() *fault.Fault {
+	return fault.New(fault.NotFound, "the invite is wrong, used up, expired or revoked; ask for another").WithParam("code")
+}
+
 // InviteCode is the secret of an invite.
 type InviteCode struct {
 	Code string `json:"code"`
@@ -229,7 +269,7 @@ type Accepted struct {
 // acceptInvite makes the share that an invite stands for. A code that the caller
 // accepted before is accepted again, at no use: an answer may have been lost.
 func (a *API) acceptInvite(ctx context.Context, c Caller, in InviteCode) (Accepted, error) {
-	dead := fault.New(fault.NotFound, "the invite is wrong, used up, expired or revoked; ask for another").WithParam("code")
+	dead := deadInvite()
 	hash, ok := a.CodeHash(in.Code, credential.InviteCode)
 	if !ok {
 		return Accepted{}, dead

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
@@ -132,7 +133,39 @@ func (c *hubFile) contradictions() (problems []problem) {
 	case c.TLS.Certificate == "" && c.TLS.Key != "":
 		problems = append(problems, wrongKey("tls.key", "is of no use without tls.certificate: set both")...)
 	}
-	return slices.Concat(problems, c.regionContradictions(), c.Site.OIDC.contradictions(), c.Site.SMTP.contradictions())
+	return slices.Concat(problems, c.acmeContradictions(), c.backupContradictions(), c.regionContradictions(), c.Site.OIDC.contradictions(), c.Site.SMTP.contradictions())
+}
+
+func (c *hubFile) acmeContradictions() []problem {
+	switch t := c.TLS; {
+	case t.ACME && t.Certificate != "":
+		return wrongKey("tls.acme", "is of no use beside tls.certificate: remove one of them")
+	case t.ACME && len(t.Domains) == 0:
+		return wrongKey("tls.acme", "is of no use without tls.domains: name this hub as members do")
+	case t.ACME && (c.Peer.Listen.Text != "" || c.Peer.Address.Text != ""):
+		return wrongKey("tls.acme", "is for one hub, and this one has others beside it ([peer]): end TLS at the proxy in front of them, or give each the files of one certificate")
+	case !t.ACME && len(t.Domains) > 0:
+		return wrongKey("tls.domains", "is of no use without tls.acme: set both")
+	case !t.ACME && t.Email != "":
+		return wrongKey("tls.email", "is of no use without tls.acme: set both")
+	case !t.ACME && t.Directory.Text != "":
+		return wrongKey("tls.directory", "is of no use without tls.acme: set both")
+	}
+	return nil
+}
+
+func (c *hubFile) backupContradictions() []problem {
+	switch {
+	case c.Backup.Every.Duration == 0:
+		return nil
+	case c.Database.URL.text != "":
+		return wrongKey("backup.every", "is for the embedded database; back up PostgreSQL with its own tools (docs/operate/backup.md)")
+	case c.Backup.Every.Duration < time.Minute:
+		return wrongKey("backup.every", `takes "1m" or longer, or "0s" for never`)
+	case c.Backup.Keep == 0:
+		return wrongKey("backup.keep", "takes 1 or more: with 0 no backup would stay")
+	}
+	return nil
 }
 
 func (c *hubFile) regionContradictions() (problems []problem) {

@@ -27,7 +27,8 @@ func TestConfigurationPage(t *testing.T) {
 	page.print("\n## The daemon: `config.toml` in `KITH_HOME`\n\n`kith reload`, or SIGHUP, applies changes of `%s` while calls run; changes of other keys are listed and take effect at the next start.\n",
 		strings.Join(reloadable, "`, `"))
 	page.sections("daemonFile", reflect.TypeFor[daemonFile]())
-	page.print("\n## A hub: `hub.toml` in `KITH_HOME`\n")
+	page.print("\n## A hub: `hub.toml` in `KITH_HOME`\n\n`kith admin reload`, or SIGHUP, applies changes of `hub.drain`, `hub.proxies`, `hub.cors`, `limits` (without `member` and `spool`), `ratelimit`, " +
+		"the certificate's files and `log.level` while calls run; changes of other keys are listed and take effect at the next start. A file with a mistake changes nothing.\n")
 	page.sections("hubFile", reflect.TypeFor[hubFile]())
 
 	const path = "../../docs/configuration.md"

@@ -81,6 +81,11 @@ type daemonFile struct {
 		// machine; default all that you are in, and with [] none. Shares with single
 		// members are not affected.
 		Groups []string `toml:"groups"`
+		// Cache is whose prompts an engine may keep that cannot keep callers apart:
+		// "own", the default, is your own alone, and "all" everyone's. With "all" the
+		// time of an answer can reveal to others what was asked before; see
+		// docs/engines.md.
+		Cache cacheWord `toml:"cache"`
 		// Hours are when others may use this machine; default "", always.
 		Hours hours `toml:"hours"`
 		// Timezone is the IANA zone of Hours; default "", this computer's.
@@ -142,7 +147,9 @@ type hubFile struct {
 		Drain duration `toml:"drain"`
 		// Proxies are the addresses, or networks, of the proxies in front of this hub:
 		// of their requests the client is the last address in X-Forwarded-For that is
-		// not a proxy's. From all others that header is ignored. Default none.
+		// not a proxy's, or the one that a PROXY header names before the first request.
+		// From all others X-Forwarded-For is ignored. Default none. See
+		// docs/operate/proxy.md.
 		Proxies []proxy `toml:"proxies"`
 		// CORS are the origins of web applications that may call the API from a
 		// browser, with a key and never with a cookie; default none.
@@ -155,6 +162,18 @@ type hubFile struct {
 		// Several hosts, separated by commas, are tried in turn. See docs/operate/database.md.
 		URL databaseURL `toml:"url"`
 	} `toml:"database"`
+	// Backup copies the embedded database by a schedule; kith admin restore brings a copy
+	// back. A PostgreSQL database is backed up with its own tools. See
+	// docs/operate/backup.md.
+	Backup struct {
+		// Every is how often, such as "24h"; "0s", the default, is never.
+		Every duration `toml:"every"`
+		// Keep is how many copies stay, the newest; default 7.
+		Keep uint16 `toml:"keep"`
+		// Folder is where they are; default the folder backups in hub.data. A folder on
+		// another disk outlives this one.
+		Folder string `toml:"folder"`
+	} `toml:"backup"`
 	// Peer connects the hubs of one region that share a PostgreSQL database: a machine
 	// connects to any of them, and a call comes to any of them.
 	Peer struct {
@@ -232,13 +251,46 @@ type hubFile struct {
 		// accounts and can be mailed a link that signs in. The messages hold PUBLIC_URL.
 		SMTP smtpTable `toml:"smtp"`
 	} `toml:"site"`
-	TLS struct {
-		// Certificate is a PEM file with the certificate chain; default none:
-		// plain HTTP, for loopback or behind a proxy.
-		Certificate string `toml:"certificate"`
-		// Key is the PEM file of its private key, readable by its owner only.
-		Key string `toml:"key"`
-	} `toml:"tls"`
+	// TLS is the certificate of the public address: from files, or from a certificate
+	// authority. See docs/operate/tls.md.
+	TLS tlsTable `toml:"tls"`
+	// Log is what the hub writes to its standard error.
+	Log logTable `toml:"log"`
+}
+
+// tlsTable is [tls].
+type tlsTable struct {
+	// Certificate is a PEM file with the certificate chain; default none: plain HTTP,
+	// for loopback or behind a proxy. It is read again when it changes.
+	Certificate string `toml:"certificate"`
+	// Key is the PEM file of its private key, readable by its owner and at most one
+	// group.
+	Key string `toml:"key"`
+	// ACME gets the certificate of Domains from Let's Encrypt, whose terms you accept
+	// thereby, and renews it; default false. Port 443 of each domain has to lead to the
+	// public address. It is for one hub, not for several with [peer].
+	ACME bool `toml:"acme"`
+	// Domains are the names of this hub in the certificate.
+	Domains []domain `toml:"domains"`
+	// Email is where the authority sends warnings; default none.
+	Email string `toml:"email"`
+	// Directory is the address of another authority's directory; default "", Let's
+	// Encrypt.
+	Directory acmeDirectory `toml:"directory"`
+}
+
+// domains returns the names for which a certificate is requested.
+func (t *tlsTable) domains() []string {
+	return convert(t.Domains, func(d domain) string { return d.Text })
+}
+
+// logTable is [log].
+type logTable struct {
+	// Level is the least important kind of line: "debug", "info", the default, "warn" or
+	// "error".
+	Level logLevel `toml:"level"`
+	// Format is "text", the default, or "json".
+	Format logFormat `toml:"format"`
 }
 
 // oidcTable is [site.oidc].

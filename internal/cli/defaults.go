@@ -61,8 +61,13 @@ func loadHubFile(home, file string) (*hubFile, error) {
 		return nil, err
 	}
 	c.Hub.Data = pathIn(file, c.Hub.Data)
-	c.TLS.Certificate = pathIn(file, c.TLS.Certificate)
-	c.TLS.Key = pathIn(file, c.TLS.Key)
+	if c.Backup.Folder != "" {
+		c.Backup.Folder = pathIn(file, c.Backup.Folder)
+	}
+	if c.TLS.Certificate != "" {
+		c.TLS.Certificate = pathIn(file, c.TLS.Certificate)
+		c.TLS.Key = pathIn(file, c.TLS.Key)
+	}
 	return c, nil
 }
 
@@ -74,6 +79,7 @@ func defaultHubFile(home string) *hubFile {
 	c.Hub.Node.Text = cmp.Or(validNode(host), "hub")
 	c.Hub.Data = filepath.Join(home, "hub")
 	c.Hub.Drain.Duration = 30 * time.Minute
+	c.Backup.Keep = 7
 	c.Limits.Body.Bytes = 32 << 20
 	c.Limits.Member.Bytes = 256 << 20
 	c.Limits.Spool.Bytes = diskLimit
@@ -86,6 +92,7 @@ func defaultHubFile(home string) *hubFile {
 	c.Responses.Keep.Duration = 24 * time.Hour
 	c.RateLimit.RPS, c.RateLimit.Burst, c.RateLimit.Connections = 50, 100, 200
 	c.Site.SignUp.Text = "invite"
+	c.Log.Level.Text, c.Log.Format.Text = "info", "text"
 	return c
 }
 

@@ -7,9 +7,11 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"syscall"
 	"time"
 
 	"charm.land/lipgloss/v2"
@@ -76,6 +78,8 @@ func (a *app) dev() *cobra.Command {
 // runDev starts the network, prints its addresses once it can serve a call, and serves
 // until ctx ends.
 func (a *app) runDev(ctx context.Context, flags devFlags) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal was closed
+	defer stop()
 	hubConfig, daemonConfig, err := devConfig(flags)
 	if err != nil {
 		return err

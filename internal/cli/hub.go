@@ -1,9 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,10 +11,10 @@ import (
 	"net"
 	"net/http"
 	_ "net/http/pprof" // in http.DefaultServeMux
-	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -38,28 +38,32 @@ import (
 func (a *app) hub() *cobra.Command {
 	var file, listen, data, admin, peerAddress string
 	var anyAdmin bool
+	read := func() (*hubFile, error) {
+		config, err := loadHubFile(a.home, file)
+		if err != nil {
+			return nil, err
+		}
+		if data != "" {
+			config.Hub.Data = data
+		}
+		if listen != "" {
+			if err := config.Hub.Listen.UnmarshalText([]byte(listen)); err != nil {
+				return nil, wrongUse("cannot use --listen %s: it %w", listen, err)
+			}
+		}
+		if peerAddress != "" {
+			if err := config.Peer.Address.UnmarshalText([]byte(peerAddress)); err != nil {
+				return nil, wrongUse("cannot use --peer-address %s: it %w", peerAddress, err)
+			}
+		}
+		return config, nil
+	}
 	cmd := &cobra.Command{
 		Use: "hub", Short: "Run a hub", Args: cobra.NoArgs,
 		Long: "Run a hub: the hosted API and the machines' tunnels on one address; metrics, health and\n" +
-			"profiles on a second; the operator's socket admin.sock in the data folder.",
+			"profiles on a second; the operator's socket admin.sock in the data folder. SIGHUP has it read its\n" +
+			"configuration again, SIGTERM has it end once its calls have ended.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := loadHubFile(a.home, file)
-			if err != nil {
-				return err
-			}
-			if data != "" {
-				config.Hub.Data = data
-			}
-			if listen != "" {
-				if err := config.Hub.Listen.UnmarshalText([]byte(listen)); err != nil {
-					return wrongUse("cannot use --listen %s: it %w", listen, err)
-				}
-			}
-			if peerAddress != "" {
-				if err := config.Peer.Address.UnmarshalText([]byte(peerAddress)); err != nil {
-					return wrongUse("cannot use --peer-address %s: it %w", peerAddress, err)
-				}
-			}
 			if admin != "" {
 				if err := new(address).UnmarshalText([]byte(admin)); err != nil {
 					return wrongUse("cannot use --admin %s: it %w", admin, err)
@@ -69,7 +73,7 @@ func (a *app) hub() *cobra.Command {
 						"take a loopback address such as %s, or add --admin-any where only your own tools reach it", admin, defaultAdmin)
 				}
 			}
-			return a.runHub(cmd.Context(), config, admin, anyAdmin)
+			return a.runHub(cmd.Context(), read, admin, anyAdmin)
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "the configuration file (default: hub.toml in KITH_HOME)")
@@ -82,13 +86,23 @@ func (a *app) hub() *cobra.Command {
 }
 
 // runHub opens a hub, prints its addresses and serves until ctx ends.
-func (a *app) runHub(ctx context.Context, config *hubFile, admin string, anyAdmin bool) error {
+func (a *app) runHub(ctx context.Context, read func() (*hubFile, error), admin string, anyAdmin bool) error {
+	hangups := make(chan os.Signal, 1) // one that comes during the start is not lost
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	config, err := read()
+	if err != nil {
+		return err
+	}
 	tuneMemory()
-	p, err := openHub(ctx, config, logTo(a.err, slog.LevelInfo))
+	level := new(slog.LevelVar)
+	level.Set(config.Log.Level.level())
+	p, err := openHub(ctx, config, config.Log.to(a.err, level))
 	if err != nil {
 		return err
 	}
 	defer p.close()
+	p.read, p.level, p.hangups = read, level, hangups
 	at := struct {
 		Hub   string `json:"hub"`
 		Admin string `json:"admin,omitempty"`
@@ -163,13 +177,21 @@ type hubProcess struct {
 	live        *registry.Registry
 	hub         *hub.Hub
 	public      *http.Server
-	certificate *tls.Config // of public; nil: plain HTTP
+	certificate certificateSource // of public; nil: plain HTTP
+	clients     *gateway.Clients
 	spool       *spool.Spool
 	listener    net.Listener
 	operator    net.Listener
 	admin       net.Listener    // metrics, health, profiles; nil: none
 	guard       gateway.Guard   // of admin
 	atOnce      context.Context // ends when calls that still run are to end; nil: by the limit only
+
+	// read reads the configuration again, and level is of the log; nil: there is no file.
+	read      func() (*hubFile, error)
+	level     *slog.LevelVar
+	hangups   chan os.Signal // SIGHUP
+	reloading sync.Mutex     // held during a reload
+	inForce   *hubFile       // config with what reload has changed
 
 	mesh        *peer.Mesh   // the way to other hubs; nil: there are none
 	peers       net.Listener // at which they reach this one
@@ -179,16 +201,12 @@ type hubProcess struct {
 // openHub opens the data of a hub, then its addresses. The caller closes the
 // hubProcess, also after run.
 func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProcess, err error) {
-	p = &hubProcess{config: config, log: log}
+	p = &hubProcess{config: config, inForce: config, log: log}
 	defer func() {
 		if err != nil {
 			p.close()
 		}
 	}()
-	certificate, err := certificates(config)
-	if err != nil {
-		return p, err
-	}
 	if err := os.MkdirAll(config.Hub.Data, 0o700); err != nil {
 		return p, fmt.Errorf("cannot make the hub's data folder: %w; choose another with --data", err)
 	}
@@ -204,6 +222,9 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 	if p.listener, err = listenTCP(ctx, config.Hub.Listen.Text, "--listen"); err != nil {
 		return p, err
 	}
+	if err = p.openCertificate(p.listener.Addr().(*net.TCPAddr).Port); err != nil {
+		return p, err
+	}
 	if p.operator, err = daemon.ListenSocket(filepath.Join(config.Hub.Data, "admin.sock")); err != nil {
 		return p, err
 	}
@@ -213,20 +234,32 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 	if err = p.startNode(ctx); err != nil {
 		return p, err
 	}
-	p.base = config.Hub.PublicURL.Text
-	if p.base == "" {
-		p.base = "http://" + p.listener.Addr().String()
-		if certificate != nil {
-			p.base = "https://" + p.listener.Addr().String()
-		}
-	}
-	clients := gateway.NewClients(convert(config.Hub.Proxies, func(p proxy) netip.Prefix { return p.Prefix }), int(config.RateLimit.Connections), log)
-	p.listener = clients.Listen(p.listener)
-	p.wire(clients)
+	p.base = config.publicURL(p.listener.Addr())
+	p.clients = gateway.NewClients(config.proxies(), int(config.RateLimit.Connections), log)
+	p.listener = p.clients.Listen(p.listener)
+	p.wire()
 	p.public = gateway.NewServer(p.hub.Handler(), log)
-	p.certificate = certificate
-	p.public.TLSConfig, p.public.ConnState = certificate, clients.ConnState
+	p.public.ConnState = p.clients.ConnState
+	if p.certificate != nil {
+		p.public.TLSConfig = p.certificate.TLS()
+	}
 	return p, nil
+}
+
+// publicURL returns the address members see, of a hub that listens at an address.
+func (c *hubFile) publicURL(listens net.Addr) string {
+	_, port, _ := net.SplitHostPort(listens.String())
+	switch {
+	case c.Hub.PublicURL.Text != "":
+		return c.Hub.PublicURL.Text
+	case c.TLS.ACME && port == "443":
+		return "https://" + c.TLS.domains()[0]
+	case c.TLS.ACME:
+		return "https://" + net.JoinHostPort(c.TLS.domains()[0], port)
+	case c.TLS.Certificate != "":
+		return "https://" + listens.String()
+	}
+	return "http://" + listens.String()
 }
 
 // startNode adds this hub to those that share the database, and logs what puts the
@@ -251,35 +284,45 @@ func (p *hubProcess) startNode(ctx context.Context) error {
 }
 
 // wire makes the registry, and the hub that observes it.
-func (p *hubProcess) wire(clients *gateway.Clients) {
-	limits := p.config.Limits
-	keep := p.config.Responses.Keep.Duration
-	if keep == 0 {
-		keep = -1 // off
-	}
+func (p *hubProcess) wire() {
 	p.live = registry.New(registry.Config{
 		Node: p.config.Hub.Node.Text, Region: p.config.Hub.Region.Text, Facts: p.records.Facts(p.config.Hub.Region.Text), Log: p.log,
 		Peers: p.mesh,
 	})
-	p.hub = hub.New(hub.Config{
-		Node:   p.config.Hub.Node.Text,
-		Region: p.config.Hub.Region.Text, Regions: p.config.otherRegions(), Clients: clients, DB: p.records,
+	p.hub = hub.New(p.hubConfig(p.config), p.records, p.live)
+}
+
+// hubConfig returns the hub's configuration of a file.
+func (p *hubProcess) hubConfig(c *hubFile) hub.Config {
+	limits := c.Limits
+	keep := c.Responses.Keep.Duration
+	if keep == 0 {
+		keep = -1 // off
+	}
+	return hub.Config{
+		Node:   c.Hub.Node.Text,
+		Region: c.Hub.Region.Text, Regions: c.otherRegions(), Clients: p.clients, DB: p.records,
 		Wait: limits.Wait.Duration, WaitStream: limits.WaitStream.Duration, FirstByte: limits.FirstByte.Duration,
 		Running: bound(limits.Running), Waiting: bound(limits.Waiting), Machines: bound(limits.Machines),
-		KeepResponses: keep, Drain: max(p.config.Hub.Drain.Duration, 1), // 0 is the default there
+		KeepResponses: keep, Drain: max(c.Hub.Drain.Duration, 1), // 0 is the default there
 		Edge: gateway.Config{
 			Spool: p.spool,
-			Base:  p.base, Version: thisBuild().Version, Origins: convert(p.config.Hub.CORS, func(o origin) string { return o.Text }),
-			Rate: gateway.Rate{PerSecond: float64(p.config.RateLimit.RPS), Burst: int(p.config.RateLimit.Burst)},
+			Base:  p.base, Version: thisBuild().Version, Origins: convert(c.Hub.CORS, func(o origin) string { return o.Text }),
+			Rate: gateway.Rate{PerSecond: float64(c.RateLimit.RPS), Burst: int(c.RateLimit.Burst)},
 			Limits: gateway.Limits{
 				Body: limits.Body.Bytes, FirstByte: limits.FirstByte.Duration,
 				Idle: limits.Idle.Duration, Stream: limits.Total.Duration,
 			},
 		},
 		Journal: p.journal,
-		Site:    site.Config{Base: p.base, SignUp: site.SignUp(p.config.Site.SignUp.Text), Provider: p.config.Site.OIDC.provider(), Mail: p.config.Site.SMTP.mail(), FirstMade: p.removeFirstLink},
-		Log:     p.log,
-	}, p.records, p.live)
+		Backups: hub.Backups{
+			Every: c.Backup.Every.Duration, Keep: int(c.Backup.Keep),
+			Folder: cmp.Or(c.Backup.Folder, filepath.Join(c.Hub.Data, "backups")),
+		},
+		Site:         site.Config{Base: p.base, SignUp: site.SignUp(c.Site.SignUp.Text), Provider: c.Site.OIDC.provider(), Mail: c.Site.SMTP.mail(), FirstMade: p.removeFirstLink},
+		ReloadConfig: p.reload,
+		Log:          p.log,
+	}
 }
 
 // bound returns a limit for hub.Config, in which -1 is off; in the configuration 0 is.
@@ -315,6 +358,14 @@ func (p *hubProcess) run(ended context.Context) error {
 		return nil
 	})
 	group.Go(func() error { return serveHTTP(ctx, p.public, p.listener) })
+	if p.certificate != nil {
+		group.Go(func() error { return p.certificate.Run(ctx) })
+	}
+	if p.read != nil {
+		group.Go(func() error {
+			return onHangup(ctx, p.hangups, p.log, func() error { _, err := p.reload(ctx); return err })
+		})
+	}
 	group.Go(func() error { return serveHTTP(ctx, gateway.NewServer(p.hub.Operator(), p.log), p.operator) })
 	if p.mesh != nil {
 		group.Go(func() error { return p.mesh.Serve(ctx, p.peers, p.hub.PeerHandler()) })

@@ -19,9 +19,10 @@ const packagedHome = "/var/lib/kith"
 const packagedHead = `# The configuration of a hub, read by kith-hub.service.
 #
 # Each key is listed with its default, or with an example where it has none. Remove the
-# "# " before a key to set it, then check and restart:
+# "# " before a key to set it, then check and reload, which names what needs a restart:
 #
 #   kith config check /etc/kith/hub.toml
+#   sudo -u kith kith admin reload --config /etc/kith/hub.toml --data /var/lib/kith
 #   systemctl restart kith-hub
 #
 # This file is made from the comments where the keys are declared

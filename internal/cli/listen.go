@@ -2,15 +2,12 @@ package cli
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"syscall"
 	"time"
 )
@@ -65,35 +62,15 @@ func serveHTTP(ctx context.Context, server *http.Server, listener net.Listener) 
 	return nil
 }
 
-// certificates reads the certificate of the public listener; nil for plain HTTP.
-func certificates(config *hubFile) (*tls.Config, error) {
-	certificate, key := config.TLS.Certificate, config.TLS.Key
-	if certificate == "" && key == "" {
-		return nil, nil
-	}
-	if err := checkPrivate(key); err != nil {
-		return nil, err
-	}
-	pair, err := tls.LoadX509KeyPair(certificate, key)
-	if err != nil {
-		return nil, fmt.Errorf("cannot use the certificate of [tls]: %w", err)
-	}
-	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
-}
-
-// checkPrivate refuses a file that other users can read.
-func checkPrivate(file string) error {
-	info, err := os.Stat(file)
-	if err != nil {
-		return fmt.Errorf("cannot look at %s: %w", file, err)
-	}
-	if filepath.Separator == '/' && info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("cannot trust %s: other users can read it; run `chmod 600 %s`", file, file)
-	}
-	return nil
-}
-
 // logTo returns a log that writes lines of key=value.
-func logTo(w io.Writer, level slog.Level) *slog.Logger {
+func logTo(w io.Writer, level slog.Leveler) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+// to returns the log of [log].
+func (l *logTable) to(w io.Writer, level slog.Leveler) *slog.Logger {
+	if l.Format.Text == "json" {
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
+	}
+	return logTo(w, level)
 }

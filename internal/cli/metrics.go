@@ -30,10 +30,23 @@ func (p *hubProcess) metrics() *prometheus.Registry {
 		}),
 	)
 	registry.MustRegister(p.hub.Metrics()...)
-	if config := p.certificate; config != nil {
-		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "kith_certificate_expiry_timestamp_seconds", Help: "When the certificate of [tls] ends; absent without one.",
-		}, func() float64 { return float64(config.Certificates[0].Leaf.NotAfter.Unix()) }))
+	if p.certificate != nil {
+		registry.MustRegister(certificateEnd{p.certificate})
 	}
 	return registry
+}
+
+// certificateEnd is the metric of when the certificate ends.
+type certificateEnd struct{ certificateSource }
+
+var certificateEndDesc = prometheus.NewDesc("kith_certificate_expiry_timestamp_seconds", "When the certificate of [tls] ends; absent without one.", nil, nil)
+
+// Describe implements prometheus.Collector.
+func (certificateEnd) Describe(descs chan<- *prometheus.Desc) { descs <- certificateEndDesc }
+
+// Collect implements prometheus.Collector.
+func (c certificateEnd) Collect(out chan<- prometheus.Metric) {
+	if end := c.Expires(); !end.IsZero() {
+		out <- prometheus.MustNewConstMetric(certificateEndDesc, prometheus.GaugeValue, float64(end.Unix()))
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"log/slog"
 	"math/big"
 	"net"
 	"os"
@@ -35,7 +36,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := openHub(t.Context(), config, logTo(newPrinted(), 0))
+	p, err := openHub(t.Context(), config, logTo(newPrinted(), slog.LevelInfo))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/signal"
@@ -99,11 +100,16 @@ func (m *daemonProcess) reloadOnHangup(ctx context.Context) error {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
+	return onHangup(ctx, hangups, m.log, func() error { _, err := m.reload(ctx); return err })
+}
+
+// onHangup calls reload for each signal until ctx ends.
+func onHangup(ctx context.Context, hangups <-chan os.Signal, log *slog.Logger, reload func() error) error {
 	for {
 		select {
 		case <-hangups:
-			if _, err := m.reload(ctx); err != nil {
-				m.log.Error("cannot apply the configuration; nothing has changed", "error", err)
+			if err := reload(); err != nil {
+				log.Error("cannot apply the configuration; nothing has changed", "error", err)
 			}
 		case <-ctx.Done():
 			return nil

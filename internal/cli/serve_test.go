@@ -3,8 +3,6 @@ package cli
 import (
 	"bufio"
 	"context"
-	"crypto/x509"
-	"encoding/pem"
 	"io"
 	"net"
 	"net/http"
@@ -83,49 +81,6 @@ func TestSocketIsOursAlone(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket's mode is %v (%v), want 0600", info.Mode(), err)
 	}
-}
-
-func TestTLSKeyMustBePrivate(t *testing.T) {
-	double := httptest.NewTLSServer(http.NotFoundHandler())
-	defer double.Close()
-	pair := double.TLS.Certificates[0]
-	dir := t.TempDir()
-	config := defaultHubFile(dir)
-	config.TLS.Certificate, config.TLS.Key = filepath.Join(dir, "c.pem"), filepath.Join(dir, "k.pem")
-	if _, err := certificates(config); err == nil {
-		t.Error("files that are not there are accepted")
-	}
-	write := func(name, kind string, der []byte, mode os.FileMode) {
-		t.Helper()
-		text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-		if err := os.WriteFile(name, text, mode); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write(config.TLS.Certificate, "CERTIFICATE", pair.Certificate[0], 0o644)
-	write(config.TLS.Key, "PRIVATE KEY", marshalKey(t, pair.PrivateKey), 0o600)
-	if got, err := certificates(config); err != nil || len(got.Certificates) != 1 {
-		t.Errorf("a good pair is refused: %v", err)
-	}
-	if err := os.Chmod(config.TLS.Key, 0o640); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := certificates(config); err == nil || !strings.Contains(err.Error(), "chmod 600") {
-		t.Errorf("a key that others can read: %v", err)
-	}
-	config.TLS.Key = ""
-	if _, err := certificates(config); err == nil {
-		t.Error("a certificate without a key is accepted")
-	}
-}
-
-func marshalKey(t *testing.T, key any) []byte {
-	t.Helper()
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return der
 }
 
 func TestDevStaysOnLoopback(t *testing.T) {

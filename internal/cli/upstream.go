@@ -38,6 +38,16 @@ func (d *dialectWord) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
+// cacheWord is whose prompts are kept for later calls; empty is "own".
+type cacheWord struct{ Text string }
+
+func (cacheWord) takes() string { return `"own" or "all"` }
+
+func (c *cacheWord) UnmarshalText(text []byte) (err error) {
+	c.Text, err = oneOf(c, text, "own", "all")
+	return err
+}
+
 // secret is a value that is never printed, or its source. After resolve text is the
 // value.
 type secret struct{ text string }

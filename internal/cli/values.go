@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"net"
 	"net/mail"
@@ -219,6 +220,60 @@ func (o *origin) UnmarshalText(text []byte) error {
 	if err == nil && o.Text != strings.ToLower(u.Scheme+"://"+u.Host) {
 		err = wrong(o)
 	}
+	return err
+}
+
+// domain is the DNS name of a hub.
+type domain struct{ Text string }
+
+func (domain) takes() string { return `a name such as "hub.example.org", in quotes` }
+
+func (d *domain) UnmarshalText(text []byte) error {
+	d.Text = string(text)
+	_, err := netip.ParseAddr(d.Text)
+	if err == nil || !strings.Contains(strings.Trim(d.Text, "."), ".") || strings.Trim(d.Text, "abcdefghijklmnopqrstuvwxyz0123456789.-") != "" {
+		return wrong(d)
+	}
+	return nil
+}
+
+// acmeDirectory is the URL of an ACME server's directory; "" is Let's Encrypt's.
+type acmeDirectory struct{ Text string }
+
+func (acmeDirectory) takes() string {
+	return `an address such as "https://ca.example.org/acme/directory", in quotes`
+}
+
+func (a *acmeDirectory) UnmarshalText(text []byte) error {
+	if a.Text = string(text); a.Text == "" {
+		return nil
+	}
+	_, err := parseURL(a, a.Text, "others on the network could get certificates of this hub")
+	return err
+}
+
+// logLevel is the least important kind of line in a log.
+type logLevel struct{ Text string }
+
+func (logLevel) takes() string { return `"debug", "info", "warn" or "error"` }
+
+func (l *logLevel) UnmarshalText(text []byte) (err error) {
+	l.Text, err = oneOf(l, text, "debug", "info", "warn", "error")
+	return err
+}
+
+func (l *logLevel) level() (level slog.Level) {
+	_ = level.UnmarshalText([]byte(l.Text)) // it was checked
+	return level
+}
+
+// logFormat is the form of the lines in a log.
+type logFormat struct{ Text string }
+
+func (logFormat) takes() string { return `"text" or "json"` }
+
+func (f *logFormat) UnmarshalText(text []byte) (err error) {
+	f.Text, err = oneOf(f, text, "text", "json")
 	return err
 }
 

@@ -69,6 +69,9 @@ type Config struct {
 	// Unshared keeps the tunnel closed: no call of the hub runs here. Local calls may
 	// still be sent to the hub.
 	Unshared bool
+	// SharedCache lets callers of the hub use the prompt cache of an engine that cannot
+	// keep callers apart (engine.Request.SharedCache).
+	SharedCache bool
 	// ReloadConfig reads the configuration again and calls Reload; nil if there is no
 	// configuration file.
 	ReloadConfig func(context.Context) (ReloadResult, error)

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -116,6 +117,16 @@ func classOf(r *http.Request) string {
 	return class
 }
 
+// cacheOf returns the name of the caller's prompt cache; "" for the owner of this
+// machine, whose local calls use it, too. A hub before version 9 of the tunnel names
+// only the member.
+func cacheOf(r *http.Request) string {
+	if classOf(r) == fleet.Own.String() {
+		return ""
+	}
+	return cmp.Or(r.Header.Get(tunnel.HeaderCache), "member "+r.Header.Get(tunnel.HeaderCaller))
+}
+
 // serveCall sends a call of the hub to the engine that serves it and copies the
 // response; *began is true from its first byte on. The caller releases a.
 func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, a *admittedCall, call engine.Request) {
@@ -128,14 +139,13 @@ func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, 
 		writeFault(w, fault.New(fault.InvalidRequest, "the request is for another model than its head names").WithParam("model"), correlation(r))
 		return
 	}
-	_, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
 	e := a.engine
 	defer d.admission.addChoices(call.Model, call.Choices)()
 	defer d.power.wakelock.Hold()()
 	ctx, cancel := withDeadline(r.Context(), r.Header.Get(tunnel.HeaderDeadline))
 	defer cancel()
 	// Not Trusted, for any caller: nothing from the network sets an engine's options.
-	call.Caller, call.Spool, call.Holder = caller, d.config.Spool, hubMember
+	call.Caller, call.SharedCache, call.Spool, call.Holder = cacheOf(r), d.policy.Load().sharedCache, d.config.Spool, hubMember
 	resp, err := e.Do(ctx, call)
 	if err != nil {
 		d.writeEngineFailure(ctx, w, r, e, call.Model, err)

@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/enginetest"
@@ -47,6 +49,59 @@ func TestRoutedCall(t *testing.T) {
 	}
 	if got := resp.Trailer.Get(dialect.UsageTrailer); got != "3 3" {
 		t.Errorf("the engine's counts: %q", got)
+	}
+}
+
+// The prompt cache that a call uses follows from the header Kith-Cache; with a hub that
+// does not send it, from the member. The owner's calls use that of local calls. An
+// engine with one cache for all callers uses it for others only after a reload with
+// SharedCache.
+func TestPromptCaches(t *testing.T) {
+	vllm := enginetest.New(enginetest.VLLM, enginetest.Options{})
+	r, _, l := joined(t, Config{}, vllm)
+	salt := func(header ...string) string {
+		t.Helper()
+		if resp := l.served("/v1/chat/completions", chat(false), header...); resp.StatusCode != 200 {
+			t.Fatalf("status %d", resp.StatusCode)
+		}
+		var b struct {
+			Salt string `json:"cache_salt"`
+		}
+		if err := json.Unmarshal(vllm.Last().Body, &b); err != nil {
+			t.Fatal(err)
+		}
+		return b.Salt
+	}
+	bob, again, eve := salt(tunnel.HeaderCache, "1"), salt(tunnel.HeaderCache, "1", tunnel.HeaderCaller, "group robert"), salt(tunnel.HeaderCache, "2")
+	if bob == "" || bob != again || bob == eve {
+		t.Errorf("by the header: %q %q %q", bob, again, eve)
+	}
+	if named, other := salt(), salt(tunnel.HeaderCaller, "shared eve"); named == "" || named == other || named == bob {
+		t.Errorf("by the member: %q %q", named, other)
+	}
+	if own := salt(tunnel.HeaderCaller, "own ada", tunnel.HeaderCache, "3"); own != "" {
+		t.Errorf("the owner's: %q", own)
+	}
+	read(t, r.post("/v1/chat/completions", chat(false)).Body)
+	if sent := string(vllm.Last().Body); strings.Contains(sent, "cache_salt") {
+		t.Errorf("a local call: %s", sent)
+	}
+
+	single := enginetest.New(enginetest.LlamaCpp, enginetest.Options{})
+	r, _, l = joined(t, Config{}, single)
+	for _, want := range []bool{false, true} {
+		for _, class := range []string{"own ada", "shared bob", "group eve", ""} {
+			l.served("/v1/chat/completions", chat(false), tunnel.HeaderCaller, class)
+			off := strings.Contains(string(single.Last().Body), `"cache_prompt":false`)
+			if off != (!want && class != "own ada") {
+				t.Errorf("%q, one cache for all %v: %s", class, want, single.Last().Body)
+			}
+		}
+		changed := r.config
+		changed.SharedCache = true
+		if err := r.Reload(t.Context(), changed); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -16,9 +16,13 @@ type policy struct {
 	groups   []string
 	unshared bool
 	power    PowerPolicy
+	// sharedCache is Config.SharedCache.
+	sharedCache bool
 }
 
-func (c *Config) policy() *policy { return &policy{c.Models, c.Groups, c.Unshared, c.PowerPolicy} }
+func (c *Config) policy() *policy {
+	return &policy{c.Models, c.Groups, c.Unshared, c.PowerPolicy, c.SharedCache}
+}
 
 // ReloadResult lists what a reload of the configuration has changed.
 type ReloadResult struct {
@@ -27,7 +31,7 @@ type ReloadResult struct {
 }
 
 // Reload applies the fields of c that can change while calls run: Rate, Discovery,
-// Sharing, Models, Groups, Unshared, and PowerPolicy without Awake. It ignores the
+// Sharing, Models, Groups, Unshared, SharedCache, and PowerPolicy without Awake. It ignores the
 // others. Running calls continue; once Unshared is set no call of the hub starts. A hub
 // that refused this daemon is tried again at once. On an error nothing has changed.
 func (d *Daemon) Reload(ctx context.Context, c Config) error {

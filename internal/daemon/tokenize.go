@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -52,10 +51,9 @@ func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) 
 	if !ok || !check(head.Model) {
 		return
 	}
-	_, caller, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
 	ctx, cancel := context.WithTimeout(r.Context(), countTimeout)
 	defer cancel()
-	tokens, err := e.Count(ctx, engine.Request{Endpoint: fleet.ChatCompletions, Model: head.Model, Body: text, Caller: caller})
+	tokens, err := e.Count(ctx, engine.Request{Endpoint: fleet.ChatCompletions, Model: head.Model, Body: text, Caller: cacheOf(r)})
 	switch {
 	case err == nil:
 		w.Header().Set("Content-Type", "application/json")

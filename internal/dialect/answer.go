@@ -149,18 +149,24 @@ func (o *object) delta(name []byte) error {
 // daemon requests them from its engine on every stream, and removes their chunk unless the caller requested it.
 const UsageTrailer = "Kith-Usage"
 
+// CachedTrailer is the trailer with Usage.Cached.
+const CachedTrailer = "Kith-Cached"
+
 // Trailer is the usage as a UsageTrailer's value.
 func (u Usage) Trailer() string {
 	return strconv.FormatInt(u.In, 10) + " " + strconv.FormatInt(u.Out, 10)
 }
 
-// ParseTrailer reads a UsageTrailer's value; false where it is absent or malformed.
-func ParseTrailer(value string) (Usage, bool) {
+// ParseTrailer reads the values of UsageTrailer and CachedTrailer; false where the first is absent or malformed.
+func ParseTrailer(value, cached string) (Usage, bool) {
 	in, out, ok := strings.Cut(value, " ")
 	u := Usage{Reported: true}
 	var errIn, errOut error
 	u.In, errIn = strconv.ParseInt(in, 10, 64)
 	u.Out, errOut = strconv.ParseInt(out, 10, 64)
+	if n, err := strconv.ParseInt(cached, 10, 64); err == nil {
+		u.Cached = min(max(n, 0), u.In)
+	}
 	return u, ok && errIn == nil && errOut == nil && u.In >= 0 && u.Out >= 0
 }
 

@@ -25,12 +25,14 @@ func TestEngineText(t *testing.T) {
 }
 
 func TestUsageTrailer(t *testing.T) {
-	u := Usage{In: 7, Out: 50, Reported: true}
-	if got, ok := ParseTrailer(u.Trailer()); !ok || got != u {
-		t.Errorf("%q read back as %+v, %v", u.Trailer(), got, ok)
+	for cached, want := range map[string]int64{"": 0, "5": 5, "9": 7, "-1": 0, "x": 0} {
+		u := Usage{In: 7, Out: 50, Reported: true, Cached: want}
+		if got, ok := ParseTrailer(u.Trailer(), cached); !ok || got != u {
+			t.Errorf("%q and %q read back as %+v, %v", u.Trailer(), cached, got, ok)
+		}
 	}
 	for _, value := range []string{"", "7", "7 ", "-7 5", "7 x", "7 5 3"} {
-		if got, ok := ParseTrailer(value); ok {
+		if got, ok := ParseTrailer(value, "5"); ok {
 			t.Errorf("%q was read as %+v", value, got)
 		}
 	}

@@ -14,11 +14,18 @@ import (
 // calls of one member run on machines, the member's own included, and wait for one
 // (spec/routing.md#wait-many).
 type activeCalls struct {
+	mu                     sync.Mutex
 	maxRunning, maxWaiting int // of one member; 0: no limit
 
-	mu       sync.Mutex
 	calls    map[*activeCall]struct{}
 	byMember map[fleet.MemberID]phaseCounts // members with calls that run or wait
+}
+
+// setMost changes how many calls of one member may run and wait.
+func (a *activeCalls) setMost(running, waiting int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.maxRunning, a.maxWaiting = running, waiting
 }
 
 // phase is what a call counts as.

@@ -77,7 +77,8 @@ func TestDefectLeavesNoSlot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				one := newScheduler(t, 1)
-				d := &Dispatcher{cfg: Config{Wait: time.Minute}}
+				d := new(Dispatcher)
+				d.SetLimits(Limits{Wait: time.Minute})
 				d.scheduler.refresh, d.scheduler.activity = one.refresh, func() {}
 				var held *reservation
 				if c.busy {

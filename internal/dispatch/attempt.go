@@ -89,8 +89,9 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 		return nil, revoked, nil
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	firstByteTimer := time.AfterFunc(d.cfg.FirstByte, func() {
-		cancel(fault.New(fault.EngineTimeout, "the machine took the call but its engine gave no answer for %s", d.cfg.FirstByte))
+	firstByte := d.limits.Load().FirstByte
+	firstByteTimer := time.AfterFunc(firstByte, func() {
+		cancel(fault.New(fault.EngineTimeout, "the machine took the call but its engine gave no answer for %s", firstByte))
 	})
 	finish := func(out outcome) {
 		firstByteTimer.Stop()
@@ -154,7 +155,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 		return nil, out, f
 	}
 	firstByteTimer.Stop()
-	a.Offer.Load.ObserveTTFT(time.Since(a.began))
+	a.Offer.Load.Measure(fleet.Measurement{At: time.Now(), FirstToken: time.Since(a.began)})
 	response.Body = answer
 	if !a.call.Stream { // the machine is done: its slot does not wait for the caller to read
 		answer.Close()
@@ -235,6 +236,7 @@ func (d *Dispatcher) request(ctx context.Context, call *gateway.Call, c fleet.Ca
 		tunnel.HeaderCorrelation: {call.ID},
 		tunnel.HeaderAttempt:     {attemptHeader(call, c.Machine)},
 		tunnel.HeaderCaller:      {c.Class.String() + " " + headerText(call.Caller.Name)},
+		tunnel.HeaderCache:       {tunnel.CacheName(string(call.Caller.Member), string(c.Machine.ID), time.Now())},
 		tunnel.HeaderModel:       {tunnel.EscapeModel(string(call.Model))},
 		"User-Agent":             {""},
 	}
@@ -243,7 +245,8 @@ func (d *Dispatcher) request(ctx context.Context, call *gateway.Call, c fleet.Ca
 	withholdBody(r, c.Class)
 	deadline, ok := ctx.Deadline()
 	if !ok { // the limits of a streamed call begin when a machine took it
-		deadline = time.Now().Add(d.cfg.FirstByte + d.cfg.Stream)
+		limits := d.limits.Load()
+		deadline = time.Now().Add(limits.FirstByte + limits.Stream)
 	}
 	// In whole seconds, rounded up: the hub is the first to give up.
 	r.Header.Set(tunnel.HeaderDeadline, deadline.Add(time.Second).UTC().Format(time.RFC3339))

@@ -59,16 +59,7 @@ import (
 
 // Config is what a Dispatcher works with. Running, Waiting and Draw may be zero.
 type Config struct {
-	// Wait and WaitStream limit how long a unary and a streamed call wait for a
-	// machine.
-	Wait, WaitStream time.Duration
-	// Running and Waiting limit how many calls of one member run on machines, and
-	// wait for one, at the same time; 0 or less: no limit.
-	Running, Waiting int
-	// FirstByte limits how long a machine takes to its first byte.
-	FirstByte time.Duration
-	// Stream limits how long a streamed answer takes in all.
-	Stream time.Duration
+	Limits
 
 	Registry *registry.Registry // which machines there are, and the way to each
 	Ledger   *ledger.Ledger
@@ -87,10 +78,25 @@ type Config struct {
 	Log  *slog.Logger
 }
 
+// Limits are the limits that SetLimits can change.
+type Limits struct {
+	// Wait and WaitStream limit how long a unary and a streamed call wait for a
+	// machine.
+	Wait, WaitStream time.Duration
+	// Running and Waiting limit how many calls of one member run on machines, and
+	// wait for one, at the same time; 0 or less: no limit.
+	Running, Waiting int
+	// FirstByte limits how long a machine takes to its first byte.
+	FirstByte time.Duration
+	// Stream limits how long a streamed answer takes in all.
+	Stream time.Duration
+}
+
 // Dispatcher serves the hub's calls on members' machines; it is a gateway.Backend. Make it
 // with New, then Run it.
 type Dispatcher struct {
 	cfg       Config
+	limits    atomic.Pointer[Limits]
 	scheduler scheduler
 	active    activeCalls
 	repeated  repetitions                 // attempts of other nodes
@@ -107,8 +113,15 @@ func New(cfg Config) *Dispatcher {
 	d := &Dispatcher{cfg: cfg}
 	d.scheduler.refresh, d.scheduler.activity = d.refresh, cfg.Activity
 	d.scheduler.connect(cfg.Registry)
-	d.active.maxRunning, d.active.maxWaiting = max(cfg.Running, 0), max(cfg.Waiting, 0)
+	d.SetLimits(cfg.Limits)
 	return d
+}
+
+// SetLimits changes the limits of the calls that come from now on. Calls that run or
+// wait are not ended.
+func (d *Dispatcher) SetLimits(l Limits) {
+	d.limits.Store(&l)
+	d.active.setMost(max(l.Running, 0), max(l.Waiting, 0))
 }
 
 // Run decides again, each second, for the calls that time may have changed
@@ -201,9 +214,10 @@ func (b *callBody) Close() error {
 // waitLimit is how long the call may wait for a machine: the operator's limit, or
 // the caller's own if that is shorter (spec/routing.md#wait-limit).
 func (d *Dispatcher) waitLimit(call *gateway.Call) time.Duration {
-	limit := d.cfg.Wait
+	limits := d.limits.Load()
+	limit := limits.Wait
 	if call.Stream {
-		limit = d.cfg.WaitStream
+		limit = limits.WaitStream
 	}
 	if call.Wait >= 0 {
 		limit = min(limit, call.Wait)

@@ -73,7 +73,7 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 	})
 	m.spool, _ = spool.Open("", spool.Limits{})
 	m.Dispatcher = dispatch.New(dispatch.Config{
-		Wait: time.Minute, WaitStream: time.Minute, FirstByte: time.Minute, Stream: time.Minute,
+		Limits:   dispatch.Limits{Wait: time.Minute, WaitStream: time.Minute, FirstByte: time.Minute, Stream: time.Minute},
 		Registry: m.live, Ledger: ledger.New(m.db, nil, log), Traces: ledger.NewTraces(m.db, log), Spool: m.spool,
 		Revoked: func(context.Context, gateway.Caller) (*fault.Fault, error) { return nil, nil }, Activity: func() { activity(m) }, Log: log,
 	})

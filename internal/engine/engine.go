@@ -175,10 +175,14 @@ type Request struct {
 	// Trusted marks a call that the owner of this machine made here: all fields
 	// are passed on. Of other calls only those of the allow-list are.
 	Trusted bool
-	// Caller identifies the caller if it is not the owner. Engines that share a
-	// prompt cache keep it separate for each caller: a fast answer would otherwise
-	// reveal that someone else sent the same prompt (spec/security.md#prompt-cache).
+	// Caller identifies the caller; "" is the owner of this machine. An engine that
+	// keeps computed prompts uses them for the same caller only: a fast answer would
+	// otherwise reveal that another caller sent the same prompt
+	// (spec/security.md#prompt-cache).
 	Caller string
+	// SharedCache lets other callers than the owner use the prompt cache of an engine
+	// that cannot keep callers apart.
+	SharedCache bool
 	// Header holds headers of the dialect. Only upstreams receive them.
 	Header http.Header
 	// Spool holds the request and a unary answer on the account of Holder. nil
@@ -330,7 +334,7 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 	norm := newNormalizer(req, want)
 	streamed := strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
 	if req.Stream && streamed {
-		out.Trailer = http.Header{dialect.UsageTrailer: nil}
+		out.Trailer = http.Header{dialect.UsageTrailer: nil, dialect.CachedTrailer: nil}
 		out.Body = &stream{ctx: ctx, src: body, cancel: cancel, normalizer: norm, trailer: out.Trailer}
 		return out, nil
 	}
@@ -344,7 +348,7 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 	body.Close()
 	if req.Stream {
 		out.Header.Set("Content-Type", "text/event-stream")
-		out.Trailer = http.Header{dialect.UsageTrailer: nil}
+		out.Trailer = http.Header{dialect.UsageTrailer: nil, dialect.CachedTrailer: nil}
 		out.Body = &stream{ctx: ctx, src: spooled{answer.Open(), answer}, cancel: cancel, normalizer: norm, trailer: out.Trailer}
 		return out, nil
 	}

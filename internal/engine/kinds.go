@@ -40,8 +40,11 @@ type kind struct {
 	// count returns the number of tokens of a rebuilt chat body; nil: the engine
 	// has no tokenizer route.
 	count func(ctx context.Context, e *Engine, body []byte) (int64, error)
-	// isolate returns the fields that keep a caller's prompt cache separate.
-	isolate func(caller string) []member
+	// salts: it keeps what it computed apart for each value of cache_salt.
+	salts bool
+	// cachePrompt: it takes cache_prompt, which says whether a call may use what was
+	// computed for any earlier one.
+	cachePrompt bool
 }
 
 // kinds are tried in this order, because many engines also answer the routes of
@@ -49,7 +52,7 @@ type kind struct {
 var kinds = []*kind{
 	{
 		id: "llama.cpp", name: "llama.cpp server", ports: []int{8080},
-		detect: llamaDetect, list: llamaList, running: llamaRunning, think: templateThinking, noThinkAfterPrefill: true, isolate: noPromptCache,
+		detect: llamaDetect, list: llamaList, running: llamaRunning, think: templateThinking, noThinkAfterPrefill: true, cachePrompt: true,
 		count: countTemplated,
 	},
 	{
@@ -66,20 +69,22 @@ var kinds = []*kind{
 	},
 	{
 		id: "vllm", name: "vLLM", ports: []int{8000},
-		detect: vllmDetect, list: vllmList, running: vllmRunning, think: vllmThinking, effortMayFail: true, isolate: cacheSalt,
+		detect: vllmDetect, list: vllmList, running: vllmRunning, think: vllmThinking, effortMayFail: true, salts: true,
 		count: countWhole,
 	},
 	{
 		id: "sglang", name: "SGLang", ports: []int{30000},
-		detect: sglangDetect, list: sglangList, running: sglangRunning, think: vllmThinking, effortMayFail: true,
+		detect: sglangDetect, list: sglangList, running: sglangRunning, think: vllmThinking, effortMayFail: true, salts: true,
 	},
 	{
 		id: "dmr", name: "Docker Model Runner", ports: []int{12434}, prefix: "/engines",
 		detect: dockerDetect, list: dockerList, running: dockerRunning, think: templateThinking, noThinkAfterPrefill: true,
+		salts: true, cachePrompt: true, // it runs llama.cpp's server or vLLM
 	},
 	{
 		id: "llama-swap", name: "llama-swap", ports: []int{8080},
-		detect: swapDetect, list: swapList, think: templateThinking, noThinkAfterPrefill: true, isolate: noPromptCache,
+		detect: swapDetect, list: swapList, think: templateThinking, noThinkAfterPrefill: true,
+		salts: true, cachePrompt: true, // it runs servers of any kind
 	},
 	{
 		id: "koboldcpp", name: "KoboldCpp", ports: []int{5001},
@@ -96,14 +101,15 @@ var kinds = []*kind{
 	{
 		id: "jan", name: "Jan", ports: []int{1337},
 		detect: janDetect, list: janList, think: templateThinking, noThinkAfterPrefill: true, maxTokensOnly: true,
+		cachePrompt: true, // it runs llama.cpp's server
 	},
 }
 
 // generic is an unknown server at a configured address that lists models.
 var generic = kind{id: "openai", name: "chat-completions server", list: genericList, think: effortThinking}
 
-// builtin takes the same requests as llama.cpp's server.
-var builtin = kind{id: "builtin", name: "built-in engine", think: templateThinking, noThinkAfterPrefill: true, isolate: noPromptCache, count: countWhole}
+// builtin takes the same requests as llama.cpp's server, and cache_salt as vLLM.
+var builtin = kind{id: "builtin", name: "built-in engine", think: templateThinking, noThinkAfterPrefill: true, salts: true, count: countWhole}
 
 // chatModel returns a chat model without capabilities.
 func chatModel(id string, context int) Model {

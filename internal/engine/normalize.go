@@ -30,14 +30,13 @@ type normalizer struct {
 	want   wants
 	speech *transcript // nil for chat and embeddings
 
-	id, exactID        []byte        // of the answer, as a JSON string, and with `"id":` before it; nil if unknown
-	before, after      []byte        // around the text of the last canonical frame
-	calls              [][]toolState // by choice: the tool calls of a stream so far
-	indexes            []int         // of the choices of a chunk with tool calls
-	surrogates         surrogates    // that the next chunk may complete
-	ids                func() string // makes the unique part of a new id; nil: random
-	counted            bool          // the engine reported token counts
-	prompt, completion int64
+	id, exactID   []byte        // of the answer, as a JSON string, and with `"id":` before it; nil if unknown
+	before, after []byte        // around the text of the last canonical frame
+	calls         [][]toolState // by choice: the tool calls of a stream so far
+	indexes       []int         // of the choices of a chunk with tool calls
+	surrogates    surrogates    // that the next chunk may complete
+	ids           func() string // makes the unique part of a new id; nil: random
+	usage         dialect.Usage // those counts
 
 	in  bytes.Buffer
 	dec jsontext.Decoder
@@ -289,13 +288,18 @@ func (m *normalizer) identify(sent jsontext.Value) []byte {
 
 func (m *normalizer) count(value jsontext.Value) error {
 	var usage struct {
-		Prompt     int64 `json:"prompt_tokens"`
-		Completion int64 `json:"completion_tokens"`
+		Prompt     int64          `json:"prompt_tokens"`
+		Completion int64          `json:"completion_tokens"`
+		Details    jsontext.Value `json:"prompt_tokens_details"`
 	}
 	if err := json.Unmarshal(value, &usage); err != nil {
 		return err
 	}
-	m.counted, m.prompt, m.completion = true, max(usage.Prompt, 0), max(usage.Completion, 0)
+	var details struct {
+		Cached int64 `json:"cached_tokens"`
+	}
+	_ = json.Unmarshal(usage.Details, &details) // 0 if the engine does not report it
+	m.usage = dialect.Usage{In: max(usage.Prompt, 0), Out: max(usage.Completion, 0), Reported: true, Cached: max(details.Cached, 0)}
 	return nil
 }
 

@@ -234,11 +234,7 @@ func (r *rebuild) addOwn() {
 	if r.req.Stream {
 		r.write("stream_options", `{"include_usage":true}`)
 	}
-	if !r.req.Trusted && r.req.Caller != "" && r.kind.isolate != nil {
-		for _, m := range r.kind.isolate(r.req.Caller) {
-			r.write(m.name, m.value)
-		}
-	}
+	r.addCache()
 	thinking := r.think.merged()
 	r.want.hide = thinking.hide
 	if thinking.mode == thinkOn && r.kind.noThinkAfterPrefill && prefilled(r.req.Body) {
@@ -301,16 +297,29 @@ func quoted(s string) string {
 	return string(b)
 }
 
-// noPromptCache makes llama.cpp read the prompt again. It cannot keep callers
-// apart, and a cached prompt is answered 17 times faster.
-func noPromptCache(string) []member { return []member{{"cache_prompt", "false"}} }
+// addCache writes what keeps the prompt caches of callers apart
+// (spec/security.md#prompt-cache). An engine with salts has a cache for each caller.
+// One that has only cache_prompt has a single cache, which is the owner's, or with
+// SharedCache everyone's. The owner's calls have neither member: whether they use the
+// cache is the engine's configuration.
+func (r *rebuild) addCache() {
+	if r.req.Caller == "" {
+		return
+	}
+	if r.kind.salts {
+		r.write("cache_salt", quoted(cacheSalt(r.req.Caller)))
+	}
+	if r.kind.cachePrompt && !r.req.SharedCache {
+		r.write("cache_prompt", "false")
+	}
+}
 
 // saltKey makes cache salts unpredictable.
 var saltKey = rand.Text()
 
-// cacheSalt gives each caller a prompt cache of its own in vLLM.
-func cacheSalt(caller string) []member {
+// cacheSalt returns the name of a caller's prompt cache.
+func cacheSalt(caller string) string {
 	mac := hmac.New(sha256.New, []byte(saltKey))
 	mac.Write([]byte(caller))
-	return []member{{"cache_salt", quoted(hex.EncodeToString(mac.Sum(nil)[:16]))}}
+	return hex.EncodeToString(mac.Sum(nil)[:16])
 }

@@ -279,27 +279,58 @@ func TestThinking(t *testing.T) {
 	}
 }
 
-// Two callers never share a prompt cache. The owner's own setting is passed on.
+// Two callers never share a prompt cache: an engine with salts gets one for each, and
+// one without gets cache_prompt false for all but the owner, or with SharedCache for no
+// one. The owner's own settings are passed on.
 func TestCachesApart(t *testing.T) {
-	salt := func(caller string, trusted bool) string {
-		got, err := sent(t, enginetest.VLLM, Request{Body: chatBody(""), Caller: caller, Trusted: trusted})
+	type cache struct {
+		Salt   string `json:"cache_salt"`
+		Prompt *bool  `json:"cache_prompt"`
+	}
+	of := func(kind enginetest.Kind, r Request) cache {
+		t.Helper()
+		if r.Body == nil {
+			r.Body = chatBody("")
+		}
+		got, err := sent(t, kind, r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var b struct {
-			Salt string `json:"cache_salt"`
-		}
+		var b cache
 		if err := json.Unmarshal([]byte(got), &b); err != nil {
 			t.Fatal(err)
 		}
-		return b.Salt
+		return b
 	}
-	if a, again, b, own := salt("ann", false), salt("ann", false), salt("bob", false), salt("", false); a == "" || a != again || a == b || own != "" || strings.Contains(a, "ann") {
-		t.Errorf("salts %q %q %q %q", a, again, b, own)
+	for _, test := range []struct {
+		kind          enginetest.Kind
+		salts, single bool
+	}{
+		{enginetest.VLLM, true, false}, {enginetest.SGLang, true, false}, {enginetest.Docker, true, true}, {enginetest.LlamaSwap, true, true},
+		{enginetest.LlamaCpp, false, true}, {enginetest.Jan, false, true},
+		{enginetest.Ollama, false, false}, {enginetest.LMStudio, false, false},
+	} {
+		own, ann, again, bob := of(test.kind, Request{}), of(test.kind, Request{Caller: "ann"}), of(test.kind, Request{Caller: "ann"}), of(test.kind, Request{Caller: "bob"})
+		if own.Salt != "" || own.Prompt != nil {
+			t.Errorf("%s, the owner: %+v", test.kind, own)
+		}
+		if test.salts != (ann.Salt != "") || ann.Salt != again.Salt || test.salts && ann.Salt == bob.Salt || strings.Contains(ann.Salt, "ann") {
+			t.Errorf("%s: salts %q %q %q", test.kind, ann.Salt, again.Salt, bob.Salt)
+		}
+		if (ann.Prompt != nil && !*ann.Prompt) != test.single {
+			t.Errorf("%s: cache_prompt %v", test.kind, ann.Prompt)
+		}
+		if shared := of(test.kind, Request{Caller: "ann", SharedCache: true}); shared.Prompt != nil || shared.Salt != ann.Salt {
+			t.Errorf("%s, one cache for all: %+v", test.kind, shared)
+		}
 	}
-	got, err := sent(t, enginetest.LlamaCpp, Request{Body: chatBody(`"cache_prompt":true`), Caller: "ann"})
-	if err != nil || !strings.Contains(got, `"cache_prompt":false`) {
-		t.Errorf("llama.cpp: %s %v", got, err)
+	asked := of(enginetest.LlamaCpp, Request{Caller: "ann", Body: chatBody(`"cache_prompt":true,"cache_salt":"x"`)})
+	if asked.Prompt == nil || *asked.Prompt || asked.Salt != "" {
+		t.Errorf("another caller's own members: %+v", asked)
+	}
+	asked = of(enginetest.LlamaCpp, Request{Trusted: true, Body: chatBody(`"cache_prompt":false,"cache_salt":"x"`)})
+	if asked.Prompt == nil || *asked.Prompt || asked.Salt != "x" {
+		t.Errorf("the owner's own members: %+v", asked)
 	}
 }
 

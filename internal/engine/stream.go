@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/kith/kith/internal/dialect"
@@ -143,8 +144,9 @@ func (s *stream) stop(err error) {
 		s.err = err
 	}
 	s.ended, s.partial = true, nil
-	if s.normalizer.counted {
-		s.trailer.Set(dialect.UsageTrailer, dialect.Usage{In: s.normalizer.prompt, Out: s.normalizer.completion}.Trailer())
+	if usage := s.normalizer.usage; usage.Reported {
+		s.trailer.Set(dialect.UsageTrailer, usage.Trailer())
+		s.trailer.Set(dialect.CachedTrailer, strconv.FormatInt(usage.Cached, 10))
 	}
 }
 

@@ -82,6 +82,7 @@ type run struct {
 	ctx  context.Context
 	call Call
 	b    Behaviour
+	cost *cost // nil: of a call without a Timing
 }
 
 // inference returns the handler of a route that runs a model, and counts its calls.
@@ -134,7 +135,13 @@ func (e *Engine) inference(answer func(*run) error) http.HandlerFunc {
 				}
 			})
 		}()
-		result = (&run{e: e, w: w, ctx: r.Context(), call: call, b: script(call)}).do(answer)
+		run := &run{e: e, w: w, ctx: r.Context(), call: call, b: script(call)}
+		if e.timing != nil && call.Path == "/v1/chat/completions" {
+			c := e.charge(call.Body)
+			e.timing.take(&run.b, c)
+			run.cost = &c
+		}
+		result = run.do(answer)
 	}
 }
 
@@ -232,6 +239,10 @@ func (r *run) words() []string {
 
 // usage returns the tokens of the question, and of an answer of so many words, as JSON.
 func (r *run) usage(words int) string {
+	if c := r.cost; c != nil {
+		return fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}`,
+			c.tokens, words, c.tokens+words, c.cached)
+	}
 	in := len(strings.Fields(r.call.Input))
 	return fmt.Sprintf(`{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}`, in, words, in+words)
 }

@@ -61,6 +61,8 @@ type Options struct {
 	MaxUpload int64
 	// Key, if not empty, is required as a bearer token or in x-api-key.
 	Key string
+	// Timing, if not nil, adds the time of a machine to the Behaviour of chat calls.
+	Timing *Timing
 	// Behaviour applies until Set or Script is called.
 	Behaviour Behaviour
 }
@@ -130,6 +132,8 @@ type Counts struct {
 	Refused   int // over the limit
 	TooLarge  int // clips over MaxUpload
 	Chunks    int // of content, in all calls
+	Prompt    int // tokens of prompts; with a Timing only
+	Computed  int // of these, those that were not kept from an earlier prompt
 }
 
 // Engine is a double. It is safe for concurrent use.
@@ -142,11 +146,13 @@ type Engine struct {
 	mux    *http.ServeMux
 
 	maxUpload int64
+	timing    *Timing
 
 	mu      sync.Mutex
 	script  func(Call) Behaviour
 	counts  Counts
 	last    Call
+	kept    []kept        // oldest first
 	changed chan struct{} // closed at the next change; nil if no one waits
 
 	server *http.Server
@@ -155,7 +161,7 @@ type Engine struct {
 
 // New returns a double. It serves after Start, or through its Transport.
 func New(kind Kind, o Options) *Engine {
-	e := &Engine{kind: kind, models: o.Models, slots: max(o.Slots, 1), limit: o.Limit, key: o.Key, maxUpload: o.MaxUpload}
+	e := &Engine{kind: kind, models: o.Models, slots: max(o.Slots, 1), limit: o.Limit, key: o.Key, maxUpload: o.MaxUpload, timing: o.Timing}
 	if e.models == nil {
 		e.models = []Model{{ID: "test-model"}}
 	}

@@ -3,6 +3,7 @@ package enginetest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -134,4 +135,49 @@ func BenchmarkUnary(b *testing.B) {
 		}
 		resp.Body.Close()
 	}
+}
+
+// A double with a Timing takes the time of what it has to compute, and reports the rest
+// as cached.
+func TestTiming(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := New(LlamaCpp, Options{Slots: 2, Timing: &Timing{Start: time.Second, Prefill: 100, Decode: 10}})
+		e.Set(Behaviour{Text: "one two three"})
+		prompt := func(n int, rest string) string {
+			return `{"model":"test-model",` + rest + `"messages":[` + strings.TrimSuffix(strings.Repeat(`{"role":"user","content":"`+strings.Repeat("x", 373)+`"},`, n), ",") + `]}`
+		}
+		for i, step := range []struct {
+			body   string
+			cached int
+		}{
+			{prompt(1, ""), 0},
+			{prompt(2, ""), 100}, // 400 bytes a message
+			{prompt(1, `"cache_prompt":false,`), 0},
+			{prompt(2, `"cache_salt":"a",`), 0}, // in the second slot
+			{prompt(3, `"cache_salt":"a",`), 200},
+			{prompt(3, ""), 200},
+			{prompt(1, `"cache_salt":"b",`), 0}, // in place of salt a
+			{prompt(1, `"cache_salt":"a",`), 0},
+		} {
+			began, before := time.Now(), e.Counts()
+			resp, err := post(t, t.Context(), e.Transport(), "http://anywhere", step.body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			after := e.Counts()
+			tokens := after.Prompt - before.Prompt
+			if want := fmt.Sprintf(`"cached_tokens":%d}`, step.cached); !strings.Contains(string(text), want) || after.Computed-before.Computed != tokens-step.cached {
+				t.Errorf("call %d: want %s: %s %+v", i, want, text, after)
+			}
+			want := time.Second + time.Duration(tokens-step.cached)*10*time.Millisecond + 200*time.Millisecond
+			if took := time.Since(began); took != want {
+				t.Errorf("call %d took %s, want %s", i, took, want)
+			}
+		}
+	})
 }

@@ -259,7 +259,7 @@ func FuzzModelID(f *testing.F) {
 		if valid && (len(id) == 0 || len(id) > MaxModelID || strings.ContainsAny(id, "\x00\r\n\t\u202e\u2028") || id != strings.ToValidUTF8(id, "") || strings.TrimSpace(id) != id) {
 			t.Fatalf("%q passes", id)
 		}
-		quoted := quote(ModelID(id))
+		quoted := string(appendQuoted(nil, ModelID(id)))
 		if strings.ContainsAny(quoted, "\x00\r\n\t\u202e\u2028") || len(quoted) > 12*MaxModelID {
 			t.Fatalf("%q is quoted as %s", id, quoted)
 		}

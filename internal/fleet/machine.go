@@ -4,6 +4,7 @@ import (
 	"hash/fnv"
 	"iter"
 	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -180,9 +181,13 @@ type Load struct {
 	inFlight atomic.Int64 // reserved by this hub
 	local    atomic.Int64 // held by others, as the machine advertised
 	heldOut  atomic.Int64 // until this time, Unix nanoseconds
-	ttft     atomic.Int64 // recent time to first token, nanoseconds; 0: unknown
 
-	own, others Record // of an offer
+	// Of an offer:
+	own, others Record
+	tried       atomic.Int64          // when a call was last sent to measure the machine, Unix nanoseconds
+	speed       atomic.Pointer[Speed] // nil: it was not measured
+	measuring   sync.Mutex            // held while measured changes
+	measured    Measurements
 }
 
 // InFlight returns how many slots are reserved.
@@ -198,20 +203,6 @@ func (l *Load) SetLocal(slots int) { l.local.Store(int64(slots)) }
 // HoldOut keeps a machine that flaps out of every decision until then: it counts as
 // offline, so that no call waits for it. It applies to a machine's Load only.
 func (l *Load) HoldOut(until time.Time) { l.heldOut.Store(until.UnixNano()) }
-
-// TTFT returns the recent time to the first token; 0: not measured yet.
-func (l *Load) TTFT() time.Duration { return time.Duration(l.ttft.Load()) }
-
-// ObserveTTFT adds one measured time to the first token to the moving average, with a
-// weight of an eighth. Of two at the same instant one may be lost. It applies to an
-// offer's Load only.
-func (l *Load) ObserveTTFT(d time.Duration) {
-	mean := d
-	if old := l.TTFT(); old != 0 {
-		mean = old + (d-old)/8
-	}
-	l.ttft.Store(int64(mean))
-}
 
 // free returns what is left of so many slots; negative when their number was reduced.
 func (l *Load) free(slots int) int {

@@ -65,7 +65,7 @@ func (l *LimitLoad) Use() (running, begun int64) { return l.running.Load(), l.be
 func (l *LimitLoad) AddOthers(now time.Time, running, started int64) {
 	l.others.Add(running)
 	for {
-		old, n := l.today.Load(), int64(l.started(now))
+		old, n := l.today.Load(), int64(l.Started(now))
 		if l.today.CompareAndSwap(old, day(now)<<32|uint64(uint32(max(n+started, 0)))) {
 			return
 		}
@@ -87,7 +87,7 @@ func (l *Limits) covers(model ModelID) bool {
 
 // spent reports whether the calls of the day are used up.
 func (l *Limits) spent(now time.Time) bool {
-	return l.PerDay > 0 && l.Load.started(now) >= l.PerDay
+	return l.PerDay > 0 && l.Load.Started(now) >= l.PerDay
 }
 
 // full reports whether the calls at once are all running.
@@ -132,7 +132,7 @@ func (l *Limits) Reserve(now time.Time) bool {
 		}
 	}
 	for {
-		old, n := load.today.Load(), load.started(now)
+		old, n := load.today.Load(), load.Started(now)
 		if l.PerDay > 0 && n >= l.PerDay {
 			load.running.Add(-1)
 			return false
@@ -153,15 +153,15 @@ func (l *Limits) Release(ran bool, reserved time.Time) {
 		load.begun.Add(-1)
 	}
 	for !ran {
-		old, n := load.today.Load(), load.started(reserved)
+		old, n := load.today.Load(), load.Started(reserved)
 		if n == 0 || load.today.CompareAndSwap(old, day(reserved)<<32|uint64(n-1)) {
 			return
 		}
 	}
 }
 
-// started returns how many calls were started on the day of now.
-func (l *LimitLoad) started(now time.Time) int {
+// Started returns how many calls were started on the day of now.
+func (l *LimitLoad) Started(now time.Time) int {
 	if v := l.today.Load(); v>>32 == day(now) {
 		return int(uint32(v))
 	}

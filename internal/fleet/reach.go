@@ -57,6 +57,8 @@ type Candidate struct {
 	Share   *Share  // nil unless Class is Shared
 	Group   *Group  // nil unless Class is Grouped
 	Limits  *Limits // of Share or Group, that the call counts against; nil: none
+	// Expectation is what Route expects of the call there.
+	Expectation Expectation
 }
 
 // GroupID returns the group by which the caller reaches the machine; empty: none.
@@ -72,7 +74,9 @@ type CandidateState struct {
 	Candidate
 	State State
 
-	free, total int // slots of the machine or of the model, whichever is scarcer
+	measure bool    // the machine is to be measured by the call
+	seconds float64 // by which it is ordered: spread
+	roll    uint64  // the draw, for this machine
 }
 
 // State returns the machine's state for the caller and one of its offers at that
@@ -89,8 +93,7 @@ func (a Access) State(m *Machine, o *Offer, now time.Time) (CandidateState, bool
 // one without limits, else the first.
 func (a *Access) evaluate(c *CandidateState, m *Machine, o *Offer, q *Query) bool {
 	*c = CandidateState{Candidate: Candidate{Machine: m, Offer: o, Class: a.Class}}
-	c.free, c.total = m.room(o)
-	room := c.free > 0 && !o.Load.Record(a.Class).LeftOut(q.Now) && !slices.Contains(q.Full, m.ID)
+	room := m.room(o) && !o.Load.Record(a.Class).LeftOut(q.Now) && !slices.Contains(q.Full, m.ID)
 	if a.Class == Own {
 		c.State = m.state(Own, nil, q.Now, room)
 		return true
@@ -145,17 +148,9 @@ func (m *Machine) state(class Class, limits *Limits, now time.Time, room bool) S
 	}
 }
 
-// room returns how many slots are free for one more call of the offer, and of how
-// many: the machine's own or the model's, whichever has the smaller part free.
-func (m *Machine) room(o *Offer) (free, total int) {
-	free, total = m.Load.free(m.Slots), m.Slots
-	if o.Slots == 0 {
-		return free, total
-	}
-	if f := o.Load.free(o.Slots); f*total < free*o.Slots {
-		return f, o.Slots
-	}
-	return free, total
+// room reports whether the machine and the model have a slot free for one more call.
+func (m *Machine) room(o *Offer) bool {
+	return m.Load.free(m.Slots) > 0 && (o.Slots == 0 || o.Load.free(o.Slots) > 0)
 }
 
 // Reach yields every machine that the caller reaches with a key that is narrowed so,

@@ -87,7 +87,7 @@ func (r *Record) LeftOut(now time.Time) bool { return r.leftOut.Load() > now.Uni
 func (l *Load) proven(class Class) bool { return class != Grouped || l.others.served.Load() }
 
 // known reports whether anything is recorded.
-func (l *Load) known() bool { return l.own.known() || l.others.known() }
+func (l *Load) known() bool { return l.own.known() || l.others.known() || l.Speed() != nil }
 
 func (r *Record) known() bool {
 	r.mu.Lock()

@@ -122,9 +122,9 @@ func TestARecordOutlivesItsOffer(t *testing.T) {
 // In a group neither a claim of many slots nor a quick first byte attracts calls
 // before the machine served one; until then it runs one at once.
 func TestClaimsAttractNothingInAGroup(t *testing.T) {
-	honest := wMachine{id: "honest", owner: "ann", online: true, slots: 2, inFlight: 1, offers: []wOffer{{model: "m", families: []Family{Chat}, ttft: time.Second, inFlight: 1, served: true}}}
+	honest := wMachine{id: "honest", owner: "ann", online: true, slots: 2, inFlight: 1, offers: []wOffer{{model: "m", families: []Family{Chat}, speed: &wSpeed{start: 1, dueIn: time.Hour}, inFlight: 1, served: true}}}
 	claims := func(id string) wMachine {
-		return wMachine{id: id, owner: "eve", online: true, slots: 1000, offers: []wOffer{{model: "m", families: []Family{Chat}, ttft: 1}}}
+		return wMachine{id: id, owner: "eve", online: true, slots: 1000, offers: []wOffer{{model: "m", families: []Family{Chat}, speed: &wSpeed{start: 0.001, dueIn: time.Hour}}}}
 	}
 	w := &world{now: noon, machines: []wMachine{claims("a"), honest, claims("b")}, groups: []wGroup{{id: "g", members: []string{"me", "ann", "eve"}}}}
 	w.machines[2].slots = 1

@@ -190,10 +190,9 @@ var users = [...]string{
 }
 
 func (c answer) fault(row int, t Tally, q *Query) *fault.Fault {
-	text := strings.NewReplacer("{model}", quote(q.Model), "{states}", t.String(), "{you}", users[q.Narrow]).Replace(c.text)
-	f := fault.New(c.code, "%s", text)
+	f := fault.New(c.code, "%s", c.message(t, q))
 	if c.code == fault.InvalidRequest { // the parameter of model_not_found, too
-		f = f.WithParam("model")
+		f.Param = "model"
 	}
 	if t.Waited && row >= 8 { // the rows before fail without a wait, too
 		f = f.AfterWait()
@@ -204,12 +203,35 @@ func (c answer) fault(row int, t Tally, q *Query) *fault.Fault {
 	return f
 }
 
-// quote returns a model's id for a message: printable, and not too long.
-func quote(id ModelID) string {
+// message returns the text with what it names in place. Refusals are frequent, so it
+// makes one string.
+func (c answer) message(t Tally, q *Query) string {
+	buffer := make([]byte, 0, 512)
+	for rest := c.text; ; {
+		before, after, found := strings.Cut(rest, "{")
+		buffer = append(buffer, before...)
+		if !found {
+			return string(buffer)
+		}
+		var name string
+		name, rest, _ = strings.Cut(after, "}")
+		switch name {
+		case "model":
+			buffer = appendQuoted(buffer, q.Model)
+		case "states":
+			buffer = t.append(buffer)
+		case "you":
+			buffer = append(buffer, users[q.Narrow]...)
+		}
+	}
+}
+
+// appendQuoted appends a model's id for a message: printable, and not too long.
+func appendQuoted(to []byte, id ModelID) []byte {
 	if len(id) > MaxModelID {
 		id = id[:MaxModelID] + "…"
 	}
-	return strconv.Quote(string(id))
+	return strconv.AppendQuote(to, string(id))
 }
 
 // tally evaluates every reachable machine that offers the model once. It returns the
@@ -227,7 +249,7 @@ func tally(s *Snapshot, q *Query) (Tally, topCandidates) {
 	t.kept, t.online = c.kept[q.Family], c.online[q.Family]
 	t.noSpeech = q.Family == Audio && s.speech == s.Machine(q.Exclude).speech()
 
-	best := topCandidates{draw: q.Draw}
+	var best topCandidates
 	var m1 CandidateState
 	w.offering(q, func(m *Machine, o *Offer, access Access) bool {
 		if !access.evaluate(&m1, m, o, q) {
@@ -240,7 +262,7 @@ func tally(s *Snapshot, q *Query) (Tally, topCandidates) {
 		switch m1.State {
 		case Ready:
 			t.Ready++
-			best.add(&m1)
+			best.add(&m1, q)
 		case Busy, Returning:
 			t.Busy++
 		}
@@ -251,14 +273,16 @@ func tally(s *Snapshot, q *Query) (Tally, topCandidates) {
 
 // topCandidates keeps the best MaxCandidates of the ready machines, best first.
 type topCandidates struct {
-	draw uint64
 	best [MaxCandidates]CandidateState
 	n    int
 }
 
-func (c *topCandidates) add(m *CandidateState) {
+func (c *topCandidates) add(m *CandidateState, q *Query) {
+	m.roll = mix(q.Draw ^ m.Machine.tieBreaker)
+	m.measure = m.expect(q)
+	m.seconds = spread(m.Expectation.Seconds, m.roll)
 	at := c.n
-	for at > 0 && c.compare(m, &c.best[at-1]) < 0 {
+	for at > 0 && compare(m, &c.best[at-1]) < 0 {
 		at--
 	}
 	if at == MaxCandidates {
@@ -278,11 +302,10 @@ func (c *topCandidates) candidates() []Candidate {
 }
 
 // compare orders the attempts of a call (spec/routing.md#order): by class; in a group,
-// machines that have served first; by the part of the slots that is free; by the recent
-// time to the first token, where a machine that was not measured yet goes first; by the
-// draw. Machines of a group that have not served are ordered by the draw alone: their
-// slots are a claim, and a first byte is quickly sent.
-func (c *topCandidates) compare(a, b *CandidateState) int {
+// machines that have served first; machines that are to be measured first; by the time
+// expected, to a tenth; by the draw. Machines of a group that have not served are ordered
+// by the draw alone: their slots are a claim, and a first byte is quickly sent.
+func compare(a, b *CandidateState) int {
 	if by := cmp.Compare(a.Class, b.Class); by != 0 {
 		return by
 	}
@@ -291,15 +314,17 @@ func (c *topCandidates) compare(a, b *CandidateState) int {
 		return -1
 	case other && !proven:
 		return 1
-	case proven:
-		if by := cmp.Compare(b.free*a.total, a.free*b.total); by != 0 {
-			return by
+	case proven && a.measure != b.measure:
+		if a.measure {
+			return -1
 		}
-		if by := cmp.Compare(a.Offer.Load.TTFT(), b.Offer.Load.TTFT()); by != 0 {
+		return 1
+	case proven:
+		if by := cmp.Compare(a.seconds, b.seconds); by != 0 {
 			return by
 		}
 	}
-	return cmp.Compare(mix(c.draw^a.Machine.tieBreaker), mix(c.draw^b.Machine.tieBreaker))
+	return cmp.Compare(a.roll, b.roll)
 }
 
 // mix spreads a number over all 64 bits; it is the finalizer of SplitMix64.

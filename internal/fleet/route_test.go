@@ -393,48 +393,64 @@ func writeGroupLimits(t *testing.T, b *strings.Builder) {
 }
 
 func TestOrderOfAttempts(t *testing.T) {
-	offer := func(slots, inFlight int, ttft time.Duration) []wOffer {
-		return []wOffer{{model: "m", families: []Family{Chat}, slots: slots, inFlight: inFlight, ttft: ttft}}
+	// A machine that computes 1,000 tokens a second, and makes so many.
+	offer := func(rate float64) []wOffer {
+		return []wOffer{{model: "m", families: []Family{Chat}, speed: &wSpeed{start: 0.1, prefill: 0.001, decode: map[int]float64{1: 1 / rate}, hit: 1, dueIn: time.Hour}}}
+	}
+	unknown := []wOffer{{model: "m", families: []Family{Chat}}}
+	long := wAsk{prompt: 20_000, output: 100}
+	cached := func(machine string, tokens int) wAsk {
+		a := long
+		a.cached = map[string]int{machine: tokens}
+		return a
 	}
 	for _, c := range []struct {
 		name     string
+		ask      wAsk
 		machines []wMachine
 		want     string
 	}{
-		{"class before all else", []wMachine{
-			{id: "g", owner: "member", slots: 9, offers: offer(0, 0, 1)},
-			{id: "s", owner: "friend", slots: 9, inFlight: 4, offers: offer(0, 0, 2)},
-			{id: "o", owner: "me", slots: 9, inFlight: 8, offers: offer(0, 0, 3)},
+		{"class before all else", long, []wMachine{
+			{id: "g", owner: "member", slots: 9, offers: offer(1000)},
+			{id: "s", owner: "friend", slots: 9, inFlight: 4, offers: offer(100)},
+			{id: "o", owner: "me", slots: 9, inFlight: 8, offers: offer(10)},
 		}, "o s g"},
-		{"free slots relative to total", []wMachine{
-			{id: "a", owner: "friend", slots: 8, inFlight: 5, offers: offer(0, 0, 1)},
-			{id: "b", owner: "friend", slots: 2, inFlight: 1, offers: offer(0, 0, 2)},
-			{id: "c", owner: "friend", slots: 3, local: 1, offers: offer(0, 0, 3)},
-		}, "c b a"},
-		{"the model's own slots where they are scarcer", []wMachine{
-			{id: "a", owner: "me", slots: 8, offers: offer(4, 3, 1)},
-			{id: "b", owner: "me", slots: 8, inFlight: 5, offers: offer(4, 0, 2)},
+		{"the faster first", long, []wMachine{
+			{id: "a", owner: "friend", slots: 1, offers: offer(10)},
+			{id: "b", owner: "friend", slots: 1, offers: offer(50)},
+			{id: "c", owner: "friend", slots: 1, offers: offer(20)},
+		}, "b c a"},
+		{"of the same speed, those where fewer calls run", wAsk{output: 1000}, []wMachine{
+			{id: "a", owner: "me", slots: 10, inFlight: 4, offers: offer(50)},
+			{id: "b", owner: "me", slots: 10, inFlight: 1, offers: offer(50)},
+			{id: "c", owner: "me", slots: 10, local: 7, offers: offer(50)},
+		}, "b a c"},
+		{"the slower first that has the prompt", cached("a", 19_000), []wMachine{
+			{id: "a", owner: "me", slots: 1, offers: offer(20)},
+			{id: "b", owner: "me", slots: 1, offers: offer(100)},
+		}, "a b"},
+		{"unless what is left takes as long", cached("a", 2_000), []wMachine{
+			{id: "a", owner: "me", slots: 1, offers: offer(10)},
+			{id: "b", owner: "me", slots: 1, offers: offer(100)},
 		}, "b a"},
-		{"which is a matter of parts, not of numbers", []wMachine{
-			{id: "a", owner: "me", slots: 4, offers: offer(10, 5, 1)},              // 4 of 4, 5 of 10
-			{id: "b", owner: "me", slots: 10, inFlight: 4, offers: offer(0, 0, 2)}, // 6 of 10
-			{id: "c", owner: "me", slots: 4, inFlight: 1, offers: offer(2, 0, 3)},  // 3 of 4, 2 of 2
-		}, "c b a"},
-		{"nor of the model's where the machine's are scarcer", []wMachine{
-			{id: "a", owner: "me", slots: 4, inFlight: 2, offers: offer(4, 1, 1)},  // 2 of 4, 3 of 4
-			{id: "b", owner: "me", slots: 10, inFlight: 4, offers: offer(0, 0, 2)}, // 6 of 10
-		}, "b a"},
-		{"then time to first token, not measured first", []wMachine{
-			{id: "a", owner: "me", slots: 1, offers: offer(0, 0, 30)},
-			{id: "b", owner: "me", slots: 4, offers: offer(0, 0, 20)},
-			{id: "c", owner: "me", slots: 2, offers: offer(0, 0, 0)},
-		}, "c b a"},
-		{"three at most", []wMachine{
-			{id: "a", owner: "me", slots: 10, inFlight: 4, offers: offer(0, 0, 0)},
-			{id: "b", owner: "me", slots: 10, inFlight: 3, offers: offer(0, 0, 0)},
-			{id: "c", owner: "me", slots: 10, inFlight: 2, offers: offer(0, 0, 0)},
-			{id: "d", owner: "me", slots: 10, inFlight: 1, offers: offer(0, 0, 0)},
-			{id: "e", owner: "me", slots: 10, inFlight: 0, offers: offer(0, 0, 0)},
+		{"not that of another class", cached("s", 19_000), []wMachine{
+			{id: "s", owner: "friend", slots: 1, offers: offer(100)},
+			{id: "o", owner: "me", slots: 1, offers: offer(10)},
+		}, "o s"},
+		{"a short prompt measures a new machine", wAsk{prompt: 2000, output: 10}, []wMachine{
+			{id: "a", owner: "me", slots: 1, offers: offer(100)},
+			{id: "new", owner: "me", slots: 1, offers: unknown},
+		}, "new a"},
+		{"a long one does not", wAsk{prompt: 2001, output: 1000, typical: &wSpeed{start: 1, prefill: 0.1}}, []wMachine{
+			{id: "a", owner: "me", slots: 1, offers: offer(100)},
+			{id: "new", owner: "me", slots: 1, offers: unknown},
+		}, "a new"},
+		{"three at most", wAsk{output: 1000}, []wMachine{
+			{id: "a", owner: "me", slots: 1, offers: offer(10)},
+			{id: "b", owner: "me", slots: 1, offers: offer(20)},
+			{id: "c", owner: "me", slots: 1, offers: offer(30)},
+			{id: "d", owner: "me", slots: 1, offers: offer(40)},
+			{id: "e", owner: "me", slots: 1, offers: offer(50)},
 		}, "e d c"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -444,10 +460,11 @@ func TestOrderOfAttempts(t *testing.T) {
 			}
 			w.shares = []wShare{{id: "s", owner: "friend", member: "me"}}
 			w.groups = []wGroup{{id: "g", members: []string{"me", "member"}}}
+			c.ask.caller, c.ask.model = "me", "m"
 			for seed := range uint64(20) {
 				s := w.snapshot(t, rand.New(rand.NewPCG(seed, 0)))
 				var got []string
-				for _, m := range Route(s, Query{Caller: "me", Model: "m", Now: noon, Draw: seed}).Candidates {
+				for _, m := range Route(s, c.ask.ask(w, seed)).Candidates {
 					got = append(got, string(m.Machine.ID))
 				}
 				if strings.Join(got, " ") != c.want {
@@ -566,6 +583,7 @@ func TestARefusalNamesWhoAndWhat(t *testing.T) {
 			t.Errorf("the message is %q, want %q first", f.Message, want)
 		}
 	}
+	quote := func(id ModelID) string { return string(appendQuoted(nil, id)) }
 	longest := strings.Repeat("x", MaxModelID)
 	if quote(ModelID(longest)) != `"`+longest+`"` || quote(ModelID(longest+"y")) != `"`+longest+`…"` {
 		t.Errorf("ids are quoted as %s and %s", quote(ModelID(longest)), quote(ModelID(longest+"y")))

@@ -407,7 +407,7 @@ func TestNoReservationIsLost(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		held, running, started := m.Load.InFlight(), int(share.Load.running.Load()), share.Load.started(noon)
+		held, running, started := m.Load.InFlight(), int(share.Load.running.Load()), share.Load.Started(noon)
 		if held != step.held || running != step.running || started != step.started {
 			t.Errorf("%d slots are held, %d calls run, %d started; want %d, %d, %d", held, running, started, step.held, step.running, step.started)
 		}
@@ -437,11 +437,11 @@ func TestAShareCountsItsDay(t *testing.T) {
 		t.Error("yesterday's calls are counted")
 	}
 	share.Release(false, late) // of yesterday: no business of today's count
-	if share.Load.started(tomorrow) != 1 {
-		t.Errorf("%d calls today, want 1", share.Load.started(tomorrow))
+	if share.Load.Started(tomorrow) != 1 {
+		t.Errorf("%d calls today, want 1", share.Load.Started(tomorrow))
 	}
-	if share.Load = NewLimitLoad(late, 2); share.Load.started(late) != 2 || !share.spent(late) || share.spent(tomorrow) {
-		t.Errorf("after a restart %d calls of two are counted on their day, %d on the next", share.Load.started(late), share.Load.started(tomorrow))
+	if share.Load = NewLimitLoad(late, 2); share.Load.Started(late) != 2 || !share.spent(late) || share.spent(tomorrow) {
+		t.Errorf("after a restart %d calls of two are counted on their day, %d on the next", share.Load.Started(late), share.Load.Started(tomorrow))
 	}
 }
 
@@ -451,18 +451,6 @@ func TestAShareOfOneCall(t *testing.T) {
 		if !share.Reserve(noon) || share.Reserve(noon) || share.Load.running.Load() != 1 {
 			t.Errorf("with %d a day, %d at once: %d run", share.PerDay, share.Concurrent, share.Load.running.Load())
 		}
-	}
-}
-
-func TestTTFTIsARunningMean(t *testing.T) {
-	var l Load
-	l.ObserveTTFT(800 * time.Millisecond)
-	if l.TTFT() != 800*time.Millisecond {
-		t.Errorf("the first is %v", l.TTFT())
-	}
-	l.ObserveTTFT(1600 * time.Millisecond)
-	if l.TTFT() != 900*time.Millisecond {
-		t.Errorf("the second makes %v", l.TTFT())
 	}
 }
 
@@ -483,7 +471,7 @@ func TestReadersBesideTheWriter(t *testing.T) {
 				for d := range uint64(10) {
 					for _, c := range Route(s, Query{Caller: "m0", Model: "x", Now: noon, Draw: d}).Candidates {
 						if c.Machine.Reserve("x", Own) {
-							c.Offer.Load.ObserveTTFT(time.Millisecond)
+							c.Offer.Load.Measure(Measurement{At: noon, FirstToken: time.Millisecond})
 							c.Machine.Release("x")
 						}
 					}

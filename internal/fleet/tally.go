@@ -1,10 +1,9 @@
 package fleet
 
 import (
-	"fmt"
 	"iter"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
 )
 
@@ -34,6 +33,9 @@ type Query struct {
 	Now  time.Time
 	// Draw is random. It breaks ties between machines and does nothing else.
 	Draw uint64
+	// Work is what the call demands of a machine. It decides the order of the machines
+	// and nothing else.
+	Work Work
 }
 
 // Tally is what a decision is based on.
@@ -81,18 +83,25 @@ func (t Tally) Of(class Class) int {
 func (t Tally) Reachable() int { return t.Of(Own) + t.Of(Shared) + t.Of(Grouped) }
 
 // String returns the counts by state: "2 busy, 1 offline"; "none" if there are none.
-func (t Tally) String() string {
-	var words []string
+func (t Tally) String() string { return string(t.append(nil)) }
+
+func (t Tally) append(to []byte) []byte {
+	none := true
 	for below := range states {
 		state := Ready - below
 		if n := t.In(state); n > 0 {
-			words = append(words, fmt.Sprintf("%d %s", n, state))
+			if !none {
+				to = append(to, ", "...)
+			}
+			to = append(strconv.AppendInt(to, int64(n), 10), ' ')
+			to = append(to, state.String()...)
+			none = false
 		}
 	}
-	if len(words) == 0 {
-		return "none"
+	if none {
+		return append(to, "none"...)
 	}
-	return strings.Join(words, ", ")
+	return to
 }
 
 // Reachable yields every machine that the caller reaches and that offers the model for

@@ -34,9 +34,18 @@ type wOffer struct {
 	model                  string
 	families               []Family
 	slots, inFlight, local int
-	ttft                   time.Duration
+	speed                  *wSpeed       // nil: not measured
+	triedAgo               time.Duration // since it was sent a call to measure it; 0: never
 	served                 bool          // a call of others than the owner
 	leftOut, leftOutOwner  time.Duration // for others, for the owner, from now; 0: not
+}
+
+// wSpeed is what was measured of a machine at a model; the times are in seconds.
+type wSpeed struct {
+	start, prefill float64
+	decode         map[int]float64 // by calls at once: 1, 2, 4, 8; those that were measured
+	hit            float64         // of what should be cached
+	dueIn          time.Duration   // from now: to be measured again
 }
 
 type wWindow struct {
@@ -66,9 +75,12 @@ type wAsk struct {
 	avoid                     []string
 	unconfirmed, waited, gone bool
 	full                      []string
+	prompt, output            int
+	cached                    map[string]int // by machine
+	typical                   *wSpeed
 }
 
-// wDecision is what docs/spec/routing.md says; ready lists the ready machines by rank.
+// wDecision is what docs/spec/routing.md says; ready lists the ready machines.
 type wDecision struct {
 	verdict string // "try", "wait" or a code
 	row     int
@@ -85,23 +97,66 @@ type wSeen struct {
 	limited bool   // by a group that its owner limits
 	state   State
 	tried   bool // by a group: it served before
-	ratio   float64
-	ttft    time.Duration
+	measure bool // it comes first, to be measured
+	seconds float64
 }
 
-// rank compares what the order of attempts looks at, the draw aside.
-func (x wSeen) rank(y wSeen) int {
-	trial := func(s wSeen) int {
-		if s.class == Grouped && !s.tried {
+// before reports whether x has to be tried before y. Where neither has to, the draw decides.
+func (x wSeen) before(y wSeen) bool {
+	place := func(s wSeen) int {
+		switch {
+		case s.class == Grouped && !s.tried:
+			return 2
+		case s.measure:
+			return 0
+		default:
 			return 1
 		}
-		return 0
 	}
-	by := cmp.Or(cmp.Compare(x.class, y.class), cmp.Compare(trial(x), trial(y)))
-	if by != 0 || trial(x) == 1 {
-		return by
+	if by := cmp.Or(cmp.Compare(x.class, y.class), cmp.Compare(place(x), place(y))); by != 0 {
+		return by < 0
 	}
-	return cmp.Or(cmp.Compare(y.ratio, x.ratio), cmp.Compare(x.ttft, y.ttft))
+	return place(x) < 2 && x.seconds*1.1 < y.seconds
+}
+
+// expect sets how long the call takes there, and whether it comes first to be measured.
+func (s *wSeen) expect(m wMachine, o wOffer, a wAsk) {
+	speed := o.speed
+	if speed == nil {
+		if speed = a.typical; speed == nil {
+			speed = &wSpeed{start: 0.3, prefill: 0.001, decode: map[int]float64{1: 0.02}, hit: 1}
+		}
+	}
+	cached := min(int(float64(a.cached[m.id])*speed.hit), a.prompt)
+	running := 1 + max(o.inFlight+o.local, m.inFlight+m.local)
+	s.seconds = speed.start + float64(a.prompt-cached)*speed.prefill*(0.5+float64(running)/2) + float64(a.output)*speed.perToken(running)
+	due := o.speed == nil || o.speed.dueIn <= 0
+	s.measure = due && a.prompt-cached <= 2000 && (o.triedAgo == 0 || o.triedAgo >= 10*time.Minute)
+}
+
+// perToken is the seconds a token while so many calls run.
+func (s *wSpeed) perToken(running int) float64 {
+	at := 1
+	for _, n := range []int{2, 4, 8} {
+		if running >= n {
+			at = n
+		}
+	}
+	nearest := 0
+	for _, n := range []int{8, 4, 2, 1} { // the nearest above, and rather one below
+		if s.decode[n] > 0 && n > at {
+			nearest = n
+		}
+	}
+	for _, n := range []int{1, 2, 4, 8} {
+		if s.decode[n] > 0 && n <= at {
+			nearest = n
+		}
+	}
+	if nearest == 0 {
+		return 0.02 * float64(3+at) / 4
+	}
+	return s.decode[nearest] * float64(3+at) / float64(3+nearest)
 }
 
 func (w *world) decide(a wAsk) wDecision {
@@ -152,7 +207,6 @@ func (w *world) decide(a wAsk) wDecision {
 				d.ready = append(d.ready, s)
 			}
 		}
-		slices.SortStableFunc(d.ready, wSeen.rank)
 		return is(3, "try", "try")
 	}
 	if usable(Busy, Returning) > 0 && !a.waited {
@@ -245,8 +299,9 @@ func (w *world) see(m wMachine, o wOffer, a wAsk) (wSeen, bool) {
 		if limits != nil && len(limits.models) > 0 && !slices.Contains(limits.models, a.model) {
 			return
 		}
-		s := wSeen{machine: m.id, class: class, by: by, limited: class == Grouped && limits != nil, tried: o.served, ttft: o.ttft}
-		s.state, s.ratio = w.state(m, o, class, limits, a)
+		s := wSeen{machine: m.id, class: class, by: by, limited: class == Grouped && limits != nil, tried: o.served}
+		s.state = w.state(m, o, class, limits, a)
+		s.expect(m, o, a)
 		ways = append(ways, s)
 	}
 	if m.owner == a.caller {
@@ -303,13 +358,10 @@ func (w *world) common(caller, machine, model string) bool {
 	})
 }
 
-func (w *world) state(m wMachine, o wOffer, class Class, share *wShare, a wAsk) (State, float64) {
+func (w *world) state(m wMachine, o wOffer, class Class, share *wShare, a wAsk) State {
 	free := m.slots - m.inFlight - m.local
-	ratio := float64(free) / float64(m.slots)
 	if o.slots > 0 {
-		ofModel := o.slots - o.inFlight - o.local
-		free = min(free, ofModel)
-		ratio = min(ratio, float64(ofModel)/float64(o.slots))
+		free = min(free, o.slots-o.inFlight-o.local)
 	}
 	if slices.Contains(a.full, m.id) {
 		free = 0
@@ -322,21 +374,21 @@ func (w *world) state(m wMachine, o wOffer, class Class, share *wShare, a wAsk) 
 	}
 	switch {
 	case !m.online && m.backIn > 0:
-		return Returning, 0
+		return Returning
 	case !m.online, m.outFor > 0:
-		return Offline, 0
+		return Offline
 	case class != Own && !open(m.hours, m.zone, w.now):
-		return OutsideHours, 0
+		return OutsideHours
 	case share != nil && !open(share.hours, m.zone, w.now):
-		return OutsideHours, 0
+		return OutsideHours
 	case m.paused:
-		return Paused, 0
+		return Paused
 	case share != nil && share.perDay > 0 && share.today >= share.perDay:
-		return Spent, 0
+		return Spent
 	case free <= 0, share != nil && share.concurrent > 0 && share.running >= share.concurrent:
-		return Busy, 0
+		return Busy
 	}
-	return Ready, ratio
+	return Ready
 }
 
 // open counts minutes of the week from each window's start.

@@ -3,6 +3,7 @@ package fleet
 import (
 	"flag"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -162,13 +163,17 @@ func (w *world) disagrees(got Decision, a wAsk) string {
 		case c.Group != nil:
 			by = string(c.Group.ID)
 		}
-		// Equals may be in any order, so compare what they are ranked by.
-		g, r := want.ready[at], want.ready[i]
+		g := want.ready[at]
 		if c.Class != g.class || by != g.by || (c.Group != nil) != (c.Class == Grouped) || (c.Limits != nil) != (c.Class == Shared || g.limited) {
 			return fmt.Sprintf("candidate %s by %v %q, the twin %v %q", c.Machine.ID, c.Class, by, g.class, g.by)
 		}
-		if g.rank(r) != 0 {
-			return fmt.Sprintf("candidate %d is %+v, the twin has %+v there", i, g, r)
+		for _, other := range want.ready {
+			if !used[MachineID(other.machine)] && other.before(g) {
+				return fmt.Sprintf("candidate %d is %+v, the twin has %+v before it", i, g, other)
+			}
+		}
+		if e := c.Expectation; math.Abs(e.Seconds-g.seconds) > 1e-9*g.seconds {
+			return fmt.Sprintf("candidate %s takes %v, the twin expects %v s", c.Machine.ID, e, g.seconds)
 		}
 	}
 	return ""
@@ -265,7 +270,10 @@ func randomMachine(rng *rand.Rand, id, owner string) wMachine {
 		m.outFor = time.Duration(rng.IntN(3)-1) * time.Second
 	}
 	for _, model := range some(rng, wModels, 3, 5) {
-		o := wOffer{model: model, families: some(rng, []Family{Chat, Embeddings, Audio}, 2, 3), ttft: time.Duration(rng.IntN(3)) * time.Millisecond}
+		o := wOffer{model: model, families: some(rng, []Family{Chat, Embeddings, Audio}, 2, 3), speed: randomSpeed(rng)}
+		if chance(rng, 1, 2) {
+			o.triedAgo = pick(rng, []time.Duration{1, 10*time.Minute - 1, 10 * time.Minute, time.Hour})
+		}
 		if chance(rng, 1, 2) {
 			o.slots = 1 + rng.IntN(3)
 			o.inFlight = rng.IntN(o.slots + 1)
@@ -279,6 +287,30 @@ func randomMachine(rng *rand.Rand, id, owner string) wMachine {
 		m.offers = append(m.offers, o)
 	}
 	return m
+}
+
+func randomSpeed(rng *rand.Rand) *wSpeed {
+	if chance(rng, 1, 4) {
+		return nil
+	}
+	s := &wSpeed{
+		start: rng.Float64(), prefill: rng.Float64() / 1000, decode: map[int]float64{}, hit: pick(rng, []float64{0, 0.5, 1}),
+		dueIn: pick(rng, []time.Duration{-time.Hour, 0, 1, time.Hour, time.Hour}),
+	}
+	for _, n := range some(rng, []int{1, 2, 4, 8}, 1, 2) {
+		s.decode[n] = rng.Float64() / 10
+	}
+	return s
+}
+
+func (s *wSpeed) speed(now time.Time) *Speed {
+	if s == nil {
+		return nil
+	}
+	return &Speed{
+		Start: s.start, Prefill: s.prefill, Decode: [levels]float64{s.decode[1], s.decode[2], s.decode[4], s.decode[8]}, CacheHit: s.hit,
+		Due: now.Add(s.dueIn),
+	}
 }
 
 func randomWindows(rng *rand.Rand) []wWindow {
@@ -321,6 +353,13 @@ func randomAsk(rng *rand.Rand, w *world) wAsk {
 		}
 	}
 	a.gone = len(a.avoid) > 0 && chance(rng, 1, 2)
+	a.prompt, a.output, a.typical = pick(rng, []int{0, 100, 2000, 2001, 30_000}), rng.IntN(1000), randomSpeed(rng)
+	a.cached = map[string]int{}
+	for _, m := range w.machines {
+		if chance(rng, 1, 3) {
+			a.cached[m.id] = rng.IntN(a.prompt + 100)
+		}
+	}
 	return a
 }
 
@@ -328,6 +367,10 @@ func (a wAsk) ask(w *world, draw uint64) Query {
 	out := Query{
 		Caller: MemberID(a.caller), Narrow: a.narrow, Exclude: MachineID(a.exclude), Model: ModelID(a.model), Family: a.family,
 		Unconfirmed: a.unconfirmed, Waited: a.waited, Gone: a.gone, Now: w.now, Draw: draw,
+	}
+	out.Work = Work{Prompt: a.prompt, Output: a.output, Typical: a.typical.speed(w.now)}
+	for id, tokens := range a.cached {
+		out.Work.Cached = append(out.Work.Cached, Cached{KeyOf(MachineID(id)), tokens})
 	}
 	for _, id := range a.avoid {
 		out.Avoid = append(out.Avoid, MachineID(id))
@@ -440,7 +483,12 @@ func (m wMachine) load(made *Machine, now time.Time) {
 		l := made.Offers[i].Load
 		l.inFlight.Store(int64(o.inFlight))
 		l.SetLocal(o.local)
-		l.ttft.Store(int64(o.ttft))
+		l.speed.Store(o.speed.speed(now))
+		if o.triedAgo > 0 {
+			l.tried.Store(now.Add(-o.triedAgo).UnixNano())
+		} else {
+			l.tried.Store(0)
+		}
 		l.others.served.Store(o.served)
 		l.others.leftOut.Store(now.Add(o.leftOut).UnixNano())
 		l.own.leftOut.Store(now.Add(o.leftOutOwner).UnixNano())

@@ -30,7 +30,7 @@ const (
 
 // readBody holds the complete body of the request. Where there is no room for it, it is refused at that byte.
 func (x *exchange) readBody() (*spool.Bytes, error) {
-	limit, length := x.g.Limits.Body, x.r.ContentLength
+	limit, length := x.tuning.Body, x.r.ContentLength
 	if length > limit {
 		return nil, x.tooLarge()
 	}
@@ -94,7 +94,7 @@ func (x *exchange) bodyDeadline(received int) {
 
 func (x *exchange) tooLarge() error {
 	x.bodyTooLarge = true
-	return fault.New(fault.RequestTooLarge, "the body is larger than %d bytes: send less", x.g.Limits.Body)
+	return fault.New(fault.RequestTooLarge, "the body is larger than %d bytes: send less", x.tuning.Body)
 }
 
 // brokenBody is the error of a body that is over the limit, malformed, or did not come.

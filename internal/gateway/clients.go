@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -21,21 +22,34 @@ import (
 // an IPv6 /64, which is what one customer has. The nil Clients trusts no proxy and
 // bounds nothing.
 type Clients struct {
-	proxies []netip.Prefix
-	limit   int
-	log     *slog.Logger
+	rules atomic.Pointer[clientRules]
+	log   *slog.Logger
 
 	connections, requests tally
-	warned                rate.Sometimes
+	warned, malformed     rate.Sometimes
+}
+
+// clientRules is what Reconfigure replaces.
+type clientRules struct {
+	proxies []netip.Prefix
+	limit   int
 }
 
 // NewClients makes the Clients of one server. The proxies are the peers that are
-// trusted to name the client in X-Forwarded-For; of every other peer that header
-// is ignored. The limit is how many connections, or behind a proxy requests, one
-// client may hold at once; 0 is off. The log gets a warning, at most once a minute,
-// when a client holds 80 % of that.
+// trusted to name the client, in a PROXY header or in X-Forwarded-For; of every other
+// peer X-Forwarded-For is ignored. The limit is how many connections, or behind a proxy
+// requests, one client may hold at once; 0 is off. The log gets a warning, at most once
+// a minute, when a client holds 80 % of that.
 func NewClients(proxies []netip.Prefix, limit int, log *slog.Logger) *Clients {
-	return &Clients{proxies: proxies, limit: limit, log: log, warned: rate.Sometimes{Interval: time.Minute}}
+	c := &Clients{log: log, warned: rate.Sometimes{Interval: time.Minute}, malformed: rate.Sometimes{Interval: time.Minute}}
+	c.Reconfigure(proxies, limit)
+	return c
+}
+
+// Reconfigure changes the proxies and the limit for the connections and requests that
+// come from now on.
+func (c *Clients) Reconfigure(proxies []netip.Prefix, limit int) {
+	c.rules.Store(&clientRules{proxies, limit})
 }
 
 // tally counts what each client holds.
@@ -67,29 +81,29 @@ func (t *tally) free(client netip.Prefix) {
 
 // take counts one more of what a client holds. It returns the function that gives
 // it back, which is nil when the client may hold no more.
-func (c *Clients) take(t *tally, what string, client netip.Prefix) (free func()) {
-	held, ok := t.take(client, c.limit)
-	if held*5 >= c.limit*4 {
+func (c *Clients) take(t *tally, what string, client netip.Addr) (free func()) {
+	limit := c.rules.Load().limit
+	if limit <= 0 {
+		return func() {}
+	}
+	counted := network(client)
+	held, ok := t.take(counted, limit)
+	if held*5 >= limit*4 {
 		c.warned.Do(func() {
 			c.log.Warn("one client holds nearly as many "+what+" as it may; if it is a proxy, name it in [hub] proxies",
-				"client", client, "held", held, "limit", c.limit)
+				"client", counted, "held", held, "limit", limit)
 		})
 	}
 	if !ok {
 		return nil
 	}
-	return sync.OnceFunc(func() { t.free(client) })
+	return sync.OnceFunc(func() { t.free(counted) })
 }
 
 // Listen wraps a listener so that one client holds at most as many connections as one may; those
-// beyond are closed at once. Connections of trusted proxies, and those that are not
-// TCP, are not counted.
-func (c *Clients) Listen(l net.Listener) net.Listener {
-	if c.limit <= 0 {
-		return l
-	}
-	return &clientListener{l, c}
-}
+// beyond are closed at once. A connection of a trusted proxy is counted if a PROXY
+// header, version 1 or 2, names its client. Connections that are not TCP are not counted.
+func (c *Clients) Listen(l net.Listener) net.Listener { return &clientListener{l, c} }
 
 type clientListener struct {
 	net.Listener
@@ -107,11 +121,11 @@ func (l *clientListener) Accept() (net.Conn, error) {
 		if !ok {
 			return conn, nil
 		}
-		from := tcp.RemoteAddr().(*net.TCPAddr).AddrPort().Addr()
+		from := addrOf(tcp.RemoteAddr())
 		if l.clients.trusts(from) {
-			return conn, nil
+			return newProxyConn(l.clients, tcp), nil
 		}
-		if free := l.clients.take(&l.clients.connections, "connections", network(from)); free != nil {
+		if free := l.clients.take(&l.clients.connections, "connections", from); free != nil {
 			return &clientConn{TCPConn: tcp, free: free}, nil
 		}
 		_ = conn.Close()
@@ -131,21 +145,23 @@ func (c *clientConn) Close() error {
 	return c.TCPConn.Close()
 }
 
+func (c *clientConn) uncount() { c.free() }
+
 // ConnState is for http.Server: a connection that became a tunnel is counted by its
 // machine's credential from there on, and no more among its household's browsers.
 func (c *Clients) ConnState(conn net.Conn, state http.ConnState) {
 	if secured, ok := conn.(*tls.Conn); ok {
 		conn = secured.NetConn()
 	}
-	if counted, ok := conn.(*clientConn); ok && state == http.StateHijacked {
-		counted.free()
+	if counted, ok := conn.(interface{ uncount() }); ok && state == http.StateHijacked {
+		counted.uncount()
 	}
 }
 
 // Resolve returns the request with its client's address as its RemoteAddr, and
 // whether a trusted proxy named that address.
 func (c *Clients) Resolve(r *http.Request) (resolved *http.Request, proxied bool) {
-	if c == nil || len(c.proxies) == 0 {
+	if c == nil || len(c.rules.Load().proxies) == 0 {
 		return r, false
 	}
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
@@ -188,18 +204,18 @@ func readHop(text string) (netip.Addr, bool) {
 // leave is called.
 func (c *Clients) Admit(r *http.Request) (leave func(), err error) {
 	from, parseErr := netip.ParseAddrPort(r.RemoteAddr)
-	if c.limit <= 0 || parseErr != nil {
+	if parseErr != nil {
 		return func() {}, nil
 	}
-	if leave = c.take(&c.requests, "requests", network(from.Addr())); leave == nil {
-		return nil, fault.New(fault.RateLimitExceeded, "your address has %d requests running here, which is as many as one may have; wait until one ends", c.limit)
+	if leave = c.take(&c.requests, "requests", from.Addr()); leave == nil {
+		return nil, fault.New(fault.RateLimitExceeded, "your address has %d requests running here, which is as many as one may have; wait until one ends", c.rules.Load().limit)
 	}
 	return leave, nil
 }
 
 func (c *Clients) trusts(peer netip.Addr) bool {
 	peer = peer.Unmap().WithZone("")
-	for _, proxy := range c.proxies {
+	for _, proxy := range c.rules.Load().proxies {
 		if proxy.Contains(peer) {
 			return true
 		}

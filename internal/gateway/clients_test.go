@@ -96,11 +96,12 @@ func TestConnectionsOfAClient(t *testing.T) {
 	if n := strings.Count(log.String(), "[hub] proxies"); n != 1 {
 		t.Errorf("%d warnings, want one a minute: %s", n, log)
 	}
-	off, _ := clientsOf(0)
-	inner := &memory{}
-	if same := off.Listen(inner); same != inner {
-		t.Error("0 is not off")
+	clients.Reconfigure(nil, 0) // off
+	for range 5 {
+		open()
 	}
+	clients.Reconfigure(nil, 2)
+	refused(t, dial())
 }
 
 // A tunnel is counted by its machine's credential: the household's browsers have

@@ -16,12 +16,13 @@ const exposed = "X-Correlation-ID, Request-Id, X-Request-Id, Retry-After, X-Kith
 // question before the call (a preflight), which has no key and needs no more of an
 // answer.
 func (g *Edge) cors(h http.Header, r *http.Request) (preflight bool) {
-	if len(g.Origins) == 0 || !strings.HasPrefix(r.URL.Path, "/v1/") {
+	origins := g.tuning.Load().origins
+	if len(origins) == 0 || !strings.HasPrefix(r.URL.Path, "/v1/") {
 		return false
 	}
 	h.Add("Vary", "Origin")
 	from := r.Header["Origin"]
-	if len(from) != 1 || !slices.Contains(g.Origins, from[0]) {
+	if len(from) != 1 || !slices.Contains(origins, from[0]) {
 		return false
 	}
 	h.Set("Access-Control-Allow-Origin", from[0])

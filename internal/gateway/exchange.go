@@ -23,6 +23,7 @@ var errGone = errors.New("the caller is gone")
 // exchange is one request and its answer.
 type exchange struct {
 	g            *Edge
+	tuning       *tuning
 	w            http.ResponseWriter
 	r            *http.Request
 	control      *http.ResponseController
@@ -56,7 +57,7 @@ type exchange struct {
 
 func newExchange(g *Edge, w http.ResponseWriter, r *http.Request) *exchange {
 	x := &exchange{
-		g: g, w: w, r: r,
+		g: g, tuning: g.tuning.Load(), w: w, r: r,
 		control: http.NewResponseController(w),
 		id:      "req_" + uuid.Must(uuid.NewV7()).String(),
 		arrived: time.Now(),

@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/kith/kith/internal/fault"
@@ -94,10 +95,9 @@ func New(c Config) *Edge {
 		c.Spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
 	}
 	g := &Edge{
-		Config: c, on: hosted, buckets: buckets{rate: c.Rate}, counts: buckets{rate: countRate},
-		forwards: buckets{rate: c.Rate}, transport: newRegionTransport(c.Limits.Unary),
-		late: fault.New(fault.EngineTimeout, "the answer took longer than %s: ask for less, or stream it", c.Limits.Unary),
+		Config: c, on: hosted, counts: buckets{rate: countRate}, transport: newRegionTransport(c.Limits.Unary),
 	}
+	g.Reconfigure(c)
 	if c.Identify == nil {
 		g.on = local
 	}
@@ -107,15 +107,42 @@ func New(c Config) *Edge {
 // Edge is the handler of one surface. Other handlers of its address count what
 // they answer against the same limits, with Admit and Miss.
 type Edge struct {
-	Config
+	Config  // as New got it
 	on      surface
+	tuning  atomic.Pointer[tuning] // what Reconfigure replaces
 	buckets buckets
 	counts  buckets // of those that machines are asked for
 	misses  misses
 	// forwards limits the requests with keys of other regions, for each client's address.
 	forwards  buckets
 	transport *http.Transport // to other regions
-	late      *fault.Fault    // of a unary call past its limit
+}
+
+// tuning is the part of a Config that Reconfigure replaces. A request keeps the one that
+// it began with.
+type tuning struct {
+	Rate
+	Limits
+	origins []string
+	late    *fault.Fault // of a unary call past its limit
+}
+
+// Reconfigure applies Rate, Limits and Origins of c to the requests that come from now
+// on, and ignores its other fields. A change of Rate fills every bucket.
+func (g *Edge) Reconfigure(c Config) {
+	limits := c.Limits.withDefaults()
+	g.tuning.Store(&tuning{
+		Rate: c.Rate, Limits: limits, origins: c.Origins,
+		late: fault.New(fault.EngineTimeout, "the answer took longer than %s: ask for less, or stream it", limits.Unary),
+	})
+	g.buckets.setRate(c.Rate)
+	g.forwards.setRate(c.Rate)
+}
+
+// InForce returns the limits of requests that come now.
+func (g *Edge) InForce() (Rate, Limits) {
+	now := g.tuning.Load()
+	return now.Rate, now.Limits
 }
 
 // ServeHTTP serves one request, its end included: the answer or the fault, the

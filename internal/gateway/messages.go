@@ -40,7 +40,7 @@ func ownHeaders(h http.Header) http.Header {
 // translate is the body of a messages call as that of a chat call.
 func (x *exchange) translate(body []byte) (dialect.Head, []byte, error) {
 	head, chat, err := dialect.MessagesToChat(body)
-	if err == nil && int64(len(chat)) > x.g.Limits.Body+translationRoom {
+	if err == nil && int64(len(chat)) > x.tuning.Body+translationRoom {
 		err = tooLargeForMachines()
 	}
 	return head, chat, err

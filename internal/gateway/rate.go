@@ -56,28 +56,40 @@ func (p *perKey[V]) add(key bucketKey, value V, idle func(V) bool) {
 	p.by[key] = value
 }
 
-// take takes a token, or returns the fault that names the real time to the next.
-func (b *buckets) take(key bucketKey, now time.Time) error {
-	if b.rate.PerSecond <= 0 {
-		return nil
+// setRate changes the rate. Every bucket is then full.
+func (b *buckets) setRate(to Rate) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.rate != to {
+		b.rate, b.by = to, nil
 	}
-	limiter := b.limiter(key, now)
-	if limiter.AllowN(now, 1) {
-		return nil
-	}
-	wait := time.Duration((1 - limiter.TokensAt(now)) / b.rate.PerSecond * float64(time.Second))
-	return fault.New(fault.RateLimitExceeded, "too many requests: at most %g a second, %d at once; wait as Retry-After says",
-		b.rate.PerSecond, b.rate.Burst).WithRetryAfter(wholeSeconds(wait))
 }
 
+// take takes a token, or returns the fault that names the real time to the next.
+func (b *buckets) take(key bucketKey, now time.Time) error {
+	limiter := b.limiter(key, now)
+	if limiter == nil || limiter.AllowN(now, 1) {
+		return nil
+	}
+	perSecond := float64(limiter.Limit())
+	wait := time.Duration((1 - limiter.TokensAt(now)) / perSecond * float64(time.Second))
+	return fault.New(fault.RateLimitExceeded, "too many requests: at most %g a second, %d at once; wait as Retry-After says",
+		perSecond, limiter.Burst()).WithRetryAfter(wholeSeconds(wait))
+}
+
+// limiter returns the key's bucket; nil: there is no limit.
 func (b *buckets) limiter(key bucketKey, now time.Time) *rate.Limiter {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.rate.PerSecond <= 0 {
+		return nil
+	}
 	if l := b.by[key]; l != nil {
 		return l
 	}
 	l := rate.NewLimiter(rate.Limit(b.rate.PerSecond), b.rate.Burst)
-	b.add(key, l, func(l *rate.Limiter) bool { return l.TokensAt(now) >= float64(b.rate.Burst) }) // as good as a new one
+	full := float64(b.rate.Burst)
+	b.add(key, l, func(l *rate.Limiter) bool { return l.TokensAt(now) >= full }) // as good as a new one
 	return l
 }
 

@@ -184,7 +184,7 @@ func (x *exchange) retryAfter(f *fault.Fault) int {
 		return min(f.RetryAfter, maxRetryAfter)
 	}
 	spread := 1 + retrySpread*(2*rand.Float64()-1)
-	seconds := x.g.Limits.RetryAfter.Seconds() * spread
+	seconds := x.tuning.RetryAfter.Seconds() * spread
 	return min(max(int(seconds+0.5), minRetryAfter), maxRetryAfter)
 }
 
@@ -239,7 +239,7 @@ func (x *exchange) tokens() (in, out int64) {
 	case c == nil:
 		return 0, 0
 	case c.Form != nil: // its sound is bounded by the largest clip
-		return within(x.usage.In, int(x.g.Limits.Upload)), out
+		return within(x.usage.In, int(x.tuning.Upload)), out
 	default:
 		return within(x.usage.In, x.maxPrompt), out
 	}

@@ -41,7 +41,7 @@ func (x *exchange) readResponses(body []byte) (dialect.Head, []byte, error) {
 		return dialect.Head{}, nil, err
 	}
 	chat, err := q.Chat()
-	if err == nil && int64(len(chat)) > x.g.Limits.Body+translationRoom {
+	if err == nil && int64(len(chat)) > x.tuning.Body+translationRoom {
 		err = tooLargeForMachines()
 	}
 	if err != nil {

@@ -29,7 +29,7 @@ type stream struct {
 	queue  atomic.Pointer[position] // nil: not waiting
 	// trailer is the usage that came behind the answer, where its caller did not
 	// ask for it.
-	trailer string
+	trailer http.Header
 
 	timer *time.Timer
 
@@ -63,7 +63,7 @@ func (x *exchange) stream() error {
 	x.call.answered(x.response != nil)
 	s.took(answer)
 	err = s.copy(answer.Body)
-	s.trailer = answer.Trailer.Get(dialect.UsageTrailer)
+	s.trailer = answer.Trailer
 	if err != nil {
 		return x.faultOf(ctx, err)
 	}
@@ -81,7 +81,7 @@ func (s *stream) waiting(ahead int, left time.Duration) {
 
 // took notes that a machine took the call: from now its limits count.
 func (s *stream) took(answer *Answer) {
-	s.check.MaxBytes = s.x.g.Limits.Streamed
+	s.check.MaxBytes = s.x.tuning.Streamed
 	s.check.Trusted = answer.FromHub
 	s.check.Speech = s.x.call.Form != nil
 	s.check.Passthrough = dialect.PassesThrough(answer.Endpoint)
@@ -93,7 +93,7 @@ func (s *stream) took(answer *Answer) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	now := time.Now()
-	s.lastSign, s.maxSilence, s.end = now, x.g.Limits.FirstByte, now.Add(x.g.Limits.Stream)
+	s.lastSign, s.maxSilence, s.end = now, x.tuning.FirstByte, now.Add(x.tuning.Stream)
 	s.timer.Reset(s.next().Sub(now))
 }
 
@@ -115,7 +115,7 @@ func (s *stream) stop() {
 	s.stopped = true
 	s.timer.Stop()
 	s.x.usage = s.check.Usage()
-	if told, ok := dialect.ParseTrailer(s.trailer); ok && !s.x.usage.Reported {
+	if told, ok := dialect.ParseTrailer(s.trailer.Get(dialect.UsageTrailer), s.trailer.Get(dialect.CachedTrailer)); ok && !s.x.usage.Reported {
 		s.x.usage = told
 	}
 }
@@ -176,7 +176,7 @@ func (s *stream) pass(frames []byte) error {
 	}
 	if fresh && first {
 		x.firstByte = now.Sub(x.arrived)
-		s.maxSilence = x.g.Limits.Idle
+		s.maxSilence = x.tuning.Idle
 		s.timer.Reset(s.next().Sub(now))
 	}
 	if len(frames) == 0 { // what was said is nothing in the caller's dialect
@@ -234,7 +234,7 @@ func (s *stream) watch() {
 	now := time.Now()
 	if !s.lastSign.IsZero() {
 		if !now.Before(s.end) {
-			s.cancel(fault.New(fault.EngineTimeout, "the answer took longer than %s in all: ask for less", x.g.Limits.Stream))
+			s.cancel(fault.New(fault.EngineTimeout, "the answer took longer than %s in all: ask for less", x.tuning.Stream))
 			return
 		}
 		if now.Sub(s.lastSign) >= s.maxSilence {

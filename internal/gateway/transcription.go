@@ -11,7 +11,7 @@ import (
 // readForm is readBody for a transcription: the limits of its own size and the
 // same pace.
 func (x *exchange) readForm() (*dialect.Transcription, error) {
-	limit := x.g.Limits.Upload
+	limit := x.tuning.Upload
 	if x.r.ContentLength > limit+dialect.FormOverhead {
 		return nil, x.soundTooLarge()
 	}
@@ -37,7 +37,7 @@ func (x *exchange) readForm() (*dialect.Transcription, error) {
 
 func (x *exchange) soundTooLarge() error {
 	x.bodyTooLarge = true
-	return fault.New(fault.RequestTooLarge, "the sound is larger than %d bytes: send less", x.g.Limits.Upload).WithParam("file")
+	return fault.New(fault.RequestTooLarge, "the sound is larger than %d bytes: send less", x.tuning.Upload).WithParam("file")
 }
 
 // paced is a body that has to come within its time, and remembers why it did

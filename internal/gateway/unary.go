@@ -31,7 +31,7 @@ func release(buffer *[]byte) {
 
 // unary serves a call that is not streamed: the complete answer is held and checked before the first byte goes out.
 func (x *exchange) unary() error {
-	ctx, cancel := context.WithDeadlineCause(x.r.Context(), x.arrived.Add(x.g.Limits.Unary), x.g.late)
+	ctx, cancel := context.WithDeadlineCause(x.r.Context(), x.arrived.Add(x.tuning.Unary), x.tuning.late)
 	defer cancel()
 	answer, err := x.serveCall(ctx)
 	if err != nil {

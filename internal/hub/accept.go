@@ -151,10 +151,15 @@ func (p *paces) of(machine string, now time.Time) pace {
 // tunnels limits the tunnels of each member's machines. The limits of addresses do
 // not include them.
 type tunnels struct {
-	most int // of one member; 0: no limit
+	mu   sync.Mutex
+	most int            // of one member; 0: no limit
+	of   map[string]int // by member; without entries of 0
+}
 
-	mu sync.Mutex
-	of map[string]int // by member; without entries of 0
+func (t *tunnels) setMost(most int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.most = most
 }
 
 // take counts one more tunnel of a member, until free is called; false: the member

@@ -69,11 +69,12 @@ func (h *Hub) ServeReady(w http.ResponseWriter, _ *http.Request) {
 func (h *Hub) Drain(ctx context.Context, stopAccepting func()) {
 	h.drain.begun.Store(true)
 	began := time.Now()
-	bounded, cancel := context.WithTimeout(ctx, h.cfg.Drain)
+	limit := h.inForce.Load().Drain
+	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	successor := h.live.HasSuccessor(began)
 	h.log.Info("this hub ends once its calls have ended; another signal ends them now",
-		"calls", h.Calls(), "machines", h.live.Here(), "successor", successor, "at_most", h.cfg.Drain)
+		"calls", h.Calls(), "machines", h.live.Here(), "successor", successor, "at_most", limit)
 	moved := began
 	if successor {
 		select {

@@ -22,6 +22,9 @@ func (h *Hub) health(ctx context.Context) []site.Part {
 		parts[1].Text = "not connected: changes are found by polling, up to a second later"
 	}
 	parts = append(parts, h.memoryHealth())
+	if backups, scheduled := h.backups.health(); scheduled {
+		parts = append(parts, backups)
+	}
 	if mail, sends := h.site.MailPart(); sends {
 		parts = append(parts, mail)
 	}
@@ -81,26 +84,27 @@ func (h *Hub) journalHealth() site.Part {
 
 // limits returns the limits in force, for the operator.
 func (h *Hub) limits() []site.Limit {
-	edge := h.edge.Limits
+	rate, edge := h.edge.InForce()
+	cfg := h.inForce.Load()
 	limits := []site.Limit{
 		{Name: "Requests of one key", Value: "not limited"},
-		{Name: "Calls of one member that run at once", Value: most(h.cfg.Running)},
-		{Name: "Calls of one member that wait at once", Value: most(h.cfg.Waiting)},
-		{Name: "Wait for a machine", Value: length(h.cfg.Wait)},
-		{Name: "Wait for a machine, streamed", Value: length(h.cfg.WaitStream)},
-		{Name: "First byte of a machine", Value: length(h.cfg.FirstByte)},
+		{Name: "Calls of one member that run at once", Value: most(cfg.Running)},
+		{Name: "Calls of one member that wait at once", Value: most(cfg.Waiting)},
+		{Name: "Wait for a machine", Value: length(cfg.Wait)},
+		{Name: "Wait for a machine, streamed", Value: length(cfg.WaitStream)},
+		{Name: "First byte of a machine", Value: length(cfg.FirstByte)},
 		{Name: "Silence within an answer", Value: length(edge.Idle)},
 		{Name: "A streamed call", Value: length(edge.Stream)},
 		{Name: "Any other call", Value: length(edge.Unary)},
 		{Name: "A request's body", Value: fmt.Sprintf("%d MiB", edge.Body>>20)},
 		{Name: "A clip to transcribe", Value: fmt.Sprintf("%d MiB", edge.Upload>>20)},
-		{Name: "Machines of one member", Value: most(h.cfg.Machines)},
-		{Name: "Machines that connect at once", Value: fmt.Sprint(h.cfg.Admissions)},
-		{Name: "Turns of the responses dialect are kept", Value: length(max(0, h.cfg.KeepResponses))},
+		{Name: "Machines of one member", Value: most(cfg.Machines)},
+		{Name: "Machines that connect at once", Value: fmt.Sprint(cfg.Admissions)},
+		{Name: "Turns of the responses dialect are kept", Value: length(max(0, cfg.KeepResponses))},
 		{Name: "What happened to a call is kept", Value: length(account.TraceLife)},
-		{Name: "Who may sign up", Value: string(cmp.Or(h.cfg.Site.SignUp, site.SignUpInvite))},
+		{Name: "Who may sign up", Value: string(cmp.Or(cfg.Site.SignUp, site.SignUpInvite))},
 	}
-	if rate := h.edge.Rate; rate.PerSecond > 0 {
+	if rate.PerSecond > 0 {
 		limits[0].Value = fmt.Sprintf("%g a second, %d at once", rate.PerSecond, rate.Burst)
 	}
 	return limits

@@ -8,7 +8,7 @@
 //
 // Here are the wiring (hub.go, management.go), who calls (identify.go), how machines
 // connect (accept.go), how the hub is (health.go), what it measures (metrics.go), which
-// nodes it has (nodes.go) and how it ends (drain.go).
+// nodes it has (nodes.go), when it is backed up (backups.go) and how it ends (drain.go).
 package hub
 
 import (
@@ -19,6 +19,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -69,6 +70,8 @@ type Config struct {
 	// Journal holds the ledger's records until they are in the database, so that a
 	// crash loses no call; nil: they wait in memory. The hub does not close it.
 	Journal *journal.Journal
+	// Backups is when the hub copies its database; the zero value is never.
+	Backups Backups
 	// KeepResponses is how long turns of the responses dialect are kept. Default 24 h;
 	// negative: none are.
 	KeepResponses time.Duration
@@ -77,6 +80,9 @@ type Config struct {
 	Edge gateway.Config
 	// Site configures the members' pages. New sets its Try, Call, Health and Limits.
 	Site site.Config
+	// ReloadConfig reads the operator's configuration again and applies it with
+	// Hub.Reload.
+	ReloadConfig func(context.Context) (api.Reloaded, error)
 	// Draw returns random numbers that break ties between machines. Default
 	// rand.Uint64; the simulation sets its own, so that a history repeats.
 	Draw func() uint64
@@ -117,7 +123,8 @@ type Records interface {
 
 // Hub is one node of the hosted surface. Make it with New, then Run it.
 type Hub struct {
-	cfg      Config
+	cfg      Config                 // as New got it
+	inForce  atomic.Pointer[Config] // cfg with what Reload has changed
 	records  Records
 	live     *registry.Registry
 	log      *slog.Logger
@@ -134,6 +141,7 @@ type Hub struct {
 	paces    paces
 	metrics  callMetrics
 	drain    drain
+	backups  backups
 }
 
 // New returns a hub over a store and a registry, which it observes. Run both.
@@ -148,14 +156,15 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		tunnels:  tunnels{most: max(cfg.Machines, 0), of: map[string]int{}},
 		paces:    paces{by: map[string]pace{}},
 		metrics:  newCallMetrics(),
+		backups:  backups{Backups: cfg.Backups},
 	}
 	edge := cfg.Edge
 	if edge.Spool == nil {
 		edge.Spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
 	}
+	h.inForce.Store(&cfg)
 	h.calls = dispatch.New(dispatch.Config{
-		Wait: cfg.Wait, WaitStream: cfg.WaitStream, Running: cfg.Running, Waiting: cfg.Waiting,
-		FirstByte: cfg.FirstByte, Stream: edge.Limits.Stream,
+		Limits:   cfg.callLimits(),
 		Registry: live, Ledger: h.ledger, Traces: h.traces, Spool: edge.Spool,
 		Revoked: h.revoked, Activity: func() { h.site.Stir() }, Draw: cfg.Draw, Log: cfg.Log,
 	})
@@ -170,6 +179,25 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	h.site = h.newSite()
 	live.Observe(registry.Observer{Store: h.onChange, Machine: h.onMachine, Waiting: h.calls.OnWaiting, Room: h.calls.OnRoom, Calls: h.Calls})
 	return h
+}
+
+// callLimits are the limits of dispatch.
+func (c Config) callLimits() dispatch.Limits {
+	return dispatch.Limits{
+		Wait: c.Wait, WaitStream: c.WaitStream, Running: c.Running, Waiting: c.Waiting,
+		FirstByte: c.FirstByte, Stream: c.Edge.Limits.Stream,
+	}
+}
+
+// Reload applies the fields of c that can change while calls run: Wait, WaitStream,
+// Running, Waiting, FirstByte, Machines and Drain, and of Edge Rate, Limits and Origins.
+// It ignores the others. No call and no machine is disconnected by a lower limit.
+func (h *Hub) Reload(c Config) {
+	c = c.withDefaults()
+	h.calls.SetLimits(c.callLimits())
+	h.tunnels.setMost(max(c.Machines, 0))
+	h.edge.Reconfigure(c.Edge)
+	h.inForce.Store(&c)
 }
 
 // Handler serves the hub's public address: the hosted routes, the members' pages and
@@ -237,7 +265,7 @@ func (h *Hub) TakeUp(ctx context.Context) error { return h.ledger.Flush(ctx) }
 // Run runs the hub's parts until ctx ends. Pending records are written first.
 func (h *Hub) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{h.calls.Run, h.ledger.Run, h.traces.Run, h.turns.Run, h.site.Run} {
+	for _, run := range []func(context.Context) error{h.calls.Run, h.ledger.Run, h.traces.Run, h.turns.Run, h.site.Run, h.runBackups} {
 		group.Go(func() error { return run(ctx) })
 	}
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {

@@ -28,6 +28,7 @@ func (h *Hub) newAPI() *api.API {
 		Control:  h.control,
 		Ready:    h.Ready,
 		Nodes:    h.nodes, Home: h.home, DrainNode: h.drainNode,
+		Reload:  h.cfg.ReloadConfig,
 		Changed: h.live.Nudge,
 		Admit:   func(c api.Caller) error { return h.edge.Admit(gateway.Caller(c)) },
 		Miss: func(c api.Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
@@ -73,7 +74,7 @@ func (h *Hub) control(ctx context.Context, id fleet.MachineID, change api.Contro
 // newSite is the members' pages over the management API.
 func (h *Hub) newSite() *site.Site {
 	c := h.cfg.Site
-	c.Edge, c.Health, c.Limits = h.edge, h.health, h.limits()
+	c.Edge, c.Health, c.Limits = h.edge, h.health, h.limits
 	c.Call = func(w http.ResponseWriter, r *http.Request, who api.Caller) {
 		h.edge.ServeAs(w, r, gateway.Caller(who))
 	}

@@ -123,7 +123,8 @@ type reading struct {
 	ledger   ledger.Status
 	spool    spool.Use
 	pool     store.Pool
-	backup   account.Backup
+	backup   account.Backup // the last one that was made
+	failed   bool           // the last attempt at one
 	ready    bool
 	draining bool
 }
@@ -173,17 +174,17 @@ var stateValues = []stateMetric{
 	gauge("kith_database_connections_max", "Connections to the database that this hub may open.", func(r *reading) float64 { return float64(r.pool.Max) }),
 	counter("kith_database_waits_total", "How often a statement waited for a free connection.", func(r *reading) float64 { return float64(r.pool.Waits) }),
 	counter("kith_database_wait_seconds_total", "How long statements waited for a free connection.", func(r *reading) float64 { return r.pool.Waited.Seconds() }),
-	gauge("kith_backup_last_timestamp_seconds", "When the last backup was made with kith admin backup; absent if there was none.", func(r *reading) float64 {
+	gauge("kith_backup_last_timestamp_seconds", "When the last good backup was made, by hand or by the schedule; absent if there was none.", func(r *reading) float64 {
 		if r.backup.At.IsZero() {
 			return math.NaN()
 		}
 		return float64(r.backup.At.UnixMilli()) / 1e3
 	}),
-	gauge("kith_backup_last_failed", "Whether the last backup was damaged (1); absent if there was none.", func(r *reading) float64 {
-		if r.backup.At.IsZero() {
+	gauge("kith_backup_last_failed", "Whether the last attempt at a backup failed (1); absent if there was none.", func(r *reading) float64 {
+		if r.backup.At.IsZero() && !r.failed {
 			return math.NaN()
 		}
-		return oneIf(r.backup.Fault != "")
+		return oneIf(r.failed)
 	}),
 
 	gauge("kith_held_memory_bytes", "Bytes of requests and answers that are held in memory.", func(r *reading) float64 { return float64(r.spool.Memory) }),
@@ -246,7 +247,9 @@ func (s stateMetrics) read() reading {
 		r.pool = s.cfg.DB.Pool()
 		ctx, cancel := context.WithTimeout(context.Background(), healthWithin)
 		defer cancel()
-		r.backup, _ = s.cfg.DB.LastBackup(ctx) // none, or the database is away
+		last, _ := s.cfg.DB.LastBackup(ctx) // none, or the database is away
+		r.failed = last.Fault != ""
+		r.backup, _ = s.cfg.DB.LastGoodBackup(ctx)
 	}
 	return r
 }

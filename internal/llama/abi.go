@@ -112,6 +112,7 @@ type library struct {
 
 	llama_get_memory         func(cContext) cMemory
 	llama_memory_seq_rm      func(m cMemory, seq, p0, p1 int32) bool
+	llama_memory_seq_cp      func(m cMemory, from, to, p0, p1 int32)
 	llama_batch_init         func(nTokens, embd, nSeqMax int32) batch
 	llama_batch_free         func(batch)
 	llama_decode             func(cContext, batch) int32

@@ -16,7 +16,8 @@ type answer struct {
 	Model   string
 }
 
-// usage counts tokens. No token of the prompt ever comes from a cache.
+// usage counts tokens. The cached ones of the prompt were computed for an earlier call
+// of the same caller.
 type usage struct {
 	PromptTokens     int `json:"prompt_tokens"`
 	CompletionTokens int `json:"completion_tokens"`
@@ -27,7 +28,9 @@ type usage struct {
 }
 
 func newUsage(j *job, tokens int) usage {
-	return usage{PromptTokens: len(j.prompt), CompletionTokens: tokens, TotalTokens: len(j.prompt) + tokens}
+	u := usage{PromptTokens: len(j.prompt), CompletionTokens: tokens, TotalTokens: len(j.prompt) + tokens}
+	u.PromptDetails.CachedTokens = j.cached
+	return u
 }
 
 // unary sends the complete answer.

@@ -183,7 +183,7 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 	if c.limit > 0 {
 		limit = min(limit, c.limit)
 	}
-	j := &job{ctx: ctx, prompt: prompt, limit: limit, sampler: sampler, text: stopFilter{stops: c.stops}, out: newOutbox(), wantLogprobs: c.wantLogprobs, alternatives: c.alternatives}
+	j := &job{ctx: ctx, caller: c.caller, prompt: prompt, limit: limit, sampler: sampler, text: stopFilter{stops: c.stops}, out: newOutbox(), wantLogprobs: c.wantLogprobs, alternatives: c.alternatives}
 	if r.Thinking && c.sampling.grammar == "" { // a grammar allows no reasoning
 		j.reasoning = splitterAfter(text)
 	}

@@ -9,8 +9,9 @@
 //
 // Inside the worker each model has one goroutine (runner) that owns its llama.cpp
 // contexts. It batches the requests of all slots into one decode step, so that no
-// lock protects C state and a canceled request ends at the next step. A sequence
-// always starts empty: nothing of a caller's prompt is reused for another caller.
+// lock protects C state and a canceled request ends at the next step. A slot keeps its
+// tokens after an answer. The next prompt of the same caller reuses those at its start;
+// nothing of a caller's prompt is reused for another caller.
 //
 // The package knows nothing of the rest of kith: it serves the chat and embeddings
 // dialects on a socket, as any engine does.

@@ -65,6 +65,9 @@ type chatRequest struct {
 	ResponseFormat      responseFormat `json:"response_format"`
 	ToolChoice          jsontext.Value `json:"tool_choice"`
 	TemplateKwargs      templateKwargs `json:"chat_template_kwargs"`
+	// CacheSalt names the caller, as in vLLM: what was computed for one caller is
+	// reused for no other. Without it the caller is the owner of this machine.
+	CacheSalt string `json:"cache_salt"`
 }
 
 type streamOptions struct {
@@ -172,6 +175,7 @@ func decode(body []byte, into any) error {
 // chat is a validated chat request.
 type chat struct {
 	model    string
+	caller   string
 	turns    []turn
 	kwargs   map[string]any
 	stream   bool
@@ -204,6 +208,7 @@ func parseChat(body []byte) (*chat, error) {
 	}
 	c := &chat{
 		model:        q.Model,
+		caller:       q.CacheSalt,
 		kwargs:       q.TemplateKwargs.values(),
 		stream:       q.Stream,
 		usage:        q.Stream && q.StreamOptions.IncludeUsage,

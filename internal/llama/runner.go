@@ -24,7 +24,9 @@ var (
 // case.
 type job struct {
 	ctx       context.Context
+	caller    string // whose prompt it is; "" is the owner of this machine
 	prompt    []token
+	cached    int // tokens of the prompt that were not computed; set when it begins
 	limit     int // tokens of the answer, at least 1
 	sampler   cSampler
 	text      stopFilter
@@ -52,22 +54,10 @@ type runner struct {
 
 	loaded  *weights
 	slots   []slot
-	nextFed int // the slot whose prompt is fed first
+	began   uint64 // jobs that began in a slot
+	nextFed int    // the slot whose prompt is fed first
 	current *embedding
 }
-
-// slot runs one job; job is nil if it is free.
-type slot struct {
-	job    *job
-	fed    int   // tokens of the prompt that are in the context
-	pos    int   // tokens of prompt and answer that are in the context
-	next   token // sampled, but not in the context yet; valid once the prompt is fed
-	count  int   // tokens of the answer
-	output int32 // index of its output in the current batch, or noOutput
-	queued bool  // has tokens in the current batch
-}
-
-const noOutput = -1
 
 func newRunner(s *modelSpec, idle time.Duration) *runner {
 	return &runner{
@@ -156,11 +146,12 @@ func (r *runner) await() bool {
 	return true
 }
 
-// unload frees the weights.
+// unload frees the weights, and with them all sequences. No slot has a job then.
 func (r *runner) unload() {
 	if r.loaded != nil {
 		r.loaded.free()
 		r.loaded = nil
+		clear(r.slots)
 	}
 }
 
@@ -195,7 +186,7 @@ func (r *runner) assign(j *job) {
 		j.out.end(ending{}, err)
 		return
 	}
-	r.slots[r.freeSlot()] = slot{job: j}
+	r.begin(j)
 }
 
 func (r *runner) ensureLoaded() error {
@@ -213,13 +204,12 @@ func (r *runner) ensureLoaded() error {
 // loadError reports that a model could not be loaded here and now.
 type loadError struct{ error }
 
-// release ends the job of a slot and clears its sequence.
+// release ends the job of a slot. What it computed stays.
 func (r *runner) release(i int, finish string, err error) {
 	s := &r.slots[i]
-	clearSequence(r.lib, r.loaded.chat, int32(i))
 	r.lib.llama_sampler_free(s.job.sampler)
 	s.job.out.end(ending{finish, s.job.text.stopped}, err)
-	*s = slot{}
+	s.job = nil
 }
 
 // clearSequence removes a sequence from the context's memory, if it has one.
@@ -244,8 +234,8 @@ func (r *runner) step() {
 			starting++
 		default:
 			s.output, s.queued = b.nTokens, true
-			b.add(s.next, s.pos, i, true)
-			s.pos++
+			b.add(s.next, len(s.tokens), i, true)
+			s.tokens = append(s.tokens, s.next)
 		}
 	}
 	r.feed(b, starting)
@@ -257,6 +247,7 @@ func (r *runner) step() {
 		for i := range r.slots {
 			if r.slots[i].queued {
 				r.release(i, "", err)
+				r.forget(i)
 			}
 		}
 		return
@@ -286,8 +277,8 @@ func (r *runner) feed(b *batch, starting int) {
 			if last {
 				s.output = b.nTokens
 			}
-			b.add(t, s.pos, i, last)
-			s.pos++
+			b.add(t, len(s.tokens), i, last)
+			s.tokens = append(s.tokens, t)
 			s.queued = true
 		}
 	}
@@ -316,7 +307,7 @@ func (r *runner) advance(i int) {
 	switch {
 	case stopped:
 		r.release(i, "stop", nil)
-	case s.count >= s.job.limit || s.pos >= r.ContextLength:
+	case s.count >= s.job.limit || len(s.tokens) >= r.ContextLength:
 		s.job.send(s.job.text.flush(), s.count)
 		r.release(i, "length", nil)
 	}

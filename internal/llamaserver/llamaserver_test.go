@@ -60,7 +60,7 @@ func fakeServer(args []string) {
 	if err != nil {
 		os.Exit(3)
 	}
-	fmt.Fprintln(record, os.Getpid(), strings.Join(args, " "))
+	fmt.Fprintln(record, os.Getpid(), strings.Join(args, " "), "cache_ram="+os.Getenv("LLAMA_ARG_CACHE_RAM"))
 	record.Close()
 	if strings.Contains(model, "broken") {
 		fmt.Fprintln(os.Stderr, "error: unknown model architecture")
@@ -318,7 +318,7 @@ func TestStartedOnceByTheFirstCall(t *testing.T) {
 	if len(starts) != 1 {
 		t.Fatalf("started %d times: %v", len(starts), starts)
 	}
-	for _, want := range []string{"--alias one", "-np 2", "-c 8192", "--offline", "--metrics", ".sock", filepath.Join(r.dir, "one.gguf")} {
+	for _, want := range []string{"--alias one", "-np 2", "-c 8192", "--offline", "--metrics", ".sock", "cache_ram=0", filepath.Join(r.dir, "one.gguf")} {
 		if !strings.Contains(starts[0], want) {
 			t.Errorf("started without %s: %s", want, starts[0])
 		}

@@ -272,7 +272,10 @@ func (s *Server) command(ctx context.Context, address string) *exec.Cmd {
 		}
 	}
 	cmd := exec.CommandContext(ctx, s.pool.config.Program, args...)
-	cmd.Env = append(os.Environ(), "GGML_NO_BACKTRACE=1") // without it a failed assertion starts a debugger
+	// Without the first variable a failed assertion starts a debugger. The second turns
+	// off the cache of prompts in main memory: its bytes are not in needs, and it looks
+	// for the prompt of every call, also with cache_prompt false.
+	cmd.Env = append(os.Environ(), "GGML_NO_BACKTRACE=1", "LLAMA_ARG_CACHE_RAM=0")
 	cmd.SysProcAttr = childAttributes()
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = exitTimeout

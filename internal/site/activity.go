@@ -22,44 +22,31 @@ func cutWords(n int) string {
 	}
 }
 
-// sharingScene shows who uses what now: each member that the caller shares with,
-// the members of groups, and the caller on others' machines.
-func sharingScene(_ *Site, seen *glance, who api.Caller) scene {
+// accessScene shows who uses what now, by a share or by a group: each member on the
+// caller's machines, and the caller on each other member's.
+func accessScene(_ *Site, seen *glance, who api.Caller) scene {
 	out := scene{texts: map[string]words{}}
-	type line struct {
-		name, machine string
-		model         fleet.ModelID
-	}
-	all := map[string]map[line]int{}
+	all := map[string]map[string]int{}
 	for _, u := range seen.uses {
-		owner := u.Machine.Owner
-		id, l := "", line{"", u.Machine.Name, u.Model}
+		id := ""
 		switch {
-		case owner == u.Caller:
+		case u.Machine.Owner == u.Caller:
 			continue
-		case owner == who.Member && u.Class == fleet.Shared:
-			id = "use-" + string(u.Caller)
-		case owner == who.Member:
-			id, l.name = "use-groups", u.Name
-		case u.Caller == who.Member && u.Class == fleet.Shared:
-			id = "using-" + string(owner)
+		case u.Machine.Owner == who.Member:
+			id = "use-" + nameKey(u.Name)
 		case u.Caller == who.Member:
-			id, l.name = "using-groups", u.Machine.OwnerName
+			id = "using-" + nameKey(u.Machine.OwnerName)
 		default:
 			continue
 		}
 		if all[id] == nil {
-			all[id] = map[line]int{}
+			all[id] = map[string]int{}
 		}
-		all[id][l]++
+		all[id][string(u.Model)+" on "+u.Machine.Name]++
 	}
 	for id, lines := range all {
 		var texts []string
-		for l, n := range lines {
-			text := string(l.model) + " on " + l.machine
-			if l.name != "" {
-				text = l.name + ": " + text
-			}
+		for text, n := range lines {
 			if n > 1 {
 				text += fmt.Sprintf(" (%d calls)", n)
 			}

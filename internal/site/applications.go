@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fault"
@@ -23,8 +22,7 @@ type applicationsData struct {
 	// to paste name.
 	Models []fleet.ModelID
 	Model  fleet.ModelID
-	// Made is the key just made, and Secret its secret, shown this once; or the
-	// secret that was just tested.
+	// Made is the key just made, or just tested, and Secret its secret.
 	Made   api.Key
 	Secret string
 	Trial  *trial
@@ -52,21 +50,6 @@ func (s *Site) applicationsData(v *visit) (applicationsData, error) {
 // owner of a machine names its models, and a name can hold a quote and a command.
 func pastes(id fleet.ModelID) bool {
 	return id != "" && strings.Trim(string(id), "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:/@+-") == ""
-}
-
-// createKey is POST /applications: the answer is the only one that shows the
-// secret.
-func (s *Site) createKey(v *visit) (reply, error) {
-	data, err := s.applicationsData(v) // first: what cannot be shown is not made
-	if err != nil {
-		return reply{}, err
-	}
-	key, secret, err := s.CreateKey(v.Context(), v.caller(), v.form.Get("region"), strings.TrimSpace(v.form.Get("name")), account.Reach(v.form.Get("reach")))
-	if err != nil {
-		return reply{}, err
-	}
-	data.Made, data.Secret, data.Address = key, secret.Reveal(), s.Address(key.Region)
-	return reply{page: "key", title: "Your new key", data: data}, nil
 }
 
 // testKey is POST /applications/test: a live call with a key of the member's own.

@@ -274,7 +274,7 @@ func (s *Site) mailInvitation(ctx context.Context, group string, i account.Group
 	s.mail.Send(mail.Message{MemberID: i.MemberID, To: address, Subject: "kith: an invitation to a group", Until: i.Expires, Text: fmt.Sprintf(
 		"Hello %s,\n\n%s invites you to the group %s at\n%s\n\nOnly if you accept, the group's members may use your machines, and you may use theirs.\n"+
 			"Accept or decline, until %s, at\n%s\nIf you do nothing, nothing is shared.\n",
-		line(i.Member), cmp.Or(line(i.By), "The operator"), line(group), s.Base, when(i.Expires), s.Base+"/groups")})
+		line(i.Member), cmp.Or(line(i.By), "The operator"), line(group), s.Base, when(i.Expires), s.Base+accessPath)})
 }
 
 // mostJoinMails is how many members are notified by mail that one joined a group.
@@ -298,7 +298,7 @@ func (s *Site) mailJoin(ctx context.Context, group account.SeenGroup, joined api
 		s.mail.Send(mail.Message{MemberID: e.MemberID, To: e.Address, Subject: "kith: a new member of your group", Text: fmt.Sprintf(
 			"%s joined the group %s at\n%s\nand may use those of your machines that you do not keep out of it.\n\n"+
 				"Who is in the group, and how to leave it: %s\nYour machines, and how to keep one out of it: %s\n",
-			line(joined.Name), line(group.Name), s.Base, s.Base+"/groups", s.Base+"/machines")})
+			line(joined.Name), line(group.Name), s.Base, s.Base+accessPath, s.Base+"/machines")})
 	}
 }
 

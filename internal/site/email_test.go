@@ -131,7 +131,7 @@ func testEmail(t *testing.T, tn *town) {
 	ada.post("/account/email", "address", "ada@EXAMPLE.org").want(t, 400, "your address already")
 
 	// No other member sees it, or learns that it is in use.
-	for _, page := range []seen{op.get("/operator/members"), op.get("/operator/audit"), eve.get("/sharing"), eve.get("/account")} {
+	for _, page := range []seen{op.get("/operator/members"), op.get("/operator/audit"), eve.get("/access"), eve.get("/account")} {
 		if strings.Contains(strings.ToLower(page.want(t, 200).body), "ada@example.org") {
 			t.Error("somebody else is told of it")
 		}

@@ -8,23 +8,34 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// groupsData is what /groups shows.
+// groupsData is what /access shows of groups.
 type groupsData struct {
 	Invited []api.Group // which the member may accept or decline
-	Groups  []api.Group // the others
+	Groups  []groupLine // that the member is in
+	Others  []api.Group // open ones
 	Joins   []api.Notice
 	Newest  string // the time of the newest of Joins
 }
 
-func (s *Site) groupsData(v *visit) (groupsData, error) {
+// groupLine is one group of the member's.
+type groupLine struct {
+	api.Group
+	Open bool // its limits
+}
+
+// groupsData returns what the page shows of groups, and all of them.
+func (s *Site) groupsData(v *visit) (groupsData, []api.Group, error) {
 	groups, noGroups := call(s, v, api.ListGroups, api.None{})
 	notices, noNotices := call(s, v, api.ListNotices, api.None{})
 	var data groupsData
 	for _, g := range groups.Data {
-		if g.Invited != nil {
+		switch {
+		case g.Invited != nil:
 			data.Invited = append(data.Invited, g)
-		} else {
-			data.Groups = append(data.Groups, g)
+		case g.In:
+			data.Groups = append(data.Groups, groupLine{g, v.URL.Query().Get("group") == g.Name})
+		default:
+			data.Others = append(data.Others, g)
 		}
 	}
 	for _, n := range notices.Data {
@@ -35,7 +46,7 @@ func (s *Site) groupsData(v *visit) (groupsData, error) {
 	if len(data.Joins) > 0 {
 		data.Newest = data.Joins[0].At.Format(time.RFC3339Nano)
 	}
-	return data, cmp.Or(noGroups, noNotices)
+	return data, groups.Data, cmp.Or(noGroups, noNotices)
 }
 
 // groupLimits reads a group, and all the member's limits for it.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // TestLimitsOnPages: what the pages say about who may use machines is so: groups
@@ -15,33 +16,95 @@ func TestLimitsOnPages(t *testing.T) { onEachStore(t, testLimitsOnPages) }
 
 func testLimitsOnPages(t *testing.T, tn *town) {
 	ada, bob := tn.as("ada"), tn.as("bob")
-	ada.get("/sharing").want(t, 200, "Only you.")
-	ada.post("/groups/create", "name", "lab", "kind", "open").goes(t, "/groups")
-	ada.get("/sharing").want(t, 200, "Only you.") // alone in it
-	bob.post("/groups/join", "group", "lab").goes(t, "/groups")
-	if page := ada.get("/sharing").want(t, 200, "All other members of <strong>lab</strong> (open, 2 members), together: no limits."); strings.Contains(page.body, "Nobody but you") {
-		t.Error("nobody but you, while a group reaches the machine")
+	ada.get("/access").want(t, 200, "Only you.")
+	ada.post("/groups/create", "name", "lab", "kind", "open").goes(t, "/access")
+	ada.get("/access").want(t, 200, "Only you.") // alone in it
+	bob.post("/groups/join", "group", "lab").goes(t, "/access")
+	if page := ada.get("/access").want(t, 200, `<th scope="row">bob</th>`, `group <a href="/access?group=lab`, "<td>box</td>\n<td>no limits"); strings.Contains(page.body, "Only you") {
+		t.Error("only ada, while a group reaches the machine")
 	}
-	ada.post("/groups/limit", "group", "lab", "models", "tiny", "per_day", "7").goes(t, "/groups")
-	ada.get("/groups").want(t, 200, "These are now your limits for lab.", "<strong>models tiny; 7 a day</strong>", `placeholder="no limit" value="7"`)
-	ada.get("/sharing").want(t, 200, "together: models tiny; 7 a day.")
-	ada.get("/machines").want(t, 200, "served, models tiny; 7 a day")
-	bob.get("/groups").want(t, 200, "<strong>no limits</strong>")
+	ada.post("/groups/limit", "group", "lab", "models", "tiny", "per_day", "7").goes(t, "/access")
+	ada.get("/access").want(t, 200, "These are now your limits for lab.", "<strong>models tiny; 7 a day</strong>", `placeholder="no limit" value="7"`, "<td>models tiny; 7 a day <small")
+	ada.get("/machines").want(t, 200, "models tiny; 7 a day")
+	bob.get("/access").want(t, 200, "<strong>no limits</strong>")
 	ada.post("/groups/limit", "group", "lab", "models", "tiny", "per_day", "0").want(t, 400, "for no limit send null", `placeholder="no limit" value="0"`)
-	ada.post("/groups/limit", "group", "lab", "models", "", "per_day", "").goes(t, "/groups")
-	ada.get("/groups").want(t, 200, "<strong>no limits</strong>")
+	ada.post("/groups/limit", "group", "lab", "models", "", "per_day", "").goes(t, "/access")
+	ada.get("/access").want(t, 200, "<strong>no limits</strong>")
 
-	ada.post("/sharing/share", "with", "bob", "models", "tiny", "concurrent", "2", "per_day", "9").goes(t, "/sharing")
-	ada.post("/sharing/share", "with", "bob", "models", "", "concurrent", "", "per_day", "8").goes(t, "/sharing")
-	ada.get("/sharing").want(t, 200, "models tiny; 2 at once; 8 a day", `placeholder="no limit" value="8"`, "the share alone decides")
-	ada.post("/sharing/limits", "with", "bob", "models", "tiny\nnone-such", "concurrent", "", "per_day", "8").goes(t, "/sharing")
-	ada.get("/sharing").want(t, 200, "models tiny, none-such; 8 a day", "Note: no machine of yours offers the model")
+	ada.post("/sharing/share", "with", "bob", "models", "tiny", "concurrent", "2", "per_day", "9").goes(t, "/access")
+	ada.post("/sharing/share", "with", "bob", "models", "", "concurrent", "", "per_day", "8").goes(t, "/access")
+	ada.get("/access").want(t, 200, "<td>models tiny; 2 at once; 8 a day", `placeholder="no limit" value="8"`, "which adds nothing while you share",
+		"<strong>lab gives more</strong> than this share", `aria-label="Apply the limits to lab, too: models tiny; 2 at once; 8 a day"`, "Without the share, lab gives bob: no limits.")
+	ada.post("/groups/limit", "group", "lab", "models", "tiny", "concurrent", "2", "per_day", "8").goes(t, "/access") // as the button does
+	if page := ada.get("/access").want(t, 200, "<strong>models tiny; 2 at once; 8 a day</strong>"); strings.Contains(page.body, "gives more") {
+		t.Error("lab gives no more than the share now")
+	}
+	ada.post("/sharing/limits", "with", "bob", "models", "tiny\nnone-such", "concurrent", "", "per_day", "8").goes(t, "/access")
+	ada.get("/access").want(t, 200, "models tiny, none-such; 8 a day", "Note: no machine of yours offers the model")
 	ada.post("/sharing/limits", "with", "bob", "per_day", "0").want(t, 400, "per_day is how many calls a day may start", `placeholder="no limit" value="0"`)
 
 	code := textOf(t, ada.post("/sharing/invite", "uses", "1", "expires", "7d"), "link")
-	bob.post("/sharing/accept", "code", code).goes(t, "/sharing")
-	bob.get("/sharing").want(t, 200, "ada shares with you already: that share and its limits are as they were", "models tiny, none-such; 8 a day")
-	ada.get("/sharing").want(t, 200, "0 of 1")
+	bob.post("/sharing/accept", "code", code).goes(t, "/access")
+	bob.get("/access").want(t, 200, "ada shares with you already: that share and its limits are as they were", "models tiny, none-such; 8 a day")
+	ada.get("/access").want(t, 200, "0 of 1")
+
+	// A member who is disabled calls nothing, and is no one who can use a machine.
+	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["bob"].ID, true))
+	ada.get("/access").want(t, 200, "Only you.", "whose account is disabled", `aria-label="End the share with bob"`)
+}
+
+// TestSharedWithoutMachine: a member without a machine is shown who will use one, and
+// the address of a group opens its limits.
+func TestSharedWithoutMachine(t *testing.T) {
+	tn := newTown(t, nil)
+	good[anything](tn.world, "bob", "POST", "/api/shares", `{"with":"eve","per_day":5}`)
+	good[anything](tn.world, "bob", "POST", "/api/groups", `{"name":"lab","kind":"open"}`)
+	bob := tn.as("bob")
+	bob.get("/access").want(t, 200, "You have no machine yet", `<th scope="row">eve</th>`, "<td>none yet</td>\n<td>5 a day")
+	bob.get("/access?group=lab").want(t, 200, `<details id="limit-`+nameKey("lab")+`" open>`)
+	bob.get("/access?member=eve").want(t, 200, `<details id="change-`+nameKey("eve")+`" open>`)
+	tn.as("eve").get("/access").want(t, 200, `<th scope="row">bob</th><td>share</td>`, "5 a day")
+}
+
+// TestUsedToday: what routing counts of a day's calls is on the page, and a way that is
+// used up says so.
+func TestUsedToday(t *testing.T) {
+	tn := newTown(t, nil)
+	bob := tn.members["bob"].ID
+	share := good[api.Share](tn.world, "ada", "POST", "/api/shares", `{"with":"bob","per_day":2}`)
+	reach := func(calls int) {
+		l := fleet.Limits{PerDay: 2, Load: fleet.NewLimitLoad(time.Now(), calls)}
+		tn.snapshot = tn.snapshot.WithShares(fleet.MemberID(bob), []*fleet.Share{{ID: fleet.ShareID(share.ID), Owner: fleet.MemberID(tn.members["ada"].ID), Member: fleet.MemberID(bob), Limits: l}})
+	}
+	ada := tn.as("ada")
+	reach(1)
+	if page := ada.get("/access").want(t, 200, "2 a day <small class=\"muted\">1 used</small>"); strings.Contains(page.body, "used up today") {
+		t.Error("used up with one call left")
+	}
+	tn.snapshot = tn.snapshot.WithShares(fleet.MemberID(bob), nil)
+	reach(2)
+	ada.get("/access").want(t, 200, "2 used</small>", "used up today")
+}
+
+// TestInviteSays: an invite's page names who invites and what it gives, and one that is
+// used up, expired or revoked invites no one.
+func TestInviteSays(t *testing.T) { onEachStore(t, testInviteSays) }
+
+func testInviteSays(t *testing.T, tn *town) {
+	ada, visitor := tn.as("ada"), tn.browser()
+	link := textOf(t, ada.post("/sharing/invite", "uses", "1", "expires", "7d", "models", "tiny\nother", "per_day", "5"), "link")
+	at := strings.TrimPrefix(link, tn.web.URL)
+	visitor.get(at).want(t, 200, "<strong>ada</strong> shares their machines with you, within these limits: models tiny, other; 5 a day.", "Models on them: <code>tiny</code>.", `id="sign-up"`)
+	tn.as("bob").get(at).want(t, 200, "<strong>ada</strong> shares", `id="accept"`)
+	tn.as("bob").post("/sharing/accept", "code", link).goes(t, "/access")
+	for _, b := range []*browser{visitor, tn.as("eve")} {
+		if page := b.get(at).want(t, 404, "the invite of ada is used up: ask ada for another"); strings.Contains(page.body, `id="accept"`) || strings.Contains(page.body, `id="sign-up"`) {
+			t.Error("a used-up invite still invites")
+		}
+	}
+	link = textOf(t, ada.post("/sharing/invite", "uses", "1", "expires", "7d"), "link")
+	good[anything](tn.world, "ada", "DELETE", "/api/invites/"+good[api.List[api.Invite]](tn.world, "ada", "GET", "/api/invites", "").Data[1].ID, "")
+	visitor.get(strings.TrimPrefix(link, tn.web.URL)).want(t, 404, "the invite of ada is revoked")
 }
 
 // TestInvitationPages: the pages say on each how many notices wait, and a member
@@ -50,7 +113,7 @@ func TestInvitationPages(t *testing.T) { onEachStore(t, testInvitationPages) }
 
 func testInvitationPages(t *testing.T, tn *town) {
 	ada, bob := tn.as("ada"), tn.as("bob")
-	ada.post("/groups/create", "name", "lab", "kind", "org").goes(t, "/groups")
+	ada.post("/groups/create", "name", "lab", "kind", "org").goes(t, "/access")
 	quiet := func(b *browser, path string) {
 		t.Helper()
 		if page := b.get(path).want(t, 200); strings.Contains(page.body, " new)") || strings.Contains(page.body, `id="notices"`) {
@@ -59,29 +122,29 @@ func testInvitationPages(t *testing.T, tn *town) {
 	}
 	for _, answer := range []string{"decline", "withdraw", "accept"} {
 		quiet(bob, "/")
-		ada.post("/groups/invite", "group", "lab", "member", " bob ").goes(t, "/groups")
-		ada.get("/groups").want(t, 200, "bob is invited, and is in the group after accepting", `aria-label="Withdraw the invitation of bob to lab"`)
+		ada.post("/groups/invite", "group", "lab", "member", " bob ").goes(t, "/access")
+		ada.get("/access").want(t, 200, "bob is invited, and is in the group after accepting", `aria-label="Withdraw the invitation of bob to lab"`)
 		bob.get("/models").want(t, 200, `aria-label="1 new"`)
 		bob.get("/").want(t, 200, "1 notice of your groups")
-		bob.get("/groups").want(t, 200, "<strong>ada</strong> invites you to <strong>lab</strong>, an org of 1 member", `aria-label="Accept the invitation to lab"`)
+		bob.get("/access").want(t, 200, "<strong>ada</strong> invites you to <strong>lab</strong>, an org of 1 member", `aria-label="Accept the invitation to lab"`)
 		switch answer {
 		case "withdraw":
-			ada.post("/groups/withdraw", "group", "lab", "member", "bob").goes(t, "/groups")
-			ada.get("/groups").want(t, 200, "The invitation of bob is withdrawn.")
+			ada.post("/groups/withdraw", "group", "lab", "member", "bob").goes(t, "/access")
+			ada.get("/access").want(t, 200, "The invitation of bob is withdrawn.")
 			bob.post("/groups/accept", "group", "lab").want(t, 404, "no group named")
 		default:
-			bob.post("/groups/"+answer, "group", "lab").goes(t, "/groups")
-			bob.get("/groups").want(t, 200, map[string]string{"accept": "You are in the group: its members reach your machines", "decline": "Declined: nothing is shared"}[answer])
+			bob.post("/groups/"+answer, "group", "lab").goes(t, "/access")
+			bob.get("/access").want(t, 200, map[string]string{"accept": "You are in the group: its members reach your machines", "decline": "Declined: nothing is shared"}[answer])
 		}
 		quiet(bob, "/")
 	}
-	ada.post("/groups/invite", "group", "lab", "member", "bob").goes(t, "/groups")
-	ada.get("/groups").want(t, 200, "bob is in the group already")
-	page := ada.get("/groups").want(t, 200, `aria-label="1 new"`, "<strong>bob</strong> joined <strong>lab</strong>", "Mark as seen")
+	ada.post("/groups/invite", "group", "lab", "member", "bob").goes(t, "/access")
+	ada.get("/access").want(t, 200, "bob is in the group already")
+	page := ada.get("/access").want(t, 200, `aria-label="1 new"`, "<strong>bob</strong> joined <strong>lab</strong>", "Mark as seen")
 	_, rest, _ := strings.Cut(page.body, `name="until" value="`)
 	until, _, _ := strings.Cut(rest, `"`)
-	ada.post("/groups/seen", "until", strings.ReplaceAll(until, "&#43;", "+")).goes(t, "/groups")
-	quiet(ada, "/groups")
+	ada.post("/groups/seen", "until", strings.ReplaceAll(until, "&#43;", "+")).goes(t, "/access")
+	quiet(ada, "/access")
 	ada.post("/groups/seen", "until", "yesterday").want(t, 400, "up to when")
 }
 
@@ -99,13 +162,13 @@ func TestInvitationMail(t *testing.T) {
 	bob.verify(post, "bob@example.org")
 
 	good[anything](tn.world, "ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`)
-	got := post.next("bob@example.org", "Hello bob", "ada invites you to the group lab", tn.web.URL+"/groups", "If you do nothing, nothing is shared.")
+	got := post.next("bob@example.org", "Hello bob", "ada invites you to the group lab", tn.web.URL+"/access", "If you do nothing, nothing is shared.")
 	if got.Header.Get("Subject") != "kith: an invitation to a group" {
 		t.Errorf("subject %q", got.Header.Get("Subject"))
 	}
 	good[anything](tn.world, "ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`) // waits already
 	post.none(tn)
-	bob.post("/groups/accept", "group", "lab").goes(t, "/groups")
+	bob.post("/groups/accept", "group", "lab").goes(t, "/access")
 	post.next("ada@example.org", "bob joined the group lab", "those of your machines that you do not keep out of it")
 	good[anything](tn.world, "eve", "POST", "/api/groups/all/join", "")
 	post.next("ada@example.org", "eve joined the group all")

@@ -58,7 +58,7 @@ func benchLive(b *testing.B, of string, pages, moved int) {
 		Models: func(_ context.Context, c api.Caller) ([]api.Model, error) { return reached(s, c.Member), nil },
 	})
 	site := New(a, Config{Base: "http://localhost"})
-	look := map[string]livePage{"machines": machinesScene, "models": modelsScene, "sharing": sharingScene}[of]
+	look := map[string]livePage{"machines": machinesScene, "models": modelsScene, "access": accessScene}[of]
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = site.follow(r.Context(), w, api.Caller{Member: fleet.MemberID(r.URL.Query().Get("member"))}, look)
 	}))

@@ -121,7 +121,7 @@ func TestLiveMachines(t *testing.T) {
 	if !tn.box().Reserve("tiny", fleet.Own) {
 		t.Fatal("no slot")
 	}
-	tn.box().Offer("tiny").Load.ObserveTTFT(420 * time.Millisecond)
+	tn.box().Offer("tiny").Load.Measure(fleet.Measurement{At: time.Now(), FirstToken: 420 * time.Millisecond})
 	tn.queued = 2
 	tn.site.Stir()
 	pass()
@@ -239,7 +239,7 @@ func testLiveEnds(t *testing.T, tn *town) {
 			mine.wants("event")
 			theirs.wants("event")
 			answer := make(chan seen, 1)
-			go func() { answer <- b.post("/try/stream", "model", "of-ada", "ask", "x") }()
+			go func() { answer <- b.chat(`{"model":"of-ada"}`) }()
 			<-begun // a session that ends before this is refused instead (TestLiveLetIn)
 			tn.site.recheck(ctx, time.Now())
 			if tn.site.tied() != 3 {
@@ -307,7 +307,7 @@ func TestLiveBounds(t *testing.T) {
 	tn := newTown(t, nil)
 	ada, bob := tn.as("ada"), tn.as("bob")
 	for i := range maxStreams {
-		ada.listen([]string{"/live/machines", "/live/models", "/live/sharing"}[i%3]).wants("event")
+		ada.listen([]string{"/live/machines", "/live/models", "/live/access"}[i%3]).wants("event")
 	}
 	if resp := ada.knock("/live/models"); resp.StatusCode != 429 {
 		t.Errorf("one more: %s", resp.Status)
@@ -330,13 +330,12 @@ func TestLiveIsTheMembersOwn(t *testing.T) {
 	tn.uses = []api.Use{{Caller: fleet.MemberID(tn.members["bob"].ID), Name: "bob", Machine: tn.box(), Model: "tiny", Class: fleet.Shared}}
 	eve := tn.as("eve")
 	for path, want := range map[string]map[string][]string{
-		"/live/machines": {}, "/live/sharing": {}, "/live/models": {"now-0": {"unknown", "warn"}, "machines-0": {"0"}},
+		"/live/machines": {}, "/live/access": {}, "/live/models": {"now-0": {"unknown", "warn"}, "machines-0": {"0"}},
 	} {
 		eve.listen(path).expect(true, want)
 	}
-	bobs, adas := tn.members["bob"].ID, tn.members["ada"].ID
-	tn.as("ada").listen("/live/sharing").expect(true, map[string][]string{"use-" + bobs: {"tiny on box", "good"}})
-	tn.as("bob").listen("/live/sharing").expect(true, map[string][]string{"using-" + adas: {"tiny on box", "good"}})
+	tn.as("ada").listen("/live/access").expect(true, map[string][]string{"use-" + nameKey("bob"): {"tiny on box", "good"}})
+	tn.as("bob").listen("/live/access").expect(true, map[string][]string{"using-" + nameKey("ada"): {"tiny on box", "good"}})
 }
 
 // TestWhoUsesWhat: the page shows it, and each end says how many calls it cuts:
@@ -369,16 +368,16 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 	reach(true, ada, bob, eve)
 	tn.uses = []api.Use{use(ada, "ada", fleet.Own), use(bob, "bob", fleet.Shared), use(bob, "bob", fleet.Shared), use(eve, "eve", fleet.Grouped)}
 	a := tn.as("ada")
-	a.get("/sharing").want(t, 200, `class="state good">tiny on box (2 calls)<`, `class="state good">eve: tiny on box<`)
-	tn.as("eve").get("/sharing").want(t, 200, "I use: ", "ada: tiny on box", ">nothing now<")
+	a.get("/access").want(t, 200, `id="use-`+nameKey("bob")+`" data-live data-idle="nothing" class="state good">tiny on box (2 calls)<`, `id="use-`+nameKey("eve")+`" data-live data-idle="nothing" class="state good">tiny on box<`)
+	tn.as("eve").get("/access").want(t, 200, `id="using-`+nameKey("ada")+`" data-live data-idle="nothing" class="state good">tiny on box<`)
 
 	// bob has the group, too: without the share his calls go on by it.
-	a.post("/sharing/end", "with", "bob").goes(t, "/sharing")
-	a.get("/sharing").want(t, 200, "The share with bob has ended. No running call is cut.")
+	a.post("/sharing/end", "with", "bob").goes(t, "/access")
+	a.get("/access").want(t, 200, "The share with bob has ended. No running call is cut.")
 	reach(true, ada, eve)
 	good[anything](tn.world, "ada", "POST", "/api/shares", `{"with":"bob"}`)
-	a.post("/sharing/end", "with", "bob").goes(t, "/sharing")
-	a.get("/sharing").want(t, 200, "2 running calls are cut within 5 seconds.")
+	a.post("/sharing/end", "with", "bob").goes(t, "/access")
+	a.get("/access").want(t, 200, "2 running calls are cut within 5 seconds.")
 
 	reach(false, ada, bob, eve)
 	if got := good[api.GroupLimits](tn.world, "ada", "POST", "/api/groups/lab/limits", `{"models":["other"]}`); got.Cut != 3 {
@@ -388,19 +387,19 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 		t.Errorf("the end of that limit cuts %d calls", got.Cut)
 	}
 	// The calls run by the group, and a share decides about them from when it is there.
-	a.post("/sharing/share", "with", "bob", "models", "other").goes(t, "/sharing")
-	a.get("/sharing").want(t, 200, "Shared with bob. 2 running calls are cut within 5 seconds. Note: no machine of yours offers")
+	a.post("/sharing/share", "with", "bob", "models", "other").goes(t, "/access")
+	a.get("/access").want(t, 200, "Shared with bob. 2 running calls are cut within 5 seconds. Note: no machine of yours offers")
 	a.post("/machines/keep-out", "machine", tn.machine.ID, "group", "lab").goes(t, "/machines")
 	a.get("/machines").want(t, 200, "box is kept out of lab. 3 running calls are cut")
 	a.post("/machines/keep-out", "machine", tn.machine.ID, "group", "lab", "undo", "yes").goes(t, "/machines")
 	a.get("/machines").want(t, 200, "box may serve lab again")
 	a.post("/machines/keep-out", "machine", tn.machine.ID).goes(t, "/machines")
 	a.get("/machines").want(t, 200, "box is kept out of every group. 3 running calls are cut")
-	a.post("/groups/remove", "group", "lab", "member", "eve").goes(t, "/groups")
-	a.get("/groups").want(t, 200, "Removed. 1 running call is cut")
-	tn.as("bob").post("/groups/leave", "group", "lab").goes(t, "/groups")
-	a.post("/groups/end", "group", "lab").goes(t, "/groups")
-	a.get("/groups").want(t, 200, "The group lab has ended", "3 running calls are cut")
+	a.post("/groups/remove", "group", "lab", "member", "eve").goes(t, "/access")
+	a.get("/access").want(t, 200, "Removed. 1 running call is cut")
+	tn.as("bob").post("/groups/leave", "group", "lab").goes(t, "/access")
+	a.post("/groups/end", "group", "lab").goes(t, "/access")
+	a.get("/access").want(t, 200, "The group lab has ended", "3 running calls are cut")
 	a.post("/machines/revoke", "machine", tn.machine.ID).goes(t, "/machines")
 	a.get("/machines").want(t, 200, "The machine box is revoked. 3 running calls are cut")
 }
@@ -420,16 +419,16 @@ func TestRoles(t *testing.T) { onEachStore(t, testRoles) }
 
 func testRoles(t *testing.T, tn *town) {
 	ada, bob := tn.as("ada"), tn.as("bob")
-	ada.post("/groups/create", "name", "lab", "kind", "org").goes(t, "/groups")
+	ada.post("/groups/create", "name", "lab", "kind", "org").goes(t, "/access")
 	tn.intoGroup("lab", "bob")
-	ada.get("/groups").want(t, 200, "An admin invites members", `aria-label="Make admin: bob, of lab"`, ">member<")
-	if page := bob.get("/groups").want(t, 200, ">admin<"); strings.Contains(page.body, `action="/groups/admin"`) || strings.Contains(page.body, `action="/groups/demote"`) {
+	ada.get("/access").want(t, 200, "Its admins invite and remove members", `aria-label="Make admin: bob, of lab"`, ">member<")
+	if page := bob.get("/access").want(t, 200, ">admin<"); strings.Contains(page.body, `action="/groups/admin"`) || strings.Contains(page.body, `action="/groups/demote"`) {
 		t.Error("a member is offered what admins do")
 	}
 	bob.post("/groups/demote", "group", "lab", "member", "ada").want(t, 403, "only an admin")
 	ada.post("/groups/demote", "group", "lab", "member", "ada").want(t, 400, "without an admin")
-	ada.post("/groups/admin", "group", "lab", "member", "bob").goes(t, "/groups")
-	bob.post("/groups/demote", "group", "lab", "member", "ada").goes(t, "/groups")
+	ada.post("/groups/admin", "group", "lab", "member", "bob").goes(t, "/access")
+	bob.post("/groups/demote", "group", "lab", "member", "ada").goes(t, "/access")
 	ada.post("/groups/demote", "group", "lab", "member", "bob").want(t, 403, "only an admin")
 	got := good[api.List[api.Group]](tn.world, "ada", "GET", "/api/groups", "").Data[0].Members
 	if diff := cmp.Diff([]api.GroupMember{{Name: "ada"}, {Name: "bob", Admin: true}}, got); diff != "" {

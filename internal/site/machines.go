@@ -2,6 +2,7 @@ package site
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -91,6 +92,41 @@ func hours(v *visit) (api.MachineControl, error) {
 func slots(v *visit) (api.MachineControl, error) {
 	n, err := v.number("slots")
 	return control(v, api.Control{Slots: &n}), err
+}
+
+// revokeMachineQuestion asks before a machine is revoked.
+func (s *Site) revokeMachineQuestion(v *visit) (question, error) {
+	m, err := s.ownMachine(v, v.URL.Query().Get("machine"))
+	return question{
+		Title: "Revoke " + m.Name + "?", Button: "Revoke the machine", Action: "/machines/revoke", Back: "/machines/" + m.ID, Field: "machine", Value: m.ID,
+		Cuts: []string{
+			runningWords(m.Running), "Its models are out of reach for you and for everyone who uses them through you.",
+			"To come back it has to sign in again, with kith login.",
+		},
+	}, err
+}
+
+// runningWords says what a revocation cuts.
+func runningWords(running int) string {
+	switch running {
+	case 0:
+		return "No call runs on it now."
+	case 1:
+		return "1 call that runs on it is cut."
+	}
+	return fmt.Sprintf("%d calls that run on it are cut.", running)
+}
+
+// ownMachine is a machine of the member's.
+func (s *Site) ownMachine(v *visit, id string) (api.Machine, error) {
+	machines, err := call(s, v, api.ListMachines, api.None{})
+	if err != nil {
+		return api.Machine{}, err
+	}
+	if i := slices.IndexFunc(machines.Data, func(m api.Machine) bool { return m.ID == id }); i >= 0 {
+		return machines.Data[i], nil
+	}
+	return api.Machine{}, fault.New(fault.RouteNotFound, "you have no machine with the id %.80q", id)
 }
 
 func revokedMachine(act api.MachineAct) string {

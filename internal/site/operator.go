@@ -24,21 +24,23 @@ type operatorData struct {
 	Limits                              []Limit
 	Members, Disabled, Machines, Online int
 	Region                              string
-	Backup                              *account.Backup // the newest; nil: none was ever made
+	// Backup is the newest attempt, and Made the newest backup that is sound; nil: there
+	// was none.
+	Backup, Made *account.Backup
 }
 
 func (s *Site) operatorData(v *visit) (data operatorData, err error) {
-	data = operatorData{Parts: s.Health(v.Context()), Limits: s.Limits, Region: s.Region}
+	data = operatorData{Parts: s.Health(v.Context()), Limits: s.Limits(), Region: s.Region}
 	if data.Members, data.Disabled, err = s.DB.CountMembers(v.Context()); err != nil {
 		return data, err
 	}
 	if data.Machines, err = s.DB.CountMachines(v.Context()); err != nil {
 		return data, err
 	}
-	switch backup, err := s.DB.LastBackup(v.Context()); {
-	case err == nil:
-		data.Backup = &backup
-	case !errors.Is(err, account.ErrNotFound):
+	if data.Backup, err = found(s.DB.LastBackup(v.Context())); err != nil {
+		return data, err
+	}
+	if data.Made, err = found(s.DB.LastGoodBackup(v.Context())); err != nil {
 		return data, err
 	}
 	for m := range s.Snapshot().Machines() {
@@ -47,6 +49,14 @@ func (s *Site) operatorData(v *visit) (data operatorData, err error) {
 		}
 	}
 	return data, nil
+}
+
+// found returns nil for what is not there.
+func found(b account.Backup, err error) (*account.Backup, error) {
+	if errors.Is(err, account.ErrNotFound) {
+		return nil, nil
+	}
+	return &b, err
 }
 
 // membersData is what /operator/members shows.
@@ -81,6 +91,15 @@ func searched(name string) string {
 func (s *Site) named(v *visit) (account.Member, error) {
 	m, err := s.DB.Member(v.Context(), v.form.Get("member"))
 	return m, api.NotFound(err, "there is no such member")
+}
+
+// disableMemberQuestion asks before a member is disabled.
+func (s *Site) disableMemberQuestion(v *visit) (question, error) {
+	m, err := s.DB.Member(v.Context(), v.URL.Query().Get("member"))
+	return question{
+		Title: "Disable " + m.Name + "?", Button: "Disable the member", Action: operatorPath + "/members/disable", Back: operatorPath + "/members", Field: "member", Value: m.ID,
+		Cuts: []string{"Sessions, keys and machines of " + m.Name + " are refused within 5 seconds.", "Nothing is deleted: the member can be enabled again."},
+	}, api.NotFound(err, "there is no such member")
 }
 
 func (s *Site) disableMember(v *visit) (reply, error) {

@@ -27,7 +27,10 @@ const (
 type page struct {
 	method, path string
 	may          access
+	asks         bool // it asks before the form at its path: the form is on the page above
 	serve        handler
+	raw          bool   // serve reads the body, which is no form
+	on           string // the path of the page with the form; empty: the path, or the nearest above
 }
 
 // handler answers a page or a form.
@@ -111,7 +114,7 @@ func fields[In any](v *visit) (in In, _ error) {
 
 // sitePages is the complete site. No path holds what a person named.
 func sitePages() []page {
-	return slices.Concat(of(anyone, visitorPages()), of(members, accountPages()), of(members, memberPages()), of(members, groupPages()), of(operators, operatorPages()))
+	return slices.Concat(of(anyone, visitorPages()), of(members, accountPages()), of(members, memberPages()), of(members, sharePages()), of(members, groupPages()), of(operators, operatorPages()))
 }
 
 // of says who may see the pages.
@@ -174,8 +177,12 @@ func accountPages() []page {
 // memberPages are those of keys, machines, shares, models and calls.
 func memberPages() []page {
 	return []page{
-		view("/applications", "applications", "Applications", (*Site).applicationsData),
+		view("/applications", "applications", "Keys", (*Site).applicationsData),
 		post("/applications", (*Site).createKey),
+		get(newKeyPath, (*Site).newKey),
+		asks("/applications/roll", (*Site).rollKeyQuestion),
+		post("/applications/roll", (*Site).rollKey),
+		asks("/applications/revoke", (*Site).revokeKeyQuestion),
 		post("/applications/test", (*Site).testKey),
 		form("/applications/revoke", api.RevokeKey, fields, "The key is revoked: it is refused everywhere within 5 seconds."),
 
@@ -190,25 +197,13 @@ func memberPages() []page {
 		form("/machines/hours", api.ControlMachine, hours, "The machine has its new hours, and this page shows them as soon as the machine reports them; what runs now finishes."),
 		form("/machines/slots", api.ControlMachine, slots, "The limit is set."),
 		form("/machines/rename", api.RenameMachine, fields, "The machine has its new name."),
+		asks("/machines/revoke", (*Site).revokeMachineQuestion),
 		formSaying("/machines/revoke", api.RevokeMachine, fields, revokedMachine),
 		formSaying("/machines/keep-out", api.KeepMachineOut, keepOut, keptOut),
 
-		view("/sharing", "sharing", "Sharing", (*Site).sharingData),
-		get(livePath+"sharing", liveStream("/sharing", sharingScene)),
-		formSaying("/sharing/share", api.PutShare, newShare(false), func(made api.Share) string { return "Shared with " + made.With + afterLimits(made.Cut, made.Warnings) }),
-		formSaying("/sharing/limits", api.PutShare, newShare(true), func(made api.Share) string {
-			return "These are now the limits of the share with " + made.With + afterLimits(made.Cut, made.Warnings)
-		}),
-		formSaying("/sharing/end", api.EndShare, shareToEnd, func(act api.EndedShare) string {
-			return "The share with " + act.With + " has ended. " + cutWords(act.Cut)
-		}),
-		post("/sharing/invite", (*Site).makeInvite),
-		form("/sharing/revoke", api.RevokeInvite, fields, "The invite is revoked: it can no longer be accepted. It cuts no call; shares that it made stay until you end them."),
-		formSaying("/sharing/accept", api.AcceptInvite, inviteCode, acceptedInvite),
-
-		view("/try", "try", "Try a model", (*Site).tryData),
+		get("/try", (*Site).tryPage),
 		post("/try", (*Site).tryOnce),
-		post("/try/stream", (*Site).tryLive),
+		{method: http.MethodPost, path: "/try/stream", serve: (*Site).tryLive, raw: true},
 
 		get("/models", (*Site).modelsPage),
 		get(livePath+"models", liveStream("/models", modelsScene)),
@@ -219,9 +214,47 @@ func memberPages() []page {
 	}
 }
 
+// accessPath is the page of who may use which machine. Its forms are at the addresses
+// of the pages that it replaced, which lead to it.
+const accessPath = "/access"
+
+// sharePages are the page, and its forms of shares and invites.
+func sharePages() []page {
+	return slices.Concat([]page{
+		view(accessPath, "access", "Access", (*Site).accessData),
+		get(livePath+"access", liveStream(accessPath, accessScene)),
+		moved("/sharing", accessPath),
+		moved("/groups", accessPath+"#groups"),
+	}, formsOn(accessPath,
+		formSaying("/sharing/share", api.PutShare, newShare(false), func(made api.Share) string { return "Shared with " + made.With + afterLimits(made.Cut, made.Warnings) }),
+		formSaying("/sharing/limits", api.PutShare, newShare(true), func(made api.Share) string {
+			return "These are now the limits of the share with " + made.With + afterLimits(made.Cut, made.Warnings)
+		}),
+		formSaying("/sharing/end", api.EndShare, shareToEnd, func(act api.EndedShare) string {
+			return "The share with " + act.With + " has ended. " + cutWords(act.Cut)
+		}),
+		post("/sharing/invite", (*Site).makeInvite),
+		form("/sharing/revoke", api.RevokeInvite, fields, "The invite is revoked: it can no longer be accepted. It cuts no call; shares that it made stay until you end them."),
+		formSaying("/sharing/accept", api.AcceptInvite, inviteCode, acceptedInvite),
+	))
+}
+
+// moved is a page whose address leads to another.
+func moved(path, to string) page {
+	return get(path, func(*Site, *visit) (reply, error) { return reply{to: to}, nil })
+}
+
+// formsOn returns forms that are on the page of that path.
+func formsOn(path string, forms ...page) []page {
+	for i := range forms {
+		forms[i].on = path
+	}
+	return forms
+}
+
+// groupPages are the forms of groups.
 func groupPages() []page {
-	return []page{
-		view("/groups", "groups", "Groups", (*Site).groupsData),
+	return formsOn(accessPath,
 		form("/groups/create", api.CreateGroup, fields, "The group is there, and you are its admin."),
 		form("/groups/join", api.JoinGroup, fields, "You are in the group."),
 		formSaying("/groups/leave", api.LeaveGroup, fields, func(act api.GroupAct) string {
@@ -246,13 +279,14 @@ func groupPages() []page {
 		form("/groups/admin", api.MakeAdmin, fields, "There is another admin."),
 		form("/groups/demote", api.DropAdmin, fields, "That member is no admin any more, and stays in the group."),
 		form("/groups/seen", api.SeeNotices, seenUntil, "Marked as seen."),
-	}
+	)
 }
 
 func operatorPages() []page {
 	return []page{
 		view(operatorPath, "operator", "Operator", (*Site).operatorData),
 		view(operatorPath+"/members", "operator-members", "Members", (*Site).membersData),
+		asks(operatorPath+"/members/disable", (*Site).disableMemberQuestion),
 		post(operatorPath+"/members/disable", (*Site).disableMember),
 		post(operatorPath+"/members/enable", (*Site).enableMember),
 		post(operatorPath+"/members/link", (*Site).linkMember),

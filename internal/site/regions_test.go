@@ -18,12 +18,14 @@ func TestKeysOfRegions(t *testing.T) {
 	}
 	tn.api.Regions = map[string]*url.URL{"us": {Scheme: "https", Host: "us.example"}, "asia": {Scheme: "https", Host: "asia.example"}}
 	ada.get("/applications").want(t, 200, `<option>home</option><option>asia</option><option>us</option>`, "https://us.example</code>")
-	page := ada.post("/applications", "name", "editor", "reach", "all", "region", "us").
+	ada.post("/applications", "name", "editor", "reach", "all", "region", "us").goes(t, newKeyPath)
+	page := ada.get(newKeyPath).
 		want(t, 200, "kith_us_", "in region us", "OPENAI_BASE_URL=https://us.example/v1", "ANTHROPIC_BASE_URL=https://us.example\n", `href="https://us.example/applications"`)
 	if strings.Contains(page.body, `id="test-key"`) {
 		t.Error("it can be tested where it does not work")
 	}
-	ada.post("/applications", "name", "here", "reach", "all").want(t, 200, "kith_home_", "in region home", `id="test-key"`)
+	ada.post("/applications", "name", "here", "reach", "all").goes(t, newKeyPath)
+	ada.get(newKeyPath).want(t, 200, "kith_home_", "in region home", `id="test-key"`)
 	ada.post("/applications", "name", "nowhere", "reach", "all", "region", "moon").want(t, 400, "a key is of home, asia, us")
 	ada.get("/applications").want(t, 200, "<td>us <code>https://us.example/v1</code></td>", "<td>home <code>"+tn.web.URL+"/v1</code></td>")
 	ada.post("/applications/test", "secret", credential.Mint(credential.APIKey, "us").Reveal()).want(t, 400, "of region &#34;us&#34;: test it at https://us.example/applications")

@@ -125,7 +125,7 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		"size":     size,
 		"link": func(v screen, href, text, icon string) navLink {
 			link := navLink{Href: href, Text: text, Icon: icon, Here: v.Path == href || href != "/" && strings.HasPrefix(v.Path, href+"/")}
-			if href == "/groups" {
+			if href == accessPath {
 				link.Count = v.Notices
 			}
 			return link
@@ -142,6 +142,10 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		"code":    inCode,
 		"browser": browserName,
 		"list":    func(values []string) string { return strings.Join(values, ", ") },
+		"lines":   func(values []string) string { return strings.Join(values, "\n") },
+		"key":     nameKey,
+		"limits":  limitWords,
+		"limited": func(l api.Limits) bool { return limitWords(l) != "no limits" },
 		"reach":   reachWords,
 		"qr":      qrCode,
 		"live": func(s scene, id, idle string) liveWords {
@@ -175,6 +179,24 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 	}
 	return parsed
 })
+
+// limitWords are limits in words.
+func limitWords(l api.Limits) string {
+	var all []string
+	if len(l.Models) > 0 {
+		all = append(all, "models "+strings.Join(l.Models, ", "))
+	}
+	if l.Hours != "" {
+		all = append(all, l.Hours)
+	}
+	if l.Concurrent != nil {
+		all = append(all, fmt.Sprint(*l.Concurrent, " at once"))
+	}
+	if l.PerDay != nil {
+		all = append(all, fmt.Sprint(number(*l.PerDay), " a day"))
+	}
+	return cmp.Or(strings.Join(all, "; "), "no limits")
+}
 
 // navLink is one link of the navigation.
 type navLink struct {

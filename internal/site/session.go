@@ -34,6 +34,7 @@ const (
 	sessionState    = "state"    // of a sign-in at the provider that began here
 	sessionNewcomer = "newcomer" // who came back from there, bound to no member
 	sessionDone     = "done"     // what the last act did, for the next page
+	sessionNewKey   = "new-key"  // the id of a key just made, and its sealed secret; also the cookie that opens it
 	sessionKept     = "kept"     // it was read from the store
 )
 

@@ -13,37 +13,106 @@ import (
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
-// sharingData is what /sharing shows.
-type sharingData struct {
-	Given, Received []api.Share
-	Groups          []api.Group // with other members
-	Invites         []api.Invite
-	Link            string   // of the invite just made, shown this once
-	Warnings        []string // about its limits
-	Live            scene
+// accessData is what /access shows: who reaches the member's machines and whose the
+// member reaches, by shares and by groups, and everything that changes it.
+type accessData struct {
+	Given    []accessLine
+	Disabled []api.Share // given to members who are disabled: nothing runs by them
+	Received []receivedLine
+	Machines int // of the member's own
+	Groups   groupsData
+	Invites  []api.Invite
+	Link     string   // of the invite just made, shown this once
+	Warnings []string // about its limits
+	Live     scene
 }
 
-func (s *Site) sharingData(v *visit) (sharingData, error) {
+// accessLine is a row of those who reach the member's machines.
+type accessLine struct {
+	accessRow
+	Key      string     // begins the ids in it
+	Share    *api.Share // nil: groups alone
+	First    bool       // of the member's rows: it has the form
+	Today    int64      // calls since midnight UTC
+	Warnings []accessWarning
+	Open     bool // its form
+}
+
+// receivedLine is a row of those whose machines the member reaches.
+type receivedLine struct {
+	usableRow
+	Key string
+}
+
+func (s *Site) accessData(v *visit) (accessData, error) {
 	shares, noShares := call(s, v, api.ListShares, api.None{})
 	invites, noInvites := call(s, v, api.ListInvites, api.None{})
-	groups, noGroups := call(s, v, api.ListGroups, api.None{})
-	data := sharingData{Invites: invites.Data, Live: sharingScene(s, s.glance(time.Now()), v.caller())}
+	machines, noMachines := call(s, v, api.ListMachines, api.None{})
+	usage, noUsage := call(s, v, api.GetUsage, api.Span{Days: "1"})
+	groups, all, noGroups := s.groupsData(v)
+	if err := cmp.Or(noShares, noInvites, noMachines, noUsage, noGroups); err != nil {
+		return accessData{}, err
+	}
+	now := time.Now()
+	data := accessData{Machines: len(machines.Data), Groups: groups, Invites: invites.Data, Live: accessScene(s, s.glance(now), v.caller())}
 	slices.Reverse(data.Invites)
-	for _, g := range groups.Data {
-		if g.In && g.Size > 1 {
-			data.Groups = append(data.Groups, g)
-		}
-	}
+	var given, received []api.Share
 	for _, share := range shares.Data {
-		if share.Direction == "given" {
-			data.Given = append(data.Given, share)
-		} else {
-			data.Received = append(data.Received, share)
+		switch {
+		case share.Direction != "given" && !share.Disabled:
+			received = append(received, share)
+		case share.Direction == "given" && share.Disabled:
+			data.Disabled = append(data.Disabled, share)
+		case share.Direction == "given":
+			given = append(given, share)
 		}
 	}
-	return data, cmp.Or(noShares, noInvites, noGroups)
+	today := map[string]int64{}
+	for _, m := range usage.On.Members {
+		today[m.Member] = m.Calls
+	}
+	last := ""
+	for _, row := range accessList(v.me.Name, machines.Data, given, all) {
+		line := accessLine{accessRow: row, Key: nameKey(row.Member), First: row.Member != last, Today: today[row.Member], Open: v.URL.Query().Get("member") == row.Member}
+		if i := slices.IndexFunc(given, func(share api.Share) bool { return share.With == row.Member }); i >= 0 {
+			line.Share = &given[i]
+		}
+		line.Warnings, last = row.warnings(), row.Member
+		s.countUses(v.caller().Member, line, all, now)
+		data.Given = append(data.Given, line)
+	}
+	for _, row := range usableList(s.Snapshot(), v.caller().Member, received) {
+		data.Received = append(data.Received, receivedLine{row, nameKey(row.Owner)})
+	}
+	return data, nil
+}
+
+// countUses fills in how many calls routing counts today against each way of a line
+// that has a limit of them.
+func (s *Site) countUses(owner fleet.MemberID, line accessLine, groups []api.Group, now time.Time) {
+	snapshot := s.Snapshot()
+	for i := range line.Ways {
+		way := &line.Ways[i]
+		if way.Limits.PerDay == nil {
+			continue
+		}
+		var limits *fleet.Limits
+		if way.Group == "" {
+			if share := snapshot.ShareOf(fleet.MemberID(line.Share.WithID), fleet.ShareID(line.Share.ID)); share != nil {
+				limits = &share.Limits
+			}
+		} else if at := slices.IndexFunc(groups, func(g api.Group) bool { return g.Name == way.Group }); at >= 0 {
+			if g := snapshot.Group(fleet.GroupID(groups[at].ID)); g != nil {
+				limits = g.Limits[owner]
+			}
+		}
+		if limits != nil {
+			way.Used = limits.Load.Started(now)
+		}
+	}
 }
 
 // number reads a field that holds an integer; empty is 0.
@@ -131,7 +200,7 @@ func (s *Site) makeInvite(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	data, err := s.sharingData(v) // first: what cannot be shown is not made
+	data, err := s.accessData(v) // first: what cannot be shown is not made
 	if err != nil {
 		return reply{}, err
 	}
@@ -142,7 +211,7 @@ func (s *Site) makeInvite(v *visit) (reply, error) {
 	v.form = nil // the form below begins empty
 	data.Invites = append([]api.Invite{made}, data.Invites...)
 	data.Link, data.Warnings = s.inviteLink(made.Code), made.Warnings
-	return reply{page: "sharing", title: "Sharing", data: data}, nil
+	return reply{page: "access", title: "Access", data: data}, nil
 }
 
 func inviteCode(v *visit) (api.InviteCode, error) {

@@ -34,8 +34,8 @@ func TestInvitePage(t *testing.T) {
 		t.Errorf("a phone reads %q, not %q", got, link)
 	}
 	code := strings.TrimPrefix(link, tn.web.URL+"/invite/")
-	bob.post("/sharing/accept", "code", code).goes(t, "/sharing")
-	ada.get("/sharing").want(t, 200, "1 of 2")
+	bob.post("/sharing/accept", "code", code).goes(t, "/access")
+	ada.get("/access").want(t, 200, "1 of 2")
 	got := good[api.List[api.Share]](tn.world, "bob", "GET", "/api/shares", "").Data[0].Limits
 	if diff := cmp.Diff(api.Limits{Models: []string{"tiny", "other one"}, Hours: "Sat,Sun 00:00-24:00", Concurrent: new(2), PerDay: new(9)}, got); diff != "" {
 		t.Error(diff)
@@ -45,7 +45,7 @@ func TestInvitePage(t *testing.T) {
 	if strings.Count(again.body, `value="many"`) != 1 {
 		t.Error("the form for a share holds what was typed for an invite")
 	}
-	ada.get("/sharing").want(t, 200, `aria-label="Revoke the invite`)
+	ada.get("/access").want(t, 200, `aria-label="Revoke the invite`)
 }
 
 // TestQRCodeReads: whatever the code of an invite, its picture says the link.
@@ -174,7 +174,7 @@ func TestSpeed(t *testing.T) {
 	check(t, tn.db.RecordUsage(t.Context(), []account.Usage{
 		use("a", "tiny", "", 100, 0), use("b", "tiny", "", 50, 24*time.Hour), use("c", "tiny", "engine_error", 9000, 0), use("d", "tiny", "", 9000, 8*24*time.Hour), use("e", "other", "", 9, 0),
 	}))
-	tn.box().Offer("tiny").Load.ObserveTTFT(1500 * time.Millisecond)
+	tn.box().Offer("tiny").Load.Measure(fleet.Measurement{At: time.Now(), FirstToken: 1500 * time.Millisecond})
 	want := api.MachineModel{ID: "tiny", ContextLength: 512, Slots: 2, FirstTokenMS: 1500, TokensPerSecond: 37.5}
 	if diff := cmp.Diff([]api.MachineModel{want}, good[api.List[api.Machine]](tn.world, "ada", "GET", "/api/machines", "").Data[0].Models); diff != "" {
 		t.Error(diff)

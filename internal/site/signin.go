@@ -109,8 +109,9 @@ func (s *Site) signOut(v *visit) (reply, error) {
 
 // signUpData is what the sign-up form shows.
 type signUpData struct {
-	Invite string // its code, where the visitor came by one
-	Link   string // the same of a link to the first operator's account
+	Invite string          // its code, where the visitor came by one
+	Seen   *api.SeenInvite // what it offers; nil: not looked up
+	Link   string          // the same of a link to the first operator's account
 	// Provider is the name of the one to sign up at instead; empty: none.
 	Provider string
 }
@@ -121,7 +122,7 @@ func (d signUpData) SignIn() string {
 }
 
 func (s *Site) signUpData(v *visit) (signUpData, error) {
-	return signUpData{v.form.Get("invite"), v.form.Get("link"), s.provider.name()}, nil
+	return signUpData{Invite: v.form.Get("invite"), Link: v.form.Get("link"), Provider: s.provider.name()}, nil
 }
 
 // signUp is POST /signup: a new member with a password, who is then signed in.
@@ -250,17 +251,27 @@ func (s *Site) welcome(v *visit) (reply, error) {
 	return reply{to: "/"}, nil
 }
 
+// inviteData is what an invite's page shows to who is signed in.
+type inviteData struct {
+	Code string
+	Seen api.SeenInvite
+}
+
 // invitePage is GET /invite/{code}: who is signed in accepts it there, who is not
 // signs up with it.
 func (s *Site) invitePage(v *visit) (reply, error) {
 	code := v.PathValue("code")
-	if _, ok := s.CodeHash(code, credential.InviteCode); !ok {
-		return reply{}, fault.New(fault.NotFound, "the invite is wrong, used up, expired or revoked; ask for another")
+	seen, err := s.SeeInvite(v.Context(), code)
+	if err != nil {
+		return reply{}, err
+	}
+	if seen.State != "open" {
+		return reply{}, fault.New(fault.NotFound, "the invite of %s is %s: ask %s for another; if you accepted it, what it gives is at /access", seen.Owner, seen.State, seen.Owner)
 	}
 	if v.me.ID != "" {
-		return reply{page: "invite", title: "An invite", data: map[string]string{"Code": code}}, nil
+		return reply{page: "invite", title: "An invite", data: inviteData{code, seen}}, nil
 	}
-	return reply{page: "signup", title: "You are invited", data: signUpData{Invite: code, Provider: s.provider.name()}}, nil
+	return reply{page: "signup", title: "You are invited", data: signUpData{Invite: code, Seen: &seen, Provider: s.provider.name()}}, nil
 }
 
 // recoverData is what /recover shows.

@@ -4,6 +4,7 @@
 package site
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -56,8 +57,8 @@ type Config struct {
 	Call func(w http.ResponseWriter, r *http.Request, caller api.Caller)
 	// Health is how the hub's parts are, for its operator.
 	Health func(context.Context) []Part
-	// Limits are those in force, for its operator.
-	Limits []Limit
+	// Limits are those in force now, for its operator.
+	Limits func() []Limit
 }
 
 // Part is one part of a hub, and how it is.
@@ -188,7 +189,11 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // handler serves a page; nil: none fits the request.
 func (s *Site) handler(p *page) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, late := api.ReadBody(w, r)
+		var body []byte
+		var late error
+		if p == nil || !p.raw {
+			body, late = api.ReadBody(w, r)
+		}
 		answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			v := &visit{Request: r, page: p, id: w.Header().Get("X-Correlation-ID"), from: addressOf(r), header: w.Header()}
 			out, err := s.visit(v, body, late)
@@ -253,6 +258,11 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 	switch {
 	case allowed == nil, strings.HasPrefix(v.URL.Path, operatorPath) && !v.me.Operator:
 		return reply{}, fault.New(fault.RouteNotFound, "there is no such page")
+	case v.page == nil && v.Method == http.MethodGet && !strings.HasPrefix(v.URL.Path, devicePath+"/"):
+		if on := s.pageWith(&page{path: v.URL.Path}); on != nil {
+			return reply{to: on.path}, nil // a reload of what a form answered
+		}
+		return reply{to: "/"}, nil
 	case v.page == nil:
 		allow := strings.Join(allowed, ", ")
 		v.header.Set("Allow", allow)
@@ -291,11 +301,11 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 	return reply{}, err
 }
 
-// pageWith returns the page that has the form: the one at its path, or the nearest
-// above it; nil: none.
+// pageWith returns the page that has the form: the one that it names, or the one at its
+// path, or the nearest above it; nil: none.
 func (s *Site) pageWith(form *page) *page {
-	for at := form.path; at != "/"; at = path.Dir(at) {
-		if i := slices.IndexFunc(s.pages, func(p page) bool { return p.method == http.MethodGet && p.path == at }); i >= 0 {
+	for at := cmp.Or(form.on, form.path); at != "/"; at = path.Dir(at) {
+		if i := slices.IndexFunc(s.pages, func(p page) bool { return p.method == http.MethodGet && p.path == at && !p.asks }); i >= 0 {
 			return &s.pages[i]
 		}
 	}

@@ -59,7 +59,7 @@ func townOf(t *testing.T, w *world, change func(*Config)) *town {
 	c.Health = func(context.Context) []Part {
 		return []Part{{Name: "Database", Good: true, Text: "answered"}, {Name: "NATS"}}
 	}
-	c.Limits = []Limit{{Name: "Requests of one key", Value: "50 a second"}}
+	c.Limits = func() []Limit { return []Limit{{Name: "Requests of one key", Value: "50 a second"}} }
 	c.Call = func(rw http.ResponseWriter, r *http.Request, who api.Caller) { tn.call(rw, r, who) }
 	if change != nil {
 		change(&c)
@@ -200,8 +200,10 @@ func TestFirstSteps(t *testing.T) {
 	}
 
 	// A key: made, shown once, tested, revoked.
-	page := op.post("/applications", "name", "my editor", "reach", "shared").want(t, 200, "this once", "OPENAI_BASE_URL="+tn.web.URL+"/v1", "ANTHROPIC_BASE_URL="+tn.web.URL)
+	op.post("/applications", "name", "my editor", "reach", "shared").goes(t, newKeyPath)
+	page := op.get(newKeyPath).want(t, 200, "this once", "OPENAI_BASE_URL="+tn.web.URL+"/v1", "ANTHROPIC_BASE_URL="+tn.web.URL)
 	secret := textOf(t, page, "secret")
+	op.get(newKeyPath).goes(t, "/applications") // a reload shows nothing, and makes nothing
 	listed := op.get("/applications").want(t, 200, "my editor", "my machines and those shared with me")
 	if strings.Contains(listed.body, secret) {
 		t.Error("the secret is shown again")
@@ -222,7 +224,7 @@ func TestShareFormTakesIDsExactly(t *testing.T) {
 	for _, models := range []string{" tiny", "tiny ", "org/a b\r\n tiny", " "} {
 		ada.post("/sharing/share", "with", "bob", "models", models, "concurrent", "", "per_day", "").want(t, 400, "no model&#39;s id")
 	}
-	ada.post("/sharing/share", "with", "bob", "models", "org/a b\r\ntiny\r\n\r\n", "concurrent", "", "per_day", "").goes(t, "/sharing")
+	ada.post("/sharing/share", "with", "bob", "models", "org/a b\r\ntiny\r\n\r\n", "concurrent", "", "per_day", "").goes(t, "/access")
 	if made := good[api.List[api.Share]](tn.world, "ada", "GET", "/api/shares", "").Data; len(made) != 1 || !slices.Equal(made[0].Models, []string{"org/a b", "tiny"}) {
 		t.Errorf("%+v", made)
 	}
@@ -246,12 +248,16 @@ func TestEveryPageRenders(t *testing.T) {
 	tn.history()
 	ada := tn.as("ada")
 	for _, p := range sitePages() {
-		if p.method != "GET" || p.may == operators || strings.Contains(p.path, "{") || strings.Contains(p.path, "/provider") {
+		if p.method != "GET" || p.may == operators || strings.Contains(p.path, "{") || strings.Contains(p.path, "/provider") || p.asks || p.path == newKeyPath {
 			continue
 		}
 		page := ada.get(p.path)
 		if strings.HasPrefix(p.path, livePath) {
 			page.goes(t, strings.TrimPrefix(p.path, "/live"))
+			continue
+		}
+		if p.path == "/sharing" || p.path == "/groups" { // the addresses of before
+			page.goes(t, accessPath+map[string]string{"/groups": "#groups"}[p.path])
 			continue
 		}
 		if page.status != 200 {
@@ -262,8 +268,8 @@ func TestEveryPageRenders(t *testing.T) {
 		}
 	}
 	ada.get("/machines").want(t, 200, "box", "ready", "Mon-Sun 00:00-24:00")
-	ada.get("/sharing").want(t, 200, "bob", "models tiny; 3 a day")
-	ada.get("/groups").want(t, 200, "lab", "all", "Join")
+	ada.get("/access").want(t, 200, "bob", "models tiny; 3 a day")
+	ada.get("/access").want(t, 200, "lab", "all", "Join")
 	ada.get("/models").want(t, 200, "of-ada")
 	ada.get("/models?model=tiny").want(t, 200, "would be served", "box of")
 	ada.get("/usage?days=7").want(t, 200, "usage-model", "7 days")

@@ -27,6 +27,9 @@ func TestClassesAndIcons(t *testing.T) {
 	action := regexp.MustCompile(`\{\{[^}]*\}\}`)
 	for _, name := range slices.Concat(must(fs.Glob(files, "templates/*.html")), must(fs.Glob(files, "static/*.js"))) {
 		text := string(must(files.ReadFile(name)))
+		if strings.HasSuffix(name, "marked.js") || strings.HasSuffix(name, "purify.js") { // they draw with no class of ours
+			continue
+		}
 		if strings.HasSuffix(name, "parts.html") {
 			text = text[strings.Index(text, "*/}}"):]
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -15,14 +16,20 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// tryData is what /try shows. The page alone holds the conversation: each form
-// brings all of it, and it is neither kept nor logged here.
+// tryData is what /try shows. The browser alone holds the conversation: each form or
+// call brings all of it, and it is neither kept nor logged here.
 type tryData struct {
-	Models []fleet.ModelID
+	Models []tryModel
 	Model  fleet.ModelID
 	Said   []said
 	Ask    string      // what was typed and not answered
 	Failed *chatAnswer // why not
+}
+
+// tryModel is a model to choose.
+type tryModel struct {
+	ID     fleet.ModelID
+	Vision bool // it takes images
 }
 
 // said is one message of the conversation, as the chat dialect has it.
@@ -35,7 +42,7 @@ func (s *Site) tryData(v *visit) (tryData, error) {
 	models, err := call(s, v, api.ListModels, api.None{})
 	data := tryData{Said: conversation(v), Ask: lines(v.form.Get("ask")), Model: fleet.ModelID(cmp.Or(v.form.Get("model"), v.URL.Query().Get("model")))}
 	for _, m := range models.Data {
-		data.Models = append(data.Models, m.ID)
+		data.Models = append(data.Models, tryModel{m.ID, slices.Contains(m.Capabilities, "vision")})
 		if data.Model == "" && m.Availability == "ready" {
 			data.Model = m.ID
 		}
@@ -43,8 +50,8 @@ func (s *Site) tryData(v *visit) (tryData, error) {
 	if !data.Model.Valid() {
 		data.Model = ""
 	}
-	if data.Model != "" && !slices.Contains(data.Models, data.Model) {
-		data.Models = append(data.Models, data.Model) // one that was here a moment ago; the call says what became of it
+	if data.Model != "" && !slices.ContainsFunc(data.Models, func(m tryModel) bool { return m.ID == data.Model }) {
+		data.Models = append(data.Models, tryModel{ID: data.Model}) // one that was here a moment ago; the call says what became of it
 	}
 	return data, err
 }
@@ -75,7 +82,12 @@ func chatCall(ctx context.Context, call chatRequest) (*http.Request, error) {
 	if err != nil {
 		return nil, fault.New(fault.InvalidRequest, "the form holds text that is not UTF-8").Because(err)
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, fleet.ChatCompletions.String(), bytes.NewReader(body))
+	return chatPost(ctx, bytes.NewReader(body))
+}
+
+// chatPost is a call with that body.
+func chatPost(ctx context.Context, body io.Reader) (*http.Request, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, fleet.ChatCompletions.String(), body)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +97,7 @@ func chatCall(ctx context.Context, call chatRequest) (*http.Request, error) {
 }
 
 // tryCall is the form's question and all before it as a client's call.
-func tryCall(v *visit, stream bool) (*http.Request, error) {
+func tryCall(v *visit) (*http.Request, error) {
 	model, question := fleet.ModelID(v.form.Get("model")), lines(v.form.Get("ask"))
 	switch {
 	case !model.Valid():
@@ -93,23 +105,38 @@ func tryCall(v *visit, stream bool) (*http.Request, error) {
 	case strings.TrimSpace(question) == "":
 		return nil, fault.New(fault.InvalidRequest, "type something to say to the model").WithParam("ask")
 	}
-	return chatCall(v.Context(), chatRequest{Model: model, Stream: stream, Messages: append(conversation(v), said{"user", question})})
+	return chatCall(v.Context(), chatRequest{Model: model, Messages: append(conversation(v), said{"user", question})})
 }
 
-// tryLive is POST /try/stream: the answer as a client's, event by event.
+// tryPage is GET /try. What a model wrote becomes elements of the page only through the
+// policy of DOMPurify, and no link in it has a name looked up before it is followed.
+func (s *Site) tryPage(v *visit) (reply, error) {
+	data, err := s.tryData(v)
+	v.header.Set("Content-Security-Policy", v.header.Get("Content-Security-Policy")+"; require-trusted-types-for 'script'; trusted-types dompurify")
+	v.header.Set("X-DNS-Prefetch-Control", "off")
+	return reply{page: "try", title: "Chat", data: data}, err
+}
+
+// tryLive is POST /try/stream: a call in the chat dialect as the page's script makes it,
+// and its answer as a client's, event by event.
 func (s *Site) tryLive(v *visit) (reply, error) {
-	r, err := tryCall(v, true)
 	return s.whileSignedIn(v, func(ctx context.Context, w http.ResponseWriter) error {
-		if err == nil {
-			s.Call(w, r.WithContext(ctx), v.caller())
+		if kind, _, _ := strings.Cut(v.Header.Get("Content-Type"), ";"); !strings.EqualFold(strings.TrimSpace(kind), "application/json") {
+			return fault.New(fault.InvalidRequest, "a call comes as application/json")
 		}
-		return err
+		r, err := chatPost(ctx, v.Body)
+		if err != nil {
+			return err
+		}
+		r.ContentLength = v.ContentLength
+		s.Call(w, r, v.caller())
+		return nil
 	}), nil
 }
 
 // tryOnce is POST /try: the same for a browser without a script, in one piece.
 func (s *Site) tryOnce(v *visit) (reply, error) {
-	r, err := tryCall(v, false)
+	r, err := tryCall(v)
 	if err != nil {
 		return reply{}, err
 	}
@@ -130,7 +157,7 @@ func (s *Site) tryOnce(v *visit) (reply, error) {
 		answer.Message = cmp.Or(answer.Message, "the answer could not be read")
 		data.Failed = &answer
 	}
-	return reply{page: "try", title: "Try a model", data: data}, nil
+	return reply{page: "try", title: "Chat", data: data}, nil
 }
 
 // chatAnswer is what a call that is not streamed came to.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -61,11 +60,62 @@ func testTry(t *testing.T, tn *town) {
 	ada.post("/try", "model", "of-ada", "ask", " ").want(t, 400, "type something")
 	ada.post("/try", "model", "", "ask", "x").want(t, 400, "choose a model")
 	ada.post("/try", "model", "of-ada", "said", "odd", "ask", "\xff").want(t, 400, "not UTF-8")
-	ada.post("/try/stream", "model", "", "ask", "x").want(t, 400, `"code":"invalid_request"`, `"correlation_id":"req_`)
-	ada.post("/try/stream", "model", "nothing", "ask", "x").want(t, 403, "NOT_IN_CIRCLE")
+	ada.post("/try/stream", "model", "of-ada", "ask", "x").want(t, 400, `"code":"invalid_request"`, "a call comes as application/json", `"correlation_id":"req_`)
+	ada.chat(`{"model":"nothing","stream":true,"messages":[]}`).want(t, 403, "NOT_IN_CIRCLE")
 	if text := tn.log.String(); strings.Contains(text, "bold") || strings.Contains(text, "typed and kept") {
 		t.Errorf("what was said is logged: %s", text)
 	}
+}
+
+// chat makes a call as the page's script does.
+func (b *browser) chat(body string) seen {
+	b.t.Helper()
+	r, err := http.NewRequest("POST", b.web.URL+"/try/stream", strings.NewReader(body))
+	check(b.t, err)
+	r.Header.Set("Content-Type", "application/json")
+	resp, err := b.client.Do(r)
+	check(b.t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	check(b.t, err)
+	return seen{resp.StatusCode, resp.Header, string(text)}
+}
+
+// TestTryTakesImages: a call of the script may be larger than a form, and comes to the
+// hosted routes as it was sent.
+func TestTryTakesImages(t *testing.T) {
+	tn := newTown(t, nil)
+	body := `{"model":"tiny","stream":true,"messages":[{"role":"user","content":"` + strings.Repeat("x", 1<<20) + `"}]}`
+	tn.call = func(w http.ResponseWriter, r *http.Request, c api.Caller) {
+		got, err := io.ReadAll(r.Body)
+		if err != nil || string(got) != body || r.ContentLength != int64(len(body)) || c.Name != "ada" {
+			t.Errorf("%d of %d bytes came, said to be %d, of %s: %v", len(got), len(body), r.ContentLength, c.Name, err)
+		}
+	}
+	tn.as("ada").chat(body).want(t, 200)
+	if answer := tn.browser().chat(body); answer.status != http.StatusSeeOther {
+		t.Errorf("a visitor's call: %d", answer.status)
+	}
+}
+
+// TestTryPolicy: the page of the chat has no script but the site's, and makes elements
+// of text by the policy of DOMPurify alone.
+func TestTryPolicy(t *testing.T) {
+	tn := newTown(t, nil)
+	policy := tn.as("ada").get("/try").want(t, 200).header.Get("Content-Security-Policy")
+	for _, part := range []string{"default-src 'none'", "script-src 'self'", "require-trusted-types-for 'script'", "trusted-types dompurify"} {
+		if !strings.Contains(policy, part) {
+			t.Errorf("the policy lacks %q: %s", part, policy)
+		}
+	}
+	sent := 0
+	for _, name := range []string{"app.js", "marked.js", "purify.js", "markdown.js", "history.js", "try.js"} {
+		sent += len(assets()[assetPaths()[name]].zipped)
+	}
+	if sent == 0 || sent > 120<<10 {
+		t.Errorf("the scripts of the page are %d bytes over the wire, want at most 120 KiB", sent)
+	}
+	t.Logf("%d bytes of scripts", sent)
 }
 
 // TestTryIsTheMembersOwn: a call goes out in the name of who is signed in, with
@@ -106,10 +156,9 @@ func TestTryStops(t *testing.T) {
 		parrot(w, r, c)
 	}
 	ada := tn.as("ada")
-	form := url.Values{"model": {"of-ada"}, "ask": {"hello"}}
-	r, err := http.NewRequestWithContext(t.Context(), "POST", tn.web.URL+"/try/stream", strings.NewReader(form.Encode()))
+	r, err := http.NewRequestWithContext(t.Context(), "POST", tn.web.URL+"/try/stream", strings.NewReader(`{"model":"of-ada","stream":true,"messages":[{"role":"user","content":"hello"}]}`))
 	check(t, err)
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Content-Type", "application/json")
 	resp, err := ada.client.Do(r)
 	check(t, err)
 	first := make([]byte, 5)

@@ -32,6 +32,19 @@ func (db *DB) Invites(ctx context.Context, ownerID string) ([]account.Invite, er
 	return convert(rows, invite), db.wrap(err, "list the invites of member %q", ownerID)
 }
 
+// Invite returns the invite whose code has that SHA-256, live or not, and its owner's
+// name; ErrNotFound for a wrong code and for an owner who is disabled.
+func (db *DB) Invite(ctx context.Context, hash [32]byte) (account.Invite, string, error) {
+	row, err := db.query.InviteByHash(ctx, hash[:])
+	if err == nil && (row.Disabled || !sameHash(row.Invite.Hash, hash)) {
+		err = sql.ErrNoRows
+	}
+	if err != nil {
+		return account.Invite{}, "", db.wrap(err, "look up an invite")
+	}
+	return invite(row.Invite), row.Owner, nil
+}
+
 // RevokeInvite revokes an invite of the owner; ErrNotFound if it is not live.
 func (db *DB) RevokeInvite(ctx context.Context, ownerID, id string, now time.Time) error {
 	err := db.transact(ctx, func(q *query.Queries) error {

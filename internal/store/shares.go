@@ -77,7 +77,7 @@ func (db *DB) SharesTo(ctx context.Context, memberID string) ([]account.Share, e
 func (db *DB) NamedShares(ctx context.Context, memberID string) ([]account.NamedShare, error) {
 	rows, err := db.query.NamedShares(ctx, memberID)
 	return convert(rows, func(row query.NamedSharesRow) account.NamedShare {
-		return account.NamedShare{Share: share(row.Share), Owner: row.Owner, Member: row.Member}
+		return account.NamedShare{Share: share(row.Share), Owner: row.Owner, Member: row.Member, Disabled: row.Disabled}
 	}), db.wrap(err, "list the shares of member %q", memberID)
 }
 

@@ -1,6 +1,9 @@
 package tunnel
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
 	"net/http"
 	"net/url"
 	"time"
@@ -19,7 +22,8 @@ import (
 //	7  2026-11-22  ended, which earlier daemons do not have
 //	8  2026-11-22  upgrade: Kith-Instance, Kith-Yields and Kith-Node; move, which
 //	               earlier daemons do not have
-const Version = 8
+//	9  2026-11-22  calls: Kith-Cache; streamed answers: the trailer Kith-Cached
+const Version = 9
 
 // versionAdmits is the first version whose daemons admit a call by its header.
 // Earlier daemons do not answer an Expect.
@@ -95,6 +99,7 @@ const (
 	HeaderAttempt     = "Kith-Attempt"  // "N FENCE": the number of the attempt and the call's fence
 	HeaderCaller      = "Kith-Caller"   // "CLASS NAME": own, shared or group, and the member
 	HeaderDeadline    = "Kith-Deadline" // RFC 3339: when the hub cancels the call
+	HeaderCache       = "Kith-Cache"    // names the caller's prompt cache, as CacheName returns it
 	HeaderModel       = "Kith-Model"    // the model's id, as EscapeModel returns it
 	HeaderRefused     = "Kith-Refused"  // on a 503 of the daemon: a Refusal
 	HeaderVersion     = "Kith-Version"
@@ -110,6 +115,15 @@ const (
 	// HeaderHub is on the hub's 421: the address of a hub of the machine's region.
 	HeaderHub = "Kith-Hub"
 )
+
+// CacheName returns the name under which a machine's engines keep what they compute for
+// a member, until the end of the day. The member cannot be found from it, and other
+// machines get other names.
+func CacheName(member, machine string, now time.Time) string {
+	mac := hmac.New(sha256.New, []byte(member))
+	mac.Write([]byte(now.UTC().Format(time.DateOnly) + " " + machine))
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil)[:16])
+}
 
 // EscapeModel returns a model's id in a form that a header can hold.
 func EscapeModel(id string) string { return url.QueryEscape(id) }

@@ -609,3 +609,21 @@ func TestEarlyBytes(t *testing.T) {
 		t.Errorf("read %q", got)
 	}
 }
+
+// TestCacheName checks that a cache's name depends on the member, the machine and the
+// day, and does not hold them.
+func TestCacheName(t *testing.T) {
+	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	name := CacheName("mem_1", "mch_1", noon)
+	if evening := CacheName("mem_1", "mch_1", noon.Add(11*time.Hour)); name != evening {
+		t.Errorf("%q, later on the same day %q", name, evening)
+	}
+	for _, other := range []string{CacheName("mem_2", "mch_1", noon), CacheName("mem_1", "mch_2", noon), CacheName("mem_1", "mch_1", noon.Add(12*time.Hour))} {
+		if other == name {
+			t.Errorf("the same name twice: %q", name)
+		}
+	}
+	if len(name) != 22 || strings.Contains(name, "mem") {
+		t.Errorf("the name %q", name)
+	}
+}

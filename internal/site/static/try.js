@@ -1,151 +1,435 @@
-// /try, live: the answer as it comes, and a button that stops it. Without this
-// script the form brings the answer whole.
+// The chat: answers as they come, what was said kept in this browser, two models side by
+// side. Without this script the form brings each answer complete.
 "use strict";
 
 (() => {
   const form = document.getElementById("try");
   if (!form || !window.ReadableStream) return;
-  const said = document.getElementById("said");
-  const refused = document.getElementById("refused");
-  const state = document.getElementById("state");
-  const send = document.getElementById("send");
-  const stop = document.getElementById("stop");
+  const at = (id) => document.getElementById(id);
+  const said = at("said"), refused = at("refused"), state = at("state"), send = at("send"), stop = at("stop"), ask = at("ask");
+  const model = at("model"), compare = at("compare"), images = at("images"), file = at("image"), attach = at("attach");
+  const chats = chatHistory(form.dataset.member);
+  const most = 4; // images in one message
+
+  // A chat is {id, at, title, turns}, and a turn {ask, images, answers}. Of two models
+  // side by side each goes on from its own answers.
+  let chat = fresh();
+  let pending = []; // images of the message that is written
+  let editing = -1; // the turn that is written once more
   let running = null;
+  let following = true;
 
-  // One message in the page; all that is set is text.
-  function show(role, text) {
-    const article = document.createElement("article");
-    article.className = "said " + role;
-    const who = document.createElement("strong");
-    who.textContent = role === "user" ? "Me" : "Model";
-    const body = document.createElement("p");
-    body.className = "text";
-    body.textContent = text;
-    article.append(who, body);
-    said.append(article);
-    return { article, body };
+  function fresh() { return { id: crypto.randomUUID(), at: Date.now(), title: "", turns: [] }; }
+
+  function element(name, className, ...content) {
+    const made = document.createElement(name);
+    if (className) made.className = className;
+    made.append(...content);
+    return made;
   }
 
-  // The conversation is what the form brings with the next question.
-  function remember(text) {
-    const field = document.createElement("input");
-    field.type = "hidden";
-    field.name = "said";
-    field.value = text;
-    form.prepend(field);
-    const before = form.querySelectorAll("input[name=said]");
-    before[before.length - 1].after(field);
+  function button(text, label, act) {
+    const made = element("button", "small plain", text);
+    made.type = "button";
+    made.setAttribute("aria-label", label);
+    made.addEventListener("click", act);
+    return made;
   }
 
-  function refuse(error, id) {
-    const notice = document.createElement("div");
-    notice.className = "notice problem";
-    const text = document.createElement("p");
-    const code = document.createElement("code");
-    code.textContent = error.code || "error";
-    text.append("No answer (", code, "): " + (error.message || "the call was not answered; try again shortly") + ". ");
+  // The page follows the answer while its end is in sight.
+  addEventListener("scroll", () => {
+    following = innerHeight + scrollY >= document.documentElement.scrollHeight - 80;
+  }, { passive: true });
+  const follow = () => { if (following) scrollTo(0, document.documentElement.scrollHeight); };
+
+  // What the models are given: all turns before one, and its question.
+  function messages(column, upTo) {
+    const all = [];
+    for (const [i, turn] of chat.turns.slice(0, upTo + 1).entries()) {
+      const pictures = (turn.images ?? []).map((url) => ({ type: "image_url", image_url: { url } }));
+      all.push({ role: "user", content: pictures.length ? [{ type: "text", text: turn.ask }, ...pictures] : turn.ask });
+      const answer = turn.answers[column] ?? turn.answers[0];
+      if (i < upTo && answer?.text) all.push({ role: "assistant", content: answer.text });
+    }
+    return all;
+  }
+
+  const models = () => (compare.value && compare.value !== model.value ? [model.value, compare.value] : [model.value]);
+
+  function showTurn(i) {
+    const turn = chat.turns[i];
+    const mine = element("article", "said user", element("header", "", element("strong", "", "Me")), element("div", "text", turn.ask));
+    if (turn.images?.length) {
+      const pictures = element("div", "images");
+      for (const url of turn.images) {
+        const picture = element("img");
+        picture.src = url;
+        picture.alt = "Image of mine";
+        pictures.append(picture);
+      }
+      mine.append(pictures);
+    }
+    const tools = element("div", "tools");
+    tools.append(button("Edit", "Edit this message", () => edit(i)));
+    mine.firstChild.append(tools);
+    const place = element("div", turn.answers.length > 1 ? "turn two" : "turn", mine);
+    for (const answer of turn.answers) place.append(showAnswer(answer));
+    if (said.children[i]) said.children[i].replaceWith(place);
+    else said.append(place);
+    return place;
+  }
+
+  // Places for an answer: its thinking, its text and what is known of it.
+  function showAnswer(answer) {
+    const article = element("article", "said assistant", element("header", "", element("strong", "", answer.model)));
+    const thinking = element("details", "thinking", element("summary", "", "Thinking"), element("div"));
+    const text = element("div", "text");
+    const meta = element("p", "meta muted");
+    thinking.hidden = true;
+    article.append(thinking, text, meta);
+    article.parts = { thinking, text, meta };
+    if (answer.thinking) showThinking(article, answer.thinking, answer.thought);
+    if (answer.text) {
+      const drawn = new markdown.Answer(text);
+      drawn.text = answer.text;
+      drawn.end();
+    }
+    finishAnswer(article, answer);
+    return article;
+  }
+
+  function showThinking(article, text, took) {
+    const { thinking } = article.parts;
+    thinking.hidden = false;
+    thinking.firstChild.textContent = took ? "Thought for " + seconds(took) : "Thinking…";
+    thinking.lastChild.textContent = text;
+  }
+
+  function finishAnswer(article, answer) {
+    const { meta } = article.parts;
+    meta.replaceChildren();
+    if (answer.error) meta.append(refusal(answer.error, answer.id));
+    if (answer.meta) meta.append(answer.meta);
+    article.querySelector(".tools")?.remove();
+    if (!answer.text) return;
+    const tools = element("div", "tools");
+    if (navigator.clipboard) tools.append(markdown.copyButton("the answer", () => answer.text));
+    tools.append(button("Regenerate", "Regenerate the answer", () => again(article)));
+    article.firstChild.append(tools);
+  }
+
+  const seconds = (ms) => (ms < 9950 ? (ms / 1000).toFixed(1) : Math.round(ms / 1000)) + " s";
+
+  // Why a call was not answered, with the way to its explanation.
+  function refusal(error, id) {
+    const text = element("span", "", element("strong", "", "No answer "), "(", element("code", "", error.code || "error"), "): ",
+      (error.message || "the call was not answered; try again shortly") + ". ");
     if (id) {
-      const link = document.createElement("a");
+      const link = element("a", "", id);
       link.href = "/requests/" + encodeURIComponent(id);
-      link.textContent = id;
       text.append("Why: ", link);
-    }
-    notice.append(text);
-    refused.replaceChildren(notice);
-  }
-
-  // Each event of the answer; what is no event, as a heartbeat, is passed over.
-  async function* events(body) {
-    const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-    let text = "";
-    for (;;) {
-      const { done, value } = await reader.read();
-      if (done) return;
-      text += value;
-      const lines = text.split(/\r?\n/);
-      text = lines.pop();
-      for (const line of lines) {
-        if (line.startsWith("data:")) yield line.slice(5).trim();
-      }
-    }
-  }
-
-  async function answer(response, into) {
-    let text = "";
-    for await (const data of events(response.body)) {
-      if (data === "[DONE]") break;
-      const event = JSON.parse(data);
-      if (event.error) throw event.error;
-      const delta = event.choices?.[0]?.delta ?? {};
-      if (delta.content) {
-        text += delta.content;
-        into.textContent = text;
-        state.textContent = "Answering…";
-      } else if (delta.reasoning_content && !text) {
-        state.textContent = "Thinking…";
-      }
     }
     return text;
   }
 
-  async function ask() {
-    const fields = new URLSearchParams(new FormData(form));
-    const question = form.elements.ask.value;
+  // Each event of the answer, and each comment between them.
+  async function* events(body) {
+    const reader = body.getReader();
+    const decoder = new TextDecoder();
+    let text = "";
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      text += decoder.decode(value, { stream: true });
+      const lines = text.split(/\r?\n/);
+      text = lines.pop();
+      for (const line of lines) {
+        if (line.startsWith("data:")) yield { data: line.slice(5).trim() };
+        else if (line.startsWith(":")) yield { comment: line.slice(1).trim() };
+      }
+    }
+  }
+
+  // The machine that answered is the last one of the route.
+  function machineOf(route) {
+    const names = [...(route ?? "").matchAll(/machine=(?:"((?:[^"\\]|\\.)*)"|([^;,]*))/g)];
+    const last = names.at(-1);
+    return last ? (last[1]?.replace(/\\(.)/g, "$1") ?? last[2]) : "";
+  }
+
+  function waiting(comment) {
+    const place = /^waiting (\d+) ahead, (\d+) s left$/.exec(comment);
+    if (!place) return "";
+    const ahead = Number(place[1]);
+    return "In line for a machine: " + (ahead === 0 ? "next" : ahead + (ahead === 1 ? " call" : " calls") + " ahead") + ", at most " + place[2] + " s more.";
+  }
+
+  // One model's answer to a turn, into its place.
+  async function answerOf(turn, column, article, signal) {
+    const answer = turn.answers[column];
+    const begun = performance.now();
+    let first = 0, pieces = 0, tokens = 0, machine = "", thought = 0;
+    const drawn = new markdown.Answer(article.parts.text, follow);
+    const response = await fetch(form.dataset.stream, {
+      method: "POST", signal, headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ model: answer.model, stream: true, stream_options: { include_usage: true }, messages: messages(column, chat.turns.indexOf(turn)) }),
+    });
+    answer.id = response.headers.get("X-Correlation-Id") || "";
+    machine = machineOf(response.headers.get("X-Kith-Route"));
+    if (!response.ok || !(response.headers.get("Content-Type") || "").startsWith("text/event-stream")) {
+      let error = { code: String(response.status) };
+      try { error = (await response.json()).error ?? error; } catch {
+        if (response.redirected) error = { code: "signed_out", message: "you are not signed in any more: load this page again" };
+      }
+      throw error;
+    }
+    try {
+      for await (const { data, comment } of events(response.body)) {
+        if (comment !== undefined) {
+          machine = machineOf(comment) || machine;
+          if (!first) state.textContent = waiting(comment) || state.textContent;
+          continue;
+        }
+        if (data === "[DONE]") break;
+        const event = JSON.parse(data);
+        if (event.error) throw event.error;
+        tokens = event.usage?.completion_tokens || tokens;
+        const delta = event.choices?.[0]?.delta ?? {};
+        const thinks = delta.reasoning_content ?? delta.reasoning;
+        if (!delta.content && !thinks) continue;
+        first ||= performance.now();
+        pieces++;
+        if (delta.content) {
+          if (answer.thinking && !answer.thought) {
+            answer.thought = performance.now() - first;
+            showThinking(article, answer.thinking, answer.thought);
+          }
+          if (!answer.text) state.textContent = "Answering…";
+          answer.text += delta.content;
+          drawn.add(delta.content);
+        } else {
+          if (!answer.thinking) state.textContent = "Thinking…";
+          answer.thinking = (answer.thinking ?? "") + thinks;
+          if (performance.now() - thought > 250) {
+            thought = performance.now();
+            showThinking(article, answer.thinking);
+            follow();
+          }
+        }
+      }
+    } finally {
+      if (answer.text) drawn.end();
+      if (answer.thinking) showThinking(article, answer.thinking, answer.thought || performance.now() - first);
+      if (first) {
+        const took = (performance.now() - first) / 1000;
+        const rate = (tokens || pieces) / took;
+        answer.meta = answer.model + (machine ? " on " + machine : "") + " · " + seconds(first - begun) + " to first token" +
+          (pieces > 1 && took > 0 ? " · " + (rate < 10 ? rate.toFixed(1) : Math.round(rate)) + " tokens/s" : "");
+      }
+    }
+  }
+
+  // A turn is asked: of one model, or of two at once.
+  async function run(i) {
+    const turn = chat.turns[i];
+    const place = showTurn(i);
+    while (said.children.length > i + 1) said.lastChild.remove();
     refused.replaceChildren();
-    const mine = show("user", question);
-    const theirs = show("assistant", "");
     said.setAttribute("aria-busy", "true");
     state.textContent = "Waiting for a machine…";
     send.disabled = true;
     stop.hidden = false;
+    following = true;
+    follow();
     running = new AbortController();
-    let id = "";
-    let kept = false;
-    try {
-      const response = await fetch(form.dataset.stream, { method: "POST", body: fields, signal: running.signal });
-      id = response.headers.get("X-Correlation-Id") || "";
-      const kind = response.headers.get("Content-Type") || "";
-      if (!response.ok || !kind.startsWith("text/event-stream")) {
-        let told = {};
-        try { told = (await response.json()).error ?? {}; } catch {
-          told = response.redirected ? { code: "signed_out", message: "you are not signed in any more: load this page again" } : { code: String(response.status) };
-        }
-        throw told;
+    const signal = running.signal;
+    const articles = place.querySelectorAll(".assistant");
+    await Promise.all(turn.answers.map(async (answer, column) => {
+      try {
+        await answerOf(turn, column, articles[column], signal);
+      } catch (error) {
+        answer.stopped = error.name === "AbortError";
+        if (!answer.stopped) answer.error = error instanceof Error ? { code: "connection", message: "the connection ended before the answer did" } : { code: error.code, message: error.message };
       }
-      await answer(response, theirs.body);
-      kept = true;
-      state.textContent = "";
-    } catch (error) {
-      if (error.name === "AbortError") {
-        kept = theirs.body.textContent !== "";
-        state.textContent = "Stopped.";
-      } else {
-        refuse(error instanceof Error ? { code: "connection", message: "the connection ended before the answer did" } : error, id);
-        state.textContent = "";
-      }
-    } finally {
-      if (kept) {
-        remember(question);
-        remember(theirs.body.textContent);
-        form.elements.ask.value = "";
-      } else {
-        mine.article.remove();
-        theirs.article.remove();
-      }
-      said.removeAttribute("aria-busy");
-      send.disabled = false;
-      stop.hidden = true;
-      running = null;
-      form.elements.ask.focus();
+      finishAnswer(articles[column], answer);
+    }));
+    const stopped = turn.answers.some((answer) => answer.stopped);
+    state.textContent = stopped ? "Stopped." : "";
+    if (turn.answers.every((answer) => !answer.text && !answer.thinking)) { // nothing came: the question is in the field again
+      const failed = turn.answers.find((answer) => answer.error);
+      if (failed) refused.replaceChildren(element("div", "notice problem", element("p", "", refusal(failed.error, failed.id))));
+      place.remove();
+      chat.turns.splice(i);
+      ask.value ||= turn.ask;
+      pending = turn.images ?? [];
+      showPending();
+    } else {
+      keep();
     }
+    said.removeAttribute("aria-busy");
+    send.disabled = false;
+    stop.hidden = true;
+    running = null;
+    follow();
+    showCode();
+    ask.focus();
   }
 
-  form.addEventListener("submit", (event) => {
+  function question() {
+    if (running || !ask.value.trim()) return;
+    if (editing >= 0) chat.turns.splice(editing);
+    editing = -1;
+    chat.turns.push({ ask: ask.value, images: pending, answers: models().map((name) => ({ model: name, text: "" })) });
+    ask.value = "";
+    pending = [];
+    showPending();
+    run(chat.turns.length - 1);
+  }
+
+  // The turn of an answer is asked once more; what followed it is gone.
+  function again(article) {
+    if (running) return;
+    const i = [...said.children].indexOf(article.closest(".turn"));
+    chat.turns.splice(i + 1);
+    chat.turns[i].answers = models().map((name) => ({ model: name, text: "" }));
+    run(i);
+  }
+
+  function edit(i) {
+    if (running) return;
+    editing = i;
+    ask.value = chat.turns[i].ask;
+    pending = chat.turns[i].images ?? [];
+    showPending();
+    state.replaceChildren("You edit an earlier message: what follows it is replaced. ", button("Keep it as it is", "Keep it as it is", () => {
+      editing = -1;
+      ask.value = "";
+      pending = [];
+      showPending();
+      state.textContent = "";
+    }));
+    ask.focus();
+  }
+
+  // Images, made small enough for a call.
+  async function small(picture) {
+    const bitmap = await createImageBitmap(picture);
+    const scale = Math.min(1, 1280 / Math.max(bitmap.width, bitmap.height));
+    const canvas = element("canvas");
+    canvas.width = Math.max(1, Math.round(bitmap.width * scale));
+    canvas.height = Math.max(1, Math.round(bitmap.height * scale));
+    const pen = canvas.getContext("2d");
+    pen.fillStyle = "white";
+    pen.fillRect(0, 0, canvas.width, canvas.height);
+    pen.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+    return canvas.toDataURL("image/jpeg", 0.85);
+  }
+
+  async function add(files) {
+    for (const picture of files) {
+      if (!picture.type.startsWith("image/") || pending.length >= most) continue;
+      try { pending = [...pending, await small(picture)]; } catch { state.textContent = "That image cannot be read."; }
+    }
+    showPending();
+  }
+
+  function showPending() {
+    images.replaceChildren(...pending.map((url, i) => {
+      const picture = element("img");
+      picture.src = url;
+      picture.alt = "";
+      return element("span", "", picture, button("Remove", "Remove image " + (i + 1), () => { pending = pending.filter((_, n) => n !== i); showPending(); }));
+    }));
+  }
+
+  const sees = () => model.selectedOptions[0]?.dataset.vision !== undefined;
+  const showVision = () => { attach.hidden = !sees(); };
+
+  // The chats of this browser.
+  function keep() {
+    chat.title ||= (chat.turns[0]?.ask ?? "").slice(0, 80);
+    chat.at = Date.now();
+    chats.put(chat).then(list);
+  }
+
+  async function list() {
+    const all = await chats.all();
+    const place = at("history");
+    place.hidden = all.length === 0;
+    place.querySelector("ul").replaceChildren(...all.map((old) => element("li", "",
+      button(old.title || "Chat", old.title || "Chat", async () => open(await chats.get(old.id))),
+      button("Delete", "Delete the chat " + old.title, async () => { await chats.remove(old.id); if (old.id === chat.id) start(); list(); }))));
+  }
+
+  function open(old) {
+    if (!old || running) return;
+    start();
+    chat = old;
+    for (const i of chat.turns.keys()) showTurn(i);
+    at("history").open = false;
+    showCode();
+    follow();
+  }
+
+  function start() {
+    chat = fresh();
+    editing = -1;
+    pending = [];
+    said.replaceChildren();
+    refused.replaceChildren();
+    state.textContent = "";
+    showPending();
+    showCode();
+  }
+
+  // The chat as a program calls it.
+  function showCode() {
+    if (!at("code").open) return;
+    const base = form.dataset.base + "/v1";
+    const last = chat.turns.length - 1;
+    const all = last >= 0 ? messages(0, last) : [{ role: "user", content: ask.value || "Hello" }];
+    const short = (key, value) => (key === "url" && value.startsWith("data:") ? "data:image/jpeg;base64,…" : value);
+    const body = JSON.stringify({ model: model.value, messages: all }, short, 2);
+    const inner = JSON.stringify(all, short, 4);
+    at("snippet").textContent = {
+      curl: `curl ${base}/chat/completions \\\n  -H "Authorization: Bearer $KITH_KEY" \\\n  -H "Content-Type: application/json" \\\n  -d '${body.replaceAll("'", "'\\''")}'`,
+      python: `import os\nfrom openai import OpenAI\n\nclient = OpenAI(base_url=${JSON.stringify(base)}, api_key=os.environ["KITH_KEY"])\nstream = client.chat.completions.create(\n    model=${JSON.stringify(model.value)},\n    messages=${inner},\n    stream=True,\n)\nfor chunk in stream:\n    if chunk.choices:\n        print(chunk.choices[0].delta.content or "", end="", flush=True)`,
+      javascript: `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: ${JSON.stringify(base)}, apiKey: process.env.KITH_KEY });\nconst stream = await client.chat.completions.create({\n  model: ${JSON.stringify(model.value)},\n  messages: ${inner},\n  stream: true,\n});\nfor await (const chunk of stream) process.stdout.write(chunk.choices[0]?.delta?.content ?? "");`,
+    }[at("language").value];
+  }
+
+  form.addEventListener("submit", (event) => { event.preventDefault(); question(); });
+  ask.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
-    if (!running) ask();
+    question();
   });
+  ask.addEventListener("paste", (event) => { if (sees() && event.clipboardData.files.length) { event.preventDefault(); add(event.clipboardData.files); } });
   stop.addEventListener("click", () => running?.abort());
-  form.elements.ask.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+  at("again").addEventListener("click", (event) => { event.preventDefault(); if (!running) { start(); ask.value = ""; ask.focus(); } });
+  attach.addEventListener("click", () => file.click());
+  file.addEventListener("change", async () => { await add(file.files); file.value = ""; });
+  model.addEventListener("change", () => { showVision(); showCode(); });
+  at("code").addEventListener("toggle", showCode);
+  at("language").addEventListener("change", showCode);
+  at("copy-code").addEventListener("click", async (event) => {
+    await navigator.clipboard.writeText(at("snippet").textContent);
+    event.target.textContent = "Copied";
+    setTimeout(() => { event.target.textContent = "Copy"; }, 2000);
   });
+  at("clear").addEventListener("click", async () => {
+    if (running || !confirm("Delete all chats that this browser keeps?")) return;
+    await chats.clear();
+    start();
+    list();
+  });
+
+  at("kept").textContent = "Chats are kept in this browser alone. The owner of the machine that answers could read them.";
+  for (const id of ["keys", "code"]) at(id).hidden = false;
+  at("comparing").hidden = model.options.length < 2;
+  ask.removeAttribute("maxlength");
+  said.replaceChildren();
+  for (const field of form.querySelectorAll("input[name=said]")) field.remove();
+  showVision();
+  list();
 })();

@@ -51,6 +51,39 @@ func (q *Queries) InsertInvite(ctx context.Context, arg InsertInviteParams) erro
 	return err
 }
 
+const inviteByHash = `-- name: InviteByHash :one
+SELECT i.id, i.owner_id, i.hash, i.last_four, i.uses, i.used, i.created, i.expires, i.revoked, i.models, i.hours, i.concurrent, i.per_day, o.name AS owner, o.disabled FROM invites i JOIN members o ON o.id = i.owner_id WHERE i.hash = $1
+`
+
+type InviteByHashRow struct {
+	Invite   Invite
+	Owner    string
+	Disabled bool
+}
+
+func (q *Queries) InviteByHash(ctx context.Context, hash []byte) (InviteByHashRow, error) {
+	row := q.db.QueryRowContext(ctx, inviteByHash, hash)
+	var i InviteByHashRow
+	err := row.Scan(
+		&i.Invite.ID,
+		&i.Invite.OwnerID,
+		&i.Invite.Hash,
+		&i.Invite.LastFour,
+		&i.Invite.Uses,
+		&i.Invite.Used,
+		&i.Invite.Created,
+		&i.Invite.Expires,
+		&i.Invite.Revoked,
+		&i.Invite.Models,
+		&i.Invite.Hours,
+		&i.Invite.Concurrent,
+		&i.Invite.PerDay,
+		&i.Owner,
+		&i.Disabled,
+	)
+	return i, err
+}
+
 const invitesOf = `-- name: InvitesOf :many
 SELECT id, owner_id, hash, last_four, uses, used, created, expires, revoked, models, hours, concurrent, per_day FROM invites WHERE owner_id = $1 ORDER BY created, id
 `

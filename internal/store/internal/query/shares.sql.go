@@ -128,15 +128,16 @@ func (q *Queries) LiveSharesTo(ctx context.Context, memberID string) ([]Share, e
 }
 
 const namedShares = `-- name: NamedShares :many
-SELECT s.id, s.owner_id, s.member_id, s.models, s.hours, s.concurrent, s.per_day, s.created, o.name AS owner, m.name AS member
+SELECT s.id, s.owner_id, s.member_id, s.models, s.hours, s.concurrent, s.per_day, s.created, o.name AS owner, m.name AS member, cast(o.disabled OR m.disabled AS boolean) AS disabled
 FROM shares s JOIN members o ON o.id = s.owner_id JOIN members m ON m.id = s.member_id
 WHERE s.owner_id = $1 OR s.member_id = $1 ORDER BY s.created, s.id
 `
 
 type NamedSharesRow struct {
-	Share  Share
-	Owner  string
-	Member string
+	Share    Share
+	Owner    string
+	Member   string
+	Disabled bool
 }
 
 func (q *Queries) NamedShares(ctx context.Context, viewer string) ([]NamedSharesRow, error) {
@@ -159,6 +160,7 @@ func (q *Queries) NamedShares(ctx context.Context, viewer string) ([]NamedShares
 			&i.Share.Created,
 			&i.Owner,
 			&i.Member,
+			&i.Disabled,
 		); err != nil {
 			return nil, err
 		}

@@ -1,0 +1,28 @@
+package browser_test
+
+import "github.com/chromedp/chromedp"
+
+// click presses what leads to another page, and counts it.
+func (w *walk) click(b *tab, selector string) {
+	w.t.Helper()
+	w.clicks++
+	b.leads(200, clickOn(selector))
+}
+
+// limitGroup is how many clicks it takes to limit what a group may call: from any page
+// at most four, the last of which sends the form.
+func (w *walk) limitGroup() {
+	op := w.op
+	op.open("/")
+	w.clicks = 0
+	w.click(op, "a[href='/access']")
+	w.click(op, "#given-list a[href*='group=lab']") // what ben reaches the machine through
+	run(op, chromedp.SendKeys(chromedp.CSS("details[open] form[action='/groups/limit'] input[name=per_day]"), "10"))
+	w.click(op, "details[open] form[action='/groups/limit'] button")
+	op.see("These are now your limits for lab.")
+	op.see("10 a day")
+	if w.clicks > 4 {
+		w.t.Errorf("to limit a group takes %d clicks, want 4 at most", w.clicks)
+	}
+	w.look(op, "access-limited")
+}

@@ -1,0 +1,188 @@
+package browser_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/performance"
+	"github.com/chromedp/chromedp"
+
+	"github.com/kith/kith/internal/enginetest"
+)
+
+var measured = flag.Bool("measure", false, "measure what the chat takes of the browser's main thread, for 40 s")
+
+// hostileMarkdown is what a model may write to make a page run or load something.
+func hostileMarkdown() (all []string) {
+	acts := []string{
+		`<script>window.pwned=1</script>`, `<img src=//evil.example/x.png onerror=window.pwned=1>`, `<svg onload=window.pwned=1><image href="//evil.example/x.svg"/></svg>`,
+		`<iframe src=//evil.example/></iframe>`, `<style>@import "//evil.example/x.css"; body{background:url(//evil.example/y)}</style>`, `<link rel=stylesheet href=//evil.example/x.css>`,
+		`<link rel=prefetch href=//evil.example/x>`, `<meta http-equiv=refresh content="0;url=//evil.example/">`, `<base href=//evil.example/>`,
+		`<math><mtext><table><mglyph><style><!--</style><img title="--&gt;&lt;img src=1 onerror=window.pwned=1&gt;"></mglyph></table></mtext></math>`,
+		`<math href="javascript:window.pwned=1">x</math>`, `<svg><style><img src=x onerror=window.pwned=1></style></svg>`, `<svg><a xlink:href="javascript:window.pwned=1"><text y=20>x</text></a></svg>`,
+		`<svg><use href="//evil.example/x.svg#y"/></svg>`, `<svg><animate attributeName=href values=javascript:window.pwned=1 /></svg>`, `<details open ontoggle=window.pwned=1>x</details>`,
+		`<form action=//evil.example/><input autofocus onfocus=window.pwned=1><button formaction=javascript:window.pwned=1>x</button></form>`, `<video poster=//evil.example/p src=//evil.example/v autoplay onerror=window.pwned=1></video>`,
+		`<audio src=//evil.example/a autoplay></audio>`, `<object data="data:text/html,<script>parent.pwned=1</script>"></object>`, `<embed src=//evil.example/e>`, `<template><script>window.pwned=1</script></template>`,
+		`<noscript><p title="</noscript><img src=x onerror=window.pwned=1>">`, `<p style="background:url(//evil.example/s)">x</p>`, `<a href="javascript:window.pwned=1" id=location name=submit>x</a>`,
+		`<img srcset="//evil.example/1x 1x">`, `<picture><source srcset=//evil.example/p><img></picture>`, `<body onload=window.pwned=1>`, `<input type=image src=//evil.example/i>`, `<table background=//evil.example/t><td background=//evil.example/u>x`,
+		`![x](//evil.example/a.png)`, `![x](https://evil.example/b.png "t")`, `![x](data:image/svg+xml,<svg/onload=window.pwned=1>)`, `![x](javascript:window.pwned=1)`, `[x](javascript:window.pwned=1)`,
+		`[x](JaVaScRiPt:window.pwned=1)`, `[x](&#106;avascript:window.pwned=1)`, `[x](javascript&colon;window.pwned=1)`, `[x](<java` + "\t" + `script:window.pwned=1>)`, `[x](data:text/html,<script>window.pwned=1</script>)`,
+		`[x](vbscript:window.pwned=1)`, `[x](file:///etc/passwd)`, `[x](blob:https://evil.example/1)`, `[x](//evil.example" onmouseover="window.pwned=1)`, `<javascript:window.pwned=1>`,
+		"[x]: javascript:window.pwned=1\n\n[x]", "![y][y]\n\n[y]: //evil.example/ref.png", "```\"><img src=x onerror=window.pwned=1>\ncode\n```", "```js onload=window.pwned=1\n</code></pre><script>window.pwned=1</script>\n```",
+		"| a |\n|---|\n| <img src=//evil.example/cell onerror=window.pwned=1> |",
+	}
+	for _, around := range []string{
+		"%s", "text before %s and after", "- item\n  - %s", "> %s", "# %s", "**%s**", "a\n\n%s\n\nb", "<div>\n%s\n</div>", "1. %s\n2. [x](https://ok.example)", "&lt;%s&gt;\\", "~~%s~~ `code` %[1]s",
+	} {
+		for _, act := range acts {
+			all = append(all, fmt.Sprintf(around, act))
+		}
+	}
+	return all
+}
+
+// Whatever a model writes, the chat runs nothing of it, loads nothing for it, and links
+// only to the web and to mail: piece by piece, as it comes, and when it is complete.
+func TestHostileMarkdown(t *testing.T) {
+	t.Parallel()
+	cases := hostileMarkdown()
+	if len(cases) < 500 {
+		t.Fatalf("only %d cases", len(cases))
+	}
+	w := &walk{stage: newStage(t, "llama3"), scripts: true}
+	w.op = newTab(t, chromium(t, nil), w.base, true)
+	w.chatting()
+	op := w.op
+	list, err := json.Marshal(cases)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong := run(op, chromedp.Evaluate[[]string](`(async () => {
+		const wrong = [];
+		for (const text of `+string(list)+`) {
+			const place = document.createElement("div");
+			document.getElementById("said").append(place);
+			const answer = new markdown.Answer(place);
+			for (const piece of text.match(/[\s\S]{1,7}/g)) { answer.add(piece); answer.draw(); }
+			answer.end();
+			for (const e of place.querySelectorAll("*")) {
+				const bad = !/^(P|BR|STRONG|EM|DEL|CODE|PRE|BLOCKQUOTE|UL|OL|LI|H[1-6]|HR|TABLE|THEAD|TBODY|TR|TH|TD|A|DIV|SPAN|BUTTON)$/.test(e.tagName)
+					|| [...e.attributes].some(a => !/^(href|start|align|class|target|rel|tabindex|role|aria-label|type)$/.test(a.name))
+					|| e.tagName === "A" && e.hasAttribute("href") && !/^(https?:|mailto:)$/.test(e.protocol);
+				if (bad) wrong.push(text + " => " + e.outerHTML.slice(0, 200));
+				for (const kind of ["mouseover", "focus", "toggle", "load", "error"]) e.dispatchEvent(new Event(kind));
+			}
+			if (!place.textContent.trim() && text.trim() && !/^\[x\]: /.test(text)) wrong.push(text + " => nothing is shown");
+			place.remove();
+		}
+		await new Promise(r => setTimeout(r, 500));
+		if (window.pwned) wrong.push("it ran");
+		return wrong;
+	})()`, chromedp.EvalAwaitPromise))
+	if len(wrong) > 0 {
+		t.Errorf("%d cases act: %s", len(wrong), strings.Join(wrong[:min(8, len(wrong))], "\n"))
+	}
+	op.quiet()
+
+	// The same through the hub, as an answer.
+	w.engine.Set(enginetest.Behaviour{Text: strings.Join(cases[:50], "\n\n")})
+	w.say("Attack")
+	w.answered(1, "evil.example")
+	if run(op, chromedp.Evaluate[bool](`Boolean(window.pwned)`)) {
+		t.Error("an answer ran")
+	}
+	op.quiet()
+}
+
+// chatting signs up, connects a machine and opens the chat.
+func (w *walk) chatting() {
+	w.op.open(w.first)
+	w.op.send("#sign-up", "#name", "op", "#password", "correct horse battery")
+	w.machine()
+	w.until("a model is reached", func() bool { w.op.open("/try"); return w.op.text("#model") != "" })
+}
+
+// answerText is a long answer as models write them.
+func answerText(paragraphs int) string {
+	var text strings.Builder
+	for i := range paragraphs {
+		fmt.Fprintf(&text, "## Part %d\n\nA paragraph with **bold words**, `code` and a [link](https://example.org/%d), long enough to be broken into lines. It says that drawing is cheap.\n\n"+
+			"- one item, and what there is to say of it\n- another item with *emphasis*\n\n```go\nfunc part%d() error {\n\treturn errors.New(\"not yet\")\n}\n```\n\n", i, i, i)
+	}
+	return text.String()
+}
+
+// What the lexer reads of a long answer stays a small multiple of it: only the last
+// block is read again. The complete answer is as if it had been drawn at once.
+func TestChatDrawsOnlyTheLastBlock(t *testing.T) {
+	t.Parallel()
+	w := &walk{stage: newStage(t, "llama3"), scripts: true}
+	w.op = newTab(t, chromium(t, nil), w.base, true)
+	w.chatting()
+	text, err := json.Marshal(answerText(40) + "\nThe end [of it][ref].\n\n[ref]: https://example.org/ref\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := run(w.op, chromedp.Evaluate[struct {
+		Length, Read int
+		Same         bool
+	}](`(() => {
+		const text = `+string(text)+`, places = [document.createElement("div"), document.createElement("div")];
+		const [bit, all] = places.map((place) => new markdown.Answer(place));
+		for (const piece of text.match(/[\s\S]{1,40}/g)) { bit.add(piece); bit.draw(); }
+		const read = bit.read;
+		bit.end();
+		all.add(text);
+		all.end();
+		return { Length: text.length, Read: read, Same: places[0].innerHTML === places[1].innerHTML };
+	})()`))
+	if !got.Same {
+		t.Error("an answer in pieces is drawn otherwise than the complete one")
+	}
+	if got.Read > 6*got.Length {
+		t.Errorf("the lexer reads %d characters for an answer of %d", got.Read, got.Length)
+	}
+	t.Logf("the lexer reads %d characters for %d", got.Read, got.Length)
+}
+
+// TestChatMeasured is how much of a core the main thread takes for an answer of 4,000
+// tokens at 100 a second. It runs only if it is asked for: it measures.
+func TestChatMeasured(t *testing.T) {
+	if !*measured {
+		t.Log("measures only with -measure")
+		return
+	}
+	w := &walk{stage: newStage(t, "llama3"), scripts: true}
+	w.op = newTab(t, chromium(t, nil), w.base, true)
+	w.chatting()
+	op := w.op
+	long := answerText(70)
+	w.engine.Set(enginetest.Behaviour{Chunks: 4000, Interval: 10 * time.Millisecond, Text: long})
+	if _, err := chromedp.Call(op.ctx, performance.Enable, performance.EnableParams{TimeDomain: performance.EnableTimeDomainThreadTicks}); err != nil {
+		t.Fatal(err)
+	}
+	metrics := func() map[string]float64 {
+		got, err := chromedp.Call(op.ctx, performance.GetMetrics, cdp.Empty{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]float64{}
+		for _, m := range got.Metrics {
+			all[m.Name] = m.Value
+		}
+		return all
+	}
+	before, begun := metrics(), time.Now()
+	w.say("A long one")
+	w.until("the answer is complete", func() bool { return op.text("#said .meta") != "" })
+	took, after := time.Since(begun), metrics()
+	for _, name := range []string{"TaskDuration", "ScriptDuration", "LayoutDuration", "RecalcStyleDuration"} {
+		t.Logf("%-20s %5.2f s of %.1f s: %.1f %%", name, after[name]-before[name], took.Seconds(), 100*(after[name]-before[name])/took.Seconds())
+	}
+	t.Logf("%d characters; %s", len(op.text("#said .assistant .text")), op.text("#said .meta"))
+}

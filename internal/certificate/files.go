@@ -1,0 +1,119 @@
+package certificate
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// filesEvery is how often files are looked at. Looking finds every kind of replacement,
+// also through the links of certbot and of Kubernetes, and on a network file system.
+const filesEvery = 10 * time.Second
+
+// Files is a certificate in PEM files.
+type Files struct {
+	log *slog.Logger
+
+	mu      sync.Mutex
+	names   [2]string // of the certificate chain and of its key
+	seen    [2]os.FileInfo
+	pair    *tls.Certificate
+	problem string // that was logged; empty: none
+}
+
+// Open reads a certificate chain and its key.
+func Open(chain, key string, log *slog.Logger) (*Files, error) {
+	f := &Files{log: log}
+	return f, f.Use(chain, key)
+}
+
+// Use reads the certificate from these files from now on. On an error nothing changes.
+func (f *Files) Use(chain, key string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.read([2]string{chain, key})
+}
+
+// read reads the files, whatever was read of them before. Needs mu.
+func (f *Files) read(names [2]string) error {
+	var seen [2]os.FileInfo
+	for i, name := range names {
+		info, err := os.Stat(name)
+		if err != nil {
+			return fmt.Errorf("cannot look at %s: %w", name, err)
+		}
+		if i == 1 && runtime.GOOS != "windows" && info.Mode().Perm()&0o037 != 0 {
+			return fmt.Errorf("cannot trust %s, which other users can read or change (mode %04o): run `chmod 600 %s`, or `chmod 640 %s` if it is the service's group that reads it",
+				name, info.Mode().Perm(), name, name)
+		}
+		seen[i] = info
+	}
+	pair, err := tls.LoadX509KeyPair(names[0], names[1])
+	if err != nil {
+		return fmt.Errorf("cannot use the certificate %s with the key %s: %w", names[0], names[1], err)
+	}
+	f.names, f.seen, f.pair, f.problem = names, seen, &pair, ""
+	return nil
+}
+
+// TLS returns the configuration of a listener with the certificate.
+func (f *Files) TLS() *tls.Config {
+	return configured(func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.pair, nil
+	})
+}
+
+// Run reads the files when they have changed, until ctx ends. While they cannot be
+// used, a certificate without its new key for example, the one before stays.
+func (f *Files) Run(ctx context.Context) error {
+	ticker := time.NewTicker(filesEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			f.look()
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// look reads the files if they have changed, and logs a failure once.
+func (f *Files) look() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.unchanged() {
+		return
+	}
+	if err := f.read(f.names); err == nil {
+		f.log.Info("the certificate was read again", "file", f.names[0], "expires", f.pair.Leaf.NotAfter)
+	} else if f.problem != err.Error() {
+		f.problem = err.Error()
+		f.log.Error("cannot read the new certificate; the one before is used on", "error", err, "expires", f.pair.Leaf.NotAfter)
+	}
+}
+
+// unchanged reports whether the files are those that were read. Needs mu.
+func (f *Files) unchanged() bool {
+	for i, name := range f.names {
+		now, err := os.Stat(name)
+		if before := f.seen[i]; err != nil || !os.SameFile(now, before) || now.Size() != before.Size() || !now.ModTime().Equal(before.ModTime()) {
+			return false
+		}
+	}
+	return true
+}
+
+// Expires returns when the certificate ends.
+func (f *Files) Expires() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.pair.Leaf.NotAfter
+}

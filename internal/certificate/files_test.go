@@ -1,0 +1,132 @@
+package certificate
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"log/slog"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// pair writes a new certificate with a serial number, and its key, and returns their
+// files.
+func pair(t *testing.T, serial int64) (chain, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(serial), DNSNames: []string{"hub.example.org"}, NotAfter: time.Date(2030, 1, 1, 0, 0, int(serial), 0, time.UTC)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	chain, key = filepath.Join(dir, "chain.pem"), filepath.Join(dir, "key.pem")
+	write(t, chain, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	write(t, key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
+	return chain, key
+}
+
+func write(t *testing.T, file string, text []byte) {
+	t.Helper()
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// copyOver replaces the content of a file.
+func copyOver(t *testing.T, to, from string) {
+	t.Helper()
+	text, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, to+".new", text)
+	if err := os.Rename(to+".new", to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// serial is the serial number of the certificate that a handshake gets.
+func serial(t *testing.T, f *Files) int64 {
+	t.Helper()
+	got, err := f.TLS().GetCertificate(new(tls.ClientHelloInfo))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got.Leaf.SerialNumber.Int64()
+}
+
+func TestFilesAreTakenUp(t *testing.T) {
+	chain, key := pair(t, 1)
+	chain2, key2 := pair(t, 2)
+	chain3, key3 := pair(t, 3)
+	synctest.Test(t, func(t *testing.T) {
+		log := new(bytes.Buffer)
+		f, err := Open(chain, key, slog.New(slog.NewTextHandler(log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		go f.Run(t.Context())
+		if serial(t, f) != 1 {
+			t.Error("another certificate")
+		}
+		time.Sleep(time.Minute)
+		copyOver(t, chain, chain2) // its key is still the old one
+		time.Sleep(time.Minute)
+		if serial(t, f) != 1 || strings.Count(log.String(), "level=ERROR") != 1 {
+			t.Errorf("half of a new pair: %d, %s", serial(t, f), log)
+		}
+		copyOver(t, key, key2)
+		time.Sleep(11 * time.Second)
+		if serial(t, f) != 2 || !f.Expires().Equal(time.Date(2030, 1, 1, 0, 0, 2, 0, time.UTC)) {
+			t.Errorf("after both files changed: %d, %s", serial(t, f), f.Expires())
+		}
+		if err := os.Remove(chain); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if serial(t, f) != 2 || strings.Count(log.String(), "level=ERROR") != 2 {
+			t.Errorf("without its file: %d, %s", serial(t, f), log)
+		}
+		if err := f.Use(chain3, "absent"); err == nil || serial(t, f) != 2 {
+			t.Errorf("another file that is absent: %v, %d", err, serial(t, f))
+		}
+		if err := f.Use(chain3, key3); err != nil || serial(t, f) != 3 {
+			t.Errorf("other files: %v, %d", err, serial(t, f))
+		}
+	})
+}
+
+func TestKeyIsPrivate(t *testing.T) {
+	chain, key := pair(t, 1)
+	for mode, want := range map[os.FileMode]string{0o600: "", 0o400: "", 0o640: "", 0o440: "", 0o644: "chmod 640", 0o604: "chmod 600", 0o660: "chmod 600", 0o666: "mode 0666"} {
+		if err := os.Chmod(key, mode); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Open(chain, key, slog.New(slog.DiscardHandler))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("mode %04o: %v", mode, err)
+		}
+	}
+	for _, files := range [][2]string{{"absent", key}, {chain, "absent"}, {key, chain}} {
+		if _, err := Open(files[0], files[1], slog.New(slog.DiscardHandler)); err == nil {
+			t.Errorf("%q was taken", files)
+		}
+	}
+}

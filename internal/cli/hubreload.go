@@ -1,0 +1,124 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net/netip"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/certificate"
+)
+
+// reload has the hub read its configuration again.
+func (o *operator) reload() *cobra.Command {
+	return &cobra.Command{
+		Use: "reload", Short: "Have the hub read its configuration again, while its calls run", Args: cobra.NoArgs,
+		Long: "Have the hub read its configuration and its certificate again; SIGHUP to its process does the same. No call\n" +
+			"and no machine is disconnected. What cannot change while it runs is listed, and takes effect at its next\n" +
+			"start. If the file has a mistake, nothing changes.",
+		Example: "  kith admin reload",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return ask(cmd.Context(), o.command(), "reload", api.OperatorReload.With(api.None{}), func(done api.Reloaded) {
+				if len(done.Applied)+len(done.Restart) == 0 {
+					o.say("nothing has changed\n")
+				}
+				if len(done.Applied) > 0 {
+					o.say("in effect now: %s\n", strong(strings.Join(done.Applied, ", ")))
+				}
+				if len(done.Restart) > 0 {
+					o.say("from the next start of the hub: %s\n", strong(strings.Join(done.Restart, ", ")))
+				}
+			})
+		},
+	}
+}
+
+// reload reads the configuration and the certificate again and applies what can change.
+// On an error nothing changes.
+func (p *hubProcess) reload(ctx context.Context) (api.Reloaded, error) {
+	p.reloading.Lock()
+	defer p.reloading.Unlock()
+	if p.read == nil {
+		return api.Reloaded{}, errors.New("this hub was started without a configuration file")
+	}
+	next, err := p.read()
+	if err != nil {
+		return api.Reloaded{}, err
+	}
+	after := p.inForce.apply(next)
+	if err := p.reloadCertificate(ctx, after); err != nil {
+		return api.Reloaded{}, err
+	}
+	applied := changed(reflect.ValueOf(*p.inForce), reflect.ValueOf(*after), "")
+	restart := changed(reflect.ValueOf(*after), reflect.ValueOf(*next), "")
+	p.level.Set(after.Log.Level.level())
+	p.clients.Reconfigure(after.proxies(), int(after.RateLimit.Connections))
+	p.hub.Reload(p.hubConfig(after))
+	p.inForce = after
+	p.log.Info("the configuration was read again", "applied", applied, "restart", restart)
+	return api.Reloaded{Applied: append([]string{}, applied...), Restart: append([]string{}, restart...)}, nil
+}
+
+// apply returns the configuration with what a running hub takes from next: all limits but
+// those of the spool, the proxies and the origins, the files of the certificate, the level
+// of the log.
+func (c *hubFile) apply(next *hubFile) *hubFile {
+	after := *c
+	after.Hub.Drain, after.Hub.Proxies, after.Hub.CORS = next.Hub.Drain, next.Hub.Proxies, next.Hub.CORS
+	after.Limits, after.RateLimit = next.Limits, next.RateLimit
+	after.Limits.Member, after.Limits.Spool = c.Limits.Member, c.Limits.Spool
+	if c.TLS.Certificate != "" && next.TLS.Certificate != "" {
+		after.TLS.Certificate, after.TLS.Key = next.TLS.Certificate, next.TLS.Key
+	}
+	after.Log.Level = next.Log.Level
+	return &after
+}
+
+// proxies returns the networks of [hub] proxies.
+func (c *hubFile) proxies() []netip.Prefix {
+	return convert(c.Hub.Proxies, func(p proxy) netip.Prefix { return p.Prefix })
+}
+
+// certificateSource is where the certificate of the public address comes from: files or
+// an ACME server.
+type certificateSource interface {
+	// TLS returns the configuration of a listener with the certificate.
+	TLS() *tls.Config
+	// Run keeps the certificate current until ctx ends.
+	Run(ctx context.Context) error
+	// Expires returns when the certificate ends; zero: there is none yet.
+	Expires() time.Time
+}
+
+// openCertificate opens the certificate of [tls]; without one the public address serves
+// plain HTTP. port is the one at which it listens.
+func (p *hubProcess) openCertificate(port int) (err error) {
+	switch t := p.config.TLS; {
+	case t.ACME:
+		p.certificate = certificate.NewACME(certificate.ACMEConfig{
+			Domains: t.domains(), Email: t.Email, Directory: t.Directory.Text,
+			Folder: filepath.Join(p.config.Hub.Data, "acme"), Port: port, Log: p.log,
+		})
+	case t.Certificate != "":
+		p.certificate, err = certificate.Open(t.Certificate, t.Key, p.log)
+	}
+	return err
+}
+
+// reloadCertificate looks for a new certificate.
+func (p *hubProcess) reloadCertificate(ctx context.Context, after *hubFile) error {
+	switch source := p.certificate.(type) {
+	case *certificate.Files:
+		return source.Use(after.TLS.Certificate, after.TLS.Key)
+	case *certificate.ACME:
+		return source.Renew(ctx)
+	}
+	return nil
+}

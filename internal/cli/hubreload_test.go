@@ -1,0 +1,236 @@
+//go:build unix
+
+package cli
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/enginetest"
+)
+
+// TestHubReload changes a hub's configuration while it serves, by the command and by
+// SIGHUP: no call is cut, and a file with a mistake changes nothing.
+func TestHubReload(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	reload := func(settings string) string {
+		t.Helper()
+		r.write("hub.toml", settings)
+		out, _ := r.command("admin", "reload", "--data", r.dir, "--json")
+		return strings.TrimSpace(out)
+	}
+	const before = "[ratelimit]\nrps = 0\nconnections = 0\n"
+	status := func(size int) int {
+		t.Helper()
+		body := fmt.Sprintf(`{"model":"test-model","messages":[{"role":"user","content":%q}]}`, strings.Repeat("x", size))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.base+"/v1/chat/completions", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+r.key)
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		_, _ = io.Copy(io.Discard, res.Body)
+		return res.StatusCode
+	}
+	if got := reload(before); got != `{"applied":[],"restart":[]}` {
+		t.Errorf("without a change: %s", got)
+	}
+	r.engine.Set(enginetest.Behaviour{Chunks: 40, Interval: 50 * time.Millisecond})
+	running, err := r.begin(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.engine.Set(enginetest.Behaviour{Chunks: 1})
+
+	if got := reload(before + "[limits]\nbody = \"2KiB\"\nspool = \"1GiB\"\n[site]\nsignup = \"open\"\n"); got != `{"applied":["limits.body"],"restart":["limits.spool","site.signup"]}` {
+		t.Errorf("a smaller body: %s", got)
+	}
+	if got := status(3000); got != http.StatusRequestEntityTooLarge {
+		t.Errorf("over the new limit: %d", got)
+	}
+	if got := reload("[ratelimit]\nrps = \"many\"\n"); !strings.Contains(got, "hub.toml:2:7: ratelimit.rps takes") || !strings.Contains(got, "nothing has changed") {
+		t.Errorf("a mistake: %s", got)
+	}
+	if got := status(3000); got != http.StatusRequestEntityTooLarge {
+		t.Errorf("after a mistake: %d", got)
+	}
+
+	// By the signal.
+	r.write("hub.toml", before+"[log]\nlevel = \"error\"\n")
+	if err := r.hub.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	r.until("the limit is the default again", func() error {
+		if got := status(3000); got != http.StatusOK {
+			return fmt.Errorf("%d", got)
+		}
+		return nil
+	})
+	if got := reload("[ratelimit]\nrps = 1\nburst = 1\n[hub]\ncors = [\"https://app.example\"]\n"); got != `{"applied":["hub.cors","ratelimit.rps","ratelimit.burst","ratelimit.connections","log.level"],"restart":[]}` {
+		t.Errorf("a rate: %s", got)
+	}
+	r.until("more than one request a second is refused", func() error {
+		if got := status(1); got != http.StatusTooManyRequests {
+			return fmt.Errorf("%d", got)
+		}
+		return nil
+	})
+	if got := reload(before); !strings.HasPrefix(got, `{"applied":["hub.cors",`) {
+		t.Errorf("without a rate: %s", got)
+	}
+	if _, err := complete(running, true); err != nil {
+		t.Errorf("a call was cut: %v", err)
+	}
+	r.hub.stop(t)
+	if said := r.hub.errs.String(); strings.Count(said, "was read again") != 4 { // not the one with level = "error"
+		t.Errorf("logged: %s", said)
+	}
+}
+
+// TestHubReloadsCertificate replaces a hub's certificate and sends it SIGHUP: new
+// connections get the new one, and those that are open stay open.
+func TestHubReloadsCertificate(t *testing.T) {
+	t.Parallel()
+	chain, key := selfSigned(t)
+	r := emptyRig(t)
+	r.listen = freeAddress(t)
+	r.write("hub.toml", fmt.Sprintf("[ratelimit]\nconnections = 0\n[tls]\ncertificate = %q\nkey = %q\n", chain, key))
+	r.startHub()
+	t.Cleanup(func() { r.hub.kill() })
+	get := func() (used []byte, err error) {
+		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+		defer transport.CloseIdleConnections()
+		res, err := (&http.Client{Transport: transport}).Get("https://" + r.listen + "/readyz")
+		if err != nil {
+			return nil, err
+		}
+		defer res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return nil, errors.New(res.Status)
+		}
+		return res.TLS.PeerCertificates[0].Raw, nil
+	}
+	var before []byte
+	r.until("the hub serves", func() (err error) { before, err = get(); return err })
+
+	open, err := tls.Dial("tcp", r.listen, &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	answers := bufio.NewReader(open)
+	ask := func() {
+		t.Helper()
+		if _, err := io.WriteString(open, "GET /readyz HTTP/1.1\r\nHost: hub\r\n\r\n"); err != nil {
+			t.Error(err)
+		}
+		res, err := http.ReadResponse(answers, nil)
+		if err != nil || res.StatusCode != http.StatusOK {
+			t.Fatalf("on a connection from before: %v, %v", res, err)
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+	}
+	ask()
+	newChain, newKey := selfSigned(t)
+	for to, from := range map[string]string{chain: newChain, key: newKey} {
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.hub.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	r.until("the new certificate is used", func() error {
+		now, err := get()
+		if err == nil && string(now) == string(before) {
+			err = errors.New("the old one is")
+		}
+		return err
+	})
+	// A key that others can read is refused, and the certificate stays.
+	if err := os.Chmod(key, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := r.command("admin", "reload", "--data", r.dir); err == nil || !strings.Contains(out, "chmod 640 "+filepath.Clean(key)) {
+		t.Errorf("%s %v", out, err)
+	}
+	ask()
+}
+
+// TestStreamsAtSIGTERM ends a hub under 200 streams: those that end within [hub] drain
+// have their end, each other one an error frame, and none is cut.
+func TestStreamsAtSIGTERM(t *testing.T) {
+	t.Parallel()
+	const streams = 200
+	r := emptyRig(t)
+	r.open("[hub]\ndrain = \"1s\"\n[limits]\nrunning = 0\n")
+	r.serve("ada", enginetest.Options{Slots: streams, Behaviour: enginetest.Behaviour{Chunks: 4, Interval: time.Millisecond}})
+	r.until("a call is served", func() error { _, err := r.ask(false); return err })
+	transport := new(http.Transport)
+	t.Cleanup(transport.CloseIdleConnections)
+	r.client = &http.Client{Transport: transport}
+	var begun, ended sync.WaitGroup
+	var mu sync.Mutex
+	ends := map[string]int{}
+	start := func(n int, b enginetest.Behaviour) {
+		r.engine.Set(b)
+		for range n {
+			begun.Add(1)
+			ended.Go(func() {
+				res, err := r.begin(true)
+				if err == nil {
+					_, err = io.ReadFull(res.Body, make([]byte, 1))
+				}
+				begun.Done()
+				if err != nil || res.StatusCode != http.StatusOK {
+					t.Errorf("a stream does not begin: %v, %v", res, err)
+					return
+				}
+				defer res.Body.Close()
+				text, err := io.ReadAll(res.Body)
+				end := "cut"
+				switch {
+				case strings.HasSuffix(string(text), "data: [DONE]\n\n"):
+					end = "complete"
+				case strings.Contains(string(text), `"code":"CASCADE_EXHAUSTED"`):
+					end = "error frame"
+				default:
+					t.Errorf("cut after %d bytes: %v: …%s", len(text), err, text[max(0, len(text)-200):])
+				}
+				mu.Lock()
+				ends[end]++
+				mu.Unlock()
+			})
+		}
+		begun.Wait()
+	}
+	start(streams/2, enginetest.Behaviour{Chunks: 100_000, Interval: time.Second})
+	start(streams/2, enginetest.Behaviour{Chunks: 4, Interval: 200 * time.Millisecond})
+	if err := r.hub.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	ended.Wait()
+	if err := r.hub.cmd.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, r.hub.errs.Bytes())
+	}
+	t.Log(ends)
+	if ends["error frame"] < streams/2 || ends["complete"]+ends["error frame"] != streams {
+		t.Errorf("%v", ends)
+	}
+}

@@ -1,0 +1,96 @@
+package enginetest
+
+import (
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Timing makes a double take the time of a machine for chat calls, and keep the prompts
+// that it computed: a prompt that begins as one of them takes less. A token of a prompt
+// is four bytes of its tools and messages; a chunk of an answer is a token.
+type Timing struct {
+	Start   time.Duration // before the first token, however short the prompt
+	Prefill float64       // tokens of prompts computed in a second
+	Decode  float64       // tokens of an answer in a second
+	Kept    int           // prompts that are kept, the newest ones; 0: as many as it has slots
+}
+
+const bytesOfToken = 4
+
+// kept is a prompt that the double computed.
+type kept struct {
+	salt string
+	text []byte
+}
+
+// cost is what a prompt costs.
+type cost struct{ tokens, cached int }
+
+// charge computes the prompt of a call: it returns what of it was kept, and keeps it.
+// A call with cache_prompt false neither uses what is kept nor is kept; one with
+// cache_salt uses prompts of the same salt only.
+func (e *Engine) charge(body []byte) cost {
+	var asked struct {
+		Tools    jsontext.Value   `json:"tools"`
+		Messages []jsontext.Value `json:"messages"`
+		Cache    *bool            `json:"cache_prompt"`
+		Salt     string           `json:"cache_salt"`
+	}
+	_ = json.Unmarshal(body, &asked) // readCall has read it
+	text := append([]byte(nil), asked.Tools...)
+	for _, m := range asked.Messages {
+		text = append(text, m...)
+	}
+	c := cost{tokens: max(1, len(text)/bytesOfToken)}
+	e.count(func(counts *Counts) {
+		if asked.Cache == nil || *asked.Cache {
+			c.cached = e.reuse(kept{asked.Salt, text}, c.tokens)
+		}
+		counts.Prompt += c.tokens
+		counts.Computed += c.tokens - c.cached
+	})
+	return c
+}
+
+// reuse returns how many tokens of the prompt are kept, and keeps it: in the place of the
+// one that it continues, or of the oldest. The last token of a prompt is always computed.
+// Needs mu.
+func (e *Engine) reuse(p kept, tokens int) (cached int) {
+	at := -1
+	for i, k := range e.kept {
+		n := 0
+		for n < min(len(k.text), len(p.text)) && k.text[n] == p.text[n] {
+			n++
+		}
+		if k.salt == p.salt && n/bytesOfToken > cached {
+			at, cached = i, n/bytesOfToken
+		}
+	}
+	most := e.timing.Kept
+	if most == 0 {
+		most = e.slots
+	}
+	if at < 0 && len(e.kept) >= most {
+		at = 0
+	}
+	if at >= 0 {
+		e.kept = append(e.kept[:at], e.kept[at+1:]...)
+	}
+	e.kept = append(e.kept, p)
+	return min(cached, tokens-1)
+}
+
+// Forget makes the double forget the prompts that it keeps, as a restart does.
+func (e *Engine) Forget() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.kept = nil
+}
+
+// take adds the time of the call to its behaviour.
+func (t *Timing) take(b *Behaviour, c cost) {
+	b.First += t.Start + time.Duration(float64(c.tokens-c.cached)/t.Prefill*float64(time.Second))
+	b.Interval += time.Duration(float64(time.Second) / t.Decode)
+}

@@ -1,0 +1,201 @@
+package fleet
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// Measurement is what the hub measured of one call that a machine served.
+type Measurement struct {
+	At         time.Time
+	Uncached   int           // tokens of the prompt that the engine computed
+	FirstToken time.Duration // from the request to the first token
+	Output     int           // tokens after the first
+	Decoding   time.Duration // from the first token to the last
+	Running    int           // calls on the machine, this one included
+	// Expected is how many tokens of the prompt were expected in the machine's cache, and
+	// Cached how many of those its engine reported to be there.
+	Expected, Cached int
+}
+
+// Measurements are the recent measurements of a machine at one model. A Speed is a pure
+// function of them. So an outlier is forgotten after so many calls, a change of the
+// machine shows after half as many, and nothing has to be tuned.
+type Measurements struct {
+	At      time.Time         // of the newest
+	Prompts []PromptSample    // oldest first
+	Decode  [levels][]float64 // by level of concurrency, oldest first
+	Misses  float64           // 1 − Speed.CacheHit
+}
+
+// PromptSample is a measured time to the first token.
+type PromptSample struct {
+	Tokens  float64 // of the prompt, not cached
+	Seconds float64
+}
+
+const (
+	maxPrompts = 16 // samples of the time to the first token
+	maxDecode  = 8  // samples of decoding at each level of concurrency
+	// minDecoded is the shortest answer whose decoding counts: the first tokens may come
+	// in one read.
+	minDecoded = 8
+	// longest bounds a sample, in seconds and in tokens: a clock may jump.
+	longestSample = 3600
+	longestPrompt = 10_000_000
+)
+
+// Add adds a measurement, and drops the oldest if there are enough.
+func (m *Measurements) Add(x Measurement) {
+	if x.At.After(m.At) {
+		m.At = x.At
+	}
+	if x.FirstToken > 0 {
+		m.Prompts = appendSample(m.Prompts, PromptSample{
+			Tokens:  float64(min(max(x.Uncached, 0), longestPrompt)),
+			Seconds: min(x.FirstToken.Seconds(), longestSample),
+		}, maxPrompts)
+	}
+	if x.Output >= minDecoded && x.Decoding > 0 {
+		at := &m.Decode[level(x.Running)]
+		*at = appendSample(*at, min(x.Decoding.Seconds(), longestSample)/float64(x.Output), maxDecode)
+	}
+	if x.Expected > 0 {
+		miss := 1 - float64(min(max(x.Cached, 0), x.Expected))/float64(x.Expected)
+		m.Misses += (miss - m.Misses) / 2
+	}
+}
+
+// appendSample appends a sample in place and drops the oldest beyond most.
+func appendSample[E any](to []E, sample E, most int) []E {
+	if len(to) < most {
+		return append(to, sample)
+	}
+	copy(to, to[1:])
+	to[len(to)-1] = sample
+	return to
+}
+
+// Speed returns the estimate; nil if nothing was measured.
+//
+// Start and Prefill are a line through the samples by the median of slopes (Theil and
+// Sen). Each sample is paired with each other one, and with an empty prompt that takes no
+// time, which decides where all prompts are as long. A pair of prompts of nearly the same
+// length counts less. Up to a fifth of the samples may be arbitrarily wrong; least
+// squares, with or without forgetting, would follow one call that met a model being
+// loaded, or a machine that slept. Decoding is the median at each level of concurrency.
+func (m *Measurements) Speed() *Speed {
+	if len(m.Prompts) == 0 {
+		return nil
+	}
+	s := &Speed{CacheHit: 1 - m.Misses, Prefill: slope(m.Prompts)}
+	var buffer [maxPrompts]float64
+	rest := buffer[:0]
+	for _, p := range m.Prompts {
+		rest = append(rest, p.Seconds-s.Prefill*p.Tokens)
+	}
+	s.Start = positive(median(rest))
+	for i, p := range m.Prompts {
+		rest[i] = p.Seconds
+	}
+	s.FirstToken = median(rest)
+	for i, samples := range m.Decode {
+		s.Decode[i] = median(append(buffer[:0], samples...))
+	}
+	// An estimate from few samples is tried again soon.
+	s.Due = m.At.Add(time.Duration(len(m.Prompts)) * time.Hour)
+	return s
+}
+
+// slope returns the seconds a token of the line through the samples.
+func slope(samples []PromptSample) float64 {
+	type pair struct{ slope, weight float64 }
+	var buffer [maxPrompts * (maxPrompts + 1) / 2]pair
+	pairs, total, longest := buffer[:0], 0.0, 0.0
+	for _, s := range samples {
+		longest = max(longest, s.Tokens)
+	}
+	add := func(a, b PromptSample) {
+		if distance := math.Abs(a.Tokens - b.Tokens); distance > 0 {
+			weight := min(distance, longest/8)
+			pairs = append(pairs, pair{(a.Seconds - b.Seconds) / (a.Tokens - b.Tokens), weight})
+			total += weight
+		}
+	}
+	for i, a := range samples {
+		add(a, PromptSample{})
+		for _, b := range samples[:i] {
+			add(a, b)
+		}
+	}
+	slices.SortFunc(pairs, func(a, b pair) int { return cmp.Compare(a.slope, b.slope) })
+	sum := 0.0
+	for _, p := range pairs {
+		if sum += p.weight; sum >= total/2 {
+			return positive(p.slope)
+		}
+	}
+	return 0
+}
+
+// median returns the median, of an even number the lower one, and 0 of none. It sorts
+// its argument.
+func median(of []float64) float64 {
+	if len(of) == 0 {
+		return 0
+	}
+	slices.Sort(of)
+	return of[(len(of)-1)/2]
+}
+
+// clone returns a copy that shares nothing.
+func (m Measurements) clone() Measurements {
+	m.Prompts = slices.Clone(m.Prompts)
+	for i := range m.Decode {
+		m.Decode[i] = slices.Clone(m.Decode[i])
+	}
+	return m
+}
+
+// valid reports whether measurements that were read from elsewhere may be used.
+func (m *Measurements) valid() bool {
+	ok := len(m.Prompts) <= maxPrompts && m.Misses >= 0 && m.Misses <= 1
+	for _, p := range m.Prompts {
+		ok = ok && p.Tokens >= 0 && p.Tokens <= longestPrompt && p.Seconds >= 0 && p.Seconds <= longestSample
+	}
+	for _, samples := range m.Decode {
+		ok = ok && len(samples) <= maxDecode
+		for _, s := range samples {
+			ok = ok && s >= 0 && s <= longestSample
+		}
+	}
+	return ok
+}
+
+// TypicalSpeed returns the median of the speeds of several machines, parameter by parameter;
+// nil of none.
+func TypicalSpeed(of []*Speed) *Speed {
+	if len(of) == 0 {
+		return nil
+	}
+	values := make([]float64, 0, len(of))
+	middle := func(value func(*Speed) float64) float64 {
+		values = values[:0]
+		for _, s := range of {
+			if v := value(s); v > 0 {
+				values = append(values, v)
+			}
+		}
+		return median(values)
+	}
+	out := &Speed{CacheHit: 1}
+	out.Start = middle(func(s *Speed) float64 { return s.Start })
+	out.Prefill = middle(func(s *Speed) float64 { return s.Prefill })
+	out.FirstToken = middle(func(s *Speed) float64 { return s.FirstToken })
+	for i := range out.Decode {
+		out.Decode[i] = middle(func(s *Speed) float64 { return s.Decode[i] })
+	}
+	return out
+}

@@ -1,0 +1,210 @@
+package fleet
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// measured returns the Speed after calls that a machine of that start and prefill served,
+// with noise of a tenth, where each fifth time is wrong by wrong.
+func measured(rng *rand.Rand, start, prefill, wrong float64) *Speed {
+	var l Load
+	for i := range 40 {
+		tokens := rng.IntN(20_000)
+		seconds := (start + prefill*float64(tokens)) * (0.9 + 0.2*rng.Float64())
+		if i%5 == 0 {
+			seconds *= wrong
+		}
+		l.Measure(Measurement{At: noon, Uncached: tokens, FirstToken: time.Duration(seconds * float64(time.Second))})
+	}
+	return l.Speed()
+}
+
+// A fifth of the measurements may be wrong by a factor of 100 either way.
+func TestSpeedIsRobust(t *testing.T) {
+	for seed := range uint64(500) {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		start, prefill := 0.05+rng.Float64(), 0.0002*math.Pow(100, rng.Float64())
+		for _, wrong := range []float64{1, 100, 0.01} {
+			s := measured(rng, start, prefill, wrong)
+			want, got := start+10_000*prefill, Predict(s, 10_000, 0, 1)
+			if got < 0.7*want || got > 1.4*want {
+				t.Errorf("seed %d: %v + %v for each token, wrong by %v: %v s are expected of 10,000 tokens, want %v", seed, start, prefill, wrong, got, want)
+			}
+		}
+	}
+}
+
+// A machine that changes is known after half a window, and prompts that are all as long
+// say what the next one of their kind takes.
+func TestSpeedFollows(t *testing.T) {
+	var l Load
+	for i := range maxPrompts {
+		l.Measure(Measurement{At: noon, Uncached: 1000 * i, FirstToken: time.Duration(i+1) * time.Second})
+	}
+	for i := range 3 * maxPrompts / 4 {
+		l.Measure(Measurement{At: noon, Uncached: 1000 * i, FirstToken: time.Duration(i+1) * time.Second / 10})
+	}
+	if got := Predict(l.Speed(), 10_000, 0, 1); got < 0.9 || got > 1.5 {
+		t.Errorf("ten times faster since 12 calls: %v s are expected of 10,000 tokens", got)
+	}
+	var same Load
+	for range 3 {
+		same.Measure(Measurement{At: noon, Uncached: 500, FirstToken: time.Second})
+	}
+	if got := Predict(same.Speed(), 500, 0, 1); math.Abs(got-1) > 1e-9 {
+		t.Errorf("prompts of 500 tokens take a second: %v s are expected", got)
+	}
+	if s := same.Speed(); s.FirstToken != 1 || s.Due != noon.Add(3*time.Hour) {
+		t.Errorf("%+v", s)
+	}
+	var empty Measurements
+	if empty.Speed() != nil {
+		t.Error("nothing was measured")
+	}
+}
+
+func TestDecodingByConcurrency(t *testing.T) {
+	var l Load
+	add := func(running, output int, took time.Duration) {
+		l.Measure(Measurement{At: noon, FirstToken: 1, Output: output, Decoding: took, Running: running})
+	}
+	add(1, minDecoded-1, time.Hour) // too short to count
+	if got := l.Speed().DecodeAt(1); got != DefaultSpeed.Decode[0] {
+		t.Errorf("not measured: %v s", got)
+	}
+	add(3, 100, 5*time.Second)
+	for running, want := range map[int]float64{1: 0.04, 2: 0.05, 3: 0.05, 4: 0.07, 7: 0.07, 8: 0.11, 99: 0.11} {
+		if got := l.Speed().DecodeAt(running); math.Abs(got-want) > 1e-9 {
+			t.Errorf("with %d at once: %v s a token, want %v", running, got, want)
+		}
+	}
+	add(1, 100, time.Second)
+	add(16, 100, 20*time.Second)
+	for running, want := range map[int]float64{1: 0.01, 2: 0.05, 4: 0.07, 8: 0.2} {
+		if got := l.Speed().DecodeAt(running); math.Abs(got-want) > 1e-9 {
+			t.Errorf("with %d at once: %v s a token, want %v", running, got, want)
+		}
+	}
+}
+
+// Calls that run slow a prompt: a faster machine that is busy comes after a free one, for
+// a long prompt only.
+func TestPromptsShareTheMachine(t *testing.T) {
+	fast, slow := &Speed{Prefill: 0.001, Decode: [levels]float64{0.01}}, &Speed{Prefill: 0.0025, Decode: [levels]float64{0.01}}
+	for running, want := range map[int]float64{1: 1, 2: 1.5, 3: 2, 5: 3} {
+		if got := Predict(fast, 1000, 0, running); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%d at once: %v s, want %v", running, got, want)
+		}
+	}
+	if Predict(fast, 20_000, 100, 5) < Predict(slow, 20_000, 100, 1) || Predict(fast, 20_000, 100, 3) > Predict(slow, 20_000, 100, 1) {
+		t.Error("a machine that runs four calls comes after one 2.5 times slower, and one that runs two before it")
+	}
+}
+
+// An engine that never reports cached tokens counts as without a cache after a few turns,
+// and as with one after it reported some.
+func TestCacheHitFollowsReports(t *testing.T) {
+	var l Load
+	turn := func(expected, cached int) float64 {
+		l.Measure(Measurement{At: noon, FirstToken: 1, Expected: expected, Cached: cached})
+		return l.Speed().CacheHit
+	}
+	for i, want := range []struct {
+		expected, cached int
+		hit              float64
+	}{{0, 0, 1}, {1000, 0, 0.5}, {1000, 0, 0.25}, {0, 500, 0.25}, {1000, 1000, 0.625}, {1000, 5000, 0.8125}, {1000, -1, 0.40625}} {
+		if got := turn(want.expected, want.cached); got != want.hit {
+			t.Errorf("turn %d: %v, want %v", i, got, want.hit)
+		}
+	}
+}
+
+// Machines within a tenth of each other share the calls; others never change places.
+func TestTiesGoByTheDraw(t *testing.T) {
+	machine := func(id string, start float64) wMachine {
+		return wMachine{id: id, owner: "me", online: true, slots: 1, offers: []wOffer{{model: "m", families: []Family{Chat}, speed: &wSpeed{start: start, dueIn: time.Hour}}}}
+	}
+	w := &world{now: noon, machines: []wMachine{machine("a", 1), machine("b", 1.05), machine("c", 1.1001), machine("d", 1)}}
+	s := w.snapshot(t, rand.New(rand.NewPCG(0, 0)))
+	first := map[MachineID]int{}
+	for draw := range uint64(1000) {
+		got := Route(s, Query{Caller: "me", Model: "m", Now: noon, Draw: mix(draw)}).Candidates
+		first[got[0].Machine.ID]++
+		at := func(id MachineID) int {
+			return slices.IndexFunc(got, func(c Candidate) bool { return c.Machine.ID == id })
+		}
+		if a, c := at("a"), at("c"); c >= 0 && (a < 0 || a > c) {
+			t.Fatal("a machine that is more than a tenth slower is first")
+		}
+	}
+	if first["a"] < 350 || first["d"] < 350 || first["b"] < 20 || first["b"] > first["a"]/2 || first["c"] > 0 {
+		t.Errorf("first: %v", first)
+	}
+}
+
+// A machine is sent one call to measure it, and the next one 10 minutes later.
+func TestOneCallMeasures(t *testing.T) {
+	var l Load
+	if !l.Trying(noon) {
+		t.Error("it was not measured")
+	}
+	if l.Trying(noon.Add(retryMeasure-1)) || !l.Trying(noon.Add(retryMeasure)) {
+		t.Error("the call failed: the next one is to come after 10 minutes")
+	}
+	l.Measure(Measurement{At: noon, FirstToken: time.Second})
+	if l.Trying(noon.Add(time.Hour-1)) || !l.Trying(noon.Add(time.Hour)) {
+		t.Error("one measurement counts for an hour")
+	}
+}
+
+// What is read from elsewhere is used if it is younger and can be true.
+func TestSetMeasurements(t *testing.T) {
+	var from, to Load
+	for i := range 50 {
+		from.Measure(Measurement{At: noon.Add(time.Duration(i)), Uncached: i, FirstToken: time.Second, Output: 100, Decoding: time.Second, Running: i % 20, Expected: 10})
+	}
+	m := from.Measurements()
+	if !to.SetMeasurements(m) || to.SetMeasurements(m) {
+		t.Error("it is younger once")
+	}
+	if *to.Speed() != *from.Speed() {
+		t.Errorf("%+v became %+v", *from.Speed(), *to.Speed())
+	}
+	for i, spoil := range []func(*Measurements){
+		func(m *Measurements) { m.Prompts[3].Seconds = -1 },
+		func(m *Measurements) { m.Prompts[3].Tokens = math.Inf(1) },
+		func(m *Measurements) { m.Prompts[3].Seconds = math.NaN() },
+		func(m *Measurements) { m.Prompts = append(m.Prompts, m.Prompts...) },
+		func(m *Measurements) { m.Decode[2][0] = -1 },
+		func(m *Measurements) { m.Decode[2] = make([]float64, maxDecode+1) },
+		func(m *Measurements) { m.Misses = 2 },
+	} {
+		bad := m.clone()
+		bad.At = bad.At.Add(time.Hour)
+		if spoil(&bad); to.SetMeasurements(bad) {
+			t.Errorf("%d: %+v was taken", i, bad)
+		}
+	}
+}
+
+func TestTypicalSpeed(t *testing.T) {
+	if TypicalSpeed(nil) != nil {
+		t.Error("of none")
+	}
+	got := TypicalSpeed([]*Speed{{Start: 1, Prefill: 3}, {Start: 2, Prefill: 2, Decode: [levels]float64{5}}, {Start: 3, Prefill: 1, CacheHit: 0.5}})
+	if want := (Speed{Start: 2, Prefill: 2, Decode: [levels]float64{5}, CacheHit: 1}); *got != want {
+		t.Errorf("%+v, want %+v", *got, want)
+	}
+}
+
+func BenchmarkMeasure(b *testing.B) {
+	var l Load
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		l.Measure(Measurement{At: noon, Uncached: i * 7919 % 20_000, FirstToken: time.Duration(i*7919%20_000) * time.Millisecond, Output: 100, Decoding: time.Second, Running: 1})
+	}
+}

@@ -1,0 +1,166 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/site"
+)
+
+// Backups is the schedule by which the hub copies its database.
+type Backups struct {
+	Every  time.Duration // 0: never
+	Keep   int           // how many files stay in Folder
+	Folder string
+}
+
+const (
+	// backupName is the name of a file of the schedule, by its time in UTC.
+	backupName = "kith-20060102-150405.db"
+	// backupAtStart is how long after its start a hub makes a backup that is due.
+	backupAtStart = time.Minute
+	// backupRetry limits the time until the next attempt after one that failed.
+	backupRetry = time.Hour
+)
+
+// backups is the state of the schedule.
+type backups struct {
+	Backups
+	next   atomic.Pointer[time.Time]      // nil: Run has not begun
+	failed atomic.Pointer[account.Backup] // the last attempt; nil: it made a backup
+}
+
+// run makes backups by the schedule until ctx ends.
+func (h *Hub) runBackups(ctx context.Context) error {
+	if h.backups.Every == 0 {
+		return nil
+	}
+	next := time.Now().Add(backupAtStart)
+	if made := h.backups.made(); len(made) > 0 {
+		next = later(next, made[0].Add(h.backups.Every))
+	}
+	for {
+		h.backups.next.Store(&next)
+		select {
+		case <-time.After(time.Until(next)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		began := time.Now()
+		if next = began.Add(h.backups.Every); h.backUp(ctx, began) != nil {
+			next = began.Add(min(h.backups.Every, backupRetry))
+		}
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// backUp makes one backup of the schedule and removes those that are beyond its number.
+// An error is recorded and logged.
+func (h *Hub) backUp(ctx context.Context, now time.Time) error {
+	file := filepath.Join(h.backups.Folder, now.UTC().Format(backupName))
+	err := os.MkdirAll(h.backups.Folder, 0o700)
+	unrecorded := err != nil
+	if err == nil {
+		h.backups.removeIncomplete()
+		_, err = api.OperatorBackUp.Do(ctx, h.api, api.Caller{Name: "the schedule"}, api.BackupFile{File: file})
+		f, refused := errors.AsType[*fault.Fault](err)
+		unrecorded = refused && f.Code == fault.InvalidRequest
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err == nil:
+		h.backups.failed.Store(nil)
+		h.backups.prune(func(old string, err error) {
+			h.log.Warn("cannot remove an old backup", "file", old, "error", err)
+		})
+		return nil
+	}
+	failed := account.Backup{ID: account.NewID("bak_"), At: now.UTC(), File: file, Fault: err.Error()}
+	h.backups.failed.Store(&failed)
+	if unrecorded {
+		if err := h.cfg.DB.RecordBackup(ctx, failed); err != nil {
+			h.log.Error("cannot record that a backup failed", "error", err)
+		}
+	}
+	h.log.Error("the schedule's backup failed; it is tried again within an hour", "file", file, "error", err)
+	return err
+}
+
+// made returns when the schedule's backups were made that are in the folder, the newest
+// first.
+func (b *backups) made() (times []time.Time) {
+	entries, _ := os.ReadDir(b.Folder) // none: the first backup makes the folder, or says what is wrong
+	for _, e := range entries {
+		about, err := e.Info()
+		if at, named := backupTime(e.Name()); named && err == nil && about.Size() > 0 {
+			times = append(times, at)
+		}
+	}
+	slices.SortFunc(times, func(x, y time.Time) int { return y.Compare(x) })
+	return times
+}
+
+// backupTime returns the time in the name of a file of the schedule.
+func backupTime(name string) (at time.Time, named bool) {
+	at, err := time.Parse(backupName, name)
+	return at, err == nil
+}
+
+// removeIncomplete removes what a backup left whose hub died.
+func (b *backups) removeIncomplete() {
+	parts, _ := filepath.Glob(filepath.Join(b.Folder, "kith-*.db.part")) // the pattern is valid
+	for _, part := range parts {
+		file := part[:len(part)-len(".part")]
+		if _, named := backupTime(filepath.Base(file)); !named {
+			continue
+		}
+		_ = os.Remove(part) // the next backup has another name
+		if about, err := os.Stat(file); err == nil && about.Size() == 0 {
+			_ = os.Remove(file)
+		}
+	}
+}
+
+// prune removes the oldest backups beyond the number to keep, and reports each that it
+// cannot remove.
+func (b *backups) prune(report func(file string, err error)) {
+	made := b.made()
+	for _, at := range made[min(b.Keep, len(made)):] {
+		file := filepath.Join(b.Folder, at.Format(backupName))
+		if err := os.Remove(file); err != nil {
+			report(file, err)
+		}
+	}
+}
+
+// health returns the state of the schedule for the operator; there is none without one.
+func (b *backups) health() (part site.Part, scheduled bool) {
+	next := b.next.Load()
+	if b.Every == 0 || next == nil {
+		return site.Part{}, false
+	}
+	part = site.Part{Name: "Backups", Good: true, Text: fmt.Sprintf("every %s to %s, the newest %d stay there; the next one at %s",
+		length(b.Every), b.Folder, b.Keep, next.UTC().Format("2006-01-02 15:04 MST"))}
+	if failed := b.failed.Load(); failed != nil {
+		part.Good = false
+		part.Text = fmt.Sprintf("the one of %s failed: %s; the next attempt is at %s",
+			failed.At.Format("2006-01-02 15:04 MST"), failed.Fault, next.UTC().Format("15:04 MST"))
+	}
+	return part, true
+}

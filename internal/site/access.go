@@ -1,0 +1,234 @@
+package site
+
+import (
+	"cmp"
+	"encoding/base64"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// accessWay is one means by which a member reaches machines: the owner's share, or a
+// group that both are in.
+type accessWay struct {
+	Group  string     // its name; empty: the share
+	Limits api.Limits // for calls by it
+	Used   int        // of Limits.PerDay, today
+}
+
+// Spent reports whether the calls of the day are used up.
+func (w accessWay) Spent() bool { return w.Limits.PerDay != nil && w.Used >= *w.Limits.PerDay }
+
+// accessRow says by which ways a member reaches some machines of an owner. A call is
+// allowed if one of Ways allows it.
+type accessRow struct {
+	Member   string
+	Machines []string // none: the owner has no machine yet
+	Ways     []accessWay
+	// Idle are groups that add nothing, since the owner shares with the member: the
+	// share alone decides until it ends (spec/routing.md#share).
+	Idle []accessWay
+}
+
+// accessList returns who reaches which of the owner's machines, and by which ways. It
+// agrees with fleet.Route: a call of a member on a machine runs if, and only if, a way
+// in the member's row with that machine covers it.
+func accessList(owner string, machines []api.Machine, given []api.Share, groups []api.Group) (rows []accessRow) {
+	if len(machines) == 0 { // what will be, once there is one
+		machines = []api.Machine{{}}
+	}
+	for _, m := range machines {
+		for _, share := range given {
+			rows = append(rows, accessRow{Member: share.With, Machines: []string{m.Name}, Ways: []accessWay{{Limits: share.Limits}}})
+		}
+		ofShares := len(rows)
+		for _, g := range groups {
+			if !g.In || !serves(m, g) {
+				continue
+			}
+			way := accessWay{Group: g.Name}
+			if g.Limits != nil {
+				way.Limits = *g.Limits
+			}
+			for _, fellow := range g.Members {
+				if fellow.Name == owner {
+					continue
+				}
+				at := slices.IndexFunc(rows, func(r accessRow) bool { return r.Member == fellow.Name && r.Machines[0] == m.Name })
+				if at < 0 {
+					at, rows = len(rows), append(rows, accessRow{Member: fellow.Name, Machines: []string{m.Name}})
+				}
+				if at < ofShares {
+					rows[at].Idle = append(rows[at].Idle, way)
+				} else {
+					rows[at].Ways = append(rows[at].Ways, way)
+				}
+			}
+		}
+	}
+	return joinRows(rows)
+}
+
+// serves reports whether the members of a group reach one of the caller's machines by it.
+func serves(m api.Machine, g api.Group) bool {
+	return !m.KeptOut && (m.Groups == nil || slices.Contains(m.Groups, g.Name)) && !slices.Contains(g.KeptOut, m.Name)
+}
+
+// joinRows joins the rows of a member that differ in their machines alone, and orders
+// all by the member.
+func joinRows(each []accessRow) (rows []accessRow) {
+	same := func(a, b []accessWay) bool {
+		return slices.EqualFunc(a, b, func(a, b accessWay) bool { return a.Group == b.Group })
+	}
+	for _, r := range each {
+		at := slices.IndexFunc(rows, func(o accessRow) bool {
+			return o.Member == r.Member && same(o.Ways, r.Ways) && same(o.Idle, r.Idle)
+		})
+		if at < 0 {
+			at, rows = len(rows), append(rows, accessRow{Member: r.Member, Ways: r.Ways, Idle: r.Idle})
+		}
+		if name := r.Machines[0]; name != "" {
+			rows[at].Machines = append(rows[at].Machines, name)
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b accessRow) int {
+		return cmp.Or(strings.Compare(strings.ToLower(a.Member), strings.ToLower(b.Member)), strings.Compare(a.Member, b.Member))
+	})
+	return rows
+}
+
+// exceeds reports whether limits allow a call that others do not.
+func exceeds(a, others api.Limits) bool {
+	return len(others.Models) > 0 && (len(a.Models) == 0 || slices.ContainsFunc(a.Models, func(id string) bool { return !slices.Contains(others.Models, id) })) ||
+		!within(a.Hours, others.Hours) || above(a.Concurrent, others.Concurrent) || above(a.PerDay, others.PerDay)
+}
+
+// above reports whether a limit lets more pass than another; nil lets everything pass.
+func above(a, other *int) bool { return other != nil && (a == nil || *a > *other) }
+
+// within reports whether weekly windows lie within others, on one wall clock.
+func within(a, others string) bool {
+	if others == "" || a == others {
+		return true
+	}
+	inner, errInner := fleet.ParseHours(a, "UTC")
+	outer, errOuter := fleet.ParseHours(others, "UTC")
+	if errInner != nil || errOuter != nil {
+		return false
+	}
+	monday := time.Date(2026, 1, 5, 0, 0, 0, 0, time.UTC)
+	for minute := range 7 * 24 * 60 {
+		at := monday.Add(time.Duration(minute) * time.Minute)
+		if inner.Open(at) && !outer.Open(at) {
+			return false
+		}
+	}
+	return true
+}
+
+// tightened returns limits that exceed neither those of a group nor those of a share,
+// where limits can say so; else the share's decide.
+func tightened(group, share api.Limits) api.Limits {
+	out := share
+	common := slices.DeleteFunc(slices.Clone(group.Models), func(id string) bool { return len(share.Models) > 0 && !slices.Contains(share.Models, id) })
+	if len(common) > 0 {
+		out.Models = common
+	}
+	if group.Hours != "" && within(group.Hours, share.Hours) {
+		out.Hours = group.Hours
+	}
+	if above(share.Concurrent, group.Concurrent) {
+		out.Concurrent = group.Concurrent
+	}
+	if above(share.PerDay, group.PerDay) {
+		out.PerDay = group.PerDay
+	}
+	return out
+}
+
+// accessWarning says that a group gives a member more than the limits that the owner
+// set elsewhere, and which limits of the group end that.
+type accessWarning struct {
+	Group  string     // that gives more
+	By     string     // the other group; empty: the share
+	Limits api.Limits // to apply to the group
+}
+
+// warnings returns the groups that give the row's member more: than the share, once it
+// ends, or than a limited group beside them, at once.
+func (r accessRow) warnings() (all []accessWarning) {
+	for _, idle := range r.Idle {
+		if share := r.Ways[0].Limits; exceeds(idle.Limits, share) {
+			all = append(all, accessWarning{Group: idle.Group, Limits: tightened(idle.Limits, share)})
+		}
+	}
+	for _, wide := range r.Ways {
+		for _, narrow := range r.Ways {
+			if exceeds(wide.Limits, narrow.Limits) {
+				all = append(all, accessWarning{wide.Group, narrow.Group, tightened(wide.Limits, narrow.Limits)})
+				break
+			}
+		}
+	}
+	return all
+}
+
+// usableMachine is a machine of another member that the caller reaches.
+type usableMachine struct {
+	Name   string
+	Online bool
+}
+
+// usableRow says what a member reaches of another's machines.
+type usableRow struct {
+	Owner    string
+	Through  []string // group names; none: the owner's share
+	Machines []usableMachine
+	Models   []string   // that some way covers, in order
+	Limits   api.Limits // of the share
+}
+
+// usableList returns what the caller reaches of other members, as the snapshot that
+// routes calls has it, and the shares whose owners have no machine yet.
+func usableList(s *fleet.Snapshot, caller fleet.MemberID, received []api.Share) (rows []usableRow) {
+	of := func(owner string) *usableRow {
+		at := slices.IndexFunc(rows, func(r usableRow) bool { return r.Owner == owner })
+		if at < 0 {
+			at, rows = len(rows), append(rows, usableRow{Owner: owner})
+		}
+		return &rows[at]
+	}
+	for _, share := range received {
+		of(share.Owner).Limits = share.Limits
+	}
+	for m, access := range s.Reach(caller, fleet.Everything) {
+		if access.Class == fleet.Own {
+			continue
+		}
+		row := of(m.OwnerName)
+		row.Machines = append(row.Machines, usableMachine{m.Name, m.Online})
+		for _, o := range m.Offers {
+			shares, groups := s.Ways(caller, m, o.ID)
+			for _, g := range groups {
+				row.Through = append(row.Through, g.Name)
+			}
+			if len(shares)+len(groups) > 0 {
+				row.Models = append(row.Models, string(o.ID))
+			}
+		}
+	}
+	for i := range rows {
+		r := &rows[i]
+		slices.Sort(r.Through)
+		slices.Sort(r.Models)
+		r.Through, r.Models = slices.Compact(r.Through), slices.Compact(r.Models)
+	}
+	slices.SortFunc(rows, func(a, b usableRow) int { return strings.Compare(a.Owner, b.Owner) })
+	return rows
+}
+
+// nameKey is a name as a part of an element's id, which takes no spaces.
+func nameKey(name string) string { return base64.RawURLEncoding.EncodeToString([]byte(name)) }

@@ -1,0 +1,90 @@
+package site
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+)
+
+// The secret of a new key is shown once, to the browser that made it; loading the page
+// again, or the form's address, makes no second key.
+func TestNewKeyIsShownOnce(t *testing.T) {
+	onEachStore(t, func(t *testing.T, tn *town) {
+		ada := tn.as("ada")
+		keys := func() []account.Key {
+			all, err := tn.db.Keys(t.Context(), tn.members["ada"].ID)
+			check(t, err)
+			return all
+		}
+		before := len(keys())
+		ada.post("/applications", "name", "editor", "reach", "own").goes(t, newKeyPath)
+		for _, s := range sessionsOf(t, tn, "ada") {
+			if strings.Contains(string(s), "kith_") {
+				t.Errorf("the database has the secret: %s", s)
+			}
+		}
+		secret := textOf(t, ada.get(newKeyPath).want(t, 200, "this once", "editor"), "secret")
+		if !strings.HasPrefix(secret, "kith_home_") {
+			t.Errorf("the page shows %q", secret)
+		}
+		for range 2 {
+			ada.get(newKeyPath).goes(t, "/applications")
+		}
+		ada.get("/applications").want(t, 200, "roll the key")
+		for form, page := range map[string]string{"/applications/test": "/applications", "/machines/pause": "/machines", "/theme": "/", "/sharing/share": "/sharing"} {
+			ada.get(form).goes(t, page)
+		}
+
+		// Another browser of the member's, with the same session but without the cookie, gets nothing.
+		ada.post("/applications", "name", "lost", "reach", "own").goes(t, newKeyPath)
+		at, _ := url.Parse(tn.web.URL + newKeyPath)
+		ada.client.Jar.SetCookies(at, []*http.Cookie{{Name: sessionNewKey, Path: newKeyPath, MaxAge: -1}})
+		ada.get(newKeyPath).goes(t, "/applications")
+		if made := len(keys()) - before; made != 2 {
+			t.Errorf("%d keys were made, want 2", made)
+		}
+	})
+}
+
+// A rolled key has a new secret under its name, and the old one is refused.
+func TestRollKey(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.as("ada")
+	ada.post("/applications", "name", "editor", "reach", "own").goes(t, newKeyPath)
+	first := textOf(t, ada.get(newKeyPath), "secret")
+	old := newest(t, tn)
+	ada.get("/applications/roll?key="+old.ID).want(t, 200, "Roll editor?", "No program has used it yet.", "ending in "+old.LastFour)
+	ada.post("/applications/roll", "key", old.ID).goes(t, newKeyPath)
+	if second := textOf(t, ada.get(newKeyPath).want(t, 200, "editor"), "secret"); second == first {
+		t.Error("the secret is the old one")
+	}
+	made := newest(t, tn)
+	if made.ID == old.ID || made.Name != "editor" || made.Reach != account.ReachOwn || !made.Revoked.IsZero() {
+		t.Errorf("the new key is %+v", made)
+	}
+	ada.get("/applications/revoke?key="+old.ID).want(t, 404, "no live key")
+	ada.post("/applications/roll", "key", old.ID).want(t, 404, "no live key")
+	ada.get("/applications/revoke?key="+made.ID).want(t, 200, "Revoke editor?", `action="/applications/revoke"`)
+	tn.as("bob").get("/applications/revoke?key="+made.ID).want(t, 404)
+}
+
+// newest is the key of ada's that was made last.
+func newest(t *testing.T, tn *town) account.Key {
+	keys, err := tn.db.Keys(t.Context(), tn.members["ada"].ID)
+	check(t, err)
+	return keys[len(keys)-1]
+}
+
+// sessionsOf is what the database has of a member's sessions.
+func sessionsOf(t *testing.T, tn *town, name string) (data [][]byte) {
+	sessions, err := tn.db.SessionsOf(t.Context(), tn.members[name].ID, time.Now())
+	check(t, err)
+	for _, s := range sessions {
+		data = append(data, s.Data)
+	}
+	return data
+}

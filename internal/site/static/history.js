@@ -1,0 +1,44 @@
+// The chats that this browser keeps, in its own database and nowhere else: those of one
+// member. Where the browser has none, as in some private windows, none are kept.
+"use strict";
+
+const chatHistory = (member) => {
+  const most = 200;
+  const opened = new Promise((resolve) => {
+    if (!window.indexedDB) return resolve(null);
+    const request = indexedDB.open("kith-chats", 1);
+    request.addEventListener("upgradeneeded", () => request.result.createObjectStore("chats", { keyPath: "id" }).createIndex("member", "member"));
+    request.addEventListener("success", () => resolve(request.result));
+    request.addEventListener("error", () => resolve(null));
+  });
+
+  async function act(mode, what, none) {
+    const db = await opened;
+    if (!db) return none;
+    return new Promise((resolve) => {
+      const transaction = db.transaction("chats", mode);
+      const request = what(transaction.objectStore("chats"));
+      transaction.addEventListener("complete", () => resolve(request?.result));
+      transaction.addEventListener("error", () => resolve(none));
+      transaction.addEventListener("abort", () => resolve(none)); // no room: the chat is in the page alone
+    });
+  }
+
+  async function all() {
+    const found = await act("readonly", (chats) => chats.index("member").getAll(member), []);
+    return (found ?? []).sort((a, b) => b.at - a.at);
+  }
+
+  return {
+    all,
+    get: (id) => act("readonly", (chats) => chats.get(id)),
+    async put(chat) {
+      await act("readwrite", (chats) => chats.put({ ...chat, member }));
+      for (const old of (await all()).slice(most)) await act("readwrite", (chats) => chats.delete(old.id));
+    },
+    remove: (id) => act("readwrite", (chats) => chats.delete(id)),
+    async clear() {
+      for (const chat of await all()) await act("readwrite", (chats) => chats.delete(chat.id));
+    },
+  };
+};

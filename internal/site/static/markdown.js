@@ -1,0 +1,135 @@
+// Answers in Markdown. What a model wrote is taken for text: HTML in it is shown as it
+// was written, an image becomes a link, and of links only the web and mail are kept.
+// DOMPurify then removes whatever is not on a list of plain elements.
+"use strict";
+
+const markdown = (() => {
+  const escapes = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
+  const escape = (text) => text.replace(/[&<>"']/g, (c) => escapes[c]);
+  const parser = new marked.Marked({
+    gfm: true,
+    renderer: {
+      html: (token) => (token.block ? "<p>" + escape(token.raw) + "</p>" : escape(token.raw)),
+      image: (token) => '<a href="' + escape(token.href) + '">' + escape(token.text || token.href) + "</a>",
+      checkbox: (token) => (token.checked ? "☑ " : "☐ "),
+      code: (token) => '<pre><code class=\'language-' + (token.lang || "").replace(/[^\w+#.-].*/s, "") + "'>" + escape(token.text) + "</code></pre>",
+    },
+  });
+  const plain = {
+    RETURN_DOM_FRAGMENT: true,
+    ALLOWED_TAGS: ["p", "br", "strong", "em", "del", "code", "pre", "blockquote", "ul", "ol", "li", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "table", "thead", "tbody", "tr", "th", "td", "a"],
+    ALLOWED_ATTR: ["href", "start", "align", "class"],
+    ALLOWED_URI_REGEXP: /^(?:https?:\/\/|mailto:)/i,
+    ALLOW_DATA_ATTR: false,
+    ALLOW_ARIA_ATTR: false,
+  };
+
+  function copyButton(what, text) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "small plain";
+    button.textContent = "Copy";
+    button.setAttribute("aria-label", "Copy " + what);
+    button.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(text());
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    });
+    return button;
+  }
+
+  // The nodes of some blocks.
+  function draw(tokens) {
+    const drawn = DOMPurify.sanitize(parser.parser(tokens), plain);
+    for (const link of drawn.querySelectorAll("a")) {
+      link.target = "_blank";
+      link.rel = "noopener noreferrer nofollow";
+    }
+    for (const pre of drawn.querySelectorAll("pre")) {
+      const block = document.createElement("div");
+      const bar = document.createElement("div");
+      const name = document.createElement("span");
+      block.className = "block";
+      name.className = "muted";
+      name.textContent = (pre.firstElementChild?.className ?? "").replace("language-", "") || "text";
+      pre.tabIndex = 0;
+      pre.setAttribute("role", "group");
+      pre.setAttribute("aria-label", "Code");
+      bar.append(name);
+      if (navigator.clipboard) bar.append(copyButton("the code", () => pre.textContent));
+      pre.replaceWith(block);
+      block.append(bar, pre);
+    }
+    return [...drawn.childNodes];
+  }
+
+  // One answer as it comes. Blocks that are complete are drawn once; only the last one,
+  // which may still change, is drawn again. A drawing is followed by rest of 30 times its
+  // own length, so that all of them together take about 3 % of a core.
+  class Answer {
+    constructor(into, drawn = () => {}) {
+      this.into = into;
+      this.drawn = drawn;
+      this.text = "";
+      this.read = 0; // of the characters sent to the lexer, for a test
+      this.from = 0; // where the last block begins
+      this.last = []; // its nodes
+      this.links = {};
+      this.timer = 0;
+      this.rest = 120;
+    }
+
+    add(text) {
+      this.text += text.replaceAll("\r", "");
+      this.timer ||= setTimeout(() => {
+        this.timer = 0;
+        const begun = performance.now();
+        this.draw();
+        this.rest = Math.max(120, 30 * (performance.now() - begun));
+      }, this.rest);
+    }
+
+    lex(text) {
+      const lexer = new marked.Lexer(parser.defaults);
+      lexer.tokens.links = this.links;
+      this.read += text.length;
+      return lexer.lex(text);
+    }
+
+    draw() {
+      const tokens = this.lex(this.text.slice(this.from));
+      let last = tokens.length - 1;
+      while (last > 0 && tokens[last].type === "space") last--;
+      const open = tokens[last];
+      if (last === 0 && open.type === "code" && this.code && this.lang === open.lang && open.text.startsWith(this.code.data)) {
+        this.code.appendData(open.text.slice(this.code.data.length));
+      } else if (tokens.length > 0) {
+        for (const node of this.last) node.remove();
+        for (const token of tokens.slice(0, last)) this.from += token.raw.length;
+        this.into.append(...draw(tokens.slice(0, last)));
+        this.last = draw(tokens.slice(last));
+        this.into.append(...this.last);
+        this.code = null;
+        if (open.type === "code") {
+          this.lang = open.lang;
+          this.code = this.last[0]?.querySelector?.("code")?.firstChild ?? null;
+        }
+      }
+      this.drawn();
+    }
+
+    // The answer is complete. A link may be defined after its use, so that an answer with
+    // definitions is drawn once more.
+    end() {
+      clearTimeout(this.timer);
+      this.timer = 0;
+      this.draw();
+      if (Object.keys(this.links).length > 0) {
+        this.into.replaceChildren(...draw(this.lex(this.text)));
+        this.drawn();
+      }
+    }
+  }
+
+  return { Answer, copyButton };
+})();
