@@ -18,6 +18,7 @@ import (
 func (o *operator) health() *cobra.Command {
 	return &cobra.Command{
 		Use: "health", Short: "Check whether the hub serves calls; it fails if not", Args: cobra.NoArgs,
+		Example: "  kith admin health --data /var/lib/kith && echo ready",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			got, err := answer(cmd.Context(), o.command(), "check the hub", api.OperatorGetHealth.With(api.None{}), func(h api.Health) {
 				if h.Ready {

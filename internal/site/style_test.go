@@ -56,6 +56,32 @@ func TestClassesAndIcons(t *testing.T) {
 	}
 }
 
+// TestTokens: each colour and distance that a stylesheet, script or page names is in
+// tokens.css, or set where it is used.
+func TestTokens(t *testing.T) {
+	known, used := map[string]bool{}, map[string]string{}
+	for _, name := range slices.Concat(must(fs.Glob(files, "static/*.css")), must(fs.Glob(files, "static/*.js")), must(fs.Glob(files, "templates/*.html"))) {
+		if strings.Contains(name, "uplot") || strings.HasSuffix(name, "purify.js") || strings.HasSuffix(name, "marked.js") {
+			continue
+		}
+		text := string(must(files.ReadFile(name)))
+		for _, m := range regexp.MustCompile(`(--[a-z][a-z0-9-]*):`).FindAllStringSubmatch(text, -1) {
+			known[m[1]] = true
+		}
+		for _, m := range regexp.MustCompile(`(?:var\(|")(--[a-z][a-z0-9-]*)[),"]`).FindAllStringSubmatch(text, -1) {
+			used[m[1]] = name
+		}
+	}
+	if len(used) < 20 {
+		t.Fatalf("found only %d", len(used))
+	}
+	for token, name := range used {
+		if !known[token] {
+			t.Errorf("%s: nothing sets %s", name, token)
+		}
+	}
+}
+
 // The switch of light and dark works by a cookie alone, and comes back to its page.
 func TestTheme(t *testing.T) {
 	visitor := newTown(t, nil).browser()

@@ -6,8 +6,8 @@
   if (!window.uPlot) return;
   const dayLong = 86400;
   const views = {
-    requests: { label: "Requests", columns: [[1, "requests", "--pico-primary"], [2, "refused", "--bad"]] },
-    tokens: { label: "Tokens", columns: [[3, "in", "--good"], [4, "out", "--pico-primary"]] },
+    requests: { label: "Requests", columns: [[1, "requests", "--accent"], [2, "refused", "--bad"]] },
+    tokens: { label: "Tokens", columns: [[3, "in", "--good"], [4, "out", "--accent"]] },
     waits: { label: "Waited, ms", columns: [[5, "waited, ms", "--warn"]] },
   };
 
@@ -20,10 +20,16 @@
   }
 
   function draw(place, table, view) {
-    const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(name).trim() || "#555";
+    // The value of a token can be light-dark(), which a canvas does not take: an element's
+    // colour is resolved.
+    const colour = (name) => {
+      place.style.color = `var(${name})`;
+      const resolved = getComputedStyle(place).color;
+      place.style.color = "";
+      return resolved;
+    };
     const lines = "rgba(128, 128, 128, 0.25)";
-    const axis = { stroke: colour("--pico-color"), grid: { stroke: lines, width: 1 }, ticks: { stroke: lines, width: 1 } };
+    const axis = { stroke: colour("--ink"), grid: { stroke: lines, width: 1 }, ticks: { stroke: lines, width: 1 } };
     const day = (at) => new Date(at * 1000).toISOString().slice(0, 10);
     const short = new Intl.NumberFormat(undefined, { notation: "compact" });
     const data = numbers(table, Number(place.dataset.days), view.columns);
