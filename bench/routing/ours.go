@@ -5,8 +5,8 @@ import (
 	"hash/fnv"
 	"time"
 
-	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/dispatch/prefix"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // product is kith's order: fleet.Route decides, by the speeds that fleet measures and by

@@ -185,7 +185,7 @@ func (w *walk) refusedAtField() {
 		return
 	}
 	if !run(op, chromedp.Evaluate[bool](`document.activeElement.id === "with" && document.querySelector("#problem").nextElementSibling.contains(document.activeElement)`)) {
-		w.t.Error("the refusal does not stand at its field")
+		w.t.Error("the refusal is not at its field")
 	}
 	w.look(op, "access-refused")
 }
@@ -203,8 +203,8 @@ func (w *walk) hours() {
 	run(op, clickOn("#machine details summary"))
 	w.look(op, "machine")
 	day := time.Now().UTC().AddDate(0, 0, 3).Format("Mon")
-	run(op, clickOn("input[name=days-0][value="+day+"]"))
-	op.send("#hours-form button", "input[name=from-0]", "00:00", "input[name=to-0]", "00:00", "input[name=timezone]", "UTC")
+	run(op, clickOn("#hours-form input[name=days-0][value="+day+"]"))
+	op.send("#hours-form button", "#hours-form input[name=from-0]", "00:00", "#hours-form input[name=to-0]", "00:00", "#hours-form input[name=timezone]", "UTC")
 	w.until("the page shows the hours", func() bool {
 		if !w.scripts { // with them it does so by itself
 			op.open(machine)
@@ -214,7 +214,7 @@ func (w *walk) hours() {
 	run(op, clickOn("#machine details summary"))
 	w.look(op, "machine-hours")
 	w.until("ben is outside the sharing hours", func() bool { _, code, _ := w.call(w.benKey, "llama3"); return code == "outside_sharing_hours" })
-	w.until("the refusal is told", func() bool {
+	w.until("the refusal is listed", func() bool {
 		ben.open("/requests")
 		return ben.text("#requests .state.bad") == "outside_sharing_hours"
 	})

@@ -171,7 +171,7 @@
     const begun = performance.now();
     let first = 0, pieces = 0, tokens = 0, machine = "", thought = 0;
     const drawn = new markdown.Answer(article.parts.text, follow);
-    const response = await fetch(form.dataset.stream, {
+    const response = await fetch(form.dataset.post, {
       method: "POST", signal, headers: { "Content-Type": "application/json" },
       body: JSON.stringify({ model: answer.model, stream: true, stream_options: { include_usage: true }, messages: messages(column, chat.turns.indexOf(turn)) }),
     });
