@@ -216,9 +216,19 @@ func (d *Dispatcher) readWork(ctx context.Context, c *activeCall) error {
 	return nil
 }
 
-// remember remembers the machine that has the prompt of a call in its cache.
+// remember remembers the machine that has the prompt of a call in its cache, here and at
+// the other nodes.
 func (d *Dispatcher) remember(c *activeCall, r *reservation) {
-	d.prefixes.Sent(c.prompt.Marks, r.Machine.Key(), time.Now())
+	if seen, ok := d.prefixes.Sent(c.prompt.Marks, r.Machine.Key(), time.Now()); ok {
+		d.cfg.Registry.PublishSeen(seen.Bytes())
+	}
+}
+
+// OnSeen remembers a prompt that another node sent to a machine.
+func (d *Dispatcher) OnSeen(data []byte) {
+	if seen, ok := prefix.ParseSeen(data); ok {
+		d.prefixes.Add(seen, time.Now())
+	}
 }
 
 // newPrefixKey returns a key for the fingerprints of prompts.

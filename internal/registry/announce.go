@@ -223,3 +223,17 @@ func (r *Registry) calls() int {
 	}
 	return r.observer.Calls()
 }
+
+// PublishSeen sends the other nodes which machine got a prompt, as the prefix package
+// writes that. One that is lost costs a computed prompt at most.
+func (r *Registry) PublishSeen(seen []byte) {
+	if conn := r.hints.conn.Load(); conn != nil && r.config.Peers != nil {
+		_ = conn.Publish(r.hints.prefix+subjectSeen+r.config.Node, seen)
+	}
+}
+
+func (r *Registry) seen(data []byte) {
+	if r.observer.Seen != nil && !r.stopped.Load() {
+		r.observer.Seen(data)
+	}
+}

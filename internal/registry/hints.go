@@ -96,6 +96,7 @@ const (
 	subjectChanged = "changed" // the store; no payload
 	subjectAt      = "at."     // and a node's name: a stateHint
 	subjectWait    = "wait."   // and a node's name: a waitingHint
+	subjectSeen    = "seen."   // and a node's name: see PublishSeen
 )
 
 // join makes another node a client of this node's server, by a stream of its own.
@@ -119,8 +120,8 @@ type streamDialer struct {
 func (d streamDialer) Dial(string, string) (net.Conn, error) { return d.peer.Open(d.ctx) }
 
 // follow receives the hints of another node until ctx ends: those of its state go to
-// states.
-func (h *hints) follow(ctx context.Context, p *peer.Peer, states chan *nats.Msg, pollNow func()) error {
+// states, and what PublishSeen sent there to seen.
+func (h *hints) follow(ctx context.Context, p *peer.Peer, states chan *nats.Msg, pollNow func(), seen func([]byte)) error {
 	closed := make(chan struct{})
 	conn, err := nats.Connect("nats://127.0.0.1", nats.SetCustomDialer(streamDialer{ctx, p}), nats.RetryOnFailedConnect(true),
 		nats.MaxReconnects(-1), nats.ReconnectWait(redialHints), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
@@ -132,6 +133,9 @@ func (h *hints) follow(ctx context.Context, p *peer.Peer, states chan *nats.Msg,
 		if _, err := conn.ChanSubscribe(h.prefix+subject+p.Node.Name, states); err != nil {
 			return fmt.Errorf("cannot listen for the state of hub node %s: %w", p.Node.Name, err)
 		}
+	}
+	if _, err := conn.Subscribe(h.prefix+subjectSeen+p.Node.Name, func(m *nats.Msg) { seen(m.Data) }); err != nil {
+		return fmt.Errorf("cannot listen for the prompts of hub node %s: %w", p.Node.Name, err)
 	}
 	if _, err := conn.Subscribe(h.prefix+subjectChanged, func(*nats.Msg) { pollNow() }); err != nil {
 		return fmt.Errorf("cannot listen for hints of hub node %s: %w", p.Node.Name, err)

@@ -116,6 +116,8 @@ type Observer struct {
 	// Waiting gets calls that wait at another node: all of them if complete is true, else
 	// those that changed.
 	Waiting func(node string, complete bool, calls []Waiting)
+	// Seen gets what another node published with PublishSeen.
+	Seen func([]byte)
 	// Room gets members whose calls may have room under limits that calls on machines of
 	// other nodes used.
 	Room func([]fleet.MemberID)

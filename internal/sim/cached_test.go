@@ -19,6 +19,7 @@ import (
 type agent struct {
 	w        *world
 	by       *member
+	via      *seat // nil: the world's node
 	messages []agentMessage
 }
 
@@ -68,9 +69,13 @@ func (a *agent) turn() <-chan string {
 		agentMessage{"assistant", []agentBlock{{Type: "text", Text: "I read the next file."}, {Type: "tool_use", ID: id, Name: "read", Input: map[string]string{"path": id + ".go"}}}},
 		agentMessage{"user", []agentBlock{{Type: "tool_result", Use: id, Content: id + file(1500)}}},
 	)
+	client := a.w.client
+	if via := a.via; via != nil {
+		client = clientOf(func() *network { return via.Load().net })
+	}
 	wrong := make(chan string, 1)
 	go func() {
-		response, err := a.w.client.Do(r)
+		response, err := client.Do(r)
 		if err != nil {
 			wrong <- err.Error()
 			return
@@ -123,6 +128,44 @@ func TestAgentSessionStaysWithItsCache(t *testing.T) {
 		x, y := one.engine.Counts(), two.engine.Counts()
 		if prompt, computed := x.Prompt+y.Prompt, x.Computed+y.Computed; 3*computed > prompt || prompt < 50_000 {
 			w.t.Errorf("%d of %d tokens were computed", computed, prompt)
+		}
+		w.settled()
+	})
+}
+
+// Sessions whose calls come to different hub nodes stay with the machines that have their
+// caches, wherever those are connected.
+func TestPeersShareWhatIsCached(t *testing.T) {
+	inCluster(t, 3, func(w *world, seats []*seat) {
+		ann := w.addMember("ann")
+		one, two := w.addTwins(ann)
+		one.moveTo(seats[1])
+		two.moveTo(seats[2])
+		var calls int
+		turn := func(session *agent, via *seat) *machine {
+			session.via = via
+			if wrong := <-session.turn(); wrong != "" {
+				w.t.Fatalf("call %d: %s", calls+1, wrong)
+			}
+			calls++
+			time.Sleep(3 * time.Second)
+			return session.ran()[calls-1]
+		}
+		used := map[*machine]int{}
+		for i := range 8 {
+			member := w.addMember(fmt.Sprint("member", i)) // prompts of two members are not compared
+			w.share(ann, member)
+			session := w.addAgent(member)
+			first := turn(session, seats[i%3])
+			used[first]++
+			for k := range 3 {
+				if m := turn(session, seats[(i+1+k)%3]); m != first {
+					w.t.Errorf("session %d began on %s and went on on %s", i, first.name, m.name)
+				}
+			}
+		}
+		if len(used) != 2 {
+			w.t.Errorf("only %d machines were used", len(used))
 		}
 		w.settled()
 	})
