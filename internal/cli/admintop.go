@@ -76,9 +76,10 @@ func (o *operator) printTop(top api.Top, lines int) {
 		}
 		calls = append(calls, []string{c.Member, c.Model, c.State, where, age(c.Since)})
 	}
+	state := map[bool]string{false: "online", true: "paused"}
 	for _, m := range top.Machines[:min(len(top.Machines), room-len(queues)-len(calls))] {
 		machines = append(machines, []string{
-			m.Name, m.Owner, fmt.Sprintf("%d/%d", m.Running, m.Slots), strconv.Itoa(m.Queued), strconv.Itoa(m.Models), yes(m.Paused, "paused"),
+			m.Name, m.Owner, fmt.Sprintf("%d/%d", m.Running, m.Slots), strconv.Itoa(m.Queued), strconv.Itoa(m.Models), state[m.Paused],
 		})
 	}
 	o.table("MEMBER MODEL STATE MACHINE SINCE", calls)

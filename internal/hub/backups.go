@@ -49,7 +49,8 @@ func (h *Hub) runBackups(ctx context.Context) error {
 		next = later(next, made[0].Add(h.backups.Every))
 	}
 	for {
-		h.backups.next.Store(&next)
+		due := next
+		h.backups.next.Store(&due) // health reads it while next changes
 		select {
 		case <-time.After(time.Until(next)):
 		case <-ctx.Done():

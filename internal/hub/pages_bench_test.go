@@ -195,7 +195,7 @@ func BenchmarkPages(b *testing.B) {
 		page("usage of a usual member, days "+days, "/usage?days="+days, usual)
 	}
 	for _, path := range []string{
-		"/", "/account", "/sessions", "/applications", "/device", "/machines", "/sharing", "/groups", "/models", "/models?model=model-03", "/try",
+		"/", "/account", "/sessions", "/applications", "/device", "/machines", "/access", "/models", "/models?model=model-03", "/try",
 		"/usage?days=7", "/usage?days=30", "/usage?days=90", "/usage.csv?days=90", "/requests", "/requests/req_0000007",
 		"/operator", "/operator/members", "/operator/members?name=999", "/operator/members?name=nobody", "/operator/machines", "/operator/machines?name=member+77", "/operator/audit", "/api",
 	} {
