@@ -273,11 +273,13 @@ func (s *scheduler) take(candidates []fleet.Candidate, model fleet.ModelID, now 
 }
 
 // release gives a reservation back, once, for waiting calls to use: its slot, unless the
-// machine refused the call as busy, and its place in the limits, on whichever machine.
+// machine refused the call as busy, and its place in the limits, on whichever machine. The
+// other nodes learn of the place only if no call that waits got it: each of them would
+// give it to another call.
 func (s *scheduler) release(r *reservation, use slotUse) {
 	r.once.Do(func() {
 		r.undo(use)
-		s.announceUse(r)
+		defer s.announceUse(r)
 		s.activity()
 		if s.waitCount.Load() == 0 {
 			return
