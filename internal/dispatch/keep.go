@@ -114,6 +114,9 @@ func (d *Dispatcher) readSpeeds(ctx context.Context, since time.Time) time.Time 
 }
 
 // updateKey takes over the secret of the day. Without the database the last one stays.
+// Prompts are not looked up under the secret of the day before: the caches that engines keep by
+// caller begin again at the same moment (tunnel.CacheName), so that a match would be wrong for
+// all but the owner's calls.
 func (d *Dispatcher) updateKey(ctx context.Context) {
 	secret, err := d.cfg.Speeds.PrefixKey(ctx, time.Now())
 	if err != nil {

@@ -57,6 +57,24 @@ func byOpenGroup(s *Snapshot, _ []MemberID) *Snapshot {
 	return s.WithGroup(&Group{ID: "grp_open", Open: true, Members: members})
 }
 
+// conversation is a call that several machines may have in their caches.
+var conversation = Query{Caller: "caller", Model: "popular", Work: Work{Prompt: 20_000, Output: 250, Sent: []Sent{
+	{Machine: 1, Tokens: 19_000}, {Machine: 2, Tokens: 17_000}, {Machine: 3, Tokens: 15_000}, {Machine: 4, Tokens: 4_000},
+	{Machine: 5, Tokens: 4_000}, {Machine: 6, Tokens: 4_000}, {Machine: 7, Tokens: 4_000}, {Machine: 8, Tokens: 4_000},
+}}}
+
+// measuredShares is byShares, where the speeds of the machines are known.
+func measuredShares(s *Snapshot, owners []MemberID) *Snapshot {
+	i := 0
+	for m := range s.Machines() {
+		if o := m.Offer("popular"); o != nil {
+			i++
+			o.Load.Measure(Measurement{At: time.Now(), Uncached: 1000, FirstToken: time.Duration(1+i*7919%100) * time.Second / 10, Output: 100, Decoding: time.Second, Running: 1})
+		}
+	}
+	return byShares(s, owners)
+}
+
 func BenchmarkRoute100k(b *testing.B) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
@@ -66,6 +84,7 @@ func BenchmarkRoute100k(b *testing.B) {
 		want  Verdict
 	}{
 		{"200 by shares", byShares, Query{Caller: "caller", Model: "popular"}, Try},
+		{"200 by shares, measured", measuredShares, conversation, Try},
 		{"200 by a group", byGroup, Query{Caller: "caller", Model: "popular"}, Try},
 		{"1000 of an open group of 50000", byOpenGroup, Query{Caller: "caller", Model: "popular"}, Try},
 		{"refused, of 200 by shares", byShares, Query{Caller: "caller", Model: "missing"}, Refuse},

@@ -47,13 +47,16 @@ func Read(key *Key, scope string, body []byte) (p Prompt) {
 	}
 	for at = space(body, at+1); at < len(body) && body[at] == '"'; {
 		name := span{at + 1, end(body, at) - 1}
-		from := space(body, space(body, name.to+1)+1) // behind the colon
-		value := span{from, end(body, min(from, len(body)))}
+		from := min(space(body, space(body, name.to+1)+1), len(body)) // behind the colon
+		var value span
+		if string(name.of(body)) == "messages" {
+			messages, value.to = elements(body, from)
+		} else {
+			value = span{from, end(body, from)}
+		}
 		switch string(name.of(body)) {
 		case "tools":
 			tools = value
-		case "messages":
-			messages = elements(body, value)
 		case "max_tokens", "max_completion_tokens":
 			if n, err := strconv.Atoi(string(value.of(body))); err == nil && n > 0 {
 				p.MaxTokens = min(n, math.MaxInt32)
@@ -93,20 +96,23 @@ func (s span) of(body []byte) []byte {
 	return body[s.from:s.to]
 }
 
-// elements returns the elements of a list; none of another value.
-func elements(body []byte, list span) (of []span) {
-	if list.to-list.from < 2 || body[list.from] != '[' {
-		return nil
+// elements returns the elements of the list that begins at at, none of another value, and
+// the index behind it.
+func elements(body []byte, at int) (of []span, to int) {
+	if at >= len(body) || body[at] != '[' {
+		return nil, end(body, at)
 	}
-	for at := space(body, list.from+1); at < list.to-1; {
+	for at = space(body, at+1); at < len(body) && body[at] != ']'; {
 		to := end(body, at)
 		if to == at { // no JSON
 			break
 		}
 		of = append(of, span{at, to})
-		at = space(body, space(body, to)+1) // behind the comma
+		if at = space(body, to); at < len(body) && body[at] == ',' {
+			at = space(body, at+1)
+		}
 	}
-	return of
+	return of, at + 1
 }
 
 // space returns the index of the next byte from at that is no space.
