@@ -87,7 +87,9 @@ func Predict(s *Speed, uncached, output, running int) (seconds float64) {
 
 // firstToken returns the seconds to the first token while running calls, this one
 // included, run there. For each other call a prompt token takes half as long again: that
-// call's prompt or answer is computed in the same batches.
+// call's prompt or answer is computed in the same batches. Prefill is measured with whatever
+// else ran, so that a machine which is always busy is expected to be slower than it is
+// (docs/decisions/0019-the-order-by-expected-time.md).
 func (s *Speed) firstToken(uncached, running int) float64 {
 	return s.Start + float64(uncached)*s.Prefill*(1+float64(running-1)/2)
 }
@@ -147,7 +149,7 @@ func (c *CandidateState) expect(q *Query) (measure bool) {
 	uncached := w.Prompt - e.Cached
 	running := max(l.Used(), c.Machine.Load.Used()) + 1
 	e.Start = s.firstToken(uncached, running)
-	e.Seconds = Predict(s, uncached, w.Output, running)
+	e.Seconds = e.Start + float64(w.Output)*s.DecodeAt(running)
 	return uncached <= newPrompt && l.isDue(q.Now)
 }
 

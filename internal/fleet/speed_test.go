@@ -106,6 +106,39 @@ func TestPromptsShareTheMachine(t *testing.T) {
 	}
 }
 
+// A machine of known speed, on which one to eight calls run at once, is expected to answer in
+// the time that it takes: what other calls cost is in the measurements of each level, and is
+// not added again. Of prompts that were measured alone it is added once; of others the time
+// expected is longer than it takes, never shorter.
+func TestSlowdownOfOtherCalls(t *testing.T) {
+	const start, prefill = 0.1, 0.001
+	decode := [...]float64{0.010, 0.0125, 0.0175, 0.0275} // seconds a token, of 1, 2, 4 and 8 calls
+	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+	first := func(tokens, running int) float64 { return start + prefill*float64(tokens)*(0.5+float64(running)/2) }
+	for name, running := range map[string]func(i int) int{
+		"always eight": func(int) int { return 8 },
+		"always one":   func(int) int { return 1 },
+		"one to eight": func(i int) int { return 1 << (i % 4) },
+	} {
+		var l Load
+		for i := range 64 {
+			tokens, n := 500+i*7919%10_000, running(i)
+			l.Measure(Measurement{
+				At: noon, Uncached: tokens, FirstToken: seconds(first(tokens, n)), Output: 100, Decoding: seconds(100 * decode[level(n)]), Running: n,
+			})
+		}
+		for _, n := range []int{1, 2, 4, 8} {
+			if got, want := l.Speed().DecodeAt(n), decode[level(n)]; math.Abs(got-want) > 1e-9 {
+				t.Errorf("%s measured, %d run: %v s a token are expected, it takes %v", name, n, got, want)
+			}
+			got, want := Predict(l.Speed(), 8000, 0, n), first(8000, n)
+			if got < 0.99*want || name == "always one" && got > 1.01*want {
+				t.Errorf("%s measured, %d run: %.2f s to the first token are expected, it takes %.2f s", name, n, got, want)
+			}
+		}
+	}
+}
+
 // An engine that never reports cached tokens counts as without a cache after a few turns,
 // and as with one after it reported some.
 func TestKeptFollowsReports(t *testing.T) {
