@@ -89,6 +89,32 @@ func (a *API) setDisabled(ctx context.Context, name string, disabled bool) (Memb
 	return viewMember(member), a.DB.SetMemberDisabled(ctx, member.ID, disabled)
 }
 
+// Role is whether a member is to be an operator.
+type Role struct {
+	Name     string `json:"-" path:"name"`
+	Operator bool   `json:"operator"`
+}
+
+// operatorSetRole makes a member an operator, or takes that role from one. The last
+// operator keeps it.
+func (a *API) operatorSetRole(ctx context.Context, _ Caller, in Role) (Member, error) {
+	member, err := a.anyMember(ctx, in.Name)
+	if err != nil {
+		return Member{}, err
+	}
+	role := "member"
+	if in.Operator {
+		role = "operator"
+	}
+	about(ctx, member.Name, role)
+	member.Operator = in.Operator
+	err = a.DB.SetMemberOperator(ctx, member.ID, in.Operator)
+	if errors.Is(err, account.ErrInvalid) {
+		err = fault.New(fault.InvalidRequest, "%s is the only operator: first make another member one", member.Name).Because(err)
+	}
+	return viewMember(member), err
+}
+
 // SignInLink is a one-time link that signs a member in on the site.
 type SignInLink struct {
 	Member string `json:"member"`

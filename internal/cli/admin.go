@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -144,7 +145,22 @@ func (o *operator) members() *cobra.Command {
 			})
 		},
 	}
-	return group("member", "Members of the hub", create, list, link, disable, enable)
+	role := &cobra.Command{
+		Use: "role NAME operator|member", Short: "Make a member an operator, or take that role away", Args: cobra.ExactArgs(2),
+		Long:      "Make a member an operator, who sees the site's operator pages, or take that role away. The last operator keeps it.",
+		Example:   "  kith admin member role bob operator",
+		ValidArgs: []string{"operator", "member"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !slices.Contains(cmd.ValidArgs, args[1]) {
+				return fmt.Errorf("a role is operator or member, not %q", args[1])
+			}
+			in := api.Role{Name: args[0], Operator: args[1] == "operator"}
+			return ask(cmd.Context(), o.command(), "change the role", api.OperatorSetRole.With(in), func(api.Member) {
+				o.say("%s now has the role %s\n", strong(args[0]), args[1])
+			})
+		},
+	}
+	return group("member", "Members of the hub", create, list, link, role, disable, enable)
 }
 
 func (o *operator) keys() *cobra.Command {
