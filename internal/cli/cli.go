@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"charm.land/lipgloss/v2"
 	"github.com/go-json-experiment/json"
@@ -54,7 +55,9 @@ type app struct {
 	home          string // KITH_HOME
 	json          bool
 	begun         bool // cobra has found the flags and arguments correct and runs the command
-	progressShown bool // on the terminal
+	waiting       sync.Mutex
+	progressShown bool   // on the terminal; guarded by waiting
+	doing         string // what the command waits for, or ""; guarded by waiting
 }
 
 // Main runs one command until its end, or that of ctx, and returns the exit status of

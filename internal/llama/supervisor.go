@@ -160,6 +160,12 @@ func (s *Supervisor) Problems() map[string]string {
 	return problems
 }
 
+// Problem returns why no worker runs now, or nil.
+func (s *Supervisor) Problem() error {
+	_, _, err := s.current()
+	return err
+}
+
 // Graphics returns what the worker computes with. It is valid from Ready on.
 func (s *Supervisor) Graphics() Graphics {
 	s.mu.Lock()
