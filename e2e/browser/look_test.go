@@ -19,7 +19,27 @@ import (
 //go:embed testdata/axe.min.js
 var axe string
 
+// checks look for the rest: focus, sizes of targets, weight.
+//
+//go:embed testdata/checks.js
+var checks string
+
+// moved notes what moves on a page as it loads: until it is touched for the first time.
+const moved = `window.moved = [];
+const shifts = new PerformanceObserver((list) => {
+	for (const shift of list.getEntries()) moved.push(shift.value.toFixed(4) + ": " + shift.sources.map(s => s.node?.parentElement?.outerHTML?.slice(0, 120)).join(" | "));
+});
+shifts.observe({ type: "layout-shift", buffered: true });
+for (const touch of ["pointerdown", "keydown", "resize"]) addEventListener(touch, () => shifts.disconnect(), { capture: true, once: true });`
+
 var screens = flag.String("screens", "", "the folder to keep pictures of the pages in; none are taken without it")
+
+// What a page may take on the wire, in KiB, and its scripts; the chat has more to do.
+const (
+	mostKiB       = 120
+	mostScripts   = 60
+	mostOfTheChat = 120
+)
 
 func (b *tab) scheme(name string) {
 	b.t.Helper()
@@ -31,52 +51,76 @@ func (b *tab) scheme(name string) {
 	}
 }
 
-// axe fails the test with what axe-core finds on the page: with all its rules in the
-// light, with those about colours in the dark, which differs in nothing else.
-func (b *tab) axe(name string) {
+// inspect looks at the page closely: as it was loaded, then light and dark on a
+// screen and on a phone.
+func (b *tab) inspect(name string) {
 	b.t.Helper()
-	run(b, chromedp.Evaluate[chromedp.Void](axe+"\n;undefined"))
-	for scheme, rules := range map[string]string{"light": "", "dark": `, runOnly: {type: "rule", values: ["color-contrast", "link-in-text-block"]}`} {
-		b.scheme(scheme)
-		found := run(b, chromedp.Evaluate[[]string](`axe.run(document, {resultTypes: ["violations"]`+rules+`}).then(r => r.violations.map(v =>
-			v.id + ": " + v.help + ": " + v.nodes.map(n => n.html.slice(0, 200) + " " + (n.any[0]?.message ?? "")).join(" | ")))`, chromedp.EvalAwaitPromise))
-		if len(found) > 0 {
-			b.t.Errorf("%s, %s: axe-core finds\n%s", name, scheme, strings.Join(found, "\n"))
+	most := mostScripts
+	if strings.HasPrefix(name, "try") {
+		most = mostOfTheChat
+	}
+	b.wants(name, "moved")
+	run(b, chromedp.Evaluate[chromedp.Void](axe+"\n"+checks+"\n;undefined"))
+	b.wants(name, fmt.Sprintf("checks.weight(%d, %d)", mostKiB, most))
+	run(b, chromedp.KeyEvent("\t")) // from now on the browser shows the focus
+	b.appears(name)
+}
+
+// appears looks at the page in each of its appearances. What differs between light and
+// dark is colours alone.
+func (b *tab) appears(name string) {
+	b.t.Helper()
+	for _, size := range []struct {
+		name          string
+		width, height int64
+	}{{"", 1100, 800}, {"phone ", 390, 844}} {
+		run(b, chromedp.EmulateViewport(size.width, size.height))
+		for _, scheme := range []string{"light", "dark"} {
+			b.scheme(scheme)
+			look, rules := name+", "+size.name+scheme, `, runOnly: {type: "rule", values: ["color-contrast", "link-in-text-block"]}`
+			if scheme == "light" {
+				rules = ""
+				b.wants(look, "checks.focus()")
+				b.wants(look, fmt.Sprintf("checks.targets(%t)", size.name != ""))
+				if wide := run(b, chromedp.Evaluate[int64](`document.documentElement.scrollWidth`)); wide > size.width {
+					b.t.Errorf("%s is %d pixels wide on a screen of %d", look, wide, size.width)
+				}
+			}
+			b.wants(look, `axe.run(document, {resultTypes: ["violations"]`+rules+`}).then(r => r.violations.map(v =>
+				v.id + ": " + v.help + ": " + v.nodes.map(n => n.html.slice(0, 200) + " " + (n.any[0]?.message ?? "")).join(" | ")))`)
+			b.picture(strings.ReplaceAll(name+"-"+size.name+scheme, " ", "-"), size.width)
 		}
+	}
+	b.scheme("light")
+	run(b, chromedp.EmulateViewport(1280, 900)) // the menu is in sight
+}
+
+// wants fails the test with what a check finds on the page.
+func (b *tab) wants(look, check string) {
+	b.t.Helper()
+	if found := run(b, chromedp.Evaluate[[]string](check, chromedp.EvalAwaitPromise)); len(found) > 0 {
+		b.t.Errorf("%s: %s finds\n%s", look, check[:min(len(check), 30)], strings.Join(found, "\n"))
 	}
 }
 
-// fits fails the test if the page is wider than a screen or a phone. With -screens
-// it keeps what the page looks like: light, dark and on a phone.
-func (b *tab) fits(name string) {
+// picture keeps what the page looks like, with -screens.
+func (b *tab) picture(name string, width int64) {
 	b.t.Helper()
-	for _, look := range []struct {
-		name, scheme  string
-		width, height int64
-	}{{"light", "light", 1100, 800}, {"dark", "dark", 1100, 800}, {"phone", "light", 390, 844}} {
-		b.scheme(look.scheme)
-		run(b, chromedp.EmulateViewport(look.width, look.height))
-		if wide := run(b, chromedp.Evaluate[int64](`document.documentElement.scrollWidth`)); wide > look.width {
-			b.t.Errorf("%s is %d pixels wide on a screen of %d", name, wide, look.width)
-		}
-		if *screens == "" {
-			continue
-		}
-		tall := run(b, chromedp.Evaluate[float64](`document.documentElement.scrollHeight`))
-		run(b, chromedp.EmulateViewport(look.width, int64(tall)))
-		shot, err := chromedp.Call(b.ctx, cdppage.CaptureScreenshot, cdppage.CaptureScreenshotParams{
-			Clip:                  &cdppage.Viewport{Width: float64(look.width), Height: tall, Scale: 1},
-			CaptureBeyondViewport: new(true),
-		})
-		if err != nil {
-			b.t.Fatal(err)
-		}
-		if err := os.MkdirAll(*screens, 0o755); err != nil {
-			b.t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(*screens, fmt.Sprintf("%s-%s.png", name, look.name)), shot.Data, 0o644); err != nil {
-			b.t.Fatal(err)
-		}
+	if *screens == "" {
+		return
 	}
-	run(b, chromedp.EmulateViewport(1280, 900)) // the menu is in sight
+	tall := run(b, chromedp.Evaluate[float64](`document.documentElement.scrollHeight`))
+	shot, err := chromedp.Call(b.ctx, cdppage.CaptureScreenshot, cdppage.CaptureScreenshotParams{
+		Clip:                  &cdppage.Viewport{Width: float64(width), Height: tall, Scale: 1},
+		CaptureBeyondViewport: new(true),
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.MkdirAll(*screens, 0o755); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(*screens, name+".png"), shot.Data, 0o644); err != nil {
+		b.t.Fatal(err)
+	}
 }

@@ -38,29 +38,25 @@ func TestProvider(t *testing.T) {
 			b.open("/account")
 			b.see("Bind an account at Example")
 			if scripts {
-				b.axe("account-provider")
-				b.fits("account-provider")
+				b.inspect("account-provider")
 			}
 			b.send("form[action='/signout'] button")
 			b.open("/signin")
 			if scripts {
-				b.axe("signin-provider")
-				b.fits("signin-provider")
+				b.inspect("signin-provider")
 			}
 			b.open(link)
 			run(b, clickOn("#use-provider"))
 			s.until("the browser is about to leave", p.held.Load)
 			b.see("On to Example")
 			if scripts {
-				b.axe("leave")
-				b.fits("leave")
+				b.inspect("leave")
 			}
 			run(b, clickOn("#leave"))
 			b.backAt(s, "/signup/provider")
 			b.see("Example vouches for you as zoe")
 			if scripts {
-				b.axe("newcomer")
-				b.fits("newcomer")
+				b.inspect("newcomer")
 			}
 			b.send("#sign-up")
 			b.see("Hello, zoe")

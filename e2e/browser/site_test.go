@@ -28,6 +28,7 @@ func TestSite(t *testing.T) {
 			w.calls()
 			w.hours()
 			w.ends()
+			w.byKeyboard()
 			w.op.quiet()
 			w.ben.quiet()
 		})
@@ -49,8 +50,7 @@ type walk struct {
 func (w *walk) look(b *tab, name string) {
 	w.t.Helper()
 	if w.scripts {
-		b.axe(name)
-		b.fits(name)
+		b.inspect(name)
 	}
 }
 

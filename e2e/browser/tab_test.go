@@ -36,7 +36,9 @@ func newTab(t *testing.T, browser context.Context, base string, scripts bool) *t
 	t.Cleanup(leave)
 	b := &tab{t: t, ctx: ctx, base: base, forms: map[string]struct{}{}}
 	err := chromedp.Listen(ctx, b.hear)
-	if err == nil && !scripts {
+	if err == nil && scripts {
+		_, err = chromedp.Call(ctx, cdppage.AddScriptToEvaluateOnNewDocument, cdppage.AddScriptToEvaluateOnNewDocumentParams{Source: moved})
+	} else if err == nil {
 		_, err = chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 	}
 	if err != nil {

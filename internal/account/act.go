@@ -15,6 +15,17 @@ type Act struct {
 	Subject string // the name or id of what it changed
 }
 
+// ActFilter narrows the audit log. What is empty does not narrow it.
+type ActFilter struct {
+	Who   string // an operator's name, or OnTheComputer
+	What  string // as Act.What
+	Since time.Time
+}
+
+// OnTheComputer is ActFilter.Who for what was done on the hub's own computer. No member
+// has it for a name.
+const OnTheComputer = "-"
+
 type actKey struct{}
 
 // Acting returns a context whose first committed write transaction of the store adds

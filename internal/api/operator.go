@@ -89,6 +89,32 @@ func (a *API) setDisabled(ctx context.Context, name string, disabled bool) (Memb
 	return viewMember(member), a.DB.SetMemberDisabled(ctx, member.ID, disabled)
 }
 
+// Role is whether a member is to be an operator.
+type Role struct {
+	Name     string `json:"-" path:"name"`
+	Operator bool   `json:"operator"`
+}
+
+// operatorSetRole makes a member an operator, or takes that role from one. The last
+// operator keeps it.
+func (a *API) operatorSetRole(ctx context.Context, _ Caller, in Role) (Member, error) {
+	member, err := a.anyMember(ctx, in.Name)
+	if err != nil {
+		return Member{}, err
+	}
+	role := "member"
+	if in.Operator {
+		role = "operator"
+	}
+	about(ctx, member.Name, role)
+	member.Operator = in.Operator
+	err = a.DB.SetMemberOperator(ctx, member.ID, in.Operator)
+	if errors.Is(err, account.ErrInvalid) {
+		err = fault.New(fault.InvalidRequest, "%s is the only operator: first make another member one", member.Name).Because(err)
+	}
+	return viewMember(member), err
+}
+
 // SignInLink is a one-time link that signs a member in on the site.
 type SignInLink struct {
 	Member string `json:"member"`
@@ -168,19 +194,8 @@ type OperatorKey struct {
 	Secret string `json:"secret,omitzero"`
 }
 
-// NewKey is a member's API key to make.
-type NewKey struct {
-	Member string        `json:"member"`
-	Name   string        `json:"name,omitzero"`
-	Region string        `json:"region,omitzero"` // empty: this hub's
-	Reach  account.Reach `json:"reach,omitzero"`  // empty: all
-}
-
 func (a *API) operatorCreateKey(ctx context.Context, _ Caller, in NewKey) (OperatorKey, error) {
-	if in.Reach == "" {
-		in.Reach = account.ReachAll
-	}
-	key, secret, err := a.mintKey(in.Region, in.Name, in.Reach)
+	key, secret, err := a.mintKey(in)
 	if err != nil {
 		return OperatorKey{}, err
 	}
@@ -203,8 +218,8 @@ func (a *API) operatorListKeys(ctx context.Context, _ Caller, in OfMember) ([]Op
 	if err != nil {
 		return nil, err
 	}
-	keys, err := a.DB.Keys(ctx, member.ID)
-	return views(keys, func(k account.Key) OperatorKey { return OperatorKey{Key: a.viewKey(k), Member: member.Name} }), err
+	keys, err := a.keysOf(ctx, member.ID)
+	return views(keys, func(k Key) OperatorKey { return OperatorKey{Key: k, Member: member.Name} }), err
 }
 
 // ID names a key or a machine.

@@ -71,6 +71,7 @@ var (
 	OperatorListMembers     = operator("GET /members", "", (*API).operatorListMembers)
 	OperatorDisableMember   = operator("POST /members/{name}/disable", "disable a member", (*API).operatorDisableMember)
 	OperatorEnableMember    = operator("POST /members/{name}/enable", "enable a member", (*API).operatorEnableMember)
+	OperatorSetRole         = operator("POST /members/{name}/role", "change a member's role", (*API).operatorSetRole)
 	OperatorCreateLink      = operator("POST /members/{name}/link", "make a sign-in link", (*API).operatorCreateLink)
 	OperatorListDevices     = operator("GET /devices", "", (*API).operatorListDevices)
 	OperatorApproveDevice   = operator("POST /devices/{code}/approve", "approve a device", (*API).operatorApproveDevice)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -144,7 +145,22 @@ func (o *operator) members() *cobra.Command {
 			})
 		},
 	}
-	return group("member", "Members of the hub", create, list, link, disable, enable)
+	role := &cobra.Command{
+		Use: "role NAME operator|member", Short: "Make a member an operator, or take that role away", Args: cobra.ExactArgs(2),
+		Long:      "Make a member an operator, who sees the site's operator pages, or take that role away. The last operator keeps it.",
+		Example:   "  kith admin member role bob operator",
+		ValidArgs: []string{"operator", "member"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !slices.Contains(cmd.ValidArgs, args[1]) {
+				return fmt.Errorf("a role is operator or member, not %q", args[1])
+			}
+			in := api.Role{Name: args[0], Operator: args[1] == "operator"}
+			return ask(cmd.Context(), o.command(), "change the role", api.OperatorSetRole.With(in), func(api.Member) {
+				o.say("%s now has the role %s\n", strong(args[0]), args[1])
+			})
+		},
+	}
+	return group("member", "Members of the hub", create, list, link, role, disable, enable)
 }
 
 func (o *operator) keys() *cobra.Command {
@@ -162,6 +178,7 @@ func (o *operator) keys() *cobra.Command {
 	create.Flags().StringVar(&in.Name, "name", "", "what the key is for")
 	create.Flags().StringVar(&in.Region, "region", "", "the region it works in (default: this hub's)")
 	create.Flags().StringVar((*string)(&in.Reach), "reach", "all", "what it reaches: all, shared (own and shared) or own")
+	create.Flags().StringVar(&in.Expires, "expires", "", "when it ends: after a time like 90d or 12h, or at a time like 2027-01-31T18:00:00Z (default: never)")
 	_ = create.MarkFlagRequired("member")
 
 	var member string

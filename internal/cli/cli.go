@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"charm.land/lipgloss/v2"
 	"github.com/go-json-experiment/json"
@@ -54,7 +55,9 @@ type app struct {
 	home          string // KITH_HOME
 	json          bool
 	begun         bool // cobra has found the flags and arguments correct and runs the command
-	progressShown bool // on the terminal
+	waiting       sync.Mutex
+	progressShown bool   // on the terminal; guarded by waiting
+	doing         string // what the command waits for, or ""; guarded by waiting
 }
 
 // Main runs one command until its end, or that of ctx, and returns the exit status of
@@ -146,7 +149,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON and nothing else on standard output")
-	root.AddCommand(a.dev(), a.rehearse(), a.hub(), a.serve(), a.login(), a.logout(), a.models(), a.pull(), a.run(), a.env(), a.launch(), a.status(),
+	root.AddCommand(a.dev(), a.rehearse(), a.hub(), a.serve(), a.login(), a.logout(), a.models(), a.pull(), a.engineCommand(), a.run(), a.env(), a.launch(), a.status(),
 		a.why(), a.usage(), a.keys(), a.pause(), a.resume(), a.hours(), a.share(), a.accept(), a.groups(), a.admin(), a.doctor(),
 		a.config(), a.reload(), a.service(), a.version())
 	addExamples(root)

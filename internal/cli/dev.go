@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -31,6 +32,8 @@ const (
 	tunnelUp  = "acked"    // tunnel.Acked
 	// devReady bounds the time until the network can serve.
 	devReady = 2 * time.Minute
+	// slowStart is how long a start may take before it says what it waits for.
+	slowStart = 2 * time.Second
 )
 
 type devFlags struct {
@@ -77,7 +80,8 @@ func (a *app) dev() *cobra.Command {
 
 // runDev starts the network, prints its addresses once it can serve a call, and serves
 // until ctx ends.
-func (a *app) runDev(ctx context.Context, flags devFlags) error {
+func (a *app) runDev(ctx context.Context, flags devFlags) (err error) {
+	defer func() { err = devFailure(err, flags.data) }()
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal was closed
 	defer stop()
 	hubConfig, daemonConfig, err := devConfig(flags)
@@ -89,7 +93,11 @@ func (a *app) runDev(ctx context.Context, flags devFlags) error {
 		return err
 	}
 	defer closeLog()
+	engines := newOwnEngines(daemonConfig, llama.Available() == nil, log)
 	a.progress("starting the hub")
+	if !a.json {
+		go a.sayWhenSlow(ctx, flags.data, engines)
+	}
 	nodes, err := openNodes(ctx, hubConfig, flags.nodes, log)
 	defer nodes.close()
 	if err != nil {
@@ -97,7 +105,7 @@ func (a *app) runDev(ctx context.Context, flags devFlags) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return nodes.run(ctx) })
-	group.Go(func() error { return a.runDevDaemon(ctx, flags.data, daemonConfig, nodes.bases(), log) })
+	group.Go(func() error { return a.runDevDaemon(ctx, flags.data, nodes.bases(), engines) })
 	err = group.Wait()
 	a.progress("")
 	if errors.Is(err, context.Canceled) {
@@ -108,14 +116,14 @@ func (a *app) runDev(ctx context.Context, flags devFlags) error {
 
 // runDevDaemon prepares the account, runs the daemon on the last of the hubs and prints
 // the network's addresses once each hub can serve a call.
-func (a *app) runDevDaemon(ctx context.Context, data string, config *daemonFile, hubs []string, log *slog.Logger) error {
+func (a *app) runDevDaemon(ctx context.Context, data string, hubs []string, engines *ownEngines) error {
 	key, err := a.prepareAccount(ctx, hubs[len(hubs)-1], data)
 	if err != nil {
 		return err
 	}
 	a.progress("starting the engine and the daemon")
-	m := &daemonProcess{config: config, builtinOnly: llama.Available() == nil, flag: "--local", log: log}
-	hasEngine := m.builtinOnly || llamaserver.Find(ctx) != ""
+	m := &daemonProcess{config: engines.config, engines: engines, flag: "--local", log: engines.log}
+	hasEngine := engines.builtinOnly || llamaserver.Find(ctx) != ""
 	if hasEngine {
 		if _, err := llama.Tiny(filepath.Join(data, "models")); err != nil {
 			return err
@@ -127,7 +135,7 @@ func (a *app) runDevDaemon(ctx context.Context, data string, config *daemonFile,
 			Hub: hubs[0] + "/v1", MessagesBase: hubs[0], Local: d.Status().Local, Site: hubs[0], APIKey: key.Secret,
 		}
 		for _, base := range hubs {
-			if now.Models, err = awaitModels(ctx, d, toHub(base, key.Secret), hasEngine); err != nil {
+			if now.Models, err = awaitModels(ctx, d, toHub(base, key.Secret), hasEngine, engines); err != nil {
 				return err
 			}
 			if len(hubs) > 1 {
@@ -258,9 +266,13 @@ func addMachine(ctx context.Context, operator *client, base, data string, in api
 }
 
 // awaitModels waits until the hub lists the daemon's models and returns them. If
-// expected is false and the daemon has none, it waits for the tunnel only.
-func awaitModels(ctx context.Context, d *daemon.Daemon, hub *client, expected bool) (models []string, err error) {
+// expected is false and the daemon has none, it waits for the tunnel only. It fails once the
+// engines do.
+func awaitModels(ctx context.Context, d *daemon.Daemon, hub *client, expected bool, engines *ownEngines) (models []string, err error) {
 	err = poll(ctx, devReady, func() (bool, error) {
+		if problem, final := engines.problem(); final {
+			return false, fmt.Errorf("cannot run the small model: %w", problem)
+		}
 		list, err := hub.list(ctx)
 		models = convert(list, func(m listed) string { return m.ID })
 		status := d.Status()
@@ -292,6 +304,13 @@ func poll(ctx context.Context, timeout time.Duration, done func() (bool, error))
 
 // progress shows on a terminal what the command waits for; "" removes it.
 func (a *app) progress(what string) {
+	a.waiting.Lock()
+	defer a.waiting.Unlock()
+	a.doing = what
+	a.showProgress(what)
+}
+
+func (a *app) showProgress(what string) {
 	if !terminal(a.err) || what == "" && !a.progressShown {
 		return
 	}
@@ -299,6 +318,41 @@ func (a *app) progress(what string) {
 		what = faint(what + " …")
 	}
 	_, _ = lipgloss.Fprint(a.err, "\r\x1b[K"+what)
+}
+
+// sayWhenSlow writes a line to standard error if the network is not up after slowStart, and
+// then every 10 s: what it waits for, and where the log is. It ends with the start.
+func (a *app) sayWhenSlow(ctx context.Context, data string, engines *ownEngines) {
+	began := time.Now()
+	for wait := slowStart; ; wait = 10 * time.Second {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+		a.waiting.Lock()
+		doing := a.doing
+		if doing == "" { // it is up
+			a.waiting.Unlock()
+			return
+		}
+		cause := ""
+		if err, _ := engines.problem(); err != nil {
+			cause = " (" + err.Error() + ")"
+		}
+		a.showProgress("")
+		fmt.Fprintf(a.err, "kith: still %s after %s%s; the log is in %s\n", doing, time.Since(began).Round(time.Second), cause, filepath.Join(data, "log"))
+		a.showProgress(doing)
+		a.waiting.Unlock()
+	}
+}
+
+// devFailure adds to an error of a full disk what to do.
+func devFailure(err error, data string) error {
+	if err != nil && (errors.Is(err, syscall.ENOSPC) || strings.Contains(err.Error(), "disk is full")) {
+		return fmt.Errorf("%w; make room on the disk of %s (it takes about 100 MB), or choose another folder with --data", err, data)
+	}
+	return err
 }
 
 // installEngine is how to install a llama-server on the system.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -34,7 +35,9 @@ const (
 // ownEngines runs the model files of this machine: with its llama-server, if there is
 // one, else with the built-in engine. Which files there are, it follows.
 type ownEngines struct {
-	config      *daemonFile
+	config *daemonFile
+	// builtinOnly runs model files with the built-in engine though there is a
+	// llama-server.
 	builtinOnly bool
 	log         *slog.Logger
 
@@ -42,9 +45,12 @@ type ownEngines struct {
 	pool       *llamaserver.Pool // nil: there is no llama-server, or no file yet
 	supervisor *llama.Supervisor // nil: as pool
 	failed     chan error        // why the built-in engine does not run
-	changed    chan struct{}     // buffered: all has changed
-	said       map[string]bool   // problems that are logged already
-	lookNow    chan struct{}     // buffered: the folders are to be read
+	// What problem reads, which other goroutines call.
+	started atomic.Pointer[llama.Supervisor]
+	failure atomic.Pointer[error]
+	changed chan struct{}   // buffered: all has changed
+	said    map[string]bool // problems that are logged already
+	lookNow chan struct{}   // buffered: the folders are to be read
 }
 
 func newOwnEngines(config *daemonFile, builtinOnly bool, log *slog.Logger) *ownEngines {
@@ -120,10 +126,12 @@ func (o *ownEngines) start(ctx context.Context, group *errgroup.Group) {
 	o.supervisor = llama.NewSupervisor(llama.Config{
 		Models: builtinFiles(o.files), Slots: int(settings.Slots), Context: int(settings.Context),
 		IdleUnload: settings.IdleUnload.Duration, OnModels: func() { notify(o.changed) },
-		Data: filepath.Join(o.config.Daemon.Data, "engine"), Log: o.log,
+		Data: o.config.engineFolder(), GPUs: gpuLibraries(), Log: o.log,
 	})
+	o.started.Store(o.supervisor)
 	group.Go(func() error {
 		if err := o.supervisor.Run(ctx); err != nil && ctx.Err() == nil {
+			o.failure.Store(&err)
 			o.failed <- err
 		}
 		return nil
@@ -153,7 +161,21 @@ func (o *ownEngines) all() []*engine.Engine {
 	if len(models)+len(problems) == 0 {
 		return all
 	}
-	return append(all, engine.Builtin("kith", o.supervisor.Transport(), builtinModels(models), problems))
+	return append(all, engine.Builtin("kith", o.supervisor.Transport(), engine.BuiltinState{
+		Models: builtinModels(models), Problems: problems, Graphics: engine.Graphics(o.supervisor.Graphics()),
+	}))
+}
+
+// problem returns why the built-in engine, once it was started, does not run. It is final
+// if it will not be tried again.
+func (o *ownEngines) problem() (err error, final bool) {
+	if failure := o.failure.Load(); failure != nil {
+		return *failure, true
+	}
+	if s := o.started.Load(); s != nil {
+		return s.Problem(), false
+	}
+	return nil, false
 }
 
 // look makes follow read the folders soon.

@@ -53,12 +53,9 @@ func (a *app) serve() *cobra.Command {
 
 // daemonProcess is one daemon and the engines that kith runs for it.
 type daemonProcess struct {
-	config *daemonFile
-	// builtinOnly runs model files with the built-in engine though there is a
-	// llama-server.
-	builtinOnly bool
-	engines     *ownEngines
-	flag        string // the flag that sets the local address
+	config  *daemonFile
+	engines *ownEngines // nil: those of config
+	flag    string      // the flag that sets the local address
 	// read reads the configuration again; nil if there is no file.
 	read      func() (*daemonFile, error)
 	log       *slog.Logger
@@ -77,7 +74,9 @@ func (m *daemonProcess) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.engines = newOwnEngines(m.config, m.builtinOnly, m.log)
+	if m.engines == nil {
+		m.engines = newOwnEngines(m.config, false, m.log)
+	}
 	if err := m.engines.begin(ctx, group); err != nil {
 		return errors.Join(err, group.Wait())
 	}

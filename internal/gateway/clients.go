@@ -1,11 +1,13 @@
 package gateway
 
 import (
+	"cmp"
 	"crypto/tls"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -88,7 +90,7 @@ func (c *Clients) take(t *tally, what string, client netip.Addr) (free func()) {
 	}
 	counted := network(client)
 	held, ok := t.take(counted, limit)
-	if held*5 >= limit*4 {
+	if nearLimit(held, limit) {
 		c.warned.Do(func() {
 			c.log.Warn("one client holds nearly as many "+what+" as it may; if it is a proxy, name it in [hub] proxies",
 				"client", counted, "held", held, "limit", limit)
@@ -98,6 +100,36 @@ func (c *Clients) take(t *tally, what string, client netip.Addr) (free func()) {
 		return nil
 	}
 	return sync.OnceFunc(func() { t.free(counted) })
+}
+
+// Holder is a client and what it holds.
+type Holder struct {
+	Client      netip.Prefix
+	What        string // connections or requests
+	Held, Limit int
+}
+
+// nearLimit reports whether a client holds 80 % of what it may.
+func nearLimit(held, limit int) bool { return held*5 >= limit*4 }
+
+// Near returns the clients that hold 80 % or more of what one may: those that hold most
+// come first, and there are at most most of them.
+func (c *Clients) Near(most int) (all []Holder) {
+	if c == nil || c.rules.Load().limit <= 0 {
+		return nil
+	}
+	limit := c.rules.Load().limit
+	for what, t := range map[string]*tally{"connections": &c.connections, "requests": &c.requests} {
+		t.mu.Lock()
+		for client, held := range t.held {
+			if nearLimit(held, limit) {
+				all = append(all, Holder{client, what, held, limit})
+			}
+		}
+		t.mu.Unlock()
+	}
+	slices.SortFunc(all, func(a, b Holder) int { return cmp.Or(b.Held-a.Held, a.Client.Compare(b.Client)) })
+	return all[:min(len(all), most)]
 }
 
 // Listen wraps a listener so that one client holds at most as many connections as one may; those

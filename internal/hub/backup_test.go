@@ -29,7 +29,7 @@ func TestBackup(t *testing.T) {
 			t.Errorf("%s: %d %v", body, a.Status, a.Body)
 		}
 	}
-	acts, err := r.kept.Acts(t.Context(), account.Place{}, 9)
+	acts, err := r.kept.Acts(t.Context(), account.Place{}, account.ActFilter{}, 9)
 	if err != nil || len(acts) != 1 || acts[0].What != "back up the database" || acts[0].Subject != file {
 		t.Errorf("the log says %+v, %v", acts, err)
 	}

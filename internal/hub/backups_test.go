@@ -73,7 +73,7 @@ func TestBackupSchedule(t *testing.T) {
 		if part := backupsPart(r); !part.Good || !strings.Contains(part.Text, "every 24h to "+folder+", the newest 2 stay there; the next one at 2000-01-04 00:01 UTC") {
 			t.Errorf("health: %+v", part)
 		}
-		acts, err := r.kept.Acts(t.Context(), account.Place{}, 9)
+		acts, err := r.kept.Acts(t.Context(), account.Place{}, account.ActFilter{}, 9)
 		if err != nil || len(acts) != 3 || acts[0].ByName != "the schedule" {
 			t.Errorf("the audit log: %+v, %v", acts, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -116,6 +117,26 @@ func (h *Hub) limits() []site.Limit {
 		limits[0].Value = fmt.Sprintf("%g a second, %d at once", rate.PerSecond, rate.Burst)
 	}
 	return limits
+}
+
+// mostNear is how many clients near a limit the operator sees.
+const mostNear = 20
+
+// near returns the clients that are near a limit, for the operator.
+func (h *Hub) near() []site.Near {
+	var all []site.Near
+	for _, held := range h.cfg.Clients.Near(mostNear) {
+		all = append(all, site.Near{Client: addressText(held.Client), What: held.What, Held: held.Held, Limit: held.Limit})
+	}
+	return all
+}
+
+// addressText is the one address of a network, or the network.
+func addressText(n netip.Prefix) string {
+	if n.IsSingleIP() {
+		return n.Addr().String()
+	}
+	return n.String()
 }
 
 // most is a limit on a number; a negative one is none.

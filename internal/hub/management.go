@@ -75,7 +75,7 @@ func (h *Hub) control(ctx context.Context, id fleet.MachineID, change api.Contro
 // newSite is the members' pages over the management API.
 func (h *Hub) newSite() *site.Site {
 	c := h.cfg.Site
-	c.Edge, c.Health, c.Limits = h.edge, h.health, h.limits
+	c.Edge, c.Health, c.Limits, c.Near = h.edge, h.health, h.limits, h.near
 	c.Call = func(w http.ResponseWriter, r *http.Request, who api.Caller) {
 		h.edge.ServeAs(w, r, gateway.Caller(who))
 	}

@@ -31,7 +31,7 @@ func TestAuditLog(t *testing.T) {
 	r.ok("POST", "/machines/token", `{"member":"ada","name":"box"}`)
 	r.ok("POST", "/members/bob/link", "")
 	r.ok("POST", "/members/bob/disable", "")
-	acts, err := r.kept.Acts(t.Context(), account.Place{}, 100)
+	acts, err := r.kept.Acts(t.Context(), account.Place{}, account.ActFilter{}, 100)
 	if err != nil {
 		t.Fatal(err)
 	}

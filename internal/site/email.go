@@ -121,7 +121,7 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 
 // deadProof refuses a link that proves nothing.
 func deadProof() *fault.Fault {
-	return fault.New(fault.NotFound, "the link was used, is too old, is not complete or is of another account: ask for another at your name at the top")
+	return fault.New(fault.NotFound, "the link was used, is too old, is not complete or is of another account: ask for another at your name, in the menu")
 }
 
 // emailData is what the page shows that a mailed link leads to. Only the form on it
@@ -217,7 +217,7 @@ func (s *Site) mailLink(ctx context.Context, e account.Email, from string) error
 	s.Log.Info("recovery link made", "member", member.ID, "from", from)
 	s.mail.Send(mail.Message{MemberID: member.ID, To: e.Address, Subject: "kith: a link to sign in", Until: link.Expires, Text: fmt.Sprintf(
 		"A person at the network address %s asked for a link that signs %s in at\n%s\n\nThis one does, once, until %s;\na link mailed before no longer works:\n\n%s\n\n"+
-			"After it, set a new password under your name at the top. If it was not you, do nothing:\nthe link is in no other message.\n",
+			"After it, set a new password at your name, in the menu. If it was not you, do nothing:\nthe link is in no other message.\n",
 		from, line(member.Name), s.Base, when(link.Expires), s.Base+"/welcome/"+secret.Reveal())})
 	return nil
 }

@@ -2,6 +2,7 @@ package site
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -131,9 +132,24 @@ func dayBars(days []api.UsageOfDay, now time.Time) []bar {
 // backupOld is when a backup is old enough to say so.
 const backupOld = 7 * 24 * time.Hour
 
-// concerns are the member's machines that take no calls, and for an operator the state
-// of the hub.
+// canSignIn reports whether the member can sign in again without a link; where the
+// database does not say, it may be.
+func (s *Site) canSignIn(v *visit) bool {
+	_, err := s.DB.Password(v.Context(), v.me.ID)
+	if !errors.Is(err, account.ErrNotFound) {
+		return true
+	}
+	passkeys, noPasskeys := s.DB.Passkeys(v.Context(), v.me.ID)
+	identities, noIdentities := s.DB.Identities(v.Context(), v.me.ID)
+	return len(passkeys)+len(identities) > 0 || cmp.Or(noPasskeys, noIdentities) != nil
+}
+
+// concerns are a way in that is missing, the member's machines that take no calls, and
+// for an operator the state of the hub.
 func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []concern) {
+	if !s.canSignIn(v) {
+		all = append(all, concern{"You cannot sign in again yet: set a password.", "/account"})
+	}
 	for _, m := range machines {
 		at := "/machines/" + m.ID
 		switch {
@@ -155,6 +171,9 @@ func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []
 		if !part.Good {
 			all = append(all, concern{part.Name + " of this hub is not well.", operatorPath})
 		}
+	}
+	if !s.DB.MakesBackups() {
+		return all
 	}
 	if backup, err := s.DB.LastBackup(v.Context()); err != nil || now.Sub(backup.At) > backupOld || backup.Fault != "" {
 		all = append(all, concern{"This hub has no sound backup of the last 7 days.", operatorPath})

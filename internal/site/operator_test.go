@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +26,7 @@ func (tn *town) operator() *browser {
 // deeds is what the audit log says, without its times and ids, the oldest first.
 func (tn *town) deeds() []string {
 	tn.t.Helper()
-	acts, err := tn.db.Acts(tn.t.Context(), account.Place{}, 100)
+	acts, err := tn.db.Acts(tn.t.Context(), account.Place{}, account.ActFilter{}, 100)
 	check(tn.t, err)
 	all := make([]string, len(acts))
 	for i, a := range acts {
@@ -78,6 +79,120 @@ func testOperator(t *testing.T, tn *town) {
 	op.post("/account/password", "password", aPassword).goes(t, "/account")
 	op.post(members+"/link", "member", tn.members["bob"].ID).want(t, 403, "current password is wrong")
 	op.post(members+"/link", "member", tn.members["bob"].ID, "old", aPassword).want(t, 200, "signs bob in")
+}
+
+// An operator adds a member, who signs in by a link, and gives and takes the role of
+// operator. The last operator keeps it.
+func TestOperatorAddsMembers(t *testing.T) { onEachStore(t, testOperatorAdds) }
+
+func testOperatorAdds(t *testing.T, tn *town) {
+	op := tn.operator()
+	const members = "/operator/members"
+	page := op.post(members, "name", "dee").want(t, 200, "dee is added")
+	dee := tn.browser()
+	path := strings.TrimPrefix(textOf(t, page, "link"), tn.web.URL)
+	dee.get(path).want(t, 200, "Sign in as dee")
+	dee.post("/welcome", "link", strings.TrimPrefix(path, "/welcome/")).goes(t, "/")
+	dee.get("/").want(t, 200, "You cannot sign in again yet: set a password.")
+	dee.get("/operator").want(t, 404)
+	op.post(members, "name", "dee").want(t, 400, "is there already", `value="dee"`)
+	op.post(members, "name", "ev\u202el").want(t, 400)
+
+	made, err := tn.db.MemberByName(t.Context(), "dee")
+	check(t, err)
+	op.post(members+"/role", "member", made.ID, "operator", "yes").goes(t, members)
+	dee.get("/operator").want(t, 200)
+	op.post(members+"/role", "member", made.ID).goes(t, members)
+	dee.get("/operator").want(t, 404)
+	dee.post(members+"/role", "member", made.ID, "operator", "yes").want(t, 404)
+	op.post(members+"/role", "member", tn.members["root"].ID).want(t, 400, "root is the only operator")
+	op.get("/operator").want(t, 200)
+	want := []string{"root: create a member: dee", "root: make a sign-in link: dee", "root: change a member&#39;s role: dee, operator", "root: change a member&#39;s role: dee, member"}
+	for i := range want {
+		want[i] = strings.ReplaceAll(want[i], "&#39;", "'")
+	}
+	if diff := cmp.Diff(want, tn.deeds()); diff != "" {
+		t.Error(diff)
+	}
+
+	// With a password of the operator's own, both ask for it.
+	op.post("/account/password", "password", aPassword).goes(t, "/account")
+	op.post(members, "name", "fay").want(t, 403, "current password is wrong")
+	op.post(members+"/role", "member", made.ID, "operator", "yes").want(t, 403, "current password is wrong")
+	op.post(members, "name", "fay", "operator", "yes", "old", aPassword).want(t, 200, "fay is added")
+	op.post(members+"/role", "member", tn.members["root"].ID, "old", aPassword).goes(t, "/")
+	op.get("/operator").want(t, 404)
+}
+
+// The operator's first page shows the nodes, which it can drain, the clients near a
+// limit, and who makes the backups.
+func TestOperatorOverview(t *testing.T) { onEachStore(t, testOperatorOverview) }
+
+func testOperatorOverview(t *testing.T, tn *town) {
+	op := tn.operator()
+	page := op.get("/operator").want(t, 200, "192.0.2.7", "190", "(this one)", "Drain b")
+	const own, none = "pg_dump", "none yet"
+	if tn.db.MakesBackups() == strings.Contains(page.body, own) || tn.db.MakesBackups() != strings.Contains(page.body, none) {
+		t.Errorf("the page on backups says %q", page.body)
+	}
+	if home := op.get("/").want(t, 200); tn.db.MakesBackups() != strings.Contains(home.body, "no sound backup") {
+		t.Error("the first page and the operator's differ on backups")
+	}
+	op.get("/operator/drain?node=b").want(t, 200, "Drain b?", "move to the other nodes")
+	op.get("/operator/drain?node=c").want(t, 404)
+	op.post("/operator/drain", "name", "b").goes(t, "/operator")
+	tn.as("bob").post("/operator/drain", "name", "a").want(t, 404)
+	if diff := cmp.Diff([]string{"b"}, tn.drained); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// The audit log is narrowed to who did what and when, page by page.
+func TestAuditFilters(t *testing.T) { onEachStore(t, testAuditFilters) }
+
+func testAuditFilters(t *testing.T, tn *town) {
+	op := tn.operator()
+	day := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	record := func(i int, by, what, subject string) {
+		act := &account.Act{ID: account.NewID("act_"), At: day.AddDate(0, 0, i), By: by, ByName: by, What: what, Subject: subject}
+		check(t, tn.db.SetMemberDisabled(account.Acting(t.Context(), act), tn.members["bob"].ID, false))
+	}
+	record(0, "", "first thing", "subject-0")
+	record(1, "root", "first thing", "subject-1")
+	record(2, "root", "other thing", "subject-2")
+	for i := range mostListed + 1 {
+		record(10, "zoe", "many", fmt.Sprintf("many-%d", i))
+	}
+	for query, want := range map[string][]string{
+		"who=-":                            {"subject-0"},
+		"who=root":                         {"subject-1", "subject-2"},
+		"what=first+thing":                 {"subject-0", "subject-1"},
+		"who=root&what=first+thing":        {"subject-1"},
+		"from=2026-03-02&to=2026-03-02":    {"subject-1"},
+		"to=2026-03-01":                    {"subject-0"},
+		"from=2026-03-03&to=2026-03-04":    {"subject-2"},
+		"who=nowhere":                      nil,
+		"who=root&what=many":               nil,
+		"who=zoe&to=2026-03-10":            nil,
+		"from=2026-03-01&to=2026-03-02":    {"subject-0", "subject-1"},
+		"what=first+thing&from=2026-03-02": {"subject-1"},
+	} {
+		body := op.get("/operator/audit?"+query).want(t, 200).body
+		for i := range 3 {
+			subject := fmt.Sprintf("subject-%d", i)
+			if strings.Contains(body, subject) != slices.Contains(want, subject) {
+				t.Errorf("%s: shows %s: %t", query, subject, strings.Contains(body, subject))
+			}
+		}
+	}
+	page := op.get("/operator/audit?who=zoe&from=2026-03-02&to=2026-03-20").want(t, 200, "Older", `<option selected>zoe`)
+	_, link, _ := strings.Cut(page.body, `<p><a href="`)
+	link, _, _ = strings.Cut(link, `"`)
+	rest := op.get(strings.ReplaceAll(link, "&amp;", "&")).want(t, 200, `<option selected>zoe`)
+	if n := strings.Count(rest.body, "<td>many-"); n != 1 {
+		t.Errorf("the second page has %d acts, want 1", n)
+	}
+	op.get("/operator/audit?from=soon").want(t, 400, "from is a day like")
 }
 
 // TestActIsPartOfWhatItDoes: what was not done is not in the log.

@@ -292,7 +292,11 @@ func groupPages() []page {
 func operatorPages() []page {
 	return []page{
 		view(operatorPath, "operator", "Operator", (*Site).operatorData),
+		asks(operatorPath+"/drain", (*Site).drainQuestion),
+		form(operatorPath+"/drain", api.OperatorDrainNode, fields, "The node drains: it takes nothing new, and ends once its calls have."),
 		view(operatorPath+"/members", "operator-members", "Members", (*Site).membersData),
+		post(operatorPath+"/members", (*Site).addMember),
+		post(operatorPath+"/members/role", (*Site).setRole),
 		asks(operatorPath+"/members/disable", (*Site).disableMemberQuestion),
 		post(operatorPath+"/members/disable", (*Site).disableMember),
 		post(operatorPath+"/members/enable", (*Site).enableMember),

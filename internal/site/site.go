@@ -59,6 +59,9 @@ type Config struct {
 	Health func(context.Context) []Part
 	// Limits are those in force now, for its operator.
 	Limits func() []Limit
+	// Near are the clients that hold nearly as many connections or requests as one may,
+	// for its operator.
+	Near func() []Near
 }
 
 // Part is one part of a hub, and how it is.
@@ -70,6 +73,12 @@ type Part struct {
 
 // Limit is one limit of a hub.
 type Limit struct{ Name, Value string }
+
+// Near is a client that is near a limit.
+type Near struct {
+	Client, What string // its address or network; connections or requests
+	Held, Limit  int
+}
 
 // Site serves the members' pages. Make it with New, then Run it.
 type Site struct {

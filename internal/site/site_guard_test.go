@@ -94,7 +94,8 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		"/welcome/{code}": "/welcome/" + credential.Mint(credential.LinkCode, "home").Reveal(), "/invite/{code}": "/invite/" + invite.ID,
 		"/requests/{call}": "/requests/req_1", machinePath: "/machines/" + tn.machine.ID, "/account/email/{code}": "/account/email/" + proof.Reveal(),
 	}
-	for _, act := range []string{"disable", "enable", "link"} {
+	forms["/operator/members"], forms["/operator/drain"] = []string{"name", "eves"}, []string{"name", "a"}
+	for _, act := range []string{"disable", "enable", "link", "role"} {
 		forms["/operator/members/"+act] = []string{"member", tn.members["ada"].ID}
 	}
 	welcome := map[string]bool{"/applications": true, "/signin/passkey/begin": true, "/account/passkeys/begin": true, "/recover/mail": true, "/account/email": true, "/account/email/remove": true, "/groups/seen": true, "/theme": true} // what eve may do

@@ -41,6 +41,7 @@ type world struct {
 	uses     []api.Use
 	queued   int
 	crash    bool // Admit panics
+	drained  []string
 	log      bytes.Buffer
 }
 
@@ -99,6 +100,10 @@ func worldOn(t *testing.T, config store.Config) *world {
 		Running:   func() []api.Use { return w.uses },
 		Queued:    func(*fleet.Machine) int { return w.queued },
 		Trace:     db.Trace,
+		Nodes: func() []api.Node {
+			return []api.Node{{Name: "a", Alive: true, Here: true, Linked: true, Machines: 1, Calls: 2}, {Name: "b", Alive: true, Linked: true}}
+		},
+		DrainNode: func(_ context.Context, name string) error { w.drained = append(w.drained, name); return nil },
 		Log:       slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
 	w.server = httptest.NewServer(w.api)

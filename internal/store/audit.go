@@ -26,11 +26,28 @@ func validText(s string) string {
 }
 
 // Acts returns a page of the audit log of operators' acts, newest first: at most
-// most of them, beginning at from.
-func (db *DB) Acts(ctx context.Context, from account.Place, most int) ([]account.Act, error) {
+// most of them, beginning at from, that the filter lets pass.
+func (db *DB) Acts(ctx context.Context, from account.Place, f account.ActFilter, most int) ([]account.Act, error) {
+	if err := checkText(f.Who, f.What, from.ID); err != nil {
+		return nil, db.wrap(err, "read the audit log")
+	}
 	at, id := pageStart(from)
-	rows, err := db.query.Acts(ctx, at, id, int32(most))
+	rows, err := db.query.Acts(ctx, query.ActsParams{Before: at, BeforeID: id, Since: millis(f.Since), Who: f.Who, What: f.What, Most: int32(most)})
 	return convert(rows, act), db.wrap(err, "read the audit log")
+}
+
+// ActFields returns the names of those who are in the audit log, and the kinds of acts
+// in it.
+func (db *DB) ActFields(ctx context.Context) (who, what []string, err error) {
+	rows, err := db.query.ActFields(ctx)
+	for _, row := range rows {
+		if row.Field == "who" {
+			who = append(who, row.Value)
+		} else {
+			what = append(what, row.Value)
+		}
+	}
+	return who, what, db.wrap(err, "read the audit log")
 }
 
 func act(row query.Act) account.Act {

@@ -63,6 +63,9 @@ func (db *DB) Backup(ctx context.Context, b account.Backup, running []account.Us
 	return b, err
 }
 
+// MakesBackups reports whether Backup makes any: it does on SQLite.
+func (db *DB) MakesBackups() bool { return db.flavor.copy != nil }
+
 // backUp copies the database to part and renames that to the backup's file. It sets
 // the backup's size, or the fault that was found in the copy.
 func (db *DB) backUp(ctx context.Context, part string, b *account.Backup, running []account.Usage) (err error) {

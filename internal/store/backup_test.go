@@ -67,7 +67,7 @@ func TestBackup(t *testing.T) {
 	if err != nil || last.File != file || last.Bytes != made.Bytes || last.Fault != "" || time.Since(last.At) > time.Minute {
 		t.Errorf("the last backup is %+v, %v", last, err)
 	}
-	if acts, err := db.Acts(t.Context(), account.Place{}, 9); err != nil || len(acts) != 1 || acts[0].Subject != file {
+	if acts, err := db.Acts(t.Context(), account.Place{}, account.ActFilter{}, 9); err != nil || len(acts) != 1 || acts[0].Subject != file {
 		t.Errorf("the audit log says %+v, %v", acts, err)
 	}
 

@@ -41,7 +41,7 @@ func testPages(t *testing.T, db *store.DB) {
 			})
 		},
 		"act_": func(p account.Place) []account.Place {
-			return places(must[[]account.Act](t)(db.Acts(ctx, p, 4)), func(a account.Act) account.Place { return account.Place{At: a.At, ID: a.ID} })
+			return places(must[[]account.Act](t)(db.Acts(ctx, p, account.ActFilter{}, 4)), func(a account.Act) account.Place { return account.Place{At: a.At, ID: a.ID} })
 		},
 		"req_": func(p account.Place) []account.Place {
 			return places(must[[]account.Trace](t)(db.TracesOf(ctx, "mem_00", p, 4)), func(s account.Trace) account.Place { return account.Place{At: s.Started, ID: s.CallID} })

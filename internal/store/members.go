@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
@@ -82,6 +83,22 @@ func (db *DB) SetMemberDisabled(ctx context.Context, id string, disabled bool) e
 		return db.wrap(err, "disable member %q", id)
 	}
 	return db.wrap(err, "enable member %q", id)
+}
+
+// SetMemberOperator gives a member the role of operator or takes it away; ErrInvalid
+// where no enabled operator would be left.
+func (db *DB) SetMemberOperator(ctx context.Context, id string, operator bool) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { // one at a time: each sees who is left
+		if err := oneRow(q.SetMemberOperator(ctx, id, operator)); err != nil {
+			return nil, err
+		}
+		left, err := q.CountOperators(ctx)
+		if err == nil && left == 0 {
+			err = fmt.Errorf("%w: no operator would be left", ErrInvalid)
+		}
+		return changed(fleet.MemberChanged, id), err
+	})
+	return db.wrap(err, "set the role of member %q", id)
 }
 
 func member(row query.Member) account.Member {

@@ -6,7 +6,8 @@ const client = ({ base, key }) => new Anthropic({ baseURL: base, apiKey: key, ma
 const asked = (model, text) => ({ model, max_tokens: 500, messages: [{ role: 'user', content: text }] });
 const said = ({ content }) => content.filter(({ type }) => type === 'text').map(({ text }) => text).join('');
 const told = (message) => ({
-  text: said(message), finish: message.stop_reason, input: message.usage.input_tokens, output: message.usage.output_tokens,
+  text: said(message), finish: message.stop_reason, output: message.usage.output_tokens,
+  input: message.usage.input_tokens + message.usage.cache_read_input_tokens,
 });
 
 suite('anthropic-sdk-typescript', {

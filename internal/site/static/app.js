@@ -1,5 +1,6 @@
 // What the pages do better with a script. Nothing here is needed: every page
-// and every form works without it.
+// and every form works without it. Pages are painted after it has run, so that nothing
+// of what it adds moves the rest.
 "use strict";
 
 (() => {

@@ -356,7 +356,7 @@
   async function list() {
     const all = await chats.all();
     const place = at("history");
-    place.hidden = all.length === 0;
+    place.classList.toggle("unused", all.length === 0);
     place.querySelector("ul").replaceChildren(...all.map((old) => element("li", "",
       button(old.title || "Chat", old.title || "Chat", async () => open(await chats.get(old.id))),
       button("Delete", "Delete the chat " + old.title, async () => { await chats.remove(old.id); if (old.id === chat.id) start(); list(); }))));
@@ -426,7 +426,8 @@
   });
 
   at("kept").textContent = "Chats are kept in this browser alone. The owner of the machine that answers could read them.";
-  for (const id of ["keys", "code"]) at(id).hidden = false;
+  at("history").classList.add("unused"); // its place is kept, so that nothing moves once the browser has listed its chats
+  for (const id of ["keys", "code", "history"]) at(id).hidden = false;
   at("comparing").hidden = model.options.length < 2;
   ask.removeAttribute("maxlength");
   said.replaceChildren();

@@ -22,6 +22,12 @@ ORDER BY created DESC, id DESC LIMIT sqlc.arg(most);
 -- name: SetMemberDisabled :execrows
 UPDATE members SET disabled = $2 WHERE id = $1;
 
+-- name: SetMemberOperator :execrows
+UPDATE members SET operator = $2 WHERE id = $1;
+
+-- name: CountOperators :one
+SELECT count(*) FROM members WHERE operator AND NOT disabled;
+
 -- The records that appear or disappear with a member. kind is a fleet.ChangeKind.
 -- name: MemberFacts :many
 SELECT cast('key' AS text) AS kind, k.id AS subject FROM keys k WHERE k.member_id = sqlc.arg(member) AND k.revoked = 0

@@ -9,13 +9,65 @@ import (
 	"context"
 )
 
-const acts = `-- name: Acts :many
-SELECT id, at, by_id, by_name, what, subject FROM acts WHERE at <= $1 AND (at < $1 OR id < $2)
-ORDER BY at DESC, id DESC LIMIT $3
+const actFields = `-- name: ActFields :many
+SELECT cast('who' AS text) AS field, by_name AS value FROM acts WHERE by_id <> ''
+UNION SELECT cast('what' AS text), what FROM acts ORDER BY 1, 2
 `
 
-func (q *Queries) Acts(ctx context.Context, before int64, beforeID string, most int32) ([]Act, error) {
-	rows, err := q.db.QueryContext(ctx, acts, before, beforeID, most)
+type ActFieldsRow struct {
+	Field string
+	Value string
+}
+
+// Who is in the audit log and what was done: what its list can be narrowed to.
+func (q *Queries) ActFields(ctx context.Context) ([]ActFieldsRow, error) {
+	rows, err := q.db.QueryContext(ctx, actFields)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ActFieldsRow
+	for rows.Next() {
+		var i ActFieldsRow
+		if err := rows.Scan(&i.Field, &i.Value); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const acts = `-- name: Acts :many
+SELECT id, at, by_id, by_name, what, subject FROM acts WHERE at <= $1 AND (at < $1 OR id < $2) AND at >= $3
+  AND (cast($4 AS text) = '' OR by_name = $4 OR $4 = '-' AND by_id = '')
+  AND (cast($5 AS text) = '' OR what = $5)
+ORDER BY at DESC, id DESC LIMIT $6
+`
+
+type ActsParams struct {
+	Before   int64
+	BeforeID string
+	Since    int64
+	Who      string
+	What     string
+	Most     int32
+}
+
+func (q *Queries) Acts(ctx context.Context, arg ActsParams) ([]Act, error) {
+	rows, err := q.db.QueryContext(ctx, acts,
+		arg.Before,
+		arg.BeforeID,
+		arg.Since,
+		arg.Who,
+		arg.What,
+		arg.Most,
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -25,6 +25,17 @@ func (q *Queries) CountMembers(ctx context.Context) (CountMembersRow, error) {
 	return i, err
 }
 
+const countOperators = `-- name: CountOperators :one
+SELECT count(*) FROM members WHERE operator AND NOT disabled
+`
+
+func (q *Queries) CountOperators(ctx context.Context) (int64, error) {
+	row := q.db.QueryRowContext(ctx, countOperators)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const insertMember = `-- name: InsertMember :exec
 INSERT INTO members (id, name, operator, disabled, created) VALUES ($1, $2, $3, $4, $5)
 `
@@ -221,6 +232,18 @@ UPDATE members SET disabled = $2 WHERE id = $1
 
 func (q *Queries) SetMemberDisabled(ctx context.Context, iD string, disabled bool) (int64, error) {
 	result, err := q.db.ExecContext(ctx, setMemberDisabled, iD, disabled)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+const setMemberOperator = `-- name: SetMemberOperator :execrows
+UPDATE members SET operator = $2 WHERE id = $1
+`
+
+func (q *Queries) SetMemberOperator(ctx context.Context, iD string, operator bool) (int64, error) {
+	result, err := q.db.ExecContext(ctx, setMemberOperator, iD, operator)
 	if err != nil {
 		return 0, err
 	}

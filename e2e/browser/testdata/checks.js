@@ -1,0 +1,81 @@
+// Checks of a page, each a list of what is wrong with it. They run in the page itself.
+var checks = {
+  // name is an element as a person finds it.
+  name(e) {
+    const words = (e.getAttribute("aria-label") || e.textContent || e.name || "").trim().replace(/\s+/g, " ").slice(0, 40);
+    return e.tagName.toLowerCase() + (e.id ? "#" + e.id : "") + " \"" + words + "\"";
+  },
+
+  // stops are the elements that Tab reaches.
+  stops() {
+    return [...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]")].filter((e) =>
+      e.tabIndex >= 0 && !e.disabled && e.type !== "hidden" && e.checkVisibility({ visibilityProperty: true }));
+  },
+
+  // ring is what may show the focus.
+  ring(e) {
+    const style = getComputedStyle(e);
+    return [style.outlineStyle === "none" ? "" : style.outlineWidth + style.outlineStyle + style.outlineColor, style.boxShadow].join();
+  },
+
+  // focus finds the stops that look the same with the focus and without. A key has to be
+  // pressed before, so that the browser shows the focus.
+  focus() {
+    const before = document.activeElement;
+    const wrong = [];
+    before?.blur();
+    for (const e of this.stops()) {
+      const plain = this.ring(e);
+      e.focus({ preventScroll: true });
+      if (document.activeElement !== e) wrong.push("takes no focus: " + this.name(e));
+      else if (this.ring(e) === plain) wrong.push("does not show the focus: " + this.name(e));
+      e.blur();
+    }
+    before?.focus({ preventScroll: true });
+    return wrong;
+  },
+
+  // inText reports whether a link is part of a sentence.
+  inText(e) {
+    if (e.tagName !== "A" || getComputedStyle(e).display !== "inline") return false;
+    let block = e.parentElement;
+    while (getComputedStyle(block).display === "inline") block = block.parentElement;
+    const words = document.createTreeWalker(block, NodeFilter.SHOW_TEXT);
+    while (words.nextNode()) {
+      const of = words.currentNode.parentElement;
+      if (/[\p{L}\p{N}]/u.test(words.currentNode.data) && !of.closest("a, svg")) return true;
+    }
+    return false;
+  },
+
+  // targets finds what is too small for a finger or an unsteady hand: 24 pixels, and on a
+  // phone 44 for navigation and buttons.
+  targets(phone) {
+    const wrong = [];
+    for (const e of document.querySelectorAll("a[href], button, input, select, textarea, summary")) {
+      if (e.type === "hidden" || !e.checkVisibility({ visibilityProperty: true }) || this.inText(e)) continue;
+      const label = /^(checkbox|radio)$/.test(e.type) && e.closest("label");
+      const { width, height, right } = (label || e).getBoundingClientRect();
+      if (right <= 0) continue; // in sight with the focus alone
+      const least = phone && (e.closest("nav, body > header") || e.matches("button, .button, summary, [type=file]")) ? 44 : 24;
+      if (Math.min(width, height) < least - 0.5) wrong.push(`${Math.round(width)} × ${Math.round(height)} pixels, want ${least}: ` + this.name(e));
+    }
+    return wrong;
+  },
+
+  // weight finds a page that is too heavy: what it and its parts take on the wire,
+  // in KiB, also where the browser had them already.
+  weight(page, scripts) {
+    let all = performance.getEntriesByType("navigation")[0].encodedBodySize;
+    let code = 0;
+    for (const part of performance.getEntriesByType("resource")) {
+      if (/^(fetch|xmlhttprequest|other|eventsource)$/.test(part.initiatorType)) continue;
+      all += part.encodedBodySize;
+      if (part.initiatorType === "script") code += part.encodedBodySize;
+    }
+    const wrong = [];
+    if (all > page * 1024) wrong.push(`${Math.round(all / 1024)} KiB, want ${page} at most`);
+    if (code > scripts * 1024) wrong.push(`scripts of ${Math.round(code / 1024)} KiB, want ${scripts} at most`);
+    return wrong;
+  },
+};
