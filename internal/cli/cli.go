@@ -149,9 +149,25 @@ func (a *app) root() *cobra.Command {
 	}
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON and nothing else on standard output")
-	root.AddCommand(a.dev(), a.rehearse(), a.hub(), a.serve(), a.login(), a.logout(), a.models(), a.pull(), a.engineCommand(), a.run(), a.env(), a.launch(), a.status(),
-		a.why(), a.usage(), a.keys(), a.pause(), a.resume(), a.hours(), a.share(), a.accept(), a.groups(), a.admin(), a.doctor(),
-		a.config(), a.reload(), a.service(), a.version())
+	for _, part := range []struct {
+		title    string
+		commands []*cobra.Command
+	}{
+		{"Try it", []*cobra.Command{a.dev(), a.rehearse()}},
+		{"Call models", []*cobra.Command{a.run(), a.models(), a.env(), a.launch(), a.keys(), a.usage(), a.why()}},
+		{"This machine", []*cobra.Command{
+			a.pull(), a.engineCommand(), a.serve(), a.service(), a.status(), a.doctor(), a.pause(), a.resume(), a.hours(), a.reload(), a.config(),
+		}},
+		{"Your hub, and the people you share with", []*cobra.Command{a.login(), a.logout(), a.share(), a.accept(), a.groups()}},
+		{"For a hub's operator", []*cobra.Command{a.hub(), a.admin()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: part.title, Title: part.title + ":"})
+		for _, cmd := range part.commands {
+			cmd.GroupID = part.title
+			root.AddCommand(cmd)
+		}
+	}
+	root.AddCommand(a.version())
 	addExamples(root)
 	return root
 }

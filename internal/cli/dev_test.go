@@ -47,6 +47,11 @@ func TestSlowStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		a := &app{err: &out}
+		said := func() string {
+			a.waiting.Lock() // held while it is written
+			defer a.waiting.Unlock()
+			return out.String()
+		}
 		a.progress("starting the hub")
 		done := make(chan struct{})
 		go func() {
@@ -55,8 +60,8 @@ func TestSlowStart(t *testing.T) {
 		}()
 		time.Sleep(slowStart - time.Millisecond)
 		synctest.Wait()
-		if out.Len() > 0 {
-			t.Errorf("early: %s", &out)
+		if got := said(); got != "" {
+			t.Errorf("early: %s", got)
 		}
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
@@ -64,12 +69,12 @@ func TestSlowStart(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		want := "kith: still starting the hub after 2s; the log is in /data/log\nkith: still connecting the daemon to the hub after 12s; the log is in /data/log\n"
-		if got := out.String(); got != want {
+		if got := said(); got != want {
 			t.Errorf("%q, not %q", got, want)
 		}
 		a.progress("")
 		<-done
-		if got := out.String(); got != want {
+		if got := said(); got != want {
 			t.Errorf("once it is up: %q", got)
 		}
 	})

@@ -5,6 +5,7 @@ import "github.com/spf13/cobra"
 // examples are the examples of commands that need no explanation beside them, by the
 // words of the command.
 var examples = map[string][]string{
+	"kith":                      {"kith dev        # everything on this machine, to try it", "kith pull       # models that fit this machine", "kith login --hub https://hub.example.org"},
 	"kith accept":               {"kith accept CODE"},
 	"kith admin device approve": {"kith admin device approve WDJB-MJHT --member ada"},
 	"kith admin device list":    {"kith admin device list"},
@@ -45,6 +46,7 @@ var examples = map[string][]string{
 	"kith launch":               {"kith launch claude", "kith launch codex --model qwen3-coder"},
 	"kith login":                {"kith login --hub https://hub.example.org"},
 	"kith logout":               {"kith logout"},
+	"kith models":               {"kith models", "kith models --account"},
 	"kith models rm":            {"kith models rm gemma-3-1b-it-Q4_K_M"},
 	"kith pause":                {"kith pause --for 2h", "kith pause --until 18:30 --drain"},
 	"kith rehearse":             {"kith rehearse all", "kith rehearse CAPACITY_FULL --stream"},

@@ -29,6 +29,17 @@ func (p *hubProcess) metrics() *prometheus.Registry {
 			return float64(usage.Free)
 		}),
 	)
+	for name, g := range map[string]struct {
+		help  string
+		value func(held, limit int) int
+	}{
+		"kith_client_held_max":   {"The most connections, or behind a proxy requests, that one client holds now.", func(held, _ int) int { return held }},
+		"kith_client_held_limit": {"How many of them one client may hold; 0 is any number.", func(_, limit int) int { return limit }},
+	} {
+		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: g.help}, func() float64 {
+			return float64(g.value(p.clients.Fullest()))
+		}))
+	}
 	registry.MustRegister(p.hub.Metrics()...)
 	if p.certificate != nil {
 		registry.MustRegister(certificateEnd{p.certificate})

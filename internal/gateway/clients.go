@@ -81,6 +81,22 @@ func (t *tally) free(client netip.Prefix) {
 	}
 }
 
+// Fullest returns the most connections or requests that one client holds now, and the
+// limit; 0 is off.
+func (c *Clients) Fullest() (held, limit int) {
+	return max(c.connections.most(), c.requests.most()), c.rules.Load().limit
+}
+
+// most returns how many the client with the most of them holds.
+func (t *tally) most() (held int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, n := range t.held {
+		held = max(held, n)
+	}
+	return held
+}
+
 // take counts one more of what a client holds. It returns the function that gives
 // it back, which is nil when the client may hold no more.
 func (c *Clients) take(t *tally, what string, client netip.Addr) (free func()) {

@@ -221,6 +221,9 @@ func TestRequestsBehindAProxy(t *testing.T) {
 				t.Errorf("request %d: warned %v", i, warned)
 			}
 		}
+		if held, limit := clients.Fullest(); held != 10 || limit != 10 {
+			t.Errorf("the fullest client holds %d of %d", held, limit)
+		}
 		if _, err := from("2001:db8::ff:1"); err == nil || !strings.Contains(err.Error(), "10 requests") {
 			t.Errorf("one more: %v", err)
 		}
