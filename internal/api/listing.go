@@ -55,6 +55,10 @@ func Paged[T any](before string, size int, find func(from account.Place, most in
 	if err != nil || len(found) <= size {
 		return found, "", err
 	}
-	last := place(found[size-1])
-	return found[:size], last.At.UTC().Format(time.RFC3339Nano) + "," + last.ID, nil
+	return found[:size], placeText(place(found[size-1])), nil
+}
+
+// placeText is a place as a page ends with it.
+func placeText(last account.Place) string {
+	return last.At.UTC().Format(time.RFC3339Nano) + "," + last.ID
 }

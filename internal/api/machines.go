@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -23,18 +24,20 @@ const maxSlots = 1024
 // Machine is a machine as its owner sees it. What it says of itself is its newest
 // advertisement; a machine that never connected has none.
 type Machine struct {
-	ID       string         `json:"id"`
-	Name     string         `json:"name"`
-	Online   bool           `json:"online"`
-	Paused   bool           `json:"paused"`
-	Hours    string         `json:"hours"` // empty: always
-	Timezone string         `json:"timezone"`
-	Open     bool           `json:"open"` // inside its hours now
-	Slots    int            `json:"slots"`
-	Running  int            `json:"running"` // calls that this hub sent it
-	Queued   int            `json:"queued"`  // calls that wait and that it could take
-	Models   []MachineModel `json:"models"`
-	KeptOut  bool           `json:"kept_out"` // of every group
+	ID     string `json:"id"`
+	Name   string `json:"name"`
+	Online bool   `json:"online"`
+	Paused bool   `json:"paused"`
+	// PausedUntil is when the pause ends by itself; absent: it does not, or is none.
+	PausedUntil time.Time      `json:"paused_until,omitzero"`
+	Hours       string         `json:"hours"` // empty: always
+	Timezone    string         `json:"timezone"`
+	Open        bool           `json:"open"` // inside its hours now
+	Slots       int            `json:"slots"`
+	Running     int            `json:"running"` // calls that this hub sent it
+	Queued      int            `json:"queued"`  // calls that wait and that it could take
+	Models      []MachineModel `json:"models"`
+	KeptOut     bool           `json:"kept_out"` // of every group
 	// Groups are the only ones it serves, by its own configuration; absent: every
 	// one of its owner's.
 	Groups   []string  `json:"groups,omitzero"`
@@ -77,6 +80,9 @@ func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Mac
 	}
 	v.Online, v.Paused, v.Hours, v.Timezone = live.Online, live.Paused, live.Hours.String(), live.Hours.Zone()
 	v.Groups = live.Groups
+	if live.Online && live.Paused {
+		v.PausedUntil = live.PausedUntil
+	}
 	v.Open, v.Slots, v.Running = live.Hours.Open(now), live.Slots, live.Load.InFlight()
 	if live.Online {
 		v.LastSeen = now.UTC()
@@ -153,6 +159,68 @@ type MachineID struct {
 func (a *API) ownMachine(ctx context.Context, c Caller, id string) (account.Machine, error) {
 	m, err := a.DB.OwnMachine(ctx, c.id(), id)
 	return m, NotFound(err, "you have no machine with the id %.80q", id)
+}
+
+// OneMachineUsage is how much a machine was used.
+type OneMachineUsage struct {
+	// Hours are the last 24, the one now is the last.
+	Hours []UsageOfDay `json:"hours"`
+	// Members are those who used it in the last 30 days, most calls first: at most 100.
+	Members []MachineUser `json:"members"`
+}
+
+// MachineUser is how much a member used a machine.
+type MachineUser struct {
+	Member string   `json:"member"` // by name; empty: a member no more
+	Me     bool     `json:"me"`
+	Today  int64    `json:"calls_today"` // UTC
+	Month  UsageSum `json:"last_30_days"`
+}
+
+// machineUsage adds up the calls on one machine of the caller's.
+func (a *API) machineUsage(ctx context.Context, c Caller, in MachineID) (OneMachineUsage, error) {
+	m, err := a.ownMachine(ctx, c, in.Machine)
+	if err != nil {
+		return OneMachineUsage{}, err
+	}
+	hourly, err := Span{By: "hour"}.read(time.Now())
+	if err != nil {
+		return OneMachineUsage{}, err
+	}
+	usage := OneMachineUsage{}
+	for i := range 24 {
+		usage.Hours = append(usage.Hours, UsageOfDay{Day: hourly.name(hourly.since.Add(time.Duration(i) * time.Hour))})
+	}
+	today, month, days := time.Now().UTC().Truncate(24*time.Hour), sums{}, sums{}
+	err = cmp.Or(a.DB.HoursOfOwner(ctx, c.id(), hourly.since, func(h account.UsageHour) {
+		i := int(h.Hour.Sub(hourly.since) / time.Hour)
+		if h.MachineID == m.ID && i < len(usage.Hours) {
+			usage.Hours[i].add(sumOf(account.UsageDay{
+				MemberID: h.MemberID, OwnerID: h.OwnerID, Code: h.Code, Calls: h.Calls, Waited: h.Waited, TokensIn: h.TokensIn, TokensOut: h.TokensOut,
+			}))
+		}
+	}), a.DB.DaysOfOwner(ctx, c.id(), today.AddDate(0, 0, 1-keyDays), func(d account.UsageDay) {
+		if d.MachineID != m.ID {
+			return
+		}
+		month.of(d.MemberID).add(sumOf(d))
+		if d.Day.Equal(today) {
+			days.of(d.MemberID).Calls += d.Calls
+		}
+	}))
+	if err != nil {
+		return OneMachineUsage{}, err
+	}
+	usage.Members = sorted(month, func(id string, s UsageSum) MachineUser { return MachineUser{id, id == c.id(), days.of(id).Calls, s} })
+	usage.Members = usage.Members[:min(len(usage.Members), maxOthers)]
+	for i := range usage.Members {
+		who, err := a.DB.Member(ctx, usage.Members[i].Member)
+		if err != nil && !errors.Is(err, account.ErrNotFound) {
+			return usage, err
+		}
+		usage.Members[i].Member = who.Name
+	}
+	return usage, nil
 }
 
 // MachineAct says what was done to a machine.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kith/kith/internal/account"
@@ -183,8 +184,12 @@ func Meaning(code string) string {
 	return fault.Code(code).When()
 }
 
-// maxRequests is how many calls one page lists.
-const maxRequests = 100
+// maxRequests is how many calls one page lists, and maxSearched among how many it looks
+// for those that its filter lets through.
+const (
+	maxRequests = 100
+	maxSearched = 5000
+)
 
 // Requests is a page of calls, the newest first.
 type Requests struct {
@@ -198,15 +203,104 @@ type Page struct {
 	Before string `json:"-" query:"before"`
 }
 
+// RequestFilter narrows a listing of calls; what is empty lets all through.
+type RequestFilter struct {
+	Before  string `json:"-" query:"before"`
+	Outcome string `json:"-" query:"outcome"` // served, or refused: not served to its end
+	Code    string `json:"-" query:"code"`
+	Model   string `json:"-" query:"model"`
+	Machine string `json:"-" query:"machine"` // by name: one that it was tried on
+	Key     string `json:"-" query:"key"`     // by id
+	Text    string `json:"-" query:"q"`       // in its id, model, caller, code or machines
+	From    string `json:"-" query:"from"`    // it began then or later
+	To      string `json:"-" query:"to"`      // it began before
+}
+
+// begins reads a time of a filter, UTC: a day, a minute, or as RFC 3339 has it.
+func begins(text, param string) (time.Time, error) {
+	for _, layout := range []string{time.DateOnly, "2006-01-02T15:04", time.RFC3339} {
+		if t, err := time.Parse(layout, text); err == nil && t.UnixMilli() > 0 {
+			return t, nil
+		}
+	}
+	return time.Time{}, fault.New(fault.InvalidRequest, "%s is a time like 2026-11-21 or 2026-11-21T10:30, UTC, not %.40q", param, text).WithParam(param)
+}
+
+// read checks the filter, and returns from when calls count and where the page begins.
+func (f *RequestFilter) read() (from time.Time, before string, err error) {
+	switch f.Outcome {
+	case "", "served", "refused":
+	default:
+		return from, "", fault.New(fault.InvalidRequest, "outcome is served or refused, not %.20q", f.Outcome).WithParam("outcome")
+	}
+	if f.From != "" {
+		if from, err = begins(f.From, "from"); err != nil {
+			return from, "", err
+		}
+	}
+	if f.To == "" {
+		return from, f.Before, nil
+	}
+	to, err := begins(f.To, "to")
+	if start, noStart := pageStart(f.Before); err == nil && (f.Before == "" || noStart == nil && start.At.After(to)) {
+		return from, to.UTC().Format(time.RFC3339Nano), nil
+	}
+	return from, f.Before, err
+}
+
+// shows reports whether the filter lets a call through.
+func (f *RequestFilter) shows(t *account.Trace) bool {
+	on := func(machine string) bool {
+		return slices.ContainsFunc(t.Tries, func(a account.Attempt) bool { return strings.EqualFold(a.Machine, machine) })
+	}
+	switch {
+	case f.Outcome == "refused" && t.Code == "", f.Outcome == "served" && (t.Code != "" || t.Status == 0):
+	case f.Code != "" && f.Code != t.Code, f.Model != "" && f.Model != t.Model, f.Key != "" && f.Key != t.KeyID, f.Machine != "" && !on(f.Machine):
+	default:
+		texts := []string{t.Model, t.Caller, t.Code, t.CallID}
+		for _, try := range t.Tries {
+			texts = append(texts, try.Machine)
+		}
+		return f.Text == "" || strings.Contains(strings.ToLower(strings.Join(texts, " ")), strings.ToLower(f.Text))
+	}
+	return false
+}
+
 // listRequests lists the caller's newest calls, and those on the caller's machines,
-// without what was decided about them.
-func (a *API) listRequests(ctx context.Context, c Caller, in Page) (Requests, error) {
+// without what was decided about them. A page may hold fewer than maxRequests, or none,
+// and yet have a next one: it looks through maxSearched calls at most.
+func (a *API) listRequests(ctx context.Context, c Caller, in RequestFilter) (Requests, error) {
+	out := Requests{Object: "list", Data: []account.Trace{}}
+	since, before, err := in.read()
+	if err != nil {
+		return out, err
+	}
 	find := func(from account.Place, most int) ([]account.Trace, error) {
 		return a.DB.TracesOf(ctx, c.id(), from, most)
 	}
-	traces, next, err := Paged(in.Before, maxRequests, find, func(t account.Trace) account.Place { return account.Place{At: t.Started, ID: t.CallID} })
-	for i := range traces {
-		traces[i].Decisions = nil
+	place := func(t account.Trace) account.Place { return account.Place{At: t.Started, ID: t.CallID} }
+	for searched := 0; searched < maxSearched; searched += maxRequests {
+		traces, next, err := Paged(before, maxRequests, find, place)
+		if err != nil {
+			return out, err
+		}
+		for i, t := range traces {
+			if t.Started.Before(since) {
+				return out, nil
+			}
+			if !in.shows(&t) {
+				continue
+			}
+			t.Decisions = nil
+			if out.Data = append(out.Data, t); len(out.Data) == maxRequests && (next != "" || i < len(traces)-1) {
+				out.Next = placeText(place(t))
+				return out, nil
+			}
+		}
+		if before = next; next == "" {
+			return out, nil
+		}
 	}
-	return Requests{"list", traces, next}, err
+	out.Next = before
+	return out, nil
 }

@@ -134,6 +134,68 @@ func TestWhyOverHTTP(t *testing.T) {
 	}
 }
 
+// A listing of calls is narrowed by what a call was of, and its pages hold each call that
+// the filter lets through once, also while new ones come.
+func TestRequestFilter(t *testing.T) {
+	w := newWorld(t)
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	var traces []account.Trace
+	add := func(i int) {
+		tr := account.Trace{
+			CallID: fmt.Sprintf("req_%04d", i), MemberID: w.members["ada"].ID, Started: now.Add(time.Duration(i-1000) * time.Minute), Mine: true, Caller: "ada",
+			Model: []string{"tiny", "large"}[i%2], KeyID: []string{"key_1", "key_2", ""}[i%3], Status: 200, Endpoint: "/v1/chat/completions",
+			Tries: []account.Attempt{{Machine: []string{"box", "shy", "den", "box"}[i%4]}},
+		}
+		if i%5 == 0 {
+			tr.Status, tr.Code = 503, []string{"CAPACITY_FULL", "machine_offline"}[i%2]
+		}
+		traces = append(traces, tr)
+	}
+	for i := range 1000 {
+		add(i)
+	}
+	check(t, w.db.SaveTraces(t.Context(), traces, now))
+	minute := func(i int) string { return traces[i].Started.Format(time.RFC3339) }
+	for query, lets := range map[string]func(i int) bool{
+		"":                            func(int) bool { return true },
+		"code=CAPACITY_FULL":          func(i int) bool { return i%10 == 0 },
+		"outcome=served&model=large":  func(i int) bool { return i%5 != 0 && i%2 == 1 },
+		"outcome=refused&machine=BOX": func(i int) bool { return i%5 == 0 && (i%4 == 0 || i%4 == 3) },
+		"key=key_2":                   func(i int) bool { return i%3 == 1 },
+		"q=offline":                   func(i int) bool { return i%10 == 5 },
+		"code=none":                   func(int) bool { return false },
+		"from=" + minute(100) + "&to=" + minute(350): func(i int) bool { return i >= 100 && i < 350 },
+	} {
+		seen, before := map[string]bool{}, ""
+		for range 20 {
+			page := good[Requests](w, "ada", "GET", "/api/requests?"+query+"&before="+url.QueryEscape(before), "")
+			for _, tr := range page.Data {
+				if seen[tr.CallID] {
+					t.Errorf("%s: %s is listed twice", query, tr.CallID)
+				}
+				seen[tr.CallID] = true
+			}
+			late := traces[0] // a call that comes meanwhile
+			late.CallID, late.Started = account.NewID("req_late"), time.Now().Add(time.Hour)
+			check(t, w.db.SaveTraces(t.Context(), []account.Trace{late}, now))
+			if before = page.Next; before == "" {
+				break
+			}
+		}
+		for i, tr := range traces {
+			if seen[tr.CallID] != lets(i) {
+				t.Errorf("%s: %s is listed: %t", query, tr.CallID, seen[tr.CallID])
+				break
+			}
+		}
+	}
+	for _, query := range []string{"outcome=x", "from=yesterday", "to=x", "before=x"} {
+		if got := w.ask("ada", "GET", "/api/requests?"+query, ""); got.status != 400 {
+			t.Errorf("%s: %+v", query, got)
+		}
+	}
+}
+
 // Two members of one call: each reads what was written for that member.
 func TestAStoryIsForWhomItConcerns(t *testing.T) {
 	w := newWorld(t)

@@ -41,6 +41,7 @@ var (
 	RevokeKey = member("DELETE /api/keys/{key}", "Revoke a key: it is refused everywhere within 5 seconds.", (*API).revokeKey)
 
 	ListMachines   = member("GET /api/machines", "One's own machines.", (*API).listMachines)
+	MachineUsage   = member("GET /api/machines/{machine}/usage", "How many calls one's machine had in each of the last 24 hours, and who used it today and in the last 30 days.", (*API).machineUsage)
 	RevokeMachine  = member("DELETE /api/machines/{machine}", "Revoke a machine's credential: its line and what runs on it end within 5 seconds.", (*API).revokeMachine)
 	RenameMachine  = member("POST /api/machines/{machine}/name", "Rename a machine.", (*API).renameMachine)
 	ControlMachine = member("POST /api/machines/{machine}/control", "Pause or resume a connected machine, set its hours or its slots.", (*API).controlMachine)
@@ -57,11 +58,14 @@ var SignInMachine = machine("POST /login", "Redeem a login token for a new machi
 
 // parameterTexts say what the parameters of paths and queries are.
 var parameterTexts = map[string]string{
-	"member": "a member's name", "invite": "an invite's id", "group": "a group's name", "key": "a key's id", "machine": "a machine's id",
+	"member": "a member's name", "invite": "an invite's id", "group": "a group's name", "key": "a key's id", "machine": "a machine's id; of requests, its name",
 	"call":   "a request's correlation id, as in every answer's header",
 	"before": "the next of the page before, or a time: the list begins with what is older",
-	"model":  "the model's id; has to be there", "family": "chat (when absent), embeddings or audio",
-	"days": "1 to 366, today included; 30 when absent",
+	"model":  "a model's id", "family": "chat (when absent), embeddings or audio",
+	"outcome": "served or refused", "code": "the code that it ended with", "q": "a part of its id, model, caller, code or machine",
+	"from": "a time, UTC: what began then or later", "to": "a time, UTC: what began before",
+	"days": "1 to 366, today included; 30 when absent. By the hour 1 to 14, and 1 when absent; by the week 84 when absent",
+	"by":   "hour, day (when absent) or week: what the sums in days are of",
 }
 
 // The routes of the operator, on the socket in the hub's data folder. The operator's

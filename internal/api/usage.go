@@ -16,6 +16,7 @@ import (
 // Bounds of a span of days: at most a year, a month by default.
 const (
 	maxUsageDays     = 366
+	maxHourDays      = 14 // of sums by the hour
 	defaultUsageDays = 30
 )
 
@@ -26,22 +27,25 @@ const maxOthers = 100
 // sides, and nothing of any content.
 type UsagePage struct {
 	Days  int       `json:"days"`
-	Since string    `json:"since"`     // the first day, UTC, as 2026-11-21
+	By    string    `json:"by"`        // hour, day or week
+	Since string    `json:"since"`     // the first hour, day or week, UTC, as UsageOfDay has it
 	As    UsageSide `json:"as_caller"` // of the member's calls
 	On    UsageSide `json:"as_owner"`  // what ran on the member's machines, for any member
 }
 
-// UsageSide is one side of it: in all, by day (each one that had calls, in
-// order), and by model, machine, member and code (most calls first).
+// UsageSide is one side of it: in all, by hour, day or week (each one that had calls, in
+// order), and by model, machine, member, key and code (most calls first).
 type UsageSide struct {
 	Total    UsageSum         `json:"total"`
-	Days     []UsageOfDay     `json:"days"`
+	Days     []UsageOfDay     `json:"days"` // or hours or weeks
 	Models   []UsageOfModel   `json:"models"`
 	Machines []UsageOfMachine `json:"machines"`
 	// Members are those whose machines took the caller's calls, or who called on
 	// the owner's machines: at most 100.
 	Members []UsageOfMember `json:"members"`
-	Codes   []UsageOfCode   `json:"codes"`
+	// Keys are the caller's, of the last 13 weeks at most; absent for the owner.
+	Keys  []UsageOfKey  `json:"keys,omitzero"`
+	Codes []UsageOfCode `json:"codes"`
 }
 
 // UsageSum is what calls came to.
@@ -54,6 +58,11 @@ type UsageSum struct {
 	WaitedMS  int64 `json:"waited_ms"`
 	TokensIn  int64 `json:"tokens_in"`
 	TokensOut int64 `json:"tokens_out"`
+	// FirstP50MS and FirstP95MS are the times from a call's arrival to the first token
+	// within which half of the streamed answers of the last 13 weeks came, and 95 of 100,
+	// to about a fifth; absent: there were none.
+	FirstP50MS int64 `json:"first_token_p50_ms,omitzero"`
+	FirstP95MS int64 `json:"first_token_p95_ms,omitzero"`
 }
 
 // sumOf is what one day's calls of one kind came to.
@@ -77,9 +86,9 @@ func (s *UsageSum) add(more UsageSum) {
 	s.TokensOut += more.TokensOut
 }
 
-// UsageOfDay sums one day, UTC.
+// UsageOfDay sums one day, hour or week, UTC.
 type UsageOfDay struct {
-	Day string `json:"day"` // as 2026-11-21
+	Day string `json:"day"` // as 2026-11-21; an hour as 2026-11-21T14:00; a week by its Monday
 	UsageSum
 }
 
@@ -105,61 +114,153 @@ type UsageOfMember struct {
 	UsageSum
 }
 
+// UsageOfKey sums the calls by one key. Name is empty for what is no key of the member's:
+// the site, or, where Key is empty too, a machine's credential.
+type UsageOfKey struct {
+	Key  string `json:"key"` // its id
+	Name string `json:"name"`
+	UsageSum
+}
+
 // UsageOfCode counts the calls that ended with one code.
 type UsageOfCode struct {
 	Code  string `json:"code"`
 	Calls int64  `json:"calls"`
 }
 
-// Span is a span of days, today included.
+// Span is a span of days, today included, and what its sums are of.
 type Span struct {
-	Days string `json:"-" query:"days"` // a number; empty: 30
+	Days string `json:"-" query:"days"` // a number; empty: 1 by the hour, 30 by the day, 84 by the week
+	By   string `json:"-" query:"by"`   // hour, day or week; empty: day
 }
 
-// getUsage adds up the caller's usage in the span.
-func (a *API) getUsage(ctx context.Context, c Caller, in Span) (UsagePage, error) {
-	days := defaultUsageDays
+// steps is a Span that was read.
+type steps struct {
+	days  int
+	by    string
+	since time.Time // the first step
+}
+
+// read returns the steps of a span that ends now.
+func (in Span) read(now time.Time) (steps, error) {
+	s := steps{by: cmp.Or(in.By, "day")}
+	most := maxUsageDays
+	switch s.by {
+	case "hour":
+		s.days, most = 1, maxHourDays
+	case "day":
+		s.days = defaultUsageDays
+	case "week":
+		s.days = 12 * 7
+	default:
+		return steps{}, fault.New(fault.InvalidRequest, "by is hour, day or week, not %.20q", in.By).WithParam("by")
+	}
 	if in.Days != "" {
 		var err error
-		if days, err = strconv.Atoi(in.Days); err != nil || days < 1 || days > maxUsageDays {
-			return UsagePage{}, fault.New(fault.InvalidRequest, "days is a whole number from 1 to %d, not %.20q", maxUsageDays, in.Days).WithParam("days")
+		if s.days, err = strconv.Atoi(in.Days); err != nil || s.days < 1 || s.days > most {
+			return steps{}, fault.New(fault.InvalidRequest, "days is a whole number from 1 to %d, not %.20q", most, in.Days).WithParam("days")
 		}
 	}
-	since := time.Now().UTC().Truncate(24*time.Hour).AddDate(0, 0, 1-days)
-	as := adding(func(d account.UsageDay) string { return d.OwnerID })
-	on := adding(func(d account.UsageDay) string { return d.MemberID })
-	if err := cmp.Or(a.DB.DaysOfCaller(ctx, c.id(), since, as.add), a.DB.DaysOfOwner(ctx, c.id(), since, on.add)); err != nil {
+	now = now.UTC()
+	switch s.since = now.Truncate(24*time.Hour).AddDate(0, 0, 1-s.days); s.by {
+	case "hour":
+		s.since = now.Truncate(time.Hour).Add(time.Hour - time.Duration(s.days)*24*time.Hour)
+	case "week":
+		s.since = s.begin(s.since)
+	}
+	return s, nil
+}
+
+// begin is the begin of the step that a time is in.
+func (s steps) begin(t time.Time) time.Time {
+	switch t = t.UTC(); s.by {
+	case "hour":
+		return t.Truncate(time.Hour)
+	case "week":
+		t = t.Truncate(24 * time.Hour)
+		return t.AddDate(0, 0, -(int(t.Weekday())+6)%7)
+	}
+	return t.Truncate(24 * time.Hour)
+}
+
+// name is how a step is written.
+func (s steps) name(begin time.Time) string {
+	if s.by == "hour" {
+		return begin.Format("2006-01-02T15:04")
+	}
+	return begin.Format(time.DateOnly)
+}
+
+// getUsage adds up the caller's usage in the span. Days and weeks are of the daily sums;
+// hours, keys and times to the first token of the hourly ones.
+func (a *API) getUsage(ctx context.Context, c Caller, in Span) (UsagePage, error) {
+	steps, err := in.read(time.Now())
+	if err != nil {
+		return UsagePage{}, err
+	}
+	as := adding(steps, func(d account.UsageDay) string { return d.OwnerID })
+	on := adding(steps, func(d account.UsageDay) string { return d.MemberID })
+	as.keys = sums{}
+	err = cmp.Or(a.DB.HoursOfCaller(ctx, c.id(), steps.since, as.addHour), a.DB.HoursOfOwner(ctx, c.id(), steps.since, on.addHour))
+	if err == nil && steps.by != "hour" {
+		err = cmp.Or(a.DB.DaysOfCaller(ctx, c.id(), steps.since, as.add), a.DB.DaysOfOwner(ctx, c.id(), steps.since, on.add))
+	}
+	if err != nil {
 		return UsagePage{}, err
 	}
 	asCaller, err := a.usageSide(ctx, c, as)
 	asOwner, err2 := a.usageSide(ctx, c, on)
-	return UsagePage{days, since.Format(time.DateOnly), asCaller, asOwner}, cmp.Or(err, err2)
+	return UsagePage{steps.days, steps.by, steps.name(steps.since), asCaller, asOwner}, cmp.Or(err, err2)
 }
 
-// addition adds up one side's days, which come in order.
+// addition adds up one side's calls.
 type addition struct {
-	other                            func(account.UsageDay) string // the member at the other end
-	day                              time.Time
-	side                             UsageSide
-	models, machines, members, codes sums
+	steps                                  steps
+	other                                  func(account.UsageDay) string // the member at the other end
+	total                                  tally
+	days, models, machines, members, codes sums
+	keys                                   sums // nil: the side's keys are not the member's
 }
 
-func adding(other func(account.UsageDay) string) *addition {
-	return &addition{other: other, side: UsageSide{Days: []UsageOfDay{}}, models: sums{}, machines: sums{}, members: sums{}, codes: sums{}}
+func adding(s steps, other func(account.UsageDay) string) *addition {
+	return &addition{steps: s, other: other, days: sums{}, models: sums{}, machines: sums{}, members: sums{}, codes: sums{}}
 }
 
+// add adds a daily sum.
 func (a *addition) add(d account.UsageDay) {
 	sum := sumOf(d)
-	a.side.Total.add(sum)
-	if !d.Day.Equal(a.day) {
-		a.day = d.Day
-		a.side.Days = append(a.side.Days, UsageOfDay{Day: d.Day.Format(time.DateOnly)})
+	for _, t := range a.of(d) {
+		t.add(sum)
 	}
-	a.side.Days[len(a.side.Days)-1].add(sum)
-	a.models.add(d.Model, sum)
-	a.machines.add(d.MachineID, sum)
-	a.members.add(a.other(d), sum)
-	a.codes.add(d.Code, sum)
+	a.codes.of(d.Code).add(sum)
+}
+
+// addHour adds an hourly sum: its times to the first token, what is of a key, and the
+// rest where the steps are hours.
+func (a *addition) addHour(h account.UsageHour) {
+	d := account.UsageDay{
+		Day: h.Hour, MemberID: h.MemberID, OwnerID: h.OwnerID, MachineID: h.MachineID, Model: h.Model, Code: h.Code,
+		Calls: h.Calls, Waited: h.Waited, TokensIn: h.TokensIn, TokensOut: h.TokensOut,
+	}
+	if a.steps.by == "hour" {
+		a.add(d)
+	}
+	if a.keys != nil {
+		a.keys.of(h.KeyID).add(sumOf(d))
+		a.keys.of(h.KeyID).addFirst(h)
+	}
+	if h.First > 0 {
+		for _, t := range a.of(d) {
+			t.addFirst(h)
+		}
+	}
+}
+
+// of are the tallies that calls count in, but that of their code.
+func (a *addition) of(d account.UsageDay) [5]*tally {
+	return [...]*tally{
+		&a.total, a.days.of(a.steps.name(a.steps.begin(d.Day))), a.models.of(d.Model), a.machines.of(d.MachineID), a.members.of(a.other(d)),
+	}
 }
 
 // usageSide is what one side came to, with names in the place of ids.
@@ -167,7 +268,9 @@ func (a *API) usageSide(ctx context.Context, c Caller, of *addition) (UsageSide,
 	for _, none := range []sums{of.machines, of.members, of.codes} { // no machine took it, or it was served
 		delete(none, "")
 	}
-	side := of.side
+	side := UsageSide{Total: of.total.sum()}
+	side.Days = sorted(of.days, func(day string, s UsageSum) UsageOfDay { return UsageOfDay{day, s} })
+	slices.SortFunc(side.Days, func(a, b UsageOfDay) int { return cmp.Compare(a.Day, b.Day) })
 	side.Models = sorted(of.models, func(name string, s UsageSum) UsageOfModel { return UsageOfModel{name, s} })
 	side.Codes = sorted(of.codes, func(name string, s UsageSum) UsageOfCode { return UsageOfCode{name, s.Calls} })
 	known := a.Snapshot()
@@ -187,31 +290,86 @@ func (a *API) usageSide(ctx context.Context, c Caller, of *addition) (UsageSide,
 		}
 		side.Members[i].Member = m.Name // empty: only the ledger still knows the id
 	}
-	return side, nil
+	if of.keys == nil {
+		return side, nil
+	}
+	keys, err := a.DB.Keys(ctx, c.id())
+	side.Keys = sorted(of.keys, func(id string, s UsageSum) UsageOfKey {
+		k := UsageOfKey{Key: id, UsageSum: s}
+		if i := slices.IndexFunc(keys, func(key account.Key) bool { return key.ID == id }); i >= 0 {
+			k.Name = keys[i].Name
+		}
+		return k
+	})
+	return side, err
+}
+
+// tally is what calls came to, while they are added up.
+type tally struct {
+	UsageSum
+	first map[time.Duration]int64 // streamed answers by the step of their time to the first token
+}
+
+func (t *tally) addFirst(h account.UsageHour) {
+	if h.First == 0 {
+		return
+	}
+	if t.first == nil {
+		t.first = map[time.Duration]int64{}
+	}
+	t.first[h.First] += h.Calls
+}
+
+// sum is the sum with its percentiles.
+func (t *tally) sum() UsageSum {
+	sum := t.UsageSum
+	sum.FirstP50MS, sum.FirstP95MS = percentile(t.first, 0.50), percentile(t.first, 0.95)
+	return sum
+}
+
+// percentile is the time, in milliseconds, within which the part of the answers came;
+// 0 if there are none. Within a step the answers count as evenly spread.
+func percentile(first map[time.Duration]int64, part float64) int64 {
+	var all int64
+	for _, n := range first {
+		all += n
+	}
+	left := part * float64(all)
+	for i, step := range account.FirstSteps {
+		n := float64(first[step])
+		if n > 0 && left <= n {
+			next := account.FirstSteps[min(i+1, len(account.FirstSteps)-1)]
+			return max(1, (step + time.Duration(float64(next-step)*left/n)).Milliseconds())
+		}
+		left -= n
+	}
+	return 0
 }
 
 // sums are what calls came to, by some name.
-type sums map[string]*UsageSum
+type sums map[string]*tally
 
-func (s sums) add(name string, sum UsageSum) {
+func (s sums) of(name string) *tally {
 	if s[name] == nil {
-		s[name] = new(UsageSum)
+		s[name] = new(tally)
 	}
-	s[name].add(sum)
+	return s[name]
 }
 
 // sorted makes rows of sums, most calls first.
 func sorted[Row any](sums sums, row func(string, UsageSum) Row) []Row {
 	names := make([]string, 0, len(sums))
-	for name := range sums {
-		names = append(names, name)
+	for name, t := range sums {
+		if t.Calls > 0 { // or a daily sum is not there yet
+			names = append(names, name)
+		}
 	}
 	slices.SortFunc(names, func(a, b string) int {
 		return cmp.Or(cmp.Compare(sums[b].Calls, sums[a].Calls), cmp.Compare(a, b))
 	})
 	rows := make([]Row, len(names))
 	for i, name := range names {
-		rows[i] = row(name, *sums[name])
+		rows[i] = row(name, sums[name].sum())
 	}
 	return rows
 }

@@ -88,18 +88,19 @@ func TestUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	sum := func(calls, refused, others int64) UsageSum {
-		return UsageSum{calls, refused, others, 1500 * calls, 10 * calls, 100 * calls}
+		return UsageSum{Calls: calls, Refused: refused, Others: others, WaitedMS: 1500 * calls, TokensIn: 10 * calls, TokensOut: 100 * calls}
 	}
 	date := func(ago int) string { return day(ago).Format(time.DateOnly) }
 
 	page, _ := usageOf(t, db, "ann", "?days=3")
-	want := UsagePage{Days: 3, Since: date(2),
+	want := UsagePage{Days: 3, By: "day", Since: date(2),
 		As: UsageSide{
 			Total:    sum(4, 2, 2),
 			Days:     []UsageOfDay{{date(2), sum(2, 1, 0)}, {date(0), sum(2, 1, 2)}},
 			Models:   []UsageOfModel{{"m1", sum(2, 1, 2)}, {"m2", sum(1, 0, 0)}, {"m3", sum(1, 1, 0)}},
 			Machines: []UsageOfMachine{{"mch_desk", "desk", "Bob", sum(2, 1, 2)}, {"mch_gone", "", "", sum(1, 0, 0)}},
 			Members:  []UsageOfMember{{"", false, sum(2, 1, 2)}, {"Ann", true, sum(1, 0, 0)}}, // bob is no member any more
+			Keys:     []UsageOfKey{{"", "", sum(4, 2, 2)}},
 			Codes:    []UsageOfCode{{"CAPACITY_FULL", 1}, {"machine_offline", 1}},
 		},
 		On: UsageSide{
@@ -125,6 +126,70 @@ func TestUsage(t *testing.T) {
 		t.Errorf("32 days: %+v", page.As.Total)
 	}
 	for _, query := range []string{"?days=0", "?days=367", "?days=-1", "?days=x", "?days=99999999999999999999"} {
+		if _, status := usageOf(t, db, "ann", query); status != http.StatusBadRequest {
+			t.Errorf("%s: %d", query, status)
+		}
+	}
+}
+
+// TestUsageSteps: sums by the hour and by the week are those of the calls in them, by the
+// key that made them, with the times to the first token.
+func TestUsageSteps(t *testing.T) {
+	db := openStore(t)
+	now := time.Now().UTC()
+	check(t, db.CreateMember(t.Context(), account.Member{ID: "ann", Name: "Ann", Created: now}))
+	check(t, db.CreateKey(t.Context(), account.Key{ID: "key_1", MemberID: "ann", Name: "editor", Region: "home", Reach: account.ReachAll, Created: now}))
+	var records []account.Usage
+	add := func(n int, key string, ago, first time.Duration) {
+		for range n {
+			records = append(records, account.Usage{
+				CallID: account.NewID("req_"), Attempt: 1, Started: now.Add(-ago), MemberID: "ann", KeyID: key, OwnerID: "bob", MachineID: "mch_desk", Model: "m",
+				Stream: true, FirstToken: first,
+			})
+		}
+	}
+	add(9, "key_1", 0, 400*time.Millisecond)
+	add(1, "key_1", 0, 5*time.Second)
+	add(3, "", 5*time.Hour, 0)
+	add(2, "key_1", 23*time.Hour+59*time.Minute+59*time.Second, 0) // this or the first of the 24 hours, or before
+	add(5, "key_1", 25*time.Hour, 0)
+	check(t, db.RecordUsage(t.Context(), records))
+
+	page, _ := usageOf(t, db, "ann", "?by=hour")
+	hour := func(ago time.Duration) string { return now.Add(-ago).Format("2006-01-02T15:00") }
+	calls := map[string]int64{}
+	for _, d := range page.As.Days {
+		calls[d.Day] = d.Calls
+	}
+	if page.By != "hour" || page.Days != 1 || page.Since != hour(23*time.Hour) || calls[hour(0)] != 10 || calls[hour(5*time.Hour)] != 3 || calls[hour(25*time.Hour)] != 0 {
+		t.Errorf("by the hour: %+v", page)
+	}
+	total := page.As.Total
+	if total.FirstP50MS < 384 || total.FirstP50MS > 512 || total.FirstP95MS < 4096 || total.FirstP95MS > 6144 {
+		t.Errorf("the first token: %+v", total)
+	}
+	if k := page.As.Keys; len(k) != 2 || k[0].Key != "key_1" || k[0].Name != "editor" || k[1].Key != "" || k[1].Calls != 3 {
+		t.Errorf("by key: %+v", k)
+	}
+	page, _ = usageOf(t, db, "bob", "?by=hour&days=2")
+	if page.On.Total.Calls != 20 || page.On.Keys != nil || page.On.Total.FirstP50MS == 0 {
+		t.Errorf("bob's: %+v", page.On)
+	}
+	page, _ = usageOf(t, db, "ann", "?by=week")
+	monday := now.Truncate(24 * time.Hour)
+	for monday.Weekday() != time.Monday {
+		monday = monday.AddDate(0, 0, -1)
+	}
+	var all int64
+	for _, d := range page.As.Days {
+		if all += d.Calls; d.Day > monday.Format(time.DateOnly) {
+			t.Errorf("a week begins on %s", d.Day)
+		}
+	}
+	if last := page.As.Days[len(page.As.Days)-1]; page.Days != 84 || all != 20 || last.Day != monday.Format(time.DateOnly) || last.FirstP95MS == 0 {
+		t.Errorf("by the week: %+v", page.As.Days)
+	}
+	for _, query := range []string{"?by=month", "?by=hour&days=15", "?by=week&days=367"} {
 		if _, status := usageOf(t, db, "ann", query); status != http.StatusBadRequest {
 			t.Errorf("%s: %d", query, status)
 		}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -13,12 +14,17 @@ import (
 
 func (a *app) usage() *cobra.Command {
 	var days int
+	var by string
 	cmd := &cobra.Command{
 		Use: "usage", Short: "Show what you used, and what ran on your machines", Args: cobra.NoArgs,
-		Long: "Show your calls by day, model and machine, and what ran on your machines for you and for others.\n" +
+		Long: "Show your calls by hour, day or week, by model, machine and key, and what ran on your machines for you and for others.\n" +
+			"FIRST-P50 and P95 are the times to the first token within which half of the streamed answers came, and 95 of 100.\n" +
 			"Days are UTC. Nothing of any prompt or answer is kept, so none is shown.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			in := api.Span{Days: strconv.Itoa(days)}
+			in := api.Span{By: by}
+			if cmd.Flags().Changed("days") {
+				in.Days = strconv.Itoa(days)
+			}
 			return ask(cmd.Context(), a.account(), "show your usage", api.GetUsage.With(in), func(page api.UsagePage) {
 				a.showUsage("Your calls", page, page.As)
 				a.say("\n")
@@ -26,7 +32,8 @@ func (a *app) usage() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().IntVar(&days, "days", 30, "how many days back, today included")
+	cmd.Flags().IntVar(&days, "days", 30, "how many days back, today included (default: 1 by the hour, 84 by the week)")
+	cmd.Flags().StringVar(&by, "by", "day", "what a bar is: hour, day or week")
 	return cmd
 }
 
@@ -45,9 +52,9 @@ func (a *app) showUsage(title string, page api.UsagePage, side api.UsageSide) {
 	}
 	var rows [][]string
 	row := func(name string, s api.UsageSum) {
-		rows = append(rows, []string{name, short(s.Calls), short(s.Refused), short(s.TokensIn), short(s.TokensOut), waited(s)})
+		rows = append(rows, []string{name, short(s.Calls), short(s.Refused), short(s.TokensIn), short(s.TokensOut), waited(s), first(s.FirstP50MS), first(s.FirstP95MS)})
 	}
-	const columns = " CALLS FAILED TOKENS-IN TOKENS-OUT WAITED"
+	const columns = " CALLS FAILED TOKENS-IN TOKENS-OUT WAITED FIRST-P50 P95"
 	for _, m := range side.Models {
 		row(m.Model, m.UsageSum)
 	}
@@ -64,6 +71,13 @@ func (a *app) showUsage(title string, page api.UsagePage, side api.UsageSide) {
 		a.table("MACHINE"+columns, rows)
 	}
 	rows = nil
+	for _, k := range side.Keys {
+		row(cmp.Or(k.Name, k.Key, "a machine of mine"), k.UsageSum)
+	}
+	if len(rows) > 0 {
+		a.table("KEY"+columns, rows)
+	}
+	rows = nil
 	for _, c := range side.Codes {
 		rows = append(rows, []string{c.Code, short(c.Calls)})
 	}
@@ -75,7 +89,7 @@ func (a *app) showUsage(title string, page api.UsagePage, side api.UsageSide) {
 // chartWidth is the longest bar, in characters.
 const chartWidth = 40
 
-// chart prints a bar for each day, of its tokens in and out; days without calls
+// chart prints a bar for each hour, day or week, of its tokens in and out; those without calls
 // between the first and the last have none.
 func (a *app) chart(page api.UsagePage, side api.UsageSide) {
 	tokens := map[string]int64{}
@@ -84,15 +98,35 @@ func (a *app) chart(page api.UsagePage, side api.UsageSide) {
 		tokens[d.Day] = d.TokensIn + d.TokensOut
 		most = max(most, tokens[d.Day])
 	}
-	first, err1 := time.Parse(time.DateOnly, side.Days[0].Day)
-	last, err2 := time.Parse(time.DateOnly, side.Days[len(side.Days)-1].Day)
+	layout, shown := time.DateOnly, "Jan 02"
+	if page.By == "hour" {
+		layout, shown = "2006-01-02T15:04", "Jan 02 15:04"
+	}
+	at, err1 := time.Parse(layout, side.Days[0].Day)
+	last, err2 := time.Parse(layout, side.Days[len(side.Days)-1].Day)
 	if err1 != nil || err2 != nil || most == 0 {
 		return
 	}
-	for day := first; !day.After(last); day = day.AddDate(0, 0, 1) {
-		n := tokens[day.Format(time.DateOnly)]
-		a.say("%s %s %s\n", faint(day.Format("Jan 02")), accent(bar(n, most)), short(n))
+	for !at.After(last) {
+		n := tokens[at.Format(layout)]
+		a.say("%s %s %s\n", faint(at.Format(shown)), accent(bar(n, most)), short(n))
+		switch page.By {
+		case "hour":
+			at = at.Add(time.Hour)
+		case "week":
+			at = at.AddDate(0, 0, 7)
+		default:
+			at = at.AddDate(0, 0, 1)
+		}
 	}
+}
+
+// first is a time to the first token.
+func first(ms int64) string {
+	if ms == 0 {
+		return "-"
+	}
+	return (time.Duration(ms) * time.Millisecond).Round(10 * time.Millisecond).String()
 }
 
 // bar is n of most as a bar, in eighths of a character.

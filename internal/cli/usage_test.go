@@ -9,7 +9,8 @@ import (
 const aPage = `{"days":7,"since":"2026-11-15",
 "as_caller":{"total":{"calls":1200,"refused":3,"others":7,"waited_ms":2400000,"tokens_in":1234567,"tokens_out":999},
  "days":[{"day":"2026-11-16","calls":1199,"tokens_in":1234567,"tokens_out":999},{"day":"2026-11-18","calls":1}],
- "models":[{"model":"tiny","calls":1200,"refused":3,"waited_ms":2400000,"tokens_in":1234567,"tokens_out":999}],
+ "models":[{"model":"tiny","calls":1200,"refused":3,"waited_ms":2400000,"tokens_in":1234567,"tokens_out":999,"first_token_p50_ms":401,"first_token_p95_ms":2104}],
+ "keys":[{"key":"key_1","name":"editor","calls":4}],
  "machines":[{"machine":"mch_1","name":"desk","owner":"bob","calls":1197,"tokens_in":5,"tokens_out":6},{"machine":"mch_2","calls":1}],
  "codes":[{"code":"CAPACITY_FULL","calls":3}]},
 "as_owner":{"total":{"calls":0},"days":[],"models":[],"machines":[],"codes":[]}}`
@@ -24,11 +25,13 @@ func TestUsage(t *testing.T) {
 	got := kith(t, "", "usage", "--days", "7")
 	want := `Your calls  7 days, since 2026-11-15
 1.2k calls, 1.2M tokens in, 999 out; 7 with others
-MODEL   CALLS   FAILED   TOKENS-IN   TOKENS-OUT   WAITED
-tiny    1.2k    3        1.2M        999          2s
-MACHINE    CALLS   FAILED   TOKENS-IN   TOKENS-OUT   WAITED
-bob/desk   1.2k    0        5           6            -
-mch_2      1       0        0           0            -
+MODEL   CALLS   FAILED   TOKENS-IN   TOKENS-OUT   WAITED   FIRST-P50   P95
+tiny    1.2k    3        1.2M        999          2s       400ms       2.1s
+MACHINE    CALLS   FAILED   TOKENS-IN   TOKENS-OUT   WAITED   FIRST-P50   P95
+bob/desk   1.2k    0        5           6            -        -           -
+mch_2      1       0        0           0            -        -           -
+KEY      CALLS   FAILED   TOKENS-IN   TOKENS-OUT   WAITED   FIRST-P50   P95
+editor   4       0        0           0            -        -           -
 CODE            CALLS
 CAPACITY_FULL   3
 
@@ -38,7 +41,7 @@ none
 	if got.status != 0 || got.out != want {
 		t.Errorf("%d %s\n%s", got.status, got.err, got.out)
 	}
-	if asked := (*log)[0]; asked.path != "/api/usage?days=7" || asked.bearer != "Bearer kith_home_secret" {
+	if asked := (*log)[0]; asked.path != "/api/usage?by=day&days=7" || asked.bearer != "Bearer kith_home_secret" {
 		t.Errorf("%+v", asked)
 	}
 	if got := kith(t, "", "usage", "--json"); got.status != 0 || strings.TrimSpace(got.out) != aPage {

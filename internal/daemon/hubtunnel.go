@@ -152,6 +152,9 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 		Name: d.config.Name, Paused: d.isPaused(sharing), Hours: sharing.Hours, Timezone: sharing.Timezone,
 		Slots: slots, Free: max(0, d.openSlots(sharing)-ofHub-local), Local: local, Groups: d.policy.Load().groups,
 	}
+	if sharing.Paused {
+		ad.PausedUntil = sharing.Until
+	}
 	for _, m := range d.offers.models(d.offers.forHub()) {
 		if d.shares(fleet.ModelID(m.ID)) {
 			ad.Models = append(ad.Models, m)

@@ -29,7 +29,7 @@ func TestRecordIsAlwaysTaken(t *testing.T) {
 		Trace: gateway.Trace{Waited: -time.Second},
 	}
 	u := usageOf(call, gateway.Outcome{
-		Status: 200, FirstByte: math.MaxInt64, Duration: math.MinInt64, TokensIn: math.MaxInt64, TokensOut: -5, Reported: true,
+		Status: 200, FirstByte: math.MaxInt64, FirstToken: math.MaxInt64, Frames: 1, Duration: math.MinInt64, TokensIn: math.MaxInt64, TokensOut: -5, Reported: true,
 	})
 	if err := db.RecordUsage(t.Context(), []account.Usage{u}); err != nil {
 		t.Fatal(err)
@@ -63,8 +63,8 @@ func TestTracesOf(t *testing.T) {
 	for i := range call.Trace.Tries {
 		call.Trace.Tries[i].Waited = time.Duration(i) * 20 * time.Second
 	}
-	call.Trace.Machine, call.Trace.Owner = also.ID, also.Owner
-	all := tracesOf(call, gateway.Outcome{Status: 200, Duration: 3 * time.Second})
+	call.Trace.Machine, call.Trace.Owner, call.Caller.KeyID, call.Stream = also.ID, also.Owner, "key_1", true
+	all := tracesOf(call, gateway.Outcome{Status: 200, Duration: 3 * time.Second, FirstToken: 1500 * time.Millisecond, Frames: 9, TokensIn: 8, TokensOut: 7})
 
 	byMember := map[string]account.Trace{}
 	for _, s := range all {
@@ -76,6 +76,15 @@ func TestTracesOf(t *testing.T) {
 	}
 	if !bob.Mine || bob.WaitedMS != 60_000 || bob.TookMS != 3000 || len(bob.Decisions) != 2 {
 		t.Errorf("the caller sees %+v", bob)
+	}
+	if bob.KeyID != "key_1" || bob.FirstMS != 1500 || bob.TokensIn != 8 || bob.TokensOut != 7 || bob.Speed() != 4 {
+		t.Errorf("the caller sees of the answer %+v", bob)
+	}
+	if ann.KeyID != "" || ann.FirstMS != 500 || ann.TokensIn != 8 || ann.TokensOut != 7 {
+		t.Errorf("the owner whose machine served it sees of the answer %+v", ann)
+	}
+	if dan.KeyID != "" || dan.FirstMS != 0 || dan.TokensIn != 0 || dan.TokensOut != 0 {
+		t.Errorf("the owner whose machine did not sees of the answer %+v", dan)
 	}
 	if row := bob.Decisions[1].Row; row != 5 {
 		t.Errorf("row %d of an embeddings call reveals what is out of reach", row)

@@ -79,7 +79,9 @@ type Machine struct {
 	// Generation numbers the machine's tunnels; a newer one replaces the older.
 	Generation int64
 	Paused     bool
-	Hours      Hours
+	// PausedUntil is when the pause ends by itself; the zero time: its owner ends it.
+	PausedUntil time.Time
+	Hours       Hours
 	// KeptOut says that its owner keeps it out of every group.
 	KeptOut bool
 	// Groups are the names of the only groups that it serves; nil: every group of its

@@ -43,7 +43,7 @@ func read(ad tunnel.Advertisement) (*fleet.Machine, tunnel.Advertisement, error)
 		ad.Name = ""
 	}
 	ad.Groups = short(ad.Groups, maxName, maxGroups)
-	m := &fleet.Machine{Paused: ad.Paused, Hours: hours, Slots: min(max(ad.Slots, 1), maxSlots), Groups: ad.Groups}
+	m := &fleet.Machine{Paused: ad.Paused, PausedUntil: ad.PausedUntil, Hours: hours, Slots: min(max(ad.Slots, 1), maxSlots), Groups: ad.Groups}
 	seen := make(map[fleet.ModelID]bool)
 	models := ad.Models
 	ad.Models = nil

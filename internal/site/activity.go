@@ -58,13 +58,27 @@ func accessScene(_ *Site, seen *glance, who api.Caller) scene {
 	return out
 }
 
+// pauseEnd says until when a machine is paused, on its own clock; nothing where it does not
+// end by itself.
+func pauseEnd(m *api.Machine) string {
+	hours, err := fleet.ParseHours("", m.Timezone)
+	if m.PausedUntil.IsZero() || err != nil {
+		return ""
+	}
+	text := " until " + hours.Now(m.PausedUntil).Format("Mon 15:04")
+	if m.Timezone == "" || m.Timezone == "UTC" {
+		text += " UTC"
+	}
+	return text
+}
+
 // machineState is a machine's state in the words and the tone of a page.
 func machineState(m *api.Machine) words {
 	switch {
 	case !m.Online:
 		return words{"offline", "bad"}
 	case m.Paused:
-		return words{"paused", "warn"}
+		return words{"paused" + pauseEnd(m), "warn"}
 	case !m.Open:
 		return words{"outside hours", "warn"}
 	case m.Slots > 0 && m.Running >= m.Slots:
@@ -86,7 +100,7 @@ func machinesScene(s *Site, seen *glance, who api.Caller) scene {
 	for live := range seen.snapshot.Reach(who.Member, fleet.OwnOnly) {
 		m := s.LiveMachine(live, seen.now)
 		id := string(live.ID)
-		out.shape = out.shape.with(id, m.Name, fmt.Sprint(m.Online, m.Paused, m.KeptOut, m.Slots, m.Groups != nil), m.Hours, m.Timezone).with(m.Groups...)
+		out.shape = out.shape.with(id, m.Name, fmt.Sprint(m.Online, m.Paused, m.PausedUntil, m.KeptOut, m.Slots, m.Groups != nil), m.Hours, m.Timezone).with(m.Groups...)
 		out.texts["state-"+id] = machineState(&m)
 		if !m.Online {
 			continue

@@ -61,7 +61,7 @@ func (s *Site) home(v *visit) (reply, error) {
 	shares, noShares := call(s, v, api.ListShares, api.None{})
 	invites, noInvites := call(s, v, api.ListInvites, api.None{})
 	groups, noGroups := call(s, v, api.ListGroups, api.None{})
-	requests, noRequests := call(s, v, api.ListRequests, api.Page{})
+	requests, noRequests := call(s, v, api.ListRequests, api.RequestFilter{})
 	usage, noUsage := call(s, v, api.GetUsage, api.Span{Days: fmt.Sprint(homeDays)})
 	if err := cmp.Or(noKeys, noMachines, noModels, noShares, noInvites, noGroups, noRequests, noUsage); err != nil {
 		return reply{}, err

@@ -27,6 +27,9 @@ type machineData struct {
 	Rows   []hoursRow
 	Asked  string // the form of it that was refused just now
 	Serves []groupRow
+	Load   []usageBar // of the last 24 hours
+	Calls  int64      // in them
+	Users  []api.MachineUser
 }
 
 // groupRow says what a machine is to a group of its owner's.
@@ -51,11 +54,20 @@ func (s *Site) machineData(v *visit) (machineData, error) {
 	if err != nil {
 		return machineData{}, err
 	}
-	groups, err := call(s, v, api.ListGroups, api.None{})
+	groups, noGroups := call(s, v, api.ListGroups, api.None{})
+	usage, noUsage := call(s, v, api.MachineUsage, api.MachineID{Machine: m.ID})
+	err = cmp.Or(noGroups, noUsage)
 	now := time.Now()
 	data := machineData{Machine: m, Live: machinesScene(s, s.glance(now), v.caller()), Rows: hoursRows(m.Hours)}
 	if v.Method == http.MethodPost {
 		data.Asked = path.Base(v.URL.Path)
+	}
+	data.Users = usage.Members
+	if len(usage.Hours) > 0 {
+		data.Load = usageBars(api.UsagePage{By: "hour", Since: usage.Hours[0].Day}, usage.Hours, now)
+	}
+	for _, hour := range usage.Hours {
+		data.Calls += hour.Calls
 	}
 	if !m.LastSeen.IsZero() {
 		data.Week = drawWeek(m.Hours, m.Timezone, now)
@@ -85,11 +97,15 @@ func control(v *visit, change api.Control) api.MachineControl {
 	return api.MachineControl{Machine: v.form.Get("machine"), Control: change}
 }
 
-// pause reads a machine, and for how long ("", "30m", "2h", "8h") it is to pause.
+// pause reads a machine, and for how long it is to pause: "" until it is resumed, a time like
+// "2h", or "morning".
 func pause(v *visit) (api.MachineControl, error) {
 	paused := true
 	change := api.Control{Paused: &paused}
-	if length := v.form.Get("for"); length != "" {
+	if length := v.form.Get("for"); length == "morning" {
+		until := morning(time.Now(), v.form.Get("timezone"))
+		change.Until = &until
+	} else if length != "" {
 		d, err := time.ParseDuration(length)
 		if err != nil || d <= 0 {
 			return api.MachineControl{}, fault.New(fault.InvalidRequest, "a pause lasts a time like 2h, not %.20q", length).WithParam("for")
@@ -98,6 +114,21 @@ func pause(v *visit) (api.MachineControl, error) {
 		change.Until = &until
 	}
 	return control(v, change), nil
+}
+
+// morning is 8:00 on the clock of a time zone, UTC where it is none: the next one that is
+// at least 4 hours away.
+func morning(now time.Time, zone string) time.Time {
+	place, err := time.LoadLocation(zone)
+	if err != nil {
+		place = time.UTC
+	}
+	there := now.In(place)
+	at := time.Date(there.Year(), there.Month(), there.Day(), 8, 0, 0, 0, place)
+	if at.Sub(now) < 4*time.Hour {
+		at = at.AddDate(0, 0, 1)
+	}
+	return at.UTC()
 }
 
 func resume(v *visit) (api.MachineControl, error) {

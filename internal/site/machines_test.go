@@ -3,8 +3,10 @@ package site
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
 )
 
 // The page of a machine offers what the machine can do now: one that is offline is not
@@ -28,4 +30,46 @@ func TestMachinePage(t *testing.T) {
 	ada.get("/").want(t, 200, "cellar has never connected.")
 	ada.get("/machines/revoke?machine="+away.ID).want(t, 200, "Revoke cellar?", "No call runs on it now.")
 	tn.as("bob").get("/machines/"+away.ID).want(t, 404, "no machine with the id")
+}
+
+// The page of a machine shows how busy it was, and who used it today and in 30 days.
+func TestMachineUse(t *testing.T) {
+	tn := newTown(t, nil)
+	now := time.Now().UTC()
+	call := func(id, who string, ago time.Duration) account.Usage {
+		return account.Usage{CallID: id, Attempt: 1, Started: now.Add(-ago), MemberID: tn.members[who].ID, OwnerID: tn.members["ada"].ID, MachineID: tn.machine.ID, Model: "m", TokensIn: 3, TokensOut: 1234}
+	}
+	another := call("req_5", "bob", 0)
+	another.MachineID = "mch_other"
+	check(t, tn.db.RecordUsage(t.Context(), []account.Usage{
+		call("req_1", "bob", 0), call("req_2", "bob", 0), call("req_3", "bob", 20*24*time.Hour), call("req_4", "ada", 20*24*time.Hour), another, call("req_6", "eve", 40*24*time.Hour),
+	}))
+	page := tn.as("ada").get("/machines/"+tn.machine.ID).want(t, 200, `aria-label="2 calls in the last 24 hours`,
+		`<th scope="row">bob</th><td class="n">2</td><td class="n">3</td><td class="n">9 in, 3,702 out</td>`, `<th scope="row">me</th><td class="n">0</td><td class="n">1</td>`)
+	if strings.Contains(page.body, ">eve<") {
+		t.Error("a call of 40 days ago is among those of 30")
+	}
+}
+
+// A pause with an end is shown with it, on the machine's own clock; tomorrow morning is 8:00
+// there.
+func TestPauseEnd(t *testing.T) {
+	at := time.Date(2026, 11, 23, 15, 43, 0, 0, time.UTC)
+	for zone, want := range map[string]string{"": "paused until Mon 15:43 UTC", "Asia/Tokyo": "paused until Tue 00:43"} {
+		m := api.Machine{Online: true, Paused: true, PausedUntil: at, Timezone: zone}
+		if got := machineState(&m).text; got != want {
+			t.Errorf("%q: %q, want %q", zone, got, want)
+		}
+	}
+	if got := machineState(&api.Machine{Online: true, Paused: true}).text; got != "paused" {
+		t.Errorf("without an end: %q", got)
+	}
+	for zone, want := range map[string]string{"": "2026-11-24T08:00:00Z", "nonsense": "2026-11-24T08:00:00Z", "Asia/Tokyo": "2026-11-23T23:00:00Z", "America/New_York": "2026-11-24T13:00:00Z"} {
+		if got := morning(at, zone).Format(time.RFC3339); got != want {
+			t.Errorf("%q: %s, want %s", zone, got, want)
+		}
+	}
+	if got := morning(time.Date(2026, 11, 24, 2, 0, 0, 0, time.UTC), "UTC").Format(time.RFC3339); got != "2026-11-24T08:00:00Z" {
+		t.Errorf("at night: %s", got)
+	}
 }

@@ -136,19 +136,18 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 			}
 			return links
 		},
-		"side": func(title, id string, days int, side api.UsageSide) usageSide {
-			return usageSide{title, id, days, side}
-		},
-		"tone":    func(state string) string { return availabilityWords(state).tone },
-		"code":    inCode,
-		"browser": browserName,
-		"list":    func(values []string) string { return strings.Join(values, ", ") },
-		"lines":   func(values []string) string { return strings.Join(values, "\n") },
-		"key":     nameKey,
-		"limits":  limitWords,
-		"limited": func(l api.Limits) bool { return limitWords(l) != "no limits" },
-		"reach":   reachWords,
-		"qr":      qrCode,
+		"keytitle": keyTitle,
+		"speed":    func(t account.Trace) float64 { return t.Speed() },
+		"tone":     func(state string) string { return availabilityWords(state).tone },
+		"code":     inCode,
+		"browser":  browserName,
+		"list":     func(values []string) string { return strings.Join(values, ", ") },
+		"lines":    func(values []string) string { return strings.Join(values, "\n") },
+		"key":      nameKey,
+		"limits":   limitWords,
+		"limited":  func(l api.Limits) bool { return limitWords(l) != "no limits" },
+		"reach":    reachWords,
+		"qr":       qrCode,
 		"live": func(s scene, id, idle string) liveWords {
 			now := s.texts[id]
 			return liveWords{id, cmp.Or(now.text, idle), now.tone, idle}
@@ -220,13 +219,6 @@ type liveWords struct{ ID, Text, Tone, Idle string }
 type limitFields struct {
 	Prefix string
 	Form   url.Values
-}
-
-// usageSide is one side of /usage under its title; its ID begins the ids in it.
-type usageSide struct {
-	Title, ID string
-	Days      int
-	Side      api.UsageSide
 }
 
 // when is a time as a page shows it before its script puts it into the reader's

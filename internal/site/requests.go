@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -16,47 +15,71 @@ import (
 // requestsData is what /requests shows.
 type requestsData struct {
 	api.Requests
-	Search, Outcome string
-	Seen            int // requests that the filter looked at
+	api.RequestFilter
+	Filtered bool
+	Older    string // the address of the next page; empty: this is the last
+	Keys     []api.Key
+	// Known are what the last week's calls were of, to choose from.
+	Known struct{ Codes, Models, Machines []string }
 }
 
-// requestsPage is GET /requests[?before=PLACE][&q=TEXT][&outcome=served|refused], or ?id=
-// of one request, as an answer names it. The filter takes a page of the listing at a time.
+// requestsPage is GET /requests with a filter in its address, or ?id= of one request, as
+// an answer names it.
 func (s *Site) requestsPage(v *visit) (reply, error) {
 	query := v.URL.Query()
 	if id := strings.TrimSpace(query.Get("id")); id != "" {
 		return reply{to: "/requests/" + url.PathEscape(id)}, nil
 	}
-	requests, err := call(s, v, api.ListRequests, api.Page{Before: query.Get("before")})
+	word := func(name string) string { return strings.TrimSpace(query.Get(name)) }
+	filter := api.RequestFilter{
+		Before: query.Get("before"), Outcome: word("outcome"), Code: word("code"), Model: word("model"), Machine: word("machine"),
+		Key: word("key"), Text: word("q"), From: word("from"), To: word("to"),
+	}
+	requests, err := call(s, v, api.ListRequests, filter)
 	if err != nil {
 		return reply{title: "Requests"}, err
 	}
-	data := requestsData{Requests: requests, Search: strings.TrimSpace(query.Get("q")), Outcome: query.Get("outcome"), Seen: len(requests.Data)}
-	switch data.Outcome {
-	case "", "served", "refused":
-	default:
-		return reply{title: "Requests"}, fault.New(fault.InvalidRequest, "outcome is served or refused, not %.20q", data.Outcome).WithParam("outcome")
+	keys, noKeys := call(s, v, api.ListKeys, api.None{})
+	usage, noUsage := call(s, v, api.GetUsage, api.Span{Days: "7"})
+	data := requestsData{Requests: requests, RequestFilter: filter, Keys: keys.Data}
+	for _, side := range []api.UsageSide{usage.As, usage.On} {
+		for _, c := range side.Codes {
+			data.Known.Codes = append(data.Known.Codes, c.Code)
+		}
+		for _, m := range side.Models {
+			data.Known.Models = append(data.Known.Models, m.Model)
+		}
+		for _, m := range side.Machines {
+			data.Known.Machines = append(data.Known.Machines, m.Name)
+		}
 	}
-	data.Data = slices.DeleteFunc(data.Data, func(t account.Trace) bool { return !data.shows(t) })
-	return reply{page: "requests", title: "Requests", data: data}, nil
-}
-
-// shows reports whether the filter lets a request through.
-func (d *requestsData) shows(t account.Trace) bool {
-	if d.Outcome == "refused" && t.Code == "" || d.Outcome == "served" && (t.Code != "" || t.Status == 0) {
-		return false
+	for _, list := range []*[]string{&data.Known.Codes, &data.Known.Models, &data.Known.Machines} {
+		slices.Sort(*list)
+		*list = slices.DeleteFunc(slices.Compact(*list), func(name string) bool { return name == "" })
 	}
-	texts := []string{t.Model, t.Caller, t.Code, t.CallID}
-	for _, try := range t.Tries {
-		texts = append(texts, try.Machine)
+	// The next page has the same filter.
+	address := url.Values{}
+	for name, value := range map[string]string{
+		"outcome": filter.Outcome, "code": filter.Code, "model": filter.Model, "machine": filter.Machine, "key": filter.Key, "q": filter.Text,
+		"from": filter.From, "to": filter.To,
+	} {
+		if value != "" {
+			address.Set(name, value)
+			data.Filtered = true
+		}
 	}
-	return strings.Contains(strings.ToLower(strings.Join(texts, " ")), strings.ToLower(d.Search))
+	if requests.Next != "" {
+		address.Set("before", requests.Next)
+		data.Older = "/requests?" + address.Encode()
+	}
+	return reply{page: "requests", title: "Requests", data: data}, cmp.Or(noKeys, noUsage)
 }
 
 // requestData is what the page of one request shows.
 type requestData struct {
 	api.CallTrace
 	Line     []moment
+	Key      string   // the name of the key that made it; empty: none of the member's
 	Remedies []remedy // as things are now
 }
 
@@ -72,15 +95,42 @@ func (s *Site) requestData(v *visit) (requestData, error) {
 		return requestData{}, err
 	}
 	data := requestData{CallTrace: trace, Line: timeLine(trace)}
-	if trace.Mine && trace.Code != "" && fleet.ModelID(trace.Model).Valid() {
-		// Without an answer, the page has no remedy.
+	if trace.KeyID != "" {
+		keys, err := call(s, v, api.ListKeys, api.None{})
+		if err != nil {
+			return data, err
+		}
+		if i := slices.IndexFunc(keys.Data, func(k api.Key) bool { return k.ID == trace.KeyID }); i >= 0 {
+			data.Key = cmp.Or(keys.Data[i].Name, "…"+keys.Data[i].LastFour)
+		}
+	}
+	if !trace.Mine || trace.Code == "" {
+		return data, nil
+	}
+	data.Remedies = remediesOf(fault.Code(trace.Code))
+	if fleet.ModelID(trace.Model).Valid() {
+		// Without an answer, the page has no remedy by the model.
 		if why, err := call(s, v, api.ExplainModel, api.ModelQuestion{Model: fleet.ModelID(trace.Model)}); err == nil {
 			own, err := call(s, v, api.ListMachines, api.None{})
-			data.Remedies = remedies(why, own.Data)
+			data.Remedies = append(remedies(why, own.Data), data.Remedies...)
 			return data, err
 		}
 	}
 	return data, nil
+}
+
+// remediesOf are what a member can do about a refusal whatever the machines do now.
+func remediesOf(code fault.Code) (all []remedy) {
+	switch code {
+	case fault.CascadeExhausted, fault.OutsideSharingHours:
+		all = append(all, remedy{Text: "See your limits and hours", Href: accessPath})
+	case fault.CapacityFull, fault.MachineOffline:
+		all = append(all, remedy{Text: "Choose another model", Href: "/models"})
+	}
+	if code.When() != "" {
+		all = append(all, remedy{Text: "Read what helps", Href: "/docs/errors#" + string(code)})
+	}
+	return all
 }
 
 // timeLine is what happened to a call, in order.
@@ -104,6 +154,9 @@ func timeLine(t api.CallTrace) []moment {
 		line = append(line,
 			moment{try.AfterMS, fmt.Sprintf("Attempt %d on %s", i+1, try.Machine), "of " + try.Owner + ", " + try.Via},
 			moment{try.AfterMS + try.TookMS, fmt.Sprintf("Attempt %d ended", i+1), try.Outcome})
+	}
+	if t.FirstMS > 0 && t.Mine {
+		line = append(line, moment{t.FirstMS, "First token", ""})
 	}
 	if t.Status != 0 {
 		line = append(line, moment{t.TookMS, "Ended", cmp.Or(t.Code, "served")})

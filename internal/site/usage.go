@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
@@ -17,19 +18,143 @@ import (
 // usageData is what /usage shows.
 type usageData struct {
 	api.UsagePage
-	Spans []int // days to choose from
+	Spans   []usageSpan
+	Sides   []usageSide
+	Balance []balance
+}
+
+// usageSpan is a span to choose.
+type usageSpan struct {
+	Text, By string
+	Days     int
+	Here     bool
+}
+
+// usageSide is one side of /usage under its title; its ID begins the ids in it.
+type usageSide struct {
+	Title, ID string
+	By        string
+	Days      int
+	Bars      []usageBar
+	Side      api.UsageSide
+}
+
+// usageBar is one hour, day or week in the picture of calls: its place, and its heights
+// of 40, of which the refused ones are the lower part.
+type usageBar struct {
+	X, Y, Height, Refused int
+	None                  bool
+	At                    int64 // its begin, in Unix seconds
+	Name                  string
+	Calls                 int64
+}
+
+// balance is what a member and I gave each other.
+type balance struct {
+	Member                 string
+	Gave, Took             int64 // calls
+	TokensGave, TokensTook int64
 }
 
 func (s *Site) usageData(v *visit) (usageData, error) {
-	usage, err := call(s, v, api.GetUsage, api.Span{Days: v.URL.Query().Get("days")})
-	return usageData{usage, []int{7, 30, 90, 365}}, err
+	query := v.URL.Query()
+	usage, err := call(s, v, api.GetUsage, api.Span{Days: query.Get("days"), By: query.Get("by")})
+	if err != nil {
+		return usageData{}, err
+	}
+	data := usageData{UsagePage: usage, Balance: balances(usage)}
+	for _, span := range []usageSpan{{Text: "24 hours", By: "hour", Days: 1}, {Text: "14 days", By: "day", Days: 14}, {Text: "30 days", By: "day", Days: 30}, {Text: "12 weeks", By: "week", Days: 84}, {Text: "A year", By: "week", Days: 365}} {
+		span.Here = span.By == usage.By && span.Days == usage.Days
+		data.Spans = append(data.Spans, span)
+	}
+	now := time.Now()
+	for _, side := range []usageSide{{Title: "My calls", ID: "caller", Side: usage.As}, {Title: "Calls on my machines", ID: "owner", Side: usage.On}} {
+		side.Days, side.By, side.Bars = usage.Days, usage.By, usageBars(usage, side.Side.Days, now)
+		data.Sides = append(data.Sides, side)
+	}
+	return data, nil
+}
+
+// stepName is the layout of the names of hours; days and weeks have dates.
+const stepName = "2006-01-02T15:04"
+
+// usageBars draws the calls of a span, a bar for each hour, day or week of it, the highest 40 high.
+func usageBars(usage api.UsagePage, sums []api.UsageOfDay, now time.Time) (bars []usageBar) {
+	layout := time.DateOnly
+	if usage.By == "hour" {
+		layout = stepName
+	}
+	at, err := time.Parse(layout, usage.Since)
+	most := int64(1)
+	for ; err == nil && !at.After(now); at = nextStep(usage.By, at) {
+		b := usageBar{X: len(bars) * 10, At: at.Unix(), Name: at.Format(layout)}
+		if i := slices.IndexFunc(sums, func(d api.UsageOfDay) bool { return d.Day == b.Name }); i >= 0 {
+			b.Calls, b.Refused = sums[i].Calls, int(sums[i].Refused)
+		}
+		most = max(most, b.Calls)
+		bars = append(bars, b)
+	}
+	for i := range bars {
+		b := &bars[i]
+		b.None, b.Height = b.Calls == 0, max(2, int(b.Calls*40/most))
+		b.Y, b.Refused = 40-b.Height, int(int64(b.Refused)*40/most)
+	}
+	return bars
+}
+
+// nextStep is the begin of the hour, day or week after one.
+func nextStep(by string, at time.Time) time.Time {
+	switch by {
+	case "hour":
+		return at.Add(time.Hour)
+	case "week":
+		return at.AddDate(0, 0, 7)
+	}
+	return at.AddDate(0, 0, 1)
+}
+
+// balances puts what members took of my machines beside what I took of theirs, those with most
+// first.
+func balances(usage api.UsagePage) (all []balance) {
+	at := func(member string) *balance {
+		i := slices.IndexFunc(all, func(b balance) bool { return b.Member == member })
+		if i < 0 {
+			i, all = len(all), append(all, balance{Member: member})
+		}
+		return &all[i]
+	}
+	for _, m := range usage.On.Members {
+		if !m.Me {
+			b := at(m.Member)
+			b.Gave, b.TokensGave = b.Gave+m.Calls, b.TokensGave+m.TokensIn+m.TokensOut
+		}
+	}
+	for _, m := range usage.As.Members {
+		if !m.Me {
+			b := at(m.Member)
+			b.Took, b.TokensTook = b.Took+m.Calls, b.TokensTook+m.TokensIn+m.TokensOut
+		}
+	}
+	slices.SortStableFunc(all, func(a, b balance) int { return cmp.Compare(b.Gave+b.Took, a.Gave+a.Took) })
+	return all
+}
+
+// keyTitle is what a member calls what made calls.
+func keyTitle(k api.UsageOfKey) string {
+	switch {
+	case k.Key == "":
+		return "a machine of mine"
+	case strings.HasPrefix(k.Key, SiteKey):
+		return "chat on this site"
+	}
+	return cmp.Or(k.Name, "(no name)")
 }
 
 // usageViews are the tables of one side of /usage, as they may be asked for one
 // by one.
-var usageViews = []string{"day", "model", "machine", "member", "code"}
+var usageViews = []string{"day", "model", "machine", "member", "key", "code"}
 
-// usageCSV is GET /usage.csv[?days=N][&side=caller|owner][&of=VIEW]: what /usage
+// usageCSV is GET /usage.csv[?days=N][&by=hour|day|week][&side=caller|owner][&of=VIEW]: what /usage
 // shows, a row for each sum; one side or one table of it where they are named.
 func (s *Site) usageCSV(v *visit) (reply, error) {
 	query := v.URL.Query()
@@ -40,14 +165,14 @@ func (s *Site) usageCSV(v *visit) (reply, error) {
 	if of != "" && !slices.Contains(usageViews, of) {
 		return reply{}, fault.New(fault.InvalidRequest, "of is %s, not %.20q", strings.Join(usageViews, ", "), of).WithParam("of")
 	}
-	usage, err := call(s, v, api.GetUsage, api.Span{Days: v.URL.Query().Get("days")})
+	usage, err := call(s, v, api.GetUsage, api.Span{Days: query.Get("days"), By: query.Get("by")})
 	if err != nil {
 		return reply{}, err
 	}
 	var text bytes.Buffer
 	w := csv.NewWriter(&text)
 	w.UseCRLF = true // as RFC 4180 has it
-	_ = w.Write([]string{"side", "of", "name", "calls", "refused", "others", "waited_ms", "tokens_in", "tokens_out"})
+	_ = w.Write([]string{"side", "of", "name", "calls", "refused", "others", "waited_ms", "tokens_in", "tokens_out", "first_token_p50_ms", "first_token_p95_ms"})
 	for _, part := range []struct {
 		name string
 		api.UsageSide
@@ -59,7 +184,7 @@ func (s *Site) usageCSV(v *visit) (reply, error) {
 		}
 	}
 	w.Flush()
-	parts := []string{"kith-usage", side, of, usage.Since}
+	parts := []string{"kith-usage", side, of, strings.ReplaceAll(usage.Since, ":", "")}
 	name := strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "-") + ".csv"
 	return reply{write: func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/csv; charset=utf-8")
@@ -79,6 +204,9 @@ func rowsOf(u api.UsageSide, of string) (rows [][]string) {
 		for _, n := range []int64{sum.Calls, sum.Refused, sum.Others, sum.WaitedMS, sum.TokensIn, sum.TokensOut} {
 			row = append(row, strconv.FormatInt(n, 10))
 		}
+		for _, ms := range []int64{sum.FirstP50MS, sum.FirstP95MS} { // empty: not measured
+			row = append(row, strings.TrimPrefix(strconv.FormatInt(ms, 10), "0"))
+		}
 		rows = append(rows, row)
 	}
 	for _, d := range u.Days {
@@ -92,6 +220,9 @@ func rowsOf(u api.UsageSide, of string) (rows [][]string) {
 	}
 	for _, m := range u.Members {
 		add("member", m.Member, m.UsageSum)
+	}
+	for _, k := range u.Keys {
+		add("key", keyTitle(k), k.UsageSum)
 	}
 	for _, c := range u.Codes {
 		add("code", c.Code, api.UsageSum{Calls: c.Calls, Refused: c.Calls})

@@ -41,7 +41,7 @@ func TestUsageCSV(t *testing.T) {
 		}
 		return rows[1:]
 	}
-	views := map[string]int{"day": 2, "model": len(formulas) + 1, "machine": 1, "member": 2, "code": 0} // with ada's own of yesterday
+	views := map[string]int{"day": 2, "model": len(formulas) + 1, "machine": 1, "member": 2, "key": 0, "code": 0} // with ada's own of yesterday
 	sum := 0
 	for of, n := range views {
 		rows := read("?days=7&side=owner&of=" + of)
@@ -60,7 +60,7 @@ func TestUsageCSV(t *testing.T) {
 	if all, caller := read("?days=7"), read("?days=7&side=caller"); len(all) != sum+len(caller) || len(caller) == 0 {
 		t.Errorf("%d rows in all, %d and %d of the sides", len(all), sum, len(caller))
 	}
-	if got := strings.Join(read("?days=7&side=owner&of=member")[0], ","); got != "owner,member,bob,7,0,7,0,21,28" {
+	if got := strings.Join(read("?days=7&side=owner&of=member")[0], ","); got != "owner,member,bob,7,0,7,0,21,28,," {
 		t.Errorf("most called: %s", got)
 	}
 	got := fmt.Sprint(read("?days=7&side=owner&of=model"))
@@ -69,7 +69,7 @@ func TestUsageCSV(t *testing.T) {
 			t.Errorf("no %s in %s", want, got)
 		}
 	}
-	for query, says := range map[string]string{"?side=x": "side is", "?of=x": "of is", "?days=x": "whole number"} {
+	for query, says := range map[string]string{"?side=x": "side is", "?of=x": "of is", "?days=x": "whole number", "?by=x": "by is hour"} {
 		b.get("/usage.csv"+query).want(t, 400, says)
 	}
 	if name := b.get("/usage.csv?days=7&side=owner&of=model").header.Get("Content-Disposition"); !strings.Contains(name, "kith-usage-owner-model-") {
@@ -77,7 +77,7 @@ func TestUsageCSV(t *testing.T) {
 	}
 
 	// The page: who called, whose machines; and the other side of it is bob's.
-	b.get("/usage?days=7").want(t, 200, `id="owner-members"`, ">bob<", ">me<", "side=owner&amp;of=member", `data-days="7"`, "usage.js")
+	b.get("/usage?days=7").want(t, 200, `id="owner-members"`, ">bob<", ">me<", "side=owner&amp;of=member", `data-by="day"`, "usage.js", `id="balance"`)
 	tn.as("bob").get("/usage?days=7").want(t, 200, `id="caller-members"`, ">ada<")
 	if page := tn.as("eve").get("/usage?days=7").want(t, 200); strings.Contains(page.body, ">ada<") || strings.Contains(page.body, ">bob<") {
 		t.Error("eve is told who called whom")

@@ -44,11 +44,13 @@ type Advertisement struct {
 	Generation int64  `json:"generation"`
 	Name       string `json:"name"`
 	Paused     bool   `json:"paused"`
-	Hours      string `json:"hours"`    // as fleet.ParseHours reads them; empty: always
-	Timezone   string `json:"timezone"` // IANA name; empty: UTC
-	Slots      int    `json:"slots"`
-	Free       int    `json:"free"`  // unused slots, as the daemon counts them
-	Local      int    `json:"local"` // slots used by other calls than those of this tunnel
+	// PausedUntil is when its owner's pause ends by itself; absent: it does not.
+	PausedUntil time.Time `json:"paused_until,omitzero"`
+	Hours       string    `json:"hours"`    // as fleet.ParseHours reads them; empty: always
+	Timezone    string    `json:"timezone"` // IANA name; empty: UTC
+	Slots       int       `json:"slots"`
+	Free        int       `json:"free"`  // unused slots, as the daemon counts them
+	Local       int       `json:"local"` // slots used by other calls than those of this tunnel
 	// Groups are the names of the only groups that the machine serves; absent: all
 	// groups of its owner.
 	Groups []string `json:"groups,omitzero"`

@@ -1,22 +1,24 @@
-// /usage: a chart over each table of days. The table stays: it is what the chart
+// /usage: a chart over each table of hours, days or weeks, in the place of the plain picture. The table stays: it is what the chart
 // shows, to the last digit, for whoever cannot see the chart.
 "use strict";
 
 (() => {
   if (!window.uPlot) return;
-  const dayLong = 86400;
   const views = {
     requests: { label: "Requests", columns: [[1, "requests", "--accent"], [2, "refused", "--bad"]] },
     tokens: { label: "Tokens", columns: [[3, "in", "--good"], [4, "out", "--accent"]] },
     waits: { label: "Waited, ms", columns: [[5, "waited, ms", "--warn"]] },
+    first: { label: "First token, ms", columns: [[6, "p50, ms", "--accent"], [7, "p95, ms", "--warn"]] },
   };
 
-  // Every day of the span, a day that has no row as 0.
-  function numbers(table, days, columns) {
-    const today = Math.floor(Date.now() / 1000 / dayLong) * dayLong;
-    const at = Array.from({ length: days }, (_, i) => today - (days - 1 - i) * dayLong);
-    const rows = new Map([...table.tBodies[0].rows].map((row) => [Date.parse(row.cells[0].textContent.trim() + "T00:00:00Z") / 1000, row]));
-    return [at, ...columns.map(([column]) => at.map((day) => Number(rows.get(day)?.cells[column].dataset.n ?? 0)))];
+  // Every hour, day or week of the span, one that has no row as 0.
+  function numbers(place, table, columns) {
+    const at = place.dataset.at.split(" ").map(Number);
+    const rows = new Map([...table.tBodies[0].rows].map((row) => {
+      const name = row.cells[0].textContent.trim();
+      return [Date.parse(name + (name.includes("T") ? ":00Z" : "T00:00:00Z")) / 1000, row];
+    }));
+    return [at, ...columns.map(([column]) => at.map((step) => Number(rows.get(step)?.cells[column].dataset.n ?? 0)))];
   }
 
   function draw(place, table, view) {
@@ -30,15 +32,17 @@
     };
     const lines = "rgba(128, 128, 128, 0.25)";
     const axis = { stroke: colour("--ink"), grid: { stroke: lines, width: 1 }, ticks: { stroke: lines, width: 1 } };
-    const day = (at) => new Date(at * 1000).toISOString().slice(0, 10);
+    const hourly = place.dataset.by === "hour", unit = hourly ? 3600 : 86400;
+    const name = (at) => new Date(at * 1000).toISOString().slice(0, hourly ? 16 : 10);
+    const brief = (at) => hourly ? name(at).slice(11) : name(at).slice(5);
     const short = new Intl.NumberFormat(undefined, { notation: "compact" });
-    const data = numbers(table, Number(place.dataset.days), view.columns);
+    const data = numbers(place, table, view.columns);
     return new uPlot({
       width: Math.max(place.clientWidth, 200), height: 200, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "UTC"),
       scales: { y: { range: (_, low, high) => [0, Math.max(1, high)] } },
-      axes: [{ ...axis, incrs: [1, 2, 7, 14, 30, 60, 120].map((n) => n * dayLong), values: (_, all) => all.map((at) => day(at).slice(5)) }, { ...axis, size: 56, values: (_, all) => all.map((n) => short.format(n)) }],
+      axes: [{ ...axis, incrs: (hourly ? [1, 2, 6, 12, 24, 48] : [1, 2, 7, 14, 30, 60, 120]).map((n) => n * unit), values: (_, all) => all.map(brief) }, { ...axis, size: 56, values: (_, all) => all.map((n) => short.format(n)) }],
       series: [
-        { label: "day", value: (_, at) => at == null ? "–" : day(at) },
+        { label: place.dataset.by, value: (_, at) => at == null ? "–" : name(at) },
         ...view.columns.map(([, label, name], i) => ({ label, stroke: colour(name), width: 2, dash: i ? [6, 4] : [], points: { show: data[0].length < 40, size: 5 } })),
       ],
     }, data, place);
@@ -53,13 +57,14 @@
     label.className = "narrow";
     label.append("Chart of ", choice);
     place.before(label);
+    document.querySelector(`svg[data-plain="${place.dataset.table}"]`)?.remove();
     place.setAttribute("role", "img");
     let chart = null;
     const again = () => {
       chart?.destroy();
       const view = views[choice.value];
       chart = draw(place, table, view);
-      place.setAttribute("aria-label", view.label + " a day, as in the table below");
+      place.setAttribute("aria-label", `${view.label} by ${place.dataset.by}, as in the table below`);
     };
     choice.addEventListener("change", again);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);

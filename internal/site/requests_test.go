@@ -1,0 +1,79 @@
+package site
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+)
+
+// From a refusal in the list, for each code, the first click shows why, and there the second
+// one is what to do about it: a button, or a link whose page and place are there.
+func TestRemedyInTwoClicks(t *testing.T) {
+	tn := newTown(t, nil)
+	now := time.Now()
+	ada := tn.as("ada")
+	codes := regexp.MustCompile(`<a id="(\w+)"`).FindAllStringSubmatch(fault.Page(), -1)
+	if len(codes) < 20 {
+		t.Fatalf("%d codes", len(codes))
+	}
+	pages := map[string]string{}
+	for _, m := range codes {
+		code := m[1]
+		check(t, tn.db.SaveTraces(t.Context(), []account.Trace{{
+			CallID: "req_" + code, MemberID: tn.members["ada"].ID, Started: now, Mine: true, Caller: "ada", Model: "nothing-here", Endpoint: "/v1/chat/completions", Status: 503, Code: code,
+		}}, now))
+		ada.get("/requests?code="+code).want(t, 200, `href="/requests/req_`+code+`"`)
+		page := ada.get("/requests/req_"+code).want(t, 200, "Why: <code>"+code)
+		_, rest, _ := strings.Cut(page.body, `<div class="actions">`)
+		actions, _, _ := strings.Cut(rest, "</section>")
+		links := regexp.MustCompile(`class="button secondary" href="([^"]+)"`).FindAllStringSubmatch(actions, -1)
+		if len(links) == 0 {
+			t.Errorf("%s: nothing can be done about it", code)
+		}
+		for _, link := range links {
+			at, err := url.Parse(link[1])
+			check(t, err)
+			if pages[at.Path] == "" {
+				pages[at.Path] = ada.get(at.Path).want(t, 200).body
+			}
+			if at.Fragment != "" && !strings.Contains(pages[at.Path], fmt.Sprintf("id=%q", at.Fragment)) {
+				t.Errorf("%s: %s has no place %q", code, at.Path, at.Fragment)
+			}
+		}
+	}
+}
+
+// The filter of the requests is in the address, of the next page, too; a request shows its
+// key, its tokens and its speed.
+func TestRequestsFilter(t *testing.T) {
+	tn := newTown(t, nil)
+	now, ada := time.Now().UTC(), tn.members["ada"].ID
+	key := account.Key{ID: "key_1", MemberID: ada, Name: "my editor", Region: "home", Reach: account.ReachAll, Hash: [32]byte{7}, LastFour: "Zz09", Created: now}
+	check(t, tn.db.CreateKey(t.Context(), key))
+	var traces []account.Trace
+	for i := range 300 {
+		traces = append(traces, account.Trace{
+			CallID: fmt.Sprintf("req_%04d", i), MemberID: ada, Started: now.Add(-time.Duration(i) * time.Second), Mine: true, Caller: "ada", Model: []string{"m", "other"}[i%2],
+			KeyID: "key_1", Status: 200, Endpoint: "/v1/chat/completions", Stream: true, FirstMS: 500, TookMS: 2500, TokensIn: 1234, TokensOut: 41,
+		})
+	}
+	check(t, tn.db.SaveTraces(t.Context(), traces, now))
+	b := tn.as("ada")
+	page := b.get("/requests?model=m&key=key_1&q=ada").want(t, 200, `<option value="key_1" selected>my editor`, `value="m"`, "1,234, 41", ">20.0<")
+	older := next(page, "/requests?before=")
+	if !strings.Contains(older, "model=m") || !strings.Contains(older, "key=key_1") || strings.Count(page.body, `href="/requests/req_`) != 100 || strings.Contains(page.body, "req_0001") {
+		t.Errorf("the next page is %q", older)
+	}
+	if rest := b.get(older).want(t, 200); strings.Count(rest.body, `href="/requests/req_`) != 50 || strings.Contains(rest.body, `rel="next"`) {
+		t.Errorf("the last page: %s", rest.body)
+	}
+	b.get("/requests?code=none").want(t, 200, "No request of the last 7 days matches")
+	b.get("/requests?from=never").want(t, 400, "from is a time")
+	b.get("/requests/req_0000").want(t, 200, "my editor", "1,234 in, 41 out, 20.0 a second", "First token")
+}
