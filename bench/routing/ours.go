@@ -14,14 +14,13 @@ import (
 // with the numbers of the simulation in place of a call's.
 type product struct {
 	prefixes prefix.Memory
-	output   float64      // mean tokens of an answer
-	expected map[*job]int // tokens of the prompt that were expected in the cache
-	next     int          // those of the call that was routed last
+	output   float64               // mean tokens of an answer
+	before   map[*job]prefix.Match // what the machine had got of the prompt before
 }
 
 func ours() *policy {
-	p := &product{output: 250, expected: map[*job]int{}}
-	return &policy{name: oursName, query: p.query, choose: p.choose, sent: p.sent, observe: p.observe}
+	p := &product{output: 250, before: map[*job]prefix.Match{}}
+	return &policy{name: oursName, query: p.query, choose: fastest, sent: p.sent, observe: p.observe}
 }
 
 // marks returns the fingerprints of the prompt's prefixes: those that end with a message,
@@ -42,7 +41,9 @@ func (p *product) query(n *network, c *call, q *fleet.Query) {
 	all := marks(c)
 	q.Work = fleet.Work{Prompt: all[len(all)-1].Bytes / bytesOfToken, Output: int(p.output)}
 	for _, match := range p.prefixes.Match(all, q.Now) {
-		q.Work.Cached = append(q.Work.Cached, fleet.Cached{Machine: match.Machine, Tokens: match.Bytes / bytesOfToken})
+		q.Work.Sent = append(q.Work.Sent, fleet.Sent{
+			Machine: match.Machine, Tokens: match.Bytes / bytesOfToken, Since: match.Since / bytesOfToken,
+		})
 	}
 	var speeds []*fleet.Speed
 	for _, m := range n.machines {
@@ -51,18 +52,15 @@ func (p *product) query(n *network, c *call, q *fleet.Query) {
 		}
 	}
 	q.Work.Typical = fleet.TypicalSpeed(speeds)
-	p.next = 0 // of a call that waits: it takes the first slot that comes free
 }
 
-func (p *product) choose(candidates []fleet.Candidate) fleet.MachineID {
-	p.next = candidates[0].Expectation.Cached
+func fastest(candidates []fleet.Candidate) fleet.MachineID {
 	return candidates[0].Machine.ID
 }
 
 func (p *product) sent(n *network, m *machine, j *job) {
 	n.load(m).Trying(n.clock())
-	p.expected[j], p.next = p.next, 0
-	p.prefixes.Sent(marks(j.call), fleet.KeyOf(m.id), n.clock())
+	p.before[j], _, _ = p.prefixes.Sent(marks(j.call), fleet.KeyOf(m.id), n.clock())
 }
 
 func (p *product) observe(n *network, m *machine, j *job) {
@@ -73,10 +71,11 @@ func (p *product) observe(n *network, m *machine, j *job) {
 	}
 	p.output += (float64(c.answer.tokens) - p.output) / 8
 	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+	before := p.before[j]
 	n.load(m).Measure(fleet.Measurement{
 		At: n.clock(), Uncached: c.tokens - cached, FirstToken: seconds(j.first - j.began),
 		Output: c.answer.tokens - 1, Decoding: seconds(c.ended - j.first), Running: j.beside,
-		Expected: p.expected[j], Cached: cached,
+		Sent: before.Bytes / bytesOfToken, Since: before.Since / bytesOfToken, Cached: cached,
 	})
-	delete(p.expected, j)
+	delete(p.before, j)
 }

@@ -5,6 +5,7 @@ package account
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -65,7 +66,11 @@ type Key struct {
 	Created  time.Time
 	LastUsed time.Time // zero: never
 	Revoked  time.Time // zero: live
+	Expires  time.Time // it is refused from then on; zero: never
 }
+
+// Expired reports whether the key is past its end.
+func (k *Key) Expired(now time.Time) bool { return !k.Expires.IsZero() && !now.Before(k.Expires) }
 
 // Machine is a member's computer that runs the daemon.
 type Machine struct {
@@ -239,6 +244,9 @@ type Usage struct {
 	TokensIn  int64         `cbor:"17,keyasint,omitempty"`
 	TokensOut int64         `cbor:"18,keyasint,omitempty"`
 	TokensHow TokensHow     `cbor:"19,keyasint,omitempty"`
+	// FirstToken is from arrival to the first content of a streamed answer; 0: none. The
+	// store keeps it in the hourly sums alone.
+	FirstToken time.Duration `cbor:"20,keyasint,omitempty"`
 }
 
 // Interrupted is the Code of a call that a hub had sent to a machine when the hub died.
@@ -256,6 +264,53 @@ const (
 	TokensCounted  TokensHow = "counted"  // by the hub, from the frames
 	TokensUnknown  TokensHow = "unknown"  // see Interrupted
 )
+
+// UsageHoursLife is how long the hourly sums are kept.
+const UsageHoursLife = 13 * 7 * 24 * time.Hour
+
+// UsageHour is the usage of one hour by caller, owner, machine, key, model, code and the
+// step of the time to the first token.
+type UsageHour struct {
+	Hour      time.Time // its begin, UTC
+	MemberID  string
+	OwnerID   string
+	MachineID string
+	KeyID     string
+	Model     string
+	Code      string // of each of these calls; empty: they were served completely
+	// First is the step, of FirstSteps, of the time to the first token; 0: the answers
+	// were not streamed, or not served completely.
+	First     time.Duration
+	Calls     int64
+	Waited    time.Duration
+	TokensIn  int64
+	TokensOut int64
+}
+
+// FirstSteps are the steps of times to the first token, ascending: a time counts in the
+// last step that it reaches. Each is at most half as long again as the one before, above 2 ms.
+var FirstSteps = firstSteps()
+
+func firstSteps() []time.Duration {
+	steps := []time.Duration{time.Millisecond}
+	for step := 2 * time.Millisecond; step < 24*time.Hour; step *= 2 {
+		steps = append(steps, step, step+step/2)
+	}
+	return steps
+}
+
+// FirstStep returns the step of the call's time to the first token; 0 if it has none or
+// was not served completely.
+func (u *Usage) FirstStep() time.Duration {
+	if u.Code != "" || u.FirstToken <= 0 {
+		return 0
+	}
+	i, found := slices.BinarySearch(FirstSteps, u.FirstToken)
+	if !found {
+		i--
+	}
+	return FirstSteps[max(i, 0)]
+}
 
 // UsageDay is the usage of one day by caller, owner, machine, model and code.
 type UsageDay struct {

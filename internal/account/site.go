@@ -69,4 +69,6 @@ type Grant struct {
 	MemberID string // the member who decided
 	Created  time.Time
 	Expires  time.Time
+	// KeyExpires is the end of the key that is asked for; zero: none.
+	KeyExpires time.Time
 }

@@ -28,6 +28,22 @@ type Trace struct {
 	Decisions []Decision `json:"decisions,omitempty"`
 	// Tries are the machines that it was sent to; for an owner, the owner's.
 	Tries []Attempt `json:"tries"`
+	// KeyID is the key of the caller's that made the call; only the caller sees it.
+	KeyID string `json:"key,omitempty"`
+	// FirstMS is the time to the first token of a streamed answer, for an owner from the
+	// begin of the attempt; 0: none. Who sees how the call ended sees it, and the tokens.
+	FirstMS   int64 `json:"first_ms,omitzero"`
+	TokensIn  int64 `json:"tokens_in,omitzero"`
+	TokensOut int64 `json:"tokens_out,omitzero"`
+}
+
+// Speed is how many tokens a second a streamed answer had after its first one; 0: it
+// is not known.
+func (t *Trace) Speed() float64 {
+	if t.FirstMS == 0 || t.TookMS <= t.FirstMS || t.TokensOut < 2 {
+		return 0
+	}
+	return float64(t.TokensOut-1) * 1000 / float64(t.TookMS-t.FirstMS)
 }
 
 // TraceLife is how long a Trace is kept.

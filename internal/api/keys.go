@@ -19,25 +19,48 @@ type Key struct {
 	Region   string        `json:"region"`
 	BaseURL  string        `json:"base_url,omitzero"` // of the region, for programs; absent: not known here
 	Reach    account.Reach `json:"reach"`
-	State    string        `json:"state"` // "live" or "revoked"
+	State    string        `json:"state"` // "live", "expired" or "revoked"
 	Created  time.Time     `json:"created"`
 	LastUsed time.Time     `json:"last_used,omitzero"` // to about a minute
 	Revoked  time.Time     `json:"revoked,omitzero"`
+	Expires  time.Time     `json:"expires,omitzero"` // it is refused from then on; absent: never
+	// Calls is how many calls it made in the last 30 days, refused ones too.
+	Calls int64 `json:"calls_30_days"`
 }
 
+// keyDays is how many days the calls of a key are counted over.
+const keyDays = 30
+
 func (a *API) viewKey(k account.Key) Key {
-	v := Key{k.ID, k.Name, k.LastFour, k.Region, a.BaseURL(k.Region), k.Reach, "live", k.Created, k.LastUsed, k.Revoked}
-	if !k.Revoked.IsZero() {
+	v := Key{
+		ID: k.ID, Name: k.Name, LastFour: k.LastFour, Region: k.Region, BaseURL: a.BaseURL(k.Region), Reach: k.Reach, State: "live",
+		Created: k.Created, LastUsed: k.LastUsed, Revoked: k.Revoked, Expires: k.Expires,
+	}
+	switch {
+	case !k.Revoked.IsZero():
 		v.State = "revoked"
+	case k.Expired(time.Now()):
+		v.State = "expired"
 	}
 	return v
 }
 
-// listKeys lists the caller's keys, revoked ones too, the newest first.
+// listKeys lists the caller's keys, revoked and expired ones too, the newest first.
 func (a *API) listKeys(ctx context.Context, c Caller, _ None) (List[Key], error) {
-	keys, err := a.DB.Keys(ctx, c.id())
+	keys, err := a.keysOf(ctx, c.id())
 	slices.Reverse(keys)
-	return listOf(views(keys, a.viewKey)), err
+	return listOf(keys), err
+}
+
+// keysOf returns a member's keys, the oldest first, with how much each was used.
+func (a *API) keysOf(ctx context.Context, memberID string) ([]Key, error) {
+	keys, noKeys := a.DB.Keys(ctx, memberID)
+	calls, noCalls := a.DB.CallsOfKeys(ctx, memberID, time.Now().AddDate(0, 0, -keyDays))
+	list := views(keys, a.viewKey)
+	for i := range list {
+		list[i].Calls = calls[list[i].ID]
+	}
+	return list, cmp.Or(noKeys, noCalls)
 }
 
 // KeyID names a key.
@@ -59,11 +82,22 @@ func (a *API) revokeKey(ctx context.Context, c Caller, in KeyID) (Revoked, error
 	return Revoked{in.Key, "revoked"}, nil
 }
 
+// NewKey is an API key to make.
+type NewKey struct {
+	Member string        `json:"member"` // for the operator: whose key it is
+	Name   string        `json:"name,omitzero"`
+	Region string        `json:"region,omitzero"` // empty: this hub's
+	Reach  account.Reach `json:"reach,omitzero"`  // empty: all
+	// Expires is when the key ends: a time from now like "90d" or "12h", or a time as in
+	// RFC 3339; empty: never.
+	Expires string `json:"expires,omitzero"`
+}
+
 // CreateKey makes a key of the caller's, of any region, and returns its secret, which
 // is kept nowhere. It is no route: a key or a machine's credential must not be able to
 // make itself another one, so only the site makes keys.
-func (a *API) CreateKey(ctx context.Context, c Caller, region, name string, reach account.Reach) (Key, credential.Secret, error) {
-	key, secret, err := a.MintKey(region, name, reach)
+func (a *API) CreateKey(ctx context.Context, c Caller, in NewKey) (Key, credential.Secret, error) {
+	key, secret, err := a.MintKey(in)
 	if err != nil {
 		return Key{}, secret, err
 	}
@@ -76,16 +110,16 @@ func (a *API) CreateKey(ctx context.Context, c Caller, region, name string, reac
 	return a.viewKey(key), secret, nil
 }
 
-// MintKey makes a key and its secret, without a member. An empty region is this hub's.
-func (a *API) MintKey(region, name string, reach account.Reach) (account.Key, credential.Secret, error) {
-	if f := checkLabel(name); f != nil {
+// MintKey makes a key and its secret, without a member.
+func (a *API) MintKey(in NewKey) (account.Key, credential.Secret, error) {
+	if f := checkLabel(in.Name); f != nil {
 		return account.Key{}, credential.Secret{}, f
 	}
-	return a.mintKey(region, name, reach)
+	return a.mintKey(in)
 }
 
-func (a *API) mintKey(region, name string, reach account.Reach) (account.Key, credential.Secret, error) {
-	region = cmp.Or(region, a.Region)
+func (a *API) mintKey(in NewKey) (account.Key, credential.Secret, error) {
+	region, reach := cmp.Or(in.Region, a.Region), cmp.Or(in.Reach, account.ReachAll)
 	if f := a.checkRegion(region); f != nil {
 		return account.Key{}, credential.Secret{}, f
 	}
@@ -94,9 +128,30 @@ func (a *API) mintKey(region, name string, reach account.Reach) (account.Key, cr
 	default:
 		return account.Key{}, credential.Secret{}, fault.New(fault.InvalidRequest, "a key reaches all, shared or own, not %.40q", reach).WithParam("reach")
 	}
+	now := time.Now().UTC()
+	expires, err := keyEnd(in.Expires, now)
+	if err != nil {
+		return account.Key{}, credential.Secret{}, err
+	}
 	secret := credential.Mint(credential.APIKey, region)
 	return account.Key{
-		ID: account.NewID("key_"), Name: name, Region: region, Reach: reach,
-		Hash: secret.Hash(), LastFour: secret.LastFour(), Created: time.Now().UTC(),
+		ID: account.NewID("key_"), Name: in.Name, Region: region, Reach: reach,
+		Hash: secret.Hash(), LastFour: secret.LastFour(), Created: now, Expires: expires,
 	}, secret, nil
+}
+
+// keyEnd reads when a key made now ends; the zero time is never.
+func keyEnd(text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	end, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		life, err := parseLife(text)
+		return now.Add(life).Truncate(time.Millisecond), err
+	}
+	if !end.After(now) {
+		return time.Time{}, fault.New(fault.InvalidRequest, "the key would have expired already: %.40s is past", text).WithParam("expires")
+	}
+	return end.UTC().Truncate(time.Millisecond), nil
 }

@@ -194,19 +194,8 @@ type OperatorKey struct {
 	Secret string `json:"secret,omitzero"`
 }
 
-// NewKey is a member's API key to make.
-type NewKey struct {
-	Member string        `json:"member"`
-	Name   string        `json:"name,omitzero"`
-	Region string        `json:"region,omitzero"` // empty: this hub's
-	Reach  account.Reach `json:"reach,omitzero"`  // empty: all
-}
-
 func (a *API) operatorCreateKey(ctx context.Context, _ Caller, in NewKey) (OperatorKey, error) {
-	if in.Reach == "" {
-		in.Reach = account.ReachAll
-	}
-	key, secret, err := a.mintKey(in.Region, in.Name, in.Reach)
+	key, secret, err := a.mintKey(in)
 	if err != nil {
 		return OperatorKey{}, err
 	}
@@ -229,8 +218,8 @@ func (a *API) operatorListKeys(ctx context.Context, _ Caller, in OfMember) ([]Op
 	if err != nil {
 		return nil, err
 	}
-	keys, err := a.DB.Keys(ctx, member.ID)
-	return views(keys, func(k account.Key) OperatorKey { return OperatorKey{Key: a.viewKey(k), Member: member.Name} }), err
+	keys, err := a.keysOf(ctx, member.ID)
+	return views(keys, func(k Key) OperatorKey { return OperatorKey{Key: k, Member: member.Name} }), err
 }
 
 // ID names a key or a machine.

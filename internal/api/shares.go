@@ -157,9 +157,12 @@ func (a *API) createInvite(ctx context.Context, c Caller, in NewInvite) (Invite,
 	if in.Uses < 1 || in.Uses > maxUses {
 		return Invite{}, fault.New(fault.InvalidRequest, "an invite has 1 to %d uses", maxUses).WithParam("uses")
 	}
-	life, err := parseLife(in.Expires)
-	if err != nil {
-		return Invite{}, err
+	life := inviteLife
+	if in.Expires != "" {
+		var err error
+		if life, err = parseLife(in.Expires); err != nil {
+			return Invite{}, err
+		}
 	}
 	code, now := credential.Mint(credential.InviteCode, a.Region), time.Now().UTC().Truncate(time.Millisecond)
 	made := account.Invite{
@@ -176,9 +179,6 @@ func (a *API) createInvite(ctx context.Context, c Caller, in NewInvite) (Invite,
 
 // parseLife reads how long an invite lives; days are written as in "7d".
 func parseLife(text string) (time.Duration, error) {
-	if text == "" {
-		return inviteLife, nil
-	}
 	unit := text
 	days, whole := strings.CutSuffix(text, "d")
 	if whole {

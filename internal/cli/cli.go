@@ -146,7 +146,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON and nothing else on standard output")
-	root.AddCommand(a.dev(), a.rehearse(), a.hub(), a.serve(), a.login(), a.logout(), a.models(), a.pull(), a.run(), a.env(), a.launch(), a.status(),
+	root.AddCommand(a.dev(), a.rehearse(), a.hub(), a.serve(), a.login(), a.logout(), a.models(), a.pull(), a.engineCommand(), a.run(), a.env(), a.launch(), a.status(),
 		a.why(), a.usage(), a.keys(), a.pause(), a.resume(), a.hours(), a.share(), a.accept(), a.groups(), a.admin(), a.doctor(),
 		a.config(), a.reload(), a.service(), a.version())
 	addExamples(root)

@@ -131,7 +131,7 @@ func (c *client) postForm(ctx context.Context, path string, form url.Values, out
 
 // keys is `kith keys`: the account's own API keys.
 func (a *app) keys() *cobra.Command {
-	var name, reach, region, hub string
+	var name, reach, region, expires, hub string
 	create := &cobra.Command{
 		Use: "create", Short: "Make an API key, approved in the browser, and print its secret, this once", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -139,7 +139,7 @@ func (a *app) keys() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			form := url.Values{"scope": {"key"}, "name": {cmp.Or(name, "kith keys")}, "reach": {reach}, "region": {region}}
+			form := url.Values{"scope": {"key"}, "name": {cmp.Or(name, "kith keys")}, "reach": {reach}, "region": {region}, "expires": {expires}}
 			made, err := a.approved(cmd.Context(), toHub(address, ""), "make the key", form)
 			if err != nil {
 				return err
@@ -161,6 +161,7 @@ func (a *app) keys() *cobra.Command {
 	create.Flags().StringVar(&name, "name", "", "what the key is for (default \"kith keys\")")
 	create.Flags().StringVar(&reach, "reach", "all", "what it reaches: all, shared (own and shared) or own")
 	create.Flags().StringVar(&region, "region", "", "the region whose machines it reaches (default: that of the hub)")
+	create.Flags().StringVar(&expires, "expires", "", "when it ends: after a time like 90d or 12h, or at a time like 2027-01-31T18:00:00Z (default: never)")
 	create.Flags().StringVar(&hub, "hub", "", "the hub's address (default: the one this machine is signed in to)")
 	list := &cobra.Command{
 		Use: "list", Short: "List my API keys", Args: cobra.NoArgs,
@@ -182,13 +183,9 @@ func (a *app) keys() *cobra.Command {
 func (a *app) keyTable(keys []api.Key) {
 	var rows [][]string
 	for _, k := range keys {
-		state := "live"
-		if !k.Revoked.IsZero() {
-			state = "revoked"
-		}
-		rows = append(rows, []string{k.ID, k.Name, "…" + k.LastFour, k.Region, string(k.Reach), state, day(k.LastUsed), k.BaseURL})
+		rows = append(rows, []string{k.ID, k.Name, "…" + k.LastFour, k.Region, string(k.Reach), k.State, day(k.Expires), day(k.LastUsed), short(k.Calls), k.BaseURL})
 	}
-	a.table("KEY NAME ENDS REGION REACH STATE USED BASE-URL", rows)
+	a.table("KEY NAME ENDS REGION REACH STATE EXPIRES USED CALLS-30D BASE-URL", rows)
 }
 
 // hubToAsk returns the address of the hub: that of the flag, else of the environment,

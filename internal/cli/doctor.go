@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -31,11 +32,12 @@ import (
 
 // The limits of kith doctor.
 const (
-	checkTimeout = 5 * time.Second  // for each request to a daemon or hub
-	clockSkew    = 30 * time.Second // from the hub's clock
-	diskNeeded   = 64 << 20         // bytes, for state and log
-	diskForModel = 2 << 30          // bytes, for a small model
-	socketPath   = 100              // bytes
+	checkTimeout = 5 * time.Second     // for each request to a daemon or hub
+	clockSkew    = 30 * time.Second    // from the hub's clock
+	diskNeeded   = 64 << 20            // bytes, for state and log
+	diskForModel = 2 << 30             // bytes, for a small model
+	renewWithin  = 14 * 24 * time.Hour // before its end a certificate is to be renewed
+	socketPath   = 100                 // bytes
 )
 
 // finding is the result of one check.
@@ -290,6 +292,7 @@ func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.
 				"the model %s cannot be served: %s", e.Model, e.Why)
 		case e.Why == "":
 			d.ok("engines", "%s at %s: %s", cmp.Or(e.Name, e.Kind), e.Place, count(e.Models, "model"))
+			d.graphics(e.Graphics)
 		case e.Configured:
 			d.fail("engines", "start the engine there, or correct the configuration", "no engine can be used at %s: %s", e.Place, e.Why)
 		case e.Kind != "":
@@ -356,6 +359,7 @@ func (d *doctor) hub(ctx context.Context, check string, hub *client, again strin
 	}
 	delete(d.away, hub.base)
 	if check == "hub" {
+		d.certificate(res.TLS, asked)
 		d.clock(res.Header.Get("Date"), asked)
 	}
 	return accepted
@@ -376,6 +380,20 @@ func whenUnreachable(err error, again string) string {
 		return "check this machine's clock; if it is right, ask the hub's operator to renew the certificate"
 	}
 	return "check the network; if others reach it, the hub's address: " + again
+}
+
+// certificate checks that the hub's certificate does not end soon.
+func (d *doctor) certificate(connection *tls.ConnectionState, now time.Time) {
+	if connection == nil || len(connection.PeerCertificates) == 0 {
+		return
+	}
+	end := connection.PeerCertificates[0].NotAfter
+	if left := end.Sub(now); left < renewWithin {
+		d.fail("certificate", "ask the hub's operator to renew it: afterwards no machine and no program reaches the hub",
+			"the certificate of %s ends in %s, on %s", connection.ServerName, count(int(left/(24*time.Hour)), "day"), day(end))
+		return
+	}
+	d.ok("certificate", "valid until %s", day(end))
 }
 
 func (d *doctor) clock(date string, asked time.Time) {

@@ -3,11 +3,16 @@ package cli
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"log"
 	"maps"
+	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -145,6 +150,22 @@ func TestDoctorNamesTheCause(t *testing.T) {
 		}, "hub", "it does not reach the hub behind it", "ask its operator to start it"},
 		{"unknown authority", func(t *testing.T, p *patient) { p.overTLS(t, nil, "127.0.0.1") },
 			"hub", "certificate signed by unknown authority", "have this machine trust that authority"},
+		{"certificate that ends soon", func(t *testing.T, p *patient) {
+			soon := certificateUntil(t, time.Now().Add(13*24*time.Hour+time.Hour))
+			p.overTLS(t, &soon, "127.0.0.1")
+			p.status = strings.Replace(p.status, `"lost"`, `"acked"`, 1)
+		}, "certificate", "ends in 13 days", "ask the hub's operator to renew it"},
+		{"graphics library without its driver", func(t *testing.T, p *patient) {
+			p.status = strings.Replace(p.status, `"models":1}`, `"models":1,"graphics":{"unused":{"vulkan":"libvulkan.so.1 is missing","cuda":"it finds no graphics card"}}}`, 1)
+		}, "graphics", "cuda is not used: it finds no graphics card; and vulkan is not used: libvulkan.so.1 is missing", "kith engine remove"},
+		{"graphics library in use", func(t *testing.T, p *patient) {
+			p.status = strings.Replace(p.status, `"models":1}`, `"models":1,"graphics":{"library":"cuda","cards":["A"],"unused":{"vulkan":"kith uses cuda"}}}`, 1)
+		}, "", "", ""},
+		{"certificate that ends late", func(t *testing.T, p *patient) {
+			late := certificateUntil(t, time.Now().Add(15*24*time.Hour))
+			p.overTLS(t, &late, "127.0.0.1")
+			p.status = strings.Replace(p.status, `"lost"`, `"acked"`, 1)
+		}, "", "", ""},
 		{"DNS", func(t *testing.T, p *patient) {
 			p.doctor.lookup = func(_ context.Context, host string) ([]string, error) {
 				return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
@@ -300,6 +321,37 @@ func TestDoctorNamesTheCause(t *testing.T) {
 	if rows := slices.Sorted(maps.Keys(troubles)); !slices.Equal(rows, planted) || len(planted) < 24 {
 		t.Errorf("docs/operate/troubleshooting.md has the rows %v, planted are %v", rows, planted)
 	}
+}
+
+// certificateUntil returns a certificate for 127.0.0.1, which this process trusts until the
+// test ends.
+func certificateUntil(t *testing.T, end time.Time) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: end, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trusting := http.DefaultTransport.(*http.Transport).Clone()
+	trusting.TLSClientConfig = &tls.Config{RootCAs: x509.NewCertPool()}
+	trusting.TLSClientConfig.RootCAs.AddCert(leaf)
+	before := http.DefaultTransport
+	http.DefaultTransport = trusting
+	t.Cleanup(func() {
+		http.DefaultTransport = before
+		trusting.CloseIdleConnections()
+	})
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
 // slug is the id of a fault in docs/operate/troubleshooting.md.

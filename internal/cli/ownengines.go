@@ -120,7 +120,7 @@ func (o *ownEngines) start(ctx context.Context, group *errgroup.Group) {
 	o.supervisor = llama.NewSupervisor(llama.Config{
 		Models: builtinFiles(o.files), Slots: int(settings.Slots), Context: int(settings.Context),
 		IdleUnload: settings.IdleUnload.Duration, OnModels: func() { notify(o.changed) },
-		Data: filepath.Join(o.config.Daemon.Data, "engine"), Log: o.log,
+		Data: o.config.engineFolder(), GPUs: gpuLibraries(), Log: o.log,
 	})
 	group.Go(func() error {
 		if err := o.supervisor.Run(ctx); err != nil && ctx.Err() == nil {
@@ -153,7 +153,9 @@ func (o *ownEngines) all() []*engine.Engine {
 	if len(models)+len(problems) == 0 {
 		return all
 	}
-	return append(all, engine.Builtin("kith", o.supervisor.Transport(), builtinModels(models), problems))
+	return append(all, engine.Builtin("kith", o.supervisor.Transport(), engine.BuiltinState{
+		Models: builtinModels(models), Problems: problems, Graphics: engine.Graphics(o.supervisor.Graphics()),
+	}))
 }
 
 // look makes follow read the folders soon.

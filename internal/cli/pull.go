@@ -140,6 +140,9 @@ func (a *app) pullModel(ctx context.Context, reference string) error {
 		if ctx.Err() != nil {
 			return errors.New("cannot finish: interrupted; what was fetched stays, and the same command goes on from there")
 		}
+		if errors.Is(err, pull.ErrNoSpace) {
+			err = fmt.Errorf("%w, or set [engine] models to a folder on another disk", err)
+		}
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	done := pulled{ID: model.ID, From: model.Origin, Files: []string{}, Size: model.Size()}

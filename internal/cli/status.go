@@ -143,7 +143,7 @@ func (a *app) showEngines(engines []daemon.EngineStatus) {
 			if found.Others > 0 {
 				others = "; " + count(found.Others, "call") + " of other programs"
 			}
-			a.fact(label, "%s at %s: %s%s", cmp.Or(found.Name, found.Kind), found.Place, count(found.Models, "model"), others)
+			a.fact(label, "%s at %s: %s%s%s", cmp.Or(found.Name, found.Kind), found.Place, count(found.Models, "model"), others, graphicsText(found.Graphics))
 		}
 		label = ""
 	}

@@ -258,7 +258,7 @@ func (d *Daemon) Status() Status {
 // ownEngine returns the status of an engine that kith runs, and of each model that it
 // cannot serve. A process that serves one model has its name.
 func ownEngine(e *engine.Engine) (all []EngineStatus) {
-	status := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models())}
+	status := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models()), Graphics: e.Graphics()}
 	problems := e.Problems()
 	switch models := e.Models(); {
 	case e.IsServer():

@@ -335,7 +335,7 @@ func firstFrame(t *testing.T, body io.Reader) *bufio.Reader {
 
 // builtinOf is a built-in engine that is a double.
 func builtinOf(e *enginetest.Engine, models ...engine.Model) *engine.Engine {
-	return engine.Builtin("built-in", e.Transport(), models, nil)
+	return engine.Builtin("built-in", e.Transport(), engine.BuiltinState{Models: models})
 }
 
 var _ gateway.Backend = (*Daemon)(nil)

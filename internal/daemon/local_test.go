@@ -78,7 +78,7 @@ func TestLocalEngineUnreachable(t *testing.T) {
 		{ID: "test-model", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1},
 		{ID: "vectors", Families: []fleet.Family{fleet.Embeddings}, Endpoints: []fleet.Endpoint{fleet.EmbeddingsEndpoint}, Slots: 1},
 	}
-	r := run(t, Config{Own: []*engine.Engine{engine.Builtin("kith", noWay{}, models, nil)}})
+	r := run(t, Config{Own: []*engine.Engine{engine.Builtin("kith", noWay{}, engine.BuiltinState{Models: models})}})
 	if got := faultIn(t, r.post("/v1/chat/completions", chat(false))); got.Status != 503 || got.Code != string(fault.CapacityFull) {
 		t.Errorf("chat: %+v", got)
 	}

@@ -280,7 +280,7 @@ func TestRoutedEngineUnlisted(t *testing.T) {
 // another machine.
 func TestRoutedEngineUnreachable(t *testing.T) {
 	model := engine.Model{ID: "test-model", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1}
-	r, _, l := joined(t, Config{Own: []*engine.Engine{engine.Builtin("kith", noWay{}, []engine.Model{model}, nil)}})
+	r, _, l := joined(t, Config{Own: []*engine.Engine{engine.Builtin("kith", noWay{}, engine.BuiltinState{Models: []engine.Model{model}})}})
 	resp := l.served("/v1/chat/completions", chat(false))
 	if resp.StatusCode != 503 || resp.Header.Get(tunnel.HeaderRefused) != "" {
 		t.Errorf("status %d, refused %q", resp.StatusCode, resp.Header.Get(tunnel.HeaderRefused))
@@ -473,9 +473,9 @@ func (crashes) Read([]byte) (int, error) { panic("the secret inside") }
 // response break, the stack is in the log under the call's id, and the next call is served.
 func TestRoutedPanic(t *testing.T) {
 	for _, late := range []bool{false, true} {
-		crashing := engine.Builtin("crashing", crashes{late}, []engine.Model{{
+		crashing := engine.Builtin("crashing", crashes{late}, engine.BuiltinState{Models: []engine.Model{{
 			ID: "crashing", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1,
-		}}, nil)
+		}}})
 		r, _, l := joined(t, Config{Own: []*engine.Engine{crashing}}, enginetest.New(enginetest.Plain, enginetest.Options{}))
 		resp := l.served("/v1/chat/completions", strings.Replace(chat(late), "test-model", "crashing", 1), tunnel.HeaderCorrelation, "req_crash")
 		text, err := io.ReadAll(resp.Body)

@@ -10,6 +10,7 @@ import (
 	"net/http/httptrace"
 	"time"
 
+	"github.com/kith/kith/internal/dispatch/prefix"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -46,6 +47,7 @@ type attempt struct {
 	daemonReason tunnel.Refusal          // why the daemon did not take the call, if it said so
 	gotBody      bool                    // the machine was given some of the request's body
 	running      int                     // calls on the machine when it began to answer
+	sent         prefix.Match            // what was sent to the machine of the prompt before
 }
 
 // outcome is how an attempt ended.

@@ -84,7 +84,7 @@ func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer
 	c.attempt.Store(a)
 	answer, outcome, err := c.d.send(attemptCtx, a)
 	if outcome == answered {
-		c.d.remember(c, r)
+		c.d.remember(c, a)
 		if !c.call.Stream { // the machine is done
 			c.attempt.Store(nil)
 		}

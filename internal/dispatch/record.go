@@ -55,6 +55,9 @@ func usageOf(call *gateway.Call, out gateway.Outcome) account.Usage {
 	}
 	u.Status, u.Code = out.Status, out.Code
 	u.FirstByte, u.Duration = within(out.FirstByte, maxDuration), within(out.Duration, maxDuration)
+	if call.Stream && out.Frames > 0 {
+		u.FirstToken = within(out.FirstToken, maxDuration)
+	}
 	u.TokensIn, u.TokensOut = within(out.TokensIn, maxTokens), within(out.TokensOut, maxTokens)
 	return u
 }
@@ -92,7 +95,7 @@ func (c *activeCall) recordAttempt(a *attempt, out outcome) {
 	trace := &c.call.Trace
 	trace.Tries = append(trace.Tries, gateway.Attempt{
 		Machine: a.Machine, Class: a.Class, After: a.began.Sub(c.call.Arrived), Took: time.Since(a.began), Outcome: a.describe(out),
-		Prompt: a.gotBody, Began: out == answered, Waited: trace.Waited, Running: a.running, Expected: a.Expectation.Cached,
+		Prompt: a.gotBody, Began: out == answered, Waited: trace.Waited, Running: a.running, Sent: a.sent.Bytes, Since: a.sent.Since,
 	})
 	trace.Route = routeHeader(trace.Tries)
 }
@@ -153,6 +156,10 @@ func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Trace {
 	mine.MemberID, mine.Mine = string(call.Caller.Member), true
 	mine.Status, mine.Code = out.Status, out.Code
 	mine.WaitedMS, mine.TookMS = trace.Waited.Milliseconds(), out.Duration.Milliseconds()
+	mine.KeyID, mine.TokensIn, mine.TokensOut = call.Caller.KeyID, out.TokensIn, out.TokensOut
+	if call.Stream && out.Frames > 0 {
+		mine.FirstMS = max(1, out.FirstToken.Milliseconds())
+	}
 	for _, decision := range [...]gateway.Decision{trace.First, trace.Last} {
 		if decision.Row != 0 && (len(mine.Decisions) == 0 || decision != trace.First) {
 			mine.Decisions = append(mine.Decisions, forCaller(decision, call.Endpoint.Family()))
@@ -182,6 +189,7 @@ func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Trace {
 		theirs.Tries, theirs.WaitedMS = append(theirs.Tries, shown), try.Waited.Milliseconds()
 		if i == len(trace.Tries)-1 && trace.Machine == try.Machine.ID { // the call ended there
 			theirs.Status, theirs.Code, theirs.TookMS = mine.Status, mine.Code, mine.TookMS-shown.AfterMS
+			theirs.TokensIn, theirs.TokensOut, theirs.FirstMS = mine.TokensIn, mine.TokensOut, max(0, mine.FirstMS-shown.AfterMS)
 		}
 	}
 	return all

@@ -71,10 +71,12 @@ func (s *speeds) work(model fleet.ModelID, p *prefix.Prompt, matches []prefix.Ma
 		w.Output = min(w.Output, p.MaxTokens)
 	}
 	if len(matches) > 0 {
-		w.Cached = make([]fleet.Cached, len(matches))
+		w.Sent = make([]fleet.Sent, len(matches))
 	}
 	for i, match := range matches {
-		w.Cached[i] = fleet.Cached{Machine: match.Machine, Tokens: int(float64(match.Bytes) / m.bytesPerToken)}
+		w.Sent[i] = fleet.Sent{
+			Machine: match.Machine, Tokens: int(float64(match.Bytes) / m.bytesPerToken), Since: int(float64(match.Since) / m.bytesPerToken),
+		}
 	}
 	return w
 }
@@ -153,7 +155,11 @@ func measurementOf(call *gateway.Call, last *gateway.Attempt, out gateway.Outcom
 	}
 	x := fleet.Measurement{
 		Uncached: int(prompt - min(out.Cached, prompt)), Running: last.Running,
-		Expected: last.Expected, Cached: int(out.Cached),
+		Cached: int(out.Cached),
+	}
+	if call.Trace.Prompt > 0 {
+		tokens := float64(prompt) / float64(call.Trace.Prompt) // of a byte
+		x.Sent, x.Since = int(float64(last.Sent)*tokens), int(float64(last.Since)*tokens)
 	}
 	if call.Stream && out.Frames > 0 {
 		x.FirstToken = out.FirstToken - last.After
@@ -218,9 +224,10 @@ func (d *Dispatcher) readWork(ctx context.Context, c *activeCall) error {
 
 // remember remembers the machine that has the prompt of a call in its cache, here and at
 // the other nodes.
-func (d *Dispatcher) remember(c *activeCall, r *reservation) {
-	if seen, ok := d.prefixes.Sent(c.prompt.Marks, r.Machine.Key(), time.Now()); ok {
-		d.cfg.Registry.PublishSeen(seen.Bytes())
+func (d *Dispatcher) remember(c *activeCall, a *attempt) {
+	before, seen, ok := d.prefixes.Sent(c.prompt.Marks, a.Machine.Key(), time.Now())
+	if a.sent = before; ok {
+		d.cfg.Registry.PublishSeen(seen.Encode())
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 func served(load *fleet.Load, stream bool, took time.Duration) *gateway.Call {
 	desk := &fleet.Machine{ID: "desk", Name: "desk", Offers: []fleet.Offer{{ID: "m", Load: load}}}
 	return &gateway.Call{Model: "m", Stream: stream, Trace: gateway.Trace{Prompt: 4000, Tries: []gateway.Attempt{
-		{Machine: desk, After: time.Second, Took: took, Began: true, Running: 1, Expected: 300},
+		{Machine: desk, After: time.Second, Took: took, Began: true, Running: 1, Sent: 1200, Since: 8000},
 	}}}
 }
 
@@ -47,7 +47,7 @@ func TestMeasurementsOfCalls(t *testing.T) {
 		call, out := served(nil, true, 29*time.Second), streamed
 		c.change(&out, call)
 		got := measurementOf(call, &call.Trace.Tries[0], out, &fleet.DefaultSpeed)
-		c.want.Running, c.want.Expected, c.want.Cached = 1, 300, int(out.Cached)
+		c.want.Running, c.want.Sent, c.want.Since, c.want.Cached = 1, 300, 2000, int(out.Cached)
 		if d := got.FirstToken - c.want.FirstToken; d.Abs() < time.Millisecond {
 			got.FirstToken = c.want.FirstToken
 		}
@@ -66,8 +66,8 @@ func TestWorkFollowsCalls(t *testing.T) {
 	var load fleet.Load
 	s := speeds{loadOf: func(fleet.MachineID, fleet.ModelID) *fleet.Load { return &load }}
 	p := prefix.Prompt{Bytes: 4000}
-	before := s.work("m", &p, []prefix.Match{{Machine: 7, Bytes: 2000}})
-	if before.Prompt != 1000 || before.Output != 250 || before.Typical != nil || len(before.Cached) != 1 || before.Cached[0] != (fleet.Cached{Machine: 7, Tokens: 500}) {
+	before := s.work("m", &p, []prefix.Match{{Machine: 7, Bytes: 2000, Since: 400}})
+	if before.Prompt != 1000 || before.Output != 250 || before.Typical != nil || len(before.Sent) != 1 || before.Sent[0] != (fleet.Sent{Machine: 7, Tokens: 500, Since: 100}) {
 		t.Errorf("before the first call: %+v", before)
 	}
 	for range 100 {

@@ -38,6 +38,8 @@ type Finding struct {
 	Models     int    `json:"models"`          // number of offered models
 	Others     int    `json:"others,omitzero"` // running calls of other programs, if the engine reports them
 	Why        string `json:"why,omitempty"`   // why no engine can be used, or ""
+	// Graphics is what the engine that is part of kith computes with.
+	Graphics *Graphics `json:"graphics,omitempty"`
 }
 
 // Finder finds the engines at a list of addresses and keeps the result.

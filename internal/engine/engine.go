@@ -75,15 +75,36 @@ type Engine struct {
 	problem func() string
 	// problems says why some models of an engine that kith runs cannot be served.
 	problems map[fleet.ModelID]string
+	graphics *Graphics // of the engine that is part of kith
 	// upstream marks an upstream, whose base ends with /v1.
 	upstream bool
 }
 
-// Builtin returns the engine that is part of kith, reached through rt. problems says why
-// other models that it was given cannot be served.
-func Builtin(name string, rt http.RoundTripper, models []Model, problems map[fleet.ModelID]string) *Engine {
-	return &Engine{kind: &builtin, name: name, base: "http://" + builtin.id, rt: rt, models: models, load: new(load), problems: problems}
+// Graphics is what the engine that is part of kith computes with.
+type Graphics struct {
+	Library string            `json:"library,omitempty"` // the GPU library in use, or "": the CPU computes
+	Cards   []string          `json:"cards,omitempty"`   // the graphics cards in use
+	Unused  map[string]string `json:"unused,omitempty"`  // other GPU libraries that are there, and why each is not used
 }
+
+// BuiltinState is what the engine that is part of kith offers.
+type BuiltinState struct {
+	Models []Model
+	// Problems says why other models that it was given cannot be served.
+	Problems map[fleet.ModelID]string
+	Graphics Graphics
+}
+
+// Builtin returns the engine that is part of kith, reached through rt.
+func Builtin(name string, rt http.RoundTripper, now BuiltinState) *Engine {
+	return &Engine{
+		kind: &builtin, name: name, base: "http://" + builtin.id, rt: rt, models: now.Models, load: new(load),
+		problems: now.Problems, graphics: &now.Graphics,
+	}
+}
+
+// Graphics returns what the engine that is part of kith computes with; nil for others.
+func (e *Engine) Graphics() *Graphics { return e.graphics }
 
 // Server returns the llama-server that kith runs for one model, reached through
 // rt. model returns what it offers; more of it is known once the model is loaded.

@@ -247,7 +247,7 @@ func TestFailures(t *testing.T) {
 				t.Errorf("%s instead of a stream: %v", unary, err)
 			}
 		}
-		gone := Builtin("gone", atPorts{}, []Model{chatModel("m", 0)}, nil)
+		gone := Builtin("gone", atPorts{}, BuiltinState{Models: []Model{chatModel("m", 0)}})
 		if _, err := gone.Do(t.Context(), Request{Model: "m", Body: chatBody("")}); !errors.Is(err, ErrUnreachable) {
 			t.Error(err)
 		}

@@ -15,9 +15,10 @@ type Measurement struct {
 	Output     int           // tokens after the first
 	Decoding   time.Duration // from the first token to the last
 	Running    int           // calls on the machine, this one included
-	// Expected is how many tokens of the prompt were expected in the machine's cache, and
-	// Cached how many of those its engine reported to be there.
-	Expected, Cached int
+	// Sent is how many tokens of the prompt were sent to the machine before, Since those of
+	// other prompts that were sent to it after that, and Cached how many tokens of the prompt
+	// its engine reported to be in its cache.
+	Sent, Since, Cached int
 }
 
 // Measurements are the recent measurements of a machine at one model. A Speed is a pure
@@ -27,7 +28,7 @@ type Measurements struct {
 	At      time.Time         // of the newest
 	Prompts []PromptSample    // oldest first
 	Decode  [levels][]float64 // by level of concurrency, oldest first
-	Misses  float64           // 1 − Speed.CacheHit
+	Missed  [reaches]float64  // 1 − Speed.Kept
 }
 
 // PromptSample is a measured time to the first token.
@@ -62,9 +63,19 @@ func (m *Measurements) Add(x Measurement) {
 		at := &m.Decode[level(x.Running)]
 		*at = appendSample(*at, min(x.Decoding.Seconds(), longestSample)/float64(x.Output), maxDecode)
 	}
-	if x.Expected > 0 {
-		miss := 1 - float64(min(max(x.Cached, 0), x.Expected))/float64(x.Expected)
-		m.Misses += (miss - m.Misses) / 2
+	if x.Sent > 0 {
+		m.addMiss(reach(x.Since), 1-float64(min(max(x.Cached, 0), x.Sent))/float64(x.Sent))
+	}
+}
+
+// addMiss adds which part of what was sent to a machine was not in its cache, after so much
+// other text. What it forgot it forgets after more text too, and what it kept it keeps
+// after less.
+func (m *Measurements) addMiss(at int, miss float64) {
+	for i := range m.Missed {
+		if i >= at && m.Missed[i] < miss || i <= at && m.Missed[i] > miss {
+			m.Missed[i] += (miss - m.Missed[i]) / 2
+		}
 	}
 }
 
@@ -90,7 +101,10 @@ func (m *Measurements) Speed() *Speed {
 	if len(m.Prompts) == 0 {
 		return nil
 	}
-	s := &Speed{CacheHit: 1 - m.Misses, Prefill: slope(m.Prompts)}
+	s := &Speed{Prefill: slope(m.Prompts)}
+	for i, missed := range m.Missed {
+		s.Kept[i] = 1 - missed
+	}
 	var buffer [maxPrompts]float64
 	rest := buffer[:0]
 	for _, p := range m.Prompts {
@@ -161,7 +175,10 @@ func (m Measurements) clone() Measurements {
 
 // valid reports whether measurements that were read from elsewhere may be used.
 func (m *Measurements) valid() bool {
-	ok := len(m.Prompts) <= maxPrompts && m.Misses >= 0 && m.Misses <= 1
+	ok := len(m.Prompts) <= maxPrompts
+	for _, missed := range m.Missed {
+		ok = ok && missed >= 0 && missed <= 1
+	}
 	for _, p := range m.Prompts {
 		ok = ok && p.Tokens >= 0 && p.Tokens <= longestPrompt && p.Seconds >= 0 && p.Seconds <= longestSample
 	}
@@ -190,7 +207,7 @@ func TypicalSpeed(of []*Speed) *Speed {
 		}
 		return median(values)
 	}
-	out := &Speed{CacheHit: 1}
+	out := &Speed{Kept: allKept}
 	out.Start = middle(func(s *Speed) float64 { return s.Start })
 	out.Prefill = middle(func(s *Speed) float64 { return s.Prefill })
 	out.FirstToken = middle(func(s *Speed) float64 { return s.FirstToken })

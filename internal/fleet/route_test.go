@@ -395,13 +395,13 @@ func writeGroupLimits(t *testing.T, b *strings.Builder) {
 func TestOrderOfAttempts(t *testing.T) {
 	// A machine that computes 1,000 tokens a second, and makes so many.
 	offer := func(rate float64) []wOffer {
-		return []wOffer{{model: "m", families: []Family{Chat}, speed: &wSpeed{start: 0.1, prefill: 0.001, decode: map[int]float64{1: 1 / rate}, hit: 1, dueIn: time.Hour}}}
+		return []wOffer{{model: "m", families: []Family{Chat}, speed: &wSpeed{start: 0.1, prefill: 0.001, decode: map[int]float64{1: 1 / rate}, hit: 1, room: 4096, dueIn: time.Hour}}}
 	}
 	unknown := []wOffer{{model: "m", families: []Family{Chat}}}
 	long := wAsk{prompt: 20_000, output: 100}
-	cached := func(machine string, tokens int) wAsk {
+	sent := func(machine string, all ...wSent) wAsk {
 		a := long
-		a.cached = map[string]int{machine: tokens}
+		a.sent = map[string][]wSent{machine: all}
 		return a
 	}
 	for _, c := range []struct {
@@ -425,15 +425,23 @@ func TestOrderOfAttempts(t *testing.T) {
 			{id: "b", owner: "me", slots: 10, inFlight: 1, offers: offer(50)},
 			{id: "c", owner: "me", slots: 10, local: 7, offers: offer(50)},
 		}, "b a c"},
-		{"the slower first that has the prompt", cached("a", 19_000), []wMachine{
+		{"the slower first that has the prompt", sent("a", wSent{19_000, 4095}), []wMachine{
 			{id: "a", owner: "me", slots: 1, offers: offer(20)},
 			{id: "b", owner: "me", slots: 1, offers: offer(100)},
 		}, "a b"},
-		{"unless what is left takes as long", cached("a", 2_000), []wMachine{
+		{"unless it got as much of other prompts since as it keeps", sent("a", wSent{19_000, 4096}), []wMachine{
+			{id: "a", owner: "me", slots: 1, offers: offer(20)},
+			{id: "b", owner: "me", slots: 1, offers: offer(100)},
+		}, "b a"},
+		{"but a part of the prompt may have been sent there later", sent("a", wSent{19_000, 4096}, wSent{15_000, 0}), []wMachine{
+			{id: "a", owner: "me", slots: 1, offers: offer(20)},
+			{id: "b", owner: "me", slots: 1, offers: offer(100)},
+		}, "a b"},
+		{"unless what is left takes as long", sent("a", wSent{2_000, 0}), []wMachine{
 			{id: "a", owner: "me", slots: 1, offers: offer(10)},
 			{id: "b", owner: "me", slots: 1, offers: offer(100)},
 		}, "b a"},
-		{"not that of another class", cached("s", 19_000), []wMachine{
+		{"not that of another class", sent("s", wSent{19_000, 0}), []wMachine{
 			{id: "s", owner: "friend", slots: 1, offers: offer(100)},
 			{id: "o", owner: "me", slots: 1, offers: offer(10)},
 		}, "o s"},

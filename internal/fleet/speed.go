@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"math"
+	"math/bits"
 	"time"
 )
 
@@ -13,9 +14,10 @@ type Speed struct {
 	// Decode is the seconds a token of the answer while 1, 2, 4, and 8 or more calls run
 	// on the machine; 0: not measured.
 	Decode [levels]float64
-	// CacheHit is the part of the prompt tokens expected in the machine's cache that its
-	// engine reported to be there, lately: 0 to 1.
-	CacheHit float64
+	// Kept is the part of what was sent to the machine of a prompt before that its engine
+	// lately reported to be in its cache, by how much of other prompts was sent to it after
+	// that: less than 256 tokens, less than 512, and so on. 0 to 1, never rising.
+	Kept [reaches]float64
 	// FirstToken is the median of the recent times to the first token, in seconds.
 	FirstToken float64
 	// Due is when the machine is to be measured again, although others are faster
@@ -43,9 +45,19 @@ func level(running int) int {
 // calls returns the lowest number of running calls of a level.
 func calls(level int) float64 { return float64(int(1) << level) }
 
+// reaches is the number of amounts of other text that Speed.Kept is measured for, the last
+// one 262,144 tokens and more.
+const reaches = 12
+
+// reach returns the index in Speed.Kept of so many tokens of other prompts.
+func reach(tokens int) int { return min(bits.Len(uint(max(tokens, 0))/256), reaches-1) }
+
+// allKept is the Kept of an engine that forgets nothing.
+var allKept = [reaches]float64{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
+
 // DefaultSpeed is the speed of a machine that runs a model which no machine was measured
 // at: an ordinary graphics card with a model of 8 billion parameters.
-var DefaultSpeed = Speed{Start: 0.3, Prefill: 0.001, Decode: [levels]float64{0.02}, CacheHit: 1}
+var DefaultSpeed = Speed{Start: 0.3, Prefill: 0.001, Decode: [levels]float64{0.02}, Kept: allKept}
 
 // DecodeAt returns the seconds a token while so many calls run. At a level that was not
 // measured it is derived from the nearest one below, else above: from each number of calls
@@ -85,17 +97,18 @@ func (s *Speed) firstToken(uncached, running int) float64 {
 type Work struct {
 	Prompt int // tokens
 	Output int // tokens of the answer
-	// Cached are the machines that may have a part of the prompt in their caches.
-	Cached []Cached
+	// Sent are the machines that got a part of the prompt before.
+	Sent []Sent
 	// Typical is the speed of a machine that was not measured: the median of the others
 	// that run the model. Nil: DefaultSpeed.
 	Typical *Speed
 }
 
-// Cached is how much of a prompt was sent to a machine before.
-type Cached struct {
+// Sent is how much of a prompt was sent to a machine before.
+type Sent struct {
 	Machine uint32 // Machine.Key
 	Tokens  int
+	Since   int // tokens of other prompts that were sent to it after that
 }
 
 // Expectation is what is expected of a call on one machine.
@@ -126,9 +139,9 @@ func (c *CandidateState) expect(q *Query) (measure bool) {
 		}
 	}
 	e.Cached = 0
-	for i := range w.Cached {
-		if w.Cached[i].Machine == uint32(c.Machine.tieBreaker) {
-			e.Cached = min(int(float64(w.Cached[i].Tokens)*s.CacheHit), w.Prompt)
+	for _, sent := range w.Sent {
+		if sent.Machine == uint32(c.Machine.tieBreaker) {
+			e.Cached = max(e.Cached, min(int(float64(sent.Tokens)*s.Kept[reach(sent.Since)]), w.Prompt))
 		}
 	}
 	uncached := w.Prompt - e.Cached

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -107,18 +108,48 @@ func TestPromptsShareTheMachine(t *testing.T) {
 
 // An engine that never reports cached tokens counts as without a cache after a few turns,
 // and as with one after it reported some.
-func TestCacheHitFollowsReports(t *testing.T) {
+func TestKeptFollowsReports(t *testing.T) {
 	var l Load
-	turn := func(expected, cached int) float64 {
-		l.Measure(Measurement{At: noon, FirstToken: 1, Expected: expected, Cached: cached})
-		return l.Speed().CacheHit
+	turn := func(sent, cached int) float64 {
+		l.Measure(Measurement{At: noon, FirstToken: 1, Sent: sent, Cached: cached})
+		return l.Speed().Kept[0]
 	}
 	for i, want := range []struct {
-		expected, cached int
-		hit              float64
+		sent, cached int
+		kept         float64
 	}{{0, 0, 1}, {1000, 0, 0.5}, {1000, 0, 0.25}, {0, 500, 0.25}, {1000, 1000, 0.625}, {1000, 5000, 0.8125}, {1000, -1, 0.40625}} {
-		if got := turn(want.expected, want.cached); got != want.hit {
-			t.Errorf("turn %d: %v, want %v", i, got, want.hit)
+		if got := turn(want.sent, want.cached); got != want.kept {
+			t.Errorf("turn %d: %v, want %v", i, got, want.kept)
+		}
+	}
+}
+
+// An engine that keeps 10,000 tokens is known to: what it keeps after less text of other
+// prompts, and what it forgot after more. Single reports that differ change little of that.
+func TestKeptByTextSince(t *testing.T) {
+	for seed := range uint64(100) {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		var l Load
+		for i := range 200 {
+			m := Measurement{At: noon, FirstToken: 1, Sent: 1000, Since: int(300_000 * math.Pow(rng.Float64(), 4))}
+			if m.Since < 10_000 {
+				m.Cached = m.Sent
+			}
+			if l.Measure(m); i < 100 {
+				continue
+			}
+			kept := l.Speed().Kept
+			if kept[reach(4095)] < 0.9 || kept[reach(40_000)] > 0.1 {
+				t.Fatalf("seed %d, after %d calls: %v", seed, i, kept)
+			}
+			if !slices.IsSortedFunc(kept[:], func(a, b float64) int { return cmp.Compare(b, a) }) {
+				t.Fatalf("seed %d, after %d calls it rises: %v", seed, i, kept)
+			}
+		}
+	}
+	for tokens, want := range map[int]int{-1: 0, 0: 0, 255: 0, 256: 1, 511: 1, 512: 2, 262_143: 10, 262_144: 11, math.MaxInt: 11} {
+		if got := reach(tokens); got != want {
+			t.Errorf("%d tokens: %d, want %d", tokens, got, want)
 		}
 	}
 }
@@ -165,7 +196,7 @@ func TestOneCallMeasures(t *testing.T) {
 func TestSetMeasurements(t *testing.T) {
 	var from, to Load
 	for i := range 50 {
-		from.Measure(Measurement{At: noon.Add(time.Duration(i)), Uncached: i, FirstToken: time.Second, Output: 100, Decoding: time.Second, Running: i % 20, Expected: 10})
+		from.Measure(Measurement{At: noon.Add(time.Duration(i)), Uncached: i, FirstToken: time.Second, Output: 100, Decoding: time.Second, Running: i % 20, Sent: 10})
 	}
 	m := from.Measurements()
 	if !to.SetMeasurements(m) || to.SetMeasurements(m) {
@@ -181,7 +212,7 @@ func TestSetMeasurements(t *testing.T) {
 		func(m *Measurements) { m.Prompts = append(m.Prompts, m.Prompts...) },
 		func(m *Measurements) { m.Decode[2][0] = -1 },
 		func(m *Measurements) { m.Decode[2] = make([]float64, maxDecode+1) },
-		func(m *Measurements) { m.Misses = 2 },
+		func(m *Measurements) { m.Missed[4] = 2 },
 	} {
 		bad := m.clone()
 		bad.At = bad.At.Add(time.Hour)
@@ -195,8 +226,8 @@ func TestTypicalSpeed(t *testing.T) {
 	if TypicalSpeed(nil) != nil {
 		t.Error("of none")
 	}
-	got := TypicalSpeed([]*Speed{{Start: 1, Prefill: 3}, {Start: 2, Prefill: 2, Decode: [levels]float64{5}}, {Start: 3, Prefill: 1, CacheHit: 0.5}})
-	if want := (Speed{Start: 2, Prefill: 2, Decode: [levels]float64{5}, CacheHit: 1}); *got != want {
+	got := TypicalSpeed([]*Speed{{Start: 1, Prefill: 3}, {Start: 2, Prefill: 2, Decode: [levels]float64{5}}, {Start: 3, Prefill: 1}})
+	if want := (Speed{Start: 2, Prefill: 2, Decode: [levels]float64{5}, Kept: allKept}); *got != want {
 		t.Errorf("%+v, want %+v", *got, want)
 	}
 }

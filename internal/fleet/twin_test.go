@@ -44,9 +44,15 @@ type wOffer struct {
 type wSpeed struct {
 	start, prefill float64
 	decode         map[int]float64 // by calls at once: 1, 2, 4, 8; those that were measured
-	hit            float64         // of what should be cached
-	dueIn          time.Duration   // from now: to be measured again
+	// Of what was sent there before, the part that is cached, until tokens of other prompts
+	// fill its room, and after that.
+	hit, lost float64
+	room      int
+	dueIn     time.Duration // from now: to be measured again
 }
+
+// wSent is how many tokens of the prompt were sent to a machine, and of others since.
+type wSent struct{ tokens, since int }
 
 type wWindow struct {
 	days     []time.Weekday
@@ -76,7 +82,7 @@ type wAsk struct {
 	unconfirmed, waited, gone bool
 	full                      []string
 	prompt, output            int
-	cached                    map[string]int // by machine
+	sent                      map[string][]wSent // by machine
 	typical                   *wSpeed
 }
 
@@ -124,10 +130,18 @@ func (s *wSeen) expect(m wMachine, o wOffer, a wAsk) {
 	speed := o.speed
 	if speed == nil {
 		if speed = a.typical; speed == nil {
-			speed = &wSpeed{start: 0.3, prefill: 0.001, decode: map[int]float64{1: 0.02}, hit: 1}
+			speed = &wSpeed{start: 0.3, prefill: 0.001, decode: map[int]float64{1: 0.02}, hit: 1, lost: 1}
 		}
 	}
-	cached := min(int(float64(a.cached[m.id])*speed.hit), a.prompt)
+	cached := 0
+	for _, sent := range a.sent[m.id] {
+		part := speed.hit
+		if sent.since >= speed.room {
+			part = speed.lost
+		}
+		cached = max(cached, int(float64(sent.tokens)*part))
+	}
+	cached = min(cached, a.prompt)
 	running := 1 + max(o.inFlight+o.local, m.inFlight+m.local)
 	s.seconds = speed.start + float64(a.prompt-cached)*speed.prefill*(0.5+float64(running)/2) + float64(a.output)*speed.perToken(running)
 	due := o.speed == nil || o.speed.dueIn <= 0

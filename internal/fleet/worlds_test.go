@@ -294,8 +294,8 @@ func randomSpeed(rng *rand.Rand) *wSpeed {
 		return nil
 	}
 	s := &wSpeed{
-		start: rng.Float64(), prefill: rng.Float64() / 1000, decode: map[int]float64{}, hit: pick(rng, []float64{0, 0.5, 1}),
-		dueIn: pick(rng, []time.Duration{-time.Hour, 0, 1, time.Hour, time.Hour}),
+		start: rng.Float64(), prefill: rng.Float64() / 1000, decode: map[int]float64{}, hit: pick(rng, []float64{0.5, 1}),
+		lost: pick(rng, []float64{0, 0.5}), room: pick(rng, []int{0, 256, 1024, 262_144}), dueIn: pick(rng, []time.Duration{-time.Hour, 0, 1, time.Hour, time.Hour}),
 	}
 	for _, n := range some(rng, []int{1, 2, 4, 8}, 1, 2) {
 		s.decode[n] = rng.Float64() / 10
@@ -307,10 +307,15 @@ func (s *wSpeed) speed(now time.Time) *Speed {
 	if s == nil {
 		return nil
 	}
-	return &Speed{
-		Start: s.start, Prefill: s.prefill, Decode: [levels]float64{s.decode[1], s.decode[2], s.decode[4], s.decode[8]}, CacheHit: s.hit,
-		Due: now.Add(s.dueIn),
+	speed := &Speed{
+		Start: s.start, Prefill: s.prefill, Decode: [levels]float64{s.decode[1], s.decode[2], s.decode[4], s.decode[8]}, Due: now.Add(s.dueIn),
 	}
+	for i := range speed.Kept {
+		if speed.Kept[i] = s.lost; 256<<i <= s.room {
+			speed.Kept[i] = s.hit
+		}
+	}
+	return speed
 }
 
 func randomWindows(rng *rand.Rand) []wWindow {
@@ -354,10 +359,11 @@ func randomAsk(rng *rand.Rand, w *world) wAsk {
 	}
 	a.gone = len(a.avoid) > 0 && chance(rng, 1, 2)
 	a.prompt, a.output, a.typical = pick(rng, []int{0, 100, 2000, 2001, 30_000}), rng.IntN(1000), randomSpeed(rng)
-	a.cached = map[string]int{}
+	a.sent = map[string][]wSent{}
 	for _, m := range w.machines {
-		if chance(rng, 1, 3) {
-			a.cached[m.id] = rng.IntN(a.prompt + 100)
+		for chance(rng, 1, 3) {
+			since := pick(rng, []int{0, 255, 256, 1000, 1024, 262_143, 262_144, 1_000_000_000})
+			a.sent[m.id] = append(a.sent[m.id], wSent{rng.IntN(a.prompt + 100), since})
 		}
 	}
 	return a
@@ -369,8 +375,10 @@ func (a wAsk) ask(w *world, draw uint64) Query {
 		Unconfirmed: a.unconfirmed, Waited: a.waited, Gone: a.gone, Now: w.now, Draw: draw,
 	}
 	out.Work = Work{Prompt: a.prompt, Output: a.output, Typical: a.typical.speed(w.now)}
-	for id, tokens := range a.cached {
-		out.Work.Cached = append(out.Work.Cached, Cached{KeyOf(MachineID(id)), tokens})
+	for id, all := range a.sent {
+		for _, s := range all {
+			out.Work.Sent = append(out.Work.Sent, Sent{KeyOf(MachineID(id)), s.tokens, s.since})
+		}
 	}
 	for _, id := range a.avoid {
 		out.Avoid = append(out.Avoid, MachineID(id))

@@ -149,8 +149,11 @@ type Attempt struct {
 	Prompt, Began bool
 	Waited        time.Duration // in the queue, before it
 	// Running is how many calls ran on the machine when it began to answer, this one
-	// included. Expected is how many tokens of the prompt were expected in its cache.
-	Running, Expected int
+	// included.
+	Running int
+	// Sent is how many bytes of the prompt were sent to the machine before, and Since those
+	// of other prompts that were sent to it after that.
+	Sent, Since int
 }
 
 // Answer is a served call: the response, and the endpoint whose dialect its

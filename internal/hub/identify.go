@@ -34,6 +34,11 @@ func badKey() *fault.Fault {
 	return fault.New(fault.InvalidAPIKey, "the API key is missing, wrong or revoked; make one at /applications and send it as Authorization: Bearer")
 }
 
+// expiredKey is the fault for a key that is past its end (spec/api.md#expired-key).
+func expiredKey(k account.Key) *fault.Fault {
+	return fault.New(fault.InvalidAPIKey, "the API key expired on %s; make another one at /applications", k.Expires.Format("2006-01-02 at 15:04 UTC"))
+}
+
 // keyring caches the callers that credentials identify.
 type keyring struct {
 	mu     sync.RWMutex
@@ -97,11 +102,12 @@ func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, erro
 	if ok {
 		return caller, nil
 	}
-	if caller, err = h.lookUp(ctx, parsed); err != nil {
+	found, err := h.lookUp(ctx, parsed, now)
+	if err != nil {
 		return gateway.Caller{}, err
 	}
-	h.keys.put(hash, holder{caller, now.Add(cacheFor)}, age)
-	return caller, nil
+	h.keys.put(hash, found, age)
+	return found.caller, nil
 }
 
 // otherRegion is the fault of a secret of another region, of which nothing but its text
@@ -118,29 +124,38 @@ func (h *Hub) otherRegion(secret credential.Secret) error {
 	return fault.New(fault.InvalidAPIKey, "%s", text).Because(gateway.OtherRegion(region))
 }
 
-func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (gateway.Caller, error) {
+// lookUp reads the caller that a secret identifies from the database, and until when
+// that is cached: a key that expires not beyond its end.
+func (h *Hub) lookUp(ctx context.Context, secret credential.Secret, now time.Time) (holder, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
 	defer cancel()
+	until := now.Add(cacheFor)
 	switch secret.Kind() {
 	case credential.APIKey:
 		key, member, err := h.records.KeyByHash(ctx, secret.Hash())
 		if err != nil {
-			return gateway.Caller{}, h.unknownOr(err)
+			return holder{}, h.unknownOr(err)
+		}
+		if key.Expired(now) {
+			return holder{}, expiredKey(key)
+		}
+		if !key.Expires.IsZero() && key.Expires.Before(until) {
+			until = key.Expires
 		}
 		h.ledger.KeyUsed(key.ID)
-		return gateway.Caller{
+		return holder{gateway.Caller{
 			Member: fleet.MemberID(member.ID), Name: member.Name, KeyID: key.ID, Narrow: narrowing(key.Reach),
-		}, nil
+		}, until}, nil
 	case credential.MachineKey:
 		machine, member, err := h.records.MachineByHash(ctx, secret.Hash())
 		if err != nil {
-			return gateway.Caller{}, h.unknownOr(err)
+			return holder{}, h.unknownOr(err)
 		}
-		return gateway.Caller{
+		return holder{gateway.Caller{
 			Member: fleet.MemberID(member.ID), Name: member.Name, Machine: fleet.MachineID(machine.ID),
-		}, nil
+		}, until}, nil
 	default:
-		return gateway.Caller{}, badKey()
+		return holder{}, badKey()
 	}
 }
 

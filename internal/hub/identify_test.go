@@ -1,10 +1,12 @@
 package hub
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -96,6 +98,38 @@ func TestIdentifyForgets(t *testing.T) {
 		good("", 3)
 		time.Sleep(cacheFor)
 		good(fault.InvalidAPIKey, 4)
+	})
+}
+
+// A key with an end is refused from that moment on, cached or not, and the answer says
+// when it expired (spec/api.md#expired-key).
+func TestIdentifyExpired(t *testing.T) {
+	r := newRig(t, Config{})
+	memberID, _ := r.kept.MemberByName(t.Context(), r.ok("POST", "/members", `{"name":"ann"}`).Body["name"].(string))
+	synctest.Test(t, func(t *testing.T) {
+		secret := credential.Mint(credential.APIKey, "home")
+		end := time.Now().Add(time.Hour).UTC()
+		err := r.kept.CreateKey(t.Context(), account.Key{
+			ID: "key_1", MemberID: memberID.ID, Region: "home", Reach: account.ReachAll, Hash: secret.Hash(), Created: time.Now(), Expires: end,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour - time.Second)
+		if code := r.code(secret.Reveal()); code != "" {
+			t.Errorf("before its end: %q", code)
+		}
+		time.Sleep(time.Second - 1)
+		if code := r.code(secret.Reveal()); code != "" {
+			t.Errorf("just before its end: %q", code)
+		}
+		time.Sleep(1)
+		for range 2 {
+			_, err := r.Identify(t.Context(), secret.Reveal())
+			if f := fault.Of(err); err == nil || f.Code != fault.InvalidAPIKey || !strings.Contains(f.Message, "expired on "+end.Format("2006-01-02 at 15:04")) {
+				t.Errorf("at its end: %v", err)
+			}
+		}
 	})
 }
 

@@ -19,7 +19,7 @@ func everyField(t *testing.T) entry {
 	e := entry{Ended: true, Usage: account.Usage{
 		CallID: "req_1", Attempt: 3, Started: time.UnixMilli(1_700_000_000_123).UTC(), MemberID: "mem_1", KeyID: "key_1",
 		MachineID: "mch_1", OwnerID: "mem_2", GroupID: "grp_1", Model: "llama3:8b", Endpoint: "/v1/chat/completions", Stream: true,
-		Status: 200, Code: "engine_error", Waited: 1, FirstByte: 2, Duration: 3, TokensIn: 4, TokensOut: 5, TokensHow: account.TokensCounted,
+		Status: 200, Code: "engine_error", Waited: 1, FirstByte: 2, Duration: 3, TokensIn: 4, TokensOut: 5, TokensHow: account.TokensCounted, FirstToken: 6,
 	}}
 	v := reflect.ValueOf(e.Usage)
 	for i := range v.NumField() {
@@ -31,9 +31,11 @@ func everyField(t *testing.T) entry {
 }
 
 // onDisk is everyField as it is encoded now, and as the versions before encoded it:
-// form 2, and form 1 without the group. What is on a disk has to stay readable.
+// without FirstToken; as form 2; and as form 1, without the group. What is on a disk has
+// to stay readable.
 const (
-	onDisk    = "a201f502b301657265715f310203037818323032332d31312d31345432323a31333a32302e3132335a04656d656d5f3105656b65795f3106656d63685f3107656d656d5f3208656772705f3109696c6c616d61333a38620a742f76312f636861742f636f6d706c6574696f6e730bf50c18c80d6c656e67696e655f6572726f720e010f021003110412051367636f756e746564"
+	onDisk    = "a201f502b401657265715f310203037818323032332d31312d31345432323a31333a32302e3132335a04656d656d5f3105656b65795f3106656d63685f3107656d656d5f3208656772705f3109696c6c616d61333a38620a742f76312f636861742f636f6d706c6574696f6e730bf50c18c80d6c656e67696e655f6572726f720e010f021003110412051367636f756e7465641406"
+	onDisk19  = "a201f502b301657265715f310203037818323032332d31312d31345432323a31333a32302e3132335a04656d656d5f3105656b65795f3106656d63685f3107656d656d5f3208656772705f3109696c6c616d61333a38620a742f76312f636861742f636f6d706c6574696f6e730bf50c18c80d6c656e67696e655f6572726f720e010f021003110412051367636f756e746564"
 	onDiskOld = "04020a7265715f3106f6a1abfef9620a6d656d5f310a6b65795f310a6d63685f310a6d656d5f32126c6c616d61333a3862282f76312f636861742f636f6d706c6574696f6e7302900318656e67696e655f6572726f72020406080a0e636f756e7465640a6772705f31"
 )
 
@@ -55,6 +57,14 @@ func TestEntryIsReadAsWritten(t *testing.T) {
 // An upgrade loses no call that the version before it wrote.
 func TestEntryOfEarlierVersions(t *testing.T) {
 	want := everyField(t)
+	want.Usage.FirstToken = 0
+	before, err := hex.DecodeString(onDisk19)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := decodeEntry(before); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("without FirstToken: %v\n got %+v\nwant %+v", err, got, want)
+	}
 	form2, err := hex.DecodeString(onDiskOld)
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +101,9 @@ func TestJournalOfEarlierVersions(t *testing.T) {
 	b := &books{calls: map[string]account.Usage{}}
 	begin(t, path, b).stop()
 	all := b.all()
-	if want := everyField(t).Usage; len(all) != 2 || !reflect.DeepEqual(all["req_1"], want) {
+	want := everyField(t).Usage
+	want.FirstToken = 0
+	if len(all) != 2 || !reflect.DeepEqual(all["req_1"], want) {
 		t.Errorf("%d calls; got %+v, want %+v", len(all), all["req_1"], want)
 	}
 	if u := all["req_2"]; u.Code != account.Interrupted || u.MachineID != "mch_1" {

@@ -19,6 +19,7 @@ type (
 	cContext uintptr
 	cMemory  uintptr
 	cSampler uintptr
+	cDevice  uintptr
 )
 
 // token is an entry of a model's vocabulary.
@@ -78,10 +79,16 @@ type batch struct {
 // chatMessage is struct llama_chat_message; both are NUL-terminated.
 type chatMessage struct{ role, content *byte }
 
-// library holds the C functions, named as in llama.h.
+// library holds the C functions, named as in llama.h and ggml-backend.h.
 type library struct {
 	llama_backend_init              func()
 	ggml_backend_load_all_from_path func(dir string)
+	ggml_backend_load               func(path string) uintptr
+	ggml_backend_dev_count          func() uintptr
+	ggml_backend_dev_get            func(i uintptr) cDevice
+	ggml_backend_dev_type           func(cDevice) int32
+	ggml_backend_dev_description    func(cDevice) string
+	ggml_backend_dev_memory         func(d cDevice, free, total *uintptr)
 	llama_log_set                   func(callback, data uintptr)
 	llama_version                   func() string
 	llama_print_system_info         func() string
@@ -133,6 +140,11 @@ type library struct {
 	llama_sampler_free           func(cSampler)
 
 	errors errorLog
+
+	// The graphics cards, from loadGPU.
+	graphics   Graphics
+	cards      []cDevice
+	integrated bool // they use the main memory
 }
 
 // checkLayout compares the library's defaults with known ones: another layout of

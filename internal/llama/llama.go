@@ -50,6 +50,9 @@ type Config struct {
 	IdleUnload time.Duration
 	// Data is a private folder where the libraries are unpacked.
 	Data string
+	// GPUs are the GPU libraries that are used if they are installed in Data, the
+	// preferred one first.
+	GPUs []GPULibrary
 	// Log receives starts and failures of the worker, but nothing of its answers.
 	Log *slog.Logger
 }

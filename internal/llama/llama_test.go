@@ -1,6 +1,7 @@
 package llama
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -60,7 +61,7 @@ func startEngine(t testing.TB, c Config) *engine {
 	if c.Models == nil {
 		c.Models = testModels
 	}
-	c.Data = testData
+	c.Data = cmp.Or(c.Data, testData)
 	c.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	s := NewSupervisor(c)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -16,8 +16,9 @@ import (
 const compiledIn = true
 
 // open loads the three libraries in dir, binds the functions and refuses a
-// llama.cpp whose structs have another layout.
-func open(dir string) (*library, error) {
+// llama.cpp whose structs have another layout. Then it loads one of the GPU libraries;
+// without one, the CPU computes.
+func open(dir string, gpus []gpuFile) (*library, error) {
 	lib := new(library)
 	var handles [len(libraryNames)]uintptr
 	for i, name := range libraryNames {
@@ -27,7 +28,7 @@ func open(dir string) (*library, error) {
 		}
 		handles[i] = h
 	}
-	if err := lib.bind(handles[1], handles[2]); err != nil {
+	if err := lib.bind(handles); err != nil {
 		return nil, err
 	}
 	lib.llama_log_set(purego.NewCallback(lib.errors.record), 0)
@@ -36,23 +37,31 @@ func open(dir string) (*library, error) {
 	}
 	lib.llama_backend_init()
 	lib.ggml_backend_load_all_from_path(dir)
+	lib.loadGPU(gpus)
 	return lib, nil
 }
 
 // bind binds each function to the symbol of its field's name. It recovers from the panic of a missing symbol.
-func (lib *library) bind(ggml, llama uintptr) (err error) {
+func (lib *library) bind(handles [len(libraryNames)]uintptr) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("cannot use the inference library: %v; it is not llama.cpp %s", p, libraryVersion)
 		}
 	}()
-	purego.RegisterLibFunc(&lib.ggml_backend_load_all_from_path, ggml, "ggml_backend_load_all_from_path")
+	base, ggml, llama := handles[0], handles[1], handles[2]
 	fields := reflect.ValueOf(lib).Elem()
 	for i := range fields.NumField() {
 		name, field := fields.Type().Field(i).Name, fields.Field(i)
-		if strings.HasPrefix(name, "llama_") {
-			purego.RegisterLibFunc(reflect.NewAt(field.Type(), field.Addr().UnsafePointer()).Interface(), llama, name)
+		from := llama
+		switch {
+		case name == "ggml_backend_dev_count", name == "ggml_backend_dev_get", strings.HasPrefix(name, "ggml_backend_load"):
+			from = ggml // the registry of devices
+		case strings.HasPrefix(name, "ggml_"):
+			from = base
+		case !strings.HasPrefix(name, "llama_"):
+			continue
 		}
+		purego.RegisterLibFunc(reflect.NewAt(field.Type(), field.Addr().UnsafePointer()).Interface(), from, name)
 	}
 	return nil
 }

@@ -4,4 +4,4 @@ package llama
 
 const compiledIn = false
 
-func open(string) (*library, error) { return nil, ErrNoBackend }
+func open(string, []gpuFile) (*library, error) { return nil, ErrNoBackend }

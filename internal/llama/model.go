@@ -32,6 +32,7 @@ type modelSpec struct {
 	embedContext int
 	ownPooling   bool   // the file names the kind of pooling
 	needs        uint64 // bytes of the weights and of all slots' contexts
+	blocks       uint64 // layers of the model, without that of the output
 	threads      int32
 	free         func() (bytes uint64, known bool) // memory of this machine
 }
@@ -88,7 +89,7 @@ func inspect(lib *library, file ModelFile, slots, context int) (s *modelSpec, er
 	if info.Size() < smallModel {
 		s.threads = 1
 	}
-	s.needs = uint64(info.Size())
+	s.needs, s.blocks = uint64(info.Size()), number("block_count")
 	if s.Chat {
 		heads, kvHeads := max(number("attention.head_count"), 1), number("attention.head_count_kv")
 		if kvHeads == 0 {
@@ -99,7 +100,7 @@ func inspect(lib *library, file ModelFile, slots, context int) (s *modelSpec, er
 			keyLength = number("embedding_length") / heads
 		}
 		const keyAndValue, halfFloat = 2, 2
-		s.needs += number("block_count") * kvHeads * keyLength * keyAndValue * halfFloat * uint64(s.ContextLength*slots)
+		s.needs += s.blocks * kvHeads * keyLength * keyAndValue * halfFloat * uint64(s.ContextLength*slots)
 	}
 	return s, nil
 }
@@ -144,23 +145,27 @@ type weights struct {
 	embedBatch batch
 }
 
-// load loads the weights if they fit into memory.
+// load loads the weights if they fit into memory: into that of the graphics cards as far as
+// they fit there.
 func (s *modelSpec) load() (*weights, error) {
-	if free, known := s.free(); known && s.needs > free {
-		return nil, fmt.Errorf("cannot load %s: it needs about %d MiB and %d MiB are free; use fewer slots, a shorter context or a smaller model", s.ID, s.needs>>20, free>>20)
+	layers, needs := s.placement()
+	if free, known := s.free(); known && needs > free {
+		return nil, fmt.Errorf("cannot load %s: it needs about %d MiB and %d MiB are free; use fewer slots, a shorter context or a smaller model", s.ID, needs>>20, free>>20)
 	}
-	w := &weights{lib: s.lib, model: s.lib.llama_model_load_from_file(s.path, s.lib.llama_model_default_params())}
+	params := s.lib.llama_model_default_params()
+	params.gpuLayers = layers
+	w := &weights{lib: s.lib, model: s.lib.llama_model_load_from_file(s.path, params)}
 	if w.model == 0 {
 		return nil, s.lib.failure("cannot load " + s.ID)
 	}
 	if !s.Chat {
 		return w, nil
 	}
-	params := s.contextParams()
-	params.nCtx = uint32(s.ContextLength * s.Slots)
-	params.nBatch, params.nUbatch = batchTokens, batchTokens
-	params.nSeqMax = uint32(s.Slots)
-	if w.chat = s.lib.llama_init_from_model(w.model, params); w.chat == 0 {
+	context := s.contextParams()
+	context.nCtx = uint32(s.ContextLength * s.Slots)
+	context.nBatch, context.nUbatch = batchTokens, batchTokens
+	context.nSeqMax = uint32(s.Slots)
+	if w.chat = s.lib.llama_init_from_model(w.model, context); w.chat == 0 {
 		w.free()
 		return nil, s.lib.failure("cannot make a context for " + s.ID)
 	}

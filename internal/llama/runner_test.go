@@ -21,7 +21,7 @@ func openModel(t testing.TB, file ModelFile, slots int) *modelSpec {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lib, err := open(dir)
+	lib, err := open(dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

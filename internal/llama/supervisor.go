@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,6 +32,9 @@ const (
 	// startTimeout is how long a worker may take to be ready: it may read many
 	// vocabularies from a slow disk.
 	startTimeout = 2 * time.Minute
+	// gpuFailures is how many workers in a row may end before stableAfter until the next
+	// one runs without a GPU library.
+	gpuFailures = 3
 )
 
 // Supervisor keeps one worker running. Make it with NewSupervisor.
@@ -41,12 +45,15 @@ type Supervisor struct {
 
 	changing sync.Mutex // held while the worker's models are changed
 
-	mu      sync.Mutex
-	files   []ModelFile
-	address string // of the running worker, or ""
-	secret  string
-	problem error // why no worker runs
-	models  []Model
+	mu       sync.Mutex
+	files    []ModelFile
+	address  string // of the running worker, or ""
+	secret   string
+	problem  error // why no worker runs
+	models   []Model
+	gpus     []gpuFile         // that the next worker tries
+	unused   map[string]string // GPU libraries that it does not try, and why
+	graphics Graphics          // of the running worker
 }
 
 // NewSupervisor returns a Supervisor that does nothing until Run.
@@ -153,6 +160,13 @@ func (s *Supervisor) Problems() map[string]string {
 	return problems
 }
 
+// Graphics returns what the worker computes with. It is valid from Ready on.
+func (s *Supervisor) Graphics() Graphics {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.graphics.merge(s.unused)
+}
+
 // Transport returns a RoundTripper to the running worker. It ignores the host of a
 // request. If no worker runs, its error says why. If the worker ends during a
 // request, the connection breaks.
@@ -200,7 +214,7 @@ func (s *Supervisor) current() (address, secret string, err error) {
 func (s *Supervisor) setWorker(h workerReport, secret string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.address, s.secret, s.models = h.Address, secret, h.Models
+	s.address, s.secret, s.models, s.graphics = h.Address, secret, h.Models, h.Graphics
 	select {
 	case <-s.ready:
 	default:
@@ -218,24 +232,32 @@ func (s *Supervisor) setProblem(problem error) {
 
 // Run keeps a worker running until ctx ends. It fails at once if there are no
 // libraries (ErrNoBackend) or they cannot be unpacked. A worker that ends is
-// started again after 0.5 s, then twice as long each time, up to 30 s.
+// started again after 0.5 s, then twice as long each time, up to 30 s. If a GPU library
+// ends it, the next one runs without.
 func (s *Supervisor) Run(ctx context.Context) error {
 	libraries, err := libraries(s.config.Data)
 	if err != nil {
 		s.setProblem(err)
 		return err
 	}
+	gpus, unused := installedGPUs(s.config.Data, s.config.GPUs)
+	s.setGPUs(gpus, unused)
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval, pause.Multiplier, pause.RandomizationFactor = firstBackoff, maxBackoff, 2, 0
+	failures := 0
 	for {
 		began := time.Now()
-		err := s.runWorker(ctx, libraries)
+		ready, err := s.runWorker(ctx, libraries)
 		if ctx.Err() != nil {
 			s.setProblem(errors.New("the built-in engine was stopped"))
 			return nil
 		}
 		if time.Since(began) >= stableAfter {
 			pause.Reset()
+			failures = 0
+		}
+		if failures++; !ready || failures >= gpuFailures {
+			s.dropGPUs(err)
 		}
 		wait := pause.NextBackOff()
 		s.setProblem(fmt.Errorf("the built-in engine is starting again: %w", err))
@@ -247,8 +269,32 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 }
 
-// runWorker runs a worker from start to end and returns why it ended.
-func (s *Supervisor) runWorker(ctx context.Context, libraries string) error {
+// setGPUs sets which GPU libraries the next worker tries, and why not others.
+func (s *Supervisor) setGPUs(gpus []gpuFile, unused map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gpus, s.unused = gpus, unused
+}
+
+// dropGPUs makes the next workers run without GPU libraries, after failures of the workers
+// with them. Those that the worker itself could not use keep their reasons.
+func (s *Supervisor) dropGPUs(cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, gpu := range s.gpus {
+		if why, known := s.graphics.Unused[gpu.Name]; known {
+			s.unused[gpu.Name] = why
+			continue
+		}
+		s.unused[gpu.Name] = "the engine failed with it: " + strings.Join(strings.Fields(cause.Error()), " ") + "; it is tried again when the daemon starts"
+		s.config.Log.Warn("a GPU library is not used any more", "library", gpu.Name, "cause", cause)
+	}
+	s.gpus = nil
+}
+
+// runWorker runs a worker from start to end and returns whether it was ready, and why it
+// ended.
+func (s *Supervisor) runWorker(ctx context.Context, libraries string) (ready bool, _ error) {
 	// The kernel ends the worker with the thread that started it, so the thread is
 	// locked to this goroutine until then.
 	runtime.LockOSThread()
@@ -256,12 +302,14 @@ func (s *Supervisor) runWorker(ctx context.Context, libraries string) error {
 
 	dir, err := os.MkdirTemp("", "kith-")
 	if err != nil {
-		return fmt.Errorf("cannot make a folder for its socket: %w", err)
+		return false, fmt.Errorf("cannot make a folder for its socket: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	files := s.wanted()
+	s.mu.Lock()
+	files, gpus := s.files, s.gpus
+	s.mu.Unlock()
 	o := workerConfig{
-		Libraries: libraries, Network: socketNetwork(), Address: filepath.Join(dir, "socket"), Secret: rand.Text(),
+		Libraries: libraries, GPUs: gpus, Network: socketNetwork(), Address: filepath.Join(dir, "socket"), Secret: rand.Text(),
 		Models: files, Slots: s.config.Slots, Context: s.config.Context, IdleNanos: int64(s.config.IdleUnload),
 	}
 	if o.Network == "tcp" {
@@ -269,11 +317,11 @@ func (s *Supervisor) runWorker(ctx context.Context, libraries string) error {
 	}
 	line, err := json.Marshal(o)
 	if err != nil {
-		return err
+		return false, err
 	}
 	exe, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("cannot find this program: %w", err)
+		return false, fmt.Errorf("cannot find this program: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -285,14 +333,14 @@ func (s *Supervisor) runWorker(ctx context.Context, libraries string) error {
 	cmd.Stderr = &stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
-		return err
+		return false, err
 	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return err
+		return false, err
 	}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("cannot start it: %w", err)
+		return false, fmt.Errorf("cannot start it: %w", err)
 	}
 	err = s.start(in, out, append(line, '\n'), o.Secret, cancel)
 	if err == nil {
@@ -307,7 +355,7 @@ func (s *Supervisor) runWorker(ctx context.Context, libraries string) error {
 		io.Copy(io.Discard, out) // until the worker ends
 	}
 	cancel()
-	return errors.Join(cmp.Or(err, cmd.Wait()), stderr.err())
+	return err == nil, errors.Join(cmp.Or(err, cmd.Wait()), stderr.err())
 }
 
 // start sends the worker its configuration and waits until it is ready. It calls

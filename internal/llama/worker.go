@@ -23,6 +23,7 @@ const secretHeader = "Kith-Worker"
 // standard input the worker ends.
 type workerConfig struct {
 	Libraries string      `json:"libraries"`
+	GPUs      []gpuFile   `json:"gpus,omitempty"`
 	Network   string      `json:"network"` // unix or tcp
 	Address   string      `json:"address"`
 	Secret    string      `json:"secret"`
@@ -34,9 +35,10 @@ type workerConfig struct {
 
 // workerReport is the only line on the worker's standard output.
 type workerReport struct {
-	Address string  `json:"address"`
-	Models  []Model `json:"models"`
-	Problem string  `json:"problem,omitempty"`
+	Address  string   `json:"address"`
+	Models   []Model  `json:"models"`
+	Graphics Graphics `json:"graphics"`
+	Problem  string   `json:"problem,omitempty"`
 }
 
 // Worker runs the child process and returns its exit status. It ends with its
@@ -72,7 +74,7 @@ func prepare(line []byte, free func() (bytes uint64, known bool)) (http.Handler,
 	if err := json.Unmarshal(line, &o); err != nil {
 		return nil, workerReport{Problem: "cannot read its configuration: " + err.Error()}, nil
 	}
-	lib, err := open(o.Libraries)
+	lib, err := open(o.Libraries, o.GPUs)
 	if err != nil {
 		return nil, workerReport{Problem: err.Error()}, nil
 	}
@@ -92,7 +94,7 @@ func prepare(line []byte, free func() (bytes uint64, known bool)) (http.Handler,
 	if err != nil {
 		return nil, workerReport{Problem: "cannot listen: " + err.Error()}, nil
 	}
-	return guard(o.Secret, s.handler()), workerReport{Address: listener.Addr().String(), Models: models}, listener
+	return guard(o.Secret, s.handler()), workerReport{Address: listener.Addr().String(), Models: models, Graphics: lib.graphics}, listener
 }
 
 // pathModels is where the supervisor changes the models: it sends a list of

@@ -81,6 +81,9 @@ func (d *download) partPath(f File) string {
 	return d.path(f.Name) + "." + hex.EncodeToString(version[:4]) + partSuffix
 }
 
+// ErrNoSpace is the error of files that do not fit on the disk.
+var ErrNoSpace = errors.New("the disk is too full")
+
 // checkSpace refuses a model that does not fit on the disk.
 func (d *download) checkSpace(m *Model) error {
 	var needed int64
@@ -98,7 +101,7 @@ func (d *download) checkSpace(m *Model) error {
 		return nil // writing says more
 	}
 	if free := int64(usage.Free); needed+spare > free {
-		return fmt.Errorf("it needs %s, and %s has %s free: make room, or set [engine] models to a folder on another disk", Bytes(needed+spare), d.folder, Bytes(free))
+		return fmt.Errorf("%w: it needs %s, and %s has %s free: make room", ErrNoSpace, Bytes(needed+spare), d.folder, Bytes(free))
 	}
 	return nil
 }
@@ -141,7 +144,7 @@ func (d *download) file(ctx context.Context, f File) error {
 	if got := hex.EncodeToString(sum.Sum(nil)); f.SHA256 != "" && got != f.SHA256 {
 		out.Close()
 		os.Remove(part)
-		return fmt.Errorf("%s is damaged: its SHA-256 is %s, and %s says %s: what was fetched is deleted, try again", f.Name, got, f.URL, f.SHA256)
+		return fmt.Errorf("%s is damaged: its SHA-256 is %s, not %s: what was fetched is deleted, try again", f.URL, got, f.SHA256)
 	}
 	if err := errors.Join(out.Sync(), out.Close()); err != nil {
 		return err

@@ -244,7 +244,7 @@ func (s *Source) list(ctx context.Context, repo, page string, all *[]entry) (nex
 // the token from a redirect to another host.
 func (s *Source) do(r *http.Request) (*http.Response, error) {
 	r.Header.Set("User-Agent", "kith")
-	if s.Token != "" && strings.HasPrefix(r.URL.String(), s.endpoint()+"/") {
+	if s.Token != "" && s.isHub(r.URL) {
 		r.Header.Set("Authorization", "Bearer "+s.Token)
 	}
 	response, err := s.Client.Do(r)
@@ -253,15 +253,25 @@ func (s *Source) do(r *http.Request) (*http.Response, error) {
 		if errors.As(err, &refused) {
 			err = refused.Err // without the URL, which may hold a signature
 		}
-		return nil, fmt.Errorf("%s cannot be reached: %w; check the network, and HF_ENDPOINT or HTTPS_PROXY if you set them", r.URL.Host, err)
+		set := "HTTPS_PROXY if you set it"
+		if s.isHub(r.URL) {
+			set = "HF_ENDPOINT or HTTPS_PROXY if you set them"
+		}
+		return nil, fmt.Errorf("%s cannot be reached: %w; check the network, and %s", r.URL.Host, err, set)
 	}
 	return response, nil
 }
+
+// isHub reports whether an address is of the model hub.
+func (s *Source) isHub(u *url.URL) bool { return strings.HasPrefix(u.String(), s.endpoint()+"/") }
 
 // refused returns the error of a status that is no success.
 func (s *Source) refused(response *http.Response, what string) error {
 	switch response.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden:
+		if !s.isHub(response.Request.URL) {
+			break
+		}
 		if s.Token == "" {
 			return fmt.Errorf("%s is not there, or needs an account (%s): check the name; if its page asks you to accept terms, do that and set HF_TOKEN to a token of yours", what, response.Status)
 		}
@@ -269,6 +279,9 @@ func (s *Source) refused(response *http.Response, what string) error {
 	case http.StatusNotFound:
 		return fmt.Errorf("%s is not there (%s): check the name", what, response.Status)
 	case http.StatusTooManyRequests:
+		if !s.isHub(response.Request.URL) {
+			break
+		}
 		return fmt.Errorf("%s limits how often it can be asked (%s): try again later, or set HF_TOKEN", what, response.Status)
 	}
 	return fmt.Errorf("%s answers %s: try again later", what, response.Status)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -110,20 +111,49 @@ func (h *hints) join(stream net.Conn) {
 	}
 }
 
-// streamDialer dials another node's server.
+// streamDialer dials another node's server until ctx ends.
 type streamDialer struct {
 	ctx  context.Context
 	peer *peer.Peer
+
+	mu   sync.Mutex
+	last net.Conn
 }
 
-// Dial implements nats.CustomDialer.
-func (d streamDialer) Dial(string, string) (net.Conn, error) { return d.peer.Open(d.ctx) }
+// Dial implements nats.CustomDialer. The client leaves a connection open whose server does
+// not greet it.
+func (d *streamDialer) Dial(string, string) (net.Conn, error) {
+	conn, err := d.peer.Open(d.ctx)
+	if err != nil {
+		return nil, err
+	}
+	d.close()
+	d.mu.Lock()
+	d.last = conn
+	d.mu.Unlock()
+	if d.ctx.Err() != nil {
+		d.close()
+	}
+	return conn, nil
+}
+
+// close closes the last connection. The client itself cannot while it waits for the
+// server's greeting, which it does with its lock held.
+func (d *streamDialer) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.last != nil {
+		d.last.Close()
+	}
+}
 
 // follow receives the hints of another node until ctx ends: those of its state go to
 // states, and what PublishSeen sent there to seen.
 func (h *hints) follow(ctx context.Context, p *peer.Peer, states chan *nats.Msg, pollNow func(), seen func([]byte)) error {
 	closed := make(chan struct{})
-	conn, err := nats.Connect("nats://127.0.0.1", nats.SetCustomDialer(streamDialer{ctx, p}), nats.RetryOnFailedConnect(true),
+	dialer := &streamDialer{ctx: ctx, peer: p}
+	defer context.AfterFunc(ctx, dialer.close)()
+	conn, err := nats.Connect("nats://127.0.0.1", nats.SetCustomDialer(dialer), nats.RetryOnFailedConnect(true),
 		nats.MaxReconnects(-1), nats.ReconnectWait(redialHints), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
 	if err != nil {
 		return fmt.Errorf("cannot connect to the NATS server of hub node %s: %w", p.Node.Name, err)

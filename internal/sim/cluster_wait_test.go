@@ -177,6 +177,21 @@ func (c *cluster) distance(w *world, each time.Duration, hinted bool) {
 	synctest.Wait()
 }
 
+// Nodes lose each other while their NATS clients connect. Such a client waits for the
+// server's greeting with its lock held, and its Close waits for the lock: a bubble's time
+// would not pass any more.
+func TestNodesPartWhileTheyConnect(t *testing.T) {
+	inCluster(t, 3, func(w *world, _ []*seat) {
+		w.cluster.distance(w, 4*time.Millisecond, false)
+		for i := range 20 {
+			for _, n := range w.nodes() {
+				n.peers.cut()
+			}
+			time.Sleep(2*time.Second + time.Duration(i)*17*time.Millisecond)
+		}
+	})
+}
+
 // crowd is how many calls come for what.
 type crowd struct {
 	members, machines, slots, calls int

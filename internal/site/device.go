@@ -89,9 +89,11 @@ func (s *Site) beginGrant(r *http.Request, form url.Values) (any, error) {
 		g.Name = "machine"
 	case g.Kind == account.GrantKey:
 		g.Region = form.Get("region")
-		if _, _, err := s.MintKey(g.Region, g.Name, g.Reach); err != nil {
+		asked, _, err := s.MintKey(api.NewKey{Name: g.Name, Region: g.Region, Reach: g.Reach, Expires: form.Get("expires")})
+		if err != nil {
 			return nil, grantRefusal{"invalid_request", fault.Of(err).Message}
 		}
+		g.KeyExpires = asked.Expires
 	case g.Kind != account.GrantMachine:
 		return nil, grantRefusal{"invalid_scope", "scope is machine or key"}
 	}
@@ -162,7 +164,7 @@ func (s *Site) redeem(r *http.Request, g account.Grant, now time.Time) (any, err
 		made, secret := api.MintMachine(s.Region, g.Name)
 		machine, out.Secret, out.ID = made, secret.Reveal(), made.ID
 	} else {
-		made, secret, err := s.MintKey(g.Region, g.Name, g.Reach)
+		made, secret, err := s.MintKey(api.NewKey{Name: g.Name, Region: g.Region, Reach: g.Reach})
 		if err != nil {
 			return nil, err
 		}

@@ -23,17 +23,23 @@ const newKeyTime = 5 * time.Minute
 // createKey is POST /applications. The secret is shown by the page that follows, so that
 // a reload makes no second key.
 func (s *Site) createKey(v *visit) (reply, error) {
-	return s.makeKey(v, v.form.Get("region"), strings.TrimSpace(v.form.Get("name")), account.Reach(v.form.Get("reach")))
+	return s.makeKey(v, api.NewKey{
+		Name: strings.TrimSpace(v.form.Get("name")), Region: v.form.Get("region"), Reach: account.Reach(v.form.Get("reach")), Expires: v.form.Get("expires"),
+	})
 }
 
-// rollKey is POST /applications/roll: a new key with the name, the reach and the region
-// of a live one, which is then revoked.
+// rollKey is POST /applications/roll: a new key with the name, the reach, the region and
+// the end of a live one, which is then revoked.
 func (s *Site) rollKey(v *visit) (reply, error) {
 	old, err := s.ownKey(v, v.form.Get("key"))
 	if err != nil {
 		return reply{}, err
 	}
-	shown, err := s.makeKey(v, old.Region, old.Name, old.Reach)
+	in := api.NewKey{Name: old.Name, Region: old.Region, Reach: old.Reach}
+	if !old.Expires.IsZero() {
+		in.Expires = old.Expires.Format(time.RFC3339Nano)
+	}
+	shown, err := s.makeKey(v, in)
 	if err != nil {
 		return reply{}, err
 	}
@@ -56,8 +62,8 @@ func (s *Site) ownKey(v *visit, id string) (api.Key, error) {
 // makeKey makes a key and leads to the page that shows its secret. Until then the secret
 // is in the session, sealed under a name that only a cookie of this browser has: any
 // node can show it, and the database alone cannot.
-func (s *Site) makeKey(v *visit, region, name string, reach account.Reach) (reply, error) {
-	key, secret, err := s.CreateKey(v.Context(), v.caller(), region, name, reach)
+func (s *Site) makeKey(v *visit, in api.NewKey) (reply, error) {
+	key, secret, err := s.CreateKey(v.Context(), v.caller(), in)
 	if err != nil {
 		return reply{}, err
 	}
@@ -108,7 +114,7 @@ func (s *Site) rollKeyQuestion(v *visit) (question, error) {
 	key, err := s.ownKey(v, v.URL.Query().Get("key"))
 	return question{
 		Title: "Roll " + key.Name + "?", Button: "Roll the key", Action: "/applications/roll", Back: "/applications", Field: "key", Value: key.ID,
-		Cuts: []string{"You get a new secret for the same name, reach and region.", "Programs that use the old one, ending in " + key.LastFour + ", are refused within 5 seconds, for good.", lastUse(key)},
+		Cuts: []string{"You get a new secret for the same name, reach, region and end.", "Programs that use the old one, ending in " + key.LastFour + ", are refused within 5 seconds, for good.", lastUse(key)},
 	}, err
 }
 

@@ -72,6 +72,34 @@ func TestRollKey(t *testing.T) {
 	tn.as("bob").get("/applications/revoke?key="+made.ID).want(t, 404)
 }
 
+// A key may have an end, which its page, the list and a roll keep; past it the key is
+// neither live nor rolled.
+func TestKeyWithAnEnd(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.as("ada")
+	ada.post("/applications", "name", "trial", "reach", "own", "expires", "30d").goes(t, newKeyPath)
+	ada.get(newKeyPath).want(t, 200, "until <time")
+	old := newest(t, tn)
+	if life := old.Expires.Sub(old.Created); life != 30*24*time.Hour {
+		t.Errorf("the key ends after %s", life)
+	}
+	ada.post("/applications/roll", "key", old.ID).goes(t, newKeyPath)
+	if made := newest(t, tn); made.ID == old.ID || !made.Expires.Equal(old.Expires) {
+		t.Errorf("the new key is %+v, the old one ends %s", made, old.Expires)
+	}
+	ada.post("/applications", "name", "trial", "reach", "own", "expires", "yesterday").want(t, 400, "like 7d or 12h")
+
+	past := account.Key{ID: account.NewID("key_"), MemberID: tn.members["ada"].ID, Name: "past", Region: "home", Reach: account.ReachAll, Hash: [32]byte{9}, Created: time.Now().Add(-2 * time.Hour), Expires: time.Now().Add(-time.Hour)}
+	check(t, tn.db.CreateKey(t.Context(), past))
+	now := time.Now().UTC()
+	check(t, tn.db.RecordUsage(t.Context(), []account.Usage{
+		{CallID: "req_1", Attempt: 1, Started: now, MemberID: past.MemberID, KeyID: past.ID, Model: "m"},
+		{CallID: "req_2", Attempt: 1, Started: now.AddDate(0, 0, -31), MemberID: past.MemberID, KeyID: past.ID, Model: "m"},
+	}))
+	ada.get("/applications").want(t, 200, ">expired<", `aria-label="Calls of past: 1"`)
+	ada.post("/applications/roll", "key", past.ID).want(t, 404, "no live key")
+}
+
 // newest is the key of ada's that was made last.
 func newest(t *testing.T, tn *town) account.Key {
 	keys, err := tn.db.Keys(t.Context(), tn.members["ada"].ID)

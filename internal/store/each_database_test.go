@@ -58,6 +58,8 @@ func onDatabase(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"lost changes", testLostChanges},
 		{"usage", testUsage},
 		{"usage of a member", testUsageOfMember},
+		{"usage by the hour", testUsageHours},
+		{"hours past their time", testUsageHoursEnd},
 		{"pages of lists", testPages},
 		{"calls of shares", testCallsOfShares},
 		{"usage refused", testUsageRefused},

@@ -21,7 +21,8 @@ func (db *DB) CreateKey(ctx context.Context, k account.Key) error {
 }
 
 // KeyByHash returns the key whose secret has that SHA-256, and its member. A wrong
-// key, a revoked one and one of a disabled member are all ErrNotFound.
+// key, a revoked one and one of a disabled member are all ErrNotFound. The key may have
+// expired.
 func (db *DB) KeyByHash(ctx context.Context, hash [32]byte) (account.Key, account.Member, error) {
 	row, err := db.query.KeyByHash(ctx, hash[:])
 	if err == nil && !sameHash(row.Key.Hash, hash) {
@@ -78,7 +79,7 @@ func insertKey(ctx context.Context, q *query.Queries, k account.Key) error {
 	return q.InsertKey(ctx, query.InsertKeyParams{
 		ID: k.ID, MemberID: k.MemberID, Name: k.Name, Region: k.Region, Reach: string(k.Reach),
 		Hash: k.Hash[:], LastFour: k.LastFour,
-		Created: millis(k.Created), LastUsed: millis(k.LastUsed), Revoked: millis(k.Revoked),
+		Created: millis(k.Created), LastUsed: millis(k.LastUsed), Revoked: millis(k.Revoked), Expires: millis(k.Expires),
 	})
 }
 
@@ -86,6 +87,6 @@ func key(row query.Key) account.Key {
 	return account.Key{
 		ID: row.ID, MemberID: row.MemberID, Name: row.Name, Region: row.Region, Reach: account.Reach(row.Reach),
 		Hash: [32]byte(row.Hash), LastFour: row.LastFour,
-		Created: timeOf(row.Created), LastUsed: timeOf(row.LastUsed), Revoked: timeOf(row.Revoked),
+		Created: timeOf(row.Created), LastUsed: timeOf(row.LastUsed), Revoked: timeOf(row.Revoked), Expires: timeOf(row.Expires),
 	}
 }

@@ -65,6 +65,9 @@ func testKeys(t *testing.T, db *store.DB) {
 			ID: account.NewID("key_"), MemberID: ada.ID, Name: "same name", Region: "eu", Reach: reach,
 			Hash: sha256.Sum256([]byte{byte(i)}), LastFour: "Zz09", Created: later(i),
 		}
+		if i == 1 {
+			k.Expires = later(-1) // reading it is the caller's
+		}
 		ok(t, db.CreateKey(ctx, k))
 		keys = append(keys, k)
 	}

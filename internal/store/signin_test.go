@@ -185,6 +185,9 @@ func testGrants(t *testing.T, db *store.DB) {
 			ID: account.NewID("grt_"), Hash: hashOf(name), UserCode: user, Kind: kind, Name: name, Reach: account.ReachOwn, Region: "eu",
 			Client: "kith", Address: "192.0.2.1", State: account.GrantWaiting, Created: start, Expires: later(600),
 		}
+		if kind == account.GrantKey {
+			g.KeyExpires = later(9000)
+		}
 		ok(t, db.CreateGrant(ctx, g))
 		return g
 	}
@@ -248,13 +251,13 @@ func testGrants(t *testing.T, db *store.DB) {
 	same(t, must[account.Machine](t)(db.OwnMachine(ctx, bob.ID, newDen.ID)).Name, "den-2")
 	same(t, must[account.Grant](t)(db.Grant(ctx, den.Hash)).State, account.GrantUsed)
 
-	// A key takes the request's own name and reach.
+	// A key takes the request's own name, reach and end.
 	_, err = db.DecideGrant(ctx, key.UserCode, account.GrantApproved, ada.ID, later(2))
 	ok(t, err)
 	made := account.Key{ID: account.NewID("key_"), Region: "eu", Name: "other", Reach: account.ReachAll, Hash: hashOf("secret"), Created: start}
 	_, err = db.RedeemGrant(ctx, key.Hash, account.Machine{}, made, later(3))
 	ok(t, err)
-	made.MemberID, made.Name, made.Reach = ada.ID, "key", account.ReachOwn
+	made.MemberID, made.Name, made.Reach, made.Expires = ada.ID, "key", account.ReachOwn, key.KeyExpires
 	same(t, must[[]account.Key](t)(db.Keys(ctx, ada.ID)), []account.Key{made})
 
 	// A member who was disabled meanwhile gets nothing.

@@ -117,7 +117,7 @@ func (db *DB) checkSQLite(ctx context.Context, path string) error {
 	var found string
 	err := db.write.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&found)
 	if err == nil && found != "ok" {
-		err = errors.New(found)
+		err = errors.New(strings.Join(strings.Fields(found), " ")) // on one line
 	}
 	if err != nil {
 		return fmt.Errorf("cannot use the database %s: it is damaged or not a database; bring back a backup with `kith admin restore FILE`: %w", path, err)

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -56,6 +57,7 @@ type DB struct {
 	read   *sql.DB        // may be the same as write
 	query  *query.Queries // runs on read
 	node   fleet.Node     // this process's, after StartNode on PostgreSQL
+	pruned atomic.Int64   // the hour of the newest record when old hourly sums were last deleted
 }
 
 // Open opens the database, checks that it is not damaged, and runs the migrations

@@ -42,12 +42,28 @@ func (db *DB) RecordUsage(ctx context.Context, records []account.Usage) error {
 	slices.SortFunc(sound, func(a, b account.Usage) int {
 		return cmp.Or(cmp.Compare(a.CallID, b.CallID), cmp.Compare(a.Attempt, b.Attempt))
 	})
+	sound = slices.CompactFunc(sound, func(a, b account.Usage) bool { return a.CallID == b.CallID && a.Attempt == b.Attempt })
 	ctx, cancel := db.bound(ctx)
 	defer cancel()
 	if err := db.flavor.recordUsage(ctx, sound); err != nil {
 		return db.wrap(err, "record %d calls", len(sound))
 	}
-	return refused
+	return cmp.Or(refused, db.pruneHours(ctx, sound))
+}
+
+// pruneHours deletes the hourly sums that are past their time, by this hub's clock and by
+// the newest record's: one wrong clock deletes nothing. It does so once an hour.
+func (db *DB) pruneHours(ctx context.Context, records []account.Usage) error {
+	if len(records) == 0 {
+		return nil
+	}
+	newest := slices.MaxFunc(records, func(a, b account.Usage) int { return a.Started.Compare(b.Started) }).Started
+	hour := millis(hourOf(newest))
+	if before := db.pruned.Load(); before >= hour || !db.pruned.CompareAndSwap(before, hour) {
+		return nil
+	}
+	last := min(hour, millis(hourOf(time.Now()))) - account.UsageHoursLife.Milliseconds()
+	return db.wrap(db.transact(ctx, func(q *query.Queries) error { return q.PruneUsageHours(ctx, last) }), "delete old sums of usage")
 }
 
 func checkUsage(u account.Usage) error {
@@ -88,6 +104,20 @@ func (a groupDay) compare(b groupDay) int {
 	return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.owner, b.owner), cmp.Compare(a.day, b.day))
 }
 
+// hourKey identifies one hourly sum of usage.
+type hourKey struct {
+	hour, first                        int64
+	member, owner, machine, key, model string
+	code                               string
+}
+
+func (a hourKey) compare(b hourKey) int {
+	return cmp.Or(
+		cmp.Compare(a.member, b.member), cmp.Compare(a.hour, b.hour), cmp.Compare(a.owner, b.owner), cmp.Compare(a.machine, b.machine),
+		cmp.Compare(a.key, b.key), cmp.Compare(a.model, b.model), cmp.Compare(a.code, b.code), cmp.Compare(a.first, b.first),
+	)
+}
+
 // addUsage writes records that checkUsage accepts, all or none.
 func (db *DB) addUsage(ctx context.Context, records []account.Usage) error {
 	return db.transact(ctx, func(q *query.Queries) error { return addUsage(db.flavor.batch(ctx), q, records) })
@@ -96,6 +126,7 @@ func (db *DB) addUsage(ctx context.Context, records []account.Usage) error {
 // addUsage inserts records and adds the new ones to the sums of their days.
 func addUsage(ctx context.Context, q *query.Queries, records []account.Usage) error {
 	sums := make(map[dayKey]query.AddUsageDayParams)
+	hours := make(map[hourKey]query.AddUsageHourParams)
 	byGroup := make(map[groupDay]int64)
 	for _, u := range records {
 		n, err := q.InsertUsage(ctx, usageRow(u))
@@ -113,6 +144,13 @@ func addUsage(ctx context.Context, q *query.Queries, records []account.Usage) er
 		sum.TokensIn += u.TokensIn
 		sum.TokensOut += u.TokensOut
 		sums[k] = sum
+		h := hourKey{millis(hourOf(u.Started)), u.FirstStep().Milliseconds(), u.MemberID, u.OwnerID, u.MachineID, u.KeyID, u.Model, u.Code}
+		hour := hours[h]
+		hour.Calls++
+		hour.WaitedUs += u.Waited.Microseconds()
+		hour.TokensIn += u.TokensIn
+		hour.TokensOut += u.TokensOut
+		hours[h] = hour
 		if u.GroupID != "" && u.OwnerID != "" {
 			byGroup[groupDay{k.day, u.GroupID, u.OwnerID}]++
 		}
@@ -121,6 +159,13 @@ func addUsage(ctx context.Context, q *query.Queries, records []account.Usage) er
 		sum := sums[k]
 		sum.Day, sum.MemberID, sum.OwnerID, sum.MachineID, sum.Model, sum.Code = k.day, k.member, k.owner, k.machine, k.model, k.code
 		if err := q.AddUsageDay(ctx, sum); err != nil {
+			return err
+		}
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(hours), hourKey.compare) {
+		sum := hours[k]
+		sum.Hour, sum.FirstMs, sum.MemberID, sum.OwnerID, sum.MachineID, sum.KeyID, sum.Model, sum.Code = k.hour, k.first, k.member, k.owner, k.machine, k.key, k.model, k.code
+		if err := q.AddUsageHour(ctx, sum); err != nil {
 			return err
 		}
 	}
@@ -134,6 +179,9 @@ func addUsage(ctx context.Context, q *query.Queries, records []account.Usage) er
 
 // dayOf returns the midnight, UTC, at or before t.
 func dayOf(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour) }
+
+// hourOf returns the begin of the hour of t.
+func hourOf(t time.Time) time.Time { return t.UTC().Truncate(time.Hour) }
 
 // Usage returns every record, newest first. No page reads the records: the daily
 // sums cost the same for any number of calls.
@@ -183,6 +231,53 @@ FROM usage_days WHERE `+side+` = $1 AND day >= $2 ORDER BY day`, id, millis(dayO
 		}
 	}
 	return db.wrap(cmp.Or(err, rows.Err()), "read the daily usage")
+}
+
+// HoursOfCaller calls take with each hourly sum of a member's calls, beginning at the
+// hour of since, in order of hour.
+func (db *DB) HoursOfCaller(ctx context.Context, memberID string, since time.Time, take func(account.UsageHour)) error {
+	return db.hours(ctx, "member_id", memberID, since, take)
+}
+
+// HoursOfOwner calls take with each hourly sum of the calls on a member's machines, as
+// HoursOfCaller does.
+func (db *DB) HoursOfOwner(ctx context.Context, ownerID string, since time.Time, take func(account.UsageHour)) error {
+	if ownerID == "" { // calls that no machine took have no owner
+		return nil
+	}
+	return db.hours(ctx, "owner_id", ownerID, since, take)
+}
+
+// hours reads one sum at a time, as days does.
+func (db *DB) hours(ctx context.Context, side, id string, since time.Time, take func(account.UsageHour)) error {
+	rows, err := db.read.QueryContext(ctx, `
+SELECT hour, member_id, owner_id, machine_id, key_id, model, code, first_ms, calls, waited_us, tokens_in, tokens_out
+FROM usage_hours WHERE `+side+` = $1 AND hour >= $2 ORDER BY hour`, id, millis(hourOf(since)))
+	if err != nil {
+		return db.wrap(err, "read the hourly usage")
+	}
+	defer rows.Close()
+	for err == nil && rows.Next() {
+		var h account.UsageHour
+		var hour, first, waited int64
+		err = rows.Scan(&hour, &h.MemberID, &h.OwnerID, &h.MachineID, &h.KeyID, &h.Model, &h.Code, &first, &h.Calls, &waited, &h.TokensIn, &h.TokensOut)
+		if err == nil {
+			h.Hour, h.First, h.Waited = timeOf(hour), time.Duration(first)*time.Millisecond, micros(waited)
+			take(h)
+		}
+	}
+	return db.wrap(cmp.Or(err, rows.Err()), "read the hourly usage")
+}
+
+// CallsOfKeys returns how many calls each key of the member made since the hour of
+// since, at most as long ago as the hourly sums are kept; a key without calls is not there.
+func (db *DB) CallsOfKeys(ctx context.Context, memberID string, since time.Time) (map[string]int64, error) {
+	rows, err := db.query.CallsOfKeys(ctx, memberID, millis(hourOf(since)))
+	calls := make(map[string]int64, len(rows))
+	for _, row := range rows {
+		calls[row.KeyID] = row.Calls
+	}
+	return calls, db.wrap(err, "count the calls of the keys of member %q", memberID)
 }
 
 func usageRow(u account.Usage) query.InsertUsageParams {

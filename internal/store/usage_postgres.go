@@ -53,6 +53,17 @@ WITH record AS (
         cast($16 AS bigint[]), cast($17 AS bigint[]), cast($18 AS text[]), cast($19 AS text[]))
     ON CONFLICT (call_id, attempt, started) DO NOTHING
     RETURNING *, started - started % 86400000 AS day
+), by_hour AS (
+    INSERT INTO usage_hours (member_id, hour, owner_id, machine_id, key_id, model, code, first_ms, calls, waited_us, tokens_in, tokens_out)
+    SELECT member_id, started - started % 3600000, owner_id, machine_id, key_id, model, code, first_ms,
+        count(*), sum(waited_us), sum(tokens_in), sum(tokens_out)
+    FROM record JOIN unnest(cast($1 AS text[]), cast($2 AS bigint[]), cast($20 AS bigint[])) AS first (call_id, attempt, first_ms) USING (call_id, attempt)
+    GROUP BY 1, 2, 3, 4, 5, 6, 7, 8 ORDER BY 1, 2, 3, 4, 5, 6, 7, 8
+    ON CONFLICT (member_id, hour, owner_id, machine_id, key_id, model, code, first_ms) DO UPDATE SET
+        calls = usage_hours.calls + excluded.calls,
+        waited_us = usage_hours.waited_us + excluded.waited_us,
+        tokens_in = usage_hours.tokens_in + excluded.tokens_in,
+        tokens_out = usage_hours.tokens_out + excluded.tokens_out
 ), by_group AS (
     INSERT INTO group_days (day, group_id, owner_id, calls)
     SELECT day, group_id, owner_id, count(*) FROM record WHERE group_id <> '' AND owner_id <> ''
@@ -96,6 +107,7 @@ func (p *usagePartitions) record(ctx context.Context, records []account.Usage) e
 		convert(rows, func(r usageParams) int64 { return r.TokensOut }),
 		convert(rows, func(r usageParams) string { return r.TokensHow }),
 		convert(rows, func(r usageParams) string { return r.GroupID }),
+		convert(records, func(u account.Usage) int64 { return u.FirstStep().Milliseconds() }),
 	)
 	if err != nil { // a fail-over may have lost a partition
 		p.mu.Lock()

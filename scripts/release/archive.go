@@ -154,6 +154,7 @@ func (r *release) archiveFiles(t target) ([]file, error) {
 	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md"} {
 		add(name, filepath.Join(r.source, name), 0o644)
 	}
+	add(licensesName, r.licensesFile(), 0o644)
 	if t.libraries() != "" {
 		add("LICENSE.llama.cpp", filepath.Join(r.source, t.libraries(), "LICENSE"), 0o644)
 	}

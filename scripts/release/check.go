@@ -34,6 +34,9 @@ func (r *release) check(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", r.archiveName(t), err)
 		}
 	}
+	if err := r.checkLicenses(); err != nil {
+		return err
+	}
 	if err := r.checkImage(); err != nil {
 		return fmt.Errorf("%s: %w", r.imageName(), err)
 	}
@@ -73,6 +76,9 @@ func (r *release) checkArchive(ctx context.Context, t target) error {
 		unpack, program = unpackZip, "kith.exe"
 	}
 	if err := unpack(name, folder); err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(folder, r.baseName(t), licensesName)); err != nil {
 		return err
 	}
 	program = filepath.Join(folder, r.baseName(t), program)

@@ -63,7 +63,7 @@ func (r *release) image(context.Context) error {
 // imageOf is the image of a static binary, without a shell or a C library.
 func (r *release) imageOf(t target) (v1.Image, error) {
 	var packed bytes.Buffer
-	if err := writeTarGz(&packed, imageFiles(r.binary(t)), r.date); err != nil {
+	if err := writeTarGz(&packed, r.imageFiles(r.binary(t)), r.date); err != nil {
 		return nil, err
 	}
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
@@ -100,8 +100,8 @@ func (r *release) imageOf(t target) (v1.Image, error) {
 }
 
 // imageFiles are all files of the image: the binary, the certificates of the authorities
-// that Mozilla trusts, the user, and folders for data and temporary files.
-func imageFiles(binary string) []file {
+// that Mozilla trusts, the user, the licences, and folders for data and temporary files.
+func (r *release) imageFiles(binary string) []file {
 	return []file{
 		{name: "etc/", mode: 0o755},
 		{name: "etc/passwd", mode: 0o644, text: []byte("root:x:0:0:root:/:/sbin/nologin\nkith:x:65532:65532:kith:" + imageHome + ":/sbin/nologin\n")},
@@ -113,6 +113,11 @@ func imageFiles(binary string) []file {
 		{name: "usr/", mode: 0o755},
 		{name: "usr/bin/", mode: 0o755},
 		{name: "usr/bin/kith", from: binary, mode: 0o755},
+		{name: "usr/share/", mode: 0o755},
+		{name: "usr/share/doc/", mode: 0o755},
+		{name: "usr/share/doc/kith/", mode: 0o755},
+		{name: "usr/share/doc/kith/LICENSE", from: filepath.Join(r.source, "LICENSE"), mode: 0o644},
+		{name: "usr/share/doc/kith/" + licensesName, from: r.licensesFile(), mode: 0o644},
 		{name: "var/", mode: 0o755},
 		{name: "var/lib/", mode: 0o755},
 		{name: "var/lib/kith/", mode: 0o700, owner: imageUser},

@@ -50,6 +50,7 @@ func run(ctx context.Context, source, out string) (err error) {
 	for _, t := range targets {
 		steps = append(steps, step{"build " + t.String(), func(ctx context.Context) error { return r.build(ctx, t) }})
 	}
+	steps = append(steps, step{"licences of what is not ours", r.licenses})
 	for _, t := range targets {
 		steps = append(steps, step{"archive " + r.archiveName(t), func(context.Context) error { return r.archive(t) }})
 	}

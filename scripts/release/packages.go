@@ -99,6 +99,7 @@ func (r *release) packageFiles(format, binary string) (files.Contents, error) {
 	add(zsh, completions("_kith"), 0o644, "")
 	add("/usr/share/fish/vendor_completions.d/kith.fish", completions("kith.fish"), 0o644, "")
 	add("/usr/share/doc/kith/LICENSE", ours("LICENSE"), 0o644, license)
+	add("/usr/share/doc/kith/"+licensesName, r.licensesFile(), 0o644, license)
 	add("/usr/share/doc/kith/CHANGELOG.md", ours("CHANGELOG.md"), 0o644, doc)
 	pages, err := r.manPages()
 	if err != nil {

@@ -25,6 +25,7 @@ var packaged = []string{
 	"/usr/share/bash-completion/completions/kith 0644",
 	"/usr/share/doc/kith/CHANGELOG.md 0644",
 	"/usr/share/doc/kith/LICENSE 0644",
+	"/usr/share/doc/kith/THIRD_PARTY_LICENSES 0644",
 	"/usr/share/fish/vendor_completions.d/kith.fish 0644",
 	"/usr/share/man/man1/kith-hub.1.gz 0644",
 	"/usr/share/man/man1/kith.1.gz 0644",

@@ -37,6 +37,7 @@ func fakeRelease(t *testing.T, version string) *release {
 			}
 		}
 	}
+	write(t, r.licensesFile(), "licences\n", 0o644)
 	for _, name := range []string{"kith.1", "kith-hub.1"} {
 		write(t, filepath.Join(r.work, "man", name), ".TH KITH 1\n", 0o644)
 	}

@@ -8,119 +8,174 @@ import (
 )
 
 const (
-	// generation is how long a prefix is remembered at least, and half of how long it is
+	// lifetime is how long a prefix is remembered at least, and half of how long it is
 	// remembered at most.
-	generation = 30 * time.Minute
-	// maxEntries bounds each of the two generations: some 60 MiB in all.
-	maxEntries = 500_000
+	lifetime = 30 * time.Minute
+	// maxEntries bounds each of the two generations: some 50 MiB in all.
+	maxEntries = 400_000
 	// machines is how many machines are remembered of one prefix.
 	machines = 4
-	// maxMatches is how many machines Match returns.
+	// maxMatches is how many matches Match returns.
 	maxMatches = 8
 )
 
-// Memory remembers which machines got which prefixes. The zero Memory is empty. It is safe
-// for concurrent use.
+// Memory remembers which prefixes were sent to which machines, and how much text was sent to
+// each machine after them: an engine forgets a prompt when it needs the room for others. The
+// zero Memory is empty. It is safe for concurrent use.
 type Memory struct {
 	mu          sync.Mutex
 	began       time.Time // of now
-	now, before map[uint64]entry
+	now, before generation
 }
 
-// entry is the keys of the machines that got a prefix, the last first; 0: none.
-type entry [machines]uint32
+// generation is what was remembered in one lifetime.
+type generation struct {
+	prefixes map[uint64]entry
+	// text counts the bytes that were new to each machine of prefixes, modulo 2^32. A count
+	// continues from one generation to the next.
+	text map[uint32]uint32
+}
 
-// Match is a machine that got a prefix of a prompt, of that many bytes.
+// entry is the machines that a prefix was sent to, the last first.
+type entry [machines]place
+
+// place is a machine, 0 for none, and its count of text when the prefix was sent to it.
+type place struct{ machine, text uint32 }
+
+// Match is a machine that a prefix of a prompt was sent to, of that many bytes, and the bytes
+// of other prompts that were sent to it since.
 type Match struct {
-	Machine uint32
-	Bytes   int
+	Machine      uint32
+	Bytes, Since int
 }
 
-// Seen is one prefix that was sent to a machine, as nodes share it.
+// Seen is one prefix that was sent to a machine, and how many of its bytes were new to the
+// machine, as nodes share it.
 type Seen struct {
 	Sum     uint64
 	Machine uint32
+	Bytes   uint32
 }
 
-// Bytes returns the 12 bytes of s.
-func (s Seen) Bytes() []byte {
-	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(nil, s.Sum), s.Machine)
+// Encode returns the 16 bytes of s.
+func (s Seen) Encode() []byte {
+	b := binary.LittleEndian.AppendUint64(make([]byte, 0, 16), s.Sum)
+	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(b, s.Machine), s.Bytes)
 }
 
-// ParseSeen returns what Bytes made; false for anything else.
+// ParseSeen returns what Encode made; false for anything else.
 func ParseSeen(b []byte) (Seen, bool) {
-	if len(b) != 12 {
+	if len(b) != 16 {
 		return Seen{}, false
 	}
-	return Seen{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint32(b[8:])}, true
+	return Seen{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])}, true
 }
 
 // Sent remembers that a prompt was sent to a machine: all of it, and its first message,
-// which is often that of other conversations too. It returns the first of these for the
-// other nodes; false for a prompt without messages.
-func (m *Memory) Sent(marks []Mark, machine uint32, now time.Time) (Seen, bool) {
+// which is often that of other conversations too. It returns what was sent there of it
+// before, and for the other nodes what is new; false for a prompt without messages.
+func (m *Memory) Sent(marks []Mark, machine uint32, now time.Time) (before Match, seen Seen, ok bool) {
 	if len(marks) == 0 {
-		return Seen{}, false
-	}
-	last := Seen{marks[len(marks)-1].Sum, machine}
-	m.Add(Seen{marks[0].Sum, machine}, now)
-	m.Add(last, now)
-	return last, true
-}
-
-// Add remembers one prefix.
-func (m *Memory) Add(s Seen, now time.Time) {
-	if s.Machine == 0 {
-		return
+		return before, seen, false
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.rotate(now)
-	if len(m.now) >= maxEntries {
-		m.before, m.now, m.began = m.now, nil, now
+	before = m.longest(marks, machine)
+	last := marks[len(marks)-1]
+	seen = Seen{last.Sum, machine, uint32(last.Bytes - before.Bytes)}
+	m.add(seen)
+	m.add(Seen{Sum: marks[0].Sum, Machine: machine})
+	return before, seen, true
+}
+
+// longest returns the longest of the prefixes that was sent to the machine. Needs mu.
+func (m *Memory) longest(marks []Mark, machine uint32) Match {
+	for i := len(marks) - 1; i >= 0; i-- {
+		for _, p := range m.entry(marks[i].Sum) {
+			if p.machine == machine {
+				return Match{machine, marks[i].Bytes, int(m.text(machine) - p.text)}
+			}
+		}
 	}
-	if m.now == nil {
-		m.now = make(map[uint64]entry)
+	return Match{Machine: machine}
+}
+
+// Add remembers one prefix.
+func (m *Memory) Add(s Seen, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.rotate(now)
+	m.add(s)
+}
+
+// add is Add. Needs mu.
+func (m *Memory) add(s Seen) {
+	if s.Machine == 0 {
+		return
 	}
-	e, ok := m.now[s.Sum]
-	if !ok {
-		e = m.before[s.Sum]
+	if len(m.now.prefixes) >= maxEntries {
+		m.before, m.now = m.now, generation{}
 	}
-	at := slices.Index(e[:], s.Machine)
+	if m.now.prefixes == nil {
+		m.now = generation{make(map[uint64]entry), make(map[uint32]uint32)}
+	}
+	e := m.entry(s.Sum)
+	for _, p := range e {
+		m.now.text[p.machine] = m.text(p.machine)
+	}
+	text := m.text(s.Machine) + s.Bytes
+	m.now.text[s.Machine] = text
+	at := slices.IndexFunc(e[:], func(p place) bool { return p.machine == s.Machine })
 	if at < 0 {
 		at = len(e) - 1
 	}
 	copy(e[1:at+1], e[:at])
-	e[0] = s.Machine
-	m.now[s.Sum] = e
+	e[0] = place{s.Machine, text}
+	m.now.prefixes[s.Sum] = e
+}
+
+// entry returns what is remembered of a prefix. Needs mu.
+func (m *Memory) entry(sum uint64) entry {
+	if e, ok := m.now.prefixes[sum]; ok {
+		return e
+	}
+	return m.before.prefixes[sum]
+}
+
+// text returns the machine's count of text. Needs mu.
+func (m *Memory) text(machine uint32) uint32 {
+	if n, ok := m.now.text[machine]; ok {
+		return n
+	}
+	return m.before.text[machine]
 }
 
 // rotate drops what is too old. Needs mu.
 func (m *Memory) rotate(now time.Time) {
 	switch age := now.Sub(m.began); {
-	case age >= 2*generation:
-		m.before, m.now, m.began = nil, nil, now
-	case age >= generation:
-		m.before, m.now, m.began = m.now, nil, now
+	case age >= 2*lifetime:
+		m.before, m.now, m.began = generation{}, generation{}, now
+	case age >= lifetime:
+		m.before, m.now, m.began = m.now, generation{}, now
 	}
 }
 
-// Match returns the machines that got prefixes of the prompt, each with the longest, the
-// longest first.
+// Match returns the machines that prefixes of the prompt were sent to, each with the longest,
+// and with shorter ones that were sent there later. The longest come first.
 func (m *Memory) Match(marks []Mark, now time.Time) (matches []Match) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.rotate(now)
 	for i := len(marks) - 1; i >= 0; i-- {
-		for _, generation := range [...]map[uint64]entry{m.now, m.before} {
-			for _, machine := range generation[marks[i].Sum] {
-				known := func(match Match) bool { return match.Machine == machine }
-				if machine == 0 || slices.ContainsFunc(matches, known) {
-					continue
-				}
-				if matches = append(matches, Match{machine, marks[i].Bytes}); len(matches) == maxMatches {
-					return matches
-				}
+		for _, p := range m.entry(marks[i].Sum) {
+			since := int(m.text(p.machine) - p.text)
+			covered := func(match Match) bool { return match.Machine == p.machine && match.Since <= since }
+			if p.machine == 0 || slices.ContainsFunc(matches, covered) {
+				continue
+			}
+			if matches = append(matches, Match{p.machine, marks[i].Bytes, since}); len(matches) == maxMatches {
+				return matches
 			}
 		}
 	}

@@ -98,44 +98,72 @@ func TestMemory(t *testing.T) {
 	if got := m.Match(prompt(3), noon); got != nil {
 		t.Errorf("an empty memory has %v", got)
 	}
-	if _, ok := m.Sent(nil, 7, noon); ok {
+	if _, _, ok := m.Sent(nil, 7, noon); ok {
 		t.Error("nothing was sent")
 	}
-	seen, _ := m.Sent(prompt(3), 7, noon)
-	if again, ok := ParseSeen(seen.Bytes()); !ok || again != seen || len(seen.Bytes()) != 12 || seen != (Seen{3, 7}) {
+	_, seen, _ := m.Sent(prompt(3), 7, noon)
+	if again, ok := ParseSeen(seen.Encode()); !ok || again != seen || len(seen.Encode()) != 16 || seen != (Seen{3, 7, 30}) {
 		t.Errorf("%v is read as %v", seen, again)
 	}
 	if _, ok := ParseSeen([]byte("short")); ok {
 		t.Error("that is none")
 	}
 	m.Sent(prompt(1), 8, noon)
-	m.Add(Seen{5, 0}, noon)
-	want := []Match{{7, 30}, {8, 10}}
-	if got := m.Match(prompt(5), noon.Add(generation)); !slices.Equal(got, want) {
+	m.Add(Seen{Sum: 5}, noon)
+	want := []Match{{7, 30, 0}, {8, 10, 0}}
+	if got := m.Match(prompt(5), noon.Add(lifetime)); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	m.Sent(prompt(5), 8, noon.Add(generation))
-	if got := m.Match(prompt(5), noon.Add(2*generation)); !slices.Equal(got, []Match{{8, 50}, {7, 10}}) {
+	m.Sent(prompt(5), 8, noon.Add(lifetime))
+	if got := m.Match(prompt(5), noon.Add(2*lifetime)); !slices.Equal(got, []Match{{8, 50, 0}, {7, 10, 0}}) {
 		t.Errorf("after an hour: %v", got) // the first message was sent again
 	}
-	if got := m.Match(prompt(5), noon.Add(3*generation)); got != nil {
+	if got := m.Match(prompt(5), noon.Add(3*lifetime)); got != nil {
 		t.Errorf("an hour after the last: %v", got)
 	}
 	for i := range uint32(10) {
-		m.Add(Seen{99, i + 1}, noon.Add(3*generation))
+		m.Add(Seen{Sum: 99, Machine: i + 1}, noon.Add(3*lifetime))
 	}
-	if got := m.Match([]Mark{{99, 1}}, noon.Add(3*generation)); !slices.Equal(got, []Match{{10, 1}, {9, 1}, {8, 1}, {7, 1}}) {
+	if got := m.Match([]Mark{{99, 1}}, noon.Add(3*lifetime)); !slices.Equal(got, []Match{{10, 1, 0}, {9, 1, 0}, {8, 1, 0}, {7, 1, 0}}) {
 		t.Errorf("of ten machines: %v", got)
+	}
+}
+
+// A machine's match says how much of other prompts was sent there since: what is new of each
+// call, here or at another node. A shorter prefix that was sent later is a match of its own.
+func TestMemoryCountsTextSince(t *testing.T) {
+	var m Memory
+	system, now := Mark{1, 1000}, noon
+	ours, other := []Mark{system, {2, 1500}}, []Mark{system, {3, 3000}}
+	m.Sent(ours, 7, now)
+	if got := m.Match(ours, now); !slices.Equal(got, []Match{{7, 1500, 0}}) {
+		t.Errorf("at once: %v", got)
+	}
+	before, seen, _ := m.Sent(other, 7, now) // 2,000 of its bytes are new there
+	if before != (Match{7, 1000, 0}) || seen != (Seen{3, 7, 2000}) {
+		t.Errorf("%v was sent before, %v is new", before, seen)
+	}
+	m.Add(Seen{99, 7, 500}, now)
+	m.Sent(other, 8, now) // another machine
+	if got := m.Match(ours, now); !slices.Equal(got, []Match{{7, 1500, 2500}, {8, 1000, 0}, {7, 1000, 500}}) {
+		t.Errorf("after 2,500 bytes: %v", got)
+	}
+	if before, _, _ := m.Sent(ours, 7, now.Add(lifetime)); before != (Match{7, 1500, 2500}) {
+		t.Errorf("a generation later: %v", before)
+	}
+	m.Add(Seen{98, 7, 100}, now.Add(2*lifetime))
+	if got := m.Match(ours, now.Add(2*lifetime)); !slices.Equal(got, []Match{{7, 1500, 100}, {8, 1000, 0}}) {
+		t.Errorf("two generations later: %v", got)
 	}
 }
 
 func TestMemoryIsBounded(t *testing.T) {
 	var m Memory
 	for i := range uint64(2*maxEntries + 10) {
-		m.Add(Seen{i, 1}, noon)
+		m.Add(Seen{i, 1, 1}, noon)
 	}
-	if len(m.now)+len(m.before) > 2*maxEntries {
-		t.Errorf("%d entries", len(m.now)+len(m.before))
+	if len(m.now.prefixes)+len(m.before.prefixes) > 2*maxEntries {
+		t.Errorf("%d entries", len(m.now.prefixes)+len(m.before.prefixes))
 	}
 	if m.Match([]Mark{{2*maxEntries + 9, 1}}, noon) == nil || m.Match([]Mark{{0, 1}}, noon) != nil {
 		t.Error("the oldest are dropped")
@@ -169,7 +197,7 @@ func BenchmarkRead100K(b *testing.B) {
 func BenchmarkMatch(b *testing.B) {
 	var m Memory
 	for i := range uint64(400_000) {
-		m.Add(Seen{i * 7919, 1}, noon)
+		m.Add(Seen{i * 7919, 1, 1}, noon)
 	}
 	p := Read(&key, "ann m", body())
 	m.Sent(p.Marks, 3, noon)

@@ -1,8 +1,8 @@
 -- name: InsertKey :exec
-INSERT INTO keys (id, member_id, name, region, reach, hash, last_four, created, last_used, revoked)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+INSERT INTO keys (id, member_id, name, region, reach, hash, last_four, created, last_used, revoked, expires)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
--- Only a key that works: live, of a member who is not disabled.
+-- Only a key that is not revoked, of a member who is not disabled. It may be past its end.
 -- name: KeyByHash :one
 SELECT sqlc.embed(k), sqlc.embed(m) FROM keys k JOIN members m ON m.id = k.member_id
 WHERE k.hash = $1 AND k.revoked = 0 AND NOT m.disabled;

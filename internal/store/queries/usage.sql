@@ -14,6 +14,22 @@ ON CONFLICT (member_id, day, owner_id, machine_id, model, code) DO UPDATE SET
     tokens_in = usage_days.tokens_in + excluded.tokens_in,
     tokens_out = usage_days.tokens_out + excluded.tokens_out;
 
+-- name: AddUsageHour :exec
+INSERT INTO usage_hours (member_id, hour, owner_id, machine_id, key_id, model, code, first_ms, calls, waited_us, tokens_in, tokens_out)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+ON CONFLICT (member_id, hour, owner_id, machine_id, key_id, model, code, first_ms) DO UPDATE SET
+    calls = usage_hours.calls + excluded.calls,
+    waited_us = usage_hours.waited_us + excluded.waited_us,
+    tokens_in = usage_hours.tokens_in + excluded.tokens_in,
+    tokens_out = usage_hours.tokens_out + excluded.tokens_out;
+
+-- name: PruneUsageHours :exec
+DELETE FROM usage_hours WHERE hour < $1;
+
+-- name: CallsOfKeys :many
+SELECT key_id, cast(sum(calls) AS bigint) AS calls FROM usage_hours
+WHERE member_id = $1 AND hour >= sqlc.arg(since) AND key_id <> '' GROUP BY key_id;
+
 -- name: Usage :many
 SELECT * FROM usage ORDER BY started DESC, call_id, attempt;
 

@@ -12,7 +12,7 @@ import (
 const decideGrant = `-- name: DecideGrant :one
 UPDATE device_grants SET state = $2, member_id = $3
 WHERE user_code = $1 AND state = 'waiting' AND expires > $4
-RETURNING id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region
+RETURNING id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires
 `
 
 func (q *Queries) DecideGrant(ctx context.Context, userCode string, state string, memberID string, now int64) (DeviceGrant, error) {
@@ -37,12 +37,13 @@ func (q *Queries) DecideGrant(ctx context.Context, userCode string, state string
 		&i.Created,
 		&i.Expires,
 		&i.Region,
+		&i.KeyExpires,
 	)
 	return i, err
 }
 
 const grantByHash = `-- name: GrantByHash :one
-SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region FROM device_grants WHERE hash = $1
+SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires FROM device_grants WHERE hash = $1
 `
 
 func (q *Queries) GrantByHash(ctx context.Context, hash []byte) (DeviceGrant, error) {
@@ -62,12 +63,13 @@ func (q *Queries) GrantByHash(ctx context.Context, hash []byte) (DeviceGrant, er
 		&i.Created,
 		&i.Expires,
 		&i.Region,
+		&i.KeyExpires,
 	)
 	return i, err
 }
 
 const grantByUserCode = `-- name: GrantByUserCode :one
-SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region FROM device_grants WHERE user_code = $1 AND state = 'waiting' AND expires > $2
+SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires FROM device_grants WHERE user_code = $1 AND state = 'waiting' AND expires > $2
 `
 
 func (q *Queries) GrantByUserCode(ctx context.Context, userCode string, now int64) (DeviceGrant, error) {
@@ -87,27 +89,29 @@ func (q *Queries) GrantByUserCode(ctx context.Context, userCode string, now int6
 		&i.Created,
 		&i.Expires,
 		&i.Region,
+		&i.KeyExpires,
 	)
 	return i, err
 }
 
 const insertGrant = `-- name: InsertGrant :exec
-INSERT INTO device_grants (id, hash, user_code, kind, name, reach, region, client, address, state, member_id, created, expires)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'waiting', '', $10, $11)
+INSERT INTO device_grants (id, hash, user_code, kind, name, reach, region, client, address, state, member_id, created, expires, key_expires)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'waiting', '', $10, $11, $12)
 `
 
 type InsertGrantParams struct {
-	ID       string
-	Hash     []byte
-	UserCode string
-	Kind     string
-	Name     string
-	Reach    string
-	Region   string
-	Client   string
-	Address  string
-	Created  int64
-	Expires  int64
+	ID         string
+	Hash       []byte
+	UserCode   string
+	Kind       string
+	Name       string
+	Reach      string
+	Region     string
+	Client     string
+	Address    string
+	Created    int64
+	Expires    int64
+	KeyExpires int64
 }
 
 func (q *Queries) InsertGrant(ctx context.Context, arg InsertGrantParams) error {
@@ -123,6 +127,7 @@ func (q *Queries) InsertGrant(ctx context.Context, arg InsertGrantParams) error 
 		arg.Address,
 		arg.Created,
 		arg.Expires,
+		arg.KeyExpires,
 	)
 	return err
 }
@@ -138,7 +143,7 @@ func (q *Queries) PruneGrants(ctx context.Context, before int64) error {
 
 const useGrant = `-- name: UseGrant :one
 UPDATE device_grants SET state = 'used' WHERE hash = $1 AND state = 'approved' AND expires > $2
-RETURNING id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region
+RETURNING id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires
 `
 
 func (q *Queries) UseGrant(ctx context.Context, hash []byte, now int64) (DeviceGrant, error) {
@@ -158,12 +163,13 @@ func (q *Queries) UseGrant(ctx context.Context, hash []byte, now int64) (DeviceG
 		&i.Created,
 		&i.Expires,
 		&i.Region,
+		&i.KeyExpires,
 	)
 	return i, err
 }
 
 const waitingGrants = `-- name: WaitingGrants :many
-SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region FROM device_grants WHERE state = 'waiting' AND expires > $1 ORDER BY created, id
+SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires FROM device_grants WHERE state = 'waiting' AND expires > $1 ORDER BY created, id
 `
 
 func (q *Queries) WaitingGrants(ctx context.Context, now int64) ([]DeviceGrant, error) {
@@ -189,6 +195,7 @@ func (q *Queries) WaitingGrants(ctx context.Context, now int64) ([]DeviceGrant, 
 			&i.Created,
 			&i.Expires,
 			&i.Region,
+			&i.KeyExpires,
 		); err != nil {
 			return nil, err
 		}

@@ -10,8 +10,8 @@ import (
 )
 
 const insertKey = `-- name: InsertKey :exec
-INSERT INTO keys (id, member_id, name, region, reach, hash, last_four, created, last_used, revoked)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+INSERT INTO keys (id, member_id, name, region, reach, hash, last_four, created, last_used, revoked, expires)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 `
 
 type InsertKeyParams struct {
@@ -25,6 +25,7 @@ type InsertKeyParams struct {
 	Created  int64
 	LastUsed int64
 	Revoked  int64
+	Expires  int64
 }
 
 func (q *Queries) InsertKey(ctx context.Context, arg InsertKeyParams) error {
@@ -39,12 +40,13 @@ func (q *Queries) InsertKey(ctx context.Context, arg InsertKeyParams) error {
 		arg.Created,
 		arg.LastUsed,
 		arg.Revoked,
+		arg.Expires,
 	)
 	return err
 }
 
 const keyByHash = `-- name: KeyByHash :one
-SELECT k.id, k.member_id, k.name, k.region, k.reach, k.hash, k.last_four, k.created, k.last_used, k.revoked, m.id, m.name, m.operator, m.disabled, m.created FROM keys k JOIN members m ON m.id = k.member_id
+SELECT k.id, k.member_id, k.name, k.region, k.reach, k.hash, k.last_four, k.created, k.last_used, k.revoked, k.expires, m.id, m.name, m.operator, m.disabled, m.created FROM keys k JOIN members m ON m.id = k.member_id
 WHERE k.hash = $1 AND k.revoked = 0 AND NOT m.disabled
 `
 
@@ -53,7 +55,7 @@ type KeyByHashRow struct {
 	Member Member
 }
 
-// Only a key that works: live, of a member who is not disabled.
+// Only a key that is not revoked, of a member who is not disabled. It may be past its end.
 func (q *Queries) KeyByHash(ctx context.Context, hash []byte) (KeyByHashRow, error) {
 	row := q.db.QueryRowContext(ctx, keyByHash, hash)
 	var i KeyByHashRow
@@ -68,6 +70,7 @@ func (q *Queries) KeyByHash(ctx context.Context, hash []byte) (KeyByHashRow, err
 		&i.Key.Created,
 		&i.Key.LastUsed,
 		&i.Key.Revoked,
+		&i.Key.Expires,
 		&i.Member.ID,
 		&i.Member.Name,
 		&i.Member.Operator,
@@ -78,7 +81,7 @@ func (q *Queries) KeyByHash(ctx context.Context, hash []byte) (KeyByHashRow, err
 }
 
 const keys = `-- name: Keys :many
-SELECT id, member_id, name, region, reach, hash, last_four, created, last_used, revoked FROM keys WHERE member_id = $1 ORDER BY created, id
+SELECT id, member_id, name, region, reach, hash, last_four, created, last_used, revoked, expires FROM keys WHERE member_id = $1 ORDER BY created, id
 `
 
 func (q *Queries) Keys(ctx context.Context, memberID string) ([]Key, error) {
@@ -101,6 +104,7 @@ func (q *Queries) Keys(ctx context.Context, memberID string) ([]Key, error) {
 			&i.Created,
 			&i.LastUsed,
 			&i.Revoked,
+			&i.Expires,
 		); err != nil {
 			return nil, err
 		}

@@ -34,19 +34,20 @@ type Ceremony struct {
 }
 
 type DeviceGrant struct {
-	ID       string
-	Hash     []byte
-	UserCode string
-	Kind     string
-	Name     string
-	Reach    string
-	Client   string
-	Address  string
-	State    string
-	MemberID string
-	Created  int64
-	Expires  int64
-	Region   string
+	ID         string
+	Hash       []byte
+	UserCode   string
+	Kind       string
+	Name       string
+	Reach      string
+	Client     string
+	Address    string
+	State      string
+	MemberID   string
+	Created    int64
+	Expires    int64
+	Region     string
+	KeyExpires int64
 }
 
 type Email struct {
@@ -130,6 +131,7 @@ type Key struct {
 	Created  int64
 	LastUsed int64
 	Revoked  int64
+	Expires  int64
 }
 
 type Link struct {

@@ -51,6 +51,82 @@ func (q *Queries) AddUsageDay(ctx context.Context, arg AddUsageDayParams) error 
 	return err
 }
 
+const addUsageHour = `-- name: AddUsageHour :exec
+INSERT INTO usage_hours (member_id, hour, owner_id, machine_id, key_id, model, code, first_ms, calls, waited_us, tokens_in, tokens_out)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+ON CONFLICT (member_id, hour, owner_id, machine_id, key_id, model, code, first_ms) DO UPDATE SET
+    calls = usage_hours.calls + excluded.calls,
+    waited_us = usage_hours.waited_us + excluded.waited_us,
+    tokens_in = usage_hours.tokens_in + excluded.tokens_in,
+    tokens_out = usage_hours.tokens_out + excluded.tokens_out
+`
+
+type AddUsageHourParams struct {
+	MemberID  string
+	Hour      int64
+	OwnerID   string
+	MachineID string
+	KeyID     string
+	Model     string
+	Code      string
+	FirstMs   int64
+	Calls     int64
+	WaitedUs  int64
+	TokensIn  int64
+	TokensOut int64
+}
+
+func (q *Queries) AddUsageHour(ctx context.Context, arg AddUsageHourParams) error {
+	_, err := q.db.ExecContext(ctx, addUsageHour,
+		arg.MemberID,
+		arg.Hour,
+		arg.OwnerID,
+		arg.MachineID,
+		arg.KeyID,
+		arg.Model,
+		arg.Code,
+		arg.FirstMs,
+		arg.Calls,
+		arg.WaitedUs,
+		arg.TokensIn,
+		arg.TokensOut,
+	)
+	return err
+}
+
+const callsOfKeys = `-- name: CallsOfKeys :many
+SELECT key_id, cast(sum(calls) AS bigint) AS calls FROM usage_hours
+WHERE member_id = $1 AND hour >= $2 AND key_id <> '' GROUP BY key_id
+`
+
+type CallsOfKeysRow struct {
+	KeyID string
+	Calls int64
+}
+
+func (q *Queries) CallsOfKeys(ctx context.Context, memberID string, since int64) ([]CallsOfKeysRow, error) {
+	rows, err := q.db.QueryContext(ctx, callsOfKeys, memberID, since)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CallsOfKeysRow
+	for rows.Next() {
+		var i CallsOfKeysRow
+		if err := rows.Scan(&i.KeyID, &i.Calls); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const callsOfShares = `-- name: CallsOfShares :many
 SELECT s.id, d.model, cast(sum(d.calls) AS bigint) AS calls
 FROM usage_days d JOIN shares s ON s.member_id = d.member_id AND s.owner_id = d.owner_id
@@ -177,6 +253,15 @@ func (q *Queries) InsertUsage(ctx context.Context, arg InsertUsageParams) (int64
 		return 0, err
 	}
 	return result.RowsAffected()
+}
+
+const pruneUsageHours = `-- name: PruneUsageHours :exec
+DELETE FROM usage_hours WHERE hour < $1
+`
+
+func (q *Queries) PruneUsageHours(ctx context.Context, hour int64) error {
+	_, err := q.db.ExecContext(ctx, pruneUsageHours, hour)
+	return err
 }
 
 const usage = `-- name: Usage :many

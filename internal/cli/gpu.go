@@ -1,0 +1,261 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/engine"
+	"github.com/kith/kith/internal/llama"
+	"github.com/kith/kith/internal/pull"
+)
+
+// gpuLibraries returns the GPU libraries of the built-in engine. Tests replace it.
+var gpuLibraries = llama.GPULibraries
+
+// defaultRegistry is the npm registry, from which the libraries of the built-in engine
+// come. The variable npm_config_registry names another one, as for npm.
+const defaultRegistry = "https://registry.npmjs.org"
+
+// engineFolder is where the libraries of the built-in engine are.
+func (c *daemonFile) engineFolder() string { return filepath.Join(c.Daemon.Data, "engine") }
+
+// gpuState is a GPU library, as `kith engine --json` prints it.
+type gpuState struct {
+	Name  string `json:"name"`
+	Cards string `json:"for"`   // whose graphics cards
+	Needs string `json:"needs"` // what the computer must have for it
+	Size  int64  `json:"size"`  // bytes to fetch
+	Added bool   `json:"added"`
+	Used  bool   `json:"used"`          // by the daemon that runs
+	On    string `json:"on,omitempty"`  // the graphics cards in use
+	Why   string `json:"why,omitempty"` // why it is not used
+}
+
+func (a *app) engineCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "engine", Short: "List the libraries for graphics cards of the built-in engine; add or remove one", Args: known,
+		Long: "List the libraries with which the built-in engine computes on graphics cards, and which one is in use.\n" +
+			"Without one the processor computes. A llama-server on the PATH is used before the built-in engine; it has\n" +
+			"its own way to the graphics cards.",
+		Example: "  kith engine\n  kith engine add vulkan",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.listGPULibraries(cmd.Context()) },
+	}
+	cmd.AddCommand(&cobra.Command{
+		Use: "add NAME", Short: "Fetch a library for graphics cards: vulkan or cuda", Args: cobra.ExactArgs(1), ValidArgsFunction: completeGPU,
+		Long: "Fetch a library with which the built-in engine computes on graphics cards, from the npm registry or the one\n" +
+			"that npm_config_registry names. What broke off is continued, and what is fetched is verified. The daemon uses\n" +
+			"it from its next start on, and the processor if the library cannot be loaded; `kith status` then says why.",
+		Example: "  kith engine add vulkan\n  kith engine add cuda",
+		RunE:    func(cmd *cobra.Command, args []string) error { return a.addGPULibrary(cmd.Context(), args[0]) },
+	}, &cobra.Command{
+		Use: "remove NAME", Short: "Delete a library for graphics cards", Args: cobra.ExactArgs(1), ValidArgsFunction: completeGPU,
+		Example: "  kith engine remove vulkan",
+		RunE:    func(cmd *cobra.Command, args []string) error { return a.removeGPULibrary(cmd.Context(), args[0]) },
+	})
+	return cmd
+}
+
+// completeGPU completes the names of the libraries.
+func completeGPU(_ *cobra.Command, args []string, typed string) (names []string, _ cobra.ShellCompDirective) {
+	for _, g := range gpuLibraries() {
+		if len(args) == 0 && strings.HasPrefix(g.Name, typed) {
+			names = append(names, g.Name+"\tfor graphics cards of "+g.Cards)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+func (a *app) listGPULibraries(ctx context.Context) error {
+	config, now, running, err := a.daemonStatus(ctx, "ask what the engine computes with")
+	if err != nil {
+		return err
+	}
+	used := graphicsOf(now)
+	list := convert(gpuLibraries(), func(g llama.GPULibrary) gpuState {
+		s := gpuState{Name: g.Name, Cards: g.Cards, Needs: g.Needs, Size: g.Size, Added: g.Installed(config.engineFolder())}
+		if used != nil {
+			s.Used, s.Why = used.Library == g.Name, used.Unused[g.Name]
+		}
+		if s.Used {
+			s.On = strings.Join(used.Cards, ", ")
+		}
+		return s
+	})
+	return a.print(list, func() {
+		if len(list) == 0 {
+			a.say("%s\n", noGPULibraries())
+			return
+		}
+		var rows [][]string
+		for _, s := range list {
+			state := "not added"
+			switch {
+			case s.Used:
+				state = "in use: " + s.On
+			case s.Added && s.Why != "":
+				state = "not used: " + s.Why
+			case s.Added && !running:
+				state = "added; used once `kith serve` runs"
+			case s.Added:
+				state = "added; used after the daemon's next start, with the built-in engine"
+			}
+			rows = append(rows, []string{s.Name, s.Cards, pull.Bytes(s.Size), state})
+		}
+		a.table("NAME CARDS SIZE STATE", rows)
+	})
+}
+
+// noGPULibraries says why the list of libraries is empty.
+func noGPULibraries() string {
+	if llama.Available() != nil {
+		return "this kith has no engine of its own; a llama-server on the PATH brings its own way to the graphics cards"
+	}
+	return "there is no library for graphics cards on this system; a llama-server on the PATH brings its own way to them"
+}
+
+// graphicsOf returns what the daemon's built-in engine computes with; nil if it runs none.
+func graphicsOf(now daemon.Status) *engine.Graphics {
+	for _, e := range now.Engines {
+		if e.Graphics != nil {
+			return e.Graphics
+		}
+	}
+	return nil
+}
+
+// gpuLibrary returns the library of that name.
+func gpuLibrary(doing, name string) (llama.GPULibrary, error) {
+	all := gpuLibraries()
+	if i := slices.IndexFunc(all, func(g llama.GPULibrary) bool { return g.Name == name }); i >= 0 {
+		return all[i], nil
+	}
+	if len(all) == 0 {
+		return llama.GPULibrary{}, fmt.Errorf("%s: %s", doing, noGPULibraries())
+	}
+	names := convert(all, func(g llama.GPULibrary) string { return g.Name })
+	return llama.GPULibrary{}, wrongUse("%s: there is %s", doing, strings.Join(names, " and "))
+}
+
+// addGPULibrary fetches a library and puts it where the daemon finds it at its start.
+func (a *app) addGPULibrary(ctx context.Context, name string) error {
+	doing := "cannot add " + name
+	library, err := gpuLibrary(doing, name)
+	if err != nil {
+		return err
+	}
+	config, err := loadDaemonFile(a.home, "")
+	if err != nil {
+		return err
+	}
+	folder := config.engineFolder()
+	base := strings.TrimSuffix(defaultRegistry, "/")
+	if named := os.Getenv("npm_config_registry"); named != "" {
+		base = strings.TrimSuffix(named, "/")
+	}
+	short := filepath.Base(library.Package)
+	archive := short + "-" + library.Version + ".tgz"
+	source := &pull.Source{Client: pull.NewClient()}
+	meter := rate{began: time.Now()}
+	err = source.Fetch(ctx, &pull.Model{ID: name, Files: []pull.File{{
+		Name: archive, URL: base + "/" + library.Package + "/-/" + archive, Size: library.Size, SHA256: library.SHA256,
+	}}}, folder, func(p pull.Progress) {
+		if text, now := meter.text(p, time.Now()); now {
+			a.progress(text)
+		}
+	})
+	if err != nil {
+		if ctx.Err() != nil {
+			return errors.New("cannot finish: interrupted; what was fetched stays, and the same command goes on from there")
+		}
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	a.progress("unpacking it")
+	packed := filepath.Join(folder, archive)
+	if err := library.Install(folder, packed); err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	if err := os.Remove(packed); err != nil {
+		return fmt.Errorf("cannot remove the package that was unpacked: %w", err)
+	}
+	_, _, running, _ := a.daemonStatus(ctx, "ask whether it runs")
+	a.progress("")
+	return a.print(map[string]any{"name": name, "added": true, "size": library.Unpacked}, func() {
+		a.say("added %s; it needs %s\n", strong(name), library.Needs)
+		if running {
+			a.say("end the daemon and start it again to use it; `kith engine` then says whether it does\n")
+		} else {
+			a.say("`kith serve` uses it; `kith engine` then says whether it does\n")
+		}
+	})
+}
+
+func (a *app) removeGPULibrary(ctx context.Context, name string) error {
+	doing := "cannot remove " + name
+	library, err := gpuLibrary(doing, name)
+	if err != nil {
+		return err
+	}
+	config, now, _, err := a.daemonStatus(ctx, "ask whether it is used")
+	if err != nil {
+		return err
+	}
+	if err := library.Remove(config.engineFolder()); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: it was not added; `kith engine` lists what is there", doing)
+	} else if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	used := graphicsOf(now)
+	inUse := used != nil && used.Library == name
+	return a.print(map[string]any{"name": name, "removed": true}, func() {
+		a.say("removed %s\n", strong(name))
+		if inUse {
+			a.say("the daemon goes on with it until it is started again\n")
+		}
+	})
+}
+
+// graphicsText says what the built-in engine computes with, for `kith status`.
+func graphicsText(g *engine.Graphics) (text string) {
+	if g == nil {
+		return ""
+	}
+	if g.Library != "" {
+		text = fmt.Sprintf("; computes with %s on %s", g.Library, strings.Join(g.Cards, ", "))
+	}
+	for _, name := range slices.Sorted(maps.Keys(g.Unused)) {
+		text += fmt.Sprintf("; %s is not used: %s", name, g.Unused[name])
+	}
+	return text
+}
+
+// graphics checks that a GPU library which was added is used. One that is not needed
+// because another is used is no fault.
+func (d *doctor) graphics(g *engine.Graphics) {
+	if g == nil {
+		return
+	}
+	if g.Library != "" {
+		d.ok("graphics", "%s on %s", g.Library, strings.Join(g.Cards, ", "))
+		return
+	}
+	var reasons []string
+	names := slices.Sorted(maps.Keys(g.Unused))
+	for _, name := range names {
+		reasons = append(reasons, fmt.Sprintf("%s is not used: %s", name, g.Unused[name]))
+	}
+	if len(names) > 0 {
+		d.fail("graphics", "do as it says and start the daemon again, or `kith engine remove "+names[0]+"`",
+			"the processor computes, because %s", strings.Join(reasons, "; and "))
+	}
+}

@@ -1,0 +1,126 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/store"
+)
+
+// hoursOf is what the hourly sums of these records have to be.
+func hoursOf(records []account.Usage) map[account.UsageHour]account.UsageHour {
+	hours := make(map[account.UsageHour]account.UsageHour)
+	for _, u := range records {
+		key := account.UsageHour{
+			Hour: u.Started.Truncate(time.Hour), MemberID: u.MemberID, OwnerID: u.OwnerID, MachineID: u.MachineID,
+			KeyID: u.KeyID, Model: u.Model, Code: u.Code, First: u.FirstStep(),
+		}
+		hour, known := hours[key]
+		if !known {
+			hour = key
+		}
+		hour.Calls++
+		hour.Waited += u.Waited
+		hour.TokensIn += u.TokensIn
+		hour.TokensOut += u.TokensOut
+		hours[key] = hour
+	}
+	return hours
+}
+
+// testUsageHours: the hourly sums of a member, of either side, are those of the records,
+// each counted once, and so are the calls of each key.
+func testUsageHours(t *testing.T, db *store.DB) {
+	ctx, random := t.Context(), rand.New(rand.NewPCG(5, 6))
+	var records []account.Usage
+	for i := range 400 {
+		u := aCall(fmt.Sprint("call-", i), 1)
+		u.Started = start.Add(-time.Duration(random.IntN(30*3600)) * time.Second)
+		u.MemberID, u.OwnerID = fmt.Sprint("mem_", i%2), []string{"", "mem_1", "mem_2"}[i%3]
+		u.KeyID = []string{"", "key_1", "key_2"}[random.IntN(3)]
+		u.FirstToken = time.Duration(random.IntN(4)) * 700 * time.Millisecond
+		if random.IntN(4) > 0 {
+			u.Code = ""
+		}
+		records = append(records, u)
+	}
+	for batch := range slices.Chunk(records, 150) {
+		ok(t, db.RecordUsage(ctx, append(batch, batch[0])))
+		ok(t, db.RecordUsage(ctx, batch))
+	}
+	for _, side := range []struct {
+		read  func(context.Context, string, time.Time, func(account.UsageHour)) error
+		whose func(account.Usage) string
+	}{
+		{db.HoursOfCaller, func(u account.Usage) string { return u.MemberID }},
+		{db.HoursOfOwner, func(u account.Usage) string { return u.OwnerID }},
+	} {
+		for _, member := range []string{"mem_0", "mem_1", "mem_2", "mem_none"} {
+			for _, since := range []time.Time{{}, start.Add(-7 * time.Hour)} {
+				var of []account.Usage
+				for _, u := range records {
+					if side.whose(u) == member && !u.Started.Before(since.Truncate(time.Hour)) {
+						of = append(of, u)
+					}
+				}
+				want, n, last := hoursOf(of), 0, time.Time{}
+				ok(t, side.read(ctx, member, since, func(got account.UsageHour) {
+					key := got
+					key.Calls, key.Waited, key.TokensIn, key.TokensOut = 0, 0, 0, 0
+					same(t, got, want[key])
+					if n++; got.Hour.Before(last) {
+						t.Errorf("the hour %s is after %s", got.Hour, last)
+					}
+					last = got.Hour
+				}))
+				same(t, n, len(want))
+			}
+		}
+	}
+	ok(t, db.HoursOfOwner(ctx, "", time.Time{}, func(h account.UsageHour) { t.Errorf("no one owns %+v", h) }))
+	calls := map[string]int64{}
+	for _, u := range records {
+		if u.MemberID == "mem_1" && u.KeyID != "" && !u.Started.Before(start.Add(-7*time.Hour).Truncate(time.Hour)) {
+			calls[u.KeyID]++
+		}
+	}
+	same(t, must[map[string]int64](t)(db.CallsOfKeys(ctx, "mem_1", start.Add(-7*time.Hour))), calls)
+}
+
+// testUsageHoursEnd: hourly sums are deleted after 13 weeks, and not because of a record
+// from the future.
+func testUsageHoursEnd(t *testing.T, db *store.DB) {
+	ctx, now := t.Context(), time.Now()
+	hours := func() (n int) {
+		ok(t, db.HoursOfCaller(ctx, "mem_caller", time.Time{}, func(account.UsageHour) { n++ }))
+		return n
+	}
+	ok(t, db.RecordUsage(ctx, []account.Usage{callAt("old", now.Add(-account.UsageHoursLife-2*time.Hour)), callAt("kept", now.Add(-account.UsageHoursLife+2*time.Hour))}))
+	same(t, hours(), 2)
+	ok(t, db.RecordUsage(ctx, []account.Usage{callAt("future", now.Add(40*24*time.Hour))}))
+	same(t, hours(), 2)
+	same(t, len(must[[]account.UsageDay](t)(db.UsageDays(ctx))), 3) // the daily sums have no end
+}
+
+// TestFirstSteps: a time counts in the last step that it reaches, and steps are close.
+func TestFirstSteps(t *testing.T) {
+	for first, want := range map[time.Duration]time.Duration{
+		0: 0, time.Microsecond: time.Millisecond, 5 * time.Millisecond: 4 * time.Millisecond, 6 * time.Millisecond: 6 * time.Millisecond,
+		800 * time.Millisecond: 768 * time.Millisecond, 24 * time.Hour: 1 << 26 * time.Millisecond,
+	} {
+		u := account.Usage{FirstToken: first}
+		same(t, u.FirstStep(), want)
+		u.Code = "engine_error"
+		same(t, u.FirstStep(), time.Duration(0))
+	}
+	for i, step := range account.FirstSteps[2:] {
+		if before := account.FirstSteps[i+1]; step <= before || float64(step) > 1.5*float64(before) {
+			t.Errorf("the step after %s is %s", before, step)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestLicenses: each module of a binary has an entry with a licence text, and a missing
+// entry is found.
+func TestLicenses(t *testing.T) {
+	data, err := os.ReadFile(built(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := fakeRelease(t, "1.2.3")
+	r.source = repository(t)
+	var here []target // without those whose libraries were not fetched
+	for _, target := range targets {
+		write(t, r.binary(target), string(data), 0o755)
+		if _, err := os.Stat(filepath.Join(r.source, target.libraries(), "LICENSE")); err == nil {
+			here = append(here, target)
+		}
+	}
+	if err := r.writeLicenses(t.Context(), here); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.checkLicenses(); err != nil {
+		t.Error(err)
+	}
+	text, err := os.ReadFile(r.licensesFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{
+		"github.com/ebitengine/purego v", "@node-llama-cpp/linux-", "The ggml authors", "SIL OPEN FONT LICENSE", "uPlot",
+		"Redistribution and use in source and binary forms", "its library  [1] [2]\n", "==== [1]\n\nCopyright 2009 The Go Authors.",
+	} {
+		if !strings.Contains(string(text), part) {
+			t.Errorf("there is no %q", part)
+		}
+	}
+	write(t, r.licensesFile(), strings.Replace(string(text), "\ngithub.com/spf13/cobra ", "\nelse ", 1), 0o644)
+	if err := r.checkLicenses(); err == nil || !strings.Contains(err.Error(), "no licence of github.com/spf13/cobra") {
+		t.Errorf("without an entry: %v", err)
+	}
+}
+
+// TestLicenseFiles: what is a licence, by its name.
+func TestLicenseFiles(t *testing.T) {
+	folder := t.TempDir()
+	for _, name := range []string{"LICENSE", "LICENSE-MIT", "License.txt", "COPYING", "NOTICE", "license.go", "licenses.md", "LICENSING-notes of mine", "README"} {
+		write(t, filepath.Join(folder, name), "x", 0o644)
+	}
+	var found []string
+	for _, file := range licenseFiles(folder) {
+		found = append(found, filepath.Base(file))
+	}
+	if got, want := strings.Join(found, " "), "COPYING LICENSE LICENSE-MIT License.txt NOTICE licenses.md"; got != want {
+		t.Errorf("%s, not %s", got, want)
+	}
+}
