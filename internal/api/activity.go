@@ -40,6 +40,13 @@ func endsWithShare(owner, member string) func(*fleet.Snapshot, Use) bool {
 	}
 }
 
+// CutByShareEnd returns how many running calls end with the share of the owner's
+// machines with the member, by their ids.
+func (a *API) CutByShareEnd(owner, member string) int { return a.cut(endsWithShare(owner, member)) }
+
+// CutByGroupEnd returns how many running calls end with the group, by its id.
+func (a *API) CutByGroupEnd(group string) int { return a.cut(endsWithGroup(group)) }
+
 // endsWithLimits reports whether a call of the member on the owner's machines ends
 // with a share of those models: the share alone decides between the two, whatever
 // the call runs by.

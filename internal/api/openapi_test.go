@@ -188,3 +188,27 @@ func TestOpenAPIServed(t *testing.T) {
 		t.Errorf("POST: %d", got.status)
 	}
 }
+
+// The examples of the page are as the description has it.
+func TestExamples(t *testing.T) {
+	d := Describe()
+	anchors := map[string]bool{}
+	for _, op := range d.Operations {
+		text, err := d.Example(op.Responses.Done.Content.JSON.Schema)
+		if err != nil {
+			t.Fatal(err)
+		}
+		asDescribed(t, op.Method, op.Path, 200, text)
+		call, err := d.Call("https://hub.example", op)
+		if err != nil || strings.ContainsAny(call, "{}") && op.Body == nil || !strings.HasPrefix(call, "curl -sS -X "+op.Method+" 'https://hub.example/api/") {
+			t.Errorf("%s %s: %v: %s", op.Method, op.Path, err, call)
+		}
+		if anchors[op.Anchor()] {
+			t.Errorf("two sections are called %s", op.Anchor())
+		}
+		anchors[op.Anchor()] = true
+	}
+	if call, _ := d.Call("https://hub.example", d.Operations[2]); !strings.Contains(call, `"with":"bob"`) || !strings.Contains(call, `"per_day":50`) {
+		t.Errorf("to share: %s", call)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/kith/kith"
 	"github.com/kith/kith/internal/docsite"
 	"github.com/kith/kith/internal/fault"
 )
@@ -16,6 +17,14 @@ type documentationView struct {
 	Groups []docsite.Group
 	Query  string
 	Hits   []docsite.Hit
+}
+
+// installScript is the script that installs kith, for a shell.
+func (s *Site) installScript(*visit) (reply, error) {
+	return reply{write: func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = w.Write(kith.InstallScript) // the client is gone: nothing to add
+	}}, nil
 }
 
 // longestQuery limits what a search looks for.

@@ -3,6 +3,8 @@ package site
 import (
 	"strings"
 	"testing"
+
+	"github.com/kith/kith"
 )
 
 // TestDocumentation: visitors and members read the pages, their pictures and what a
@@ -24,6 +26,10 @@ func TestDocumentation(t *testing.T) {
 	if to := b.get("/docs/operate/upgrade.md").want(t, 303).header.Get("Location"); to != "/docs/operate/upgrade" {
 		t.Errorf("the file name leads to %s", to)
 	}
+	if script := b.get("/install.sh").want(t, 200); script.body != string(kith.InstallScript) || !strings.HasPrefix(script.body, "#!/bin/sh\n") {
+		t.Error("the install script differs from install.sh")
+	}
+	b.get("/").want(t, 200, "curl -fsSL "+tn.web.URL+"/install.sh | sh", "kith login --hub "+tn.web.URL)
 	for _, path := range []string{"/docs/nothing", "/docs/README", "/docs/pictures/none.png", "/docs/embed.go", "/docs/../docs/install"} {
 		b.get(path).want(t, 404)
 	}

@@ -81,9 +81,15 @@ func TestUsedToday(t *testing.T) {
 	if page := ada.get("/access").want(t, 200, "2 a day <small class=\"muted\">1 used</small>"); strings.Contains(page.body, "used up today") {
 		t.Error("used up with one call left")
 	}
+	const spent = "used up the 2 calls"
+	if page := ada.get("/"); strings.Contains(page.body, spent) {
+		t.Error("the first page calls a share used up with one call left")
+	}
 	tn.snapshot = tn.snapshot.WithShares(fleet.MemberID(bob), nil)
 	reach(2)
 	ada.get("/access").want(t, 200, "2 used</small>", "used up today")
+	ada.get("/").want(t, 200, "bob has "+spent+" that you allow a day.", "/access?member=bob")
+	tn.as("bob").get("/").want(t, 200, "You have "+spent+" a day that ada allows you, until midnight UTC.")
 }
 
 // TestInviteSays: an invite's page names who invites and what it gives, and one that is

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // homeDays is how many days the picture of calls on the first page shows.
@@ -69,7 +71,7 @@ func (s *Site) home(v *visit) (reply, error) {
 	now := time.Now()
 	data := homeData{
 		Models: len(models.Data), Machines: machines.Data, Live: machinesScene(s, s.glance(now), v.caller()),
-		Bars: dayBars(usage.As.Days, now), Attention: s.concerns(v, machines.Data, now),
+		Bars: dayBars(usage.As.Days, now), Attention: slices.Concat(s.concerns(v, machines.Data, now), s.spent(v, shares.Data, now)),
 	}
 	for _, k := range keys.Data {
 		if k.State == "live" {
@@ -177,6 +179,26 @@ func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []
 	}
 	if backup, err := s.DB.LastBackup(v.Context()); err != nil || now.Sub(backup.At) > backupOld || backup.Fault != "" {
 		all = append(all, concern{"This hub has no sound backup of the last 7 days.", operatorPath})
+	}
+	return all
+}
+
+// spent are the shares, given and received, whose calls of the day are used up.
+func (s *Site) spent(v *visit, shares []api.Share, now time.Time) (all []concern) {
+	snapshot := s.Snapshot()
+	for _, sh := range shares {
+		if sh.Disabled || sh.Limits.PerDay == nil {
+			continue
+		}
+		share := snapshot.ShareOf(fleet.MemberID(sh.WithID), fleet.ShareID(sh.ID))
+		if share == nil || share.Limits.Load.Started(now) < *sh.Limits.PerDay {
+			continue
+		}
+		if sh.Direction == "given" {
+			all = append(all, concern{fmt.Sprintf("%s has used up the %s calls that you allow a day.", sh.With, number(*sh.Limits.PerDay)), accessPath + "?member=" + url.QueryEscape(sh.With)})
+		} else {
+			all = append(all, concern{fmt.Sprintf("You have used up the %s calls a day that %s allows you, until midnight UTC.", number(*sh.Limits.PerDay), sh.Owner), accessPath})
+		}
 	}
 	return all
 }

@@ -372,10 +372,13 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 	tn.as("eve").get("/access").want(t, 200, `id="using-`+nameKey("ada")+`" data-live data-idle="nothing" class="state good">tiny on box<`)
 
 	// bob has the group, too: without the share his calls go on by it.
+	a.get("/sharing/end?with=bob").want(t, 200, "End the share with bob?", "No running call is cut.", `name="with" value="bob"`)
+	a.get("/sharing/end?with=zed").want(t, 404, "you do not share with")
 	a.post("/sharing/end", "with", "bob").goes(t, "/access")
 	a.get("/access").want(t, 200, "The share with bob has ended. No running call is cut.")
 	reach(true, ada, eve)
 	good[anything](tn.world, "ada", "POST", "/api/shares", `{"with":"bob"}`)
+	a.get("/sharing/end?with=bob").want(t, 200, cutWords(2), "What bob shares with you stays.")
 	a.post("/sharing/end", "with", "bob").goes(t, "/access")
 	a.get("/access").want(t, 200, "2 running calls are cut within 5 seconds.")
 
@@ -398,6 +401,8 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 	a.post("/groups/remove", "group", "lab", "member", "eve").goes(t, "/access")
 	a.get("/access").want(t, 200, "Removed. 1 running call is cut")
 	tn.as("bob").post("/groups/leave", "group", "lab").goes(t, "/access")
+	a.get("/groups/end?group=lab").want(t, 200, "End the group lab?", cutWords(3))
+	a.get("/groups/end?group=none").want(t, 404, "you are admin of no group")
 	a.post("/groups/end", "group", "lab").goes(t, "/access")
 	a.get("/access").want(t, 200, "The group lab has ended", "3 running calls are cut")
 	a.post("/machines/revoke", "machine", tn.machine.ID).goes(t, "/machines")

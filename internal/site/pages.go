@@ -135,6 +135,7 @@ func of(may access, pages []page) []page {
 func visitorPages() []page {
 	return []page{
 		get("/", (*Site).home),
+		get("/install.sh", (*Site).installScript),
 		post("/theme", (*Site).setTheme),
 		view("/api", "api", "API", func(*Site, *visit) (api.Description, error) { return api.Describe(), nil }),
 		get(docsite.Root, (*Site).documentation),
@@ -232,6 +233,8 @@ func sharePages() []page {
 		get(livePath+"access", liveStream(accessPath, accessScene)),
 		moved("/sharing", accessPath),
 		moved("/groups", accessPath+"#groups"),
+		asks("/sharing/end", (*Site).endShareQuestion),
+		asks("/groups/end", (*Site).endGroupQuestion),
 	}, formsOn(accessPath,
 		formSaying("/sharing/share", api.PutShare, newShare(false), func(made api.Share) string { return "Shared with " + made.With + afterLimits(made.Cut, made.Warnings) }),
 		formSaying("/sharing/limits", api.PutShare, newShare(true), func(made api.Share) string {

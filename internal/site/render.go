@@ -148,6 +148,7 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		"limited":  func(l api.Limits) bool { return limitWords(l) != "no limits" },
 		"reach":    reachWords,
 		"qr":       qrCode,
+		"pre":      preText,
 		"live": func(s scene, id, idle string) liveWords {
 			now := s.texts[id]
 			return liveWords{id, cmp.Or(now.text, idle), now.tone, idle}
@@ -315,6 +316,12 @@ func inCode(text string) template.HTML {
 		page.WriteString(template.HTMLEscapeString(before) + "<code>" + template.HTMLEscapeString(command) + "</code>")
 		text = after
 	}
+}
+
+// preText is a text between tags. Its quotes stay quotes, which html/template would
+// write in five bytes each.
+func preText(text string) template.HTML {
+	return template.HTML(strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace(text))
 }
 
 // browserName is what a member calls the browser that names itself so; an unknown

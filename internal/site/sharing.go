@@ -176,6 +176,54 @@ func shareToEnd(v *visit) (api.MemberName, error) {
 	return api.MemberName{Member: v.form.Get("with")}, nil
 }
 
+// endShareQuestion asks before a share ends.
+func (s *Site) endShareQuestion(v *visit) (question, error) {
+	with := v.URL.Query().Get("with")
+	data, err := s.accessData(v)
+	at := slices.IndexFunc(data.Given, func(line accessLine) bool { return line.Member == with && line.Share != nil })
+	if err == nil && at < 0 {
+		err = fault.New(fault.NotFound, "you do not share with %.80q", with)
+	}
+	if err != nil {
+		return question{}, err
+	}
+	line := data.Given[at]
+	q := question{
+		Title: "End the share with " + with + "?", Button: "End the share", Action: "/sharing/end", Back: accessPath, Field: "with", Value: with,
+		Cuts: []string{cutWords(s.CutByShareEnd(v.me.ID, line.Share.WithID))},
+	}
+	for _, idle := range line.Idle {
+		q.Cuts = append(q.Cuts, with+" can use your machines through the group "+idle.Group+" all the same: "+limitWords(idle.Limits)+".")
+	}
+	if len(line.Idle) == 0 {
+		q.Cuts = append(q.Cuts, with+" cannot use your machines any more, within 5 seconds.")
+	}
+	q.Cuts = append(q.Cuts, "What "+with+" shares with you stays. You can share again at any time.")
+	return q, nil
+}
+
+// endGroupQuestion asks before a group ends.
+func (s *Site) endGroupQuestion(v *visit) (question, error) {
+	name := v.URL.Query().Get("group")
+	groups, err := call(s, v, api.ListGroups, api.None{})
+	at := slices.IndexFunc(groups.Data, func(g api.Group) bool { return g.Name == name && g.Admin })
+	if err == nil && at < 0 {
+		err = fault.New(fault.NotFound, "you are admin of no group named %.80q", name)
+	}
+	if err != nil {
+		return question{}, err
+	}
+	g := groups.Data[at]
+	return question{
+		Title: "End the group " + name + "?", Button: "End the group", Action: "/groups/end", Back: accessPath, Field: "group", Value: name,
+		Cuts: []string{
+			cutWords(s.CutByGroupEnd(g.ID)),
+			"Its members can no longer use each other's machines through it. Shares between them stay.",
+			"It cannot be brought back: a new group begins without members.",
+		},
+	}, nil
+}
+
 // afterLimits ends the sentence on a change of limits: what it cuts, and what of it
 // names nothing.
 func afterLimits(cut int, warnings []string) string {
