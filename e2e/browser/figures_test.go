@@ -121,7 +121,7 @@ func (w *walk) refusedTry() {
 func (w *walk) counted() {
 	op := w.op
 	w.until("the calls are counted", func() bool { op.open("/usage?days=7"); return op.text("#caller-codes") != "" })
-	op.see("requests")
+	op.see("Requests")
 	if by := op.text("#owner-members"); !strings.Contains(by, "me") {
 		w.t.Errorf("who called: %q", by)
 	}

@@ -36,9 +36,10 @@ var screens = flag.String("screens", "", "the folder to keep pictures of the pag
 
 // What a page may take on the wire, in KiB, and its scripts; the chat has more to do.
 const (
-	mostKiB       = 120
-	mostScripts   = 60
-	mostOfTheChat = 120
+	mostKiB            = 120
+	mostScripts        = 60
+	mostOfTheChat      = 120
+	mostOfTheReference = 150 // every route of the API with an example, on one page
 )
 
 func (b *tab) scheme(name string) {
@@ -55,13 +56,16 @@ func (b *tab) scheme(name string) {
 // screen and on a phone.
 func (b *tab) inspect(name string) {
 	b.t.Helper()
-	most := mostScripts
-	if strings.HasPrefix(name, "try") {
+	page, most := mostKiB, mostScripts
+	switch {
+	case strings.HasPrefix(name, "try"):
 		most = mostOfTheChat
+	case name == "api":
+		page = mostOfTheReference
 	}
 	b.wants(name, "moved")
 	run(b, chromedp.Evaluate[chromedp.Void](axe+"\n"+checks+"\n;undefined"))
-	b.wants(name, fmt.Sprintf("checks.weight(%d, %d)", mostKiB, most))
+	b.wants(name, fmt.Sprintf("checks.weight(%d, %d)", page, most))
 	run(b, chromedp.KeyEvent("\t")) // from now on the browser shows the focus
 	b.appears(name)
 }
