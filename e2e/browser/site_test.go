@@ -102,6 +102,8 @@ func (w *walk) join() {
 // a shell.
 func (w *walk) firstCall() {
 	ben := w.ben
+	// The hub's pages learn of a change a moment after it is made.
+	w.until("ben reaches a model", func() bool { ben.open("/"); return strings.Contains(ben.text("#steps"), "Name of the key") })
 	w.look(ben, "home-invited")
 	w.click(ben, "#first-key")
 	if w.scripts {

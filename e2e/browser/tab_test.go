@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
@@ -156,7 +157,28 @@ func (b *tab) see(want string) {
 	}
 }
 
-// clickOn clicks the first element that a selector finds.
+// clickOn clicks on what a selector finds once it rests at one place: after the window
+// changed its size, or a part of the page was replaced, a click may hit what is there no more.
 func clickOn(selector string) chromedp.Action[chromedp.Void] {
-	return chromedp.Click(chromedp.CSS(selector))
+	where := chromedp.Evaluate[string](fmt.Sprintf(`(e => {
+		e?.scrollIntoView({block: "center", behavior: "instant"});
+		return e ? JSON.stringify([innerWidth, e.getBoundingClientRect()]) : "";
+	})(document.querySelector(%q))`, selector))
+	return func(ctx context.Context, t *chromedp.Target) (none chromedp.Void, err error) {
+		for before := ""; ; {
+			at, err := where(ctx, t)
+			if err != nil {
+				return none, err
+			}
+			if at != "" && at == before {
+				return chromedp.Click(chromedp.CSS(selector))(ctx, t)
+			}
+			before = at
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+				return none, ctx.Err()
+			}
+		}
+	}
 }
