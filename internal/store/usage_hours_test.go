@@ -100,7 +100,7 @@ func testUsageHoursEnd(t *testing.T, db *store.DB) {
 		ok(t, db.HoursOfCaller(ctx, "mem_caller", time.Time{}, func(account.UsageHour) { n++ }))
 		return n
 	}
-	ok(t, db.RecordUsage(ctx, []account.Usage{callAt("old", now.Add(-account.UsageHoursLife-2*time.Hour)), callAt("kept", now.Add(-account.UsageHoursLife+2*time.Hour))}))
+	ok(t, db.RecordUsage(ctx, []account.Usage{callAt("old", now.Add(-account.UsageHoursLife-26*time.Hour)), callAt("kept", now.Add(-account.UsageHoursLife+2*time.Hour))}))
 	same(t, hours(), 2)
 	ok(t, db.RecordUsage(ctx, []account.Usage{callAt("future", now.Add(40*24*time.Hour))}))
 	same(t, hours(), 2)
