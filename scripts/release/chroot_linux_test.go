@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
@@ -39,8 +40,13 @@ func newRoot(t *testing.T) *root {
 		t.Fatalf("cannot mount an overlay file system: %v; a container needs the capability SYS_ADMIN for it", err)
 	}
 	t.Cleanup(func() {
-		if err := syscall.Unmount(r.folder, 0); err != nil {
-			t.Errorf("cannot unmount the test's root: %v", err)
+		// A program's own children may end a moment after it, and keep the root busy until then.
+		err := syscall.Unmount(r.folder, 0)
+		for limit := time.Now().Add(30 * time.Second); err == syscall.EBUSY && time.Now().Before(limit); err = syscall.Unmount(r.folder, 0) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if err != nil {
+			t.Errorf("cannot unmount the test's root: %v; programs in it: %v", err, r.programs())
 		}
 	})
 	return r
@@ -51,6 +57,20 @@ func needRoot(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Fatal("only root can change to another root folder: run `make test`, which uses sudo for these tests, or `go test -exec sudo .`")
 	}
+}
+
+// programs are the programs that run in the root, by process id.
+func (r *root) programs() map[string]string {
+	found := map[string]string{}
+	links, _ := filepath.Glob("/proc/[0-9]*/root")
+	for _, link := range links {
+		if to, err := os.Readlink(link); err == nil && to == r.folder {
+			process := filepath.Dir(link)
+			name, _ := os.ReadFile(filepath.Join(process, "comm"))
+			found[filepath.Base(process)] = strings.TrimSpace(string(name))
+		}
+	}
+	return found
 }
 
 // path is a path in the root, from outside.
@@ -78,6 +98,22 @@ func (r *root) run(args ...string) string {
 		r.t.Fatalf("%s: %v\n%s%s", strings.Join(args, " "), err, out, errors.String())
 	}
 	return string(out)
+}
+
+// TestRootOutlivesItsPrograms: the root stays until what still runs in it has ended, as the
+// engine of a killed daemon does a moment later.
+func TestRootOutlivesItsPrograms(t *testing.T) {
+	needRoot(t)
+	sleep := exec.Command("/bin/sleep", "0.3")
+	t.Run("root", func(t *testing.T) {
+		sleep.SysProcAttr = &syscall.SysProcAttr{Chroot: newRoot(t).folder}
+		if err := sleep.Start(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err := sleep.Wait(); err != nil {
+		t.Error(err)
+	}
 }
 
 // hubLine is the line in which a hub prints its address.
