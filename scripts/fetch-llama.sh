@@ -83,16 +83,21 @@ if [ "$got" != "$want" ]; then
 fi
 tar -xzf "$tarball" -C "$work"
 
-echo "packing the libraries"
 # Without the addon for Node.js and llama.cpp's argument-parsing helpers.
-for lib in "$work/package/bins/$platform"/*; do
-  name=$(basename "$lib")
-  case "$name" in
-    llama-addon.node | _nlcBuildMetadata.json | *llama-common*) continue ;;
-  esac
-  gzip -9 -n -c "$lib" >"$out/$name.gz"
-  echo "$(digest 256 "$lib")  $name" >>"$out/SHA256SUMS"
-done
-cp "$work/package/LICENSE" "$out/LICENSE"
+pack() { # FOLDER OUT
+  set -euo pipefail
+  for lib in "$1"/*; do
+    name=$(basename "$lib")
+    case "$name" in
+      llama-addon.node | _nlcBuildMetadata.json | *llama-common*) continue ;;
+    esac
+    gzip -9 -n -c "$lib" >"$2/$name.gz"
+    echo "$(digest 256 "$lib")  $name" >>"$2/SHA256SUMS"
+    echo "$name"
+  done
+}
+export -f pack digest
+scripts/progress.sh "packing the libraries" bash -c 'pack "$@"' pack "$work/package/bins/$platform" "$out"
+cp "$work/package/LICENSE" "$out/LICENSE" # node-llama-cpp's; packaging/LICENSE.llama.cpp is llama.cpp's own
 echo "$stamp" >"$out/STAMP"
 rm -rf "$work"

@@ -156,7 +156,7 @@ func (r *release) archiveFiles(t target) ([]file, error) {
 	}
 	add(licensesName, r.licensesFile(), 0o644)
 	if t.libraries() != "" {
-		add("LICENSE.llama.cpp", filepath.Join(r.source, t.libraries(), "LICENSE"), 0o644)
+		add("LICENSE.llama.cpp", r.llamaLicense(), 0o644)
 	}
 	if t.os == "windows" {
 		add("kith.exe", r.binary(t), 0o755)

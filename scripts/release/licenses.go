@@ -21,6 +21,12 @@ const licensesName = "THIRD_PARTY_LICENSES"
 // licensesFile is where licenses writes it.
 func (r *release) licensesFile() string { return filepath.Join(r.work, licensesName) }
 
+// llamaLicense is the file with llama.cpp's own licence: the packages that its libraries
+// come from have only the licence of node-llama-cpp.
+func (r *release) llamaLicense() string {
+	return filepath.Join(r.source, "packaging", "LICENSE.llama.cpp")
+}
+
 // work is something that builds hold and that is not kith's own.
 type work struct {
 	name  string   // with its version
@@ -55,8 +61,8 @@ func (r *release) writeLicenses(ctx context.Context, targets []target) error {
 	for _, t := range targets {
 		if folder := t.libraries(); folder != "" {
 			works = append(works, work{
-				name: "llama.cpp's libraries, as packaged in @node-llama-cpp/" + t.platform(), files: []string{filepath.Join(r.source, folder, "LICENSE")},
-				note: "llama.cpp: Copyright (c) 2023-2026 The ggml authors, under the same licence",
+				name:  "llama.cpp's libraries, as packaged in @node-llama-cpp/" + t.platform(),
+				files: []string{r.llamaLicense(), filepath.Join(r.source, folder, "LICENSE")},
 			})
 		}
 	}

@@ -34,7 +34,8 @@ func TestLicenses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, part := range []string{
-		"github.com/ebitengine/purego v", "@node-llama-cpp/linux-", "The ggml authors", "SIL OPEN FONT LICENSE", "uPlot",
+		"github.com/ebitengine/purego v", "@node-llama-cpp/linux-", "MIT License\n\nCopyright (c) 2023-2026 The ggml authors\n\nPermission is hereby granted",
+		"Copyright 2024 Mozilla Foundation", "Copyright (c) 2024 Gilad S.", "SIL OPEN FONT LICENSE", "uPlot",
 		"Redistribution and use in source and binary forms", "its library  [1] [2]\n", "==== [1]\n\nCopyright 2009 The Go Authors.",
 	} {
 		if !strings.Contains(string(text), part) {
@@ -44,6 +45,31 @@ func TestLicenses(t *testing.T) {
 	write(t, r.licensesFile(), strings.Replace(string(text), "\ngithub.com/spf13/cobra ", "\nelse ", 1), 0o644)
 	if err := r.checkLicenses(); err == nil || !strings.Contains(err.Error(), "no licence of github.com/spf13/cobra") {
 		t.Errorf("without an entry: %v", err)
+	}
+}
+
+// TestLlamaLicense: each archive with llama.cpp's libraries has llama.cpp's own licence
+// beside them.
+func TestLlamaLicense(t *testing.T) {
+	r := fakeRelease(t, "1.2.3")
+	for _, target := range targets {
+		files, err := r.archiveFiles(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := ""
+		for _, f := range files {
+			if filepath.Base(f.name) == "LICENSE.llama.cpp" {
+				data, err := os.ReadFile(f.from)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text = string(data)
+			}
+		}
+		if strings.Contains(text, "The ggml authors") != (target.libraries() != "") {
+			t.Errorf("%s has as llama.cpp's licence %q", target, text)
+		}
 	}
 }
 
