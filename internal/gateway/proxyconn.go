@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"errors"
-	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -12,8 +11,10 @@ import (
 )
 
 // proxyHeaderLimit is how long a trusted proxy may take to send the first bytes of a
-// connection, which are a PROXY header or are not.
-const proxyHeaderLimit = 5 * time.Second
+// connection, which are a PROXY header or are not (spec/security.md#slow-clients). A proxy
+// that passes on hundreds of requests at once on a busy computer takes seconds between the
+// two; its clients would get 502.
+const proxyHeaderLimit = 30 * time.Second
 
 var errTooManyConnections = errors.New("the client behind the proxy holds as many connections as one may")
 
@@ -21,8 +22,8 @@ var errTooManyConnections = errors.New("the client behind the proxy holds as man
 // RemoteAddr is the client that the header names, and it is counted among that client's
 // connections. The header is read with the first use, so that Accept never waits for it.
 type proxyConn struct {
-	*net.TCPConn
-	header *proxyproto.Conn // over TCPConn; it has read more than the header
+	net.Conn
+	header *proxyproto.Conn // over the connection; it has read more than the header
 	begin  func() error     // reads the header and counts the connection, once
 
 	mu   sync.Mutex
@@ -30,8 +31,8 @@ type proxyConn struct {
 	over bool   // closed or hijacked: it is not counted any more
 }
 
-func newProxyConn(clients *Clients, tcp *net.TCPConn) *proxyConn {
-	c := &proxyConn{TCPConn: tcp, header: proxyproto.NewConn(tcp, proxyproto.WithPolicy(proxyproto.USE), proxyproto.SetReadHeaderTimeout(proxyHeaderLimit))}
+func newProxyConn(clients *Clients, conn net.Conn) *proxyConn {
+	c := &proxyConn{Conn: conn, header: proxyproto.NewConn(conn, proxyproto.WithPolicy(proxyproto.USE), proxyproto.SetReadHeaderTimeout(proxyHeaderLimit))}
 	c.begin = sync.OnceValue(func() error { return c.count(clients) })
 	return c
 }
@@ -43,7 +44,7 @@ func (c *proxyConn) count(clients *Clients) error {
 	if err != nil {
 		if _, lost := errors.AsType[net.Error](err); !lost {
 			clients.malformed.Do(func() {
-				clients.log.Warn("a trusted proxy sent a PROXY header that cannot be read", "proxy", c.TCPConn.RemoteAddr(), "error", err)
+				clients.log.Warn("a trusted proxy sent a PROXY header that cannot be read", "proxy", c.Conn.RemoteAddr(), "error", err)
 			})
 		}
 		return readError(err)
@@ -74,7 +75,7 @@ func (c *proxyConn) RemoteAddr() net.Addr {
 			return named
 		}
 	}
-	return c.TCPConn.RemoteAddr()
+	return c.Conn.RemoteAddr()
 }
 
 // Read reads what follows the header.
@@ -83,15 +84,6 @@ func (c *proxyConn) Read(b []byte) (int, error) {
 		return 0, err
 	}
 	return c.header.Read(b)
-}
-
-// WriteTo implements io.WriterTo: the one of the *net.TCPConn would lose what was read
-// with the header.
-func (c *proxyConn) WriteTo(w io.Writer) (int64, error) {
-	if err := c.begin(); err != nil {
-		return 0, err
-	}
-	return c.header.WriteTo(w)
 }
 
 // SetDeadline sets the deadlines, which outlast the one for the header.
@@ -103,7 +95,15 @@ func (c *proxyConn) SetReadDeadline(t time.Time) error { return c.header.SetRead
 // Close closes the connection, which counts no more.
 func (c *proxyConn) Close() error {
 	defer c.uncount()
-	return c.TCPConn.Close()
+	return c.Conn.Close()
+}
+
+// CloseWrite ends what is written: net/http does so to deliver an early 413.
+func (c *proxyConn) CloseWrite() error {
+	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+		return tcp.CloseWrite()
+	}
+	return nil
 }
 
 func (c *proxyConn) uncount() {

@@ -162,6 +162,43 @@ func TestProxyHeader(t *testing.T) {
 	}
 }
 
+// pipe is one end of a net.Pipe that, as TCP does, reads nothing into nothing at once.
+type pipe struct{ net.Conn }
+
+func (p pipe) Read(b []byte) (int, error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	return p.Conn.Read(b)
+}
+
+// TestSlowProxy: a trusted proxy that sends a request 25 s after it connected, as on a
+// computer without time for it, gets the answer. A connection on which nothing comes is
+// closed.
+func TestSlowProxy(t *testing.T) {
+	for after, want := range map[time.Duration]string{25 * time.Second: "200 OK", 40 * time.Second: ""} {
+		t.Run(after.String(), func(t *testing.T) {
+			clients, _ := clientsOf(10, "127.0.0.1/32")
+			served := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+			over := func(conn net.Conn) net.Conn { return newProxyConn(clients, pipe{conn}) }
+			virtually(t, served, over, func(t *testing.T, conn net.Conn) {
+				time.Sleep(after)
+				status := ""
+				if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: h\r\n\r\n"); err == nil {
+					response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					status = response.Status
+				}
+				if status != want {
+					t.Errorf("%q, want %q", status, want)
+				}
+			})
+		})
+	}
+}
+
 // TestProxyHeaderOfOthers: an untrusted peer names no one, in whichever way.
 func TestProxyHeaderOfOthers(t *testing.T) {
 	address, _, _ := behindProxy(t, 10, "10.0.0.0/8")

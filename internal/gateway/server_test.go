@@ -175,8 +175,9 @@ func (l *memory) Accept() (net.Conn, error) {
 func (l *memory) Close() error   { close(l.closed); return nil }
 func (l *memory) Addr() net.Addr { return &net.TCPAddr{} }
 
-// virtually runs client against the edge in virtual time.
-func virtually(t *testing.T, h http.Handler, client func(t *testing.T, c net.Conn)) {
+// virtually runs client against the edge in virtual time, on a connection that over
+// wraps; nil: none does.
+func virtually(t *testing.T, h http.Handler, over func(net.Conn) net.Conn, client func(t *testing.T, c net.Conn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		l := &memory{conns: make(chan net.Conn), closed: make(chan struct{})}
@@ -184,6 +185,9 @@ func virtually(t *testing.T, h http.Handler, client func(t *testing.T, c net.Con
 		ended := make(chan struct{})
 		go func() { _ = server.Serve(l); close(ended) }()
 		near, far := net.Pipe()
+		if over != nil {
+			far = over(far)
+		}
 		l.conns <- far
 		client(t, near)
 		_ = near.Close()
@@ -226,7 +230,7 @@ func TestSlowCallers(t *testing.T) {
 			text("GET /v1/models HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\nAuthorization: Bearer " + goodKey + "\r\n\r\n")}, 1, 3, "200"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			virtually(t, New(hostedConfig(answers(reply))), func(t *testing.T, conn net.Conn) {
+			virtually(t, New(hostedConfig(answers(reply))), nil, func(t *testing.T, conn net.Conn) {
 				began := time.Now()
 				var sending sync.WaitGroup
 				sending.Go(func() {
@@ -258,7 +262,7 @@ func TestTooLargeAtOnce(t *testing.T) {
 		"chunked": rawHead + "Transfer-Encoding: chunked\r\n\r\nff\r\n01234567890",
 	} {
 		t.Run(name, func(t *testing.T) {
-			virtually(t, New(c), func(t *testing.T, conn net.Conn) {
+			virtually(t, New(c), nil, func(t *testing.T, conn net.Conn) {
 				began := time.Now()
 				_, _ = io.WriteString(conn, text)
 				status, err := bufio.NewReader(conn).ReadString('\n')
@@ -280,7 +284,7 @@ func TestFault05OneByteTooMany(t *testing.T) {
 				if name == "unary" {
 					b = answers(reply)
 				}
-				virtually(t, New(hostedConfig(b)), func(t *testing.T, conn net.Conn) {
+				virtually(t, New(hostedConfig(b)), nil, func(t *testing.T, conn net.Conn) {
 					go func() {
 						fmt.Fprintf(conn, "%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s", rawHead, length, request)
 						_, _ = io.WriteString(conn, strings.Repeat(" ", length-len(request)))
@@ -308,7 +312,7 @@ func TestSlowReaders(t *testing.T) {
 				return answer(io.NopCloser(strings.NewReader(`{"x":"` + strings.Repeat("y", 1<<20) + `"}`))), nil
 			}})
 			c.Finished = func(_ *Call, o Outcome) { ended <- o }
-			virtually(t, New(c), func(t *testing.T, conn net.Conn) {
+			virtually(t, New(c), nil, func(t *testing.T, conn net.Conn) {
 				ended = make(chan Outcome, 1) // of the bubble
 				fmt.Fprintf(conn, "%sContent-Length: %d\r\n\r\n%s", rawHead, len(body), body)
 				if out := <-ended; out.Code != Cancelled || out.Duration.Seconds() != 20 {
