@@ -15,6 +15,12 @@ import (
 // also through the links of certbot and of Kubernetes, and on a network file system.
 const filesEvery = 10 * time.Second
 
+// A certificate that ends within endsSoon is logged, and again after warnEvery.
+const (
+	endsSoon  = 14 * 24 * time.Hour
+	warnEvery = 24 * time.Hour
+)
+
 // Files is a certificate in PEM files.
 type Files struct {
 	log *slog.Logger
@@ -24,6 +30,7 @@ type Files struct {
 	seen    [2]os.FileInfo
 	pair    *tls.Certificate
 	problem string // that was logged; empty: none
+	warned  time.Time
 }
 
 // Open reads a certificate chain and its key.
@@ -57,7 +64,7 @@ func (f *Files) read(names [2]string) error {
 	if err != nil {
 		return fmt.Errorf("cannot use the certificate %s with the key %s: %w", names[0], names[1], err)
 	}
-	f.names, f.seen, f.pair, f.problem = names, seen, &pair, ""
+	f.names, f.seen, f.pair, f.problem, f.warned = names, seen, &pair, "", time.Time{}
 	return nil
 }
 
@@ -76,6 +83,7 @@ func (f *Files) Run(ctx context.Context) error {
 	ticker := time.NewTicker(filesEvery)
 	defer ticker.Stop()
 	for {
+		f.warn(time.Now())
 		select {
 		case <-ticker.C:
 			f.look()
@@ -83,6 +91,27 @@ func (f *Files) Run(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// warn logs, once a day, that the certificate has ended, ends soon, or is not valid yet.
+func (f *Files) warn(now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now.Sub(f.warned) < warnEvery {
+		return
+	}
+	leaf := f.pair.Leaf
+	switch {
+	case now.After(leaf.NotAfter):
+		f.log.Error("the certificate has ended, and clients refuse this hub: renew it, the new files are used within 10 s", "file", f.names[0], "ended", leaf.NotAfter)
+	case now.Before(leaf.NotBefore):
+		f.log.Error("the certificate is not valid yet, and clients refuse this hub: check this computer's clock", "file", f.names[0], "begins", leaf.NotBefore)
+	case leaf.NotAfter.Sub(now) < endsSoon:
+		f.log.Warn("the certificate ends soon: renew it, the new files are used within 10 s", "file", f.names[0], "expires", leaf.NotAfter)
+	default:
+		return
+	}
+	f.warned = now
 }
 
 // look reads the files if they have changed, and logs a failure once.

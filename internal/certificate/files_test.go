@@ -113,6 +113,37 @@ func TestFilesAreTakenUp(t *testing.T) {
 	})
 }
 
+// TestEndIsLogged: a certificate that ends within 14 days, or has ended, is logged once a
+// day, until a new one is there.
+func TestEndIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		chain, key := pair(t, 1)
+		var log bytes.Buffer
+		f, err := Open(chain, key, slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.warn(time.Now())
+		if log.Len() > 0 {
+			t.Errorf("years before its end: %s", log.String())
+		}
+		time.Sleep(time.Until(f.Expires()) - 10*24*time.Hour)
+		for range 3 * 24 { // three days
+			f.warn(time.Now())
+			time.Sleep(time.Hour)
+		}
+		if got := strings.Count(log.String(), "level=WARN msg=\"the certificate ends soon: renew it"); got != 3 {
+			t.Errorf("logged %d times in three days: %s", got, log.String())
+		}
+		time.Sleep(time.Until(f.Expires()) + time.Hour)
+		log.Reset()
+		f.warn(time.Now())
+		if !strings.Contains(log.String(), "level=ERROR msg=\"the certificate has ended, and clients refuse this hub: renew it") {
+			t.Errorf("after its end: %s", log.String())
+		}
+	})
+}
+
 func TestKeyIsPrivate(t *testing.T) {
 	chain, key := pair(t, 1)
 	for mode, want := range map[os.FileMode]string{0o600: "", 0o400: "", 0o640: "", 0o440: "", 0o644: "chmod 640", 0o604: "chmod 600", 0o660: "chmod 600", 0o666: "mode 0666"} {
