@@ -224,6 +224,9 @@ func (r *run) pause(d time.Duration) error {
 func (r *run) words() []string {
 	text := r.b.Text
 	if text == "" {
+		if r.b.Tool != nil {
+			return nil
+		}
 		text = r.call.Input
 	}
 	words := strings.SplitAfter(text, " ")
@@ -250,9 +253,17 @@ func (r *run) usage(words int) string {
 // The answers of a chat call.
 const (
 	completion = `{"id":"chatcmpl-1","object":"chat.completion","created":%d,"model":%s,"choices":[{"index":0,` +
-		`"message":{"role":"assistant","content":%s%s},"logprobs":null,"finish_reason":"stop"}],"usage":%s}`
+		`"message":{"role":"assistant","content":%s%s},"logprobs":null,"finish_reason":%s}],"usage":%s}`
 	chunk = `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":%d,"model":%s,"choices":[%s]%s}` + "\n\n"
 )
+
+// toolFinish is the finish reason of an answer that calls a tool.
+const toolFinish = `"tool_calls"`
+
+// json returns the member of a message, or of its delta, that holds the call.
+func (c *ToolCall) json() string {
+	return `"tool_calls":[{"index":0,"id":` + quote(c.ID) + `,"type":"function","function":{"name":` + quote(c.Name) + `,"arguments":` + quote(c.Input) + `}}]`
+}
 
 // chat answers POST /v1/chat/completions.
 func (r *run) chat() error {
@@ -260,16 +271,23 @@ func (r *run) chat() error {
 	if r.call.Stream && r.b.Fault != Unstreamed {
 		return r.streamChat(words)
 	}
-	for range words[1:] {
+	for range max(0, len(words)-1) {
 		if err := r.pause(r.b.Interval); err != nil {
 			return err
 		}
 	}
-	reasoning := ""
+	more, finish := "", `"stop"`
 	if r.b.Reasoning != "" {
-		reasoning = `,"` + r.e.reasoningName() + `":` + quote(r.b.Reasoning)
+		more = `,"` + r.e.reasoningName() + `":` + quote(r.b.Reasoning)
 	}
-	out := fmt.Sprintf(completion, created, quote(r.call.Model), quote(strings.Join(words, "")), reasoning, r.usage(len(words)))
+	if tool := r.b.Tool; tool != nil {
+		more, finish = more+","+tool.json(), toolFinish
+	}
+	content := "null"
+	if words != nil {
+		content = quote(strings.Join(words, ""))
+	}
+	out := fmt.Sprintf(completion, created, quote(r.call.Model), content, more, finish, r.usage(len(words)))
 	if r.b.Fault == Die {
 		r.w.Header().Set("Content-Length", strconv.Itoa(len(out)))
 		_ = r.flush(out[:len(out)/2])
@@ -307,6 +325,9 @@ func (r *run) streamChat(words []string) error {
 		content[i] = choice(`"content":`+quote(word), "null")
 	}
 	after := []string{choice("", `"stop"`)}
+	if tool := r.b.Tool; tool != nil {
+		after = []string{choice(tool.json(), "null"), choice("", toolFinish)}
+	}
 	if r.call.Usage {
 		after = append(after, fmt.Sprintf(chunk, created, model, "", `,"usage":`+r.usage(len(words))))
 	}
@@ -326,9 +347,11 @@ func (r *run) stream(before, content, after []string) error {
 	if err := r.flush(before...); err != nil {
 		return err
 	}
+	begun := time.Now()
 	for i := 0; i < len(content) || r.b.Fault == Endless; i++ {
 		if i > 0 {
-			if err := r.pause(r.b.Interval); err != nil {
+			due := begun.Add(time.Duration(i) * r.b.Interval)
+			if err := r.pause(time.Until(due)); err != nil {
 				return err
 			}
 		}

@@ -86,14 +86,17 @@ const (
 // Behaviour is how the double answers a call.
 type Behaviour struct {
 	// Text is the text of the answer, a chunk for each word; empty means the text of
-	// the last user message.
+	// the last user message, or with a Tool none.
 	Text string
+	// Tool, if not nil, is called after the text.
+	Tool *ToolCall
 	// Chunks, if not 0, is the number of chunks; the words are repeated.
 	Chunks int
 	// Reasoning is sent before the text, prefix the name that the kind uses.
 	Reasoning string
-	// First is the wait before the first byte, and Interval the wait before each
-	// further chunk.
+	// First is the wait before the first byte. A further chunk is due an Interval after the
+	// one before it was due: after a late chunk the next ones come at once, as many as are
+	// due.
 	First, Interval time.Duration
 	// Status, if neither 0 nor 200, is the status of an error in the kind's form.
 	Status int
@@ -106,6 +109,12 @@ type Behaviour struct {
 	// Answer, if not empty, is the body of a unary answer, or of the error with
 	// Status.
 	Answer string
+}
+
+// ToolCall is a call of one of the caller's tools.
+type ToolCall struct {
+	ID, Name string
+	Input    string // JSON
 }
 
 // Call is a call that the double received.

@@ -137,6 +137,34 @@ func BenchmarkUnary(b *testing.B) {
 	}
 }
 
+// An answer that calls a tool has its text, or none.
+func TestTool(t *testing.T) {
+	e := New(LlamaCpp, Options{Timing: &Timing{Prefill: 1e9, Decode: 1e9, Kept: -1}})
+	for text, content := range map[string]string{"": "null", "one two": `"one two"`} {
+		e.Set(Behaviour{Text: text, Tool: &ToolCall{"call_1", "Read", `{"a":"b"}`}})
+		for _, stream := range []string{"true", "false"} {
+			resp, err := post(t, t.Context(), e.Transport(), "http://anywhere", strings.Replace(streamed, "true", stream, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			want := []string{`"tool_calls":[{"index":0,"id":"call_1","type":"function","function":{"name":"Read","arguments":"{\"a\":\"b\"}"}}]`, `"finish_reason":"tool_calls"`}
+			if stream == "false" {
+				want = append(want, `"content":`+content, `"cached_tokens":0`) // it keeps no prompts
+			}
+			for _, part := range want {
+				if err != nil || !strings.Contains(string(got), part) {
+					t.Errorf("%q, stream %s: no %s: %v\n%s", text, stream, part, err, got)
+				}
+			}
+			if strings.Contains(string(got), "three") {
+				t.Errorf("it echoes: %s", got)
+			}
+		}
+	}
+}
+
 // A double with a Timing takes the time of what it has to compute, and reports the rest
 // as cached.
 func TestTiming(t *testing.T) {

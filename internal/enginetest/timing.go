@@ -14,7 +14,7 @@ type Timing struct {
 	Start   time.Duration // before the first token, however short the prompt
 	Prefill float64       // tokens of prompts computed in a second
 	Decode  float64       // tokens of an answer in a second
-	Kept    int           // prompts that are kept, the newest ones; 0: as many as it has slots
+	Kept    int           // prompts that are kept, the newest ones; 0: as many as it has slots; less: none
 }
 
 const bytesOfToken = 4
@@ -45,7 +45,7 @@ func (e *Engine) charge(body []byte) cost {
 	}
 	c := cost{tokens: max(1, len(text)/bytesOfToken)}
 	e.count(func(counts *Counts) {
-		if asked.Cache == nil || *asked.Cache {
+		if e.timing.Kept >= 0 && (asked.Cache == nil || *asked.Cache) {
 			c.cached = e.reuse(kept{asked.Salt, text}, c.tokens)
 		}
 		counts.Prompt += c.tokens
