@@ -31,7 +31,11 @@ func orderText(d *gateway.Decision) string {
 	case e.Cached > other.Cached:
 		text += group(e.Cached) + " of " + group(d.Prompt) + " prompt tokens are cached there, "
 	}
-	return text + seconds(e.Seconds) + " against " + seconds(other.Seconds) + " expected"
+	text += seconds(e.Seconds) + " against " + seconds(other.Seconds) + " expected"
+	if e.Seconds > other.Seconds {
+		text += ", which counts as equal"
+	}
+	return text
 }
 
 // seconds writes a time for people: 0.4 s, 31 s, 12 min.

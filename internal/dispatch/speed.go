@@ -133,7 +133,7 @@ func (m *modelSpeed) learn(id fleet.MachineID, speed *fleet.Speed) {
 		}
 	}
 	m.machines[id] = speed
-	if m.learned++; len(m.machines) > 4 && m.learned%16 != 0 { // one call changes little
+	if m.learned++; m.learned > 16 && m.learned%16 != 0 { // one call changes little
 		return
 	}
 	of := make([]*fleet.Speed, 0, len(m.machines))

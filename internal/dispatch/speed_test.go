@@ -112,6 +112,7 @@ func TestOrderText(t *testing.T) {
 		"": {},
 		"desk before attic: 18,200 of 19,000 prompt tokens are cached there, 0.4 s against 31 s expected": candidate("attic", fleet.Own, known(31.2, 0)),
 		"desk before attic: 0.4 s against 17 min expected":                                                candidate("attic", fleet.Own, known(1000, 18_200)),
+		"desk before attic: 0.4 s against 0.4 s expected, which counts as equal":                          candidate("attic", fleet.Own, known(0.39, 18_200)),
 		"desk before attic: own machines come before shared ones":                                         candidate("attic", fleet.Shared, known(0.1, 0)),
 		"desk before attic: it is to be measured again":                                                   candidate("attic", fleet.Own, known(0.1, 0)),
 	} {

@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -144,7 +143,15 @@ func slope(samples []PromptSample) float64 {
 			add(a, b)
 		}
 	}
-	slices.SortFunc(pairs, func(a, b pair) int { return cmp.Compare(a.slope, b.slope) })
+	slices.SortFunc(pairs, func(a, b pair) int { // cmp.Compare looks for NaN
+		switch {
+		case a.slope < b.slope:
+			return -1
+		case a.slope > b.slope:
+			return 1
+		}
+		return 0
+	})
 	sum := 0.0
 	for _, p := range pairs {
 		if sum += p.weight; sum >= total/2 {

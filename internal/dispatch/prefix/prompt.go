@@ -7,7 +7,6 @@ package prefix
 
 import (
 	"bytes"
-	"encoding/binary"
 	"math"
 	"strconv"
 
@@ -66,24 +65,28 @@ func Read(key *Key, scope string, body []byte) (p Prompt) {
 			at = space(body, at+1)
 		}
 	}
-	sum := highwayhash.Sum64([]byte(scope), key[:])
-	add := func(s span) {
-		var chain [16]byte
-		binary.LittleEndian.PutUint64(chain[:], sum)
-		binary.LittleEndian.PutUint64(chain[8:], highwayhash.Sum64(s.of(body), key[:]))
-		sum = highwayhash.Sum64(chain[:], key[:])
-		p.Bytes += len(s.of(body))
+	sum, _ := highwayhash.New64(key[:]) // it fails for a key of another size
+	add := func(part []byte) {
+		sum.Write(part)
+		sum.Write(separator)
 	}
-	add(tools)
+	add([]byte(scope))
+	add(tools.of(body))
+	p.Bytes = len(tools.of(body))
 	first := max(0, len(messages)-maxMarks)
 	p.Marks = make([]Mark, 0, len(messages)-first)
 	for i, m := range messages {
-		if add(m); i >= first {
-			p.Marks = append(p.Marks, Mark{sum, p.Bytes})
+		add(m.of(body))
+		p.Bytes += len(m.of(body))
+		if i >= first {
+			p.Marks = append(p.Marks, Mark{sum.Sum64(), p.Bytes})
 		}
 	}
 	return p
 }
+
+// separator is between the parts that are hashed: a byte that is in none of them.
+var separator = []byte{0}
 
 // span is a part of a body.
 type span struct{ from, to int }
