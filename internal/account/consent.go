@@ -28,4 +28,5 @@ type GroupJoin struct {
 	Group  string // its name
 	Member string // the joined member's name
 	At     time.Time
+	New    bool // the member who asks has not seen it
 }

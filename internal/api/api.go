@@ -22,7 +22,7 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// Config is what the API works with. All of it is needed, except Regions and Notify.
+// Config is what the API works with. All of it is needed, except Regions and LinkMade.
 type Config struct {
 	DB *store.DB
 	// Region is the hub's, for the secrets that are minted here, and Regions has the
@@ -57,7 +57,8 @@ type Config struct {
 	DrainNode func(ctx context.Context, name string) error
 	// Reload reads the operator's configuration again and applies it.
 	Reload func(context.Context) (Reloaded, error)
-	// Changed is called after each write, so that it takes effect now.
+	// Changed is called after each write, so that it takes effect now: what is read from
+	// the Snapshot after it has the change.
 	Changed func()
 	// Admit takes a token of the caller's rate, or returns the fault that names the
 	// time of the next one. The API and the inference routes share one rate.
@@ -74,16 +75,9 @@ type Config struct {
 	// returns those of the calls that run.
 	Flush func(context.Context) error
 	Open  func() []account.Usage
-	// Notify sends e-mail to members.
-	Notify Notify
-	Log    *slog.Logger
-}
-
-// Notify are the e-mail messages to members. A message that is nil is not sent.
-type Notify struct {
-	Invited  func(ctx context.Context, group string, i account.GroupInvitation)
-	Joined   func(ctx context.Context, group account.SeenGroup, joined Caller)
+	// LinkMade notifies a member by e-mail of a new link that signs in; nil: it does not.
 	LinkMade func(ctx context.Context, memberID string)
+	Log      *slog.Logger
 }
 
 // ErrNotConnected is Config.Control's error for a machine without a live tunnel.

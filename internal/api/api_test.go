@@ -242,6 +242,8 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		"POST /api/groups/{group}/invitations":        {{"eve", "/api/groups/lab/invitations", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/invitations", `{"member":"eve"}`, 403}, {"ada", "/api/groups/all/invitations", `{"member":"eve"}`, 400}, {"ada", "/api/groups/lab/invitations", `{"member":"nobody"}`, 404}},
 		"GET /api/notices":                            {{"eve", "/api/notices", "", 200}},
 		"POST /api/notices/seen":                      {{"eve", "/api/notices/seen", `{"until":"` + time.Now().Format(time.RFC3339) + `"}`, 200}, {"eve", "/api/notices/seen", `{"until":"2999-01-01T00:00:00Z"}`, 400}},
+		"GET /api/notices/off":                        {{"eve", "/api/notices/off", "", 200}},
+		"POST /api/notices/off":                       {{"eve", "/api/notices/off", `{"site":["offline"],"mail":["spent"]}`, 200}, {"eve", "/api/notices/off", `{"site":["all"]}`, 400}},
 		"DELETE /api/groups/{group}/members/{member}": {{"eve", "/api/groups/lab/members/bob", "", 404}, {"bob", "/api/groups/lab/members/ada", "", 403}, {"ada", "/api/groups/lab/members/ada", "", 400}},
 		"POST /api/groups/{group}/admins":             {{"eve", "/api/groups/lab/admins", `{"member":"eve"}`, 404}, {"bob", "/api/groups/lab/admins", `{"member":"bob"}`, 403}, {"ada", "/api/groups/lab/admins", `{"member":"eve"}`, 404}},
 		"DELETE /api/groups/{group}/admins/{member}":  {{"eve", "/api/groups/lab/admins/ada", "", 404}, {"bob", "/api/groups/lab/admins/ada", "", 403}},
@@ -672,6 +674,7 @@ func TestWrongBodies(t *testing.T) {
 		{"/api/shares", `{"with":`, "the body is not strict JSON", ""},
 		{"/api/shares", ``, "this request needs a JSON body", ""},
 		{"/api/shares", `{"with":"eve","per_day":"many"}`, "per_day cannot be a JSON string", "per_day"},
+		{"/api/notices/seen", `{"until":"yesterday"}`, `until takes a time such as "2026-11-23T18:30:00Z"`, "until"},
 	} {
 		got := w.ask("ada", "POST", c.path, c.body)
 		var answer struct {

@@ -18,7 +18,7 @@ var examples = map[string]any{
 // Example returns JSON that fits the schema, indented: what a request or an answer may
 // look like.
 func (d Description) Example(s *Schema) (string, error) {
-	text, err := json.Marshal(d.example("", s), json.Deterministic(true), jsontext.WithIndent("  "))
+	text, err := json.Marshal(d.example("", s), json.Deterministic(true), jsontext.WithIndent(" "))
 	return string(text), err
 }
 
@@ -77,7 +77,11 @@ func (d Description) Call(base string, op Operation) (string, error) {
 	if len(query) > 0 {
 		path += "?" + strings.Join(query, "&")
 	}
-	text := "curl -sS -X " + op.Method + " '" + base + path + "' \\\n  -H \"Authorization: Bearer $KITH_KEY\""
+	text := "curl -sS"
+	if op.Method != "GET" {
+		text += " -X " + op.Method
+	}
+	text += " '" + base + path + "' \\\n  -H \"Authorization: Bearer $KITH_KEY\""
 	if op.Body == nil {
 		return text, nil
 	}

@@ -229,11 +229,8 @@ func (a *API) joinGroup(ctx context.Context, c Caller, in GroupName) (GroupAct, 
 		return GroupAct{}, fault.New(fault.NotAllowed, "group %q takes members by invitation: accept or decline yours", g.Name)
 	default:
 		err = a.DB.JoinGroup(ctx, g.ID, c.id(), time.Now())
-		switch {
-		case errors.Is(err, account.ErrExists): // by another request, just now
+		if errors.Is(err, account.ErrExists) { // by another request, just now
 			err = nil
-		case err == nil && a.Notify.Joined != nil:
-			a.Notify.Joined(ctx, g, c)
 		}
 	}
 	return GroupAct{Group: g.Name, Member: c.Name, State: "joined"}.done(err)

@@ -21,19 +21,16 @@ func viewInvitation(i account.GroupInvitation) Invitation {
 	return Invitation{i.Member, i.By, i.Created, i.Expires}
 }
 
-// invite dates an invitation to a group, has keep store it, and notifies the
-// member by e-mail. An empty ByID is the hub's operator. An invitation that waits
-// already stays as it is, with account.ErrExists.
-func (a *API) invite(ctx context.Context, group string, i account.GroupInvitation, keep func(account.GroupInvitation) error) error {
+// invite dates an invitation to a group, and has keep store it. An empty ByID is the
+// hub's operator. An invitation that waits already stays as it is, with
+// account.ErrExists.
+func invite(i account.GroupInvitation, keep func(account.GroupInvitation) error) error {
 	i.Created = time.Now().UTC()
 	i.Expires = i.Created.Add(account.InvitationLife)
 	err := keep(i)
 	if errors.Is(err, account.ErrTooMany) {
 		return fault.New(fault.InvalidRequest, "at most %d invitations of one group, and %d to one member, may wait for an answer: withdraw one, or try again later",
 			account.MaxGroupInvitations, account.MaxMemberInvitations).Because(err)
-	}
-	if err == nil && a.Notify.Invited != nil {
-		a.Notify.Invited(ctx, group, i)
 	}
 	return err
 }
@@ -55,7 +52,7 @@ func (a *API) inviteToGroup(ctx context.Context, c Caller, in GroupMemberName) (
 		}
 	}
 	invitation := account.GroupInvitation{GroupID: g.ID, MemberID: member.ID, ByID: c.id(), Member: member.Name, By: c.Name}
-	err = a.invite(ctx, g.Name, invitation, func(i account.GroupInvitation) error { return a.DB.InviteToGroup(ctx, i) })
+	err = invite(invitation, func(i account.GroupInvitation) error { return a.DB.InviteToGroup(ctx, i) })
 	if errors.Is(err, account.ErrExists) { // one invitation waits, however often it is requested
 		err = nil
 	}
@@ -81,9 +78,6 @@ func (a *API) acceptGroup(ctx context.Context, c Caller, in GroupName) (GroupAct
 		if err := a.DB.AcceptGroup(ctx, g.ID, c.id(), time.Now()); err != nil {
 			return GroupAct{}, noInvitation(err, g)
 		}
-		if a.Notify.Joined != nil {
-			a.Notify.Joined(ctx, g, c)
-		}
 	}
 	return GroupAct{Group: g.Name, Member: c.Name, State: "joined"}, nil
 }
@@ -104,51 +98,4 @@ func (a *API) declineGroup(ctx context.Context, c Caller, in GroupName) (GroupAc
 // noInvitation is the refusal for an invitation that ended while it was answered.
 func noInvitation(err error, g account.SeenGroup) error {
 	return NotFound(err, "no invitation to group %q waits for you: it was withdrawn, or answered", g.Name)
-}
-
-// Notice is something that concerns the caller's groups.
-type Notice struct {
-	Kind   string    `json:"kind"` // "invited": the caller, by member; "joined": member joined a group of the caller's
-	Group  string    `json:"group"`
-	Member string    `json:"member"` // empty: the hub's operator
-	At     time.Time `json:"at"`
-}
-
-// maxNotices is how many joins one answer lists.
-const maxNotices = 100
-
-// listNotices lists the invitations that wait for the caller, then the joins of
-// the caller's groups that the caller has not marked as seen, the newest first.
-func (a *API) listNotices(ctx context.Context, c Caller, _ None) (List[Notice], error) {
-	now := time.Now()
-	groups, err := a.DB.SeenGroups(ctx, c.id(), "", now)
-	if err != nil {
-		return List[Notice]{}, err
-	}
-	joins, err := a.DB.NewJoins(ctx, c.id(), now, maxNotices)
-	var notices []Notice
-	for _, g := range groups {
-		if g.Invited != nil {
-			notices = append(notices, Notice{"invited", g.Name, g.Invited.By, g.Invited.Created})
-		}
-	}
-	for _, j := range joins {
-		notices = append(notices, Notice{"joined", j.Group, j.Member, j.At})
-	}
-	return listOf(notices), err
-}
-
-// SeenUntil is the time of the newest notice that the caller has seen.
-type SeenUntil struct {
-	Until time.Time `json:"until"`
-}
-
-// seeNotices marks the joins up to that time as seen: the time of the newest one
-// that was listed, so that none that came later is missed. Invitations stay until
-// they are answered.
-func (a *API) seeNotices(ctx context.Context, c Caller, in SeenUntil) (SeenUntil, error) {
-	if in.Until.UnixMilli() <= 0 || in.Until.After(time.Now()) {
-		return in, fault.New(fault.InvalidRequest, "until is the time of the newest notice that was seen").WithParam("until")
-	}
-	return in, a.DB.SeeJoins(ctx, c.id(), in.Until)
 }

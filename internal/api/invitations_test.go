@@ -133,17 +133,19 @@ func TestGroupNotices(t *testing.T) {
 	good[Group](w, "ada", "POST", "/api/groups", `{"name":"all","kind":"open"}`)
 	same(notices("ada"))
 	good[anything](w, "ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`)
-	same(notices("bob"), Notice{Kind: "invited", Group: "lab", Member: "ada"})
+	same(notices("bob"), Notice{Kind: "invited", Text: "ada invites you to the group lab: accept or decline. Until you accept, nothing is shared.", New: true, Group: "lab", Member: "ada"})
 	same(notices("ada"))
 	good[anything](w, "bob", "POST", "/api/groups/lab/accept", "")
 	same(notices("bob"))
-	same(notices("ada"), Notice{Kind: "joined", Group: "lab", Member: "bob"})
+	joined := Notice{Kind: "joined", Text: "bob joined the group lab.", New: true, Group: "lab", Member: "bob"}
+	same(notices("ada"), joined)
 	newest := good[List[Notice]](w, "ada", "GET", "/api/notices", "").Data[0].At
 	good[anything](w, "ada", "POST", "/api/notices/seen", `{"until":"`+newest.Format(time.RFC3339Nano)+`"}`)
-	same(notices("ada"))
+	joined.New = false
+	same(notices("ada"), joined)
 	good[anything](w, "eve", "POST", "/api/groups/all/join", "")
 	good[anything](w, "eve", "POST", "/api/groups/all/join", "")
-	same(notices("ada"), Notice{Kind: "joined", Group: "all", Member: "eve"})
+	same(notices("ada"), Notice{Kind: "joined", Text: "eve joined the group all.", New: true, Group: "all", Member: "eve"}, joined)
 	same(notices("eve"))
 	for _, body := range []string{`{}`, `{"until":"2999-01-01T00:00:00Z"}`, `{"until":"1960-01-01T00:00:00Z"}`, `{"until":1}`} {
 		if got := w.ask("ada", "POST", "/api/notices/seen", body); got.status != 400 {

@@ -89,15 +89,23 @@ func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Mac
 	}
 	for _, o := range live.Offers {
 		model := MachineModel{ID: o.ID, ContextLength: o.ContextLength, Slots: o.Slots}
-		if s := o.Load.Speed(); s != nil {
-			model.FirstTokenMS = int64(math.Round(s.FirstToken * 1000))
-			if perToken := s.Decode[0]; perToken > 0 {
-				model.TokensPerSecond = 1 / perToken
-			}
-		}
+		model.FirstTokenMS, model.TokensPerSecond = measured(o.Load)
 		v.Models = append(v.Models, model)
 	}
 	return v
+}
+
+// measured returns the median of the recent times to the first token, in milliseconds,
+// and the tokens a second of one answer; 0: not measured.
+func measured(load *fleet.Load) (firstTokenMS int64, tokensPerSecond float64) {
+	s := load.Speed()
+	if s == nil {
+		return 0, 0
+	}
+	if perToken := s.Decode[0]; perToken > 0 {
+		tokensPerSecond = 1 / perToken
+	}
+	return int64(math.Round(s.FirstToken * 1000)), tokensPerSecond
 }
 
 // listMachines lists the caller's machines whose credential is valid.
@@ -183,13 +191,13 @@ func (a *API) machineUsage(ctx context.Context, c Caller, in MachineID) (OneMach
 	if err != nil {
 		return OneMachineUsage{}, err
 	}
-	hourly, err := Span{By: "hour"}.read(time.Now())
+	hourly, err := Span{By: Hour}.read(time.Now())
 	if err != nil {
 		return OneMachineUsage{}, err
 	}
 	usage := OneMachineUsage{}
 	for i := range 24 {
-		usage.Hours = append(usage.Hours, UsageOfDay{Day: hourly.name(hourly.since.Add(time.Duration(i) * time.Hour))})
+		usage.Hours = append(usage.Hours, UsageOfDay{Day: hourly.Name(hourly.since.Add(time.Duration(i) * time.Hour))})
 	}
 	today, month, days := time.Now().UTC().Truncate(24*time.Hour), sums{}, sums{}
 	err = cmp.Or(a.DB.HoursOfOwner(ctx, c.id(), hourly.since, func(h account.UsageHour) {

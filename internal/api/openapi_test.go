@@ -131,7 +131,8 @@ func TestOpenAPI(t *testing.T) {
 		{"ada", "POST", "/api/groups", `{"name":"lab","kind":"org"}`}, {"ada", "POST", "/api/groups", `{"name":"all","kind":"open"}`},
 		{"ada", "POST", "/api/groups/lab/invitations", `{"member":"eve"}`}, {"eve", "GET", "/api/groups", ""}, {"ada", "GET", "/api/groups", ""}, {"eve", "POST", "/api/groups/lab/decline", ""},
 		{"ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`}, {"bob", "GET", "/api/notices", ""}, {"bob", "POST", "/api/groups/lab/accept", ""},
-		{"ada", "GET", "/api/notices", ""}, {"ada", "POST", "/api/notices/seen", `{"until":"2020-01-01T00:00:00Z"}`}, {"ada", "POST", "/api/groups/lab/admins", `{"member":"bob"}`},
+		{"ada", "GET", "/api/notices", ""}, {"ada", "POST", "/api/notices/seen", `{"until":"2020-01-01T00:00:00Z"}`},
+		{"ada", "POST", "/api/notices/off", `{"site":["joined"],"mail":null}`}, {"ada", "GET", "/api/notices/off", ""}, {"ada", "POST", "/api/groups/lab/admins", `{"member":"bob"}`},
 		{"bob", "POST", "/api/groups/all/join", ""}, {"bob", "POST", "/api/groups/all/limits", `{"models":["none"],"hours":null,"per_day":3}`}, {"bob", "POST", "/api/groups/all/leave", ""},
 		{"ada", "POST", machine + "/keep-out", `{"group":"lab"}`}, {"ada", "POST", machine + "/keep-out", `{"all":true,"undo":true}`}, {"ada", "GET", "/api/groups", ""},
 		{"ada", "DELETE", "/api/groups/lab/admins/bob", ""}, {"ada", "DELETE", "/api/groups/lab/members/bob", ""}, {"ada", "DELETE", "/api/groups/lab", ""},
@@ -199,8 +200,12 @@ func TestExamples(t *testing.T) {
 			t.Fatal(err)
 		}
 		asDescribed(t, op.Method, op.Path, 200, text)
+		method := "" // curl's own is GET
+		if op.Method != "GET" {
+			method = "-X " + op.Method + " "
+		}
 		call, err := d.Call("https://hub.example", op)
-		if err != nil || strings.ContainsAny(call, "{}") && op.Body == nil || !strings.HasPrefix(call, "curl -sS -X "+op.Method+" 'https://hub.example/api/") {
+		if err != nil || strings.ContainsAny(call, "{}") && op.Body == nil || !strings.HasPrefix(call, "curl -sS "+method+"'https://hub.example/api/") {
 			t.Errorf("%s %s: %v: %s", op.Method, op.Path, err, call)
 		}
 		if anchors[op.Anchor()] {

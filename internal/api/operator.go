@@ -86,7 +86,15 @@ func (a *API) setDisabled(ctx context.Context, name string, disabled bool) (Memb
 		return Member{}, err
 	}
 	member.Disabled = disabled
-	return viewMember(member), a.DB.SetMemberDisabled(ctx, member.ID, disabled)
+	return viewMember(member), onlyOperator(member, a.DB.SetMemberDisabled(ctx, member.ID, disabled))
+}
+
+// onlyOperator is the refusal of a change that would leave no operator, or err.
+func onlyOperator(member account.Member, err error) error {
+	if errors.Is(err, account.ErrInvalid) {
+		return fault.New(fault.InvalidRequest, "%s is the only operator: first make another member one", member.Name).Because(err)
+	}
+	return err
 }
 
 // Role is whether a member is to be an operator.
@@ -108,11 +116,7 @@ func (a *API) operatorSetRole(ctx context.Context, _ Caller, in Role) (Member, e
 	}
 	about(ctx, member.Name, role)
 	member.Operator = in.Operator
-	err = a.DB.SetMemberOperator(ctx, member.ID, in.Operator)
-	if errors.Is(err, account.ErrInvalid) {
-		err = fault.New(fault.InvalidRequest, "%s is the only operator: first make another member one", member.Name).Because(err)
-	}
-	return viewMember(member), err
+	return viewMember(member), onlyOperator(member, a.DB.SetMemberOperator(ctx, member.ID, in.Operator))
 }
 
 // SignInLink is a one-time link that signs a member in on the site.
@@ -135,8 +139,8 @@ func (a *API) operatorCreateLink(ctx context.Context, _ Caller, in Named) (SignI
 func (a *API) NewLink(ctx context.Context, memberID string) (string, error) {
 	secret, now := credential.Mint(credential.LinkCode, a.Region), time.Now().UTC()
 	err := a.DB.CreateLink(ctx, account.Link{Hash: secret.Hash(), MemberID: memberID, Created: now, Expires: now.Add(linkLife)})
-	if err == nil && memberID != "" && a.Notify.LinkMade != nil {
-		a.Notify.LinkMade(ctx, memberID)
+	if err == nil && memberID != "" && a.LinkMade != nil {
+		a.LinkMade(ctx, memberID)
 	}
 	return a.Base + "/welcome/" + secret.Reveal(), err
 }
@@ -371,7 +375,7 @@ func (a *API) operatorCreateGroup(ctx context.Context, _ Caller, in NewOperatorG
 	}
 	about(ctx, in.Name, admin.Name)
 	invitation := account.GroupInvitation{GroupID: group.ID, MemberID: admin.ID, Member: admin.Name}
-	err = a.invite(ctx, group.Name, invitation, func(i account.GroupInvitation) error {
+	err = invite(invitation, func(i account.GroupInvitation) error {
 		group.Invited = []account.GroupInvitation{i}
 		return a.DB.CreateGroup(ctx, group)
 	})
@@ -399,7 +403,7 @@ func (a *API) operatorInviteToGroup(ctx context.Context, _ Caller, in MemberOfGr
 	}
 	about(ctx, group.Name, member.Name)
 	invitation := account.GroupInvitation{GroupID: group.ID, MemberID: member.ID, Member: member.Name}
-	err = a.invite(ctx, group.Name, invitation, func(i account.GroupInvitation) error { return a.DB.InviteToGroup(ctx, i) })
+	err = invite(invitation, func(i account.GroupInvitation) error { return a.DB.InviteToGroup(ctx, i) })
 	return GroupAct{Group: group.Name, Member: member.Name, State: "invited"}, Taken(err, "%s is in %s already, or invited to it", member.Name, group.Name)
 }
 

@@ -46,6 +46,9 @@ type WhyMachine struct {
 	Limits *Limits `json:"limits,omitzero"`
 	State  string  `json:"state"`
 	Order  int     `json:"order,omitzero"` // in which it would be tried, from 1; 0: not
+	// FirstTokenMS and TokensPerSecond are as the hub measured them; absent: not yet.
+	FirstTokenMS    int64   `json:"first_token_ms,omitzero"`
+	TokensPerSecond float64 `json:"tokens_per_second,omitzero"`
 }
 
 // ModelQuestion asks about a call for a model.
@@ -98,6 +101,9 @@ func explain(s *fleet.Snapshot, ask fleet.Query) (Why, *fault.Fault) {
 			m.Group = seen.Group.Name
 		}
 		m.Limits = limitsInForce(seen.Limits)
+		if offer := seen.Machine.Offer(ask.Model); offer != nil {
+			m.FirstTokenMS, m.TokensPerSecond = measured(offer.Load)
+		}
 		m.Order = 1 + slices.IndexFunc(d.Candidates, func(c fleet.Candidate) bool { return c.Machine.ID == seen.Machine.ID })
 		w.Machines = append(w.Machines, m)
 	}

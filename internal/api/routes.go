@@ -34,8 +34,10 @@ var (
 	DropAdmin = member("DELETE /api/groups/{group}/admins/{member}",
 		"Take the role of admin from a member of an org, as its admin: the member stays in it.", (*API).dropAdmin)
 
-	ListNotices = member("GET /api/notices", "The invitations that wait for one, and who joined one's groups lately.", (*API).listNotices)
-	SeeNotices  = member("POST /api/notices/seen", "Mark the joins up to a time as seen; invitations stay until they are answered.", (*API).seeNotices)
+	ListNotices   = member("GET /api/notices", "The invitations that wait for one, and what one was notified of in the last 30 days, the newest first.", (*API).listNotices)
+	SeeNotices    = member("POST /api/notices/seen", "Mark the notices up to a time as seen; invitations stay until they are answered.", (*API).seeNotices)
+	GetNotified   = member("GET /api/notices/off", "The kinds of notices that one has switched off, on the site and by mail.", (*API).getNotified)
+	SwitchNotices = member("POST /api/notices/off", "Switch off kinds of notices, on the site or by mail. A list that is absent stays; null switches all on.", (*API).switchNotices)
 
 	ListKeys  = member("GET /api/keys", "One's own API keys, revoked ones too, the newest first. Keys are made on the site alone.", (*API).listKeys)
 	RevokeKey = member("DELETE /api/keys/{key}", "Revoke a key: it is refused everywhere within 5 seconds.", (*API).revokeKey)
@@ -94,6 +96,7 @@ var (
 	OperatorListNodes       = operator("GET /nodes", "", (*API).operatorListNodes)
 	OperatorDrainNode       = operator("POST /nodes/{name}/drain", "drain a node", (*API).operatorDrainNode)
 	OperatorTop             = operator("GET /top", "", (*API).operatorTop)
+	OperatorGetUsage        = operator("GET /usage", "", (*API).operatorGetUsage)
 	OperatorReload          = operator("POST /reload", "reload the configuration", (*API).operatorReload)
 	OperatorBackUp          = operator("POST /backups", "back up the database", (*API).operatorBackUp)
 )

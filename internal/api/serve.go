@@ -218,6 +218,8 @@ func readJSON(body []byte, into any) error {
 	switch {
 	case errors.Is(err, json.ErrUnknownName):
 		f = fault.New(fault.InvalidRequest, "this request has no member %.80q; it takes %s", name, strings.Join(memberNames(reflect.TypeOf(into).Elem()), ", "))
+	case errors.As(wrong.Err, new(*time.ParseError)):
+		f = fault.New(fault.InvalidRequest, "%s takes a time such as \"2026-11-23T18:30:00Z\"", name)
 	case wrong.Err != nil:
 		f = fault.New(fault.InvalidRequest, "cannot use %s: %v", cmp.Or(name, "the body"), wrong.Err)
 	default:

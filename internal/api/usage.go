@@ -27,7 +27,7 @@ const maxOthers = 100
 // sides, and nothing of any content.
 type UsagePage struct {
 	Days  int       `json:"days"`
-	By    string    `json:"by"`        // hour, day or week
+	By    Step      `json:"by"`
 	Since string    `json:"since"`     // the first hour, day or week, UTC, as UsageOfDay has it
 	As    UsageSide `json:"as_caller"` // of the member's calls
 	On    UsageSide `json:"as_owner"`  // what ran on the member's machines, for any member
@@ -131,26 +131,73 @@ type UsageOfCode struct {
 // Span is a span of days, today included, and what its sums are of.
 type Span struct {
 	Days string `json:"-" query:"days"` // a number; empty: 1 by the hour, 30 by the day, 84 by the week
-	By   string `json:"-" query:"by"`   // hour, day or week; empty: day
+	By   Step   `json:"-" query:"by"`   // empty: Day
 }
+
+// Step is what the sums of a span are of: an hour, a day or a week, UTC.
+type Step string
+
+// The steps.
+const (
+	Hour Step = "hour"
+	Day  Step = "day"
+	Week Step = "week"
+)
+
+// Begin returns the begin of the step that a time is in.
+func (s Step) Begin(t time.Time) time.Time {
+	switch t = t.UTC(); s {
+	case Hour:
+		return t.Truncate(time.Hour)
+	case Week:
+		t = t.Truncate(24 * time.Hour)
+		return t.AddDate(0, 0, -(int(t.Weekday())+6)%7)
+	}
+	return t.Truncate(24 * time.Hour)
+}
+
+// Next returns the begin of the step after the one that begins then.
+func (s Step) Next(begin time.Time) time.Time {
+	switch s {
+	case Hour:
+		return begin.Add(time.Hour)
+	case Week:
+		return begin.AddDate(0, 0, 7)
+	}
+	return begin.AddDate(0, 0, 1)
+}
+
+// layout is how the begin of a step is written.
+func (s Step) layout() string {
+	if s == Hour {
+		return "2006-01-02T15:04"
+	}
+	return time.DateOnly
+}
+
+// Name is how UsageOfDay names the step that begins then.
+func (s Step) Name(begin time.Time) string { return begin.Format(s.layout()) }
+
+// Parse returns the begin of the step of that name.
+func (s Step) Parse(name string) (time.Time, error) { return time.Parse(s.layout(), name) }
 
 // steps is a Span that was read.
 type steps struct {
+	Step
 	days  int
-	by    string
 	since time.Time // the first step
 }
 
 // read returns the steps of a span that ends now.
 func (in Span) read(now time.Time) (steps, error) {
-	s := steps{by: cmp.Or(in.By, "day")}
+	s := steps{Step: cmp.Or(in.By, Day)}
 	most := maxUsageDays
-	switch s.by {
-	case "hour":
+	switch s.Step {
+	case Hour:
 		s.days, most = 1, maxHourDays
-	case "day":
+	case Day:
 		s.days = defaultUsageDays
-	case "week":
+	case Week:
 		s.days = 12 * 7
 	default:
 		return steps{}, fault.New(fault.InvalidRequest, "by is hour, day or week, not %.20q", in.By).WithParam("by")
@@ -161,34 +208,11 @@ func (in Span) read(now time.Time) (steps, error) {
 			return steps{}, fault.New(fault.InvalidRequest, "days is a whole number from 1 to %d, not %.20q", most, in.Days).WithParam("days")
 		}
 	}
-	now = now.UTC()
-	switch s.since = now.Truncate(24*time.Hour).AddDate(0, 0, 1-s.days); s.by {
-	case "hour":
-		s.since = now.Truncate(time.Hour).Add(time.Hour - time.Duration(s.days)*24*time.Hour)
-	case "week":
-		s.since = s.begin(s.since)
+	s.since = s.Begin(Day.Begin(now).AddDate(0, 0, 1-s.days))
+	if s.Step == Hour { // the last one is that of now
+		s.since = Hour.Begin(now).Add(time.Hour - time.Duration(s.days)*24*time.Hour)
 	}
 	return s, nil
-}
-
-// begin is the begin of the step that a time is in.
-func (s steps) begin(t time.Time) time.Time {
-	switch t = t.UTC(); s.by {
-	case "hour":
-		return t.Truncate(time.Hour)
-	case "week":
-		t = t.Truncate(24 * time.Hour)
-		return t.AddDate(0, 0, -(int(t.Weekday())+6)%7)
-	}
-	return t.Truncate(24 * time.Hour)
-}
-
-// name is how a step is written.
-func (s steps) name(begin time.Time) string {
-	if s.by == "hour" {
-		return begin.Format("2006-01-02T15:04")
-	}
-	return begin.Format(time.DateOnly)
 }
 
 // getUsage adds up the caller's usage in the span. Days and weeks are of the daily sums;
@@ -202,7 +226,7 @@ func (a *API) getUsage(ctx context.Context, c Caller, in Span) (UsagePage, error
 	on := adding(steps, func(d account.UsageDay) string { return d.MemberID })
 	as.keys = sums{}
 	err = cmp.Or(a.DB.HoursOfCaller(ctx, c.id(), steps.since, as.addHour), a.DB.HoursOfOwner(ctx, c.id(), steps.since, on.addHour))
-	if err == nil && steps.by != "hour" {
+	if err == nil && steps.Step != Hour {
 		err = cmp.Or(a.DB.DaysOfCaller(ctx, c.id(), steps.since, as.add), a.DB.DaysOfOwner(ctx, c.id(), steps.since, on.add))
 	}
 	if err != nil {
@@ -210,7 +234,55 @@ func (a *API) getUsage(ctx context.Context, c Caller, in Span) (UsagePage, error
 	}
 	asCaller, err := a.usageSide(ctx, c, as)
 	asOwner, err2 := a.usageSide(ctx, c, on)
-	return UsagePage{steps.days, steps.by, steps.name(steps.since), asCaller, asOwner}, cmp.Or(err, err2)
+	return UsagePage{steps.days, steps.Step, steps.Name(steps.since), asCaller, asOwner}, cmp.Or(err, err2)
+}
+
+// HubUsage is what all members called since Since. No member is named, and no machine
+// (spec/security.md#operator-usage).
+type HubUsage struct {
+	Days    int            `json:"days"`
+	By      Step           `json:"by"`
+	Since   string         `json:"since"`   // as in UsagePage
+	Members int64          `json:"members"` // who made calls
+	Total   UsageSum       `json:"total"`
+	Steps   []HubStep      `json:"steps"` // each hour, day or week that had calls, in order
+	Models  []UsageOfModel `json:"models"`
+	Codes   []UsageOfCode  `json:"codes"`
+}
+
+// HubStep sums one hour, day or week.
+type HubStep struct {
+	UsageOfDay
+	Members int64 `json:"members"` // who made calls in it
+}
+
+// operatorGetUsage adds up the usage of all members in the span, as getUsage does one
+// member's.
+func (a *API) operatorGetUsage(ctx context.Context, _ Caller, in Span) (HubUsage, error) {
+	steps, err := in.read(time.Now())
+	if err != nil {
+		return HubUsage{}, err
+	}
+	all := adding(steps, func(account.UsageDay) string { return "" })
+	err = a.DB.HoursOfHub(ctx, steps.since, all.addHour)
+	if err == nil && steps.Step != Hour {
+		err = a.DB.DaysOfHub(ctx, steps.since, all.add)
+	}
+	if err != nil {
+		return HubUsage{}, err
+	}
+	members, active, err := a.DB.ActiveMembers(ctx, steps.since, steps.Next(steps.since).Sub(steps.since))
+	if err != nil {
+		return HubUsage{}, err
+	}
+	side, err := a.usageSide(ctx, Caller{}, all)
+	usage := HubUsage{Days: steps.days, By: steps.Step, Since: steps.Name(steps.since), Members: members, Total: side.Total, Models: side.Models, Codes: side.Codes}
+	at := map[string]int64{}
+	for begin, n := range active {
+		at[steps.Name(begin)] = n
+	}
+	usage.Steps = views(side.Days, func(d UsageOfDay) HubStep { return HubStep{d, at[d.Day]} })
+	return usage, err
 }
 
 // addition adds up one side's calls.
@@ -242,7 +314,7 @@ func (a *addition) addHour(h account.UsageHour) {
 		Day: h.Hour, MemberID: h.MemberID, OwnerID: h.OwnerID, MachineID: h.MachineID, Model: h.Model, Code: h.Code,
 		Calls: h.Calls, Waited: h.Waited, TokensIn: h.TokensIn, TokensOut: h.TokensOut,
 	}
-	if a.steps.by == "hour" {
+	if a.steps.Step == Hour {
 		a.add(d)
 	}
 	if a.keys != nil {
@@ -259,7 +331,7 @@ func (a *addition) addHour(h account.UsageHour) {
 // of are the tallies that calls count in, but that of their code.
 func (a *addition) of(d account.UsageDay) [5]*tally {
 	return [...]*tally{
-		&a.total, a.days.of(a.steps.name(a.steps.begin(d.Day))), a.models.of(d.Model), a.machines.of(d.MachineID), a.members.of(a.other(d)),
+		&a.total, a.days.of(a.steps.Name(a.steps.Begin(d.Day))), a.models.of(d.Model), a.machines.of(d.MachineID), a.members.of(a.other(d)),
 	}
 }
 

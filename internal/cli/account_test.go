@@ -294,7 +294,7 @@ func TestMachineCommandsWithoutADaemon(t *testing.T) {
 		}
 	}
 	for args, words := range map[string]string{
-		"pause --for 2h --until 18:30": "none of the others can be", "pause --for -2h": "a positive time", "pause --for 0s": "a positive time",
+		"pause --for 2h --until 18:30": "give --for or --until, not both", "pause --for -2h": "a positive time", "pause --for 0s": "a positive time",
 		"pause --until teatime": "time of the day", "hours set Funday": "cannot read the hours",
 		"hours set Mon|09:00-17:00 --tz Mars": "time zone", "share add bob --hours x": "cannot read the hours", "share add bob --per-day -1": "a number from 1",
 		"group create lab --kind club": `kind "club"`, "group keep-out": "name one, or give --all", "group keep-out lab --all": "name one, or give --all",

@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -27,7 +28,7 @@ type operator struct {
 func (a *app) admin() *cobra.Command {
 	o := &operator{app: a}
 	cmd := group("admin", "For a hub's operator: members, keys, machines, shares, groups, nodes, backups and the database",
-		o.members(), o.keys(), o.machines(), o.devices(), o.shares(), o.groups(), o.backup(), o.restore(), o.migrate(), o.copy(), o.health(), o.nodes(), o.drain(), o.reload(), o.top())
+		o.members(), o.keys(), o.machines(), o.devices(), o.shares(), o.groups(), o.backup(), o.restore(), o.migrate(), o.copy(), o.health(), o.nodes(), o.drain(), o.reload(), o.top(), o.usage())
 	cmd.PersistentFlags().StringVar(&o.data, "data", "", "the hub's data folder")
 	cmd.PersistentFlags().StringVar(&o.file, "config", "", "the hub's configuration file, which names its data folder")
 	return cmd
@@ -97,7 +98,10 @@ func (o *operator) members() *cobra.Command {
 			if withPassword {
 				line, err := bufio.NewReader(io.LimitReader(o.in, 4<<10)).ReadString('\n')
 				if in.Password = strings.TrimRight(line, "\r\n"); in.Password == "" {
-					return fmt.Errorf("cannot read a password from standard input: %w", cmp.Or(err, io.ErrUnexpectedEOF))
+					if err != nil && !errors.Is(err, io.EOF) {
+						return fmt.Errorf("cannot read a password from standard input: %w", err)
+					}
+					return errors.New("no password came on standard input: type or pipe one line, of 10 characters or more")
 				}
 			}
 			return ask(cmd.Context(), o.command(), "add the member", api.OperatorCreateMember.With(in), func(made api.Member) {
@@ -152,7 +156,7 @@ func (o *operator) members() *cobra.Command {
 		ValidArgs: []string{"operator", "member"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !slices.Contains(cmd.ValidArgs, args[1]) {
-				return fmt.Errorf("a role is operator or member, not %q", args[1])
+				return wrongUse("cannot change the role: it is operator or member, not %q", args[1])
 			}
 			in := api.Role{Name: args[0], Operator: args[1] == "operator"}
 			return ask(cmd.Context(), o.command(), "change the role", api.OperatorSetRole.With(in), func(api.Member) {

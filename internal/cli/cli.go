@@ -11,8 +11,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -96,9 +96,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out, errs io.Writer)
 
 // misused rewrites an error of cobra for a command that it did not run.
 func misused(cmd *cobra.Command, err error) error {
-	if number, ok := errors.AsType[*strconv.NumError](err); ok {
-		err = fmt.Errorf("%q is not an integer that it takes", number.Num)
-	}
+	err = plainMisuse(err)
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		if like := flagLike(cmd, unknown.GetSpecifiedName()); like != "" {
 			err = fmt.Errorf("%w, did you mean --%s?", err, like)
@@ -109,6 +107,37 @@ func misused(cmd *cobra.Command, err error) error {
 		usage = "write `" + strings.TrimSuffix(cmd.UseLine(), " [flags]") + "`, "
 	}
 	return fmt.Errorf("cannot understand the command: %w; %ssee `%s --help`", err, usage, cmd.CommandPath())
+}
+
+// cobraTexts are cobra's messages for arguments and flags that are missing or too many,
+// and how kith says them.
+var cobraTexts = []struct {
+	cobra *regexp.Regexp
+	plain string
+}{
+	{regexp.MustCompile(`^(accepts 1|requires at least 1) arg\(s\), (only )?received 0$`), "its argument is missing"},
+	{regexp.MustCompile(`^accepts (\d+) arg\(s\), received (\d+)$`), "it takes $1 arguments, not $2"},
+	{regexp.MustCompile(`^accepts at most (\d+) arg\(s\), received (\d+)$`), "it takes at most $1 arguments, not $2"},
+	{regexp.MustCompile(`^required flag\(s\) "(\w+)" not set$`), "--$1 is missing"},
+	{regexp.MustCompile(`^required flag\(s\) "(\w+)", "(\w+)" not set$`), "--$1 and --$2 are missing"},
+	{regexp.MustCompile(`^if any flags in the group \[(\S+) (\S+)\] are set none .*$`), "give --$1 or --$2, not both"},
+}
+
+// plainMisuse returns what cobra and pflag say of arguments and flags in plain words.
+func plainMisuse(err error) error {
+	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		takes := map[string]string{"int": "a number", "duration": "a time like 2h or 45m"}[invalid.GetFlag().Value.Type()]
+		if takes != "" {
+			return fmt.Errorf("--%s takes %s, not %q", invalid.GetFlag().Name, takes, invalid.GetValue())
+		}
+	}
+	for _, text := range cobraTexts {
+		if text.cobra.MatchString(err.Error()) {
+			plain := text.cobra.ReplaceAllString(err.Error(), text.plain)
+			return errors.New(strings.Replace(plain, "takes 1 arguments", "takes 1 argument", 1))
+		}
+	}
+	return err
 }
 
 // flagLike returns the flag of the command whose name is most like that one; empty if

@@ -3,13 +3,16 @@ package cli
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
 	"strings"
+	"syscall"
 
 	"github.com/go-json-experiment/json"
 
@@ -131,6 +134,12 @@ func (c *client) try(ctx context.Context, method, path string, in any) (*http.Re
 	return c.do(req)
 }
 
+// Why a process is not reached over its socket.
+var (
+	errNotRunning   = errors.New("it does not run")
+	errOthersSocket = errors.New("it runs as another user; run this command as that user")
+)
+
 // do makes the request; an error says who could not be reached.
 func (c *client) do(req *http.Request) (*http.Response, error) {
 	res, err := c.http.Do(req)
@@ -144,7 +153,19 @@ func (c *client) do(req *http.Request) (*http.Response, error) {
 	if err := req.Context().Err(); errors.Is(err, context.Canceled) {
 		return nil, err
 	}
-	return nil, unreachable{fmt.Errorf("cannot reach %s: %w; %s", c.who, err, c.unreachable)}
+	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Net == "unix" {
+		switch {
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+			err = errNotRunning
+		case errors.Is(err, fs.ErrPermission):
+			err = errOthersSocket
+		}
+	}
+	next := c.unreachable
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
+		next = "ask its operator to renew the certificate, and check this computer's clock"
+	}
+	return nil, unreachable{fmt.Errorf("cannot reach %s: %w; %s", c.who, err, next)}
 }
 
 // readRefusal reads the error of an answer in the chat dialect's envelope.

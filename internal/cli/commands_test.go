@@ -257,6 +257,9 @@ func TestAdmin(t *testing.T) {
 		{"key revoke key_1", `{}`, "POST /keys/key_1/revoke ", "key key_1 revoked"},
 		{"machine token --member ann", `{"token":"kitht_home_s"}`, `POST /machines/token {"member":"ann"}`, "kitht_home_s\n"},
 		{"health", `{"ready":true}`, "GET /health ", "the hub serves calls"},
+		{"usage --days 7 --by week", `{"days":7,"by":"week","since":"2026-11-16","members":3,"total":{"calls":12,"tokens_in":5},"steps":[{"day":"2026-11-16","calls":12,"members":3}],"models":[{"model":"m1","calls":12}],"codes":[]}`,
+			"GET /usage?by=week&days=7 ", "Calls of 3 members  7 days, since 2026-11-16\n12 calls, 5 tokens in"},
+		{"usage", `{"days":30,"by":"day","since":"2026-10-24","members":0,"total":{},"steps":[],"models":[],"codes":[]}`, "GET /usage?by=day ", "none"},
 		{"machine list", `[{"id":"mch_1","name":"desk","owner":"ann","online":true}]`, "GET /machines ", "online"},
 		{"machine revoke mch_1", `{}`, "POST /machines/mch_1/revoke ", "machine mch_1 revoked"},
 		{"share add --owner ann --with bob", `{}`, `POST /shares {"owner":"ann","with":"bob"}`, "ann now shares with bob"},
@@ -393,6 +396,48 @@ func TestStatusOfARunningDaemon(t *testing.T) {
 	}
 	if got := kith(t, "", "status", "--json"); !strings.HasPrefix(got.out, `{"running":true,`) {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// A connected machine's status has the speeds that its hub measured, of that machine
+// only, read with the machine's own credential.
+func TestStatusShowsSpeeds(t *testing.T) {
+	hub, log := double(t, words(`{"data":[{"id":"mch_2","name":"attic","models":[{"id":"tiny","first_token_ms":9}]},`+
+		`{"id":"mch_1","name":"desk","models":[{"id":"tiny","first_token_ms":420,"tokens_per_second":48.3},{"id":"new"},`+
+		`{"id":"slow","first_token_ms":31400},{"id":"quick","first_token_ms":20,"tokens_per_second":3.14}]}]}`))
+	server := httptest.NewServer(hub)
+	defer server.Close()
+	state := "acked"
+	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, `{"line":{"signed_in":true,"state":"`+state+`"},"models":["tiny","new","slow","quick"],"engines":[]}`)
+	})
+	dir := onSocket(t, "daemon.sock", handler)
+	t.Setenv("KITH_HOME", dir)
+	t.Setenv("KITH_API_KEY", "hub_other")
+	if err := daemon.SaveCredential(dir, daemon.Credential{Hub: server.URL, Machine: "mch_1", Secret: "kithm_home_s"}); err != nil {
+		t.Fatal(err)
+	}
+	const shown = "\nspeed     tiny: about 0.4 s to first token, 48 tokens/s\n" +
+		"          slow: about 31 s to first token\n          quick: about 20 ms to first token, 3.1 tokens/s\n"
+	if got := kith(t, "", "status"); !strings.Contains(got.out, shown) || got.err != "" {
+		t.Errorf("got %+v", got)
+	}
+	const listed = `"speeds":[{"model":"tiny","first_token_ms":420,"tokens_per_second":48.3},{"model":"slow","first_token_ms":31400},` +
+		`{"model":"quick","first_token_ms":20,"tokens_per_second":3.14}]}`
+	if got := kith(t, "", "status", "--json"); !strings.Contains(got.out, listed) {
+		t.Errorf("got %+v", got)
+	}
+	if want := (asked{"GET", "/api/machines", "Bearer kithm_home_s", ""}); len(*log) != 2 || (*log)[0] != want {
+		t.Errorf("asked %+v", *log)
+	}
+	state = "dialing"
+	if got := kith(t, "", "status"); strings.Contains(got.out, "speed") || len(*log) != 2 {
+		t.Errorf("not connected: %+v", got)
+	}
+	state = "acked"
+	server.Close()
+	if got := kith(t, "", "status"); strings.Contains(got.out, "speed") || !strings.Contains(got.out, "tiny") || got.status != 0 {
+		t.Errorf("without a hub: %+v", got)
 	}
 }
 

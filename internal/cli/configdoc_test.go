@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write docs/configuration.md and packaging/hub.toml")
+var update = flag.Bool("update", false, "write docs/configuration.md, docs/commands.md and packaging/hub.toml")
 
 // TestConfigurationPage: docs/configuration.md is what the comments on the
 // configuration's structs say, key by key.
@@ -88,7 +88,7 @@ func (p *configPage) section(in string, field *ast.Field, inner reflect.StructFi
 	}
 	p.print("\n| Key | Takes | |\n|---|---|---|\n")
 	if s == nil {
-		p.print("| a name | %s | |\n", strings.TrimSuffix(takes(kind.Elem()), ", in quotes"))
+		p.print("| a name | %s | |\n", takes(kind.Elem()))
 		return
 	}
 	p.keys(s, kind)
@@ -122,7 +122,7 @@ func (p *configPage) keys(s *ast.StructType, shape reflect.Type) {
 			continue
 		}
 		key := inner.Tag.Get("toml")
-		p.print("| `%s` | %s | %s |\n", key, strings.ReplaceAll(strings.TrimSuffix(takes(inner.Type), ", in quotes"), "|", "\\|"), p.about(field, s, shape, key, false))
+		p.print("| `%s` | %s | %s |\n", key, strings.ReplaceAll(takes(inner.Type), "|", "\\|"), p.about(field, s, shape, key, false))
 	}
 }
 

@@ -185,7 +185,7 @@ func (a *app) keyTable(keys []api.Key) {
 	for _, k := range keys {
 		rows = append(rows, []string{k.ID, k.Name, "…" + k.LastFour, k.Region, string(k.Reach), k.State, day(k.Expires), day(k.LastUsed), short(k.Calls), k.BaseURL})
 	}
-	a.table("KEY NAME ENDS REGION REACH STATE EXPIRES USED CALLS-30D BASE-URL", rows)
+	a.table("KEY NAME SECRET REGION REACH STATE EXPIRES USED CALLS-30D BASE-URL", rows)
 }
 
 // hubToAsk returns the address of the hub: that of the flag, else of the environment,

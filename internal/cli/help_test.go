@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestHelp walks all commands: each one says what it does, and each that is no group has
-// examples, which are commands that it understands.
+// TestHelp walks all commands: each one says what it does, and has examples, which are
+// commands that it understands.
 func TestHelp(t *testing.T) {
 	var walk func(*cobra.Command)
 	walk = func(cmd *cobra.Command) {
@@ -17,9 +17,6 @@ func TestHelp(t *testing.T) {
 		}
 		for _, sub := range cmd.Commands() {
 			walk(sub)
-		}
-		if cmd.HasSubCommands() && !cmd.HasExample() {
-			return
 		}
 		if !strings.Contains(cmd.Example, cmd.CommandPath()) {
 			t.Errorf("%s has no example: %q", cmd.CommandPath(), cmd.Example)
@@ -75,6 +72,29 @@ func hasQuotedText(line string) bool {
 		}
 	}
 	return false
+}
+
+// TestMisuse: what is wrong in a line is said in plain words, before anything is asked of
+// a hub or a daemon.
+func TestMisuse(t *testing.T) {
+	for line, want := range map[string]string{
+		"accept":                       "its argument is missing; write `kith accept CODE`",
+		"run":                          "its argument is missing; write `kith run MODEL",
+		"accept a b":                   "it takes 1 argument, not 2; write",
+		"group invite lab":             "it takes 2 arguments, not 1; write",
+		"group create lab":             "--kind is missing; write",
+		"admin share add":              "--owner and --with are missing; write",
+		"pause --for x":                `--for takes a time like 2h or 45m, not "x"; write`,
+		"pause --for 1h --until 18:30": "give --for or --until, not both; write",
+		"usage --days x":               `--days takes a number, not "x"; see`,
+		"usage --by year":              `cannot show usage by "year": --by takes hour, day or week`,
+		"login --hub x":                `it takes an address such as "https://hub.example.org"` + "\n",
+		"serve --listen x":             `it takes a loopback address such as "127.0.0.1:8701"` + "\n",
+	} {
+		check(t, kith(t, "", strings.Fields(line)...), said{2, "", want})
+	}
+	check(t, kith(t, "", "reload"), said{1, "", "cannot reach this machine's daemon: it does not run; start it with `kith serve`"})
+	check(t, kith(t, "", "admin", "nodes"), said{1, "", "admin.sock: it does not run; start it with `kith hub`, or name its data folder with --data"})
 }
 
 // TestVersionFlag: kith --version is kith version.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
@@ -147,6 +148,9 @@ func (a *app) models() *cobra.Command {
 				return err
 			}
 			a.showModels(list, account)
+			if len(list.Data) == 0 && !account {
+				_, _ = fmt.Fprintln(a.err, "`kith pull` lists models that fit this machine") // a hint, no result
+			}
 			return nil
 		},
 	}

@@ -7,11 +7,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +22,7 @@ import (
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -195,7 +198,13 @@ func TestProxies(t *testing.T) {
 	settings := fmt.Sprintf("[hub]\nproxies = [\"127.0.0.1\"]\n[limits]\nrunning = 0\n[ratelimit]\nrps = 0\nconnections = %d\n", limit)
 	p.write("hub.toml", settings)
 	p.startHub()
-	t.Cleanup(func() { p.hub.kill() })
+	t.Cleanup(func() {
+		p.hub.kill()
+		if t.Failed() {
+			all := p.hub.errs.String()
+			t.Logf("hub: …%s", all[max(0, len(all)-3000):])
+		}
+	})
 	p.until("the hub's socket answers", func() error {
 		if p.front.to.Load() == nil {
 			return errors.New("it has not printed its address")
@@ -230,6 +239,33 @@ func TestProxies(t *testing.T) {
 		address, _ := passesBytes.start(t, p.listen)
 		p.in(t).check(address, trusting(t, chain).Transport.(*http.Transport).TLSClientConfig, streams, browsers)
 	})
+}
+
+// TestUnusedConnections: each proxy closes an unused connection before the hub does. Else
+// a request now and then meets one that is just being closed, and is answered 502.
+func TestUnusedConnections(t *testing.T) {
+	hub := gateway.NewServer(nil, slog.New(slog.DiscardHandler)).IdleTimeout
+	for file, idle := range map[string]struct {
+		setting *regexp.Regexp
+		own     time.Duration // without the setting
+	}{
+		"nginx.conf": {regexp.MustCompile(`(?s)upstream.*?keepalive_timeout (\w+);.*?}`), time.Minute},
+		"Caddyfile":  {regexp.MustCompile(`(?m)^\s*keepalive (\w+)$`), 2 * time.Minute},
+	} {
+		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "proxies", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		unused := idle.own
+		if found := idle.setting.FindSubmatch(text); found != nil {
+			if unused, err = time.ParseDuration(string(found[1])); err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+		}
+		if unused > hub/2 {
+			t.Errorf("%s keeps an unused connection for %s, the hub for %s", file, unused, hub)
+		}
+	}
 }
 
 // in returns the same hub and machines for a subtest.
@@ -298,7 +334,7 @@ func (p *proxied) check(address string, secure *tls.Config, streams, browsers in
 			arrived()
 			text, err := io.ReadAll(res.Body)
 			if err != nil || !strings.HasSuffix(string(text), "data: [DONE]\n\n") {
-				t.Errorf("cut after %d bytes: %v", len(text), err)
+				t.Errorf("%s: cut after %d bytes: %v: …%s", res.Header.Get("X-Correlation-Id"), len(text), err, text[max(0, len(text)-300):])
 			}
 		})
 	}

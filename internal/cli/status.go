@@ -25,6 +25,7 @@ func control(data string) *client {
 type runningStatus struct {
 	Running bool `json:"running"`
 	daemon.Status
+	Speeds []modelSpeed `json:"speeds,omitempty"`
 }
 
 // savedStatus is the output for a daemon that does not run: the saved state.
@@ -51,7 +52,8 @@ func (a *app) status() *cobra.Command {
 			if !running {
 				return a.showSaved(config, now)
 			}
-			return a.print(runningStatus{true, now}, func() { a.showStatus(now) })
+			status := runningStatus{true, now, a.speeds(cmd.Context(), now.Tunnel)}
+			return a.print(status, func() { a.showStatus(status) })
 		},
 	}
 }
@@ -106,7 +108,7 @@ func (a *app) showServed(groups []string) {
 	}
 }
 
-func (a *app) showStatus(now daemon.Status) {
+func (a *app) showStatus(now runningStatus) {
 	a.fact("daemon", "%s since %s, version %s", now.Local, day(now.Started), now.Version)
 	hub := signedOut
 	if now.Tunnel.SignedIn {
@@ -115,14 +117,19 @@ func (a *app) showStatus(now daemon.Status) {
 	a.fact("hub", "%s", hub)
 	a.fact("slots", "%d; calls from the hub take %d, your own %d", now.Slots, now.Routed, now.Own)
 	a.fact("sharing", "%s", sharing(now.Sharing, now.Open))
-	a.showSelfPause(now)
+	a.showSelfPause(now.Status)
 	a.showServed(now.Groups)
 	a.showEngines(now.Engines)
-	models := "none; start an engine, or put a GGUF file into a folder of [engine] models"
+	models := "none; `kith pull` lists some that fit this machine, or start an engine that has one"
 	if len(now.Models) > 0 {
 		models = strings.Trim(fmt.Sprint(now.Models), "[]")
 	}
 	a.fact("models", "%s", models)
+	label := "speed"
+	for _, s := range now.Speeds {
+		a.fact(label, "%s: %s", s.Model, s)
+		label = ""
+	}
 	for _, e := range now.RecentErrors {
 		a.fact("trouble", "%s %s", day(e.At), e.What)
 	}
@@ -143,13 +150,21 @@ func (a *app) showEngines(engines []daemon.EngineStatus) {
 			if found.Others > 0 {
 				others = "; " + count(found.Others, "call") + " of other programs"
 			}
-			a.fact(label, "%s at %s: %s%s%s", cmp.Or(found.Name, found.Kind), found.Place, count(found.Models, "model"), others, graphicsText(found.Graphics))
+			a.fact(label, "%s: %s%s%s", enginePlace(found), count(found.Models, "model"), others, graphicsText(found.Graphics))
 		}
 		label = ""
 	}
 	if label != "" {
 		a.fact(label, "none found; start one, or add its address to [discovery] endpoints")
 	}
+}
+
+// enginePlace is an engine's name and address; the built-in one has no address.
+func enginePlace(e daemon.EngineStatus) string {
+	if e.Kind == "builtin" {
+		return "built-in"
+	}
+	return cmp.Or(e.Name, e.Kind) + " at " + e.Place
 }
 
 // connectionText describes the tunnel to the hub for people.

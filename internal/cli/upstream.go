@@ -17,7 +17,7 @@ import (
 // serviceURL is the base URL of an upstream, with its /v1.
 type serviceURL struct{ Text string }
 
-func (serviceURL) takes() string { return `an address such as "https://api.example.com/v1", in quotes` }
+func (serviceURL) takes() string { return `an address such as "https://api.example.com/v1"` }
 
 func (s *serviceURL) UnmarshalText(text []byte) error {
 	s.Text = string(text)
@@ -53,7 +53,7 @@ func (c *cacheWord) UnmarshalText(text []byte) (err error) {
 type secret struct{ text string }
 
 func (secret) takes() string {
-	return `a key, or its source "env:NAME" or "file:PATH", in quotes`
+	return `a key, or its source "env:NAME" or "file:PATH"`
 }
 
 // String hides the secret.

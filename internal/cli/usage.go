@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,17 +14,16 @@ import (
 )
 
 func (a *app) usage() *cobra.Command {
-	var days int
-	var by string
+	var span spanFlags
 	cmd := &cobra.Command{
 		Use: "usage", Short: "Show what you used, and what ran on your machines", Args: cobra.NoArgs,
 		Long: "Show your calls by hour, day or week, by model, machine and key, and what ran on your machines for you and for others.\n" +
 			"FIRST-P50 and P95 are the times to the first token within which half of the streamed answers came, and 95 of 100.\n" +
 			"Days are UTC. Nothing of any prompt or answer is kept, so none is shown.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			in := api.Span{By: by}
-			if cmd.Flags().Changed("days") {
-				in.Days = strconv.Itoa(days)
+			in, err := span.read(cmd)
+			if err != nil {
+				return err
 			}
 			return ask(cmd.Context(), a.account(), "show your usage", api.GetUsage.With(in), func(page api.UsagePage) {
 				a.showUsage("Your calls", page, page.As)
@@ -32,9 +32,57 @@ func (a *app) usage() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().IntVar(&days, "days", 30, "how many days back, today included (default: 1 by the hour, 84 by the week)")
-	cmd.Flags().StringVar(&by, "by", "day", "what a bar is: hour, day or week")
+	span.add(cmd)
 	return cmd
+}
+
+// usage is `kith admin usage`: what all members called, without names.
+func (o *operator) usage() *cobra.Command {
+	var span spanFlags
+	cmd := &cobra.Command{
+		Use: "usage", Short: "Show what all members called, by hour, day or week", Args: cobra.NoArgs,
+		Example: "  kith admin usage --by hour\n  kith admin usage --days 90 --json",
+		Long: "Show the calls of all members by hour, day or week and by model, the refusals by code, and how many members made calls.\n" +
+			"No member is named, and nothing of any prompt or answer is kept. Days are UTC.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			in, err := span.read(cmd)
+			if err != nil {
+				return err
+			}
+			return ask(cmd.Context(), o.command(), "show the usage", api.OperatorGetUsage.With(in), func(usage api.HubUsage) {
+				days := make([]api.UsageOfDay, len(usage.Steps))
+				for i, step := range usage.Steps {
+					days[i] = step.UsageOfDay
+				}
+				o.showUsage("Calls of "+count(usage.Members, "member"), api.UsagePage{Days: usage.Days, By: usage.By, Since: usage.Since},
+					api.UsageSide{Total: usage.Total, Days: days, Models: usage.Models, Codes: usage.Codes})
+			})
+		},
+	}
+	span.add(cmd)
+	return cmd
+}
+
+// spanFlags are the flags of a span of usage.
+type spanFlags struct {
+	days int
+	by   string
+}
+
+func (s *spanFlags) add(cmd *cobra.Command) {
+	cmd.Flags().IntVar(&s.days, "days", 30, "how many days back, today included; by the hour it is 1 by itself, by the week 84")
+	cmd.Flags().StringVar(&s.by, "by", "day", "what a bar is: hour, day or week")
+}
+
+func (s *spanFlags) read(cmd *cobra.Command) (api.Span, error) {
+	if !slices.Contains([]string{"hour", "day", "week"}, s.by) {
+		return api.Span{}, wrongUse("cannot show usage by %q: --by takes hour, day or week", s.by)
+	}
+	in := api.Span{By: api.Step(s.by)}
+	if cmd.Flags().Changed("days") {
+		in.Days = strconv.Itoa(s.days)
+	}
+	return in, nil
 }
 
 // showUsage prints one side: a line in all, a bar a day on a terminal, a table
@@ -98,26 +146,18 @@ func (a *app) chart(page api.UsagePage, side api.UsageSide) {
 		tokens[d.Day] = d.TokensIn + d.TokensOut
 		most = max(most, tokens[d.Day])
 	}
-	layout, shown := time.DateOnly, "Jan 02"
-	if page.By == "hour" {
-		layout, shown = "2006-01-02T15:04", "Jan 02 15:04"
+	shown := "Jan 02"
+	if page.By == api.Hour {
+		shown = "Jan 02 15:04"
 	}
-	at, err1 := time.Parse(layout, side.Days[0].Day)
-	last, err2 := time.Parse(layout, side.Days[len(side.Days)-1].Day)
+	at, err1 := page.By.Parse(side.Days[0].Day)
+	last, err2 := page.By.Parse(side.Days[len(side.Days)-1].Day)
 	if err1 != nil || err2 != nil || most == 0 {
 		return
 	}
-	for !at.After(last) {
-		n := tokens[at.Format(layout)]
+	for ; !at.After(last); at = page.By.Next(at) {
+		n := tokens[page.By.Name(at)]
 		a.say("%s %s %s\n", faint(at.Format(shown)), accent(bar(n, most)), short(n))
-		switch page.By {
-		case "hour":
-			at = at.Add(time.Hour)
-		case "week":
-			at = at.AddDate(0, 0, 7)
-		default:
-			at = at.AddDate(0, 0, 1)
-		}
 	}
 }
 

@@ -70,7 +70,7 @@ func isLocalHost(host string) bool {
 // duration is a time span such as "60s" or "10m"; zero is 0s.
 type duration struct{ time.Duration }
 
-func (duration) takes() string { return `a time such as "60s" or "10m", in quotes` }
+func (duration) takes() string { return `a time such as "60s" or "10m"` }
 
 func (d *duration) UnmarshalText(text []byte) (err error) {
 	d.Duration, err = time.ParseDuration(string(text))
@@ -83,7 +83,7 @@ func (d *duration) UnmarshalText(text []byte) (err error) {
 // size is a number of bytes such as "32MiB", "64KiB" or "25MB".
 type size struct{ Bytes int64 }
 
-func (size) takes() string { return `a size such as "32MiB" or "500KB", in quotes` }
+func (size) takes() string { return `a size such as "32MiB" or "500KB"` }
 
 func (s *size) UnmarshalText(text []byte) error {
 	number := strings.TrimRight(string(text), "BKMGTi")
@@ -101,7 +101,7 @@ func (s *size) UnmarshalText(text []byte) error {
 // address is an address to listen on, "HOST:PORT"; port 0 is any free port.
 type address struct{ Text string }
 
-func (address) takes() string { return `an address such as "127.0.0.1:8700", in quotes` }
+func (address) takes() string { return `an address such as "127.0.0.1:8700"` }
 
 func (a *address) UnmarshalText(text []byte) error {
 	a.Text = string(text)
@@ -119,7 +119,7 @@ func (a *address) UnmarshalText(text []byte) error {
 // another address later.
 type loopback struct{ address }
 
-func (loopback) takes() string { return `a loopback address such as "127.0.0.1:8701", in quotes` }
+func (loopback) takes() string { return `a loopback address such as "127.0.0.1:8701"` }
 
 func (l *loopback) UnmarshalText(text []byte) error {
 	if err := l.address.UnmarshalText(text); err != nil {
@@ -135,7 +135,7 @@ func (l *loopback) UnmarshalText(text []byte) error {
 // web is the URL of a site or an API; "" is none.
 type web struct{ Text string }
 
-func (web) takes() string { return `an address such as "https://hub.example.org", in quotes` }
+func (web) takes() string { return `an address such as "https://hub.example.org"` }
 
 func (w *web) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
@@ -150,7 +150,7 @@ func (w *web) UnmarshalText(text []byte) error {
 // none.
 type issuer struct{ Text string }
 
-func (issuer) takes() string { return `an address such as "https://id.example.org", in quotes` }
+func (issuer) takes() string { return `an address such as "https://id.example.org"` }
 
 func (i *issuer) UnmarshalText(text []byte) error {
 	i.Text = string(text)
@@ -177,7 +177,7 @@ func (r *region) UnmarshalText(text []byte) error {
 // regionAddress is the address of a hub of another region.
 type regionAddress struct{ URL *url.URL }
 
-func (regionAddress) takes() string { return `an address such as "https://us.example.org", in quotes` }
+func (regionAddress) takes() string { return `an address such as "https://us.example.org"` }
 
 func (r *regionAddress) UnmarshalText(text []byte) (err error) {
 	r.URL, err = parseURL(r, strings.TrimSuffix(string(text), "/"), "members' keys would travel unencrypted")
@@ -190,7 +190,7 @@ func (r *regionAddress) UnmarshalText(text []byte) (err error) {
 // proxy is an address or a network of proxies.
 type proxy struct{ Prefix netip.Prefix }
 
-func (proxy) takes() string { return `an address or a network such as "10.0.0.0/8", in quotes` }
+func (proxy) takes() string { return `an address or a network such as "10.0.0.0/8"` }
 
 func (p *proxy) UnmarshalText(text []byte) (err error) {
 	if addr, single := netip.ParseAddr(string(text)); single == nil {
@@ -210,7 +210,7 @@ func (p *proxy) UnmarshalText(text []byte) (err error) {
 // origin is the origin of a web application, as browsers write it.
 type origin struct{ Text string }
 
-func (origin) takes() string { return `an origin such as "https://app.example.org", in quotes` }
+func (origin) takes() string { return `an origin such as "https://app.example.org"` }
 
 func (o *origin) UnmarshalText(text []byte) error {
 	if o.Text = string(text); o.Text == "*" {
@@ -226,7 +226,7 @@ func (o *origin) UnmarshalText(text []byte) error {
 // domain is the DNS name of a hub.
 type domain struct{ Text string }
 
-func (domain) takes() string { return `a name such as "hub.example.org", in quotes` }
+func (domain) takes() string { return `a name such as "hub.example.org"` }
 
 func (d *domain) UnmarshalText(text []byte) error {
 	d.Text = string(text)
@@ -241,7 +241,7 @@ func (d *domain) UnmarshalText(text []byte) error {
 type acmeDirectory struct{ Text string }
 
 func (acmeDirectory) takes() string {
-	return `an address such as "https://ca.example.org/acme/directory", in quotes`
+	return `an address such as "https://ca.example.org/acme/directory"`
 }
 
 func (a *acmeDirectory) UnmarshalText(text []byte) error {
@@ -290,7 +290,7 @@ func (s *signUp) UnmarshalText(text []byte) (err error) {
 // sender is the sender's address of e-mail, with or without a name.
 type sender struct{ Text string }
 
-func (sender) takes() string { return `an address such as "kith <kith@example.org>", in quotes` }
+func (sender) takes() string { return `an address such as "kith <kith@example.org>"` }
 
 func (s *sender) UnmarshalText(text []byte) error {
 	s.Text = string(text)
@@ -315,7 +315,7 @@ func (m *mailTLS) UnmarshalText(text []byte) (err error) {
 type hours struct{ Text string }
 
 func (hours) takes() string {
-	return `hours such as "Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00", in quotes`
+	return `hours such as "Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00"`
 }
 
 func (h *hours) UnmarshalText(text []byte) error {
@@ -329,7 +329,7 @@ func (h *hours) UnmarshalText(text []byte) error {
 // timezone is the IANA name of the zone of the sharing hours; "" is this computer's.
 type timezone struct{ Text string }
 
-func (timezone) takes() string { return `an IANA time zone such as "Europe/Lisbon", in quotes` }
+func (timezone) takes() string { return `an IANA time zone such as "Europe/Lisbon"` }
 
 func (z *timezone) UnmarshalText(text []byte) error {
 	z.Text = string(text)
@@ -343,7 +343,7 @@ func (z *timezone) UnmarshalText(text []byte) error {
 type databaseURL struct{ secret }
 
 func (databaseURL) takes() string {
-	return `a URL such as "postgres://USER:PASSWORD@HOST/NAME", or its source "env:NAME" or "file:PATH", in quotes; "" is the embedded database in hub.data`
+	return `a URL such as "postgres://USER:PASSWORD@HOST/NAME", or its source "env:NAME" or "file:PATH"; "" is the embedded database in hub.data`
 }
 
 // resolve replaces the source of the URL by the URL and checks it. An error holds no

@@ -270,7 +270,9 @@ func (d *Daemon) writeEngineFailure(ctx context.Context, w http.ResponseWriter, 
 	case errors.As(err, &f) && f.Code == fault.ModelNotFound:
 		refuseCall(w, tunnel.RefusedUnknownModel) // the engine was replaced after engineFor
 	default:
-		d.engineFailed(e, model, err)
+		if codeOf(err) == fault.EngineError { // and not the caller's mistake
+			d.engineFailed(e, model, err)
+		}
 		writeFault(w, fault.Of(err), correlation(r))
 	}
 }

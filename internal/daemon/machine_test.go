@@ -340,6 +340,21 @@ func TestRoutedEngineDies(t *testing.T) {
 	}
 }
 
+// A caller's mistake, which the daemon refuses before any engine is asked, is no trouble
+// of the engine.
+func TestRoutedMistake(t *testing.T) {
+	e := enginetest.New(enginetest.Plain, enginetest.Options{})
+	r, _, l := joined(t, Config{}, e)
+	body := strings.TrimSuffix(chat(false), "}") + `,"max_tokens":0}`
+	if resp := l.served("/v1/chat/completions", body); resp.StatusCode != 400 {
+		t.Errorf("status %d", resp.StatusCode)
+	}
+	r.await("idle", func(s Status) bool { return s.Routed == 0 })
+	if s := r.Status(); len(s.RecentErrors) != 0 {
+		t.Errorf("troubles: %+v", s.RecentErrors)
+	}
+}
+
 // The hub cancels a call: the engine stops within 2 s.
 func TestRoutedCancel(t *testing.T) {
 	e := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Fault: enginetest.Endless, Interval: 5 * time.Millisecond}})

@@ -239,7 +239,7 @@ func (d *Dispatcher) request(ctx context.Context, call *gateway.Call, c fleet.Ca
 		tunnel.HeaderCorrelation: {call.ID},
 		tunnel.HeaderAttempt:     {attemptHeader(call, c.Machine)},
 		tunnel.HeaderCaller:      {c.Class.String() + " " + headerText(call.Caller.Name)},
-		tunnel.HeaderCache:       {tunnel.CacheName(string(call.Caller.Member), string(c.Machine.ID), time.Now())},
+		tunnel.HeaderCache:       {d.cacheNames.of(call.Caller.Member, c.Machine.ID, time.Now())},
 		tunnel.HeaderModel:       {tunnel.EscapeModel(string(call.Model))},
 		"User-Agent":             {""},
 	}

@@ -67,7 +67,12 @@ type Config struct {
 	Ledger   *ledger.Ledger
 	Traces   *ledger.Traces
 	Spool    *spool.Spool // holds unary answers
-	Speeds   Speeds       // keeps measured speeds
+	// SaveSpeeds keeps measured speeds over a restart and for the other nodes, and Speeds
+	// returns those measured at since or later.
+	SaveSpeeds func(ctx context.Context, speeds []account.Speed, now time.Time) error
+	Speeds     func(ctx context.Context, since time.Time) ([]account.Speed, error)
+	// PrefixKey returns the secret of that day for fingerprints of prompts.
+	PrefixKey func(ctx context.Context, day time.Time) ([]byte, error)
 	// Revoked returns the fault that ends the caller's calls if the caller's
 	// credential is revoked, and nil while it is valid. It fails if the store does not
 	// say; it is called again then.
@@ -95,28 +100,20 @@ type Limits struct {
 	Stream time.Duration
 }
 
-// Speeds keeps measured speeds over a restart, and for the other nodes.
-type Speeds interface {
-	SaveSpeeds(ctx context.Context, speeds []account.Speed, now time.Time) error
-	// Speeds are those measured at since or later.
-	Speeds(ctx context.Context, since time.Time) ([]account.Speed, error)
-	// PrefixKey is the secret of that day for fingerprints of prompts.
-	PrefixKey(ctx context.Context, day time.Time) ([]byte, error)
-}
-
 // Dispatcher serves the hub's calls on members' machines; it is a gateway.Backend. Make it
 // with New, then Run it.
 type Dispatcher struct {
-	cfg       Config
-	limits    atomic.Pointer[Limits]
-	scheduler scheduler
-	active    activeCalls
-	repeated  repetitions // attempts of other nodes
-	speeds    speeds
-	prefixes  prefix.Memory
-	key       atomic.Pointer[prefix.Key]  // of the fingerprints; nil: none yet
-	changed   atomic.Pointer[time.Time]   // of the last OnChange; nil: none yet
-	ending    atomic.Pointer[fault.Fault] // of every call from now on; nil: none
+	cfg        Config
+	limits     atomic.Pointer[Limits]
+	scheduler  scheduler
+	active     activeCalls
+	repeated   repetitions // attempts of other nodes
+	speeds     speeds
+	prefixes   prefix.Memory
+	cacheNames cacheNames
+	key        atomic.Pointer[prefix.Key]  // of the fingerprints; nil: none yet
+	changed    atomic.Pointer[time.Time]   // of the last OnChange; nil: none yet
+	ending     atomic.Pointer[fault.Fault] // of every call from now on; nil: none
 }
 
 // New returns a Dispatcher. The registry's notifications are to reach OnChange and

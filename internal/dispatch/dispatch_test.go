@@ -38,20 +38,10 @@ type sharedMachine struct {
 	read    chan struct{} // the stored speeds were read
 }
 
-// Speeds implements dispatch.Speeds.
-func (m *sharedMachine) Speeds(ctx context.Context, since time.Time) ([]account.Speed, error) {
+// speeds is Config.Speeds.
+func (m *sharedMachine) speeds(ctx context.Context, since time.Time) ([]account.Speed, error) {
 	defer func() { m.read <- struct{}{} }()
 	return m.db.Speeds(ctx, since)
-}
-
-// SaveSpeeds implements dispatch.Speeds.
-func (m *sharedMachine) SaveSpeeds(ctx context.Context, speeds []account.Speed, now time.Time) error {
-	return m.db.SaveSpeeds(ctx, speeds, now)
-}
-
-// PrefixKey implements dispatch.Speeds.
-func (m *sharedMachine) PrefixKey(ctx context.Context, day time.Time) ([]byte, error) {
-	return m.db.PrefixKey(ctx, day)
 }
 
 // newSharedMachine returns it once the machine is connected. activity is called as
@@ -93,7 +83,8 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 	m.spool, _ = spool.Open("", spool.Limits{})
 	m.Dispatcher = dispatch.New(dispatch.Config{
 		Limits:   dispatch.Limits{Wait: time.Minute, WaitStream: time.Minute, FirstByte: time.Minute, Stream: time.Minute},
-		Registry: m.live, Ledger: ledger.New(m.db, nil, log), Traces: ledger.NewTraces(m.db, log), Spool: m.spool, Speeds: m,
+		Registry: m.live, Ledger: ledger.New(m.db, nil, log), Traces: ledger.NewTraces(m.db, log), Spool: m.spool,
+		SaveSpeeds: m.db.SaveSpeeds, Speeds: m.speeds, PrefixKey: m.db.PrefixKey,
 		Revoked: func(context.Context, gateway.Caller) (*fault.Fault, error) { return nil, nil }, Activity: func() { activity(m) }, Log: log,
 	})
 	served := make(chan struct{})

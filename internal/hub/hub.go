@@ -111,7 +111,6 @@ func (c Config) withDefaults() Config {
 // fails with account.ErrNotFound, a clash with account.ErrExists.
 type Records interface {
 	ledger.Store
-	dispatch.Speeds
 
 	KeyByHash(context.Context, [32]byte) (account.Key, account.Member, error)
 	MachineByHash(context.Context, [32]byte) (account.Machine, account.Member, error)
@@ -120,6 +119,10 @@ type Records interface {
 	Machines(ctx context.Context, memberID string) ([]account.Machine, error)
 	NextGeneration(ctx context.Context, machineID string) (int64, error)
 	Grant(ctx context.Context, hash [32]byte) (account.Grant, error)
+
+	SaveSpeeds(ctx context.Context, speeds []account.Speed, now time.Time) error
+	Speeds(ctx context.Context, since time.Time) ([]account.Speed, error)
+	PrefixKey(ctx context.Context, day time.Time) ([]byte, error)
 }
 
 // Hub is one node of the hosted surface. Make it with New, then Run it.
@@ -166,7 +169,8 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	h.inForce.Store(&cfg)
 	h.calls = dispatch.New(dispatch.Config{
 		Limits:   cfg.callLimits(),
-		Registry: live, Ledger: h.ledger, Traces: h.traces, Spool: edge.Spool, Speeds: records,
+		Registry: live, Ledger: h.ledger, Traces: h.traces, Spool: edge.Spool,
+		SaveSpeeds: records.SaveSpeeds, Speeds: records.Speeds, PrefixKey: records.PrefixKey,
 		Revoked: h.revoked, Activity: func() { h.site.Stir() }, Draw: cfg.Draw, Log: cfg.Log,
 	})
 	edge.Region, edge.Regions = cfg.Region, cfg.Regions

@@ -30,7 +30,7 @@ func (h *Hub) newAPI() *api.API {
 		Ready:    h.Ready,
 		Nodes:    h.nodes, Home: h.home, DrainNode: h.drainNode,
 		Reload:  h.cfg.ReloadConfig,
-		Changed: h.live.Nudge,
+		Changed: h.live.Settle,
 		Admit:   func(c api.Caller) error { return h.edge.Admit(gateway.Caller(c)) },
 		Miss: func(c api.Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
 			return h.edge.Miss(gateway.Caller(c), model, f)

@@ -427,11 +427,20 @@ func (l *Ledger) lastFlush(ctx context.Context) error {
 	return last(ctx, l.Flush, l.log, "usage records")
 }
 
-// retry calls flush until it succeeds or ctx ends.
+// retry calls flush until it succeeds or ctx ends. It logs the first failure, one a
+// minute, and the end of them.
 func retry(ctx context.Context, flush func(context.Context) error, log *slog.Logger, of string) {
-	for err := flush(ctx); err != nil && ctx.Err() == nil; err = flush(ctx) {
-		log.Error("cannot write "+of+"; they are kept and tried again", "error", err)
+	var logged time.Time
+	err := flush(ctx)
+	for ; err != nil && ctx.Err() == nil; err = flush(ctx) {
+		if now := time.Now(); now.Sub(logged) >= time.Minute {
+			logged = now
+			log.Error("cannot write "+of+"; they are kept and tried again each second", "error", err)
+		}
 		sleep(ctx, retryDelay)
+	}
+	if err == nil && !logged.IsZero() {
+		log.Info(of + " are written again")
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -73,6 +74,30 @@ func TestLedgerTriesAgain(t *testing.T) {
 		}
 		if err := end(); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// A write that fails for long is in the log once a minute, not once a second.
+func TestLedgerLogsFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		r := new(recorder)
+		r.set(true)
+		l := New(r, nil, slog.New(slog.NewTextHandler(&log, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- l.Run(ctx) }()
+		l.End(usage(1))
+		time.Sleep(150 * time.Second)
+		r.set(false)
+		time.Sleep(2 * time.Second)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if failed, again := strings.Count(log.String(), "level=ERROR"), strings.Count(log.String(), "usage records are written again"); failed != 3 || again != 1 {
+			t.Errorf("%d failures and %d ends of them are logged:\n%s", failed, again, log.String())
 		}
 	})
 }

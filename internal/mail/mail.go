@@ -161,32 +161,44 @@ func (s *Sender) due(now time.Time) (message *waiting, next time.Time) {
 	return &found, time.Time{}
 }
 
-// try tries to deliver a message once, logs the result, and queues a retry.
+// try tries to deliver a message once, and queues a retry.
 func (s *Sender) try(ctx context.Context, w waiting) {
 	if !time.Now().Before(w.Until) {
 		s.log.Warn("mail lost: it could not be sent in time", "member", w.MemberID, "tries", w.tries)
 		return
 	}
-	err := s.deliver(ctx, w.Message)
-	now := time.Now()
 	w.tries++
+	if sent, again := s.send(ctx, w); !sent && again {
+		w.due = time.Now().Add(pauses[w.tries-1])
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.waiting = append(s.waiting, w)
+	}
+}
+
+// Deliver sends a message at once, without the queue, and reports whether the server
+// took it. If it did not, again says whether another try may help; it is up to the caller.
+func (s *Sender) Deliver(ctx context.Context, m Message) (sent, again bool) {
+	return s.send(ctx, waiting{Message: m, tries: 1})
+}
+
+// send tries to deliver a message once, and logs the result.
+func (s *Sender) send(ctx context.Context, w waiting) (sent, again bool) {
+	err := s.deliver(ctx, w.Message)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {
-		s.sent = now
+		s.sent = time.Now()
 		s.log.Info("mail sent", "member", w.MemberID, "tries", w.tries)
-		return
+		return true, false
 	}
 	why, final := cause(err)
-	final = final || w.tries > len(pauses)
+	again = !final && w.tries <= len(pauses)
 	if ctx.Err() == nil {
-		s.failed, s.why = now, why
-		s.log.Warn("mail not sent", "member", w.MemberID, "tries", w.tries, "again", !final, "cause", why)
+		s.failed, s.why = time.Now(), why
+		s.log.Warn("mail not sent", "member", w.MemberID, "tries", w.tries, "again", again, "cause", why)
 	}
-	if !final {
-		w.due = now.Add(pauses[w.tries-1])
-		s.waiting = append(s.waiting, w)
-	}
+	return false, again
 }
 
 // Health reports whether the last message was sent, and a line about it for the

@@ -39,9 +39,9 @@ func (r *Registry) follow(ctx context.Context) error {
 		case errors.Is(err, fleet.ErrReplaced):
 			return err
 		case err != nil && !failing:
-			r.config.Log.Error("cannot follow the store; nothing is granted after 5 s of it", "error", err)
+			r.config.Log.Error("cannot read keys, shares and machines in the database; after 5 s of this all calls are refused", "error", err)
 		case err == nil && failing:
-			r.config.Log.Info("following the store again")
+			r.config.Log.Info("the database is read again")
 		}
 		failing = err != nil
 		select {
@@ -57,6 +57,7 @@ func (r *Registry) poll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pollWithin)
 	defer cancel()
 	began := time.Now()
+	r.polls.begin()
 	polled, err := r.config.Facts.Poll(ctx, r.position)
 	if errors.Is(err, fleet.ErrBehind) {
 		if err := r.load(ctx, time.Time{}); err != nil {
@@ -112,6 +113,7 @@ func (r *Registry) poll(ctx context.Context) error {
 			r.notifyMachine(id)
 		}
 	}
+	r.polls.end()
 	return nil
 }
 

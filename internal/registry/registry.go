@@ -41,6 +41,7 @@ const (
 	pollEvery        = time.Second
 	pollGap          = 20 * time.Millisecond // between two polls, however many hints come
 	pollWithin       = 4 * time.Second
+	settleWithin     = time.Second
 	purgeEvery       = time.Hour
 	joinWithin       = 10 * time.Second // from the start until calls come to this node
 	ackWithin        = 5 * time.Second
@@ -134,6 +135,7 @@ type Registry struct {
 	ready     chan struct{} // closed after the first load
 	nudged    chan struct{} // one waiting poll
 	polled    chan struct{} // the nodes may have changed
+	polls     polls
 	hints     hints
 	drained   chan struct{} // closed once this node's row says that it drains
 	drainOnce sync.Once
@@ -199,6 +201,7 @@ func New(config Config) *Registry {
 		ready:   make(chan struct{}),
 		nudged:  make(chan struct{}, 1),
 		polled:  make(chan struct{}, 1),
+		polls:   polls{next: make(chan struct{})},
 		drained: make(chan struct{}),
 		entries: make(map[fleet.MachineID]*entry),
 		retired: make(map[*tunnel.Client]*connection),
@@ -291,6 +294,61 @@ func (r *Registry) Hinted() bool {
 func (r *Registry) Nudge() {
 	r.pollNow()
 	r.hints.send()
+}
+
+// Settle does what Nudge does, and returns once this node's Snapshot has what was
+// committed before the call; a store that does not answer delays it for a second at most.
+// Before everything is loaded it does not wait.
+func (r *Registry) Settle() {
+	begun, _, _ := r.polls.now()
+	r.Nudge()
+	select {
+	case <-r.ready:
+	default:
+		return
+	}
+	late := time.NewTimer(settleWithin)
+	defer late.Stop()
+	for !r.stopped.Load() {
+		_, good, next := r.polls.now()
+		if good > begun {
+			return
+		}
+		select {
+		case <-next:
+		case <-late.C:
+			return
+		}
+	}
+}
+
+// polls counts the polls of the store. One that begins after a commit reads it.
+type polls struct {
+	mu    sync.Mutex
+	begun int           // how many have begun
+	good  int           // the last one that ended well, by its number
+	next  chan struct{} // closed when another one ends well
+}
+
+func (p *polls) begin() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.begun++
+}
+
+// end is called when the poll that began last has ended well.
+func (p *polls) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.good = p.begun
+	close(p.next)
+	p.next = make(chan struct{})
+}
+
+func (p *polls) now() (begun, good int, next <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.begun, p.good, p.next
 }
 
 // pollNow makes the next poll come now; many calls at once make one poll.

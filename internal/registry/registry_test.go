@@ -334,6 +334,34 @@ func TestBehind(t *testing.T) {
 	})
 }
 
+// After Settle the Snapshot has what was committed before; a store that is away delays
+// it by a second.
+func TestSettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFacts("m")
+		n := newNode(t, f)
+		for i := range 100 {
+			group := fleet.GroupID(fmt.Sprint("g", i))
+			f.change(fleet.GroupChanged, string(group), func() {
+				f.groups[group] = &fleet.Group{ID: group, Members: []fleet.MemberID{"owner-m", "bob"}}
+			})
+			n.Settle()
+			if n.Snapshot().Group(group) == nil {
+				t.Fatalf("group %d is not there", i)
+			}
+			time.Sleep(time.Duration(i) * time.Millisecond)
+		}
+		f.mu.Lock()
+		f.down = true
+		f.mu.Unlock()
+		began := time.Now()
+		n.Settle()
+		if took := time.Since(began); took != settleWithin {
+			t.Errorf("%v without the store", took)
+		}
+	})
+}
+
 // Row 2: what cannot be confirmed for 5 s is not granted.
 func TestConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -363,10 +363,8 @@ func TestClusterSeeds(t *testing.T) {
 	switch {
 	case *seedFlag != 0:
 		first, n = *seedFlag, 1
-	case n == 0 && testing.Short():
-		n = 20
 	case n == 0:
-		n = 100
+		n = unlessShort(100, 8)
 	}
 	all := new(delays)
 	t.Cleanup(func() { t.Logf("from the commit to the end of what it ended, in false time:\n%s", all) })

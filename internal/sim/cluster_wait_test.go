@@ -128,10 +128,8 @@ func TestClusterWaits(t *testing.T) {
 	switch {
 	case *seedFlag != 0:
 		first, n = *seedFlag, 1
-	case n == 0 && testing.Short():
-		n = 20
 	case n == 0:
-		n = 100
+		n = unlessShort(100, 8)
 	}
 	var mu sync.Mutex
 	sums := map[bool]*tally{false: {}, true: {}}
@@ -182,13 +180,18 @@ func (c *cluster) distance(w *world, each time.Duration, hinted bool) {
 // would not pass any more.
 func TestNodesPartWhileTheyConnect(t *testing.T) {
 	inCluster(t, 3, func(w *world, _ []*seat) {
-		w.cluster.distance(w, 4*time.Millisecond, false)
+		w.cluster.distance(w, 50*time.Millisecond, false)
 		for i := range 20 {
 			for _, n := range w.nodes() {
 				n.peers.cut()
 			}
 			time.Sleep(2*time.Second + time.Duration(i)*17*time.Millisecond)
 		}
+		for _, n := range w.nodes() { // the world ends with nothing on its way
+			n.peers.delay.Store(0)
+			n.peers.cut()
+		}
+		time.Sleep(5 * time.Second)
 	})
 }
 

@@ -189,11 +189,26 @@ type usableRow struct {
 	Machines []usableMachine
 	Models   []string   // that some way covers, in order
 	Limits   api.Limits // of the share
+	Used     int        // of Limits.PerDay, today
 }
+
+// Shown are the first of the machines, as few are of names.
+func (r usableRow) Shown() []usableMachine { return r.Machines[:len(r.Machines)-r.More()] }
+
+// More is how many machines are not among those shown.
+func (r usableRow) More() int {
+	if len(r.Machines) <= fewNames+1 {
+		return 0
+	}
+	return len(r.Machines) - fewNames
+}
+
+// Spent reports whether the calls of the day are used up.
+func (r usableRow) Spent() bool { return r.Limits.PerDay != nil && r.Used >= *r.Limits.PerDay }
 
 // usableList returns what the caller reaches of other members, as the snapshot that
 // routes calls has it, and the shares whose owners have no machine yet.
-func usableList(s *fleet.Snapshot, caller fleet.MemberID, received []api.Share) (rows []usableRow) {
+func usableList(s *fleet.Snapshot, caller fleet.MemberID, received []api.Share, now time.Time) (rows []usableRow) {
 	of := func(owner string) *usableRow {
 		at := slices.IndexFunc(rows, func(r usableRow) bool { return r.Owner == owner })
 		if at < 0 {
@@ -202,7 +217,11 @@ func usableList(s *fleet.Snapshot, caller fleet.MemberID, received []api.Share) 
 		return &rows[at]
 	}
 	for _, share := range received {
-		of(share.Owner).Limits = share.Limits
+		row := of(share.Owner)
+		row.Limits = share.Limits
+		if there := s.ShareOf(caller, fleet.ShareID(share.ID)); there != nil {
+			row.Used = there.Limits.Load.Started(now)
+		}
 	}
 	for m, access := range s.Reach(caller, fleet.Everything) {
 		if access.Class == fleet.Own {

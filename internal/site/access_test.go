@@ -280,7 +280,7 @@ func TestUsableListIsReach(t *testing.T) {
 					received = append(received, share)
 				}
 			}
-			rows := usableList(s, fleet.MemberID(caller), received)
+			rows := usableList(s, fleet.MemberID(caller), received, w.now)
 			for _, owner := range accessMembers {
 				for _, model := range accessModels {
 					want := false

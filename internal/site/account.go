@@ -23,6 +23,7 @@ type accountData struct {
 	Identities  []account.Identity
 	CanMail     bool
 	Email       account.Email
+	Notices     []noticeChoice
 }
 
 func (s *Site) accountData(v *visit) (accountData, error) {
@@ -32,11 +33,12 @@ func (s *Site) accountData(v *visit) (accountData, error) {
 	}
 	data := accountData{HasPassword: err == nil, Recent: s.recent(v), CanPasskeys: s.passkeys != nil, Provider: s.provider.name(), CanMail: s.mail != nil}
 	data.NeedsOld = data.HasPassword && s.sessions.GetString(v.Context(), sessionHow) != "link"
-	var failed [4]error
+	var failed [5]error
 	data.CodesLeft, failed[0] = s.DB.RecoveryCodes(v.Context(), v.me.ID)
 	data.Passkeys, failed[1] = s.DB.Passkeys(v.Context(), v.me.ID)
 	data.Identities, failed[2] = s.DB.Identities(v.Context(), v.me.ID)
 	data.Email, failed[3] = s.emailOf(v.Context(), v.me.ID)
+	data.Notices, failed[4] = s.noticeChoices(v)
 	if !time.Now().Before(data.Email.Expires) {
 		data.Email.Asked = ""
 	}

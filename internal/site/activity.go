@@ -81,6 +81,8 @@ func machineState(m *api.Machine) words {
 		return words{"paused" + pauseEnd(m), "warn"}
 	case !m.Open:
 		return words{"outside hours", "warn"}
+	case len(m.Models) == 0:
+		return words{"no model", "warn"}
 	case m.Slots > 0 && m.Running >= m.Slots:
 		return words{fmt.Sprintf("busy %d/%d", m.Running, m.Slots), "warn"}
 	default:

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -90,9 +92,24 @@ func (s *Site) testKey(v *visit) (reply, error) {
 type trial struct {
 	chatAnswer
 	Model fleet.ModelID
-	Route string // X-Kith-Route: whose machine answered
+	Where string // the machine that answered; empty: none
 	Took  time.Duration
 }
+
+// machineOf is the machine that X-Kith-Route names last, which answered; empty: it names none.
+func machineOf(route string) string {
+	all := routeMachine.FindAllStringSubmatch(route, -1)
+	if len(all) == 0 {
+		return ""
+	}
+	name := all[len(all)-1][1]
+	if plain, err := strconv.Unquote(name); err == nil {
+		return plain
+	}
+	return name
+}
+
+var routeMachine = regexp.MustCompile(`machine=("(?:[^"\\]|\\.)*"|[^;,]*)`)
 
 // trialTime is how long a live call with a key may take.
 const trialTime = 60 * time.Second
@@ -121,5 +138,5 @@ func (s *Site) tryKey(ctx context.Context, secret string, who api.Caller, model 
 	if answer.Message == "" {
 		answer.Message = answer.Text
 	}
-	return trial{answer, model, answer.header.Get("X-Kith-Route"), time.Since(began)}
+	return trial{answer, model, machineOf(answer.header.Get("X-Kith-Route")), time.Since(began)}
 }

@@ -263,45 +263,6 @@ func (s *Site) sendNotice(address string, m account.Member, what string) {
 		line(m.Name), when(time.Now()), s.Base, what, s.Base+"/sessions", s.Base+"/account")})
 }
 
-// mailInvitation notifies a member of an invitation to an org, if there is an
-// address to notify at. The page of groups lists it in any case, so one over the
-// limits is left out.
-func (s *Site) mailInvitation(ctx context.Context, group string, i account.GroupInvitation) {
-	address := s.mailAddress(ctx, i.MemberID)
-	if address == "" || i.ByID != "" && s.limits.inviters.take(i.ByID, i.Created) > 0 || s.limits.notices.take(i.MemberID, i.Created) > 0 {
-		return
-	}
-	s.mail.Send(mail.Message{MemberID: i.MemberID, To: address, Subject: "kith: an invitation to a group", Until: i.Expires, Text: fmt.Sprintf(
-		"Hello %s,\n\n%s invites you to the group %s at\n%s\n\nOnly if you accept, the group's members may use your machines, and you may use theirs.\n"+
-			"Accept or decline, until %s, at\n%s\nIf you do nothing, nothing is shared.\n",
-		line(i.Member), cmp.Or(line(i.By), "The operator"), line(group), s.Base, when(i.Expires), s.Base+accessPath)})
-}
-
-// mostJoinMails is how many members are notified by mail that one joined a group.
-const mostJoinMails = 50
-
-// mailJoin notifies members of a group, whose machines the one who joined reaches
-// from now on, if they have an address. The page of groups lists each join in any
-// case, so one over the limits is left out.
-func (s *Site) mailJoin(ctx context.Context, group account.SeenGroup, joined api.Caller) {
-	if s.mail == nil {
-		return
-	}
-	found, err := s.DB.AddressesOfGroup(ctx, group.ID, string(joined.Member), mostJoinMails)
-	if err != nil {
-		s.Log.Error("cannot notify the members of a group by mail", "group", group.ID, "error", err)
-	}
-	for _, e := range found {
-		if s.limits.notices.take(e.MemberID, time.Now()) > 0 {
-			continue
-		}
-		s.mail.Send(mail.Message{MemberID: e.MemberID, To: e.Address, Subject: "kith: a new member of your group", Text: fmt.Sprintf(
-			"%s joined the group %s at\n%s\nand may use those of your machines that you do not keep out of it.\n\n"+
-				"Who is in the group, and how to leave it: %s\nYour machines, and how to keep one out of it: %s\n",
-			line(joined.Name), line(group.Name), s.Base, s.Base+accessPath, s.Base+"/machines")})
-	}
-}
-
 // line is text that a member chose, for an e-mail: on one line, without characters
 // that are invisible or that reverse what follows.
 func line(text string) string {

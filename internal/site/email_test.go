@@ -71,6 +71,18 @@ func (l *letters) next(to string, says ...string) mailtest.Message {
 	}
 }
 
+// nextOfAny is the next e-mail that was sent, to any address.
+func (l *letters) nextOfAny() mailtest.Message {
+	l.t.Helper()
+	select {
+	case got := <-l.server.Messages:
+		return got
+	case <-time.After(2 * time.Minute):
+		l.t.Fatal("no e-mail came")
+		panic("unreachable")
+	}
+}
+
 // none checks that every e-mail was looked at; one that is sent now
 // comes after all before it.
 func (l *letters) none(tn *town) {

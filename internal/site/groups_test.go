@@ -20,12 +20,12 @@ func testLimitsOnPages(t *testing.T, tn *town) {
 	ada.post("/groups/create", "name", "lab", "kind", "open").goes(t, "/access")
 	ada.get("/access").want(t, 200, "Only you.") // alone in it
 	bob.post("/groups/join", "group", "lab").goes(t, "/access")
-	if page := ada.get("/access").want(t, 200, `<th scope="row">bob</th>`, `group <a href="/access?group=lab`, "<td>box</td>\n<td>no limits"); strings.Contains(page.body, "Only you") {
+	if page := ada.get("/access").want(t, 200, `<th scope="row">bob</th>`, `group <a href="/access?group=lab`, "<td class=\"names\">box</td>\n<td class=\"names\">no limits"); strings.Contains(page.body, "Only you") {
 		t.Error("only ada, while a group reaches the machine")
 	}
 	ada.post("/groups/limit", "group", "lab", "models", "tiny", "per_day", "7").goes(t, "/access")
-	ada.get("/access").want(t, 200, "These are now your limits for lab.", "<strong>models tiny; 7 a day</strong>", `placeholder="no limit" value="7"`, "<td>models tiny; 7 a day <small")
-	ada.get("/machines/"+tn.machine.ID).want(t, 200, "served, models tiny; 7 a day")
+	ada.get("/access").want(t, 200, "These are now your limits for lab.", "<strong>models tiny; 7 calls a day</strong>", `placeholder="no limit" value="7"`, "\">models tiny; 7 calls a day <small")
+	ada.get("/machines/"+tn.machine.ID).want(t, 200, "served, models tiny; 7 calls a day")
 	bob.get("/access").want(t, 200, "<strong>no limits</strong>")
 	ada.post("/groups/limit", "group", "lab", "models", "tiny", "per_day", "0").want(t, 400, "for no limit send null", `placeholder="no limit" value="0"`)
 	ada.post("/groups/limit", "group", "lab", "models", "", "per_day", "").goes(t, "/access")
@@ -33,19 +33,19 @@ func testLimitsOnPages(t *testing.T, tn *town) {
 
 	ada.post("/sharing/share", "with", "bob", "models", "tiny", "concurrent", "2", "per_day", "9").goes(t, "/access")
 	ada.post("/sharing/share", "with", "bob", "models", "", "concurrent", "", "per_day", "8").goes(t, "/access")
-	ada.get("/access").want(t, 200, "<td>models tiny; 2 at once; 8 a day", `placeholder="no limit" value="8"`, "which adds nothing while you share",
-		"<strong>lab gives more</strong> than this share", `aria-label="Apply the limits to lab, too: models tiny; 2 at once; 8 a day"`, "Without the share, lab gives bob: no limits.")
+	ada.get("/access").want(t, 200, "\">models tiny; 2 at once; 8 calls a day", `placeholder="no limit" value="8"`, "which adds nothing while you share",
+		"<strong>lab gives more</strong> than this share", `aria-label="Apply the limits to lab, too: models tiny; 2 at once; 8 calls a day"`, "Without the share, lab gives bob: no limits.")
 	ada.post("/groups/limit", "group", "lab", "models", "tiny", "concurrent", "2", "per_day", "8").goes(t, "/access") // as the button does
-	if page := ada.get("/access").want(t, 200, "<strong>models tiny; 2 at once; 8 a day</strong>"); strings.Contains(page.body, "gives more") {
+	if page := ada.get("/access").want(t, 200, "<strong>models tiny; 2 at once; 8 calls a day</strong>"); strings.Contains(page.body, "gives more") {
 		t.Error("lab gives no more than the share now")
 	}
 	ada.post("/sharing/limits", "with", "bob", "models", "tiny\nnone-such", "concurrent", "", "per_day", "8").goes(t, "/access")
-	ada.get("/access").want(t, 200, "models tiny, none-such; 8 a day", "Note: no machine of yours offers the model")
+	ada.get("/access").want(t, 200, "models tiny, none-such; 8 calls a day", "Note: no machine of yours offers the model")
 	ada.post("/sharing/limits", "with", "bob", "per_day", "0").want(t, 400, "per_day is how many calls a day may start", `placeholder="no limit" value="0"`)
 
 	code := textOf(t, ada.post("/sharing/invite", "uses", "1", "expires", "7d"), "link")
 	bob.post("/sharing/accept", "code", code).goes(t, "/access")
-	bob.get("/access").want(t, 200, "ada shares with you already: that share and its limits are as they were", "models tiny, none-such; 8 a day")
+	bob.get("/access").want(t, 200, "ada shares with you already: that share and its limits are as they were", "models tiny, none-such; 8 calls a day")
 	ada.get("/access").want(t, 200, "0 of 1")
 
 	// A member who is disabled calls nothing, and is no one who can use a machine.
@@ -60,10 +60,10 @@ func TestSharedWithoutMachine(t *testing.T) {
 	good[anything](tn.world, "bob", "POST", "/api/shares", `{"with":"eve","per_day":5}`)
 	good[anything](tn.world, "bob", "POST", "/api/groups", `{"name":"lab","kind":"open"}`)
 	bob := tn.as("bob")
-	bob.get("/access").want(t, 200, "You have no machine yet", `<th scope="row">eve</th>`, "<td>none yet</td>\n<td>5 a day")
+	bob.get("/access").want(t, 200, "You have no machine yet", `<th scope="row">eve</th>`, "<td class=\"names\">none yet</td>\n<td class=\"names\">5 calls a day")
 	bob.get("/access?group=lab").want(t, 200, `<details id="limit-`+nameKey("lab")+`" open>`)
 	bob.get("/access?member=eve").want(t, 200, `<details id="change-`+nameKey("eve")+`" open>`)
-	tn.as("eve").get("/access").want(t, 200, `<th scope="row">bob</th><td>share</td>`, "5 a day")
+	tn.as("eve").get("/access").want(t, 200, `<th scope="row">bob</th><td>share</td>`, "5 calls a day")
 }
 
 // TestUsedToday: what routing counts of a day's calls is on the page, and a way that is
@@ -78,7 +78,7 @@ func TestUsedToday(t *testing.T) {
 	}
 	ada := tn.as("ada")
 	reach(1)
-	if page := ada.get("/access").want(t, 200, "2 a day <small class=\"muted\">1 used</small>"); strings.Contains(page.body, "used up today") {
+	if page := ada.get("/access").want(t, 200, "2 calls a day <small class=\"muted\">1 used</small>"); strings.Contains(page.body, "used up today") {
 		t.Error("used up with one call left")
 	}
 	const spent = "used up the 2 calls"
@@ -89,6 +89,7 @@ func TestUsedToday(t *testing.T) {
 	reach(2)
 	ada.get("/access").want(t, 200, "2 used</small>", "used up today")
 	ada.get("/").want(t, 200, "bob has "+spent+" that you allow a day.", "/access?member=bob")
+	tn.as("bob").get("/access").want(t, 200, "2 calls a day <small class=\"muted\">2 used</small>", "used up today") // on the side of the one it stops, too
 	tn.as("bob").get("/").want(t, 200, "You have "+spent+" a day that ada allows you, until midnight UTC.")
 }
 
@@ -100,7 +101,7 @@ func testInviteSays(t *testing.T, tn *town) {
 	ada, visitor := tn.as("ada"), tn.browser()
 	link := textOf(t, ada.post("/sharing/invite", "uses", "1", "expires", "7d", "models", "tiny\nother", "per_day", "5"), "link")
 	at := strings.TrimPrefix(link, tn.web.URL)
-	visitor.get(at).want(t, 200, "<strong>ada</strong> shares their machines with you, within these limits: models tiny, other; 5 a day.", "Models on them: <code>tiny</code>.", `id="sign-up"`)
+	visitor.get(at).want(t, 200, "<strong>ada</strong> shares their machines with you, within these limits: models tiny, other; 5 calls a day.", "Models on them: <code>tiny</code>.", `id="sign-up"`)
 	tn.as("bob").get(at).want(t, 200, "<strong>ada</strong> shares", `id="accept"`)
 	tn.as("bob").post("/sharing/accept", "code", link).goes(t, "/access")
 	for _, b := range []*browser{visitor, tn.as("eve")} {
@@ -131,7 +132,8 @@ func testInvitationPages(t *testing.T, tn *town) {
 		ada.post("/groups/invite", "group", "lab", "member", " bob ").goes(t, "/access")
 		ada.get("/access").want(t, 200, "bob is invited, and is in the group after accepting", `aria-label="Withdraw the invitation of bob to lab"`)
 		bob.get("/models").want(t, 200, `aria-label="1 new"`)
-		bob.get("/").want(t, 200, "1 notice of your groups")
+		bob.get("/").want(t, 200, "1 new notice<")
+		bob.get("/notices").want(t, 200, "ada invites you to the group lab: accept or decline.", `href="/access"`)
 		bob.get("/access").want(t, 200, "<strong>ada</strong> invites you to <strong>lab</strong>, an org of 1 member", `aria-label="Accept the invitation to lab"`)
 		switch answer {
 		case "withdraw":
@@ -146,52 +148,11 @@ func testInvitationPages(t *testing.T, tn *town) {
 	}
 	ada.post("/groups/invite", "group", "lab", "member", "bob").goes(t, "/access")
 	ada.get("/access").want(t, 200, "bob is in the group already")
-	page := ada.get("/access").want(t, 200, `aria-label="1 new"`, "<strong>bob</strong> joined <strong>lab</strong>", "Mark as seen")
+	page := ada.get("/notices").want(t, 200, `aria-label="1 new"`, "bob joined the group lab.", "Mark as read")
 	_, rest, _ := strings.Cut(page.body, `name="until" value="`)
 	until, _, _ := strings.Cut(rest, `"`)
-	ada.post("/groups/seen", "until", strings.ReplaceAll(until, "&#43;", "+")).goes(t, "/access")
+	ada.post("/notices/seen", "until", strings.ReplaceAll(until, "&#43;", "+")).goes(t, "/notices")
 	quiet(ada, "/access")
-	ada.post("/groups/seen", "until", "yesterday").want(t, 400, "up to when")
-}
-
-// TestInvitationMail: an invitation goes to the member's address, and each join to
-// members with a machine that the group reaches; never more than a few an hour.
-func TestInvitationMail(t *testing.T) {
-	tn := newTown(t, nil)
-	post := tn.posts(t)
-	ada, bob := tn.as("ada"), tn.as("bob")
-	good[api.Group](tn.world, "ada", "POST", "/api/groups", `{"name":"lab","kind":"org"}`)
-	good[api.Group](tn.world, "ada", "POST", "/api/groups", `{"name":"all","kind":"open"}`)
-	good[anything](tn.world, "ada", "POST", "/api/groups/lab/invitations", `{"member":"eve"}`)
-	post.none(tn) // eve has no address
-	ada.verify(post, "ada@example.org")
-	bob.verify(post, "bob@example.org")
-
-	good[anything](tn.world, "ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`)
-	got := post.next("bob@example.org", "Hello bob", "ada invites you to the group lab", tn.web.URL+"/access", "If you do nothing, nothing is shared.")
-	if got.Header.Get("Subject") != "kith: an invitation to a group" {
-		t.Errorf("subject %q", got.Header.Get("Subject"))
-	}
-	good[anything](tn.world, "ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`) // waits already
-	post.none(tn)
-	bob.post("/groups/accept", "group", "lab").goes(t, "/access")
-	post.next("ada@example.org", "bob joined the group lab", "those of your machines that you do not keep out of it")
-	good[anything](tn.world, "eve", "POST", "/api/groups/all/join", "")
-	post.next("ada@example.org", "eve joined the group all")
-
-	// One who invites, and withdraws, again and again fills no mailbox.
-	for range 20 {
-		good[anything](tn.world, "ada", "DELETE", "/api/groups/lab/members/bob", "")
-		good[anything](tn.world, "ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`)
-	}
-	for range 4 { // one of five came before
-		post.next("bob@example.org", "invites you")
-	}
-	post.none(tn)
-
-	// The operator's says so.
-	check(t, tn.db.DeclineGroup(t.Context(), tn.labID(tn.members["ada"].ID), tn.members["bob"].ID, time.Now()))
-	tn.site.limits = newLimits()
-	must1(api.OperatorInviteToGroup.Do(t.Context(), tn.api, api.Caller{}, api.MemberOfGroup{Name: "lab", Member: "bob"}))
-	post.next("bob@example.org", "The operator invites you to the group lab")
+	ada.get("/notices").want(t, 200, "Nothing new", "Earlier", "bob joined the group lab.")
+	ada.post("/notices/seen", "until", "yesterday").want(t, 400, "up to when")
 }

@@ -32,8 +32,26 @@ type homeData struct {
 	Machines  []api.Machine
 	Live      scene
 	Attention []concern
-	Refusals  []api.CallTrace
+	Refusals  []refusal
 }
+
+// refusal is a refused call, and how many calls for its model in a row were refused with
+// its code.
+type refusal struct {
+	account.Trace
+	Cause string
+	Times int
+}
+
+// mostMachines is how many machines the first page lists, and mostConcerns how many of
+// those that take no call it names as one each.
+const (
+	mostMachines = 8
+	mostConcerns = 3
+)
+
+// Listed are the machines that the page lists.
+func (d homeData) Listed() []api.Machine { return d.Machines[:min(len(d.Machines), mostMachines)] }
 
 // step is one line of the checklist of a new member.
 type step struct {
@@ -87,8 +105,15 @@ func (s *Site) home(v *visit) (reply, error) {
 	}
 	data.BarsText = cmp.Or(strings.Join(texts, "; "), "None")
 	for _, t := range requests.Data {
-		if t.Mine && t.Code != "" && len(data.Refusals) < mostRefusals {
-			data.Refusals = append(data.Refusals, api.CallTrace{Trace: t, Meaning: api.Meaning(t.Code)})
+		if !t.Mine || t.Code == "" {
+			continue
+		}
+		n := len(data.Refusals)
+		if n > 0 && data.Refusals[n-1].Code == t.Code && data.Refusals[n-1].Model == t.Model {
+			data.Refusals[n-1].Times++
+		} else if n < mostRefusals {
+			trace, _ := call(s, v, api.ExplainCall, api.CallID{Call: t.CallID}) // a listing has no decisions; one just deleted, neither
+			data.Refusals = append(data.Refusals, refusal{t, cmp.Or(causeOf(trace.Trace), api.Meaning(t.Code)), 1})
 		}
 	}
 	called := usage.As.Total.Calls > usage.As.Total.Refused || slices.ContainsFunc(requests.Data, func(t account.Trace) bool { return t.Mine && t.Code == "" })
@@ -96,7 +121,7 @@ func (s *Site) home(v *visit) (reply, error) {
 		slices.ContainsFunc(groups.Data, func(g api.Group) bool { return g.In && g.Size > 1 })
 	data.Steps = []step{
 		{"Connect a machine", "Install kith on a computer that runs models, and sign it in. Not needed to use models that others share with you.", "/machines#connect", "Connect", len(machines.Data) > 0},
-		{"Reach a model", "One on your machine, or one that a member shares with you.", "/access#accept-invite", "Accept an invite", len(models.Data) > 0},
+		reachStep(len(models.Data), len(machines.Data), shares.Data),
 		{"Create a key", "It lets a program call models in your name, with lines to paste.", "/applications#create", "Create a key", data.Keys > 0},
 		{"Make a first call", "From a program, or here.", "/try", "Chat", called},
 		{"Invite someone", "They can then use your machines, within limits that you set.", "/access#invite-person", "Invite", invited},
@@ -110,6 +135,20 @@ func (s *Site) home(v *visit) (reply, error) {
 		data.Steps = nil
 	}
 	return reply{page: "home", title: "Home", data: data}, nil
+}
+
+// reachStep is the step to a first model: what is missing depends on what is there.
+func reachStep(models, machines int, shares []api.Share) step {
+	reach := step{"Reach a model", "One on your machine, or one that a member shares with you.", "/access#accept-invite", "Accept an invite", models > 0}
+	if reach.Done {
+		return reach
+	}
+	if i := slices.IndexFunc(shares, func(sh api.Share) bool { return sh.Direction != "given" && !sh.Disabled }); i >= 0 {
+		reach.Help, reach.Href, reach.Do = shares[i].Owner+" shares with you, and has no model online now. Wait for one, or connect a machine of your own.", accessPath, "See what you can use"
+	} else if machines > 0 {
+		reach.Help, reach.Href, reach.Do = "Your machine has none yet: `kith pull` there fetches one.", "/machines", "See your machines"
+	}
+	return reach
 }
 
 // dayBars draws the calls of the last days, today's last, the highest bar 40 high.
@@ -131,9 +170,6 @@ func dayBars(days []api.UsageOfDay, now time.Time) []bar {
 	return bars
 }
 
-// backupOld is when a backup is old enough to say so.
-const backupOld = 7 * 24 * time.Hour
-
 // canSignIn reports whether the member can sign in again without a link; where the
 // database does not say, it may be.
 func (s *Site) canSignIn(v *visit) bool {
@@ -152,20 +188,25 @@ func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []
 	if !s.canSignIn(v) {
 		all = append(all, concern{"You cannot sign in again yet: set a password.", "/account"})
 	}
+	var idle []concern
 	for _, m := range machines {
 		at := "/machines/" + m.ID
 		switch {
 		case !m.Online && m.LastSeen.IsZero():
-			all = append(all, concern{m.Name + " has never connected.", at})
+			idle = append(idle, concern{m.Name + " has never connected.", at})
 		case !m.Online:
-			all = append(all, concern{m.Name + " is offline, last seen " + ago(m.LastSeen, now) + ".", at})
+			idle = append(idle, concern{m.Name + " is offline, last seen " + ago(m.LastSeen, now) + ".", at})
 		case m.Paused:
-			all = append(all, concern{m.Name + " is paused.", at})
+			idle = append(idle, concern{m.Name + " is paused.", at})
+		case len(m.Models) == 0:
+			idle = append(idle, concern{m.Name + " has no model: `kith pull` there fetches one.", at})
 		}
 	}
-	if n := s.countNotices(v); n > 0 {
-		all = append(all, concern{"Your groups have something new for you.", "/access"})
+	if len(idle) > mostConcerns+1 {
+		more := concern{number(len(idle)-mostConcerns) + " more of your machines are offline or paused, or have no model.", "/machines"}
+		idle = append(idle[:mostConcerns], more)
 	}
+	all = append(all, idle...)
 	if !v.me.Operator {
 		return all
 	}
@@ -177,8 +218,8 @@ func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []
 	if !s.DB.MakesBackups() {
 		return all
 	}
-	if backup, err := s.DB.LastBackup(v.Context()); err != nil || now.Sub(backup.At) > backupOld || backup.Fault != "" {
-		all = append(all, concern{"This hub has no sound backup of the last 7 days.", operatorPath})
+	if backup, err := s.DB.LastBackup(v.Context()); err != nil || now.Sub(backup.At) > account.BackupOldAfter || backup.Fault != "" {
+		all = append(all, concern{"No backup of the hub succeeded in the last 7 days.", operatorPath})
 	}
 	return all
 }

@@ -22,14 +22,15 @@ type machinesData struct {
 // machineData is what the page of one machine shows.
 type machineData struct {
 	api.Machine
-	Live   scene
-	Week   week
-	Rows   []hoursRow
-	Asked  string // the form of it that was refused just now
-	Serves []groupRow
-	Load   []usageBar // of the last 24 hours
-	Calls  int64      // in them
-	Users  []api.MachineUser
+	Live           scene
+	Week           week
+	Rows           []hoursRow
+	Asked          string // the form of it that was refused just now
+	Serves         []groupRow
+	Load           []usageBar // of the last 24 hours
+	Calls, Refused int64      // in them
+	Users          []api.MachineUser
+	Day            string // of the next morning: "this" or "tomorrow"
 }
 
 // groupRow says what a machine is to a group of its owner's.
@@ -62,12 +63,13 @@ func (s *Site) machineData(v *visit) (machineData, error) {
 	if v.Method == http.MethodPost {
 		data.Asked = path.Base(v.URL.Path)
 	}
-	data.Users = usage.Members
+	data.Users, data.Day = usage.Members, morningDay(now, m.Timezone)
 	if len(usage.Hours) > 0 {
-		data.Load = usageBars(api.UsagePage{By: "hour", Since: usage.Hours[0].Day}, usage.Hours, now)
+		data.Load = usageBars(api.UsagePage{By: api.Hour, Since: usage.Hours[0].Day}, usage.Hours, now)
 	}
 	for _, hour := range usage.Hours {
 		data.Calls += hour.Calls
+		data.Refused += hour.Refused
 	}
 	if !m.LastSeen.IsZero() {
 		data.Week = drawWeek(m.Hours, m.Timezone, now)
@@ -129,6 +131,20 @@ func morning(now time.Time, zone string) time.Time {
 		at = at.AddDate(0, 0, 1)
 	}
 	return at.UTC()
+}
+
+// morningDay says on which day morning is: "tomorrow", or late at night "this".
+func morningDay(now time.Time, zone string) string {
+	at := morning(now, zone)
+	if place, err := time.LoadLocation(zone); err == nil {
+		at, now = at.In(place), now.In(place)
+	} else {
+		now = now.UTC()
+	}
+	if at.YearDay() == now.YearDay() {
+		return "this"
+	}
+	return "tomorrow"
 }
 
 func resume(v *visit) (api.MachineControl, error) {

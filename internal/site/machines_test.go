@@ -69,6 +69,11 @@ func TestPauseEnd(t *testing.T) {
 			t.Errorf("%q: %s, want %s", zone, got, want)
 		}
 	}
+	for hour, want := range map[int]string{2: "this", 3: "this", 5: "tomorrow", 15: "tomorrow", 23: "tomorrow"} {
+		if got := morningDay(time.Date(2026, 11, 24, hour, 0, 0, 0, time.UTC), "UTC"); got != want {
+			t.Errorf("at %d:00 the next morning is %q, want %q", hour, got, want)
+		}
+	}
 	if got := morning(time.Date(2026, 11, 24, 2, 0, 0, 0, time.UTC), "UTC").Format(time.RFC3339); got != "2026-11-24T08:00:00Z" {
 		t.Errorf("at night: %s", got)
 	}

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/kith/kith/internal/api"
-	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -77,10 +76,9 @@ func (s *Site) modelData(v *visit, id fleet.ModelID, family string, models []api
 	for i, m := range models {
 		if m.ID == id {
 			data.Model = &models[i]
-		} else if near(m.ID, id) && len(data.Near) < 5 {
-			data.Near = append(data.Near, m.ID)
 		}
 	}
+	data.Near = nearby(models, id)
 	return data, err
 }
 
@@ -100,8 +98,18 @@ func remedies(why api.Why, own []api.Machine) (all []remedy) {
 			all = append(all, remedy{Text: "See " + own[i].Name, Href: "/machines/" + own[i].ID})
 		}
 	}
-	if why.Code == fault.NotInCircle || why.Code == fault.ModelNotFound {
-		all = append(all, remedy{Text: "Accept an invite", Href: "/access#accept-invite"}, remedy{Text: "Connect a machine", Href: "/machines#connect"})
+	if len(why.Machines) == 0 && why.Verdict == "refuse" {
+		all = append(all, remedy{Text: "See the models you can use", Href: "/models"}, remedy{Text: "Accept an invite", Href: "/access#accept-invite"}, remedy{Text: "Connect a machine", Href: "/machines#connect"})
+	}
+	return all
+}
+
+// nearby are ids, five at most, that a person may have meant by one.
+func nearby(models []api.Model, id fleet.ModelID) (all []fleet.ModelID) {
+	for _, m := range models {
+		if m.ID != id && near(m.ID, id) && len(all) < 5 {
+			all = append(all, m.ID)
+		}
 	}
 	return all
 }

@@ -113,7 +113,7 @@ func (s *Site) revokeKeyQuestion(v *visit) (question, error) {
 func (s *Site) rollKeyQuestion(v *visit) (question, error) {
 	key, err := s.ownKey(v, v.URL.Query().Get("key"))
 	return question{
-		Title: "Roll " + key.Name + "?", Button: "Roll the key", Action: "/applications/roll", Back: "/applications", Field: "key", Value: key.ID,
+		Title: "Give " + key.Name + " a new secret?", Button: "Make the new secret", Action: "/applications/roll", Back: "/applications", Field: "key", Value: key.ID,
 		Cuts: []string{"You get a new secret for the same name, reach, region and end.", "Programs that use the old one, ending in " + key.LastFour + ", are refused within 5 seconds, for good.", lastUse(key)},
 	}, err
 }

@@ -57,7 +57,7 @@ func TestRollKey(t *testing.T) {
 	ada.post("/applications", "name", "editor", "reach", "own").goes(t, newKeyPath)
 	first := textOf(t, ada.get(newKeyPath), "secret")
 	old := newest(t, tn)
-	ada.get("/applications/roll?key="+old.ID).want(t, 200, "Roll editor?", "No program has used it yet.", "ending in "+old.LastFour)
+	ada.get("/applications/roll?key="+old.ID).want(t, 200, "Give editor a new secret?", "No program has used it yet.", "ending in "+old.LastFour)
 	ada.post("/applications/roll", "key", old.ID).goes(t, newKeyPath)
 	if second := textOf(t, ada.get(newKeyPath).want(t, 200, "editor"), "secret"); second == first {
 		t.Error("the secret is the old one")

@@ -135,7 +135,7 @@ func testOperatorOverview(t *testing.T, tn *town) {
 	if tn.db.MakesBackups() == strings.Contains(page.body, own) || tn.db.MakesBackups() != strings.Contains(page.body, none) {
 		t.Errorf("the page on backups says %q", page.body)
 	}
-	if home := op.get("/").want(t, 200); tn.db.MakesBackups() != strings.Contains(home.body, "no sound backup") {
+	if home := op.get("/").want(t, 200); tn.db.MakesBackups() != strings.Contains(home.body, "No backup of the hub succeeded") {
 		t.Error("the first page and the operator's differ on backups")
 	}
 	op.get("/operator/drain?node=b").want(t, 200, "Drain b?", "move to the other nodes")

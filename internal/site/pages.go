@@ -176,6 +176,7 @@ func accountPages() []page {
 		view("/account/email/{code}", "email", "Your address", (*Site).emailData),
 		post("/account/email/verify", (*Site).verifyEmail),
 		post("/account/email/remove", (*Site).removeEmail),
+		form("/account/notices", api.SwitchNotices, switchedNotices, "Your choice of notices is kept."),
 		view("/sessions", "sessions", "Sessions", (*Site).sessionsData),
 		post("/sessions/end", (*Site).endSession),
 	}
@@ -219,6 +220,8 @@ func memberPages() []page {
 		get("/usage.csv", (*Site).usageCSV),
 		get("/requests", (*Site).requestsPage),
 		view("/requests/{call}", "request", "Request", (*Site).requestData),
+		view(noticesPath, "notices", "Notices", (*Site).noticesData),
+		form(noticesPath+"/seen", api.SeeNotices, seenUntil, "All notices are marked as read."),
 	}
 }
 
@@ -286,9 +289,8 @@ func groupPages() []page {
 		}),
 		formSaying("/groups/withdraw", api.RemoveFromGroup, fields, func(act api.GroupAct) string { return "The invitation of " + act.Member + " is withdrawn." }),
 		formSaying("/groups/remove", api.RemoveFromGroup, fields, func(act api.GroupAct) string { return "Removed. " + cutWords(act.Cut) }),
-		form("/groups/admin", api.MakeAdmin, fields, "There is another admin."),
+		formSaying("/groups/admin", api.MakeAdmin, fields, func(act api.GroupAct) string { return act.Member + " is an admin of " + act.Group + " now." }),
 		form("/groups/demote", api.DropAdmin, fields, "That member is no admin any more, and stays in the group."),
-		form("/groups/seen", api.SeeNotices, seenUntil, "Marked as seen."),
 	)
 }
 
@@ -305,6 +307,8 @@ func operatorPages() []page {
 		post(operatorPath+"/members/enable", (*Site).enableMember),
 		post(operatorPath+"/members/link", (*Site).linkMember),
 		view(operatorPath+"/machines", "operator-machines", "All machines", (*Site).allMachines),
+		get(hubUsagePath, (*Site).hubUsagePage),
+		get(hubUsagePath+".csv", (*Site).hubUsageCSV),
 		view(operatorPath+"/audit", "operator-audit", "Audit log", (*Site).auditData),
 	}
 }

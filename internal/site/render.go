@@ -124,8 +124,8 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		"duration": duration,
 		"size":     size,
 		"link": func(v screen, href, text, icon string) navLink {
-			link := navLink{Href: href, Text: text, Icon: icon, Here: v.Path == href || href != "/" && strings.HasPrefix(v.Path, href+"/")}
-			if href == accessPath {
+			link := navLink{Href: href, Text: text, Icon: icon, Here: v.under(href) || href == accessPath && (v.under("/sharing") || v.under("/groups"))}
+			if href == noticesPath {
 				link.Count = v.Notices
 			}
 			return link
@@ -142,6 +142,7 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		"code":     inCode,
 		"browser":  browserName,
 		"list":     func(values []string) string { return strings.Join(values, ", ") },
+		"few":      few,
 		"lines":    func(values []string) string { return strings.Join(values, "\n") },
 		"key":      nameKey,
 		"limits":   limitWords,
@@ -181,6 +182,17 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 	return parsed
 })
 
+// fewNames is how many names of a list a row of a table shows.
+const fewNames = 4
+
+// few are the first of many names, and how many more there are.
+func few(names []string) string {
+	if len(names) <= fewNames+1 {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %s more", strings.Join(names[:fewNames], ", "), number(len(names)-fewNames))
+}
+
 // limitWords are limits in words.
 func limitWords(l api.Limits) string {
 	var all []string
@@ -193,8 +205,12 @@ func limitWords(l api.Limits) string {
 	if l.Concurrent != nil {
 		all = append(all, fmt.Sprint(*l.Concurrent, " at once"))
 	}
-	if l.PerDay != nil {
-		all = append(all, fmt.Sprint(number(*l.PerDay), " a day"))
+	switch {
+	case l.PerDay == nil:
+	case *l.PerDay == 1:
+		all = append(all, "1 call a day")
+	default:
+		all = append(all, number(*l.PerDay)+" calls a day")
 	}
 	return cmp.Or(strings.Join(all, "; "), "no limits")
 }
@@ -353,7 +369,7 @@ func reachWords(r account.Reach) string {
 	case account.ReachShared:
 		return "my machines and those shared with me"
 	default:
-		return "everything I reach"
+		return "everything I can use"
 	}
 }
 
@@ -373,6 +389,15 @@ type screen struct {
 	ID      string
 	Data    any
 }
+
+// under reports whether the page is at a path or below it; the first page is above none.
+func (v screen) under(path string) bool {
+	return v.Path == path || path != "/" && strings.HasPrefix(v.Path, path+"/")
+}
+
+// Joining reports whether the page signs a visitor up by a link or an invite: another way to
+// sign up would lead away from it.
+func (v screen) Joining() bool { return v.under("/welcome") || v.under("/invite") }
 
 // answerWith writes what a handler decided, or why it did not.
 func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error) {

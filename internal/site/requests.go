@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -78,6 +79,8 @@ func (s *Site) requestsPage(v *visit) (reply, error) {
 // requestData is what the page of one request shows.
 type requestData struct {
 	api.CallTrace
+	Cause    string          // what was the case with the machines; empty: its code says it all
+	Near     []fleet.ModelID // ids in reach that the model's may have been meant for
 	Line     []moment
 	Key      string   // the name of the key that made it; empty: none of the member's
 	Remedies []remedy // as things are now
@@ -94,7 +97,7 @@ func (s *Site) requestData(v *visit) (requestData, error) {
 	if err != nil {
 		return requestData{}, err
 	}
-	data := requestData{CallTrace: trace, Line: timeLine(trace)}
+	data := requestData{CallTrace: trace, Cause: causeOf(trace.Trace), Line: timeLine(trace)}
 	if trace.KeyID != "" {
 		keys, err := call(s, v, api.ListKeys, api.None{})
 		if err != nil {
@@ -111,12 +114,66 @@ func (s *Site) requestData(v *visit) (requestData, error) {
 	if fleet.ModelID(trace.Model).Valid() {
 		// Without an answer, the page has no remedy by the model.
 		if why, err := call(s, v, api.ExplainModel, api.ModelQuestion{Model: fleet.ModelID(trace.Model)}); err == nil {
-			own, err := call(s, v, api.ListMachines, api.None{})
+			own, noMachines := call(s, v, api.ListMachines, api.None{})
+			models, noModels := call(s, v, api.ListModels, api.None{})
 			data.Remedies = append(remedies(why, own.Data), data.Remedies...)
-			return data, err
+			if fault.Code(trace.Code) == fault.ModelNotFound {
+				data.Near = nearby(models.Data, why.Model)
+			}
+			return data, cmp.Or(noMachines, noModels)
 		}
 	}
 	return data, nil
+}
+
+// causeOf says what was the case with the machines that a refused call could have used, as
+// the last decision about it counted them. It is empty where the code says it all.
+func causeOf(t account.Trace) string {
+	if t.Code == "" || len(t.Decisions) == 0 {
+		return ""
+	}
+	last := t.Decisions[len(t.Decisions)-1]
+	if last.Verdict != "refuse" {
+		return ""
+	}
+	if fault.Code(t.Code) == fault.ModelNotFound {
+		return fmt.Sprintf("No machine that is online offers a model with the id `%s`.", t.Model)
+	}
+	var parts []string
+	for _, seen := range last.Seen {
+		if words, known := stateWords[seen.State]; known {
+			parts = append(parts, machinesWords(seen.Machines, seen.Via)+" "+words[min(seen.Machines, 2)-1])
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("No machine with `%s` took the call: %s.", t.Model, strings.Join(parts, "; "))
+}
+
+// stateWords say why a machine took no call: one machine, and several.
+var stateWords = map[string][2]string{
+	fleet.Offline.String():      {"was offline", "were offline"},
+	fleet.Returning.String():    {"had just lost its connection", "had just lost their connections"},
+	fleet.OutsideHours.String(): {"was outside its sharing hours", "were outside their sharing hours"},
+	fleet.Paused.String():       {"was paused", "were paused"},
+	fleet.Spent.String():        {"had served all the calls a day that you are allowed, until 00:00 UTC", "had served all the calls a day that you are allowed, until 00:00 UTC"},
+	fleet.Busy.String():         {"was busy", "were busy"},
+}
+
+// machinesWords counts machines by the way that the caller reaches them.
+func machinesWords(n int, via string) string {
+	machines := "machines"
+	if n == 1 {
+		machines = "machine"
+	}
+	switch via {
+	case fleet.Own.String():
+		return fmt.Sprintf("%d %s of yours", n, machines)
+	case fleet.Shared.String():
+		return fmt.Sprintf("%d %s shared with you", n, machines)
+	}
+	return fmt.Sprintf("%d %s of your groups", n, machines)
 }
 
 // remediesOf are what a member can do about a refusal whatever the machines do now.

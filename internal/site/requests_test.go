@@ -10,6 +10,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // From a refusal in the list, for each code, the first click shows why, and there the second
@@ -49,6 +50,48 @@ func TestRemedyInTwoClicks(t *testing.T) {
 	}
 }
 
+// TestCauseOfARefusal: a refusal says what was the case with the machines, in words of its
+// own, and an id that is nearly one in reach leads to that one.
+func TestCauseOfARefusal(t *testing.T) {
+	refused := func(code fault.Code, seen ...account.StateCount) account.Trace {
+		return account.Trace{Code: string(code), Model: "tiny", Decisions: []account.Decision{{Verdict: "wait"}, {Verdict: "refuse", Seen: seen}}}
+	}
+	for _, tt := range []struct {
+		trace account.Trace
+		want  string
+	}{
+		{refused(fault.CascadeExhausted, account.StateCount{Via: "shared", State: "spent", Machines: 1}),
+			"No machine with `tiny` took the call: 1 machine shared with you had served all the calls a day that you are allowed, until 00:00 UTC."},
+		{refused(fault.CascadeExhausted, account.StateCount{Via: "own", State: "paused", Machines: 1}, account.StateCount{Via: "group", State: "offline", Machines: 2}),
+			"No machine with `tiny` took the call: 1 machine of yours was paused; 2 machines of your groups were offline."},
+		{refused(fault.CapacityFull, account.StateCount{Via: "own", State: "busy", Machines: 3}), "No machine with `tiny` took the call: 3 machines of yours were busy."},
+		{refused(fault.ModelNotFound), "No machine that is online offers a model with the id `tiny`."},
+		{refused(fault.NotInCircle), ""},
+		{account.Trace{Code: "invalid_request"}, ""},
+		{account.Trace{Model: "tiny", Decisions: []account.Decision{{Verdict: "try"}}}, ""},
+	} {
+		if got := causeOf(tt.trace); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.trace.Code, got, tt.want)
+		}
+	}
+	for state := fleet.Offline; state < fleet.Ready; state++ {
+		if stateWords[state.String()][0] == "" {
+			t.Errorf("nothing is said of a machine that is %s", state)
+		}
+	}
+	tn := newTown(t, nil)
+	now := time.Now()
+	for i, id := range []string{"req_1", "req_2"} {
+		trace := refused(fault.ModelNotFound)
+		trace.CallID, trace.MemberID, trace.Caller, trace.Mine, trace.Model = id, tn.members["ada"].ID, "ada", true, "of-ado"
+		trace.Started, trace.Status, trace.Endpoint = now.Add(time.Duration(i)*time.Second), 404, "/v1/chat/completions"
+		check(t, tn.db.SaveTraces(t.Context(), []account.Trace{trace}, now))
+	}
+	ada := tn.as("ada")
+	ada.get("/requests/req_1").want(t, 200, "offers a model with the id <code>of-ado</code>", `Did you mean <a href="/models?model=of-ada">`, `href="/models">See the models you can use`)
+	ada.get("/").want(t, 200, "2 times", "offers a model with the id <code>of-ado</code>")
+}
+
 // The filter of the requests is in the address, of the next page, too; a request shows its
 // key, its tokens and its speed.
 func TestRequestsFilter(t *testing.T) {
@@ -65,7 +108,7 @@ func TestRequestsFilter(t *testing.T) {
 	}
 	check(t, tn.db.SaveTraces(t.Context(), traces, now))
 	b := tn.as("ada")
-	page := b.get("/requests?model=m&key=key_1&q=ada").want(t, 200, `<option value="key_1" selected>my editor`, `value="m"`, "1,234, 41", ">20.0<")
+	page := b.get("/requests?model=m&key=key_1&q=ada").want(t, 200, `<option value="key_1" selected>my editor`, `value="m"`, "1,234 in, 41 out", "20.0 a second")
 	older := next(page, "/requests?before=")
 	if !strings.Contains(older, "model=m") || !strings.Contains(older, "key=key_1") || strings.Count(page.body, `href="/requests/req_`) != 100 || strings.Contains(page.body, "req_0001") {
 		t.Errorf("the next page is %q", older)

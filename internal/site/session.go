@@ -232,7 +232,7 @@ const pollEvery = 2 * time.Second
 type limits struct {
 	fromAddress, guesses, ofName, ofBrowser, confirms, recoverFrom, recoverOf *throttle
 	devices, polls, userCodes, codesFrom                                      *throttle
-	verifiers, verified, recoveries, inviters, notices                        *throttle
+	verifiers, verified, recoveries                                           *throttle
 }
 
 func newLimits() limits {
@@ -253,7 +253,5 @@ func newLimits() limits {
 		verifiers:   &throttle{every: 10 * time.Minute, burst: 5},                 // e-mails that prove an address, by member
 		verified:    &throttle{every: 20 * time.Minute, burst: 3},                 // and by that address
 		recoveries:  &throttle{every: 10 * time.Minute, burst: 3},                 // recoveries by mail, by the e-mail address
-		inviters:    &throttle{every: time.Minute, burst: 30},                     // mailed invitations to groups, by the admin who invites
-		notices:     &throttle{every: time.Hour, burst: 5},                        // mailed notices of groups, by the member who is notified
 	}
 }

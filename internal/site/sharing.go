@@ -28,6 +28,7 @@ type accessData struct {
 	Link     string   // of the invite just made, shown this once
 	Warnings []string // about its limits
 	Live     scene
+	Known    []string // members who are named on the page
 }
 
 // accessLine is a row of those who reach the member's machines.
@@ -84,9 +85,15 @@ func (s *Site) accessData(v *visit) (accessData, error) {
 		s.countUses(v.caller().Member, line, all, now)
 		data.Given = append(data.Given, line)
 	}
-	for _, row := range usableList(s.Snapshot(), v.caller().Member, received) {
+	for _, row := range usableList(s.Snapshot(), v.caller().Member, received, now) {
 		data.Received = append(data.Received, receivedLine{row, nameKey(row.Owner)})
+		data.Known = append(data.Known, row.Owner)
 	}
+	for _, line := range data.Given {
+		data.Known = append(data.Known, line.Member)
+	}
+	slices.Sort(data.Known)
+	data.Known = slices.Compact(data.Known)
 	return data, nil
 }
 
@@ -190,7 +197,6 @@ func (s *Site) endShareQuestion(v *visit) (question, error) {
 	line := data.Given[at]
 	q := question{
 		Title: "End the share with " + with + "?", Button: "End the share", Action: "/sharing/end", Back: accessPath, Field: "with", Value: with,
-		Cuts: []string{cutWords(s.CutByShareEnd(v.me.ID, line.Share.WithID))},
 	}
 	for _, idle := range line.Idle {
 		q.Cuts = append(q.Cuts, with+" can use your machines through the group "+idle.Group+" all the same: "+limitWords(idle.Limits)+".")
@@ -198,7 +204,7 @@ func (s *Site) endShareQuestion(v *visit) (question, error) {
 	if len(line.Idle) == 0 {
 		q.Cuts = append(q.Cuts, with+" cannot use your machines any more, within 5 seconds.")
 	}
-	q.Cuts = append(q.Cuts, "What "+with+" shares with you stays. You can share again at any time.")
+	q.Cuts = append(q.Cuts, cutWords(s.CutByShareEnd(v.me.ID, line.Share.WithID)), "What "+with+" shares with you stays. You can share again at any time.")
 	return q, nil
 }
 

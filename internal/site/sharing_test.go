@@ -28,7 +28,7 @@ func TestInvitePage(t *testing.T) {
 	tn := newTown(t, nil)
 	ada, bob := tn.as("ada"), tn.as("bob")
 	page := ada.post("/sharing/invite", "uses", "2", "expires", "30d", "models", "tiny\r\nother one", "hours", "sat,sun 00:00-24:00", "concurrent", "2", "per_day", "9").
-		want(t, 200, "models tiny, other one; Sat,Sun 00:00-24:00; 2 at once; 9 a day", `id="uses" inputmode="numeric" pattern="[0-9]*" value="1"`)
+		want(t, 200, "models tiny, other one; Sat,Sun 00:00-24:00; 2 at once; 9 calls a day", `id="uses" inputmode="numeric" pattern="[0-9]*" value="1"`)
 	link := textOf(t, page, "link")
 	if got := readQR(t, page.body); got != link {
 		t.Errorf("a phone reads %q, not %q", got, link)
@@ -180,6 +180,7 @@ func TestSpeed(t *testing.T) {
 		t.Error(diff)
 	}
 	tn.as("ada").get("/machines/"+tn.machine.ID).want(t, 200, ">37.5<", ">1.50 s<")
+	tn.as("ada").get("/models?model=tiny").want(t, 200, ">First token<", ">1.5 s<")
 }
 
 // TestTwins: ids that look alike are side by side, each as it is.

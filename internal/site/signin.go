@@ -55,11 +55,12 @@ type signInData struct {
 	Next        string
 	CanPasskeys bool   // the site has an address that passkeys can be bound to
 	Provider    string // the name of the one to sign in at; empty: none
+	Empty       bool   // the hub has no account yet
 }
 
 func (s *Site) signInData(v *visit) (signInData, error) {
 	next := cmp.Or(v.URL.Query().Get("next"), v.form.Get("next"))
-	return signInData{s.localPath(next), s.passkeys != nil, s.provider.name()}, nil
+	return signInData{s.localPath(next), s.passkeys != nil, s.provider.name(), !s.hasMembers(v)}, nil
 }
 
 // signIn is POST /signin. One message, and one amount of work, for a name that
@@ -114,6 +115,7 @@ type signUpData struct {
 	Link   string          // the same of a link to the first operator's account
 	// Provider is the name of the one to sign up at instead; empty: none.
 	Provider string
+	Empty    bool // the hub has no account yet
 }
 
 // SignIn is where a member who came by an invite signs in, and then accepts it.
@@ -122,7 +124,7 @@ func (d signUpData) SignIn() string {
 }
 
 func (s *Site) signUpData(v *visit) (signUpData, error) {
-	return signUpData{Invite: v.form.Get("invite"), Link: v.form.Get("link"), Provider: s.provider.name()}, nil
+	return signUpData{Invite: v.form.Get("invite"), Link: v.form.Get("link"), Provider: s.provider.name(), Empty: !s.hasMembers(v)}, nil
 }
 
 // signUp is POST /signup: a new member with a password, who is then signed in.
@@ -137,7 +139,16 @@ func (s *Site) signUp(v *visit) (reply, error) {
 	if made.Password, err = s.Passwords.Hash(v.Context(), made.Member.Name, v.form.Get("password")); err != nil {
 		return reply{}, err
 	}
-	return reply{to: "/"}, s.takeIn(v, made, "sign-up")
+	seen, _ := s.SeeInvite(v.Context(), inviteIn(v.form.Get("invite"))) // who invites, before it is used up
+	return reply{to: "/", done: welcomed(seen)}, s.takeIn(v, made, "sign-up")
+}
+
+// welcomed says what a new member got by an invite; without one, nothing.
+func welcomed(seen api.SeenInvite) string {
+	if seen.Owner == "" {
+		return ""
+	}
+	return seen.Owner + " shares their machines with you now."
 }
 
 // newMember is who the form says would sign up, if they may.

@@ -116,15 +116,17 @@ func New(a *api.API, c Config) *Site {
 	s.passkeys, s.provider = newPasskeys(c.Base), newProvider(c.Provider, c.Base)
 	s.mail, s.lookups = mail.New(c.Mail, a.Log), make(chan lookup, mostLookups)
 	a.Base = c.Base
-	a.Notify = api.Notify{Invited: s.mailInvitation, Joined: s.mailJoin, LinkMade: s.noticeOfLink}
+	a.LinkMade = s.noticeOfLink
 	return s
 }
 
-// Run keeps open pages up to date, and sends mail, until ctx ends.
+// Run keeps open pages up to date, notes what members are to know, and sends mail, until
+// ctx ends.
 func (s *Site) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.keepLive(ctx) })
 	group.Go(func() error { return s.runMail(ctx) })
+	group.Go(func() error { return s.runNotices(ctx) })
 	return group.Wait()
 }
 

@@ -64,6 +64,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		check(t, err)
 		return append(all, s, hash, must1(tn.db.Passkeys(ctx, tn.members["ada"].ID)), must1(tn.db.Identities(ctx, tn.members["ada"].ID)), must1(tn.db.Email(ctx, tn.members["ada"].ID)))
 	}
+	check(t, tn.db.AddNotices(ctx, []account.Notice{{MemberID: tn.members["ada"].ID, Kind: account.NoticeOffline, Text: "adas-notice"}}, time.Now()))
 	before := everything()
 	forms := map[string][]string{
 		"/signin": {"name", "ada", "password", "wrong password"}, "/signup": {"name", "ada", "password", aPassword},
@@ -87,7 +88,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		"/theme":          {"theme", "dark"},
 		"/groups/create":  {"name", "lab", "kind", "org"}, "/groups/join": {"group", "lab"}, "/groups/leave": {"group", "lab"}, "/groups/end": {"group", "lab"}, "/groups/limit": {"group", "lab", "per_day", "1"},
 		"/groups/accept": {"group", "lab"}, "/groups/decline": {"group", "lab"}, "/groups/invite": {"group", "lab", "member", "eve"}, "/groups/withdraw": {"group", "lab", "member", "pat-invited"},
-		"/groups/seen":   {"until", time.Now().Format(time.RFC3339)},
+		"/notices/seen": {"until", time.Now().Format(time.RFC3339)}, "/account/notices": {"kind", "nonsense"},
 		"/groups/remove": {"group", "lab", "member", "bob"}, "/groups/admin": {"group", "lab", "member", "eve"}, "/groups/demote": {"group", "lab", "member", "ada"},
 	}
 	paths := map[string]string{
@@ -98,7 +99,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 	for _, act := range []string{"disable", "enable", "link", "role"} {
 		forms["/operator/members/"+act] = []string{"member", tn.members["ada"].ID}
 	}
-	welcome := map[string]bool{"/applications": true, "/signin/passkey/begin": true, "/account/passkeys/begin": true, "/recover/mail": true, "/account/email": true, "/account/email/remove": true, "/groups/seen": true, "/theme": true} // what eve may do
+	welcome := map[string]bool{"/applications": true, "/signin/passkey/begin": true, "/account/passkeys/begin": true, "/recover/mail": true, "/account/email": true, "/account/email/remove": true, "/notices/seen": true, "/theme": true} // what eve may do
 	for _, p := range sitePages() {
 		if p.path == "/signout" {
 			continue
@@ -120,7 +121,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		if p.method == "POST" && !welcome[p.path] && p.path != "/account/password" && p.path != "/account/codes" && got.status < 400 {
 			t.Errorf("POST %s as eve: %d", p.path, got.status)
 		}
-		for _, secret := range []string{"secret-model", "story-model", "usage-model", tn.machine.ID, invite.Code, key.ID, "adas-key", sessions[0].ID, passkeys[0].ID, "adas-phone", identity.ID, "adas@mail", "adas-other", "adas-subject", "adas-shown", "pat-invited", b64(passkeys[0].Credential)} {
+		for _, secret := range []string{"secret-model", "story-model", "usage-model", tn.machine.ID, invite.Code, key.ID, "adas-key", sessions[0].ID, passkeys[0].ID, "adas-phone", "adas-notice", identity.ID, "adas@mail", "adas-other", "adas-subject", "adas-shown", "pat-invited", b64(passkeys[0].Credential)} {
 			if strings.Contains(got.body, secret) && !strings.Contains(path+form.Encode(), url.QueryEscape(secret)) { // beyond what eve said
 				t.Errorf("%s %s tells eve of ada's %s", p.method, p.path, secret)
 			}

@@ -209,8 +209,11 @@ func TestSignUpRules(t *testing.T) {
 		invited.browser().post("/signup", "name", bad, "password", aPassword, "invite", invite).want(t, 400)
 	}
 	zoe := invited.browser()
-	zoe.get("/invite/"+invite).want(t, 200, "You are invited")
+	if page := zoe.get("/invite/"+invite).want(t, 200, "You are invited"); strings.Contains(page.body, `href="/signup"`) {
+		t.Error("the page of an invite has a link to the form that asks for one")
+	}
 	zoe.post("/signup", "name", "zoe", "password", aPassword, "invite", invited.web.URL+"/invite/"+invite).goes(t, "/")
+	zoe.get("/").want(t, 200, "ada shares their machines with you now.")
 	zoe.get("/access").want(t, 200, "<th scope=\"row\">ada</th>")
 	invited.browser().post("/signup", "name", "yan", "password", aPassword, "invite", invite).want(t, 404)
 	if _, err := w.db.MemberByName(t.Context(), "yan"); err == nil {

@@ -185,7 +185,10 @@ func TestFirstSteps(t *testing.T) {
 	link := strings.TrimPrefix(must1(tn.site.FirstLink(t.Context())), tn.site.Base)
 	op := tn.browser()
 	op.get("/").want(t, 200, "Sign in")
-	op.get(link).want(t, 200, "Who signs up here runs it")
+	op.get(link).want(t, 200, "The account that you make here runs it")
+	for _, at := range []string{"/signin", "/signup"} { // not: ask a member for an invite
+		op.get(at).want(t, 200, "Sign in")
+	}
 	code := strings.TrimPrefix(link, "/welcome/")
 	op.post("/signup", "link", code, "name", "root", "password", "short").want(t, 400, "at least 10")
 	op.post("/signup", "link", code, "name", "ada", "password", aPassword).want(t, 400, "a member is called")
@@ -273,7 +276,7 @@ func TestEveryPageRenders(t *testing.T) {
 	ada.get("/models?q=of-a").want(t, 200, "of-ada")
 	ada.get("/models?q=zzz").want(t, 200, "None of your")
 	ada.get("/models?model=of-ado").want(t, 200, "would be refused", "Did you mean", `href="/models?model=of-ada"`, "Accept an invite")
-	ada.get("/access").want(t, 200, "bob", "models tiny; 3 a day")
+	ada.get("/access").want(t, 200, "bob", "models tiny; 3 calls a day")
 	ada.get("/access").want(t, 200, "lab", "all", "Join")
 	ada.get("/models").want(t, 200, "of-ada")
 	ada.get("/models?model=tiny").want(t, 200, "would be served", ">box</a>", "Chat with it")

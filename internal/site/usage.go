@@ -18,25 +18,30 @@ import (
 // usageData is what /usage shows.
 type usageData struct {
 	api.UsagePage
+	At      string // the page's own address: /usage, or the operator's
 	Spans   []usageSpan
 	Sides   []usageSide
 	Balance []balance
+	Members int64 // of the hub, who made calls
 }
 
 // usageSpan is a span to choose.
 type usageSpan struct {
-	Text, By string
-	Days     int
-	Here     bool
+	Text string
+	By   api.Step
+	Days int
+	Here bool
 }
 
 // usageSide is one side of /usage under its title; its ID begins the ids in it.
 type usageSide struct {
 	Title, ID string
-	By        string
+	At        string // the page's address
+	By        api.Step
 	Days      int
 	Bars      []usageBar
 	Side      api.UsageSide
+	Active    map[string]int64 // members who made calls, by the name of the step; nil: not counted
 }
 
 // usageBar is one hour, day or week in the picture of calls: its place, and its heights
@@ -58,36 +63,83 @@ type balance struct {
 
 func (s *Site) usageData(v *visit) (usageData, error) {
 	query := v.URL.Query()
-	usage, err := call(s, v, api.GetUsage, api.Span{Days: query.Get("days"), By: query.Get("by")})
+	usage, err := call(s, v, api.GetUsage, api.Span{Days: query.Get("days"), By: api.Step(query.Get("by"))})
 	if err != nil {
 		return usageData{}, err
 	}
-	data := usageData{UsagePage: usage, Balance: balances(usage)}
-	for _, span := range []usageSpan{{Text: "24 hours", By: "hour", Days: 1}, {Text: "14 days", By: "day", Days: 14}, {Text: "30 days", By: "day", Days: 30}, {Text: "12 weeks", By: "week", Days: 84}, {Text: "A year", By: "week", Days: 365}} {
-		span.Here = span.By == usage.By && span.Days == usage.Days
-		data.Spans = append(data.Spans, span)
-	}
-	now := time.Now()
+	data := usageData{UsagePage: usage, At: "/usage", Balance: balances(usage), Spans: usageSpans(usage)}
 	for _, side := range []usageSide{{Title: "My calls", ID: "caller", Side: usage.As}, {Title: "Calls on my machines", ID: "owner", Side: usage.On}} {
-		side.Days, side.By, side.Bars = usage.Days, usage.By, usageBars(usage, side.Side.Days, now)
-		data.Sides = append(data.Sides, side)
+		data.Sides = append(data.Sides, side.of(usage, data.At))
 	}
 	return data, nil
 }
 
-// stepName is the layout of the names of hours; days and weeks have dates.
-const stepName = "2006-01-02T15:04"
+// of is the side with what its page says of the span.
+func (side usageSide) of(usage api.UsagePage, at string) usageSide {
+	side.At, side.Days, side.By, side.Bars = at, usage.Days, usage.By, usageBars(usage, side.Side.Days, time.Now())
+	return side
+}
+
+// hubUsagePath is the page of what all members called.
+const hubUsagePath = operatorPath + "/usage"
+
+// hubUsage returns what all members called in the span that is asked for, as one side of
+// a page of usage.
+func (s *Site) hubUsage(v *visit) (api.HubUsage, api.UsageSide, error) {
+	query := v.URL.Query()
+	usage, err := call(s, v, api.OperatorGetUsage, api.Span{Days: query.Get("days"), By: api.Step(query.Get("by"))})
+	side := api.UsageSide{Total: usage.Total, Models: usage.Models, Codes: usage.Codes}
+	for _, step := range usage.Steps {
+		side.Days = append(side.Days, step.UsageOfDay)
+	}
+	return usage, side, err
+}
+
+// hubUsagePage is GET /operator/usage.
+func (s *Site) hubUsagePage(v *visit) (reply, error) {
+	usage, side, err := s.hubUsage(v)
+	if err != nil {
+		return reply{title: "Hub usage"}, err
+	}
+	page := api.UsagePage{Days: usage.Days, By: usage.By, Since: usage.Since}
+	active := map[string]int64{}
+	for _, step := range usage.Steps {
+		active[step.Day] = step.Members
+	}
+	return reply{page: "usage", title: "Hub usage", data: usageData{
+		UsagePage: page, At: hubUsagePath, Spans: usageSpans(page), Members: usage.Members,
+		Sides: []usageSide{usageSide{Title: "Calls of all members", ID: "hub", Side: side, Active: active}.of(page, hubUsagePath)},
+	}}, nil
+}
+
+// hubUsageCSV is GET /operator/usage.csv, with the parameters of /usage.csv.
+func (s *Site) hubUsageCSV(v *visit) (reply, error) {
+	of, err := usageView(v)
+	if err != nil {
+		return reply{}, err
+	}
+	usage, side, err := s.hubUsage(v)
+	if err != nil {
+		return reply{}, err
+	}
+	return writeUsage([]usagePart{{"hub", side}}, of, usage.Since), nil
+}
+
+// usageSpans are the spans to choose, with the one that is shown marked.
+func usageSpans(usage api.UsagePage) (spans []usageSpan) {
+	for _, span := range []usageSpan{{Text: "24 hours", By: api.Hour, Days: 1}, {Text: "14 days", By: api.Day, Days: 14}, {Text: "30 days", By: api.Day, Days: 30}, {Text: "12 weeks", By: api.Week, Days: 84}, {Text: "A year", By: api.Week, Days: 365}} {
+		span.Here = span.By == usage.By && span.Days == usage.Days
+		spans = append(spans, span)
+	}
+	return spans
+}
 
 // usageBars draws the calls of a span, a bar for each hour, day or week of it, the highest 40 high.
 func usageBars(usage api.UsagePage, sums []api.UsageOfDay, now time.Time) (bars []usageBar) {
-	layout := time.DateOnly
-	if usage.By == "hour" {
-		layout = stepName
-	}
-	at, err := time.Parse(layout, usage.Since)
+	at, err := usage.By.Parse(usage.Since)
 	most := int64(1)
-	for ; err == nil && !at.After(now); at = nextStep(usage.By, at) {
-		b := usageBar{X: len(bars) * 10, At: at.Unix(), Name: at.Format(layout)}
+	for ; err == nil && !at.After(now); at = usage.By.Next(at) {
+		b := usageBar{X: len(bars) * 10, At: at.Unix(), Name: usage.By.Name(at)}
 		if i := slices.IndexFunc(sums, func(d api.UsageOfDay) bool { return d.Day == b.Name }); i >= 0 {
 			b.Calls, b.Refused = sums[i].Calls, int(sums[i].Refused)
 		}
@@ -100,17 +152,6 @@ func usageBars(usage api.UsagePage, sums []api.UsageOfDay, now time.Time) (bars 
 		b.Y, b.Refused = 40-b.Height, int(int64(b.Refused)*40/most)
 	}
 	return bars
-}
-
-// nextStep is the begin of the hour, day or week after one.
-func nextStep(by string, at time.Time) time.Time {
-	switch by {
-	case "hour":
-		return at.Add(time.Hour)
-	case "week":
-		return at.AddDate(0, 0, 7)
-	}
-	return at.AddDate(0, 0, 1)
 }
 
 // balances puts what members took of my machines beside what I took of theirs, those with most
@@ -154,43 +195,66 @@ func keyTitle(k api.UsageOfKey) string {
 // by one.
 var usageViews = []string{"day", "model", "machine", "member", "key", "code"}
 
+// usageView reads which table of a page of usage is asked for; empty: all.
+func usageView(v *visit) (of string, err error) {
+	if of = v.URL.Query().Get("of"); of != "" && !slices.Contains(usageViews, of) {
+		err = fault.New(fault.InvalidRequest, "of is %s, not %.20q", strings.Join(usageViews, ", "), of).WithParam("of")
+	}
+	return of, err
+}
+
 // usageCSV is GET /usage.csv[?days=N][&by=hour|day|week][&side=caller|owner][&of=VIEW]: what /usage
 // shows, a row for each sum; one side or one table of it where they are named.
 func (s *Site) usageCSV(v *visit) (reply, error) {
 	query := v.URL.Query()
-	side, of := query.Get("side"), query.Get("of")
+	side := query.Get("side")
 	if side != "" && side != "caller" && side != "owner" {
 		return reply{}, fault.New(fault.InvalidRequest, "side is caller or owner, not %.20q", side).WithParam("side")
 	}
-	if of != "" && !slices.Contains(usageViews, of) {
-		return reply{}, fault.New(fault.InvalidRequest, "of is %s, not %.20q", strings.Join(usageViews, ", "), of).WithParam("of")
-	}
-	usage, err := call(s, v, api.GetUsage, api.Span{Days: query.Get("days"), By: query.Get("by")})
+	of, err := usageView(v)
 	if err != nil {
 		return reply{}, err
 	}
+	usage, err := call(s, v, api.GetUsage, api.Span{Days: query.Get("days"), By: api.Step(query.Get("by"))})
+	if err != nil {
+		return reply{}, err
+	}
+	parts := []usagePart{{"caller", usage.As}, {"owner", usage.On}}
+	if side != "" {
+		parts = slices.DeleteFunc(parts, func(p usagePart) bool { return p.name != side })
+	}
+	return writeUsage(parts, of, usage.Since), nil
+}
+
+// usagePart is a side of usage under its name.
+type usagePart struct {
+	name string
+	side api.UsageSide
+}
+
+// writeUsage answers with sides of usage as CSV.
+func writeUsage(parts []usagePart, of, since string) reply {
 	var text bytes.Buffer
 	w := csv.NewWriter(&text)
 	w.UseCRLF = true // as RFC 4180 has it
 	_ = w.Write([]string{"side", "of", "name", "calls", "refused", "others", "waited_ms", "tokens_in", "tokens_out", "first_token_p50_ms", "first_token_p95_ms"})
-	for _, part := range []struct {
-		name string
-		api.UsageSide
-	}{{"caller", usage.As}, {"owner", usage.On}} {
-		if side == "" || side == part.name {
-			for _, row := range rowsOf(part.UsageSide, of) {
-				_ = w.Write(append([]string{part.name}, row...)) // into memory
-			}
+	side := ""
+	for _, part := range parts {
+		if len(parts) == 1 {
+			side = part.name
+		}
+		for _, row := range rowsOf(part.side, of) {
+			_ = w.Write(append([]string{part.name}, row...)) // into memory
 		}
 	}
 	w.Flush()
-	parts := []string{"kith-usage", side, of, strings.ReplaceAll(usage.Since, ":", "")}
-	name := strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "-") + ".csv"
+	words := []string{"kith-usage", side, of, strings.ReplaceAll(since, ":", "")}
+	name := strings.Join(slices.DeleteFunc(words, func(s string) bool { return s == "" }), "-") + ".csv"
 	return reply{write: func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/csv; charset=utf-8")
 		w.Header().Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", name))
 		_, _ = w.Write(text.Bytes())
-	}}, nil
+	}}
 }
 
 // rows are the rows of one table, or of all where none is named: which table,

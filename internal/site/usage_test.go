@@ -201,3 +201,43 @@ func TestOperatorPages(t *testing.T) {
 	check(t, err)
 	op.get("/operator").want(t, 200, file, "KiB", "all read, and sound")
 }
+
+// TestHubUsage: an operator sees the sums of all members' calls, and no name; to others
+// there is no such page.
+func TestHubUsage(t *testing.T) { onEachStore(t, testHubUsage) }
+
+func testHubUsage(t *testing.T, tn *town) {
+	op := tn.operator()
+	op.get("/operator/usage").want(t, 200, "Nothing in this time", "0 members made calls")
+	ada, bob := tn.members["ada"].ID, tn.members["bob"].ID
+	now := time.Now()
+	for i, call := range []account.Usage{
+		{MemberID: bob, OwnerID: ada, MachineID: tn.machine.ID, Model: "tiny", TokensIn: 1000, TokensOut: 400},
+		{MemberID: bob, Model: "tiny", Code: "NOT_IN_CIRCLE"},
+		{MemberID: ada, OwnerID: ada, MachineID: tn.machine.ID, Model: "=large", TokensIn: 500},
+	} {
+		call.CallID, call.Attempt, call.Started = fmt.Sprint("req_h", i), 1, now
+		check(t, tn.db.RecordUsage(t.Context(), []account.Usage{call}))
+	}
+	for _, by := range []string{"hour", "day", "week"} {
+		page := op.get("/operator/usage?by="+by).want(t, 200, "2 members made calls", ">Members</th>", `<dd>1,500, 400</dd>`, "tiny", "<code>NOT_IN_CIRCLE</code>",
+			`href="/operator/usage.csv?by=`+by, `<td class="n" data-n="2">2</td></tr>`, `aria-current="page">Usage</a>`)
+		rows, err := csv.NewReader(strings.NewReader(op.get("/operator/usage.csv?by="+by).want(t, 200).body)).ReadAll()
+		check(t, err)
+		if len(rows) != 5 || strings.Join(rows[2], " ") != "hub model tiny 2 1 1 0 1000 400  " || rows[3][2] != "'=large" || rows[4][2] != "NOT_IN_CIRCLE" {
+			t.Errorf("by %s the table is %q", by, rows)
+		}
+		for _, name := range []string{"bob", ">ada", ">box", tn.machine.ID} {
+			if strings.Contains(page.body, name) {
+				t.Errorf("by %s the page names %s", by, name)
+			}
+		}
+	}
+	if rows := strings.Split(op.get("/operator/usage.csv?of=code").want(t, 200).body, "\r\n"); len(rows) != 3 {
+		t.Errorf("the table of codes is %q", rows)
+	}
+	op.get("/operator/usage?by=year").want(t, 400)
+	op.get("/operator/usage.csv?of=member2").want(t, 400)
+	tn.as("bob").get("/operator/usage").want(t, 404)
+	tn.as("bob").get("/operator/usage.csv").want(t, 404)
+}

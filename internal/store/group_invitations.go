@@ -153,34 +153,12 @@ func removeFromGroup(ctx context.Context, q *query.Queries, groupID, memberID st
 	return deleteIfUnused(ctx, q, groupID)
 }
 
-// NewJoins returns up to most of the newest joins of other members of the member's
-// groups that the member has not seen.
-func (db *DB) NewJoins(ctx context.Context, memberID string, now time.Time, most int) ([]account.GroupJoin, error) {
-	rows, err := db.query.NewJoins(ctx, memberID, millis(now.Add(-account.JoinLife)), int32(most))
-	joins := convert(rows, func(row query.NewJoinsRow) account.GroupJoin {
-		return account.GroupJoin{Group: row.GroupName, Member: row.MemberName, At: timeOf(row.At)}
+// Joins returns up to most of the newest joins of other members of the member's groups,
+// since the member is in them.
+func (db *DB) Joins(ctx context.Context, memberID string, now time.Time, most int) ([]account.GroupJoin, error) {
+	rows, err := db.query.Joins(ctx, memberID, millis(now.Add(-account.JoinLife)), int32(most))
+	joins := convert(rows, func(row query.JoinsRow) account.GroupJoin {
+		return account.GroupJoin{Group: row.GroupName, Member: row.MemberName, At: timeOf(row.At), New: row.Unseen}
 	})
 	return joins, db.wrap(err, "list the new members of the groups of member %q", memberID)
-}
-
-// SeeJoins records that the member has seen the joins up to that time.
-func (db *DB) SeeJoins(ctx context.Context, memberID string, until time.Time) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
-		return q.SeeJoins(ctx, millis(until), memberID)
-	})
-	return db.wrap(err, "record what member %q has seen", memberID)
-}
-
-// CountNotices returns the number of the member's invitations, and of joins that the
-// member has not seen, together.
-func (db *DB) CountNotices(ctx context.Context, memberID string, now time.Time) (int, error) {
-	n, err := db.query.CountNotices(ctx, memberID, millis(now), millis(now.Add(-account.JoinLife)))
-	return int(n.Invitations + n.Joins), db.wrap(err, "count the notices of member %q", memberID)
-}
-
-// AddressesOfGroup returns up to most verified addresses of members of a group with
-// a machine that the group may reach, without that of the one who joined.
-func (db *DB) AddressesOfGroup(ctx context.Context, groupID, joinedID string, most int) ([]account.Email, error) {
-	rows, err := db.query.AddressesOfGroup(ctx, groupID, joinedID, int32(most))
-	return convert(rows, email), db.wrap(err, "list the addresses of group %q", groupID)
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -260,7 +259,10 @@ func testJoins(t *testing.T, db *store.DB) {
 	ok(t, db.CreateGroup(ctx, everyone))
 	joins := func(m account.Member, now time.Time) (all []string) {
 		t.Helper()
-		for _, j := range must[[]account.GroupJoin](t)(db.NewJoins(ctx, m.ID, now, 10)) {
+		for _, j := range must[[]account.GroupJoin](t)(db.Joins(ctx, m.ID, now, 10)) {
+			if !j.New {
+				continue
+			}
 			all = append(all, fmt.Sprintf("%s %s %d", j.Member, j.Group, j.At.Unix()-start.Unix()))
 		}
 		same(t, must[int](t)(db.CountNotices(ctx, m.ID, now)), len(all))
@@ -273,43 +275,48 @@ func testJoins(t *testing.T, db *store.DB) {
 	same(t, joins(ada, later(3)), []string{"eve everyone 3", "bob everyone 2", "bob lab 1"})
 	same(t, joins(bob, later(3)), []string{"eve everyone 3"})
 	same(t, joins(eve, later(3)), []string{})
-	ok(t, db.SeeJoins(ctx, ada.ID, later(2)))
+	ok(t, db.SeeNotices(ctx, ada.ID, later(2)))
 	same(t, joins(ada, later(3)), []string{"eve everyone 3"})
-	ok(t, db.SeeJoins(ctx, ada.ID, later(3)))
-	ok(t, db.SeeJoins(ctx, ada.ID, start)) // never back
+	ok(t, db.SeeNotices(ctx, ada.ID, later(3)))
+	ok(t, db.SeeNotices(ctx, ada.ID, start)) // never back
 	same(t, joins(ada, later(3)), []string{})
+	same(t, len(must[[]account.GroupJoin](t)(db.Joins(ctx, ada.ID, later(3), 10))), 3)
 
 	// Of one who joins, leaves and joins again, the last time counts.
 	ok(t, db.LeaveGroup(ctx, everyone.ID, eve.ID))
 	same(t, joins(bob, later(3)), []string{"eve everyone 3"})
 	ok(t, db.JoinGroup(ctx, everyone.ID, eve.ID, later(4)))
 	same(t, joins(ada, later(4)), []string{"eve everyone 4"})
-	same(t, must[[]account.GroupJoin](t)(db.NewJoins(ctx, bob.ID, later(4), 1)), []account.GroupJoin{{Group: "everyone", Member: "eve", At: later(4)}})
+	same(t, must[[]account.GroupJoin](t)(db.Joins(ctx, bob.ID, later(4), 1)), []account.GroupJoin{{Group: "everyone", Member: "eve", At: later(4), New: true}})
 	same(t, joins(bob, later(4).Add(account.JoinLife)), []string{})
 
-	// By mail: those with a confirmed address and a machine that the group reaches.
-	addresses := func() (ids []string) {
-		for _, e := range must[[]account.Email](t)(db.AddressesOfGroup(ctx, everyone.ID, eve.ID, 10)) {
-			ids = append(ids, e.MemberID)
+	// By mail: those with a machine that the group reaches.
+	mailed := func(m account.Member) (all []string) {
+		t.Helper()
+		for _, j := range must[[]account.GroupJoin](t)(db.JoinsToMail(ctx, m.ID, later(3), later(4), 10)) {
+			all = append(all, j.Member+" "+j.Group)
 		}
-		slices.Sort(ids)
-		return ids
+		return all
 	}
+	same(t, mailed(ada), []string{})
 	box := newMachine(t, db, ada, "box")
 	newMachine(t, db, eve, "own")
-	for _, m := range []account.Member{ada, bob, eve} {
-		ok(t, db.AskEmail(ctx, account.Email{MemberID: m.ID, Asked: m.Name + "@example.org", Hash: hashOf(m.ID), Expires: later(9)}))
-		same(t, addresses(), []string{})
-	}
-	for _, m := range []account.Member{ada, bob, eve} {
-		must[account.Email](t)(db.VerifyEmail(ctx, m.ID, hashOf(m.ID), later(5)))
-	}
-	same(t, addresses(), []string{ada.ID})
+	same(t, mailed(ada), []string{"eve everyone"})
+	same(t, mailed(bob), []string{})
+	same(t, mailed(eve), []string{})
 	ok(t, db.KeepOutOwn(ctx, ada.ID, everyone.ID, box.ID, true))
-	same(t, addresses(), []string{})
+	same(t, mailed(ada), []string{})
 	ok(t, db.KeepOutOwn(ctx, ada.ID, everyone.ID, box.ID, false))
 	ok(t, db.KeepOutOfAll(ctx, ada.ID, box.ID, true))
-	same(t, addresses(), []string{})
+	same(t, mailed(ada), []string{})
+	ok(t, db.KeepOutOfAll(ctx, ada.ID, box.ID, false))
+	for i := range account.SmallGroup - 3 {
+		same(t, mailed(ada), []string{"eve everyone"})
+		ok(t, db.JoinGroup(ctx, everyone.ID, newMember(t, db, fmt.Sprint("m", i)).ID, later(5)))
+	}
+	same(t, mailed(ada), []string{"eve everyone"})
+	ok(t, db.JoinGroup(ctx, everyone.ID, newMember(t, db, "one too many").ID, later(5)))
+	same(t, mailed(ada), []string{})
 }
 
 // testGroupMadeFor: a group that the operator makes for a member has no member

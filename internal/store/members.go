@@ -60,14 +60,25 @@ func (db *DB) MembersBefore(ctx context.Context, from account.Place, part string
 	return convert(rows, member), db.wrap(err, "list members")
 }
 
+var errNoOperatorLeft = fmt.Errorf("%w: no operator would be left", ErrInvalid)
+
 // SetMemberDisabled disables or enables a member. It records a change of each
 // record that appears or disappears with the member: its keys and machines, the
-// shares from it and to it, and its groups (spec/api.md#within-5s).
+// shares from it and to it, and its groups (spec/api.md#within-5s). It returns ErrInvalid
+// where a hub's last enabled operator would be disabled.
 func (db *DB) SetMemberDisabled(ctx context.Context, id string, disabled bool) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		err := oneRow(q.SetMemberDisabled(ctx, id, disabled))
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { // one at a time: each sees who is left
+		before, err := q.CountOperators(ctx)
+		if err == nil {
+			err = oneRow(q.SetMemberDisabled(ctx, id, disabled))
+		}
 		if err != nil {
 			return nil, err
+		}
+		if left, err := q.CountOperators(ctx); err != nil {
+			return nil, err
+		} else if before > 0 && left == 0 {
+			return nil, errNoOperatorLeft
 		}
 		facts, err := q.MemberFacts(ctx, id)
 		if err != nil {
@@ -92,9 +103,14 @@ func (db *DB) SetMemberOperator(ctx context.Context, id string, operator bool) e
 		if err := oneRow(q.SetMemberOperator(ctx, id, operator)); err != nil {
 			return nil, err
 		}
+		if !operator {
+			if err := q.DeleteNoticesOfKind(ctx, id, string(account.NoticeBackup)); err != nil {
+				return nil, err
+			}
+		}
 		left, err := q.CountOperators(ctx)
 		if err == nil && left == 0 {
-			err = fmt.Errorf("%w: no operator would be left", ErrInvalid)
+			err = errNoOperatorLeft
 		}
 		return changed(fleet.MemberChanged, id), err
 	})

@@ -2,6 +2,9 @@ package store_test
 
 import (
 	"crypto/sha256"
+	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -205,6 +208,33 @@ func testGroups(t *testing.T, db *store.DB) {
 	taken.Name, taken.Kind = "den", "secret"
 	fails(t, db.CreateGroup(ctx, taken), store.ErrInvalid)
 	same(t, changes(), []fleet.Change{})
+}
+
+// testLastOperator: of two operators who disable each other at once, one stays.
+func testLastOperator(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
+	ok(t, db.SetMemberDisabled(ctx, ada.ID, true)) // there was none before
+	for range 20 {
+		for _, m := range []account.Member{ada, bob} {
+			ok(t, db.SetMemberDisabled(ctx, m.ID, false))
+			ok(t, db.SetMemberOperator(ctx, m.ID, true))
+		}
+		var both sync.WaitGroup
+		var refused atomic.Int32
+		for _, m := range []account.Member{ada, bob} {
+			both.Go(func() {
+				switch err := db.SetMemberDisabled(ctx, m.ID, true); {
+				case errors.Is(err, store.ErrInvalid):
+					refused.Add(1)
+				case err != nil:
+					t.Error(err)
+				}
+			})
+		}
+		both.Wait()
+		same(t, int(refused.Load()), 1)
+	}
 }
 
 // testDisabledMember: whatever routing reads forgets a disabled member, and

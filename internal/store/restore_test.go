@@ -93,8 +93,8 @@ func TestRestoreOver(t *testing.T) {
 	machines := must[[]account.Machine](t)(db.Machines(t.Context(), owner.ID))
 	ok(t, db.RevokeKey(t.Context(), keys[0].ID, later(40)))
 	ok(t, db.RevokeMachine(t.Context(), machines[0].ID, later(41)))
+	ok(t, db.SetMemberOperator(t.Context(), newMember(t, db, "since").ID, true))
 	ok(t, db.SetMemberDisabled(t.Context(), member.ID, true))
-	newMember(t, db, "since")
 
 	if _, err := store.Restore(t.Context(), file, path, later(50), noProgress); err == nil || !strings.Contains(err.Error(), "another kith process has it open; stop that one") {
 		t.Fatalf("over a live hub: %v", err)

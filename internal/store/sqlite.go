@@ -120,9 +120,28 @@ func (db *DB) checkSQLite(ctx context.Context, path string) error {
 		err = errors.New(strings.Join(strings.Fields(found), " ")) // on one line
 	}
 	if err != nil {
-		return fmt.Errorf("cannot use the database %s: it is damaged or not a database; bring back a backup with `kith admin restore FILE`: %w", path, err)
+		return notUsable(path, err)
 	}
 	return nil
+}
+
+// notUsable returns the error of a database that SQLite does not open or read, with its
+// cause and what to do.
+func notUsable(path string, err error) error {
+	cause := "it is damaged or not a database; bring back a backup with `kith admin restore FILE`"
+	if lite, ok := errors.AsType[*sqlite.Error](err); ok {
+		switch lite.Code() & 0xff {
+		case sqlite3.SQLITE_BUSY:
+			cause = "another kith process has it open; stop that one, or give this one its own data folder"
+		case sqlite3.SQLITE_FULL:
+			cause = "the disk is full; free some space on it"
+		case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
+			cause = "its folder cannot be written; check that the disk is not read-only, and that the files there belong to this user"
+		case sqlite3.SQLITE_IOERR:
+			cause = "the disk cannot be read or written; look into the system's log, and see whether it is full"
+		}
+	}
+	return fmt.Errorf("cannot use the database %s: %s: %w", path, cause, err)
 }
 
 // lockSQLite locks the database for this process: it opens an exclusive
@@ -140,9 +159,5 @@ func lockSQLite(ctx context.Context, path string) (release func() error, err err
 	if err == nil {
 		return func() error { return errors.Join(tx.Rollback(), pool.Close()) }, nil
 	}
-	var lite *sqlite.Error
-	if errors.As(err, &lite) && lite.Code()&0xff == sqlite3.SQLITE_BUSY {
-		err = errors.New("another kith process has it open; stop that one, or give this one its own data folder")
-	}
-	return nil, errors.Join(fmt.Errorf("cannot open the database %s: %w", path, err), pool.Close())
+	return nil, errors.Join(notUsable(path, err), pool.Close())
 }

@@ -269,6 +269,65 @@ FROM usage_hours WHERE `+side+` = $1 AND hour >= $2 ORDER BY hour`, id, millis(h
 	return db.wrap(cmp.Or(err, rows.Err()), "read the hourly usage")
 }
 
+// DaysOfHub calls take with the sums of all members' calls by day, model, code and whether
+// they crossed from one member to another, beginning at the day of since, in order of day.
+// MemberID, MachineID and Duration are empty; OwnerID is empty unless they crossed.
+func (db *DB) DaysOfHub(ctx context.Context, since time.Time, take func(account.UsageDay)) error {
+	rows, err := db.query.DaysOfHub(ctx, millis(dayOf(since)))
+	for _, row := range rows {
+		take(account.UsageDay{
+			Day: timeOf(row.Day), OwnerID: crossing(row.Crossed), Model: row.Model, Code: row.Code,
+			Calls: row.Calls, Waited: micros(row.WaitedUs), TokensIn: row.TokensIn, TokensOut: row.TokensOut,
+		})
+	}
+	return db.wrap(err, "add up the daily usage")
+}
+
+// HoursOfHub is DaysOfHub by the hour, and by the step of the time to the first token.
+func (db *DB) HoursOfHub(ctx context.Context, since time.Time, take func(account.UsageHour)) error {
+	rows, err := db.query.HoursOfHub(ctx, millis(hourOf(since)))
+	for _, row := range rows {
+		take(account.UsageHour{
+			Hour: timeOf(row.Hour), OwnerID: crossing(row.Crossed), Model: row.Model, Code: row.Code, First: time.Duration(row.FirstMs) * time.Millisecond,
+			Calls: row.Calls, Waited: micros(row.WaitedUs), TokensIn: row.TokensIn, TokensOut: row.TokensOut,
+		})
+	}
+	return db.wrap(err, "add up the hourly usage")
+}
+
+// crossing is the owner in sums that have no members.
+func crossing(crossed bool) string {
+	if crossed {
+		return "another member"
+	}
+	return ""
+}
+
+// ActiveMembers counts the members who made calls since a time: in all, and in each step
+// of so long, by its begin. Steps of less than a day are counted by the hour.
+func (db *DB) ActiveMembers(ctx context.Context, since time.Time, step time.Duration) (total int64, steps map[time.Time]int64, err error) {
+	steps = map[time.Time]int64{}
+	from, length := millis(since), step.Milliseconds()
+	if step < 24*time.Hour {
+		rows, err := db.query.MembersByHours(ctx, from, length)
+		for _, row := range rows {
+			steps[timeOf(from+row.Step*length)] = row.Members
+		}
+		if err == nil {
+			total, err = db.query.MembersSinceHour(ctx, from)
+		}
+		return total, steps, db.wrap(err, "count the members who made calls")
+	}
+	rows, err := db.query.MembersByDays(ctx, from, length)
+	for _, row := range rows {
+		steps[timeOf(from+row.Step*length)] = row.Members
+	}
+	if err == nil {
+		total, err = db.query.MembersSinceDay(ctx, from)
+	}
+	return total, steps, db.wrap(err, "count the members who made calls")
+}
+
 // CallsOfKeys returns how many calls each key of the member made since the hour of
 // since, at most as long ago as the hourly sums are kept; a key without calls is not there.
 func (db *DB) CallsOfKeys(ctx context.Context, memberID string, since time.Time) (map[string]int64, error) {

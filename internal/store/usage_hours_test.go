@@ -33,6 +33,48 @@ func hoursOf(records []account.Usage) map[account.UsageHour]account.UsageHour {
 	return hours
 }
 
+// testUsageOfHub: the sums of the hub are those of all members' records, without members,
+// and each member counts once a step.
+func testUsageOfHub(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	call := func(i int, at time.Time, member, owner, model, code string, first time.Duration) {
+		u := aCall(fmt.Sprint("call-", i), 1)
+		u.Started, u.MemberID, u.OwnerID, u.Model, u.Code, u.FirstToken = at, member, owner, model, code, first
+		ok(t, db.RecordUsage(ctx, []account.Usage{u}))
+	}
+	day := start.Truncate(24 * time.Hour)
+	call(0, day.Add(-time.Second), "mem_0", "mem_0", "m1", "", 0)
+	call(1, day, "mem_0", "mem_0", "m1", "", time.Second)
+	call(2, day.Add(time.Hour), "mem_0", "mem_1", "m1", "", time.Second)
+	call(3, day.Add(2*time.Hour), "mem_1", "mem_0", "m1", "", time.Second)
+	call(4, day.Add(2*time.Hour), "mem_2", "", "m2", "model_not_found", 0)
+	call(5, day.AddDate(0, 0, 1), "mem_2", "mem_2", "m2", "", 0)
+	var days []string
+	ok(t, db.DaysOfHub(ctx, start, func(d account.UsageDay) {
+		days = append(days, fmt.Sprint(d.Day.Format(time.DateOnly), " ", d.Model, " ", d.Code, " ", d.OwnerID != "", " ", d.Calls, " ", d.TokensOut, " ", d.Waited, d.MemberID, d.MachineID))
+	}))
+	slices.Sort(days)
+	same(t, days, []string{
+		"2026-11-21 m1  false 1 77 1.5ms", "2026-11-21 m1  true 2 154 3ms", "2026-11-21 m2 model_not_found false 1 77 1.5ms", "2026-11-22 m2  false 1 77 1.5ms",
+	})
+	var hours []string
+	ok(t, db.HoursOfHub(ctx, day.Add(time.Hour), func(h account.UsageHour) {
+		hours = append(hours, fmt.Sprint(h.Hour.Sub(day), " ", h.Model, " ", h.Code, " ", h.OwnerID != "", " ", h.Calls, " ", h.First, h.MemberID, h.KeyID))
+	}))
+	slices.Sort(hours)
+	same(t, hours, []string{"1h0m0s m1  true 1 768ms", "24h0m0s m2  false 1 0s", "2h0m0s m1  true 1 768ms", "2h0m0s m2 model_not_found false 1 0s"})
+	for step, want := range map[time.Duration]map[time.Time]int64{
+		time.Hour:          {day: 1, day.Add(time.Hour): 1, day.Add(2 * time.Hour): 2, day.AddDate(0, 0, 1): 1},
+		24 * time.Hour:     {day: 3, day.AddDate(0, 0, 1): 1},
+		7 * 24 * time.Hour: {day: 3},
+	} {
+		total, steps, err := db.ActiveMembers(ctx, day, step)
+		ok(t, err)
+		same(t, total, int64(3))
+		same(t, steps, want)
+	}
+}
+
 // testUsageHours: the hourly sums of a member, of either side, are those of the records,
 // each counted once, and so are the calls of each key.
 func testUsageHours(t *testing.T, db *store.DB) {

@@ -62,7 +62,16 @@
   function label(root) {
     for (const table of root.querySelectorAll("table.stack:not(.labelled)")) {
       const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent);
-      for (const row of table.querySelectorAll("tbody tr")) [...row.cells].forEach((cell, i) => { cell.dataset.label = heads[i]; });
+      for (const row of table.querySelectorAll("tbody tr")) {
+        [...row.cells].forEach((cell, i) => {
+          cell.dataset.label = heads[i];
+          if (cell.textContent.trim() === "–" && !cell.querySelector("[data-live]")) cell.dataset.none = "";
+          if (cell.childNodes.length < 2) return;
+          const all = document.createElement("div"); // the words of a cell stay together
+          all.append(...cell.childNodes);
+          cell.append(all);
+        });
+      }
       table.classList.add("labelled");
     }
   }
@@ -165,6 +174,20 @@
     document.addEventListener("focusout", () => setTimeout(refresh, 0));
   }
   if (window.EventSource) for (const place of document.querySelectorAll("[data-stream]")) if (place.id) follow(place);
+
+  // A link into the page opens what it leads to.
+  function unfold() {
+    const at = document.querySelector(":target");
+    if (!at) return;
+    for (let e = at; e; e = e.parentElement) if (e.tagName === "DETAILS") e.open = true;
+    if (at.tagName === "DETAILS") at.querySelector("input, select, textarea")?.focus();
+  }
+  addEventListener("hashchange", unfold);
+  document.addEventListener("click", (event) => { // the address may be there already
+    const link = event.target.closest?.("a[href^='#']");
+    if (link && link.hash === location.hash) unfold();
+  });
+  unfold();
 
   localise(document);
   copies(document);

@@ -132,22 +132,39 @@
     return text;
   }
 
-  // Each event of the answer, and each comment between them.
+  // Each event of the answer, and each comment between them. What comes is read at once, and
+  // passed on 20 times a second: a task for each piece of a fast answer would be too many.
   async function* events(body) {
     const reader = body.getReader();
     const decoder = new TextDecoder();
-    let text = "";
+    let text = "", ended = false, failure = null, wake = () => {};
+    (async () => {
+      try {
+        for (let read = await reader.read(); !read.done; read = await reader.read()) {
+          text += decoder.decode(read.value, { stream: true });
+          wake();
+        }
+      } catch (error) {
+        failure = error;
+      }
+      ended = true;
+      wake();
+    })();
+    let rest = "";
     for (;;) {
-      const { done, value } = await reader.read();
-      if (done) return;
-      text += decoder.decode(value, { stream: true });
-      const lines = text.split(/\r?\n/);
-      text = lines.pop();
+      if (!text && !ended) await new Promise((resolve) => { wake = resolve; });
+      const lines = (rest + text).split(/\r?\n/);
+      text = "";
+      rest = lines.pop();
       for (const line of lines) {
         if (line.startsWith("data:")) yield { data: line.slice(5).trim() };
         else if (line.startsWith(":")) yield { comment: line.slice(1).trim() };
       }
-      await new Promise((resolve) => setTimeout(resolve, 50)); // what comes meanwhile is read at once, and costs one task
+      if (ended && !text) {
+        if (failure) throw failure;
+        return;
+      }
+      await new Promise((resolve) => setTimeout(resolve, 50));
     }
   }
 
@@ -155,7 +172,8 @@
   function machineOf(route) {
     const names = [...(route ?? "").matchAll(/machine=(?:"((?:[^"\\]|\\.)*)"|([^;,]*))/g)];
     const last = names.at(-1);
-    return last ? (last[1]?.replace(/\\(.)/g, "$1") ?? last[2]) : "";
+    const escapes = /\\(?:u([0-9a-f]{4})|U([0-9a-f]{8})|x([0-9a-f]{2})|(.))/g;
+    return last ? (last[1]?.replace(escapes, (_, u, U, x, plain) => plain ?? String.fromCodePoint(parseInt(u ?? U ?? x, 16))) ?? last[2]) : "";
   }
 
   function waiting(comment) {

@@ -8,6 +8,7 @@
     requests: { label: "Requests", columns: [[1, "requests", "--accent"], [2, "refused", "--bad"]] },
     tokens: { label: "Tokens", columns: [[3, "in", "--good"], [4, "out", "--accent"]] },
     waits: { label: "Waited, ms", columns: [[5, "waited, ms", "--warn"]] },
+    members: { label: "Members active", columns: [[8, "members", "--accent"]] },
     first: { label: "First token, ms", columns: [[6, "p50, ms", "--accent"], [7, "p95, ms", "--warn"]] },
   };
 
@@ -42,8 +43,8 @@
       scales: { y: { range: (_, low, high) => [0, Math.max(1, high)] } },
       axes: [{ ...axis, incrs: (hourly ? [1, 2, 6, 12, 24, 48] : [1, 2, 7, 14, 30, 60, 120]).map((n) => n * unit), values: (_, all) => all.map(brief) }, { ...axis, size: 56, values: (_, all) => all.map((n) => short.format(n)) }],
       series: [
-        { label: place.dataset.by, value: (_, at) => at == null ? "–" : name(at) },
-        ...view.columns.map(([, label, name], i) => ({ label, stroke: colour(name), width: 2, dash: i ? [6, 4] : [], points: { show: data[0].length < 40, size: 5 } })),
+        { label: place.dataset.by, value: (_, at) => at == null ? "" : name(at) },
+        ...view.columns.map(([, label, name], i) => ({ label, value: (_, n) => n?.toLocaleString() ?? "", stroke: colour(name), width: 2, dash: i ? [6, 4] : [], points: { show: data[0].length < 40, size: 5 } })),
       ],
     }, data, place);
   }
@@ -53,7 +54,9 @@
     if (!table) continue;
     const label = document.createElement("label");
     const choice = document.createElement("select");
-    for (const [name, view] of Object.entries(views)) choice.add(new Option(view.label, name));
+    for (const [name, view] of Object.entries(views)) {
+      if (view.columns.at(-1)[0] < table.tHead.rows[0].cells.length) choice.add(new Option(view.label, name));
+    }
     label.className = "narrow";
     label.append("Chart of ", choice);
     place.before(label);

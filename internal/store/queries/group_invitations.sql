@@ -39,26 +39,13 @@ DELETE FROM group_joins WHERE at <= $1;
 -- name: DeleteJoins :exec
 DELETE FROM group_joins WHERE group_id = $1;
 
--- name: NewJoins :many
-SELECT g.name AS group_name, m.name AS member_name, j.at FROM group_members v
+-- Joins of others in the member's groups since the member joined them.
+-- name: Joins :many
+SELECT g.name AS group_name, m.name AS member_name, j.at, cast(j.at > v.seen AS boolean) AS unseen FROM group_members v
 JOIN group_joins j ON j.group_id = v.group_id JOIN groups g ON g.id = j.group_id JOIN members m ON m.id = j.member_id
-WHERE v.member_id = sqlc.arg(viewer) AND j.at > v.seen AND j.at > sqlc.arg(since) AND j.member_id <> v.member_id
+LEFT JOIN group_joins own ON own.group_id = v.group_id AND own.member_id = v.member_id
+WHERE v.member_id = sqlc.arg(viewer) AND j.at >= coalesce(own.at, 0) AND j.at > sqlc.arg(since) AND j.member_id <> v.member_id
 ORDER BY j.at DESC, j.group_id, j.member_id LIMIT sqlc.arg(most);
-
--- name: CountNotices :one
-SELECT
-    (SELECT count(*) FROM group_invitations i WHERE i.member_id = sqlc.arg(viewer) AND i.expires > sqlc.arg(now)) AS invitations,
-    (SELECT count(*) FROM group_members v JOIN group_joins j ON j.group_id = v.group_id
-     WHERE v.member_id = sqlc.arg(viewer) AND j.at > v.seen AND j.at > sqlc.arg(since) AND j.member_id <> v.member_id) AS joins;
 
 -- name: SeeJoins :exec
 UPDATE group_members SET seen = sqlc.arg(until) WHERE member_id = sqlc.arg(viewer) AND seen < sqlc.arg(until);
-
--- Addresses of members of a group with a machine that it may reach, but not of
--- the one who joined.
--- name: AddressesOfGroup :many
-SELECT e.* FROM group_members v JOIN members m ON m.id = v.member_id JOIN emails e ON e.member_id = v.member_id
-WHERE v.group_id = sqlc.arg(group_id) AND v.member_id <> sqlc.arg(joined) AND NOT m.disabled AND e.verified > 0 AND EXISTS (
-    SELECT 1 FROM machines x WHERE x.owner_id = v.member_id AND x.revoked = 0 AND NOT x.kept_out
-      AND NOT EXISTS (SELECT 1 FROM keep_outs k WHERE k.group_id = v.group_id AND k.machine_id = x.id))
-ORDER BY e.member_id LIMIT sqlc.arg(most);

@@ -46,3 +46,28 @@ WHERE d.day = sqlc.arg(day) GROUP BY s.id, d.model;
 SELECT s.id, d.model, cast(sum(d.calls) AS bigint) AS calls
 FROM usage_days d JOIN shares s ON s.member_id = d.member_id AND s.owner_id = d.owner_id
 WHERE d.member_id = sqlc.arg(member) AND d.day = sqlc.arg(day) GROUP BY s.id, d.model;
+
+-- The sums of all members.
+-- name: DaysOfHub :many
+SELECT day, model, code, cast(owner_id <> '' AND owner_id <> member_id AS boolean) AS crossed, cast(sum(calls) AS bigint) AS calls,
+    cast(sum(waited_us) AS bigint) AS waited_us, cast(sum(tokens_in) AS bigint) AS tokens_in, cast(sum(tokens_out) AS bigint) AS tokens_out
+FROM usage_days WHERE day >= $1 GROUP BY 1, 2, 3, 4 ORDER BY 1;
+
+-- name: HoursOfHub :many
+SELECT hour, model, code, first_ms, cast(owner_id <> '' AND owner_id <> member_id AS boolean) AS crossed, cast(sum(calls) AS bigint) AS calls,
+    cast(sum(waited_us) AS bigint) AS waited_us, cast(sum(tokens_in) AS bigint) AS tokens_in, cast(sum(tokens_out) AS bigint) AS tokens_out
+FROM usage_hours WHERE hour >= $1 GROUP BY 1, 2, 3, 4, 5 ORDER BY 1;
+
+-- name: MembersByDays :many
+SELECT cast((day - cast(sqlc.arg(since) AS bigint)) / cast(sqlc.arg(length) AS bigint) AS bigint) AS step, count(DISTINCT member_id) AS members
+FROM usage_days WHERE day >= sqlc.arg(since) GROUP BY 1;
+
+-- name: MembersByHours :many
+SELECT cast((hour - cast(sqlc.arg(since) AS bigint)) / cast(sqlc.arg(length) AS bigint) AS bigint) AS step, count(DISTINCT member_id) AS members
+FROM usage_hours WHERE hour >= sqlc.arg(since) GROUP BY 1;
+
+-- name: MembersSinceDay :one
+SELECT count(DISTINCT member_id) FROM usage_days WHERE day >= $1;
+
+-- name: MembersSinceHour :one
+SELECT count(DISTINCT member_id) FROM usage_hours WHERE hour >= $1;

@@ -9,47 +9,6 @@ import (
 	"context"
 )
 
-const addressesOfGroup = `-- name: AddressesOfGroup :many
-SELECT e.member_id, e.address, e.folded, e.verified, e.asked, e.hash, e.expires FROM group_members v JOIN members m ON m.id = v.member_id JOIN emails e ON e.member_id = v.member_id
-WHERE v.group_id = $1 AND v.member_id <> $2 AND NOT m.disabled AND e.verified > 0 AND EXISTS (
-    SELECT 1 FROM machines x WHERE x.owner_id = v.member_id AND x.revoked = 0 AND NOT x.kept_out
-      AND NOT EXISTS (SELECT 1 FROM keep_outs k WHERE k.group_id = v.group_id AND k.machine_id = x.id))
-ORDER BY e.member_id LIMIT $3
-`
-
-// Addresses of members of a group with a machine that it may reach, but not of
-// the one who joined.
-func (q *Queries) AddressesOfGroup(ctx context.Context, groupID string, joined string, most int32) ([]Email, error) {
-	rows, err := q.db.QueryContext(ctx, addressesOfGroup, groupID, joined, most)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Email
-	for rows.Next() {
-		var i Email
-		if err := rows.Scan(
-			&i.MemberID,
-			&i.Address,
-			&i.Folded,
-			&i.Verified,
-			&i.Asked,
-			&i.Hash,
-			&i.Expires,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const countInvitations = `-- name: CountInvitations :one
 SELECT
     (SELECT count(*) FROM group_invitations i WHERE i.group_id = $1) AS of_group,
@@ -65,25 +24,6 @@ func (q *Queries) CountInvitations(ctx context.Context, groupID string, member s
 	row := q.db.QueryRowContext(ctx, countInvitations, groupID, member)
 	var i CountInvitationsRow
 	err := row.Scan(&i.OfGroup, &i.OfMember)
-	return i, err
-}
-
-const countNotices = `-- name: CountNotices :one
-SELECT
-    (SELECT count(*) FROM group_invitations i WHERE i.member_id = $1 AND i.expires > $2) AS invitations,
-    (SELECT count(*) FROM group_members v JOIN group_joins j ON j.group_id = v.group_id
-     WHERE v.member_id = $1 AND j.at > v.seen AND j.at > $3 AND j.member_id <> v.member_id) AS joins
-`
-
-type CountNoticesRow struct {
-	Invitations int64
-	Joins       int64
-}
-
-func (q *Queries) CountNotices(ctx context.Context, viewer string, now int64, since int64) (CountNoticesRow, error) {
-	row := q.db.QueryRowContext(ctx, countNotices, viewer, now, since)
-	var i CountNoticesRow
-	err := row.Scan(&i.Invitations, &i.Joins)
 	return i, err
 }
 
@@ -161,29 +101,37 @@ func (q *Queries) IsInGroup(ctx context.Context, groupID string, memberID string
 	return exists, err
 }
 
-const newJoins = `-- name: NewJoins :many
-SELECT g.name AS group_name, m.name AS member_name, j.at FROM group_members v
+const joins = `-- name: Joins :many
+SELECT g.name AS group_name, m.name AS member_name, j.at, cast(j.at > v.seen AS boolean) AS unseen FROM group_members v
 JOIN group_joins j ON j.group_id = v.group_id JOIN groups g ON g.id = j.group_id JOIN members m ON m.id = j.member_id
-WHERE v.member_id = $1 AND j.at > v.seen AND j.at > $2 AND j.member_id <> v.member_id
+LEFT JOIN group_joins own ON own.group_id = v.group_id AND own.member_id = v.member_id
+WHERE v.member_id = $1 AND j.at >= coalesce(own.at, 0) AND j.at > $2 AND j.member_id <> v.member_id
 ORDER BY j.at DESC, j.group_id, j.member_id LIMIT $3
 `
 
-type NewJoinsRow struct {
+type JoinsRow struct {
 	GroupName  string
 	MemberName string
 	At         int64
+	Unseen     bool
 }
 
-func (q *Queries) NewJoins(ctx context.Context, viewer string, since int64, most int32) ([]NewJoinsRow, error) {
-	rows, err := q.db.QueryContext(ctx, newJoins, viewer, since, most)
+// Joins of others in the member's groups since the member joined them.
+func (q *Queries) Joins(ctx context.Context, viewer string, since int64, most int32) ([]JoinsRow, error) {
+	rows, err := q.db.QueryContext(ctx, joins, viewer, since, most)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []NewJoinsRow
+	var items []JoinsRow
 	for rows.Next() {
-		var i NewJoinsRow
-		if err := rows.Scan(&i.GroupName, &i.MemberName, &i.At); err != nil {
+		var i JoinsRow
+		if err := rows.Scan(
+			&i.GroupName,
+			&i.MemberName,
+			&i.At,
+			&i.Unseen,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -188,6 +188,15 @@ type Node struct {
 	Started     int64
 }
 
+type NoticeMember struct {
+	MemberID string
+	Seen     int64
+	Mailed   int64
+	NextMail int64
+	OffSite  string
+	OffMail  string
+}
+
 type Passkey struct {
 	ID         string
 	MemberID   string

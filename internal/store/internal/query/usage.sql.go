@@ -198,6 +198,107 @@ func (q *Queries) CallsOfSharesTo(ctx context.Context, member string, day int64)
 	return items, nil
 }
 
+const daysOfHub = `-- name: DaysOfHub :many
+SELECT day, model, code, cast(owner_id <> '' AND owner_id <> member_id AS boolean) AS crossed, cast(sum(calls) AS bigint) AS calls,
+    cast(sum(waited_us) AS bigint) AS waited_us, cast(sum(tokens_in) AS bigint) AS tokens_in, cast(sum(tokens_out) AS bigint) AS tokens_out
+FROM usage_days WHERE day >= $1 GROUP BY 1, 2, 3, 4 ORDER BY 1
+`
+
+type DaysOfHubRow struct {
+	Day       int64
+	Model     string
+	Code      string
+	Crossed   bool
+	Calls     int64
+	WaitedUs  int64
+	TokensIn  int64
+	TokensOut int64
+}
+
+// The sums of all members.
+func (q *Queries) DaysOfHub(ctx context.Context, day int64) ([]DaysOfHubRow, error) {
+	rows, err := q.db.QueryContext(ctx, daysOfHub, day)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DaysOfHubRow
+	for rows.Next() {
+		var i DaysOfHubRow
+		if err := rows.Scan(
+			&i.Day,
+			&i.Model,
+			&i.Code,
+			&i.Crossed,
+			&i.Calls,
+			&i.WaitedUs,
+			&i.TokensIn,
+			&i.TokensOut,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const hoursOfHub = `-- name: HoursOfHub :many
+SELECT hour, model, code, first_ms, cast(owner_id <> '' AND owner_id <> member_id AS boolean) AS crossed, cast(sum(calls) AS bigint) AS calls,
+    cast(sum(waited_us) AS bigint) AS waited_us, cast(sum(tokens_in) AS bigint) AS tokens_in, cast(sum(tokens_out) AS bigint) AS tokens_out
+FROM usage_hours WHERE hour >= $1 GROUP BY 1, 2, 3, 4, 5 ORDER BY 1
+`
+
+type HoursOfHubRow struct {
+	Hour      int64
+	Model     string
+	Code      string
+	FirstMs   int64
+	Crossed   bool
+	Calls     int64
+	WaitedUs  int64
+	TokensIn  int64
+	TokensOut int64
+}
+
+func (q *Queries) HoursOfHub(ctx context.Context, hour int64) ([]HoursOfHubRow, error) {
+	rows, err := q.db.QueryContext(ctx, hoursOfHub, hour)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []HoursOfHubRow
+	for rows.Next() {
+		var i HoursOfHubRow
+		if err := rows.Scan(
+			&i.Hour,
+			&i.Model,
+			&i.Code,
+			&i.FirstMs,
+			&i.Crossed,
+			&i.Calls,
+			&i.WaitedUs,
+			&i.TokensIn,
+			&i.TokensOut,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const insertUsage = `-- name: InsertUsage :execrows
 INSERT INTO usage (call_id, attempt, started, member_id, key_id, machine_id, owner_id, model, endpoint, stream,
     status, code, waited_us, first_byte_us, duration_us, tokens_in, tokens_out, tokens_how, group_id)
@@ -253,6 +354,94 @@ func (q *Queries) InsertUsage(ctx context.Context, arg InsertUsageParams) (int64
 		return 0, err
 	}
 	return result.RowsAffected()
+}
+
+const membersByDays = `-- name: MembersByDays :many
+SELECT cast((day - cast($1 AS bigint)) / cast($2 AS bigint) AS bigint) AS step, count(DISTINCT member_id) AS members
+FROM usage_days WHERE day >= $1 GROUP BY 1
+`
+
+type MembersByDaysRow struct {
+	Step    int64
+	Members int64
+}
+
+func (q *Queries) MembersByDays(ctx context.Context, since int64, length int64) ([]MembersByDaysRow, error) {
+	rows, err := q.db.QueryContext(ctx, membersByDays, since, length)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MembersByDaysRow
+	for rows.Next() {
+		var i MembersByDaysRow
+		if err := rows.Scan(&i.Step, &i.Members); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const membersByHours = `-- name: MembersByHours :many
+SELECT cast((hour - cast($1 AS bigint)) / cast($2 AS bigint) AS bigint) AS step, count(DISTINCT member_id) AS members
+FROM usage_hours WHERE hour >= $1 GROUP BY 1
+`
+
+type MembersByHoursRow struct {
+	Step    int64
+	Members int64
+}
+
+func (q *Queries) MembersByHours(ctx context.Context, since int64, length int64) ([]MembersByHoursRow, error) {
+	rows, err := q.db.QueryContext(ctx, membersByHours, since, length)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MembersByHoursRow
+	for rows.Next() {
+		var i MembersByHoursRow
+		if err := rows.Scan(&i.Step, &i.Members); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const membersSinceDay = `-- name: MembersSinceDay :one
+SELECT count(DISTINCT member_id) FROM usage_days WHERE day >= $1
+`
+
+func (q *Queries) MembersSinceDay(ctx context.Context, day int64) (int64, error) {
+	row := q.db.QueryRowContext(ctx, membersSinceDay, day)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const membersSinceHour = `-- name: MembersSinceHour :one
+SELECT count(DISTINCT member_id) FROM usage_hours WHERE hour >= $1
+`
+
+func (q *Queries) MembersSinceHour(ctx context.Context, hour int64) (int64, error) {
+	row := q.db.QueryRowContext(ctx, membersSinceHour, hour)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
 }
 
 const pruneUsageHours = `-- name: PruneUsageHours :exec

@@ -1,0 +1,235 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fault"
+)
+
+// Notice is something that the caller should know.
+type Notice struct {
+	Kind   account.NoticeKind `json:"kind"`
+	Text   string             `json:"text"`            // a sentence
+	New    bool               `json:"new"`             // not seen, or not answered
+	Group  string             `json:"group,omitzero"`  // of an invitation or a join
+	Member string             `json:"member,omitzero"` // who invites or joined; empty: the hub's operator
+	At     time.Time          `json:"at"`
+	// Subject is the id of what another kind is about, such as a machine.
+	Subject string `json:"subject,omitzero"`
+}
+
+// maxNotices is how many joins, and how many other notices, one answer lists.
+const maxNotices = 100
+
+// listNotices lists the invitations that wait for the caller, the joins of the caller's
+// groups and what the caller was notified of, the newest first, without the kinds that are
+// switched off.
+func (a *API) listNotices(ctx context.Context, c Caller, _ None) (List[Notice], error) {
+	now := time.Now()
+	choices, noChoices := a.DB.NoticeChoices(ctx, c.id())
+	invited, noInvitations := a.invitedSince(ctx, c.id(), now, time.Time{})
+	joins, noJoins := a.DB.Joins(ctx, c.id(), now, maxNotices)
+	kept, noNotices := a.DB.Notices(ctx, c.id(), now.Add(-account.NoticeLife), now, maxNotices)
+	notices := slices.Concat(invited, views(joins, viewJoin), views(kept, viewNotice))
+	return listOf(wanted(notices, choices.OffSite)), cmp.Or(noChoices, noInvitations, noJoins, noNotices)
+}
+
+// NoticesToMail returns what is new for a member since the last mail, up to a time, the
+// newest first, without the kinds that are not to be mailed.
+func (a *API) NoticesToMail(ctx context.Context, of account.NewsFor, until time.Time) ([]Notice, error) {
+	invited, noInvitations := a.invitedSince(ctx, of.Member.ID, time.Now(), of.Since)
+	joins, noJoins := a.DB.JoinsToMail(ctx, of.Member.ID, of.Since, until, maxNotices)
+	kept, noNotices := a.DB.Notices(ctx, of.Member.ID, of.Since, until, maxNotices)
+	kept = slices.DeleteFunc(kept, func(n account.Notice) bool { return !n.New })
+	notices := slices.Concat(invited, views(joins, viewJoin), views(kept, viewNotice))
+	notices = slices.DeleteFunc(notices, func(n Notice) bool { return n.At.After(until) })
+	return wanted(notices, of.Off), cmp.Or(noInvitations, noJoins, noNotices)
+}
+
+// wanted sorts notices, the newest first, and leaves out kinds.
+func wanted(notices []Notice, off []account.NoticeKind) []Notice {
+	notices = slices.DeleteFunc(notices, func(n Notice) bool { return slices.Contains(off, n.Kind) })
+	slices.SortStableFunc(notices, func(x, y Notice) int { return y.At.Compare(x.At) })
+	return notices
+}
+
+func viewNotice(n account.Notice) Notice {
+	return Notice{Kind: n.Kind, Text: n.Text, New: n.New, At: n.At, Subject: n.Subject}
+}
+
+func viewJoin(j account.GroupJoin) Notice {
+	return Notice{Kind: account.NoticeJoined, Text: j.Member + " joined the group " + j.Group + ".", New: j.New, Group: j.Group, Member: j.Member, At: j.At}
+}
+
+// invitedSince returns the invitations that wait for the member, from after a time.
+func (a *API) invitedSince(ctx context.Context, memberID string, now, since time.Time) (all []Notice, err error) {
+	groups, err := a.DB.SeenGroups(ctx, memberID, "", now)
+	for _, g := range groups {
+		if g.Invited != nil && g.Invited.Created.After(since) {
+			text := fmt.Sprintf("%s invites you to the group %s: accept or decline. Until you accept, nothing is shared.", cmp.Or(g.Invited.By, "The hub's operator"), g.Name)
+			all = append(all, Notice{Kind: account.NoticeInvited, Text: text, New: true, Group: g.Name, Member: g.Invited.By, At: g.Invited.Created})
+		}
+	}
+	return all, err
+}
+
+// SeenUntil is the time of the newest notice that the caller has seen.
+type SeenUntil struct {
+	Until time.Time `json:"until"`
+}
+
+// seeNotices marks the notices up to that time as seen: the time of the newest one
+// that was listed, so that none that came later is missed. Invitations stay until
+// they are answered.
+func (a *API) seeNotices(ctx context.Context, c Caller, in SeenUntil) (SeenUntil, error) {
+	if in.Until.UnixMilli() <= 0 || in.Until.After(time.Now()) {
+		return in, fault.New(fault.InvalidRequest, "until is the time of the newest notice that was seen").WithParam("until")
+	}
+	return in, a.DB.SeeNotices(ctx, c.id(), in.Until)
+}
+
+// NoticesOff are the kinds of notices that the caller has switched off.
+type NoticesOff struct {
+	Site []account.NoticeKind `json:"site"`
+	Mail []account.NoticeKind `json:"mail"`
+}
+
+// NoticeSwitch changes NoticesOff.
+type NoticeSwitch struct {
+	Site Given[[]account.NoticeKind] `json:"site,omitzero"`
+	Mail Given[[]account.NoticeKind] `json:"mail,omitzero"`
+}
+
+func (a *API) getNotified(ctx context.Context, c Caller, _ None) (NoticesOff, error) {
+	off, err := a.DB.NoticeChoices(ctx, c.id())
+	return viewOff(off), err
+}
+
+func viewOff(c account.NoticeChoices) NoticesOff {
+	none := []account.NoticeKind{}
+	return NoticesOff{Site: append(none, c.OffSite...), Mail: append(none, c.OffMail...)}
+}
+
+func (a *API) switchNotices(ctx context.Context, c Caller, in NoticeSwitch) (NoticesOff, error) {
+	off, err := a.DB.NoticeChoices(ctx, c.id())
+	if err != nil {
+		return NoticesOff{}, err
+	}
+	for _, change := range []struct {
+		name string
+		in   *[]account.NoticeKind
+		to   *[]account.NoticeKind
+	}{{"site", in.Site.change(), &off.OffSite}, {"mail", in.Mail.change(), &off.OffMail}} {
+		if change.in == nil {
+			continue
+		}
+		*change.to = nil
+		for _, kind := range *change.in {
+			if !slices.Contains(account.NoticeKinds, kind) {
+				return NoticesOff{}, fault.New(fault.InvalidRequest, "%.40q is no kind of notice: there are %s", string(kind), kindNames()).WithParam(change.name)
+			}
+			if !slices.Contains(*change.to, kind) {
+				*change.to = append(*change.to, kind)
+			}
+		}
+	}
+	return viewOff(off), a.DB.SetNoticeChoices(ctx, c.id(), off)
+}
+
+// kindNames lists the kinds of notices.
+func kindNames() string {
+	names := views(account.NoticeKinds, func(k account.NoticeKind) string { return string(k) })
+	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
+}
+
+// offlineSince limits how long ago a machine was last seen of which its owner is notified.
+const offlineSince = 7 * 24 * time.Hour
+
+// NoteWhatIsDue stores a notice of each machine that is offline, key that ends soon, limit
+// that is used up and backup that is missing, and is not noted yet. Of a hub that has not
+// served for a while (settled is false), machines may still be on their way back.
+func (a *API) NoteWhatIsDue(ctx context.Context, now time.Time, settled bool) error {
+	var due []account.Notice
+	if settled {
+		machines, err := a.DB.MachinesOffline(ctx, now.Add(-offlineSince), now.Add(-account.OfflineFor))
+		if err != nil {
+			return err
+		}
+		due = append(due, views(machines, offlineNotice)...)
+	}
+	keys, noKeys := a.DB.KeysEnding(ctx, now, now.Add(account.KeyEndsWithin))
+	spent, noSpent := a.DB.SpentLimits(ctx, now)
+	backups, noBackups := a.missingBackup(ctx, now)
+	if err := cmp.Or(noKeys, noSpent, noBackups); err != nil {
+		return err
+	}
+	due = append(due, views(keys, endingNotice)...)
+	for _, s := range spent {
+		due = append(due, spentNotices(s, now)...)
+	}
+	return a.DB.AddNotices(ctx, append(due, backups...), now)
+}
+
+func offlineNotice(m account.OfflineMachine) account.Notice {
+	return account.Notice{
+		MemberID: m.OwnerID, Kind: account.NoticeOffline, Subject: m.ID, Occasion: m.LastSeen,
+		Text: m.Name + " has been offline for more than an hour.",
+	}
+}
+
+func endingNotice(k account.EndingKey) account.Notice {
+	name := "The key " + k.Name
+	if k.Name == "" {
+		name = "The key that ends in " + k.LastFour
+	}
+	return account.Notice{
+		MemberID: k.MemberID, Kind: account.NoticeEnding, Subject: k.ID, Occasion: k.Expires,
+		Text: name + " stops working on " + k.Expires.Format("2 Jan 2006, 15:04 UTC") + ".",
+	}
+}
+
+// spentNotices are for the owner and, of a share, for the member who used it up.
+func spentNotices(s account.SpentLimit, now time.Time) []account.Notice {
+	calls := "calls"
+	if s.PerDay == 1 {
+		calls = "call"
+	}
+	n := account.Notice{MemberID: s.OwnerID, Kind: account.NoticeSpent, Subject: cmp.Or(s.ShareID, s.GroupID), Occasion: now.UTC().Truncate(24 * time.Hour)}
+	if s.ShareID == "" {
+		n.Text = fmt.Sprintf("The members of %s have used up the %d %s a day that you allow the group.", s.Group, s.PerDay, calls)
+		return []account.Notice{n}
+	}
+	other := n
+	n.Text = fmt.Sprintf("%s has used up the %d %s a day that you allow.", s.Member, s.PerDay, calls)
+	other.MemberID, other.Text = s.MemberID, fmt.Sprintf("You have used up the %d %s a day that %s allows you, until midnight UTC.", s.PerDay, calls, s.Owner)
+	return []account.Notice{n, other}
+}
+
+// missingBackup is for operators: once a week while there is no good backup of the last
+// days.
+func (a *API) missingBackup(ctx context.Context, now time.Time) ([]account.Notice, error) {
+	if !a.DB.MakesBackups() {
+		return nil, nil
+	}
+	old := now.Add(-account.BackupOldAfter)
+	switch backup, err := a.DB.LastGoodBackup(ctx); {
+	case err != nil && !errors.Is(err, account.ErrNotFound):
+		return nil, err
+	case err == nil && backup.At.After(old):
+		return nil, nil
+	}
+	operators, err := a.DB.OperatorsSince(ctx, old)
+	return views(operators, func(id string) account.Notice {
+		return account.Notice{
+			MemberID: id, Kind: account.NoticeBackup, Subject: "hub", Occasion: now.UTC().Truncate(account.BackupOldAfter),
+			Text: "This hub has no good backup of the last 7 days.",
+		}
+	}), err
+}

@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// modelSpeed is how fast this machine runs a model, as its hub measured it.
+type modelSpeed struct {
+	Model           fleet.ModelID `json:"model"`
+	FirstTokenMS    int64         `json:"first_token_ms,omitzero"`
+	TokensPerSecond float64       `json:"tokens_per_second,omitzero"`
+}
+
+// speedsWithin limits how long the hub takes to report the speeds: the status does not
+// need them.
+const speedsWithin = 3 * time.Second
+
+// speeds returns what the hub measured of this machine's models. It returns none while
+// the machine is not connected, or if the hub does not report them.
+func (a *app) speeds(ctx context.Context, line daemon.TunnelStatus) (speeds []modelSpeed) {
+	if line.State != tunnelUp {
+		return nil
+	}
+	_, saved, err := a.credential()
+	if err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, speedsWithin)
+	defer cancel()
+	machines, _, err := fetch(ctx, toHub(saved.Hub, saved.Secret), "read the speeds", api.ListMachines.With(api.None{}))
+	if err != nil {
+		return nil
+	}
+	for _, machine := range machines.Data {
+		if machine.ID != saved.Machine {
+			continue
+		}
+		for _, m := range machine.Models {
+			if m.FirstTokenMS > 0 || m.TokensPerSecond > 0 {
+				speeds = append(speeds, modelSpeed{m.ID, m.FirstTokenMS, m.TokensPerSecond})
+			}
+		}
+	}
+	return speeds
+}
+
+// String returns the speed in words: "about 0.4 s to first token, 48 tokens/s".
+func (s modelSpeed) String() string {
+	var parts []string
+	switch first := time.Duration(s.FirstTokenMS) * time.Millisecond; {
+	case first == 0:
+	case first < 100*time.Millisecond:
+		parts = append(parts, fmt.Sprintf("%d ms to first token", s.FirstTokenMS))
+	default:
+		parts = append(parts, fmt.Sprintf("%.*f s to first token", decimals(first.Seconds()), first.Seconds()))
+	}
+	if s.TokensPerSecond > 0 {
+		parts = append(parts, fmt.Sprintf("%.*f tokens/s", decimals(s.TokensPerSecond), s.TokensPerSecond))
+	}
+	return "about " + strings.Join(parts, ", ")
+}
+
+// decimals returns how many decimals of an estimate are shown.
+func decimals(x float64) int {
+	if x < 10 {
+		return 1
+	}
+	return 0
+}

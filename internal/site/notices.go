@@ -1,0 +1,117 @@
+package site
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// noticesPath is the page of what a member should know.
+const noticesPath = "/notices"
+
+// noticesData is what it shows.
+type noticesData struct {
+	New, Earlier []noticeLine
+	Newest       string // the time of the newest that can be marked as seen; empty: there is none
+}
+
+// noticeLine is a notice, and where to act on it.
+type noticeLine struct {
+	api.Notice
+	Href, Do string // Do is the link's words
+}
+
+func (s *Site) noticesData(v *visit) (data noticesData, err error) {
+	notices, err := call(s, v, api.ListNotices, api.None{})
+	for _, n := range notices.Data {
+		line := s.noticeLine(n)
+		if !n.New {
+			data.Earlier = append(data.Earlier, line)
+			continue
+		}
+		data.New = append(data.New, line)
+		if n.Kind != account.NoticeInvited {
+			data.Newest = cmp.Or(data.Newest, n.At.Format(time.RFC3339Nano))
+		}
+	}
+	return data, err
+}
+
+// noticeLine is a notice with the page where its reader can act on it.
+func (s *Site) noticeLine(n api.Notice) noticeLine {
+	switch n.Kind {
+	case account.NoticeInvited:
+		return noticeLine{n, accessPath, "Answer"}
+	case account.NoticeJoined:
+		return noticeLine{n, accessPath + "#group-" + nameKey(n.Group), "See the group"}
+	case account.NoticeSpent:
+		return noticeLine{n, accessPath, "See the limits"}
+	case account.NoticeEnding:
+		return noticeLine{n, "/applications", "See the keys"}
+	case account.NoticeBackup:
+		return noticeLine{n, operatorPath, "See the backups"}
+	}
+	if s.Snapshot().Machine(fleet.MachineID(n.Subject)) == nil { // it was revoked since
+		return noticeLine{n, "/machines", "See the machines"}
+	}
+	return noticeLine{n, "/machines/" + n.Subject, "See the machine"}
+}
+
+// seenUntil reads the time of the newest notice that the page showed.
+func seenUntil(v *visit) (api.SeenUntil, error) {
+	until, err := time.Parse(time.RFC3339Nano, v.form.Get("until"))
+	if err != nil {
+		err = fault.New(fault.InvalidRequest, "the form does not say up to when").WithParam("until")
+	}
+	return api.SeenUntil{Until: until}, err
+}
+
+// noticeChoice is a kind of notices, and where the member wants it.
+type noticeChoice struct {
+	Kind       account.NoticeKind
+	Text       string
+	Site, Mail bool
+}
+
+// noticeChoices are the kinds that can concern the member.
+func (s *Site) noticeChoices(v *visit) (all []noticeChoice, err error) {
+	off, err := call(s, v, api.GetNotified, api.None{})
+	for _, c := range []noticeChoice{
+		{Kind: account.NoticeInvited, Text: "I am invited to a group"},
+		{Kind: account.NoticeJoined, Text: "A member joined a group of mine"},
+		{Kind: account.NoticeSpent, Text: "The calls a day of a share or a group are used up"},
+		{Kind: account.NoticeOffline, Text: "A machine of mine is offline for more than an hour"},
+		{Kind: account.NoticeEnding, Text: "A key of mine ends within 7 days"},
+		{Kind: account.NoticeBackup, Text: "This hub has no good backup of the last 7 days"},
+	} {
+		if c.Kind != account.NoticeBackup || v.me.Operator {
+			c.Site, c.Mail = !slices.Contains(off.Site, c.Kind), !slices.Contains(off.Mail, c.Kind)
+			all = append(all, c)
+		}
+	}
+	return all, err
+}
+
+// switchedNotices reads the kinds that the form shows and that are not marked. Where it
+// shows no column for mail, that choice stays.
+func switchedNotices(v *visit) (in api.NoticeSwitch, _ error) {
+	unmarked := func(column string) api.Given[[]account.NoticeKind] {
+		off := []account.NoticeKind{}
+		for _, kind := range v.form["kind"] {
+			if !slices.Contains(v.form[column], kind) {
+				off = append(off, account.NoticeKind(kind))
+			}
+		}
+		return api.Give(off)
+	}
+	in.Site = unmarked("site")
+	if v.form.Get("mails") != "" {
+		in.Mail = unmarked("mail")
+	}
+	return in, nil
+}

@@ -1,0 +1,196 @@
+package site
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/mail"
+)
+
+// TestNoticesPage: the page lists what a member was notified of, and of others nothing;
+// the account page switches kinds off.
+func TestNoticesPage(t *testing.T) { onEachStore(t, testNoticesPage) }
+
+func testNoticesPage(t *testing.T, tn *town) {
+	ada, eve := tn.as("ada"), tn.as("eve")
+	now := time.Now()
+	ada.get("/notices").want(t, 200, "Nothing new")
+	check(t, tn.db.SaveOffers(t.Context(), tn.machine.ID, []byte("{}"), now.Add(-2*time.Hour)))
+	check(t, tn.db.AddNotices(t.Context(), []account.Notice{{MemberID: tn.members["ada"].ID, Kind: account.NoticeOffline, Subject: "mch_revoked", Text: "old box has been offline for more than an hour."}}, now.Add(-time.Hour)))
+	check(t, tn.site.notify(t.Context(), now, true))
+	ada.get("/").want(t, 200, "2 new notices", `aria-label="2 new"`)
+	page := ada.get("/notices").want(t, 200, "box has been offline for more than an hour.", `href="/machines/`+tn.machine.ID+`"`, `href="/machines" aria-label="See the machines: old box`, "Mark as read")
+	eve.get("/notices").want(t, 200, "Nothing new")
+	if strings.Contains(eve.get("/").body, "new notice") {
+		t.Error("eve is notified of ada's machine")
+	}
+
+	// As many times as there are nodes and minutes, there is one notice of it.
+	for i := range 3 {
+		check(t, tn.site.notify(t.Context(), now.Add(time.Duration(i)*time.Minute), true))
+	}
+	ada.get("/").want(t, 200, "2 new notices")
+	_, rest, _ := strings.Cut(page.body, `name="until" value="`)
+	until, _, _ := strings.Cut(rest, `"`)
+	ada.post("/notices/seen", "until", strings.ReplaceAll(until, "&#43;", "+")).goes(t, "/notices")
+	ada.get("/notices").want(t, 200, "All notices are marked as read.", "Nothing new", "Earlier", "box has been offline")
+
+	// Switched off on the site; who is no operator sees nothing of backups, and without
+	// a mail server nothing of mail.
+	account := ada.get("/account").want(t, 200, "A key of mine ends within 7 days", `name="site" value="offline" checked`)
+	for _, not := range []string{"backup", `name="mail"`} {
+		if strings.Contains(account.body, not) {
+			t.Errorf("the account page has %q", not)
+		}
+	}
+	ada.post("/account/notices", "kind", "offline", "kind", "spent", "site", "spent").goes(t, "/account")
+	ada.get("/account").want(t, 200, "Your choice of notices is kept.", `name="site" value="spent" checked`, `name="site" value="offline" aria-label`)
+	if strings.Contains(ada.get("/notices").body, "box has been offline") {
+		t.Error("a kind that is switched off is listed")
+	}
+	ada.post("/account/notices", "kind", "nonsense").want(t, 400, "no kind of notice")
+	tn.operator().get("/account").want(t, 200, "This hub has no good backup of the last 7 days")
+}
+
+// passes has the site make passes as if so many minutes had gone by.
+func (tn *town) passes(now time.Time, minutes ...int) {
+	tn.t.Helper()
+	for _, m := range minutes {
+		check(tn.t, tn.site.notify(tn.t.Context(), now.Add(time.Duration(m)*time.Minute), true))
+	}
+}
+
+// TestNewsMail: what is new is mailed to members with an address, in one message an hour;
+// what is seen, switched off or older than the first pass is not.
+func TestNewsMail(t *testing.T) { onEachStore(t, testNewsMail) }
+
+func testNewsMail(t *testing.T, tn *town) {
+	post := tn.posts(t)
+	ada, bob := tn.as("ada"), tn.as("bob")
+	good[api.Group](tn.world, "ada", "POST", "/api/groups", `{"name":"lab","kind":"org"}`)
+	good[api.Group](tn.world, "ada", "POST", "/api/groups", `{"name":"all","kind":"open"}`)
+	ada.verify(post, "ada@example.org")
+	bob.verify(post, "bob@example.org")
+	good[anything](tn.world, "bob", "POST", "/api/groups/all/join", "")
+	time.Sleep(2 * time.Millisecond) // the first pass is after it
+	now := time.Now()
+	tn.passes(now, 0)
+	good[anything](tn.world, "ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`)
+	good[anything](tn.world, "ada", "POST", "/api/groups/lab/invitations", `{"member":"eve"}`) // who has no address
+	tn.passes(now, 2)
+	got := post.next("bob@example.org", "Hello bob", "- ada invites you to the group lab: accept or decline.", tn.web.URL+"/notices", tn.web.URL+"/account#notices")
+	if got.Header.Get("Subject") != "kith: 1 notice" {
+		t.Errorf("subject %q", got.Header.Get("Subject"))
+	}
+	tn.passes(now, 4, 6)
+	post.none(tn)
+
+	// One who invites, and withdraws, again and again fills no mailbox.
+	lab := tn.labID(tn.members["ada"].ID)
+	for m := range 20 {
+		good[anything](tn.world, "ada", "DELETE", "/api/groups/lab/members/bob", "")
+		at := now.Add(time.Duration(8+m) * time.Minute)
+		check(t, tn.db.InviteToGroup(t.Context(), account.GroupInvitation{GroupID: lab, MemberID: tn.members["bob"].ID, ByID: tn.members["ada"].ID, Created: at, Expires: at.AddDate(0, 0, 1)}))
+		tn.passes(now, 9+m)
+	}
+	tn.passes(now, 30, 61)
+	post.none(tn)
+	tn.passes(now, 63)
+	post.next("bob@example.org", "invites you")
+	tn.passes(now, 65, 200)
+	post.none(tn)
+
+	// A join is mailed to a member whose machine it reaches, with all else that is new.
+	check(t, tn.db.AcceptGroup(t.Context(), lab, tn.members["bob"].ID, now.Add(200*time.Minute)))
+	check(t, tn.db.AddNotices(t.Context(), []account.Notice{{MemberID: tn.members["ada"].ID, Kind: account.NoticeSpent, Subject: "shr_1", Text: "eve has\r\nused up \u202e calls."}}, now.Add(200*time.Minute)))
+	tn.passes(now, 202)
+	got = post.next("ada@example.org", "- bob joined the group lab.", "- eve has  used up   calls.")
+	if got.Header.Get("Subject") != "kith: 2 notices" {
+		t.Errorf("subject %q", got.Header.Get("Subject"))
+	}
+
+	// Not what is switched off, or seen before it is mailed.
+	ada.post("/account/notices", "mails", "yes", "kind", "spent", "kind", "offline", "mail", "offline", "site", "spent", "site", "offline").goes(t, "/account")
+	notes := func(kind account.NoticeKind, subject string, minute int) {
+		t.Helper()
+		check(t, tn.db.AddNotices(t.Context(), []account.Notice{{MemberID: tn.members["ada"].ID, Kind: kind, Subject: subject, Text: subject}}, now.Add(time.Duration(minute)*time.Minute)))
+	}
+	notes(account.NoticeSpent, "not wanted", 300)
+	tn.passes(now, 302)
+	post.none(tn)
+	notes(account.NoticeOffline, "wanted", 304)
+	tn.passes(now, 306)
+	if got := post.next("ada@example.org", "- wanted"); strings.Contains(got.Text, "not wanted") {
+		t.Errorf("mailed is %s", got.Text)
+	}
+	notes(account.NoticeOffline, "seen", 400)
+	check(t, tn.db.SeeNotices(t.Context(), tn.members["ada"].ID, now.Add(401*time.Minute)))
+	tn.passes(now, 402)
+	post.none(tn)
+
+	// A mail lists so many, and counts the rest.
+	for i := range mostLines + 3 {
+		notes(account.NoticeOffline, fmt.Sprint("machine ", i), 500)
+	}
+	tn.passes(now, 502)
+	post.next("ada@example.org", "- and 3 more")
+}
+
+// TestNewsWhileServerAway: what a mail server does not take is mailed later, in one
+// message, and each member is tried once an hour.
+func TestNewsWhileServerAway(t *testing.T) {
+	tn := newTown(t, nil)
+	post := tn.posts(t)
+	tn.as("ada").verify(post, "ada@example.org")
+	tn.as("bob").verify(post, "bob@example.org")
+	now := time.Now()
+	tn.passes(now, 0)
+	notes := func(minute int) {
+		t.Helper()
+		var all []account.Notice
+		for _, who := range []string{"ada", "bob"} {
+			all = append(all, account.Notice{MemberID: tn.members[who].ID, Kind: account.NoticeOffline, Subject: fmt.Sprint(minute), Text: fmt.Sprint("minute ", minute, ".")})
+		}
+		check(t, tn.db.AddNotices(t.Context(), all, now.Add(time.Duration(minute)*time.Minute)))
+	}
+	works, log := tn.site.mail, &tn.log
+	tn.site.mail = mail.New(Mail{Host: "127.0.0.1", Port: 1, From: "kith@hub.example", TLS: mail.NoTLS}, tn.site.Log)
+	tries := func() int { return strings.Count(log.String(), "mail not sent") }
+	notes(10)
+	for m := 11; m < 70; m++ {
+		tn.passes(now, m)
+	}
+	if n := tries(); n != 2 {
+		t.Errorf("two members were tried %d times in an hour", n)
+	}
+	notes(100)
+	tn.passes(now, 102, 103, 104)
+	if n := tries(); n != 4 {
+		t.Errorf("two members were tried %d times in two hours", n)
+	}
+	tn.site.mail = works
+	tn.passes(now, 105, 106)
+	post.none(tn)
+	tn.passes(now, 165, 166, 167)
+	for _, who := range []string{"ada@example.org", "bob@example.org"} {
+		if got := post.nextOfAny(); !strings.Contains(got.Text, "minute 10.") || !strings.Contains(got.Text, "minute 100.") {
+			t.Errorf("%s or another gets %s", who, got.Text)
+		}
+	}
+	post.none(tn)
+
+	// A refusal for good is not tried again, and what is too old is not mailed.
+	post.server.Misbehave("RCPT", "550 no such mailbox")
+	notes(300)
+	tn.passes(now, 302, 363, 425)
+	post.server.Misbehave("RCPT", "")
+	tn.passes(now, 490)
+	post.none(tn)
+	notes(600)
+	tn.passes(now, 600+int(newsLife/time.Minute)+2)
+	post.none(tn)
+}

@@ -1,0 +1,41 @@
+package store
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestNotUsable: a database that cannot be opened is not called damaged where its disk
+// cannot be written or is full.
+func TestNotUsable(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kith.db")
+	if err := os.Mkdir(path+"-wal", 0o700); err != nil { // SQLite's log cannot be written
+		t.Fatal(err)
+	}
+	_, err := Open(t.Context(), Config{Path: path})
+	if err == nil || !strings.Contains(err.Error(), "the disk cannot be read or written; look into") || strings.Contains(err.Error(), "damaged") {
+		t.Errorf("a log that cannot be written: %v", err)
+	}
+
+	pool, err := sqlitePool(filepath.Join(t.TempDir(), "full.db"), 1, "immediate", "max_page_count(1)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if _, err = pool.ExecContext(t.Context(), "CREATE TABLE t (x)"); err == nil {
+		t.Fatal("there is no limit of pages")
+	}
+	if err = notUsable(path, err); !strings.Contains(err.Error(), "the disk is full; free some space on it") {
+		t.Errorf("a full disk: %v", err)
+	}
+
+	damaged := filepath.Join(t.TempDir(), "kith.db")
+	if err := os.WriteFile(damaged, []byte(strings.Repeat("not a database ", 1000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = Open(t.Context(), Config{Path: damaged}); err == nil || !strings.Contains(err.Error(), "damaged or not a database") {
+		t.Errorf("no database: %v", err)
+	}
+}
