@@ -16,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"llama-server": llamaServer})
+	testscript.Main(m, map[string]func(){"llama-server": llamaServer, "claude": codingAgent})
 }
 
 // scripts is where the stories are; make test-all also runs those in agents.
@@ -65,27 +65,29 @@ func TestScripts(t *testing.T) {
 			return os.MkdirAll(filepath.Join(home, ".kith"), 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"network": network,
-			"hub":     hub,
-			"daemon":  daemon,
-			"member":  member,
-			"double":  startDouble,
-			"reader":  reader,
-			"page":    page,
-			"behave":  behave,
-			"counts":  counts,
-			"call":    call,
-			"stream":  stream,
-			"first":   first,
-			"flood":   flood,
-			"ended":   ended,
-			"hangup":  hangup,
-			"kill9":   kill9,
-			"halt":    halt,
-			"until":   until,
-			"body":    body,
-			"gguf":    gguf,
-			"value":   value,
+			"network":  network,
+			"hub":      hub,
+			"daemon":   daemon,
+			"member":   member,
+			"double":   startDouble,
+			"reader":   reader,
+			"coder":    coder,
+			"computed": computed,
+			"page":     page,
+			"behave":   behave,
+			"counts":   counts,
+			"call":     call,
+			"stream":   stream,
+			"first":    first,
+			"flood":    flood,
+			"ended":    ended,
+			"hangup":   hangup,
+			"kill9":    kill9,
+			"halt":     halt,
+			"until":    until,
+			"body":     body,
+			"gguf":     gguf,
+			"value":    value,
 		},
 		RequireExplicitExec: true,
 	})

@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -45,7 +47,7 @@ func flood(ts *testscript.TestScript, neg bool, args []string) {
 	defer open.Wait()
 	defer cancel()
 	var uploads sync.WaitGroup
-	var served, full, others atomic.Int64
+	var served, full, reset, others atomic.Int64
 	several := make(chan struct{}) // answers wait to be read
 	one := func(length int, body io.Reader) {
 		done := func() {}
@@ -65,7 +67,7 @@ func flood(ts *testscript.TestScript, neg bool, args []string) {
 			answered := make(chan struct{})
 			open.Go(func() {
 				defer close(answered)
-				line, _ := bufio.NewReaderSize(conn, 16).ReadString('\n')
+				line, err := bufio.NewReaderSize(conn, 16).ReadString('\n')
 				switch {
 				case strings.Contains(line, " 200 "):
 					if served.Add(1) == floodFew {
@@ -73,6 +75,8 @@ func flood(ts *testscript.TestScript, neg bool, args []string) {
 					}
 				case strings.Contains(line, " 503 "):
 					full.Add(1)
+				case length == floodBody && errors.Is(err, syscall.ECONNRESET):
+					reset.Add(1) // more came half a second after the refusal, which TCP dropped
 				case ctx.Err() == nil:
 					others.Add(1)
 				}
@@ -108,7 +112,10 @@ func flood(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Logf("%d answers unread, %d refused; %.0f MiB held; at most %d MiB of memory; GET /v1/models of another member: p50 %s, p99 %s of %d",
 		served.Load(), full.Load(), held/(1<<20), peak>>10, took[len(took)/2], took[len(took)*99/100], len(took))
 	if served.Load() == 0 || full.Load() == 0 || others.Load() != 0 {
-		ts.Fatalf("%d served, %d full, %d otherwise", served.Load(), full.Load(), others.Load())
+		ts.Fatalf("%d served, %d full, %d reset, %d otherwise", served.Load(), full.Load(), reset.Load(), others.Load())
+	}
+	if refused := metric(ts, "kith_held_refused_total"); float64(full.Load()+reset.Load()) > refused {
+		ts.Fatalf("%d full and %d reset, of which the hub refused %.0f", full.Load(), reset.Load(), refused)
 	}
 	if held > floodHeld || held < floodHeld/2 {
 		ts.Fatalf("%.0f bytes are held of one member, who may have %d", held, floodHeld)

@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"regexp"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -61,19 +60,8 @@ func readAndTell(c enginetest.Call, file string) enginetest.Behaviour {
 	return enginetest.Behaviour{Text: "Passwords"} // an aside without tools, for a title
 }
 
-// callTool is an answer, streamed or not, that calls the tool.
+// callTool is an answer that calls the tool.
 func callTool(name string, input map[string]string) enginetest.Behaviour {
-	text, _ := json.Marshal(input)             // of strings
-	arguments, _ := json.Marshal(string(text)) // a string
-	call := fmt.Sprintf(`"tool_calls":[{"index":0,"id":"call_read","type":"function","function":{"name":%q,"arguments":%s}}]`, name, arguments)
-	head := `{"id":"chatcmpl-1","created":1795219200,"object":"chat.completion`
-	usage := `"usage":{"prompt_tokens":900,"completion_tokens":9,"total_tokens":909}}`
-	return enginetest.Behaviour{
-		Answer: head + `","choices":[{"index":0,"message":{"role":"assistant","content":null,` + call + `},"finish_reason":"tool_calls"}],` + usage,
-		Raw: []string{
-			"data: " + head + `.chunk","choices":[{"index":0,"delta":{"role":"assistant",` + call + `},"finish_reason":null}]}` + "\n\n",
-			"data: " + head + `.chunk","choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}` + "\n\n",
-			"data: " + head + `.chunk","choices":[],` + usage + "\n\ndata: [DONE]\n\n",
-		},
-	}
+	text, _ := json.Marshal(input) // of strings
+	return enginetest.Behaviour{Tool: &enginetest.ToolCall{ID: "call_read", Name: name, Input: string(text)}}
 }

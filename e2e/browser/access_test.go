@@ -21,7 +21,7 @@ func (w *walk) limitGroup() {
 	run(op, chromedp.SendKeys(chromedp.CSS("details[open] form[action='/groups/limit'] input[name=per_day]"), "10"))
 	w.click(op, "details[open] form[action='/groups/limit'] button")
 	op.see("These are now your limits for lab.")
-	op.see("10 a day")
+	op.see("10 calls a day")
 	if w.clicks > 4 {
 		w.t.Errorf("to limit a group takes %d clicks, want 4 at most", w.clicks)
 	}

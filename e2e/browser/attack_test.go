@@ -164,6 +164,7 @@ func plant(tab context.Context, address, document string) error {
 // Pages make an unguarded engine run, and the daemon never, whatever their
 // origin and by whichever name they call it (spec/security.md#local-guard).
 func TestAttackPages(t *testing.T) {
+	t.Parallel()
 	browser := chromium(t, hostile())
 
 	bare := double(t)
@@ -191,6 +192,7 @@ func TestAttackPages(t *testing.T) {
 // A page whose name has come to mean this computer, on the daemon's own port, is
 // of the daemon's own origin to the browser: only the Host differs (spec/security.md#dns-rebinding).
 func TestRebinding(t *testing.T) {
+	t.Parallel()
 	browser := chromium(t, hostile())
 	d := serve(t, "")
 	for _, host := range []string{"rebound.example", "rebound.example."} {
@@ -217,6 +219,7 @@ func (d *daemon) ranNothing(t *testing.T, origin string) {
 
 // Of hundreds of ways to write a Host, the daemon answers to three (spec/security.md#dns-rebinding).
 func TestHostForms(t *testing.T) {
+	t.Parallel()
 	d := serve(t, "[ratelimit]\nenabled = false\n")
 	names := strings.Fields(`localhost LOCALHOST Localhost localhost. localhost.localdomain localhost.evil.example evil.localhost
 		xn--lcalhst-6fgb user@localhost localhost@evil.example 127.0.0.1 127.0.0.1. 127.0.0.1.nip.io 127.0.0.2 127.1 127.0.1

@@ -238,6 +238,31 @@ func TestChatDrawsOnlyTheLastBlock(t *testing.T) {
 	t.Logf("the lexer reads %d characters for %d", got.Read, got.Length)
 }
 
+// TestChatKeepsUp: however many pieces an answer comes in, the page is not behind: it reads
+// what is there before it rests.
+func TestChatKeepsUp(t *testing.T) {
+	t.Parallel()
+	w := &walk{stage: newStage(t, "llama3"), scripts: true}
+	w.op = newTab(t, chromium(t, nil), w.base, true)
+	w.chatting()
+	run(w.op, chromedp.Evaluate[chromedp.Void](`(() => {
+		window.rests = 0;
+		const later = window.setTimeout, ask = window.fetch, bytes = (text) => new TextEncoder().encode(text);
+		window.setTimeout = (what, after, ...more) => { if (after === 50) window.rests++; return later(what, after, ...more); };
+		const pieces = new ReadableStream({ start(stream) {
+			for (let i = 0; i < 1000; i++) stream.enqueue(bytes('data: {"choices":[{"delta":{"content":"word "}}]}\n\n'));
+			stream.enqueue(bytes("data: [DONE]\n\n"));
+			stream.close();
+		} });
+		window.fetch = (at, how) => how?.method === "POST" ? Promise.resolve(new Response(pieces, { headers: { "Content-Type": "text/event-stream" } })) : ask(at, how);
+	})()`))
+	w.say("Fast?")
+	w.answered(1, "word word")
+	if n := run(w.op, chromedp.Evaluate[int](`window.rests`)); n > 100 {
+		t.Errorf("the page rested %d times for 1,000 pieces that were there at once", n)
+	}
+}
+
 // TestChatMeasured is how much of a core the main thread takes for an answer of 4,000
 // tokens at 100 a second. It runs only if it is asked for: it measures.
 func TestChatMeasured(t *testing.T) {
@@ -270,6 +295,11 @@ func TestChatMeasured(t *testing.T) {
 	}
 	before, begun := metrics(), time.Now()
 	w.say("A long one")
+	sent := make(chan time.Duration, 1)
+	go func() {
+		_ = w.engine.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Chunks >= 4000 })
+		sent <- time.Since(begun)
+	}()
 	for late := time.After(5 * patience); op.text("#said .meta") == ""; {
 		select {
 		case <-time.After(time.Second):
@@ -281,5 +311,7 @@ func TestChatMeasured(t *testing.T) {
 	for _, name := range []string{"TaskDuration", "ScriptDuration", "LayoutDuration", "RecalcStyleDuration"} {
 		t.Logf("%-20s %5.2f s of %.1f s: %.1f %%", name, after[name]-before[name], took.Seconds(), 100*(after[name]-before[name])/took.Seconds())
 	}
+	sending := (<-sent).Seconds()
+	t.Logf("the engine sent 4,000 tokens in %.1f s: %.0f a second", sending, 4000/sending)
 	t.Logf("%d characters; %s", len(op.text("#said .assistant .text")), op.text("#said .meta"))
 }

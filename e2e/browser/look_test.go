@@ -36,10 +36,9 @@ var screens = flag.String("screens", "", "the folder to keep pictures of the pag
 
 // What a page may take on the wire, in KiB, and its scripts; the chat has more to do.
 const (
-	mostKiB            = 120
-	mostScripts        = 60
-	mostOfTheChat      = 120
-	mostOfTheReference = 150 // every route of the API with an example, on one page
+	mostKiB       = 120
+	mostScripts   = 60
+	mostOfTheChat = 120
 )
 
 func (b *tab) scheme(name string) {
@@ -56,16 +55,13 @@ func (b *tab) scheme(name string) {
 // screen and on a phone.
 func (b *tab) inspect(name string) {
 	b.t.Helper()
-	page, most := mostKiB, mostScripts
-	switch {
-	case strings.HasPrefix(name, "try"):
+	most := mostScripts
+	if strings.HasPrefix(name, "try") {
 		most = mostOfTheChat
-	case name == "api":
-		page = mostOfTheReference
 	}
 	b.wants(name, "moved")
 	run(b, chromedp.Evaluate[chromedp.Void](axe+"\n"+checks+"\n;undefined"))
-	b.wants(name, fmt.Sprintf("checks.weight(%d, %d)", page, most))
+	b.wants(name, fmt.Sprintf("checks.weight(%d, %d)", mostKiB, most))
 	run(b, chromedp.KeyEvent("\t")) // from now on the browser shows the focus
 	b.appears(name)
 }
@@ -90,13 +86,40 @@ func (b *tab) appears(name string) {
 					b.t.Errorf("%s is %d pixels wide on a screen of %d", look, wide, size.width)
 				}
 			}
-			b.wants(look, `axe.run(document, {resultTypes: ["violations"]`+rules+`}).then(r => r.violations.map(v =>
-				v.id + ": " + v.help + ": " + v.nodes.map(n => n.html.slice(0, 200) + " " + (n.any[0]?.message ?? "")).join(" | ")))`)
+			b.wants(look, axeFinds(rules))
 			b.picture(strings.ReplaceAll(name+"-"+size.name+scheme, " ", "-"), size.width)
 		}
 	}
 	b.scheme("light")
 	run(b, chromedp.EmulateViewport(1280, 900)) // the menu is in sight
+}
+
+// menu looks at the open menu of a phone, light and dark.
+func (b *tab) menu() {
+	b.t.Helper()
+	run(b, chromedp.EmulateViewport(390, 844))
+	run(b, clickOn("[popovertarget=menu]:not(.close)"))
+	run(b, chromedp.WaitVisible(chromedp.CSS("#menu:popover-open")))
+	run(b, chromedp.Evaluate[chromedp.Void](axe+"\n"+checks+"\n;undefined"))
+	run(b, chromedp.KeyEvent("\t"))
+	for _, scheme := range []string{"light", "dark"} {
+		b.scheme(scheme)
+		look := "menu, phone " + scheme
+		b.wants(look, "checks.focus()")
+		b.wants(look, "checks.targets(true)")
+		b.wants(look, axeFinds(""))
+		b.picture("menu-phone-"+scheme, 390)
+	}
+	b.scheme("light")
+	run(b, clickOn("#menu .close"))
+	run(b, chromedp.WaitNotVisible(chromedp.CSS("#menu")))
+	run(b, chromedp.EmulateViewport(1280, 900))
+}
+
+// axeFinds is what finds the violations of axe's rules, of all of them or as more says.
+func axeFinds(more string) string {
+	return `axe.run(document, {resultTypes: ["violations"]` + more + `}).then(r => r.violations.map(v =>
+		v.id + ": " + v.help + ": " + v.nodes.map(n => n.html.slice(0, 200) + " " + (n.any[0]?.message ?? "")).join(" | ")))`
 }
 
 // wants fails the test with what a check finds on the page.

@@ -69,9 +69,12 @@ func (w *walk) signUp() {
 	op.send("#sign-up", "#name", "op", "#password", "correct horse battery")
 	op.see("Hello, op")
 	w.look(op, "home-empty")
+	if w.scripts {
+		op.menu()
+	}
 	for path, name := range map[string]string{
 		"/applications": "applications-empty", "/machines": "machines-empty", "/access": "access-empty", "/models": "models-empty",
-		"/try": "try-empty", "/usage": "usage-empty", "/requests": "requests-empty",
+		"/try": "try-empty", "/usage": "usage-empty", "/requests": "requests-empty", "/notices": "notices-empty",
 	} {
 		op.open(path)
 		w.look(op, name)
@@ -79,7 +82,7 @@ func (w *walk) signUp() {
 	op.open("/access")
 	run(op, clickOn("#invite-limits summary"))
 	op.send("#make-invite", "#invite-per-day", "40", "#uses", "2")
-	op.see("40 a day")
+	op.see("40 calls a day")
 	w.look(op, "invite-made")
 	w.invite = op.text("#link")
 }
@@ -88,7 +91,7 @@ func (w *walk) signUp() {
 func (w *walk) join() {
 	ben := w.ben
 	ben.open(w.invite)
-	ben.see("op shares their machines with you, within these limits: 40 a day.")
+	ben.see("op shares their machines with you, within these limits: 40 calls a day.")
 	w.look(ben, "invited")
 	run(ben, chromedp.SetValue(chromedp.CSS("#name"), "ben"))
 	run(ben, chromedp.SetValue(chromedp.CSS("#password"), "battery horse correct"))
@@ -128,7 +131,7 @@ func (w *walk) machine() {
 	op.open("/device")
 	w.look(op, "device")
 	op.send("#show", "#code", w.code())
-	op.see("being a machine of yours")
+	op.see("to be your machine")
 	w.look(op, "device-asks")
 	op.send("#approve", "#code", w.code())
 	op.see("Approved")
@@ -160,7 +163,7 @@ func (w *walk) calls() {
 	run(op, clickOn("#share-with summary"))
 	w.refusedAtField()
 	op.send("#share", "#with", "ben", "#models", "llama3", "#per-day", "50")
-	op.see("50 a day")
+	op.see("50 calls a day")
 	w.look(op, "access")
 	w.until("ben no longer reaches the other model", func() bool { status, _, _ := w.call(w.benKey, "qwen2.5-coder"); return status != 200 })
 	op.open("/models")
@@ -268,11 +271,15 @@ func (w *walk) ends() {
 	w.look(ben, "access-invited")
 	ben.send("form[action='/groups/accept'] button")
 	ben.see("You are in the group")
+	op.open("/notices")
+	op.see("ben joined the group lab.")
+	w.look(op, "notices")
+	op.send("#seen")
+	op.see("Nothing new")
+	w.look(op, "notices-earlier")
 	op.open("/access")
-	op.see("ben joined lab")
-	w.look(op, "access-joined")
 	op.send("form[action='/groups/admin'] button")
-	op.see("There is another admin.")
+	op.see("ben is an admin of lab now.")
 	w.look(op, "access-group")
 	op.open("/account")
 	op.send("#make-codes", "#old-codes", "correct horse battery")
