@@ -15,16 +15,20 @@ SQLC        := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 help: ## this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: build ## build, then run hub, daemon and the small model in one process
-	@bin/kith dev
+run: build ## build, then run hub, daemon and the small model in one process (ARGS='--listen 127.0.0.1:9000')
+	@bin/kith dev $(ARGS)
 
-build: llama ## bin/kith, with the built-in engine
+build: go-is-here llama ## bin/kith, with the built-in engine
 	@scripts/progress.sh "building bin/kith (the first build takes a few minutes)" \
 	  env CGO_ENABLED=0 $(GO) build -v -trimpath -tags llama -ldflags '$(LDFLAGS)' -o bin/kith ./cmd/kith
 
-build-slim: ## bin/kith-slim, without the built-in engine
+build-slim: go-is-here ## bin/kith-slim, without the built-in engine
 	@scripts/progress.sh "building bin/kith-slim" \
 	  env CGO_ENABLED=0 $(GO) build -v -trimpath -ldflags '$(LDFLAGS)' -o bin/kith-slim ./cmd/kith
+
+.PHONY: go-is-here
+go-is-here:
+	@command -v $(firstword $(GO)) >/dev/null || { echo "make: cannot build kith: there is no Go on the PATH; install Go $(shell awk '/^go /{print $$2}' go.mod) or newer from https://go.dev/dl/" >&2; exit 1; }
 
 llama: ## fetch the built-in engine's libraries (npm or curl), once
 	@scripts/fetch-llama.sh
