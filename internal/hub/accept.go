@@ -22,6 +22,10 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
+// gateWait is how long a machine waits for a place at the admission gate
+// (spec/tunnel.md#gate). The daemon waits 10 s for its answer.
+const gateWait = 4 * time.Second
+
 // acceptTunnel is GET /tunnel: the machine that dialed is reachable for as long as
 // its tunnel lives (spec/tunnel.md). It refuses, in this order:
 //
@@ -45,9 +49,7 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 		api.Refuse(w, comeBack(fault.CapacityFull, "this hub is about to end; come back shortly, and another one is there"))
 		return
 	}
-	select {
-	case h.admitted <- struct{}{}:
-	default:
+	if !h.admit(r.Context()) {
 		api.Refuse(w, comeBack(fault.CapacityFull, "too many machines are connecting at once; come back shortly"))
 		return
 	}
@@ -95,6 +97,20 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 		ID: fleet.MachineID(machine.ID), Owner: fleet.MemberID(machine.OwnerID), OwnerName: owner.Name,
 		Name: machine.Name, Generation: generation, LastSeen: machine.LastSeen, Created: machine.Created,
 	}, line)
+}
+
+// admit takes a place at the admission gate, for which it waits up to gateWait: when a
+// hub node ends, all its machines come to the others within a second, and one that is sent
+// away comes back after many.
+func (h *Hub) admit(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, gateWait)
+	defer cancel()
+	select {
+	case h.admitted <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // serveTunnel keeps the machine reachable until its tunnel ends. A panic ends this

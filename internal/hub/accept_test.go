@@ -69,10 +69,6 @@ func TestTunnelRefused(t *testing.T) {
 	r.kept.down.Store(true)
 	soon("database down", r.knock("Bearer "+good), "CASCADE_EXHAUSTED")
 	r.kept.down.Store(false)
-	r.admitted <- struct{}{} // another one is at the gate
-	soon("the gate", r.knock("Bearer "+good), "CAPACITY_FULL")
-	<-r.admitted
-
 	r.ok("POST", "/machines/"+machineID+"/revoke", "")
 	if a := r.knock("Bearer " + good); a.Status != 401 {
 		t.Errorf("revoked: %d", a.Status)
@@ -82,6 +78,27 @@ func TestTunnelRefused(t *testing.T) {
 	default:
 		t.Error("a place at the gate is lost")
 	}
+}
+
+// A machine waits at the gate for a place, and is sent away if none becomes free.
+func TestGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Config{Admissions: 1})
+		r.admitted <- struct{}{} // another one is at the gate
+		time.AfterFunc(gateWait-time.Millisecond, func() { <-r.admitted })
+		if a := r.knock("Bearer wrong"); a.Status != 401 {
+			t.Errorf("a place becomes free: %d %v", a.Status, a.Body)
+		}
+		r.admitted <- struct{}{}
+		began := time.Now()
+		a := r.knock("Bearer wrong")
+		if after, err := strconv.Atoi(a.Header.Get("Retry-After")); a.Status != 503 || a.code() != "CAPACITY_FULL" || err != nil || after < 1 || after > 30 {
+			t.Errorf("no place becomes free: %d %v, %v", a.Status, a.Body, a.Header)
+		}
+		if waited := time.Since(began); waited != gateWait {
+			t.Errorf("waited %v", waited)
+		}
+	})
 }
 
 // A machine dials five times at once and once a second; then it is sent away,

@@ -54,8 +54,8 @@ type Config struct {
 	Running, Waiting int
 	// FirstByte limits how long a machine takes to its first byte. Default 10 min.
 	FirstByte time.Duration
-	// Admissions limits how many tunnels are in their handshake at once; others are
-	// to come back (spec/tunnel.md#statuses). Default 128.
+	// Admissions limits how many tunnels are in their handshake at once; others wait
+	// for a place (spec/tunnel.md#gate). Default 128.
 	Admissions int
 	// DB is the database of the management API and the site.
 	DB *store.DB
