@@ -45,9 +45,7 @@ type cluster struct {
 	nodes    []*node
 	database [2]*postgres.Server
 	address  [2]string // of the databases
-	proxied  [2]string // the same by way of the network
 	primary  int       // the index of the primary
-	url      string    // of the databases, by way of the network
 	machines *machines
 
 	mu       sync.Mutex
@@ -99,16 +97,24 @@ func start(t *testing.T, homes int) *cluster {
 func (c *cluster) startDatabases() {
 	for i := range c.address {
 		c.address[i] = freeAddress(c.t)
-		c.proxied[i] = c.network.proxy(c.t, fmt.Sprintf("database%d", i), c.address[i])
 		c.t.Cleanup(func() {
 			if c.database[i] != nil {
 				_ = c.database[i].Close()
 			}
 		})
 	}
-	c.url = fmt.Sprintf("postgres://%s@%s,%s/postgres?sslmode=disable", postgres.User, c.proxied[0], c.proxied[1])
 	c.startDatabase(0, "")
 	c.startStandby()
+}
+
+// databases returns the URL of both databases by way of the network.
+func (c *cluster) databases(from string) string {
+	return fmt.Sprintf("postgres://%s@%s,%s/postgres?sslmode=disable", postgres.User, c.proxy(from, 0), c.proxy(from, 1))
+}
+
+// proxy returns the address of a database by way of the network.
+func (c *cluster) proxy(from string, i int) string {
+	return c.network.proxy(c.t, way{from, fmt.Sprintf("database%d", i)}, c.address[i])
 }
 
 func (c *cluster) startDatabase(i int, primary string) {
@@ -121,7 +127,7 @@ func (c *cluster) startDatabase(i int, primary string) {
 
 // startStandby starts the database that is not the primary as its synchronous standby.
 func (c *cluster) startStandby() {
-	c.startDatabase(1-c.primary, fmt.Sprintf("postgres://%s@%s/postgres?application_name=standby", postgres.User, c.proxied[c.primary]))
+	c.startDatabase(1-c.primary, fmt.Sprintf("postgres://%s@%s/postgres?application_name=standby", postgres.User, c.proxy("", c.primary)))
 	c.synchronous(c.primary, "standby")
 	c.until("commits wait for the standby", func() error {
 		return c.database[c.primary].Execute("postgres",
@@ -154,7 +160,7 @@ func (c *cluster) synchronous(i int, names string) {
 // write writes a node's configuration.
 func (c *cluster) write(n *node) {
 	text := fmt.Sprintf("[hub]\nnode = %q\n[database]\nurl = %q\n[peer]\nlisten = %q\naddress = %q\n[ratelimit]\nrps = 0\nconnections = 0\n[limits]\nrunning = 0\nwaiting = 0\nmachines = 0\n",
-		n.name, c.url, n.private, c.network.proxy(c.t, n.name, n.private))
+		n.name, c.databases(n.name), n.private, c.network.proxy(c.t, way{to: n.name}, n.private))
 	err := os.MkdirAll(n.dir, 0o700)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(n.dir, "hub.toml"), []byte(text), 0o600)
@@ -337,7 +343,7 @@ func (c *cluster) checkLedger() (lost, doubled int) {
 		_ = n.cmd.Process.Signal(os.Interrupt)
 		_ = n.cmd.Wait()
 	}
-	db, err := store.Open(c.t.Context(), store.Config{URL: c.url})
+	db, err := store.Open(c.t.Context(), store.Config{URL: c.databases("")})
 	if err != nil {
 		c.t.Fatal(err)
 	}

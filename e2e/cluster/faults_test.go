@@ -72,7 +72,7 @@ var faults = []fault{
 		append([]way{{"node1", "node3"}, {"node2", "node3"}, {"node3", "node1"}, {"node3", "node2"}}, databases...)...)},
 	{name: "NATS cut", lasts: 8 * time.Second, begin: cut(way{"node1", "nats node2"}, way{"node1", "nats node3"},
 		way{"node2", "nats node1"}, way{"node2", "nats node3"}, way{"node3", "nats node1"}, way{"node3", "nats node2"})},
-	{name: "machines cut off from the nodes", lasts: 8 * time.Second, begin: cut(way{"", machinesWay})},
+	{name: "machines cut off from the nodes", lasts: 8 * time.Second, begin: cut(machinesWay)},
 	{name: "promotion, the old primary lives for two nodes", lasts: 8 * time.Second, begin: func(c *cluster) func() {
 		old, next := fmt.Sprintf("database%d", c.primary), fmt.Sprintf("database%d", 1-c.primary)
 		restore := c.network.cut(way{"", old}, way{"node1", old}, way{"node2", next}, way{"node3", next})

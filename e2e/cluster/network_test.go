@@ -72,8 +72,8 @@ func (n *network) started(name string, pid int) {
 }
 
 // proxy passes the connections to its address on to the first of the targets that
-// accepts them, beginning with another one each time.
-func (n *network) proxy(t testing.TB, to string, targets ...string) (address string) {
+// accepts them, beginning with another one each time. Who connects to a node is found out.
+func (n *network) proxy(t testing.TB, w way, targets ...string) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -86,25 +86,20 @@ func (n *network) proxy(t testing.TB, to string, targets ...string) (address str
 			if err != nil {
 				return
 			}
-			go n.relay(client, to, turn, targets)
+			go n.relay(client, w, turn, targets)
 		}
 	}()
 	return listener.Addr().String()
 }
 
-// machinesWay leads from the machines to the nodes. All machines are in this process.
-const machinesWay = "hub"
+// machinesWay leads from the machines to the nodes.
+var machinesWay = way{to: "hub"}
 
 // streamProtocol is the ALPN protocol of NATS between nodes, which a ClientHello shows.
 const streamProtocol = "kith-stream"
 
-func (n *network) relay(client net.Conn, to string, turn int, targets []string) {
+func (n *network) relay(client net.Conn, w way, turn int, targets []string) {
 	defer client.Close()
-	w := way{to: to}
-	if to != machinesWay {
-		w.from = n.owner(client)
-	}
-	n.pass(w)
 	var server net.Conn
 	for i := range targets {
 		var err error
@@ -116,13 +111,18 @@ func (n *network) relay(client net.Conn, to string, turn int, targets []string) 
 		return
 	}
 	defer server.Close()
+	toNode := strings.HasPrefix(w.to, "node")
+	if toNode {
+		w.from = n.owner(client)
+	}
+	n.pass(w)
 	in := bufio.NewReaderSize(client, 16<<10)
-	if strings.HasPrefix(to, "node") {
+	if toNode {
 		if _, err := in.Peek(1); err != nil {
 			return
 		}
 		if hello, _ := in.Peek(in.Buffered()); bytes.Contains(hello, []byte(streamProtocol)) {
-			w.to = "nats " + to
+			w.to = "nats " + w.to
 		}
 	}
 	var both sync.WaitGroup
