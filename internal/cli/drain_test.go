@@ -26,7 +26,10 @@ import (
 	"github.com/kith/kith/internal/storetest"
 )
 
-var replacements = flag.Int("replacements", 2, "how many hubs TestRollingReplacement replaces")
+var (
+	replacements = flag.Int("replacements", 2, "how many hubs TestRollingReplacement replaces")
+	callers      = flag.Int("callers", 16, "how many calls run at once in TestRollingReplacement")
+)
 
 // balancer is a TCP proxy in front of the hubs. It passes each new connection to a hub
 // that says it is ready.
@@ -118,9 +121,12 @@ func newRolling(t *testing.T, names ...string) *rolling {
 	r := &rolling{
 		rig:      &rig{t: t, home: shortDir(t), base: "http://" + b.Addr().String()},
 		balancer: b, nodes: map[string]*child{}, data: map[string]string{},
-		settings: fmt.Sprintf("[ratelimit]\nrps = 0\nconnections = 0\n[database]\nurl = %q\n[peer]\nlisten = \"127.0.0.1:0\"\n", storetest.Postgres(t)),
+		settings: fmt.Sprintf("[ratelimit]\nrps = 0\nconnections = 0\n[limits]\nrunning = 0\nwaiting = 0\n[database]\nurl = %q\n[peer]\nlisten = \"127.0.0.1:0\"\n", storetest.Postgres(t)),
 	}
-	r.engine = enginetest.New(enginetest.LlamaCpp, enginetest.Options{Slots: 64, Behaviour: enginetest.Behaviour{Chunks: 40, Interval: 50 * time.Millisecond}})
+	r.engine = enginetest.New(enginetest.LlamaCpp, enginetest.Options{
+		Slots:     max(64, 2**callers),
+		Behaviour: enginetest.Behaviour{Chunks: 40, Interval: 50 * time.Millisecond * time.Duration(max(1, *callers/100))},
+	})
 	if err := r.engine.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +202,7 @@ func TestRollingReplacement(t *testing.T) {
 	defer stop()
 	var mu sync.Mutex
 	served := 0
-	for i := range 16 {
+	for i := range *callers {
 		load.Go(func() {
 			for ctx.Err() == nil {
 				_, err := r.ask(i%4 != 0)
@@ -248,7 +254,7 @@ func TestRollingReplacement(t *testing.T) {
 	}
 	stop()
 	load.Wait()
-	t.Logf("%d replacements under 16 callers: %d calls", *replacements, served)
+	t.Logf("%d replacements under %d callers: %d calls", *replacements, *callers, served)
 }
 
 // command runs kith to its end and returns what it printed.
@@ -319,11 +325,18 @@ func TestHubEndsInOrder(t *testing.T) {
 		}
 		return err
 	}
+	r.client = &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
 	res := begin(40)
 	interrupt()
 	r.until("the hub drains", draining)
 	if _, err := complete(res, true); err != nil {
 		t.Errorf("a call that ran was cut: %v", err)
+	}
+	if _, err := r.ask(true); err != nil {
+		t.Errorf("the next call on its connection was cut: %v", err)
+	}
+	if _, err := r.ask(true); err == nil {
+		t.Error("the hub took a new connection")
 	}
 	if err := r.hub.cmd.Wait(); err != nil {
 		t.Fatalf("%v\n%s", err, r.hub.errs.Bytes())

@@ -410,7 +410,7 @@ func (p *hubProcess) drain(ended, serving context.Context) {
 	if p.atOnce != nil {
 		defer context.AfterFunc(p.atOnce, cancel)()
 	}
-	p.hub.Drain(atOnce, func() { go func() { _ = p.public.Shutdown(serving) }() })
+	p.hub.Drain(atOnce, func() { _ = p.listener.Close() })
 }
 
 // endWithin limits what a hub writes to the database at its end.

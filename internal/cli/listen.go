@@ -33,7 +33,8 @@ func addressInUse(address, flag string) error {
 }
 
 // serveHTTP serves until ctx ends, then waits for running responses, and after
-// shutdownGrace closes their connections. A Shutdown before that only ends the listener.
+// shutdownGrace closes their connections. Closing the listener before that only keeps new
+// connections away.
 func serveHTTP(ctx context.Context, server *http.Server, listener net.Listener) error {
 	ended := make(chan error, 1)
 	go func() {
@@ -45,7 +46,7 @@ func serveHTTP(ctx context.Context, server *http.Server, listener net.Listener) 
 	}()
 	select {
 	case err := <-ended:
-		if errors.Is(err, http.ErrServerClosed) {
+		if errors.Is(err, net.ErrClosed) {
 			ended <- err
 			<-ctx.Done()
 			break

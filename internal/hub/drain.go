@@ -14,6 +14,9 @@ const (
 	// drainNotice is how long a hub that drains still takes new connections, while it
 	// says that it is not ready: load balancers see that within this time.
 	drainNotice = 5 * time.Second
+	// lastCall is how long the connection of a call that has ended is kept for another one:
+	// the caller may have sent it before it knew of the drain.
+	lastCall = 500 * time.Millisecond
 	// moveGrace is how long machines that were asked to move have for it.
 	moveGrace = 10 * time.Second
 	// lastFrames is how long calls that the hub ends have to send why.
@@ -60,10 +63,11 @@ func (h *Hub) ServeReady(w http.ResponseWriter, _ *http.Request) {
 //
 //  1. /readyz says 503, and answers close their connections. If another node can take
 //     over, that lasts drainNotice.
-//  2. stopAccepting closes the public address. Calls that wait or run go on.
+//  2. stopAccepting closes the public address. Calls that wait or run go on, and a
+//     connection that is open takes one more.
 //  3. If another node can take over, the machines are asked to move to it. Calls that
 //     wait here go to machines that moved.
-//  4. Drain returns once no call is left and the machines have moved.
+//  4. Drain returns once no call is left, for lastCall, and the machines have moved.
 //  5. After Config.Drain, or when ctx ends, what is left is ended: an answer that has
 //     begun gets an error frame, any other call 503, both with CASCADE_EXHAUSTED.
 func (h *Hub) Drain(ctx context.Context, stopAccepting func()) {
@@ -89,14 +93,22 @@ func (h *Hub) Drain(ctx context.Context, stopAccepting func()) {
 	}
 	ticker := time.NewTicker(drainCheck)
 	defer ticker.Stop()
-	for h.Calls() > 0 || h.live.Here() > 0 && time.Now().Before(moved) {
+	var last time.Time // when a call was seen
+	for bounded.Err() == nil {
+		now := time.Now()
+		if h.Calls() > 0 {
+			last = now
+		}
+		if now.Sub(last) >= lastCall && (h.live.Here() == 0 || now.After(moved)) {
+			break
+		}
 		select {
 		case <-ticker.C:
-			continue
 		case <-bounded.Done():
-			h.endCalls()
 		}
-		break
+	}
+	if h.Calls() > 0 {
+		h.endCalls()
 	}
 	h.log.Info("drained", "took", time.Since(began).Round(time.Millisecond), "calls", h.Calls(), "machines", h.live.Here())
 }
