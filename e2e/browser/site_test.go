@@ -81,7 +81,7 @@ func (w *walk) signUp() {
 	}
 	op.open("/access")
 	run(op, clickOn("#invite-limits summary"))
-	op.send("#make-invite", "#invite-per-day", "40", "#uses", "2")
+	op.send("#create-invite", "#invite-per-day", "40", "#uses", "2")
 	op.see("40 calls a day")
 	w.look(op, "invite-made")
 	w.invite = op.text("#link")
@@ -263,7 +263,7 @@ func (w *walk) live(machine string) {
 func (w *walk) ends() {
 	op, ben := w.op, w.ben
 	op.open("/access")
-	op.send("#make-group", "#name", "lab", "#kind", "org")
+	op.send("#create-group", "#name", "lab", "#kind", "org")
 	op.send("form[action='/groups/invite'] button", "form[action='/groups/invite'] input[name=member]", "ben")
 	op.see("ben is invited")
 	ben.open("/access")
@@ -282,7 +282,7 @@ func (w *walk) ends() {
 	op.see("ben is an admin of lab now.")
 	w.look(op, "access-group")
 	op.open("/account")
-	op.send("#make-codes", "#old-codes", "correct horse battery")
+	op.send("#create-codes", "#old-codes", "correct horse battery")
 	op.see("Your recovery codes")
 	w.look(op, "account")
 	if w.scripts {

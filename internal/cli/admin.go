@@ -74,13 +74,8 @@ func (a *app) table(headings string, rows [][]string) {
 	_ = w.Flush()
 }
 
-// day shows a time to a person, in this computer's zone; never for none.
-func day(t time.Time) string {
-	if t.IsZero() {
-		return "never"
-	}
-	return t.Local().Format("2006-01-02 15:04")
-}
+// moment shows a time to a person, in this computer's zone; never for none.
+func moment(t time.Time) string { return api.Moment(t, time.Now()) }
 
 func yes(b bool, word string) string {
 	if b {
@@ -125,7 +120,7 @@ func (o *operator) members() *cobra.Command {
 			return ask(cmd.Context(), o.command(), "list the members", api.OperatorListMembers.With(api.None{}), func(members []api.Member) {
 				var rows [][]string
 				for _, m := range members {
-					rows = append(rows, []string{m.Name, yes(m.Operator, "operator"), yes(m.Disabled, "disabled"), day(m.Created), m.ID})
+					rows = append(rows, []string{m.Name, yes(m.Operator, "operator"), yes(m.Disabled, "disabled"), moment(m.Created), m.ID})
 				}
 				o.table("MEMBER ROLE STATE SINCE ID", rows)
 			})
@@ -244,7 +239,7 @@ func (o *operator) machines() *cobra.Command {
 					case m.Online:
 						state = "online"
 					}
-					rows = append(rows, []string{m.Name, m.Owner, state, cmp.Or(m.Node, "-"), day(m.LastSeen), m.ID})
+					rows = append(rows, []string{m.Name, m.Owner, state, cmp.Or(m.Node, "-"), moment(m.LastSeen), m.ID})
 				}
 				o.table("MACHINE OWNER STATE NODE SEEN ID", rows)
 			})

@@ -183,7 +183,7 @@ func (a *app) keys() *cobra.Command {
 func (a *app) keyTable(keys []api.Key) {
 	var rows [][]string
 	for _, k := range keys {
-		rows = append(rows, []string{k.ID, k.Name, "…" + k.LastFour, k.Region, string(k.Reach), k.State, day(k.Expires), day(k.LastUsed), short(k.Calls), k.BaseURL})
+		rows = append(rows, []string{k.ID, k.Name, "…" + k.LastFour, k.Region, string(k.Reach), k.State, moment(k.Expires), moment(k.LastUsed), short(k.Calls), k.BaseURL})
 	}
 	a.table("KEY NAME SECRET REGION REACH STATE EXPIRES USED CALLS-30D BASE-URL", rows)
 }
@@ -210,7 +210,7 @@ func (o *operator) devices() *cobra.Command {
 			return ask(cmd.Context(), o.command(), "list what waits", api.OperatorListDevices.With(api.None{}), func(waiting []api.Device) {
 				var rows [][]string
 				for _, g := range waiting {
-					rows = append(rows, []string{g.Code, g.Kind, g.Name, g.Address, day(g.Created), g.Client})
+					rows = append(rows, []string{g.Code, g.Kind, g.Name, g.Address, moment(g.Created), g.Client})
 				}
 				o.table("CODE FOR NAME FROM SINCE PROGRAM", rows)
 			})

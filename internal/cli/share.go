@@ -159,11 +159,11 @@ func (a *app) listShares(ctx context.Context) error {
 		if s.Direction == "received" {
 			way, who = "shares with you", s.Owner
 		}
-		rows = append(rows, []string{who, way, limitsText(&s.Limits), day(s.Created)})
+		rows = append(rows, []string{who, way, limitsText(&s.Limits), moment(s.Created)})
 	}
 	for _, i := range invites.Data {
 		if i.State == "open" {
-			open = append(open, []string{i.ID, "…" + i.LastFour, fmt.Sprintf("%d of %d", i.Used, i.Uses), limitsText(&i.Limits), day(i.Expires)})
+			open = append(open, []string{i.ID, "…" + i.LastFour, fmt.Sprintf("%d of %d", i.Used, i.Uses), limitsText(&i.Limits), moment(i.Expires)})
 		}
 	}
 	a.table("MEMBER SHARE LIMITS SINCE", rows)
@@ -226,7 +226,7 @@ func (a *app) invite() *cobra.Command {
 				if made.Uses > 1 {
 					times = fmt.Sprintf("%d times", made.Uses)
 				}
-				a.say("%s\n", faint(fmt.Sprintf("A member who runs `kith accept CODE` may use your machines: %s. It works %s, until %s, and is shown this once; `kith share list` and `kith share remove` end it sooner.", limitsText(&made.Limits), times, day(made.Expires))))
+				a.say("%s\n", faint(fmt.Sprintf("A member who runs `kith accept CODE` may use your machines: %s. It works %s, until %s, and is shown this once; `kith share list` and `kith share remove` end it sooner.", limitsText(&made.Limits), times, moment(made.Expires))))
 			})
 			a.warn(made.Warnings)
 			return err

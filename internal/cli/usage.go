@@ -146,9 +146,9 @@ func (a *app) chart(page api.UsagePage, side api.UsageSide) {
 		tokens[d.Day] = d.TokensIn + d.TokensOut
 		most = max(most, tokens[d.Day])
 	}
-	shown := "Jan 02"
+	shown := "_2 Jan"
 	if page.By == api.Hour {
-		shown = "Jan 02 15:04"
+		shown = "_2 Jan 15:04"
 	}
 	at, err1 := page.By.Parse(side.Days[0].Day)
 	last, err2 := page.By.Parse(side.Days[len(side.Days)-1].Day)

@@ -80,7 +80,7 @@ func (a *app) showTrace(s api.CallTrace) {
 	if s.Stream {
 		streamed = ", streamed"
 	}
-	a.say("%s  %s asked %s of %s%s\n", faint(s.Started.Local().Format(time.DateTime)), who, s.Endpoint, strong(s.Model), streamed)
+	a.say("%s  %s asked %s of %s%s\n", faint(moment(s.Started)), who, s.Endpoint, strong(s.Model), streamed)
 	switch {
 	case s.Status == 0:
 		a.fact("end", "not on your machine")

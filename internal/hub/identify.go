@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -36,7 +37,7 @@ func badKey() *fault.Fault {
 
 // expiredKey is the fault for a key that is past its end (spec/api.md#expired-key).
 func expiredKey(k account.Key) *fault.Fault {
-	return fault.New(fault.InvalidAPIKey, "the API key expired on %s; make another one at /applications", k.Expires.Format("2006-01-02 at 15:04 UTC"))
+	return fault.New(fault.InvalidAPIKey, "the API key expired on %s; make another one at /applications", api.Moment(k.Expires, time.Time{}))
 }
 
 // keyring caches the callers that credentials identify.
