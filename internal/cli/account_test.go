@@ -37,7 +37,7 @@ func TestAccountCommands(t *testing.T) {
 		{[]string{"group", "list"}, `{"object":"list","data":[{"name":"lab","kind":"org","in":true,"admin":true,"size":2,"members":[{"name":"ann","admin":true},{"name":"bob","admin":false}],"kept_out":["box"],"limits":{"per_day":5},"closed":[{"machine":"den","by":"all"},{"machine":"car","by":"configuration"}]},` +
 			`{"name":"all","kind":"open","in":false,"admin":false,"size":7,"members":[],"kept_out":[]}]}`,
 			"GET /api/groups ", "lab     org    admin   5 a day       box, den (out of all), car ([share] groups)   ann (admin), bob\nall     open   -       -             -                                             7"},
-		{[]string{"group", "create", "lab", "--kind", "org"}, `{}`, `POST /api/groups {"name":"lab","kind":"org"}`, "group lab made"},
+		{[]string{"group", "create", "lab", "--kind", "org"}, `{}`, `POST /api/groups {"name":"lab","kind":"org"}`, "group lab created"},
 		{[]string{"group", "join", "all"}, `{}`, "POST /api/groups/all/join ", "you are in group all"},
 		{[]string{"group", "leave", "a/b"}, `{}`, "POST /api/groups/a%2Fb/leave ", "no longer in group a/b"},
 		{[]string{"group", "list"}, `{"object":"list","data":[{"name":"lab","kind":"org","in":true,"admin":true,"size":1,"members":[{"name":"ann","admin":true}],"invitations":[{"member":"bob","by":"ann"}]},` +

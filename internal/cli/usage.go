@@ -120,17 +120,17 @@ func (a *app) showUsage(title string, page api.UsagePage, side api.UsageSide) {
 	}
 	rows = nil
 	for _, k := range side.Keys {
-		row(cmp.Or(k.Name, k.Key, "a machine of mine"), k.UsageSum)
+		row(cmp.Or(k.Name, k.Key, "a machine of yours"), k.UsageSum)
 	}
 	if len(rows) > 0 {
 		a.table("KEY"+columns, rows)
 	}
 	rows = nil
 	for _, c := range side.Codes {
-		rows = append(rows, []string{c.Code, short(c.Calls)})
+		rows = append(rows, []string{api.Title(c.Code), c.Code, short(c.Calls)})
 	}
 	if len(rows) > 0 {
-		a.table("CODE CALLS", rows)
+		a.table("REASON CODE CALLS", rows)
 	}
 }
 

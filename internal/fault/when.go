@@ -17,7 +17,7 @@ var codes = map[Code]struct {
 }{
 	ModelNotFound:            {404, "Unknown model", "Nothing anywhere serves this model id now; for embeddings and audio also: nothing that you can reach. Send an id exactly as `GET /v1/models` lists it."},
 	NotInCircle:              {403, "Not shared with you", "No one shares with you and no machine of your own serves this model. Ask someone who runs it to share, or connect a machine that does."},
-	CascadeExhausted:         {503, "No machine took the call", "Nothing that you can reach took the request: no machine shared with you runs the model (then `x-should-retry: false`), or those that do are busy, paused or offline, or it could not be confirmed just now who shares with you."},
+	CascadeExhausted:         {503, "No machine available", "Nothing that you can reach took the request: no machine shared with you runs the model (then `x-should-retry: false`), or those that do are busy, paused or offline, or it could not be confirmed just now who shares with you."},
 	CapacityFull:             {503, "No free capacity", "All machines that run the model are busy, or the chosen one became unavailable before it started, or there is no room for one more request or answer, yours or in all: `message` says which. `reason` is `wait_elapsed` when a wait ended."},
 	MachineOffline:           {503, "Machine offline", "A machine that you can use runs this model and is offline. Your access is intact; it returns when the machine does."},
 	OutsideSharingHours:      {503, "Outside sharing hours", "Machines shared with you run the model, and every one online is outside its sharing hours."},
@@ -26,7 +26,7 @@ var codes = map[Code]struct {
 	PreviousResponseNotFound: {400, "Previous response not found", "The response that is referred to, or named in the path, is unknown, has expired, was deleted, was not stored, or is another member's."},
 	InvalidAPIKey:            {401, "Invalid key", "The key is missing, wrong or revoked, or two headers carry different ones; or it expired, or is of a region that this hub does not know (`message` says so). Hosted only."},
 	ForbiddenOrigin:          {403, "Origin not allowed", "A web page, or a request under a foreign Host, reached the local surface. Local only."},
-	RouteNotFound:            {404, "No such path", "No such path; `message` names the nearest right one. Check whether the base URL should include `/v1`."},
+	RouteNotFound:            {404, "Nothing at this address", "No such path; `message` names the nearest right one. Check whether the base URL should include `/v1`."},
 	MethodNotAllowed:         {405, "Method not allowed", "The path does not take this method; `Allow` says which it takes."},
 	RequestTooLarge:          {413, "Request too large", "The body is over the limit (32 MiB by default). Send less."},
 	UnsupportedEncoding:      {415, "Unsupported encoding", "The body has a Content-Encoding. Send it as it is."},

@@ -247,7 +247,7 @@ func moment(t time.Time) string { return api.Moment(t, time.Now().UTC()) }
 // complete is a time with its year, for what is read at any time, such as mail.
 func complete(t time.Time) string { return api.Moment(t, time.Time{}) }
 
-// ago is how long before now, or after it, a time is, in whole units. A time that is
+// ago is how long before now, or after it, a time is, in one unit. A time that is
 // more than a week away is its moment.
 func ago(t, now time.Time) string {
 	if t.IsZero() {
@@ -255,19 +255,25 @@ func ago(t, now time.Time) string {
 	}
 	apart := now.Sub(t).Round(time.Second).Abs()
 	text := ""
+	count := func(unit time.Duration) int {
+		if t.After(now) { // to the nearest: what ends in 7 days is not in 6 a moment later
+			return int(apart.Round(unit) / unit)
+		}
+		return int(apart / unit)
+	}
 	switch {
 	case apart < time.Minute && !t.After(now):
 		return "just now"
 	case apart < time.Minute:
 		return "in a moment"
 	case apart < time.Hour:
-		text = fmt.Sprintf("%d min", apart/time.Minute)
+		text = fmt.Sprintf("%d min", count(time.Minute))
 	case apart < 24*time.Hour:
-		text = fmt.Sprintf("%d h", apart/time.Hour)
-	case apart < 48*time.Hour:
+		text = fmt.Sprintf("%d h", count(time.Hour))
+	case count(24*time.Hour) == 1:
 		text = "1 day"
 	case apart <= 7*24*time.Hour:
-		text = fmt.Sprintf("%d days", apart/(24*time.Hour))
+		text = fmt.Sprintf("%d days", count(24*time.Hour))
 	default:
 		return api.Moment(t, now.UTC())
 	}
@@ -427,7 +433,7 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 		seen.Done = s.sessions.PopString(v.Context(), sessionDone)
 	}
 	if out.page == "" {
-		out.page, seen.Title = "problem", cmp.Or(out.title, http.StatusText(status))
+		out.page, seen.Title = "problem", cmp.Or(out.title, seen.Problem.Code.Title())
 	}
 	if v.me.ID != "" {
 		seen.Notices = s.countNotices(v)

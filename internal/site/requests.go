@@ -190,14 +190,6 @@ func remediesOf(code fault.Code) (all []remedy) {
 	return all
 }
 
-// endWords say how a call ended.
-func endWords(code string) string {
-	if code == "" {
-		return "served"
-	}
-	return api.Title(code) + " (`" + code + "`)"
-}
-
 // timeLine is what happened to a call, in order.
 func timeLine(t api.CallTrace) []lineEvent {
 	line := []lineEvent{{0, "Received", t.Endpoint}}
@@ -224,7 +216,7 @@ func timeLine(t api.CallTrace) []lineEvent {
 		line = append(line, lineEvent{t.FirstMS, "First token", ""})
 	}
 	if t.Status != 0 {
-		line = append(line, lineEvent{t.TookMS, "Ended", endWords(t.Code)})
+		line = append(line, lineEvent{t.TookMS, "Ended", cmp.Or(api.Title(t.Code), "served")})
 	}
 	slices.SortStableFunc(line, func(a, b lineEvent) int { return cmp.Compare(a.AfterMS, b.AfterMS) })
 	return line

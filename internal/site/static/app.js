@@ -29,8 +29,9 @@
       const apart = Math.round((Date.now() - new Date(time.dateTime).getTime()) / 1000);
       const length = Math.abs(apart);
       if (Number.isNaN(apart) || length * 1000 > week) continue;
-      const days = Math.floor(length / 86400);
-      const text = length < 3600 ? Math.floor(length / 60) + " min" : length < 86400 ? Math.floor(length / 3600) + " h" : days === 1 ? "1 day" : days + " days";
+      const count = (unit) => apart < 0 ? Math.round(length / unit) : Math.floor(length / unit);
+      const days = count(86400);
+      const text = length < 3600 ? count(60) + " min" : length < 86400 ? count(3600) + " h" : days === 1 ? "1 day" : days + " days";
       time.textContent = length < 60 ? (apart < 0 ? "in a moment" : "just now") : apart < 0 ? "in " + text : text + " ago";
     }
   }
