@@ -446,7 +446,7 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 	}
 	page := text.Bytes()
 	if seen.Problem != nil && v.Method == http.MethodPost {
-		page = atForm(page, v.URL.Path, cmp.Or(v.form.Get("machine"), v.form.Get("group"), v.form.Get("with")), seen.Problem.Param)
+		page = atForm(page, v.URL.Path, cmp.Or(v.form.Get("machine"), v.form.Get("group"), v.form.Get("with"), v.form.Get("member")), seen.Problem.Param)
 	}
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)

@@ -114,6 +114,9 @@ type usageChart struct {
 	Most           usageBar // the first of the highest bars
 }
 
+// Width is that of the picture, without a gap after the last bar.
+func (c usageChart) Width() int { return c.Last().X + 8 }
+
 // First and Last are the bars at the ends.
 func (c usageChart) First() usageBar { return c.Bars[0] }
 func (c usageChart) Last() usageBar  { return c.Bars[len(c.Bars)-1] }
