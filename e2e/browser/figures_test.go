@@ -107,7 +107,7 @@ func (w *walk) refusedTry() {
 		return strings.Contains(op.text("main"), "paused")
 	})
 	op.see("Time line")
-	op.see("Why: CASCADE_EXHAUSTED")
+	op.see("No machine available CASCADE_EXHAUSTED")
 	op.openTo("/requests/req_none", http.StatusNotFound)
 	op.see("nothing is known of a call")
 	w.look(op, "request-unknown")
@@ -121,8 +121,8 @@ func (w *walk) refusedTry() {
 func (w *walk) counted() {
 	op := w.op
 	w.until("the calls are counted", func() bool { op.open("/usage?days=7"); return op.text("#caller-codes") != "" })
-	op.see("Requests")
-	if by := op.text("#owner-members"); !strings.Contains(by, "me") {
+	op.see("Calls on your machines")
+	if by := op.text("#owner-members"); !strings.Contains(by, "you") {
 		w.t.Errorf("who called: %q", by)
 	}
 	charts := func() int {
@@ -140,7 +140,7 @@ func (w *walk) counted() {
 	}
 	w.until("both charts are drawn", func() bool { return charts() == 2 })
 	w.look(op, "usage-charts")
-	for _, view := range []string{"tokens", "waits", "requests"} {
+	for _, view := range []string{"tokens", "waits", "calls"} {
 		run(op, chromedp.Evaluate[bool](fmt.Sprintf(`(() => { const s = document.querySelector("main section select"); s.value = %q; return s.dispatchEvent(new Event("change")); })()`, view)))
 		if n := charts(); n != 2 {
 			w.t.Errorf("%s: %d charts are drawn, want 2", view, n)

@@ -33,7 +33,7 @@ func TestProvider(t *testing.T) {
 			b.open(s.first)
 			b.send("#sign-up", "#name", "op", "#password", "correct horse battery")
 			b.open("/access")
-			b.send("#make-invite")
+			b.send("#create-invite")
 			link := b.text("#link")
 			b.open("/account")
 			b.see("Bind an account at Example")

@@ -191,7 +191,7 @@ func endingNotice(k account.EndingKey) account.Notice {
 	}
 	return account.Notice{
 		MemberID: k.MemberID, Kind: account.NoticeEnding, Subject: k.ID, Occasion: k.Expires,
-		Text: name + " stops working on " + k.Expires.Format("2 Jan 2006, 15:04 UTC") + ".",
+		Text: name + " stops working on " + Moment(k.Expires, time.Time{}) + ".",
 	}
 }
 

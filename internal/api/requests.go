@@ -177,6 +177,17 @@ func viewTrace(s account.Trace) CallTrace {
 	return view
 }
 
+// Title is the code of a call in a few plain words.
+func Title(code string) string {
+	switch code {
+	case account.Interrupted:
+		return "The hub stopped"
+	case "cancelled":
+		return "Cancelled by the caller"
+	}
+	return fault.Code(code).Title()
+}
+
 // Meaning says what a call's code means; of one that was served, nothing.
 func Meaning(code string) string {
 	switch code {

@@ -11,13 +11,13 @@ var (
 	EndShare   = member("DELETE /api/shares/{member}", "End the share with a member: it holds within 5 seconds, for running answers too.", (*API).endShare)
 
 	ListInvites  = member("GET /api/invites", "One's own invites.", (*API).listInvites)
-	CreateInvite = member("POST /api/invites", "Make an invite: the member who accepts it may use one's machines. Its code is shown this once. Without a body: one use, 7 days, no limits.", (*API).createInvite)
+	CreateInvite = member("POST /api/invites", "Create an invite: the member who accepts it may use one's machines. Its code is shown this once. Without a body: one use, 7 days, no limits.", (*API).createInvite)
 	AcceptInvite = member("POST /api/invites/accept",
 		"Accept an invite by its code. Where its maker shares with one already, that share and its limits stay as they are, and the invite is not used.", (*API).acceptInvite)
 	RevokeInvite = member("DELETE /api/invites/{invite}", "Revoke an invite; shares that it made stay.", (*API).revokeInvite)
 
 	ListGroups  = member("GET /api/groups", "The groups that one is in or invited to, and all open ones.", (*API).listGroups)
-	CreateGroup = member("POST /api/groups", "Make a group, of which one is the first member and admin.", (*API).createGroup)
+	CreateGroup = member("POST /api/groups", "Create a group, of which one is the first member and admin.", (*API).createGroup)
 	EndGroup    = member("DELETE /api/groups/{group}", "End a group, as its admin.", (*API).endGroup)
 	JoinGroup   = member("POST /api/groups/{group}/join", "Join an open group.", (*API).joinGroup)
 	LeaveGroup  = member("POST /api/groups/{group}/leave", "Leave a group.", (*API).leaveGroup)

@@ -74,13 +74,8 @@ func (a *app) table(headings string, rows [][]string) {
 	_ = w.Flush()
 }
 
-// day shows a time to a person, in this computer's zone; never for none.
-func day(t time.Time) string {
-	if t.IsZero() {
-		return "never"
-	}
-	return t.Local().Format("2006-01-02 15:04")
-}
+// moment shows a time to a person, in this computer's zone; never for none.
+func moment(t time.Time) string { return api.Moment(t, time.Now()) }
 
 func yes(b bool, word string) string {
 	if b {
@@ -125,7 +120,7 @@ func (o *operator) members() *cobra.Command {
 			return ask(cmd.Context(), o.command(), "list the members", api.OperatorListMembers.With(api.None{}), func(members []api.Member) {
 				var rows [][]string
 				for _, m := range members {
-					rows = append(rows, []string{m.Name, yes(m.Operator, "operator"), yes(m.Disabled, "disabled"), day(m.Created), m.ID})
+					rows = append(rows, []string{m.Name, yes(m.Operator, "operator"), yes(m.Disabled, "disabled"), moment(m.Created), m.ID})
 				}
 				o.table("MEMBER ROLE STATE SINCE ID", rows)
 			})
@@ -170,9 +165,9 @@ func (o *operator) members() *cobra.Command {
 func (o *operator) keys() *cobra.Command {
 	var in api.NewKey
 	create := &cobra.Command{
-		Use: "create --member NAME", Short: "Make an API key and print its secret, this once", Args: cobra.NoArgs,
+		Use: "create --member NAME", Short: "Create an API key and print its secret, this once", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return ask(cmd.Context(), o.command(), "make the key", api.OperatorCreateKey.With(in), func(made api.OperatorKey) {
+			return ask(cmd.Context(), o.command(), "create the key", api.OperatorCreateKey.With(in), func(made api.OperatorKey) {
 				o.say("%s\n", strong(made.Secret))
 				o.say("%s\n", faint("A key of "+made.Member+" in region "+made.Region+", base URL "+made.BaseURL+". It is shown this once; revoke it with `kith admin key revoke "+made.ID+"`."))
 			})
@@ -244,7 +239,7 @@ func (o *operator) machines() *cobra.Command {
 					case m.Online:
 						state = "online"
 					}
-					rows = append(rows, []string{m.Name, m.Owner, state, cmp.Or(m.Node, "-"), day(m.LastSeen), m.ID})
+					rows = append(rows, []string{m.Name, m.Owner, state, cmp.Or(m.Node, "-"), moment(m.LastSeen), m.ID})
 				}
 				o.table("MACHINE OWNER STATE NODE SEEN ID", rows)
 			})
@@ -282,14 +277,14 @@ func (o *operator) shares() *cobra.Command {
 func (o *operator) groups() *cobra.Command {
 	var kind, admin string
 	create := &cobra.Command{
-		Use: "create NAME --kind org|open --admin MEMBER", Short: "Make a group", Args: cobra.ExactArgs(1),
+		Use: "create NAME --kind org|open --admin MEMBER", Short: "Create a group", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if kind != "org" && kind != "open" {
-				return wrongUse("cannot make a group of kind %q; use --kind org (its admins run it) or --kind open (anyone can join)", kind)
+				return wrongUse("cannot create a group of kind %q; use --kind org (its admins run it) or --kind open (anyone can join)", kind)
 			}
 			in := api.NewOperatorGroup{Name: args[0], Kind: account.GroupKind(kind), Admin: admin}
-			return ask(cmd.Context(), o.command(), "make the group", api.OperatorCreateGroup.With(in), func(api.OperatorGroup) {
-				o.say("group %s made; %s is invited to be its admin, and is in it after accepting: on the site, or with `kith group accept`\n", strong(args[0]), strong(admin))
+			return ask(cmd.Context(), o.command(), "create the group", api.OperatorCreateGroup.With(in), func(api.OperatorGroup) {
+				o.say("group %s created; %s is invited to be its admin, and is in it after accepting: on the site, or with `kith group accept`\n", strong(args[0]), strong(admin))
 			})
 		},
 	}

@@ -264,7 +264,7 @@ func TestAdmin(t *testing.T) {
 		{"machine revoke mch_1", `{}`, "POST /machines/mch_1/revoke ", "machine mch_1 revoked"},
 		{"share add --owner ann --with bob", `{}`, `POST /shares {"owner":"ann","with":"bob"}`, "ann now shares with bob"},
 		{"share remove --owner ann --with bob", `{}`, "DELETE /shares?owner=ann&with=bob ", "no longer"},
-		{"group create team --kind org --admin ann", `{}`, `POST /groups {"name":"team","kind":"org","admin":"ann"}`, "group team made"},
+		{"group create team --kind org --admin ann", `{}`, `POST /groups {"name":"team","kind":"org","admin":"ann"}`, "group team created"},
 		{"group add team bob", `{}`, `POST /groups/team/invitations {"member":"bob"}`, "bob is invited to group team, and is in it after accepting"},
 		{"group remove team bob", `{}`, "DELETE /groups/team/members/bob ", "bob is neither in group team nor invited"},
 	} {

@@ -185,7 +185,7 @@ type hubFile struct {
 		Address address `toml:"address"`
 	} `toml:"peer"`
 	// Regions has the address of each other region of the same database, by its name, such
-	// as us = "https://us.example.org"; default none. Members make keys of every region,
+	// as us = "https://us.example.org"; default none. Members create keys of every region,
 	// and a call that comes here with a key of another region is forwarded there. See
 	// docs/operate/regions.md.
 	Regions map[string]regionAddress `toml:"regions"`

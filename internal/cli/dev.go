@@ -230,7 +230,7 @@ func replaceKey(ctx context.Context, operator *client) (api.OperatorKey, error) 
 			return api.OperatorKey{}, err
 		}
 	}
-	made, _, err := fetch(ctx, operator, "make the key", api.OperatorCreateKey.With(api.NewKey{Member: devMember, Name: devKey}))
+	made, _, err := fetch(ctx, operator, "create the key", api.OperatorCreateKey.With(api.NewKey{Member: devMember, Name: devKey}))
 	return made, err
 }
 

@@ -133,14 +133,14 @@ func (c *client) postForm(ctx context.Context, path string, form url.Values, out
 func (a *app) keys() *cobra.Command {
 	var name, reach, region, expires, hub string
 	create := &cobra.Command{
-		Use: "create", Short: "Make an API key, approved in the browser, and print its secret, this once", Args: cobra.NoArgs,
+		Use: "create", Short: "Create an API key, approved in the browser, and print its secret, this once", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			address, err := a.hubToAsk(hub)
 			if err != nil {
 				return err
 			}
 			form := url.Values{"scope": {"key"}, "name": {cmp.Or(name, "kith keys")}, "reach": {reach}, "region": {region}, "expires": {expires}}
-			made, err := a.approved(cmd.Context(), toHub(address, ""), "make the key", form)
+			made, err := a.approved(cmd.Context(), toHub(address, ""), "create the key", form)
 			if err != nil {
 				return err
 			}
@@ -164,26 +164,26 @@ func (a *app) keys() *cobra.Command {
 	create.Flags().StringVar(&expires, "expires", "", "when it ends: after a time like 90d or 12h, or at a time like 2027-01-31T18:00:00Z (default: never)")
 	create.Flags().StringVar(&hub, "hub", "", "the hub's address (default: the one this machine is signed in to)")
 	list := &cobra.Command{
-		Use: "list", Short: "List my API keys", Args: cobra.NoArgs,
+		Use: "list", Short: "List your API keys", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return ask(cmd.Context(), a.account(), "list the keys", api.ListKeys.With(api.None{}), func(l api.List[api.Key]) { a.keyTable(l.Data) })
 		},
 	}
 	revoke := &cobra.Command{
-		Use: "revoke ID", Short: "End an API key of mine, within 5 s", Args: cobra.ExactArgs(1),
+		Use: "revoke ID", Short: "End an API key of yours, within 5 s", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return ask(cmd.Context(), a.account(), "revoke the key", api.RevokeKey.With(api.KeyID{Key: args[0]}), func(api.Revoked) {
 				a.say("key %s revoked: it is refused everywhere within 5 s\n", strong(args[0]))
 			})
 		},
 	}
-	return group("keys", "My API keys", create, list, revoke)
+	return group("keys", "Your API keys", create, list, revoke)
 }
 
 func (a *app) keyTable(keys []api.Key) {
 	var rows [][]string
 	for _, k := range keys {
-		rows = append(rows, []string{k.ID, k.Name, "…" + k.LastFour, k.Region, string(k.Reach), k.State, day(k.Expires), day(k.LastUsed), short(k.Calls), k.BaseURL})
+		rows = append(rows, []string{k.ID, k.Name, "…" + k.LastFour, k.Region, string(k.Reach), k.State, moment(k.Expires), moment(k.LastUsed), short(k.Calls), k.BaseURL})
 	}
 	a.table("KEY NAME SECRET REGION REACH STATE EXPIRES USED CALLS-30D BASE-URL", rows)
 }
@@ -210,7 +210,7 @@ func (o *operator) devices() *cobra.Command {
 			return ask(cmd.Context(), o.command(), "list what waits", api.OperatorListDevices.With(api.None{}), func(waiting []api.Device) {
 				var rows [][]string
 				for _, g := range waiting {
-					rows = append(rows, []string{g.Code, g.Kind, g.Name, g.Address, day(g.Created), g.Client})
+					rows = append(rows, []string{g.Code, g.Kind, g.Name, g.Address, moment(g.Created), g.Client})
 				}
 				o.table("CODE FOR NAME FROM SINCE PROGRAM", rows)
 			})

@@ -390,10 +390,10 @@ func (d *doctor) certificate(connection *tls.ConnectionState, now time.Time) {
 	end := connection.PeerCertificates[0].NotAfter
 	if left := end.Sub(now); left < renewWithin {
 		d.fail("certificate", "ask the hub's operator to renew it: afterwards no machine and no program reaches the hub",
-			"the certificate of %s ends in %s, on %s", connection.ServerName, count(int(left/(24*time.Hour)), "day"), day(end))
+			"the certificate of %s ends in %s, on %s", connection.ServerName, count(int(left/(24*time.Hour)), "day"), moment(end))
 		return
 	}
-	d.ok("certificate", "valid until %s", day(end))
+	d.ok("certificate", "valid until %s", moment(end))
 }
 
 func (d *doctor) clock(date string, asked time.Time) {
@@ -417,7 +417,7 @@ func (d *doctor) clock(date string, asked time.Time) {
 func (d *doctor) line(line daemon.TunnelStatus) {
 	switch line.State {
 	case tunnelUp:
-		d.ok("line", "connected since %s", day(line.Since))
+		d.ok("line", "connected since %s", moment(line.Since))
 	case daemon.TunnelUnshared:
 		d.note("line", "set [share] enabled = true to open it", "closed by the configuration")
 	case daemon.TunnelRefused:

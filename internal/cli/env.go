@@ -120,7 +120,7 @@ func (a *app) hubEnvironment(ctx context.Context) (environment, error) {
 		return environment{}, err
 	}
 	if !found {
-		return environment{}, notSignedIn("cannot point clients at a hub without an API key: make one with `kith keys create` or on the hub's site, and set KITH_API_KEY; `kith env --local` needs none")
+		return environment{}, notSignedIn("cannot point clients at a hub without an API key: create one with `kith keys create` or on the hub's site, and set KITH_API_KEY; `kith env --local` needs none")
 	}
 	return provedEnvironment(ctx, hub, hub.bearer)
 }

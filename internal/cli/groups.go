@@ -23,14 +23,14 @@ func (a *app) groups() *cobra.Command {
 	}
 	var kind string
 	create := &cobra.Command{
-		Use: "create NAME --kind org|open", Short: "Make a group, with you as its admin", Args: cobra.ExactArgs(1),
+		Use: "create NAME --kind org|open", Short: "Create a group, with you as its admin", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if kind != "org" && kind != "open" {
-				return wrongUse("cannot make a group of kind %q; use --kind org (its admins run it) or --kind open (anyone can join)", kind)
+				return wrongUse("cannot create a group of kind %q; use --kind org (its admins run it) or --kind open (anyone can join)", kind)
 			}
 			in := api.NewGroup{Name: args[0], Kind: account.GroupKind(kind)}
-			return ask(cmd.Context(), a.account(), "make the group", api.CreateGroup.With(in), func(api.Group) {
-				a.say("group %s made; you are its admin\n", strong(args[0]))
+			return ask(cmd.Context(), a.account(), "create the group", api.CreateGroup.With(in), func(api.Group) {
+				a.say("group %s created; you are its admin\n", strong(args[0]))
 			})
 		},
 	}

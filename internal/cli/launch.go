@@ -224,9 +224,9 @@ func (a *app) target(ctx context.Context, local bool, model string) (target, err
 	}
 	if !found {
 		if base != "" {
-			return target{}, notSignedIn("cannot launch on %s: the daemon of this machine does not serve it, and there is no API key; start an engine here, or make a key with `kith keys create` and set KITH_API_KEY", cmp.Or(model, "any model"))
+			return target{}, notSignedIn("cannot launch on %s: the daemon of this machine does not serve it, and there is no API key; start an engine here, or create a key with `kith keys create` and set KITH_API_KEY", cmp.Or(model, "any model"))
 		}
-		return target{}, notSignedIn("cannot launch an agent without an API key: make one with `kith keys create` or on the hub's site, and set KITH_API_KEY")
+		return target{}, notSignedIn("cannot launch an agent without an API key: create one with `kith keys create` or on the hub's site, and set KITH_API_KEY")
 	}
 	models, err := hub.list(ctx)
 	if err != nil {

@@ -92,7 +92,7 @@ func (o *operator) showSchema(s store.Schema) error {
 		if m.Applied.IsZero() {
 			pending++
 		} else {
-			steps[i].Applied, applied = &m.Applied, day(m.Applied)
+			steps[i].Applied, applied = &m.Applied, moment(m.Applied)
 		}
 		if name == "" {
 			name = "(of a newer kith)"

@@ -97,7 +97,7 @@ func (a *app) sayPaused(now sharingNow) {
 		a.say("paused, until `kith resume`; running calls finish\n")
 		return
 	}
-	a.say("paused until %s; running calls finish\n", strong(day(now.Until)))
+	a.say("paused until %s; running calls finish\n", strong(moment(now.Until)))
 }
 
 // pauseEnd returns when a pause that begins now ends; the zero time is never.

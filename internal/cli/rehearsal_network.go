@@ -62,7 +62,7 @@ func (t *rehearsalNetwork) createMembers(ctx context.Context) error {
 		if _, _, err := fetch(ctx, t.operator, "make a member", api.OperatorCreateMember.With(api.NewMember{Name: name})); err != nil {
 			return err
 		}
-		key, _, err := fetch(ctx, t.operator, "make a key", api.OperatorCreateKey.With(api.NewKey{Member: name}))
+		key, _, err := fetch(ctx, t.operator, "create a key", api.OperatorCreateKey.With(api.NewKey{Member: name}))
 		if err != nil {
 			return err
 		}

@@ -64,7 +64,7 @@ func (o *operator) restoreFile(ctx context.Context, file, path string) error {
 	out := restoredHub{File: file, Members: done.Members, Keys: done.Keys, Machines: done.Machines, Kept: done.Kept, Before: done.Before}
 	when := "that does not say when it was made"
 	if !done.Made.IsZero() {
-		out.Made, when = &done.Made, "made at "+day(done.Made)
+		out.Made, when = &done.Made, "made at "+moment(done.Made)
 	}
 	return o.print(out, func() {
 		o.say("restored %s from a backup %s: %s, %s, %s\n", strong(path), when, count(int(done.Members), "member"), count(int(done.Keys), "key"), count(int(done.Machines), "machine"))

@@ -116,7 +116,7 @@ func (a *app) share() *cobra.Command {
 	remove := &cobra.Command{
 		Use: "remove MEMBER|INVITE", Short: "Stop sharing with a member, within 5 s, or end an invite", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeGivenShares,
 		Long: "Stop sharing with a member, within 5 s, or end an invite by its id in `kith share list`. Shares that\n" +
-			"were made by the invite stay.",
+			"came by the invite stay.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if inviteID.MatchString(args[0]) {
 				return ask(cmd.Context(), a.account(), "end the invite", api.RevokeInvite.With(api.InviteID{Invite: args[0]}), func(api.Revoked) {
@@ -159,11 +159,11 @@ func (a *app) listShares(ctx context.Context) error {
 		if s.Direction == "received" {
 			way, who = "shares with you", s.Owner
 		}
-		rows = append(rows, []string{who, way, limitsText(&s.Limits), day(s.Created)})
+		rows = append(rows, []string{who, way, limitsText(&s.Limits), moment(s.Created)})
 	}
 	for _, i := range invites.Data {
 		if i.State == "open" {
-			open = append(open, []string{i.ID, "…" + i.LastFour, fmt.Sprintf("%d of %d", i.Used, i.Uses), limitsText(&i.Limits), day(i.Expires)})
+			open = append(open, []string{i.ID, "…" + i.LastFour, fmt.Sprintf("%d of %d", i.Used, i.Uses), limitsText(&i.Limits), moment(i.Expires)})
 		}
 	}
 	a.table("MEMBER SHARE LIMITS SINCE", rows)
@@ -211,22 +211,22 @@ func (a *app) invite() *cobra.Command {
 	var in api.NewInvite
 	var flags limitFlags
 	cmd := &cobra.Command{
-		Use: "invite", Short: "Make a code that shares your machines with the member who accepts it", Args: cobra.NoArgs,
-		Long: "Make a code that shares your machines with the member who accepts it, within the limits given.",
+		Use: "invite", Short: "Create a code that shares your machines with the member who accepts it", Args: cobra.NoArgs,
+		Long: "Create a code that shares your machines with the member who accepts it, within the limits given.",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if in.LimitChange, err = flags.change(cmd); err != nil {
 				return err
 			}
 			if in.Uses < 1 {
-				return wrongUse("cannot make an invite for %d; give --uses 1 or more", in.Uses)
+				return wrongUse("cannot create an invite for %d; give --uses 1 or more", in.Uses)
 			}
-			made, err := answer(cmd.Context(), a.account(), "make the invite", api.CreateInvite.With(in), func(made api.Invite) {
+			made, err := answer(cmd.Context(), a.account(), "create the invite", api.CreateInvite.With(in), func(made api.Invite) {
 				a.say("%s\n", strong(made.Code))
 				times := "once"
 				if made.Uses > 1 {
 					times = fmt.Sprintf("%d times", made.Uses)
 				}
-				a.say("%s\n", faint(fmt.Sprintf("A member who runs `kith accept CODE` may use your machines: %s. It works %s, until %s, and is shown this once; `kith share list` and `kith share remove` end it sooner.", limitsText(&made.Limits), times, day(made.Expires))))
+				a.say("%s\n", faint(fmt.Sprintf("A member who runs `kith accept CODE` may use your machines: %s. It works %s, until %s, and is shown this once; `kith share list` and `kith share remove` end it sooner.", limitsText(&made.Limits), times, moment(made.Expires))))
 			})
 			a.warn(made.Warnings)
 			return err
@@ -241,7 +241,7 @@ func (a *app) invite() *cobra.Command {
 
 func (a *app) accept() *cobra.Command {
 	return &cobra.Command{
-		Use: "accept CODE", Short: "Accept an invite: use the machines of who made it", Args: cobra.ExactArgs(1),
+		Use: "accept CODE", Short: "Accept an invite: use the machines of who created it", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return ask(cmd.Context(), a.account(), "accept the invite", api.AcceptInvite.With(api.InviteCode{Code: args[0]}), func(made api.Accepted) {
 				if made.State != "accepted" { // the share that is there, and its limits, stay as they are

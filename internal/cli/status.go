@@ -109,7 +109,7 @@ func (a *app) showServed(groups []string) {
 }
 
 func (a *app) showStatus(now runningStatus) {
-	a.fact("daemon", "%s since %s, version %s", now.Local, day(now.Started), now.Version)
+	a.fact("daemon", "%s since %s, version %s", now.Local, moment(now.Started), now.Version)
 	hub := signedOut
 	if now.Tunnel.SignedIn {
 		hub = fmt.Sprintf("%s as machine %s: %s", now.Tunnel.Hub, cmp.Or(now.Tunnel.Name, now.Tunnel.Machine), connectionText(now.Tunnel))
@@ -131,7 +131,7 @@ func (a *app) showStatus(now runningStatus) {
 		label = ""
 	}
 	for _, e := range now.RecentErrors {
-		a.fact("trouble", "%s %s", day(e.At), e.What)
+		a.fact("trouble", "%s %s", moment(e.At), e.What)
 	}
 }
 
@@ -180,7 +180,7 @@ func connectionText(line daemon.TunnelStatus) string {
 		state += ", " + line.Error
 	}
 	if !line.Retry.IsZero() && (line.State == daemon.TunnelRefused || line.State == daemon.TunnelFenced) {
-		state += "; tries again at " + line.Retry.Local().Format("15:04") + ", and at once after `kith reload`"
+		state += "; tries again at " + moment(line.Retry) + ", and at once after `kith reload`"
 	}
 	return state
 }
@@ -193,7 +193,7 @@ func sharing(now daemon.Sharing, open bool) string {
 	}
 	switch {
 	case now.Paused && !now.Until.IsZero():
-		return "paused until " + day(now.Until) + "; hours: " + when
+		return "paused until " + moment(now.Until) + "; hours: " + when
 	case now.Paused:
 		return "paused; hours: " + when
 	case !open:

@@ -120,17 +120,17 @@ func (a *app) showUsage(title string, page api.UsagePage, side api.UsageSide) {
 	}
 	rows = nil
 	for _, k := range side.Keys {
-		row(cmp.Or(k.Name, k.Key, "a machine of mine"), k.UsageSum)
+		row(cmp.Or(k.Name, k.Key, "a machine of yours"), k.UsageSum)
 	}
 	if len(rows) > 0 {
 		a.table("KEY"+columns, rows)
 	}
 	rows = nil
 	for _, c := range side.Codes {
-		rows = append(rows, []string{c.Code, short(c.Calls)})
+		rows = append(rows, []string{api.Title(c.Code), c.Code, short(c.Calls)})
 	}
 	if len(rows) > 0 {
-		a.table("CODE CALLS", rows)
+		a.table("REASON CODE CALLS", rows)
 	}
 }
 
@@ -146,9 +146,9 @@ func (a *app) chart(page api.UsagePage, side api.UsageSide) {
 		tokens[d.Day] = d.TokensIn + d.TokensOut
 		most = max(most, tokens[d.Day])
 	}
-	shown := "Jan 02"
+	shown := "_2 Jan"
 	if page.By == api.Hour {
-		shown = "Jan 02 15:04"
+		shown = "_2 Jan 15:04"
 	}
 	at, err1 := page.By.Parse(side.Days[0].Day)
 	last, err2 := page.By.Parse(side.Days[len(side.Days)-1].Day)

@@ -32,8 +32,8 @@ bob/desk   1.2k    0        5           6            -        -           -
 mch_2      1       0        0           0            -        -           -
 KEY      CALLS   FAILED   TOKENS-IN   TOKENS-OUT   WAITED   FIRST-P50   P95
 editor   4       0        0           0            -        -           -
-CODE            CALLS
-CAPACITY_FULL   3
+REASON             CODE            CALLS
+No free capacity   CAPACITY_FULL   3
 
 On your machines  7 days, since 2026-11-15
 none

@@ -43,7 +43,7 @@ func (a *app) showWhy(w api.Why) {
 	case "wait":
 		a.say("%s would wait for a machine now\n", strong(string(w.Model)))
 	default:
-		a.say("%s would be refused now: %d %s\n", strong(string(w.Model)), w.Status, strong(string(w.Code)))
+		a.say("%s would be refused now: %s (%d %s)\n", strong(string(w.Model)), strong(w.Code.Title()), w.Status, w.Code)
 	}
 	a.fact("why", "%s", because(w.Reason, w.Row))
 	a.fact("change", "%s", w.Change)
@@ -80,14 +80,14 @@ func (a *app) showTrace(s api.CallTrace) {
 	if s.Stream {
 		streamed = ", streamed"
 	}
-	a.say("%s  %s asked %s of %s%s\n", faint(s.Started.Local().Format(time.DateTime)), who, s.Endpoint, strong(s.Model), streamed)
+	a.say("%s  %s asked %s of %s%s\n", faint(moment(s.Started)), who, s.Endpoint, strong(s.Model), streamed)
 	switch {
 	case s.Status == 0:
 		a.fact("end", "not on your machine")
 	case s.Code == "":
 		a.fact("end", "served after %s", millis(s.TookMS))
 	default:
-		a.fact("end", "%d %s after %s", s.Status, strong(s.Code), millis(s.TookMS))
+		a.fact("end", "%s (%d %s) after %s", strong(api.Title(s.Code)), s.Status, s.Code, millis(s.TookMS))
 	}
 	if s.WaitedMS > 0 {
 		a.fact("waited", "%s", millis(s.WaitedMS))

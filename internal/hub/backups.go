@@ -156,12 +156,12 @@ func (b *backups) health() (part site.Part, scheduled bool) {
 	if b.Every == 0 || next == nil {
 		return site.Part{}, false
 	}
-	part = site.Part{Name: "Backups", Good: true, Text: fmt.Sprintf("every %s to %s, the newest %d stay there; the next one at %s",
-		length(b.Every), b.Folder, b.Keep, next.UTC().Format("2006-01-02 15:04 MST"))}
+	part = site.Part{Name: "Backups", Good: true, Text: fmt.Sprintf("every %s to %s, the newest %d stay there; the next one: %s",
+		length(b.Every), b.Folder, b.Keep, api.Moment(*next, time.Now().UTC()))}
 	if failed := b.failed.Load(); failed != nil {
 		part.Good = false
-		part.Text = fmt.Sprintf("the one of %s failed: %s; the next attempt is at %s",
-			failed.At.Format("2006-01-02 15:04 MST"), failed.Fault, next.UTC().Format("15:04 MST"))
+		part.Text = fmt.Sprintf("the last one failed, %s: %s; the next attempt: %s",
+			api.Moment(failed.At, time.Now().UTC()), failed.Fault, api.Moment(*next, time.Now().UTC()))
 	}
 	return part, true
 }

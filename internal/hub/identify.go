@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -31,12 +32,12 @@ const (
 // badKey is the one fault for a key that is missing, wrong or revoked, so that an
 // answer does not reveal which (spec/api.md#check-key).
 func badKey() *fault.Fault {
-	return fault.New(fault.InvalidAPIKey, "the API key is missing, wrong or revoked; make one at /applications and send it as Authorization: Bearer")
+	return fault.New(fault.InvalidAPIKey, "the API key is missing, wrong or revoked; create one at /applications and send it as Authorization: Bearer")
 }
 
 // expiredKey is the fault for a key that is past its end (spec/api.md#expired-key).
 func expiredKey(k account.Key) *fault.Fault {
-	return fault.New(fault.InvalidAPIKey, "the API key expired on %s; make another one at /applications", k.Expires.Format("2006-01-02 at 15:04 UTC"))
+	return fault.New(fault.InvalidAPIKey, "the API key expired on %s; create another one at /applications", api.Moment(k.Expires, time.Time{}))
 }
 
 // keyring caches the callers that credentials identify.

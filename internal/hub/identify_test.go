@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -126,7 +127,7 @@ func TestIdentifyExpired(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		for range 2 {
 			_, err := r.Identify(t.Context(), secret.Reveal())
-			if f := fault.Of(err); err == nil || f.Code != fault.InvalidAPIKey || !strings.Contains(f.Message, "expired on "+end.Format("2006-01-02 at 15:04")) {
+			if f := fault.Of(err); err == nil || f.Code != fault.InvalidAPIKey || !strings.Contains(f.Message, "expired on "+api.Moment(end, time.Time{})) {
 				t.Errorf("at its end: %v", err)
 			}
 		}

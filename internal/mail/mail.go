@@ -201,19 +201,15 @@ func (s *Sender) send(ctx context.Context, w waiting) (sent, again bool) {
 	return false, again
 }
 
-// Health reports whether the last message was sent, and a line about it for the
-// operator.
-func (s *Sender) Health() (good bool, text string) {
+// Health returns when a message was last sent, or failed, and why; empty: it was sent. The
+// time is zero where none was since the start.
+func (s *Sender) Health() (last time.Time, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	const moment = "2 Jan 2006, 15:04 UTC"
-	switch {
-	case s.failed.After(s.sent):
-		return false, "last failure " + s.failed.UTC().Format(moment) + ": " + s.why
-	case s.sent.IsZero():
-		return true, "nothing was sent since the start"
+	if s.failed.After(s.sent) {
+		return s.failed, s.why
 	}
-	return true, "last sent " + s.sent.UTC().Format(moment)
+	return s.sent, ""
 }
 
 // Address returns an address that a person typed, without spaces around it. ok is

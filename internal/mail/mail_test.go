@@ -181,16 +181,16 @@ func TestRetries(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- s.Run(ctx) }()
-		if good, text := s.Health(); !good || text != "nothing was sent since the start" {
-			t.Errorf("at first: %t %s", good, text)
+		if last, why := s.Health(); !last.IsZero() || why != "" {
+			t.Errorf("at first: %v %s", last, why)
 		}
 		s.Send(Message{MemberID: "down"})
 		time.Sleep(time.Second)
 		s.Send(Message{MemberID: "short", Until: time.Now().Add(time.Minute)})
 		s.Send(Message{MemberID: "well"})
 		synctest.Wait()
-		if good, text := s.Health(); good && !strings.HasPrefix(text, "last sent") {
-			t.Errorf("then: %t %s", good, text)
+		if last, why := s.Health(); why == "" && last.IsZero() {
+			t.Errorf("then: %v %s", last, why)
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
@@ -198,12 +198,12 @@ func TestRetries(t *testing.T) {
 		if got := strings.Join(tried, ", "); got != want {
 			t.Errorf("tried %s, want %s", got, want)
 		}
-		if good, text := s.Health(); good || !strings.HasPrefix(text, "last failure 1 Jan 2000, 00:12 UTC: down") {
-			t.Errorf("after it failed: %t %s", good, text)
+		if last, why := s.Health(); why != "down" || !last.Equal(began.Add(12*time.Minute+30*time.Second)) {
+			t.Errorf("after it failed: %v %s", last, why)
 		}
 		s.Send(Message{MemberID: "well"})
 		synctest.Wait()
-		if good, _ := s.Health(); !good {
+		if _, why := s.Health(); why != "" {
 			t.Error("not well after one went out")
 		}
 		s.Send(Message{MemberID: "down"})

@@ -134,7 +134,7 @@ func (s *Site) makeCodes(v *visit) (reply, error) {
 		return reply{}, err
 	}
 	s.Log.Info("recovery codes made", "member", v.me.ID)
-	s.notice(v, "New recovery codes were made for your account; those of before are void.")
+	s.notice(v, "New recovery codes were created for your account; older ones are void.")
 	data.Codes, data.CodesLeft = codes, len(codes)
 	return reply{page: "account", title: "Account", data: data}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fleet"
@@ -60,25 +61,21 @@ func accessScene(_ *Site, seen *glance, who api.Caller) scene {
 
 // pauseEnd says until when a machine is paused, on its own clock; nothing where it does not
 // end by itself.
-func pauseEnd(m *api.Machine) string {
+func pauseEnd(m *api.Machine, now time.Time) string {
 	hours, err := fleet.ParseHours("", m.Timezone)
 	if m.PausedUntil.IsZero() || err != nil {
 		return ""
 	}
-	text := " until " + hours.Now(m.PausedUntil).Format("Mon 15:04")
-	if m.Timezone == "" || m.Timezone == "UTC" {
-		text += " UTC"
-	}
-	return text
+	return " until " + api.Moment(m.PausedUntil, hours.Now(now))
 }
 
 // machineState is a machine's state in the words and the tone of a page.
-func machineState(m *api.Machine) words {
+func machineState(m *api.Machine, now time.Time) words {
 	switch {
 	case !m.Online:
 		return words{"offline", "bad"}
 	case m.Paused:
-		return words{"paused" + pauseEnd(m), "warn"}
+		return words{"paused" + pauseEnd(m, now), "warn"}
 	case !m.Open:
 		return words{"outside hours", "warn"}
 	case len(m.Models) == 0:
@@ -103,7 +100,7 @@ func machinesScene(s *Site, seen *glance, who api.Caller) scene {
 		m := s.LiveMachine(live, seen.now)
 		id := string(live.ID)
 		out.shape = out.shape.with(id, m.Name, fmt.Sprint(m.Online, m.Paused, m.PausedUntil, m.KeptOut, m.Slots, m.Groups != nil), m.Hours, m.Timezone).with(m.Groups...)
-		out.texts["state-"+id] = machineState(&m)
+		out.texts["state-"+id] = machineState(&m, seen.now)
 		if !m.Online {
 			continue
 		}

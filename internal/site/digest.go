@@ -107,7 +107,7 @@ func (s *Site) mailNews(ctx context.Context, now, first time.Time) error {
 func (s *Site) newsMail(to account.NewsFor, news []api.Notice) mail.Message {
 	var lines strings.Builder
 	for _, n := range news[:min(len(news), mostLines)] {
-		fmt.Fprintf(&lines, "- %s (%s)\n", line(n.Text), when(n.At))
+		fmt.Fprintf(&lines, "- %s (%s)\n", line(n.Text), complete(n.At))
 	}
 	if more := len(news) - mostLines; more > 0 {
 		fmt.Fprintf(&lines, "- and %d more\n", more)

@@ -58,8 +58,14 @@ func (s *Site) MailPart() (Part, bool) {
 	if s.mail == nil {
 		return Part{}, false
 	}
-	good, text := s.mail.Health()
-	return Part{Name: "Mail", Good: good, Text: text}, true
+	last, why := s.mail.Health()
+	switch {
+	case why != "":
+		return Part{Name: "Mail", Text: "last failure " + moment(last) + ": " + why}, true
+	case last.IsZero():
+		return Part{Name: "Mail", Good: true, Text: "nothing was sent since the start"}, true
+	}
+	return Part{Name: "Mail", Good: true, Text: "last sent " + moment(last)}, true
 }
 
 func (s *Site) canMail() error {
@@ -114,7 +120,7 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 		s.mail.Send(mail.Message{MemberID: v.me.ID, To: address, Subject: "kith: is this your address?", Until: asked.Expires, Text: fmt.Sprintf(
 			"A member at\n%s\ngave this address as theirs. If that was you, open this link where you are signed in:\n\n%s\n\n"+
 				"It works once, until %s. If it was not you, do nothing:\nno one can use your address without the link.\n",
-			s.Base, s.Base+"/account/email/"+code.Reveal(), when(asked.Expires))})
+			s.Base, s.Base+"/account/email/"+code.Reveal(), complete(asked.Expires))})
 	}
 	return reply{to: "/account", done: "A link was mailed to " + address + ": open it within a day, in a browser where you are signed in. Only a few an hour go to one address."}, nil
 }
@@ -218,7 +224,7 @@ func (s *Site) mailLink(ctx context.Context, e account.Email, from string) error
 	s.mail.Send(mail.Message{MemberID: member.ID, To: e.Address, Subject: "kith: a link to sign in", Until: link.Expires, Text: fmt.Sprintf(
 		"A person at the network address %s asked for a link that signs %s in at\n%s\n\nThis one does, once, until %s;\na link mailed before no longer works:\n\n%s\n\n"+
 			"After it, set a new password at your name, in the menu. If it was not you, do nothing:\nthe link is in no other message.\n",
-		from, line(member.Name), s.Base, when(link.Expires), s.Base+"/welcome/"+secret.Reveal())})
+		from, line(member.Name), s.Base, complete(link.Expires), s.Base+"/welcome/"+secret.Reveal())})
 	return nil
 }
 
@@ -260,7 +266,7 @@ func (s *Site) sendNotice(address string, m account.Member, what string) {
 	}
 	s.mail.Send(mail.Message{MemberID: m.ID, To: address, Subject: "kith: a change to your account", Text: fmt.Sprintf(
 		"Hello %s,\n\non %s, at %s:\n%s\n\nIf that was you, or you asked for it, there is nothing to do. If not, sign in, end the other\nsessions (%s) and set another password (%s), or ask the hub's operator.\n",
-		line(m.Name), when(time.Now()), s.Base, what, s.Base+"/sessions", s.Base+"/account")})
+		line(m.Name), complete(time.Now()), s.Base, what, s.Base+"/sessions", s.Base+"/account")})
 }
 
 // line is text that a member chose, for an e-mail: on one line, without characters

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/kith/kith/internal/account"
@@ -26,9 +25,8 @@ type homeData struct {
 	Done      int
 	Keys      int // live ones
 	Models    int
-	Calls     int64 // today
-	Bars      []bar
-	BarsText  string // the same for who does not see it
+	Calls     int64      // today
+	Chart     usageChart // of the last homeDays
 	Machines  []api.Machine
 	Live      scene
 	Attention []concern
@@ -58,14 +56,7 @@ type step struct {
 	Text, Help string
 	Href, Do   string // where it is done, and the button's words
 	Done       bool
-}
-
-// bar is one day in the picture of calls: its place, and its height of 40.
-type bar struct {
-	X, Y, Height int
-	None         bool
-	Day          string
-	Calls        int64
+	Optional   bool // the list is complete without it
 }
 
 // concern is what needs the member's attention, and where.
@@ -89,21 +80,14 @@ func (s *Site) home(v *visit) (reply, error) {
 	now := time.Now()
 	data := homeData{
 		Models: len(models.Data), Machines: machines.Data, Live: machinesScene(s, s.glance(now), v.caller()),
-		Bars: dayBars(usage.As.Days, now), Attention: slices.Concat(s.concerns(v, machines.Data, now), s.spent(v, shares.Data, now)),
+		Chart: chartOf(usage, usage.As.Days, now), Attention: slices.Concat(s.concerns(v, machines.Data, now), s.spent(v, shares.Data, now)),
 	}
 	for _, k := range keys.Data {
 		if k.State == "live" {
 			data.Keys++
 		}
 	}
-	data.Calls = data.Bars[len(data.Bars)-1].Calls
-	var texts []string
-	for _, b := range data.Bars {
-		if b.Calls > 0 {
-			texts = append(texts, b.Day+": "+number(b.Calls))
-		}
-	}
-	data.BarsText = cmp.Or(strings.Join(texts, "; "), "None")
+	data.Calls = data.Chart.Last().Calls
 	for _, t := range requests.Data {
 		if !t.Mine || t.Code == "" {
 			continue
@@ -119,55 +103,53 @@ func (s *Site) home(v *visit) (reply, error) {
 	called := usage.As.Total.Calls > usage.As.Total.Refused || slices.ContainsFunc(requests.Data, func(t account.Trace) bool { return t.Mine && t.Code == "" })
 	invited := len(invites.Data) > 0 || slices.ContainsFunc(shares.Data, func(sh api.Share) bool { return sh.Direction == "given" }) ||
 		slices.ContainsFunc(groups.Data, func(g api.Group) bool { return g.In && g.Size > 1 })
-	data.Steps = []step{
-		{"Connect a machine", "Install kith on a computer that runs models, and sign it in. Not needed to use models that others share with you.", "/machines#connect", "Connect", len(machines.Data) > 0},
-		reachStep(len(models.Data), len(machines.Data), shares.Data),
-		{"Create a key", "It lets a program call models in your name, with lines to paste.", "/applications#create", "Create a key", data.Keys > 0},
-		{"Make a first call", "From a program, or here.", "/try", "Chat", called},
-		{"Invite someone", "They can then use your machines, within limits that you set.", "/access#invite-person", "Invite", invited},
-	}
+	data.Steps = steps(len(models.Data), len(machines.Data), shares.Data, data.Keys > 0, called, invited)
 	for _, st := range data.Steps {
 		if st.Done {
 			data.Done++
 		}
 	}
-	if data.Done == len(data.Steps) {
+	if !slices.ContainsFunc(data.Steps, func(st step) bool { return !st.Done && !st.Optional }) {
 		data.Steps = nil
 	}
 	return reply{page: "home", title: "Home", data: data}, nil
 }
 
+// steps are what a new member does to get started. For a member who has no machine and
+// uses those of others, one of their own is optional, and comes last.
+func steps(models, machines int, shares []api.Share, hasKey, called, invited bool) []step {
+	connect := step{Text: "Connect a machine", Help: "Install kith on a computer that runs models, and sign it in.", Href: "/machines#connect", Do: "Connect", Done: machines > 0}
+	reach := reachStep(models, machines, shares)
+	first := []step{
+		{Text: "Create a key", Help: "It lets a program call models in your name, with lines to paste.", Href: "/applications#create", Do: "Create a key", Done: hasKey},
+		{Text: "Make a first call", Help: "From a program, or here.", Href: "/try", Do: "Chat", Done: called},
+	}
+	if machines == 0 && (models > 0 || receives(shares) >= 0) {
+		connect.Optional, connect.Help = true, "Only to run models yourself: the machines of others serve you without it."
+		return slices.Concat([]step{reach}, first, []step{connect})
+	}
+	invite := step{Text: "Invite someone", Help: "They can then use your machines, within limits that you set.", Href: "/access#invite-person", Do: "Invite", Done: invited}
+	return slices.Concat([]step{connect, reach}, first, []step{invite})
+}
+
+// receives returns the place of the first share by which the member uses machines; -1: there
+// is none.
+func receives(shares []api.Share) int {
+	return slices.IndexFunc(shares, func(sh api.Share) bool { return sh.Direction != "given" && !sh.Disabled })
+}
+
 // reachStep is the step to a first model: what is missing depends on what is there.
 func reachStep(models, machines int, shares []api.Share) step {
-	reach := step{"Reach a model", "One on your machine, or one that a member shares with you.", "/access#accept-invite", "Accept an invite", models > 0}
+	reach := step{Text: "Reach a model", Help: "One on your machine, or one that a member shares with you.", Href: "/access#accept-invite", Do: "Accept an invite", Done: models > 0}
 	if reach.Done {
 		return reach
 	}
-	if i := slices.IndexFunc(shares, func(sh api.Share) bool { return sh.Direction != "given" && !sh.Disabled }); i >= 0 {
+	if i := receives(shares); i >= 0 {
 		reach.Help, reach.Href, reach.Do = shares[i].Owner+" shares with you, and has no model online now. Wait for one, or connect a machine of your own.", accessPath, "See what you can use"
 	} else if machines > 0 {
 		reach.Help, reach.Href, reach.Do = "Your machine has none yet: `kith pull` there fetches one.", "/machines", "See your machines"
 	}
 	return reach
-}
-
-// dayBars draws the calls of the last days, today's last, the highest bar 40 high.
-func dayBars(days []api.UsageOfDay, now time.Time) []bar {
-	bars, most := make([]bar, homeDays), int64(1)
-	for i := range bars {
-		b := bar{X: i * 10, Day: now.UTC().AddDate(0, 0, i+1-homeDays).Format(time.DateOnly)}
-		if at := slices.IndexFunc(days, func(d api.UsageOfDay) bool { return d.Day == b.Day }); at >= 0 {
-			b.Calls = days[at].Calls
-		}
-		most = max(most, b.Calls)
-		bars[i] = b
-	}
-	for i := range bars {
-		b := &bars[i]
-		b.None, b.Height = b.Calls == 0, max(2, int(b.Calls*40/most))
-		b.Y = 40 - b.Height
-	}
-	return bars
 }
 
 // canSignIn reports whether the member can sign in again without a link; where the

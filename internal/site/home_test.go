@@ -16,12 +16,12 @@ import (
 func TestHome(t *testing.T) {
 	tn := newTown(t, nil)
 	ada, eve := tn.as("ada"), tn.as("eve")
-	eve.get("/").want(t, 200, "Get started", "1 of 5 done", `href="/machines#connect"`, "None is connected", "None in the last 7 days", `aria-label="None"`)
-	ada.get("/").want(t, 200, "Get started", `id="first-key"`, "My machines", tn.machine.ID)
+	eve.get("/").want(t, 200, "Get started", "1 of 4 done", `href="/machines#connect"`, "None is connected", "None in the last 7 days", "None yet.", "(optional)")
+	ada.get("/").want(t, 200, "Get started", `id="first-key"`, "Your machines", tn.machine.ID)
 	ada.post("/applications", "name", "k", "reach", "own").goes(t, newKeyPath)
 	good[anything](tn.world, "ada", "POST", "/api/invites", "")
 	tn.history()
-	ada.get("/").want(t, 200, "Calls, last 14 days", "Newest refusals", "NOT_IN_CIRCLE")
+	ada.get("/").want(t, 200, "Calls, last 14 days", "Newest refusals", "Not shared with you", "<code>NOT_IN_CIRCLE</code>", "figcaption")
 }
 
 // TestManyMachines: the first page and the lists of access name a few of many machines, and
@@ -96,11 +96,53 @@ func TestNear(t *testing.T) {
 	}
 }
 
-func TestDayBars(t *testing.T) {
-	now := time.Date(2026, 11, 22, 1, 0, 0, 0, time.UTC)
-	bars := dayBars([]api.UsageOfDay{{Day: "2026-11-21", UsageSum: api.UsageSum{Calls: 80}}, {Day: "2026-11-22", UsageSum: api.UsageSum{Calls: 20}}}, now)
-	last, before := bars[len(bars)-1], bars[len(bars)-2]
-	if len(bars) != homeDays || last.Day != "2026-11-22" || last.Height != 10 || last.Y != 30 || before.Height != 40 || before.Y != 0 || !bars[0].None || bars[0].Height != 2 {
-		t.Errorf("the bars are %+v", bars)
+// A picture of calls has a bar for each day, and says in numbers what it shows.
+func TestChart(t *testing.T) {
+	now := time.Date(time.Now().Year(), 11, 22, 1, 0, 0, 0, time.UTC)
+	day := func(n int) string { return now.AddDate(0, 0, n).Format(time.DateOnly) }
+	got := chartOf(api.UsagePage{By: api.Day, Since: day(-13)}, []api.UsageOfDay{{Day: day(-1), UsageSum: api.UsageSum{Calls: 80, Refused: 20}}, {Day: day(0), UsageSum: api.UsageSum{Calls: 20}}}, now)
+	before, last := got.Bars[len(got.Bars)-2], got.Last()
+	if len(got.Bars) != homeDays || last.Name != "22 Nov" || last.Height != 10 || last.Y != 30 || before.Height != 40 || before.Y != 0 || before.Refused != 10 || !got.First().None || got.First().Height != 2 {
+		t.Errorf("the bars are %+v", got.Bars)
+	}
+	if got.First().Name != "9 Nov" || got.Total != 100 || got.Refused != 20 || got.Most.Name != "21 Nov" || got.Most.Calls != 80 {
+		t.Errorf("the numbers are %+v", got)
+	}
+	for name, want := range map[string]string{"2020-02-03T04:00": "3 Feb 04:00", "2020-02-03": "3 Feb 2020"} {
+		by := api.Day
+		if strings.Contains(name, "T") {
+			by = api.Hour
+		}
+		if got := stepName(by, name); got != want {
+			t.Errorf("%s is called %q, want %q", name, got, want)
+		}
+	}
+}
+
+// TestSteps: who uses the machines of others begins with a key, and a machine of one's own
+// is optional; who has one is led to invite someone.
+func TestSteps(t *testing.T) {
+	shares := []api.Share{{Direction: "received", Owner: "eve"}}
+	for name, test := range map[string]struct {
+		models, machines int
+		shares           []api.Share
+		want             string
+	}{
+		"nothing yet":       {want: "Connect a machine, Reach a model, Create a key, Make a first call, Invite someone"},
+		"a machine":         {machines: 1, models: 1, want: "Connect a machine, Reach a model, Create a key, Make a first call, Invite someone"},
+		"an invite":         {models: 1, shares: shares, want: "Reach a model, Create a key, Make a first call, Connect a machine (optional)"},
+		"a share, no model": {shares: shares, want: "Reach a model, Create a key, Make a first call, Connect a machine (optional)"},
+		"a group":           {models: 3, want: "Reach a model, Create a key, Make a first call, Connect a machine (optional)"},
+	} {
+		var got []string
+		for _, st := range steps(test.models, test.machines, test.shares, false, false, false) {
+			if st.Optional {
+				st.Text += " (optional)"
+			}
+			got = append(got, st.Text)
+		}
+		if got := strings.Join(got, ", "); got != test.want {
+			t.Errorf("%s: %s, want %s", name, got, test.want)
+		}
 	}
 }

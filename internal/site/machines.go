@@ -22,15 +22,14 @@ type machinesData struct {
 // machineData is what the page of one machine shows.
 type machineData struct {
 	api.Machine
-	Live           scene
-	Week           week
-	Rows           []hoursRow
-	Asked          string // the form of it that was refused just now
-	Serves         []groupRow
-	Load           []usageBar // of the last 24 hours
-	Calls, Refused int64      // in them
-	Users          []api.MachineUser
-	Day            string // of the next morning: "this" or "tomorrow"
+	Live   scene
+	Week   week
+	Rows   []hoursRow
+	Asked  string // the form of it that was refused just now
+	Serves []groupRow
+	Load   usageChart // of the last 24 hours
+	Users  []api.MachineUser
+	Day    string // of the next morning: "this" or "tomorrow"
 }
 
 // groupRow says what a machine is to a group of its owner's.
@@ -65,11 +64,7 @@ func (s *Site) machineData(v *visit) (machineData, error) {
 	}
 	data.Users, data.Day = usage.Members, morningDay(now, m.Timezone)
 	if len(usage.Hours) > 0 {
-		data.Load = usageBars(api.UsagePage{By: api.Hour, Since: usage.Hours[0].Day}, usage.Hours, now)
-	}
-	for _, hour := range usage.Hours {
-		data.Calls += hour.Calls
-		data.Refused += hour.Refused
+		data.Load = chartOf(api.UsagePage{By: api.Hour, Since: usage.Hours[0].Day}, usage.Hours, now)
 	}
 	if !m.LastSeen.IsZero() {
 		data.Week = drawWeek(m.Hours, m.Timezone, now)

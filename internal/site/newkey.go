@@ -89,7 +89,7 @@ func (s *Site) newKey(v *visit) (reply, error) {
 	key, noKey := s.ownKey(v, id)
 	bytes, malformed := base64.RawURLEncoding.DecodeString(sealed)
 	if noCookie != nil || noKey != nil || malformed != nil || time.Since(key.Created) > newKeyTime {
-		return reply{to: "/applications", done: "A key's secret is shown once. If you did not copy it, roll the key: it gets a new secret."}, nil
+		return reply{to: "/applications", done: "A key's secret is shown once. If you did not copy it, give the key a new secret."}, nil
 	}
 	secret, err := credential.Unseal(cookie.Value, v.me.ID, bytes)
 	if err != nil {
@@ -113,7 +113,7 @@ func (s *Site) revokeKeyQuestion(v *visit) (question, error) {
 func (s *Site) rollKeyQuestion(v *visit) (question, error) {
 	key, err := s.ownKey(v, v.URL.Query().Get("key"))
 	return question{
-		Title: "Give " + key.Name + " a new secret?", Button: "Make the new secret", Action: "/applications/roll", Back: "/applications", Field: "key", Value: key.ID,
+		Title: "Give " + key.Name + " a new secret?", Button: "Create the new secret", Action: "/applications/roll", Back: "/applications", Field: "key", Value: key.ID,
 		Cuts: []string{"You get a new secret for the same name, reach, region and end.", "Programs that use the old one, ending in " + key.LastFour + ", are refused within 5 seconds, for good.", lastUse(key)},
 	}, err
 }

@@ -34,7 +34,7 @@ func TestNewKeyIsShownOnce(t *testing.T) {
 		for range 2 {
 			ada.get(newKeyPath).goes(t, "/applications")
 		}
-		ada.get("/applications").want(t, 200, "roll the key")
+		ada.get("/applications").want(t, 200, "give the key a new secret")
 		for form, page := range map[string]string{"/applications/test": "/applications", "/machines/pause": "/machines", "/theme": "/", "/sharing/share": "/sharing"} {
 			ada.get(form).goes(t, page)
 		}

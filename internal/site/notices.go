@@ -82,11 +82,11 @@ type noticeChoice struct {
 func (s *Site) noticeChoices(v *visit) (all []noticeChoice, err error) {
 	off, err := call(s, v, api.GetNotified, api.None{})
 	for _, c := range []noticeChoice{
-		{Kind: account.NoticeInvited, Text: "I am invited to a group"},
-		{Kind: account.NoticeJoined, Text: "A member joined a group of mine"},
+		{Kind: account.NoticeInvited, Text: "You are invited to a group"},
+		{Kind: account.NoticeJoined, Text: "A member joined a group of yours"},
 		{Kind: account.NoticeSpent, Text: "The calls a day of a share or a group are used up"},
-		{Kind: account.NoticeOffline, Text: "A machine of mine is offline for more than an hour"},
-		{Kind: account.NoticeEnding, Text: "A key of mine ends within 7 days"},
+		{Kind: account.NoticeOffline, Text: "A machine of yours is offline for more than an hour"},
+		{Kind: account.NoticeEnding, Text: "A key of yours ends within 7 days"},
 		{Kind: account.NoticeBackup, Text: "This hub has no good backup of the last 7 days"},
 	} {
 		if c.Kind != account.NoticeBackup || v.me.Operator {

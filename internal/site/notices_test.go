@@ -41,7 +41,7 @@ func testNoticesPage(t *testing.T, tn *town) {
 
 	// Switched off on the site; who is no operator sees nothing of backups, and without
 	// a mail server nothing of mail.
-	account := ada.get("/account").want(t, 200, "A key of mine ends within 7 days", `name="site" value="offline" checked`)
+	account := ada.get("/account").want(t, 200, "A key of yours ends within 7 days", `name="site" value="offline" checked`)
 	for _, not := range []string{"backup", `name="mail"`} {
 		if strings.Contains(account.body, not) {
 			t.Errorf("the account page has %q", not)

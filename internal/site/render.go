@@ -118,7 +118,8 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 	base := template.Must(template.New("layout").Funcs(template.FuncMap{
 		"asset":    func(name string) string { return assetPaths()[name] },
 		"icon":     icon,
-		"when":     when,
+		"moment":   moment,
+		"complete": complete,
 		"ago":      func(t time.Time) string { return ago(t, time.Now()) },
 		"number":   number,
 		"duration": duration,
@@ -137,6 +138,7 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 			return links
 		},
 		"keytitle": keyTitle,
+		"title":    api.Title,
 		"speed":    func(t account.Trace) float64 { return t.Speed() },
 		"tone":     func(state string) string { return availabilityWords(state).tone },
 		"code":     inCode,
@@ -238,40 +240,42 @@ type limitFields struct {
 	Form   url.Values
 }
 
-// when is a time as a page shows it before its script puts it into the reader's
+// moment is a time as a page shows it before its script puts it into the reader's
 // own zone.
-func when(t time.Time) string {
-	if t.IsZero() {
-		return "never"
-	}
-	return t.UTC().Format("2 Jan 2006, 15:04 UTC")
-}
+func moment(t time.Time) string { return api.Moment(t, time.Now().UTC()) }
 
-// ago is how long before now, or after it, a time is, in whole units. A time that is
-// more than a week away is its date.
+// complete is a time with its year, for what is read at any time, such as mail.
+func complete(t time.Time) string { return api.Moment(t, time.Time{}) }
+
+// ago is how long before now, or after it, a time is, in one unit. A time that is
+// more than a week away is its moment.
 func ago(t, now time.Time) string {
 	if t.IsZero() {
 		return "never"
 	}
 	apart := now.Sub(t).Round(time.Second).Abs()
 	text := ""
+	count := func(unit time.Duration) int {
+		if t.After(now) { // to the nearest: what ends in 7 days is not in 6 a moment later
+			return int(apart.Round(unit) / unit)
+		}
+		return int(apart / unit)
+	}
 	switch {
 	case apart < time.Minute && !t.After(now):
 		return "just now"
 	case apart < time.Minute:
 		return "in a moment"
 	case apart < time.Hour:
-		text = fmt.Sprintf("%d min", apart/time.Minute)
+		text = fmt.Sprintf("%d min", count(time.Minute))
 	case apart < 24*time.Hour:
-		text = fmt.Sprintf("%d h", apart/time.Hour)
-	case apart < 48*time.Hour:
+		text = fmt.Sprintf("%d h", count(time.Hour))
+	case count(24*time.Hour) == 1:
 		text = "1 day"
 	case apart <= 7*24*time.Hour:
-		text = fmt.Sprintf("%d days", apart/(24*time.Hour))
-	case t.UTC().Year() == now.UTC().Year():
-		return t.UTC().Format("2 Jan")
+		text = fmt.Sprintf("%d days", count(24*time.Hour))
 	default:
-		return t.UTC().Format("2 Jan 2006")
+		return api.Moment(t, now.UTC())
 	}
 	if t.After(now) {
 		return "in " + text
@@ -365,11 +369,11 @@ func browserName(agent string) string {
 func reachWords(r account.Reach) string {
 	switch r {
 	case account.ReachOwn:
-		return "my machines"
+		return "your machines"
 	case account.ReachShared:
-		return "my machines and those shared with me"
+		return "your machines and those shared with you"
 	default:
-		return "everything I can use"
+		return "everything you can use"
 	}
 }
 
@@ -429,7 +433,7 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 		seen.Done = s.sessions.PopString(v.Context(), sessionDone)
 	}
 	if out.page == "" {
-		out.page, seen.Title = "problem", cmp.Or(out.title, http.StatusText(status))
+		out.page, seen.Title = "problem", cmp.Or(out.title, seen.Problem.Code.Title())
 	}
 	if v.me.ID != "" {
 		seen.Notices = s.countNotices(v)
@@ -440,9 +444,13 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 		http.Error(w, "something went wrong on our side; the id "+v.id+" finds it in the log", http.StatusInternalServerError)
 		return
 	}
+	page := text.Bytes()
+	if seen.Problem != nil && v.Method == http.MethodPost {
+		page = atForm(page, v.URL.Path, cmp.Or(v.form.Get("machine"), v.form.Get("group"), v.form.Get("with"), v.form.Get("member")), seen.Problem.Param)
+	}
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write(text.Bytes())
+	_, _ = w.Write(page)
 }
 
 // countNotices is how many notices wait for the member; 0 where the database does

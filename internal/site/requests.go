@@ -38,7 +38,7 @@ func (s *Site) requestsPage(v *visit) (reply, error) {
 	}
 	requests, err := call(s, v, api.ListRequests, filter)
 	if err != nil {
-		return reply{title: "Requests"}, err
+		return reply{title: "Calls"}, err
 	}
 	keys, noKeys := call(s, v, api.ListKeys, api.None{})
 	usage, noUsage := call(s, v, api.GetUsage, api.Span{Days: "7"})
@@ -73,7 +73,7 @@ func (s *Site) requestsPage(v *visit) (reply, error) {
 		address.Set("before", requests.Next)
 		data.Older = "/requests?" + address.Encode()
 	}
-	return reply{page: "requests", title: "Requests", data: data}, cmp.Or(noKeys, noUsage)
+	return reply{page: "requests", title: "Calls", data: data}, cmp.Or(noKeys, noUsage)
 }
 
 // requestData is what the page of one request shows.
@@ -81,13 +81,13 @@ type requestData struct {
 	api.CallTrace
 	Cause    string          // what was the case with the machines; empty: its code says it all
 	Near     []fleet.ModelID // ids in reach that the model's may have been meant for
-	Line     []moment
+	Line     []lineEvent
 	Key      string   // the name of the key that made it; empty: none of the member's
 	Remedies []remedy // as things are now
 }
 
-// moment is one line of a request's time line.
-type moment struct {
+// lineEvent is one line of a call's time line.
+type lineEvent struct {
 	AfterMS    int64
 	What, More string
 }
@@ -191,8 +191,8 @@ func remediesOf(code fault.Code) (all []remedy) {
 }
 
 // timeLine is what happened to a call, in order.
-func timeLine(t api.CallTrace) []moment {
-	line := []moment{{0, "Received", t.Endpoint}}
+func timeLine(t api.CallTrace) []lineEvent {
+	line := []lineEvent{{0, "Received", t.Endpoint}}
 	for _, d := range t.Decisions {
 		var seen []string
 		for _, c := range d.Seen {
@@ -205,19 +205,19 @@ func timeLine(t api.CallTrace) []moment {
 		if len(seen) > 0 {
 			more += " (" + strings.Join(seen, "; ") + ")"
 		}
-		line = append(line, moment{d.AfterMS, "Decided: " + d.Verdict, more})
+		line = append(line, lineEvent{d.AfterMS, "Decided: " + d.Verdict, more})
 	}
 	for i, try := range t.Tries {
 		line = append(line,
-			moment{try.AfterMS, fmt.Sprintf("Attempt %d on %s", i+1, try.Machine), "of " + try.Owner + ", " + try.Via},
-			moment{try.AfterMS + try.TookMS, fmt.Sprintf("Attempt %d ended", i+1), try.Outcome})
+			lineEvent{try.AfterMS, fmt.Sprintf("Attempt %d on %s", i+1, try.Machine), "of " + try.Owner + ", " + try.Via},
+			lineEvent{try.AfterMS + try.TookMS, fmt.Sprintf("Attempt %d ended", i+1), try.Outcome})
 	}
 	if t.FirstMS > 0 && t.Mine {
-		line = append(line, moment{t.FirstMS, "First token", ""})
+		line = append(line, lineEvent{t.FirstMS, "First token", ""})
 	}
 	if t.Status != 0 {
-		line = append(line, moment{t.TookMS, "Ended", cmp.Or(t.Code, "served")})
+		line = append(line, lineEvent{t.TookMS, "Ended", cmp.Or(api.Title(t.Code), "served")})
 	}
-	slices.SortStableFunc(line, func(a, b moment) int { return cmp.Compare(a.AfterMS, b.AfterMS) })
+	slices.SortStableFunc(line, func(a, b lineEvent) int { return cmp.Compare(a.AfterMS, b.AfterMS) })
 	return line
 }

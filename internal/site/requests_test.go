@@ -30,7 +30,7 @@ func TestRemedyInTwoClicks(t *testing.T) {
 			CallID: "req_" + code, MemberID: tn.members["ada"].ID, Started: now, Mine: true, Caller: "ada", Model: "nothing-here", Endpoint: "/v1/chat/completions", Status: 503, Code: code,
 		}}, now))
 		ada.get("/requests?code="+code).want(t, 200, `href="/requests/req_`+code+`"`)
-		page := ada.get("/requests/req_"+code).want(t, 200, "Why: <code>"+code)
+		page := ada.get("/requests/req_"+code).want(t, 200, fault.Code(code).Title()+` <small class="muted"><code>`+code+"</code> 503")
 		_, rest, _ := strings.Cut(page.body, `<div class="actions">`)
 		actions, _, _ := strings.Cut(rest, "</section>")
 		links := regexp.MustCompile(`class="button secondary" href="([^"]+)"`).FindAllStringSubmatch(actions, -1)
@@ -116,7 +116,7 @@ func TestRequestsFilter(t *testing.T) {
 	if rest := b.get(older).want(t, 200); strings.Count(rest.body, `href="/requests/req_`) != 50 || strings.Contains(rest.body, `rel="next"`) {
 		t.Errorf("the last page: %s", rest.body)
 	}
-	b.get("/requests?code=none").want(t, 200, "No request of the last 7 days matches")
+	b.get("/requests?code=none").want(t, 200, "No call of the last 7 days matches")
 	b.get("/requests?from=never").want(t, 400, "from is a time")
 	b.get("/requests/req_0000").want(t, 200, "my editor", "1,234 in, 41 out, 20.0 a second", "First token")
 }

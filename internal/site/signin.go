@@ -67,7 +67,7 @@ func (s *Site) signInData(v *visit) (signInData, error) {
 // is not there and a password that is wrong.
 func (s *Site) signIn(v *visit) (reply, error) {
 	name, password := strings.TrimSpace(v.form.Get("name")), v.form.Get("password")
-	wrong := fault.New(fault.NotAllowed, "the name or the password is wrong")
+	wrong := fault.New(fault.NotAllowed, "the name or the password is wrong").WithParam("password")
 	member, err := s.DB.MemberByName(v.Context(), name)
 	hash := ""
 	if err == nil && !member.Disabled {
@@ -168,7 +168,7 @@ func (s *Site) takeIn(v *visit, made account.SignUp, how string) error {
 	case errors.Is(err, account.ErrExists):
 		return fault.New(fault.InvalidRequest, "a member is called %q already: choose another name", made.Member.Name).WithParam("name")
 	case errors.Is(err, account.ErrNotFound):
-		return fault.New(fault.NotFound, "the invite or link is wrong, used up, expired or revoked; ask for another")
+		return fault.New(fault.NotFound, "the invite or link is wrong, used up, expired or revoked; ask for another").WithParam("invite")
 	case err != nil:
 		return err
 	}
@@ -318,7 +318,7 @@ func (s *Site) recover(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	wrong := fault.New(fault.NotAllowed, "the name or the recovery code is wrong; a code works once")
+	wrong := fault.New(fault.NotAllowed, "the name or the recovery code is wrong; a code works once").WithParam("code")
 	member, err := s.DB.MemberByName(v.Context(), name)
 	if errors.Is(err, account.ErrNotFound) || errors.Is(err, account.ErrInvalid) || err == nil && member.Disabled {
 		return reply{}, wrong

@@ -445,7 +445,7 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 	denied.want("access_denied")
 	// A key.
 	key := tn.ask4("scope", "key", "name", "editor", "reach", "own")
-	bob.post("/device", "code", key.user).want(t, 200, "an API key called <strong>editor</strong> that reaches my machines")
+	bob.post("/device", "code", key.user).want(t, 200, "an API key called <strong>editor</strong> that reaches your machines")
 	bob.post("/device/decide", "code", key.user, "decision", "approve").want(t, 200, "shown there")
 	got := key.want("")
 	stored, member, err := tn.db.KeyByHash(t.Context(), must1(credential.Parse(got.Secret)).Hash())

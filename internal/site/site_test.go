@@ -149,7 +149,7 @@ func (s seen) goes(t *testing.T, to string) {
 }
 
 func problemIn(body string) string {
-	if found := regexp.MustCompile(`(?s)id="problem">(.*?)</div>`).FindStringSubmatch(body); found != nil {
+	if found := regexp.MustCompile(`(?s)id="problem"[^>]*>(.*?)</div>`).FindStringSubmatch(body); found != nil {
 		return found[1]
 	}
 	return body
@@ -208,7 +208,7 @@ func TestFirstSteps(t *testing.T) {
 	page := op.get(newKeyPath).want(t, 200, "this once", "OPENAI_BASE_URL="+tn.web.URL+"/v1", "ANTHROPIC_BASE_URL="+tn.web.URL)
 	secret := textOf(t, page, "secret")
 	op.get(newKeyPath).goes(t, "/applications") // a reload shows nothing, and makes nothing
-	listed := op.get("/applications").want(t, 200, "my editor", "my machines and those shared with me")
+	listed := op.get("/applications").want(t, 200, "my editor", "your machines and those shared with you")
 	if strings.Contains(listed.body, secret) {
 		t.Error("the secret is shown again")
 	}

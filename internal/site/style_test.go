@@ -104,8 +104,8 @@ func TestAgo(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	for apart, want := range map[time.Duration]string{
 		0: "just now", -59 * time.Second: "just now", 30 * time.Second: "in a moment", -3 * time.Minute: "3 min ago", 57 * time.Minute: "in 57 min",
-		-3 * time.Hour: "3 h ago", -30 * time.Hour: "1 day ago", -7 * 24 * time.Hour: "7 days ago", 3 * 24 * time.Hour: "in 3 days",
-		-20 * 24 * time.Hour: "2 Nov", 60 * 24 * time.Hour: "21 Jan 2027",
+		-3 * time.Hour: "3 h ago", -30 * time.Hour: "1 day ago", -7 * 24 * time.Hour: "7 days ago", 3 * 24 * time.Hour: "in 3 days", 7*24*time.Hour - time.Minute: "in 7 days", 30 * time.Hour: "in 1 day", 40 * time.Hour: "in 2 days",
+		-20 * 24 * time.Hour: "2 Nov 12:00 UTC", 60 * 24 * time.Hour: "21 Jan 2027 12:00 UTC",
 	} {
 		if got := ago(now.Add(apart), now); got != want {
 			t.Errorf("%v: %q, want %q", apart, got, want)

@@ -25,6 +25,9 @@ type usageData struct {
 	Members int64 // of the hub, who made calls
 }
 
+// SinceName is the first hour, day or week, for people.
+func (d usageData) SinceName() string { return stepName(d.By, d.Since) }
+
 // usageSpan is a span to choose.
 type usageSpan struct {
 	Text string
@@ -39,7 +42,7 @@ type usageSide struct {
 	At        string // the page's address
 	By        api.Step
 	Days      int
-	Bars      []usageBar
+	Chart     usageChart
 	Side      api.UsageSide
 	Active    map[string]int64 // members who made calls, by the name of the step; nil: not counted
 }
@@ -54,7 +57,7 @@ type usageBar struct {
 	Calls                 int64
 }
 
-// balance is what a member and I gave each other.
+// balance is what two members, of whom one reads it, gave each other.
 type balance struct {
 	Member                 string
 	Gave, Took             int64 // calls
@@ -68,7 +71,7 @@ func (s *Site) usageData(v *visit) (usageData, error) {
 		return usageData{}, err
 	}
 	data := usageData{UsagePage: usage, At: "/usage", Balance: balances(usage), Spans: usageSpans(usage)}
-	for _, side := range []usageSide{{Title: "My calls", ID: "caller", Side: usage.As}, {Title: "Calls on my machines", ID: "owner", Side: usage.On}} {
+	for _, side := range []usageSide{{Title: "Your calls", ID: "caller", Side: usage.As}, {Title: "Calls on your machines", ID: "owner", Side: usage.On}} {
 		data.Sides = append(data.Sides, side.of(usage, data.At))
 	}
 	return data, nil
@@ -76,9 +79,47 @@ func (s *Site) usageData(v *visit) (usageData, error) {
 
 // of is the side with what its page says of the span.
 func (side usageSide) of(usage api.UsagePage, at string) usageSide {
-	side.At, side.Days, side.By, side.Bars = at, usage.Days, usage.By, usageBars(usage, side.Side.Days, time.Now())
+	side.At, side.Days, side.By, side.Chart = at, usage.Days, usage.By, chartOf(usage, side.Side.Days, time.Now())
 	return side
 }
+
+// StepName is the hour, day or week of a row, as the chart has it.
+func (side usageSide) StepName(day string) string { return stepName(side.By, day) }
+
+// StepAt is its begin, in Unix seconds.
+func (side usageSide) StepAt(day string) int64 {
+	at, _ := side.By.Parse(day) // the API named it
+	return at.Unix()
+}
+
+// stepName is the hour, day or week that the API names so, for people.
+func stepName(by api.Step, name string) string {
+	at, err := by.Parse(name)
+	switch {
+	case err != nil: // not reached
+		return name
+	case by == api.Hour:
+		return at.Format("2 Jan 15:04")
+	case at.Year() != time.Now().UTC().Year():
+		return at.Format("2 Jan 2006")
+	}
+	return at.Format("2 Jan")
+}
+
+// usageChart is the picture of calls by the hour, the day or the week.
+type usageChart struct {
+	By             api.Step
+	Bars           []usageBar
+	Total, Refused int64
+	Most           usageBar // the first of the highest bars
+}
+
+// Width is that of the picture, without a gap after the last bar.
+func (c usageChart) Width() int { return c.Last().X + 8 }
+
+// First and Last are the bars at the ends.
+func (c usageChart) First() usageBar { return c.Bars[0] }
+func (c usageChart) Last() usageBar  { return c.Bars[len(c.Bars)-1] }
 
 // hubUsagePath is the page of what all members called.
 const hubUsagePath = operatorPath + "/usage"
@@ -134,27 +175,32 @@ func usageSpans(usage api.UsagePage) (spans []usageSpan) {
 	return spans
 }
 
-// usageBars draws the calls of a span, a bar for each hour, day or week of it, the highest 40 high.
-func usageBars(usage api.UsagePage, sums []api.UsageOfDay, now time.Time) (bars []usageBar) {
+// chartOf draws the calls of a span, a bar for each hour, day or week of it, the highest 40 high.
+func chartOf(usage api.UsagePage, sums []api.UsageOfDay, now time.Time) usageChart {
+	chart := usageChart{By: usage.By}
 	at, err := usage.By.Parse(usage.Since)
-	most := int64(1)
 	for ; err == nil && !at.After(now); at = usage.By.Next(at) {
-		b := usageBar{X: len(bars) * 10, At: at.Unix(), Name: usage.By.Name(at)}
-		if i := slices.IndexFunc(sums, func(d api.UsageOfDay) bool { return d.Day == b.Name }); i >= 0 {
+		day := usage.By.Name(at)
+		b := usageBar{X: len(chart.Bars) * 10, At: at.Unix(), Name: stepName(usage.By, day)}
+		if i := slices.IndexFunc(sums, func(d api.UsageOfDay) bool { return d.Day == day }); i >= 0 {
 			b.Calls, b.Refused = sums[i].Calls, int(sums[i].Refused)
 		}
-		most = max(most, b.Calls)
-		bars = append(bars, b)
+		chart.Total, chart.Refused = chart.Total+b.Calls, chart.Refused+int64(b.Refused)
+		if b.Calls > chart.Most.Calls {
+			chart.Most = b
+		}
+		chart.Bars = append(chart.Bars, b)
 	}
-	for i := range bars {
-		b := &bars[i]
+	most := max(1, chart.Most.Calls)
+	for i := range chart.Bars {
+		b := &chart.Bars[i]
 		b.None, b.Height = b.Calls == 0, max(2, int(b.Calls*40/most))
 		b.Y, b.Refused = 40-b.Height, int(int64(b.Refused)*40/most)
 	}
-	return bars
+	return chart
 }
 
-// balances puts what members took of my machines beside what I took of theirs, those with most
+// balances puts what members took of the reader's machines beside what the reader took of theirs, those with most
 // first.
 func balances(usage api.UsagePage) (all []balance) {
 	at := func(member string) *balance {
@@ -184,7 +230,7 @@ func balances(usage api.UsagePage) (all []balance) {
 func keyTitle(k api.UsageOfKey) string {
 	switch {
 	case k.Key == "":
-		return "a machine of mine"
+		return "a machine of yours"
 	case strings.HasPrefix(k.Key, SiteKey):
 		return "chat on this site"
 	}

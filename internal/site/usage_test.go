@@ -77,7 +77,7 @@ func TestUsageCSV(t *testing.T) {
 	}
 
 	// The page: who called, whose machines; and the other side of it is bob's.
-	b.get("/usage?days=7").want(t, 200, `id="owner-members"`, ">bob<", ">me<", "side=owner&amp;of=member", `data-by="day"`, "usage.js", `id="balance"`)
+	b.get("/usage?days=7").want(t, 200, `id="owner-members"`, ">bob<", ">you<", "side=owner&amp;of=member", `data-by="day"`, "usage.js", `id="balance"`)
 	tn.as("bob").get("/usage?days=7").want(t, 200, `id="caller-members"`, ">ada<")
 	if page := tn.as("eve").get("/usage?days=7").want(t, 200); strings.Contains(page.body, ">ada<") || strings.Contains(page.body, ">bob<") {
 		t.Error("eve is told who called whom")
@@ -118,7 +118,7 @@ func testRequestPages(t *testing.T, tn *town) {
 	}
 	b.get("/requests?id=+req_0007+").goes(t, "/requests/req_0007")
 	b.get("/requests?before=2026-11-21T10:30:00Z,%00").want(t, 400, "before is a time")
-	none := b.get("/requests/req_none").want(t, 404, "<h1>Request</h1>", "nothing is known of a call", "401")
+	none := b.get("/requests/req_none").want(t, 404, "<h1>Call</h1>", "nothing is known of a call", "401")
 	if strings.Contains(none.body, "<dt>") {
 		t.Errorf("the page of an unknown call describes one: %s", none.body)
 	}
@@ -220,7 +220,7 @@ func testHubUsage(t *testing.T, tn *town) {
 		check(t, tn.db.RecordUsage(t.Context(), []account.Usage{call}))
 	}
 	for _, by := range []string{"hour", "day", "week"} {
-		page := op.get("/operator/usage?by="+by).want(t, 200, "2 members made calls", ">Members</th>", `<dd>1,500, 400</dd>`, "tiny", "<code>NOT_IN_CIRCLE</code>",
+		page := op.get("/operator/usage?by="+by).want(t, 200, "2 members made calls", ">Members</th>", `<dd>1,500 in, 400 out</dd>`, "tiny", "<code>NOT_IN_CIRCLE</code>",
 			`href="/operator/usage.csv?by=`+by, `<td class="n" data-n="2">2</td></tr>`, `aria-current="page">Usage</a>`)
 		rows, err := csv.NewReader(strings.NewReader(op.get("/operator/usage.csv?by="+by).want(t, 200).body)).ReadAll()
 		check(t, err)

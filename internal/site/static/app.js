@@ -4,19 +4,22 @@
 "use strict";
 
 (() => {
-  const zone = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+  // A time in the reader's own zone, as the hub writes one in UTC: the clock alone where it is
+  // today, without the year where it is this year.
+  function moment(at, complete) {
+    const now = new Date(), clock = at.toTimeString().slice(0, 5);
+    if (!complete && at.toDateString() === now.toDateString()) return clock;
+    const day = at.getDate() + " " + at.toLocaleString("en-US", { month: "short" });
+    return (complete || at.getFullYear() !== now.getFullYear() ? day + " " + at.getFullYear() : day) + " " + clock;
+  }
 
-  // Exact times in the reader's own zone.
+  const week = 7 * 86400_000;
   function localise(root) {
     for (const time of root.querySelectorAll("time[datetime]")) {
       const at = new Date(time.dateTime);
       if (Number.isNaN(at.getTime())) continue;
-      if ("ago" in time.dataset) {
-        time.title = zone.format(at);
-      } else {
-        time.title = time.textContent;
-        time.textContent = zone.format(at);
-      }
+      time.title = moment(at, true);
+      if (!("ago" in time.dataset) || Math.abs(Date.now() - at) > week) time.textContent = moment(at);
     }
   }
 
@@ -25,9 +28,10 @@
     for (const time of document.querySelectorAll("time[data-ago]")) {
       const apart = Math.round((Date.now() - new Date(time.dateTime).getTime()) / 1000);
       const length = Math.abs(apart);
-      if (Number.isNaN(apart) || length > 7 * 86400) continue;
-      const days = Math.floor(length / 86400);
-      const text = length < 3600 ? Math.floor(length / 60) + " min" : length < 86400 ? Math.floor(length / 3600) + " h" : days === 1 ? "1 day" : days + " days";
+      if (Number.isNaN(apart) || length * 1000 > week) continue;
+      const count = (unit) => apart < 0 ? Math.round(length / unit) : Math.floor(length / unit);
+      const days = count(86400);
+      const text = length < 3600 ? count(60) + " min" : length < 86400 ? count(3600) + " h" : days === 1 ? "1 day" : days + " days";
       time.textContent = length < 60 ? (apart < 0 ? "in a moment" : "just now") : apart < 0 ? "in " + text : text + " ago";
     }
   }
@@ -74,24 +78,6 @@
       }
       table.classList.add("labelled");
     }
-  }
-
-  // A refusal stands at the form that was refused, and leads to the field.
-  function place(problem) {
-    const forms = [...document.querySelectorAll("main form[method=post]")].filter((form) => form.getAttribute("action") === location.pathname);
-    const form = forms.find((f) => [...f.querySelectorAll("[type=hidden]")].some((hidden) => hidden.value === problem.dataset.of)) ?? forms[0];
-    if (!form) return;
-    for (let at = form; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
-    form.before(problem);
-    const field = form.querySelector(`[name="${CSS.escape(problem.dataset.field ?? "")}"]`);
-    if (!field || field.type === "hidden") {
-      problem.scrollIntoView({ block: "nearest" });
-      return;
-    }
-    for (let at = field; at !== form; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
-    field.setAttribute("aria-invalid", "true");
-    field.setAttribute("aria-describedby", ("problem " + (field.getAttribute("aria-describedby") ?? "")).trim());
-    field.focus();
   }
 
   // What cannot be undone is asked about once more.
@@ -192,6 +178,4 @@
   localise(document);
   copies(document);
   label(document);
-  const problem = document.getElementById("problem");
-  if (problem) place(problem);
 })();

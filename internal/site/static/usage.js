@@ -5,7 +5,7 @@
 (() => {
   if (!window.uPlot) return;
   const views = {
-    requests: { label: "Requests", columns: [[1, "requests", "--accent"], [2, "refused", "--bad"]] },
+    calls: { label: "Calls", columns: [[1, "calls", "--accent"], [2, "refused", "--bad"]] },
     tokens: { label: "Tokens", columns: [[3, "in", "--good"], [4, "out", "--accent"]] },
     waits: { label: "Waited, ms", columns: [[5, "waited, ms", "--warn"]] },
     members: { label: "Members active", columns: [[8, "members", "--accent"]] },
@@ -15,10 +15,7 @@
   // Every hour, day or week of the span, one that has no row as 0.
   function numbers(place, table, columns) {
     const at = place.dataset.at.split(" ").map(Number);
-    const rows = new Map([...table.tBodies[0].rows].map((row) => {
-      const name = row.cells[0].textContent.trim();
-      return [Date.parse(name + (name.includes("T") ? ":00Z" : "T00:00:00Z")) / 1000, row];
-    }));
+    const rows = new Map([...table.tBodies[0].rows].map((row) => [Number(row.cells[0].dataset.at), row]));
     return [at, ...columns.map(([column]) => at.map((step) => Number(rows.get(step)?.cells[column].dataset.n ?? 0)))];
   }
 
@@ -34,8 +31,10 @@
     const lines = "rgba(128, 128, 128, 0.25)";
     const axis = { stroke: colour("--ink"), grid: { stroke: lines, width: 1 }, ticks: { stroke: lines, width: 1 } };
     const hourly = place.dataset.by === "hour", unit = hourly ? 3600 : 86400;
-    const name = (at) => new Date(at * 1000).toISOString().slice(0, hourly ? 16 : 10);
-    const brief = (at) => hourly ? name(at).slice(11) : name(at).slice(5);
+    const day = (at) => new Date(at * 1000).getUTCDate() + " " + new Date(at * 1000).toLocaleString("en-US", { month: "short", timeZone: "UTC" });
+    const clock = (at) => new Date(at * 1000).toISOString().slice(11, 16);
+    const name = (at) => hourly ? day(at) + " " + clock(at) : day(at);
+    const brief = hourly ? clock : day;
     const short = new Intl.NumberFormat(undefined, { notation: "compact" });
     const data = numbers(place, table, view.columns);
     return new uPlot({
@@ -60,7 +59,7 @@
     label.className = "narrow";
     label.append("Chart of ", choice);
     place.before(label);
-    document.querySelector(`svg[data-plain="${place.dataset.table}"]`)?.remove();
+    document.querySelector(`[data-plain="${place.dataset.table}"]`)?.remove();
     place.setAttribute("role", "img");
     let chart = null;
     const again = () => {

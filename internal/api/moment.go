@@ -1,0 +1,24 @@
+package api
+
+import "time"
+
+// Moment writes a time for people, on the clock of now's time zone: "14:05" where it is
+// today, "23 Nov 14:05" where it is this year, else "23 Nov 2026 14:05". A time in UTC
+// says so. With the zero Time for now it is always complete, and in UTC.
+func Moment(t, now time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	t = t.In(now.Location())
+	layout := "2 Jan 2006 15:04"
+	switch {
+	case t.Year() == now.Year() && t.YearDay() == now.YearDay():
+		layout = "15:04"
+	case t.Year() == now.Year():
+		layout = "2 Jan 15:04"
+	}
+	if t.Location() == time.UTC {
+		layout += " UTC"
+	}
+	return t.Format(layout)
+}

@@ -1,0 +1,29 @@
+package api
+
+import (
+	"testing"
+	"time"
+)
+
+// TestMoment: what a time says depends on how far it is from now, on now's clock.
+func TestMoment(t *testing.T) {
+	at := time.Date(2026, 11, 23, 23, 5, 0, 0, time.UTC)
+	east := time.FixedZone("east", 2*60*60)
+	for _, test := range []struct {
+		t, now time.Time
+		want   string
+	}{
+		{time.Time{}, at, "never"},
+		{at, at.Add(-20 * time.Hour), "23:05 UTC"},
+		{at, at.Add(time.Hour), "23 Nov 23:05 UTC"},
+		{at, at.AddDate(1, 0, 0), "23 Nov 2026 23:05 UTC"},
+		{at, time.Time{}, "23 Nov 2026 23:05 UTC"},
+		{at, at.Add(time.Hour).In(east), "01:05"},
+		{at, at.Add(-3 * time.Hour).In(east), "24 Nov 01:05"},
+		{at.In(east), at, "23:05 UTC"},
+	} {
+		if got := Moment(test.t, test.now); got != test.want {
+			t.Errorf("%v at %v: %q, want %q", test.t, test.now, got, test.want)
+		}
+	}
+}
