@@ -1,6 +1,7 @@
 package browser_test
 
 import (
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/network"
+	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/performance"
 	"github.com/chromedp/chromedp"
 
@@ -238,29 +240,109 @@ func TestChatDrawsOnlyTheLastBlock(t *testing.T) {
 	t.Logf("the lexer reads %d characters for %d", got.Read, got.Length)
 }
 
-// TestChatKeepsUp: however many pieces an answer comes in, the page is not behind: it reads
-// what is there before it rests.
+// TestChatKeepsUp: however many pieces an answer comes in, the page gets all that is there
+// at once, and one message for each drawing.
 func TestChatKeepsUp(t *testing.T) {
 	t.Parallel()
 	w := &walk{stage: newStage(t, "llama3"), scripts: true}
 	w.op = newTab(t, chromium(t, nil), w.base, true)
 	w.chatting()
 	run(w.op, chromedp.Evaluate[chromedp.Void](`(() => {
-		window.rests = 0;
-		const later = window.setTimeout, ask = window.fetch, bytes = (text) => new TextEncoder().encode(text);
-		window.setTimeout = (what, after, ...more) => { if (after === 50) window.rests++; return later(what, after, ...more); };
-		const pieces = new ReadableStream({ start(stream) {
-			for (let i = 0; i < 1000; i++) stream.enqueue(bytes('data: {"choices":[{"delta":{"content":"word "}}]}\n\n'));
-			stream.enqueue(bytes("data: [DONE]\n\n"));
-			stream.close();
-		} });
-		window.fetch = (at, how) => how?.method === "POST" ? Promise.resolve(new Response(pieces, { headers: { "Content-Type": "text/event-stream" } })) : ask(at, how);
+		window.messages = window.drawings = 0;
+		const { draw } = markdown.Answer.prototype, { postMessage } = MessagePort.prototype;
+		markdown.Answer.prototype.draw = function () { window.drawings++; draw.call(this); };
+		MessagePort.prototype.postMessage = function (...all) { window.messages++; postMessage.apply(this, all); }; // one for each of the worker's
 	})()`))
+	w.engine.Set(enginetest.Behaviour{Chunks: 2000, Interval: time.Millisecond, Text: "word "})
 	w.say("Fast?")
-	w.answered(1, "word word")
-	if n := run(w.op, chromedp.Evaluate[int](`window.rests`)); n > 100 {
-		t.Errorf("the page rested %d times for 1,000 pieces that were there at once", n)
+	w.answered(1, strings.TrimSpace(strings.Repeat("word ", 1000))) // each second piece is empty
+	got := run(w.op, chromedp.Evaluate[struct{ Messages, Drawings int }](`({ Messages: messages, Drawings: drawings })`))
+	if got.Messages > 200 || got.Messages > got.Drawings+5 {
+		t.Errorf("%d messages and %d drawings for 2,000 pieces", got.Messages, got.Drawings)
 	}
+	t.Logf("%d messages, %d drawings", got.Messages, got.Drawings)
+}
+
+// TestChatEnds: a call ends that is stopped, and one whose page is left. The page says what
+// else ends one: a worker that fails, a session that has ended, a connection that is lost.
+func TestChatEnds(t *testing.T) {
+	t.Parallel()
+	w := &walk{stage: newStage(t, "llama3", "qwen3"), scripts: true}
+	w.op = newTab(t, chromium(t, nil), w.base, true)
+	w.chatting()
+	op := w.op
+	if _, err := chromedp.Call(op.ctx, cdppage.AddScriptToEvaluateOnNewDocument, cdppage.AddScriptToEvaluateOnNewDocumentParams{
+		Source: `window.Worker = class extends Worker { constructor(at) { super(at); window.worker = this; } };`,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	op.open("/try")
+	running := func(want int) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // by itself the browser ends the call of a page that is left after 60
+		defer cancel()
+		if err := w.engine.Wait(ctx, func(c enginetest.Counts) bool { return c.Running == want }); err != nil {
+			t.Fatalf("%d calls run, want %d", w.engine.Counts().Running, want)
+		}
+	}
+	says := func(want string) {
+		t.Helper()
+		w.until("the chat says "+want, func() bool { return strings.Contains(op.text("#said")+op.text("#refused")+op.text("#state"), want) })
+	}
+	endless := enginetest.Behaviour{Chunks: 100_000, Interval: 20 * time.Millisecond, Text: "word "}
+
+	w.engine.Set(endless)
+	run(op, chromedp.Evaluate[chromedp.Void](`document.querySelector("#model").value = "llama3"; document.querySelector("#compare").value = "qwen3"; undefined`))
+	w.say("Stop it")
+	says("word word") // of the one; the other waits for the machine
+	says("In line for a machine")
+	running(1)
+	run(op, clickOn("#stop"))
+	says("Stopped.")
+	running(0)
+
+	run(op, chromedp.Evaluate[chromedp.Void](`document.querySelector("#compare").value = ""; undefined`))
+	w.say("Leave")
+	running(1)
+	op.open("/models")
+	running(0)
+
+	op.open("/try")
+	w.say("Fail")
+	says("word word")
+	run(op, chromedp.Evaluate[chromedp.Void](`worker.dispatchEvent(new Event("error")); undefined`))
+	says("the connection ended before the answer did")
+	running(0)
+	w.engine.Set(enginetest.Behaviour{Text: "another worker"})
+	w.say("And now?")
+	says("another worker")
+
+	cookies, err := chromedp.Call(op.ctx, network.GetCookies, network.GetCookiesParams{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := chromedp.Call(op.ctx, network.ClearBrowserCookies, cdp.Empty{}); err != nil {
+		t.Fatal(err)
+	}
+	w.say("Who am I?")
+	says("you are not signed in any more")
+	for _, c := range cookies.Cookies {
+		if _, err := chromedp.Call(op.ctx, network.SetCookie, network.SetCookieParams{Name: c.Name, Value: c.Value, URL: w.base}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	op.quiet()
+
+	w.engine.Set(endless)
+	w.say("Lose the hub")
+	w.until("the answer begins", func() bool { return strings.Contains(op.text("#said .turn:last-child .assistant .text"), "word word") })
+	if err := w.hub.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	w.until("the loss is said", func() bool {
+		return strings.Contains(op.text("#said .turn:last-child .meta"), "the connection ended before the answer did")
+	})
 }
 
 // TestChatMeasured is how much of a core the main thread takes for an answer of 4,000

@@ -23,6 +23,7 @@ type stage struct {
 	base   string // the site
 	first  string // the one-time link of the first account
 	engine *enginetest.Engine
+	hub    *os.Process
 }
 
 // newStage starts a fresh hub. Its machine will offer the models.
@@ -55,7 +56,7 @@ func newStageWith(t *testing.T, listen, config string, models ...string) *stage 
 	s.write("hub.toml", "[site]\nsignup = \"invite\"\n[ratelimit]\nrps = 0\n"+config)
 	s.write("config.toml", fmt.Sprintf("[daemon]\nlisten = \"127.0.0.1:0\"\n[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n", engine.URL()+"/v1"))
 
-	s.start("hub", "--json", "--config", filepath.Join(s.home, "hub.toml"), "--listen", listen, "--admin", "127.0.0.1:0", "--data", filepath.Join(s.home, "hub"))
+	s.hub = s.start("hub", "--json", "--config", filepath.Join(s.home, "hub.toml"), "--listen", listen, "--admin", "127.0.0.1:0", "--data", filepath.Join(s.home, "hub"))
 	var told struct {
 		Hub   string `json:"hub"`
 		First string `json:"first_link_file"`
@@ -83,7 +84,7 @@ func (s *stage) read(name string) string {
 }
 
 // start runs kith, to the test's end at most.
-func (s *stage) start(args ...string) {
+func (s *stage) start(args ...string) *os.Process {
 	s.t.Helper()
 	cmd := exec.Command(s.binary, args...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.home, "KITH_HOME=" + s.home, "KITH_SYSTEM_ROOT=" + s.home, "NO_COLOR=1"}
@@ -104,6 +105,7 @@ func (s *stage) start(args ...string) {
 			s.t.Logf("kith %s ended (%v) and said:\n%s", args[0], err, s.read(args[0]+".err"))
 		}
 	})
+	return cmd.Process
 }
 
 // kith runs a command of the machine to its end.

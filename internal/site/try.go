@@ -112,7 +112,7 @@ func tryCall(v *visit) (*http.Request, error) {
 // policy of DOMPurify, and no link in it has a name looked up before it is followed.
 func (s *Site) tryPage(v *visit) (reply, error) {
 	data, err := s.tryData(v)
-	v.header.Set("Content-Security-Policy", v.header.Get("Content-Security-Policy")+"; require-trusted-types-for 'script'; trusted-types dompurify")
+	v.header.Set("Content-Security-Policy", v.header.Get("Content-Security-Policy")+"; worker-src 'self'; require-trusted-types-for 'script'; trusted-types dompurify chat-worker")
 	v.header.Set("X-DNS-Prefetch-Control", "off")
 	return reply{page: "try", title: "Chat", data: data}, err
 }

@@ -103,13 +103,13 @@ func TestTryTakesImages(t *testing.T) {
 func TestTryPolicy(t *testing.T) {
 	tn := newTown(t, nil)
 	policy := tn.as("ada").get("/try").want(t, 200).header.Get("Content-Security-Policy")
-	for _, part := range []string{"default-src 'none'", "script-src 'self'", "require-trusted-types-for 'script'", "trusted-types dompurify"} {
+	for _, part := range []string{"default-src 'none'", "script-src 'self'", "worker-src 'self'", "require-trusted-types-for 'script'", "trusted-types dompurify chat-worker"} {
 		if !strings.Contains(policy, part) {
 			t.Errorf("the policy lacks %q: %s", part, policy)
 		}
 	}
 	sent := 0
-	for _, name := range []string{"app.js", "marked.js", "purify.js", "markdown.js", "history.js", "try.js"} {
+	for _, name := range []string{"app.js", "marked.js", "purify.js", "markdown.js", "history.js", "try.js", "stream.js"} {
 		sent += len(assets()[assetPaths()[name]].zipped)
 	}
 	if sent == 0 || sent > 120<<10 {

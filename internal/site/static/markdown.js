@@ -64,30 +64,18 @@ const markdown = (() => {
   }
 
   // One answer as it comes. Blocks that are complete are drawn once; only the last one,
-  // which may still change, is drawn again. A drawing is followed by rest of 30 times its
-  // own length, so that all of them together take about 3 % of a core.
+  // which may still change, is drawn again.
   class Answer {
-    constructor(into, drawn = () => {}) {
+    constructor(into) {
       this.into = into;
-      this.drawn = drawn;
       this.text = "";
       this.read = 0; // of the characters sent to the lexer, for a test
       this.from = 0; // where the last block begins
       this.last = []; // its nodes
       this.links = {};
-      this.timer = 0;
-      this.rest = 200;
     }
 
-    add(text) {
-      this.text += text.replaceAll("\r", "");
-      this.timer ||= setTimeout(() => {
-        this.timer = 0;
-        const begun = performance.now();
-        this.draw();
-        this.rest = Math.max(200, 30 * (performance.now() - begun));
-      }, this.rest);
-    }
+    add(text) { this.text += text.replaceAll("\r", ""); }
 
     lex(text) {
       const lexer = new marked.Lexer(parser.defaults);
@@ -115,19 +103,13 @@ const markdown = (() => {
           this.code = this.last[0]?.querySelector?.("code")?.firstChild ?? null;
         }
       }
-      this.drawn();
     }
 
     // The answer is complete. A link may be defined after its use, so that an answer with
     // definitions is drawn once more.
     end() {
-      clearTimeout(this.timer);
-      this.timer = 0;
       this.draw();
-      if (Object.keys(this.links).length > 0) {
-        this.into.replaceChildren(...draw(this.lex(this.text)));
-        this.drawn();
-      }
+      if (Object.keys(this.links).length > 0) this.into.replaceChildren(...draw(this.lex(this.text)));
     }
   }
 

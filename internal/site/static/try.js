@@ -132,40 +132,47 @@
     return text;
   }
 
-  // Each event of the answer, and each comment between them. What comes is read at once, and
-  // passed on 20 times a second: a task for each piece of a fast answer would be too many.
-  async function* events(body) {
-    const reader = body.getReader();
-    const decoder = new TextDecoder();
-    let text = "", ended = false, failure = null, wake = () => {};
-    (async () => {
-      try {
-        for (let read = await reader.read(); !read.done; read = await reader.read()) {
-          text += decoder.decode(read.value, { stream: true });
-          wake();
-        }
-      } catch (error) {
-        failure = error;
-      }
-      ended = true;
-      wake();
-    })();
-    let rest = "";
-    for (;;) {
-      if (!text && !ended) await new Promise((resolve) => { wake = resolve; });
-      const lines = (rest + text).split(/\r?\n/);
-      text = "";
-      rest = lines.pop();
-      for (const line of lines) {
-        if (line.startsWith("data:")) yield { data: line.slice(5).trim() };
-        else if (line.startsWith(":")) yield { comment: line.slice(1).trim() };
-      }
-      if (ended && !text) {
-        if (failure) throw failure;
-        return;
-      }
-      await new Promise((resolve) => setTimeout(resolve, 50));
-    }
+  // Trusted Types: the script of a worker has the one address that the page came with.
+  const script = form.dataset.worker;
+  const address = window.trustedTypes?.createPolicy("chat-worker", { createScriptURL: () => script }).createScriptURL("") ?? script;
+  let worker = startWorker();
+
+  function startWorker() {
+    const started = new Worker(address);
+    started.addEventListener("error", () => {
+      worker = null; // the next call starts one
+      running?.abort(new Error("the worker failed"));
+    });
+    return started;
+  }
+
+  // A page that is left may be kept for the way back, and its worker with it: for a minute the
+  // call would go on.
+  addEventListener("pagehide", () => {
+    running?.abort();
+    worker?.terminate();
+    worker = null;
+  });
+
+  // A call, which the worker makes. take gets what the worker sends of it, and returns how many
+  // milliseconds the worker holds back what comes next.
+  function call(body, signal, take) {
+    const { port1: port, port2: far } = new MessageChannel();
+    return new Promise((resolve, reject) => {
+      signal.addEventListener("abort", () => reject(signal.reason));
+      port.onmessage = ({ data }) => {
+        try {
+          const hold = take(data);
+          if (data.ended) resolve();
+          else if (data.lines) port.postMessage(hold);
+        } catch (error) { reject(error); }
+      };
+      worker ??= startWorker();
+      worker.postMessage({ url: form.dataset.post, body: JSON.stringify(body) }, [far]);
+    }).finally(() => {
+      port.postMessage("stop");
+      port.close();
+    });
   }
 
   // The machine that answered is the last one of the route.
@@ -187,55 +194,55 @@
   async function answerOf(turn, column, article, signal) {
     const answer = turn.answers[column];
     const begun = performance.now();
-    let first = 0, pieces = 0, tokens = 0, machine = "", thought = 0;
-    const drawn = new markdown.Answer(article.parts.text, follow);
-    const response = await fetch(form.dataset.post, {
-      method: "POST", signal, headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ model: answer.model, stream: true, stream_options: { include_usage: true }, messages: messages(column, chat.turns.indexOf(turn)) }),
-    });
-    answer.id = response.headers.get("X-Correlation-Id") || "";
-    machine = machineOf(response.headers.get("X-Kith-Route"));
-    if (!response.ok || !(response.headers.get("Content-Type") || "").startsWith("text/event-stream")) {
-      let error = { code: String(response.status) };
-      try { error = (await response.json()).error ?? error; } catch {
-        if (response.redirected) error = { code: "signed_out", message: "you are not signed in any more: load this page again" };
+    let first = 0, pieces = 0, tokens = 0, machine = "";
+    const drawn = new markdown.Answer(article.parts.text);
+
+    // A line of the stream: an event, or a comment between them.
+    function read(line) {
+      if (line.startsWith(":")) {
+        const comment = line.slice(1).trim();
+        machine = machineOf(comment) || machine;
+        if (!first) state.textContent = waiting(comment) || state.textContent;
       }
-      throw error;
+      if (!line.startsWith("data:")) return;
+      const data = line.slice(5).trim();
+      if (data === "[DONE]") return;
+      const event = JSON.parse(data);
+      if (event.error) throw event.error;
+      tokens = event.usage?.completion_tokens || tokens;
+      const delta = event.choices?.[0]?.delta ?? {};
+      const thinks = delta.reasoning_content ?? delta.reasoning;
+      if (!delta.content && !thinks) return;
+      first ||= performance.now();
+      pieces++;
+      if (delta.content) {
+        if (answer.thinking && !answer.thought) {
+          answer.thought = performance.now() - first;
+          showThinking(article, answer.thinking, answer.thought);
+        }
+        if (!answer.text) state.textContent = "Answering…";
+        answer.text += delta.content;
+        drawn.add(delta.content);
+      } else {
+        if (!answer.thinking) state.textContent = "Thinking…";
+        answer.thinking = (answer.thinking ?? "") + thinks;
+      }
     }
+
+    const all = messages(column, chat.turns.indexOf(turn));
     try {
-      for await (const { data, comment } of events(response.body)) {
-        if (comment !== undefined) {
-          machine = machineOf(comment) || machine;
-          if (!first) state.textContent = waiting(comment) || state.textContent;
-          continue;
-        }
-        if (data === "[DONE]") break;
-        const event = JSON.parse(data);
-        if (event.error) throw event.error;
-        tokens = event.usage?.completion_tokens || tokens;
-        const delta = event.choices?.[0]?.delta ?? {};
-        const thinks = delta.reasoning_content ?? delta.reasoning;
-        if (!delta.content && !thinks) continue;
-        first ||= performance.now();
-        pieces++;
-        if (delta.content) {
-          if (answer.thinking && !answer.thought) {
-            answer.thought = performance.now() - first;
-            showThinking(article, answer.thinking, answer.thought);
-          }
-          if (!answer.text) state.textContent = "Answering…";
-          answer.text += delta.content;
-          drawn.add(delta.content);
-        } else {
-          if (!answer.thinking) state.textContent = "Thinking…";
-          answer.thinking = (answer.thinking ?? "") + thinks;
-          if (performance.now() - thought > 250) {
-            thought = performance.now();
-            showThinking(article, answer.thinking);
-            follow();
-          }
-        }
-      }
+      await call({ model: answer.model, stream: true, stream_options: { include_usage: true }, messages: all }, signal, ({ id, route, lines = [], error }) => {
+        const begun = performance.now(), before = pieces;
+        answer.id ||= id;
+        machine ||= machineOf(route);
+        for (const line of lines) read(line);
+        if (error) throw error;
+        if (pieces === before) return 0;
+        if (answer.text) drawn.draw();
+        else showThinking(article, answer.thinking);
+        follow();
+        return Math.max(200, 60 * (performance.now() - begun)); // painting takes as long again: 3 % of a core in all
+      });
     } finally {
       if (answer.text) drawn.end();
       if (answer.thinking) showThinking(article, answer.thinking, answer.thought || performance.now() - first);
