@@ -58,13 +58,13 @@
 
   function showTurn(i) {
     const turn = chat.turns[i];
-    const mine = element("article", "said user", element("header", "", element("strong", "", "Me")), element("div", "text", turn.ask));
+    const mine = element("article", "said user", element("header", "", element("strong", "", "You")), element("div", "text", turn.ask));
     if (turn.images?.length) {
       const pictures = element("div", "images");
       for (const url of turn.images) {
         const picture = element("img");
         picture.src = url;
-        picture.alt = "Image of mine";
+        picture.alt = "Your image";
         pictures.append(picture);
       }
       mine.append(pictures);
