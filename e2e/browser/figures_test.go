@@ -168,7 +168,7 @@ func (w *walk) operates() {
 		w.t.Fatalf("kith admin backup: %v: %s", err, out)
 	}
 	for path, name := range map[string]string{
-		"/operator": "operator", "/operator/usage": "operator-usage", "/operator/members": "operator-members", "/operator/machines": "operator-machines", "/operator/audit": "operator-audit", "/api": "api", "/docs": "docs", "/docs/install": "docs-install", "/docs?q=backup": "docs-search",
+		"/operator": "operator", "/operator/usage": "operator-usage", "/operator/members": "operator-members", "/operator/machines": "operator-machines", "/operator/audit": "operator-audit", "/api": "api", "/docs": "docs", "/docs/commands": "docs-commands", "/docs/spec/routing": "docs-routing", "/docs/install": "docs-install", "/docs?q=backup": "docs-search",
 	} {
 		op.open(path)
 		w.look(op, name)
