@@ -162,6 +162,9 @@ func slug(heading string) string {
 	}, heading)
 }
 
+// isSign reports whether a line may break beside the rune.
+func isSign(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }
+
 // lines is the source of a block.
 func lines(block ast.Node, source []byte) []byte {
 	var out bytes.Buffer
@@ -207,8 +210,8 @@ func (codeRenderer) RegisterFuncs(to renderer.NodeRendererFuncRegisterer) {
 		unbroken := strings.Fields(words(node, source))
 		for i, word := range unbroken {
 			unbroken[i] = html.EscapeString(word)
-			if len(word) <= longestUnbroken && strings.ContainsFunc(word, unicode.IsPunct) {
-				unbroken[i] = "<span>" + unbroken[i] + "</span>" // lines break after a hyphen, too
+			if len(word) <= longestUnbroken && strings.ContainsFunc(word, isSign) {
+				unbroken[i] = "<span>" + unbroken[i] + "</span>"
 			}
 		}
 		_, err := fmt.Fprintf(w, "<code>%s</code>", strings.Join(unbroken, " "))
