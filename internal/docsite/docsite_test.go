@@ -113,6 +113,9 @@ func TestRendering(t *testing.T) {
 		}
 	}
 	for _, page := range pages(t) {
+		if strings.Contains(page.HTML, "<pre><code") {
+			t.Errorf("%s has an indented block of code: write it between lines of ```", page.Name)
+		}
 		for _, unwanted := range []string{"<!--", "<script", "style=", "onclick"} {
 			if strings.Contains(page.HTML, unwanted) {
 				t.Errorf("%s holds %s, which the site's Content-Security-Policy or its readers have no use for", page.Name, unwanted)
