@@ -12,13 +12,13 @@ var (
 	EndShare   = member("DELETE /api/shares/{member}", "End the share with a member. It is in force within 5 seconds, for running answers too.", (*API).endShare)
 
 	ListInvites  = member("GET /api/invites", "List your invites.", (*API).listInvites)
-	CreateInvite = member("POST /api/invites", "Make an invite. The member who accepts it may use your machines. Its code is in this answer only. Without a body: one use, 7 days, no limits.", (*API).createInvite)
+	CreateInvite = member("POST /api/invites", "Create an invite. The member who accepts it may use your machines. Its code is in this answer only. Without a body: one use, 7 days, no limits.", (*API).createInvite)
 	AcceptInvite = member("POST /api/invites/accept",
 		"Accept an invite by its code. If its maker shares with you already, that share and its limits stay as they are, and the invite is not used.", (*API).acceptInvite)
 	RevokeInvite = member("DELETE /api/invites/{invite}", "Revoke an invite. Shares that it made stay.", (*API).revokeInvite)
 
 	ListGroups  = member("GET /api/groups", "List groups. They are those that you are in or invited to, and all open ones.", (*API).listGroups)
-	CreateGroup = member("POST /api/groups", "Make a group. You are its first member and admin.", (*API).createGroup)
+	CreateGroup = member("POST /api/groups", "Create a group. You are its first member and admin.", (*API).createGroup)
 	EndGroup    = member("DELETE /api/groups/{group}", "End a group, as its admin.", (*API).endGroup)
 	JoinGroup   = member("POST /api/groups/{group}/join", "Join an open group.", (*API).joinGroup)
 	LeaveGroup  = member("POST /api/groups/{group}/leave", "Leave a group.", (*API).leaveGroup)

@@ -69,14 +69,14 @@ func (h *Hub) databaseHealth(ctx context.Context) site.Part {
 	defer cancel()
 	began := time.Now()
 	_, err := h.records.Grant(ctx, [32]byte{}) // of an unknown code
-	took := time.Since(began).Seconds() * 1000
+	took := max(time.Millisecond, time.Since(began).Round(time.Millisecond))
 	if err != nil && !errors.Is(err, account.ErrNotFound) {
 		return site.Part{Name: "Database", Text: "does not answer; the log says why"}
 	}
 	if !h.live.Confirmed(time.Now()) {
 		return site.Part{Name: "Database", Text: "changes cannot be followed: calls are refused until they can"}
 	}
-	return site.Part{Name: "Database", Good: true, Text: fmt.Sprintf("answered in %.1f ms", took)}
+	return site.Part{Name: "Database", Good: true, Text: "answered within " + length(took)}
 }
 
 // journalHealth is the state of the ledger's journal.
