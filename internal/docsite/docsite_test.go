@@ -113,6 +113,9 @@ func TestRendering(t *testing.T) {
 		}
 	}
 	for _, page := range pages(t) {
+		if strings.Contains(page.HTML, "</th>\n<th></th>") || strings.Contains(page.HTML, "<th></th>\n</tr>") {
+			t.Errorf("%s has a table with a column without a name", page.Name)
+		}
 		if strings.Contains(page.HTML, "<pre><code") {
 			t.Errorf("%s has an indented block of code: write it between lines of ```", page.Name)
 		}
@@ -123,7 +126,7 @@ func TestRendering(t *testing.T) {
 		}
 	}
 	commands, _ := docsite.Find("commands") // a word of code stays on one line, a long one may break
-	for _, want := range []string{"<code><span>--json</span></code>", "<code>kith models</code>", "<code>kith launch <span>claude|codex|opencode</span> <span>[--model</span> <span>M]</span>"} {
+	for _, want := range []string{"<code><span>--json</span></code>", "<code><span>kith</span> <span>models</span></code>", "<span>claude|codex|opencode</span> <span>[--model</span> <span>M]</span>"} {
 		if !strings.Contains(commands.HTML, want) {
 			t.Errorf("docs/commands.md has no %s", want)
 		}

@@ -162,9 +162,6 @@ func slug(heading string) string {
 	}, heading)
 }
 
-// isSign reports whether a line may break beside the rune.
-func isSign(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }
-
 // lines is the source of a block.
 func lines(block ast.Node, source []byte) []byte {
 	var out bytes.Buffer
@@ -210,7 +207,7 @@ func (codeRenderer) RegisterFuncs(to renderer.NodeRendererFuncRegisterer) {
 		unbroken := strings.Fields(words(node, source))
 		for i, word := range unbroken {
 			unbroken[i] = html.EscapeString(word)
-			if len(word) <= longestUnbroken && strings.ContainsFunc(word, isSign) {
+			if len(word) <= longestUnbroken {
 				unbroken[i] = "<span>" + unbroken[i] + "</span>"
 			}
 		}
