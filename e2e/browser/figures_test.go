@@ -173,6 +173,7 @@ func (w *walk) operates() {
 		op.open(path)
 		w.look(op, name)
 	}
+	w.documentation()
 	op.open("/operator")
 	op.see("all read, and sound")
 	op.open("/operator/audit")
@@ -185,4 +186,20 @@ func (w *walk) operates() {
 	w.look(w.ben, "welcome")
 	w.ben.open(w.invite)
 	w.look(w.ben, "invite")
+}
+
+// documentation copies lines of a page, whose list of pages is beside the text where there
+// is room, and folded on a phone.
+func (w *walk) documentation() {
+	op := w.op
+	op.open("/docs/install")
+	run(op, clickOn(".code-block button"))
+	w.until("the lines are copied", func() bool { return op.text(".code-block button") == "Copied" })
+	for width, want := range map[int64]bool{1280: true, 390: false} {
+		run(op, chromedp.EmulateViewport(width, 900))
+		if got := run(op, chromedp.Evaluate[bool](`document.querySelector("#pages a").checkVisibility({ contentVisibilityAuto: true, visibilityProperty: true })`)); got != want {
+			w.t.Errorf("%d pixels wide: the list of pages is shown: %t, want %t", width, got, want)
+		}
+	}
+	run(op, chromedp.ResetViewport())
 }
