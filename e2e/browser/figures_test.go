@@ -193,8 +193,10 @@ func (w *walk) operates() {
 func (w *walk) documentation() {
 	op := w.op
 	op.open("/docs/install")
-	run(op, clickOn(".code-block button"))
-	w.until("the lines are copied", func() bool { return op.text(".code-block button") == "Copied" })
+	if w.scripts {
+		run(op, clickOn(".code-block button"))
+		w.until("the lines are copied", func() bool { return op.text(".code-block button") == "Copied" })
+	}
 	for width, want := range map[int64]bool{1280: true, 390: false} {
 		run(op, chromedp.EmulateViewport(width, 900))
 		if got := run(op, chromedp.Evaluate[bool](`document.querySelector("#pages a").checkVisibility({ contentVisibilityAuto: true, visibilityProperty: true })`)); got != want {
