@@ -6,5 +6,5 @@ import "embed"
 
 // Files are the pages and their pictures.
 //
-//go:embed *.md */*.md pictures/*.png
+//go:embed *.md */*.md pictures/*
 var Files embed.FS

@@ -168,11 +168,12 @@ func (w *walk) operates() {
 		w.t.Fatalf("kith admin backup: %v: %s", err, out)
 	}
 	for path, name := range map[string]string{
-		"/operator": "operator", "/operator/usage": "operator-usage", "/operator/members": "operator-members", "/operator/machines": "operator-machines", "/operator/audit": "operator-audit", "/api": "api", "/docs": "docs", "/docs/install": "docs-install", "/docs?q=backup": "docs-search",
+		"/operator": "operator", "/operator/usage": "operator-usage", "/operator/members": "operator-members", "/operator/machines": "operator-machines", "/operator/audit": "operator-audit", "/api": "api", "/docs": "docs", "/docs/commands": "docs-commands", "/docs/spec/routing": "docs-routing", "/docs/install": "docs-install", "/docs?q=backup": "docs-search",
 	} {
 		op.open(path)
 		w.look(op, name)
 	}
+	w.documentation()
 	op.open("/operator")
 	op.see("all read, and sound")
 	op.open("/operator/audit")
@@ -185,4 +186,22 @@ func (w *walk) operates() {
 	w.look(w.ben, "welcome")
 	w.ben.open(w.invite)
 	w.look(w.ben, "invite")
+}
+
+// documentation copies lines of a page, whose list of pages is beside the text where there
+// is room, and folded on a phone.
+func (w *walk) documentation() {
+	op := w.op
+	op.open("/docs/install")
+	if w.scripts {
+		run(op, clickOn(".code-block button"))
+		w.until("the lines are copied", func() bool { return op.text(".code-block button") == "Copied" })
+	}
+	for width, want := range map[int64]bool{1280: true, 390: false} {
+		run(op, chromedp.EmulateViewport(width, 900))
+		if got := run(op, chromedp.Evaluate[bool](`document.querySelector("#pages a").checkVisibility({ contentVisibilityAuto: true, visibilityProperty: true })`)); got != want {
+			w.t.Errorf("%d pixels wide: the list of pages is shown: %t, want %t", width, got, want)
+		}
+	}
+	run(op, chromedp.ResetViewport())
 }

@@ -30,6 +30,7 @@ type Operation struct {
 	Method     string      `json:"-"`
 	Path       string      `json:"-"`
 	Summary    string      `json:"summary"`
+	More       string      `json:"description,omitzero"`
 	Parameters []Parameter `json:"parameters,omitzero"`
 	Body       *Content    `json:"requestBody,omitzero"`
 	Responses  struct {
@@ -132,7 +133,8 @@ type schemas map[string]*Schema
 
 // operation describes one route.
 func (s schemas) operation(l *line) Operation {
-	op := Operation{Method: l.method, Path: l.path, Summary: l.about}
+	summary, more, _ := strings.Cut(l.about, ". ")
+	op := Operation{Method: l.method, Path: l.path, Summary: strings.TrimSuffix(summary, "."), More: more}
 	for _, f := range l.fields {
 		p := Parameter{Name: f.name, In: "path", Required: !f.query, About: parameterTexts[f.name], Schema: &Schema{Type: "string"}}
 		if f.query {

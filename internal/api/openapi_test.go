@@ -2,9 +2,11 @@ package api
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -82,6 +84,32 @@ func lineOf(method, path string) *line {
 		return nil
 	}
 	return table[w.Code-600]
+}
+
+var update = flag.Bool("update", false, "write the list of routes in docs/api.md")
+
+// TestListOfRoutes: docs/api.md lists the members' routes, each with its summary of a few
+// words.
+func TestListOfRoutes(t *testing.T) {
+	list := "## All routes\n\n| Route | What it does |\n|---|---|\n"
+	for _, op := range Describe().Operations {
+		if n := len(op.Summary); n == 0 || n > 64 {
+			t.Errorf("%s %s: the summary %q has %d bytes, want 1 to 64", op.Method, op.Path, op.Summary, n)
+		}
+		list += fmt.Sprintf("| `%s %s` | %s |\n", op.Method, op.Path, op.Summary)
+	}
+	const path = "../../docs/api.md"
+	text, err := os.ReadFile(path)
+	check(t, err)
+	page := string(text)
+	rest, _, _ := strings.Cut(page, "## All routes\n")
+	if *update {
+		page = rest + list
+		check(t, os.WriteFile(path, []byte(page), 0o644))
+	}
+	if page != rest+list {
+		t.Error("docs/api.md does not end with the list of the routes: run go test ./internal/api -run ListOfRoutes -update")
+	}
 }
 
 // TestOpenAPI: every route is described and nothing else is; each answers as

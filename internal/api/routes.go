@@ -1,62 +1,63 @@
 package api
 
-const keepsOrEnds = "a limit that the body does not name stays as it is, null ends it."
+const keepsOrEnds = "A limit that the body does not name stays as it is, null ends it."
 
-// The routes of the members, under /api/.
+// The routes of the members, under /api/. The first sentence of each text is its summary
+// in lists of routes.
 var (
-	ListModels = member("GET /api/models", "The models that the account reaches now.", (*API).listModels)
+	ListModels = member("GET /api/models", "List the models that you reach now.", (*API).listModels)
 
-	ListShares = member("GET /api/shares", "The shares of one's machines, and those with oneself.", (*API).listShares)
-	PutShare   = member("POST /api/shares", "Share one's machines with a member, or change the limits of the share that is there: "+keepsOrEnds, (*API).putShare)
-	EndShare   = member("DELETE /api/shares/{member}", "End the share with a member: it holds within 5 seconds, for running answers too.", (*API).endShare)
+	ListShares = member("GET /api/shares", "List your shares. They are those of your machines, and those with you.", (*API).listShares)
+	PutShare   = member("POST /api/shares", "Share your machines with a member. If that share is there, its limits change: "+keepsOrEnds, (*API).putShare)
+	EndShare   = member("DELETE /api/shares/{member}", "End the share with a member. It is in force within 5 seconds, for running answers too.", (*API).endShare)
 
-	ListInvites  = member("GET /api/invites", "One's own invites.", (*API).listInvites)
-	CreateInvite = member("POST /api/invites", "Create an invite: the member who accepts it may use one's machines. Its code is shown this once. Without a body: one use, 7 days, no limits.", (*API).createInvite)
+	ListInvites  = member("GET /api/invites", "List your invites.", (*API).listInvites)
+	CreateInvite = member("POST /api/invites", "Create an invite. The member who accepts it may use your machines. Its code is in this answer only. Without a body: one use, 7 days, no limits.", (*API).createInvite)
 	AcceptInvite = member("POST /api/invites/accept",
-		"Accept an invite by its code. Where its maker shares with one already, that share and its limits stay as they are, and the invite is not used.", (*API).acceptInvite)
-	RevokeInvite = member("DELETE /api/invites/{invite}", "Revoke an invite; shares that it made stay.", (*API).revokeInvite)
+		"Accept an invite by its code. If its maker shares with you already, that share and its limits stay as they are, and the invite is not used.", (*API).acceptInvite)
+	RevokeInvite = member("DELETE /api/invites/{invite}", "Revoke an invite. Shares that it made stay.", (*API).revokeInvite)
 
-	ListGroups  = member("GET /api/groups", "The groups that one is in or invited to, and all open ones.", (*API).listGroups)
-	CreateGroup = member("POST /api/groups", "Create a group, of which one is the first member and admin.", (*API).createGroup)
+	ListGroups  = member("GET /api/groups", "List groups. They are those that you are in or invited to, and all open ones.", (*API).listGroups)
+	CreateGroup = member("POST /api/groups", "Create a group. You are its first member and admin.", (*API).createGroup)
 	EndGroup    = member("DELETE /api/groups/{group}", "End a group, as its admin.", (*API).endGroup)
 	JoinGroup   = member("POST /api/groups/{group}/join", "Join an open group.", (*API).joinGroup)
 	LeaveGroup  = member("POST /api/groups/{group}/leave", "Leave a group.", (*API).leaveGroup)
 	LimitGroup  = member("POST /api/groups/{group}/limits",
-		"Limit what all other members of a group together may call on one's machines by it: "+keepsOrEnds, (*API).limitGroup)
+		"Limit what a group may call on your machines. The limits are of all its other members together. "+keepsOrEnds, (*API).limitGroup)
 	AcceptGroup = member("POST /api/groups/{group}/accept",
-		"Accept the invitation to an org: from then on its members reach one's machines, and one theirs.", (*API).acceptGroup)
+		"Accept the invitation to an org. From then on its members reach your machines, and you theirs.", (*API).acceptGroup)
 	DeclineGroup  = member("POST /api/groups/{group}/decline", "Decline the invitation to an org.", (*API).declineGroup)
 	InviteToGroup = member("POST /api/groups/{group}/invitations",
 		"Invite a member to an org, as its admin. The member is in it only after accepting, within 30 days.", (*API).inviteToGroup)
 	RemoveFromGroup = member("DELETE /api/groups/{group}/members/{member}",
-		"Remove a member from an org, or withdraw the member's invitation, as its admin.", (*API).removeFromGroup)
-	MakeAdmin = member("POST /api/groups/{group}/admins", "Make a member of an org another admin, as its admin.", (*API).makeAdmin)
+		"Remove a member from an org, as its admin. It withdraws an invitation, too.", (*API).removeFromGroup)
+	MakeAdmin = member("POST /api/groups/{group}/admins", "Make a member an admin of an org, as its admin.", (*API).makeAdmin)
 	DropAdmin = member("DELETE /api/groups/{group}/admins/{member}",
-		"Take the role of admin from a member of an org, as its admin: the member stays in it.", (*API).dropAdmin)
+		"Take the role of admin of an org from a member. It is for admins, and the member stays in the org.", (*API).dropAdmin)
 
-	ListNotices   = member("GET /api/notices", "The invitations that wait for one, and what one was notified of in the last 30 days, the newest first.", (*API).listNotices)
-	SeeNotices    = member("POST /api/notices/seen", "Mark the notices up to a time as seen; invitations stay until they are answered.", (*API).seeNotices)
-	GetNotified   = member("GET /api/notices/off", "The kinds of notices that one has switched off, on the site and by mail.", (*API).getNotified)
-	SwitchNotices = member("POST /api/notices/off", "Switch off kinds of notices, on the site or by mail. A list that is absent stays; null switches all on.", (*API).switchNotices)
+	ListNotices   = member("GET /api/notices", "List your notices and invitations. Notices are those of the last 30 days, the newest first.", (*API).listNotices)
+	SeeNotices    = member("POST /api/notices/seen", "Mark the notices up to a time as seen. Invitations stay until they are answered.", (*API).seeNotices)
+	GetNotified   = member("GET /api/notices/off", "List the kinds of notices that you switched off. There is a list for the site and one for mail.", (*API).getNotified)
+	SwitchNotices = member("POST /api/notices/off", "Switch off kinds of notices. A list that is absent stays; null switches all on.", (*API).switchNotices)
 
-	ListKeys  = member("GET /api/keys", "One's own API keys, revoked ones too, the newest first. Keys are made on the site alone.", (*API).listKeys)
-	RevokeKey = member("DELETE /api/keys/{key}", "Revoke a key: it is refused everywhere within 5 seconds.", (*API).revokeKey)
+	ListKeys  = member("GET /api/keys", "List your API keys. Revoked ones are listed too, the newest key first. Keys are made on the site, and by kith keys create.", (*API).listKeys)
+	RevokeKey = member("DELETE /api/keys/{key}", "Revoke a key. It is refused everywhere within 5 seconds.", (*API).revokeKey)
 
-	ListMachines   = member("GET /api/machines", "One's own machines.", (*API).listMachines)
-	MachineUsage   = member("GET /api/machines/{machine}/usage", "How many calls one's machine had in each of the last 24 hours, and who used it today and in the last 30 days.", (*API).machineUsage)
-	RevokeMachine  = member("DELETE /api/machines/{machine}", "Revoke a machine's credential: its line and what runs on it end within 5 seconds.", (*API).revokeMachine)
+	ListMachines   = member("GET /api/machines", "List your machines.", (*API).listMachines)
+	MachineUsage   = member("GET /api/machines/{machine}/usage", "Count the calls that ran on your machine. They are by the hour of the last 24, and by member for today and the last 30 days.", (*API).machineUsage)
+	RevokeMachine  = member("DELETE /api/machines/{machine}", "Revoke a machine. Its connection and what runs on it end within 5 seconds.", (*API).revokeMachine)
 	RenameMachine  = member("POST /api/machines/{machine}/name", "Rename a machine.", (*API).renameMachine)
-	ControlMachine = member("POST /api/machines/{machine}/control", "Pause or resume a connected machine, set its hours or its slots.", (*API).controlMachine)
-	KeepMachineOut = member("POST /api/machines/{machine}/keep-out", "Keep a machine out of one group or of all, or let it in again.", (*API).keepMachineOut)
+	ControlMachine = member("POST /api/machines/{machine}/control", "Pause or resume a connected machine, set its hours or slots.", (*API).controlMachine)
+	KeepMachineOut = member("POST /api/machines/{machine}/keep-out", "Keep a machine out of a group or of all. The same route lets it in again.", (*API).keepMachineOut)
 
-	ListRequests = member("GET /api/requests", "One's newest calls, and those on one's machines: what happened to each, nothing of what it said.", (*API).listRequests)
-	ExplainModel = member("GET /api/why", "Whether a call for a model would be served now and by which machine, and if not, why not and what would change that.", (*API).explainModel)
-	ExplainCall  = member("GET /api/why/{call}", "What happened to a call of one's own or on one's machines, and why.", (*API).explainCall)
-	GetUsage     = member("GET /api/usage", "Sums of usage, as caller and as owner.", (*API).getUsage)
+	ListRequests = member("GET /api/requests", "List your newest calls, and those on your machines. It says what happened to each, and nothing of what it said.", (*API).listRequests)
+	ExplainModel = member("GET /api/why", "Ask whether a call for a model would be served now. The answer names the machine, or why not and what would change that.", (*API).explainModel)
+	ExplainCall  = member("GET /api/why/{call}", "Ask what happened to a call, and why. It is one of yours, or one on your machines.", (*API).explainCall)
+	GetUsage     = member("GET /api/usage", "Sum up usage, as caller and as owner.", (*API).getUsage)
 )
 
 // SignInMachine is for a machine that has a login token, on the hub's public address.
-var SignInMachine = machine("POST /login", "Redeem a login token for a new machine of its member's, whose credential is in this answer only.", (*API).signInMachine)
+var SignInMachine = machine("POST /login", "Redeem a login token for a machine. The credential of the machine, which is its member's, is in this answer only.", (*API).signInMachine)
 
 // parameterTexts say what the parameters of paths and queries are.
 var parameterTexts = map[string]string{

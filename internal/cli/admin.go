@@ -27,7 +27,7 @@ type operator struct {
 
 func (a *app) admin() *cobra.Command {
 	o := &operator{app: a}
-	cmd := group("admin", "For a hub's operator: members, keys, machines, shares, groups, nodes, backups and the database",
+	cmd := group("admin", "Manage a hub: its members, keys, machines, shares, groups, nodes, backups and database",
 		o.members(), o.keys(), o.machines(), o.devices(), o.shares(), o.groups(), o.backup(), o.restore(), o.migrate(), o.copy(), o.health(), o.nodes(), o.drain(), o.reload(), o.top(), o.usage())
 	cmd.PersistentFlags().StringVar(&o.data, "data", "", "the hub's data folder")
 	cmd.PersistentFlags().StringVar(&o.file, "config", "", "the hub's configuration file, which names its data folder")

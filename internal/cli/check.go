@@ -26,7 +26,7 @@ func (a *app) config() *cobra.Command {
 		},
 	}
 	check.Flags().BoolVar(&hub, "hub", false, "FILE is a hub's, whatever its name")
-	return group("config", "Configuration files", check)
+	return group("config", "Check a configuration file", check)
 }
 
 // checked is what `kith config check --json` prints.

@@ -86,7 +86,7 @@ func (p *configPage) section(in string, field *ast.Field, inner reflect.StructFi
 	if text := p.about(field, s, kind, key, true); text != "" {
 		p.print("\n%s\n", text)
 	}
-	p.print("\n| Key | Takes | |\n|---|---|---|\n")
+	p.print("\n| Key | Takes | Meaning |\n|---|---|---|\n")
 	if s == nil {
 		p.print("| a name | %s | |\n", takes(kind.Elem()))
 		return

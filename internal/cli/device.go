@@ -55,7 +55,7 @@ func (a *app) approved(ctx context.Context, hub *client, doing string, form url.
 		return granted{}, wordsOf(doing, refused, err)
 	}
 	// On standard error, so that the result can be piped.
-	fmt.Fprintf(a.err, "Open   %s\nType   %s\nwithin %s, signed in as yourself. Waiting …\n", ask.Address, ask.UserCode, time.Duration(ask.ExpiresIn)*time.Second)
+	fmt.Fprintf(a.err, "Open   %s\nType   %s\nwithin %d min, signed in as yourself. Waiting …\n", ask.Address, ask.UserCode, ask.ExpiresIn/60)
 	poll := url.Values{"client_id": {"kith"}, "grant_type": {"urn:ietf:params:oauth:grant-type:device_code"}, "device_code": {ask.DeviceCode}}
 	every := time.Duration(max(1, ask.Interval)) * time.Second
 	for {

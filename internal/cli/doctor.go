@@ -64,7 +64,7 @@ func (a *app) doctor() *cobra.Command {
 		Use: "doctor", Short: "Check this machine and say what to do", Args: cobra.NoArgs,
 		Long: "Check the configuration, folders and disk, the credential, the daemon and its port, engines and models,\n" +
 			"the hub, the clock and the connection to it. If something is wrong, its cause and what to do is printed, and the\n" +
-			"command then ends with status 1. docs/operate/troubleshooting.md explains each of them.",
+			"command then ends with status 1. A hub explains each of them on its page /docs/operate/troubleshooting.",
 		Example: "  kith doctor\n  kith doctor --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d := &doctor{app: a, away: map[string]bool{}, free: freeSpace, write: tryWrite, lookup: net.DefaultResolver.LookupHost}

@@ -128,7 +128,7 @@ func (a *app) credential() (*daemonFile, daemon.Credential, error) {
 func (a *app) models() *cobra.Command {
 	var account bool
 	cmd := &cobra.Command{
-		Use: "models", Short: "List the models this machine can serve, or with --account all you can reach", Args: known,
+		Use: "models", Short: "List the models this machine can serve, or with `--account` all you can reach", Args: known,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			from, path := a.toDaemon, "/v1/models"
 			if account {

@@ -182,7 +182,7 @@ func (a *app) hours() *cobra.Command {
 		Use: "clear", Short: "Let others use this machine at any time", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.setHours(cmd.Context(), "", "") },
 	}
-	cmd := group("hours", "Sharing hours of this machine", show, set, always)
+	cmd := group("hours", "Show or set when others may use this machine", show, set, always)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.showHours(cmd.Context()) }
 	return cmd
 }

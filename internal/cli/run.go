@@ -73,7 +73,7 @@ func waitingFor(comment string) string {
 func (a *app) run() *cobra.Command {
 	return &cobra.Command{
 		Use: "run MODEL [PROMPT…]", Short: "Chat with a model in the terminal",
-		Long: "Chat with a model. With a prompt, or text on standard input, one answer is printed.\n" +
+		Long: "Chat with a model until Ctrl-D. With a prompt, or text on standard input, one answer is printed.\n" +
 			"Calls are sent to the hub with KITH_API_KEY if that is set, else to this machine's daemon.",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeModels,

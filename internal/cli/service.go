@@ -66,7 +66,7 @@ func (a *app) service() *cobra.Command {
 			},
 		}
 	}
-	return group("service", "The daemon as your own service, started by the system",
+	return group("service", "Have the system start the daemon at each sign-in, or no longer",
 		on("install", "Have the system start the daemon now and at each sign-in", a.installService),
 		on("uninstall", "Stop and remove the service", a.uninstallService),
 		on("status", "Show whether it is installed and runs", a.serviceStatus))

@@ -16,6 +16,9 @@ import (
 // Root + "/install", and that of docs/README.md at Root.
 const Root = "/docs"
 
+// pictures is the folder of the pictures, below docs.
+const pictures = "pictures"
+
 // Page is one page of the documentation.
 type Page struct {
 	Name     string // the path below docs, without ".md"; "README" is the first page
@@ -114,7 +117,7 @@ func Groups() []Group { return load().groups }
 
 // Picture returns a picture of the pages by its path below docs.
 func Picture(name string) ([]byte, bool) {
-	if path.Ext(name) != ".png" {
+	if path.Dir(name) != pictures {
 		return nil, false
 	}
 	data, err := docs.Files.ReadFile(name)

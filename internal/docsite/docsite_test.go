@@ -33,7 +33,7 @@ func pages(t *testing.T) []docsite.Page {
 }
 
 var (
-	href = regexp.MustCompile(`(?:href|src)="([^"]*)"`)
+	href = regexp.MustCompile(`(href|src)="([^"]*)"`)
 	id   = regexp.MustCompile(`\bid="([^"]*)"`)
 )
 
@@ -52,20 +52,24 @@ func TestLinks(t *testing.T) {
 	followed := 0
 	for _, page := range pages(t) {
 		for _, m := range href.FindAllStringSubmatch(page.HTML, -1) {
-			to, place, hasPlace := strings.Cut(m[1], "#")
+			to, place, hasPlace := strings.Cut(m[2], "#")
+			isPicture := m[1] == "src"
+			if _, found := docsite.Picture(strings.TrimPrefix(to, docsite.Root+"/")); found != isPicture {
+				t.Errorf("%s: %s is not a picture that the hub serves", page.Name, m[0])
+			} else if isPicture {
+				followed++
+				continue
+			}
 			if strings.Contains(to, ":") {
 				continue // another site, or an address to write to
 			}
 			if followed++; to == "" {
 				to = page.Path()
 			}
-			if _, found := docsite.Picture(strings.TrimPrefix(to, docsite.Root+"/")); found {
-				continue
-			}
 			if ids[to] == nil {
-				t.Errorf("%s links to %s, which is no page", page.Name, m[1])
+				t.Errorf("%s links to %s, which is no page", page.Name, m[2])
 			} else if hasPlace && !slices.Contains(ids[to], place) {
-				t.Errorf("%s links to %s, which that page does not have", page.Name, m[1])
+				t.Errorf("%s links to %s, which that page does not have", page.Name, m[2])
 			}
 		}
 	}
@@ -100,8 +104,8 @@ func TestRendering(t *testing.T) {
 	for _, want := range []string{
 		`<h1 id="install-upgrade-uninstall">Install, upgrade, uninstall</h1>`,
 		`<h2 id="a-hub">A hub<a href="#a-hub" title="Link to this section" class="anchor">#</a></h2>`,
-		`<figure class="code-block"><figcaption>sh</figcaption><pre tabindex="0"><code>`,
-		`<div class="scroll" tabindex="0"><table>`,
+		`<figure class="code-block"><figcaption>sh</figcaption><pre tabindex="0" data-copy aria-label="these lines"><code>`,
+		`<div class="scroll" tabindex="0"><table class="stack">`,
 		`href="/docs/operate/backup#postgresql"`,
 	} {
 		if !strings.Contains(install.HTML, want) {
@@ -109,11 +113,30 @@ func TestRendering(t *testing.T) {
 		}
 	}
 	for _, page := range pages(t) {
+		if strings.Contains(page.HTML, "</th>\n<th></th>") || strings.Contains(page.HTML, "<th></th>\n</tr>") {
+			t.Errorf("%s has a table with a column without a name", page.Name)
+		}
+		if strings.Contains(page.HTML, "<pre><code") {
+			t.Errorf("%s has an indented block of code: write it between lines of ```", page.Name)
+		}
 		for _, unwanted := range []string{"<!--", "<script", "style=", "onclick"} {
 			if strings.Contains(page.HTML, unwanted) {
 				t.Errorf("%s holds %s, which the site's Content-Security-Policy or its readers have no use for", page.Name, unwanted)
 			}
 		}
+	}
+	commands, _ := docsite.Find("commands") // a word of code stays on one line, a long one may break
+	for _, want := range []string{"<code><span>--json</span></code>", "<code><span>kith</span> <span>models</span></code>", "<span>claude|codex|opencode</span> <span>[--model</span> <span>M]</span>"} {
+		if !strings.Contains(commands.HTML, want) {
+			t.Errorf("docs/commands.md has no %s", want)
+		}
+	}
+	if !strings.Contains(install.HTML, "<code>kith-slim_VERSION_linux_amd64.tar.gz</code>") {
+		t.Error("docs/install.md: a long name cannot break")
+	}
+	drawing, _ := docsite.Find("ARCHITECTURE")
+	if strings.Contains(drawing.HTML, "data-copy") || !strings.Contains(drawing.HTML, `<pre tabindex="0" aria-label="these lines"><code>client ──`) {
+		t.Error("docs/ARCHITECTURE.md: a drawing has a button that copies it")
 	}
 	first, _ := docsite.Find("README")
 	if first.Path() != docsite.Root || !strings.Contains(first.HTML, `href="https://github.com/kith/kith/blob/main/CHANGELOG.md"`) {

@@ -69,7 +69,7 @@ func render(name string, source []byte) (Page, error) {
 		return page, fmt.Errorf("cannot render docs/%s.md: %w", name, err)
 	}
 	// Code is escaped: the tags are those of tables.
-	page.HTML = strings.NewReplacer("<table>", `<div class="scroll" tabindex="0"><table>`, "</table>", "</table></div>").Replace(out.String())
+	page.HTML = strings.NewReplacer("<table>", `<div class="scroll" tabindex="0"><table class="stack">`, "</table>", "</table></div>").Replace(out.String())
 	if len(page.Sections) == 0 {
 		return page, fmt.Errorf("docs/%s.md has no title", name)
 	}
@@ -124,7 +124,7 @@ func (p *Page) target(to string) string {
 	inside, isOurs := strings.CutPrefix(file, "docs/")
 	name, isPage := strings.CutSuffix(inside, ".md")
 	switch {
-	case !isOurs, !isPage && path.Ext(inside) != ".png":
+	case !isOurs, !isPage && path.Dir(inside) != pictures:
 		file = source + file
 	default:
 		file = Page{Name: name}.Path()
@@ -171,8 +171,13 @@ func lines(block ast.Node, source []byte) []byte {
 	return out.Bytes()
 }
 
-// codeRenderer writes blocks of code, with their language above them.
+// codeRenderer writes blocks of code, with their language above them, and code in a
+// sentence.
 type codeRenderer struct{}
+
+// longestUnbroken is how many bytes of a word of code are kept on one line: as many as fit
+// into that of a small phone.
+const longestUnbroken = 32
 
 // RegisterFuncs implements renderer.NodeRenderer.
 func (codeRenderer) RegisterFuncs(to renderer.NodeRendererFuncRegisterer) {
@@ -184,11 +189,29 @@ func (codeRenderer) RegisterFuncs(to renderer.NodeRendererFuncRegisterer) {
 		if language != "" {
 			fmt.Fprintf(w, `<figure class="code-block"><figcaption>%s</figcaption>`, html.EscapeString(language))
 		}
-		fmt.Fprintf(w, `<pre tabindex="0"><code>%s</code></pre>`, html.EscapeString(string(lines(node, source))))
+		copied := ""
+		if language != "" { // what has none is a drawing
+			copied = ` data-copy`
+		}
+		fmt.Fprintf(w, `<pre tabindex="0"%s aria-label="these lines"><code>%s</code></pre>`, copied, html.EscapeString(string(lines(node, source))))
 		if language != "" {
 			_, _ = w.WriteString("</figure>")
 		}
 		_, err := w.WriteString("\n")
+		return ast.WalkSkipChildren, err
+	})
+	to.Register(ast.KindCodeSpan, func(w util.BufWriter, source []byte, node ast.Node, entering bool) (ast.WalkStatus, error) {
+		if !entering {
+			return ast.WalkContinue, nil
+		}
+		unbroken := strings.Fields(words(node, source))
+		for i, word := range unbroken {
+			unbroken[i] = html.EscapeString(word)
+			if len(word) <= longestUnbroken {
+				unbroken[i] = "<span>" + unbroken[i] + "</span>"
+			}
+		}
+		_, err := fmt.Fprintf(w, "<code>%s</code>", strings.Join(unbroken, " "))
 		return ast.WalkSkipChildren, err
 	})
 }

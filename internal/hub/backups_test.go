@@ -70,7 +70,7 @@ func TestBackupSchedule(t *testing.T) {
 		if got := files(t, folder); !slices.Equal(got, want) {
 			t.Errorf("after two days: %v", got)
 		}
-		if part := backupsPart(r); !part.Good || !strings.Contains(part.Text, "every 24h to "+folder+", the newest 2 stay there; the next one: 4 Jan 00:01 UTC") {
+		if part := backupsPart(r); !part.Good || !strings.Contains(part.Text, "every 24 h to "+folder+", the newest 2 stay there; the next one: 4 Jan 00:01 UTC") {
 			t.Errorf("health: %+v", part)
 		}
 		acts, err := r.kept.Acts(t.Context(), account.Place{}, account.ActFilter{}, 9)

@@ -69,14 +69,14 @@ func (h *Hub) databaseHealth(ctx context.Context) site.Part {
 	defer cancel()
 	began := time.Now()
 	_, err := h.records.Grant(ctx, [32]byte{}) // of an unknown code
-	took := time.Since(began).Round(time.Microsecond)
+	took := max(time.Millisecond, time.Since(began).Round(time.Millisecond))
 	if err != nil && !errors.Is(err, account.ErrNotFound) {
 		return site.Part{Name: "Database", Text: "does not answer; the log says why"}
 	}
 	if !h.live.Confirmed(time.Now()) {
 		return site.Part{Name: "Database", Text: "changes cannot be followed: calls are refused until they can"}
 	}
-	return site.Part{Name: "Database", Good: true, Text: fmt.Sprintf("answered in %s", took)}
+	return site.Part{Name: "Database", Good: true, Text: "answered within " + length(took)}
 }
 
 // journalHealth is the state of the ledger's journal.
@@ -109,7 +109,7 @@ func (h *Hub) limits() []site.Limit {
 		{Name: "A clip to transcribe", Value: fmt.Sprintf("%d MiB", edge.Upload>>20)},
 		{Name: "Machines of one member", Value: most(cfg.Machines)},
 		{Name: "Machines that connect at once", Value: fmt.Sprint(cfg.Admissions)},
-		{Name: "Turns of the responses dialect are kept", Value: length(max(0, cfg.KeepResponses))},
+		{Name: "Turns of the responses dialect are kept", Value: length(cfg.KeepResponses)},
 		{Name: "What happened to a call is kept", Value: length(account.TraceLife)},
 		{Name: "Who may sign up", Value: string(cmp.Or(cfg.Site.SignUp, site.SignUpInvite))},
 	}
@@ -147,14 +147,20 @@ func most(n int) string {
 	return fmt.Sprint(n)
 }
 
-// length is a duration without the zeros at its end, as hub.toml takes it.
+// length is a duration in words, exactly: 9 min 50 s, 24 h, 7 days.
 func length(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
+	if d <= 0 {
+		return "none"
 	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
+	var words []string
+	for _, unit := range []struct {
+		name     string
+		of, from time.Duration
+	}{{"days", 24 * time.Hour, 48 * time.Hour}, {"h", time.Hour, time.Hour}, {"min", time.Minute, time.Minute}, {"s", time.Second, time.Second}, {"ms", time.Millisecond, 0}} {
+		if n := d / unit.of; d >= unit.from && n > 0 {
+			words = append(words, fmt.Sprintf("%d %s", n, unit.name))
+			d -= n * unit.of
+		}
 	}
-	return text
+	return strings.Join(words, " ")
 }

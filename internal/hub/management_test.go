@@ -130,4 +130,12 @@ func TestHealth(t *testing.T) {
 	if len(r.limits()) < 10 || r.limits()[0].Value != "not limited" {
 		t.Errorf("limits: %+v", r.limits())
 	}
+	for d, want := range map[time.Duration]string{
+		-time.Second: "none", 500 * time.Millisecond: "500 ms", 10 * time.Second: "10 s", 9*time.Minute + 50*time.Second: "9 min 50 s",
+		time.Hour: "1 h", 24 * time.Hour: "24 h", 25*time.Hour + time.Minute: "25 h 1 min", 60 * time.Hour: "2 days 12 h", 7 * 24 * time.Hour: "7 days",
+	} {
+		if got := length(d); got != want {
+			t.Errorf("%v: %q, want %q", d, got, want)
+		}
+	}
 }

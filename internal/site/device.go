@@ -189,6 +189,10 @@ func (s *Site) redeem(r *http.Request, g account.Grant, now time.Time) (any, err
 	return out, nil
 }
 
+// The site protects against remote phishing (RFC 8628 5.4): no link fills a code in, so
+// that a member who approves typed it here. The page then shows the code with what asks,
+// from where and when, and only the session in which it was typed can approve it.
+
 // deviceData is what /device shows: a field for a code, or what waits under one.
 type deviceData struct {
 	Grant   *account.Grant
@@ -202,6 +206,7 @@ func (s *Site) showDevice(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	s.sessions.Put(v.Context(), sessionDevice, g.UserCode)
 	return reply{page: "device", title: "Approve a device", data: deviceData{Grant: &g}}, nil
 }
 
@@ -230,6 +235,9 @@ func (s *Site) typed(v *visit) (account.Grant, error) {
 
 // decideDevice is POST /device/decide: once, for good.
 func (s *Site) decideDevice(v *visit) (reply, error) {
+	if code := v.form.Get("code"); code == "" || code != s.sessions.GetString(v.Context(), sessionDevice) {
+		return reply{}, fault.New(fault.NotFound, "type the code at `%s` first, as the device shows it", devicePath)
+	}
 	g, err := s.typed(v)
 	if err != nil {
 		return reply{}, err
@@ -245,6 +253,7 @@ func (s *Site) decideDevice(v *visit) (reply, error) {
 	if _, err = s.DB.DecideGrant(v.Context(), g.UserCode, state, v.me.ID, time.Now()); err != nil {
 		return reply{}, api.NotFound(err, "it was decided already, or is too old")
 	}
+	s.sessions.Remove(v.Context(), sessionDevice)
 	s.Log.Info("member act", "member", v.me.ID, "method", v.Method, "path", "/device/decide", "grant", g.ID, "decision", state)
 	if state == account.GrantApproved {
 		s.notice(v, "A "+string(g.Kind)+" was approved, with the name "+line(g.Name)+": it acts as you until you revoke it.")

@@ -3,6 +3,7 @@ package site
 import (
 	"html/template"
 	"net/http"
+	"path"
 	"strings"
 
 	"github.com/kith/kith"
@@ -36,7 +37,7 @@ func (s *Site) documentation(v *visit) (reply, error) {
 	name := v.PathValue("page")
 	if data, found := docsite.Picture(name); found {
 		return reply{write: func(w http.ResponseWriter) {
-			w.Header().Set("Content-Type", "image/png")
+			w.Header().Set("Content-Type", assetKinds[path.Ext(name)])
 			w.Header().Set("Cache-Control", "public, max-age=3600")
 			_, _ = w.Write(data) // the browser is gone: nothing to add
 		}}, nil

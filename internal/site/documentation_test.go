@@ -13,7 +13,10 @@ func TestDocumentation(t *testing.T) {
 	tn := newTown(t, nil)
 	b := tn.browser()
 	b.get("/docs").want(t, 200, `<h1 id="documentation">Documentation</h1>`)
-	page := b.get("/docs/install").want(t, 200, "<title>Install, upgrade, uninstall · kith</title>", `<a href="/docs/install" aria-current="page">`, "Sign in")
+	page := b.get("/docs/install").want(t, 200, "<title>Install, upgrade, uninstall · kith</title>", `<a href="/docs/install" aria-current="page">`, "Sign in", `<details id="pages"><summary>All pages`)
+	if n := strings.Count(page.body, `href="/docs/start/pull"`); n != 1 {
+		t.Errorf("the list of pages is there %d times", n)
+	}
 	if csp := page.header.Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'") {
 		t.Errorf("Content-Security-Policy %q", csp)
 	}
@@ -22,6 +25,9 @@ func TestDocumentation(t *testing.T) {
 	b.get("/docs?q=%3Cscript%3E"+strings.Repeat("x", 300)).want(t, 200, "0 sections hold", "&lt;script&gt;")
 	if picture := b.get("/docs/pictures/usage.png"); picture.status != 200 || picture.header.Get("Content-Type") != "image/png" || !strings.HasPrefix(picture.body, "\x89PNG") {
 		t.Errorf("a picture: %d %q", picture.status, picture.header)
+	}
+	if picture := b.get("/docs/pictures/routing.svg"); picture.status != 200 || picture.header.Get("Content-Type") != "image/svg+xml" {
+		t.Errorf("a drawing: %d %q", picture.status, picture.header)
 	}
 	if to := b.get("/docs/operate/upgrade.md").want(t, 303).header.Get("Location"); to != "/docs/operate/upgrade" {
 		t.Errorf("the file name leads to %s", to)

@@ -434,6 +434,7 @@ func TestNotices(t *testing.T) {
 	tn.link(odd.ID)
 	told("The operator of this hub made a link")
 	d := tn.ask4("scope", "machine", "name", "box2", "client", "a test")
+	zoe.post("/device", "code", d.user).want(t, 200)
 	zoe.post("/device/decide", "code", d.user, "decision", "approve").want(t, 200)
 	told("A machine was approved, with the name box2")
 

@@ -39,9 +39,10 @@ type asset struct {
 	body, zipped []byte
 }
 
-// assetKinds are the types of the static files, whatever this computer's tables say.
+// assetKinds are the types of the static files and of the documentation's pictures,
+// whatever this computer's tables say.
 var assetKinds = map[string]string{
-	".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".woff2": "font/woff2",
+	".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".png": "image/png", ".woff2": "font/woff2",
 }
 
 // assetInCSS is a file that a stylesheet names: it gets the path of the file.

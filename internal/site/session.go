@@ -35,6 +35,7 @@ const (
 	sessionNewcomer = "newcomer" // who came back from there, bound to no member
 	sessionDone     = "done"     // what the last act did, for the next page
 	sessionNewKey   = "new-key"  // the id of a key just made, and its sealed secret; also the cookie that opens it
+	sessionDevice   = "device"   // the code of a device that was typed, which is to be approved or denied
 	sessionKept     = "kept"     // it was read from the store
 )
 
@@ -121,7 +122,7 @@ func (s *Site) begin(v *visit, member account.Member, how string) error {
 	if err := s.sessions.RenewToken(ctx); err != nil {
 		return err
 	}
-	for _, left := range []string{sessionKept, sessionState, sessionNewcomer} {
+	for _, left := range []string{sessionKept, sessionState, sessionNewcomer, sessionDevice} {
 		s.sessions.Remove(ctx, left)
 	}
 	s.sessions.Put(ctx, sessionMember, member.ID)

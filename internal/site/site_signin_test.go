@@ -393,12 +393,15 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 		t.Errorf("polled at once: %s", got.body)
 	}
 	// The page says what asks, and decides nothing by itself.
-	ada.post("/device", "code", strings.ToLower(strings.ReplaceAll(d.user, "-", " "))).want(t, 200, "laptop", "127.0.0.1", "Go-http-client", "Type the code once more")
+	ada.post("/device/decide", "code", d.user, "decision", "approve").want(t, 404, "type the code at <code>/device</code> first")
+	ada.post("/device", "code", strings.ToLower(strings.ReplaceAll(d.user, "-", " "))).want(t, 200, "laptop", "127.0.0.1", "Go-http-client", d.user, "Does your device show this code")
 	d.want("authorization_pending")
 	ada.post("/device/decide", "code", d.user).want(t, 400)
 	ada.post("/device/decide", "decision", "approve").want(t, 404)
 	ada.post("/device/decide", "code", d.user, "decision", "approve").want(t, 200, "Approved")
-	bob.post("/device/decide", "code", d.user, "decision", "approve").want(t, 404)
+	for _, who := range []*browser{ada, bob} {
+		who.post("/device/decide", "code", d.user, "decision", "approve").want(t, 404)
+	}
 
 	// Of many who redeem it at once, one gets the secret.
 	var won atomic.Int64
@@ -434,6 +437,7 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 	}
 	// A name that is taken gets a word behind it.
 	again := tn.ask4("scope", "machine", "name", "laptop")
+	ada.post("/device", "code", again.user).want(t, 200)
 	ada.post("/device/decide", "code", again.user, "decision", "approve").want(t, 200)
 	if got := again.want(""); !strings.HasPrefix(got.Name, "laptop-") || got.Member != "ada" || !strings.HasPrefix(got.Secret, "kithm_") {
 		t.Errorf("told %+v", got)
@@ -441,6 +445,7 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 
 	// Denied.
 	denied := tn.ask4("scope", "machine")
+	bob.post("/device", "code", denied.user).want(t, 200)
 	bob.post("/device/decide", "code", denied.user, "decision", "deny").want(t, 200, "Denied")
 	denied.want("access_denied")
 	// A key.
@@ -454,6 +459,7 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 	}
 	// A member who is disabled meanwhile gets nothing.
 	late := tn.ask4("scope", "key", "name", "late")
+	bob.post("/device", "code", late.user).want(t, 200)
 	bob.post("/device/decide", "code", late.user, "decision", "approve").want(t, 200)
 	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["bob"].ID, true))
 	late.want("invalid_grant")
@@ -464,6 +470,26 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 	tn.browser().post("/device/token", "grant_type", "password").want(t, 400, "unsupported_grant_type")
 	tn.browser().post("/device/token", "grant_type", grantType, "device_code", "x").want(t, 400, "invalid_grant")
 	tn.browser().get("/device/code").want(t, 405)
+}
+
+// TestDevicePhishing: a link with a code fills nothing in, and a code that was typed
+// approves nothing in another session, nor another code.
+func TestDevicePhishing(t *testing.T) {
+	tn := newTown(t, nil)
+	ada, others := tn.as("ada"), tn.as("ada")
+	d, mine := tn.ask4("scope", "machine", "name", "evil"), tn.ask4("scope", "machine", "name", "mine")
+	for _, path := range []string{"/device?code=" + d.user, "/device?user_code=" + d.user} {
+		if page := ada.get(path).want(t, 200, "Continue"); strings.Contains(page.body, `value="`+d.user) {
+			t.Errorf("%s fills the code in", path)
+		}
+	}
+	ada.post("/device", "code", mine.user).want(t, 200)
+	ada.post("/device/decide", "code", d.user, "decision", "approve").want(t, 404)
+	others.post("/device/decide", "code", mine.user, "decision", "approve").want(t, 404)
+	d.want("authorization_pending")
+	mine.want("authorization_pending")
+	ada.post("/device/decide", "code", mine.user, "decision", "approve").want(t, 200)
+	mine.want("")
 }
 
 // TestDeviceGuesses: wrong codes are few, by member and by address, and right ones

@@ -307,7 +307,7 @@ func (tn *town) history() {
 
 // TestAPIPage: a person can read which routes the API has.
 func TestAPIPage(t *testing.T) {
-	page := newTown(t, nil).browser().get("/api").want(t, 200, "/api/openapi.json", "Whether a call for a model would be served")
+	page := newTown(t, nil).browser().get("/api").want(t, 200, "/api/openapi.json", `<a href="#get-why"><code>GET /api/why</code></a><span>Ask whether a call for a model would be served now</span>`, "served now. The answer names the machine")
 	for _, op := range api.Describe().Operations {
 		if !strings.Contains(page.body, "<code>"+op.Method+" "+op.Path+"</code>") {
 			t.Errorf("the page does not list %s %s", op.Method, op.Path)

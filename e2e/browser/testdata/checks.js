@@ -63,6 +63,11 @@ var checks = {
     return wrong;
   },
 
+  // breaks finds words of code in a sentence that go on in the next line.
+  breaks() {
+    return [...document.querySelectorAll("article code > span")].filter((e) => e.getClientRects().length > 1).map((e) => "goes on in the next line: " + e.textContent);
+  },
+
   // weight finds a page that is too heavy: what it and its parts take on the wire,
   // in KiB, also where the browser had them already.
   weight(page, scripts) {
