@@ -189,7 +189,7 @@ type Load struct {
 	tried       atomic.Int64          // when a call was last sent to measure the machine, Unix nanoseconds
 	speed       atomic.Pointer[Speed] // nil: it was not measured
 	measuring   sync.Mutex            // held while measured changes
-	measured    Measurements
+	measured    *Measurements         // nil: none, as for most machines that are known to a node
 }
 
 // InFlight returns how many slots are reserved.

@@ -201,6 +201,9 @@ func (l *Load) Speed() *Speed { return l.speed.Load() }
 func (l *Load) Measure(m Measurement) {
 	l.measuring.Lock()
 	defer l.measuring.Unlock()
+	if l.measured == nil {
+		l.measured = new(Measurements)
+	}
 	l.measured.Add(m)
 	l.speed.Store(l.measured.Speed())
 }
@@ -209,6 +212,9 @@ func (l *Load) Measure(m Measurement) {
 func (l *Load) Measurements() Measurements {
 	l.measuring.Lock()
 	defer l.measuring.Unlock()
+	if l.measured == nil {
+		return Measurements{}
+	}
 	return l.measured.clone()
 }
 
@@ -217,10 +223,15 @@ func (l *Load) Measurements() Measurements {
 func (l *Load) SetMeasurements(m Measurements) bool {
 	l.measuring.Lock()
 	defer l.measuring.Unlock()
-	if !m.valid() || !m.At.After(l.measured.At) {
+	var newest time.Time
+	if l.measured != nil {
+		newest = l.measured.At
+	}
+	if !m.valid() || !m.At.After(newest) {
 		return false
 	}
-	l.measured = m.clone()
+	own := m.clone()
+	l.measured = &own
 	l.speed.Store(l.measured.Speed())
 	return true
 }
