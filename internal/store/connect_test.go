@@ -2,10 +2,13 @@ package store_test
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"net/url"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
@@ -52,4 +55,51 @@ func with(u *url.URL, user *url.Userinfo, path string, query url.Values) string 
 		changed.RawQuery = query.Encode()
 	}
 	return changed.String()
+}
+
+// A server that is slow at first, on a busy computer or as it starts, is waited for.
+func TestConnectToSlowServer(t *testing.T) {
+	t.Parallel()
+	server := storetest.Start(t)
+	parsed, err := url.Parse(server.Database(t))
+	ok(t, err)
+	for name, hosts := range map[string]int{"one host": 1, "two hosts": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			began := time.Now()
+			var names, ports []string
+			for range hosts {
+				listener, err := net.Listen("tcp", "127.0.0.1:0")
+				ok(t, err)
+				t.Cleanup(func() { listener.Close() })
+				go func() {
+					for {
+						from, err := listener.Accept()
+						if err != nil {
+							return
+						}
+						go func() {
+							defer from.Close()
+							time.Sleep(time.Duration(hosts)*2*time.Second - time.Since(began))
+							to, err := net.Dial("unix", filepath.Join(server.Host(), ".s.PGSQL.5432"))
+							if err != nil {
+								return
+							}
+							defer to.Close()
+							go io.Copy(to, from)
+							io.Copy(from, to)
+						}()
+					}
+				}()
+				host, port, err := net.SplitHostPort(listener.Addr().String())
+				ok(t, err)
+				names, ports = append(names, host), append(ports, port)
+			}
+			db, err := store.Open(t.Context(), store.Config{URL: with(parsed, parsed.User, parsed.Path, url.Values{
+				"host": {strings.Join(names, ",")}, "port": {strings.Join(ports, ",")}, "sslmode": {"disable"},
+			})})
+			ok(t, err)
+			ok(t, db.Close())
+		})
+	}
 }

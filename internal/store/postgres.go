@@ -32,9 +32,12 @@ const (
 
 const (
 	oldestPostgres = 14
-	// connectWithin bounds the connection to one host, so that a poll, which has 4 s,
-	// can try a second one. The URL may change it.
+	// connectWithin bounds the connection to one host of several, so that a poll, which
+	// has 4 s, can try a second one. The URL may change it.
 	connectWithin = 1500 * time.Millisecond
+	// startWithin bounds the connection to the only host, and at the start how long
+	// hosts are tried again that are too slow: they may be starting, too.
+	startWithin = 10 * time.Second
 	// transactWithin bounds a transaction: a server that is gone without closing its
 	// connections does not answer.
 	transactWithin = 30 * time.Second
@@ -50,7 +53,12 @@ func openPostgres(ctx context.Context, config Config) (*DB, error) {
 	pool := p.open(parsed, postgresConns)
 	p.beats = p.open(parsed, 1)
 	closeAll := func() error { return errors.Join(pool.Close(), p.beats.Close()) }
-	if err := pool.PingContext(ctx); err != nil {
+	began := time.Now()
+	err = pool.PingContext(ctx)
+	for pgconn.Timeout(err) && time.Since(began) < startWithin {
+		err = pool.PingContext(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(connectFault(err, parsed), closeAll())
 	}
 	// Hubs that start together run the migrations one after another.
@@ -105,7 +113,10 @@ func parsePostgres(url string) (*pgx.ConnConfig, error) {
 	}
 	if parsed.ConnectTimeout == 0 {
 		parsed.ConnectTimeout = connectWithin
-		dialer := &net.Dialer{Timeout: connectWithin, KeepAliveConfig: net.KeepAliveConfig{
+		if len(hostsOf(parsed)) == 1 {
+			parsed.ConnectTimeout = startWithin
+		}
+		dialer := &net.Dialer{Timeout: parsed.ConnectTimeout, KeepAliveConfig: net.KeepAliveConfig{
 			Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3,
 		}}
 		parsed.DialFunc = dialer.DialContext
