@@ -44,8 +44,10 @@ type Config struct {
 	Guard *Guard
 	// Rate limits the requests of each key and machine credential; on the local
 	// surface all requests together. The zero Rate is off.
-	Rate   Rate
-	Limits Limits
+	Rate Rate
+	// SharedRate collects what is taken of the Rate for other nodes, who get it by Taken.
+	SharedRate bool
+	Limits     Limits
 	// Spool holds the bodies of requests and unary answers, each as its caller's.
 	// nil: one without limits, in memory.
 	Spool *spool.Spool
@@ -95,7 +97,7 @@ func New(c Config) *Edge {
 		c.Spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
 	}
 	g := &Edge{
-		Config: c, on: hosted, counts: buckets{rate: countRate}, transport: newRegionTransport(c.Limits.Unary),
+		Config: c, on: hosted, buckets: buckets{shared: c.SharedRate}, counts: buckets{rate: countRate}, transport: newRegionTransport(c.Limits.Unary),
 	}
 	g.Reconfigure(c)
 	if c.Identify == nil {
@@ -174,6 +176,12 @@ func (g *Edge) Refuse(w http.ResponseWriter, r *http.Request, err error) {
 // Admit takes a token of the caller's Rate, or returns the fault that says when
 // there is one.
 func (g *Edge) Admit(c Caller) error { return g.buckets.take(bucketOf(c), time.Now()) }
+
+// Taken returns what callers took of the Rate here, for the other nodes, once.
+func (g *Edge) Taken() []Taken { return g.buckets.collected() }
+
+// TakeElsewhere counts what another node's Taken returned against the Rate here.
+func (g *Edge) TakeElsewhere(taken []Taken) { g.buckets.takeElsewhere(taken, time.Now()) }
 
 // Miss counts a refusal that says that the model is out of reach. It returns the refusal for the caller: f, or
 // rate_limit_exceeded after too many such models (spec/security.md#enumeration).

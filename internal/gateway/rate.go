@@ -27,12 +27,31 @@ type bucketKey struct {
 
 func bucketOf(c Caller) bucketKey { return bucketKey{key: c.KeyID, machine: c.Machine} }
 
+// Taken is how many requests of one key or machine credential a node let through and has
+// not reported to the other nodes yet (spec/peers.md#rates).
+type Taken struct {
+	Key      string          `json:"key,omitzero"`
+	Machine  fleet.MachineID `json:"machine,omitzero"`
+	Requests int             `json:"requests"`
+}
+
 // buckets limits requests per key. Only keys that were found good come here, and the
 // addresses of clients that connected; idle ones are dropped.
 type buckets struct {
 	rate Rate
-	perKey[*rate.Limiter]
+	perKey[*bucket]
+	shared bool    // taken is collected
+	taken  []Taken // what to report to the other nodes
 }
+
+// bucket holds the tokens of one key.
+type bucket struct {
+	*rate.Limiter
+	unreported int // requests that no other node knows of
+}
+
+// maxTaken is how many reports the other nodes get at a time.
+const maxTaken = 4096
 
 // minPrune is the number of entries below which nothing is ever dropped.
 const minPrune = 1024
@@ -67,30 +86,62 @@ func (b *buckets) setRate(to Rate) {
 
 // take takes a token, or returns the fault that names the real time to the next.
 func (b *buckets) take(key bucketKey, now time.Time) error {
-	limiter := b.limiter(key, now)
-	if limiter == nil || limiter.AllowN(now, 1) {
-		return nil
-	}
-	perSecond := float64(limiter.Limit())
-	wait := time.Duration((1 - limiter.TokensAt(now)) / perSecond * float64(time.Second))
-	return fault.New(fault.RateLimitExceeded, "too many requests: at most %g a second, %d at once; wait as Retry-After says",
-		perSecond, limiter.Burst()).WithRetryAfter(wholeSeconds(wait))
-}
-
-// limiter returns the key's bucket; nil: there is no limit.
-func (b *buckets) limiter(key bucketKey, now time.Time) *rate.Limiter {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	of := b.bucket(key, now)
+	if of == nil {
+		return nil
+	}
+	if !of.AllowN(now, 1) {
+		perSecond := float64(of.Limit())
+		wait := time.Duration((1 - of.TokensAt(now)) / perSecond * float64(time.Second))
+		return fault.New(fault.RateLimitExceeded, "too many requests: at most %g a second, %d at once; wait as Retry-After says",
+			perSecond, of.Burst()).WithRetryAfter(wholeSeconds(wait))
+	}
+	if of.unreported++; b.shared && of.unreported >= max(b.rate.Burst/8, 1) {
+		b.taken = append(b.taken, Taken{key.key, key.machine, of.unreported})
+		of.unreported = 0
+	}
+	return nil
+}
+
+// collected returns what to report to the other nodes, at most maxTaken reports of it.
+func (b *buckets) collected() []Taken {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := min(len(b.taken), maxTaken)
+	reports := b.taken[:n:n]
+	if b.taken = b.taken[n:]; len(b.taken) == 0 {
+		b.taken = nil
+	}
+	return reports
+}
+
+// takeElsewhere takes the tokens of requests that another node let through. A bucket goes
+// as far below zero as it can hold tokens.
+func (b *buckets) takeElsewhere(taken []Taken, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, t := range taken {
+		if of := b.bucket(bucketKey{t.Key, t.Machine}, now); of != nil {
+			left := int(of.TokensAt(now)) + of.Burst()
+			of.ReserveN(now, max(min(t.Requests, left, of.Burst()), 0))
+		}
+	}
+}
+
+// bucket returns the key's bucket; nil: there is no limit. Needs mu.
+func (b *buckets) bucket(key bucketKey, now time.Time) *bucket {
 	if b.rate.PerSecond <= 0 {
 		return nil
 	}
-	if l := b.by[key]; l != nil {
-		return l
+	if of := b.by[key]; of != nil {
+		return of
 	}
-	l := rate.NewLimiter(rate.Limit(b.rate.PerSecond), b.rate.Burst)
+	of := &bucket{Limiter: rate.NewLimiter(rate.Limit(b.rate.PerSecond), b.rate.Burst)}
 	full := float64(b.rate.Burst)
-	b.add(key, l, func(l *rate.Limiter) bool { return l.TokensAt(now) >= full }) // as good as a new one
-	return l
+	b.add(key, of, func(of *bucket) bool { return of.TokensAt(now) >= full }) // as good as a new one
+	return of
 }
 
 // A member must not find out by trying names which models exist out of reach:

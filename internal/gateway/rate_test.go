@@ -73,6 +73,50 @@ func TestHostedRateIsPerKey(t *testing.T) {
 	})
 }
 
+// What one node lets through counts at the others, and takes a bucket as far below zero as
+// it can hold tokens (spec/peers.md#rates).
+func TestRateIsShared(t *testing.T) {
+	here, there := buckets{rate: Rate{PerSecond: 10, Burst: 40}, shared: true}, buckets{rate: Rate{PerSecond: 10, Burst: 40}, shared: true}
+	now, key := time.Now(), bucketOf(Caller{KeyID: "a"})
+	for range 39 {
+		if here.take(key, now) != nil {
+			t.Fatal("a request was refused")
+		}
+	}
+	reports := here.collected()
+	if len(reports) != 7 || here.collected() != nil { // 5 requests each
+		t.Fatalf("reported %v", reports)
+	}
+	there.takeElsewhere(reports, now)
+	for range 5 {
+		if there.take(key, now) != nil {
+			t.Error("refused, of the 5 requests that are left")
+		}
+	}
+	if f := fault.Of(there.take(key, now)); f == nil || f.RetryAfter != 1 {
+		t.Errorf("the sixth request: %v", f)
+	}
+	there.takeElsewhere([]Taken{{Key: "a", Requests: 1000}, {Key: "a", Requests: 1000}, {Key: "a", Requests: -1000}}, now)
+	if f := fault.Of(there.take(key, now)); f == nil || f.RetryAfter != 5 {
+		t.Errorf("after many requests at another node: %v, want 4.1 s to the next token", f)
+	}
+	alone := buckets{rate: Rate{PerSecond: 10, Burst: 40}}
+	for range 40 {
+		_ = alone.take(key, now)
+	}
+	if reports := alone.collected(); reports != nil {
+		t.Errorf("a hub without other nodes keeps %v for them", reports)
+	}
+	for i := range maxTaken + 1 {
+		for range 5 {
+			_ = here.take(bucketOf(Caller{KeyID: fmt.Sprint(i)}), now)
+		}
+	}
+	if first, rest := here.collected(), here.collected(); len(first) != maxTaken || len(rest) != 1 {
+		t.Errorf("reported %d keys, then %d", len(first), len(rest))
+	}
+}
+
 func TestUnknownKeysTakeNoTokens(t *testing.T) {
 	c := hostedConfig(answers(reply))
 	c.Rate = Rate{PerSecond: 0.001, Burst: 1}

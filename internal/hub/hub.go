@@ -182,7 +182,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	h.edge = gateway.New(edge)
 	h.api = h.newAPI()
 	h.site = h.newSite()
-	live.Observe(registry.Observer{Store: h.onChange, Machine: h.onMachine, Waiting: h.calls.OnWaiting, Seen: h.calls.OnSeen, Room: h.calls.OnRoom, Calls: h.Calls})
+	live.Observe(registry.Observer{Store: h.onChange, Machine: h.onMachine, Waiting: h.calls.OnWaiting, Seen: h.calls.OnSeen, Rates: h.onRates, Room: h.calls.OnRoom, Calls: h.Calls})
 	return h
 }
 
@@ -270,7 +270,7 @@ func (h *Hub) TakeUp(ctx context.Context) error { return h.ledger.Flush(ctx) }
 // Run runs the hub's parts until ctx ends. Pending records are written first.
 func (h *Hub) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{h.calls.Run, h.calls.RunSpeeds, h.ledger.Run, h.traces.Run, h.turns.Run, h.site.Run, h.runBackups} {
+	for _, run := range []func(context.Context) error{h.calls.Run, h.calls.RunSpeeds, h.ledger.Run, h.traces.Run, h.turns.Run, h.site.Run, h.runBackups, h.shareRates} {
 		group.Go(func() error { return run(ctx) })
 	}
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {

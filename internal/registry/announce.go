@@ -227,13 +227,29 @@ func (r *Registry) calls() int {
 // PublishSeen sends the other nodes which machine got a prompt, as the prefix package
 // writes that. One that is lost costs a computed prompt at most.
 func (r *Registry) PublishSeen(seen []byte) {
+	r.publishRaw(subjectSeen, seen)
+}
+
+// PublishRates sends the other nodes what callers took of their rates at this one. What is
+// lost is not counted there.
+func (r *Registry) PublishRates(taken []byte) {
+	r.publishRaw(subjectRates, taken)
+}
+
+func (r *Registry) publishRaw(subject string, data []byte) {
 	if conn := r.hints.conn.Load(); conn != nil && r.config.Peers != nil {
-		_ = conn.Publish(r.hints.prefix+subjectSeen+r.config.Node, seen)
+		_ = conn.Publish(r.hints.prefix+subject+r.config.Node, data)
 	}
 }
 
 func (r *Registry) seen(data []byte) {
 	if r.observer.Seen != nil && !r.stopped.Load() {
 		r.observer.Seen(data)
+	}
+}
+
+func (r *Registry) rates(data []byte) {
+	if r.observer.Rates != nil && !r.stopped.Load() {
+		r.observer.Rates(data)
 	}
 }

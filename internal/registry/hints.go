@@ -98,6 +98,7 @@ const (
 	subjectAt      = "at."     // and a node's name: a stateHint
 	subjectWait    = "wait."   // and a node's name: a waitingHint
 	subjectSeen    = "seen."   // and a node's name: see PublishSeen
+	subjectRates   = "rates."  // and a node's name: see PublishRates
 )
 
 // join makes another node a client of this node's server, by a stream of its own.
@@ -148,8 +149,8 @@ func (d *streamDialer) close() {
 }
 
 // follow receives the hints of another node until ctx ends: those of its state go to
-// states, and what PublishSeen sent there to seen.
-func (h *hints) follow(ctx context.Context, p *peer.Peer, states chan *nats.Msg, pollNow func(), seen func([]byte)) error {
+// states, and what PublishSeen and PublishRates sent there to raw, by subject.
+func (h *hints) follow(ctx context.Context, p *peer.Peer, states chan *nats.Msg, pollNow func(), raw map[string]func([]byte)) error {
 	closed := make(chan struct{})
 	dialer := &streamDialer{ctx: ctx, peer: p}
 	defer context.AfterFunc(ctx, dialer.close)()
@@ -164,8 +165,10 @@ func (h *hints) follow(ctx context.Context, p *peer.Peer, states chan *nats.Msg,
 			return fmt.Errorf("cannot listen for the state of hub node %s: %w", p.Node.Name, err)
 		}
 	}
-	if _, err := conn.Subscribe(h.prefix+subjectSeen+p.Node.Name, func(m *nats.Msg) { seen(m.Data) }); err != nil {
-		return fmt.Errorf("cannot listen for the prompts of hub node %s: %w", p.Node.Name, err)
+	for subject, take := range raw {
+		if _, err := conn.Subscribe(h.prefix+subject+p.Node.Name, func(m *nats.Msg) { take(m.Data) }); err != nil {
+			return fmt.Errorf("cannot listen for the prompts and rates of hub node %s: %w", p.Node.Name, err)
+		}
 	}
 	if _, err := conn.Subscribe(h.prefix+subjectChanged, func(*nats.Msg) { pollNow() }); err != nil {
 		return fmt.Errorf("cannot listen for hints of hub node %s: %w", p.Node.Name, err)

@@ -119,6 +119,8 @@ type Observer struct {
 	Waiting func(node string, complete bool, calls []Waiting)
 	// Seen gets what another node published with PublishSeen.
 	Seen func([]byte)
+	// Rates gets what another node published with PublishRates.
+	Rates func([]byte)
 	// Room gets members whose calls may have room under limits that calls on machines of
 	// other nodes used.
 	Room func([]fleet.MemberID)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/dispatch"
+	"github.com/kith/kith/internal/gateway"
 )
 
 // grants is what the nodes offered to calls of other nodes.
@@ -457,5 +458,39 @@ func TestPeersLimits(t *testing.T) {
 		for _, via := range seats {
 			w.wantCode(w.do(ask{by: bob, model: "m", via: via}), "CASCADE_EXHAUSTED", "")
 		}
+	})
+}
+
+// A key has its rate once, whatever nodes its requests come to (spec/peers.md#rates).
+func TestPeersRates(t *testing.T) {
+	inCluster(t, 3, func(w *world, seats []*seat) {
+		ann := w.addMember("ann")
+		w.addMachine(ann, "box", 20, "m").moveTo(seats[0])
+		config := w.config
+		config.Edge.Rate = gateway.Rate{PerSecond: 10, Burst: 40}
+		for _, n := range w.nodes() {
+			n.hub.Reload(config)
+		}
+		const seconds = 30
+		var all []*answer
+		for range seconds * 10 {
+			for _, via := range seats {
+				all = append(all, w.begin(ask{by: ann, model: "m", via: via}))
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		served, due := 0, 40+seconds*10
+		for _, a := range all {
+			<-a.over
+			if a.served() {
+				served++
+			} else if a.code != "rate_limit_exceeded" {
+				w.t.Error(a)
+			}
+		}
+		if served < due*95/100 || served > due*110/100 {
+			w.t.Errorf("%d requests served of %d, want about %d", served, len(all), due)
+		}
+		w.settled()
 	})
 }
