@@ -150,7 +150,8 @@ func stream(ctx context.Context, t *testing.T, client *openai.Client) {
 		t.Fatal(err)
 	}
 	text := whole.Choices[0].Message.Content
-	if chunks < 20 || !strings.Contains(text, "owl") || whole.Choices[0].FinishReason != "stop" || whole.Usage.CompletionTokens < 20 {
+	// Tokens that come faster than they are sent on share a chunk; the end and the usage have one each.
+	if chunks < 3 || !strings.Contains(text, "owl") || whole.Choices[0].FinishReason != "stop" || whole.Usage.CompletionTokens < 20 {
 		t.Errorf("%d chunks, finish %q, usage %+v, text %q", chunks, whole.Choices[0].FinishReason, whole.Usage, text)
 	}
 }
