@@ -200,7 +200,7 @@ func (d *Dispatcher) awaitHome(ctx context.Context, a *attempt, err error) {
 // that wait for the machine.
 func (d *Dispatcher) leaveOut(a *attempt) {
 	now := time.Now()
-	until := a.Offer.Load.Record(a.Class).Refused(a.began, now, a.daemonReason != tunnel.RefusedUnknownModel)
+	until := a.Offer.Load.Refused(a.Class, a.began, now, a.daemonReason != tunnel.RefusedUnknownModel)
 	if until.IsZero() {
 		return
 	}
@@ -217,7 +217,7 @@ func (d *Dispatcher) recordServed(call *gateway.Call) {
 		return
 	}
 	last := call.Trace.Tries[len(call.Trace.Tries)-1]
-	if offer := last.Machine.Offer(call.Model); offer != nil && offer.Load.Record(last.Class).Served() {
+	if offer := last.Machine.Offer(call.Model); offer != nil && offer.Load.Served(last.Class) {
 		d.OnMachine(last.Machine.ID)
 	}
 }

@@ -144,8 +144,8 @@ func (d *Dispatcher) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 		registry.Refuse(w, registry.RefusedRepeated)
 		return
 	}
-	if record := seen.Offer.Load.Record(seen.Class); proven && !record.HasServed() {
-		record.Served() // as the other node has seen
+	if of := seen.Offer.Load; proven && !of.Record(seen.Class).HasServed() {
+		of.Served(seen.Class) // as the other node has seen
 		seen, _ = fleet.StateOf(snapshot, &query, machine)
 	}
 	slot := held

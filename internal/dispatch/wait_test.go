@@ -184,7 +184,7 @@ func newCrowd(t *testing.T, seed uint64) *crowd {
 		c.snapshot = c.snapshot.WithMachine(m)
 		for i := range m.Offers {
 			if c.proven {
-				m.Offers[i].Load.Record(fleet.Grouped).Served()
+				m.Offers[i].Load.Served(fleet.Grouped)
 			}
 		}
 	}

@@ -183,13 +183,26 @@ type Load struct {
 	inFlight atomic.Int64 // reserved by this hub
 	local    atomic.Int64 // held by others, as the machine advertised
 	heldOut  atomic.Int64 // until this time, Unix nanoseconds
+	// learned is what calls have shown; nil: nothing, as of most machines that are known
+	// to a node, and of a machine's own Load.
+	learned atomic.Pointer[learned]
+}
 
-	// Of an offer:
+// learned is what calls have shown of one model on a machine.
+type learned struct {
 	own, others Record
 	tried       atomic.Int64          // when a call was last sent to measure the machine, Unix nanoseconds
 	speed       atomic.Pointer[Speed] // nil: it was not measured
 	measuring   sync.Mutex            // held while measured changes
-	measured    *Measurements         // nil: none, as for most machines that are known to a node
+	measured    Measurements
+}
+
+// learn returns what calls have shown, for a change of it.
+func (l *Load) learn() *learned {
+	if l.learned.Load() == nil {
+		l.learned.CompareAndSwap(nil, new(learned))
+	}
+	return l.learned.Load()
 }
 
 // InFlight returns how many slots are reserved.

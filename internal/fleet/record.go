@@ -18,8 +18,8 @@ const (
 
 // Record is how a machine dealt with this hub's calls for one of its models. There
 // is one for the calls of its owner and one for the calls of all others: one says
-// nothing about the other. The zero Record is that of a machine not tried yet. It is
-// safe for concurrent use.
+// nothing about the other. A nil Record, and the zero one, are those of a machine not
+// tried yet. It is safe for concurrent use.
 type Record struct {
 	served  atomic.Bool
 	leftOut atomic.Int64 // until this time, Unix nanoseconds
@@ -30,17 +30,25 @@ type Record struct {
 	backoff time.Duration // the last one; 0: none since a call was served
 }
 
-// Record returns the record for callers of that class. It applies to an offer's Load only.
-func (l *Load) Record(class Class) *Record {
-	if class == Own {
-		return &l.own
+// Record returns the record for callers of that class, or nil. It applies to an offer's
+// Load only, as do the methods below.
+func (l *Load) Record(class Class) *Record { return l.learned.Load().record(class) }
+
+func (k *learned) record(class Class) *Record {
+	switch {
+	case k == nil:
+		return nil
+	case class == Own:
+		return &k.own
+	default:
+		return &k.others
 	}
-	return &l.others
 }
 
-// Served records that the machine served a complete answer: its refusals are
-// forgotten. It reports whether the machine may be sent more calls than before.
-func (r *Record) Served() (more bool) {
+// Served records that the machine served a complete answer to a caller of that class: its
+// refusals are forgotten. It reports whether the machine may be sent more calls than before.
+func (l *Load) Served(class Class) (more bool) {
+	r := l.learn().record(class)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	more = !r.served.Load() || r.leftOut.Load() != 0
@@ -51,16 +59,17 @@ func (r *Record) Served() (more bool) {
 }
 
 // HasServed reports whether Served was called.
-func (r *Record) HasServed() bool { return r.served.Load() }
+func (r *Record) HasServed() bool { return r != nil && r.served.Load() }
 
-// Refused records that the machine refused a call, sent at that time, although it
-// advertised the model. It returns until when the machine is left out, as if it had no
+// Refused records that the machine refused a call of that class, sent at that time, although
+// it advertised the model. It returns until when the machine is left out, as if it had no
 // free slot for the model.
 //
 // The first refusal that may be a race between a call and an advertisement leaves the
 // machine out for only as long as an advertisement takes. Of calls that were sent before
 // the last refusal only that one counts; for the others Refused returns the zero time.
-func (r *Record) Refused(sent, now time.Time, race bool) (until time.Time) {
+func (l *Load) Refused(class Class, sent, now time.Time, race bool) (until time.Time) {
+	r := l.learn().record(class)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if sent.Before(r.refused) {
@@ -79,15 +88,18 @@ func (r *Record) Refused(sent, now time.Time, race bool) (until time.Time) {
 }
 
 // LeftOut reports whether the machine is left out at that time.
-func (r *Record) LeftOut(now time.Time) bool { return r.leftOut.Load() > now.UnixNano() }
+func (r *Record) LeftOut(now time.Time) bool { return r != nil && r.leftOut.Load() > now.UnixNano() }
 
 // proven reports whether callers of that class rely on what the machine says about
 // its slots and its speed. A machine reached through a group has to serve a call
 // first (spec/routing.md#unproven).
-func (l *Load) proven(class Class) bool { return class != Grouped || l.others.served.Load() }
+func (l *Load) proven(class Class) bool { return class != Grouped || l.Record(Grouped).HasServed() }
 
 // known reports whether anything is recorded.
-func (l *Load) known() bool { return l.own.known() || l.others.known() || l.Speed() != nil }
+func (l *Load) known() bool {
+	k := l.learned.Load()
+	return k != nil && (k.own.known() || k.others.known() || k.speed.Load() != nil)
+}
 
 func (r *Record) known() bool {
 	r.mu.Lock()

@@ -11,28 +11,28 @@ import (
 // A machine that refuses what it advertised is left out for 30 s, doubling to 10
 // min, until it serves (spec/routing.md#left-out).
 func TestRefusalsDouble(t *testing.T) {
-	r, now := new(Record), noon
+	l, now := new(Load), noon
 	for i, want := range []time.Duration{30, 60, 120, 240, 480, 600, 600} {
-		until := r.Refused(now, now, false)
+		until := l.Refused(Shared, now, now, false)
 		if got := until.Sub(now); got != want*time.Second {
 			t.Fatalf("refusal %d: left out for %s", i, got)
 		}
-		if !r.LeftOut(until.Add(-1)) || r.LeftOut(until) {
+		if !l.Record(Shared).LeftOut(until.Add(-1)) || l.Record(Shared).LeftOut(until) {
 			t.Fatalf("refusal %d: not left out until %s", i, until)
 		}
 		now = until
 	}
-	if !r.Served() || r.LeftOut(now.Add(-1)) || r.Served() {
+	if !l.Served(Shared) || l.Record(Shared).LeftOut(now.Add(-1)) || l.Served(Shared) {
 		t.Error("a call that was served changes what the machine is sent, once")
 	}
-	if until := r.Refused(now, now, false); until != now.Add(30*time.Second) {
+	if until := l.Refused(Shared, now, now, false); until != now.Add(30*time.Second) {
 		t.Errorf("after a call that was served: left out until %s", until)
 	}
 }
 
 // One refusal that may be a race is forgiven; a second one in a row is not.
 func TestOneRaceIsForgiven(t *testing.T) {
-	r := new(Record)
+	l := new(Load)
 	at := func(seconds int) time.Time { return noon.Add(time.Duration(seconds) * time.Second) }
 	for _, c := range []struct {
 		sent, came int
@@ -50,10 +50,10 @@ func TestOneRaceIsForgiven(t *testing.T) {
 		{99, 100, false, raceWindow},
 	} {
 		if c.served {
-			r.Served()
+			l.Served(Shared)
 			continue
 		}
-		until, want := r.Refused(at(c.sent), at(c.came), true), time.Time{}
+		until, want := l.Refused(Shared, at(c.sent), at(c.came), true), time.Time{}
 		if c.want > 0 {
 			want = at(c.came).Add(c.want)
 		}
@@ -72,16 +72,16 @@ func TestTheOwnersCallsHaveTheirOwnRecord(t *testing.T) {
 	verdict := func(caller MemberID) string {
 		return Route(s, Query{Caller: caller, Model: "x", Now: noon}).Verdict.String()
 	}
-	l.Record(Grouped).Refused(noon, noon, false)
+	l.Refused(Grouped, noon, noon, false)
 	if me, eve := verdict("me"), verdict("eve"); me != "wait" || eve != "try" {
 		t.Errorf("left out for others: %s for others, %s for the owner", me, eve)
 	}
-	l.Record(Own).Served()
+	l.Served(Own)
 	if me := verdict("me"); me != "wait" {
 		t.Errorf("the owner's call ended it: %s", me)
 	}
-	l.Record(Shared).Served()
-	l.Record(Own).Refused(noon, noon, false)
+	l.Served(Shared)
+	l.Refused(Own, noon, noon, false)
 	if me, eve := verdict("me"), verdict("eve"); me != "try" || eve != "wait" {
 		t.Errorf("left out for the owner: %s for others, %s for the owner", me, eve)
 	}
@@ -94,7 +94,7 @@ func TestARecordOutlivesItsOffer(t *testing.T) {
 	}
 	s := NewSnapshot().WithMachine(machine("x", "y"))
 	before := s.Machine("a").Offer("x").Load
-	before.Record(Grouped).Refused(noon, noon, false)
+	before.Refused(Grouped, noon, noon, false)
 	for range 3 {
 		s = s.WithMachine(machine("y"))
 		s = s.WithMachine(machine())
@@ -112,7 +112,7 @@ func TestARecordOutlivesItsOffer(t *testing.T) {
 	}
 	s = s.WithMachine(machine(many...))
 	for i := range s.Machine("a").Offers {
-		s.Machine("a").Offers[i].Load.Record(Shared).Served()
+		s.Machine("a").Offers[i].Load.Served(Shared)
 	}
 	if s = s.WithMachine(machine()); len(s.Machine("a").withdrawn) != maxWithdrawn {
 		t.Errorf("%d records are kept", len(s.Machine("a").withdrawn))
@@ -154,7 +154,7 @@ func TestClaimsAttractNothingInAGroup(t *testing.T) {
 	if !a.Reserve("m", Shared) || !a.Reserve("m", Own) {
 		t.Error("it holds for a share, or for the owner")
 	}
-	a.Offer("m").Load.Record(Grouped).Served()
+	a.Offer("m").Load.Served(Grouped)
 	if !a.Reserve("m", Grouped) {
 		t.Error("it served: its slots count")
 	}

@@ -173,11 +173,14 @@ func spread(seconds float64, draw uint64) float64 {
 
 // isDue reports whether the machine is to be measured at that time.
 func (l *Load) isDue(now time.Time) bool {
-	at := now.UnixNano()
-	if l.tried.Load() > at-int64(retryMeasure) {
+	k, at := l.learned.Load(), now.UnixNano()
+	switch {
+	case k == nil:
+		return true
+	case k.tried.Load() > at-int64(retryMeasure):
 		return false
 	}
-	s := l.speed.Load()
+	s := k.speed.Load()
 	return s == nil || s.Due.UnixNano() <= at
 }
 
@@ -189,50 +192,53 @@ const retryMeasure = 10 * time.Minute
 // machine was to be measured. It applies to an offer's Load only, as do the methods below.
 func (l *Load) Trying(now time.Time) (due bool) {
 	if due = l.isDue(now); due {
-		l.tried.Store(now.UnixNano())
+		l.learn().tried.Store(now.UnixNano())
 	}
 	return due
 }
 
 // Speed returns the estimate of the machine's speed; nil: it was not measured.
-func (l *Load) Speed() *Speed { return l.speed.Load() }
+func (l *Load) Speed() *Speed {
+	if k := l.learned.Load(); k != nil {
+		return k.speed.Load()
+	}
+	return nil
+}
 
 // Measure adds a measurement of one call.
 func (l *Load) Measure(m Measurement) {
-	l.measuring.Lock()
-	defer l.measuring.Unlock()
-	if l.measured == nil {
-		l.measured = new(Measurements)
-	}
-	l.measured.Add(m)
-	l.speed.Store(l.measured.Speed())
+	k := l.learn()
+	k.measuring.Lock()
+	defer k.measuring.Unlock()
+	k.measured.Add(m)
+	k.speed.Store(k.measured.Speed())
 }
 
 // Measurements returns a copy of the measurements that the speed is derived from.
 func (l *Load) Measurements() Measurements {
-	l.measuring.Lock()
-	defer l.measuring.Unlock()
-	if l.measured == nil {
+	k := l.learned.Load()
+	if k == nil {
 		return Measurements{}
 	}
-	return l.measured.clone()
+	k.measuring.Lock()
+	defer k.measuring.Unlock()
+	return k.measured.clone()
 }
 
 // SetMeasurements replaces the measurements, if the new ones are younger. It reports whether
 // it did.
 func (l *Load) SetMeasurements(m Measurements) bool {
-	l.measuring.Lock()
-	defer l.measuring.Unlock()
-	var newest time.Time
-	if l.measured != nil {
-		newest = l.measured.At
-	}
-	if !m.valid() || !m.At.After(newest) {
+	if !m.valid() {
 		return false
 	}
-	own := m.clone()
-	l.measured = &own
-	l.speed.Store(l.measured.Speed())
+	k := l.learn()
+	k.measuring.Lock()
+	defer k.measuring.Unlock()
+	if !m.At.After(k.measured.At) {
+		return false
+	}
+	k.measured = m.clone()
+	k.speed.Store(k.measured.Speed())
 	return true
 }
 

@@ -491,15 +491,18 @@ func (m wMachine) load(made *Machine, now time.Time) {
 		l := made.Offers[i].Load
 		l.inFlight.Store(int64(o.inFlight))
 		l.SetLocal(o.local)
-		l.speed.Store(o.speed.speed(now))
-		if o.triedAgo > 0 {
-			l.tried.Store(now.Add(-o.triedAgo).UnixNano())
-		} else {
-			l.tried.Store(0)
+		l.learned.Store(nil)
+		if o.speed == nil && o.triedAgo == 0 && !o.served && o.leftOut <= 0 && o.leftOutOwner <= 0 {
+			continue // nothing is known, as of a machine that was just added
 		}
-		l.others.served.Store(o.served)
-		l.others.leftOut.Store(now.Add(o.leftOut).UnixNano())
-		l.own.leftOut.Store(now.Add(o.leftOutOwner).UnixNano())
+		k := l.learn()
+		k.speed.Store(o.speed.speed(now))
+		if o.triedAgo > 0 {
+			k.tried.Store(now.Add(-o.triedAgo).UnixNano())
+		}
+		k.others.served.Store(o.served)
+		k.others.leftOut.Store(now.Add(o.leftOut).UnixNano())
+		k.own.leftOut.Store(now.Add(o.leftOutOwner).UnixNano())
 	}
 }
 

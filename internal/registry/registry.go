@@ -129,6 +129,7 @@ type Observer struct {
 // Registry is the live state of one region on one hub node. Make it with New.
 type Registry struct {
 	config    Config
+	made      time.Time
 	observer  Observer
 	snapshot  atomic.Pointer[fleet.Snapshot]
 	confirmed atomic.Pointer[time.Time] // the snapshot holds what was committed before
@@ -185,14 +186,13 @@ type Line struct {
 // entry is what the writer knows of a machine beside its fleet.Machine.
 type entry struct {
 	kept       fleet.StoredMachine // without the advertisement
-	refreshed  bool                // kept was read again since the line was attached
 	line       *tunnel.Client
-	moving     bool                 // the daemon was asked for another line
-	instance   string               // of the daemon's process; may be empty
-	home       string               // the other node at which its tunnel ends; empty: none
-	ad         tunnel.Advertisement // as that node announced it
-	generation int64                // of the newest tunnel, here or there
-	arrivals   [flapCount]time.Time // the latest, a ring
+	refreshed  bool                     // kept was read again since the line was attached
+	moving     bool                     // the daemon was asked for another line
+	instance   string                   // of the daemon's process; may be empty
+	home       string                   // the other node at which its tunnel ends; empty: none
+	generation int64                    // of the newest tunnel, here or there
+	arrivals   [flapCount]time.Duration // the latest, after the registry was made; a ring
 	arrived    int
 }
 
@@ -200,6 +200,7 @@ type entry struct {
 func New(config Config) *Registry {
 	r := &Registry{
 		config:  config,
+		made:    time.Now(),
 		ready:   make(chan struct{}),
 		nudged:  make(chan struct{}, 1),
 		polled:  make(chan struct{}, 1),

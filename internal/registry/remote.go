@@ -8,7 +8,6 @@ import (
 
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/peer"
-	"github.com/kith/kith/internal/tunnel"
 )
 
 // returnAfterNode is how long the machines of a node that is gone are returning.
@@ -40,7 +39,7 @@ func (r *Registry) applyState(ctx context.Context, p *peer.Peer, st *state) erro
 		}
 		for _, l := range st.Loads {
 			if e, m := r.entries[l.ID], s.Machine(l.ID); e != nil && e.home == home && m != nil {
-				setUsed(m, &e.ad, l)
+				setUsed(m, l)
 				freed = append(freed, l.ID)
 			}
 		}
@@ -104,7 +103,7 @@ func (r *Registry) applyMachine(s *fleet.Snapshot, p *peer.Peer, a *announced, u
 	if a.Generation < e.generation || a.Generation == e.generation && elsewhere {
 		return s
 	}
-	m, ad, err := read(a.Advertisement)
+	m, _, err := read(a.Advertisement)
 	if err != nil {
 		r.config.Log.Warn("left out a machine of another hub node", "node", home, "machine", a.ID, "error", err)
 		return s
@@ -115,11 +114,11 @@ func (r *Registry) applyMachine(s *fleet.Snapshot, p *peer.Peer, a *announced, u
 		r.supersede(a.ID, e, a.Instance)
 		s, _ = r.lose(s, a.ID, returnAfterLoss)
 	}
-	e.home, e.generation, e.instance, e.ad, e.kept.LastSeen = home, a.Generation, a.Instance, ad, time.Now()
+	e.home, e.generation, e.instance, e.kept.LastSeen = home, a.Generation, a.Instance, time.Now()
 	m.Online, m.Elsewhere, m.Generation = true, true, a.Generation
 	e.name(m)
 	s = s.WithMachine(m)
-	setUsed(m, &ad, a.Load)
+	setUsed(m, a.Load)
 	if arrival {
 		r.countArrival(e, m)
 	}
@@ -132,13 +131,13 @@ func (r *Registry) applyMachine(s *fleet.Snapshot, p *peer.Peer, a *announced, u
 }
 
 // setUsed sets how many slots of a machine at another node are in use by others than
-// this node. What this node uses it counts itself: the announcement is older.
-func setUsed(m *fleet.Machine, ad *tunnel.Advertisement, l load) {
+// this node. What this node uses it counts itself: the announcement is older. The offers
+// are in the order of the advertisement.
+func setUsed(m *fleet.Machine, l load) {
 	m.Load.SetLocal(max(l.Used-m.Load.InFlight(), 0))
-	for i := range min(len(ad.Models), len(l.Models)) {
-		if o := m.Offer(fleet.ModelID(ad.Models[i].ID)); o != nil {
-			o.Load.SetLocal(max(l.Models[i]-o.Load.InFlight(), 0))
-		}
+	for i := range min(len(m.Offers), len(l.Models)) {
+		of := m.Offers[i].Load
+		of.SetLocal(max(l.Models[i]-of.InFlight(), 0))
 	}
 }
 

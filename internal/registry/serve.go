@@ -194,17 +194,17 @@ func (e *entry) name(m *fleet.Machine) {
 
 // countArrival records that a machine connected, and holds one that flaps out.
 func (r *Registry) countArrival(e *entry, m *fleet.Machine) {
-	if now := time.Now(); e.flaps(now) {
+	if now := time.Now(); e.flaps(now.Sub(r.made)) {
 		m.Load.HoldOut(now.Add(flapWindow))
 		r.notifyAfter(m.ID, flapWindow)
 	}
 }
 
 // flaps records a connection and reports whether there were too many lately.
-func (e *entry) flaps(now time.Time) bool {
+func (e *entry) flaps(now time.Duration) bool {
 	oldest := &e.arrivals[e.arrived%flapCount]
+	often := e.arrived >= flapCount && now-*oldest < flapWindow
 	e.arrived++
-	often := !oldest.IsZero() && now.Sub(*oldest) < flapWindow
 	*oldest = now
 	return often
 }
