@@ -75,9 +75,9 @@ func (h *Hub) control(ctx context.Context, id fleet.MachineID, change api.Contro
 // newSite is the members' pages over the management API.
 func (h *Hub) newSite() *site.Site {
 	c := h.cfg.Site
-	c.Edge, c.Health, c.Limits, c.Near = h.edge, h.health, h.limits, h.near
+	c.Edge, c.Health, c.Limits, c.Near = h.drain.counted(h.edge.ServeHTTP), h.health, h.limits, h.near
 	c.Call = func(w http.ResponseWriter, r *http.Request, who api.Caller) {
-		h.edge.ServeAs(w, r, gateway.Caller(who))
+		h.drain.counted(func(w http.ResponseWriter, r *http.Request) { h.edge.ServeAs(w, r, gateway.Caller(who)) })(w, r)
 	}
 	return site.New(h.api, c)
 }
