@@ -153,5 +153,9 @@ func keyEnd(text string, now time.Time) (time.Time, error) {
 	if !end.After(now) {
 		return time.Time{}, fault.New(fault.InvalidRequest, "the key would have expired already: %.40s is past", text).WithParam("expires")
 	}
-	return end.UTC().Truncate(time.Millisecond), nil
+	end = end.UTC().Truncate(time.Millisecond)
+	if end.Year() > 9999 { // RFC 3339, and so JSON, has no such year
+		return time.Time{}, fault.New(fault.InvalidRequest, "expires is before the year 10000, UTC, not %.40s", text).WithParam("expires")
+	}
+	return end, nil
 }

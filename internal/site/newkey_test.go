@@ -88,6 +88,8 @@ func TestKeyWithAnEnd(t *testing.T) {
 		t.Errorf("the new key is %+v, the old one ends %s", made, old.Expires)
 	}
 	ada.post("/applications", "name", "trial", "reach", "own", "expires", "yesterday").want(t, 400, "like 7d or 12h")
+	// No answer could list a key of the year 10000: JSON has no such time.
+	ada.post("/applications", "name", "trial", "reach", "own", "expires", "9999-12-31T23:59:59-01:00").want(t, 400, "before the year 10000")
 
 	past := account.Key{ID: account.NewID("key_"), MemberID: tn.members["ada"].ID, Name: "past", Region: "home", Reach: account.ReachAll, Hash: [32]byte{9}, Created: time.Now().Add(-2 * time.Hour), Expires: time.Now().Add(-time.Hour)}
 	check(t, tn.db.CreateKey(t.Context(), past))
