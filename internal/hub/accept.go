@@ -29,7 +29,7 @@ const gateWait = 4 * time.Second
 // acceptTunnel is GET /tunnel: the machine that dialed is reachable for as long as
 // its tunnel lives (spec/tunnel.md). It refuses, in this order:
 //
-//  1. 503: the hub is about to end, or too many tunnels are in their handshake.
+//  1. 503: the hub is about to end, or too many machines are at the admission gate.
 //  2. 421: the credential is of another region.
 //  3. 401: the credential is missing, wrong or revoked.
 //  4. 409: the daemon was fenced, and the one that took its place is connected.
@@ -74,29 +74,35 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 		api.Refuse(w, comeBack(fault.CapacityFull, "this machine dials too often; come back as Retry-After says"))
 		return
 	}
-	free, ok := h.tunnels.take(machine.OwnerID)
+	free, ok := h.tunnels.take(machine.OwnerID, machine.ID)
 	if !ok {
 		api.Refuse(w, comeBack(fault.CapacityFull, "its owner has as many machines connected as one member may; disconnect one, or ask the operator for more ([limits] machines)"))
 		return
 	}
-	defer free()
+	open := false
+	defer func() {
+		if !open {
+			free()
+		}
+	}()
 	generation, err := h.records.NextGeneration(r.Context(), machine.ID)
 	if err != nil {
 		h.log.Error("cannot number a tunnel", "machine", machine.ID, "error", err)
 		api.Refuse(w, comeBack(fault.CascadeExhausted, "the service could not take the machine in just now"))
 		return
 	}
+	leave() // a machine that does not read the answer holds no place
 	line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: generation, Node: h.cfg.Node, Offers: pace.offers})
 	if err != nil {
 		h.log.Info("tunnel refused", "machine", machine.ID, "error", err)
 		return
 	}
-	leave()
 	// The tunnel outlives this handler, which frees the server's buffers.
+	open = true
 	go h.serveTunnel(context.WithoutCancel(r.Context()), fleet.StoredMachine{
 		ID: fleet.MachineID(machine.ID), Owner: fleet.MemberID(machine.OwnerID), OwnerName: owner.Name,
 		Name: machine.Name, Generation: generation, LastSeen: machine.LastSeen, Created: machine.Created,
-	}, line)
+	}, line, free)
 }
 
 // admit takes a place at the admission gate, for which it waits up to gateWait: when a
@@ -113,9 +119,10 @@ func (h *Hub) admit(ctx context.Context) bool {
 	}
 }
 
-// serveTunnel keeps the machine reachable until its tunnel ends. A panic ends this
-// tunnel only.
-func (h *Hub) serveTunnel(ctx context.Context, kept fleet.StoredMachine, line *tunnel.Client) {
+// serveTunnel keeps the machine reachable until its tunnel ends, and then calls free. A
+// panic ends this tunnel only.
+func (h *Hub) serveTunnel(ctx context.Context, kept fleet.StoredMachine, line *tunnel.Client, free func()) {
+	defer free()
 	defer line.Close()
 	defer func() {
 		if v := recover(); v != nil {
@@ -164,12 +171,12 @@ func (p *paces) of(machine string, now time.Time) pace {
 	return fresh
 }
 
-// tunnels limits the tunnels of each member's machines. The limits of addresses do
-// not include them.
+// tunnels limits how many machines of each member are connected. The limits of addresses
+// do not include them.
 type tunnels struct {
 	mu   sync.Mutex
-	most int            // of one member; 0: no limit
-	of   map[string]int // by member; without entries of 0
+	most int                       // machines of one member; 0: no limit
+	of   map[string]map[string]int // tunnels by member and machine; without entries of 0
 }
 
 func (t *tunnels) setMost(most int) {
@@ -178,19 +185,28 @@ func (t *tunnels) setMost(most int) {
 	t.most = most
 }
 
-// take counts one more tunnel of a member, until free is called; false: the member
-// has as many as one may.
-func (t *tunnels) take(member string) (free func(), ok bool) {
+// take counts one more tunnel of a member's machine, until free is called; false: the
+// member has as many machines connected as one may. A machine that is connected already
+// may come again: its newer tunnel replaces the older one.
+func (t *tunnels) take(member, machine string) (free func(), ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.most > 0 && t.of[member] >= t.most {
+	machines := t.of[member]
+	if t.most > 0 && len(machines) >= t.most && machines[machine] == 0 {
 		return nil, false
 	}
-	t.of[member]++
+	if machines == nil {
+		machines = map[string]int{}
+		t.of[member] = machines
+	}
+	machines[machine]++
 	return func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if t.of[member]--; t.of[member] == 0 {
+		if machines[machine]--; machines[machine] == 0 {
+			delete(machines, machine)
+		}
+		if len(machines) == 0 {
 			delete(t.of, member)
 		}
 	}, true

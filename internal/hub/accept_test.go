@@ -2,6 +2,7 @@ package hub
 
 import (
 	"bufio"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -154,9 +155,14 @@ func TestTunnelsOfOneMember(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, ok := r.tunnels.take(owner.ID)
-	if _, second := r.tunnels.take(owner.ID); !ok || !second {
-		t.Fatal("no two tunnels of two")
+	first, ok := r.tunnels.take(owner.ID, "a")
+	if _, second := r.tunnels.take(owner.ID, "b"); !ok || !second {
+		t.Fatal("no two machines of two")
+	}
+	if again, ok := r.tunnels.take(owner.ID, "b"); !ok {
+		t.Fatal("a machine cannot come again")
+	} else {
+		again()
 	}
 	if a := r.knock("Bearer " + anns); a.Status != 503 || a.code() != "CAPACITY_FULL" {
 		t.Errorf("a third: %d %v", a.Status, a.Body)
@@ -172,6 +178,51 @@ func TestTunnelsOfOneMember(t *testing.T) {
 	first()
 	passes("after one ended", anns)
 	passes("after a refused upgrade", anns)
+}
+
+// openTunnel asks for a tunnel, and returns the connection and the hub's answer.
+func openTunnel(t *testing.T, server *httptest.Server, secret string) (net.Conn, *http.Response) {
+	t.Helper()
+	c, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	q, _ := http.NewRequest("GET", server.URL+"/tunnel", nil)
+	q.Header = http.Header{
+		"Connection": {"Upgrade"}, "Upgrade": {tunnel.Protocol}, "Authorization": {"Bearer " + secret}, tunnel.HeaderVersion: {"1"},
+	}
+	if err := q.Write(c); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(c), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, answer
+}
+
+// A machine counts until its tunnel ends.
+func TestOpenTunnelsCount(t *testing.T) {
+	r := newRig(t, Config{Machines: 1})
+	r.member("ann")
+	_, box := r.machine("ann", "box")
+	_, den := r.machine("ann", "den")
+	server := httptest.NewServer(r.Handler())
+	defer server.Close()
+	c, first := openTunnel(t, server, box)
+	_, second := openTunnel(t, server, den)
+	if first.StatusCode != 101 || second.StatusCode != 503 {
+		t.Errorf("the first machine gets %d, the second %d", first.StatusCode, second.StatusCode)
+	}
+	c.Close()
+	for range 4 { // of the five dials at once
+		if _, second = openTunnel(t, server, den); second.StatusCode == 101 {
+			return
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	t.Errorf("after the first one's end the second gets %d", second.StatusCode)
 }
 
 // Each tunnel of a machine has a greater generation, and its handshake ends once it is
@@ -190,22 +241,7 @@ func TestTunnelGenerations(t *testing.T) {
 	defer server.Close()
 	last := time.Now().UnixMilli() - 1
 	for range 3 {
-		c, err := net.Dial("tcp", server.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		q, _ := http.NewRequest("GET", server.URL+"/tunnel", nil)
-		q.Header = http.Header{
-			"Connection": {"Upgrade"}, "Upgrade": {tunnel.Protocol}, "Authorization": {"Bearer " + secret}, tunnel.HeaderVersion: {"1"},
-		}
-		if err := q.Write(c); err != nil {
-			t.Fatal(err)
-		}
-		answer, err := http.ReadResponse(bufio.NewReader(c), q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		_, answer := openTunnel(t, server, secret)
 		got, err := strconv.ParseInt(answer.Header.Get(tunnel.HeaderGeneration), 10, 64)
 		if answer.StatusCode != 101 || err != nil || got <= last {
 			t.Errorf("%d, generation %d after %d: %v", answer.StatusCode, got, last, err)
@@ -214,6 +250,34 @@ func TestTunnelGenerations(t *testing.T) {
 		r.admitted <- struct{}{} // comes through once the place is free
 		<-r.admitted
 	}
+}
+
+// A machine has left the gate when it is answered: one that does not read holds no place.
+func TestGateIsLeftBeforeTheAnswer(t *testing.T) {
+	r := newRig(t, Config{})
+	r.member("ann")
+	_, secret := r.machine("ann", "box")
+	q := httptest.NewRequest("GET", "/tunnel", nil)
+	q.Header = http.Header{
+		"Connection": {"Upgrade"}, "Upgrade": {tunnel.Protocol}, "Authorization": {"Bearer " + secret}, tunnel.HeaderVersion: {"1"},
+	}
+	places := -1
+	r.Handler().ServeHTTP(hijacked{httptest.NewRecorder(), func() { places = len(r.admitted) }}, q)
+	if places != 0 {
+		t.Errorf("%d places are taken at the answer", places)
+	}
+}
+
+// hijacked calls a function when its connection is to be taken over, and has none.
+type hijacked struct {
+	http.ResponseWriter
+	call func()
+}
+
+// Hijack implements http.Hijacker.
+func (h hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	h.call()
+	return nil, nil, errors.New("there is no connection")
 }
 
 func TestLogin(t *testing.T) {

@@ -54,8 +54,8 @@ type Config struct {
 	Running, Waiting int
 	// FirstByte limits how long a machine takes to its first byte. Default 10 min.
 	FirstByte time.Duration
-	// Admissions limits how many tunnels are in their handshake at once; others wait
-	// for a place (spec/tunnel.md#gate). Default 128.
+	// Admissions limits how many machines are checked at once before they are answered;
+	// others wait for a place (spec/tunnel.md#gate). Default 128.
 	Admissions int
 	// DB is the database of the management API and the site.
 	DB *store.DB
@@ -141,7 +141,7 @@ type Hub struct {
 	api      *api.API
 	site     *site.Site
 	tunnels  tunnels
-	admitted chan struct{} // holds one for each tunnel in its handshake
+	admitted chan struct{} // holds one for each machine at the admission gate
 	paces    paces
 	metrics  callMetrics
 	drain    drain
@@ -157,7 +157,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		traces:   ledger.NewTraces(records, cfg.Log),
 		turns:    ledger.NewTurns(records, cfg.KeepResponses, cfg.Log),
 		admitted: make(chan struct{}, cfg.Admissions),
-		tunnels:  tunnels{most: max(cfg.Machines, 0), of: map[string]int{}},
+		tunnels:  tunnels{most: max(cfg.Machines, 0), of: map[string]map[string]int{}},
 		paces:    paces{by: map[string]pace{}},
 		metrics:  newCallMetrics(),
 		backups:  backups{Backups: cfg.Backups},

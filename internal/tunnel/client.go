@@ -121,6 +121,7 @@ func acceptPlain(w http.ResponseWriter, _ *http.Request) (net.Conn, error) {
 	text := bytes.NewBufferString("HTTP/1.1 101 Switching Protocols\r\n")
 	_ = head.Write(text) // to memory
 	text.WriteString("\r\n")
+	_ = raw.SetWriteDeadline(time.Now().Add(writeTimeout)) // each later write sets its own
 	if _, err := raw.Write(text.Bytes()); err != nil {
 		raw.Close()
 		return nil, fmt.Errorf("cannot answer the upgrade: %w", err)

@@ -174,6 +174,40 @@ func TestNeverReads(t *testing.T) {
 	})
 }
 
+// The answer to an upgrade is written for writeTimeout at most.
+func TestAnswerIsNotRead(t *testing.T) {
+	for name, protocol := range map[string]string{"plain": Protocol, "WebSocket": webSocket} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			var took time.Duration
+			h := serveHub(t, func(w http.ResponseWriter, r *http.Request) {
+				client, err := Upgrade(w, r, UpgradeConfig{Generation: 1})
+				if took = time.Since(began); err == nil {
+					client.Close()
+				}
+			})
+			c, err := h.Dial(t.Context(), "tcp", "hub:80")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			r := httptest.NewRequest(http.MethodGet, "/tunnel", nil)
+			askForWebSocket(r.Header)
+			r.Header.Set("Connection", "Upgrade")
+			r.Header.Set("Upgrade", protocol)
+			r.Header.Set(HeaderVersion, "1")
+			if err := r.Write(c); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if took != writeTimeout {
+				t.Errorf("%s: the upgrade took %v", name, took)
+			}
+		})
+	}
+}
+
 // What is no tunnel is answered and not hijacked.
 func TestUpgradeRefuses(t *testing.T) {
 	good := func() *http.Request {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/coder/websocket"
 )
@@ -79,6 +80,8 @@ func (c *meteredConn) Read(p []byte) (int, error) {
 // takes over its connection.
 func acceptWebSocket(w http.ResponseWriter, r *http.Request) (net.Conn, error) {
 	hijacker := &meteringHijacker{ResponseWriter: w}
+	// The server writes the answer, then Hijack clears the deadline.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	// Upgrade has checked the subprotocol and that there is no Origin.
 	ws, err := websocket.Accept(hijacker, r, &websocket.AcceptOptions{Subprotocols: []string{webSocketProtocol}})
 	if err != nil {
