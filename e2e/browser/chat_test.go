@@ -83,6 +83,10 @@ func TestHostileMarkdown(t *testing.T) {
 			if (!place.textContent.trim() && text.trim() && !/^\[x\]: /.test(text)) wrong.push(text + " => nothing is shown");
 			place.remove();
 		}
+		const deep = document.createElement("div"), answer = new markdown.Answer(deep);
+		for (const piece of ["first\n\n", "- ".repeat(30000), "<img src=x onerror=window.pwned=1>"]) { answer.add(piece); answer.draw(); }
+		answer.end();
+		if (deep.textContent !== answer.text) wrong.push("nested deeply => " + deep.textContent.slice(0, 100));
 		await new Promise(r => setTimeout(r, 500));
 		if (window.pwned) wrong.push("it ran");
 		return wrong;

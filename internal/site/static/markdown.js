@@ -73,6 +73,7 @@ const markdown = (() => {
       this.from = 0; // where the last block begins
       this.last = []; // its nodes
       this.links = {};
+      this.raw = null; // the element that has the text as it was written
     }
 
     add(text) { this.text += text.replaceAll("\r", ""); }
@@ -84,7 +85,21 @@ const markdown = (() => {
       return lexer.lex(text);
     }
 
+    // Draws what came. An answer that is nested too deeply for the parser is shown as it was written.
     draw() {
+      if (!this.raw) {
+        try {
+          this.drawBlocks();
+          return;
+        } catch {
+          this.raw = document.createElement("pre");
+          this.into.replaceChildren(this.raw);
+        }
+      }
+      this.raw.textContent = this.text;
+    }
+
+    drawBlocks() {
       const tokens = this.lex(this.text.slice(this.from));
       let last = tokens.length - 1;
       while (last > 0 && tokens[last].type === "space") last--;
@@ -109,7 +124,7 @@ const markdown = (() => {
     // definitions is drawn once more.
     end() {
       this.draw();
-      if (Object.keys(this.links).length > 0) this.into.replaceChildren(...draw(this.lex(this.text)));
+      if (!this.raw && Object.keys(this.links).length > 0) this.into.replaceChildren(...draw(this.lex(this.text)));
     }
   }
 
