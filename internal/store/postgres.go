@@ -50,7 +50,7 @@ func openPostgres(ctx context.Context, config Config) (*DB, error) {
 	pool := p.open(parsed, postgresConns)
 	p.beats = p.open(parsed, 1)
 	closeAll := func() error { return errors.Join(pool.Close(), p.beats.Close()) }
-	if err := pool.PingContext(ctx); err != nil {
+	if err := p.readClock(ctx); err != nil {
 		return nil, errors.Join(connectFault(err, parsed), closeAll())
 	}
 	// Hubs that start together run the migrations one after another.
@@ -141,6 +141,7 @@ type primary struct {
 	accept  pgconn.ValidateConnectFunc
 	beats   *sql.DB
 	server  atomic.Pointer[server] // nil before the first beat
+	clock   clock
 }
 
 // idleLimit has the server end a transaction whose node stopped in the middle of it. Its
@@ -196,8 +197,11 @@ func (p *primary) reset(_ context.Context, conn *pgx.Conn) error {
 }
 
 // confirm runs do in a transaction on the connection for beats. After its commit the
-// server counts as the primary.
+// server counts as the primary. Before it, the server's clock is read.
 func (p *primary) confirm(ctx context.Context, do func(*query.Queries) error) error {
+	if err := p.readClock(ctx); err != nil {
+		return err
+	}
 	conn, err := p.beats.Conn(ctx)
 	if err != nil {
 		return err
