@@ -11,7 +11,7 @@ import (
 )
 
 // faults is how many rows docs/faults.md has.
-const faults = 57
+const faults = 58
 
 var (
 	testName = regexp.MustCompile("`(\\w+)\\.(Test\\w+)`")

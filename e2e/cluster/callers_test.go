@@ -19,6 +19,7 @@ type caller struct {
 	last   atomic.Int64 // when the last byte of an answer came, in Unix nanoseconds
 	served atomic.Int64
 	failed atomic.Int64
+	fault  atomic.Pointer[error] // of the last call that failed
 }
 
 // client makes a connection for each call, so that none waits on one that is cut.
@@ -94,6 +95,7 @@ func (c *cluster) load(ctx context.Context, running *sync.WaitGroup, n *node, k 
 				continue
 			}
 			by.failed.Add(1)
+			by.fault.Store(&err)
 			select {
 			case <-time.After(100 * time.Millisecond):
 			case <-ctx.Done():

@@ -47,6 +47,7 @@ type cluster struct {
 	address  [2]string // of the databases
 	primary  int       // the index of the primary
 	machines *machines
+	binary   string // of the nodes
 
 	mu       sync.Mutex
 	answered []string // the ids of the calls with a complete answer
@@ -56,27 +57,37 @@ type cluster struct {
 // node is one hub process.
 type node struct {
 	name, dir       string
-	public, private string // the addresses of its surface and for other nodes
-	base            string // of its surface
+	public, private string        // the addresses of its surface and for other nodes
+	base            string        // of its surface
+	clock           time.Duration // by how much its clock is ahead, in a binary of changedClock
 	cmd             *exec.Cmd
 	log             *os.File
 }
 
 // start brings everything up: each node serves a call. The machines connect to so many of
-// the nodes.
-func start(t *testing.T, homes int) *cluster {
+// the nodes. The clocks of the nodes are ahead by so much, if any is given.
+func start(t *testing.T, homes int, clocks ...time.Duration) *cluster {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kith-cluster-") // short enough for sockets
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	c := &cluster{t: t, dir: dir, network: newNetwork(), machines: &machines{runs: make(map[string][]*run)}}
+	c := &cluster{t: t, dir: dir, network: newNetwork(), machines: &machines{runs: make(map[string][]*run)}, binary: os.Getenv("KITH_BIN")}
+	switch {
+	case clocks != nil:
+		c.binary = changedClock(t)
+	case c.binary == "":
+		c.binary, _ = filepath.Abs("../../bin/kith")
+	}
 	c.startDatabases()
 	var public []string
 	for i := range 3 {
 		n := &node{name: fmt.Sprintf("node%d", i+1), public: freeAddress(t), private: freeAddress(t)}
 		n.dir, n.base = filepath.Join(dir, n.name), "http://"+n.public
+		if clocks != nil {
+			n.clock = clocks[i]
+		}
 		c.nodes, public = append(c.nodes, n), append(public, n.public)
 		c.write(n)
 		c.startNode(n)
@@ -175,11 +186,8 @@ func (c *cluster) write(n *node) {
 
 // startNode starts a node's process.
 func (c *cluster) startNode(n *node) {
-	binary := os.Getenv("KITH_BIN")
-	if binary == "" {
-		binary, _ = filepath.Abs("../../bin/kith")
-	}
-	n.cmd = exec.Command(binary, "hub", "--config", filepath.Join(n.dir, "hub.toml"), "--data", n.dir, "--listen", n.public, "--admin", "")
+	n.cmd = exec.Command(c.binary, "hub", "--config", filepath.Join(n.dir, "hub.toml"), "--data", n.dir, "--listen", n.public, "--admin", "")
+	n.cmd.Env = append(os.Environ(), clockVariable+"="+n.clock.String())
 	n.cmd.Stderr = n.log
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // an interrupt is for this process, whose end is the node's
 	if err := n.cmd.Start(); err != nil {
@@ -223,28 +231,32 @@ func (c *cluster) connect(hub string) {
 	group.SetLimit(8)
 	for i := range *machineCount {
 		group.Go(func() error {
-			name := fmt.Sprintf("box%04d", i)
-			var made struct{ Token, Secret string }
-			if err := c.nodes[0].operate("POST", "/machines/token", map[string]string{"member": owner, "name": name}, &made); err != nil {
-				return err
+			secret, err := c.machine(c.nodes[0], c.nodes[0], owner, fmt.Sprintf("box%04d", i))
+			if err == nil {
+				c.machines.connect(ctx, hub, secret, 4)
 			}
-			if err := exchange(http.DefaultClient, "POST", c.nodes[0].base+"/login", map[string]string{"token": made.Token, "name": name}, &made); err != nil {
-				return err
-			}
-			c.machines.connect(ctx, hub, made.Secret)
-			return nil
+			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
 		c.t.Fatal(err)
 	}
-	c.allConnected()
+	c.allConnected(*machineCount)
 }
 
-func (c *cluster) allConnected() {
+// machine makes a machine of a member: its token at one node, its credential at another.
+func (c *cluster) machine(token, login *node, member, name string) (secret string, err error) {
+	var made struct{ Token, Secret string }
+	if err = token.operate("POST", "/machines/token", map[string]string{"member": member, "name": name}, &made); err == nil {
+		err = exchange(http.DefaultClient, "POST", login.base+"/login", map[string]string{"token": made.Token, "name": name}, &made)
+	}
+	return made.Secret, err
+}
+
+func (c *cluster) allConnected(all int) {
 	c.t.Helper()
 	c.until("all machines are connected", func() error {
-		if n := c.machines.up.Load(); n != int64(*machineCount) {
+		if n := c.machines.up.Load(); n != int64(all) {
 			return fmt.Errorf("%d are", n)
 		}
 		return nil

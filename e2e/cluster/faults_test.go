@@ -150,7 +150,7 @@ func TestMachinesReturn(t *testing.T) {
 			}
 			c.startNode(n)
 			c.settle()
-			c.allConnected()
+			c.allConnected(*machineCount)
 		}
 	}
 	if again, together := c.machines.repeated(); again+together > 0 {

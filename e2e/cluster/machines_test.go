@@ -5,6 +5,8 @@ package cluster_test
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -22,10 +24,12 @@ const model = "test-model"
 // this process, each with a tunnel of its own.
 type machines struct {
 	up      atomic.Int64 // whose tunnels are acknowledged
+	fenced  atomic.Int64 // how often one was
 	running sync.WaitGroup
 
 	mu   sync.Mutex
 	runs map[string][]*run // by call
+	last tunnel.Control    // the change that a machine got last
 }
 
 // run is one run of a call on a machine.
@@ -42,17 +46,26 @@ const (
 	answerAfter = 20 * time.Millisecond
 )
 
-// connect keeps a machine connected until ctx ends.
-func (m *machines) connect(ctx context.Context, hub, secret string) {
+// connect keeps a machine of so many slots connected until ctx ends.
+func (m *machines) connect(ctx context.Context, hub, secret string, slots int) {
 	up := false
 	dialer := &tunnel.Dialer{
-		HubURL: hub, Credential: func() string { return secret }, Handler: m,
+		HubURL: hub, Credential: func() string { return secret }, Handler: m, Instance: rand.Text(),
 		Advertise: func() (tunnel.Advertisement, <-chan struct{}) {
-			return tunnel.Advertisement{Slots: 4, Free: 4, Models: []tunnel.Model{{
-				ID: model, Families: []string{"chat"}, Endpoints: []string{"/v1/chat/completions"}, Slots: 4, Free: 4,
+			return tunnel.Advertisement{Slots: slots, Free: slots, Models: []tunnel.Model{{
+				ID: model, Families: []string{"chat"}, Endpoints: []string{"/v1/chat/completions"}, Slots: slots, Free: slots,
 			}}}, nil
 		},
+		Control: func(_ context.Context, change tunnel.Control) error {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.last = change
+			return nil
+		},
 		OnState: func(s tunnel.State) {
+			if errors.Is(s.Err, tunnel.ErrFenced) {
+				m.fenced.Add(1)
+			}
 			if is := s.Phase == tunnel.Acked; is != up {
 				up = is
 				m.up.Add(map[bool]int64{true: 1, false: -1}[is])
@@ -171,4 +184,24 @@ func earlier(a, b time.Time) time.Time {
 		return b
 	}
 	return a
+}
+
+// began returns when a call first ran.
+func (m *machines) began(call string) time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if runs := m.runs[call]; len(runs) > 0 {
+		return runs[0].began
+	}
+	return time.Time{}
+}
+
+// pausedUntil returns when the pause ends that a machine was last asked for.
+func (m *machines) pausedUntil() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.last.Until == nil {
+		return time.Time{}
+	}
+	return *m.last.Until
 }

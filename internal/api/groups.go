@@ -68,7 +68,7 @@ func viewGroup(g account.SeenGroup) Group {
 // groupSeen returns the group of that name if the caller may see it.
 func (a *API) groupSeen(ctx context.Context, c Caller, name string) (account.SeenGroup, error) {
 	if name != "" {
-		groups, err := a.DB.SeenGroups(ctx, c.id(), name, time.Now())
+		groups, err := a.DB.SeenGroups(ctx, c.id(), name, a.DB.Now())
 		if err != nil && !isNotFound(err) {
 			return account.SeenGroup{}, err
 		}
@@ -113,7 +113,7 @@ func (a *API) orgRun(ctx context.Context, c Caller, name string) (account.SeenGr
 // listGroups lists the groups that the caller is in or invited to, and all open
 // ones.
 func (a *API) listGroups(ctx context.Context, c Caller, _ None) (List[Group], error) {
-	groups, err := a.DB.SeenGroups(ctx, c.id(), "", time.Now())
+	groups, err := a.DB.SeenGroups(ctx, c.id(), "", a.DB.Now())
 	if err != nil {
 		return List[Group]{}, err
 	}
@@ -153,19 +153,19 @@ type NewGroup struct {
 }
 
 // newGroup is a group that may have this name and kind.
-func newGroup(name string, kind account.GroupKind) (account.Group, error) {
+func (a *API) newGroup(name string, kind account.GroupKind) (account.Group, error) {
 	if f := CheckName(name); f != nil {
 		return account.Group{}, f
 	}
 	if kind != account.GroupOrg && kind != account.GroupOpen {
 		return account.Group{}, fault.New(fault.InvalidRequest, "a group's kind is org or open, not %.40q", kind).WithParam("kind")
 	}
-	return account.Group{ID: account.NewID("grp_"), Name: name, Kind: kind, Created: time.Now().UTC()}, nil
+	return account.Group{ID: account.NewID("grp_"), Name: name, Kind: kind, Created: a.DB.Now().UTC()}, nil
 }
 
 // createGroup makes a group; the caller is its first member and admin.
 func (a *API) createGroup(ctx context.Context, c Caller, in NewGroup) (Group, error) {
-	group, err := newGroup(in.Name, in.Kind)
+	group, err := a.newGroup(in.Name, in.Kind)
 	if err != nil {
 		return Group{}, err
 	}
@@ -228,7 +228,7 @@ func (a *API) joinGroup(ctx context.Context, c Caller, in GroupName) (GroupAct, 
 	case g.Kind != account.GroupOpen: // the caller sees it by an invitation
 		return GroupAct{}, fault.New(fault.NotAllowed, "group %q takes members by invitation: accept or decline yours", g.Name)
 	default:
-		err = a.DB.JoinGroup(ctx, g.ID, c.id(), time.Now())
+		err = a.DB.JoinGroup(ctx, g.ID, c.id(), a.DB.Now())
 		if errors.Is(err, account.ErrExists) { // by another request, just now
 			err = nil
 		}

@@ -24,8 +24,8 @@ func viewInvitation(i account.GroupInvitation) Invitation {
 // invite dates an invitation to a group, and has keep store it. An empty ByID is the
 // hub's operator. An invitation that waits already stays as it is, with
 // account.ErrExists.
-func invite(i account.GroupInvitation, keep func(account.GroupInvitation) error) error {
-	i.Created = time.Now().UTC()
+func (a *API) invite(i account.GroupInvitation, keep func(account.GroupInvitation) error) error {
+	i.Created = a.DB.Now().UTC()
 	i.Expires = i.Created.Add(account.InvitationLife)
 	err := keep(i)
 	if errors.Is(err, account.ErrTooMany) {
@@ -52,7 +52,7 @@ func (a *API) inviteToGroup(ctx context.Context, c Caller, in GroupMemberName) (
 		}
 	}
 	invitation := account.GroupInvitation{GroupID: g.ID, MemberID: member.ID, ByID: c.id(), Member: member.Name, By: c.Name}
-	err = invite(invitation, func(i account.GroupInvitation) error { return a.DB.InviteToGroup(ctx, i) })
+	err = a.invite(invitation, func(i account.GroupInvitation) error { return a.DB.InviteToGroup(ctx, i) })
 	if errors.Is(err, account.ErrExists) { // one invitation waits, however often it is requested
 		err = nil
 	}
@@ -75,7 +75,7 @@ func (a *API) acceptGroup(ctx context.Context, c Caller, in GroupName) (GroupAct
 		return GroupAct{}, err
 	}
 	if !g.In || g.Invited != nil {
-		if err := a.DB.AcceptGroup(ctx, g.ID, c.id(), time.Now()); err != nil {
+		if err := a.DB.AcceptGroup(ctx, g.ID, c.id(), a.DB.Now()); err != nil {
 			return GroupAct{}, noInvitation(err, g)
 		}
 	}
@@ -91,7 +91,7 @@ func (a *API) declineGroup(ctx context.Context, c Caller, in GroupName) (GroupAc
 	case g.In && g.Invited == nil:
 		return GroupAct{}, fault.New(fault.InvalidRequest, "you are in group %q already: leave it instead", g.Name)
 	}
-	err = a.DB.DeclineGroup(ctx, g.ID, c.id(), time.Now())
+	err = a.DB.DeclineGroup(ctx, g.ID, c.id(), a.DB.Now())
 	return GroupAct{Group: g.Name, Member: c.Name, State: "declined"}, noInvitation(err, g)
 }
 

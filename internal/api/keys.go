@@ -39,7 +39,7 @@ func (a *API) viewKey(k account.Key) Key {
 	switch {
 	case !k.Revoked.IsZero():
 		v.State = "revoked"
-	case k.Expired(time.Now()):
+	case k.Expired(a.DB.Now()):
 		v.State = "expired"
 	}
 	return v
@@ -55,7 +55,7 @@ func (a *API) listKeys(ctx context.Context, c Caller, _ None) (List[Key], error)
 // keysOf returns a member's keys, the oldest first, with how much each was used.
 func (a *API) keysOf(ctx context.Context, memberID string) ([]Key, error) {
 	keys, noKeys := a.DB.Keys(ctx, memberID)
-	calls, noCalls := a.DB.CallsOfKeys(ctx, memberID, time.Now().AddDate(0, 0, -keyDays))
+	calls, noCalls := a.DB.CallsOfKeys(ctx, memberID, a.DB.Now().AddDate(0, 0, -keyDays))
 	list := views(keys, a.viewKey)
 	for i := range list {
 		list[i].Calls = calls[list[i].ID]
@@ -76,7 +76,7 @@ type Revoked struct {
 
 // revokeKey ends a key: it is refused everywhere within 5 s.
 func (a *API) revokeKey(ctx context.Context, c Caller, in KeyID) (Revoked, error) {
-	if err := a.DB.RevokeOwnKey(ctx, c.id(), in.Key, time.Now().UTC()); err != nil {
+	if err := a.DB.RevokeOwnKey(ctx, c.id(), in.Key, a.DB.Now().UTC()); err != nil {
 		return Revoked{}, NotFound(err, "you have no live key with the id %.80q", in.Key)
 	}
 	return Revoked{in.Key, "revoked"}, nil
@@ -128,7 +128,7 @@ func (a *API) mintKey(in NewKey) (account.Key, credential.Secret, error) {
 	default:
 		return account.Key{}, credential.Secret{}, fault.New(fault.InvalidRequest, "a key reaches all, shared or own, not %.40q", reach).WithParam("reach")
 	}
-	now := time.Now().UTC()
+	now := a.DB.Now().UTC()
 	expires, err := keyEnd(in.Expires, now)
 	if err != nil {
 		return account.Key{}, credential.Secret{}, err

@@ -115,7 +115,7 @@ func (a *API) listMachines(ctx context.Context, c Caller, _ None) (List[Machine]
 		return List[Machine]{}, err
 	}
 	var views []Machine
-	snapshot, now := a.Snapshot(), time.Now()
+	snapshot, now := a.Snapshot(), a.DB.Now()
 	speeds, err := a.speeds(ctx, c, now.UTC().Truncate(24*time.Hour).AddDate(0, 0, 1-speedDays))
 	for _, record := range records {
 		if !record.Revoked.IsZero() {
@@ -191,7 +191,7 @@ func (a *API) machineUsage(ctx context.Context, c Caller, in MachineID) (OneMach
 	if err != nil {
 		return OneMachineUsage{}, err
 	}
-	hourly, err := Span{By: Hour}.read(time.Now())
+	hourly, err := Span{By: Hour}.read(a.DB.Now())
 	if err != nil {
 		return OneMachineUsage{}, err
 	}
@@ -199,7 +199,7 @@ func (a *API) machineUsage(ctx context.Context, c Caller, in MachineID) (OneMach
 	for i := range 24 {
 		usage.Hours = append(usage.Hours, UsageOfDay{Day: hourly.Name(hourly.since.Add(time.Duration(i) * time.Hour))})
 	}
-	today, month, days := time.Now().UTC().Truncate(24*time.Hour), sums{}, sums{}
+	today, month, days := a.DB.Now().UTC().Truncate(24*time.Hour), sums{}, sums{}
 	err = cmp.Or(a.DB.HoursOfOwner(ctx, c.id(), hourly.since, func(h account.UsageHour) {
 		i := int(h.Hour.Sub(hourly.since) / time.Hour)
 		if h.MachineID == m.ID && i < len(usage.Hours) {
@@ -247,7 +247,7 @@ func (a *API) revokeMachine(ctx context.Context, c Caller, in MachineID) (Machin
 		return MachineAct{}, err
 	}
 	cut := a.cut(func(_ *fleet.Snapshot, u Use) bool { return string(u.Machine.ID) == m.ID })
-	err = a.DB.RevokeMachine(ctx, m.ID, time.Now().UTC())
+	err = a.DB.RevokeMachine(ctx, m.ID, a.DB.Now().UTC())
 	return MachineAct{m.ID, m.Name, "revoked", cut}, NotFound(err, "machine %q was revoked already", m.Name)
 }
 
@@ -322,7 +322,7 @@ func (a *API) controlMachine(ctx context.Context, c Caller, in MachineControl) (
 	if err != nil {
 		return MachineAct{}, err
 	}
-	if err := in.check(time.Now()); err != nil {
+	if err := in.check(a.DB.Now()); err != nil {
 		return MachineAct{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, controlTime)
@@ -384,10 +384,10 @@ func (a *API) keepMachineOut(ctx context.Context, c Caller, in KeepOut) (KeptOut
 }
 
 // MintMachine makes a machine of no one's, and its credential.
-func MintMachine(region, name string) (account.Machine, credential.Secret) {
-	secret := credential.Mint(credential.MachineKey, region)
+func (a *API) MintMachine(name string) (account.Machine, credential.Secret) {
+	secret := credential.Mint(credential.MachineKey, a.Region)
 	return account.Machine{
-		ID: account.NewID("mch_"), Name: name, Region: region, Hash: secret.Hash(), LastFour: secret.LastFour(), Created: time.Now().UTC(),
+		ID: account.NewID("mch_"), Name: name, Region: a.Region, Hash: secret.Hash(), LastFour: secret.LastFour(), Created: a.DB.Now().UTC(),
 	}, secret
 }
 
@@ -418,7 +418,7 @@ func (a *API) signInMachine(ctx context.Context, _ Caller, in MachineLogin) (Sig
 	if CheckName(in.Name) != nil {
 		in.Name = "machine"
 	}
-	asked, secret := MintMachine(a.Region, in.Name)
+	asked, secret := a.MintMachine(in.Name)
 	made, member, err := a.DB.RedeemLoginToken(ctx, hash, asked, asked.Created)
 	if errors.Is(err, account.ErrExists) {
 		asked.Name += "-" + strings.ToLower(rand.Text()[:6])

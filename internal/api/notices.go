@@ -32,7 +32,7 @@ const maxNotices = 100
 // groups and what the caller was notified of, the newest first, without the kinds that are
 // switched off.
 func (a *API) listNotices(ctx context.Context, c Caller, _ None) (List[Notice], error) {
-	now := time.Now()
+	now := a.DB.Now()
 	choices, noChoices := a.DB.NoticeChoices(ctx, c.id())
 	invited, noInvitations := a.invitedSince(ctx, c.id(), now, time.Time{})
 	joins, noJoins := a.DB.Joins(ctx, c.id(), now, maxNotices)
@@ -44,7 +44,7 @@ func (a *API) listNotices(ctx context.Context, c Caller, _ None) (List[Notice], 
 // NoticesToMail returns what is new for a member since the last mail, up to a time, the
 // newest first, without the kinds that are not to be mailed.
 func (a *API) NoticesToMail(ctx context.Context, of account.NewsFor, until time.Time) ([]Notice, error) {
-	invited, noInvitations := a.invitedSince(ctx, of.Member.ID, time.Now(), of.Since)
+	invited, noInvitations := a.invitedSince(ctx, of.Member.ID, a.DB.Now(), of.Since)
 	joins, noJoins := a.DB.JoinsToMail(ctx, of.Member.ID, of.Since, until, maxNotices)
 	kept, noNotices := a.DB.Notices(ctx, of.Member.ID, of.Since, until, maxNotices)
 	kept = slices.DeleteFunc(kept, func(n account.Notice) bool { return !n.New })
@@ -89,7 +89,7 @@ type SeenUntil struct {
 // that was listed, so that none that came later is missed. Invitations stay until
 // they are answered.
 func (a *API) seeNotices(ctx context.Context, c Caller, in SeenUntil) (SeenUntil, error) {
-	if in.Until.UnixMilli() <= 0 || in.Until.After(time.Now()) {
+	if in.Until.UnixMilli() <= 0 || in.Until.After(a.DB.Now()) {
 		return in, fault.New(fault.InvalidRequest, "until is the time of the newest notice that was seen").WithParam("until")
 	}
 	return in, a.DB.SeeNotices(ctx, c.id(), in.Until)

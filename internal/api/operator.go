@@ -52,7 +52,7 @@ func (a *API) operatorCreateMember(ctx context.Context, _ Caller, in NewMember) 
 		return Member{}, f
 	}
 	about(ctx, in.Name)
-	now := time.Now().UTC()
+	now := a.DB.Now().UTC()
 	made := account.SignUp{Member: account.Member{ID: account.NewID("mem_"), Name: in.Name, Operator: in.Operator, Created: now}}
 	var err error
 	if in.Password == "" {
@@ -137,7 +137,7 @@ func (a *API) operatorCreateLink(ctx context.Context, _ Caller, in Named) (SignI
 // NewLink makes a one-time link that signs the member in, and notifies the member.
 // Without a member's id the link is to the account of the hub's first operator.
 func (a *API) NewLink(ctx context.Context, memberID string) (string, error) {
-	secret, now := credential.Mint(credential.LinkCode, a.Region), time.Now().UTC()
+	secret, now := credential.Mint(credential.LinkCode, a.Region), a.DB.Now().UTC()
 	err := a.DB.CreateLink(ctx, account.Link{Hash: secret.Hash(), MemberID: memberID, Created: now, Expires: now.Add(linkLife)})
 	if err == nil && memberID != "" && a.LinkMade != nil {
 		a.LinkMade(ctx, memberID)
@@ -171,7 +171,7 @@ func viewDevice(g account.Grant) Device {
 }
 
 func (a *API) operatorListDevices(ctx context.Context, _ Caller, _ None) ([]Device, error) {
-	grants, err := a.DB.WaitingGrants(ctx, time.Now())
+	grants, err := a.DB.WaitingGrants(ctx, a.DB.Now())
 	return views(grants, viewDevice), err
 }
 
@@ -187,7 +187,7 @@ func (a *API) operatorApproveDevice(ctx context.Context, _ Caller, in DeviceAppr
 		return Device{}, err
 	}
 	about(ctx, in.Code, member.Name)
-	g, err := a.DB.DecideGrant(ctx, credential.ReadUserCode(in.Code), account.GrantApproved, member.ID, time.Now())
+	g, err := a.DB.DecideGrant(ctx, credential.ReadUserCode(in.Code), account.GrantApproved, member.ID, a.DB.Now())
 	return viewDevice(g), missing(err, "nothing waits under the code %.20q; kith admin device list shows what does", in.Code)
 }
 
@@ -232,7 +232,7 @@ type ID struct {
 }
 
 func (a *API) operatorRevokeKey(ctx context.Context, _ Caller, in ID) (Revoked, error) {
-	err := a.DB.RevokeKey(ctx, in.ID, time.Now().UTC())
+	err := a.DB.RevokeKey(ctx, in.ID, a.DB.Now().UTC())
 	return Revoked{in.ID, "revoked"}, missing(err, "no key has the id %q", in.ID)
 }
 
@@ -261,7 +261,7 @@ func (a *API) operatorCreateToken(ctx context.Context, _ Caller, in NewToken) (L
 		return LoginToken{}, f
 	}
 	about(ctx, member.Name, in.Name)
-	secret, now := credential.Mint(credential.LoginToken, a.Region), time.Now().UTC()
+	secret, now := credential.Mint(credential.LoginToken, a.Region), a.DB.Now().UTC()
 	token := account.LoginToken{
 		ID: account.NewID("tok_"), MemberID: member.ID, Name: in.Name, Hash: secret.Hash(), Created: now, Expires: now.Add(tokenLife),
 	}
@@ -305,7 +305,7 @@ func (a *API) operatorListMachines(ctx context.Context, _ Caller, in OfMember) (
 }
 
 func (a *API) operatorRevokeMachine(ctx context.Context, _ Caller, in ID) (Revoked, error) {
-	err := a.DB.RevokeMachine(ctx, in.ID, time.Now().UTC())
+	err := a.DB.RevokeMachine(ctx, in.ID, a.DB.Now().UTC())
 	return Revoked{in.ID, "revoked"}, missing(err, "no machine has the id %q", in.ID)
 }
 
@@ -332,7 +332,7 @@ func (a *API) operatorAddShare(ctx context.Context, _ Caller, in BetweenMembers)
 		return OperatorShare{}, fault.New(fault.InvalidRequest, "a member's own machines need no share")
 	}
 	about(ctx, owner.Name, with.Name)
-	share := account.Share{ID: account.NewID("shr_"), OwnerID: owner.ID, MemberID: with.ID, Created: time.Now().UTC()}
+	share := account.Share{ID: account.NewID("shr_"), OwnerID: owner.ID, MemberID: with.ID, Created: a.DB.Now().UTC()}
 	err = a.DB.AddShare(ctx, share)
 	return OperatorShare{ID: share.ID, Owner: owner.Name, With: with.Name}, Taken(err, "%s shares with %s already", owner.Name, with.Name)
 }
@@ -365,7 +365,7 @@ type NewOperatorGroup struct {
 // operatorCreateGroup makes a group for a member, who is invited to be its first
 // member and admin, and is in it only after accepting.
 func (a *API) operatorCreateGroup(ctx context.Context, _ Caller, in NewOperatorGroup) (OperatorGroup, error) {
-	group, err := newGroup(in.Name, in.Kind)
+	group, err := a.newGroup(in.Name, in.Kind)
 	if err != nil {
 		return OperatorGroup{}, err
 	}
@@ -375,7 +375,7 @@ func (a *API) operatorCreateGroup(ctx context.Context, _ Caller, in NewOperatorG
 	}
 	about(ctx, in.Name, admin.Name)
 	invitation := account.GroupInvitation{GroupID: group.ID, MemberID: admin.ID, Member: admin.Name}
-	err = invite(invitation, func(i account.GroupInvitation) error {
+	err = a.invite(invitation, func(i account.GroupInvitation) error {
 		group.Invited = []account.GroupInvitation{i}
 		return a.DB.CreateGroup(ctx, group)
 	})
@@ -403,7 +403,7 @@ func (a *API) operatorInviteToGroup(ctx context.Context, _ Caller, in MemberOfGr
 	}
 	about(ctx, group.Name, member.Name)
 	invitation := account.GroupInvitation{GroupID: group.ID, MemberID: member.ID, Member: member.Name}
-	err = invite(invitation, func(i account.GroupInvitation) error { return a.DB.InviteToGroup(ctx, i) })
+	err = a.invite(invitation, func(i account.GroupInvitation) error { return a.DB.InviteToGroup(ctx, i) })
 	return GroupAct{Group: group.Name, Member: member.Name, State: "invited"}, Taken(err, "%s is in %s already, or invited to it", member.Name, group.Name)
 }
 
@@ -439,7 +439,7 @@ func (a *API) operatorBackUp(ctx context.Context, _ Caller, in BackupFile) (Back
 	if err := a.Flush(ctx); err != nil {
 		return Backup{}, err
 	}
-	made, err := a.DB.Backup(ctx, account.Backup{ID: account.NewID("bak_"), At: time.Now().UTC(), File: in.File, As: in.As}, running)
+	made, err := a.DB.Backup(ctx, account.Backup{ID: account.NewID("bak_"), At: a.DB.Now().UTC(), File: in.File, As: in.As}, running)
 	switch {
 	case errors.Is(err, account.ErrInvalid), errors.Is(err, account.ErrExists):
 		_, text, _ := strings.Cut(err.Error(), ": ") // the kind of error says nothing to a person

@@ -68,10 +68,10 @@ func (a *API) explainModel(_ context.Context, c Caller, in ModelQuestion) (Why, 
 	if !ok {
 		return Why{}, fault.New(fault.InvalidRequest, "family is chat, embeddings or audio").WithParam("family")
 	}
-	now := time.Now()
+	now := a.DB.Now()
 	why, f := explain(a.Snapshot(), fleet.Query{
 		Caller: c.Member, Narrow: c.Narrow, Model: in.Model, Family: family,
-		Now: now, Unconfirmed: !a.Confirmed(now),
+		Now: now, Unconfirmed: !a.Confirmed(time.Now()),
 	})
 	if f != nil {
 		if limited := a.Miss(c, in.Model, f); limited != f {

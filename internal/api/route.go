@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"reflect"
 	"strings"
-	"time"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fault"
@@ -137,7 +136,7 @@ func (r Route[In, Out]) Do(ctx context.Context, a *API, c Caller, in In) (Out, e
 	reads := r.method == http.MethodGet
 	if r.may == operators && !reads {
 		ctx = account.Acting(ctx, &account.Act{
-			ID: account.NewID("act_"), At: time.Now().UTC(), By: c.id(), ByName: c.Name, What: r.about, Subject: r.subject(in),
+			ID: account.NewID("act_"), At: a.DB.Now().UTC(), By: c.id(), ByName: c.Name, What: r.about, Subject: r.subject(in),
 		})
 	}
 	out, err := r.do(a, ctx, c, in)

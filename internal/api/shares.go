@@ -76,7 +76,7 @@ func (a *API) putShare(ctx context.Context, c Caller, in NewShare) (Share, error
 	if with.ID == c.id() {
 		return Share{}, fault.New(fault.InvalidRequest, "your own machines are yours already: share them with another member").WithParam("with")
 	}
-	made, err := a.DB.PutShare(ctx, account.Share{ID: account.NewID("shr_"), OwnerID: c.id(), MemberID: with.ID, Created: time.Now().UTC()}, to)
+	made, err := a.DB.PutShare(ctx, account.Share{ID: account.NewID("shr_"), OwnerID: c.id(), MemberID: with.ID, Created: a.DB.Now().UTC()}, to)
 	if err != nil {
 		return Share{}, err
 	}
@@ -164,7 +164,7 @@ func (a *API) createInvite(ctx context.Context, c Caller, in NewInvite) (Invite,
 			return Invite{}, err
 		}
 	}
-	code, now := credential.Mint(credential.InviteCode, a.Region), time.Now().UTC().Truncate(time.Millisecond)
+	code, now := credential.Mint(credential.InviteCode, a.Region), a.DB.Now().UTC().Truncate(time.Millisecond)
 	made := account.Invite{
 		ID: account.NewID("inv_"), OwnerID: c.id(), Hash: code.Hash(), LastFour: code.LastFour(),
 		Uses: in.Uses, Limits: to.Of(account.Limits{}), Created: now, Expires: now.Add(life),
@@ -197,7 +197,7 @@ func parseLife(text string) (time.Duration, error) {
 // listInvites lists the caller's invites.
 func (a *API) listInvites(ctx context.Context, c Caller, _ None) (List[Invite], error) {
 	invites, err := a.DB.Invites(ctx, c.id())
-	now := time.Now()
+	now := a.DB.Now()
 	return listOf(views(invites, func(i account.Invite) Invite { return viewInvite(i, now) })), err
 }
 
@@ -208,7 +208,7 @@ type InviteID struct {
 
 // revokeInvite ends an invite. Shares that it made stay.
 func (a *API) revokeInvite(ctx context.Context, c Caller, in InviteID) (Revoked, error) {
-	if err := a.DB.RevokeInvite(ctx, c.id(), in.Invite, time.Now().UTC()); err != nil {
+	if err := a.DB.RevokeInvite(ctx, c.id(), in.Invite, a.DB.Now().UTC()); err != nil {
 		return Revoked{}, NotFound(err, "you have no open invite with the id %.80q", in.Invite)
 	}
 	return Revoked{in.Invite, "revoked"}, nil
@@ -233,7 +233,7 @@ func (a *API) SeeInvite(ctx context.Context, code string) (SeenInvite, error) {
 	if err != nil {
 		return SeenInvite{}, NotFound(err, "%s", dead.Message)
 	}
-	seen := SeenInvite{Owner: owner, Limits: viewLimits(found.Limits), State: viewInvite(found, time.Now()).State}
+	seen := SeenInvite{Owner: owner, Limits: viewLimits(found.Limits), State: viewInvite(found, a.DB.Now()).State}
 	for m := range a.Snapshot().Reach(fleet.MemberID(found.OwnerID), fleet.OwnOnly) {
 		for _, o := range m.Offers {
 			if !leavesOut(found.Models, o.ID) {
@@ -274,7 +274,7 @@ func (a *API) acceptInvite(ctx context.Context, c Caller, in InviteCode) (Accept
 	if !ok {
 		return Accepted{}, dead
 	}
-	now := time.Now().UTC().Truncate(time.Millisecond)
+	now := a.DB.Now().UTC().Truncate(time.Millisecond)
 	share := account.Share{ID: account.NewID("shr_"), MemberID: c.id(), Created: now}
 	share, owner, err := a.DB.AcceptInvite(ctx, hash, share, now)
 	switch {

@@ -218,7 +218,7 @@ func (in Span) read(now time.Time) (steps, error) {
 // getUsage adds up the caller's usage in the span. Days and weeks are of the daily sums;
 // hours, keys and times to the first token of the hourly ones.
 func (a *API) getUsage(ctx context.Context, c Caller, in Span) (UsagePage, error) {
-	steps, err := in.read(time.Now())
+	steps, err := in.read(a.DB.Now())
 	if err != nil {
 		return UsagePage{}, err
 	}
@@ -259,7 +259,7 @@ type HubStep struct {
 // operatorGetUsage adds up the usage of all members in the span, as getUsage does one
 // member's.
 func (a *API) operatorGetUsage(ctx context.Context, _ Caller, in Span) (HubUsage, error) {
-	steps, err := in.read(time.Now())
+	steps, err := in.read(a.DB.Now())
 	if err != nil {
 		return HubUsage{}, err
 	}

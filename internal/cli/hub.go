@@ -279,7 +279,7 @@ func (p *hubProcess) startNode(ctx context.Context) error {
 	return p.records.StartNode(ctx, fleet.Node{
 		Address: p.peerAddress, Pin: pin,
 		Name: p.config.Hub.Node.Text, Incarnation: rand.Text(), Region: p.config.Hub.Region.Text,
-		Version: thisBuild().Version, State: fleet.NodeServing, Started: time.Now(),
+		Version: thisBuild().Version, State: fleet.NodeServing, Started: p.records.Now(),
 	})
 }
 

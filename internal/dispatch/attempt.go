@@ -199,8 +199,8 @@ func (d *Dispatcher) awaitHome(ctx context.Context, a *attempt, err error) {
 // Nothing notifies the hub when the time is over, so a timer decides again for the calls
 // that wait for the machine.
 func (d *Dispatcher) leaveOut(a *attempt) {
-	now := time.Now()
-	until := a.Offer.Load.Refused(a.Class, a.began, now, a.daemonReason != tunnel.RefusedUnknownModel)
+	now := d.cfg.Registry.Now()
+	until := a.Offer.Load.Refused(a.Class, now.Add(-time.Since(a.began)), now, a.daemonReason != tunnel.RefusedUnknownModel)
 	if until.IsZero() {
 		return
 	}
@@ -239,7 +239,7 @@ func (d *Dispatcher) request(ctx context.Context, call *gateway.Call, c fleet.Ca
 		tunnel.HeaderCorrelation: {call.ID},
 		tunnel.HeaderAttempt:     {attemptHeader(call, c.Machine)},
 		tunnel.HeaderCaller:      {c.Class.String() + " " + headerText(call.Caller.Name)},
-		tunnel.HeaderCache:       {d.cacheNames.of(call.Caller.Member, c.Machine.ID, time.Now())},
+		tunnel.HeaderCache:       {d.cacheNames.of(call.Caller.Member, c.Machine.ID, d.cfg.Registry.Now())},
 		tunnel.HeaderModel:       {tunnel.EscapeModel(string(call.Model))},
 		"User-Agent":             {""},
 	}
@@ -252,7 +252,7 @@ func (d *Dispatcher) request(ctx context.Context, call *gateway.Call, c fleet.Ca
 		deadline = time.Now().Add(limits.FirstByte + limits.Stream)
 	}
 	// In whole seconds, rounded up: the hub is the first to give up.
-	r.Header.Set(tunnel.HeaderDeadline, deadline.Add(time.Second).UTC().Format(time.RFC3339))
+	r.Header.Set(tunnel.HeaderDeadline, d.cfg.Registry.Now().Add(time.Until(deadline)+time.Second).UTC().Format(time.RFC3339))
 	body := &requestBody{body: r.Body}
 	r.Body, r.GetBody = body, nil
 	return r, body

@@ -145,7 +145,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	for {
 		select {
 		case now := <-tick.C:
-			d.scheduler.tick(now)
+			d.scheduler.tick(d.cfg.Registry.Now())
 			d.endUnconfirmed(now)
 		case <-ctx.Done():
 			return nil
@@ -257,8 +257,8 @@ func (d *Dispatcher) route(query *fleet.Query) fleet.Decision {
 // refresh sets what the query depends on beside the snapshot (the time, a new draw,
 // whether the store could be read) and returns the newest snapshot.
 func (d *Dispatcher) refresh(query *fleet.Query) *fleet.Snapshot {
-	query.Now = time.Now()
+	query.Now = d.cfg.Registry.Now()
 	query.Draw = d.cfg.Draw()
-	query.Unconfirmed = !d.cfg.Registry.Confirmed(query.Now)
+	query.Unconfirmed = !d.cfg.Registry.Confirmed(time.Now())
 	return d.cfg.Registry.Snapshot()
 }

@@ -226,8 +226,8 @@ func (s *scheduler) forget(c *cohort, except []registry.WaitingCall) {
 }
 
 // isPaused reports whether the machine's slots are not offered to that node now. Needs mu.
-func (s *scheduler) isPaused(machine fleet.MachineID, node string, now time.Time) bool {
-	return len(s.paused) > 0 && now.Before(s.paused[declined{machine, node}])
+func (s *scheduler) isPaused(machine fleet.MachineID, node string) bool {
+	return len(s.paused) > 0 && time.Now().Before(s.paused[declined{machine, node}])
 }
 
 // offer holds a slot for a call of another node, and offers it to that node. Needs mu.

@@ -140,7 +140,7 @@ func (d *Dispatcher) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	call.ID = r.Header.Get(tunnel.HeaderCorrelation)
-	if !d.repeated.first(call.ID+" "+r.Header.Get(tunnel.HeaderAttempt), query.Now) {
+	if !d.repeated.first(call.ID+" "+r.Header.Get(tunnel.HeaderAttempt), time.Now()) {
 		registry.Refuse(w, registry.RefusedRepeated)
 		return
 	}

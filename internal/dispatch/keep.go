@@ -72,7 +72,7 @@ func (d *Dispatcher) saveSpeeds(ctx context.Context) {
 	if len(speeds) == 0 {
 		return
 	}
-	if err := d.cfg.SaveSpeeds(ctx, speeds, time.Now()); err != nil {
+	if err := d.cfg.SaveSpeeds(ctx, speeds, d.cfg.Registry.Now()); err != nil {
 		d.cfg.Log.Warn("cannot store the measured speeds; the next try is in a minute", "error", err)
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -93,7 +93,7 @@ func (s *speeds) mark(key speedKey) {
 // readSpeeds takes over measurements that are younger than this node's own. It returns since
 // when it read: the next reading begins there.
 func (d *Dispatcher) readSpeeds(ctx context.Context, since time.Time) time.Time {
-	now := time.Now()
+	now := d.cfg.Registry.Now()
 	stored, err := d.cfg.Speeds(ctx, since)
 	if err != nil {
 		d.cfg.Log.Warn("cannot read the measured speeds; the next try is in a minute", "error", err)
@@ -118,7 +118,7 @@ func (d *Dispatcher) readSpeeds(ctx context.Context, since time.Time) time.Time 
 // caller begin again at the same moment (tunnel.CacheName), so that a match would be wrong for
 // all but the owner's calls.
 func (d *Dispatcher) updateKey(ctx context.Context) {
-	secret, err := d.cfg.PrefixKey(ctx, time.Now())
+	secret, err := d.cfg.PrefixKey(ctx, d.cfg.Registry.Now())
 	if err != nil {
 		d.cfg.Log.Warn("cannot read the day's secret of fingerprints; the next try is in a minute", "error", err)
 		return

@@ -13,7 +13,7 @@ import (
 
 // Models lists what the caller reaches now.
 func (d *Dispatcher) Models(_ context.Context, caller gateway.Caller) ([]gateway.Model, error) {
-	return ListModels(d.cfg.Registry.Snapshot(), caller, time.Now()), nil
+	return ListModels(d.cfg.Registry.Snapshot(), caller, d.cfg.Registry.Now()), nil
 }
 
 // ListModels lists what the caller reaches at that time: models on connected

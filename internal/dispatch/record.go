@@ -20,7 +20,7 @@ func (d *Dispatcher) Finished(call *gateway.Call, out gateway.Outcome) {
 	d.cfg.Traces.Add(tracesOf(call, out))
 	if out.Code == "" {
 		d.recordServed(call)
-		d.speeds.measure(call, out)
+		d.speeds.measure(call, out, d.cfg.Registry.Now())
 	}
 }
 
@@ -35,7 +35,7 @@ func (d *Dispatcher) Refused(call *gateway.Call, out gateway.Outcome) {
 // runningUsage is the usage record of a call as far as it is known while it runs.
 func runningUsage(call *gateway.Call) account.Usage {
 	return account.Usage{
-		CallID: call.ID, Attempt: max(1, call.Trace.Attempts), Started: call.Arrived.UTC(),
+		CallID: call.ID, Attempt: max(1, call.Trace.Attempts), Started: call.Started.UTC(),
 		MemberID: string(call.Caller.Member), KeyID: call.Caller.KeyID,
 		MachineID: string(call.Trace.Machine), OwnerID: string(call.Trace.Owner), GroupID: string(call.Trace.Group),
 		Model: string(call.Model), Endpoint: call.Endpoint.Path(), Stream: call.Stream,
@@ -149,7 +149,7 @@ func headerText(name string) string {
 func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Trace {
 	trace := &call.Trace
 	owners := account.Trace{
-		CallID: call.ID, Started: call.Arrived.UTC(), Caller: call.Caller.Name,
+		CallID: call.ID, Started: call.Started.UTC(), Caller: call.Caller.Name,
 		Model: string(call.Model), Endpoint: call.Endpoint.Path(), Stream: call.Stream,
 	}
 	mine := owners

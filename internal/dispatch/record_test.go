@@ -25,7 +25,7 @@ func TestRecordIsAlwaysTaken(t *testing.T) {
 	}
 	defer db.Close()
 	call := &gateway.Call{
-		ID: "req_1", Model: fleet.ModelID(strings.Repeat("m", fleet.MaxModelID)), Caller: callerOf("ann"), Arrived: time.Now(),
+		ID: "req_1", Model: fleet.ModelID(strings.Repeat("m", fleet.MaxModelID)), Caller: callerOf("ann"), Arrived: time.Now(), Started: time.Now(),
 		Trace: gateway.Trace{Waited: -time.Second},
 	}
 	u := usageOf(call, gateway.Outcome{
@@ -54,7 +54,7 @@ func TestTracesOf(t *testing.T) {
 		return gateway.Attempt{Machine: m, Class: class, After: time.Second, Took: time.Millisecond, Outcome: outcome, Prompt: outcome == "answered", Began: outcome == "answered"}
 	}
 	own, anns, also, dans := machine("bob", "own"), machine("ann", "a1"), machine("ann", "a2"), machine("dan", "d1")
-	call := &gateway.Call{ID: "req_1", Caller: callerOf("bob"), Model: "m", Endpoint: fleet.EmbeddingsEndpoint, Arrived: arrived}
+	call := &gateway.Call{ID: "req_1", Caller: callerOf("bob"), Model: "m", Endpoint: fleet.EmbeddingsEndpoint, Arrived: arrived, Started: arrived}
 	call.Trace.Waited = time.Minute
 	call.Trace.First, call.Trace.Last = gateway.Decision{Row: 4, Verdict: fleet.Wait}, gateway.Decision{Row: 7, Verdict: fleet.Refuse}
 	call.Trace.Tries = []gateway.Attempt{
@@ -106,7 +106,7 @@ func TestTracesOf(t *testing.T) {
 		}
 	}
 
-	refused := &gateway.Call{ID: "req_2", Caller: callerOf("bob"), Model: "m", Arrived: arrived}
+	refused := &gateway.Call{ID: "req_2", Caller: callerOf("bob"), Model: "m", Arrived: arrived, Started: arrived}
 	refused.Trace.First = gateway.Decision{Row: 1}
 	refused.Trace.Last = refused.Trace.First
 	if all := tracesOf(refused, gateway.Outcome{Status: 404, Code: "model_not_found"}); len(all) != 1 || len(all[0].Decisions) != 1 || all[0].Decisions[0].Row != 5 {

@@ -149,7 +149,7 @@ func (s *scheduler) nextWaiter(snapshot *fleet.Snapshot, machine *fleet.Machine,
 			if best != nil && best.before(c.first) {
 				return
 			}
-			if c.node != "" && s.isPaused(machine.ID, c.node, now) {
+			if c.node != "" && s.isPaused(machine.ID, c.node) {
 				continue
 			}
 			query := c.query

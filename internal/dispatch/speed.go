@@ -82,7 +82,7 @@ func (s *speeds) work(model fleet.ModelID, p *prefix.Prompt, matches []prefix.Ma
 }
 
 // measure adds what a served call shows of its machine.
-func (s *speeds) measure(call *gateway.Call, out gateway.Outcome) {
+func (s *speeds) measure(call *gateway.Call, out gateway.Outcome, now time.Time) {
 	tries := call.Trace.Tries
 	if len(tries) == 0 || call.Choices > 1 {
 		return
@@ -92,7 +92,6 @@ func (s *speeds) measure(call *gateway.Call, out gateway.Outcome) {
 	if !last.Began || load == nil {
 		return
 	}
-	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.of(call.Model)

@@ -73,7 +73,7 @@ func TestWorkFollowsCalls(t *testing.T) {
 	for range 100 {
 		s.measure(served(&load, true, 0), gateway.Outcome{
 			TokensIn: 2000, TokensOut: 50, Reported: true, Frames: 50, FirstToken: 3 * time.Second, LastToken: 4 * time.Second,
-		})
+		}, time.Now())
 	}
 	after := s.work("m", &p, nil)
 	if after.Prompt < 1990 || after.Prompt > 2000 || after.Output < 50 || after.Output > 51 || after.Typical == nil || math.Abs(fleet.Predict(after.Typical, 2000, 0, 1)-2) > 1e-6 {
@@ -90,7 +90,7 @@ func TestWorkFollowsCalls(t *testing.T) {
 		t.Errorf("another model: %+v", w)
 	}
 	for _, call := range []*gateway.Call{{}, {Choices: 2, Trace: served(&load, true, 0).Trace}} {
-		s.measure(call, gateway.Outcome{}) // nothing is measured
+		s.measure(call, gateway.Outcome{}, time.Now()) // nothing is measured
 	}
 	for i := range 3 * maxTypical {
 		s.of("m").learn(fleet.MachineID(group(i)), load.Speed())

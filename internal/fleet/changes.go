@@ -25,6 +25,8 @@ type Update struct {
 	Position Position // behind the changes
 	Changes  []Change
 	Nodes    []Node // none where one process has the database to itself
+	// ClockAhead is by how much this process's clock is ahead of the database's.
+	ClockAhead time.Duration
 }
 
 // Change is one step of the store's epoch: the kind of record that changed, and its id.

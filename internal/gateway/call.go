@@ -42,6 +42,7 @@ type Call struct {
 	// Form is the request of a transcription, which has no Body.
 	Form    *dialect.Transcription
 	Arrived time.Time
+	Started time.Time // Arrived by Config.Now, for what is recorded
 	// Wait is the caller's own limit on waiting for a machine (Prefer: wait=N);
 	// negative when the caller said nothing.
 	Wait time.Duration

@@ -29,7 +29,8 @@ type exchange struct {
 	control      *http.ResponseController
 	id           string // correlation id, made here and never taken from the caller
 	arrived      time.Time
-	route        *route // nil until the path was matched
+	started      time.Time // the same by Config.Now
+	route        *route    // nil until the path was matched
 	envelope     dialect.Dialect
 	region       string // to which the request is forwarded; empty: it is not
 	caller       Caller
@@ -63,7 +64,7 @@ func newExchange(g *Edge, w http.ResponseWriter, r *http.Request) *exchange {
 		g: g, tuning: g.tuning.Load(), w: w, r: r,
 		control: http.NewResponseController(w),
 		id:      "req_" + uuid.Must(uuid.NewV7()).String(),
-		arrived: time.Now(),
+		arrived: time.Now(), started: g.Now(),
 	}
 	x.envelope = envelopeOf(r, nil)
 	x.bodyDone = r.ContentLength == 0 || r.ProtoMajor > 1 // HTTP/2 resets a stream by itself
@@ -157,7 +158,7 @@ func (x *exchange) notImplemented() error {
 // infer serves an inference route.
 func (x *exchange) infer() error {
 	call := &Call{
-		ID: x.id, Endpoint: x.route.endpoint, Caller: x.caller, Arrived: x.arrived,
+		ID: x.id, Endpoint: x.route.endpoint, Caller: x.caller, Arrived: x.arrived, Started: x.started,
 		Wait: preferredWait(x.r.Header), Waiting: func(int, time.Duration) {},
 	}
 	defer call.close()

@@ -59,6 +59,8 @@ type Config struct {
 	// Refused gets each request for an inference route that did not reach the Backend: Call has what is known of it, and
 	// no Body. Its Caller is zero if the caller was not identified. May be nil.
 	Refused func(*Call, Outcome)
+	// Now is the clock of Call.Started. nil: time.Now.
+	Now func() time.Time
 	// Turns keeps the turns of the responses dialect; nil: none are kept.
 	Turns *Turns
 	Log   *slog.Logger
@@ -93,6 +95,9 @@ func (l Limits) withDefaults() Limits {
 // it came: a mux in front of it must not clean or redirect.
 func New(c Config) *Edge {
 	c.Limits = c.Limits.withDefaults()
+	if c.Now == nil {
+		c.Now = time.Now
+	}
 	if c.Spool == nil {
 		c.Spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
 	}

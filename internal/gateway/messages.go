@@ -64,7 +64,7 @@ var countRate = Rate{PerSecond: 1, Burst: 60}
 // as one (spec/api.md#count-tokens).
 func (x *exchange) countTokens() error {
 	call := &Call{
-		ID: x.id, Endpoint: fleet.Messages, Caller: x.caller, Arrived: x.arrived,
+		ID: x.id, Endpoint: fleet.Messages, Caller: x.caller, Arrived: x.arrived, Started: x.started,
 		Header: ownHeaders(x.r.Header), Waiting: func(int, time.Duration) {},
 	}
 	defer call.close()

@@ -258,7 +258,7 @@ func (x *exchange) boundTokens(body, chat []byte) {
 // refused is the call of a request that did not reach the Backend, in as far as
 // it is known.
 func (x *exchange) refused() *Call {
-	call := &Call{ID: x.id, Endpoint: x.route.endpoint, Caller: x.caller, Arrived: x.arrived}
+	call := &Call{ID: x.id, Endpoint: x.route.endpoint, Caller: x.caller, Arrived: x.arrived, Started: x.started}
 	if x.call != nil && x.call.Model.Valid() {
 		call.Model, call.Stream = x.call.Model, x.call.Stream
 	}

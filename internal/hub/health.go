@@ -22,6 +22,9 @@ func (h *Hub) health(ctx context.Context) []site.Part {
 	if !parts[1].Good {
 		parts[1].Text = "not connected: changes are found by polling, up to a second later"
 	}
+	if len(h.live.Nodes(time.Now())) > 0 {
+		parts = append(parts, h.clockHealth())
+	}
 	parts = append(parts, h.memoryHealth())
 	if backups, scheduled := h.backups.health(); scheduled {
 		parts = append(parts, backups)
@@ -77,6 +80,19 @@ func (h *Hub) databaseHealth(ctx context.Context) site.Part {
 		return site.Part{Name: "Database", Text: "changes cannot be followed: calls are refused until they can"}
 	}
 	return site.Part{Name: "Database", Good: true, Text: "answered within " + length(took)}
+}
+
+// clockHealth is the state of this computer's clock beside the database's.
+func (h *Hub) clockHealth() site.Part {
+	ahead := h.live.ClockAhead().Round(time.Second)
+	side := "ahead of"
+	if ahead < 0 {
+		side = "behind"
+	}
+	if h.live.ClockWrong() {
+		return site.Part{Name: "Clock", Text: fmt.Sprintf("%s %s the database's, which all hubs use: synchronize both computers, as with NTP", length(ahead.Abs()), side)}
+	}
+	return site.Part{Name: "Clock", Good: true, Text: "agrees with the database's"}
 }
 
 // journalHealth is the state of the ledger's journal.

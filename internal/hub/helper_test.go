@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -27,8 +28,11 @@ type kept struct {
 	*store.DB
 	down    atomic.Bool
 	lookups atomic.Int64
-	found   func() // comes between the look-up of a key and its answer; nil: nothing does
+	clock   time.Duration // that the store's clock is ahead of this computer's
+	found   func()        // comes between the look-up of a key and its answer; nil: nothing does
 }
+
+func (k *kept) Now() time.Time { return k.DB.Now().Add(k.clock) }
 
 func (k *kept) look() error {
 	k.lookups.Add(1)

@@ -76,7 +76,7 @@ type Config struct {
 	// negative: none are.
 	KeepResponses time.Duration
 	// Edge configures the gateway: limits and rates. New sets its Backend, Identify,
-	// Region, Regions, Finished, Refused, Turns and Count.
+	// Region, Regions, Finished, Refused, Turns, Count and Now.
 	Edge gateway.Config
 	// Site configures the members' pages. New sets its Try, Call, Health and Limits.
 	Site site.Config
@@ -174,7 +174,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		Revoked: h.revoked, Activity: func() { h.site.Stir() }, Draw: cfg.Draw, Log: cfg.Log,
 	})
 	edge.Region, edge.Regions = cfg.Region, cfg.Regions
-	edge.Backend, edge.Identify, edge.Log = h.calls, h.Identify, cfg.Log
+	edge.Backend, edge.Identify, edge.Now, edge.Log = h.calls, h.Identify, records.Now, cfg.Log
 	edge.Count, edge.Finished, edge.Refused = h.calls.Count, h.finished, h.refused
 	if cfg.KeepResponses > 0 {
 		edge.Turns = &gateway.Turns{Keep: h.turns.Keep, Load: h.turns.Load, Forget: h.turns.Forget}

@@ -97,7 +97,7 @@ func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, erro
 	if parsed.Region() != h.cfg.Region {
 		return gateway.Caller{}, h.otherRegion(parsed)
 	}
-	now := time.Now()
+	now := h.records.Now()
 	hash := parsed.Hash()
 	caller, age, ok := h.keys.get(hash, now)
 	if ok {

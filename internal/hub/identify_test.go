@@ -102,14 +102,15 @@ func TestIdentifyForgets(t *testing.T) {
 	})
 }
 
-// A key with an end is refused from that moment on, cached or not, and the answer says
-// when it expired (spec/api.md#expired-key).
+// A key with an end is refused from that moment on by the store's clock, cached or not, and
+// the answer says when it expired (spec/api.md#expired-key).
 func TestIdentifyExpired(t *testing.T) {
 	r := newRig(t, Config{})
 	memberID, _ := r.kept.MemberByName(t.Context(), r.ok("POST", "/members", `{"name":"ann"}`).Body["name"].(string))
 	synctest.Test(t, func(t *testing.T) {
 		secret := credential.Mint(credential.APIKey, "home")
-		end := time.Now().Add(time.Hour).UTC()
+		r.kept.clock = -2 * time.Hour
+		end := r.kept.Now().Add(time.Hour).UTC()
 		err := r.kept.CreateKey(t.Context(), account.Key{
 			ID: "key_1", MemberID: memberID.ID, Region: "home", Reach: account.ReachAll, Hash: secret.Hash(), Created: time.Now(), Expires: end,
 		})

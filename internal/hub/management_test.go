@@ -1,16 +1,25 @@
 package hub
 
 import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/site"
 	"github.com/kith/kith/internal/spool"
+	"github.com/kith/kith/internal/store"
+	"github.com/kith/kith/internal/storetest"
 )
 
 // TestAuditLog: what is done on the operator's socket is in the log, with the
@@ -84,6 +93,49 @@ func TestSessionContinues(t *testing.T) {
 	caller.Member, caller.Name = "mem_unknown", "unknown"
 	if f, err := r.revoked(t.Context(), caller); f == nil || err != nil {
 		t.Errorf("a call of a member who is not there: %v, %v", f, err)
+	}
+}
+
+// wrongClock is a store's facts where the clock of this node's computer is ahead.
+type wrongClock struct {
+	registry.Facts
+	ahead time.Duration
+}
+
+func (f wrongClock) Poll(ctx context.Context, after fleet.Position) (fleet.Update, error) {
+	update, err := f.Facts.Poll(ctx, after)
+	update.Nodes, update.ClockAhead = []fleet.Node{{Name: "hub-home", Region: "home"}}, f.ahead
+	return update, err
+}
+
+// TestClock: the operator's page and a metric have by how much this computer's clock differs
+// from the database's.
+func TestClock(t *testing.T) {
+	db, err := store.Open(t.Context(), store.Config{Path: storetest.SQLite(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	for ahead, want := range map[time.Duration]site.Part{
+		time.Second:  {Name: "Clock", Good: true, Text: "agrees with the database's"},
+		time.Hour:    {Name: "Clock", Text: "1 h ahead of the database's, which all hubs use: synchronize both computers, as with NTP"},
+		-time.Minute: {Name: "Clock", Text: "1 min behind the database's, which all hubs use: synchronize both computers, as with NTP"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := rigOn(t, db, wrongClock{db.Facts("home"), ahead}, Config{Region: "home"})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go r.live.Run(ctx)
+			time.Sleep(3 * time.Second)
+			if parts := r.health(t.Context()); !slices.Contains(parts, want) {
+				t.Errorf("%v ahead: %+v", ahead, parts)
+			}
+			const metric = "kith_clock_offset_seconds"
+			want := fmt.Sprintf("# HELP %s By how much the clock of this hub's computer is ahead of the database's, which all hubs use. 0 on SQLite.\n# TYPE %[1]s gauge\n%[1]s %[2]v\n", metric, ahead.Seconds())
+			if err := testutil.GatherAndCompare(newMetricsRegistry(t, r.Hub), strings.NewReader(want), metric); err != nil {
+				t.Errorf("%v ahead: %v", ahead, err)
+			}
+		})
 	}
 }
 

@@ -116,7 +116,7 @@ type stateMetrics struct{ *Hub }
 
 // reading is the state of the hub's parts at one moment.
 type reading struct {
-	now      time.Time
+	now      time.Time // by the store's clock
 	live     registry.Status
 	calls    dispatch.Status
 	grants   dispatch.Grants
@@ -154,6 +154,7 @@ var stateValues = []stateMetric{
 	gauge("kith_machines_online", "Machines that are connected to any hub of the region.", func(r *reading) float64 { return float64(r.live.Online) }),
 	gauge("kith_tunnels", "Machines whose tunnel ends at this hub.", func(r *reading) float64 { return float64(r.live.Tunnels) }),
 	gauge("kith_confirmation_age_seconds", "Time since the database last confirmed which keys and shares are valid. Over 5 s every call is refused.", func(r *reading) float64 { return known(r.live.Confirmed) }),
+	gauge("kith_clock_offset_seconds", "By how much the clock of this hub's computer is ahead of the database's, which all hubs use. 0 on SQLite.", func(r *reading) float64 { return r.live.ClockAhead.Seconds() }),
 	gauge("kith_nats_connected", "Whether this hub sends and receives hints (1), or finds changes by polling (0).", func(r *reading) float64 { return oneIf(r.live.Hinted) }),
 	gauge("kith_nodes_alive", "Hubs of the database, of all regions, whose beat this one sees move.", func(r *reading) float64 { return float64(r.live.NodesAlive) }),
 
@@ -240,7 +241,7 @@ func (s stateMetrics) Collect(out chan<- prometheus.Metric) {
 func (s stateMetrics) read() reading {
 	now := time.Now()
 	r := reading{
-		now: now, live: s.live.Status(now), calls: s.calls.Status(now), grants: s.calls.Grants(), ledger: s.ledger.Status(), spool: s.edge.Spool.Use(),
+		now: s.records.Now(), live: s.live.Status(now), calls: s.calls.Status(now), grants: s.calls.Grants(), ledger: s.ledger.Status(), spool: s.edge.Spool.Use(),
 		ready: s.Ready(now) == nil, draining: s.drain.begun.Load(),
 	}
 	if s.cfg.DB != nil {

@@ -31,6 +31,8 @@ type books struct {
 	room chan struct{}
 }
 
+func (b *books) Now() time.Time { return time.Now() }
+
 func (b *books) RecordUsage(_ context.Context, records []account.Usage) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -362,6 +364,8 @@ func BenchmarkLedger(b *testing.B) {
 
 // forgetful takes every record at no cost.
 type forgetful struct{ Store }
+
+func (forgetful) Now() time.Time { return time.Now() }
 
 func (forgetful) RecordUsage(context.Context, []account.Usage) error    { return nil }
 func (forgetful) TouchKeys(context.Context, map[string]time.Time) error { return nil }

@@ -60,6 +60,8 @@ const (
 // Store is the part of the database that this package writes and reads; *store.DB
 // implements it.
 type Store interface {
+	// Now is the time by the database's clock.
+	Now() time.Time
 	// RecordUsage adds records. One that is there already counts once.
 	RecordUsage(context.Context, []account.Usage) error
 	TouchKeys(context.Context, map[string]time.Time) error
@@ -284,7 +286,7 @@ func (l *Ledger) End(u account.Usage) {
 // KeyUsed records that an API key was used now.
 func (l *Ledger) KeyUsed(id string) {
 	l.mu.Lock()
-	l.keysUsed[id] = time.Now().UTC()
+	l.keysUsed[id] = l.store.Now().UTC()
 	l.mu.Unlock()
 }
 

@@ -184,6 +184,8 @@ type recorder struct {
 	touched map[string]time.Time
 }
 
+func (r *recorder) Now() time.Time { return time.Now() }
+
 func (r *recorder) RecordUsage(_ context.Context, batch []account.Usage) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -62,7 +62,7 @@ func (t *Traces) Flush(ctx context.Context) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	if err := t.store.SaveTraces(ctx, batch, time.Now()); err != nil {
+	if err := t.store.SaveTraces(ctx, batch, t.store.Now()); err != nil {
 		return err
 	}
 	last := batch[len(batch)-1]

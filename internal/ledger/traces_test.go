@@ -23,6 +23,8 @@ type shelf struct {
 	kept []string
 }
 
+func (s *shelf) Now() time.Time { return time.Now() }
+
 func (s *shelf) SaveTraces(_ context.Context, traces []account.Trace, _ time.Time) error {
 	if s.down.Load() {
 		return errDown

@@ -36,7 +36,7 @@ func NewTurns(store Store, life time.Duration, log *slog.Logger) *Turns {
 
 // Keep stores a turn under its response's id.
 func (t *Turns) Keep(ctx context.Context, member fleet.MemberID, response string, turn []byte) error {
-	now := time.Now()
+	now := t.store.Now()
 	return t.store.KeepTurn(ctx, account.Turn{
 		Hash: credential.SealName(response), MemberID: string(member), Created: now, Expires: now.Add(t.life),
 		Sealed: credential.Seal(response, string(member), turn),
@@ -45,7 +45,7 @@ func (t *Turns) Keep(ctx context.Context, member fleet.MemberID, response string
 
 // Load returns a kept turn; nil if the member has none of that id.
 func (t *Turns) Load(ctx context.Context, member fleet.MemberID, response string) ([]byte, error) {
-	turn, err := t.store.Turn(ctx, credential.SealName(response), string(member), time.Now())
+	turn, err := t.store.Turn(ctx, credential.SealName(response), string(member), t.store.Now())
 	switch {
 	case errors.Is(err, account.ErrNotFound):
 		return nil, nil
@@ -57,7 +57,7 @@ func (t *Turns) Load(ctx context.Context, member fleet.MemberID, response string
 
 // Forget deletes a kept turn and reports whether there was one.
 func (t *Turns) Forget(ctx context.Context, member fleet.MemberID, response string) (bool, error) {
-	err := t.store.ForgetTurn(ctx, credential.SealName(response), string(member), time.Now())
+	err := t.store.ForgetTurn(ctx, credential.SealName(response), string(member), t.store.Now())
 	switch {
 	case errors.Is(err, account.ErrNotFound):
 		return false, nil
@@ -77,7 +77,7 @@ func (t *Turns) Run(ctx context.Context) error {
 	tick := time.NewTicker(pruneEvery)
 	defer tick.Stop()
 	for {
-		if err := t.store.PruneTurns(ctx, time.Now()); err != nil && ctx.Err() == nil {
+		if err := t.store.PruneTurns(ctx, t.store.Now()); err != nil && ctx.Err() == nil {
 			t.log.Warn("cannot delete expired turns; it is tried again", "error", err)
 		}
 		select {

@@ -89,6 +89,8 @@ type sweeper struct {
 	sweeps atomic.Int64
 }
 
+func (s *sweeper) Now() time.Time { return time.Now() }
+
 func (s *sweeper) PruneTurns(context.Context, time.Time) error {
 	s.sweeps.Add(1)
 	return errDown

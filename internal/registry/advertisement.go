@@ -187,9 +187,9 @@ func (k *keeper) due(ctx context.Context) {
 // the same ones after seenEvery. It sets the timer for the next save. A save that fails
 // is tried again, unless the line has ended.
 func (k *keeper) saveIfDue(ctx context.Context) {
-	wait := seenEvery - time.Since(k.at)
+	wait := seenEvery - k.facts.Now().Sub(k.at)
 	if k.isNew() {
-		wait = saveEvery - time.Since(k.at)
+		wait = saveEvery - k.facts.Now().Sub(k.at)
 	}
 	if wait <= 0 {
 		wait = seenEvery
@@ -215,7 +215,7 @@ func (k *keeper) close(ctx context.Context) {
 	k.timer.Stop()
 	if k.isNew() {
 		k.saveIfDue(context.WithoutCancel(ctx))
-	} else if time.Since(k.at) >= time.Minute {
+	} else if k.facts.Now().Sub(k.at) >= time.Minute {
 		k.save(context.WithoutCancel(ctx))
 	}
 }
@@ -227,7 +227,7 @@ func (k *keeper) isNew() bool { return sha256.Sum256(k.ad) != k.saved }
 func (k *keeper) save(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, pollWithin)
 	defer cancel()
-	now := time.Now()
+	now := k.facts.Now()
 	if err := k.facts.SaveOffers(ctx, k.id, k.ad, now); err != nil {
 		k.log.Warn("cannot keep a machine's offers; trying again later", "machine", k.id, "error", err)
 		return false

@@ -13,7 +13,7 @@ import (
 // among 100,000 machines.
 func BenchmarkStateChange(b *testing.B) {
 	const machines = 100_000
-	r := New(Config{Node: "hub", Region: "home", Log: slog.New(slog.DiscardHandler)})
+	r := New(Config{Node: "hub", Region: "home", Facts: newFacts(), Log: slog.New(slog.DiscardHandler)})
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		for i := range machines {
 			id := fleet.MachineID(fmt.Sprintf("m%06d", i))

@@ -26,7 +26,7 @@ func (r *Registry) follow(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-purge.C:
-			r.purge(time.Now())
+			r.purge(r.Now())
 			r.removeDeadNodes(ctx, time.Now())
 			continue
 		case <-ticker.C:
@@ -71,6 +71,7 @@ func (r *Registry) poll(ctx context.Context) error {
 		return err
 	}
 	r.seeNodes(polled.Nodes, began)
+	r.seeClock(polled.ClockAhead)
 	if r.cutOff(began) {
 		if err := r.endReplaced(ctx); err != nil {
 			return err
@@ -238,7 +239,7 @@ func (r *Registry) load(ctx context.Context, returning time.Time) error {
 	if err != nil {
 		return err
 	}
-	kept, err := facts.Kept(ctx, time.Now().Add(-keepFor))
+	kept, err := facts.Kept(ctx, facts.Now().Add(-keepFor))
 	if err != nil {
 		return err
 	}

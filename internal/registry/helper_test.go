@@ -33,6 +33,7 @@ type facts struct {
 	down        bool
 	behind      bool
 	nodes       []fleet.Node
+	ahead       time.Duration // this computer's clock is
 	replaced    bool
 }
 
@@ -134,7 +135,7 @@ func (f *facts) Poll(_ context.Context, after fleet.Position) (u fleet.Update, e
 	behind, replaced := false, false
 	err = f.locked(func() {
 		f.polls++
-		u = fleet.Update{Position: fleet.Position{Epoch: int64(len(f.changes))}, Nodes: slices.Clone(f.nodes)}
+		u = fleet.Update{Position: fleet.Position{Epoch: int64(len(f.changes))}, Nodes: slices.Clone(f.nodes), ClockAhead: f.ahead}
 		replaced = f.replaced
 		if behind, f.behind = f.behind || after.Epoch > u.Position.Epoch, false; !behind {
 			u.Changes = slices.Clone(f.changes[after.Epoch:])
@@ -157,6 +158,12 @@ func (f *facts) Generations(_ context.Context, ids []fleet.MachineID) (map[fleet
 			newest[id] = f.generations[id]
 		}
 	})
+}
+
+func (f *facts) Now() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return time.Now().Add(-f.ahead)
 }
 
 func (f *facts) RemoveNode(_ context.Context, n fleet.Node) error {

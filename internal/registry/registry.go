@@ -66,6 +66,8 @@ var (
 // Facts is the part of the store that the registry reads, for one region. After an
 // error the registry tries again.
 type Facts interface {
+	// Now is the time by the store's clock: the same at all nodes.
+	Now() time.Time
 	// Kept is every machine that may connect and was seen at since or later.
 	Kept(ctx context.Context, since time.Time) ([]fleet.StoredMachine, error)
 	// KeptMachine is one machine; false once it is revoked or its owner disabled.
@@ -163,6 +165,8 @@ type Registry struct {
 	uses    map[string]*nodeUse // of limits, by node
 	loaded  time.Time           // when everything was loaded first
 	joined  atomic.Bool         // see Joined
+
+	clockAhead atomic.Int64 // nanoseconds, see ClockAhead
 }
 
 // connection is the way to a machine whose tunnel is acknowledged.
@@ -226,7 +230,7 @@ func (r *Registry) Observe(o Observer) { r.observer = o }
 // this node's name (fleet.ErrReplaced).
 func (r *Registry) Run(ctx context.Context) error {
 	defer r.stopped.Store(true)
-	if err := r.load(ctx, time.Now().Add(returnAfterStart)); err != nil {
+	if err := r.load(ctx, r.Now().Add(returnAfterStart)); err != nil {
 		return fmt.Errorf("cannot load the registry: %w", err)
 	}
 	if err := r.poll(ctx); err != nil { // which confirms what was loaded
@@ -434,9 +438,13 @@ func (r *Registry) notifyMachine(id fleet.MachineID) {
 	}
 }
 
+// Now returns the time by the store's clock: the same at all nodes. What is stored, what
+// is compared with that, and each time in the snapshot is by this clock.
+func (r *Registry) Now() time.Time { return r.config.Facts.Now() }
+
 // notifyNotReturned notifies of every machine that did not come back in time.
 func (r *Registry) notifyNotReturned() {
-	now := time.Now()
+	now := r.Now()
 	for m := range r.Snapshot().Machines() {
 		if !m.Online && !m.ReturningUntil.After(now) {
 			r.notifyMachine(m.ID)

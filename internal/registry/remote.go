@@ -114,7 +114,7 @@ func (r *Registry) applyMachine(s *fleet.Snapshot, p *peer.Peer, a *announced, u
 		r.supersede(a.ID, e, a.Instance)
 		s, _ = r.lose(s, a.ID, returnAfterLoss)
 	}
-	e.home, e.generation, e.instance, e.kept.LastSeen = home, a.Generation, a.Instance, time.Now()
+	e.home, e.generation, e.instance, e.kept.LastSeen = home, a.Generation, a.Instance, r.Now()
 	m.Online, m.Elsewhere, m.Generation = true, true, a.Generation
 	e.name(m)
 	s = s.WithMachine(m)

@@ -158,7 +158,7 @@ func (r *Registry) detach(id fleet.MachineID, line *tunnel.Client) {
 		if e == nil || e.line != line {
 			return s, nil
 		}
-		e.line, e.moving, e.kept.LastSeen = nil, false, time.Now()
+		e.line, e.moving, e.kept.LastSeen = nil, false, r.Now()
 		if s.Machine(id) == nil { // it never advertised
 			delete(r.entries, id)
 			return s, nil
@@ -176,7 +176,7 @@ func (r *Registry) lose(s *fleet.Snapshot, id fleet.MachineID, within time.Durat
 	}
 	lost := *m
 	lost.Online = false
-	lost.ReturningUntil = time.Now().Add(within)
+	lost.ReturningUntil = r.Now().Add(within)
 	r.notifyAfter(id, within)
 	return s.WithMachine(&lost), []fleet.MachineID{id}
 }
@@ -194,8 +194,8 @@ func (e *entry) name(m *fleet.Machine) {
 
 // countArrival records that a machine connected, and holds one that flaps out.
 func (r *Registry) countArrival(e *entry, m *fleet.Machine) {
-	if now := time.Now(); e.flaps(now.Sub(r.made)) {
-		m.Load.HoldOut(now.Add(flapWindow))
+	if e.flaps(time.Since(r.made)) {
+		m.Load.HoldOut(r.Now().Add(flapWindow))
 		r.notifyAfter(m.ID, flapWindow)
 	}
 }

@@ -18,6 +18,8 @@ type Status struct {
 	// Confirmed is the age of the last confirmation; negative: there was none yet.
 	Confirmed  time.Duration
 	NodesAlive int // this one included; 0 where one process has the store to itself
+	// ClockAhead is by how much this computer's clock is ahead of the store's.
+	ClockAhead time.Duration
 	Peers      []PeerStatus
 	// Forwards is how many requests to machines at other nodes ended in each way.
 	Forwards map[string]uint64
@@ -33,7 +35,7 @@ type PeerStatus struct {
 
 // Status returns the present state.
 func (r *Registry) Status(now time.Time) Status {
-	s := Status{Hinted: r.Hinted(), Confirmed: -1, Forwards: r.forwards.counts()}
+	s := Status{Hinted: r.Hinted(), Confirmed: -1, ClockAhead: r.ClockAhead(), Forwards: r.forwards.counts()}
 	if at := r.confirmed.Load(); at != nil {
 		s.Confirmed = now.Sub(*at)
 	}
@@ -63,6 +65,30 @@ func (r *Registry) Status(now time.Time) Status {
 		return true
 	})
 	return s
+}
+
+// clockTolerance is by how much this computer's clock may differ from the store's.
+const clockTolerance = 5 * time.Second
+
+// ClockAhead returns by how much this computer's clock is ahead of the store's, which all
+// nodes use.
+func (r *Registry) ClockAhead() time.Duration { return time.Duration(r.clockAhead.Load()) }
+
+// ClockWrong reports whether this computer's clock differs from the store's by more than a
+// few seconds.
+func (r *Registry) ClockWrong() bool { return r.ClockAhead().Abs() > clockTolerance }
+
+// seeClock takes by how much this computer's clock is ahead, and logs when that begins or
+// ceases to be wrong.
+func (r *Registry) seeClock(ahead time.Duration) {
+	was := r.ClockWrong()
+	r.clockAhead.Store(int64(ahead))
+	switch wrong := r.ClockWrong(); {
+	case wrong && !was:
+		r.config.Log.Warn("this computer's clock differs from the database's, which all hubs use: synchronize both computers, as with NTP", "ahead", ahead.Round(time.Millisecond))
+	case was && !wrong:
+		r.config.Log.Info("this computer's clock agrees with the database's again")
+	}
 }
 
 // followed is another node that this one follows.

@@ -1,11 +1,13 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,6 +38,29 @@ func TestForwardCounts(t *testing.T) {
 // aPeer is another node's row.
 func aPeer(name string, beat int64) fleet.Node {
 	return fleet.Node{Name: name, Incarnation: "one", Region: "home", Address: "127.0.0.1:1", Pin: "pin", Beat: beat}
+}
+
+// This computer's clock is compared with the store's at each poll, and logged when it begins
+// or ceases to be wrong.
+func TestClockWrong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFacts()
+		f.ahead = -time.Hour
+		r := newNode(t, f)
+		time.Sleep(2 * pollEvery)
+		if got := r.Status(time.Now()).ClockAhead; got != -time.Hour || !r.ClockWrong() {
+			t.Errorf("the clock is %v ahead, wrong %t", got, r.ClockWrong())
+		}
+	})
+	var log bytes.Buffer
+	r := New(Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	for _, ahead := range []time.Duration{0, 5 * time.Second, 5001 * time.Millisecond, time.Hour, -time.Hour, -5 * time.Second, 0} {
+		r.seeClock(ahead)
+	}
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	if len(lines) != 2 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "ahead=5.001s") || !strings.Contains(lines[1], "agrees") {
+		t.Errorf("logged: %q", lines)
+	}
 }
 
 // A node takes calls once it knows the machines of the other nodes that are alive. A row

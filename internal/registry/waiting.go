@@ -204,14 +204,14 @@ type nodeUse struct {
 // read the day's calls from the ledger is in those: of the nodes that it finds when it
 // starts only later calls count.
 func (r *Registry) applyUse(p *peer.Peer, uses []LimitUse) (room []fleet.MemberID) {
-	now, s := time.Now(), r.Snapshot()
+	now, s := r.Now(), r.Snapshot()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	node := r.uses[p.Node.Name]
 	if node == nil || node.incarnation != p.Node.Incarnation {
 		node = &nodeUse{p.Node.Incarnation, make(map[limitKey]LimitUse)}
 		r.uses[p.Node.Name] = node
-		if now.Sub(r.loaded) < returnAfterStart {
+		if time.Since(r.loaded) < returnAfterStart {
 			for _, use := range uses {
 				node.known[use.limitKey] = LimitUse{Begun: use.Begun - use.Running}
 			}
@@ -234,7 +234,7 @@ func (r *Registry) applyUse(p *peer.Peer, uses []LimitUse) (room []fleet.MemberI
 
 // loseUse counts the calls on the machines of a node that is gone no longer as running.
 func (r *Registry) loseUse(node string) (room []fleet.MemberID) {
-	now, s := time.Now(), r.Snapshot()
+	now, s := r.Now(), r.Snapshot()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.uses[node] == nil {

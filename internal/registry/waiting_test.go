@@ -20,7 +20,7 @@ func TestWaitingState(t *testing.T) {
 		time.Sleep(time.Second)
 		var got []Waiting
 		var complete bool
-		r := New(Config{})
+		r := New(Config{Facts: newFacts()})
 		r.Observe(Observer{Waiting: func(_ string, all bool, calls []Waiting) { complete, got = all, calls }})
 		read := func(after int64) int64 {
 			data, err := json.Marshal(a.state(after, time.Now()))

@@ -39,7 +39,7 @@ func (s *Site) accountData(v *visit) (accountData, error) {
 	data.Identities, failed[2] = s.DB.Identities(v.Context(), v.me.ID)
 	data.Email, failed[3] = s.emailOf(v.Context(), v.me.ID)
 	data.Notices, failed[4] = s.noticeChoices(v)
-	if !time.Now().Before(data.Email.Expires) {
+	if !s.DB.Now().Before(data.Email.Expires) {
 		data.Email.Asked = ""
 	}
 	return data, cmp.Or(failed[:]...)
@@ -51,7 +51,7 @@ const recentFor = 10 * time.Minute
 // recent reports whether the member signed in just now.
 func (s *Site) recent(v *visit) bool {
 	since, err := time.Parse(time.RFC3339, s.sessions.GetString(v.Context(), sessionSince))
-	return err == nil && time.Since(since) < recentFor
+	return err == nil && s.DB.Now().Sub(since) < recentFor
 }
 
 // checkOld asks for the password again before what it guards, or, of a member who
@@ -102,7 +102,7 @@ func (s *Site) changePassword(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	if err := s.DB.SetPassword(v.Context(), v.me.ID, hash, s.sessionID(v.Context()), time.Now()); err != nil {
+	if err := s.DB.SetPassword(v.Context(), v.me.ID, hash, s.sessionID(v.Context()), s.DB.Now()); err != nil {
 		return reply{}, err
 	}
 	s.sessions.Put(v.Context(), sessionHow, "password")

@@ -36,7 +36,7 @@ func (s *Site) rememberBrowser(v *visit, memberID string) {
 	if err != nil {
 		return
 	}
-	claim := rand.Text() + "." + strconv.FormatInt(time.Now().Add(browserLife).Unix(), 10)
+	claim := rand.Text() + "." + strconv.FormatInt(s.DB.Now().Add(browserLife).Unix(), 10)
 	cookie := http.Cookie{
 		Name: s.browserCookieName(), Value: claim + "." + signBrowser(claim, memberID, hash), Path: "/",
 		MaxAge: int(browserLife.Seconds()), HttpOnly: true, Secure: s.secure, SameSite: http.SameSiteStrictMode,
@@ -61,7 +61,7 @@ func (s *Site) knownBrowser(v *visit, memberID, hash string) (browser string, kn
 	}
 	browser, until, _ := strings.Cut(claim, ".")
 	seconds, err := strconv.ParseInt(until, 10, 64)
-	return browser, err == nil && time.Now().Unix() < seconds
+	return browser, err == nil && s.DB.Now().Unix() < seconds
 }
 
 func signBrowser(claim, memberID, hash string) string {

@@ -75,7 +75,7 @@ func (s *Site) beginGrant(r *http.Request, form url.Values) (any, error) {
 	if form.Get("client_id") == "" {
 		return nil, grantRefusal{"invalid_client", "client_id is missing"}
 	}
-	code, now := credential.Mint(credential.DeviceCode, s.Region), time.Now().UTC().Truncate(time.Millisecond)
+	code, now := credential.Mint(credential.DeviceCode, s.Region), s.DB.Now().UTC().Truncate(time.Millisecond)
 	g := account.Grant{
 		ID: account.NewID("grt_"), Hash: code.Hash(), Kind: account.GrantKind(form.Get("scope")), Name: form.Get("name"),
 		Reach: account.Reach(form.Get("reach")), Client: plain(r.UserAgent(), 100), Address: from,
@@ -135,7 +135,7 @@ func (s *Site) pollGrant(r *http.Request, form url.Values) (any, error) {
 	if !ok {
 		return nil, unknownGrant
 	}
-	now := time.Now().UTC()
+	now := s.DB.Now().UTC()
 	if s.limits.polls.take(string(hash[:]), now) > 0 {
 		return nil, grantRefusal{"slow_down", "ask less often"}
 	}
@@ -161,7 +161,7 @@ func (s *Site) redeem(r *http.Request, g account.Grant, now time.Time) (any, err
 	var machine account.Machine
 	var key account.Key
 	if g.Kind == account.GrantMachine {
-		made, secret := api.MintMachine(s.Region, g.Name)
+		made, secret := s.MintMachine(g.Name)
 		machine, out.Secret, out.ID = made, secret.Reveal(), made.ID
 	} else {
 		made, secret, err := s.MintKey(api.NewKey{Name: g.Name, Region: g.Region, Reach: g.Reach})
@@ -213,7 +213,7 @@ func (s *Site) showDevice(v *visit) (reply, error) {
 // typed is the request that waits under the code that the member typed. Wrong
 // codes are counted, of the member and of the address.
 func (s *Site) typed(v *visit) (account.Grant, error) {
-	now, from := time.Now(), network(v.from)
+	now, from := s.DB.Now(), network(v.from)
 	if err := tooSoon(max(s.limits.userCodes.take(v.me.ID, now), s.limits.codesFrom.take(from, now))); err != nil {
 		return account.Grant{}, err
 	}
@@ -222,7 +222,7 @@ func (s *Site) typed(v *visit) (account.Grant, error) {
 	if code == "" {
 		return account.Grant{}, wrong
 	}
-	g, err := s.DB.WaitingGrant(v.Context(), code, now)
+	g, err := s.DB.WaitingGrant(v.Context(), code, s.DB.Now())
 	if errors.Is(err, account.ErrNotFound) {
 		return account.Grant{}, wrong
 	}
@@ -250,7 +250,7 @@ func (s *Site) decideDevice(v *visit) (reply, error) {
 	default:
 		return reply{}, fault.New(fault.InvalidRequest, "approve it or deny it")
 	}
-	if _, err = s.DB.DecideGrant(v.Context(), g.UserCode, state, v.me.ID, time.Now()); err != nil {
+	if _, err = s.DB.DecideGrant(v.Context(), g.UserCode, state, v.me.ID, s.DB.Now()); err != nil {
 		return reply{}, api.NotFound(err, "it was decided already, or is too old")
 	}
 	s.sessions.Remove(v.Context(), sessionDevice)

@@ -34,9 +34,9 @@ const (
 func (s *Site) runNotices(ctx context.Context) error {
 	tick := time.NewTicker(notesEvery)
 	defer tick.Stop()
-	settled := time.Now().Add(settleFor)
+	settled := s.DB.Now().Add(settleFor)
 	for {
-		now := time.Now()
+		now := s.DB.Now()
 		if err := s.notify(ctx, now, now.After(settled)); err != nil && ctx.Err() == nil {
 			s.Log.Error("cannot notify members", "error", err)
 			settled = now.Add(settleFor)

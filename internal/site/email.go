@@ -102,7 +102,7 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 	if strings.EqualFold(kept.Address, address) {
 		return reply{}, fault.New(fault.InvalidRequest, "this is your address already").WithParam("address")
 	}
-	now := time.Now().UTC()
+	now := s.DB.Now().UTC()
 	if err := tooSoon(s.limits.verifiers.take(v.me.ID, now)); err != nil {
 		return reply{}, err
 	}
@@ -117,7 +117,7 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 	if s.limits.verified.take(strings.ToLower(address), now) > 0 {
 		s.Log.Warn("mail not sent: too many to one address", "member", v.me.ID)
 	} else {
-		s.mail.Send(mail.Message{MemberID: v.me.ID, To: address, Subject: "kith: is this your address?", Until: asked.Expires, Text: fmt.Sprintf(
+		s.mail.Send(mail.Message{MemberID: v.me.ID, To: address, Subject: "kith: is this your address?", Until: time.Now().Add(verifyFor), Text: fmt.Sprintf(
 			"A member at\n%s\ngave this address as theirs. If that was you, open this link where you are signed in:\n\n%s\n\n"+
 				"It works once, until %s. If it was not you, do nothing:\nno one can use your address without the link.\n",
 			s.Base, s.Base+"/account/email/"+code.Reveal(), complete(asked.Expires))})
@@ -138,7 +138,7 @@ func (s *Site) emailData(v *visit) (emailData, error) {
 	text := v.PathValue("code")
 	hash, ok := s.CodeHash(text, credential.LinkCode)
 	kept, err := s.emailOf(v.Context(), v.me.ID)
-	if err == nil && (!ok || kept.Asked == "" || subtle.ConstantTimeCompare(hash[:], kept.Hash[:]) != 1 || !time.Now().Before(kept.Expires)) {
+	if err == nil && (!ok || kept.Asked == "" || subtle.ConstantTimeCompare(hash[:], kept.Hash[:]) != 1 || !s.DB.Now().Before(kept.Expires)) {
 		err = deadProof()
 	}
 	return emailData{kept.Asked, text}, err
@@ -151,7 +151,7 @@ func (s *Site) verifyEmail(v *visit) (reply, error) {
 	if !ok {
 		return reply{}, deadProof()
 	}
-	before, err := s.DB.VerifyEmail(v.Context(), v.me.ID, hash, time.Now())
+	before, err := s.DB.VerifyEmail(v.Context(), v.me.ID, hash, s.DB.Now())
 	if err != nil {
 		return reply{}, api.NotFound(err, "%s", deadProof().Message)
 	}
@@ -215,13 +215,13 @@ func (s *Site) mailLink(ctx context.Context, e account.Email, from string) error
 	if err != nil || member.Disabled {
 		return err
 	}
-	secret, now := mintLink(s.Region), time.Now().UTC()
+	secret, now := mintLink(s.Region), s.DB.Now().UTC()
 	link := account.Link{Hash: secret.Hash(), MemberID: member.ID, Created: now, Expires: now.Add(recoverFor), Mailed: true}
 	if err := s.DB.CreateLink(ctx, link); err != nil {
 		return err
 	}
 	s.Log.Info("recovery link made", "member", member.ID, "from", from)
-	s.mail.Send(mail.Message{MemberID: member.ID, To: e.Address, Subject: "kith: a link to sign in", Until: link.Expires, Text: fmt.Sprintf(
+	s.mail.Send(mail.Message{MemberID: member.ID, To: e.Address, Subject: "kith: a link to sign in", Until: time.Now().Add(recoverFor), Text: fmt.Sprintf(
 		"A person at the network address %s asked for a link that signs %s in at\n%s\n\nThis one does, once, until %s;\na link mailed before no longer works:\n\n%s\n\n"+
 			"After it, set a new password at your name, in the menu. If it was not you, do nothing:\nthe link is in no other message.\n",
 		from, line(member.Name), s.Base, complete(link.Expires), s.Base+"/welcome/"+secret.Reveal())})
@@ -266,7 +266,7 @@ func (s *Site) sendNotice(address string, m account.Member, what string) {
 	}
 	s.mail.Send(mail.Message{MemberID: m.ID, To: address, Subject: "kith: a change to your account", Text: fmt.Sprintf(
 		"Hello %s,\n\non %s, at %s:\n%s\n\nIf that was you, or you asked for it, there is nothing to do. If not, sign in, end the other\nsessions (%s) and set another password (%s), or ask the hub's operator.\n",
-		line(m.Name), complete(time.Now()), s.Base, what, s.Base+"/sessions", s.Base+"/account")})
+		line(m.Name), complete(s.DB.Now()), s.Base, what, s.Base+"/sessions", s.Base+"/account")})
 }
 
 // line is text that a member chose, for an e-mail: on one line, without characters

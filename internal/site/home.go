@@ -77,7 +77,7 @@ func (s *Site) home(v *visit) (reply, error) {
 	if err := cmp.Or(noKeys, noMachines, noModels, noShares, noInvites, noGroups, noRequests, noUsage); err != nil {
 		return reply{}, err
 	}
-	now := time.Now()
+	now := s.DB.Now()
 	data := homeData{
 		Models: len(models.Data), Machines: machines.Data, Live: machinesScene(s, s.glance(now), v.caller()),
 		Chart: chartOf(usage, usage.As.Days, now), Attention: slices.Concat(s.concerns(v, machines.Data, now), s.spent(v, shares.Data, now)),

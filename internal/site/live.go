@@ -173,9 +173,9 @@ func (s *Site) keepLive(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-s.live.asked:
-			s.recheck(ctx, time.Now())
+			s.recheck(ctx, s.DB.Now())
 		case <-tick.C:
-			now := time.Now()
+			now := s.DB.Now()
 			s.recheck(ctx, now)
 			s.pass(now)
 		}
@@ -195,7 +195,7 @@ func (s *Site) pass(now time.Time) {
 		l.beaten = now
 	}
 	// While it is unknown who reaches what, nothing new is shown.
-	look := l.stirred.Load() && !now.Before(l.rest) && s.Confirmed(now)
+	look := l.stirred.Load() && !now.Before(l.rest) && s.Confirmed(time.Now())
 	if !beat && !look {
 		return
 	}
@@ -215,7 +215,7 @@ func (s *Site) pass(now time.Time) {
 				}
 			}
 		}
-		done := time.Now()
+		done := s.DB.Now()
 		l.rest = done.Add(passRest * done.Sub(now))
 	}
 	if beat {
@@ -282,7 +282,7 @@ func (s *Site) tie(v *visit) (_ context.Context, release func(), _ error) {
 	t := &tie{member: v.me.ID, session: s.sessionID(v.Context()), end: end}
 	l := &s.live
 	l.mu.Lock()
-	t.until = time.Now().Add(sessionIdle)
+	t.until = s.DB.Now().Add(sessionIdle)
 	l.ties[t] = struct{}{}
 	l.mu.Unlock()
 	release = func() {
@@ -292,7 +292,7 @@ func (s *Site) tie(v *visit) (_ context.Context, release func(), _ error) {
 		end(nil)
 	}
 	// What ended after the visit was let in and before it was tied is seen now.
-	until, err := s.sessionUntil(ctx, t.member, t.session, time.Now())
+	until, err := s.sessionUntil(ctx, t.member, t.session, s.DB.Now())
 	if err != nil {
 		release()
 		if errors.Is(err, account.ErrNotFound) {
@@ -384,7 +384,7 @@ func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who api.Caller
 		_, err := w.Write(text)
 		return cmp.Or(err, control.Flush())
 	}
-	sent := look(s, s.glance(time.Now()), who)
+	sent := look(s, s.glance(s.DB.Now()), who)
 	begun := sent
 	st.now.CompareAndSwap(nil, &begun) // what the next look is held against
 	// Browsers whose stream ends with a hub come back, but not all at once.

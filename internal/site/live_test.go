@@ -20,6 +20,7 @@ import (
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store"
 )
 
 // event is one event of a page's stream.
@@ -472,6 +473,7 @@ func (s socket) SetWriteDeadline(t time.Time) error { return s.Conn.SetWriteDead
 func TestLiveStuckReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		site := New(api.New(api.Config{
+			DB:       new(store.DB), // for its clock
 			Snapshot: fleet.NewSnapshot, Running: func() []api.Use { return nil }, Confirmed: func(time.Time) bool { return true },
 		}), Config{Base: "http://localhost"})
 		var looks atomic.Uint64

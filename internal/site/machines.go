@@ -45,7 +45,7 @@ const machinePath = "/machines/{machine}"
 
 func (s *Site) machinesData(v *visit) (machinesData, error) {
 	machines, err := call(s, v, api.ListMachines, api.None{})
-	return machinesData{machines.Data, machinesScene(s, s.glance(time.Now()), v.caller())}, err
+	return machinesData{machines.Data, machinesScene(s, s.glance(s.DB.Now()), v.caller())}, err
 }
 
 // machineData reads the machine that the path names, or the form that was refused.
@@ -57,7 +57,7 @@ func (s *Site) machineData(v *visit) (machineData, error) {
 	groups, noGroups := call(s, v, api.ListGroups, api.None{})
 	usage, noUsage := call(s, v, api.MachineUsage, api.MachineID{Machine: m.ID})
 	err = cmp.Or(noGroups, noUsage)
-	now := time.Now()
+	now := s.DB.Now()
 	data := machineData{Machine: m, Live: machinesScene(s, s.glance(now), v.caller()), Rows: hoursRows(m.Hours)}
 	if v.Method == http.MethodPost {
 		data.Asked = path.Base(v.URL.Path)
@@ -100,14 +100,14 @@ func pause(v *visit) (api.MachineControl, error) {
 	paused := true
 	change := api.Control{Paused: &paused}
 	if length := v.form.Get("for"); length == "morning" {
-		until := morning(time.Now(), v.form.Get("timezone"))
+		until := morning(v.came, v.form.Get("timezone"))
 		change.Until = &until
 	} else if length != "" {
 		d, err := time.ParseDuration(length)
 		if err != nil || d <= 0 {
 			return api.MachineControl{}, fault.New(fault.InvalidRequest, "a pause lasts a time like 2h, not %.20q", length).WithParam("for")
 		}
-		until := time.Now().Add(d).UTC().Truncate(time.Second)
+		until := v.came.Add(d).UTC().Truncate(time.Second)
 		change.Until = &until
 	}
 	return control(v, change), nil

@@ -88,7 +88,7 @@ func (s *Site) newKey(v *visit) (reply, error) {
 	v.header.Add("Set-Cookie", s.newKeyCookie("", -time.Second))
 	key, noKey := s.ownKey(v, id)
 	bytes, malformed := base64.RawURLEncoding.DecodeString(sealed)
-	if noCookie != nil || noKey != nil || malformed != nil || time.Since(key.Created) > newKeyTime {
+	if noCookie != nil || noKey != nil || malformed != nil || s.DB.Now().Sub(key.Created) > newKeyTime {
 		return reply{to: "/applications", done: "A key's secret is shown once. If you did not copy it, give the key a new secret."}, nil
 	}
 	secret, err := credential.Unseal(cookie.Value, v.me.ID, bytes)
@@ -105,7 +105,7 @@ func (s *Site) revokeKeyQuestion(v *visit) (question, error) {
 	key, err := s.ownKey(v, v.URL.Query().Get("key"))
 	return question{
 		Title: "Revoke " + key.Name + "?", Button: "Revoke the key", Action: "/applications/revoke", Back: "/applications", Field: "key", Value: key.ID,
-		Cuts: []string{"Programs that use the key ending in " + key.LastFour + " are refused within 5 seconds, for good.", lastUse(key)},
+		Cuts: []string{"Programs that use the key ending in " + key.LastFour + " are refused within 5 seconds, for good.", lastUse(key, s.DB.Now())},
 	}, err
 }
 
@@ -114,15 +114,15 @@ func (s *Site) rollKeyQuestion(v *visit) (question, error) {
 	key, err := s.ownKey(v, v.URL.Query().Get("key"))
 	return question{
 		Title: "Give " + key.Name + " a new secret?", Button: "Create the new secret", Action: "/applications/roll", Back: "/applications", Field: "key", Value: key.ID,
-		Cuts: []string{"You get a new secret for the same name, reach, region and end.", "Programs that use the old one, ending in " + key.LastFour + ", are refused within 5 seconds, for good.", lastUse(key)},
+		Cuts: []string{"You get a new secret for the same name, reach, region and end.", "Programs that use the old one, ending in " + key.LastFour + ", are refused within 5 seconds, for good.", lastUse(key, s.DB.Now())},
 	}, err
 }
 
-func lastUse(key api.Key) string {
+func lastUse(key api.Key, now time.Time) string {
 	if key.LastUsed.IsZero() {
 		return "No program has used it yet."
 	}
-	return "A program used it " + ago(key.LastUsed, time.Now()) + "."
+	return "A program used it " + ago(key.LastUsed, now) + "."
 }
 
 // question is a page that asks before something is cut, and says what.

@@ -94,13 +94,13 @@ func (s *Site) remember(ctx context.Context, challenge string, c account.Ceremon
 		return fault.New(fault.InvalidRequest, "the form holds text that is not UTF-8").Because(err)
 	}
 	c.Hash = hashOf(challenge)
-	return s.DB.BeginCeremony(ctx, c, time.Now().UTC())
+	return s.DB.BeginCeremony(ctx, c, s.DB.Now().UTC())
 }
 
 // recall reads what the challenge that a browser brought back was given out for into
 // data; account.ErrNotFound if for nothing, or not just now.
 func (s *Site) recall(ctx context.Context, challenge string, kind account.CeremonyKind, data any) (memberID string, err error) {
-	c, err := s.DB.TakeCeremony(ctx, hashOf(challenge), kind, time.Now())
+	c, err := s.DB.TakeCeremony(ctx, hashOf(challenge), kind, s.DB.Now())
 	if err != nil {
 		return "", err
 	}
@@ -108,8 +108,8 @@ func (s *Site) recall(ctx context.Context, challenge string, kind account.Ceremo
 }
 
 // passkeyCeremony is one of the member's that ends soon.
-func passkeyCeremony(kind account.CeremonyKind, memberID string) account.Ceremony {
-	return account.Ceremony{Kind: kind, MemberID: memberID, Expires: time.Now().UTC().Add(ceremonyLife)}
+func (s *Site) passkeyCeremony(kind account.CeremonyKind, memberID string) account.Ceremony {
+	return account.Ceremony{Kind: kind, MemberID: memberID, Expires: s.DB.Now().UTC().Add(ceremonyLife)}
 }
 
 func (s *Site) canPasskeys() error {
@@ -129,7 +129,7 @@ func (s *Site) signInChallenge(v *visit) (*protocol.CredentialAssertion, error) 
 	if err != nil {
 		return nil, err
 	}
-	return options, s.remember(v.Context(), session.Challenge, passkeyCeremony(account.UsePasskey, ""), session)
+	return options, s.remember(v.Context(), session.Challenge, s.passkeyCeremony(account.UsePasskey, ""), session)
 }
 
 // signInByPasskey is POST /signin/passkey. There is one message for whatever is
@@ -190,7 +190,7 @@ func (s *Site) asserted(ctx context.Context, text string) (account.Member, error
 		if string(p.Credential) != string(used.ID) {
 			continue
 		}
-		err := s.DB.UsePasskey(ctx, p.ID, int64(answer.Response.AuthenticatorData.Counter), time.Now().UTC())
+		err := s.DB.UsePasskey(ctx, p.ID, int64(answer.Response.AuthenticatorData.Counter), s.DB.Now().UTC())
 		if errors.Is(err, account.ErrNotFound) { // or it was removed this very moment
 			s.Log.Warn("a passkey's counter did not grow: it may have been copied", "member", member.ID, "passkey", p.ID)
 			return refuse(err)
@@ -218,7 +218,7 @@ func (s *Site) newPasskeyChallenge(v *visit) (*protocol.CredentialCreation, erro
 	if err != nil {
 		return nil, err
 	}
-	return options, s.remember(v.Context(), session.Challenge, passkeyCeremony(account.AddPasskey, v.me.ID), session)
+	return options, s.remember(v.Context(), session.Challenge, s.passkeyCeremony(account.AddPasskey, v.me.ID), session)
 }
 
 // addPasskey is POST /account/passkeys name, answer.
@@ -248,7 +248,7 @@ func (s *Site) addPasskey(v *visit) (reply, error) {
 	p := account.Passkey{
 		ID: account.NewID("pky_"), MemberID: v.me.ID, Name: cmp.Or(plain(v.form.Get("name"), 64), "Passkey"),
 		Credential: made.ID, PublicKey: made.PublicKey, Synced: made.Flags.BackupEligible, Signs: int64(made.Authenticator.SignCount),
-		Created: time.Now().UTC().Truncate(time.Millisecond),
+		Created: s.DB.Now().UTC().Truncate(time.Millisecond),
 	}
 	if err := s.DB.AddPasskey(v.Context(), p); err != nil {
 		return reply{}, api.Taken(err, "that passkey is on an account already")

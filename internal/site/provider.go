@@ -48,6 +48,7 @@ type provider struct {
 	Provider
 	back   string // where it sends browsers back to
 	client *http.Client
+	now    func() time.Time
 	known  atomic.Pointer[known]
 }
 
@@ -58,11 +59,11 @@ type known struct {
 }
 
 // newProvider is nil where none is configured.
-func newProvider(p Provider, base string) *provider {
+func newProvider(p Provider, base string, now func() time.Time) *provider {
 	if p.Issuer == "" {
 		return nil
 	}
-	return &provider{Provider: p, back: base + backPath, client: &http.Client{Timeout: providerWithin}}
+	return &provider{Provider: p, back: base + backPath, client: &http.Client{Timeout: providerWithin}, now: now}
 }
 
 // name is what its button says; empty where there is none.
@@ -87,7 +88,7 @@ func (p *provider) discover(ctx context.Context) (*known, error) {
 			ClientID: p.ClientID, ClientSecret: p.ClientSecret, Endpoint: found.Endpoint(), RedirectURL: p.back,
 			Scopes: []string{oidc.ScopeOpenID, "profile"},
 		},
-		verifier: found.Verifier(&oidc.Config{ClientID: p.ClientID}),
+		verifier: found.Verifier(&oidc.Config{ClientID: p.ClientID, Now: p.now}),
 	}
 	if p.ClientSecret == "" {
 		k.oauth.Endpoint.AuthStyle = oauth2.AuthStyleInParams
@@ -149,7 +150,7 @@ func (s *Site) sendOn(v *visit, memberID string, going away) (reply, error) {
 	}
 	state := rand.Text()
 	going.Nonce, going.Verifier = rand.Text(), oauth2.GenerateVerifier()
-	c := account.Ceremony{Kind: account.AtProvider, MemberID: memberID, Expires: time.Now().UTC().Add(awayFor)}
+	c := account.Ceremony{Kind: account.AtProvider, MemberID: memberID, Expires: s.DB.Now().UTC().Add(awayFor)}
 	if err := s.remember(v.Context(), state, c, going); err != nil {
 		return reply{}, err
 	}
@@ -238,7 +239,7 @@ func (s *Site) whoCame(ctx context.Context, query url.Values, from away) (who ac
 
 // bind gives the member who is signed in a further way in.
 func (s *Site) bind(v *visit, who account.Identity) (reply, error) {
-	who.ID, who.MemberID, who.Created = account.NewID("idn_"), v.me.ID, time.Now().UTC().Truncate(time.Millisecond)
+	who.ID, who.MemberID, who.Created = account.NewID("idn_"), v.me.ID, s.DB.Now().UTC().Truncate(time.Millisecond)
 	if err := s.DB.AddIdentity(v.Context(), who); err != nil {
 		return reply{}, api.Taken(err, "that account at %s signs a member in already: another one, or you", s.provider.Name)
 	}
@@ -275,7 +276,7 @@ func (s *Site) greet(v *visit, who account.Identity, from away) (reply, error) {
 	if s.SignUp == SignUpClosed {
 		return reply{}, fault.New(fault.NotAllowed, "no member here is bound to this account at %s, and sign-up is closed. If you are a member, sign in as before and bind it at Account", s.provider.Name)
 	}
-	text, err := json.Marshal(newcomer{who.Issuer, who.Subject, who.Shown, from.Invite, from.Next, time.Now().Add(newcomerFor).UTC()})
+	text, err := json.Marshal(newcomer{who.Issuer, who.Subject, who.Shown, from.Invite, from.Next, s.DB.Now().Add(newcomerFor).UTC()})
 	if err != nil {
 		return reply{}, err
 	}
@@ -288,7 +289,7 @@ func (s *Site) greet(v *visit, who account.Identity, from away) (reply, error) {
 func (s *Site) newcomer(v *visit) *newcomer {
 	var n newcomer
 	err := json.Unmarshal([]byte(s.sessions.GetString(v.Context(), sessionNewcomer)), &n)
-	if err != nil || s.provider == nil || n.Issuer != s.provider.Issuer || time.Now().After(n.Until) {
+	if err != nil || s.provider == nil || n.Issuer != s.provider.Issuer || s.DB.Now().After(n.Until) {
 		return nil
 	}
 	return &n

@@ -457,7 +457,7 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 // countNotices is how many notices wait for the member; 0 where the database does
 // not say, which is no reason to show no page.
 func (s *Site) countNotices(v *visit) int {
-	n, err := s.DB.CountNotices(v.Context(), v.me.ID, time.Now())
+	n, err := s.DB.CountNotices(v.Context(), v.me.ID, s.DB.Now())
 	if err != nil {
 		s.Log.Warn("cannot count the notices of a member", "id", v.id, "error", err)
 	}

@@ -89,7 +89,7 @@ type sessionStore struct {
 
 // FindCtx satisfies scs.CtxStore.
 func (k sessionStore) FindCtx(ctx context.Context, id string) ([]byte, bool, error) {
-	session, err := k.api.DB.Session(ctx, id, time.Now())
+	session, err := k.api.DB.Session(ctx, id, k.api.DB.Now())
 	if errors.Is(err, account.ErrNotFound) {
 		return nil, false, nil
 	}
@@ -103,7 +103,8 @@ func (k sessionStore) CommitCtx(ctx context.Context, id string, text []byte, exp
 	if err := json.Unmarshal(text, &data); err != nil {
 		return err
 	}
-	now := time.Now().UTC()
+	now := k.api.DB.Now().UTC()
+	expires = now.Add(time.Until(expires)) // which is by this computer's clock
 	session := account.Session{ID: id, MemberID: data.Values[sessionMember], Data: text, Created: now, Seen: now, Expires: expires}
 	if data.Values[sessionKept] != "" {
 		return k.api.DB.TouchSession(ctx, session)
@@ -129,7 +130,7 @@ func (s *Site) begin(v *visit, member account.Member, how string) error {
 	s.sessions.Put(ctx, sessionFrom, v.from)
 	s.sessions.Put(ctx, sessionAgent, plain(v.UserAgent(), 200))
 	s.sessions.Put(ctx, sessionHow, how)
-	s.sessions.Put(ctx, sessionSince, time.Now().UTC().Format(time.RFC3339))
+	s.sessions.Put(ctx, sessionSince, s.DB.Now().UTC().Format(time.RFC3339))
 	v.me = member
 	s.rememberBrowser(v, member.ID)
 	s.Log.Info("member signed in", "member", member.ID, "how", how, "from", v.from)

@@ -57,7 +57,7 @@ func (s *Site) accessData(v *visit) (accessData, error) {
 	if err := cmp.Or(noShares, noInvites, noMachines, noUsage, noGroups); err != nil {
 		return accessData{}, err
 	}
-	now := time.Now()
+	now := s.DB.Now()
 	data := accessData{Machines: len(machines.Data), Groups: groups, Invites: invites.Data, Live: accessScene(s, s.glance(now), v.caller())}
 	slices.Reverse(data.Invites)
 	var given, received []api.Share

@@ -157,7 +157,7 @@ func (s *Site) newMember(v *visit) (made account.SignUp, err error) {
 	if f := api.CheckName(name); f != nil {
 		return made, f
 	}
-	made.Member = account.Member{ID: account.NewID("mem_"), Name: name, Created: time.Now().UTC().Truncate(time.Millisecond)}
+	made.Member = account.Member{ID: account.NewID("mem_"), Name: name, Created: s.DB.Now().UTC().Truncate(time.Millisecond)}
 	return made, s.letIn(v, &made)
 }
 
@@ -229,7 +229,7 @@ func (s *Site) welcomePage(v *visit) (reply, error) {
 	if !ok {
 		return reply{}, deadLink()
 	}
-	link, err := s.DB.Link(v.Context(), hash, time.Now())
+	link, err := s.DB.Link(v.Context(), hash, s.DB.Now())
 	if err != nil {
 		return reply{}, api.NotFound(err, "%s", deadLink().Message)
 	}
@@ -252,7 +252,7 @@ func (s *Site) welcome(v *visit) (reply, error) {
 	if !ok {
 		return reply{}, deadLink()
 	}
-	member, err := s.DB.UseLink(v.Context(), hash, time.Now())
+	member, err := s.DB.UseLink(v.Context(), hash, s.DB.Now())
 	if err != nil {
 		return reply{}, api.NotFound(err, "%s", deadLink().Message)
 	}
@@ -326,7 +326,7 @@ func (s *Site) recover(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	err = s.DB.Recover(v.Context(), member.ID, credential.RecoveryHash(v.form.Get("code")), hash, time.Now())
+	err = s.DB.Recover(v.Context(), member.ID, credential.RecoveryHash(v.form.Get("code")), hash, s.DB.Now())
 	if errors.Is(err, account.ErrNotFound) {
 		return reply{}, wrong
 	}
@@ -350,7 +350,7 @@ type sessionView struct {
 }
 
 func (s *Site) sessionsData(v *visit) ([]sessionView, error) {
-	kept, err := s.DB.SessionsOf(v.Context(), v.me.ID, time.Now())
+	kept, err := s.DB.SessionsOf(v.Context(), v.me.ID, s.DB.Now())
 	this := s.sessionID(v.Context())
 	views := make([]sessionView, len(kept))
 	for i, k := range kept {

@@ -13,6 +13,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/alexedwards/scs/v2"
 	"github.com/go-webauthn/webauthn/webauthn"
@@ -113,7 +114,7 @@ func New(a *api.API, c Config) *Site {
 		http.Error(w, "the service could not read its database just now; try again shortly", http.StatusServiceUnavailable)
 	}
 	s.limits, s.live = newLimits(), newLive()
-	s.passkeys, s.provider = newPasskeys(c.Base), newProvider(c.Provider, c.Base)
+	s.passkeys, s.provider = newPasskeys(c.Base), newProvider(c.Provider, c.Base, a.DB.Now)
 	s.mail, s.lookups = mail.New(c.Mail, a.Log), make(chan lookup, mostLookups)
 	a.Base = c.Base
 	a.LinkMade = s.noticeOfLink
@@ -151,6 +152,7 @@ type visit struct {
 	page   *page       // nil: there is none
 	id     string      // correlation
 	from   string      // the visitor's address
+	came   time.Time   // by the store's clock
 	header http.Header // of the answer
 	form   url.Values
 	me     account.Member // ID empty: the visitor is not signed in
@@ -206,7 +208,7 @@ func (s *Site) handler(p *page) http.Handler {
 			body, late = api.ReadBody(w, r)
 		}
 		answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			v := &visit{Request: r, page: p, id: w.Header().Get("X-Correlation-ID"), from: addressOf(r), header: w.Header()}
+			v := &visit{Request: r, page: p, id: w.Header().Get("X-Correlation-ID"), from: addressOf(r), came: s.DB.Now(), header: w.Header()}
 			out, err := s.visit(v, body, late)
 			s.answerWith(w, v, out, err)
 		})

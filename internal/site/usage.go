@@ -72,14 +72,14 @@ func (s *Site) usageData(v *visit) (usageData, error) {
 	}
 	data := usageData{UsagePage: usage, At: "/usage", Balance: balances(usage), Spans: usageSpans(usage)}
 	for _, side := range []usageSide{{Title: "Your calls", ID: "caller", Side: usage.As}, {Title: "Calls on your machines", ID: "owner", Side: usage.On}} {
-		data.Sides = append(data.Sides, side.of(usage, data.At))
+		data.Sides = append(data.Sides, side.of(usage, data.At, s.DB.Now()))
 	}
 	return data, nil
 }
 
 // of is the side with what its page says of the span.
-func (side usageSide) of(usage api.UsagePage, at string) usageSide {
-	side.At, side.Days, side.By, side.Chart = at, usage.Days, usage.By, chartOf(usage, side.Side.Days, time.Now())
+func (side usageSide) of(usage api.UsagePage, at string, now time.Time) usageSide {
+	side.At, side.Days, side.By, side.Chart = at, usage.Days, usage.By, chartOf(usage, side.Side.Days, now)
 	return side
 }
 
@@ -149,7 +149,7 @@ func (s *Site) hubUsagePage(v *visit) (reply, error) {
 	}
 	return reply{page: "usage", title: "Hub usage", data: usageData{
 		UsagePage: page, At: hubUsagePath, Spans: usageSpans(page), Members: usage.Members,
-		Sides: []usageSide{usageSide{Title: "Calls of all members", ID: "hub", Side: side, Active: active}.of(page, hubUsagePath)},
+		Sides: []usageSide{usageSide{Title: "Calls of all members", ID: "hub", Side: side, Active: active}.of(page, hubUsagePath, s.DB.Now())},
 	}}, nil
 }
 

@@ -27,7 +27,7 @@ func (db *DB) change(ctx context.Context, do func(*query.Queries) ([]fleet.Chang
 		if err != nil {
 			return err
 		}
-		now := time.Now()
+		now := db.Now()
 		for i, c := range changes {
 			err := q.InsertChange(ctx, query.InsertChangeParams{
 				Epoch: epoch + int64(i) + 1, Nonce: rand.Text(), Kind: string(c.Kind), Subject: c.ID, At: millis(now),

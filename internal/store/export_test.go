@@ -19,3 +19,18 @@ func (db *DB) Begin(ctx context.Context) (*sql.Tx, error) { return db.write.Begi
 func FailCopies(db *DB, why string) {
 	db.flavor.copy = func(context.Context, string, func(*query.Queries) error) (string, error) { return "", errors.New(why) }
 }
+
+// SetClock has Now return a time that is so far from this computer's, until the server's
+// clock is read.
+func (db *DB) SetClock(offset time.Duration) { db.flavor.primary.clock.offset.Store(int64(offset)) }
+
+// Offset returns the offset that is known after one was, and the server's clock was read.
+func Offset(known time.Duration, before, server, after time.Time) time.Duration {
+	var c clock
+	c.offset.Store(int64(known))
+	c.read(before, server, after)
+	return time.Duration(c.offset.Load())
+}
+
+// ClockAhead returns by how much this computer's clock is ahead of the one that rules.
+func ClockAhead(db *DB) time.Duration { return db.clockAhead() }

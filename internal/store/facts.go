@@ -20,6 +20,9 @@ type Facts struct {
 // Facts returns the store as the registry of that region reads it.
 func (db *DB) Facts(region string) *Facts { return &Facts{db, region} }
 
+// Now returns the time by the database's clock.
+func (f *Facts) Now() time.Time { return f.db.Now() }
+
 // Kept returns the machines of the region that were seen at since or later. The
 // zero time includes those that were never seen.
 func (f *Facts) Kept(ctx context.Context, since time.Time) ([]fleet.StoredMachine, error) {
@@ -51,7 +54,7 @@ func storedMachine(m account.Kept) fleet.StoredMachine {
 // Shares returns every share in force, each with its number of calls of the day
 // (UTC), so that a restart does not reset a daily limit.
 func (f *Facts) Shares(ctx context.Context) ([]*fleet.Share, error) {
-	today := time.Now()
+	today := f.db.Now()
 	records, err := f.db.ShareList(ctx)
 	if err != nil {
 		return nil, err
@@ -65,7 +68,7 @@ func (f *Facts) Shares(ctx context.Context) ([]*fleet.Share, error) {
 
 // SharesTo returns every share in force to one member, as Shares does.
 func (f *Facts) SharesTo(ctx context.Context, member fleet.MemberID) ([]*fleet.Share, error) {
-	today := time.Now()
+	today := f.db.Now()
 	records, err := f.db.SharesTo(ctx, string(member))
 	if err != nil {
 		return nil, err
@@ -106,7 +109,7 @@ func routingShares(records []account.Share, calls []query.CallsOfSharesRow, toda
 // Groups returns every group without its disabled members, each with its owners'
 // limits and the number of calls of the day (UTC), as Shares does.
 func (f *Facts) Groups(ctx context.Context) ([]*fleet.Group, error) {
-	today := time.Now()
+	today := f.db.Now()
 	records, err := f.db.GroupList(ctx)
 	if err != nil {
 		return nil, err
@@ -129,7 +132,7 @@ func (f *Facts) Groups(ctx context.Context) ([]*fleet.Group, error) {
 
 // Group returns one group, as Groups does; nil if there is none of that id.
 func (f *Facts) Group(ctx context.Context, id fleet.GroupID) (*fleet.Group, error) {
-	today := time.Now()
+	today := f.db.Now()
 	record, err := f.db.GroupByID(ctx, string(id))
 	if errors.Is(err, ErrNotFound) {
 		return nil, nil

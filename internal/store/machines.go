@@ -112,7 +112,7 @@ func (db *DB) RevokeMachine(ctx context.Context, id string, now time.Time) error
 func (db *DB) NextGeneration(ctx context.Context, id string) (int64, error) {
 	var generation int64
 	err := db.transact(ctx, func(q *query.Queries) (err error) {
-		generation, err = q.NextGeneration(ctx, id, time.Now().UnixMilli())
+		generation, err = q.NextGeneration(ctx, id, db.Now().UnixMilli())
 		return err
 	})
 	return generation, db.wrap(err, "number a tunnel of machine %q", id)

@@ -59,6 +59,7 @@ func (db *DB) beat(ctx context.Context, after fleet.Position) (update fleet.Upda
 		update.Nodes = convert(nodes, node)
 		return err
 	})
+	update.ClockAhead = db.clockAhead()
 	if err == nil {
 		err = behind
 	}

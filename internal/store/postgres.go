@@ -54,9 +54,9 @@ func openPostgres(ctx context.Context, config Config) (*DB, error) {
 	p.beats = p.open(parsed, 1)
 	closeAll := func() error { return errors.Join(pool.Close(), p.beats.Close()) }
 	began := time.Now()
-	err = pool.PingContext(ctx)
+	err = p.readClock(ctx)
 	for pgconn.Timeout(err) && time.Since(began) < startWithin {
-		err = pool.PingContext(ctx)
+		err = p.readClock(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(connectFault(err, parsed), closeAll())
@@ -152,6 +152,7 @@ type primary struct {
 	accept  pgconn.ValidateConnectFunc
 	beats   *sql.DB
 	server  atomic.Pointer[server] // nil before the first beat
+	clock   clock
 }
 
 // idleLimit has the server end a transaction whose node stopped in the middle of it. Its
@@ -207,8 +208,11 @@ func (p *primary) reset(_ context.Context, conn *pgx.Conn) error {
 }
 
 // confirm runs do in a transaction on the connection for beats. After its commit the
-// server counts as the primary.
+// server counts as the primary. Before it, the server's clock is read.
 func (p *primary) confirm(ctx context.Context, do func(*query.Queries) error) error {
+	if err := p.readClock(ctx); err != nil {
+		return err
+	}
 	conn, err := p.beats.Conn(ctx)
 	if err != nil {
 		return err

@@ -1,0 +1,63 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/store"
+	"github.com/kith/kith/internal/storetest"
+)
+
+// TestClockOffset: an offset stays while it can be right to 0.25 s; else it is that of the middle
+// of the round trip, which takes 0.1 s here.
+func TestClockOffset(t *testing.T) {
+	t.Parallel()
+	before := start
+	after := before.Add(100 * time.Millisecond)
+	for _, test := range []struct{ known, server, want time.Duration }{
+		{0, 0, 0},
+		{0, 350 * time.Millisecond, 0},
+		{0, 351 * time.Millisecond, 301 * time.Millisecond},
+		{0, -250 * time.Millisecond, 0},
+		{0, -251 * time.Millisecond, -301 * time.Millisecond},
+		{-time.Hour, -time.Hour + 50*time.Millisecond, -time.Hour},
+		{-time.Hour, time.Hour + 50*time.Millisecond, time.Hour},
+		{time.Hour, 50 * time.Millisecond, 0},
+	} {
+		if got := store.Offset(test.known, before, before.Add(test.server), after); got != test.want {
+			t.Errorf("known %v, the server's clock %v after: %v, want %v", test.known, test.server, got, test.want)
+		}
+	}
+}
+
+// TestClock: on PostgreSQL each beat reads the server's clock, which here is this computer's,
+// and times are by it. On SQLite they are by this computer's.
+func TestClock(t *testing.T) {
+	t.Parallel()
+	near := func(db *store.DB, want time.Duration) {
+		t.Helper()
+		if got := time.Until(db.Now()); (got - want).Abs() > 10*time.Second {
+			t.Errorf("now is %v from now, want %v", got, want)
+		}
+	}
+	db := open(t, store.Config{URL: storetest.Postgres(t)})
+	near(db, 0)
+	ok(t, db.StartNode(t.Context(), aNode("a", "first")))
+	ada := newMember(t, db, "ada")
+	box := newMachine(t, db, ada, "box")
+	db.SetClock(-time.Hour)
+	near(db, -time.Hour)
+	near(db, time.Until(db.Facts("eu").Now()))
+	generation := must[int64](t)(db.NextGeneration(t.Context(), box.ID))
+	near(db, time.Until(time.UnixMilli(generation)))
+	if got := store.ClockAhead(db); got != time.Hour {
+		t.Errorf("this computer's clock is %v ahead", got)
+	}
+	update := must[fleet.Update](t)(db.Facts("eu").Poll(t.Context(), fleet.Position{}))
+	if update.ClockAhead.Abs() > 10*time.Second {
+		t.Errorf("after a beat it is %v ahead", update.ClockAhead)
+	}
+	near(db, 0)
+	near(open(t, store.Config{Path: storetest.SQLite(t)}), 0)
+}
