@@ -1,6 +1,9 @@
 package api
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Moment writes a time for people, on the clock of now's time zone: "14:05" where it is
 // today, "23 Nov 14:05" where it is this year, else "23 Nov 2026 14:05". A time in UTC
@@ -21,4 +24,13 @@ func Moment(t, now time.Time) string {
 		layout += " UTC"
 	}
 	return t.Format(layout)
+}
+
+// Number writes an integer for people, with a comma between its thousands.
+func Number(n any) string {
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
 }

@@ -27,3 +27,11 @@ func TestMoment(t *testing.T) {
 		}
 	}
 }
+
+func TestNumber(t *testing.T) {
+	for n, want := range map[any]string{0: "0", 999: "999", 1000: "1,000", -1000: "-1,000", int64(1234567): "1,234,567"} {
+		if got := Number(n); got != want {
+			t.Errorf("%v: %q, want %q", n, got, want)
+		}
+	}
+}

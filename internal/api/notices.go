@@ -203,12 +203,12 @@ func spentNotices(s account.SpentLimit, now time.Time) []account.Notice {
 	}
 	n := account.Notice{MemberID: s.OwnerID, Kind: account.NoticeSpent, Subject: cmp.Or(s.ShareID, s.GroupID), Occasion: now.UTC().Truncate(24 * time.Hour)}
 	if s.ShareID == "" {
-		n.Text = fmt.Sprintf("The members of %s have used up the %d %s a day that you allow the group.", s.Group, s.PerDay, calls)
+		n.Text = fmt.Sprintf("The members of %s have used up the %s %s a day that you allow the group.", s.Group, Number(s.PerDay), calls)
 		return []account.Notice{n}
 	}
 	other := n
-	n.Text = fmt.Sprintf("%s has used up the %d %s a day that you allow.", s.Member, s.PerDay, calls)
-	other.MemberID, other.Text = s.MemberID, fmt.Sprintf("You have used up the %d %s a day that %s allows you, until midnight UTC.", s.PerDay, calls, s.Owner)
+	n.Text = fmt.Sprintf("%s has used up the %s %s a day that you allow.", s.Member, Number(s.PerDay), calls)
+	other.MemberID, other.Text = s.MemberID, fmt.Sprintf("You have used up the %s %s a day that %s allows you, until midnight UTC.", Number(s.PerDay), calls, s.Owner)
 	return []account.Notice{n, other}
 }
 

@@ -40,8 +40,8 @@ func (a *app) serve() *cobra.Command {
 			}
 			m := &daemonProcess{config: config, flag: "--listen", read: read, log: logTo(a.err, slog.LevelInfo)}
 			m.ready = func(d *daemon.Daemon) error {
-				local := d.Status().Local
-				return a.print(map[string]string{"local": local}, func() { a.say("daemon on %s\n", strong(local)) })
+				status := d.Status()
+				return a.print(map[string]string{"local": status.Local}, func() { a.say("%s", readyText(status)) })
 			}
 			return m.run(cmd.Context())
 		},
@@ -49,6 +49,18 @@ func (a *app) serve() *cobra.Command {
 	cmd.Flags().StringVar(&file, "config", "", "the configuration file (default: config.toml in KITH_HOME)")
 	cmd.Flags().StringVar(&listen, "listen", "", "the local address, on loopback (default "+defaultLocal+")")
 	return cmd
+}
+
+// noModels is what to do where a machine has no model.
+const noModels = "`kith pull` lists some that fit this machine, or start an engine that has one"
+
+// readyText is what a daemon prints once it serves.
+func readyText(status daemon.Status) string {
+	text := "daemon on " + strong(status.Local) + "\n"
+	if len(status.Models) == 0 {
+		text += "no model yet: " + noModels + "\n"
+	}
+	return text
 }
 
 // daemonProcess is one daemon and the engines that kith runs for it.

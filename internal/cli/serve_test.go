@@ -19,6 +19,7 @@ import (
 
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/fleet"
 )
 
 func TestModelFiles(t *testing.T) {
@@ -88,6 +89,18 @@ func TestDevStaysOnLoopback(t *testing.T) {
 	check(t, kith(t, "", "dev", "--listen", "0.0.0.0:8700"), said{2, "", "cannot use --listen 0.0.0.0:8700"})
 	check(t, kith(t, "", "dev", "--local", "example.org:1"), said{2, "", "cannot use --local"})
 	check(t, kith(t, "", "serve", "--listen", "0.0.0.0:8701"), said{2, "", "never opened to a network"})
+}
+
+// TestReadyText: a daemon without a model says what to do about it.
+func TestReadyText(t *testing.T) {
+	status := daemon.Status{Local: "http://127.0.0.1:1/v1"}
+	if got, want := readyText(status), "daemon on "+strong(status.Local)+"\nno model yet: "+noModels+"\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	status.Models = []fleet.ModelID{"tiny"}
+	if got, want := readyText(status), "daemon on "+strong(status.Local)+"\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
 }
 
 // process is a command that serves, in this process.

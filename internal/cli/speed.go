@@ -62,7 +62,7 @@ func (s modelSpeed) String() string {
 		parts = append(parts, fmt.Sprintf("%.*f s to first token", decimals(first.Seconds()), first.Seconds()))
 	}
 	if s.TokensPerSecond > 0 {
-		parts = append(parts, fmt.Sprintf("%.*f tokens/s", decimals(s.TokensPerSecond), s.TokensPerSecond))
+		parts = append(parts, api.Number(fmt.Sprintf("%.*f", decimals(s.TokensPerSecond), s.TokensPerSecond))+" tokens/s")
 	}
 	return "about " + strings.Join(parts, ", ")
 }

@@ -120,7 +120,7 @@ func (a *app) showStatus(now runningStatus) {
 	a.showSelfPause(now.Status)
 	a.showServed(now.Groups)
 	a.showEngines(now.Engines)
-	models := "none; `kith pull` lists some that fit this machine, or start an engine that has one"
+	models := "none; " + noModels
 	if len(now.Models) > 0 {
 		models = strings.Trim(fmt.Sprint(now.Models), "[]")
 	}

@@ -51,10 +51,19 @@ type Link struct {
 	below string // the heading that the link is below
 }
 
+// decisionsTitle is the title of the list of decisions, the one that docs/README.md lacks.
+const decisionsTitle = "Decisions"
+
 // Group is a list of pages under a title.
 type Group struct {
 	Title string
 	Links []Link
+}
+
+// Folded reports whether the list is shown folded beside a page: that of the decisions is
+// long, and is there for a page of its own.
+func (g Group) Folded(page Page) bool {
+	return g.Title == decisionsTitle && !strings.HasPrefix(page.Name, "decisions/")
 }
 
 // site is the documentation, complete.
@@ -66,18 +75,28 @@ type site struct {
 // load renders the pages once, when the first one is read.
 var load = sync.OnceValue(func() site {
 	s := site{pages: map[string]Page{}}
-	err := fs.WalkDir(docs.Files, ".", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || path.Ext(name) != ".md" {
-			return err
-		}
-		text, err := docs.Files.ReadFile(name)
+	titles := map[string]string{}
+	read := func(file string) error {
+		text, err := docs.Files.ReadFile(file)
 		if err != nil {
 			return err
 		}
-		page, err := render(strings.TrimSuffix(name, ".md"), text)
+		page, err := render(strings.TrimSuffix(file, ".md"), text, titles)
 		s.pages[page.Name] = page
 		return err
-	})
+	}
+	err := read("README.md") // first: it has the titles
+	for _, link := range s.pages["README"].links {
+		titles[link.Path] = link.Title
+	}
+	if err == nil {
+		err = fs.WalkDir(docs.Files, ".", func(name string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || path.Ext(name) != ".md" {
+				return err
+			}
+			return read(name)
+		})
+	}
 	if err != nil {
 		panic(err) // the pages are compiled in: the first test fails
 	}
@@ -96,7 +115,7 @@ func (s site) list() []Group {
 		last := &out[len(out)-1]
 		last.Links = append(last.Links, link)
 	}
-	decisions := Group{Title: "Decisions"}
+	decisions := Group{Title: decisionsTitle}
 	for _, p := range s.pages {
 		if strings.HasPrefix(p.Name, "decisions/") {
 			decisions.Links = append(decisions.Links, Link{Path: p.Path(), Title: p.Title})

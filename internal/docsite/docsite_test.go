@@ -112,7 +112,11 @@ func TestRendering(t *testing.T) {
 			t.Errorf("docs/install.md has no %s", want)
 		}
 	}
+	file := regexp.MustCompile(`<a href="/docs[^"]*">(?:<code>)?[^<]*\.md<`)
 	for _, page := range pages(t) {
+		if link := file.FindString(page.HTML); link != "" {
+			t.Errorf("%s has a link that is named after a file: %s", page.Name, link)
+		}
 		if strings.Contains(page.HTML, "</th>\n<th></th>") || strings.Contains(page.HTML, "<th></th>\n</tr>") {
 			t.Errorf("%s has a table with a column without a name", page.Name)
 		}

@@ -28,8 +28,8 @@ var markdown = goldmark.New(
 	goldmark.WithRendererOptions(markup.WithUnsafe(), renderer.WithNodeRenderers(util.Prioritized(codeRenderer{}, 1))),
 )
 
-// render renders a page.
-func render(name string, source []byte) (Page, error) {
+// render renders a page. titles are those of the pages, by their paths.
+func render(name string, source []byte, titles map[string]string) (Page, error) {
 	page := Page{Name: name}
 	doc := markdown.Parser().Parse(text.NewReader(source), parser.WithContext(parser.NewContext()))
 	var comments []ast.Node
@@ -54,6 +54,7 @@ func render(name string, source []byte) (Page, error) {
 			node.Destination = []byte(page.target(string(node.Destination)))
 		case *ast.Link:
 			node.Destination = []byte(page.target(string(node.Destination)))
+			nameLink(node, source, titles)
 			page.addLink(node, source)
 		}
 		return ast.WalkContinue, nil
@@ -110,6 +111,15 @@ func (p *Page) addLink(link *ast.Link, source []byte) {
 	to, n := string(link.Destination), len(p.Sections)
 	if n > 0 && strings.HasPrefix(to, Root+"/") && !strings.Contains(to, "#") {
 		p.links = append(p.links, Link{Path: to, Title: words(link, source), below: p.Sections[n-1].Title})
+	}
+}
+
+// nameLink gives a link whose text is the name of a file the title of the page.
+func nameLink(link *ast.Link, source []byte, titles map[string]string) {
+	to, _, _ := strings.Cut(string(link.Destination), "#")
+	if title := titles[to]; title != "" && strings.HasSuffix(words(link, source), ".md") {
+		link.RemoveChildren(link)
+		link.AppendChild(link, ast.NewString([]byte(title)))
 	}
 }
 

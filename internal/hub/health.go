@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/site"
 )
 
@@ -60,7 +61,7 @@ func (h *Hub) Ready(now time.Time) error {
 // memoryHealth is the state of the memory for requests and answers.
 func (h *Hub) memoryHealth() site.Part {
 	held := h.edge.Spool.Use()
-	use := fmt.Sprintf("%d MiB of requests and answers in memory, %d MiB on disk", held.Memory>>20, held.Disk>>20)
+	use := fmt.Sprintf("%s MiB of requests and answers in memory, %s MiB on disk", api.Number(held.Memory>>20), api.Number(held.Disk>>20))
 	if h.edge.Spool.Full() {
 		return site.Part{Name: "Memory", Text: use + ": nearly full, new calls are refused"}
 	}
@@ -103,8 +104,15 @@ func (h *Hub) journalHealth() site.Part {
 	case s.Broken:
 		return site.Part{Name: "Journal", Text: "takes nothing until it is started again: calls are refused meanwhile; the log says why"}
 	default:
-		return site.Part{Name: "Journal", Good: true, Text: fmt.Sprintf("%.0f %% full, %d calls open, %d records on their way to the database", 100*s.Used, s.Open, s.Pending)}
+		return site.Part{Name: "Journal", Good: true, Text: fmt.Sprintf("%.0f %% full, %s calls open, %s records on their way to the database", 100*s.Used, api.Number(s.Open), api.Number(s.Pending))}
 	}
+}
+
+// signUpWords are the values of [site] signup in words.
+var signUpWords = map[site.SignUp]string{
+	site.SignUpInvite: "people with a member's invite",
+	site.SignUpOpen:   "anyone",
+	site.SignUpClosed: "no one: operators add members",
 }
 
 // limits returns the limits in force, for the operator.
@@ -121,16 +129,16 @@ func (h *Hub) limits() []site.Limit {
 		{Name: "Silence within an answer", Value: length(edge.Idle)},
 		{Name: "A streamed call", Value: length(edge.Stream)},
 		{Name: "Any other call", Value: length(edge.Unary)},
-		{Name: "A request's body", Value: fmt.Sprintf("%d MiB", edge.Body>>20)},
-		{Name: "A clip to transcribe", Value: fmt.Sprintf("%d MiB", edge.Upload>>20)},
+		{Name: "A request's body", Value: api.Number(edge.Body>>20) + " MiB"},
+		{Name: "A clip to transcribe", Value: api.Number(edge.Upload>>20) + " MiB"},
 		{Name: "Machines of one member", Value: most(cfg.Machines)},
-		{Name: "Machines that connect at once", Value: fmt.Sprint(cfg.Admissions)},
+		{Name: "Machines that connect at once", Value: api.Number(cfg.Admissions)},
 		{Name: "Turns of the responses dialect are kept", Value: length(cfg.KeepResponses)},
 		{Name: "What happened to a call is kept", Value: length(account.TraceLife)},
-		{Name: "Who may sign up", Value: string(cmp.Or(cfg.Site.SignUp, site.SignUpInvite))},
+		{Name: "Who may sign up", Value: signUpWords[cmp.Or(cfg.Site.SignUp, site.SignUpInvite)]},
 	}
 	if rate.PerSecond > 0 {
-		limits[0].Value = fmt.Sprintf("%g a second, %d at once", rate.PerSecond, rate.Burst)
+		limits[0].Value = fmt.Sprintf("%g a second, %s at once", rate.PerSecond, api.Number(rate.Burst))
 	}
 	return limits
 }
@@ -160,7 +168,7 @@ func most(n int) string {
 	if n < 0 {
 		return "not limited"
 	}
-	return fmt.Sprint(n)
+	return api.Number(n)
 }
 
 // length is a duration in words, exactly: 9 min 50 s, 24 h, 7 days.

@@ -146,6 +146,7 @@ type Hub struct {
 	metrics  callMetrics
 	drain    drain
 	backups  backups
+	started  time.Time
 }
 
 // New returns a hub over a store and a registry, which it observes. Run both.
@@ -161,6 +162,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		paces:    paces{by: map[string]pace{}},
 		metrics:  newCallMetrics(),
 		backups:  backups{Backups: cfg.Backups},
+		started:  time.Now(),
 	}
 	edge := cfg.Edge
 	if edge.Spool == nil {

@@ -182,6 +182,12 @@ func TestHealth(t *testing.T) {
 	if len(r.limits()) < 10 || r.limits()[0].Value != "not limited" {
 		t.Errorf("limits: %+v", r.limits())
 	}
+	if nodes := r.nodes(); len(nodes) != 1 || time.Since(nodes[0].Started) > time.Hour {
+		t.Errorf("nodes: %+v", nodes)
+	}
+	if limits := fmt.Sprint(r.limits()); !strings.Contains(limits, "{Machines of one member 1,000}") || !strings.Contains(limits, "{Who may sign up people with a member's invite}") {
+		t.Errorf("limits: %s", limits)
+	}
 	for d, want := range map[time.Duration]string{
 		-time.Second: "none", 500 * time.Millisecond: "500 ms", 10 * time.Second: "10 s", 9*time.Minute + 50*time.Second: "9 min 50 s",
 		time.Hour: "1 h", 24 * time.Hour: "24 h", 25*time.Hour + time.Minute: "25 h 1 min", 60 * time.Hour: "2 days 12 h", 7 * 24 * time.Hour: "7 days",

@@ -20,7 +20,7 @@ func (h *Hub) nodes() []api.Node {
 			state = fleet.NodeDraining
 		}
 		return []api.Node{{
-			Name: h.cfg.Node, Region: h.cfg.Region, Address: h.cfg.Site.Base, Version: h.cfg.Edge.Version, State: state,
+			Name: h.cfg.Node, Region: h.cfg.Region, Address: h.cfg.Site.Base, Version: h.cfg.Edge.Version, State: state, Started: h.started,
 			Alive: true, Seen: now, Linked: true, Here: true, Machines: h.live.Here(), Calls: h.Calls(),
 		}}
 	}

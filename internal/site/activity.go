@@ -150,6 +150,8 @@ func availabilityWords(a string) words {
 		return words{a, "good"}
 	case "offline":
 		return words{a, "bad"}
+	case "spent":
+		return words{"used up today", "warn"}
 	}
 	return words{strings.ReplaceAll(cmp.Or(a, "unknown"), "_", " "), "warn"}
 }

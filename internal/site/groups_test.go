@@ -87,9 +87,9 @@ func TestUsedToday(t *testing.T) {
 	}
 	tn.snapshot = tn.snapshot.WithShares(fleet.MemberID(bob), nil)
 	reach(2)
-	ada.get("/access").want(t, 200, "2 used</small>", "used up today")
+	ada.get("/access").want(t, 200, "2 calls a day <span class=\"state warn\">used up today")
 	ada.get("/").want(t, 200, "bob has "+spent+" that you allow a day.", "/access?member=bob")
-	tn.as("bob").get("/access").want(t, 200, "2 calls a day <small class=\"muted\">2 used</small>", "used up today") // on the side of the one it stops, too
+	tn.as("bob").get("/access").want(t, 200, "2 calls a day <span class=\"state warn\">used up today") // on the side of the one it stops, too
 	tn.as("bob").get("/").want(t, 200, "You have "+spent+" a day that ada allows you, until midnight UTC.")
 }
 

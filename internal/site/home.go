@@ -185,7 +185,7 @@ func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []
 		}
 	}
 	if len(idle) > mostConcerns+1 {
-		more := concern{number(len(idle)-mostConcerns) + " more of your machines are offline or paused, or have no model.", "/machines"}
+		more := concern{api.Number(len(idle)-mostConcerns) + " more of your machines are offline or paused, or have no model.", "/machines"}
 		idle = append(idle[:mostConcerns], more)
 	}
 	all = append(all, idle...)
@@ -200,7 +200,14 @@ func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []
 	if !s.DB.MakesBackups() {
 		return all
 	}
-	if backup, err := s.DB.LastBackup(v.Context()); err != nil || now.Sub(backup.At) > account.BackupOldAfter || backup.Fault != "" {
+	old := now.Add(-account.BackupOldAfter)
+	backup, err := s.DB.LastBackup(v.Context())
+	missing := err != nil || backup.At.Before(old) || backup.Fault != ""
+	if errors.Is(err, account.ErrNotFound) { // a hub of the last days needs none yet
+		operators, err := s.DB.OperatorsSince(v.Context(), old)
+		missing = err != nil || len(operators) > 0
+	}
+	if missing {
 		all = append(all, concern{"No backup of the hub succeeded in the last 7 days.", operatorPath})
 	}
 	return all
@@ -218,9 +225,9 @@ func (s *Site) spent(v *visit, shares []api.Share, now time.Time) (all []concern
 			continue
 		}
 		if sh.Direction == "given" {
-			all = append(all, concern{fmt.Sprintf("%s has used up the %s calls that you allow a day.", sh.With, number(*sh.Limits.PerDay)), accessPath + "?member=" + url.QueryEscape(sh.With)})
+			all = append(all, concern{fmt.Sprintf("%s has used up the %s calls that you allow a day.", sh.With, api.Number(*sh.Limits.PerDay)), accessPath + "?member=" + url.QueryEscape(sh.With)})
 		} else {
-			all = append(all, concern{fmt.Sprintf("You have used up the %s calls a day that %s allows you, until midnight UTC.", number(*sh.Limits.PerDay), sh.Owner), accessPath})
+			all = append(all, concern{fmt.Sprintf("You have used up the %s calls a day that %s allows you, until midnight UTC.", api.Number(*sh.Limits.PerDay), sh.Owner), accessPath})
 		}
 	}
 	return all

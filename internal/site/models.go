@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -24,6 +25,7 @@ type modelsData struct {
 type modelData struct {
 	api.Why
 	Model    *api.Model // nil: it is out of reach
+	Cause    string     // why a call would be refused or wait
 	Machines []modelMachine
 	Remedies []remedy
 	Near     []fleet.ModelID // ids in reach that the id may have been meant for
@@ -65,7 +67,7 @@ func (s *Site) modelData(v *visit, id fleet.ModelID, family string, models []api
 		return modelData{}, err
 	}
 	own, err := call(s, v, api.ListMachines, api.None{})
-	data := modelData{Why: why, Remedies: remedies(why, own.Data)}
+	data := modelData{Why: why, Cause: cmp.Or(causeNow(why), why.Reason), Remedies: remedies(why, own.Data)}
 	for _, m := range why.Machines {
 		machine := modelMachine{WhyMachine: m}
 		if i := slices.IndexFunc(own.Data, func(o api.Machine) bool { return m.Via == "own" && o.Name == m.Machine }); i >= 0 {
@@ -80,6 +82,27 @@ func (s *Site) modelData(v *visit, id fleet.ModelID, family string, models []api
 	}
 	data.Near = nearby(models, id)
 	return data, err
+}
+
+// causeNow says how many machines take no call of the model, and why; of a call that would
+// be served, and where no machine is in reach, nothing.
+func causeNow(why api.Why) string {
+	if why.Verdict == "try" {
+		return ""
+	}
+	var counts []account.StateCount
+	for _, m := range why.Machines {
+		i := slices.IndexFunc(counts, func(c account.StateCount) bool { return c.Via == m.Via && c.State == m.State })
+		if i < 0 {
+			i, counts = len(counts), append(counts, account.StateCount{Via: m.Via, State: m.State})
+		}
+		counts[i].Machines++
+	}
+	var parts []string
+	for _, c := range counts {
+		parts = append(parts, seenWords(c, present))
+	}
+	return strings.Join(parts, "; ")
 }
 
 // remedies are what the caller can do where a call would be refused, given the caller's

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"html/template"
 	"io/fs"
+	"math"
 	"net/http"
 	"net/url"
 	"path"
@@ -122,9 +123,10 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		"moment":   moment,
 		"complete": complete,
 		"ago":      func(t time.Time) string { return ago(t, time.Now()) },
-		"number":   number,
+		"number":   api.Number,
 		"duration": duration,
 		"size":     size,
+		"rate":     rate,
 		"link": func(v screen, href, text, icon string) navLink {
 			link := navLink{Href: href, Text: text, Icon: icon, Here: v.under(href) || href == accessPath && (v.under("/sharing") || v.under("/groups"))}
 			if href == noticesPath {
@@ -142,6 +144,7 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		"title":    api.Title,
 		"speed":    func(t account.Trace) float64 { return t.Speed() },
 		"tone":     func(state string) string { return availabilityWords(state).tone },
+		"state":    func(state string) string { return availabilityWords(state).text },
 		"code":     inCode,
 		"browser":  browserName,
 		"list":     func(values []string) string { return strings.Join(values, ", ") },
@@ -193,7 +196,7 @@ func few(names []string) string {
 	if len(names) <= fewNames+1 {
 		return strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("%s and %s more", strings.Join(names[:fewNames], ", "), number(len(names)-fewNames))
+	return fmt.Sprintf("%s and %s more", strings.Join(names[:fewNames], ", "), api.Number(len(names)-fewNames))
 }
 
 // limitWords are limits in words.
@@ -213,7 +216,7 @@ func limitWords(l api.Limits) string {
 	case *l.PerDay == 1:
 		all = append(all, "1 call a day")
 	default:
-		all = append(all, number(*l.PerDay)+" calls a day")
+		all = append(all, api.Number(*l.PerDay)+" calls a day")
 	}
 	return cmp.Or(strings.Join(all, "; "), "no limits")
 }
@@ -301,13 +304,12 @@ func duration(ms int64) string {
 	}
 }
 
-// number is an integer with a comma between its thousands.
-func number(n any) string {
-	text := fmt.Sprint(n)
-	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
-		text = text[:i] + "," + text[i:]
+// rate is so many tokens a second.
+func rate(x float64) string {
+	if x < 100 {
+		return fmt.Sprintf("%.1f", x)
 	}
-	return text
+	return api.Number(int64(math.Round(x)))
 }
 
 // size is so many bytes for a person.
@@ -315,7 +317,7 @@ func size(n int64) string {
 	const unit = 1024
 	switch {
 	case n < unit:
-		return number(n) + " bytes"
+		return api.Number(n) + " bytes"
 	case n < unit*unit:
 		return fmt.Sprintf("%.1f KiB", float64(n)/unit)
 	case n < unit*unit*unit:

@@ -32,3 +32,11 @@ func TestBrowserName(t *testing.T) {
 		}
 	}
 }
+
+func TestRate(t *testing.T) {
+	for x, want := range map[float64]string{4.26: "4.3", 48: "48.0", 123.4: "123", 11411.2: "11,411"} {
+		if got := rate(x); got != want {
+			t.Errorf("%v tokens a second: %q, want %q", x, got, want)
+		}
+	}
+}

@@ -141,8 +141,8 @@ func causeOf(t account.Trace) string {
 	}
 	var parts []string
 	for _, seen := range last.Seen {
-		if words, known := stateWords[seen.State]; known {
-			parts = append(parts, machinesWords(seen.Machines, seen.Via)+" "+words[min(seen.Machines, 2)-1])
+		if _, known := stateWords[seen.State]; known {
+			parts = append(parts, seenWords(seen, past))
 		}
 	}
 	if len(parts) == 0 {
@@ -151,14 +151,30 @@ func causeOf(t account.Trace) string {
 	return fmt.Sprintf("No machine with `%s` took the call: %s.", t.Model, strings.Join(parts, "; "))
 }
 
-// stateWords say why a machine took no call: one machine, and several.
-var stateWords = map[string][2]string{
-	fleet.Offline.String():      {"was offline", "were offline"},
-	fleet.Returning.String():    {"had just lost its connection", "had just lost their connections"},
-	fleet.OutsideHours.String(): {"was outside its sharing hours", "were outside their sharing hours"},
-	fleet.Paused.String():       {"was paused", "were paused"},
-	fleet.Spent.String():        {"had served all the calls a day that you are allowed, until 00:00 UTC", "had served all the calls a day that you are allowed, until 00:00 UTC"},
-	fleet.Busy.String():         {"was busy", "were busy"},
+// stateWords say why a machine takes no call, with a place for each word that depends on
+// the tense and on how many machines it is about.
+var stateWords = map[string]string{
+	fleet.Offline.String():      "{is} offline",
+	fleet.Returning.String():    "{has} just lost the connection",
+	fleet.OutsideHours.String(): "{is} outside the sharing hours",
+	fleet.Paused.String():       "{is} paused",
+	fleet.Spent.String():        "{has} served all the calls a day that the owner allows you, until 00:00 UTC",
+	fleet.Busy.String():         "{is} busy",
+}
+
+// The tenses: of one machine, and of several.
+var (
+	past    = [2]*strings.Replacer{strings.NewReplacer("{is}", "was", "{has}", "had"), strings.NewReplacer("{is}", "were", "{has}", "had")}
+	present = [2]*strings.Replacer{strings.NewReplacer("{is}", "is", "{has}", "has"), strings.NewReplacer("{is}", "are", "{has}", "have")}
+)
+
+// seenWords say how many machines are in a state.
+func seenWords(seen account.StateCount, tense [2]*strings.Replacer) string {
+	machines := machinesWords(seen.Machines, seen.Via)
+	if words, known := stateWords[seen.State]; known {
+		return machines + " " + tense[min(seen.Machines, 2)-1].Replace(words)
+	}
+	return machines + ": " + seen.State
 }
 
 // machinesWords counts machines by the way that the caller reaches them.
@@ -190,22 +206,29 @@ func remediesOf(code fault.Code) (all []remedy) {
 	return all
 }
 
+// verdictWords say what was decided about a call.
+var verdictWords = map[string]string{
+	fleet.Refuse.String(): "Refused",
+	fleet.Try.String():    "Machine chosen",
+	fleet.Wait.String():   "Waits for a machine",
+}
+
 // timeLine is what happened to a call, in order.
 func timeLine(t api.CallTrace) []lineEvent {
 	line := []lineEvent{{0, "Received", t.Endpoint}}
 	for _, d := range t.Decisions {
 		var seen []string
 		for _, c := range d.Seen {
-			seen = append(seen, fmt.Sprintf("%d %s: %s", c.Machines, c.Via, c.State))
+			seen = append(seen, seenWords(c, past))
 		}
 		more := d.Reason
-		if d.Verdict != "try" {
-			more += ". What would change it: " + d.Change
-		}
 		if len(seen) > 0 {
 			more += " (" + strings.Join(seen, "; ") + ")"
 		}
-		line = append(line, lineEvent{d.AfterMS, "Decided: " + d.Verdict, more})
+		if d.Verdict != "try" {
+			more += ". What would change it: " + d.Change
+		}
+		line = append(line, lineEvent{d.AfterMS, verdictWords[d.Verdict], more})
 	}
 	for i, try := range t.Tries {
 		line = append(line,

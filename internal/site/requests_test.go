@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -61,7 +62,7 @@ func TestCauseOfARefusal(t *testing.T) {
 		want  string
 	}{
 		{refused(fault.CascadeExhausted, account.StateCount{Via: "shared", State: "spent", Machines: 1}),
-			"No machine with `tiny` took the call: 1 machine shared with you had served all the calls a day that you are allowed, until 00:00 UTC."},
+			"No machine with `tiny` took the call: 1 machine shared with you had served all the calls a day that the owner allows you, until 00:00 UTC."},
 		{refused(fault.CascadeExhausted, account.StateCount{Via: "own", State: "paused", Machines: 1}, account.StateCount{Via: "group", State: "offline", Machines: 2}),
 			"No machine with `tiny` took the call: 1 machine of yours was paused; 2 machines of your groups were offline."},
 		{refused(fault.CapacityFull, account.StateCount{Via: "own", State: "busy", Machines: 3}), "No machine with `tiny` took the call: 3 machines of yours were busy."},
@@ -75,12 +76,16 @@ func TestCauseOfARefusal(t *testing.T) {
 		}
 	}
 	for state := fleet.Offline; state < fleet.Ready; state++ {
-		if stateWords[state.String()][0] == "" {
+		if stateWords[state.String()] == "" {
 			t.Errorf("nothing is said of a machine that is %s", state)
 		}
 	}
-	tn := newTown(t, nil)
 	now := time.Now()
+	why := api.Why{Verdict: "refuse", Machines: []api.WhyMachine{{Via: "shared", State: "spent"}, {Via: "own", State: "paused"}, {Via: "shared", State: "spent"}}}
+	if got, want := causeNow(why), "2 machines shared with you have served all the calls a day that the owner allows you, until 00:00 UTC; 1 machine of yours is paused"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	tn := newTown(t, nil)
 	for i, id := range []string{"req_1", "req_2"} {
 		trace := refused(fault.ModelNotFound)
 		trace.CallID, trace.MemberID, trace.Caller, trace.Mine, trace.Model = id, tn.members["ada"].ID, "ada", true, "of-ado"
@@ -88,7 +93,8 @@ func TestCauseOfARefusal(t *testing.T) {
 		check(t, tn.db.SaveTraces(t.Context(), []account.Trace{trace}, now))
 	}
 	ada := tn.as("ada")
-	ada.get("/requests/req_1").want(t, 200, "offers a model with the id <code>of-ado</code>", `Did you mean <a href="/models?model=of-ada">`, `href="/models">See the models you can use`)
+	ada.get("/requests/req_1").want(t, 200, "offers a model with the id <code>of-ado</code>", `Did you mean <a href="/models?model=of-ada">`, `href="/models">See the models you can use`,
+		`<th scope="row">Waits for a machine</th>`, `<th scope="row">Refused</th>`)
 	ada.get("/").want(t, 200, "2 times", "offers a model with the id <code>of-ado</code>")
 }
 

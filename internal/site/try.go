@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/go-json-experiment/json"
 
@@ -24,7 +25,17 @@ type tryData struct {
 	Said   []said
 	Ask    string      // what was typed and not answered
 	Failed *chatAnswer // why not
+	Titles string      // of the codes, as JSON, for the script
 }
+
+// titles are those of all codes, as JSON.
+var titles = sync.OnceValue(func() string {
+	all := map[fault.Code]string{}
+	for code := range fault.Codes() {
+		all[code] = code.Title()
+	}
+	return string(must(json.Marshal(all, json.Deterministic(true))))
+})
 
 // tryModel is a model to choose.
 type tryModel struct {
@@ -40,7 +51,7 @@ type said struct {
 
 func (s *Site) tryData(v *visit) (tryData, error) {
 	models, err := call(s, v, api.ListModels, api.None{})
-	data := tryData{Said: conversation(v), Ask: lines(v.form.Get("ask")), Model: fleet.ModelID(cmp.Or(v.form.Get("model"), v.URL.Query().Get("model")))}
+	data := tryData{Titles: titles(), Said: conversation(v), Ask: lines(v.form.Get("ask")), Model: fleet.ModelID(cmp.Or(v.form.Get("model"), v.URL.Query().Get("model")))}
 	for _, m := range models.Data {
 		data.Models = append(data.Models, tryModel{m.ID, slices.Contains(m.Capabilities, "vision")})
 		if data.Model == "" && m.Availability == "ready" {

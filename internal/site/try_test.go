@@ -50,13 +50,13 @@ func TestTry(t *testing.T) { onEachStore(t, testTry) }
 
 func testTry(t *testing.T, tn *town) {
 	ada := tn.as("ada")
-	ada.get("/try").want(t, 200, "of-ada", `id="send"`, assetPaths()["try.js"])
+	ada.get("/try").want(t, 200, "of-ada", `id="send"`, "No message yet", "&#34;CASCADE_EXHAUSTED&#34;:&#34;No machine available&#34;", assetPaths()["try.js"])
 	page := ada.post("/try", "model", "of-ada", "said", "one\r\ntwo", "said", "three", "ask", "is <b> bold?").want(t, 200,
 		"one\ntwo", "three", "is &lt;b&gt; bold?", "ada: is &lt;b&gt; bold?")
 	if n := strings.Count(page.body, `name="said"`); n != 4 {
 		t.Errorf("the next form brings %d messages of 4", n)
 	}
-	ada.post("/try", "model", "nothing", "ask", "typed and kept").want(t, 200, "NOT_IN_CIRCLE", `href="/requests/req_of_the_call"`, "typed and kept</textarea>")
+	ada.post("/try", "model", "nothing", "ask", "typed and kept").want(t, 200, "<strong>Not shared with you</strong>", "<code>NOT_IN_CIRCLE</code></small>: not in reach.", `href="/requests/req_of_the_call">Why?`, "typed and kept</textarea>")
 	ada.post("/try", "model", "of-ada", "ask", " ").want(t, 400, "type something")
 	ada.post("/try", "model", "", "ask", "x").want(t, 400, "choose a model")
 	ada.post("/try", "model", "of-ada", "said", "odd", "ask", "\xff").want(t, 400, "not UTF-8")

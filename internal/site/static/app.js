@@ -163,7 +163,7 @@
 
   // A link into the page opens what it leads to.
   function unfold() {
-    const at = document.querySelector(":target");
+    const at = document.getElementById(location.hash.slice(1)); // nothing is :target before the page is loaded
     if (!at) return;
     for (let e = at; e; e = e.parentElement) if (e.tagName === "DETAILS") e.open = true;
     if (at.tagName === "DETAILS") at.querySelector("input, select, textarea")?.focus();

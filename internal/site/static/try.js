@@ -9,6 +9,7 @@
   const said = at("said"), refused = at("refused"), state = at("state"), send = at("send"), stop = at("stop"), ask = at("ask");
   const model = at("model"), compare = at("compare"), images = at("images"), file = at("image"), attach = at("attach");
   const chats = chatHistory(form.dataset.member);
+  const titles = JSON.parse(form.dataset.titles);
   const most = 4; // images in one message
 
   // A chat is {id, at, title, turns}, and a turn {ask, images, answers}. Of two models
@@ -118,16 +119,18 @@
     article.firstChild.append(tools);
   }
 
-  const seconds = (ms) => (ms < 9950 ? (ms / 1000).toFixed(1) : Math.round(ms / 1000)) + " s";
+  const seconds = (ms) => (ms < 100 ? Math.round(ms) + " ms" : (ms < 9950 ? (ms / 1000).toFixed(1) : Math.round(ms / 1000)) + " s");
 
   // Why a call was not answered, with the way to its explanation.
   function refusal(error, id) {
-    const text = element("span", "", element("strong", "", "No answer "), "(", element("code", "", error.code || "error"), "): ",
-      (error.message || "the call was not answered; try again shortly") + ". ");
+    const title = titles[error.code];
+    const text = element("span", "", element("strong", "", title ?? "No answer"));
+    if (title) text.append(" ", element("small", "muted", element("code", "", error.code)));
+    text.append(": " + (error.message || "the call was not answered; try again shortly") + ". ");
     if (id) {
-      const link = element("a", "", id);
+      const link = element("a", "", "Why?");
       link.href = "/requests/" + encodeURIComponent(id);
-      text.append("Why: ", link);
+      text.append(link);
     }
     return text;
   }
@@ -250,7 +253,7 @@
         const took = (performance.now() - first) / 1000;
         const rate = (tokens || pieces) / took;
         answer.meta = answer.model + (machine ? " on " + machine : "") + " · " + seconds(first - begun) + " to first token" +
-          (pieces > 1 && took > 0 ? " · " + (rate < 10 ? rate.toFixed(1) : Math.round(rate)) + " tokens/s" : "");
+          (pieces > 1 && took > 0 ? " · " + (rate < 10 ? rate.toFixed(1) : Math.round(rate).toLocaleString("en-US")) + " tokens/s" : "");
       }
     }
   }
