@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -88,14 +89,14 @@ func stall(t *testing.T, client *Client) {
 	for range 8 {
 		go client.RoundTrip(upload(t.Context(), 8<<20))
 	}
-	for { // not synctest.Wait alone: a call that waits for a mutex would stop it
+	for { // neither synctest.Wait nor a sleep: a call that waits for a mutex stops both
 		client.conn.mu.Lock()
 		waits := client.conn.written-client.conn.sent >= blockingWrite
 		client.conn.mu.Unlock()
 		if waits {
 			return
 		}
-		time.Sleep(time.Millisecond) // in the bubble
+		runtime.Gosched()
 	}
 }
 
