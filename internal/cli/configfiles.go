@@ -190,6 +190,7 @@ type hubFile struct {
 	// docs/operate/regions.md.
 	Regions map[string]regionAddress `toml:"regions"`
 	// Limits bound one call, the calls of one member, and the bytes held for all calls.
+	// Each hub node counts for itself.
 	Limits struct {
 		// Running is how many calls of one member run on machines at once, the
 		// member's own machines included; 0 is off, default 64.
