@@ -27,6 +27,9 @@ type Update struct {
 	Nodes    []Node // none where one process has the database to itself
 	// ClockAhead is by how much this process's clock is ahead of the database's.
 	ClockAhead time.Duration
+	// FailedOver says that another database server confirmed this than the one before. It
+	// may lack what was committed there last.
+	FailedOver bool
 }
 
 // Change is one step of the store's epoch: the kind of record that changed, and its id.

@@ -184,7 +184,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	h.edge = gateway.New(edge)
 	h.api = h.newAPI()
 	h.site = h.newSite()
-	live.Observe(registry.Observer{Store: h.onChange, Machine: h.onMachine, Waiting: h.calls.OnWaiting, Seen: h.calls.OnSeen, Rates: h.onRates, Room: h.calls.OnRoom, Calls: h.Calls})
+	live.Observe(registry.Observer{Store: h.onChange, FailedOver: h.ledger.WriteAgain, Machine: h.onMachine, Waiting: h.calls.OnWaiting, Seen: h.calls.OnSeen, Rates: h.onRates, Room: h.calls.OnRoom, Calls: h.Calls})
 	return h
 }
 

@@ -40,6 +40,9 @@ const (
 	// maxPending is the maximum number of records that wait while the database
 	// cannot be written. Beyond it calls are refused, and refusals are not recorded.
 	maxPending = 100_000
+	// maxWritten and writtenFor bound the records that are kept for WriteAgain.
+	maxWritten = maxPending / 2
+	writtenFor = time.Minute
 	// shutdownTimeout limits the last write when the hub stops.
 	shutdownTimeout = 5 * time.Second
 	// batchDelay is how long records gather for one transaction: its sync costs as much
@@ -87,6 +90,7 @@ type Ledger struct {
 	mu       sync.Mutex
 	open     map[string][]byte    // call id: its newest intent, encoded
 	pending  []account.Usage      // results that are not in the database yet
+	written  []writtenBatch       // to the database, lately; oldest first
 	refused  time.Time            // when a call was last refused because it could not be recorded
 	keysUsed map[string]time.Time // key id: last use, not yet written
 	next     *Receipt             // of the intents that the next sync covers
@@ -97,6 +101,12 @@ type Ledger struct {
 
 	wake chan struct{} // there are pending records
 	sync chan struct{} // there are intents to sync
+}
+
+// writtenBatch is records that are in the database.
+type writtenBatch struct {
+	at      time.Time
+	records []account.Usage
 }
 
 // errNotStarted is why a new ledger takes nothing before its first restart.
@@ -479,12 +489,38 @@ func (l *Ledger) Flush(ctx context.Context) error {
 		}
 		l.mu.Lock()
 		l.pending = l.pending[len(batch):]
+		l.keepWritten(batch, time.Now())
 		due := l.restartDue()
 		l.mu.Unlock()
 		if due {
 			notify(l.sync)
 		}
 	}
+}
+
+// keepWritten keeps a batch for WriteAgain, and drops the old ones. Needs mu.
+func (l *Ledger) keepWritten(batch []account.Usage, now time.Time) {
+	l.written = append(l.written, writtenBatch{now, batch})
+	kept, drop := 0, 0
+	for _, w := range l.written {
+		kept += len(w.records)
+	}
+	for ; kept > maxWritten || now.Sub(l.written[drop].at) > writtenFor; drop++ {
+		kept -= len(l.written[drop].records)
+	}
+	l.written = slices.Delete(l.written, 0, drop)
+}
+
+// WriteAgain makes the records of the last minute pending once more: the database failed
+// over to a server that may lack them. It does not block.
+func (l *Ledger) WriteAgain() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, w := range l.written {
+		l.pending = append(l.pending, w.records...)
+	}
+	l.written = nil
+	notify(l.wake)
 }
 
 // flushKeys writes the last uses of keys, and logs how many records were dropped.

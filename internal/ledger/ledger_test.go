@@ -57,6 +57,39 @@ func TestLedgerWritesInBatches(t *testing.T) {
 	})
 }
 
+// What the last minute brought to the database is written again, once.
+func TestLedgerWritesAgain(t *testing.T) {
+	keepLedger(t, func(l *Ledger, r *recorder, end func() error) {
+		records := func(from, to int) {
+			for i := from; i < to; i++ {
+				l.End(usage(i))
+			}
+			time.Sleep(time.Second)
+		}
+		records(0, 10)
+		time.Sleep(time.Minute)
+		records(10, 20)
+		l.WriteAgain()
+		records(20, 30)
+		want := slices.Concat(numbered(0, 20), numbered(10, 30))
+		if got := r.ids(); !slices.Equal(got, want) {
+			t.Errorf("written: %v, want %v", got, want)
+		}
+		for range 2 {
+			records(0, maxWritten)
+		}
+		before := len(r.ids())
+		l.WriteAgain()
+		time.Sleep(time.Minute)
+		if again := len(r.ids()) - before; again > maxWritten || again < maxWritten-batchSize {
+			t.Errorf("%d records were kept, want about %d", again, maxWritten)
+		}
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestLedgerTriesAgain(t *testing.T) {
 	keepLedger(t, func(l *Ledger, r *recorder, end func() error) {
 		r.set(true)

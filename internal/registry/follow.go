@@ -64,6 +64,7 @@ func (r *Registry) poll(ctx context.Context) error {
 			return err
 		}
 		r.notifyStore(nil, nil, nil)
+		r.failedOver()
 		began = time.Now()
 		polled, err = r.config.Facts.Poll(ctx, r.position)
 	}
@@ -72,6 +73,9 @@ func (r *Registry) poll(ctx context.Context) error {
 	}
 	r.seeNodes(polled.Nodes, began)
 	r.seeClock(polled.ClockAhead)
+	if polled.FailedOver {
+		r.failedOver()
+	}
 	if r.cutOff(began) {
 		if err := r.endReplaced(ctx); err != nil {
 			return err
@@ -121,6 +125,12 @@ func (r *Registry) poll(ctx context.Context) error {
 func (r *Registry) notifyStore(before, after *fleet.Snapshot, changes []fleet.Change) {
 	if r.observer.Store != nil {
 		r.observer.Store(changes, fleet.AffectedBy(before, after, changes))
+	}
+}
+
+func (r *Registry) failedOver() {
+	if r.observer.FailedOver != nil {
+		r.observer.FailedOver()
 	}
 }
 

@@ -110,6 +110,9 @@ type Observer struct {
 	// Store gets the store's changes, and what they affect. After a gap
 	// (fleet.ErrBehind) the changes are nil: everything may have changed.
 	Store func([]fleet.Change, fleet.Affected)
+	// FailedOver is called when another database server may have taken over, which may
+	// lack what was committed last.
+	FailedOver func()
 	// Machine gets a machine that may have free slots, or whose waiting calls are to
 	// be decided again: it connected, disconnected, changed, or is no longer expected
 	// back.

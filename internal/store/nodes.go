@@ -39,7 +39,7 @@ func (db *DB) StartNode(ctx context.Context, n fleet.Node) error {
 // there any more.
 func (db *DB) beat(ctx context.Context, after fleet.Position) (update fleet.Update, err error) {
 	var behind error // it does not keep the beat from being committed
-	err = db.flavor.primary.confirm(ctx, func(q *query.Queries) error {
+	failedOver, err := db.flavor.primary.confirm(ctx, func(q *query.Queries) error {
 		n, err := q.Beat(ctx, db.node.Name, db.node.Incarnation)
 		if err == nil && n == 0 {
 			return fmt.Errorf("%w: give each hub a name of its own with hub.node; if the database was restored, start this one again", fleet.ErrReplaced)
@@ -59,7 +59,7 @@ func (db *DB) beat(ctx context.Context, after fleet.Position) (update fleet.Upda
 		update.Nodes = convert(nodes, node)
 		return err
 	})
-	update.ClockAhead = db.clockAhead()
+	update.ClockAhead, update.FailedOver = db.clockAhead(), failedOver
 	if err == nil {
 		err = behind
 	}

@@ -208,32 +208,35 @@ func (p *primary) reset(_ context.Context, conn *pgx.Conn) error {
 }
 
 // confirm runs do in a transaction on the connection for beats. After its commit the
-// server counts as the primary. Before it, the server's clock is read.
-func (p *primary) confirm(ctx context.Context, do func(*query.Queries) error) error {
+// server counts as the primary; confirm reports whether another one was before. Before
+// the transaction the server's clock is read.
+func (p *primary) confirm(ctx context.Context, do func(*query.Queries) error) (failedOver bool, err error) {
 	if err := p.readClock(ctx); err != nil {
-		return err
+		return false, err
 	}
 	conn, err := p.beats.Conn(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer conn.Close()
 	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer func() { _ = tx.Rollback() }() // no effect after Commit
 	if err := do(query.New(tx)); err != nil {
-		return err
+		return false, err
 	}
 	if err := tx.Commit(); err != nil {
-		return err
+		return false, err
 	}
-	return conn.Raw(func(c any) error {
+	err = conn.Raw(func(c any) error {
 		is := c.(*stdlib.Conn).Conn().PgConn().CustomData()["server"].(server)
-		p.server.Store(&is)
+		was := p.server.Swap(&is)
+		failedOver = was != nil && *was != is
 		return nil
 	})
+	return failedOver, err
 }
 
 // Warning returns what in the settings of the database's server puts commits at risk;

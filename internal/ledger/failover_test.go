@@ -1,0 +1,91 @@
+package ledger_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	neturl "net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/ledger"
+	"github.com/kith/kith/internal/store"
+	"github.com/kith/kith/internal/storetest"
+)
+
+// A standby that lagged behind when it was promoted gets the records that it missed
+// (docs/decisions/0011-confirmation.md).
+func TestFailoverLosesNoRecord(t *testing.T) {
+	old := storetest.Start(t)
+	url := old.Database(t)
+	db := open(t, url)
+	check(t, db.CreateMember(t.Context(), account.Member{ID: "mem_ada", Name: "ada", Created: time.Now().UTC()}))
+	check(t, db.Close())
+	old.Stop(t)
+	next := old.Promoted(t)
+	old.Start(t)
+
+	db = open(t, strings.Replace(url, neturl.QueryEscape(old.Host()), neturl.QueryEscape(old.Host()+","+next.Host()), 1))
+	t.Cleanup(func() { check(t, db.Close()) })
+	node := fleet.Node{Name: "a", Incarnation: "first", Region: "eu", Started: time.Now()}
+	check(t, db.StartNode(t.Context(), node))
+	update, err := db.Facts("eu").Poll(t.Context(), fleet.Position{})
+	check(t, err)
+	if update.FailedOver {
+		t.Error("the first poll is a fail-over")
+	}
+	l := ledger.New(db, nil, slog.New(slog.DiscardHandler))
+	for i := range 10 {
+		l.End(account.Usage{CallID: fmt.Sprint("req_", i), MemberID: "mem_ada", Started: time.Now().UTC(), Model: "m"})
+	}
+	check(t, l.Flush(t.Context()))
+	recorded(t, db, 10)
+
+	old.Stop(t)
+	for db.StartNode(t.Context(), node) != nil && t.Context().Err() == nil { // a connection that broke is noticed when it is used
+	}
+	recorded(t, db, 0)
+	at := update.Position
+	for update, err = db.Facts("eu").Poll(t.Context(), at); err != nil && t.Context().Err() == nil; {
+		update, err = db.Facts("eu").Poll(t.Context(), at)
+	}
+	if !update.FailedOver {
+		t.Error("the poll after the fail-over does not say so")
+	}
+	l.WriteAgain()
+	for l.Flush(t.Context()) != nil && t.Context().Err() == nil { // as the day's partition is gone, too
+	}
+	recorded(t, db, 10)
+	l.WriteAgain()
+	check(t, l.Flush(t.Context()))
+	recorded(t, db, 10)
+	if update, err = db.Facts("eu").Poll(t.Context(), update.Position); err != nil || update.FailedOver {
+		t.Errorf("the next poll: %+v, %v", update, err)
+	}
+}
+
+func open(t *testing.T, url string) *store.DB {
+	t.Helper()
+	db, err := store.Open(context.WithoutCancel(t.Context()), store.Config{URL: url})
+	check(t, err)
+	return db
+}
+
+func recorded(t *testing.T, db *store.DB, want int) {
+	t.Helper()
+	records, err := db.Usage(t.Context())
+	check(t, err)
+	if len(records) != want {
+		t.Errorf("the database has %d records, want %d", len(records), want)
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
