@@ -171,6 +171,9 @@ type forwardedBody struct {
 }
 
 func (b *forwardedBody) Read(p []byte) (int, error) {
+	if b.isDone() { // the transport looks for more, when the answer may have closed the body already
+		return 0, io.EOF
+	}
 	n, err := b.x.r.Body.Read(p)
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/kith/kith/internal/fault"
 )
@@ -146,7 +147,11 @@ func TestForwardedStream(t *testing.T) {
 		for range 3 {
 			_, _ = io.WriteString(w, "data: {}\n\n")
 			_ = http.NewResponseController(w).Flush()
-			<-seen
+			select {
+			case <-seen:
+			case <-r.Context().Done():
+				return
+			}
 		}
 		<-r.Context().Done()
 		close(left)
@@ -163,6 +168,18 @@ func TestForwardedStream(t *testing.T) {
 	}
 	cancel()
 	<-left
+}
+
+// A forwarded body is not read behind its end, where net/http may have closed it: the
+// region may answer before the transport looks for more.
+func TestForwardedBodyEnds(t *testing.T) {
+	body := io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(http.ErrBodyReadAfterClose))
+	r := httptest.NewRequest("POST", "/v1/chat/completions", body)
+	r.ContentLength = 3
+	b := &forwardedBody{x: &exchange{r: r, control: http.NewResponseController(httptest.NewRecorder())}}
+	if got, err := io.ReadAll(b); string(got) != "abc" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
 }
 
 // An answer that breaks off there breaks off here.
