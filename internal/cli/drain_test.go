@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
@@ -346,15 +348,69 @@ func TestHubEndsInOrder(t *testing.T) {
 	r.startHub()
 	r.until("a call is served again", func() error { _, err := r.ask(false); return err })
 	res = begin(100_000)
+	late := r.upload()
+	r.until("both calls are there", func() error {
+		nodes, _, err := fetch(t.Context(), r.operator(), "list the nodes", api.OperatorListNodes.With(api.None{}))
+		if err == nil && nodes[0].Calls != 2 {
+			err = fmt.Errorf("%+v", nodes)
+		}
+		return err
+	})
 	interrupt()
 	r.until("the hub drains again", draining)
 	interrupt()
+	if status, code := late(); status != http.StatusServiceUnavailable || code != "CASCADE_EXHAUSTED" {
+		t.Errorf("a call whose body had not come: %d %s", status, code)
+	}
 	text, err := io.ReadAll(res.Body) // HTTP too reports that it is incomplete
 	if !strings.Contains(string(text), "CASCADE_EXHAUSTED") || strings.Contains(string(text), "[DONE]") {
 		t.Errorf("%v: the answer ends with %s", err, text[max(0, len(text)-400):])
 	}
 	if err := r.hub.cmd.Wait(); err != nil {
 		t.Fatalf("%v\n%s", err, r.hub.errs.Bytes())
+	}
+}
+
+// upload begins a call whose body does not come; the function returns its answer.
+func (r *rig) upload() (answer func() (status int, code string)) {
+	r.t.Helper()
+	body, more := io.Pipe()
+	ctx, cancel := context.WithTimeout(r.t.Context(), soon)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.base+"/v1/chat/completions", body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer "+r.key)
+	type result struct {
+		status int
+		code   string
+	}
+	ended := make(chan result, 1)
+	go func() {
+		var out result
+		res, err := new(http.Transport).RoundTrip(req)
+		if err != nil {
+			out.code = err.Error()
+		} else {
+			var f struct {
+				Error struct {
+					Code string `json:"code"`
+				} `json:"error"`
+			}
+			defer res.Body.Close()
+			_ = json.UnmarshalRead(res.Body, &f)
+			out = result{res.StatusCode, f.Error.Code}
+		}
+		ended <- out
+	}()
+	if _, err := io.WriteString(more, `{"model":`); err != nil { // a read of it: the head was sent
+		r.t.Fatal(err)
+	}
+	return func() (int, string) {
+		defer cancel()
+		out := <-ended
+		return out.status, out.code
 	}
 }
 

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -42,8 +43,10 @@ func (x *exchange) readBody() (*spool.Bytes, error) {
 	}
 	body := x.hold(length)
 	from := &paced{x: x, src: http.MaxBytesReader(x.w, x.r.Body, limit)}
-	x.bodyDeadline(0)
-	if _, err := body.ReadFrom(from); err != nil {
+	stop := x.awaitBody()
+	_, err := body.ReadFrom(from)
+	stop()
+	if err != nil {
 		body.Close()
 		return nil, x.unread(from, err)
 	}
@@ -79,6 +82,9 @@ func (x *exchange) bodyWasRead() {
 
 // unread is why a body was not read to its end: the error of its source, or err, of the spool.
 func (x *exchange) unread(from *paced, err error) error {
+	if cause := context.Cause(x.g.ending); cause != nil && errors.Is(from.err, os.ErrDeadlineExceeded) {
+		return cause
+	}
 	if from.err != nil {
 		return x.brokenBody(from.err)
 	}
@@ -90,7 +96,19 @@ func (x *exchange) unread(from *paced, err error) error {
 func (x *exchange) bodyDeadline(received int) {
 	allowed := bodyGrace + time.Duration(received)*time.Second/bodyFloor
 	_ = x.control.SetReadDeadline(x.arrived.Add(allowed)) // a connection in memory may have none
+	if x.g.ending.Err() != nil {
+		x.endBody()
+	}
 }
+
+// awaitBody begins the time of a body, which EndBodies ends until stop is called.
+func (x *exchange) awaitBody() (stop func()) {
+	x.bodyDeadline(0)
+	ends := context.AfterFunc(x.g.ending, x.endBody)
+	return func() { ends() }
+}
+
+func (x *exchange) endBody() { _ = x.control.SetReadDeadline(time.Now()) }
 
 func (x *exchange) tooLarge() error {
 	x.bodyTooLarge = true

@@ -104,6 +104,7 @@ func New(c Config) *Edge {
 	g := &Edge{
 		Config: c, on: hosted, buckets: buckets{shared: c.SharedRate}, counts: buckets{rate: countRate}, transport: newRegionTransport(c.Limits.Unary),
 	}
+	g.ending, g.end = context.WithCancelCause(context.Background())
 	g.Reconfigure(c)
 	if c.Identify == nil {
 		g.on = local
@@ -123,6 +124,8 @@ type Edge struct {
 	// forwards limits the requests with keys of other regions, for each client's address.
 	forwards  buckets
 	transport *http.Transport // to other regions
+	ending    context.Context // ends with EndBodies
+	end       context.CancelCauseFunc
 }
 
 // tuning is the part of a Config that Reconfigure replaces. A request keeps the one that
@@ -170,6 +173,10 @@ func (g *Edge) ServeAs(w http.ResponseWriter, r *http.Request, caller Caller) {
 	x.caller, x.identified = caller, true
 	x.finish(x.run())
 }
+
+// EndBodies answers the requests whose bodies have not arrived completely with f, now and
+// from now on.
+func (g *Edge) EndBodies(f *fault.Fault) { g.end(f) }
 
 // Refuse answers a request that is refused before it is looked at, in the shape
 // that its path and headers ask for.

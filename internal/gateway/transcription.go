@@ -19,11 +19,12 @@ func (x *exchange) readForm() (*dialect.Transcription, error) {
 		return nil, err
 	}
 	body := &paced{x: x, src: http.MaxBytesReader(x.w, x.r.Body, limit+dialect.FormOverhead)}
-	x.bodyDeadline(0)
+	stop := x.awaitBody()
 	form, err := dialect.ReadTranscription(x.r.Header.Get("Content-Type"), body, x.hold(-1), limit)
 	if err == nil { // what follows the form is discarded, to keep the connection
 		_, err = io.Copy(io.Discard, body)
 	}
+	stop()
 	if err == nil {
 		x.bodyWasRead()
 		return form, nil

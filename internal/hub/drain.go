@@ -116,7 +116,9 @@ func (h *Hub) Drain(ctx context.Context, stopAccepting func()) {
 // endCalls ends every call, and waits until their ends are sent, for lastFrames at most.
 func (h *Hub) endCalls() {
 	h.log.Warn("ending the calls that still run", "calls", h.Calls())
-	h.calls.EndAll(fault.New(fault.CascadeExhausted, "this hub is being replaced and cannot wait any longer for the answer; try again").WithRetryAfter(retryDrained))
+	replaced := fault.New(fault.CascadeExhausted, "this hub is being replaced and cannot wait any longer; try again").WithRetryAfter(retryDrained)
+	h.edge.EndBodies(replaced)
+	h.calls.EndAll(replaced)
 	for late := time.Now().Add(lastFrames); h.Calls() > 0 && time.Now().Before(late); {
 		time.Sleep(drainCheck)
 	}
