@@ -30,6 +30,10 @@ const (
 	admitTimeout = 10 * time.Second
 	// cancelTimeout limits how long a machine takes to end a cancelled call.
 	cancelTimeout = 2 * time.Second
+	// homeTimeout limits awaitHome: a link that loses everything is found within 5 s.
+	homeTimeout = 6 * time.Second
+	// askAgain is how long awaitHome waits between two questions.
+	askAgain = 50 * time.Millisecond
 	// maxEngineText limits what is read of an engine's own message.
 	maxEngineText = 64 << 10
 )
@@ -175,21 +179,45 @@ func (d *Dispatcher) hasStopped(ctx context.Context, a *attempt) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, cancelTimeout)
 	defer cancel()
+	stopped, err := askStopped(ctx, line, a)
+	return stopped || errors.Is(err, registry.ErrLost) || errors.Is(err, registry.ErrRefused) || err != nil && awaitTunnelEnd(ctx, line.Gone)
+}
+
+func askStopped(ctx context.Context, line registry.Line, a *attempt) (stopped bool, err error) {
 	r := newRequest(ctx, tunnel.PathEnded)
 	r.Header = http.Header{tunnel.HeaderCorrelation: {a.call.ID}, tunnel.HeaderAttempt: {attemptHeader(a.call, a.Machine)}}
 	response, err := line.RoundTrip(r)
 	if err != nil {
-		return errors.Is(err, registry.ErrLost) || errors.Is(err, registry.ErrRefused) || awaitTunnelEnd(ctx, line.Gone)
+		return false, err
 	}
 	response.Body.Close()
-	return response.StatusCode == http.StatusNoContent
+	return response.StatusCode == http.StatusNoContent, nil
 }
 
 // awaitHome waits until a machine of another node no longer runs an attempt whose link
-// to that node ended, if the node is still connected (spec/routing.md#one-attempt).
+// to that node ended: the node says so, by another link, or no link to it is left
+// (spec/peers.md#link-lost). Of several links that lose everything one is found to be
+// lost after the other.
 func (d *Dispatcher) awaitHome(ctx context.Context, a *attempt, err error) {
-	if errors.Is(err, registry.ErrLost) && ctx.Err() == nil {
-		d.hasStopped(ctx, a)
+	if !errors.Is(err, registry.ErrLost) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, homeTimeout)
+	defer cancel()
+	for ctx.Err() == nil {
+		line, ok := d.line(a.call, a.Candidate)
+		if !ok {
+			return
+		}
+		if _, err := askStopped(ctx, line, a); err == nil || errors.Is(err, registry.ErrRefused) {
+			return
+		}
+		select {
+		case <-line.Gone:
+			return
+		case <-time.After(askAgain):
+		case <-ctx.Done():
+		}
 	}
 }
 
