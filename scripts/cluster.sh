@@ -14,9 +14,10 @@ mkdir -p build/nodes
 go build -ldflags "-X main.kith=$PWD/bin/kith" -o build/nodes/kith ./e2e/nodes
 cp bin/kith-slim build/nodes/
 
-# PostgreSQL is backed up with its own tools, and nodes.txtar names its nodes itself.
+# PostgreSQL is backed up with its own tools, nodes.txtar names its nodes itself, and
+# memory.txtar reads the figures of one process.
 step "the end-to-end stories, against three hub nodes"
-KITH_BIN=$PWD/build/nodes/kith go test -tags llama -count=1 -timeout 20m ./e2e -run TestScripts -skip 'TestScripts/(backup|nodes)$'
+KITH_BIN=$PWD/build/nodes/kith go test -tags llama -count=1 -timeout 20m ./e2e -run TestScripts -skip 'TestScripts/(backup|memory|nodes)$'
 step "the official client libraries, against three hub nodes"
 (cd e2e/clients && KITH_BIN="$PWD/../../build/nodes/kith" go test -count=1 -timeout 10m ./...)
 step "faults, costs: three nodes, a primary and a standby, a proxy on every way"
