@@ -28,7 +28,7 @@ func Moment(t, now time.Time) string {
 
 // Number writes an integer for people, with a comma between its thousands.
 func Number(n any) string {
-	text := fmt.Sprint(n)
+	text := fmt.Sprintf("%d", n)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
 		text = text[:i] + "," + text[i:]
 	}

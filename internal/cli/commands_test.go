@@ -404,7 +404,7 @@ func TestStatusOfARunningDaemon(t *testing.T) {
 func TestStatusShowsSpeeds(t *testing.T) {
 	hub, log := double(t, words(`{"data":[{"id":"mch_2","name":"attic","models":[{"id":"tiny","first_token_ms":9}]},`+
 		`{"id":"mch_1","name":"desk","models":[{"id":"tiny","first_token_ms":420,"tokens_per_second":48.3},{"id":"new"},`+
-		`{"id":"slow","first_token_ms":31400},{"id":"quick","first_token_ms":20,"tokens_per_second":3.14}]}]}`))
+		`{"id":"slow","first_token_ms":31400,"tokens_per_second":9.96},{"id":"quick","first_token_ms":20,"tokens_per_second":11411}]}]}`))
 	server := httptest.NewServer(hub)
 	defer server.Close()
 	state := "acked"
@@ -418,12 +418,12 @@ func TestStatusShowsSpeeds(t *testing.T) {
 		t.Fatal(err)
 	}
 	const shown = "\nspeed     tiny: about 0.4 s to first token, 48 tokens/s\n" +
-		"          slow: about 31 s to first token\n          quick: about 20 ms to first token, 3.1 tokens/s\n"
+		"          slow: about 31 s to first token, 10 tokens/s\n          quick: about 20 ms to first token, 11,411 tokens/s\n"
 	if got := kith(t, "", "status"); !strings.Contains(got.out, shown) || got.err != "" {
 		t.Errorf("got %+v", got)
 	}
-	const listed = `"speeds":[{"model":"tiny","first_token_ms":420,"tokens_per_second":48.3},{"model":"slow","first_token_ms":31400},` +
-		`{"model":"quick","first_token_ms":20,"tokens_per_second":3.14}]}`
+	const listed = `"speeds":[{"model":"tiny","first_token_ms":420,"tokens_per_second":48.3},{"model":"slow","first_token_ms":31400,"tokens_per_second":9.96},` +
+		`{"model":"quick","first_token_ms":20,"tokens_per_second":11411}]}`
 	if got := kith(t, "", "status", "--json"); !strings.Contains(got.out, listed) {
 		t.Errorf("got %+v", got)
 	}

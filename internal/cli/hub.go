@@ -308,7 +308,7 @@ func (p *hubProcess) hubConfig(c *hubFile) hub.Config {
 		Edge: gateway.Config{
 			Spool: p.spool,
 			Base:  p.base, Version: thisBuild().Version, Origins: convert(c.Hub.CORS, func(o origin) string { return o.Text }),
-			Rate: gateway.Rate{PerSecond: float64(c.RateLimit.RPS), Burst: int(c.RateLimit.Burst)}, SharedRate: p.mesh != nil,
+			Rate: gateway.Rate{PerSecond: float64(c.RateLimit.RPS), Burst: int(c.RateLimit.Burst)},
 			Limits: gateway.Limits{
 				Body: limits.Body.Bytes, FirstByte: limits.FirstByte.Duration,
 				Idle: limits.Idle.Duration, Stream: limits.Total.Duration,

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -59,18 +60,18 @@ func (s modelSpeed) String() string {
 	case first < 100*time.Millisecond:
 		parts = append(parts, fmt.Sprintf("%d ms to first token", s.FirstTokenMS))
 	default:
-		parts = append(parts, fmt.Sprintf("%.*f s to first token", decimals(first.Seconds()), first.Seconds()))
+		parts = append(parts, estimate(first.Seconds())+" s to first token")
 	}
 	if s.TokensPerSecond > 0 {
-		parts = append(parts, api.Number(fmt.Sprintf("%.*f", decimals(s.TokensPerSecond), s.TokensPerSecond))+" tokens/s")
+		parts = append(parts, estimate(s.TokensPerSecond)+" tokens/s")
 	}
 	return "about " + strings.Join(parts, ", ")
 }
 
-// decimals returns how many decimals of an estimate are shown.
-func decimals(x float64) int {
-	if x < 10 {
-		return 1
+// estimate writes an estimate, with a decimal where it has one digit before it.
+func estimate(x float64) string {
+	if text := fmt.Sprintf("%.1f", x); len(text) == len("1.0") {
+		return text
 	}
-	return 0
+	return api.Number(int64(math.Round(x)))
 }

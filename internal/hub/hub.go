@@ -175,7 +175,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		SaveSpeeds: records.SaveSpeeds, Speeds: records.Speeds, PrefixKey: records.PrefixKey,
 		Revoked: h.revoked, Activity: func() { h.site.Stir() }, Draw: cfg.Draw, Log: cfg.Log,
 	})
-	edge.Region, edge.Regions = cfg.Region, cfg.Regions
+	edge.Region, edge.Regions, edge.SharedRate = cfg.Region, cfg.Regions, live.HasPeers()
 	edge.Backend, edge.Identify, edge.Now, edge.Log = h.calls, h.Identify, records.Now, cfg.Log
 	edge.Count, edge.Finished, edge.Refused = h.calls.Count, h.finished, h.refused
 	if cfg.KeepResponses > 0 {

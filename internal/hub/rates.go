@@ -15,6 +15,9 @@ const ratesEvery = 100 * time.Millisecond
 // shareRates sends the other nodes of the region what callers took of their rates at this
 // one, until ctx ends (spec/peers.md#rates).
 func (h *Hub) shareRates(ctx context.Context) error {
+	if !h.live.HasPeers() {
+		return nil
+	}
 	ticker := time.NewTicker(ratesEvery)
 	defer ticker.Stop()
 	for {

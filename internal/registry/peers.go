@@ -15,6 +15,9 @@ import (
 	"github.com/kith/kith/internal/peer"
 )
 
+// HasPeers reports whether there may be other nodes.
+func (r *Registry) HasPeers() bool { return r.config.Peers != nil }
+
 // followPeers follows the other nodes that the store has, until ctx ends.
 func (r *Registry) followPeers(ctx context.Context) {
 	var running sync.WaitGroup

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/kith/kith/internal/account"
@@ -18,6 +19,8 @@ type trouble struct {
 	down atomic.Bool  // it cannot be reached
 	slow atomic.Int64 // how long it takes to answer, a time.Duration
 	keys atomic.Bool  // only the keys cannot be read
+	lags atomic.Bool  // what it records of usage is lost with the next fail-over
+	over atomic.Bool  // it failed over, and the next poll notices
 }
 
 // meet is a question to the database: it takes its time or fails.
@@ -68,6 +71,9 @@ func (r records) RecordUsage(ctx context.Context, batch []account.Usage) error {
 	if err := r.meet(ctx); err != nil {
 		return err
 	}
+	if r.lags.Load() {
+		return nil
+	}
 	return r.DB.RecordUsage(ctx, batch)
 }
 
@@ -88,7 +94,9 @@ func (f facts) Poll(ctx context.Context, after fleet.Position) (fleet.Update, er
 	if err := f.meet(ctx); err != nil {
 		return fleet.Update{}, err
 	}
-	return f.Facts.Poll(ctx, after)
+	u, err := f.Facts.Poll(ctx, after)
+	u.FailedOver = err == nil && f.over.Swap(false)
+	return u, err
 }
 
 func (f facts) KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.StoredMachine, bool, error) {
@@ -96,4 +104,29 @@ func (f facts) KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.Store
 		return fleet.StoredMachine{}, false, err
 	}
 	return f.Facts.KeptMachine(ctx, id)
+}
+
+// After a fail-over to a server that lagged behind, the hub writes the last minute's usage
+// again (docs/decisions/0011-confirmation.md).
+func TestUsageOutlivesFailover(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ann := w.addMember("ann")
+		w.addMachine(ann, "box", 1, "m")
+		w.trouble.lags.Store(true)
+		w.wantServed(w.do(ask{by: ann, model: "m"}), 1)
+		time.Sleep(5 * time.Second)
+		recorded := func(want int) {
+			w.t.Helper()
+			records, err := w.db.Usage(w.t.Context())
+			w.must(err)
+			if len(records) != want {
+				w.t.Errorf("%d calls are recorded, want %d", len(records), want)
+			}
+		}
+		recorded(0)
+		w.trouble.lags.Store(false)
+		w.trouble.over.Store(true)
+		time.Sleep(5 * time.Second)
+		recorded(1)
+	})
 }

@@ -172,7 +172,6 @@ func (w *world) startNode(name string, db *store.DB) *node {
 	n.spool, _ = spool.Open("", spool.Limits{Memory: memory}) // without a folder nothing fails
 	config := w.config
 	config.Region, config.Edge.Spool, config.Draw, config.Log, config.DB = region, n.spool, w.drawFor(name), log, n.db
-	config.Edge.SharedRate = n.mesh != nil
 	n.hub = hub.New(config, records{n.db, &n.trouble}, n.live)
 	handler := n.hub.Handler()
 	n.server = gateway.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
