@@ -47,18 +47,19 @@ type keyring struct {
 	age    int // how often it was cleared
 }
 
-// holder is the caller that a credential identifies, and until when that is cached.
+// holder is the caller that a credential identifies, and until when that is cached, by
+// this process's own clock: the store's can be set back.
 type holder struct {
 	caller gateway.Caller
 	until  time.Time
 }
 
-func (k *keyring) get(hash [32]byte, now time.Time) (_ gateway.Caller, age int, ok bool) {
+func (k *keyring) get(hash [32]byte) (_ gateway.Caller, age int, ok bool) {
 	k.mu.RLock()
 	h, ok := k.byHash[hash]
 	age = k.age
 	k.mu.RUnlock()
-	return h.caller, age, ok && now.Before(h.until)
+	return h.caller, age, ok && time.Now().Before(h.until)
 }
 
 // put caches what was looked up when the keyring was of that age: a look-up from
@@ -97,13 +98,12 @@ func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, erro
 	if parsed.Region() != h.cfg.Region {
 		return gateway.Caller{}, h.otherRegion(parsed)
 	}
-	now := h.records.Now()
 	hash := parsed.Hash()
-	caller, age, ok := h.keys.get(hash, now)
+	caller, age, ok := h.keys.get(hash)
 	if ok {
 		return caller, nil
 	}
-	found, err := h.lookUp(ctx, parsed, now)
+	found, err := h.lookUp(ctx, parsed)
 	if err != nil {
 		return gateway.Caller{}, err
 	}
@@ -127,10 +127,11 @@ func (h *Hub) otherRegion(secret credential.Secret) error {
 
 // lookUp reads the caller that a secret identifies from the database, and until when
 // that is cached: a key that expires not beyond its end.
-func (h *Hub) lookUp(ctx context.Context, secret credential.Secret, now time.Time) (holder, error) {
+func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (holder, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
 	defer cancel()
-	until := now.Add(cacheFor)
+	began, now := time.Now(), h.records.Now()
+	until := began.Add(cacheFor)
 	switch secret.Kind() {
 	case credential.APIKey:
 		key, member, err := h.records.KeyByHash(ctx, secret.Hash())
@@ -140,8 +141,8 @@ func (h *Hub) lookUp(ctx context.Context, secret credential.Secret, now time.Tim
 		if key.Expired(now) {
 			return holder{}, expiredKey(key)
 		}
-		if !key.Expires.IsZero() && key.Expires.Before(until) {
-			until = key.Expires
+		if left := key.Expires.Sub(now); !key.Expires.IsZero() && left < cacheFor {
+			until = began.Add(left)
 		}
 		h.ledger.KeyUsed(key.ID)
 		return holder{gateway.Caller{

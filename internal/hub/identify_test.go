@@ -97,6 +97,7 @@ func TestIdentifyForgets(t *testing.T) {
 			t.Fatal(err)
 		}
 		good("", 3)
+		r.kept.clock = -time.Hour // set back: the key is believed no longer for that
 		time.Sleep(cacheFor)
 		good(fault.InvalidAPIKey, 4)
 	})
