@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,13 +21,20 @@ const (
 	nextBeat  = 10 * time.Second
 )
 
+// endLimit is how long the end of an answer is held back for the end of its body.
+const endLimit = 250 * time.Millisecond
+
 // stream is the streamed answer of an exchange. One timer serves its heartbeats and its limits on silence and total time;
 // it has no goroutine of its own.
 type stream struct {
 	x      *exchange
 	check  dialect.Stream
 	cancel context.CancelCauseFunc
-	queue  atomic.Pointer[position] // nil: not waiting
+	// body is the answer's, from the time that a machine took the call; closeBody closes it
+	// once.
+	body      io.Reader
+	closeBody func()
+	queue     atomic.Pointer[position] // nil: not waiting
 	// trailer is the usage that came behind the answer, where its caller did not
 	// ask for it.
 	trailer http.Header
@@ -59,10 +67,11 @@ func (x *exchange) stream() error {
 	if err != nil {
 		return x.faultOf(ctx, x.located(err))
 	}
-	defer answer.Body.Close()
+	s.body, s.closeBody = answer.Body, sync.OnceFunc(func() { answer.Body.Close() })
+	defer s.closeBody()
 	x.call.answered(x.response != nil)
 	s.took(answer)
-	err = s.copy(answer.Body)
+	err = s.copy()
 	s.trailer = answer.Trailer
 	if err != nil {
 		return x.faultOf(ctx, err)
@@ -121,8 +130,9 @@ func (s *stream) stop() {
 }
 
 // copy passes on the complete frames of the answer, with one write and one flush a read. The answer is good only if its
-// end mark was seen.
-func (s *stream) copy(body io.Reader) error {
+// end mark was seen. The call has ended at its machine before its caller gets the last frame: the next call of a
+// conversation, which may follow at once, finds the machine free that has its prompt (spec/routing.md#slot).
+func (s *stream) copy() error {
 	pooled := buffers.Get().(*[]byte)
 	defer release(pooled)
 	buffer, held := (*pooled)[:cap(*pooled)], 0
@@ -131,9 +141,12 @@ func (s *stream) copy(body io.Reader) error {
 		if held == len(buffer) {
 			buffer = append(buffer, make([]byte, len(buffer))...)
 		}
-		n, readErr := body.Read(buffer[held:])
+		n, readErr := s.body.Read(buffer[held:])
 		held += n
 		whole, err := s.check.Take(buffer[:held])
+		if err == nil && s.check.Ended() { // what comes after it is ignored
+			s.endBody(readErr)
+		}
 		if whole > 0 {
 			frames := buffer[:whole]
 			if s.check.Events != nil {
@@ -147,10 +160,7 @@ func (s *stream) copy(body io.Reader) error {
 		switch {
 		case err != nil:
 			return err
-		case s.check.Ended(): // what comes after it is ignored
-			if readErr == nil {
-				_, _ = body.Read(buffer) // the body's own end, so that closing cancels nothing
-			}
+		case s.check.Ended():
 			if s.x.response != nil {
 				return s.pass(s.x.finishResponse())
 			}
@@ -161,6 +171,16 @@ func (s *stream) copy(body io.Reader) error {
 			return broken(readErr)
 		}
 	}
+}
+
+// endBody closes the body of a complete answer, once it has ended, so that closing cancels nothing, or after endLimit.
+func (s *stream) endBody(readErr error) {
+	if readErr == nil {
+		late := time.AfterFunc(endLimit, s.closeBody)
+		_, _ = s.body.Read(make([]byte, 512))
+		late.Stop()
+	}
+	s.closeBody()
 }
 
 // pass writes complete frames, or their translation, and flushes them.

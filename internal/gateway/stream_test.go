@@ -306,6 +306,51 @@ func TestStreamOfAHub(t *testing.T) {
 	})
 }
 
+// noted is a body that notes on the tape when it is closed.
+type noted struct {
+	io.ReadCloser
+	tape *tape
+}
+
+func (b noted) Close() error {
+	b.tape.note("closed")
+	return b.ReadCloser.Close()
+}
+
+// The body of an answer is closed before its caller gets the last frame: once it has ended
+// or, where it does not end, after endLimit.
+func TestMachineIsFreeAtTheEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		ends time.Duration
+		want string
+	}{
+		"it ends soon":   {100 * time.Millisecond, "1.1"},
+		"it ends late":   {time.Hour, "1.25"},
+		"with the frame": {0, "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newTape()
+				New(hostedConfig(&backend{do: func(context.Context, *Call) (*Answer, error) {
+					r, out := io.Pipe()
+					go func() {
+						time.Sleep(time.Second)
+						_, _ = io.WriteString(out, frame+done)
+						time.Sleep(c.ends)
+						out.Close()
+					}()
+					return answer(noted{r, w}), nil
+				}})).ServeHTTP(w, ask("POST", "/v1/chat/completions", streamRequest))
+				want := []string{c.want + " closed", c.want + " status 200", c.want + " " + frame + done, c.want + " flush"}
+				if strings.Join(w.notes, "|") != strings.Join(want, "|") {
+					t.Errorf("%q", w.notes)
+				}
+				time.Sleep(time.Hour)
+			})
+		})
+	}
+}
+
 // The caller leaves while the call waits, and while it is answered: nothing is
 // written any more, the Backend's context ends and its body is closed.
 func TestCallerLeaves(t *testing.T) {
