@@ -198,6 +198,9 @@ type hubProcess struct {
 	peerAddress string       // of that, as they dial it
 }
 
+// slowStore is how long a hub waits for its database before it says so.
+const slowStore = 2 * time.Second
+
 // openHub opens the data of a hub, then its addresses. The caller closes the
 // hubProcess, also after run.
 func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProcess, err error) {
@@ -210,7 +213,9 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 	if err := os.MkdirAll(config.Hub.Data, 0o700); err != nil {
 		return p, fmt.Errorf("cannot make the hub's data folder: %w; choose another with --data", err)
 	}
-	if p.records, err = store.Open(ctx, config.database()); err != nil {
+	slow := time.AfterFunc(slowStore, func() { log.Info("opening the database takes long: it does not answer yet, or is brought up to date") })
+	p.records, err = store.Open(ctx, config.database())
+	if slow.Stop(); err != nil {
 		return p, err
 	}
 	if p.journal, err = journal.Open(filepath.Join(config.Hub.Data, "ledger-")); err != nil {

@@ -3,7 +3,10 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -54,6 +57,33 @@ func (p *printed) until(t *testing.T, text string) string {
 		case <-late:
 			t.Fatalf("%q was not printed: %s", text, p)
 		}
+	}
+}
+
+// A hub says that it waits for its database, and Ctrl-C ends the wait.
+func TestSilentDatabase(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // connections are accepted, and hear nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	home := t.TempDir()
+	file := filepath.Join(home, "hub.toml")
+	write(t, file, "[hub]\nlisten = \"127.0.0.1:0\"\ndata = \""+home+"\"\n[database]\nurl = \"postgres://u@"+silent.Addr().String()+"/x?sslmode=disable&connect_timeout=3600\"\n")
+	config, err := loadHubFile(home, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	said, ended := newPrinted(), make(chan error)
+	go func() {
+		_, err := openHub(ctx, config, logTo(said, slog.LevelInfo))
+		ended <- err
+	}()
+	said.until(t, "opening the database takes long")
+	interrupt()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("it ended with %v", err)
 	}
 }
 

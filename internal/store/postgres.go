@@ -58,6 +58,9 @@ func openPostgres(ctx context.Context, config Config) (*DB, error) {
 	for pgconn.Timeout(err) && time.Since(began) < startWithin {
 		err = p.readClock(ctx)
 	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return nil, errors.Join(ctx.Err(), closeAll())
+	}
 	if err != nil {
 		return nil, errors.Join(connectFault(err, parsed), closeAll())
 	}
