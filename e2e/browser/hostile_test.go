@@ -165,7 +165,7 @@ func (w *walk) asked(names []string) {
 	op.mu.Lock()
 	op.refusals = true
 	op.mu.Unlock()
-	for batch := range slices.Chunk(names, 40) {
+	for batch := range slices.Chunk(names, 5) { // few at a time, as patience bounds each step
 		type question struct {
 			Path string            `json:"path"`
 			Form map[string]string `json:"form,omitempty"`
