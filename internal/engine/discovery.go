@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -101,7 +100,7 @@ func NewFinder(c Config) (*Finder, error) {
 		if err != nil {
 			return nil, err
 		}
-		add(strings.Replace(base, "://localhost:", "://127.0.0.1:", 1), true)
+		add(base, true)
 	}
 	if c.Usual {
 		var ports []int
