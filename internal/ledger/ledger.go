@@ -535,7 +535,14 @@ func (l *Ledger) flushKeys(ctx context.Context) error {
 	if len(used) == 0 {
 		return nil
 	}
-	return l.store.TouchKeys(ctx, used)
+	err := l.store.TouchKeys(ctx, used)
+	if err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		maps.Copy(used, l.keysUsed) // the later uses
+		l.keysUsed = used
+	}
+	return err
 }
 
 // notify wakes the receiver of c, once however often it is called.
