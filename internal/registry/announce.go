@@ -30,7 +30,7 @@ type state struct {
 	Sequence int64             `json:"sequence"`
 	Machines []announced       `json:"machines,omitempty"`
 	Left     []fleet.MachineID `json:"left,omitempty"`
-	Loads    []load            `json:"loads,omitempty"`
+	Loads    []machineLoad     `json:"loads,omitempty"`
 	Calls    int               `json:"calls,omitzero"` // that the node serves, for people to read
 	// Waiting is in answers to GET /peer/state.
 	Waiting waitingState `json:"waiting,omitzero"`
@@ -42,22 +42,22 @@ type announced struct {
 	Generation    int64                `json:"generation"`
 	Instance      string               `json:"instance,omitempty"` // of the daemon's process
 	Advertisement tunnel.Advertisement `json:"advertisement"`      // as this node accepted it
-	Load          load                 `json:"load"`
+	Load          machineLoad          `json:"load"`
 
 	changed, loaded int64 // the sequence numbers of the last changes
 }
 
-// load is how many slots of a machine are in use, by any node or the machine itself, and
+// machineLoad is how many slots of a machine are in use, by any node or the machine itself, and
 // how many of each model in the order of its advertisement.
-type load struct {
+type machineLoad struct {
 	ID     fleet.MachineID `json:"id"`
 	Used   int             `json:"used"`
 	Models []int           `json:"models,omitempty"`
 }
 
 // loadOf returns the load of a machine that advertised ad.
-func loadOf(m *fleet.Machine, ad *tunnel.Advertisement) load {
-	l := load{ID: m.ID, Used: m.Load.Used(), Models: make([]int, len(ad.Models))}
+func loadOf(m *fleet.Machine, ad *tunnel.Advertisement) machineLoad {
+	l := machineLoad{ID: m.ID, Used: m.Load.Used(), Models: make([]int, len(ad.Models))}
 	for i := range ad.Models {
 		if o := m.Offer(fleet.ModelID(ad.Models[i].ID)); o != nil {
 			l.Models[i] = o.Load.Used()
@@ -134,11 +134,11 @@ func (a *announcer) state(after int64, s *fleet.Snapshot) state {
 		}
 	}
 	slices.SortFunc(out.Machines, func(a, b announced) int { return cmp.Compare(a.ID, b.ID) })
-	slices.SortFunc(out.Loads, func(a, b load) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(out.Loads, func(a, b machineLoad) int { return cmp.Compare(a.ID, b.ID) })
 	return out
 }
 
-// observe looks how busy the machines are. Needs mu.
+// observe records the loads of the machines that changed. Needs mu.
 func (a *announcer) observe(s *fleet.Snapshot) {
 	next := a.sequence + 1
 	for id, m := range a.machines {
@@ -242,13 +242,13 @@ func (r *Registry) publishRaw(subject string, data []byte) {
 	}
 }
 
-func (r *Registry) seen(data []byte) {
+func (r *Registry) notifySeen(data []byte) {
 	if r.observer.Seen != nil && !r.stopped.Load() {
 		r.observer.Seen(data)
 	}
 }
 
-func (r *Registry) rates(data []byte) {
+func (r *Registry) notifyRates(data []byte) {
 	if r.observer.Rates != nil && !r.stopped.Load() {
 		r.observer.Rates(data)
 	}

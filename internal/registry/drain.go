@@ -34,7 +34,7 @@ func (r *Registry) Here() int {
 	defer r.mu.Unlock()
 	n := 0
 	for _, e := range r.entries {
-		if e.line != nil {
+		if e.client != nil {
 			n++
 		}
 	}
@@ -47,14 +47,14 @@ func (r *Registry) Here() int {
 // their end. One that cannot move is disconnected once no call runs on it.
 func (r *Registry) Move(ctx context.Context) {
 	type machine struct {
-		id   fleet.MachineID
-		line *tunnel.Client
+		id     fleet.MachineID
+		client *tunnel.Client
 	}
 	var machines []machine
 	r.mu.Lock()
 	for id, e := range r.entries {
-		if e.line != nil {
-			machines = append(machines, machine{id, e.line})
+		if e.client != nil {
+			machines = append(machines, machine{id, e.client})
 		}
 	}
 	r.mu.Unlock()
@@ -64,7 +64,7 @@ func (r *Registry) Move(ctx context.Context) {
 	pause := time.NewTicker(min(moveEvery, moveSpread/time.Duration(len(machines))))
 	defer pause.Stop()
 	for _, m := range machines {
-		go r.move(ctx, m.id, m.line)
+		go r.move(ctx, m.id, m.client)
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
@@ -74,10 +74,10 @@ func (r *Registry) Move(ctx context.Context) {
 }
 
 // move asks one machine for another tunnel.
-func (r *Registry) move(ctx context.Context, id fleet.MachineID, line *tunnel.Client) {
+func (r *Registry) move(ctx context.Context, id fleet.MachineID, client *tunnel.Client) {
 	r.mu.Lock()
 	e := r.entries[id]
-	if e == nil || e.line != line {
+	if e == nil || e.client != client {
 		r.mu.Unlock()
 		return
 	}
@@ -85,17 +85,17 @@ func (r *Registry) move(ctx context.Context, id fleet.MachineID, line *tunnel.Cl
 	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, moveWithin)
 	defer cancel()
-	err := line.Move(ctx)
+	err := client.Move(ctx)
 	if err == nil {
 		return
 	}
 	r.config.Log.Info("a machine does not move by itself; it is disconnected after its calls", "machine", id, "error", err)
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
-		if e := r.entries[id]; e == nil || e.line != line {
+		if e := r.entries[id]; e == nil || e.client != client {
 			return s, nil
 		}
-		r.retire(id, line)
-		r.entries[id].line, r.entries[id].moving = nil, false
+		r.retire(id, client)
+		r.entries[id].client, r.entries[id].moving = nil, false
 		return r.lose(s, id, returnAfterNode)
 	})
 }

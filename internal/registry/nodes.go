@@ -24,7 +24,7 @@ type Node struct {
 	Linked bool
 	// Machines is how many machines have their tunnel there, as far as this node knows.
 	Machines int
-	// Calls is how many calls it serves, as it last said.
+	// Calls is how many calls it serves, as it last announced.
 	Calls int
 }
 
@@ -60,7 +60,7 @@ func (r *Registry) Survey(now time.Time) []Node {
 	r.mu.Lock()
 	for _, e := range r.entries {
 		switch {
-		case e.line != nil:
+		case e.client != nil:
 			machines[r.config.Node]++
 		case e.home != "":
 			machines[e.home]++

@@ -51,8 +51,8 @@ type limitKey struct {
 	Owner  fleet.MemberID `json:"owner,omitempty"` // whose limits for the group
 }
 
-// LimitUse is what the calls on a node's machines use of limits (spec/peers.md#limits).
-type LimitUse struct {
+// limitUse is what the calls on a node's machines use of limits (spec/peers.md#limits).
+type limitUse struct {
 	limitKey
 	Running int64 `json:"running"`
 	Begun   int64 `json:"begun"` // since the node began
@@ -67,7 +67,7 @@ type waitingState struct {
 	After    int64      `json:"after,omitzero"`
 	Sequence int64      `json:"sequence"`
 	Calls    []Waiting  `json:"calls,omitempty"`
-	Limits   []LimitUse `json:"limits,omitempty"`
+	Limits   []limitUse `json:"limits,omitempty"`
 }
 
 // waitingAnnouncer holds what this node announces of its waiting calls. Each change gets
@@ -80,7 +80,7 @@ type waitingAnnouncer struct {
 	groups   map[int64]*announcedWaiting
 	ended    []endedWaiting // in the order in which they ended
 	since    int64          // changes up to this number are not all known any more
-	limits   map[limitKey]LimitUse
+	limits   map[limitKey]limitUse
 }
 
 type announcedWaiting struct {
@@ -126,10 +126,10 @@ func (a *waitingAnnouncer) announceUse(key limitKey, load *fleet.LimitLoad) {
 	defer a.mu.Unlock()
 	a.sequence++
 	if a.limits == nil {
-		a.limits = make(map[limitKey]LimitUse)
+		a.limits = make(map[limitKey]limitUse)
 	}
 	running, begun := load.Use()
-	a.limits[key] = LimitUse{key, running, begun, a.sequence}
+	a.limits[key] = limitUse{key, running, begun, a.sequence}
 	a.wake()
 }
 
@@ -168,7 +168,7 @@ func (a *waitingAnnouncer) state(after int64, now time.Time) waitingState {
 			out.Limits = append(out.Limits, use)
 		}
 	}
-	slices.SortFunc(out.Limits, func(a, b LimitUse) int { return cmp.Compare(a.changed, b.changed) })
+	slices.SortFunc(out.Limits, func(a, b limitUse) int { return cmp.Compare(a.changed, b.changed) })
 	return out
 }
 
@@ -196,24 +196,24 @@ func (r *Registry) AnnounceUse(c *fleet.Candidate) {
 // nodeUse is what is known of the limits that calls on another node's machines use.
 type nodeUse struct {
 	incarnation string
-	known       map[limitKey]LimitUse
+	known       map[limitKey]limitUse
 }
 
 // applyUse counts what calls on another node's machines use of limits, and returns the
 // members whose calls may have room under them now. What was used before this node had
 // read the day's calls from the ledger is in those: of the nodes that it finds when it
 // starts only later calls count.
-func (r *Registry) applyUse(p *peer.Peer, uses []LimitUse) (room []fleet.MemberID) {
+func (r *Registry) applyUse(p *peer.Peer, uses []limitUse) (room []fleet.MemberID) {
 	now, s := r.Now(), r.Snapshot()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	node := r.uses[p.Node.Name]
 	if node == nil || node.incarnation != p.Node.Incarnation {
-		node = &nodeUse{p.Node.Incarnation, make(map[limitKey]LimitUse)}
+		node = &nodeUse{p.Node.Incarnation, make(map[limitKey]limitUse)}
 		r.uses[p.Node.Name] = node
 		if time.Since(r.loaded) < returnAfterStart {
 			for _, use := range uses {
-				node.known[use.limitKey] = LimitUse{Begun: use.Begun - use.Running}
+				node.known[use.limitKey] = limitUse{Begun: use.Begun - use.Running}
 			}
 		}
 	}
