@@ -80,7 +80,8 @@ func (x *exchange) bodyWasRead() {
 	_ = x.control.SetReadDeadline(time.Time{}) // else it would cut the answer
 }
 
-// unread is why a body was not read to its end: the error of its source, or err, of the spool.
+// unread returns why a body was not read to its end: the error of its source, else err,
+// which is the spool's.
 func (x *exchange) unread(from *paced, err error) error {
 	if cause := context.Cause(x.g.ending); cause != nil && errors.Is(from.err, os.ErrDeadlineExceeded) {
 		return cause

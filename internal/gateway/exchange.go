@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"errors"
-	"mime"
 	"net/http"
 	"strconv"
 	"strings"
@@ -34,20 +33,20 @@ type exchange struct {
 	envelope     dialect.Dialect
 	region       string // to which the request is forwarded; empty: it is not
 	caller       Caller
-	identified   bool // caller was identified, or there is no need to
-	bodyDone     bool // the body was read, or seen to
+	identified   bool // the caller is known, or the route requires none
+	bodyDone     bool // the body was read or discarded
 	bodyTooLarge bool // the body is over the limit
 	call         *Call
 	// response is the answer to a call of the responses dialect that is translated.
 	response *dialect.Response
-	// forms are those of a chat call that machines are asked in other words.
+	// forms translates the answer to a chat call that machines get in other forms.
 	forms  *dialect.ChatForms
-	routed bool // the call was handed to the Backend
+	routed bool // the call was passed to the Backend
 
 	// mu orders what the handler and the heartbeat write.
 	mu        sync.Mutex
-	began     bool // status and headers are out
-	routeSent bool // and with them, or behind them, whose machines have the prompt
+	began     bool // status and headers were sent
+	routeSent bool // so was X-Kith-Route, or the comment that replaces it
 	status    int
 	deadline  time.Time // of the next write, as last set
 	firstByte time.Duration
@@ -155,12 +154,18 @@ func (x *exchange) notImplemented() error {
 	return fault.New(fault.NotImplemented, "POST /v1/completions is not implemented: use POST /v1/chat/completions")
 }
 
+// newCall returns a call with what is known of it before its body is read.
+func (x *exchange) newCall(endpoint fleet.Endpoint) *Call {
+	return &Call{
+		ID: x.id, Endpoint: endpoint, Caller: x.caller, Arrived: x.arrived, Started: x.started,
+		Waiting: func(int, time.Duration) {},
+	}
+}
+
 // infer serves an inference route.
 func (x *exchange) infer() error {
-	call := &Call{
-		ID: x.id, Endpoint: x.route.endpoint, Caller: x.caller, Arrived: x.arrived, Started: x.started,
-		Wait: preferredWait(x.r.Header), Waiting: func(int, time.Duration) {},
-	}
+	call := x.newCall(x.route.endpoint)
+	call.Wait = preferredWait(x.r.Header)
 	defer call.close()
 	head, err := x.read(call)
 	if err != nil {
@@ -191,14 +196,14 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 	}
 	var chat []byte
 	if call.Endpoint == fleet.Responses && x.g.on == hosted {
-		whole, err := call.Body.Load() // its answer repeats pieces of it, to the end
+		body, err := call.Body.Load() // its answer repeats parts of it, to the end
 		if err != nil {
 			return head, err
 		}
-		if head, chat, err = x.readResponses(whole); err != nil {
+		if head, chat, err = x.readResponses(body); err != nil {
 			return head, err
 		}
-		x.boundTokens(whole, chat)
+		x.boundTokens(body, chat)
 	} else if err = call.Body.View(x.r.Context(), func(body []byte) (err error) {
 		head, chat, err = x.parse(call, body)
 		x.boundTokens(body, chat)
@@ -252,16 +257,6 @@ func preferredWait(h http.Header) time.Duration {
 		}
 	}
 	return -1
-}
-
-// isJSON reports whether a Content-Type is one that a page cannot send without
-// asking first; text/plain, forms and none at all are not (spec/security.md#local-guard).
-func isJSON(contentType string) bool {
-	if contentType == "application/json" {
-		return true
-	}
-	media, _, err := mime.ParseMediaType(contentType)
-	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
 }
 
 // faultOf is the fault that err means for the caller of this exchange, or nil
