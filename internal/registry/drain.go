@@ -21,15 +21,19 @@ const (
 // DrainAsked is closed once the store says that this node is to drain.
 func (r *Registry) DrainAsked() <-chan struct{} { return r.drained }
 
-// HasSuccessor reports whether another node of the region is there to take this one's
-// machines and callers.
-func (r *Registry) HasSuccessor(now time.Time) bool {
-	return slices.ContainsFunc(r.others(now), func(n Node) bool { return n.State != fleet.NodeDraining })
+// HasSuccessor reports whether another node is there to take the machines and callers of
+// the node of that name: one of its region, for a machine is connected to no other.
+func (r *Registry) HasSuccessor(name string, now time.Time) bool {
+	nodes := r.Nodes(now)
+	at := slices.IndexFunc(nodes, func(n Node) bool { return n.Name == name })
+	return at >= 0 && slices.ContainsFunc(nodes, func(n Node) bool {
+		return n.Name != name && n.Region == nodes[at].Region && n.Alive && n.State != fleet.NodeDraining
+	})
 }
 
-// Here returns how many machines have their tunnel at this node. Tunnels that are only
+// MachinesHere returns how many machines have their tunnel at this node. Tunnels that are only
 // kept for the calls on them do not count.
-func (r *Registry) Here() int {
+func (r *Registry) MachinesHere() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := 0

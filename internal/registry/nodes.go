@@ -54,8 +54,8 @@ func (r *Registry) Nodes(now time.Time) []Node {
 	return nodes
 }
 
-// Survey returns Nodes with what this node knows of each beside its row.
-func (r *Registry) Survey(now time.Time) []Node {
+// NodeDetails returns Nodes with what this node knows of each beside its row.
+func (r *Registry) NodeDetails(now time.Time) []Node {
 	machines := make(map[string]int)
 	r.mu.Lock()
 	for _, e := range r.entries {
