@@ -70,17 +70,15 @@ type waitingState struct {
 	Limits   []limitUse `json:"limits,omitempty"`
 }
 
-// waitingAnnouncer holds what this node announces of its waiting calls. Each change gets
-// the next sequence number.
+// waitingAnnouncer holds what this node announces of its waiting calls, and of the limits
+// that calls on its machines use.
 type waitingAnnouncer struct {
-	woken chan struct{} // one change to announce
+	woken chan struct{} // one notice of changes to announce
 
-	mu       sync.Mutex
-	sequence int64
-	groups   map[int64]*announcedWaiting
-	ended    []endedWaiting // in the order in which they ended
-	since    int64          // changes up to this number are not all known any more
-	limits   map[limitKey]limitUse
+	mu      sync.Mutex
+	changes changeLog[int64] // what was removed are groups of calls that no longer wait
+	groups  map[int64]*announcedWaiting
+	limits  map[limitKey]limitUse
 }
 
 type announcedWaiting struct {
@@ -88,26 +86,18 @@ type announcedWaiting struct {
 	changed int64 // the sequence number of the last change
 }
 
-// endedWaiting is calls that no longer wait.
-type endedWaiting struct{ id, at int64 }
-
 // announce announces waiting calls, or that none of these wait any more.
 func (a *waitingAnnouncer) announce(w Waiting) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.sequence++
 	if len(w.Calls) > 0 {
 		if a.groups == nil {
 			a.groups = make(map[int64]*announcedWaiting)
 		}
-		a.groups[w.ID] = &announcedWaiting{w, a.sequence}
+		a.groups[w.ID] = &announcedWaiting{w, a.changes.next()}
 	} else {
 		delete(a.groups, w.ID)
-		a.ended = append(a.ended, endedWaiting{w.ID, a.sequence})
-		if n := len(a.ended) - maxLeft; n > 0 {
-			a.since = a.ended[n-1].at
-			a.ended = slices.Delete(a.ended, 0, n)
-		}
+		a.changes.remove(w.ID)
 	}
 	a.wake()
 }
@@ -124,12 +114,11 @@ func (a *waitingAnnouncer) wake() {
 func (a *waitingAnnouncer) announceUse(key limitKey, load *fleet.LimitLoad) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.sequence++
 	if a.limits == nil {
 		a.limits = make(map[limitKey]limitUse)
 	}
 	running, begun := load.Use()
-	a.limits[key] = limitUse{key, running, begun, a.sequence}
+	a.limits[key] = limitUse{key, running, begun, a.changes.next()}
 	a.wake()
 }
 
@@ -138,11 +127,9 @@ func (a *waitingAnnouncer) announceUse(key limitKey, load *fleet.LimitLoad) {
 func (a *waitingAnnouncer) state(after int64, now time.Time) waitingState {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if after < a.since || after > a.sequence {
-		after = 0
-	}
-	out := waitingState{After: after, Sequence: a.sequence}
-	if after == a.sequence {
+	after = a.changes.start(after)
+	out := waitingState{After: after, Sequence: a.changes.sequence}
+	if after == a.changes.sequence {
 		return out
 	}
 	for _, w := range a.groups {
@@ -155,12 +142,8 @@ func (a *waitingAnnouncer) state(after int64, now time.Time) waitingState {
 			out.Calls = append(out.Calls, group)
 		}
 	}
-	if after > 0 {
-		for _, ended := range a.ended {
-			if ended.at > after {
-				out.Calls = append(out.Calls, Waiting{ID: ended.id})
-			}
-		}
+	for _, id := range a.changes.removedAfter(after) {
+		out.Calls = append(out.Calls, Waiting{ID: id})
 	}
 	slices.SortFunc(out.Calls, func(a, b Waiting) int { return cmp.Compare(a.ID, b.ID) })
 	for _, use := range a.limits {
@@ -172,13 +155,8 @@ func (a *waitingAnnouncer) state(after int64, now time.Time) waitingState {
 	return out
 }
 
-// Name returns this node's name if there may be other nodes, else an empty string.
-func (r *Registry) Name() string {
-	if r.config.Peers == nil {
-		return ""
-	}
-	return r.config.Node
-}
+// NodeName returns this node's name.
+func (r *Registry) NodeName() string { return r.config.Node }
 
 // AnnounceWaiting announces calls that wait at this node to the others.
 func (r *Registry) AnnounceWaiting(w Waiting) { r.waiting.announce(w) }
