@@ -98,18 +98,19 @@ func (x *exchange) bodyDeadline(received int) {
 	allowed := bodyGrace + time.Duration(received)*time.Second/bodyFloor
 	_ = x.control.SetReadDeadline(x.arrived.Add(allowed)) // a connection in memory may have none
 	if x.g.ending.Err() != nil {
-		x.endBody()
+		x.stopReading()
 	}
 }
 
 // awaitBody begins the time of a body, which EndBodies ends until stop is called.
 func (x *exchange) awaitBody() (stop func()) {
 	x.bodyDeadline(0)
-	ends := context.AfterFunc(x.g.ending, x.endBody)
+	ends := context.AfterFunc(x.g.ending, x.stopReading)
 	return func() { ends() }
 }
 
-func (x *exchange) endBody() { _ = x.control.SetReadDeadline(time.Now()) }
+// stopReading ends a read of the body that is underway, and any later one.
+func (x *exchange) stopReading() { _ = x.control.SetReadDeadline(time.Now()) }
 
 func (x *exchange) tooLarge() error {
 	x.bodyTooLarge = true

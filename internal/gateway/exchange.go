@@ -99,7 +99,7 @@ func (x *exchange) serve() error {
 			return err
 		}
 	}
-	matched := find(x.r.URL.Path, x.g.on)
+	matched := find(x.r.URL.Path, x.g.surface)
 	if matched == nil {
 		return x.routeFault()
 	}
@@ -107,7 +107,7 @@ func (x *exchange) serve() error {
 	if !matched.allows(x.r.Method) {
 		return fault.New(fault.MethodNotAllowed, "%s takes %s", matched.path, matched.methods)
 	}
-	if x.g.on == hosted && !matched.open && !x.identified {
+	if x.g.surface == hosted && !matched.open && !x.identified {
 		if err := x.identify(); err != nil {
 			if region, ok := errors.AsType[OtherRegion](err); ok {
 				return x.forward(string(region), err)
@@ -116,12 +116,12 @@ func (x *exchange) serve() error {
 		}
 	}
 	x.identified = true
-	if x.g.on == local || !matched.open {
+	if x.g.surface == local || !matched.open {
 		if err := x.g.buckets.take(bucketOf(x.caller), x.arrived); err != nil {
 			return err
 		}
 	}
-	if matched.messages && x.g.on == hosted { // spec/api.md#check-version
+	if matched.messages && x.g.surface == hosted { // spec/api.md#check-version
 		if err := checkVersion(x.r.Header); err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func (x *exchange) serve() error {
 }
 
 func (x *exchange) routeFault() error {
-	if path := nearest(x.r.URL.Path, x.g.on); path != "" {
+	if path := nearest(x.r.URL.Path, x.g.surface); path != "" {
 		return fault.New(fault.RouteNotFound, "no such path: you want %s; check whether the base URL should include /v1", path)
 	}
 	return fault.New(fault.RouteNotFound, "no such path: requests go to /v1/models, /v1/chat/completions and their neighbours; check the base URL")
@@ -195,7 +195,7 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 		return head, err
 	}
 	var chat []byte
-	if call.Endpoint == fleet.Responses && x.g.on == hosted {
+	if call.Endpoint == fleet.Responses && x.g.surface == hosted {
 		body, err := call.Body.Load() // its answer repeats parts of it, to the end
 		if err != nil {
 			return head, err
@@ -221,7 +221,7 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 // same as the body of a chat call where that is another.
 func (x *exchange) parse(call *Call, body []byte) (head dialect.Head, chat []byte, err error) {
 	switch {
-	case call.Endpoint == fleet.Messages && x.g.on == local: // what cannot be translated, an upstream may still take
+	case call.Endpoint == fleet.Messages && x.g.surface == local: // what cannot be translated, an upstream may still take
 		call.Header = ownHeaders(x.r.Header)
 		if head, err = dialect.ReadHead(body); err == nil {
 			_, chat, call.translationErr = x.translate(body)
@@ -232,7 +232,7 @@ func (x *exchange) parse(call *Call, body []byte) (head dialect.Head, chat []byt
 		head, err = dialect.ReadEmbeddingsHead(body)
 	case call.Endpoint == fleet.ChatCompletions:
 		head, x.forms, chat, err = dialect.ReadChatHead(body)
-		if err != nil && head.Model != "" && x.g.on == local { // an upstream may take it as it is
+		if err != nil && head.Model != "" && x.g.surface == local { // an upstream may take it as it is
 			call.translationErr, err = err, nil
 		}
 	default:

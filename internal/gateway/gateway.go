@@ -102,12 +102,12 @@ func New(c Config) *Edge {
 		c.Spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
 	}
 	g := &Edge{
-		Config: c, on: hosted, buckets: buckets{shared: c.SharedRate}, counts: buckets{rate: countRate}, transport: newRegionTransport(c.Limits.Unary),
+		Config: c, surface: hosted, buckets: buckets{shared: c.SharedRate}, counts: buckets{rate: countRate}, transport: newRegionTransport(c.Limits.Unary),
 	}
 	g.ending, g.end = context.WithCancelCause(context.Background())
 	g.Reconfigure(c)
 	if c.Identify == nil {
-		g.on = local
+		g.surface = local
 	}
 	return g
 }
@@ -116,7 +116,7 @@ func New(c Config) *Edge {
 // they answer against the same limits, with Admit and Miss.
 type Edge struct {
 	Config  // as New got it
-	on      surface
+	surface surface
 	tuning  atomic.Pointer[tuning] // what Reconfigure replaces
 	buckets buckets
 	counts  buckets // of the token counts that machines make

@@ -104,13 +104,13 @@ func (x *exchange) tokenize(call *Call) (tokens int64, err error) {
 	if x.g.Count == nil || !call.Model.Valid() {
 		return 0, nil
 	}
-	if x.g.on == hosted && x.g.counts.take(bucketOf(x.caller), x.arrived) != nil {
+	if x.g.surface == hosted && x.g.counts.take(bucketOf(x.caller), x.arrived) != nil {
 		return 0, nil
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), countLimit)
 	defer cancel()
 	tokens, err = x.g.Count(ctx, call)
-	if f := fault.Of(err); f != nil && x.g.on == hosted {
+	if f := fault.Of(err); f != nil && x.g.surface == hosted {
 		err = x.g.Miss(x.caller, call.Model, f)
 	}
 	setRoute(x.w.Header(), call)

@@ -110,7 +110,7 @@ func (x *exchange) finish(err error) {
 	case errors.Is(err, errGone):
 		unclean = true
 	default:
-		if f = fault.Of(err); x.routed && x.g.on == hosted {
+		if f = fault.Of(err); x.routed && x.g.surface == hosted {
 			f = x.g.Miss(x.caller, x.call.Model, f)
 		}
 		if f.Code == fault.ContextLengthExceeded && f.Param == "" {

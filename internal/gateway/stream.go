@@ -143,7 +143,7 @@ func (s *stream) copy() error {
 		held += n
 		complete, err := s.check.Take(buffer[:held])
 		if err == nil && s.check.Ended() { // what comes after it is ignored
-			s.endBody(readErr)
+			s.finishBody(readErr)
 		}
 		if complete > 0 {
 			frames := buffer[:complete]
@@ -171,8 +171,8 @@ func (s *stream) copy() error {
 	}
 }
 
-// endBody closes the body of a complete answer, once it has ended, so that closing cancels nothing, or after endLimit.
-func (s *stream) endBody(readErr error) {
+// finishBody closes the body of a complete answer, once it has ended, so that closing cancels nothing, or after endLimit.
+func (s *stream) finishBody(readErr error) {
 	if readErr == nil {
 		late := time.AfterFunc(endLimit, s.closeBody)
 		_, _ = s.body.Read(make([]byte, 512))
