@@ -36,15 +36,15 @@ func (d *Daemon) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 	if why := d.offers.whyNot(call.Model); here == nil && why != "" {
 		here = fault.New(fault.ModelNotFound, "this machine cannot serve %q just now: %s", call.Model, why)
 	}
-	up := d.hubClient.Load()
-	switch {
-	case here != nil && (up == nil || call.Endpoint == fleet.Responses):
+	hub := d.hubClient.Load()
+	switch notForHub := hub == nil || call.Endpoint == fleet.Responses; {
+	case notForHub && here != nil:
 		return nil, here
-	case up == nil || call.Endpoint == fleet.Responses:
+	case notForHub:
 		return nil, d.noBackend(call)
 	}
 	call.Trace.Attempts++
-	answer, err := up.do(ctx, call)
+	answer, err := hub.do(ctx, call)
 	code := codeOf(err)
 	if here != nil && (code == fault.ModelNotFound || code == fault.NotInCircle) {
 		return nil, here // no machine of the hub has the model either: the local cause helps more

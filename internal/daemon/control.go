@@ -236,7 +236,7 @@ func (d *Daemon) Status() Status {
 		Models:   []fleet.ModelID{}, Engines: []EngineStatus{},
 	}
 	for _, e := range *d.offers.own.Load() {
-		s.Engines = append(s.Engines, ownEngine(e)...)
+		s.Engines = append(s.Engines, statusesOf(e)...)
 	}
 	s.Engines = append(s.Engines, d.finder.Report()...)
 	if d.audio != nil {
@@ -255,9 +255,9 @@ func (d *Daemon) Status() Status {
 	return s
 }
 
-// ownEngine returns the status of an engine that kith runs, and of each model that it
+// statusesOf returns the status of an engine that kith runs, and of each model that it
 // cannot serve. A process that serves one model has its name.
-func ownEngine(e *engine.Engine) (all []EngineStatus) {
+func statusesOf(e *engine.Engine) (all []EngineStatus) {
 	status := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models()), Graphics: e.Graphics()}
 	problems := e.Problems()
 	switch models := e.Models(); {

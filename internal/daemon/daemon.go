@@ -17,6 +17,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -103,7 +104,7 @@ const defaultListen = "127.0.0.1:8701"
 
 // Daemon is one machine's daemon. New returns one; Run is called once.
 type Daemon struct {
-	config    Config
+	config    Config // as New got it
 	log       *slog.Logger
 	started   time.Time
 	address   netip.AddrPort // as configured; the port may be 0
@@ -119,15 +120,14 @@ type Daemon struct {
 	hubClient              atomic.Pointer[hubClient] // nil: not signed in
 	policy                 atomic.Pointer[policy]
 	instance               string        // random, of this process
-	credentialChanged      chan struct{} // buffered: the credential in Home has changed
-	discoverNow            chan struct{} // buffered: an engine has changed
-	checkAudioNow          chan struct{} // buffered: the audio engine has changed
+	reconnectNow           chan struct{} // one request for another tunnel, see reconnect
+	discoverNow            chan struct{} // one request to check the engines
+	checkAudioNow          chan struct{} // one request to check the audio engine
 	ready                  chan struct{} // closed once the local surface listens
 
 	mu           sync.Mutex
-	surface      http.Handler // the present local surface
-	port         int          // of surface
-	base         string       // its base URL
+	surface      *gateway.Edge // the local surface
+	base         string        // its base URL, with /v1; empty before Run
 	tunnel       TunnelStatus
 	recentErrors []RecentError
 }
@@ -170,13 +170,12 @@ func New(c Config) (*Daemon, error) {
 		settings: settings, finder: finder, audio: audio,
 		offers:    &offers{finder: finder, audio: audio, upstreams: upstreams, changed: make(chan struct{})},
 		hubCounts: semaphore.NewWeighted(maxCounts), localCounts: semaphore.NewWeighted(maxCounts),
-		hubTransport:      newHubTransport(c.Dial, c.TLS),
-		instance:          rand.Text(),
-		credentialChanged: make(chan struct{}, 1), discoverNow: make(chan struct{}, 1), checkAudioNow: make(chan struct{}, 1), ready: make(chan struct{}),
+		hubTransport: newHubTransport(c.Dial, c.TLS),
+		instance:     rand.Text(),
+		reconnectNow: make(chan struct{}, 1), discoverNow: make(chan struct{}, 1), checkAudioNow: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
-	d.port = int(address.Port())
-	d.surface = d.newSurface(d.port)
 	d.policy.Store(c.policy())
+	d.surface = d.newSurface(address.Port())
 	d.offers.own.Store(&c.Own)
 	d.admission.onLocal, d.admission.yields = d.offers.setChanged, c.PowerPolicy.Yield
 	d.power.wakelock = host.Wakelock{
@@ -240,5 +239,23 @@ func (d *Daemon) Run(ctx context.Context) error {
 // Ready is closed once the local surface listens.
 func (d *Daemon) Ready() <-chan struct{} { return d.ready }
 
-// Handler returns the local surface. Before Run it expects the configured port.
-func (d *Daemon) Handler() http.Handler { return http.HandlerFunc(d.serveLocal) }
+// Handler returns the local surface. It serves requests to the port on which Run
+// listens, before that to the configured one.
+func (d *Daemon) Handler() http.Handler {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.surface
+}
+
+// newSurface returns the local surface of a port.
+func (d *Daemon) newSurface(port uint16) *gateway.Edge {
+	return gateway.New(gateway.Config{
+		Backend: awakeBackend{d},
+		Base:    strings.TrimSuffix(d.base, "/v1"), Version: d.config.Version,
+		Guard:  &gateway.Guard{Port: int(port), Origins: d.config.Origins},
+		Rate:   d.policy.Load().rate,
+		Limits: gateway.Limits{Upload: d.config.Audio.MaxUpload},
+		Count:  d.count,
+		Log:    d.log,
+	})
+}

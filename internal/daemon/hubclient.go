@@ -54,12 +54,12 @@ func newHubTransport(dial func(ctx context.Context, network, address string) (ne
 
 // do sends the call to the hub. Every failure is a fault. None is a 401, which the
 // local caller would take for a refusal of its own key.
-func (u *hubClient) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.credential.Hub+call.Endpoint.Path(), nil)
+func (c *hubClient) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.credential.Hub+call.Endpoint.Path(), nil)
 	if err != nil {
-		return nil, u.unreachable(ctx, err)
+		return nil, c.unreachable(ctx, err)
 	}
-	req.Header.Set("Authorization", "Bearer "+u.credential.Secret)
+	req.Header.Set("Authorization", "Bearer "+c.credential.Secret)
 	for name, values := range call.Header {
 		req.Header[name] = values
 	}
@@ -70,41 +70,41 @@ func (u *hubClient) do(ctx context.Context, call *gateway.Call) (*gateway.Answer
 	if call.Wait >= 0 {
 		req.Header.Set("Prefer", "wait="+strconv.FormatInt(int64(call.Wait/time.Second), 10))
 	}
-	resp, err := u.transport.RoundTrip(req)
+	resp, err := c.transport.RoundTrip(req)
 	if err != nil {
-		return nil, u.unreachable(ctx, err)
+		return nil, c.unreachable(ctx, err)
 	}
 	call.Trace.Route = resp.Header.Get("X-Kith-Route")
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
-		return nil, u.refusal(resp)
+		return nil, c.refusal(resp)
 	}
 	resp.Body = &responseBody{ReadCloser: resp.Body, onError: func(err error) error {
-		return fault.New(fault.CascadeExhausted, "the connection to the hub at %s broke during the answer; try again", u.credential.Hub).Because(err)
+		return fault.New(fault.CascadeExhausted, "the connection to the hub at %s broke during the answer; try again", c.credential.Hub).Because(err)
 	}}
 	return &gateway.Answer{Response: resp, Endpoint: call.Endpoint, FromHub: true, Untranslated: true}, nil
 }
 
 // unreachable returns the fault for a hub that did not respond.
-func (u *hubClient) unreachable(ctx context.Context, cause error) *fault.Fault {
+func (c *hubClient) unreachable(ctx context.Context, cause error) *fault.Fault {
 	if ctx.Err() == nil {
-		u.recordError("the hub at %s cannot be reached: %v", u.credential.Hub, cause)
+		c.recordError("the hub at %s cannot be reached: %v", c.credential.Hub, cause)
 	}
-	return fault.New(fault.CascadeExhausted, "nothing here serves this model and the hub at %s cannot be reached; check the network and `kith status`", u.credential.Hub).Because(cause)
+	return fault.New(fault.CascadeExhausted, "nothing here serves this model and the hub at %s cannot be reached; check the network and `kith status`", c.credential.Hub).Because(cause)
 }
 
 // refusal returns the fault in the hub's error response.
-func (u *hubClient) refusal(resp *http.Response) *fault.Fault {
+func (c *hubClient) refusal(resp *http.Response) *fault.Fault {
 	document, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // without a code if it does not parse
 	f, ok := dialect.ParseFault(document)
 	cause := fmt.Errorf("the hub answered %d, its correlation id %q", resp.StatusCode, resp.Header.Get("X-Correlation-ID"))
 	if resp.StatusCode == http.StatusUnauthorized || ok && f.Code == fault.InvalidAPIKey {
-		u.recordError("the hub at %s refuses this machine's credential", u.credential.Hub)
-		return fault.New(fault.CascadeExhausted, "nothing here serves this model and the hub at %s refuses this machine's credential; run `kith login`", u.credential.Hub).Because(cause)
+		c.recordError("the hub at %s refuses this machine's credential", c.credential.Hub)
+		return fault.New(fault.CascadeExhausted, "nothing here serves this model and the hub at %s refuses this machine's credential; run `kith login`", c.credential.Hub).Because(cause)
 	}
 	if !ok || !passes(f.Code) {
-		u.recordError("the response of %s is not a kith hub's: status %d", u.credential.Hub, resp.StatusCode)
-		return fault.New(fault.CascadeExhausted, "nothing here serves this model and the response of %s (status %d) is not a kith hub's; check the address with `kith status`", u.credential.Hub, resp.StatusCode).Because(cause)
+		c.recordError("the response of %s is not a kith hub's: status %d", c.credential.Hub, resp.StatusCode)
+		return fault.New(fault.CascadeExhausted, "nothing here serves this model and the response of %s (status %d) is not a kith hub's; check the address with `kith status`", c.credential.Hub, resp.StatusCode).Because(cause)
 	}
 	f = f.Because(cause)
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {

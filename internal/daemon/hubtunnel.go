@@ -19,8 +19,8 @@ const (
 	TunnelFenced   = "fenced"     // another daemon with this credential connected; tried again slowly
 )
 
-// runTunnels keeps a tunnel to the hub while this machine is signed in, and opens a
-// new one each time the credential changes.
+// runTunnels keeps a tunnel to the hub while this machine is signed in, and opens
+// another at each reconnect.
 func (d *Daemon) runTunnels(ctx context.Context) error {
 	for {
 		running, cancel := context.WithCancel(ctx)
@@ -30,7 +30,7 @@ func (d *Daemon) runTunnels(ctx context.Context) error {
 			d.runTunnel(running)
 		}()
 		select {
-		case <-d.credentialChanged:
+		case <-d.reconnectNow:
 		case <-ctx.Done():
 		}
 		cancel()
@@ -81,7 +81,7 @@ func (d *Daemon) runTunnel(ctx context.Context) {
 // onTunnelState records and logs a step of the tunnel.
 func (d *Daemon) onTunnelState(s tunnel.State) {
 	d.setTunnel(func(t *TunnelStatus) {
-		if s.Phase == tunnel.Dialing && refused(t.State) {
+		if s.Phase == tunnel.Dialing && isRefused(t.State) {
 			return // shown until the attempt has an outcome
 		}
 		t.State, t.Retry = string(s.Phase), time.Time{}
@@ -112,15 +112,18 @@ func (d *Daemon) onTunnelState(s tunnel.State) {
 	}
 }
 
-// refused reports whether a tunnel in that state is tried again only slowly.
-func refused(state string) bool { return state == TunnelRefused || state == TunnelFenced }
+// isRefused reports whether a tunnel in that state is tried again only slowly.
+func isRefused(state string) bool { return state == TunnelRefused || state == TunnelFenced }
 
-// retryRefused opens the tunnel now if it would be tried again only slowly.
+// reconnect reads the credential again, ends the tunnel and opens another.
+func (d *Daemon) reconnect() { request(d.reconnectNow) }
+
+// retryRefused reconnects if the tunnel would be tried again only slowly.
 func (d *Daemon) retryRefused() {
 	d.mu.Lock()
 	state := d.tunnel.State
 	d.mu.Unlock()
-	if refused(state) {
+	if isRefused(state) {
 		d.reconnect()
 	}
 }
@@ -177,10 +180,11 @@ func (d *Daemon) shares(model fleet.ModelID) bool {
 	return len(only) == 0 || slices.Contains(only, model)
 }
 
-// slots returns how many calls may run here at once: the owner's number, else the
-// engines'. A number set on the site only lowers it, because a hub could have set it.
+// slots returns how many calls may run here at once.
 func (d *Daemon) slots(s Sharing) int { return d.limitSlots(s, d.offers.slots()) }
 
+// limitSlots returns the owner's number of slots, else the engines'. A number set on the
+// site only lowers that, because a hub could have set it.
 func (d *Daemon) limitSlots(s Sharing, engines int) int {
 	switch {
 	case s.Slots == 0:

@@ -81,7 +81,7 @@ func (d *Daemon) serveJSON(w http.ResponseWriter, r *http.Request, began *bool, 
 type admittedCall struct {
 	engine *engine.Engine
 	model  fleet.ModelID
-	free   func() // the slot
+	free   func() // releases the slot
 }
 
 func (a *admittedCall) release() {
@@ -102,7 +102,7 @@ func (d *Daemon) admitHead(w http.ResponseWriter, r *http.Request, endpoint flee
 
 // admitCall sets a to an engine and a slot for the call, or refuses the call.
 func (d *Daemon) admitCall(w http.ResponseWriter, r *http.Request, a *admittedCall, model fleet.ModelID, endpoint fleet.Endpoint) bool {
-	e, free, refusal := d.admit(model, endpoint, classOf(r) == fleet.Own.String(), time.Now())
+	e, free, refusal := d.reserve(model, endpoint, fromOwner(r), time.Now())
 	if refusal != "" {
 		refuseCall(w, refusal)
 		return false
@@ -111,17 +111,17 @@ func (d *Daemon) admitCall(w http.ResponseWriter, r *http.Request, a *admittedCa
 	return true
 }
 
-// classOf returns the class of the caller: own, shared or group.
-func classOf(r *http.Request) string {
+// fromOwner reports whether a call of the hub is of this machine's owner.
+func fromOwner(r *http.Request) bool {
 	class, _, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
-	return class
+	return class == fleet.Own.String()
 }
 
 // cacheOf returns the name of the caller's prompt cache; "" for the owner of this
 // machine, whose local calls use it, too. A hub before version 9 of the tunnel names
 // only the member.
 func cacheOf(r *http.Request) string {
-	if classOf(r) == fleet.Own.String() {
+	if fromOwner(r) {
 		return ""
 	}
 	return cmp.Or(r.Header.Get(tunnel.HeaderCache), "member "+r.Header.Get(tunnel.HeaderCaller))
@@ -226,18 +226,18 @@ func (d *Daemon) engineFor(model fleet.ModelID, endpoint fleet.Endpoint, own boo
 	return candidates[0], sharing, ""
 }
 
-// admit returns an engine for a call of the hub and takes a slot of it, or returns why
+// reserve returns an engine for a call of the hub and takes a slot of it, or returns why
 // this machine refuses the call.
-func (d *Daemon) admit(model fleet.ModelID, endpoint fleet.Endpoint, own bool, now time.Time) (*engine.Engine, func(), tunnel.Refusal) {
+func (d *Daemon) reserve(model fleet.ModelID, endpoint fleet.Endpoint, own bool, now time.Time) (*engine.Engine, func(), tunnel.Refusal) {
 	e, sharing, refusal := d.engineFor(model, endpoint, own, now)
 	if refusal != "" {
 		return nil, nil, refusal
 	}
 	free := modelOf(e, model, endpoint).Slots - e.OtherCalls()
-	release, ok := (func())(nil), false
-	if free > 0 {
-		release, ok = d.admission.admit(model, d.openSlots(sharing), free)
+	if free <= 0 {
+		return nil, nil, tunnel.RefusedBusy
 	}
+	release, ok := d.admission.admit(model, d.openSlots(sharing), free)
 	if !ok {
 		return nil, nil, tunnel.RefusedBusy
 	}
@@ -257,7 +257,7 @@ func withDeadline(ctx context.Context, header string) (context.Context, context.
 
 // writeEngineFailure responds to a call for which the engine returned an error.
 func (d *Daemon) writeEngineFailure(ctx context.Context, w http.ResponseWriter, r *http.Request, e *engine.Engine, model fleet.ModelID, err error) {
-	f := (*fault.Fault)(nil)
+	var f *fault.Fault
 	switch {
 	case ctx.Err() != nil:
 		panic(http.ErrAbortHandler) // the hub reads no response

@@ -517,7 +517,7 @@ func TestOthersAtTheEngine(t *testing.T) {
 		if ad.Free != want || ad.Models[0].Free != want || ad.Slots != 2 {
 			t.Errorf("%d of %d slots free, %d of the model's; want %d", ad.Free, ad.Slots, ad.Models[0].Free, want)
 		}
-		_, release, refusal := r.admit("test-model", fleet.ChatCompletions, false, time.Now())
+		_, release, refusal := r.reserve("test-model", fleet.ChatCompletions, false, time.Now())
 		if (refusal == "") != (want > 0) {
 			t.Errorf("with %d free: refused %q", want, refusal)
 		}

@@ -209,7 +209,7 @@ func TestHoursAcrossClockChanges(t *testing.T) {
 			if open || own {
 				want = ""
 			}
-			_, release, got := r.admit("test-model", fleet.ChatCompletions, own, now)
+			_, release, got := r.reserve("test-model", fleet.ChatCompletions, own, now)
 			if got != want {
 				t.Errorf("%s, own %v: refused %q, want %q", at, own, got, want)
 			}

@@ -80,10 +80,15 @@ func (d *Daemon) setPausedBy(why []string) {
 	same := slices.Equal(d.power.pausedBy, why)
 	d.power.pausedBy = why
 	d.mu.Unlock()
-	if !same {
+	switch {
+	case same:
+		return
+	case len(why) > 0:
 		d.log.Info("this machine pauses by itself", "why", why)
-		d.offers.setChanged()
+	default:
+		d.log.Info("this machine no longer pauses by itself")
 	}
+	d.offers.setChanged()
 }
 
 // isPaused reports whether this machine is paused by its owner, by its PowerPolicy or

@@ -4,24 +4,23 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strings"
 
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 )
 
-// policy is the part of the configuration that Reload replaces at once.
+// policy holds the fields of Config that Reload replaces and that nothing else keeps.
 type policy struct {
-	models   []fleet.ModelID
-	groups   []string
-	unshared bool
-	power    PowerPolicy
-	// sharedCache is Config.SharedCache.
+	rate        gateway.Rate
+	models      []fleet.ModelID
+	groups      []string
+	unshared    bool
+	power       PowerPolicy
 	sharedCache bool
 }
 
 func (c *Config) policy() *policy {
-	return &policy{c.Models, c.Groups, c.Unshared, c.PowerPolicy, c.SharedCache}
+	return &policy{c.Rate, c.Models, c.Groups, c.Unshared, c.PowerPolicy, c.SharedCache}
 }
 
 // ReloadResult lists what a reload of the configuration has changed.
@@ -35,33 +34,30 @@ type ReloadResult struct {
 // others. Running calls continue; once Unshared is set no call of the hub starts. A hub
 // that refused this daemon is tried again at once. On an error nothing has changed.
 func (d *Daemon) Reload(ctx context.Context, c Config) error {
-	if err := d.settings.reconfigure(c.Sharing); err != nil {
+	before, err := d.settings.reconfigure(c.Sharing)
+	if err != nil {
 		return err
 	}
 	if err := d.finder.Reconfigure(c.Discovery); err != nil {
-		return errors.Join(err, d.settings.reconfigure(d.config.Sharing))
+		_, undone := d.settings.reconfigure(before)
+		return errors.Join(err, undone)
 	}
-	d.mu.Lock()
-	if d.config.Rate != c.Rate {
-		d.config.Rate = c.Rate
-		d.surface = d.newSurface(d.port)
-	}
-	d.config.Sharing = c.Sharing
-	d.mu.Unlock()
 	if before := d.policy.Swap(c.policy()); before.unshared && !c.Unshared {
 		d.reconnect() // to open the tunnel
 	} else {
 		d.retryRefused()
 	}
+	d.mu.Lock()
+	surface := d.surface.Config
+	surface.Rate = c.Rate
+	d.surface.Reconfigure(surface)
+	d.mu.Unlock()
 	d.admission.setYields(c.PowerPolicy.Yield)
 	d.checkAudioSoon()
 	d.finder.Probe(ctx)
 	d.offers.setChanged()
 	return nil
 }
-
-// reconnect opens a new tunnel with the present credential.
-func (d *Daemon) reconnect() { request(d.credentialChanged) }
 
 func (d *Daemon) serveReload(w http.ResponseWriter, r *http.Request) {
 	if d.config.ReloadConfig == nil {
@@ -74,26 +70,4 @@ func (d *Daemon) serveReload(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeJSON(w, http.StatusOK, result)
-}
-
-// serveLocal serves a request by the present local surface. The request stays with it
-// when Reload replaces the surface.
-func (d *Daemon) serveLocal(w http.ResponseWriter, r *http.Request) {
-	d.mu.Lock()
-	surface := d.surface
-	d.mu.Unlock()
-	surface.ServeHTTP(w, r)
-}
-
-// newSurface returns the local surface for the port on which it listens.
-func (d *Daemon) newSurface(port int) http.Handler {
-	return gateway.New(gateway.Config{
-		Backend: awakeBackend{d},
-		Base:    strings.TrimSuffix(d.base, "/v1"), Version: d.config.Version,
-		Guard:  &gateway.Guard{Port: port, Origins: d.config.Origins},
-		Rate:   d.config.Rate,
-		Limits: gateway.Limits{Upload: d.config.Audio.MaxUpload},
-		Count:  d.count,
-		Log:    d.log,
-	})
 }

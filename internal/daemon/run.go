@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/kith/kith/internal/engine"
@@ -31,8 +30,8 @@ const (
 	maxRecentErrors = 16
 )
 
-// listen opens the listeners of the local surface and of the socket, and sets the
-// surface's port.
+// listen opens the listeners of the local surface and of the socket. The port of the
+// surface is known then.
 func (d *Daemon) listen() (local, socket net.Listener, err error) {
 	open := d.config.ListenOn
 	if open == nil {
@@ -45,15 +44,14 @@ func (d *Daemon) listen() (local, socket net.Listener, err error) {
 		socket.Close()
 		return nil, nil, fmt.Errorf("cannot open the local surface: %w", err)
 	}
-	port := int(d.address.Port())
+	address := d.address
 	if tcp, ok := local.Addr().(*net.TCPAddr); ok {
-		port = tcp.Port
+		address = tcp.AddrPort()
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	host := net.JoinHostPort(d.address.Addr().String(), strconv.Itoa(port))
-	d.base = "http://" + host + "/v1"
-	d.port, d.surface = port, d.newSurface(port)
+	d.base = "http://" + address.String() + "/v1"
+	d.surface = d.newSurface(address.Port())
 	return local, socket, nil
 }
 
@@ -171,7 +169,7 @@ func (d *Daemon) engineRefused(e *engine.Engine, model fleet.ModelID, status int
 
 func (d *Daemon) discoverSoon() { request(d.discoverNow) }
 
-// request makes a request on a buffered channel, unless there is one already.
+// request makes a request on a channel that holds one, unless there is one already.
 func request(now chan struct{}) {
 	select {
 	case now <- struct{}{}:

@@ -38,13 +38,13 @@ type Change = tunnel.Control
 
 // settings is the Sharing in effect and the file in which changes are saved.
 type settings struct {
-	path       string
-	configured Sharing // of the configuration
+	path string
 
-	mu      sync.Mutex
-	saved   Change      // the owner's changes: the content of the state file
-	inForce Sharing     // configured, with saved merged into it
-	hours   fleet.Hours // inForce.Hours, parsed
+	mu         sync.Mutex
+	configured Sharing     // of the configuration
+	saved      Change      // the owner's changes: the content of the state file
+	inForce    Sharing     // configured, with saved merged into it
+	hours      fleet.Hours // inForce.Hours, parsed
 }
 
 // openSettings reads the state file at path. A file that cannot be read is an error,
@@ -61,15 +61,17 @@ func openSettings(path string, configured Sharing) (*settings, error) {
 	return s, nil
 }
 
-// reconfigure replaces the configured values. On an error nothing has changed.
-func (s *settings) reconfigure(configured Sharing) error {
+// reconfigure replaces the configured values and returns those before. On an error
+// nothing has changed.
+func (s *settings) reconfigure(configured Sharing) (before Sharing, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	before = s.configured
 	now, hours, err := effective(configured, s.saved)
 	if err == nil {
 		s.configured, s.inForce, s.hours = configured, now, hours
 	}
-	return err
+	return before, err
 }
 
 // configuredSlots returns the configuration's number of slots; 0: the engines'.

@@ -34,7 +34,7 @@ func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) 
 	var e *engine.Engine
 	check := func(model fleet.ModelID) bool {
 		var refusal tunnel.Refusal
-		e, _, refusal = d.engineFor(model, fleet.ChatCompletions, classOf(r) == fleet.Own.String(), time.Now())
+		e, _, refusal = d.engineFor(model, fleet.ChatCompletions, fromOwner(r), time.Now())
 		if refusal == "" && d.admission.ownerOnly() {
 			refusal = tunnel.RefusedBusy
 		}

@@ -84,8 +84,8 @@ func (d *Dispatcher) Grants() Grants {
 // connect makes the scheduler one of several nodes, if there may be others.
 func (s *scheduler) connect(r *registry.Registry) {
 	s.announce, s.use, s.grant = r.AnnounceWaiting, r.AnnounceUse, r.SendGrant
-	if name := r.Name(); name != "" {
-		s.enter(name)
+	if r.HasPeers() {
+		s.enter(r.NodeName())
 	}
 }
 

@@ -1,20 +1,16 @@
 package engine
 
 import (
-	"bytes"
 	"cmp"
-	"errors"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/kith/kith/internal/fleet"
 )
 
-// The adapters of the other kinds of engines, which report less of themselves
-// than those of kinds.go. "Unverified" marks what was neither in their source nor
-// in their documentation.
+// The adapters of the kinds that report less of themselves than those of kinds.go.
+// "Unverified" marks what was neither in their source nor in their documentation.
 
 func sglangDetect(p *probe) bool {
 	_, ok := p.sglang()
@@ -254,7 +250,7 @@ func tabbyDetect(p *probe) bool {
 
 func tabbyList(p *probe) ([]Model, error) {
 	card := p.get("/v1/model")
-	if card.err == nil && card.status == http.StatusServiceUnavailable || card.status == http.StatusBadRequest || card.status == http.StatusNotFound {
+	if slices.Contains([]int{http.StatusServiceUnavailable, http.StatusBadRequest, http.StatusNotFound}, card.status) {
 		return nil, nil // no model is loaded
 	}
 	var c tabbyCard
@@ -333,87 +329,4 @@ func (p *probe) listByName(about func(d listed) (context int, ok bool)) ([]Model
 
 func genericList(p *probe) ([]Model, error) {
 	return p.listByName(func(d listed) (context int, ok bool) { return d.MaxModelLen, true })
-}
-
-func llamaRunning(p *probe) (calls int, known bool) {
-	// The metrics come first, although they may be switched off: the list of slots
-	// may hold prompts of other programs.
-	if calls, known = p.gauges("llamacpp:requests_processing", "llamacpp:requests_deferred"); known {
-		return calls, true
-	}
-	var slots []struct {
-		Busy bool `json:"is_processing"`
-	}
-	if p.get("/slots").into(&slots) != nil {
-		return 0, false
-	}
-	for _, s := range slots {
-		if s.Busy {
-			calls++
-		}
-	}
-	return calls, true
-}
-
-func vllmRunning(p *probe) (calls int, known bool) {
-	return p.gauges("vllm:num_requests_running", "vllm:num_requests_waiting")
-}
-
-// gauges returns the sum of the gauges at /metrics over all labels; known reports
-// that the first gauge is there.
-func (p *probe) gauges(names ...string) (sum int, known bool) {
-	metrics := p.get("/metrics")
-	if metrics.err != nil || metrics.status != http.StatusOK {
-		return 0, false
-	}
-	for line := range bytes.Lines(metrics.body) {
-		for i, name := range names {
-			rest, ok := strings.CutPrefix(string(line), name)
-			if !ok || rest == "" || rest[0] != '{' && rest[0] != ' ' {
-				continue
-			}
-			fields := strings.Fields(rest[strings.LastIndexByte(rest, '}')+1:])
-			if len(fields) == 0 {
-				continue
-			}
-			value, err := strconv.ParseFloat(fields[0], 64)
-			if err == nil && value >= 0 && value < 1e6 {
-				sum += int(value)
-				known = known || i == 0
-			}
-		}
-	}
-	return sum, known
-}
-
-// errLocked reports an engine that needs a key.
-var errLocked = errors.New("it asks for a key; name it as an [[upstream]] with that key instead")
-
-// errNotEngine reports an address where something else than an engine listens.
-var errNotEngine = errors.New("what answers there is no engine kith knows; if it serves /v1/models, add the place to endpoints")
-
-// identify finds out which kind of engine listens and what it offers. It returns
-// the kind also with an error of its list.
-func (p *probe) identify(configured bool) (*kind, []Model, error) {
-	first := p.get("/v1/models")
-	if first.err != nil {
-		return nil, nil, first.err
-	}
-	for _, k := range kinds {
-		if k.detect(p) {
-			models, err := k.list(p)
-			return k, models, err
-		}
-	}
-	if err := p.late(); err != nil && !p.retried {
-		return nil, nil, err
-	}
-	if !configured {
-		return nil, nil, errNotEngine
-	}
-	models, err := genericList(p)
-	if err != nil {
-		return nil, nil, err
-	}
-	return &generic, models, nil
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"fmt"
 	"hash/fnv"
 	"math"
 	"slices"
@@ -146,14 +147,18 @@ func (c *copier) token() error {
 
 // refuse returns a fault at the current value.
 func (c *copier) refuse(format string, args ...any) error {
-	where := strings.ReplaceAll(strings.TrimPrefix(string(c.dec.StackPointer()), "/"), "/", ".")
-	return fault.New(fault.InvalidRequest, where+": "+format, args...).WithParam(where)
+	return refuseAt(c.dec.StackPointer(), format, args...)
 }
 
 // tooMany returns the fault of a list with more than most elements.
 func (c *copier) tooMany(most int) error {
-	where := strings.ReplaceAll(strings.TrimPrefix(string(c.dec.StackPointer().Parent()), "/"), "/", ".")
-	return fault.New(fault.InvalidRequest, "%s: more than %d are not taken in one call; send fewer", where, most).WithParam(where)
+	return refuseAt(c.dec.StackPointer().Parent(), "more than %d are not taken in one call; send fewer", most)
+}
+
+// refuseAt returns a fault whose parameter is the value at the pointer.
+func refuseAt(at jsontext.Pointer, format string, args ...any) error {
+	where := strings.ReplaceAll(strings.TrimPrefix(string(at), "/"), "/", ".")
+	return fault.New(fault.InvalidRequest, "%s: %s", where, fmt.Sprintf(format, args...)).WithParam(where)
 }
 
 // one copies the value of the member called name, or omits it. null is omitted

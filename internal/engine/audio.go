@@ -87,7 +87,7 @@ func NewAudio(c AudioConfig) (*Audio, error) {
 	if c.Model != "" && !c.Model.Valid() {
 		return nil, fmt.Errorf("cannot offer an audio model under that id: give 1 to 256 printable bytes")
 	}
-	a := &Audio{config: c, base: strings.Replace(base, "://localhost:", "://127.0.0.1:", 1), rt: c.Transport}
+	a := &Audio{config: c, base: base, rt: c.Transport}
 	if a.rt == nil {
 		a.rt = newTransport()
 	}

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -101,7 +100,7 @@ func NewFinder(c Config) (*Finder, error) {
 		if err != nil {
 			return nil, err
 		}
-		add(strings.Replace(base, "://localhost:", "://127.0.0.1:", 1), true)
+		add(base, true)
 	}
 	if c.Usual {
 		var ports []int
@@ -122,7 +121,8 @@ func NewFinder(c Config) (*Finder, error) {
 // out.
 func (f *Finder) Probe(ctx context.Context) { f.probeAll(ctx, true) }
 
-// ProbeAgain is Probe without the servers that were no engine a while ago.
+// ProbeAgain is Probe, but requests only the first page of a server that was found to be
+// no engine less than otherAge ago, and no more of it while that page is the same.
 func (f *Finder) ProbeAgain(ctx context.Context) { f.probeAll(ctx, false) }
 
 func (f *Finder) probeAll(ctx context.Context, thorough bool) {

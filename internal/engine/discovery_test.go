@@ -161,6 +161,30 @@ func TestPlainOnlyWhereConfigured(t *testing.T) {
 	})
 }
 
+// The name localhost is 127.0.0.1, but not where it is only the beginning of another
+// name, nor over TLS, where the certificate is for the name.
+func TestLocalhost(t *testing.T) {
+	for address, want := range map[string]string{
+		"http://localhost:8080":         "http://127.0.0.1:8080",
+		"http://localhost":              "http://127.0.0.1",
+		"https://localhost:8443":        "https://localhost:8443",
+		"https://localhost.example.com": "https://localhost.example.com",
+	} {
+		f, err := NewFinder(Config{Endpoints: []string{address}})
+		if err != nil || f.addresses[0].base != want {
+			t.Errorf("endpoint %s: %+v, %v", address, f.addresses[0], err)
+		}
+		a, err := NewAudio(AudioConfig{Engine: address, MaxUpload: minUpload})
+		if err != nil || a.Finding().Place != want {
+			t.Errorf("audio engine %s: %v, %v", address, a, err)
+		}
+		u, err := NewUpstream(UpstreamConfig{URL: address + "/v1", Dialect: "chat"})
+		if err != nil || u.Finding().Place != want+"/v1" {
+			t.Errorf("upstream %s: %v, %v", address, u, err)
+		}
+	}
+}
+
 // All addresses are probed at once, each for at most 300 ms.
 func TestSlowPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -524,5 +524,16 @@ func parseBase(place string) (string, error) {
 		return "", fmt.Errorf("cannot use %q as an engine's address: leave out the user, the query and the fragment", place)
 	}
 	path := strings.TrimRight(u.Path, "/")
-	return u.Scheme + "://" + u.Host + strings.TrimSuffix(path, "/v1"), nil
+	return origin(u) + strings.TrimSuffix(path, "/v1"), nil
+}
+
+// origin returns the scheme and the host of an address, with 127.0.0.1 for localhost:
+// many engines do not listen on ::1. Over TLS the name stays, because the certificate
+// is for it.
+func origin(u *url.URL) string {
+	host := u.Host
+	if u.Scheme == "http" && u.Hostname() == "localhost" {
+		host = strings.Replace(host, "localhost", "127.0.0.1", 1)
+	}
+	return u.Scheme + "://" + host
 }

@@ -48,7 +48,7 @@ type kind struct {
 }
 
 // kinds are tried in this order, because many engines also answer the routes of
-// others. LocalAI may answer as Ollama does, so it comes first.
+// others. LocalAI may answer as Ollama does, so it comes before Ollama.
 var kinds = []*kind{
 	{
 		id: "llama.cpp", name: "llama.cpp server", ports: []int{8080},
@@ -177,11 +177,13 @@ func (l *modelList) each(describe func(d listed) (m Model, ok bool)) []Model {
 	return out
 }
 
+// models returns the list at /v1/models.
 func (p *probe) models() (*modelList, error) {
 	var l modelList
 	return &l, p.get("/v1/models").into(&l)
 }
 
+// ownedBy reports whether the first model of the list has that owner.
 func (p *probe) ownedBy(owner string) bool {
 	l, err := p.models()
 	return err == nil && len(l.Data) > 0 && l.Data[0].OwnedBy == owner
@@ -225,6 +227,26 @@ func llamaList(p *probe) ([]Model, error) {
 		}
 		return m, d.Status.Value == "" || d.Status.Value == "loaded" // a router would have to load others first
 	}), nil
+}
+
+func llamaRunning(p *probe) (calls int, known bool) {
+	// The metrics come first, although they may be switched off: the list of slots
+	// may hold prompts of other programs.
+	if calls, known = p.gauges("llamacpp:requests_processing", "llamacpp:requests_deferred"); known {
+		return calls, true
+	}
+	var slots []struct {
+		Busy bool `json:"is_processing"`
+	}
+	if p.get("/slots").into(&slots) != nil {
+		return 0, false
+	}
+	for _, s := range slots {
+		if s.Busy {
+			calls++
+		}
+	}
+	return calls, true
 }
 
 func ollamaDetect(p *probe) bool {
@@ -418,4 +440,8 @@ func vllmList(p *probe) ([]Model, error) {
 		}
 		return m, true
 	}), nil
+}
+
+func vllmRunning(p *probe) (calls int, known bool) {
+	return p.gauges("vllm:num_requests_running", "vllm:num_requests_waiting")
 }

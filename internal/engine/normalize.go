@@ -218,7 +218,7 @@ func (m *normalizer) answer(src []byte) (a seen, err error) {
 	m.in = *bytes.NewBuffer(src)
 	m.dec.Reset(&m.in)
 	m.out = m.out[:0]
-	m.number(src)
+	m.readIndexes(src)
 	named, identified := false, false
 	err = m.object(func(name []byte) error {
 		switch string(name) {
@@ -228,7 +228,7 @@ func (m *normalizer) answer(src []byte) (a seen, err error) {
 			if err != nil {
 				return err
 			}
-			m.put(name, m.identify(value))
+			m.put(name, m.answerID(value))
 			return nil
 		case "model":
 			named = true
@@ -238,7 +238,7 @@ func (m *normalizer) answer(src []byte) (a seen, err error) {
 			m.put(name, m.model)
 			return nil
 		case "choices":
-			m.name(name)
+			m.putName(name)
 			return m.array(func(i int) error {
 				a.choices = true
 				return m.choice(i)
@@ -252,19 +252,19 @@ func (m *normalizer) answer(src []byte) (a seen, err error) {
 				if err != nil {
 					return err
 				}
-				return m.count(value)
+				return m.readUsage(value)
 			}
-			value, err := m.copy(name)
+			value, err := m.putNext(name)
 			if err != nil || !a.counts {
 				return err
 			}
-			return m.count(value)
+			return m.readUsage(value)
 		}
-		_, err := m.copy(name)
+		_, err := m.putNext(name)
 		return err
 	}, func() {
 		if !identified {
-			m.put([]byte("id"), m.identify(nil))
+			m.put([]byte("id"), m.answerID(nil))
 		}
 		if !named {
 			m.put([]byte("model"), m.model)
@@ -273,10 +273,10 @@ func (m *normalizer) answer(src []byte) (a seen, err error) {
 	return a, err
 }
 
-// identify returns the id of the answer: the first id that the engine sent, or a
+// answerID returns the id of the answer: the first id that the engine sent, or a
 // new one if its first object has none. Clients drop a chunk with another id, and
 // the token counts with it.
-func (m *normalizer) identify(sent jsontext.Value) []byte {
+func (m *normalizer) answerID(sent jsontext.Value) []byte {
 	if m.id == nil {
 		if m.id = bytes.Clone(sent); sent.Kind() != '"' || len(sent) == len(`""`) || len(sent) > maxName {
 			m.id = []byte(quoted(m.newID("chatcmpl-")))
@@ -286,7 +286,8 @@ func (m *normalizer) identify(sent jsontext.Value) []byte {
 	return m.id
 }
 
-func (m *normalizer) count(value jsontext.Value) error {
+// readUsage reads the token counts of the answer.
+func (m *normalizer) readUsage(value jsontext.Value) error {
 	var usage struct {
 		Prompt     int64          `json:"prompt_tokens"`
 		Completion int64          `json:"completion_tokens"`
@@ -324,13 +325,13 @@ func (m *normalizer) choice(at int) error {
 			numbered = true
 		case "delta", "message":
 			if m.dec.PeekKind() == '{' {
-				m.name(name)
+				m.putName(name)
 				var err error
 				called, err = m.message(index)
 				return err
 			}
 		}
-		_, err := m.copy(name)
+		_, err := m.putNext(name)
 		return err
 	}, func() {
 		if !numbered {
@@ -341,9 +342,9 @@ func (m *normalizer) choice(at int) error {
 	})
 }
 
-// number reads the indexes of a chunk's choices before it is rewritten, if there
+// readIndexes reads the indexes of a chunk's choices before it is rewritten, if there
 // are tool calls to assign. A choice without an index has its position.
-func (m *normalizer) number(chunk []byte) {
+func (m *normalizer) readIndexes(chunk []byte) {
 	m.indexes = m.indexes[:0]
 	if !bytes.Contains(chunk, toolCalls) && len(m.calls) == 0 {
 		return
@@ -380,7 +381,7 @@ func (m *normalizer) message(choice int) (called bool, err error) {
 			called, err = m.toolCalls(name, choice)
 			return err
 		}
-		_, err := m.copy(name)
+		_, err := m.putNext(name)
 		return err
 	}, func() {
 		if thought != nil && !m.want.hide {
@@ -426,8 +427,8 @@ func (m *normalizer) array(each func(i int) error) error {
 	return err
 }
 
-// name writes the name of a member, after a comma unless it is the first.
-func (m *normalizer) name(name []byte) {
+// putName writes the name of a member, after a comma unless it is the first.
+func (m *normalizer) putName(name []byte) {
 	if m.out[len(m.out)-1] != '{' {
 		m.out = append(m.out, ',')
 	}
@@ -435,13 +436,14 @@ func (m *normalizer) name(name []byte) {
 	m.out = append(m.out, ':')
 }
 
+// put writes the member with that value.
 func (m *normalizer) put(name, value []byte) {
-	m.name(name)
+	m.putName(name)
 	m.out = append(m.out, value...)
 }
 
-// copy writes the member with the next value unchanged.
-func (m *normalizer) copy(name []byte) (jsontext.Value, error) {
+// putNext writes the member with the next value, unchanged.
+func (m *normalizer) putNext(name []byte) (jsontext.Value, error) {
 	value, err := m.dec.ReadValue()
 	if err == nil {
 		m.put(name, value)

@@ -49,6 +49,32 @@ type probe struct {
 	retried bool
 }
 
+// identify finds out which kind of engine listens and what it offers. It returns
+// the kind also with an error of its list.
+func (p *probe) identify(configured bool) (*kind, []Model, error) {
+	first := p.get("/v1/models")
+	if first.err != nil {
+		return nil, nil, first.err
+	}
+	for _, k := range kinds {
+		if k.detect(p) {
+			models, err := k.list(p)
+			return k, models, err
+		}
+	}
+	if err := p.late(); err != nil && !p.retried {
+		return nil, nil, err
+	}
+	if !configured {
+		return nil, nil, errNotEngine
+	}
+	models, err := genericList(p)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &generic, models, nil
+}
+
 // late returns the error of a page that did not come in time, or nil.
 func (p *probe) late() error {
 	for _, got := range p.pages {
@@ -71,17 +97,18 @@ func (p *probe) get(path string) page { return p.fetch(http.MethodGet, path, "")
 
 func (p *probe) post(path, body string) page { return p.fetch(http.MethodPost, path, body) }
 
+// fetch returns the page of the first such request.
 func (p *probe) fetch(method, path, body string) page {
 	key := method + " " + path + " " + body
 	if got, ok := p.pages[key]; ok {
 		return got
 	}
-	got := p.ask(method, path, body)
+	got := p.request(method, path, body)
 	p.pages[key] = got
 	return got
 }
 
-func (p *probe) ask(method, path, body string) page {
+func (p *probe) request(method, path, body string) page {
 	ctx, cancel := context.WithTimeout(p.ctx, p.wait)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, p.base+path, strings.NewReader(body))
@@ -115,6 +142,12 @@ const NothingListens = "nothing listens there"
 
 // errSlow reports that an engine did not answer in time.
 var errSlow = errors.New("it did not answer")
+
+// errLocked reports an engine that needs a key.
+var errLocked = errors.New("it asks for a key; name it as an [[upstream]] with that key instead")
+
+// errNotEngine reports an address where something else than an engine listens.
+var errNotEngine = errors.New("what answers there is no engine kith knows; if it serves /v1/models, add the place to endpoints")
 
 // why describes a failed request for the owner.
 func (p *probe) why(err error) error {
@@ -157,6 +190,33 @@ func (p *probe) cached(key string, load func() (Model, error)) (Model, error) {
 		p.known[key] = m
 	}
 	return m, err
+}
+
+// gauges returns the sum of the gauges at /metrics over all labels; known reports
+// that the first gauge is there.
+func (p *probe) gauges(names ...string) (sum int, known bool) {
+	metrics := p.get("/metrics")
+	if metrics.err != nil || metrics.status != http.StatusOK {
+		return 0, false
+	}
+	for line := range bytes.Lines(metrics.body) {
+		for i, name := range names {
+			rest, ok := strings.CutPrefix(string(line), name)
+			if !ok || rest == "" || rest[0] != '{' && rest[0] != ' ' {
+				continue
+			}
+			fields := strings.Fields(rest[strings.LastIndexByte(rest, '}')+1:])
+			if len(fields) == 0 {
+				continue
+			}
+			value, err := strconv.ParseFloat(fields[0], 64)
+			if err == nil && value >= 0 && value < 1e6 {
+				sum += int(value)
+				known = known || i == 0
+			}
+		}
+	}
+	return sum, known
 }
 
 // loopback reports whether the address names this machine.

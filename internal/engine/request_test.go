@@ -171,6 +171,7 @@ func TestRefused(t *testing.T) {
 		`"logit_bias":{"-1":1}`:                                                      "logit_bias.-1",
 		tools(`{"$ref":"http://10.0.0.1/schema"}`):                                   "tools.0.function.parameters.$ref",
 		tools(`{"$ref":"file:///etc/passwd"}`):                                       "tools.0.function.parameters.$ref",
+		tools(`{"properties":{"100%s":{"$ref":"http://x"}}}`):                        "tools.0.function.parameters.properties.100%s.$ref",
 		tools(`{"const":` + strings.Repeat("[", 40) + strings.Repeat("]", 40) + `}`): "tools.0.function.parameters.const",
 		tools(`{"enum":["` + strings.Repeat("x", 1<<20) + `"]}`):                     "tools.0.function.parameters.enum",
 		`"max_tokens":"many"`:                                                        "max_tokens",
@@ -188,7 +189,7 @@ func TestRefused(t *testing.T) {
 		}
 		_, err := sent(t, enginetest.VLLM, Request{Body: []byte(`{"model":"m",` + body + `}`)})
 		f, ok := errors.AsType[*fault.Fault](err)
-		if !ok || f.Code != fault.InvalidRequest || f.Param != param {
+		if !ok || f.Code != fault.InvalidRequest || f.Param != param || strings.Contains(f.Message, "%!") {
 			t.Errorf("%.120s: %v (param %q)", body, err, f.Param)
 		}
 	}

@@ -32,7 +32,7 @@ func (m *normalizer) toolCalls(name []byte, choice int) (called bool, err error)
 		return false, m.dec.SkipValue()
 	}
 	start := len(m.out)
-	m.name(name)
+	m.putName(name)
 	if err := m.array(func(int) error {
 		value, err := m.dec.ReadValue()
 		if err != nil {
@@ -89,7 +89,7 @@ func (m *normalizer) toolCall(value jsontext.Value, choice int) error {
 			if v.Kind() != '{' {
 				return nil
 			}
-			m.name(member)
+			m.putName(member)
 			return m.function(v, begins, part)
 		}
 		m.put(member, v)

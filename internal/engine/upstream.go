@@ -126,8 +126,7 @@ func upstreamBase(address string) (string, error) {
 	case u.Scheme == "http" && !loopback(address):
 		return "", errors.New("its url is not https:// and not on this machine: the key would travel in the clear")
 	}
-	base := u.Scheme + "://" + u.Host + strings.TrimRight(u.Path, "/")
-	return strings.Replace(base, "://localhost", "://127.0.0.1", 1), nil
+	return origin(u) + strings.TrimRight(u.Path, "/"), nil
 }
 
 func (u *Upstream) found(models int, why string) Finding {

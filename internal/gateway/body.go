@@ -80,7 +80,8 @@ func (x *exchange) bodyWasRead() {
 	_ = x.control.SetReadDeadline(time.Time{}) // else it would cut the answer
 }
 
-// unread is why a body was not read to its end: the error of its source, or err, of the spool.
+// unread returns why a body was not read to its end: the error of its source, else err,
+// which is the spool's.
 func (x *exchange) unread(from *paced, err error) error {
 	if cause := context.Cause(x.g.ending); cause != nil && errors.Is(from.err, os.ErrDeadlineExceeded) {
 		return cause
@@ -97,18 +98,19 @@ func (x *exchange) bodyDeadline(received int) {
 	allowed := bodyGrace + time.Duration(received)*time.Second/bodyFloor
 	_ = x.control.SetReadDeadline(x.arrived.Add(allowed)) // a connection in memory may have none
 	if x.g.ending.Err() != nil {
-		x.endBody()
+		x.stopReading()
 	}
 }
 
 // awaitBody begins the time of a body, which EndBodies ends until stop is called.
 func (x *exchange) awaitBody() (stop func()) {
 	x.bodyDeadline(0)
-	ends := context.AfterFunc(x.g.ending, x.endBody)
+	ends := context.AfterFunc(x.g.ending, x.stopReading)
 	return func() { ends() }
 }
 
-func (x *exchange) endBody() { _ = x.control.SetReadDeadline(time.Now()) }
+// stopReading ends a read of the body that is underway, and any later one.
+func (x *exchange) stopReading() { _ = x.control.SetReadDeadline(time.Now()) }
 
 func (x *exchange) tooLarge() error {
 	x.bodyTooLarge = true

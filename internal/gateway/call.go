@@ -82,8 +82,8 @@ func (c *Call) ForEngine(own bool) (fleet.Endpoint, *spool.Bytes, error) {
 // or the form of a transcription.
 func (c *Call) Attach(r *http.Request, body *spool.Bytes) { dialect.SetBody(r, c.Form, body, true) }
 
-// answered gives back what was asked as soon as no transport sends it any more:
-// the call is asked of no other machine. What the answer still needs stays.
+// answered releases the request's bodies once no transport sends them any more: the call
+// goes to no other machine. Body stays if the answer needs it.
 func (c *Call) answered(needed bool) {
 	if c.Body != nil && !needed {
 		c.Body.Done()
@@ -93,7 +93,7 @@ func (c *Call) answered(needed bool) {
 	}
 }
 
-// close gives back all that the call holds.
+// close releases all that the call holds.
 func (c *Call) close() {
 	for _, body := range []*spool.Bytes{c.Body, c.chat} {
 		if body != nil {

@@ -35,10 +35,10 @@ func EngineFault(status int, body []byte) *fault.Fault {
 	}
 }
 
-// located is the refusal of a machine, which was asked in chat, with the member at
-// fault named as it is in the caller's own request and dialect. A member that the
-// caller did not send is not named.
-func (x *exchange) located(err error) error {
+// inOwnTerms returns err, if it is a machine's refusal of the translated request, with
+// the member at fault named as in the caller's own request. A member that the caller did
+// not send is not named.
+func (x *exchange) inOwnTerms(err error) error {
 	var f *fault.Fault
 	if !errors.As(err, &f) || f.Code != fault.InvalidRequest || f.Param == "" || x.call.Body == nil || x.call.translationErr != nil {
 		return err
@@ -46,7 +46,7 @@ func (x *exchange) located(err error) error {
 	own := ""
 	// Where the body cannot be read again, no member is named.
 	_ = x.call.Body.View(x.r.Context(), func(body []byte) error {
-		own = x.ownPlace(body, f.Param)
+		own = x.ownParam(body, f.Param)
 		return nil
 	})
 	g := f.WithParam(own)
@@ -60,15 +60,15 @@ func (x *exchange) located(err error) error {
 	return g
 }
 
-// ownPlace is the place in the caller's body of what a machine names by its place
-// in chat; empty where there is none.
-func (x *exchange) ownPlace(body []byte, place string) string {
+// ownParam returns the path in the caller's body of the member that a machine names by
+// its path in the chat body; empty where there is none.
+func (x *exchange) ownParam(body []byte, param string) string {
 	switch {
 	case x.response != nil:
-		return x.response.Locate(place)
+		return x.response.Locate(param)
 	case x.call.Endpoint == fleet.Messages:
-		return dialect.LocateMessages(body, place)
+		return dialect.LocateMessages(body, param)
 	}
 	// Chat, perhaps in other forms, which share most of their members.
-	return dialect.DeepestMember(body, place)
+	return dialect.DeepestMember(body, param)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // TestMembersAtFault: a machine names the member at fault in the chat body that it
@@ -48,6 +49,24 @@ func TestMembersAtFault(t *testing.T) {
 			if got.Error.Code != "invalid_request" || got.Error.Param != test.param || !strings.HasSuffix(got.Error.Message, " "+said+": this is not taken") {
 				t.Errorf("%s: %s, want %s", name, w.Body, test.param)
 			}
+		}
+	}
+}
+
+// TestOwnParamReadsOnce: a place of many parts, which is a machine's word, costs one
+// reading of the body, as one of a single part does.
+func TestOwnParamReadsOnce(t *testing.T) {
+	body := []byte(`{"model":"m","messages":[{"role":"user","content":"x"}]}`)
+	x := &exchange{call: &Call{Endpoint: fleet.ChatCompletions}}
+	costs := func(place string) float64 { return testing.AllocsPerRun(10, func() { x.ownParam(body, place) }) }
+	if one, many := costs("z"), costs(strings.Repeat("z.", 127)+"z"); many > 2*one {
+		t.Errorf("128 parts cost %v allocations, one costs %v", many, one)
+	}
+	for place, want := range map[string]string{
+		"messages.0.content.0.text": "messages.0.content", "messages.0.role": "messages.0.role", "messages.1.role": "messages", "tools.0": "", "": "",
+	} {
+		if got := x.ownParam(body, place); got != want {
+			t.Errorf("%q: %q, want %q", place, got, want)
 		}
 	}
 }

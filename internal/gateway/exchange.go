@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"errors"
-	"mime"
 	"net/http"
 	"strconv"
 	"strings"
@@ -34,20 +33,20 @@ type exchange struct {
 	envelope     dialect.Dialect
 	region       string // to which the request is forwarded; empty: it is not
 	caller       Caller
-	identified   bool // caller was identified, or there is no need to
-	bodyDone     bool // the body was read, or seen to
+	identified   bool // the caller is known, or the route requires none
+	bodyDone     bool // the body was read or discarded
 	bodyTooLarge bool // the body is over the limit
 	call         *Call
 	// response is the answer to a call of the responses dialect that is translated.
 	response *dialect.Response
-	// forms are those of a chat call that machines are asked in other words.
+	// forms translates the answer to a chat call that machines get in other forms.
 	forms  *dialect.ChatForms
-	routed bool // the call was handed to the Backend
+	routed bool // the call was passed to the Backend
 
 	// mu orders what the handler and the heartbeat write.
 	mu        sync.Mutex
-	began     bool // status and headers are out
-	routeSent bool // and with them, or behind them, whose machines have the prompt
+	began     bool // status and headers were sent
+	routeSent bool // so was X-Kith-Route, or the comment that replaces it
 	status    int
 	deadline  time.Time // of the next write, as last set
 	firstByte time.Duration
@@ -100,7 +99,7 @@ func (x *exchange) serve() error {
 			return err
 		}
 	}
-	matched := find(x.r.URL.Path, x.g.on)
+	matched := find(x.r.URL.Path, x.g.surface)
 	if matched == nil {
 		return x.routeFault()
 	}
@@ -108,7 +107,7 @@ func (x *exchange) serve() error {
 	if !matched.allows(x.r.Method) {
 		return fault.New(fault.MethodNotAllowed, "%s takes %s", matched.path, matched.methods)
 	}
-	if x.g.on == hosted && !matched.open && !x.identified {
+	if x.g.surface == hosted && !matched.open && !x.identified {
 		if err := x.identify(); err != nil {
 			if region, ok := errors.AsType[OtherRegion](err); ok {
 				return x.forward(string(region), err)
@@ -117,12 +116,12 @@ func (x *exchange) serve() error {
 		}
 	}
 	x.identified = true
-	if x.g.on == local || !matched.open {
+	if x.g.surface == local || !matched.open {
 		if err := x.g.buckets.take(bucketOf(x.caller), x.arrived); err != nil {
 			return err
 		}
 	}
-	if matched.messages && x.g.on == hosted { // spec/api.md#check-version
+	if matched.messages && x.g.surface == hosted { // spec/api.md#check-version
 		if err := checkVersion(x.r.Header); err != nil {
 			return err
 		}
@@ -134,7 +133,7 @@ func (x *exchange) serve() error {
 }
 
 func (x *exchange) routeFault() error {
-	if path := nearest(x.r.URL.Path, x.g.on); path != "" {
+	if path := nearest(x.r.URL.Path, x.g.surface); path != "" {
 		return fault.New(fault.RouteNotFound, "no such path: you want %s; check whether the base URL should include /v1", path)
 	}
 	return fault.New(fault.RouteNotFound, "no such path: requests go to /v1/models, /v1/chat/completions and their neighbours; check the base URL")
@@ -155,12 +154,18 @@ func (x *exchange) notImplemented() error {
 	return fault.New(fault.NotImplemented, "POST /v1/completions is not implemented: use POST /v1/chat/completions")
 }
 
+// newCall returns a call with what is known of it before its body is read.
+func (x *exchange) newCall(endpoint fleet.Endpoint) *Call {
+	return &Call{
+		ID: x.id, Endpoint: endpoint, Caller: x.caller, Arrived: x.arrived, Started: x.started,
+		Waiting: func(int, time.Duration) {},
+	}
+}
+
 // infer serves an inference route.
 func (x *exchange) infer() error {
-	call := &Call{
-		ID: x.id, Endpoint: x.route.endpoint, Caller: x.caller, Arrived: x.arrived, Started: x.started,
-		Wait: preferredWait(x.r.Header), Waiting: func(int, time.Duration) {},
-	}
+	call := x.newCall(x.route.endpoint)
+	call.Wait = preferredWait(x.r.Header)
 	defer call.close()
 	head, err := x.read(call)
 	if err != nil {
@@ -190,15 +195,15 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 		return head, err
 	}
 	var chat []byte
-	if call.Endpoint == fleet.Responses && x.g.on == hosted {
-		whole, err := call.Body.Load() // its answer repeats pieces of it, to the end
+	if call.Endpoint == fleet.Responses && x.g.surface == hosted {
+		body, err := call.Body.Load() // its answer repeats parts of it, to the end
 		if err != nil {
 			return head, err
 		}
-		if head, chat, err = x.readResponses(whole); err != nil {
+		if head, chat, err = x.readResponses(body); err != nil {
 			return head, err
 		}
-		x.boundTokens(whole, chat)
+		x.boundTokens(body, chat)
 	} else if err = call.Body.View(x.r.Context(), func(body []byte) (err error) {
 		head, chat, err = x.parse(call, body)
 		x.boundTokens(body, chat)
@@ -216,7 +221,7 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 // same as the body of a chat call where that is another.
 func (x *exchange) parse(call *Call, body []byte) (head dialect.Head, chat []byte, err error) {
 	switch {
-	case call.Endpoint == fleet.Messages && x.g.on == local: // what cannot be translated, an upstream may still take
+	case call.Endpoint == fleet.Messages && x.g.surface == local: // what cannot be translated, an upstream may still take
 		call.Header = ownHeaders(x.r.Header)
 		if head, err = dialect.ReadHead(body); err == nil {
 			_, chat, call.translationErr = x.translate(body)
@@ -227,7 +232,7 @@ func (x *exchange) parse(call *Call, body []byte) (head dialect.Head, chat []byt
 		head, err = dialect.ReadEmbeddingsHead(body)
 	case call.Endpoint == fleet.ChatCompletions:
 		head, x.forms, chat, err = dialect.ReadChatHead(body)
-		if err != nil && head.Model != "" && x.g.on == local { // an upstream may take it as it is
+		if err != nil && head.Model != "" && x.g.surface == local { // an upstream may take it as it is
 			call.translationErr, err = err, nil
 		}
 	default:
@@ -252,16 +257,6 @@ func preferredWait(h http.Header) time.Duration {
 		}
 	}
 	return -1
-}
-
-// isJSON reports whether a Content-Type is one that a page cannot send without
-// asking first; text/plain, forms and none at all are not (spec/security.md#local-guard).
-func isJSON(contentType string) bool {
-	if contentType == "application/json" {
-		return true
-	}
-	media, _, err := mime.ParseMediaType(contentType)
-	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
 }
 
 // faultOf is the fault that err means for the caller of this exchange, or nil

@@ -102,12 +102,12 @@ func New(c Config) *Edge {
 		c.Spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
 	}
 	g := &Edge{
-		Config: c, on: hosted, buckets: buckets{shared: c.SharedRate}, counts: buckets{rate: countRate}, transport: newRegionTransport(c.Limits.Unary),
+		Config: c, surface: hosted, buckets: buckets{shared: c.SharedRate}, counts: buckets{rate: countRate}, transport: newRegionTransport(c.Limits.Unary),
 	}
 	g.ending, g.end = context.WithCancelCause(context.Background())
 	g.Reconfigure(c)
 	if c.Identify == nil {
-		g.on = local
+		g.surface = local
 	}
 	return g
 }
@@ -116,10 +116,10 @@ func New(c Config) *Edge {
 // they answer against the same limits, with Admit and Miss.
 type Edge struct {
 	Config  // as New got it
-	on      surface
+	surface surface
 	tuning  atomic.Pointer[tuning] // what Reconfigure replaces
 	buckets buckets
-	counts  buckets // of those that machines are asked for
+	counts  buckets // of the token counts that machines make
 	misses  misses
 	// forwards limits the requests with keys of other regions, for each client's address.
 	forwards  buckets
@@ -134,7 +134,7 @@ type tuning struct {
 	Rate
 	Limits
 	origins []string
-	late    *fault.Fault // of a unary call past its limit
+	late    *fault.Fault // the end of a unary call that takes longer than Limits.Unary
 }
 
 // Reconfigure applies Rate, Limits and Origins of c to the requests that come from now
@@ -166,8 +166,8 @@ func (g *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.finish(x.run())
 }
 
-// ServeAs serves one request as ServeHTTP does, for a caller who is known otherwise
-// than by a key: the request's own, if it has any, is not looked at.
+// ServeAs serves one request as ServeHTTP does, for a caller that was identified
+// already: a key in the request is ignored.
 func (g *Edge) ServeAs(w http.ResponseWriter, r *http.Request, caller Caller) {
 	x := newExchange(g, w, r)
 	x.caller, x.identified = caller, true
@@ -202,7 +202,7 @@ func (g *Edge) Miss(c Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault 
 		return f
 	}
 	if limited := g.misses.add(bucketOf(c), model, time.Now()); limited != nil {
-		return fault.Of(limited)
+		return limited
 	}
 	return f
 }

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"mime"
 	"net/http"
 	"slices"
 	"strconv"
@@ -22,7 +23,8 @@ type Guard struct {
 	AnyHost bool
 }
 
-// Handler serves what no browser page caused with next, and refuses the rest.
+// Handler returns a handler that refuses what a browser page may have caused and serves
+// the rest with next.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := g.check(r); err != nil {
@@ -54,9 +56,8 @@ func (g *Guard) check(r *http.Request) error {
 	return nil
 }
 
-// ofBrowser reports whether a request bears a mark of a browser. One with a body
-// has to be JSON by its Content-Type, which no page can send without being allowed
-// to; a request without any mark is a program's, as a bare curl -d is.
+// ofBrowser reports whether a request has a header that only browsers send. The body of
+// such a request has to be JSON by its Content-Type, for which a page needs a preflight.
 func ofBrowser(h http.Header) bool {
 	for name := range h {
 		if name == "Origin" || name == "Referer" || strings.HasPrefix(name, "Sec-Fetch-") {
@@ -64,6 +65,16 @@ func ofBrowser(h http.Header) bool {
 		}
 	}
 	return false
+}
+
+// isJSON reports whether a Content-Type is one that a page cannot send without
+// a preflight; text/plain, forms and none at all are not (spec/security.md#local-guard).
+func isJSON(contentType string) bool {
+	if contentType == "application/json" {
+		return true
+	}
+	media, _, err := mime.ParseMediaType(contentType)
+	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
 }
 
 // ownHost reports whether a Host header is one of the three loopback names,

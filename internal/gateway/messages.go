@@ -63,10 +63,8 @@ var countRate = Rate{PerSecond: 1, Burst: 60}
 // countTokens serves POST /v1/messages/count_tokens: the number that a tokenizer reports, else an estimate that is marked
 // as one (spec/api.md#count-tokens).
 func (x *exchange) countTokens() error {
-	call := &Call{
-		ID: x.id, Endpoint: fleet.Messages, Caller: x.caller, Arrived: x.arrived, Started: x.started,
-		Header: ownHeaders(x.r.Header), Waiting: func(int, time.Duration) {},
-	}
+	call := x.newCall(fleet.Messages)
+	call.Header = ownHeaders(x.r.Header)
 	defer call.close()
 	var count dialect.Count
 	var err error
@@ -100,20 +98,19 @@ func (x *exchange) countTokens() error {
 	}{tokens})
 }
 
-// tokenize asks for the number of tokens of the call's input; 0: no tokenizer
-// could be asked. It is asked for as a call, and is none: nothing waits for it, and
-// no record is kept of it.
+// tokenize returns the number of tokens of the call's prompt; 0 if no tokenizer
+// counted them. The call is routed and not served: it does not wait, and is not recorded.
 func (x *exchange) tokenize(call *Call) (tokens int64, err error) {
 	if x.g.Count == nil || !call.Model.Valid() {
 		return 0, nil
 	}
-	if x.g.on == hosted && x.g.counts.take(bucketOf(x.caller), x.arrived) != nil {
+	if x.g.surface == hosted && x.g.counts.take(bucketOf(x.caller), x.arrived) != nil {
 		return 0, nil
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), countLimit)
 	defer cancel()
 	tokens, err = x.g.Count(ctx, call)
-	if f := fault.Of(err); f != nil && x.g.on == hosted {
+	if f := fault.Of(err); f != nil && x.g.surface == hosted {
 		err = x.g.Miss(x.caller, call.Model, f)
 	}
 	setRoute(x.w.Header(), call)

@@ -1,13 +1,9 @@
 package gateway
 
 import (
-	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
-
-	"github.com/go-json-experiment/json"
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
@@ -41,8 +37,8 @@ type messagesModel struct {
 	modelExtras
 }
 
-// record is the entry of m in the exchange's dialect.
-func (x *exchange) record(m Model) any {
+// entry is the entry of m in the exchange's dialect.
+func (x *exchange) entry(m Model) any {
 	created := m.Created.UTC().Truncate(time.Second)
 	if created.Unix() < 0 {
 		created = time.Unix(0, 0).UTC()
@@ -68,7 +64,7 @@ func (x *exchange) listModels() error {
 		return x.writeJSON(struct {
 			Object string `json:"object"`
 			Data   []any  `json:"data"`
-		}{"list", x.records(models)})
+		}{"list", x.entries(models)})
 	}
 	models, more, err := page(models, x.r.URL.Query())
 	if err != nil {
@@ -83,15 +79,15 @@ func (x *exchange) listModels() error {
 		HasMore bool           `json:"has_more"`
 		FirstID *fleet.ModelID `json:"first_id"`
 		LastID  *fleet.ModelID `json:"last_id"`
-	}{x.records(models), more, first, last})
+	}{x.entries(models), more, first, last})
 }
 
-func (x *exchange) records(models []Model) []any {
-	records := make([]any, len(models))
+func (x *exchange) entries(models []Model) []any {
+	entries := make([]any, len(models))
 	for i, m := range models {
-		records[i] = x.record(m)
+		entries[i] = x.entry(m)
 	}
-	return records
+	return entries
 }
 
 // page cuts a sorted list as limit, after_id and before_id say. Without a
@@ -125,37 +121,15 @@ func page(models []Model, query url.Values) (_ []Model, more bool, err error) {
 // oneModel serves GET /v1/models/{id}; an id may hold slashes and colons, as
 // they are or percent-encoded.
 func (x *exchange) oneModel() error {
-	id := fleet.ModelID(strings.TrimPrefix(x.r.URL.Path, x.route.path))
+	id := fleet.ModelID(x.route.argument(x.r.URL.Path))
 	models, err := x.g.Backend.Models(x.r.Context(), x.caller)
 	if err != nil {
 		return x.faultOf(x.r.Context(), err)
 	}
 	for _, m := range models {
 		if m.ID == id {
-			return x.writeJSON(x.record(m))
+			return x.writeJSON(x.entry(m))
 		}
 	}
 	return fault.New(fault.ModelNotFound, "you reach no model of that id: GET /v1/models lists those you do")
-}
-
-// writeJSON answers 200 with a document of ours.
-func (x *exchange) writeJSON(document any) error {
-	body, err := json.Marshal(document)
-	if err != nil {
-		return err
-	}
-	return x.writeDocument(body)
-}
-
-// writeDocument answers 200 with a document of ours, as JSON.
-func (x *exchange) writeDocument(body []byte) error {
-	h := x.w.Header()
-	h["Content-Type"] = []string{"application/json"}
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
-	x.arm(time.Now())
-	x.begin(http.StatusOK)
-	if x.r.Method == http.MethodHead {
-		return nil
-	}
-	return x.writeAll(body)
 }

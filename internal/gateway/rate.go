@@ -56,14 +56,14 @@ const maxTaken = 4096
 // minPrune is the number of entries below which nothing is ever dropped.
 const minPrune = 1024
 
-// perKey keeps a value for each key.
+// perKey is a map by key that drops idle values as it grows.
 type perKey[V any] struct {
 	mu    sync.Mutex
 	by    map[bucketKey]V
 	prune int // drop idle values when there are more than that
 }
 
-// add keeps another value, and drops idle ones; mu is held.
+// add sets the value of a key, and drops idle values if there are many. Needs mu.
 func (p *perKey[V]) add(key bucketKey, value V, idle func(V) bool) {
 	if len(p.by) > max(p.prune, minPrune) {
 		maps.DeleteFunc(p.by, func(_ bucketKey, v V) bool { return idle(v) })
@@ -144,12 +144,12 @@ func (b *buckets) bucket(key bucketKey, now time.Time) *bucket {
 	return of
 }
 
-// A member must not find out by trying names which models exist out of reach:
-// that many distinct misses a key may have in a window (spec/api.md#limit-misses).
+// A key may name maxMisses distinct models that it cannot reach in each missWindow
+// (spec/api.md#limit-misses): a member must not find out which models exist by trying
+// names.
 const (
-	maxMisses   = 60
-	missWindow  = time.Minute
-	missMessage = "too many different models asked for that you cannot reach: ask for those that GET /v1/models lists"
+	maxMisses  = 60
+	missWindow = time.Minute
 )
 
 // misses counts the distinct models that a key asked for and could not reach.
@@ -160,8 +160,9 @@ type missed struct {
 	models map[fleet.ModelID]struct{}
 }
 
-// add counts a miss; the fault, once there are too many, replaces the answer.
-func (m *misses) add(key bucketKey, model fleet.ModelID, now time.Time) error {
+// add counts a miss. It returns the fault that replaces the answer once there are too
+// many, else nil.
+func (m *misses) add(key bucketKey, model fleet.ModelID, now time.Time) *fault.Fault {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	seen := m.by[key]
@@ -173,7 +174,8 @@ func (m *misses) add(key bucketKey, model fleet.ModelID, now time.Time) error {
 		return nil
 	}
 	if len(seen.models) >= maxMisses {
-		return fault.New(fault.RateLimitExceeded, missMessage).WithRetryAfter(wholeSeconds(missWindow - now.Sub(seen.since)))
+		return fault.New(fault.RateLimitExceeded, "too many different models asked for that you cannot reach: ask for those that GET /v1/models lists").
+			WithRetryAfter(wholeSeconds(missWindow - now.Sub(seen.since)))
 	}
 	seen.models[model] = struct{}{}
 	return nil

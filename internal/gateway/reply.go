@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -96,8 +98,8 @@ func broken(err error) error {
 	return fault.New(fault.EngineError, "the answer broke off before its end: try again").Because(err)
 }
 
-// finish ends the exchange: it writes err, if there is one, calls Finished and
-// writes the log event. What cannot end well on the connection ends it.
+// finish ends the exchange: it writes err, if there is one, calls Finished or Refused and
+// writes the log event. It closes the connection of an answer that is not complete.
 func (x *exchange) finish(err error) {
 	x.mu.Lock() // a heartbeat that is being written comes first
 	defer x.mu.Unlock()
@@ -108,7 +110,7 @@ func (x *exchange) finish(err error) {
 	case errors.Is(err, errGone):
 		unclean = true
 	default:
-		if f = fault.Of(err); x.routed && x.g.on == hosted {
+		if f = fault.Of(err); x.routed && x.g.surface == hosted {
 			f = x.g.Miss(x.caller, x.call.Model, f)
 		}
 		if f.Code == fault.ContextLengthExceeded && f.Param == "" {
@@ -130,6 +132,28 @@ func (x *exchange) promptMember() string {
 		return "input"
 	}
 	return "messages"
+}
+
+// writeJSON answers 200 with the JSON of a document.
+func (x *exchange) writeJSON(document any) error {
+	body, err := json.Marshal(document)
+	if err != nil {
+		return err
+	}
+	return x.writeDocument(body)
+}
+
+// writeDocument answers 200 with a document that is JSON.
+func (x *exchange) writeDocument(body []byte) error {
+	h := x.w.Header()
+	h["Content-Type"] = []string{"application/json"}
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	x.arm(time.Now())
+	x.begin(http.StatusOK)
+	if x.r.Method == http.MethodHead {
+		return nil
+	}
+	return x.writeAll(body)
 }
 
 // writeFault writes the fault: as status and body, or, once the answer has begun, as
@@ -221,7 +245,7 @@ func (x *exchange) report(f *fault.Fault, cancelled bool) {
 	case x.routed && x.g.Finished != nil:
 		x.g.Finished(x.call, out)
 	case !x.routed && f != nil && x.route.inference() && x.g.Refused != nil:
-		x.g.Refused(x.refused(), out)
+		x.g.Refused(x.refusedCall(), out)
 	}
 	x.log(f, out)
 }
@@ -255,10 +279,10 @@ func (x *exchange) boundTokens(body, chat []byte) {
 	x.maxPrompt = max(len(body), len(chat)) + pictureRoom*bytes.Count(body, []byte("data:image/"))
 }
 
-// refused is the call of a request that did not reach the Backend, in as far as
-// it is known.
-func (x *exchange) refused() *Call {
-	call := &Call{ID: x.id, Endpoint: x.route.endpoint, Caller: x.caller, Arrived: x.arrived, Started: x.started}
+// refusedCall is the call of a request that did not reach the Backend, as far as it is
+// known.
+func (x *exchange) refusedCall() *Call {
+	call := x.newCall(x.route.endpoint)
 	if x.call != nil && x.call.Model.Valid() {
 		call.Model, call.Stream = x.call.Model, x.call.Stream
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/kith/kith/internal/dialect"
@@ -53,16 +52,16 @@ func (x *exchange) readResponses(body []byte) (dialect.Head, []byte, error) {
 	return q.Head, chat, nil
 }
 
-// maxShortened is how often a call is asked again with a shorter talk.
+// maxShortened is how often a call is tried again with a shorter conversation.
 const maxShortened = 6
 
 // serveCall has the Backend serve the call. Where the prompt is too long for the
-// machine, a call of the responses dialect that allows it is asked again without
+// machine, a call of the responses dialect that allows it is tried again without
 // the oldest turns (docs/dialects.md, truncation).
 func (x *exchange) serveCall(ctx context.Context) (*Answer, error) {
 	for again := 0; ; again++ {
 		answer, err := x.g.Backend.Do(ctx, x.call)
-		f := (*fault.Fault)(nil)
+		var f *fault.Fault
 		if x.response == nil || again == maxShortened || ctx.Err() != nil || !errors.As(err, &f) {
 			return answer, err
 		}
@@ -179,9 +178,4 @@ func (x *exchange) inputItems() error {
 		return err
 	}
 	return x.writeDocument(list)
-}
-
-// argument is the part of the path that the route leaves open.
-func (r *route) argument(path string) string {
-	return strings.TrimSuffix(strings.TrimPrefix(path, r.path), r.tail)
 }

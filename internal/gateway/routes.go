@@ -8,7 +8,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// surface is a set of surfaces that have a route.
+// surface is a set of the two surfaces.
 type surface uint8
 
 const (
@@ -19,11 +19,11 @@ const (
 
 // route is one row of the table: everything the edge needs to know of a path.
 type route struct {
-	path    string // exact, or with a trailing slash: the rest is the argument
-	tail    string // … and this behind it
-	segment bool   // the argument holds no slash
-	methods string // as the Allow header writes them
-	on      surface
+	path    string  // the complete path; or, with a slash at the end, what comes before an argument
+	tail    string  // what comes after the argument
+	segment bool    // the argument holds no slash
+	methods string  // as the Allow header writes them
+	on      surface // that have it
 	// byVersion: faults have the messages envelope when the version header is
 	// there; otherwise the chat one, always.
 	byVersion bool
@@ -73,6 +73,11 @@ func (r *route) matches(path string) bool {
 		return false
 	}
 	return !r.segment || !strings.Contains(r.argument(path), "/")
+}
+
+// argument is the part of the path that the route leaves open.
+func (r *route) argument(path string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(path, r.path), r.tail)
 }
 
 // inference reports whether the route is an inference route.

@@ -30,14 +30,12 @@ type stream struct {
 	x      *exchange
 	check  dialect.Stream
 	cancel context.CancelCauseFunc
-	// body is the answer's, from the time that a machine took the call; closeBody closes it
+	// body is the body of the answer, nil until a machine took the call; closeBody closes it
 	// once.
 	body      io.Reader
 	closeBody func()
 	queue     atomic.Pointer[position] // nil: not waiting
-	// trailer is the usage that came behind the answer, where its caller did not
-	// ask for it.
-	trailer http.Header
+	trailer   http.Header              // of the answer: its usage, where the caller did not ask for it
 
 	timer *time.Timer
 
@@ -60,12 +58,12 @@ func (x *exchange) stream() error {
 	defer cancel(nil)
 	s := &stream{x: x, cancel: cancel, lastWrite: x.arrived}
 	x.call.Waiting = s.waiting
-	s.timer = time.AfterFunc(time.Hour, s.watch) // it reads s.timer: set it first
+	s.timer = time.AfterFunc(time.Hour, s.watch) // watch reads s.timer, so it starts after this
 	s.timer.Reset(firstBeat - time.Since(x.arrived))
 	defer s.stop()
 	answer, err := x.serveCall(ctx)
 	if err != nil {
-		return x.faultOf(ctx, x.located(err))
+		return x.faultOf(ctx, x.inOwnTerms(err))
 	}
 	s.body, s.closeBody = answer.Body, sync.OnceFunc(func() { answer.Body.Close() })
 	defer s.closeBody()
@@ -124,8 +122,8 @@ func (s *stream) stop() {
 	s.stopped = true
 	s.timer.Stop()
 	s.x.usage = s.check.Usage()
-	if told, ok := dialect.ParseTrailer(s.trailer.Get(dialect.UsageTrailer), s.trailer.Get(dialect.CachedTrailer)); ok && !s.x.usage.Reported {
-		s.x.usage = told
+	if usage, ok := dialect.ParseTrailer(s.trailer.Get(dialect.UsageTrailer), s.trailer.Get(dialect.CachedTrailer)); ok && !s.x.usage.Reported {
+		s.x.usage = usage
 	}
 }
 
@@ -143,19 +141,19 @@ func (s *stream) copy() error {
 		}
 		n, readErr := s.body.Read(buffer[held:])
 		held += n
-		whole, err := s.check.Take(buffer[:held])
+		complete, err := s.check.Take(buffer[:held])
 		if err == nil && s.check.Ended() { // what comes after it is ignored
-			s.endBody(readErr)
+			s.finishBody(readErr)
 		}
-		if whole > 0 {
-			frames := buffer[:whole]
+		if complete > 0 {
+			frames := buffer[:complete]
 			if s.check.Events != nil {
 				frames = s.check.Events.Next()
 			}
 			if err := s.pass(frames); err != nil {
 				return err
 			}
-			held = copy(buffer, buffer[whole:held])
+			held = copy(buffer, buffer[complete:held])
 		}
 		switch {
 		case err != nil:
@@ -173,8 +171,8 @@ func (s *stream) copy() error {
 	}
 }
 
-// endBody closes the body of a complete answer, once it has ended, so that closing cancels nothing, or after endLimit.
-func (s *stream) endBody(readErr error) {
+// finishBody closes the body of a complete answer, once it has ended, so that closing cancels nothing, or after endLimit.
+func (s *stream) finishBody(readErr error) {
 	if readErr == nil {
 		late := time.AfterFunc(endLimit, s.closeBody)
 		_, _ = s.body.Read(make([]byte, 512))
@@ -205,7 +203,7 @@ func (s *stream) pass(frames []byte) error {
 		}
 		x.frames = content
 	}
-	if len(frames) == 0 { // what was said is nothing in the caller's dialect
+	if len(frames) == 0 { // these frames have no translation
 		return nil
 	}
 	if !x.began {
@@ -247,11 +245,11 @@ func (x *exchange) beginStream() {
 	x.begin(http.StatusOK)
 }
 
-// watch is the timer's: it ends what took too long, sends the heartbeat that
+// watch is called by the timer: it ends what took too long, sends the heartbeat that
 // is due, and sets the timer for what comes next.
 func (s *stream) watch() {
 	x := s.x
-	if !x.mu.TryLock() { // bytes are on their way: look again when they are out
+	if !x.mu.TryLock() { // a write is underway
 		s.timer.Reset(time.Second)
 		return
 	}

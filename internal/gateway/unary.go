@@ -35,19 +35,19 @@ func (x *exchange) unary() error {
 	defer cancel()
 	answer, err := x.serveCall(ctx)
 	if err != nil {
-		return x.faultOf(ctx, x.located(err))
+		return x.faultOf(ctx, x.inOwnTerms(err))
 	}
 	defer answer.Close()
 	x.call.answered(x.response != nil)
-	whole := answer.Held
-	if whole == nil {
-		if whole, err = x.call.Hold(x.g.Spool, answer.Body, answer.ContentLength); err != nil {
+	held := answer.Held
+	if held == nil {
+		if held, err = x.call.Hold(x.g.Spool, answer.Body, answer.ContentLength); err != nil {
 			return x.faultOf(ctx, broken(err))
 		}
 	}
-	defer whole.Close()
+	defer held.Close()
 	contentType, made := "application/json", []byte(nil)
-	body := whole.Open()
+	body := held.Open()
 	defer body.Close()
 	switch {
 	case x.call.Form != nil:
@@ -69,23 +69,23 @@ func (x *exchange) unary() error {
 		return x.faultOf(ctx, err)
 	}
 	if made != nil { // instead of what the machine sent
-		whole.Close()
-		if whole, err = x.g.Spool.Keep(x.call.holder(), made); err != nil {
+		held.Close()
+		if held, err = x.g.Spool.Keep(x.call.holder(), made); err != nil {
 			return err
 		}
-		defer whole.Close()
+		defer held.Close()
 	}
-	x.firstByte, x.written = time.Since(x.arrived), whole.Len()
+	x.firstByte, x.written = time.Since(x.arrived), held.Len()
 	h := x.w.Header()
 	h["Content-Type"] = []string{contentType}
-	h["Content-Length"] = []string{strconv.FormatInt(whole.Len(), 10)}
+	h["Content-Length"] = []string{strconv.FormatInt(held.Len(), 10)}
 	setRoute(h, x.call)
 	x.begin(http.StatusOK)
-	_, err = whole.WriteTo(chunked{x})
+	_, err = held.WriteTo(chunked{x})
 	return err
 }
 
-// chunked writes to the caller by writeAll.
+// chunked writes to the caller with writeAll.
 type chunked struct{ x *exchange }
 
 func (c chunked) Write(p []byte) (int, error) {

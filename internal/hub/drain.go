@@ -76,9 +76,9 @@ func (h *Hub) Drain(ctx context.Context, stopAccepting func()) {
 	limit := h.inForce.Load().Drain
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	successor := h.live.HasSuccessor(began)
+	successor := h.live.HasSuccessor(h.cfg.Node, began)
 	h.log.Info("this hub ends once its calls have ended; another signal ends them now",
-		"calls", h.Calls(), "machines", h.live.Here(), "successor", successor, "at_most", limit)
+		"calls", h.Calls(), "machines", h.live.MachinesHere(), "successor", successor, "at_most", limit)
 	moved := began
 	if successor {
 		select {
@@ -99,7 +99,7 @@ func (h *Hub) Drain(ctx context.Context, stopAccepting func()) {
 		if h.Calls() > 0 {
 			last = now
 		}
-		if now.Sub(last) >= lastCall && (h.live.Here() == 0 || now.After(moved)) {
+		if now.Sub(last) >= lastCall && (h.live.MachinesHere() == 0 || now.After(moved)) {
 			break
 		}
 		select {
@@ -110,7 +110,7 @@ func (h *Hub) Drain(ctx context.Context, stopAccepting func()) {
 	if h.Calls() > 0 {
 		h.endCalls()
 	}
-	h.log.Info("drained", "took", time.Since(began).Round(time.Millisecond), "calls", h.Calls(), "machines", h.live.Here())
+	h.log.Info("drained", "took", time.Since(began).Round(time.Millisecond), "calls", h.Calls(), "machines", h.live.MachinesHere())
 }
 
 // endCalls ends every call, and waits until their ends are sent, for lastFrames at most.

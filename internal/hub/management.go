@@ -66,7 +66,7 @@ func (h *Hub) accountModels(ctx context.Context, c api.Caller) ([]api.Model, err
 // control hands a connected machine its owner's change.
 func (h *Hub) control(ctx context.Context, id fleet.MachineID, change api.Control) error {
 	err := h.live.Control(ctx, id, tunnel.Control(change))
-	if errors.Is(err, registry.ErrNotHere) {
+	if errors.Is(err, registry.ErrNotConnected) {
 		return api.ErrNotConnected
 	}
 	return err

@@ -27,8 +27,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/ledger/journal"
@@ -97,7 +95,7 @@ type Ledger struct {
 	entries  int                  // in the journal's active slot
 	broken   error                // why the journal takes nothing until its next restart
 	dropped  int                  // refusals that were not recorded
-	stopped  bool                 // Run has returned: End writes to the database itself
+	stopped  bool                 // no loop of Run runs: Begin and End write by themselves
 
 	wake chan struct{} // there are pending records
 	sync chan struct{} // there are intents to sync
@@ -118,7 +116,7 @@ type Receipt struct {
 	err  error         // of the sync; read after done
 }
 
-// New returns a ledger that has read what an earlier start left in the journal j.
+// New returns a ledger that has read what an earlier process left in the journal j.
 // If j is nil, a crash loses the records that are not in the database.
 func New(store Store, j *journal.Journal, log *slog.Logger) *Ledger {
 	l := &Ledger{
@@ -269,7 +267,7 @@ func (l *Ledger) Await(ctx context.Context, r *Receipt) error {
 }
 
 // End records how a call ended, whether or not Begin was called for it. It does
-// not block.
+// not block until Run has ended; from then on it writes to the database.
 func (l *Ledger) End(u account.Usage) {
 	l.mu.Lock()
 	_, began := l.open[u.CallID]
@@ -332,16 +330,21 @@ func (l *Ledger) Status() Status {
 // Run syncs the journal and writes records to the database until ctx ends, then
 // writes what is pending.
 func (l *Ledger) Run(ctx context.Context) error {
-	var group errgroup.Group
-	group.Go(func() error { return l.runFlush(ctx) })
+	var loops sync.WaitGroup
+	loops.Go(func() { l.runFlush(ctx) })
 	if l.journal != nil {
-		group.Go(func() error { l.runSync(ctx); return nil })
+		loops.Go(func() { l.runSync(ctx) })
 	}
-	return group.Wait()
+	loops.Wait()
+	l.mu.Lock()
+	l.stopped = true
+	l.mu.Unlock()
+	l.syncJournal()
+	return l.lastFlush(ctx)
 }
 
 // runSync syncs the journal on request, at most every syncInterval, and retries
-// while the journal is broken, until ctx ends; then once more.
+// while the journal is broken, until ctx ends.
 func (l *Ledger) runSync(ctx context.Context) {
 	for ctx.Err() == nil {
 		var retry <-chan time.Time
@@ -358,10 +361,6 @@ func (l *Ledger) runSync(ctx context.Context) {
 		l.syncJournal()
 		sleep(ctx, syncInterval)
 	}
-	l.mu.Lock()
-	l.stopped = true
-	l.mu.Unlock()
-	l.syncJournal()
 }
 
 // syncJournal brings the journal's entries to the disk and closes the receipt of
@@ -416,9 +415,8 @@ func (l *Ledger) restartDue() bool {
 	return l.journal != nil && l.journal.Used() > restartAbove && 2*(len(l.open)+len(l.pending)) < l.entries
 }
 
-// runFlush writes pending records to the database until ctx ends, then what is
-// left.
-func (l *Ledger) runFlush(ctx context.Context) error {
+// runFlush writes pending records to the database until ctx ends.
+func (l *Ledger) runFlush(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
 		case <-l.wake:
@@ -428,10 +426,6 @@ func (l *Ledger) runFlush(ctx context.Context) error {
 		retry(ctx, l.Flush, l.log, "usage records")
 		sleep(ctx, batchDelay)
 	}
-	l.mu.Lock()
-	l.stopped = true
-	l.mu.Unlock()
-	return l.lastFlush(ctx)
 }
 
 // lastFlush is Flush when the hub stops, after ctx has ended.
@@ -535,7 +529,14 @@ func (l *Ledger) flushKeys(ctx context.Context) error {
 	if len(used) == 0 {
 		return nil
 	}
-	return l.store.TouchKeys(ctx, used)
+	err := l.store.TouchKeys(ctx, used)
+	if err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		maps.Copy(used, l.keysUsed) // the later uses
+		l.keysUsed = used
+	}
+	return err
 }
 
 // notify wakes the receiver of c, once however often it is called.

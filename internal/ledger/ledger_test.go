@@ -135,6 +135,31 @@ func TestLedgerLogsFailures(t *testing.T) {
 	})
 }
 
+// The last use of a key is written once the database can be written again, and a later
+// use replaces it.
+func TestLedgerKeepsUsesOfKeys(t *testing.T) {
+	keepLedger(t, func(l *Ledger, r *recorder, end func() error) {
+		r.set(true)
+		l.KeyUsed("key_1")
+		l.KeyUsed("key_2")
+		first := time.Now().UTC()
+		for range 2 {
+			if err := l.Flush(t.Context()); !errors.Is(err, errDown) {
+				t.Errorf("flushed: %v", err)
+			}
+		}
+		time.Sleep(time.Second)
+		l.KeyUsed("key_2")
+		r.set(false)
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+		if !r.touched["key_1"].Equal(first) || !r.touched["key_2"].Equal(first.Add(time.Second)) {
+			t.Errorf("written: %v, used at %v", r.touched, first)
+		}
+	})
+}
+
 // The end of the hub loses nothing: neither what was pending nor what comes
 // from calls that end after it.
 func TestLedgerAtTheEnd(t *testing.T) {

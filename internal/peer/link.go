@@ -9,6 +9,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -103,12 +104,7 @@ func (p *Peer) add(l *link) {
 func (p *Peer) remove(l *link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i := range p.links {
-		if p.links[i] == l {
-			p.links = append(p.links[:i:i], p.links[i+1:]...)
-			break
-		}
-	}
+	p.links = slices.DeleteFunc(p.links, func(o *link) bool { return o == l })
 	if len(p.links) == 0 {
 		close(p.down)
 		p.up = make(chan struct{})
@@ -206,8 +202,8 @@ func (p *Peer) dial(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// hello waits until the other end serves the link: in TLS 1.3 this end's handshake is
-// complete before the other end has checked the key.
+// hello returns once the other end serves the link: in TLS 1.3 the handshake ends here
+// before the other end has checked this node's key.
 func (l *link) hello(ctx context.Context) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://peer"+pathHello, nil)
 	if err != nil {
@@ -279,7 +275,8 @@ func (p *Peer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// cause returns ErrLost for an error of an exchange whose link ended, or is about to.
+// cause returns err as ErrLost if the link has ended, or ends within lostGrace; or the
+// error of ctx if that has ended.
 func (l *link) cause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -11,8 +11,8 @@
 // database gives for a node: the dialling end that of the node it dials, the other end
 // any of them. The certificates' dates are not looked at, so clocks do not matter.
 //
-// A link that does not answer a ping is closed: a peer that is gone without a word is
-// found within 5 s, at both ends.
+// A link that does not answer a ping is closed: both ends notice within 5 s that the
+// other is gone.
 package peer
 
 import (
@@ -62,7 +62,7 @@ type Mesh struct {
 	certificate tls.Certificate
 	pin         string
 	trusted     atomic.Pointer[map[string]string] // names of nodes by their pins
-	streams     func(net.Conn)                    // HandleStreams
+	streams     func(net.Conn)                    // set by HandleStreams; may be nil
 	transport   *http.Transport
 }
 

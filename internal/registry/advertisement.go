@@ -28,10 +28,10 @@ const (
 	maxHours  = 4096 // bytes of the hours and their zone
 )
 
-// read returns an advertisement as a fleet.Machine without a name, and what was
+// accept returns an advertisement as a fleet.Machine without a name, and what was
 // accepted of it. It fails only if the hours cannot be read: without them a call might
 // run outside of them.
-func read(ad tunnel.Advertisement) (*fleet.Machine, tunnel.Advertisement, error) {
+func accept(ad tunnel.Advertisement) (*fleet.Machine, tunnel.Advertisement, error) {
 	if len(ad.Hours)+len(ad.Timezone) > maxHours {
 		return nil, ad, fmt.Errorf("its hours are longer than %d bytes", maxHours)
 	}
@@ -48,7 +48,7 @@ func read(ad tunnel.Advertisement) (*fleet.Machine, tunnel.Advertisement, error)
 	models := ad.Models
 	ad.Models = nil
 	for i := range models {
-		offer, model := readModel(models[i])
+		offer, model := acceptModel(models[i])
 		if !offer.ID.Valid() || offer.Families == 0 || seen[offer.ID] {
 			continue
 		}
@@ -61,8 +61,8 @@ func read(ad tunnel.Advertisement) (*fleet.Machine, tunnel.Advertisement, error)
 	return m, ad, nil
 }
 
-// readModel returns an advertised model as an offer, and what was accepted of it.
-func readModel(model tunnel.Model) (fleet.Offer, tunnel.Model) {
+// acceptModel returns an advertised model as an offer, and what was accepted of it.
+func acceptModel(model tunnel.Model) (fleet.Offer, tunnel.Model) {
 	model.Families = short(model.Families, maxWord, maxWords)
 	model.Endpoints = short(model.Endpoints, maxWord, maxWords)
 	model.Capabilities = short(model.Capabilities, maxWord, maxWords)
@@ -132,13 +132,13 @@ const (
 )
 
 // keeper saves one machine's last offers to the store: soon after they change, each
-// seenEvery, and at the end of its line.
+// seenEvery, and at the end of its tunnel.
 type keeper struct {
 	facts Facts
 	log   *slog.Logger
 	id    fleet.MachineID
-	// replaced reports whether the machine has a line. After the end of this one it is
-	// another, whose keeper saves newer offers.
+	// replaced reports, after the end of this keeper's tunnel, whether the machine has
+	// another one, whose keeper saves newer offers.
 	replaced func() bool
 
 	mu     sync.Mutex
@@ -185,7 +185,7 @@ func (k *keeper) due(ctx context.Context) {
 
 // saveIfDue saves new offers saveEvery after the last save at the earliest, and
 // the same ones after seenEvery. It sets the timer for the next save. A save that fails
-// is tried again, unless the line has ended.
+// is tried again, unless the tunnel has ended.
 func (k *keeper) saveIfDue(ctx context.Context) {
 	wait := seenEvery - k.facts.Now().Sub(k.at)
 	if k.isNew() {
@@ -246,6 +246,6 @@ func readKept(kept fleet.StoredMachine) (*fleet.Machine, error) {
 	if err := json.Unmarshal(kept.Advertisement, &ad); err != nil {
 		return nil, fmt.Errorf("cannot read the kept offers of machine %s: %w", kept.ID, err)
 	}
-	m, _, err := read(ad)
+	m, _, err := accept(ad)
 	return m, err
 }

@@ -18,10 +18,6 @@ import (
 // PathState is where a node serves its state to the other nodes (spec/peers.md#state).
 const PathState = "/peer/state"
 
-// maxLeft is how many machines that disconnected a node remembers. A reader that is
-// further behind gets the complete state.
-const maxLeft = 4096
-
 // state is what a node announces: the machines whose tunnels end there, and how busy
 // they are. With an After it holds what changed since that sequence number; else it is
 // complete, and a machine that is not in it is not connected there.
@@ -30,7 +26,7 @@ type state struct {
 	Sequence int64             `json:"sequence"`
 	Machines []announced       `json:"machines,omitempty"`
 	Left     []fleet.MachineID `json:"left,omitempty"`
-	Loads    []load            `json:"loads,omitempty"`
+	Loads    []machineLoad     `json:"loads,omitempty"`
 	Calls    int               `json:"calls,omitzero"` // that the node serves, for people to read
 	// Waiting is in answers to GET /peer/state.
 	Waiting waitingState `json:"waiting,omitzero"`
@@ -42,22 +38,22 @@ type announced struct {
 	Generation    int64                `json:"generation"`
 	Instance      string               `json:"instance,omitempty"` // of the daemon's process
 	Advertisement tunnel.Advertisement `json:"advertisement"`      // as this node accepted it
-	Load          load                 `json:"load"`
+	Load          machineLoad          `json:"load"`
 
 	changed, loaded int64 // the sequence numbers of the last changes
 }
 
-// load is how many slots of a machine are in use, by any node or the machine itself, and
+// machineLoad is how many slots of a machine are in use, by any node or the machine itself, and
 // how many of each model in the order of its advertisement.
-type load struct {
+type machineLoad struct {
 	ID     fleet.MachineID `json:"id"`
 	Used   int             `json:"used"`
 	Models []int           `json:"models,omitempty"`
 }
 
 // loadOf returns the load of a machine that advertised ad.
-func loadOf(m *fleet.Machine, ad *tunnel.Advertisement) load {
-	l := load{ID: m.ID, Used: m.Load.Used(), Models: make([]int, len(ad.Models))}
+func loadOf(m *fleet.Machine, ad *tunnel.Advertisement) machineLoad {
+	l := machineLoad{ID: m.ID, Used: m.Load.Used(), Models: make([]int, len(ad.Models))}
 	for i := range ad.Models {
 		if o := m.Offer(fleet.ModelID(ad.Models[i].ID)); o != nil {
 			l.Models[i] = o.Load.Used()
@@ -66,19 +62,62 @@ func loadOf(m *fleet.Machine, ad *tunnel.Advertisement) load {
 	return l
 }
 
-// announcer holds what this node announces. Each change gets the next sequence number.
+// announcer holds what this node announces of its machines.
 type announcer struct {
 	mu       sync.Mutex
-	sequence int64
+	changes  changeLog[fleet.MachineID] // what was removed are machines that disconnected
 	machines map[fleet.MachineID]*announced
-	left     []leftMachine // in the order in which they left
-	since    int64         // changes up to this number are not all known any more
 }
 
-// leftMachine is a machine that disconnected.
-type leftMachine struct {
-	id fleet.MachineID
-	at int64 // its sequence number
+// changeLog numbers the changes of what a node announces, and remembers the last
+// removals. A reader that is further behind gets the complete state.
+type changeLog[K any] struct {
+	sequence int64        // of the last change
+	removed  []removal[K] // oldest first
+	since    int64        // removals up to this number are not all known any more
+}
+
+type removal[K any] struct {
+	key K
+	at  int64 // its sequence number
+}
+
+// maxRemovals is how many removals a changeLog remembers.
+const maxRemovals = 4096
+
+// next returns the sequence number of a change.
+func (l *changeLog[K]) next() int64 {
+	l.sequence++
+	return l.sequence
+}
+
+// remove records a removal.
+func (l *changeLog[K]) remove(key K) {
+	l.removed = append(l.removed, removal[K]{key, l.next()})
+	if n := len(l.removed) - maxRemovals; n > 0 {
+		l.since = l.removed[n-1].at
+		l.removed = slices.Delete(l.removed, 0, n)
+	}
+}
+
+// start returns the sequence number after which a reader gets the changes: that which it
+// has reached; or 0 if it is too old or of another process, and the reader gets everything.
+func (l *changeLog[K]) start(reached int64) int64 {
+	if reached < l.since || reached > l.sequence {
+		return 0
+	}
+	return reached
+}
+
+// removedAfter returns the keys that were removed after a sequence number; none for 0,
+// because the complete state lacks them.
+func (l *changeLog[K]) removedAfter(after int64) (keys []K) {
+	for _, r := range l.removed {
+		if after > 0 && r.at > after {
+			keys = append(keys, r.key)
+		}
+	}
+	return keys
 }
 
 // add announces a machine, or its new advertisement.
@@ -88,8 +127,7 @@ func (a *announcer) add(id fleet.MachineID, generation int64, instance string, a
 	if a.machines == nil {
 		a.machines = make(map[fleet.MachineID]*announced)
 	}
-	a.sequence++
-	a.machines[id] = &announced{ID: id, Generation: generation, Instance: instance, Advertisement: withoutLoad(ad), changed: a.sequence}
+	a.machines[id] = &announced{ID: id, Generation: generation, Instance: instance, Advertisement: withoutLoad(ad), changed: a.changes.next()}
 }
 
 // remove announces that a machine disconnected.
@@ -100,12 +138,7 @@ func (a *announcer) remove(id fleet.MachineID) {
 		return
 	}
 	delete(a.machines, id)
-	a.sequence++
-	a.left = append(a.left, leftMachine{id, a.sequence})
-	if n := len(a.left) - maxLeft; n > 0 {
-		a.since = a.left[n-1].at
-		a.left = slices.Delete(a.left, 0, n)
-	}
+	a.changes.remove(id)
 }
 
 // state returns what changed after that sequence number, or everything for 0 and for a
@@ -114,10 +147,8 @@ func (a *announcer) state(after int64, s *fleet.Snapshot) state {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.observe(s)
-	if after < a.since || after > a.sequence {
-		after = 0
-	}
-	out := state{After: after, Sequence: a.sequence}
+	after = a.changes.start(after)
+	out := state{After: after, Sequence: a.changes.sequence}
 	for _, m := range a.machines {
 		switch {
 		case m.changed > after:
@@ -126,28 +157,26 @@ func (a *announcer) state(after int64, s *fleet.Snapshot) state {
 			out.Loads = append(out.Loads, m.Load)
 		}
 	}
-	if after > 0 {
-		for _, m := range a.left {
-			if m.at > after && a.machines[m.id] == nil {
-				out.Left = append(out.Left, m.id)
-			}
+	for _, id := range a.changes.removedAfter(after) {
+		if a.machines[id] == nil { // else it connected again
+			out.Left = append(out.Left, id)
 		}
 	}
 	slices.SortFunc(out.Machines, func(a, b announced) int { return cmp.Compare(a.ID, b.ID) })
-	slices.SortFunc(out.Loads, func(a, b load) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(out.Loads, func(a, b machineLoad) int { return cmp.Compare(a.ID, b.ID) })
 	return out
 }
 
-// observe looks how busy the machines are. Needs mu.
+// observe records the loads of the machines that changed. Needs mu.
 func (a *announcer) observe(s *fleet.Snapshot) {
-	next := a.sequence + 1
+	next := a.changes.sequence + 1 // of all these changes
 	for id, m := range a.machines {
 		live := s.Machine(id)
 		if live == nil {
 			continue
 		}
 		if l := loadOf(live, &m.Advertisement); l.Used != m.Load.Used || !slices.Equal(l.Models, m.Load.Models) {
-			m.Load, m.loaded, a.sequence = l, next, next
+			m.Load, m.loaded, a.changes.sequence = l, next, next
 		}
 	}
 }
@@ -242,13 +271,13 @@ func (r *Registry) publishRaw(subject string, data []byte) {
 	}
 }
 
-func (r *Registry) seen(data []byte) {
+func (r *Registry) notifySeen(data []byte) {
 	if r.observer.Seen != nil && !r.stopped.Load() {
 		r.observer.Seen(data)
 	}
 }
 
-func (r *Registry) rates(data []byte) {
+func (r *Registry) notifyRates(data []byte) {
 	if r.observer.Rates != nil && !r.stopped.Load() {
 		r.observer.Rates(data)
 	}

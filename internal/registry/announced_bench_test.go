@@ -55,7 +55,7 @@ func BenchmarkAnnounced(b *testing.B) {
 	for home := range states {
 		var st state
 		for i := home; i < machines; i += len(states) {
-			st.Machines = append(st.Machines, announced{ID: store.stored(i).ID, Generation: 1, Advertisement: store.offering(i), Load: load{Models: make([]int, 2)}})
+			st.Machines = append(st.Machines, announced{ID: store.stored(i).ID, Generation: 1, Advertisement: store.offering(i), Load: machineLoad{Models: make([]int, 2)}})
 		}
 		text, err := json.Marshal(st)
 		if err != nil {

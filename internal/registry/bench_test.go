@@ -17,7 +17,7 @@ func BenchmarkStateChange(b *testing.B) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		for i := range machines {
 			id := fleet.MachineID(fmt.Sprintf("m%06d", i))
-			m, _, err := read(offering("llama", fmt.Sprintf("own-%d", i%1000)))
+			m, _, err := accept(offering("llama", fmt.Sprintf("own-%d", i%1000)))
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -40,7 +40,7 @@ func BenchmarkStateChange(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				change(&ad, i)
-				m, _, err := read(ad)
+				m, _, err := accept(ad)
 				if err != nil {
 					b.Fatal(err)
 				}

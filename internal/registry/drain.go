@@ -21,20 +21,24 @@ const (
 // DrainAsked is closed once the store says that this node is to drain.
 func (r *Registry) DrainAsked() <-chan struct{} { return r.drained }
 
-// HasSuccessor reports whether another node of the region is there to take this one's
-// machines and callers.
-func (r *Registry) HasSuccessor(now time.Time) bool {
-	return slices.ContainsFunc(r.others(now), func(n Node) bool { return n.State != fleet.NodeDraining })
+// HasSuccessor reports whether another node is there to take the machines and callers of
+// the node of that name: one of its region, for a machine is connected to no other.
+func (r *Registry) HasSuccessor(name string, now time.Time) bool {
+	nodes := r.Nodes(now)
+	at := slices.IndexFunc(nodes, func(n Node) bool { return n.Name == name })
+	return at >= 0 && slices.ContainsFunc(nodes, func(n Node) bool {
+		return n.Name != name && n.Region == nodes[at].Region && n.Alive && n.State != fleet.NodeDraining
+	})
 }
 
-// Here returns how many machines have their tunnel at this node. Tunnels that are only
+// MachinesHere returns how many machines have their tunnel at this node. Tunnels that are only
 // kept for the calls on them do not count.
-func (r *Registry) Here() int {
+func (r *Registry) MachinesHere() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := 0
 	for _, e := range r.entries {
-		if e.line != nil {
+		if e.client != nil {
 			n++
 		}
 	}
@@ -47,14 +51,14 @@ func (r *Registry) Here() int {
 // their end. One that cannot move is disconnected once no call runs on it.
 func (r *Registry) Move(ctx context.Context) {
 	type machine struct {
-		id   fleet.MachineID
-		line *tunnel.Client
+		id     fleet.MachineID
+		client *tunnel.Client
 	}
 	var machines []machine
 	r.mu.Lock()
 	for id, e := range r.entries {
-		if e.line != nil {
-			machines = append(machines, machine{id, e.line})
+		if e.client != nil {
+			machines = append(machines, machine{id, e.client})
 		}
 	}
 	r.mu.Unlock()
@@ -64,7 +68,7 @@ func (r *Registry) Move(ctx context.Context) {
 	pause := time.NewTicker(min(moveEvery, moveSpread/time.Duration(len(machines))))
 	defer pause.Stop()
 	for _, m := range machines {
-		go r.move(ctx, m.id, m.line)
+		go r.move(ctx, m.id, m.client)
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
@@ -74,10 +78,10 @@ func (r *Registry) Move(ctx context.Context) {
 }
 
 // move asks one machine for another tunnel.
-func (r *Registry) move(ctx context.Context, id fleet.MachineID, line *tunnel.Client) {
+func (r *Registry) move(ctx context.Context, id fleet.MachineID, client *tunnel.Client) {
 	r.mu.Lock()
 	e := r.entries[id]
-	if e == nil || e.line != line {
+	if e == nil || e.client != client {
 		r.mu.Unlock()
 		return
 	}
@@ -85,17 +89,17 @@ func (r *Registry) move(ctx context.Context, id fleet.MachineID, line *tunnel.Cl
 	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, moveWithin)
 	defer cancel()
-	err := line.Move(ctx)
+	err := client.Move(ctx)
 	if err == nil {
 		return
 	}
 	r.config.Log.Info("a machine does not move by itself; it is disconnected after its calls", "machine", id, "error", err)
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
-		if e := r.entries[id]; e == nil || e.line != line {
+		if e := r.entries[id]; e == nil || e.client != client {
 			return s, nil
 		}
-		r.retire(id, line)
-		r.entries[id].line, r.entries[id].moving = nil, false
+		r.retire(id, client)
+		r.entries[id].client, r.entries[id].moving = nil, false
 		return r.lose(s, id, returnAfterNode)
 	})
 }

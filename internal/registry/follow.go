@@ -64,7 +64,7 @@ func (r *Registry) poll(ctx context.Context) error {
 			return err
 		}
 		r.notifyStore(nil, nil, nil)
-		r.failedOver()
+		r.notifyFailedOver()
 		began = time.Now()
 		polled, err = r.config.Facts.Poll(ctx, r.position)
 	}
@@ -74,7 +74,7 @@ func (r *Registry) poll(ctx context.Context) error {
 	r.seeNodes(polled.Nodes, began)
 	r.seeClock(polled.ClockAhead)
 	if polled.FailedOver {
-		r.failedOver()
+		r.notifyFailedOver()
 	}
 	if r.cutOff(began) {
 		if err := r.endReplaced(ctx); err != nil {
@@ -86,7 +86,7 @@ func (r *Registry) poll(ctx context.Context) error {
 	default:
 	}
 	changes := polled.Changes
-	updates, err := r.read(ctx, changes)
+	updates, err := r.readChanges(ctx, changes)
 	if err != nil {
 		return err
 	}
@@ -111,9 +111,9 @@ func (r *Registry) poll(ctx context.Context) error {
 	r.confirmed.Store(&began)
 	if len(changes) > 0 {
 		// A call that a change ends gets its own fault, before the end of a revoked
-		// machine's line gives it another.
+		// machine's tunnel gives it another.
 		r.notifyStore(before, after, changes)
-		r.endLines()
+		r.endTunnels()
 		for _, id := range freed {
 			r.notifyMachine(id)
 		}
@@ -128,15 +128,15 @@ func (r *Registry) notifyStore(before, after *fleet.Snapshot, changes []fleet.Ch
 	}
 }
 
-func (r *Registry) failedOver() {
+func (r *Registry) notifyFailedOver() {
 	if r.observer.FailedOver != nil {
 		r.observer.FailedOver()
 	}
 }
 
-// read reads every fact that changed, each once. The snapshot holds no members and
+// readChanges reads every fact that changed, each once. The snapshot holds no members and
 // keys: the end of a member comes with changes of all that it affects.
-func (r *Registry) read(ctx context.Context, changes []fleet.Change) ([]update, error) {
+func (r *Registry) readChanges(ctx context.Context, changes []fleet.Change) ([]update, error) {
 	var updates []update
 	seen := make(map[fleet.Change]bool, len(changes))
 	for _, c := range changes {
@@ -232,8 +232,8 @@ func (r *Registry) keptMachine(kept fleet.StoredMachine, returning time.Time) up
 
 // forget removes a machine that may no longer connect, and ends its tunnel.
 func (r *Registry) forget(s *fleet.Snapshot, id fleet.MachineID) *fleet.Snapshot {
-	if e := r.entries[id]; e != nil && e.line != nil {
-		r.closing = append(r.closing, e.line)
+	if e := r.entries[id]; e != nil && e.client != nil {
+		r.closing = append(r.closing, e.client)
 	}
 	delete(r.entries, id)
 	r.dropLine(id)
@@ -344,7 +344,7 @@ func (r *Registry) purge(now time.Time) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		var freed []fleet.MachineID
 		for id, e := range r.entries {
-			if e.line == nil && e.home == "" && now.Sub(e.kept.LastSeen) >= keepFor {
+			if e.client == nil && e.home == "" && now.Sub(e.kept.LastSeen) >= keepFor {
 				s = r.forget(s, id)
 				freed = append(freed, id)
 			}

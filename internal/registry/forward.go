@@ -22,11 +22,11 @@ const (
 	headerEnded   = "Kith-Home-Ended"   // trailer: how the machine's answer ended
 )
 
-// Refusal is why the home of a machine did not serve a forwarded request, or how it
-// ended.
+// Refusal is why the home of a machine did not serve a forwarded request, or how the
+// request ended.
 type Refusal string
 
-// The refusals (spec/peers.md#refusals).
+// The refusals, and the ends that the home reports (spec/peers.md#refusals).
 const (
 	RefusedBusy        Refusal = "busy"        // no free slot
 	RefusedGone        Refusal = "gone"        // the machine has no tunnel of that generation here
@@ -45,7 +45,7 @@ const (
 var (
 	// ErrRefused is the error of a request that the machine's home refused by its own
 	// snapshot: the machine takes no call of the caller now. This node's snapshot follows
-	// (spec/peers.md#news). The machine did not get it.
+	// (spec/peers.md#news). The machine did not get the request.
 	ErrRefused = errors.New("the machine takes no call of the caller now, says the hub node that it is connected to")
 	// ErrNotTaken is the error of a request that the machine's home refused for another
 	// reason. The machine did not get it.

@@ -27,8 +27,8 @@ const (
 // a NATS server that runs inside each process, keeps nothing and listens nowhere: the
 // other nodes are its clients, by streams between nodes (peer.Peer.Open).
 //
-// A hint is never the truth. One that is lost or doubled costs a second at most: the store
-// is polled, and a state is read whose sequence numbers have a gap.
+// A hint that is lost or doubled costs a second at most: the store is polled in any case,
+// and a state whose sequence numbers have a gap is read again.
 type hints struct {
 	conn   atomic.Pointer[nats.Conn]     // nil while it does not run
 	server atomic.Pointer[server.Server] // nil while it does not run

@@ -24,7 +24,7 @@ type Node struct {
 	Linked bool
 	// Machines is how many machines have their tunnel there, as far as this node knows.
 	Machines int
-	// Calls is how many calls it serves, as it last said.
+	// Calls is how many calls it serves, as it last announced.
 	Calls int
 }
 
@@ -54,13 +54,13 @@ func (r *Registry) Nodes(now time.Time) []Node {
 	return nodes
 }
 
-// Survey returns Nodes with what this node knows of each beside its row.
-func (r *Registry) Survey(now time.Time) []Node {
+// NodeDetails returns Nodes with what this node knows of each beside its row.
+func (r *Registry) NodeDetails(now time.Time) []Node {
 	machines := make(map[string]int)
 	r.mu.Lock()
 	for _, e := range r.entries {
 		switch {
-		case e.line != nil:
+		case e.client != nil:
 			machines[r.config.Node]++
 		case e.home != "":
 			machines[e.home]++

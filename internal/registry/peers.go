@@ -95,7 +95,7 @@ func (r *Registry) pollPeer(ctx context.Context, p *peer.Peer, lost <-chan struc
 	defer cancel()
 	hints := make(chan *nats.Msg, maxWaitingHints)
 	go func() {
-		if err := r.hints.follow(ctx, p, hints, r.pollNow, map[string]func([]byte){subjectSeen: r.seen, subjectRates: r.rates}); err != nil {
+		if err := r.hints.follow(ctx, p, hints, r.pollNow, map[string]func([]byte){subjectSeen: r.notifySeen, subjectRates: r.notifyRates}); err != nil {
 			r.config.Log.Warn("no hints of another hub node: its state is read each second", "node", p.Node.Name, "error", err)
 		}
 	}()

@@ -34,17 +34,21 @@ import (
 )
 
 const (
+	// A machine is expected back for so long after its tunnel ended, the node of its tunnel
+	// was lost, and this node started (spec/routing.md#returning).
 	returnAfterLoss  = 10 * time.Second
+	returnAfterNode  = 30 * time.Second
 	returnAfterStart = 30 * time.Second
-	keepFor          = 30 * 24 * time.Hour
-	confirmedFor     = 5 * time.Second
-	pollEvery        = time.Second
-	pollGap          = 20 * time.Millisecond // between two polls, however many hints come
-	pollWithin       = 4 * time.Second
-	settleWithin     = time.Second
-	purgeEvery       = time.Hour
-	joinWithin       = 10 * time.Second // from the start until calls come to this node
-	ackWithin        = 5 * time.Second
+
+	keepFor      = 30 * 24 * time.Hour   // a machine that is not seen stays in the snapshot
+	purgeEvery   = time.Hour             // the others are removed
+	confirmedFor = 5 * time.Second       // calls may be granted after a confirmation
+	pollEvery    = time.Second           // the store is polled
+	pollGap      = 20 * time.Millisecond // between two polls, however many hints come
+	pollWithin   = 4 * time.Second       // the store answers
+	settleWithin = time.Second           // Settle returns
+	joinWithin   = 10 * time.Second      // Joined is true after the start
+	ackWithin    = 5 * time.Second       // a machine takes the acknowledgement
 )
 
 // A machine that comes back more than 3 times in a minute flaps: no call is sent to
@@ -59,8 +63,8 @@ var (
 	ErrFenced = errors.New("a newer tunnel of the machine took over")
 	// ErrRevoked ends Serve: the machine may no longer connect.
 	ErrRevoked = errors.New("the machine was revoked or its owner disabled")
-	// ErrNotHere is an operation on a machine without a live tunnel here.
-	ErrNotHere = errors.New("the machine is not connected")
+	// ErrNotConnected is the error of Control for a machine that is connected to no node.
+	ErrNotConnected = errors.New("the machine is not connected")
 )
 
 // Facts is the part of the store that the registry reads, for one region. After an
@@ -141,8 +145,8 @@ type Registry struct {
 	nodes     atomic.Pointer[[]seenNode]
 	lines     sync.Map      // fleet.MachineID → *connection, routable ones only
 	ready     chan struct{} // closed after the first load
-	nudged    chan struct{} // one waiting poll
-	polled    chan struct{} // the nodes may have changed
+	nudged    chan struct{} // one request to poll now
+	polled    chan struct{} // one notice that the nodes may have changed
 	polls     polls
 	hints     hints
 	drained   chan struct{} // closed once this node's row says that it drains
@@ -160,9 +164,10 @@ type Registry struct {
 	groups  map[fleet.GroupID]struct{}  // groups in the snapshot
 	// position is that of the snapshot. Only poll and load use it.
 	position fleet.Position
-	closing  []*tunnel.Client // to be closed by endLines
-	fencing  []*tunnel.Client // to be fenced by endLines
-	taken    []*connection    // out of lines; endLines closes lost
+	// What endTunnels ends once the snapshot is published: tunnels of revoked machines and
+	// replaced ones, tunnels of clones, and ways that were taken out of lines.
+	closing, fencing []*tunnel.Client
+	taken            []*connection
 	// retired has the tunnels that are kept for the calls that run on them.
 	retired map[*tunnel.Client]*connection
 	uses    map[string]*nodeUse // of limits, by node
@@ -172,7 +177,8 @@ type Registry struct {
 	clockAhead atomic.Int64 // nanoseconds, see ClockAhead
 }
 
-// connection is the way to a machine whose tunnel is acknowledged.
+// connection is the way to a machine whose tunnel is acknowledged, as the writer has it:
+// a Line, whose lost channel it closes.
 type connection struct {
 	http.RoundTripper
 	home string        // the node at which the tunnel ends; empty: this one
@@ -192,10 +198,10 @@ type Line struct {
 
 // entry is what the writer knows of a machine beside its fleet.Machine.
 type entry struct {
-	kept       fleet.StoredMachine // without the advertisement
-	line       *tunnel.Client
-	refreshed  bool                     // kept was read again since the line was attached
-	moving     bool                     // the daemon was asked for another line
+	kept       fleet.StoredMachine      // without the advertisement
+	client     *tunnel.Client           // of its tunnel, if that ends here; else nil
+	refreshed  bool                     // kept was read again since the tunnel was attached
+	moving     bool                     // the daemon was asked for another tunnel
 	instance   string                   // of the daemon's process; may be empty
 	home       string                   // the other node at which its tunnel ends; empty: none
 	generation int64                    // of the newest tunnel, here or there
@@ -388,22 +394,22 @@ func (r *Registry) dropLine(id fleet.MachineID) {
 	}
 }
 
-// Control sends a connected machine a change that its owner made; ErrNotHere if it
-// is not connected.
+// Control sends a connected machine a change that its owner made. The error is
+// ErrNotConnected if the machine is not connected.
 func (r *Registry) Control(ctx context.Context, id fleet.MachineID, change tunnel.Control) error {
 	line, ok := r.lines.Load(id)
 	if !ok {
-		return ErrNotHere
+		return ErrNotConnected
 	}
 	return tunnel.SendControl(ctx, line.(*connection), change)
 }
 
 // write runs change as the only writer: it gets the snapshot and returns the next,
-// and the machines that the Observer is notified of. Lines that change dropped end
-// before that.
+// and the machines that the Observer is notified of. Tunnels that change took out of use
+// end before that.
 func (r *Registry) write(change func(*fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID)) {
 	freed := r.publish(change)
-	r.endLines()
+	r.endTunnels()
 	for _, id := range freed {
 		r.notifyMachine(id)
 	}
@@ -418,16 +424,16 @@ func (r *Registry) publish(change func(*fleet.Snapshot) (*fleet.Snapshot, []flee
 	return freed
 }
 
-// endLines closes the lines of revoked machines and replaced ones, fences those of
-// clones, and closes the lost channels of those that were dropped.
-func (r *Registry) endLines() {
+// endTunnels ends the tunnels in closing and fencing, and closes the lost channels of the
+// connections in taken.
+func (r *Registry) endTunnels() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, line := range r.closing {
-		line.Close()
+	for _, client := range r.closing {
+		client.Close()
 	}
-	for _, line := range r.fencing { // a dead peer takes 2 s, for which no one waits
-		go line.Fence(context.Background())
+	for _, client := range r.fencing { // a dead peer takes 2 s, for which no one waits
+		go client.Fence(context.Background())
 	}
 	for _, c := range r.taken {
 		close(c.lost)

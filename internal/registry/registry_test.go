@@ -557,12 +557,12 @@ func TestControl(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newFacts("m"))
 		yes := true
-		if err := n.Control(t.Context(), "m", tunnel.Control{Paused: &yes}); !errors.Is(err, ErrNotHere) {
+		if err := n.Control(t.Context(), "m", tunnel.Control{Paused: &yes}); !errors.Is(err, ErrNotConnected) {
 			t.Errorf("Control of an absent machine = %v", err)
 		}
 		n.connect(t, "m", offering("llama"))
 		synctest.Wait()
-		if err := n.Control(t.Context(), "m", tunnel.Control{Paused: &yes}); err == nil || errors.Is(err, ErrNotHere) {
+		if err := n.Control(t.Context(), "m", tunnel.Control{Paused: &yes}); err == nil || errors.Is(err, ErrNotConnected) {
 			t.Errorf("Control = %v, want the daemon's refusal", err)
 		}
 	})
@@ -576,7 +576,7 @@ func TestRead(t *testing.T) {
 	for i := range 300 {
 		ad.Models = append(ad.Models, tunnel.Model{ID: fmt.Sprint(i), Families: []string{"chat", "telepathy"}, Slots: -1, ContextLength: -5})
 	}
-	m, _, err := read(ad)
+	m, _, err := accept(ad)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -587,12 +587,12 @@ func TestRead(t *testing.T) {
 		t.Errorf("offer = %+v", o)
 	}
 	for _, groups := range [][]string{nil, {}, {"lab"}, make([]string, 1000)} {
-		m, _, err := read(tunnel.Advertisement{Groups: groups})
+		m, _, err := accept(tunnel.Advertisement{Groups: groups})
 		if err != nil || (m.Groups == nil) != (groups == nil) || len(m.Groups) != min(len(groups), maxGroups) {
 			t.Errorf("of %d groups (%v) read %d: %v", len(groups), groups == nil, len(m.Groups), err)
 		}
 	}
-	if _, _, err := read(tunnel.Advertisement{Hours: "whenever"}); err == nil {
+	if _, _, err := accept(tunnel.Advertisement{Hours: "whenever"}); err == nil {
 		t.Error("hours that cannot be read were taken")
 	}
 }

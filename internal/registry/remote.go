@@ -4,14 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/peer"
 )
-
-// returnAfterNode is how long the machines of a node that is gone are returning.
-const returnAfterNode = 30 * time.Second
 
 // applyState publishes what another node announced of its machines. Of two tunnels of a
 // machine, at two nodes, the one of the higher generation stays: supersede says how a
@@ -99,18 +95,18 @@ func (r *Registry) applyMachine(s *fleet.Snapshot, p *peer.Peer, a *announced, u
 		e = &entry{kept: withoutOffers(kept), refreshed: true}
 		r.entries[a.ID] = e
 	}
-	elsewhere := e.line != nil || e.home != "" && e.home != home
+	elsewhere := e.client != nil || e.home != "" && e.home != home
 	if a.Generation < e.generation || a.Generation == e.generation && elsewhere {
 		return s
 	}
-	m, _, err := read(a.Advertisement)
+	m, _, err := accept(a.Advertisement)
 	if err != nil {
 		r.config.Log.Warn("left out a machine of another hub node", "node", home, "machine", a.ID, "error", err)
 		return s
 	}
 	arrival := e.generation != a.Generation
 	moved := e.home != home || arrival
-	if moved && (e.line != nil || e.home != "") {
+	if moved && (e.client != nil || e.home != "") {
 		r.supersede(a.ID, e, a.Instance)
 		s, _ = r.lose(s, a.ID, returnAfterLoss)
 	}
@@ -133,7 +129,7 @@ func (r *Registry) applyMachine(s *fleet.Snapshot, p *peer.Peer, a *announced, u
 // setUsed sets how many slots of a machine at another node are in use by others than
 // this node. What this node uses it counts itself: the announcement is older. The offers
 // are in the order of the advertisement.
-func setUsed(m *fleet.Machine, l load) {
+func setUsed(m *fleet.Machine, l machineLoad) {
 	m.Load.SetLocal(max(l.Used-m.Load.InFlight(), 0))
 	for i := range min(len(m.Offers), len(l.Models)) {
 		of := m.Offers[i].Load
@@ -199,7 +195,7 @@ func (l *remoteLine) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// ended returns the error of an exchange that the home ended so.
+// ended returns the error of an exchange that the home ended for that reason.
 func (l *remoteLine) ended(how Refusal) error {
 	if how == RefusedGone || how == RefusedMoved || how == EndedLost {
 		l.registry.loseRemote(l)

@@ -17,7 +17,7 @@ const (
 )
 
 // supersede takes the tunnel that the machine has out of use, for a newer one of that
-// instance (spec/tunnel.md#instance). endLines then ends it:
+// instance (spec/tunnel.md#instance). endTunnels then ends it:
 //
 //  1. A daemon of another instance has a copy of the credential: it is fenced.
 //  2. The same daemon was asked to move: the tunnel ends with the last call on it.
@@ -25,62 +25,62 @@ const (
 //
 // Needs mu.
 func (r *Registry) supersede(id fleet.MachineID, e *entry, instance string) {
-	line, same := e.line, instance != "" && instance == e.instance
-	switch e.line = nil; {
-	case line == nil:
+	client, same := e.client, instance != "" && instance == e.instance
+	switch e.client = nil; {
+	case client == nil:
 		if same && e.home != "" { // its home ends it; calls by that way go on
 			r.lines.Delete(id)
 		}
 	case same && e.moving:
-		r.retire(id, line)
+		r.retire(id, client)
 	case same:
-		r.closing = append(r.closing, line)
+		r.closing = append(r.closing, client)
 	default:
-		r.fencing = append(r.fencing, line)
+		r.fencing = append(r.fencing, client)
 	}
 	e.moving = false
 }
 
 // retire takes a tunnel out of use for calls to come. Those that run on it go on. Needs
 // mu.
-func (r *Registry) retire(id fleet.MachineID, line *tunnel.Client) {
-	c := &connection{RoundTripper: line, lost: make(chan struct{})} // not acknowledged yet
+func (r *Registry) retire(id fleet.MachineID, client *tunnel.Client) {
+	c := &connection{RoundTripper: client, lost: make(chan struct{})} // not acknowledged yet
 	if found, ok := r.lines.LoadAndDelete(id); ok {
 		c = found.(*connection)
 		r.announcer.remove(id)
 	}
-	r.retired[line] = c
-	go r.endWhenIdle(line, c)
+	r.retired[client] = c
+	go r.endWhenIdle(client, c)
 }
 
 // endWhenIdle closes a retired tunnel once no call has run on it for idleFor.
-func (r *Registry) endWhenIdle(line *tunnel.Client, c *connection) {
+func (r *Registry) endWhenIdle(client *tunnel.Client, c *connection) {
 	ticker := time.NewTicker(idleCheck)
 	defer ticker.Stop()
 	since := time.Now()
 	for open := true; open; {
 		select {
-		case <-line.Done():
+		case <-client.Done():
 			open = false
 		case now := <-ticker.C:
-			if line.Calls() > 0 {
+			if client.Calls() > 0 {
 				since = now
 			}
 			open = now.Sub(since) < idleFor
 		}
 	}
-	line.Close()
+	client.Close()
 	close(c.lost)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.retired, line)
+	delete(r.retired, client)
 }
 
 // isRetired reports whether the tunnel is kept for the calls that run on it.
-func (r *Registry) isRetired(line *tunnel.Client) bool {
+func (r *Registry) isRetired(client *tunnel.Client) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.retired[line] != nil
+	return r.retired[client] != nil
 }
 
 // endReplaced ends each tunnel here of which the store has a newer one. The node at
@@ -90,7 +90,7 @@ func (r *Registry) endReplaced(ctx context.Context) error {
 	var ids []fleet.MachineID
 	r.mu.Lock()
 	for id, e := range r.entries {
-		if e.line != nil {
+		if e.client != nil {
 			ids = append(ids, id)
 		}
 	}
@@ -106,17 +106,17 @@ func (r *Registry) endReplaced(ctx context.Context) error {
 		var gone []fleet.MachineID
 		for id, generation := range newest {
 			e := r.entries[id]
-			if e == nil || e.line == nil || generation <= e.generation {
+			if e == nil || e.client == nil || generation <= e.generation {
 				continue
 			}
 			// The instance of the newer tunnel is not known. Where this daemon is the clone's
 			// original it dials again, and the clone is fenced then.
 			if e.moving {
-				r.retire(id, e.line)
+				r.retire(id, e.client)
 			} else {
-				r.closing = append(r.closing, e.line)
+				r.closing = append(r.closing, e.client)
 			}
-			e.line, e.moving = nil, false
+			e.client, e.moving = nil, false
 			s, _ = r.lose(s, id, returnAfterNode)
 			gone = append(gone, id)
 		}

@@ -74,7 +74,7 @@ func TestMoveKeepsCalls(t *testing.T) {
 		answer, older := n.call(t, "m")
 		n.Move(t.Context())
 		synctest.Wait()
-		if m := n.machine("m"); m.Generation != 2 || !m.Online || n.Here() != 1 {
+		if m := n.machine("m"); m.Generation != 2 || !m.Online || n.MachinesHere() != 1 {
 			t.Fatalf("after the move: %+v", m)
 		}
 		time.Sleep(time.Minute)
@@ -125,7 +125,7 @@ func TestMoveOfAnOldDaemon(t *testing.T) {
 		answer, line := n.call(t, "m")
 		n.Move(t.Context())
 		synctest.Wait()
-		if m := n.machine("m"); m.Online || m.ReturningUntil.IsZero() || n.Here() != 0 {
+		if m := n.machine("m"); m.Online || m.ReturningUntil.IsZero() || n.MachinesHere() != 0 {
 			t.Errorf("%+v", m)
 		}
 		close(end)
@@ -191,14 +191,39 @@ func TestDrainAsked(t *testing.T) {
 				}
 			}
 		}
-		if !n.HasSuccessor(time.Now()) {
-			t.Error("the other node is no successor")
-		}
-		other.Beat, other.State = other.Beat+1, fleet.NodeDraining
-		f.locked(func() { f.nodes = []fleet.Node{other} })
-		time.Sleep(pollEvery + pollGap)
-		if n.HasSuccessor(time.Now()) {
-			t.Error("a node that drains is a successor")
+	})
+}
+
+// A node's successor is another one of its region that is alive and does not drain.
+func TestHasSuccessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFacts()
+		n := newNode(t, f)
+		beat := int64(0)
+		for _, c := range []struct {
+			b                string // state of the other node of the region
+			ofHub, ofB, ofIt bool   // is there a successor of hub-1, of b, of the node of another region
+		}{
+			{fleet.NodeServing, true, true, false},
+			{fleet.NodeDraining, false, true, false},
+		} {
+			for range 2 { // a node is alive once its beat moves
+				beat++
+				f.locked(func() {
+					f.nodes = []fleet.Node{
+						{Name: "hub-1", Region: "home", Pin: "p", Address: "a", State: fleet.NodeServing, Beat: beat},
+						{Name: "b", Region: "home", Pin: "p", Address: "a", State: c.b, Beat: beat},
+						{Name: "it", Region: "elsewhere", Pin: "p", Address: "a", State: fleet.NodeServing, Beat: beat},
+						{Name: "dead", Region: "elsewhere", Pin: "p", Address: "a", State: fleet.NodeServing},
+					}
+				})
+				time.Sleep(pollEvery + pollGap)
+			}
+			for name, want := range map[string]bool{"hub-1": c.ofHub, "b": c.ofB, "it": c.ofIt, "unknown": false} {
+				if got := n.HasSuccessor(name, time.Now()); got != want {
+					t.Errorf("b is %s: a successor of %s: %v, want %v", c.b, name, got, want)
+				}
+			}
 		}
 	})
 }

@@ -13,14 +13,14 @@ import (
 // closes it. It acknowledges the first advertisement. Of two tunnels of a machine
 // the one of the higher generation stays (ErrFenced); supersede says how the other
 // ends. Serve returns why the tunnel ended.
-func (r *Registry) Serve(ctx context.Context, kept fleet.StoredMachine, generation int64, line *tunnel.Client) error {
-	defer line.Close()
-	if !r.attach(kept, generation, line) {
-		<-line.Done()
+func (r *Registry) Serve(ctx context.Context, kept fleet.StoredMachine, generation int64, client *tunnel.Client) error {
+	defer client.Close()
+	if !r.attach(kept, generation, client) {
+		<-client.Done()
 		return ErrFenced
 	}
-	defer r.detach(kept.ID, line)
-	// A revocation from here on finds the line; an earlier one is read now.
+	defer r.detach(kept.ID, client)
+	// A revocation from here on finds the tunnel; an earlier one is read now.
 	kept, ok, err := r.config.Facts.KeptMachine(ctx, kept.ID)
 	switch {
 	case err != nil:
@@ -28,36 +28,36 @@ func (r *Registry) Serve(ctx context.Context, kept fleet.StoredMachine, generati
 	case !ok:
 		return ErrRevoked
 	}
-	r.identify(kept, line)
+	r.identify(kept, client)
 	keeper := r.newKeeper(kept)
 	defer keeper.close(ctx)
-	err = r.follows(ctx, line, kept.ID, keeper)
-	if r.isRetired(line) {
-		<-line.Done()
+	err = r.publishAll(ctx, client, kept.ID, keeper)
+	if r.isRetired(client) {
+		<-client.Done()
 	}
-	if reason := line.Err(); reason != nil {
+	if reason := client.Err(); reason != nil {
 		err = reason
 	}
-	line.Close()
-	r.detach(kept.ID, line) // before keeper writes, which may take long
+	client.Close()
+	r.detach(kept.ID, client) // before keeper writes, which may take long
 	return err
 }
 
-// follows publishes the machine's advertisements until they end.
-func (r *Registry) follows(ctx context.Context, line *tunnel.Client, id fleet.MachineID, keeper *keeper) error {
+// publishAll publishes the machine's advertisements until they end.
+func (r *Registry) publishAll(ctx context.Context, client *tunnel.Client, id fleet.MachineID, keeper *keeper) error {
 	var before tunnel.Advertisement
 	acked := false
-	for ad, err := range line.Offers(ctx) {
+	for ad, err := range client.Offers(ctx) {
 		if err != nil {
 			return err
 		}
-		state, ad, err := read(ad)
+		state, ad, err := accept(ad)
 		if err != nil {
 			return fmt.Errorf("cannot use the advertisement of machine %s: %w", id, err)
 		}
 		if !acked {
 			within, cancel := context.WithTimeout(ctx, ackWithin)
-			err := line.Ack(within)
+			err := client.Ack(within)
 			cancel()
 			if err != nil {
 				return err
@@ -66,7 +66,7 @@ func (r *Registry) follows(ctx context.Context, line *tunnel.Client, id fleet.Ma
 		} else if sameButLoad(ad, before) {
 			state = nil // slots alone: nothing to publish
 		}
-		if !r.advertise(id, line, state, ad) {
+		if !r.advertise(id, client, state, ad) {
 			return ErrFenced
 		}
 		keeper.keep(ctx, ad)
@@ -75,27 +75,27 @@ func (r *Registry) follows(ctx context.Context, line *tunnel.Client, id fleet.Ma
 	return ctx.Err()
 }
 
-// attach makes the line the machine's, unless the machine has a newer one: then it ends
-// the line.
-func (r *Registry) attach(kept fleet.StoredMachine, generation int64, line *tunnel.Client) (ok bool) {
+// attach makes the tunnel the machine's, unless the machine has a newer one: then it ends
+// the tunnel.
+func (r *Registry) attach(kept fleet.StoredMachine, generation int64, client *tunnel.Client) (ok bool) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		e := r.entries[kept.ID]
 		if e == nil {
 			e = new(entry)
 			r.entries[kept.ID] = e
 		}
-		connected := e.line != nil || e.home != ""
+		connected := e.client != nil || e.home != ""
 		if connected && e.generation >= generation {
-			if line.Instance() == "" || line.Instance() != e.instance {
-				r.fencing = append(r.fencing, line)
+			if client.Instance() == "" || client.Instance() != e.instance {
+				r.fencing = append(r.fencing, client)
 			} else {
-				r.closing = append(r.closing, line)
+				r.closing = append(r.closing, client)
 			}
 			return s, nil
 		}
 		ok = true
-		r.supersede(kept.ID, e, line.Instance())
-		e.line, e.home, e.generation, e.refreshed, e.instance = line, "", generation, false, line.Instance()
+		r.supersede(kept.ID, e, client.Instance())
+		e.client, e.home, e.generation, e.refreshed, e.instance = client, "", generation, false, client.Instance()
 		e.kept = withoutOffers(kept)
 		if !connected {
 			return s, nil
@@ -110,26 +110,26 @@ func (r *Registry) Attached(id fleet.MachineID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.entries[id]
-	return e != nil && (e.line != nil || e.home != "")
+	return e != nil && (e.client != nil || e.home != "")
 }
 
 // identify sets what the store said of the machine after it was attached, unless a
 // change brought something newer meanwhile.
-func (r *Registry) identify(kept fleet.StoredMachine, line *tunnel.Client) {
+func (r *Registry) identify(kept fleet.StoredMachine, client *tunnel.Client) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e := r.entries[kept.ID]; e != nil && e.line == line && !e.refreshed {
+	if e := r.entries[kept.ID]; e != nil && e.client == client && !e.refreshed {
 		e.kept = withoutOffers(kept)
 	}
 }
 
-// advertise publishes an advertisement of an acknowledged line: its state, or if
-// that is nil only its load. It returns false if the line is no longer the machine's.
-func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Client, state *fleet.Machine, ad tunnel.Advertisement) bool {
+// advertise publishes an advertisement of an acknowledged tunnel: its state, or if
+// that is nil only its load. It returns false if the tunnel is no longer the machine's.
+func (r *Registry) advertise(id fleet.MachineID, client *tunnel.Client, state *fleet.Machine, ad tunnel.Advertisement) bool {
 	current := false
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		e := r.entries[id]
-		if e == nil || e.line != line {
+		if e == nil || e.client != client {
 			return s, nil
 		}
 		current = true
@@ -143,7 +143,7 @@ func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Client, state *fle
 		}
 		setLocal(m, ad)
 		if arrival {
-			r.lines.Store(id, &connection{RoundTripper: line, lost: make(chan struct{})})
+			r.lines.Store(id, &connection{RoundTripper: client, lost: make(chan struct{})})
 			r.countArrival(e, m)
 		}
 		return s, []fleet.MachineID{id}
@@ -151,14 +151,14 @@ func (r *Registry) advertise(id fleet.MachineID, line *tunnel.Client, state *fle
 	return current
 }
 
-// detach removes the line from its machine.
-func (r *Registry) detach(id fleet.MachineID, line *tunnel.Client) {
+// detach removes the tunnel from its machine.
+func (r *Registry) detach(id fleet.MachineID, client *tunnel.Client) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		e := r.entries[id]
-		if e == nil || e.line != line {
+		if e == nil || e.client != client {
 			return s, nil
 		}
-		e.line, e.moving, e.kept.LastSeen = nil, false, r.Now()
+		e.client, e.moving, e.kept.LastSeen = nil, false, r.Now()
 		if s.Machine(id) == nil { // it never advertised
 			delete(r.entries, id)
 			return s, nil

@@ -91,15 +91,15 @@ func (r *Registry) seeClock(ahead time.Duration) {
 	}
 }
 
-// followed is another node that this one follows.
+// followed is another node whose state this one reads.
 type followed struct {
 	peer   *peer.Peer
 	cancel context.CancelFunc        // stops following it
-	heard  atomic.Pointer[time.Time] // when its state was last learned; nil: not yet
-	calls  atomic.Int64              // that it serves, as it said then
+	heard  atomic.Pointer[time.Time] // when its state was last received; nil: not yet
+	calls  atomic.Int64              // that it serves, by that state
 }
 
-// hear records that the state of a node was learned now.
+// hear records that the state of a node was received now.
 func (r *Registry) hear(p *peer.Peer, st *state) {
 	if f := r.followedNode(p.Node.Name); f != nil {
 		now := time.Now()
@@ -115,8 +115,8 @@ func (r *Registry) followedNode(name string) *followed {
 	return f
 }
 
-// cutOff reports whether a node that is alive has not said anything of its state
-// lately: a machine may have moved to it.
+// cutOff reports whether the state of a node that is alive was not received lately: a
+// machine may have moved to that node.
 func (r *Registry) cutOff(now time.Time) bool {
 	return slices.ContainsFunc(r.others(now), func(n Node) bool {
 		f := r.followedNode(n.Name)
@@ -160,8 +160,8 @@ func (c *forwardCounts) counts() map[string]uint64 {
 	return counts
 }
 
-// forwardError is how a forwarded request ended that failed with err without a word of
-// the home.
+// forwardError returns how a forwarded request ended that failed with err, and not by a
+// refusal of the home.
 func forwardError(ctx context.Context, err error) Refusal {
 	switch {
 	case ctx.Err() != nil:

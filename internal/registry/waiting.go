@@ -51,8 +51,8 @@ type limitKey struct {
 	Owner  fleet.MemberID `json:"owner,omitempty"` // whose limits for the group
 }
 
-// LimitUse is what the calls on a node's machines use of limits (spec/peers.md#limits).
-type LimitUse struct {
+// limitUse is what the calls on a node's machines use of limits (spec/peers.md#limits).
+type limitUse struct {
 	limitKey
 	Running int64 `json:"running"`
 	Begun   int64 `json:"begun"` // since the node began
@@ -67,20 +67,18 @@ type waitingState struct {
 	After    int64      `json:"after,omitzero"`
 	Sequence int64      `json:"sequence"`
 	Calls    []Waiting  `json:"calls,omitempty"`
-	Limits   []LimitUse `json:"limits,omitempty"`
+	Limits   []limitUse `json:"limits,omitempty"`
 }
 
-// waitingAnnouncer holds what this node announces of its waiting calls. Each change gets
-// the next sequence number.
+// waitingAnnouncer holds what this node announces of its waiting calls, and of the limits
+// that calls on its machines use.
 type waitingAnnouncer struct {
-	woken chan struct{} // one change to announce
+	woken chan struct{} // one notice of changes to announce
 
-	mu       sync.Mutex
-	sequence int64
-	groups   map[int64]*announcedWaiting
-	ended    []endedWaiting // in the order in which they ended
-	since    int64          // changes up to this number are not all known any more
-	limits   map[limitKey]LimitUse
+	mu      sync.Mutex
+	changes changeLog[int64] // what was removed are groups of calls that no longer wait
+	groups  map[int64]*announcedWaiting
+	limits  map[limitKey]limitUse
 }
 
 type announcedWaiting struct {
@@ -88,26 +86,18 @@ type announcedWaiting struct {
 	changed int64 // the sequence number of the last change
 }
 
-// endedWaiting is calls that no longer wait.
-type endedWaiting struct{ id, at int64 }
-
 // announce announces waiting calls, or that none of these wait any more.
 func (a *waitingAnnouncer) announce(w Waiting) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.sequence++
 	if len(w.Calls) > 0 {
 		if a.groups == nil {
 			a.groups = make(map[int64]*announcedWaiting)
 		}
-		a.groups[w.ID] = &announcedWaiting{w, a.sequence}
+		a.groups[w.ID] = &announcedWaiting{w, a.changes.next()}
 	} else {
 		delete(a.groups, w.ID)
-		a.ended = append(a.ended, endedWaiting{w.ID, a.sequence})
-		if n := len(a.ended) - maxLeft; n > 0 {
-			a.since = a.ended[n-1].at
-			a.ended = slices.Delete(a.ended, 0, n)
-		}
+		a.changes.remove(w.ID)
 	}
 	a.wake()
 }
@@ -124,12 +114,11 @@ func (a *waitingAnnouncer) wake() {
 func (a *waitingAnnouncer) announceUse(key limitKey, load *fleet.LimitLoad) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.sequence++
 	if a.limits == nil {
-		a.limits = make(map[limitKey]LimitUse)
+		a.limits = make(map[limitKey]limitUse)
 	}
 	running, begun := load.Use()
-	a.limits[key] = LimitUse{key, running, begun, a.sequence}
+	a.limits[key] = limitUse{key, running, begun, a.changes.next()}
 	a.wake()
 }
 
@@ -138,11 +127,9 @@ func (a *waitingAnnouncer) announceUse(key limitKey, load *fleet.LimitLoad) {
 func (a *waitingAnnouncer) state(after int64, now time.Time) waitingState {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if after < a.since || after > a.sequence {
-		after = 0
-	}
-	out := waitingState{After: after, Sequence: a.sequence}
-	if after == a.sequence {
+	after = a.changes.start(after)
+	out := waitingState{After: after, Sequence: a.changes.sequence}
+	if after == a.changes.sequence {
 		return out
 	}
 	for _, w := range a.groups {
@@ -155,12 +142,8 @@ func (a *waitingAnnouncer) state(after int64, now time.Time) waitingState {
 			out.Calls = append(out.Calls, group)
 		}
 	}
-	if after > 0 {
-		for _, ended := range a.ended {
-			if ended.at > after {
-				out.Calls = append(out.Calls, Waiting{ID: ended.id})
-			}
-		}
+	for _, id := range a.changes.removedAfter(after) {
+		out.Calls = append(out.Calls, Waiting{ID: id})
 	}
 	slices.SortFunc(out.Calls, func(a, b Waiting) int { return cmp.Compare(a.ID, b.ID) })
 	for _, use := range a.limits {
@@ -168,17 +151,12 @@ func (a *waitingAnnouncer) state(after int64, now time.Time) waitingState {
 			out.Limits = append(out.Limits, use)
 		}
 	}
-	slices.SortFunc(out.Limits, func(a, b LimitUse) int { return cmp.Compare(a.changed, b.changed) })
+	slices.SortFunc(out.Limits, func(a, b limitUse) int { return cmp.Compare(a.changed, b.changed) })
 	return out
 }
 
-// Name returns this node's name if there may be other nodes, else an empty string.
-func (r *Registry) Name() string {
-	if r.config.Peers == nil {
-		return ""
-	}
-	return r.config.Node
-}
+// NodeName returns this node's name.
+func (r *Registry) NodeName() string { return r.config.Node }
 
 // AnnounceWaiting announces calls that wait at this node to the others.
 func (r *Registry) AnnounceWaiting(w Waiting) { r.waiting.announce(w) }
@@ -196,24 +174,24 @@ func (r *Registry) AnnounceUse(c *fleet.Candidate) {
 // nodeUse is what is known of the limits that calls on another node's machines use.
 type nodeUse struct {
 	incarnation string
-	known       map[limitKey]LimitUse
+	known       map[limitKey]limitUse
 }
 
 // applyUse counts what calls on another node's machines use of limits, and returns the
 // members whose calls may have room under them now. What was used before this node had
 // read the day's calls from the ledger is in those: of the nodes that it finds when it
 // starts only later calls count.
-func (r *Registry) applyUse(p *peer.Peer, uses []LimitUse) (room []fleet.MemberID) {
+func (r *Registry) applyUse(p *peer.Peer, uses []limitUse) (room []fleet.MemberID) {
 	now, s := r.Now(), r.Snapshot()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	node := r.uses[p.Node.Name]
 	if node == nil || node.incarnation != p.Node.Incarnation {
-		node = &nodeUse{p.Node.Incarnation, make(map[limitKey]LimitUse)}
+		node = &nodeUse{p.Node.Incarnation, make(map[limitKey]limitUse)}
 		r.uses[p.Node.Name] = node
 		if time.Since(r.loaded) < returnAfterStart {
 			for _, use := range uses {
-				node.known[use.limitKey] = LimitUse{Begun: use.Begun - use.Running}
+				node.known[use.limitKey] = limitUse{Begun: use.Begun - use.Running}
 			}
 		}
 	}

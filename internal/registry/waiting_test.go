@@ -43,7 +43,7 @@ func TestWaitingState(t *testing.T) {
 		if complete || len(got) != 1 || got[0].ID != 2 || len(got[0].Calls) != 0 {
 			t.Errorf("complete %v: %+v", complete, got)
 		}
-		for i := range int64(maxLeft) {
+		for i := range int64(maxRemovals) {
 			a.announce(Waiting{ID: 10 + i})
 		}
 		if a.state(after, time.Now()).After != after || a.state(after-1, time.Now()).After != 0 {
