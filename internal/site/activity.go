@@ -194,8 +194,6 @@ func availabilityWords(a string) words {
 		return words{a, "good"}
 	case "offline":
 		return words{a, "bad"}
-	case "spent":
-		return words{"used up today", "warn"}
 	}
-	return words{strings.ReplaceAll(cmp.Or(a, "unknown"), "_", " "), "warn"}
+	return words{strings.ReplaceAll(cmp.Or(fleet.StateText(a), "unknown"), "_", " "), "warn"}
 }
