@@ -317,8 +317,12 @@ func (w *walk) ends() {
 	op.see("No running call is cut.")
 	op.see("through the group lab all the same")
 	w.look(op, "share-end")
+	ben.open("/access")
 	op.send("#do")
 	op.see("The share with ben has ended. No running call is cut.")
+	if w.scripts {
+		w.until("the open page of ben shows that the group is left", func() bool { return strings.Contains(ben.text("#received-list"), "group lab") })
+	}
 	w.limitGroup()
 	op.leads(200, clickOn("a[href^='/groups/end']"))
 	w.look(op, "group-end")

@@ -158,7 +158,7 @@ type CallID struct {
 func (a *API) explainCall(ctx context.Context, c Caller, in CallID) (CallTrace, error) {
 	s, err := a.Trace(ctx, in.Call, c.id())
 	if err != nil {
-		return CallTrace{}, NotFound(err, "nothing is known of a call %.80q of yours or on your machines: what happened to calls is kept for %d days; "+
+		return CallTrace{}, NotFound(err, "nothing is known of a call %.80q of yours or on your machines: if it ended just now, ask again in 2 seconds; what happened to calls is kept for %d days; "+
 			"a call whose key was refused (401) belongs to no member, and one over the rate (429) is not kept", in.Call, int(account.TraceLife.Hours()/24))
 	}
 	return viewTrace(s), nil

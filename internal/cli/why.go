@@ -63,7 +63,7 @@ func (a *app) showWhy(w api.Why) {
 		if m.Order > 0 {
 			order = strconv.Itoa(m.Order)
 		}
-		rows = append(rows, []string{m.Machine, m.Owner, via, m.State, order})
+		rows = append(rows, []string{m.Machine, m.Owner, via, fleet.StateText(m.State), order})
 	}
 	a.table("MACHINE OWNER THROUGH STATE TRIED", rows)
 }
@@ -99,7 +99,7 @@ func (a *app) showTrace(s api.CallTrace) {
 		}
 		var seen []string
 		for _, m := range d.Seen {
-			seen = append(seen, fmt.Sprintf("%d %s %s", m.Machines, m.Via, m.State))
+			seen = append(seen, fmt.Sprintf("%d %s %s", m.Machines, m.Via, fleet.StateText(m.State)))
 		}
 		in := strings.Join(seen, ", ")
 		if in != "" {

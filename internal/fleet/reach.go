@@ -24,9 +24,21 @@ const (
 	states // how many there are
 )
 
-// String returns the state in words.
+// String returns the state's name in the API and in records.
 func (s State) String() string {
 	return [...]string{"offline", "returning", "outside hours", "paused", "spent", "busy", "ready"}[s]
+}
+
+// StateText returns the text in which a member reads the state of that name: its name,
+// unless that says little outside of this package.
+func StateText(name string) string {
+	switch name {
+	case Returning.String():
+		return "reconnecting"
+	case Spent.String():
+		return "used up today"
+	}
+	return name
 }
 
 // Access is why a caller reaches a machine: it is the caller's own, its owner

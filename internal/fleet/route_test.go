@@ -562,6 +562,8 @@ func TestEveryRowSaysItsOwn(t *testing.T) {
 		{own(Offline), wAsk{}, 8, "is offline; it is back when one of them is", "is offline; it is back when one of them is"},
 		{stateWorld(nil, []State{OutsideHours}), wAsk{}, 9, "outside its sharing hours (1 outside hours)", "outside its sharing hours (1 outside hours)"},
 		{own(Paused, Offline), wAsk{}, 10, exhausted + " (1 paused, 1 offline)", exhausted + " (1 paused, 1 offline)"},
+		{stateWorld(nil, []State{Spent}), wAsk{}, 10, exhausted + " (1 used up today)", exhausted + " (1 used up today)"},
+		{stateWorld(nil, []State{Returning}), wAsk{waited: true}, 11, "before the wait was over (1 reconnecting)", "before the wait was over (1 reconnecting)"},
 		{own(Ready), wAsk{avoid: []string{"own0"}, gone: true}, 11, "before it started (1 ready)", "before it started (1 ready)"},
 		{own(Busy), wAsk{waited: true}, 11, "before the wait was over (1 busy)", "before the wait was over (1 busy)"},
 		{mixed, wAsk{waited: true}, 12, "outside its sharing hours (1 busy, 1 paused, 1 outside hours)", "outside its sharing hours (1 busy, 1 paused, 1 outside hours)"},

@@ -144,6 +144,32 @@ func (s *Snapshot) Machines() iter.Seq[*Machine] {
 	}
 }
 
+// Shares yields every share once.
+func (s *Snapshot) Shares() iter.Seq[*Share] {
+	return func(yield func(*Share) bool) {
+		for it := s.people.Iterator(); !it.Done(); {
+			_, p := it.Next()
+			for _, share := range p.shares {
+				if !yield(share.Share) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// GroupsOf yields the groups that the member is in, in order of their ids.
+func (s *Snapshot) GroupsOf(member MemberID) iter.Seq[*Group] {
+	return func(yield func(*Group) bool) {
+		_, p := s.find(member)
+		for _, id := range p.groups {
+			if !yield(s.Group(id)) {
+				return
+			}
+		}
+	}
+}
+
 // WithMachine adds the machine, or replaces the version before it. The machine belongs
 // to the snapshot from here on. Loads that it lacks are those of the version before it,
 // model by model, or new.

@@ -82,7 +82,7 @@ func (t Tally) Of(class Class) int {
 // Reachable returns how many reachable machines offer the model.
 func (t Tally) Reachable() int { return t.Of(Own) + t.Of(Shared) + t.Of(Grouped) }
 
-// String returns the counts by state: "2 busy, 1 offline"; "none" if there are none.
+// String returns the counts by state, in words: "2 busy, 1 offline"; "none" if there are none.
 func (t Tally) String() string { return string(t.append(nil)) }
 
 func (t Tally) append(to []byte) []byte {
@@ -94,7 +94,7 @@ func (t Tally) append(to []byte) []byte {
 				to = append(to, ", "...)
 			}
 			to = append(strconv.AppendInt(to, int64(n), 10), ' ')
-			to = append(to, state.String()...)
+			to = append(to, StateText(state.String())...)
 			none = false
 		}
 	}

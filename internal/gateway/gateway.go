@@ -26,8 +26,8 @@ import (
 type Config struct {
 	Backend Backend
 	// Identify finds the caller of a key or machine credential. It gets the secret as it came and returns a *fault.Fault:
-	// invalid_api_key for any secret that is not valid now, another one when that is not known. nil makes the local
-	// surface, which needs no key (spec/api.md#local-no-key).
+	// invalid_api_key for any secret that is not valid now, a RefusedKey where the caller is not to learn why; another one
+	// when that is not known. nil makes the local surface, which needs no key (spec/api.md#local-no-key).
 	Identify func(ctx context.Context, secret string) (Caller, error)
 	// Region is the name of this surface's region, and Regions has the addresses of the others. A request whose key is of
 	// one of those, which Identify reports by an OtherRegion, is forwarded there; of any other it is refused.

@@ -74,7 +74,7 @@ func keys(_ context.Context, secret string) (Caller, error) {
 	case "kith_test_unsure":
 		return Caller{}, fault.New(fault.CascadeExhausted, "cannot confirm the key just now")
 	default:
-		return Caller{}, fault.New(fault.InvalidAPIKey, "revoked at noon: an inside nobody may see")
+		return Caller{}, fault.New(fault.InvalidAPIKey, "%s", RefusedKey("").Message)
 	}
 }
 
@@ -182,11 +182,11 @@ func TestRefusalsOfTheHostedEdge(t *testing.T) {
 		"method":             {ask("GET", "/v1/chat/completions", ""), 405, fault.MethodNotAllowed, "POST"},
 		"method, no key":     {ask("DELETE", "/v1/models", "", "Authorization", ""), 405, fault.MethodNotAllowed, "GET"},
 		"preflight":          {ask("OPTIONS", "/v1/chat/completions", ""), 405, fault.MethodNotAllowed, "POST"},
-		"no key":             {ask("POST", "/v1/chat/completions", request, "Authorization", ""), 401, fault.InvalidAPIKey, "/applications"},
-		"wrong key":          {ask("POST", "/v1/chat/completions", request, "Authorization", "", "Authorization", "Bearer kith_x"), 401, fault.InvalidAPIKey, "/applications"},
-		"two keys":           {ask("POST", "/v1/chat/completions", request, "X-Api-Key", "kith_x"), 401, fault.InvalidAPIKey, "/applications"},
+		"no key":             {ask("POST", "/v1/chat/completions", request, "Authorization", ""), 401, fault.InvalidAPIKey, "create one at Keys (/applications)"},
+		"wrong key":          {ask("POST", "/v1/chat/completions", request, "Authorization", "", "Authorization", "Bearer kith_x"), 401, fault.InvalidAPIKey, "create one at Keys (/applications)"},
+		"two keys":           {ask("POST", "/v1/chat/completions", request, "X-Api-Key", "kith_x"), 401, fault.InvalidAPIKey, "create one at Keys (/applications)"},
 		"two keys, one good": {ask("GET", "/v1/models", "", "Authorization", "", "Authorization", "Bearer kith_x", "X-Api-Key", goodKey), 401, fault.InvalidAPIKey, ""},
-		"two bearers":        {ask("POST", "/v1/chat/completions", request, "Authorization", "Bearer kith_x"), 401, fault.InvalidAPIKey, "/applications"},
+		"two bearers":        {ask("POST", "/v1/chat/completions", request, "Authorization", "Bearer kith_x"), 401, fault.InvalidAPIKey, "create one at Keys (/applications)"},
 		"basic":              {ask("POST", "/v1/chat/completions", request, "Authorization", "", "Authorization", "Basic abc"), 401, fault.InvalidAPIKey, ""},
 		"x-api-key on chat":  {ask("POST", "/v1/chat/completions", request, "Authorization", "", "X-Api-Key", goodKey), 401, fault.InvalidAPIKey, ""},
 		"unsure":             {ask("POST", "/v1/chat/completions", request, "Authorization", "", "Authorization", "Bearer kith_test_unsure"), 503, fault.CascadeExhausted, "confirm"},

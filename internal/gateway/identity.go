@@ -1,17 +1,17 @@
 package gateway
 
 import (
-	"errors"
 	"net/http"
 	"strings"
 
 	"github.com/kith/kith/internal/fault"
 )
 
-// refusedKey is the one answer to a missing, wrong or revoked key, and to two
-// different ones: the caller does not learn which it was (spec/api.md#check-key).
-func refusedKey() *fault.Fault {
-	return fault.New(fault.InvalidAPIKey, "no valid API key: send Authorization: Bearer with a key made on the site's /applications page")
+// RefusedKey is the one answer to a missing, wrong or revoked key, and to two
+// different ones: the caller does not learn which it was (spec/api.md#check-key). It names
+// the page of the site at that address where keys are created.
+func RefusedKey(base string) *fault.Fault {
+	return fault.New(fault.InvalidAPIKey, "the API key is missing, wrong or revoked: create one at Keys (%s/applications) and send it as Authorization: Bearer", base)
 }
 
 // identify finds the caller of a hosted request; it is the only place that reads a key. x-api-key alone counts only where
@@ -19,15 +19,11 @@ func refusedKey() *fault.Fault {
 func (x *exchange) identify() error {
 	secret, ok := secretOf(x.r.Header, x.route.takesAPIKey())
 	if !ok {
-		return refusedKey()
+		return RefusedKey(x.g.Base)
 	}
 	caller, err := x.g.Identify(x.r.Context(), secret)
 	if err != nil {
-		f := fault.Of(err)
-		if _, ok := errors.AsType[OtherRegion](err); ok || f.Code != fault.InvalidAPIKey {
-			return f
-		}
-		return refusedKey().Because(err)
+		return err
 	}
 	x.caller = caller
 	return nil

@@ -3,9 +3,11 @@ package hub
 import (
 	"bufio"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -98,6 +101,39 @@ func TestGate(t *testing.T) {
 		}
 		if waited := time.Since(began); waited != gateWait {
 			t.Errorf("waited %v", waited)
+		}
+	})
+}
+
+// Behind a trusted proxy a request for a tunnel is one of its client's until it is a tunnel or
+// refused, so that one client cannot fill the gate.
+func TestTunnelRequestsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clients := gateway.NewClients([]netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}, 1, slog.New(slog.DiscardHandler))
+		r := newRig(t, Config{Admissions: 1, Clients: clients})
+		r.admitted <- struct{}{} // another one is at the gate
+		knock := func(client string) *httptest.ResponseRecorder {
+			w, q := httptest.NewRecorder(), httptest.NewRequest("GET", "/tunnel", nil) // from 192.0.2.1
+			q.Header.Set("X-Forwarded-For", client)
+			r.Handler().ServeHTTP(w, q)
+			return w
+		}
+		first := make(chan *httptest.ResponseRecorder)
+		go func() { first <- knock("203.0.113.1") }()
+		synctest.Wait()
+		began := time.Now()
+		if w := knock("203.0.113.1"); w.Code != 429 || w.Header().Get("Retry-After") == "" || time.Since(began) != 0 {
+			t.Errorf("a second one of the client: %d %v after %v", w.Code, w.Header(), time.Since(began))
+		}
+		if w := knock("203.0.113.2"); w.Code != 503 || time.Since(began) != gateWait {
+			t.Errorf("one of another client: %d after %v", w.Code, time.Since(began))
+		}
+		if w := <-first; w.Code != 503 {
+			t.Errorf("the first one: %d", w.Code)
+		}
+		<-r.admitted
+		if w := knock("203.0.113.1"); w.Code != 401 {
+			t.Errorf("the next one of the client: %d", w.Code)
 		}
 	})
 }

@@ -234,7 +234,7 @@ func (h *Hub) Handler() http.Handler {
 			w.Header().Set("Connection", "close") // the next request goes to another hub
 		}
 		r, proxied := h.cfg.Clients.Resolve(r)
-		if proxied && r.URL.Path != "/tunnel" { // tunnels are limited by machine
+		if proxied { // the request of a tunnel ends when it is a tunnel, which is limited by machine
 			leave, err := h.cfg.Clients.Admit(r)
 			if err != nil {
 				h.edge.Refuse(w, r, err)

@@ -29,15 +29,12 @@ const (
 	maxCachedKeys = 100_000
 )
 
-// badKey is the one fault for a key that is missing, wrong or revoked, so that an
-// answer does not reveal which (spec/api.md#check-key).
-func badKey() *fault.Fault {
-	return fault.New(fault.InvalidAPIKey, "the API key is missing, wrong or revoked; create one at /applications and send it as Authorization: Bearer")
-}
+// badKey is the one fault for a key that is missing, wrong or revoked.
+func (h *Hub) badKey() *fault.Fault { return gateway.RefusedKey(h.cfg.Edge.Base) }
 
 // expiredKey is the fault for a key that is past its end (spec/api.md#expired-key).
-func expiredKey(k account.Key) *fault.Fault {
-	return fault.New(fault.InvalidAPIKey, "the API key expired on %s; create another one at /applications", api.Moment(k.Expires, time.Time{}))
+func (h *Hub) expiredKey(k account.Key) *fault.Fault {
+	return fault.New(fault.InvalidAPIKey, "the API key expired on %s: create another one at Keys (%s/applications)", api.Moment(k.Expires, time.Time{}), h.cfg.Edge.Base)
 }
 
 // keyring caches the callers that credentials identify.
@@ -93,7 +90,7 @@ func (k *keyring) clear() {
 func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, error) {
 	parsed, err := credential.Parse(secret)
 	if err != nil {
-		return gateway.Caller{}, badKey()
+		return gateway.Caller{}, h.badKey()
 	}
 	if parsed.Region() != h.cfg.Region {
 		return gateway.Caller{}, h.otherRegion(parsed)
@@ -115,7 +112,7 @@ func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, erro
 // is known (spec/api.md#other-region).
 func (h *Hub) otherRegion(secret credential.Secret) error {
 	if kind := secret.Kind(); kind != credential.APIKey && kind != credential.MachineKey {
-		return badKey()
+		return h.badKey()
 	}
 	region := secret.Region()
 	text := fmt.Sprintf("the API key is of region %q and this hub serves %q: use the base URL that was shown with the key", region, h.cfg.Region)
@@ -139,7 +136,7 @@ func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (holder, err
 			return holder{}, h.unknownOr(err)
 		}
 		if key.Expired(now) {
-			return holder{}, expiredKey(key)
+			return holder{}, h.expiredKey(key)
 		}
 		if left := key.Expires.Sub(now); !key.Expires.IsZero() && left < cacheFor {
 			until = began.Add(left)
@@ -157,7 +154,7 @@ func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (holder, err
 			Member: fleet.MemberID(member.ID), Name: member.Name, Machine: fleet.MachineID(machine.ID),
 		}, until}, nil
 	default:
-		return holder{}, badKey()
+		return holder{}, h.badKey()
 	}
 }
 
@@ -165,7 +162,7 @@ func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (holder, err
 // answer.
 func (h *Hub) unknownOr(err error) error {
 	if errors.Is(err, account.ErrNotFound) {
-		return badKey()
+		return h.badKey()
 	}
 	return fault.New(fault.CascadeExhausted, "the service could not check the key just now; try again shortly").Because(err)
 }
@@ -186,7 +183,7 @@ func narrowing(reach account.Reach) fleet.Narrow {
 func (h *Hub) revoked(ctx context.Context, caller gateway.Caller) (*fault.Fault, error) {
 	member, err := h.records.Member(ctx, string(caller.Member))
 	if errors.Is(err, account.ErrNotFound) {
-		return badKey(), nil
+		return h.badKey(), nil
 	}
 	found := err == nil && !member.Disabled
 	switch {
@@ -203,5 +200,5 @@ func (h *Hub) revoked(ctx context.Context, caller gateway.Caller) (*fault.Fault,
 	if found || err != nil {
 		return nil, err
 	}
-	return badKey(), nil
+	return h.badKey(), nil
 }

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -134,6 +135,39 @@ func TestIdentifyExpired(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A refused key is answered with the address where another one is created, and an expired one
+// with when it expired, over HTTP, too.
+func TestRefusedKeyNamesThePage(t *testing.T) {
+	r := newRig(t, Config{Edge: gateway.Config{Base: "https://hub.example"}})
+	_, secret := r.member("ann")
+	member, err := r.kept.MemberByName(t.Context(), "ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := credential.Mint(credential.APIKey, "home")
+	err = r.kept.CreateKey(t.Context(), account.Key{
+		ID: "key_1", MemberID: member.ID, Region: "home", Reach: account.ReachAll, Hash: old.Hash(), Created: time.Now(), Expires: time.Now().Add(-time.Hour),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const bad = "the API key is missing, wrong or revoked: create one at Keys (https://hub.example/applications) and send it as"
+	for sent, want := range map[string]string{
+		"": bad, mistyped(secret): bad, credential.Mint(credential.APIKey, "home").Reveal(): bad,
+		old.Reveal(): "the API key expired on ",
+	} {
+		q := httptest.NewRequest("GET", "/v1/models", nil)
+		if sent != "" {
+			q.Header.Set("Authorization", "Bearer "+sent)
+		}
+		w := httptest.NewRecorder()
+		r.Handler().ServeHTTP(w, q)
+		if w.Code != 401 || !strings.Contains(w.Body.String(), want) || !strings.Contains(w.Body.String(), "Keys (https://hub.example/applications)") {
+			t.Errorf("%q: %d %s", sent, w.Code, w.Body)
+		}
+	}
 }
 
 // A key that is revoked while it is looked up is not believed after the change was

@@ -23,10 +23,54 @@ func cutWords(n int) string {
 	}
 }
 
+// limitShape is of limits, and of whether their calls of the day are used up.
+func limitShape(h shape, l *fleet.Limits, now time.Time) shape {
+	spent := l.PerDay > 0 && l.Load.Started(now) >= l.PerDay
+	return h.with(fmt.Sprint(l.Concurrent, l.PerDay, spent), fmt.Sprintf("%q", l.Models), l.Hours.String())
+}
+
+// shareShapes returns the shape of the shares that name each member. It is a sum, which is
+// the same in any order.
+func shareShapes(s *fleet.Snapshot, now time.Time) map[fleet.MemberID]shape {
+	of := map[fleet.MemberID]shape{}
+	for share := range s.Shares() {
+		h := limitShape(shape(0).with(string(share.ID)), &share.Limits, now)
+		of[share.Owner] += h
+		of[share.Member] += h
+	}
+	return of
+}
+
+// accessShape is of all that decides who can use whose machines, as far as it concerns
+// the member.
+func accessShape(seen *glance, member fleet.MemberID) shape {
+	sum := seen.shares()[member]
+	for g := range seen.snapshot.GroupsOf(member) {
+		group := shape(0).with(string(g.ID), g.Name)
+		for _, fellow := range g.Members {
+			sum += group.with("member", string(fellow))
+		}
+		for _, machine := range g.KeptOut {
+			sum += group.with("kept out", string(machine))
+		}
+		for owner, limits := range g.Limits {
+			sum += limitShape(group.with(string(owner)), limits, seen.now)
+		}
+	}
+	for m := range seen.snapshot.Reach(member, fleet.Everything) {
+		texts := []string{string(m.ID), m.Name, fmt.Sprint(m.Online, m.KeptOut, len(m.Groups), m.Groups == nil)}
+		for i := range m.Offers {
+			texts = append(texts, string(m.Offers[i].ID))
+		}
+		sum += shape(0).with(append(texts, m.Groups...)...)
+	}
+	return sum
+}
+
 // accessScene shows who uses what now, by a share or by a group: each member on the
 // caller's machines, and the caller on each other member's.
 func accessScene(_ *Site, seen *glance, who api.Caller) scene {
-	out := scene{texts: map[string]words{}}
+	out := scene{shape: accessShape(seen, who.Member), texts: map[string]words{}}
 	all := map[string]map[string]int{}
 	for _, u := range seen.uses {
 		id := ""
@@ -150,8 +194,6 @@ func availabilityWords(a string) words {
 		return words{a, "good"}
 	case "offline":
 		return words{a, "bad"}
-	case "spent":
-		return words{"used up today", "warn"}
 	}
-	return words{strings.ReplaceAll(cmp.Or(a, "unknown"), "_", " "), "warn"}
+	return words{strings.ReplaceAll(cmp.Or(fleet.StateText(a), "unknown"), "_", " "), "warn"}
 }

@@ -69,7 +69,11 @@ type shape uint64
 // with takes texts in, each apart from its neighbours.
 func (h shape) with(texts ...string) shape {
 	sum := fnv.New64a()
-	fmt.Fprintf(sum, "%d %q", h, texts)
+	line := strconv.AppendUint(nil, uint64(h), 10)
+	for _, text := range texts {
+		line = strconv.AppendQuote(line, text)
+	}
+	_, _ = sum.Write(line) // a hash takes everything
 	return shape(sum.Sum64())
 }
 
@@ -80,9 +84,13 @@ type glance struct {
 	now      time.Time
 	snapshot *fleet.Snapshot
 	uses     []api.Use
+	shares   func() map[fleet.MemberID]shape // of the shares that name a member
 }
 
-func (s *Site) glance(now time.Time) *glance { return &glance{now, s.Snapshot(), s.Running()} }
+func (s *Site) glance(now time.Time) *glance {
+	snapshot := s.Snapshot()
+	return &glance{now, snapshot, s.Running(), sync.OnceValue(func() map[fleet.MemberID]shape { return shareShapes(snapshot, now) })}
+}
 
 // livePage says what is live on a page.
 type livePage func(*Site, *glance, api.Caller) scene

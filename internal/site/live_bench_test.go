@@ -22,7 +22,7 @@ import (
 // net/http and real sockets, whose reading is in the figures, too.
 func BenchmarkLivePages(b *testing.B) {
 	const pages = 1000
-	for _, of := range []string{"machines", "models", "sharing"} {
+	for _, of := range []string{"machines", "models", "access"} {
 		for _, moved := range []int{0, 100, pages} {
 			b.Run(fmt.Sprintf("%s/moved=%d", of, moved), func(b *testing.B) { benchLive(b, of, pages, moved) })
 		}

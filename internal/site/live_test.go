@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -337,6 +338,82 @@ func TestLiveIsTheMembersOwn(t *testing.T) {
 	}
 	tn.as("ada").listen("/live/access").expect(true, map[string][]string{"use-" + nameKey("bob"): {"tiny on box", "good"}})
 	tn.as("bob").listen("/live/access").expect(true, map[string][]string{"using-" + nameKey("ada"): {"tiny on box", "good"}})
+}
+
+// TestLiveAccess: a share, a limit, a group or a machine that comes or ends gives the page of
+// those whom it concerns another shape, and no other page.
+func TestLiveAccess(t *testing.T) {
+	tn := newTown(t, nil)
+	id := func(name string) fleet.MemberID { return fleet.MemberID(tn.members[name].ID) }
+	now := time.Now()
+	streams := map[string]*listener{}
+	shown := map[string]string{}
+	for _, name := range []string{"ada", "bob", "eve"} {
+		streams[name] = tn.as(name).listen("/live/access")
+		shown[name] = streams[name].expect(true, map[string][]string{}).Shape
+		tn.as(name).get("/access").want(t, 200, `data-shape="`+shown[name]+`"`)
+	}
+	share := func(l fleet.Limits) *fleet.Share {
+		return &fleet.Share{ID: "s", Owner: id("ada"), Member: id("bob"), Limits: l}
+	}
+	lab := func(members ...fleet.MemberID) *fleet.Group {
+		return &fleet.Group{ID: "g", Name: "lab", Members: members}
+	}
+	none, begin := tn.snapshot, shown["ada"]
+	for _, step := range []struct {
+		name    string
+		next    func(*fleet.Snapshot) *fleet.Snapshot
+		changes []string
+	}{
+		{"a share", func(s *fleet.Snapshot) *fleet.Snapshot {
+			return s.WithShares(id("bob"), []*fleet.Share{share(fleet.Limits{})})
+		}, []string{"ada", "bob"}},
+		{"a limit", func(s *fleet.Snapshot) *fleet.Snapshot {
+			return s.WithShares(id("bob"), []*fleet.Share{share(fleet.Limits{PerDay: 1})})
+		}, []string{"ada", "bob"}},
+		{"its end of the day", func(s *fleet.Snapshot) *fleet.Snapshot {
+			s.ShareOf(id("bob"), "s").Reserve(now)
+			return s
+		}, []string{"ada", "bob"}},
+		{"a machine goes", func(s *fleet.Snapshot) *fleet.Snapshot {
+			m := *tn.box()
+			m.Online = false
+			return s.WithMachine(&m)
+		}, []string{"ada", "bob"}},
+		{"a group", func(s *fleet.Snapshot) *fleet.Snapshot { return s.WithGroup(lab(id("ada"))) }, []string{"ada"}},
+		{"a member of it", func(s *fleet.Snapshot) *fleet.Snapshot { return s.WithGroup(lab(id("ada"), id("eve"))) }, []string{"ada", "eve"}},
+		{"a group's limit", func(s *fleet.Snapshot) *fleet.Snapshot {
+			g := lab(id("ada"), id("eve"))
+			g.Limits = map[fleet.MemberID]*fleet.Limits{id("ada"): {Models: []fleet.ModelID{"tiny"}}}
+			return s.WithGroup(g)
+		}, []string{"ada", "eve"}},
+		{"a machine kept out", func(s *fleet.Snapshot) *fleet.Snapshot {
+			g := lab(id("ada"), id("eve"))
+			g.KeptOut = []fleet.MachineID{tn.box().ID}
+			return s.WithGroup(g)
+		}, []string{"ada", "eve"}},
+		{"all as it was", func(*fleet.Snapshot) *fleet.Snapshot { return none }, []string{"ada", "bob", "eve"}},
+	} {
+		tn.snapshot = step.next(tn.snapshot)
+		tn.site.Stir()
+		tn.site.live.beaten, tn.site.live.rest = now, time.Time{}
+		tn.site.pass(now)
+		for name, l := range streams {
+			got := accessScene(tn.site, tn.site.glance(now), api.Caller{Member: id(name)}).shape.String()
+			if changed := got != shown[name]; changed != slices.Contains(step.changes, name) {
+				t.Fatalf("%s: the page of %s has another shape: %t", step.name, name, changed)
+			}
+			if shown[name] != got {
+				shown[name] = l.expect(false, map[string][]string{}).Shape
+			}
+			if shown[name] != got {
+				t.Fatalf("%s: the stream of %s has the shape %s, want %s", step.name, name, shown[name], got)
+			}
+		}
+	}
+	if shown["ada"] != begin {
+		t.Error("where all is as it was the shape is another one")
+	}
 }
 
 // TestWhoUsesWhat: the page shows it, and each end says how many calls it cuts:

@@ -90,6 +90,7 @@ type requestData struct {
 type lineEvent struct {
 	AfterMS    int64
 	What, More string
+	Row        int // of the routing rules, of a decision that something would change; else 0
 }
 
 func (s *Site) requestData(v *visit) (requestData, error) {
@@ -215,7 +216,7 @@ var verdictWords = map[string]string{
 
 // timeLine is what happened to a call, in order.
 func timeLine(t api.CallTrace) []lineEvent {
-	line := []lineEvent{{0, "Received", t.Endpoint}}
+	line := []lineEvent{{What: "Received", More: t.Endpoint}}
 	for _, d := range t.Decisions {
 		var seen []string
 		for _, c := range d.Seen {
@@ -225,21 +226,22 @@ func timeLine(t api.CallTrace) []lineEvent {
 		if len(seen) > 0 {
 			more += " (" + strings.Join(seen, "; ") + ")"
 		}
-		if d.Verdict != "try" {
-			more += ". What would change it: " + d.Change
+		event := lineEvent{AfterMS: d.AfterMS, What: verdictWords[d.Verdict], More: more}
+		if d.Verdict != fleet.Try.String() {
+			event.Row = d.Row
 		}
-		line = append(line, lineEvent{d.AfterMS, verdictWords[d.Verdict], more})
+		line = append(line, event)
 	}
 	for i, try := range t.Tries {
 		line = append(line,
-			lineEvent{try.AfterMS, fmt.Sprintf("Attempt %d on %s", i+1, try.Machine), "of " + try.Owner + ", " + try.Via},
-			lineEvent{try.AfterMS + try.TookMS, fmt.Sprintf("Attempt %d ended", i+1), try.Outcome})
+			lineEvent{AfterMS: try.AfterMS, What: fmt.Sprintf("Attempt %d on %s", i+1, try.Machine), More: "of " + try.Owner + ", " + try.Via},
+			lineEvent{AfterMS: try.AfterMS + try.TookMS, What: fmt.Sprintf("Attempt %d ended", i+1), More: try.Outcome})
 	}
 	if t.FirstMS > 0 && t.Mine {
-		line = append(line, lineEvent{t.FirstMS, "First token", ""})
+		line = append(line, lineEvent{AfterMS: t.FirstMS, What: "First token"})
 	}
 	if t.Status != 0 {
-		line = append(line, lineEvent{t.TookMS, "Ended", cmp.Or(api.Title(t.Code), "served")})
+		line = append(line, lineEvent{AfterMS: t.TookMS, What: "Ended", More: cmp.Or(api.Title(t.Code), "served")})
 	}
 	slices.SortStableFunc(line, func(a, b lineEvent) int { return cmp.Compare(a.AfterMS, b.AfterMS) })
 	return line

@@ -98,6 +98,35 @@ func TestCauseOfARefusal(t *testing.T) {
 	ada.get("/").want(t, 200, "2 times", "offers a model with the id <code>of-ado</code>")
 }
 
+// What would change a refusal is said of each row of the routing rules, on the page of a call
+// and on that of a model, with links to pages and without commands.
+func TestChangeNamesPages(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.as("ada")
+	for row := 1; row <= 12; row++ {
+		shown := fleet.ReasonOf(row, fleet.Chat).Row // rows with the same answer are one
+		if shown == 3 {
+			continue // it is served
+		}
+		verdict := map[bool]string{true: "wait", false: "refuse"}[shown == 4]
+		id := fmt.Sprint("req_", row)
+		trace := account.Trace{
+			CallID: id, MemberID: tn.members["ada"].ID, Started: time.Now(), Mine: true, Caller: "ada", Model: "tiny", Endpoint: "/v1/chat/completions",
+			Status: 503, Code: "CAPACITY_FULL", Decisions: []account.Decision{{Verdict: verdict, Row: shown}},
+		}
+		check(t, tn.db.SaveTraces(t.Context(), []account.Trace{trace}, time.Now()))
+		_, change, _ := strings.Cut(ada.get("/requests/"+id).want(t, 200).body, "What would change it: ")
+		change, _, _ = strings.Cut(change, "</td>")
+		if change == "" || strings.Contains(change, "<code>kith") || (row != 2 && row != 11) != strings.Contains(change, `<a href="/`) {
+			t.Errorf("row %d: %q", row, change)
+		}
+	}
+	page := ada.get("/models?model=nothing").want(t, 200, `What would change that: The exact id, as <a href="/models">Models</a> lists it.`)
+	if strings.Contains(page.body, "<code>kith") {
+		t.Error("the page of a model names a command")
+	}
+}
+
 // The filter of the requests is in the address, of the next page, too; a request shows its
 // key, its tokens and its speed.
 func TestRequestsFilter(t *testing.T) {

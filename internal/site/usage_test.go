@@ -118,7 +118,7 @@ func testRequestPages(t *testing.T, tn *town) {
 	}
 	b.get("/requests?id=+req_0007+").goes(t, "/requests/req_0007")
 	b.get("/requests?before=2026-11-21T10:30:00Z,%00").want(t, 400, "before is a time")
-	none := b.get("/requests/req_none").want(t, 404, "<h1>Call</h1>", "nothing is known of a call", "401")
+	none := b.get("/requests/req_none").want(t, 404, "<h1>Call</h1>", "nothing is known of a call", "if it ended just now, ask again in 2 seconds", "401")
 	if strings.Contains(none.body, "<dt>") {
 		t.Errorf("the page of an unknown call describes one: %s", none.body)
 	}
