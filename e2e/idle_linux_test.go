@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"bufio"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -76,12 +75,7 @@ func idleDaemon(t *testing.T, binary string) (took time.Duration, memory idleMem
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(home)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	free.Close()
+	address := freeAddress(t)
 	cmd := exec.Command(binary, "serve", "--listen", address)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "KITH_HOME=" + home}
 	began := time.Now()
