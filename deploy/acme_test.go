@@ -94,7 +94,6 @@ func TestACME(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := listener.Addr().(*net.TCPAddr)
-	listener.Close()
 	authority := newAuthority(t, address.Port)
 
 	home, err := os.MkdirTemp("", "kith") // a socket's path has to be short
@@ -110,6 +109,7 @@ func TestACME(t *testing.T) {
 	hub.Env = append(os.Environ(), "KITH_HOME="+home, "SSL_CERT_FILE="+authority.file)
 	said := new(bytes.Buffer)
 	hub.Stderr = said
+	listener.Close() // until now, so that nothing else gets the port
 	if err := hub.Start(); err != nil {
 		t.Fatal(err)
 	}

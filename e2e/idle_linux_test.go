@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"bufio"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -22,7 +21,8 @@ const (
 )
 
 // A daemon without a loaded model answers soon after its start and takes little
-// memory. The best of a few starts counts: others use this computer, too. It runs from a
+// memory. The best of several starts counts, and a slow one is followed by others for a
+// minute: other programs use this computer, too. It runs from a
 // copy of the executable, written page by page: the page cache holds it so, and what is
 // mapped of a file in larger pieces is more than what is used of it, up to 55 MB.
 func TestIdleDaemon(t *testing.T) {
@@ -44,7 +44,7 @@ func TestIdleDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	start, least := time.Hour, idleMemory{own: 1 << 30, all: 1 << 30}
-	for range 7 {
+	for n, late := 0, time.Now().Add(patience); n < 7 || start > maxStart && time.Now().Before(late); n++ {
 		took, memory := idleDaemon(t, binary)
 		start = min(start, took)
 		least = idleMemory{own: min(least.own, memory.own), all: min(least.all, memory.all)}
@@ -75,12 +75,7 @@ func idleDaemon(t *testing.T, binary string) (took time.Duration, memory idleMem
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(home)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	free.Close()
+	address := freeAddress(t)
 	cmd := exec.Command(binary, "serve", "--listen", address)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "KITH_HOME=" + home}
 	began := time.Now()

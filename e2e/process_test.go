@@ -259,13 +259,9 @@ func halt(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// until [TIME] call|exec ARGS... does that again and again until it succeeds.
+// until call|exec ARGS... does that again and again until it succeeds.
 func until(ts *testscript.TestScript, neg bool, args []string) {
-	patience := patience
-	if d, err := time.ParseDuration(args[0]); err == nil {
-		patience, args = d, args[1:]
-	}
-	usage(ts, neg, len(args) > 1 && (args[0] == "call" || args[0] == "exec"), "until [TIME] call|exec ARGS...")
+	usage(ts, neg, len(args) > 1 && (args[0] == "call" || args[0] == "exec"), "until call|exec ARGS...")
 	var err error
 	for limit := time.Now().Add(patience); time.Now().Before(limit); {
 		if args[0] == "call" {

@@ -23,7 +23,6 @@ func chromium(t *testing.T, flags map[string]any) context.Context {
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(program(t)),
 		chromedp.NoSandbox, // tests run as root in containers; the pages are ours
-		chromedp.UserDataDir(t.TempDir()),
 		chromedp.WSURLReadTimeout(patience),
 		chromedp.WindowSize(1280, 900), // narrower, the menu is behind a button
 	)

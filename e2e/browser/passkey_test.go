@@ -2,6 +2,7 @@ package browser_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"strings"
 	"testing"
@@ -73,15 +74,20 @@ func (b *tab) authenticator() {
 	}
 }
 
-// freeAddress is one that nothing listens on just now.
+// freeAddress returns a loopback address at which nothing listens, and whose port no
+// outgoing connection is given.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		address := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			return address
+		}
+		conn.Close()
 	}
-	defer listener.Close()
-	return listener.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
 
 // stageAt is a stage whose hub has a name, as passkeys need, and listens there.

@@ -302,13 +302,9 @@ func (w *walk) ends() {
 	ben.leads(200, clickOn("a[href^='/applications/revoke']"))
 	ben.see("are refused within 5 seconds")
 	w.look(ben, "key-revoke")
-	revoked := time.Now()
 	ben.send("#do")
 	ben.see("revoked")
-	w.until("the key is refused", func() bool { status, _, _ := w.call(w.benKey, "llama3"); return status == http.StatusUnauthorized })
-	if took := time.Since(revoked); took > 5*time.Second {
-		w.t.Errorf("the revoked key worked for %v, want 5 s at most", took)
-	}
+	w.until("the key is refused", func() bool { status, _, _ := w.call(w.benKey, "llama3"); return status == http.StatusUnauthorized }) // how soon: sim.TestRevocations
 	op.open("/access")
 	op.see("also in lab, which adds nothing while you share")
 	run(op, clickOn("#given-list details summary"))

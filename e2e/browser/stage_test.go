@@ -135,8 +135,9 @@ func (s *stage) code() (code string) {
 	s.t.Helper()
 	s.until("kith login shows a code", func() bool {
 		_, after, _ := strings.Cut(s.read("login.err"), "\nType ")
-		code, _, _ = strings.Cut(strings.TrimSpace(after), "\n")
-		return code != ""
+		line, _, complete := strings.Cut(after, "\n")
+		code = strings.TrimSpace(line)
+		return complete
 	})
 	return code
 }

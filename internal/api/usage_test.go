@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -61,10 +62,21 @@ func openStore(t testing.TB) *store.DB {
 	return db
 }
 
+// atNoon runs a test with a database where it is half an hour after noon, so that no hour
+// and no day ends while it runs.
+func atNoon(t *testing.T, test func(*testing.T, *store.DB)) {
+	db := openStore(t)
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(12*time.Hour + 30*time.Minute) // a bubble begins at midnight
+		test(t, db)
+	})
+}
+
 // TestUsage: both sides add up, by day, model, machine and code, each member
 // sees its own, and who was at the other end.
-func TestUsage(t *testing.T) {
-	db := openStore(t)
+func TestUsage(t *testing.T) { atNoon(t, testUsage) }
+
+func testUsage(t *testing.T, db *store.DB) {
 	today := time.Now().UTC().Truncate(24 * time.Hour)
 	day := func(ago int) time.Time { return today.AddDate(0, 0, -ago).Add(time.Hour) }
 	call := func(id, member, owner, machine, model, code string, started time.Time) account.Usage {
@@ -134,8 +146,9 @@ func TestUsage(t *testing.T) {
 
 // TestUsageSteps: sums by the hour and by the week are those of the calls in them, by the
 // key that made them, with the times to the first token.
-func TestUsageSteps(t *testing.T) {
-	db := openStore(t)
+func TestUsageSteps(t *testing.T) { atNoon(t, testUsageSteps) }
+
+func testUsageSteps(t *testing.T, db *store.DB) {
 	now := time.Now().UTC()
 	check(t, db.CreateMember(t.Context(), account.Member{ID: "ann", Name: "Ann", Created: now}))
 	check(t, db.CreateKey(t.Context(), account.Key{ID: "key_1", MemberID: "ann", Name: "editor", Region: "home", Reach: account.ReachAll, Created: now}))

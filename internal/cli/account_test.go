@@ -130,7 +130,7 @@ func TestShareList(t *testing.T) {
 	got := kith(t, "", "share", "list")
 	for _, part := range []string{
 		"bob      you share with    models tiny; hours Sat 10:00-12:00; 2 at once; 9 a day", "eve      shares with you   no limits",
-		"\n\nINVITE", "inv_1    …wxyz   1 of 3   models tiny   1 Dec",
+		"\n\nINVITE", "inv_1    …wxyz   1 of 3   models tiny   " + time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC).Local().Format("2 Jan"),
 	} {
 		if !strings.Contains(got.out, part) || strings.Contains(got.out, "inv_2") {
 			t.Errorf("got %+v, want it to say %q and nothing of inv_2", got, part)

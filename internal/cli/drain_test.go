@@ -151,12 +151,7 @@ func newRolling(t *testing.T, names ...string) *rolling {
 // startNode starts a hub, which is ready when it returns.
 func (r *rolling) startNode(name string) {
 	r.t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	listener.Close()
+	address := freeAddress(r.t)
 	r.data[name] = shortDir(r.t)
 	file := filepath.Join(r.data[name], "hub.toml")
 	text := fmt.Sprintf("%s[hub]\nnode = %q\npublic_url = %q\n", r.settings, name, r.base)

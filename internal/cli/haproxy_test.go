@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -142,15 +143,20 @@ func startHAProxy(t *testing.T, certificate, key string, a, b *rig) string {
 	return address
 }
 
-// freeAddress returns a loopback address at which nothing listens.
+// freeAddress returns a loopback address at which nothing listens, and whose port no
+// outgoing connection is given.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		address := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			return address
+		}
+		conn.Close()
 	}
-	defer listener.Close()
-	return listener.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
 
 // trusting returns a client that trusts a certificate.

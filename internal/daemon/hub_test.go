@@ -245,7 +245,7 @@ func TestHubCancelled(t *testing.T) {
 	if _, err := http.DefaultClient.Do(req); err == nil {
 		t.Fatal("answered")
 	}
-	soon, cancel := context.WithTimeout(t.Context(), cancelWithin)
+	soon, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	select {
 	case <-left:

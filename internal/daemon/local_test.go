@@ -207,7 +207,7 @@ func TestLocalLoadAndCancel(t *testing.T) {
 		t.Errorf("advertised %+v", ad)
 	}
 	leave()
-	soon, cancel := context.WithTimeout(t.Context(), cancelWithin)
+	soon, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := e.Wait(soon, func(c enginetest.Counts) bool { return c.Cancelled == 3 }); err != nil {
 		t.Errorf("the engine computes on: %+v", e.Counts())

@@ -22,9 +22,6 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// cancelWithin is how long an engine may compute after its caller has disconnected.
-const cancelWithin = 2 * time.Second
-
 // A call down a real tunnel, unary and streamed; the engine gets an allow-list
 // of fields, even of a call that says it is the owner's.
 func TestRoutedCall(t *testing.T) {
@@ -357,37 +354,40 @@ func TestRoutedMistake(t *testing.T) {
 
 // The hub cancels a call: the engine stops within 2 s.
 func TestRoutedCancel(t *testing.T) {
-	e := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Fault: enginetest.Endless, Interval: 5 * time.Millisecond}})
-	r, _, l := joined(t, Config{Sharing: Sharing{Slots: 2}}, e)
-	for _, stream := range []bool{true, false} {
-		e.Set(enginetest.Behaviour{Fault: enginetest.Hang, After: 1})
-		if !stream {
-			e.Set(enginetest.Behaviour{Fault: enginetest.Hang})
-		}
-		before := e.Counts()
-		ctx, giveUp := context.WithCancel(t.Context())
-		gone := make(chan struct{})
-		go func() {
-			defer close(gone)
-			if resp, err := l.call(ctx, "/v1/chat/completions", chat(stream)); err == nil {
-				<-ctx.Done()
-				resp.Body.Close()
+	home := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		e := enginetest.New(enginetest.Plain, enginetest.Options{})
+		d, l := falseTime(t, Config{Home: home}, e)
+		for _, stream := range []bool{true, false} {
+			e.Set(enginetest.Behaviour{Fault: enginetest.Hang, After: 1})
+			if !stream {
+				e.Set(enginetest.Behaviour{Fault: enginetest.Hang})
 			}
-		}()
-		began, late := context.WithTimeout(t.Context(), 20*time.Second)
-		if err := e.Wait(began, func(c enginetest.Counts) bool { return c.Runs > before.Runs }); err != nil {
-			t.Fatalf("stream %v: the engine was not asked: %v; %+v", stream, err, r.Status())
+			before := e.Counts()
+			ctx, giveUp := context.WithCancel(t.Context())
+			gone := make(chan struct{})
+			go func() {
+				defer close(gone)
+				if resp, err := l.call(ctx, "/v1/chat/completions", chat(stream)); err == nil {
+					<-ctx.Done()
+					resp.Body.Close()
+				}
+			}()
+			if err := e.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Runs > before.Runs }); err != nil {
+				t.Fatal(err)
+			}
+			giveUp()
+			soon, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			if err := e.Wait(soon, func(c enginetest.Counts) bool { return c.Cancelled > before.Cancelled }); err != nil {
+				t.Errorf("stream %v: the engine computes on: %+v", stream, e.Counts())
+			}
+			cancel()
+			<-gone
+			if synctest.Wait(); d.Status().Routed != 0 {
+				t.Errorf("stream %v: the call is not over: %+v", stream, d.Status())
+			}
 		}
-		late()
-		giveUp()
-		soon, cancel := context.WithTimeout(t.Context(), cancelWithin)
-		if err := e.Wait(soon, func(c enginetest.Counts) bool { return c.Cancelled > before.Cancelled }); err != nil {
-			t.Errorf("stream %v: the engine computes on: %+v", stream, e.Counts())
-		}
-		cancel()
-		<-gone
-		r.await("idle", func(s Status) bool { return s.Routed == 0 })
-	}
+	})
 }
 
 // The tunnel's end ends its calls at the engine (docs/faults.md#30).
@@ -396,7 +396,7 @@ func TestTunnelEnds(t *testing.T) {
 	_, h, l := joined(t, Config{}, e)
 	firstFrame(t, l.served("/v1/chat/completions", chat(true)).Body)
 	l.Close()
-	soon, cancel := context.WithTimeout(t.Context(), cancelWithin)
+	soon, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := e.Wait(soon, func(c enginetest.Counts) bool { return c.Cancelled == 1 }); err != nil {
 		t.Errorf("the engine computes on: %+v", e.Counts())
@@ -426,17 +426,18 @@ func TestDeadline(t *testing.T) {
 			t.Error("a deadline of nonsense")
 		}
 	})
-	e := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Fault: enginetest.Hang}})
-	_, _, l := joined(t, Config{}, e)
-	soon := time.Now().Add(1100 * time.Millisecond).UTC().Format(time.RFC3339Nano)
-	if resp, err := l.call(t.Context(), "/v1/chat/completions", chat(false), tunnel.HeaderDeadline, soon); err == nil {
-		t.Errorf("status %d", resp.StatusCode)
-	}
-	late, cancel := context.WithTimeout(t.Context(), cancelWithin)
-	defer cancel()
-	if err := e.Wait(late, func(c enginetest.Counts) bool { return c.Cancelled == 1 }); err != nil {
-		t.Errorf("the engine computes on: %+v", e.Counts())
-	}
+	home := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		e := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Fault: enginetest.Hang}})
+		_, l := falseTime(t, Config{Home: home}, e)
+		began := time.Now()
+		if resp, err := l.call(t.Context(), "/v1/chat/completions", chat(false), tunnel.HeaderDeadline, began.Add(time.Minute).UTC().Format(time.RFC3339)); err == nil {
+			t.Errorf("status %d", resp.StatusCode)
+		}
+		if synctest.Wait(); e.Counts().Cancelled != 1 || time.Since(began) != time.Minute {
+			t.Errorf("after %v the engine has %+v", time.Since(began), e.Counts())
+		}
+	})
 }
 
 // What is no call of ours never reaches an engine.

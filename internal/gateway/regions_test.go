@@ -214,7 +214,7 @@ func TestForwardedBodyRefusedEarly(t *testing.T) {
 		w.WriteHeader(http.StatusRequestEntityTooLarge)
 	})
 	edge := listen(t, edgeTo(t, address, nil))
-	answer, _ := raw(t, edge, "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer "+farKey+"\r\nContent-Length: 1000000\r\n\r\n{")
+	answer := raw(t, edge, "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer "+farKey+"\r\nContent-Length: 1000000\r\n\r\n{")
 	if !strings.HasPrefix(answer, "HTTP/1.1 413 ") || !strings.Contains(answer, "\r\nConnection: close\r\n") || strings.Count(answer, "HTTP/1.1") != 1 {
 		t.Errorf("%q", answer)
 	}

@@ -159,9 +159,8 @@ func TestSoundTooLargeAtTheByte(t *testing.T) {
 		"a long ending": {fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n%x\r\n%s", head, len(whole), whole, dialect.FormOverhead, strings.Repeat("z", dialect.FormOverhead)), "413"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, took := raw(t, address, c.text)
-			if !strings.HasPrefix(got, "HTTP/1.1 "+c.status) || took > 5*time.Second {
-				t.Errorf("after %v: %q", took, got)
+			if got := raw(t, address, c.text); !strings.HasPrefix(got, "HTTP/1.1 "+c.status) {
+				t.Errorf("%q", got)
 			}
 		})
 	}
