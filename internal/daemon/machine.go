@@ -233,7 +233,11 @@ func (d *Daemon) reserve(model fleet.ModelID, endpoint fleet.Endpoint, own bool,
 	if refusal != "" {
 		return nil, nil, refusal
 	}
-	free := modelOf(e, model, endpoint).Slots - e.OtherCalls()
+	m := modelOf(e, model, endpoint)
+	if m == nil { // the engine's models changed after engineFor
+		return nil, nil, tunnel.RefusedUnknownModel
+	}
+	free := m.Slots - e.OtherCalls()
 	if free <= 0 {
 		return nil, nil, tunnel.RefusedBusy
 	}
