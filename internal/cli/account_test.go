@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -261,6 +262,30 @@ func TestDrainRefused(t *testing.T) {
 	})
 	t.Setenv("KITH_HOME", onSocket(t, "daemon.sock", handler))
 	check(t, kith(t, "", "pause", "--drain", "--json"), said{1, "", "cannot drain this machine: it was resumed"})
+}
+
+// While `kith dev` runs a daemon, the commands of one that does not run say how to reach that.
+func TestDaemonOfDev(t *testing.T) {
+	home := shortDir(t)
+	t.Setenv("KITH_HOME", home)
+	dev := filepath.Join(home, "dev")
+	if err := os.Mkdir(dev, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	says := func(want string) {
+		for _, command := range []string{"status", "pause", "reload"} {
+			if got := kith(t, "", command); !strings.Contains(got.out+got.err, want) {
+				t.Errorf("%s: %+v, want %q", command, got, want)
+			}
+		}
+	}
+	says("start it with `kith serve`")
+	listener, err := net.Listen("unix", filepath.Join(dev, "daemon.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	says("`kith dev` runs one: set KITH_HOME=" + dev + " to reach that")
 }
 
 // Where no daemon runs, the commands change and show what it starts with.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -18,7 +19,19 @@ import (
 
 // control returns a client to the API of the daemon on data, over its socket.
 func control(data string) *client {
-	return overSocket(filepath.Join(data, "daemon.sock"), "this machine's daemon", "start it with `kith serve`")
+	return overSocket(filepath.Join(data, "daemon.sock"), "this machine's daemon", startDaemon(data))
+}
+
+// startDaemon says how a daemon on data is started. While `kith dev` runs one, whose data
+// is in a folder there, it says how to reach that.
+func startDaemon(data string) string {
+	dev := filepath.Join(data, "dev")
+	conn, err := net.Dial("unix", filepath.Join(dev, "daemon.sock"))
+	if err != nil {
+		return "start it with `kith serve`"
+	}
+	conn.Close()
+	return "`kith dev` runs one: set KITH_HOME=" + dev + " to reach that"
 }
 
 // runningStatus is the output of `kith status --json` for a daemon that runs.
@@ -90,7 +103,7 @@ func (a *app) showSaved(config *daemonFile, state daemon.Status) error {
 	now := savedStatus{Groups: config.Share.Groups, Sharing: state.Sharing, Open: state.Open}
 	now.Line.SignedIn, now.Line.Hub, now.Line.Machine = missing == nil, saved.Hub, saved.Machine
 	return a.print(now, func() {
-		a.fact("daemon", "not running; start it with `kith serve`")
+		a.fact("daemon", "not running; %s", startDaemon(config.Daemon.Data))
 		hub := signedOut
 		if now.Line.SignedIn {
 			hub = fmt.Sprintf("%s, as machine %s of %s", saved.Hub, saved.Machine, saved.Member)
