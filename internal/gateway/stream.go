@@ -21,8 +21,12 @@ const (
 	nextBeat  = 10 * time.Second
 )
 
-// endLimit is how long the end of an answer is held back for the end of its body.
-const endLimit = 250 * time.Millisecond
+// After its end mark an answer's body ends at once. On a busy computer it may come late: the last frames wait for it for
+// endLimit, and the call for closeLimit.
+const (
+	endLimit   = 250 * time.Millisecond
+	closeLimit = 10 * time.Second
+)
 
 // stream is the streamed answer of an exchange. One timer serves its heartbeats and its limits on silence and total time;
 // it has no goroutine of its own.
@@ -142,14 +146,14 @@ func (s *stream) copy() error {
 		n, readErr := s.body.Read(buffer[held:])
 		held += n
 		complete, err := s.check.Take(buffer[:held])
+		frames := buffer[:complete]
+		if complete > 0 && s.check.Events != nil {
+			frames = s.check.Events.Next()
+		}
 		if err == nil && s.check.Ended() { // what comes after it is ignored
-			s.finishBody(readErr)
+			return s.finish(frames, readErr)
 		}
 		if complete > 0 {
-			frames := buffer[:complete]
-			if s.check.Events != nil {
-				frames = s.check.Events.Next()
-			}
 			if err := s.pass(frames); err != nil {
 				return err
 			}
@@ -158,11 +162,6 @@ func (s *stream) copy() error {
 		switch {
 		case err != nil:
 			return err
-		case s.check.Ended():
-			if s.x.response != nil {
-				return s.pass(s.x.finishResponse())
-			}
-			return nil
 		case readErr == io.EOF:
 			return fault.New(fault.EngineError, "the answer ended without its end mark: it is not complete")
 		case readErr != nil:
@@ -171,14 +170,25 @@ func (s *stream) copy() error {
 	}
 }
 
-// finishBody closes the body of a complete answer, once it has ended, so that closing cancels nothing, or after endLimit.
-func (s *stream) finishBody(readErr error) {
+// finish passes on the last frames of an answer and closes its body. Each waits for the body's own end: so closing cancels
+// nothing, and the usage in the trailer is known.
+func (s *stream) finish(frames []byte, readErr error) error {
+	pass := sync.OnceValue(func() error {
+		err := s.pass(frames)
+		if err == nil && s.x.response != nil {
+			err = s.pass(s.x.finishResponse())
+		}
+		return err
+	})
 	if readErr == nil {
-		late := time.AfterFunc(endLimit, s.closeBody)
+		passing := time.AfterFunc(endLimit, func() { _ = pass() })
+		closing := time.AfterFunc(closeLimit, s.closeBody)
 		_, _ = s.body.Read(make([]byte, 512))
-		late.Stop()
+		passing.Stop()
+		closing.Stop()
 	}
 	s.closeBody()
+	return pass()
 }
 
 // pass writes complete frames, or their translation, and flushes them.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -317,33 +318,51 @@ func (b noted) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// The body of an answer is closed before its caller gets the last frame: once it has ended
-// or, where it does not end, after endLimit.
+// The body of an answer is closed before its caller gets the last frame, once it has ended. Where it ends late the caller
+// waits no longer than endLimit, and the usage behind the answer is read; where it does not end it is closed after closeLimit.
 func TestMachineIsFreeAtTheEnd(t *testing.T) {
 	for name, c := range map[string]struct {
-		ends time.Duration
-		want string
+		ends           time.Duration
+		passed, closed string
+		reported       bool
 	}{
-		"it ends soon":   {100 * time.Millisecond, "1.1"},
-		"it ends late":   {time.Hour, "1.25"},
-		"with the frame": {0, "1"},
+		"with the frame":     {0, "1", "1", true},
+		"soon":               {100 * time.Millisecond, "1.1", "1.1", true},
+		"on a busy computer": {5 * time.Second, "1.25", "6", true},
+		"never":              {time.Hour, "1.25", "11", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newTape()
-				New(hostedConfig(&backend{do: func(context.Context, *Call) (*Answer, error) {
-					r, out := io.Pipe()
+				var out Outcome
+				config := hostedConfig(&backend{do: func(context.Context, *Call) (*Answer, error) {
+					r, body := io.Pipe()
+					a := answer(noted{r, w})
+					a.Trailer = http.Header{}
 					go func() {
 						time.Sleep(time.Second)
-						_, _ = io.WriteString(out, frame+done)
+						_, _ = io.WriteString(body, frame+done)
 						time.Sleep(c.ends)
-						out.Close()
+						if c.reported {
+							a.Trailer.Set(dialect.UsageTrailer, dialect.Usage{In: 7, Out: 1}.Trailer())
+						}
+						body.Close()
 					}()
-					return answer(noted{r, w}), nil
-				}})).ServeHTTP(w, ask("POST", "/v1/chat/completions", streamRequest))
-				want := []string{c.want + " closed", c.want + " status 200", c.want + " " + frame + done, c.want + " flush"}
+					return a, nil
+				}})
+				config.Finished = func(_ *Call, o Outcome) { out = o }
+				New(config).ServeHTTP(w, ask("POST", "/v1/chat/completions", streamRequest))
+				want := []string{c.passed + " status 200", c.passed + " " + frame + done, c.passed + " flush"}
+				if c.closed == c.passed {
+					want = append([]string{c.closed + " closed"}, want...)
+				} else {
+					want = append(want, c.closed+" closed")
+				}
 				if strings.Join(w.notes, "|") != strings.Join(want, "|") {
 					t.Errorf("%q", w.notes)
+				}
+				if out.Reported != c.reported || c.reported && out.TokensIn != 7 {
+					t.Errorf("%+v", out)
 				}
 				time.Sleep(time.Hour)
 			})
