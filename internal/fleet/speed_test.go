@@ -59,6 +59,17 @@ func TestSpeedFollows(t *testing.T) {
 	if got := Predict(same.Speed(), 500, 0, 1); math.Abs(got-1) > 1e-9 {
 		t.Errorf("prompts of 500 tokens take a second: %v s are expected", got)
 	}
+	var alike Load // their differences say nothing of a token
+	for i := range 4 {
+		alike.Measure(Measurement{At: noon, Uncached: 10_000 + i, FirstToken: 9*time.Second + time.Duration(i)*time.Second/2})
+	}
+	if got := alike.Speed().Prefill; got < 0.0009 || got > 0.0011 {
+		t.Errorf("prompts of 10,000 tokens take 10 s: %v s a token", got)
+	}
+	alike.Measure(Measurement{At: noon, Uncached: 10_000})
+	if got := len(alike.Measurements().Prompts); got != 4 {
+		t.Errorf("a call without a first token was measured: %d samples", got)
+	}
 	if s := same.Speed(); s.FirstToken != 1 || s.Due != noon.Add(3*time.Hour) {
 		t.Errorf("%+v", s)
 	}
@@ -76,6 +87,14 @@ func TestDecodingByConcurrency(t *testing.T) {
 	add(1, minDecoded-1, time.Hour) // too short to count
 	if got := l.Speed().DecodeAt(1); got != DefaultSpeed.Decode[0] {
 		t.Errorf("not measured: %v s", got)
+	}
+	add(1, 100, 0)
+	if got := l.Speed().DecodeAt(1); got != DefaultSpeed.Decode[0] {
+		t.Errorf("of no time: %v s", got)
+	}
+	var short Load
+	if short.Measure(Measurement{At: noon, FirstToken: 1, Output: minDecoded, Decoding: minDecoded * time.Second, Running: 1}); short.Speed().DecodeAt(1) != 1 {
+		t.Errorf("the shortest that counts: %v s", short.Speed().DecodeAt(1))
 	}
 	add(3, 100, 5*time.Second)
 	for running, want := range map[int]float64{1: 0.04, 2: 0.05, 3: 0.05, 4: 0.07, 7: 0.07, 8: 0.11, 99: 0.11} {
@@ -238,11 +257,28 @@ func TestSetMeasurements(t *testing.T) {
 	if *to.Speed() != *from.Speed() {
 		t.Errorf("%+v became %+v", *from.Speed(), *to.Speed())
 	}
+	for i, edge := range []func(*Measurements){
+		func(m *Measurements) { m.Prompts[3] = PromptSample{} },
+		func(m *Measurements) { m.Prompts[3] = PromptSample{longestPrompt, longestSample} },
+		func(m *Measurements) { m.Decode[2] = []float64{0, longestSample} },
+		func(m *Measurements) { m.Decode[2] = make([]float64, maxDecode) },
+		func(m *Measurements) { m.Missed = [reaches]float64{5: 1} },
+	} {
+		good := m.clone()
+		good.At = good.At.Add(time.Duration(i+1) * time.Minute)
+		if edge(&good); !to.SetMeasurements(good) {
+			t.Errorf("%d: %+v was not taken", i, good)
+		}
+	}
 	for i, spoil := range []func(*Measurements){
 		func(m *Measurements) { m.Prompts[3].Seconds = -1 },
 		func(m *Measurements) { m.Prompts[3].Tokens = math.Inf(1) },
 		func(m *Measurements) { m.Prompts[3].Seconds = math.NaN() },
 		func(m *Measurements) { m.Prompts = append(m.Prompts, m.Prompts...) },
+		func(m *Measurements) { m.Prompts[3].Tokens = -1 },
+		func(m *Measurements) { m.Prompts[3].Seconds = longestSample + 1 },
+		func(m *Measurements) { m.Decode[2][0] = longestSample + 1 },
+		func(m *Measurements) { m.Missed[4] = -1 },
 		func(m *Measurements) { m.Decode[2][0] = -1 },
 		func(m *Measurements) { m.Decode[2] = make([]float64, maxDecode+1) },
 		func(m *Measurements) { m.Missed[4] = 2 },
