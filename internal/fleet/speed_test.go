@@ -120,6 +120,9 @@ func TestPromptsShareTheMachine(t *testing.T) {
 			t.Errorf("%d at once: %v s, want %v", running, got, want)
 		}
 	}
+	if got := Predict(fast, 1000, 200, 1); math.Abs(got-3) > 1e-9 {
+		t.Errorf("with an answer of 200 tokens: %v s, want 3", got)
+	}
 	if Predict(fast, 20_000, 100, 5) < Predict(slow, 20_000, 100, 1) || Predict(fast, 20_000, 100, 3) > Predict(slow, 20_000, 100, 1) {
 		t.Error("a machine that runs four calls comes after one 2.5 times slower, and one that runs two before it")
 	}
@@ -217,6 +220,9 @@ func TestTiesGoByTheDraw(t *testing.T) {
 	for draw := range uint64(1000) {
 		got := Route(s, Query{Caller: "me", Model: "m", Now: noon, Draw: mix(draw)}).Candidates
 		first[got[0].Machine.ID]++
+		if !got[0].Expectation.Measured {
+			t.Fatalf("the speed of %s is known", got[0].Machine.ID)
+		}
 		at := func(id MachineID) int {
 			return slices.IndexFunc(got, func(c Candidate) bool { return c.Machine.ID == id })
 		}
