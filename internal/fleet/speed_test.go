@@ -297,6 +297,15 @@ func TestSetMeasurements(t *testing.T) {
 	}
 }
 
+// What is read from elsewhere may make a line that falls, or one of which nothing is known.
+func TestPositive(t *testing.T) {
+	for x, want := range map[float64]float64{2: 2, 0: 0, -1: 0, math.Inf(1): 0, math.Inf(-1): 0, math.NaN(): 0} {
+		if got := positive(x); got != want {
+			t.Errorf("%v: %v, want %v", x, got, want)
+		}
+	}
+}
+
 func TestTypicalSpeed(t *testing.T) {
 	if TypicalSpeed(nil) != nil {
 		t.Error("of none")
