@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/enginetest"
 )
 
 // What an idle daemon may cost (docs/performance.md).
@@ -75,7 +77,7 @@ func idleDaemon(t *testing.T, binary string) (took time.Duration, memory idleMem
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(home)
-	address := freeAddress(t)
+	address := enginetest.FreeAddress()
 	cmd := exec.Command(binary, "serve", "--listen", address)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "KITH_HOME=" + home}
 	began := time.Now()

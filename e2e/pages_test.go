@@ -99,13 +99,13 @@ func newSandbox(t *testing.T, binary string) *sandbox {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(folder) })
-	s := &sandbox{t: t, folder: folder, site: freeAddress(t), local: freeAddress(t), member: "ada"}
+	s := &sandbox{t: t, folder: folder, site: enginetest.FreeAddress(), local: enginetest.FreeAddress(), member: "ada"}
 	program := "#!/bin/sh\ncase $1 in hub) shift; exec " + binary + " hub --admin '' \"$@\" ;; esac\nexec " + binary + " \"$@\"\n"
 	s.write("bin/kith", 0o755, program)
 	s.releases = releases(t, program)
 	s.write("home/.curlrc", 0o600, "fail-with-body\n")
 	s.write("home/.kith/hub.toml", 0o600, fmt.Sprintf("[hub]\nlisten = %q\n", s.site))
-	for home, listen := range map[string]string{"home/.kith": s.local, "bob": freeAddress(t)} {
+	for home, listen := range map[string]string{"home/.kith": s.local, "bob": enginetest.FreeAddress()} {
 		s.write(home+"/config.toml", 0o600, fmt.Sprintf("[daemon]\nlisten = %q\n[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n", listen, engine.URL()))
 	}
 	s.write("backups/.keep", 0o600, "")
@@ -288,16 +288,6 @@ func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.all.String()
-}
-
-// freeAddress is an address at which nothing answers.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	addr := quietAddress()
-	if addr == "" {
-		t.Fatal("no port is free")
-	}
-	return addr
 }
 
 // pullsFrom makes a model hub's address the one that models come from, and the built-in

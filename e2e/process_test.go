@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/llama"
 )
 
@@ -119,10 +119,10 @@ func hub(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, true, "hub [FLAGS...]")
 	addr := strings.TrimPrefix(ts.Getenv("SITE"), "http://")
 	if addr == "" {
-		addr = freeAddr(ts)
+		addr = enginetest.FreeAddress()
 		ts.Setenv("SITE", "http://"+addr)
 		ts.Setenv("HUB", "http://"+addr+"/v1")
-		ts.Setenv("ADMIN", freeAddr(ts))
+		ts.Setenv("ADMIN", enginetest.FreeAddress())
 		ts.Setenv("HUBDATA", ts.MkAbs("hub"))
 	}
 	socket := filepath.Join(ts.MkAbs("hub"), "admin.sock")
@@ -195,7 +195,7 @@ func daemon(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	addr := strings.TrimSuffix(strings.TrimPrefix(ts.Getenv(local), "http://"), "/v1")
 	if addr == "" {
-		addr = freeAddr(ts)
+		addr = enginetest.FreeAddress()
 		ts.Setenv(local, "http://"+addr+"/v1")
 	}
 	p, _ := start(ts, name, append([]string{"serve", "--listen", addr}, args...)...)
@@ -289,28 +289,4 @@ func await(ts *testscript.TestScript, p *process, what string, ready func() bool
 		}
 	}
 	ts.Fatalf("%s was not ready within %v\n%s", what, patience, p.said())
-}
-
-// freeAddr is an address that nothing answers at.
-func freeAddr(ts *testscript.TestScript) string {
-	addr := quietAddress()
-	if addr == "" {
-		ts.Fatalf("no port is free")
-	}
-	return addr
-}
-
-// quietAddress is an address that nothing answers at; "" if none was found. No outgoing
-// connection is given its port; and it is not tried by listening there, because a process
-// that begins just then would hold the listener until it has become its program.
-func quietAddress() string {
-	for range 100 {
-		addr := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
-		c, err := net.Dial("tcp", addr)
-		if err != nil {
-			return addr
-		}
-		c.Close()
-	}
-	return ""
 }

@@ -2,13 +2,13 @@ package browser_test
 
 import (
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"strings"
 	"testing"
 
 	"github.com/chromedp/cdproto/webauthn"
 	"github.com/chromedp/chromedp"
+
+	"github.com/kith/kith/internal/enginetest"
 )
 
 // TestPasskey: a member adds a passkey, signs in by it without a name, twice, and
@@ -17,7 +17,7 @@ import (
 func TestPasskey(t *testing.T) {
 	t.Parallel()
 	browser := chromium(t, nil)
-	s := stageAt(t, freeAddress(t))
+	s := stageAt(t, enginetest.FreeAddress())
 	b := newTab(t, browser, s.base, true)
 	b.authenticator()
 	b.open(s.first)
@@ -72,22 +72,6 @@ func (b *tab) authenticator() {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-}
-
-// freeAddress returns a loopback address at which nothing listens, and whose port no
-// outgoing connection is given.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	for range 100 {
-		address := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
-		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			return address
-		}
-		conn.Close()
-	}
-	t.Fatal("no port is free")
-	return ""
 }
 
 // stageAt is a stage whose hub has a name, as passkeys need, and listens there.

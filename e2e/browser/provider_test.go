@@ -15,6 +15,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/kith/kith/internal/enginetest"
 )
 
 // TestProvider: a person comes from an OpenID provider on another site, chooses a
@@ -26,7 +28,7 @@ func TestProvider(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newProvider(t)
-			listen := freeAddress(t)
+			listen := enginetest.FreeAddress()
 			s := newStageWith(t, listen, fmt.Sprintf("[hub]\npublic_url = \"http://%s\"\n[site.oidc]\nissuer = %q\nclient_id = \"kith\"\nname = \"Example\"\n",
 				strings.Replace(listen, "127.0.0.1", "localhost", 1), p.URL))
 			b := newTab(t, browser, s.base, scripts)

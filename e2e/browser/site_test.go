@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/kith/kith/internal/enginetest"
 )
 
 // Two members' way through the complete site, as in docs/walk.md: with
@@ -18,7 +20,7 @@ func TestSite(t *testing.T) {
 	for name, scripts := range map[string]bool{"scripts": true, "no scripts": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := &walk{stage: stageAt(t, freeAddress(t), "llama3", "llama3:latest", "qwen2.5-coder"), scripts: scripts}
+			w := &walk{stage: stageAt(t, enginetest.FreeAddress(), "llama3", "llama3:latest", "qwen2.5-coder"), scripts: scripts}
 			w.op, w.ben = newTab(t, browser, w.base, scripts), newTab(t, browser, w.base, scripts)
 			w.signUp()
 			w.machine()

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +17,8 @@ import (
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+
+	"github.com/kith/kith/internal/enginetest"
 )
 
 // staged is a network of separate processes in a folder.
@@ -38,7 +39,7 @@ func startNetwork(t *testing.T, config string) *staged {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	n := &staged{t: t, binary: kithBinary(t), dir: dir, data: filepath.Join(dir, "hub"), keys: map[string]string{}, clients: map[string]openai.Client{}}
-	addr := freeAddr(t)
+	addr := enginetest.FreeAddress()
 	n.hub = "http://" + addr
 	file := filepath.Join(dir, "hub.toml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
@@ -51,22 +52,6 @@ func startNetwork(t *testing.T, config string) *staged {
 	})
 	n.member("ada")
 	return n
-}
-
-// freeAddr is an address that nothing answers at. No outgoing connection is
-// given its port; and it is not tried by listening there, because a process that
-// begins just then would hold the listener until it has become its program.
-func freeAddr(t *testing.T) string {
-	for range 100 {
-		addr := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
-		c, err := net.Dial("tcp", addr)
-		if err != nil {
-			return addr
-		}
-		c.Close()
-	}
-	t.Fatal("no port is free")
-	return ""
 }
 
 // start runs kith with a home of its own until it is killed, or the test ends.

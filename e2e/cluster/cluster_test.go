@@ -12,7 +12,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -26,6 +25,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/postgres"
 	"github.com/kith/kith/internal/store"
 )
@@ -83,7 +83,7 @@ func start(t *testing.T, homes int, clocks ...time.Duration) *cluster {
 	c.startDatabases()
 	var public []string
 	for i := range 3 {
-		n := &node{name: fmt.Sprintf("node%d", i+1), public: freeAddress(t), private: freeAddress(t)}
+		n := &node{name: fmt.Sprintf("node%d", i+1), public: enginetest.FreeAddress(), private: enginetest.FreeAddress()}
 		n.dir, n.base = filepath.Join(dir, n.name), "http://"+n.public
 		if clocks != nil {
 			n.clock = clocks[i]
@@ -107,7 +107,7 @@ func start(t *testing.T, homes int, clocks ...time.Duration) *cluster {
 // startDatabases starts the primary, then its synchronous standby.
 func (c *cluster) startDatabases() {
 	for i := range c.address {
-		c.address[i] = freeAddress(c.t)
+		c.address[i] = enginetest.FreeAddress()
 		c.t.Cleanup(func() {
 			if c.database[i] != nil {
 				_ = c.database[i].Close()
@@ -206,21 +206,6 @@ func (n *node) kill() {
 func (n *node) stop() (resume func()) {
 	_ = n.cmd.Process.Signal(syscall.SIGSTOP)
 	return func() { _ = n.cmd.Process.Signal(syscall.SIGCONT) }
-}
-
-// freeAddress returns an address at which nothing listens. It does not listen there
-// itself: a process that starts at that moment would hold the listener.
-func freeAddress(t testing.TB) string {
-	for range 100 {
-		address := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
-		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			return address
-		}
-		conn.Close()
-	}
-	t.Fatal("no port is free")
-	return ""
 }
 
 // connect connects the machines, by a load balancer.

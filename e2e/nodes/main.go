@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -31,6 +30,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/postgres"
 )
 
@@ -150,7 +150,7 @@ func (n *node) start(file, database string) (address string, cmd *exec.Cmd, err 
 	if err != nil {
 		return "", nil, err
 	}
-	address = freeAddress()
+	address = enginetest.FreeAddress()
 	cmd = exec.Command(kith, "hub", "--config", path, "--data", n.data, "--listen", address, "--admin", n.admin)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	errs, err := cmd.StderrPipe()
@@ -162,19 +162,6 @@ func (n *node) start(file, database string) (address string, cmd *exec.Cmd, err 
 	}
 	go n.log(errs)
 	return address, cmd, nil
-}
-
-// freeAddress returns an address at which nothing listens. It does not listen there
-// itself: a process that starts at that moment would hold the listener.
-func freeAddress() string {
-	for {
-		address := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
-		c, err := net.Dial("tcp", address)
-		if err != nil {
-			return address
-		}
-		c.Close()
-	}
 }
 
 // log passes a node's log on and looks in it for the links to other nodes.

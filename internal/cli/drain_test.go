@@ -151,7 +151,7 @@ func newRolling(t *testing.T, names ...string) *rolling {
 // startNode starts a hub, which is ready when it returns.
 func (r *rolling) startNode(name string) {
 	r.t.Helper()
-	address := freeAddress(r.t)
+	address := enginetest.FreeAddress()
 	r.data[name] = shortDir(r.t)
 	file := filepath.Join(r.data[name], "hub.toml")
 	text := fmt.Sprintf("%s[hub]\nnode = %q\npublic_url = %q\n", r.settings, name, r.base)

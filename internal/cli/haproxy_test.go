@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -16,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/storetest"
 )
 
@@ -28,10 +28,10 @@ func TestBehindHAProxy(t *testing.T) {
 	settings := fmt.Sprintf("[database]\nurl = %q\n[peer]\nlisten = \"127.0.0.1:0\"\n", storetest.Postgres(t))
 	a := newRig(t, settings, "[hub]\nnode = \"a\"\nproxies = [\"127.0.0.1\"]\n")
 	a.hub.stop(t)
-	a.listen, a.health = freeAddress(t), freeAddress(t)
+	a.listen, a.health = enginetest.FreeAddress(), enginetest.FreeAddress()
 	a.startHub()
 	b := emptyRig(t)
-	b.key, b.engine, b.listen, b.health = a.key, a.engine, freeAddress(t), freeAddress(t)
+	b.key, b.engine, b.listen, b.health = a.key, a.engine, enginetest.FreeAddress(), enginetest.FreeAddress()
 	b.open(settings, "[hub]\nnode = \"b\"\nproxies = [\"127.0.0.1\"]\n")
 
 	proxied := &rig{t: t, base: "https://" + startHAProxy(t, certificate, key, a, b), key: a.key, hub: a.hub, client: trusting(t, certificate)}
@@ -119,12 +119,12 @@ func startHAProxy(t *testing.T, certificate, key string, a, b *rig) string {
 		text = append(text, part...)
 	}
 	write(t, both, string(text))
-	address := freeAddress(t)
+	address := enginetest.FreeAddress()
 	_, healthA, _ := net.SplitHostPort(a.health)
 	_, healthB, _ := net.SplitHostPort(b.health)
 	cmd := exec.Command(program, "-db", "-f", filepath.Join("..", "..", "deploy", "compose", "haproxy.cfg"))
 	cmd.Env = append(os.Environ(),
-		"KITH_BIND="+address, "KITH_BIND_PLAIN="+freeAddress(t), "KITH_BIND_HEALTH="+freeAddress(t), "KITH_CERTIFICATE="+both,
+		"KITH_BIND="+address, "KITH_BIND_PLAIN="+enginetest.FreeAddress(), "KITH_BIND_HEALTH="+enginetest.FreeAddress(), "KITH_CERTIFICATE="+both,
 		"KITH_HUB_1="+a.listen, "KITH_HUB_1_ADMIN="+healthA,
 		"KITH_HUB_2="+b.listen, "KITH_HUB_2_ADMIN="+healthB)
 	log := newPrinted()
@@ -141,22 +141,6 @@ func startHAProxy(t *testing.T, certificate, key string, a, b *rig) string {
 		}
 	})
 	return address
-}
-
-// freeAddress returns a loopback address at which nothing listens, and whose port no
-// outgoing connection is given.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	for range 100 {
-		address := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
-		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			return address
-		}
-		conn.Close()
-	}
-	t.Fatal("no port is free")
-	return ""
 }
 
 // trusting returns a client that trusts a certificate.

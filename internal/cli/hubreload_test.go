@@ -109,7 +109,7 @@ func TestHubReloadsCertificate(t *testing.T) {
 	t.Parallel()
 	chain, key := selfSigned(t)
 	r := emptyRig(t)
-	r.listen = freeAddress(t)
+	r.listen = enginetest.FreeAddress()
 	r.write("hub.toml", fmt.Sprintf("[ratelimit]\nconnections = 0\n[tls]\ncertificate = %q\nkey = %q\n", chain, key))
 	r.startHub()
 	t.Cleanup(func() { r.hub.kill() })

@@ -78,7 +78,7 @@ func (c recipe) start(t *testing.T, hub string) (address string, roots *tls.Conf
 		t.Fatal(err)
 	}
 	chain, key := selfSigned(t)
-	dir, address := t.TempDir(), freeAddress(t)
+	dir, address := t.TempDir(), enginetest.FreeAddress()
 	both := filepath.Join(dir, "both.pem")
 	var pair []byte
 	for _, file := range []string{chain, key} {
@@ -193,7 +193,7 @@ func TestProxies(t *testing.T) {
 		tunnels, streams, browsers, limit = 300, 500, 215, 200
 	}
 	p := &proxied{rig: emptyRig(t)}
-	p.listen = freeAddress(t)
+	p.listen = enginetest.FreeAddress()
 	p.engine = enginetest.New(enginetest.LlamaCpp, enginetest.Options{}) // not used: the machines are in this process
 	settings := fmt.Sprintf("[hub]\nproxies = [\"127.0.0.1\"]\n[limits]\nrunning = 0\n[ratelimit]\nrps = 0\nconnections = %d\n", limit)
 	p.write("hub.toml", settings)

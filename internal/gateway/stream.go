@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -171,12 +172,17 @@ func (s *stream) copy() error {
 }
 
 // finish passes on the last frames of an answer and closes its body. Each waits for the body's own end: so closing cancels
-// nothing, and the usage in the trailer is known.
+// nothing, and the usage in the trailer is known. The timer only writes: a panic in its goroutine would end the process.
 func (s *stream) finish(frames []byte, readErr error) error {
+	var last []byte
+	if s.x.response != nil {
+		frames = slices.Clone(frames) // their buffer takes the last ones
+		last = s.x.finishResponse()
+	}
 	pass := sync.OnceValue(func() error {
 		err := s.pass(frames)
-		if err == nil && s.x.response != nil {
-			err = s.pass(s.x.finishResponse())
+		if err == nil && last != nil {
+			err = s.pass(last)
 		}
 		return err
 	})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 const (
@@ -368,6 +369,32 @@ func TestMachineIsFreeAtTheEnd(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Where the answer of a translated call ends late, its last events come once, in order.
+func TestTranslatedAnswerEndsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTape()
+		New(hostedConfig(&backend{do: func(context.Context, *Call) (*Answer, error) {
+			r, body := io.Pipe()
+			go func() {
+				_, _ = io.WriteString(body, frame+done)
+				time.Sleep(5 * time.Second)
+				body.Close()
+			}()
+			a := answer(r)
+			a.Endpoint = fleet.ChatCompletions
+			return a, nil
+		}})).ServeHTTP(w, ask("POST", "/v1/responses", `{"model":"m","input":"x","stream":true}`))
+		all := w.text.String()
+		delta, completed := strings.Index(all, "event: response.output_text.delta"), strings.Index(all, "event: response.completed")
+		if delta < 0 || completed < delta || strings.Count(all, "event: response.completed") != 1 || !strings.HasSuffix(all, done) {
+			t.Errorf("%q", all)
+		}
+		if last := w.notes[len(w.notes)-1]; last != "0.25 flush" || time.Since(w.began) != 5*time.Second {
+			t.Errorf("%s at the end, after %s", last, time.Since(w.began))
+		}
+	})
 }
 
 // The caller leaves while the call waits, and while it is answered: nothing is
