@@ -373,6 +373,35 @@ func TestHoursEnd(t *testing.T) {
 	})
 }
 
+// An engine on a busy computer that answers the first look too late is found by the next
+// one, which follows at once; in false time.
+func TestLateEngine(t *testing.T) {
+	home := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		late := enginetest.New(enginetest.LlamaCpp, enginetest.Options{}).Transport()
+		d, _ := falseTime(t, Config{Home: home, Discovery: engine.Config{
+			Endpoints: []string{"http://127.0.0.1:8080"},
+			Transport: lateTransport{late},
+		}}, enginetest.New(enginetest.Plain, enginetest.Options{}))
+		time.Sleep(3 * time.Second)
+		if found := d.finder.Engines(); len(found) != 1 || found[0].Kind() != "llama.cpp" {
+			t.Errorf("found %v: %+v", found, d.finder.Report())
+		}
+	})
+}
+
+// lateTransport answers 400 ms late.
+type lateTransport struct{ http.RoundTripper }
+
+func (l lateTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case <-time.After(400 * time.Millisecond):
+		return l.RoundTripper.RoundTrip(r)
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+}
+
 // falseTime runs a daemon inside a synctest bubble with that engine built in,
 // connected to a hub that only holds the tunnel. Both end with the test, or when
 // the link's leave is called.

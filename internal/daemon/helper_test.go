@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -102,6 +103,12 @@ func run(t *testing.T, c Config, engines ...*enginetest.Engine) *rig {
 	case err := <-ended:
 		t.Fatalf("Run ended at once: %v", err)
 	}
+	// On a busy computer an engine can be late for the first look.
+	r.await("found its engines", func(s Status) bool {
+		return !slices.ContainsFunc(s.Engines, func(f EngineStatus) bool {
+			return slices.Contains(c.Discovery.Endpoints, f.Place) && strings.HasPrefix(f.Why, "it did not answer")
+		})
+	})
 	return r
 }
 

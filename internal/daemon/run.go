@@ -118,12 +118,16 @@ func (d *Daemon) watchEngines(ctx context.Context) error {
 }
 
 // runDiscovery checks the engines every discoveryInterval, more often while other
-// programs use them, and on request. Run has checked them once before.
+// programs use them, at once where one may have been late, and on request. Run has
+// checked them once before.
 func (d *Daemon) runDiscovery(ctx context.Context) error {
 	offered := d.offers.models(d.offers.engines())
 	for {
 		wait := discoveryInterval
-		if d.offers.otherCalls() > 0 {
+		switch {
+		case d.finder.Late():
+			wait = 0
+		case d.offers.otherCalls() > 0:
 			wait = busyDiscoveryInterval // their slots are free again soon
 		}
 		if !sleep(ctx, wait, d.discoverNow) {

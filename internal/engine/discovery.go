@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -53,6 +54,7 @@ type Finder struct {
 	engines []*Engine
 	others  int // calls of other programs on these engines
 	report  []Finding
+	late    bool // an address without an engine timed out, and had not before
 	changed chan struct{}
 }
 
@@ -129,8 +131,15 @@ func (f *Finder) probeAll(ctx context.Context, thorough bool) {
 	f.probing.Lock()
 	defer f.probing.Unlock()
 	var all sync.WaitGroup
+	var late atomic.Bool
 	for _, a := range f.addresses {
-		all.Go(func() { f.probe(ctx, a, thorough) })
+		missed := a.missed
+		all.Go(func() {
+			f.probe(ctx, a, thorough)
+			if a.missed && !missed && a.engine == nil {
+				late.Store(true)
+			}
+		})
 	}
 	all.Wait()
 	if ctx.Err() != nil {
@@ -151,7 +160,7 @@ func (f *Finder) probeAll(ctx context.Context, thorough bool) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.report = report
+	f.report, f.late = report, late.Load()
 	if !slices.Equal(f.engines, engines) || f.others != others {
 		f.engines, f.others = engines, others
 		close(f.changed)
@@ -174,8 +183,11 @@ func (a *address) duplicate() bool {
 func (f *Finder) probe(ctx context.Context, a *address, thorough bool) {
 	p := &probe{rt: f.rt, base: a.base, wait: nearWait, pages: map[string]page{}, known: a.known, retried: a.missed}
 	limit := nearProbe
-	if !loopback(a.base) {
+	switch {
+	case !loopback(a.base):
 		p.wait, limit = farWait, farProbe
+	case !thorough && a.missed && a.engine == nil:
+		p.wait = nearProbe // nobody waits for this probe
 	}
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -260,6 +272,14 @@ func (f *Finder) Engines() []*Engine {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return slices.Clone(f.engines)
+}
+
+// Late reports whether an address without an engine timed out in the last probe, and
+// had not before. An engine on a busy computer may be there: probe again soon.
+func (f *Finder) Late() bool {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.late
 }
 
 // Changed returns a channel that is closed when the engines or their models

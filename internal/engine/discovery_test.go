@@ -185,7 +185,8 @@ func TestLocalhost(t *testing.T) {
 	}
 }
 
-// All addresses are probed at once, each for at most 300 ms.
+// All addresses are probed at once, each for at most 300 ms, and longer in the background
+// if it was late.
 func TestSlowPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waits := func(d time.Duration, then http.RoundTripper) http.RoundTripper {
@@ -214,6 +215,14 @@ func TestSlowPlaces(t *testing.T) {
 		}
 		if why := f.Report()[0].Why; why != "it did not answer within 300ms" {
 			t.Errorf("why: %q", why)
+		}
+		if !f.Late() {
+			t.Error("three engines may be late, and it does not say so")
+		}
+		// The next probe in the background gives them longer, but only once sooner.
+		f.ProbeAgain(t.Context())
+		if got := kindsOf(f); !slices.Equal(got, []string{"http://127.0.0.1:8080 llama.cpp", "http://127.0.0.1:8000 llama.cpp"}) || f.Late() {
+			t.Errorf("then found %v, late %v", got, f.Late())
 		}
 	})
 }
