@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/kith/kith/internal/enginetest"
 )
 
 func TestMain(m *testing.M) {
@@ -88,6 +90,7 @@ func TestScripts(t *testing.T) {
 			"body":     body,
 			"gguf":     gguf,
 			"value":    value,
+			"oneday":   func(*testscript.TestScript, bool, []string) { enginetest.OneDay() },
 		},
 		RequireExplicitExec: true,
 	})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -69,6 +70,7 @@ func TestSharedWithoutMachine(t *testing.T) {
 // TestUsedToday: what routing counts of a day's calls is on the page, and a way that is
 // used up says so.
 func TestUsedToday(t *testing.T) {
+	enginetest.OneDay()
 	tn := newTown(t, nil)
 	bob := tn.members["bob"].ID
 	share := good[api.Share](tn.world, "ada", "POST", "/api/shares", `{"with":"bob","per_day":2}`)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/enginetest"
 )
 
 // The page of a machine offers what the machine can do now: one that is offline is not
@@ -34,6 +35,7 @@ func TestMachinePage(t *testing.T) {
 
 // The page of a machine shows how busy it was, and who used it today and in 30 days.
 func TestMachineUse(t *testing.T) {
+	enginetest.OneDay()
 	tn := newTown(t, nil)
 	now := time.Now().UTC()
 	call := func(id, who string, ago time.Duration) account.Usage {

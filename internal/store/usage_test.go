@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 )
@@ -93,6 +94,7 @@ func testCallsOfShares(t *testing.T, db *store.DB) {
 		ID: account.NewID("shr_"), OwnerID: eve.ID, MemberID: bob.ID, Created: later(1), Limits: account.Limits{Models: []string{"tiny"}, PerDay: 10},
 	}))
 	ok(t, db.AddShare(ctx, account.Share{ID: account.NewID("shr_"), OwnerID: ada.ID, MemberID: eve.ID, Created: later(2), Limits: account.Limits{PerDay: 10}}))
+	enginetest.OneDay()
 	now := time.Now()
 	var records []account.Usage
 	call := func(n int, caller, owner account.Member, model string, when time.Time) {
