@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Every test RUNS times, shuffled, with the race detector, two programs of tests
-# at a time, beside a program that keeps one CPU busy and a hub and a daemon on
-# the default ports. No run may fail. PACKAGES names fewer packages, as
-# `go list` takes them. What a failed run printed stays in build/flaky.
+# Every test RUNS times, shuffled, with the race detector, as `make test` runs them
+# with it (-short: fewer random worlds and cases), four programs of tests at a time, beside a
+# program that keeps one CPU busy and a hub and a daemon on the default ports. No run
+# may fail. PACKAGES names fewer packages, as `go list` takes them. What a failed run
+# printed stays in build/flaky.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 RUNS=${RUNS:-50}
@@ -15,7 +16,7 @@ one() {
   local name=$1 folder=$2 began seed file result=ok
   seed=$((RANDOM << 15 | RANDOM)) began=$SECONDS
   file=$out/$name-$seed.out
-  (cd "$folder" && exec "$out/bin/$name.test" -test.shuffle="$seed" -test.timeout=25m) >"$file" 2>&1 || result=failed
+  (cd "$folder" && exec "$out/bin/$name.test" -test.short -test.shuffle="$seed" -test.timeout=25m) >"$file" 2>&1 || result=failed
   echo "$name $result $((SECONDS - began)) $seed" >>"$out/results"
   if [ $result = ok ]; then rm "$file"; else echo "failed: $name, -test.shuffle=$seed; see build/flaky/$name-$seed.out" >&2; fi
 }
@@ -72,7 +73,7 @@ done
 export HOME=$out/home
 status=0
 for ((round = 1; round <= RUNS; round++)); do
-  cut -d' ' -f1,2 "$out/packages" | shuf | xargs -P 2 -L 1 scripts/flaky.sh one || status=1
+  cut -d' ' -f1,2 "$out/packages" | shuf | xargs -P 4 -L 1 scripts/flaky.sh one || status=1
   left=$((SECONDS * (RUNS - round) / round / 60))
   echo "round $round of $RUNS after $((SECONDS / 60)) min, about $left min to go; $(grep -c ' failed ' "$out/results" || true) failed"
 done
