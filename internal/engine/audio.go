@@ -144,7 +144,9 @@ func (a *Audio) model(ctx context.Context) (fleet.ModelID, error) {
 	switch {
 	case p.get("/v1/models").err != nil:
 		return "", fmt.Errorf("%w: %w", errNotReached, err)
-	case err != nil || len(list.Data) != 1 || !fleet.ModelID(list.Data[0].ID).Valid():
+	case err != nil:
+		return "", fmt.Errorf("it does not list its models: %w; one that is named as model in [audio] needs no list", err)
+	case len(list.Data) != 1 || !fleet.ModelID(list.Data[0].ID).Valid():
 		return "", errors.New("it does not list exactly one model; name the one for speech as model in [audio]")
 	}
 	return fleet.ModelID(list.Data[0].ID), nil

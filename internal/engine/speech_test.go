@@ -125,6 +125,17 @@ func TestAudioModel(t *testing.T) {
 			t.Errorf("%d models: %+v", n, a.Finding())
 		}
 	}
+	for status, why := range map[int]string{401: "it asks for a key", 404: "status 404; one that is named as model", 503: "not ready yet"} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(status) }))
+		defer server.Close()
+		a, err := NewAudio(AudioConfig{Engine: server.URL, MaxUpload: 1 << 20, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Check(t.Context()); a.Engine() != nil || !strings.Contains(a.Finding().Why, why) {
+			t.Errorf("status %d: %+v", status, a.Finding())
+		}
+	}
 	for _, c := range []AudioConfig{{Engine: "ftp://x"}, {Engine: "http://x", MaxUpload: 10}, {Engine: "http://x", MaxUpload: 1 << 20, Model: " x"}} {
 		if _, err := NewAudio(c); err == nil {
 			t.Errorf("%+v is spooled", c)
