@@ -383,3 +383,24 @@ func TestALongPromptFollowsItsHead(t *testing.T) {
 		}
 	})
 }
+
+// By way of another node it is the same: a machine of a group gets the prompt only once it
+// asks for it, and is then named.
+func TestPeersTrapGetsWhatItAsksFor(t *testing.T) {
+	for _, reads := range []bool{false, true} {
+		for _, stream := range []bool{false, true} {
+			inCluster(t, 2, func(w *world, seats []*seat) {
+				ann, eve := w.addMember("ann"), w.addMember("eve")
+				x := w.addTrap(eve, "trap", refuseWith(503, tunnel.RefusedPaused, reads))
+				defer x.end()
+				w.together(ann, eve)
+				time.Sleep(time.Minute) // the other node has taken it in
+				a := w.do(ask{by: ann, model: "m", stream: stream, via: seats[1]})
+				w.wantCode(a, "CAPACITY_FULL", "")
+				if x.asked() != 1 || x.knows(a) != reads || a.names("trap") != reads {
+					w.t.Errorf("%d calls; the trap has the prompt: %v, named: %v", x.asked(), x.knows(a), a.names("trap"))
+				}
+			})
+		}
+	}
+}
