@@ -107,8 +107,8 @@ func TestSchedulerSharesDayElsewhere(t *testing.T) {
 		t.Fatal("does not wait")
 	}
 	r.release(h, unused)
-	if g := got(w); g.slot == nil || g.slot.Machine.ID != "more" {
-		t.Error("waits on")
+	if g := got(w); g.slot == nil || g.slot.Machine.ID != "more" || g.slot.Limits.Load.Started(noon) != 1 {
+		t.Error("waits on, or does not count in the day of the decision")
 	}
 }
 
