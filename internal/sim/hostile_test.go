@@ -282,6 +282,25 @@ func TestEachMachineThatGotThePromptIsNamed(t *testing.T) {
 	})
 }
 
+// A machine that takes the prompt and breaks off before it answers is named, too.
+func TestATrapThatBreaksOffIsNamed(t *testing.T) {
+	both(t, func(w *world, stream bool) {
+		ann, eve := w.addMember("ann"), w.addMember("eve")
+		x := w.addTrap(eve, "trap", func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			panic(http.ErrAbortHandler)
+		})
+		defer x.end()
+		w.together(ann, eve)
+		a := w.do(ask{by: ann, model: "m", stream: stream})
+		w.wantCode(a, "engine_error", "")
+		why, _ := w.why(ann, a)
+		if !x.knows(a) || !a.names("trap") || !why.Tries[0].Prompt {
+			w.t.Errorf("the trap has the prompt: %v, named: %v; %+v", x.knows(a), a.names("trap"), why.Tries)
+		}
+	})
+}
+
 // A machine of a group that claims a thousand slots and answers at once runs one
 // call at once until it has served one.
 func TestClaimsInAGroupAttractOneCall(t *testing.T) {
