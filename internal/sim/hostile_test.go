@@ -386,6 +386,23 @@ func TestASilentTrapGetsNothing(t *testing.T) {
 	})
 }
 
+// It is left out as one that refuses: of three calls it gets two.
+func TestASilentTrapIsLeftOut(t *testing.T) {
+	both(t, func(w *world, stream bool) {
+		ann, eve := w.addMember("ann"), w.addMember("eve")
+		x := w.addTrap(eve, "trap", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		defer x.end()
+		w.together(ann, eve)
+		for range 3 {
+			a := w.do(ask{by: ann, model: "m", stream: stream, prefer: "wait=1"})
+			w.wantCode(a, "CAPACITY_FULL", a.reason)
+		}
+		if x.asked() != 2 {
+			w.t.Errorf("the trap was asked %d times", x.asked())
+		}
+	})
+}
+
 // A body over 64 KiB follows its head to any machine, the caller's own too. A
 // shorter one goes with it, to a machine that reads before it refuses.
 func TestALongPromptFollowsItsHead(t *testing.T) {
