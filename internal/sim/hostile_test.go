@@ -432,7 +432,10 @@ func TestPeersTrapGetsWhatItAsksFor(t *testing.T) {
 		for _, stream := range []bool{false, true} {
 			inCluster(t, 2, func(w *world, seats []*seat) {
 				ann, eve := w.addMember("ann"), w.addMember("eve")
-				x := w.addTrap(eve, "trap", refuseWith(503, tunnel.RefusedPaused, reads))
+				x := w.addTrap(eve, "trap", func(rw http.ResponseWriter, r *http.Request) {
+					time.Sleep(5 * time.Second) // no node takes its silence for an answer
+					refuseWith(503, tunnel.RefusedPaused, reads)(rw, r)
+				})
 				defer x.end()
 				w.together(ann, eve)
 				time.Sleep(time.Minute) // the other node has taken it in
