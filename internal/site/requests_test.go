@@ -155,3 +155,22 @@ func TestRequestsFilter(t *testing.T) {
 	b.get("/requests?from=never").want(t, 400, "from is a time")
 	b.get("/requests/req_0000").want(t, 200, "my editor", "1,234 in, 41 out, 20.0 a second", "First token")
 }
+
+// The owner of a machine reads how long a caller waited for it, and of an answer that broke
+// off that it did.
+func TestOwnerSeesWaitAndBreak(t *testing.T) {
+	tn := newTown(t, nil)
+	now := time.Now()
+	trace := account.Trace{
+		CallID: "req_1", MemberID: tn.members["ada"].ID, Started: now, Caller: "bob", Model: "m", Endpoint: "/v1/chat/completions", Stream: true,
+		Status: 200, Code: "machine_offline", WaitedMS: 7000, TookMS: 9000,
+		Tries: []account.Attempt{{Machine: "box", Owner: "ada", Via: "shared", Outcome: "began to answer and did not finish: machine_offline", Prompt: true}},
+	}
+	check(t, tn.db.SaveTraces(t.Context(), []account.Trace{trace}, now))
+	ada := tn.as("ada")
+	for path, outcome := range map[string]string{"/requests": "waited 7.0 s", "/requests/req_1": "began to answer and did not finish: machine_offline"} {
+		if page := ada.get(path).want(t, 200, outcome, "bob", fault.MachineOffline.Title()); strings.Contains(page.body, `state good">served`) {
+			t.Errorf("%s says that it was served", path)
+		}
+	}
+}
