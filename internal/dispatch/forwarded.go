@@ -89,7 +89,8 @@ func (f forwarding) RoundTrip(r *http.Request) (*http.Response, error) {
 //     at another node, else gone.
 //  2. A message that is no call (POST /ended, POST /control) is passed on.
 //  3. The caller does not reach the machine, or that cannot be confirmed: no_reach.
-//  4. A count of tokens is passed on. It uses no slot.
+//  4. A count of tokens is passed on, unless a group alone leads to the machine. It uses no
+//     slot.
 //  5. This attempt of the call was here before: repeated.
 //  6. The call was granted a slot that is still held for it: it gets that.
 //  7. The machine takes no calls of the caller now: busy or unavailable. Calls that wait
@@ -136,6 +137,11 @@ func (d *Dispatcher) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.URL.Path == tunnel.PathTokenize {
+		if seen.Class == fleet.Grouped { // a share has just ended
+			registry.Refuse(w, registry.RefusedReach)
+			return
+		}
+		withholdBody(request, seen.Class)
 		relay(w, line, request)
 		return
 	}

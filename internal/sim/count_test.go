@@ -29,13 +29,19 @@ func (w *world) tokens(by *member, model string) (text string, estimate bool) {
 // countAt asks how long a prompt is.
 func (w *world) countAt(by *member, model string) (status int, header http.Header, text string) {
 	w.t.Helper()
-	body := `{"model":"` + model + `","messages":[{"role":"user","content":"one two three"}]}`
+	return w.countOf(w.client, by, model, "one two three")
+}
+
+// countOf asks a hub node how long a prompt is.
+func (w *world) countOf(client *http.Client, by *member, model, prompt string) (status int, header http.Header, text string) {
+	w.t.Helper()
+	body := `{"model":"` + model + `","messages":[{"role":"user","content":"` + prompt + `"}]}`
 	r, err := http.NewRequest(http.MethodPost, hubURL+"/v1/messages/count_tokens", strings.NewReader(body))
 	w.must(err)
 	r.Header.Set("X-Api-Key", by.secret)
 	r.Header.Set("Anthropic-Version", "2023-06-01")
 	r.Header.Set("Content-Type", "application/json")
-	response, err := w.client.Do(r)
+	response, err := client.Do(r)
 	w.must(err)
 	defer response.Body.Close()
 	answer, err := io.ReadAll(response.Body)
@@ -152,5 +158,45 @@ func TestCountAsksFewMachines(t *testing.T) {
 		if asked != 3 {
 			t.Errorf("%d machines were asked", asked)
 		}
+	})
+}
+
+// A prompt over 64 KiB follows the head of its count, also to a machine at another node.
+func TestALongCountFollowsItsHead(t *testing.T) {
+	inCluster(t, 2, func(w *world, seats []*seat) {
+		ann, eve := w.addMember("ann"), w.addMember("eve")
+		x := w.addTrap(eve, "trap", refuseWith(http.StatusNotImplemented, "", false))
+		defer x.end()
+		w.share(eve, ann)
+		time.Sleep(time.Minute) // the other node has taken it in
+		for i, via := range seats {
+			client := clientOf(func() *network { return via.Load().net })
+			status, header, _ := w.countOf(client, ann, "m", "tag-long "+strings.Repeat("word ", 20_000))
+			if known := x.knows(&answer{tag: "long"}); status != http.StatusOK || header.Get("X-Kith-Route") != "" || x.asked() != i+1 || known {
+				t.Errorf("node %d: %d %v, %d calls, the trap has the prompt: %v", i, status, header, x.asked(), known)
+			}
+		}
+	})
+}
+
+// The home of a machine passes no count on to it that only a group leads to there: an
+// entry may not know yet that a share has ended.
+func TestPeersCountAsksNoGroup(t *testing.T) {
+	inCluster(t, 2, func(w *world, seats []*seat) {
+		ann, bob := w.addMember("ann"), w.addMember("bob")
+		box := w.addMachine(ann, "box", 1, "m")
+		w.share(ann, bob)
+		w.together(ann, bob)
+		box.moveTo(seats[1])
+		if text, estimate := w.tokens(bob, "m"); estimate {
+			t.Errorf("while shared: %s", text)
+		}
+		w.down.Store(true) // the entry cannot read what changes
+		w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
+		time.Sleep(1100 * time.Millisecond)
+		if text, estimate := w.tokens(bob, "m"); !estimate {
+			t.Errorf("after the share: %s", text)
+		}
+		w.down.Store(false)
 	})
 }
