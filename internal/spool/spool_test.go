@@ -145,26 +145,29 @@ func TestMemberLimit(t *testing.T) {
 	}
 }
 
-// TestHalfOfMemory: one member never has all of the memory.
+// TestHalfOfMemory: one member never has more than half of the memory, and all
+// members together never more than all of it.
 func TestHalfOfMemory(t *testing.T) {
 	s := open(t, Limits{Memory: 4 * mib})
 	var held []*Bytes
-	for {
-		b, err := hold(s, "ann", text(mib/2), mib/2)
-		held = append(held, b)
-		if err != nil {
-			refused(t, err)
-			break
+	for _, member := range []string{"ann", "bob", "eve"} {
+		before := s.Use().Memory
+		for {
+			b, err := hold(s, member, text(mib/2), mib/2)
+			held = append(held, b)
+			if err != nil {
+				refused(t, err)
+				break
+			}
+		}
+		if n := s.Use().Memory - before; member != "eve" && (n > 2*mib || n < 3*mib/2) {
+			t.Errorf("%s has %d bytes of %d", member, n, 4*mib)
 		}
 	}
-	if u := s.Use(); u.Memory > 2*mib || u.Memory < 3*mib/2 {
-		t.Errorf("one member has %d bytes of %d", u.Memory, 4*mib)
+	if u := s.Use(); u.Memory > 4*mib {
+		t.Errorf("all have %d bytes of %d", u.Memory, 4*mib)
 	}
-	b, err := hold(s, "bob", text(mib/2), mib/2)
-	if err != nil {
-		t.Error("another member is refused, too:", err)
-	}
-	for _, b := range append(held, b) {
+	for _, b := range held {
 		b.Close()
 	}
 }
@@ -190,8 +193,8 @@ func TestLastEighth(t *testing.T) {
 	}
 }
 
-// TestDisk: the bound of the files, and a folder that takes none, refuse what
-// they refuse and lose nothing of what is held.
+// TestDisk: the bound of the files, of which one member has half, and a folder that
+// takes none, refuse what they refuse and lose nothing of what is held.
 func TestDisk(t *testing.T) {
 	s := open(t, Limits{Disk: 9 * mib})
 	want := text(4 * mib)
@@ -200,6 +203,9 @@ func TestDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer first.Close()
+	more, err := hold(s, "ann", text(2*mib), -1)
+	refused(t, err)
+	more.Close()
 	other, err := hold(s, "eve", want, -1)
 	if err != nil {
 		t.Fatal(err)
@@ -218,7 +224,7 @@ func TestDisk(t *testing.T) {
 		t.Error("kept without a folder")
 	}
 	same(t, first, want)
-	if u := s.Use(); u.Disk != 4*mib || u.Refused != 3 {
+	if u := s.Use(); u.Disk != 4*mib || u.Refused != 4 {
 		t.Errorf("held %+v", u)
 	}
 }
