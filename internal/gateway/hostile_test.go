@@ -357,6 +357,24 @@ func TestMemberFull(t *testing.T) {
 	if w, _ := do(h, ask("POST", "/v1/chat/completions", request)); w.Code != 200 {
 		t.Errorf("afterwards: %d %s", w.Code, w.Body)
 	}
+	// What the member has already leaves less for the next request, and for an answer.
+	own, err := room.Keep(spool.Holder{Member: "mem_1"}, make([]byte, 3<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Replace(request, "{", "{"+strings.Repeat(" ", 1<<20), 1)
+	c.Backend = answers(reply + strings.Repeat(" ", 3<<19))
+	answering := New(c)
+	if w, _ := do(h, ask("POST", "/v1/chat/completions", long)); w.Code != 503 {
+		t.Errorf("a request beside what the member has: %d", w.Code)
+	}
+	if w, _ := do(answering, ask("POST", "/v1/chat/completions", request)); w.Code != 503 {
+		t.Errorf("an answer beside what the member has: %d", w.Code)
+	}
+	own.Close()
+	if w, _ := do(answering, ask("POST", "/v1/chat/completions", long)); w.Code != 200 {
+		t.Errorf("with nothing beside them: %d", w.Code)
+	}
 }
 
 // A large request and its large answer pass through files, byte for byte, in the

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/spool"
 )
@@ -78,17 +77,23 @@ func (w *counting) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// One limit holds for every unary answer of an endpoint: dialect.MaxAnswer.
+// A unary answer may have 8 MiB, one of embeddings 64 MiB, and not a byte more.
 func TestUnaryAnswerLimit(t *testing.T) {
-	limit := dialect.MaxAnswer(fleet.ChatCompletions)
-	frame := `{"choices":[{"message":{"content":""}}]}`
-	for more, status := range map[int64]int{0: 200, 1: 502} {
-		padding := strings.Repeat(" ", int(limit+more)-len(frame))
-		c := hostedConfig(answers(frame + padding))
-		w := &sink{header: http.Header{}}
-		New(c).ServeHTTP(w, ask("POST", "/v1/chat/completions", `{"model":"m","messages":[]}`))
-		if w.status != status {
-			t.Errorf("%d bytes more than the limit: %d, not %d", more, w.status, status)
+	for path, c := range map[string]struct {
+		request, answer string
+		limit           int
+	}{
+		"/v1/chat/completions": {`{"model":"m","messages":[]}`, `{"choices":[{"message":{"content":""}}]}`, 8 << 20},
+		"/v1/embeddings":       {`{"model":"m","input":"x"}`, `{"data":[]}`, 64 << 20},
+	} {
+		for more, status := range map[int]int{0: 200, 1: 502} {
+			padding := strings.Repeat(" ", c.limit+more-len(c.answer))
+			config := hostedConfig(answers(c.answer + padding))
+			w := &sink{header: http.Header{}}
+			New(config).ServeHTTP(w, ask("POST", path, c.request))
+			if w.status != status {
+				t.Errorf("%s: %d bytes more than the limit: %d, not %d", path, more, w.status, status)
+			}
 		}
 	}
 }
