@@ -2,6 +2,7 @@ package hub
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -176,6 +177,39 @@ func TestRedialsAreLimited(t *testing.T) {
 	}
 	if n := len(p.by); n > 3*minPaces {
 		t.Errorf("%d machines are remembered", n)
+	}
+}
+
+// A machine's advertisements take from its own allowance, which all its tunnels have
+// together.
+func TestAdvertisementsAreLimited(t *testing.T) {
+	r := newRig(t, Config{})
+	r.member("ann")
+	id, secret := r.machine("ann", "box")
+	server := httptest.NewServer(r.Handler())
+	defer server.Close()
+	states := 0
+	dialer := tunnel.Dialer{
+		HubURL: server.URL, Credential: func() string { return secret }, Handler: http.NotFoundHandler(),
+		Advertise: func() (tunnel.Advertisement, <-chan struct{}) {
+			changed := make(chan struct{})
+			close(changed)
+			states++
+			return tunnel.Advertisement{Slots: states}, changed
+		},
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- dialer.Run(ctx) }()
+	for late := time.Now().Add(time.Minute); r.paces.of(id, time.Now()).offers.Tokens() >= 1; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(late) {
+			t.Error("a machine advertises without end, and its allowance is not used up")
+			break
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 
