@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -31,13 +32,17 @@ const (
 	floodBody    = 31 << 20          // bytes of an upload
 	floodText    = 15 << 20 / 2      // bytes of an answer
 	floodRest    = floodBody - 1<<20 // bytes of an upload that come
+	// 99 % of another member's lists of models take at most floodModels and, since the
+	// computer may be busy, floodBusy times as long as 99 % of the requests to a server
+	// that does nothing.
+	floodModels, floodBusy = 50 * time.Millisecond, 10
 )
 
 // flood DOUBLE MEMBER OTHER has the member leave answers of the double's unread
 // and uploads unfinished, many at once, while the other lists models and makes
 // calls: first the answers, then the uploads. What is refused is refused as full, the hub holds and takes no more
-// memory than it may, the other is served all the time, and in the end nothing
-// is held.
+// memory than it may, the other is served all the time, and soon, and in the end
+// nothing is held.
 func flood(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, len(args) == 3, "flood DOUBLE MEMBER OTHER")
 	of(ts).doubles[args[0]].engine.Set(enginetest.Behaviour{Text: strings.Repeat("word ", floodText/5)})
@@ -96,7 +101,7 @@ func flood(ts *testscript.TestScript, neg bool, args []string) {
 	for range floodAnswers {
 		one(len(asked), strings.NewReader(asked))
 	}
-	took := beside(ts, args[2], several)
+	took, idle := beside(ts, args[2], several)
 	for range floodUploads {
 		one(floodBody, io.MultiReader(strings.NewReader(`{"model":"mine","x":"`), io.LimitReader(xs{}, floodRest)))
 	}
@@ -105,12 +110,18 @@ func flood(ts *testscript.TestScript, neg bool, args []string) {
 		uploads.Wait()
 		close(over)
 	}()
-	took = append(took, beside(ts, args[2], over)...)
+	models, nothing := beside(ts, args[2], over)
+	took, idle = append(took, models...), append(idle, nothing...)
 	slices.Sort(took)
+	slices.Sort(idle)
+	late, control := took[len(took)*99/100], idle[len(idle)*99/100]
 	held := metric(ts, "kith_held_memory_bytes") + metric(ts, "kith_held_disk_bytes")
 	peak := peakOf(ts, "hub")
-	ts.Logf("%d answers unread, %d refused; %.0f MiB held; at most %d MiB of memory; GET /v1/models of another member: p50 %s, p99 %s of %d",
-		served.Load(), full.Load(), held/(1<<20), peak>>10, took[len(took)/2], took[len(took)*99/100], len(took))
+	ts.Logf("%d answers unread, %d refused; %.0f MiB held; at most %d MiB of memory; GET /v1/models of another member: p50 %s, p99 %s of %d; a server that does nothing: p99 %s",
+		served.Load(), full.Load(), held/(1<<20), peak>>10, took[len(took)/2], late, len(took), control)
+	if most := floodModels + floodBusy*control; late > most {
+		ts.Fatalf("99 %% of the lists of models took up to %s, and may take %s", late, most)
+	}
 	if served.Load() == 0 || full.Load() == 0 || others.Load() != 0 {
 		ts.Fatalf("%d served, %d full, %d reset, %d otherwise", served.Load(), full.Load(), reset.Load(), others.Load())
 	}
@@ -144,39 +155,43 @@ func (xs) Read(p []byte) (int, error) {
 }
 
 // beside lists models and makes calls as a member until over, at least 100 times;
-// each must be served. It returns how long each list took.
-func beside(ts *testscript.TestScript, member string, over <-chan struct{}) (took []time.Duration) {
-	ask := func(method, path, body string) {
-		r, err := http.NewRequest(method, ts.Getenv("HUB")+path, strings.NewReader(body))
+// each must be served. It returns how long each list took, and each of as many requests
+// to a server that does nothing.
+func beside(ts *testscript.TestScript, member string, over <-chan struct{}) (took, idle []time.Duration) {
+	nothing := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer nothing.Close()
+	ask := func(method, address, body string) time.Duration {
+		r, err := http.NewRequest(method, address, strings.NewReader(body))
 		ts.Check(err)
 		r.Header.Set("Authorization", "Bearer "+ts.Getenv("KEY_"+member))
 		r.Header.Set("Content-Type", "application/json")
+		began := time.Now()
 		response, err := http.DefaultClient.Do(r)
 		ts.Check(err)
 		text, err := io.ReadAll(response.Body)
 		ts.Check(err)
 		response.Body.Close()
 		if response.StatusCode != http.StatusOK {
-			ts.Fatalf("%s %s of %s beside the flood: %d %s", method, path, member, response.StatusCode, text)
+			ts.Fatalf("%s %s of %s beside the flood: %d %s", method, address, member, response.StatusCode, text)
 		}
+		return time.Since(began)
 	}
 	limit := time.After(2 * patience)
 	for n := 0; ; n++ {
 		select {
 		case <-over:
 			if n >= 100 {
-				return took
+				return took, idle
 			}
 		case <-limit:
 			ts.Fatalf("the flood is not over after %s: %.0f bytes in memory, %.0f on disk, %.0f refused", 2*patience,
 				metric(ts, "kith_held_memory_bytes"), metric(ts, "kith_held_disk_bytes"), metric(ts, "kith_held_refused_total"))
 		default:
 		}
-		began := time.Now()
-		ask("GET", "/models", "")
-		took = append(took, time.Since(began))
+		took = append(took, ask("GET", ts.Getenv("HUB")+"/models", ""))
+		idle = append(idle, ask("GET", nothing.URL, ""))
 		if n%10 == 0 {
-			ask("POST", "/chat/completions", `{"model":"theirs","messages":[{"role":"user","content":"x"}]}`)
+			ask("POST", ts.Getenv("HUB")+"/chat/completions", `{"model":"theirs","messages":[{"role":"user","content":"x"}]}`)
 		}
 	}
 }
