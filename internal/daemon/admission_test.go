@@ -5,9 +5,14 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/spool"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -95,4 +100,58 @@ func TestAdmittedByTheHead(t *testing.T) {
 	if s := r.Status(); s.Routed != 0 {
 		t.Errorf("%d slots are not given back", s.Routed)
 	}
+}
+
+// A hub that names no model in its heads, whose bodies are read before a slot is
+// taken, holds no more of this computer with them than half of what its spool may;
+// the other bodies are refused at that byte.
+func TestHubCannotFillTheSpool(t *testing.T) {
+	const mib, bodies = 1 << 20, 100
+	room, err := spool.Open(filepath.Join(t.TempDir(), "spool"), spool.Limits{Memory: 8 * mib, Disk: 8 * mib})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, _, _ := joined(t, Config{Spool: room}, enginetest.New(enginetest.LlamaCpp, enginetest.Options{}))
+	var calls sync.WaitGroup
+	var refused atomic.Int64
+	settled, release := make(chan struct{}, bodies), make(chan struct{})
+	for i := range bodies {
+		calls.Go(func() {
+			rest := stuck{settled, release}
+			q := httptest.NewRequest("POST", "/v1/chat/completions", io.MultiReader(strings.NewReader(strings.Repeat(" ", mib/2+i%2*mib)), rest))
+			q.ContentLength = -1
+			w := httptest.NewRecorder()
+			r.machineHandler().ServeHTTP(w, q)
+			if w.Header().Get(tunnel.HeaderRefused) == string(tunnel.RefusedBusy) {
+				refused.Add(1)
+				settled <- struct{}{}
+			}
+		})
+	}
+	for range bodies {
+		<-settled
+	}
+	if use := room.Use(); use.Memory > 4*mib || use.Disk > 4*mib || use.Memory+use.Disk < 3*mib {
+		t.Errorf("%d unfinished bodies hold %+v", bodies, use)
+	}
+	close(release)
+	calls.Wait()
+	if n := refused.Load(); n < bodies/2 || n == bodies {
+		t.Errorf("%d of %d were refused", n, bodies)
+	}
+	if use := room.Use(); use.Memory != 0 || use.Disk != 0 {
+		t.Errorf("still held: %+v", use)
+	}
+}
+
+// stuck is the rest of a body that does not come before the release.
+type stuck struct {
+	waits   chan<- struct{}
+	release <-chan struct{}
+}
+
+func (s stuck) Read([]byte) (int, error) {
+	s.waits <- struct{}{}
+	<-s.release
+	return 0, io.EOF
 }

@@ -232,6 +232,22 @@ func TestAdmissionCountsChoices(t *testing.T) {
 	}
 }
 
+// A call of the hub for several answers holds a slot for each while it runs.
+func TestRoutedChoices(t *testing.T) {
+	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Slots: 3, Behaviour: enginetest.Behaviour{Fault: enginetest.Hang, After: 1}})
+	r, _, l := joined(t, Config{}, e)
+	first := l.served("/v1/chat/completions", strings.Replace(chat(true), "{", `{"n":3,`, 1))
+	firstFrame(t, first.Body)
+	if s := r.Status(); s.Routed != 3 {
+		t.Errorf("%d slots are held for 3 answers", s.Routed)
+	}
+	if got := l.served("/v1/chat/completions", chat(true)).Header.Get(tunnel.HeaderRefused); got != string(tunnel.RefusedBusy) {
+		t.Errorf("beside them: refused %q", got)
+	}
+	first.Body.Close()
+	r.await("idle", func(s Status) bool { return s.Routed == 0 })
+}
+
 // Every status of the engine reaches the hub unchanged, its body bounded, and frees
 // the slot.
 func TestRoutedEngineStatuses(t *testing.T) {
