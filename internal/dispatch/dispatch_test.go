@@ -3,6 +3,7 @@ package dispatch_test
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -103,7 +104,10 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 	<-m.live.Ready()
 	dialer := tunnel.Dialer{
 		HubURL: server.URL, Credential: func() string { return "secret" },
-		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { m.asked <- struct{}{} }),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			m.asked <- struct{}{}
+			_, _ = io.WriteString(w, "data: [DONE]\n\n")
+		}),
 		Advertise: func() (tunnel.Advertisement, <-chan struct{}) {
 			return tunnel.Advertisement{Name: "box", Slots: 1, Free: 1, Models: []tunnel.Model{{
 				ID: "m", Families: []string{"chat"}, Endpoints: []string{"/v1/chat/completions"}, Slots: 1, Free: 1,
@@ -180,6 +184,29 @@ func TestUnaryAnswerRunsNoMore(t *testing.T) {
 	}
 	if running := m.Running(); len(running) != 0 {
 		t.Errorf("a machine runs %+v", running)
+	}
+}
+
+// A streamed call for several answers holds a slot for each until it is closed.
+func TestChoicesHoldSlots(t *testing.T) {
+	m := newSharedMachine(t, func(*sharedMachine) {})
+	body, err := m.spool.Keep(spool.Holder{}, []byte(`{"model":"m"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := m.Do(t.Context(), &gateway.Call{
+		ID: "req_1", Endpoint: fleet.ChatCompletions, Model: "m", Caller: gateway.Caller{Member: "bob", Name: "bob"}, Arrived: time.Now(), Body: body, Stream: true, Choices: 3,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	load := m.live.Snapshot().Machine(m.id).Load
+	if n := load.InFlight(); n != 3 {
+		t.Errorf("%d slots are reserved for 3 answers", n)
+	}
+	answer.Close()
+	if n := load.InFlight(); n != 0 {
+		t.Errorf("afterwards %d slots are reserved", n)
 	}
 }
 
