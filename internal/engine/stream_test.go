@@ -389,6 +389,16 @@ func TestBase64Embeddings(t *testing.T) {
 	}
 }
 
+// A complete answer that is longer than one of its endpoint may be is refused.
+func TestAnswerTooLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, err := do(t, t.Context(), double(enginetest.Behaviour{Text: strings.Repeat("word ", 8<<20/5)}), false)
+		if f := fault.Of(err); err == nil || f.Code != fault.EngineError || !strings.Contains(f.Message, "larger than 8 MiB") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
 // Chunks of about 240 bytes, one for each Read, as engines send them.
 func BenchmarkStream(b *testing.B) {
 	plain := `data: {"choices":[{"finish_reason":null,"index":0,"delta":{"content":" word"}}],"created":1795219200,"id":"chatcmpl-yFzPZ0kAyXlbw8ECPXBhkX8Z2s9aM9aK","model":"m","system_fingerprint":"b8681-3f3a4fb9c","object":"chat.completion.chunk"}` + "\n\n"
