@@ -397,6 +397,11 @@ func TestLogin(t *testing.T) {
 	if b := login(`{"token":"` + again + `"}`); b.Status != 200 {
 		t.Errorf("free again: %d %v", b.Status, b.Body)
 	}
+	// A machine gives itself no name that a member could not give it.
+	unnamed := r.ok("POST", "/machines/token", `{"member":"ann"}`).Body["token"].(string)
+	if b := login(`{"token":"` + unnamed + `","name":"bоx"}`); b.Status != 200 || b.Body["name"] != "machine" { // a Cyrillic о
+		t.Errorf("of two scripts: %d %v", b.Status, b.Body)
+	}
 	// After a day it is over.
 	synctest.Test(t, func(t *testing.T) {
 		old := r.ok("POST", "/machines/token", `{"member":"ann"}`).Body["token"].(string)

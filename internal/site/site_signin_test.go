@@ -443,9 +443,11 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 		t.Errorf("told %+v", got)
 	}
 
-	// Denied.
-	denied := tn.ask4("scope", "machine")
-	bob.post("/device", "code", denied.user).want(t, 200)
+	// Denied. The machine gave itself a name of two scripts, which no page shows.
+	denied := tn.ask4("scope", "machine", "name", "lаptоp")
+	if page := bob.post("/device", "code", denied.user).want(t, 200, "machine"); strings.Contains(page.body, "lаptоp") {
+		t.Error("a name that no machine may have is shown")
+	}
 	bob.post("/device/decide", "code", denied.user, "decision", "deny").want(t, 200, "Denied")
 	denied.want("access_denied")
 	// A key.
