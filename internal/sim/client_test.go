@@ -22,6 +22,7 @@ type ask struct {
 	model  string
 	stream bool
 	words  int    // of the prompt, which the engine says back; 0: 3
+	n      int    // answers; 0: 1
 	prefer string // Prefer
 	leave  time.Duration
 	via    *seat // nil: the world's node
@@ -79,7 +80,7 @@ func (w *world) begin(q ask) *answer {
 	a := &answer{ask: q, key: q.by.key, began: time.Now(), over: make(chan struct{})}
 	a.tag = w.tag(a)
 	a.said = "tag-" + a.tag + " " + strings.TrimSpace(strings.Repeat("word ", q.words))
-	body := fmt.Sprintf(`{"model":%q,"stream":%v,"messages":[{"role":"user","content":%q}]}`, q.model, q.stream, a.said)
+	body := fmt.Sprintf(`{"model":%q,"stream":%v,"n":%d,"messages":[{"role":"user","content":%q}]}`, q.model, q.stream, max(q.n, 1), a.said)
 	path := "/v1/chat/completions"
 	if strings.HasPrefix(q.model, "emb") {
 		path, body = "/v1/embeddings", fmt.Sprintf(`{"model":%q,"input":%q}`, q.model, a.said)

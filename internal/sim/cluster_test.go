@@ -192,6 +192,29 @@ func TestPeersServe(t *testing.T) {
 	}
 }
 
+// A call for several answers holds a slot for each at the home of its machine.
+func TestPeersCountAnswers(t *testing.T) {
+	inCluster(t, 2, func(w *world, seats []*seat) {
+		ann := w.addMember("ann")
+		box := w.addMachine(ann, "box", 4, "m")
+		box.moveTo(seats[1])
+		w.set(slow(10 * time.Second))
+		a := w.begin(ask{by: ann, model: "m", n: 3})
+		w.begun(a)
+		held := func() int {
+			return int(seats[1].Load().live.Snapshot().Machine(fleet.MachineID(box.id)).Load.InFlight())
+		}
+		if n := held(); n != 3 {
+			w.t.Errorf("%d slots are held for 3 answers", n)
+		}
+		<-a.over
+		w.settled()
+		if n := held(); n != 0 {
+			w.t.Errorf("afterwards %d slots are held", n)
+		}
+	})
+}
+
 // The home of a machine checks the caller's reach by its own snapshot: an entry that
 // does not know of a revocation yet gives no more than the home does.
 func TestPeersReachIsCheckedAtHome(t *testing.T) {
