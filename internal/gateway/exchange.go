@@ -174,13 +174,18 @@ func (x *exchange) infer() error {
 	call.Model, call.Stream, call.Choices = head.Model, head.Stream && x.route.streams(), head.Choices
 	x.call = call
 	if !head.Model.Valid() { // nothing can advertise it
-		return fault.New(fault.ModelNotFound, "no machine serves a model of that name, which no machine can have: an id has no space at either end and 256 bytes at most; send it exactly as GET /v1/models lists it")
+		return impossibleModel()
 	}
 	x.routed = true
 	if x.call.Stream {
 		return x.stream()
 	}
 	return x.unary()
+}
+
+// impossibleModel is the fault of a model whose id is none.
+func impossibleModel() *fault.Fault {
+	return fault.New(fault.ModelNotFound, "no machine serves a model of that name, which no machine can have: an id has no space at either end and 256 bytes at most; send it exactly as GET /v1/models lists it")
 }
 
 // read reads and checks the request, and gives its call what it asks for.

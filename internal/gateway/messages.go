@@ -101,7 +101,10 @@ func (x *exchange) countTokens() error {
 // tokenize returns the number of tokens of the call's prompt; 0 if no tokenizer
 // counted them. The call is routed and not served: it does not wait, and is not recorded.
 func (x *exchange) tokenize(call *Call) (tokens int64, err error) {
-	if x.g.Count == nil || !call.Model.Valid() {
+	if !call.Model.Valid() { // nothing can advertise it
+		return 0, impossibleModel()
+	}
+	if x.g.Count == nil {
 		return 0, nil
 	}
 	if x.g.surface == hosted && x.g.counts.take(bucketOf(x.caller), x.arrived) != nil {

@@ -236,6 +236,8 @@ func TestCountTokens(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &count); err != nil || w.Code != 200 || count.InputTokens < 4 || count.InputTokens > 20 || called || w.Header().Get("X-Kith-Estimate") != "true" {
 		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
 	}
+	w, _ = do(h, ask("POST", "/v1/messages/count_tokens", strings.Replace(messagesRequest, `"m"`, `" m"`, 1), "Anthropic-Version", "2023-06-01"))
+	checkEnvelope(t, w.Header(), w.Body.String(), "not_found_error", fault.ModelNotFound)
 }
 
 // A machine that never answers a count costs its caller three seconds, and the
