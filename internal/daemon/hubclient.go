@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -52,12 +54,11 @@ func newHubTransport(dial func(ctx context.Context, network, address string) (ne
 	}
 }
 
-// do sends the call to the hub. Every failure is a fault. None is a 401, which the
-// local caller would take for a refusal of its own key.
-func (c *hubClient) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.credential.Hub+call.Endpoint.Path(), nil)
+// post sends the call to a route of the hub.
+func (c *hubClient) post(ctx context.Context, call *gateway.Call, path string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.credential.Hub+path, nil)
 	if err != nil {
-		return nil, c.unreachable(ctx, err)
+		return nil, err
 	}
 	req.Header.Set("Authorization", "Bearer "+c.credential.Secret)
 	for name, values := range call.Header {
@@ -72,9 +73,19 @@ func (c *hubClient) do(ctx context.Context, call *gateway.Call) (*gateway.Answer
 	}
 	resp, err := c.transport.RoundTrip(req)
 	if err != nil {
-		return nil, c.unreachable(ctx, err)
+		return nil, err
 	}
 	call.Trace.Route = resp.Header.Get("X-Kith-Route")
+	return resp, nil
+}
+
+// do sends the call to the hub. Every failure is a fault. None is a 401, which the
+// local caller would take for a refusal of its own key.
+func (c *hubClient) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
+	resp, err := c.post(ctx, call, call.Endpoint.Path())
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
 		return nil, c.refusal(resp)
@@ -83,6 +94,29 @@ func (c *hubClient) do(ctx context.Context, call *gateway.Call) (*gateway.Answer
 		return fault.New(fault.CascadeExhausted, "the connection to the hub at %s broke during the answer; try again", c.credential.Hub).Because(err)
 	}}
 	return &gateway.Answer{Response: resp, Endpoint: call.Endpoint, FromHub: true, Untranslated: true}, nil
+}
+
+// count returns the number of tokens of the call's prompt as the hub counts them; 0 if
+// it did not. The error is model_not_found.
+func (c *hubClient) count(ctx context.Context, call *gateway.Call) (tokens int64, err error) {
+	resp, err := c.post(ctx, call, call.Endpoint.Path()+"/count_tokens")
+	if err != nil {
+		return 0, nil
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		if f := c.refusal(resp); f.Code == fault.ModelNotFound {
+			return 0, f
+		}
+		return 0, nil
+	}
+	var count struct {
+		Tokens int64 `json:"input_tokens"`
+	}
+	if resp.Header.Get("X-Kith-Estimate") != "" || json.UnmarshalRead(io.LimitReader(resp.Body, maxError), &count) != nil {
+		return 0, nil
+	}
+	return max(count.Tokens, 0), nil
 }
 
 // unreachable returns the fault for a hub that did not respond.

@@ -68,7 +68,7 @@ func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) 
 }
 
 // count is gateway.Config.Count of the local surface: an engine here counts, or an
-// upstream of the messages dialect.
+// upstream of the messages dialect, or else the hub.
 func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, err error) {
 	if !d.localCounts.TryAcquire(1) {
 		return 0, nil
@@ -81,10 +81,10 @@ func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, e
 		candidates = serving(d.offers.forOwner(), call.Model, fleet.Messages)
 	}
 	if len(candidates) == 0 {
-		if d.hubClient.Load() == nil { // the hub may have it otherwise
-			return 0, modelNotServed(call.Model)
+		if hub := d.hubClient.Load(); hub != nil {
+			return hub.count(ctx, call)
 		}
-		return 0, nil
+		return 0, modelNotServed(call.Model)
 	}
 	text, err := body.Load()
 	if err == nil {

@@ -170,3 +170,35 @@ func TestLocalCountTokens(t *testing.T) {
 	}
 	r.keyless()
 }
+
+// What nothing here serves is counted by the hub: its refusal of an unknown model is
+// passed on, and after any other one the count is an estimate.
+func TestHubCountsTokens(t *testing.T) {
+	r, h := away(t, refuseWith(404, `{"type":"error","error":{"type":"not_found_error","code":"model_not_found","message":"none","param":"model"}}`))
+	if status, text, _ := r.countHere(question); status != 404 || !strings.Contains(text, `"code":"model_not_found"`) {
+		t.Errorf("an unknown model: %d %s", status, text)
+	}
+	h.does(refuseWith(200, `{"input_tokens":5}`))
+	if status, text, estimate := r.countHere(question); status != 200 || text != `{"input_tokens":5}` || estimate {
+		t.Errorf("a model of the hub's: %d %s, estimate %v", status, text, estimate)
+	}
+	h.mu.Lock()
+	if last := len(h.asked) - 1; h.asked[last].URL.Path != "/v1/messages/count_tokens" || h.bodies[last] != question || h.asked[last].Header.Get("Authorization") != "Bearer kithm_here_secret" {
+		t.Errorf("asked the hub at %s: %s", h.asked[last].URL.Path, h.bodies[last])
+	}
+	h.mu.Unlock()
+	for name, answer := range map[string]http.HandlerFunc{
+		"an estimate": refuseWith(200, `{"input_tokens":999}`, "X-Kith-Estimate", "true"),
+		"a refusal":   refuseWith(503, `{"type":"error","error":{"code":"CASCADE_EXHAUSTED","message":"unknown just now"}}`),
+		"nonsense":    refuseWith(200, `<html>`),
+	} {
+		h.does(answer)
+		if status, text, estimate := r.countHere(question); status != 200 || !estimate || strings.Contains(text, "999") {
+			t.Errorf("%s: %d %s, estimate %v", name, status, text, estimate)
+		}
+	}
+	h.Close()
+	if status, _, estimate := r.countHere(question); status != 200 || !estimate {
+		t.Errorf("no hub: %d, estimate %v", status, estimate)
+	}
+}
