@@ -68,6 +68,26 @@ func FuzzStopFilter(f *testing.F) {
 	})
 }
 
+// A seed of 64 bits, signed or not, is folded to the 32 of llama.cpp.
+func TestSeedIsFolded(t *testing.T) {
+	parse := func(seed string) (*chat, error) {
+		return parseChat([]byte(`{"model":"m","messages":[{"role":"user","content":"x"}],"seed":` + seed + `}`))
+	}
+	for seed, want := range map[string]uint32{
+		"0": 0, "7": 7, "4294967295": 1<<32 - 2, "4294967303": 6, "9223372036854775807": 1 << 31, "18446744073709551615": 0,
+		"-2": 1, "-9223372036854775808": 1 << 31,
+	} {
+		if c, err := parse(seed); err != nil || c.sampling.seed != want {
+			t.Errorf("%s: %+v, %v; want %d", seed, c, err, want)
+		}
+	}
+	for seed, taken := range map[string]bool{"null": true, "-1": true, "18446744073709551616": false, "1.5": false, `"7"`: false} {
+		if _, err := parse(seed); (err == nil) != taken {
+			t.Errorf("%s: %v", seed, err)
+		}
+	}
+}
+
 // FuzzParseChat gives the request parser any bytes: it refuses them with a message
 // or returns a valid request.
 func FuzzParseChat(f *testing.F) {

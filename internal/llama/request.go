@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -55,7 +56,7 @@ type chatRequest struct {
 	TopP                *float64       `json:"top_p"`
 	TopK                *int           `json:"top_k"`
 	MinP                *float64       `json:"min_p"`
-	Seed                *int64         `json:"seed"`
+	Seed                jsontext.Value `json:"seed"`
 	PresencePenalty     float64        `json:"presence_penalty"`
 	FrequencyPenalty    float64        `json:"frequency_penalty"`
 	Stop                jsontext.Value `json:"stop"`
@@ -341,8 +342,15 @@ func (q *chatRequest) sampling() (sampling, error) {
 	if q.TopK != nil {
 		s.topK = int32(min(max(*q.TopK, 0), math.MaxInt32))
 	}
-	if q.Seed != nil && *q.Seed != -1 { // llama.cpp's value for a random seed
-		s.seed = uint32(*q.Seed) ^ uint32(*q.Seed>>32)
+	if kind := q.Seed.Kind(); kind != 0 && kind != 'n' && string(q.Seed) != "-1" { // llama.cpp's value for a random seed
+		n, err := strconv.ParseUint(string(q.Seed), 10, 64)
+		if err != nil {
+			signed, err := strconv.ParseInt(string(q.Seed), 10, 64)
+			if n = uint64(signed); err != nil {
+				return s, badRequest("seed must be a whole number of 64 bits")
+			}
+		}
+		s.seed = uint32(n) ^ uint32(n>>32)
 		if s.seed == math.MaxUint32 {
 			s.seed-- // llama.cpp takes this value for a random seed, too
 		}
