@@ -106,6 +106,9 @@ func TestStreamRefuses(t *testing.T) {
 			if strings.Contains(name, "error") && !strings.Contains(f.Message, "boom") {
 				t.Errorf("the engine's own words are lost: %s", f.Message)
 			}
+			if (name == "frame too big" || name == "endless line") && !strings.Contains(f.Message, "a frame of more than 256 KiB") {
+				t.Errorf("the limit is not named: %s", f.Message)
+			}
 		})
 	}
 	t.Run("after the end, later", func(t *testing.T) {
@@ -130,9 +133,10 @@ func TestStreamLimits(t *testing.T) {
 	})
 	t.Run("bytes", func(t *testing.T) {
 		var s Stream
+		const most = 64 << 20
 		frame := `data: {"x":"` + strings.Repeat("y", 200_000) + `"}` + "\n\n"
-		passed, err := feed(&s, strings.Repeat(frame, MaxStreamBytes/len(frame)+1), 1<<18)
-		if err == nil || len(passed) != MaxStreamBytes/len(frame)*len(frame) {
+		passed, err := feed(&s, strings.Repeat(frame, most/len(frame)+1), 1<<18)
+		if err == nil || len(passed) != most/len(frame)*len(frame) {
 			t.Errorf("passed %d bytes, %v", len(passed), err)
 		}
 	})
