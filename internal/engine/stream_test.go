@@ -189,6 +189,7 @@ func TestAnswers(t *testing.T) {
 		"no id":         {enginetest.Behaviour{Answer: `{"model":"test-model","choices":[]}`}, false, []string{`"id":"chatcmpl-`}, "", ""},
 		"empty id":      {enginetest.Behaviour{Answer: `{"id":"","model":"test-model","choices":[]}`}, false, []string{`"id":"chatcmpl-`}, `"id":""`, ""},
 		"tools, unary":  {enginetest.Behaviour{Answer: `{"model":"test-model","choices":[{"finish_reason":"stop","message":{"tool_calls":[{"id":"a","function":{"name":"f","arguments":{"a":1}}}]}}]}`}, false, []string{`"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},"index":0,"finish_reason":"tool_calls"`}, `"stop"`, ""},
+		"half an emoji": {enginetest.Behaviour{Answer: `{"id":"x","model":"test-model","choices":[{"message":{"content":"a\ud83d"}}]}`}, false, []string{`"content":"a\ufffd"`}, `\ud83d`, ""},
 		"not JSON":      {enginetest.Behaviour{Answer: `<html>`}, false, []string{`<html>`}, "", ""},
 		"its own error": {enginetest.Behaviour{Status: 429}, true, []string{`an error that was asked for`}, "", ""},
 	} {

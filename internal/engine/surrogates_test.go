@@ -23,6 +23,7 @@ func TestSurrogatesAreJoined(t *testing.T) {
 	}
 	for name, test := range map[string]struct{ in, want string }{
 		"two chunks":        {text(`a\ud83d`) + text(`\ude00b`) + end + done, text(`a`) + text(`\ud83d\ude00b`) + end + done},
+		"later":             {text(`a`) + text(`b`) + text(`c\ud83d`) + text(`\ude00d`) + end + done, text(`a`) + text(`b`) + text(`c`) + text(`\ud83d\ude00d`) + end + done},
 		"capitals":          {text(`\uD83D`) + text(`\uDE00`) + end + done, text(``) + text(`\uD83D\uDE00`) + end + done},
 		"pairs pass":        {text(`\ud83d\ude00`) + text(`\\ud83d`) + end + done, text(`\ud83d\ude00`) + text(`\\ud83d`) + end + done},
 		"after a backslash": {text(`\\\ud83d`) + text(`\ude00`) + end + done, text(`\\`) + text(`\ud83d\ude00`) + end + done},
