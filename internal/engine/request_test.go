@@ -207,6 +207,23 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// Pictures and messages are taken up to a number, and an excess is refused with it.
+func TestTooMany(t *testing.T) {
+	const picture, said = `{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}},`, `{"role":"user","content":"x"},`
+	list := func(n int, of string) string { return `[` + strings.TrimSuffix(strings.Repeat(of, n), ",") + `]` }
+	for says, messages := range map[string]func(excess int) string{
+		"more than 256 pictures": func(excess int) string { return `[{"role":"user","content":` + list(256+excess, picture) + `}]` },
+		"more than 8192 are":     func(excess int) string { return list(8192+excess, said) },
+	} {
+		for excess, refused := range []bool{false, true} {
+			_, err := sent(t, enginetest.VLLM, Request{Body: []byte(`{"model":"m","messages":` + messages(excess) + `}`)})
+			if (err != nil) != refused || refused && !strings.Contains(err.Error(), says) {
+				t.Errorf("%d more: %v, want %q", excess, err, says)
+			}
+		}
+	}
+}
+
 // The owner's own call is passed on completely, except where the kind differs.
 func TestTrusted(t *testing.T) {
 	for _, test := range []struct {
