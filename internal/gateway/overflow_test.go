@@ -153,13 +153,21 @@ func TestChatForms(t *testing.T) {
 			return nil, err
 		}
 		asked = textOf(body)
-		a := answer(io.NopCloser(strings.NewReader(tools)))
+		said := tools
+		if call.Stream {
+			said = "data: " + strings.Replace(strings.Replace(tools, `"message"`, `"delta"`, 1), `{"id"`, `{"index":0,"id"`, 1) + "\n\ndata: [DONE]\n\n"
+		}
+		a := answer(io.NopCloser(strings.NewReader(said)))
 		a.Untranslated = toBody
 		return a, nil
 	}}
 	w, _ := do(New(hostedConfig(b)), ask("POST", "/v1/chat/completions", body))
 	if w.Code != 200 || !strings.Contains(w.Body.String(), `"function_call":{"name":"f","arguments":"{}"}`) || strings.Contains(w.Body.String(), "tool_calls") || !strings.Contains(asked, `"tools":[`) {
 		t.Errorf("%d %s\nasked %s", w.Code, w.Body, asked)
+	}
+	w, aborted := do(New(hostedConfig(b)), ask("POST", "/v1/chat/completions", `{"stream":true,`+body[1:]))
+	if aborted || !strings.Contains(w.Body.String(), `"function_call":{"name":"f","arguments":"{}"}`) || strings.Contains(w.Body.String(), "tool_calls") || !strings.HasSuffix(w.Body.String(), done) {
+		t.Errorf("streamed: aborted %v, %s", aborted, w.Body)
 	}
 	const search = `{"model":"m","tools":[{"type":"web_search"}],"messages":[{"role":"user","content":"x"}]}`
 	for _, c := range []Config{hostedConfig(b), localConfig(b)} {
