@@ -37,6 +37,7 @@ func TestCORS(t *testing.T) {
 		"another page":    preflight(h, "/v1/chat/completions", "https://evil.example"),
 		"a prefix":        preflight(h, "/v1/chat/completions", app+".evil.example"),
 		"null":            preflight(h, "/v1/chat/completions", "null"),
+		"no route of it":  preflight(h, "/", app),
 		"none configured": preflight(plain, "/v1/chat/completions", app),
 	} {
 		if w.Code != 405 || w.Header().Get("Access-Control-Allow-Origin") != "" {
@@ -60,6 +61,10 @@ func TestCORS(t *testing.T) {
 				t.Errorf("%s is not exposed", name)
 			}
 		}
+	}
+	refused := httptest.NewRecorder()
+	if h.Refuse(refused, ask("POST", "/v1/chat/completions", request, "Origin", app), fault.New(fault.RateLimitExceeded, "too many")); refused.Header().Get("Access-Control-Allow-Origin") != app {
+		t.Errorf("refused before it is read: %d %v", refused.Code, refused.Header())
 	}
 	if w, _ := do(h, ask("POST", "/v1/chat/completions", request)); w.Code != 200 || w.Header().Get("Access-Control-Allow-Origin") != "" || w.Header().Get("Vary") != "Origin" {
 		t.Errorf("a program: %d %v", w.Code, w.Header())
