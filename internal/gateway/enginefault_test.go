@@ -28,14 +28,20 @@ func TestMembersAtFault(t *testing.T) {
 		"responses":         {"/v1/responses", `{"model":"m","max_output_tokens":9,"input":[{"role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_image","image_url":"http://x"}]}]}`, picture, "input.0.content.1.image_url"},
 		"responses, limit":  {"/v1/responses", `{"model":"m","max_output_tokens":9,"input":"a"}`, "max_tokens", "max_output_tokens"},
 	} {
-		for _, stream := range []bool{false, true} {
-			body := test.body
-			if stream {
+		for i := range 4 {
+			body, config := test.body, hostedConfig
+			if i%2 == 1 {
 				body = `{"stream":true,` + body[1:]
+			}
+			if i > 1 {
+				config = localConfig
+			}
+			if i > 1 && test.path == "/v1/responses" { // where it is for upstreams only
+				continue
 			}
 			// As a daemon writes it, and as the hub reads that.
 			document := dialect.FaultBody(dialect.Chat, fault.New(fault.InvalidRequest, "%s: this is not taken", test.place).WithParam(test.place), "id")
-			w, _ := do(New(hostedConfig(refuses(EngineFault(400, document)))), ask("POST", test.path, body, "Anthropic-Version", "2023-06-01"))
+			w, _ := do(New(config(refuses(EngineFault(400, document)))), ask("POST", "http://localhost:8701"+test.path, body, "Anthropic-Version", "2023-06-01"))
 			var got struct {
 				Error struct{ Code, Message, Param string }
 			}
