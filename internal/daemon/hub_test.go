@@ -206,6 +206,12 @@ func TestEngineThenHub(t *testing.T) {
 	if got := faultIn(t, r.post("/v1/chat/completions", chat(false))); got.Code != string(fault.CapacityFull) {
 		t.Errorf("got %+v", got)
 	}
+	// An engine that denies having the model denies it for this machine alone.
+	e.Set(enginetest.Behaviour{Status: 404})
+	h.does(refuseWith(200, `{"choices":[]}`))
+	if text := read(t, r.post("/v1/chat/completions", chat(false)).Body); text != `{"choices":[]}` {
+		t.Errorf("after a 404 here: %s", text)
+	}
 	// What is wrong with the request is wrong everywhere.
 	before := len(h.asked)
 	e.Set(enginetest.Behaviour{Status: 400})
