@@ -2,6 +2,7 @@ package sim
 
 import (
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -230,14 +231,20 @@ func TestFault50AnswerInAnotherForm(t *testing.T) {
 func TestFault51EngineDeniesTheModelOnce(t *testing.T) {
 	both(t, func(w *world, stream bool) {
 		ann := w.addMember("ann")
+		var machines []*machine
 		for _, name := range []string{"one", "two", "three", "four"} {
-			w.addMachine(ann, name, 1, "m")
+			machines = append(machines, w.addMachine(ann, name, 1, "m"))
 		}
 		w.set(enginetest.Behaviour{Status: http.StatusNotFound})
 		a := w.do(ask{by: ann, model: "m", stream: stream})
 		w.wantCode(a, "CAPACITY_FULL", "")
 		if a.status != 503 || len(w.runs.of(a.tag)) != 3 {
 			w.t.Errorf("%d runs; %s", len(w.runs.of(a.tag)), a)
+		}
+		for _, m := range machines { // the one that was not tried serves none of the next
+			if !slices.ContainsFunc(w.runs.of(a.tag), func(r run) bool { return r.machine == m }) {
+				w.pause(m, true)
+			}
 		}
 		w.set(enginetest.Behaviour{})
 		for range 2 {
