@@ -338,6 +338,7 @@ func TestRefusals(t *testing.T) {
 		{"unknown model", ask("x", object{"model": "gpt-4"}), 404, "model_not_found", "no such model"},
 		{"an image", ask("x", object{"messages": []object{{"role": "user", "content": []object{{"type": "image_url", "image_url": object{"url": "data:,"}}}}}}), 400, "invalid_request_error", "does not see images"},
 		{"too many alternatives", ask("x", object{"logprobs": true, "top_logprobs": 21}), 400, "invalid_request_error", "top_logprobs must be from 0 to 20"},
+		{"no tokens", ask("x", object{"max_tokens": 0}), 400, "invalid_request_error", "max_tokens must be at least 1"},
 		{"several answers", ask("x", object{"n": 2}), 400, "invalid_request_error", "n must be 1"},
 		{"a required tool", ask("x", object{"tool_choice": "required"}), 400, "invalid_request_error", "tool"},
 		{"a named tool", ask("x", object{"tool_choice": object{"type": "function", "function": object{"name": "f"}}}), 400, "invalid_request_error", "tool"},
