@@ -151,7 +151,7 @@ func TestHubDoors(t *testing.T) {
 		}
 		return response.StatusCode, response.Header, string(body)
 	}
-	if status, _, body := send("GET", at.Hub+"/", nil); status != 200 || !strings.Contains(body, `"base_url":"`+at.Hub+`/v1"`) {
+	if status, _, body := send("GET", at.Hub+"/", nil); status != 200 || !strings.HasPrefix(body, `{"name":"kith","version":"`+thisBuild().Version+`","base_url":"`+at.Hub+`/v1","messages_base":"`+at.Hub+`"}`) {
 		t.Errorf("%d %s", status, body)
 	}
 	if status, _, body := send("GET", at.Hub+"/", nil, "Accept", "text/html"); status != 200 || !strings.Contains(body, "<html") {
