@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -273,20 +272,41 @@ func TestRoutedEngineStatuses(t *testing.T) {
 	r.await("idle", func(s Status) bool { return s.Routed == 0 })
 }
 
-// A model that its engine denies having, and does not list any more, is withdrawn
-// long before the next regular check.
+// A model that its engine denies having, and does not list any more, is withdrawn at
+// once, long before the next regular check; in false time.
 func TestRoutedEngineUnlisted(t *testing.T) {
-	both := []enginetest.Model{{ID: "test-model"}, {ID: "other"}}
-	var now atomic.Pointer[enginetest.Engine]
-	now.Store(enginetest.New(enginetest.Plain, enginetest.Options{Models: both}))
-	place := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { now.Load().ServeHTTP(w, r) }))
-	t.Cleanup(place.Close)
-	_, _, l := joined(t, Config{Discovery: engine.Config{Endpoints: []string{place.URL}}})
-	now.Store(enginetest.New(enginetest.Plain, enginetest.Options{Models: both[1:]}))
-	if got := l.served("/v1/chat/completions", chat(false)); got.StatusCode != 404 || got.Header.Get(tunnel.HeaderRefused) != "" {
-		t.Errorf("status %d, refused %q", got.StatusCode, got.Header.Get(tunnel.HeaderRefused))
-	}
-	l.until("withdrawn", func(ad tunnel.Advertisement) bool { return len(ad.Models) == 1 && ad.Models[0].ID == "other" })
+	home := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		listing := func(models ...enginetest.Model) http.RoundTripper {
+			return enginetest.New(enginetest.Plain, enginetest.Options{Models: models}).Transport()
+		}
+		var place replaced
+		place.Store(new(listing(enginetest.Model{ID: "gone"}, enginetest.Model{ID: "other"})))
+		_, l := falseTime(t, Config{Home: home, Discovery: engine.Config{Endpoints: []string{"http://127.0.0.1:8080"}, Transport: &place}},
+			enginetest.New(enginetest.Plain, enginetest.Options{}))
+		if len(l.ad.Models) != 3 {
+			t.Fatalf("offered: %+v", l.ad.Models)
+		}
+		time.Sleep(2 * time.Second)
+		place.Store(new(listing(enginetest.Model{ID: "other"})))
+		asked := time.Now()
+		if got := l.served("/v1/chat/completions", strings.Replace(chat(false), "test-model", "gone", 1)); got.StatusCode != 404 || got.Header.Get(tunnel.HeaderRefused) != "" {
+			t.Errorf("status %d, refused %q", got.StatusCode, got.Header.Get(tunnel.HeaderRefused))
+		}
+		l.until("withdrawn", func(ad tunnel.Advertisement) bool { return len(ad.Models) == 2 })
+		if took := time.Since(asked); took > time.Second {
+			t.Errorf("withdrawn after %v", took)
+		}
+	})
+}
+
+// replaced is the transport to an engine that another one may replace.
+type replaced struct {
+	atomic.Pointer[http.RoundTripper]
+}
+
+func (p *replaced) RoundTrip(r *http.Request) (*http.Response, error) {
+	return (*p.Load()).RoundTrip(r)
 }
 
 // An engine that cannot be reached is a 503 of its own, so that the hub tries
