@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -43,7 +44,7 @@ func (s *server) handler() http.Handler {
 		reply(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		refuse(w, &refusal{http.StatusNotFound, "not_found_error", "no such route"})
+		refuse(w, &refusal{status: http.StatusNotFound, code: "not_found_error", message: "no such route"})
 	})
 	return mux
 }
@@ -78,6 +79,7 @@ type errorDetail struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
 	Type    string `json:"type"`
+	Param   string `json:"param,omitzero"`
 }
 
 // errorResponse returns the status and body of an error.
@@ -87,15 +89,15 @@ func errorResponse(err error) (int, errorBody) {
 	switch {
 	case errors.As(err, &r):
 	case errors.As(err, &load), errors.Is(err, errTooMany):
-		r = &refusal{http.StatusServiceUnavailable, "unavailable_error", err.Error()}
+		r = &refusal{status: http.StatusServiceUnavailable, code: "unavailable_error", message: err.Error()}
 	default:
-		r = &refusal{http.StatusInternalServerError, "server_error", err.Error()}
+		r = &refusal{status: http.StatusInternalServerError, code: "server_error", message: err.Error()}
 	}
 	kind := "invalid_request_error"
 	if r.status >= 500 {
 		kind = "server_error"
 	}
-	return r.status, errorBody{errorDetail{Code: r.code, Message: r.message, Type: kind}}
+	return r.status, errorBody{errorDetail{r.code, r.message, kind, r.param}}
 }
 
 func refuse(w http.ResponseWriter, err error) {
@@ -108,7 +110,7 @@ func body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
-		return nil, &refusal{http.StatusRequestEntityTooLarge, "invalid_request_error", "the request is larger than 32 MiB"}
+		return nil, &refusal{status: http.StatusRequestEntityTooLarge, code: "invalid_request_error", message: "the request is larger than 32 MiB"}
 	}
 	if err != nil {
 		return nil, badRequest("cannot read the request to its end")
@@ -173,11 +175,11 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 		return nil, tooLong(len(prompt), r.ContextLength)
 	}
 	if len(prompt) == 0 {
-		return nil, badRequest("the messages hold no text")
+		return nil, badMember("messages", "the messages hold no text")
 	}
 	sampler, err := newSampler(r.vocab, c.sampling, int32(r.ContextLength))
 	if err != nil {
-		return nil, badRequest("response_format: %v", err)
+		return nil, badMember("response_format", "response_format: %v", err)
 	}
 	limit := r.ContextLength
 	if c.limit > 0 {
@@ -264,7 +266,7 @@ func (s *server) tokenize(w http.ResponseWriter, r *http.Request) error {
 		turns := make([]turn, len(q.Messages))
 		for i, m := range q.Messages {
 			if turns[i], err = m.turn(); err != nil {
-				return badRequest("messages[%d]: %v", i, err)
+				return badMember("messages."+strconv.Itoa(i), "messages[%d]: %v", i, err)
 			}
 		}
 		_, tokens, err = run.prompt(turns, q.Kwargs.values())
@@ -330,13 +332,13 @@ func (r *runner) checkEmbeddings(q *embeddingsRequest) (int, error) {
 	switch q.EncodingFormat {
 	case "", "float", "base64":
 	default:
-		return 0, badRequest("encoding_format must be float or base64")
+		return 0, badMember("encoding_format", "encoding_format must be float or base64")
 	}
 	if q.Dimensions == nil {
 		return r.Dimensions, nil
 	}
 	if *q.Dimensions < 1 || *q.Dimensions > r.Dimensions {
-		return 0, badRequest("dimensions must be from 1 to %d for this model", r.Dimensions)
+		return 0, badMember("dimensions", "dimensions must be from 1 to %d for this model", r.Dimensions)
 	}
 	return *q.Dimensions, nil
 }
@@ -356,14 +358,14 @@ func (r *runner) embeddingInputs(v jsontext.Value) (lists [][]token, total int, 
 		}
 		for _, t := range list {
 			if t < 0 || int(t) >= r.vocab.size {
-				return nil, 0, badRequest("input holds a token that this model does not have; it knows 0 to %d", r.vocab.size-1)
+				return nil, 0, badMember("input", "input holds a token that this model does not have; it knows 0 to %d", r.vocab.size-1)
 			}
 		}
 		if len(list) > r.embedContext {
 			return nil, 0, tooLong(len(list), r.embedContext)
 		}
 		if len(list) == 0 {
-			return nil, 0, badRequest("input holds no text")
+			return nil, 0, badMember("input", "input holds no text")
 		}
 		lists, total = append(lists, list), total+len(list)
 	}

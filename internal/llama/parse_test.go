@@ -88,6 +88,27 @@ func TestSeedIsFolded(t *testing.T) {
 	}
 }
 
+// A refusal names the member at fault, as far as it is known.
+func TestRefusalsNameTheMember(t *testing.T) {
+	const said = `"messages":[{"role":"user","content":"x"}]`
+	for body, param := range map[string]string{
+		said + `,"n":2`: "n", said + `,"tool_choice":"required"`: "tool_choice", said + `,"top_logprobs":21`: "top_logprobs", said + `,"max_tokens":0`: "max_tokens",
+		said + `,"max_tokens":"ten"`: "max_tokens", said + `,"stop":7`: "stop", said + `,"stop":""`: "stop", said + `,"temperature":3`: "temperature", said + `,"seed":1.5`: "seed",
+		said + `,"response_format":{"type":"xml"}`: "response_format", `"messages":[]`: "messages", `"messages":[{"role":"root","content":"x"}]`: "messages.0",
+		`"messages":[{"role":"user","content":[{"type":"image_url"}]}]`: "messages.0.content", said + `,"n":1,"n":1`: "",
+	} {
+		_, err := parseChat([]byte(`{"model":"m",` + body + `}`))
+		status, answer := errorResponse(err)
+		if err == nil || status != 400 || answer.Error.Param != param {
+			t.Errorf("%s: %d %+v, want %q", body, status, answer, param)
+		}
+	}
+	_, err := parseInputs(jsontext.Value(`""`))
+	if _, answer := errorResponse(err); answer.Error.Param != "input" {
+		t.Errorf("%+v", answer)
+	}
+}
+
 // FuzzParseChat gives the request parser any bytes: it refuses them with a message
 // or returns a valid request.
 func FuzzParseChat(f *testing.F) {

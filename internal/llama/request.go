@@ -27,20 +27,29 @@ type refusal struct {
 	status  int
 	code    string
 	message string
+	param   string // the member at fault; "" where none is known
 }
 
 func (r *refusal) Error() string { return r.message }
 
 // badRequest returns a 400 with this message.
 func badRequest(format string, args ...any) *refusal {
-	return &refusal{400, "invalid_request_error", fmt.Sprintf(format, args...)}
+	return &refusal{status: 400, code: "invalid_request_error", message: fmt.Sprintf(format, args...)}
+}
+
+// badMember returns a 400 with this message, in which the member of the request at
+// param is at fault.
+func badMember(param, format string, args ...any) *refusal {
+	r := badRequest(format, args...)
+	r.param = param
+	return r
 }
 
 // tooLong returns the 400 for a prompt that is longer than the context. The code
 // is that of llama.cpp's server.
 func tooLong(tokens, context int) *refusal {
-	return &refusal{400, "exceed_context_size_error",
-		fmt.Sprintf("the request has %d tokens and the context holds %d, the answer included; send less", tokens, context)}
+	return &refusal{status: 400, code: "exceed_context_size_error",
+		message: fmt.Sprintf("the request has %d tokens and the context holds %d, the answer included; send less", tokens, context)}
 }
 
 // chatRequest holds the supported fields of a chat completions body. Others are
@@ -163,12 +172,17 @@ func decode(body []byte, into any) error {
 	if err == nil {
 		return nil
 	}
+	var semantic *json.SemanticError
+	param := ""
+	if errors.As(err, &semantic) {
+		param = strings.ReplaceAll(strings.TrimPrefix(string(semantic.JSONPointer), "/"), "/", ".")
+	}
 	if r, ok := errors.AsType[*refusal](err); ok { // of a custom decoder
+		r.param = param
 		return r
 	}
-	var semantic *json.SemanticError
-	if errors.As(err, &semantic) && semantic.JSONPointer != "" {
-		return badRequest("cannot read the request: %s has the wrong type", semantic.JSONPointer)
+	if param != "" {
+		return badMember(param, "cannot read the request: %s has the wrong type", semantic.JSONPointer)
 	}
 	return badRequest("cannot read the request: it is not strict JSON")
 }
@@ -196,16 +210,16 @@ func parseChat(body []byte) (*chat, error) {
 		return nil, err
 	}
 	if len(q.Messages) == 0 || len(q.Messages) > maxMessages {
-		return nil, badRequest("messages must hold 1 to %d messages", maxMessages)
+		return nil, badMember("messages", "messages must hold 1 to %d messages", maxMessages)
 	}
 	if q.N != nil && *q.N != 1 {
-		return nil, badRequest("n must be 1: this engine gives one answer a request")
+		return nil, badMember("n", "n must be 1: this engine gives one answer a request")
 	}
 	if demandsTool(q.ToolChoice) {
-		return nil, badRequest("this engine cannot promise a tool call; use tool_choice auto or none, it then answers in text")
+		return nil, badMember("tool_choice", "this engine cannot promise a tool call; use tool_choice auto or none, it then answers in text")
 	}
 	if q.TopLogprobs < 0 || q.TopLogprobs > maxAlternatives {
-		return nil, badRequest("top_logprobs must be from 0 to %d", maxAlternatives)
+		return nil, badMember("top_logprobs", "top_logprobs must be from 0 to %d", maxAlternatives)
 	}
 	c := &chat{
 		model:        q.Model,
@@ -218,7 +232,7 @@ func parseChat(body []byte) (*chat, error) {
 	for i, m := range q.Messages {
 		t, err := m.turn()
 		if err != nil {
-			return nil, badRequest("messages[%d]: %v", i, err)
+			return nil, badMember("messages."+strconv.Itoa(i), "messages[%d]: %v", i, err)
 		}
 		c.turns = append(c.turns, t)
 	}
@@ -286,7 +300,7 @@ func (q *chatRequest) answerLimit() (int, error) {
 	case n == nil || *n < 0:
 		return 0, nil
 	case *n == 0:
-		return 0, badRequest("max_tokens must be at least 1")
+		return 0, badMember("max_tokens", "max_tokens must be at least 1")
 	}
 	return *n, nil
 }
@@ -298,14 +312,14 @@ func parseStops(v jsontext.Value) ([]string, error) {
 	}
 	var stops []string
 	if len(v) > 0 && json.Unmarshal(v, &stops) != nil {
-		return nil, badRequest("stop must be a string or a list of strings")
+		return nil, badMember("stop", "stop must be a string or a list of strings")
 	}
 	if len(stops) > maxStops {
-		return nil, badRequest("stop must hold at most %d strings", maxStops)
+		return nil, badMember("stop", "stop must hold at most %d strings", maxStops)
 	}
 	for _, s := range stops {
 		if s == "" || len(s) > maxStopBytes {
-			return nil, badRequest("each stop string must have 1 to %d bytes", maxStopBytes)
+			return nil, badMember("stop", "each stop string must have 1 to %d bytes", maxStopBytes)
 		}
 	}
 	return stops, nil
@@ -335,7 +349,7 @@ func (q *chatRequest) sampling() (sampling, error) {
 			continue
 		}
 		if *f.value < f.min || *f.value > f.max {
-			return s, badRequest("%s must be from %g to %g", f.name, f.min, f.max)
+			return s, badMember(f.name, "%s must be from %g to %g", f.name, f.min, f.max)
 		}
 		*f.into = float32(*f.value)
 	}
@@ -347,7 +361,7 @@ func (q *chatRequest) sampling() (sampling, error) {
 		if err != nil {
 			signed, err := strconv.ParseInt(string(q.Seed), 10, 64)
 			if n = uint64(signed); err != nil {
-				return s, badRequest("seed must be a whole number of 64 bits")
+				return s, badMember("seed", "seed must be a whole number of 64 bits")
 			}
 		}
 		s.seed = uint32(n) ^ uint32(n>>32)
@@ -361,15 +375,15 @@ func (q *chatRequest) sampling() (sampling, error) {
 		s.grammar = objectGrammar
 	case "json_schema":
 		if q.ResponseFormat.JSONSchema.Schema.Kind() == 0 {
-			return s, badRequest("response_format.json_schema.schema is missing")
+			return s, badMember("response_format", "response_format.json_schema.schema is missing")
 		}
 		grammar, err := schemaGrammar(q.ResponseFormat.JSONSchema.Schema)
 		if err != nil {
-			return s, badRequest("response_format: %v", err)
+			return s, badMember("response_format", "response_format: %v", err)
 		}
 		s.grammar = grammar
 	default:
-		return s, badRequest("response_format.type must be text, json_object or json_schema")
+		return s, badMember("response_format", "response_format.type must be text, json_object or json_schema")
 	}
 	return s, nil
 }
@@ -391,7 +405,7 @@ type input struct {
 // parseInputs decodes input: a string, a list of strings, a list of tokens or a
 // list of such lists.
 func parseInputs(v jsontext.Value) ([]input, error) {
-	bad := badRequest("input must be a string, a list of strings, a list of tokens or a list of lists of tokens, none empty, at most %d", maxInputs)
+	bad := badMember("input", "input must be a string, a list of strings, a list of tokens or a list of lists of tokens, none empty, at most %d", maxInputs)
 	if v.Kind() == '"' || firstKind(v) == '0' { // one input
 		v = listOf(v)
 	}

@@ -17,7 +17,7 @@ const maxWaiting = 64
 
 var (
 	errTooMany = errors.New("too many requests wait for this model; try again soon")
-	errRemoved = &refusal{http.StatusNotFound, "model_not_found", "no such model here"}
+	errRemoved = &refusal{status: http.StatusNotFound, code: "model_not_found", message: "no such model here"}
 )
 
 // job is a chat request. The runner ends its outbox and frees its sampler in every

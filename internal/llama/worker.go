@@ -146,7 +146,7 @@ func (s *server) setModels(files []ModelFile) []Model {
 func guard(secret string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if subtle.ConstantTimeCompare([]byte(r.Header.Get(secretHeader)), []byte(secret)) != 1 {
-			refuse(w, &refusal{http.StatusForbidden, "permission_error", "this socket is kith's own"})
+			refuse(w, &refusal{status: http.StatusForbidden, code: "permission_error", message: "this socket is kith's own"})
 			return
 		}
 		next.ServeHTTP(w, r)
