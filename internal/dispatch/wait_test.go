@@ -386,10 +386,15 @@ func (r *oneMachine) serveOne(query fleet.Query, hasty bool) {
 
 // 5,000 wait for a model of which 100 slots a second come free: they are served
 // in the order in which they came, or refused at their deadline; each knows its
-// position. The race detector follows 8,128 goroutines at most.
+// position. Under the race detector, which follows 8,128 goroutines at most and can crash
+// with fewer, 1,000 wait.
 func TestThousandsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const waiters, callers = 5_000, 500
+		waiters := 5_000
+		if testing.Short() {
+			waiters = 1_000
+		}
+		const callers = 500
 		d := &Dispatcher{cfg: Config{Registry: registry.New(registry.Config{}), Draw: rand.Uint64}}
 		machine := &fleet.Machine{ID: "box", Owner: "ann", Online: true, Slots: 100, Offers: []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}}}
 		snapshot := fleet.NewSnapshot().WithMachine(machine)
@@ -450,7 +455,7 @@ func TestThousandsWait(t *testing.T) {
 			synctest.Wait() // order is the order of grants
 		}
 		all.Wait()
-		if !slices.IsSorted(order) || len(order)+elapsed != waiters || len(order) < 1000 {
+		if !slices.IsSorted(order) || len(order)+elapsed != waiters || len(order) < waiters/5 {
 			t.Errorf("%d served, in order: %t; %d waited in vain", len(order), slices.IsSorted(order), elapsed)
 		}
 	})
