@@ -91,6 +91,7 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 			d.checkAudioSoon()
 			d.checkUpstreams(r.Context())
 			d.finder.Probe(r.Context())
+			d.discoverLate()
 			writeJSON(w, http.StatusOK, d.Status())
 		},
 		"POST /signin": func(w http.ResponseWriter, r *http.Request) {

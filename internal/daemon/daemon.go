@@ -221,6 +221,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	// Before the first call is served, so that it is not refused for lack of an engine.
 	d.finder.Probe(ctx)
+	d.discoverLate()
 	g.Go(func() error { return d.serve(ctx, local, d.Handler()) })
 	g.Go(func() error { return d.serve(ctx, socket, d.socketSurface(d.Handler())) })
 	g.Go(func() error { return d.watchEngines(ctx) })

@@ -374,18 +374,30 @@ func TestHoursEnd(t *testing.T) {
 }
 
 // An engine on a busy computer that answers the first look too late is found by the next
-// one, which follows at once; in false time.
+// one, which follows at once, and stays; so is one that a reload adds; in false time.
 func TestLateEngine(t *testing.T) {
 	home := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		late := enginetest.New(enginetest.LlamaCpp, enginetest.Options{}).Transport()
-		d, _ := falseTime(t, Config{Home: home, Discovery: engine.Config{
-			Endpoints: []string{"http://127.0.0.1:8080"},
-			Transport: lateTransport{late},
-		}}, enginetest.New(enginetest.Plain, enginetest.Options{}))
-		time.Sleep(3 * time.Second)
-		if found := d.finder.Engines(); len(found) != 1 || found[0].Kind() != "llama.cpp" {
-			t.Errorf("found %v: %+v", found, d.finder.Report())
+		c := Config{Home: home, Discovery: engine.Config{Endpoints: []string{"http://127.0.0.1:8080"}, Transport: lateTransport{late}}}
+		d, _ := falseTime(t, c, enginetest.New(enginetest.Plain, enginetest.Options{}))
+		found := func(n int) {
+			t.Helper()
+			if got := d.finder.Engines(); len(got) != n || got[0].Kind() != "llama.cpp" {
+				t.Errorf("found %v: %+v", got, d.finder.Report())
+			}
+		}
+		time.Sleep(4 * time.Second)
+		found(1)
+		c.Discovery.Endpoints = append(c.Discovery.Endpoints, "http://127.0.0.1:8081")
+		if err := d.Reload(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(4 * time.Second)
+		found(2)
+		for range 60 {
+			time.Sleep(time.Second)
+			found(2)
 		}
 	})
 }

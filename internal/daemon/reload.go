@@ -55,6 +55,7 @@ func (d *Daemon) Reload(ctx context.Context, c Config) error {
 	d.admission.setYields(c.PowerPolicy.Yield)
 	d.checkAudioSoon()
 	d.finder.Probe(ctx)
+	d.discoverLate()
 	d.offers.setChanged()
 	return nil
 }

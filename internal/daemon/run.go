@@ -118,22 +118,19 @@ func (d *Daemon) watchEngines(ctx context.Context) error {
 }
 
 // runDiscovery checks the engines every discoveryInterval, more often while other
-// programs use them, at once where one may have been late, and on request. Run has
-// checked them once before.
+// programs use them, and on request. Run has checked them once before.
 func (d *Daemon) runDiscovery(ctx context.Context) error {
 	offered := d.offers.models(d.offers.engines())
 	for {
 		wait := discoveryInterval
-		switch {
-		case d.finder.Late():
-			wait = 0
-		case d.offers.otherCalls() > 0:
+		if d.offers.otherCalls() > 0 {
 			wait = busyDiscoveryInterval // their slots are free again soon
 		}
 		if !sleep(ctx, wait, d.discoverNow) {
 			return nil
 		}
 		d.finder.ProbeAgain(ctx)
+		d.discoverLate()
 		// A server that kith runs reports no changes.
 		if now := d.offers.models(d.offers.engines()); !reflect.DeepEqual(now, offered) {
 			offered = now
@@ -172,6 +169,13 @@ func (d *Daemon) engineRefused(e *engine.Engine, model fleet.ModelID, status int
 }
 
 func (d *Daemon) discoverSoon() { request(d.discoverNow) }
+
+// discoverLate checks the engines again soon if one was late in the last probe.
+func (d *Daemon) discoverLate() {
+	if d.finder.Late() {
+		d.discoverSoon()
+	}
+}
 
 // request makes a request on a channel that holds one, unless there is one already.
 func request(now chan struct{}) {

@@ -218,12 +218,12 @@ func errorMember(member jsontext.Value) *fault.Fault {
 	return reportedError(encode(jsonObject{"error": member}))
 }
 
-// EngineText is the code, unless that is invalid_request, and the message of an engine's
-// error document, as one printable line of bounded length; empty if it has neither.
+// EngineText is the code, unless that says no more than the status, and the message of an
+// engine's error document, as one printable line of bounded length; empty if it has neither.
 func EngineText(document []byte) string {
 	e := readEngineError(document)
 	text := e.text
-	if e.code != "" && e.code != string(fault.InvalidRequest) { // which says no more than the status
+	if e.code != "" && e.code != string(fault.InvalidRequest) && e.code != "invalid_request_error" {
 		text = e.code + ": " + text
 	}
 	text = strings.Map(func(r rune) rune {

@@ -8,16 +8,17 @@ import (
 // Engines put their words into different shapes; what is none of them says nothing.
 func TestEngineText(t *testing.T) {
 	for answer, want := range map[string]string{
-		`{"error":{"code":"too_long","message":"no room"}}`:   "too_long: no room",
-		`{"error":{"code":"invalid_request","message":"no"}}`: "no",
-		`{"error":{"code":400,"message":"no room"}}`:          "no room",
-		`{"error":{"code":null,"message":"no room"}}`:         "no room",
-		`{"error":"no room"}`:                                 "no room",
-		`{"error":[1]}`:                                       "",
-		`{"detail":"other"}`:                                  "",
-		`<html>`:                                              "",
-		``:                                                    "",
-		`{"error":"` + strings.Repeat("é", 400) + `"}`:        strings.Repeat("é", 150) + "…",
+		`{"error":{"code":"too_long","message":"no room"}}`:         "too_long: no room",
+		`{"error":{"code":"invalid_request","message":"no"}}`:       "no",
+		`{"error":{"code":"invalid_request_error","message":"no"}}`: "no",
+		`{"error":{"code":400,"message":"no room"}}`:                "no room",
+		`{"error":{"code":null,"message":"no room"}}`:               "no room",
+		`{"error":"no room"}`:                                       "no room",
+		`{"error":[1]}`:                                             "",
+		`{"detail":"other"}`:                                        "",
+		`<html>`:                                                    "",
+		``:                                                          "",
+		`{"error":"` + strings.Repeat("é", 400) + `"}`:              strings.Repeat("é", 150) + "…",
 	} {
 		if got := EngineText([]byte(answer)); got != want {
 			t.Errorf("%s: %q, want %q", answer, got, want)

@@ -164,20 +164,27 @@ func TestShareEndsBeforeTheAttempt(t *testing.T) {
 	}
 }
 
-// A machine runs a unary call until its answer is complete, not until the caller has
-// read it.
-func TestUnaryAnswerRunsNoMore(t *testing.T) {
-	m := newSharedMachine(t, func(*sharedMachine) {})
+// answer returns the machine's answer to a chat call of bob.
+func (m *sharedMachine) answer(t *testing.T, call *gateway.Call) *gateway.Answer {
+	t.Helper()
 	body, err := m.spool.Keep(spool.Holder{}, []byte(`{"model":"m"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := m.Do(t.Context(), &gateway.Call{
-		ID: "req_1", Endpoint: fleet.ChatCompletions, Model: "m", Caller: gateway.Caller{Member: "bob", Name: "bob"}, Arrived: time.Now(), Body: body,
-	})
+	call.ID, call.Endpoint, call.Model, call.Body = "req_1", fleet.ChatCompletions, "m", body
+	call.Caller, call.Arrived = gateway.Caller{Member: "bob", Name: "bob"}, time.Now()
+	answer, err := m.Do(t.Context(), call)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return answer
+}
+
+// A machine runs a unary call until its answer is complete, not until the caller has
+// read it.
+func TestUnaryAnswerRunsNoMore(t *testing.T) {
+	m := newSharedMachine(t, func(*sharedMachine) {})
+	answer := m.answer(t, &gateway.Call{})
 	defer answer.Close()
 	if n := m.live.Snapshot().Machine(m.id).Load.InFlight(); n != 0 {
 		t.Errorf("%d slots are reserved", n)
@@ -190,16 +197,7 @@ func TestUnaryAnswerRunsNoMore(t *testing.T) {
 // A streamed call for several answers holds a slot for each until it is closed.
 func TestChoicesHoldSlots(t *testing.T) {
 	m := newSharedMachine(t, func(*sharedMachine) {})
-	body, err := m.spool.Keep(spool.Holder{}, []byte(`{"model":"m"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, err := m.Do(t.Context(), &gateway.Call{
-		ID: "req_1", Endpoint: fleet.ChatCompletions, Model: "m", Caller: gateway.Caller{Member: "bob", Name: "bob"}, Arrived: time.Now(), Body: body, Stream: true, Choices: 3,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := m.answer(t, &gateway.Call{Stream: true, Choices: 3})
 	load := m.live.Snapshot().Machine(m.id).Load
 	if n := load.InFlight(); n != 3 {
 		t.Errorf("%d slots are reserved for 3 answers", n)

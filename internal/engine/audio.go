@@ -144,8 +144,10 @@ func (a *Audio) model(ctx context.Context) (fleet.ModelID, error) {
 	switch {
 	case p.get("/v1/models").err != nil:
 		return "", fmt.Errorf("%w: %w", errNotReached, err)
+	case errors.Is(err, errLocked):
+		return "", errors.New("it asks for a key, and kith sends none to an audio engine; let it serve this machine without one")
 	case err != nil:
-		return "", fmt.Errorf("it does not list its models: %w; one that is named as model in [audio] needs no list", err)
+		return "", fmt.Errorf("it does not list its models: %w; it need not if the one for speech is named as model in [audio]", err)
 	case len(list.Data) != 1 || !fleet.ModelID(list.Data[0].ID).Valid():
 		return "", errors.New("it does not list exactly one model; name the one for speech as model in [audio]")
 	}

@@ -125,7 +125,7 @@ func TestAudioModel(t *testing.T) {
 			t.Errorf("%d models: %+v", n, a.Finding())
 		}
 	}
-	for status, why := range map[int]string{401: "it asks for a key", 404: "status 404; one that is named as model", 503: "not ready yet"} {
+	for status, why := range map[int]string{401: "kith sends none to an audio engine", 404: "status 404; it need not", 503: "not ready yet"} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(status) }))
 		defer server.Close()
 		a, err := NewAudio(AudioConfig{Engine: server.URL, MaxUpload: 1 << 20, Log: slog.New(slog.DiscardHandler)})
