@@ -11,14 +11,18 @@ PACKAGES=${PACKAGES:-./internal/...}
 out=$PWD/build/flaky
 
 # one runs the tests of one package once: a line in results, and the output of a
-# failure beside it. It runs in a process of its own, under xargs.
+# failure beside it. It runs in a process of its own, under xargs. Whenever as many
+# runs ended as there are packages, it says how far they are.
 one() {
-  local name=$1 folder=$2 began seed file result=ok
+  local name=$1 folder=$2 began seed file result=ok ended packages spent
   seed=$((RANDOM << 15 | RANDOM)) began=$SECONDS
   file=$out/$name-$seed.out
   (cd "$folder" && exec "$out/bin/$name.test" -test.short -test.shuffle="$seed" -test.timeout=25m) >"$file" 2>&1 || result=failed
   echo "$name $result $((SECONDS - began)) $seed" >>"$out/results"
   if [ $result = ok ]; then rm "$file"; else echo "failed: $name, -test.shuffle=$seed; see build/flaky/$name-$seed.out" >&2; fi
+  ended=$(wc -l <"$out/results") packages=$(wc -l <"$out/packages") spent=$((EPOCHSECONDS - FIRST))
+  [ $((ended % packages)) = 0 ] || return 0
+  echo "$ended of $((packages * RUNS)) runs after $((spent / 60)) min, about $((spent * (packages * RUNS - ended) / ended / 60)) min to go; $(grep -c ' failed ' "$out/results" || true) failed"
 }
 if [ "${1-}" = one ]; then
   one "$2" "$3"
@@ -70,13 +74,12 @@ for port in 8700 8701 8702; do
   done
 done
 
-export HOME=$out/home
+export HOME=$out/home RUNS FIRST=$EPOCHSECONDS
 status=0
+# No round waits for the last of the one before: the computer stays busy.
 for ((round = 1; round <= RUNS; round++)); do
-  cut -d' ' -f1,2 "$out/packages" | shuf | xargs -P 4 -L 1 scripts/flaky.sh one || status=1
-  left=$((SECONDS * (RUNS - round) / round / 60))
-  echo "round $round of $RUNS after $((SECONDS / 60)) min, about $left min to go; $(grep -c ' failed ' "$out/results" || true) failed"
-done
+  cut -d' ' -f1,2 "$out/packages" | shuf
+done | xargs -P 4 -L 1 scripts/flaky.sh one || status=1
 
 for pid in "${started[@]}"; do
   kill -0 "$pid" 2>/dev/null || { echo "the hub, the daemon or the busy program ended before the tests did; see build/flaky/kith" >&2; status=1; }
