@@ -18,8 +18,9 @@ type admission struct {
 	mu    sync.Mutex
 	hub   callCounts
 	local callCounts
-	// drain is closed once no call of the hub runs; nil while nothing waits for it.
-	drain chan struct{}
+	// drain is closed once no call of the hub runs, ended when the next one ends; nil
+	// while nothing waits for it.
+	drain, ended chan struct{}
 	// yields prevents calls of the hub from starting while local calls use the engines
 	// of this machine, and for yieldGrace after.
 	yields      bool
@@ -58,6 +59,10 @@ func (a *admission) admit(model fleet.ModelID, slots, ofModel int) (release func
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.hub.add(model, -1)
+		if a.ended != nil {
+			close(a.ended)
+			a.ended = nil
+		}
 		if a.hub.total == 0 && a.drain != nil {
 			close(a.drain)
 			a.drain = nil
@@ -92,6 +97,20 @@ func (a *admission) drained() <-chan struct{} {
 		a.drain = nil
 	}
 	return drain
+}
+
+// nextEnd returns a channel that is closed when a call of the hub ends; nil if none
+// runs, or if the owner's calls go first.
+func (a *admission) nextEnd() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.hub.total == 0 || a.local.total > 0 || a.ownerOnlyLocked() {
+		return nil
+	}
+	if a.ended == nil {
+		a.ended = make(chan struct{})
+	}
+	return a.ended
 }
 
 // startLocal counts a local call, as one slot for each of its choices, until

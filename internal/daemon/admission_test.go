@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/spool"
@@ -154,4 +156,51 @@ func (s stuck) Read([]byte) (int, error) {
 	s.waits <- struct{}{}
 	<-s.release
 	return 0, io.EOF
+}
+
+// The hub sends a call at once when it has cancelled another one, which may end here
+// later. The call waits for that, but not long, and not where the owner's calls go first.
+func TestAwaitsTheEndOfACancelledCall(t *testing.T) {
+	home := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		e := enginetest.New(enginetest.Plain, enginetest.Options{})
+		d, _ := falseTime(t, Config{Home: home, Sharing: Sharing{Slots: 1}}, e)
+		for _, c := range []struct {
+			name   string
+			ends   time.Duration // when the cancelled call does
+			local  bool          // a call of the owner runs, too
+			yields bool          // one has just ended, and goes first
+			want   tunnel.Refusal
+			after  time.Duration
+		}{
+			{"it ends", 150 * time.Millisecond, false, false, "", 150 * time.Millisecond},
+			{"it runs on", time.Second, false, false, tunnel.RefusedBusy, endWithin},
+			{"beside a local call", 150 * time.Millisecond, true, false, tunnel.RefusedBusy, 0},
+			{"after a local call", 150 * time.Millisecond, false, true, tunnel.RefusedBusy, 0},
+		} {
+			release, ok := d.admission.admit("test-model", 1, 0)
+			if !ok {
+				t.Fatalf("%s: an idle machine is full", c.name)
+			}
+			time.AfterFunc(c.ends, release)
+			d.admission.setYields(c.yields)
+			leave := d.admission.startLocal("test-model", 1, true)
+			if !c.local {
+				leave()
+			}
+			began := time.Now()
+			q := httptest.NewRequest("POST", "/v1/chat/completions", strings.NewReader(chat(false)))
+			q.Header.Set(tunnel.HeaderCaller, "shared bob")
+			q.Header.Set(tunnel.HeaderModel, "test-model")
+			q.Header.Set("Content-Type", "application/json")
+			w := httptest.NewRecorder()
+			d.machineHandler().ServeHTTP(w, q)
+			if got := tunnel.Refusal(w.Header().Get(tunnel.HeaderRefused)); got != c.want || (w.Code == 200) != (c.want == "") || time.Since(began) != c.after {
+				t.Errorf("%s: status %d, refused %q after %v", c.name, w.Code, got, time.Since(began))
+			}
+			leave()
+			d.admission.setYields(false)
+			time.Sleep(time.Minute)
+		}
+	})
 }

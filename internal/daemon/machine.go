@@ -100,9 +100,25 @@ func (d *Daemon) admitHead(w http.ResponseWriter, r *http.Request, endpoint flee
 	return a, !named || d.admitCall(w, r, a, fleet.ModelID(model), endpoint)
 }
 
+// endWithin is how long a call waits here for another call of the hub to end
+// (spec/tunnel.md#refused-busy). The hub counts its calls: where they hold all slots, it
+// has cancelled one that has not ended here yet.
+const endWithin = 200 * time.Millisecond
+
 // admitCall sets a to an engine and a slot for the call, or refuses the call.
 func (d *Daemon) admitCall(w http.ResponseWriter, r *http.Request, a *admittedCall, model fleet.ModelID, endpoint fleet.Endpoint) bool {
+	ctx, cancel := context.WithTimeout(r.Context(), endWithin)
+	defer cancel()
+	ended := d.admission.nextEnd()
 	e, free, refusal := d.reserve(model, endpoint, fromOwner(r), time.Now())
+	for refusal == tunnel.RefusedBusy && ended != nil && ctx.Err() == nil {
+		select {
+		case <-ended:
+		case <-ctx.Done():
+		}
+		ended = d.admission.nextEnd()
+		e, free, refusal = d.reserve(model, endpoint, fromOwner(r), time.Now())
+	}
 	if refusal != "" {
 		refuseCall(w, refusal)
 		return false
