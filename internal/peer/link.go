@@ -118,10 +118,13 @@ func (p *Peer) IsConnected() bool {
 	return len(p.links) > 0
 }
 
-// Connected waits until there is a link, or ctx ends. lost is closed once there is none
-// any more.
+// Connected waits until there is a link. It fails once ctx has ended. lost is closed once
+// there is none any more.
 func (p *Peer) Connected(ctx context.Context) (lost <-chan struct{}, err error) {
 	for {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		p.mu.Lock()
 		up, down, connected := p.up, p.down, len(p.links) > 0
 		p.mu.Unlock()
@@ -131,7 +134,6 @@ func (p *Peer) Connected(ctx context.Context) (lost <-chan struct{}, err error) 
 		select {
 		case <-up:
 		case <-ctx.Done():
-			return nil, ctx.Err()
 		}
 	}
 }

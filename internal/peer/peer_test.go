@@ -135,6 +135,20 @@ func TestRequestNamesItsNode(t *testing.T) {
 	})
 }
 
+// Who follows a node and stops does not find it connected once more.
+func TestConnectedEndsWithItsContext(t *testing.T) {
+	inPair(t, func(http.ResponseWriter, *http.Request) {}, func(ctx context.Context, p *pair) {
+		if _, err := p.peer.Connected(ctx); err != nil {
+			t.Fatal(err)
+		}
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		if _, err := p.peer.Connected(ended); !errors.Is(err, context.Canceled) {
+			t.Errorf("with links and an ended context: %v", err)
+		}
+	})
+}
+
 func TestUnknownKeyIsRefused(t *testing.T) {
 	inPair(t, func(w http.ResponseWriter, r *http.Request) {}, func(ctx context.Context, p *pair) {
 		lost, err := p.peer.Connected(ctx)

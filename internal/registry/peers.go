@@ -77,7 +77,9 @@ func (r *Registry) followPeer(ctx context.Context, p *peer.Peer) {
 		r.loseNode(p.Node.Name)
 		r.applyWaiting(p, &waitingState{})
 		r.notifyRoom(r.loseUse(p.Node.Name))
-		r.config.Log.Info("another hub node is gone", "node", p.Node.Name)
+		if ctx.Err() == nil { // else this node stops, or the other one began anew
+			r.config.Log.Info("another hub node is gone", "node", p.Node.Name)
+		}
 	}
 }
 
