@@ -54,8 +54,8 @@ func recording(a *txtar.Archive) http.Handler {
 	})
 }
 
-// finder returns a Finder that has probed once.
-func finder(t *testing.T, c Config) *Finder {
+// probed returns a Finder that has probed once.
+func probed(t *testing.T, c Config) *Finder {
 	t.Helper()
 	c.Log = quiet
 	f, err := NewFinder(c)
@@ -63,6 +63,20 @@ func finder(t *testing.T, c Config) *Finder {
 		t.Fatal(err)
 	}
 	f.Probe(t.Context())
+	return f
+}
+
+// finder returns a Finder that has probed until nothing was late, as it is on a busy
+// computer, but five times at most.
+func finder(t *testing.T, c Config) *Finder {
+	t.Helper()
+	f := probed(t, c)
+	late := func(a *address) bool { return a.missed }
+	for range 4 {
+		if slices.ContainsFunc(f.addresses, late) {
+			f.ProbeAgain(t.Context())
+		}
+	}
 	return f
 }
 
@@ -201,7 +215,7 @@ func TestSlowPlaces(t *testing.T) {
 		}
 		llama := enginetest.New(enginetest.LlamaCpp, enginetest.Options{}).Transport()
 		begun := time.Now()
-		f := finder(t, Config{Usual: true, Transport: atPorts{
+		f := probed(t, Config{Usual: true, Transport: atPorts{
 			"127.0.0.1:8080":  waits(301*time.Millisecond, llama),
 			"127.0.0.1:11434": waits(time.Hour, llama),
 			"127.0.0.1:1234":  waits(time.Hour, llama),
@@ -234,7 +248,7 @@ func TestLatePagesDecideNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kobold := enginetest.New(enginetest.KoboldCpp, enginetest.Options{Models: []enginetest.Model{{ID: "m"}}}).Transport()
 		looks := 0
-		f := finder(t, Config{Endpoints: []string{"http://127.0.0.1:1", "http://127.0.0.1:2"}, Transport: tripper(func(r *http.Request) (*http.Response, error) {
+		f := probed(t, Config{Endpoints: []string{"http://127.0.0.1:1", "http://127.0.0.1:2"}, Transport: tripper(func(r *http.Request) (*http.Response, error) {
 			if r.URL.Path != "/v1/models" && (looks == 0 || r.URL.Port() == "2") {
 				<-r.Context().Done()
 				return nil, r.Context().Err()
