@@ -280,6 +280,9 @@ func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		defer cancel()
 		finder.Probe(ctx)
+		if finder.Late() {
+			finder.ProbeAgain(ctx)
+		}
 		for _, f := range finder.Report() {
 			found = append(found, f)
 			models += f.Models

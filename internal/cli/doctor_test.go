@@ -21,6 +21,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -373,10 +374,13 @@ func readTroubles(t *testing.T) map[string]string {
 	return rows
 }
 
-// engineThere is the address of an engine with a model.
+// engineThere is the address of an engine with a model, which is late for the first
+// request, as on a busy computer.
 func engineThere(t *testing.T) string {
 	t.Helper()
+	var late sync.Once
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		late.Do(func() { time.Sleep(400 * time.Millisecond) })
 		switch r.URL.Path {
 		case "/api/version":
 			io.WriteString(w, `{"version":"0.12.0"}`)

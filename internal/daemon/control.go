@@ -91,7 +91,9 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 			d.checkAudioSoon()
 			d.checkUpstreams(r.Context())
 			d.finder.Probe(r.Context())
-			d.discoverLate()
+			if d.finder.Late() {
+				d.finder.ProbeAgain(r.Context())
+			}
 			writeJSON(w, http.StatusOK, d.Status())
 		},
 		"POST /signin": func(w http.ResponseWriter, r *http.Request) {
