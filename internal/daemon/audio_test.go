@@ -134,11 +134,7 @@ func TestAudioNotOffered(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	e.Set(enginetest.Behaviour{Status: 413})
-	resp, err := r.socket().Post("http://daemon/discover", "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp.Body.Close()
+	r.checkAudioSoon()
 	r.await("offered", func(s Status) bool { return audioOf(s).Models == 1 })
 	if _, err := New(Config{Home: shortHome(t), Audio: engine.AudioConfig{Engine: "ftp://x"}, Log: r.Daemon.log}); err == nil {
 		t.Error("an odd address is taken")

@@ -87,15 +87,6 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 		"POST /drain":  d.serveDrain,
 		"POST /hours":  d.serveHours,
 		"POST /reload": d.serveReload,
-		"POST /discover": func(w http.ResponseWriter, r *http.Request) {
-			d.checkAudioSoon()
-			d.checkUpstreams(r.Context())
-			d.finder.Probe(r.Context())
-			if d.finder.Late() {
-				d.finder.ProbeAgain(r.Context())
-			}
-			writeJSON(w, http.StatusOK, d.Status())
-		},
 		"POST /signin": func(w http.ResponseWriter, r *http.Request) {
 			d.reconnect()
 			w.WriteHeader(http.StatusNoContent)

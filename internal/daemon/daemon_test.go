@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -399,16 +398,6 @@ func TestLateEngine(t *testing.T) {
 		for range 60 {
 			time.Sleep(time.Second)
 			found(2)
-		}
-		// The owner who asks for a look waits for a late engine.
-		c.Discovery.Endpoints = append(c.Discovery.Endpoints, "http://127.0.0.1:8082")
-		if err := d.finder.Reconfigure(c.Discovery); err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
-			d.socketSurface(d.Handler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("POST", "/discover", nil))
-			found(3)
-			time.Sleep(time.Minute)
 		}
 	})
 }

@@ -353,11 +353,7 @@ func TestUpstreamListing(t *testing.T) {
 	if err := e.Listen(address); err != nil {
 		t.Fatal(err)
 	}
-	resp, err := r.socket().Post("http://daemon/discover", "application/json", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp.Body.Close()
+	r.checkUpstreams(t.Context())
 	if got := r.listed(); !slices.Equal(got, []string{"big-model"}) {
 		t.Errorf("after it came back: %v", got)
 	}
