@@ -96,6 +96,10 @@ func TestEngineAdd(t *testing.T) {
 	}
 
 	p := begin(t, "serve")
+	// On a busy computer the daemon starts before its engine has.
+	for late := time.Now().Add(soon); !strings.Contains(kith(t, "", "models").out, llama.TinyID) && time.Now().Before(late); {
+		time.Sleep(100 * time.Millisecond)
+	}
 	if got := kith(t, "", "run", llama.TinyID, "Hello"); got.status != 0 || got.out == "" {
 		t.Errorf("with the processor: %+v", got)
 	}
