@@ -100,24 +100,14 @@ func (d *Daemon) admitHead(w http.ResponseWriter, r *http.Request, endpoint flee
 	return a, !named || d.admitCall(w, r, a, fleet.ModelID(model), endpoint)
 }
 
-// endWithin is how long a call waits here for another call of the hub to end
-// (spec/tunnel.md#refused-busy). The hub counts its calls: where they hold all slots, it
-// has cancelled one that has not ended here yet.
-const endWithin = 200 * time.Millisecond
-
 // admitCall sets a to an engine and a slot for the call, or refuses the call.
 func (d *Daemon) admitCall(w http.ResponseWriter, r *http.Request, a *admittedCall, model fleet.ModelID, endpoint fleet.Endpoint) bool {
-	ctx, cancel := context.WithTimeout(r.Context(), endWithin)
-	defer cancel()
-	ended := d.admission.nextEnd()
-	e, free, refusal := d.reserve(model, endpoint, fromOwner(r), time.Now())
-	for refusal == tunnel.RefusedBusy && ended != nil && ctx.Err() == nil {
-		select {
-		case <-ended:
-		case <-ctx.Done():
-		}
-		ended = d.admission.nextEnd()
-		e, free, refusal = d.reserve(model, endpoint, fromOwner(r), time.Now())
+	reserve := func() (*engine.Engine, func(), tunnel.Refusal) {
+		return d.reserve(model, endpoint, fromOwner(r), time.Now())
+	}
+	e, free, refusal := reserve()
+	if refusal == tunnel.RefusedBusy {
+		e, free, refusal = d.awaitEnd(r.Context(), reserve)
 	}
 	if refusal != "" {
 		refuseCall(w, refusal)
@@ -125,6 +115,29 @@ func (d *Daemon) admitCall(w http.ResponseWriter, r *http.Request, a *admittedCa
 	}
 	*a = admittedCall{e, model, free}
 	return true
+}
+
+// endWithin is how long a call waits here for another call of the hub to end
+// (spec/tunnel.md#refused-busy). The hub counts its calls: where they hold all slots, it
+// has cancelled one that has not ended here yet.
+const endWithin = 200 * time.Millisecond
+
+// awaitEnd reserves again whenever a call of the hub ends, while the machine is busy with
+// such calls alone, for at most endWithin.
+func (d *Daemon) awaitEnd(ctx context.Context, reserve func() (*engine.Engine, func(), tunnel.Refusal)) (*engine.Engine, func(), tunnel.Refusal) {
+	ctx, cancel := context.WithTimeout(ctx, endWithin)
+	defer cancel()
+	for {
+		ended := d.admission.nextEnd()
+		e, free, refusal := reserve()
+		if refusal != tunnel.RefusedBusy || ended == nil || ctx.Err() != nil {
+			return e, free, refusal
+		}
+		select {
+		case <-ended:
+		case <-ctx.Done():
+		}
+	}
 }
 
 // fromOwner reports whether a call of the hub is of this machine's owner.
