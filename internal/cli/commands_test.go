@@ -399,6 +399,16 @@ func TestStatusOfARunningDaemon(t *testing.T) {
 	}
 }
 
+// TestStatusWhileItsEngineStarts: it says that instead of no engine and no model.
+func TestStatusWhileItsEngineStarts(t *testing.T) {
+	handler, _ := double(t, words(`{"models":[],"engines":[{"place":"http://builtin","kind":"builtin","name":"kith","models":1,"why":"the built-in engine is starting"}]}`))
+	t.Setenv("KITH_HOME", onSocket(t, "daemon.sock", handler))
+	const shown = "\nengines   the built-in engine is starting\nmodels    none; the built-in engine is starting\n"
+	if got := kith(t, "", "status"); !strings.Contains(got.out, shown) {
+		t.Errorf("got %+v", got)
+	}
+}
+
 // A connected machine's status has the speeds that its hub measured, of that machine
 // only, read with the machine's own credential.
 func TestStatusShowsSpeeds(t *testing.T) {

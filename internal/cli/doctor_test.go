@@ -278,6 +278,11 @@ func TestDoctorNamesTheCause(t *testing.T) {
 		{"paused", func(t *testing.T, p *patient) {
 			p.status = strings.Replace(p.status, `"sharing":{}`, `"sharing":{"paused":true}`, 1)
 		}, "", "", ""},
+		{"engine that starts", func(t *testing.T, p *patient) {
+			p.status = strings.Replace(p.status, `"models":["tiny"]`, `"models":[]`, 1)
+			p.status = strings.Replace(p.status, `{"place":"http://127.0.0.1:11434","kind":"ollama","name":"Ollama","models":1}`,
+				`{"place":"http://builtin","kind":"builtin","name":"kith","models":1,"why":"the built-in engine is starting"}`, 1)
+		}, "", "", ""},
 		{"not signed in", func(t *testing.T, p *patient) {
 			if err := os.Remove(filepath.Join(p.home, "credential")); err != nil {
 				t.Fatal(err)

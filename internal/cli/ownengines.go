@@ -87,10 +87,10 @@ func (o *ownEngines) set(ctx context.Context, group *errgroup.Group, files []mod
 		return nil
 	}
 	o.files = files
+	notify(o.changed)
 	switch {
 	case o.pool != nil:
 		o.pool.SetModels(serverFiles(files))
-		notify(o.changed)
 	case o.supervisor != nil:
 		return o.supervisor.SetModels(ctx, builtinFiles(files))
 	default:
@@ -117,7 +117,6 @@ func (o *ownEngines) start(ctx context.Context, group *errgroup.Group) {
 			},
 		})
 		group.Go(func() error { return o.pool.Run(ctx) })
-		notify(o.changed)
 		return
 	}
 	if !settings.Builtin {
@@ -146,13 +145,13 @@ func (o *ownEngines) all() []*engine.Engine {
 			all = append(all, engine.Server(s, func() engine.Model { return serverModel(s.Model()) }, s.Problem))
 		}
 	}
-	if o.supervisor == nil {
+	if o.supervisor == nil || o.failure.Load() != nil {
 		return all
 	}
 	select {
 	case <-o.supervisor.Ready():
 	default:
-		return all
+		return append(all, startingEngine(o.supervisor, o.files))
 	}
 	models, problems := o.supervisor.Models(), make(map[fleet.ModelID]string)
 	for id, why := range o.supervisor.Problems() {
@@ -164,6 +163,17 @@ func (o *ownEngines) all() []*engine.Engine {
 	return append(all, engine.Builtin("kith", o.supervisor.Transport(), engine.BuiltinState{
 		Models: builtinModels(models), Problems: problems, Graphics: engine.Graphics(o.supervisor.Graphics()),
 	}))
+}
+
+// startingEngine is the built-in engine before its first worker is ready.
+func startingEngine(s *llama.Supervisor, files []modelFile) *engine.Engine {
+	ids := convert(files, func(f modelFile) fleet.ModelID { return fleet.ModelID(f.ID) })
+	return engine.Starting("kith", ids, func() string {
+		if err := s.Problem(); err != nil {
+			return err.Error()
+		}
+		return "the built-in engine has just started" // its models are offered in a moment
+	})
 }
 
 // problem returns why the built-in engine, once it was started, does not run. It is final
@@ -215,6 +225,7 @@ func (o *ownEngines) follow(ctx context.Context, group *errgroup.Group, d *daemo
 		case err := <-o.failed:
 			o.log.Error("the built-in engine does not run; other engines serve", "error", err)
 			d.ReportError("the built-in engine does not run: %v", err)
+			d.OfferOwn(o.all())
 		case <-ctx.Done():
 			return nil
 		}
@@ -246,6 +257,9 @@ func (o *ownEngines) first(problem error) bool {
 // report logs which models cannot be served.
 func (o *ownEngines) report(d *daemon.Daemon) {
 	for _, e := range o.all() {
+		if e.IsStarting() {
+			continue
+		}
 		for id, why := range e.Problems() {
 			o.log.Error("a model cannot be served", "model", id, "error", why)
 		}

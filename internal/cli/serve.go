@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -51,14 +52,19 @@ func (a *app) serve() *cobra.Command {
 	return cmd
 }
 
-// noModels is what to do where a machine has no model.
-const noModels = "`kith pull` lists some that fit this machine, or start an engine that has one"
+// noModels returns what to do where a machine has no model, or why it has none yet.
+func noModels(engines []daemon.EngineStatus) string {
+	if i := slices.IndexFunc(engines, isStarting); i >= 0 {
+		return engines[i].Why
+	}
+	return "`kith pull` lists some that fit this machine, or start an engine that has one"
+}
 
 // readyText is what a daemon prints once it serves.
 func readyText(status daemon.Status) string {
 	text := "daemon on " + strong(status.Local) + "\n"
 	if len(status.Models) == 0 {
-		text += "no model yet: " + noModels + "\n"
+		text += "no model yet: " + noModels(status.Engines) + "\n"
 	}
 	return text
 }

@@ -92,10 +92,14 @@ func TestDevStaysOnLoopback(t *testing.T) {
 	check(t, kith(t, "", "serve", "--listen", "0.0.0.0:8701"), said{2, "", "never opened to a network"})
 }
 
-// TestReadyText: a daemon without a model says what to do about it.
+// TestReadyText: a daemon without a model says what to do about it, or that its engine starts.
 func TestReadyText(t *testing.T) {
 	status := daemon.Status{Local: "http://127.0.0.1:1/v1"}
-	if got, want := readyText(status), "daemon on "+strong(status.Local)+"\nno model yet: "+noModels+"\n"; got != want {
+	if got, want := readyText(status), "daemon on "+strong(status.Local)+"\nno model yet: `kith pull` lists some that fit this machine, or start an engine that has one\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	status.Engines = []daemon.EngineStatus{{Kind: "builtin", Models: 1, Why: "the built-in engine is starting"}}
+	if got, want := readyText(status), "daemon on "+strong(status.Local)+"\nno model yet: the built-in engine is starting\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	status.Models = []fleet.ModelID{"tiny"}

@@ -133,7 +133,7 @@ func (a *app) showStatus(now runningStatus) {
 	a.showSelfPause(now.Status)
 	a.showServed(now.Groups)
 	a.showEngines(now.Engines)
-	models := "none; " + noModels
+	models := "none; " + noModels(now.Engines)
 	if len(now.Models) > 0 {
 		models = strings.Trim(fmt.Sprint(now.Models), "[]")
 	}
@@ -156,6 +156,8 @@ func (a *app) showEngines(engines []daemon.EngineStatus) {
 		switch {
 		case !found.Configured && found.Why == engine.NothingListens:
 			continue
+		case isStarting(found):
+			a.fact(label, "%s", faint(found.Why))
 		case found.Why != "":
 			a.fact(label, "%s: %s", strings.TrimSpace(found.Name+" "+found.Place), faint(found.Why))
 		default:
@@ -170,6 +172,12 @@ func (a *app) showEngines(engines []daemon.EngineStatus) {
 	if label != "" {
 		a.fact(label, "none found; start one, or add its address to [discovery] endpoints")
 	}
+}
+
+// isStarting reports whether it is the built-in engine before it has started; Why says what
+// it does.
+func isStarting(e daemon.EngineStatus) bool {
+	return e.Kind == "builtin" && e.Model == "" && e.Why != ""
 }
 
 // enginePlace is an engine's name and address; the built-in one has no address.

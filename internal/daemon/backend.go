@@ -33,8 +33,8 @@ func (d *Daemon) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 			here = fault.Of(err)
 		}
 	}
-	if why := d.offers.whyNot(call.Model); here == nil && why != "" {
-		here = fault.New(fault.ModelNotFound, "this machine cannot serve %q just now: %s", call.Model, why)
+	if here == nil {
+		here = d.whyNot(call)
 	}
 	hub := d.hubClient.Load()
 	switch notForHub := hub == nil || call.Endpoint == fleet.Responses; {
@@ -165,6 +165,22 @@ func unavailable(call *gateway.Call, format string, args ...any) *fault.Fault {
 		return fault.New(fault.CapacityFull, format, args...)
 	}
 	return fault.New(fault.CascadeExhausted, format, args...)
+}
+
+// whyNot returns the fault for a model that an engine which kith runs has and cannot serve
+// now; nil if one can, or if none has it (spec/api.md#starting).
+func (d *Daemon) whyNot(call *gateway.Call) *fault.Fault {
+	for _, e := range *d.offers.own.Load() {
+		why := e.Problems()[call.Model]
+		switch {
+		case why == "":
+			continue
+		case e.IsStarting():
+			return unavailable(call, "%q is not served yet: %s; try again", call.Model, why)
+		}
+		return fault.New(fault.ModelNotFound, "this machine cannot serve %q just now: %s", call.Model, why)
+	}
+	return nil
 }
 
 // noBackend returns the fault for a call that nothing here serves and the hub does not

@@ -255,6 +255,9 @@ func statusesOf(e *engine.Engine) (all []EngineStatus) {
 	status := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models()), Graphics: e.Graphics()}
 	problems := e.Problems()
 	switch models := e.Models(); {
+	case e.IsStarting():
+		status.Why = e.Problem()
+		return []EngineStatus{status}
 	case e.IsServer():
 		if status.Name += " for " + string(models[0].ID); e.Problem() == "" {
 			all = append(all, status)

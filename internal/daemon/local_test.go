@@ -3,10 +3,12 @@ package daemon
 import (
 	"context"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/enginetest"
@@ -178,6 +180,30 @@ func TestBuiltinComesLater(t *testing.T) {
 	read(t, r.post("/v1/chat/completions", strings.Replace(chat(false), "test-model", "tiny", 1)).Body)
 	if models, err := r.Models(t.Context(), gateway.Caller{}); err != nil || len(models) != 2 || inner.Counts().Runs != 1 {
 		t.Errorf("%+v %v; the built-in engine ran %d", models, err, inner.Counts().Runs)
+	}
+}
+
+// While the built-in engine starts, its models are not listed, and a call of one is refused
+// with a code that clients try again. A model that it does not have is not found.
+func TestBuiltinStarts(t *testing.T) {
+	why := "the built-in engine is starting"
+	r := run(t, Config{Own: []*engine.Engine{engine.Starting("kith", []fleet.ModelID{"tiny", "small"}, func() string { return why })}})
+	if models, err := r.Models(t.Context(), gateway.Caller{}); err != nil || len(models) > 0 {
+		t.Errorf("it lists %v (%v)", models, err)
+	}
+	for _, model := range []string{"tiny", "small"} {
+		want := decodedFault{503, "CAPACITY_FULL", strconv.Quote(model) + " is not served yet: " + why + "; try again", ""}
+		answer := r.post("/v1/chat/completions", strings.Replace(chat(false), "test-model", model, 1))
+		if got := faultIn(t, answer); got != want || answer.Header.Get("Retry-After") == "" {
+			t.Errorf("got %+v, Retry-After %q; want %+v", got, answer.Header.Get("Retry-After"), want)
+		}
+	}
+	if got := faultIn(t, r.post("/v1/chat/completions", chat(false))); got.Code != "model_not_found" {
+		t.Errorf("another model: %+v", got)
+	}
+	want := []EngineStatus{{Place: "http://builtin", Kind: "builtin", Name: "kith", Models: 2, Why: why}}
+	if diff := cmp.Diff(want, r.Status().Engines); diff != "" {
+		t.Error(diff)
 	}
 }
 

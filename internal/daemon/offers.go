@@ -41,17 +41,6 @@ func (o *offers) engines() []*engine.Engine {
 	return all
 }
 
-// whyNot returns why an engine that kith runs cannot serve the model now; empty if one
-// can, or if none has its file.
-func (o *offers) whyNot(model fleet.ModelID) string {
-	for _, e := range *o.own.Load() {
-		if why := e.Problems()[model]; why != "" {
-			return why
-		}
-	}
-	return ""
-}
-
 // forOwner returns the engines and upstreams that serve local calls.
 func (o *offers) forOwner() []*engine.Engine { return o.withUpstreams((*engine.Upstream).Engine) }
 

@@ -103,6 +103,16 @@ func Builtin(name string, rt http.RoundTripper, now BuiltinState) *Engine {
 	}
 }
 
+// Starting returns the engine that is part of kith before it has started for the first
+// time, with the models that it was given. why returns why it does not run yet.
+func Starting(name string, ids []fleet.ModelID, why func() string) *Engine {
+	models := make([]Model, len(ids))
+	for i, id := range ids {
+		models[i].ID = id
+	}
+	return &Engine{kind: &builtin, name: name, base: "http://" + builtin.id, models: models, load: new(load), problem: why}
+}
+
 // Graphics returns what the engine that is part of kith computes with; nil for others.
 func (e *Engine) Graphics() *Graphics { return e.graphics }
 
@@ -121,15 +131,23 @@ func (e *Engine) Problem() string {
 	return e.problem()
 }
 
+// IsStarting reports whether it is the engine that is part of kith before it has started.
+func (e *Engine) IsStarting() bool { return e.problem != nil && !e.IsServer() }
+
 // IsServer reports whether it is a process that kith runs for one model.
 func (e *Engine) IsServer() bool { return e.model != nil }
 
 // Problems returns why models of an engine that kith runs cannot be served now.
 func (e *Engine) Problems() map[fleet.ModelID]string {
-	if why := e.Problem(); why != "" {
-		return map[fleet.ModelID]string{e.Models()[0].ID: why}
+	why := e.Problem()
+	if why == "" {
+		return e.problems
 	}
-	return e.problems
+	problems := make(map[fleet.ModelID]string)
+	for _, m := range e.Models() {
+		problems[m.ID] = why
+	}
+	return problems
 }
 
 // Kind returns the id of the engine's kind, as in offers.

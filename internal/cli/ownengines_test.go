@@ -1,0 +1,33 @@
+package cli
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/llama"
+)
+
+// TestOwnEnginesStart: the daemon has the built-in engine with all its models from the
+// moment that it starts, and no longer once it cannot start.
+func TestOwnEnginesStart(t *testing.T) {
+	o := newOwnEngines(nil, true, slog.New(slog.DiscardHandler))
+	o.files = []modelFile{{ID: "a"}, {ID: "b"}}
+	o.supervisor = llama.NewSupervisor(llama.Config{}) // Run would start it
+	all := o.all()
+	if len(all) != 1 || !all[0].IsStarting() {
+		t.Fatalf("got %v, want one that starts", all)
+	}
+	want := map[fleet.ModelID]string{"a": "the built-in engine is starting", "b": "the built-in engine is starting"}
+	if diff := cmp.Diff(want, all[0].Problems()); diff != "" {
+		t.Error(diff)
+	}
+	failure := errors.New("it cannot")
+	o.failure.Store(&failure)
+	if all := o.all(); len(all) > 0 {
+		t.Errorf("after its failure: %v", all)
+	}
+}
