@@ -61,6 +61,7 @@ const (
 	answered    outcome = iota // the slot is released when the answer's body is closed
 	failed                     // with a fault that holds for every machine
 	busy                       // the machine had no slot after all
+	unsent                     // its tunnel had ended before the call was sent: as busy
 	notTaken                   // gone, unreachable or refusing: another may be tried
 	notAdmitted                // neither taken nor refused in time: as notTaken
 	revoked                    // out of the caller's reach before it answered, and idle: as notTaken
@@ -69,7 +70,7 @@ const (
 
 // slotUses is how an attempt used its reservation, by outcome.
 var slotUses = [...]slotUse{
-	answered: ran, failed: ran, revoked: ran, vanished: ran, busy: refusedBusy, notTaken: unused, notAdmitted: unused,
+	answered: ran, failed: ran, revoked: ran, vanished: ran, busy: refusedBusy, unsent: unused, notTaken: unused, notAdmitted: unused,
 }
 
 // send posts the call through the tunnel of the attempt's machine. For every outcome
@@ -89,7 +90,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	gone := line.Gone
 	if !ok || isClosed(gone) {
 		d.scheduler.release(a.reservation, unused)
-		return nil, notTaken, nil
+		return nil, unsent, nil
 	}
 	if !d.mayStart(a) {
 		d.scheduler.release(a.reservation, unused)
@@ -312,6 +313,8 @@ func classifyBreak(ctx context.Context, call *gateway.Call, gone <-chan struct{}
 		return failed, f
 	case errors.Is(err, tunnel.ErrFull), errors.Is(err, registry.ErrRefused):
 		return busy, nil
+	case errors.Is(err, tunnel.ErrEnded):
+		return unsent, nil
 	case errors.Is(err, registry.ErrNotTaken):
 		return notTaken, nil
 	case errors.Is(err, registry.ErrUnreached):

@@ -33,6 +33,7 @@ func TestClassifyBreak(t *testing.T) {
 		"engine broke off":       {true, io.ErrUnexpectedEOF, 0, false, failed, fault.New(fault.EngineError, "")},
 		"too late to be one":     {false, io.ErrUnexpectedEOF, time.Second, false, failed, fault.New(fault.EngineError, "")},
 		"no stream left":         {false, tunnel.ErrFull, 0, false, busy, nil},
+		"tunnel ended before":    {false, tunnel.ErrEnded, 100 * time.Millisecond, false, unsent, nil},
 		"refused by the home":    {false, registry.ErrRefused, 0, false, busy, nil},
 		"not taken by the home":  {false, registry.ErrNotTaken, 0, false, notTaken, nil},
 		"out of reach there":     {false, registry.ErrUnreached, 0, false, revoked, nil},

@@ -63,8 +63,8 @@ func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
 //
 //  1. answered, failed: the call ends with that answer or fault. A failure because the
 //     machine went out of the caller's reach is revoked, once the machine has stopped.
-//  2. busy: the call is decided again, and the machine counts as busy until the call
-//     joins a queue. It is not one of the machines that the call may try.
+//  2. busy, unsent: the call is decided again, and the machine counts as busy until the
+//     call joins a queue. It is not one of the machines that the call may try.
 //  3. notTaken, notAdmitted, revoked, vanished: the call is decided again without the
 //     machine, unless it has had fleet.MaxCandidates, or a second machine vanished.
 func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer, error) {
@@ -108,7 +108,7 @@ func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
-	case outcome == busy:
+	case outcome == busy, outcome == unsent:
 		c.query.Full = append(c.query.Full, r.Machine.ID) // until the call joins a queue
 		return nil, errDecideAgain
 	case outcome == vanished && c.lostOne:

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,6 +38,7 @@ type sharedMachine struct {
 	id      fleet.MachineID
 	changed chan struct{} // the snapshot holds a change of the store
 	asked   chan struct{} // the machine got a request
+	tunnels chan *tunnel.Client
 	read    chan struct{} // the stored speeds were read
 }
 
@@ -49,7 +52,7 @@ func (m *sharedMachine) speeds(ctx context.Context, since time.Time) ([]account.
 // Config.Activity is.
 func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachine {
 	t.Helper()
-	m := &sharedMachine{t: t, changed: make(chan struct{}, 99), asked: make(chan struct{}, 99), read: make(chan struct{}, 99)}
+	m := &sharedMachine{t: t, changed: make(chan struct{}, 99), asked: make(chan struct{}, 99), read: make(chan struct{}, 99), tunnels: make(chan *tunnel.Client, 99)}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	must := func(err error) {
 		t.Helper()
@@ -79,7 +82,10 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 			m.OnChange(changes, affected)
 			m.changed <- struct{}{}
 		},
-		Machine: func(fleet.MachineID) { connected <- struct{}{} },
+		Machine: func(id fleet.MachineID) {
+			m.OnMachine(id)
+			connected <- struct{}{}
+		},
 	})
 	m.spool, _ = spool.Open("", spool.Limits{})
 	m.Dispatcher = dispatch.New(dispatch.Config{
@@ -88,12 +94,16 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 		SaveSpeeds: m.db.SaveSpeeds, Speeds: m.speeds, PrefixKey: m.db.PrefixKey,
 		Revoked: func(context.Context, gateway.Caller) (*fault.Fault, error) { return nil, nil }, Activity: func() { activity(m) }, Log: log,
 	})
-	served := make(chan struct{})
+	var served sync.WaitGroup
+	var generation atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer close(served)
-		line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: 1})
+		served.Add(1)
+		defer served.Done()
+		number := generation.Add(1)
+		line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: number})
 		if err == nil {
-			err = m.live.Serve(ctx, fleet.StoredMachine{ID: m.id, Owner: "ann", OwnerName: "ann", Name: "box"}, 1, line)
+			m.tunnels <- line
+			err = m.live.Serve(ctx, fleet.StoredMachine{ID: m.id, Owner: "ann", OwnerName: "ann", Name: "box"}, number, line)
 		}
 		if !errors.Is(err, context.Canceled) {
 			t.Log("the tunnel ended:", err)
@@ -119,7 +129,7 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 		cancel()
 		<-ended
 		<-ended
-		<-served
+		served.Wait()
 		server.Close()
 	})
 	for machine := m.live.Snapshot().Machine(m.id); machine == nil || !machine.Online; machine = m.live.Snapshot().Machine(m.id) {
@@ -161,6 +171,33 @@ func TestShareEndsBeforeTheAttempt(t *testing.T) {
 	}
 	if n := m.live.Snapshot().Machine(m.id).Load.InFlight(); n != 0 {
 		t.Errorf("%d slots are reserved", n)
+	}
+}
+
+// A call whose machine disconnects after it was chosen, and before the call is sent there,
+// waits for the machine as any other call does: the machine was not tried.
+func TestMachineLeavesBeforeTheAttempt(t *testing.T) {
+	for _, stream := range []bool{true, false} {
+		left := false
+		m := newSharedMachine(t, func(m *sharedMachine) {
+			if left {
+				return
+			}
+			left = true
+			(<-m.tunnels).Close()
+			for m.live.Snapshot().Machine(m.id).Online {
+				time.Sleep(time.Millisecond)
+			}
+		})
+		call := &gateway.Call{Stream: stream, Wait: -1, Waiting: func(int, time.Duration) {}}
+		m.answer(t, call).Close()
+		tries := call.Trace.Tries
+		if len(tries) != 2 || tries[0].Prompt || tries[0].Outcome != "had disconnected before it was asked" || !tries[1].Began {
+			t.Errorf("stream %v: tries %+v", stream, tries)
+		}
+		if len(m.asked) != 1 {
+			t.Errorf("stream %v: the machine was asked %d times", stream, len(m.asked))
+		}
 	}
 }
 

@@ -232,12 +232,15 @@ func (d *Dispatcher) serveForwarded(w http.ResponseWriter, request *http.Request
 	}
 	withholdBody(request, slot.Class) // net/http took the Expect of the other node away
 	response, err := line.RoundTrip(request.WithContext(ctx))
-	if err != nil {
-		if errors.Is(err, tunnel.ErrFull) {
-			use = refusedBusy
-			registry.Refuse(w, registry.RefusedBusy)
-			return
-		}
+	switch {
+	case errors.Is(err, tunnel.ErrFull):
+		use = refusedBusy
+		registry.Refuse(w, registry.RefusedBusy)
+		return
+	case errors.Is(err, tunnel.ErrEnded):
+		registry.Refuse(w, registry.RefusedGone)
+		return
+	case err != nil:
 		use = ran
 		registry.Refuse(w, ended())
 		return

@@ -105,6 +105,7 @@ var outcomeText = [...]string{
 	answered:    "answered",
 	failed:      "failed",
 	busy:        "did not take it: busy",
+	unsent:      "had disconnected before it was asked",
 	notTaken:    "was gone, or its engine was, before it started",
 	notAdmitted: "did not take it: no reply in time",
 	revoked:     "was no longer available to the caller",

@@ -33,6 +33,8 @@ const (
 var (
 	// ErrFull is the error of RoundTrip when the daemon grants no further stream.
 	ErrFull = errors.New("cannot send the call: the machine grants no further stream on its tunnel")
+	// ErrEnded is the error of RoundTrip when the tunnel had ended before the request.
+	ErrEnded = errors.New("cannot send the call: the tunnel ended")
 	// ErrStays is the error of Move for a daemon that cannot open a second tunnel.
 	ErrStays = errors.New("the machine's daemon is too old to open a second tunnel")
 )
@@ -219,7 +221,7 @@ func (c *Client) Instance() string { return c.instance }
 func (c *Client) Calls() int { return max(0, c.http.InFlight()-int(c.offering.Load())) }
 
 // RoundTrip sends one request to the machine. It does not wait for a free stream
-// (ErrFull) and does not retry. Any other error means that this attempt failed:
+// (ErrFull) and does not retry. Nothing is sent on a tunnel that has ended (ErrEnded). Any other error means that this attempt failed:
 // the tunnel ended, the daemon reset the stream, or the request's context ended,
 // which ends RoundTrip and a running read of the response at once. A refusal of
 // the daemon is a response with HeaderRefused. The body of a request that expects
@@ -251,7 +253,7 @@ func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 // RoundTrip.
 func (c *Client) reserveStream() error {
 	if err := c.Err(); err != nil {
-		return fmt.Errorf("cannot send the call: the tunnel ended: %w", err)
+		return fmt.Errorf("%w: %w", ErrEnded, err)
 	}
 	if c.http.Reserve() != nil {
 		return ErrFull
