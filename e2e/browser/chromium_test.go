@@ -22,7 +22,8 @@ func chromium(t *testing.T, flags map[string]any) context.Context {
 	t.Helper()
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(program(t)),
-		chromedp.NoSandbox, // tests run as root in containers; the pages are ours
+		chromedp.Env("TMPDIR="+shortDir(t)), // it leaves a folder there
+		chromedp.NoSandbox,                  // tests run as root in containers; the pages are ours
 		chromedp.WSURLReadTimeout(patience),
 		chromedp.WindowSize(1280, 900), // narrower, the menu is behind a button
 	)
