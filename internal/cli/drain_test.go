@@ -49,7 +49,7 @@ func newBalancer(t *testing.T) *balancer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &balancer{Listener: listener, client: http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}}
+	b := &balancer{Listener: listener, client: http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}}
 	t.Cleanup(func() { listener.Close() })
 	go func() {
 		for {

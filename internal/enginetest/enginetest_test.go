@@ -35,7 +35,7 @@ func TestBothWays(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			e := New(LlamaCpp, Options{Limit: 1})
 			defer e.Close()

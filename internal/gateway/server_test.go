@@ -79,7 +79,7 @@ func TestAnswerBeforeTheLog(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.Header.Set("Authorization", "Bearer "+goodKey)
-		client := http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+		client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 		resp, err := client.Do(r)
 		if err == nil {
 			_, err = io.ReadAll(resp.Body)
