@@ -26,8 +26,9 @@ type said struct {
 // the test set it, and none of the environment's other settings.
 func kith(t *testing.T, in string, args ...string) said {
 	t.Helper()
-	var out, errs bytes.Buffer
-	status := Main(t.Context(), args, strings.NewReader(in), &out, &errs)
+	var out bytes.Buffer
+	errs := new(shared) // a hub that starts slowly logs that meanwhile
+	status := Main(t.Context(), args, strings.NewReader(in), &out, errs)
 	return said{status, out.String(), errs.String()}
 }
 
