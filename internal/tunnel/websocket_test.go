@@ -256,6 +256,9 @@ func TestForeignEnds(t *testing.T) {
 			newSession(newMachine(nil, echo).Dialer, upgraded{Conn: ws, generation: 1}).run(t.Context())
 		}()
 		client := <-out
+		if err := client.Ack(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		if _, body, err := call(t.Context(), client, "/v1/x", payload); err != nil || body != payload {
 			t.Errorf("%d bytes, %v", len(body), err)
 		}
@@ -275,6 +278,9 @@ func TestForeignEnds(t *testing.T) {
 				ws.PayloadType = websocket.BinaryFrame
 				client := clientOn(t, ws)
 				defer client.Close()
+				if err := client.Ack(context.Background()); err != nil {
+					t.Error(err)
+				}
 				if _, body, err := call(context.Background(), client, "/v1/x", payload); err != nil || body != payload {
 					t.Errorf("%d bytes, %v", len(body), err)
 				}
@@ -488,6 +494,9 @@ func TestPingsFromBetween(t *testing.T) {
 		newSession(newMachine(nil, echo).Dialer, upgraded{Conn: newWebSocketConn(ws, below), generation: 1}).run(t.Context())
 	})
 	client := <-out
+	if err := client.Ack(t.Context()); err != nil { // else the tunnel ends after ackTimeout
+		t.Fatal(err)
+	}
 	payload := strings.Repeat("x", 100_000)
 	for range 20 {
 		for range 100 {
