@@ -51,9 +51,9 @@ export function suite(name, lib) {
     });
 
     test('stream, usage', async () => {
-      let pieces = 0, said = '';
-      const answer = await lib.stream(here, 'tiny', 'Tell me a long story about an owl.', (piece) => { pieces++; said += piece; });
-      assert.ok(pieces >= 20 && said.includes('owl'), `${pieces} pieces: ${said}`);
+      let said = '';
+      const answer = await lib.stream(here, 'tiny', 'Tell me a long story about an owl.', (piece) => { said += piece; });
+      assert.ok(said.includes('owl'), said);
       assert.equal(answer.finish, lib.finish);
       assert.ok(answer.output >= 20 && (answer.input > 5 || lib.blind), JSON.stringify(answer));
     });
@@ -102,9 +102,9 @@ export function suite(name, lib) {
     }
 
     test('a stream that breaks', async () => {
-      let said = '';
-      const error = await lib.stream(here, 'test-model', 'break', (piece) => { said += piece; }).then(() => undefined, (e) => e);
-      assert.equal(said, 'one two ');
+      const pieces = []; // one a chunk; the tokens of a fast engine share one
+      const error = await lib.stream(here, 'test-model', 'break', (piece) => { pieces.push(piece); }).then(() => undefined, (e) => e);
+      assert.deepEqual(pieces, ['one ', 'two ']);
       assert.ok(error, 'the half answer passed for a whole one');
       assert.ok(lib.broken(error), `the code is lost: ${error.stack}`);
     });
