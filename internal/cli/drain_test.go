@@ -234,6 +234,9 @@ func TestRollingReplacement(t *testing.T) {
 		if err := r.nodes[before].cmd.Wait(); err != nil {
 			t.Fatalf("%v\n%s", err, r.nodes[before].errs.Bytes())
 		}
+		if _, end, drained := strings.Cut(r.nodes[before].errs.String(), "msg=drained"); !drained || strings.Contains(end, "another hub node") {
+			t.Errorf("after its drain it says of the other nodes: %s", end)
+		}
 		r.until("the machine has moved", func() error {
 			home, err := r.homeOf(after)
 			if home == before {
