@@ -404,7 +404,7 @@ func TestStatusOfARunningDaemon(t *testing.T) {
 func TestStatusWhileItsEngineStarts(t *testing.T) {
 	handler, _ := double(t, words(`{"models":[],"engines":[{"place":"http://builtin","kind":"builtin","name":"kith","models":1,"why":"the built-in engine is starting"}]}`))
 	t.Setenv("KITH_HOME", onSocket(t, "daemon.sock", handler))
-	const shown = "\nengines   the built-in engine is starting\nmodels    none; the built-in engine is starting\n"
+	const shown = "\nengines   the built-in engine is starting\nmodels    none yet\n"
 	if got := kith(t, "", "status"); !strings.Contains(got.out, shown) {
 		t.Errorf("got %+v", got)
 	}

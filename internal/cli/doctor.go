@@ -293,9 +293,11 @@ func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.
 		case e.Model != "":
 			d.fail("models", "fetch it again with `kith pull`, or remove it with `kith models rm "+e.Model+"`; `kith pull` lists models that fit this machine",
 				"the model %s cannot be served: %s", e.Model, e.Why)
-		case isStarting(e):
-			d.note("engines", "look again in a minute; if it stays so, the daemon's log says more", "%s", e.Why)
+		case isStarting(e) && e.Why == llama.ErrStarting.Error():
+			d.note("engines", "look again in a minute", "%s", e.Why)
 			models += e.Models
+		case isStarting(e):
+			d.fail("engines", "find the cause in the daemon's log: `kith models rm` removes a model file that it cannot read, `kith engine remove` a library for graphics cards", "%s", e.Why)
 		case e.Why == "":
 			d.ok("engines", "%s at %s: %s", cmp.Or(e.Name, e.Kind), e.Place, count(e.Models, "model"))
 			d.graphics(e.Graphics)

@@ -208,6 +208,10 @@ func TestDoctorNamesTheCause(t *testing.T) {
 			p.status = `{"version":"` + thisBuild().Version + `","local":"http://127.0.0.1:8701/v1","line":{"signed_in":true,"state":"acked"},"sharing":{},"open":true,` +
 				`"models":[],"engines":[{"place":"http://127.0.0.1:1234","configured":true,"why":"nobody listens there"}]}`
 		}, "engines", "no engine can be used at http://127.0.0.1:1234", "start the engine there"},
+		{"engine that ends at each start", func(t *testing.T, p *patient) {
+			p.status = strings.Replace(p.status, `"models":["tiny"]`, `"models":[]`, 1)
+			p.status = strings.Replace(p.status, `"engines":[`, `"engines":[{"place":"http://builtin","kind":"builtin","name":"kith","models":1,"why":"the built-in engine is starting again: it ended before it was ready"},`, 1)
+		}, "engines", "is starting again: it ended before it was ready", "the daemon's log"},
 		{"model file that ends too early", func(t *testing.T, p *patient) {
 			p.status = strings.Replace(p.status, `"engines":[`, `"engines":[{"place":"http://kith","kind":"kith","name":"kith for broken","model":"broken","models":0,"why":"the file ends before its tensors"},`, 1)
 		}, "models", "the model broken cannot be served: the file ends before its tensors", "kith models rm broken"},

@@ -52,21 +52,20 @@ func (a *app) serve() *cobra.Command {
 	return cmd
 }
 
-// noModels returns what to do where a machine has no model, or why it has none yet.
-func noModels(engines []daemon.EngineStatus) string {
-	if i := slices.IndexFunc(engines, isStarting); i >= 0 {
-		return engines[i].Why
-	}
-	return "`kith pull` lists some that fit this machine, or start an engine that has one"
-}
+// noModels is what to do where a machine has no model.
+const noModels = "`kith pull` lists some that fit this machine, or start an engine that has one"
 
 // readyText is what a daemon prints once it serves.
 func readyText(status daemon.Status) string {
 	text := "daemon on " + strong(status.Local) + "\n"
-	if len(status.Models) == 0 {
-		text += "no model yet: " + noModels(status.Engines) + "\n"
+	if len(status.Models) > 0 {
+		return text
 	}
-	return text
+	why := noModels
+	if i := slices.IndexFunc(status.Engines, isStarting); i >= 0 {
+		why = status.Engines[i].Why
+	}
+	return text + "no model yet: " + why + "\n"
 }
 
 // daemonProcess is one daemon and the engines that kith runs for it.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -133,9 +134,12 @@ func (a *app) showStatus(now runningStatus) {
 	a.showSelfPause(now.Status)
 	a.showServed(now.Groups)
 	a.showEngines(now.Engines)
-	models := "none; " + noModels(now.Engines)
-	if len(now.Models) > 0 {
+	models := "none; " + noModels
+	switch {
+	case len(now.Models) > 0:
 		models = strings.Trim(fmt.Sprint(now.Models), "[]")
+	case slices.ContainsFunc(now.Engines, isStarting):
+		models = "none yet"
 	}
 	a.fact("models", "%s", models)
 	label := "speed"

@@ -175,6 +175,8 @@ func (d *Daemon) whyNot(call *gateway.Call) *fault.Fault {
 		switch {
 		case why == "":
 			continue
+		case e.IsStarting() && (call.Endpoint == fleet.Responses || call.Endpoint == fleet.Transcriptions): // never its
+			continue
 		case e.IsStarting():
 			return unavailable(call, "%q is not served yet: %s; try again", call.Model, why)
 		}

@@ -201,6 +201,15 @@ func TestBuiltinStarts(t *testing.T) {
 	if got := faultIn(t, r.post("/v1/chat/completions", chat(false))); got.Code != "model_not_found" {
 		t.Errorf("another model: %+v", got)
 	}
+	if got := faultIn(t, r.post("/v1/embeddings", `{"model":"tiny","input":"x"}`)); got.Status != 503 || got.Code != "CASCADE_EXHAUSTED" {
+		t.Errorf("embeddings: %+v", got)
+	}
+	if got := faultIn(t, r.post("/v1/messages", `{"model":"tiny","max_tokens":9,"messages":[{"role":"user","content":"x"}]}`)); got.Status != 503 {
+		t.Errorf("messages: %+v", got)
+	}
+	if got := faultIn(t, r.post("/v1/responses", `{"model":"tiny","input":"x"}`)); got.Status != 404 || !strings.Contains(got.Message, "/v1/chat/completions") {
+		t.Errorf("responses, which it does not serve: %+v", got)
+	}
 	want := []EngineStatus{{Place: "http://builtin", Kind: "builtin", Name: "kith", Models: 2, Why: why}}
 	if diff := cmp.Diff(want, r.Status().Engines); diff != "" {
 		t.Error(diff)

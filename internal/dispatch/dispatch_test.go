@@ -3,10 +3,12 @@ package dispatch_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -36,10 +38,10 @@ type sharedMachine struct {
 	live    *registry.Registry
 	spool   *spool.Spool
 	id      fleet.MachineID
-	changed chan struct{} // the snapshot holds a change of the store
-	asked   chan struct{} // the machine got a request
-	tunnels chan *tunnel.Client
-	read    chan struct{} // the stored speeds were read
+	changed chan struct{}       // the snapshot holds a change of the store
+	asked   chan struct{}       // the machine got a request
+	tunnels chan *tunnel.Client // one for each time that the machine connected
+	read    chan struct{}       // the stored speeds were read
 }
 
 // speeds is Config.Speeds.
@@ -129,8 +131,8 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 		cancel()
 		<-ended
 		<-ended
+		server.Close() // each request has reached its tunnel, or ended
 		served.Wait()
-		server.Close()
 	})
 	for machine := m.live.Snapshot().Machine(m.id); machine == nil || !machine.Online; machine = m.live.Snapshot().Machine(m.id) {
 		<-connected
@@ -198,6 +200,32 @@ func TestMachineLeavesBeforeTheAttempt(t *testing.T) {
 		if len(m.asked) != 1 {
 			t.Errorf("stream %v: the machine was asked %d times", stream, len(m.asked))
 		}
+	}
+}
+
+// A call of another node whose machine disconnects before the call is sent on is refused as
+// gone, so that it is no attempt there either (spec/peers.md#refusals).
+func TestMachineLeavesBeforeAForwardedCall(t *testing.T) {
+	left := false
+	m := newSharedMachine(t, func(m *sharedMachine) {
+		if !left {
+			left = true
+			(<-m.tunnels).Close()
+		}
+	})
+	r := httptest.NewRequest(http.MethodPost, "/v1/chat/completions", strings.NewReader(`{"model":"m"}`))
+	r.Header = http.Header{
+		"Kith-Machine":           {fmt.Sprint(m.id, " ", m.live.Snapshot().Machine(m.id).Generation)},
+		"Kith-Ask":               {"member=bob&name=bob&narrow=0&model=m&endpoint=/v1/chat/completions&stream=true&choices=1"},
+		tunnel.HeaderCorrelation: {"req_1"}, tunnel.HeaderAttempt: {"1 1"},
+	}
+	w := httptest.NewRecorder()
+	m.ServeForwarded(w, r)
+	if refused := w.Header().Get("Kith-Home-Refused"); w.Code != 503 || refused != "gone" || !left || len(m.asked) != 0 {
+		t.Errorf("%d, refused as %q; the machine was asked %d times", w.Code, refused, len(m.asked))
+	}
+	if n := m.live.Snapshot().Machine(m.id).Load.InFlight(); n != 0 {
+		t.Errorf("%d slots are reserved", n)
 	}
 }
 

@@ -347,27 +347,58 @@ func TestCancelReachesTheEngine(t *testing.T) {
 		cancelled(3 + i)
 	}
 
-	// The connection ends a little after the answer. On a busy computer that may be after
-	// drainTimeout; then the next call takes another connection.
+	// The connection ends a little after the answer; if a busy computer needs drainTimeout
+	// for that, the next call takes another one.
 	e.Set(enginetest.Behaviour{Raw: []string{"data: [DONE]\n\n", ": bye\n\n"}, Interval: time.Millisecond})
-	for _, stream := range []bool{true, false} {
-		last := ""
-		for calls := 1; ; calls++ {
-			if resp, err = call(ctx, stream); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-				t.Fatal(err)
-			}
-			resp.Body.Close()
-			from := e.Last().From
-			if from == last {
-				break
-			}
-			if last = from; calls == 100 {
-				t.Fatalf("stream %v: no call used the connection of the one before", stream)
-			}
+	last := "" // the connection of the call before, if it was kept
+	for calls, kept := 0, 0; kept < 10; calls++ {
+		if resp, err = call(ctx, calls%2 == 0); err != nil {
+			t.Fatal(err)
 		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		resp.Body.Close()
+		inTime := time.Since(began) < drainTimeout
+		from := e.Last().From
+		if last != "" && from != last {
+			t.Errorf("call %d came from %s, not %s", calls, from, last)
+		}
+		if last = ""; inTime {
+			last, kept = from, kept+1
+		}
+		if calls == 100 {
+			t.Fatalf("%d of 100 calls ended in time", kept)
+		}
+	}
+}
+
+// Close waits drainTimeout for the end of a complete stream, and ends the call at the
+// engine only then.
+func TestDrain(t *testing.T) {
+	for ends, want := range map[time.Duration]time.Duration{drainTimeout - 1: drainTimeout - 1, time.Hour: drainTimeout} {
+		synctest.Test(t, func(t *testing.T) {
+			in, out := io.Pipe()
+			s := streamOf(in, wants{})
+			context.AfterFunc(s.ctx, func() { out.CloseWithError(context.Canceled) })
+			go func() {
+				io.WriteString(out, "data: [DONE]\n\n")
+				select {
+				case <-time.After(ends):
+					out.Close()
+				case <-s.ctx.Done():
+				}
+			}()
+			if _, err := io.Copy(io.Discard, s); err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			s.Close()
+			if took := time.Since(began); took != want {
+				t.Errorf("an end after %s: it waits %s, want %s", ends, took, want)
+			}
+		})
 	}
 }
 

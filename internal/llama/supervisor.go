@@ -37,6 +37,9 @@ const (
 	gpuFailures = 3
 )
 
+// ErrStarting is the Problem of a Supervisor whose first worker is not ready yet.
+var ErrStarting = errors.New("the built-in engine is starting")
+
 // Supervisor keeps one worker running. Make it with NewSupervisor.
 type Supervisor struct {
 	config    Config
@@ -65,7 +68,7 @@ func NewSupervisor(c Config) *Supervisor {
 	if c.Context <= 0 {
 		c.Context = defaultContext
 	}
-	s := &Supervisor{config: c, files: c.Models, ready: make(chan struct{}), problem: errors.New("the built-in engine is starting")}
+	s := &Supervisor{config: c, files: c.Models, ready: make(chan struct{}), problem: ErrStarting}
 	s.transport = &http.Transport{
 		DialContext:        s.dial,
 		DisableCompression: true,
@@ -160,7 +163,8 @@ func (s *Supervisor) Problems() map[string]string {
 	return problems
 }
 
-// Problem returns why no worker runs now, or nil.
+// Problem returns why no worker runs now, or nil: ErrStarting until the first one is
+// ready or has failed.
 func (s *Supervisor) Problem() error {
 	_, _, err := s.current()
 	return err

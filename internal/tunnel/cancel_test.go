@@ -65,6 +65,18 @@ func upload(ctx context.Context, size int) *http.Request {
 	return r
 }
 
+// Nothing is sent on a tunnel that has ended, and the error says so: the call was not tried.
+func TestEndedBeforeTheCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, daemon := connectRaw(t, 1<<20)
+		daemon.reads()
+		client.Close()
+		if _, err := client.RoundTrip(upload(t.Context(), 10)); !errors.Is(err, ErrEnded) || !errors.Is(err, net.ErrClosed) {
+			t.Errorf("got %v, want ErrEnded, and why", err)
+		}
+	})
+}
+
 // promptly checks that a call ends with its context within 100 ms, in false
 // time. begin returns when the call waits.
 func promptly(t *testing.T, begin func(ctx context.Context, ended chan<- error)) {

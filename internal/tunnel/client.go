@@ -221,12 +221,12 @@ func (c *Client) Instance() string { return c.instance }
 func (c *Client) Calls() int { return max(0, c.http.InFlight()-int(c.offering.Load())) }
 
 // RoundTrip sends one request to the machine. It does not wait for a free stream
-// (ErrFull) and does not retry. Nothing is sent on a tunnel that has ended (ErrEnded). Any other error means that this attempt failed:
-// the tunnel ended, the daemon reset the stream, or the request's context ended,
-// which ends RoundTrip and a running read of the response at once. A refusal of
-// the daemon is a response with HeaderRefused. The body of a request that expects
-// 100-continue is read when the daemon asks for it; a daemon before version 6 is
-// sent the body at once.
+// (ErrFull), sends nothing on a tunnel that has ended (ErrEnded), and does not retry.
+// Any other error means that this attempt failed: the tunnel ended, the daemon reset
+// the stream, or the request's context ended, which ends RoundTrip and a running read
+// of the response at once. A refusal of the daemon is a response with HeaderRefused.
+// The body of a request that expects 100-continue is read when the daemon asks for it;
+// a daemon before version 6 is sent the body at once.
 func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Header.Get("Expect") != "" && c.version < versionAdmits {
 		r = r.WithContext(r.Context())
