@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/storetest"
 )
@@ -169,6 +171,12 @@ func TestBackupToOutput(t *testing.T) {
 	elsewhere := t.TempDir()
 	if got := kith(t, "", "admin", "restore", file, "--data", elsewhere); got.status != 0 || !strings.Contains(got.out, "0 members, 0 keys, 0 machines") {
 		t.Errorf("%+v", got)
+	}
+	damaged := t.TempDir()
+	write(t, filepath.Join(damaged, "kith.db"), strings.Repeat("damage", 10_000))
+	var lost restoredHub
+	if got := kith(t, "", "admin", "restore", file, "--json", "--data", damaged); json.Unmarshal([]byte(got.out), &lost) != nil || lost.Lost == "" || lost.Before == "" {
+		t.Errorf("over a damaged database: %+v", got)
 	}
 	check(t, kith(t, "", "admin", "backup", "-", "--json", "--data", r.dir), said{2, "", "standard output is the backup"})
 	check(t, kith(t, "", "admin", "restore", "--data", elsewhere), said{2, "", "name the backup"})

@@ -21,6 +21,9 @@ type restoredHub struct {
 	// Kept is how many keys, machines and members stay revoked that the backup has as valid.
 	Kept   int64  `json:"kept_revoked"`
 	Before string `json:"before,omitempty"` // the replaced database
+	// Lost is why the replaced database could not be read: what was revoked since the
+	// backup is valid again.
+	Lost string `json:"lost,omitempty"`
 }
 
 func (o *operator) restore() *cobra.Command {
@@ -62,6 +65,9 @@ func (o *operator) restoreFile(ctx context.Context, file, path string) error {
 	}
 	o.progress("")
 	out := restoredHub{File: file, Members: done.Members, Keys: done.Keys, Machines: done.Machines, Kept: done.Kept, Before: done.Before}
+	if done.Lost != nil {
+		out.Lost = oneLine(done.Lost.Error())
+	}
 	when := "that does not say when it was made"
 	if !done.Made.IsZero() {
 		out.Made, when = &done.Made, "made at "+moment(done.Made)
@@ -74,8 +80,8 @@ func (o *operator) restoreFile(ctx context.Context, file, path string) error {
 		if done.Kept > 0 {
 			o.say("%d of the keys, machines and members that it had as revoked or disabled were valid in the backup, and stay revoked\n", done.Kept)
 		}
-		if done.Lost != nil {
-			o.say("it cannot be read (%s): what was revoked since the backup is valid again\n", oneLine(done.Lost.Error()))
+		if out.Lost != "" {
+			o.say("it cannot be read (%s): what was revoked since the backup is valid again\n", out.Lost)
 		}
 		o.say("revoke once more what was revoked since the backup and is listed as valid; end shares that ended since\n")
 		o.say("everyone signs in again. Start the hub: `kith hub`\n")
