@@ -175,7 +175,7 @@ func TestChat(t *testing.T) {
 		t.Errorf("the model is asked %.300s", body)
 	}
 	run(op, clickOn("#code summary"))
-	for language, want := range map[string]string{"curl": "-H \"Authorization: Bearer $KITH_KEY\"", "python": "from openai import OpenAI", "javascript": "import OpenAI from"} {
+	for language, want := range map[string]string{"curl": "-H \"Authorization: Bearer $KITH_API_KEY\"", "python": "from openai import OpenAI", "javascript": "import OpenAI from"} {
 		run(op, chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`document.querySelector("#language").value = %q; document.querySelector("#language").dispatchEvent(new Event("change")); undefined`, language)))
 		if got := op.text("#snippet"); !strings.Contains(got, want) || !strings.Contains(got, w.base+"/v1") || !strings.Contains(got, "what is it?") || len(got) > 4000 {
 			t.Errorf("as %s: %.500s", language, got)

@@ -81,7 +81,7 @@ func (d Description) Call(base string, op Operation) (string, error) {
 	if op.Method != "GET" {
 		text += " -X " + op.Method
 	}
-	text += " '" + base + path + "' \\\n  -H \"Authorization: Bearer $KITH_KEY\""
+	text += " '" + base + path + "' \\\n  -H \"Authorization: Bearer $KITH_API_KEY\""
 	if op.Body == nil {
 		return text, nil
 	}

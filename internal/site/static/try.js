@@ -421,9 +421,9 @@
     const body = JSON.stringify({ model: model.value, messages: all }, short, 2);
     const inner = JSON.stringify(all, short, 4);
     at("snippet").textContent = {
-      curl: `curl ${base}/chat/completions \\\n  -H "Authorization: Bearer $KITH_KEY" \\\n  -H "Content-Type: application/json" \\\n  -d '${body.replaceAll("'", "'\\''")}'`,
-      python: `import os\nfrom openai import OpenAI\n\nclient = OpenAI(base_url=${JSON.stringify(base)}, api_key=os.environ["KITH_KEY"])\nstream = client.chat.completions.create(\n    model=${JSON.stringify(model.value)},\n    messages=${inner},\n    stream=True,\n)\nfor chunk in stream:\n    if chunk.choices:\n        print(chunk.choices[0].delta.content or "", end="", flush=True)`,
-      javascript: `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: ${JSON.stringify(base)}, apiKey: process.env.KITH_KEY });\nconst stream = await client.chat.completions.create({\n  model: ${JSON.stringify(model.value)},\n  messages: ${inner},\n  stream: true,\n});\nfor await (const chunk of stream) process.stdout.write(chunk.choices[0]?.delta?.content ?? "");`,
+      curl: `curl ${base}/chat/completions \\\n  -H "Authorization: Bearer $KITH_API_KEY" \\\n  -H "Content-Type: application/json" \\\n  -d '${body.replaceAll("'", "'\\''")}'`,
+      python: `import os\nfrom openai import OpenAI\n\nclient = OpenAI(base_url=${JSON.stringify(base)}, api_key=os.environ["KITH_API_KEY"])\nstream = client.chat.completions.create(\n    model=${JSON.stringify(model.value)},\n    messages=${inner},\n    stream=True,\n)\nfor chunk in stream:\n    if chunk.choices:\n        print(chunk.choices[0].delta.content or "", end="", flush=True)`,
+      javascript: `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: ${JSON.stringify(base)}, apiKey: process.env.KITH_API_KEY });\nconst stream = await client.chat.completions.create({\n  model: ${JSON.stringify(model.value)},\n  messages: ${inner},\n  stream: true,\n});\nfor await (const chunk of stream) process.stdout.write(chunk.choices[0]?.delta?.content ?? "");`,
     }[at("language").value];
   }
 
