@@ -97,7 +97,25 @@ type NewKey struct {
 // is kept nowhere. It is no route: a key or a machine's credential must not be able to
 // make itself another one, so only the site makes keys.
 func (a *API) CreateKey(ctx context.Context, c Caller, in NewKey) (Key, credential.Secret, error) {
-	key, secret, err := a.MintKey(in)
+	if f := checkLabel(in.Name); f != nil {
+		return Key{}, credential.Secret{}, f
+	}
+	return a.createKey(ctx, c, in)
+}
+
+// RollKey makes a key of the caller's with the name, the region, the reach and the end
+// of a live one, which it does not revoke. The name needs no check, since no one chooses
+// it: one that an operator gave may be empty. It is no route, as CreateKey is none.
+func (a *API) RollKey(ctx context.Context, c Caller, old Key) (Key, credential.Secret, error) {
+	in := NewKey{Name: old.Name, Region: old.Region, Reach: old.Reach}
+	if !old.Expires.IsZero() {
+		in.Expires = old.Expires.Format(time.RFC3339Nano)
+	}
+	return a.createKey(ctx, c, in)
+}
+
+func (a *API) createKey(ctx context.Context, c Caller, in NewKey) (Key, credential.Secret, error) {
+	key, secret, err := a.mintKey(in)
 	if err != nil {
 		return Key{}, secret, err
 	}

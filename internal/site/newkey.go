@@ -1,6 +1,7 @@
 package site
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/base64"
 	"net/http"
@@ -23,9 +24,13 @@ const newKeyTime = 5 * time.Minute
 // createKey is POST /applications. The secret is shown by the page that follows, so that
 // a reload makes no second key.
 func (s *Site) createKey(v *visit) (reply, error) {
-	return s.makeKey(v, api.NewKey{
+	key, secret, err := s.CreateKey(v.Context(), v.caller(), api.NewKey{
 		Name: strings.TrimSpace(v.form.Get("name")), Region: v.form.Get("region"), Reach: account.Reach(v.form.Get("reach")), Expires: v.form.Get("expires"),
 	})
+	if err != nil {
+		return reply{}, err
+	}
+	return s.toShow(v, key, secret), nil
 }
 
 // rollKey is POST /applications/roll: a new key with the name, the reach, the region and
@@ -35,14 +40,11 @@ func (s *Site) rollKey(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	in := api.NewKey{Name: old.Name, Region: old.Region, Reach: old.Reach}
-	if !old.Expires.IsZero() {
-		in.Expires = old.Expires.Format(time.RFC3339Nano)
-	}
-	shown, err := s.makeKey(v, in)
+	key, secret, err := s.RollKey(v.Context(), v.caller(), old)
 	if err != nil {
 		return reply{}, err
 	}
+	shown := s.toShow(v, key, secret)
 	_, err = call(s, v, api.RevokeKey, api.KeyID{Key: old.ID})
 	return shown, err
 }
@@ -59,19 +61,15 @@ func (s *Site) ownKey(v *visit, id string) (api.Key, error) {
 	return api.Key{}, fault.New(fault.RouteNotFound, "you have no live key with the id %.80q", id)
 }
 
-// makeKey makes a key and leads to the page that shows its secret. Until then the secret
-// is in the session, sealed under a name that only a cookie of this browser has: any
-// node can show it, and the database alone cannot.
-func (s *Site) makeKey(v *visit, in api.NewKey) (reply, error) {
-	key, secret, err := s.CreateKey(v.Context(), v.caller(), in)
-	if err != nil {
-		return reply{}, err
-	}
+// toShow leads to the page that shows a new key's secret. Until then the secret is in
+// the session, sealed under a name that only a cookie of this browser has: any node can
+// show it, and the database alone cannot.
+func (s *Site) toShow(v *visit, key api.Key, secret credential.Secret) reply {
 	seal := rand.Text()
 	sealed := credential.Seal(seal, v.me.ID, []byte(secret.Reveal()))
 	s.sessions.Put(v.Context(), sessionNewKey, key.ID+" "+base64.RawURLEncoding.EncodeToString(sealed))
 	v.header.Add("Set-Cookie", s.newKeyCookie(seal, newKeyTime))
-	return reply{to: newKeyPath}, nil
+	return reply{to: newKeyPath}
 }
 
 // newKeyCookie is the cookie that opens the secret; without a name it ends.
@@ -104,7 +102,7 @@ func (s *Site) newKey(v *visit) (reply, error) {
 func (s *Site) revokeKeyQuestion(v *visit) (question, error) {
 	key, err := s.ownKey(v, v.URL.Query().Get("key"))
 	return question{
-		Title: "Revoke " + key.Name + "?", Button: "Revoke the key", Action: "/applications/revoke", Back: "/applications", Field: "key", Value: key.ID,
+		Title: "Revoke " + keyName(key) + "?", Button: "Revoke the key", Action: "/applications/revoke", Back: "/applications", Field: "key", Value: key.ID,
 		Cuts: []string{"Programs that use the key ending in " + key.LastFour + " are refused within 5 seconds, for good.", lastUse(key, s.DB.Now())},
 	}, err
 }
@@ -113,10 +111,13 @@ func (s *Site) revokeKeyQuestion(v *visit) (question, error) {
 func (s *Site) rollKeyQuestion(v *visit) (question, error) {
 	key, err := s.ownKey(v, v.URL.Query().Get("key"))
 	return question{
-		Title: "Give " + key.Name + " a new secret?", Button: "Create the new secret", Action: "/applications/roll", Back: "/applications", Field: "key", Value: key.ID,
+		Title: "Give " + keyName(key) + " a new secret?", Button: "Create the new secret", Action: "/applications/roll", Back: "/applications", Field: "key", Value: key.ID,
 		Cuts: []string{"You get a new secret for the same name, reach, region and end.", "Programs that use the old one, ending in " + key.LastFour + ", are refused within 5 seconds, for good.", lastUse(key, s.DB.Now())},
 	}, err
 }
+
+// keyName is what a question calls a key. One that an operator made may have no name.
+func keyName(key api.Key) string { return cmp.Or(key.Name, "the key that ends in "+key.LastFour) }
 
 func lastUse(key api.Key, now time.Time) string {
 	if key.LastUsed.IsZero() {

@@ -1,6 +1,7 @@
 package site
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"strings"
@@ -70,6 +71,20 @@ func TestRollKey(t *testing.T) {
 	ada.post("/applications/roll", "key", old.ID).want(t, 404, "no live key")
 	ada.get("/applications/revoke?key="+made.ID).want(t, 200, "Revoke editor?", `action="/applications/revoke"`)
 	tn.as("bob").get("/applications/revoke?key="+made.ID).want(t, 404)
+
+	// The operator's command makes keys with any name, and without one.
+	for i, name := range []string{"", "laptop (ada)"} {
+		given := account.Key{ID: account.NewID("key_"), MemberID: tn.members["ada"].ID, Name: name, Region: "home", Reach: account.ReachAll, Hash: [32]byte{8, byte(i)}, LastFour: "wxyz", Created: time.Now()}
+		check(t, tn.db.CreateKey(t.Context(), given))
+		called := cmp.Or(name, "the key that ends in wxyz")
+		ada.get("/applications/roll?key="+given.ID).want(t, 200, "Give "+called+" a new secret?")
+		ada.get("/applications/revoke?key="+given.ID).want(t, 200, "Revoke "+called+"?")
+		ada.post("/applications/roll", "key", given.ID).goes(t, newKeyPath)
+		ada.get(newKeyPath).want(t, 200, "this once")
+		if made := newest(t, tn); made.ID == given.ID || made.Name != name {
+			t.Errorf("%q: the new key is %+v", name, made)
+		}
+	}
 }
 
 // A key may have an end, which its page, the list and a roll keep; past it the key is
