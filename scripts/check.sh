@@ -4,5 +4,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/lint.sh
-go test -race -gcflags=modernc.org/sqlite/lib=-race=false -short -tags llama $(go list -tags llama ./cmd/... ./internal/... | grep -v '/internal$')
+. scripts/race.sh
+go test "${race[@]}" -short -tags llama $(go list -tags llama ./cmd/... ./internal/... | grep -v '/internal$')
 go test -tags llama ./internal

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every test RUNS times, shuffled, with the race detector, as `make test` runs them
-# with it (-short: fewer random worlds and cases), four programs of tests at a time, beside a
+# with it (-short: fewer random worlds and cases), six programs of tests at a time, beside a
 # program that keeps one CPU busy and a hub and a daemon on the default ports. No run
 # may fail. PACKAGES names fewer packages, as `go list` takes them. What a failed run
 # printed stays in build/flaky.
@@ -47,12 +47,12 @@ trap finish EXIT
 trap 'exit 130' INT TERM
 
 echo "building the tests"
+. scripts/race.sh
 while read -r import folder tests; do
   [ "$tests" = 0 ] && continue
   name=${import#github.com/kith/kith/}
   name=${name//\//-}
-  # SQLite is C turned into Go: the race detector sees nothing there.
-  go test -c -race -gcflags=modernc.org/sqlite/lib=-race=false -tags llama -o "$out/bin/$name.test" "$import"
+  go test -c "${race[@]}" -tags llama -o "$out/bin/$name.test" "$import"
   echo "$name $folder $(cd "$folder" && "$out/bin/$name.test" -test.list '^(Test|Fuzz|Example)' | grep -c '^[TFE]')" >>"$out/packages"
 done < <(go list -tags llama -f '{{.ImportPath}} {{.Dir}} {{len .TestGoFiles}}{{len .XTestGoFiles}}' $PACKAGES | sed 's/ 00$/ 0/')
 
@@ -79,7 +79,7 @@ status=0
 # No round waits for the last of the one before: the computer stays busy.
 for ((round = 1; round <= RUNS; round++)); do
   cut -d' ' -f1,2 "$out/packages" | shuf
-done | xargs -P 4 -L 1 scripts/flaky.sh one || status=1
+done | xargs -P 6 -L 1 scripts/flaky.sh one || status=1
 
 for pid in "${started[@]}"; do
   kill -0 "$pid" 2>/dev/null || { echo "the hub, the daemon or the busy program ended before the tests did; see build/flaky/kith" >&2; status=1; }

@@ -11,11 +11,10 @@ step() { printf '\n== %s\n' "$*"; }
 step "gofmt, vet"
 scripts/lint.sh
 step "unit, store (SQLite and PostgreSQL), engine, simulation: go test -race"
-# SQLite is C turned into Go. Its memory is not Go's, and the race detector sees
-# nothing there, but would take twice the time of everything that stores.
-go test -race -gcflags=modernc.org/sqlite/lib=-race=false -tags llama -short -timeout 25m $(go list -tags llama ./cmd/... ./internal/... ./bench/... | grep -v '/internal$')
+. scripts/race.sh
+go test "${race[@]}" -tags llama -short -timeout 25m $(go list -tags llama ./cmd/... ./internal/... ./bench/... | grep -v '/internal$')
 step "what -short leaves out, and the tests of sources and docs: go test"
-go test -tags llama -timeout 25m ./internal ./internal/dialect ./internal/dispatch ./internal/fleet ./internal/gateway ./internal/registry
+go test -tags llama -timeout 25m ./internal ./internal/dialect ./internal/dispatch ./internal/fleet ./internal/gateway ./internal/registry ./internal/site
 go test -tags llama -timeout 25m ./internal/sim -skip TestRevocations
 step "how long a right outlives its end, in false time"
 go test -tags llama -count=1 ./internal/sim -run TestRevocations -v | grep -v '^=== \|^ *--- '
