@@ -201,8 +201,8 @@ func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []
 		return all
 	}
 	old := now.Add(-account.BackupOldAfter)
-	backup, err := s.DB.LastBackup(v.Context())
-	missing := err != nil || backup.At.Before(old) || backup.Fault != ""
+	backup, err := s.DB.LastGoodBackup(v.Context())
+	missing := err != nil || backup.At.Before(old)
 	if errors.Is(err, account.ErrNotFound) { // a hub of the last days needs none yet
 		operators, err := s.DB.OperatorsSince(v.Context(), old)
 		missing = err != nil || len(operators) > 0

@@ -15,8 +15,14 @@ import (
 
 // machinesData is what /machines shows.
 type machinesData struct {
-	Machines []api.Machine
+	Machines []machineRow
 	Live     scene
+}
+
+// machineRow is a machine, and the groups whose members reach it by them.
+type machineRow struct {
+	api.Machine
+	Serves []string
 }
 
 // machineData is what the page of one machine shows.
@@ -26,6 +32,7 @@ type machineData struct {
 	Week   week
 	Rows   []hoursRow
 	Asked  string // the form of it that was refused just now
+	Named  bool   // its own configuration names the groups that it may serve
 	Serves []groupRow
 	Load   usageChart // of the last 24 hours
 	Users  []api.MachineUser
@@ -44,8 +51,19 @@ type groupRow struct {
 const machinePath = "/machines/{machine}"
 
 func (s *Site) machinesData(v *visit) (machinesData, error) {
-	machines, err := call(s, v, api.ListMachines, api.None{})
-	return machinesData{machines.Data, machinesScene(s, s.glance(s.DB.Now()), v.caller())}, err
+	machines, noMachines := call(s, v, api.ListMachines, api.None{})
+	groups, noGroups := call(s, v, api.ListGroups, api.None{})
+	data := machinesData{Live: machinesScene(s, s.glance(s.DB.Now()), v.caller())}
+	for _, m := range machines.Data {
+		line := machineRow{Machine: m}
+		for _, g := range groups.Data {
+			if g.In && serves(m, g) {
+				line.Serves = append(line.Serves, g.Name)
+			}
+		}
+		data.Machines = append(data.Machines, line)
+	}
+	return data, cmp.Or(noMachines, noGroups)
 }
 
 // machineData reads the machine that the path names, or the form that was refused.
@@ -62,6 +80,7 @@ func (s *Site) machineData(v *visit) (machineData, error) {
 	if v.Method == http.MethodPost {
 		data.Asked = path.Base(v.URL.Path)
 	}
+	data.Named = m.Groups != nil
 	data.Users, data.Day = usage.Members, morningDay(now, m.Timezone)
 	if len(usage.Hours) > 0 {
 		data.Load = chartOf(api.UsagePage{By: api.Hour, Since: usage.Hours[0].Day}, usage.Hours, now)
@@ -71,7 +90,7 @@ func (s *Site) machineData(v *visit) (machineData, error) {
 	}
 	for _, g := range groups.Data {
 		if g.In {
-			data.Serves = append(data.Serves, groupRow{g.Name, slices.Contains(g.KeptOut, m.Name), m.Groups != nil && !slices.Contains(m.Groups, g.Name), g.Limits})
+			data.Serves = append(data.Serves, groupRow{g.Name, slices.Contains(g.KeptOut, m.Name), data.Named && !slices.Contains(m.Groups, g.Name), g.Limits})
 		}
 	}
 	return data, err

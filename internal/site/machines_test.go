@@ -8,6 +8,7 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // The page of a machine offers what the machine can do now: one that is offline is not
@@ -31,6 +32,42 @@ func TestMachinePage(t *testing.T) {
 	ada.get("/").want(t, 200, "cellar has never connected.")
 	ada.get("/machines/revoke?machine="+away.ID).want(t, 200, "Revoke cellar?", "No call runs on it now.")
 	tn.as("bob").get("/machines/"+away.ID).want(t, 404, "no machine with the id")
+}
+
+// The list names the groups whose members reach a machine by them, and no other; the
+// machine's page says why.
+func TestMachineGroups(t *testing.T) {
+	tn := newTown(t, nil)
+	ada := tn.as("ada")
+	for _, name := range []string{"lab", "attic"} {
+		good[anything](tn.world, "ada", "POST", "/api/groups", `{"name":"`+name+`","kind":"open"}`)
+	}
+	const ofItself = "Serves only groups that its own configuration names"
+	for _, test := range []struct {
+		groups            []string // of its configuration
+		keepOut           string
+		cell, page, other string
+	}{
+		{nil, "", "lab, attic", "Serves all your groups", ofItself},
+		{nil, "lab", "attic", "Serves all your groups, except those", ofItself},
+		{[]string{"lab"}, "lab", "none", ofItself, "Serves all"},
+		{[]string{"lab"}, "", "lab", ofItself, "Serves all"},
+		{[]string{}, "", "none", ofItself, "Serves all"},
+	} {
+		box := *tn.snapshot.Machine(fleet.MachineID(tn.machine.ID))
+		box.Groups = test.groups
+		tn.snapshot = tn.snapshot.WithMachine(&box)
+		if test.keepOut != "" {
+			ada.post("/machines/keep-out", "machine", tn.machine.ID, "group", test.keepOut).goes(t, "/machines/"+tn.machine.ID)
+		}
+		ada.get("/machines").want(t, 200, "<td>"+test.cell+"</td><td>now</td>")
+		if page := ada.get("/machines/"+tn.machine.ID).want(t, 200, test.page); strings.Contains(page.body, test.other) {
+			t.Errorf("%+v: the page says %q", test, test.other)
+		}
+		if test.keepOut != "" {
+			ada.post("/machines/keep-out", "machine", tn.machine.ID, "group", test.keepOut, "undo", "yes").goes(t, "/machines/"+tn.machine.ID)
+		}
+	}
 }
 
 // The page of a machine shows how busy it was, and who used it today and in 30 days.

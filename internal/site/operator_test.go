@@ -144,6 +144,13 @@ func testOperatorOverview(t *testing.T, tn *town) {
 	if home := op.get("/").want(t, 200); tn.db.MakesBackups() != strings.Contains(home.body, missing) {
 		t.Error("the first page and the operator's differ on backups")
 	}
+	if tn.db.MakesBackups() { // one that failed does not undo the good one before it
+		check(t, tn.db.RecordBackup(t.Context(), account.Backup{ID: account.NewID("bak_"), At: now.Add(-2 * time.Hour), File: "kith.db", Bytes: 1}))
+		check(t, tn.db.RecordBackup(t.Context(), account.Backup{ID: account.NewID("bak_"), At: now.Add(-time.Hour), File: "kith.db", Fault: "the disk is full"}))
+		if home := op.get("/").want(t, 200); strings.Contains(home.body, missing) {
+			t.Error("the first page says that no backup succeeded, and one did 2 h ago")
+		}
+	}
 	op.get("/operator/drain?node=b").want(t, 200, "Drain b?", "move to the other nodes")
 	op.get("/operator/drain?node=c").want(t, 404)
 	op.post("/operator/drain", "name", "b").goes(t, "/operator")

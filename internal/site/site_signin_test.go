@@ -196,6 +196,12 @@ func TestOneMessage(t *testing.T) {
 	}
 }
 
+// Where sign-up is closed, an invite promises no account.
+func TestInviteOnAClosedHub(t *testing.T) {
+	ada := newTown(t, func(c *Config) { c.SignUp = SignUpClosed }).as("ada")
+	ada.post("/sharing/invite", "uses", "1", "expires", "1d").want(t, 200, "Whoever has an account on this hub can accept it", "Sign-up is closed: who has no account")
+}
+
 func TestSignUpRules(t *testing.T) {
 	w := newWorld(t)
 	invite := good[api.Invite](w, "ada", "POST", "/api/invites", `{"uses":1}`).Code
@@ -203,6 +209,10 @@ func TestSignUpRules(t *testing.T) {
 	invited := townOf(t, w, func(c *Config) { c.SignUp = "" })
 	open := townOf(t, w, nil)
 	closed.browser().post("/signup", "name", "zoe", "password", aPassword, "invite", invite).want(t, 403, "sign-up is closed")
+	noForm := closed.browser().get("/invite/"+invite).want(t, 200, "Sign-up is closed", "sign in</a> and accept")
+	if strings.Contains(noForm.body, `action="/signup"`) || strings.Contains(noForm.body, "Sign up to") {
+		t.Error("an invite has a form that always refuses")
+	}
 	invited.browser().post("/signup", "name", "zoe", "password", aPassword).want(t, 403, "an invite is needed")
 	invited.browser().post("/signup", "name", "zoe", "password", aPassword, "invite", credential.Mint(credential.InviteCode, "home").Reveal()).want(t, 404)
 	invited.browser().post("/signup", "name", "zoe", "password", aPassword, "invite", "x").want(t, 404)
