@@ -188,18 +188,20 @@ func (s *Server) Model() Model {
 	return s.model
 }
 
-// Problem returns why the model cannot be served now, or "" if it can.
+// Problem returns why the model cannot be served now, or "" if it can. A back-off after
+// a server that had loaded the model is none: the model is still offered, and a call in
+// that time finds its machine busy instead of its model unknown.
 func (s *Server) Problem() string {
 	p := s.pool
 	s.mu.Lock()
-	problem, running, pause, cause := s.problem, s.address != "", time.Until(s.notBefore), s.crash
+	problem, running, pause, cause, loads := s.problem, s.address != "", time.Until(s.notBefore), s.crash, s.loads
 	s.mu.Unlock()
 	switch {
 	case problem != "":
 		return problem
 	case running:
 		return ""
-	case pause > 0:
+	case pause > 0 && !loads:
 		return fmt.Sprintf("its llama-server ended (%v) and is started again at a call after %v", cause, pause.Round(time.Millisecond))
 	}
 	return p.capacity().shortage(s.needs, p.reclaimable())

@@ -63,6 +63,7 @@ type Server struct {
 	exited    chan struct{} // closed when the current process has ended
 	notBefore time.Time     // of the next start
 	crash     error         // the last one
+	loads     bool          // the process that crashed had loaded the model
 }
 
 // start is one attempt to start the server.
@@ -159,7 +160,7 @@ func (s *Server) runOnce(ctx context.Context, st *start) {
 		}
 		pause := s.backoff.NextBackOff()
 		s.mu.Lock()
-		s.notBefore, s.crash = time.Now().Add(pause), err
+		s.notBefore, s.crash, s.loads = time.Now().Add(pause), err, ready
 		s.mu.Unlock()
 		s.pool.config.Log.Warn("llama-server ended", "model", s.file.ID, "cause", err, "not_before", pause)
 	}
