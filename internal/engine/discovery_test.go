@@ -266,6 +266,44 @@ func TestLatePagesDecideNothing(t *testing.T) {
 	})
 }
 
+// Models whose details are late once do not change: they would lose their slots and
+// tools. If the details never come, the models are offered without them.
+func TestLateDetails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		llama := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Slots: 4}).Transport()
+		late := true
+		f := probed(t, Config{Endpoints: []string{"http://127.0.0.1:1"}, Transport: tripper(func(r *http.Request) (*http.Response, error) {
+			if r.URL.Path == "/props" && late {
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			}
+			return llama.RoundTrip(r)
+		})})
+		slots := func(when string, want int) {
+			t.Helper()
+			got := 0
+			for _, e := range f.Engines() {
+				got = e.Models()[0].Slots
+			}
+			if got != want {
+				t.Errorf("%s: %d slots, want %d", when, got, want)
+			}
+		}
+		slots("late at first", 0)
+		if !f.Late() {
+			t.Error("the first look does not report that it is to be repeated soon")
+		}
+		late = false
+		f.ProbeAgain(t.Context())
+		slots("then in time", 4)
+		late = true
+		f.ProbeAgain(t.Context())
+		slots("late once", 4)
+		f.ProbeAgain(t.Context())
+		slots("late again", 1)
+	})
+}
+
 // An engine appears, stays, changes, misses one probe, and disappears.
 func TestAppearAndDisappear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -45,7 +45,8 @@ type probe struct {
 	known map[string]Model // details of models, kept from probe to probe
 
 	// retried reports that the last probe timed out. A kind whose own page was late
-	// once is not taken for another kind: the next probe decides.
+	// once is not taken for another kind, nor a model whose details were late for one
+	// with a single slot and without tools: the next probe decides.
 	retried bool
 }
 
@@ -59,6 +60,9 @@ func (p *probe) identify(configured bool) (*kind, []Model, error) {
 	for _, k := range kinds {
 		if k.detect(p) {
 			models, err := k.list(p)
+			if late := p.late(); late != nil && !p.retried {
+				return k, nil, late
+			}
 			return k, models, err
 		}
 	}
