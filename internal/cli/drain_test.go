@@ -121,7 +121,7 @@ func newRolling(t *testing.T, names ...string) *rolling {
 	t.Helper()
 	b := newBalancer(t)
 	r := &rolling{
-		rig:      &rig{t: t, home: shortDir(t), base: "http://" + b.Addr().String(), patient: true},
+		rig:      &rig{t: t, home: shortDir(t), base: "http://" + b.Addr().String()},
 		balancer: b, nodes: map[string]*child{}, data: map[string]string{},
 		settings: fmt.Sprintf("[ratelimit]\nrps = 0\nconnections = 0\n[limits]\nrunning = 0\nwaiting = 0\n[database]\nurl = %q\n[peer]\nlisten = \"127.0.0.1:0\"\n", storetest.Postgres(t)),
 	}

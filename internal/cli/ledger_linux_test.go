@@ -25,6 +25,7 @@ func TestLedgerFullDisk(t *testing.T) {
 		t.Fatal(res, err)
 	}
 	r.hub.limitFiles(t, 1)
+	r.hasty = true
 	runs := r.engine.Counts().Runs
 
 	var refused []string

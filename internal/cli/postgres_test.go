@@ -21,9 +21,9 @@ import (
 func (r *rig) answered(key string, status int, code string) {
 	r.t.Helper()
 	r.until(fmt.Sprintf("%d %s", status, code), func() error {
-		was := r.key
-		r.key = key
-		defer func() { r.key = was }()
+		was, wasHasty := r.key, r.hasty
+		r.key, r.hasty = key, true
+		defer func() { r.key, r.hasty = was, wasHasty }()
 		res, err := r.begin(false)
 		if err != nil {
 			return err
