@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -115,10 +116,11 @@ func (c recipe) start(t *testing.T, hub string) (address string, roots *tls.Conf
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// An interrupt ends nginx's workers, too.
+		// SIGTERM ends nginx's workers, too. An interrupt does not end HAProxy where
+		// the tests are a shell's background job, in which interrupts are ignored.
 		late := time.AfterFunc(soon, func() { _ = cmd.Process.Kill() })
 		defer late.Stop()
-		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()
 		if t.Failed() {
 			all := said.String()
