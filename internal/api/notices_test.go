@@ -15,7 +15,7 @@ import (
 func TestNoteWhatIsDue(t *testing.T) {
 	for name, open := range map[string]func(*testing.T) store.Config{
 		"SQLite":     func(t *testing.T) store.Config { return store.Config{Path: storetest.SQLite(t)} },
-		"PostgreSQL": func(t *testing.T) store.Config { return store.Config{URL: storetest.Postgres(t)} },
+		"PostgreSQL": func(t *testing.T) store.Config { return store.Config{URL: storetest.PostgresWithTables(t)} },
 	} {
 		t.Run(name, func(t *testing.T) { testNoteWhatIsDue(t, worldOn(t, open(t))) })
 	}

@@ -140,11 +140,6 @@ func (s *Server) Execute(database string, statements ...string) error {
 	return nil
 }
 
-// Create makes an empty database.
-func (s *Server) Create(database string) error {
-	return s.Execute("postgres", "CREATE DATABASE "+database)
-}
-
 // URL returns the URL of a database over the unix socket.
 func (s *Server) URL(database string) string {
 	u := url.URL{

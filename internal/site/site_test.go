@@ -72,7 +72,9 @@ func townOf(t *testing.T, w *world, change func(*Config)) *town {
 // onEachStore runs a test on both databases.
 func onEachStore(t *testing.T, test func(*testing.T, *town)) {
 	t.Run("SQLite", func(t *testing.T) { test(t, newTown(t, nil)) })
-	t.Run("PostgreSQL", func(t *testing.T) { test(t, townOf(t, worldOn(t, store.Config{URL: storetest.Postgres(t)}), nil)) })
+	t.Run("PostgreSQL", func(t *testing.T) {
+		test(t, townOf(t, worldOn(t, store.Config{URL: storetest.PostgresWithTables(t)}), nil))
+	})
 }
 
 // browser is one member's, or a visitor's.

@@ -36,12 +36,12 @@ func open(t testing.TB, config store.Config) *store.DB {
 
 func openSQLite(t testing.TB) *store.DB {
 	t.Helper()
-	return open(t, store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
+	return open(t, store.Config{Path: storetest.SQLite(t)})
 }
 
 func openPostgres(t testing.TB) *store.DB {
 	t.Helper()
-	return open(t, store.Config{URL: storetest.Postgres(t)})
+	return open(t, store.Config{URL: storetest.PostgresWithTables(t)})
 }
 
 func TestSQLite(t *testing.T) {

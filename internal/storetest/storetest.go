@@ -3,6 +3,7 @@
 package storetest
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/kith/kith/internal/postgres"
+	"github.com/kith/kith/internal/store"
 )
 
 // Postgres returns the URL of a new, empty database. The first call starts a
@@ -23,6 +25,36 @@ func Postgres(t testing.TB) string {
 	}
 	return server.Database(t)
 }
+
+// PostgresWithTables returns the URL of a new database of the server that Postgres
+// starts. It has its tables and no records, as SQLite's has.
+func PostgresWithTables(t testing.TB) string {
+	t.Helper()
+	server, err := withTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server.copyOf(t, tables)
+}
+
+// tables is the database that the others with tables are copies of.
+const tables = "tables"
+
+// withTables makes the database tables and returns its server.
+var withTables = sync.OnceValues(func() (*Server, error) {
+	s, err := shared()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.server.Execute("postgres", "CREATE DATABASE "+tables); err != nil {
+		return nil, err
+	}
+	db, err := store.Open(context.Background(), store.Config{URL: s.server.URL(tables)})
+	if err != nil {
+		return nil, err
+	}
+	return s, db.Close()
+})
 
 // Program returns the path of one of PostgreSQL's programs, such as pg_dump.
 func Program(t testing.TB, name string) string {
@@ -72,8 +104,14 @@ func launch(config postgres.Config) (*Server, error) {
 // Database makes an empty database and returns its URL.
 func (s *Server) Database(t testing.TB) string {
 	t.Helper()
+	return s.copyOf(t, "template1")
+}
+
+// copyOf makes a database as another one is, which has no connections.
+func (s *Server) copyOf(t testing.TB, other string) string {
+	t.Helper()
 	name := fmt.Sprintf("test%d", s.made.Add(1))
-	check(t, s.server.Create(name))
+	check(t, s.server.Execute("postgres", "CREATE DATABASE "+name+" TEMPLATE "+other))
 	return s.server.URL(name)
 }
 
