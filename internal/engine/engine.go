@@ -10,13 +10,13 @@ package engine
 import (
 	"compress/gzip"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"slices"
 	"strconv"
@@ -278,7 +278,8 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 		stop()
 		sent.Close()
 	})
-	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, e.target(req.Endpoint), nil)
+	var shake handshake
+	hr, err := http.NewRequestWithContext(shake.traced(ctx), http.MethodPost, e.target(req.Endpoint), nil)
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("cannot make the request for %s: %w", e.name, err)
@@ -293,7 +294,7 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	sent.Done()
 	if err != nil {
 		defer cancel()
-		return nil, e.failed(ctx, err)
+		return nil, e.failed(ctx, err, shake.failed())
 	}
 	if resp.StatusCode == http.StatusBadRequest && want.effort {
 		// The engine may not know this effort; the chat template got the setting, too.
@@ -318,16 +319,30 @@ func (e *Engine) target(endpoint fleet.Endpoint) string {
 	return e.base + endpoint.Path()
 }
 
+// handshake records whether a request failed in the TLS handshake. Nothing of it was
+// sent then, whatever the error is: a certificate, a time-out, an end of the connection.
+type handshake struct{ begun, connected atomic.Bool }
+
+// traced returns the context of the request.
+func (h *handshake) traced(ctx context.Context) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		TLSHandshakeStart: func() { h.begun.Store(true) },
+		GotConn:           func(httptrace.GotConnInfo) { h.connected.Store(true) },
+	})
+}
+
+// failed reports, of a request that failed, whether its handshake did.
+func (h *handshake) failed() bool { return h.begun.Load() && !h.connected.Load() }
+
 // failed returns the error of a call without an answer. If the connection broke
 // after the request was sent, the engine may have crashed on this prompt: the
 // call fails, so that it does not crash the engines of other machines.
-func (e *Engine) failed(ctx context.Context, err error) error {
+func (e *Engine) failed(ctx context.Context, err error, inHandshake bool) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
 	op, dialled := errors.AsType[*net.OpError](err)
-	_, uncertain := errors.AsType[*tls.CertificateVerificationError](err)
-	if dialled && op.Op == "dial" || uncertain {
+	if dialled && op.Op == "dial" || inHandshake {
 		return fmt.Errorf("%w: %s at %s: %w", ErrUnreachable, e.name, e.base, err)
 	}
 	return brokeOff(err)

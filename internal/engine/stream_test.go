@@ -3,9 +3,11 @@ package engine
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -462,3 +464,33 @@ func BenchmarkStream(b *testing.B) {
 type again struct{ frame []byte }
 
 func (a *again) Read(p []byte) (int, error) { return copy(p, a.frame), nil }
+
+// Of a call whose TLS handshake fails nothing was sent: it did not start, and another
+// machine may serve it.
+func TestHandshakeFails(t *testing.T) {
+	for name, server := range map[string]func(net.Conn){
+		"silent":  func(net.Conn) {},
+		"ends":    func(c net.Conn) { c.Close() },
+		"no TLS":  func(c net.Conn) { c.Read(make([]byte, 1<<10)); io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n") },
+		"refuses": func(c net.Conn) { tls.Server(c, &tls.Config{}).Handshake() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				transport := newTransport()
+				transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+					ours, theirs := net.Pipe()
+					t.Cleanup(func() { ours.Close(); theirs.Close() })
+					go server(theirs)
+					return ours, nil
+				}
+				u, err := NewUpstream(UpstreamConfig{Name: "s", URL: "https://127.0.0.1/v1", Dialect: "chat", Models: []fleet.ModelID{"m"}, Transport: transport})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := u.Engine().Do(t.Context(), Request{Model: "m", Body: chatBody("")}); !errors.Is(err, ErrUnreachable) {
+					t.Errorf("%v", err)
+				}
+			})
+		})
+	}
+}
