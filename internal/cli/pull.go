@@ -20,7 +20,8 @@ import (
 	"github.com/kith/kith/internal/pull"
 )
 
-// offeredWithin is how long `kith pull` waits until the daemon offers a new model.
+// offeredWithin is how long `kith pull` waits until the daemon offers a new model, once
+// its engine has started.
 const offeredWithin = 30 * time.Second
 
 // pulled is what `kith pull --json` prints.
@@ -153,7 +154,7 @@ func (a *app) pullModel(ctx context.Context, reference string) error {
 	var problem string
 	if server != "" || llama.Available() == nil {
 		a.progress("waiting for the daemon to offer it")
-		running, problem = a.awaitOffered(ctx, model.ID)
+		running, problem = a.awaitOffered(ctx, model.ID, offeredWithin)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -163,7 +164,7 @@ func (a *app) pullModel(ctx context.Context, reference string) error {
 	if err := a.print(done, func() { a.showPulled(done, model, server, running) }); err != nil || problem == "" {
 		return err
 	}
-	return failure{exitNoCapacity, fmt.Errorf("cannot serve %s on this machine: %s; `kith models rm %s` deletes its files", model.ID, problem, model.ID)}
+	return failure{exitNoCapacity, fmt.Errorf("cannot serve %s on this machine: %s", model.ID, problem)}
 }
 
 func (a *app) showPulled(done pulled, model *pull.Model, server string, running bool) {
@@ -195,10 +196,12 @@ func (a *app) modelsFolder() (string, error) {
 	return "", errors.New("cannot fetch a model: [engine] models names files only; add a folder there")
 }
 
-// awaitOffered waits until the daemon offers the model (problem is empty) or says why it
-// cannot serve it. running is false if no daemon runs.
-func (a *app) awaitOffered(ctx context.Context, id string) (running bool, problem string) {
-	late := time.After(offeredWithin)
+// awaitOffered waits until the daemon offers the model. If the daemon cannot serve it, or
+// does not offer it within that time, problem is the cause and what to do. The time in
+// which the built-in engine starts does not count: the engine itself limits it. running
+// is false if no daemon runs.
+func (a *app) awaitOffered(ctx context.Context, id string, within time.Duration) (running bool, problem string) {
+	late := time.Now().Add(within)
 	for {
 		_, now, running, err := a.daemonStatus(ctx, "ask for the models")
 		if !running || err != nil || slices.Contains(now.Models, fleet.ModelID(id)) {
@@ -206,13 +209,17 @@ func (a *app) awaitOffered(ctx context.Context, id string) (running bool, proble
 		}
 		for _, e := range now.Engines {
 			if e.Why != "" && strings.HasSuffix(e.Name, " for "+id) {
-				return true, e.Why
+				return true, fmt.Sprintf("%s; `kith models rm %s` deletes its files", e.Why, id)
 			}
+			if isStarting(e) && e.Why == llama.ErrStarting.Error() {
+				late = time.Now().Add(within)
+			}
+		}
+		if time.Now().After(late) {
+			return true, "the daemon does not offer it yet; `kith status` says more"
 		}
 		select {
 		case <-time.After(200 * time.Millisecond):
-		case <-late:
-			return true, "the daemon does not offer it yet; `kith status` says more"
 		case <-ctx.Done():
 			return true, ""
 		}

@@ -3,6 +3,7 @@ package cli
 import (
 	"crypto/sha256"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -87,6 +88,33 @@ func TestPull(t *testing.T) {
 	}
 	if end := p.stop(); end.status != 0 {
 		t.Errorf("the daemon ended with %+v", end)
+	}
+}
+
+// TestPullWaitsForTheEngine: the start of the built-in engine does not count as time in
+// which a new model should be offered.
+func TestPullWaitsForTheEngine(t *testing.T) {
+	const within = 500 * time.Millisecond
+	starting := `"engines":[{"kind":"builtin","name":"kith","why":"` + llama.ErrStarting.Error() + `"}]`
+	for name, test := range map[string]struct{ then, problem string }{
+		"offered":        {`{"models":["words"]}`, ""},
+		"never offered":  {`{"models":[]}`, "the daemon does not offer it yet; `kith status` says more"},
+		"not served":     {`{"models":[],"engines":[{"name":"kith for words","model":"words","why":"is it GGUF?"}]}`, "is it GGUF?; `kith models rm words` deletes its files"},
+		"does not start": {`{"models":[],"engines":[{"kind":"builtin","name":"kith","why":"it ended"}]}`, "the daemon does not offer it yet; `kith status` says more"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			began := time.Now()
+			a := &app{home: onSocket(t, "daemon.sock", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if time.Since(began) < 3*within {
+					io.WriteString(w, `{"models":[],`+starting+`}`)
+					return
+				}
+				io.WriteString(w, test.then)
+			}))}
+			if running, problem := a.awaitOffered(t.Context(), "words", within); !running || problem != test.problem {
+				t.Errorf("%v, %q", running, problem)
+			}
+		})
 	}
 }
 
