@@ -384,12 +384,8 @@ func TestReserveIsExactUnderConcurrency(t *testing.T) {
 // of one kind at a time, because they must come between each other's look and its
 // writing.
 func TestNoReservationIsLost(t *testing.T) {
-	const callers = 4
-	each := 500_000
-	if testing.Short() {
-		each = 50_000
-	}
-	all := callers * each
+	const callers, each = 4, 500_000
+	const all = callers * each
 	m := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Slots: all, Offers: []Offer{{ID: "x"}}}).Machine("a")
 	share := &Limits{Concurrent: all, PerDay: all, Load: new(LimitLoad)}
 	for _, step := range []struct {

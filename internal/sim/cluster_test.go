@@ -387,7 +387,7 @@ func TestClusterSeeds(t *testing.T) {
 	case *seedFlag != 0:
 		first, n = *seedFlag, 1
 	case n == 0:
-		n = unlessShort(100, 4)
+		n = unlessShort(100, 8)
 	}
 	all := new(delays)
 	t.Cleanup(func() { t.Logf("from the commit to the end of what it ended, in false time:\n%s", all) })

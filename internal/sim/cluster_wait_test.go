@@ -130,7 +130,7 @@ func TestClusterWaits(t *testing.T) {
 	case *seedFlag != 0:
 		first, n = *seedFlag, 1
 	case n == 0:
-		n = unlessShort(100, 4)
+		n = unlessShort(100, 8)
 	}
 	var mu sync.Mutex
 	sums := map[bool]*tally{false: {}, true: {}}
@@ -401,7 +401,7 @@ func TestClusterCrowd(t *testing.T) {
 		inCluster(t, 4, func(w *world, _ []*seat) {
 			w.rng, w.draw = rand.New(rand.NewPCG(1, 3)), 1
 			w.cluster.distance(w, 500*time.Microsecond, hinted)
-			h := w.crowd(crowd{members: 8, machines: 16, slots: 2, calls: unlessShort(300, 100), load: 1.1})
+			h := w.crowd(crowd{members: 8, machines: 16, slots: 2, calls: 300, load: 1.1})
 			h.check(hinted)
 			sum := new(tally)
 			sum.add(h)

@@ -43,7 +43,7 @@ func TestSeeds(t *testing.T) {
 	case *seedFlag != 0:
 		first, n = *seedFlag, 1
 	case n == 0:
-		n = unlessShort(300, 25)
+		n = unlessShort(300, 60)
 	}
 	all := new(delays)
 	t.Cleanup(func() { t.Logf("from the commit to the end of what it ended, in false time:\n%s", all) })

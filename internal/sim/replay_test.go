@@ -10,7 +10,7 @@ import (
 // TestSeedsReplay plays histories twice: what each client got and when, and what
 // ran where, must be the same, so that a seed that failed fails again.
 func TestSeedsReplay(t *testing.T) {
-	first, n := *firstFlag, unlessShort(20, 2)
+	first, n := *firstFlag, unlessShort(20, 5)
 	if *seedFlag != 0 {
 		first, n = *seedFlag, 1
 	}
