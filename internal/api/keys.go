@@ -97,10 +97,11 @@ type NewKey struct {
 // is kept nowhere. It is no route: a key or a machine's credential must not be able to
 // make itself another one, so only the site makes keys.
 func (a *API) CreateKey(ctx context.Context, c Caller, in NewKey) (Key, credential.Secret, error) {
-	if f := checkLabel(in.Name); f != nil {
-		return Key{}, credential.Secret{}, f
+	key, secret, err := a.MintKey(in)
+	if err != nil {
+		return Key{}, secret, err
 	}
-	return a.createKey(ctx, c, in)
+	return a.saveKey(ctx, c, key, secret)
 }
 
 // RollKey makes a key of the caller's with the name, the region, the reach and the end
@@ -111,14 +112,15 @@ func (a *API) RollKey(ctx context.Context, c Caller, old Key) (Key, credential.S
 	if !old.Expires.IsZero() {
 		in.Expires = old.Expires.Format(time.RFC3339Nano)
 	}
-	return a.createKey(ctx, c, in)
-}
-
-func (a *API) createKey(ctx context.Context, c Caller, in NewKey) (Key, credential.Secret, error) {
 	key, secret, err := a.mintKey(in)
 	if err != nil {
 		return Key{}, secret, err
 	}
+	return a.saveKey(ctx, c, key, secret)
+}
+
+// saveKey makes a key the caller's and stores it.
+func (a *API) saveKey(ctx context.Context, c Caller, key account.Key, secret credential.Secret) (Key, credential.Secret, error) {
 	key.MemberID = c.id()
 	if err := a.DB.CreateKey(ctx, key); err != nil {
 		return Key{}, secret, err

@@ -55,13 +55,13 @@ func (s *Site) machinesData(v *visit) (machinesData, error) {
 	groups, noGroups := call(s, v, api.ListGroups, api.None{})
 	data := machinesData{Live: machinesScene(s, s.glance(s.DB.Now()), v.caller())}
 	for _, m := range machines.Data {
-		line := machineRow{Machine: m}
+		row := machineRow{Machine: m}
 		for _, g := range groups.Data {
 			if g.In && serves(m, g) {
-				line.Serves = append(line.Serves, g.Name)
+				row.Serves = append(row.Serves, g.Name)
 			}
 		}
-		data.Machines = append(data.Machines, line)
+		data.Machines = append(data.Machines, row)
 	}
 	return data, cmp.Or(noMachines, noGroups)
 }

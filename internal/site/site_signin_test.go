@@ -199,7 +199,7 @@ func TestOneMessage(t *testing.T) {
 // Where sign-up is closed, an invite promises no account.
 func TestInviteOnAClosedHub(t *testing.T) {
 	ada := newTown(t, func(c *Config) { c.SignUp = SignUpClosed }).as("ada")
-	ada.post("/sharing/invite", "uses", "1", "expires", "1d").want(t, 200, "Whoever has an account on this hub can accept it", "Sign-up is closed: who has no account")
+	ada.post("/sharing/invite", "uses", "1", "expires", "1d").want(t, 200, "A member of this hub who accepts it may then use", "Sign-up is closed: who has no account")
 }
 
 func TestSignUpRules(t *testing.T) {

@@ -107,7 +107,7 @@ func (s *Server) Database(t testing.TB) string {
 	return s.copyOf(t, "template1")
 }
 
-// copyOf makes a database as another one is, which has no connections.
+// copyOf makes a copy of a database that no one is connected to and returns its URL.
 func (s *Server) copyOf(t testing.TB, other string) string {
 	t.Helper()
 	name := fmt.Sprintf("test%d", s.made.Add(1))
