@@ -110,7 +110,7 @@ func (d *Daemon) tryEngine(ctx context.Context, call *gateway.Call, e *engine.En
 	resp, err := e.Do(ctx, request)
 	if err != nil {
 		if errors.Is(err, engine.ErrUnreachable) {
-			d.engineGone(e, err)
+			d.engineGone(err)
 			return nil, true, unavailable(call, "%s, which runs %q here, cannot be reached; `kith status` says more", e.Name(), call.Model).Because(err)
 		}
 		code := codeOf(err)

@@ -298,7 +298,7 @@ func (d *Daemon) writeEngineFailure(ctx context.Context, w http.ResponseWriter, 
 		refuseCall(w, tunnel.RefusedBusy)
 	case errors.Is(err, engine.ErrUnreachable):
 		// As an engine's own 503: the hub tries the next machine.
-		d.engineGone(e, err)
+		d.engineGone(err)
 		w.WriteHeader(http.StatusServiceUnavailable)
 	case errors.As(err, &f) && f.Code == fault.ModelNotFound:
 		refuseCall(w, tunnel.RefusedUnknownModel) // the engine was replaced after engineFor

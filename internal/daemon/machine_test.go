@@ -319,7 +319,7 @@ func TestRoutedEngineUnreachable(t *testing.T) {
 		t.Errorf("status %d, refused %q", resp.StatusCode, resp.Header.Get(tunnel.HeaderRefused))
 	}
 	r.await("recorded", func(s Status) bool {
-		return len(s.RecentErrors) == 1 && strings.Contains(s.RecentErrors[0].What, "cannot be reached") && s.Routed == 0
+		return len(s.RecentErrors) == 1 && strings.Count(s.RecentErrors[0].What, "cannot be reached") == 1 && s.Routed == 0
 	})
 }
 

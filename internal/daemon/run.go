@@ -142,8 +142,8 @@ func (d *Daemon) runDiscovery(ctx context.Context) error {
 	}
 }
 
-func (d *Daemon) engineGone(e *engine.Engine, err error) {
-	d.recordError("%s at %s cannot be reached: %v", e.Name(), e.Base(), err)
+func (d *Daemon) engineGone(err error) {
+	d.recordError("%v", err)
 	d.discoverSoon()
 	d.checkAudioSoon()
 }
