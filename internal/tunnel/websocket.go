@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/coder/websocket"
@@ -38,11 +39,13 @@ var errOverhead = errors.New("the peer's WebSocket carries pings and empty messa
 type webSocketConn struct {
 	net.Conn // of websocket.NetConn
 	raw      *meteredConn
+	reading  sync.Mutex // held by Read
+	readErr  error      // of the last Read
 }
 
 // newWebSocketConn carries bytes in ws, which reads from raw.
 func newWebSocketConn(ws *websocket.Conn, raw *meteredConn) *webSocketConn {
-	return &webSocketConn{websocket.NetConn(context.Background(), ws, websocket.MessageBinary), raw}
+	return &webSocketConn{Conn: websocket.NetConn(context.Background(), ws, websocket.MessageBinary), raw: raw}
 }
 
 // NetConn returns the underlying connection, as that of tls.Conn does.
@@ -50,8 +53,25 @@ func (c *webSocketConn) NetConn() net.Conn { return c.raw }
 
 // Read implements net.Conn.
 func (c *webSocketConn) Read(p []byte) (int, error) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
 	n, err := c.Conn.Read(p)
 	c.raw.payload += int64(n)
+	c.readErr = err
+	return n, err
+}
+
+// Write implements net.Conn. Where a Read closes the WebSocket, as it does for a
+// frame that is not allowed, both return the error of that Read.
+func (c *webSocketConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if errors.Is(err, net.ErrClosed) {
+		c.reading.Lock()
+		defer c.reading.Unlock()
+		if c.readErr != nil {
+			err = c.readErr
+		}
+	}
 	return n, err
 }
 

@@ -425,7 +425,7 @@ func frame(first byte, payload string) string {
 // of the peer that sent them, with a cause.
 func TestHostileFrames(t *testing.T) {
 	for name, test := range map[string]struct{ frames, want string }{
-		"text":           {frame(0x81, "hello"), ""}, // which end says so first differs
+		"text":           {frame(0x81, "hello"), "unexpected frame type"},
 		"unknown":        {frame(0x83, "hello"), "opcode"},
 		"unmasked":       {"\x82\x05hello", "unmasked"},
 		"compressed":     {frame(0xc2, "hello"), "rsv"},
@@ -467,6 +467,48 @@ func TestHostileFrames(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A write that fails because a read closed the WebSocket says why the read did.
+func TestWriteSaysWhyReadFailed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		accepted := make(chan net.Conn, 1)
+		h := serveHub(t, func(w http.ResponseWriter, r *http.Request) {
+			c, err := acceptWebSocket(w, r)
+			if err != nil {
+				t.Error(err)
+			}
+			accepted <- c
+		})
+		peer, err := h.Dial(t.Context(), "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer peer.Close()
+		r, _ := http.NewRequest(http.MethodGet, "http://hub/tunnel", nil)
+		r.Header.Set("Connection", "Upgrade")
+		askForWebSocket(r.Header)
+		if err := r.Write(peer); err != nil {
+			t.Fatal(err)
+		}
+		go io.Copy(io.Discard, peer)
+		c := <-accepted
+		defer c.Close()
+		wrote := make(chan error)
+		go func() {
+			for {
+				if _, err := c.Write([]byte("hello")); err != nil {
+					wrote <- err
+					return
+				}
+			}
+		}()
+		go io.WriteString(peer, frame(0x83, "hello"))
+		_, read := c.Read(make([]byte, 16))
+		if write := <-wrote; read == nil || !strings.Contains(read.Error(), "opcode") || write != read {
+			t.Errorf("read: %v; write: %v", read, write)
+		}
+	})
 }
 
 // Bursts of pings, as a proxy sends them, in the middle of calls, stop neither
