@@ -325,28 +325,44 @@ func TestHubEndsInOrder(t *testing.T) {
 		}
 		return err
 	}
+	more, answer := r.upload() // it keeps the hub until the end
 	r.client = &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
 	res := begin(40)
 	interrupt()
+	r.until("the hub takes no new connection", func() error {
+		c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		if res, err := c.Get(r.base + "/readyz"); err == nil {
+			res.Body.Close()
+			return errors.New(res.Status)
+		}
+		return nil
+	})
 	r.until("the hub drains", draining)
 	if _, err := complete(res, true); err != nil {
 		t.Errorf("a call that ran was cut: %v", err)
 	}
+	r.engine.Set(enginetest.Behaviour{Chunks: 1})
 	if _, err := r.ask(true); err != nil {
 		t.Errorf("the next call on its connection was cut: %v", err)
 	}
 	if _, err := r.ask(true); err == nil {
-		t.Error("the hub took a new connection")
+		t.Error("the hub took a call too many on a connection, or a new one")
+	}
+	if _, err := io.WriteString(more, `"test-model","messages":[{"role":"user","content":"hi"}]}`); err != nil {
+		t.Fatal(err)
+	}
+	more.Close()
+	if status, code := answer(); status != http.StatusOK {
+		t.Errorf("a call whose body came meanwhile: %d %s", status, code)
 	}
 	if err := r.hub.cmd.Wait(); err != nil {
 		t.Fatalf("%v\n%s", err, r.hub.errs.Bytes())
 	}
 
-	r.engine.Set(enginetest.Behaviour{Chunks: 1})
 	r.startHub()
 	r.until("a call is served again", func() error { _, err := r.ask(false); return err })
 	res = begin(100_000)
-	late := r.upload()
+	_, late := r.upload()
 	r.until("both calls are there", func() error {
 		nodes, _, err := fetch(t.Context(), r.operator(), "list the nodes", api.OperatorListNodes.With(api.None{}))
 		if err == nil && nodes[0].Calls != 2 {
@@ -369,8 +385,9 @@ func TestHubEndsInOrder(t *testing.T) {
 	}
 }
 
-// upload begins a call whose body does not come; the function returns its answer.
-func (r *rig) upload() (answer func() (status int, code string)) {
+// upload begins a call of which only the start of the body comes, up to the model. The
+// rest may be written to more; answer waits for the call's end.
+func (r *rig) upload() (more io.WriteCloser, answer func() (status int, code string)) {
 	r.t.Helper()
 	body, more := io.Pipe()
 	ctx, cancel := context.WithTimeout(r.t.Context(), soon)
@@ -405,7 +422,7 @@ func (r *rig) upload() (answer func() (status int, code string)) {
 	if _, err := io.WriteString(more, `{"model":`); err != nil { // a read of it: the head was sent
 		r.t.Fatal(err)
 	}
-	return func() (int, string) {
+	return more, func() (int, string) {
 		defer cancel()
 		out := <-ended
 		return out.status, out.code

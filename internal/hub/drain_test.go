@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/kith/kith/internal/api"
 )
@@ -27,6 +29,35 @@ func TestDrainCountsSite(t *testing.T) {
 			t.Errorf("%s: %d calls while it is read, %d afterwards", name, counted, h.Calls())
 		}
 	}
+}
+
+// TestDrainWaitsForOneMoreCall: a hub that drains ends lastCall after its last call, so
+// that a connection that is open can carry one more.
+func TestDrainWaitsForOneMoreCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newRig(t, Config{})
+		begin := func() (end func()) {
+			over := make(chan struct{})
+			go h.drain.counted(func(http.ResponseWriter, *http.Request) { <-over })(nil, nil)
+			synctest.Wait()
+			return func() { close(over); synctest.Wait() }
+		}
+		end, drained := begin(), make(chan struct{})
+		go func() { h.Drain(t.Context(), func() {}); close(drained) }()
+		for range 3 {
+			time.Sleep(time.Minute)
+			end()
+			time.Sleep(lastCall - 2*drainCheck)
+			end = begin()
+		}
+		time.Sleep(time.Minute)
+		end()
+		start := time.Now()
+		<-drained
+		if waited := time.Since(start); waited < lastCall-drainCheck || waited > lastCall+drainCheck {
+			t.Errorf("it ended %v after its last call", waited)
+		}
+	})
 }
 
 // readerFunc is an empty body that calls a function when it is read.
