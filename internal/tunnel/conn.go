@@ -174,7 +174,7 @@ func (c *conn) Write(p []byte) (int, error) {
 // writeLoop sends what is pending until the connection is closed, and closes it
 // when sending fails.
 func (c *conn) writeLoop() {
-	defer c.closeUnderlying()
+	defer closeInnermost(c.Conn)
 	var batch []byte
 	for {
 		c.mu.Lock()
@@ -265,16 +265,15 @@ func (c *conn) Close() error {
 	return c.setWriteDeadline()
 }
 
-// closeUnderlying closes the innermost connection.
-func (c *conn) closeUnderlying() {
-	inner := c.Conn
+// closeInnermost closes the connection under all others that c consists of.
+func closeInnermost(c net.Conn) {
 	for {
-		outer, ok := inner.(interface{ NetConn() net.Conn }) // tls.Conn, webSocketConn, bufferedConn
+		outer, ok := c.(interface{ NetConn() net.Conn }) // tls.Conn, webSocketConn, bufferedConn
 		if !ok {
-			_ = inner.Close() // its error says nothing: the connection has ended
+			_ = c.Close() // its error says nothing: the connection has ended
 			return
 		}
-		inner = outer.NetConn()
+		c = outer.NetConn()
 	}
 }
 

@@ -66,6 +66,7 @@ func (c *webSocketConn) Read(p []byte) (int, error) {
 func (c *webSocketConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if errors.Is(err, net.ErrClosed) {
+		closeInnermost(c.raw) // else Read could wait for the rest of the frame for ever
 		c.reading.Lock()
 		defer c.reading.Unlock()
 		if c.readErr != nil {

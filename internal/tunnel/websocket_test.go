@@ -421,6 +421,30 @@ func frame(first byte, payload string) string {
 	return string([]byte{first, 0x80 | byte(len(payload)), 0, 0, 0, 0}) + payload
 }
 
+// knock connects, asks for a tunnel in a WebSocket and discards what comes; ended is
+// closed when the hub has closed the connection.
+func (h *hub) knock(t *testing.T) (c net.Conn, ended <-chan struct{}) {
+	t.Helper()
+	c, err := h.Dial(t.Context(), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	r, _ := http.NewRequest(http.MethodGet, "http://hub/tunnel", nil)
+	r.Header.Set("Connection", "Upgrade")
+	r.Header.Set(HeaderVersion, "2")
+	askForWebSocket(r.Header)
+	if err := r.Write(c); err != nil {
+		t.Fatal(err)
+	}
+	end := make(chan struct{})
+	go func() {
+		defer close(end)
+		io.Copy(io.Discard, c)
+	}()
+	return c, end
+}
+
 // Frames that a tunnel does not use, or that only add overhead, end the connection
 // of the peer that sent them, with a cause.
 func TestHostileFrames(t *testing.T) {
@@ -439,19 +463,7 @@ func TestHostileFrames(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				out := make(chan *Client, 1)
 				h := serveHub(t, acceptTunnels(t, out))
-				c, err := h.Dial(t.Context(), "", "")
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer c.Close()
-				r, _ := http.NewRequest(http.MethodGet, "http://hub/tunnel", nil)
-				r.Header.Set("Connection", "Upgrade")
-				r.Header.Set(HeaderVersion, "2")
-				askForWebSocket(r.Header)
-				if err := r.Write(c); err != nil {
-					t.Fatal(err)
-				}
-				go io.Copy(io.Discard, c)
+				c, _ := h.knock(t)
 				client := <-out
 				defer client.Close()
 				sent := 0
@@ -469,6 +481,26 @@ func TestHostileFrames(t *testing.T) {
 	}
 }
 
+// A peer that begins a frame that is not allowed, and then is silent, is disconnected: the
+// library's read would wait for the rest of it.
+func TestUnfinishedFrame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := make(chan *Client, 1)
+		h := serveHub(t, acceptTunnels(t, out))
+		c, ended := h.knock(t)
+		client := <-out
+		defer client.Close()
+		if _, err := io.WriteString(c, "\x81\xff\x00\x00\x00\x00\x40\x00\x00\x00\x00\x00\x00\x00"); err != nil { // text of 1 GiB
+			t.Fatal(err)
+		}
+		<-client.Done()
+		<-ended
+		if err := client.Err(); !strings.Contains(err.Error(), "unexpected frame type") {
+			t.Error(err)
+		}
+	})
+}
+
 // A write that fails because a read closed the WebSocket says why the read did.
 func TestWriteSaysWhyReadFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -480,18 +512,7 @@ func TestWriteSaysWhyReadFailed(t *testing.T) {
 			}
 			accepted <- c
 		})
-		peer, err := h.Dial(t.Context(), "", "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer peer.Close()
-		r, _ := http.NewRequest(http.MethodGet, "http://hub/tunnel", nil)
-		r.Header.Set("Connection", "Upgrade")
-		askForWebSocket(r.Header)
-		if err := r.Write(peer); err != nil {
-			t.Fatal(err)
-		}
-		go io.Copy(io.Discard, peer)
+		peer, _ := h.knock(t)
 		c := <-accepted
 		defer c.Close()
 		wrote := make(chan error)
