@@ -122,8 +122,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	admitTimer.Stop() // a machine that answers took the call, whether or not it read the body
 	if err != nil {
 		a.gotBody = body.stop() && !errors.Is(err, registry.ErrRefused) && !errors.Is(err, registry.ErrNotTaken)
-		out, f := classifyBreak(ctx, a.call, gone, err)
-		d.awaitHome(ctx, a, err)
+		out, f := d.afterBreak(ctx, a, gone, err)
 		if errors.Is(err, tunnel.ErrFull) || out == notAdmitted {
 			d.leaveOut(a)
 		}
@@ -157,8 +156,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 		}
 	}
 	if err != nil {
-		out, f := classifyBreak(ctx, a.call, gone, err)
-		d.awaitHome(ctx, a, err)
+		out, f := d.afterBreak(ctx, a, gone, err)
 		answer.Close()
 		return nil, out, f
 	}
@@ -169,6 +167,22 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 		answer.Close()
 	}
 	return result, answered, nil
+}
+
+// afterBreak returns what a failed exchange means, once the machine no longer runs the
+// attempt where another one may be tried. One that its home ended, because the caller
+// does not reach the machine any more, fails if the machine does not confirm its end.
+func (d *Dispatcher) afterBreak(ctx context.Context, a *attempt, gone <-chan struct{}, err error) (outcome, error) {
+	out, f := classifyBreak(ctx, a.call, gone, err)
+	d.awaitHome(ctx, a, err)
+	switch {
+	case out != revoked, d.hasStopped(ctx, a):
+		return out, f
+	case ctx.Err() != nil: // this node ends the call, too
+		return failed, context.Cause(ctx)
+	default:
+		return failed, d.outOfReach(a.call)
+	}
 }
 
 // hasStopped reports whether the machine no longer runs an attempt that was cancelled:

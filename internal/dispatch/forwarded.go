@@ -218,14 +218,13 @@ func (d *Dispatcher) serveForwarded(w http.ResponseWriter, request *http.Request
 		registry.Refuse(w, registry.RefusedReach)
 		return
 	}
-	// ended reports how an exchange ended. One that this node ended has also ended on the
-	// machine by then, unless the machine does not answer.
+	// ended reports how an exchange ended. The other node asks the machine whether it runs
+	// one that this node ended.
 	ended := func() registry.Refusal {
 		if request.Context().Err() == nil && ctx.Err() != nil {
 			if d.ending.Load() != nil {
 				return registry.EndedLost
 			}
-			d.hasStopped(request.Context(), a)
 			return registry.EndedReach
 		}
 		return endOf(ctx, line.Gone)

@@ -25,8 +25,8 @@ var (
 //
 //   - no call runs on a machine that its key could not reach in the last 5 s, nor
 //     on one that is paused, closed or full;
-//   - no call runs twice at once, unless the first one's line is dead or the hub
-//     holds that its machine is gone, nor ever again after the first byte of its
+//   - no call runs twice at once, unless every connection to the first one's machine
+//     broke or the hub holds that it is gone, nor ever again after the first byte of its
 //     answer;
 //   - what the records no longer allow ends within 5 s of their commit;
 //   - who waits for a machine does so for as long as was said, to half a second;
@@ -118,6 +118,8 @@ func (w *world) populate() {
 			models = modelNames[:1]
 		}
 		m := w.addMachine(pick(w.rng, w.people...), fmt.Sprintf("box%d", i), 1+w.rng.IntN(2), models...)
+		m.engine.Set(enginetest.Behaviour{First: time.Duration(w.rng.Int64N(int64(6 * time.Second))), Interval: time.Duration(w.rng.Int64N(int64(time.Second)))})
+		m.lingers = time.Duration(w.rng.Int64N(int64(2 * time.Second)))
 		if w.rng.IntN(3) == 0 {
 			m.from, m.until = w.rng.IntN(2), 2+w.rng.IntN(2)
 			m.post("/hours", fmt.Sprintf(`{"hours":"Mon-Sun 00:%02d-00:%02d","timezone":""}`, m.from, m.until))
@@ -168,7 +170,7 @@ func (w *world) someCall() *answer {
 // somethingHappens does one thing to the world.
 func (w *world) somethingHappens() {
 	m := pick(w.rng, w.machines...)
-	switch w.rng.IntN(16) {
+	switch w.rng.IntN(18) {
 	case 0, 1:
 		m.disturb()
 		m.cut()
@@ -187,7 +189,7 @@ func (w *world) somethingHappens() {
 		m.disturb()
 		m.setDown(!m.down)
 	case 8, 9:
-		b := enginetest.Behaviour{First: time.Duration(w.rng.Int64N(int64(3 * time.Second))), Interval: time.Duration(w.rng.Int64N(int64(3 * time.Second)))}
+		b := enginetest.Behaviour{First: time.Duration(w.rng.Int64N(int64(6 * time.Second))), Interval: time.Duration(w.rng.Int64N(int64(3 * time.Second)))}
 		if w.rng.IntN(3) == 0 {
 			b.Fault, b.After = pick(w.rng, enginetest.Die, enginetest.Cut, enginetest.Unmarked, enginetest.Garbage, enginetest.Hang), w.rng.IntN(4)
 		}
@@ -201,7 +203,10 @@ func (w *world) somethingHappens() {
 		m.engine.Set(b)
 	case 10:
 		w.pause(m, !m.paused)
-	case 11:
+	case 11, 16, 17:
+		if w.rng.IntN(3) > 0 {
+			w.endUsedShare()
+		}
 		w.changeShare()
 		w.changed("share ended")
 	case 12:
@@ -275,6 +280,24 @@ func (w *world) changeShare() {
 		err = w.db.RemoveShare(w.t.Context(), owner.ID, with.ID)
 	}
 	w.must(err)
+}
+
+// endUsedShare ends a share by which a call runs now, if there is one.
+func (w *world) endUsedShare() {
+	now := w.history[len(w.history)-1]
+	var used [][2]string // owner, member
+	w.runs.mu.Lock()
+	for _, r := range w.runs.all {
+		share := [2]string{r.machine.owner.ID, w.asked(r.call).by.ID}
+		if r.live && now.shares[share] {
+			used = append(used, share)
+		}
+	}
+	w.runs.mu.Unlock()
+	if len(used) > 0 {
+		share := pick(w.rng, used...)
+		w.must(w.db.RemoveShare(w.t.Context(), share[0], share[1]))
+	}
 }
 
 func (w *world) changeGroup() {
@@ -361,6 +384,9 @@ func (m *machine) steady(time.Time) bool { return m.end != nil }
 // checkRun looks at a run as it begins.
 func (w *world) checkRun(r *run, earlier []*run) {
 	a := w.asked(r.call)
+	if a.via != nil {
+		r.hops = w.cluster.links(a.via, r.machine.at.Load())
+	}
 	now := time.Now()
 	good, reached, own := false, false, false
 	for _, v := range w.truths(now, bound) {
@@ -386,10 +412,10 @@ func (w *world) checkRun(r *run, earlier []*run) {
 		if !e.live {
 			continue
 		}
-		if e.machine == m {
+		if e.machine == m && e.life == r.life {
 			running++
 		}
-		if e.call == r.call && !e.link.dead() && w.knows(a, e.machine) {
+		if e.call == r.call && !e.parted() && w.knows(a, e.machine) {
 			w.t.Errorf("call %s ran on %s while it still ran on %s", r.call, m.name, e.machine.name)
 		}
 	}
@@ -430,7 +456,7 @@ func (w *world) checkAnswer(a *answer) {
 		if !faulty {
 			w.t.Errorf("no engine failed: %s; it ran on %s", a, w.runs.where(a.tag))
 		}
-	case a.code == "CASCADE_EXHAUSTED" && a.framed && a.text != "": // another machine would serve it
+	case a.code == "CASCADE_EXHAUSTED" && (a.framed && a.text != "" || w.lostReach(a)): // another machine would serve it
 	case a.code == "machine_offline" && len(w.runs.of(a.tag)) > 0:
 	case !w.mayRefuse(a):
 		w.t.Errorf("no row says so: %s; it ran on %s", a, w.runs.where(a.tag))

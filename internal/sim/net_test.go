@@ -112,9 +112,11 @@ func (n *network) cut() {
 // learns that the other left.
 type link struct {
 	net  *network
+	from string // the hub node that dialled it, if one did
 	ends [2]net.Conn
 	lost atomic.Bool
 	over atomic.Bool
+	used atomic.Int64 // when an end last wrote, in Unix nanoseconds
 }
 
 func (l *link) cut() {
@@ -136,6 +138,7 @@ type end struct {
 }
 
 func (e *end) Write(p []byte) (int, error) {
+	e.link.used.Store(time.Now().UnixNano())
 	if !e.link.lost.Load() {
 		n, err := e.Conn.Write(p)
 		if err == nil || !e.link.lost.Load() {

@@ -68,8 +68,13 @@ func (w *world) noted(kind string) {
 func (w *world) checkLosses(all *delays) {
 	for _, l := range w.lost {
 		a, end := w.asked(l.run.call), l.run.left
-		if l.run.link.lost.Load() {
-			if a.text == "" { // a run without an answer
+		next, again := w.runs.after(l.run)
+		// A machine whose link is lost does not know that its run was cancelled. Then
+		// what its caller gets of it counts.
+		if lost := l.run.link.lost.Load(); lost && again && next.at.Before(end) {
+			end = next.at
+		} else if lost && !again && a.ended.Before(end) {
+			if a.text == "" {
 				continue
 			}
 			end = a.ended
@@ -78,16 +83,31 @@ func (w *world) checkLosses(all *delays) {
 		case l.back:
 		case took > bound:
 			w.t.Errorf("%s, and it ran on for %s: %s", l.kind, took, a)
-		case !a.done || w.runs.again(l.run):
+		case !a.done || again:
 			all.add(l.kind, took)
 		}
 	}
 }
 
-// again says whether the run's call ran elsewhere later.
-func (s *runs) again(r *run) bool {
-	runs := s.of(r.call)
-	return runs[len(runs)-1].at.After(r.at)
+// lostReach reports whether the records forbade the last run of the call before the
+// call ended.
+func (w *world) lostReach(a *answer) bool {
+	runs := w.runs.of(a.tag)
+	if len(runs) == 0 {
+		return false
+	}
+	last := runs[len(runs)-1]
+	return slices.ContainsFunc(w.truths(a.ended, a.ended.Sub(last.at)), func(v truth) bool { return !v.allows(a, last.machine) })
+}
+
+// after returns the next run of the run's call, if there is one.
+func (s *runs) after(r *run) (next run, ok bool) {
+	for _, next := range s.of(r.call) {
+		if next.at.After(r.at) {
+			return next, true
+		}
+	}
+	return run{}, false
 }
 
 // delays is how long things took, by kind.

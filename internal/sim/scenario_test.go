@@ -660,35 +660,62 @@ func TestShareEndedUnderway(t *testing.T) {
 }
 
 // A call that is cancelled on one machine, because a share ended, begins on another
-// one only when the first has stopped.
+// one only when the first has stopped, also when the first is connected to another node,
+// whichever node is the first to know that the share ended.
 func TestMovesOnOnceStopped(t *testing.T) {
 	for lingers, runs := range map[time.Duration]int{0: 2, time.Second: 2, 5 * time.Second: 1} {
-		both(t, func(w *world, stream bool) {
-			ann, bob := w.addMember("ann"), w.addMember("bob")
-			box := w.addMachine(ann, "box", 1, "m")
-			box.lingers = lingers
-			w.share(ann, bob)
-			box.engine.Set(slow(time.Minute))
-			a := w.begin(ask{by: bob, model: "m", stream: stream})
-			w.begun(a)
-			w.addMachine(bob, "bobs", 1, "m")
-			w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
-			<-a.over
-			time.Sleep(10 * time.Second)
-			got := w.runs.of(a.tag)
-			if len(got) != runs || runs == 2 && got[1].at.Before(got[0].left) {
-				w.t.Errorf("%s: %+v", a, got)
+		both(t, func(w *world, stream bool) { w.movesOnOnceStopped(stream, lingers, runs, nil, nil) })
+		for _, stream := range []bool{false, true} {
+			for _, first := range []int{0, 1} {
+				inCluster(t, 2, func(w *world, seats []*seat) {
+					w.movesOnOnceStopped(stream, lingers, runs, seats[1], seats[first])
+				})
 			}
-			if runs == 2 {
-				w.wantServed(a, 2)
-				if why, _ := w.why(bob, a); why.Tries[0].Outcome != "was no longer available to the caller" {
-					w.t.Errorf("%+v", why.Tries)
-				}
-				return
-			}
-			w.wantCode(a, "CASCADE_EXHAUSTED", "")
-		})
+		}
 	}
+}
+
+// movesOnOnceStopped ends the share of a call whose engine runs on for lingers. runs is on
+// how many machines the call is to run. If there are two nodes, the machine is connected
+// to home, and first knows half a second before the other that the share ended.
+func (w *world) movesOnOnceStopped(stream bool, lingers time.Duration, runs int, home, first *seat) {
+	ann, bob := w.addMember("ann"), w.addMember("bob")
+	box := w.addMachine(ann, "box", 1, "m")
+	if home != nil {
+		box.moveTo(home)
+	}
+	box.lingers = lingers
+	w.share(ann, bob)
+	time.Sleep(2 * time.Second) // all nodes know
+	box.engine.Set(slow(time.Minute))
+	a := w.begin(ask{by: bob, model: "m", stream: stream})
+	w.begun(a)
+	w.addMachine(bob, "bobs", 1, "m")
+	for _, n := range w.nodes() {
+		n.down.Store(first != nil && n != first.Load())
+	}
+	w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
+	for _, n := range w.nodes() {
+		n.live.Nudge()
+	}
+	time.Sleep(500 * time.Millisecond)
+	for _, n := range w.nodes() {
+		n.down.Store(false)
+	}
+	<-a.over
+	time.Sleep(10 * time.Second)
+	got := w.runs.of(a.tag)
+	if len(got) != runs || runs == 2 && got[1].at.Before(got[0].left) {
+		w.t.Errorf("%s: %+v", a, got)
+	}
+	if runs == 2 {
+		w.wantServed(a, 2)
+		if why, _ := w.why(bob, a); why.Tries[0].Outcome != "was no longer available to the caller" {
+			w.t.Errorf("%+v", why.Tries)
+		}
+		return
+	}
+	w.wantCode(a, "CASCADE_EXHAUSTED", "")
 }
 
 func TestShareEnded(t *testing.T) {

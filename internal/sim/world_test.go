@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -84,7 +85,7 @@ func inBubble(t *testing.T, test func(*world)) {
 				m.stop()
 			}
 			w.stopHub()
-			time.Sleep(10 * time.Millisecond) // what is on its way over delayed connections
+			time.Sleep(10 * time.Second) // what is on its way over delayed connections, and engines that linger
 			if t.Failed() {
 				t.Log(w.log.String())
 			}
@@ -283,9 +284,10 @@ type machine struct {
 	models []string
 	at     atomic.Pointer[seat] // the node that it dials; nil: the world's
 
-	*daemon.Daemon          // of the present life
-	end            func()   // nil while there is none
-	socket         *network // the owner's, of this life
+	*daemon.Daemon              // of the present life
+	life           atomic.Int64 // counts them
+	end            func()       // nil while there is none
+	socket         *network     // the owner's, of this life
 
 	// Its sharing hours, minutes of the day; 0: always open.
 	from, until int
@@ -371,6 +373,7 @@ func (m *machine) start() {
 	if m.end != nil {
 		return
 	}
+	m.life.Add(1)
 	d, err := daemon.New(m.config)
 	m.w.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -488,10 +491,18 @@ func (b *watched) Close() error {
 type run struct {
 	call    string // its tag
 	machine *machine
+	life    int64 // of the daemon that sent it
 	link    *link
+	hops    []*link // between the node that has the call and that of the machine
 	at      time.Time
 	live    bool
 	left    time.Time // once it is not live
+}
+
+// parted reports whether the node that has the call cannot know that it still runs: the
+// machine's connection is gone, or each link to the machine's node was.
+func (r *run) parted() bool {
+	return r.link.dead() || len(r.hops) > 0 && !slices.ContainsFunc(r.hops, func(l *link) bool { return !l.over.Load() })
 }
 
 // runs is everything engines ever ran.
@@ -506,7 +517,7 @@ func (s *runs) begin(m *machine, l *link, body []byte) (end func()) {
 	if tagIn(body) == "" {
 		return func() {} // the daemon tries what the engine can
 	}
-	r := &run{call: tagIn(body), machine: m, link: l, at: time.Now(), live: true}
+	r := &run{call: tagIn(body), machine: m, life: m.life.Load(), link: l, at: time.Now(), live: true}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.check != nil {
