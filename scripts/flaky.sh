@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 RUNS=${RUNS:-50}
-PACKAGES=${PACKAGES:-./internal/...}
+PACKAGES=${PACKAGES:-./cmd/... ./internal/... ./bench/...}
 out=$PWD/build/flaky
 
 # one runs the tests of one package once: a line in results, and the output of a
