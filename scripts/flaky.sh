@@ -2,30 +2,36 @@
 # Every test RUNS times, shuffled, with the race detector, as `make test` runs them
 # with it (-short: fewer random worlds and cases), six programs of tests at a time, beside a
 # program that keeps one CPU busy and a hub and a daemon on the default ports. No run
-# may fail. PACKAGES names fewer packages, as `go list` takes them. What a failed run
-# printed stays in build/flaky.
+# may fail. PACKAGES names fewer packages, as `go list` takes them.
+#
+# The runs and what failed ones printed stay in build/flaky/runs. After an interruption
+# or a change, the runs of packages whose tests are still the same count.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 RUNS=${RUNS:-50}
 PACKAGES=${PACKAGES:-./cmd/... ./internal/... ./bench/...}
 out=$PWD/build/flaky
 
-# one runs the tests of one package once: a line in results, and the output of a
-# failure beside it. It runs in a process of its own, under xargs. Whenever as many
+# one runs the tests of one package once: a line in the file of its runs, and the output
+# of a failure beside it. It runs in a process of its own, under xargs. Whenever as many
 # runs ended as there are packages, it says how far they are.
 one() {
-  local name=$1 folder=$2 began seed file result=ok ended packages spent
+  local name=$1 folder=$2 runs=$3 began seed result=ok ended packages spent
   seed=$((RANDOM << 15 | RANDOM)) began=$SECONDS
-  file=$out/$name-$seed.out
-  (cd "$folder" && exec "$out/bin/$name.test" -test.short -test.shuffle="$seed" -test.timeout=25m) >"$file" 2>&1 || result=failed
-  echo "$name $result $((SECONDS - began)) $seed" >>"$out/results"
-  if [ $result = ok ]; then rm "$file"; else echo "failed: $name, -test.shuffle=$seed; see build/flaky/$name-$seed.out" >&2; fi
-  ended=$(wc -l <"$out/results") packages=$(wc -l <"$out/packages") spent=$((EPOCHSECONDS - FIRST))
+  trap 'rm -f "$runs-$seed.out"; exit 130' INT TERM # an interrupted run has not failed
+  (cd "$folder" && exec "$out/bin/$name.test" -test.short -test.shuffle="$seed" -test.timeout=25m) >"$runs-$seed.out" 2>&1 || result=failed
+  echo "$name $result $((SECONDS - began)) $seed" >>"$runs"
+  if [ $result = ok ]; then rm "$runs-$seed.out"; else echo "failed: $name, -test.shuffle=$seed; see ${runs#"$PWD/"}-$seed.out" >&2; fi
+  ended=$(($(all_runs | wc -l) - COUNTED)) packages=$(wc -l <"$out/packages") spent=$((EPOCHSECONDS - FIRST))
   [ $((ended % packages)) = 0 ] || return 0
-  echo "$ended of $((packages * RUNS)) runs after $((spent / 60)) min, about $((spent * (packages * RUNS - ended) / ended / 60)) min to go; $(grep -c ' failed ' "$out/results" || true) failed"
+  echo "$ended of $TODO runs after $((spent / 60)) min, about $((spent * (TODO - ended) / ended / 60)) min to go; $(all_runs | grep -c ' failed ' || true) failed"
 }
+
+# all_runs prints the runs that count, a line each.
+all_runs() { cut -d' ' -f3 "$out/packages" | xargs cat; }
+
 if [ "${1-}" = one ]; then
-  one "$2" "$3"
+  one "$2" "$3" "$4"
   exit
 fi
 
@@ -36,8 +42,8 @@ for port in 8700 8701 8702; do
     exit 1
   fi
 done
-rm -rf "$out"
-mkdir -p "$out/bin" "$out/home" "$out/kith"
+rm -rf "$out"/{bin,home,kith,packages}
+mkdir -p "$out"/{bin,home,kith,runs}
 started=()
 finish() {
   for pid in "${started[@]}"; do kill "$pid" 2>/dev/null || true; done
@@ -53,7 +59,11 @@ while read -r import folder tests; do
   name=${import#github.com/kith/kith/}
   name=${name//\//-}
   go test -c "${race[@]}" -tags llama -o "$out/bin/$name.test" "$import"
-  echo "$name $folder $(cd "$folder" && "$out/bin/$name.test" -test.list '^(Test|Fuzz|Example)' | grep -c '^[TFE]')" >>"$out/packages"
+  # What a run depends on: the program of the tests, and the files beside its sources.
+  digest=$({ cat "$out/bin/$name.test"; find "$folder" -type f -print0 | LC_ALL=C sort -z | xargs -0 cat; } | sha256sum | cut -c1-16)
+  runs=$out/runs/$name-$digest
+  touch "$runs"
+  echo "$name $folder $runs $(wc -l <"$runs") $(cd "$folder" && "$out/bin/$name.test" -test.list '^(Test|Fuzz|Example)' | grep -c '^[TFE]')" >>"$out/packages"
 done < <(go list -tags llama -f '{{.ImportPath}} {{.Dir}} {{len .TestGoFiles}}{{len .XTestGoFiles}}' $PACKAGES | sed 's/ 00$/ 0/')
 
 # The go command keeps its own folders, and the tests get a home of their own, in
@@ -74,12 +84,16 @@ for port in 8700 8701 8702; do
   done
 done
 
-export HOME=$out/home RUNS FIRST=$EPOCHSECONDS
-status=0
 # No round waits for the last of the one before: the computer stays busy.
 for ((round = 1; round <= RUNS; round++)); do
-  cut -d' ' -f1,2 "$out/packages" | shuf
-done | xargs -P 6 -L 1 scripts/flaky.sh one || status=1
+  awk -v round=$round '$4 < round { print $1, $2, $3 }' "$out/packages" | shuf
+done >"$out/todo"
+COUNTED=$(all_runs | wc -l)
+TODO=$(wc -l <"$out/todo")
+[ "$COUNTED" = 0 ] || echo "$COUNTED runs of the same tests are counted, $TODO are left"
+export HOME=$out/home COUNTED TODO FIRST=$EPOCHSECONDS
+status=0
+xargs -r -P 6 -L 1 scripts/flaky.sh one <"$out/todo" || status=1
 
 for pid in "${started[@]}"; do
   kill -0 "$pid" 2>/dev/null || { echo "the hub, the daemon or the busy program ended before the tests did; see build/flaky/kith" >&2; status=1; }
@@ -89,13 +103,15 @@ if [ -n "$(ls -A "$HOME")" ]; then
   status=1
 fi
 printf '\n%-24s %6s %6s %8s %9s\n' PACKAGE TESTS RUNS SECONDS FAILURES
-awk 'NR == FNR { tests[$1] = $3; next }
+all_runs >"$out/results"
+awk 'NR == FNR { tests[$1] = $5; next }
   { runs[$1]++; time[$1] += $3; failures[$1] += $2 == "failed" }
   END { for (name in runs) printf "%-24s %6d %6d %8.0f %9d\n", name, tests[name], runs[name], time[name] / runs[name], failures[name] }' \
   "$out/packages" "$out/results" | sort
 if grep -q ' failed ' "$out/results"; then
   status=1
   echo
-  grep -oh '^--- FAIL: [^ ]*\|^WARNING: DATA RACE\|^panic: .*' "$out"/*.out | sort | uniq -c
+  cut -d' ' -f3 "$out/packages" | while read -r runs; do cat "$runs"-*.out 2>/dev/null || true; done |
+    grep -o '^--- FAIL: [^ ]*\|^WARNING: DATA RACE\|^panic: .*' | sort | uniq -c
 fi
 exit $status
