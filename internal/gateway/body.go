@@ -66,13 +66,16 @@ func (x *exchange) checkEncoding(what string) error {
 
 // hold begins to hold a body for the caller.
 func (x *exchange) hold(announced int64) *spool.Bytes {
-	return x.g.Spool.Hold(spool.Holder{Member: string(x.caller.Member)}, announced)
+	return x.g.Spool.Hold(x.holder(), announced)
 }
 
 // keep holds for the caller what was made of a body.
 func (x *exchange) keep(made []byte) (*spool.Bytes, error) {
-	return x.g.Spool.Keep(spool.Holder{Member: string(x.caller.Member)}, made)
+	return x.g.Spool.Keep(x.holder(), made)
 }
+
+// holder is who the bytes of the request are counted for.
+func (x *exchange) holder() spool.Holder { return spool.Holder{Member: string(x.caller.Member)} }
 
 // bodyWasRead notes that nothing of the request is left on the connection.
 func (x *exchange) bodyWasRead() {

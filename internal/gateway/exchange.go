@@ -37,6 +37,7 @@ type exchange struct {
 	bodyDone     bool // the body was read or discarded
 	bodyTooLarge bool // the body is over the limit
 	call         *Call
+	turns        heldTurns // kept ones that the request needs
 	// response is the answer to a call of the responses dialect that is translated.
 	response *dialect.Response
 	// forms translates the answer to a chat call that machines get in other forms.
@@ -167,6 +168,7 @@ func (x *exchange) infer() error {
 	call := x.newCall(x.route.endpoint)
 	call.Wait = preferredWait(x.r.Header)
 	defer call.close()
+	defer x.turns.close()
 	head, err := x.read(call)
 	if err != nil {
 		return err

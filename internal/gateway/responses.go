@@ -11,6 +11,7 @@ import (
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/spool"
 )
 
 // Turns is where the turns of the responses dialect are kept, each for its member
@@ -18,9 +19,10 @@ import (
 type Turns struct {
 	// Keep keeps a turn; an error means that it is not kept.
 	Keep func(ctx context.Context, member fleet.MemberID, response string, turn []byte) error
-	// Load is a kept turn, nil where there is none of that id for the member. Its
-	// errors are *fault.Fault.
-	Load func(ctx context.Context, member fleet.MemberID, response string) ([]byte, error)
+	// Load is a kept turn, nil where there is none of that id for the member. It calls
+	// room with the turn's size before it reads it. Its errors are that of room, or
+	// *fault.Fault.
+	Load func(ctx context.Context, member fleet.MemberID, response string, room func(size int64) error) ([]byte, error)
 	// Forget drops a kept turn and reports whether there was one. Its errors are
 	// *fault.Fault.
 	Forget func(ctx context.Context, member fleet.MemberID, response string) (bool, error)
@@ -36,6 +38,7 @@ func (x *exchange) readResponses(body []byte) (dialect.Head, []byte, error) {
 	if err != nil {
 		return dialect.Head{}, nil, err
 	}
+	defer x.turns.read()
 	if err := q.Resolve(x.loadTurn); err != nil {
 		return dialect.Head{}, nil, err
 	}
@@ -81,7 +84,66 @@ func (x *exchange) loadTurn(response string) ([]byte, error) {
 	if x.g.Turns == nil {
 		return nil, nil
 	}
-	return x.g.Turns.Load(x.r.Context(), x.caller.Member, response)
+	return x.g.Turns.Load(x.r.Context(), x.caller.Member, response, func(size int64) error {
+		return x.turns.reserve(x.g.Spool, x.holder(), size)
+	})
+}
+
+// turnReading is the memory that the reading of a turn takes beside the turn itself, in sizes
+// of it: what it was unsealed from, and what is made of it.
+const turnReading = 2
+
+// heldTurns is the room of the kept turns that a request needs, counted for its caller.
+type heldTurns struct{ turns, reading []func() }
+
+// reserve reserves room for one more turn of that size.
+func (h *heldTurns) reserve(in *spool.Spool, holder spool.Holder, size int64) error {
+	turn, err := in.Reserve(holder, size)
+	if err != nil {
+		return err
+	}
+	h.turns = append(h.turns, turn)
+	reading, err := in.Reserve(holder, turnReading*size)
+	if err == nil {
+		h.reading = append(h.reading, reading)
+	}
+	return err
+}
+
+// read releases what the reading of the turns took.
+func (h *heldTurns) read() { h.reading = releaseAll(h.reading) }
+
+// close releases the turns, too.
+func (h *heldTurns) close() {
+	h.read()
+	h.turns = releaseAll(h.turns)
+}
+
+func releaseAll(all []func()) (none []func()) {
+	for _, free := range all {
+		free()
+	}
+	return nil
+}
+
+// writeTurn answers with a document that was made of kept turns. It is held as an answer is,
+// and the turns no longer: the caller may take long to read it.
+func (x *exchange) writeTurn(document []byte) error {
+	holder := x.holder()
+	holder.Answer = true
+	held, err := x.g.Spool.Keep(holder, document)
+	x.turns.close()
+	if err != nil {
+		return err
+	}
+	defer held.Close()
+	h := x.w.Header()
+	h["Content-Type"] = []string{"application/json"}
+	h["Content-Length"] = []string{strconv.FormatInt(held.Len(), 10)}
+	x.arm(time.Now())
+	x.begin(http.StatusOK)
+	_, err = held.WriteTo(chunked{x})
+	return err
 }
 
 // finishResponse keeps the turn and is the end of the answer, which says whether it
@@ -122,6 +184,7 @@ func (x *exchange) oneResponse() error {
 	if x.r.URL.Query().Get("stream") == "true" {
 		return fault.New(fault.InvalidRequest, "a kept response is not streamed again: leave stream away").WithParam("stream")
 	}
+	defer x.turns.close()
 	_, turn, err := x.turnNamed()
 	if err != nil {
 		return err
@@ -130,7 +193,7 @@ func (x *exchange) oneResponse() error {
 	if err != nil {
 		return err
 	}
-	return x.writeDocument(object)
+	return x.writeTurn(object)
 }
 
 func (x *exchange) deleteResponse() error {
@@ -169,6 +232,7 @@ func (x *exchange) inputItems() error {
 	default:
 		return fault.New(fault.InvalidRequest, "order must be asc or desc").WithParam("order")
 	}
+	defer x.turns.close()
 	_, turn, err := x.turnNamed()
 	if err != nil {
 		return err
@@ -177,5 +241,5 @@ func (x *exchange) inputItems() error {
 	if err != nil {
 		return err
 	}
-	return x.writeDocument(list)
+	return x.writeTurn(list)
 }

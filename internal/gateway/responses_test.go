@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,6 +18,7 @@ import (
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/spool"
 )
 
 const (
@@ -40,10 +42,13 @@ func (s *shelf) kept() *Turns {
 			}
 			return s.err
 		},
-		Load: func(_ context.Context, member fleet.MemberID, id string) ([]byte, error) {
+		Load: func(_ context.Context, member fleet.MemberID, id string, room func(int64) error) ([]byte, error) {
 			turn, ok := s.turns[string(member)+id]
 			if s.err != nil || !ok {
 				return nil, s.err
+			}
+			if err := room(int64(len(turn))); err != nil {
+				return nil, err
 			}
 			return []byte(turn), nil
 		},
@@ -420,5 +425,67 @@ func TestResponsesStreamFails(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// firstWrite calls seen before the first byte of an answer's body.
+type firstWrite struct {
+	*httptest.ResponseRecorder
+	seen func()
+}
+
+func (w firstWrite) Write(p []byte) (int, error) {
+	if w.Body.Len() == 0 {
+		w.seen()
+	}
+	return w.ResponseRecorder.Write(p)
+}
+
+// Kept turns count for the member who has them read: what is made of one while the caller
+// takes it, as an answer, and those that a call needs for as long as it runs. Where there is
+// no room, they are not read.
+func TestTurnsAreCounted(t *testing.T) {
+	const mib = 1 << 20
+	room, err := spool.Open(t.TempDir(), spool.Limits{Member: 16 * mib})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var held spool.Use
+	c := stateful(&backend{do: func(context.Context, *Call) (*Answer, error) {
+		held = room.Use()
+		return answer(io.NopCloser(strings.NewReader(chatReply))), nil
+	}}, newShelf())
+	c.Spool = room
+	h := New(c)
+	w, _ := do(h, ask("POST", "/v1/responses", `{"model":"m","input":"`+strings.Repeat("a", 3*mib)+`"}`))
+	first := readObject(t, w.Body.String())
+	next := `{"model":"m","store":false,"input":"x","previous_response_id":"` + first.ID + `"}`
+	items := "/v1/responses/" + first.ID + "/input_items"
+
+	read := firstWrite{httptest.NewRecorder(), func() { held = room.Use() }}
+	h.ServeHTTP(read, ask("GET", items, ""))
+	if read.Code != 200 || read.Body.Len() < 3*mib || held.Disk < 3*mib || held.Memory != 0 {
+		t.Errorf("%d, %d bytes: held %+v", read.Code, read.Body.Len(), held)
+	}
+	w, _ = do(h, ask("POST", "/v1/responses", next))
+	if w.Code != 200 || held.Memory < 3*mib || held.Memory > 4*mib {
+		t.Errorf("a call after it: %d, held %+v", w.Code, held)
+	}
+
+	other, err := room.Keep(spool.Holder{Member: "mem_1"}, make([]byte, 6*mib))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, r := range map[string]*http.Request{
+		"items": ask("GET", items, ""), "response": ask("GET", "/v1/responses/"+first.ID, ""), "call": ask("POST", "/v1/responses", next),
+	} {
+		w, _ := do(h, r)
+		if w.Code != 503 || !strings.Contains(w.Body.String(), string(fault.CapacityFull)) || w.Header().Get("Retry-After") == "" {
+			t.Errorf("%s without room: %d, %d bytes", name, w.Code, w.Body.Len())
+		}
+	}
+	other.Close()
+	if held := room.Use(); held.Memory != 0 || held.Disk != 0 {
+		t.Errorf("still held: %+v", held)
 	}
 }

@@ -72,6 +72,7 @@ type Store interface {
 
 	KeepTurn(ctx context.Context, turn account.Turn, most int, mostBytes int64) error
 	Turn(ctx context.Context, hash [32]byte, memberID string, now time.Time) (account.Turn, error)
+	TurnSize(ctx context.Context, hash [32]byte, memberID string, now time.Time) (int64, error)
 	ForgetTurn(ctx context.Context, hash [32]byte, memberID string, now time.Time) error
 	PruneTurns(ctx context.Context, now time.Time) error
 }

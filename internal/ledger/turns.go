@@ -43,9 +43,20 @@ func (t *Turns) Keep(ctx context.Context, member fleet.MemberID, response string
 	}, maxTurns, maxTurnBytes)
 }
 
-// Load returns a kept turn; nil if the member has none of that id.
-func (t *Turns) Load(ctx context.Context, member fleet.MemberID, response string) ([]byte, error) {
-	turn, err := t.store.Turn(ctx, credential.SealName(response), string(member), t.store.Now())
+// Load returns a kept turn; nil if the member has none of that id. Before it reads the
+// turn it calls room with its size, and fails with the error of that.
+func (t *Turns) Load(ctx context.Context, member fleet.MemberID, response string, room func(size int64) error) ([]byte, error) {
+	hash := credential.SealName(response)
+	size, err := t.store.TurnSize(ctx, hash, string(member), t.store.Now())
+	if err == nil {
+		if err := room(size); err != nil {
+			return nil, err
+		}
+	}
+	var turn account.Turn
+	if err == nil {
+		turn, err = t.store.Turn(ctx, hash, string(member), t.store.Now())
+	}
 	switch {
 	case errors.Is(err, account.ErrNotFound):
 		return nil, nil

@@ -3,6 +3,7 @@ package ledger
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -41,11 +42,16 @@ func TestTurns(t *testing.T) {
 		}
 		reads := func(when string, member fleet.MemberID, id string, want []byte) {
 			t.Helper()
-			if got, err := kept.Load(ctx, member, id); err != nil || !bytes.Equal(got, want) {
+			if got, err := kept.Load(ctx, member, id, enough); err != nil || !bytes.Equal(got, want) {
 				t.Errorf("%s: %d bytes, %v", when, len(got), err)
 			}
 		}
 		reads("at once", ann, id, turn)
+		full, asked := errors.New("full"), int64(0)
+		got, err := kept.Load(ctx, ann, id, func(size int64) error { asked = size; return full })
+		if got != nil || err != full || asked < int64(len(turn)) {
+			t.Errorf("without room for it: %d bytes, %v; asked for %d", len(got), err, asked)
+		}
 		reads("another member", eve, id, nil)
 		reads("another id", ann, "resp_", nil)
 		if there, err := kept.Forget(ctx, eve, id); there || err != nil {
@@ -96,6 +102,10 @@ func (s *sweeper) PruneTurns(context.Context, time.Time) error {
 	return errDown
 }
 
+func (s *sweeper) TurnSize(context.Context, [32]byte, string, time.Time) (int64, error) {
+	return 0, errDown
+}
+
 func (s *sweeper) Turn(context.Context, [32]byte, string, time.Time) (account.Turn, error) {
 	return account.Turn{}, errDown
 }
@@ -118,7 +128,7 @@ func TestTurnsWithoutADatabase(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		if _, err := all.Load(t.Context(), "mem_ann", "resp_1"); fault.Of(err).Code != fault.CascadeExhausted {
+		if _, err := all.Load(t.Context(), "mem_ann", "resp_1", enough); fault.Of(err).Code != fault.CascadeExhausted {
 			t.Error(err)
 		}
 		if _, err := all.Forget(t.Context(), "mem_ann", "resp_1"); fault.Of(err).Code != fault.CascadeExhausted {
@@ -126,3 +136,6 @@ func TestTurnsWithoutADatabase(t *testing.T) {
 		}
 	})
 }
+
+// enough is room for a turn of any size.
+func enough(int64) error { return nil }

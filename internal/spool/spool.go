@@ -110,6 +110,16 @@ func (s *Spool) Use() Use {
 	return s.use
 }
 
+// Reserve counts bytes of memory that the caller is about to hold for the holder, until
+// free is called. If they are over a limit it fails with a *fault.Fault.
+func (s *Spool) Reserve(holder Holder, bytes int64) (free func(), err error) {
+	all := amount{memory: bytes}
+	if err := s.count(holder, all); err != nil {
+		return nil, err
+	}
+	return sync.OnceFunc(func() { s.uncount(holder.Member, all) }), nil
+}
+
 // Full reports whether more than three quarters of the memory or of the disk are used.
 func (s *Spool) Full() bool {
 	full := func(n, limit int64) bool { return limit > 0 && n > limit/4*3 }

@@ -193,6 +193,22 @@ func TestLastEighth(t *testing.T) {
 	}
 }
 
+// TestReserve: reserved bytes count as held ones do, until they are freed.
+func TestReserve(t *testing.T) {
+	s := open(t, Limits{Member: 4 * mib})
+	free, err := s.Reserve(Holder{Member: "ann"}, 3*mib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u := s.Use(); u.Memory != 3*mib {
+		t.Errorf("%+v is held", u)
+	}
+	_, err = s.Reserve(Holder{Member: "ann"}, mib)
+	refused(t, err)
+	free()
+	free()
+}
+
 // TestDisk: the bound of the files, of which one member has half, and a folder that
 // takes none, refuse what they refuse and lose nothing of what is held.
 func TestDisk(t *testing.T) {

@@ -33,6 +33,12 @@ func (db *DB) Turn(ctx context.Context, hash [32]byte, memberID string, now time
 	}, db.wrap(err, "read a turn of member %q", memberID)
 }
 
+// TurnSize returns the size of what Turn would return, in bytes; ErrNotFound as for Turn.
+func (db *DB) TurnSize(ctx context.Context, hash [32]byte, memberID string, now time.Time) (int64, error) {
+	size, err := db.query.TurnSize(ctx, hash[:], memberID, millis(now))
+	return size, db.wrap(err, "read the size of a turn of member %q", memberID)
+}
+
 // ForgetTurn deletes the turn that Turn would return; ErrNotFound as for Turn.
 func (db *DB) ForgetTurn(ctx context.Context, hash [32]byte, memberID string, now time.Time) error {
 	err := oneRow(query.New(db.write).DeleteTurn(ctx, hash[:], memberID, millis(now)))

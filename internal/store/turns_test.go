@@ -26,6 +26,7 @@ func testTurns(t *testing.T, db *store.DB) {
 	ok(t, db.KeepTurn(ctx, first, 100, 1<<20))
 	ok(t, db.KeepTurn(ctx, second, 100, 1<<20))
 	same(t, get(db.Turn(ctx, first.Hash, ann.ID, later(1))), first)
+	same(t, must[int64](t)(db.TurnSize(ctx, first.Hash, ann.ID, later(1))), int64(len(first.Sealed)))
 	fails(t, db.KeepTurn(ctx, first, 100, 1<<20), store.ErrExists)
 	other := aTurn(account.Member{ID: "mem_none"}, "resp_3", 0, 10)
 	fails(t, db.KeepTurn(ctx, other, 100, 1<<20), store.ErrNotFound)
@@ -33,6 +34,8 @@ func testTurns(t *testing.T, db *store.DB) {
 	// Another member's turn is as one that does not exist.
 	for _, hash := range [][32]byte{first.Hash, sha256.Sum256([]byte("resp_9"))} {
 		_, err := db.Turn(ctx, hash, bob.ID, later(1))
+		fails(t, err, store.ErrNotFound)
+		_, err = db.TurnSize(ctx, hash, bob.ID, later(1))
 		fails(t, err, store.ErrNotFound)
 		fails(t, db.ForgetTurn(ctx, hash, bob.ID, later(1)), store.ErrNotFound)
 	}

@@ -19,3 +19,6 @@ DELETE FROM turns WHERE hash = $1 AND member_id = $2 AND expires > $3;
 
 -- name: PruneTurns :exec
 DELETE FROM turns WHERE expires <= $1;
+
+-- name: TurnSize :one
+SELECT size FROM turns WHERE hash = $1 AND member_id = $2 AND expires > $3;

@@ -87,3 +87,14 @@ func (q *Queries) Turn(ctx context.Context, hash []byte, memberID string, expire
 	err := row.Scan(&i.Created, &i.Expires, &i.Sealed)
 	return i, err
 }
+
+const turnSize = `-- name: TurnSize :one
+SELECT size FROM turns WHERE hash = $1 AND member_id = $2 AND expires > $3
+`
+
+func (q *Queries) TurnSize(ctx context.Context, hash []byte, memberID string, expires int64) (int64, error) {
+	row := q.db.QueryRowContext(ctx, turnSize, hash, memberID, expires)
+	var size int64
+	err := row.Scan(&size)
+	return size, err
+}
