@@ -15,8 +15,9 @@ type GroupInvitation struct {
 	Expires  time.Time
 }
 
-// Limits of invitations and joins.
+// Limits of groups, invitations and joins.
 const (
+	MaxGroups            = 200                 // that one member is in
 	InvitationLife       = 30 * 24 * time.Hour // how long a GroupInvitation waits for an answer
 	MaxGroupInvitations  = 100                 // that wait for an answer, of one group
 	MaxMemberInvitations = 50                  // that wait for an answer, of one member

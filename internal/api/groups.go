@@ -171,7 +171,7 @@ func (a *API) createGroup(ctx context.Context, c Caller, in NewGroup) (Group, er
 	}
 	group.Members = []account.GroupMember{{MemberID: c.id(), Admin: true}}
 	if err := a.DB.CreateGroup(ctx, group); err != nil {
-		return Group{}, Taken(err, "a group named %q is there already", in.Name)
+		return Group{}, Taken(inTooManyGroups(err), "a group named %q is there already", in.Name)
 	}
 	made, err := a.groupSeen(ctx, c, in.Name)
 	return viewGroup(made), err
@@ -233,7 +233,15 @@ func (a *API) joinGroup(ctx context.Context, c Caller, in GroupName) (GroupAct, 
 			err = nil
 		}
 	}
-	return GroupAct{Group: g.Name, Member: c.Name, State: "joined"}.done(err)
+	return GroupAct{Group: g.Name, Member: c.Name, State: "joined"}.done(inTooManyGroups(err))
+}
+
+// inTooManyGroups is err, or the refusal of a member who is in as many groups as one may be.
+func inTooManyGroups(err error) error {
+	if errors.Is(err, account.ErrTooMany) {
+		return fault.New(fault.InvalidRequest, "you are in %d groups, which is as many as one member may be in: leave one first", account.MaxGroups).Because(err)
+	}
+	return err
 }
 
 // leaveGroup ends the caller's membership.

@@ -76,7 +76,7 @@ func (a *API) acceptGroup(ctx context.Context, c Caller, in GroupName) (GroupAct
 	}
 	if !g.In || g.Invited != nil {
 		if err := a.DB.AcceptGroup(ctx, g.ID, c.id(), a.DB.Now()); err != nil {
-			return GroupAct{}, noInvitation(err, g)
+			return GroupAct{}, noInvitation(inTooManyGroups(err), g)
 		}
 	}
 	return GroupAct{Group: g.Name, Member: c.Name, State: "joined"}, nil

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -108,6 +109,22 @@ func TestInvitationsFull(t *testing.T) {
 	}
 	if got := w.ask("ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`); got.status != 400 || !strings.Contains(got.body, "50 to one member") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestGroupsFull: a member who is in as many groups as one may be learns that.
+func TestGroupsFull(t *testing.T) {
+	w := newWorld(t)
+	good[Group](w, "bob", "POST", "/api/groups", `{"name":"lab","kind":"open"}`)
+	for i := range account.MaxGroups {
+		g := account.Group{ID: account.NewID("grp_"), Name: fmt.Sprint(i), Kind: account.GroupOpen, Created: time.Now()}
+		g.Members = []account.GroupMember{{MemberID: w.members["ada"].ID, Admin: true}}
+		check(t, w.db.CreateGroup(t.Context(), g))
+	}
+	for path, body := range map[string]string{"/api/groups": `{"name":"more","kind":"open"}`, "/api/groups/lab/join": ""} {
+		if got := w.ask("ada", "POST", path, body); got.status != 400 || !strings.Contains(got.body, "you are in 200 groups") {
+			t.Errorf("%s: %+v", path, got)
+		}
 	}
 }
 

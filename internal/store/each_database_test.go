@@ -48,6 +48,7 @@ func onDatabase(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"group made for a member", testGroupMadeFor},
 		{"bounds of group invitations", testInvitationBounds},
 		{"group invitation races", testInvitationRaces},
+		{"groups of one member", testGroupsOfOneMember},
 		{"consent", testConsent},
 		{"joins", testJoins},
 		{"notices", testNotices},

@@ -60,7 +60,7 @@ func addInvitation(ctx context.Context, q *query.Queries, i account.GroupInvitat
 }
 
 // AcceptGroup adds a member to a group and deletes the member's invitation;
-// ErrNotFound if there is none. The member becomes an admin of an open group, to
+// ErrNotFound if there is none, ErrTooMany if the member is in too many groups. The member becomes an admin of an open group, to
 // which only CreateGroup invites, and of an org without members.
 func (db *DB) AcceptGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
@@ -84,6 +84,9 @@ func (db *DB) AcceptGroup(ctx context.Context, groupID, memberID string, now tim
 			return changed(fleet.GroupChanged, groupID), oneRow(q.SetGroupAdmin(ctx, groupID, memberID, admin))
 		}
 		if err := q.InsertGroupMember(ctx, groupID, memberID, admin, millis(now)-1); err != nil {
+			return nil, err
+		}
+		if err := checkGroupsOf(ctx, q, memberID); err != nil {
 			return nil, err
 		}
 		return changed(fleet.GroupChanged, groupID), recordJoin(ctx, q, groupID, memberID, now)
@@ -117,15 +120,29 @@ func deleteIfUnused(ctx context.Context, q *query.Queries, groupID string) ([]fl
 }
 
 // JoinGroup adds a member to an open group; ErrNotFound if there is no open group of
-// that id, ErrExists if the member is in.
+// that id, ErrExists if the member is in, ErrTooMany if the member is in too many.
 func (db *DB) JoinGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := oneRow(q.JoinGroup(ctx, memberID, millis(now)-1, groupID)); err != nil {
 			return nil, err
 		}
+		if err := checkGroupsOf(ctx, q, memberID); err != nil {
+			return nil, err
+		}
 		return changed(fleet.GroupChanged, groupID), recordJoin(ctx, q, groupID, memberID, now)
 	})
 	return db.wrap(err, "join group %q", groupID)
+}
+
+// checkGroupsOf returns ErrTooMany if the member is in more groups than one may. Each group
+// has a member, or an invitation by the operator, so that this limits how many there are:
+// every member is shown all open ones.
+func checkGroupsOf(ctx context.Context, q *query.Queries, memberID string) error {
+	n, err := q.CountGroupsOf(ctx, memberID)
+	if err == nil && n > account.MaxGroups {
+		err = account.ErrTooMany
+	}
+	return err
 }
 
 // recordJoin records that a member joined, and deletes old joins.

@@ -149,6 +149,28 @@ func testInvitationBounds(t *testing.T, db *store.DB) {
 	ok(t, inviteTo(t, db, lab, ada, eve))
 }
 
+// testGroupsOfOneMember: a member is in so many groups at most, by whichever way.
+func testGroupsOfOneMember(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
+	org := newGroup(t, db, "org", bob)
+	open := account.Group{ID: account.NewID("grp_"), Name: "open", Kind: account.GroupOpen, Created: start}
+	open.Members = []account.GroupMember{{MemberID: bob.ID, Admin: true}}
+	ok(t, db.CreateGroup(ctx, open))
+	ok(t, inviteTo(t, db, org, bob, ada))
+	for i := range account.MaxGroups {
+		newGroup(t, db, fmt.Sprint(i), ada)
+	}
+	more := account.Group{ID: account.NewID("grp_"), Name: "more", Kind: account.GroupOpen, Created: start, Members: []account.GroupMember{{MemberID: ada.ID}}}
+	fails(t, db.CreateGroup(ctx, more), account.ErrTooMany)
+	fails(t, db.JoinGroup(ctx, open.ID, ada.ID, start), account.ErrTooMany)
+	fails(t, db.AcceptGroup(ctx, org.ID, ada.ID, start), account.ErrTooMany)
+	one := must[account.Group](t)(db.GroupByName(ctx, "0"))
+	ok(t, db.EndGroup(ctx, ada.ID, one.ID))
+	ok(t, db.AcceptGroup(ctx, org.ID, ada.ID, start)) // the invitation still waits
+	fails(t, db.JoinGroup(ctx, open.ID, ada.ID, start), account.ErrTooMany)
+}
+
 // testInvitationRaces: of two that accept at once one does; and a member who is removed
 // while accepting is not in the group, whichever of the two came first (spec/security.md#consent).
 func testInvitationRaces(t *testing.T, db *store.DB) {

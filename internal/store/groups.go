@@ -9,7 +9,7 @@ import (
 )
 
 // CreateGroup adds a group with its members, invitations and kept-out machines;
-// ErrExists if the name is taken.
+// ErrExists if the name is taken, ErrTooMany if a member is in too many groups.
 func (db *DB) CreateGroup(ctx context.Context, g account.Group) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := checkText(g.ID, g.Name); err != nil {
@@ -20,6 +20,9 @@ func (db *DB) CreateGroup(ctx context.Context, g account.Group) error {
 		}
 		for _, m := range g.Members {
 			if err := q.InsertGroupMember(ctx, g.ID, m.MemberID, m.Admin, millis(g.Created)-1); err != nil {
+				return nil, err
+			}
+			if err := checkGroupsOf(ctx, q, m.MemberID); err != nil {
 				return nil, err
 			}
 		}

@@ -49,3 +49,5 @@ SELECT * FROM machines WHERE id = $1 AND owner_id = $2 AND revoked = 0;
 -- name: SetKeptOut :execrows
 UPDATE machines SET kept_out = sqlc.arg(kept_out) WHERE id = $1 AND owner_id = $2 AND revoked = 0;
 
+-- name: CountGroupsOf :one
+SELECT count(*) FROM group_members WHERE member_id = $1;

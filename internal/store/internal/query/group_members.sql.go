@@ -21,6 +21,17 @@ func (q *Queries) AdminKind(ctx context.Context, groupID string, member string) 
 	return kind, err
 }
 
+const countGroupsOf = `-- name: CountGroupsOf :one
+SELECT count(*) FROM group_members WHERE member_id = $1
+`
+
+func (q *Queries) CountGroupsOf(ctx context.Context, memberID string) (int64, error) {
+	row := q.db.QueryRowContext(ctx, countGroupsOf, memberID)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const deleteGroup = `-- name: DeleteGroup :execrows
 DELETE FROM groups WHERE id = $1
 `
