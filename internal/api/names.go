@@ -1,6 +1,7 @@
 package api
 
 import (
+	"strings"
 	"unicode"
 	"unicode/utf8"
 
@@ -13,10 +14,13 @@ import (
 const MaxName = 64
 
 // CheckName holds what a new member, machine or group may be called: what a label
-// may, but neither "." nor "..", composed as Unicode's NFKC has it, and of one
-// script, so that no name can be written in two ways that look alike; nil if it may.
-// Names that were given before this rule stay valid.
+// may, but neither "." nor "..", composed as Unicode's NFKC has it, of one script, and
+// with nothing that cannot be seen, so that no name can be written in two ways that look
+// alike; nil if it may. Names that were given before this rule stay valid.
 func CheckName(name string) *fault.Fault {
+	if hides(name) {
+		return badName("a name has only what one can see, and not two spaces side by side; this is not: %+.80q", name)
+	}
 	if normal := norm.NFKC.String(name); normal != name && checkLabel(normal) == nil {
 		return badName("a name is written in plain characters: write %q in place of %q", normal, name)
 	}
@@ -30,6 +34,16 @@ func CheckName(name string) *fault.Fault {
 		return badName("a name has letters of one script, and %q mixes those of several, some of which look alike: write it in one", name)
 	}
 	return nil
+}
+
+// hides reports whether a name has something that its readers do not see: letters without
+// a form, as the fillers of Hangul are, or a space beside another one, of which a page
+// shows one.
+func hides(name string) bool {
+	return strings.Contains(name, "  ") ||
+		strings.ContainsFunc(name, func(c rune) bool {
+			return unicode.IsLetter(c) && unicode.Is(unicode.Other_Default_Ignorable_Code_Point, c)
+		})
 }
 
 // checkLabel holds what a member may call something that no one else reads, such as

@@ -28,6 +28,10 @@ func TestCheckName(t *testing.T) {
 		"Zoe\u0308":             `write "Zoë"`,
 		"x²":                    `write "x2"`,
 		"٣ada":                  "one script", // an Arabic digit
+		"ada  l":                "see",        // a page shows one space
+		"\u1160":                "see",        // a letter without a form
+		"김\u115f철수":             "see",
+		"\u3164":                "see", // the same, before NFKC
 	} {
 		f := CheckName(name)
 		if f == nil || !strings.Contains(f.Message, want) || f.Param != "name" {
