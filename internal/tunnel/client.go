@@ -24,6 +24,7 @@ import (
 // Bounds on what a machine may make the hub do.
 const (
 	maxOffersLine     = 1 << 20          // bytes of one line of GET /offers
+	maxOfferObjects   = 4096             // objects in one: a model of two bytes takes 140 in memory
 	firstOfferTimeout = 10 * time.Second // for the first line, after the upgrade
 	fenceTimeout      = 2 * time.Second  // for the response to POST /fenced
 	maxErrorText      = 512              // bytes kept of a daemon's error text
@@ -295,7 +296,7 @@ func (b *responseBody) Close() error {
 // after the upgrade, then one at each change, until the tunnel or ctx ends, which
 // it yields as the last element, an error. Each is a complete state; of those that
 // arrive faster than UpgradeConfig.Offers allows, only the newest is yielded. A
-// line over 1 MiB or of another JSON shape is an error too. Offers reads about
+// line over 1 MiB, of too many models or of another JSON shape is an error too. Offers reads about
 // 1 MiB a second at most.
 func (c *Client) Offers(ctx context.Context) iter.Seq2[Advertisement, error] {
 	return func(yield func(Advertisement, error) bool) {
@@ -353,6 +354,10 @@ func (c *Client) Offers(ctx context.Context) iter.Seq2[Advertisement, error] {
 				case line = <-lines:
 				default:
 				}
+			}
+			if n := bytes.Count(line, []byte{'{'}); n > maxOfferObjects {
+				fail(fmt.Errorf("a line of %d bytes has %d objects; it may have %d", len(line), n, maxOfferObjects))
+				return
 			}
 			var ad Advertisement
 			if err := json.Unmarshal(line, &ad); err != nil {

@@ -58,6 +58,7 @@ func TestHostileOffers(t *testing.T) {
 		"bad UTF-8":      {write("{\"name\":\"\xff\"}\n"), "no advertisement"},
 		"deep":           {write(strings.Repeat("[", 100000) + "\n"), "no advertisement"},
 		"number too big": {write(`{"slots":99999999999999999999999}` + "\n"), "no advertisement"},
+		"many models":    {write(`{"models":[{}` + strings.Repeat(",{}", maxOfferObjects) + "]}\n"), "objects"},
 		"404":            {http.NotFound, "404"},
 		"the end":        {func(http.ResponseWriter, *http.Request) {}, "unexpected EOF"},
 		"endless line": {func(w http.ResponseWriter, _ *http.Request) {
