@@ -33,6 +33,8 @@ var (
 	ErrOwn = errors.New("one's own")
 	// ErrTooMany: the limit is reached.
 	ErrTooMany = errors.New("too many")
+	// ErrUsed: the member has accepted this invite before.
+	ErrUsed = errors.New("used already")
 )
 
 // Member is a person with an account on the hub.

@@ -15,12 +15,14 @@ type GroupInvitation struct {
 	Expires  time.Time
 }
 
-// Limits of groups, invitations and joins.
+// Limits of invites, groups, invitations and joins.
 const (
+	MaxInvites           = 100                 // that are open, of one member; and that are kept of those that are not
 	MaxGroups            = 200                 // that one member is in
 	InvitationLife       = 30 * 24 * time.Hour // how long a GroupInvitation waits for an answer
 	MaxGroupInvitations  = 100                 // that wait for an answer, of one group
 	MaxMemberInvitations = 50                  // that wait for an answer, of one member
+	MaxInvitationsByOne  = 10                  // that wait for an answer, of one member, by one admin
 	JoinLife             = 30 * 24 * time.Hour // how long a GroupJoin is kept
 )
 

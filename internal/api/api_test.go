@@ -459,6 +459,17 @@ func TestInvites(t *testing.T) {
 			t.Errorf("%s with\n%s", what, diff)
 		}
 	}
+	// A use is left, but the share that eve got by it was ended.
+	check(t, w.db.RemoveShare(t.Context(), w.members["ada"].ID, w.members["eve"].ID))
+	for _, code := range []string{once.Code, twice.Code} {
+		got := w.ask("bob", "POST", "/api/invites/accept", `{"code":"`+code+`"}`)
+		if code == once.Code && got.status != 404 || code == twice.Code && !strings.Contains(got.body, "shared already") {
+			t.Errorf("bob, who has the share, accepted %s: %+v", code, got)
+		}
+	}
+	if got := w.ask("eve", "POST", "/api/invites/accept", `{"code":"`+twice.Code+`"}`); got.status != 400 || !strings.Contains(got.body, "ask ada for another") {
+		t.Errorf("accepted again after the share ended: %+v", got)
+	}
 	good[anything](w, "ada", "DELETE", "/api/invites/"+twice.ID, "")
 	foreign := credential.Mint(credential.InviteCode, "mars").Reveal()
 	unknown := credential.Mint(credential.InviteCode, "home").Reveal()

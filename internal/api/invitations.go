@@ -29,8 +29,8 @@ func (a *API) invite(i account.GroupInvitation, keep func(account.GroupInvitatio
 	i.Expires = i.Created.Add(account.InvitationLife)
 	err := keep(i)
 	if errors.Is(err, account.ErrTooMany) {
-		return fault.New(fault.InvalidRequest, "at most %d invitations of one group, and %d to one member, may wait for an answer: withdraw one, or try again later",
-			account.MaxGroupInvitations, account.MaxMemberInvitations).Because(err)
+		return fault.New(fault.InvalidRequest, "at most %d invitations of one group, %d to one member, and %d by you to one member may wait for an answer: withdraw one, or try again later",
+			account.MaxGroupInvitations, account.MaxMemberInvitations, account.MaxInvitationsByOne).Because(err)
 	}
 	return err
 }

@@ -169,7 +169,11 @@ func (a *API) createInvite(ctx context.Context, c Caller, in NewInvite) (Invite,
 		ID: account.NewID("inv_"), OwnerID: c.id(), Hash: code.Hash(), LastFour: code.LastFour(),
 		Uses: in.Uses, Limits: to.Of(account.Limits{}), Created: now, Expires: now.Add(life),
 	}
-	if err := a.DB.CreateInvite(ctx, made); err != nil {
+	err = a.DB.CreateInvite(ctx, made)
+	if errors.Is(err, account.ErrTooMany) {
+		err = fault.New(fault.InvalidRequest, "you have %d open invites, which is as many as one member may have: revoke one first", account.MaxInvites).Because(err)
+	}
+	if err != nil {
 		return Invite{}, err
 	}
 	view := viewInvite(made, now)
@@ -267,7 +271,8 @@ type Accepted struct {
 }
 
 // acceptInvite makes the share that an invite stands for. A code that the caller
-// accepted before is accepted again, at no use: an answer may have been lost.
+// accepted before is accepted again, at no use, while the share is there: an answer may
+// have been lost. Once the share has ended, only its owner can make another.
 func (a *API) acceptInvite(ctx context.Context, c Caller, in InviteCode) (Accepted, error) {
 	dead := deadInvite()
 	hash, ok := a.CodeHash(in.Code, credential.InviteCode)
@@ -282,6 +287,8 @@ func (a *API) acceptInvite(ctx context.Context, c Caller, in InviteCode) (Accept
 		return Accepted{}, dead
 	case errors.Is(err, account.ErrOwn):
 		return Accepted{}, fault.New(fault.InvalidRequest, "the invite is your own: give its code to who is to use your machines").WithParam("code")
+	case errors.Is(err, account.ErrUsed):
+		return Accepted{}, fault.New(fault.InvalidRequest, "you accepted this invite before, and what it shared has ended: ask %s for another", owner.Name).WithParam("code")
 	case errors.Is(err, account.ErrExists):
 		return Accepted{Owner: owner.Name, With: c.Name, State: "shared already"}, nil
 	case err != nil:

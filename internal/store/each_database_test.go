@@ -39,6 +39,7 @@ func onDatabase(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"group limits", testGroupLimits},
 		{"calls of groups", testCallsOfGroups},
 		{"invites", testInvites},
+		{"bounds of invites", testInviteBounds},
 		{"invite race", testInviteRace},
 		{"groups", testGroups},
 		{"seen groups", testSeenGroups},

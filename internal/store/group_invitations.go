@@ -16,7 +16,8 @@ import (
 // InviteToGroup stores an invitation to an org by one of its admins or, with an
 // empty ByID, by the hub's operator. ErrNotFound if there is no such member, or no
 // such org with that admin; ErrExists if the member is in the org or invited to it;
-// ErrTooMany if the org or the member has too many invitations without an answer.
+// ErrTooMany if the org or the member has too many invitations without an answer, or the
+// member too many by this admin.
 func (db *DB) InviteToGroup(ctx context.Context, i account.GroupInvitation) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { return nil, inviteToGroup(ctx, q, i) })
 	return db.wrap(err, "invite member %q to group %q", i.MemberID, i.GroupID)
@@ -52,11 +53,15 @@ func addInvitation(ctx context.Context, q *query.Queries, i account.GroupInvitat
 	if err := q.InsertInvitation(ctx, row); err != nil {
 		return err
 	}
-	n, err := q.CountInvitations(ctx, i.GroupID, i.MemberID)
-	if err == nil && (n.OfGroup > account.MaxGroupInvitations || n.OfMember > account.MaxMemberInvitations) {
-		err = account.ErrTooMany
+	n, err := q.CountInvitations(ctx, i.GroupID, i.MemberID, i.ByID)
+	switch {
+	case err != nil:
+		return err
+	case n.OfGroup > account.MaxGroupInvitations, n.OfMember > account.MaxMemberInvitations,
+		n.OfBoth > account.MaxInvitationsByOne && i.ByID != "":
+		return account.ErrTooMany
 	}
-	return err
+	return nil
 }
 
 // AcceptGroup adds a member to a group and deletes the member's invitation;
@@ -112,7 +117,7 @@ func deleteIfUnused(ctx context.Context, q *query.Queries, groupID string) ([]fl
 	if err != nil || size > 0 {
 		return nil, err
 	}
-	n, err := q.CountInvitations(ctx, groupID, "")
+	n, err := q.CountInvitations(ctx, groupID, "", "")
 	if err != nil || n.OfGroup > 0 {
 		return nil, err
 	}

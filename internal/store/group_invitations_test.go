@@ -127,8 +127,15 @@ func testGroupInvitations(t *testing.T, db *store.DB) {
 func testInvitationBounds(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
+	var admin account.Member
 	for i := range account.MaxMemberInvitations {
-		ok(t, inviteTo(t, db, newGroup(t, db, fmt.Sprintf("org %d", i), ada), ada, bob))
+		if i%account.MaxInvitationsByOne == 0 {
+			admin = newMember(t, db, fmt.Sprintf("admin %d", i))
+		}
+		ok(t, inviteTo(t, db, newGroup(t, db, fmt.Sprintf("org %d", i), admin), admin, bob))
+		if i == account.MaxInvitationsByOne-1 { // one admin leaves room for others
+			fails(t, inviteTo(t, db, newGroup(t, db, "one more", admin), admin, bob), account.ErrTooMany)
+		}
 	}
 	lab := newGroup(t, db, "lab", ada)
 	fails(t, inviteTo(t, db, lab, ada, bob), account.ErrTooMany)

@@ -10,10 +10,23 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// CreateInvite adds an invite; ErrNotFound if there is no such owner.
+// CreateInvite adds an invite; ErrNotFound if there is no such owner, ErrTooMany if the
+// owner has account.MaxInvites open ones. Of the owner's invites that are used up, expired or
+// revoked it deletes all but the newest account.MaxInvites.
 func (db *DB) CreateInvite(ctx context.Context, i account.Invite) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
 		if err := checkLimits(i.Limits, i.ID, i.LastFour); err != nil {
+			return err
+		}
+		now := millis(i.Created)
+		open, err := q.CountOpenInvites(ctx, i.OwnerID, now)
+		if err != nil {
+			return err
+		}
+		if open >= account.MaxInvites {
+			return account.ErrTooMany
+		}
+		if err := q.PruneInvites(ctx, i.OwnerID, now, account.MaxInvites); err != nil {
 			return err
 		}
 		return q.InsertInvite(ctx, query.InsertInviteParams{
@@ -25,8 +38,8 @@ func (db *DB) CreateInvite(ctx context.Context, i account.Invite) error {
 	return db.wrap(err, "create an invite")
 }
 
-// Invites returns every invite of the owner, oldest first. Used, expired and revoked
-// ones are included.
+// Invites returns the owner's invites, oldest first. Used, expired and revoked ones are
+// included.
 func (db *DB) Invites(ctx context.Context, ownerID string) ([]account.Invite, error) {
 	rows, err := db.query.InvitesOf(ctx, ownerID)
 	return convert(rows, invite), db.wrap(err, "list the invites of member %q", ownerID)
@@ -59,7 +72,8 @@ func (db *DB) RevokeInvite(ctx context.Context, ownerID, id string, now time.Tim
 // than the invite has uses, and a call that fails takes none. A wrong code and an
 // invite that is used up, expired, revoked or of a disabled member are all
 // ErrNotFound. The member's own invite is ErrOwn. If the owner, who is returned
-// then, too, already shares with the member, it is ErrExists.
+// then, too, already shares with the member, it is ErrExists. If the share that the
+// member got by this invite has ended, it is ErrUsed.
 func (db *DB) AcceptInvite(ctx context.Context, hash [32]byte, s account.Share, now time.Time) (account.Share, account.Member, error) {
 	var owner account.Member
 	err := db.change(ctx, func(q *query.Queries) (_ []fleet.Change, err error) {
@@ -86,10 +100,18 @@ func useInvite(ctx context.Context, q *query.Queries, hash [32]byte, s account.S
 		return s, account.Member{}, account.ErrOwn
 	}
 	s.OwnerID, s.Limits = row.ID, invite(used).Limits
-	return s, member(row), q.InsertShare(ctx, query.InsertShareParams{
+	err = q.InsertShare(ctx, query.InsertShareParams{
 		ID: s.ID, OwnerID: s.OwnerID, MemberID: s.MemberID, Created: millis(s.Created),
 		Models: used.Models, Hours: used.Hours, Concurrent: used.Concurrent, PerDay: used.PerDay,
 	})
+	if err != nil {
+		return s, member(row), err
+	}
+	first, err := q.InsertInviteUse(ctx, used.ID, s.MemberID)
+	if err == nil && first == 0 {
+		err = account.ErrUsed
+	}
+	return s, member(row), err
 }
 
 func invite(row query.Invite) account.Invite {

@@ -181,6 +181,16 @@ func testInvites(t *testing.T, db *store.DB) {
 	same(t, owner.Name, "ada")
 	code.Used = 1
 	same(t, must[[]account.Invite](t)(db.Invites(ctx, ada.ID)), []account.Invite{code})
+
+	// Once its share has ended, only the owner can share again.
+	ok(t, db.RemoveShare(ctx, ada.ID, bob.ID))
+	_, owner, err = accept(t, db, code, bob, start)
+	fails(t, err, account.ErrUsed)
+	same(t, owner.Name, "ada")
+	same(t, must[[]account.Share](t)(db.SharesTo(ctx, bob.ID)), []account.Share{})
+	same(t, must[[]account.Invite](t)(db.Invites(ctx, ada.ID)), []account.Invite{code})
+	ok(t, db.AddShare(ctx, account.Share{ID: account.NewID("shr_"), OwnerID: ada.ID, MemberID: bob.ID, Created: start}))
+
 	_, _, err = accept(t, db, code, eve, later(3599))
 	ok(t, err)
 	_, _, err = accept(t, db, code, dan, start)
@@ -215,6 +225,45 @@ func testInvites(t *testing.T, db *store.DB) {
 	fails(t, db.CreateInvite(ctx, other), store.ErrInvalid)
 	other.Uses = 1
 	fails(t, db.CreateInvite(ctx, other), store.ErrExists)
+}
+
+// testInviteBounds: a member has so many open invites, and so many others are kept.
+func testInviteBounds(t *testing.T, db *store.DB) {
+	ctx := t.Context()
+	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
+	made := func(i int) account.Invite {
+		code := fmt.Sprint(ada.ID, i)
+		return account.Invite{
+			ID: account.NewID("inv_"), OwnerID: ada.ID, Hash: sha256.Sum256([]byte(code)), LastFour: "wxyz",
+			Uses: 1, Created: later(i), Expires: later(i + 3600),
+		}
+	}
+	var first account.Invite
+	for i := range account.MaxInvites {
+		next := made(i)
+		ok(t, db.CreateInvite(ctx, next))
+		if i == 0 {
+			first = next
+		}
+	}
+	fails(t, db.CreateInvite(ctx, made(account.MaxInvites)), account.ErrTooMany)
+	newInvite(t, db, bob, "bob's", 1)
+	_, _, err := accept(t, db, first, bob, later(1))
+	ok(t, err)
+	last := made(account.MaxInvites) // for the one that is used up
+	ok(t, db.CreateInvite(ctx, last))
+	fails(t, db.CreateInvite(ctx, made(account.MaxInvites+1)), account.ErrTooMany)
+
+	for i := range account.MaxInvites + 1 { // the others have expired
+		ok(t, db.CreateInvite(ctx, made(i+5000)))
+		all := must[[]account.Invite](t)(db.Invites(ctx, ada.ID))
+		ok(t, db.RevokeInvite(ctx, ada.ID, all[len(all)-1].ID, later(i+5000)))
+	}
+	all := must[[]account.Invite](t)(db.Invites(ctx, ada.ID))
+	if len(all) != account.MaxInvites+1 || all[0].Created != later(5000) {
+		t.Errorf("%d invites are kept, the oldest of %s", len(all), all[0].Created)
+	}
+	same(t, len(must[[]account.Invite](t)(db.Invites(ctx, bob.ID))), 1)
 }
 
 // byID is invites made at the same time in the order in which they are listed.

@@ -4,7 +4,8 @@ INSERT INTO group_invitations (group_id, member_id, by_id, created, expires) VAL
 -- name: CountInvitations :one
 SELECT
     (SELECT count(*) FROM group_invitations i WHERE i.group_id = sqlc.arg(group_id)) AS of_group,
-    (SELECT count(*) FROM group_invitations i WHERE i.member_id = sqlc.arg(member)) AS of_member;
+    (SELECT count(*) FROM group_invitations i WHERE i.member_id = sqlc.arg(member)) AS of_member,
+    (SELECT count(*) FROM group_invitations i WHERE i.member_id = sqlc.arg(member) AND i.by_id = sqlc.arg(by_id)) AS of_both;
 
 -- name: PruneInvitations :exec
 DELETE FROM group_invitations WHERE (group_id = $1 OR member_id = $2) AND expires <= sqlc.arg(now);

@@ -12,18 +12,20 @@ import (
 const countInvitations = `-- name: CountInvitations :one
 SELECT
     (SELECT count(*) FROM group_invitations i WHERE i.group_id = $1) AS of_group,
-    (SELECT count(*) FROM group_invitations i WHERE i.member_id = $2) AS of_member
+    (SELECT count(*) FROM group_invitations i WHERE i.member_id = $2) AS of_member,
+    (SELECT count(*) FROM group_invitations i WHERE i.member_id = $2 AND i.by_id = $3) AS of_both
 `
 
 type CountInvitationsRow struct {
 	OfGroup  int64
 	OfMember int64
+	OfBoth   int64
 }
 
-func (q *Queries) CountInvitations(ctx context.Context, groupID string, member string) (CountInvitationsRow, error) {
-	row := q.db.QueryRowContext(ctx, countInvitations, groupID, member)
+func (q *Queries) CountInvitations(ctx context.Context, groupID string, member string, byID string) (CountInvitationsRow, error) {
+	row := q.db.QueryRowContext(ctx, countInvitations, groupID, member, byID)
 	var i CountInvitationsRow
-	err := row.Scan(&i.OfGroup, &i.OfMember)
+	err := row.Scan(&i.OfGroup, &i.OfMember, &i.OfBoth)
 	return i, err
 }
 

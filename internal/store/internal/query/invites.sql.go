@@ -11,6 +11,17 @@ import (
 	"github.com/kith/kith/internal/store/internal/column"
 )
 
+const countOpenInvites = `-- name: CountOpenInvites :one
+SELECT count(*) FROM invites WHERE owner_id = $1 AND used < uses AND revoked = 0 AND expires > $2
+`
+
+func (q *Queries) CountOpenInvites(ctx context.Context, ownerID string, now int64) (int64, error) {
+	row := q.db.QueryRowContext(ctx, countOpenInvites, ownerID, now)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const insertInvite = `-- name: InsertInvite :exec
 INSERT INTO invites (id, owner_id, hash, last_four, uses, used, created, expires, revoked, models, hours, concurrent, per_day)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
@@ -49,6 +60,18 @@ func (q *Queries) InsertInvite(ctx context.Context, arg InsertInviteParams) erro
 		arg.PerDay,
 	)
 	return err
+}
+
+const insertInviteUse = `-- name: InsertInviteUse :execrows
+INSERT INTO invite_uses (invite_id, member_id) VALUES ($1, $2) ON CONFLICT DO NOTHING
+`
+
+func (q *Queries) InsertInviteUse(ctx context.Context, inviteID string, memberID string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, insertInviteUse, inviteID, memberID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const inviteByHash = `-- name: InviteByHash :one
@@ -123,6 +146,19 @@ func (q *Queries) InvitesOf(ctx context.Context, ownerID string) ([]Invite, erro
 		return nil, err
 	}
 	return items, nil
+}
+
+const pruneInvites = `-- name: PruneInvites :exec
+DELETE FROM invites WHERE invites.owner_id = $1 AND (invites.used >= invites.uses OR invites.revoked <> 0 OR invites.expires <= $2) AND invites.id NOT IN (
+    SELECT i.id FROM invites i WHERE i.owner_id = $1 AND (i.used >= i.uses OR i.revoked <> 0 OR i.expires <= $2)
+    ORDER BY i.created DESC, i.id DESC LIMIT $3
+)
+`
+
+// Deletes an owner's invites that are used up, expired or revoked, except the newest ones.
+func (q *Queries) PruneInvites(ctx context.Context, owner string, now int64, most int32) error {
+	_, err := q.db.ExecContext(ctx, pruneInvites, owner, now, most)
+	return err
 }
 
 const revokeInvite = `-- name: RevokeInvite :execrows
