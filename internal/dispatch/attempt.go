@@ -30,9 +30,10 @@ const (
 	admitTimeout = 10 * time.Second
 	// cancelTimeout limits how long a machine takes to end a cancelled call.
 	cancelTimeout = 2 * time.Second
-	// homeTimeout limits awaitHome: a link that loses everything is found within 5 s.
+	// homeTimeout limits how long a call whose link to another node was lost waits for the
+	// end of its attempt: a link that loses everything is found within 5 s.
 	homeTimeout = 6 * time.Second
-	// askAgain is how long awaitHome waits between two questions.
+	// askAgain is how long awaitStopped waits between two questions.
 	askAgain = 50 * time.Millisecond
 	// maxEngineText limits what is read of an engine's own message.
 	maxEngineText = 64 << 10
@@ -46,6 +47,7 @@ var errNotAdmitted = errors.New("the machine neither took nor refused the call i
 type attempt struct {
 	*reservation
 	call         *gateway.Call
+	line         registry.Line // by which it was sent
 	began        time.Time
 	cancel       context.CancelCauseFunc // ends the attempt, not the call
 	daemonReason tunnel.Refusal          // why the daemon did not take the call, if it said so
@@ -92,6 +94,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 		d.scheduler.release(a.reservation, unused)
 		return nil, unsent, nil
 	}
+	a.line = line
 	if !d.mayStart(a) {
 		d.scheduler.release(a.reservation, unused)
 		return nil, revoked, nil
@@ -143,6 +146,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	a.gotBody = true
 	answer := &answerBody{
 		Closer: response.Body, in: response.Body, ctx: ctx, gone: gone, mayRun: d.mayRun, finish: func() { finish(answered) },
+		unreached: func() error { return d.unreached(a.call) },
 	}
 	result := &gateway.Answer{Response: response, Endpoint: endpoint}
 	if a.call.Stream {
@@ -172,30 +176,65 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 // afterBreak returns what a failed exchange means, once the machine no longer runs the
 // attempt where another one may be tried. One that its home ended, because the caller
 // does not reach the machine any more, fails if the machine does not confirm its end.
+//
+// Of several links to a home that lose everything one is found to be lost after the
+// other, so an attempt whose link ended may still run (spec/peers.md#link-lost). If it
+// is to end meanwhile, runOn asks again.
 func (d *Dispatcher) afterBreak(ctx context.Context, a *attempt, gone <-chan struct{}, err error) (outcome, error) {
 	out, f := classifyBreak(ctx, a.call, gone, err)
-	d.awaitHome(ctx, a, err)
+	stopped := true
 	switch {
-	case out != revoked, d.hasStopped(ctx, a):
+	case errors.Is(err, registry.ErrLost):
+		d.awaitStopped(ctx, a, homeTimeout)
+	case out == revoked:
+		stopped = d.awaitStopped(ctx, a, cancelTimeout)
+	}
+	switch {
+	case out != notTaken && out != vanished && out != revoked, stopped && ctx.Err() == nil:
 		return out, f
-	case ctx.Err() != nil: // this node ends the call, too
+	case ctx.Err() != nil: // this node ends the attempt, too
 		return failed, context.Cause(ctx)
 	default:
-		return failed, d.outOfReach(a.call)
+		return failed, d.unreached(a.call)
 	}
 }
 
-// hasStopped reports whether the machine no longer runs an attempt that was cancelled:
-// its daemon says so, or its tunnel has ended (spec/routing.md#one-attempt).
+// hasStopped reports whether the machine no longer runs an attempt that was cancelled
+// (spec/routing.md#one-attempt).
 func (d *Dispatcher) hasStopped(ctx context.Context, a *attempt) bool {
-	line, ok := d.line(a.call, a.Candidate)
-	if !ok {
-		return true
-	}
-	ctx, cancel := context.WithTimeout(ctx, cancelTimeout)
+	return d.awaitStopped(ctx, a, cancelTimeout)
+}
+
+// awaitStopped asks, for so long, whether the machine still runs an attempt. It reports
+// true once the daemon says that it does not, or the tunnel of the attempt has ended.
+//
+//  1. The machine is asked by the way that it has now, by which its daemon answers for
+//     calls of its earlier tunnels, too.
+//  2. It has none: by that of the attempt. Its tunnel may be kept for the calls on it.
+//  3. The link to its node is lost, which says nothing of the machine: by another link,
+//     unless the node is gone.
+func (d *Dispatcher) awaitStopped(ctx context.Context, a *attempt, within time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	stopped, err := askStopped(ctx, line, a)
-	return stopped || errors.Is(err, registry.ErrLost) || errors.Is(err, registry.ErrRefused) || err != nil && awaitTunnelEnd(ctx, line.Gone)
+	for ctx.Err() == nil {
+		line, ok := d.line(a.call, a.Candidate)
+		if !ok {
+			line = a.line
+		}
+		stopped, err := askStopped(ctx, line, a)
+		lost := errors.Is(err, registry.ErrLost)
+		switch {
+		case err == nil:
+			return stopped
+		case errors.Is(err, registry.ErrRefused), lost && !ok, !lost && awaitTunnelEnd(ctx, line.Gone):
+			return true
+		}
+		select {
+		case <-time.After(askAgain):
+		case <-ctx.Done():
+		}
+	}
+	return false
 }
 
 func askStopped(ctx context.Context, line registry.Line, a *attempt) (stopped bool, err error) {
@@ -207,33 +246,6 @@ func askStopped(ctx context.Context, line registry.Line, a *attempt) (stopped bo
 	}
 	response.Body.Close()
 	return response.StatusCode == http.StatusNoContent, nil
-}
-
-// awaitHome waits until a machine of another node no longer runs an attempt whose link
-// to that node ended: the node says so, by another link, or no link to it is left
-// (spec/peers.md#link-lost). Of several links that lose everything one is found to be
-// lost after the other.
-func (d *Dispatcher) awaitHome(ctx context.Context, a *attempt, err error) {
-	if !errors.Is(err, registry.ErrLost) {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, homeTimeout)
-	defer cancel()
-	for ctx.Err() == nil {
-		line, ok := d.line(a.call, a.Candidate)
-		if !ok {
-			return
-		}
-		if _, err := askStopped(ctx, line, a); err == nil || errors.Is(err, registry.ErrRefused) {
-			return
-		}
-		select {
-		case <-line.Gone:
-			return
-		case <-time.After(askAgain):
-		case <-ctx.Done():
-		}
-	}
 }
 
 // leaveOut records that the machine did not take a call which by its

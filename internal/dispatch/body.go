@@ -63,6 +63,8 @@ type answerBody struct {
 	gone   <-chan struct{} // closed when the machine's tunnel has ended
 	mayRun func() bool     // Dispatcher.mayRun
 	finish func()
+	// unreached returns why its home ended the answer.
+	unreached func() error
 }
 
 // Read implements io.Reader. The error of an answer that breaks says who ended it: the
@@ -72,12 +74,12 @@ func (b *answerBody) Read(p []byte) (int, error) {
 	switch {
 	case !b.mayRun(): // the process was stopped: endUnconfirmed has not run yet
 		return 0, errUnconfirmed
+	case b.ctx.Err() != nil: // the transport keeps what came before, for a caller that reads slowly
+		return 0, context.Cause(b.ctx)
 	case err == nil || err == io.EOF:
 		return n, err
-	case b.ctx.Err() != nil:
-		return n, context.Cause(b.ctx)
 	case errors.Is(err, registry.ErrUnreached):
-		return n, fault.New(fault.CascadeExhausted, "the machine that ran this is no longer shared with you; if another one serves the model, try again")
+		return n, b.unreached()
 	case errors.Is(err, registry.ErrLost), awaitTunnelEnd(b.ctx, b.gone):
 		return n, fault.New(fault.MachineOffline, "the machine went away in the middle of the answer").Because(err)
 	default:

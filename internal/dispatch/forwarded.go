@@ -86,8 +86,9 @@ func (f forwarding) RoundTrip(r *http.Request) (*http.Response, error) {
 // again, by its own snapshot, since it alone knows the machine (spec/peers.md#home):
 //
 //  1. The machine has no tunnel of that generation here: moved, if it has a newer one
-//     at another node, else gone.
-//  2. A message that is no call (POST /ended, POST /control) is passed on.
+//     at another node, else gone. POST /ended is passed on by whichever tunnel of the
+//     machine is here, also one that is kept for the calls on it.
+//  2. A message that is no call (POST /control) is passed on.
 //  3. The caller does not reach the machine, or that cannot be confirmed: no_reach.
 //  4. A count of tokens is passed on, unless a group alone leads to the machine. It uses no
 //     slot.
@@ -103,6 +104,12 @@ func (d *Dispatcher) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	if r.URL.Path == tunnel.PathEnded {
+		if line, ok := d.cfg.Registry.Tunnel(id); ok {
+			relay(w, line, registry.RelayedRequest(r, headerAsk, headerHold))
+			return
+		}
+	}
 	line, ok := d.cfg.Registry.Line(id)
 	machine := d.cfg.Registry.Snapshot().Machine(id)
 	if !ok || line.Home != "" || machine == nil || machine.Generation != generation {
@@ -110,7 +117,7 @@ func (d *Dispatcher) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	request := registry.RelayedRequest(r, headerAsk, headerHold)
-	if r.URL.Path == tunnel.PathEnded || r.URL.Path == tunnel.PathControl {
+	if r.URL.Path == tunnel.PathControl {
 		relay(w, line, request)
 		return
 	}

@@ -137,6 +137,19 @@ func (d *Dispatcher) mayStart(a *attempt) bool {
 	return ok
 }
 
+// unreached is the fault of a call that the home of its machine ended: that of its
+// credential, or what holds by the changes that the home has read, which this node may
+// not have read yet.
+func (d *Dispatcher) unreached(call *gateway.Call) *fault.Fault {
+	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
+	defer cancel()
+	if revoked, err := d.cfg.Revoked(ctx, call.Caller); err == nil && revoked != nil {
+		return revoked
+	}
+	d.cfg.Registry.Settle()
+	return d.outOfReach(call)
+}
+
 // outOfReach is the refusal that holds now for a call whose machine is out of reach.
 // An answer that has begun ends also where another machine would serve the call.
 func (d *Dispatcher) outOfReach(call *gateway.Call) *fault.Fault {

@@ -230,10 +230,15 @@ func (r *Registry) keptMachine(kept fleet.StoredMachine, returning time.Time) up
 	}
 }
 
-// forget removes a machine that may no longer connect, and ends its tunnel.
+// forget removes a machine that may no longer connect, and ends its tunnels.
 func (r *Registry) forget(s *fleet.Snapshot, id fleet.MachineID) *fleet.Snapshot {
 	if e := r.entries[id]; e != nil && e.client != nil {
 		r.closing = append(r.closing, e.client)
+	}
+	for client, kept := range r.retired {
+		if kept.machine == id {
+			r.closing = append(r.closing, client)
+		}
 	}
 	delete(r.entries, id)
 	r.dropLine(id)

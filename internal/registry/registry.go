@@ -169,7 +169,7 @@ type Registry struct {
 	closing, fencing []*tunnel.Client
 	taken            []*connection
 	// retired has the tunnels that are kept for the calls that run on them.
-	retired map[*tunnel.Client]*connection
+	retired map[*tunnel.Client]retired
 	uses    map[string]*nodeUse // of limits, by node
 	loaded  time.Time           // when everything was loaded first
 	joined  atomic.Bool         // see Joined
@@ -220,7 +220,7 @@ func New(config Config) *Registry {
 		polls:   polls{next: make(chan struct{})},
 		drained: make(chan struct{}),
 		entries: make(map[fleet.MachineID]*entry),
-		retired: make(map[*tunnel.Client]*connection),
+		retired: make(map[*tunnel.Client]retired),
 		shared:  make(map[fleet.MemberID]struct{}),
 		groups:  make(map[fleet.GroupID]struct{}),
 		uses:    make(map[string]*nodeUse),
@@ -384,6 +384,22 @@ func (r *Registry) Line(id fleet.MachineID) (Line, bool) {
 	}
 	c := found.(*connection)
 	return Line{c.RoundTripper, c.lost, c.home}, true
+}
+
+// Tunnel returns the way to a machine by a tunnel that ends at this node: the one by which
+// it gets calls, or else one that is kept for the calls on it.
+func (r *Registry) Tunnel(id fleet.MachineID) (Line, bool) {
+	if line, ok := r.Line(id); ok && line.Home == "" {
+		return line, true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, kept := range r.retired {
+		if kept.machine == id {
+			return Line{kept.RoundTripper, kept.lost, ""}, true
+		}
+	}
+	return Line{}, false
 }
 
 // dropLine takes the way to a machine out of lines. Needs mu.

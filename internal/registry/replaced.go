@@ -41,6 +41,12 @@ func (r *Registry) supersede(id fleet.MachineID, e *entry, instance string) {
 	e.moving = false
 }
 
+// retired is a tunnel that is kept for the calls on it.
+type retired struct {
+	*connection
+	machine fleet.MachineID
+}
+
 // retire takes a tunnel out of use for calls to come. Those that run on it go on. Needs
 // mu.
 func (r *Registry) retire(id fleet.MachineID, client *tunnel.Client) {
@@ -49,7 +55,7 @@ func (r *Registry) retire(id fleet.MachineID, client *tunnel.Client) {
 		c = found.(*connection)
 		r.announcer.remove(id)
 	}
-	r.retired[client] = c
+	r.retired[client] = retired{c, id}
 	go r.endWhenIdle(client, c)
 }
 
@@ -80,7 +86,8 @@ func (r *Registry) endWhenIdle(client *tunnel.Client, c *connection) {
 func (r *Registry) isRetired(client *tunnel.Client) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.retired[client] != nil
+	_, ok := r.retired[client]
+	return ok
 }
 
 // endReplaced ends each tunnel here of which the store has a newer one. The node at
