@@ -213,7 +213,28 @@ func TestMachineLeavesBeforeAForwardedCall(t *testing.T) {
 			(<-m.tunnels).Close()
 		}
 	})
-	r := httptest.NewRequest(http.MethodPost, "/v1/chat/completions", strings.NewReader(`{"model":"m"}`))
+	if code, refused := m.forwarded("/v1/chat/completions"); code != 503 || refused != "gone" || !left || len(m.asked) != 0 {
+		t.Errorf("%d, refused as %q; the machine was asked %d times", code, refused, len(m.asked))
+	}
+	if n := m.live.Snapshot().Machine(m.id).Load.InFlight(); n != 0 {
+		t.Errorf("%d slots are reserved", n)
+	}
+}
+
+// An attempt of another node that arrives after the question whether it has ended does not
+// begin: that node may run the call elsewhere by then (spec/peers.md#asked).
+func TestEndedOvertakesTheAttempt(t *testing.T) {
+	m := newSharedMachine(t, func(*sharedMachine) {})
+	m.forwarded(tunnel.PathEnded)
+	if code, refused := m.forwarded("/v1/chat/completions"); code != 503 || refused != "repeated" || len(m.asked) != 0 {
+		t.Errorf("%d, refused as %q; the machine was asked %d times", code, refused, len(m.asked))
+	}
+}
+
+// forwarded returns the answer to a request of another node: its status, and why it was
+// refused. Each belongs to the same attempt of a call of bob.
+func (m *sharedMachine) forwarded(path string) (status int, refused string) {
+	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(`{"model":"m"}`))
 	r.Header = http.Header{
 		"Kith-Machine":           {fmt.Sprint(m.id, " ", m.live.Snapshot().Machine(m.id).Generation)},
 		"Kith-Ask":               {"member=bob&name=bob&narrow=0&model=m&endpoint=/v1/chat/completions&stream=true&choices=1"},
@@ -221,12 +242,7 @@ func TestMachineLeavesBeforeAForwardedCall(t *testing.T) {
 	}
 	w := httptest.NewRecorder()
 	m.ServeForwarded(w, r)
-	if refused := w.Header().Get("Kith-Home-Refused"); w.Code != 503 || refused != "gone" || !left || len(m.asked) != 0 {
-		t.Errorf("%d, refused as %q; the machine was asked %d times", w.Code, refused, len(m.asked))
-	}
-	if n := m.live.Snapshot().Machine(m.id).Load.InFlight(); n != 0 {
-		t.Errorf("%d slots are reserved", n)
-	}
+	return w.Code, w.Header().Get("Kith-Home-Refused")
 }
 
 // answer returns the machine's answer to a chat call of bob.

@@ -92,7 +92,7 @@ func (f forwarding) RoundTrip(r *http.Request) (*http.Response, error) {
 //  3. The caller does not reach the machine, or that cannot be confirmed: no_reach.
 //  4. A count of tokens is passed on, unless a group alone leads to the machine. It uses no
 //     slot.
-//  5. This attempt of the call was here before: repeated.
+//  5. This attempt of the call was here before, or was asked about: repeated.
 //  6. The call was granted a slot that is still held for it: it gets that.
 //  7. The machine takes no calls of the caller now: busy or unavailable. Calls that wait
 //     get the machine's free slots first. None is left: busy.
@@ -104,7 +104,9 @@ func (d *Dispatcher) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	attempt := r.Header.Get(tunnel.HeaderCorrelation) + " " + r.Header.Get(tunnel.HeaderAttempt)
 	if r.URL.Path == tunnel.PathEnded {
+		d.repeated.first(attempt, time.Now()) // it may have overtaken the attempt, which does not begin any more
 		if line, ok := d.cfg.Registry.Tunnel(id); ok {
 			relay(w, line, registry.RelayedRequest(r, headerAsk, headerHold))
 			return
@@ -153,7 +155,7 @@ func (d *Dispatcher) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	call.ID = r.Header.Get(tunnel.HeaderCorrelation)
-	if !d.repeated.first(call.ID+" "+r.Header.Get(tunnel.HeaderAttempt), time.Now()) {
+	if !d.repeated.first(attempt, time.Now()) {
 		registry.Refuse(w, registry.RefusedRepeated)
 		return
 	}
