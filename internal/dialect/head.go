@@ -42,6 +42,16 @@ func ReadHead(body []byte) (Head, error) {
 	return h.Head, nil
 }
 
+// ReadMessagesHead is ReadHead for the messages dialect, which has thinking controls of
+// its own: the other members are not checked.
+func ReadMessagesHead(body []byte) (Head, error) {
+	var h headReader
+	if err := h.read(body, func([]byte) error { return skip(h.dec) }); err != nil {
+		return Head{}, err
+	}
+	return h.Head, nil
+}
+
 // space is what JSON allows between its tokens.
 const space = " \t\r\n"
 
