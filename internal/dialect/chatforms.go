@@ -48,7 +48,7 @@ func ReadChatHead(body []byte) (Head, *ChatForms, []byte, error) {
 	if err := json.Unmarshal(body, &request); err != nil {
 		return h.Head, nil, nil, refusal(err)
 	}
-	for _, step := range []func(jsonObject) error{f.functions, f.tools, f.choice, f.messages} {
+	for _, step := range []func(jsonObject) error{webSearch, f.functions, f.tools, f.choice, f.messages} {
 		if err := step(request); err != nil {
 			return h.Head, nil, nil, err
 		}
@@ -59,7 +59,7 @@ func ReadChatHead(body []byte) (Head, *ChatForms, []byte, error) {
 // usesForms reports whether a member of a chat request may use ChatForms.
 func usesForms(name string, value jsontext.Value) bool {
 	switch name {
-	case "functions", "function_call":
+	case "functions", "function_call", "web_search_options":
 		return value.Kind() != 'n'
 	case "tools":
 		return value.Kind() == '[' && !onlyFunctions(value)
@@ -88,6 +88,15 @@ func onlyFunctions(tools jsontext.Value) bool {
 
 func formFault(param, format string, args ...any) error {
 	return fault.New(fault.InvalidRequest, param+": "+format, args...).WithParam(param)
+}
+
+// webSearch refuses web_search_options, the chat dialect's way to ask for a web search:
+// it runs at the vendor's alone, as the tools that ChatForms.tools refuses.
+func webSearch(request jsonObject) error {
+	if options := request["web_search_options"]; options != nil && options.Kind() != 'n' {
+		return vendorToolFault("web_search_options", "web search")
+	}
+	return nil
 }
 
 // functions turns functions and function_call into tools and tool_choice.

@@ -149,7 +149,7 @@ func (h *headReader) member(name []byte) error {
 	case "reasoning_effort", "reasoning", "thinking", "chat_template_kwargs":
 		_, err := ReadThinking(string(name), value)
 		return err
-	case "functions", "function_call", "tools", "tool_choice":
+	case "functions", "function_call", "tools", "tool_choice", "web_search_options":
 		h.forms = h.forms || usesForms(string(name), value)
 	}
 	return nil
