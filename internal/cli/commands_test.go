@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/llama"
 )
 
 // said is what one command did.
@@ -221,6 +223,47 @@ func TestModels(t *testing.T) {
 	check(t, kith(t, "", "models", "--account", "--json"), said{0, list + "\n", ""})
 	if got := (*log)[0]; got.method+" "+got.path+" "+got.bearer != "GET /api/models Bearer k" {
 		t.Errorf("asked %+v", got)
+	}
+}
+
+// TestRunWaitsForTheEngine: while the built-in engine starts, kith run waits; any other
+// refusal ends it.
+func TestRunWaitsForTheEngine(t *testing.T) {
+	for name, test := range map[string]struct{ starting, refusal, answer string }{
+		"starting": {`"engines":[{"kind":"builtin","name":"kith","why":"` + llama.ErrStarting.Error() + `"}]`, "CAPACITY_FULL", "hello\n"},
+		"ended":    {`"engines":[{"kind":"builtin","name":"kith","why":"it ended"}]`, "CAPACITY_FULL", ""},
+		"unknown":  {`"engines":[{"kind":"builtin","name":"kith","why":"` + llama.ErrStarting.Error() + `"}]`, "model_not_found", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("KITH_API_KEY", "")
+			asked := 0
+			mux := http.NewServeMux()
+			mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+				if asked++; asked > 3 {
+					io.WriteString(w, `{"models":["tiny"]}`)
+					return
+				}
+				io.WriteString(w, `{"models":[],`+test.starting+`}`)
+			})
+			mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, _ *http.Request) {
+				if asked > 3 {
+					io.WriteString(w, `data: {"choices":[{"delta":{"content":"hello"}}]}`+"\n\ndata: [DONE]\n\n")
+					return
+				}
+				w.WriteHeader(http.StatusServiceUnavailable)
+				fmt.Fprintf(w, `{"error":{"code":%q,"message":"not now"}}`, test.refusal)
+			})
+			dir := onSocket(t, "daemon.sock", mux)
+			var out bytes.Buffer
+			c := &conversation{app: &app{home: dir, out: &out, err: io.Discard}, model: "tiny", local: true}
+			var err error
+			if c.surface, err = c.toDaemon(); err != nil {
+				t.Fatal(err)
+			}
+			if err = c.answer(t.Context(), "hi"); out.String() != test.answer || (err == nil) != (test.answer != "") {
+				t.Errorf("%q, %v", out.String(), err)
+			}
+		})
 	}
 }
 

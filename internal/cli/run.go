@@ -7,10 +7,15 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/llama"
 )
 
 // maxFrame bounds one frame of a streamed response, in bytes.
@@ -48,6 +53,7 @@ type chunk struct {
 type conversation struct {
 	*app
 	surface *client
+	local   bool // surface is this machine's daemon
 	model   string
 	said    []message
 }
@@ -85,7 +91,7 @@ func (a *app) run() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			c := &conversation{app: a, surface: surface, model: args[0]}
+			c := &conversation{app: a, surface: surface, local: !ok, model: args[0]}
 			prompt := strings.Join(args[1:], " ")
 			if prompt == "" && terminal(a.in) {
 				return c.chat(cmd.Context())
@@ -112,7 +118,7 @@ func (c *conversation) answer(ctx context.Context, prompt string) error {
 	in := chatRequest{Model: c.model, Stream: true, Messages: turns}
 	doing := fmt.Sprintf("run %s", c.model)
 	c.progress(atWork)
-	res, err := c.surface.send(ctx, http.MethodPost, "/v1/chat/completions", in)
+	res, err := c.send(ctx, in)
 	if err != nil {
 		return callFailure(doing, err)
 	}
@@ -123,6 +129,35 @@ func (c *conversation) answer(ctx context.Context, prompt string) error {
 	}
 	c.said = append(turns, message{"assistant", text})
 	return nil
+}
+
+// send sends the request. A call that this machine's daemon refuses while its built-in
+// engine starts is sent again once that has started.
+func (c *conversation) send(ctx context.Context, in chatRequest) (*http.Response, error) {
+	for {
+		res, err := c.surface.send(ctx, http.MethodPost, "/v1/chat/completions", in)
+		refused, ok := errors.AsType[*refusal](err)
+		if !ok || refused.code != "CAPACITY_FULL" || !c.local || !c.engineStarts(ctx) {
+			return res, err
+		}
+		c.progress("waiting for the built-in engine to start")
+		for c.engineStarts(ctx) {
+			select {
+			case <-time.After(200 * time.Millisecond):
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		c.progress(atWork)
+	}
+}
+
+// engineStarts reports whether the built-in engine of this machine's daemon is starting.
+func (c *conversation) engineStarts(ctx context.Context) bool {
+	_, now, running, err := c.daemonStatus(ctx, "ask for the engine")
+	return running && err == nil && slices.ContainsFunc(now.Engines, func(e daemon.EngineStatus) bool {
+		return isStarting(e) && e.Why == llama.ErrStarting.Error()
+	})
 }
 
 // print copies a streamed response to the output, with --json one frame a line, and

@@ -73,7 +73,8 @@ func (d *Daemon) serveJSON(w http.ResponseWriter, r *http.Request, began *bool, 
 	if !ok {
 		return
 	}
-	d.serveCall(w, r, began, a, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: head.Stream, Choices: head.Choices, Body: text})
+	stream := head.Stream && endpoint != fleet.EmbeddingsEndpoint // which has no stream
+	d.serveCall(w, r, began, a, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: stream, Choices: head.Choices, Body: text})
 }
 
 // admittedCall is a call's engine and its slot there. The zero admittedCall is not

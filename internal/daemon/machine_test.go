@@ -125,6 +125,7 @@ func TestRefusals(t *testing.T) {
 		{"out of hours, no caller named", tunnel.Control{}, "/v1/chat/completions", chat(false), "", tunnel.RefusedHours},
 		{"out of hours, owner", tunnel.Control{}, "/v1/chat/completions", chat(false), "own ada", ""},
 		{"always open", tunnel.Control{Hours: &always}, "/v1/embeddings", `{"model":"vectors","input":"x"}`, "shared bob", ""},
+		{"no stream of embeddings", tunnel.Control{}, "/v1/embeddings", `{"model":"vectors","input":"x","stream":true}`, "shared bob", ""},
 	} {
 		if err := tunnel.SendControl(t.Context(), l, step.change); err != nil {
 			t.Fatal(err)

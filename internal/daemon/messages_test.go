@@ -45,6 +45,13 @@ func TestLocalMessages(t *testing.T) {
 	if _, own := r.admission.running(""); own != 0 {
 		t.Errorf("%d local calls are still counted", own)
 	}
+	// The thinking controls are those of this dialect, not of chat.
+	for _, control := range []string{`"thinking":{"type":"between_tools"}`, `"reasoning_effort":"any"`} {
+		resp = r.post("/v1/messages", strings.Replace(claude("test-model", false), "{", "{"+control+",", 1))
+		if text := read(t, resp.Body); resp.StatusCode != 200 {
+			t.Errorf("%s: %d %s", control, resp.StatusCode, text)
+		}
+	}
 	resp = r.post("/v1/messages", claude("other", false))
 	if text := read(t, resp.Body); resp.StatusCode != 404 || !strings.Contains(text, `"not_found_error","code":"model_not_found"`) {
 		t.Errorf("a model that is not here: %d %s", resp.StatusCode, text)

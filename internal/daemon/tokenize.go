@@ -80,6 +80,9 @@ func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, e
 		endpoint, body = fleet.Messages, call.Body
 		candidates = serving(d.offers.forOwner(), call.Model, fleet.Messages)
 	}
+	if len(candidates) == 0 && len(serving(d.offers.forOwner(), call.Model, fleet.ChatCompletions)) > 0 {
+		return 0, nil // it is served here, but its prompt has no form that an engine here counts: the caller estimates
+	}
 	if len(candidates) == 0 {
 		if hub := d.hubClient.Load(); hub != nil {
 			return hub.count(ctx, call)

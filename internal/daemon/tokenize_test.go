@@ -162,6 +162,11 @@ func TestLocalCountTokens(t *testing.T) {
 			t.Errorf("%s: %d %s, estimate %v", model, status, text, estimate)
 		}
 	}
+	// What no tokenizer can count is estimated, and the hub is not asked for a model of here.
+	const picture = `{"model":"test-model","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"iVBORw0="}}]}]}`
+	if status, text, estimate := r.countHere(picture); status != 200 || !estimate {
+		t.Errorf("a picture: %d %s, estimate %v", status, text, estimate)
+	}
 	if status, text, _ := r.countHere(strings.Replace(question, "test-model", "none", 1)); status != 404 || !strings.Contains(text, `"code":"model_not_found"`) || !strings.Contains(text, `"type":"not_found_error"`) {
 		t.Errorf("a model that nothing serves: %d %s", status, text)
 	}

@@ -19,6 +19,32 @@ import (
 type ChatForms struct {
 	legacy bool            // functions and function_call
 	custom map[string]bool // names of tools of the type custom
+	shown  []int           // with allowed_tools: the indexes of those tools in the request
+}
+
+// Locate returns the place in the request's body that became the place in the body as
+// machines get it, as far as the request has it. A nil f is of a request that uses none of
+// the forms.
+func (f *ChatForms) Locate(body []byte, place string) string {
+	if f == nil {
+		return DeepestMember(body, place)
+	}
+	number, rest, _ := strings.Cut(strings.TrimPrefix(place, "tools."), ".")
+	at, err := strconv.Atoi(number)
+	switch {
+	case strings.HasPrefix(place, "tools.") && err == nil:
+		if at >= 0 && at < len(f.shown) {
+			at = f.shown[at]
+		}
+		list := "tools."
+		if f.legacy { // whose elements are the functions themselves
+			list, rest = "functions.", strings.TrimPrefix(strings.TrimPrefix(rest, "function"), ".")
+		}
+		place = strings.TrimSuffix(list+strconv.Itoa(at)+"."+rest, ".")
+	case f.legacy && strings.HasPrefix(place, "tool_choice"):
+		place = "function_call" + strings.TrimPrefix(strings.TrimPrefix(place, "tool_choice"), ".function")
+	}
+	return DeepestMember(body, place)
 }
 
 // jsonObject is a JSON object whose values stay bytes.
@@ -48,7 +74,7 @@ func ReadChatHead(body []byte) (Head, *ChatForms, []byte, error) {
 	if err := json.Unmarshal(body, &request); err != nil {
 		return h.Head, nil, nil, refusal(err)
 	}
-	for _, step := range []func(jsonObject) error{f.functions, f.tools, f.choice, f.messages} {
+	for _, step := range []func(jsonObject) error{webSearch, f.functions, f.tools, f.choice, f.messages} {
 		if err := step(request); err != nil {
 			return h.Head, nil, nil, err
 		}
@@ -59,7 +85,7 @@ func ReadChatHead(body []byte) (Head, *ChatForms, []byte, error) {
 // usesForms reports whether a member of a chat request may use ChatForms.
 func usesForms(name string, value jsontext.Value) bool {
 	switch name {
-	case "functions", "function_call":
+	case "functions", "function_call", "web_search_options":
 		return value.Kind() != 'n'
 	case "tools":
 		return value.Kind() == '[' && !onlyFunctions(value)
@@ -88,6 +114,15 @@ func onlyFunctions(tools jsontext.Value) bool {
 
 func formFault(param, format string, args ...any) error {
 	return fault.New(fault.InvalidRequest, param+": "+format, args...).WithParam(param)
+}
+
+// webSearch refuses web_search_options, the chat dialect's way to ask for a web search:
+// it runs at the vendor's alone, as the tools that ChatForms.tools refuses.
+func webSearch(request jsonObject) error {
+	if options := request["web_search_options"]; options != nil && options.Kind() != 'n' {
+		return vendorToolFault("web_search_options", "web search")
+	}
+	return nil
 }
 
 // functions turns functions and function_call into tools and tool_choice.
@@ -206,10 +241,10 @@ func (f *ChatForms) choice(request jsonObject) error {
 		allowed[string(choice.Allowed.Tools[i].name())] = true
 	}
 	var shown []jsontext.Value
-	for _, one := range request.list("tools") {
+	for i, one := range request.list("tools") {
 		var t formTool
 		if _ = json.Unmarshal(one, &t); allowed[string(t.name())] && t.name() != nil {
-			shown = append(shown, one)
+			shown, f.shown = append(shown, one), append(f.shown, i)
 		}
 	}
 	if len(shown) == 0 {

@@ -50,6 +50,7 @@ func TestPeekChatForms(t *testing.T) {
 	for _, plain := range []string{
 		`{"model":"m",` + formTalk + `}`, `{"model":"m","tools":[` + f + `],"tool_choice":{"type":"function","function":{"name":"f"}},` + formTalk + `}`,
 		`{"model":"m","functions":null,"function_call":null,"tools":null,` + formTalk + `}`, `{"model":"m","tools":7,` + formTalk + `}`,
+		`{"model":"m","web_search_options":null,` + formTalk + `}`,
 	} {
 		if _, forms, chat, err := ReadChatHead([]byte(plain)); forms != nil || chat != nil || err != nil {
 			t.Errorf("%s is rewritten: %s %v", plain, chat, err)
@@ -61,8 +62,9 @@ func TestPeekChatForms(t *testing.T) {
 		`"tools":[` + f + `],"tool_choice":{"type":"code_interpreter"}`: {"tool_choice", `"code_interpreter"`},
 		`"tools":[{"type":"custom","custom":{}}]`:                       {"tools.0", "name"},
 		`"tools":[` + f + `],"tool_choice":{"type":"custom"}`:           {"tool_choice", "names"},
-		`"functions":{}`:    {"functions", "list"},
-		`"functions":["f"]`: {"functions.0", "object"},
+		`"web_search_options":{}`:                                       {"web_search_options", "web search"},
+		`"functions":{}`:                                                {"functions", "list"},
+		`"functions":["f"]`:                                             {"functions.0", "object"},
 		`"tools":[` + f + `],"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"some","tools":[]}}`:     {"tool_choice", "auto or required"},
 		`"tools":[` + f + `],"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[]}}`: {"tool_choice", "none of"},
 	} {

@@ -42,6 +42,16 @@ func ReadHead(body []byte) (Head, error) {
 	return h.Head, nil
 }
 
+// ReadMessagesHead is ReadHead for the messages dialect, which has thinking controls of
+// its own: the other members are not checked.
+func ReadMessagesHead(body []byte) (Head, error) {
+	var h headReader
+	if err := h.read(body, func([]byte) error { return skip(h.dec) }); err != nil {
+		return Head{}, err
+	}
+	return h.Head, nil
+}
+
 // space is what JSON allows between its tokens.
 const space = " \t\r\n"
 
@@ -139,7 +149,7 @@ func (h *headReader) member(name []byte) error {
 	case "reasoning_effort", "reasoning", "thinking", "chat_template_kwargs":
 		_, err := ReadThinking(string(name), value)
 		return err
-	case "functions", "function_call", "tools", "tool_choice":
+	case "functions", "function_call", "tools", "tool_choice", "web_search_options":
 		h.forms = h.forms || usesForms(string(name), value)
 	}
 	return nil

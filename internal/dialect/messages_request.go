@@ -17,6 +17,7 @@ type messagesRequest struct {
 	schema   jsontext.Value // of output_config.format
 	// vendorNames are the names of the vendor's tools, one for each of vendorTools.
 	vendorNames []jsontext.Value
+	mcp         bool // mcp_servers names servers of tools, which the vendor calls
 }
 
 // MessagesToChat reads the body of a call in the messages dialect, as strictly
@@ -33,6 +34,9 @@ func MessagesToChat(body []byte) (Head, []byte, error) {
 	}
 	if err := q.runnable(); err != nil {
 		return Head{}, nil, err
+	}
+	if q.mcp && len(q.tools) == 0 && q.choice.kind != "none" {
+		return Head{}, nil, vendorToolFault("mcp_servers", `"mcp"`)
 	}
 	chat, err := writeChat(&q.request, len(body))
 	if err != nil {
@@ -108,6 +112,11 @@ func (q *messagesRequest) member(name []byte) (err error) {
 		return q.list(q.turn)
 	case "tools":
 		return q.list(q.tool)
+	case "mcp_servers":
+		if q.dec.PeekKind() != '[' {
+			return skip(q.dec)
+		}
+		return q.list(func() error { q.mcp = true; return skip(q.dec) })
 	case "tool_choice":
 		var kind, serial jsontext.Value
 		err := q.fields(field{"type", toolChoiceType, &kind}, field{"name", aString, &q.choice.name}, field{"disable_parallel_tool_use", aBoolean, &serial})

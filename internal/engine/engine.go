@@ -326,6 +326,8 @@ type handshake struct{ begun, connected atomic.Bool }
 // traced returns the context of the request.
 func (h *handshake) traced(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		// Again after an idle connection turned out to be dead before anything was sent.
+		GetConn:           func(string) { h.connected.Store(false) },
 		TLSHandshakeStart: func() { h.begun.Store(true) },
 		GotConn:           func(httptrace.GotConnInfo) { h.connected.Store(true) },
 	})

@@ -9,8 +9,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -464,6 +466,60 @@ func BenchmarkStream(b *testing.B) {
 type again struct{ frame []byte }
 
 func (a *again) Read(p []byte) (int, error) { return copy(p, a.frame), nil }
+
+// A call that finds the idle connection dead is sent on a new one. If the handshake of
+// that fails, nothing of the call was sent either.
+func TestHandshakeFailsAfterIdle(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		io.WriteString(w, `{"choices":[]}`)
+	}))
+	server.StartTLS()
+	defer server.Close()
+	conns := make(chan *brittleConn, 2)
+	transport := newTransport()
+	transport.TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		c := &brittleConn{Conn: conn}
+		c.broken.Store(len(conns) > 0) // of the second, the handshake fails
+		conns <- c
+		return c, nil
+	}
+	u, err := NewUpstream(UpstreamConfig{Name: "s", URL: server.URL + "/v1", Dialect: "chat", Models: []fleet.ModelID{"m"}, Transport: transport})
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := Request{Endpoint: fleet.ChatCompletions, Model: "m", Body: chatBody("")}
+	answer, err := u.Engine().Do(t.Context(), call)
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.Copy(io.Discard, answer.Body)
+	answer.Body.Close()
+	first := <-conns
+	conns <- first
+	first.broken.Store(true)
+	if _, err := u.Engine().Do(t.Context(), call); !errors.Is(err, ErrUnreachable) || len(conns) != 2 {
+		t.Errorf("%v, after %d connections", err, len(conns))
+	}
+}
+
+// brittleConn fails to write while it is broken.
+type brittleConn struct {
+	net.Conn
+	broken atomic.Bool
+}
+
+func (c *brittleConn) Write(p []byte) (int, error) {
+	if c.broken.Load() {
+		return 0, errors.New("the connection is broken")
+	}
+	return c.Conn.Write(p)
+}
 
 // Of a call whose TLS handshake fails nothing was sent: it did not start, and another
 // machine may serve it.

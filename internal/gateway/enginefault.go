@@ -23,7 +23,8 @@ func EngineFault(status int, body []byte) *fault.Fault {
 		if text == "" {
 			text = "it gave no reason"
 		}
-		return fault.New(fault.InvalidRequest, "the engine refused the request: %s", text).WithParam(dialect.EngineParam(body))
+		// The refusal is the engine's, or that of the daemon's own checks.
+		return fault.New(fault.InvalidRequest, "the machine refused the request: %s", text).WithParam(dialect.EngineParam(body))
 	case status == 413: // its owner takes less than this service does
 		return fault.New(fault.RequestTooLarge, "the request is too large for the machine's engine: send less")
 	case status == 404 || status == 429 || status == 503:
@@ -69,6 +70,5 @@ func (x *exchange) ownParam(body []byte, param string) string {
 	case x.call.Endpoint == fleet.Messages:
 		return dialect.LocateMessages(body, param)
 	}
-	// Chat, perhaps in other forms, which share most of their members.
-	return dialect.DeepestMember(body, param)
+	return x.forms.Locate(body, param)
 }

@@ -20,6 +20,10 @@ func TestMembersAtFault(t *testing.T) {
 		path, body, place, param string
 	}{
 		"chat":              {"/v1/chat/completions", `{"model":"m","n":9,"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"http://x"}}]}]}`, picture, picture},
+		"chat, functions":   {"/v1/chat/completions", `{"model":"m","functions":[{"name":"f","parameters":{"$ref":"x"}}],"messages":[]}`, "tools.0.function.parameters.$ref", "functions.0.parameters.$ref"},
+		"chat, function":    {"/v1/chat/completions", `{"model":"m","functions":[{"name":"f"}],"function_call":{"name":"f"},"messages":[]}`, "tool_choice.function.name", "function_call.name"},
+		"chat, allowed":     {"/v1/chat/completions", `{"model":"m","tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}],"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"g"}}]}},"messages":[]}`, "tools.0.function.name", "tools.1.function.name"},
+		"chat, one allowed": {"/v1/chat/completions", `{"model":"m","tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}],"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"g"}}]}},"messages":[]}`, "tools.0", "tools.1"},
 		"chat, short":       {"/v1/chat/completions", `{"model":"m","n":9,"messages":[]}`, "n", "n"},
 		"chat, not there":   {"/v1/chat/completions", request, "secret.7", ""},
 		"chat, its list":    {"/v1/chat/completions", `{"model":"m","messages":[]}`, "messages.7.secret", "messages"},
@@ -52,7 +56,7 @@ func TestMembersAtFault(t *testing.T) {
 			if said == "" {
 				said = test.place
 			}
-			if got.Error.Code != "invalid_request" || got.Error.Param != test.param || !strings.HasSuffix(got.Error.Message, " "+said+": this is not taken") {
+			if got.Error.Code != "invalid_request" || got.Error.Param != test.param || got.Error.Message != "the machine refused the request: "+said+": this is not taken" {
 				t.Errorf("%s: %s, want %s", name, w.Body, test.param)
 			}
 		}

@@ -230,7 +230,7 @@ func (x *exchange) parse(call *Call, body []byte) (head dialect.Head, chat []byt
 	switch {
 	case call.Endpoint == fleet.Messages && x.g.surface == local: // what cannot be translated, an upstream may still take
 		call.Header = ownHeaders(x.r.Header)
-		if head, err = dialect.ReadHead(body); err == nil {
+		if head, err = dialect.ReadMessagesHead(body); err == nil {
 			_, chat, call.translationErr = x.translate(body)
 		}
 	case call.Endpoint == fleet.Messages:

@@ -170,7 +170,12 @@ func TestChatForms(t *testing.T) {
 		t.Errorf("streamed: aborted %v, %s", aborted, w.Body)
 	}
 	const search = `{"model":"m","tools":[{"type":"web_search"}],"messages":[{"role":"user","content":"x"}]}`
+	const option = `{"model":"m","web_search_options":{},"messages":[{"role":"user","content":"x"}]}`
 	for _, c := range []Config{hostedConfig(b), localConfig(b)} {
+		w, _ = do(New(c), ask("POST", "http://localhost:8701/v1/chat/completions", option))
+		if got := checkFault(t, w, 400, fault.InvalidRequest); *got.Error.Param != "web_search_options" {
+			t.Errorf("%s", w.Body)
+		}
 		w, _ = do(New(c), ask("POST", "http://localhost:8701/v1/chat/completions", search))
 		if got := checkFault(t, w, 400, fault.InvalidRequest); !strings.Contains(got.Error.Message, `"web_search"`) || *got.Error.Param != "tools.0" {
 			t.Errorf("%s", w.Body)
@@ -181,8 +186,10 @@ func TestChatForms(t *testing.T) {
 	if w.Code != 200 || w.Body.String() != tools || asked != body {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	w, _ = do(New(localConfig(b)), ask("POST", "http://localhost:8701/v1/chat/completions", search))
-	if w.Code != 200 || asked != search {
-		t.Errorf("a service elsewhere: %d %s", w.Code, w.Body)
+	for _, body := range []string{search, option} {
+		w, _ = do(New(localConfig(b)), ask("POST", "http://localhost:8701/v1/chat/completions", body))
+		if w.Code != 200 || asked != body {
+			t.Errorf("a service elsewhere: %d %s", w.Code, w.Body)
+		}
 	}
 }
