@@ -17,6 +17,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fault"
 )
 
 // maxAnswer bounds an answer that is read into memory, in bytes.
@@ -30,6 +31,9 @@ type client struct {
 	http   *http.Client
 	// unreachable is what to do when nothing answers, for the error.
 	unreachable string
+	// refused is why the hub refuses bearer and what to do, for the error; empty: the
+	// hub's own words, which are for an API key.
+	refused string
 	// who is at the other end, for the error: "the hub at …".
 	who string
 }
@@ -105,7 +109,11 @@ func (c *client) send(ctx context.Context, method, path string, in any) (*http.R
 		return res, err
 	}
 	defer res.Body.Close()
-	return nil, readRefusal(res)
+	refused := readRefusal(res)
+	if c.refused != "" && refused.code == "invalid_api_key" {
+		refused.message = c.refused
+	}
+	return nil, refused
 }
 
 // try is send for any answer.
@@ -161,11 +169,14 @@ func (c *client) do(req *http.Request) (*http.Response, error) {
 			err = errOthersSocket
 		}
 	}
-	next := c.unreachable
-	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
-		next = "ask its operator to renew the certificate, and check this computer's clock"
+	next := "; " + c.unreachable
+	if errors.Is(err, errOthersSocket) {
+		next = "" // it says so itself
 	}
-	return nil, unreachable{fmt.Errorf("cannot reach %s: %w; %s", c.who, err, next)}
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
+		next = "; ask its operator to renew the certificate, and check this computer's clock"
+	}
+	return nil, unreachable{fmt.Errorf("cannot reach %s: %w%s", c.who, err, next)}
 }
 
 // readRefusal reads the error of an answer in the chat dialect's envelope.
@@ -178,12 +189,16 @@ func refusalIn(status int, text []byte) *refusal {
 	refused := &refusal{status: status}
 	var envelope struct {
 		Error struct {
-			Code    string `json:"code"`
-			Message string `json:"message"`
+			Code          string `json:"code"`
+			Message       string `json:"message"`
+			CorrelationID string `json:"correlation_id"`
 		} `json:"error"`
 	}
 	if json.Unmarshal(text, &envelope) == nil {
 		refused.code, refused.message = envelope.Error.Code, envelope.Error.Message
+	}
+	if id := envelope.Error.CorrelationID; refused.code == string(fault.InternalError) && id != "" {
+		refused.message = "something went wrong on that side; its log says what, at " + id
 	}
 	return refused
 }
