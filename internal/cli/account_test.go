@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -214,6 +215,30 @@ func TestInternalError(t *testing.T) {
 	if text := err.Error(); !strings.Contains(text, "its log says what, at req_7") {
 		t.Error(text)
 	}
+}
+
+// TestSilentHub: a hub that accepts the connection and does not answer is given up.
+func TestSilentHub(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hub := toHub("https://hub.example.org", "k")
+		hub.http.Transport = silent{}
+		began := time.Now()
+		_, err := hub.call(t.Context(), "list", request{method: http.MethodGet, path: "/api/shares"}, nil)
+		if err == nil || err.Error() != "cannot reach the hub at https://hub.example.org: it did not answer within 30s; check its address and the network" {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != 30*time.Second {
+			t.Errorf("after %v", took)
+		}
+	})
+}
+
+// silent is a transport to a hub that does not answer.
+type silent struct{}
+
+func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
 }
 
 // TestOthersSocket: a hub of another user is not said to be stopped.

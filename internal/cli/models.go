@@ -86,9 +86,7 @@ func (a *app) toAccount() (*client, error) {
 			return nil, notSignedIn("cannot use your account at %s, which KITH_HUB names: this machine is signed in to %s; set KITH_API_KEY to a key of that hub, or unset KITH_HUB", named, saved.Hub)
 		}
 	}
-	hub = toHub(saved.Hub, saved.Secret)
-	hub.refused = "the hub refuses this machine's credential: it was revoked, or the member is disabled; sign in again with `kith login --hub " + saved.Hub + "`"
-	return hub, nil
+	return asMachine(saved), nil
 }
 
 // byKey returns a client with KITH_API_KEY, if that is set: to the hub of KITH_HUB,
