@@ -259,6 +259,12 @@ type InviteCode struct {
 	Code string `json:"code"`
 }
 
+// InviteIn returns the code of an invite that was given as its link or as itself.
+func InviteIn(text string) string {
+	text = strings.TrimSpace(text)
+	return text[strings.LastIndex(text, "/")+1:]
+}
+
 // Accepted says what an invite brought. ID and the limits are absent where its
 // maker shares with the caller already: that share and its limits stay as they
 // are, whatever the invite's are, and the invite is not used.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -35,6 +37,7 @@ func TestAccountCommands(t *testing.T) {
 		{[]string{"share", "invite"}, `{"code":"kithi_x","uses":1,"expires":"2026-12-01T00:00:00Z"}`, `POST /api/invites {"uses":1,"expires":"7d"}`, "kithi_x\n"},
 		{[]string{"share", "invite", "--uses", "3", "--expires", "12h"}, `{"code":"kithi_x","uses":3}`, `POST /api/invites {"uses":3,"expires":"12h"}`, "3 times"},
 		{[]string{"accept", "kithi_x"}, `{"owner":"ann","state":"accepted"}`, `POST /api/invites/accept {"code":"kithi_x"}`, "ann shares with you"},
+		{[]string{"accept", "https://hub.example.org/invite/kithi_x"}, `{"owner":"ann","state":"accepted"}`, `POST /api/invites/accept {"code":"kithi_x"}`, "ann shares with you"},
 		{[]string{"group", "list"}, `{"object":"list","data":[{"name":"lab","kind":"org","in":true,"admin":true,"size":2,"members":[{"name":"ann","admin":true},{"name":"bob","admin":false}],"kept_out":["box"],"limits":{"per_day":5},"closed":[{"machine":"den","by":"all"},{"machine":"car","by":"configuration"}]},` +
 			`{"name":"all","kind":"open","in":false,"admin":false,"size":7,"members":[],"kept_out":[]}]}`,
 			"GET /api/groups ", "lab     org    admin   5 a day       box, den (out of all), car ([share] groups)   ann (admin), bob\nall     open   -       -             -                                             7"},
@@ -186,6 +189,73 @@ func TestWhoseAccount(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRefusedCredential: a revoked machine is sent to `kith login`, a wrong key is not.
+func TestRefusedCredential(t *testing.T) {
+	handler, _ := double(t, refuse(401, "invalid_api_key", "the API key is wrong: create one"))
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	home := t.TempDir()
+	write(t, filepath.Join(home, "credential"), `{"hub":"`+server.URL+`","machine":"mch_1","member":"ann","region":"home","secret":"kithm_x"}`)
+	t.Setenv("KITH_HOME", home)
+	for _, args := range [][]string{{"models", "--account"}, {"share", "list"}, {"why", "tiny"}, {"usage"}} {
+		got := kith(t, "", args...)
+		if got.status != 3 || !strings.Contains(got.err, "sign in again with `kith login --hub "+server.URL+"`") || strings.Contains(got.err, "API key") {
+			t.Errorf("%v: %+v", args, got)
+		}
+	}
+	t.Setenv("KITH_API_KEY", "k")
+	check(t, kith(t, "", "share", "list"), said{3, "", "the API key is wrong: create one"})
+}
+
+// TestInternalError: what fails at the hub is found in its log by the id that is printed.
+func TestInternalError(t *testing.T) {
+	err := refusalIn(500, []byte(`{"error":{"code":"internal_error","message":"something","correlation_id":"req_7"}}`))
+	if text := err.Error(); !strings.Contains(text, "its log says what, at req_7") {
+		t.Error(text)
+	}
+}
+
+// TestSilentHub: a hub that accepts the connection and does not answer is given up.
+func TestSilentHub(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hub := toHub("https://hub.example.org", "k")
+		hub.http.Transport = silent{}
+		began := time.Now()
+		_, err := hub.call(t.Context(), "list", request{method: http.MethodGet, path: "/api/shares"}, nil)
+		if err == nil || err.Error() != "cannot reach the hub at https://hub.example.org: it did not answer within 30s; check its address and the network" {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != 30*time.Second {
+			t.Errorf("after %v", took)
+		}
+	})
+}
+
+// silent is a transport to a hub that does not answer.
+type silent struct{}
+
+func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// TestOthersSocket: a hub of another user is not said to be stopped.
+func TestOthersSocket(t *testing.T) {
+	c := overSocket("/nowhere", "the hub", "start it with `kith hub`")
+	c.http.Transport = refusedDial{}
+	_, err := c.send(t.Context(), http.MethodGet, "/", nil)
+	if err == nil || err.Error() != "cannot reach the hub: it runs as another user; run this command as that user" {
+		t.Error(err)
+	}
+}
+
+// refusedDial is a transport that may not open the socket.
+type refusedDial struct{}
+
+func (refusedDial) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, &net.OpError{Op: "dial", Net: "unix", Err: fs.ErrPermission}
 }
 
 // write puts a private file of a test in place.

@@ -232,14 +232,14 @@ func (o *operator) machines() *cobra.Command {
 			return ask(cmd.Context(), o.command(), "list the machines", api.OperatorListMachines.With(api.OfMember{}), func(machines []api.OperatorMachine) {
 				var rows [][]string
 				for _, m := range machines {
-					state := "offline"
+					state, seen := "offline", moment(m.LastSeen)
 					switch {
 					case !m.Revoked.IsZero():
 						state = "revoked"
 					case m.Online:
-						state = "online"
+						state, seen = "online", "now"
 					}
-					rows = append(rows, []string{m.Name, m.Owner, state, cmp.Or(m.Node, "-"), moment(m.LastSeen), m.ID})
+					rows = append(rows, []string{m.Name, m.Owner, state, cmp.Or(m.Node, "-"), seen, m.ID})
 				}
 				o.table("MACHINE OWNER STATE NODE SEEN ID", rows)
 			})

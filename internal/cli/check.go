@@ -3,6 +3,8 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -27,6 +29,14 @@ func (a *app) config() *cobra.Command {
 	}
 	check.Flags().BoolVar(&hub, "hub", false, "FILE is a hub's, whatever its name")
 	return group("config", "Check a configuration file", check)
+}
+
+// goodConfig says that nothing is wrong with a configuration file, which may be missing.
+func goodConfig(file string) string {
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		return file + " is not there: every key has its default"
+	}
+	return file + " is good"
 }
 
 // checked is what `kith config check --json` prints.
@@ -55,7 +65,7 @@ func (a *app) checkConfig(file string, named, hub bool) error {
 			a.say("%s\n", refused.place(p))
 		}
 		if refused == nil {
-			a.say("%s is good\n", file)
+			a.say("%s\n", goodConfig(file))
 		}
 	})
 	if refused != nil {

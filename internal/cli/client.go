@@ -13,10 +13,13 @@ import (
 	"net/url"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/go-json-experiment/json"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/fault"
 )
 
 // maxAnswer bounds an answer that is read into memory, in bytes.
@@ -30,9 +33,18 @@ type client struct {
 	http   *http.Client
 	// unreachable is what to do when nothing answers, for the error.
 	unreachable string
+	// refused is why the hub refuses bearer and what to do, for the error; empty: the
+	// hub's own words, which are for an API key.
+	refused string
 	// who is at the other end, for the error: "the hub at …".
 	who string
+	// within is how long a request of the management API, or for the list of models, may
+	// take; 0: no limit.
+	within time.Duration
 }
+
+// hubPatience is the within of a hub's public address.
+const hubPatience = 30 * time.Second
 
 // overSocket makes a client to a program that listens on a unix socket in the
 // data folder of this machine.
@@ -50,8 +62,15 @@ func overSocket(socket, who, unreachable string) *client {
 func toHub(address, bearer string) *client {
 	return &client{
 		base: address, bearer: bearer, http: &http.Client{CheckRedirect: noRedirect},
-		who: "the hub at " + address, unreachable: "check its address and the network",
+		who: "the hub at " + address, unreachable: "check its address and the network", within: hubPatience,
 	}
+}
+
+// asMachine makes a client to the hub with a machine's credential.
+func asMachine(saved daemon.Credential) *client {
+	hub := toHub(saved.Hub, saved.Secret)
+	hub.refused = "the hub refuses this machine's credential: it was revoked, or the member is disabled; sign in again with `kith login --hub " + saved.Hub + "`"
+	return hub
 }
 
 // noRedirect keeps a secret from travelling to where an answer points.
@@ -105,7 +124,11 @@ func (c *client) send(ctx context.Context, method, path string, in any) (*http.R
 		return res, err
 	}
 	defer res.Body.Close()
-	return nil, readRefusal(res)
+	refused := readRefusal(res)
+	if c.refused != "" && refused.code == "invalid_api_key" {
+		refused.message = c.refused
+	}
+	return nil, refused
 }
 
 // try is send for any answer.
@@ -140,6 +163,13 @@ var (
 	errOthersSocket = errors.New("it runs as another user; run this command as that user")
 )
 
+// silentError is the cause of the end of a request that took longer than this.
+type silentError time.Duration
+
+func (s silentError) Error() string {
+	return fmt.Sprintf("it did not answer within %v", time.Duration(s))
+}
+
 // do makes the request; an error says who could not be reached.
 func (c *client) do(req *http.Request) (*http.Response, error) {
 	res, err := c.http.Do(req)
@@ -153,6 +183,9 @@ func (c *client) do(req *http.Request) (*http.Response, error) {
 	if err := req.Context().Err(); errors.Is(err, context.Canceled) {
 		return nil, err
 	}
+	if silent, ok := errors.AsType[silentError](context.Cause(req.Context())); ok {
+		err = silent
+	}
 	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Net == "unix" {
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
@@ -161,11 +194,14 @@ func (c *client) do(req *http.Request) (*http.Response, error) {
 			err = errOthersSocket
 		}
 	}
-	next := c.unreachable
-	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
-		next = "ask its operator to renew the certificate, and check this computer's clock"
+	next := "; " + c.unreachable
+	if errors.Is(err, errOthersSocket) {
+		next = "" // it says so itself
 	}
-	return nil, unreachable{fmt.Errorf("cannot reach %s: %w; %s", c.who, err, next)}
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
+		next = "; ask its operator to renew the certificate, and check this computer's clock"
+	}
+	return nil, unreachable{fmt.Errorf("cannot reach %s: %w%s", c.who, err, next)}
 }
 
 // readRefusal reads the error of an answer in the chat dialect's envelope.
@@ -178,12 +214,16 @@ func refusalIn(status int, text []byte) *refusal {
 	refused := &refusal{status: status}
 	var envelope struct {
 		Error struct {
-			Code    string `json:"code"`
-			Message string `json:"message"`
+			Code          string `json:"code"`
+			Message       string `json:"message"`
+			CorrelationID string `json:"correlation_id"`
 		} `json:"error"`
 	}
 	if json.Unmarshal(text, &envelope) == nil {
 		refused.code, refused.message = envelope.Error.Code, envelope.Error.Message
+	}
+	if id := envelope.Error.CorrelationID; refused.code == string(fault.InternalError) && id != "" {
+		refused.message = "something went wrong on that side; its log says what, at " + id
 	}
 	return refused
 }
@@ -197,6 +237,11 @@ type request struct {
 // call makes a request and reads its complete answer, also into out unless nil.
 // doing completes "cannot …" when it is refused.
 func (c *client) call(ctx context.Context, doing string, r request, out any) ([]byte, error) {
+	if c.within > 0 && (strings.HasPrefix(r.path, "/api/") || r.path == "/v1/models") { // not a call of a model
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, c.within, silentError(c.within))
+		defer cancel()
+	}
 	res, err := c.send(ctx, r.method, r.path, r.body)
 	if err != nil {
 		err = callFailure(doing, err)

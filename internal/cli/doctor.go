@@ -127,7 +127,7 @@ func (d *doctor) examine(ctx context.Context) {
 		d.fail("configuration", "correct it; `kith config check` lists all problems, docs/configuration.md all keys", "%v", err)
 		config = defaultDaemonFile(d.home) // the other checks use the defaults
 	} else {
-		d.ok("configuration", "%s is good", filepath.Join(d.home, "config.toml"))
+		d.ok("configuration", "%s", goodConfig(filepath.Join(d.home, "config.toml")))
 	}
 	d.folders(config)
 	saved, err := daemon.LoadCredential(config.Daemon.Data)

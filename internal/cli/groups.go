@@ -201,8 +201,8 @@ func (a *app) keepOut() *cobra.Command {
 				return err
 			}
 			in.Machine = saved.Machine
-			asMachine := command{a, func() (*client, error) { return toHub(saved.Hub, saved.Secret), nil }}
-			return ask(cmd.Context(), asMachine, "keep the machine out", api.KeepMachineOut.With(in), func(api.KeptOut) {
+			machine := command{a, func() (*client, error) { return asMachine(saved), nil }}
+			return ask(cmd.Context(), machine, "keep the machine out", api.KeepMachineOut.With(in), func(api.KeptOut) {
 				if in.Undo {
 					a.say("this machine is no longer kept out of %s\n", strong(where))
 					return

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -73,7 +74,11 @@ func (a *app) hub() *cobra.Command {
 						"take a loopback address such as %s, or add --admin-any where only your own tools reach it", admin, defaultAdmin)
 				}
 			}
-			return a.runHub(cmd.Context(), read, admin, anyAdmin)
+			err := a.runHub(cmd.Context(), read, admin, anyAdmin)
+			if next := store.WhatToDo(err); next != "" && !strings.Contains(err.Error(), next) {
+				err = fmt.Errorf("%w: %s", err, next)
+			}
+			return err
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "the configuration file (default: hub.toml in KITH_HOME)")

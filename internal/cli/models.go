@@ -86,7 +86,7 @@ func (a *app) toAccount() (*client, error) {
 			return nil, notSignedIn("cannot use your account at %s, which KITH_HUB names: this machine is signed in to %s; set KITH_API_KEY to a key of that hub, or unset KITH_HUB", named, saved.Hub)
 		}
 	}
-	return toHub(saved.Hub, saved.Secret), nil
+	return asMachine(saved), nil
 }
 
 // byKey returns a client with KITH_API_KEY, if that is set: to the hub of KITH_HUB,

@@ -379,7 +379,7 @@ func TestAMachineJoins(t *testing.T) {
 		}
 	}
 	check(t, kith(t, "", "run", "llama3:8b", "hi"), said{0, "Hello from here\n", ""})
-	if got := kith(t, "", "admin", "--data", dir, "machine", "list"); !strings.Contains(got.out, "desk") || !strings.Contains(got.out, "online") {
+	if got := kith(t, "", "admin", "--data", dir, "machine", "list"); !strings.Contains(got.out, "desk") || !strings.Contains(got.out, "online") || !strings.Contains(got.out, "   now    ") {
 		t.Errorf("machine list: %+v", got)
 	}
 	for late := time.Now().Add(soon); ; <-time.After(50 * time.Millisecond) { // the hub measures a call after its end

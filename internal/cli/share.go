@@ -241,9 +241,9 @@ func (a *app) invite() *cobra.Command {
 
 func (a *app) accept() *cobra.Command {
 	return &cobra.Command{
-		Use: "accept CODE", Short: "Accept an invite: use the machines of who created it", Args: cobra.ExactArgs(1),
+		Use: "accept CODE", Short: "Accept an invite, by its code or link: use the machines of who created it", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return ask(cmd.Context(), a.account(), "accept the invite", api.AcceptInvite.With(api.InviteCode{Code: args[0]}), func(made api.Accepted) {
+			return ask(cmd.Context(), a.account(), "accept the invite", api.AcceptInvite.With(api.InviteCode{Code: api.InviteIn(args[0])}), func(made api.Accepted) {
 				if made.State != "accepted" { // the share that is there, and its limits, stay as they are
 					a.say("%s shares with you already: the invite is not used and the limits stay, which `kith share list` shows\n", strong(made.Owner))
 					return

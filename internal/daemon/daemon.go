@@ -123,6 +123,7 @@ type Daemon struct {
 	reconnectNow           chan struct{} // one request for another tunnel, see reconnect
 	discoverNow            chan struct{} // one request to check the engines
 	checkAudioNow          chan struct{} // one request to check the audio engine
+	checkUpstreamsNow      chan struct{} // one request to check the upstreams
 	ready                  chan struct{} // closed once the local surface listens
 
 	mu           sync.Mutex
@@ -172,7 +173,7 @@ func New(c Config) (*Daemon, error) {
 		hubCounts: semaphore.NewWeighted(maxCounts), localCounts: semaphore.NewWeighted(maxCounts),
 		hubTransport: newHubTransport(c.Dial, c.TLS),
 		instance:     rand.Text(),
-		reconnectNow: make(chan struct{}, 1), discoverNow: make(chan struct{}, 1), checkAudioNow: make(chan struct{}, 1), ready: make(chan struct{}),
+		reconnectNow: make(chan struct{}, 1), discoverNow: make(chan struct{}, 1), checkAudioNow: make(chan struct{}, 1), checkUpstreamsNow: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
 	d.policy.Store(c.policy())
 	d.surface = d.newSurface(address.Port())

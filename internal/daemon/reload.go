@@ -54,6 +54,7 @@ func (d *Daemon) Reload(ctx context.Context, c Config) error {
 	d.mu.Unlock()
 	d.admission.setYields(c.PowerPolicy.Yield)
 	d.checkAudioSoon()
+	d.checkUpstreamsSoon()
 	d.finder.Probe(ctx)
 	d.discoverLate()
 	d.offers.setChanged()

@@ -58,8 +58,11 @@ func (d *Daemon) runUpstreamChecks(ctx context.Context) error {
 		if d.checkUpstreams(ctx) {
 			wait = upstreamCheckInterval
 		}
-		if !sleep(ctx, wait, nil) {
+		if !sleep(ctx, wait, d.checkUpstreamsNow) {
 			return nil
 		}
 	}
 }
+
+// checkUpstreamsSoon has the upstreams checked without waiting for the interval.
+func (d *Daemon) checkUpstreamsSoon() { request(d.checkUpstreamsNow) }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/google/go-cmp/cmp"
@@ -356,6 +357,27 @@ func TestUpstreamListing(t *testing.T) {
 	r.checkUpstreams(t.Context())
 	if got := r.listed(); !slices.Equal(got, []string{"big-model"}) {
 		t.Errorf("after it came back: %v", got)
+	}
+}
+
+// TestReloadLooksAtUpstreams: a reload does not wait for the minute in which an upstream
+// that failed is asked again.
+func TestReloadLooksAtUpstreams(t *testing.T) {
+	e := service(t, "big-model")
+	address := strings.TrimPrefix(e.URL(), "http://")
+	e.Close()
+	r := run(t, Config{Upstreams: []engine.UpstreamConfig{upstream(e, "chat")}})
+	r.await("away", func(s Status) bool { return s.Engines[len(s.Engines)-1].Why == "nothing listens there" })
+	if err := e.Listen(address); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := r.Reload(t.Context(), Config{}); err != nil {
+		t.Fatal(err)
+	}
+	r.await("back", func(s Status) bool { return s.Engines[len(s.Engines)-1].Models == 1 })
+	if took := time.Since(began); took > upstreamRetryInterval/2 {
+		t.Errorf("back after %v", took)
 	}
 }
 

@@ -44,7 +44,7 @@ func testOperator(t *testing.T, tn *town) {
 		t.Error("a member is told of the operator's pages")
 	}
 	op.get("/operator").want(t, 200, "4 members", "1 of 1 online", "Database", "not well", "50 a second")
-	op.get("/operator/machines").want(t, 200, "box", "ada", "online")
+	op.get("/operator/machines").want(t, 200, "box", "ada", "online", "<td>now</td>")
 	op.get("/operator/machines?name=zzz").want(t, 200, "None of that name")
 	op.get("/operator/audit").want(t, 200, "Nothing yet")
 	op.get("/operator/audit?before=x").want(t, 400, "before is a time")

@@ -330,7 +330,7 @@ func (s *Site) signUpByProvider(v *visit) (reply, error) {
 	if _, err := s.DB.Identity(v.Context(), n.Issuer, n.Subject); err == nil {
 		return reply{}, fault.New(fault.InvalidRequest, "that account at %s is bound by now: sign in with it", s.provider.Name)
 	}
-	seen, _ := s.SeeInvite(v.Context(), inviteIn(v.form.Get("invite"))) // who invites, before it is used up
+	seen, _ := s.SeeInvite(v.Context(), api.InviteIn(v.form.Get("invite"))) // who invites, before it is used up
 	return reply{to: n.Next, done: welcomed(seen)}, s.takeIn(v, made, "provider")
 }
 

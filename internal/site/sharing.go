@@ -269,7 +269,7 @@ func (s *Site) makeInvite(v *visit) (reply, error) {
 }
 
 func inviteCode(v *visit) (api.InviteCode, error) {
-	return api.InviteCode{Code: inviteIn(v.form.Get("code"))}, nil
+	return api.InviteCode{Code: api.InviteIn(v.form.Get("code"))}, nil
 }
 
 func acceptedInvite(made api.Accepted) string {

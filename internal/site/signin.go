@@ -139,7 +139,7 @@ func (s *Site) signUp(v *visit) (reply, error) {
 	if made.Password, err = s.Passwords.Hash(v.Context(), made.Member.Name, v.form.Get("password")); err != nil {
 		return reply{}, err
 	}
-	seen, _ := s.SeeInvite(v.Context(), inviteIn(v.form.Get("invite"))) // who invites, before it is used up
+	seen, _ := s.SeeInvite(v.Context(), api.InviteIn(v.form.Get("invite"))) // who invites, before it is used up
 	return reply{to: "/", done: welcomed(seen)}, s.takeIn(v, made, "sign-up")
 }
 
@@ -200,7 +200,7 @@ func (s *Site) letIn(v *visit, made *account.SignUp) error {
 	case s.SignUp == SignUpClosed:
 		return fault.New(fault.NotAllowed, "sign-up is closed; ask the hub's operator for an account")
 	case text != "":
-		hash, ok := s.CodeHash(inviteIn(text), credential.InviteCode)
+		hash, ok := s.CodeHash(api.InviteIn(text), credential.InviteCode)
 		if !ok {
 			return fault.New(fault.NotFound, "the invite is wrong; copy all of it").WithParam("invite")
 		}
@@ -209,12 +209,6 @@ func (s *Site) letIn(v *visit, made *account.SignUp) error {
 		return fault.New(fault.NotAllowed, "an invite is needed to sign up here; ask a member for one").WithParam("invite")
 	}
 	return nil
-}
-
-// inviteIn is the code of an invite that was pasted as its link or as itself.
-func inviteIn(text string) string {
-	text = strings.TrimSpace(text)
-	return text[strings.LastIndex(text, "/")+1:]
 }
 
 func deadLink() *fault.Fault {

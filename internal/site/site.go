@@ -133,12 +133,16 @@ func (s *Site) Run(ctx context.Context) error {
 
 // Serves reports whether a request is the site's to answer: it is for a page or
 // its parts, or it is a browser's for nothing that there is. A HEAD of / is for
-// the hosted routes, and so is whatever begins as they do.
+// the hosted routes, and so is whatever begins as they do, and a client's /models whose
+// base URL lacks /v1.
 func (s *Site) Serves(r *http.Request) bool {
 	at := r.URL.Path
 	browser := r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html")
 	if at == "/" {
 		return browser
+	}
+	if at == "/models" && !browser && (r.Header.Get("Authorization") != "" || r.Header.Get("X-Api-Key") != "") {
+		return false
 	}
 	if strings.HasPrefix(at, staticPath) || at == devicePath+"/code" || at == devicePath+"/token" {
 		return true

@@ -319,3 +319,28 @@ func TestAPIPage(t *testing.T) {
 		t.Error("the page has a link to no type")
 	}
 }
+
+// TestModelsWithAKey: /models with a key is a client's whose base URL lacks /v1. It gets the
+// hosted routes' 404, not the sign-in page.
+func TestModelsWithAKey(t *testing.T) {
+	tn := newTown(t, nil)
+	for _, test := range []struct {
+		header, value, accept string
+		want                  bool
+	}{
+		{"", "", "", true},
+		{"", "", "text/html", true},
+		{"Authorization", "Bearer k", "application/json", false},
+		{"X-Api-Key", "k", "*/*", false},
+		{"Authorization", "Basic x", "text/html", true}, // a browser behind a proxy with a password
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/models", nil)
+		r.Header.Set("Accept", test.accept)
+		if test.header != "" {
+			r.Header.Set(test.header, test.value)
+		}
+		if got := tn.site.Serves(r); got != test.want {
+			t.Errorf("%+v: %v", test, got)
+		}
+	}
+}

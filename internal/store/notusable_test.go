@@ -1,6 +1,8 @@
 package store
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,11 +33,43 @@ func TestNotUsable(t *testing.T) {
 		t.Errorf("a full disk: %v", err)
 	}
 
+	if what := WhatToDo(fmt.Errorf("cannot create a link: %w", err)); what != "the disk is full; free some space on it" {
+		t.Errorf("what to do on a full disk: %q", what)
+	}
+	if what := WhatToDo(errors.New("another")); what != "" {
+		t.Errorf("what to do about another error: %q", what)
+	}
+	if err = createFile("/proc/none/kith.db"); err == nil || !strings.Contains(err.Error(), "; see that this user may write in its folder") {
+		t.Errorf("a folder that cannot be written: %v", err)
+	}
+
 	damaged := filepath.Join(t.TempDir(), "kith.db")
 	if err := os.WriteFile(damaged, []byte(strings.Repeat("not a database ", 1000)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = Open(t.Context(), Config{Path: damaged}); err == nil || !strings.Contains(err.Error(), "damaged or not a database") {
+	if _, err := Open(t.Context(), Config{Path: damaged}); err == nil || !strings.Contains(err.Error(), "damaged or not a database") {
 		t.Errorf("no database: %v", err)
+	}
+}
+
+// TestReadOnlyFile: a database file that cannot be written is refused before the hub says
+// that it serves.
+func TestReadOnlyFile(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root writes every file")
+	}
+	path := filepath.Join(t.TempDir(), "kith.db")
+	db, err := Open(t.Context(), Config{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o400); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), Config{Path: path}); err == nil || !strings.Contains(err.Error(), "cannot use the database "+path+": it cannot be written; check") {
+		t.Errorf("opened: %v", err)
 	}
 }

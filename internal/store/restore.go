@@ -64,8 +64,32 @@ func Restore(ctx context.Context, file, path string, now time.Time, progress fun
 			return done, fmt.Errorf("cannot give the database to the owner of its folder: %w", err)
 		}
 	}
-	done.Before, err = replaceSQLite(part, path, path+".before-"+now.UTC().Format("20060102-150405"))
+	before, err := unusedName(path + ".before-" + now.UTC().Format("20060102-150405"))
+	if err != nil {
+		return done, fmt.Errorf("cannot keep the database of before: %w", err)
+	}
+	done.Before, err = replaceSQLite(part, path, before)
 	return done, err
+}
+
+// unusedName returns name, or name-2 and so on where a database has the one before it:
+// two restores within a second would keep theirs under one name.
+func unusedName(name string) (string, error) {
+	free := name
+	for i := 2; ; i++ {
+		taken := false
+		for _, suffix := range []string{"", "-wal", "-shm"} {
+			_, err := os.Lstat(free + suffix)
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				return "", err
+			}
+			taken = taken || err == nil
+		}
+		if !taken {
+			return free, nil
+		}
+		free = name + "-" + strconv.Itoa(i)
+	}
 }
 
 // copyBackup copies a backup to a new file and checks that it is an SQLite database

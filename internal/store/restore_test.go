@@ -111,6 +111,26 @@ func TestRestoreOver(t *testing.T) {
 	same(t, len(must[[]account.Member](t)(old.Members(t.Context()))), 3)
 }
 
+// TestRestoreTwice: a second restore within the second does not write over the database
+// that the first one kept.
+func TestRestoreTwice(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "kith.db")
+	db, file, _, _ := aBackup(t, dir)
+	newMember(t, db, "since")
+	ok(t, db.Close())
+	first, err := store.Restore(t.Context(), file, path, later(50), noProgress)
+	ok(t, err)
+	second, err := store.Restore(t.Context(), file, path, later(50), noProgress)
+	ok(t, err)
+	same(t, second.Before, first.Before+"-2")
+	for name, members := range map[string]int{first.Before: 3, second.Before: 2, path: 2} {
+		if n := len(must[[]account.Member](t)(open(t, store.Config{Path: name}).Members(t.Context()))); n != members {
+			t.Errorf("%s has %d members, not %d", name, n, members)
+		}
+	}
+}
+
 // TestRestoreOverDamage: a database that cannot be read is kept and replaced.
 func TestRestoreOverDamage(t *testing.T) {
 	db, file, _, _ := aBackup(t, t.TempDir())

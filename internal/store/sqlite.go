@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -86,7 +87,7 @@ func createFile(path string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("cannot make the database's file: %w", err)
+		return fmt.Errorf("cannot make the database's file: %w; see that this user may write in its folder, and that the disk is neither full nor read-only", err)
 	}
 	return file.Close()
 }
@@ -119,29 +120,50 @@ func (db *DB) checkSQLite(ctx context.Context, path string) error {
 	if err == nil && found != "ok" {
 		err = errors.New(strings.Join(strings.Fields(found), " ")) // on one line
 	}
+	if err == nil {
+		err = db.checkWrites(ctx)
+	}
 	if err != nil {
 		return notUsable(path, err)
 	}
 	return nil
 }
 
+// checkWrites fails if SQLite may only read the database's file, which it notices at the
+// first change. The change is undone.
+func (db *DB) checkWrites(ctx context.Context) error {
+	tx, err := db.write.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, "CREATE TABLE a_change (x)")
+	return errors.Join(err, tx.Rollback())
+}
+
 // notUsable returns the error of a database that SQLite does not open or read, with its
 // cause and what to do.
 func notUsable(path string, err error) error {
-	cause := "it is damaged or not a database; bring back a backup with `kith admin restore FILE`"
-	if lite, ok := errors.AsType[*sqlite.Error](err); ok {
-		switch lite.Code() & 0xff {
-		case sqlite3.SQLITE_BUSY:
-			cause = "another kith process has it open; stop that one, or give this one its own data folder"
-		case sqlite3.SQLITE_FULL:
-			cause = "the disk is full; free some space on it"
-		case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
-			cause = "its folder cannot be written; check that the disk is not read-only, and that the files there belong to this user"
-		case sqlite3.SQLITE_IOERR:
-			cause = "the disk cannot be read or written; look into the system's log, and see whether it is full"
-		}
+	cause := cmp.Or(WhatToDo(err), "it is damaged or not a database; bring back a backup with `kith admin restore FILE`")
+	if lite, ok := errors.AsType[*sqlite.Error](err); ok && lite.Code()&0xff == sqlite3.SQLITE_BUSY {
+		cause = "another kith process has it open; stop that one, or give this one its own data folder"
 	}
 	return fmt.Errorf("cannot use the database %s: %s: %w", path, cause, err)
+}
+
+// WhatToDo returns what is wrong with the disk of an SQLite database and what to do, where
+// that is why err came about, else "".
+func WhatToDo(err error) string {
+	if lite, ok := errors.AsType[*sqlite.Error](err); ok {
+		switch lite.Code() & 0xff {
+		case sqlite3.SQLITE_FULL:
+			return "the disk is full; free some space on it"
+		case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
+			return "it cannot be written; check that the disk is not read-only, and that the database's folder and files belong to this user"
+		case sqlite3.SQLITE_IOERR:
+			return "the disk cannot be read or written; look into the system's log, and see whether it is full"
+		}
+	}
+	return ""
 }
 
 // lockSQLite locks the database for this process: it opens an exclusive

@@ -336,7 +336,10 @@ func (d *Dialer) upgrade(ctx context.Context, target hubTarget, inWebSocket bool
 		request = d.requestWebSocket
 	}
 	on, err := request(ctx, raw, target)
-	if !stop() && err == nil {
+	switch ended := !stop(); {
+	case ended && errors.Is(ctx.Err(), context.DeadlineExceeded): // err is that raw was closed
+		err = &blockedError{fmt.Errorf("the hub at %s did not answer within %v", target.address, upgradeTimeout)}
+	case ended && err == nil:
 		err = ctx.Err()
 	}
 	if err != nil {

@@ -248,7 +248,7 @@ func TestOddHub(t *testing.T) {
 		"503, no hint":   {"HTTP/1.1 503 Service Unavailable\r\n\r\n", "503"},
 		"nonsense":       {"SSH-2.0-OpenSSH\r\n\r\n", "cannot read"},
 		"endless header": {"HTTP/1.1 101 Switching Protocols\r\nX: " + strings.Repeat("x", 2*maxHeader), "cannot read"},
-		"silence":        {"", "cannot read"},
+		"silence":        {"", "did not answer within 10s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

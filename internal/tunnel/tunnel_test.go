@@ -627,3 +627,28 @@ func TestCacheName(t *testing.T) {
 		t.Errorf("the name %q", name)
 	}
 }
+
+// TestHubThatDoesNotAnswer: a hub that accepts the connection and does not answer is
+// said not to answer, and counts as blocked.
+func TestHubThatDoesNotAnswer(t *testing.T) {
+	for name, inWebSocket := range map[string]bool{"plain": false, "in a WebSocket": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMachine(nil, echo)
+				m.Dial = func(context.Context, string, string) (net.Conn, error) {
+					near, far := net.Pipe()
+					go func() { _, _ = io.Copy(io.Discard, far) }()
+					return near, nil
+				}
+				target, err := parseHub("http://127.0.0.1")
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = m.upgrade(t.Context(), target, inWebSocket)
+				if blocked := (*blockedError)(nil); !errors.As(err, &blocked) || err.Error() != "the hub at 127.0.0.1:80 did not answer within 10s" {
+					t.Errorf("%T %[1]v", err)
+				}
+			})
+		})
+	}
+}
