@@ -19,7 +19,6 @@ import (
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
-	"github.com/kith/kith/internal/fault"
 )
 
 // maxAnswer bounds an answer that is read into memory, in bytes.
@@ -222,7 +221,7 @@ func refusalIn(status int, text []byte) *refusal {
 	if json.Unmarshal(text, &envelope) == nil {
 		refused.code, refused.message = envelope.Error.Code, envelope.Error.Message
 	}
-	if id := envelope.Error.CorrelationID; refused.code == string(fault.InternalError) && id != "" {
+	if id := envelope.Error.CorrelationID; refused.code == "internal_error" && id != "" {
 		refused.message = "something went wrong on that side; its log says what, at " + id
 	}
 	return refused
