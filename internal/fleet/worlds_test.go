@@ -28,11 +28,11 @@ func envOr(name string, other int) int {
 }
 
 // worlds returns how many random worlds a test plays: at most that many, and with
-// -short, as under the race detector, no more than 5,000.
+// -short, as under the race detector, no more than 1,000.
 func worlds(most int) uint64 {
 	n := min(most, *worldsFlag)
 	if testing.Short() {
-		n = min(n, 5_000)
+		n = min(n, 1_000)
 	}
 	return uint64(n)
 }

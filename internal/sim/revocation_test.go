@@ -185,7 +185,7 @@ func TestRevocations(t *testing.T) {
 	t.Cleanup(func() { t.Logf("from the commit to the end of what it ended, in false time:\n%s", all) })
 	rounds := *roundsFlag
 	if rounds == 0 {
-		rounds = unlessShort(10, 2)
+		rounds = unlessShort(10, 1)
 	}
 	for i, kind := range slices.Sorted(maps.Keys(revocations)) {
 		for j, how := range hearings {
