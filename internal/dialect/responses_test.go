@@ -134,6 +134,9 @@ func translateResponse(r *Response, stream string, size int) (string, error) {
 		if err != nil {
 			return fail(err)
 		}
+		if whole == 0 && s.line == 0 {
+			continue // of no line anything can be held on to
+		}
 		rest := append([]byte(nil), pending[whole:]...)
 		clear(pending) // nothing may hang on to what was taken
 		pending = rest

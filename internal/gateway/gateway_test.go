@@ -60,6 +60,34 @@ func textOf(b *spool.Bytes) string {
 	return text.String()
 }
 
+// padded is a body of so many bytes: text, and spaces behind it. It is made as it is read:
+// large memory is slow to fill under the race detector.
+func padded(text string, length int) io.Reader {
+	return io.MultiReader(strings.NewReader(text), io.LimitReader(spaces{}, int64(length-len(text))))
+}
+
+// spaces is a body of spaces without end.
+type spaces struct{}
+
+var someSpaces = strings.Repeat(" ", 64<<10)
+
+func (spaces) Read(p []byte) (n int, err error) {
+	for n < len(p) {
+		n += copy(p[n:], someSpaces)
+	}
+	return n, nil
+}
+
+// files is a spool with a folder, as a hub's: a large body does not grow in memory.
+func files(t *testing.T) *spool.Spool {
+	t.Helper()
+	s, err := spool.Open(t.TempDir(), spool.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // noRoom is a spool that takes nothing more.
 func noRoom() *spool.Spool {
 	s, _ := spool.Open("", spool.Limits{Memory: 1})

@@ -219,8 +219,8 @@ func TestMessagesUnary(t *testing.T) {
 // A translation may be longer than the limit, but not by any length.
 func TestMessagesTranslationTooLong(t *testing.T) {
 	c := hostedConfig(answers(chatReply))
-	c.Limits.Body = 20 << 20
-	input := strings.Repeat(`\"`, 9<<20) // each of which becomes four bytes
+	c.Limits.Body, c.Spool = translationRoom+1<<20, files(t)
+	input := strings.Repeat(`\"`, int(translationRoom+c.Limits.Body)/4) // each of which becomes four bytes
 	body := `{"model":"m","max_tokens":9,"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{"x":["` + input + `"]}}]}]}`
 	w, _ := do(New(c), askMessages(body))
 	checkEnvelope(t, w.Result().Header, w.Body.String(), "request_too_large", fault.RequestTooLarge)

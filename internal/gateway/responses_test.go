@@ -282,17 +282,21 @@ func TestResponsesNotStored(t *testing.T) {
 	broken.err = errors.New("the disk is full")
 	unkept := stateful(answers(chatReply), newShelf())
 	unkept.Turns = nil
+	long := stateful(answers(chatReply), newShelf())
+	long.Spool = files(t)
 	for name, c := range map[string]struct {
 		config  Config
-		request string
+		request io.Reader
 	}{
-		"store false":   {stateful(answers(chatReply), newShelf()), `{"model":"m","store":false,"input":"x"}`},
-		"cannot keep":   {stateful(answers(chatReply), broken), responsesRequest},
-		"nothing kept":  {unkept, responsesRequest},
-		"too much kept": {stateful(answers(chatReply), newShelf()), `{"model":"m","input":"` + strings.Repeat("x", 17<<20) + `"}`},
+		"store false":   {stateful(answers(chatReply), newShelf()), strings.NewReader(`{"model":"m","store":false,"input":"x"}`)},
+		"cannot keep":   {stateful(answers(chatReply), broken), strings.NewReader(responsesRequest)},
+		"nothing kept":  {unkept, strings.NewReader(responsesRequest)},
+		"too much kept": {long, io.MultiReader(padded(`{"model":"m","input":"`, 17<<20), strings.NewReader(`"}`))},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, _ := do(New(c.config), ask("POST", "/v1/responses", c.request))
+			r := ask("POST", "/v1/responses", "")
+			r.Body, r.ContentLength = io.NopCloser(c.request), -1
+			w, _ := do(New(c.config), r)
 			got := readObject(t, w.Body.String())
 			if w.Code != 200 || got.Status != "completed" || got.Store {
 				t.Errorf("%d %.300s", w.Code, w.Body)

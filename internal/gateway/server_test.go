@@ -283,10 +283,12 @@ func TestFault05OneByteTooMany(t *testing.T) {
 				if name == "unary" {
 					b = answers(reply)
 				}
-				virtually(t, New(hostedConfig(b)), nil, func(t *testing.T, conn net.Conn) {
+				c := hostedConfig(b)
+				c.Spool = files(t)
+				virtually(t, New(c), nil, func(t *testing.T, conn net.Conn) {
 					go func() {
-						fmt.Fprintf(conn, "%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s", rawHead, length, request)
-						_, _ = io.WriteString(conn, strings.Repeat(" ", length-len(request)))
+						fmt.Fprintf(conn, "%sTransfer-Encoding: chunked\r\n\r\n%x\r\n", rawHead, length)
+						_, _ = io.Copy(conn, padded(request, length))
 						_, _ = io.WriteString(conn, "\r\n0\r\n\r\n")
 					}()
 					got, err := bufio.NewReader(conn).ReadString('\n')

@@ -87,8 +87,10 @@ func TestUnaryAnswerLimit(t *testing.T) {
 		"/v1/embeddings":       {`{"model":"m","input":"x"}`, `{"data":[]}`, 64 << 20},
 	} {
 		for more, status := range map[int]int{0: 200, 1: 502} {
-			padding := strings.Repeat(" ", c.limit+more-len(c.answer))
-			config := hostedConfig(answers(c.answer + padding))
+			config := hostedConfig(&backend{do: func(context.Context, *Call) (*Answer, error) {
+				return answer(io.NopCloser(padded(c.answer, c.limit+more))), nil
+			}})
+			config.Spool = files(t)
 			w := &sink{header: http.Header{}}
 			New(config).ServeHTTP(w, ask("POST", path, c.request))
 			if w.status != status {
