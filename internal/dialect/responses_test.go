@@ -135,7 +135,7 @@ func translateResponse(r *Response, stream string, size int) (string, error) {
 			return fail(err)
 		}
 		if whole == 0 && s.line == 0 {
-			continue // of no line anything can be held on to
+			continue // no line was read, and nothing refers to a part of one
 		}
 		rest := append([]byte(nil), pending[whole:]...)
 		clear(pending) // nothing may hang on to what was taken
