@@ -55,10 +55,12 @@ func TestBehindHAProxy(t *testing.T) {
 		proxied.until("the hubs know each other and the machine", func() error {
 			var tunnels float64
 			for _, hub := range hubs {
-				tunnels += hub.metric("kith_tunnels")
-				if hub.metric("kith_ready") != 1 || hub.metric("kith_machines_online") != 1 || hub.metric("kith_peer_up") != 1 {
-					return fmt.Errorf("%s: ready %v, machines %v, peers %v", hub.base, hub.metric("kith_ready"), hub.metric("kith_machines_online"), hub.metric("kith_peer_up"))
+				text := hub.metrics()
+				ready, machines, peers := sumOf(t, text, "kith_ready"), sumOf(t, text, "kith_machines_online"), sumOf(t, text, "kith_peer_up")
+				if ready != 1 || machines != 1 || peers != 1 {
+					return fmt.Errorf("%s: ready %v, machines %v, peers %v", hub.base, ready, machines, peers)
 				}
+				tunnels += sumOf(t, text, "kith_tunnels")
 			}
 			if tunnels != 1 {
 				return fmt.Errorf("%v tunnels", tunnels)
@@ -157,25 +159,39 @@ func trusting(t *testing.T, certificate string) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// metric returns the sum of a metric of the hub over the series whose text begins so; -1 if
-// the hub does not answer.
-func (r *rig) metric(begin string) (sum float64) {
-	r.t.Helper()
+// metrics is what the hub's admin address answers; empty if it does not.
+func (r *rig) metrics() string {
 	response, err := http.Get("http://" + r.health + "/metrics")
 	if err != nil {
-		return -1
+		return ""
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
+// metric returns the sum of a metric of the hub over the series whose text begins so; -1 if
+// the hub does not answer.
+func (r *rig) metric(begin string) float64 {
+	r.t.Helper()
+	return sumOf(r.t, r.metrics(), begin)
+}
+
+// sumOf returns the sum of a metric in a text of metrics; -1 if the text is empty.
+func sumOf(t *testing.T, text, begin string) (sum float64) {
+	t.Helper()
+	if text == "" {
 		return -1
 	}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if series == begin || strings.HasPrefix(series, begin+"{") {
 			n, err := strconv.ParseFloat(value, 64)
 			if err != nil {
-				r.t.Fatal(err)
+				t.Fatal(err)
 			}
 			sum += n
 		}

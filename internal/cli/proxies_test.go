@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -142,8 +143,9 @@ const chunkText = `data: {"id":"c","object":"chat.completion.chunk","created":1,
 // ServeHTTP is a machine's engine: a stream has its first chunk at once and ends once it
 // is released, or after 5 minutes.
 func (p *proxied) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body)
-	if !strings.Contains(string(body[:min(len(body), 200)]), `"stream":true`) {
+	start, _ := io.ReadAll(io.LimitReader(r.Body, 200))
+	_, _ = io.Copy(io.Discard, r.Body)
+	if !strings.Contains(string(start), `"stream":true`) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"id":"c","object":"chat.completion","created":1,"model":"test-model","choices":[{"index":0,"message":{"role":"assistant","content":"a"},"finish_reason":"stop"}]}`)
 		return
@@ -151,7 +153,7 @@ func (p *proxied) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	_, _ = fmt.Fprintf(w, chunkText, "null")
 	_ = http.NewResponseController(w).Flush()
-	if strings.Contains(string(body), "five minutes") {
+	if strings.Contains(string(start), "five minutes") {
 		for range 30 {
 			time.Sleep(10 * time.Second)
 			_, _ = fmt.Fprintf(w, chunkText, "null")
@@ -177,11 +179,33 @@ func browser(t *testing.T, n int, secure *tls.Config) *http.Client {
 }
 
 // ask posts a body to the chat route.
-func (p *proxied) ask(client *http.Client, base string, body io.Reader) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, base+"/v1/chat/completions", body)
+func (p *proxied) ask(client *http.Client, base, body string) (*http.Response, error) {
+	return p.post(client, base, int64(len(body)), func() io.Reader { return strings.NewReader(body) })
+}
+
+// askOfSize posts a body of that many bytes, which is nowhere in memory as a whole.
+func (p *proxied) askOfSize(client *http.Client, base string, size int64) (*http.Response, error) {
+	const head, tail = `{"model":"test-model","messages":[{"role":"user","content":"`, `"}]}`
+	return p.post(client, base, size, func() io.Reader {
+		return io.MultiReader(strings.NewReader(head), io.LimitReader(xs{}, size-int64(len(head)+len(tail))), strings.NewReader(tail))
+	})
+}
+
+// xs is a reader of x without end.
+type xs struct{}
+
+var manyX = bytes.Repeat([]byte("x"), 32<<10)
+
+func (xs) Read(p []byte) (int, error) { return copy(p, manyX), nil }
+
+// post sends a body of a known length, which begins anew if the request is sent again.
+func (p *proxied) post(client *http.Client, base string, size int64, body func() io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, base+"/v1/chat/completions", body())
 	if err != nil {
 		return nil, err
 	}
+	req.ContentLength = size
+	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(body()), nil }
 	req.Header.Set("Authorization", "Bearer "+p.key)
 	return client.Do(req)
 }
@@ -295,9 +319,8 @@ func (p *proxied) check(address string, secure *tls.Config, streams, browsers in
 	})
 	p.openTunnels(base, secure)
 
-	for size, want := range map[int]int{32 << 20: http.StatusOK, 32<<20 + 4096: http.StatusRequestEntityTooLarge} {
-		const head, tail = `{"model":"test-model","messages":[{"role":"user","content":"`, `"}]}`
-		res, err := p.ask(one, base, strings.NewReader(head+strings.Repeat("x", size-len(head)-len(tail))+tail))
+	for size, want := range map[int64]int{32 << 20: http.StatusOK, 32<<20 + 4096: http.StatusRequestEntityTooLarge} {
+		res, err := p.askOfSize(one, base, size)
 		if err != nil {
 			t.Fatalf("a body of %d bytes: %v", size, err)
 		}
@@ -318,7 +341,7 @@ func (p *proxied) check(address string, secure *tls.Config, streams, browsers in
 		ended.Go(func() {
 			arrived := sync.OnceFunc(begun.Done)
 			defer arrived()
-			res, err := p.ask(client, base, strings.NewReader(`{"model":"test-model","stream":true,"messages":[{"role":"user","content":"`+content+`"}]}`))
+			res, err := p.ask(client, base, `{"model":"test-model","stream":true,"messages":[{"role":"user","content":"`+content+`"}]}`)
 			if err != nil {
 				t.Error(err)
 				return
