@@ -198,7 +198,7 @@ var manyX = bytes.Repeat([]byte("x"), 32<<10)
 
 func (xs) Read(p []byte) (int, error) { return copy(p, manyX), nil }
 
-// post sends a body of a known length, which begins anew if the request is sent again.
+// post sends a body of a known length, which starts again if the request is sent again.
 func (p *proxied) post(client *http.Client, base string, size int64, body func() io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, base+"/v1/chat/completions", body())
 	if err != nil {
