@@ -63,16 +63,20 @@ func (r *Registry) retire(id fleet.MachineID, client *tunnel.Client) {
 func (r *Registry) endWhenIdle(client *tunnel.Client, c *connection) {
 	ticker := time.NewTicker(idleCheck)
 	defer ticker.Stop()
-	since := time.Now()
+	var idle time.Time // when no call was found first; zero while some run
 	for open := true; open; {
 		select {
 		case <-client.Done():
 			open = false
 		case now := <-ticker.C:
-			if client.Calls() > 0 {
-				since = now
+			switch {
+			case client.Calls() > 0:
+				idle = time.Time{}
+			case idle.IsZero():
+				idle = now
+			default:
+				open = now.Sub(idle) < idleFor
 			}
-			open = now.Sub(since) < idleFor
 		}
 	}
 	client.Close()

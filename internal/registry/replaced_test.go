@@ -77,7 +77,7 @@ func TestMoveKeepsCalls(t *testing.T) {
 		if m := n.machine("m"); m.Generation != 2 || !m.Online || n.MachinesHere() != 1 {
 			t.Fatalf("after the move: %+v", m)
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute + idleCheck/2) // the call ends between two looks
 		select {
 		case <-older.Gone:
 			t.Error("the older tunnel ended under its call")
