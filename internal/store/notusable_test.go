@@ -51,25 +51,3 @@ func TestNotUsable(t *testing.T) {
 		t.Errorf("no database: %v", err)
 	}
 }
-
-// TestReadOnlyFile: a database file that cannot be written is refused before the hub says
-// that it serves.
-func TestReadOnlyFile(t *testing.T) {
-	if os.Geteuid() == 0 {
-		t.Skip("root writes every file")
-	}
-	path := filepath.Join(t.TempDir(), "kith.db")
-	db, err := Open(t.Context(), Config{Path: path})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(path, 0o400); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Open(t.Context(), Config{Path: path}); err == nil || !strings.Contains(err.Error(), "cannot use the database "+path+": it cannot be written; check") {
-		t.Errorf("opened: %v", err)
-	}
-}

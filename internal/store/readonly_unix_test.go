@@ -1,0 +1,68 @@
+//go:build unix
+
+package store
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestReadOnlyFile: a database file that cannot be written is refused before the hub says
+// that it serves. Root writes every file, so that root runs the test as another user.
+func TestReadOnlyFile(t *testing.T) {
+	if os.Geteuid() == 0 {
+		asAnotherUser(t, "^TestReadOnlyFile$")
+		return
+	}
+	path := filepath.Join(t.TempDir(), "kith.db")
+	db, err := Open(t.Context(), Config{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o400); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), Config{Path: path}); err == nil || !strings.Contains(err.Error(), "cannot use the database "+path+": it cannot be written; check") {
+		t.Errorf("opened: %v", err)
+	}
+}
+
+// asAnotherUser runs tests of this program in a process of a user without rights, and in a
+// folder of that user: others cannot read the one in which go test builds programs.
+func asAnotherUser(t *testing.T, tests string) {
+	t.Helper()
+	const user = 65534
+	folder, err := os.MkdirTemp("", "kith-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	program := filepath.Join(folder, "store.test")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(self)
+	if err == nil {
+		err = os.WriteFile(program, text, 0o755)
+	}
+	if err == nil {
+		err = os.Chown(folder, user, user)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := exec.CommandContext(t.Context(), program, "-test.v", "-test.run="+tests)
+	other.Dir, other.Env = folder, append(os.Environ(), "TMPDIR="+folder)
+	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+	if out, err := other.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: ") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
