@@ -127,7 +127,7 @@ func newRolling(t *testing.T, names ...string) *rolling {
 	}
 	r.engine = enginetest.New(enginetest.LlamaCpp, enginetest.Options{
 		Slots:     max(64, 2**callers),
-		Behaviour: enginetest.Behaviour{Chunks: 20, Interval: 100 * time.Millisecond * time.Duration(max(1, *callers/100))},
+		Behaviour: enginetest.Behaviour{Chunks: 40, Interval: 50 * time.Millisecond * time.Duration(max(1, *callers/100))},
 	})
 	if err := r.engine.Start(); err != nil {
 		t.Fatal(err)
@@ -198,11 +198,8 @@ func TestRollingReplacement(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var mu sync.Mutex
-	served, count := 0, *callers
-	if testing.Short() {
-		count = min(count, 8)
-	}
-	for i := range count {
+	served := 0
+	for i := range *callers {
 		load.Go(func() {
 			for ctx.Err() == nil {
 				_, err := r.ask(i%4 != 0)
@@ -257,7 +254,7 @@ func TestRollingReplacement(t *testing.T) {
 	}
 	stop()
 	load.Wait()
-	t.Logf("%d replacements under %d callers: %d calls", *replacements, count, served)
+	t.Logf("%d replacements under %d callers: %d calls", *replacements, *callers, served)
 }
 
 // command runs kith to its end and returns what it printed.

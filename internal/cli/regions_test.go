@@ -29,8 +29,8 @@ func (r *rig) openRegion(url, region, other, otherAddress, member, model string)
 }
 
 // chat makes a call at the rig's address with any key. The content has nothing that JSON
-// would escape: to look for that in megabytes takes seconds under the race detector. It returns the response's
-// status, code and correlation id; a complete one has no code.
+// would escape: to look for that in megabytes takes seconds under the race detector. It
+// returns the response's status, code and correlation id; a complete one has no code.
 func (r *rig) chat(key, model, content string, stream bool) (status int, code, id string, err error) {
 	body := fmt.Sprintf(`{"model":%q,"stream":%v,"messages":[{"role":"user","content":"%s"}]}`, model, stream, content)
 	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, r.base+"/v1/chat/completions", strings.NewReader(body))

@@ -63,7 +63,7 @@ func (r *Registry) retire(id fleet.MachineID, client *tunnel.Client) {
 func (r *Registry) endWhenIdle(client *tunnel.Client, c *connection) {
 	ticker := time.NewTicker(idleCheck)
 	defer ticker.Stop()
-	var idle time.Time // when no call was found first; zero while some run
+	var idleSince time.Time // the first look that found no call; zero while calls run
 	for open := true; open; {
 		select {
 		case <-client.Done():
@@ -71,11 +71,11 @@ func (r *Registry) endWhenIdle(client *tunnel.Client, c *connection) {
 		case now := <-ticker.C:
 			switch {
 			case client.Calls() > 0:
-				idle = time.Time{}
-			case idle.IsZero():
-				idle = now
+				idleSince = time.Time{}
+			case idleSince.IsZero():
+				idleSince = now
 			default:
-				open = now.Sub(idle) < idleFor
+				open = now.Sub(idleSince) < idleFor
 			}
 		}
 	}

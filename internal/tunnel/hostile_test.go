@@ -363,7 +363,7 @@ func TestStalledUploads(t *testing.T) {
 			}
 		}
 		payload := strings.Repeat("x", 1<<20)
-		for i := range 10 {
+		for i := range 30 {
 			status, body, err := call(ctx, client, "/v1/chat/completions", payload)
 			if err != nil || status != 200 || len(body) != len(payload) {
 				t.Fatalf("call %d beside %d stalled uploads: %d, %d bytes, %v", i, stalled, status, len(body), err)
