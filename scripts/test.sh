@@ -17,7 +17,7 @@ step "what -short leaves out, and the tests of sources and docs: go test"
 go test -tags llama -timeout 25m ./internal ./internal/dialect ./internal/dispatch ./internal/fleet ./internal/gateway ./internal/registry ./internal/site
 go test -tags llama -timeout 25m ./internal/sim -skip TestRevocations
 step "how long a right outlives its end, in false time"
-go test -tags llama -count=1 ./internal/sim -run TestRevocations -v | grep -v '^=== \|^ *--- '
+go test -tags llama -count=1 ./internal/sim -run TestRevocations -v | grep -v '^=== \|^ *--- PASS'
 step "the binaries, as members get them"
 make --no-print-directory build build-slim
 step "releases: archives, packages, installer, image"

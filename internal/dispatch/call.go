@@ -41,7 +41,7 @@ func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
 		decision := c.d.route(&c.query)
 		c.recordDecision(decisionTrace(decision, &c.query))
 		if decision.Verdict == fleet.Refuse {
-			return nil, c.refusal(decision.Row, decision.Fault)
+			return nil, c.refusal(ctx, decision.Row, decision.Fault)
 		}
 		c.slot = c.d.scheduler.take(decision.Candidates, c.call.Model, c.query.Now) // Wait has no candidates
 		if c.slot == nil {
@@ -93,8 +93,13 @@ func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer
 			answer, outcome = nil, failed
 		}
 	}
-	if outcome == failed && attemptCtx.Err() != nil && ctx.Err() == nil && c.d.hasStopped(ctx, a) {
-		outcome = revoked
+	if outcome == failed && attemptCtx.Err() != nil && ctx.Err() == nil {
+		switch stopped := c.d.hasStopped(ctx, a); {
+		case ctx.Err() != nil: // the call ended meanwhile
+			err = context.Cause(ctx)
+		case stopped:
+			outcome = revoked
+		}
 	}
 	c.recordAttempt(a, outcome)
 	if outcome == answered || outcome == failed {
@@ -117,14 +122,18 @@ func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer
 	c.lostOne = c.lostOne || outcome == vanished
 	c.query.Avoid, c.query.Gone = append(c.query.Avoid, r.Machine.ID), true
 	if len(c.query.Avoid) == fleet.MaxCandidates {
-		return nil, c.exhausted()
+		return nil, c.exhausted(ctx)
 	}
 	return nil, errDecideAgain
 }
 
 // refusal is the fault of a decision to refuse by that row. For a call that lost its
-// machine that loss is the cause.
-func (c *activeCall) refusal(row int, f *fault.Fault) *fault.Fault {
+// machine that loss is the cause. A call that ended gets the fault that ended it: the
+// change that revoked its credential may have ended its reach, too (spec/routing.md#wait-end).
+func (c *activeCall) refusal(ctx context.Context, row int, f *fault.Fault) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if c.lostOne && row == rowExhausted {
 		f = fault.New(fault.MachineOffline, "the machine went away in the middle of the answer and no other one could take over; try again shortly")
 		if c.query.Waited {
@@ -143,11 +152,11 @@ const (
 
 // exhausted is the fault of a call whose attempts or time are used up: the refusal
 // that holds now, or that of row 11 where fleet.Route would still try or wait.
-func (c *activeCall) exhausted() *fault.Fault {
+func (c *activeCall) exhausted(ctx context.Context) error {
 	decision := c.d.route(&c.query)
 	if decision.Verdict == fleet.Refuse {
 		c.recordDecision(decisionTrace(decision, &c.query))
-		return c.refusal(decision.Row, decision.Fault)
+		return c.refusal(ctx, decision.Row, decision.Fault)
 	}
 	decision.Verdict, decision.Row = fleet.Refuse, rowExhausted
 	c.recordDecision(decisionTrace(decision, &c.query))
@@ -159,7 +168,7 @@ func (c *activeCall) exhausted() *fault.Fault {
 	if c.query.Waited {
 		f = f.AfterWait()
 	}
-	return c.refusal(rowExhausted, f)
+	return c.refusal(ctx, rowExhausted, f)
 }
 
 // wait queues the call for its model until it has a slot. It fails with the fault that
@@ -180,7 +189,7 @@ func (c *activeCall) wait(ctx context.Context) error {
 	}
 	c.recordDecision(result.decision)
 	if result.slot == nil {
-		return c.refusal(result.decision.Row, result.refusal)
+		return c.refusal(ctx, result.decision.Row, result.refusal)
 	}
 	return nil
 }
@@ -215,7 +224,7 @@ func (c *activeCall) await(ctx context.Context, w *waiter) (waitResult, error) {
 				return result, nil
 			}
 			c.query.Waited = true
-			return waitResult{}, c.exhausted()
+			return waitResult{}, c.exhausted(ctx)
 		case <-ctx.Done():
 			return waitResult{}, context.Cause(ctx)
 		}

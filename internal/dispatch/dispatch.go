@@ -31,7 +31,7 @@
 // When the answer's body is closed the scheduler grants its slot to the next waiting
 // call. The gateway then calls Finished, which records the call.
 //
-// Three things run alongside. The registry notifies of changes (OnMachine,
+// Three things run alongside. The registry notifies of changes (OnMachine, OnCommitted,
 // OnChange): calls that wait are decided again, and calls whose key or share ended are
 // ended (revocation.go). A tick each second does the same for what changes with time
 // (Run). The number of calls that a member has running and waiting is limited
@@ -112,12 +112,12 @@ type Dispatcher struct {
 	prefixes   prefix.Memory
 	cacheNames cacheNames
 	key        atomic.Pointer[prefix.Key]  // of the fingerprints; nil: none yet
-	changed    atomic.Pointer[time.Time]   // of the last OnChange; nil: none yet
+	changed    atomic.Pointer[time.Time]   // of the last OnCommitted; nil: none yet
 	ending     atomic.Pointer[fault.Fault] // of every call from now on; nil: none
 }
 
-// New returns a Dispatcher. The registry's notifications are to reach OnChange and
-// OnMachine.
+// New returns a Dispatcher. The registry's notifications are to reach OnCommitted,
+// OnChange and OnMachine.
 func New(cfg Config) *Dispatcher {
 	if cfg.Draw == nil {
 		cfg.Draw = rand.Uint64
@@ -151,16 +151,6 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 			return nil
 		}
 	}
-}
-
-// OnChange takes changes of the store that the registry's snapshot holds already,
-// and what they affect; nil changes stand for any. Calls whose key or share ended
-// end, and waiting calls that are affected are decided again.
-func (d *Dispatcher) OnChange(changes []fleet.Change, affected fleet.Affected) {
-	now := time.Now()
-	d.changed.Store(&now) // before revoke looks at the active calls
-	d.revoke(changes)     // first: a waiting call gets the fault of its credential
-	d.scheduler.onChange(affected)
 }
 
 // OnMachine takes that a machine connected, disconnected or changed: calls that wait

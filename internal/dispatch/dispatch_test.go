@@ -41,6 +41,7 @@ type sharedMachine struct {
 	changed chan struct{}       // the snapshot holds a change of the store
 	asked   chan struct{}       // the machine got a request
 	tunnels chan *tunnel.Client // one for each time that the machine connected
+	mayDial sync.Mutex          // held: the machine does not connect again
 	read    chan struct{}       // the stored speeds were read
 }
 
@@ -48,6 +49,15 @@ type sharedMachine struct {
 func (m *sharedMachine) speeds(ctx context.Context, since time.Time) ([]account.Speed, error) {
 	defer func() { m.read <- struct{}{} }()
 	return m.db.Speeds(ctx, since)
+}
+
+// revoked is Config.Revoked.
+func (m *sharedMachine) revoked(ctx context.Context, caller gateway.Caller) (*fault.Fault, error) {
+	member, err := m.db.Member(ctx, string(caller.Member))
+	if err != nil || !member.Disabled {
+		return nil, err
+	}
+	return fault.New(fault.InvalidAPIKey, "the key is revoked"), nil
 }
 
 // newSharedMachine returns it once the machine is connected. activity is called as
@@ -80,8 +90,9 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 	connected := make(chan struct{}, 99)
 	m.live = registry.New(registry.Config{Node: "hub", Region: "home", Facts: m.db.Facts("home"), Log: log})
 	m.live.Observe(registry.Observer{
-		Store: func(changes []fleet.Change, affected fleet.Affected) {
-			m.OnChange(changes, affected)
+		Committed: func(changes []fleet.Change) { m.OnCommitted(changes) },
+		Store: func(_ []fleet.Change, affected fleet.Affected) {
+			m.OnChange(affected)
 			m.changed <- struct{}{}
 		},
 		Machine: func(id fleet.MachineID) {
@@ -94,7 +105,7 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 		Limits:   dispatch.Limits{Wait: time.Minute, WaitStream: time.Minute, FirstByte: time.Minute, Stream: time.Minute},
 		Registry: m.live, Ledger: ledger.New(m.db, nil, log), Traces: ledger.NewTraces(m.db, log), Spool: m.spool,
 		SaveSpeeds: m.db.SaveSpeeds, Speeds: m.speeds, PrefixKey: m.db.PrefixKey,
-		Revoked: func(context.Context, gateway.Caller) (*fault.Fault, error) { return nil, nil }, Activity: func() { activity(m) }, Log: log,
+		Revoked: m.revoked, Activity: func() { activity(m) }, Log: log,
 	})
 	var served sync.WaitGroup
 	var generation atomic.Int64
@@ -115,7 +126,7 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 	go func() { _ = m.live.Run(ctx); ended <- struct{}{} }()
 	<-m.live.Ready()
 	dialer := tunnel.Dialer{
-		HubURL: server.URL, Credential: func() string { return "secret" },
+		HubURL: server.URL, Credential: func() string { m.mayDial.Lock(); defer m.mayDial.Unlock(); return "secret" },
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			m.asked <- struct{}{}
 			_, _ = io.WriteString(w, "data: [DONE]\n\n")
@@ -155,15 +166,8 @@ func TestShareEndsBeforeTheAttempt(t *testing.T) {
 		m.live.Nudge()
 		<-m.changed
 	})
-	body, err := m.spool.Keep(spool.Holder{}, []byte(`{"model":"m"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	call := &gateway.Call{
-		ID: "req_1", Endpoint: fleet.ChatCompletions, Model: "m", Caller: gateway.Caller{Member: "bob", Name: "bob"}, Arrived: time.Now(), Stream: true,
-		Body: body, Waiting: func(int, time.Duration) { t.Error("it waits") },
-	}
-	_, err = m.Do(t.Context(), call)
+	call := &gateway.Call{Stream: true, Waiting: func(int, time.Duration) { t.Error("it waits") }}
+	_, err := m.do(t, call)
 	if f := fault.Of(err); f.Code != fault.NotInCircle || len(call.Trace.Tries) != 1 || call.Trace.Tries[0].Prompt ||
 		call.Trace.Tries[0].Outcome != "was no longer available to the caller" {
 		t.Errorf("%v; tries %+v", err, call.Trace.Tries)
@@ -173,6 +177,33 @@ func TestShareEndsBeforeTheAttempt(t *testing.T) {
 	}
 	if n := m.live.Snapshot().Machine(m.id).Load.InFlight(); n != 0 {
 		t.Errorf("%d slots are reserved", n)
+	}
+}
+
+// A waiting call whose member is disabled gets the fault of its key, also where it was
+// refused for the end of its reach, too, before it continues (spec/routing.md#wait-end).
+func TestDisabledAndOutOfReach(t *testing.T) {
+	m := newSharedMachine(t, func(*sharedMachine) {})
+	busy := m.answer(t, &gateway.Call{Caller: gateway.Caller{Member: "ann", Name: "ann"}, Stream: true})
+	defer busy.Close()
+	disable := func(disabled bool) {
+		if err := m.db.SetMemberDisabled(t.Context(), "bob", disabled); err != nil {
+			t.Error(err)
+		}
+		m.live.Nudge()
+		<-m.changed
+	}
+	for range 20 { // of the two ends that it finds it takes either
+		ended := sync.OnceFunc(func() { disable(true) })
+		_, err := m.do(t, &gateway.Call{Waiting: func(ahead int, _ time.Duration) {
+			if ahead >= 0 {
+				ended()
+			}
+		}})
+		if f := fault.Of(err); f.Code != fault.InvalidAPIKey {
+			t.Errorf("refused with %v", err)
+		}
+		disable(false)
 	}
 }
 
@@ -186,12 +217,19 @@ func TestMachineLeavesBeforeTheAttempt(t *testing.T) {
 				return
 			}
 			left = true
+			m.mayDial.Lock()
 			(<-m.tunnels).Close()
 			for m.live.Snapshot().Machine(m.id).Online {
 				time.Sleep(time.Millisecond)
 			}
 		})
-		call := &gateway.Call{Stream: stream, Wait: -1, Waiting: func(int, time.Duration) {}}
+		back := sync.OnceFunc(m.mayDial.Unlock)
+		defer func() {
+			if left {
+				back()
+			}
+		}()
+		call := &gateway.Call{Stream: stream, Wait: -1, Waiting: func(int, time.Duration) { back() }}
 		m.answer(t, call).Close()
 		tries := call.Trace.Tries
 		if len(tries) != 2 || tries[0].Prompt || tries[0].Outcome != "had disconnected before it was asked" || !tries[1].Began {
@@ -245,16 +283,24 @@ func (m *sharedMachine) forwarded(path string) (status int, refused string) {
 	return w.Code, w.Header().Get("Kith-Home-Refused")
 }
 
-// answer returns the machine's answer to a chat call of bob.
-func (m *sharedMachine) answer(t *testing.T, call *gateway.Call) *gateway.Answer {
+// do makes a chat call, of bob unless it has a caller.
+func (m *sharedMachine) do(t *testing.T, call *gateway.Call) (*gateway.Answer, error) {
 	t.Helper()
 	body, err := m.spool.Keep(spool.Holder{}, []byte(`{"model":"m"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	call.ID, call.Endpoint, call.Model, call.Body = "req_1", fleet.ChatCompletions, "m", body
-	call.Caller, call.Arrived = gateway.Caller{Member: "bob", Name: "bob"}, time.Now()
-	answer, err := m.Do(t.Context(), call)
+	call.ID, call.Endpoint, call.Model, call.Body, call.Arrived = "req_1", fleet.ChatCompletions, "m", body, time.Now()
+	if call.Caller.Member == "" {
+		call.Caller = gateway.Caller{Member: "bob", Name: "bob"}
+	}
+	return m.Do(t.Context(), call)
+}
+
+// answer returns the machine's answer to a chat call.
+func (m *sharedMachine) answer(t *testing.T, call *gateway.Call) *gateway.Answer {
+	t.Helper()
+	answer, err := m.do(t, call)
 	if err != nil {
 		t.Fatal(err)
 	}

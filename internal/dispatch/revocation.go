@@ -5,15 +5,18 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 )
 
 const (
-	// checkTimeout limits the look-ups of callers, and so how much later waiting calls
-	// are decided again. Those that it cuts off are repeated (endUnconfirmed).
+	// checkTimeout limits the look-ups of callers, and so how much later a change is
+	// published. Those that it cuts off are repeated (endUnconfirmed).
 	checkTimeout = 2 * time.Second
+	checksAtOnce = 4
 	// unconfirmedGrace is how long a running call continues while changes of the store
 	// cannot be read, on top of the 5 s after which nothing new is granted
 	// (spec/routing.md#frame-blind).
@@ -23,28 +26,25 @@ const (
 // errUnconfirmed ends a call that may have been revoked (spec/routing.md#frame-blind).
 var errUnconfirmed = fault.New(fault.CascadeExhausted, "cannot confirm any more that this may go on; try again shortly")
 
-// revoke ends every call that the changes end; nil stands for any change.
-//
-//  1. A call whose key, machine credential or member a change names, and is no
-//     longer valid, ends.
-//  2. A call that runs on a machine which its caller no longer reaches ends there.
-//     If its answer has not begun, it is decided again.
-//  3. All others continue. The scheduler decides again for waiting calls.
-//
-// The calls that no change names come first: they need no look-up.
-func (d *Dispatcher) revoke(changes []fleet.Change) {
-	var named []*activeCall
-	for _, c := range d.active.all() {
-		if concerns(changes, c.call.Caller) {
-			named = append(named, c)
-		} else {
-			d.endOutOfReach(c)
-		}
-	}
-	d.endRevoked(named, time.Now())
-	for _, c := range named { // those that were just ended keep their fault
+// OnCommitted takes changes of the store that the registry's snapshot does not hold yet; nil
+// stands for any. It ends the calls whose key, machine credential or member a change names
+// and is no longer valid: before the snapshot, by which they would get another fault
+// (spec/routing.md#wait-end).
+func (d *Dispatcher) OnCommitted(changes []fleet.Change) {
+	now := time.Now()
+	d.changed.Store(&now) // before it looks at the active calls
+	named := slices.DeleteFunc(d.active.all(), func(c *activeCall) bool { return !concerns(changes, c.call.Caller) })
+	d.endRevoked(named, now)
+}
+
+// OnChange takes what changes of the store affect that the registry's snapshot holds
+// already. A call that runs on a machine which its caller no longer reaches ends there; if
+// its answer has not begun, it is decided again. So are waiting calls that are affected.
+func (d *Dispatcher) OnChange(affected fleet.Affected) {
+	for _, c := range d.active.all() { // those that OnCommitted ended keep their fault
 		d.endOutOfReach(c)
 	}
+	d.scheduler.onChange(affected)
 }
 
 // concerns reports whether a change is of the caller's key, machine or member.
@@ -58,31 +58,34 @@ func concerns(changes []fleet.Change, caller gateway.Caller) bool {
 // credential is revoked. A look-up that fails is repeated with the next tick, and ends
 // the call once it has failed for unconfirmedGrace.
 func (d *Dispatcher) endRevoked(calls []*activeCall, now time.Time) {
-	type result struct {
-		revoked *fault.Fault
-		err     error
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	checked := make(map[gateway.Caller]result)
+	callsOf := make(map[gateway.Caller][]*activeCall)
 	for _, c := range calls {
-		r, ok := checked[c.call.Caller]
-		if !ok {
-			r.revoked, r.err = d.cfg.Revoked(ctx, c.call.Caller)
-			checked[c.call.Caller] = r
-		}
-		since := c.unchecked.Load()
-		switch {
-		case r.revoked != nil:
-			c.cancel(r.revoked)
-		case r.err == nil:
-			c.unchecked.Store(nil)
-		case since == nil:
-			c.unchecked.Store(&now)
-		case now.Sub(*since) >= unconfirmedGrace:
-			c.cancel(errUnconfirmed)
-		}
+		callsOf[c.call.Caller] = append(callsOf[c.call.Caller], c)
 	}
+	var lookUps errgroup.Group
+	lookUps.SetLimit(checksAtOnce)
+	for caller, calls := range callsOf {
+		lookUps.Go(func() error {
+			revoked, err := d.cfg.Revoked(ctx, caller)
+			for _, c := range calls {
+				since := c.unchecked.Load()
+				switch {
+				case revoked != nil:
+					c.cancel(revoked)
+				case err == nil:
+					c.unchecked.Store(nil)
+				case since == nil:
+					c.unchecked.Store(&now)
+				case now.Sub(*since) >= unconfirmedGrace:
+					c.cancel(errUnconfirmed)
+				}
+			}
+			return nil
+		})
+	}
+	lookUps.Wait()
 }
 
 // endUnconfirmed repeats the look-ups that failed. Once changes of the store could not be
@@ -125,7 +128,7 @@ func (d *Dispatcher) endOutOfReach(c *activeCall) {
 }
 
 // mayStart reports whether the caller of a call that is about to be sent may use its
-// machine: revoke did not see an attempt that was stored after its change.
+// machine: OnChange did not see an attempt that was stored after its change.
 func (d *Dispatcher) mayStart(a *attempt) bool {
 	query := queryOf(a.call)
 	s := d.refresh(&query)

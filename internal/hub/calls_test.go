@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fault"
-	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 )
 
@@ -31,7 +30,7 @@ func TestKeyRevokedWhileTheBodyComes(t *testing.T) {
 		t.Fatalf("before it: %s", got)
 	}
 	r.ok("POST", "/keys/"+id+"/revoke", "")
-	r.onChange(nil, fleet.AffectedBy(nil, nil, nil))
+	r.onCommitted(nil)
 	if got := code(); got != fault.InvalidAPIKey {
 		t.Errorf("after it: %s, want %s", got, fault.InvalidAPIKey)
 	}

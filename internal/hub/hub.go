@@ -115,8 +115,8 @@ type Records interface {
 	KeyByHash(context.Context, [32]byte) (account.Key, account.Member, error)
 	MachineByHash(context.Context, [32]byte) (account.Machine, account.Member, error)
 	Member(ctx context.Context, id string) (account.Member, error)
-	Keys(ctx context.Context, memberID string) ([]account.Key, error)
-	Machines(ctx context.Context, memberID string) ([]account.Machine, error)
+	Key(ctx context.Context, id string) (account.Key, error)
+	KeptMachine(ctx context.Context, id string) (account.Kept, error)
 	NextGeneration(ctx context.Context, machineID string) (int64, error)
 	Grant(ctx context.Context, hash [32]byte) (account.Grant, error)
 
@@ -184,7 +184,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	h.edge = gateway.New(edge)
 	h.api = h.newAPI()
 	h.site = h.newSite()
-	live.Observe(registry.Observer{Store: h.onChange, FailedOver: h.ledger.WriteAgain, Machine: h.onMachine, Waiting: h.calls.OnWaiting, Seen: h.calls.OnSeen, Rates: h.onRates, Room: h.calls.OnRoom, Calls: h.Calls})
+	live.Observe(registry.Observer{Committed: h.onCommitted, Store: h.onChange, FailedOver: h.ledger.WriteAgain, Machine: h.onMachine, Waiting: h.calls.OnWaiting, Seen: h.calls.OnSeen, Rates: h.onRates, Room: h.calls.OnRoom, Calls: h.Calls})
 	return h
 }
 
@@ -281,12 +281,18 @@ func (h *Hub) Run(ctx context.Context) error {
 	return nil
 }
 
+// onCommitted takes changes of the store that the registry's snapshot does not hold yet; nil
+// stands for any.
+func (h *Hub) onCommitted(changes []fleet.Change) {
+	h.keys.clear()
+	h.calls.OnCommitted(changes)
+}
+
 // onChange takes changes of the store that the registry's snapshot holds already,
 // and what they affect; nil changes stand for any.
 func (h *Hub) onChange(changes []fleet.Change, affected fleet.Affected) {
-	h.keys.clear()
 	h.site.OnChange(changes)
-	h.calls.OnChange(changes, affected)
+	h.calls.OnChange(affected)
 }
 
 // onMachine takes that a machine connected, disconnected or changed.

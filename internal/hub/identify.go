@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -181,24 +180,18 @@ func narrowing(reach account.Reach) fleet.Narrow {
 // revoked returns the fault that ends the calls of a caller whose credential was
 // revoked; nil while it is valid. It fails if the database does not answer.
 func (h *Hub) revoked(ctx context.Context, caller gateway.Caller) (*fault.Fault, error) {
-	member, err := h.records.Member(ctx, string(caller.Member))
-	if errors.Is(err, account.ErrNotFound) {
+	var member account.Member
+	var err error
+	switch {
+	case strings.HasPrefix(caller.KeyID, site.SiteKey):
+		member, err = h.records.Member(ctx, string(caller.Member))
+	case caller.KeyID == "":
+		_, err = h.records.KeptMachine(ctx, string(caller.Machine))
+	default:
+		_, err = h.records.Key(ctx, caller.KeyID)
+	}
+	if errors.Is(err, account.ErrNotFound) || member.Disabled {
 		return h.badKey(), nil
 	}
-	found := err == nil && !member.Disabled
-	switch {
-	case !found || strings.HasPrefix(caller.KeyID, site.SiteKey):
-	case caller.KeyID == "":
-		var machines []account.Machine
-		machines, err = h.records.Machines(ctx, member.ID)
-		found = slices.ContainsFunc(machines, func(m account.Machine) bool { return m.ID == string(caller.Machine) && m.Revoked.IsZero() })
-	default:
-		var keys []account.Key
-		keys, err = h.records.Keys(ctx, member.ID)
-		found = slices.ContainsFunc(keys, func(k account.Key) bool { return k.ID == caller.KeyID && k.Revoked.IsZero() })
-	}
-	if found || err != nil {
-		return nil, err
-	}
-	return h.badKey(), nil
+	return nil, err
 }

@@ -92,7 +92,7 @@ func TestIdentifyForgets(t *testing.T) {
 		good("", 1)
 		time.Sleep(time.Nanosecond)
 		good("", 2)
-		r.onChange(nil, fleet.AffectedBy(nil, nil, nil))
+		r.onCommitted(nil)
 		good("", 3)
 		if err := r.kept.RevokeKey(t.Context(), keyID, time.Now()); err != nil {
 			t.Fatal(err)
@@ -180,7 +180,7 @@ func TestIdentifyRevokedMeanwhile(t *testing.T) {
 		if err := r.kept.RevokeKey(t.Context(), keyID, time.Now()); err != nil {
 			t.Error(err)
 		}
-		r.onChange(nil, fleet.AffectedBy(nil, nil, nil))
+		r.onCommitted(nil)
 	}
 	_ = r.code(key)
 	if code := r.code(key); code != fault.InvalidAPIKey {

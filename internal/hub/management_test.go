@@ -96,6 +96,41 @@ func TestSessionContinues(t *testing.T) {
 	}
 }
 
+// A call by a key or by a machine's credential continues until that is revoked or its
+// member is disabled.
+func TestCredentialContinues(t *testing.T) {
+	r := newRig(t, Config{})
+	key, _ := r.member("ada")
+	other := r.ok("POST", "/keys", `{"member":"ada"}`).Body["id"].(string)
+	box, _ := r.machine("ada", "box")
+	den, _ := r.machine("ada", "den")
+	ada, err := r.kept.MemberByName(t.Context(), "ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	callers := map[string]gateway.Caller{}
+	for _, id := range []string{key, other, "key_gone"} {
+		callers[id] = gateway.Caller{Member: fleet.MemberID(ada.ID), KeyID: id}
+	}
+	for _, id := range []string{box, den, "mch_gone"} {
+		callers[id] = gateway.Caller{Member: fleet.MemberID(ada.ID), Machine: fleet.MachineID(id)}
+	}
+	continues := func(want ...string) {
+		t.Helper()
+		for id, caller := range callers {
+			if f, err := r.revoked(t.Context(), caller); (f == nil) != slices.Contains(want, id) || err != nil {
+				t.Errorf("%s: %v, %v", id, f, err)
+			}
+		}
+	}
+	continues(key, other, box, den)
+	r.ok("POST", "/keys/"+key+"/revoke", "")
+	r.ok("POST", "/machines/"+box+"/revoke", "")
+	continues(other, den)
+	r.ok("POST", "/members/ada/disable", "")
+	continues()
+}
+
 // wrongClock is a store's facts where the clock of this node's computer is ahead.
 type wrongClock struct {
 	registry.Facts

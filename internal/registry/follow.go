@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/fleet"
 )
@@ -86,7 +90,13 @@ func (r *Registry) poll(ctx context.Context) error {
 	default:
 	}
 	changes := polled.Changes
-	updates, err := r.readChanges(ctx, changes)
+	var updates []update
+	if len(changes) > 0 {
+		var notified sync.WaitGroup
+		notified.Go(func() { r.notifyCommitted(changes) })
+		updates, err = r.readChanges(ctx, changes)
+		notified.Wait()
+	}
 	if err != nil {
 		return err
 	}
@@ -122,6 +132,12 @@ func (r *Registry) poll(ctx context.Context) error {
 	return nil
 }
 
+func (r *Registry) notifyCommitted(changes []fleet.Change) {
+	if r.observer.Committed != nil {
+		r.observer.Committed(changes)
+	}
+}
+
 func (r *Registry) notifyStore(before, after *fleet.Snapshot, changes []fleet.Change) {
 	if r.observer.Store != nil {
 		r.observer.Store(changes, fleet.AffectedBy(before, after, changes))
@@ -137,32 +153,33 @@ func (r *Registry) notifyFailedOver() {
 // readChanges reads every fact that changed, each once. The snapshot holds no members and
 // keys: the end of a member comes with changes of all that it affects.
 func (r *Registry) readChanges(ctx context.Context, changes []fleet.Change) ([]update, error) {
-	var updates []update
+	updates := make([]update, len(changes))
 	seen := make(map[fleet.Change]bool, len(changes))
-	for _, c := range changes {
+	reads, ctx := errgroup.WithContext(ctx)
+	reads.SetLimit(readsAtOnce)
+	for i, c := range changes {
 		c.Epoch = 0
 		if seen[c] {
 			continue
 		}
 		seen[c] = true
-		var u update
-		var err error
-		switch c.Kind {
-		case fleet.MachineChanged:
-			u, err = r.readMachine(ctx, fleet.MachineID(c.ID))
-		case fleet.SharesChanged:
-			u, err = r.readShares(ctx, fleet.MemberID(c.ID))
-		case fleet.GroupChanged:
-			u, err = r.readGroup(ctx, fleet.GroupID(c.ID))
-		default:
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("cannot read the %s that changed: %w", c.Kind, err)
-		}
-		updates = append(updates, u)
+		reads.Go(func() (err error) {
+			switch c.Kind {
+			case fleet.MachineChanged:
+				updates[i], err = r.readMachine(ctx, fleet.MachineID(c.ID))
+			case fleet.SharesChanged:
+				updates[i], err = r.readShares(ctx, fleet.MemberID(c.ID))
+			case fleet.GroupChanged:
+				updates[i], err = r.readGroup(ctx, fleet.GroupID(c.ID))
+			}
+			if err != nil {
+				return fmt.Errorf("cannot read the %s that changed: %w", c.Kind, err)
+			}
+			return nil
+		})
 	}
-	return updates, nil
+	err := reads.Wait()
+	return slices.DeleteFunc(updates, func(u update) bool { return u == nil }), err
 }
 
 func (r *Registry) readMachine(ctx context.Context, id fleet.MachineID) (update, error) {
@@ -270,6 +287,7 @@ func (r *Registry) load(ctx context.Context, returning time.Time) error {
 	if err != nil {
 		return err
 	}
+	r.notifyCommitted(nil)
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		var freed []fleet.MachineID
 		for _, id := range strays {

@@ -195,8 +195,10 @@ type node struct {
 	conns    chan net.Conn
 	machines chan fleet.MachineID
 	changes  chan []fleet.Change
-	ends     chan error    // of Serve
-	pace     *rate.Limiter // of each machine's advertisements; nil: none
+	// committed gets what Observer.Committed does, once it is set.
+	committed func([]fleet.Change)
+	ends      chan error    // of Serve
+	pace      *rate.Limiter // of each machine's advertisements; nil: none
 }
 
 func newNode(t *testing.T, f *facts) *node {
@@ -209,6 +211,11 @@ func newNode(t *testing.T, f *facts) *node {
 		Node: "hub-1", Region: "home", Facts: f, Log: slog.New(slog.DiscardHandler),
 	})
 	n.Observe(Observer{
+		Committed: func(c []fleet.Change) {
+			if n.committed != nil {
+				n.committed(c)
+			}
+		},
 		Store:   func(c []fleet.Change, _ fleet.Affected) { n.changes <- c },
 		Machine: func(id fleet.MachineID) { n.machines <- id },
 	})

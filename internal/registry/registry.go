@@ -46,6 +46,7 @@ const (
 	pollEvery    = time.Second           // the store is polled
 	pollGap      = 20 * time.Millisecond // between two polls, however many hints come
 	pollWithin   = 4 * time.Second       // the store answers
+	readsAtOnce  = 4                     // of what changed
 	settleWithin = time.Second           // Settle returns
 	joinWithin   = 10 * time.Second      // Joined is true after the start
 	ackWithin    = 5 * time.Second       // a machine takes the acknowledgement
@@ -108,9 +109,14 @@ type Config struct {
 	Log    *slog.Logger
 }
 
-// Observer is notified of changes once the Snapshot holds them. Its functions may be
-// called by several goroutines at once and must not block; nil ones are skipped.
+// Observer is notified of changes once the Snapshot holds them; Committed is called before
+// that. The functions may be called by several goroutines at once and must not block; nil
+// ones are skipped.
 type Observer struct {
+	// Committed gets the store's changes before the Snapshot holds them, which waits until it
+	// returns: unlike the others it may read the store. After a gap the changes are nil, as
+	// for Store.
+	Committed func([]fleet.Change)
 	// Store gets the store's changes, and what they affect. After a gap
 	// (fleet.ErrBehind) the changes are nil: everything may have changed.
 	Store func([]fleet.Change, fleet.Affected)

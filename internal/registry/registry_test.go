@@ -334,6 +334,54 @@ func TestBehind(t *testing.T) {
 	})
 }
 
+// The Snapshot holds a change only once Committed has returned, also after a gap.
+func TestCommitted(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*facts)
+		want   []fleet.Change
+	}{
+		"a change": {func(f *facts) {
+			f.change(fleet.GroupChanged, "g", func() { f.groups["g"] = &fleet.Group{ID: "g", Members: []fleet.MemberID{"owner-m", "bob"}} })
+		}, []fleet.Change{{Epoch: 1, Kind: fleet.GroupChanged, ID: "g"}}},
+		"a gap": {func(f *facts) {
+			f.locked(func() {
+				f.groups["g"], f.behind = &fleet.Group{ID: "g", Members: []fleet.MemberID{"owner-m", "bob"}}, true
+			})
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFacts("m")
+				n := newNode(t, f)
+				before := n.Snapshot()
+				got := make(chan []fleet.Change)
+				n.committed = func(changes []fleet.Change) {
+					got <- changes
+					<-got
+				}
+				test.change(f)
+				select {
+				case changes := <-got:
+					if !slices.Equal(changes, test.want) {
+						t.Errorf("got %v, want %v", changes, test.want)
+					}
+				case <-time.After(2 * time.Second):
+					t.Fatal("Committed is not called")
+				}
+				synctest.Wait()
+				if n.Snapshot() != before {
+					t.Error("the snapshot holds the change before its end")
+				}
+				got <- nil
+				synctest.Wait()
+				if n.Snapshot() == before {
+					t.Error("the snapshot does not hold the change")
+				}
+			})
+		})
+	}
+}
+
 // After Settle the Snapshot has what was committed before; a store that is away delays
 // it by a second.
 func TestSettle(t *testing.T) {

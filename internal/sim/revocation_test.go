@@ -247,3 +247,45 @@ func (w *world) revoke(kind string, how hearing, all *delays) {
 	w.slow.Store(0)
 	w.settled()
 }
+
+// A call that waits when its member is disabled gets the fault of its key, also where the
+// snapshot with the change refuses it before the key was looked up
+// (spec/routing.md#wait-end).
+func TestDisabledWhileWaiting(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ann, bob := w.addMember("ann"), w.addMember("bob")
+		w.addMachine(ann, "box", 1, "m")
+		w.addMachine(bob, "den", 1, "m") // which leaves, so that the tick decides again
+		w.share(ann, bob)
+		w.set(slow(5 * time.Minute))
+		w.begun(w.begin(ask{by: ann, model: "m", stream: true}))
+		w.begun(w.begin(ask{by: bob, model: "m", stream: true}))
+		waits := w.begin(ask{by: bob, model: "m"})
+		time.Sleep(2 * time.Second)
+		w.slow.Store(int64(1200 * time.Millisecond)) // longer than until the next tick
+		w.must(w.db.SetMemberDisabled(w.t.Context(), bob.ID, true))
+		<-waits.over
+		w.slow.Store(0)
+		w.wantCode(waits, "invalid_api_key", "")
+	})
+}
+
+// A call whose share ended waits until its machine has stopped. If its key is revoked
+// meanwhile, it gets the fault of the key (spec/routing.md#frame-key).
+func TestKeyRevokedWhileTheMachineStops(t *testing.T) {
+	both(t, func(w *world, stream bool) {
+		ann, bob := w.addMember("ann"), w.addMember("bob")
+		w.addMachine(ann, "box", 1, "m").lingers = 1900 * time.Millisecond
+		w.share(ann, bob)
+		w.set(slow(time.Minute))
+		a := w.begin(ask{by: bob, model: "m", stream: stream})
+		w.begun(a)
+		w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
+		w.live.Nudge()
+		time.Sleep(500 * time.Millisecond)
+		w.must(w.db.RevokeKey(w.t.Context(), bob.key.ID, time.Now()))
+		w.live.Nudge()
+		<-a.over
+		w.wantCode(a, "invalid_api_key", "")
+	})
+}

@@ -53,11 +53,21 @@ func (r records) KeyByHash(ctx context.Context, hash [32]byte) (account.Key, acc
 	return r.DB.KeyByHash(ctx, hash)
 }
 
-func (r records) Keys(ctx context.Context, memberID string) ([]account.Key, error) {
+func (r records) Key(ctx context.Context, id string) (account.Key, error) {
 	if r.keys.Load() {
-		return nil, errDown
+		return account.Key{}, errDown
 	}
-	return r.DB.Keys(ctx, memberID)
+	if err := r.meet(ctx); err != nil {
+		return account.Key{}, err
+	}
+	return r.DB.Key(ctx, id)
+}
+
+func (r records) KeptMachine(ctx context.Context, id string) (account.Kept, error) {
+	if err := r.meet(ctx); err != nil {
+		return account.Kept{}, err
+	}
+	return r.DB.KeptMachine(ctx, id)
 }
 
 func (r records) MachineByHash(ctx context.Context, hash [32]byte) (account.Machine, account.Member, error) {
@@ -104,6 +114,20 @@ func (f facts) KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.Store
 		return fleet.StoredMachine{}, false, err
 	}
 	return f.Facts.KeptMachine(ctx, id)
+}
+
+func (f facts) SharesTo(ctx context.Context, member fleet.MemberID) ([]*fleet.Share, error) {
+	if err := f.meet(ctx); err != nil {
+		return nil, err
+	}
+	return f.Facts.SharesTo(ctx, member)
+}
+
+func (f facts) Group(ctx context.Context, id fleet.GroupID) (*fleet.Group, error) {
+	if err := f.meet(ctx); err != nil {
+		return nil, err
+	}
+	return f.Facts.Group(ctx, id)
 }
 
 // After a fail-over to a server that lagged behind, the hub writes the last minute's usage

@@ -34,6 +34,16 @@ func (db *DB) KeyByHash(ctx context.Context, hash [32]byte) (account.Key, accoun
 	return key(row.Key), member(row.Member), nil
 }
 
+// Key returns one key; ErrNotFound if it is revoked or its member is disabled. It may have
+// expired.
+func (db *DB) Key(ctx context.Context, id string) (account.Key, error) {
+	row, err := db.query.Key(ctx, id)
+	if err != nil {
+		return account.Key{}, db.wrap(err, "read key %q", id)
+	}
+	return key(row), nil
+}
+
 // Keys returns every key of the member, oldest first. Revoked ones are included.
 func (db *DB) Keys(ctx context.Context, memberID string) ([]account.Key, error) {
 	rows, err := db.query.Keys(ctx, memberID)

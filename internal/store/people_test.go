@@ -81,6 +81,7 @@ func testKeys(t *testing.T, db *store.DB) {
 		ok(t, err)
 		same(t, got, k)
 		same(t, member, ada)
+		same(t, must[account.Key](t)(db.Key(ctx, k.ID)), k)
 	}
 	same(t, must[[]account.Key](t)(db.Keys(ctx, ada.ID)), keys)
 	same(t, must[[]account.Key](t)(db.Keys(ctx, "mem_none")), []account.Key{})
@@ -94,6 +95,10 @@ func testKeys(t *testing.T, db *store.DB) {
 	ok(t, db.RevokeKey(ctx, keys[1].ID, later(70)))
 	keys[1].Revoked = later(70)
 	_, _, err := db.KeyByHash(ctx, keys[1].Hash)
+	fails(t, err, store.ErrNotFound)
+	_, err = db.Key(ctx, keys[1].ID)
+	fails(t, err, store.ErrNotFound)
+	_, err = db.Key(ctx, "key_gone")
 	fails(t, err, store.ErrNotFound)
 	fails(t, db.RevokeKey(ctx, keys[1].ID, later(71)), store.ErrNotFound)
 	fails(t, db.RevokeKey(ctx, "key_gone", later(71)), store.ErrNotFound)
@@ -264,6 +269,8 @@ func testDisabledMember(t *testing.T, db *store.DB) {
 	expect(t, changes(), vanishing...)
 
 	_, _, err := db.KeyByHash(ctx, live.Hash)
+	fails(t, err, store.ErrNotFound)
+	_, err = db.Key(ctx, live.ID)
 	fails(t, err, store.ErrNotFound)
 	_, _, err = db.MachineByHash(ctx, box.Hash)
 	fails(t, err, store.ErrNotFound)

@@ -7,6 +7,11 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 SELECT sqlc.embed(k), sqlc.embed(m) FROM keys k JOIN members m ON m.id = k.member_id
 WHERE k.hash = $1 AND k.revoked = 0 AND NOT m.disabled;
 
+-- Only a key that is not revoked, of a member who is not disabled. It may be past its end.
+-- name: Key :one
+SELECT k.* FROM keys k JOIN members m ON m.id = k.member_id
+WHERE k.id = $1 AND k.revoked = 0 AND NOT m.disabled;
+
 -- name: Keys :many
 SELECT * FROM keys WHERE member_id = $1 ORDER BY created, id;
 

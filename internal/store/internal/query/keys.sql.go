@@ -45,6 +45,31 @@ func (q *Queries) InsertKey(ctx context.Context, arg InsertKeyParams) error {
 	return err
 }
 
+const key = `-- name: Key :one
+SELECT k.id, k.member_id, k.name, k.region, k.reach, k.hash, k.last_four, k.created, k.last_used, k.revoked, k.expires FROM keys k JOIN members m ON m.id = k.member_id
+WHERE k.id = $1 AND k.revoked = 0 AND NOT m.disabled
+`
+
+// Only a key that is not revoked, of a member who is not disabled. It may be past its end.
+func (q *Queries) Key(ctx context.Context, id string) (Key, error) {
+	row := q.db.QueryRowContext(ctx, key, id)
+	var i Key
+	err := row.Scan(
+		&i.ID,
+		&i.MemberID,
+		&i.Name,
+		&i.Region,
+		&i.Reach,
+		&i.Hash,
+		&i.LastFour,
+		&i.Created,
+		&i.LastUsed,
+		&i.Revoked,
+		&i.Expires,
+	)
+	return i, err
+}
+
 const keyByHash = `-- name: KeyByHash :one
 SELECT k.id, k.member_id, k.name, k.region, k.reach, k.hash, k.last_four, k.created, k.last_used, k.revoked, k.expires, m.id, m.name, m.operator, m.disabled, m.created FROM keys k JOIN members m ON m.id = k.member_id
 WHERE k.hash = $1 AND k.revoked = 0 AND NOT m.disabled
