@@ -72,6 +72,10 @@ func (b *balancer) add(hub string) {
 // pass connects a client to a hub that is ready, if there is one.
 func (b *balancer) pass(client net.Conn) {
 	defer client.Close()
+	requests, err := begun(client)
+	if err != nil {
+		return
+	}
 	b.mu.Lock()
 	hubs := slices.Clone(b.hubs)
 	b.mu.Unlock()
@@ -86,7 +90,7 @@ func (b *balancer) pass(client net.Conn) {
 		}
 		defer hub.Close()
 		go func() {
-			io.Copy(hub, client)
+			io.Copy(hub, requests)
 			hub.(*net.TCPConn).CloseWrite()
 		}()
 		io.Copy(client, hub)
@@ -232,7 +236,7 @@ func TestRollingReplacement(t *testing.T) {
 			}
 		}
 		if err := r.nodes[before].cmd.Wait(); err != nil {
-			t.Fatalf("%v\n%s", err, r.nodes[before].errs.Bytes())
+			t.Fatalf("%v\n%s", err, &r.nodes[before].errs)
 		}
 		if _, end, drained := strings.Cut(r.nodes[before].errs.String(), "msg=drained"); !drained || strings.Contains(end, "another hub node") {
 			t.Errorf("after its drain it says of the other nodes: %s", end)
@@ -270,10 +274,8 @@ func (r *rig) command(args ...string) (string, error) {
 func TestMachineReturnsAfterKill(t *testing.T) {
 	t.Parallel()
 	r := newRolling(t, "a", "b")
-	home, err := r.homeOf("a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	var home string
+	r.until("a knows where the machine is", func() (err error) { home, err = r.homeOf("a"); return err })
 	other := map[string]string{"a": "b", "b": "a"}[home]
 	r.nodes[home].kill()
 	began := time.Now()
@@ -356,7 +358,7 @@ func TestHubEndsInOrder(t *testing.T) {
 		t.Errorf("a call whose body came meanwhile: %d %s", status, code)
 	}
 	if err := r.hub.cmd.Wait(); err != nil {
-		t.Fatalf("%v\n%s", err, r.hub.errs.Bytes())
+		t.Fatalf("%v\n%s", err, &r.hub.errs)
 	}
 
 	r.startHub()
@@ -381,7 +383,7 @@ func TestHubEndsInOrder(t *testing.T) {
 		t.Errorf("%v: the answer ends with %s", err, text[max(0, len(text)-400):])
 	}
 	if err := r.hub.cmd.Wait(); err != nil {
-		t.Fatalf("%v\n%s", err, r.hub.errs.Bytes())
+		t.Fatalf("%v\n%s", err, &r.hub.errs)
 	}
 }
 

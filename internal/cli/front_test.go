@@ -41,8 +41,9 @@ func newFront(t *testing.T) *front {
 // relay carries the bytes of one connection until either end closes it.
 func (f *front) relay(conn net.Conn) {
 	defer conn.Close()
+	client, err := begun(conn)
 	to := f.to.Load()
-	if to == nil {
+	if err != nil || to == nil {
 		return
 	}
 	hub, err := net.Dial("tcp", *to)
@@ -51,10 +52,19 @@ func (f *front) relay(conn net.Conn) {
 	}
 	defer hub.Close()
 	go func() {
-		_, _ = io.Copy(hub, conn)
+		_, _ = io.Copy(hub, client)
 		hub.Close()
 	}()
 	_, _ = io.Copy(conn, hub)
+}
+
+// begun waits for the first byte of a connection and returns what comes on it, that byte
+// too. A client may keep a connection that it has not used yet. A hub closes one on which
+// no request comes for 5 s, and the client might send its first call at that moment.
+func begun(conn net.Conn) (io.Reader, error) {
+	r := bufio.NewReader(conn)
+	_, err := r.Peek(1)
+	return r, err
 }
 
 // leadTo reads the address that a hub prints at its start.

@@ -24,6 +24,9 @@ func TestLedgerFullDisk(t *testing.T) {
 	if err != nil || res.StatusCode != http.StatusOK {
 		t.Fatal(res, err)
 	}
+	if err := r.engine.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Running == 1 }); err != nil {
+		t.Fatal(err) // what the caller has may be a sign of life from the hub
+	}
 	r.hub.limitFiles(t, 1)
 	r.hasty = true
 	runs := r.engine.Counts().Runs

@@ -139,7 +139,7 @@ func (x *exchange) brokenBody(err error) error {
 func (x *exchange) discardBody() {
 	x.bodyDone = true
 	_ = x.control.SetReadDeadline(time.Now().Add(discardTime))
-	if !x.bodyTooLarge && x.r.ContentLength <= discardLimit && x.r.Header["Expect"] == nil {
+	if !x.bodyTooLarge && x.r.ContentLength <= discardLimit && x.r.Header["Expect"] == nil && x.g.ending.Err() == nil {
 		if _, err := io.CopyN(io.Discard, x.r.Body, discardLimit+1); err == io.EOF {
 			_ = x.control.SetReadDeadline(time.Time{})
 			return

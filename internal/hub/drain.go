@@ -19,7 +19,8 @@ const (
 	lastCall = 500 * time.Millisecond
 	// moveGrace is how long machines that were asked to move have for it.
 	moveGrace = 10 * time.Second
-	// lastFrames is how long calls that the hub ends have to send why.
+	// lastFrames is how long the hub waits, once it ends calls and has told each why, for
+	// the next one of them to end.
 	lastFrames = 2 * time.Second
 	// drainCheck is how often the end of a drain is checked.
 	drainCheck = 50 * time.Millisecond
@@ -30,16 +31,30 @@ const (
 // drain is what a hub knows of its own end.
 type drain struct {
 	begun atomic.Bool
-	calls atomic.Int64 // requests of callers and of other nodes that are not over
+	calls atomic.Int64              // requests of callers and of other nodes that are not over
+	ended atomic.Pointer[time.Time] // when the last one was over; nil before the first
 }
 
 // counted counts a request as a call until its response is complete.
 func (d *drain) counted(serve http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		d.calls.Add(1)
-		defer d.calls.Add(-1)
+		defer func() {
+			now := time.Now()
+			d.ended.Store(&now)
+			d.calls.Add(-1)
+		}()
 		serve(w, r)
 	}
+}
+
+// idle reports whether no call runs, and none has ended within lastCall.
+func (d *drain) idle() bool {
+	if d.calls.Load() > 0 {
+		return false
+	}
+	ended := d.ended.Load()
+	return ended == nil || time.Since(*ended) >= lastCall
 }
 
 // Calls returns how many calls the hub serves: of callers, and of other nodes for the
@@ -93,13 +108,8 @@ func (h *Hub) Drain(ctx context.Context, stopAccepting func()) {
 	}
 	ticker := time.NewTicker(drainCheck)
 	defer ticker.Stop()
-	var last time.Time // when a call was seen
 	for bounded.Err() == nil {
-		now := time.Now()
-		if h.Calls() > 0 {
-			last = now
-		}
-		if now.Sub(last) >= lastCall && (h.live.MachinesHere() == 0 || now.After(moved)) {
+		if h.drain.idle() && (h.live.MachinesHere() == 0 || time.Now().After(moved)) {
 			break
 		}
 		select {
@@ -113,13 +123,18 @@ func (h *Hub) Drain(ctx context.Context, stopAccepting func()) {
 	h.log.Info("drained", "took", time.Since(began).Round(time.Millisecond), "calls", h.Calls(), "machines", h.live.MachinesHere())
 }
 
-// endCalls ends every call, and waits until their ends are sent, for lastFrames at most.
+// endCalls ends every call, and waits until their ends are sent, or none was for
+// lastFrames: a caller may not read.
 func (h *Hub) endCalls() {
 	h.log.Warn("ending the calls that still run", "calls", h.Calls())
 	replaced := fault.New(fault.CascadeExhausted, "this hub is being replaced and cannot wait any longer; try again").WithRetryAfter(retryDrained)
 	h.edge.EndBodies(replaced)
 	h.calls.EndAll(replaced)
-	for late := time.Now().Add(lastFrames); h.Calls() > 0 && time.Now().Before(late); {
+	left, late := h.Calls(), time.Now().Add(lastFrames)
+	for left > 0 && time.Now().Before(late) {
 		time.Sleep(drainCheck)
+		if now := h.Calls(); now < left {
+			left, late = now, time.Now().Add(lastFrames)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -31,8 +32,8 @@ func TestDrainCountsSite(t *testing.T) {
 	}
 }
 
-// TestDrainWaitsForOneMoreCall: a hub that drains ends lastCall after its last call, so
-// that a connection that is open can carry one more.
+// TestDrainWaitsForOneMoreCall: a hub that drains ends lastCall after its last call,
+// however short that was, so that a connection that is open can carry one more.
 func TestDrainWaitsForOneMoreCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newRig(t, Config{})
@@ -52,10 +53,35 @@ func TestDrainWaitsForOneMoreCall(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		end()
+		time.Sleep(lastCall - drainCheck/2)
+		begin()() // between two looks
 		start := time.Now()
 		<-drained
-		if waited := time.Since(start); waited < lastCall-drainCheck || waited > lastCall+drainCheck {
+		if waited := time.Since(start); waited < lastCall || waited > lastCall+drainCheck {
 			t.Errorf("it ended %v after its last call", waited)
+		}
+	})
+}
+
+// TestDrainEndsCalls: a hub that ends its calls waits while they end one after another,
+// and not for one that never does.
+func TestDrainEndsCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newRig(t, Config{})
+		stuck := make(chan struct{})
+		defer close(stuck)
+		const slow = 3 * lastFrames / 4
+		for i := range 4 {
+			go h.drain.counted(func(http.ResponseWriter, *http.Request) { time.Sleep(time.Duration(i+1) * slow) })(nil, nil)
+		}
+		go h.drain.counted(func(http.ResponseWriter, *http.Request) { <-stuck })(nil, nil)
+		synctest.Wait()
+		now, cancel := context.WithCancel(t.Context())
+		cancel()
+		began := time.Now()
+		h.Drain(now, func() {})
+		if took := time.Since(began); h.Calls() != 1 || took < 4*slow+lastFrames || took > 4*slow+lastFrames+2*drainCheck {
+			t.Errorf("%d calls were left after %v", h.Calls(), took)
 		}
 	})
 }
