@@ -31,7 +31,7 @@ func service(t *testing.T, models ...string) *enginetest.Engine {
 		o.Models = append(o.Models, enginetest.Model{ID: id})
 	}
 	e := enginetest.New(enginetest.Service, o)
-	if err := e.Start(); err != nil {
+	if err := e.Listen(enginetest.FreeAddress()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })

@@ -186,7 +186,7 @@ func (f *Finder) probe(ctx context.Context, a *address, thorough bool) {
 	switch {
 	case !loopback(a.base):
 		p.wait, limit = farWait, farProbe
-	case !thorough && a.missed:
+	case !thorough && (a.missed || a.load.missed):
 		p.wait = nearProbe // nobody waits for this probe
 	}
 	within, cancel := context.WithTimeout(ctx, limit)

@@ -304,6 +304,47 @@ func TestLateDetails(t *testing.T) {
 	})
 }
 
+// The calls of other programs still count when the engine's report of them is late once.
+func TestLateLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		double := enginetest.New(enginetest.VLLM, enginetest.Options{Behaviour: enginetest.Behaviour{Fault: enginetest.Hang}})
+		vllm, wait := double.Transport(), time.Duration(0)
+		f := probed(t, Config{Endpoints: []string{"http://127.0.0.1:1"}, Transport: tripper(func(r *http.Request) (*http.Response, error) {
+			if r.URL.Path == "/metrics" {
+				select {
+				case <-time.After(wait):
+				case <-r.Context().Done():
+					return nil, r.Context().Err()
+				}
+			}
+			return vllm.RoundTrip(r)
+		})})
+		theirs, cancel := context.WithCancel(t.Context())
+		go func() {
+			req, _ := http.NewRequestWithContext(theirs, http.MethodPost, "http://127.0.0.1:1/v1/chat/completions", strings.NewReader(`{"model":"test-model","messages":[{"role":"user","content":"hi"}]}`))
+			if resp, err := vllm.RoundTrip(req); err == nil {
+				resp.Body.Close()
+			}
+		}()
+		defer synctest.Wait()
+		defer cancel()
+		if err := double.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Running == 1 }); err != nil {
+			t.Fatal(err)
+		}
+		for _, look := range []struct {
+			when string
+			wait time.Duration
+			want int
+		}{{"in time", 0, 1}, {"late once", time.Hour, 1}, {"slow, but looked at for longer", nearWait + 1, 1}, {"late once more", time.Hour, 1}, {"late again", time.Hour, 0}} {
+			wait = look.wait
+			f.ProbeAgain(t.Context())
+			if got := f.Engines()[0].OtherCalls(); got != look.want || f.Report()[0].Others != look.want {
+				t.Errorf("%s: %d calls of others, want %d", look.when, got, look.want)
+			}
+		}
+	})
+}
+
 // An engine appears, stays, changes, misses one probe, and disappears.
 func TestAppearAndDisappear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -373,8 +414,6 @@ func TestRealPlaces(t *testing.T) {
 		}
 		want = append(want, base+" "+string(k))
 	}
-	dead := httptest.NewServer(nil)
-	dead.Close()
 	huge := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		page := []byte(strings.Repeat(" ", 64<<10))
 		for r.Context().Err() == nil {
@@ -384,7 +423,7 @@ func TestRealPlaces(t *testing.T) {
 		}
 	}))
 	defer huge.Close()
-	f := finder(t, Config{Endpoints: append(endpoints, dead.URL, huge.URL)})
+	f := finder(t, Config{Endpoints: append(endpoints, "http://"+enginetest.FreeAddress(), huge.URL)})
 	// On a busy computer not every page comes in time: look again.
 	for range 100 {
 		if slices.Equal(kindsOf(f), want) {

@@ -170,17 +170,24 @@ func (e *Engine) OtherCalls() int { return int(e.load.others.Load()) }
 type load struct {
 	ours   atomic.Int64 // started by Do and not ended
 	others atomic.Int64
+	missed bool // the last probe got no count in time; guarded by Finder.probing
 }
 
-// update reads how many calls the engine runs and counts those that are not ours.
+// update reads how many calls the engine runs and counts those that are not ours. If
+// that is late once, the last count stays: a busy engine answers slowly.
 func (l *load) update(p *probe, k *kind) int {
-	others := int64(0)
+	others, missed := int64(0), false
 	if k.running != nil {
 		ours := l.ours.Load() // read before and after: a call may start or end in between
-		if calls, known := k.running(p); known {
+		calls, known := k.running(p)
+		switch missed = !known && p.late() != nil; {
+		case known:
 			others = max(0, int64(calls)-max(ours, l.ours.Load()))
+		case missed && !l.missed:
+			others = l.others.Load()
 		}
 	}
+	l.missed = missed
 	l.others.Store(others)
 	return int(others)
 }

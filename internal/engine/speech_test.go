@@ -99,9 +99,7 @@ func TestOverBudgetClipOverTCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer late.Close()
-	gone := httptest.NewServer(nil)
-	gone.Close()
-	for place, offered := range map[string]bool{early.URL + "/v1": true, late.URL(): true, gone.URL: false} {
+	for place, offered := range map[string]bool{early.URL + "/v1": true, late.URL(): true, "http://" + enginetest.FreeAddress(): false} {
 		a, err := NewAudio(AudioConfig{Engine: place, MaxUpload: 1 << 20, Model: "m", Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)

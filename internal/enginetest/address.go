@@ -4,14 +4,21 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"sync"
 )
 
+var chosen sync.Map // the addresses that FreeAddress has tried
+
 // FreeAddress returns a loopback address for a process that a test starts: nothing listens
-// there, and no outgoing connection is given its port. It does not listen there itself: a
-// process that starts at that moment would hold the listener. It panics if it finds none.
+// there, no outgoing connection is given its port, and it is returned once. It does not
+// listen there itself: a process that starts at that moment would hold the listener. It
+// panics if it finds none.
 func FreeAddress() string {
 	for range 100 {
-		address := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
+		address := fmt.Sprintf("127.0.0.1:%d", 13_000+rand.IntN(17_000)) // engines have 11434, 12434 and 30000
+		if _, again := chosen.LoadOrStore(address, true); again {
+			continue
+		}
 		conn, err := net.Dial("tcp", address)
 		if err != nil {
 			return address

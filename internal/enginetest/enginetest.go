@@ -243,7 +243,8 @@ func (e *Engine) count(change func(c *Counts)) {
 // Start serves on a loopback port until Close.
 func (e *Engine) Start() error { return e.Listen("127.0.0.1:0") }
 
-// Listen serves on the address, for a double that restarts.
+// Listen serves on the address. A double that is to listen there again gets its first
+// address from FreeAddress: no other program is given that meanwhile.
 func (e *Engine) Listen(addr string) error {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
