@@ -46,7 +46,7 @@ func TestSix(t *testing.T) {
 		{code: "model_not_found", caller: "ben", model: "nowhere", status: 404},
 		{code: "NOT_IN_CIRCLE", caller: "eve", model: "private", status: 403},
 		{code: "CASCADE_EXHAUSTED", caller: "ben", model: "paused", status: 503},
-		{code: "CAPACITY_FULL", caller: "ben", model: "busy", status: 503, wait: [2]int{1, 6}, frame: true},
+		{code: "CAPACITY_FULL", caller: "ben", model: "busy", status: 503, wait: [2]int{1, 15}, frame: true},
 		{code: "machine_offline", caller: "ben", model: "gone", status: 503},
 		{code: "outside_sharing_hours", caller: "ben", model: "closed", status: 503, retry: "false"},
 	} {

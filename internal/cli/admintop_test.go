@@ -22,9 +22,9 @@ func TestTop(t *testing.T) {
 	r.serve("ada", enginetest.Options{Slots: 1, Behaviour: enginetest.Behaviour{Chunks: 100_000, Interval: 100 * time.Millisecond}})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	r.until("the machine is online", func() error {
+	r.until("the machine offers its model", func() error {
 		var top api.Top
-		if err := r.admin(&top, "top", "--once"); err != nil || top.Online != 1 {
+		if err := r.admin(&top, "top", "--once"); err != nil || top.Online != 1 || top.Machines[0].Models != 1 {
 			return fmt.Errorf("%+v, %w", top, err)
 		}
 		return nil

@@ -96,6 +96,10 @@ func (c *conversation) printError(err error) {
 func (c *conversation) turn(ctx context.Context, interrupts <-chan os.Signal, line string) error {
 	answering, stop := context.WithCancel(ctx)
 	defer stop()
+	select {
+	case <-interrupts: // it came when the last answer had ended
+	default:
+	}
 	done := make(chan error, 1)
 	go func() { done <- c.answer(answering, line) }()
 	var err error

@@ -76,6 +76,16 @@ func (p *pane) shows(text string) string {
 	return p.until("shows "+text, func(screen string) bool { return strings.Contains(screen, text) })
 }
 
+// prompts waits until the chat reads the next line. Until then Ctrl-C is a signal, and a
+// paste comes line by line.
+func (p *pane) prompts() {
+	p.t.Helper()
+	p.until("asks for a line", func(screen string) bool {
+		lines := strings.Split(strings.TrimSpace(screen), "\n")
+		return strings.TrimSpace(lines[len(lines)-1]) == ">"
+	})
+}
+
 // TestChatInATerminal is `kith run` as a person has it: waiting is shown and
 // wiped, Ctrl-C stops the answer and not the chat, a paste of several lines is
 // one question, the arrows bring back what was typed, /clear forgets.
@@ -126,12 +136,14 @@ func TestChatInATerminal(t *testing.T) {
 	}
 	p := inTerminal(t, "kith run tiny", "KITH_HOME="+t.TempDir(), "KITH_HUB="+server.URL, "KITH_API_KEY=k", "NO_COLOR=1")
 	p.shows("Chatting with tiny.")
+	p.prompts()
 
 	p.keys("wait", "Enter")
 	p.shows("waiting for a machine: 2 ahead, 41 s left …")
 	close(release)
 	asked("wait")
 	p.until("wipes the progress", func(s string) bool { return strings.Contains(s, "Said by tiny.") && !strings.Contains(s, "ahead") })
+	p.prompts()
 
 	p.keys("endless", "Enter")
 	p.shows("Once upon")
@@ -139,6 +151,7 @@ func TestChatInATerminal(t *testing.T) {
 	p.shows("stopped")
 	<-gone
 
+	p.prompts()
 	p.paste("one\ntwo\nthree")
 	p.shows("three")
 	p.keys("Enter")
@@ -146,6 +159,7 @@ func TestChatInATerminal(t *testing.T) {
 
 	p.keys("/clear", "Enter")
 	p.shows("forgotten")
+	p.prompts()
 	p.keys("never sent", "C-c") // empties the line
 	p.keys("Up", "Up")          // /clear, three
 	p.shows("> three")

@@ -159,6 +159,20 @@ func TestChatKeepsWhatWasSaid(t *testing.T) {
 	}
 }
 
+// A Ctrl-C that came when the last answer had ended does not stop the next one.
+func TestChatForgetsALateInterrupt(t *testing.T) {
+	handler, log := double(t, words(streamed))
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	var out bytes.Buffer
+	c := &conversation{app: &app{out: &out, err: io.Discard}, surface: toHub(server.URL, ""), model: "tiny"}
+	interrupts := make(chan os.Signal, 1)
+	interrupts <- os.Interrupt
+	if err := c.turn(t.Context(), interrupts, "one"); err != nil || len(*log) != 1 || strings.Contains(out.String(), "stopped") {
+		t.Errorf("%v, %d calls, said %q", err, len(*log), out.String())
+	}
+}
+
 func TestChatGoesOnAfterAFailure(t *testing.T) {
 	fail := true
 	handler, log := double(t, func(w http.ResponseWriter, path string) {

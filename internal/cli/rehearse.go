@@ -30,7 +30,8 @@ type scenario struct {
 	// it is not listed.
 	seen string
 	// wait is how many seconds the caller accepts to wait, unary and streamed (Prefer:
-	// wait); 0: the header is not sent.
+	// wait); 0: the header is not sent. On a busy computer the comment that is due after
+	// 5 s may be sent seconds later, and must come before the streamed wait ends.
 	wait [2]int
 	// waits reports that the refusal follows a wait. In a stream it is then a frame: the
 	// status 200 and a comment are sent after 5 s.
@@ -60,7 +61,7 @@ var scenarios = []scenario{
 		code: "CAPACITY_FULL", status: http.StatusServiceUnavailable,
 		staged: "ada's machine runs one call at a time and ada's own runs on it; ben's waits in vain",
 		caller: "ben", model: "busy", machine: "desk", disrupt: occupyMachine, seen: "busy",
-		wait: [2]int{1, 6}, waits: true, reason: "wait_elapsed",
+		wait: [2]int{1, 15}, waits: true, reason: "wait_elapsed",
 	},
 	{
 		code: "machine_offline", status: http.StatusServiceUnavailable,

@@ -63,7 +63,7 @@ func (d *Daemon) Reload(ctx context.Context, c Config) error {
 
 func (d *Daemon) serveReload(w http.ResponseWriter, r *http.Request) {
 	if d.config.ReloadConfig == nil {
-		refuseChange(w, errors.New("cannot reload: this daemon was started without a configuration file"))
+		refuseChange(w, errors.New("this daemon was started without a configuration file"))
 		return
 	}
 	result, err := d.config.ReloadConfig(r.Context())

@@ -90,7 +90,7 @@ func TestReloadOverTheSocket(t *testing.T) {
 		resp := post(t, r.socket(), "http://localhost/reload", "")
 		return resp.StatusCode, read(t, resp.Body)
 	}
-	if status, text := ask(run(t, Config{})); status != 400 || !strings.Contains(text, "without a configuration file") {
+	if status, text := ask(run(t, Config{})); status != 400 || !strings.Contains(text, `"this daemon was started without a configuration file"`) { // the command says what it cannot do
 		t.Errorf("%d %s", status, text)
 	}
 	answer, trouble := ReloadResult{Applied: []string{"share.slots"}, Restart: []string{}}, error(nil)
