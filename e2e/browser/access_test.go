@@ -1,12 +1,27 @@
 package browser_test
 
-import "github.com/chromedp/chromedp"
+import (
+	"fmt"
+
+	"github.com/chromedp/chromedp"
+)
 
 // click presses what leads to another page, and counts it.
 func (w *walk) click(b *tab, selector string) {
 	w.t.Helper()
 	w.clicks++
 	b.leads(200, clickOn(selector))
+}
+
+// copies clicks on a button that copies, and waits until it has said so. It says so for 2 s
+// only, and on a busy computer the next look comes later: so the page notes it.
+func (w *walk) copies(b *tab, button string) {
+	w.t.Helper()
+	run(b, chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`new MutationObserver(() => {
+		window.copied ||= document.querySelector(%q)?.textContent === "Copied";
+	}).observe(document, { childList: true, subtree: true })`, button)))
+	run(b, clickOn(button))
+	w.until("the lines are copied", func() bool { return run(b, chromedp.Evaluate[bool](`Boolean(window.copied)`)) })
 }
 
 // limitGroup is how many clicks it takes to limit what a group may call: from any page

@@ -198,8 +198,7 @@ func (w *walk) documentation() {
 	op := w.op
 	op.open("/docs/install")
 	if w.scripts {
-		run(op, clickOn(".code-block button"))
-		w.until("the lines are copied", func() bool { return op.text(".code-block button") == "Copied" })
+		w.copies(op, ".code-block button")
 	}
 	for width, want := range map[int64]bool{1280: true, 390: false} {
 		run(op, chromedp.EmulateViewport(width, 900))

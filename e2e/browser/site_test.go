@@ -113,8 +113,7 @@ func (w *walk) firstCall() {
 	w.click(ben, "#first-key")
 	if w.scripts {
 		w.clicks++
-		run(ben, clickOn("#for-curl + button"))
-		w.until("the lines are copied", func() bool { return ben.text("#for-curl + button") == "Copied" })
+		w.copies(ben, "#for-curl + button")
 	}
 	w.benKey = ben.text("#secret")
 	out, err := exec.Command("sh", "-c", ben.text("#for-curl")).Output()

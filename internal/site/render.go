@@ -406,6 +406,10 @@ func (v screen) under(path string) bool {
 // sign up would lead away from it.
 func (v screen) Joining() bool { return v.under("/welcome") || v.under("/invite") }
 
+// refreshHeader marks a page that a script loads to take a part of it (static/app.js). What
+// the last act did is not shown there, and stays for the page that the member opens.
+const refreshHeader = "X-Kith-Refresh"
+
 // answerWith writes what a handler decided, or why it did not.
 func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error) {
 	h := w.Header()
@@ -432,7 +436,7 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 			s.Log.Error("page failed", "id", v.id, "method", v.Method, "error", err)
 		}
 		api.SetRetryAfter(h, seen.Problem)
-	} else if v.me.ID != "" {
+	} else if v.me.ID != "" && v.Header.Get(refreshHeader) == "" {
 		seen.Done = s.sessions.PopString(v.Context(), sessionDone)
 	}
 	if out.page == "" {

@@ -400,6 +400,7 @@ func (d *device) want(code string) granted {
 func TestDeviceSignIn(t *testing.T) { onEachStore(t, testDeviceSignIn) }
 
 func testDeviceSignIn(t *testing.T, tn *town) {
+	tn.site.limits.polls.every = time.Hour // however slow the test is, only d.poll comes in time
 	ada, bob := tn.as("ada"), tn.as("bob")
 	d := tn.ask4("scope", "machine", "name", "laptop")
 	d.want("authorization_pending")

@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
 )
 
 // TestUsageCSV: complete, by side and by table; as RFC 4180 has it, and no cell
 // begins what a spreadsheet would take for a formula.
 func TestUsageCSV(t *testing.T) {
+	enginetest.OneDay()
 	tn := newTown(t, nil)
 	tn.history()
 	ada, bob := tn.members["ada"].ID, tn.members["bob"].ID

@@ -112,7 +112,7 @@
       if (asking || shape === region().dataset.shape || inUse()) return;
       asking = true;
       try {
-        const response = await fetch(place.dataset.page ?? stream.replace("/live", ""), { headers: { Accept: "text/html" } });
+        const response = await fetch(place.dataset.page ?? stream.replace("/live", ""), { headers: { Accept: "text/html", "X-Kith-Refresh": "1" } });
         if (!response.ok || response.redirected) return;
         const fresh = new DOMParser().parseFromString(await response.text(), "text/html").getElementById(id);
         if (!fresh || inUse()) return;
