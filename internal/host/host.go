@@ -26,8 +26,8 @@ type Computer struct {
 	Root string
 }
 
-// commandTimeout bounds a program that is run for a reading.
-const commandTimeout = 5 * time.Second
+// commandTimeout bounds a program that is run for a reading. Tests set it.
+var commandTimeout = 5 * time.Second
 
 func (c Computer) path(name ...string) string {
 	return filepath.Join(append([]string{"/", c.Root}, name...)...)

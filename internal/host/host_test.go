@@ -8,7 +8,15 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
+
+// TestMain gives the scripts of tests, which end by themselves, the time that they take on
+// a busy computer.
+func TestMain(m *testing.M) {
+	commandTimeout, exitTimeout = 2*time.Minute, 2*time.Minute
+	os.Exit(m.Run())
+}
 
 // stage returns a computer whose files are below a root. A text with the prefix
 // "-> " is a link.

@@ -33,11 +33,12 @@ const (
 	idleTime = 5 * time.Second
 	// retryAfter is how long a command that failed is not run again.
 	retryAfter = 10 * time.Minute
-	// exitTimeout is how long the command may take to end.
-	exitTimeout = 2 * time.Second
 	// maxText bounds what an error quotes of the command, in bytes.
 	maxText = 200
 )
+
+// exitTimeout is how long the command may take to end. Tests set it.
+var exitTimeout = 2 * time.Second
 
 // Hold keeps the computer awake until release, which is called once.
 func (w *Wakelock) Hold() (release func()) {

@@ -91,7 +91,7 @@ func fakeServer(args []string) {
 		<-interrupted
 		os.Exit(0)
 	}()
-	_ = (&http.Server{Handler: double, ReadHeaderTimeout: time.Second}).Serve(l)
+	_ = (&http.Server{Handler: double, ReadHeaderTimeout: 10 * time.Second}).Serve(l)
 }
 
 // entry is one key of a GGUF header: a uint32, a string, or a list of uint32.

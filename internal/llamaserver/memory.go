@@ -55,7 +55,7 @@ var deviceLine = regexp.MustCompile(`\(([0-9]+) MiB, [0-9]+ MiB free\)`)
 // canUseGPU reports whether the program was built for a GPU of this machine. A
 // version without --list-devices counts as one that was not.
 func canUseGPU(ctx context.Context, program string) bool {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "--list-devices")
 	cmd.WaitDelay = time.Second // a wrapper's child may keep the pipe open

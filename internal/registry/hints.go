@@ -15,7 +15,7 @@ import (
 	"github.com/kith/kith/internal/peer"
 )
 
-// natsWithin bounds the start of the embedded NATS server.
+// natsWithin bounds the start of the embedded NATS server, and the connection to it.
 const natsWithin = 10 * time.Second
 
 const (
@@ -70,7 +70,7 @@ func embed(node string) (*server.Server, error) {
 func (h *hints) serve(ctx context.Context, s nats.InProcessConnProvider, pollNow func()) error {
 	closed := make(chan struct{})
 	conn, err := nats.Connect("", nats.InProcessServer(s), nats.NoEcho(), nats.MaxReconnects(-1),
-		nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
+		nats.Timeout(natsWithin), nats.ClosedHandler(func(*nats.Conn) { close(closed) }))
 	if err != nil {
 		return fmt.Errorf("cannot connect to the embedded NATS server: %w", err)
 	}

@@ -40,7 +40,6 @@ func TestHints(t *testing.T) {
 			t.Errorf("a node got %d of its own hints, the other %d of 1", own.Load(), others.Load())
 		}
 		forger.Publish(b.prefix+subjectChanged, []byte{0xff, 0})
-		forger.Flush()
 		synctest.Wait()
 		if others.Load() != 2 {
 			t.Error("the content of a hint is read")
