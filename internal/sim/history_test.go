@@ -335,12 +335,15 @@ func (w *world) changeMember() string {
 }
 
 // calm ends the storm: engines and machines are well, until all are back; then
-// some go away for good. A daemon that a hub refused is started again.
+// some go away for good. A daemon that a hub refused is started again. No two machines
+// leave or come back in one instant: they would compete for the calls that wait.
 func (w *world) calm() {
 	for _, m := range w.machines {
 		m.engine.Set(enginetest.Behaviour{})
 		m.stop()
+		time.Sleep(time.Millisecond)
 		w.restore(m)
+		time.Sleep(time.Millisecond)
 	}
 	time.Sleep(unrest) // redials, hours of a flapping machine, waits
 	for _, m := range w.machines {

@@ -2,7 +2,9 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -10,31 +12,53 @@ import (
 // TestSeedsReplay plays histories twice: what each client got and when, and what
 // ran where, must be the same, so that a seed that failed fails again.
 //
-// It plays these seeds and no others. In about one seed of 30 two goroutines compete in
-// one instant, such as two calls of a machine that disconnects for the last slot of
-// another one, and the Go scheduler decides: such a seed is played a few times.
+// In about one seed of 100 two goroutines compete in one instant, such as two calls that
+// got the slots of a machine of which one still runs a cancelled call, and the Go scheduler
+// decides. Such a seed is played until two plays are the same: it has few outcomes. More
+// than a sixth of the seeds differ where something does not come from the seed.
 func TestSeedsReplay(t *testing.T) {
-	first, n := uint64(1), unlessShort(20, 5)
+	const most = 6 // plays of a seed
+	first, n := *firstFlag, unlessShort(20, 5)
 	if *seedFlag != 0 {
 		first, n = *seedFlag, 1
 	}
+	var differ atomic.Int64 // seeds
+	t.Cleanup(func() {
+		if d := differ.Load(); d > int64(max(2, n/6)) {
+			t.Errorf("%d of %d seeds differ from play to play", d, n)
+		}
+	})
 	for seed := first; seed < first+uint64(n); seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			var played [2][]string
-			for i := range played {
-				inBubble(t, func(w *world) { played[i] = w.minutes(w.play(seed, new(delays))) })
-			}
-			if len(played[0]) != len(played[1]) {
-				t.Fatalf("%d calls, then %d", len(played[0]), len(played[1]))
-			}
-			for i, line := range played[0] {
-				if line != played[1][i] {
-					t.Fatalf("played again, it differs first in\n%s\nwhich became\n%s", line, played[1][i])
+			var plays [][]string
+			for len(plays) < most {
+				var played []string
+				inBubble(t, func(w *world) { played = w.minutes(w.play(seed, new(delays))) })
+				for _, earlier := range plays {
+					if slices.Equal(earlier, played) {
+						return
+					}
 				}
+				if len(plays) == 1 {
+					differ.Add(1)
+					t.Logf("played again, it differs first in\n%s", firstDifference(plays[0], played))
+				}
+				plays = append(plays, played)
 			}
+			t.Errorf("no two of %d plays are the same", most)
 		})
 	}
+}
+
+// firstDifference is the first line in which two plays of a seed differ, of both.
+func firstDifference(one, other []string) string {
+	for i := range min(len(one), len(other)) {
+		if one[i] != other[i] {
+			return one[i] + "\nwhich became\n" + other[i]
+		}
+	}
+	return fmt.Sprintf("their numbers of calls: %d, then %d", len(one), len(other))
 }
 
 // minutes is what happened, a line for each call.
