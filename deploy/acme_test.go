@@ -89,12 +89,9 @@ func TestACME(t *testing.T) {
 	if bin == "" {
 		t.Fatal("KITH_BIN is not set: `make build-slim`, then KITH_BIN=$PWD/bin/kith-slim")
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().(*net.TCPAddr)
-	authority := newAuthority(t, address.Port)
+	port := freePort(t)
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	authority := newAuthority(t, port)
 
 	home, err := os.MkdirTemp("", "kith") // a socket's path has to be short
 	if err != nil {
@@ -109,7 +106,6 @@ func TestACME(t *testing.T) {
 	hub.Env = append(os.Environ(), "KITH_HOME="+home, "SSL_CERT_FILE="+authority.file)
 	said := new(bytes.Buffer)
 	hub.Stderr = said
-	listener.Close() // until now, so that nothing else gets the port
 	if err := hub.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +120,7 @@ func TestACME(t *testing.T) {
 	get := func() (serial string, err error) {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: authority.roots, ServerName: "hub.example.org"}}
 		defer transport.CloseIdleConnections()
-		res, err := (&http.Client{Transport: transport, Timeout: soon}).Get("https://" + address.String() + "/readyz")
+		res, err := (&http.Client{Transport: transport, Timeout: soon}).Get("https://" + address + "/readyz")
 		if err != nil {
 			return "", err
 		}

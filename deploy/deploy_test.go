@@ -6,6 +6,8 @@ package deploy_test
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,6 +45,25 @@ func read(t *testing.T, file string) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// lastPort is the port that freePort returned last.
+var lastPort = 13_000 + rand.IntN(16_000) // engines have 11434, 12434 and 30000
+
+// freePort returns another port of 127.0.0.1 each time, for a process that a test starts:
+// nothing listens there, and no outgoing connection is given it.
+func freePort(t *testing.T) int {
+	t.Helper()
+	for range 100 {
+		lastPort++
+		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", lastPort))
+		if err != nil {
+			return lastPort
+		}
+		conn.Close()
+	}
+	t.Fatal("no port is free")
+	panic("unreachable")
 }
 
 // checkHubFile checks a hub.toml with the code that reads it when a hub starts.

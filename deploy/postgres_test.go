@@ -2,7 +2,6 @@ package deploy_test
 
 import (
 	"errors"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -104,13 +103,7 @@ func newServers(t *testing.T) *servers {
 
 func (s *servers) server(name string) *server {
 	s.t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer listener.Close()
-	_, port, _ := net.SplitHostPort(listener.Addr().String())
-	return &server{servers: s, data: filepath.Join(s.dir, name), port: port}
+	return &server{servers: s, data: filepath.Join(s.dir, name), port: strconv.Itoa(freePort(s.t))}
 }
 
 // script copies a script to where the servers' user can read it.

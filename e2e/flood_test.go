@@ -53,6 +53,7 @@ func flood(ts *testscript.TestScript, neg bool, args []string) {
 	defer cancel()
 	var uploads sync.WaitGroup
 	var served, full, reset, others atomic.Int64
+	var other atomic.Value         // what one of the others met
 	several := make(chan struct{}) // answers wait to be read
 	one := func(length int, body io.Reader) {
 		done := func() {}
@@ -65,6 +66,7 @@ func flood(ts *testscript.TestScript, neg bool, args []string) {
 			conn, err := net.Dial("tcp", address)
 			if err != nil {
 				others.Add(1)
+				other.Store(err.Error())
 				return
 			}
 			defer conn.Close()
@@ -84,6 +86,7 @@ func flood(ts *testscript.TestScript, neg bool, args []string) {
 					reset.Add(1) // more came half a second after the refusal, which TCP dropped
 				case ctx.Err() == nil:
 					others.Add(1)
+					other.Store(fmt.Sprintf("%q, %v, of %d bytes", line, err, length))
 				}
 				done()
 			})
@@ -123,7 +126,7 @@ func flood(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("99 %% of the lists of models took up to %s, and may take %s", late, most)
 	}
 	if served.Load() == 0 || full.Load() == 0 || others.Load() != 0 {
-		ts.Fatalf("%d served, %d full, %d reset, %d otherwise", served.Load(), full.Load(), reset.Load(), others.Load())
+		ts.Fatalf("%d served, %d full, %d reset, %d otherwise: %v", served.Load(), full.Load(), reset.Load(), others.Load(), other.Load())
 	}
 	if refused := metric(ts, "kith_held_refused_total"); float64(full.Load()+reset.Load()) > refused {
 		ts.Fatalf("%d full and %d reset, of which the hub refused %.0f", full.Load(), reset.Load(), refused)

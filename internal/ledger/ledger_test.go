@@ -46,6 +46,9 @@ func TestLedgerWritesInBatches(t *testing.T) {
 		r.set(true) // so that all of them wait
 		for i := range n {
 			l.End(usage(i))
+			if i == 0 {
+				synctest.Wait() // for the first try
+			}
 		}
 		r.set(false)
 		if err := end(); err != nil {

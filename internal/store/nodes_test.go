@@ -127,7 +127,8 @@ func TestReplacedPrimary(t *testing.T) {
 	old.Stop(t)
 	next := old.Promoted(t)
 	old.Start(t)
-	db := open(t, store.Config{URL: strings.Replace(url, neturl.QueryEscape(old.Host()), neturl.QueryEscape(old.Host()+","+next.Host()), 1)})
+	url = strings.Replace(url, neturl.QueryEscape(old.Host()), neturl.QueryEscape(old.Host()+","+next.Host()), 1)
+	db := open(t, store.Config{URL: url + "&connect_timeout=60"}) // many connections at once are slow on a busy computer
 	if warning := must[string](t)(db.Warning(t.Context())); !strings.Contains(warning, "synchronous_standby_names") {
 		t.Errorf("several hosts and no standby: %q", warning)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 )
@@ -104,6 +105,7 @@ func testCallsOfGroups(t *testing.T, db *store.DB) {
 	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
 	lab, den := newGroup(t, db, "lab", ada, bob, eve), newGroup(t, db, "den", ada, bob)
 	must[account.Limits](t)(db.PutGroupLimits(ctx, ada.ID, lab.ID, account.LimitChange{PerDay: limit(10)}))
+	enginetest.OneDay()
 	now := time.Now()
 	var records []account.Usage
 	call := func(n int, caller, owner account.Member, group string, when time.Time) {
