@@ -29,7 +29,7 @@ var errUnconfirmed = fault.New(fault.CascadeExhausted, "cannot confirm any more 
 // OnCommitted takes changes of the store that the registry's snapshot does not hold yet; nil
 // stands for any. It ends the calls whose key, machine credential or member a change names
 // and is no longer valid: before the snapshot, by which they would get another fault
-// (spec/routing.md#wait-end).
+// (spec/routing.md#wait-end). A call whose look-up fails may still get that one.
 func (d *Dispatcher) OnCommitted(changes []fleet.Change) {
 	now := time.Now()
 	d.changed.Store(&now) // before it looks at the active calls
@@ -37,9 +37,9 @@ func (d *Dispatcher) OnCommitted(changes []fleet.Change) {
 	d.endRevoked(named, now)
 }
 
-// OnChange takes what changes of the store affect that the registry's snapshot holds
-// already. A call that runs on a machine which its caller no longer reaches ends there; if
-// its answer has not begun, it is decided again. So are waiting calls that are affected.
+// OnChange takes what changes of the store affect, once the registry's snapshot holds them.
+// A call that runs on a machine which its caller no longer reaches ends there; if its answer
+// has not begun, it is decided again. So are waiting calls that are affected.
 func (d *Dispatcher) OnChange(affected fleet.Affected) {
 	for _, c := range d.active.all() { // those that OnCommitted ended keep their fault
 		d.endOutOfReach(c)
@@ -68,18 +68,25 @@ func (d *Dispatcher) endRevoked(calls []*activeCall, now time.Time) {
 	lookUps.SetLimit(checksAtOnce)
 	for caller, calls := range callsOf {
 		lookUps.Go(func() error {
+			since := make([]*time.Time, len(calls))
+			for i, c := range calls {
+				since[i] = c.unchecked.Load()
+			}
 			revoked, err := d.cfg.Revoked(ctx, caller)
-			for _, c := range calls {
-				since := c.unchecked.Load()
+			for i, c := range calls {
+				failing := now
+				if since[i] != nil {
+					failing = *since[i]
+				}
 				switch {
 				case revoked != nil:
 					c.cancel(revoked)
 				case err == nil:
-					c.unchecked.Store(nil)
-				case since == nil:
-					c.unchecked.Store(&now)
-				case now.Sub(*since) >= unconfirmedGrace:
+					c.unchecked.CompareAndSwap(since[i], nil) // not where a later look-up failed
+				case now.Sub(failing) >= unconfirmedGrace:
 					c.cancel(errUnconfirmed)
+				default:
+					c.unchecked.Store(&failing) // another pointer each time
 				}
 			}
 			return nil
