@@ -20,8 +20,9 @@ const (
 	// moveGrace is how long machines that were asked to move have for it.
 	moveGrace = 10 * time.Second
 	// lastFrames is how long the hub waits, once it ends calls and has told each why, for
-	// the next one of them to end.
+	// the next one of them to end; allFrames, for all of them.
 	lastFrames = 2 * time.Second
+	allFrames  = 8 * time.Second
 	// drainCheck is how often the end of a drain is checked.
 	drainCheck = 50 * time.Millisecond
 	// retryDrained is the Retry-After of the calls that a drain ends, in seconds.
@@ -124,14 +125,14 @@ func (h *Hub) Drain(ctx context.Context, stopAccepting func()) {
 }
 
 // endCalls ends every call, and waits until their ends are sent, or none was for
-// lastFrames: a caller may not read.
+// lastFrames: a caller may not read. It waits allFrames at most.
 func (h *Hub) endCalls() {
 	h.log.Warn("ending the calls that still run", "calls", h.Calls())
 	replaced := fault.New(fault.CascadeExhausted, "this hub is being replaced and cannot wait any longer; try again").WithRetryAfter(retryDrained)
 	h.edge.EndBodies(replaced)
 	h.calls.EndAll(replaced)
-	left, late := h.Calls(), time.Now().Add(lastFrames)
-	for left > 0 && time.Now().Before(late) {
+	left, most := h.Calls(), time.Now().Add(allFrames)
+	for late := time.Now().Add(lastFrames); left > 0 && time.Now().Before(late) && time.Now().Before(most); {
 		time.Sleep(drainCheck)
 		if now := h.Calls(); now < left {
 			left, late = now, time.Now().Add(lastFrames)

@@ -64,26 +64,37 @@ func TestDrainWaitsForOneMoreCall(t *testing.T) {
 }
 
 // TestDrainEndsCalls: a hub that ends its calls waits while they end one after another,
-// and not for one that never does.
+// but not for one that never does, and not for long.
 func TestDrainEndsCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newRig(t, Config{})
-		stuck := make(chan struct{})
-		defer close(stuck)
-		const slow = 3 * lastFrames / 4
-		for i := range 4 {
-			go h.drain.counted(func(http.ResponseWriter, *http.Request) { time.Sleep(time.Duration(i+1) * slow) })(nil, nil)
-		}
-		go h.drain.counted(func(http.ResponseWriter, *http.Request) { <-stuck })(nil, nil)
-		synctest.Wait()
-		now, cancel := context.WithCancel(t.Context())
-		cancel()
-		began := time.Now()
-		h.Drain(now, func() {})
-		if took := time.Since(began); h.Calls() != 1 || took < 4*slow+lastFrames || took > 4*slow+lastFrames+2*drainCheck {
-			t.Errorf("%d calls were left after %v", h.Calls(), took)
-		}
-	})
+	const slow = 3 * lastFrames / 4
+	for _, test := range []struct {
+		slow, left int
+		took       time.Duration
+	}{{2, 1, 2*slow + lastFrames}, {20, 21 - int(allFrames/slow), allFrames}} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newRig(t, Config{})
+			stuck := make(chan struct{})
+			defer synctest.Wait()
+			defer close(stuck)
+			for i := range test.slow {
+				go h.drain.counted(func(http.ResponseWriter, *http.Request) {
+					select {
+					case <-time.After(time.Duration(i+1) * slow):
+					case <-stuck:
+					}
+				})(nil, nil)
+			}
+			go h.drain.counted(func(http.ResponseWriter, *http.Request) { <-stuck })(nil, nil)
+			synctest.Wait()
+			now, cancel := context.WithCancel(t.Context())
+			cancel()
+			began := time.Now()
+			h.Drain(now, func() {})
+			if took := time.Since(began); h.Calls() != test.left || took < test.took || took > test.took+2*drainCheck {
+				t.Errorf("%d calls were left after %v, want %d after %v", h.Calls(), took, test.left, test.took)
+			}
+		})
+	}
 }
 
 // readerFunc is an empty body that calls a function when it is read.
