@@ -223,7 +223,7 @@ func (d *Dispatcher) serveForwarded(w http.ResponseWriter, request *http.Request
 	defer cancel(nil)
 	a := &attempt{reservation: slot, call: call, began: time.Now(), cancel: cancel}
 	c.attempt.Store(a)
-	if !d.mayStart(a) { // revoke did not see an attempt that was stored after its change
+	if !d.mayStart(a) { // OnChange did not see an attempt that was stored after its change
 		registry.Refuse(w, registry.RefusedReach)
 		return
 	}

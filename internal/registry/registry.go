@@ -110,12 +110,12 @@ type Config struct {
 }
 
 // Observer is notified of changes once the Snapshot holds them; Committed is called before
-// that. The functions may be called by several goroutines at once and must not block; nil
-// ones are skipped.
+// that. The functions may be called by several goroutines at once and must not block, but
+// for Committed; nil ones are skipped.
 type Observer struct {
-	// Committed gets the store's changes before the Snapshot holds them, which waits until it
-	// returns: unlike the others it may read the store. After a gap the changes are nil, as
-	// for Store.
+	// Committed gets the store's changes before the Snapshot holds them, and reads what it
+	// needs of the store: the Snapshot waits until it returns. It gets them again if what
+	// changed could not be read. After a gap they are nil, as for Store.
 	Committed func([]fleet.Change)
 	// Store gets the store's changes, and what they affect. After a gap
 	// (fleet.ErrBehind) the changes are nil: everything may have changed.

@@ -248,9 +248,8 @@ func (w *world) revoke(kind string, how hearing, all *delays) {
 	w.settled()
 }
 
-// A call that waits when its member is disabled gets the fault of its key, also where the
-// snapshot with the change refuses it before the key was looked up
-// (spec/routing.md#wait-end).
+// A call that waits when its member is disabled gets the fault of its key, also where it is
+// decided again before the key was looked up (spec/routing.md#wait-end).
 func TestDisabledWhileWaiting(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ann, bob := w.addMember("ann"), w.addMember("bob")
