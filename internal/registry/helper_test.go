@@ -31,6 +31,7 @@ type facts struct {
 	saves       map[fleet.MachineID]int
 	polls       int
 	down        bool
+	unread      bool // the changes can be read, and not the groups that they name
 	behind      bool
 	nodes       []fleet.Node
 	ahead       time.Duration // this computer's clock is
@@ -117,12 +118,17 @@ func (f *facts) Groups(context.Context) (out []*fleet.Group, err error) {
 }
 
 func (f *facts) Group(_ context.Context, id fleet.GroupID) (out *fleet.Group, err error) {
+	unread := false
 	err = f.locked(func() {
+		unread = f.unread
 		if g := f.groups[id]; g != nil {
 			c := *g
 			out = &c
 		}
 	})
+	if unread {
+		return nil, errDown
+	}
 	return out, err
 }
 

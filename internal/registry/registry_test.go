@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -380,6 +381,48 @@ func TestCommitted(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A change that could not be read is committed to the observer again, until it is read.
+func TestCommittedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFacts("m")
+		n := newNode(t, f)
+		before := n.Snapshot()
+		var committed atomic.Int64
+		n.committed = func(changes []fleet.Change) {
+			if len(changes) != 1 || changes[0].ID != "g" {
+				t.Errorf("got %v", changes)
+			}
+			committed.Add(1)
+		}
+		f.change(fleet.GroupChanged, "g", func() {
+			f.groups["g"] = &fleet.Group{ID: "g", Members: []fleet.MemberID{"owner-m", "bob"}}
+			f.unread = true
+		})
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		failed := committed.Load()
+		if failed < 2 {
+			t.Errorf("committed %d times while the group could not be read", failed)
+		}
+		if n.Snapshot() != before {
+			t.Error("the snapshot holds what could not be read")
+		}
+		f.locked(func() { f.unread = false })
+		n.Settle()
+		if n.Snapshot().Group("g") == nil {
+			t.Error("the snapshot does not hold the change")
+		}
+		read := committed.Load()
+		if read <= failed {
+			t.Errorf("committed %d times, the last before it was read", read)
+		}
+		time.Sleep(time.Minute)
+		if again := committed.Load(); again != read {
+			t.Errorf("committed %d times more after it was read", again-read)
+		}
+	})
 }
 
 // After Settle the Snapshot has what was committed before; a store that is away delays
