@@ -95,6 +95,9 @@ func measure() error {
 	if *alone != "" {
 		loads = slices.DeleteFunc(loads, func(l workload) bool { return l.name != *alone })
 	}
+	if len(loads) == 0 || len(rigs) == 0 {
+		return errors.New("nothing to measure: see -load and -only in bench -help")
+	}
 	results := map[string]map[string][]figure{}
 	for round := range *rounds {
 		for _, load := range loads {
