@@ -31,7 +31,7 @@ type facts struct {
 	saves       map[fleet.MachineID]int
 	polls       int
 	down        bool
-	unread      bool // the changes can be read, and not the groups that they name
+	groupsDown  bool
 	behind      bool
 	nodes       []fleet.Node
 	ahead       time.Duration // this computer's clock is
@@ -118,15 +118,15 @@ func (f *facts) Groups(context.Context) (out []*fleet.Group, err error) {
 }
 
 func (f *facts) Group(_ context.Context, id fleet.GroupID) (out *fleet.Group, err error) {
-	unread := false
+	down := false
 	err = f.locked(func() {
-		unread = f.unread
+		down = f.groupsDown
 		if g := f.groups[id]; g != nil {
 			c := *g
 			out = &c
 		}
 	})
-	if unread {
+	if down {
 		return nil, errDown
 	}
 	return out, err

@@ -398,7 +398,7 @@ func TestCommittedAgain(t *testing.T) {
 		}
 		f.change(fleet.GroupChanged, "g", func() {
 			f.groups["g"] = &fleet.Group{ID: "g", Members: []fleet.MemberID{"owner-m", "bob"}}
-			f.unread = true
+			f.groupsDown = true
 		})
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
@@ -409,7 +409,7 @@ func TestCommittedAgain(t *testing.T) {
 		if n.Snapshot() != before {
 			t.Error("the snapshot holds what could not be read")
 		}
-		f.locked(func() { f.unread = false })
+		f.locked(func() { f.groupsDown = false })
 		n.Settle()
 		if n.Snapshot().Group("g") == nil {
 			t.Error("the snapshot does not hold the change")
