@@ -197,6 +197,10 @@ func invalidAnswer(what string) *fault.Fault {
 	return fault.New(fault.EngineError, "the machine's engine sent %s; try again, or another model", what)
 }
 
+// callsOutOfOrder is the fault of a part of a tool call that is not the first, and not of the call before it. In canonical
+// chat a call is over before anything else comes (spec/engine-answers.md#call-order).
+func callsOutOfOrder() *fault.Fault { return invalidAnswer("parts of tool calls out of order") }
+
 // maxEngineText is how much of an engine's own words a caller is shown, in bytes.
 const maxEngineText = 300
 

@@ -2,8 +2,6 @@ package dialect
 
 import (
 	"io"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -336,21 +334,20 @@ func (f *ChatForms) Answer(answer io.Reader) ([]byte, Usage, error) {
 // a chat stream.
 func (f *ChatForms) Events() *Events {
 	out := new(outbox)
-	return &Events{outbox: out, writer: &formEvents{outbox: out, forms: f, calls: map[[2]int]*customCall{}}}
+	return &Events{outbox: out, writer: &formEvents{outbox: out, forms: f, open: map[int]*customCall{}}}
 }
 
 // formEvents writes the chunks of a chat stream in the forms of its request.
 type formEvents struct {
 	*outbox
 	forms *ChatForms
-	calls map[[2]int]*customCall // by choice and index: calls of custom tools
+	open  map[int]*customCall // by choice: the call of a custom tool that is not over
 }
 
 // customCall is a call of a custom tool while its arguments come in.
 type customCall struct {
+	index     *int
 	arguments []byte
-	nesting   nesting
-	sent      bool
 }
 
 func (e *formEvents) chunk(p *delta) error {
@@ -438,56 +435,42 @@ func legacyCall(choice, message jsonObject, calls []formCall) {
 }
 
 // customCalls writes the calls of custom tools as those. In a stream the input is
-// sent in one part, when the arguments are complete or the choice has finished.
+// sent in one part, when the next call begins or the choice has finished.
 func (e *formEvents) customCalls(choice int, calls []formCall, whole, finished bool) []formCall {
 	var out []formCall
+	end := func() {
+		if open := e.open[choice]; open != nil {
+			out = append(out, formCall{Index: open.index, Custom: &formInput{Input: customInput(open.arguments)}})
+			delete(e.open, choice)
+		}
+	}
 	for _, call := range calls {
-		name := ""
+		name, arguments := "", ""
 		if call.Function != nil {
-			name = call.Function.Name
+			name, arguments = call.Function.Name, call.Function.Arguments
 		}
-		if whole {
-			if e.forms.custom[name] {
-				call = formCall{Index: call.Index, ID: call.ID, Type: "custom", Custom: &formInput{name, customInput([]byte(call.Function.Arguments))}}
-			}
+		if name != "" {
+			end()
+		}
+		open := e.open[choice]
+		switch {
+		case e.forms.custom[name] && whole:
+			out = append(out, formCall{Index: call.Index, ID: call.ID, Type: "custom", Custom: &formInput{name, customInput([]byte(arguments))}})
+			continue
+		case e.forms.custom[name] && len(e.open) < MaxChoices:
+			out = append(out, formCall{Index: call.Index, ID: call.ID, Type: "custom", Custom: &formInput{Name: name}})
+			open = &customCall{index: call.Index}
+			e.open[choice] = open
+		case open == nil:
 			out = append(out, call)
 			continue
 		}
-		at := [2]int{choice, 0}
-		if call.Index != nil {
-			at[1] = *call.Index
+		if len(open.arguments)+len(arguments) <= maxAnswerText {
+			open.arguments = append(open.arguments, arguments...)
 		}
-		open := e.calls[at]
-		if e.forms.custom[name] && open == nil && len(e.calls) < maxWaitingCalls {
-			open = &customCall{}
-			e.calls[at] = open
-			out = append(out, formCall{Index: &at[1], ID: call.ID, Type: "custom", Custom: &formInput{Name: name}})
-		}
-		if open == nil {
-			out = append(out, call)
-			continue
-		}
-		if call.Function != nil && len(open.arguments) <= maxWaitingText {
-			open.arguments = append(open.arguments, call.Function.Arguments...)
-			open.nesting.read(quote(call.Function.Arguments))
-		}
-		out = open.send(out, at[1], open.nesting.over())
 	}
 	if finished {
-		for _, at := range slices.SortedFunc(maps.Keys(e.calls), func(a, b [2]int) int { return a[1] - b[1] }) {
-			if at[0] == choice {
-				out = e.calls[at].send(out, at[1], true)
-			}
-		}
+		end()
 	}
 	return out
-}
-
-// send adds the input of the call once, when it is there.
-func (c *customCall) send(out []formCall, index int, complete bool) []formCall {
-	if c.sent || !complete {
-		return out
-	}
-	c.sent = true
-	return append(out, formCall{Index: &index, Custom: &formInput{Input: customInput(c.arguments)}})
 }

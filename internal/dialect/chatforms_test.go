@@ -99,8 +99,8 @@ func TestChatFormsAnswers(t *testing.T) {
 				`data: {"choices":[],"usage":{"prompt_tokens":2,"completion_tokens":3}}` + "\n\ndata: [DONE]\n\n",
 			`data: {"choices":[{"delta":{"content":"Hi"},"index":0}]}` + "\n\n" +
 				`data: {"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","type":"custom","custom":{"name":"c","input":""}}]},"index":0}]}` + "\n\n" +
-				`data: {"choices":[{"delta":{"tool_calls":[{"index":0,"custom":{"input":"i"}}]},"index":0}]}` + "\n\n" +
-				`data: {"choices":[{"delta":{"tool_calls":[{"index":1,"id":"b","type":"custom","custom":{"name":"c","input":""}}]},"index":0}]}` + "\n\n" +
+				`data: {"choices":[{"delta":{},"index":0}]}` + "\n\n" +
+				`data: {"choices":[{"delta":{"tool_calls":[{"index":0,"custom":{"input":"i"}},{"index":1,"id":"b","type":"custom","custom":{"name":"c","input":""}}]},"index":0}]}` + "\n\n" +
 				`data: {"choices":[{"delta":{"tool_calls":[{"index":1,"custom":{"input":"plain"}}]},"finish_reason":"tool_calls","index":0}]}` + "\n\n" +
 				`data: {"choices":[],"usage":{"prompt_tokens":2,"completion_tokens":3}}` + "\n\ndata: [DONE]\n\n"},
 	} {

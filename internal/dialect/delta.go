@@ -1,7 +1,6 @@
 package dialect
 
 import (
-	"bytes"
 	"cmp"
 	"io"
 	"strconv"
@@ -33,9 +32,6 @@ func (p *delta) reset(document []byte) {
 		*p = delta{document: document, calls: p.calls[:0]}
 	}
 }
-
-// hasText reports whether the chunk says something that is no tool call.
-func (p *delta) hasText() bool { return p.text != nil || p.thought != nil || p.refusal != nil }
 
 // closeChoice is called behind each choice.
 func (p *delta) closeChoice() {
@@ -127,21 +123,6 @@ func (p *delta) toolCall(dec *jsontext.Decoder) (call callDelta, err error) {
 		return skip(dec)
 	})
 	return call, err
-}
-
-// openCall is the tool call whose parts are coming in.
-type openCall struct {
-	index int64
-	id    []byte // quoted; empty: its engine gave none
-}
-
-// begin opens the call of which c is the first part.
-func (o *openCall) begin(c *callDelta) { o.index, o.id = c.index, append(o.id[:0], c.id...) }
-
-// continues reports whether c is a part of the call. A name alone begins no new
-// one: some engines repeat it.
-func (o *openCall) continues(c *callDelta) bool {
-	return c.index == o.index && (c.id == nil || bytes.Equal(c.id, o.id))
 }
 
 // callID is a tool call's id, or one made of stem and number where its engine gave none.

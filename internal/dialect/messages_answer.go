@@ -90,10 +90,11 @@ func MessageAnswer(answer io.Reader, id string, model fleet.ModelID) ([]byte, Us
 	return encode(m), usage, nil
 }
 
-// isArguments reports whether text is the arguments of a tool call: one strict JSON object, or nothing.
+// isArguments reports whether text is the arguments of a tool call: one JSON object, or nothing. Of a name that comes twice
+// the last counts, as everywhere in JSON.
 func isArguments(text []byte) bool {
 	text = bytes.TrimSpace(text)
-	return len(text) == 0 || text[0] == '{' && jsontext.Value(text).IsValid()
+	return len(text) == 0 || text[0] == '{' && jsontext.Value(text).IsValid(jsontext.AllowDuplicateNames(true))
 }
 
 func badArguments() error {
@@ -141,8 +142,7 @@ type messageEvents struct {
 	kind  blockKind // of the open block; otherBlock: none is open
 	index int       // of the open block, or of the next one
 
-	calls         callQueue
-	call          openCall
+	call          int64  // the index of the open tool call
 	arguments     []byte // of the open tool call so far
 	called        bool
 	finish, reach []byte // the finish reason and the stop sequence, quoted
@@ -157,11 +157,6 @@ func NewMessageEvents(id string, model fleet.ModelID) *Events {
 // chunk satisfies eventWriter. A refusal is text like any other here.
 func (e *messageEvents) chunk(p *delta) error {
 	e.begin()
-	if p.hasText() {
-		if err := e.calls.end(e.toolCall); err != nil {
-			return err
-		}
-	}
 	if p.thought != nil {
 		if err := e.open(thinkingBlock, &emptyThinking); err != nil {
 			return err
@@ -178,7 +173,7 @@ func (e *messageEvents) chunk(p *delta) error {
 		e.delta(`text_delta","text":`, text)
 	}
 	for i := range p.calls {
-		if err := e.calls.take(&p.calls[i], e.toolCall); err != nil {
+		if err := e.toolCall(&p.calls[i]); err != nil {
 			return err
 		}
 	}
@@ -194,9 +189,6 @@ func (e *messageEvents) chunk(p *delta) error {
 // end satisfies eventWriter. The input's tokens are reported only here: no engine reports them sooner.
 func (e *messageEvents) end(u Usage) error {
 	e.begin()
-	if err := e.calls.end(e.toolCall); err != nil {
-		return err
-	}
 	if err := e.close(); err != nil {
 		return err
 	}
@@ -266,19 +258,21 @@ func (e *messageEvents) close() error {
 	return nil
 }
 
-// toolCall takes a part of a tool call that callQueue passes: of the open call, or the first of another.
+// toolCall takes a part of a tool call: of the open one, or the first of another.
 func (e *messageEvents) toolCall(c *callDelta) error {
-	if e.kind != toolUseBlock || !e.call.continues(c) {
+	switch {
+	case c.name != nil:
 		if err := e.close(); err != nil {
 			return err
 		}
-		e.called = true
-		e.call.begin(c)
+		e.called, e.call = true, c.index
 		e.arguments = e.arguments[:0]
 		block := &messageBlock{Type: "tool_use", ID: callID(c.id, "toolu_"+e.id, e.index), Name: c.name, Input: jsontext.Value(`{}`)}
 		if err := e.open(toolUseBlock, block); err != nil {
 			return err
 		}
+	case e.kind != toolUseBlock || c.index != e.call:
+		return callsOutOfOrder()
 	}
 	if c.arguments == nil {
 		return nil

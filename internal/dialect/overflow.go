@@ -27,6 +27,8 @@ var overflows = []*regexp.Regexp{
 	regexp.MustCompile(`maximum context length is (?P<max>\d+) tokens\. However, (?:you requested \d+ output tokens and )?your (?:prompt contains|request has|messages resulted in)(?: at least)? (?P<n>\d+) (?:input )?tokens(?:, for a total of(?: at least)? (?P<all>\d+) tokens)?`),
 	regexp.MustCompile(`maximum context length of (?P<max>\d+) tokens\. You requested a total of (?P<all>\d+) tokens: (?P<n>\d+) tokens from the input`),
 	regexp.MustCompile(`maximum context length (?:is|of) \d+`),
+	regexp.MustCompile(`Input length \((?P<n>\d+)\) exceeds model's maximum context length \((?P<max>\d+)\)`),
+	regexp.MustCompile(`You passed (?P<n>\d+) input tokens and requested \d+ output tokens\. However, the model's context length is only (?P<max>\d+)`),
 	regexp.MustCompile(`prompt \(length (?P<n>\d+)\) is longer than the maximum model length of (?P<max>\d+)`),
 	regexp.MustCompile(`input \((?P<n>\d+) tokens\) is longer than the model's context length \((?P<max>\d+) tokens\)`),
 	regexp.MustCompile(`Input length \((?P<n>\d+) tokens\) exceeds the maximum allowed length \((?P<max>\d+) tokens\)`),
@@ -39,6 +41,15 @@ var overflows = []*regexp.Regexp{
 	regexp.MustCompile(`^Reached context length of \d+ tokens`),
 	// Services of the messages dialect, and kith itself.
 	regexp.MustCompile(`^prompt is too long(?:: (?P<n>\d+) tokens > (?P<max>\d+) maximum)?`),
+	// TGI.
+	regexp.MustCompile("`inputs` must have less than (?P<max>\\d+) tokens\\. Given: (?P<n>\\d+)"),
+	regexp.MustCompile("`inputs` tokens \\+ `max_new_tokens` must be <= (?P<max>\\d+)\\. Given: (?P<n>\\d+)"),
+	// TabbyAPI.
+	regexp.MustCompile(`Prompt length (?P<n>\d+) is greater than max_seq_len (?P<max>\d+)`),
+	// Others: a name of the context and a word for too much, in one sentence.
+	regexp.MustCompile(`(?i)(?:context[ _]?(?:length|size|window|limit)|max_(?:seq|model)_len|n_ctx|num_ctx|maximum (?:model|sequence|input|prompt) length)[^.]{0,80}(?:exceeded|overflow|too (?:long|small|short))`),
+	regexp.MustCompile(`(?i)(?:exceed|longer than|greater than|larger than|more than|too (?:long|large|many)|does(?: not|n't) fit)[^.]{0,80}(?:context[ _]?(?:length|size|window|limit)|max_(?:seq|model)_len|n_ctx|num_ctx|maximum (?:model|sequence|input|prompt) length)`),
+	regexp.MustCompile(`(?i)(?:prompt|input|conversation|messages)[^.]{0,40}(?:too long|too many tokens|exceeds? the (?:model|token|maximum number of tokens))`),
 }
 
 // ContextExceeded is the fault of an engine's error document which says that the

@@ -54,6 +54,10 @@ func TestNoContextLengthExceeded(t *testing.T) {
 	for _, body := range []string{
 		`{"error":{"message":"max_tokens must be at least 1, got -186."}}`,
 		`{"error":{"message":"the model's context is warm"}}`,
+		`{"error":{"message":"max_tokens is too large: 99999. This model supports at most 4096 completion tokens"}}`,
+		`{"error":{"message":"max_tokens exceeds the maximum"}}`,
+		`{"error":{"message":"messages: at least one is needed"}}`,
+		`{"error":{"message":"too many requests"}}`,
 		`{"error":{"code":400,"message":"input is too large to process. increase the physical batch size"}}`,
 		`{"error":{"message":"out of memory","n_prompt_tokens":9,"n_ctx":8}}`,
 		`{"error":{}}`,

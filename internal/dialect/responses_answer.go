@@ -30,7 +30,7 @@ type Response struct {
 	output       []outputItem // those that are complete
 	size         int          // bytes of text so far
 	item         openItem
-	calls        callQueue
+	call         int64  // the index of the open tool call
 	logprobs     []byte // of the text that comes next, between commas
 	logprobBytes int    // bytes of logprobs so far
 	finish       []byte // the finish reason, quoted

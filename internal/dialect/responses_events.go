@@ -37,7 +37,6 @@ type openItem struct {
 	refusal  bool   // the open part is one
 	text     []byte // of the open part, or a call's arguments: a JSON string without its last quote
 	logprobs []byte // of the open part, between commas
-	call     openCall
 }
 
 // responseEvent is an event of the responses dialect, other than a delta. Each type has some of the members.
@@ -76,11 +75,6 @@ func (r *Response) grow(value jsontext.Value) error {
 func (r *Response) chunk(p *delta) error {
 	r.begin()
 	r.takeLogprobs(p)
-	if p.hasText() {
-		if err := r.calls.end(r.toolCall); err != nil {
-			return err
-		}
-	}
 	if p.thought != nil {
 		if err := r.say(reasoningItem, false, p.thought); err != nil {
 			return err
@@ -97,7 +91,7 @@ func (r *Response) chunk(p *delta) error {
 		}
 	}
 	for i := range p.calls {
-		if err := r.calls.take(&p.calls[i], r.toolCall); err != nil {
+		if err := r.toolCall(&p.calls[i]); err != nil {
 			return err
 		}
 	}
@@ -125,9 +119,6 @@ func (r *Response) takeLogprobs(p *delta) {
 // end satisfies eventWriter. Finish writes the last event, since whether the turn was kept is not known yet.
 func (r *Response) end(u Usage) error {
 	r.begin()
-	if err := r.calls.end(r.toolCall); err != nil {
-		return err
-	}
 	r.usage = u
 	status := r.status()
 	if len(r.output) == 0 && r.item.kind == vendorItem && status == "completed" { // clients want an item
@@ -349,10 +340,10 @@ func (r *Response) close(status string) {
 	o.kind = vendorItem
 }
 
-// toolCall takes a part of a tool call that callQueue passes: of the open call, or the first of another.
+// toolCall takes a part of a tool call: of the open one, or the first of another.
 func (r *Response) toolCall(c *callDelta) error {
-	o := &r.item
-	if open := (o.kind == callItem || o.kind == customItem) && o.call.continues(c); !open {
+	switch {
+	case c.name != nil:
 		tool, ok := r.request.called(c.name)
 		if !ok {
 			return invalidAnswer("a call of a tool that the request does not allow")
@@ -365,12 +356,14 @@ func (r *Response) toolCall(c *callDelta) error {
 		r.open(kind, outputItem{
 			CallID: bytes.Clone(callID(c.id, "call_"+r.idBase, len(r.output))), Name: bytes.Clone(tool.callerName), Namespace: tool.namespace,
 		})
-		o.call.begin(c)
+		r.call = c.index
+	case r.item.kind != callItem && r.item.kind != customItem || c.index != r.call:
+		return callsOutOfOrder()
 	}
 	if c.arguments == nil {
 		return nil
 	}
-	if o.kind == callItem {
+	if r.item.kind == callItem {
 		r.delta("response.function_call_arguments.delta", c.arguments, nil)
 	}
 	return r.grow(c.arguments)

@@ -10,55 +10,66 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // embeddings normalizes an embeddings answer: the advertised id, one vector for
 // each input in the order of the inputs, in the requested encoding, whatever the
-// engine supports. An answer that is none passes unchanged, and the gateway
-// refuses it.
-func (m *normalizer) embeddings(body []byte) ([]byte, error) {
-	var got struct {
-		Data []struct {
-			Index     *int           `json:"index"`
-			Embedding jsontext.Value `json:"embedding"`
-		} `json:"data"`
-		Usage jsontext.Value `json:"usage"`
-		Error jsontext.Value `json:"error"`
-	}
-	if err := json.Unmarshal(body, &got); err != nil || got.Error != nil && got.Error.Kind() != 'n' {
-		return body, nil
-	}
-	if len(got.Data) != m.want.inputs {
-		return nil, fault.New(fault.EngineError, "the engine gave %d embeddings for %d inputs", len(got.Data), m.want.inputs)
-	}
+// engine supports (spec/engine-answers.md#vectors).
+func embeddings(body []byte, model fleet.ModelID, want wants) ([]byte, error) {
 	type vector struct {
 		Object    string         `json:"object"`
 		Index     int            `json:"index"`
 		Embedding jsontext.Value `json:"embedding"`
 	}
-	answer := struct {
-		Object string         `json:"object"`
-		Data   []vector       `json:"data"`
-		Model  jsontext.Value `json:"model"`
-		Usage  jsontext.Value `json:"usage"`
-	}{"list", make([]vector, len(got.Data)), m.model, got.Usage}
+	var got struct {
+		sentAnswer
+		Data []struct {
+			Index     jsontext.Value `json:"index"`
+			Embedding jsontext.Value `json:"embedding"`
+		} `json:"data"`
+	}
+	if err := json.Unmarshal(body, &got, lenient); err != nil {
+		return nil, notChat("something that is not an embeddings answer", body)
+	}
+	if err := got.failed(body); err != nil {
+		return nil, err
+	}
+	n := len(got.Data)
+	if n != want.inputs {
+		return nil, fault.New(fault.EngineError, "the engine gave %d embeddings for %d inputs", n, want.inputs)
+	}
+	data, placed := make([]vector, n), make([]bool, n)
 	for i, d := range got.Data {
-		if d.Index != nil {
-			i = *d.Index
-		}
-		if i < 0 || i >= len(answer.Data) || answer.Data[i].Object != "" {
-			return nil, fault.New(fault.EngineError, "the engine does not say which embedding is whose")
-		}
-		encoded, ok := encodeVector(d.Embedding, m.want.base64)
+		encoded, ok := encodeVector(d.Embedding, want.base64)
 		if !ok {
 			return nil, fault.New(fault.EngineError, "the engine's embeddings are no lists of numbers")
 		}
-		answer.Data[i] = vector{"embedding", i, encoded}
+		data[i] = vector{"embedding", i, encoded}
 	}
-	if got.Usage.Kind() != '{' {
-		answer.Usage = jsontext.Value(`{"prompt_tokens":0,"total_tokens":0}`)
+	// The indexes count only if each is there once. Otherwise the order counts.
+	byIndex := make([]vector, n)
+	for i, d := range got.Data {
+		at, ok := count(d.Index)
+		if !ok || at >= int64(n) || placed[at] {
+			byIndex = data
+			break
+		}
+		placed[at], byIndex[at] = true, vector{"embedding", int(at), data[i].Embedding}
 	}
-	return json.Marshal(answer)
+	usage, _ := readUsage(got.Usage)
+	return json.Marshal(struct {
+		Object string        `json:"object"`
+		Data   []vector      `json:"data"`
+		Model  fleet.ModelID `json:"model"`
+		Usage  struct {
+			Prompt int64 `json:"prompt_tokens"`
+			Total  int64 `json:"total_tokens"`
+		} `json:"usage"`
+	}{"list", byIndex, model, struct {
+		Prompt int64 `json:"prompt_tokens"`
+		Total  int64 `json:"total_tokens"`
+	}{usage.In, usage.In}})
 }
 
 // encodeVector returns a vector as the base64 of its little-endian 32-bit floats,

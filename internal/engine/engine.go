@@ -2,12 +2,13 @@
 // calls to them: the built-in engine, llama.cpp's server, Ollama, LM Studio, vLLM
 // and others. The differences between kinds are data in one table (kinds.go). A
 // request is the JSON of a chat or embeddings call, or the form of a
-// transcription. Its answer is normalized: the advertised model id, both names of
-// the reasoning, valid tool calls. The package knows nothing of hubs, members or
+// transcription. Its answer becomes canonical chat or an error
+// (spec/engine-answers.md). The package knows nothing of hubs, members or
 // sharing.
 package engine
 
 import (
+	"bytes"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -395,37 +396,63 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 		return out, nil
 	}
 	norm := newNormalizer(req, want)
-	streamed := strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
-	if req.Stream && streamed {
+	if req.Stream {
+		out.Header.Set("Content-Type", "text/event-stream")
 		out.Trailer = http.Header{dialect.UsageTrailer: nil, dialect.CachedTrailer: nil}
 		out.Body = &stream{ctx: ctx, src: body, cancel: cancel, normalizer: norm, trailer: out.Trailer}
 		return out, nil
 	}
-	if streamed {
-		return nil, fault.New(fault.EngineError, "the engine streamed an answer that was not to be streamed")
+	var answer *spool.Bytes
+	var err error
+	if req.Endpoint == fleet.ChatCompletions {
+		answer, err = e.unary(ctx, body, req, norm)
+	} else {
+		answer, err = e.held(ctx, body, resp.ContentLength, req, want)
 	}
-	answer, err := e.unary(ctx, body, resp.ContentLength, req, norm)
+	if sent, ok := errors.AsType[*sentError](err); ok { // a refusal, whatever its status is
+		out.StatusCode = sent.status()
+		out.Status = http.StatusText(out.StatusCode)
+		out.Body = &limited{Reader: io.LimitReader(bytes.NewReader(sent.document), maxRefusal), src: body, cancel: cancel}
+		return out, nil
+	}
 	if err != nil {
 		return nil, err
 	}
 	body.Close()
-	if req.Stream {
-		out.Header.Set("Content-Type", "text/event-stream")
-		out.Trailer = http.Header{dialect.UsageTrailer: nil, dialect.CachedTrailer: nil}
-		out.Body = &stream{ctx: ctx, src: spooled{answer.Open(), answer}, cancel: cancel, normalizer: norm, trailer: out.Trailer}
-		return out, nil
-	}
 	cancel()
+	out.Header.Set("Content-Type", "application/json")
 	out.ContentLength = answer.Len()
 	out.Header.Set("Content-Length", strconv.FormatInt(answer.Len(), 10))
 	out.Body = spooled{answer.Open(), answer}
 	return out, nil
 }
 
-// unary reads a complete answer and returns it normalized: as it is, or as the
-// frames of a stream if the caller wants a stream. The answer is held once: if it
-// needs no change, what was read is returned.
-func (e *Engine) unary(ctx context.Context, body io.Reader, announced int64, req *Request, norm *normalizer) (_ *spool.Bytes, err error) {
+// unary reads a complete chat answer, which may come as a stream, and returns it
+// normalized.
+func (e *Engine) unary(ctx context.Context, body io.Reader, req *Request, norm *normalizer) (*spool.Bytes, error) {
+	buffer := make([]byte, 32<<10)
+	for !norm.ended {
+		n, err := body.Read(buffer)
+		failed := norm.read(buffer[:n])
+		if failed == nil && err == io.EOF {
+			failed = norm.finish()
+		}
+		switch {
+		case failed != nil:
+			return nil, failed
+		case err == nil || err == io.EOF:
+		case context.Cause(ctx) != nil:
+			return nil, context.Cause(ctx)
+		default:
+			return nil, brokeOff(err)
+		}
+	}
+	return req.Spool.Keep(spool.Holder{Member: req.Holder, Answer: true}, norm.out)
+}
+
+// held reads a complete answer of another endpoint than chat. A transcript is returned
+// as it is, because the gateway makes its form of it.
+func (e *Engine) held(ctx context.Context, body io.Reader, announced int64, req *Request, want wants) (_ *spool.Bytes, err error) {
 	limit := dialect.MaxAnswer(req.Endpoint)
 	holder := spool.Holder{Member: req.Holder, Answer: true}
 	held := req.Spool.Hold(holder, announced)
@@ -437,7 +464,7 @@ func (e *Engine) unary(ctx context.Context, body io.Reader, announced int64, req
 	size, err := held.ReadFrom(io.LimitReader(body, limit+1))
 	switch {
 	case size > limit:
-		return nil, fault.New(fault.EngineError, "the engine's answer is larger than %d MiB", limit>>20)
+		return nil, answerTooLong(limit)
 	case err == nil:
 	case context.Cause(ctx) != nil:
 		return nil, context.Cause(ctx)
@@ -446,43 +473,24 @@ func (e *Engine) unary(ctx context.Context, body io.Reader, announced int64, req
 	default:
 		return nil, brokeOff(err)
 	}
-	if req.Form != nil && !req.Stream { // the gateway makes the transcript of it
+	if req.Form != nil {
 		return held, nil
 	}
 	var normalized []byte
-	changed := true
 	err = held.View(ctx, func(read []byte) (err error) {
-		answer := read
-		if req.Endpoint == fleet.ChatCompletions {
-			answer = replaceSurrogates(read)
-		}
-		switch {
-		case !req.Stream:
-			normalized, err = norm.unary(answer)
-			changed = err != nil || !sameBytes(normalized, read)
-			return err
-		case req.Form != nil:
-			normalized, err = transcriptEvents(answer)
-		default:
-			normalized, err = streamFrames(answer)
-		}
-		if err != nil {
-			err = fault.New(fault.EngineError, "the engine did not stream its answer, and what it sent cannot be read").Because(err)
-		}
+		normalized, err = embeddings(read, req.Model, want)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	if !changed {
-		return held, nil
-	}
 	held.Close()
 	return req.Spool.Keep(holder, normalized)
 }
 
-// sameBytes reports whether a and b are the same memory.
-func sameBytes(a, b []byte) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
+func answerTooLong(limit int64) error {
+	return fault.New(fault.EngineError, "the engine's answer is larger than %d MiB", limit>>20)
+}
 
 // spooled reads bytes of the spool and releases them when it is closed.
 type spooled struct {

@@ -155,8 +155,8 @@ func FuzzBothHalves(f *testing.F) {
 				break
 			}
 		}
-		if cap(s.partial) > 2*maxFrame+512 {
-			t.Errorf("%d bytes are held", cap(s.partial))
+		if e := &s.normalizer.events; cap(e.line)+cap(e.data) > 4*maxFrame+512 {
+			t.Errorf("%d bytes are held", cap(e.line)+cap(e.data))
 		}
 		marks := bytes.Count(in, []byte("[DONE]")) + bytes.Count(in, []byte("done")) + bytes.Count(in, []byte(`\u`))
 		if check.Ended() && marks == 0 {

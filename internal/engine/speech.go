@@ -53,7 +53,7 @@ func transcriptEvents(whole []byte) ([]byte, error) {
 		return nil, err
 	}
 	if e.Text == nil {
-		return nil, errNoAnswer
+		return nil, notChat("something that is not a transcript", whole)
 	}
 	out := dialect.AppendSpeech(nil, dialect.SpeechDelta, *e.Text, nil)
 	return dialect.AppendSpeech(out, dialect.SpeechDone, *e.Text, e.Usage), nil

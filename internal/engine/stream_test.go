@@ -5,11 +5,13 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -44,6 +46,7 @@ func (c *chunked) Read(p []byte) (int, error) {
 func streamOf(src io.Reader, want wants) *stream {
 	ctx, cancel := context.WithCancel(context.Background())
 	norm := newNormalizer(&Request{Model: "m", Stream: true}, want)
+	norm.now = func() time.Time { return time.Unix(1, 0) }
 	made := 0
 	norm.ids = func() string { made++; return fmt.Sprint("ours", made) }
 	return &stream{ctx: ctx, src: io.NopCloser(src), cancel: cancel, normalizer: norm, trailer: http.Header{}}
@@ -80,12 +83,31 @@ func asked(t testing.TB, ask string) wants {
 	return want
 }
 
+var update = flag.Bool("update", false, "write the golden files again")
+
 // Each golden stream gives the same result cut at every byte, in one piece, in
 // single bytes, and with other line ends.
 func TestMendedStreams(t *testing.T) {
 	for name, g := range golden(t) {
 		t.Run(name, func(t *testing.T) {
 			want, in := asked(t, g["ask"]), []byte(g["in"])
+			if *update {
+				got, _ := io.ReadAll(streamOf(bytes.NewReader(in), want))
+				file := filepath.Join("testdata/normalize", name)
+				a, err := txtar.ParseFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range a.Files {
+					if a.Files[i].Name == "out" {
+						a.Files[i].Data = got
+					}
+				}
+				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
 			check := func(how string, src io.Reader, small bool) {
 				t.Helper()
 				s := streamOf(src, want)
@@ -115,12 +137,21 @@ func TestMendedStreams(t *testing.T) {
 	}
 }
 
+// The line ends of the standard, comments, a byte order mark and unknown fields
+// change nothing.
 func TestOtherLineEnds(t *testing.T) {
-	in := "data: {\"id\":\"c\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":null}]}\r\n\r\ndata: [DONE]\r\n\r\n"
-	for i := range in {
-		got, err := io.ReadAll(streamOf(&chunked{[][]byte{[]byte(in[:i]), []byte(in[i:])}}, wants{}))
-		if want := strings.ReplaceAll(in, "\r", ""); err != nil || string(got) != want {
-			t.Fatalf("cut at %d: %q %v", i, got, err)
+	const in = "data: {\"id\":\"c\",\"created\":1,\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n: hi\n\nretry: 3\nid: 7\nevent: x\ndata: {\"choices\":[\ndata: {\"index\":0,\"delta\":{\"content\":\"b\"}}]}\n\ndata:\n\ndata\n\ndata: \n\ndata:[DONE] \n\n"
+	want, err := io.ReadAll(streamOf(strings.NewReader(in), wants{}))
+	if err != nil || !bytes.Contains(want, []byte(`"content":"b"`)) || !bytes.HasSuffix(want, []byte("data: [DONE]\n\n")) {
+		t.Fatalf("%s %v", want, err)
+	}
+	for _, end := range []string{"\n", "\r\n", "\r"} {
+		in := "\ufeff" + strings.ReplaceAll(in, "\n", end)
+		for i := range in {
+			got, err := io.ReadAll(streamOf(&chunked{[][]byte{[]byte(in[:i]), []byte(in[i:])}}, wants{}))
+			if err != nil || !bytes.Equal(got, want) {
+				t.Fatalf("%q cut at %d: %q %v", end, i, got, err)
+			}
 		}
 	}
 }
@@ -137,7 +168,7 @@ func FuzzStream(f *testing.F) {
 		if fmt.Sprint(err1) != fmt.Sprint(err2) || !bytes.Equal(whole, parts) {
 			t.Fatalf("cut at %d: %q %v, else %q %v", at, parts, err2, whole, err1)
 		}
-		if n := len(whole); n > 0 && frameEnd(whole[max(n-3, 0):]) == 0 {
+		if len(whole) > 0 && !bytes.HasSuffix(whole, []byte("\n\n")) {
 			t.Fatalf("ends in the middle of a frame: %q", whole)
 		}
 	})
@@ -181,20 +212,20 @@ func TestAnswers(t *testing.T) {
 	}{
 		"unary":         {enginetest.Behaviour{}, false, []string{`"content":"say it again"`, `"prompt_tokens":3`}, "[DONE]", ""},
 		"stream":        {enginetest.Behaviour{}, true, []string{whole, `{"content":"again"}`, "data: [DONE]\n\n"}, "usage", ""},
-		"no end mark":   {enginetest.Behaviour{Fault: enginetest.Unmarked}, true, []string{`{"content":"again"}`, `"stop"`}, "[DONE]", ""},
+		"no end mark":   {enginetest.Behaviour{Fault: enginetest.Unmarked}, true, []string{`{"content":"again"}`}, "[DONE]", ""},
 		"cut":           {enginetest.Behaviour{Fault: enginetest.Cut, After: 2}, true, []string{`{"content":"it "}`}, "again", ""},
 		"dies":          {enginetest.Behaviour{Fault: enginetest.Die, After: 2}, true, []string{`{"content":"it "}`}, "again", fault.EngineError},
-		"garbage":       {enginetest.Behaviour{Fault: enginetest.Garbage, After: 1}, true, []string{"data: {\"choices\":[{]}\n\n"}, "", ""},
+		"garbage":       {enginetest.Behaviour{Fault: enginetest.Garbage, After: 1}, true, []string{`data: {"error":{"message":"the engine sent a part of its answer that is not chat: {\"choices\":[{]}"}}`}, "[DONE]", ""},
 		"zipped":        {enginetest.Behaviour{Fault: enginetest.Zipped}, true, []string{`{"content":"again"}`, "[DONE]"}, "", ""},
 		"zipped unary":  {enginetest.Behaviour{Fault: enginetest.Zipped}, false, []string{`"content":"say it again"`}, "", ""},
 		"not streamed":  {enginetest.Behaviour{Fault: enginetest.Unstreamed, Reasoning: "hm"}, true, []string{`"delta":{"role":"assistant","content":"say it again","reasoning_content":"hm","reasoning":"hm"}`, `"finish_reason":"stop"`, "[DONE]"}, `"choices":[]`, ""},
-		"other model":   {enginetest.Behaviour{Answer: `{"id":"x","model":"/models/a.gguf","choices":[]}`}, false, []string{`"model":"test-model"`}, "gguf", ""},
-		"no model":      {enginetest.Behaviour{Answer: `{"id":"x","choices":[]}`}, false, []string{`"model":"test-model"`}, "", ""},
-		"no id":         {enginetest.Behaviour{Answer: `{"model":"test-model","choices":[]}`}, false, []string{`"id":"chatcmpl-`}, "", ""},
-		"empty id":      {enginetest.Behaviour{Answer: `{"id":"","model":"test-model","choices":[]}`}, false, []string{`"id":"chatcmpl-`}, `"id":""`, ""},
-		"tools, unary":  {enginetest.Behaviour{Answer: `{"model":"test-model","choices":[{"finish_reason":"stop","message":{"tool_calls":[{"id":"a","function":{"name":"f","arguments":{"a":1}}}]}}]}`}, false, []string{`"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},"index":0,"finish_reason":"tool_calls"`}, `"stop"`, ""},
+		"other model":   {enginetest.Behaviour{Answer: `{"id":"x","model":"/models/a.gguf","choices":[{"message":{"content":"a"}}]}`}, false, []string{`"model":"test-model"`}, "gguf", ""},
+		"no model":      {enginetest.Behaviour{Answer: `{"id":"x","choices":[{"message":{"content":"a"}}]}`}, false, []string{`"model":"test-model"`}, "", ""},
+		"no id":         {enginetest.Behaviour{Answer: `{"model":"test-model","choices":[{"message":{"content":"a"}}]}`}, false, []string{`"id":"chatcmpl-`}, "", ""},
+		"empty id":      {enginetest.Behaviour{Answer: `{"id":"","model":"test-model","choices":[{"message":{"content":"a"}}]}`}, false, []string{`"id":"chatcmpl-`}, `"id":""`, ""},
+		"tools, unary":  {enginetest.Behaviour{Answer: `{"model":"test-model","choices":[{"finish_reason":"stop","message":{"tool_calls":[{"id":"a","function":{"name":"f","arguments":{"a":1}}}]}}]}`}, false, []string{`"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},"finish_reason":"tool_calls"`}, `"stop"`, ""},
 		"half an emoji": {enginetest.Behaviour{Answer: `{"id":"x","model":"test-model","choices":[{"message":{"content":"a\ud83d"}}]}`}, false, []string{`"content":"a\ufffd"`}, `\ud83d`, ""},
-		"not JSON":      {enginetest.Behaviour{Answer: `<html>`}, false, []string{`<html>`}, "", ""},
+		"error, unary":  {enginetest.Behaviour{Answer: `{"error":{"message":"x","code":429}}`}, false, []string{`"message":"x"`}, "", ""},
 		"its own error": {enginetest.Behaviour{Status: 429}, true, []string{`an error that was asked for`}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -203,7 +234,11 @@ func TestAnswers(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if want := max(test.b.Status, 200); resp.StatusCode != want {
+				want := max(test.b.Status, 200)
+				if name == "error, unary" {
+					want = 429
+				}
+				if resp.StatusCode != want {
 					t.Errorf("status %d, want %d", resp.StatusCode, want)
 				}
 				got, err := io.ReadAll(resp.Body)
@@ -244,12 +279,22 @@ func TestFailures(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if _, err := do(t, t.Context(), double(enginetest.Behaviour{Fault: enginetest.Garbage, After: 3}), false); err != nil {
+		if _, err := do(t, t.Context(), double(enginetest.Behaviour{Fault: enginetest.Garbage, After: 3}), false); code(err) != fault.EngineError {
 			t.Error(err)
 		}
-		for _, unary := range []string{`<html>`, `{"object":"chat.completion","choices":[]}`, `{"object":"chat.completion","choices":[{"message":null}]}`} {
-			if _, err := do(t, t.Context(), double(enginetest.Behaviour{Fault: enginetest.Unstreamed, Answer: unary}), true); code(err) != fault.EngineError {
-				t.Errorf("%s instead of a stream: %v", unary, err)
+		for _, answer := range []string{`<html>`, `{"object":"chat.completion","choices":[]}`, `{"object":"chat.completion","choices":[{"message":null}]}`, `{}`, `[]`, ` `} {
+			b := enginetest.Behaviour{Fault: enginetest.Unstreamed, Answer: answer}
+			if _, err := do(t, t.Context(), double(b), false); code(err) != fault.EngineError {
+				t.Errorf("%s: %v", answer, err)
+			}
+			resp, err := do(t, t.Context(), double(b), true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var check dialect.Stream
+			got, _ := io.ReadAll(resp.Body)
+			if _, err := check.Take(got); code(err) != fault.EngineError {
+				t.Errorf("%s instead of a stream: %v", answer, err)
 			}
 		}
 		gone := Builtin("gone", atPorts{}, BuiltinState{Models: []Model{chatModel("m", 0)}})
@@ -472,7 +517,7 @@ func (a *again) Read(p []byte) (int, error) { return copy(p, a.frame), nil }
 func TestHandshakeFailsAfterIdle(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
-		io.WriteString(w, `{"choices":[]}`)
+		io.WriteString(w, `{"choices":[{"message":{"content":"a"}}]}`)
 	}))
 	server.StartTLS()
 	defer server.Close()
