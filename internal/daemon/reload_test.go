@@ -42,7 +42,7 @@ func TestReload(t *testing.T) {
 	if s := r.Status(); len(s.Models) != 2 || s.Groups[0] != "lab" || s.Routed != 1 || s.Own != 1 {
 		t.Errorf("after the reload: %+v", s)
 	}
-	r.post("/v1/chat/completions", chat(false)) // the one that the new rate allows
+	r.post("/v1/chat/completions", strings.Replace(chat(false), "test-model", "other", 1)) // the one that the new rate allows
 	if got := r.post("/v1/chat/completions", chat(false)); got.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("over the new rate: %d", got.StatusCode)
 	}

@@ -405,7 +405,9 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 	var answer *spool.Bytes
 	var err error
 	if req.Endpoint == fleet.ChatCompletions {
-		answer, err = e.unary(ctx, body, req, norm)
+		if answer, err = e.unary(ctx, body, req, norm); err == nil {
+			drain(body, cancel)
+		}
 	} else {
 		answer, err = e.held(ctx, body, resp.ContentLength, req, want)
 	}

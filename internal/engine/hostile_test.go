@@ -84,7 +84,7 @@ func TestHostileBodies(t *testing.T) {
 		}
 		for _, trusted := range []bool{false, true} {
 			m := chatModel(string(head.Model), 4096)
-			e := &Engine{kind: kinds[0], models: []Model{m}}
+			e := &Engine{kind: &generic, models: []Model{m}}
 			sent, _, err := e.request(&Request{Model: head.Model, Stream: head.Stream, Body: []byte(text), Trusted: trusted}, &m)
 			if err != nil {
 				if f, ok := errors.AsType[*fault.Fault](err); !ok || f.Code != fault.InvalidRequest {

@@ -40,6 +40,10 @@ type kind struct {
 	// count returns the number of tokens of a rebuilt chat body; nil: the engine
 	// has no tokenizer route.
 	count func(ctx context.Context, e *Engine, body []byte) (int64, error)
+	// streamed: it is asked for a stream also if the caller wants none. llama.cpp's server
+	// notices that a caller has left only when it sends something: it would compute a
+	// unary answer to its end.
+	streamed bool
 	// salts: it keeps what it computed apart for each value of cache_salt.
 	salts bool
 	// cachePrompt: it takes cache_prompt, which says whether a call may use what was
@@ -52,7 +56,7 @@ type kind struct {
 var kinds = []*kind{
 	{
 		id: "llama.cpp", name: "llama.cpp server", ports: []int{8080},
-		detect: llamaDetect, list: llamaList, running: llamaRunning, think: templateThinking, noThinkAfterPrefill: true, cachePrompt: true,
+		detect: llamaDetect, list: llamaList, running: llamaRunning, think: templateThinking, noThinkAfterPrefill: true, cachePrompt: true, streamed: true,
 		count: countTemplated,
 	},
 	{
@@ -79,12 +83,12 @@ var kinds = []*kind{
 	{
 		id: "dmr", name: "Docker Model Runner", ports: []int{12434}, prefix: "/engines",
 		detect: dockerDetect, list: dockerList, running: dockerRunning, think: templateThinking, noThinkAfterPrefill: true,
-		salts: true, cachePrompt: true, // it runs llama.cpp's server or vLLM
+		salts: true, cachePrompt: true, streamed: true, // it runs llama.cpp's server or vLLM
 	},
 	{
 		id: "llama-swap", name: "llama-swap", ports: []int{8080},
 		detect: swapDetect, list: swapList, think: templateThinking, noThinkAfterPrefill: true,
-		salts: true, cachePrompt: true, // it runs servers of any kind
+		salts: true, cachePrompt: true, streamed: true, // it runs servers of any kind
 	},
 	{
 		id: "koboldcpp", name: "KoboldCpp", ports: []int{5001},
@@ -101,7 +105,7 @@ var kinds = []*kind{
 	{
 		id: "jan", name: "Jan", ports: []int{1337},
 		detect: janDetect, list: janList, think: templateThinking, noThinkAfterPrefill: true, maxTokensOnly: true,
-		cachePrompt: true, // it runs llama.cpp's server
+		cachePrompt: true, streamed: true, // it runs llama.cpp's server
 	},
 }
 

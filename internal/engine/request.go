@@ -74,6 +74,8 @@ type rebuild struct {
 	limit         jsontext.Value // max_tokens
 	completionMax jsontext.Value // max_completion_tokens
 	kwargs        []member       // of chat_template_kwargs, without thinking settings
+	tools         bool           // the call has tools
+	logprobs      bool           // it asks for logprobs
 }
 
 func (r *rebuild) run() error {
@@ -87,9 +89,6 @@ func (r *rebuild) run() error {
 		return err
 	}
 	r.write("model", quoted(string(r.req.Model)))
-	if r.req.Endpoint == fleet.ChatCompletions {
-		r.write("stream", strconv.FormatBool(r.req.Stream))
-	}
 	for r.dec.PeekKind() != '}' {
 		name, err := r.dec.ReadToken()
 		if err != nil {
@@ -116,6 +115,8 @@ func (r *rebuild) run() error {
 // are copied, from an untrusted caller only those of the allow-list.
 func (r *rebuild) member(name string) error {
 	chat := r.req.Endpoint == fleet.ChatCompletions
+	r.tools = r.tools || name == "tools"
+	r.logprobs = r.logprobs || name == "logprobs" && r.dec.PeekKind() == 't'
 	switch {
 	case name == "model", chat && name == "stream":
 		return r.dec.SkipValue()
@@ -231,7 +232,10 @@ func (r *rebuild) addOwn() {
 	if r.completionMax != nil {
 		r.write("max_completion_tokens", string(r.completionMax))
 	}
-	if r.req.Stream {
+	// llama.cpp has no stream with tools and logprobs.
+	stream := r.req.Stream || r.kind.streamed && !(r.tools && r.logprobs)
+	r.write("stream", strconv.FormatBool(stream))
+	if stream {
 		r.write("stream_options", `{"include_usage":true}`)
 	}
 	r.addCache()

@@ -42,6 +42,33 @@ func sent(t *testing.T, kind enginetest.Kind, req Request) (string, error) {
 	return got, failed
 }
 
+// unstreamed returns the body of a unary call with the stream taken back that kinds of
+// llama.cpp are asked for.
+func unstreamed(body string) string {
+	return strings.Replace(body, `"stream":true,"stream_options":{"include_usage":true}`, `"stream":false`, 1)
+}
+
+// A unary call asks kinds of llama.cpp for a stream, except one with tools and
+// logprobs.
+func TestUnaryIsStreamed(t *testing.T) {
+	for _, c := range []struct {
+		kind    enginetest.Kind
+		members string
+		want    bool
+	}{
+		{enginetest.LlamaCpp, ``, true}, {enginetest.VLLM, ``, false}, {enginetest.Ollama, ``, false},
+		{enginetest.LlamaCpp, `"logprobs":true`, true}, {enginetest.LlamaCpp, `"tools":[{"type":"function","function":{"name":"f"}}]`, true},
+		{enginetest.LlamaCpp, `"logprobs":true,"tools":[{"type":"function","function":{"name":"f"}}]`, false},
+	} {
+		for _, trusted := range []bool{true, false} {
+			got, err := sent(t, c.kind, Request{Body: chatBody(c.members), Trusted: trusted})
+			if err != nil || (unstreamed(got) != got) != c.want {
+				t.Errorf("%s %s: %s %v", c.kind, c.members, got, err)
+			}
+		}
+	}
+}
+
 // value decodes JSON, for comparisons without regard to order.
 func value(t *testing.T, text string) any {
 	t.Helper()
@@ -79,7 +106,7 @@ func TestKillersNeverArrive(t *testing.T) {
 		if err != nil {
 			t.Fatal(kind, err)
 		}
-		if diff := cmp.Diff(value(t, `{"model":"m","stream":false,"messages":[{"role":"user","content":"hi"}]}`), value(t, got)); diff != "" {
+		if diff := cmp.Diff(value(t, `{"model":"m","stream":false,"messages":[{"role":"user","content":"hi"}]}`), value(t, unstreamed(got))); diff != "" {
 			t.Errorf("%s: -want +got\n%s", kind, diff)
 		}
 	}
@@ -117,7 +144,7 @@ func TestAllowed(t *testing.T) {
 			test.want = "," + test.want
 		}
 		want := `{"model":"m","stream":false,"messages":[{"role":"user","content":"hi"}]` + test.want + `}`
-		if diff := cmp.Diff(value(t, want), value(t, got)); diff != "" {
+		if diff := cmp.Diff(value(t, want), value(t, unstreamed(got))); diff != "" {
 			t.Errorf("%s: -want +got\n%s", name, diff)
 		}
 	}
@@ -133,7 +160,7 @@ func TestAllowed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(value(t, `{"model":"m","stream":false,"messages":`+want+`}`), value(t, got)); diff != "" {
+	if diff := cmp.Diff(value(t, `{"model":"m","stream":false,"messages":`+want+`}`), value(t, unstreamed(got))); diff != "" {
 		t.Errorf("messages: -want +got\n%s", diff)
 	}
 }
@@ -240,7 +267,7 @@ func TestTrusted(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := `{"model":"m","stream":false,"messages":[{"role":"user","content":"hi"}],` + test.want + `}`
-		if diff := cmp.Diff(value(t, want), value(t, got)); diff != "" {
+		if diff := cmp.Diff(value(t, want), value(t, unstreamed(got))); diff != "" {
 			t.Errorf("%s %s: -want +got\n%s", test.kind, test.body, diff)
 		}
 	}
@@ -290,7 +317,7 @@ func TestThinking(t *testing.T) {
 			if want != "" {
 				want = "," + want
 			}
-			if diff := cmp.Diff(value(t, `{"model":"m","stream":false,"messages":[{"role":"user","content":"hi"}]`+want+`}`), value(t, got)); diff != "" {
+			if diff := cmp.Diff(value(t, `{"model":"m","stream":false,"messages":[{"role":"user","content":"hi"}]`+want+`}`), value(t, unstreamed(got))); diff != "" {
 				t.Errorf("%s %s: -want +got\n%s", kind, test.said, diff)
 			}
 		}
@@ -371,7 +398,7 @@ func FuzzRequest(f *testing.F) {
 	}
 	f.Add([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}],"tools":[{"type":"function","function":{"parameters":{"items":[{"$ref":"#"}]}}}]}`))
 	e := &Engine{kind: kinds[0], models: []Model{chatModel("m", 100)}}
-	allowed := map[string]bool{"model": true, "stream": true, "max_tokens": true, "max_completion_tokens": true, "chat_template_kwargs": true, "thinking_budget_tokens": true}
+	allowed := map[string]bool{"model": true, "stream": true, "stream_options": true, "max_tokens": true, "max_completion_tokens": true, "chat_template_kwargs": true, "thinking_budget_tokens": true}
 	for name := range chatMembers {
 		allowed[name] = true
 	}

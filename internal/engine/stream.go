@@ -14,8 +14,8 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// drainTimeout is how long Close waits for the end of a complete stream, so that
-// its connection can be reused.
+// drainTimeout is how long drain waits for the end of a complete stream, so that its
+// connection can be reused.
 const drainTimeout = 200 * time.Millisecond
 
 // stream is the body of a streamed answer. It normalizes while it is read: a Read
@@ -90,10 +90,15 @@ func (s *stream) stop(err error) {
 // end, so that the connection is reused.
 func (s *stream) Close() error {
 	if s.normalizer.ended && errors.Is(s.err, io.EOF) {
-		late := time.AfterFunc(drainTimeout, s.cancel)
-		_, _ = io.CopyN(io.Discard, s.src, maxFrame)
-		late.Stop()
+		drain(s.src, s.cancel)
 	}
 	s.cancel()
 	return s.src.Close()
+}
+
+// drain reads what follows an answer that is complete.
+func drain(src io.Reader, cancel context.CancelFunc) {
+	late := time.AfterFunc(drainTimeout, cancel)
+	_, _ = io.CopyN(io.Discard, src, maxFrame)
+	late.Stop()
 }

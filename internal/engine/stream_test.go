@@ -398,7 +398,7 @@ func TestCancelReachesTheEngine(t *testing.T) {
 
 	// The connection ends a little after the answer; if a busy computer needs drainTimeout
 	// for that, the next call takes another one.
-	e.Set(enginetest.Behaviour{Raw: []string{"data: [DONE]\n\n", ": bye\n\n"}, Interval: time.Millisecond})
+	e.Set(enginetest.Behaviour{Raw: []string{chunk(`{"content":"a"}`, `"stop"`) + doneMark, ": bye\n\n"}, Interval: time.Millisecond})
 	last := "" // the connection of the call before, if it was kept
 	for calls, kept := 0, 0; kept < 10; calls++ {
 		if resp, err = call(ctx, calls%2 == 0); err != nil {
