@@ -189,7 +189,10 @@ func (q *messagesRequest) content() ([]block, error) {
 			return err
 		})
 		return blocks, err
-	case '{', 'n':
+	case '{': // the result of a tool, which is JSON
+		value, err := q.value()
+		return []block{{kind: textBlock, text: quote(string(value))}}, err
+	case 'n':
 		return nil, skip(q.dec)
 	default:
 		return nil, q.refuseNext("must be a string or a list of content blocks")
@@ -283,14 +286,17 @@ func (q *messagesRequest) checkBlock(b *block) error {
 func (q *messagesRequest) tool() error {
 	var t tool
 	var kind jsontext.Value
-	err := q.fields(
-		field{"type", aString, &kind}, field{"name", anything, &t.name}, field{"description", anything, &t.description},
-		field{"input_schema", anything, &t.schema}, field{"strict", anything, &t.strict},
-	)
+	members := []field{{"type", aString, &kind}, {"name", anything, &t.name}, {"description", anything, &t.description}, {"input_schema", anything, &t.schema}, {"strict", anything, &t.strict}}
+	err := q.object(func(name []byte) error {
+		if string(name) == "function" { // a tool in the form of chat
+			return q.fields(append(members[1:], field{"parameters", anything, &t.schema})...)
+		}
+		return q.field(name, members)
+	})
 	switch {
 	case err != nil:
 		return err
-	case kind != nil && text(kind) != "custom":
+	case kind != nil && text(kind) != "custom" && (text(kind) != "function" || t.name == nil):
 		q.vendorTools = append(q.vendorTools, strconv.Quote(text(kind)))
 		q.vendorNames = append(q.vendorNames, t.name)
 		return nil

@@ -1,6 +1,8 @@
 package dialect
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -94,9 +96,32 @@ func ContextExceeded(document []byte) *fault.Fault {
 	return fault.New(fault.ContextLengthExceeded, "%s", text)
 }
 
+// errorWords are the members in which engines say what is wrong.
+type errorWords struct {
+	Message jsontext.Value `json:"message"`
+	Detail  jsontext.Value `json:"detail"` // a string, or what is wrong with each member
+	Reason  jsontext.Value `json:"reason"`
+	Error   jsontext.Value `json:"error"`
+}
+
+// words returns the first of them that says something.
+func (w *errorWords) words() string {
+	for _, v := range [...]jsontext.Value{w.Message, w.Detail, w.Reason, w.Error} {
+		var list []struct {
+			Message string `json:"msg"`
+		}
+		switch {
+		case v.Kind() == '"' && len(v) > len(`""`):
+			return text(v)
+		case v.Kind() == '[' && json.Unmarshal(v, &list) == nil && len(list) > 0:
+			return list[0].Message
+		}
+	}
+	return ""
+}
+
 type engineError struct {
 	Type    string         `json:"type"`
-	Message string         `json:"message"`
 	Code    jsontext.Value `json:"code"`
 	Tokens  int64          `json:"n_prompt_tokens"` // llama.cpp's, as the next
 	Context int64          `json:"n_ctx"`
@@ -109,26 +134,25 @@ type engineError struct {
 // bare string, or the error itself, as engines of vLLM's family write it.
 func readEngineError(document []byte) engineError {
 	var outer struct {
-		Error   jsontext.Value `json:"error"`
-		Object  string         `json:"object"`
-		Message string         `json:"message"`
+		Error jsontext.Value `json:"error"`
+		errorWords
 	}
 	var e engineError
 	if json.Unmarshal(document, &outer) != nil {
+		if !bytes.HasPrefix(document, []byte("<")) { // no page
+			e.text = string(bytes.TrimSpace(document))
+		}
 		return e
 	}
+	e.text = outer.words()
 	switch outer.Error.Kind() {
 	case '"':
 		_ = json.Unmarshal(outer.Error, &e.text) // a string is one
 	case '{':
-		if json.Unmarshal(outer.Error, &e) != nil {
-			return engineError{}
-		}
-		e.text = e.Message
-	default:
-		if outer.Object == "error" {
-			e.text = outer.Message
-		}
+		var inner errorWords
+		_ = json.Unmarshal(outer.Error, &e)     // what has another type is left out
+		_ = json.Unmarshal(outer.Error, &inner) // the same
+		e.text = cmp.Or(inner.words(), e.text)
 	}
 	_ = json.Unmarshal(e.Code, &e.code) // a number is no word
 	return e

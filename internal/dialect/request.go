@@ -1,7 +1,9 @@
 package dialect
 
 import (
+	"bytes"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -162,7 +164,7 @@ func kinds(allowed, must string) rule {
 // integer allows null and integers of at least that.
 func integer(least int64) rule {
 	return optional(func(value jsontext.Value) string {
-		if n, err := strconv.ParseInt(string(value), 10, 64); err != nil || n < least {
+		if n, err := strconv.ParseInt(string(value), 10, 64); err != nil || n < least { // Integral wrote it without a fraction
 			return fmt.Sprintf("must be a whole number of at least %d", least)
 		}
 		return ""
@@ -195,8 +197,11 @@ func (q *request) field(name []byte, fields []field) error {
 		if err != nil {
 			return err
 		}
-		if value.Kind() == 'n' {
+		switch value.Kind() {
+		case 'n':
 			value = nil
+		case '0':
+			value = Integral(value)
 		}
 		if wrong := f.rule(value); wrong != "" {
 			return q.refuse("%s", wrong)
@@ -246,6 +251,17 @@ func (q *request) list(one func() error) error {
 		return skip(q.dec)
 	}
 	return q.refuseNext("must be a list")
+}
+
+// Integral returns a number that is whole, however it is written, without a fraction and an exponent: 4096.0 is 4096.
+// Other values stay as they are.
+func Integral(number jsontext.Value) jsontext.Value {
+	if bytes.ContainsAny(number, ".eE") && number.Kind() == '0' {
+		if x, err := strconv.ParseFloat(string(number), 64); err == nil && x == math.Trunc(x) && math.Abs(x) < 1<<53 {
+			return strconv.AppendInt(nil, int64(x), 10)
+		}
+	}
+	return number
 }
 
 // refuseNext is the fault of the next value.

@@ -36,7 +36,8 @@ type inputItem struct {
 	role                              string
 	callID, name, namespace, argument jsontext.Value
 	content, summary                  []block
-	text                              bool // the content is a string
+	text                              bool           // the content is a string
+	output                            jsontext.Value // the content as it was sent
 }
 
 // input reads the input: one text, or a list of items.
@@ -72,7 +73,9 @@ func (q *ResponsesRequest) item() (item inputItem, err error) {
 		switch string(name) {
 		case "content", "output":
 			item.text = q.dec.PeekKind() == '"'
+			begin := q.dec.InputOffset()
 			item.content, err = q.parts()
+			item.output = bytes.TrimLeft(q.body[begin:q.dec.InputOffset()], space+":")
 			return err
 		case "summary":
 			item.summary, err = q.parts()
@@ -233,6 +236,9 @@ func (q *ResponsesRequest) turnOf(item *inputItem) turn {
 			if b.kind == textBlock && b.text != nil || b.kind == imageBlock && b.source.url != nil {
 				shown = append(shown, b)
 			}
+		}
+		if kind := item.output.Kind(); len(shown) == 0 && (kind == '{' || kind == '[' && len(item.output) > len(`[]`)) { // JSON, and no content
+			shown = []block{{kind: textBlock, text: quote(string(item.output))}}
 		}
 		return turn{role: "user", blocks: []block{{kind: toolResultBlock, id: item.callID, content: shown}}}
 	case reasoningItem:

@@ -26,6 +26,13 @@ type Thinking struct {
 	Hide    bool // the caller does not want to see the reasoning
 }
 
+// tokens is a whole number of tokens, however it is written.
+type tokens int64
+
+func (t *tokens) UnmarshalJSON(value []byte) error {
+	return json.Unmarshal(Integral(value), (*int64)(t))
+}
+
 // ReadThinking reads reasoning_effort or one of its siblings (spec/api.md#thinking). null says
 // nothing and is always taken; members beyond those known are ignored. The error is a *fault.Fault.
 func ReadThinking(name string, value jsontext.Value) (Thinking, error) {
@@ -34,14 +41,14 @@ func ReadThinking(name string, value jsontext.Value) (Thinking, error) {
 	case "reasoning":
 		var control struct {
 			Effort    *string `json:"effort"`
-			MaxTokens *int64  `json:"max_tokens"`
+			MaxTokens *tokens `json:"max_tokens"`
 			Enabled   *bool   `json:"enabled"`
 			Exclude   bool    `json:"exclude"`
 		}
 		if json.Unmarshal(value, &control) != nil {
 			return t, badControl(name, "must be an object with effort (string), max_tokens (integer), enabled and exclude (booleans)")
 		}
-		t = Thinking{control.Effort, control.MaxTokens, control.Enabled, control.Exclude}
+		t = Thinking{control.Effort, (*int64)(control.MaxTokens), control.Enabled, control.Exclude}
 		return t, checkEffort("reasoning.effort", t.Effort)
 	case "thinking":
 		return readThinkingObject(value)
@@ -50,12 +57,12 @@ func ReadThinking(name string, value jsontext.Value) (Thinking, error) {
 			EnableThinking *bool   `json:"enable_thinking"`
 			Thinking       *bool   `json:"thinking"`
 			Effort         *string `json:"reasoning_effort"`
-			Budget         *int64  `json:"thinking_budget"`
+			Budget         *tokens `json:"thinking_budget"`
 		}
 		if json.Unmarshal(value, &control) != nil {
 			return t, badControl(name, "must be an object; its enable_thinking and thinking are booleans, reasoning_effort a string, thinking_budget an integer")
 		}
-		t = Thinking{Effort: control.Effort, Budget: control.Budget, Enabled: cmp.Or(control.EnableThinking, control.Thinking)}
+		t = Thinking{Effort: control.Effort, Budget: (*int64)(control.Budget), Enabled: cmp.Or(control.EnableThinking, control.Thinking)}
 		return t, checkEffort("chat_template_kwargs.reasoning_effort", t.Effort)
 	}
 	if json.Unmarshal(value, &t.Effort) != nil {
@@ -72,18 +79,18 @@ func readThinkingObject(value jsontext.Value) (t Thinking, err error) {
 	}
 	var control struct {
 		Type   *string `json:"type"`
-		Budget *int64  `json:"budget_tokens"`
+		Budget *tokens `json:"budget_tokens"`
 	}
 	if json.Unmarshal(value, &control) != nil {
 		return t, badControl("thinking", "must be a boolean, or an object with type (string) and budget_tokens (integer)")
 	}
 	switch kind := control.Type; {
 	case kind == nil:
-		t.Budget = control.Budget
+		t.Budget = (*int64)(control.Budget)
 	case !slices.Contains(thinkingTypes, *kind):
 		return t, badControl("thinking.type", "must be one of %s", strings.Join(thinkingTypes, ", "))
 	case *kind == "enabled":
-		if t.Budget = control.Budget; t.Budget == nil || *t.Budget < 0 {
+		if t.Budget = (*int64)(control.Budget); t.Budget == nil || *t.Budget < 0 {
 			t.Enabled = new(true)
 		}
 	case *kind == "disabled":

@@ -40,6 +40,13 @@ var soundTypes = map[string]string{
 	".mpga": "audio/mpeg", ".oga": "audio/ogg", ".ogg": "audio/ogg", ".opus": "audio/ogg", ".wav": "audio/wav", ".webm": "audio/webm",
 }
 
+// mediaExtensions are the extensions of media types.
+var mediaExtensions = map[string]string{
+	"audio/flac": ".flac", "audio/x-flac": ".flac", "audio/mp4": ".m4a", "audio/x-m4a": ".m4a", "audio/m4a": ".m4a", "audio/aac": ".m4a",
+	"audio/mpeg": ".mp3", "audio/mp3": ".mp3", "audio/ogg": ".ogg", "audio/opus": ".ogg", "video/mp4": ".mp4", "application/ogg": ".ogg",
+	"audio/wav": ".wav", "audio/x-wav": ".wav", "audio/wave": ".wav", "audio/vnd.wave": ".wav", "audio/webm": ".webm", "video/webm": ".webm",
+}
+
 // Field is one part of a form that is not its sound.
 type Field struct{ Name, Value string }
 
@@ -166,8 +173,9 @@ func (g *partReader) cause(err error) error {
 
 func (t *Transcription) readSound(part *multipart.Part, limit int64) error {
 	t.extension = strings.ToLower(path.Ext(part.FileName()))
-	if _, known := soundTypes[t.extension]; !known {
-		t.extension = ""
+	if _, known := soundTypes[t.extension]; !known { // a name as "blob": the type tells more
+		media, _, _ := mime.ParseMediaType(part.Header.Get("Content-Type"))
+		t.extension = mediaExtensions[media]
 	}
 	size, err := t.sound.ReadFrom(io.LimitReader(part, limit+1))
 	switch {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"hash/fnv"
@@ -63,7 +64,7 @@ var chatMembers = members{
 	"repetition_penalty":  number(0.5, 2),
 	"n":                   scalar("0", (*copier).answers),
 	"seed":                scalar("0", (*copier).seed),
-	"stop":                either(text(maxStop), list(maxStops, text(maxStop))),
+	"stop":                either(text(maxStop), list(maxStops, text(maxStop))), // without the empty ones: see rebuild.stops
 	"logit_bias":          {"{", (*copier).biases},
 	"logprobs":            boolean,
 	"top_logprobs":        integer(0, 20),
@@ -75,11 +76,11 @@ var embeddingMembers = members{
 }
 
 var message = members{
-	"role":              oneOf("system", "developer", "user", "assistant", "tool", "function"),
-	"content":           either(either(text(0), null), list(maxParts, object(part))),
+	"role":              scalar(`"`, (*copier).role),
+	"content":           either(either(either(text(0), null), list(maxParts, object(part))), shape{"{", (*copier).quoted}),
 	"name":              text(maxName),
 	"tool_calls":        list(maxTools, object(toolCall)),
-	"tool_call_id":      text(maxName),
+	"tool_call_id":      text(maxCallID),
 	"reasoning_content": text(0),
 	"reasoning":         text(0),
 	"refusal":           text(0),
@@ -89,15 +90,15 @@ var part = members{
 	"type":        oneOf("text", "image_url", "input_audio", "refusal"),
 	"text":        text(0),
 	"refusal":     text(0),
-	"image_url":   either(object(members{"url": image, "detail": oneOf("auto", "low", "high")}), shape{`"`, (*copier).bareImage}),
+	"image_url":   either(object(members{"url": image, "detail": scalar(`"`, (*copier).detail)}), shape{`"`, (*copier).bareImage}),
 	"input_audio": object(members{"data": scalar(`"`, (*copier).sound), "format": oneOf("wav", "mp3")}),
 }
 
 var toolCall = members{
-	"id":       text(maxName),
+	"id":       text(maxCallID),
 	"type":     oneOf("function"),
 	"index":    integer(0, maxTools),
-	"function": object(members{"name": text(maxName), "arguments": text(0)}),
+	"function": object(members{"name": text(maxName), "arguments": {`"{n`, (*copier).arguments}}),
 }
 
 var tool = members{
@@ -126,12 +127,16 @@ var (
 	schema  = shape{"{", func(c *copier) error { return c.schema(0) }}
 )
 
-// copier copies an untrusted body.
+// copier copies an untrusted body, or the messages and tools of a trusted one: of that
+// it omits and refuses nothing.
 type copier struct {
-	dec   *jsontext.Decoder
-	enc   *jsontext.Encoder
-	media int // images and sounds so far
-	nodes int // of schemas so far
+	trusted   bool
+	developer bool // the engine has different roles for developer and system messages
+	dec       *jsontext.Decoder
+	enc       *jsontext.Encoder
+	at        jsontext.Pointer // of the value that dec reads
+	media     int              // images and sounds so far
+	nodes     int              // of schemas so far
 
 	inputs int  // to embed
 	tokens bool // an input is token numbers
@@ -147,12 +152,12 @@ func (c *copier) token() error {
 
 // refuse returns a fault at the current value.
 func (c *copier) refuse(format string, args ...any) error {
-	return refuseAt(c.dec.StackPointer(), format, args...)
+	return refuseAt(c.pointer(), format, args...)
 }
 
 // tooMany returns the fault of a list with more than most elements.
 func (c *copier) tooMany(most int) error {
-	return refuseAt(c.dec.StackPointer().Parent(), "more than %d are not taken in one call; send fewer", most)
+	return refuseAt(c.pointer().Parent(), "more than %d are not taken in one call; send fewer", most)
 }
 
 // refuseAt returns a fault whose parameter is the value at the pointer.
@@ -166,13 +171,56 @@ func refuseAt(at jsontext.Pointer, format string, args ...any) error {
 func (m members) one(c *copier, name string) error {
 	s, ok := m[name]
 	kind := c.dec.PeekKind()
-	if !ok || kind == 'n' && !s.takes(kind) {
+	if !ok && !c.trusted || kind == 'n' && !s.takes(kind) {
 		return c.dec.SkipValue()
+	}
+	if (name == "tools" || name == "tool_calls") && kind == '[' { // an empty one is as if absent
+		list, err := c.dec.ReadValue()
+		if err != nil || len(bytes.TrimSpace(list[1:len(list)-1])) == 0 {
+			return err
+		}
+		return c.again(name, bytes.Clone(list), s)
 	}
 	if err := c.enc.WriteToken(jsontext.String(name)); err != nil {
 		return err
 	}
+	if !ok {
+		return c.raw()
+	}
 	return s.put(c)
+}
+
+// again copies a value that was read before as the member called name.
+func (c *copier) again(name string, value jsontext.Value, s shape) error {
+	if err := c.enc.WriteToken(jsontext.String(name)); err != nil {
+		return err
+	}
+	outer, at := c.dec, c.at
+	c.dec, c.at = jsontext.NewDecoder(bytes.NewBuffer(value)), c.pointer()
+	err := s.put(c)
+	c.dec, c.at = outer, at
+	return err
+}
+
+// pointer returns the place of the current value in the body.
+func (c *copier) pointer() jsontext.Pointer { return c.at + c.dec.StackPointer() }
+
+// raw copies the next value as it is.
+func (c *copier) raw() error {
+	value, err := c.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	return c.enc.WriteValue(value)
+}
+
+// quoted copies the next value as a string that holds its JSON.
+func (c *copier) quoted() error {
+	value, err := c.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	return c.enc.WriteToken(jsontext.String(string(value)))
 }
 
 func (s shape) takes(kind jsontext.Kind) bool { return strings.IndexByte(s.kinds, byte(kind)) >= 0 }
@@ -180,6 +228,9 @@ func (s shape) takes(kind jsontext.Kind) bool { return strings.IndexByte(s.kinds
 // put copies the next value or refuses its kind.
 func (s shape) put(c *copier) error {
 	if kind := c.dec.PeekKind(); !s.takes(kind) {
+		if c.trusted {
+			return c.raw()
+		}
 		if _, err := c.dec.ReadValue(); err != nil {
 			return err
 		}
@@ -218,7 +269,7 @@ func list(most int, of shape) shape {
 			return err
 		}
 		for n := 0; c.dec.PeekKind() != ']'; n++ {
-			if n == most {
+			if n == most && !c.trusted {
 				return c.tooMany(most)
 			}
 			if err := of.put(c); err != nil {
@@ -246,8 +297,12 @@ func scalar(kinds string, change func(c *copier, t jsontext.Token) (jsontext.Tok
 		if err != nil {
 			return err
 		}
-		if t, err = change(c, t); err != nil {
+		changed, err := change(c, t)
+		if err != nil && !c.trusted {
 			return err
+		}
+		if err == nil {
+			t = changed
 		}
 		return c.enc.WriteToken(t)
 	}}
@@ -283,7 +338,10 @@ func number(lo, hi float64) shape {
 
 // integer clamps an integer to lo and hi.
 func integer(lo, hi int64) shape {
-	return scalar("0", func(_ *copier, t jsontext.Token) (jsontext.Token, error) {
+	return scalar("0", func(c *copier, t jsontext.Token) (jsontext.Token, error) {
+		if c.trusted {
+			return t, nil
+		}
 		n, _ := t.Int() // truncated, and saturated if out of range
 		return jsontext.Int(min(max(n, lo), hi)), nil
 	})
@@ -292,17 +350,60 @@ func integer(lo, hi int64) shape {
 // answers copies n. A number out of bounds is refused, because fewer answers would
 // not fulfil the request.
 func (c *copier) answers(t jsontext.Token) (_ jsontext.Token, err error) {
-	if n, wrong := strconv.ParseInt(t.String(), 10, 64); wrong != nil || n < 1 || n > maxAnswers {
+	n, wrong := strconv.ParseInt(string(dialect.Integral(jsontext.Value(t.String()))), 10, 64)
+	if wrong != nil || n < 1 || n > maxAnswers {
 		err = c.refuse("this must be a whole number from 1 to %d", maxAnswers)
 	}
+	return jsontext.Int(n), err
+}
+
+// role copies the role of a message. Few chat templates know developer.
+func (c *copier) role(t jsontext.Token) (_ jsontext.Token, err error) {
+	switch role := t.String(); role {
+	case "developer":
+		if !c.developer {
+			return jsontext.String("system"), nil
+		}
+	case "system", "user", "assistant", "tool", "function":
+	default:
+		err = c.refuse("this must be one of system, developer, user, assistant, tool, function")
+	}
 	return t, err
+}
+
+// arguments copies the arguments of an earlier call as a string that holds an object,
+// since chat templates parse it: text that is none becomes the only member of one.
+func (c *copier) arguments() error {
+	value, err := c.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	text := bytes.TrimSpace(decoded(value))
+	if len(text) == 0 || string(text) == "null" {
+		text = []byte("{}")
+	}
+	if !isObject(text) {
+		text = []byte(`{"_raw":` + quoted(string(text)) + `}`)
+	}
+	return c.enc.WriteToken(jsontext.String(string(text)))
+}
+
+// detail copies how closely a picture is looked at.
+func (c *copier) detail(t jsontext.Token) (jsontext.Token, error) {
+	switch t.String() {
+	case "auto", "low", "high":
+		return t, nil
+	case "original":
+		return jsontext.String("high"), nil
+	}
+	return jsontext.String("auto"), nil
 }
 
 // seed copies a seed of any size and sign. Engines take 31 bits, so others are
 // hashed: different seeds stay different, and none means "random", as -1 does to
 // llama.cpp.
 func (c *copier) seed(t jsontext.Token) (jsontext.Token, error) {
-	text := t.String()
+	text := string(dialect.Integral(jsontext.Value(t.String())))
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
 		signed, err := strconv.ParseInt(text, 10, 64)
@@ -335,9 +436,17 @@ func (c *copier) biases() error {
 // image copies a data: URL that holds an image.
 func (c *copier) image(t jsontext.Token) (jsontext.Token, error) {
 	head, data, _ := strings.Cut(t.String(), ",")
-	switch head {
-	case "data:image/png;base64", "data:image/jpeg;base64", "data:image/jpg;base64", "data:image/webp;base64", "data:image/gif;base64":
-		return t, c.medium(data)
+	kind, parameters, _ := strings.Cut(strings.ToLower(strings.TrimSpace(head)), ";")
+	switch kind {
+	case "data:image/png", "data:image/jpeg", "data:image/jpg", "data:image/webp", "data:image/gif":
+		if !strings.HasSuffix(parameters, "base64") {
+			break
+		}
+		data, err := c.medium(data)
+		if strings.HasPrefix(t.String(), kind+";base64,"+data) {
+			return t, err
+		}
+		return jsontext.String(kind + ";base64," + data), err
 	}
 	return t, c.refuse("pictures are taken as data: URLs only (png, jpeg, webp or gif, base64)")
 }
@@ -348,28 +457,41 @@ func (c *copier) bareImage() error {
 }
 
 // sound copies a base64 audio clip.
-func (c *copier) sound(t jsontext.Token) (jsontext.Token, error) { return t, c.medium(t.String()) }
+func (c *copier) sound(t jsontext.Token) (jsontext.Token, error) {
+	data, err := c.medium(t.String())
+	return jsontext.String(data), err
+}
 
-// medium counts an image or a sound and refuses data that is not base64: a frame
-// list of a film or an address has other characters.
-func (c *copier) medium(data string) error {
+// otherBase64 rewrites the alphabet for URLs to the usual one, without line breaks.
+var otherBase64 = strings.NewReplacer("-", "+", "_", "/", "\r", "", "\n", "", " ", "", "\t", "")
+
+// medium counts an image or a sound and returns its data in the usual base64. It
+// refuses other characters: a frame list of a film or an address has them.
+func (c *copier) medium(data string) (string, error) {
 	if c.media++; c.media > maxMedia {
-		return c.refuse("more than %d pictures and sounds are not taken in one call; send fewer", maxMedia)
+		return data, c.refuse("more than %d pictures and sounds are not taken in one call; send fewer", maxMedia)
 	}
-	data = strings.TrimRight(data, "=")
-	for i := range len(data) {
-		b := data[i]
+	if strings.ContainsAny(data, "-_ \r\n\t") || len(data)%4 != 0 {
+		data = strings.TrimRight(otherBase64.Replace(data), "=")
+		data += strings.Repeat("=", -len(data)&3)
+	}
+	bare := strings.TrimRight(data, "=")
+	for i := range len(bare) {
+		b := bare[i]
 		if !(b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '+' || b == '/') {
-			return c.refuse("this is not base64")
+			return data, c.refuse("this is not base64")
 		}
 	}
-	return nil
+	return data, nil
 }
 
 // schema copies a JSON schema without the keywords that crash engines: patterns
 // (their regular-expression parsers overflow), large repetitions, references to
 // other documents, deep nesting. Without them the schema only allows more.
 func (c *copier) schema(depth int) error {
+	if c.trusted {
+		return c.raw()
+	}
 	if depth > maxSchemaDepth {
 		return c.refuse("schemas deeper than %d are not taken", maxSchemaDepth)
 	}

@@ -40,7 +40,7 @@ type choiceText struct {
 	joiner
 	waiting []byte // came while a tool call was open
 	whole   []byte // of a document
-	said    bool   // whole is a text, perhaps an empty one
+	said    bool   // there is a text, perhaps an empty one
 }
 
 // delta is what leaves of a choice at once.

@@ -187,7 +187,7 @@ func (f *Finder) probe(ctx context.Context, a *address, thorough bool) {
 	case !loopback(a.base):
 		p.wait, limit = farWait, farProbe
 	case !thorough && (a.missed || a.load.missed):
-		p.wait = nearProbe // nobody waits for this probe
+		p.wait = nearProbe // nothing waits for this probe
 	}
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

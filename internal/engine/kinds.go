@@ -44,6 +44,8 @@ type kind struct {
 	// notices that a caller has left only when it sends something: it would compute a
 	// unary answer to its end.
 	streamed bool
+	// developer: it has different roles for developer and system messages.
+	developer bool
 	// salts: it keeps what it computed apart for each value of cache_salt.
 	salts bool
 	// cachePrompt: it takes cache_prompt, which says whether a call may use what was

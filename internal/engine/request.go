@@ -14,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -40,8 +41,9 @@ func (e *Engine) request(req *Request, m *Model) ([]byte, wants, error) {
 	out := bytes.NewBuffer(make([]byte, 0, len(req.Body)+256))
 	r := rebuild{
 		copier: copier{
-			dec: jsontext.NewDecoder(bytes.NewBuffer(req.Body)),
-			enc: jsontext.NewEncoder(out, jsontext.PreserveRawStrings(true)),
+			dec:     jsontext.NewDecoder(bytes.NewBuffer(req.Body)),
+			enc:     jsontext.NewEncoder(out, jsontext.PreserveRawStrings(true)),
+			trusted: req.Trusted && req.Endpoint == fleet.ChatCompletions, developer: e.kind.developer,
 		},
 		req: req, kind: e.kind, model: m,
 	}
@@ -75,6 +77,7 @@ type rebuild struct {
 	completionMax jsontext.Value // max_completion_tokens
 	kwargs        []member       // of chat_template_kwargs, without thinking settings
 	tools         bool           // the call has tools
+	choice        jsontext.Value // tool_choice
 	logprobs      bool           // it asks for logprobs
 }
 
@@ -101,7 +104,9 @@ func (r *rebuild) run() error {
 	if r.tokens && r.kind.textOnly {
 		return fault.New(fault.InvalidRequest, "input: %s reads text only, not token numbers; send the texts", r.kind.name).WithParam("input")
 	}
-	r.addOwn()
+	if err := r.addOwn(); err != nil {
+		return err
+	}
 	if err := r.token(); err != nil {
 		return err
 	}
@@ -115,7 +120,6 @@ func (r *rebuild) run() error {
 // are copied, from an untrusted caller only those of the allow-list.
 func (r *rebuild) member(name string) error {
 	chat := r.req.Endpoint == fleet.ChatCompletions
-	r.tools = r.tools || name == "tools"
 	r.logprobs = r.logprobs || name == "logprobs" && r.dec.PeekKind() == 't'
 	switch {
 	case name == "model", chat && name == "stream":
@@ -138,6 +142,17 @@ func (r *rebuild) member(name string) error {
 			r.write(name, string(value))
 		}
 		return nil
+	case chat && name == "stop":
+		return r.stops()
+	case chat && name == "tool_choice": // it counts only with tools
+		value, err := r.dec.ReadValue()
+		r.choice = bytes.Clone(value)
+		return err
+	case chat && (name == "messages" || name == "tools"): // also of a trusted caller, because chat templates are strict
+		before := r.enc.OutputOffset()
+		err := chatMembers.one(&r.copier, name)
+		r.tools = r.tools || name == "tools" && r.enc.OutputOffset() > before
+		return err
 	case r.req.Trusted:
 		if err := r.enc.WriteToken(jsontext.String(name)); err != nil {
 			return err
@@ -152,6 +167,47 @@ func (r *rebuild) member(name string) error {
 	default:
 		return embeddingMembers.one(&r.copier, name)
 	}
+}
+
+// stops writes the stop sequences without the empty ones, where an engine would stop
+// at once.
+func (r *rebuild) stops() error {
+	value, err := r.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	var all []string
+	switch value.Kind() {
+	case 'n':
+		return nil
+	case '"':
+		all = []string{textIn(value)}
+	case '[':
+		err = json.Unmarshal(value, &all)
+	default:
+		err = errors.ErrUnsupported
+	}
+	if err != nil {
+		return r.refuse("this must be a string or a list of strings")
+	}
+	all = slices.DeleteFunc(all, func(s string) bool { return s == "" })
+	switch {
+	case len(all) == 0:
+		return nil
+	case r.req.Trusted:
+	case len(all) > maxStops:
+		return r.refuse("more than %d are not taken", maxStops)
+	case slices.ContainsFunc(all, func(s string) bool { return len(s) > maxStop }):
+		return r.refuse("longer than %d bytes is not taken", maxStop)
+	}
+	text, err := json.Marshal(all)
+	if value.Kind() == '"' {
+		text, err = json.Marshal(all[0])
+	}
+	if err == nil {
+		r.write("stop", string(text))
+	}
+	return err
 }
 
 // controlling reports whether a member of a chat body changes the members that
@@ -170,6 +226,7 @@ func (r *rebuild) control(name string, value jsontext.Value) error {
 	if value.Kind() == 'n' {
 		return nil
 	}
+	value = dialect.Integral(value)
 	switch name {
 	case "stream_options":
 		var options struct {
@@ -218,10 +275,15 @@ func (r *rebuild) clampLimit(limit float64) jsontext.Value {
 }
 
 // addOwn writes the members that kith sets itself.
-func (r *rebuild) addOwn() {
+func (r *rebuild) addOwn() error {
 	if r.req.Endpoint != fleet.ChatCompletions {
 		r.want.inputs = r.inputs
-		return
+		return nil
+	}
+	if r.tools && r.choice != nil && r.choice.Kind() != 'n' {
+		if err := r.again("tool_choice", r.choice, chatMembers["tool_choice"]); err != nil {
+			return err
+		}
 	}
 	if r.kind.maxTokensOnly && r.completionMax != nil {
 		r.limit, r.completionMax = r.completionMax, nil
@@ -260,6 +322,7 @@ func (r *rebuild) addOwn() {
 	if say.kwargs = append(say.kwargs, r.kwargs...); len(say.kwargs) > 0 {
 		r.write("chat_template_kwargs", joined(say.kwargs))
 	}
+	return nil
 }
 
 // prefilled reports whether the last message of a chat body is the beginning of

@@ -12,11 +12,17 @@ const maxSpeech = 4 << 20
 // transcript normalizes a streamed transcript to events of the transcription
 // dialect, also from engines that send chunks of the chat dialect (vLLM) or do not
 // stream. Its end mark is transcript.text.done.
-type transcript struct{ text []byte }
+type transcript struct {
+	text    []byte
+	skipped bool // an event was not understood
+}
 
 // frame appends the normalized event and reports whether it was the last.
 func (s *transcript) frame(dst, data []byte) ([]byte, bool) {
 	if string(data) == "[DONE]" { // the end mark of the chat dialect
+		if len(s.text) == 0 && s.skipped {
+			return append(dst, `data: {"error":{"message":"the engine sent no transcript that can be read"}}`+"\n\n"...), true
+		}
 		return dialect.AppendSpeech(dst, dialect.SpeechDone, string(s.text), nil), true
 	}
 	var e struct {
@@ -32,12 +38,15 @@ func (s *transcript) frame(dst, data []byte) ([]byte, bool) {
 		return dialect.AppendSpeech(dst, e.Type, *e.Text, e.Usage), true
 	case e.Type == dialect.SpeechDelta && e.Delta != nil:
 		said = *e.Delta
+	case e.Type == "" && e.Text != nil: // a segment
+		said = *e.Text
 	case e.Type == "":
 		for _, c := range e.Choices {
 			said += c.Delta.Content
 		}
 	}
 	if said == "" { // an event that clients do not know
+		s.skipped = true
 		return dst, false
 	}
 	if s.text = append(s.text, said...); len(s.text) > maxSpeech {

@@ -98,7 +98,7 @@ func NewUpstream(c UpstreamConfig) (*Upstream, error) {
 	}
 	u := &Upstream{
 		config: c, base: base, rt: c.Transport, load: new(load),
-		kind: &kind{id: "upstream", name: c.Name, think: effortThinking},
+		kind: &kind{id: "upstream", name: c.Name, think: effortThinking, developer: strings.HasPrefix(base, "https://api.openai.com/")},
 	}
 	if u.rt == nil {
 		t := newTransport()

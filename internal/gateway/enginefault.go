@@ -17,9 +17,9 @@ func EngineFault(status int, body []byte) *fault.Fault {
 			return f
 		}
 	}
+	text := dialect.EngineText(body)
 	switch {
 	case status == 400 || status == 422:
-		text := dialect.EngineText(body)
 		if text == "" {
 			text = "it gave no reason"
 		}
@@ -31,6 +31,8 @@ func EngineFault(status int, body []byte) *fault.Fault {
 		return nil
 	case status == 401 || status == 403:
 		return fault.New(fault.EngineError, "the engine on the machine asks for a credential that its owner has not configured")
+	case text != "":
+		return fault.New(fault.EngineError, "the engine on the machine failed on this request: %s", text)
 	default:
 		return fault.New(fault.EngineError, "the engine on the machine failed on this request (its status was %d)", status)
 	}
