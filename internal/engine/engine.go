@@ -286,8 +286,8 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 		stop()
 		sent.Close()
 	})
-	var shake handshake
-	hr, err := http.NewRequestWithContext(shake.traced(ctx), http.MethodPost, e.target(req.Endpoint), nil)
+	var sending sending
+	hr, err := http.NewRequestWithContext(sending.traced(ctx), http.MethodPost, e.target(req.Endpoint), nil)
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("cannot make the request for %s: %w", e.name, err)
@@ -297,12 +297,17 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	}
 	hr.Header.Set("User-Agent", "kith")
 	dialect.SetBody(hr, req.Form, sent, req.Trusted)
+	// The transport sends the request again, on a new connection, if an idle one ends before
+	// the first byte of the answer: engines close idle connections without announcing it. The
+	// header is not sent.
+	hr.Header["Idempotency-Key"] = nil
+	hr.Close = e.kind.streamed && want.streamed
 	// RoundTrip and not Client.Do, because redirects are not followed.
 	resp, err := e.rt.RoundTrip(hr)
 	sent.Done()
 	if err != nil {
 		defer cancel()
-		return nil, e.failed(ctx, err, shake.failed())
+		return nil, e.failed(ctx, err, &sending)
 	}
 	if resp.StatusCode == http.StatusBadRequest && want.effort {
 		// The engine may not know this effort; the chat template got the setting, too.
@@ -327,32 +332,34 @@ func (e *Engine) target(endpoint fleet.Endpoint) string {
 	return e.base + endpoint.Path()
 }
 
-// handshake records whether a request failed in the TLS handshake. Nothing of it was
-// sent then, whatever the error is: a certificate, a time-out, an end of the connection.
-type handshake struct{ begun, connected atomic.Bool }
+// sending records how far a request came. One that failed in the TLS handshake was not
+// sent, whatever the error is: a certificate, a time-out, an end of the connection.
+type sending struct{ shaking, connected, sent atomic.Bool }
 
 // traced returns the context of the request.
-func (h *handshake) traced(ctx context.Context) context.Context {
+func (s *sending) traced(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		// Again after an idle connection turned out to be dead before anything was sent.
-		GetConn:           func(string) { h.connected.Store(false) },
-		TLSHandshakeStart: func() { h.begun.Store(true) },
-		GotConn:           func(httptrace.GotConnInfo) { h.connected.Store(true) },
+		// Again after an idle connection turned out to be dead.
+		GetConn:           func(string) { s.connected.Store(false) },
+		TLSHandshakeStart: func() { s.shaking.Store(true) },
+		GotConn:           func(httptrace.GotConnInfo) { s.connected.Store(true) },
+		WroteRequest: func(w httptrace.WroteRequestInfo) {
+			if w.Err == nil {
+				s.sent.Store(true)
+			}
+		},
 	})
 }
-
-// failed reports, of a request that failed, whether its handshake did.
-func (h *handshake) failed() bool { return h.begun.Load() && !h.connected.Load() }
 
 // failed returns the error of a call without an answer. If the connection broke
 // after the request was sent, the engine may have crashed on this prompt: the
 // call fails, so that it does not crash the engines of other machines.
-func (e *Engine) failed(ctx context.Context, err error, inHandshake bool) error {
+func (e *Engine) failed(ctx context.Context, err error, s *sending) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
 	op, dialled := errors.AsType[*net.OpError](err)
-	if dialled && op.Op == "dial" || inHandshake {
+	if !s.sent.Load() && (dialled && op.Op == "dial" || s.shaking.Load() && !s.connected.Load()) {
 		return fmt.Errorf("%w: %s at %s: %w", ErrUnreachable, e.name, e.base, err)
 	}
 	return brokeOff(err)

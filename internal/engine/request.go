@@ -21,11 +21,12 @@ import (
 
 // wants are the caller's wishes for the answer that normalizer or Do fulfils.
 type wants struct {
-	usage  bool // the chunk with the token counts
-	hide   bool // no reasoning
-	base64 bool // embeddings as base64
-	inputs int  // number of inputs to embed
-	effort bool // reasoning_effort was sent and the engine may not know its value
+	usage    bool // the chunk with the token counts
+	hide     bool // no reasoning
+	base64   bool // embeddings as base64
+	inputs   int  // number of inputs to embed
+	streamed bool // the engine is asked for a stream
+	effort   bool // reasoning_effort was sent and the engine may not know its value
 }
 
 // member is a member of a JSON object, its value as raw JSON.
@@ -296,6 +297,7 @@ func (r *rebuild) addOwn() error {
 	}
 	// llama.cpp has no stream with tools and logprobs.
 	stream := r.req.Stream || r.kind.streamed && !(r.tools && r.logprobs)
+	r.want.streamed = stream
 	r.write("stream", strconv.FormatBool(stream))
 	if stream {
 		r.write("stream_options", `{"include_usage":true}`)

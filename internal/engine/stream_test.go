@@ -396,12 +396,37 @@ func TestCancelReachesTheEngine(t *testing.T) {
 		cancelled(3 + i)
 	}
 
+	// A stream of llama.cpp's server is the last answer of its connection.
+	e.Set(enginetest.Behaviour{Text: "hi"})
+	if resp, err = call(ctx, true); err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if got := e.Last().Header.Get("Connection"); got != "close" {
+		t.Errorf("Connection: %q", got)
+	}
+}
+
+// The connection of an answer is used again.
+func TestConnectionsAreKept(t *testing.T) {
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	e := enginetest.New(enginetest.VLLM, enginetest.Options{})
+	if err := e.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	f := finder(t, Config{Endpoints: []string{e.URL()}})
+	call := func(ctx context.Context, stream bool) (*http.Response, error) {
+		return f.Engines()[0].Do(ctx, Request{Model: "test-model", Stream: stream, Body: chatBody("")})
+	}
 	// The connection ends a little after the answer; if a busy computer needs drainTimeout
 	// for that, the next call takes another one.
 	e.Set(enginetest.Behaviour{Raw: []string{chunk(`{"content":"a"}`, `"stop"`) + doneMark, ": bye\n\n"}, Interval: time.Millisecond})
 	last := "" // the connection of the call before, if it was kept
 	for calls, kept := 0, 0; kept < 10; calls++ {
-		if resp, err = call(ctx, calls%2 == 0); err != nil {
+		resp, err := call(ctx, calls%2 == 0)
+		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
@@ -420,6 +445,50 @@ func TestCancelReachesTheEngine(t *testing.T) {
 		if calls == 100 {
 			t.Fatalf("%d of 100 calls ended in time", kept)
 		}
+	}
+}
+
+// A request on a connection that was used before and ends without a byte of the answer
+// is sent again on a new one, once; one on a new connection is not, since the engine may
+// have crashed on it.
+func TestDeadConnections(t *testing.T) {
+	for name, test := range map[string]struct {
+		deaths   map[int]bool // requests after which the connection ends, counted from 0
+		requests int          // in all, of two calls
+		fails    bool         // the second call
+	}{
+		"none":          {nil, 2, false},
+		"the used one":  {map[int]bool{1: true}, 3, false},
+		"both":          {map[int]bool{1: true, 2: true}, 3, true},
+		"the first one": {map[int]bool{0: true}, 2, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var requests atomic.Int64
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				io.Copy(io.Discard, r.Body)
+				if test.deaths[int(requests.Add(1))-1] {
+					panic(http.ErrAbortHandler)
+				}
+				io.WriteString(w, `{"choices":[{"message":{"content":"a"}}]}`)
+			}))
+			defer server.Close()
+			u, err := NewUpstream(UpstreamConfig{Name: "s", URL: server.URL + "/v1", Dialect: "chat", Models: []fleet.ModelID{"m"}, Key: "k"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range 2 {
+				answer, err := u.Engine().Do(t.Context(), Request{Endpoint: fleet.ChatCompletions, Model: "m", Body: chatBody("")})
+				if fails := i == 0 && test.deaths[0] || i == 1 && test.fails; (err != nil) != fails {
+					t.Fatalf("call %d: %v", i, err)
+				}
+				if err == nil {
+					answer.Body.Close()
+				}
+			}
+			if n := requests.Load(); int(n) != test.requests {
+				t.Errorf("%d requests", n)
+			}
+		})
 	}
 }
 
