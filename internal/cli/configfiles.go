@@ -70,7 +70,8 @@ type daemonFile struct {
 	Share struct {
 		// Enabled lets calls from the hub run on this machine; default true.
 		Enabled bool `toml:"enabled"`
-		// Slots is how many calls this machine runs at once; 0, the default, is
+		// Slots is how many calls this machine runs at once, and each model of an engine
+		// that does not report its own number; 0, the default, is
 		// what its engines say. A call for n answers counts as n. On the site it can
 		// be set to fewer, never to more.
 		Slots uint16 `toml:"slots"`
@@ -203,6 +204,8 @@ type hubFile struct {
 		Machines uint16 `toml:"machines"`
 		// Body is the largest request body; default "32MiB".
 		Body size `toml:"body"`
+		// Upload is the largest clip to transcribe; default "25MiB".
+		Upload size `toml:"upload"`
 		// Member is how many bytes of requests and answers underway one member may
 		// have at once, in memory and on disk; default "256MiB". Calls beyond it are
 		// refused with CAPACITY_FULL.

@@ -81,6 +81,7 @@ func defaultHubFile(home string) *hubFile {
 	c.Hub.Drain.Duration = 30 * time.Minute
 	c.Backup.Keep = 7
 	c.Limits.Body.Bytes = 32 << 20
+	c.Limits.Upload.Bytes = 25 << 20
 	c.Limits.Member.Bytes = 256 << 20
 	c.Limits.Spool.Bytes = diskLimit
 	c.Limits.Running, c.Limits.Waiting, c.Limits.Machines = 64, 256, 1000

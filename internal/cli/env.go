@@ -156,6 +156,8 @@ func proof(ctx context.Context, surface *client, paths ...string) (string, error
 	if _, err := surface.call(ctx, doing, request{http.MethodGet, "/v1/models", nil}, &list); err != nil {
 		return "", err
 	}
+	// Models that may not chat come last.
+	slices.SortStableFunc(list.Data, func(a, b listed) int { return a.others() - b.others() })
 	in := chatRequest{MaxTokens: 1, Messages: []message{{"user", "Hello"}}}
 	for _, m := range list.Data {
 		if cmp.Or(m.Availability, "ready") != "ready" {

@@ -23,7 +23,7 @@ func clientsHub(t *testing.T) (*httptest.Server, *[]string) {
 		case (r.URL.Path == "/v1/messages") != (r.Header.Get("Anthropic-Version") != ""):
 			refuse(400, "invalid_request", "the version of the messages dialect is missing, or out of place")(w, "")
 		case r.Method == http.MethodGet:
-			io.WriteString(w, `{"data":[{"id":"busy","availability":"busy","context_length":9,"capabilities":["tools"]},{"id":"vectors","availability":"ready"},`+
+			io.WriteString(w, `{"data":[{"id":"busy","availability":"busy","context_length":9,"capabilities":["tools"]},{"id":"clips","availability":"ready","capabilities":["transcription"]},{"id":"vectors","availability":"ready"},`+
 				`{"id":"small","availability":"ready","context_length":4096,"capabilities":["tools"]},{"id":"large","availability":"ready","context_length":262144,"capabilities":["tools"]}]}`)
 		case strings.Contains(string(body), "vectors"):
 			refuse(404, "model_not_found", "not for chat")(w, "")

@@ -320,7 +320,7 @@ func (p *hubProcess) hubConfig(c *hubFile) hub.Config {
 			Base:  p.base, Version: thisBuild().Version, Origins: convert(c.Hub.CORS, func(o origin) string { return o.Text }),
 			Rate: gateway.Rate{PerSecond: float64(c.RateLimit.RPS), Burst: int(c.RateLimit.Burst)},
 			Limits: gateway.Limits{
-				Body: limits.Body.Bytes, FirstByte: limits.FirstByte.Duration,
+				Body: limits.Body.Bytes, Upload: limits.Upload.Bytes, FirstByte: limits.FirstByte.Duration,
 				Idle: limits.Idle.Duration, Stream: limits.Total.Duration,
 			},
 		},

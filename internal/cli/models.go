@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -32,6 +33,16 @@ type listed struct {
 	Availability  string   `json:"availability"`
 	Via           string   `json:"via"`
 	Machines      int      `json:"machines"`
+}
+
+// others returns how many other kinds of calls than chat the model is known to serve.
+func (l *listed) others() (n int) {
+	for _, kind := range [...]string{"embeddings", "transcription"} {
+		if slices.Contains(l.Capabilities, kind) {
+			n++
+		}
+	}
+	return n
 }
 
 // list returns the models that a surface serves.

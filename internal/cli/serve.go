@@ -144,6 +144,7 @@ func (m *daemonProcess) daemonConfig() daemon.Config {
 		Home: c.Daemon.Data, Listen: c.Daemon.Listen.Text, Name: hostName(), Version: thisBuild().Version,
 		Discovery: engine.Config{
 			Usual: c.Discovery.Enabled, Endpoints: convert(c.Discovery.Endpoints, func(w web) string { return w.Text }),
+			Slots: int(c.Share.Slots),
 		},
 		Sharing:     c.sharing(),
 		Groups:      c.Share.Groups,
@@ -154,6 +155,7 @@ func (m *daemonProcess) daemonConfig() daemon.Config {
 		SharedCache: c.Share.Cache.Text == "all",
 		PowerPolicy: c.powerPolicy(),
 		Log:         m.log,
+		NoBackend:   errors.Is(llama.Available(), llama.ErrNoBackend),
 	}
 	if c.RateLimit.Enabled {
 		config.Rate = gateway.Rate{PerSecond: float64(c.RateLimit.RPS), Burst: int(c.RateLimit.Burst)}

@@ -24,7 +24,7 @@ import (
 // call of the messages dialect is translated to chat for an engine without it.
 func (d *Daemon) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
 	var here *fault.Fault // why the first engine or upstream did not take the call
-	for _, e := range firstOfEach(d.candidates(call)) {
+	for _, e := range firstOfEach(serving(d.offers.forOwner(), call.Model, call.Endpoint)) {
 		answer, next, err := d.tryEngine(ctx, call, e)
 		if !next {
 			return answer, err
@@ -53,14 +53,6 @@ func (d *Daemon) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 		return nil, d.noBackend(call) // no machine of the hub has a speech model, this one does: the model is unknown
 	}
 	return answer, err
-}
-
-// candidates returns the engines and upstreams that serve the call, in order.
-func (d *Daemon) candidates(call *gateway.Call) []*engine.Engine {
-	return slices.DeleteFunc(d.offers.forOwner(), func(e *engine.Engine) bool {
-		return modelOf(e, call.Model, call.Endpoint) == nil &&
-			(call.Endpoint != fleet.Messages || modelOf(e, call.Model, fleet.ChatCompletions) == nil)
-	})
 }
 
 // firstOfEach returns the first engine and the first upstream: a call that one engine
@@ -191,7 +183,7 @@ func (d *Daemon) noBackend(call *gateway.Call) *fault.Fault {
 	switch {
 	case call.Endpoint == fleet.Transcriptions && !d.offers.hasSpeech():
 		return fault.New(fault.InvalidRequest, "no speech model is available here; configure an audio engine, or sign in with `kith login`").WithParam("model")
-	case d.hubClient.Load() == nil && len(d.offers.forOwner()) == 0 && len(*d.offers.own.Load()) == 0:
+	case d.config.NoBackend && d.hubClient.Load() == nil && len(d.offers.forOwner()) == 0 && len(*d.offers.own.Load()) == 0:
 		return fault.New(fault.NoInferenceBackend, "no inference backend compiled in") // the contract's exact words
 	case call.Endpoint == fleet.Responses:
 		return fault.New(fault.ModelNotFound, "no configured upstream serves %q for %s; use /v1/chat/completions", call.Model, call.Endpoint.Path())

@@ -41,6 +41,8 @@ type Config struct {
 	// port; empty is 127.0.0.1:8701. Any other address is refused, because the local
 	// surface requires no key.
 	Listen string
+	// NoBackend says that this build has no engine of its own (spec/api.md#no-backend).
+	NoBackend bool
 	// Origins are those of web pages that may call the local surface.
 	Origins []string
 	// Rate limits all requests of the local surface together; zero is no limit.

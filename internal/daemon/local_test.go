@@ -108,9 +108,15 @@ func TestLocalStreamBreaks(t *testing.T) {
 	r.await("idle", func(s Status) bool { return s.Own == 0 })
 }
 
-// Nothing at all: the words are part of the contract.
+// Nothing at all: the words of a build without an engine are part of the contract.
 func TestNothingToServe(t *testing.T) {
 	r := run(t, Config{})
+	for _, path := range []string{"/v1/chat/completions", "/v1/embeddings", "/v1/responses"} {
+		if got := faultIn(t, r.post(path, `{"model":"m","input":"x","messages":[]}`)); got.Status != 404 || got.Code != "model_not_found" {
+			t.Errorf("%s with an engine that has no model: %+v", path, got)
+		}
+	}
+	r = run(t, Config{NoBackend: true})
 	got := faultIn(t, r.post("/v1/chat/completions", chat(false)))
 	if want := (decodedFault{503, "no_inference_backend", "no inference backend compiled in", ""}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)

@@ -263,11 +263,15 @@ func (d *Daemon) reserve(model fleet.ModelID, endpoint fleet.Endpoint, own bool,
 	if refusal != "" {
 		return nil, nil, refusal
 	}
-	m := modelOf(e, model, endpoint)
-	if m == nil { // the engine's models changed after engineFor
+	if modelOf(e, model, endpoint) == nil { // the engine's models changed after engineFor
 		return nil, nil, tunnel.RefusedUnknownModel
 	}
-	free := m.Slots - e.OtherCalls()
+	free := 0 // of all engines that serve it: this one has the most
+	for _, o := range serving(d.offers.forHub(), model, endpoint) {
+		if m := modelOf(o, model, endpoint); m != nil {
+			free += max(0, m.Slots-o.OtherCalls())
+		}
+	}
 	if free <= 0 {
 		return nil, nil, tunnel.RefusedBusy
 	}

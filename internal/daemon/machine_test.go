@@ -585,3 +585,23 @@ func TestOthersAtTheEngine(t *testing.T) {
 		free(2 - n)
 	}
 }
+
+// Two engines with the same model: their slots add up, and each call goes to the one with
+// the most free.
+func TestTwoEnginesOfOneModel(t *testing.T) {
+	hang := enginetest.Options{Slots: 2, Behaviour: enginetest.Behaviour{Fault: enginetest.Hang, After: 1}}
+	one, other := enginetest.New(enginetest.LlamaCpp, hang), enginetest.New(enginetest.LlamaCpp, hang)
+	_, _, l := joined(t, Config{}, one, other)
+	if ad := l.ad; len(ad.Models) != 1 || ad.Models[0].Slots != 4 || ad.Slots != 4 {
+		t.Fatalf("offers %+v", ad)
+	}
+	for i := 1; i <= 4; i++ {
+		firstFrame(t, l.served("/v1/chat/completions", chat(true)).Body)
+		if a, b := one.Counts().Running, other.Counts().Running; a+b != i || a-b > 1 || b-a > 1 {
+			t.Errorf("after %d calls they run %d and %d", i, a, b)
+		}
+	}
+	if refused := l.served("/v1/chat/completions", chat(true)); tunnel.Refusal(refused.Header.Get(tunnel.HeaderRefused)) != tunnel.RefusedBusy {
+		t.Errorf("a fifth call: %v", refused.Header)
+	}
+}

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -58,10 +59,27 @@ func (o *offers) withUpstreams(of func(*engine.Upstream) *engine.Engine) []*engi
 	return all
 }
 
-// serving returns those of the engines that serve the model at the endpoint, in
-// order.
+// serving returns those of the engines that serve the model at the endpoint or, if it is
+// that of messages, for chat: engines before upstreams, and of the engines the one with
+// the most free slots first.
 func serving(engines []*engine.Engine, model fleet.ModelID, endpoint fleet.Endpoint) []*engine.Engine {
-	return slices.DeleteFunc(engines, func(e *engine.Engine) bool { return modelOf(e, model, endpoint) == nil })
+	free := map[*engine.Engine]int{}
+	for _, e := range engines {
+		m := modelOf(e, model, endpoint)
+		if m == nil && endpoint == fleet.Messages {
+			m = modelOf(e, model, fleet.ChatCompletions)
+		}
+		switch {
+		case m == nil:
+		case e.IsUpstream():
+			free[e] = math.MinInt
+		default:
+			free[e] = e.Free(m)
+		}
+	}
+	engines = slices.DeleteFunc(engines, func(e *engine.Engine) bool { _, ok := free[e]; return !ok })
+	slices.SortStableFunc(engines, func(a, b *engine.Engine) int { return cmp.Compare(free[b], free[a]) })
+	return engines
 }
 
 // modelOf returns the engine's model of that id at the endpoint; nil if it has none.
@@ -105,16 +123,20 @@ func (o *offers) otherCalls() int {
 	return n
 }
 
-// otherCallsFor returns how many calls of other programs run on the engine that
-// serves the model.
-func (o *offers) otherCallsFor(model fleet.ModelID) int {
+// otherCallsFor returns how many calls of other programs run on the engines that
+// serve the model.
+func (o *offers) otherCallsFor(model fleet.ModelID) (calls int) {
 	for _, e := range o.forHub() {
 		if slices.ContainsFunc(e.Models(), func(m engine.Model) bool { return m.ID == model }) {
-			return e.OtherCalls()
+			calls += e.OtherCalls()
 		}
 	}
-	return 0
+	return calls
 }
+
+// familyCapability are the capabilities by which clients know models for other calls than
+// chat.
+var familyCapability = map[fleet.Family]string{fleet.Embeddings: "embeddings", fleet.Audio: "transcription"}
 
 // models returns the models of the engines, sorted by id and each once, without
 // their load.
@@ -124,12 +146,15 @@ func (o *offers) models(engines []*engine.Engine) []tunnel.Model {
 		for _, m := range e.Models() {
 			offer := merged[m.ID]
 			if offer == nil {
-				offer = &tunnel.Model{ID: string(m.ID), ContextLength: m.ContextLength, Capabilities: m.Capabilities, Engine: e.Kind()}
+				offer = &tunnel.Model{ID: string(m.ID), ContextLength: m.ContextLength, Capabilities: slices.Clone(m.Capabilities), Engine: e.Kind()}
 				merged[m.ID] = offer
 			}
-			offer.Slots = max(offer.Slots, m.Slots)
+			offer.Slots += m.Slots // each engine runs its own
 			for _, f := range m.Families {
 				offer.Families = addOnce(offer.Families, f.String())
+				if word := familyCapability[f]; word != "" {
+					offer.Capabilities = addOnce(slices.Clip(offer.Capabilities), word)
+				}
 			}
 			for _, p := range m.Endpoints {
 				offer.Endpoints = addOnce(offer.Endpoints, p.Path())
@@ -138,6 +163,7 @@ func (o *offers) models(engines []*engine.Engine) []tunnel.Model {
 	}
 	out := make([]tunnel.Model, 0, len(merged))
 	for _, offer := range merged {
+		slices.Sort(offer.Capabilities)
 		out = append(out, *offer)
 	}
 	slices.SortFunc(out, func(a, b tunnel.Model) int { return cmp.Compare(a.ID, b.ID) })

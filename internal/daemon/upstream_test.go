@@ -129,6 +129,45 @@ func TestUpstreamNative(t *testing.T) {
 	}
 }
 
+// A stream of the responses dialect may end with the end mark, in the same piece as its
+// last event or in another. One that breaks off ends as a hosted one does: an error with
+// all members that clients look for, then response.failed.
+func TestUpstreamResponsesEnds(t *testing.T) {
+	e := service(t, "big-model")
+	r := run(t, Config{Upstreams: []engine.UpstreamConfig{upstream(e, "responses")}})
+	r.await("listed", func(s Status) bool { return slices.Contains(s.Models, "big-model") })
+	ask := func(raw ...string) string {
+		t.Helper()
+		e.Set(enginetest.Behaviour{Raw: raw})
+		resp := r.post("/v1/responses", `{"model":"big-model","stream":true,"input":"hi"}`)
+		text, _ := io.ReadAll(resp.Body) // a broken one ends uncleanly
+		return string(text)
+	}
+	all, done := enginetest.ResponseStream, "data: [DONE]\n\n"
+	last := len(all) - 1
+	for _, raw := range [][]string{append(slices.Clone(all), done), append(slices.Clone(all[:last]), all[last]+done)} {
+		if got, want := ask(raw...), strings.Join(all, "")+done; got != want {
+			t.Errorf("got %s", got)
+		}
+	}
+	got := ask(all[:last]...)
+	rest, ok := strings.CutPrefix(got, strings.Join(all[:last], ""))
+	if !ok {
+		t.Fatalf("got %s", got)
+	}
+	for _, has := range []string{
+		`event: error` + "\n" + `data: {"type":"error","sequence_number":`, `"code":"engine_error"`, `"error":{"code":"engine_error"`,
+		"event: response.failed\n", `"status":"failed"`, `"type":"response.failed"`,
+	} {
+		if !strings.Contains(rest, has) {
+			t.Errorf("%s is not in %s", has, rest)
+		}
+	}
+	if strings.Contains(rest, "[DONE]") || strings.Contains(rest, "response.completed") {
+		t.Errorf("a good end: %s", rest)
+	}
+}
+
 // Chat and embeddings go to an upstream after the engines here.
 func TestUpstreamAfterEnginesHere(t *testing.T) {
 	here := enginetest.New(enginetest.Ollama, enginetest.Options{Models: []enginetest.Model{{ID: "both"}}})

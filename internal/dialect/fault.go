@@ -21,15 +21,7 @@ func FaultFrame(d Dialect, f *fault.Fault, id string) []byte {
 	case Messages:
 		out.event("error", newMessagesFault(f, id, true)) // without the event's name SDKs read a clean end
 	case Responses:
-		e := newChatError(d, f, id, true)
-		out.event("error", struct {
-			Type          string        `json:"type"`
-			Code          fault.Code    `json:"code"`
-			Message       string        `json:"message"`
-			Param         *string       `json:"param"`
-			CorrelationID string        `json:"correlation_id"`
-			Details       *errorDetails `json:"details"`
-		}{"error", e.Code, e.Message, e.Param, id, e.Details})
+		return new(Stream).Fail(f, id)
 	default:
 		out.data(encode(chatFault{newChatError(d, f, id, true)}))
 	}

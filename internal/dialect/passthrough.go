@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"strconv"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -26,7 +28,8 @@ type passedEvent struct {
 	Delta    jsontext.Value `json:"delta"`
 	Error    jsontext.Value `json:"error"`
 	Message  passedMessage  `json:"message"`
-	Response passedMessage  `json:"response"`
+	Response jsontext.Value `json:"response"`
+	Sequence int            `json:"sequence_number"`
 }
 
 type passedMessage struct {
@@ -81,7 +84,17 @@ func (s *Stream) native(data []byte) (end bool, err error) {
 	}
 	event.Usage.add(&s.object.usage)
 	event.Message.Usage.add(&s.object.usage)
-	event.Response.Usage.add(&s.object.usage)
+	if kind := event.Response.Kind(); kind == '{' {
+		var response passedMessage
+		if err := response.UnmarshalJSON(event.Response); err != nil {
+			return false, foreign(err)
+		}
+		response.Usage.add(&s.object.usage)
+		if s.response == nil {
+			s.response = bytes.Clone(event.Response)
+		}
+	}
+	s.sequence = event.Sequence + 1
 	switch event.Type {
 	case "error":
 		return false, s.failure(data)
@@ -92,6 +105,19 @@ func (s *Stream) native(data []byte) (end bool, err error) {
 	}
 	s.object.content = event.Delta != nil
 	return false, nil
+}
+
+// Fail ends a stream of the responses dialect in a failure, whose last events it returns: as Response.Fail does, of the
+// response as its first event had it.
+func (s *Stream) Fail(f *fault.Fault, id string) []byte {
+	var out outbox
+	out.sequence = s.sequence
+	out.responseError(f, id)
+	response := jsonObject{"id": quote("resp_" + id), "object": quote("response"), "output": jsontext.Value("[]")}
+	_ = json.Unmarshal(s.response, &response) // an object, or nil
+	response["status"], response["error"] = quote("failed"), encode(&responseError{f.Code, f.Message})
+	out.event("response.failed", jsonObject{"type": quote("response.failed"), "sequence_number": strconv.AppendInt(nil, int64(out.sequence), 10), "response": encode(response)})
+	return out.out
 }
 
 // foreign is the fault of an answer that readObject could not read.

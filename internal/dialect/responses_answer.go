@@ -114,18 +114,23 @@ func (r *Response) Fail(f *fault.Fault, id string) []byte {
 	r.revert()
 	r.compact()
 	r.begin()
-	r.event("error", struct {
+	r.responseError(f, id)
+	r.send(responseEvent{Type: "response.failed", Response: r.object(f)})
+	r.commit()
+	return r.Next()
+}
+
+// responseError writes the error event of the responses dialect, as both kinds of clients read it.
+func (o *outbox) responseError(f *fault.Fault, id string) {
+	o.event("error", struct {
 		Type    string     `json:"type"`
 		Number  int        `json:"sequence_number"`
 		Code    fault.Code `json:"code"`
 		Message string     `json:"message"`
 		Param   string     `json:"param"`
 		Error   chatError  `json:"error"`
-	}{"error", r.sequence, f.Code, f.Message, f.Param, newChatError(Responses, f, id, true)})
-	r.sequence++
-	r.send(responseEvent{Type: "response.failed", Response: r.object(f)})
-	r.commit()
-	return r.Next()
+	}{"error", o.sequence, f.Code, f.Message, f.Param, newChatError(Responses, f, id, true)})
+	o.sequence++
 }
 
 // status is how the answer ended, by the engine's finish reason.

@@ -5,6 +5,8 @@ import (
 	"cmp"
 	"fmt"
 	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // What one stream may hold (docs/faults.md#48). Its frames are not counted: in a long answer each is one token, and the
@@ -36,11 +38,13 @@ type Stream struct {
 	// them is the last.
 	Passthrough bool
 
-	object  object
-	scanned int  // bytes of the pending ones that were looked at
-	line    int  // where the line that is being read begins in them
-	filled  bool // the frame that is being read has its data
-	mark    bool // … and it is the end mark
+	object   object
+	response jsontext.Value // of an answer of the responses dialect, as its first event has it
+	sequence int            // of its next event
+	scanned  int            // bytes of the pending ones that were looked at
+	line     int            // where the line that is being read begins in them
+	filled   bool           // the frame that is being read has its data
+	mark     bool           // … and it is the end mark
 
 	ended   bool
 	bytes   int
@@ -92,7 +96,8 @@ func (s *Stream) Take(pending []byte) (n int, err error) {
 		if !blank {
 			continue
 		}
-		if s.mark && len(bytes.Trim(pending[s.scanned:], "\r\n")) > 0 {
+		rest := bytes.Trim(pending[s.scanned:], "\r\n")
+		if s.mark && len(rest) > 0 && !s.Passthrough {
 			err = invalidAnswer("more after the end of its answer")
 			break
 		}
@@ -100,10 +105,22 @@ func (s *Stream) Take(pending []byte) (n int, err error) {
 			break
 		}
 		n = s.scanned
+		if s.ended && s.Passthrough { // the responses dialect has an end mark, too; what else follows is ignored
+			if IsEndMark(rest) {
+				n = len(pending)
+			}
+			break
+		}
 	}
 	s.scanned -= n
 	s.line -= n
 	return n, err
+}
+
+// IsEndMark reports whether a frame without its blank line is the end mark of the chat and the responses dialect.
+func IsEndMark(frame []byte) bool {
+	data, ok := bytes.CutPrefix(bytes.TrimSpace(frame), dataField)
+	return ok && bytes.Equal(bytes.TrimSpace(data), endMark)
 }
 
 // close takes the frame of that many bytes whose blank line was seen.

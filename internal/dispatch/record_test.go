@@ -86,7 +86,7 @@ func TestTracesOf(t *testing.T) {
 	if dan.KeyID != "" || dan.FirstMS != 0 || dan.TokensIn != 0 || dan.TokensOut != 0 {
 		t.Errorf("the owner whose machine did not sees of the answer %+v", dan)
 	}
-	if row := bob.Decisions[1].Row; row != 5 {
+	if row := bob.Decisions[1].Row; row != 1 {
 		t.Errorf("row %d of an embeddings call reveals what is out of reach", row)
 	}
 	if ann.Mine || ann.WaitedMS != 60_000 || ann.Decisions != nil || ann.Status != 200 || ann.TookMS != 2000 || ann.Tries[0].Machine != "a1" {
@@ -109,7 +109,7 @@ func TestTracesOf(t *testing.T) {
 	refused := &gateway.Call{ID: "req_2", Caller: callerOf("bob"), Model: "m", Arrived: arrived, Started: arrived}
 	refused.Trace.First = gateway.Decision{Row: 1}
 	refused.Trace.Last = refused.Trace.First
-	if all := tracesOf(refused, gateway.Outcome{Status: 404, Code: "model_not_found"}); len(all) != 1 || len(all[0].Decisions) != 1 || all[0].Decisions[0].Row != 5 {
+	if all := tracesOf(refused, gateway.Outcome{Status: 404, Code: "model_not_found"}); len(all) != 1 || len(all[0].Decisions) != 1 || all[0].Decisions[0].Row != 1 {
 		t.Errorf("%+v", all)
 	}
 }

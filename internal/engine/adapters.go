@@ -45,7 +45,7 @@ func sglangList(p *probe) ([]Model, error) {
 	generates, _ := p.sglang()
 	return l.each(func(d listed) (Model, bool) {
 		m := chatModel(d.ID, cmp.Or(max(d.MaxModelLen, 0), server.Context))
-		m.Slots = max(server.Slots, 1)
+		m.Slots = max(server.Slots, 0)
 		if !generates {
 			m.embedsOnly()
 		}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,10 @@ type Config struct {
 	// Endpoints are more addresses to probe, http or https, with or without /v1.
 	// Only these may be on another machine.
 	Endpoints []string
-	Log       *slog.Logger
+	// Slots is how many calls of a model an engine runs at once that does not report it; 0
+	// means what is usual for its kind.
+	Slots int
+	Log   *slog.Logger
 	// Transport reaches the engines; nil means a new one.
 	Transport http.RoundTripper
 }
@@ -47,6 +51,7 @@ type Finder struct {
 	log       *slog.Logger
 	rt        http.RoundTripper
 	addresses []*address
+	slots     int // Config.Slots
 
 	probing sync.Mutex // held while all addresses are probed
 
@@ -85,7 +90,7 @@ const otherAge = 10 * time.Minute
 // NewFinder returns a Finder that has not probed yet. It refuses an endpoint that
 // is no http or https address.
 func NewFinder(c Config) (*Finder, error) {
-	f := &Finder{log: c.Log, rt: c.Transport, changed: make(chan struct{})}
+	f := &Finder{log: c.Log, rt: c.Transport, slots: c.Slots, changed: make(chan struct{})}
 	if f.rt == nil {
 		f.rt = newTransport()
 	}
@@ -216,6 +221,11 @@ func (f *Finder) probe(ctx context.Context, a *address, thorough bool) {
 	}
 	listed := len(models)
 	models = usable(models)
+	for i := range models {
+		if models[i].Slots == 0 {
+			models[i].Slots = max(cmp.Or(f.slots, k.slots), 1)
+		}
+	}
 	switch {
 	case err != nil:
 		a.finding.Why = err.Error()
@@ -314,6 +324,6 @@ func (f *Finder) Reconfigure(c Config) error {
 			a.known, a.engine, a.load, a.missed, a.finding = old.known, old.engine, old.load, old.missed, old.finding
 		}
 	}
-	f.addresses = next.addresses
+	f.addresses, f.slots = next.addresses, next.slots
 	return nil
 }

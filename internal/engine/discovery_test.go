@@ -100,6 +100,24 @@ func describe(f *Finder) string {
 	return out
 }
 
+// The owner's number of slots counts for engines that report none, and for no other.
+func TestSlotsOfTheOwner(t *testing.T) {
+	for kind, want := range map[enginetest.Kind]int{enginetest.Ollama: 7, enginetest.VLLM: 7, enginetest.Plain: 7, enginetest.LlamaCpp: 3} {
+		double := enginetest.New(kind, enginetest.Options{Slots: 3})
+		f := finder(t, Config{Endpoints: []string{"http://127.0.0.1:1"}, Transport: double.Transport(), Slots: 7})
+		if m := f.Engines()[0].Models()[0]; m.Slots != want {
+			t.Errorf("%s: %d slots, want %d", kind, m.Slots, want)
+		}
+		if err := f.Reconfigure(Config{Endpoints: []string{"http://127.0.0.1:1"}, Slots: 9}); err != nil {
+			t.Fatal(err)
+		}
+		f.Probe(t.Context())
+		if m := f.Engines()[0].Models()[0]; want == 7 && m.Slots != 9 {
+			t.Errorf("%s after a change: %d slots", kind, m.Slots)
+		}
+	}
+}
+
 func TestRecordedEngines(t *testing.T) {
 	files, err := filepath.Glob("testdata/find/*.txtar")
 	if err != nil || len(files) == 0 {

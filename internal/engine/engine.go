@@ -167,6 +167,12 @@ func (e *Engine) Base() string { return e.base }
 // last checked; 0 if it does not report them.
 func (e *Engine) OtherCalls() int { return int(e.load.others.Load()) }
 
+// Free returns how many more calls of the model the engine can run now; below 0 if calls
+// wait there.
+func (e *Engine) Free(m *Model) int {
+	return m.Slots - int(e.load.others.Load()+e.load.ours.Load())
+}
+
 // load counts the calls of an engine.
 type load struct {
 	ours   atomic.Int64 // started by Do and not ended

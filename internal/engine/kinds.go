@@ -26,6 +26,9 @@ type kind struct {
 	// running returns how many calls the engine runs or queues; nil, or known is
 	// false, if it does not report that.
 	running func(p *probe) (calls int, known bool)
+	// slots is how many calls of a model run at once by the kind's own documentation, if
+	// the engine does not report it; 0 means 1 (docs/engines.md).
+	slots int
 	// maxTokensOnly: it knows max_tokens, but not max_completion_tokens.
 	maxTokensOnly bool
 	// textOnly: it embeds texts, but not token numbers.
@@ -71,16 +74,16 @@ var kinds = []*kind{
 	},
 	{
 		id: "lmstudio", name: "LM Studio", ports: []int{1234},
-		detect: lmStudioDetect, list: lmStudioList, think: lmStudioThinking, maxTokensOnly: true, textOnly: true,
+		slots: 4, detect: lmStudioDetect, list: lmStudioList, think: lmStudioThinking, maxTokensOnly: true, textOnly: true,
 	},
 	{
 		id: "vllm", name: "vLLM", ports: []int{8000},
-		detect: vllmDetect, list: vllmList, running: vllmRunning, think: vllmThinking, effortMayFail: true, salts: true,
+		slots: 64, detect: vllmDetect, list: vllmList, running: vllmRunning, think: vllmThinking, effortMayFail: true, salts: true,
 		count: countWhole,
 	},
 	{
 		id: "sglang", name: "SGLang", ports: []int{30000},
-		detect: sglangDetect, list: sglangList, running: sglangRunning, think: vllmThinking, effortMayFail: true, salts: true,
+		slots: 64, detect: sglangDetect, list: sglangList, running: sglangRunning, think: vllmThinking, effortMayFail: true, salts: true,
 	},
 	{
 		id: "dmr", name: "Docker Model Runner", ports: []int{12434}, prefix: "/engines",
@@ -120,7 +123,7 @@ var builtin = kind{id: "builtin", name: "built-in engine", think: templateThinki
 // chatModel returns a chat model without capabilities.
 func chatModel(id string, context int) Model {
 	return Model{
-		ID: fleet.ModelID(id), ContextLength: max(context, 0), Slots: 1,
+		ID: fleet.ModelID(id), ContextLength: max(context, 0),
 		Families:  []fleet.Family{fleet.Chat},
 		Endpoints: []fleet.Endpoint{fleet.ChatCompletions},
 	}
@@ -224,7 +227,7 @@ func llamaList(p *probe) ([]Model, error) {
 	embeds := p.post("/v1/embeddings", `{}`).status == http.StatusBadRequest
 	return l.each(func(d listed) (Model, bool) {
 		m := chatModel(d.ID, cmp.Or(max(d.Meta.Ctx, 0), max(props.Settings.Ctx, 0), d.Meta.CtxTrain))
-		m.Slots = max(props.TotalSlots, 1)
+		m.Slots = max(props.TotalSlots, 0)
 		m.setCapability("tools", props.Template.Tools || props.Template.ToolCalls)
 		m.setCapability("vision", props.Modalities.Vision)
 		m.setCapability("audio", props.Modalities.Audio)
@@ -402,7 +405,7 @@ func lmStudioList(p *probe) ([]Model, error) {
 		m := chatModel(d.Key, d.MaxContext)
 		for _, loaded := range d.Loaded {
 			m.ContextLength = max(loaded.Config.Context, 0)
-			m.Slots = max(loaded.Config.Parallel, 1)
+			m.Slots = max(loaded.Config.Parallel, 0)
 		}
 		m.setCapability("vision", d.Capabilities.Vision)
 		m.setCapability("tools", d.Capabilities.Tools)

@@ -13,7 +13,7 @@ type Reason struct {
 // ReasonOf returns the Reason of a row, 1 to 12, for a call of that family; the zero
 // Reason for any other number.
 func ReasonOf(row int, family Family) Reason {
-	if row == 1 || family != Chat && (row == 6 || row == 7) {
+	if row == 5 || family != Chat && (row == 6 || row == 7) {
 		row = rowNotFound
 	}
 	r, known := reasons[row]
@@ -27,14 +27,18 @@ func ReasonOf(row int, family Family) Reason {
 	return r
 }
 
-// rowNotFound is the row of model_not_found that reveals the least.
-const rowNotFound = 5
+// rowNotFound is the number of all rows of model_not_found: the first of them.
+const rowNotFound = 1
 
 const getReach = "ask someone who runs it to share a machine with you (`kith share add`, on their side), join a group of theirs, " +
 	"or connect a machine of your own that runs it (`kith login`, `kith serve`)"
 
 // reasons are by number of row, except rows that share the Reason of another.
 var reasons = map[int]Reason{
+	rowNotFound: {
+		What: "no machine that is online offers a model of exactly this id",
+		Fix:  "send the id byte for byte as `kith models --account` lists it; or " + getReach,
+	},
 	2: {
 		What: "it could not be confirmed just now who shares with you, so nothing was tried",
 		Fix:  "nothing of yours: the hub reads its database again within seconds; retry",
@@ -46,10 +50,6 @@ var reasons = map[int]Reason{
 	4: {
 		What: "every machine you can use that could run it is busy, or went away just now and is expected back",
 		Fix:  "a slot that comes free, or the machine's return: a call waits for either; more machines or slots (`[share] slots`) make it rarer",
-	},
-	rowNotFound: {
-		What: "no machine that is online offers a model of exactly this id",
-		Fix:  "send the id byte for byte as `kith models --account` lists it; or " + getReach,
 	},
 	6: {
 		What: "no one shares with you, and none of your own machines offers this model",

@@ -25,7 +25,7 @@ func (g *Edge) cors(h http.Header, r *http.Request) (preflight bool) {
 		return false
 	}
 	h.Set("Access-Control-Allow-Origin", from[0])
-	matched, method := find(r.URL.Path, g.surface), r.Header.Get("Access-Control-Request-Method")
+	matched, method := find(r.URL.EscapedPath(), g.surface), r.Header.Get("Access-Control-Request-Method")
 	if r.Method != http.MethodOptions || method == "" || matched == nil {
 		h.Set("Access-Control-Expose-Headers", exposed)
 		return false

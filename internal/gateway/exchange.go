@@ -41,7 +41,9 @@ type exchange struct {
 	// response is the answer to a call of the responses dialect that is translated.
 	response *dialect.Response
 	// forms translates the answer to a chat call that machines get in other forms.
-	forms  *dialect.ChatForms
+	forms *dialect.ChatForms
+	// passed is a stream of the responses dialect that passes as it is.
+	passed *dialect.Stream
 	routed bool // the call was passed to the Backend
 
 	// mu orders what the handler and the heartbeat write.
@@ -100,7 +102,7 @@ func (x *exchange) serve() error {
 			return err
 		}
 	}
-	matched := find(x.r.URL.Path, x.g.surface)
+	matched := find(x.r.URL.EscapedPath(), x.g.surface)
 	if matched == nil {
 		return x.routeFault()
 	}

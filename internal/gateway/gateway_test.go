@@ -404,6 +404,16 @@ type failing struct{ err error }
 
 func (f *failing) Read([]byte) (int, error) { return 0, f.err }
 
+// Paths are compared as they were sent: only an id may be percent-encoded.
+func TestEncodedPaths(t *testing.T) {
+	h := New(hostedConfig(&backend{}))
+	for _, path := range []string{"/v1/chat%2Fcompletions", "/v1/%63hat/completions", "/v1%2Fchat/completions", "/%761/embeddings", "/v1/responses/compact", "/v1/responses/input_tokens", "/v1/responses/a/cancel"} {
+		if w, _ := do(h, ask("POST", path, `{"model":"m","messages":[]}`)); w.Code != 404 || !strings.Contains(w.Body.String(), `"route_not_found"`) {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+}
+
 func TestModels(t *testing.T) {
 	b := &backend{models: []Model{
 		{ID: "a", Availability: Ready, Via: fleet.Own, Machines: 2, Created: time.Unix(1_700_000_000, 0), ContextLength: 4096, Capabilities: []string{"tools"}},

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,8 +18,13 @@ const translationRoom = 8 << 20
 
 // checkVersion requires the version header of the messages dialect: any date, once (spec/api.md#check-version).
 func checkVersion(h http.Header) error {
-	values := h[dialect.VersionHeader]
-	if len(values) == 1 {
+	var values []string
+	for _, line := range h[dialect.VersionHeader] {
+		for value := range strings.SplitSeq(line, ",") {
+			values = append(values, strings.TrimSpace(value))
+		}
+	}
+	if values = slices.Compact(values); len(values) == 1 { // proxies repeat headers
 		if _, err := time.Parse(time.DateOnly, values[0]); err == nil {
 			return nil
 		}

@@ -84,6 +84,7 @@ func TestMessagesRefusals(t *testing.T) {
 		"two keys":          {askMessages(messagesRequest, "Authorization", "Bearer kith_x"), 401, "authentication_error", fault.InvalidAPIKey, ""},
 		"no version":        {askMessages(messagesRequest, "Anthropic-Version", ""), 400, "invalid_request_error", fault.InvalidRequest, "anthropic-version"},
 		"malformed version": {askMessages(messagesRequest, "Anthropic-Version", "", "Anthropic-Version", "2023-6-1"), 400, "invalid_request_error", fault.InvalidRequest, "anthropic-version"},
+		"two in one line":   {askMessages(messagesRequest, "Anthropic-Version", "", "Anthropic-Version", "2023-06-01, 2026-10-21"), 400, "invalid_request_error", fault.InvalidRequest, "anthropic-version"},
 		"two versions":      {askMessages(messagesRequest, "Anthropic-Version", "2026-10-21"), 400, "invalid_request_error", fault.InvalidRequest, "anthropic-version"},
 		"no version, count": {ask("POST", "/v1/messages/count_tokens", messagesRequest), 400, "invalid_request_error", fault.InvalidRequest, "anthropic-version"},
 		"key comes first":   {askMessages(messagesRequest, "X-Api-Key", "", "Anthropic-Version", ""), 401, "authentication_error", fault.InvalidAPIKey, ""},
@@ -390,5 +391,16 @@ func TestMessagesStreamFails(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Proxies repeat headers: the same version twice is one.
+func TestSameVersionTwice(t *testing.T) {
+	for _, header := range []http.Header{
+		{"Anthropic-Version": {"2023-06-01", "2023-06-01"}}, {"Anthropic-Version": {"2023-06-01, 2023-06-01"}}, {"Anthropic-Version": {" 2023-06-01 "}},
+	} {
+		if err := checkVersion(header); err != nil {
+			t.Errorf("%v: %v", header, err)
+		}
 	}
 }

@@ -121,7 +121,7 @@ func page(models []Model, query url.Values) (_ []Model, more bool, err error) {
 // oneModel serves GET /v1/models/{id}; an id may hold slashes and colons, as
 // they are or percent-encoded.
 func (x *exchange) oneModel() error {
-	id := fleet.ModelID(x.route.argument(x.r.URL.Path))
+	id := fleet.ModelID(x.route.argument(x.r.URL.EscapedPath()))
 	models, err := x.g.Backend.Models(x.r.Context(), x.caller)
 	if err != nil {
 		return x.faultOf(x.r.Context(), err)

@@ -198,6 +198,9 @@ func (x *exchange) lastFrames(f *fault.Fault) []byte {
 	if x.response != nil {
 		return x.response.Fail(f, x.id)
 	}
+	if x.passed != nil {
+		return x.passed.Fail(f, x.id)
+	}
 	return dialect.FaultFrame(x.envelope, f, x.id)
 }
 

@@ -165,7 +165,7 @@ func (x *exchange) finishResponse() []byte {
 
 // turnNamed is the kept turn that the path names, with its response's id.
 func (x *exchange) turnNamed() (id string, turn []byte, err error) {
-	id = x.route.argument(x.r.URL.Path)
+	id = x.route.argument(x.r.URL.EscapedPath())
 	if turn, err = x.loadTurn(id); err == nil && turn == nil {
 		err = noSuchResponse()
 	}
@@ -197,7 +197,7 @@ func (x *exchange) oneResponse() error {
 }
 
 func (x *exchange) deleteResponse() error {
-	id, there := x.route.argument(x.r.URL.Path), false
+	id, there := x.route.argument(x.r.URL.EscapedPath()), false
 	if x.g.Turns != nil {
 		var err error
 		if there, err = x.g.Turns.Forget(x.r.Context(), x.caller.Member, id); err != nil {

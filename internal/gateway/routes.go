@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/kith/kith/internal/dialect"
@@ -53,8 +55,13 @@ var routes = []route{
 	{path: "/v1/completions", methods: "POST", on: both, serve: (*exchange).notImplemented},
 }
 
-// find is the route of a path on a surface, or nil. Paths are compared byte
-// for byte: nothing is cleaned, folded or redirected.
+// noResponse are the last parts of paths that other services have beside
+// /v1/responses/{id}.
+var noResponse = []string{"compact", "input_tokens"}
+
+// find is the route of a path on a surface, or nil. The path is percent-encoded as it
+// was sent. It is compared byte for byte: nothing is cleaned, decoded, folded or
+// redirected.
 func find(path string, on surface) *route {
 	for i := range routes {
 		r := &routes[i]
@@ -72,12 +79,17 @@ func (r *route) matches(path string) bool {
 	if !strings.HasPrefix(path, r.path) || !strings.HasSuffix(path, r.tail) || len(path) <= len(r.path)+len(r.tail) {
 		return false
 	}
-	return !r.segment || !strings.Contains(r.argument(path), "/")
+	argument := r.argument(path)
+	return !r.segment || !strings.Contains(argument, "/") && !slices.Contains(noResponse, argument)
 }
 
-// argument is the part of the path that the route leaves open.
+// argument is the part of the path that the route leaves open, decoded.
 func (r *route) argument(path string) string {
-	return strings.TrimSuffix(strings.TrimPrefix(path, r.path), r.tail)
+	part := strings.TrimSuffix(strings.TrimPrefix(path, r.path), r.tail)
+	if decoded, err := url.PathUnescape(part); err == nil {
+		return decoded
+	}
+	return part
 }
 
 // inference reports whether the route is an inference route.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // A streamed call that has heard nothing for firstBeat is answered 200 and
@@ -96,7 +97,9 @@ func (s *stream) took(answer *Answer) {
 	s.check.MaxBytes = s.x.tuning.Streamed
 	s.check.Trusted = answer.FromHub
 	s.check.Speech = s.x.call.Form != nil
-	s.check.Passthrough = dialect.PassesThrough(answer.Endpoint)
+	if s.check.Passthrough = dialect.PassesThrough(answer.Endpoint); answer.Endpoint == fleet.Responses {
+		s.x.passed = &s.check
+	}
 	if s.x.call.translated(answer) {
 		s.check.Events = s.x.events()
 	}
@@ -174,7 +177,7 @@ func (s *stream) copy() error {
 // finish passes on the last frames of an answer and closes its body. Each waits for the body's own end: so closing cancels
 // nothing, and the usage in the trailer is known. The timer only writes: a panic in its goroutine would end the process.
 func (s *stream) finish(frames []byte, readErr error) error {
-	var last []byte
+	var last, mark []byte
 	if s.x.response != nil {
 		frames = slices.Clone(frames) // their buffer takes the last ones
 		last = s.x.finishResponse()
@@ -189,12 +192,20 @@ func (s *stream) finish(frames []byte, readErr error) error {
 	if readErr == nil {
 		passing := time.AfterFunc(endLimit, func() { _ = pass() })
 		closing := time.AfterFunc(closeLimit, s.closeBody)
-		_, _ = s.body.Read(make([]byte, 512))
+		after := make([]byte, 512)
+		n, _ := s.body.Read(after)
 		passing.Stop()
 		closing.Stop()
+		if s.check.Passthrough && dialect.IsEndMark(after[:n]) {
+			mark = after[:n]
+		}
 	}
 	s.closeBody()
-	return pass()
+	err := pass()
+	if err == nil && mark != nil {
+		err = s.pass(mark)
+	}
+	return err
 }
 
 // pass writes complete frames, or their translation, and flushes them.

@@ -185,7 +185,8 @@ type reply struct {
 
 // ServeHTTP serves a request that Serves takes.
 func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("X-Correlation-ID", account.NewID("req_"))
+	id := []string{account.NewID("req_")}
+	w.Header()["X-Correlation-Id"], w.Header()["Request-Id"], w.Header()["X-Request-Id"] = id, id, id // spec/api.md#correlation-id
 	s.secureHeaders(w.Header())
 	if strings.HasPrefix(r.URL.Path, staticPath) {
 		serveStatic(w, r)
