@@ -33,13 +33,15 @@ go-is-here:
 llama: ## fetch the built-in engine's libraries (npm or curl), once
 	@scripts/fetch-llama.sh
 
-setup-test: llama ## install what the tests need: client libraries, gcc, PostgreSQL, nginx, Caddy, HAProxy, promtool, Chromium
+setup-test: llama ## install what the tests need: client libraries, g++, llama-server, PostgreSQL, nginx, Caddy, HAProxy, promtool, Chromium
 	@scripts/setup-test.sh
+	@scripts/llama-server.sh
 
 test: setup-test ## every test, with the race detector
 	@scripts/test.sh
 
-test-all: test ## every test, and the coding agents that npm ships
+test-all: test ## every test, 10,000 calls beside llama-server, and the coding agents that npm ships
+	@KITH_TEST_LONG=1 $(GO) test -count=1 -timeout 30m -run TestStreamsAreComplete -v ./e2e/realengine
 	@scripts/test-agents.sh
 
 check: ## the quick form, before a commit

@@ -18,7 +18,7 @@ import (
 // llamaServer is the llama-server on every script's PATH: a double that starts
 // as the real one does.
 func llamaServer() {
-	for _, name := range []string{"m", "np", "c", "pooling"} {
+	for _, name := range []string{"m", "np", "c", "b", "ub", "pooling"} {
 		flag.String(name, "", "")
 	}
 	for _, name := range []string{"version", "list-devices", "metrics", "offline", "embeddings"} {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need and this machine lacks: the official client
-# libraries for JavaScript, a C compiler (the race detector wants one),
+# libraries for JavaScript, a C compiler (the race detector wants one) and a C++
+# compiler (scripts/llama-server.sh),
 # PostgreSQL's server, nginx, Caddy and HAProxy for deploy/proxies (nginx for the
 # bench's smoke run, too), Chromium for the pages that attack, tmux for what a person
 # sees in a terminal, and for deploy/ promtool, systemd-analyze and openssl.
@@ -12,6 +13,8 @@ postgres() { command -v initdb || ls /usr/lib/postgresql/*/bin/initdb 2>/dev/nul
 
 missing=()
 command -v gcc >/dev/null || missing+=(gcc libc6-dev)
+command -v g++ >/dev/null || missing+=(g++)
+command -v git >/dev/null || missing+=(git)
 [ -n "$(postgres)" ] || missing+=(postgresql)
 command -v nginx >/dev/null || missing+=(nginx-light)
 command -v curl >/dev/null || missing+=(curl)

@@ -210,6 +210,9 @@ func reportedError(document []byte) *fault.Fault {
 	if f := ContextExceeded(document); f != nil {
 		return f
 	}
+	if Crowded(document) {
+		return fault.New(fault.CapacityFull, "the machine's engine has no memory left beside its other calls; try again")
+	}
 	text := EngineText(document)
 	if text == "" {
 		return fault.New(fault.EngineError, "the machine's engine failed on this request")

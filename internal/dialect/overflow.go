@@ -22,6 +22,8 @@ var overflows = []*regexp.Regexp{
 	regexp.MustCompile(`request \((?P<n>\d+) tokens\) exceeds the available context size \((?P<max>\d+) tokens\)`),
 	regexp.MustCompile(`request exceeds the available context size`),
 	regexp.MustCompile(`^Context size has been exceeded`),
+	regexp.MustCompile(`input \((?P<n>\d+) tokens\) is too large to process\. increase the physical batch size \(current batch size: (?P<max>\d+)\)`), // to embed
+	regexp.MustCompile(`input is too large to process\. increase the physical batch size`),
 	// The built-in engine.
 	regexp.MustCompile(`request has (?P<n>\d+) tokens and the context holds (?P<max>\d+)`),
 	// vLLM, SGLang and services that write as OpenAI does.
@@ -54,11 +56,29 @@ var overflows = []*regexp.Regexp{
 	regexp.MustCompile(`(?i)(?:prompt|input|conversation|messages)[^.]{0,40}(?:too long|too many tokens|exceeds? the (?:model|token|maximum number of tokens))`),
 }
 
+// noInput is how engines write that the model reads no pictures or sounds.
+var noInput = regexp.MustCompile(`(?i)(?:image|audio|video|vision|multimodal)[a-z ]*(?:is|are) not supported|(?:not|n't) support[a-z ]* (?:image|audio|video|vision|multimodal)|not a multimodal model|missing data required for image input`)
+
+// NoInput reports whether an engine's error document says that the model does not read the pictures or sounds of the
+// request.
+func NoInput(document []byte) bool { return noInput.MatchString(readEngineError(document).text) }
+
+// Crowded reports whether an engine's error document says that other calls took the memory that the call needs, as
+// llama.cpp's server does; LM Studio writes the same of one call that is too long. Then the engine is busy
+// (spec/routing.md#engine-crowded).
+func Crowded(document []byte) bool {
+	e := readEngineError(document)
+	return e.Type == "server_error" && e.text == "Context size has been exceeded."
+}
+
 // ContextExceeded is the fault of an engine's error document which says that the
 // prompt is longer than the model's context, or nil. Agents shorten their conversation when they read its message
 // (spec/routing.md#engine-too-long).
 func ContextExceeded(document []byte) *fault.Fault {
 	e := readEngineError(document)
+	if Crowded(document) {
+		return nil
+	}
 	var all, n, most int64
 	known := e.code == "exceed_context_size_error" || e.code == string(fault.ContextLengthExceeded) || e.Type == "exceed_context_size_error"
 	if known {

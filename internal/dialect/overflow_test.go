@@ -49,6 +49,18 @@ func TestContextLengthExceeded(t *testing.T) {
 	}
 }
 
+// Calls that fill the memory they share are busy, not too long.
+func TestCrowded(t *testing.T) {
+	const text = `{"error":{"code":500,"message":"Context size has been exceeded.","type":"server_error"}}`
+	var s Stream
+	if _, err := s.Take([]byte("data: " + text + "\n\n")); fault.Of(err).Code != fault.CapacityFull {
+		t.Errorf("streamed: %v", err)
+	}
+	if _, err := CheckUnary(strings.NewReader(text)); fault.Of(err).Code != fault.CapacityFull {
+		t.Errorf("unary: %v", err)
+	}
+}
+
 // What is no such refusal stays what it is.
 func TestNoContextLengthExceeded(t *testing.T) {
 	for _, body := range []string{
@@ -58,7 +70,6 @@ func TestNoContextLengthExceeded(t *testing.T) {
 		`{"error":{"message":"max_tokens exceeds the maximum"}}`,
 		`{"error":{"message":"messages: at least one is needed"}}`,
 		`{"error":{"message":"too many requests"}}`,
-		`{"error":{"code":400,"message":"input is too large to process. increase the physical batch size"}}`,
 		`{"error":{"message":"out of memory","n_prompt_tokens":9,"n_ctx":8}}`,
 		`{"error":{}}`,
 	} {

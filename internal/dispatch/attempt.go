@@ -255,7 +255,12 @@ func askStopped(ctx context.Context, line registry.Line, a *attempt) (stopped bo
 // that wait for the machine.
 func (d *Dispatcher) leaveOut(a *attempt) {
 	now := d.cfg.Registry.Now()
-	until := a.Offer.Load.Refused(a.Class, now.Add(-time.Since(a.began)), now, a.daemonReason != tunnel.RefusedUnknownModel)
+	news := false
+	switch a.daemonReason {
+	case tunnel.RefusedBusy, tunnel.RefusedPaused, tunnel.RefusedHours, tunnel.RefusedSpent:
+		news = true
+	}
+	until := a.Offer.Load.Refused(a.Class, now.Add(-time.Since(a.began)), now, a.daemonReason != tunnel.RefusedUnknownModel, news)
 	if until.IsZero() {
 		return
 	}

@@ -208,7 +208,8 @@ func llamaList(p *probe) ([]Model, error) {
 		return nil, err
 	}
 	var props struct {
-		TotalSlots int `json:"total_slots"`
+		Sleeping   bool `json:"is_sleeping"`
+		TotalSlots int  `json:"total_slots"`
 		Settings   struct {
 			Ctx int `json:"n_ctx"`
 		} `json:"default_generation_settings"`
@@ -223,8 +224,15 @@ func llamaList(p *probe) ([]Model, error) {
 	}
 	_ = p.get("/props").into(&props) // may be switched off
 	// A request without a model is refused and costs nothing: with 501 if embeddings
-	// are switched off, otherwise with 400.
-	embeds := p.post("/v1/embeddings", `{}`).status == http.StatusBadRequest
+	// are switched off, otherwise with 400. A sleeping server would load its model.
+	asked := p.known[embeddingsPath]
+	if !props.Sleeping {
+		if asked = (Model{}); p.post(embeddingsPath, `{}`).status == http.StatusBadRequest {
+			asked.embedsOnly()
+		}
+		p.known[embeddingsPath] = asked
+	}
+	embeds := len(asked.Families) > 0
 	return l.each(func(d listed) (Model, bool) {
 		m := chatModel(d.ID, cmp.Or(max(d.Meta.Ctx, 0), max(props.Settings.Ctx, 0), d.Meta.CtxTrain))
 		m.Slots = max(props.TotalSlots, 0)
@@ -239,6 +247,12 @@ func llamaList(p *probe) ([]Model, error) {
 }
 
 func llamaRunning(p *probe) (calls int, known bool) {
+	var props struct {
+		Sleeping bool `json:"is_sleeping"`
+	}
+	if p.get("/props").into(&props) == nil && props.Sleeping {
+		return 0, true // and the list of slots would wake it
+	}
 	// The metrics come first, although they may be switched off: the list of slots
 	// may hold prompts of other programs.
 	if calls, known = p.gauges("llamacpp:requests_processing", "llamacpp:requests_deferred"); known {

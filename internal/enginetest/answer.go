@@ -47,6 +47,7 @@ func readCall(r *http.Request) (Call, error) {
 		return c, err
 	}
 	c.Model, c.Stream, c.Usage, c.Base64 = b.Model, b.Stream, b.Options.Usage, b.Encoding == "base64"
+	c.hasMessages = b.Messages != nil
 	for _, m := range b.Messages {
 		if m.Role == "user" {
 			c.Input = textOf(m.Content)
@@ -99,8 +100,22 @@ func (e *Engine) inference(answer func(*run) error) http.HandlerFunc {
 			return
 		}
 		if err != nil {
-			e.refuse(w, http.StatusBadRequest, "the body cannot be read")
+			status := http.StatusBadRequest
+			if e.kind == LlamaCpp {
+				status = http.StatusInternalServerError
+			}
+			e.refuse(w, status, "the body cannot be read")
 			return
+		}
+		if n := e.tooLong(call); n > 0 && e.kind == LlamaCpp {
+			writeJSON(w, http.StatusBadRequest, object{"error": object{
+				"code": 400, "type": "exceed_context_size_error", "message": "the request exceeds the available context size, try increasing it",
+				"n_prompt_tokens": n, "n_ctx": e.models[0].ContextLength,
+			}})
+			return
+		}
+		if call.Stream {
+			closeAfter(r)
 		}
 		if status, text := e.check(call); status != 0 {
 			e.refuse(w, status, text)

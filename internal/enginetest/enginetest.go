@@ -129,6 +129,8 @@ type Call struct {
 	Usage  bool   // include_usage
 	Base64 bool   // encoding_format
 	Clip   *Clip  // the clip of a transcription, or nil
+
+	hasMessages bool
 }
 
 // Counts count the calls so far.
@@ -252,6 +254,10 @@ func (e *Engine) Listen(addr string) error {
 	}
 	e.server = &http.Server{Handler: e, ReadHeaderTimeout: 10 * time.Second}
 	e.url = "http://" + ln.Addr().String()
+	if e.kind == LlamaCpp {
+		ln = listener{ln}
+		connections(e.server)
+	}
 	go func(server *http.Server) {
 		if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			panic(err) // the listener failed

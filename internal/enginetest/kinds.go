@@ -14,6 +14,7 @@ type object = map[string]any
 func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch e.kind {
 	case LlamaCpp:
+		w = &llamaWriter{ResponseWriter: w}
 		w.Header().Set("Server", "llama.cpp")
 	case MLX:
 		w.Header().Set("Server", "BaseHTTP/0.6 Python/3.12.4")
@@ -188,6 +189,8 @@ func (e *Engine) check(c Call) (int, string) {
 	embeds := strings.HasSuffix(c.Path, "/v1/embeddings")
 	i := slices.IndexFunc(e.models, func(m Model) bool { return m.ID == c.Model })
 	switch {
+	case e.kind == LlamaCpp && !embeds && !c.hasMessages:
+		return http.StatusBadRequest, "'messages' is required"
 	case e.kind == LlamaCpp && embeds && !e.any(func(m Model) bool { return m.Embeddings }):
 		return http.StatusNotImplemented, "This server does not support embeddings. Start it with `--embeddings`"
 	case embeds && c.Input == "":

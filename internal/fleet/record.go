@@ -14,6 +14,9 @@ const (
 	// raceWindow is how long it is left out for a first refusal that may be a race with
 	// an advertisement, which has arrived by then.
 	raceWindow = 200 * time.Millisecond
+	// newsRetry is how long a machine is left out that names its state. Its next
+	// advertisement arrives within this time.
+	newsRetry = 3 * time.Second
 )
 
 // Record is how a machine dealt with this hub's calls for one of its models. There
@@ -66,9 +69,11 @@ func (r *Record) HasServed() bool { return r != nil && r.served.Load() }
 // free slot for the model.
 //
 // The first refusal that may be a race between a call and an advertisement leaves the
-// machine out for only as long as an advertisement takes. Of calls that were sent before
+// machine out for only as long as an advertisement takes. A refusal that names the state
+// of the machine (busy, paused, outside its hours) is news and no strike: the machine is
+// asked again after newsRetry, however often it refuses. Of calls that were sent before
 // the last refusal only that one counts; for the others Refused returns the zero time.
-func (l *Load) Refused(class Class, sent, now time.Time, race bool) (until time.Time) {
+func (l *Load) Refused(class Class, sent, now time.Time, race, news bool) (until time.Time) {
 	r := l.learn().record(class)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,9 +81,12 @@ func (l *Load) Refused(class Class, sent, now time.Time, race bool) (until time.
 		return time.Time{}
 	}
 	r.refused = now
-	if race && !r.warned {
+	switch {
+	case race && !r.warned:
 		until = now.Add(raceWindow)
-	} else {
+	case news:
+		until = now.Add(newsRetry)
+	default:
 		r.backoff = min(max(2*r.backoff, firstBackoff), longestBackoff)
 		until = now.Add(r.backoff)
 	}

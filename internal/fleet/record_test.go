@@ -13,7 +13,7 @@ import (
 func TestRefusalsDouble(t *testing.T) {
 	l, now := new(Load), noon
 	for i, want := range []time.Duration{30, 60, 120, 240, 480, 600, 600} {
-		until := l.Refused(Shared, now, now, false)
+		until := l.Refused(Shared, now, now, false, false)
 		if got := until.Sub(now); got != want*time.Second {
 			t.Fatalf("refusal %d: left out for %s", i, got)
 		}
@@ -25,8 +25,23 @@ func TestRefusalsDouble(t *testing.T) {
 	if !l.Served(Shared) || l.Record(Shared).LeftOut(now.Add(-1)) || l.Served(Shared) {
 		t.Error("a call that was served changes what the machine is sent, once")
 	}
-	if until := l.Refused(Shared, now, now, false); until != now.Add(30*time.Second) {
+	if until := l.Refused(Shared, now, now, false, false); until != now.Add(30*time.Second) {
 		t.Errorf("after a call that was served: left out until %s", until)
+	}
+}
+
+// A machine that names its state is asked again after 3 s, however often it refuses.
+func TestNewsIsNoStrike(t *testing.T) {
+	l, now := new(Load), noon
+	for i, want := range []time.Duration{raceWindow, newsRetry, newsRetry, newsRetry} {
+		until := l.Refused(Shared, now, now, true, true)
+		if got := until.Sub(now); got != want {
+			t.Errorf("refusal %d: left out for %s", i, got)
+		}
+		now = until
+	}
+	if until := l.Refused(Shared, now, now, true, false); until.Sub(now) != firstBackoff {
+		t.Errorf("a refusal without a state after those: %s", until.Sub(now))
 	}
 }
 
@@ -53,7 +68,7 @@ func TestOneRaceIsForgiven(t *testing.T) {
 			l.Served(Shared)
 			continue
 		}
-		until, want := l.Refused(Shared, at(c.sent), at(c.came), true), time.Time{}
+		until, want := l.Refused(Shared, at(c.sent), at(c.came), true, false), time.Time{}
 		if c.want > 0 {
 			want = at(c.came).Add(c.want)
 		}
@@ -72,7 +87,7 @@ func TestTheOwnersCallsHaveTheirOwnRecord(t *testing.T) {
 	verdict := func(caller MemberID) string {
 		return Route(s, Query{Caller: caller, Model: "x", Now: noon}).Verdict.String()
 	}
-	l.Refused(Grouped, noon, noon, false)
+	l.Refused(Grouped, noon, noon, false, false)
 	if me, eve := verdict("me"), verdict("eve"); me != "wait" || eve != "try" {
 		t.Errorf("left out for others: %s for others, %s for the owner", me, eve)
 	}
@@ -81,7 +96,7 @@ func TestTheOwnersCallsHaveTheirOwnRecord(t *testing.T) {
 		t.Errorf("the owner's call ended it: %s", me)
 	}
 	l.Served(Shared)
-	l.Refused(Own, noon, noon, false)
+	l.Refused(Own, noon, noon, false, false)
 	if me, eve := verdict("me"), verdict("eve"); me != "try" || eve != "wait" {
 		t.Errorf("left out for the owner: %s for others, %s for the owner", me, eve)
 	}
@@ -94,7 +109,7 @@ func TestARecordOutlivesItsOffer(t *testing.T) {
 	}
 	s := NewSnapshot().WithMachine(machine("x", "y"))
 	before := s.Machine("a").Offer("x").Load
-	before.Refused(Grouped, noon, noon, false)
+	before.Refused(Grouped, noon, noon, false, false)
 	for range 3 {
 		s = s.WithMachine(machine("y"))
 		s = s.WithMachine(machine())

@@ -19,6 +19,10 @@ func EngineFault(status int, body []byte) *fault.Fault {
 	}
 	text := dialect.EngineText(body)
 	switch {
+	case dialect.Crowded(body):
+		return nil
+	case dialect.NoInput(body):
+		return fault.New(fault.InvalidRequest, "the machine refused the request: its model reads no such pictures or sounds (%s)", text).WithParam("messages")
 	case status == 400 || status == 422:
 		if text == "" {
 			text = "it gave no reason"

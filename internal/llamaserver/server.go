@@ -267,7 +267,9 @@ func (s *Server) command(ctx context.Context, address string) *exec.Cmd {
 		args = append(args, "--mmproj", s.file.Projector)
 	}
 	if s.info.embeds {
-		args = append(args, "--embeddings")
+		// An input to embed is computed in one batch, so a batch holds all that fits the context.
+		batch := strconv.Itoa(s.context)
+		args = append(args, "--embeddings", "-b", batch, "-ub", batch)
 		if !s.info.pooled {
 			args = append(args, "--pooling", "mean")
 		}

@@ -1,0 +1,456 @@
+// Package realengine_test runs kith beside llama.cpp's own llama-server, which
+// scripts/llama-server.sh compiles: what an engine really sends, and when it closes its
+// connections.
+package realengine_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kith/kith/internal/enginetest"
+)
+
+// patience is how long a test waits for an event.
+const patience = time.Minute
+
+// long runs the long form of each story: KITH_TEST_LONG=1, which make test-all sets.
+var long = os.Getenv("KITH_TEST_LONG") != ""
+
+// await waits until holds is true.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	over := time.After(patience)
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-over:
+			t.Fatalf("waited %s for %s", patience, what)
+		}
+	}
+}
+
+// start runs a program until the test ends and returns what it writes.
+func start(t *testing.T, env []string, program string, args ...string) *bytes.Buffer {
+	t.Helper()
+	log := new(bytes.Buffer)
+	cmd := exec.Command(program, args...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		dead := time.AfterFunc(10*time.Second, func() { _ = cmd.Process.Kill() })
+		_ = cmd.Wait()
+		dead.Stop()
+		if t.Failed() {
+			t.Logf("%s %v:\n%s", program, args, log.Bytes()[max(0, log.Len()-4000):])
+		}
+	})
+	return log
+}
+
+// absolute returns a file of the checkout, which has to be there.
+func absolute(t *testing.T, name, why string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("../..", name))
+	if err == nil {
+		_, err = os.Stat(path)
+	}
+	if err != nil {
+		t.Fatalf("%v; %s", err, why)
+	}
+	return path
+}
+
+func kith(t *testing.T) string { return absolute(t, "bin/kith", "run make build, or make test") }
+
+// llamaServer runs the real server with the tiny model and returns its address.
+func llamaServer(t *testing.T, args ...string) string {
+	t.Helper()
+	address := enginetest.FreeAddress()
+	host, port, _ := strings.Cut(address, ":")
+	start(t, nil, absolute(t, "build/llama-server/llama-server", "run make setup-test"), append([]string{
+		"-m", absolute(t, "internal/llama/data/tiny.gguf", ""), "--host", host, "--port", port,
+	}, args...)...)
+	await(t, "llama-server", func() bool {
+		resp, err := http.Get("http://" + address + "/health")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == 200
+	})
+	return "http://" + address
+}
+
+// network is a hub with one member and a daemon.
+type network struct {
+	t          *testing.T
+	hub, local string
+	key        string
+	run        func(args ...string) []byte // runs kith on the member's machine
+}
+
+// newNetwork starts a hub and a daemon beside the engines.
+func newNetwork(t *testing.T, engines ...string) *network {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "kith") // sockets have short names
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	n := &network{t: t, hub: "http://" + enginetest.FreeAddress(), local: "http://" + enginetest.FreeAddress()}
+	data, home := filepath.Join(dir, "hub"), filepath.Join(dir, "home")
+	env := []string{"KITH_HOME=" + home}
+	run := func(args ...string) []byte {
+		t.Helper()
+		cmd := exec.Command(kith(t), args...)
+		cmd.Env = append(os.Environ(), env...)
+		var failed bytes.Buffer
+		cmd.Stderr = &failed
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("kith %v: %v %s", args, err, failed.String())
+		}
+		return out
+	}
+	read := func(out []byte, member string) string {
+		var values map[string]any
+		if err := json.Unmarshal(out, &values); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return fmt.Sprint(values[member])
+	}
+	start(t, env, kith(t), "hub", "--listen", strings.TrimPrefix(n.hub, "http://"), "--admin", enginetest.FreeAddress(), "--data", data)
+	await(t, "the hub", func() bool {
+		_, err := os.Stat(filepath.Join(data, "admin.sock"))
+		resp, failed := http.Get(n.hub + "/")
+		if failed == nil {
+			resp.Body.Close()
+		}
+		return errors.Join(err, failed) == nil
+	})
+	run("admin", "member", "create", "ana", "--data", data)
+	n.key = read(run("admin", "key", "create", "--member", "ana", "--data", data, "--json"), "secret")
+	token := read(run("admin", "machine", "token", "--member", "ana", "--name", "desk", "--data", data, "--json"), "token")
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	config := fmt.Sprintf("[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n[ratelimit]\nenabled = false\n", strings.Join(engines, `", "`))
+	config = strings.ReplaceAll(config, `\"`, `"`)
+	if err := os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run("login", "--hub", n.hub, "--token", token)
+	n.run = run
+	start(t, env, kith(t), "serve", "--config", filepath.Join(home, "config.toml"), "--listen", strings.TrimPrefix(n.local, "http://"))
+	await(t, "the models", func() bool { return len(n.models()) >= len(engines) })
+	return n
+}
+
+// models returns the ids that the hub lists.
+func (n *network) models() (ids []string) {
+	req, _ := http.NewRequest(http.MethodGet, n.hub+"/v1/models", nil)
+	req.Header.Set("Authorization", "Bearer "+n.key)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil
+	}
+	defer resp.Body.Close()
+	var list struct{ Data []struct{ ID string } }
+	_ = json.NewDecoder(resp.Body).Decode(&list)
+	for _, m := range list.Data {
+		ids = append(ids, m.ID)
+	}
+	return ids
+}
+
+// post makes a call and returns its status and its complete body; err is that of an
+// answer that ended uncleanly.
+func (n *network) post(ctx context.Context, base, path, body string) (status int, text string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+path, strings.NewReader(body))
+	if err != nil {
+		return 0, "", err
+	}
+	req.Header.Set("Authorization", "Bearer "+n.key)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	all, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(all), err
+}
+
+func chat(model, content string, tokens int, stream bool) string {
+	return fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%q}],"max_tokens":%d,"stream":%v}`, model, content, tokens, stream)
+}
+
+// Six callers share the server through the hub and on the daemon's own surface: no
+// stream is lost, although the server closes its connection after each without
+// announcing it.
+func TestStreamsAreComplete(t *testing.T) {
+	n := newNetwork(t, llamaServer(t, "--alias", "real", "-np", "4", "-c", "8192"))
+	calls := int64(240)
+	if long {
+		calls = 10_000
+	}
+	var left, failed atomic.Int64
+	left.Store(calls)
+	var all sync.WaitGroup
+	for caller := range 6 {
+		base := n.hub
+		if caller%3 == 2 {
+			base = n.local
+		}
+		all.Go(func() {
+			for left.Add(-1) >= 0 {
+				stream := caller%2 == 0
+				status, text, err := n.post(t.Context(), base, "/v1/chat/completions", chat("real", "Say hello", 4, stream))
+				good := strings.Contains(text, `"content":"Hello`) && strings.Contains(text, `"finish_reason":"`)
+				if stream {
+					good = strings.HasSuffix(text, "data: [DONE]\n\n") && strings.Contains(text, `"content":"Hello`)
+				}
+				if err != nil || status != 200 || !good {
+					failed.Add(1)
+					t.Errorf("caller %d: %d %v %.400s", caller, status, err, text)
+				}
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%d calls, %d failed", calls, failed.Load())
+}
+
+// slotsBusy returns how many slots of the server compute.
+func slotsBusy(t *testing.T, server string) (busy int) {
+	t.Helper()
+	resp, err := http.Get(server + "/slots")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var slots []struct {
+		Busy bool `json:"is_processing"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&slots); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range slots {
+		if s.Busy {
+			busy++
+		}
+	}
+	return busy
+}
+
+// A unary call whose caller leaves ends at the server, also while another stream runs.
+func TestCancelledUnaryCall(t *testing.T) {
+	server := llamaServer(t, "--alias", "real", "-np", "2", "-c", "32768")
+	n := newNetwork(t, server)
+	endless := strings.TrimSuffix(chat("real", "Count", 100_000, true), "}") + `,"logit_bias":{"2":-100}}`
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var ended sync.WaitGroup
+	ended.Go(func() { _, _, _ = n.post(ctx, n.hub, "/v1/chat/completions", endless) })
+	await(t, "the stream", func() bool { return slotsBusy(t, server) == 1 })
+	leaving, leave := context.WithCancel(t.Context())
+	ended.Go(func() {
+		_, _, _ = n.post(leaving, n.hub, "/v1/chat/completions", strings.Replace(endless, `"stream":true`, `"stream":false`, 1))
+	})
+	await(t, "the unary call", func() bool { return slotsBusy(t, server) == 2 })
+	leave()
+	await(t, "its end", func() bool { return slotsBusy(t, server) == 1 })
+	stop()
+	ended.Wait()
+	await(t, "the end of the stream", func() bool { return slotsBusy(t, server) == 0 })
+}
+
+// What the server refuses reaches the caller as what it is.
+func TestRefusals(t *testing.T) {
+	n := newNetwork(t, llamaServer(t, "--alias", "real", "-np", "1", "-c", "1024"), llamaServer(t, "--alias", "vectors", "--embeddings", "--pooling", "mean"))
+	picture := `{"model":"real","stream":%v,"messages":[{"role":"user","content":[{"type":"text","text":"what is it?"},{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgo="}}]}]}`
+	for _, base := range []string{n.hub, n.local} {
+		for name, c := range map[string]struct {
+			path, body string
+			status     int
+			code, has  string
+		}{
+			"a picture":           {"/v1/chat/completions", fmt.Sprintf(picture, false), 400, "invalid_request", "image input is not supported"},
+			"a picture, streamed": {"/v1/chat/completions", fmt.Sprintf(picture, true), 400, "invalid_request", "image input is not supported"},
+			"a long prompt":       {"/v1/chat/completions", chat("real", strings.Repeat("hello world ", 2000), 9, false), 400, "context_length_exceeded", " tokens > 1024 maximum"},
+			"a long text":         {"/v1/embeddings", fmt.Sprintf(`{"model":"vectors","input":%q}`, strings.Repeat("hello world ", 400)), 400, "context_length_exceeded", " tokens > 512 maximum"},
+		} {
+			status, text, err := n.post(t.Context(), base, c.path, c.body)
+			if err != nil || status != c.status || !strings.Contains(text, `"code":"`+c.code+`"`) || !strings.Contains(text, c.has) {
+				t.Errorf("%s at %s: %d %v %s", name, base, status, err, text)
+			}
+		}
+	}
+}
+
+// Calls that fill the memory that they share are refused as by a busy machine, which
+// clients try again, and never as too long.
+func TestSharedMemory(t *testing.T) {
+	n := newNetwork(t, llamaServer(t, "--alias", "real", "-np", "4", "-c", "1024", "--kv-unified"))
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for _, stream := range []bool{true, false} {
+				status, text, _ := n.post(t.Context(), n.hub, "/v1/chat/completions", chat("real", fmt.Sprint(i, strings.Repeat(" hello world", 190)), 60, stream))
+				if strings.Contains(text, "context_length_exceeded") || status != 200 && status != 503 {
+					t.Errorf("%d %.600s", status, text)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// A sleeping server sleeps on while the daemon looks at it, and its model stays offered.
+func TestSleepingServer(t *testing.T) {
+	server := llamaServer(t, "--alias", "real", "--sleep-idle-seconds", "1", "-c", "1024")
+	n := newNetwork(t, server)
+	asleep := func() bool {
+		resp, err := http.Get(server + "/props")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		var props struct {
+			Sleeping bool `json:"is_sleeping"`
+		}
+		_ = json.NewDecoder(resp.Body).Decode(&props)
+		return props.Sleeping
+	}
+	await(t, "its sleep", asleep)
+	// kith reload looks at every engine at once.
+	for range 3 {
+		n.run("reload")
+		if !asleep() {
+			t.Error("a look woke it")
+		}
+	}
+	if got := n.models(); !slices.Contains(got, "real") {
+		t.Errorf("offered while it sleeps: %v", got)
+	}
+	if status, text, err := n.post(t.Context(), n.hub, "/v1/chat/completions", chat("real", "hi", 2, true)); status != 200 || !strings.HasSuffix(text, "[DONE]\n\n") {
+		t.Errorf("a call that wakes it: %d %v %s", status, err, text)
+	}
+}
+
+// shape is what of an answer the double has to have in common with the real server.
+type shape struct {
+	Status            int
+	Server, Type      string
+	Chunked, Length   bool
+	Connection, Alive string
+	Error             []string // members of the error
+	Closed            bool     // the connection was closed after an answer that does not announce it
+}
+
+func shapeOf(t *testing.T, base, method, path, body string) shape {
+	t.Helper()
+	transport := new(http.Transport)
+	defer transport.CloseIdleConnections()
+	req, err := http.NewRequest(method, base+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body)
+	s := shape{
+		Status: resp.StatusCode, Server: resp.Header.Get("Server"), Type: resp.Header.Get("Content-Type"), Chunked: len(resp.TransferEncoding) > 0,
+		Length: resp.ContentLength >= 0, Alive: resp.Header.Get("Keep-Alive"), Connection: resp.Header.Get("Connection"),
+	}
+	if s.Connection == "" && s.Alive != "" && path == "/v1/chat/completions" {
+		s.Closed = closedAfter(t, req.URL.Host, path, body)
+	}
+	var failed struct{ Error map[string]any }
+	if json.Unmarshal(text, &failed) == nil {
+		for name := range failed.Error {
+			s.Error = append(s.Error, name)
+		}
+		slices.Sort(s.Error)
+	}
+	return s
+}
+
+// closedAfter reports whether a server closes the connection within a second after its
+// answer.
+func closedAfter(t *testing.T, host, path, body string) bool {
+	t.Helper()
+	conn, err := net.Dial("tcp", host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, host, len(body), body)
+	from := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(from, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+	_, err = from.ReadByte()
+	return errors.Is(err, io.EOF)
+}
+
+// The double of llama.cpp's server has the headers, the ends and the errors of the real
+// one.
+func TestDouble(t *testing.T) {
+	real := llamaServer(t, "--alias", "test-model", "-c", "1024", "--metrics")
+	double := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Models: []enginetest.Model{{ID: "test-model", ContextLength: 1024}}})
+	if err := double.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer double.Close()
+	for name, c := range map[string]struct{ method, path, body string }{
+		"a stream":         {"POST", "/v1/chat/completions", chat("test-model", "hi", 3, true)},
+		"a unary answer":   {"POST", "/v1/chat/completions", chat("test-model", "hi", 3, false)},
+		"no such route":    {"GET", "/nope", ""},
+		"no messages":      {"POST", "/v1/chat/completions", `{}`},
+		"no JSON":          {"POST", "/v1/chat/completions", `x`},
+		"too long":         {"POST", "/v1/chat/completions", chat("test-model", strings.Repeat("hello world ", 3000), 3, false)},
+		"no embeddings":    {"POST", "/v1/embeddings", `{}`},
+		"the models":       {"GET", "/v1/models", ""},
+		"the properties":   {"GET", "/props", ""},
+		"the slots":        {"GET", "/slots", ""},
+		"health":           {"GET", "/health", ""},
+		"without a method": {"GET", "/v1/chat/completions", ""},
+	} {
+		want, got := shapeOf(t, real, c.method, c.path, c.body), shapeOf(t, double.URL(), c.method, c.path, c.body)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: -real +double\n%s", name, diff)
+		}
+	}
+}
