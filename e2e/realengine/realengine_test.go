@@ -237,6 +237,10 @@ func TestStreamsAreComplete(t *testing.T) {
 				if err != nil || status != 200 || !good {
 					failed.Add(1)
 					t.Errorf("caller %d: %d %v %.400s", caller, status, err, text)
+					if _, id, ok := strings.Cut(text, `"correlation_id":"`); ok && base == n.hub {
+						id, _, _ = strings.Cut(id, `"`)
+						t.Logf("kith why %s\n%s", id, n.run("why", id))
+					}
 				}
 			}
 		})
