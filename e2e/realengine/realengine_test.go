@@ -143,7 +143,11 @@ func newNetwork(t *testing.T, engines ...string) *network {
 		}
 		return fmt.Sprint(values[member])
 	}
-	start(t, env, kith(t), "hub", "--listen", strings.TrimPrefix(n.hub, "http://"), "--admin", enginetest.FreeAddress(), "--data", data)
+	rates := filepath.Join(dir, "hub.toml")
+	if err := os.WriteFile(rates, []byte("[ratelimit]\nrps = 10000\nburst = 10000\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start(t, env, kith(t), "hub", "--config", rates, "--listen", strings.TrimPrefix(n.hub, "http://"), "--admin", enginetest.FreeAddress(), "--data", data)
 	await(t, "the hub", func() bool {
 		_, err := os.Stat(filepath.Join(data, "admin.sock"))
 		resp, failed := http.Get(n.hub + "/")
@@ -158,7 +162,7 @@ func newNetwork(t *testing.T, engines ...string) *network {
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	config := fmt.Sprintf("[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n[ratelimit]\nenabled = false\n", strings.Join(engines, `", "`))
+	config := fmt.Sprintf("[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n[share]\nyield_to_local = false\n[ratelimit]\nenabled = false\n", strings.Join(engines, `", "`))
 	config = strings.ReplaceAll(config, `\"`, `"`)
 	if err := os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
@@ -237,10 +241,6 @@ func TestStreamsAreComplete(t *testing.T) {
 				if err != nil || status != 200 || !good {
 					failed.Add(1)
 					t.Errorf("caller %d: %d %v %.400s", caller, status, err, text)
-					if _, id, ok := strings.Cut(text, `"correlation_id":"`); ok && base == n.hub {
-						id, _, _ = strings.Cut(id, `"`)
-						t.Logf("kith why %s\n%s", id, n.run("why", id))
-					}
 				}
 			}
 		})
