@@ -130,7 +130,7 @@ func (s *oddStream) callParts(rng *rand.Rand, quote func(string) string, write f
 		text, _ := json.Marshal(call.Arguments)
 		whole, id := string(text), "call_"+strconv.Itoa(i)
 		cut := 1 + rng.IntN(len(whole)-1)
-		for !utf8.RuneStart(whole[cut]) { // a JSON string has whole characters
+		for !utf8.RuneStart(whole[cut]) { // no character is cut
 			cut--
 		}
 		first, rest := whole[:cut], whole[cut:]

@@ -21,6 +21,8 @@ type Head struct {
 	// IncludeUsage says that the caller asked for a usage frame
 	// (stream_options.include_usage).
 	IncludeUsage bool
+	// Text is how many bytes of the body are the conversation.
+	Text int
 	// Choices is how many answers are asked for at once (n), at most MaxChoices, each
 	// of which holds a slot; 0: one.
 	Choices int
@@ -134,6 +136,8 @@ func (h *headReader) member(name []byte) error {
 		return err
 	}
 	switch string(name) {
+	case "messages":
+		h.Text = len(value)
 	case "stream_options": // SDKs send it in odd shapes, and none is worth a refusal
 		var options struct {
 			IncludeUsage bool `json:"include_usage"`

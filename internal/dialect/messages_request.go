@@ -109,7 +109,10 @@ func (q *messagesRequest) member(name []byte) (err error) {
 		}
 		return err
 	case "messages":
-		return q.list(q.turn)
+		begin := q.dec.InputOffset()
+		err := q.list(q.turn)
+		q.Text = int(q.dec.InputOffset() - begin)
+		return err
 	case "tools":
 		return q.list(q.tool)
 	case "mcp_servers":

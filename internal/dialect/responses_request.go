@@ -128,7 +128,10 @@ func (q *ResponsesRequest) member(name []byte) (err error) {
 	e := &q.echo
 	switch string(name) {
 	case "input":
-		return q.input()
+		begin := q.dec.InputOffset()
+		err := q.input()
+		q.Text = int(q.dec.InputOffset() - begin)
+		return err
 	case "tools":
 		return q.list(func() error { return q.tool(nil) })
 	case "tool_choice":

@@ -8,7 +8,7 @@ import (
 
 // exposed are the headers of an answer that a web application may read beside those
 // that every one may.
-const exposed = "X-Correlation-ID, Request-Id, X-Request-Id, Retry-After, X-Kith-Route, X-Should-Retry, X-Kith-Estimate"
+const exposed = "X-Correlation-ID, Request-Id, X-Request-Id, Retry-After, X-Kith-Route, X-Should-Retry, X-Kith-Estimate, X-Kith-Truncated"
 
 // cors sets the headers that let the web applications of Origins call the hosted surface
 // from a browser. They do not allow credentials, so a browser sends no cookie and no

@@ -43,8 +43,9 @@ type exchange struct {
 	// forms translates the answer to a chat call that machines get in other forms.
 	forms *dialect.ChatForms
 	// passed is a stream of the responses dialect that passes as it is.
-	passed *dialect.Stream
-	routed bool // the call was passed to the Backend
+	passed   *dialect.Stream
+	pictures bool // the request has some
+	routed   bool // the call was passed to the Backend
 
 	// mu orders what the handler and the heartbeat write.
 	mu        sync.Mutex
@@ -56,6 +57,7 @@ type exchange struct {
 	usage     dialect.Usage
 	written   int64 // bytes of the answer that went to the caller
 	maxPrompt int   // the most tokens that the request can be, some room aside
+	text      int   // bytes of its conversation; 0: unknown, as with pictures
 	// Of a streamed answer, as in Outcome.
 	firstToken, lastToken, blocked time.Duration
 	frames                         int
@@ -176,7 +178,10 @@ func (x *exchange) infer() error {
 		return err
 	}
 	call.Model, call.Stream, call.Choices = head.Model, head.Stream && x.route.streams(), head.Choices
-	x.call = call
+	x.call, x.text = call, head.Text
+	if x.pictures {
+		x.text = 0
+	}
 	if !head.Model.Valid() { // nothing can advertise it
 		return impossibleModel()
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -279,7 +280,25 @@ func (x *exchange) tokens() (in, out int64) {
 // boundTokens notes how many tokens a request may be, of which chat is the translation,
 // if there is one: turns before this one are in that alone.
 func (x *exchange) boundTokens(body, chat []byte) {
-	x.maxPrompt = max(len(body), len(chat)) + pictureRoom*bytes.Count(body, []byte("data:image/"))
+	pictures := bytes.Count(body, []byte("data:image/"))
+	x.maxPrompt, x.pictures = max(len(body), len(chat))+pictureRoom*pictures, pictures > 0
+}
+
+// No tokenizer makes tokens of more than textOfToken bytes of a conversation, on average,
+// and a conversation of less than shortText bytes fits every context.
+const (
+	textOfToken = 12
+	shortText   = 4 << 10
+)
+
+// truncation is what a caller is shown of an answer whose engine read less of the
+// conversation than was sent: some cut a prompt that is too long without an error
+// (spec/api.md#x-kith-truncated). It is empty if nothing shows that.
+func (x *exchange) truncation(u dialect.Usage) string {
+	if !u.Reported || u.In <= 0 || x.text < shortText || u.In >= int64(x.text/textOfToken) {
+		return ""
+	}
+	return fmt.Sprintf("prompt_tokens=%d; the engine read only a part of the conversation", u.In)
 }
 
 // refusedCall is the call of a request that did not reach the Backend, as far as it is

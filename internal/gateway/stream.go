@@ -41,7 +41,7 @@ type stream struct {
 	body      io.Reader
 	closeBody func()
 	queue     atomic.Pointer[position] // nil: not waiting
-	trailer   http.Header              // of the answer: its usage, where the caller did not ask for it
+	answer    *Answer                  // its trailer has the usage, where the caller did not ask for it
 
 	timer *time.Timer
 
@@ -75,9 +75,8 @@ func (x *exchange) stream() error {
 	defer s.closeBody()
 	x.call.answered(x.response != nil)
 	s.took(answer)
-	err = s.copy()
-	s.trailer = answer.Trailer
-	if err != nil {
+	s.answer = answer
+	if err = s.copy(); err != nil {
 		return x.faultOf(ctx, err)
 	}
 	return nil
@@ -129,10 +128,19 @@ func (s *stream) stop() {
 	defer s.x.mu.Unlock()
 	s.stopped = true
 	s.timer.Stop()
-	s.x.usage = s.check.Usage()
-	if usage, ok := dialect.ParseTrailer(s.trailer.Get(dialect.UsageTrailer), s.trailer.Get(dialect.CachedTrailer)); ok && !s.x.usage.Reported {
-		s.x.usage = usage
+	s.x.usage = s.usage()
+}
+
+// usage is what the engine reported so far, in the stream or behind it.
+func (s *stream) usage() dialect.Usage {
+	usage := s.check.Usage()
+	if s.answer == nil || usage.Reported {
+		return usage
 	}
+	if trailer, ok := dialect.ParseTrailer(s.answer.Trailer.Get(dialect.UsageTrailer), s.answer.Trailer.Get(dialect.CachedTrailer)); ok {
+		return trailer
+	}
+	return usage
 }
 
 // copy passes on the complete frames of the answer, with one write and one flush a read. The answer is good only if its
@@ -194,7 +202,11 @@ func (s *stream) finish(frames []byte, readErr error) error {
 		closing := time.AfterFunc(closeLimit, s.closeBody)
 		after := make([]byte, 512)
 		n, _ := s.body.Read(after)
-		passing.Stop()
+		if waits := passing.Stop(); waits {
+			if cut := s.x.truncation(s.usage()); cut != "" {
+				frames = append([]byte(": "+cut+"\n\n"), frames...)
+			}
+		}
 		closing.Stop()
 		if s.check.Passthrough && dialect.IsEndMark(after[:n]) {
 			mark = after[:n]

@@ -80,6 +80,9 @@ func (x *exchange) unary() error {
 	h["Content-Type"] = []string{contentType}
 	h["Content-Length"] = []string{strconv.FormatInt(held.Len(), 10)}
 	setRoute(h, x.call)
+	if cut := x.truncation(x.usage); cut != "" {
+		h["X-Kith-Truncated"] = []string{cut}
+	}
 	x.begin(http.StatusOK)
 	_, err = held.WriteTo(chunked{x})
 	return err

@@ -99,3 +99,35 @@ func TestUnaryAnswerLimit(t *testing.T) {
 		}
 	}
 }
+
+// An answer whose engine read much less of the conversation than was sent says so: in a
+// header, or in a comment before its end.
+func TestTruncatedPrompt(t *testing.T) {
+	const words = `prompt_tokens=515; the engine read only a part of the conversation`
+	usage := `"usage":{"prompt_tokens":515,"completion_tokens":1,"total_tokens":516}`
+	unary := `{"id":"c","choices":[{"index":0,"message":{"role":"assistant","content":"x"},"finish_reason":"stop"}],` + usage + `}`
+	stream := `data: {"choices":[{"index":0,"delta":{"content":"x"}}]}` + "\n\n" + `data: {"choices":[],` + usage + `}` + "\n\ndata: [DONE]\n\n"
+	long, short := strings.Repeat("hello world ", 1000), strings.Repeat("hello world ", 300)
+	picture := `[{"type":"text","text":"` + long + `"},{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]`
+	for name, c := range map[string]struct {
+		path, body string
+		cut        bool
+	}{
+		"chat":         {"/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"` + long + `"}]`, true},
+		"messages":     {"/v1/messages", `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"` + long + `"}]`, true},
+		"responses":    {"/v1/responses", `{"model":"m","store":false,"input":"` + long + `"`, true},
+		"short":        {"/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"` + short + `"}]`, false},
+		"many tools":   {"/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"f","description":"` + long + `"}}]`, false},
+		"with picture": {"/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":` + picture + `}]`, false},
+	} {
+		header := []string{"Anthropic-Version", "2023-06-01"}
+		w, _ := do(New(hostedConfig(answers(unary))), ask("POST", c.path, c.body+"}", header...))
+		if got := w.Header().Get("X-Kith-Truncated"); w.Code != 200 || (got == words) != c.cut || !c.cut && got != "" {
+			t.Errorf("%s: %d %q", name, w.Code, got)
+		}
+		w, _ = do(New(hostedConfig(answers(stream))), ask("POST", c.path, c.body+`,"stream":true}`, header...))
+		if text := w.Body.String(); w.Code != 200 || strings.Contains(text, ": "+words+"\n\n") != c.cut {
+			t.Errorf("%s, streamed: %d %s", name, w.Code, text)
+		}
+	}
+}
