@@ -187,9 +187,15 @@ func (d *Daemon) noBackend(call *gateway.Call) *fault.Fault {
 		return fault.New(fault.NoInferenceBackend, "no inference backend compiled in") // the contract's exact words
 	case call.Endpoint == fleet.Responses:
 		return fault.New(fault.ModelNotFound, "no configured upstream serves %q for %s; use /v1/chat/completions", call.Model, call.Endpoint.Path())
-	default:
-		return modelNotServed(call.Model)
 	}
+	for _, e := range d.offers.forOwner() {
+		for _, m := range e.Models() {
+			if m.ID == call.Model && len(m.Endpoints) > 0 && m.Endpoints[0].Family() != call.Endpoint.Family() {
+				return fleet.OtherCalls(m.ID, m.Endpoints[0])
+			}
+		}
+	}
+	return modelNotServed(call.Model)
 }
 
 // modelNotServed returns the fault for a model that nothing on this machine serves.

@@ -317,15 +317,17 @@ func ollamaList(p *probe) ([]Model, error) {
 func ollamaShow(p *probe, name string) (Model, error) {
 	m := chatModel(name, 0)
 	var show struct {
-		Capabilities []string                  `json:"capabilities"`
-		Info         map[string]jsontext.Value `json:"model_info"`
+		Capabilities []string `json:"capabilities"`
+		Parameters   string   `json:"parameters"` // of its Modelfile, one in a line
 	}
 	if err := p.post("/api/show", `{"model":`+quoted(name)+`}`).into(&show); err != nil {
 		return m, err
 	}
-	for name, value := range show.Info {
-		if strings.HasSuffix(name, ".context_length") {
-			m.ContextLength = max(atoi(value), 0)
+	// The context of the model's own file is not what Ollama gives it: that is known from
+	// the Modelfile, or once the model is loaded.
+	for line := range strings.Lines(show.Parameters) {
+		if words := strings.Fields(line); len(words) == 2 && words[0] == "num_ctx" {
+			m.ContextLength = max(atoi(jsontext.Value(words[1])), 0)
 		}
 	}
 	if slices.Contains(show.Capabilities, "embedding") {

@@ -66,8 +66,31 @@ func Route(s *Snapshot, q Query) Decision {
 		d.Candidates = best.candidates()
 	case Refuse:
 		d.Fault = answer.fault(r.number, t, &q)
+		if d.Fault.Code == fault.ModelNotFound {
+			d.Fault = otherCalls(s, q, d.Fault)
+		}
 	}
 	return d
+}
+
+// otherCalls returns f or, if a reachable machine offers the model for other calls, a
+// fault that says for which: the id is right, and the path is not.
+func otherCalls(s *Snapshot, q Query, f *fault.Fault) *fault.Fault {
+	asked := q.Family
+	for family, e := range [...]Endpoint{Chat: ChatCompletions, Embeddings: EmbeddingsEndpoint, Audio: Transcriptions} {
+		if q.Family = Family(family); q.Family == asked {
+			continue
+		}
+		for range Reachable(s, q) {
+			return OtherCalls(q.Model, e)
+		}
+	}
+	return f
+}
+
+// OtherCalls is the fault of a call for a model that is served at the endpoint only.
+func OtherCalls(model ModelID, e Endpoint) *fault.Fault {
+	return fault.New(fault.ModelNotFound, "model %q is served for %s calls only; send it to %s", string(model), e.Family(), e.Path()).WithParam("model")
 }
 
 // row is one row of spec/routing.md#the-twelve-rows.

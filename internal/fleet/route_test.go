@@ -668,3 +668,16 @@ func TestNoSpeech(t *testing.T) {
 		t.Errorf("embeddings: %s", got)
 	}
 }
+
+// A model that a reachable machine offers for other calls: the message names the path,
+// and not the id, which was right. A machine out of reach changes nothing.
+func TestOtherCallsAreNamed(t *testing.T) {
+	vectors := []Offer{{ID: "x", Families: Families(Embeddings)}}
+	s := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Online: true, Slots: 1, Offers: vectors})
+	for caller, want := range map[MemberID]string{"me": "embeddings calls only; send it to /v1/embeddings", "you": "send the id exactly as GET /v1/models lists it"} {
+		d := Route(s, Query{Caller: caller, Model: "x", Now: noon})
+		if d.Fault == nil || d.Fault.Code != "model_not_found" || !strings.Contains(d.Fault.Message, want) {
+			t.Errorf("%s: %v", caller, d.Fault)
+		}
+	}
+}
