@@ -89,7 +89,7 @@ type sandbox struct {
 // newSandbox makes a sandbox in which nothing runs.
 func newSandbox(t *testing.T, binary string) *sandbox {
 	t.Helper()
-	engine := enginetest.New(enginetest.Ollama, enginetest.Options{Models: []enginetest.Model{{ID: "llama3"}}})
+	engine := enginetest.New(enginetest.Ollama, enginetest.Options{Models: []enginetest.Model{{ID: "llama3:latest"}, {ID: "llama3"}}})
 	if err := engine.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -160,7 +160,7 @@ func (o *ownEngines) all() []*engine.Engine {
 	if len(models)+len(problems) == 0 {
 		return all
 	}
-	return append(all, engine.Builtin("kith", o.supervisor.Transport(), engine.BuiltinState{
+	return append(all, engine.Builtin("built-in engine", o.supervisor.Transport(), engine.BuiltinState{
 		Models: builtinModels(models), Problems: problems, Graphics: engine.Graphics(o.supervisor.Graphics()),
 	}))
 }
@@ -168,7 +168,7 @@ func (o *ownEngines) all() []*engine.Engine {
 // startingEngine is the built-in engine before its first worker is ready.
 func startingEngine(s *llama.Supervisor, files []modelFile) *engine.Engine {
 	ids := convert(files, func(f modelFile) fleet.ModelID { return fleet.ModelID(f.ID) })
-	return engine.Starting("kith", ids, func() string {
+	return engine.Starting("built-in engine", ids, func() string {
 		if err := s.Problem(); err != nil {
 			return err.Error()
 		}

@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -117,11 +120,41 @@ func NewFinder(c Config) (*Finder, error) {
 		for _, port := range ports {
 			add(fmt.Sprintf("http://127.0.0.1:%d", port), false)
 		}
+		if base := ollamaHost(os.Getenv("OLLAMA_HOST")); base != "" {
+			add(base, false)
+		}
 		for _, port := range ports { // some servers' "localhost" is ::1
 			add(fmt.Sprintf("http://[::1]:%d", port), false).ipv4 = add(fmt.Sprintf("http://127.0.0.1:%d", port), false)
 		}
 	}
 	return f, nil
+}
+
+// ollamaHost returns the address in OLLAMA_HOST, as Ollama reads it: a host, a port or
+// both, perhaps with a scheme. An address on which Ollama listens for all is that of this
+// machine. It is "" if there is none, or if it is not on this machine: only the owner's
+// endpoints may be elsewhere.
+func ollamaHost(value string) string {
+	value = strings.Trim(strings.TrimSpace(value), `"'`)
+	if value == "" {
+		return ""
+	}
+	scheme, rest, found := strings.Cut(value, "://")
+	if !found {
+		scheme, rest = "http", value
+	}
+	rest, _, _ = strings.Cut(rest, "/")
+	host, port, err := net.SplitHostPort(rest)
+	if err != nil {
+		host, port = strings.Trim(rest, "[]"), "11434"
+	}
+	if host == "" || host == "0.0.0.0" || host == "::" || host == "localhost" {
+		host = "127.0.0.1"
+	}
+	if base := scheme + "://" + net.JoinHostPort(host, port); loopback(base) {
+		return base
+	}
+	return ""
 }
 
 // Probe probes all addresses at once and returns when all have answered or timed

@@ -489,3 +489,23 @@ func TestOddModelIDsAreLeftOut(t *testing.T) {
 		})
 	}
 }
+
+func TestOllamaHost(t *testing.T) {
+	for value, want := range map[string]string{
+		"": "", "127.0.0.1": "http://127.0.0.1:11434", "127.0.0.1:8000": "http://127.0.0.1:8000", ":9000": "http://127.0.0.1:9000", "0.0.0.0": "http://127.0.0.1:11434",
+		"0.0.0.0:1234": "http://127.0.0.1:1234", "http://localhost:5000/": "http://127.0.0.1:5000", "[::1]:7": "http://[::1]:7", "::1": "http://[::1]:11434", "[::]": "http://127.0.0.1:11434",
+		" '127.0.0.1:8000' ": "http://127.0.0.1:8000", "10.0.0.7": "", "https://ollama.example.com": "", "https://127.0.0.1:4": "https://127.0.0.1:4",
+	} {
+		if got := ollamaHost(value); got != want {
+			t.Errorf("%q: %q, want %q", value, got, want)
+		}
+	}
+	t.Setenv("OLLAMA_HOST", "127.0.0.1:18765")
+	f, err := NewFinder(Config{Usual: true, Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(f.addresses, func(a *address) bool { return a.base == "http://127.0.0.1:18765" && !a.configured }) {
+		t.Error("the finder does not look there")
+	}
+}
