@@ -43,6 +43,7 @@ type normalizer struct {
 	rest    []byte // members that the dialect does not have, as they came, for the next frame or the document
 
 	out    []byte // frames to be read next, or the document
+	size   int64  // bytes of what a document was joined from
 	frames int    // written for the current chunk
 	quick  shortcut
 	ended  bool // the end mark was read, or an error
@@ -275,6 +276,9 @@ func (m *normalizer) take(a *sentAnswer, sent []byte) error {
 		c, err := m.choice(&a.Choices[i], i)
 		if err != nil {
 			return err
+		}
+		if m.size > dialect.MaxAnswer(fleet.ChatCompletions) {
+			return answerTooLong(dialect.MaxAnswer(fleet.ChatCompletions))
 		}
 		begun := c.begun
 		if err := m.takeChoice(c, &a.Choices[i]); err != nil {

@@ -397,6 +397,18 @@ func TestBothWays(t *testing.T) {
 	}
 }
 
+// An answer that is joined for a unary call is bounded as one document is.
+func TestJoinedAnswerTooLong(t *testing.T) {
+	for name, delta := range map[string]string{
+		"text": `{"content":"` + strings.Repeat("x", 200<<10) + `"}`, "reasoning": `{"reasoning":"` + strings.Repeat("x", 200<<10) + `"}`, "other members": `{"x":"` + strings.Repeat("x", 200<<10) + `"}`,
+	} {
+		_, document, err := unaryOf(strings.Repeat(chunk(delta, `null`), 60) + doneMark)
+		if err == nil || !strings.Contains(err.Error(), "larger than 8 MiB") {
+			t.Errorf("%s: %v, %d bytes", name, err, len(document))
+		}
+	}
+}
+
 // Whatever an engine sends, what leaves is canonical chat up to its last frame, the same
 // in any pieces, and never a good end of something that was none.
 func FuzzCanonical(f *testing.F) {

@@ -30,7 +30,7 @@ func (m *normalizer) begin(out []byte, object string) []byte {
 func (m *normalizer) write(c *choice, d *delta) {
 	m.frames++
 	if !m.stream {
-		c.add(d)
+		m.size += c.add(d)
 		return
 	}
 	out := strconv.AppendInt(append(m.begin(m.out, "chat.completion.chunk"), `{"index":`...), int64(c.index), 10)
@@ -83,16 +83,19 @@ func appendMembers(out, members []byte) []byte {
 	return out
 }
 
-// add adds a delta to a choice of a document.
-func (c *choice) add(d *delta) {
+// add adds a delta to a choice of a document, and returns how many bytes it has.
+func (c *choice) add(d *delta) (size int64) {
+	size = int64(len(d.calls) + len(d.rest) + len(d.extra) + len(d.logprobs))
 	for i, t := range d.texts {
 		if t != nil {
 			c.texts[i].whole, c.texts[i].said = append(c.texts[i].whole, inner(t)...), true
+			size += int64(len(t))
 		}
 	}
 	c.toolCalls = appendList(c.toolCalls, d.calls)
 	c.rest, c.extra = merged(c.rest, d.rest), merged(c.extra, d.extra)
 	c.logprobs.add(d.logprobs)
+	return size
 }
 
 // complete returns the document.
