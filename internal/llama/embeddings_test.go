@@ -146,3 +146,18 @@ func TestEmbeddingRefusals(t *testing.T) {
 		}
 	}
 }
+
+// A model that only embeds advertises what it takes.
+func TestContexts(t *testing.T) {
+	for _, c := range []struct {
+		configured, trained int
+		chats               bool
+		context, embed      int
+	}{
+		{8192, 8192, true, 8192, embeddingTokens}, {8192, 8192, false, embeddingTokens, embeddingTokens}, {8192, 512, false, 512, 512}, {1024, 8192, true, 1024, 1024},
+	} {
+		if context, embed := contexts(c.configured, c.trained, c.chats); context != c.context || embed != c.embed {
+			t.Errorf("%+v: %d and %d", c, context, embed)
+		}
+	}
+}

@@ -70,8 +70,6 @@ func inspect(lib *library, file ModelFile, slots, context int) (s *modelSpec, er
 	if trained <= 0 {
 		return nil, errors.New("cannot use the model file: it does not say how long a context it takes")
 	}
-	s.ContextLength = min(context, trained)
-	s.embedContext = min(context, trained, embeddingTokens)
 	pooling := lib.meta(handle, arch+"pooling_type")
 	s.ownPooling = pooling != "" && pooling != strconv.Itoa(poolingNone)
 	s.Chat = !s.ownPooling && lib.llama_model_has_decoder(handle)
@@ -80,6 +78,7 @@ func inspect(lib *library, file ModelFile, slots, context int) (s *modelSpec, er
 			return nil, err // otherwise every request would fail
 		}
 	}
+	s.ContextLength, s.embedContext = contexts(context, trained, s.Chat)
 	s.Thinking = s.Chat && s.template.thinking()
 	s.Embeddings = pooling != strconv.Itoa(poolingRank)
 	if s.Embeddings {
@@ -103,6 +102,17 @@ func inspect(lib *library, file ModelFile, slots, context int) (s *modelSpec, er
 		s.needs += s.blocks * kvHeads * keyLength * keyAndValue * halfFloat * uint64(s.ContextLength*slots)
 	}
 	return s, nil
+}
+
+// contexts returns the context of a model that was trained with so many tokens, and the
+// longest input that it embeds: of a model that does not chat both are the same.
+func contexts(configured, trained int, chats bool) (context, embed int) {
+	context = min(configured, trained)
+	embed = min(context, embeddingTokens)
+	if !chats {
+		context = embed
+	}
+	return context, embed
 }
 
 // meta returns a scalar of the model's metadata as text, or "".
