@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"cmp"
 	"net/http"
 	"slices"
@@ -312,7 +313,8 @@ func (p *probe) byName(embeddings, id string, context int) (m Model, ok bool) {
 	}
 	refusal := p.post(embeddings, `{}`)
 	missing := []int{http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented}
-	return m, refusal.err == nil && !slices.Contains(missing, refusal.status)
+	// llama-swap answers with 404 that the request names no model.
+	return m, refusal.err == nil && (!slices.Contains(missing, refusal.status) || bytes.Contains(refusal.body, []byte("no model id")))
 }
 
 // listByName lists models of which only the ids are known, and perhaps the context.

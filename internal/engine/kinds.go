@@ -166,8 +166,13 @@ type listed struct {
 		} `json:"llamaswap"`
 	} `json:"meta"` // llama.cpp, llama-swap
 	Status struct {
-		Value string `json:"value"`
+		Value  string   `json:"value"`
+		Args   []string `json:"args"`
+		Failed bool     `json:"failed"`
 	} `json:"status"` // llama.cpp as a router
+	Architecture struct {
+		Inputs []string `json:"input_modalities"`
+	} `json:"architecture"` // the same
 	Docker struct {
 		Context      int    `json:"context_window"`
 		Architecture string `json:"architecture"`
@@ -233,6 +238,9 @@ func llamaList(p *probe) ([]Model, error) {
 		p.known[embeddingsPath] = asked
 	}
 	embeds := len(asked.Families) > 0
+	if len(l.Data) > 0 && l.Data[0].Status.Value != "" {
+		return l.each(routed), nil
+	}
 	return l.each(func(d listed) (Model, bool) {
 		m := chatModel(d.ID, cmp.Or(max(d.Meta.Ctx, 0), max(props.Settings.Ctx, 0), d.Meta.CtxTrain))
 		m.Slots = max(props.TotalSlots, 0)
@@ -242,8 +250,33 @@ func llamaList(p *probe) ([]Model, error) {
 		if embeds {
 			m.alsoEmbeds()
 		}
-		return m, d.Status.Value == "" || d.Status.Value == "loaded" // a router would have to load others first
+		return m, true
 	}), nil
+}
+
+// routed returns a model of llama.cpp's server as a router, which loads it on demand. What
+// is known of it are the arguments with which it is loaded: a question would load it.
+func routed(d listed) (m Model, ok bool) {
+	argument := func(names ...string) int {
+		for i, arg := range d.Status.Args[:max(len(d.Status.Args)-1, 0)] {
+			if slices.Contains(names, arg) {
+				return max(atoi(jsontext.Value(d.Status.Args[i+1])), 0)
+			}
+		}
+		return 0
+	}
+	context, slots := argument("-c", "--ctx-size"), argument("-np", "--parallel")
+	if slots > 0 && !slices.Contains(d.Status.Args, "--kv-unified") {
+		context /= slots // each has a part of it
+	}
+	m = byName(d.ID, cmp.Or(max(d.Meta.Ctx, 0), context))
+	m.Slots = slots
+	if slices.Contains(d.Status.Args, "--embeddings") || slices.Contains(d.Status.Args, "--embedding") {
+		m.embedsOnly()
+	}
+	m.setCapability("vision", slices.Contains(d.Architecture.Inputs, "image"))
+	m.setCapability("audio", slices.Contains(d.Architecture.Inputs, "audio"))
+	return m, !d.Status.Failed
 }
 
 func llamaRunning(p *probe) (calls int, known bool) {
