@@ -153,7 +153,7 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 	slots := d.slots(sharing)
 	ad := tunnel.Advertisement{
 		Name: d.config.Name, Paused: d.isPaused(sharing), Hours: sharing.Hours, Timezone: sharing.Timezone,
-		Slots: slots, Free: max(0, d.openSlots(sharing)-ofHub-local), Local: local, Groups: d.policy.Load().groups,
+		Slots: slots, Free: max(0, d.openSlots(sharing)-ofHub-local), Local: local + min(d.offers.otherCalls(), slots), Groups: d.policy.Load().groups,
 	}
 	if sharing.Paused {
 		ad.PausedUntil = sharing.Until
@@ -166,7 +166,8 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 	for i := range ad.Models {
 		m := &ad.Models[i]
 		ofHub, local := d.admission.running(fleet.ModelID(m.ID))
-		m.Local, m.Free = local, min(ad.Free, max(0, m.Slots-d.offers.otherCallsFor(fleet.ModelID(m.ID))-ofHub-local))
+		others := min(d.offers.otherCallsFor(fleet.ModelID(m.ID)), m.Slots) // the hub reads local
+		m.Local, m.Free = local+others, min(ad.Free, max(0, m.Slots-others-ofHub-local))
 	}
 	if d.admission.ownerOnly() {
 		offerNoSlots(&ad)
