@@ -117,16 +117,19 @@ func (c LimitChange) check() (account.LimitChange, error) {
 // warnings says which of the models that limits name no machine of the caller's
 // offers, online or not: such a limit is taken, since a machine may offer it later.
 func (a *API) warnings(c Caller, to account.LimitChange) []string {
-	if to.Models == nil {
-		return nil
-	}
 	var offered []fleet.ModelID
+	var out []string
 	for m := range a.Snapshot().Reach(c.Member, fleet.OwnOnly) {
 		for _, o := range m.Offers {
+			if o.ID.IsPath() && !slices.Contains(offered, o.ID) && (to.Models == nil || slices.Contains(*to.Models, string(o.ID))) {
+				out = append(out, fmt.Sprintf("the id of the model %q is a path on your machine, and everyone who may use it sees it; give it a name in its engine (llama-server: --alias NAME)", o.ID))
+			}
 			offered = append(offered, o.ID)
 		}
 	}
-	var out []string
+	if to.Models == nil {
+		return out
+	}
 	for _, id := range *to.Models {
 		id := fleet.ModelID(id)
 		if slices.Contains(offered, id) {

@@ -53,14 +53,14 @@ func TestEveryRowIsExplained(t *testing.T) {
 		says     string // the verdict or the code
 		seen     string
 	}{
-		"unknown":               {row: 5, says: "model_not_found"},
-		"offline elsewhere":     {machines: map[string]func(*fleet.Machine){"stranger": offline}, row: 5, says: "model_not_found"},
+		"unknown":               {row: 1, says: "model_not_found"},
+		"offline elsewhere":     {machines: map[string]func(*fleet.Machine){"stranger": offline}, row: 1, says: "model_not_found"},
 		"unconfirmed":           {machines: map[string]func(*fleet.Machine){"ann": nil}, blind: true, row: 2, says: "CASCADE_EXHAUSTED"},
 		"ready":                 {machines: map[string]func(*fleet.Machine){"ann": nil, "bob": paused}, row: 3, says: "try", seen: "1 anns of ann shared ready; 0 bobs of bob own paused"},
 		"busy":                  {machines: map[string]func(*fleet.Machine){"ann": full}, row: 4, says: "wait", seen: "0 anns of ann shared busy"},
 		"not in circle":         {machines: map[string]func(*fleet.Machine){"stranger": nil}, row: 6, says: "NOT_IN_CIRCLE"},
 		"not shared":            {machines: map[string]func(*fleet.Machine){"stranger": nil, "ann": func(m *fleet.Machine) { m.Offers = nil }}, row: 7, says: "CASCADE_EXHAUSTED"},
-		"elsewhere, embeddings": {machines: map[string]func(*fleet.Machine){"stranger": nil}, family: fleet.Embeddings, row: 5, says: "model_not_found"},
+		"elsewhere, embeddings": {machines: map[string]func(*fleet.Machine){"stranger": nil}, family: fleet.Embeddings, row: 1, says: "model_not_found"},
 		"offline":               {machines: map[string]func(*fleet.Machine){"ann": offline}, row: 8, says: "machine_offline", seen: "0 anns of ann shared offline"},
 		"closed":                {machines: map[string]func(*fleet.Machine){"ann": func(m *fleet.Machine) { m.Hours = closed }}, row: 9, says: "outside_sharing_hours", seen: "0 anns of ann shared outside hours"},
 		"mixture":               {machines: map[string]func(*fleet.Machine){"ann": paused, "dan": offline}, row: 10, says: "CASCADE_EXHAUSTED", seen: "0 anns of ann shared paused; 0 dans of dan shared offline"},

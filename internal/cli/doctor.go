@@ -318,6 +318,16 @@ func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.
 		return
 	}
 	d.ok("models", "%d", models)
+	for _, id := range status.Models {
+		if id.IsPath() {
+			d.note("models", "start llama-server with --alias NAME", "%s", pathWarning(string(id)))
+		}
+	}
+}
+
+// pathWarning describes a model whose id is the path of its file.
+func pathWarning(id string) string {
+	return fmt.Sprintf("the id %s is a path on this computer, and everyone who may use the model sees it; llama-server takes another with --alias NAME", id)
 }
 
 // hub checks that the hub responds, is a kith hub and accepts the secret, which it

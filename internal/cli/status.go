@@ -142,6 +142,11 @@ func (a *app) showStatus(now runningStatus) {
 		models = "none yet"
 	}
 	a.fact("models", "%s", models)
+	for _, id := range now.Models {
+		if id.IsPath() {
+			a.fact("", "%s", pathWarning(string(id)))
+		}
+	}
 	label := "speed"
 	for _, s := range now.Speeds {
 		a.fact(label, "%s: %s", s.Model, s)

@@ -27,6 +27,12 @@ type (
 // MaxModelID is the length of the longest model id, in bytes.
 const MaxModelID = 256
 
+// IsPath reports whether the id is the absolute path of a file, as llama-server lists a
+// model without an alias. Everyone who reaches the model sees it.
+func (id ModelID) IsPath() bool {
+	return strings.HasPrefix(string(id), "/") || len(id) > 2 && id[1] == ':' && (id[2] == '\\' || id[2] == '/')
+}
+
 // Valid reports whether the id may be advertised or requested: 1 to 256 bytes of
 // valid UTF-8, printable, no space at either end.
 func (id ModelID) Valid() bool {

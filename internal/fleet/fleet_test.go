@@ -56,3 +56,14 @@ func TestMixIsSplitMix64(t *testing.T) {
 		}
 	}
 }
+
+func TestIsPath(t *testing.T) {
+	for id, want := range map[ModelID]bool{
+		"/home/ana/models/x.gguf": true, `C:\models\x.gguf`: true, "d:/x.gguf": true,
+		"hf.co/org/x": false, "x": false, "qwen3:8b": false, "": false, "a:": false, "org/x.gguf": false,
+	} {
+		if id.IsPath() != want {
+			t.Errorf("%q: %v", id, !want)
+		}
+	}
+}
