@@ -23,7 +23,7 @@ func TestPeek(t *testing.T) {
 		{`{"mod\u0065l":"m\u00e9","stream":null}`, Head{Model: "mé"}},
 		{`{"model":"m","stream":false,"stream_options":{"include_usage":true,"other":[]}}`, Head{Model: "m", IncludeUsage: true}},
 		{`{"model":"m","stream_options":"odd"}`, Head{Model: "m"}},
-		{`{"model":"m","messages":[{"Model":"x","content":"{[\"\\"}]}`, Head{Model: "m"}},
+		{`{"model":"m","messages":[{"Model":"x","content":"{[\"\\"}]}`, Head{Model: "m", Text: 34}},
 		{`{"model":"m","reasoning_effort":"xhigh","reasoning":{"effort":"none","max_tokens":5,"enabled":true,"exclude":false,"summary":"auto"},"thinking":{"type":"adaptive"},"chat_template_kwargs":{"enable_thinking":true,"foo":{}}}`, Head{Model: "m"}},
 		{`{"model":"m","reasoning_effort":null,"reasoning":null,"thinking":true,"chat_template_kwargs":null}`, Head{Model: "m"}},
 		{nest(MaxDepth), Head{Model: "m"}},

@@ -96,8 +96,7 @@ func (s *Stream) Take(pending []byte) (n int, err error) {
 		if !blank {
 			continue
 		}
-		rest := bytes.Trim(pending[s.scanned:], "\r\n")
-		if s.mark && len(rest) > 0 && !s.Passthrough {
+		if s.mark && !s.Passthrough && len(bytes.Trim(pending[s.scanned:], "\r\n")) > 0 {
 			err = invalidAnswer("more after the end of its answer")
 			break
 		}
@@ -106,7 +105,7 @@ func (s *Stream) Take(pending []byte) (n int, err error) {
 		}
 		n = s.scanned
 		if s.ended && s.Passthrough { // the responses dialect has an end mark, too; what else follows is ignored
-			if IsEndMark(rest) {
+			if IsEndMark(pending[n:]) {
 				n = len(pending)
 			}
 			break
