@@ -150,10 +150,10 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 	changed := d.offers.watch() // first, so that no change during the reading is missed
 	sharing, _ := d.settings.current(time.Now())
 	ofHub, local := d.admission.running("")
-	slots := d.slots(sharing)
+	slots, open := d.slots(sharing), d.openSlots(sharing)
 	ad := tunnel.Advertisement{
 		Name: d.config.Name, Paused: d.isPaused(sharing), Hours: sharing.Hours, Timezone: sharing.Timezone,
-		Slots: slots, Free: max(0, d.openSlots(sharing)-ofHub-local), Local: local + min(d.offers.otherCalls(), slots), Groups: d.policy.Load().groups,
+		Slots: slots, Free: max(0, open-ofHub-local), Local: local + slots - open, Groups: d.policy.Load().groups,
 	}
 	if sharing.Paused {
 		ad.PausedUntil = sharing.Until
@@ -166,7 +166,7 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 	for i := range ad.Models {
 		m := &ad.Models[i]
 		ofHub, local := d.admission.running(fleet.ModelID(m.ID))
-		others := min(d.offers.otherCallsFor(fleet.ModelID(m.ID)), m.Slots) // the hub reads local
+		others := d.offers.otherCallsFor(fleet.ModelID(m.ID)) // the hub reads local
 		m.Local, m.Free = local+others, min(ad.Free, max(0, m.Slots-others-ofHub-local))
 	}
 	if d.admission.ownerOnly() {

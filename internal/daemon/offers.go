@@ -105,33 +105,37 @@ func (o *offers) hasSpeech() bool {
 func (o *offers) slots() int {
 	n := 0
 	for _, e := range o.forHub() {
-		largest := 0
-		for _, m := range e.Models() {
-			largest = max(largest, m.Slots)
-		}
-		n += largest
+		n += largest(e)
 	}
 	return max(n, 1)
 }
 
-// otherCalls returns how many calls of other programs the engines run.
-func (o *offers) otherCalls() int {
-	n := 0
-	for _, e := range o.engines() {
-		n += e.OtherCalls()
+// largest returns the largest number of slots of one of the engine's models.
+func largest(e *engine.Engine) (slots int) {
+	for _, m := range e.Models() {
+		slots = max(slots, m.Slots)
 	}
-	return n
+	return slots
 }
 
-// otherCallsFor returns how many calls of other programs run on the engines that
-// serve the model.
-func (o *offers) otherCallsFor(model fleet.ModelID) (calls int) {
+// otherCalls returns how many slots of the engines the calls of other programs hold.
+func (o *offers) otherCalls() (slots int) {
+	for _, e := range o.engines() {
+		slots += min(e.OtherCalls(), largest(e))
+	}
+	return slots
+}
+
+// otherCallsFor returns how many slots the calls of other programs hold on the engines
+// that serve the model.
+func (o *offers) otherCallsFor(model fleet.ModelID) (n int) {
 	for _, e := range o.forHub() {
-		if slices.ContainsFunc(e.Models(), func(m engine.Model) bool { return m.ID == model }) {
-			calls += e.OtherCalls()
+		models := e.Models()
+		if i := slices.IndexFunc(models, func(m engine.Model) bool { return m.ID == model }); i >= 0 {
+			n += min(e.OtherCalls(), models[i].Slots)
 		}
 	}
-	return calls
+	return n
 }
 
 // familyCapability are the capabilities by which clients know models for other calls than

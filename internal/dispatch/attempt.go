@@ -258,7 +258,7 @@ func (d *Dispatcher) leaveOut(a *attempt) {
 	news := false
 	switch a.daemonReason {
 	case tunnel.RefusedBusy, tunnel.RefusedPaused, tunnel.RefusedHours, tunnel.RefusedSpent:
-		news = true
+		news = a.Class != fleet.Grouped || !a.gotBody // a trap could read prompt after prompt
 	}
 	until := a.Offer.Load.Refused(a.Class, now.Add(-time.Since(a.began)), now, a.daemonReason != tunnel.RefusedUnknownModel, news)
 	if until.IsZero() {

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -173,8 +174,11 @@ func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Trace {
 			Machine: try.Machine.Name, Owner: try.Machine.OwnerName, Via: try.Class.String(),
 			AfterMS: try.After.Milliseconds(), TookMS: try.Took.Milliseconds(), Outcome: try.Outcome, Prompt: try.Prompt,
 		}
-		if try.Began && out.Code != "" {
+		switch {
+		case try.Began && out.Code != "":
 			shown.Outcome = unfinished(out.Code)
+		case try.Began && out.Truncated:
+			shown.Outcome += fmt.Sprintf("; its engine read only a part of the conversation (prompt_tokens=%d)", out.TokensIn)
 		}
 		all[0].Tries = append(all[0].Tries, shown)
 		owner := string(try.Machine.Owner)

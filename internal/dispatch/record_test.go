@@ -106,6 +106,13 @@ func TestTracesOf(t *testing.T) {
 		}
 	}
 
+	for _, s := range tracesOf(call, gateway.Outcome{Status: 200, TokensIn: 515, Truncated: true}) {
+		last, cut := s.Tries[len(s.Tries)-1].Outcome, "answered; its engine read only a part of the conversation (prompt_tokens=515)"
+		if (last == cut) != (s.MemberID != "mem_dan") || s.Tries[0].Outcome == cut {
+			t.Errorf("of a part of the conversation: %s reads %+v", s.MemberID, s.Tries)
+		}
+	}
+
 	refused := &gateway.Call{ID: "req_2", Caller: callerOf("bob"), Model: "m", Arrived: arrived, Started: arrived}
 	refused.Trace.First = gateway.Decision{Row: 1}
 	refused.Trace.Last = refused.Trace.First

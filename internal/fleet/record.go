@@ -29,7 +29,8 @@ type Record struct {
 
 	mu      sync.Mutex
 	refused time.Time     // when the last refusal came that counted
-	warned  bool          // there was one since a call was served
+	warned  bool          // there was a strike since a call was served
+	named   bool          // a refusal named the machine's state since a call was served
 	backoff time.Duration // the last one; 0: none since a call was served
 }
 
@@ -55,7 +56,7 @@ func (l *Load) Served(class Class) (more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	more = !r.served.Load() || r.leftOut.Load() != 0
-	r.refused, r.warned, r.backoff = time.Time{}, false, 0
+	r.refused, r.warned, r.named, r.backoff = time.Time{}, false, false, 0
 	r.leftOut.Store(0)
 	r.served.Store(true)
 	return more
@@ -69,10 +70,11 @@ func (r *Record) HasServed() bool { return r != nil && r.served.Load() }
 // free slot for the model.
 //
 // The first refusal that may be a race between a call and an advertisement leaves the
-// machine out for only as long as an advertisement takes. A refusal that names the state
-// of the machine (busy, paused, outside its hours) is news and no strike: the machine is
-// asked again after newsRetry, however often it refuses. Of calls that were sent before
-// the last refusal only that one counts; for the others Refused returns the zero time.
+// machine out for only as long as an advertisement takes. So does the first that names the
+// state of the machine (busy, paused, outside its hours): it is news and no strike, and
+// after each further one the machine is asked again after newsRetry. Of calls that were
+// sent before the last refusal only that one counts; for the others Refused returns the
+// zero time.
 func (l *Load) Refused(class Class, sent, now time.Time, race, news bool) (until time.Time) {
 	r := l.learn().record(class)
 	r.mu.Lock()
@@ -82,15 +84,19 @@ func (l *Load) Refused(class Class, sent, now time.Time, race, news bool) (until
 	}
 	r.refused = now
 	switch {
-	case race && !r.warned:
-		until = now.Add(raceWindow)
-	case news:
+	case news && r.named:
 		until = now.Add(newsRetry)
+	case news:
+		r.named = true
+		until = now.Add(raceWindow)
+	case race && !r.warned:
+		r.warned = true
+		until = now.Add(raceWindow)
 	default:
+		r.warned = true
 		r.backoff = min(max(2*r.backoff, firstBackoff), longestBackoff)
 		until = now.Add(r.backoff)
 	}
-	r.warned = true
 	r.leftOut.Store(until.UnixNano())
 	return until
 }
@@ -112,5 +118,5 @@ func (l *Load) known() bool {
 func (r *Record) known() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.served.Load() || r.warned
+	return r.served.Load() || r.warned || r.named
 }

@@ -227,6 +227,8 @@ type Outcome struct {
 	Reported bool
 	// Cached is how many of TokensIn the engine had computed before, as it reports.
 	Cached int64
+	// Truncated says that the engine read only a part of the conversation.
+	Truncated bool
 	// Of a streamed answer, from the call's arrival to the first and to the last frame
 	// with content, and how many frames there were. Blocked is how long the caller's
 	// connection took to take them.

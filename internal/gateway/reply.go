@@ -233,6 +233,7 @@ func (x *exchange) report(f *fault.Fault, cancelled bool) {
 	}
 	out.TokensIn, out.TokensOut = x.tokens()
 	out.Cached = min(max(x.usage.Cached, 0), out.TokensIn)
+	out.Truncated = f == nil && !cancelled && x.truncation(x.usage) != ""
 	switch {
 	case cancelled:
 		out.Code = Cancelled

@@ -121,9 +121,15 @@ func TestTruncatedPrompt(t *testing.T) {
 		"with picture": {"/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":` + picture + `}]`, false},
 	} {
 		header := []string{"Anthropic-Version", "2023-06-01"}
-		w, _ := do(New(hostedConfig(answers(unary))), ask("POST", c.path, c.body+"}", header...))
+		config := hostedConfig(answers(unary))
+		var out Outcome
+		config.Finished = func(_ *Call, o Outcome) { out = o }
+		w, _ := do(New(config), ask("POST", c.path, c.body+"}", header...))
 		if got := w.Header().Get("X-Kith-Truncated"); w.Code != 200 || (got == words) != c.cut || !c.cut && got != "" {
 			t.Errorf("%s: %d %q", name, w.Code, got)
+		}
+		if out.Truncated != c.cut {
+			t.Errorf("%s: recorded as truncated: %v", name, out.Truncated)
 		}
 		w, _ = do(New(hostedConfig(answers(stream))), ask("POST", c.path, c.body+`,"stream":true}`, header...))
 		if text := w.Body.String(); w.Code != 200 || strings.Contains(text, ": "+words+"\n\n") != c.cut {
