@@ -76,6 +76,12 @@ type batch struct {
 	logits  *int8
 }
 
+// logitBias is struct llama_logit_bias.
+type logitBias struct {
+	token token
+	bias  float32
+}
+
 // chatMessage is struct llama_chat_message; both are NUL-terminated.
 type chatMessage struct{ role, content *byte }
 
@@ -126,18 +132,19 @@ type library struct {
 	llama_get_embeddings_seq func(cContext, int32) *float32
 	llama_get_logits_ith     func(cContext, int32) *float32
 
-	llama_sampler_chain_init     func(noPerf bool) cSampler // struct of one bool
-	llama_sampler_chain_add      func(chain, s cSampler)
-	llama_sampler_init_greedy    func() cSampler
-	llama_sampler_init_dist      func(seed uint32) cSampler
-	llama_sampler_init_top_k     func(k int32) cSampler
-	llama_sampler_init_top_p     func(p float32, minKeep uintptr) cSampler
-	llama_sampler_init_min_p     func(p float32, minKeep uintptr) cSampler
-	llama_sampler_init_temp      func(t float32) cSampler
-	llama_sampler_init_penalties func(nVocab, lastN int32, repeat, freq, present float32) cSampler
-	llama_sampler_init_grammar   func(v cVocab, grammar, root string) cSampler
-	llama_sampler_sample         func(s cSampler, c cContext, index int32) token
-	llama_sampler_free           func(cSampler)
+	llama_sampler_chain_init      func(noPerf bool) cSampler // struct of one bool
+	llama_sampler_chain_add       func(chain, s cSampler)
+	llama_sampler_init_greedy     func() cSampler
+	llama_sampler_init_dist       func(seed uint32) cSampler
+	llama_sampler_init_top_k      func(k int32) cSampler
+	llama_sampler_init_top_p      func(p float32, minKeep uintptr) cSampler
+	llama_sampler_init_min_p      func(p float32, minKeep uintptr) cSampler
+	llama_sampler_init_temp       func(t float32) cSampler
+	llama_sampler_init_penalties  func(nVocab, lastN int32, repeat, freq, present float32) cSampler
+	llama_sampler_init_logit_bias func(nVocab, n int32, biases *logitBias) cSampler
+	llama_sampler_init_grammar    func(v cVocab, grammar, root string) cSampler
+	llama_sampler_sample          func(s cSampler, c cContext, index int32) token
+	llama_sampler_free            func(cSampler)
 
 	errors errorLog
 

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -117,6 +120,36 @@ func TestLimitsAndStops(t *testing.T) {
 	free := e.say(ask(story, object{"max_tokens": 60}))
 	if got := e.say(ask(story, object{"max_tokens": 60, "frequency_penalty": 2, "presence_penalty": 2})); got == free {
 		t.Errorf("penalties change nothing: %q", got)
+	}
+}
+
+func TestLogitBias(t *testing.T) {
+	e := startEngine(t, Config{})
+	_, b := e.post("/tokenize", object{"model": "tiny", "content": "Hello"})
+	var hello struct {
+		Tokens []int `json:"tokens"`
+	}
+	if err := json.Unmarshal(b, &hello); err != nil || len(hello.Tokens) == 0 {
+		t.Fatalf("%v: %s", err, b)
+	}
+	biased := func(bias float64) string {
+		of := object{}
+		for _, t := range hello.Tokens {
+			of[strconv.Itoa(t)] = bias
+		}
+		return e.say(ask("Hello", object{"logit_bias": of, "max_tokens": 4}))
+	}
+	if got := biased(0); !strings.HasPrefix(got, "Hello. How") {
+		t.Errorf("without a bias: %q", got)
+	}
+	if got := biased(-100); strings.Contains(got, "Hello") || got == "" {
+		t.Errorf("never: %q", got)
+	}
+	if got := biased(100); !strings.HasPrefix(got, "HelloHello") {
+		t.Errorf("always: %q", got)
+	}
+	if _, message := e.refused("/v1/chat/completions", ask("x", object{"logit_bias": object{"999999999": 1}}), 400); !strings.Contains(message, "token 999999999") {
+		t.Errorf("a token that it does not have: %s", message)
 	}
 }
 
@@ -407,7 +440,15 @@ func TestTokenize(t *testing.T) {
 }
 
 func TestListAndHealth(t *testing.T) {
-	e := startEngine(t, Config{Slots: 3, Models: append([]ModelFile{{ID: "gone", Path: "data/none.gguf"}, {ID: "text", Path: "data/README.md"}}, testModels...)})
+	whole, err := os.ReadFile("data/tiny.gguf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := filepath.Join(t.TempDir(), "cut.gguf")
+	if err := os.WriteFile(cut, whole[:len(whole)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e := startEngine(t, Config{Slots: 3, Models: append([]ModelFile{{ID: "gone", Path: "data/none.gguf"}, {ID: "text", Path: "data/README.md"}, {ID: "cut", Path: cut}}, testModels...)})
 	want := []Model{
 		{ID: "tiny", ContextLength: 1024, Slots: 3, Chat: true, Embeddings: true, Dimensions: 128},
 		{ID: "random", ContextLength: 1024, Slots: 3, Chat: true, Embeddings: true, Dimensions: e.Models()[1].Dimensions},
@@ -415,7 +456,7 @@ func TestListAndHealth(t *testing.T) {
 	if diff := cmp.Diff(want, e.Models()); diff != "" {
 		t.Error(diff)
 	}
-	if p := e.Problems(); len(p) != 2 || !strings.Contains(p["gone"], "cannot read") || !strings.Contains(p["text"], "GGUF") {
+	if p := e.Problems(); len(p) != 3 || !strings.Contains(p["cut"], "incomplete") || !strings.Contains(p["gone"], "cannot read") || !strings.Contains(p["text"], "GGUF") {
 		t.Errorf("problems: %v", p)
 	}
 	for path, says := range map[string]string{"/health": `"ok"`, "/v1/models": `"id":"tiny"`} {

@@ -177,6 +177,11 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 	if len(prompt) == 0 {
 		return nil, badMember("messages", "the messages hold no text")
 	}
+	for _, b := range c.sampling.biases {
+		if b.token < 0 || int(b.token) >= r.vocab.size {
+			return nil, badMember("logit_bias."+strconv.Itoa(int(b.token)), "logit_bias names token %d; the model has tokens 0 to %d", b.token, r.vocab.size-1)
+		}
+	}
 	sampler, err := newSampler(r.vocab, c.sampling, int32(r.ContextLength))
 	if err != nil {
 		return nil, badMember("response_format", "response_format: %v", err)

@@ -94,6 +94,7 @@ func TestRefusalsNameTheMember(t *testing.T) {
 	for body, param := range map[string]string{
 		said + `,"n":2`: "n", said + `,"tool_choice":"required"`: "tool_choice", said + `,"top_logprobs":21`: "top_logprobs", said + `,"max_tokens":0`: "max_tokens",
 		said + `,"max_tokens":"ten"`: "max_tokens", said + `,"stop":7`: "stop", said + `,"stop":""`: "stop", said + `,"temperature":3`: "temperature", said + `,"seed":1.5`: "seed",
+		said + `,"logit_bias":{"3":101}`: "logit_bias.3", said + `,"logit_bias":{"x":1}`: "logit_bias.x",
 		said + `,"response_format":{"type":"xml"}`: "response_format", `"messages":[]`: "messages", `"messages":[{"role":"root","content":"x"}]`: "messages.0",
 		`"messages":[{"role":"user","content":[{"type":"image_url"}]}]`: "messages.0.content", said + `,"n":1,"n":1`: "",
 	} {

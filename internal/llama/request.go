@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -20,6 +21,7 @@ const (
 	maxInputs      = 2048
 	maxMessages    = 10_000
 	maxTemperature = 2
+	maxBias        = 100
 )
 
 // refusal is an error response.
@@ -55,26 +57,27 @@ func tooLong(tokens, context int) *refusal {
 // chatRequest holds the supported fields of a chat completions body. Others are
 // ignored (spec/api.md#builtin-engine).
 type chatRequest struct {
-	Model               string         `json:"model"`
-	Messages            []chatTurn     `json:"messages"`
-	Stream              bool           `json:"stream"`
-	StreamOptions       streamOptions  `json:"stream_options"`
-	MaxTokens           *int           `json:"max_tokens"`
-	MaxCompletionTokens *int           `json:"max_completion_tokens"`
-	Temperature         *float64       `json:"temperature"`
-	TopP                *float64       `json:"top_p"`
-	TopK                *int           `json:"top_k"`
-	MinP                *float64       `json:"min_p"`
-	Seed                jsontext.Value `json:"seed"`
-	PresencePenalty     float64        `json:"presence_penalty"`
-	FrequencyPenalty    float64        `json:"frequency_penalty"`
-	Stop                jsontext.Value `json:"stop"`
-	N                   *int           `json:"n"`
-	Logprobs            bool           `json:"logprobs"`
-	TopLogprobs         int            `json:"top_logprobs"`
-	ResponseFormat      responseFormat `json:"response_format"`
-	ToolChoice          jsontext.Value `json:"tool_choice"`
-	TemplateKwargs      templateKwargs `json:"chat_template_kwargs"`
+	Model               string            `json:"model"`
+	Messages            []chatTurn        `json:"messages"`
+	Stream              bool              `json:"stream"`
+	StreamOptions       streamOptions     `json:"stream_options"`
+	MaxTokens           *int              `json:"max_tokens"`
+	MaxCompletionTokens *int              `json:"max_completion_tokens"`
+	Temperature         *float64          `json:"temperature"`
+	TopP                *float64          `json:"top_p"`
+	TopK                *int              `json:"top_k"`
+	MinP                *float64          `json:"min_p"`
+	Seed                jsontext.Value    `json:"seed"`
+	LogitBias           map[token]float64 `json:"logit_bias"`
+	PresencePenalty     float64           `json:"presence_penalty"`
+	FrequencyPenalty    float64           `json:"frequency_penalty"`
+	Stop                jsontext.Value    `json:"stop"`
+	N                   *int              `json:"n"`
+	Logprobs            bool              `json:"logprobs"`
+	TopLogprobs         int               `json:"top_logprobs"`
+	ResponseFormat      responseFormat    `json:"response_format"`
+	ToolChoice          jsontext.Value    `json:"tool_choice"`
+	TemplateKwargs      templateKwargs    `json:"chat_template_kwargs"`
 	// CacheSalt names the caller, as in vLLM: what was computed for one caller is
 	// reused for no other. Without it the caller is the owner of this machine.
 	CacheSalt string `json:"cache_salt"`
@@ -368,6 +371,16 @@ func (q *chatRequest) sampling() (sampling, error) {
 		if s.seed == math.MaxUint32 {
 			s.seed-- // llama.cpp takes this value for a random seed, too
 		}
+	}
+	for _, t := range slices.Sorted(maps.Keys(q.LogitBias)) {
+		bias := q.LogitBias[t]
+		if bias < -maxBias || bias > maxBias {
+			return s, badMember("logit_bias."+strconv.Itoa(int(t)), "logit_bias must be from -%d to %[1]d", maxBias)
+		}
+		if bias == -maxBias { // never: a likely token could outweigh it
+			bias = math.Inf(-1)
+		}
+		s.biases = append(s.biases, logitBias{t, float32(bias)})
 	}
 	switch q.ResponseFormat.Type {
 	case "", "text":

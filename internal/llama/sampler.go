@@ -14,6 +14,7 @@ type sampling struct {
 	presence    float32
 	frequency   float32
 	seed        uint32
+	biases      []logitBias
 	grammar     string // GBNF with the rule root, or ""
 }
 
@@ -36,6 +37,9 @@ func newSampler(v *vocab, s sampling, window int32) (cSampler, error) {
 			return 0, fmt.Errorf("cannot use the schema: it leads back to itself without an object or an array between")
 		}
 		lib.llama_sampler_chain_add(chain, g)
+	}
+	if n := len(s.biases); n > 0 {
+		lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_logit_bias(int32(v.size), int32(n), &s.biases[0]))
 	}
 	if s.presence != 0 || s.frequency != 0 {
 		lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_penalties(int32(v.size), window, 1, s.frequency, s.presence))

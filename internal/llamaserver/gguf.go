@@ -2,6 +2,7 @@ package llamaserver
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -18,6 +19,10 @@ const (
 	maxHeaderKeys  = 1 << 16
 	maxText        = 4 << 20 // bytes of one string
 	maxArray       = 1 << 24
+	maxDimensions  = 4
+	maxDimension   = 1 << 24
+	maxValues      = 1 << 38 // of one tensor
+	maxOffset      = 1 << 50
 )
 
 // The types of a GGUF value.
@@ -43,14 +48,24 @@ var widths = map[uint32]int{
 	ggufFloat32: 4, ggufBool: 1, ggufUint64: 8, ggufInt64: 8, ggufFloat64: 8,
 }
 
+// tensorTypes are the sizes of the types of a tensor: values in a block, and its bytes.
+// llama.cpp (ggml.h) has them under these numbers.
+var tensorTypes = map[uint64]struct{ values, bytes uint64 }{
+	0: {1, 4}, 1: {1, 2}, 2: {32, 18}, 3: {32, 20}, 6: {32, 22}, 7: {32, 24}, 8: {32, 34}, 9: {32, 36},
+	10: {256, 84}, 11: {256, 110}, 12: {256, 144}, 13: {256, 176}, 14: {256, 210}, 15: {256, 292},
+	16: {256, 66}, 17: {256, 74}, 18: {256, 98}, 19: {256, 50}, 20: {32, 18}, 21: {256, 110}, 22: {256, 82}, 23: {256, 136},
+	24: {1, 1}, 25: {1, 2}, 26: {1, 4}, 27: {1, 8}, 28: {1, 8}, 29: {256, 56}, 30: {1, 2}, 34: {256, 54}, 35: {256, 66}, 39: {32, 17},
+}
+
 // header holds the values of a GGUF header by key: the integers (of a list
 // the largest) and the strings.
 type header struct {
 	numbers map[string]uint64
 	texts   map[string]string
+	bytes   uint64 // of the file, at least
 }
 
-// readHeader reads the header of the file at path.
+// readHeader reads the header of the file at path, and checks that the file is whole.
 func readHeader(path string) (*header, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -61,7 +76,11 @@ func readHeader(path string) (*header, error) {
 	if err != nil {
 		return nil, fmt.Errorf("it is not GGUF, or not complete: %w", err)
 	}
-	return h, nil
+	info, err := f.Stat()
+	if err == nil && uint64(info.Size()) < h.bytes {
+		err = fmt.Errorf("it is not complete: it has %d of %d bytes; fetch it again", info.Size(), h.bytes)
+	}
+	return h, err
 }
 
 func parseHeader(src io.Reader) (*header, error) {
@@ -72,10 +91,9 @@ func parseHeader(src io.Reader) (*header, error) {
 	if version := r.uint(4); version < 2 || version > 3 {
 		return nil, fmt.Errorf("version %d of the format is not known here", version)
 	}
-	r.uint(8) // the number of tensors
-	keys := r.uint(8)
-	if keys > maxHeaderKeys {
-		return nil, errors.New("it has too many keys")
+	tensors, keys := r.uint(8), r.uint(8)
+	if max(tensors, keys) > maxHeaderKeys {
+		return nil, errors.New("it has too many keys or tensors")
 	}
 	h := &header{numbers: map[string]uint64{}, texts: map[string]string{}}
 	for range keys {
@@ -85,20 +103,51 @@ func parseHeader(src io.Reader) (*header, error) {
 			return nil, r.err
 		}
 	}
+	end := uint64(0) // of the last tensor, in the data
+	for range tensors {
+		end = max(end, r.tensor())
+		if r.err != nil {
+			return nil, r.err
+		}
+	}
+	if alignment := cmp.Or(h.numbers["general.alignment"], 32); end > 0 {
+		h.bytes = (r.read+alignment-1)/alignment*alignment + end
+	}
 	return h, nil
+}
+
+// tensor reads what the header says of a tensor, and returns where it ends in the data. A
+// tensor of a type that is not known here ends where it begins.
+func (r *ggufReader) tensor() (end uint64) {
+	r.text()
+	dimensions, values := r.uint(4), uint64(1)
+	if dimensions > maxDimensions {
+		r.fail("a tensor has too many dimensions")
+		return 0
+	}
+	for range dimensions {
+		values = min(values*min(r.uint(8), maxDimension), maxValues)
+	}
+	kind, offset := tensorTypes[r.uint(4)], min(r.uint(8), maxOffset)
+	if kind.values > 0 {
+		offset += values / kind.values * kind.bytes
+	}
+	return offset
 }
 
 // ggufReader reads values and keeps the first error.
 type ggufReader struct {
-	src *bufio.Reader
-	err error
-	buf [8]byte
+	src  *bufio.Reader
+	read uint64 // bytes
+	err  error
+	buf  [8]byte
 }
 
 func (r *ggufReader) bytes(n int) []byte {
 	b := r.buf[:min(n, len(r.buf))]
 	if r.err == nil {
 		_, r.err = io.ReadFull(r.src, b)
+		r.read += uint64(len(b))
 	}
 	if r.err != nil {
 		clear(b)
@@ -123,12 +172,14 @@ func (r *ggufReader) text() string {
 	}
 	text := make([]byte, n)
 	_, r.err = io.ReadFull(r.src, text)
+	r.read += n
 	return string(text)
 }
 
 func (r *ggufReader) skip(n uint64) {
 	if r.err == nil {
 		_, r.err = io.CopyN(io.Discard, r.src, int64(n))
+		r.read += n
 	}
 }
 
@@ -239,10 +290,15 @@ func sizeOf(path string, parts uint64) (uint64, error) {
 		}
 	}
 	total := uint64(0)
-	for _, part := range paths {
+	for i, part := range paths {
 		info, err := os.Stat(part)
 		if err != nil {
 			return 0, fmt.Errorf("its part %s is missing: %w", filepath.Base(part), err)
+		}
+		if i > 0 {
+			if _, err := readHeader(part); err != nil {
+				return 0, fmt.Errorf("its part %s: %w", filepath.Base(part), err)
+			}
 		}
 		total += uint64(info.Size())
 	}

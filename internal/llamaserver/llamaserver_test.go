@@ -724,6 +724,35 @@ func TestHeader(t *testing.T) {
 	}
 }
 
+// A file that was not written to its end is named before a server is started for it.
+func TestIncompleteFile(t *testing.T) {
+	whole, err := os.ReadFile("../llama/data/tiny.gguf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write := func(name string, content []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	if h, err := readHeader(write("whole.gguf", whole)); err != nil || h.bytes != uint64(len(whole)) {
+		t.Errorf("a whole file: %+v, %v", h, err)
+	}
+	for _, n := range []int{len(whole) - 1, len(whole) / 2, 5000, 100, 0} {
+		if _, err := inspect(write("cut.gguf", whole[:n])); err == nil || !strings.Contains(err.Error(), "not complete") {
+			t.Errorf("%d bytes of %d: %v", n, len(whole), err)
+		}
+	}
+	write("p-00002-of-00002.gguf", whole[:len(whole)/2])
+	first := write("p-00001-of-00002.gguf", gguf(append(chats(), entry{"split.count", uint32(2)}), 1000))
+	if _, err := inspect(first); err == nil || !strings.Contains(err.Error(), "its part p-00002-of-00002.gguf: it is not complete") {
+		t.Errorf("a part is cut: %v", err)
+	}
+}
+
 // What is no header is refused, whatever it claims, without using memory.
 func FuzzHeader(f *testing.F) {
 	whole := gguf(chats(), 0)
