@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -87,10 +88,10 @@ func TestRun(t *testing.T) {
 	}{
 		{"prompt", words(streamed), []string{"run", "tiny", "say", "hello"}, "", said{0, "Hello there\n", ""}},
 		{"prompt from standard input", words(streamed), []string{"run", "tiny"}, "say hello\n", said{0, "Hello there\n", ""}},
-		{"frames as JSON", words(streamed), []string{"run", "tiny", "say hello", "--json"}, "", said{0,
-			`{"choices":[{"delta":{"role":"assistant","reasoning_content":"hm"}}]}` + "\n" +
-				`{"choices":[{"delta":{"content":"Hello"}}]}` + "\n" +
-				`{"choices":[{"delta":{"content":" there"},"finish_reason":"stop"}]}` + "\n", ""}},
+		{"one document", words(`{"id": "c1",` + "\n" + `"choices":[{"message":{"role":"assistant","content":"Hello"}}]}`), []string{"run", "tiny", "say hello", "--json"}, "",
+			said{0, `{"id":"c1","choices":[{"message":{"role":"assistant","content":"Hello"}}]}` + "\n", ""}},
+		{"a document without an answer", words(`{"choices":[]}`), []string{"run", "tiny", "x", "--json"}, "", said{1, "", "cannot understand the answer: it holds no choices"}},
+		{"no document", words("<html>"), []string{"run", "tiny", "x", "--json"}, "", said{1, "", "cannot understand the answer"}},
 		{"nothing to ask", words(streamed), []string{"run", "tiny"}, " ", said{2, "", "cannot ask nothing"}},
 		{"all busy", refuse(503, "CAPACITY_FULL", "all busy"), []string{"run", "tiny", "x"}, "", said{4, "", "cannot run tiny: all busy"}},
 		{"nobody serves it", refuse(404, "model_not_found", "no such"), []string{"run", "tiny", "x"}, "", said{4, "", "cannot run tiny: no such"}},
@@ -119,7 +120,11 @@ func TestRun(t *testing.T) {
 				(*log)[0].method+(*log)[0].path+(*log)[0].bearer != want.method+want.path+want.bearer {
 				t.Fatalf("asked %+v, want one %+v", *log, want)
 			}
-			if body := (*log)[0].body; !strings.HasPrefix(body, `{"model":"tiny","stream":true,"messages":[{"role":"user","content":`) {
+			stream := `"stream":true,`
+			if slices.Contains(test.args, "--json") {
+				stream = ""
+			}
+			if body := (*log)[0].body; !strings.HasPrefix(body, `{"model":"tiny",`+stream+`"messages":[{"role":"user","content":`) {
 				t.Errorf("sent %s", body)
 			}
 		})
@@ -515,5 +520,19 @@ func TestHealth(t *testing.T) {
 	got := kith(t, "", "admin", "--data", onSocket(t, "admin.sock", handler), "health")
 	if got.status == 0 || got.out != "" || got.err != "kith: cannot serve calls at this hub now: the journal of the ledger cannot be written; its log says more\n" {
 		t.Errorf("%+v", got)
+	}
+}
+
+// Text on standard input follows the prompt.
+func TestRunWithPromptAndInput(t *testing.T) {
+	handler, log := double(t, words(streamed))
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	t.Setenv("KITH_HOME", t.TempDir())
+	t.Setenv("KITH_HUB", server.URL+"/v1")
+	t.Setenv("KITH_API_KEY", "kith_home_secret")
+	check(t, kith(t, "a long text\n", "run", "tiny", "Summarize:"), said{0, "Hello there\n", ""})
+	if want := `{"model":"tiny","stream":true,"messages":[{"role":"user","content":"Summarize:\n\na long text"}]}`; len(*log) != 1 || (*log)[0].body != want {
+		t.Errorf("asked %+v", *log)
 	}
 }

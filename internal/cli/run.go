@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
 	"github.com/kith/kith/internal/daemon"
@@ -79,7 +80,7 @@ func waitingFor(comment string) string {
 func (a *app) run() *cobra.Command {
 	return &cobra.Command{
 		Use: "run MODEL [PROMPT…]", Short: "Chat with a model in the terminal",
-		Long: "Chat with a model until Ctrl-D. With a prompt, or text on standard input, one answer is printed.\n" +
+		Long: "Chat with a model until Ctrl-D. With a prompt, or text on standard input, or both, one answer is printed.\n" +
 			"Calls are sent to the hub with KITH_API_KEY if that is set, else to this machine's daemon.",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeModels,
@@ -96,12 +97,12 @@ func (a *app) run() *cobra.Command {
 			if prompt == "" && terminal(a.in) {
 				return c.chat(cmd.Context())
 			}
-			if prompt == "" {
+			if !terminal(a.in) {
 				text, err := io.ReadAll(io.LimitReader(a.in, maxAnswer))
 				if err != nil {
 					return fmt.Errorf("cannot read the prompt from standard input: %w", err)
 				}
-				prompt = strings.TrimSpace(string(text))
+				prompt = strings.TrimSpace(prompt + "\n\n" + string(text))
 			}
 			if prompt == "" {
 				return wrongUse("cannot ask nothing; give a prompt: kith run %s \"…\"", c.model)
@@ -111,11 +112,11 @@ func (a *app) run() *cobra.Command {
 	}
 }
 
-// answer sends prompt, prints the answer and appends both to the conversation. After a
-// failure the conversation is unchanged.
+// answer sends prompt, prints the answer as it comes, or with --json the whole answer,
+// and appends both to the conversation. After a failure the conversation is unchanged.
 func (c *conversation) answer(ctx context.Context, prompt string) error {
 	turns := append(c.said[:len(c.said):len(c.said)], message{"user", prompt})
-	in := chatRequest{Model: c.model, Stream: true, Messages: turns}
+	in := chatRequest{Model: c.model, Stream: !c.json, Messages: turns}
 	doing := fmt.Sprintf("run %s", c.model)
 	c.progress(atWork)
 	res, err := c.send(ctx, in)
@@ -123,7 +124,11 @@ func (c *conversation) answer(ctx context.Context, prompt string) error {
 		return callFailure(doing, err)
 	}
 	defer res.Body.Close()
-	text, err := c.print(res.Body)
+	show := c.print
+	if c.json {
+		show = c.printWhole
+	}
+	text, err := show(res.Body)
 	if err != nil {
 		return callFailure(doing, err)
 	}
@@ -160,8 +165,30 @@ func (c *conversation) engineStarts(ctx context.Context) bool {
 	})
 }
 
-// print copies a streamed response to the output, with --json one frame a line, and
-// returns the text. A stream without its end marker is an error.
+// printWhole prints a unary response on one line, and returns the text.
+func (c *conversation) printWhole(body io.Reader) (string, error) {
+	var whole jsontext.Value
+	var answer struct {
+		Choices []struct {
+			Message message `json:"message"`
+		} `json:"choices"`
+	}
+	err := json.UnmarshalRead(io.LimitReader(body, maxAnswer), &whole)
+	if err == nil {
+		err = json.Unmarshal(whole, &answer)
+	}
+	if err == nil && len(answer.Choices) == 0 {
+		err = errors.New("it holds no choices")
+	}
+	if err != nil {
+		return "", fmt.Errorf("cannot understand the answer: %w", err)
+	}
+	c.progress("")
+	return answer.Choices[0].Message.Content, c.printJSON(whole)
+}
+
+// print copies a streamed response to the output, and returns the text. A stream without
+// its end marker is an error.
 func (c *conversation) print(stream io.Reader) (string, error) {
 	var text strings.Builder
 	var begun, thinking bool
@@ -178,9 +205,7 @@ func (c *conversation) print(stream io.Reader) (string, error) {
 		data = strings.TrimSpace(data)
 		if data == "[DONE]" {
 			c.progress("")
-			if !c.json {
-				fmt.Fprintln(c.out)
-			}
+			fmt.Fprintln(c.out)
 			return text.String(), nil
 		}
 		var frame chunk
@@ -189,10 +214,6 @@ func (c *conversation) print(stream io.Reader) (string, error) {
 		}
 		if frame.Error != nil {
 			return "", &refusal{status: http.StatusOK, code: frame.Error.Code, message: frame.Error.Message}
-		}
-		if c.json {
-			fmt.Fprintln(c.out, data)
-			continue
 		}
 		for _, choice := range frame.Choices {
 			if d := choice.Delta; !begun && d.Content+d.Reasoning != "" {
