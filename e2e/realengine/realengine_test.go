@@ -89,11 +89,15 @@ func kith(t *testing.T) string { return absolute(t, "bin/kith", "run make build,
 // llamaServer runs the real server with the tiny model and returns its address.
 func llamaServer(t *testing.T, args ...string) string {
 	t.Helper()
+	return server(t, append([]string{"-m", absolute(t, "internal/llama/data/tiny.gguf", "")}, args...)...)
+}
+
+// server runs the real server and returns its address.
+func server(t *testing.T, args ...string) string {
+	t.Helper()
 	address := enginetest.FreeAddress()
 	host, port, _ := strings.Cut(address, ":")
-	start(t, nil, absolute(t, "build/llama-server/llama-server", "run make setup-test"), append([]string{
-		"-m", absolute(t, "internal/llama/data/tiny.gguf", ""), "--host", host, "--port", port,
-	}, args...)...)
+	start(t, nil, absolute(t, "build/llama-server/llama-server", "run make setup-test"), append([]string{"--host", host, "--port", port}, args...)...)
 	await(t, "llama-server", func() bool {
 		resp, err := http.Get("http://" + address + "/health")
 		if err != nil {
@@ -174,8 +178,16 @@ func newNetwork(t *testing.T, engines ...string) *network {
 	return n
 }
 
-// models returns the ids that the hub lists.
-func (n *network) models() (ids []string) {
+// listed is a model as the hub lists it.
+type listed struct {
+	ID            string
+	Availability  string
+	Capabilities  []string
+	ContextLength int `json:"context_length"`
+}
+
+// list returns the models that the hub lists.
+func (n *network) list() []listed {
 	req, _ := http.NewRequest(http.MethodGet, n.hub+"/v1/models", nil)
 	req.Header.Set("Authorization", "Bearer "+n.key)
 	resp, err := http.DefaultClient.Do(req)
@@ -183,9 +195,14 @@ func (n *network) models() (ids []string) {
 		return nil
 	}
 	defer resp.Body.Close()
-	var list struct{ Data []struct{ ID string } }
+	var list struct{ Data []listed }
 	_ = json.NewDecoder(resp.Body).Decode(&list)
-	for _, m := range list.Data {
+	return list.Data
+}
+
+// models returns the ids that the hub lists.
+func (n *network) models() (ids []string) {
+	for _, m := range n.list() {
 		ids = append(ids, m.ID)
 	}
 	return ids
@@ -211,6 +228,19 @@ func (n *network) post(ctx context.Context, base, path, body string) (status int
 
 func chat(model, content string, tokens int, stream bool) string {
 	return fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%q}],"max_tokens":%d,"stream":%v}`, model, content, tokens, stream)
+}
+
+// longest is a call whose answer is as long as the model's context: about a thousand
+// tokens, because the token that ends an answer is never chosen.
+func longest(model string, stream bool) string {
+	return strings.TrimSuffix(chat(model, "Count", 100_000, stream), "}") + `,"logit_bias":{"2":-100}}`
+}
+
+// keepBusy makes one long call after another until ctx ends.
+func (n *network) keepBusy(ctx context.Context, base, model string) {
+	for ctx.Err() == nil {
+		_, _, _ = n.post(ctx, base, "/v1/chat/completions", longest(model, true))
+	}
 }
 
 // Six callers share the server through the hub and on the daemon's own surface: no
@@ -275,15 +305,14 @@ func slotsBusy(t *testing.T, server string) (busy int) {
 func TestCancelledUnaryCall(t *testing.T) {
 	server := llamaServer(t, "--alias", "real", "-np", "2", "-c", "32768")
 	n := newNetwork(t, server)
-	endless := strings.TrimSuffix(chat("real", "Count", 100_000, true), "}") + `,"logit_bias":{"2":-100}}`
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var ended sync.WaitGroup
-	ended.Go(func() { _, _, _ = n.post(ctx, n.hub, "/v1/chat/completions", endless) })
+	ended.Go(func() { n.keepBusy(ctx, n.hub, "real") })
 	await(t, "the stream", func() bool { return slotsBusy(t, server) == 1 })
 	leaving, leave := context.WithCancel(t.Context())
 	ended.Go(func() {
-		_, _, _ = n.post(leaving, n.hub, "/v1/chat/completions", strings.Replace(endless, `"stream":true`, `"stream":false`, 1))
+		_, _, _ = n.post(leaving, n.hub, "/v1/chat/completions", longest("real", false))
 	})
 	await(t, "the unary call", func() bool { return slotsBusy(t, server) == 2 })
 	leave()
@@ -363,6 +392,84 @@ func TestSleepingServer(t *testing.T) {
 	}
 	if status, text, err := n.post(t.Context(), n.hub, "/v1/chat/completions", chat("real", "hi", 2, true)); status != 200 || !strings.HasSuffix(text, "[DONE]\n\n") {
 		t.Errorf("a call that wakes it: %d %v %s", status, err, text)
+	}
+}
+
+// What another program uses of the server reaches the hub, and a call made after its end
+// is served.
+func TestAnotherProgram(t *testing.T) {
+	real := llamaServer(t, "--alias", "real", "-np", "2", "-c", "32768")
+	n := newNetwork(t, real)
+	availability := func() string { return n.list()[0].Availability }
+	for range 2 { // its second use is no different
+		ctx, stop := context.WithCancel(t.Context())
+		var programs sync.WaitGroup
+		for range 2 {
+			programs.Go(func() { n.keepBusy(ctx, real, "real") })
+		}
+		await(t, "the hub to know that it is busy", func() bool { return availability() == "busy" })
+		stop()
+		programs.Wait()
+		began := time.Now()
+		status, text, err := n.post(t.Context(), n.hub, "/v1/chat/completions", chat("real", "hi", 2, false))
+		if err != nil || status != 200 {
+			t.Errorf("after it: %d %v %s", status, err, text)
+		}
+		t.Logf("served %v after the program ended", time.Since(began))
+	}
+}
+
+// The server as a router: every model is offered for what its arguments say, loaded or
+// not, and no look loads one.
+func TestRouter(t *testing.T) {
+	preset := filepath.Join(t.TempDir(), "models.ini")
+	tiny := absolute(t, "internal/llama/data/tiny.gguf", "")
+	text := "[chatty]\nmodel = " + tiny + "\nctx-size = 2048\nparallel = 2\n[vectors]\nmodel = " + tiny + "\nembeddings = true\npooling = mean\nctx-size = 512\nparallel = 1\n"
+	if err := os.WriteFile(preset, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	router := server(t, "--models-preset", preset)
+	n := newNetwork(t, router)
+	await(t, "both models", func() bool { return len(n.list()) == 2 })
+	states := func() (states []string) {
+		resp, err := http.Get(router + "/v1/models")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		var list struct {
+			Data []struct {
+				ID     string
+				Status struct{ Value string }
+			}
+		}
+		_ = json.NewDecoder(resp.Body).Decode(&list)
+		for _, m := range list.Data {
+			states = append(states, m.ID+" "+m.Status.Value)
+		}
+		return states
+	}
+	n.run("reload")
+	if diff := cmp.Diff([]string{"chatty unloaded", "vectors unloaded"}, states()); diff != "" {
+		t.Errorf("after looks:%s", diff)
+	}
+	if got := n.list(); slices.Contains(got[0].Capabilities, "embeddings") || !slices.Contains(got[1].Capabilities, "embeddings") {
+		t.Errorf("offered: %+v", got)
+	}
+	for model, c := range map[string]struct{ path, body, has string }{
+		"chatty":  {"/v1/chat/completions", chat("chatty", "Say hello", 4, true), `"content":"Hello`},
+		"vectors": {"/v1/embeddings", `{"model":"vectors","input":"hi"}`, `"embedding":[`},
+	} {
+		if status, text, err := n.post(t.Context(), n.hub, c.path, c.body); err != nil || status != 200 || !strings.Contains(text, c.has) {
+			t.Errorf("%s: %d %v %.300s", model, status, err, text)
+		}
+	}
+	for model, c := range map[string]struct{ path, body string }{
+		"chatty": {"/v1/embeddings", `{"model":"chatty","input":"hi"}`}, "vectors": {"/v1/chat/completions", chat("vectors", "hi", 2, false)},
+	} {
+		if status, text, _ := n.post(t.Context(), n.hub, c.path, c.body); status != 404 && status != 403 {
+			t.Errorf("%s for the other kind: %d %.300s", model, status, text)
+		}
 	}
 }
 

@@ -70,7 +70,7 @@ func TestPull(t *testing.T) {
 	if got := kith(t, "", "pull", "ann/words:Q8_0"); got.status != exitNoCapacity || !strings.HasPrefix(got.out, "words-Q8_0") || !strings.Contains(got.err, "cannot read the model file; is it GGUF") || !strings.Contains(got.err, "`kith models rm words-Q8_0`") {
 		t.Errorf("%+v", got)
 	}
-	if got := kith(t, "", "status"); !strings.Contains(got.out, "kith for words-Q8_0") || !strings.Contains(got.out, "is it GGUF") {
+	if got := kith(t, "", "status"); !strings.Contains(got.out, "built-in engine for words-Q8_0") || !strings.Contains(got.out, "is it GGUF") {
 		t.Errorf("status: %+v", got)
 	}
 	if got := kith(t, "", "run", "words-Q8_0", "Hello"); got.status == 0 || !strings.Contains(got.err, "is it GGUF") {

@@ -21,7 +21,7 @@ const (
 	// discoveryInterval is how often the engines are checked.
 	discoveryInterval = 15 * time.Second
 	// busyDiscoveryInterval is how often while other programs use the engines.
-	busyDiscoveryInterval = 2 * time.Second
+	busyDiscoveryInterval = time.Second
 	// minDiscoveryInterval is the least time between two checks on request.
 	minDiscoveryInterval = time.Second
 	// shutdownGrace is how long running responses may continue after the end of ctx.
