@@ -47,19 +47,22 @@ func (p *product) query(n *network, c *call, q *fleet.Query) {
 	}
 	var speeds []*fleet.Speed
 	for _, m := range n.machines {
-		if s := n.load(m).Speed(); s != nil {
+		if s := n.load(m).Speed(circle); s != nil {
 			speeds = append(speeds, s)
 		}
 	}
 	q.Work.Typical = fleet.TypicalSpeed(speeds)
 }
 
+// circle is that of the members: the machines are shared with all of them.
+var circle = fleet.Circle{Class: fleet.Shared}
+
 func fastest(candidates []fleet.Candidate) fleet.MachineID {
 	return candidates[0].Machine.ID
 }
 
 func (p *product) sent(n *network, m *machine, j *job) {
-	n.load(m).Trying(n.clock())
+	n.load(m).Trying(circle, n.clock())
 	p.before[j], _, _ = p.prefixes.Sent(marks(j.call), fleet.KeyOf(m.id), n.clock())
 }
 
@@ -72,7 +75,7 @@ func (p *product) observe(n *network, m *machine, j *job) {
 	p.output += (float64(c.answer.tokens) - p.output) / 8
 	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 	before := p.before[j]
-	n.load(m).Measure(fleet.Measurement{
+	n.load(m).Measure(circle, fleet.Measurement{
 		At: n.clock(), Uncached: c.tokens - cached, FirstToken: seconds(j.first - j.began),
 		Output: c.answer.tokens - 1, Decoding: seconds(c.ended - j.first), Running: j.beside,
 		Sent: before.Bytes / bytesOfToken, Since: before.Since / bytesOfToken, Cached: cached,

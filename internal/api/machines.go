@@ -98,7 +98,7 @@ func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Mac
 // measured returns the median of the recent times to the first token, in milliseconds,
 // and the tokens a second of one answer; 0: not measured.
 func measured(load *fleet.Load) (firstTokenMS int64, tokensPerSecond float64) {
-	s := load.Speed()
+	s := load.LatestSpeed()
 	if s == nil {
 		return 0, 0
 	}

@@ -270,14 +270,26 @@ func (d *Dispatcher) leaveOut(a *attempt) {
 	time.AfterFunc(until.Sub(now), func() { d.OnMachine(a.Machine.ID) })
 }
 
-// recordServed records that the machine on which the call ended served it. Served may
-// lift a limit (left out, unproven); the slots that this frees go to waiting calls.
+// recordServed records that the machine on which the call ended served it. That may lift
+// a limit (left out, unproven); the slots that this frees go to waiting calls.
 func (d *Dispatcher) recordServed(call *gateway.Call) {
 	if len(call.Trace.Tries) == 0 {
 		return
 	}
 	last := call.Trace.Tries[len(call.Trace.Tries)-1]
-	if offer := last.Machine.Offer(call.Model); offer != nil && offer.Load.Served(last.Class) {
+	offer := last.Machine.Offer(call.Model)
+	if offer == nil {
+		return
+	}
+	more := offer.Load.Served(last.Class)
+	snapshot := d.cfg.Registry.Snapshot()
+	if g := snapshot.Group(last.Circle.Group); last.Class == fleet.Grouped && g != nil {
+		more = offer.Load.ServedGroup(snapshot, g, last.Machine.Owner, call.Caller.Member, d.cfg.Registry.Now()) || more
+		d.speeds.mu.Lock()
+		d.speeds.mark(speedKey{last.Machine.ID, call.Model})
+		d.speeds.mu.Unlock()
+	}
+	if more {
 		d.OnMachine(last.Machine.ID)
 	}
 }

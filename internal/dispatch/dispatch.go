@@ -109,6 +109,7 @@ type Dispatcher struct {
 	active     activeCalls
 	repeated   repetitions // attempts of other nodes
 	speeds     speeds
+	turns      turns
 	prefixes   prefix.Memory
 	cacheNames cacheNames
 	key        atomic.Pointer[prefix.Key]  // of the fingerprints; nil: none yet
@@ -241,7 +242,11 @@ func queryOf(call *gateway.Call) fleet.Query {
 // route decides on the newest snapshot.
 func (d *Dispatcher) route(query *fleet.Query) fleet.Decision {
 	s := d.scheduler.refresh(query)
-	return fleet.Route(s, *query)
+	query.Turns = d.turns.claim(query.Caller)
+	decision := fleet.Route(s, *query)
+	d.turns.giveBack(query.Caller, query.Turns, decision.Candidates)
+	query.Turns = nil
+	return decision
 }
 
 // refresh sets what the query depends on beside the snapshot (the time, a new draw,

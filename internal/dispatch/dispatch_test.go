@@ -350,8 +350,9 @@ func TestSpeedsAreKept(t *testing.T) {
 		}
 	}
 	var other fleet.Load // as another node measured it
-	other.Measure(fleet.Measurement{At: time.Now(), FirstToken: 3 * time.Second})
-	samples, err := json.Marshal(other.Measurements())
+	other.Measure(fleet.Circle{}, fleet.Measurement{At: time.Now(), FirstToken: 3 * time.Second})
+	proofs, _ := other.Proofs()
+	samples, err := json.Marshal(proofs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,8 +363,8 @@ func TestSpeedsAreKept(t *testing.T) {
 	if err := m.db.SaveSpeeds(t.Context(), rows, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if run(); load.Speed() == nil || load.Speed().FirstToken != 3 {
-		t.Fatalf("after reading: %+v", load.Speed())
+	if run(); load.LatestSpeed() == nil || load.LatestSpeed().FirstToken != 3 {
+		t.Fatalf("after reading: %+v", load.LatestSpeed())
 	}
 	call := &gateway.Call{ID: "req_1", Model: "m", Stream: true, Arrived: time.Now(), Trace: gateway.Trace{Tries: []gateway.Attempt{
 		{Machine: m.live.Snapshot().Machine(m.id), Began: true, Running: 1},
@@ -374,8 +375,8 @@ func TestSpeedsAreKept(t *testing.T) {
 	if err != nil || len(stored) != 2 {
 		t.Fatalf("%v are stored, %v", stored, err)
 	}
-	var kept fleet.Measurements
-	if err := json.Unmarshal([]byte(stored[0].Samples), &kept); err != nil || len(kept.Prompts) != 2 {
+	var kept map[fleet.Circle]fleet.Proof
+	if err := json.Unmarshal([]byte(stored[0].Samples), &kept); err != nil || len(kept[fleet.Circle{}].Prompts) != 2 {
 		t.Errorf("%+v are stored, %v", kept, err)
 	}
 }

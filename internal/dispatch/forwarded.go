@@ -24,7 +24,7 @@ const headerAsk = "Kith-Ask"
 const headerHold = "Kith-Hold"
 
 // askOf returns what is sent of a call to the home of the machine that it is tried on.
-// proven reports whether the machine has served a call here.
+// proven reports whether the machine has served a call of its circle here.
 func askOf(call *gateway.Call, proven bool) string {
 	return url.Values{
 		"member": {string(call.Caller.Member)}, "name": {call.Caller.Name}, "key": {call.Caller.KeyID},
@@ -64,7 +64,7 @@ func readAsk(text string) (call *gateway.Call, proven bool, err error) {
 func (d *Dispatcher) line(call *gateway.Call, c fleet.Candidate) (registry.Line, bool) {
 	line, ok := d.cfg.Registry.Line(c.Machine.ID)
 	if line.Home != "" {
-		line.RoundTripper = forwarding{line.RoundTripper, askOf(call, c.Offer.Load.Record(c.Class).HasServed())}
+		line.RoundTripper = forwarding{line.RoundTripper, askOf(call, c.Standing > fleet.Unserved)}
 	}
 	return line, ok
 }
@@ -159,8 +159,8 @@ func (d *Dispatcher) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 		registry.Refuse(w, registry.RefusedRepeated)
 		return
 	}
-	if of := seen.Offer.Load; proven && !of.Record(seen.Class).HasServed() {
-		of.Served(seen.Class) // as the other node has seen
+	if seen.Class == fleet.Grouped && seen.Standing == fleet.Unserved && proven {
+		seen.Offer.Load.RaiseStanding(seen.Circle()) // as the other node has seen
 		seen, _ = fleet.StateOf(snapshot, &query, machine)
 	}
 	slot := held

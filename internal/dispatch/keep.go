@@ -62,12 +62,12 @@ func (d *Dispatcher) saveSpeeds(ctx context.Context) {
 		if load == nil {
 			continue
 		}
-		m := load.Measurements()
-		text, err := json.Marshal(m)
+		proofs, at := load.Proofs()
+		text, err := json.Marshal(proofs)
 		if err != nil { // no number is NaN
 			continue
 		}
-		speeds = append(speeds, account.Speed{MachineID: string(key.machine), Model: string(key.model), Measured: m.At, Samples: string(text)})
+		speeds = append(speeds, account.Speed{MachineID: string(key.machine), Model: string(key.model), Measured: at, Samples: string(text)})
 	}
 	if len(speeds) == 0 {
 		return
@@ -100,14 +100,16 @@ func (d *Dispatcher) readSpeeds(ctx context.Context, since time.Time) time.Time 
 		return since
 	}
 	for _, row := range stored {
-		var m fleet.Measurements
+		var proofs map[fleet.Circle]fleet.Proof
 		id, model := fleet.MachineID(row.MachineID), fleet.ModelID(row.Model)
 		load := d.loadOf(id, model)
-		if load == nil || json.Unmarshal([]byte(row.Samples), &m) != nil || !load.SetMeasurements(m) {
+		if load == nil || json.Unmarshal([]byte(row.Samples), &proofs) != nil || !load.SetProofs(proofs) {
 			continue
 		}
 		d.speeds.mu.Lock()
-		d.speeds.of(model).learn(id, load.Speed())
+		for circle := range proofs {
+			d.speeds.of(model).learn(provenTo{id, circle}, load.Speed(circle))
+		}
 		d.speeds.mu.Unlock()
 	}
 	return now.Add(-readAgain)

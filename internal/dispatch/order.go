@@ -22,8 +22,10 @@ func orderText(d *gateway.Decision) string {
 	switch slower := e.Seconds > 1.1*other.Seconds; {
 	case best.Class != second.Class:
 		return text + best.Class.String() + " machines come before " + second.Class.String() + " ones"
-	case best.Class == fleet.Grouped && !second.Offer.Load.Record(fleet.Grouped).HasServed():
-		return text + second.Machine.Name + " has not served the model to others yet"
+	case best.Class == fleet.Grouped && best.Standing < fleet.Established && second.Standing == fleet.Established:
+		return text + "one call in ten goes to a newcomer of the group, and " + standingText(best)
+	case best.Class == fleet.Grouped && second.Standing < fleet.Established:
+		return text + standingText(second)
 	case slower && !e.Measured:
 		return text + "it was not measured yet"
 	case slower:
@@ -36,6 +38,16 @@ func orderText(d *gateway.Decision) string {
 		text += ", which counts as equal"
 	}
 	return text
+}
+
+// standingText says what a newcomer has served in its group.
+func standingText(c *fleet.Candidate) string {
+	_, calls, members := c.Offer.Load.Standing(c.Circle())
+	if calls == 0 {
+		return c.Machine.Name + " has served no member of the group yet"
+	}
+	return fmt.Sprintf("%s is new in the group, where it served %d of %d calls and %d of %d members",
+		c.Machine.Name, min(calls, fleet.EstablishedCalls), fleet.EstablishedCalls, members, fleet.EstablishedMembers)
 }
 
 // seconds writes a time for people: 0.4 s, 31 s, 12 min.

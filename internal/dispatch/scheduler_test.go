@@ -304,7 +304,7 @@ func TestSchedulerGivesAllThatCameIntoReach(t *testing.T) {
 		r.snapshot = r.snapshot.WithMachine(m)
 		return m
 	}
-	add("bob's", "bob").Reserve("m", fleet.Own) // what all wait for
+	add("bob's", "bob").Reserve("m", fleet.Circle{}) // what all wait for
 	for i := range 2 {
 		add(fleet.MachineID(fmt.Sprint("ann's", i)), "ann")
 		add(fleet.MachineID(fmt.Sprint("dan's", i)), "dan")

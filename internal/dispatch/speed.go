@@ -18,6 +18,10 @@ const (
 	outputTokens  = 250.0
 	// maxTypical is how many machines the typical speed of a model is the median of.
 	maxTypical = 64
+	// minMeasured is the fewest tokens of an answer that is measured in a group, and maxFaster
+	// how many times as fast as the fastest machine there.
+	minMeasured = 16
+	maxFaster   = 3
 	// maxModels bounds the models of which anything is known beside their machines.
 	maxModels = 10_000
 )
@@ -43,16 +47,22 @@ type speedKey struct {
 // token of its prompt, and of the tokens of an answer, and the speed of a typical machine.
 type modelSpeed struct {
 	bytesPerToken, output float64
-	machines              map[fleet.MachineID]*fleet.Speed
+	machines              map[provenTo]*fleet.Speed
 	typical               *fleet.Speed
 	learned               int // measurements
+}
+
+// provenTo names the callers that a machine proved its speed to.
+type provenTo struct {
+	machine fleet.MachineID
+	circle  fleet.Circle
 }
 
 // of returns what is known of a model. Needs mu.
 func (s *speeds) of(model fleet.ModelID) *modelSpeed {
 	m := s.models[model]
 	if m == nil {
-		m = &modelSpeed{bytesPerToken: bytesPerToken, output: outputTokens, machines: make(map[fleet.MachineID]*fleet.Speed)}
+		m = &modelSpeed{bytesPerToken: bytesPerToken, output: outputTokens, machines: make(map[provenTo]*fleet.Speed)}
 		if s.models == nil || len(s.models) >= maxModels {
 			s.models = make(map[fleet.ModelID]*modelSpeed)
 		}
@@ -95,7 +105,7 @@ func (s *speeds) measure(call *gateway.Call, out gateway.Outcome, now time.Time)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.of(call.Model)
-	measurement := measurementOf(call, last, out, m.estimate(load))
+	measurement := measurementOf(call, last, out, m.estimate(load.Speed(last.Circle)))
 	if out.Reported && out.TokensIn > 0 && call.Trace.Prompt > 0 {
 		ratio := float64(call.Trace.Prompt) / float64(out.TokensIn)
 		m.bytesPerToken += (min(max(ratio, 1), 16) - m.bytesPerToken) / 8
@@ -103,16 +113,38 @@ func (s *speeds) measure(call *gateway.Call, out gateway.Outcome, now time.Time)
 	if out.TokensOut > 0 {
 		m.output += (float64(out.TokensOut) - m.output) / 8
 	}
+	if last.Class == fleet.Grouped && call.Endpoint.Family() == fleet.Chat {
+		if !m.plausible(last.Circle, out.TokensOut, measurement) {
+			return
+		}
+	}
 	measurement.At = now
-	load.Measure(measurement)
-	m.learn(last.Machine.ID, load.Speed())
+	load.Measure(last.Circle, measurement)
+	m.learn(provenTo{last.Machine.ID, last.Circle}, load.Speed(last.Circle))
 	s.mark(speedKey{last.Machine.ID, call.Model})
 }
 
-// estimate returns the speed that is assumed of a machine.
-func (m *modelSpeed) estimate(load *fleet.Load) *fleet.Speed {
-	if s := load.Speed(); s != nil {
-		return s
+// plausible reports whether a call of a group may be measured. A machine that wants to
+// attract prompts answers at once, with a word or with text that no engine generated
+// (spec/routing.md#plausible). Only machines that were measured in the group count: those
+// of other circles may be a decoy of the same owner.
+func (m *modelSpeed) plausible(group fleet.Circle, tokens int64, x fleet.Measurement) bool {
+	if x.Decoding == 0 { // the caller's connection was slower than the machine
+		x.Output = 0
+	}
+	fastest := 0.0
+	for of, s := range m.machines {
+		if took := fleet.Predict(s, x.Uncached, x.Output, x.Running); of.circle == group && (fastest == 0 || took < fastest) {
+			fastest = took
+		}
+	}
+	return tokens >= minMeasured && maxFaster*(x.FirstToken+x.Decoding).Seconds() >= fastest
+}
+
+// estimate returns the speed that is assumed of a machine, if that is the one measured.
+func (m *modelSpeed) estimate(measured *fleet.Speed) *fleet.Speed {
+	if measured != nil {
+		return measured
 	}
 	if m.typical != nil {
 		return m.typical
@@ -121,7 +153,7 @@ func (m *modelSpeed) estimate(load *fleet.Load) *fleet.Speed {
 }
 
 // learn updates the typical speed of the model with that of one machine.
-func (m *modelSpeed) learn(id fleet.MachineID, speed *fleet.Speed) {
+func (m *modelSpeed) learn(id provenTo, speed *fleet.Speed) {
 	if speed == nil {
 		return
 	}

@@ -79,7 +79,7 @@ func TestWorkFollowsCalls(t *testing.T) {
 	if after.Prompt < 1990 || after.Prompt > 2000 || after.Output < 50 || after.Output > 51 || after.Typical == nil || math.Abs(fleet.Predict(after.Typical, 2000, 0, 1)-2) > 1e-6 {
 		t.Errorf("after 100 calls: %+v, typical %+v", after, after.Typical)
 	}
-	if load.Speed() == nil || len(s.changed) != 1 {
+	if load.Speed(fleet.Circle{}) == nil || len(s.changed) != 1 {
 		t.Error("the machine's speed is not known")
 	}
 	p.MaxTokens = 7
@@ -93,10 +93,48 @@ func TestWorkFollowsCalls(t *testing.T) {
 		s.measure(call, gateway.Outcome{}, time.Now()) // nothing is measured
 	}
 	for i := range 3 * maxTypical {
-		s.of("m").learn(fleet.MachineID(group(i)), load.Speed())
+		s.of("m").learn(provenTo{machine: fleet.MachineID(group(i))}, load.Speed(fleet.Circle{}))
 	}
 	if n := len(s.of("m").machines); n != maxTypical {
 		t.Errorf("%d machines are remembered", n)
+	}
+}
+
+// In a group a call shows nothing of its machine that answered with a few tokens, or much
+// faster than any machine; by a share it does.
+func TestImplausibleCallsAreNotMeasured(t *testing.T) {
+	loads := map[fleet.MachineID]*fleet.Load{"slow": {}}
+	s := speeds{loadOf: func(id fleet.MachineID, _ fleet.ModelID) *fleet.Load { return loads[id] }}
+	group := fleet.Circle{Class: fleet.Grouped, Group: "g"}
+	serve := func(id fleet.MachineID, circle fleet.Circle, tokens int64, took time.Duration) {
+		call := served(loads[id], true, 0)
+		try := &call.Trace.Tries[0]
+		try.Machine = &fleet.Machine{ID: id, Offers: try.Machine.Offers}
+		try.Class, try.Circle, try.After = circle.Class, circle, 0
+		s.measure(call, gateway.Outcome{
+			TokensIn: 1000, TokensOut: tokens, Reported: true, Frames: int(tokens), FirstToken: took / 2, LastToken: took,
+		}, time.Now())
+	}
+	serve("slow", fleet.Circle{}, 100, time.Millisecond) // counts for nothing in the group
+	serve("slow", group, 100, 9*time.Second)
+	for _, c := range []struct {
+		circle fleet.Circle
+		tokens int64
+		took   time.Duration
+		want   bool
+	}{
+		{group, minMeasured - 1, 9 * time.Second, false},
+		{group, 100, 2 * time.Second, false},
+		{group, minMeasured, 9 * time.Second, true},
+		{group, 100, 4 * time.Second, true},
+		{fleet.Circle{Class: fleet.Shared}, 3, time.Second, true},
+		{fleet.Circle{}, 100, time.Second, true},
+	} {
+		loads["desk"] = new(fleet.Load)
+		if serve("desk", c.circle, c.tokens, c.took); (loads["desk"].Speed(c.circle) != nil) != c.want {
+			t.Errorf("%d tokens in %v to %v: measured %v, want %v", c.tokens, c.took, c.circle, !c.want, c.want)
+		}
+		delete(s.of("m").machines, provenTo{"desk", c.circle})
 	}
 }
 
@@ -125,7 +163,20 @@ func TestOrderText(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	ours, theirs := candidate("ours", fleet.Grouped, known(9, 0)), candidate("theirs", fleet.Grouped, known(1, 0))
-	if got := orderText(&gateway.Decision{Best: ours, Second: theirs}); got != "ours before theirs: theirs has not served the model to others yet" {
+	if got := orderText(&gateway.Decision{Best: ours, Second: theirs}); got != "ours before theirs: theirs has served no member of the group yet" {
+		t.Errorf("%q", got)
+	}
+	s := fleet.NewSnapshot().WithGroup(&fleet.Group{ID: "g", Members: []fleet.MemberID{"ann", "bob", "cat", "dan"}})
+	theirs.Group = s.Group("g")
+	for range 7 {
+		theirs.Offer.Load.ServedGroup(s, theirs.Group, "ann", "bob", time.Now())
+	}
+	const new = "theirs is new in the group, where it served 7 of 20 calls and 1 of 3 members"
+	if got := orderText(&gateway.Decision{Best: ours, Second: theirs}); got != "ours before theirs: "+new {
+		t.Errorf("%q", got)
+	}
+	ours.Standing = fleet.Established
+	if got := orderText(&gateway.Decision{Best: theirs, Second: ours}); got != "theirs before ours: one call in ten goes to a newcomer of the group, and "+new {
 		t.Errorf("%q", got)
 	}
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567"} {

@@ -101,7 +101,7 @@ func TestSchedulerSharesDayElsewhere(t *testing.T) {
 		ID: "more", Owner: "ann", Online: true, Slots: 1, Offers: slices.Clone(offers),
 	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{PerDay: 1}}})
 	h := r.newcomer("bob")
-	mine.Reserve("x", fleet.Own) // busy: something to wait for
+	mine.Reserve("x", fleet.Circle{}) // busy: something to wait for
 	w := r.join(fleet.Query{Caller: "bob", Model: "x"}, noon)
 	if got(w) != (waitResult{}) {
 		t.Fatal("does not wait")
@@ -184,7 +184,7 @@ func newCrowd(t *testing.T, seed uint64) *crowd {
 		c.snapshot = c.snapshot.WithMachine(m)
 		for i := range m.Offers {
 			if c.proven {
-				m.Offers[i].Load.Served(fleet.Grouped)
+				m.Offers[i].Load.RaiseStanding(fleet.Circle{Class: fleet.Grouped, Group: "g"})
 			}
 		}
 	}

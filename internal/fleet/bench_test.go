@@ -69,7 +69,7 @@ func measuredShares(s *Snapshot, owners []MemberID) *Snapshot {
 	for m := range s.Machines() {
 		if o := m.Offer("popular"); o != nil {
 			i++
-			o.Load.Measure(Measurement{At: time.Now(), Uncached: 1000, FirstToken: time.Duration(1+i*7919%100) * time.Second / 10, Output: 100, Decoding: time.Second, Running: 1})
+			o.Load.Measure(Circle{}, Measurement{At: time.Now(), Uncached: 1000, FirstToken: time.Duration(1+i*7919%100) * time.Second / 10, Output: 100, Decoding: time.Second, Running: 1})
 		}
 	}
 	return byShares(s, owners)

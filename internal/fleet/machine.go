@@ -132,14 +132,14 @@ func (m *Machine) speech() (n int32) {
 }
 
 // Reserve takes one slot of the machine for the model, if both have one free for
-// a caller of that class. If it returns true the slot is held until Release. It is safe
+// a caller of that circle. If it returns true the slot is held until Release. It is safe
 // for concurrent use.
-func (m *Machine) Reserve(model ModelID, class Class) bool {
+func (m *Machine) Reserve(model ModelID, c Circle) bool {
 	o := m.Offer(model)
 	if o == nil || !m.Load.reserve(m.Slots, false) {
 		return false
 	}
-	if !o.Load.reserve(o.limit(), !o.Load.proven(class)) {
+	if !o.Load.reserve(o.limit(), c.Class == Grouped && o.Load.proof(c).Standing() == Unserved) {
 		m.Load.release()
 		return false
 	}
@@ -191,10 +191,8 @@ type Load struct {
 // learned is what calls have shown of one model on a machine.
 type learned struct {
 	own, others Record
-	tried       atomic.Int64          // when a call was last sent to measure the machine, Unix nanoseconds
-	speed       atomic.Pointer[Speed] // nil: it was not measured
-	measuring   sync.Mutex            // held while measured changes
-	measured    Measurements
+	circles     atomic.Pointer[map[Circle]*proof] // the map is never changed
+	adding      sync.Mutex                        // held while a changed map is stored
 }
 
 // learn returns what calls have shown, for a change of it.

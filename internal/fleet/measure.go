@@ -118,7 +118,7 @@ func (m *Measurements) Speed() *Speed {
 		s.Decode[i] = median(append(buffer[:0], samples...))
 	}
 	// An estimate from few samples is tried again soon.
-	s.Due = m.At.Add(time.Duration(len(m.Prompts)) * time.Hour)
+	s.Measured, s.Due = m.At, m.At.Add(time.Duration(len(m.Prompts))*time.Hour)
 	return s
 }
 

@@ -188,6 +188,7 @@ type Group struct {
 	Open    bool // anyone can join; else its admins run it
 	Members []MemberID
 	KeptOut []MachineID // out of this group; Machine.KeptOut is out of all
+	Pinned  []MachineID // that count as Established, whatever they served
 	// Limits are what an owner gives to all other members of the group together, for
 	// their calls on that owner's machines that reach them by this group. An owner
 	// without an entry limits nothing.

@@ -63,12 +63,13 @@ func (a *Access) next(g *groupIndex, m *Machine) *groupIndex {
 
 // Candidate is a machine that a call may be sent to, and what allows it.
 type Candidate struct {
-	Machine *Machine
-	Offer   *Offer
-	Class   Class
-	Share   *Share  // nil unless Class is Shared
-	Group   *Group  // nil unless Class is Grouped
-	Limits  *Limits // of Share or Group, that the call counts against; nil: none
+	Machine  *Machine
+	Offer    *Offer
+	Class    Class
+	Share    *Share   // nil unless Class is Shared
+	Group    *Group   // nil unless Class is Grouped
+	Limits   *Limits  // of Share or Group, that the call counts against; nil: none
+	Standing Standing // in Group
 	// Expectation is what Route expects of the call there.
 	Expectation Expectation
 }
@@ -87,6 +88,7 @@ type CandidateState struct {
 	State State
 
 	measure bool    // the machine is to be measured by the call
+	turn    bool    // it is a newcomer's turn in the group
 	seconds float64 // by which it is ordered: spread
 	roll    uint64  // the draw, for this machine
 }
@@ -120,16 +122,15 @@ func (a *Access) evaluate(c *CandidateState, m *Machine, o *Offer, q *Query) boo
 			found, c.State, c.Share, c.Limits = true, state, share, &share.Limits
 		}
 	}
-	if a.group != nil {
-		room = room && (o.Load.proven(Grouped) || o.Load.InFlight() == 0)
-	}
 	for g := a.group; g != nil; g = a.next(g, m) {
 		limits := g.Limits[m.Owner]
 		if !limits.covers(o.ID) {
 			continue
 		}
+		standing := g.standing(m, o)
+		room := room && (standing > Unserved || o.Load.InFlight() == 0)
 		if state := m.state(Grouped, limits, q.Now, room); !found || state > c.State || limits == nil {
-			found, c.State, c.Group, c.Limits = true, state, g.Group, limits
+			found, c.State, c.Group, c.Limits, c.Standing = true, state, g.Group, limits, standing
 		}
 		if limits == nil { // no other group gives more
 			break

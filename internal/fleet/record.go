@@ -24,7 +24,6 @@ const (
 // nothing about the other. A nil Record, and the zero one, are those of a machine not
 // tried yet. It is safe for concurrent use.
 type Record struct {
-	served  atomic.Bool
 	leftOut atomic.Int64 // until this time, Unix nanoseconds
 
 	mu      sync.Mutex
@@ -50,20 +49,19 @@ func (k *learned) record(class Class) *Record {
 }
 
 // Served records that the machine served a complete answer to a caller of that class: its
-// refusals are forgotten. It reports whether the machine may be sent more calls than before.
-func (l *Load) Served(class Class) (more bool) {
-	r := l.learn().record(class)
+// refusals are forgotten. It reports whether the machine was left out.
+func (l *Load) Served(class Class) (wasLeftOut bool) {
+	r := l.Record(class)
+	if r == nil {
+		return false
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	more = !r.served.Load() || r.leftOut.Load() != 0
+	wasLeftOut = r.leftOut.Load() != 0
 	r.refused, r.warned, r.named, r.backoff = time.Time{}, false, false, 0
 	r.leftOut.Store(0)
-	r.served.Store(true)
-	return more
+	return wasLeftOut
 }
-
-// HasServed reports whether Served was called.
-func (r *Record) HasServed() bool { return r != nil && r.served.Load() }
 
 // Refused records that the machine refused a call of that class, sent at that time, although
 // it advertised the model. It returns until when the machine is left out, as if it had no
@@ -104,19 +102,14 @@ func (l *Load) Refused(class Class, sent, now time.Time, race, news bool) (until
 // LeftOut reports whether the machine is left out at that time.
 func (r *Record) LeftOut(now time.Time) bool { return r != nil && r.leftOut.Load() > now.UnixNano() }
 
-// proven reports whether callers of that class rely on what the machine says about
-// its slots and its speed. A machine reached through a group has to serve a call
-// first (spec/routing.md#unproven).
-func (l *Load) proven(class Class) bool { return class != Grouped || l.Record(Grouped).HasServed() }
-
 // known reports whether anything is recorded.
 func (l *Load) known() bool {
 	k := l.learned.Load()
-	return k != nil && (k.own.known() || k.others.known() || k.speed.Load() != nil)
+	return k != nil && (k.own.known() || k.others.known() || k.circles.Load() != nil)
 }
 
 func (r *Record) known() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.served.Load() || r.warned || r.named
+	return r.warned || r.named
 }

@@ -129,7 +129,7 @@ func TestARecordOutlivesItsOffer(t *testing.T) {
 	}
 	s = s.WithMachine(machine(many...))
 	for i := range s.Machine("a").Offers {
-		s.Machine("a").Offers[i].Load.Served(Shared)
+		s.Machine("a").Offers[i].Load.Refused(Shared, noon, noon, false, false)
 	}
 	if s = s.WithMachine(machine()); len(s.Machine("a").withdrawn) != maxWithdrawn {
 		t.Errorf("%d records are kept", len(s.Machine("a").withdrawn))
@@ -139,7 +139,7 @@ func TestARecordOutlivesItsOffer(t *testing.T) {
 // In a group neither a claim of many slots nor a quick first byte attracts calls
 // before the machine served one; until then it runs one at once.
 func TestClaimsAttractNothingInAGroup(t *testing.T) {
-	honest := wMachine{id: "honest", owner: "ann", online: true, slots: 2, inFlight: 1, offers: []wOffer{{model: "m", families: []Family{Chat}, speed: &wSpeed{start: 1, dueIn: time.Hour}, inFlight: 1, served: true}}}
+	honest := wMachine{id: "honest", owner: "ann", online: true, slots: 2, inFlight: 1, offers: []wOffer{{model: "m", families: []Family{Chat}, speed: &wSpeed{start: 1, dueIn: time.Hour}, inFlight: 1, standing: Established}}}
 	claims := func(id string) wMachine {
 		return wMachine{id: id, owner: "eve", online: true, slots: 1000, offers: []wOffer{{model: "m", families: []Family{Chat}, speed: &wSpeed{start: 0.001, dueIn: time.Hour}}}}
 	}
@@ -159,8 +159,8 @@ func TestClaimsAttractNothingInAGroup(t *testing.T) {
 	}
 
 	s := w.snapshot(t, rand.New(rand.NewPCG(0, 0)))
-	a := s.Machine("a")
-	if !a.Reserve("m", Grouped) || a.Reserve("m", Grouped) {
+	a, g := s.Machine("a"), Circle{Grouped, "g"}
+	if !a.Reserve("m", g) || a.Reserve("m", g) {
 		t.Error("a machine that has not served runs one call at once")
 	}
 	for _, c := range Route(s, Query{Caller: "me", Model: "m", Now: noon}).Candidates {
@@ -168,11 +168,11 @@ func TestClaimsAttractNothingInAGroup(t *testing.T) {
 			t.Error("it is tried while it runs that one")
 		}
 	}
-	if !a.Reserve("m", Shared) || !a.Reserve("m", Own) {
+	if !a.Reserve("m", Circle{Class: Shared}) || !a.Reserve("m", Circle{}) {
 		t.Error("it holds for a share, or for the owner")
 	}
-	a.Offer("m").Load.Served(Grouped)
-	if !a.Reserve("m", Grouped) {
+	a.Offer("m").Load.RaiseStanding(g)
+	if !a.Reserve("m", g) {
 		t.Error("it served: its slots count")
 	}
 }

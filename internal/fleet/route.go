@@ -303,6 +303,7 @@ type topCandidates struct {
 func (c *topCandidates) add(m *CandidateState, q *Query) {
 	m.roll = mix(q.Draw ^ m.Machine.tieBreaker)
 	m.measure = m.expect(q)
+	m.turn = m.Class == Grouped && m.Standing < Established && slices.Contains(q.Turns, m.Group.ID)
 	m.seconds = spread(m.Expectation.Seconds, m.roll)
 	at := c.n
 	for at > 0 && compare(m, &c.best[at-1]) < 0 {
@@ -324,30 +325,44 @@ func (c *topCandidates) candidates() []Candidate {
 	return out
 }
 
-// compare orders the attempts of a call (spec/routing.md#order): by class; in a group,
-// machines that have served first; machines that are to be measured first; by the time
-// expected, to a tenth; by the draw. Machines of a group that have not served are ordered
-// by the draw alone: their slots are a claim, and a first byte is quickly sent.
+// compare orders the attempts of a call (spec/routing.md#order): by class; in a group, the
+// established machines before the newcomers, unless it is a newcomer's turn; machines that
+// are to be measured first; by the time expected, to a tenth; by the draw. Newcomers are
+// ordered by the draw alone: their slots are a claim, and a first byte is quickly sent.
 func compare(a, b *CandidateState) int {
-	if by := cmp.Compare(a.Class, b.Class); by != 0 {
+	if by := cmp.Or(cmp.Compare(a.Class, b.Class), cmp.Compare(a.rank(), b.rank())); by != 0 {
 		return by
 	}
-	switch proven, other := a.Offer.Load.proven(a.Class), b.Offer.Load.proven(b.Class); {
-	case proven && !other:
-		return -1
-	case other && !proven:
-		return 1
-	case proven && a.measure != b.measure:
-		if a.measure {
-			return -1
+	if a.rank() == rankProven {
+		if a.measure != b.measure {
+			if a.measure {
+				return -1
+			}
+			return 1
 		}
-		return 1
-	case proven:
 		if by := cmp.Compare(a.seconds, b.seconds); by != 0 {
 			return by
 		}
 	}
 	return cmp.Compare(a.roll, b.roll)
+}
+
+// The ranks of machines of one class.
+const (
+	rankTurn = iota // newcomers whose turn it is
+	rankProven
+	rankNewcomer
+)
+
+func (c *CandidateState) rank() int {
+	switch {
+	case c.turn:
+		return rankTurn
+	case c.Class == Grouped && c.Standing < Established:
+		return rankNewcomer
+	default:
+		return rankProven
+	}
 }
 
 // mix spreads a number over all 64 bits; it is the finalizer of SplitMix64.

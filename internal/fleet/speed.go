@@ -20,9 +20,9 @@ type Speed struct {
 	Kept [reaches]float64
 	// FirstToken is the median of the recent times to the first token, in seconds.
 	FirstToken float64
-	// Due is when the machine is to be measured again, although others are faster
-	// (spec/routing.md#order-new).
-	Due time.Time
+	// Measured is when the last measurement was made, and Due when the machine is to be
+	// measured again, although others are faster (spec/routing.md#order-new).
+	Measured, Due time.Time
 }
 
 // levels is the number of levels of concurrency that decoding is measured at.
@@ -132,7 +132,8 @@ const newPrompt = 2000
 // machine is to be measured by it.
 func (c *CandidateState) expect(q *Query) (measure bool) {
 	w, l := &q.Work, c.Offer.Load
-	s := l.Speed()
+	p := l.proof(c.Circle())
+	s := p.Speed()
 	e := &c.Expectation
 	e.Measured = s != nil
 	if s == nil {
@@ -150,7 +151,7 @@ func (c *CandidateState) expect(q *Query) (measure bool) {
 	running := max(l.Used(), c.Machine.Load.Used()) + 1
 	e.Start = s.firstToken(uncached, running)
 	e.Seconds = e.Start + float64(w.Output)*s.DecodeAt(running)
-	return uncached <= newPrompt && l.isDue(q.Now)
+	return uncached <= newPrompt && p.isDue(q.Now)
 }
 
 // Key returns a short name of the machine that is the same on every node. Two machines
@@ -172,74 +173,70 @@ func spread(seconds float64, draw uint64) float64 {
 }
 
 // isDue reports whether the machine is to be measured at that time.
-func (l *Load) isDue(now time.Time) bool {
-	k, at := l.learned.Load(), now.UnixNano()
-	switch {
-	case k == nil:
+func (p *proof) isDue(now time.Time) bool {
+	if p == nil {
 		return true
-	case k.tried.Load() > at-int64(retryMeasure):
+	}
+	retry := retryMeasure << min(max(p.tries.Load()-1, 0), maxDoublings)
+	if p.tried.Load() > now.UnixNano()-int64(retry) {
 		return false
 	}
-	s := k.speed.Load()
-	return s == nil || s.Due.UnixNano() <= at
+	s := p.speed.Load()
+	return s == nil || s.Due.UnixNano() <= now.UnixNano()
 }
 
-// retryMeasure is how long a machine that was sent a call to be measured is not sent
-// another one for that.
-const retryMeasure = 10 * time.Minute
+const (
+	// retryMeasure is how long a machine that was sent a call to be measured is not sent
+	// another one for that. It doubles with each call that measured nothing.
+	retryMeasure = 10 * time.Minute
+	maxDoublings = 6
+)
 
-// Trying records that a call is sent to the machine at that time. It reports whether the
-// machine was to be measured. It applies to an offer's Load only, as do the methods below.
-func (l *Load) Trying(now time.Time) (due bool) {
-	if due = l.isDue(now); due {
-		l.learn().tried.Store(now.UnixNano())
+// Trying records that a call of that circle is sent to the machine at that time. It reports
+// whether the machine was to be measured. It applies to an offer's Load only, as do the
+// methods below.
+func (l *Load) Trying(c Circle, now time.Time) (due bool) {
+	if due = l.proof(c).isDue(now); due {
+		p := l.prove(c)
+		p.tried.Store(now.UnixNano())
+		p.tries.Add(1)
 	}
 	return due
 }
 
 // Speed returns the estimate of the machine's speed; nil: it was not measured.
-func (l *Load) Speed() *Speed {
-	if k := l.learned.Load(); k != nil {
-		return k.speed.Load()
+func (p *proof) Speed() *Speed {
+	if p == nil {
+		return nil
 	}
-	return nil
+	return p.speed.Load()
 }
 
-// Measure adds a measurement of one call.
-func (l *Load) Measure(m Measurement) {
-	k := l.learn()
-	k.measuring.Lock()
-	defer k.measuring.Unlock()
-	k.measured.Add(m)
-	k.speed.Store(k.measured.Speed())
-}
+// Speed returns the estimate of the machine's speed for a circle; nil: it was not measured.
+func (l *Load) Speed(c Circle) *Speed { return l.proof(c).Speed() }
 
-// Measurements returns a copy of the measurements that the speed is derived from.
-func (l *Load) Measurements() Measurements {
+// LatestSpeed returns the estimate for the circle that was measured last.
+func (l *Load) LatestSpeed() (latest *Speed) {
 	k := l.learned.Load()
-	if k == nil {
-		return Measurements{}
+	if k == nil || k.circles.Load() == nil {
+		return nil
 	}
-	k.measuring.Lock()
-	defer k.measuring.Unlock()
-	return k.measured.clone()
+	for _, p := range *k.circles.Load() {
+		if s := p.Speed(); s != nil && (latest == nil || s.Measured.After(latest.Measured)) {
+			latest = s
+		}
+	}
+	return latest
 }
 
-// SetMeasurements replaces the measurements, if the new ones are younger. It reports whether
-// it did.
-func (l *Load) SetMeasurements(m Measurements) bool {
-	if !m.valid() {
-		return false
-	}
-	k := l.learn()
-	k.measuring.Lock()
-	defer k.measuring.Unlock()
-	if !m.At.After(k.measured.At) {
-		return false
-	}
-	k.measured = m.clone()
-	k.speed.Store(k.measured.Speed())
-	return true
+// Measure adds a measurement of one call of that circle.
+func (l *Load) Measure(c Circle, m Measurement) {
+	p := l.prove(c)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.kept.Add(m)
+	p.tries.Store(0)
+	p.speed.Store(p.kept.Speed())
 }
 
 // positive returns x, or 0 if it is negative or no number.

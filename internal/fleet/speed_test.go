@@ -19,9 +19,9 @@ func measured(rng *rand.Rand, start, prefill, wrong float64) *Speed {
 		if i%5 == 0 {
 			seconds *= wrong
 		}
-		l.Measure(Measurement{At: noon, Uncached: tokens, FirstToken: time.Duration(seconds * float64(time.Second))})
+		l.Measure(Circle{}, Measurement{At: noon, Uncached: tokens, FirstToken: time.Duration(seconds * float64(time.Second))})
 	}
-	return l.Speed()
+	return l.Speed(Circle{})
 }
 
 // A fifth of the measurements may be wrong by a factor of 100 either way.
@@ -44,33 +44,33 @@ func TestSpeedIsRobust(t *testing.T) {
 func TestSpeedFollows(t *testing.T) {
 	var l Load
 	for i := range maxPrompts {
-		l.Measure(Measurement{At: noon, Uncached: 1000 * i, FirstToken: time.Duration(i+1) * time.Second})
+		l.Measure(Circle{}, Measurement{At: noon, Uncached: 1000 * i, FirstToken: time.Duration(i+1) * time.Second})
 	}
 	for i := range 3 * maxPrompts / 4 {
-		l.Measure(Measurement{At: noon, Uncached: 1000 * i, FirstToken: time.Duration(i+1) * time.Second / 10})
+		l.Measure(Circle{}, Measurement{At: noon, Uncached: 1000 * i, FirstToken: time.Duration(i+1) * time.Second / 10})
 	}
-	if got := Predict(l.Speed(), 10_000, 0, 1); got < 0.9 || got > 1.5 {
+	if got := Predict(l.Speed(Circle{}), 10_000, 0, 1); got < 0.9 || got > 1.5 {
 		t.Errorf("ten times faster since 12 calls: %v s are expected of 10,000 tokens", got)
 	}
 	var same Load
 	for range 3 {
-		same.Measure(Measurement{At: noon, Uncached: 500, FirstToken: time.Second})
+		same.Measure(Circle{}, Measurement{At: noon, Uncached: 500, FirstToken: time.Second})
 	}
-	if got := Predict(same.Speed(), 500, 0, 1); math.Abs(got-1) > 1e-9 {
+	if got := Predict(same.Speed(Circle{}), 500, 0, 1); math.Abs(got-1) > 1e-9 {
 		t.Errorf("prompts of 500 tokens take a second: %v s are expected", got)
 	}
 	var alike Load // their differences say nothing of a token
 	for i := range 4 {
-		alike.Measure(Measurement{At: noon, Uncached: 10_000 + i, FirstToken: 9*time.Second + time.Duration(i)*time.Second/2})
+		alike.Measure(Circle{}, Measurement{At: noon, Uncached: 10_000 + i, FirstToken: 9*time.Second + time.Duration(i)*time.Second/2})
 	}
-	if got := alike.Speed().Prefill; got < 0.0009 || got > 0.0011 {
+	if got := alike.Speed(Circle{}).Prefill; got < 0.0009 || got > 0.0011 {
 		t.Errorf("prompts of 10,000 tokens take 10 s: %v s a token", got)
 	}
-	alike.Measure(Measurement{At: noon, Uncached: 10_000})
-	if got := len(alike.Measurements().Prompts); got != 4 {
+	alike.Measure(Circle{}, Measurement{At: noon, Uncached: 10_000})
+	if got := len(alike.prove(Circle{}).kept.Prompts); got != 4 {
 		t.Errorf("a call without a first token was measured: %d samples", got)
 	}
-	if s := same.Speed(); s.FirstToken != 1 || s.Due != noon.Add(3*time.Hour) {
+	if s := same.Speed(Circle{}); s.FirstToken != 1 || s.Due != noon.Add(3*time.Hour) {
 		t.Errorf("%+v", s)
 	}
 	var empty Measurements
@@ -82,30 +82,30 @@ func TestSpeedFollows(t *testing.T) {
 func TestDecodingByConcurrency(t *testing.T) {
 	var l Load
 	add := func(running, output int, took time.Duration) {
-		l.Measure(Measurement{At: noon, FirstToken: 1, Output: output, Decoding: took, Running: running})
+		l.Measure(Circle{}, Measurement{At: noon, FirstToken: 1, Output: output, Decoding: took, Running: running})
 	}
 	add(1, minDecoded-1, time.Hour) // too short to count
-	if got := l.Speed().DecodeAt(1); got != DefaultSpeed.Decode[0] {
+	if got := l.Speed(Circle{}).DecodeAt(1); got != DefaultSpeed.Decode[0] {
 		t.Errorf("not measured: %v s", got)
 	}
 	add(1, 100, 0)
-	if got := l.Speed().DecodeAt(1); got != DefaultSpeed.Decode[0] {
+	if got := l.Speed(Circle{}).DecodeAt(1); got != DefaultSpeed.Decode[0] {
 		t.Errorf("of no time: %v s", got)
 	}
 	var short Load
-	if short.Measure(Measurement{At: noon, FirstToken: 1, Output: minDecoded, Decoding: minDecoded * time.Second, Running: 1}); short.Speed().DecodeAt(1) != 1 {
-		t.Errorf("the shortest that counts: %v s", short.Speed().DecodeAt(1))
+	if short.Measure(Circle{}, Measurement{At: noon, FirstToken: 1, Output: minDecoded, Decoding: minDecoded * time.Second, Running: 1}); short.Speed(Circle{}).DecodeAt(1) != 1 {
+		t.Errorf("the shortest that counts: %v s", short.Speed(Circle{}).DecodeAt(1))
 	}
 	add(3, 100, 5*time.Second)
 	for running, want := range map[int]float64{1: 0.04, 2: 0.05, 3: 0.05, 4: 0.07, 7: 0.07, 8: 0.11, 99: 0.11} {
-		if got := l.Speed().DecodeAt(running); math.Abs(got-want) > 1e-9 {
+		if got := l.Speed(Circle{}).DecodeAt(running); math.Abs(got-want) > 1e-9 {
 			t.Errorf("with %d at once: %v s a token, want %v", running, got, want)
 		}
 	}
 	add(1, 100, time.Second)
 	add(16, 100, 20*time.Second)
 	for running, want := range map[int]float64{1: 0.01, 2: 0.05, 4: 0.07, 8: 0.2} {
-		if got := l.Speed().DecodeAt(running); math.Abs(got-want) > 1e-9 {
+		if got := l.Speed(Circle{}).DecodeAt(running); math.Abs(got-want) > 1e-9 {
 			t.Errorf("with %d at once: %v s a token, want %v", running, got, want)
 		}
 	}
@@ -145,15 +145,15 @@ func TestSlowdownOfOtherCalls(t *testing.T) {
 		var l Load
 		for i := range 64 {
 			tokens, n := 500+i*7919%10_000, running(i)
-			l.Measure(Measurement{
+			l.Measure(Circle{}, Measurement{
 				At: noon, Uncached: tokens, FirstToken: seconds(first(tokens, n)), Output: 100, Decoding: seconds(100 * decode[level(n)]), Running: n,
 			})
 		}
 		for _, n := range []int{1, 2, 4, 8} {
-			if got, want := l.Speed().DecodeAt(n), decode[level(n)]; math.Abs(got-want) > 1e-9 {
+			if got, want := l.Speed(Circle{}).DecodeAt(n), decode[level(n)]; math.Abs(got-want) > 1e-9 {
 				t.Errorf("%s measured, %d run: %v s a token are expected, it takes %v", name, n, got, want)
 			}
-			got, want := Predict(l.Speed(), 8000, 0, n), first(8000, n)
+			got, want := Predict(l.Speed(Circle{}), 8000, 0, n), first(8000, n)
 			if got < 0.99*want || name == "always one" && got > 1.01*want {
 				t.Errorf("%s measured, %d run: %.2f s to the first token are expected, it takes %.2f s", name, n, got, want)
 			}
@@ -166,8 +166,8 @@ func TestSlowdownOfOtherCalls(t *testing.T) {
 func TestKeptFollowsReports(t *testing.T) {
 	var l Load
 	turn := func(sent, cached int) float64 {
-		l.Measure(Measurement{At: noon, FirstToken: 1, Sent: sent, Cached: cached})
-		return l.Speed().Kept[0]
+		l.Measure(Circle{}, Measurement{At: noon, FirstToken: 1, Sent: sent, Cached: cached})
+		return l.Speed(Circle{}).Kept[0]
 	}
 	for i, want := range []struct {
 		sent, cached int
@@ -190,10 +190,10 @@ func TestKeptByTextSince(t *testing.T) {
 			if m.Since < 10_000 {
 				m.Cached = m.Sent
 			}
-			if l.Measure(m); i < 100 {
+			if l.Measure(Circle{}, m); i < 100 {
 				continue
 			}
-			kept := l.Speed().Kept
+			kept := l.Speed(Circle{}).Kept
 			if kept[reach(4095)] < 0.9 || kept[reach(40_000)] > 0.1 {
 				t.Fatalf("seed %d, after %d calls: %v", seed, i, kept)
 			}
@@ -238,30 +238,35 @@ func TestTiesGoByTheDraw(t *testing.T) {
 // A machine is sent one call to measure it, and the next one 10 minutes later.
 func TestOneCallMeasures(t *testing.T) {
 	var l Load
-	if !l.Trying(noon) {
+	if !l.Trying(Circle{}, noon) {
 		t.Error("it was not measured")
 	}
-	if l.Trying(noon.Add(retryMeasure-1)) || !l.Trying(noon.Add(retryMeasure)) {
+	if l.Trying(Circle{}, noon.Add(retryMeasure-1)) || !l.Trying(Circle{}, noon.Add(retryMeasure)) {
 		t.Error("the call failed: the next one is to come after 10 minutes")
 	}
-	l.Measure(Measurement{At: noon, FirstToken: time.Second})
-	if l.Trying(noon.Add(time.Hour-1)) || !l.Trying(noon.Add(time.Hour)) {
+	if again := noon.Add(retryMeasure); l.Trying(Circle{}, again.Add(2*retryMeasure-1)) || !l.Trying(Circle{}, again.Add(2*retryMeasure)) {
+		t.Error("two failed: the next one is to come after 20 minutes")
+	}
+	l.Measure(Circle{}, Measurement{At: noon, FirstToken: time.Second})
+	if l.Trying(Circle{}, noon.Add(time.Hour-1)) || !l.Trying(Circle{}, noon.Add(time.Hour)) {
 		t.Error("one measurement counts for an hour")
 	}
 }
 
 // What is read from elsewhere is used if it is younger and can be true.
-func TestSetMeasurements(t *testing.T) {
+func TestSetProofs(t *testing.T) {
 	var from, to Load
 	for i := range 50 {
-		from.Measure(Measurement{At: noon.Add(time.Duration(i)), Uncached: i, FirstToken: time.Second, Output: 100, Decoding: time.Second, Running: i % 20, Sent: 10})
+		from.Measure(Circle{}, Measurement{At: noon.Add(time.Duration(i)), Uncached: i, FirstToken: time.Second, Output: 100, Decoding: time.Second, Running: i % 20, Sent: 10})
 	}
-	m := from.Measurements()
-	if !to.SetMeasurements(m) || to.SetMeasurements(m) {
+	proofs, at := from.Proofs()
+	m := proofs[Circle{}].Measurements
+	set := func(m Measurements) bool { return to.SetProofs(map[Circle]Proof{{}: {Measurements: m}}) }
+	if at != m.At || !set(m) || set(m) {
 		t.Error("it is younger once")
 	}
-	if *to.Speed() != *from.Speed() {
-		t.Errorf("%+v became %+v", *from.Speed(), *to.Speed())
+	if *to.Speed(Circle{}) != *from.Speed(Circle{}) {
+		t.Errorf("%+v became %+v", *from.Speed(Circle{}), *to.Speed(Circle{}))
 	}
 	for i, edge := range []func(*Measurements){
 		func(m *Measurements) { m.Prompts[3] = PromptSample{} },
@@ -272,7 +277,7 @@ func TestSetMeasurements(t *testing.T) {
 	} {
 		good := m.clone()
 		good.At = good.At.Add(time.Duration(i+1) * time.Minute)
-		if edge(&good); !to.SetMeasurements(good) {
+		if edge(&good); !set(good) {
 			t.Errorf("%d: %+v was not taken", i, good)
 		}
 	}
@@ -291,7 +296,7 @@ func TestSetMeasurements(t *testing.T) {
 	} {
 		bad := m.clone()
 		bad.At = bad.At.Add(time.Hour)
-		if spoil(&bad); to.SetMeasurements(bad) {
+		if spoil(&bad); set(bad) {
 			t.Errorf("%d: %+v was taken", i, bad)
 		}
 	}
@@ -320,6 +325,6 @@ func BenchmarkMeasure(b *testing.B) {
 	var l Load
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		l.Measure(Measurement{At: noon, Uncached: i * 7919 % 20_000, FirstToken: time.Duration(i*7919%20_000) * time.Millisecond, Output: 100, Decoding: time.Second, Running: 1})
+		l.Measure(Circle{}, Measurement{At: noon, Uncached: i * 7919 % 20_000, FirstToken: time.Duration(i*7919%20_000) * time.Millisecond, Output: 100, Decoding: time.Second, Running: 1})
 	}
 }

@@ -33,6 +33,9 @@ type Query struct {
 	Now  time.Time
 	// Draw is random. It breaks ties between machines and does nothing else.
 	Draw uint64
+	// Turns are the groups of the caller in which a newcomer comes before the established
+	// machines, for this call.
+	Turns []GroupID
 	// Work is what the call demands of a machine. It decides the order of the machines
 	// and nothing else.
 	Work Work

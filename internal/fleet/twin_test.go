@@ -36,8 +36,17 @@ type wOffer struct {
 	slots, inFlight, local int
 	speed                  *wSpeed       // nil: not measured
 	triedAgo               time.Duration // since it was sent a call to measure it; 0: never
-	served                 bool          // a call of others than the owner
+	standing               Standing      // in groups
+	unknownTo              []string      // circles that know nothing of these three: "own", "shared", "group g"
 	leftOut, leftOutOwner  time.Duration // for others, for the owner, from now; 0: not
+}
+
+// to is what the offer has proven to a circle.
+func (o wOffer) to(circle string) wOffer {
+	if slices.Contains(o.unknownTo, circle) {
+		o.speed, o.triedAgo, o.standing = nil, 0, Unserved
+	}
+	return o
 }
 
 // wSpeed is what was measured of a machine at a model; the times are in seconds.
@@ -71,6 +80,7 @@ type wGroup struct {
 	id      string
 	members []string
 	keptOut []string
+	pinned  []string
 	limits  []wShare // what owners limit it to, one of each; id and member are empty
 }
 
@@ -83,6 +93,7 @@ type wAsk struct {
 	full                      []string
 	prompt, output            int
 	sent                      map[string][]wSent // by machine
+	turns                     []string           // groups
 	typical                   *wSpeed
 }
 
@@ -102,7 +113,8 @@ type wSeen struct {
 	by      string // the share's id or the group's
 	limited bool   // by a group that its owner limits
 	state   State
-	tried   bool // by a group: it served before
+	known   bool // not by a group, or established there
+	turn    bool // a newcomer in a group, which comes first this time
 	measure bool // it comes first, to be measured
 	seconds float64
 }
@@ -111,18 +123,20 @@ type wSeen struct {
 func (x wSeen) before(y wSeen) bool {
 	place := func(s wSeen) int {
 		switch {
-		case s.class == Grouped && !s.tried:
-			return 2
-		case s.measure:
+		case s.turn:
 			return 0
-		default:
+		case !s.known:
+			return 3
+		case s.measure:
 			return 1
+		default:
+			return 2
 		}
 	}
 	if by := cmp.Or(cmp.Compare(x.class, y.class), cmp.Compare(place(x), place(y))); by != 0 {
 		return by < 0
 	}
-	return place(x) < 2 && x.seconds*1.1 < y.seconds
+	return x.known && x.seconds*1.1 < y.seconds
 }
 
 // expect sets how long the call takes there, and whether it comes first to be measured.
@@ -309,28 +323,36 @@ func (w *world) sharedWith(caller string) bool {
 // see is the best of the caller's ways to the machine; false: it has none.
 func (w *world) see(m wMachine, o wOffer, a wAsk) (wSeen, bool) {
 	var ways []wSeen
-	add := func(class Class, by string, limits *wShare) {
+	add := func(class Class, circle, by string, limits *wShare) {
+		o := o.to(circle)
 		if limits != nil && len(limits.models) > 0 && !slices.Contains(limits.models, a.model) {
 			return
 		}
-		s := wSeen{machine: m.id, class: class, by: by, limited: class == Grouped && limits != nil, tried: o.served}
+		s := wSeen{machine: m.id, class: class, by: by, limited: class == Grouped && limits != nil, known: true}
+		if class == Grouped {
+			if w.group(by).pins(m) {
+				o.standing = Established
+			}
+			s.known = o.standing == Established
+			s.turn = !s.known && slices.Contains(a.turns, by)
+		}
 		s.state = w.state(m, o, class, limits, a)
 		s.expect(m, o, a)
 		ways = append(ways, s)
 	}
 	if m.owner == a.caller {
-		add(Own, "", nil)
+		add(Own, "own", "", nil)
 	}
 	alone := false // a share of this owner with this caller decides alone
 	for i, s := range w.shares {
 		alone = alone || s.owner == m.owner && s.member == a.caller && m.owner != a.caller
 		if m.owner != a.caller && s.owner == m.owner && s.member == a.caller && a.narrow != OwnOnly {
-			add(Shared, s.id, &w.shares[i])
+			add(Shared, "shared", s.id, &w.shares[i])
 		}
 	}
 	for _, g := range w.groups {
 		if g.serves(m, a.caller) && a.narrow == Everything && !alone {
-			add(Grouped, g.id, g.limitsOf(m.owner))
+			add(Grouped, "group "+g.id, g.id, g.limitsOf(m.owner))
 		}
 	}
 	if len(ways) == 0 {
@@ -351,6 +373,13 @@ func (g wGroup) serves(m wMachine, caller string) bool {
 	both := slices.Contains(g.members, caller) && slices.Contains(g.members, m.owner) && m.owner != caller
 	return both && !m.keptOut && !slices.Contains(g.keptOut, m.id) && (!m.limited || slices.Contains(m.only, g.id))
 }
+
+func (w *world) group(id string) wGroup {
+	return w.groups[slices.IndexFunc(w.groups, func(g wGroup) bool { return g.id == id })]
+}
+
+// pins reports whether the group's admins pinned the machine.
+func (g wGroup) pins(m wMachine) bool { return slices.Contains(g.pinned, m.id) }
 
 // limitsOf is what the owner limits the group to; nil: nothing.
 func (g wGroup) limitsOf(owner string) *wShare {
@@ -383,7 +412,7 @@ func (w *world) state(m wMachine, o wOffer, class Class, share *wShare, a wAsk) 
 	if class == Own && o.leftOutOwner > 0 || class != Own && o.leftOut > 0 {
 		free = 0
 	}
-	if class == Grouped && !o.served && o.inFlight > 0 {
+	if class == Grouped && o.standing == Unserved && o.inFlight > 0 {
 		free = 0
 	}
 	switch {

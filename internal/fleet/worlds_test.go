@@ -182,6 +182,7 @@ func (w *world) disagrees(got Decision, a wAsk) string {
 var (
 	wMembers = []string{"ann", "bob", "cat", "dan", "eve"}
 	wModels  = []string{"m1", "m2"}
+	wCircles = []string{"own", "shared", "group g", "group grp0", "group grp1", "group grp2"}
 	wZones   = []string{"UTC", "Europe/Berlin", "America/New_York"}
 )
 
@@ -217,6 +218,9 @@ func randomWorld(rng *rand.Rand) *world {
 		for _, m := range w.machines {
 			if chance(rng, 1, 6) {
 				g.keptOut = append(g.keptOut, m.id)
+			}
+			if chance(rng, 1, 6) {
+				g.pinned = append(g.pinned, m.id)
 			}
 		}
 		g.limits = randomLimitsOf(rng)
@@ -279,7 +283,8 @@ func randomMachine(rng *rand.Rand, id, owner string) wMachine {
 			o.inFlight = rng.IntN(o.slots + 1)
 			o.local = rng.IntN(2)
 		}
-		o.served = chance(rng, 1, 2)
+		o.standing = Standing(rng.IntN(3))
+		o.unknownTo = some(rng, wCircles, 1, 4)
 		if chance(rng, 1, 8) {
 			o.leftOut = time.Duration(rng.IntN(3)-1) * time.Second
 			o.leftOutOwner = time.Duration(rng.IntN(3)-1) * time.Second
@@ -360,6 +365,7 @@ func randomAsk(rng *rand.Rand, w *world) wAsk {
 	a.gone = len(a.avoid) > 0 && chance(rng, 1, 2)
 	a.prompt, a.output, a.typical = pick(rng, []int{0, 100, 2000, 2001, 30_000}), rng.IntN(1000), randomSpeed(rng)
 	a.sent = map[string][]wSent{}
+	a.turns = some(rng, []string{"grp0", "grp1"}, 1, 4)
 	for _, m := range w.machines {
 		for chance(rng, 1, 3) {
 			since := pick(rng, []int{0, 255, 256, 1000, 1024, 262_143, 262_144, 1_000_000_000})
@@ -379,6 +385,9 @@ func (a wAsk) ask(w *world, draw uint64) Query {
 		for _, s := range all {
 			out.Work.Sent = append(out.Work.Sent, Sent{KeyOf(MachineID(id)), s.tokens, s.since})
 		}
+	}
+	for _, id := range a.turns {
+		out.Turns = append(out.Turns, GroupID(id))
 	}
 	for _, id := range a.avoid {
 		out.Avoid = append(out.Avoid, MachineID(id))
@@ -492,15 +501,26 @@ func (m wMachine) load(made *Machine, now time.Time) {
 		l.inFlight.Store(int64(o.inFlight))
 		l.SetLocal(o.local)
 		l.learned.Store(nil)
-		if o.speed == nil && o.triedAgo == 0 && !o.served && o.leftOut <= 0 && o.leftOutOwner <= 0 {
-			continue // nothing is known, as of a machine that was just added
+		for _, name := range wCircles {
+			o := o.to(name)
+			if o.speed == nil && o.triedAgo == 0 && o.standing == Unserved {
+				continue // nothing is known, as of a machine that was just added
+			}
+			var c Circle
+			if err := c.UnmarshalText([]byte(name)); err != nil {
+				panic(err)
+			}
+			p := l.prove(c)
+			p.speed.Store(o.speed.speed(now))
+			p.standing.Store(uint32(o.standing))
+			if o.triedAgo > 0 {
+				p.tried.Store(now.Add(-o.triedAgo).UnixNano())
+			}
+		}
+		if o.leftOut <= 0 && o.leftOutOwner <= 0 {
+			continue
 		}
 		k := l.learn()
-		k.speed.Store(o.speed.speed(now))
-		if o.triedAgo > 0 {
-			k.tried.Store(now.Add(-o.triedAgo).UnixNano())
-		}
-		k.others.served.Store(o.served)
 		k.others.leftOut.Store(now.Add(o.leftOut).UnixNano())
 		k.own.leftOut.Store(now.Add(o.leftOutOwner).UnixNano())
 	}
@@ -548,6 +568,9 @@ func (g wGroup) group(t testing.TB) *Group {
 	}
 	for _, m := range g.keptOut {
 		out.KeptOut = append(out.KeptOut, MachineID(m))
+	}
+	for _, m := range g.pinned {
+		out.Pinned = append(out.Pinned, MachineID(m))
 	}
 	return out
 }

@@ -142,6 +142,7 @@ type Decision struct {
 type Attempt struct {
 	Machine *fleet.Machine
 	Class   fleet.Class
+	Circle  fleet.Circle  // of the caller
 	After   time.Duration // since the call arrived
 	Took    time.Duration // to its outcome
 	Outcome string        // in words; nothing of the call's content

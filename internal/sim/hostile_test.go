@@ -115,7 +115,8 @@ func (a *answer) names(machine string) bool {
 // together makes an open group of the members.
 func (w *world) together(members ...*member) {
 	w.t.Helper()
-	g := account.Group{ID: w.newID("grp_"), Name: "open", Kind: account.GroupOpen, Created: time.Now().UTC()}
+	id := w.newID("grp_")
+	g := account.Group{ID: id, Name: "open-" + id[4:], Kind: account.GroupOpen, Created: time.Now().UTC()}
 	w.must(w.db.CreateGroup(w.t.Context(), g))
 	for _, m := range members {
 		w.must(w.db.JoinGroup(w.t.Context(), g.ID, m.ID, time.Now()))

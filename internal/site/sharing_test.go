@@ -174,7 +174,7 @@ func TestSpeed(t *testing.T) {
 	check(t, tn.db.RecordUsage(t.Context(), []account.Usage{
 		use("a", "tiny", "", 100, 0), use("b", "tiny", "", 50, 24*time.Hour), use("c", "tiny", "engine_error", 9000, 0), use("d", "tiny", "", 9000, 8*24*time.Hour), use("e", "other", "", 9, 0),
 	}))
-	tn.box().Offer("tiny").Load.Measure(fleet.Measurement{At: time.Now(), FirstToken: 1500 * time.Millisecond})
+	tn.box().Offer("tiny").Load.Measure(fleet.Circle{}, fleet.Measurement{At: time.Now(), FirstToken: 1500 * time.Millisecond})
 	want := api.MachineModel{ID: "tiny", ContextLength: 512, Slots: 2, FirstTokenMS: 1500, TokensPerSecond: 37.5}
 	if diff := cmp.Diff([]api.MachineModel{want}, good[api.List[api.Machine]](tn.world, "ada", "GET", "/api/machines", "").Data[0].Models); diff != "" {
 		t.Error(diff)

@@ -1,0 +1,73 @@
+package dispatch
+
+import (
+	"sync"
+
+	"github.com/kith/kith/internal/fleet"
+)
+
+const (
+	// callsBetween is how many calls of a member go to established machines of a group
+	// between two that may go to a newcomer first (spec/routing.md#newcomers).
+	callsBetween = 9
+	// maxTurns bounds the members of which calls are counted.
+	maxTurns = 100_000
+)
+
+// turns counts, for each member and group, the calls since the last one that was tried on a
+// newcomer. It is safe for concurrent use.
+type turns struct {
+	mu    sync.Mutex
+	since map[fleet.MemberID]map[fleet.GroupID]int
+}
+
+// claim returns the groups in which the member's next call may go to a newcomer first. No
+// other call gets those until giveBack.
+func (t *turns) claim(member fleet.MemberID) (groups []fleet.GroupID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for group, n := range t.since[member] {
+		if n >= callsBetween {
+			t.since[member][group] = 0
+			groups = append(groups, group)
+		}
+	}
+	return groups
+}
+
+// giveBack gives back the claims of a call, except for the one that its decision used.
+func (t *turns) giveBack(member fleet.MemberID, claimed []fleet.GroupID, order []fleet.Candidate) {
+	if len(claimed) == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, group := range claimed {
+		used := len(order) > 0 && order[0].Standing < fleet.Established && order[0].GroupID() == group
+		if counts := t.since[member]; counts != nil && !used {
+			counts[group] = callsBetween
+		}
+	}
+}
+
+// tried counts a call of the member that is tried on a machine.
+func (t *turns) tried(member fleet.MemberID, on *fleet.Candidate) {
+	if on.Class != fleet.Grouped {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.since == nil || len(t.since) >= maxTurns {
+		t.since = make(map[fleet.MemberID]map[fleet.GroupID]int)
+	}
+	counts := t.since[member]
+	if counts == nil {
+		counts = make(map[fleet.GroupID]int)
+		t.since[member] = counts
+	}
+	if on.Standing == fleet.Established {
+		counts[on.Group.ID]++
+	} else {
+		counts[on.Group.ID] = 0
+	}
+}

@@ -1,0 +1,279 @@
+package fleet
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Circle is a set of callers that a machine proves itself to: its owner, the members that
+// it is shared with, or the members of one group. What it proved to one circle is unknown
+// to the others, because the accounts of its owner can prove anything to each other
+// (spec/security.md#attracting).
+type Circle struct {
+	Class Class
+	Group GroupID // of Grouped
+}
+
+// Circle returns the circle that the candidate's caller belongs to.
+func (c *Candidate) Circle() Circle {
+	return Circle{c.Class, c.GroupID()}
+}
+
+// MarshalText implements encoding.TextMarshaler: "own", "shared", "group grp_1".
+func (c Circle) MarshalText() ([]byte, error) {
+	return []byte(strings.TrimSpace(c.Class.String() + " " + string(c.Group))), nil
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (c *Circle) UnmarshalText(text []byte) error {
+	name, id, _ := strings.Cut(string(text), " ")
+	for class := range classes {
+		if class.String() == name && (class == Grouped) == (id != "") {
+			*c = Circle{class, GroupID(id)}
+			return nil
+		}
+	}
+	return fmt.Errorf("unknown circle %q", text)
+}
+
+// Standing says how far a machine has proven itself at a model to a group.
+type Standing uint8
+
+// The standings.
+const (
+	Unserved    Standing = iota // it has served no member
+	Newcomer                    // it has served a member
+	Established                 // it has served EstablishedCalls calls of EstablishedMembers members
+)
+
+const (
+	EstablishedCalls   = 20
+	EstablishedMembers = 3
+	// maxMembers is how many members of a group are looked at to find out whether there
+	// are EstablishedMembers.
+	maxMembers = 1000
+	// maxCircles bounds the circles that a model on a machine is proven to.
+	maxCircles = 256
+)
+
+// Proof is what a machine has proven to one circle at one model.
+type Proof struct {
+	Measurements
+	Standing Standing `json:",omitzero"`
+	// Calls are the calls that it served to the group, and Members some of the members who
+	// made them: of accounts that reach each other otherwise only one, at most
+	// EstablishedMembers.
+	Calls   int        `json:",omitzero"`
+	Members []MemberID `json:",omitzero"`
+}
+
+// proof is a Proof in use.
+type proof struct {
+	tried    atomic.Int64          // when a call was last sent to measure the machine, Unix nanoseconds
+	tries    atomic.Int32          // how many such calls measured nothing
+	speed    atomic.Pointer[Speed] // nil: it was not measured
+	standing atomic.Uint32
+
+	mu   sync.Mutex
+	kept Proof
+}
+
+// Standing returns the machine's standing in the group; nil has none.
+func (p *proof) Standing() Standing {
+	if p == nil {
+		return Unserved
+	}
+	return Standing(p.standing.Load())
+}
+
+// proof returns what was proven to a circle; nil: nothing.
+func (l *Load) proof(c Circle) *proof {
+	k := l.learned.Load()
+	if k == nil {
+		return nil
+	}
+	if circles := k.circles.Load(); circles != nil {
+		return (*circles)[c]
+	}
+	return nil
+}
+
+// prove returns what was proven to a circle, for a change of it.
+func (l *Load) prove(c Circle) *proof {
+	if p := l.proof(c); p != nil {
+		return p
+	}
+	k := l.learn()
+	k.adding.Lock()
+	defer k.adding.Unlock()
+	circles := make(map[Circle]*proof)
+	if before := k.circles.Load(); before != nil {
+		circles = maps.Clone(*before)
+	}
+	p := circles[c]
+	if p == nil {
+		if len(circles) >= maxCircles {
+			delete(circles, oldest(circles))
+		}
+		p = new(proof)
+		circles[c] = p
+		k.circles.Store(&circles)
+	}
+	return p
+}
+
+// oldest returns the circle whose last proof is the oldest.
+func oldest(circles map[Circle]*proof) (out Circle) {
+	var at time.Time
+	first := true
+	for c, p := range circles {
+		p.mu.Lock()
+		if first || p.kept.At.Before(at) {
+			out, at, first = c, p.kept.At, false
+		}
+		p.mu.Unlock()
+	}
+	return out
+}
+
+// Standing returns the machine's standing at the model, and the calls and members that it
+// is based on.
+func (l *Load) Standing(c Circle) (standing Standing, calls, members int) {
+	p := l.proof(c)
+	if p == nil {
+		return Unserved, 0, 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.Standing(), p.kept.Calls, len(p.kept.Members)
+}
+
+// ServedGroup records that the machine served a complete answer to a member of a group. It
+// reports whether the machine's standing rose (spec/routing.md#standing).
+func (l *Load) ServedGroup(s *Snapshot, g *Group, owner, caller MemberID, now time.Time) (rose bool) {
+	p := l.prove(Circle{Grouped, g.ID})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k := &p.kept
+	before := k.Standing
+	if k.At = now; before == Established {
+		return false
+	}
+	needed := s.independent(g, owner)
+	if !s.connected(g.ID, caller, owner) {
+		k.Calls++
+		if len(k.Members) < EstablishedMembers && !s.connected(g.ID, caller, k.Members...) {
+			k.Members = append(k.Members, caller)
+		}
+	}
+	switch {
+	case needed == 0, k.Calls >= EstablishedCalls && len(k.Members) >= needed:
+		k.Standing = Established
+	case k.Calls > 0:
+		k.Standing = Newcomer
+	}
+	p.standing.Store(uint32(k.Standing))
+	return k.Standing > before
+}
+
+// RaiseStanding records that the machine served a call of a group, as another node has seen.
+func (l *Load) RaiseStanding(c Circle) {
+	p := l.prove(c)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.kept.Standing = max(p.kept.Standing, Newcomer)
+	p.standing.Store(uint32(p.kept.Standing))
+}
+
+// Proofs returns a copy of what was proven to each circle, and when the newest was.
+func (l *Load) Proofs() (proofs map[Circle]Proof, at time.Time) {
+	k := l.learned.Load()
+	if k == nil || k.circles.Load() == nil {
+		return nil, at
+	}
+	proofs = make(map[Circle]Proof)
+	for c, p := range *k.circles.Load() {
+		p.mu.Lock()
+		kept := p.kept
+		kept.Measurements, kept.Members = kept.clone(), slices.Clone(kept.Members)
+		p.mu.Unlock()
+		if kept.At.IsZero() {
+			continue
+		}
+		proofs[c] = kept
+		if kept.At.After(at) {
+			at = kept.At
+		}
+	}
+	return proofs, at
+}
+
+// SetProofs takes over proofs of another node, or of this one before it ended: for each
+// circle the younger measurements and the higher standing. It reports whether a speed
+// changed.
+func (l *Load) SetProofs(proofs map[Circle]Proof) (changed bool) {
+	for c, x := range proofs {
+		if !x.valid() || x.Standing > Established || len(x.Members) > EstablishedMembers || x.Calls < 0 || len(proofs) > maxCircles {
+			continue
+		}
+		p := l.prove(c)
+		p.mu.Lock()
+		k := &p.kept
+		if x.At.After(k.At) {
+			k.Measurements = x.clone()
+			p.speed.Store(k.Speed())
+			changed = true
+		}
+		k.Standing = max(k.Standing, x.Standing)
+		k.Calls = max(k.Calls, x.Calls)
+		if len(x.Members) > len(k.Members) {
+			k.Members = slices.Clone(x.Members)
+		}
+		p.standing.Store(uint32(k.Standing))
+		p.mu.Unlock()
+	}
+	return changed
+}
+
+// standing returns the standing of a machine in the group.
+func (g *Group) standing(m *Machine, o *Offer) Standing {
+	if slices.Contains(g.Pinned, m.ID) {
+		return Established
+	}
+	return o.Load.proof(Circle{Grouped, g.ID}).Standing()
+}
+
+// independent returns how many members of a group there are, at most EstablishedMembers,
+// who reach neither the owner nor each other otherwise.
+func (s *Snapshot) independent(g *Group, owner MemberID) int {
+	found := append(make([]MemberID, 0, 1+EstablishedMembers), owner)
+	for _, member := range g.Members[:min(len(g.Members), maxMembers)] {
+		if len(found) <= EstablishedMembers && !s.connected(g.ID, member, found...) {
+			found = append(found, member)
+		}
+	}
+	return len(found) - 1
+}
+
+// connected reports whether a member of a group is one of the others, or reaches one of
+// them otherwise: by a share in either direction, or by another group. Open groups do not
+// count, since anyone can join them.
+func (s *Snapshot) connected(group GroupID, member MemberID, others ...MemberID) bool {
+	n, p := s.find(member)
+	return slices.ContainsFunc(others, func(other MemberID) bool {
+		m, q := s.find(other)
+		return member == other || p.sharedBy(m) || q.sharedBy(n) || slices.ContainsFunc(p.groups, func(id GroupID) bool {
+			return id != group && slices.Contains(q.groups, id) && !s.group(id).Open
+		})
+	})
+}
+
+// sharedBy reports whether the member of that number shares with the person.
+func (p *person) sharedBy(owner int) bool {
+	return slices.ContainsFunc(p.shares, func(share incomingShare) bool { return share.owner == owner })
+}

@@ -1,0 +1,182 @@
+package fleet
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+)
+
+// village returns an open group of so many members, m0 to mN, where m0 owns the machine "a"
+// and m1 the machine "b", both of model "m".
+func village(members int) *Snapshot {
+	g := &Group{ID: "g", Open: true}
+	for i := range members {
+		g.Members = append(g.Members, MemberID(fmt.Sprint("m", i)))
+	}
+	s := NewSnapshot().WithGroup(g)
+	for i, id := range []MachineID{"a", "b"} {
+		s = s.WithMachine(&Machine{ID: id, Owner: g.Members[i], Online: true, Slots: 4, Offers: offering("m")})
+	}
+	return s
+}
+
+// serve records calls of each member that the machine "a" served to the group "g".
+func serve(s *Snapshot, calls int, by ...MemberID) {
+	a := s.Machine("a")
+	for _, member := range by {
+		for range calls {
+			a.Offer("m").Load.ServedGroup(s, s.Group("g"), a.Owner, member, noon)
+		}
+	}
+}
+
+func standingOf(s *Snapshot) Standing {
+	return s.Group("g").standing(s.Machine("a"), s.Machine("a").Offer("m"))
+}
+
+// A machine is established in a group once it served 20 calls of three members who reach
+// neither its owner nor each other otherwise (spec/routing.md#standing).
+func TestStanding(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		members int
+		with    func(*Snapshot) *Snapshot
+		calls   int // of each
+		by      []MemberID
+		want    Standing
+	}{
+		{"no call", 9, nil, 0, nil, Unserved},
+		{"one call", 9, nil, 1, []MemberID{"m2"}, Newcomer},
+		{"19 calls of three", 9, nil, 6, []MemberID{"m2", "m3", "m4"}, Newcomer},
+		{"21 calls of three", 9, nil, 7, []MemberID{"m2", "m3", "m4"}, Established},
+		{"many calls of two", 9, nil, 100, []MemberID{"m2", "m3"}, Newcomer},
+		{"both others of a group of three", 3, nil, 10, []MemberID{"m1", "m2"}, Established},
+		{"one other of a group of three", 3, nil, 100, []MemberID{"m2"}, Newcomer},
+		{"three, one with a share of the owner", 9, func(s *Snapshot) *Snapshot {
+			return s.WithShares("m4", []*Share{{ID: "s", Owner: "m0", Member: "m4"}})
+		}, 50, []MemberID{"m2", "m3", "m4"}, Newcomer},
+		{"three, one who shares with another", 9, func(s *Snapshot) *Snapshot {
+			return s.WithShares("m3", []*Share{{ID: "s", Owner: "m4", Member: "m3"}})
+		}, 50, []MemberID{"m2", "m3", "m4"}, Newcomer},
+		{"two accounts of one person", 9, func(s *Snapshot) *Snapshot {
+			return s.WithGroup(&Group{ID: "private", Members: []MemberID{"m0", "m2"}})
+		}, 50, []MemberID{"m2"}, Unserved},
+		{"three who are in another open group", 9, func(s *Snapshot) *Snapshot {
+			return s.WithGroup(&Group{ID: "open", Open: true, Members: []MemberID{"m0", "m2", "m3"}})
+		}, 10, []MemberID{"m2", "m3", "m4"}, Established},
+		{"all reach each other by another group", 9, func(s *Snapshot) *Snapshot {
+			return s.WithGroup(&Group{ID: "company", Members: s.Group("g").Members})
+		}, 1, []MemberID{"m2"}, Established},
+		{"pinned", 9, func(s *Snapshot) *Snapshot {
+			g := *s.Group("g")
+			g.Pinned = []MachineID{"a"}
+			return s.WithGroup(&g)
+		}, 0, nil, Established},
+	} {
+		s := village(c.members)
+		if c.with != nil {
+			s = c.with(s)
+		}
+		if serve(s, c.calls, c.by...); standingOf(s) != c.want {
+			t.Errorf("%s: %v, want %v", c.name, standingOf(s), c.want)
+		}
+	}
+}
+
+// What a machine proved to its owner, by shares or in one group is unknown in another
+// group: accounts of its owner could have proved it.
+func TestProofsStayInTheirCircle(t *testing.T) {
+	s := village(9).WithGroup(&Group{ID: "mine", Members: []MemberID{"m0", "m8"}}).
+		WithShares("m7", []*Share{{ID: "s", Owner: "m0", Member: "m7"}})
+	l := s.Machine("a").Offer("m").Load
+	for _, c := range []Circle{{}, {Class: Shared}, {Grouped, "mine"}} {
+		for range 16 {
+			l.Measure(c, Measurement{At: noon, Uncached: 1000, FirstToken: time.Millisecond, Output: 100, Decoding: time.Millisecond, Running: 1})
+		}
+	}
+	l.ServedGroup(s, s.Group("mine"), "m0", "m8", noon)
+	for member, want := range map[MemberID]bool{"m0": true, "m7": true, "m2": false} {
+		for _, c := range Route(s, Query{Caller: member, Model: "m", Now: noon}).Candidates {
+			if c.Machine.ID == "a" && c.Expectation.Measured != want {
+				t.Errorf("for %s it is measured: %v, want %v", member, !want, want)
+			}
+		}
+	}
+	if standingOf(s) != Unserved {
+		t.Errorf("in the open group it is %v", standingOf(s))
+	}
+}
+
+// A newcomer comes after the established machines of its group, except when it is a
+// newcomer's turn; it is tried while none of those is ready.
+func TestNewcomersComeLast(t *testing.T) {
+	s := village(9)
+	serve(s, 7, "m2", "m3", "m4")
+	for range 16 {
+		s.Machine("a").Offer("m").Load.Measure(Circle{Grouped, "g"}, Measurement{At: noon, FirstToken: 10 * time.Second})
+		s.Machine("b").Offer("m").Load.Measure(Circle{Grouped, "g"}, Measurement{At: noon, FirstToken: time.Millisecond})
+	}
+	first := func(turns ...GroupID) MachineID {
+		return Route(s, Query{Caller: "m5", Model: "m", Now: noon, Turns: turns}).Candidates[0].Machine.ID
+	}
+	if got := first(); got != "a" {
+		t.Errorf("%s is first", got)
+	}
+	if got := first("g"); got != "b" {
+		t.Errorf("%s is first in a newcomer's turn", got)
+	}
+	if got := first("h"); got != "a" {
+		t.Errorf("%s is first in the turn of another group", got)
+	}
+	for s.Machine("a").Reserve("m", Circle{}) {
+	}
+	if got := first(); got != "b" {
+		t.Errorf("%s is first while the other is busy", got)
+	}
+}
+
+// Proofs are stored as JSON, and taken over by circle.
+func TestProofsAreKept(t *testing.T) {
+	s := village(9)
+	serve(s, 7, "m2", "m3", "m4")
+	l := s.Machine("a").Offer("m").Load
+	l.Measure(Circle{Class: Shared}, Measurement{At: noon, FirstToken: time.Second})
+	proofs, _ := l.Proofs()
+	text, err := json.Marshal(proofs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read map[Circle]Proof
+	if err := json.Unmarshal(text, &read); err != nil {
+		t.Fatal(err, string(text))
+	}
+	var other Load
+	if !other.SetProofs(read) || other.Speed(Circle{Class: Shared}).FirstToken != 1 || other.LatestSpeed().FirstToken != 1 {
+		t.Error("the speed is lost")
+	}
+	if again, _ := other.Proofs(); !reflect.DeepEqual(again, proofs) {
+		t.Errorf("%+v became %+v", proofs, again)
+	}
+	if standing, calls, members := other.Standing(Circle{Grouped, "g"}); standing != Established || calls != 20 || members != 3 {
+		t.Errorf("%v after %d calls of %d members", standing, calls, members)
+	}
+	for _, text := range []string{"", "group", "shared x", "other x"} {
+		if new(Circle).UnmarshalText([]byte(text)) == nil {
+			t.Errorf("%q is a circle", text)
+		}
+	}
+}
+
+// The circles of a model are bounded: the one proven longest ago is forgotten.
+func TestCirclesAreBounded(t *testing.T) {
+	var l Load
+	for i := range maxCircles + 10 {
+		l.Measure(Circle{Grouped, GroupID(fmt.Sprint(i))}, Measurement{At: noon.Add(time.Duration(i)), FirstToken: time.Second})
+	}
+	proofs, _ := l.Proofs()
+	if _, first := proofs[Circle{Grouped, "9"}]; first || len(proofs) != maxCircles {
+		t.Errorf("%d circles, the tenth among them: %v", len(proofs), first)
+	}
+}
