@@ -140,7 +140,7 @@ func (s *sandbox) prepare(makesAda, signsIn, serves bool) {
 		if !signsIn {
 			s.run("kith admin machine token --member ada | kith login --hub http://" + s.site + " --token -")
 		}
-		s.run("export KITH_API_KEY=$(kith admin key create --member " + s.member + " --json | sed 's/.*\"secret\":\"\\([^\"]*\\)\".*/\\1/')")
+		s.run("export KITH_API_KEY=$(kith admin key create --manage --member " + s.member + " --json | sed 's/.*\"secret\":\"\\([^\"]*\\)\".*/\\1/')")
 	}
 	if s.member != "ada" {
 		s.run("kith admin share add --owner ada --with " + s.member)

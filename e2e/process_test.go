@@ -159,7 +159,7 @@ func member(ts *testscript.TestScript, neg bool, args []string) {
 			Secret string `json:"secret"`
 		}
 		run(nil, "admin", "member", "create", name, "--data", ts.MkAbs("hub"))
-		run(&key, "admin", "key", "create", "--member", name, "--data", ts.MkAbs("hub"), "--json")
+		run(&key, "admin", "key", "create", "--member", name, "--manage", "--data", ts.MkAbs("hub"), "--json")
 		ts.Setenv("KEY_"+name, key.Secret)
 	}
 	if len(args) >= 2 {

@@ -164,7 +164,7 @@ func (c *cluster) at(i int) *node { return c.nodes[i%len(c.nodes)] }
 // keyAt makes a key at a node; expires may be empty.
 func (c *cluster) keyAt(n *node, member, expires string) (made key) {
 	c.t.Helper()
-	if err := n.operate("POST", "/keys", map[string]string{"member": member, "expires": expires}, &made); err != nil {
+	if err := n.operate("POST", "/keys", map[string]any{"member": member, "expires": expires, "manage": true}, &made); err != nil {
 		c.t.Errorf("%s: %v", n.name, err)
 	}
 	return made

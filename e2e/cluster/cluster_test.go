@@ -303,7 +303,7 @@ func (c *cluster) member(name string) {
 type key struct{ ID, Secret string }
 
 func (c *cluster) key(member string) (made key) {
-	if err := c.nodes[0].operate("POST", "/keys", map[string]string{"member": member}, &made); err != nil {
+	if err := c.nodes[0].operate("POST", "/keys", map[string]any{"member": member, "manage": true}, &made); err != nil {
 		c.t.Fatal(err)
 	}
 	return made

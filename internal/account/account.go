@@ -63,6 +63,7 @@ type Key struct {
 	Name     string
 	Region   string
 	Reach    Reach
+	Manage   bool     // it may manage its member's account, beside inference
 	Hash     [32]byte // SHA-256 of the secret
 	LastFour string
 	Created  time.Time

@@ -62,6 +62,7 @@ type Grant struct {
 	Kind     GrantKind
 	Name     string // of the machine or key
 	Reach    Reach  // of a key
+	Manage   bool   // of a key
 	Region   string // of a key; empty: that of the hub that makes it
 	Client   string // what the device says it is
 	Address  string // the address of its request

@@ -91,6 +91,8 @@ type Caller struct {
 	KeyID   string          // empty: a machine credential
 	Narrow  fleet.Narrow    // of the key
 	Machine fleet.MachineID // whose credential was sent, else empty
+	// Inference says that the key is for inference and its listing alone.
+	Inference bool
 }
 
 // id is the caller's member id, as the store knows it.

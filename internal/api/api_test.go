@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -118,7 +119,7 @@ func check(t *testing.T, err error) {
 
 func (w *world) identify(_ context.Context, secret string) (Caller, error) {
 	if whose, ok := w.keys[secret]; ok {
-		return Caller{Member: fleet.MemberID(w.members[whose].ID), Name: whose, KeyID: "key_of_" + whose}, nil
+		return Caller{Member: fleet.MemberID(w.members[whose].ID), Name: whose, KeyID: "key_of_" + whose, Inference: strings.HasPrefix(secret, "inference")}, nil
 	}
 	m, ok := w.members[secret]
 	if !ok {
@@ -742,4 +743,27 @@ func (w *world) history() {
 		Status: 403, Code: "NOT_IN_CIRCLE", Decisions: []account.Decision{{Verdict: "refuse", Row: 7, Seen: []account.StateCount{{Via: "own", State: "offline", Machines: 1}}}},
 		Tries: []account.Attempt{{Machine: "box", Owner: "ada", Via: "own", Outcome: "gone", Prompt: true}},
 	}}, time.Now()))
+}
+
+// A key that is for inference alone lists models and says why calls went where they went. It
+// reads and changes nothing else (spec/api.md#scopes).
+func TestKeysForInference(t *testing.T) {
+	w := newWorld(t)
+	w.keys = map[string]string{"inference of ada": "ada"}
+	check(t, w.db.SaveTraces(t.Context(), []account.Trace{{CallID: "req_adas", MemberID: w.members["ada"].ID, Started: time.Now(), Model: "m"}}, time.Now()))
+	allowed := []string{"GET /api/models", "GET /api/why", "GET /api/why/{call}"}
+	before := w.adas()
+	for _, l := range table {
+		if l.may != members {
+			continue
+		}
+		got := w.ask("inference of ada", l.method, l.path, "")
+		want := !slices.Contains(allowed, l.method+" "+l.path)
+		if refused := got.status == 403 && strings.Contains(got.body, "may not manage the account"); refused != want {
+			t.Errorf("%s %s: %+v, to be refused %v", l.method, l.path, got, want)
+		}
+	}
+	if diff := cmp.Diff(before, w.adas(), cmp.AllowUnexported(response{})); diff != "" {
+		t.Errorf("it changed what is ada's:\n%s", diff)
+	}
 }

@@ -19,7 +19,8 @@ type Key struct {
 	Region   string        `json:"region"`
 	BaseURL  string        `json:"base_url,omitzero"` // of the region, for programs; absent: not known here
 	Reach    account.Reach `json:"reach"`
-	State    string        `json:"state"` // "live", "expired" or "revoked"
+	Manage   bool          `json:"manage"` // it may manage the account; else it is for inference alone
+	State    string        `json:"state"`  // "live", "expired" or "revoked"
 	Created  time.Time     `json:"created"`
 	LastUsed time.Time     `json:"last_used,omitzero"` // to about a minute
 	Revoked  time.Time     `json:"revoked,omitzero"`
@@ -33,7 +34,7 @@ const keyDays = 30
 
 func (a *API) viewKey(k account.Key) Key {
 	v := Key{
-		ID: k.ID, Name: k.Name, LastFour: k.LastFour, Region: k.Region, BaseURL: a.BaseURL(k.Region), Reach: k.Reach, State: "live",
+		ID: k.ID, Name: k.Name, LastFour: k.LastFour, Region: k.Region, BaseURL: a.BaseURL(k.Region), Reach: k.Reach, Manage: k.Manage, State: "live",
 		Created: k.Created, LastUsed: k.LastUsed, Revoked: k.Revoked, Expires: k.Expires,
 	}
 	switch {
@@ -88,6 +89,7 @@ type NewKey struct {
 	Name   string        `json:"name,omitzero"`
 	Region string        `json:"region,omitzero"` // empty: this hub's
 	Reach  account.Reach `json:"reach,omitzero"`  // empty: all
+	Manage bool          `json:"manage,omitzero"` // it may manage the account, beside inference
 	// Expires is when the key ends: a time from now like "90d" or "12h", or a time as in
 	// RFC 3339; empty: never.
 	Expires string `json:"expires,omitzero"`
@@ -104,11 +106,11 @@ func (a *API) CreateKey(ctx context.Context, c Caller, in NewKey) (Key, credenti
 	return a.saveKey(ctx, c, key, secret)
 }
 
-// RollKey makes a key of the caller's with the name, the region, the reach and the end
-// of a live one, which it does not revoke. The name needs no check, since no one chooses
+// RollKey makes a key of the caller's with the name, the region, the reach, the scope and
+// the end of a live one, which it does not revoke. The name needs no check, since no one chooses
 // it: one that an operator gave may be empty. It is no route, as CreateKey is none.
 func (a *API) RollKey(ctx context.Context, c Caller, old Key) (Key, credential.Secret, error) {
-	in := NewKey{Name: old.Name, Region: old.Region, Reach: old.Reach}
+	in := NewKey{Name: old.Name, Region: old.Region, Reach: old.Reach, Manage: old.Manage}
 	if !old.Expires.IsZero() {
 		in.Expires = old.Expires.Format(time.RFC3339Nano)
 	}
@@ -155,7 +157,7 @@ func (a *API) mintKey(in NewKey) (account.Key, credential.Secret, error) {
 	}
 	secret := credential.Mint(credential.APIKey, region)
 	return account.Key{
-		ID: account.NewID("key_"), Name: in.Name, Region: region, Reach: reach,
+		ID: account.NewID("key_"), Name: in.Name, Region: region, Reach: reach, Manage: in.Manage,
 		Hash: secret.Hash(), LastFour: secret.LastFour(), Created: now, Expires: expires,
 	}, secret, nil
 }

@@ -42,13 +42,15 @@ type line struct {
 	method, path string
 	// about says what the route does: to readers of the description or, of a route
 	// of the operator's, in the audit log.
-	about   string
-	may     access
-	in, out reflect.Type
-	fields  []field // of in, which the path or the query holds
-	body    bool    // the request has a JSON body
-	needed  bool    // the body has members that must be there
-	serve   func(*API, *http.Request, Caller, []byte) (any, error)
+	about string
+	may   access
+	// inference says that a key which may not manage the account is enough.
+	inference bool
+	in, out   reflect.Type
+	fields    []field // of in, which the path or the query holds
+	body      bool    // the request has a JSON body
+	needed    bool    // the body has members that must be there
+	serve     func(*API, *http.Request, Caller, []byte) (any, error)
 }
 
 // field is a field of a request that its path or query holds.
@@ -61,9 +63,15 @@ type field struct {
 // table is every route, in the order of routes.go.
 var table []*line
 
-// member, machine and operator add a line to the table.
+// member, caller, machine and operator add a line to the table.
 func member[In, Out any](pattern, about string, do func(*API, context.Context, Caller, In) (Out, error)) Route[In, Out] {
 	return add(members, pattern, about, do)
+}
+
+func caller[In, Out any](pattern, about string, do func(*API, context.Context, Caller, In) (Out, error)) Route[In, Out] {
+	r := add(members, pattern, about, do)
+	r.inference = true
+	return r
 }
 
 func machine[In, Out any](pattern, about string, do func(*API, context.Context, Caller, In) (Out, error)) Route[In, Out] {

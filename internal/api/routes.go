@@ -2,10 +2,11 @@ package api
 
 const keepsOrEnds = "A limit that the body does not name stays as it is, null ends it."
 
-// The routes of the members, under /api/. The first sentence of each text is its summary
+// The routes of the members, under /api/. A key that is for inference alone may ask for those
+// of callers only. The first sentence of each text is its summary
 // in lists of routes.
 var (
-	ListModels = member("GET /api/models", "List the models that you reach now.", (*API).listModels)
+	ListModels = caller("GET /api/models", "List the models that you reach now.", (*API).listModels)
 
 	ListShares = member("GET /api/shares", "List your shares. They are those of your machines, and those with you.", (*API).listShares)
 	PutShare   = member("POST /api/shares", "Share your machines with a member. If that share is there, its limits change: "+keepsOrEnds, (*API).putShare)
@@ -51,8 +52,8 @@ var (
 	KeepMachineOut = member("POST /api/machines/{machine}/keep-out", "Keep a machine out of a group or of all. The same route lets it in again.", (*API).keepMachineOut)
 
 	ListRequests = member("GET /api/requests", "List your newest calls, and those on your machines. It says what happened to each, and nothing of what it said.", (*API).listRequests)
-	ExplainModel = member("GET /api/why", "Ask whether a call for a model would be served now. The answer names the machine, or why not and what would change that.", (*API).explainModel)
-	ExplainCall  = member("GET /api/why/{call}", "Ask what happened to a call, and why. It is one of yours, or one on your machines.", (*API).explainCall)
+	ExplainModel = caller("GET /api/why", "Ask whether a call for a model would be served now. The answer names the machine, or why not and what would change that.", (*API).explainModel)
+	ExplainCall  = caller("GET /api/why/{call}", "Ask what happened to a call, and why. It is one of yours, or one on your machines.", (*API).explainCall)
 	GetUsage     = member("GET /api/usage", "Sum up usage, as caller and as owner.", (*API).getUsage)
 )
 

@@ -173,6 +173,10 @@ func (a *API) answer(l *line, r *http.Request, body []byte, late error) (answer 
 		if err := a.Admit(caller); err != nil {
 			return nil, err
 		}
+		if caller.Inference && !l.inference {
+			return nil, fault.New(fault.NotAllowed, "this key is for inference and may not manage the account: use the site, "+
+				"`kith` on a machine that is signed in, or a key that may manage (`kith keys create --manage`)")
+		}
 	}
 	if late != nil {
 		return nil, late

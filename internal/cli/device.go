@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -132,6 +133,7 @@ func (c *client) postForm(ctx context.Context, path string, form url.Values, out
 // keys is `kith keys`: the account's own API keys.
 func (a *app) keys() *cobra.Command {
 	var name, reach, region, expires, hub string
+	var manage bool
 	create := &cobra.Command{
 		Use: "create", Short: "Create an API key, approved in the browser, and print its secret, this once", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -139,7 +141,7 @@ func (a *app) keys() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			form := url.Values{"scope": {"key"}, "name": {cmp.Or(name, "kith keys")}, "reach": {reach}, "region": {region}, "expires": {expires}}
+			form := url.Values{"scope": {"key"}, "name": {cmp.Or(name, "kith keys")}, "reach": {reach}, "region": {region}, "expires": {expires}, "manage": {strconv.FormatBool(manage)}}
 			made, err := a.approved(cmd.Context(), toHub(address, ""), "create the key", form)
 			if err != nil {
 				return err
@@ -160,6 +162,7 @@ func (a *app) keys() *cobra.Command {
 	}
 	create.Flags().StringVar(&name, "name", "", "what the key is for (default \"kith keys\")")
 	create.Flags().StringVar(&reach, "reach", "all", "what it reaches: all, shared (own and shared) or own")
+	create.Flags().BoolVar(&manage, "manage", false, "let it manage the account, beside inference: shares, groups, machines, keys")
 	create.Flags().StringVar(&region, "region", "", "the region whose machines it reaches (default: that of the hub)")
 	create.Flags().StringVar(&expires, "expires", "", "when it ends: after a time like 90d or 12h, or at a time like 2027-01-31T18:00:00Z (default: never)")
 	create.Flags().StringVar(&hub, "hub", "", "the hub's address (default: the one this machine is signed in to)")

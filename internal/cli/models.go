@@ -74,30 +74,32 @@ func (a *app) toDaemon() (*client, error) {
 	}, nil
 }
 
-// toAccount returns a client to the hub as the member: with KITH_API_KEY if that is
-// set, else with this machine's credential. The error is that of a member who is not
+// toAccount returns a client to the hub as the member: with this machine's credential if it
+// is signed in there, else with KITH_API_KEY. The error is that of a member who is not
 // signed in if there is neither.
 func (a *app) toAccount() (*client, error) {
-	hub, found, err := a.byKey()
-	if found || err != nil {
-		return hub, err
-	}
 	_, saved, err := a.credential()
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, notSignedIn("cannot use your account: this machine is not signed in; run `kith login --hub URL`, or set KITH_HUB and KITH_API_KEY")
-	}
-	if err != nil {
+	signedIn := err == nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	if named := os.Getenv("KITH_HUB"); named != "" {
+	named := os.Getenv("KITH_HUB")
+	if named != "" {
 		if named, err = hubAddress(named); err != nil {
 			return nil, err
 		}
-		if named != saved.Hub {
-			return nil, notSignedIn("cannot use your account at %s, which KITH_HUB names: this machine is signed in to %s; set KITH_API_KEY to a key of that hub, or unset KITH_HUB", named, saved.Hub)
-		}
 	}
-	return asMachine(saved), nil
+	if signedIn && (named == "" || named == saved.Hub) {
+		return asMachine(saved), nil
+	}
+	hub, found, err := a.byKey()
+	switch {
+	case found, err != nil:
+		return hub, err
+	case signedIn:
+		return nil, notSignedIn("cannot use your account at %s, which KITH_HUB names: this machine is signed in to %s; set KITH_API_KEY to a key of that hub that may manage the account, or unset KITH_HUB", named, saved.Hub)
+	}
+	return nil, notSignedIn("cannot use your account: this machine is not signed in; run `kith login --hub URL`, or set KITH_HUB and KITH_API_KEY")
 }
 
 // byKey returns a client with KITH_API_KEY, if that is set: to the hub of KITH_HUB,

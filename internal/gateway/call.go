@@ -22,6 +22,9 @@ type Caller struct {
 	// Machine is set for a machine credential: for its calls that machine does
 	// not exist, so that a call never comes back to where it began.
 	Machine fleet.MachineID
+	// Inference says that the key is for inference and its listing alone
+	// (spec/api.md#scopes).
+	Inference bool
 }
 
 // Call is one inference request on its way through a surface. gateway makes

@@ -142,7 +142,7 @@ func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (holder, err
 		}
 		h.ledger.KeyUsed(key.ID)
 		return holder{gateway.Caller{
-			Member: fleet.MemberID(member.ID), Name: member.Name, KeyID: key.ID, Narrow: narrowing(key.Reach),
+			Member: fleet.MemberID(member.ID), Name: member.Name, KeyID: key.ID, Narrow: narrowing(key.Reach), Inference: !key.Manage,
 		}, until}, nil
 	case credential.MachineKey:
 		machine, member, err := h.records.MachineByHash(ctx, secret.Hash())

@@ -47,7 +47,7 @@ func (h *Hub) newAPI() *api.API {
 // machine credential.
 func (h *Hub) memberOf(ctx context.Context, secret string) (api.Caller, error) {
 	c, err := h.Identify(ctx, secret)
-	return api.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Narrow: c.Narrow, Machine: c.Machine}, err
+	return api.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Narrow: c.Narrow, Machine: c.Machine, Inference: c.Inference}, err
 }
 
 // accountModels is what the account reaches, the machine that asks included.

@@ -66,7 +66,7 @@ func (r grantRefusal) Error() string { return r.text }
 var unknownGrant = grantRefusal{"invalid_grant", "the device code is wrong or was used"}
 
 // beginGrant is POST /device/code client_id, scope ("machine" or "key"), name, and of
-// a key reach and region.
+// a key reach, region, expires and manage ("true").
 func (s *Site) beginGrant(r *http.Request, form url.Values) (any, error) {
 	from := addressOf(r)
 	if err := tooSoon(s.limits.devices.take(network(from), time.Now())); err != nil {
@@ -78,7 +78,7 @@ func (s *Site) beginGrant(r *http.Request, form url.Values) (any, error) {
 	code, now := credential.Mint(credential.DeviceCode, s.Region), s.DB.Now().UTC().Truncate(time.Millisecond)
 	g := account.Grant{
 		ID: account.NewID("grt_"), Hash: code.Hash(), Kind: account.GrantKind(form.Get("scope")), Name: form.Get("name"),
-		Reach: account.Reach(form.Get("reach")), Client: plain(r.UserAgent(), 100), Address: from,
+		Reach: account.Reach(form.Get("reach")), Manage: form.Get("manage") == "true", Client: plain(r.UserAgent(), 100), Address: from,
 		Created: now, Expires: now.Add(grantLife),
 	}
 	if g.Reach == "" {

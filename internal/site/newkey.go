@@ -26,6 +26,7 @@ const newKeyTime = 5 * time.Minute
 func (s *Site) createKey(v *visit) (reply, error) {
 	key, secret, err := s.CreateKey(v.Context(), v.caller(), api.NewKey{
 		Name: strings.TrimSpace(v.form.Get("name")), Region: v.form.Get("region"), Reach: account.Reach(v.form.Get("reach")), Expires: v.form.Get("expires"),
+		Manage: v.form.Get("manage") != "",
 	})
 	if err != nil {
 		return reply{}, err
@@ -33,8 +34,8 @@ func (s *Site) createKey(v *visit) (reply, error) {
 	return s.toShow(v, key, secret), nil
 }
 
-// rollKey is POST /applications/roll: a new key with the name, the reach, the region and
-// the end of a live one, which is then revoked.
+// rollKey is POST /applications/roll: a new key with the name, the reach, the region, the
+// scope and the end of a live one, which is then revoked.
 func (s *Site) rollKey(v *visit) (reply, error) {
 	old, err := s.ownKey(v, v.form.Get("key"))
 	if err != nil {
@@ -112,7 +113,7 @@ func (s *Site) rollKeyQuestion(v *visit) (question, error) {
 	key, err := s.ownKey(v, v.URL.Query().Get("key"))
 	return question{
 		Title: "Give " + keyName(key) + " a new secret?", Button: "Create the new secret", Action: "/applications/roll", Back: "/applications", Field: "key", Value: key.ID,
-		Cuts: []string{"You get a new secret for the same name, reach, region and end.", "Programs that use the old one, ending in " + key.LastFour + ", are refused within 5 seconds, for good.", lastUse(key, s.DB.Now())},
+		Cuts: []string{"You get a new secret for the same name, reach, region, scope and end.", "Programs that use the old one, ending in " + key.LastFour + ", are refused within 5 seconds, for good.", lastUse(key, s.DB.Now())},
 	}, err
 }
 

@@ -25,7 +25,7 @@ func (db *DB) CreateGrant(ctx context.Context, g account.Grant) error {
 		}
 		return q.InsertGrant(ctx, query.InsertGrantParams{
 			ID: g.ID, Hash: g.Hash[:], UserCode: g.UserCode, Kind: string(g.Kind), Name: g.Name, Reach: string(g.Reach), Region: g.Region,
-			Client: g.Client, Address: g.Address, Created: millis(g.Created), Expires: millis(g.Expires), KeyExpires: millis(g.KeyExpires),
+			Client: g.Client, Address: g.Address, Created: millis(g.Created), Expires: millis(g.Expires), KeyExpires: millis(g.KeyExpires), Manage: g.Manage,
 		})
 	})
 	return db.wrap(err, "create a request for approval")
@@ -100,7 +100,7 @@ func (db *DB) RedeemGrant(ctx context.Context, hash [32]byte, m account.Machine,
 			m.OwnerID = whose.ID
 			return changed(fleet.MachineChanged, m.ID), insertMachine(ctx, q, m)
 		}
-		k.MemberID, k.Name, k.Reach, k.Expires = whose.ID, g.Name, account.Reach(g.Reach), timeOf(g.KeyExpires)
+		k.MemberID, k.Name, k.Reach, k.Manage, k.Expires = whose.ID, g.Name, account.Reach(g.Reach), g.Manage, timeOf(g.KeyExpires)
 		return changed(fleet.KeyChanged, k.ID), insertKey(ctx, q, k)
 	})
 	return member(whose), db.wrap(err, "redeem a request")
@@ -110,6 +110,6 @@ func grant(row query.DeviceGrant) account.Grant {
 	return account.Grant{
 		ID: row.ID, Hash: [32]byte(row.Hash), UserCode: row.UserCode, Kind: account.GrantKind(row.Kind), Name: row.Name,
 		Reach: account.Reach(row.Reach), Region: row.Region, Client: row.Client, Address: row.Address, State: account.GrantState(row.State),
-		MemberID: row.MemberID, Created: timeOf(row.Created), Expires: timeOf(row.Expires), KeyExpires: timeOf(row.KeyExpires),
+		MemberID: row.MemberID, Created: timeOf(row.Created), Expires: timeOf(row.Expires), KeyExpires: timeOf(row.KeyExpires), Manage: row.Manage,
 	}
 }

@@ -89,7 +89,7 @@ func insertKey(ctx context.Context, q *query.Queries, k account.Key) error {
 	return q.InsertKey(ctx, query.InsertKeyParams{
 		ID: k.ID, MemberID: k.MemberID, Name: k.Name, Region: k.Region, Reach: string(k.Reach),
 		Hash: k.Hash[:], LastFour: k.LastFour,
-		Created: millis(k.Created), LastUsed: millis(k.LastUsed), Revoked: millis(k.Revoked), Expires: millis(k.Expires),
+		Created: millis(k.Created), LastUsed: millis(k.LastUsed), Revoked: millis(k.Revoked), Expires: millis(k.Expires), Manage: k.Manage,
 	})
 }
 
@@ -97,6 +97,6 @@ func key(row query.Key) account.Key {
 	return account.Key{
 		ID: row.ID, MemberID: row.MemberID, Name: row.Name, Region: row.Region, Reach: account.Reach(row.Reach),
 		Hash: [32]byte(row.Hash), LastFour: row.LastFour,
-		Created: timeOf(row.Created), LastUsed: timeOf(row.LastUsed), Revoked: timeOf(row.Revoked), Expires: timeOf(row.Expires),
+		Created: timeOf(row.Created), LastUsed: timeOf(row.LastUsed), Revoked: timeOf(row.Revoked), Expires: timeOf(row.Expires), Manage: row.Manage,
 	}
 }

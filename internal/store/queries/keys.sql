@@ -1,6 +1,6 @@
 -- name: InsertKey :exec
-INSERT INTO keys (id, member_id, name, region, reach, hash, last_four, created, last_used, revoked, expires)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
+INSERT INTO keys (id, member_id, name, region, reach, hash, last_four, created, last_used, revoked, expires, manage)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
 
 -- Only a key that is not revoked, of a member who is not disabled. It may be past its end.
 -- name: KeyByHash :one

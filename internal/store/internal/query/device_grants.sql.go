@@ -12,7 +12,7 @@ import (
 const decideGrant = `-- name: DecideGrant :one
 UPDATE device_grants SET state = $2, member_id = $3
 WHERE user_code = $1 AND state = 'waiting' AND expires > $4
-RETURNING id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires
+RETURNING id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires, manage
 `
 
 func (q *Queries) DecideGrant(ctx context.Context, userCode string, state string, memberID string, now int64) (DeviceGrant, error) {
@@ -38,12 +38,13 @@ func (q *Queries) DecideGrant(ctx context.Context, userCode string, state string
 		&i.Expires,
 		&i.Region,
 		&i.KeyExpires,
+		&i.Manage,
 	)
 	return i, err
 }
 
 const grantByHash = `-- name: GrantByHash :one
-SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires FROM device_grants WHERE hash = $1
+SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires, manage FROM device_grants WHERE hash = $1
 `
 
 func (q *Queries) GrantByHash(ctx context.Context, hash []byte) (DeviceGrant, error) {
@@ -64,12 +65,13 @@ func (q *Queries) GrantByHash(ctx context.Context, hash []byte) (DeviceGrant, er
 		&i.Expires,
 		&i.Region,
 		&i.KeyExpires,
+		&i.Manage,
 	)
 	return i, err
 }
 
 const grantByUserCode = `-- name: GrantByUserCode :one
-SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires FROM device_grants WHERE user_code = $1 AND state = 'waiting' AND expires > $2
+SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires, manage FROM device_grants WHERE user_code = $1 AND state = 'waiting' AND expires > $2
 `
 
 func (q *Queries) GrantByUserCode(ctx context.Context, userCode string, now int64) (DeviceGrant, error) {
@@ -90,13 +92,14 @@ func (q *Queries) GrantByUserCode(ctx context.Context, userCode string, now int6
 		&i.Expires,
 		&i.Region,
 		&i.KeyExpires,
+		&i.Manage,
 	)
 	return i, err
 }
 
 const insertGrant = `-- name: InsertGrant :exec
-INSERT INTO device_grants (id, hash, user_code, kind, name, reach, region, client, address, state, member_id, created, expires, key_expires)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'waiting', '', $10, $11, $12)
+INSERT INTO device_grants (id, hash, user_code, kind, name, reach, region, client, address, state, member_id, created, expires, key_expires, manage)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'waiting', '', $10, $11, $12, $13)
 `
 
 type InsertGrantParams struct {
@@ -112,6 +115,7 @@ type InsertGrantParams struct {
 	Created    int64
 	Expires    int64
 	KeyExpires int64
+	Manage     bool
 }
 
 func (q *Queries) InsertGrant(ctx context.Context, arg InsertGrantParams) error {
@@ -128,6 +132,7 @@ func (q *Queries) InsertGrant(ctx context.Context, arg InsertGrantParams) error 
 		arg.Created,
 		arg.Expires,
 		arg.KeyExpires,
+		arg.Manage,
 	)
 	return err
 }
@@ -143,7 +148,7 @@ func (q *Queries) PruneGrants(ctx context.Context, before int64) error {
 
 const useGrant = `-- name: UseGrant :one
 UPDATE device_grants SET state = 'used' WHERE hash = $1 AND state = 'approved' AND expires > $2
-RETURNING id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires
+RETURNING id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires, manage
 `
 
 func (q *Queries) UseGrant(ctx context.Context, hash []byte, now int64) (DeviceGrant, error) {
@@ -164,12 +169,13 @@ func (q *Queries) UseGrant(ctx context.Context, hash []byte, now int64) (DeviceG
 		&i.Expires,
 		&i.Region,
 		&i.KeyExpires,
+		&i.Manage,
 	)
 	return i, err
 }
 
 const waitingGrants = `-- name: WaitingGrants :many
-SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires FROM device_grants WHERE state = 'waiting' AND expires > $1 ORDER BY created, id
+SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires, manage FROM device_grants WHERE state = 'waiting' AND expires > $1 ORDER BY created, id
 `
 
 func (q *Queries) WaitingGrants(ctx context.Context, now int64) ([]DeviceGrant, error) {
@@ -196,6 +202,7 @@ func (q *Queries) WaitingGrants(ctx context.Context, now int64) ([]DeviceGrant, 
 			&i.Expires,
 			&i.Region,
 			&i.KeyExpires,
+			&i.Manage,
 		); err != nil {
 			return nil, err
 		}

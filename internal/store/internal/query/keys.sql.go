@@ -10,8 +10,8 @@ import (
 )
 
 const insertKey = `-- name: InsertKey :exec
-INSERT INTO keys (id, member_id, name, region, reach, hash, last_four, created, last_used, revoked, expires)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+INSERT INTO keys (id, member_id, name, region, reach, hash, last_four, created, last_used, revoked, expires, manage)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 `
 
 type InsertKeyParams struct {
@@ -26,6 +26,7 @@ type InsertKeyParams struct {
 	LastUsed int64
 	Revoked  int64
 	Expires  int64
+	Manage   bool
 }
 
 func (q *Queries) InsertKey(ctx context.Context, arg InsertKeyParams) error {
@@ -41,12 +42,13 @@ func (q *Queries) InsertKey(ctx context.Context, arg InsertKeyParams) error {
 		arg.LastUsed,
 		arg.Revoked,
 		arg.Expires,
+		arg.Manage,
 	)
 	return err
 }
 
 const key = `-- name: Key :one
-SELECT k.id, k.member_id, k.name, k.region, k.reach, k.hash, k.last_four, k.created, k.last_used, k.revoked, k.expires FROM keys k JOIN members m ON m.id = k.member_id
+SELECT k.id, k.member_id, k.name, k.region, k.reach, k.hash, k.last_four, k.created, k.last_used, k.revoked, k.expires, k.manage FROM keys k JOIN members m ON m.id = k.member_id
 WHERE k.id = $1 AND k.revoked = 0 AND NOT m.disabled
 `
 
@@ -66,12 +68,13 @@ func (q *Queries) Key(ctx context.Context, id string) (Key, error) {
 		&i.LastUsed,
 		&i.Revoked,
 		&i.Expires,
+		&i.Manage,
 	)
 	return i, err
 }
 
 const keyByHash = `-- name: KeyByHash :one
-SELECT k.id, k.member_id, k.name, k.region, k.reach, k.hash, k.last_four, k.created, k.last_used, k.revoked, k.expires, m.id, m.name, m.operator, m.disabled, m.created FROM keys k JOIN members m ON m.id = k.member_id
+SELECT k.id, k.member_id, k.name, k.region, k.reach, k.hash, k.last_four, k.created, k.last_used, k.revoked, k.expires, k.manage, m.id, m.name, m.operator, m.disabled, m.created FROM keys k JOIN members m ON m.id = k.member_id
 WHERE k.hash = $1 AND k.revoked = 0 AND NOT m.disabled
 `
 
@@ -96,6 +99,7 @@ func (q *Queries) KeyByHash(ctx context.Context, hash []byte) (KeyByHashRow, err
 		&i.Key.LastUsed,
 		&i.Key.Revoked,
 		&i.Key.Expires,
+		&i.Key.Manage,
 		&i.Member.ID,
 		&i.Member.Name,
 		&i.Member.Operator,
@@ -106,7 +110,7 @@ func (q *Queries) KeyByHash(ctx context.Context, hash []byte) (KeyByHashRow, err
 }
 
 const keys = `-- name: Keys :many
-SELECT id, member_id, name, region, reach, hash, last_four, created, last_used, revoked, expires FROM keys WHERE member_id = $1 ORDER BY created, id
+SELECT id, member_id, name, region, reach, hash, last_four, created, last_used, revoked, expires, manage FROM keys WHERE member_id = $1 ORDER BY created, id
 `
 
 func (q *Queries) Keys(ctx context.Context, memberID string) ([]Key, error) {
@@ -130,6 +134,7 @@ func (q *Queries) Keys(ctx context.Context, memberID string) ([]Key, error) {
 			&i.LastUsed,
 			&i.Revoked,
 			&i.Expires,
+			&i.Manage,
 		); err != nil {
 			return nil, err
 		}

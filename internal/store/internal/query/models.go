@@ -48,6 +48,7 @@ type DeviceGrant struct {
 	Expires    int64
 	Region     string
 	KeyExpires int64
+	Manage     bool
 }
 
 type Email struct {
@@ -132,6 +133,7 @@ type Key struct {
 	LastUsed int64
 	Revoked  int64
 	Expires  int64
+	Manage   bool
 }
 
 type Link struct {
