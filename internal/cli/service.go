@@ -190,8 +190,9 @@ func (a *app) installService(ctx context.Context, s *service) error {
 		return fmt.Errorf("cannot find this program: %w; start kith by its full path", err)
 	}
 	if err := s.run(ctx, s.isThere); err != nil {
-		return fmt.Errorf("nothing is installed: %s does not serve this user here (%w): sign in as this user, not by su or sudo; "+
-			"where there is no %[1]s, have `crontab -e` start the daemon: @reboot KITH_HOME='%[3]s' '%[4]s' serve", s.name, err, s.home, program)
+		return fmt.Errorf("cannot install the service, and nothing of it is left: %s does not serve this user here (%w); "+
+			"sign in as this user, not by su or sudo; where there is no %[1]s, have `crontab -e` start the daemon: "+
+			"@reboot KITH_HOME='%[3]s' '%[4]s' serve", s.name, err, s.home, program)
 	}
 	text, err := s.text(program)
 	if err != nil {

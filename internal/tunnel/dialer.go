@@ -394,7 +394,9 @@ func (d *Dialer) connect(ctx context.Context, target hubTarget) (net.Conn, error
 // that a Dialer's tunnel goes: dial and roots are its Dial and TLS. A RoundTripper follows
 // no redirect, so that only the hub receives the credential. Pings detect a hub that is
 // gone while a response is slow.
-func HubTransport(dial func(ctx context.Context, network, address string) (net.Conn, error), roots *tls.Config) *http.Transport {
+func HubTransport(
+	dial func(ctx context.Context, network, address string) (net.Conn, error), roots *tls.Config,
+) *http.Transport {
 	t := outbound.NewTransport()
 	if dial != nil {
 		t.Proxy, t.DialContext = nil, dial
@@ -472,6 +474,12 @@ func refusal(response *http.Response) error {
 			return &retryLaterError{fmt.Errorf("the hub answered %d: it takes no further machine just now, retry after %v", response.StatusCode, after), after}
 		}
 		return fmt.Errorf("the hub answered the upgrade with %s", response.Status)
+	case http.StatusUpgradeRequired: // the request asked for one
+		return &blockedError{fmt.Errorf("a proxy in front of the hub dropped the upgrade from GET /tunnel (%s): "+
+			"its operator has to let the headers Connection and Upgrade pass", response.Status)}
+	case http.StatusBadGateway, http.StatusGatewayTimeout:
+		return &blockedError{fmt.Errorf("a proxy in front of the hub answered the upgrade with %s: "+
+			"it does not pass the upgrade, or does not reach the hub", response.Status)}
 	}
 	return &blockedError{fmt.Errorf("the hub answered the upgrade with %s", response.Status)}
 }
