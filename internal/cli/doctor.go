@@ -396,7 +396,8 @@ func (d *doctor) nameFound(ctx context.Context, check string, address *url.URL) 
 	}
 	if via == nil {
 		if _, err := d.lookup(ctx, address.Hostname()); err != nil {
-			d.fail(check, "check the address and this machine's network and name servers", "the name %s cannot be found: %v", address.Hostname(), err)
+			d.fail(check, "check the address and this machine's network and name servers",
+				"the name %s cannot be found: %v", address.Hostname(), err)
 			return "", false
 		}
 		return "", true
@@ -475,8 +476,8 @@ func (d *doctor) line(line daemon.TunnelStatus) {
 		d.fail("line", "give each its own: `kith login` on one of them", "another daemon uses this machine's credential: %s", connectionText(line))
 	default:
 		if d.viaProxy {
-			d.fail("line", "start the daemon with the same HTTPS_PROXY (`kith service install` keeps it), or have the proxy's operator let long connections pass",
-				"%s; this command reached the hub through a proxy", connectionText(line))
+			d.fail("line", "start the daemon with the same HTTPS_PROXY (`kith service install` keeps it), "+
+				"or have the proxy's operator let long connections pass", "%s; this command reached the hub through a proxy", connectionText(line))
 			return
 		}
 		d.fail("line", "check the network, and what is between this machine and the hub", "%s", connectionText(line))

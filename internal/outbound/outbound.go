@@ -149,14 +149,17 @@ func refusal(via *url.URL, address string, response *http.Response) error {
 	case response.StatusCode == http.StatusOK:
 		return nil
 	case response.StatusCode != http.StatusProxyAuthRequired:
-		return proxyFailure(fmt.Errorf("the proxy %s does not connect to %s: it answered %s", via.Host, address, response.Status))
+		return proxyFailure(fmt.Errorf("the proxy %s does not connect to %s: it answered %s",
+			via.Host, address, response.Status))
 	case len(schemes) > 0 && !offersBasic(schemes):
-		return proxyFailure(fmt.Errorf("the proxy %s signs in by %s, and kith by Basic only; run a proxy such as cntlm or px here, and name that in HTTPS_PROXY",
-			via.Host, strings.Join(schemes, ", ")))
+		return proxyFailure(fmt.Errorf("the proxy %s signs in by %s, and kith by Basic only; "+
+			"run a proxy such as cntlm or px here, and name that in HTTPS_PROXY", via.Host, strings.Join(schemes, ", ")))
 	case via.User == nil:
-		return proxyFailure(fmt.Errorf("the proxy %s wants a user and a password (407); set HTTPS_PROXY=%s://USER:PASSWORD@%[1]s", via.Host, via.Scheme))
+		return proxyFailure(fmt.Errorf("the proxy %s wants a user and a password (407); set HTTPS_PROXY=%s://USER:PASSWORD@%[1]s",
+			via.Host, via.Scheme))
 	}
-	return proxyFailure(fmt.Errorf("the proxy %s refuses the user and password in HTTPS_PROXY (407); a character such as @ or : in them is written as %%40 or %%3A", via.Host))
+	return proxyFailure(fmt.Errorf("the proxy %s refuses the user and password in HTTPS_PROXY (407); "+
+		"a character such as @ or : in them is written as %%40 or %%3A", via.Host))
 }
 
 func offersBasic(schemes []string) bool {
