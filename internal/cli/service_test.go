@@ -143,7 +143,10 @@ func TestStableProgram(t *testing.T) {
 		t.Log("Windows has no service")
 		return
 	}
-	root := t.TempDir()
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
 	cellar := filepath.Join(root, "Cellar", "kith", "1.0", "bin", "kith")
 	other := filepath.Join(root, "other", "kith")
 	for _, file := range []string{cellar, other} {

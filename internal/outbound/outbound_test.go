@@ -71,7 +71,7 @@ func ways(ctx context.Context, target string, roots *tls.Config) map[string]func
 	return map[string]func() error{
 		"transport": func() error {
 			transport := NewTransport()
-			transport.TLSClientConfig = roots.Clone()
+			transport.TLSClientConfig, transport.TLSHandshakeTimeout = roots.Clone(), 0
 			defer transport.CloseIdleConnections()
 			r, _ := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 			response, err := transport.RoundTrip(r)
