@@ -21,16 +21,42 @@ fail() {
   exit 1
 }
 
-# download URL FILE [-s]: -s shows no progress.
+# download URL FILE [-s]: -s shows no progress. From https it follows a redirect to https
+# only: the checksums have to come over TLS.
 download() {
+  status=0
   if command -v curl >/dev/null; then
     if [ "${3:-}" = -s ]; then set -- "$1" "$2" -sS; else set -- "$1" "$2" --progress-bar; fi
-    curl -fL "$3" -o "$2" "$1" || fail "cannot download $1; check the network, KITH_VERSION and KITH_RELEASES"
+    case "$1" in
+      https:*) curl -fL --proto =https --proto-redir =https "$3" -o "$2" "$1" || status=$? ;;
+      *) curl -fL "$3" -o "$2" "$1" || status=$? ;;
+    esac
+    [ "$status" != 23 ] || full "$2"
+    [ "$status" != 1 ] || fail "cannot download $1: it points to an address without TLS; check KITH_RELEASES"
   elif command -v wget >/dev/null; then
-    wget -q -O "$2" "$1" || fail "cannot download $1; check the network, KITH_VERSION and KITH_RELEASES"
+    wget -S -O "$2" "$1" 2>"$2.log" || status=$?
+    [ "$status" != 3 ] || full "$2"
+    case "$1" in
+      https:*) ! grep -qi '^ *location: *http:' "$2.log" || fail "cannot download $1: it points to an address without TLS; check KITH_RELEASES" ;;
+    esac
   else
     fail "there is neither curl nor wget; install one of them"
   fi
+  [ "$status" = 0 ] || fail "cannot download $1; check the network, KITH_VERSION and KITH_RELEASES"
+}
+
+# full FILE ends because FILE cannot be written.
+full() {
+  fail "cannot write $1: the disk is full or read-only; free some space, or set TMPDIR to a folder on another disk"
+}
+
+# runs FOLDER: programs may run in it.
+runs() {
+  printf '#!/bin/sh\n' >"$1/.kith-runs" && chmod 700 "$1/.kith-runs" && "$1/.kith-runs" 2>/dev/null || {
+    rm -f "$1/.kith-runs"
+    return 1
+  }
+  rm -f "$1/.kith-runs"
 }
 
 sum() {
@@ -64,7 +90,7 @@ main() {
     fi
   fi
 
-  work=$(mktemp -d)
+  work=$(mktemp -d) || full "in ${TMPDIR:-/tmp}"
   trap 'rm -rf "$work"' EXIT
   trap 'exit 1' HUP INT TERM
 
@@ -86,16 +112,19 @@ main() {
   [ "$got" = "$want" ] || fail "$archive is not what the release's checksums say (sha256 $got, not $want); download it again, and do not use this copy"
   echo "kith: its checksum is right"
 
-  tar -xzf "$work/$archive" -C "$work"
+  tar -xzf "$work/$archive" -C "$work" || full "$work"
   folder=$work/${archive%.tar.gz}
+  runs "$work" || fail "programs may not run in ${TMPDIR:-/tmp}, which is mounted noexec; set TMPDIR to a folder where they may, as TMPDIR=\$HOME"
   "$folder/kith" version >/dev/null || fail "$archive does not run on this machine"
 
   echo "kith: installing below $prefix"
   # put FILE TO MODE replaces a file in one step, also that of a program that runs.
   put() {
     mkdir -p "$(dirname "$2")" && cp "$1" "$2.new" && chmod "$3" "$2.new" && mv -f "$2.new" "$2" ||
-      fail "cannot write $2; choose another folder with KITH_PREFIX"
+      fail "cannot write $2; free some space, or choose another folder with KITH_PREFIX"
   }
+  mkdir -p "$prefix/bin" && runs "$prefix/bin" ||
+    fail "programs may not be written to $prefix/bin or not run there, as on a disk mounted noexec; choose another folder with KITH_PREFIX"
   put "$folder/kith" "$prefix/bin/kith" 755
   for page in "$folder"/man/man1/*.1; do
     put "$page" "$prefix/share/man/man1/${page##*/}" 644

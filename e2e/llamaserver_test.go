@@ -49,6 +49,11 @@ func gguf(ts *testscript.TestScript, neg bool, args []string) {
 	for _, digit := range args[1] {
 		blocks = 10*blocks + uint32(digit-'0')
 	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), ggufOf(blocks), 0o600))
+}
+
+// ggufOf returns a model file without tensors.
+func ggufOf(blocks uint32) []byte {
 	var b bytes.Buffer
 	put := func(values ...any) {
 		for _, v := range values {
@@ -66,5 +71,5 @@ func gguf(ts *testscript.TestScript, neg bool, args []string) {
 	put("general.architecture", text, "llama", "llama.context_length", number, uint32(1024), "llama.block_count", number, blocks)
 	put("llama.embedding_length", number, uint32(512), "llama.attention.head_count", number, uint32(1))
 	put("tokenizer.chat_template", text, "{{ messages }}")
-	ts.Check(os.WriteFile(ts.MkAbs(args[0]), b.Bytes(), 0o600))
+	return b.Bytes()
 }

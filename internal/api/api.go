@@ -63,6 +63,10 @@ type Config struct {
 	// Admit takes a token of the caller's rate, or returns the fault that names the
 	// time of the next one. The API and the inference routes share one rate.
 	Admit func(Caller) error
+	// Guess counts the look-up of a secret for the client that sent it, or returns the
+	// fault of one that sent too many unknown ones. known is called for one that is known.
+	// Nil limits nothing.
+	Guess func(context.Context) (known func(), err error)
 	// Miss returns f, the fault of a model that may be out of reach, or another
 	// fault when the caller had too many of those.
 	Miss func(caller Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault

@@ -418,6 +418,13 @@ func (a *API) signInMachine(ctx context.Context, _ Caller, in MachineLogin) (Sig
 	if CheckName(in.Name) != nil {
 		in.Name = "machine"
 	}
+	known := func() {}
+	if a.Guess != nil {
+		var err error
+		if known, err = a.Guess(ctx); err != nil {
+			return SignedInMachine{}, err
+		}
+	}
 	asked, secret := a.MintMachine(in.Name)
 	made, member, err := a.DB.RedeemLoginToken(ctx, hash, asked, asked.Created)
 	if errors.Is(err, account.ErrExists) {
@@ -427,6 +434,7 @@ func (a *API) signInMachine(ctx context.Context, _ Caller, in MachineLogin) (Sig
 	if errors.Is(err, account.ErrNotFound) {
 		return SignedInMachine{}, dead
 	}
+	known()
 	return SignedInMachine{secret.Reveal(), made.ID, made.Name, member.Name, made.Region},
 		Taken(err, "the member already has a machine of this token's name; revoke that one, or ask for a token with another name")
 }

@@ -261,6 +261,9 @@ func (refusedDial) RoundTrip(*http.Request) (*http.Response, error) {
 // write puts a private file of a test in place.
 func write(t *testing.T, path, text string) {
 	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

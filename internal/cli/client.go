@@ -19,6 +19,7 @@ import (
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/outbound"
 )
 
 // maxAnswer bounds an answer that is read into memory, in bytes.
@@ -60,7 +61,7 @@ func overSocket(socket, who, unreachable string) *client {
 // toHub makes a client to a hub's public address.
 func toHub(address, bearer string) *client {
 	return &client{
-		base: address, bearer: bearer, http: &http.Client{CheckRedirect: noRedirect},
+		base: address, bearer: bearer, http: &http.Client{CheckRedirect: noRedirect, Transport: outbound.NewTransport()},
 		who: "the hub at " + address, unreachable: "check its address and the network", within: hubPatience,
 	}
 }
@@ -194,6 +195,9 @@ func (c *client) do(req *http.Request) (*http.Response, error) {
 		}
 	}
 	next := "; " + c.unreachable
+	if outbound.IsProxyFailure(err) {
+		next = "; correct HTTPS_PROXY and NO_PROXY, or ask the proxy's operator"
+	}
 	if errors.Is(err, errOthersSocket) {
 		next = "" // it says so itself
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/llama"
 	"github.com/kith/kith/internal/llamaserver"
+	"github.com/kith/kith/internal/outbound"
 )
 
 // The limits of kith doctor.
@@ -52,6 +53,7 @@ type doctor struct {
 	*app
 	findings []finding
 	away     map[string]bool // addresses of hubs that did not answer as a hub does
+	viaProxy bool            // the environment names a proxy for the hub
 	// free returns how many bytes may still be written under a folder, write writes a file
 	// there, and lookup resolves a host. Tests replace them.
 	free   func(folder string) (uint64, error)
@@ -344,14 +346,14 @@ func (d *doctor) hub(ctx context.Context, check string, hub *client, again strin
 		d.fail(check, again, "%v", err)
 		return false
 	}
-	if _, err := d.lookup(ctx, address.Hostname()); err != nil {
-		d.fail(check, "check the address and this machine's network and name servers", "the name %s cannot be found: %v", address.Hostname(), err)
+	through, found := d.nameFound(ctx, check, address)
+	if !found {
 		return false
 	}
 	asked := time.Now()
 	res, err := hub.try(ctx, http.MethodGet, "/v1/models", nil)
 	if err != nil {
-		d.fail(check, whenUnreachable(err, again), "%v", err)
+		d.fail(check, whenUnreachable(err, again, through), "%v", err)
 		return false
 	}
 	defer res.Body.Close()
@@ -373,7 +375,7 @@ func (d *doctor) hub(ctx context.Context, check string, hub *client, again strin
 		d.fail(check, "try again in a while; then ask its operator", "%s answers %d", hub.base, res.StatusCode)
 	default:
 		accepted = true
-		d.ok(check, "%s responds and accepts the secret", hub.base)
+		d.ok(check, "%s responds%s and accepts the secret", hub.base, through)
 	}
 	delete(d.away, hub.base)
 	if check == "hub" {
@@ -383,10 +385,37 @@ func (d *doctor) hub(ctx context.Context, check string, hub *client, again strin
 	return accepted
 }
 
+// nameFound looks up the host of the hub's address, or of the proxy that the environment
+// names for it: only that one is known to this machine's name servers. It returns the proxy
+// as part of a sentence, and reports a failure.
+func (d *doctor) nameFound(ctx context.Context, check string, address *url.URL) (through string, found bool) {
+	via, err := outbound.ProxyOf(address)
+	if err != nil {
+		d.fail(check, "correct HTTPS_PROXY", "the proxy in the environment cannot be used: %v", err)
+		return "", false
+	}
+	if via == nil {
+		if _, err := d.lookup(ctx, address.Hostname()); err != nil {
+			d.fail(check, "check the address and this machine's network and name servers",
+				"the name %s cannot be found: %v", address.Hostname(), err)
+			return "", false
+		}
+		return "", true
+	}
+	d.viaProxy = true
+	if _, err := d.lookup(ctx, via.Hostname()); err != nil {
+		d.fail(check, "correct HTTPS_PROXY, or check this machine's network and name servers; the proxy itself looks up the hub",
+			"the proxy's name %s cannot be found: %v", via.Hostname(), err)
+		return "", false
+	}
+	return " through the proxy " + via.Host, true
+}
+
 // whenUnreachable returns what to do after a request to the hub that failed with err.
-func whenUnreachable(err error, again string) string {
-	if proxy, ok := errors.AsType[*net.OpError](err); ok && proxy.Op == "proxyconnect" {
-		return "correct HTTPS_PROXY and NO_PROXY, or start that proxy"
+// through names the proxy, if there is one.
+func whenUnreachable(err error, again, through string) string {
+	if outbound.IsProxyFailure(err) {
+		return "correct HTTPS_PROXY and NO_PROXY, start that proxy, or have its operator let this machine through to the hub"
 	}
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return "have this machine trust that authority, if you know it: a private one, or a proxy that reads what passes; else do not connect"
@@ -396,6 +425,9 @@ func whenUnreachable(err error, again string) string {
 	}
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
 		return "check this machine's clock; if it is right, ask the hub's operator to renew the certificate"
+	}
+	if through != "" {
+		return "try another way than" + through + ": it may cut the connection; if others reach the hub, correct its address: " + again
 	}
 	return "check the network; if others reach it, the hub's address: " + again
 }
@@ -443,6 +475,11 @@ func (d *doctor) line(line daemon.TunnelStatus) {
 	case daemon.TunnelFenced:
 		d.fail("line", "give each its own: `kith login` on one of them", "another daemon uses this machine's credential: %s", connectionText(line))
 	default:
+		if d.viaProxy {
+			d.fail("line", "start the daemon with the same HTTPS_PROXY (`kith service install` keeps it), "+
+				"or have the proxy's operator let long connections pass", "%s; this command reached the hub through a proxy", connectionText(line))
+			return
+		}
 		d.fail("line", "check the network, and what is between this machine and the hub", "%s", connectionText(line))
 	}
 }

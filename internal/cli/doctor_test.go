@@ -78,6 +78,55 @@ func newPatient(t *testing.T) *patient {
 	return p
 }
 
+// behindProxy makes the proxy the only way to the hub, whose name no name server knows.
+func (p *patient) behindProxy(t *testing.T, proxy string) {
+	t.Helper()
+	for _, name := range []string{"https_proxy", "NO_PROXY", "no_proxy"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("HTTPS_PROXY", proxy)
+	p.write(t, "credential", `{"hub":"https://hub.test","machine":"mch_1","member":"ann","region":"home","secret":"kithm_x"}`)
+	p.lost("lost")
+	p.doctor.lookup = func(_ context.Context, host string) ([]string, error) {
+		if host == "hub.test" {
+			return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+		}
+		return []string{host}, nil
+	}
+}
+
+// wayOut starts a proxy that answers CONNECT requests with that status, and returns its
+// address. It connects all hosts to the hub, over TLS.
+func wayOut(t *testing.T, p *patient, status int) string {
+	t.Helper()
+	certificate := certificateUntil(t, time.Now().Add(365*24*time.Hour))
+	hub := httptest.NewUnstartedServer(p.hub.Config.Handler)
+	hub.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
+	hub.StartTLS()
+	t.Cleanup(hub.Close)
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(status)
+		if status != http.StatusOK {
+			return
+		}
+		out, err := net.Dial("tcp", hub.Listener.Addr().String())
+		if err != nil {
+			return
+		}
+		defer out.Close()
+		_ = http.NewResponseController(w).Flush()
+		c, in, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		go func() { _, _ = io.Copy(out, in); out.Close() }()
+		_, _ = io.Copy(c, out)
+	}))
+	t.Cleanup(proxy.Close)
+	return proxy.URL
+}
+
 // lost makes the daemon's status what it is while its hub cannot be reached, or refuses
 // the machine.
 func (p *patient) lost(state string) {
@@ -173,6 +222,27 @@ func TestDoctorNamesTheCause(t *testing.T) {
 			}
 			p.lost("lost")
 		}, "hub", "the name 127.0.0.1 cannot be found", "name servers"},
+		{"way out: no proxy there", func(t *testing.T, p *patient) { p.behindProxy(t, "http://127.0.0.1:1") },
+			"hub", "proxyconnect tcp: dial tcp 127.0.0.1:1", "correct HTTPS_PROXY and NO_PROXY"},
+		{"way out: proxy's name", func(t *testing.T, p *patient) {
+			p.behindProxy(t, "http://proxy.test:3128")
+			p.doctor.lookup = func(_ context.Context, host string) ([]string, error) {
+				return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+			}
+		}, "hub", "the proxy's name proxy.test cannot be found", "correct HTTPS_PROXY"},
+		{"way out: password", func(t *testing.T, p *patient) {
+			p.behindProxy(t, wayOut(t, p, http.StatusProxyAuthRequired))
+		}, "hub", "wants a user and a password (407); set HTTPS_PROXY=http://USER:PASSWORD@127.0.0.1", "correct HTTPS_PROXY and NO_PROXY"},
+		{"way out: host refused", func(t *testing.T, p *patient) {
+			p.behindProxy(t, wayOut(t, p, http.StatusForbidden))
+		}, "hub", "does not connect to hub.test:443: it answered 403 Forbidden", "have its operator let this machine through"},
+		{"way out: daemon without the proxy", func(t *testing.T, p *patient) {
+			p.behindProxy(t, wayOut(t, p, http.StatusOK))
+		}, "line", "this command reached the hub through a proxy", "start the daemon with the same HTTPS_PROXY"},
+		{"way out: all use the proxy", func(t *testing.T, p *patient) {
+			p.behindProxy(t, wayOut(t, p, http.StatusOK))
+			p.status = strings.Replace(p.status, `"lost"`, `"acked"`, 1)
+		}, "", "", ""},
 		{"clock behind", func(t *testing.T, p *patient) {
 			good := p.answer
 			p.answer = func(w http.ResponseWriter, r *http.Request) {
@@ -342,7 +412,7 @@ func certificateUntil(t *testing.T, end time.Time) tls.Certificate {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: end, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(1), NotAfter: end, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"hub.test"}, IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -366,7 +436,7 @@ func certificateUntil(t *testing.T, end time.Time) tls.Certificate {
 
 // slug is the id of a fault in docs/operate/troubleshooting.md.
 func slug(name string) string {
-	return strings.NewReplacer(" ", "-", ",", "").Replace(strings.ToLower(name))
+	return strings.NewReplacer(" ", "-", ",", "", ":", "", "'", "").Replace(strings.ToLower(name))
 }
 
 // readTroubles returns the rows of docs/operate/troubleshooting.md by their ids.

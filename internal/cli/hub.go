@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	_ "net/http/pprof" // in http.DefaultServeMux
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -245,6 +246,9 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 		return p, err
 	}
 	p.base = config.publicURL(p.listener.Addr())
+	if warning := config.plainWarning(p.listener.Addr()); warning != "" {
+		log.Warn(warning)
+	}
 	p.clients = gateway.NewClients(config.proxies(), int(config.RateLimit.Connections), log)
 	p.listener = p.clients.Listen(p.listener)
 	p.wire()
@@ -270,6 +274,17 @@ func (c *hubFile) publicURL(listens net.Addr) string {
 		return "https://" + listens.String()
 	}
 	return "http://" + listens.String()
+}
+
+// plainWarning returns a warning if the public address is open to a network without TLS
+// and without a proxy in front that could end it; else it is empty.
+func (c *hubFile) plainWarning(listens net.Addr) string {
+	at, err := netip.ParseAddrPort(listens.String())
+	if err != nil || at.Addr().Unmap().IsLoopback() || c.TLS.ACME || c.TLS.Certificate != "" || len(c.Hub.Proxies) > 0 {
+		return ""
+	}
+	return fmt.Sprintf("the hub listens on %s without TLS: keys and prompts cross the network in the clear, and machines elsewhere do not connect; "+
+		"set [tls], or name the proxy in front of it in [hub] proxies", listens)
 }
 
 // startNode adds this hub to those that share the database, and logs what puts the

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -56,6 +57,33 @@ func (p *printed) until(t *testing.T, text string) string {
 		case <-p.more:
 		case <-late:
 			t.Fatalf("%q was not printed: %s", text, p)
+		}
+	}
+}
+
+// TestPlainWarning: a hub that is open to a network without TLS says so at its start.
+func TestPlainWarning(t *testing.T) {
+	proxied := proxy{netip.MustParsePrefix("10.0.0.1/32")}
+	for _, c := range []struct {
+		listens string
+		set     func(*hubFile)
+		warns   bool
+	}{
+		{"0.0.0.0:8700", func(*hubFile) {}, true},
+		{"[::]:8700", func(*hubFile) {}, true},
+		{"192.168.1.4:80", func(f *hubFile) { f.Hub.PublicURL.Text = "https://hub.example" }, true},
+		{"127.0.0.1:8700", func(*hubFile) {}, false},
+		{"[::1]:8700", func(*hubFile) {}, false},
+		{"[::ffff:127.0.0.1]:8700", func(*hubFile) {}, false},
+		{"0.0.0.0:443", func(f *hubFile) { f.TLS.Certificate = "cert.pem" }, false},
+		{"0.0.0.0:443", func(f *hubFile) { f.TLS.ACME = true }, false},
+		{"0.0.0.0:8700", func(f *hubFile) { f.Hub.Proxies = []proxy{proxied} }, false},
+	} {
+		config := new(hubFile)
+		c.set(config)
+		got := config.plainWarning(net.TCPAddrFromAddrPort(netip.MustParseAddrPort(c.listens)))
+		if (got != "") != c.warns || c.warns && !strings.Contains(got, c.listens+" without TLS") {
+			t.Errorf("%s: %q", c.listens, got)
 		}
 	}
 }

@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,12 +24,15 @@ var serviceTemplates embed.FS
 
 // manager describes a system's manager of the user's own services (docs/decisions/0009).
 type manager struct {
+	name     string // for people
 	template string // below service/
 	file     string // below the user's home
+	variable string // format of one environment variable, by name and value
 	escape   *strings.Replacer
-	// The commands that start the service of an installed file, stop it, reload the
-	// manager after its removal, and report whether it runs. FILE and UID are replaced by
-	// the file and the user's id.
+	// The commands that report whether the manager serves this user, start the service of
+	// an installed file, stop it, reload the manager after its removal, and report whether
+	// it runs. FILE and UID are replaced by the file and the user's id.
+	isThere             []string
 	start, stop, reload [][]string
 	isRunning           []string
 	boot                string // for people: when the service starts
@@ -35,8 +40,10 @@ type manager struct {
 
 var managers = map[string]manager{
 	"linux": {
-		template: "kith.service", file: ".config/systemd/user/kith.service",
-		escape:    strings.NewReplacer(`\`, `\\`, `"`, `\"`, `%`, `%%`, `$`, `$$`),
+		name: "systemd", template: "kith.service", file: ".config/systemd/user/kith.service",
+		variable:  "\nEnvironment=\"%s=%s\"",
+		escape:    strings.NewReplacer(`\`, `\\`, `"`, `\"`, `%`, `%%`, "\n", `\n`),
+		isThere:   []string{"systemctl", "--user", "daemon-reload"},
 		start:     [][]string{{"systemctl", "--user", "daemon-reload"}, {"systemctl", "--user", "enable", "--now", "kith.service"}},
 		stop:      [][]string{{"systemctl", "--user", "disable", "--now", "kith.service"}},
 		reload:    [][]string{{"systemctl", "--user", "daemon-reload"}},
@@ -44,7 +51,9 @@ var managers = map[string]manager{
 		boot:      "it starts when you sign in to this computer; `loginctl enable-linger` has it start with the computer",
 	},
 	"darwin": {
-		template: "org.kith.daemon.plist", file: "Library/LaunchAgents/org.kith.daemon.plist",
+		name: "launchd", template: "org.kith.daemon.plist", file: "Library/LaunchAgents/org.kith.daemon.plist",
+		variable:  "<key>%s</key><string>%s</string>",
+		isThere:   []string{"launchctl", "print", "gui/UID"},
 		escape:    strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;"),
 		start:     [][]string{{"launchctl", "bootstrap", "gui/UID", "FILE"}},
 		stop:      [][]string{{"launchctl", "bootout", "gui/UID/org.kith.daemon"}},
@@ -95,60 +104,156 @@ func (a *app) newService(system string) (*service, error) {
 	return s, nil
 }
 
+// keptVariables are the environment variables of the shell that the service gets, too:
+// proxies, certificate authorities, and where programs, libraries and engines are. A
+// manager starts its services with a short PATH and without the rest.
+var keptVariables = []string{
+	"PATH", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy",
+	"SSL_CERT_FILE", "SSL_CERT_DIR", "OLLAMA_HOST", "KITH_LLAMA_LIB",
+}
+
+// secretVariable finds the variables that the configuration names as "env:NAME".
+var secretVariable = regexp.MustCompile(`["']env:(\w+)["']`)
+
+// kept returns the names of the variables that are set and that the service gets.
+func (s *service) kept() (names []string) {
+	all := slices.Clone(keptVariables)
+	config, _ := os.ReadFile(filepath.Join(s.home, "config.toml")) // without one there is none
+	for _, m := range secretVariable.FindAllSubmatch(config, -1) {
+		all = append(all, string(m[1]))
+	}
+	for _, name := range all {
+		if os.Getenv(name) != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // text returns the content of the service's file.
 func (s *service) text(program string) ([]byte, error) {
 	text, err := serviceTemplates.ReadFile("service/" + s.template)
 	if err != nil {
 		return nil, err
 	}
-	for name, value := range map[string]string{"{{program}}": program, "{{home}}": s.home} {
-		text = bytes.ReplaceAll(text, []byte(name), []byte(s.escape.Replace(value)))
+	var environment strings.Builder
+	for _, name := range s.kept() {
+		value := os.Getenv(name)
+		if name == "SSL_CERT_FILE" || name == "KITH_LLAMA_LIB" { // the service has another working folder
+			if value, err = filepath.Abs(value); err != nil {
+				return nil, err
+			}
+		}
+		fmt.Fprintf(&environment, s.variable, name, s.escape.Replace(value))
 	}
-	return text, nil
+	return []byte(strings.NewReplacer(
+		"{{program}}", s.escape.Replace(program), "{{home}}", s.escape.Replace(s.home), "{{environment}}", environment.String(),
+	).Replace(string(text))), nil
+}
+
+// stableProgram returns the path of this program that survives its upgrade: the link on the
+// PATH, as Homebrew's, or the path that it was started by, before the file behind them.
+func stableProgram(self, started string) (string, error) {
+	file, err := os.Stat(self)
+	if err != nil {
+		return "", err
+	}
+	for _, name := range []string{"kith", started} {
+		found, err := exec.LookPath(name)
+		if err == nil {
+			found, err = filepath.Abs(found)
+		}
+		if info, statErr := os.Stat(found); err == nil && statErr == nil && os.SameFile(file, info) {
+			return found, nil
+		}
+	}
+	return filepath.EvalSymlinks(self)
+}
+
+// missingFolders returns the folders that os.MkdirAll of path would make, the innermost
+// first.
+func missingFolders(path string) (missing []string) {
+	for ; ; path = filepath.Dir(path) {
+		if _, err := os.Stat(path); err == nil || path == filepath.Dir(path) {
+			return missing
+		}
+		missing = append(missing, path)
+	}
 }
 
 func (a *app) installService(ctx context.Context, s *service) error {
 	program, err := os.Executable()
 	if err == nil {
-		program, err = filepath.EvalSymlinks(program)
+		program, err = stableProgram(program, os.Args[0])
 	}
 	if err != nil {
 		return fmt.Errorf("cannot find this program: %w; start kith by its full path", err)
 	}
+	if err := s.run(ctx, s.isThere); err != nil {
+		return fmt.Errorf("cannot install the service, and nothing of it is left: %s does not serve this user here (%w); "+
+			"sign in as this user, not by su or sudo; where there is no %[1]s, have `crontab -e` start the daemon: "+
+			"@reboot KITH_HOME='%[3]s' '%[4]s' serve", s.name, err, s.home, program)
+	}
 	text, err := s.text(program)
-	if err == nil {
-		err = os.MkdirAll(filepath.Dir(s.path), 0o700)
-	}
-	if err == nil {
-		err = os.MkdirAll(filepath.Join(s.home, "log"), 0o700)
-	}
-	if err == nil {
-		err = os.WriteFile(s.path, text, 0o600)
-	}
 	if err != nil {
 		return fmt.Errorf("cannot install the service: %w", err)
 	}
-	_ = s.all(ctx, s.stop) // an older installation, perhaps of another program
-	if err := s.all(ctx, s.start); err != nil {
+	if err := s.put(ctx, text); err != nil {
+		return fmt.Errorf("cannot install the service: %w", err)
+	}
+	return a.printService(s, true, true, s.kept(), "installed and started: "+strong(s.path)+"\n"+
+		"it starts "+program+"\nwith these variables of this shell: "+strings.Join(s.kept(), ", ")+"\n"+faint(s.boot))
+}
+
+// put writes the service's file and starts the service. After a failure everything is as
+// it was before.
+func (s *service) put(ctx context.Context, text []byte) (err error) {
+	logs := filepath.Join(s.home, "log")
+	made := append(missingFolders(filepath.Dir(s.path)), missingFolders(logs)...)
+	older, err := os.ReadFile(s.path)
+	installed := err == nil
+	defer func() {
+		if err == nil {
+			return
+		}
+		if installed {
+			_ = os.WriteFile(s.path, older, 0o600)
+			_ = s.all(ctx, s.start)
+			return
+		}
+		_ = os.Remove(s.path)
+		_ = s.all(ctx, s.reload)
+		for _, folder := range made {
+			_ = os.Remove(folder) // if it is empty
+		}
+	}()
+	for _, folder := range []string{filepath.Dir(s.path), logs} {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(s.path, text, 0o600); err != nil {
 		return err
 	}
-	return a.printService(s, true, true, "installed and started: "+strong(s.path)+"\n"+faint(s.boot))
+	_ = s.all(ctx, s.stop) // an older installation, perhaps of another program
+	return s.all(ctx, s.start)
 }
 
 func (a *app) uninstallService(ctx context.Context, s *service) error {
 	if _, err := os.Stat(s.path); errors.Is(err, fs.ErrNotExist) {
-		return a.printService(s, false, false, "not installed")
+		return a.printService(s, false, false, nil, "not installed")
 	}
-	if err := s.all(ctx, s.stop); err != nil {
+	there := s.run(ctx, s.isThere) == nil // else the file alone is left of the service
+	if err := s.all(ctx, s.stop); err != nil && there {
 		return err
 	}
 	if err := os.Remove(s.path); err != nil {
 		return fmt.Errorf("cannot remove the service: %w", err)
 	}
-	if err := s.all(ctx, s.reload); err != nil {
+	if err := s.all(ctx, s.reload); err != nil && there {
 		return err
 	}
-	return a.printService(s, false, false, "ended and removed")
+	return a.printService(s, false, false, nil, "ended and removed")
 }
 
 func (a *app) serviceStatus(ctx context.Context, s *service) error {
@@ -162,15 +267,16 @@ func (a *app) serviceStatus(ctx context.Context, s *service) error {
 	case installed:
 		text = "installed in " + s.path + " and does not run; its log says why"
 	}
-	return a.printService(s, installed, running, text)
+	return a.printService(s, installed, running, nil, text)
 }
 
-func (a *app) printService(s *service, installed, running bool, text string) error {
+func (a *app) printService(s *service, installed, running bool, variables []string, text string) error {
 	return a.print(struct {
-		Installed bool   `json:"installed"`
-		Running   bool   `json:"running"`
-		File      string `json:"file"`
-	}{installed, running, s.path}, func() { a.say("%s\n", text) })
+		Installed bool     `json:"installed"`
+		Running   bool     `json:"running"`
+		File      string   `json:"file"`
+		Variables []string `json:"variables,omitempty"` // the names of those that it keeps
+	}{installed, running, s.path, variables}, func() { a.say("%s\n", text) })
 }
 
 func (s *service) all(ctx context.Context, commands [][]string) error {

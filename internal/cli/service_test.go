@@ -27,22 +27,39 @@ func TestService(t *testing.T) {
 	t.Setenv("HOME", home)
 	t.Setenv("XDG_CONFIG_HOME", "")
 	t.Setenv("KITH_HOME", filepath.Join(home, "a 100% kith"))
+	clearKept(t)
+	t.Setenv("HTTPS_PROXY", `http://ann:50%40$5"@proxy.test:3128`)
+	t.Setenv("no_proxy", "intranet.test")
+	t.Setenv("SSL_CERT_FILE", "/etc/our ca.pem")
+	t.Setenv("KITH_TEST_FAR", "sk-1")
+	write(t, filepath.Join(home, "a 100% kith", "config.toml"), "[[upstream]]\nname = \"far\"\nurl = \"https://x.test/v1\"\nkey = \"env:KITH_TEST_FAR\"\n")
 	unit := filepath.Join(home, ".config", "systemd", "user", "kith.service")
 	json := func(installed, running string) said {
 		return said{out: `{"installed":` + installed + `,"running":` + running + `,"file":"` + unit + `"}` + "\n"}
 	}
 	check(t, kith(t, "", "service", "status", "--json"), json("false", "false"))
 	check(t, kith(t, "", "service", "uninstall"), said{out: "not installed\n"})
-	if got := kith(t, "", "service", "install"); got.status != 0 || !strings.Contains(got.out, unit) || !strings.Contains(got.out, "enable-linger") {
+	kept := "PATH, HTTPS_PROXY, no_proxy, SSL_CERT_FILE, KITH_TEST_FAR\n"
+	if got := kith(t, "", "service", "install"); got.status != 0 || !strings.Contains(got.out, unit) || !strings.Contains(got.out, "enable-linger") ||
+		!strings.Contains(got.out, "with these variables of this shell: "+kept) || strings.Contains(got.out, "ann") {
 		t.Fatalf("%+v", got)
 	}
 	text, err := os.ReadFile(unit)
-	program, _ := os.Executable()
-	if err != nil || !strings.Contains(string(text), `ExecStart="`+program+`" serve`) || !strings.Contains(string(text), `Environment="KITH_HOME=`+home+`/a 100%% kith"`) {
+	if err != nil || !strings.Contains(string(text), `ExecStart="`+thisProgram(t)+`" serve`) || !strings.Contains(string(text), `Environment="KITH_HOME=`+home+`/a 100%% kith"`) {
 		t.Errorf("%v\n%s", err, text)
 	}
+	for _, line := range []string{
+		`Environment="PATH=` + programs + ":", `Environment="HTTPS_PROXY=http://ann:50%%40$5\"@proxy.test:3128"`, `Environment="no_proxy=intranet.test"`,
+		`Environment="SSL_CERT_FILE=/etc/our ca.pem"`, `Environment="KITH_TEST_FAR=sk-1"`,
+	} {
+		if !strings.Contains(string(text), "\n"+line) {
+			t.Errorf("the unit has no line %s:\n%s", line, text)
+		}
+	}
 	check(t, kith(t, "", "service", "status", "--json"), json("true", "true"))
-	check(t, kith(t, "", "service", "install", "--json"), json("true", "true")) // again, over itself
+	again := json("true", "true") // over itself
+	again.out = strings.TrimSuffix(again.out, "}\n") + `,"variables":["PATH","HTTPS_PROXY","no_proxy","SSL_CERT_FILE","KITH_TEST_FAR"]}` + "\n"
+	check(t, kith(t, "", "service", "install", "--json"), again)
 	check(t, kith(t, "", "service", "uninstall", "--json"), json("false", "false"))
 	if _, err := os.Stat(unit); err == nil {
 		t.Error("the unit is still there")
@@ -54,11 +71,109 @@ func TestService(t *testing.T) {
 		}
 	}
 
-	// A systemctl that fails says why.
-	if err := os.WriteFile(filepath.Join(programs, "systemctl"), []byte("#!/bin/sh\necho no bus\nexit 1\n"), 0o700); err != nil {
+	// Without a systemd for this user, or if it does not start the service, nothing is left.
+	for name, c := range map[string]struct{ systemctl, want string }{
+		"no bus":    {"echo no bus; exit 1", "exit status 1: no bus"},
+		"not found": {"", "executable file not found"},
+		"no start":  {"test $2 != enable || { echo masked; exit 1; }", "cannot run `systemctl --user enable --now kith.service`: exit status 1: masked"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			home, only := t.TempDir(), t.TempDir()
+			if c.systemctl != "" {
+				if err := os.WriteFile(filepath.Join(only, "systemctl"), []byte("#!/bin/sh\n"+c.systemctl+"\n"), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			t.Setenv("PATH", only)
+			t.Setenv("HOME", home)
+			t.Setenv("KITH_HOME", filepath.Join(home, ".kith"))
+			got := kith(t, "", "service", "install")
+			if got.status != 1 || !strings.Contains(got.err, c.want) || name != "no start" && !strings.Contains(got.err, "@reboot KITH_HOME='"+home+"/.kith' '"+thisProgram(t)+"' serve") {
+				t.Errorf("%+v", got)
+			}
+			if left, _ := os.ReadDir(home); len(left) > 0 {
+				t.Errorf("%s is left in the home folder", left[0].Name())
+			}
+			// What an installation with another home left can be removed.
+			file := filepath.Join(home, ".config", "systemd", "user", "kith.service")
+			write(t, file, "[Service]\n")
+			if name == "no start" {
+				if got := kith(t, "", "service", "install"); got.status != 1 {
+					t.Errorf("%+v", got)
+				}
+				if text, _ := os.ReadFile(file); string(text) != "[Service]\n" {
+					t.Errorf("the older unit is now\n%s", text)
+				}
+			}
+			if got := kith(t, "", "service", "uninstall"); got.status != 0 {
+				t.Errorf("%+v", got)
+			}
+			if _, err := os.Stat(file); err == nil {
+				t.Error("the unit is still there")
+			}
+		})
+	}
+}
+
+func thisProgram(t *testing.T) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err == nil {
+		self, err = stableProgram(self, os.Args[0])
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
-	check(t, kith(t, "", "service", "install"), said{1, "", "cannot run `systemctl --user daemon-reload`: exit status 1: no bus"})
+	return self
+}
+
+// clearKept unsets the variables that a service keeps, except PATH.
+func clearKept(t *testing.T) {
+	t.Helper()
+	for _, name := range keptVariables {
+		if name != "PATH" {
+			t.Setenv(name, "")
+		}
+	}
+}
+
+// TestStableProgram: the service names the link that an upgrade moves.
+func TestStableProgram(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Log("Windows has no service")
+		return
+	}
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cellar := filepath.Join(root, "Cellar", "kith", "1.0", "bin", "kith")
+	other := filepath.Join(root, "other", "kith")
+	for _, file := range []string{cellar, other} {
+		write(t, file, "#!/bin/sh\n")
+		chmod(t, file, 0o700)
+	}
+	link, named := filepath.Join(root, "bin", "kith"), filepath.Join(root, "opt", "kith-2")
+	for _, l := range []string{link, named} {
+		if err := os.MkdirAll(filepath.Dir(l), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(cellar, l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct{ path, started, want string }{
+		"link on the PATH":         {filepath.Dir(link), "kith", link},
+		"by the file itself":       {filepath.Dir(link), cellar, link},
+		"another link":             {root, named, named},
+		"another kith on the PATH": {filepath.Dir(other), cellar, cellar},
+		"nothing known":            {root, "-kith", cellar},
+	} {
+		t.Setenv("PATH", c.path)
+		if got, err := stableProgram(cellar, c.started); err != nil || got != c.want {
+			t.Errorf("%s: %s, %v; want %s", name, got, err, c.want)
+		}
+	}
 }
 
 // The packages' user unit is the one that `kith service install` writes.
@@ -71,7 +186,7 @@ func TestPackagedService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := strings.NewReplacer("{{program}}", "/usr/bin/kith", "{{home}}", "%h/.kith").Replace(string(text)); want != string(packaged) {
+	if want := strings.NewReplacer("{{program}}", "/usr/bin/kith", "{{home}}", "%h/.kith", "{{environment}}", "").Replace(string(text)); want != string(packaged) {
 		t.Errorf("deploy/systemd/kith.service is\n%s\nand has to be\n%s", packaged, want)
 	}
 }
@@ -79,6 +194,9 @@ func TestPackagedService(t *testing.T) {
 // The launchd agent is well-formed for any paths.
 func TestLaunchdAgent(t *testing.T) {
 	t.Setenv("HOME", "/Users/ann")
+	clearKept(t)
+	t.Setenv("PATH", "/opt/homebrew/bin:/usr/bin")
+	t.Setenv("HTTPS_PROXY", "http://ann:a&b@proxy.test:3128")
 	s, err := (&app{home: "/Users/ann/R&D <kith>"}).newService("darwin")
 	if err != nil || s.path != "/Users/ann/Library/LaunchAgents/org.kith.daemon.plist" {
 		t.Fatalf("%v %+v", err, s)
@@ -86,6 +204,13 @@ func TestLaunchdAgent(t *testing.T) {
 	text, err := s.text("/opt/kith & co/kith")
 	if err != nil || !strings.Contains(string(text), "<string>/opt/kith &amp; co/kith</string><string>serve</string>") {
 		t.Errorf("%v\n%s", err, text)
+	}
+	for _, want := range []string{
+		"<key>PATH</key><string>/opt/homebrew/bin:/usr/bin</string>", "<key>HTTPS_PROXY</key><string>http://ann:a&amp;b@proxy.test:3128</string></dict>",
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the agent has no %s:\n%s", want, text)
+		}
 	}
 	decoder := xml.NewDecoder(strings.NewReader(string(text)))
 	for err = nil; err == nil; {

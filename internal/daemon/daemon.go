@@ -30,6 +30,7 @@ import (
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/host"
 	"github.com/kith/kith/internal/spool"
+	"github.com/kith/kith/internal/tunnel"
 )
 
 // Config configures a Daemon.
@@ -173,7 +174,7 @@ func New(c Config) (*Daemon, error) {
 		settings: settings, finder: finder, audio: audio,
 		offers:    &offers{finder: finder, audio: audio, upstreams: upstreams, changed: make(chan struct{})},
 		hubCounts: semaphore.NewWeighted(maxCounts), localCounts: semaphore.NewWeighted(maxCounts),
-		hubTransport: newHubTransport(c.Dial, c.TLS),
+		hubTransport: tunnel.HubTransport(c.Dial, c.TLS),
 		instance:     rand.Text(),
 		reconnectNow: make(chan struct{}, 1), discoverNow: make(chan struct{}, 1), checkAudioNow: make(chan struct{}, 1), checkUpstreamsNow: make(chan struct{}, 1), ready: make(chan struct{}),
 	}

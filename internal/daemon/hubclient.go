@@ -2,10 +2,8 @@ package daemon
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -33,25 +31,6 @@ type hubClient struct {
 	transport  http.RoundTripper
 	// recordError records an error that affects every call to the hub.
 	recordError func(format string, args ...any)
-}
-
-// newHubTransport returns the transport to hubs. A RoundTripper follows no redirect,
-// so that only the hub receives the credential. Pings detect a hub that is gone while
-// a response is slow.
-func newHubTransport(dial func(ctx context.Context, network, address string) (net.Conn, error), roots *tls.Config) *http.Transport {
-	if dial == nil {
-		dial = (&net.Dialer{Timeout: 5 * time.Second}).DialContext
-	}
-	return &http.Transport{
-		DialContext:         dial,
-		TLSClientConfig:     roots.Clone(),
-		TLSHandshakeTimeout: 5 * time.Second,
-		ForceAttemptHTTP2:   true,
-		HTTP2:               &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second},
-		MaxIdleConnsPerHost: 16,
-		IdleConnTimeout:     time.Minute,
-		DisableCompression:  true, // bytes pass unchanged
-	}
 }
 
 // post sends the call to a route of the hub.

@@ -29,6 +29,7 @@ import (
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/outbound"
 	"github.com/kith/kith/internal/spool"
 )
 
@@ -564,7 +565,7 @@ func (u *unzipped) Close() error { return u.src.Close() }
 // Node and uvicorn close them, because a request on a closing connection fails.
 func newTransport() *http.Transport {
 	return &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+		DialContext:         outbound.Dial,
 		TLSHandshakeTimeout: 5 * time.Second,
 		// How long a request with Expect: 100-continue waits.
 		ExpectContinueTimeout: time.Second,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/outbound"
 )
 
 // upstreamSlots is how many shared calls one model of an upstream runs at once.
@@ -102,6 +103,8 @@ func NewUpstream(c UpstreamConfig) (*Upstream, error) {
 	}
 	if u.rt == nil {
 		t := newTransport()
+		far := outbound.NewTransport()
+		t.Proxy, t.OnProxyConnectResponse = far.Proxy, far.OnProxyConnectResponse
 		t.ForceAttemptHTTP2 = true
 		u.rt = t
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/outbound"
 )
 
 // OtherRegion is the cause of the fault that Identify returns for a secret of another
@@ -35,16 +35,13 @@ const correlationHeader = "X-Correlation-Id"
 // newRegionTransport returns the transport to other regions. A region that does not
 // respond within unary, the longest that it takes to a status, is unreachable.
 func newRegionTransport(unary time.Duration) *http.Transport {
-	return &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-		TLSHandshakeTimeout: 5 * time.Second,
-		ForceAttemptHTTP2:   true,
-		HTTP2:               &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second},
-		MaxIdleConnsPerHost: 64, IdleConnTimeout: 90 * time.Second,
-		ResponseHeaderTimeout: unary + 10*time.Second,
-		ExpectContinueTimeout: time.Second,
-		DisableCompression:    true, // the caller's own Accept-Encoding passes
-	}
+	t := outbound.NewTransport()
+	t.TLSHandshakeTimeout = 5 * time.Second
+	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second}
+	t.MaxIdleConns, t.MaxIdleConnsPerHost = 0, 64
+	t.ResponseHeaderTimeout = unary + 10*time.Second
+	t.DisableCompression = true // the caller's own Accept-Encoding passes
+	return t
 }
 
 // forward sends the request to the region of its key and the answer back, both as they

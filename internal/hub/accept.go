@@ -226,11 +226,16 @@ func (h *Hub) machineOf(r *http.Request) (account.Machine, account.Member, error
 	if region := secret.Region(); region != h.cfg.Region {
 		return account.Machine{}, account.Member{}, h.misdirected(region)
 	}
+	known, err := h.guess(r.Context())
+	if err != nil {
+		return account.Machine{}, account.Member{}, err
+	}
 	machine, owner, err := h.records.MachineByHash(r.Context(), secret.Hash())
-	switch {
-	case err != nil && errors.Is(err, account.ErrNotFound):
+	if errors.Is(err, account.ErrNotFound) {
 		return account.Machine{}, account.Member{}, badMachine()
-	case err != nil:
+	}
+	known()
+	if err != nil {
 		return account.Machine{}, account.Member{}, comeBack(fault.CascadeExhausted, "the service could not check the machine's credential just now").Because(err)
 	}
 	return machine, owner, nil

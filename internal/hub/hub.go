@@ -134,6 +134,7 @@ type Hub struct {
 	log      *slog.Logger
 	calls    *dispatch.Dispatcher
 	keys     keyring
+	guesses  guesses
 	ledger   *ledger.Ledger
 	traces   *ledger.Traces
 	turns    *ledger.Turns
@@ -242,7 +243,7 @@ func (h *Hub) Handler() http.Handler {
 			}
 			defer leave()
 		}
-		serve(w, r)
+		serve(w, withClient(r))
 	})
 }
 

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// cacheFor is how long a look-up of a key is cached. A revocation clears the cache
+	// cacheFor is how long a look-up of a key is cached, also of an unknown one. A revocation clears the cache
 	// sooner, and holds by then at the latest (spec/api.md#within-5s).
 	cacheFor = 5 * time.Second
 	// lookUpTimeout limits a look-up: nothing is granted from what the database said
@@ -44,18 +44,23 @@ type keyring struct {
 }
 
 // holder is the caller that a credential identifies, and until when that is cached, by
-// this process's own clock: the store's can be set back.
+// this process's own clock: the store's can be set back. The zero caller is that of an
+// unknown credential.
 type holder struct {
 	caller gateway.Caller
 	until  time.Time
 }
 
-func (k *keyring) get(hash [32]byte) (_ gateway.Caller, age int, ok bool) {
+// known reports whether the credential was known when it was last looked up.
+func (h holder) known() bool { return h.caller.Member != "" }
+
+// get returns what was looked up last, if anything was, and whether that still holds.
+func (k *keyring) get(hash [32]byte) (h holder, age int, holds bool) {
 	k.mu.RLock()
-	h, ok := k.byHash[hash]
+	h = k.byHash[hash]
 	age = k.age
 	k.mu.RUnlock()
-	return h.caller, age, ok && time.Now().Before(h.until)
+	return h, age, time.Now().Before(h.until)
 }
 
 // put caches what was looked up when the keyring was of that age: a look-up from
@@ -95,11 +100,25 @@ func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, erro
 		return gateway.Caller{}, h.otherRegion(parsed)
 	}
 	hash := parsed.Hash()
-	caller, age, ok := h.keys.get(hash)
-	if ok {
-		return caller, nil
+	last, age, holds := h.keys.get(hash)
+	switch {
+	case holds && last.known():
+		return last.caller, nil
+	case holds:
+		return gateway.Caller{}, h.badKey()
+	}
+	isKnown := func() {}
+	if !last.known() { // else it is no guess, whoever shares its client's address
+		if isKnown, err = h.guess(ctx); err != nil {
+			return gateway.Caller{}, err
+		}
 	}
 	found, err := h.lookUp(ctx, parsed)
+	if errors.Is(err, account.ErrNotFound) {
+		h.keys.put(hash, holder{until: time.Now().Add(cacheFor)}, age)
+		return gateway.Caller{}, h.badKey()
+	}
+	isKnown()
 	if err != nil {
 		return gateway.Caller{}, err
 	}
@@ -122,7 +141,8 @@ func (h *Hub) otherRegion(secret credential.Secret) error {
 }
 
 // lookUp reads the caller that a secret identifies from the database, and until when
-// that is cached: a key that expires not beyond its end.
+// that is cached: a key that expires not beyond its end. It returns account.ErrNotFound
+// for an unknown secret.
 func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (holder, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
 	defer cancel()
@@ -157,11 +177,11 @@ func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (holder, err
 	}
 }
 
-// unknownOr is the fault of an unknown credential, or of a database that does not
-// answer.
+// unknownOr returns account.ErrNotFound for an unknown credential, else the fault of a
+// database that does not answer.
 func (h *Hub) unknownOr(err error) error {
 	if errors.Is(err, account.ErrNotFound) {
-		return h.badKey()
+		return err
 	}
 	return fault.New(fault.CascadeExhausted, "the service could not check the key just now; try again shortly").Because(err)
 }

@@ -35,6 +35,7 @@ func (h *Hub) newAPI() *api.API {
 		Miss: func(c api.Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
 			return h.edge.Miss(gateway.Caller(c), model, f)
 		},
+		Guess:     h.guess,
 		Confirmed: h.live.Confirmed,
 		Trace:     h.traces.Get,
 		Flush:     func(ctx context.Context) error { return errors.Join(h.ledger.Flush(ctx), h.traces.Flush(ctx)) },

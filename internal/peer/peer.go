@@ -176,12 +176,7 @@ func (m *Mesh) Serve(ctx context.Context, listener net.Listener, handler http.Ha
 			}
 			handler.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), nodeKey{}, name)))
 		}),
-		TLSConfig: m.tlsConfig(func(state tls.ConnectionState) error {
-			if _, ok := m.nodeOf(&state); !ok {
-				return errNotTrusted
-			}
-			return nil
-		}, "h2", protocolStream),
+		TLSConfig:         m.serverTLS(),
 		TLSNextProto:      map[string]func(*http.Server, *tls.Conn, http.Handler){protocolStream: m.serveStream},
 		Protocols:         protocols,
 		HTTP2:             http2Config(),
@@ -191,10 +186,36 @@ func (m *Mesh) Serve(ctx context.Context, listener net.Listener, handler http.Ha
 	}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.ServeTLS(&arrivals{Listener: listener}, "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("cannot serve the other hub nodes: %w", err)
 	}
 	return nil
+}
+
+// serverTLS returns the configuration of the end that accepts trusted nodes. A connection
+// counts as an arrival until the node's key is checked.
+func (m *Mesh) serverTLS() *tls.Config {
+	check := func(state tls.ConnectionState) error {
+		if _, ok := m.nodeOf(&state); !ok {
+			return errNotTrusted
+		}
+		return nil
+	}
+	config := m.tlsConfig(check, "h2", protocolStream)
+	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		arrived, counted := hello.Conn.(*arrival)
+		if !counted {
+			return nil, nil // config as it is
+		}
+		return m.tlsConfig(func(state tls.ConnectionState) error {
+			err := check(state)
+			if err == nil {
+				arrived.leave()
+			}
+			return err
+		}, "h2", protocolStream), nil
+	}
+	return config
 }
 
 var errNotTrusted = errors.New("the database knows no hub node of this key")

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -132,6 +133,81 @@ func TestRequestNamesItsNode(t *testing.T) {
 			t.Errorf("got %q, %v", text, err)
 		}
 		response.Body.Close()
+	})
+}
+
+// fromConn is a connection from an address.
+type fromConn struct {
+	net.Conn
+	from net.Addr
+}
+
+func (c fromConn) RemoteAddr() net.Addr { return c.from }
+
+// fromListener gives the connections of a listener addresses: 192.0.2.1 as long as silent
+// holds, and 192.0.2.2 afterwards.
+type fromListener struct {
+	*pipes
+	silent atomic.Bool
+}
+
+func (l *fromListener) Accept() (net.Conn, error) {
+	c, err := l.pipes.Accept()
+	from := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 2), Port: 1}
+	if l.silent.Load() {
+		from.IP[15] = 1
+	}
+	return fromConn{c, from}, err
+}
+
+// TestSilentConnections: an address has a limited number of connections that do not show a
+// node's key. Nodes connect meanwhile, as often as they like.
+func TestSilentConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		n := newPipes()
+		a, b := newMesh(t, n), newMesh(t, n)
+		b.Trust([]fleet.Node{{Name: "a", Pin: a.Pin()}})
+		listener := &fromListener{pipes: n}
+		listener.silent.Store(true)
+		var running sync.WaitGroup
+		running.Go(func() {
+			if err := b.Serve(ctx, listener, http.NotFoundHandler()); err != nil {
+				t.Error(err)
+			}
+		})
+		var open, closed atomic.Int64
+		for range 1500 {
+			c, err := n.dial(ctx, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			open.Add(1)
+			running.Go(func() {
+				_, _ = c.Read(make([]byte, 1)) // until the other end closes it
+				open.Add(-1)
+				closed.Add(1)
+			})
+			synctest.Wait()
+		}
+		if open.Load() != maxArrivals {
+			t.Errorf("%d silent connections are open", open.Load())
+		}
+		listener.silent.Store(false)
+		peer := a.Peer(fleet.Node{Name: "b", Address: "b:8703", Pin: b.Pin()})
+		for range 2 * maxArrivals { // links that are open do not count
+			if _, err := peer.dial(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(handshakeTimeout + time.Second)
+		synctest.Wait()
+		if open.Load() != 0 {
+			t.Errorf("%d silent connections are open after their time", open.Load())
+		}
+		cancel()
+		n.cut(true)
+		running.Wait()
 	})
 }
 

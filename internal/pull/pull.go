@@ -16,6 +16,8 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/kith/kith/internal/outbound"
 )
 
 // DefaultEndpoint is the model hub that references of the form hf.co/ORG/REPO name.
@@ -37,7 +39,7 @@ type Source struct {
 
 // NewClient returns a client for a Source. It has no limit on the time of a download.
 func NewClient() *http.Client {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport := outbound.NewTransport()
 	transport.ResponseHeaderTimeout = silence
 	return &http.Client{Transport: transport}
 }

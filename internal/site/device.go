@@ -135,11 +135,17 @@ func (s *Site) pollGrant(r *http.Request, form url.Values) (any, error) {
 	if !ok {
 		return nil, unknownGrant
 	}
-	now := s.DB.Now().UTC()
+	slowDown, now := grantRefusal{"slow_down", "ask less often"}, s.DB.Now().UTC()
+	looked, err := s.guess(addressOf(r)) // before polls, from which made-up codes would push those of others
+	if err != nil {
+		return nil, slowDown
+	}
 	if s.limits.polls.take(string(hash[:]), now) > 0 {
-		return nil, grantRefusal{"slow_down", "ask less often"}
+		looked(nil)
+		return nil, slowDown
 	}
 	g, err := s.DB.Grant(r.Context(), hash)
+	looked(err)
 	switch {
 	case errors.Is(err, account.ErrNotFound) || err == nil && g.State == account.GrantUsed:
 		return nil, unknownGrant

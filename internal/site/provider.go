@@ -6,9 +6,11 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -63,7 +65,22 @@ func newProvider(p Provider, base string, now func() time.Time) *provider {
 	if p.Issuer == "" {
 		return nil
 	}
-	return &provider{Provider: p, back: base + backPath, client: &http.Client{Timeout: providerWithin}, now: now}
+	client := &http.Client{Timeout: providerWithin, CheckRedirect: noSecretElsewhere}
+	return &provider{Provider: p, back: base + backPath, client: client, now: now}
+}
+
+// noSecretElsewhere follows a redirect of a GET alone. A 307 of the token endpoint would
+// send the hub's secret and the member's code to where it points.
+func noSecretElsewhere(to *http.Request, via []*http.Request) error {
+	switch first := via[0]; {
+	case first.Method != http.MethodGet:
+		return fmt.Errorf("it points to %s, and the secret is sent only to the endpoint itself", to.URL.Host)
+	case first.URL.Scheme == "https" && to.URL.Scheme != "https":
+		return fmt.Errorf("it points to %s without TLS", to.URL.Host)
+	case len(via) >= 10:
+		return errors.New("it points from one address to the next without an end")
+	}
+	return nil
 }
 
 // name is what its button says; empty where there is none.
@@ -82,6 +99,10 @@ func (p *provider) discover(ctx context.Context) (*known, error) {
 	found, err := oidc.NewProvider(oidc.ClientContext(ctx, p.client), p.Issuer)
 	if err != nil {
 		return nil, fault.New(fault.CascadeExhausted, "%s cannot be reached just now; try again shortly, or sign in in another way", p.Name).Because(err)
+	}
+	if token := found.Endpoint().TokenURL; strings.HasPrefix(p.Issuer, "https://") && !strings.HasPrefix(token, "https://") {
+		return nil, fault.New(fault.CascadeExhausted, "%s cannot be used: ask who runs this hub", p.Name).
+			Because(fmt.Errorf("its token endpoint %q is not https, and the secret would travel in the clear", token))
 	}
 	k := &known{
 		oauth: &oauth2.Config{
@@ -227,6 +248,12 @@ func (s *Site) whoCame(ctx context.Context, query url.Values, from away) (who ac
 	}
 	if signed.Subject == "" || plain(signed.Subject, 255) != signed.Subject {
 		return refuse(errors.New("the token names no account, or in no fit text"))
+	}
+	var forParty struct {
+		Client string `json:"azp"`
+	}
+	if err := signed.Claims(&forParty); err != nil || forParty.Client != "" && forParty.Client != s.provider.ClientID {
+		return refuse(errors.New("the token was made for another client")) // OpenID Connect Core 3.1.3.7
 	}
 	var says struct {
 		Username string `json:"preferred_username"`

@@ -31,6 +31,7 @@ type idp struct {
 
 	mu      sync.Mutex
 	down    bool
+	moved   string                     // where its token endpoint points to, by 307
 	asked   int                        // how often it was asked about itself
 	subject string                     // who is signed in there
 	name    string                     // and what they are called
@@ -98,6 +99,10 @@ func (p *idp) agree(asked url.Values) string {
 func (p *idp) token(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.moved != "" {
+		http.Redirect(w, r, p.moved, http.StatusTemporaryRedirect)
+		return
+	}
 	id, secret, _ := r.BasicAuth()
 	id, _ = url.QueryUnescape(id)
 	secret, _ = url.QueryUnescape(secret)
@@ -282,12 +287,17 @@ func TestProviderRefused(t *testing.T) {
 	for name, wrong := range map[string]func(){
 		"another issuer": func() { p.spoil = func(c map[string]any) { c["iss"] = "https://evil.example" } },
 		"another hub":    func() { p.spoil = func(c map[string]any) { c["aud"] = "other" } },
-		"another nonce":  func() { p.spoil = func(c map[string]any) { c["nonce"] = "n" } },
-		"no nonce":       func() { p.spoil = func(c map[string]any) { delete(c, "nonce") } },
-		"expired":        func() { p.spoil = func(c map[string]any) { c["exp"] = time.Now().Add(-time.Hour).Unix() } },
-		"nobody":         func() { p.spoil = func(c map[string]any) { c["sub"] = "" } },
-		"too long":       func() { p.spoil = func(c map[string]any) { c["sub"] = strings.Repeat("x", 256) } },
-		"another key":    func() { p.sign = func(c []byte) string { return p.signed(jose.RS256, stranger, c) } },
+		"another party":  func() { p.spoil = func(c map[string]any) { c["azp"] = "other" } },
+		"two audiences, another party": func() {
+			p.spoil = func(c map[string]any) { c["aud"], c["azp"] = []string{clientID, "other"}, "other" }
+		},
+		"a party of another kind": func() { p.spoil = func(c map[string]any) { c["azp"] = 1 } },
+		"another nonce":           func() { p.spoil = func(c map[string]any) { c["nonce"] = "n" } },
+		"no nonce":                func() { p.spoil = func(c map[string]any) { delete(c, "nonce") } },
+		"expired":                 func() { p.spoil = func(c map[string]any) { c["exp"] = time.Now().Add(-time.Hour).Unix() } },
+		"nobody":                  func() { p.spoil = func(c map[string]any) { c["sub"] = "" } },
+		"too long":                func() { p.spoil = func(c map[string]any) { c["sub"] = strings.Repeat("x", 256) } },
+		"another key":             func() { p.sign = func(c []byte) string { return p.signed(jose.RS256, stranger, c) } },
 		"the secret": func() {
 			p.sign = func(c []byte) string { return p.signed(jose.HS256, []byte(strings.Repeat(clientSecret, 4)), c) }
 		},
@@ -317,6 +327,28 @@ func TestProviderRefused(t *testing.T) {
 		b = tn.browser()
 		b.through(p.at("h", name), "/signin/provider").goes(t, "/signup/provider")
 		inert(t, name, b.get("/signup/provider"))
+	}
+}
+
+// TestProviderMoved: the secret and the code stay where they were meant to go.
+func TestProviderMoved(t *testing.T) {
+	asked := make(chan string, 10)
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.Method + r.URL.Path }))
+	defer other.Close()
+	p := newIDP(t)
+	tn := p.town(newWorld(t), SignUpOpen)
+	p.moved = other.URL + "/token"
+	tn.browser().through(p, "/signin/provider").want(t, 503, "cannot be reached just now")
+	if len(asked) > 0 {
+		t.Errorf("the other server got %s", <-asked)
+	}
+	// A GET without a secret may move, but not out of TLS.
+	for address, want := range map[string]bool{"https://id.example/new": true, "http://id.example/new": false} {
+		to := httptest.NewRequest("GET", address, nil)
+		err := noSecretElsewhere(to, []*http.Request{httptest.NewRequest("GET", "https://id.example/old", nil)})
+		if (err == nil) != want {
+			t.Errorf("to %s: %v", address, err)
+		}
 	}
 }
 

@@ -233,7 +233,7 @@ const pollEvery = 2 * time.Second
 // limits bound what can be guessed at, and what is done for visitors.
 type limits struct {
 	fromAddress, guesses, ofName, ofBrowser, confirms, recoverFrom, recoverOf *throttle
-	devices, polls, userCodes, codesFrom                                      *throttle
+	devices, polls, codes, userCodes, codesFrom                               *throttle
 	verifiers, verified, recoveries                                           *throttle
 }
 
@@ -248,6 +248,7 @@ func newLimits() limits {
 		confirms:    &throttle{every: 30 * time.Second, burst: 10},                // passwords typed once more by who is signed in, by member
 		recoverFrom: &throttle{every: 6 * time.Second, burst: 20},                 // recoveries, by address
 		recoverOf:   &throttle{every: 30 * time.Second, burst: 10},                // and by address and name
+		codes:       &throttle{every: 2 * time.Second, burst: 30},                 // unknown codes of devices and links, by address
 		devices:     &throttle{every: 2 * time.Minute, burst: 30},                 // requests for approval, by address
 		polls:       &throttle{every: pollEvery - 200*time.Millisecond, burst: 1}, // by request
 		userCodes:   &throttle{every: 2 * time.Minute, burst: 5},                  // codes typed, by member

@@ -50,6 +50,20 @@ func tooSoon(wait time.Duration) error {
 	return fault.New(fault.RateLimitExceeded, "that was tried too often; try again in %d s", seconds).WithRetryAfter(seconds)
 }
 
+// guess counts the look-up of a code for the address that it comes from, or refuses it
+// after too many that were not known. The caller calls looked with the look-up's error.
+func (s *Site) guess(address string) (looked func(error), err error) {
+	from := network(address)
+	if err := tooSoon(s.limits.codes.take(from, time.Now())); err != nil {
+		return nil, err
+	}
+	return func(err error) {
+		if err == nil || !errors.Is(err, account.ErrNotFound) && fault.Of(err).Code != fault.NotFound {
+			s.limits.codes.give(from)
+		}
+	}, nil
+}
+
 // signInData is what the sign-in form shows.
 type signInData struct {
 	Next        string
@@ -223,7 +237,12 @@ func (s *Site) welcomePage(v *visit) (reply, error) {
 	if !ok {
 		return reply{}, deadLink()
 	}
+	looked, err := s.guess(v.from)
+	if err != nil {
+		return reply{}, err
+	}
 	link, err := s.DB.Link(v.Context(), hash, s.DB.Now())
+	looked(err)
 	if err != nil {
 		return reply{}, api.NotFound(err, "%s", deadLink().Message)
 	}
@@ -266,7 +285,12 @@ type inviteData struct {
 // signs up with it.
 func (s *Site) invitePage(v *visit) (reply, error) {
 	code := v.PathValue("code")
+	looked, err := s.guess(v.from)
+	if err != nil {
+		return reply{}, err
+	}
 	seen, err := s.SeeInvite(v.Context(), code)
+	looked(err)
 	if err != nil {
 		return reply{}, err
 	}

@@ -397,6 +397,40 @@ func (d *device) want(code string) granted {
 	return answer
 }
 
+// TestMadeUpCodes: codes that are not known, with the right checksum, are looked up a limited
+// number of times for an address; known ones do not count.
+func TestMadeUpCodes(t *testing.T) {
+	tn := newTown(t, nil)
+	tn.site.limits.polls.every = 0
+	made := func(kind credential.Kind) string { return credential.Mint(kind, "home").Reveal() }
+	for name, c := range map[string]struct {
+		ask     func(code string) seen
+		kind    credential.Kind
+		refused string
+	}{
+		"device codes": {func(code string) seen {
+			return tn.browser().post("/device/token", "grant_type", grantType, "device_code", code)
+		}, credential.DeviceCode, "slow_down"},
+		"links":   {func(code string) seen { return tn.browser().get("/welcome/" + code) }, credential.LinkCode, "tried too often"},
+		"invites": {func(code string) seen { return tn.browser().get("/invite/" + code) }, credential.InviteCode, "tried too often"},
+	} {
+		tn.site.limits.codes = &throttle{every: time.Hour, burst: 30} // however slow the test is
+		d := tn.ask4("scope", "machine", "name", "laptop")
+		for range 50 {
+			d.want("authorization_pending")
+		}
+		refused := 0
+		for range 40 {
+			if got := c.ask(made(c.kind)); strings.Contains(got.body, c.refused) {
+				refused++
+			}
+		}
+		if refused != 10 {
+			t.Errorf("of 40 made-up %s %d were refused, not 10", name, refused)
+		}
+	}
+}
+
 func TestDeviceSignIn(t *testing.T) { onEachStore(t, testDeviceSignIn) }
 
 func testDeviceSignIn(t *testing.T, tn *town) {

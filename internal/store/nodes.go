@@ -103,7 +103,7 @@ func (f *Facts) Generations(ctx context.Context, ids []fleet.MachineID) (map[fle
 	if f.db.flavor.primary == nil {
 		return nil, nil
 	}
-	rows, err := f.db.read.QueryContext(ctx, "SELECT id, generation FROM machines WHERE id IN (SELECT unnest(cast($1 AS text[])))",
+	rows, err := f.db.reads().QueryContext(ctx, "SELECT id, generation FROM machines WHERE id IN (SELECT unnest(cast($1 AS text[])))",
 		convert(ids, func(id fleet.MachineID) string { return string(id) }))
 	if err != nil {
 		return nil, f.db.wrap(err, "read the tunnels' numbers")

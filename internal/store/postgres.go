@@ -156,6 +156,7 @@ type primary struct {
 	beats   *sql.DB
 	server  atomic.Pointer[server] // nil before the first beat
 	clock   clock
+	ended   atomic.Int64 // how often a connection was found that had ended
 }
 
 // idleLimit has the server end a transaction whose node stopped in the middle of it. Its
@@ -165,7 +166,8 @@ const idleLimit = "SET idle_in_transaction_session_timeout = '5s'"
 var errTooOld = errors.New("the server is too old")
 
 func (p *primary) open(parsed *pgx.ConnConfig, conns int) *sql.DB {
-	pool := stdlib.OpenDB(*parsed, stdlib.OptionResetSession(p.reset))
+	pool := stdlib.OpenDB(*parsed, stdlib.OptionResetSession(p.reset),
+		stdlib.OptionAfterConnect(p.opened), stdlib.OptionShouldPing(p.shouldPing))
 	pool.SetMaxOpenConns(conns)
 	pool.SetMaxIdleConns(conns)
 	pool.SetConnMaxIdleTime(postgresIdle)

@@ -77,7 +77,7 @@ func Open(ctx context.Context, config Config) (*DB, error) {
 	if err := db.migrate(ctx); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	db.query = query.New(db.flavor.prepare(db.read))
+	db.query = query.New(db.flavor.prepare(db.reads()))
 	return db, nil
 }
 
@@ -95,7 +95,7 @@ func (db *DB) Close() error {
 func (db *DB) transact(ctx context.Context, do func(*query.Queries) error) error {
 	ctx, cancel := db.bound(ctx)
 	defer cancel()
-	tx, err := db.write.BeginTx(ctx, nil)
+	tx, err := db.begin(ctx, db.write, nil)
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (db *DB) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // view runs do in one read transaction, so that all its queries see the same data.
 func (db *DB) view(ctx context.Context, do func(*query.Queries) error) error {
-	tx, err := db.read.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
+	tx, err := db.begin(ctx, db.read, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,9 @@ func (db *DB) TurnSize(ctx context.Context, hash [32]byte, memberID string, now 
 
 // ForgetTurn deletes the turn that Turn would return; ErrNotFound as for Turn.
 func (db *DB) ForgetTurn(ctx context.Context, hash [32]byte, memberID string, now time.Time) error {
-	err := oneRow(query.New(db.write).DeleteTurn(ctx, hash[:], memberID, millis(now)))
+	err := db.transact(ctx, func(q *query.Queries) error {
+		return oneRow(q.DeleteTurn(ctx, hash[:], memberID, millis(now)))
+	})
 	return db.wrap(err, "drop a turn of member %q", memberID)
 }
 

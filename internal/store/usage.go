@@ -215,7 +215,7 @@ func (db *DB) DaysOfOwner(ctx context.Context, ownerID string, since time.Time, 
 // them than should be in memory at once, where sqlc's queries would put them.
 // Grouping them in SQL takes SQLite twice the time.
 func (db *DB) days(ctx context.Context, side, id string, since time.Time, take func(account.UsageDay)) error {
-	rows, err := db.read.QueryContext(ctx, `
+	rows, err := db.reads().QueryContext(ctx, `
 SELECT day, member_id, owner_id, machine_id, model, code, calls, waited_us, duration_us, tokens_in, tokens_out
 FROM usage_days WHERE `+side+` = $1 AND day >= $2 ORDER BY day`, id, millis(dayOf(since)))
 	if err != nil {
@@ -250,7 +250,7 @@ func (db *DB) HoursOfOwner(ctx context.Context, ownerID string, since time.Time,
 
 // hours reads one sum at a time, as days does.
 func (db *DB) hours(ctx context.Context, side, id string, since time.Time, take func(account.UsageHour)) error {
-	rows, err := db.read.QueryContext(ctx, `
+	rows, err := db.reads().QueryContext(ctx, `
 SELECT hour, member_id, owner_id, machine_id, key_id, model, code, first_ms, calls, waited_us, tokens_in, tokens_out
 FROM usage_hours WHERE `+side+` = $1 AND hour >= $2 ORDER BY hour`, id, millis(hourOf(since)))
 	if err != nil {

@@ -19,11 +19,12 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+
+	"github.com/kith/kith/internal/outbound"
 )
 
 // Bounds of one attempt and of the pauses between attempts.
 const (
-	dialTimeout    = 5 * time.Second
 	upgradeTimeout = 10 * time.Second // dial, TLS and the hub's response together
 	ackTimeout     = 10 * time.Second // from 101 to POST /ack
 	// The pause is uniform from zero to a ceiling that doubles from minPause to maxPause.
@@ -81,8 +82,8 @@ type Dialer struct {
 	// TLS adds to the client's configuration (roots). The Dialer sets versions and
 	// protocols.
 	TLS *tls.Config
-	// Dial opens the connection, without TLS; nil is the network. Tests and the
-	// simulation use connections in memory.
+	// Dial opens the connection, without TLS; nil is the network, through the proxy that
+	// the environment names. Tests and the simulation use connections in memory.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Draw returns the random numbers of the pauses, uniform in 64 bits; nil is
 	// rand.Uint64. A simulation sets it to make a run repeatable.
@@ -357,11 +358,7 @@ type upgraded struct {
 }
 
 func (d *Dialer) dial(ctx context.Context, target hubTarget) (net.Conn, error) {
-	dial := d.Dial
-	if dial == nil {
-		dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
-	}
-	raw, err := dial(ctx, "tcp", target.address)
+	raw, err := d.connect(ctx, target)
 	if err != nil || !target.secure {
 		return raw, err
 	}
@@ -383,6 +380,32 @@ func (d *Dialer) dial(ctx context.Context, target hubTarget) (net.Conn, error) {
 		return nil, err
 	}
 	return secure, nil
+}
+
+// connect connects to the hub without TLS.
+func (d *Dialer) connect(ctx context.Context, target hubTarget) (net.Conn, error) {
+	if d.Dial != nil {
+		return d.Dial(ctx, "tcp", target.address)
+	}
+	return outbound.Connect(ctx, target.url, target.address, d.TLS)
+}
+
+// HubTransport returns a transport for a machine's own requests to hubs, which go the way
+// that a Dialer's tunnel goes: dial and roots are its Dial and TLS. A RoundTripper follows
+// no redirect, so that only the hub receives the credential. Pings detect a hub that is
+// gone while a response is slow.
+func HubTransport(
+	dial func(ctx context.Context, network, address string) (net.Conn, error), roots *tls.Config,
+) *http.Transport {
+	t := outbound.NewTransport()
+	if dial != nil {
+		t.Proxy, t.DialContext = nil, dial
+	}
+	t.TLSClientConfig, t.TLSHandshakeTimeout = roots.Clone(), 5*time.Second
+	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second}
+	t.MaxIdleConns, t.MaxIdleConnsPerHost, t.IdleConnTimeout = 0, 16, time.Minute
+	t.DisableCompression = true // bytes pass unchanged
+	return t
 }
 
 // alertProtocolVersion is how crypto/tls, which has no type for it, words the alert of a
@@ -451,6 +474,12 @@ func refusal(response *http.Response) error {
 			return &retryLaterError{fmt.Errorf("the hub answered %d: it takes no further machine just now, retry after %v", response.StatusCode, after), after}
 		}
 		return fmt.Errorf("the hub answered the upgrade with %s", response.Status)
+	case http.StatusUpgradeRequired: // the request asked for one
+		return &blockedError{fmt.Errorf("a proxy in front of the hub dropped the upgrade from GET /tunnel (%s): "+
+			"its operator has to let the headers Connection and Upgrade pass", response.Status)}
+	case http.StatusBadGateway, http.StatusGatewayTimeout:
+		return &blockedError{fmt.Errorf("a proxy in front of the hub answered the upgrade with %s: "+
+			"it does not pass the upgrade, or does not reach the hub", response.Status)}
 	}
 	return &blockedError{fmt.Errorf("the hub answered the upgrade with %s", response.Status)}
 }

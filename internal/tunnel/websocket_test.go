@@ -135,6 +135,41 @@ func TestBehindAProxy(t *testing.T) {
 	}
 }
 
+// TestRefusalsNameTheProxy: what only a proxy does is named as such, in both ways.
+func TestRefusalsNameTheProxy(t *testing.T) {
+	drop := func(hub http.Handler) http.Handler { // as nginx without its lines for upgrades
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			r.Header.Del("Upgrade")
+			r.Header.Set("Connection", "close")
+			hub.ServeHTTP(w, r)
+		})
+	}
+	hub := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = Upgrade(w, r, UpgradeConfig{Generation: 1})
+	})
+	gone := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	for name, c := range map[string]struct {
+		handler http.Handler
+		want    string
+	}{
+		"upgrade dropped": {drop(hub), "dropped the upgrade from GET /tunnel (426 Upgrade Required)"},
+		"no hub behind":   {gone, "a proxy in front of the hub answered the upgrade with 502 Bad Gateway"},
+	} {
+		server := httptest.NewServer(c.handler)
+		m := newMachine(nil, echo)
+		target, err := parseHub(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, inWebSocket := range []bool{false, true} {
+			if _, err := m.upgrade(t.Context(), target, inWebSocket); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s, WebSocket %v: %v", name, inWebSocket, err)
+			}
+		}
+		server.Close()
+	}
+}
+
 // Which kind of upgrade each attempt tries, after every result of the one before.
 func TestWaysByTurns(t *testing.T) {
 	answer := func(status int, header ...string) http.HandlerFunc {

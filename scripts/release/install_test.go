@@ -3,8 +3,11 @@
 package main
 
 import (
+	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -98,6 +101,82 @@ func TestInstaller(t *testing.T) {
 	out, err = install(t, home, url, "KITH_VERSION=1.2.3")
 	if err == nil || !strings.Contains(out, "is not what the release's checksums say") || version(t, program) != "kith 1.3.0" {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestInstallerStaysInTLS: a release at an https address that points to http is not taken,
+// by curl or by wget; one that points to https is.
+func TestInstallerStaysInTLS(t *testing.T) {
+	plain, _ := releases(t, "1.2.3")
+	behind, err := url.Parse(plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pass := httputil.NewSingleHostReverseProxy(behind)
+	secure := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch path, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/"); path {
+		case "down":
+			http.Redirect(w, r, plain+"/"+rest, http.StatusFound)
+		case "same":
+			http.Redirect(w, r, "/there/"+rest, http.StatusFound)
+		default:
+			r.URL.Path = "/" + rest
+			pass.ServeHTTP(w, r)
+		}
+	}))
+	defer secure.Close()
+	settings := t.TempDir()
+	authority := filepath.Join(settings, "ca.pem")
+	write(t, authority, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})), 0o644)
+	write(t, filepath.Join(settings, "wgetrc"), "ca_certificate = "+authority+"\n", 0o644)
+	for _, tool := range []string{"curl", "wget"} {
+		tools := t.TempDir() // without the other one
+		for _, name := range strings.Fields("sh uname getconf cut mktemp grep tar gzip sha256sum rm cp mv chmod mkdir dirname " + tool) {
+			path, err := exec.LookPath(name)
+			if err != nil && name != tool {
+				t.Fatal(err)
+			}
+			if err == nil {
+				err = os.Symlink(path, filepath.Join(tools, name))
+			}
+			if err != nil {
+				t.Errorf("there is no %s: %v", name, err)
+			}
+		}
+		for way, want := range map[string]string{"down": "it points to an address without TLS", "same": "its checksum is right"} {
+			out, err := install(t, t.TempDir(), secure.URL+"/"+way, "PATH="+tools, "CURL_CA_BUNDLE="+authority, "WGETRC="+filepath.Join(settings, "wgetrc"))
+			if (err == nil) != (way == "same") || !strings.Contains(out, want) {
+				t.Errorf("%s, %s: %v\n%s", tool, way, err, out)
+			}
+		}
+	}
+}
+
+// TestInstallerWithoutRoom: a full disk, a folder that cannot be written and one mounted
+// noexec are named, with what to set, and nothing is installed.
+func TestInstallerWithoutRoom(t *testing.T) {
+	url, _ := releases(t, "1.2.3")
+	const noexec = "#!/bin/sh\ncase \"$2\" in FOLDER/*.kith-runs) exit 0 ;; esac\nexec CHMOD \"$@\"\n" // it stays not executable
+	for name, c := range map[string]struct{ tool, script, want string }{
+		"full while it downloads":  {"curl", "#!/bin/sh\nexit 23\n", "SHA256SUMS: the disk is full or read-only; free some space, or set TMPDIR"},
+		"full while it unpacks":    {"tar", "#!/bin/sh\nexit 2\n", "the disk is full or read-only"},
+		"no folder":                {"mktemp", "#!/bin/sh\nexit 1\n", "install: cannot write in <tmp>: the disk is full or read-only"},
+		"noexec":                   {"chmod", noexec, "programs may not run in <tmp>, which is mounted noexec; set TMPDIR"},
+		"noexec where it is to be": {"chmod", strings.Replace(noexec, "FOLDER", "*/bin", 1), "not run there, as on a disk mounted noexec; choose another folder with KITH_PREFIX"},
+	} {
+		tools, home, tmp := t.TempDir(), t.TempDir(), t.TempDir()
+		chmod, err := exec.LookPath("chmod")
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(tools, c.tool), strings.NewReplacer("FOLDER", tmp, "CHMOD", chmod).Replace(c.script), 0o755)
+		out, err := install(t, home, url, "PATH="+tools+":"+os.Getenv("PATH"), "TMPDIR="+tmp)
+		if err == nil || !strings.Contains(out, strings.ReplaceAll(c.want, "<tmp>", tmp)) {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+		if _, err := os.Stat(filepath.Join(home, ".local/bin/kith")); err == nil {
+			t.Errorf("%s: it is installed", name)
+		}
 	}
 }
 

@@ -1,0 +1,90 @@
+package hub
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/kith/kith/internal/fault"
+)
+
+// A client may have guessBurst secrets looked up in the database that it does not know,
+// and then one each guessEvery (spec/api.md#limit-guesses). Their checksums are right, so
+// nothing else shows that they are made up.
+const (
+	guessBurst = 100
+	guessEvery = 200 * time.Millisecond
+	maxGuesses = 100_000 // clients that are remembered
+)
+
+// guesses counts the unknown secrets of each client.
+type guesses struct {
+	mu   sync.Mutex
+	full map[netip.Prefix]time.Time // when all of guessBurst is there again; absent: now
+}
+
+// take counts one look-up of a client, or returns how long it has to wait for it.
+func (g *guesses) take(client netip.Prefix, now time.Time) (wait time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	full := g.full[client]
+	if full.Before(now) || full.Sub(now) > guessBurst*guessEvery { // the latter: the clock was set back
+		full = now
+	}
+	full = full.Add(guessEvery)
+	if over := full.Sub(now) - guessBurst*guessEvery; over > 0 {
+		return over
+	}
+	if len(g.full) >= maxGuesses {
+		clear(g.full)
+	}
+	if g.full == nil {
+		g.full = make(map[netip.Prefix]time.Time)
+	}
+	g.full[client] = full
+	return 0
+}
+
+// give takes back what a take counted: the secret is known.
+func (g *guesses) give(client netip.Prefix) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if full, ok := g.full[client]; ok {
+		g.full[client] = full.Add(-guessEvery)
+	}
+}
+
+// clientKey is the context key of the client of a request, as its netip.Prefix.
+type clientKey struct{}
+
+// withClient returns the request with its client in its context. Of IPv6 that is the /64
+// that one customer has.
+func withClient(r *http.Request) *http.Request {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return r
+	}
+	addr, bits := from.Addr().Unmap().WithZone(""), 32
+	if addr.Is6() {
+		bits = 64
+	}
+	client, _ := addr.Prefix(bits) // an address has that many
+	return r.WithContext(context.WithValue(r.Context(), clientKey{}, client))
+}
+
+// guess counts a look-up of a secret, or returns the fault of a client with too many that
+// are unknown. The caller calls known if the secret is known, or could not be looked up.
+func (h *Hub) guess(ctx context.Context) (known func(), err error) {
+	client, ok := ctx.Value(clientKey{}).(netip.Prefix)
+	if !ok {
+		return func() {}, nil
+	}
+	if wait := h.guesses.take(client, time.Now()); wait > 0 {
+		return nil, fault.New(fault.RateLimitExceeded,
+			"too many unknown keys came from this address: at most %d a second, %d at once; correct the key, and wait as Retry-After says",
+			time.Second/guessEvery, guessBurst).WithRetryAfter(int(wait/time.Second) + 1)
+	}
+	return func() { h.guesses.give(client) }, nil
+}

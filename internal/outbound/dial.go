@@ -1,0 +1,135 @@
+package outbound
+
+import (
+	"cmp"
+	"context"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+const (
+	// attemptDelay is how long an address has before the next one is tried, too: the
+	// Connection Attempt Delay of RFC 8305.
+	attemptDelay = 250 * time.Millisecond
+	// attemptTimeout bounds the look-up of the addresses and the attempt on each.
+	attemptTimeout = 5 * time.Second
+)
+
+// Dial connects to address, HOST:PORT. It tries the addresses of the host one after the
+// other, both families in turn, 250 ms apart or as soon as one fails, and returns the first
+// connection (RFC 8305). One deadline for all, as net.Dialer has, is used up by the
+// first addresses that do not answer.
+func Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	d := racer{net.DefaultResolver.LookupNetIP, new(net.Dialer).DialContext}
+	return d.dial(ctx, network, address)
+}
+
+// dialFunc is a function as a dialer of golang.org/x/net/proxy.
+type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+// Dial implements proxy.Dialer.
+func (f dialFunc) Dial(network, address string) (net.Conn, error) {
+	return f(context.Background(), network, address)
+}
+
+// DialContext implements proxy.ContextDialer.
+func (f dialFunc) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return f(ctx, network, address)
+}
+
+// racer is what Dial uses of the network.
+type racer struct {
+	lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
+	one    dialFunc // connects to one address
+}
+
+// attempt is the result of connecting to one address.
+type attempt struct {
+	conn net.Conn
+	err  error
+}
+
+func (d racer) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	rest, err := d.addresses(ctx, strings.Replace(network, "tcp", "ip", 1), host)
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the other attempts
+	results := make(chan attempt)
+	running, delay := 0, time.NewTimer(attemptDelay)
+	start := func() {
+		if len(rest) == 0 {
+			return
+		}
+		at := net.JoinHostPort(rest[0].String(), port)
+		rest = rest[1:]
+		running++
+		delay.Reset(attemptDelay)
+		go d.try(ctx, network, at, results)
+	}
+	start()
+	for running > 0 {
+		select {
+		case r := <-results:
+			if r.err == nil {
+				return r.conn, nil
+			}
+			running--
+			err = cmp.Or(err, r.err)
+			start()
+		case <-delay.C:
+			start()
+		case <-ctx.Done():
+			return nil, cmp.Or(err, ctx.Err())
+		}
+	}
+	return nil, err
+}
+
+// try connects to one address, and closes the connection if ctx has ended.
+func (d racer) try(ctx context.Context, network, address string, results chan<- attempt) {
+	limited, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	c, err := d.one(limited, network, address)
+	select {
+	case results <- attempt{c, err}:
+	case <-ctx.Done():
+		if c != nil {
+			c.Close()
+		}
+	}
+}
+
+// addresses returns the addresses of a host, the families in turn.
+func (d racer) addresses(ctx context.Context, network, host string) ([]netip.Addr, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	found, err := d.lookup(ctx, network, host)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+	}
+	first := found[0].Unmap().Is4()
+	var a, b, all []netip.Addr
+	for _, addr := range found {
+		if addr = addr.Unmap(); addr.Is4() == first {
+			a = append(a, addr)
+		} else {
+			b = append(b, addr)
+		}
+	}
+	for i := range max(len(a), len(b)) {
+		all = append(all, a[min(i, len(a)):min(i+1, len(a))]...)
+		all = append(all, b[min(i, len(b)):min(i+1, len(b))]...)
+	}
+	return all, nil
+}

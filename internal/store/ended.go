@@ -1,0 +1,114 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"io"
+	"net"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/kith/kith/internal/store/internal/query"
+)
+
+// A PostgreSQL server ends idle connections when an administrator does
+// (pg_terminate_backend), when it restarts, and by its own limits; poolers and firewalls
+// cut them. The next statement on such a connection fails. A read, and the begin of a
+// transaction, changed nothing and is repeated on another connection.
+
+// endedTries is how often a read or the begin of a transaction is tried in all.
+const endedTries = 3
+
+// isEnded reports whether a statement failed because its connection had ended.
+func isEnded(err error) bool {
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch refused.Code {
+		case "57P01", "57P02", "57P05", "25P03": // admin_shutdown, crash_shutdown, idle_session_timeout, idle_in_transaction_session_timeout
+			return true
+		}
+		return false
+	}
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return false // there is no other connection
+	}
+	for _, ended := range []error{driver.ErrBadConn, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
+		if errors.Is(err, ended) {
+			return true
+		}
+	}
+	return false
+}
+
+// again reports whether the try that failed with err is followed by another one. After a
+// connection that had ended, each that was opened before is checked when it is used next.
+func (p *primary) again(ctx context.Context, try int, err error) bool {
+	if !isEnded(err) || ctx.Err() != nil {
+		return false
+	}
+	p.ended.Add(1)
+	return try < endedTries
+}
+
+// shouldPing reports whether a connection is checked before it is used again: after a
+// second, and once after another one had ended.
+func (p *primary) shouldPing(_ context.Context, is stdlib.ShouldPingParams) bool {
+	now, known := p.ended.Load(), is.Conn.PgConn().CustomData()
+	if known["ended"] != now {
+		known["ended"] = now
+		return true
+	}
+	return is.IdleDuration > time.Second
+}
+
+// opened marks a new connection as checked.
+func (p *primary) opened(_ context.Context, conn *pgx.Conn) error {
+	conn.PgConn().CustomData()["ended"] = p.ended.Load()
+	return nil
+}
+
+// repeated is a pool whose reads are repeated. Writes are not: one whose answer is lost
+// may have been committed.
+type repeated struct {
+	*sql.DB
+	primary *primary
+}
+
+func (r repeated) QueryContext(ctx context.Context, text string, args ...any) (rows *sql.Rows, err error) {
+	for try := 1; ; try++ {
+		if rows, err = r.DB.QueryContext(ctx, text, args...); err == nil || !r.primary.again(ctx, try, err) {
+			return rows, err
+		}
+	}
+}
+
+func (r repeated) QueryRowContext(ctx context.Context, text string, args ...any) *sql.Row {
+	for try := 1; ; try++ {
+		if row := r.DB.QueryRowContext(ctx, text, args...); row.Err() == nil || !r.primary.again(ctx, try, row.Err()) {
+			return row
+		}
+	}
+}
+
+// reads returns the pool for reads.
+func (db *DB) reads() query.DBTX {
+	if db.flavor.primary == nil {
+		return db.read
+	}
+	return repeated{db.read, db.flavor.primary}
+}
+
+// begin begins a transaction.
+func (db *DB) begin(ctx context.Context, pool *sql.DB, options *sql.TxOptions) (tx *sql.Tx, err error) {
+	for try := 1; ; try++ {
+		tx, err = pool.BeginTx(ctx, options)
+		if err == nil || db.flavor.primary == nil || !db.flavor.primary.again(ctx, try, err) {
+			return tx, err
+		}
+	}
+}
