@@ -26,7 +26,7 @@ var mayImport = map[string][]string{
 	"fault":       {},
 	"credential":  {},
 	"account":     {},
-	"certificate": {},
+	"certificate": {"host"},
 	"llama":       {},
 	"spool":       {"fault"},
 	"llamaserver": {},

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/host"
 )
 
 // serviceURL is the base URL of an upstream, with its /v1.
@@ -88,9 +88,8 @@ func (s *secret) resolve(file string) error {
 	} else if path = file; s.text == "" {
 		return nil
 	}
-	// Windows has no mode bits; the access list of the profile protects the file there.
-	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
-		return fmt.Errorf("is in %s, which others may read; run `chmod 600 %s`", path, path)
+	if err := host.CheckSecretFile(path); err != nil {
+		return fmt.Errorf("is in %s: %w", path, err)
 	}
 	return checkSecret(s.text)
 }

@@ -76,7 +76,7 @@ func TestCredential(t *testing.T) {
 			t.Errorf("printed: %s", text)
 		}
 	}
-	for _, mode := range []fs.FileMode{0o644, 0o640, 0o604, 0o660, 0o606, 0o601} {
+	for _, mode := range []fs.FileMode{0o644, 0o604, 0o660, 0o606, 0o601} {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
 		}

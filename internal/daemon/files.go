@@ -5,12 +5,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/kith/kith/internal/host"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -82,13 +82,8 @@ func readPrivate(path string, v any) error {
 		return err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	// Windows has no mode bits; the access list of the profile protects the file there.
-	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
-		return fmt.Errorf("cannot use %s: its mode %04o gives others access; run `chmod 600 %s`", path, mode, path)
+	if err := host.CheckSecretFile(path); err != nil {
+		return fmt.Errorf("cannot use %s: %w", path, err)
 	}
 	if err := json.UnmarshalRead(f, v); err != nil {
 		return fmt.Errorf("cannot read %s: %w", path, err)
