@@ -106,6 +106,9 @@ func (j *Journal) Found() [][]byte {
 	return found
 }
 
+// Holds returns how many records Open found, those of Found that are there twice included.
+func (j *Journal) Holds() int { return len(j.found) }
+
 // Damage returns how many bytes Open found that are no record any more, though records
 // follow them.
 func (j *Journal) Damage() int64 { return j.damage }
