@@ -104,7 +104,7 @@ func TestRedirects(t *testing.T) {
 }
 
 // A file without a checksum that is replaced before the download goes on is fetched from
-// its start, whatever its server has to tell its versions apart.
+// its start, whatever its server sends to distinguish its versions.
 func TestReplacedBeforeResume(t *testing.T) {
 	first, second := noise("first", 300_000), noise("second", 300_000)
 	dates := map[string]string{string(first): "Mon, 02 Nov 2026 10:00:00 GMT", string(second): "Tue, 03 Nov 2026 10:00:00 GMT"}
