@@ -27,6 +27,7 @@ import (
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/host"
 	"github.com/kith/kith/internal/hub"
 	"github.com/kith/kith/internal/ledger/journal"
 	"github.com/kith/kith/internal/peer"
@@ -40,12 +41,12 @@ func (a *app) hub() *cobra.Command {
 	var file, listen, data, admin, peerAddress string
 	var anyAdmin bool
 	read := func() (*hubFile, error) {
-		config, err := loadHubFile(a.home, file)
+		config, err := loadHubFile(a.home, pathHere(file))
 		if err != nil {
 			return nil, err
 		}
 		if data != "" {
-			config.Hub.Data = data
+			config.Hub.Data = pathHere(data)
 		}
 		if listen != "" {
 			if err := config.Hub.Listen.UnmarshalText([]byte(listen)); err != nil {
@@ -216,6 +217,9 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 		}
 	}()
 	if err := os.MkdirAll(config.Hub.Data, 0o700); err != nil {
+		if next := host.WhoseFolder(config.Hub.Data); next != "" {
+			return p, fmt.Errorf("cannot make the hub's data folder: %w%s", err, next)
+		}
 		return p, fmt.Errorf("cannot make the hub's data folder: %w; choose another with --data", err)
 	}
 	if p.journal, err = journal.Open(filepath.Join(config.Hub.Data, "ledger-")); err != nil {

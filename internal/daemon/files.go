@@ -1,7 +1,9 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -47,8 +49,10 @@ func (c Credential) LogValue() slog.Value { return slog.StringValue(c.String()) 
 func LoadCredential(home string) (Credential, error) {
 	var c Credential
 	path := filepath.Join(home, credentialFile)
-	if err := readPrivate(path, &c); err != nil {
+	if err := readPrivate(path, &c); errors.Is(err, fs.ErrNotExist) {
 		return Credential{}, err
+	} else if err != nil {
+		return Credential{}, fmt.Errorf("cannot use this machine's credential: %w; or run `kith login` again", err)
 	}
 	if c.Secret == "" {
 		return Credential{}, fmt.Errorf("cannot use %s: it holds no secret; run `kith login` again", path)
@@ -77,15 +81,16 @@ func RemoveCredential(home string) error {
 // readPrivate decodes the JSON file at path into v. It refuses a file that other users
 // can read or change.
 func readPrivate(path string, v any) error {
-	f, err := os.Open(path)
+	if err := host.CheckSecretFile(path); errors.Is(err, fs.ErrNotExist) {
+		return err
+	} else if err != nil {
+		return fmt.Errorf("cannot use %s: %w", path, err)
+	}
+	text, err := host.ReadText(path)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	if err := host.CheckSecretFile(path); err != nil {
-		return fmt.Errorf("cannot use %s: %w", path, err)
-	}
-	if err := json.UnmarshalRead(f, v); err != nil {
+	if err := json.Unmarshal(text, v); err != nil {
 		return fmt.Errorf("cannot read %s: %w", path, err)
 	}
 	return nil
