@@ -7,6 +7,7 @@ require (
 	github.com/compose-spec/compose-go/v2 v2.16.2
 	github.com/letsencrypt/pebble/v2 v2.10.0
 	github.com/miekg/dns v1.1.62
+	golang.org/x/sys v0.34.0
 	helm.sh/helm/v3 v3.18.6
 	k8s.io/api v0.33.3
 	sigs.k8s.io/yaml v1.5.0
@@ -64,7 +65,6 @@ require (
 	golang.org/x/net v0.41.0 // indirect
 	golang.org/x/oauth2 v0.28.0 // indirect
 	golang.org/x/sync v0.16.0 // indirect
-	golang.org/x/sys v0.34.0 // indirect
 	golang.org/x/term v0.33.0 // indirect
 	golang.org/x/text v0.27.0 // indirect
 	golang.org/x/time v0.9.0 // indirect

@@ -26,7 +26,7 @@ var mayImport = map[string][]string{
 	"fault":       {},
 	"credential":  {},
 	"account":     {},
-	"certificate": {},
+	"certificate": {"host"},
 	"llama":       {},
 	"spool":       {"fault"},
 	"llamaserver": {},
@@ -162,6 +162,39 @@ func TestImportsFollowTheTable(t *testing.T) {
 	for pkg, imports := range own {
 		if len(imports) > maxOwnImports && pkg != "cli" && pkg != "hub" && pkg != "sim" {
 			t.Errorf("package %s imports %d of our packages; the budget is %d", pkg, len(imports), maxOwnImports)
+		}
+	}
+}
+
+// TestProgramsEnd: a program that is run has a context, and a limit on how long what it
+// started may hold its output open: without, one that hangs holds the daemon's start, or
+// a command that was interrupted.
+func TestProgramsEnd(t *testing.T) {
+	free := map[string]string{
+		"cli.start":      "it is in the foreground, and ends as its user likes",
+		"postgres.Start": "it lives as long as the server",
+	}
+	for _, src := range sources(t) {
+		for _, decl := range src.ast.Decls {
+			runs, bounded := "", false
+			ast.Inspect(decl, func(n ast.Node) bool {
+				selector, ok := n.(*ast.SelectorExpr)
+				if !ok {
+					return true
+				}
+				if from, ok := selector.X.(*ast.Ident); ok && from.Name == "exec" && strings.HasPrefix(selector.Sel.Name, "Command") {
+					runs = selector.Sel.Name
+				}
+				bounded = bounded || selector.Sel.Name == "WaitDelay"
+				return true
+			})
+			function, ok := decl.(*ast.FuncDecl)
+			if runs == "" || !ok || free[src.pkg+"."+function.Name.Name] != "" {
+				continue
+			}
+			if runs != "CommandContext" || !bounded {
+				t.Errorf("%s: %s runs a program without a context or a WaitDelay", src.file, function.Name.Name)
+			}
 		}
 	}
 }

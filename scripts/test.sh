@@ -23,11 +23,11 @@ make --no-print-directory build build-slim
 step "releases: archives, packages, installer, image"
 # Only root can change to another root folder.
 as_root=()
-[ "$(id -u)" = 0 ] || [ "$(uname -s)" != Linux ] || as_root=(-exec "sudo --preserve-env=PATH,HOME,GOPATH,GOCACHE,GOMODCACHE,GOFLAGS,GOPROXY")
+[ "$(id -u)" = 0 ] || [ "$(uname -s)" != Linux ] || as_root=(-exec "sudo --preserve-env=PATH,HOME,KITH_BIN,GOPATH,GOCACHE,GOMODCACHE,GOFLAGS,GOPROXY")
 (cd scripts/release && go test -count=1 -timeout 15m "${as_root[@]}" ./...)
 step "end to end, separate processes"
 go test -tags llama -count=1 -timeout 20m ./e2e/...
 step "deploy: Helm, Compose, HAProxy, systemd, alerts and dashboard, read by their own tools"
-(cd deploy && go vet ./... && KITH_BIN="$PWD/../bin/kith-slim" go test -count=1 -timeout 10m ./...)
+(cd deploy && go vet ./... && KITH_BIN="$PWD/../bin/kith-slim" go test -count=1 -timeout 10m "${as_root[@]}" ./...)
 step "the official client libraries"
 (cd e2e/clients && KITH_BIN="$PWD/../../bin/kith" go test -count=1 -timeout 10m ./...)

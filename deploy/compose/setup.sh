@@ -2,6 +2,7 @@
 # Makes the files in secrets/ that are not there yet. Only the folder keeps other users out:
 # the users inside the containers, who are others, have to read the files.
 set -euo pipefail
+umask 022 # a stricter one would keep them out, a looser one let a group change them
 cd "$(dirname "$0")"
 mkdir -p -m 0700 secrets
 random() { head -c 24 /dev/urandom | base64 | tr '+/' '-_'; }

@@ -416,6 +416,25 @@ func (a *API) operatorRemoveFromGroup(ctx context.Context, _ Caller, in MemberOf
 	return GroupAct{Group: group.Name, Member: member.Name, State: "removed"}, missing(err, "%s is neither in %s nor invited to it", member.Name, group.Name)
 }
 
+// operatorNameAdmin makes a member of an org its admin, where all its admins are disabled.
+func (a *API) operatorNameAdmin(ctx context.Context, _ Caller, in MemberOfGroup) (GroupAct, error) {
+	group, member, err := a.groupAndMember(ctx, in)
+	if err != nil {
+		return GroupAct{}, err
+	}
+	if group.Kind != account.GroupOrg {
+		return GroupAct{}, fault.New(fault.InvalidRequest, "group %s is open: it needs no admin, its members join and leave it by themselves", group.Name)
+	}
+	if member, err = a.enabledMember(ctx, member.Name); err != nil {
+		return GroupAct{}, err
+	}
+	err = a.DB.NameAdmin(ctx, group.ID, member.ID)
+	if errors.Is(err, account.ErrExists) {
+		return GroupAct{}, fault.New(fault.InvalidRequest, "%s has an admin, who names others: on the site, or with `kith group admin`", group.Name)
+	}
+	return GroupAct{Group: group.Name, Member: member.Name, State: "admin"}, missing(err, "%s is not in %s: first `kith admin group add`, and its acceptance", member.Name, group.Name)
+}
+
 // BackupFile is where a copy of the database is to be, on the hub's computer.
 type BackupFile struct {
 	File string `json:"file"`

@@ -94,6 +94,7 @@ var (
 	OperatorCreateGroup     = operator("POST /groups", "create a group", (*API).operatorCreateGroup)
 	OperatorInviteToGroup   = operator("POST /groups/{name}/invitations", "invite to a group", (*API).operatorInviteToGroup)
 	OperatorRemoveFromGroup = operator("DELETE /groups/{name}/members/{member}", "remove from a group", (*API).operatorRemoveFromGroup)
+	OperatorNameAdmin       = operator("POST /groups/{name}/admins", "name an admin", (*API).operatorNameAdmin)
 	OperatorGetHealth       = operator("GET /health", "", (*API).operatorGetHealth)
 	OperatorListNodes       = operator("GET /nodes", "", (*API).operatorListNodes)
 	OperatorDrainNode       = operator("POST /nodes/{name}/drain", "drain a node", (*API).operatorDrainNode)

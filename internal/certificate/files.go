@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime"
 	"sync"
 	"time"
+
+	"github.com/kith/kith/internal/host"
 )
 
 // filesEvery is how often files are looked at. Looking finds every kind of replacement,
@@ -54,9 +55,10 @@ func (f *Files) read(names [2]string) error {
 		if err != nil {
 			return fmt.Errorf("cannot look at %s: %w", name, err)
 		}
-		if i == 1 && runtime.GOOS != "windows" && info.Mode().Perm()&0o037 != 0 {
-			return fmt.Errorf("cannot trust %s, which other users can read or change (mode %04o): run `chmod 600 %s`, or `chmod 640 %s` if it is the service's group that reads it",
-				name, info.Mode().Perm(), name, name)
+		if i == 1 {
+			if err := host.CheckSecretFile(name); err != nil {
+				return fmt.Errorf("cannot trust the key %s: %w", name, err)
+			}
 		}
 		seen[i] = info
 	}

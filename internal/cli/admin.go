@@ -37,10 +37,10 @@ func (a *app) admin() *cobra.Command {
 // folder is the hub's data folder, which the flags name.
 func (o *operator) folder() (string, error) {
 	if o.data != "" {
-		return filepath.Abs(o.data)
+		return filepath.Abs(pathHere(o.data))
 	}
-	config, err := loadHubFile(o.home, o.file)
-	if err != nil {
+	config, err := loadHubFile(o.home, pathHere(o.file))
+	if err != nil && !onlySecrets(err) { // the hub has them, and a shell beside it need not
 		return "", err
 	}
 	return config.Hub.Data, nil
@@ -314,5 +314,17 @@ func (o *operator) groups() *cobra.Command {
 			})
 		},
 	}
-	return group("group", "Groups of members who reach each other's machines", create, add, remove)
+	name := &cobra.Command{
+		Use: "admin NAME MEMBER", Short: "Make a member of an org its admin, where all its admins are disabled", Args: cobra.ExactArgs(2),
+		Long: "Make a member of an org its admin, where all its admins are disabled: no one else can then invite, remove\n" +
+			"members or name an admin. While one is enabled, that admin names others.",
+		Example: "  kith admin group admin lab bob",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in := api.MemberOfGroup{Name: args[0], Member: args[1]}
+			return ask(cmd.Context(), o.command(), "name an admin", api.OperatorNameAdmin.With(in), func(api.GroupAct) {
+				o.say("%s is now an admin of group %s\n", strong(args[1]), args[0])
+			})
+		},
+	}
+	return group("group", "Groups of members who reach each other's machines", create, add, remove, name)
 }

@@ -2,7 +2,10 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,6 +18,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/ledger/journal"
 	"github.com/kith/kith/internal/storetest"
 )
 
@@ -193,5 +197,49 @@ func TestRestorePostgres(t *testing.T) {
 	check(t, kith(t, "", "admin", "restore", "x.dump", "--config", config), said{2, "", "pg_restore"})
 	if got := kith(t, "", "admin", "restore", "--config", config); got.status != 0 || !strings.HasPrefix(got.out, "0 sessions ended") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestNoNewDatabaseBesideAJournal: a hub whose database is gone or empty, while its journal
+// has calls, is not taken for a new one.
+func TestNoNewDatabaseBesideAJournal(t *testing.T) {
+	dir := shortDir(t)
+	config := defaultHubFile(dir)
+	config.Hub.Data, config.Hub.Listen.Text = dir, "127.0.0.1:0"
+	start := func() error {
+		p, err := openHub(t.Context(), config, slog.New(slog.DiscardHandler))
+		p.close()
+		return err
+	}
+	db := filepath.Join(dir, "kith.db")
+	if err := start(); err != nil {
+		t.Fatal(err)
+	}
+	remove := func() {
+		for _, file := range []string{db, db + "-wal", db + "-shm"} {
+			_ = os.Remove(file)
+		}
+	}
+	remove()
+	if err := start(); err != nil {
+		t.Fatalf("beside an empty journal: %v", err)
+	}
+	j, err := journal.Open(filepath.Join(dir, "ledger-"))
+	if err == nil {
+		err = errors.Join(j.Restart([][]byte{[]byte("a call")}), j.Sync(), j.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove()
+	if err := start(); err == nil || !strings.Contains(err.Error(), db+" is not there, and the journal beside it has 1 record of calls; restore a backup") {
+		t.Errorf("without a database: %v", err)
+	}
+	if _, err := os.Stat(db); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a database was made: %v", err)
+	}
+	write(t, db, "")
+	if err := start(); err == nil || !strings.Contains(err.Error(), db+" is empty, and the journal") {
+		t.Errorf("with an empty database: %v", err)
 	}
 }

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/certificate"
 )
 
 func (a *app) config() *cobra.Command {
@@ -20,7 +23,7 @@ func (a *app) config() *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			file := filepath.Join(a.home, "config.toml")
 			if len(args) == 1 {
-				file = args[0]
+				file = pathHere(args[0])
 			} else if hub {
 				file = filepath.Join(a.home, "hub.toml")
 			}
@@ -53,6 +56,9 @@ func (a *app) checkConfig(file string, named, hub bool) error {
 	}
 	err := readConfig(file, named, into)
 	var refused *configError
+	if c, ok := into.(*hubFile); ok && err == nil {
+		err = c.checkCertificate(file)
+	}
 	if err != nil && !errors.As(err, &refused) {
 		return err
 	}
@@ -68,9 +74,24 @@ func (a *app) checkConfig(file string, named, hub bool) error {
 			a.say("%s\n", goodConfig(file))
 		}
 	})
-	if refused != nil {
-		return fmt.Errorf("cannot use %s: %d to correct in it, the first at line %d, column %d; correct it and check again",
-			file, len(report.Problems), report.Problems[0].Line, report.Problems[0].Column)
+	if refused == nil {
+		return err
 	}
-	return err
+	at := ""
+	if first := report.Problems[0]; first.Line > 0 { // else the problem is of no line
+		at = fmt.Sprintf(", the first at line %d, column %d", first.Line, first.Column)
+	}
+	return fmt.Errorf("cannot use %s: %d to correct in it%s; correct it and check again", file, len(report.Problems), at)
+}
+
+// checkCertificate returns the problem of a certificate that a hub could not use.
+func (c *hubFile) checkCertificate(file string) error {
+	if c.TLS.Certificate == "" {
+		return nil
+	}
+	if _, err := certificate.Open(pathIn(file, c.TLS.Certificate), pathIn(file, c.TLS.Key), slog.New(slog.DiscardHandler)); err != nil {
+		text, _ := os.ReadFile(file) // it was read
+		return &configError{File: file, Problems: placed(text, wrongKey("tls.certificate", "names files that cannot be used: "+err.Error()))}
+	}
+	return nil
 }

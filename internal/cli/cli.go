@@ -269,7 +269,7 @@ func (a *app) track(cmd *cobra.Command) {
 // kithHome returns the folder of this member's files: KITH_HOME, else ~/.kith.
 func kithHome() (string, error) {
 	if home := os.Getenv("KITH_HOME"); home != "" {
-		return filepath.Abs(home)
+		return filepath.Abs(pathHere(home))
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {

@@ -329,6 +329,7 @@ func TestAdmin(t *testing.T) {
 		{"share remove --owner ann --with bob", `{}`, "DELETE /shares?owner=ann&with=bob ", "no longer"},
 		{"group create team --kind org --admin ann", `{}`, `POST /groups {"name":"team","kind":"org","admin":"ann"}`, "group team created"},
 		{"group add team bob", `{}`, `POST /groups/team/invitations {"member":"bob"}`, "bob is invited to group team, and is in it after accepting"},
+		{"group admin team bob", `{}`, `POST /groups/team/admins {"member":"bob"}`, "bob is now an admin of group team"},
 		{"group remove team bob", `{}`, "DELETE /groups/team/members/bob ", "bob is neither in group team nor invited"},
 	} {
 		t.Run(test.args, func(t *testing.T) {
@@ -382,6 +383,58 @@ func TestLoginKeepsTheCredential(t *testing.T) {
 	kith(t, "", "models", "--account")
 	if got := (*log)[len(*log)-1]; got.bearer != "Bearer kithm_home_s" {
 		t.Errorf("the account's models were asked for with %q", got.bearer)
+	}
+}
+
+// A second sign-in revokes the machine of the first one, also where that is at another hub.
+func TestLoginRevokesTheOneBefore(t *testing.T) {
+	made := `{"secret":"kithm_home_new","machine":"mch_2","name":"desk","member":"ann","region":"home"}`
+	handler, log := double(t, func(w http.ResponseWriter, path string) {
+		if path == "/login" {
+			io.WriteString(w, made)
+			return
+		}
+		io.WriteString(w, `{"state":"revoked"}`)
+	})
+	hub := httptest.NewServer(handler)
+	defer hub.Close()
+	other, otherLog := double(t, words(`{"state":"revoked"}`))
+	elsewhere := httptest.NewServer(other)
+	defer elsewhere.Close()
+	home := t.TempDir()
+	t.Setenv("KITH_HOME", home)
+	for name, c := range map[string]struct {
+		before daemon.Credential
+		log    *[]asked
+		out    string
+	}{
+		"the same hub":  {daemon.Credential{Hub: hub.URL, Machine: "mch_1", Member: "ann", Secret: "kithm_home_old"}, log, "mch_1 of ann, is revoked at " + hub.URL},
+		"another hub":   {daemon.Credential{Hub: elsewhere.URL, Machine: "mch_1", Member: "bob", Secret: "kithm_home_old"}, otherLog, "mch_1 of bob, is revoked at " + elsewhere.URL},
+		"no hub":        {daemon.Credential{Hub: "http://127.0.0.1:1", Machine: "mch_1", Secret: "kithm_home_old"}, nil, "still valid at http://127.0.0.1:1: cannot reach the hub"},
+		"the same once": {daemon.Credential{Hub: hub.URL, Machine: "mch_2", Secret: "kithm_home_old"}, nil, "kith serve`\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := daemon.SaveCredential(home, c.before); err != nil {
+				t.Fatal(err)
+			}
+			*log, *otherLog = nil, nil
+			got := kith(t, "", "login", "--hub", hub.URL, "--token", "kitht_home_s")
+			if got.status != 0 || !strings.Contains(got.out, c.out) {
+				t.Errorf("%+v does not say %q", got, c.out)
+			}
+			var revoked []asked
+			for _, a := range append(*log, *otherLog...) {
+				if a.method == http.MethodDelete {
+					revoked = append(revoked, a)
+				}
+			}
+			if c.log == nil && len(revoked) > 0 || c.log != nil && (len(revoked) != 1 || (*c.log)[len(*c.log)-1] != asked{"DELETE", "/api/machines/mch_1", "Bearer kithm_home_old", ""}) {
+				t.Errorf("revoked %+v", revoked)
+			}
+			if saved, err := daemon.LoadCredential(home); err != nil || saved.Secret != "kithm_home_new" {
+				t.Errorf("kept %v, %v", saved, err)
+			}
+		})
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/host"
 	"github.com/kith/kith/internal/site"
 )
 
@@ -30,6 +31,8 @@ type problem struct {
 	Column  int    `json:"column"`
 	Key     string `json:"key"` // dotted, as in "hub.listen"; empty if no key is wrong
 	Message string `json:"message"`
+	// secret is of a secret whose source is not here, though the rest of the file is good.
+	secret bool
 }
 
 // configError is a configuration file that cannot be used.
@@ -59,12 +62,18 @@ func (e *configError) place(p problem) string {
 // defaults. A file that does not exist leaves the defaults, unless it was named by
 // the user. A file with wrong content is a *configError.
 func readConfig(file string, named bool, into any) error {
-	text, err := os.ReadFile(file)
+	text, err := host.ReadText(file)
 	if errors.Is(err, fs.ErrNotExist) && !named {
 		return nil
 	}
-	if err != nil {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("cannot read the configuration: %w%s", err, host.WhoseFolder(file))
+	}
+	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cannot read the configuration: %w; name a file that you can read", err)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read the configuration: %w", err)
 	}
 	// It decides who may use this machine, and where prompts are sent.
 	if info, err := os.Stat(file); err == nil && info.Mode().Perm()&0o002 != 0 && runtime.GOOS != "windows" {
@@ -75,8 +84,11 @@ func readConfig(file string, named bool, into any) error {
 
 // parseConfig is readConfig for a text; file names it in errors.
 func parseConfig(file string, text []byte, into any) error {
+	refused := &configError{File: file, Problems: unknownKeys(text, reflect.TypeOf(into).Elem())}
+	if refused.Problems != nil {
+		return refused
+	}
 	err := toml.NewDecoder(strings.NewReader(string(text))).DisallowUnknownFields().Decode(into)
-	refused := &configError{File: file}
 	if err == nil {
 		switch c := into.(type) {
 		case *daemonFile:
@@ -98,16 +110,33 @@ func parseConfig(file string, text []byte, into any) error {
 		for i := range unknown.Errors {
 			line, column := unknown.Errors[i].Position()
 			key := strings.Join(unknown.Errors[i].Key(), ".")
-			refused.Problems = append(refused.Problems, problem{line, column, key, unknownKey(key, known)})
+			refused.Problems = append(refused.Problems, problem{Line: line, Column: column, Key: key, Message: unknownKey(key, known)})
 		}
 	case errors.As(err, &wrong):
 		line, column := wrong.Position()
 		key := strings.Join(wrong.Key(), ".")
-		refused.Problems = []problem{{line, column, key, wrongValue(key, shape, wrong)}}
+		refused.Problems = []problem{{Line: line, Column: column, Key: key, Message: wrongValue(key, shape, wrong)}}
 	default:
 		refused.Problems = []problem{unquoted(text, shape, err)}
 	}
 	return refused
+}
+
+// unknownKeys returns the keys that the file may not hold. The decoder finds those of inline
+// tables, and takes a key in another case, such as Slots, which is unknown here: a key has
+// one spelling.
+func unknownKeys(text []byte, shape reflect.Type) (problems []problem) {
+	known := keysOf(shape, "")
+	walk(text, func(e entry) {
+		parts := slices.Concat(e.table, e.key)
+		unknownTable := len(e.table) > 0 && len(e.key) > 0 && fieldOf(shape, e.table) == nil // reported at its header
+		if len(parts) == 0 || unknownTable || fieldOf(shape, parts) != nil {
+			return
+		}
+		key := strings.Join(parts, ".")
+		problems = append(problems, problem{Line: e.keyAt.Line, Column: e.keyAt.Column, Key: key, Message: unknownKey(key, known)})
+	})
+	return problems
 }
 
 // contradictions returns the keys whose values are valid alone and not together.
@@ -250,7 +279,25 @@ func (m *smtpTable) mail() site.Mail {
 	}
 }
 
+// onlySecrets reports whether a configuration is good except for secrets, which a command
+// that does not use them can do without: those of a service are in its environment alone.
+func onlySecrets(err error) bool {
+	var refused *configError
+	return errors.As(err, &refused) && !slices.ContainsFunc(refused.Problems, func(p problem) bool { return !p.secret })
+}
+
+// hasProblem reports whether a configuration has a problem with the key.
+func hasProblem(err error, key string) bool {
+	var refused *configError
+	return errors.As(err, &refused) && slices.ContainsFunc(refused.Problems, func(p problem) bool { return p.Key == key })
+}
+
 func (c *hubFile) resolveSecrets(file string) (problems []problem) {
+	defer func() {
+		for i := range problems {
+			problems[i].secret = true
+		}
+	}()
 	if err := c.Database.URL.resolve(file); err != nil {
 		problems = wrongKey("database.url", err.Error())
 	}
@@ -330,7 +377,7 @@ func unquoted(text []byte, shape reflect.Type, cause error) problem {
 		parts := slices.Concat(e.table, e.key)
 		field := fieldOf(shape, parts)
 		if found.Key == "" && e.value != nil && field != nil && field.Kind() == reflect.Struct && !section(field) && e.value.Kind != unstable.String {
-			found = problem{e.valueAt.Line, e.valueAt.Column, e.path(), e.path() + " takes " + takes(field)}
+			found = problem{Line: e.valueAt.Line, Column: e.valueAt.Column, Key: e.path(), Message: e.path() + " takes " + takes(field)}
 		}
 	})
 	return found
@@ -432,7 +479,10 @@ func unknownKey(key string, known []string) string {
 	}
 	section, last := split(key)
 	nearest := slices.MinFunc(known, func(a, b string) int { return cmp.Compare(distance(key, a), distance(key, b)) })
-	if distance(key, nearest) > max(2, len(last)/2) {
+	if at := slices.IndexFunc(known, func(k string) bool { return strings.EqualFold(k, key) }); at >= 0 {
+		nearest = known[at]
+	}
+	if distance(key, nearest) > max(2, len(last)/2) && !strings.EqualFold(key, nearest) {
 		var beside []string
 		for _, k := range known {
 			switch s, l := split(k); {
@@ -471,13 +521,19 @@ func distance(a, b string) int {
 // pathIn resolves a path in a configuration file: "~/" is the user's home, and a
 // relative path starts at the folder of the file.
 func pathIn(file, path string) string {
-	if rest, ok := strings.CutPrefix(path, "~/"); ok {
-		if home, err := os.UserHomeDir(); err == nil {
-			return filepath.Join(home, rest)
-		}
-	}
+	path = pathHere(path)
 	if path == "" || filepath.IsAbs(path) {
 		return path
 	}
 	return filepath.Join(filepath.Dir(file), path)
+}
+
+// pathHere resolves the "~/" of a path that no shell has resolved: of KITH_HOME in a unit
+// or an .env file, and in --data=~/hub.
+func pathHere(path string) string {
+	rest, ok := strings.CutPrefix(path, "~")
+	if home, err := os.UserHomeDir(); err == nil && ok && (rest == "" || os.IsPathSeparator(rest[0])) {
+		return filepath.Join(home, rest)
+	}
+	return path
 }

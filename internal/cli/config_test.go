@@ -114,6 +114,8 @@ func TestConfigProblemsNamePlaceAndRemedy(t *testing.T) {
 		{name: "region", hub: true, text: "[hub]\nregion = \"EU West\"\n",
 			want: []string{`:2:10: hub.region takes a region such as "eu-west": 1 to 16 of a-z, 0-9 and "-"`}},
 		{name: "regions", hub: true, text: "[region]\nus = \"https://us.example\"\n", want: []string{`:1:2: unknown key "region"; the nearest right key is "regions"`}},
+		{name: "an address with a path", hub: true, text: "[hub]\npublic_url = \"https://example.org/kith/\"\n",
+			want: []string{`:2:14: hub.public_url takes an address such as "https://hub.example.org": without a path`}},
 		{name: "its own region", hub: true, text: "[hub]\nregion = \"eu\"\n[regions]\nus = \"https://us.example\"\neu = \"https://eu.example\"\n",
 			want: []string{`:5:6: regions.eu is the region of this hub (hub.region): name the others only`}},
 		{name: "its own address", hub: true, text: "[hub]\npublic_url = \"https://eu.example/\"\n[regions]\nus = \"https://eu.example\"\n",

@@ -132,7 +132,7 @@ type hubFile struct {
 		// Listen is the public address; default "127.0.0.1:8700".
 		Listen address `toml:"listen"`
 		// PublicURL is the address members see; default http://LISTEN.
-		PublicURL web `toml:"public_url"`
+		PublicURL publicAddress `toml:"public_url"`
 		// Region is the region this hub serves; default "local".
 		Region region `toml:"region"`
 		// Node is this hub's name among those that share a PostgreSQL database, its own
@@ -306,7 +306,7 @@ type oidcTable struct {
 	ClientID string `toml:"client_id"`
 	// ClientSecret is the secret it gave the hub, or "env:NAME" or "file:PATH" to
 	// read it from; default none, for a public client.
-	ClientSecret secret `toml:"client_secret"`
+	ClientSecret password `toml:"client_secret"`
 	// Name is the text of the button; default the issuer's host.
 	Name string `toml:"name"`
 }
@@ -320,7 +320,7 @@ type smtpTable struct {
 	// User signs in there; default none: without a sign-in.
 	User string `toml:"user"`
 	// Password is the user's, or "env:NAME" or "file:PATH" to read it from.
-	Password secret `toml:"password"`
+	Password password `toml:"password"`
 	// From is the sender's address, such as "kith@example.org" or
 	// "kith <kith@example.org>".
 	From sender `toml:"from"`

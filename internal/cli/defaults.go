@@ -20,12 +20,13 @@ var (
 )
 
 // loadDaemonFile reads config.toml over its defaults. An empty file is the one in
-// home, which need not exist.
+// home, which need not exist. With an error of onlySecrets the rest is there.
 func loadDaemonFile(home, file string) (*daemonFile, error) {
 	c, named := defaultDaemonFile(home), file != ""
 	file = cmp.Or(file, filepath.Join(home, "config.toml"))
 	c.setPowerDefaults(thisComputer())
-	if err := readConfig(file, named, c); err != nil {
+	err := readConfig(file, named, c)
+	if err != nil && !onlySecrets(err) {
 		return nil, err
 	}
 	c.Daemon.Data = pathIn(file, c.Daemon.Data)
@@ -35,7 +36,17 @@ func loadDaemonFile(home, file string) (*daemonFile, error) {
 	if c.Share.Timezone.Text == "" {
 		c.Share.Timezone.Text = localZone()
 	}
-	return c, nil
+	return c, err
+}
+
+// loadLocalFile reads config.toml for a command beside the daemon, which uses no secret of
+// it: a service's may be in its environment alone.
+func loadLocalFile(home string) (*daemonFile, error) {
+	c, err := loadDaemonFile(home, "")
+	if onlySecrets(err) {
+		err = nil
+	}
+	return c, err
 }
 
 func defaultDaemonFile(home string) *daemonFile {
@@ -53,11 +64,12 @@ func defaultDaemonFile(home string) *daemonFile {
 }
 
 // loadHubFile reads hub.toml over its defaults. An empty file is the one in home,
-// which need not exist.
+// which need not exist. With an error of onlySecrets the rest is there.
 func loadHubFile(home, file string) (*hubFile, error) {
 	c, named := defaultHubFile(home), file != ""
 	file = cmp.Or(file, filepath.Join(home, "hub.toml"))
-	if err := readConfig(file, named, c); err != nil {
+	err := readConfig(file, named, c)
+	if err != nil && !onlySecrets(err) {
 		return nil, err
 	}
 	c.Hub.Data = pathIn(file, c.Hub.Data)
@@ -68,7 +80,7 @@ func loadHubFile(home, file string) (*hubFile, error) {
 		c.TLS.Certificate = pathIn(file, c.TLS.Certificate)
 		c.TLS.Key = pathIn(file, c.TLS.Key)
 	}
-	return c, nil
+	return c, err
 }
 
 func defaultHubFile(home string) *hubFile {

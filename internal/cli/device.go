@@ -194,7 +194,7 @@ func (a *app) keyTable(keys []api.Key) {
 // hubToAsk returns the address of the hub: that of the flag, else of the environment,
 // of the configuration, or of this machine's credential.
 func (a *app) hubToAsk(flag string) (string, error) {
-	config, err := loadDaemonFile(a.home, "")
+	config, err := loadLocalFile(a.home)
 	if err != nil {
 		return "", err
 	}

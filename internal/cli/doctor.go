@@ -125,7 +125,9 @@ func (d *doctor) report() error {
 // from a failure that is reported already is no failure of its own.
 func (d *doctor) examine(ctx context.Context) {
 	config, err := loadDaemonFile(d.home, "")
-	if err != nil {
+	if onlySecrets(err) {
+		d.note("configuration", "a daemon that a service runs may have it in its environment", "%v", err)
+	} else if err != nil {
 		d.fail("configuration", "correct it; `kith config check` lists all problems, docs/configuration.md all keys", "%v", err)
 		config = defaultDaemonFile(d.home) // the other checks use the defaults
 	} else {

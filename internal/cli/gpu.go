@@ -154,7 +154,7 @@ func (a *app) addGPULibrary(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	config, err := loadDaemonFile(a.home, "")
+	config, err := loadLocalFile(a.home)
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/host"
 	"github.com/kith/kith/internal/hub"
 	"github.com/kith/kith/internal/ledger/journal"
 	"github.com/kith/kith/internal/peer"
@@ -41,12 +42,12 @@ func (a *app) hub() *cobra.Command {
 	var file, listen, data, admin, peerAddress string
 	var anyAdmin bool
 	read := func() (*hubFile, error) {
-		config, err := loadHubFile(a.home, file)
+		config, err := loadHubFile(a.home, pathHere(file))
 		if err != nil {
 			return nil, err
 		}
 		if data != "" {
-			config.Hub.Data = data
+			config.Hub.Data = pathHere(data)
 		}
 		if listen != "" {
 			if err := config.Hub.Listen.UnmarshalText([]byte(listen)); err != nil {
@@ -217,14 +218,20 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 		}
 	}()
 	if err := os.MkdirAll(config.Hub.Data, 0o700); err != nil {
+		if next := host.WhoseFolder(config.Hub.Data); next != "" {
+			return p, fmt.Errorf("cannot make the hub's data folder: %w%s", err, next)
+		}
 		return p, fmt.Errorf("cannot make the hub's data folder: %w; choose another with --data", err)
+	}
+	if p.journal, err = journal.Open(filepath.Join(config.Hub.Data, "ledger-")); err != nil {
+		return p, err
+	}
+	if err := checkDatabaseIsThere(config.database().Path, p.journal); err != nil {
+		return p, err
 	}
 	slow := time.AfterFunc(slowStore, func() { log.Info("opening the database takes long: it does not answer yet, or is brought up to date") })
 	p.records, err = store.Open(ctx, config.database())
 	if slow.Stop(); err != nil {
-		return p, err
-	}
-	if p.journal, err = journal.Open(filepath.Join(config.Hub.Data, "ledger-")); err != nil {
 		return p, err
 	}
 	if p.spool, err = openSpool(config.Hub.Data, config.Limits.Spool.Bytes, config.Limits.Member.Bytes); err != nil {
@@ -258,6 +265,24 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 		p.public.TLSConfig = p.certificate.TLS()
 	}
 	return p, nil
+}
+
+// checkDatabaseIsThere refuses to make a new embedded database in the folder of a hub that
+// had one: its journal has calls that belong to the members of that database.
+func checkDatabaseIsThere(path string, j *journal.Journal) error {
+	if path == "" || j.Holds() == 0 {
+		return nil
+	}
+	info, err := os.Stat(path)
+	state := "is empty"
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		state = "is not there"
+	case err != nil || info.Size() > 0:
+		return nil // store.Open reports it
+	}
+	return fmt.Errorf("cannot open the hub's database: %s %s, and the journal beside it has %s of calls; "+
+		"restore a backup with `kith admin restore`, or move %s away to begin a new hub", path, state, count(j.Holds(), "record"), filepath.Join(filepath.Dir(path), "ledger-*"))
 }
 
 // publicURL returns the address members see, of a hub that listens at an address.

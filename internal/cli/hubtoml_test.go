@@ -160,7 +160,10 @@ func literal(v reflect.Value) string {
 	}
 	switch v.Kind() {
 	case reflect.Struct:
-		return strconv.Quote(v.Field(0).String())
+		for v.Kind() == reflect.Struct {
+			v = v.Field(0)
+		}
+		return strconv.Quote(v.String())
 	case reflect.Slice:
 		return "[]"
 	case reflect.String:

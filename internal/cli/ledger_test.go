@@ -327,6 +327,9 @@ func checkLedger(t *testing.T, path string, answered []string) (calls map[string
 		}
 		calls[u.CallID] = u
 		ends[u.Code]++
+		if trace, err := db.Trace(t.Context(), u.CallID, u.MemberID); err != nil || trace.Code != u.Code || !trace.Mine {
+			t.Errorf("`kith why` of %s: %+v (%v)", u.CallID, trace, err)
+		}
 		sum.Calls, sum.Waited, sum.Duration = sum.Calls+1, sum.Waited+u.Waited.Truncate(time.Microsecond), sum.Duration+u.Duration.Truncate(time.Microsecond)
 		sum.TokensIn, sum.TokensOut = sum.TokensIn+u.TokensIn, sum.TokensOut+u.TokensOut
 	}

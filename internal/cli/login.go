@@ -35,7 +35,7 @@ func (a *app) login() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			config, err := loadDaemonFile(a.home, "")
+			config, err := loadLocalFile(a.home)
 			if err != nil {
 				return err
 			}
@@ -58,6 +58,7 @@ func (a *app) signIn(ctx context.Context, data, address, token string) error {
 	if err != nil {
 		return err
 	}
+	before, _ := daemon.LoadCredential(data) // none, or one that is of no use, needs no end
 	if err := daemon.SaveCredential(data, saved); err != nil {
 		return err
 	}
@@ -69,13 +70,30 @@ func (a *app) signIn(ctx context.Context, data, address, token string) error {
 	if !runs {
 		next = "start its daemon with `kith serve`"
 	}
-	return a.print(struct {
+	out := struct {
 		Hub     string `json:"hub"`
 		Machine string `json:"machine"`
 		Member  string `json:"member"`
 		Region  string `json:"region"`
-	}{saved.Hub, saved.Machine, saved.Member, saved.Region}, func() {
+		// Before is this computer's machine of the sign-in before, which is revoked unless
+		// Trouble says why not.
+		Before  string `json:"before,omitzero"`
+		Trouble string `json:"trouble,omitzero"`
+	}{Hub: saved.Hub, Machine: saved.Machine, Member: saved.Member, Region: saved.Region}
+	if before.Secret != "" && before.Machine != saved.Machine {
+		out.Before = before.Machine
+		if err := revoke(ctx, before); err != nil {
+			out.Trouble = oneLine(err.Error())
+		}
+	}
+	return a.print(out, func() {
 		a.say("signed in to %s as a machine of %s; %s\n", saved.Hub, strong(saved.Member), next)
+		switch {
+		case out.Trouble != "":
+			a.say("the machine of the sign-in before is still valid at %s: %s. Revoke it there: %s\n", before.Hub, out.Trouble, before.Machine)
+		case out.Before != "":
+			a.say("the machine of the sign-in before, %s of %s, is revoked at %s\n", before.Machine, before.Member, before.Hub)
+		}
 	})
 }
 
@@ -125,7 +143,7 @@ func (a *app) logout() *cobra.Command {
 		Long: "Revoke this machine's credential at its hub, and forget it. Its calls from the hub end. Where the hub\n" +
 			"cannot be reached, the credential is forgotten here, and the command says how to revoke it there.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := loadDaemonFile(a.home, "")
+			config, err := loadLocalFile(a.home)
 			if err != nil {
 				return err
 			}

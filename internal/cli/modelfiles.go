@@ -41,9 +41,11 @@ func modelFiles(paths []string) ([]modelFile, error) {
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("cannot use a path of [engine] models: %w", err)
-		case !info.IsDir():
+		case info.Mode().IsRegular():
 			add(path, "")
 			continue
+		case !info.IsDir():
+			return nil, fmt.Errorf("cannot use a path of [engine] models: %s is neither a file nor a folder", path)
 		}
 		folders, err := modelFolders(path)
 		if err != nil {
@@ -76,6 +78,11 @@ func isFolder(path string) bool {
 	return err == nil && info.IsDir()
 }
 
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
+}
+
 // ggufIn returns the first part of each model in a folder, and its projector. A folder
 // that cannot be read has none.
 func ggufIn(folder string) (models []string, projector string) {
@@ -83,7 +90,7 @@ func ggufIn(folder string) (models []string, projector string) {
 	for _, entry := range entries {
 		path := filepath.Join(folder, entry.Name())
 		switch {
-		case filepath.Ext(path) != ".gguf", isFolder(path):
+		case filepath.Ext(path) != ".gguf", !isFile(path): // opening a pipe would wait for its writer
 		case pull.IsProjector(entry.Name()):
 			projector = path
 		case pull.IsFirstPart(entry.Name()):

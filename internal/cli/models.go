@@ -56,7 +56,7 @@ func (c *client) list(ctx context.Context) ([]listed, error) {
 // socket, or at its configured address if no process serves the socket, as for a `kith
 // dev` with its data elsewhere.
 func (a *app) toDaemon() (*client, error) {
-	config, err := loadDaemonFile(a.home, "")
+	config, err := loadLocalFile(a.home)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func (a *app) byKey() (hub *client, found bool, err error) {
 // credential reads this machine's configuration and its credential. The error is
 // fs.ErrNotExist if the machine is not signed in.
 func (a *app) credential() (*daemonFile, daemon.Credential, error) {
-	config, err := loadDaemonFile(a.home, "")
+	config, err := loadLocalFile(a.home)
 	if err != nil {
 		return nil, daemon.Credential{}, err
 	}

@@ -16,12 +16,12 @@ import (
 // database says where the hub's database is: its configuration's, or in the data
 // folder of --data.
 func (o *operator) database() (store.Config, error) {
-	config, err := loadHubFile(o.home, o.file)
-	if err != nil {
+	config, err := loadHubFile(o.home, pathHere(o.file))
+	if err != nil && (!onlySecrets(err) || hasProblem(err, "database.url")) {
 		return store.Config{}, err
 	}
 	if o.data != "" {
-		config.Hub.Data = o.data
+		config.Hub.Data = pathHere(o.data)
 	}
 	return config.database(), nil
 }

@@ -24,7 +24,7 @@ type sharingNow struct {
 // changeSharing sends in to this machine's daemon. If the daemon does not run, it
 // applies the same change to the saved state.
 func (a *app) changeSharing(ctx context.Context, doing, path string, in any, change daemon.Change) (sharingNow, error) {
-	config, err := loadDaemonFile(a.home, "")
+	config, err := loadLocalFile(a.home)
 	if err != nil {
 		return sharingNow{}, err
 	}
@@ -125,7 +125,7 @@ func pauseEnd(now time.Time, length time.Duration, limited bool, until string) (
 
 func (a *app) drain(ctx context.Context, now sharingNow) error {
 	if now.Running {
-		config, err := loadDaemonFile(a.home, "")
+		config, err := loadLocalFile(a.home)
 		if err != nil {
 			return err
 		}

@@ -184,7 +184,7 @@ func (a *app) showPulled(done pulled, model *pull.Model, server string, running 
 
 // modelsFolder returns the first folder of [engine] models.
 func (a *app) modelsFolder() (string, error) {
-	config, err := loadDaemonFile(a.home, "")
+	config, err := loadLocalFile(a.home)
 	if err != nil {
 		return "", err
 	}
@@ -304,7 +304,7 @@ func (a *app) ownModelFiles() ([]modelFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := loadDaemonFile(cmp.Or(a.home, home), "")
+	config, err := loadLocalFile(cmp.Or(a.home, home))
 	if err != nil {
 		return nil, err
 	}

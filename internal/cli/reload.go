@@ -27,7 +27,7 @@ func (a *app) reload() *cobra.Command {
 		Long: "Have the daemon read its configuration again; SIGHUP does the same. No call is dropped. What cannot\n" +
 			"change while it runs is listed, and takes effect at its next start.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := loadDaemonFile(a.home, "")
+			config, err := loadLocalFile(a.home)
 			if err != nil {
 				return err
 			}

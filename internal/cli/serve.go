@@ -26,7 +26,7 @@ func (a *app) serve() *cobra.Command {
 			"and, when signed in, the connection to the hub.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			read := func() (*daemonFile, error) {
-				config, err := loadDaemonFile(a.home, file)
+				config, err := loadDaemonFile(a.home, pathHere(file))
 				if err != nil || listen == "" {
 					return config, err
 				}

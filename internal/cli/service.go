@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -288,13 +289,20 @@ func (s *service) all(ctx context.Context, commands [][]string) error {
 	return nil
 }
 
+// managerTimeout is longer than the manager takes to end a daemon.
+const managerTimeout = 2 * time.Minute
+
 // run runs one command of the manager. The error holds its output.
 func (s *service) run(ctx context.Context, command []string) error {
 	args := make([]string, len(command))
 	for i, arg := range command {
 		args[i] = strings.NewReplacer("FILE", s.path, "UID", strconv.Itoa(os.Getuid())).Replace(arg)
 	}
-	out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
+	ctx, cancel := context.WithTimeout(ctx, managerTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("cannot run `%s`: %w: %s; run it by hand to see more", strings.Join(args, " "), err, bytes.TrimSpace(out))
 	}

@@ -75,7 +75,7 @@ func (a *app) status() *cobra.Command {
 // daemonStatus returns the status of this machine's daemon. Of a daemon that does not
 // run it holds only the saved sharing.
 func (a *app) daemonStatus(ctx context.Context, doing string) (config *daemonFile, now daemon.Status, running bool, err error) {
-	if config, err = loadDaemonFile(a.home, ""); err != nil {
+	if config, err = loadLocalFile(a.home); err != nil {
 		return nil, now, false, err
 	}
 	_, err = control(config.Daemon.Data).call(ctx, doing, request{http.MethodGet, "/status", nil}, &now)

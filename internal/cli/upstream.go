@@ -4,14 +4,17 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/host"
 )
 
 // serviceURL is the base URL of an upstream, with its /v1.
@@ -71,34 +74,60 @@ func (s *secret) UnmarshalText(text []byte) error {
 // resolve replaces the source of the secret by the secret. An error holds no part of
 // the secret.
 func (s *secret) resolve(file string) error {
+	if s.text == "" {
+		return nil
+	}
+	if err := s.read(file); err != nil {
+		return err
+	}
+	s.text = strings.TrimSpace(s.text)
+	if s.text == "" || len(s.text) > 4096 || strings.ContainsFunc(s.text, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return errors.New("is empty or holds spaces, line ends or other characters that no key has")
+	}
+	return nil
+}
+
+// read replaces the source of the secret by the secret, as it is there without
+// the line's end.
+func (s *secret) read(file string) error {
 	if name, ok := strings.CutPrefix(s.text, "env:"); ok {
-		if s.text = strings.TrimSpace(os.Getenv(name)); s.text == "" {
+		value := os.Getenv(name)
+		if strings.TrimSpace(value) == "" {
 			return fmt.Errorf("names the environment variable %s, which is not set", name)
 		}
-		return checkSecret(s.text)
+		s.text = value
+		return nil
 	}
 	path, elsewhere := strings.CutPrefix(s.text, "file:")
 	if elsewhere {
 		path = pathIn(file, path)
-		text, err := os.ReadFile(path)
+		text, err := host.ReadText(path)
 		if err != nil {
 			return fmt.Errorf("names a file that cannot be read: %w", err)
 		}
-		s.text = strings.TrimSpace(string(text))
-	} else if path = file; s.text == "" {
-		return nil
+		s.text = strings.TrimRight(string(text), "\r\n")
+	} else {
+		path = file
 	}
-	// Windows has no mode bits; the access list of the profile protects the file there.
-	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
-		return fmt.Errorf("is in %s, which others may read; run `chmod 600 %s`", path, path)
+	if err := host.CheckSecretFile(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("is in %s: %w", path, err)
 	}
-	return checkSecret(s.text)
+	return nil
 }
 
-// checkSecret refuses what a header cannot hold.
-func checkSecret(text string) error {
-	if text == "" || len(text) > 4096 || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return errors.New("is empty or holds spaces, line ends or other characters that no key has")
+// password is a secret that a person chose: it may hold spaces and umlauts.
+type password struct{ secret }
+
+// resolve replaces the source of the password by the password.
+func (p *password) resolve(file string) error {
+	if p.text == "" {
+		return nil
+	}
+	if err := p.read(file); err != nil {
+		return err
+	}
+	if strings.TrimSpace(p.text) == "" || len(p.text) > 4096 || !utf8.ValidString(p.text) || strings.ContainsFunc(p.text, unicode.IsControl) {
+		return errors.New("is empty, longer than 4,096 bytes, no UTF-8, or holds a line end or another control character")
 	}
 	return nil
 }
@@ -137,6 +166,8 @@ func (c *daemonFile) resolveUpstreams(file string, text []byte) (problems []prob
 		}
 		if err := u.Key.resolve(file); err != nil {
 			refuse(i, "key", "%v", err)
+			problems[len(problems)-1].secret = true
+			u.Key.text = ""
 		}
 		for _, id := range u.Models {
 			if !id.Valid() {

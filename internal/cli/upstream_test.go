@@ -92,7 +92,7 @@ func TestUpstreamProblems(t *testing.T) {
 		"an open file":   {head + "key = \"file:open.key\"\n", ":5:1: upstream.key is in "},
 		"an empty file":  {head + "key = \"file:empty.key\"\n", ":5:1: upstream.key is empty or holds spaces"},
 		"two lines":      {head + "key = \"file:two.key\"\n", ":5:1: upstream.key is empty or holds spaces"},
-		"in an open one": {head + "key = \"sk-canary-plain\"\n", "which others may read; run `chmod 600 "},
+		"in an open one": {head + "key = \"sk-canary-plain\"\n", "its mode 0644 gives others access; run `chmod 600 "},
 		"a model's id":   {head + "models = [\" x\"]\n", ":5:1: upstream.models takes ids of 1 to 256 printable bytes"},
 		"inline":         {"upstream = [{name = \"a\", url = \"https://h/v1\", key = \"env:KITH_TEST_NONE\"}]\n", "upstream.key names the environment variable"},
 	} {

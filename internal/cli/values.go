@@ -146,6 +146,17 @@ func (w *web) UnmarshalText(text []byte) error {
 	return err
 }
 
+// publicAddress is the URL of a hub as members see it; "" is none.
+type publicAddress struct{ web }
+
+func (p *publicAddress) UnmarshalText(text []byte) error {
+	err := p.web.UnmarshalText(text)
+	if u, wrong := url.Parse(p.Text); err == nil && wrong == nil && u.Path != "" {
+		err = fmt.Errorf("takes %s: without a path, because the paths of the API and of the site begin at its root; give the hub a name of its own", p.takes())
+	}
+	return err
+}
+
 // issuer is the URL of an OpenID provider, exactly as the provider writes it; "" is
 // none.
 type issuer struct{ Text string }

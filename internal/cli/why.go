@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -82,6 +83,8 @@ func (a *app) showTrace(s api.CallTrace) {
 	}
 	a.say("%s  %s asked %s of %s%s\n", faint(moment(s.Started)), who, s.Endpoint, strong(s.Model), streamed)
 	switch {
+	case s.Code == account.Interrupted:
+		a.fact("end", "%s: %s", strong(s.Code), s.Meaning)
 	case s.Status == 0:
 		a.fact("end", "not on your machine")
 	case s.Code == "":

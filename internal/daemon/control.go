@@ -177,13 +177,14 @@ func (d *Daemon) answerChange(w http.ResponseWriter, change Change) {
 // change applies a change that the owner made over the socket or on the site, and
 // notifies the hub.
 func (d *Daemon) change(c Change) error {
-	if err := d.settings.change(c); err != nil {
+	err := d.settings.change(c)
+	if err != nil && !errors.Is(err, errPauseUnsaved) {
 		return err
 	}
 	d.offers.setChanged()
 	now, _ := d.settings.current(time.Now())
 	d.log.Info("sharing changed", "paused", now.Paused, "until", now.Until, "hours", now.Hours, "timezone", now.Timezone, "slots", now.Slots)
-	return nil
+	return err
 }
 
 // pauseCheckInterval is how often the end of a timed pause is checked. A timer stops

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,6 +17,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf16"
 
 	"github.com/go-json-experiment/json"
 
@@ -76,7 +78,7 @@ func TestCredential(t *testing.T) {
 			t.Errorf("printed: %s", text)
 		}
 	}
-	for _, mode := range []fs.FileMode{0o644, 0o640, 0o604, 0o660, 0o606, 0o601} {
+	for _, mode := range []fs.FileMode{0o644, 0o604, 0o660, 0o606, 0o601} {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
 		}
@@ -156,18 +158,55 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// A change that cannot be saved does not happen.
+// A change that cannot be saved does not happen, except a pause.
 func TestSettingsUnsaved(t *testing.T) {
 	s, err := openSettings(filepath.Join(t.TempDir(), "gone", stateFile), Sharing{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	yes := true
-	if err := s.change(tunnel.Control{Paused: &yes}); err == nil {
-		t.Error("no error")
+	yes, no, hours := true, false, "Sat 10:00-12:00"
+	if err := s.change(tunnel.Control{Hours: &hours}); err == nil || errors.Is(err, errPauseUnsaved) {
+		t.Errorf("hours: %v", err)
 	}
-	if now, _ := s.current(time.Now()); now.Paused {
-		t.Error("paused, but not for long")
+	if err := s.change(tunnel.Control{Paused: &yes}); !errors.Is(err, errPauseUnsaved) {
+		t.Errorf("a pause: %v", err)
+	}
+	if now, _ := s.current(time.Now()); !now.Paused || now.Hours != "" {
+		t.Errorf("in force: %+v", now)
+	}
+	if err := s.change(tunnel.Control{Paused: &no}); err == nil {
+		t.Error("the end of the pause: no error")
+	}
+	if now, _ := s.current(time.Now()); !now.Paused {
+		t.Error("the pause has ended, but not for long")
+	}
+}
+
+// A file that a full disk or a Windows editor left says so, and what to do.
+func TestSpoiltFiles(t *testing.T) {
+	home := t.TempDir()
+	good := `{"hub":"https://hub.example","machine":"m","member":"ada","region":"eu","secret":"kithm_x"}`
+	wide := utf16.Encode([]rune("\ufeff" + good))
+	utf16le, _ := binary.Append(nil, binary.LittleEndian, wide)
+	for text, want := range map[string]string{
+		"":                 "is empty, as a full disk or a power cut leaves it: restore it, or remove it; or run `kith login` again",
+		string(utf16le):    "is in UTF-16",
+		"\ufeff" + good:    "",
+		good[:len(good)/2]: "run `kith login` again",
+	} {
+		if err := os.WriteFile(filepath.Join(home, credentialFile), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadCredential(home); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+	state := filepath.Join(home, stateFile)
+	if err := os.WriteFile(state, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openSettings(state, Sharing{}); err == nil || !strings.Contains(err.Error(), "cannot know whether this machine is paused: "+state+" is empty") {
+		t.Errorf("an empty state: %v", err)
 	}
 }
 

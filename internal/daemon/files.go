@@ -1,16 +1,18 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/kith/kith/internal/host"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -47,8 +49,10 @@ func (c Credential) LogValue() slog.Value { return slog.StringValue(c.String()) 
 func LoadCredential(home string) (Credential, error) {
 	var c Credential
 	path := filepath.Join(home, credentialFile)
-	if err := readPrivate(path, &c); err != nil {
+	if err := readPrivate(path, &c); errors.Is(err, fs.ErrNotExist) {
 		return Credential{}, err
+	} else if err != nil {
+		return Credential{}, fmt.Errorf("cannot use this machine's credential: %w; or run `kith login` again", err)
 	}
 	if c.Secret == "" {
 		return Credential{}, fmt.Errorf("cannot use %s: it holds no secret; run `kith login` again", path)
@@ -77,20 +81,16 @@ func RemoveCredential(home string) error {
 // readPrivate decodes the JSON file at path into v. It refuses a file that other users
 // can read or change.
 func readPrivate(path string, v any) error {
-	f, err := os.Open(path)
+	if err := host.CheckSecretFile(path); errors.Is(err, fs.ErrNotExist) {
+		return err
+	} else if err != nil {
+		return fmt.Errorf("cannot use %s: %w", path, err)
+	}
+	text, err := host.ReadText(path)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	// Windows has no mode bits; the access list of the profile protects the file there.
-	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
-		return fmt.Errorf("cannot use %s: its mode %04o gives others access; run `chmod 600 %s`", path, mode, path)
-	}
-	if err := json.UnmarshalRead(f, v); err != nil {
+	if err := json.Unmarshal(text, v); err != nil {
 		return fmt.Errorf("cannot read %s: %w", path, err)
 	}
 	return nil

@@ -52,7 +52,7 @@ type settings struct {
 func openSettings(path string, configured Sharing) (*settings, error) {
 	s := &settings{path: path, configured: configured}
 	if err := readPrivate(path, &s.saved); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return nil, fmt.Errorf("cannot know whether this machine is paused: %w, and set pause, hours and slots again", err)
 	}
 	var err error
 	if s.inForce, s.hours, err = effective(configured, s.saved); err != nil {
@@ -103,7 +103,11 @@ func (s Sharing) at(now time.Time) Sharing {
 	return s
 }
 
-// change checks c, saves it and applies it. On an error nothing has changed.
+// errPauseUnsaved is the error of a pause that is in force and could not be saved.
+var errPauseUnsaved = errors.New("a daemon that runs is paused, but not after its next start")
+
+// change checks c, saves it and applies it. On an error, except errPauseUnsaved, nothing
+// has changed.
 func (s *settings) change(c Change) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +120,12 @@ func (s *settings) change(c Change) error {
 		return err
 	}
 	if err := writePrivate(s.path, saved); err != nil {
-		return err
+		if c.Paused == nil || !*c.Paused {
+			return err
+		}
+		// The owner's pause holds also where the disk is full.
+		s.saved, s.inForce, s.hours = saved, now, hours
+		return fmt.Errorf("%w: %w; make room and pause again", errPauseUnsaved, err)
 	}
 	s.saved, s.inForce, s.hours = saved, now, hours
 	return nil

@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // Computer is the computer that kith runs on.
@@ -25,9 +24,6 @@ type Computer struct {
 	// only.
 	Root string
 }
-
-// commandTimeout bounds a program that is run for a reading. Tests set it.
-var commandTimeout = 5 * time.Second
 
 func (c Computer) path(name ...string) string {
 	return filepath.Join(append([]string{"/", c.Root}, name...)...)

@@ -92,16 +92,24 @@ func (c Computer) nvidiaMemory(ctx context.Context) (cards []Memory) {
 	return cards
 }
 
-// nvidia returns what nvidia-smi prints; nothing if there is no NVIDIA card.
+// wslPrograms is where WSL2 has Windows' nvidia-smi, which is not always on PATH.
+const wslPrograms = "usr/lib/wsl/lib"
+
+// nvidia returns what nvidia-smi prints; nothing if there is no NVIDIA card. WSL2 has
+// the card as /dev/dxg, and no driver of its own.
 func (c Computer) nvidia(ctx context.Context, args ...string) string {
-	if _, err := os.Stat(c.path("proc/driver/nvidia")); err != nil {
+	_, driver := os.Stat(c.path("proc/driver/nvidia"))
+	_, wsl := os.Stat(c.path("dev/dxg"))
+	if driver != nil && wsl != nil {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
-	output, err := exec.CommandContext(ctx, "nvidia-smi", args...).Output()
+	program, err := exec.LookPath("nvidia-smi")
+	if err != nil && wsl == nil {
+		program = c.path(wslPrograms, "nvidia-smi")
+	}
+	text, err := output(ctx, program, args...)
 	if err != nil {
 		return ""
 	}
-	return string(output)
+	return text
 }

@@ -1,10 +1,14 @@
 package host
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
+	"strconv"
 	"testing"
+	"time"
 )
 
 func TestRAM(t *testing.T) {
@@ -72,8 +76,71 @@ func TestGPUs(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
+	wsl := map[string]string{"dev/dxg": ""}
+	nvidiaSays(t, query, "24564, 564\n")
+	if got := stage(t, wsl).GPUs(t.Context()); len(got) != 1 {
+		t.Errorf("within WSL2, which has no /proc/driver/nvidia: %v", got)
+	}
 	t.Setenv("PATH", os.DevNull)
 	if got := stage(t, nvidia).GPUs(t.Context()); got != nil {
 		t.Errorf("without nvidia-smi: %v", got)
+	}
+	c := stage(t, wsl)
+	script := c.path(wslPrograms, "nvidia-smi")
+	if err := os.MkdirAll(filepath.Dir(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(script, []byte("#!/bin/sh\necho 8192, 0\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.GPUs(t.Context()); len(got) != 1 || got[0].Total != 8192<<20 {
+		t.Errorf("within WSL2, where nvidia-smi is not on PATH: %v", got)
+	}
+}
+
+// TestHangingProgram: a program that does not end, and whose child holds its output open,
+// delays neither a reading nor an interrupt.
+func TestHangingProgram(t *testing.T) {
+	before, after := commandTimeout, exitTimeout
+	defer func() { commandTimeout, exitTimeout = before, after }()
+	dir := t.TempDir()
+	child := filepath.Join(dir, "child")
+	script := "#!/bin/sh\nsleep 1000 &\necho $! >" + child + ".new && mv " + child + ".new " + child + "\nwait\n"
+	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	c := stage(t, map[string]string{"proc/driver/nvidia/version": "NVRM"})
+	for name, try := range map[string]func(){
+		"its time is over": func() {
+			commandTimeout, exitTimeout = 100*time.Millisecond, 100*time.Millisecond
+			if got := c.GPUs(t.Context()); got != nil {
+				t.Errorf("%v", got)
+			}
+		},
+		"an interrupt": func() {
+			commandTimeout, exitTimeout = time.Hour, 100*time.Millisecond
+			ctx, interrupt := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer interrupt()
+			if got := c.GPUUser(ctx, nil); got != "" {
+				t.Errorf("%v", got)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ended := make(chan struct{})
+			go func() { defer close(ended); try() }()
+			select {
+			case <-ended:
+			case <-time.After(time.Minute):
+				t.Error("it hangs")
+			}
+			if pid, err := strconv.Atoi(readText(child)); err == nil {
+				process, _ := os.FindProcess(pid)
+				_ = process.Kill()
+			}
+			_ = os.Remove(child)
+			<-ended
+		})
 	}
 }

@@ -1,9 +1,6 @@
 package host
 
-import (
-	"context"
-	"os/exec"
-)
+import "context"
 
 // alwaysPersonal says that every computer with this system is a personal one.
 const alwaysPersonal = true
@@ -19,10 +16,7 @@ func systemHot(ctx context.Context) (hot, known bool) {
 }
 
 func pmset(ctx context.Context, what string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
-	output, err := exec.CommandContext(ctx, "/usr/bin/pmset", "-g", what).Output()
-	return string(output), err
+	return output(ctx, "/usr/bin/pmset", "-g", what)
 }
 
 // AwakeCommand is the command with which a Wakelock keeps this computer awake.

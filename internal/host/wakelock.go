@@ -37,9 +37,6 @@ const (
 	maxText = 200
 )
 
-// exitTimeout is how long the command may take to end. Tests set it.
-var exitTimeout = 2 * time.Second
-
 // Hold keeps the computer awake until release, which is called once.
 func (w *Wakelock) Hold() (release func()) {
 	w.add(1)

@@ -1,10 +1,12 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -174,6 +176,52 @@ func TestLedgerTakesUp(t *testing.T) {
 			t.Errorf("%d calls, %d counted: %+v", len(all), b.days, all)
 		}
 	})
+}
+
+// TestLedgerSaysDamage: a damaged result leaves its call as interrupted, all others as they
+// ended, and is logged.
+func TestLedgerSaysDamage(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger-")
+	j, err := journal.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hit, after := aCall("hit"), aCall("after")
+	texts := [][]byte{
+		entry{Usage: hit.attempt()}.encode(), entry{Usage: after.attempt()}.encode(),
+		entry{true, hit.ended("")}.encode(), entry{true, after.ended("")}.encode(),
+	}
+	if err := errors.Join(j.Restart(texts), j.Sync(), j.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, slot := range []string{"a", "b"} {
+		text, err := os.ReadFile(path + slot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at := bytes.Index(text, texts[2]); at >= 0 {
+			text[at+len(texts[2])/2] ^= 1
+		}
+		if err := os.WriteFile(path+slot, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if j, err = journal.Open(path); err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	var log strings.Builder
+	b := &books{calls: map[string]account.Usage{}}
+	if err := New(b, j, slog.New(slog.NewTextHandler(&log, nil))).Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all := b.all()
+	if len(all) != 2 || all["hit"].Code != account.Interrupted || all["after"].Code != "" || all["after"].Status != 200 {
+		t.Errorf("%+v", all)
+	}
+	if want := fmt.Sprintf("check this disk\" bytes=%d", len(texts[2])+8); !strings.Contains(log.String(), want) {
+		t.Errorf("logged %s, want %s", log.String(), want)
+	}
 }
 
 // TestLedgerSyncsWhenSent: an intent is brought to the disk when its call is on the

@@ -128,6 +128,9 @@ func New(store Store, j *journal.Journal, log *slog.Logger) *Ledger {
 	}
 	if j != nil {
 		l.restore(j.Found())
+		if n := j.Damage(); n > 0 {
+			l.log.Error("the journal is damaged: what was recorded in these bytes is lost, all other calls are kept; check this disk", "bytes", n)
+		}
 		l.broken = errNotStarted
 		l.syncJournal()
 	}

@@ -336,6 +336,7 @@ func (s *Supervisor) runWorker(ctx context.Context, libraries string) (ready boo
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, exe, WorkerArg)
+	cmd.WaitDelay = time.Second // what the worker started may hold its output open
 	// Without this variable a failed assertion in ggml starts a debugger.
 	cmd.Env = append(os.Environ(), "GGML_NO_BACKTRACE=1")
 	cmd.SysProcAttr = childAttributes()

@@ -71,7 +71,9 @@ func Find(ctx context.Context) string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if exec.CommandContext(ctx, program, "--version").Run() != nil {
+	cmd := exec.CommandContext(ctx, program, "--version")
+	cmd.WaitDelay = time.Second
+	if cmd.Run() != nil {
 		return "" // for another architecture, or its libraries are missing
 	}
 	return program

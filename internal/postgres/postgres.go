@@ -5,6 +5,7 @@ package postgres
 
 import (
 	"bufio"
+	"context"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // User is the superuser of each server. It needs no password: a server accepts this
@@ -127,13 +129,19 @@ func (s *Server) command(name string) error {
 	return nil
 }
 
+// programTimeout bounds the programs of PostgreSQL that end by themselves.
+const programTimeout = 5 * time.Minute
+
 // Execute runs statements one by one, each its own transaction.
 func (s *Server) Execute(database string, statements ...string) error {
 	args := []string{"--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--host=" + s.folder, "--port=" + s.port, "--username=" + User, database}
 	for _, statement := range statements {
 		args = append(args, "--command="+statement)
 	}
-	cmd := exec.Command(filepath.Join(s.programs, "psql"), args...)
+	ctx, cancel := context.WithTimeout(context.Background(), programTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(s.programs, "psql"), args...)
+	cmd.WaitDelay = time.Second
 	if message, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot change PostgreSQL: %w: %s", err, message)
 	}
@@ -155,7 +163,11 @@ func (s *Server) Host() string { return s.folder }
 // Programs returns the folder of PostgreSQL's programs, or ErrMissing.
 func Programs() (string, error) {
 	var folders []string
-	if out, err := exec.Command("pg_config", "--bindir").Output(); err == nil {
+	ctx, cancel := context.WithTimeout(context.Background(), programTimeout)
+	defer cancel()
+	config := exec.CommandContext(ctx, "pg_config", "--bindir")
+	config.WaitDelay = time.Second
+	if out, err := config.Output(); err == nil {
 		folders = append(folders, strings.TrimSpace(string(out)))
 	}
 	debian, _ := filepath.Glob("/usr/lib/postgresql/*/bin")

@@ -1,6 +1,7 @@
 package pull
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -96,7 +97,7 @@ func (d *download) checkSpace(m *Model) error {
 			needed -= part.Size()
 		}
 	}
-	usage, err := disk.Usage(d.folder)
+	usage, err := diskUsage(d.folder)
 	if err != nil || needed <= 0 {
 		return nil // writing says more
 	}
@@ -138,7 +139,19 @@ func (d *download) file(ctx context.Context, f File) error {
 	if err := d.read(ctx, out, sum); err != nil {
 		return err
 	}
-	if err := d.complete(ctx, f, out, sum); err != nil {
+	err = d.complete(ctx, f, out, sum)
+	if err == nil {
+		err = checkModel(f, out)
+	}
+	if errors.Is(err, errNotFile) || errors.Is(err, ErrNoSpace) && f.Size < 0 {
+		out.Close()
+		os.Remove(part)
+		return fmt.Errorf("%s %w", f.URL, err)
+	}
+	if err != nil {
+		if info, failed := out.Stat(); failed == nil && info.Size() == 0 {
+			os.Remove(part)
+		}
 		return err
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); f.SHA256 != "" && got != f.SHA256 {
@@ -154,6 +167,29 @@ func (d *download) file(ctx context.Context, f File) error {
 	}
 	return Forget(path)
 }
+
+// errNotFile is the error of bytes that are not those of the file, so that none is kept.
+var errNotFile = errors.New("is not the model")
+
+// checkModel returns errNotFile for a file that is no model, if only its content shows that:
+// a page that asks to sign in has any address and the status of a success.
+func checkModel(f File, out io.ReaderAt) error {
+	if f.SHA256 != "" {
+		return nil
+	}
+	magic := make([]byte, len(ggufMagic))
+	n, err := out.ReadAt(magic, 0)
+	if err != nil && err != io.EOF {
+		return err
+	}
+	if magic = magic[:n]; string(magic) != ggufMagic {
+		return fmt.Errorf("%w: it begins with %q, and a GGUF file with %q; if it is a page, open it in a browser and copy the address of the file itself", errNotFile, magic, ggufMagic)
+	}
+	return nil
+}
+
+// ggufMagic begins every GGUF file.
+const ggufMagic = "GGUF"
 
 // Forget removes what incomplete downloads of the file at path left.
 func Forget(path string) error {
@@ -175,15 +211,18 @@ func (d *download) isThere(ctx context.Context, path string, f File) (bool, erro
 	if err != nil {
 		return false, err
 	}
-	if f.SHA256 == "" {
-		d.add(f.Size)
-		return true, nil
-	}
 	in, err := os.Open(path)
 	if err != nil {
 		return false, err
 	}
 	defer in.Close()
+	if f.SHA256 == "" {
+		if err := checkModel(f, in); err != nil {
+			return false, nil // it is fetched again
+		}
+		d.add(f.Size)
+		return true, nil
+	}
 	sum := sha256.New()
 	err = d.read(ctx, in, sum)
 	return hex.EncodeToString(sum.Sum(nil)) == f.SHA256, err
@@ -264,8 +303,16 @@ func (d *download) attempt(ctx context.Context, f File, out *os.File, sum hash.H
 	if at == f.Size {
 		return nil
 	}
-	if f.Size >= 0 && at > f.Size {
-		return d.restart(out, sum, at)
+	// Without a checksum only its version shows that the rest is of the same file.
+	version := f.tag
+	if f.SHA256 != "" || !strings.HasPrefix(version, `"`) && !isTime(version) {
+		version = ""
+	}
+	if at > 0 && (f.Size >= 0 && at > f.Size || f.SHA256 == "" && version == "") {
+		if err := d.restart(out, sum, at); err != nil {
+			return err
+		}
+		at = 0
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -277,12 +324,14 @@ func (d *download) attempt(ctx context.Context, f File, out *os.File, sum hash.H
 	}
 	if at > 0 {
 		request.Header.Set("Range", "bytes="+strconv.FormatInt(at, 10)+"-")
-		if f.SHA256 == "" && strings.HasPrefix(f.tag, `"`) {
-			request.Header.Set("If-Range", f.tag)
+		if version != "" {
+			request.Header.Set("If-Range", version)
 		}
 	}
 	response, err := d.source.do(request)
-	if err != nil {
+	if errors.Is(err, errRedirect) {
+		return backoff.Permanent(err)
+	} else if err != nil {
 		return err
 	}
 	defer response.Body.Close()
@@ -292,7 +341,8 @@ func (d *download) attempt(ctx context.Context, f File, out *os.File, sum hash.H
 			return err
 		}
 	case code == http.StatusOK:
-	case code == http.StatusPartialContent && strings.HasPrefix(response.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", at)):
+	case code == http.StatusPartialContent && strings.HasPrefix(response.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", at)) &&
+		(version == "" || cmp.Or(versionOf(response.Header), version) == version): // some servers ignore If-Range
 	case code == http.StatusPartialContent, code == http.StatusRequestedRangeNotSatisfiable:
 		if err := d.restart(out, sum, at); err != nil {
 			return err
@@ -310,18 +360,33 @@ func (d *download) attempt(ctx context.Context, f File, out *os.File, sum hash.H
 	return d.copy(ctx, f, out, sum, response, silent)
 }
 
+// isTime reports whether a text is a time in a header.
+func isTime(text string) bool {
+	_, err := http.ParseTime(text)
+	return err == nil
+}
+
 // copy appends a response's body to out.
 func (d *download) copy(ctx context.Context, f File, out *os.File, sum hash.Hash, response *http.Response, silent *time.Timer) error {
 	buffer := make([]byte, 256<<10)
+	begins, fits := true, int64(0)
 	for {
 		n, err := response.Body.Read(buffer)
 		if n > 0 {
 			silent.Reset(silence)
+			if fits -= int64(n); fits < 0 {
+				if fits, err = d.room(f); err != nil {
+					return backoff.Permanent(err)
+				}
+			}
 			if _, err := out.Write(buffer[:n]); err != nil {
 				return backoff.Permanent(err)
 			}
 			sum.Write(buffer[:n])
 			d.add(int64(n))
+			if err := d.looksRight(f, out, &begins); err != nil {
+				return backoff.Permanent(err)
+			}
 		}
 		switch {
 		case err == io.EOF:
@@ -333,6 +398,39 @@ func (d *download) copy(ctx context.Context, f File, out *os.File, sum hash.Hash
 			return fmt.Errorf("the download of %s broke off: %w", f.Name, err)
 		}
 	}
+}
+
+// room returns how many bytes may be written until the disk is looked at again: nothing
+// else bounds a body whose length is not known.
+func (d *download) room(f File) (int64, error) {
+	const step = 64 << 20
+	usage, err := diskUsage(d.folder)
+	switch {
+	case err != nil || usage.Free > spare+step:
+		return step, nil
+	case f.Size < 0:
+		return 0, fmt.Errorf("%w: %s has %s free, and the server does not say how large the file is: make room", ErrNoSpace, d.folder, Bytes(int64(usage.Free)))
+	}
+	return step, nil // it was compared with the size, and writing reports the rest
+}
+
+// diskUsage is disk.Usage. Tests set it.
+var diskUsage = disk.Usage
+
+// looksRight returns errNotFile once out is longer than the file, or begins as no model does.
+func (d *download) looksRight(f File, out *os.File, begins *bool) error {
+	at, err := out.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return err
+	}
+	if f.Size >= 0 && at > f.Size {
+		return fmt.Errorf("%w: the server announced %d bytes and sends more; check the address, and try again", errNotFile, f.Size)
+	}
+	if !*begins || at < int64(len(ggufMagic)) {
+		return nil
+	}
+	*begins = false
+	return checkModel(f, out)
 }
 
 // ended checks the length of a file whose body ended.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"path"
 	"slices"
@@ -41,7 +42,34 @@ type Source struct {
 func NewClient() *http.Client {
 	transport := outbound.NewTransport()
 	transport.ResponseHeaderTimeout = silence
-	return &http.Client{Transport: transport}
+	return &http.Client{Transport: transport, CheckRedirect: checkRedirect}
+}
+
+// checkRedirect refuses a redirect from another computer to this one, or to addresses
+// that only this computer's network has (cloud metadata): a server on the web could have
+// programs here asked, and their answers kept as a model.
+func checkRedirect(request *http.Request, via []*http.Request) error {
+	from, to := via[len(via)-1].URL.Hostname(), request.URL.Hostname()
+	if isHere(to) && !isHere(from) {
+		return fmt.Errorf("%w: it redirects to %s, an address of this computer", errRedirect, request.URL.Host)
+	}
+	if len(via) >= 10 {
+		return errors.New("it redirects 10 times")
+	}
+	return nil
+}
+
+// errRedirect is the error of a redirect that is not followed.
+var errRedirect = errors.New("it cannot be followed")
+
+// isHere reports whether a host is this computer, or an address of its own link.
+func isHere(host string) bool {
+	if host = strings.ToLower(strings.TrimSuffix(host, ".")); host == "localhost" || strings.HasSuffix(host, ".localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	addr = addr.Unmap()
+	return err == nil && (addr.IsLoopback() || addr.IsUnspecified() || addr.IsLinkLocalUnicast())
 }
 
 // Model is the files of one model.
@@ -59,7 +87,7 @@ type File struct {
 	URL    string
 	Size   int64  // in bytes; -1 is not known
 	SHA256 string // in hex; empty is not known
-	tag    string // distinguishes the versions of a file whose SHA-256 is not known
+	tag    string // distinguishes the versions of a file: of versionOf, or a model hub's id
 }
 
 // Size returns the size of all files in bytes; -1 if that of one is not known.
@@ -138,23 +166,41 @@ func (s *Source) resolveURL(ctx context.Context, u *url.URL) (*Model, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodHead, u.String(), nil)
+	response, err := s.look(ctx, u)
 	if err != nil {
 		return nil, err
 	}
-	response, err := s.do(request)
-	if err != nil {
-		return nil, err
-	}
-	response.Body.Close()
-	if response.StatusCode != http.StatusOK && response.StatusCode != http.StatusMethodNotAllowed {
-		return nil, s.refused(response, u.Redacted())
-	}
-	file := File{Name: name, URL: u.String(), Size: -1, tag: response.Header.Get("ETag")}
-	if response.StatusCode == http.StatusOK {
-		file.Size = response.ContentLength
-	}
+	file := File{Name: name, URL: u.String(), Size: response.ContentLength, tag: versionOf(response.Header)}
 	return &Model{ID: strings.TrimSuffix(name, ".gguf"), Origin: u.Redacted(), Files: []File{file}}, nil
+}
+
+// look asks for the size and the version of a file: with HEAD, and if that fails with a
+// GET whose body it does not read, because an address that is signed for GET refuses HEAD.
+func (s *Source) look(ctx context.Context, u *url.URL) (response *http.Response, err error) {
+	for _, method := range []string{http.MethodHead, http.MethodGet} {
+		var request *http.Request
+		if request, err = http.NewRequestWithContext(ctx, method, u.String(), nil); err != nil {
+			return nil, err
+		}
+		if response, err = s.do(request); err != nil {
+			continue
+		}
+		response.Body.Close()
+		if response.StatusCode == http.StatusOK {
+			return response, nil
+		}
+		err = s.refused(response, u.Redacted())
+	}
+	return nil, err
+}
+
+// versionOf returns what distinguishes the versions of a file, as If-Range takes it: a
+// strong ETag, or the time of its last change; empty if it has neither.
+func versionOf(h http.Header) string {
+	if tag := h.Get("ETag"); strings.HasPrefix(tag, `"`) {
+		return tag
+	}
+	return h.Get("Last-Modified")
 }
 
 // entry is a file of a repository, as the model hub lists it.
@@ -246,6 +292,7 @@ func (s *Source) list(ctx context.Context, repo, page string, all *[]entry) (nex
 // the token from a redirect to another host.
 func (s *Source) do(r *http.Request) (*http.Response, error) {
 	r.Header.Set("User-Agent", "kith")
+	r.Header.Set("Accept-Encoding", "identity") // lengths and ranges are of the file's own bytes
 	if s.Token != "" && s.isHub(r.URL) {
 		r.Header.Set("Authorization", "Bearer "+s.Token)
 	}
@@ -254,6 +301,9 @@ func (s *Source) do(r *http.Request) (*http.Response, error) {
 		var refused *url.Error
 		if errors.As(err, &refused) {
 			err = refused.Err // without the URL, which may hold a signature
+		}
+		if errors.Is(err, errRedirect) {
+			return nil, fmt.Errorf("%s: %w", r.URL.Host, err)
 		}
 		set := "HTTPS_PROXY if you set it"
 		if s.isHub(r.URL) {
@@ -272,19 +322,22 @@ func (s *Source) refused(response *http.Response, what string) error {
 	switch response.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		if !s.isHub(response.Request.URL) {
-			break
+			return fmt.Errorf("%s refuses access (%s): it needs an account, or the address has expired; copy the address of the file itself again", what, response.Status)
 		}
 		if s.Token == "" {
 			return fmt.Errorf("%s is not there, or needs an account (%s): check the name; if its page asks you to accept terms, do that and set HF_TOKEN to a token of yours", what, response.Status)
 		}
 		return fmt.Errorf("%s refuses the token in HF_TOKEN (%s): accept the terms on its page, and check that the token may read it", what, response.Status)
-	case http.StatusNotFound:
+	case http.StatusNotFound, http.StatusGone:
 		return fmt.Errorf("%s is not there (%s): check the name", what, response.Status)
 	case http.StatusTooManyRequests:
 		if !s.isHub(response.Request.URL) {
 			break
 		}
 		return fmt.Errorf("%s limits how often it can be asked (%s): try again later, or set HF_TOKEN", what, response.Status)
+	}
+	if response.StatusCode < 500 && response.StatusCode != http.StatusTooManyRequests {
+		return fmt.Errorf("%s answers %s: check the address", what, response.Status)
 	}
 	return fmt.Errorf("%s answers %s: try again later", what, response.Status)
 }

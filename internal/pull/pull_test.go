@@ -53,7 +53,7 @@ func (h *modelHub) start() *Source {
 		transport.CloseIdleConnections()
 		server.Close()
 	})
-	return &Source{Endpoint: endpoint, Client: &http.Client{Transport: transport}}
+	return &Source{Endpoint: endpoint, Client: &http.Client{Transport: transport, CheckRedirect: checkRedirect}}
 }
 
 // pipes is a listener whose connections are in memory.
@@ -125,6 +125,7 @@ func noise(name string, n int) []byte {
 	seed := sha256.Sum256([]byte(name))
 	b := make([]byte, n)
 	rand.NewChaCha8(seed).Read(b)
+	copy(b, ggufMagic)
 	return b
 }
 

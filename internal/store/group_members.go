@@ -165,6 +165,29 @@ func (db *DB) MakeAdmin(ctx context.Context, adminID, groupID, memberID string) 
 	return db.wrap(err, "make member %q an admin of group %q", memberID, groupID)
 }
 
+// NameAdmin makes a member of an org an admin, for the hub's operator: an org whose admins
+// are all disabled has no one else who can. ErrExists if it has an enabled admin.
+func (db *DB) NameAdmin(ctx context.Context, groupID, memberID string) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		group, err := q.GroupByID(ctx, groupID)
+		if err == nil && group.Kind != string(account.GroupOrg) {
+			err = sql.ErrNoRows
+		}
+		if err != nil {
+			return nil, err
+		}
+		admins, err := q.OtherAdmins(ctx, groupID, "")
+		if err == nil && admins > 0 {
+			err = ErrExists
+		}
+		if err != nil {
+			return nil, err
+		}
+		return changed(fleet.GroupChanged, groupID), oneRow(q.SetGroupAdmin(ctx, groupID, memberID, true))
+	})
+	return db.wrap(err, "make member %q an admin of group %q", memberID, groupID)
+}
+
 // DropAdmin takes the role of an admin of an org away, for one of its admins, who
 // may be the same; ErrLastAdmin if there is no other.
 func (db *DB) DropAdmin(ctx context.Context, adminID, groupID, memberID string) error {

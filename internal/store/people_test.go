@@ -184,6 +184,7 @@ func testGroups(t *testing.T, db *store.DB) {
 
 	changes := watch(t, db)
 	ok(t, db.JoinGroup(ctx, open.ID, eve.ID, start))
+	fails(t, db.NameAdmin(ctx, org.ID, bob.ID), store.ErrExists)
 	ok(t, db.MakeAdmin(ctx, ada.ID, org.ID, bob.ID))
 	ok(t, db.DropAdmin(ctx, bob.ID, org.ID, ada.ID))
 	ok(t, db.KeepOutOwn(ctx, bob.ID, org.ID, den.ID, true))
@@ -195,6 +196,15 @@ func testGroups(t *testing.T, db *store.DB) {
 	org.Members, org.KeptOut = []account.GroupMember{{MemberID: ada.ID}, {MemberID: bob.ID, Admin: true}}, []string{den.ID}
 	open.Members = []account.GroupMember{{MemberID: eve.ID}}
 	same(t, must[[]account.Group](t)(db.Groups(ctx)), []account.Group{org, open})
+
+	// Bob, its only admin, is disabled: the operator names another, of its members alone.
+	ok(t, db.SetMemberDisabled(ctx, bob.ID, true))
+	fails(t, db.NameAdmin(ctx, org.ID, eve.ID), store.ErrNotFound)
+	fails(t, db.NameAdmin(ctx, open.ID, eve.ID), store.ErrNotFound)
+	ok(t, db.NameAdmin(ctx, org.ID, ada.ID))
+	same(t, read(db.Group(ctx, org.ID)).Members[0].Admin, true)
+	ok(t, db.SetMemberDisabled(ctx, bob.ID, false))
+	_ = changes()
 
 	ok(t, db.RemoveGroupMember(ctx, org.ID, ada.ID))
 	expect(t, changes(), lab)

@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -35,14 +37,54 @@ func (db *DB) SaveTraces(ctx context.Context, traces []account.Trace, now time.T
 }
 
 // Trace returns the member's trace of the call; ErrNotFound if the member has none,
-// whether there was such a call or not.
+// whether there was such a call or not. The trace of a call that a crash of its hub cut
+// short, or that ended in the second before, is made from its usage record.
 func (db *DB) Trace(ctx context.Context, callID, memberID string) (account.Trace, error) {
 	s := account.Trace{MemberID: memberID}
 	row, err := db.query.Story(ctx, callID, memberID)
-	if err == nil {
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		var u query.UsageOfCallRow
+		if u, err = db.query.UsageOfCall(ctx, callID, memberID, millis(db.Now().Add(-account.TraceLife))); err == nil {
+			s = traceOfUsage(callID, memberID, u)
+		}
+	case err == nil:
 		err = json.Unmarshal([]byte(row), &s)
 	}
 	return s, db.wrap(err, "read the trace of call %q", callID)
+}
+
+// traceOfUsage returns what a usage record has of a call. Its decisions are not known, nor
+// the attempts before the last one.
+func traceOfUsage(callID, memberID string, u query.UsageOfCallRow) account.Trace {
+	s := account.Trace{
+		CallID: callID, MemberID: memberID, Started: timeOf(u.Started), Mine: u.MemberID == memberID, Caller: u.Caller,
+		Model: u.Model, Endpoint: u.Endpoint, Stream: u.Stream, Status: int(u.Status), Code: u.Code,
+		TookMS: u.DurationUs / 1000, WaitedMS: u.WaitedUs / 1000, TokensIn: u.TokensIn, TokensOut: u.TokensOut,
+		Tries: []account.Attempt{},
+	}
+	if s.Mine {
+		s.KeyID = u.KeyID
+	}
+	if u.Machine == "" {
+		return s
+	}
+	try := account.Attempt{Machine: u.Machine, Owner: u.Owner, Via: "shared", AfterMS: s.WaitedMS, TookMS: max(0, s.TookMS-s.WaitedMS), Outcome: "answered", Prompt: true}
+	switch {
+	case u.Owner == u.Caller:
+		try.Via = "own"
+	case u.GroupID != "":
+		try.Via = "group"
+	}
+	switch u.Code {
+	case "":
+	case account.Interrupted:
+		try.Outcome = "not known: the hub stopped while the call ran"
+	default:
+		try.Outcome = "the call ended there: " + u.Code
+	}
+	s.Tries = append(s.Tries, try)
+	return s
 }
 
 // TracesOf returns a page of the member's call traces, newest first: up to most

@@ -43,6 +43,34 @@ func testStories(t *testing.T, db *store.DB) {
 	fails(t, err, store.ErrNotFound)
 	get(db.Trace(ctx, "req_2", "mem_ann"))
 
+	// A call without a trace, which a crash of the hub cut or which ended in the second
+	// before, is known from its usage: to its caller and to the owner of its machine.
+	caller, owner := newMember(t, db, "cut"), newMember(t, db, "owner")
+	machine := newMachine(t, db, owner, "attic")
+	cut := account.Usage{
+		CallID: "req_cut", Attempt: 2, Started: db.Now().Truncate(time.Millisecond).UTC(), MemberID: caller.ID, KeyID: "key_1", MachineID: machine.ID,
+		OwnerID: owner.ID, GroupID: "grp_1", Model: "m", Endpoint: "/v1/responses", Stream: true, Code: account.Interrupted, TokensHow: account.TokensUnknown,
+		Waited: 2 * time.Second,
+	}
+	served, old := cut, cut
+	served.CallID, served.Code, served.Status, served.GroupID, served.Duration, served.TokensOut = "req_end", "", 200, "", 5*time.Second, 9
+	old.CallID, old.Started = "req_old", cut.Started.Add(-account.TraceLife-time.Hour)
+	ok(t, db.RecordUsage(ctx, []account.Usage{cut, served, old}))
+	mine := account.Trace{
+		CallID: "req_cut", MemberID: caller.ID, Started: cut.Started, Mine: true, Caller: caller.Name, Model: "m", Endpoint: "/v1/responses", Stream: true,
+		Code: account.Interrupted, WaitedMS: 2000, KeyID: "key_1",
+		Tries: []account.Attempt{{Machine: "attic", Owner: owner.Name, Via: "group", AfterMS: 2000, Outcome: "not known: the hub stopped while the call ran", Prompt: true}},
+	}
+	same(t, get(db.Trace(ctx, "req_cut", caller.ID)), mine)
+	theirs := get(db.Trace(ctx, "req_end", owner.ID))
+	if theirs.Mine || theirs.KeyID != "" || theirs.Status != 200 || theirs.TookMS != 5000 || theirs.TokensOut != 9 || theirs.Tries[0].Outcome != "answered" || theirs.Tries[0].Via != "shared" {
+		t.Errorf("the owner sees %+v", theirs)
+	}
+	for _, wrong := range [][2]string{{"req_cut", "mem_eve"}, {"req_old", caller.ID}} {
+		_, err := db.Trace(ctx, wrong[0], wrong[1])
+		fails(t, err, store.ErrNotFound)
+	}
+
 	// A model's name may be anything that can be asked for.
 	odd := aStory("req_3", "mem_ann", end)
 	odd.Model = strings.Repeat("\u202e\"\\", 20)

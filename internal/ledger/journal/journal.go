@@ -9,12 +9,10 @@
 package journal
 
 import (
-	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"os"
 	"path/filepath"
 )
@@ -54,6 +52,7 @@ type Journal struct {
 	// Restart does not write it.
 	synced bool
 	found  [][]byte
+	damage int64
 	frame  []byte // buffer of Append
 }
 
@@ -71,7 +70,7 @@ func open(path string, size int64) (_ *Journal, err error) {
 			err = fmt.Errorf("cannot open the journal %s: %w", filepath.Dir(path), errors.Join(err, j.Close()))
 		}
 	}()
-	var found [2]content
+	var text [2][]byte
 	for i, name := range []string{path + "a", path + "b"} {
 		if j.slots[i], err = os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 			return nil, err
@@ -79,8 +78,15 @@ func open(path string, size int64) (_ *Journal, err error) {
 		if err := reserve(j.slots[i], size); err != nil {
 			return nil, fmt.Errorf("cannot reserve %d MiB for it: %w", size>>20, err)
 		}
-		if found[i], err = read(j.slots[i]); err != nil {
-			return nil, err
+		text[i] = make([]byte, size)
+		if _, err := j.slots[i].ReadAt(text[i], 0); err != nil {
+			return nil, err // every slot has its full size
+		}
+	}
+	found := [2]content{read(text[0], 0), read(text[1], 0)}
+	for i := range found {
+		if found[i].generation == 0 {
+			found[i] = read(text[i], found[1-i].generation)
 		}
 	}
 	if found[1].generation > found[0].generation {
@@ -88,7 +94,7 @@ func open(path string, size int64) (_ *Journal, err error) {
 	}
 	newest, older := found[j.active], found[1-j.active]
 	j.generation, j.synced = newest.generation, newest.complete
-	j.found = append(older.records, newest.records...)
+	j.found, j.damage = append(older.records, newest.records...), older.skipped+newest.skipped
 	return j, nil
 }
 
@@ -100,70 +106,81 @@ func (j *Journal) Found() [][]byte {
 	return found
 }
 
+// Holds returns how many records Open found, those of Found that are there twice included.
+func (j *Journal) Holds() int { return len(j.found) }
+
+// Damage returns how many bytes Open found that are no record any more, though records
+// follow them.
+func (j *Journal) Damage() int64 { return j.damage }
+
 // content is what a slot holds.
 type content struct {
 	generation uint64
 	complete   bool // it has all records of its Restart
 	records    [][]byte
+	skipped    int64 // bytes before a record that are none
 }
 
-// read reads a slot up to the first record whose checksum is wrong.
-func read(slot *os.File) (content, error) {
-	if _, err := slot.Seek(0, io.SeekStart); err != nil {
-		return content{}, err
+// read returns what a slot holds. other is the generation of the other slot, 0 if it is
+// not known: it helps with a header that is damaged.
+func read(slot []byte, other uint64) content {
+	head, records := slot[:headerSize-4], slot[headerSize:]
+	generation := binary.BigEndian.Uint64(head[len(magic):])
+	if string(head[:len(magic)]) == magic && crc32.Checksum(head, castagnoli) == binary.BigEndian.Uint32(slot[headerSize-4:]) {
+		c := content{generation: generation}
+		restarted := binary.BigEndian.Uint64(head[len(magic)+8:]) - uint64(headerSize)
+		unbroken := c.scan(records)
+		c.complete = uint64(unbroken) >= restarted
+		return c
 	}
-	from := bufio.NewReaderSize(slot, maxRecord)
-	head := make([]byte, headerSize)
-	if _, err := io.ReadFull(from, head); err != nil {
-		return content{}, err // every slot has its full size
-	}
-	sum := binary.BigEndian.Uint32(head[headerSize-4:])
-	head = head[:headerSize-4]
-	if string(head[:len(magic)]) != magic || crc32.Checksum(head, castagnoli) != sum {
-		return content{}, nil
-	}
-	c := content{generation: binary.BigEndian.Uint64(head[len(magic):])}
-	offset := uint64(headerSize)
-	for {
-		record, err := readFrame(from, c.generation)
-		if err != nil {
-			return content{}, err
+	// One bit of the header loses no record: the first record has its generation, which is
+	// the one in the header, or is near that of the other slot.
+	for _, generation := range []uint64{generation, other + 1, other - 1, other + 2, other + 3} {
+		if record := frame(records, generation); record != nil {
+			c := content{generation: generation, skipped: int64(headerSize)}
+			c.scan(records)
+			return c
 		}
+	}
+	return content{}
+}
+
+// scan reads all records of c's generation. Where bytes are damaged it goes on at the next
+// record. It returns the length of the records before the first such place.
+func (c *content) scan(text []byte) (unbroken int) {
+	end := 0 // of the last record
+	for at := 0; at < len(text); {
+		record := frame(text[at:], c.generation)
 		if record == nil {
-			c.complete = offset >= binary.BigEndian.Uint64(head[len(magic)+8:])
-			return c, nil
+			at++
+			continue
 		}
+		if at == unbroken {
+			unbroken += frameSize + len(record)
+		}
+		c.skipped += int64(at - end)
 		c.records = append(c.records, record)
-		offset += frameSize + uint64(len(record))
+		at += frameSize + len(record)
+		end = at
 	}
+	return unbroken
 }
 
-// readFrame reads the next record; nil if none follows.
-func readFrame(from io.Reader, generation uint64) ([]byte, error) {
-	var head [frameSize]byte
-	if _, err := io.ReadFull(from, head[:]); err != nil {
-		return nil, pastEnd(err)
-	}
-	size := binary.BigEndian.Uint32(head[:])
-	if size == 0 || size > maxRecord {
-		return nil, nil
-	}
-	record := make([]byte, size)
-	if _, err := io.ReadFull(from, record); err != nil {
-		return nil, pastEnd(err)
-	}
-	if checksum(generation, record) != binary.BigEndian.Uint32(head[4:]) {
-		return nil, nil
-	}
-	return record, nil
-}
-
-// pastEnd is err unless it only says that the slot ends here.
-func pastEnd(err error) error {
-	if err == io.EOF || err == io.ErrUnexpectedEOF {
+// frame returns the record at the beginning of text; nil if there is none of the
+// generation.
+func frame(text []byte, generation uint64) []byte {
+	if len(text) <= frameSize || text[0] != 0 { // no record is that long
 		return nil
 	}
-	return err
+	size := binary.BigEndian.Uint32(text)
+	if size == 0 || size > maxRecord || int(size) > len(text)-frameSize {
+		return nil
+	}
+	record := text[frameSize : frameSize+size]
+	if checksum(generation, record) != binary.BigEndian.Uint32(text[4:]) {
+		return nil
+	}
+	return record
 }
 
 func checksum(generation uint64, record []byte) uint32 {

@@ -113,6 +113,48 @@ func spoil(t *testing.T, path string, at int64) {
 	ok(t, err)
 }
 
+// TestDamage: a bit that flips anywhere in a slot loses the record that it is in and no
+// other, and is reported. That of the last one is as if that had not been written.
+func TestDamage(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "j-")
+	j, _ := reopen(t, path, 4<<10)
+	all := []string{"one", "two", "three", "four"}
+	ok(t, j.Restart(nil), j.Append(make([]byte, 300)), j.Sync()) // "a": what is written next is shorter
+	ok(t, j.Restart(nil), j.Sync())
+	ok(t, j.Restart(bytesOf(all[:1])))
+	for _, text := range all[1:] {
+		ok(t, j.Append([]byte(text)))
+	}
+	ok(t, j.Sync())
+	end := j.Bytes()
+	for at := range end {
+		damaged := filepath.Join(t.TempDir(), "j-")
+		for _, slot := range []string{"a", "b"} {
+			text, err := os.ReadFile(path + slot)
+			ok(t, err, os.WriteFile(damaged+slot, text, 0o600))
+		}
+		spoil(t, damaged+"a", at)
+		again, found := reopen(t, damaged, 4<<10)
+		at := int(at) - headerSize
+		want := slices.Clone(all)
+		for i, text := range all {
+			if length := frameSize + len(text); at >= 0 && at < length {
+				want = slices.Delete(want, i, i+1)
+				break
+			} else if at >= 0 {
+				at -= length
+			}
+		}
+		if !slices.Equal(found, want) || (again.Damage() > 0) != slices.Contains(want, "four") {
+			t.Errorf("byte %d: found %q, want %q; %d bytes are reported", at, found, want, again.Damage())
+		}
+		ok(t, again.Restart(bytesOf(found)), again.Append([]byte("five")), again.Sync())
+		if _, found := reopen(t, damaged, 4<<10); !slices.Contains(found, "five") {
+			t.Errorf("byte %d: after a restart found %q", at, found)
+		}
+	}
+}
+
 func TestFull(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "j-")
 	j, _ := reopen(t, path, 1<<10)

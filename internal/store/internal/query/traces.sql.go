@@ -77,3 +77,54 @@ func (q *Queries) Story(ctx context.Context, callID string, memberID string) (st
 	err := row.Scan(&story)
 	return story, err
 }
+
+const usageOfCall = `-- name: UsageOfCall :one
+SELECT u.started, u.member_id, u.key_id, u.group_id, u.model, u.endpoint, u.stream, u.status, u.code, u.waited_us, u.duration_us, u.tokens_in, u.tokens_out,
+    cast(coalesce(m.name, '') AS text) AS caller, cast(coalesce(o.name, '') AS text) AS owner, cast(coalesce(c.name, '') AS text) AS machine
+FROM usage u LEFT JOIN members m ON m.id = u.member_id LEFT JOIN members o ON o.id = u.owner_id LEFT JOIN machines c ON c.id = u.machine_id
+WHERE u.call_id = $1 AND (u.member_id = $2 OR u.owner_id = $2) AND u.started >= $3
+ORDER BY u.attempt DESC LIMIT 1
+`
+
+type UsageOfCallRow struct {
+	Started    int64
+	MemberID   string
+	KeyID      string
+	GroupID    string
+	Model      string
+	Endpoint   string
+	Stream     bool
+	Status     int64
+	Code       string
+	WaitedUs   int64
+	DurationUs int64
+	TokensIn   int64
+	TokensOut  int64
+	Caller     string
+	Owner      string
+	Machine    string
+}
+
+func (q *Queries) UsageOfCall(ctx context.Context, callID string, memberID string, started int64) (UsageOfCallRow, error) {
+	row := q.db.QueryRowContext(ctx, usageOfCall, callID, memberID, started)
+	var i UsageOfCallRow
+	err := row.Scan(
+		&i.Started,
+		&i.MemberID,
+		&i.KeyID,
+		&i.GroupID,
+		&i.Model,
+		&i.Endpoint,
+		&i.Stream,
+		&i.Status,
+		&i.Code,
+		&i.WaitedUs,
+		&i.DurationUs,
+		&i.TokensIn,
+		&i.TokensOut,
+		&i.Caller,
+		&i.Owner,
+		&i.Machine,
+	)
+	return i, err
+}
