@@ -166,7 +166,7 @@ func TestWhoseAccount(t *testing.T) {
 		want                 said
 	}{
 		{"machine", saved, "", "", "kithm_x", said{out: "none\n"}},
-		{"key with the saved hub", saved, "", "k", "k", said{out: "none\n"}},
+		{"machine and a key", saved, "", "k", "kithm_x", said{out: "none\n"}},
 		{"key with the configured hub", configured, "", "k", "k", said{out: "none\n"}},
 		{"key and hub", t.TempDir(), server.URL + "/v1", "k", "k", said{out: "none\n"}},
 		{"the saved hub by name", saved, server.URL + "/v1/", "", "kithm_x", said{out: "none\n"}},
@@ -206,6 +206,8 @@ func TestRefusedCredential(t *testing.T) {
 		}
 	}
 	t.Setenv("KITH_API_KEY", "k")
+	t.Setenv("KITH_HOME", t.TempDir())
+	t.Setenv("KITH_HUB", server.URL)
 	check(t, kith(t, "", "share", "list"), said{3, "", "the API key is wrong: create one"})
 }
 

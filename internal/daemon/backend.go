@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"slices"
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/engine"
@@ -24,8 +23,13 @@ import (
 // call of the messages dialect is translated to chat for an engine without it.
 func (d *Daemon) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
 	var here *fault.Fault // why the first engine or upstream did not take the call
-	for _, e := range firstOfEach(serving(d.offers.forOwner(), call.Model, call.Endpoint)) {
+	answered := false     // an engine did, that it cannot take the call: not tried on all others
+	for _, e := range serving(d.offers.forOwner(), call.Model, call.Endpoint) {
+		if answered && !e.IsUpstream() {
+			continue
+		}
 		answer, next, err := d.tryEngine(ctx, call, e)
+		answered = answered || !errors.Is(err, engine.ErrUnreachable)
 		if !next {
 			return answer, err
 		}
@@ -53,18 +57,6 @@ func (d *Daemon) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 		return nil, d.noBackend(call) // no machine of the hub has a speech model, this one does: the model is unknown
 	}
 	return answer, err
-}
-
-// firstOfEach returns the first engine and the first upstream: a call that one engine
-// cannot take now is not tried on all others.
-func firstOfEach(candidates []*engine.Engine) []*engine.Engine {
-	var out []*engine.Engine
-	for _, e := range candidates {
-		if !slices.ContainsFunc(out, func(o *engine.Engine) bool { return o.IsUpstream() == e.IsUpstream() }) {
-			out = append(out, e)
-		}
-	}
-	return out
 }
 
 // codeOf returns the code of err's fault; empty for nil.

@@ -177,6 +177,16 @@ func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, 
 	// Not Trusted, for any caller: nothing from the network sets an engine's options.
 	call.Caller, call.SharedCache, call.Spool, call.Holder = cacheOf(r), d.policy.Load().sharedCache, d.config.Spool, hubMember
 	resp, err := e.Do(ctx, call)
+	for _, other := range serving(d.offers.forHub(), call.Model, call.Endpoint) {
+		if !errors.Is(err, engine.ErrUnreachable) || call.Form != nil {
+			break
+		}
+		if other != e && other != a.engine {
+			d.engineGone(err)
+			e = other
+			resp, err = e.Do(ctx, call)
+		}
+	}
 	if err != nil {
 		d.writeEngineFailure(ctx, w, r, e, call.Model, err)
 		return

@@ -605,3 +605,24 @@ func TestTwoEnginesOfOneModel(t *testing.T) {
 		t.Errorf("a fifth call: %v", refused.Header)
 	}
 }
+
+// Of two engines with one model, one of which cannot be reached, the other serves: calls of
+// the hub, and local ones. A model for embeddings, too.
+func TestOneOfTwoEnginesIsDown(t *testing.T) {
+	models := []engine.Model{
+		{ID: "test-model", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 8},
+		{ID: "vectors", Families: []fleet.Family{fleet.Embeddings}, Endpoints: []fleet.Endpoint{fleet.EmbeddingsEndpoint}, Slots: 8},
+	}
+	down := engine.Builtin("kith", noWay{}, engine.BuiltinState{Models: models})
+	up := enginetest.New(enginetest.Ollama, enginetest.Options{Models: []enginetest.Model{{ID: "test-model"}, {ID: "vectors", Embeddings: true}}})
+	r, _, l := joined(t, Config{Own: []*engine.Engine{down}}, up)
+	for path, body := range map[string]string{"/v1/chat/completions": chat(false), "/v1/embeddings": `{"model":"vectors","input":"x"}`} {
+		if resp := l.served(path, body); resp.StatusCode != 200 {
+			t.Errorf("%s of the hub: %d %v", path, resp.StatusCode, resp.Header)
+		}
+		if resp := r.post(path, body); resp.StatusCode != 200 {
+			text, _ := io.ReadAll(resp.Body)
+			t.Errorf("%s: %d %s", path, resp.StatusCode, text)
+		}
+	}
+}

@@ -20,7 +20,8 @@ import (
 const (
 	// discoveryInterval is how often the engines are checked.
 	discoveryInterval = 15 * time.Second
-	// busyDiscoveryInterval is how often while other programs use the engines.
+	// busyDiscoveryInterval is how often while other programs use the engines, or after one
+	// ended, which may be restarting.
 	busyDiscoveryInterval = time.Second
 	// minDiscoveryInterval is the least time between two checks on request.
 	minDiscoveryInterval = time.Second
@@ -123,8 +124,8 @@ func (d *Daemon) runDiscovery(ctx context.Context) error {
 	offered := d.offers.models(d.offers.engines())
 	for {
 		wait := discoveryInterval
-		if d.offers.otherCalls() > 0 {
-			wait = busyDiscoveryInterval // their slots are free again soon
+		if d.offers.otherCalls() > 0 || d.finder.Restarting() {
+			wait = busyDiscoveryInterval // their slots are free again soon, or it is back
 		}
 		if !sleep(ctx, wait, d.discoverNow) {
 			return nil

@@ -63,6 +63,7 @@ type Finder struct {
 	others  int // calls of other programs on these engines
 	report  []Finding
 	late    bool // an address without an engine timed out, and had not before
+	gone    bool // an engine was withdrawn less than restartLimit ago
 	changed chan struct{}
 }
 
@@ -76,6 +77,8 @@ type address struct {
 	load       *load
 	missed     bool // the last probe timed out
 	finding    Finding
+	answeredAt time.Time // when a probe last found the engine
+	goneAt     time.Time // when it was withdrawn; zero: it was not
 
 	// ipv4 is the same port on 127.0.0.1, if this is one on ::1. An engine that
 	// listens on both counts once.
@@ -85,6 +88,15 @@ type address struct {
 	other   []byte
 	otherAt time.Time
 }
+
+const (
+	// busyLimit is how long an engine that accepts connections and answers nothing counts as
+	// busy while no call of ours runs there: with one thread it answers nothing while it
+	// computes for another program.
+	busyLimit = 10 * time.Minute
+	// restartLimit is how long an engine that is gone is expected to be restarting.
+	restartLimit = 5 * time.Minute
+)
 
 // otherAge is how long a server that is no engine is not probed again unless its
 // first page changes, because it may log each unknown path.
@@ -185,8 +197,9 @@ func (f *Finder) probeAll(ctx context.Context, thorough bool) {
 	}
 	var engines []*Engine
 	var report []Finding
-	others := 0
+	others, gone := 0, false
 	for _, a := range f.addresses {
+		gone = gone || !a.goneAt.IsZero() && time.Since(a.goneAt) < restartLimit
 		if a.duplicate() {
 			continue
 		}
@@ -198,7 +211,7 @@ func (f *Finder) probeAll(ctx context.Context, thorough bool) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.report, f.late = report, late.Load()
+	f.report, f.late, f.gone = report, late.Load(), gone
 	if !slices.Equal(f.engines, engines) || f.others != others {
 		f.engines, f.others = engines, others
 		close(f.changed)
@@ -232,6 +245,9 @@ func (f *Finder) probe(ctx context.Context, a *address, thorough bool) {
 	p.ctx = within
 	if first := p.get("/v1/models"); !thorough && a.other != nil && first.err == nil &&
 		bytes.Equal(first.body, a.other) && time.Since(a.otherAt) < otherAge {
+		return
+	}
+	if a.engine != nil && errors.Is(p.get("/v1/models").err, errSlow) && ctx.Err() == nil && f.busy(a, p) {
 		return
 	}
 	k, models, err := p.identify(a.configured)
@@ -268,8 +284,27 @@ func (f *Finder) probe(ctx context.Context, a *address, thorough bool) {
 		a.finding.Why = "it offers no model yet; load one there"
 	default:
 		a.finding.Others = a.load.update(p, k)
+		a.answeredAt, a.goneAt = time.Now(), time.Time{}
 	}
 	f.update(a, k, models, listed-len(models))
+}
+
+// busy reports whether an engine that answers nothing is busy: a call of ours runs there,
+// or it accepts connections and answered less than busyLimit ago. It then keeps its models,
+// and without a call of ours its slots count as used by other programs.
+func (f *Finder) busy(a *address, p *probe) bool {
+	switch {
+	case a.load.ours.Load() > 0:
+		a.finding.Others = 0
+	case p.accepted.Load() && time.Since(a.answeredAt) < busyLimit:
+		for _, m := range a.engine.Models() {
+			a.finding.Others = max(a.finding.Others, m.Slots)
+		}
+	default:
+		return false
+	}
+	a.load.others.Store(int64(a.finding.Others))
+	return true
 }
 
 // update makes the result of a probe the engine of a. omitted is the number of
@@ -278,6 +313,7 @@ func (f *Finder) update(a *address, k *kind, models []Model, omitted int) {
 	if a.finding.Why != "" {
 		if a.engine != nil {
 			f.log.Info("engine gone", "engine", a.engine.name, "place", a.base, "why", a.finding.Why)
+			a.goneAt = time.Now()
 		}
 		a.engine = nil
 		return
@@ -315,6 +351,14 @@ func (f *Finder) Engines() []*Engine {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return slices.Clone(f.engines)
+}
+
+// Restarting reports whether an engine was withdrawn less than restartLimit ago and is not
+// back: probe again soon.
+func (f *Finder) Restarting() bool {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.gone
 }
 
 // Late reports whether an address without an engine timed out in the last probe, and
@@ -355,6 +399,7 @@ func (f *Finder) Reconfigure(c Config) error {
 		if i := slices.IndexFunc(f.addresses, func(old *address) bool { return old.base == a.base }); i >= 0 {
 			old := f.addresses[i]
 			a.known, a.engine, a.load, a.missed, a.finding = old.known, old.engine, old.load, old.missed, old.finding
+			a.answeredAt, a.goneAt = old.answeredAt, old.goneAt
 		}
 	}
 	f.addresses, f.slots = next.addresses, next.slots

@@ -8,10 +8,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -43,6 +45,8 @@ type probe struct {
 	wait  time.Duration
 	pages map[string]page
 	known map[string]Model // details of models, kept from probe to probe
+	// accepted reports that the engine accepted a connection, or has an idle one.
+	accepted atomic.Bool
 
 	// retried reports that the last probe timed out. A kind whose own page was late
 	// once is not taken for another kind, nor a model whose details were late for one
@@ -119,6 +123,9 @@ func (p *probe) request(method, path, body string) page {
 	if err != nil {
 		return page{err: err}
 	}
+	req = req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { p.accepted.Store(true) },
+	}))
 	req.Header.Set("User-Agent", "kith")
 	if method == http.MethodPost {
 		req.Header.Set("Content-Type", "application/json")
