@@ -15,6 +15,10 @@ type daemonFile struct {
 	Hub struct {
 		// URL is the hub of `kith login` without --hub; default none.
 		URL web `toml:"url"`
+		// Reach is what calls made on this machine may reach through the hub: "all", the
+		// default, "shared" (your machines and those shared with you) or "own". The header
+		// X-Kith-Reach narrows one call.
+		Reach reachWord `toml:"reach"`
 	} `toml:"hub"`
 	// RateLimit bounds all requests of the local surface together. It absorbs spikes
 	// and is no quota.

@@ -288,6 +288,19 @@ func (f *logFormat) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
+// reachWord is what calls may reach; "" is all.
+type reachWord struct{ Narrow fleet.Narrow }
+
+func (reachWord) takes() string { return `"all", "shared" or "own"` }
+
+func (r *reachWord) UnmarshalText(text []byte) error {
+	narrow, ok := fleet.ParseNarrow(string(text))
+	if r.Narrow = narrow; !ok {
+		return wrong(r)
+	}
+	return nil
+}
+
 // signUp says who may make an account on a hub's site.
 type signUp struct{ Text string }
 

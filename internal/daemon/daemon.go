@@ -73,6 +73,8 @@ type Config struct {
 	// Unshared keeps the tunnel closed: no call of the hub runs here. Local calls may
 	// still be sent to the hub.
 	Unshared bool
+	// Reach narrows what local calls reach through the hub.
+	Reach fleet.Narrow
 	// SharedCache lets callers of the hub use the prompt cache of an engine that cannot
 	// keep callers apart (engine.Request.SharedCache).
 	SharedCache bool

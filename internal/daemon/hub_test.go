@@ -90,6 +90,37 @@ func TestHubServes(t *testing.T) {
 	}
 }
 
+// What local calls reach through the hub is narrowed by the configuration, also by one that
+// is read again, and for one call by its header.
+func TestReachOfLocalCalls(t *testing.T) {
+	r, h := away(t, refuseWith(200, `{"id":"1","object":"chat.completion","choices":[]}`))
+	reach := func(word string) string {
+		req, err := http.NewRequest(http.MethodPost, r.base()+"/v1/chat/completions", strings.NewReader(chat(false)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("X-Kith-Reach", word)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return h.asked[len(h.asked)-1].Header.Get("X-Kith-Reach")
+	}
+	if got, one := reach("all"), reach("own"); got != "" || one != "own" {
+		t.Errorf("without a limit: %q, and %q of a call to own", got, one)
+	}
+	c := r.config
+	c.Reach = fleet.OwnAndShared
+	if err := r.Reload(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if all, own := reach("all"), reach("own"); all != "shared" || own != "own" {
+		t.Errorf("with the limit shared: %q of a call to all, %q of one to own", all, own)
+	}
+}
+
 // A stream of the hub passes unchanged, with its comments and the codes of its error
 // frames.
 func TestHubStreams(t *testing.T) {

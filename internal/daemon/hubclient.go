@@ -29,6 +29,8 @@ const maxError = 64 << 10
 type hubClient struct {
 	credential Credential
 	transport  http.RoundTripper
+	// reach is what local calls may reach.
+	reach func() fleet.Narrow
 	// recordError records an error that affects every call to the hub.
 	recordError func(format string, args ...any)
 }
@@ -47,6 +49,9 @@ func (c *hubClient) post(ctx context.Context, call *gateway.Call, path string) (
 		req.Header.Set(dialect.VersionHeader, messagesVersion)
 	}
 	call.Attach(req, call.Body)
+	if narrow := max(c.reach(), call.Caller.Narrow); narrow != fleet.Everything {
+		req.Header.Set(gateway.HeaderReach, narrow.String())
+	}
 	if call.Wait >= 0 {
 		req.Header.Set("Prefer", "wait="+strconv.FormatInt(int64(call.Wait/time.Second), 10))
 	}

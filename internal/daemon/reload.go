@@ -17,10 +17,11 @@ type policy struct {
 	unshared    bool
 	power       PowerPolicy
 	sharedCache bool
+	reach       fleet.Narrow
 }
 
 func (c *Config) policy() *policy {
-	return &policy{c.Rate, c.Models, c.Groups, c.Unshared, c.PowerPolicy, c.SharedCache}
+	return &policy{c.Rate, c.Models, c.Groups, c.Unshared, c.PowerPolicy, c.SharedCache, c.Reach}
 }
 
 // ReloadResult lists what a reload of the configuration has changed.
@@ -30,7 +31,7 @@ type ReloadResult struct {
 }
 
 // Reload applies the fields of c that can change while calls run: Rate, Discovery,
-// Sharing, Models, Groups, Unshared, SharedCache, and PowerPolicy without Awake. It ignores the
+// Sharing, Models, Groups, Unshared, SharedCache, Reach, and PowerPolicy without Awake. It ignores the
 // others. Running calls continue; once Unshared is set no call of the hub starts. A hub
 // that refused this daemon is tried again at once. On an error nothing has changed.
 func (d *Daemon) Reload(ctx context.Context, c Config) error {

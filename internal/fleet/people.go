@@ -31,6 +31,18 @@ const (
 	OwnOnly
 )
 
+// narrows are the words for a Narrow, in the order of the constants.
+var narrows = [...]string{"all", "shared", "own"}
+
+// String returns the word for what is reached: "all", "shared" (own and shared) or "own".
+func (n Narrow) String() string { return narrows[n] }
+
+// ParseNarrow reads the word of a Narrow; false: it is none.
+func ParseNarrow(word string) (Narrow, bool) {
+	i := slices.Index(narrows[:], word)
+	return Narrow(max(i, 0)), i >= 0
+}
+
 // Limits are what an owner gives by a share, or to a group (spec/routing.md#limits). A
 // nil *Limits limits nothing. Once in a Snapshot, only its Load changes.
 type Limits struct {

@@ -121,6 +121,9 @@ func (x *exchange) serve() error {
 		}
 	}
 	x.identified = true
+	if err := x.narrow(); err != nil {
+		return err
+	}
 	if x.g.surface == local || !matched.open {
 		if err := x.g.buckets.take(bucketOf(x.caller), x.arrived); err != nil {
 			return err

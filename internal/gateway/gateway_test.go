@@ -562,3 +562,43 @@ func TestAnswerBeforeBooks(t *testing.T) {
 	close(read)
 	<-finished
 }
+
+// X-Kith-Reach narrows one call's reach, at both surfaces, and never widens a key's.
+func TestReachOfACall(t *testing.T) {
+	for _, c := range []struct {
+		key  fleet.Narrow
+		word string
+		want fleet.Narrow
+	}{
+		{fleet.Everything, "", fleet.Everything},
+		{fleet.Everything, "all", fleet.Everything},
+		{fleet.Everything, "shared", fleet.OwnAndShared},
+		{fleet.Everything, "own", fleet.OwnOnly},
+		{fleet.OwnAndShared, "all", fleet.OwnAndShared},
+		{fleet.OwnOnly, "shared", fleet.OwnOnly},
+	} {
+		got := fleet.Narrow(99)
+		b := &backend{do: func(_ context.Context, call *Call) (*Answer, error) {
+			got = call.Caller.Narrow
+			return nil, fault.New(fault.CapacityFull, "enough")
+		}}
+		config := hostedConfig(b)
+		identify := config.Identify
+		config.Identify = func(ctx context.Context, secret string) (Caller, error) {
+			caller, err := identify(ctx, secret)
+			caller.Narrow = c.key
+			return caller, err
+		}
+		r := ask("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"}]}`)
+		if c.word != "" {
+			r.Header.Set(HeaderReach, c.word)
+		}
+		if do(New(config), r); got != c.want {
+			t.Errorf("%v with %q: %v, want %v", c.key, c.word, got, c.want)
+		}
+	}
+	w, _ := do(New(hostedConfig(&backend{})), ask("POST", "/v1/chat/completions", `{"model":"m","messages":[]}`, HeaderReach, "group"))
+	if w.Code != 400 || !strings.Contains(w.Body.String(), "X-Kith-Reach is own, shared or all") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // RefusedKey is the one answer to a missing, wrong or revoked key, and to two
@@ -26,6 +27,25 @@ func (x *exchange) identify() error {
 		return err
 	}
 	x.caller = caller
+	return nil
+}
+
+// HeaderReach narrows what one call may reach: "own", "shared" (own and shared) or "all".
+// It never widens what the key or the daemon's configuration allows
+// (spec/api.md#x-kith-reach).
+const HeaderReach = "X-Kith-Reach"
+
+// narrow narrows the caller's reach to what the request's header says.
+func (x *exchange) narrow() error {
+	word := x.r.Header.Get(HeaderReach)
+	if word == "" {
+		return nil
+	}
+	narrow, ok := fleet.ParseNarrow(word)
+	if !ok {
+		return fault.New(fault.InvalidRequest, "%s is own, shared or all, not %.40q", HeaderReach, word).WithParam(HeaderReach)
+	}
+	x.caller.Narrow = max(x.caller.Narrow, narrow)
 	return nil
 }
 

@@ -161,8 +161,9 @@ func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (holder, err
 			until = began.Add(left)
 		}
 		h.ledger.KeyUsed(key.ID)
+		narrow, _ := fleet.ParseNarrow(string(key.Reach)) // the store knows no other
 		return holder{gateway.Caller{
-			Member: fleet.MemberID(member.ID), Name: member.Name, KeyID: key.ID, Narrow: narrowing(key.Reach), Inference: !key.Manage,
+			Member: fleet.MemberID(member.ID), Name: member.Name, KeyID: key.ID, Narrow: narrow, Inference: !key.Manage,
 		}, until}, nil
 	case credential.MachineKey:
 		machine, member, err := h.records.MachineByHash(ctx, secret.Hash())
@@ -184,17 +185,6 @@ func (h *Hub) unknownOr(err error) error {
 		return err
 	}
 	return fault.New(fault.CascadeExhausted, "the service could not check the key just now; try again shortly").Because(err)
-}
-
-func narrowing(reach account.Reach) fleet.Narrow {
-	switch reach {
-	case account.ReachOwn:
-		return fleet.OwnOnly
-	case account.ReachShared:
-		return fleet.OwnAndShared
-	default:
-		return fleet.Everything
-	}
 }
 
 // revoked returns the fault that ends the calls of a caller whose credential was
