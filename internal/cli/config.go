@@ -20,6 +20,7 @@ import (
 
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/host"
 	"github.com/kith/kith/internal/site"
 )
 
@@ -114,6 +115,11 @@ func parseConfig(file string, text []byte, into any) error {
 func (c *daemonFile) contradictions() []problem {
 	if c.RateLimit.Enabled && c.RateLimit.RPS > 0 && c.RateLimit.Burst == 0 {
 		return wrongKey("ratelimit.burst", "takes 1 or more where there is a rate: with 0 every request would be refused; enabled = false is no limit")
+	}
+	if c.Share.Hours.Text != "" && c.Share.Timezone.Text == "" {
+		if _, err := host.Zone(); err != nil {
+			return wrongKey("share.hours", fmt.Sprintf("takes share.timezone beside it: the time zone of this computer is not known (%v)", err))
+		}
 	}
 	return nil
 }

@@ -168,7 +168,7 @@ func devConfig(flags devFlags) (*hubFile, *daemonFile, error) {
 	h.Hub.Listen, h.Hub.Data = listen.address, flags.data
 	h.Hub.Drain.Duration = shutdownGrace
 	d.Daemon.Listen = local
-	d.Share.Timezone.Text = localZone()
+	d.Share.Timezone.find()
 	return h, d, nil
 }
 

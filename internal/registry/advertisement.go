@@ -30,12 +30,12 @@ const (
 
 // accept returns an advertisement as a fleet.Machine without a name, and what was
 // accepted of it. It fails only if the hours cannot be read: without them a call might
-// run outside of them.
+// run outside of them. Hours in a time zone that this hub does not know are closed.
 func accept(ad tunnel.Advertisement) (*fleet.Machine, tunnel.Advertisement, error) {
 	if len(ad.Hours)+len(ad.Timezone) > maxHours {
 		return nil, ad, fmt.Errorf("its hours are longer than %d bytes", maxHours)
 	}
-	hours, err := fleet.ParseHours(ad.Hours, ad.Timezone)
+	hours, err := fleet.AdvertisedHours(ad.Hours, ad.Timezone)
 	if err != nil {
 		return nil, ad, err
 	}

@@ -731,6 +731,44 @@ func TestUnreadableHours(t *testing.T) {
 	})
 }
 
+// A machine whose time zone the hub does not know connects and serves its owner. Others
+// are outside its hours, and the machine is notified, until it has another zone.
+func TestUnknownZone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFacts("m")
+		n := newNode(t, f)
+		ad := offering("llama")
+		ad.Hours, ad.Timezone = "Mon-Sun 00:00-24:00", "Mars/Olympus"
+		d := n.connect(t, "m", ad)
+		is := func(when string, open bool) {
+			t.Helper()
+			synctest.Wait()
+			m := n.machine("m")
+			if !m.Online || m.Hours.Open(n.Now()) != open {
+				t.Fatalf("%s: %+v", when, m)
+			}
+			select {
+			case got := <-d.notices:
+				if got.ZoneUnknown == open {
+					t.Errorf("%s: the machine was notified %+v", when, got)
+				}
+			default:
+				t.Errorf("%s: the machine was not notified", when)
+			}
+		}
+		is("unknown", false)
+		d.change(func(ad *tunnel.Advertisement) { ad.Timezone = "Europe/Lisbon" })
+		time.Sleep(time.Second)
+		is("known", true)
+		d.change(func(ad *tunnel.Advertisement) { ad.Timezone = "" })
+		time.Sleep(time.Second)
+		is("without a name", false)
+		d.change(func(ad *tunnel.Advertisement) { ad.Hours = "" })
+		time.Sleep(time.Second)
+		is("without hours", true)
+	})
+}
+
 // TestNodes: a node is alive while this one sees its beat move.
 func TestNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
