@@ -160,7 +160,7 @@ func (a *app) start(ctx context.Context, path string, chosen agent, model string
 	}
 	agent := exec.Command(path, append(first, rest...)...)
 	agent.Env = env.over(os.Environ())
-	agent.Stdin, agent.Stdout, agent.Stderr = a.in, a.out, a.err
+	agent.Stdin, agent.Stdout, agent.Stderr = a.in, a.out.raw, a.err.raw
 	err = runForeground(agent)
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return ended{max(exit.ExitCode(), exitFailed)}

@@ -155,8 +155,7 @@ func (a *app) models() *cobra.Command {
 				return err
 			}
 			if a.json {
-				_, err := a.out.Write(append(text, '\n'))
-				return err
+				return a.writeJSON(text)
 			}
 			a.showModels(list, account)
 			if len(list.Data) == 0 && !account {
