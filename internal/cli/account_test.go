@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kith/kith/internal/daemon"
 )
 
 // TestAccountCommands: what each command about the account asks of the hub, and
@@ -470,4 +472,17 @@ func TestHoursWithoutAZone(t *testing.T) {
 	}
 	t.Setenv("TZ", "Europe/Lisbon")
 	expect(0, "is good", "config", "check")
+}
+
+// A time zone that this machine, or the hub, does not know is named with what follows.
+func TestZoneUnknown(t *testing.T) {
+	known := daemon.Status{Sharing: daemon.Sharing{Hours: "Mon 09:00-17:00", Timezone: "Europe/Lisbon"}}
+	away, none := known, known
+	away.Tunnel.ZoneUnknown = true
+	none.Sharing = daemon.Sharing{}
+	for want, status := range map[string]daemon.Status{"": known, `the hub does not know "Europe/Lisbon"`: away, "not known: members whose share has hours": none} {
+		if got := zoneUnknown(status); !strings.HasPrefix(got, want) || want == "" && got != "" {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
 }

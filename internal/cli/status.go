@@ -218,9 +218,12 @@ func connectionText(line daemon.TunnelStatus) string {
 	return state
 }
 
-// zoneUnknown describes for people why a hub that does not know this machine's time zone
-// keeps others out; empty if it knows it.
+// zoneUnknown describes for people what follows from a time zone that this machine or its
+// hub does not know; empty if both know it.
 func zoneUnknown(now daemon.Status) string {
+	if now.Sharing.Timezone == "" {
+		return "not known: members whose share has hours are outside of them; name it as timezone in [share] of config.toml"
+	}
 	if !now.Tunnel.ZoneUnknown {
 		return ""
 	}

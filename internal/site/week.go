@@ -48,9 +48,12 @@ func drawWeek(hours, zone string, now time.Time) week {
 		pic.Words = "Open always"
 		windows = []fleet.Window{{Days: weekOrder, To: dayMinutes}}
 	}
-	if h.ZoneKnown() {
+	switch {
+	case h.ZoneKnown():
 		pic.Words += fmt.Sprintf("; there it is %s now.", there.Format("Monday, 15:04"))
-	} else if !h.Always() {
+	case h.Always():
+		pic.Words = fmt.Sprintf("Open always; its time zone %q is not known here, so that members whose share has hours are outside of them.", zone)
+	default:
 		pic.Words = fmt.Sprintf("Open %s in the time zone %q, which this hub does not know: others are outside its hours until you set them in another.", hours, zone)
 	}
 	for i, day := range weekOrder {
