@@ -5,6 +5,7 @@ package account
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -23,6 +24,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrExists: the id, the name, the secret or the pair is taken.
 	ErrExists = errors.New("exists already")
+	// ErrLooksTaken: the name is not taken, but looks like one that is.
+	ErrLooksTaken = fmt.Errorf("%w: a name that looks the same", ErrExists)
 	// ErrInvalid: a field is empty, negative, too long, or not text.
 	ErrInvalid = errors.New("invalid")
 	// ErrLastAdmin: an org would be left without an admin.

@@ -1,6 +1,9 @@
 package account
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // GroupInvitation asks a member to join an org. The member is in the org only
 // after accepting it (spec/routing.md#consent). It ends when it is accepted, declined or
@@ -22,8 +25,18 @@ const (
 	InvitationLife       = 30 * 24 * time.Hour // how long a GroupInvitation waits for an answer
 	MaxGroupInvitations  = 100                 // that wait for an answer, of one group
 	MaxMemberInvitations = 50                  // that wait for an answer, of one member
-	MaxInvitationsByOne  = 10                  // that wait for an answer, of one member, by one admin
+	MaxUnknown           = 25                  // of these, by admins that the member does not know
+	MaxInvitationsByOne  = 10                  // of these, by one admin that the member knows
+	MaxByOneUnknown      = 3                   // of these, by one that the member does not
 	JoinLife             = 30 * 24 * time.Hour // how long a GroupJoin is kept
+)
+
+// Why an invitation is one too many; each is ErrTooMany.
+var (
+	ErrGroupInvitations  = fmt.Errorf("%w invitations of one group without an answer", ErrTooMany)
+	ErrMemberInvitations = fmt.Errorf("%w invitations of one member without an answer", ErrTooMany)
+	ErrUnknownInviters   = fmt.Errorf("%w invitations of one member by admins that the member does not know", ErrTooMany)
+	ErrInvitationsByOne  = fmt.Errorf("%w invitations of one member by one admin without an answer", ErrTooMany)
 )
 
 // GroupJoin records that a member joined a group, for the group's other members.

@@ -134,8 +134,15 @@ func NotFound(err error, format string, args ...any) error {
 	return err
 }
 
-// Taken is NotFound for account.ErrExists.
+// looksTaken is for a name that could be taken for another member's or group's.
+var looksTaken = badName("the name looks like one that is taken, or differs from it in capitals alone: choose another")
+
+// Taken is NotFound for account.ErrExists, with a message of its own for a name that
+// looks like another.
 func Taken(err error, format string, args ...any) error {
+	if errors.Is(err, account.ErrLooksTaken) {
+		return looksTaken.Because(err)
+	}
 	if errors.Is(err, account.ErrExists) {
 		return fault.New(fault.InvalidRequest, format, args...).Because(err)
 	}

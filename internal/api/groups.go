@@ -165,6 +165,9 @@ func (a *API) newGroup(name string, kind account.GroupKind) (account.Group, erro
 
 // createGroup makes a group; the caller is its first member and admin.
 func (a *API) createGroup(ctx context.Context, c Caller, in NewGroup) (Group, error) {
+	if f := CheckChosenName(in.Name); f != nil {
+		return Group{}, f
+	}
 	group, err := a.newGroup(in.Name, in.Kind)
 	if err != nil {
 		return Group{}, err

@@ -28,9 +28,20 @@ func (a *API) invite(i account.GroupInvitation, keep func(account.GroupInvitatio
 	i.Created = a.DB.Now().UTC()
 	i.Expires = i.Created.Add(account.InvitationLife)
 	err := keep(i)
-	if errors.Is(err, account.ErrTooMany) {
-		return fault.New(fault.InvalidRequest, "at most %d invitations of one group, %d to one member, and %d by you to one member may wait for an answer: withdraw one, or try again later",
-			account.MaxGroupInvitations, account.MaxMemberInvitations, account.MaxInvitationsByOne).Because(err)
+	full := func(format string, args ...any) error {
+		return fault.New(fault.InvalidRequest, format, args...).Because(err)
+	}
+	switch {
+	case errors.Is(err, account.ErrGroupInvitations):
+		return full("%d invitations of this group wait for an answer, which is as many as may: withdraw one, or wait for answers", account.MaxGroupInvitations)
+	case errors.Is(err, account.ErrInvitationsByOne):
+		return full("as many invitations by you wait for %q's answer as may: withdraw one, or ask them to answer; an admin that they do not share with may have %d",
+			i.Member, account.MaxByOneUnknown)
+	case errors.Is(err, account.ErrMemberInvitations):
+		return full("%d invitations wait for %q's answer, which is as many as may: ask them to answer some", account.MaxMemberInvitations, i.Member)
+	case errors.Is(err, account.ErrUnknownInviters):
+		return full("%d invitations by admins that %q does not share with wait for an answer, which is as many as may: ask them to answer some, or to share with you first",
+			account.MaxUnknown, i.Member)
 	}
 	return err
 }

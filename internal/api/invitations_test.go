@@ -107,8 +107,45 @@ func TestInvitationsFull(t *testing.T) {
 		now := time.Now()
 		check(t, w.db.InviteToGroup(t.Context(), account.GroupInvitation{GroupID: g.ID, MemberID: w.members["bob"].ID, Created: now, Expires: now.Add(time.Hour)}))
 	}
-	if got := w.ask("ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`); got.status != 400 || !strings.Contains(got.body, "50 to one member") {
+	if got := w.ask("ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`); got.status != 400 || !strings.Contains(got.body, `50 invitations wait for \"bob\"'s answer`) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestInvitationsOfUnknown: accounts that a member does not know cannot fill the places of
+// those that the member shares with, and the messages name the limit that is reached.
+func TestInvitationsOfUnknown(t *testing.T) {
+	w := newWorld(t)
+	good[Group](w, "ada", "POST", "/api/groups", `{"name":"lab","kind":"org"}`)
+	now, ctx := time.Now(), t.Context()
+	invite := func(by account.Member, i int) error {
+		g := account.Group{ID: account.NewID("grp_"), Name: fmt.Sprintf("org %d of %s", i, by.Name), Kind: account.GroupOrg, Created: now}
+		g.Members = []account.GroupMember{{MemberID: by.ID, Admin: true}}
+		check(t, w.db.CreateGroup(ctx, g))
+		return w.db.InviteToGroup(ctx, account.GroupInvitation{GroupID: g.ID, MemberID: w.members["bob"].ID, ByID: by.ID, Created: now, Expires: now.Add(time.Hour)})
+	}
+	taken := 0
+	for a := range 20 { // accounts of one person
+		by := account.Member{ID: account.NewID("mem_"), Name: fmt.Sprintf("puppet %d", a), Created: now}
+		check(t, w.db.CreateMember(ctx, by))
+		// What a puppet does alone makes it no one that bob knows.
+		check(t, w.db.AddShare(ctx, account.Share{ID: account.NewID("shr_"), OwnerID: by.ID, MemberID: w.members["bob"].ID, Created: now}))
+		for i := range account.MaxInvitationsByOne {
+			if invite(by, i) == nil {
+				taken++
+			}
+		}
+	}
+	if taken != account.MaxUnknown {
+		t.Errorf("they took %d places", taken)
+	}
+	ask := func() response { return w.ask("ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`) }
+	if got := ask(); got.status != 400 || !strings.Contains(got.body, `25 invitations by admins that \"bob\" does not share with`) {
+		t.Errorf("ada, whom bob does not know: %+v", got)
+	}
+	good[anything](w, "bob", "POST", "/api/shares", `{"with":"ada"}`)
+	if got := ask(); got.status != 200 {
+		t.Errorf("ada, whom bob shares with: %+v", got)
 	}
 }
 

@@ -29,9 +29,12 @@ type Machine struct {
 	Online bool   `json:"online"`
 	Paused bool   `json:"paused"`
 	// PausedUntil is when the pause ends by itself; absent: it does not, or is none.
-	PausedUntil time.Time      `json:"paused_until,omitzero"`
-	Hours       string         `json:"hours"` // empty: always
-	Timezone    string         `json:"timezone"`
+	PausedUntil time.Time `json:"paused_until,omitzero"`
+	Hours       string    `json:"hours"` // empty: always
+	Timezone    string    `json:"timezone"`
+	// ZoneUnknown reports that the hub does not know the time zone, so that others are
+	// outside the hours.
+	ZoneUnknown bool           `json:"zone_unknown,omitzero"`
 	Open        bool           `json:"open"` // inside its hours now
 	Slots       int            `json:"slots"`
 	Running     int            `json:"running"` // calls that this hub sent it
@@ -79,6 +82,7 @@ func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Mac
 		return v
 	}
 	v.Online, v.Paused, v.Hours, v.Timezone = live.Online, live.Paused, live.Hours.String(), live.Hours.Zone()
+	v.ZoneUnknown = !live.Hours.ZoneKnown()
 	v.Groups = live.Groups
 	if live.Online && live.Paused {
 		v.PausedUntil = live.PausedUntil

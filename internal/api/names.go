@@ -1,12 +1,14 @@
 package api
 
 import (
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -32,6 +34,40 @@ func CheckName(name string) *fault.Fault {
 		return badName("%q cannot be a name, since in a path it is a folder: add another character", name)
 	case !oneScript(name):
 		return badName("a name has letters of one script, and %q mixes those of several, some of which look alike: write it in one", name)
+	}
+	return nil
+}
+
+// reserved are the names of the service and of its roles, by what they look like.
+var reserved = func() map[string]bool {
+	out := make(map[string]bool)
+	for _, word := range []string{
+		"abuse", "admin", "administrator", "help", "helpdesk", "hub", "kith", "moderator", "official", "operator", "postmaster",
+		"root", "security", "service", "staff", "superuser", "support", "sysadmin", "system", "webmaster",
+	} {
+		for _, skeleton := range append(account.Skeletons(word), account.Skeletons(strings.ToUpper(word))...) {
+			out[skeleton] = true
+		}
+	}
+	return out
+}()
+
+// CheckChosenName is CheckName for a name that a member chooses for themselves or for a
+// group, which other members read: it is none of the service and its roles, also with
+// digits at the end ("Kith Support", "admin2"). The operator may give those.
+func CheckChosenName(name string) *fault.Fault {
+	if f := CheckName(name); f != nil {
+		return f
+	}
+	isSeparator := func(c rune) bool { return strings.ContainsRune("-_. ", c) }
+	words := strings.FieldsFunc(name, isSeparator)
+	isReserved := func(word string) bool {
+		word = strings.TrimRightFunc(word, unicode.IsDigit)
+		return word == "" || slices.ContainsFunc(account.Skeletons(word), func(s string) bool { return reserved[s] })
+	}
+	numbers := !strings.ContainsFunc(name, unicode.IsLetter)
+	if !numbers && (!slices.ContainsFunc(words, func(word string) bool { return !isReserved(word) }) || isReserved(strings.Join(words, ""))) {
+		return badName("the name %q is for the service and its operator: choose another", name)
 	}
 	return nil
 }

@@ -42,3 +42,23 @@ func TestCheckName(t *testing.T) {
 		t.Errorf("a key may be called as its member likes: %v", f)
 	}
 }
+
+// A member chooses no name of the service and its roles, however it is written.
+func TestCheckChosenName(t *testing.T) {
+	for _, name := range []string{
+		"admin", "Admin", "ADMIN", "ADM1N", "ad-min", "a.d.m.i.n", "Kith", "KITH 2", "kith support", "Kith-Support-24", "support", "Hub", "root_", "moderator", "official",
+		"о\u0440еrаtor", "ѕуѕtеm",
+	} {
+		if f := CheckChosenName(name); f == nil {
+			t.Errorf("%q is free", name)
+		}
+	}
+	for _, name := range []string{"ada", "Ada Root", "kithara", "hubert", "rooted", "9", "...", "24-7", "supporters", "team"} {
+		if f := CheckChosenName(name); f != nil {
+			t.Errorf("%q: %v", name, f)
+		}
+	}
+	if f := CheckName("hub"); f != nil {
+		t.Errorf("a machine is called as its member likes: %v", f)
+	}
+}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kith/kith/internal/daemon"
 )
 
 // TestAccountCommands: what each command about the account asks of the hub, and
@@ -439,5 +441,53 @@ func TestPauseEnd(t *testing.T) {
 	}
 	if got, err := pauseEnd(at("2026-11-21 18:29"), 0, false, ""); err != nil || !got.IsZero() {
 		t.Errorf("without an end: %v %v", got, err)
+	}
+}
+
+// Without a known time zone hours are refused with the reason, whether the command, the
+// configuration or the saved state has them; --tz corrects each but the file.
+func TestHoursWithoutAZone(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("KITH_HOME", home)
+	t.Setenv("TZ", "CET-1CEST")
+	const reason = `TZ is "CET-1CEST", which names no zone`
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(home, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(status int, want string, args ...string) {
+		t.Helper()
+		if got := kith(t, "", args...); got.status != status || !strings.Contains(got.out+got.err, want) {
+			t.Errorf("%v: got %+v, want %d and %s", args, got, status, want)
+		}
+	}
+	expect(1, reason, "hours", "set", "Mon 09:00-17:00")
+	expect(1, "--tz Europe/Lisbon", "hours", "set", "Mon 09:00-17:00")
+	expect(2, "time zone", "hours", "set", "Mon 09:00-17:00", "--tz", "localtime")
+	expect(0, "paused", "pause")
+	write("state.json", `{"hours":"Mon 09:00-17:00"}`)
+	expect(1, reason, "status")
+	expect(0, "in Europe/Lisbon", "hours", "set", "Mon 10:00-17:00", "--tz", "Europe/Lisbon")
+	expect(0, "in Europe/Lisbon", "hours", "set", "Mon 09:00-17:00")
+	write("config.toml", "[share]\nhours = \"Sun 10:00-11:00\"\n")
+	for _, command := range []string{"config check", "hours", "serve"} {
+		expect(1, "config.toml:2:9: share.hours takes share.timezone beside it", strings.Fields(command)...)
+		expect(1, reason, strings.Fields(command)...)
+	}
+	t.Setenv("TZ", "Europe/Lisbon")
+	expect(0, "is good", "config", "check")
+}
+
+// A time zone that this machine, or the hub, does not know is named with what follows.
+func TestZoneUnknown(t *testing.T) {
+	known := daemon.Status{Sharing: daemon.Sharing{Hours: "Mon 09:00-17:00", Timezone: "Europe/Lisbon"}}
+	away, none := known, known
+	away.Tunnel.ZoneUnknown = true
+	none.Sharing = daemon.Sharing{}
+	for want, status := range map[string]daemon.Status{"": known, `the hub does not know "Europe/Lisbon"`: away, "not known: members whose share has hours": none} {
+		if got := zoneUnknown(status); !strings.HasPrefix(got, want) || want == "" && got != "" {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }

@@ -42,8 +42,8 @@ func (o *operator) showTop(ctx context.Context, once, screen bool) error {
 		err := ask(ctx, o.command(), "look at the hub", api.OperatorTop.With(api.None{}), func(top api.Top) {
 			lines := 1 << 20
 			if screen {
-				o.say("\x1b[H\x1b[2J")
-				if _, height, err := term.GetSize(int(o.out.(*os.File).Fd())); err == nil {
+				o.say("%s", ours("\x1b[H\x1b[2J"))
+				if _, height, err := term.GetSize(int(o.out.raw.(*os.File).Fd())); err == nil {
 					lines = height
 				}
 			}

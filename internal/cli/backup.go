@@ -73,7 +73,7 @@ func (o *operator) backUpToOutput(cmd *cobra.Command) error {
 	}
 	defer made.Close()
 	o.progress("writing the copy")
-	if _, err := io.Copy(o.out, made); err != nil {
+	if _, err := io.Copy(o.out.raw, made); err != nil {
 		return fmt.Errorf("cannot write the backup: %w; what was written is not complete", err)
 	}
 	return nil

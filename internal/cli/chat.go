@@ -143,7 +143,7 @@ func (c *conversation) newLineReader() *lineReader {
 	r.editor = term.NewTerminal(struct {
 		io.Reader
 		io.Writer
-	}{clearOnInterrupt{c.in}, c.out}, "> ")
+	}{clearOnInterrupt{c.in}, c.out.raw}, "> ")
 	return r
 }
 

@@ -296,7 +296,7 @@ func TestChatCommands(t *testing.T) {
 	defer server.Close()
 	var out, errs bytes.Buffer
 	c := &conversation{
-		app:     &app{in: strings.NewReader("one\n/clear\n/nonsense\ntwo\n/quit\nthree\n"), out: &out, err: &errs},
+		app:     &app{in: strings.NewReader("one\n/clear\n/nonsense\ntwo\n/quit\nthree\n"), out: screen{&out}, err: screen{&errs}},
 		surface: toHub(server.URL, ""), model: "tiny",
 	}
 	if err := c.chat(t.Context()); err != nil {

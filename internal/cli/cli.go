@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 
-	"charm.land/lipgloss/v2"
 	"github.com/go-json-experiment/json"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -51,7 +50,7 @@ func notSignedIn(format string, args ...any) error {
 // app is one run of the program: its streams and the flags of every command.
 type app struct {
 	in            io.Reader
-	out, err      io.Writer
+	out, err      screen
 	home          string // KITH_HOME
 	json          bool
 	begun         bool // cobra has found the flags and arguments correct and runs the command
@@ -63,14 +62,14 @@ type app struct {
 // Main runs one command until its end, or that of ctx, and returns the exit status of
 // the process.
 func Main(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
-	a := &app{in: in, out: out, err: errs}
+	a := &app{in: in, out: screen{out}, err: screen{errs}}
 	root := a.root()
 	a.track(root)
 	strictCompletion(root)
 	root.SetArgs(args)
 	root.SetIn(in)
-	root.SetOut(out)
-	root.SetErr(errs)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
 	ran, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitDone
@@ -90,7 +89,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out, errs io.Writer)
 		err = misused(ran, err)
 	}
 	a.progress("")
-	fmt.Fprintln(errs, "kith: "+oneLine(err.Error()))
+	fmt.Fprintln(a.err, "kith: "+oneLine(err.Error()))
 	return status
 }
 
@@ -283,7 +282,22 @@ func (a *app) printJSON(v any) error {
 	if err != nil {
 		return fmt.Errorf("cannot write the answer as JSON: %w", err)
 	}
-	_, err = a.out.Write(append(line, '\n'))
+	return a.writeJSON(line)
+}
+
+// writeJSON writes a document on a line of its own. What a terminal would obey is written
+// as JSON's escapes, which mean the same.
+func (a *app) writeJSON(document []byte) error {
+	var b strings.Builder
+	for _, r := range string(document) { // only texts in it have such characters
+		switch {
+		case !isControl(r):
+			b.WriteRune(r)
+		case r >= ' ': // in no text otherwise
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	_, err := fmt.Fprintln(a.out, b.String())
 	return err
 }
 
@@ -299,17 +313,13 @@ func (a *app) print(document any, show func()) error {
 // say prints text for people. lipgloss removes styles unless the output is a terminal,
 // and colours if NO_COLOR is set.
 func (a *app) say(format string, args ...any) {
-	_, _ = lipgloss.Fprintf(a.out, format, args...)
+	_, _ = fmt.Fprintf(a.out, format, args...)
 }
 
-// The styles of the text for people.
-var (
-	strong = lipgloss.NewStyle().Bold(true).Render
-	faint  = lipgloss.NewStyle().Faint(true).Render
-	accent = lipgloss.NewStyle().Foreground(lipgloss.Cyan).Render
-)
-
 func terminal(stream any) bool {
+	if s, ok := stream.(screen); ok {
+		stream = s.raw
+	}
 	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }

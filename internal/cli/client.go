@@ -297,7 +297,7 @@ func answer[Out any](ctx context.Context, c command, doing string, r api.Request
 	switch {
 	case err != nil:
 	case c.json:
-		_, err = c.out.Write(append(text, '\n'))
+		err = c.writeJSON(text)
 	default:
 		show(out)
 	}

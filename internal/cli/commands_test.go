@@ -148,7 +148,7 @@ func TestChatKeepsWhatWasSaid(t *testing.T) {
 	defer server.Close()
 	var out bytes.Buffer
 	c := &conversation{
-		app:     &app{in: strings.NewReader("one\n\n  two \n/bye\nthree\n"), out: &out, err: io.Discard},
+		app:     &app{in: strings.NewReader("one\n\n  two \n/bye\nthree\n"), out: screen{&out}, err: screen{io.Discard}},
 		surface: toHub(server.URL, ""), model: "tiny",
 	}
 	if err := c.chat(t.Context()); err != nil {
@@ -170,7 +170,7 @@ func TestChatForgetsALateInterrupt(t *testing.T) {
 	server := httptest.NewServer(handler)
 	defer server.Close()
 	var out bytes.Buffer
-	c := &conversation{app: &app{out: &out, err: io.Discard}, surface: toHub(server.URL, ""), model: "tiny"}
+	c := &conversation{app: &app{out: screen{&out}, err: screen{io.Discard}}, surface: toHub(server.URL, ""), model: "tiny"}
 	interrupts := make(chan os.Signal, 1)
 	interrupts <- os.Interrupt
 	if err := c.turn(t.Context(), interrupts, "one"); err != nil || len(*log) != 1 || strings.Contains(out.String(), "stopped") {
@@ -192,7 +192,7 @@ func TestChatGoesOnAfterAFailure(t *testing.T) {
 	defer server.Close()
 	var errs bytes.Buffer
 	c := &conversation{
-		app:     &app{in: strings.NewReader("one\ntwo\n"), out: io.Discard, err: &errs},
+		app:     &app{in: strings.NewReader("one\ntwo\n"), out: screen{io.Discard}, err: screen{&errs}},
 		surface: toHub(server.URL, ""), model: "tiny",
 	}
 	if err := c.chat(t.Context()); err != nil {
@@ -220,7 +220,7 @@ func TestInterruptStopsTheAnswerNotTheChat(t *testing.T) {
 		<-begun
 		interrupts <- os.Interrupt
 	}()
-	c := &conversation{app: &app{out: io.Discard, err: io.Discard}, surface: toHub(server.URL, ""), model: "tiny"}
+	c := &conversation{app: &app{out: screen{io.Discard}, err: screen{io.Discard}}, surface: toHub(server.URL, ""), model: "tiny"}
 	if err := c.turn(t.Context(), interrupts, "hello"); err != nil {
 		t.Fatalf("the interrupt ended the chat: %v", err)
 	}
@@ -274,7 +274,7 @@ func TestRunWaitsForTheEngine(t *testing.T) {
 			})
 			dir := onSocket(t, "daemon.sock", mux)
 			var out bytes.Buffer
-			c := &conversation{app: &app{home: dir, out: &out, err: io.Discard}, model: "tiny", local: true}
+			c := &conversation{app: &app{home: dir, out: screen{&out}, err: screen{io.Discard}}, model: "tiny", local: true}
 			var err error
 			if c.surface, err = c.toDaemon(); err != nil {
 				t.Fatal(err)

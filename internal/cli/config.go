@@ -144,6 +144,11 @@ func (c *daemonFile) contradictions() []problem {
 	if c.RateLimit.Enabled && c.RateLimit.RPS > 0 && c.RateLimit.Burst == 0 {
 		return wrongKey("ratelimit.burst", "takes 1 or more where there is a rate: with 0 every request would be refused; enabled = false is no limit")
 	}
+	if c.Share.Hours.Text != "" && c.Share.Timezone.Text == "" {
+		if _, err := host.Zone(); err != nil {
+			return wrongKey("share.hours", fmt.Sprintf("takes share.timezone beside it: the time zone of this computer is not known (%v)", err))
+		}
+	}
 	return nil
 }
 

@@ -93,7 +93,8 @@ type daemonFile struct {
 		Cache cacheWord `toml:"cache"`
 		// Hours are when others may use this machine; default "", always.
 		Hours hours `toml:"hours"`
-		// Timezone is the IANA zone of Hours; default "", this computer's.
+		// Timezone is the IANA zone of Hours; default "", this computer's. Where that is
+		// not known, as in a container without TZ, Hours are refused without it.
 		Timezone timezone `toml:"timezone"`
 		// YieldToLocal lets no call from the hub begin, your own from elsewhere
 		// neither, while calls of programs here use the engines, and for 5 s after;

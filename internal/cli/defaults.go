@@ -33,9 +33,7 @@ func loadDaemonFile(home, file string) (*daemonFile, error) {
 	for i, path := range c.Engine.Models {
 		c.Engine.Models[i] = pathIn(file, path)
 	}
-	if c.Share.Timezone.Text == "" {
-		c.Share.Timezone.Text = localZone()
-	}
+	c.Share.Timezone.find()
 	return c, err
 }
 
@@ -107,24 +105,4 @@ func defaultHubFile(home string) *hubFile {
 	c.Site.SignUp.Text = "invite"
 	c.Log.Level.Text, c.Log.Format.Text = "info", "text"
 	return c
-}
-
-// localZone returns the IANA name of this computer's time zone; "UTC" if it is not
-// known.
-func localZone() string {
-	zone := time.Local.String()
-	if zone != "Local" {
-		return zone
-	}
-	// Unix systems keep the zone as a link into the zone database.
-	target, err := os.Readlink("/etc/localtime")
-	if err == nil {
-		dir := filepath.ToSlash(target)
-		for i := range dir {
-			if _, err := time.LoadLocation(dir[i:]); err == nil && dir[i] != '/' {
-				return dir[i:]
-			}
-		}
-	}
-	return "UTC"
 }

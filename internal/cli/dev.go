@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"charm.land/lipgloss/v2"
 	"github.com/cenkalti/backoff/v5"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -168,7 +167,7 @@ func devConfig(flags devFlags) (*hubFile, *daemonFile, error) {
 	h.Hub.Listen, h.Hub.Data = listen.address, flags.data
 	h.Hub.Drain.Duration = shutdownGrace
 	d.Daemon.Listen = local
-	d.Share.Timezone.Text = localZone()
+	d.Share.Timezone.find()
 	return h, d, nil
 }
 
@@ -317,7 +316,7 @@ func (a *app) showProgress(what string) {
 	if a.progressShown = what != ""; a.progressShown {
 		what = faint(what + " …")
 	}
-	_, _ = lipgloss.Fprint(a.err, "\r\x1b[K"+what)
+	_, _ = fmt.Fprint(a.err, ours("\r\x1b[K")+what)
 }
 
 // sayWhenSlow writes a line to standard error if the network is not up after slowStart, and

@@ -46,7 +46,7 @@ func TestDevFailure(t *testing.T) {
 func TestSlowStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		a := &app{err: &out}
+		a := &app{err: screen{&out}}
 		said := func() string {
 			a.waiting.Lock() // held while it is written
 			defer a.waiting.Unlock()

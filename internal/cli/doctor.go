@@ -247,6 +247,9 @@ func (d *doctor) daemon(ctx context.Context, config *daemonFile) (status daemon.
 		if !status.Open || status.Sharing.Paused {
 			d.note("sharing", "`kith resume`, `kith hours`", "%s", sharing(status.Sharing, status.Open))
 		}
+		if why := zoneUnknown(status); why != "" {
+			d.note("time zone", "`kith hours set`", "%s", why)
+		}
 		return status, true
 	}
 	listen := config.Daemon.Listen.Text

@@ -69,7 +69,7 @@ func newPatient(t *testing.T) *patient {
 		t.Setenv(name, "")
 	}
 	p.doctor = &doctor{
-		app:    &app{out: p.out, err: io.Discard, home: p.home},
+		app:    &app{out: screen{p.out}, err: screen{io.Discard}, home: p.home},
 		away:   map[string]bool{},
 		free:   func(string) (uint64, error) { return 1 << 40, nil },
 		write:  tryWrite,

@@ -156,11 +156,12 @@ func proof(ctx context.Context, surface *client, paths ...string) (string, error
 	if _, err := surface.call(ctx, doing, request{http.MethodGet, "/v1/models", nil}, &list); err != nil {
 		return "", err
 	}
-	// Models that may not chat come last.
-	slices.SortStableFunc(list.Data, func(a, b listed) int { return a.others() - b.others() })
+	// Models that may not chat come last; one's own come before those of others.
+	place := func(m listed) int { return slices.Index([]string{"shared", "group"}, m.Via) }
+	slices.SortStableFunc(list.Data, func(a, b listed) int { return cmp.Or(a.others()-b.others(), place(a)-place(b)) })
 	in := chatRequest{MaxTokens: 1, Messages: []message{{"user", "Hello"}}}
 	for _, m := range list.Data {
-		if cmp.Or(m.Availability, "ready") != "ready" {
+		if !m.isReady() {
 			continue
 		}
 		in.Model = m.ID

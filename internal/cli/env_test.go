@@ -174,6 +174,27 @@ func TestLaunch(t *testing.T) {
 	}
 }
 
+// An agent is launched on a model of one's own before those of others, however long their
+// context is: what it reads goes there.
+func TestChooseOwnFirst(t *testing.T) {
+	group := listed{ID: "0-fast", Availability: "ready", Via: "group", ContextLength: 1 << 20, Capabilities: []string{"tools"}}
+	shared := listed{ID: "shared", Availability: "ready", Via: "shared", ContextLength: 1 << 18, Capabilities: []string{"tools"}}
+	own := listed{ID: "own", Availability: "busy", Via: "own", ContextLength: 4096}
+	clips := listed{ID: "clips", Availability: "ready", Via: "own", Capabilities: []string{"transcription"}}
+	paused := listed{ID: "paused", Availability: "paused", Via: "own", ContextLength: 4096, Capabilities: []string{"tools"}}
+	for _, step := range []struct {
+		list []listed
+		want string
+	}{
+		{[]listed{group, shared, own, clips, paused}, "own"}, {[]listed{group, shared, clips, paused}, "shared"},
+		{[]listed{group, clips, paused}, "0-fast"}, {[]listed{clips, paused}, "paused"}, {[]listed{clips}, "clips"},
+	} {
+		if got, ok := choose(step.list, ""); !ok || got.ID != step.want {
+			t.Errorf("of %+v %s was chosen, want %s", step.list, got.ID, step.want)
+		}
+	}
+}
+
 func TestLaunchRefused(t *testing.T) {
 	server, _ := clientsHub(t)
 	t.Setenv("KITH_HOME", noDaemon(t))

@@ -116,9 +116,10 @@ func (a *app) launch() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "launch claude|codex|opencode [--model M] [-- ARGS…]", Short: "Start a coding agent on a model of your hub or of this machine",
 		Long: "Start a coding agent on a model of your hub, with the key in KITH_API_KEY; the arguments after -- are for\n" +
-			"the agent. Without --model it is the one that is ready, calls tools and has most context. claude and\n" +
-			"opencode use this machine's daemon if it serves the model itself, and without a key. The agent gets the\n" +
-			"model's context length, and nothing of its own configuration is changed.\n\n" +
+			"the agent. Without --model it is one of your own, else a shared one, else a group's; of these the one\n" +
+			"that is ready, calls tools and has most context. claude and opencode use this machine's daemon if it\n" +
+			"serves the model itself, and without a key. The agent gets the model's context length, and nothing of its\n" +
+			"own configuration is changed.\n\n" +
 			"The owner of a machine that serves you could control what your agent does: let none run tools unasked on\n" +
 			"machines of people who should not have a shell on yours.",
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -160,7 +161,7 @@ func (a *app) start(ctx context.Context, path string, chosen agent, model string
 	}
 	agent := exec.Command(path, append(first, rest...)...)
 	agent.Env = env.over(os.Environ())
-	agent.Stdin, agent.Stdout, agent.Stderr = a.in, a.out, a.err
+	agent.Stdin, agent.Stdout, agent.Stderr = a.in, a.out.raw, a.err.raw
 	err = runForeground(agent)
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return ended{max(exit.ExitCode(), exitFailed)}
@@ -243,7 +244,8 @@ func (a *app) target(ctx context.Context, local bool, model string) (target, err
 }
 
 // choose returns the model of that id. Without an id it returns the best model for an
-// agent: first by readiness, then by tools, then by context length.
+// agent: of those that take calls first by whose machine gets the prompts (own, shared, a
+// group's), then by readiness, tools and context length. What may not chat comes last.
 func choose(list []listed, model string) (listed, bool) {
 	if model != "" {
 		i := slices.IndexFunc(list, func(m listed) bool { return m.ID == model })
@@ -256,12 +258,15 @@ func choose(list []listed, model string) (listed, bool) {
 		return listed{}, false
 	}
 	rank := func(m listed) int {
+		tools := slices.Contains(m.Capabilities, "tools")
 		n := 0
-		if m.Availability == "ready" {
-			n += 2
-		}
-		if slices.Contains(m.Capabilities, "tools") {
-			n++
+		for _, better := range []bool{
+			tools || m.others() == 0, m.takesCalls(), m.Via != "shared" && m.Via != "group", m.Via != "group", m.isReady(), tools,
+		} {
+			n *= 2
+			if better {
+				n++
+			}
 		}
 		return n
 	}

@@ -35,6 +35,13 @@ type listed struct {
 	Machines      int      `json:"machines"`
 }
 
+// isReady reports whether a call of the model would begin now. Surfaces without other
+// machines do not say.
+func (l *listed) isReady() bool { return l.Availability == "" || l.Availability == "ready" }
+
+// takesCalls reports whether a call of the model would begin now or wait.
+func (l *listed) takesCalls() bool { return l.isReady() || l.Availability == "busy" }
+
 // others returns how many other kinds of calls than chat the model is known to serve.
 func (l *listed) others() (n int) {
 	for _, kind := range [...]string{"embeddings", "transcription"} {
@@ -157,8 +164,7 @@ func (a *app) models() *cobra.Command {
 				return err
 			}
 			if a.json {
-				_, err := a.out.Write(append(text, '\n'))
-				return err
+				return a.writeJSON(text)
 			}
 			a.showModels(list, account)
 			if len(list.Data) == 0 && !account {

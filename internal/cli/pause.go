@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -167,7 +166,8 @@ func (a *app) hours() *cobra.Command {
 		Use: `set "Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00" [--tz Europe/Lisbon]`, Short: "Let others use this machine in these hours only",
 		Long: "Let others use this machine in these weekly hours only. A window that ends before it begins ends on the\n" +
 			"next day. The hours are on the wall clock of --tz; without it the zone is unchanged, at first this\n" +
-			"computer's. They do not limit your own calls.",
+			"computer's; if that is not known, as in many containers, they are refused without --tz. They do not limit\n" +
+			"your own calls.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			read, err := fleet.ParseHours(args[0], zone)
@@ -205,7 +205,12 @@ func (a *app) showHours(ctx context.Context) error {
 		return err
 	}
 	now := sharingNow{Running: running, Sharing: status.Sharing, Open: status.Open}
-	return a.printSharing(now, func() { a.sayHours(now) })
+	return a.printSharing(now, func() {
+		a.sayHours(now)
+		if why := zoneUnknown(status); why != "" {
+			a.say("%s\n", why)
+		}
+	})
 }
 
 func (a *app) sayHours(now sharingNow) {
@@ -217,5 +222,5 @@ func (a *app) sayHours(now sharingNow) {
 	if now.Open {
 		state = "open now"
 	}
-	a.say("others may use this machine %s, in %s: %s\n", strong(now.Hours), cmp.Or(now.Timezone, "UTC"), state)
+	a.say("others may use this machine %s, in %s: %s\n", strong(now.Hours), now.Timezone, state)
 }

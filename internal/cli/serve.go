@@ -166,7 +166,7 @@ func (m *daemonProcess) daemonConfig() daemon.Config {
 
 // sharing returns the configured settings that the owner can change later.
 func (c *daemonFile) sharing() daemon.Sharing {
-	return daemon.Sharing{Hours: c.Share.Hours.Text, Timezone: c.Share.Timezone.Text, Slots: int(c.Share.Slots)}
+	return daemon.Sharing{Hours: c.Share.Hours.Text, Timezone: c.Share.Timezone.Text, NoZone: c.Share.Timezone.unknown, Slots: int(c.Share.Slots)}
 }
 
 func hostName() string {

@@ -188,6 +188,9 @@ func shortDir(t *testing.T) string {
 // show, in false time.
 func awaitRefusal(t *testing.T) {
 	t.Helper()
+	home := os.Getenv("KITH_HOME")
+	t.Setenv("KITH_HOME", t.TempDir()) // a machine that is signed in uses its credential
+	defer t.Setenv("KITH_HOME", home)
 	for late := time.Now().Add(soon); ; {
 		got := kith(t, "", "models", "--account")
 		if got.status == exitNotSignedIn {

@@ -131,6 +131,9 @@ func (a *app) showStatus(now runningStatus) {
 	a.fact("hub", "%s", hub)
 	a.fact("slots", "%d; calls from the hub take %d, your own %d", now.Slots, now.Routed, now.Own)
 	a.fact("sharing", "%s", sharing(now.Sharing, now.Open))
+	if why := zoneUnknown(now.Status); why != "" {
+		a.fact("time zone", "%s", why)
+	}
 	a.showSelfPause(now.Status)
 	a.showServed(now.Groups)
 	a.showEngines(now.Engines)
@@ -213,6 +216,19 @@ func connectionText(line daemon.TunnelStatus) string {
 		state += "; tries again at " + moment(line.Retry) + ", and at once after `kith reload`"
 	}
 	return state
+}
+
+// zoneUnknown describes for people what follows from a time zone that this machine or its
+// hub does not know; empty if both know it.
+func zoneUnknown(now daemon.Status) string {
+	if now.Sharing.Timezone == "" {
+		return "not known: members whose share has hours are outside of them; name it as timezone in [share] of config.toml"
+	}
+	if !now.Tunnel.ZoneUnknown {
+		return ""
+	}
+	return fmt.Sprintf("the hub does not know %q, so that others are outside the sharing hours; `kith hours set %q --tz ZONE` with a zone that it knows",
+		now.Sharing.Timezone, now.Sharing.Hours)
 }
 
 // sharing describes whether others' calls run here now, and why not.

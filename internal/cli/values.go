@@ -17,6 +17,7 @@ import (
 
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/host"
 	"github.com/kith/kith/internal/store"
 )
 
@@ -351,13 +352,27 @@ func (h *hours) UnmarshalText(text []byte) error {
 }
 
 // timezone is the IANA name of the zone of the sharing hours; "" is this computer's.
-type timezone struct{ Text string }
+type timezone struct {
+	Text    string
+	unknown string // why find found none
+}
+
+// find sets a zone that the file does not name to this computer's.
+func (z *timezone) find() {
+	if z.Text != "" {
+		return
+	}
+	var err error
+	if z.Text, err = host.Zone(); err != nil {
+		z.unknown = err.Error()
+	}
+}
 
 func (timezone) takes() string { return `an IANA time zone such as "Europe/Lisbon"` }
 
 func (z *timezone) UnmarshalText(text []byte) error {
 	z.Text = string(text)
-	if _, err := time.LoadLocation(z.Text); err != nil || z.Text == "Local" {
+	if _, err := fleet.ParseHours("", z.Text); err != nil {
 		return wrong(z)
 	}
 	return nil

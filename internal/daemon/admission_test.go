@@ -33,7 +33,7 @@ func (b *keptBack) Read(p []byte) (int, error) {
 // route; one that is admitted runs only the model that its head names.
 func TestAdmittedByTheHead(t *testing.T) {
 	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Models: []enginetest.Model{{ID: "test-model"}, {ID: "größer+ %"}}})
-	r, _, l := joined(t, Config{Sharing: Sharing{Slots: 1}}, e)
+	r, _, l := joined(t, Config{Sharing: Sharing{Slots: 1, Timezone: "UTC"}}, e)
 	yes, no, shut, always := true, false, closedNow(), ""
 	ask := func(path, model, caller, body string) (*httptest.ResponseRecorder, bool) {
 		sent := &keptBack{Reader: bytes.NewReader([]byte(body))}

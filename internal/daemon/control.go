@@ -56,6 +56,9 @@ type TunnelStatus struct {
 	Since    time.Time `json:"since"`
 	// Node is the hub node at which the tunnel ended last, if the hub names it.
 	Node string `json:"node,omitempty"`
+	// ZoneUnknown reports that the hub does not know the time zone of this machine, which
+	// is outside its hours for others.
+	ZoneUnknown bool `json:"zone_unknown,omitzero"`
 	// Retry is when the next attempt begins; absent while there is none to wait for.
 	Retry time.Time `json:"retry,omitzero"`
 	// Error is why the tunnel is not open, if that is known.

@@ -390,6 +390,30 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
+// What the hub cannot use is in the status until the hub takes it back, or another tunnel
+// is opened.
+func TestHubDoesNotKnowTheZone(t *testing.T) {
+	r, _, l := joined(t, Config{Sharing: Sharing{Hours: "Mon-Sun 00:00-24:00", Timezone: "Europe/Lisbon"}})
+	notify := func(unknown bool) {
+		t.Helper()
+		if err := l.Notify(t.Context(), tunnel.Notice{ZoneUnknown: unknown}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	notify(true)
+	r.await("the notice", func(s Status) bool { return s.Tunnel.ZoneUnknown })
+	s := r.Status()
+	if n := len(s.RecentErrors); n == 0 || !strings.Contains(s.RecentErrors[n-1].What, `does not know the time zone "Europe/Lisbon"`) {
+		t.Errorf("%+v", s.RecentErrors)
+	}
+	notify(false)
+	r.await("it taken back", func(s Status) bool { return !s.Tunnel.ZoneUnknown })
+	notify(true)
+	r.await("the notice", func(s Status) bool { return s.Tunnel.ZoneUnknown })
+	l.Close()
+	r.await("another tunnel", func(s Status) bool { return !s.Tunnel.ZoneUnknown })
+}
+
 // At the end of the sharing hours others are refused, the owner is served and running
 // calls continue; in false time.
 func TestHoursEnd(t *testing.T) {
@@ -397,7 +421,7 @@ func TestHoursEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		double := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Chunks: 12, Interval: time.Minute}})
 		// A bubble's clock starts on a Saturday at midnight, UTC.
-		_, l := falseTime(t, Config{Home: home, Sharing: Sharing{Hours: "Sat 00:00-00:05"}}, double)
+		_, l := falseTime(t, Config{Home: home, Sharing: Sharing{Hours: "Sat 00:00-00:05", Timezone: "UTC"}}, double)
 		running := l.served("/v1/chat/completions", chat(true))
 		time.Sleep(5 * time.Minute)
 		for caller, want := range map[string]string{"shared bob": string(tunnel.RefusedHours), "own ada": ""} {

@@ -67,6 +67,7 @@ func (d *Daemon) runTunnel(ctx context.Context) {
 		Handler:    d.machineHandler(),
 		Advertise:  d.advertise,
 		Control:    func(_ context.Context, change tunnel.Control) error { return d.change(change) },
+		Notice:     d.onNotice,
 		OnState:    d.onTunnelState,
 		Log:        d.log,
 		TLS:        d.config.TLS,
@@ -85,6 +86,9 @@ func (d *Daemon) onTunnelState(s tunnel.State) {
 			return // shown until the attempt has an outcome
 		}
 		t.State, t.Retry = string(s.Phase), time.Time{}
+		if s.Phase == tunnel.Dialing {
+			t.ZoneUnknown = false // until this hub node reports it
+		}
 		switch {
 		case s.Phase == tunnel.Acked:
 			t.Error, t.Node = "", s.Node
@@ -109,6 +113,16 @@ func (d *Daemon) onTunnelState(s tunnel.State) {
 		d.recordError("%v; this machine tries again by itself, and at once after `kith reload`", s.Err)
 	case s.Phase == tunnel.Lost && s.Retry > 0:
 		d.log.Warn("lost the connection to the hub", "cause", s.Err, "retry", s.Retry)
+	}
+}
+
+// onNotice records what the hub cannot use of this machine's state.
+func (d *Daemon) onNotice(n tunnel.Notice) {
+	d.setTunnel(func(t *TunnelStatus) { t.ZoneUnknown = n.ZoneUnknown })
+	if n.ZoneUnknown {
+		sharing, _ := d.settings.current(time.Now())
+		d.recordError("the hub does not know the time zone %q of this machine, which others cannot use in its sharing hours; "+
+			"set them in a zone that it knows: `kith hours set %q --tz ZONE`", sharing.Timezone, sharing.Hours)
 	}
 }
 

@@ -105,7 +105,7 @@ func TestPromptCaches(t *testing.T) {
 // from the engine.
 func TestRefusals(t *testing.T) {
 	e := enginetest.New(enginetest.Ollama, enginetest.Options{Models: []enginetest.Model{{ID: "test-model"}, {ID: "vectors", Embeddings: true}}})
-	r, _, l := joined(t, Config{Sharing: Sharing{Slots: 2}}, e)
+	r, _, l := joined(t, Config{Sharing: Sharing{Slots: 2, Timezone: "UTC"}}, e)
 	yes, no, shut, always := true, false, closedNow(), ""
 	for _, step := range []struct {
 		name   string

@@ -88,8 +88,8 @@ func TestPauseForGood(t *testing.T) {
 		}
 	}
 	slots := 3
-	if now, err := ChangeSaved(home, Sharing{Hours: "Sat 10:00-12:00"}, Change{Slots: &slots}); err != nil ||
-		now != (Sharing{Paused: true, Slots: 3, Hours: "Sat 10:00-12:00"}) {
+	if now, err := ChangeSaved(home, Sharing{Hours: "Sat 10:00-12:00", Timezone: "UTC"}, Change{Slots: &slots}); err != nil ||
+		now != (Sharing{Paused: true, Slots: 3, Hours: "Sat 10:00-12:00", Timezone: "UTC"}) {
 		t.Errorf("saved %+v, %v", now, err)
 	}
 }

@@ -25,8 +25,10 @@ type Sharing struct {
 	// Hours are the weekly windows in which this machine serves others, as
 	// fleet.ParseHours reads them; empty: always.
 	Hours string `json:"hours"`
-	// Timezone is the IANA zone Hours are in; empty: UTC.
+	// Timezone is the IANA zone Hours are in; empty: not known, and Hours are refused.
 	Timezone string `json:"timezone"`
+	// NoZone is why the configuration has no Timezone.
+	NoZone string `json:"-"`
 	// Slots is how many calls may run here at once; 0: the engines' number. A change
 	// cannot exceed the configuration's number; 0 restores it.
 	Slots int `json:"slots"`
@@ -50,13 +52,18 @@ type settings struct {
 // openSettings reads the state file at path. A file that cannot be read is an error,
 // because it may hold the owner's pause.
 func openSettings(path string, configured Sharing) (*settings, error) {
+	s, err := readSettings(path, configured)
+	if err == nil {
+		s.inForce, s.hours, err = effective(configured, s.saved)
+	}
+	return s, err
+}
+
+// readSettings is openSettings without a check: nothing is in effect yet.
+func readSettings(path string, configured Sharing) (*settings, error) {
 	s := &settings{path: path, configured: configured}
 	if err := readPrivate(path, &s.saved); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot know whether this machine is paused: %w, and set pause, hours and slots again", err)
-	}
-	var err error
-	if s.inForce, s.hours, err = effective(configured, s.saved); err != nil {
-		return nil, err
 	}
 	return s, nil
 }
@@ -132,13 +139,24 @@ func (s *settings) change(c Change) error {
 }
 
 // ChangeSaved applies c to the state saved in home, for a daemon that does not run. It
-// returns the Sharing with which that daemon starts.
+// returns the Sharing with which that daemon starts. The saved state alone need not be
+// usable: c may correct it.
 func ChangeSaved(home string, configured Sharing, c Change) (Sharing, error) {
-	s, err := openSettings(filepath.Join(home, stateFile), configured)
-	if err == nil && c != (Change{}) {
-		if err = os.MkdirAll(home, 0o700); err == nil {
-			err = s.change(c)
+	path := filepath.Join(home, stateFile)
+	if c == (Change{}) {
+		s, err := openSettings(path, configured)
+		if err != nil {
+			return Sharing{}, err
 		}
+		now, _ := s.current(time.Now())
+		return now, nil
+	}
+	s, err := readSettings(path, configured)
+	if err == nil {
+		err = os.MkdirAll(home, 0o700)
+	}
+	if err == nil {
+		err = s.change(c)
 	}
 	if err != nil {
 		return Sharing{}, err
@@ -168,6 +186,11 @@ func effective(configured Sharing, saved Change) (Sharing, fleet.Hours, error) {
 	}
 	if configured.Slots > 0 && (now.Slots == 0 || now.Slots > configured.Slots) {
 		now.Slots = configured.Slots
+	}
+	if now.Hours != "" && now.Timezone == "" {
+		return Sharing{}, fleet.Hours{}, fmt.Errorf("cannot use the hours %q: the time zone of this machine is not known (%s); "+
+			"name it, like `kith hours set … --tz Europe/Lisbon`, or as timezone in [share] of config.toml",
+			now.Hours, cmp.Or(configured.NoZone, "it is not configured"))
 	}
 	hours, err := fleet.ParseHours(now.Hours, now.Timezone)
 	if err != nil {

@@ -19,7 +19,7 @@ const question = `{"model":"test-model","messages":[{"role":"user","content":"on
 // in the same way.
 func TestTokenize(t *testing.T) {
 	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{})
-	r, _, l := joined(t, Config{}, e)
+	r, _, l := joined(t, Config{Sharing: Sharing{Timezone: "UTC"}}, e)
 	ask := func(body string, caller string) (int, tunnel.Refusal, string) {
 		t.Helper()
 		resp := l.served(tunnel.PathTokenize, body, tunnel.HeaderCaller, caller)

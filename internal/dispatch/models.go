@@ -47,6 +47,7 @@ func ListModels(s *fleet.Snapshot, caller gateway.Caller, now time.Time) []gatew
 				e.Model = gateway.Model{
 					ID: offer.ID, ContextLength: offer.ContextLength, Capabilities: offer.Capabilities,
 					Availability: availability[seen.State], Via: seen.Class, Machines: e.Machines, Created: machine.Created,
+					Owner: machine.OwnerName, Chat: offer.Families&fleet.Families(fleet.Chat) != 0,
 				}
 			}
 		}

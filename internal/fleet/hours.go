@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 type Hours struct {
 	windows []window
 	zone    *time.Location // nil: UTC
+	unknown bool           // the zone has a name and no clock
 }
 
 // window is open on its days from one minute of the day to another; when to is
@@ -47,11 +47,8 @@ func word(day time.Weekday) string { return day.String()[:3] }
 // on the following day; an empty text is always open. The zone is an IANA name;
 // empty means UTC.
 func ParseHours(text, zone string) (Hours, error) {
-	if zone == "Local" {
-		return Hours{}, errors.New(`cannot use the time zone "Local": name one, like Europe/Lisbon`)
-	}
 	location, err := time.LoadLocation(zone)
-	if err != nil {
+	if err != nil || slices.Contains([]string{"Local", "localtime", "posixrules"}, zone) { // these differ between computers
 		return Hours{}, fmt.Errorf("cannot use the time zone %.40q: name one, like Europe/Lisbon", zone)
 	}
 	h := Hours{zone: location}
@@ -69,6 +66,23 @@ func ParseHours(text, zone string) (Hours, error) {
 	}
 	return h, nil
 }
+
+// AdvertisedHours parses the hours of a machine, whose computer may know time zones that
+// this one does not. It fails as ParseHours does, except that hours in an unknown zone,
+// and in one without a name, are closed while they have windows.
+func AdvertisedHours(text, zone string) (Hours, error) {
+	if zone != "" {
+		if h, err := ParseHours(text, zone); err == nil {
+			return h, nil
+		}
+	}
+	h, err := ParseHours(text, "")
+	h.zone, h.unknown = time.FixedZone(zone, 0), true
+	return h, err
+}
+
+// ZoneKnown reports whether this computer knows the clock of the zone.
+func (h Hours) ZoneKnown() bool { return !h.unknown }
 
 func parseWindow(text string) (window, error) {
 	fields := strings.Fields(text)
@@ -135,12 +149,13 @@ func parseMinute(text string) (int, bool) {
 func (h Hours) Always() bool { return len(h.windows) == 0 }
 
 // Open reports whether t is inside the hours.
-func (h Hours) Open(t time.Time) bool { return h.openIn(t, h.zone) }
+func (h Hours) Open(t time.Time) bool { return h.openOn(t, h) }
 
-// openIn is Open on the wall clock of another zone.
-func (h Hours) openIn(t time.Time, zone *time.Location) bool {
-	if h.Always() {
-		return true
+// openOn is Open on the wall clock of other hours.
+func (h Hours) openOn(t time.Time, clock Hours) bool {
+	zone := clock.zone
+	if h.Always() || clock.unknown {
+		return h.Always()
 	}
 	if zone == nil {
 		zone = time.UTC
@@ -185,9 +200,9 @@ func (h Hours) Windows() []Window {
 	return out
 }
 
-// Now returns t on the wall clock of the hours.
+// Now returns t on the wall clock of the hours; on UTC's if that is not known.
 func (h Hours) Now(t time.Time) time.Time {
-	if h.zone == nil {
+	if h.zone == nil || h.unknown {
 		return t.UTC()
 	}
 	return t.In(h.zone)

@@ -141,10 +141,39 @@ func TestHoursOpen(t *testing.T) {
 	}
 }
 
+// Hours in a zone that this computer does not know are closed, to the members of a share
+// with hours of its own too, and keep what their machine advertised.
+func TestHoursInAnUnknownZone(t *testing.T) {
+	evening := hours(t, "Sat 12:00-13:00", "UTC")
+	for _, zone := range []string{"Mars/Olympus", "Local", ""} {
+		h, err := AdvertisedHours("Mon-Sun 00:00-24:00", zone)
+		if err != nil || h.ZoneKnown() || h.Open(noon) || h.Zone() != zone || h.String() != "Mon-Sun 00:00-24:00" {
+			t.Errorf("%q: %v, open %t, %q in %q", zone, err, h.Open(noon), h, h.Zone())
+		}
+		always, err := AdvertisedHours("", zone)
+		if err != nil || always.ZoneKnown() || !always.Open(noon) {
+			t.Errorf("%q, without windows: %v, open %t", zone, err, always.Open(noon))
+		}
+		m := &Machine{Online: true, Hours: always, Load: new(Load)}
+		if got := m.state(Shared, &Limits{Hours: evening}, noon, true); got != OutsideHours {
+			t.Errorf("%q: a share with hours finds the machine %s", zone, got)
+		}
+		if got := m.state(Shared, nil, noon, true); got != Ready {
+			t.Errorf("%q: a share without hours finds the machine %s", zone, got)
+		}
+	}
+	if _, err := AdvertisedHours("whenever", "Mars/Olympus"); err == nil {
+		t.Error("unreadable hours were read")
+	}
+	if h, err := AdvertisedHours("Sat 12:00-13:00", "UTC"); err != nil || !h.ZoneKnown() || !h.Open(noon) {
+		t.Errorf("UTC: %v, open %t", err, h.Open(noon))
+	}
+}
+
 // A share's hours are read on the wall clock of a machine that may name no zone.
 func TestHoursWithoutAZoneAreInUTC(t *testing.T) {
 	h := hours(t, "Sat 12:00-13:00", "Asia/Tokyo")
-	if !h.openIn(noon, nil) || h.openIn(noon.Add(-time.Minute), nil) || h.Open(noon) {
+	if !h.openOn(noon, Hours{}) || h.openOn(noon.Add(-time.Minute), Hours{}) || h.Open(noon) {
 		t.Error("not on UTC's clock")
 	}
 }

@@ -148,7 +148,7 @@ func (m *Machine) state(class Class, limits *Limits, now time.Time, room bool) S
 		return Returning
 	case !m.Online, m.Load.heldOut.Load() > now.UnixNano():
 		return Offline
-	case class != Own && !m.Hours.Open(now), limits != nil && !limits.Hours.openIn(now, m.Hours.zone):
+	case class != Own && !m.Hours.Open(now), limits != nil && !limits.Hours.openOn(now, m.Hours):
 		return OutsideHours
 	case m.Paused:
 		return Paused

@@ -204,7 +204,9 @@ type Model struct {
 	Capabilities  []string
 	Availability  Availability
 	Via           fleet.Class
-	Machines      int // how many in reach offer it, online
+	Owner         string // of the machine that would serve it best; the hub's listing alone has it
+	Chat          bool   // that machine serves it in chat
+	Machines      int    // how many in reach offer it, online
 	Created       time.Time
 }
 

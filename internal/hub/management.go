@@ -58,7 +58,7 @@ func (h *Hub) accountModels(ctx context.Context, c api.Caller) ([]api.Model, err
 	for i, m := range models {
 		out[i] = api.Model{
 			ID: m.ID, ContextLength: m.ContextLength, Capabilities: m.Capabilities,
-			Availability: string(m.Availability), Via: m.Via.String(), Machines: m.Machines,
+			Availability: string(m.Availability), Via: m.Via.String(), Owner: m.Owner, Chat: m.Chat, Machines: m.Machines,
 		}
 	}
 	return out, err

@@ -7,8 +7,11 @@ import (
 	"log/slog"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 
@@ -30,17 +33,20 @@ const (
 
 // accept returns an advertisement as a fleet.Machine without a name, and what was
 // accepted of it. It fails only if the hours cannot be read: without them a call might
-// run outside of them.
+// run outside of them. Hours in a time zone that this hub does not know are closed.
 func accept(ad tunnel.Advertisement) (*fleet.Machine, tunnel.Advertisement, error) {
 	if len(ad.Hours)+len(ad.Timezone) > maxHours {
 		return nil, ad, fmt.Errorf("its hours are longer than %d bytes", maxHours)
 	}
-	hours, err := fleet.ParseHours(ad.Hours, ad.Timezone)
+	if !printable(ad.Timezone) {
+		ad.Timezone = ""
+	}
+	if len(ad.Name) > maxName || !printable(ad.Name) {
+		ad.Name = ""
+	}
+	hours, err := fleet.AdvertisedHours(ad.Hours, ad.Timezone)
 	if err != nil {
 		return nil, ad, err
-	}
-	if len(ad.Name) > maxName {
-		ad.Name = ""
 	}
 	ad.Groups = short(ad.Groups, maxName, maxGroups)
 	m := &fleet.Machine{Paused: ad.Paused, PausedUntil: ad.PausedUntil, Hours: hours, Slots: min(max(ad.Slots, 1), maxSlots), Groups: ad.Groups}
@@ -66,7 +72,7 @@ func acceptModel(model tunnel.Model) (fleet.Offer, tunnel.Model) {
 	model.Families = short(model.Families, maxWord, maxWords)
 	model.Endpoints = short(model.Endpoints, maxWord, maxWords)
 	model.Capabilities = short(model.Capabilities, maxWord, maxWords)
-	if len(model.Engine) > maxWord {
+	if len(model.Engine) > maxWord || !printable(model.Engine) {
 		model.Engine = ""
 	}
 	o := fleet.Offer{
@@ -89,11 +95,17 @@ func acceptModel(model tunnel.Model) (fleet.Offer, tunnel.Model) {
 	return o, model
 }
 
-// short returns the first n of the words that have at most size bytes; nil for nil,
-// which differs from an empty list.
+// short returns the first n of the words that are printable and have at most size bytes;
+// nil for nil, which differs from an empty list.
 func short(words []string, size, n int) []string {
-	words = slices.DeleteFunc(slices.Clone(words), func(word string) bool { return len(word) > size })
+	words = slices.DeleteFunc(slices.Clone(words), func(word string) bool { return len(word) > size || !printable(word) })
 	return words[:min(len(words), n)]
+}
+
+// printable reports whether the text has only what a terminal shows: no controls, and
+// none of text in two directions. Members read what other members' machines advertise.
+func printable(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
 // setLocal sets the slots that calls from elsewhere hold.

@@ -296,8 +296,9 @@ func (n *node) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 
 // daemon is a Dialer that runs, for one machine.
 type daemon struct {
-	lost chan error // why a tunnel ended, or was not opened
-	stop context.CancelFunc
+	lost    chan error // why a tunnel ended, or was not opened
+	notices chan tunnel.Notice
+	stop    context.CancelFunc
 
 	mu      sync.Mutex
 	ad      tunnel.Advertisement
@@ -321,7 +322,7 @@ func (n *node) connect(t *testing.T, id fleet.MachineID, ad tunnel.Advertisement
 // connectInstance is connect for a process of that name, which serves calls by handler.
 func (n *node) connectInstance(t *testing.T, id fleet.MachineID, ad tunnel.Advertisement, instance string, handler http.HandlerFunc) *daemon {
 	t.Helper()
-	d := &daemon{lost: make(chan error, 1000), ad: ad, changed: make(chan struct{})}
+	d := &daemon{lost: make(chan error, 1000), notices: make(chan tunnel.Notice, 1000), ad: ad, changed: make(chan struct{})}
 	dialer := &tunnel.Dialer{
 		HubURL:     "http://127.0.0.1",
 		Credential: func() string { return string(id) },
@@ -337,7 +338,8 @@ func (n *node) connectInstance(t *testing.T, id fleet.MachineID, ad tunnel.Adver
 			defer d.mu.Unlock()
 			return d.ad, d.changed
 		},
-		Dial: n.dial,
+		Notice: func(n tunnel.Notice) { d.notices <- n },
+		Dial:   n.dial,
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	d.stop = cancel

@@ -677,6 +677,17 @@ func TestRead(t *testing.T) {
 	if o := m.Offers[1]; o.Slots != 0 || o.ContextLength != 0 || o.Families != fleet.Families(fleet.Chat) {
 		t.Errorf("offer = %+v", o)
 	}
+	for _, bad := range []string{"\x1b]52;c;aGk=\a", "\u009b31m", "\u202edcba", "\x9b31m", "a\nb"} {
+		model := tunnel.Model{ID: "m", Families: []string{"chat", bad}, Endpoints: []string{bad}, Capabilities: []string{bad, "tools"}, Engine: bad}
+		named := model
+		named.ID = bad
+		m, kept, err := accept(tunnel.Advertisement{Name: bad, Timezone: bad, Groups: []string{bad, "lab"}, Models: []tunnel.Model{named, model}})
+		if err != nil || len(m.Offers) != 1 || strings.Contains(fmt.Sprintf("%+v %+v %s", m, kept, m.Hours.Zone()), bad) {
+			t.Errorf("%q: %v, %+v, %+v", bad, err, m, kept)
+		} else if o := m.Offers[0]; len(o.Capabilities) != 1 || len(m.Groups) != 1 {
+			t.Errorf("%q: left out too much: %+v of %+v", bad, o, m)
+		}
+	}
 	for _, groups := range [][]string{nil, {}, {"lab"}, make([]string, 1000)} {
 		m, _, err := accept(tunnel.Advertisement{Groups: groups})
 		if err != nil || (m.Groups == nil) != (groups == nil) || len(m.Groups) != min(len(groups), maxGroups) {
@@ -728,6 +739,44 @@ func TestUnreadableHours(t *testing.T) {
 		if n.Snapshot().Machine("m") != nil {
 			t.Error("the machine is in the snapshot")
 		}
+	})
+}
+
+// A machine whose time zone the hub does not know connects and serves its owner. Others
+// are outside its hours, and the machine is notified, until it has another zone.
+func TestUnknownZone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFacts("m")
+		n := newNode(t, f)
+		ad := offering("llama")
+		ad.Hours, ad.Timezone = "Mon-Sun 00:00-24:00", "Mars/Olympus"
+		d := n.connect(t, "m", ad)
+		is := func(when string, open bool) {
+			t.Helper()
+			synctest.Wait()
+			m := n.machine("m")
+			if !m.Online || m.Hours.Open(n.Now()) != open {
+				t.Fatalf("%s: %+v", when, m)
+			}
+			select {
+			case got := <-d.notices:
+				if got.ZoneUnknown == open {
+					t.Errorf("%s: the machine was notified %+v", when, got)
+				}
+			default:
+				t.Errorf("%s: the machine was not notified", when)
+			}
+		}
+		is("unknown", false)
+		d.change(func(ad *tunnel.Advertisement) { ad.Timezone = "Europe/Lisbon" })
+		time.Sleep(time.Second)
+		is("known", true)
+		d.change(func(ad *tunnel.Advertisement) { ad.Timezone = "" })
+		time.Sleep(time.Second)
+		is("without a name", false)
+		d.change(func(ad *tunnel.Advertisement) { ad.Hours = "" })
+		time.Sleep(time.Second)
+		is("without hours", true)
 	})
 }
 

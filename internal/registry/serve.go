@@ -46,7 +46,7 @@ func (r *Registry) Serve(ctx context.Context, kept fleet.StoredMachine, generati
 // publishAll publishes the machine's advertisements until they end.
 func (r *Registry) publishAll(ctx context.Context, client *tunnel.Client, id fleet.MachineID, keeper *keeper) error {
 	var before tunnel.Advertisement
-	acked := false
+	acked, zoneKnown := false, true
 	for ad, err := range client.Offers(ctx) {
 		if err != nil {
 			return err
@@ -55,6 +55,8 @@ func (r *Registry) publishAll(ctx context.Context, client *tunnel.Client, id fle
 		if err != nil {
 			return fmt.Errorf("cannot use the advertisement of machine %s: %w", id, err)
 		}
+		// Without hours and a zone there is nothing to correct.
+		known := state.Hours.ZoneKnown() || ad.Hours == "" && ad.Timezone == ""
 		if !acked {
 			within, cancel := context.WithTimeout(ctx, ackWithin)
 			err := client.Ack(within)
@@ -69,10 +71,28 @@ func (r *Registry) publishAll(ctx context.Context, client *tunnel.Client, id fle
 		if !r.advertise(id, client, state, ad) {
 			return ErrFenced
 		}
+		if known != zoneKnown {
+			zoneKnown = known
+			r.notifyZone(ctx, client, id, ad, known)
+		}
 		keeper.keep(ctx, ad)
 		before = ad
 	}
 	return ctx.Err()
+}
+
+// notifyZone logs that this hub does not know the time zone of a machine, so that it is
+// outside its hours for others, or that it knows the next one. The daemon shows the same.
+func (r *Registry) notifyZone(ctx context.Context, client *tunnel.Client, id fleet.MachineID, ad tunnel.Advertisement, known bool) {
+	if !known {
+		r.config.Log.Warn("a machine's time zone is not known here: it is closed to others in every sharing hour",
+			"machine", id, "name", ad.Name, "timezone", ad.Timezone, "hours", ad.Hours)
+	}
+	within, cancel := context.WithTimeout(ctx, ackWithin)
+	defer cancel()
+	if err := client.Notify(within, tunnel.Notice{ZoneUnknown: !known}); err != nil {
+		r.config.Log.Warn("cannot notify a machine of its time zone", "machine", id, "error", err)
+	}
 }
 
 // attach makes the tunnel the machine's, unless the machine has a newer one: then it ends

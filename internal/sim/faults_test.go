@@ -253,7 +253,7 @@ func TestFault09ShareBesideAGroup(t *testing.T) {
 }
 
 // Bubbles begin on a Saturday at midnight, UTC.
-const twoMinutes = `{"hours":"Sat 00:00-00:02","timezone":""}`
+const twoMinutes = `{"hours":"Sat 00:00-00:02","timezone":"UTC"}`
 
 // A call that waits when the hours end is served elsewhere, or refused then.
 func TestFault10HoursEndBeforeFirstByte(t *testing.T) {

@@ -122,7 +122,7 @@ func (w *world) populate() {
 		m.lingers = time.Duration(w.rng.Int64N(int64(2 * time.Second)))
 		if w.rng.IntN(3) == 0 {
 			m.from, m.until = w.rng.IntN(2), 2+w.rng.IntN(2)
-			m.post("/hours", fmt.Sprintf(`{"hours":"Mon-Sun 00:%02d-00:%02d","timezone":""}`, m.from, m.until))
+			m.post("/hours", fmt.Sprintf(`{"hours":"Mon-Sun 00:%02d-00:%02d","timezone":"UTC"}`, m.from, m.until))
 		}
 	}
 	for range w.rng.IntN(2 * len(w.people)) {

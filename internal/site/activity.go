@@ -106,7 +106,7 @@ func accessScene(_ *Site, seen *glance, who api.Caller) scene {
 // pauseEnd says until when a machine is paused, on its own clock; nothing where it does not
 // end by itself.
 func pauseEnd(m *api.Machine, now time.Time) string {
-	hours, err := fleet.ParseHours("", m.Timezone)
+	hours, err := fleet.AdvertisedHours("", m.Timezone)
 	if m.PausedUntil.IsZero() || err != nil {
 		return ""
 	}

@@ -39,11 +39,15 @@ func (s *Site) applicationsData(v *visit) (applicationsData, error) {
 	keys, noKeys := call(s, v, api.ListKeys, api.None{})
 	models, noModels := call(s, v, api.ListModels, api.None{})
 	data := applicationsData{Keys: keys.Data, Regions: s.AllRegions(), Model: exampleModel, Address: s.Base}
+	var paste []api.Model
 	for _, m := range models.Data {
 		data.Models = append(data.Models, m.ID)
-		if data.Model == exampleModel && m.Availability == "ready" && pastes(m.ID) {
-			data.Model = m.ID
+		if pastes(m.ID) {
+			paste = append(paste, m)
 		}
+	}
+	if first := api.FirstChoice(paste); first != nil {
+		data.Model = first.ID
 	}
 	return data, cmp.Or(noKeys, noModels)
 }
@@ -115,7 +119,7 @@ var routeMachine = regexp.MustCompile(`machine=("(?:[^"\\]|\\.)*"|[^;,]*)`)
 const trialTime = 60 * time.Second
 
 // tryKey makes a short call with a caller's key as a client would. Without a model
-// it calls the first that is ready, or else the first that the key reaches.
+// it calls the one to choose first, or else the first that the key reaches.
 func (s *Site) tryKey(ctx context.Context, secret string, who api.Caller, model fleet.ModelID) trial {
 	ctx, cancel := context.WithTimeout(ctx, trialTime)
 	defer cancel()
@@ -125,8 +129,10 @@ func (s *Site) tryKey(ctx context.Context, secret string, who api.Caller, model 
 			f := fault.New(fault.ModelNotFound, "the key reaches no model just now: connect a machine that runs one, or accept an invite")
 			return trial{chatAnswer: chatAnswer{Status: f.Status(), Code: string(f.Code), Message: f.Message}}
 		}
-		i := slices.IndexFunc(models, func(m api.Model) bool { return m.Availability == "ready" })
-		model = models[max(i, 0)].ID
+		model = models[0].ID
+		if first := api.FirstChoice(models); first != nil {
+			model = first.ID
+		}
 	}
 	r, err := chatCall(ctx, chatRequest{Model: model, MaxTokens: 32, Messages: []said{{"user", "Say hello."}}})
 	if err != nil {

@@ -88,6 +88,9 @@ func (s *Site) machineData(v *visit) (machineData, error) {
 	if !m.LastSeen.IsZero() {
 		data.Week = drawWeek(m.Hours, m.Timezone, now)
 	}
+	if m.ZoneUnknown {
+		data.Timezone = "" // no form sends it back
+	}
 	for _, g := range groups.Data {
 		if g.In {
 			data.Serves = append(data.Serves, groupRow{g.Name, slices.Contains(g.KeptOut, m.Name), data.Named && !slices.Contains(m.Groups, g.Name), g.Limits})

@@ -331,7 +331,7 @@ func (s *Site) newcomerPage(v *visit) (reply, error) {
 	data := map[string]string{
 		"Provider": s.provider.Name, "Shown": n.Shown, "Invite": cmp.Or(v.form.Get("invite"), n.Invite), "Name": v.form.Get("name"),
 	}
-	if data["Name"] == "" && api.CheckName(n.Shown) == nil {
+	if data["Name"] == "" && api.CheckChosenName(n.Shown) == nil {
 		data["Name"] = n.Shown
 	}
 	return reply{page: "newcomer", title: "Sign up", data: data}, nil

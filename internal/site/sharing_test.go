@@ -137,6 +137,9 @@ func TestDrawWeek(t *testing.T) {
 	if diff := cmp.Diff(want, pic); diff != "" {
 		t.Error(diff)
 	}
+	if pic := drawWeek("Mon-Fri 18:00-23:00", "Mars/Olympus", now); len(pic.Days) != 7 || pic.Days[0].Today || !strings.Contains(pic.Words, `"Mars/Olympus", which this hub does not know`) {
+		t.Errorf("an unknown zone: %+v", pic)
+	}
 	if pic := drawWeek("", "", now); len(pic.Days[0].Open) != 1 || pic.Days[0].Open[0].Length != dayMinutes || !strings.HasPrefix(pic.Words, "Open always") {
 		t.Errorf("always: %+v", pic)
 	}

@@ -172,13 +172,21 @@ func (s *Site) newMember(v *visit) (made account.SignUp, err error) {
 		return made, f
 	}
 	made.Member = account.Member{ID: account.NewID("mem_"), Name: name, Created: s.DB.Now().UTC().Truncate(time.Millisecond)}
-	return made, s.letIn(v, &made)
+	if err := s.letIn(v, &made); err != nil || made.Member.Operator {
+		return made, err
+	}
+	if f := api.CheckChosenName(name); f != nil {
+		return made, f
+	}
+	return made, nil
 }
 
 // takeIn makes the member, and signs them in.
 func (s *Site) takeIn(v *visit, made account.SignUp, how string) error {
 	err := s.DB.SignUp(v.Context(), made, made.Member.Created)
 	switch {
+	case errors.Is(err, account.ErrLooksTaken):
+		return api.Taken(err, "")
 	case errors.Is(err, account.ErrExists):
 		return fault.New(fault.InvalidRequest, "a member is called %q already: choose another name", made.Member.Name).WithParam("name")
 	case errors.Is(err, account.ErrNotFound):

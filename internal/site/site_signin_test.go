@@ -235,6 +235,10 @@ func TestSignUpRules(t *testing.T) {
 	}
 	open.browser().post("/signup", "name", "xia", "password", aPassword).goes(t, "/")
 	open.browser().post("/signup", "name", "xia", "password", aPassword).want(t, 400, "a member is called")
+	for _, alike := range []string{"XIA", "хіа"} {
+		open.browser().post("/signup", "name", alike, "password", aPassword).want(t, 400, "looks like one that is taken")
+	}
+	open.browser().post("/signup", "name", "Kith Support", "password", aPassword).want(t, 400, "for the service and its operator")
 }
 
 func TestSessionsEnd(t *testing.T) { onEachStore(t, testSessionsEnd) }

@@ -41,6 +41,7 @@ var titles = sync.OnceValue(func() string {
 type tryModel struct {
 	ID     fleet.ModelID
 	Vision bool // it takes images
+	Whose  string
 }
 
 // said is one message of the conversation, as the chat dialect has it.
@@ -53,10 +54,10 @@ func (s *Site) tryData(v *visit) (tryData, error) {
 	models, err := call(s, v, api.ListModels, api.None{})
 	data := tryData{Titles: titles(), Said: conversation(v), Ask: lines(v.form.Get("ask")), Model: fleet.ModelID(cmp.Or(v.form.Get("model"), v.URL.Query().Get("model")))}
 	for _, m := range models.Data {
-		data.Models = append(data.Models, tryModel{m.ID, slices.Contains(m.Capabilities, "vision")})
-		if data.Model == "" && m.Availability == "ready" {
-			data.Model = m.ID
-		}
+		data.Models = append(data.Models, tryModel{m.ID, slices.Contains(m.Capabilities, "vision"), m.Whose()})
+	}
+	if first := api.FirstChoice(models.Data); data.Model == "" && first != nil {
+		data.Model = first.ID
 	}
 	if !data.Model.Valid() {
 		data.Model = ""

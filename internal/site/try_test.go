@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/credential"
 )
 
 // asked is a call as /try makes it.
@@ -65,6 +66,41 @@ func testTry(t *testing.T, tn *town) {
 	if text := tn.log.String(); strings.Contains(text, "bold") || strings.Contains(text, "typed and kept") {
 		t.Errorf("what was said is logged: %s", text)
 	}
+}
+
+// Without a choice by the member the model on a machine of their own is chosen, then a
+// shared one, then a group's, wherever a page names one. The picker says whose each is.
+func TestChoosesOneOfYourOwn(t *testing.T) {
+	tn := newTown(t, nil)
+	key := credential.Mint(credential.APIKey, "home").Reveal()
+	tn.keys = map[string]string{key: "ada"}
+	strange := api.Model{ID: "0-fast", Availability: "ready", Via: "group", Owner: "eve", Chat: true, Machines: 2}
+	shared := api.Model{ID: "1-shared", Availability: "ready", Via: "shared", Owner: "bob", Chat: true, Machines: 1}
+	vectors := api.Model{ID: "2-vectors", Availability: "ready", Via: "own", Owner: "ada", Machines: 1}
+	own := api.Model{ID: "3-own", Availability: "busy", Via: "own", Owner: "ada", Chat: true, Machines: 1}
+	off := api.Model{ID: "4-paused", Availability: "paused", Via: "own", Owner: "ada", Chat: true, Machines: 1}
+	ada := tn.as("ada")
+	for _, step := range []struct {
+		models []api.Model
+		want   string
+	}{
+		{[]api.Model{strange, shared, vectors, own, off}, "3-own"},
+		{[]api.Model{strange, shared, vectors, off}, "1-shared"},
+		{[]api.Model{strange, vectors, off}, "0-fast"},
+		{[]api.Model{vectors, off}, ""},
+	} {
+		tn.models = step.models
+		page := ada.get("/try").want(t, 200)
+		if got := strings.Count(page.body, " selected"); step.want == "" && got != 0 {
+			t.Errorf("of %+v one is chosen", step.models)
+		}
+		if step.want != "" {
+			page.want(t, 200, `<option value="`+step.want+`" selected`)
+			ada.post("/applications/test", "secret", key).want(t, 200, step.want+" answered")
+		}
+	}
+	tn.models = []api.Model{strange, shared, own}
+	ada.get("/try").want(t, 200, "0-fast (eve&#39;s or another&#39;s, in a group)", "1-shared (bob&#39;s)", "3-own (yours)")
 }
 
 // chat makes a call as the page's script does.

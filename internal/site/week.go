@@ -37,7 +37,7 @@ type span struct{ From, Length int }
 
 // drawWeek is the picture of the hours, at a time.
 func drawWeek(hours, zone string, now time.Time) week {
-	h, err := fleet.ParseHours(hours, zone)
+	h, err := fleet.AdvertisedHours(hours, zone)
 	if err != nil { // not reached: they are Hours.String's and Zone's
 		return week{}
 	}
@@ -48,9 +48,16 @@ func drawWeek(hours, zone string, now time.Time) week {
 		pic.Words = "Open always"
 		windows = []fleet.Window{{Days: weekOrder, To: dayMinutes}}
 	}
-	pic.Words += fmt.Sprintf("; there it is %s now.", there.Format("Monday, 15:04"))
+	switch {
+	case h.ZoneKnown():
+		pic.Words += fmt.Sprintf("; there it is %s now.", there.Format("Monday, 15:04"))
+	case h.Always():
+		pic.Words = fmt.Sprintf("Open always; its time zone %q is not known here, so that members whose share has hours are outside of them.", zone)
+	default:
+		pic.Words = fmt.Sprintf("Open %s in the time zone %q, which this hub does not know: others are outside its hours until you set them in another.", hours, zone)
+	}
 	for i, day := range weekOrder {
-		d := weekDay{Name: day.String()[:3], Today: day == there.Weekday(), Now: there.Hour()*60 + there.Minute()}
+		d := weekDay{Name: day.String()[:3], Today: h.ZoneKnown() && day == there.Weekday(), Now: there.Hour()*60 + there.Minute()}
 		before := weekOrder[(i+6)%7]
 		for _, w := range windows {
 			on := slices.Contains(w.Days, day)

@@ -40,7 +40,8 @@ type world struct {
 	keys     map[string]string // secrets of API keys, and whose they are
 	uses     []api.Use
 	queued   int
-	crash    bool // Admit panics
+	crash    bool        // Admit panics
+	models   []api.Model // in reach of everyone, if not nil
 	drained  []string
 	log      bytes.Buffer
 }
@@ -74,6 +75,9 @@ func worldOn(t *testing.T, config store.Config) *world {
 		DB: db, Region: "home", Identify: w.identify,
 		Snapshot: func() *fleet.Snapshot { return w.snapshot },
 		Models: func(_ context.Context, c api.Caller) ([]api.Model, error) {
+			if w.models != nil {
+				return w.models, nil
+			}
 			return []api.Model{{ID: fleet.ModelID("of-" + c.Name)}}, nil
 		},
 		Control: func(_ context.Context, id fleet.MachineID, c api.Control) error {

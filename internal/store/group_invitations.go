@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"time"
 
 	"github.com/kith/kith/internal/account"
@@ -16,8 +17,9 @@ import (
 // InviteToGroup stores an invitation to an org by one of its admins or, with an
 // empty ByID, by the hub's operator. ErrNotFound if there is no such member, or no
 // such org with that admin; ErrExists if the member is in the org or invited to it;
-// ErrTooMany if the org or the member has too many invitations without an answer, or the
-// member too many by this admin.
+// ErrTooMany, as ErrGroupInvitations or another that says which, if the org or the member
+// has too many invitations without an answer, or the member too many by this admin or by
+// those that they do not know.
 func (db *DB) InviteToGroup(ctx context.Context, i account.GroupInvitation) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { return nil, inviteToGroup(ctx, q, i) })
 	return db.wrap(err, "invite member %q to group %q", i.MemberID, i.GroupID)
@@ -54,12 +56,27 @@ func addInvitation(ctx context.Context, q *query.Queries, i account.GroupInvitat
 		return err
 	}
 	n, err := q.CountInvitations(ctx, i.GroupID, i.MemberID, i.ByID)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case n.OfGroup > account.MaxGroupInvitations, n.OfMember > account.MaxMemberInvitations,
-		n.OfBoth > account.MaxInvitationsByOne && i.ByID != "":
-		return account.ErrTooMany
+	}
+	unknown, err := q.UnknownInviters(ctx, i.MemberID)
+	if err != nil {
+		return err
+	}
+	// Those that the member does not know leave room for the others, however many they are.
+	isUnknown, byOne := slices.Contains(unknown, i.ByID), int64(account.MaxInvitationsByOne)
+	if isUnknown {
+		byOne = account.MaxByOneUnknown
+	}
+	switch {
+	case n.OfGroup > account.MaxGroupInvitations:
+		return account.ErrGroupInvitations
+	case n.OfBoth > byOne && i.ByID != "":
+		return account.ErrInvitationsByOne
+	case n.OfMember > account.MaxMemberInvitations:
+		return account.ErrMemberInvitations
+	case isUnknown && len(unknown) > account.MaxUnknown:
+		return account.ErrUnknownInviters
 	}
 	return nil
 }

@@ -128,15 +128,34 @@ func testInvitationBounds(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
 	var admin account.Member
-	for i := range account.MaxMemberInvitations {
-		if i%account.MaxInvitationsByOne == 0 {
-			admin = newMember(t, db, fmt.Sprintf("admin %d", i))
-		}
-		ok(t, inviteTo(t, db, newGroup(t, db, fmt.Sprintf("org %d", i), admin), admin, bob))
-		if i == account.MaxInvitationsByOne-1 { // one admin leaves room for others
-			fails(t, inviteTo(t, db, newGroup(t, db, "one more", admin), admin, bob), account.ErrTooMany)
+	sent := func(by account.Member, n int) {
+		t.Helper()
+		for i := range n {
+			ok(t, inviteTo(t, db, newGroup(t, db, fmt.Sprintf("%d of %s", i, by.Name), by), by, bob))
 		}
 	}
+	for i := range (account.MaxUnknown - 1) / account.MaxByOneUnknown {
+		admin = newMember(t, db, fmt.Sprintf("admin %d", i))
+		sent(admin, account.MaxByOneUnknown) // one admin leaves room for others
+		fails(t, inviteTo(t, db, newGroup(t, db, fmt.Sprint("more ", i), admin), admin, bob), account.ErrInvitationsByOne)
+	}
+	other := newMember(t, db, "another")
+	sent(other, account.MaxUnknown%account.MaxByOneUnknown)
+	fails(t, inviteTo(t, db, newGroup(t, db, "more", other), other, bob), account.ErrUnknownInviters)
+	friend, fellow, host := newMember(t, db, "friend"), newMember(t, db, "fellow"), newMember(t, db, "host")
+	newShare(t, db, bob, friend)
+	common := newGroup(t, db, "common", fellow)
+	ok(t, inviteTo(t, db, common, fellow, friend)) // of another member
+	ok(t, db.InviteToGroup(ctx, invitation(common, account.Member{}, bob)))
+	ok(t, db.AcceptGroup(ctx, common.ID, bob.ID, start))
+	_, _, err := accept(t, db, newInvite(t, db, host, "of host", 1), bob, start)
+	ok(t, err)
+	for _, known := range []account.Member{friend, fellow} {
+		sent(known, account.MaxInvitationsByOne)
+		fails(t, inviteTo(t, db, newGroup(t, db, "more of "+known.Name, known), known, bob), account.ErrInvitationsByOne)
+	}
+	sent(host, account.MaxMemberInvitations-account.MaxUnknown-2*account.MaxInvitationsByOne)
+	fails(t, inviteTo(t, db, newGroup(t, db, "more of host", host), host, bob), account.ErrMemberInvitations)
 	lab := newGroup(t, db, "lab", ada)
 	fails(t, inviteTo(t, db, lab, ada, bob), account.ErrTooMany)
 	fails(t, db.AcceptGroup(ctx, lab.ID, bob.ID, start), store.ErrNotFound)
@@ -150,7 +169,7 @@ func testInvitationBounds(t *testing.T, db *store.DB) {
 		ok(t, inviteTo(t, db, lab, ada, newMember(t, db, fmt.Sprintf("member %d", i))))
 	}
 	eve := newMember(t, db, "eve")
-	fails(t, inviteTo(t, db, lab, account.Member{}, eve), account.ErrTooMany)
+	fails(t, inviteTo(t, db, lab, account.Member{}, eve), account.ErrGroupInvitations)
 	first := must[account.Member](t)(db.MemberByName(ctx, "member 0"))
 	ok(t, db.DeclineGroup(ctx, lab.ID, first.ID, start))
 	ok(t, inviteTo(t, db, lab, ada, eve))

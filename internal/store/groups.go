@@ -9,13 +9,17 @@ import (
 )
 
 // CreateGroup adds a group with its members, invitations and kept-out machines;
-// ErrExists if the name is taken, ErrTooMany if a member is in too many groups.
+// ErrExists if the name is taken, ErrLooksTaken if it looks like that of another,
+// ErrTooMany if a member is in too many groups.
 func (db *DB) CreateGroup(ctx context.Context, g account.Group) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := checkText(g.ID, g.Name); err != nil {
 			return nil, err
 		}
 		if err := q.InsertGroup(ctx, g.ID, g.Name, string(g.Kind), millis(g.Created)); err != nil {
+			return nil, err
+		}
+		if err := claim(ctx, q.InsertGroupSkeleton, g.ID, g.Name); err != nil {
 			return nil, err
 		}
 		for _, m := range g.Members {

@@ -9,14 +9,14 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// CreateMember adds a member; ErrExists if the name is taken.
+// CreateMember adds a member; ErrExists if the name is taken, ErrLooksTaken if it looks
+// like that of another.
 func (db *DB) CreateMember(ctx context.Context, m account.Member) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := checkText(m.ID, m.Name); err != nil {
 			return nil, err
 		}
-		row := query.InsertMemberParams{ID: m.ID, Name: m.Name, Operator: m.Operator, Disabled: m.Disabled, Created: millis(m.Created)}
-		return changed(fleet.MemberChanged, m.ID), q.InsertMember(ctx, row)
+		return changed(fleet.MemberChanged, m.ID), insertMember(ctx, q, m)
 	})
 	return db.wrap(err, "create member %q", m.Name)
 }

@@ -16,7 +16,7 @@ import (
 func testMembers(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada := account.Member{ID: account.NewID("mem_"), Name: "Ada", Operator: true, Created: later(2)}
-	bob := account.Member{ID: account.NewID("mem_"), Name: "ada", Disabled: true, Created: later(1).In(time.FixedZone("", 3600))}
+	bob := account.Member{ID: account.NewID("mem_"), Name: "bob", Disabled: true, Created: later(1).In(time.FixedZone("", 3600))}
 	eve := account.Member{ID: account.NewID("mem_"), Name: "Ève ☃ '; --", Created: later(3)}
 	for _, m := range []account.Member{ada, bob, eve} {
 		ok(t, db.CreateMember(ctx, m))
@@ -25,7 +25,7 @@ func testMembers(t *testing.T, db *store.DB) {
 
 	same(t, must[account.Member](t)(db.Member(ctx, ada.ID)), ada)
 	same(t, must[account.Member](t)(db.Member(ctx, bob.ID)), bob)
-	same(t, must[account.Member](t)(db.MemberByName(ctx, "ada")), bob)
+	same(t, must[account.Member](t)(db.MemberByName(ctx, "bob")), bob)
 	same(t, must[account.Member](t)(db.MemberByName(ctx, eve.Name)), eve)
 	same(t, must[[]account.Member](t)(db.Members(ctx)), []account.Member{bob, ada, eve})
 

@@ -12,7 +12,8 @@ import (
 
 // SignUp adds a member with a password or an identity, and uses the invite or link in
 // the same transaction: of concurrent calls no more succeed than it has uses, and a
-// call that fails does not use it. ErrExists if the name or the identity is taken;
+// call that fails does not use it. ErrExists if the name or the identity is taken, and
+// ErrLooksTaken if the name looks like that of another;
 // ErrNotFound if the invite or link is wrong, used up, expired or revoked, or the
 // invite is a disabled member's.
 func (db *DB) SignUp(ctx context.Context, s account.SignUp, now time.Time) error {
@@ -30,8 +31,7 @@ func (db *DB) SignUp(ctx context.Context, s account.SignUp, now time.Time) error
 				return nil, err
 			}
 		}
-		row := query.InsertMemberParams{ID: m.ID, Name: m.Name, Operator: m.Operator, Disabled: m.Disabled, Created: millis(m.Created)}
-		if err := q.InsertMember(ctx, row); err != nil {
+		if err := insertMember(ctx, q, m); err != nil {
 			return nil, err
 		}
 		changes := changed(fleet.MemberChanged, m.ID)

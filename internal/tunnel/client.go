@@ -424,6 +424,15 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 // machine is routable.
 func (c *Client) Ack(ctx context.Context) error { return post(ctx, c, "/ack", nil) }
 
+// Notify reports to the daemon what the hub cannot use of its state.
+func (c *Client) Notify(ctx context.Context, notice Notice) error {
+	body, err := json.Marshal(notice)
+	if err != nil {
+		return fmt.Errorf("cannot write a notice: %w", err)
+	}
+	return post(ctx, c, PathNotice, body)
+}
+
 // Move asks the daemon to open another tunnel at the hub's address. The daemon keeps
 // this one, on which calls continue, until the hub closes it.
 func (c *Client) Move(ctx context.Context) error {

@@ -73,6 +73,8 @@ type Dialer struct {
 	// Control applies a change that the owner made elsewhere. The text of an error is
 	// sent to the hub. Nil refuses every change.
 	Control func(context.Context, Control) error
+	// Notice, if not nil, takes what the hub cannot use of the machine's state.
+	Notice func(Notice)
 	// OnState is called at each step, not concurrently, and must not block.
 	OnState func(State)
 	// Log receives, at debug level, the messages of the HTTP/2 server and the kind of

@@ -23,7 +23,8 @@ import (
 //	8  2026-11-22  upgrade: Kith-Instance, Kith-Yields and Kith-Node; move, which
 //	               earlier daemons do not have
 //	9  2026-11-22  calls: Kith-Cache; streamed answers: the trailer Kith-Cached
-const Version = 9
+//	10 2026-11-27  notice; offers: no timezone is an unknown one and not UTC
+const Version = 10
 
 // versionAdmits is the first version whose daemons admit a call by its header.
 // Earlier daemons do not answer an Expect.
@@ -47,7 +48,7 @@ type Advertisement struct {
 	// PausedUntil is when its owner's pause ends by itself; absent: it does not.
 	PausedUntil time.Time `json:"paused_until,omitzero"`
 	Hours       string    `json:"hours"`    // as fleet.ParseHours reads them; empty: always
-	Timezone    string    `json:"timezone"` // IANA name; empty: UTC
+	Timezone    string    `json:"timezone"` // IANA name; empty: not known
 	Slots       int       `json:"slots"`
 	Free        int       `json:"free"`  // unused slots, as the daemon counts them
 	Local       int       `json:"local"` // slots used by other calls than those of this tunnel
@@ -80,6 +81,16 @@ const (
 
 // PathControl takes a Control.
 const PathControl = "/control"
+
+// PathNotice takes a Notice.
+const PathNotice = "/notice"
+
+// Notice is the body of POST /notice: what the hub cannot use of the machine's state.
+// Each replaces the previous one.
+type Notice struct {
+	// ZoneUnknown reports that the hub does not know the time zone of the machine.
+	ZoneUnknown bool `json:"zone_unknown"`
+}
 
 // PathEnded is answered with 204 once the daemon no longer runs the call that
 // HeaderCorrelation and HeaderAttempt name. The hub waits for it before it tries

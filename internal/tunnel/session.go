@@ -152,6 +152,8 @@ func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 	case PathControl:
 		s.control(w, r)
+	case PathNotice:
+		s.notice(w, r)
 	case PathEnded:
 		s.ended(w, r)
 	default:
@@ -245,6 +247,18 @@ func (s *session) control(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *session) notice(w http.ResponseWriter, r *http.Request) {
+	var notice Notice
+	if err := json.UnmarshalRead(http.MaxBytesReader(w, r.Body, maxControl), &notice); err != nil {
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+		return
+	}
+	if s.dialer.Notice != nil {
+		s.dialer.Notice(notice)
 	}
 	w.WriteHeader(http.StatusNoContent)
 }

@@ -7,6 +7,16 @@ SELECT
     (SELECT count(*) FROM group_invitations i WHERE i.member_id = sqlc.arg(member)) AS of_member,
     (SELECT count(*) FROM group_invitations i WHERE i.member_id = sqlc.arg(member) AND i.by_id = sqlc.arg(by_id)) AS of_both;
 
+-- The admins of a member's invitations that the member does not know. A member knows the
+-- hub's operator, those that they share with, whose invite they accepted, and who is in
+-- an org with them. Only acts of the member's own count: anyone can share with a member.
+-- name: UnknownInviters :many
+SELECT i.by_id FROM group_invitations i WHERE i.member_id = sqlc.arg(member) AND i.by_id <> ''
+AND NOT EXISTS (SELECT 1 FROM shares s WHERE s.owner_id = i.member_id AND s.member_id = i.by_id)
+AND NOT EXISTS (SELECT 1 FROM invite_uses u JOIN invites v ON v.id = u.invite_id WHERE u.member_id = i.member_id AND v.owner_id = i.by_id)
+AND NOT EXISTS (SELECT 1 FROM group_members a JOIN group_members b ON b.group_id = a.group_id JOIN groups g ON g.id = a.group_id
+    WHERE a.member_id = i.member_id AND b.member_id = i.by_id AND g.kind = 'org');
+
 -- name: PruneInvitations :exec
 DELETE FROM group_invitations WHERE (group_id = $1 OR member_id = $2) AND expires <= sqlc.arg(now);
 

@@ -235,3 +235,37 @@ func (q *Queries) TakeInvitation(ctx context.Context, groupID string, memberID s
 	}
 	return result.RowsAffected()
 }
+
+const unknownInviters = `-- name: UnknownInviters :many
+SELECT i.by_id FROM group_invitations i WHERE i.member_id = $1 AND i.by_id <> ''
+AND NOT EXISTS (SELECT 1 FROM shares s WHERE s.owner_id = i.member_id AND s.member_id = i.by_id)
+AND NOT EXISTS (SELECT 1 FROM invite_uses u JOIN invites v ON v.id = u.invite_id WHERE u.member_id = i.member_id AND v.owner_id = i.by_id)
+AND NOT EXISTS (SELECT 1 FROM group_members a JOIN group_members b ON b.group_id = a.group_id JOIN groups g ON g.id = a.group_id
+    WHERE a.member_id = i.member_id AND b.member_id = i.by_id AND g.kind = 'org')
+`
+
+// The admins of a member's invitations that the member does not know. A member knows the
+// hub's operator, those that they share with, whose invite they accepted, and who is in
+// an org with them. Only acts of the member's own count: anyone can share with a member.
+func (q *Queries) UnknownInviters(ctx context.Context, member string) ([]string, error) {
+	rows, err := q.db.QueryContext(ctx, unknownInviters, member)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var by_id string
+		if err := rows.Scan(&by_id); err != nil {
+			return nil, err
+		}
+		items = append(items, by_id)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

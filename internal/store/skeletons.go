@@ -1,0 +1,60 @@
+package store
+
+import (
+	"context"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/store/internal/query"
+)
+
+// insertMember adds a member; ErrLooksTaken if the name looks like that of another.
+func insertMember(ctx context.Context, q *query.Queries, m account.Member) error {
+	row := query.InsertMemberParams{ID: m.ID, Name: m.Name, Operator: m.Operator, Disabled: m.Disabled, Created: millis(m.Created)}
+	if err := q.InsertMember(ctx, row); err != nil {
+		return err
+	}
+	return claim(ctx, q.InsertMemberSkeleton, m.ID, m.Name)
+}
+
+// claim inserts what a new name looks like; ErrLooksTaken if another has that.
+func claim(ctx context.Context, insert func(ctx context.Context, skeleton, id string) (int64, error), id, name string) error {
+	for _, skeleton := range account.Skeletons(name) {
+		if n, err := insert(ctx, skeleton, id); err != nil {
+			return err
+		} else if n == 0 {
+			return account.ErrLooksTaken
+		}
+	}
+	return nil
+}
+
+// claimOlder inserts the skeletons of the names that were given before there were any, or
+// by an older kith on the same database. Names that look alike stay as they are.
+func (db *DB) claimOlder(ctx context.Context) error {
+	err := db.transact(ctx, func(q *query.Queries) error {
+		members, err := q.MembersWithoutSkeleton(ctx)
+		if err != nil {
+			return err
+		}
+		groups, err := q.GroupsWithoutSkeleton(ctx)
+		if err != nil {
+			return err
+		}
+		for _, m := range members {
+			for _, skeleton := range account.Skeletons(m.Name) {
+				if _, err := q.InsertMemberSkeleton(ctx, skeleton, m.ID); err != nil {
+					return err
+				}
+			}
+		}
+		for _, g := range groups {
+			for _, skeleton := range account.Skeletons(g.Name) {
+				if _, err := q.InsertGroupSkeleton(ctx, skeleton, g.ID); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return db.wrap(err, "compare the names of members and groups")
+}

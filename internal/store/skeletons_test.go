@@ -1,0 +1,82 @@
+package store_test
+
+import (
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/store"
+)
+
+// No new member and no new group has a name that looks like another's. Names of before
+// stay, and new ones do not look like them either.
+func TestNamesThatLookAlike(t *testing.T) {
+	t.Parallel()
+	onEachConfig(t, func(t *testing.T, config store.Config, rawDB func() *sql.DB) {
+		ctx := t.Context()
+		db := must[*store.DB](t)(store.Open(ctx, config))
+		member := func(name string) error {
+			return db.CreateMember(ctx, account.Member{ID: account.NewID("mem_"), Name: name, Created: time.Now()})
+		}
+		signUp := func(name string) error {
+			m := account.Member{ID: account.NewID("mem_"), Name: name, Created: time.Now()}
+			return db.SignUp(ctx, account.SignUp{Member: m, Password: "x"}, time.Now())
+		}
+		group := func(name string) error {
+			g := account.Group{ID: account.NewID("grp_"), Name: name, Kind: account.GroupOpen, Created: time.Now()}
+			if alice, err := db.MemberByName(ctx, "alice"); err == nil {
+				g.Members = []account.GroupMember{{MemberID: alice.ID, Admin: true}}
+			}
+			return db.CreateGroup(ctx, g)
+		}
+		for _, create := range []func(string) error{member, signUp, group} {
+			first, looks := "alice", []string{"аӏісе", "ALICE", "Alice", "aIice"}
+			switch {
+			case errors.Is(create(first), account.ErrExists): // a member already: signUp takes the next
+				first, looks = "Ian", []string{"lan", "IAN", "1an"}
+				ok(t, create(first))
+			}
+			if err := create(first); !errors.Is(err, account.ErrExists) || errors.Is(err, account.ErrLooksTaken) {
+				t.Errorf("%s again: %v", first, err)
+			}
+			for _, name := range looks {
+				if err := create(name); !errors.Is(err, account.ErrLooksTaken) {
+					t.Errorf("%s beside %s: %v", name, first, err)
+				}
+			}
+		}
+		if _, err := db.MemberByName(ctx, "ALICE"); !errors.Is(err, account.ErrNotFound) {
+			t.Errorf("a refused member is there: %v", err)
+		}
+		ok(t, group("box-1"))
+		if err := group("b0x-1"); !errors.Is(err, account.ErrLooksTaken) {
+			t.Errorf("b0x-1: %v", err)
+		}
+		ok(t, db.Close())
+
+		raw := rawDB()
+		for _, statement := range []string{
+			"DELETE FROM member_skeletons", "DELETE FROM group_skeletons WHERE skeleton = 'box-l'", // as before they were there
+			"INSERT INTO members (id, name, operator, disabled, created) VALUES ('mem_old', 'ALICE', false, false, 1)",
+		} {
+			_, err := raw.ExecContext(ctx, statement)
+			ok(t, err)
+		}
+		db = must[*store.DB](t)(store.Open(ctx, config))
+		defer db.Close()
+		must[account.Member](t)(db.MemberByName(ctx, "ALICE"))
+		must[account.Member](t)(db.MemberByName(ctx, "alice"))
+		if err := member("аӏісе"); !errors.Is(err, account.ErrLooksTaken) {
+			t.Errorf("beside an older name: %v", err)
+		}
+		if err := group("BOX-1"); !errors.Is(err, account.ErrLooksTaken) {
+			t.Errorf("beside an older group: %v", err)
+		}
+		// The name of a group that its last member left is free.
+		box := must[account.Group](t)(db.GroupByName(ctx, "box-1"))
+		ok(t, db.LeaveGroup(ctx, box.ID, box.Members[0].MemberID))
+		ok(t, group("BOX-1"))
+	})
+}
