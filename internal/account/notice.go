@@ -9,6 +9,7 @@ type NoticeKind string
 const (
 	NoticeInvited NoticeKind = "invited" // the member is invited to a group
 	NoticeJoined  NoticeKind = "joined"  // another member joined a group of the member's
+	NoticeAccess  NoticeKind = "access"  // there is a new share of or with the member, or the member joined a group
 	NoticeSpent   NoticeKind = "spent"   // the calls a day of a share or a group are used up
 	NoticeOffline NoticeKind = "offline" // a machine of the member's is offline
 	NoticeEnding  NoticeKind = "ending"  // a key of the member's ends soon
@@ -16,7 +17,7 @@ const (
 )
 
 // NoticeKinds is every kind, in the order in which pages list them.
-var NoticeKinds = []NoticeKind{NoticeInvited, NoticeJoined, NoticeSpent, NoticeOffline, NoticeEnding, NoticeBackup}
+var NoticeKinds = []NoticeKind{NoticeInvited, NoticeJoined, NoticeAccess, NoticeSpent, NoticeOffline, NoticeEnding, NoticeBackup}
 
 // When and for how long members are notified (docs/decisions/0023-notices.md).
 const (

@@ -231,7 +231,9 @@ func (a *API) joinGroup(ctx context.Context, c Caller, in GroupName) (GroupAct, 
 	case g.Kind != account.GroupOpen: // the caller sees it by an invitation
 		return GroupAct{}, fault.New(fault.NotAllowed, "group %q takes members by invitation: accept or decline yours", g.Name)
 	default:
-		err = a.DB.JoinGroup(ctx, g.ID, c.id(), a.DB.Now())
+		if err = a.DB.JoinGroup(ctx, g.ID, c.id(), a.DB.Now()); err == nil {
+			a.noteAccess(ctx, account.Notice{MemberID: c.id(), Subject: g.ID, Text: "You joined " + g.Name + "."})
+		}
 		if errors.Is(err, account.ErrExists) { // by another request, just now
 			err = nil
 		}

@@ -89,6 +89,7 @@ func (a *API) acceptGroup(ctx context.Context, c Caller, in GroupName) (GroupAct
 		if err := a.DB.AcceptGroup(ctx, g.ID, c.id(), a.DB.Now()); err != nil {
 			return GroupAct{}, noInvitation(inTooManyGroups(err), g)
 		}
+		a.noteAccess(ctx, account.Notice{MemberID: c.id(), Subject: g.ID, Text: "You joined " + g.Name + "."})
 	}
 	return GroupAct{Group: g.Name, Member: c.Name, State: "joined"}, nil
 }

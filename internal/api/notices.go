@@ -177,6 +177,27 @@ func (a *API) NoteWhatIsDue(ctx context.Context, now time.Time, settled bool) er
 	return a.DB.AddNotices(ctx, append(due, backups...), now)
 }
 
+// noteShare notifies both members of a new share, so that one that somebody else made with
+// the owner's key does not stay unseen. how is how it was made. Of two members it is noted
+// once a day: making shares must not use up what a member may be notified of.
+func (a *API) noteShare(ctx context.Context, owner, member account.Named, how string) {
+	a.noteAccess(ctx,
+		account.Notice{MemberID: owner.ID, Subject: member.ID, Text: "You share your machines with " + member.Name + how + "."},
+		account.Notice{MemberID: member.ID, Subject: owner.ID, Text: owner.Name + " shares machines with you" + how + "."})
+}
+
+// noteAccess stores notices of who may use whose machines. What they are about is done: a
+// failure is logged.
+func (a *API) noteAccess(ctx context.Context, notices ...account.Notice) {
+	now := a.DB.Now().UTC()
+	for i := range notices {
+		notices[i].Kind, notices[i].Occasion = account.NoticeAccess, now.Truncate(24*time.Hour)
+	}
+	if err := a.DB.AddNotices(ctx, notices, now); err != nil {
+		a.Log.Warn("cannot notify of a share or a group", "error", err)
+	}
+}
+
 func offlineNotice(m account.OfflineMachine) account.Notice {
 	return account.Notice{
 		MemberID: m.OwnerID, Kind: account.NoticeOffline, Subject: m.ID, Occasion: m.LastSeen,

@@ -53,7 +53,7 @@ func testNoteWhatIsDue(t *testing.T, w *world) {
 	texts := func(who string) (all []string) {
 		t.Helper()
 		for _, n := range good[List[Notice]](w, who, "GET", "/api/notices", "").Data {
-			if n.Kind != account.NoticeJoined {
+			if n.Kind != account.NoticeJoined && n.Kind != account.NoticeAccess {
 				all = append(all, n.Text)
 			}
 		}
@@ -118,11 +118,11 @@ func testNoteWhatIsDue(t *testing.T, w *world) {
 		return len(all)
 	}
 	since := now.Add(-time.Minute)
-	if n := news(account.NewsFor{Since: since}); n != 5 { // with the join
-		t.Errorf("%d notices to mail, want 5", n)
+	if n := news(account.NewsFor{Since: since}); n != 6 { // with the join and the share
+		t.Errorf("%d notices to mail, want 6", n)
 	}
-	if n := news(account.NewsFor{Since: since, Off: []account.NoticeKind{account.NoticeOffline}}); n != 3 {
-		t.Errorf("%d notices to mail without machines, want 3", n)
+	if n := news(account.NewsFor{Since: since, Off: []account.NoticeKind{account.NoticeOffline}}); n != 4 {
+		t.Errorf("%d notices to mail without machines, want 4", n)
 	}
 	if n := news(account.NewsFor{Since: time.Now()}); n != 0 {
 		t.Errorf("%d notices to mail of now, want none", n)
@@ -131,4 +131,35 @@ func testNoteWhatIsDue(t *testing.T, w *world) {
 	if n := news(account.NewsFor{Since: since}); n != 0 {
 		t.Errorf("%d notices to mail that are seen", n)
 	}
+}
+
+// Both members are notified of a new share, by whatever key or invite it was made, once a
+// day, and a member of a group that was joined in the member's name.
+func TestAccessIsNoted(t *testing.T) {
+	w := newWorld(t)
+	want := func(who string, says ...string) {
+		t.Helper()
+		var got []string
+		for _, n := range good[List[Notice]](w, who, "GET", "/api/notices", "").Data {
+			if n.Kind == account.NoticeAccess {
+				got = append(got, n.Text)
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, says) {
+			t.Errorf("%s is notified of %q, want %q", who, got, says)
+		}
+	}
+	for range 3 {
+		good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob"}`)
+		good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob","per_day":9}`) // other limits of the same
+		good[EndedShare](w, "ada", "DELETE", "/api/shares/bob", "")
+	}
+	invite := good[Invite](w, "ada", "POST", "/api/invites", "")
+	good[Accepted](w, "eve", "POST", "/api/invites/accept", `{"code":"`+invite.Code+`"}`)
+	good[Group](w, "ada", "POST", "/api/groups", `{"name":"all","kind":"open"}`)
+	good[GroupAct](w, "bob", "POST", "/api/groups/all/join", "")
+	want("ada", "You share your machines with bob.", "You share your machines with eve, by an invite.")
+	want("bob", "You joined all.", "ada shares machines with you.")
+	want("eve", "ada shares machines with you, by an invite.")
 }

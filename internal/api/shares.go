@@ -76,9 +76,13 @@ func (a *API) putShare(ctx context.Context, c Caller, in NewShare) (Share, error
 	if with.ID == c.id() {
 		return Share{}, fault.New(fault.InvalidRequest, "your own machines are yours already: share them with another member").WithParam("with")
 	}
-	made, err := a.DB.PutShare(ctx, account.Share{ID: account.NewID("shr_"), OwnerID: c.id(), MemberID: with.ID, Created: a.DB.Now().UTC()}, to)
+	id := account.NewID("shr_")
+	made, err := a.DB.PutShare(ctx, account.Share{ID: id, OwnerID: c.id(), MemberID: with.ID, Created: a.DB.Now().UTC()}, to)
 	if err != nil {
 		return Share{}, err
+	}
+	if made.ID == id { // and no other limits of the one that was there
+		a.noteShare(ctx, account.Named{ID: c.id(), Name: c.Name}, account.Named{ID: with.ID, Name: with.Name}, "")
 	}
 	view := viewShare(account.NamedShare{Share: made, Owner: c.Name, Member: with.Name}, c)
 	view.Cut, view.Warnings = a.cut(endsWithLimits(c.id(), with.ID, made.Models)), a.warnings(c, to)
@@ -300,6 +304,7 @@ func (a *API) acceptInvite(ctx context.Context, c Caller, in InviteCode) (Accept
 	case err != nil:
 		return Accepted{}, err
 	}
+	a.noteShare(ctx, account.Named{ID: owner.ID, Name: owner.Name}, account.Named{ID: c.id(), Name: c.Name}, ", by an invite")
 	limits := viewLimits(share.Limits)
 	return Accepted{share.ID, owner.Name, c.Name, "accepted", &limits}, nil
 }

@@ -149,7 +149,12 @@ func testInvitationPages(t *testing.T, tn *town) {
 			bob.header.Del("X-Kith-Refresh")
 			bob.get("/access").want(t, 200, map[string]string{"accept": "You are in the group: its members reach your machines", "decline": "Declined: nothing is shared"}[answer])
 		}
-		quiet(bob, "/")
+		if answer == "accept" {
+			bob.get("/").want(t, 200, "1 new notice<")
+			bob.get("/notices").want(t, 200, "You joined lab.")
+		} else {
+			quiet(bob, "/")
+		}
 	}
 	ada.post("/groups/invite", "group", "lab", "member", "bob").goes(t, "/access")
 	ada.get("/access").want(t, 200, "bob is in the group already")

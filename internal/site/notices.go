@@ -49,6 +49,8 @@ func (s *Site) noticeLine(n api.Notice) noticeLine {
 		return noticeLine{n, accessPath, "Answer"}
 	case account.NoticeJoined:
 		return noticeLine{n, accessPath + "#group-" + nameKey(n.Group), "See the group"}
+	case account.NoticeAccess:
+		return noticeLine{n, accessPath, "See who has access"}
 	case account.NoticeSpent:
 		return noticeLine{n, accessPath, "See the limits"}
 	case account.NoticeEnding:
@@ -84,6 +86,7 @@ func (s *Site) noticeChoices(v *visit) (all []noticeChoice, err error) {
 	for _, c := range []noticeChoice{
 		{Kind: account.NoticeInvited, Text: "You are invited to a group"},
 		{Kind: account.NoticeJoined, Text: "A member joined a group of yours"},
+		{Kind: account.NoticeAccess, Text: "There is a new share of yours or with you, or you joined a group"},
 		{Kind: account.NoticeSpent, Text: "The calls a day of a share or a group are used up"},
 		{Kind: account.NoticeOffline, Text: "A machine of yours is offline for more than an hour"},
 		{Kind: account.NoticeEnding, Text: "A key of yours ends within 7 days"},
