@@ -1,10 +1,16 @@
 package e2e_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"go/parser"
 	"go/token"
+	"math/big"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -129,6 +136,32 @@ func command(text, name string, args ...string) error {
 	return nil
 }
 
+// pairFile is a file of a certificate or its key that a configuration names.
+var pairFile = regexp.MustCompile(`(?m)^(certificate|key) = "(/[^"]+)"`)
+
+// certificateIn makes a certificate and its key in a folder: the files certificate and key.
+func certificateIn(t *testing.T, folder string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"hub.example"}, NotAfter: time.Now().Add(time.Hour)}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{"certificate": {Type: "CERTIFICATE", Bytes: certificate}, "key": {Type: "PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(filepath.Join(folder, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // secretFile is a file that a configuration names.
 var secretFile = regexp.MustCompile(`"file:(/[^"]+)"`)
 
@@ -146,6 +179,8 @@ func (b block) checkConfiguration(t *testing.T, binary string) error {
 		}
 		b.text = strings.ReplaceAll(b.text, m[1], file)
 	}
+	certificateIn(t, home)
+	b.text = pairFile.ReplaceAllString(b.text, `$1 = "`+home+`/$1"`)
 	var said []string
 	for _, name := range []string{"hub.toml", "config.toml"} {
 		file := filepath.Join(home, name)

@@ -187,8 +187,26 @@ type Group struct {
 	Created time.Time
 	Members []GroupMember
 	KeptOut []string // ids of machines that their owners keep out of this group
+	// Pinned and Excluded are the ids of machines that its admins decided on.
+	Pinned, Excluded []string
 	// Invited are the invitations to make with a new group. They are only written.
 	Invited []GroupInvitation
+}
+
+// MachineRule is what a group's admins decided on a machine of a member.
+type MachineRule string
+
+// The rules (spec/routing.md#standing).
+const (
+	NoRule          MachineRule = "none"
+	MachinePinned   MachineRule = "pinned"   // it counts as established
+	MachineExcluded MachineRule = "excluded" // the group does not reach it
+)
+
+// GroupMachine is a machine with such a rule, by name.
+type GroupMachine struct {
+	Owner, Machine string
+	Rule           MachineRule
 }
 
 // GroupMember is one member's place in a group.

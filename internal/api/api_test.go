@@ -259,6 +259,8 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		"GET /api/why/{call}":                         {{"eve", "/api/why/req_1", "", 404}},
 		"GET /api/usage":                              {{"eve", "/api/usage", "", 200}},
 		"GET /api/machines/{machine}/usage":           {{"eve", machine + "/usage", "", 404}, {"bob", machine + "/usage", "", 404}, {"ada", machine + "/usage", "", 200}},
+		"GET /api/groups/{group}/machines":            {{"eve", "/api/groups/lab/machines", "", 404}, {"bob", "/api/groups/lab/machines", "", 200}},
+		"POST /api/groups/{group}/machines":           {{"eve", "/api/groups/lab/machines", `{"owner":"ada","machine":"box","rule":"excluded"}`, 404}, {"bob", "/api/groups/lab/machines", `{"owner":"ada","machine":"box","rule":"excluded"}`, 403}, {"ada", "/api/groups/lab/machines", `{"owner":"eve","machine":"box","rule":"pinned"}`, 404}},
 		"POST /api/machines/{machine}/keep-out":       {{"eve", machine + "/keep-out", `{"all":true}`, 404}, {"bob", machine + "/keep-out", `{"group":"lab","undo":true}`, 404}, {"ada", machine + "/keep-out", `{"group":"none"}`, 404}},
 	}
 	check(t, w.db.SaveTraces(t.Context(), []account.Trace{{CallID: "req_adas", MemberID: w.members["ada"].ID, Started: time.Now(), Model: "secret-model"}}, time.Now()))

@@ -293,3 +293,62 @@ func (a *API) makeAdmin(ctx context.Context, c Caller, in GroupMemberName) (Grou
 func (a *API) dropAdmin(ctx context.Context, c Caller, in GroupMemberName) (GroupAct, error) {
 	return a.changeMember(ctx, c, in, "member", a.DB.DropAdmin)
 }
+
+// GroupMachine is what a group's admins decide on a machine of a member.
+type GroupMachine struct {
+	Group   string `json:"-" path:"group"`
+	Owner   string `json:"owner"`
+	Machine string `json:"machine"` // its name
+	// Rule is "pinned" (it counts as established), "excluded" (the group does not reach it) or
+	// "none".
+	Rule account.MachineRule `json:"rule"`
+}
+
+// groupMachines lists the machines of a group that its admins decided on.
+func (a *API) groupMachines(ctx context.Context, c Caller, in GroupName) (List[GroupMachine], error) {
+	g, err := a.groupIn(ctx, c, in.Group)
+	if err != nil {
+		return List[GroupMachine]{}, err
+	}
+	rules, err := a.DB.GroupMachines(ctx, g.ID)
+	return listOf(views(rules, func(r account.GroupMachine) GroupMachine {
+		return GroupMachine{Owner: r.Owner, Machine: r.Machine, Rule: r.Rule}
+	})), err
+}
+
+// setGroupMachine pins a machine of a member in a group, excludes it, or ends either, for one
+// of its admins. The machine's owner is notified of an exclusion.
+func (a *API) setGroupMachine(ctx context.Context, c Caller, in GroupMachine) (GroupMachine, error) {
+	switch in.Rule {
+	case account.NoRule, account.MachinePinned, account.MachineExcluded:
+	default:
+		return in, fault.New(fault.InvalidRequest, "a machine is pinned, excluded or none, not %.40q", in.Rule).WithParam("rule")
+	}
+	g, err := a.groupRun(ctx, c, in.Group)
+	if err != nil {
+		return in, err
+	}
+	owner, err := a.memberNamed(ctx, "owner", in.Owner)
+	if err != nil {
+		return in, err
+	}
+	machines, err := a.DB.Machines(ctx, owner.ID)
+	if err != nil {
+		return in, err
+	}
+	i := slices.IndexFunc(machines, func(m account.Machine) bool { return m.Name == in.Machine && m.Revoked.IsZero() })
+	err = account.ErrNotFound
+	if i >= 0 {
+		err = a.DB.SetGroupMachine(ctx, c.id(), g.ID, machines[i].ID, in.Rule)
+	}
+	if err != nil {
+		return in, NotFound(err, "%s has no machine %.80q in group %q", owner.Name, in.Machine, g.Name)
+	}
+	if in.Rule == account.MachineExcluded {
+		a.noteAccess(ctx, account.Notice{
+			MemberID: owner.ID, Subject: g.ID + " " + machines[i].ID,
+			Text: "An admin of " + g.Name + " excluded your machine " + in.Machine + ": its members do not reach it by the group.",
+		})
+	}
+	return in, nil
+}

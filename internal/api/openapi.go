@@ -156,10 +156,11 @@ func (s schemas) operation(l *line) Operation {
 
 // plainSchemas are the schemas of types that are no objects.
 var plainSchemas = map[reflect.Type]Schema{
-	reflect.TypeFor[time.Time]():          {Type: "string", Format: "date-time"},
-	reflect.TypeFor[account.Reach]():      {Type: "string", Enum: []string{string(account.ReachAll), string(account.ReachShared), string(account.ReachOwn)}},
-	reflect.TypeFor[account.NoticeKind](): {Type: "string", Enum: views(account.NoticeKinds, func(k account.NoticeKind) string { return string(k) })},
-	reflect.TypeFor[account.GroupKind]():  {Type: "string", Enum: []string{string(account.GroupOrg), string(account.GroupOpen)}},
+	reflect.TypeFor[time.Time]():           {Type: "string", Format: "date-time"},
+	reflect.TypeFor[account.Reach]():       {Type: "string", Enum: []string{string(account.ReachAll), string(account.ReachShared), string(account.ReachOwn)}},
+	reflect.TypeFor[account.MachineRule](): {Type: "string", Enum: []string{string(account.NoRule), string(account.MachinePinned), string(account.MachineExcluded)}},
+	reflect.TypeFor[account.NoticeKind]():  {Type: "string", Enum: views(account.NoticeKinds, func(k account.NoticeKind) string { return string(k) })},
+	reflect.TypeFor[account.GroupKind]():   {Type: "string", Enum: []string{string(account.GroupOrg), string(account.GroupOpen)}},
 }
 
 // of is the schema of a type: of a struct with a name, a reference.

@@ -169,6 +169,7 @@ func TestWhoseAccount(t *testing.T) {
 	}{
 		{"machine", saved, "", "", "kithm_x", said{out: "none\n"}},
 		{"machine and a key", saved, "", "k", "kithm_x", said{out: "none\n"}},
+		{"machine, and a key of the hub by name", saved, server.URL, "k", "k", said{out: "none\n"}},
 		{"key with the configured hub", configured, "", "k", "k", said{out: "none\n"}},
 		{"key and hub", t.TempDir(), server.URL + "/v1", "k", "k", said{out: "none\n"}},
 		{"the saved hub by name", saved, server.URL + "/v1/", "", "kithm_x", said{out: "none\n"}},

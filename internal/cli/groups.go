@@ -73,6 +73,8 @@ func (a *app) groups() *cobra.Command {
 		},
 	}
 	return group("group", "Groups of members who reach each other's machines", list, create,
+		a.groupMachine("pin", account.MachinePinned, "Let a member's machine count as established in a group that you run", "is pinned in", "is no longer pinned in", runs),
+		a.groupMachine("exclude", account.MachineExcluded, "Exclude a member's machine from a group that you run, within 5 s", "is excluded from", "is no longer excluded from", runs),
 		mine("join", "Join an open group", "you are in group %s: its members reach your machines, and you theirs", api.JoinGroup, outside),
 		mine("leave", "Leave a group", "you are no longer in group %s", api.LeaveGroup, inside),
 		a.inviteToGroup(runs),
@@ -99,6 +101,30 @@ func (a *app) inviteToGroup(runs func(api.Group) bool) *cobra.Command {
 			})
 		},
 	}
+}
+
+// groupMachine is `kith group pin` and `kith group exclude`.
+func (a *app) groupMachine(use string, rule account.MachineRule, short, done, undone string, runs func(api.Group) bool) *cobra.Command {
+	var undo bool
+	cmd := &cobra.Command{
+		Use: use + " NAME OWNER/MACHINE", Short: short, Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeGroups(runs, false),
+		Example: "  kith group " + use + " lab bob/desk\n  kith group " + use + " lab bob/desk --undo",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			owner, machine, ok := strings.Cut(args[1], "/")
+			if !ok || owner == "" || machine == "" {
+				return wrongUse("cannot %s %q: name the owner and the machine, as in bob/desk", use, args[1])
+			}
+			in := api.GroupMachine{Group: args[0], Owner: owner, Machine: machine, Rule: rule}
+			if undo {
+				in.Rule, done = account.NoRule, undone
+			}
+			return ask(cmd.Context(), a.account(), use+" the machine", api.SetGroupMachine.With(in), func(api.GroupMachine) {
+				a.say("%s of %s %s group %s\n", strong(machine), strong(owner), done, strong(args[0]))
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&undo, "undo", false, "end it")
+	return cmd
 }
 
 // limitGroup is about the member's machines, all of them: what calls of the group's

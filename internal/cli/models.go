@@ -81,9 +81,10 @@ func (a *app) toDaemon() (*client, error) {
 	}, nil
 }
 
-// toAccount returns a client to the hub as the member: with this machine's credential if it
-// is signed in there, else with KITH_API_KEY. The error is that of a member who is not
-// signed in if there is neither.
+// toAccount returns a client to the hub as the member: with KITH_API_KEY if KITH_HUB is set,
+// too; else with this machine's credential if it is signed in, because the key in the
+// environment of programs is for inference; else with the key alone. The error is that of a
+// member who is not signed in if there is neither.
 func (a *app) toAccount() (*client, error) {
 	_, saved, err := a.credential()
 	signedIn := err == nil
@@ -96,7 +97,7 @@ func (a *app) toAccount() (*client, error) {
 			return nil, err
 		}
 	}
-	if signedIn && (named == "" || named == saved.Hub) {
+	if byKey := named != "" && os.Getenv("KITH_API_KEY") != ""; !byKey && signedIn && (named == "" || named == saved.Hub) {
 		return asMachine(saved), nil
 	}
 	hub, found, err := a.byKey()

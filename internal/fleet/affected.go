@@ -78,6 +78,11 @@ func (a Affected) group(before, after *Snapshot, id GroupID) {
 	for machine := range difference(was.keptOut, is.keptOut) {
 		a.offersOf(after.Machine(machine))
 	}
+	for _, machine := range slices.Concat(was.Pinned, is.Pinned) {
+		if slices.Contains(was.Pinned, machine) != slices.Contains(is.Pinned, machine) {
+			a.offersOf(after.Machine(machine))
+		}
+	}
 	for _, limits := range []map[MemberID]*Limits{was.Limits, is.Limits} {
 		for owner := range limits {
 			if !was.Limits[owner].equal(is.Limits[owner]) {

@@ -161,6 +161,12 @@ func routingGroup(r account.Group, limits limitsOfGroups) *fleet.Group {
 	for _, id := range r.KeptOut {
 		g.KeptOut = append(g.KeptOut, fleet.MachineID(id))
 	}
+	for _, id := range r.Excluded {
+		g.KeptOut = append(g.KeptOut, fleet.MachineID(id))
+	}
+	for _, id := range r.Pinned {
+		g.Pinned = append(g.Pinned, fleet.MachineID(id))
+	}
 	return g
 }
 

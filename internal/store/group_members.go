@@ -225,7 +225,7 @@ func (db *DB) EndGroup(ctx context.Context, adminID, groupID string) error {
 
 // deleteGroup deletes the group with all that belongs to it.
 func deleteGroup(ctx context.Context, q *query.Queries, groupID string) error {
-	for _, remove := range []func(context.Context, string) error{q.DeleteKeepOuts, q.DeleteGroupLimits, q.DeleteInvitations, q.DeleteJoins, q.DeleteGroupMembers} {
+	for _, remove := range []func(context.Context, string) error{q.DeleteKeepOuts, q.DeleteGroupMachines, q.DeleteGroupLimits, q.DeleteInvitations, q.DeleteJoins, q.DeleteGroupMembers} {
 		if err := remove(ctx, groupID); err != nil {
 			return err
 		}
@@ -252,6 +252,32 @@ func (db *DB) KeepOutOwn(ctx context.Context, ownerID, groupID, machineID string
 		return changed(fleet.GroupChanged, groupID), setKeptOut(ctx, q, groupID, machineID, out)
 	})
 	return db.wrap(err, "change what machine %q is to group %q", machineID, groupID)
+}
+
+// SetGroupMachine sets what a group's admin decides on a machine of a member; ErrNotFound if
+// the member adminID is not one of its admins, or the machine is not a member's.
+func (db *DB) SetGroupMachine(ctx context.Context, adminID, groupID, machineID string, rule account.MachineRule) error {
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		if _, err := q.AdminKind(ctx, groupID, adminID); err != nil {
+			return nil, err
+		}
+		if _, err := q.MachineInGroup(ctx, groupID, machineID); err != nil {
+			return nil, err
+		}
+		if rule == account.NoRule {
+			return changed(fleet.GroupChanged, groupID), q.DeleteGroupMachine(ctx, groupID, machineID)
+		}
+		return changed(fleet.GroupChanged, groupID), q.PutGroupMachine(ctx, groupID, machineID, string(rule))
+	})
+	return db.wrap(err, "decide on machine %q in group %q", machineID, groupID)
+}
+
+// GroupMachines returns the machines of a group that its admins decided on, by owner.
+func (db *DB) GroupMachines(ctx context.Context, groupID string) ([]account.GroupMachine, error) {
+	rows, err := db.query.NamedGroupMachines(ctx, groupID)
+	return convert(rows, func(r query.NamedGroupMachinesRow) account.GroupMachine {
+		return account.GroupMachine{Owner: r.Owner, Machine: r.Machine, Rule: account.MachineRule(r.Rule)}
+	}), db.wrap(err, "list the machines of group %q", groupID)
 }
 
 // KeepOutOfAll keeps the owner's machine out of every group, or lets it into all

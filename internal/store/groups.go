@@ -91,7 +91,11 @@ func (db *DB) group(ctx context.Context, id string, disabledToo bool) (account.G
 			return err
 		}
 		keepOuts, err := q.KeepOutsOf(ctx, id)
-		group = assemble([]query.Group{row}, members, keepOuts)[0]
+		if err != nil {
+			return err
+		}
+		rules, err := q.GroupMachinesOf(ctx, id)
+		group = assemble([]query.Group{row}, members, keepOuts, rules)[0]
 		return err
 	})
 	return group, db.wrap(err, "read group %q", id)
@@ -109,15 +113,19 @@ func (db *DB) groups(ctx context.Context, disabledToo bool) ([]account.Group, er
 			return err
 		}
 		keepOuts, err := q.KeepOuts(ctx)
-		groups = assemble(rows, members, keepOuts)
+		if err != nil {
+			return err
+		}
+		rules, err := q.GroupMachines(ctx)
+		groups = assemble(rows, members, keepOuts, rules)
 		return err
 	})
 	return groups, db.wrap(err, "list the groups")
 }
 
-// assemble makes groups of their rows and the rows of their members and kept-out
-// machines.
-func assemble(rows []query.Group, members []query.GroupMember, keepOuts []query.KeepOut) []account.Group {
+// assemble makes groups of their rows and the rows of their members, kept-out machines and
+// machines that their admins decided on.
+func assemble(rows []query.Group, members []query.GroupMember, keepOuts []query.KeepOut, rules []query.GroupMachine) []account.Group {
 	groups := make([]account.Group, len(rows))
 	byID := make(map[string]*account.Group, len(rows))
 	for i, row := range rows {
@@ -131,6 +139,14 @@ func assemble(rows []query.Group, members []query.GroupMember, keepOuts []query.
 	for _, k := range keepOuts {
 		g := byID[k.GroupID]
 		g.KeptOut = append(g.KeptOut, k.MachineID)
+	}
+	for _, r := range rules {
+		g := byID[r.GroupID]
+		if account.MachineRule(r.Rule) == account.MachinePinned {
+			g.Pinned = append(g.Pinned, r.MachineID)
+		} else {
+			g.Excluded = append(g.Excluded, r.MachineID)
+		}
 	}
 	return groups
 }

@@ -38,3 +38,30 @@ SELECT * FROM keep_outs ORDER BY machine_id;
 
 -- name: KeepOutsOf :many
 SELECT * FROM keep_outs WHERE group_id = $1 ORDER BY machine_id;
+
+-- A live machine of a member of the group.
+-- name: MachineInGroup :one
+SELECT x.id FROM machines x JOIN group_members g ON g.member_id = x.owner_id
+WHERE g.group_id = sqlc.arg(group_id) AND x.id = sqlc.arg(machine) AND x.revoked = 0;
+
+-- name: PutGroupMachine :exec
+INSERT INTO group_machines (group_id, machine_id, rule) VALUES ($1, $2, $3)
+ON CONFLICT (group_id, machine_id) DO UPDATE SET rule = excluded.rule;
+
+-- name: DeleteGroupMachine :exec
+DELETE FROM group_machines WHERE group_id = $1 AND machine_id = $2;
+
+-- name: DeleteGroupMachines :exec
+DELETE FROM group_machines WHERE group_id = $1;
+
+-- name: GroupMachines :many
+SELECT * FROM group_machines ORDER BY machine_id;
+
+-- name: GroupMachinesOf :many
+SELECT * FROM group_machines WHERE group_id = $1 ORDER BY machine_id;
+
+-- Those of members who are in the group and of machines that are not revoked.
+-- name: NamedGroupMachines :many
+SELECT m.name AS owner, x.name AS machine, r.rule FROM group_machines r JOIN machines x ON x.id = r.machine_id
+JOIN members m ON m.id = x.owner_id JOIN group_members g ON g.group_id = r.group_id AND g.member_id = m.id
+WHERE r.group_id = $1 AND x.revoked = 0 ORDER BY m.name, x.name;

@@ -9,6 +9,24 @@ import (
 	"context"
 )
 
+const deleteGroupMachine = `-- name: DeleteGroupMachine :exec
+DELETE FROM group_machines WHERE group_id = $1 AND machine_id = $2
+`
+
+func (q *Queries) DeleteGroupMachine(ctx context.Context, groupID string, machineID string) error {
+	_, err := q.db.ExecContext(ctx, deleteGroupMachine, groupID, machineID)
+	return err
+}
+
+const deleteGroupMachines = `-- name: DeleteGroupMachines :exec
+DELETE FROM group_machines WHERE group_id = $1
+`
+
+func (q *Queries) DeleteGroupMachines(ctx context.Context, groupID string) error {
+	_, err := q.db.ExecContext(ctx, deleteGroupMachines, groupID)
+	return err
+}
+
 const deleteGroupMember = `-- name: DeleteGroupMember :execrows
 DELETE FROM group_members WHERE group_id = $1 AND member_id = $2
 `
@@ -60,6 +78,60 @@ func (q *Queries) GroupByName(ctx context.Context, name string) (Group, error) {
 		&i.Created,
 	)
 	return i, err
+}
+
+const groupMachines = `-- name: GroupMachines :many
+SELECT group_id, machine_id, rule FROM group_machines ORDER BY machine_id
+`
+
+func (q *Queries) GroupMachines(ctx context.Context) ([]GroupMachine, error) {
+	rows, err := q.db.QueryContext(ctx, groupMachines)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []GroupMachine
+	for rows.Next() {
+		var i GroupMachine
+		if err := rows.Scan(&i.GroupID, &i.MachineID, &i.Rule); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const groupMachinesOf = `-- name: GroupMachinesOf :many
+SELECT group_id, machine_id, rule FROM group_machines WHERE group_id = $1 ORDER BY machine_id
+`
+
+func (q *Queries) GroupMachinesOf(ctx context.Context, groupID string) ([]GroupMachine, error) {
+	rows, err := q.db.QueryContext(ctx, groupMachinesOf, groupID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []GroupMachine
+	for rows.Next() {
+		var i GroupMachine
+		if err := rows.Scan(&i.GroupID, &i.MachineID, &i.Rule); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const groupMembers = `-- name: GroupMembers :many
@@ -249,6 +321,65 @@ func (q *Queries) KeepOutsOf(ctx context.Context, groupID string) ([]KeepOut, er
 		return nil, err
 	}
 	return items, nil
+}
+
+const machineInGroup = `-- name: MachineInGroup :one
+SELECT x.id FROM machines x JOIN group_members g ON g.member_id = x.owner_id
+WHERE g.group_id = $1 AND x.id = $2 AND x.revoked = 0
+`
+
+// A live machine of a member of the group.
+func (q *Queries) MachineInGroup(ctx context.Context, groupID string, machine string) (string, error) {
+	row := q.db.QueryRowContext(ctx, machineInGroup, groupID, machine)
+	var id string
+	err := row.Scan(&id)
+	return id, err
+}
+
+const namedGroupMachines = `-- name: NamedGroupMachines :many
+SELECT m.name AS owner, x.name AS machine, r.rule FROM group_machines r JOIN machines x ON x.id = r.machine_id
+JOIN members m ON m.id = x.owner_id JOIN group_members g ON g.group_id = r.group_id AND g.member_id = m.id
+WHERE r.group_id = $1 AND x.revoked = 0 ORDER BY m.name, x.name
+`
+
+type NamedGroupMachinesRow struct {
+	Owner   string
+	Machine string
+	Rule    string
+}
+
+// Those of members who are in the group and of machines that are not revoked.
+func (q *Queries) NamedGroupMachines(ctx context.Context, groupID string) ([]NamedGroupMachinesRow, error) {
+	rows, err := q.db.QueryContext(ctx, namedGroupMachines, groupID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []NamedGroupMachinesRow
+	for rows.Next() {
+		var i NamedGroupMachinesRow
+		if err := rows.Scan(&i.Owner, &i.Machine, &i.Rule); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const putGroupMachine = `-- name: PutGroupMachine :exec
+INSERT INTO group_machines (group_id, machine_id, rule) VALUES ($1, $2, $3)
+ON CONFLICT (group_id, machine_id) DO UPDATE SET rule = excluded.rule
+`
+
+func (q *Queries) PutGroupMachine(ctx context.Context, groupID string, machineID string, rule string) error {
+	_, err := q.db.ExecContext(ctx, putGroupMachine, groupID, machineID, rule)
+	return err
 }
 
 const setGroupAdmin = `-- name: SetGroupAdmin :execrows

@@ -84,6 +84,12 @@ type GroupLimit struct {
 	PerDay     int
 }
 
+type GroupMachine struct {
+	GroupID   string
+	MachineID string
+	Rule      string
+}
+
 type GroupMember struct {
 	GroupID  string
 	MemberID string
