@@ -233,7 +233,9 @@ type SeenGroup struct {
 	// What only its members see; empty for others.
 	Members []Fellow
 	KeptOut []Named // the member's own machines that are kept out of it
-	Limits  Limits  // the member's own, for this group
+	// Machines are those that its admins decided on.
+	Machines []GroupMachine
+	Limits   Limits // the member's own, for this group
 }
 
 // Fellow is one member of a group, by name.

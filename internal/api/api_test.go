@@ -259,7 +259,6 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		"GET /api/why/{call}":                         {{"eve", "/api/why/req_1", "", 404}},
 		"GET /api/usage":                              {{"eve", "/api/usage", "", 200}},
 		"GET /api/machines/{machine}/usage":           {{"eve", machine + "/usage", "", 404}, {"bob", machine + "/usage", "", 404}, {"ada", machine + "/usage", "", 200}},
-		"GET /api/groups/{group}/machines":            {{"eve", "/api/groups/lab/machines", "", 404}, {"bob", "/api/groups/lab/machines", "", 200}},
 		"POST /api/groups/{group}/machines":           {{"eve", "/api/groups/lab/machines", `{"owner":"ada","machine":"box","rule":"excluded"}`, 404}, {"bob", "/api/groups/lab/machines", `{"owner":"ada","machine":"box","rule":"excluded"}`, 403}, {"ada", "/api/groups/lab/machines", `{"owner":"eve","machine":"box","rule":"pinned"}`, 404}},
 		"POST /api/machines/{machine}/keep-out":       {{"eve", machine + "/keep-out", `{"all":true}`, 404}, {"bob", machine + "/keep-out", `{"group":"lab","undo":true}`, 404}, {"ada", machine + "/keep-out", `{"group":"none"}`, 404}},
 	}
@@ -767,5 +766,46 @@ func TestKeysForInference(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, w.adas(), cmp.AllowUnexported(response{})); diff != "" {
 		t.Errorf("it changed what is ada's:\n%s", diff)
+	}
+}
+
+// A group's admins pin and exclude machines of its members, whose owners are notified of an
+// exclusion. Members see it; another rule takes the place of the one before.
+func TestGroupMachines(t *testing.T) {
+	w := newWorld(t)
+	good[Group](w, "bob", "POST", "/api/groups", `{"name":"all","kind":"open"}`)
+	good[GroupAct](w, "ada", "POST", "/api/groups/all/join", "")
+	name := good[List[Machine]](w, "ada", "GET", "/api/machines", "").Data[0].Name
+	set := func(who, rule string) response {
+		return w.ask(who, "POST", "/api/groups/all/machines", `{"owner":"ada","machine":"`+name+`","rule":"`+rule+`"}`)
+	}
+	for _, c := range []struct {
+		rule             string
+		pinned, excluded int
+	}{{"pinned", 1, 0}, {"excluded", 0, 1}, {"none", 0, 0}, {"excluded", 0, 1}} {
+		if got := set("bob", c.rule); got.status != 200 {
+			t.Fatalf("%s: %+v", c.rule, got)
+		}
+		groups, err := w.db.GroupList(t.Context())
+		check(t, err)
+		g := groups[slices.IndexFunc(groups, func(g account.Group) bool { return g.Name == "all" })]
+		if len(g.Pinned) != c.pinned || len(g.Excluded) != c.excluded {
+			t.Errorf("%s: pinned %v, excluded %v", c.rule, g.Pinned, g.Excluded)
+		}
+	}
+	seen := good[List[Group]](w, "ada", "GET", "/api/groups", "").Data
+	if i := slices.IndexFunc(seen, func(g Group) bool { return g.Name == "all" }); len(seen[i].Machines) != 1 || seen[i].Machines[0].Rule != account.MachineExcluded {
+		t.Errorf("ada sees %+v", seen[i].Machines)
+	}
+	if got := w.ask("ada", "GET", "/api/notices", ""); strings.Count(got.body, "An admin of all excluded your machine") != 1 {
+		t.Errorf("ada's notices: %s", got.body)
+	}
+	for who, status := range map[string]int{"ada": 403, "eve": 403} { // no admin; not in it
+		if got := set(who, "none"); got.status != status {
+			t.Errorf("%s: %+v", who, got)
+		}
+	}
+	if got := set("bob", "best"); got.status != 400 {
+		t.Errorf("an unknown rule: %+v", got)
 	}
 }

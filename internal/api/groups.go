@@ -25,6 +25,8 @@ type Group struct {
 	// Invitations are those of others that wait for an answer; its admins see them.
 	Invitations []Invitation `json:"invitations"`
 	KeptOut     []string     `json:"kept_out"` // names of the caller's machines that are kept out of this one
+	// Machines are those that its admins pinned or excluded; absent: none.
+	Machines []GroupMachine `json:"machines,omitzero"`
 	// Closed are those of the caller's other machines that its members do not
 	// reach either.
 	Closed []Closed `json:"closed"`
@@ -57,6 +59,9 @@ func viewGroup(g account.SeenGroup) Group {
 	if g.Invited != nil {
 		invited := viewInvitation(*g.Invited)
 		v.Invited = &invited
+	}
+	for _, m := range g.Machines {
+		v.Machines = append(v.Machines, GroupMachine{Owner: m.Owner, Machine: m.Machine, Rule: m.Rule})
 	}
 	if g.In {
 		limits := viewLimits(g.Limits)
@@ -302,18 +307,6 @@ type GroupMachine struct {
 	// Rule is "pinned" (it counts as established), "excluded" (the group does not reach it) or
 	// "none".
 	Rule account.MachineRule `json:"rule"`
-}
-
-// groupMachines lists the machines of a group that its admins decided on.
-func (a *API) groupMachines(ctx context.Context, c Caller, in GroupName) (List[GroupMachine], error) {
-	g, err := a.groupIn(ctx, c, in.Group)
-	if err != nil {
-		return List[GroupMachine]{}, err
-	}
-	rules, err := a.DB.GroupMachines(ctx, g.ID)
-	return listOf(views(rules, func(r account.GroupMachine) GroupMachine {
-		return GroupMachine{Owner: r.Owner, Machine: r.Machine, Rule: r.Rule}
-	})), err
 }
 
 // setGroupMachine pins a machine of a member in a group, excludes it, or ends either, for one

@@ -36,9 +36,8 @@ var (
 	DropAdmin = member("DELETE /api/groups/{group}/admins/{member}",
 		"Take the role of admin of an org from a member. It is for admins, and the member stays in the org.", (*API).dropAdmin)
 
-	ListGroupMachines = member("GET /api/groups/{group}/machines", "List the machines of a group that its admins pinned or excluded.", (*API).groupMachines)
-	SetGroupMachine   = member("POST /api/groups/{group}/machines",
-		"Pin or exclude a machine in a group, as its admin. The rule none ends either. A pinned machine counts as established; an excluded one is not reached by the group.", (*API).setGroupMachine)
+	SetGroupMachine = member("POST /api/groups/{group}/machines",
+		"Pin or exclude a machine in a group, as its admin. Pinned, it counts as established; none ends either.", (*API).setGroupMachine)
 
 	ListNotices   = member("GET /api/notices", "List your notices and invitations. Notices are those of the last 30 days, the newest first.", (*API).listNotices)
 	SeeNotices    = member("POST /api/notices/seen", "Mark the notices up to a time as seen. Invitations stay until they are answered.", (*API).seeNotices)

@@ -36,11 +36,15 @@ func (db *DB) SeenGroups(ctx context.Context, viewerID, name string, now time.Ti
 		if err != nil {
 			return err
 		}
+		rules, err := q.GroupMachinesSeen(ctx, viewerID)
+		if err != nil {
+			return err
+		}
 		keepOuts, err := q.KeepOutsBy(ctx, viewerID)
 		if err != nil {
 			return err
 		}
-		groups = seenGroups(rows, fellows, keepOuts)
+		groups = seenGroups(rows, fellows, keepOuts, rules)
 		addInvitations(groups, viewerID, invitations)
 		limits, err := q.GroupLimitsBy(ctx, viewerID)
 		addLimits(groups, limits)
@@ -49,7 +53,7 @@ func (db *DB) SeenGroups(ctx context.Context, viewerID, name string, now time.Ti
 	return groups, db.wrap(err, "list the groups that member %q sees", viewerID)
 }
 
-func seenGroups(rows []query.SeenGroupsRow, fellows []query.FellowMembersRow, keepOuts []query.KeepOutsByRow) []account.SeenGroup {
+func seenGroups(rows []query.SeenGroupsRow, fellows []query.FellowMembersRow, keepOuts []query.KeepOutsByRow, rules []query.GroupMachinesSeenRow) []account.SeenGroup {
 	groups := make([]account.SeenGroup, len(rows))
 	byID := make(map[string]*account.SeenGroup, len(rows))
 	for i, row := range rows {
@@ -69,6 +73,11 @@ func seenGroups(rows []query.SeenGroupsRow, fellows []query.FellowMembersRow, ke
 	for _, k := range keepOuts {
 		if g := byID[k.GroupID]; g != nil {
 			g.KeptOut = append(g.KeptOut, account.Named{ID: k.ID, Name: k.Name})
+		}
+	}
+	for _, r := range rules {
+		if g := byID[r.GroupID]; g != nil {
+			g.Machines = append(g.Machines, account.GroupMachine{Owner: r.Owner, Machine: r.Machine, Rule: account.MachineRule(r.Rule)})
 		}
 	}
 	return groups
@@ -270,14 +279,6 @@ func (db *DB) SetGroupMachine(ctx context.Context, adminID, groupID, machineID s
 		return changed(fleet.GroupChanged, groupID), q.PutGroupMachine(ctx, groupID, machineID, string(rule))
 	})
 	return db.wrap(err, "decide on machine %q in group %q", machineID, groupID)
-}
-
-// GroupMachines returns the machines of a group that its admins decided on, by owner.
-func (db *DB) GroupMachines(ctx context.Context, groupID string) ([]account.GroupMachine, error) {
-	rows, err := db.query.NamedGroupMachines(ctx, groupID)
-	return convert(rows, func(r query.NamedGroupMachinesRow) account.GroupMachine {
-		return account.GroupMachine{Owner: r.Owner, Machine: r.Machine, Rule: account.MachineRule(r.Rule)}
-	}), db.wrap(err, "list the machines of group %q", groupID)
 }
 
 // KeepOutOfAll keeps the owner's machine out of every group, or lets it into all

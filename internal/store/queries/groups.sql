@@ -60,8 +60,9 @@ SELECT * FROM group_machines ORDER BY machine_id;
 -- name: GroupMachinesOf :many
 SELECT * FROM group_machines WHERE group_id = $1 ORDER BY machine_id;
 
--- Those of members who are in the group and of machines that are not revoked.
--- name: NamedGroupMachines :many
-SELECT m.name AS owner, x.name AS machine, r.rule FROM group_machines r JOIN machines x ON x.id = r.machine_id
+-- Those of the viewer's groups: machines that are not revoked, of members who are in the group.
+-- name: GroupMachinesSeen :many
+SELECT r.group_id, m.name AS owner, x.name AS machine, r.rule FROM group_machines r JOIN machines x ON x.id = r.machine_id
 JOIN members m ON m.id = x.owner_id JOIN group_members g ON g.group_id = r.group_id AND g.member_id = m.id
-WHERE r.group_id = $1 AND x.revoked = 0 ORDER BY m.name, x.name;
+JOIN group_members v ON v.group_id = r.group_id AND v.member_id = sqlc.arg(viewer)
+WHERE x.revoked = 0 ORDER BY m.name, x.name;

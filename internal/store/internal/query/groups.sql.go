@@ -134,6 +134,49 @@ func (q *Queries) GroupMachinesOf(ctx context.Context, groupID string) ([]GroupM
 	return items, nil
 }
 
+const groupMachinesSeen = `-- name: GroupMachinesSeen :many
+SELECT r.group_id, m.name AS owner, x.name AS machine, r.rule FROM group_machines r JOIN machines x ON x.id = r.machine_id
+JOIN members m ON m.id = x.owner_id JOIN group_members g ON g.group_id = r.group_id AND g.member_id = m.id
+JOIN group_members v ON v.group_id = r.group_id AND v.member_id = $1
+WHERE x.revoked = 0 ORDER BY m.name, x.name
+`
+
+type GroupMachinesSeenRow struct {
+	GroupID string
+	Owner   string
+	Machine string
+	Rule    string
+}
+
+// Those of the viewer's groups: machines that are not revoked, of members who are in the group.
+func (q *Queries) GroupMachinesSeen(ctx context.Context, viewer string) ([]GroupMachinesSeenRow, error) {
+	rows, err := q.db.QueryContext(ctx, groupMachinesSeen, viewer)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []GroupMachinesSeenRow
+	for rows.Next() {
+		var i GroupMachinesSeenRow
+		if err := rows.Scan(
+			&i.GroupID,
+			&i.Owner,
+			&i.Machine,
+			&i.Rule,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const groupMembers = `-- name: GroupMembers :many
 SELECT g.group_id, g.member_id, g.admin, g.seen FROM group_members g JOIN members m ON m.id = g.member_id
 WHERE NOT m.disabled OR cast($1 AS boolean) ORDER BY m.created, m.id
@@ -334,42 +377,6 @@ func (q *Queries) MachineInGroup(ctx context.Context, groupID string, machine st
 	var id string
 	err := row.Scan(&id)
 	return id, err
-}
-
-const namedGroupMachines = `-- name: NamedGroupMachines :many
-SELECT m.name AS owner, x.name AS machine, r.rule FROM group_machines r JOIN machines x ON x.id = r.machine_id
-JOIN members m ON m.id = x.owner_id JOIN group_members g ON g.group_id = r.group_id AND g.member_id = m.id
-WHERE r.group_id = $1 AND x.revoked = 0 ORDER BY m.name, x.name
-`
-
-type NamedGroupMachinesRow struct {
-	Owner   string
-	Machine string
-	Rule    string
-}
-
-// Those of members who are in the group and of machines that are not revoked.
-func (q *Queries) NamedGroupMachines(ctx context.Context, groupID string) ([]NamedGroupMachinesRow, error) {
-	rows, err := q.db.QueryContext(ctx, namedGroupMachines, groupID)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []NamedGroupMachinesRow
-	for rows.Next() {
-		var i NamedGroupMachinesRow
-		if err := rows.Scan(&i.Owner, &i.Machine, &i.Rule); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const putGroupMachine = `-- name: PutGroupMachine :exec
