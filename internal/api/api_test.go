@@ -809,3 +809,17 @@ func TestGroupMachines(t *testing.T) {
 		t.Errorf("an unknown rule: %+v", got)
 	}
 }
+
+// A share of a model whose id is a path on its owner's machine is made with a warning.
+func TestShareOfAPathWarns(t *testing.T) {
+	w := newWorld(t)
+	m := *w.snapshot.Machine(fleet.MachineID(w.machine.ID))
+	m.Offers = append(slices.Clone(m.Offers), fleet.Offer{ID: "/home/ada/big.gguf", Families: fleet.Families(fleet.Chat)})
+	w.snapshot = w.snapshot.WithMachine(&m)
+	for body, want := range map[string]int{`{"with":"bob"}`: 1, `{"with":"eve","models":["tiny"]}`: 0, `{"with":"eve","models":["/home/ada/big.gguf"]}`: 1} {
+		made := good[Share](w, "ada", "POST", "/api/shares", body)
+		if len(made.Warnings) != want || want > 0 && !strings.Contains(made.Warnings[0], "--alias NAME") {
+			t.Errorf("%s warns of %q", body, made.Warnings)
+		}
+	}
+}

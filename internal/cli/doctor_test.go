@@ -517,3 +517,21 @@ func TestDisk(t *testing.T) {
 		t.Errorf("left %v %v", left, err)
 	}
 }
+
+// An id that is the path of its file is seen by everyone who may use the model: doctor and
+// status say so, with the flag that changes it, and of no other id.
+func TestPathsAsIDsAreNamed(t *testing.T) {
+	const path = "/home/ann/models/tiny.gguf"
+	p := newPatient(t)
+	p.status = strings.Replace(p.status, `["tiny"]`, `["tiny","`+path+`"]`, 1)
+	p.doctor.examine(t.Context())
+	if err := p.doctor.report(); err != nil {
+		t.Errorf("it is no failure: %v", err)
+	}
+	t.Setenv("KITH_HOME", p.home)
+	for what, out := range map[string]string{"doctor": p.out.String(), "status": kith(t, "", "status").out} {
+		if strings.Count(out, "is a path on this computer") != 1 || !strings.Contains(out, "the id "+path+" is") || !strings.Contains(out, "--alias NAME") {
+			t.Errorf("%s says %s", what, out)
+		}
+	}
+}
