@@ -129,10 +129,10 @@ func (a *Access) evaluate(c *CandidateState, m *Machine, o *Offer, q *Query) boo
 		}
 		standing := g.standing(m, o)
 		room := room && (standing > Unserved || o.Load.InFlight() == 0)
-		if state := m.state(Grouped, limits, q.Now, room); !found || state > c.State || limits == nil {
+		if state := m.state(Grouped, limits, q.Now, room); !found || state > c.State || state == c.State && limits == nil && c.Limits != nil {
 			found, c.State, c.Group, c.Limits, c.Standing = true, state, g.Group, limits, standing
 		}
-		if limits == nil { // no other group gives more
+		if limits == nil && standing > Unserved { // no other group gives more
 			break
 		}
 	}

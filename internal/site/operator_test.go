@@ -231,6 +231,7 @@ func TestOperatorSeesHostileNamesAsText(t *testing.T) {
 	tn := newTown(t, nil)
 	op := tn.operator()
 	for i, name := range hostile() {
+		name += fmt.Sprintf(" no%d", i) // some look the same, which no two members' names may
 		m := account.Member{ID: fmt.Sprintf("mem_h%d", i), Name: name, Created: time.Now()}
 		check(t, tn.db.CreateMember(t.Context(), m))
 		op.post("/operator/members/disable", "member", m.ID).goes(t, "/operator/members")
