@@ -42,7 +42,7 @@ func startNetwork(t *testing.T, config string) *staged {
 	addr := enginetest.FreeAddress()
 	n.hub = "http://" + addr
 	file := filepath.Join(dir, "hub.toml")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("# an empty file is refused\n"+config), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	n.start("hub", "hub", "--config", file, "--data", n.data, "--listen", addr, "--admin", "")
