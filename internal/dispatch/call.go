@@ -81,7 +81,7 @@ func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer
 	attemptCtx, cancel := context.WithCancelCause(ctx)
 	a := &attempt{reservation: r, call: c.call, began: time.Now(), cancel: cancel}
 	a.Offer.Load.Trying(a.Circle(), c.d.cfg.Registry.Now())
-	c.d.turns.tried(c.call.Caller.Member, &a.Candidate)
+	c.d.turns.tried(c.call.Caller.Member, &a.Candidate, trace.Attempts == 1)
 	c.attempt.Store(a)
 	answer, outcome, err := c.d.send(attemptCtx, a)
 	if outcome == answered {

@@ -50,8 +50,9 @@ func (t *turns) giveBack(member fleet.MemberID, claimed []fleet.GroupID, order [
 	}
 }
 
-// tried counts a call of the member that is tried on a machine.
-func (t *turns) tried(member fleet.MemberID, on *fleet.Candidate) {
+// tried counts a call of the member that is tried on a machine. A call is counted once,
+// where it is tried first, unless a newcomer gets it later.
+func (t *turns) tried(member fleet.MemberID, on *fleet.Candidate, first bool) {
 	if on.Class != fleet.Grouped {
 		return
 	}
@@ -65,9 +66,10 @@ func (t *turns) tried(member fleet.MemberID, on *fleet.Candidate) {
 		counts = make(map[fleet.GroupID]int)
 		t.since[member] = counts
 	}
-	if on.Standing == fleet.Established {
-		counts[on.Group.ID]++
-	} else {
+	switch {
+	case on.Standing < fleet.Established:
 		counts[on.Group.ID] = 0
+	case first:
+		counts[on.Group.ID]++
 	}
 }

@@ -26,8 +26,9 @@ func TestTurns(t *testing.T) {
 			firsts, on = firsts+1, newcomer
 		}
 		turns.giveBack("ann", claimed, []fleet.Candidate{*on})
-		turns.tried("ann", on)
-		turns.tried("ann", candidate(fleet.Established, "h"))
+		turns.tried("ann", on, true)
+		turns.tried("ann", old, false) // the call moved on
+		turns.tried("ann", candidate(fleet.Established, "h"), true)
 	}
 	if firsts != 10 {
 		t.Errorf("a newcomer was first for %d of 100 calls", firsts)
@@ -42,11 +43,11 @@ func TestTurns(t *testing.T) {
 	if got := turns.claim("ann"); len(got) != 1 {
 		t.Error("a turn that no newcomer used is lost")
 	}
-	turns.tried("ann", &fleet.Candidate{Class: fleet.Own})
+	turns.tried("ann", &fleet.Candidate{Class: fleet.Own}, true)
 	for range callsBetween {
-		turns.tried("ann", old)
+		turns.tried("ann", old, true)
 	}
-	turns.tried("ann", newcomer) // no established machine was ready
+	turns.tried("ann", newcomer, false) // no established machine was ready
 	if got := turns.claim("ann"); len(got) > 0 {
 		t.Errorf("turns in %v after a call that a newcomer got anyway", got)
 	}

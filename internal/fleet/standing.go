@@ -68,8 +68,18 @@ type Proof struct {
 	// Calls are the calls that it served to the group, and Members some of the members who
 	// made them: of accounts that reach each other otherwise only one, at most
 	// EstablishedMembers.
-	Calls   int        `json:",omitzero"`
-	Members []MemberID `json:",omitzero"`
+	Calls    int        `json:",omitzero"`
+	Members  []MemberID `json:",omitzero"`
+	ServedAt time.Time  `json:",omitzero"` // when it last served the group
+}
+
+// last returns when the proof last changed. Measurements.At is that of the measurements
+// alone: serving a call that is not measured must not make them the younger ones.
+func (p *Proof) last() time.Time {
+	if p.ServedAt.After(p.At) {
+		return p.ServedAt
+	}
+	return p.At
 }
 
 // proof is a Proof in use.
@@ -133,8 +143,8 @@ func oldest(circles map[Circle]*proof) (out Circle) {
 	first := true
 	for c, p := range circles {
 		p.mu.Lock()
-		if first || p.kept.At.Before(at) {
-			out, at, first = c, p.kept.At, false
+		if last := p.kept.last(); first || last.Before(at) {
+			out, at, first = c, last, false
 		}
 		p.mu.Unlock()
 	}
@@ -161,7 +171,7 @@ func (l *Load) ServedGroup(s *Snapshot, g *Group, owner, caller MemberID, now ti
 	defer p.mu.Unlock()
 	k := &p.kept
 	before := k.Standing
-	if k.At = now; before == Established {
+	if k.ServedAt = now; before == Established {
 		return false
 	}
 	needed := s.independent(g, owner)
@@ -202,12 +212,13 @@ func (l *Load) Proofs() (proofs map[Circle]Proof, at time.Time) {
 		kept := p.kept
 		kept.Measurements, kept.Members = kept.clone(), slices.Clone(kept.Members)
 		p.mu.Unlock()
-		if kept.At.IsZero() {
+		last := kept.last()
+		if last.IsZero() {
 			continue
 		}
 		proofs[c] = kept
-		if kept.At.After(at) {
-			at = kept.At
+		if last.After(at) {
+			at = last
 		}
 	}
 	return proofs, at
@@ -231,6 +242,9 @@ func (l *Load) SetProofs(proofs map[Circle]Proof) (changed bool) {
 		}
 		k.Standing = max(k.Standing, x.Standing)
 		k.Calls = max(k.Calls, x.Calls)
+		if x.ServedAt.After(k.ServedAt) {
+			k.ServedAt = x.ServedAt
+		}
 		if len(x.Members) > len(k.Members) {
 			k.Members = slices.Clone(x.Members)
 		}

@@ -169,6 +169,29 @@ func TestProofsAreKept(t *testing.T) {
 	}
 }
 
+// Measurements of another node are not replaced by a proof that is younger only because a
+// call was served that was not measured, and the standing is the higher one of both.
+func TestServingIsNoMeasurement(t *testing.T) {
+	s := village(9)
+	g := Circle{Grouped, "g"}
+	var here Load
+	here.Measure(g, Measurement{At: noon, FirstToken: time.Second})
+	serve(s, 7, "m2", "m3", "m4") // at the other node
+	l := s.Machine("a").Offer("m").Load
+	l.ServedGroup(s, s.Group("g"), "m0", "m2", noon.Add(time.Hour))
+	proofs, at := l.Proofs()
+	if at != noon.Add(time.Hour) {
+		t.Errorf("it changed at %v", at)
+	}
+	here.SetProofs(proofs)
+	if speed := here.Speed(g); speed == nil || speed.FirstToken != 1 {
+		t.Errorf("the measurements are lost: %+v", speed)
+	}
+	if standing, _, _ := here.Standing(g); standing != Established {
+		t.Errorf("it is %v", standing)
+	}
+}
+
 // The circles of a model are bounded: the one proven longest ago is forgotten.
 func TestCirclesAreBounded(t *testing.T) {
 	var l Load
