@@ -42,14 +42,14 @@ func TestAccountCommands(t *testing.T) {
 		{[]string{"accept", "https://hub.example.org/invite/kithi_x"}, `{"owner":"ann","state":"accepted"}`, `POST /api/invites/accept {"code":"kithi_x"}`, "ann shares with you"},
 		{[]string{"group", "list"}, `{"object":"list","data":[{"name":"lab","kind":"org","in":true,"admin":true,"size":2,"members":[{"name":"ann","admin":true},{"name":"bob","admin":false}],"kept_out":["box"],"limits":{"per_day":5},"closed":[{"machine":"den","by":"all"},{"machine":"car","by":"configuration"}]},` +
 			`{"name":"all","kind":"open","in":false,"admin":false,"size":7,"members":[],"kept_out":[]}]}`,
-			"GET /api/groups ", "lab     org    admin   5 a day       box, den (out of all), car ([share] groups)   ann (admin), bob\nall     open   -       -             -                                             7"},
+			"GET /api/groups ", "lab     org    admin   5 a day       box, den (out of all), car ([share] groups)   -        ann (admin), bob\nall     open   -       -             -                                             -        7"},
 		{[]string{"group", "create", "lab", "--kind", "org"}, `{}`, `POST /api/groups {"name":"lab","kind":"org"}`, "group lab created"},
 		{[]string{"group", "join", "all"}, `{}`, "POST /api/groups/all/join ", "you are in group all"},
 		{[]string{"group", "leave", "a/b"}, `{}`, "POST /api/groups/a%2Fb/leave ", "no longer in group a/b"},
 		{[]string{"group", "list"}, `{"object":"list","data":[{"name":"lab","kind":"org","in":true,"admin":true,"size":1,"members":[{"name":"ann","admin":true}],"invitations":[{"member":"bob","by":"ann"}]},` +
 			`{"name":"club","kind":"org","size":7,"invited":{"member":"ann","by":"eve"}},{"name":"firm","kind":"org","size":2,"invited":{"member":"ann","by":""}}]}`,
-			"GET /api/groups ", "lab     org    admin                     -             -          ann (admin), bob (invited)\nclub    org    invited by eve            -             -          7\n" +
-				"firm    org    invited by the operator   -             -          2\nAnswer an invitation with `kith group accept NAME`"},
+			"GET /api/groups ", "lab     org    admin                     -             -          -        ann (admin), bob (invited)\nclub    org    invited by eve            -             -          -        7\n" +
+				"firm    org    invited by the operator   -             -          -        2\nAnswer an invitation with `kith group accept NAME`"},
 		{[]string{"group", "invite", "lab", "bob"}, `{"state":"invited"}`, `POST /api/groups/lab/invitations {"member":"bob"}`, "bob is invited to group lab, and is in it after accepting"},
 		{[]string{"group", "invite", "lab", "eve"}, `{"state":"joined"}`, `POST /api/groups/lab/invitations {"member":"eve"}`, "eve is in group lab already"},
 		{[]string{"group", "add", "lab", "bob"}, `{"state":"invited"}`, `POST /api/groups/lab/invitations {"member":"bob"}`, "bob is invited to group lab"},
@@ -57,6 +57,10 @@ func TestAccountCommands(t *testing.T) {
 		{[]string{"group", "decline", "lab"}, `{}`, "POST /api/groups/lab/decline ", "nothing is shared with group lab"},
 		{[]string{"group", "remove", "lab", "bob"}, `{}`, "DELETE /api/groups/lab/members/bob ", "bob is neither in group lab nor invited to it"},
 		{[]string{"group", "admin", "lab", "bob"}, `{}`, `POST /api/groups/lab/admins {"member":"bob"}`, "bob is now an admin of group lab"},
+		{[]string{"group", "list"}, `{"object":"list","data":[{"name":"lab","kind":"open","in":true,"admin":true,"size":2,"machines":[{"owner":"bob","machine":"desk","rule":"pinned"},{"owner":"eve","machine":"den","rule":"excluded"}]}]}`,
+			"GET /api/groups ", "eve/den (excluded)   bob/desk   2"},
+		{[]string{"group", "pin", "lab", "bob/desk"}, `{}`, `POST /api/groups/lab/machines {"owner":"bob","machine":"desk","rule":"pinned"}`, "desk of bob is pinned in group lab"},
+		{[]string{"group", "exclude", "lab", "bob/desk", "--undo"}, `{}`, `POST /api/groups/lab/machines {"owner":"bob","machine":"desk","rule":"none"}`, "is no longer excluded from group lab"},
 		{[]string{"group", "keep-out", "lab"}, `{}`, `POST /api/machines/mch_1/keep-out {"group":"lab"}`, "kept out of group lab"},
 		{[]string{"group", "keep-out", "--all"}, `{}`, `POST /api/machines/mch_1/keep-out {"all":true}`, "kept out of every group"},
 		{[]string{"group", "keep-out", "lab", "--undo"}, `{}`, `POST /api/machines/mch_1/keep-out {"group":"lab","undo":true}`, "no longer kept out of group lab"},

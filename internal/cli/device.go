@@ -186,9 +186,13 @@ func (a *app) keys() *cobra.Command {
 func (a *app) keyTable(keys []api.Key) {
 	var rows [][]string
 	for _, k := range keys {
-		rows = append(rows, []string{k.ID, k.Name, "…" + k.LastFour, k.Region, string(k.Reach), k.State, moment(k.Expires), moment(k.LastUsed), short(k.Calls), k.BaseURL})
+		scope := "inference"
+		if k.Manage {
+			scope = "manage"
+		}
+		rows = append(rows, []string{k.ID, k.Name, "…" + k.LastFour, k.Region, string(k.Reach), scope, k.State, moment(k.Expires), moment(k.LastUsed), short(k.Calls), k.BaseURL})
 	}
-	a.table("KEY NAME SECRET REGION REACH STATE EXPIRES USED CALLS-30D BASE-URL", rows)
+	a.table("KEY NAME SECRET REGION REACH SCOPE STATE EXPIRES USED CALLS-30D BASE-URL", rows)
 }
 
 // hubToAsk returns the address of the hub: that of the flag, else of the environment,

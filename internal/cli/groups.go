@@ -192,13 +192,21 @@ func (a *app) showGroups(groups []api.Group) {
 			}
 			kept = append(kept, m.Machine+" ("+why+")")
 		}
+		var pinned []string
+		for _, m := range g.Machines {
+			if name := m.Owner + "/" + m.Machine; m.Rule == account.MachinePinned {
+				pinned = append(pinned, name)
+			} else {
+				kept = append(kept, name+" ("+string(m.Rule)+")")
+			}
+		}
 		mine := "-"
 		if g.Limits != nil {
 			mine = limitsText(g.Limits)
 		}
-		rows = append(rows, []string{g.Name, string(g.Kind), you, mine, cmp.Or(strings.Join(kept, ", "), "-"), members})
+		rows = append(rows, []string{g.Name, string(g.Kind), you, mine, cmp.Or(strings.Join(kept, ", "), "-"), cmp.Or(strings.Join(pinned, ", "), "-"), members})
 	}
-	a.table("GROUP KIND YOU YOUR-LIMITS KEPT-OUT MEMBERS", rows)
+	a.table("GROUP KIND YOU YOUR-LIMITS KEPT-OUT PINNED MEMBERS", rows)
 	if waiting {
 		a.say("%s\n", faint("Answer an invitation with `kith group accept NAME` or `kith group decline NAME`."))
 	}
