@@ -104,7 +104,7 @@ func (c *Clients) take(t *tally, what string, client netip.Addr) (free func()) {
 	if limit <= 0 {
 		return func() {}
 	}
-	counted := network(client)
+	counted := Network(client)
 	held, ok := t.take(counted, limit)
 	if nearLimit(held, limit) {
 		c.warned.Do(func() {
@@ -271,8 +271,8 @@ func (c *Clients) trusts(peer netip.Addr) bool {
 	return false
 }
 
-// network is what an address counts as.
-func network(addr netip.Addr) netip.Prefix {
+// Network returns the prefix that addr is counted under: of IPv6 the /64 that one customer has.
+func Network(addr netip.Addr) netip.Prefix {
 	addr = addr.Unmap().WithZone("")
 	bits := addr.BitLen()
 	if addr.Is6() {

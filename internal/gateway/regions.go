@@ -216,5 +216,5 @@ func clientOf(r *http.Request) string {
 	if err != nil {
 		return r.RemoteAddr
 	}
-	return network(at.Addr()).String()
+	return Network(at.Addr()).String()
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/gateway"
 )
 
 // A client may have guessBurst secrets looked up in the database that it does not know,
@@ -59,19 +60,13 @@ func (g *guesses) give(client netip.Prefix) {
 // clientKey is the context key of the client of a request, as its netip.Prefix.
 type clientKey struct{}
 
-// withClient returns the request with its client in its context. Of IPv6 that is the /64
-// that one customer has.
+// withClient returns the request with its client in its context.
 func withClient(r *http.Request) *http.Request {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return r
 	}
-	addr, bits := from.Addr().Unmap().WithZone(""), 32
-	if addr.Is6() {
-		bits = 64
-	}
-	client, _ := addr.Prefix(bits) // an address has that many
-	return r.WithContext(context.WithValue(r.Context(), clientKey{}, client))
+	return r.WithContext(context.WithValue(r.Context(), clientKey{}, gateway.Network(from.Addr())))
 }
 
 // guess counts a look-up of a secret, or returns the fault of a client with too many that
