@@ -191,8 +191,9 @@ type Load struct {
 // learned is what calls have shown of one model on a machine.
 type learned struct {
 	own, others Record
-	circles     atomic.Pointer[map[Circle]*proof] // the map is never changed
-	adding      sync.Mutex                        // held while a changed map is stored
+	direct      [Grouped]atomic.Pointer[proof]     // to the owner, and by shares
+	groups      atomic.Pointer[map[GroupID]*proof] // the map is never changed
+	adding      sync.Mutex                         // held while a proof is added
 }
 
 // learn returns what calls have shown, for a change of it.

@@ -87,6 +87,7 @@ type CandidateState struct {
 	Candidate
 	State State
 
+	proof   *proof  // to Group
 	measure bool    // the machine is to be measured by the call
 	turn    bool    // it is a newcomer's turn in the group
 	seconds float64 // by which it is ordered: spread
@@ -127,10 +128,11 @@ func (a *Access) evaluate(c *CandidateState, m *Machine, o *Offer, q *Query) boo
 		if !limits.covers(o.ID) {
 			continue
 		}
-		standing := g.standing(m, o)
+		p := o.Load.proof(Circle{Grouped, g.ID})
+		standing := g.standing(m, p)
 		room := room && (standing > Unserved || o.Load.InFlight() == 0)
 		if state := m.state(Grouped, limits, q.Now, room); !found || state > c.State || state == c.State && limits == nil && c.Limits != nil {
-			found, c.State, c.Group, c.Limits, c.Standing = true, state, g.Group, limits, standing
+			found, c.State, c.Group, c.Limits, c.Standing, c.proof = true, state, g.Group, limits, standing, p
 		}
 		if limits == nil && standing > Unserved { // no other group gives more
 			break

@@ -105,7 +105,7 @@ func (r *Record) LeftOut(now time.Time) bool { return r != nil && r.leftOut.Load
 // known reports whether anything is recorded.
 func (l *Load) known() bool {
 	k := l.learned.Load()
-	return k != nil && (k.own.known() || k.others.known() || k.circles.Load() != nil)
+	return k != nil && (k.own.known() || k.others.known() || l.isProven())
 }
 
 func (r *Record) known() bool {

@@ -132,7 +132,10 @@ const newPrompt = 2000
 // machine is to be measured by it.
 func (c *CandidateState) expect(q *Query) (measure bool) {
 	w, l := &q.Work, c.Offer.Load
-	p := l.proof(c.Circle())
+	p := c.proof
+	if c.Class != Grouped { // evaluate has looked it up for the group
+		p = l.proof(Circle{Class: c.Class})
+	}
 	s := p.Speed()
 	e := &c.Expectation
 	e.Measured = s != nil
@@ -217,11 +220,7 @@ func (l *Load) Speed(c Circle) *Speed { return l.proof(c).Speed() }
 
 // LatestSpeed returns the estimate for the circle that was measured last.
 func (l *Load) LatestSpeed() (latest *Speed) {
-	k := l.learned.Load()
-	if k == nil || k.circles.Load() == nil {
-		return nil
-	}
-	for _, p := range *k.circles.Load() {
+	for _, p := range l.proofs() {
 		if s := p.Speed(); s != nil && (latest == nil || s.Measured.After(latest.Measured)) {
 			latest = s
 		}

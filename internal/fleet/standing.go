@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -57,8 +58,8 @@ const (
 	// maxMembers is how many members of a group are looked at to find out whether there
 	// are EstablishedMembers.
 	maxMembers = 1000
-	// maxCircles bounds the circles that a model on a machine is proven to.
-	maxCircles = 256
+	// maxGroups bounds the groups that a model on a machine is proven to.
+	maxGroups = 256
 )
 
 // Proof is what a machine has proven to one circle at one model.
@@ -107,10 +108,43 @@ func (l *Load) proof(c Circle) *proof {
 	if k == nil {
 		return nil
 	}
-	if circles := k.circles.Load(); circles != nil {
-		return (*circles)[c]
+	if c.Class < Grouped {
+		return k.direct[c.Class].Load()
+	}
+	if groups := k.groups.Load(); groups != nil {
+		return (*groups)[c.Group]
 	}
 	return nil
+}
+
+// proofs yields what was proven to each circle.
+func (l *Load) proofs() iter.Seq2[Circle, *proof] {
+	return func(yield func(Circle, *proof) bool) {
+		k := l.learned.Load()
+		if k == nil {
+			return
+		}
+		for class := range k.direct {
+			if p := k.direct[class].Load(); p != nil && !yield(Circle{Class: Class(class)}, p) {
+				return
+			}
+		}
+		if groups := k.groups.Load(); groups != nil {
+			for id, p := range *groups {
+				if !yield(Circle{Grouped, id}, p) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// isProven reports whether anything was proven to anyone.
+func (l *Load) isProven() bool {
+	for range l.proofs() {
+		return true
+	}
+	return false
 }
 
 // prove returns what was proven to a circle, for a change of it.
@@ -121,30 +155,33 @@ func (l *Load) prove(c Circle) *proof {
 	k := l.learn()
 	k.adding.Lock()
 	defer k.adding.Unlock()
-	circles := make(map[Circle]*proof)
-	if before := k.circles.Load(); before != nil {
-		circles = maps.Clone(*before)
+	if p := l.proof(c); p != nil { // added since
+		return p
 	}
-	p := circles[c]
-	if p == nil {
-		if len(circles) >= maxCircles {
-			delete(circles, oldest(circles))
-		}
-		p = new(proof)
-		circles[c] = p
-		k.circles.Store(&circles)
+	p := new(proof)
+	if c.Class < Grouped {
+		k.direct[c.Class].Store(p)
+		return p
 	}
+	groups := make(map[GroupID]*proof)
+	if before := k.groups.Load(); before != nil {
+		groups = maps.Clone(*before)
+	}
+	if len(groups) >= maxGroups {
+		delete(groups, oldest(groups))
+	}
+	groups[c.Group] = p
+	k.groups.Store(&groups)
 	return p
 }
 
-// oldest returns the circle whose last proof is the oldest.
-func oldest(circles map[Circle]*proof) (out Circle) {
+// oldest returns the group whose last proof is the oldest.
+func oldest(groups map[GroupID]*proof) (out GroupID) {
 	var at time.Time
-	first := true
-	for c, p := range circles {
+	for id, p := range groups {
 		p.mu.Lock()
-		if last := p.kept.last(); first || last.Before(at) {
-			out, at, first = c, last, false
+		if last := p.kept.last(); out == "" || last.Before(at) {
+			out, at = id, last
 		}
 		p.mu.Unlock()
 	}
@@ -202,12 +239,8 @@ func (l *Load) RaiseStanding(c Circle) {
 
 // Proofs returns a copy of what was proven to each circle, and when the newest was.
 func (l *Load) Proofs() (proofs map[Circle]Proof, at time.Time) {
-	k := l.learned.Load()
-	if k == nil || k.circles.Load() == nil {
-		return nil, at
-	}
 	proofs = make(map[Circle]Proof)
-	for c, p := range *k.circles.Load() {
+	for c, p := range l.proofs() {
 		p.mu.Lock()
 		kept := p.kept
 		kept.Measurements, kept.Members = kept.clone(), slices.Clone(kept.Members)
@@ -229,7 +262,7 @@ func (l *Load) Proofs() (proofs map[Circle]Proof, at time.Time) {
 // changed.
 func (l *Load) SetProofs(proofs map[Circle]Proof) (changed bool) {
 	for c, x := range proofs {
-		if !x.valid() || x.Standing > Established || len(x.Members) > EstablishedMembers || x.Calls < 0 || len(proofs) > maxCircles {
+		if !x.valid() || x.Standing > Established || len(x.Members) > EstablishedMembers || x.Calls < 0 || len(proofs) > maxGroups+int(Grouped) {
 			continue
 		}
 		p := l.prove(c)
@@ -254,12 +287,12 @@ func (l *Load) SetProofs(proofs map[Circle]Proof) (changed bool) {
 	return changed
 }
 
-// standing returns the standing of a machine in the group.
-func (g *Group) standing(m *Machine, o *Offer) Standing {
+// standing returns the standing of a machine in the group, by what it has proven there.
+func (g *Group) standing(m *Machine, p *proof) Standing {
 	if slices.Contains(g.Pinned, m.ID) {
 		return Established
 	}
-	return o.Load.proof(Circle{Grouped, g.ID}).Standing()
+	return p.Standing()
 }
 
 // independent returns how many members of a group there are, at most EstablishedMembers,

@@ -33,7 +33,8 @@ func serve(s *Snapshot, calls int, by ...MemberID) {
 }
 
 func standingOf(s *Snapshot) Standing {
-	return s.Group("g").standing(s.Machine("a"), s.Machine("a").Offer("m"))
+	a := s.Machine("a")
+	return s.Group("g").standing(a, a.Offer("m").Load.proof(Circle{Grouped, "g"}))
 }
 
 // A machine is established in a group once it served 20 calls of three members who reach
@@ -192,14 +193,14 @@ func TestServingIsNoMeasurement(t *testing.T) {
 	}
 }
 
-// The circles of a model are bounded: the one proven longest ago is forgotten.
-func TestCirclesAreBounded(t *testing.T) {
+// The groups of a model are bounded: the one proven longest ago is forgotten.
+func TestGroupsAreBounded(t *testing.T) {
 	var l Load
-	for i := range maxCircles + 10 {
+	for i := range maxGroups + 10 {
 		l.Measure(Circle{Grouped, GroupID(fmt.Sprint(i))}, Measurement{At: noon.Add(time.Duration(i)), FirstToken: time.Second})
 	}
 	proofs, _ := l.Proofs()
-	if _, first := proofs[Circle{Grouped, "9"}]; first || len(proofs) != maxCircles {
-		t.Errorf("%d circles, the tenth among them: %v", len(proofs), first)
+	if _, first := proofs[Circle{Grouped, "9"}]; first || len(proofs) != maxGroups {
+		t.Errorf("%d groups, the tenth among them: %v", len(proofs), first)
 	}
 }
