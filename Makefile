@@ -6,6 +6,8 @@ SHELL       := /bin/bash
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/kith/kith/internal/cli.Version=$(VERSION)
 GO      := go
+# Any Go from 1.21 on fetches the toolchain that go.mod names.
+export GOTOOLCHAIN := auto
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GREMLINS    := github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0
 SQLC        := github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
@@ -28,7 +30,7 @@ build-slim: go-is-here ## bin/kith-slim, without the built-in engine
 
 .PHONY: go-is-here
 go-is-here:
-	@command -v $(firstword $(GO)) >/dev/null || { echo "make: cannot build kith: there is no Go on the PATH; install Go $(shell awk '/^go /{print $$2}' go.mod) or newer from https://go.dev/dl/" >&2; exit 1; }
+	@command -v $(firstword $(GO)) >/dev/null || { echo "make: cannot build kith: there is no Go on the PATH; install Go 1.21 or newer from https://go.dev/dl/ (it fetches the version that go.mod names)" >&2; exit 1; }
 
 llama: ## fetch the built-in engine's libraries (npm or curl), once
 	@scripts/fetch-llama.sh
@@ -91,7 +93,7 @@ release: ## every artifact of a release, to dist: archives, packages, the hub's 
 	@cd scripts/release && $(GO) run . -source ../.. -out ../../dist
 
 fmt: ## gofmt everything
-	@gofmt -w cmd internal scripts
+	@"$$($(GO) env GOROOT)/bin/gofmt" -w cmd internal scripts
 
 clean: ## remove what was built and fetched
 	@rm -rf bin build dist

@@ -18,7 +18,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 	"github.com/shirou/gopsutil/v4/process"
 )
 

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/tunnel"

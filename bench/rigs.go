@@ -23,7 +23,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 	"github.com/shirou/gopsutil/v4/process"
 )
 

@@ -1,7 +1,9 @@
 // The tests of this folder, in a module of their own: the product does not need their libraries.
 module github.com/kith/kith/deploy
 
-go 1.26
+go 1.27.0
+
+toolchain go1.27.4
 
 require (
 	github.com/compose-spec/compose-go/v2 v2.16.2

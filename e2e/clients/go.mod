@@ -1,6 +1,8 @@
 module github.com/kith/kith/e2e/clients
 
-go 1.26.0
+go 1.27.0
+
+toolchain go1.27.4
 
 require (
 	github.com/anthropics/anthropic-sdk-go v1.84.0

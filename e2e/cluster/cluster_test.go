@@ -22,7 +22,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/enginetest"

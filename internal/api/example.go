@@ -3,8 +3,8 @@ package api
 import (
 	"strings"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
+	"encoding/json/v2"
+	"encoding/json/jsontext"
 )
 
 // examples are values of texts and numbers by the names of their properties.

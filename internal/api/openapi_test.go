@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/kith/kith/internal/account"

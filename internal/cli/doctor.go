@@ -20,7 +20,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 	"github.com/shirou/gopsutil/v4/disk"
 	"github.com/spf13/cobra"
 

@@ -25,7 +25,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 )
 
 // patient is a machine without failures, and the parts that a test breaks.

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 )
 
 // printed is what a command that serves has printed so far.

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 	"github.com/spf13/cobra"
 )
 

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
+	"encoding/json/v2"
+	"encoding/json/jsontext"
 	"github.com/spf13/cobra"
 
 	"github.com/kith/kith/internal/daemon"

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 )
 
 // attacks are texts that a terminal obeys: the clipboard and the title by OSC, a colour

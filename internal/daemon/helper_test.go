@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/enginetest"

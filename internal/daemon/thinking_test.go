@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/enginetest"
 )

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"unicode"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
+	"encoding/json/v2"
+	"encoding/json/jsontext"
 
 	"github.com/kith/kith/internal/fault"
 )

@@ -1,8 +1,8 @@
 package dialect
 
 import (
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
+	"encoding/json/v2"
+	"encoding/json/jsontext"
 )
 
 // A tool of the type custom takes one text instead of arguments by a schema.

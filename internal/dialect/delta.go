@@ -5,7 +5,7 @@ import (
 	"io"
 	"strconv"
 
-	"github.com/go-json-experiment/json/jsontext"
+	"encoding/json/jsontext"
 )
 
 // delta is what one chunk adds to an answer's first choice, as slices of the chunk itself. A nil delta ignores the chunk.

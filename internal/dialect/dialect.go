@@ -8,8 +8,8 @@ import (
 	"bytes"
 	"io"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
+	"encoding/json/v2"
+	"encoding/json/jsontext"
 
 	"github.com/kith/kith/internal/fleet"
 )

@@ -3,8 +3,8 @@ package dialect
 import (
 	"bytes"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
+	"encoding/json/v2"
+	"encoding/json/jsontext"
 
 	"github.com/kith/kith/internal/fault"
 )

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/kith/kith/internal/fault"

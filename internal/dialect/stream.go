@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/go-json-experiment/json/jsontext"
+	"encoding/json/jsontext"
 )
 
 // What one stream may hold (docs/faults.md#48). Its frames are not counted: in a long answer each is one token, and the

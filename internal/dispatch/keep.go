@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/dispatch/prefix"

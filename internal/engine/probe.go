@@ -17,8 +17,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
+	"encoding/json/v2"
+	"encoding/json/jsontext"
 )
 
 // Timeouts of one request of a probe.

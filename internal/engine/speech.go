@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/dialect"
 )

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 )
 
 // said returns the texts of a canonical stream: content, reasoning and arguments of

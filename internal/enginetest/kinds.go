@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 )
 
 type object = map[string]any

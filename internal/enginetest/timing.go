@@ -3,8 +3,8 @@ package enginetest
 import (
 	"time"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
+	"encoding/json/v2"
+	"encoding/json/jsontext"
 )
 
 // Timing makes a double take the time of a machine for chat calls, and keep the prompts

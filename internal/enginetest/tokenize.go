@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 )
 
 // The double's tokenizer: a token for each word and each role, and one at the

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 	"github.com/google/go-cmp/cmp"
 )
 

@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
+	"encoding/json/v2"
+	"encoding/json/jsontext"
 )
 
 // maxTokenBytes bounds a text before it is tokenized: no vocabulary has a larger

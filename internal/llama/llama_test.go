@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 )
 
 // TestMain makes the test binary the worker that the supervisors start.

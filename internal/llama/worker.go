@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 )
 
 // secretHeader holds the secret of worker and parent: on systems without socket

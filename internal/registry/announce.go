@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/peer"

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 	"github.com/nats-io/nats.go"
 
 	"github.com/kith/kith/internal/fleet"

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 	"golang.org/x/oauth2"
 
 	"github.com/kith/kith/internal/account"

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/api"
 )

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/alexedwards/scs/v2"
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"

@@ -17,7 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 	"golang.org/x/time/rate"
 )
 

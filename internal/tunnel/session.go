@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 )
 
 const (

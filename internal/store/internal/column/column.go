@@ -5,7 +5,7 @@ import (
 	"database/sql/driver"
 	"fmt"
 
-	"github.com/go-json-experiment/json"
+	"encoding/json/v2"
 )
 
 // Models is a list of model ids, stored as JSON text.
