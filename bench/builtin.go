@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io"
@@ -18,7 +19,6 @@ import (
 	"sync"
 	"time"
 
-	"encoding/json/v2"
 	"github.com/shirou/gopsutil/v4/process"
 )
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json/v2"
 	"fmt"
 	"io"
 	"net"
@@ -15,7 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	"encoding/json/v2"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/tunnel"

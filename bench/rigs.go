@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json/v2"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -23,7 +24,6 @@ import (
 	"strings"
 	"time"
 
-	"encoding/json/v2"
 	"github.com/shirou/gopsutil/v4/process"
 )
 

@@ -8,6 +8,7 @@ package cluster_test
 import (
 	"bytes"
 	"context"
+	"encoding/json/v2"
 	"errors"
 	"flag"
 	"fmt"
@@ -22,7 +23,6 @@ import (
 	"testing"
 	"time"
 
-	"encoding/json/v2"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/enginetest"

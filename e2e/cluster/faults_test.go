@@ -41,7 +41,7 @@ func between(nodes ...string) (ways []way) {
 	for _, a := range nodes {
 		for _, b := range nodes {
 			if a != b {
-				ways = append(ways, way{a, b}, way{a, "nats " + b})
+				ways = append(ways, way{a, b})
 			}
 		}
 	}
@@ -70,8 +70,6 @@ var faults = []fault{
 	{name: "all nodes cut off from each other", lasts: 8 * time.Second, begin: cut(between("node1", "node2", "node3")...)},
 	{name: "a node cut off from nodes and database", lasts: 8 * time.Second, begin: cut(
 		append([]way{{"node1", "node3"}, {"node2", "node3"}, {"node3", "node1"}, {"node3", "node2"}}, databases...)...)},
-	{name: "NATS cut", lasts: 8 * time.Second, begin: cut(way{"node1", "nats node2"}, way{"node1", "nats node3"},
-		way{"node2", "nats node1"}, way{"node2", "nats node3"}, way{"node3", "nats node1"}, way{"node3", "nats node2"})},
 	{name: "machines cut off from the nodes", lasts: 8 * time.Second, begin: cut(machinesWay)},
 	{name: "promotion, the old primary lives for two nodes", lasts: 8 * time.Second, begin: func(c *cluster) func() {
 		old, next := fmt.Sprintf("database%d", c.primary), fmt.Sprintf("database%d", 1-c.primary)

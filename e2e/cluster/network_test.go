@@ -3,8 +3,6 @@
 package cluster_test
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -95,9 +93,6 @@ func (n *network) proxy(t testing.TB, w way, targets ...string) (address string)
 // machinesWay leads from the machines to the nodes.
 var machinesWay = way{to: "hub"}
 
-// streamProtocol is the ALPN protocol of NATS between nodes, which a ClientHello shows.
-const streamProtocol = "kith-stream"
-
 func (n *network) relay(client net.Conn, w way, turn int, targets []string) {
 	defer client.Close()
 	var server net.Conn
@@ -111,22 +106,12 @@ func (n *network) relay(client net.Conn, w way, turn int, targets []string) {
 		return
 	}
 	defer server.Close()
-	toNode := strings.HasPrefix(w.to, "node")
-	if toNode {
+	if strings.HasPrefix(w.to, "node") {
 		w.from = n.owner(client)
 	}
 	n.pass(w)
-	in := bufio.NewReaderSize(client, 16<<10)
-	if toNode {
-		if _, err := in.Peek(1); err != nil {
-			return
-		}
-		if hello, _ := in.Peek(in.Buffered()); bytes.Contains(hello, []byte(streamProtocol)) {
-			w.to = "nats " + w.to
-		}
-	}
 	var both sync.WaitGroup
-	both.Go(func() { n.copy(w, server, in); server.(*net.TCPConn).CloseWrite() })
+	both.Go(func() { n.copy(w, server, client); server.(*net.TCPConn).CloseWrite() })
 	both.Go(func() { n.copy(w, client, server); client.(*net.TCPConn).CloseWrite() })
 	both.Wait()
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"context"
+	"encoding/json/v2"
 	"errors"
 	"io"
 	"log/slog"
@@ -14,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"encoding/json/v2"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kith/kith/internal/account"

@@ -1,10 +1,9 @@
 package api
 
 import (
-	"strings"
-
-	"encoding/json/v2"
 	"encoding/json/jsontext"
+	"encoding/json/v2"
+	"strings"
 )
 
 // examples are values of texts and numbers by the names of their properties.

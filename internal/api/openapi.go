@@ -1,14 +1,13 @@
 package api
 
 import (
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 
 	"github.com/kith/kith/internal/account"
 )

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"encoding/json/v2"
 	"flag"
 	"fmt"
 	"net/http"
@@ -12,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"encoding/json/v2"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/kith/kith/internal/account"

@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"encoding/json/v2"
 	"errors"
 	"io"
 	"net/http"
@@ -12,8 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fault"

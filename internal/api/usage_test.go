@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json/v2"
 	"errors"
 	"log/slog"
 	"math/rand/v2"
@@ -12,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"encoding/json/v2"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kith/kith/internal/account"

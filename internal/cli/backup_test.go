@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,8 +15,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/ledger/journal"

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"encoding/json/v2"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -11,8 +12,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"encoding/json/v2"
 )
 
 // pane is one command in a terminal that tmux plays.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/x509"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io"
@@ -14,8 +15,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +21,6 @@ import (
 	"strings"
 	"time"
 
-	"encoding/json/v2"
 	"github.com/shirou/gopsutil/v4/disk"
 	"github.com/spf13/cobra"
 

@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json/v2"
 	"errors"
 	"io"
 	"log"
@@ -24,8 +25,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"encoding/json/v2"
 )
 
 // patient is a machine without failures, and the parts that a test breaks.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json/v2"
 	"errors"
 	"flag"
 	"fmt"
@@ -18,8 +19,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"

@@ -2,13 +2,12 @@ package cli
 
 import (
 	"bufio"
+	"encoding/json/v2"
 	"io"
 	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
-
-	"encoding/json/v2"
 )
 
 // front is an address that a test holds and that leads to a hub process, whose own

@@ -25,13 +25,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/host"
 	"github.com/kith/kith/internal/hub"
 	"github.com/kith/kith/internal/ledger/journal"
-	"github.com/kith/kith/internal/peer"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/site"
 	"github.com/kith/kith/internal/spool"
@@ -200,9 +200,9 @@ type hubProcess struct {
 	reloading sync.Mutex     // held during a reload
 	inForce   *hubFile       // config with what reload has changed
 
-	mesh        *peer.Mesh   // the way to other hubs; nil: there are none
-	peers       net.Listener // at which they reach this one
-	peerAddress string       // of that, as they dial it
+	cluster     *cluster.Cluster // the other hubs; nil: there are none
+	peers       net.Listener     // at which they reach this one
+	peerAddress string           // of that, as they dial it
 }
 
 // slowStore is how long a hub waits for its database before it says so.
@@ -323,8 +323,8 @@ func (p *hubProcess) startNode(ctx context.Context) error {
 		p.log.Warn(warning)
 	}
 	var pin string
-	if p.mesh != nil {
-		pin = p.mesh.Pin()
+	if p.cluster != nil {
+		pin = p.cluster.Pin()
 	}
 	return p.records.StartNode(ctx, fleet.Node{
 		Address: p.peerAddress, Pin: pin,
@@ -337,9 +337,10 @@ func (p *hubProcess) startNode(ctx context.Context) error {
 func (p *hubProcess) wire() {
 	p.live = registry.New(registry.Config{
 		Node: p.config.Hub.Node.Text, Region: p.config.Hub.Region.Text, Facts: p.records.Facts(p.config.Hub.Region.Text), Log: p.log,
-		Peers: p.mesh,
 	})
-	p.hub = hub.New(p.hubConfig(p.config), p.records, p.live)
+	config := p.hubConfig(p.config)
+	config.Cluster = p.cluster
+	p.hub = hub.New(config, p.records, p.live)
 }
 
 // hubConfig returns the hub's configuration of a file.
@@ -417,8 +418,8 @@ func (p *hubProcess) run(ended context.Context) error {
 		})
 	}
 	group.Go(func() error { return serveHTTP(ctx, gateway.NewServer(p.hub.Operator(), p.log), p.operator) })
-	if p.mesh != nil {
-		group.Go(func() error { return p.mesh.Serve(ctx, p.peers, p.hub.PeerHandler()) })
+	if p.cluster != nil {
+		group.Go(func() error { return p.hub.ServePeers(ctx, p.peers) })
 	}
 	if p.admin != nil {
 		group.Go(func() error {

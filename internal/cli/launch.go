@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"net/http"
@@ -14,7 +15,6 @@ import (
 	"strings"
 	"syscall"
 
-	"encoding/json/v2"
 	"github.com/spf13/cobra"
 )
 

@@ -7,7 +7,7 @@ import (
 	"net"
 	"os"
 
-	"github.com/kith/kith/internal/peer"
+	"github.com/kith/kith/internal/cluster"
 )
 
 // defaultPeers is where a hub serves the other hubs of its region.
@@ -23,7 +23,7 @@ func (p *hubProcess) openPeers(ctx context.Context) (err error) {
 	if p.config.Database.URL.text == "" {
 		return errors.New("cannot connect to other hubs: they share a PostgreSQL database; set [database] url, or remove [peer]")
 	}
-	if p.mesh, err = peer.New(peer.Config{Log: p.log}); err != nil {
+	if p.cluster, err = cluster.New(cluster.Config{Log: p.log}); err != nil {
 		return err
 	}
 	if p.peers, err = listenTCP(ctx, cmp.Or(config.Listen.Text, defaultPeers), "[peer] listen"); err != nil {

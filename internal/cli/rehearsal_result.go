@@ -3,15 +3,14 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
-
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 )
 
 const chatPath = "/v1/chat/completions"

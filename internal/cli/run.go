@@ -3,6 +3,8 @@ package cli
 import (
 	"bufio"
 	"context"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io"
@@ -11,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 	"github.com/spf13/cobra"
 
 	"github.com/kith/kith/internal/daemon"

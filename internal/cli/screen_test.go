@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"encoding/json/v2"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -9,8 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"encoding/json/v2"
 )
 
 // attacks are texts that a terminal obeys: the clipboard and the title by OSC, a colour

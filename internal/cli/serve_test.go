@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"context"
+	"encoding/json/v2"
 	"io"
 	"net"
 	"net/http"
@@ -15,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"encoding/json/v2"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kith/kith/internal/daemon"

@@ -3,13 +3,13 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
 
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 	"github.com/spf13/cobra"
 
 	"github.com/kith/kith/internal/api"

@@ -3,14 +3,13 @@ package credential
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/json/v2"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"regexp"
 	"strings"
 	"testing"
-
-	"encoding/json/v2"
 )
 
 func TestMintAndParse(t *testing.T) {

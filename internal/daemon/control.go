@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,8 +10,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fault"

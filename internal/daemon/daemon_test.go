@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,8 +19,6 @@ import (
 	"testing/synctest"
 	"time"
 	"unicode/utf16"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/enginetest"

@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,9 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 
 	"github.com/kith/kith/internal/host"
 	"github.com/kith/kith/internal/tunnel"

@@ -2,12 +2,12 @@ package daemon
 
 import (
 	"context"
+	"encoding/json/v2"
 	"net/http"
 	"strconv"
 	"strings"
 	"testing"
 
-	"encoding/json/v2"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kith/kith/internal/engine"

@@ -1,12 +1,11 @@
 package daemon
 
 import (
+	"encoding/json/v2"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/enginetest"
 )

@@ -2,11 +2,10 @@ package daemon
 
 import (
 	"context"
+	"encoding/json/v2"
 	"errors"
 	"net/http"
 	"time"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fault"

@@ -1,11 +1,10 @@
 package dialect
 
 import (
+	"encoding/json/jsontext"
 	"fmt"
 	"strings"
 	"testing"
-
-	"encoding/json/jsontext"
 
 	"github.com/kith/kith/internal/fault"
 )

@@ -2,10 +2,9 @@ package dialect
 
 import (
 	"bytes"
-	"slices"
-
-	"encoding/json/v2"
 	"encoding/json/jsontext"
+	"encoding/json/v2"
+	"slices"
 
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"

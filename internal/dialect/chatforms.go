@@ -1,12 +1,11 @@
 package dialect
 
 import (
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"io"
 	"strconv"
 	"strings"
-
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 
 	"github.com/kith/kith/internal/fault"
 )

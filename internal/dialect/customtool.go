@@ -1,8 +1,8 @@
 package dialect
 
 import (
-	"encoding/json/v2"
 	"encoding/json/jsontext"
+	"encoding/json/v2"
 )
 
 // A tool of the type custom takes one text instead of arguments by a schema.

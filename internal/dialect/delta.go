@@ -2,10 +2,9 @@ package dialect
 
 import (
 	"cmp"
+	"encoding/json/jsontext"
 	"io"
 	"strconv"
-
-	"encoding/json/jsontext"
 )
 
 // delta is what one chunk adds to an answer's first choice, as slices of the chunk itself. A nil delta ignores the chunk.

@@ -6,10 +6,9 @@ package dialect
 
 import (
 	"bytes"
-	"io"
-
-	"encoding/json/v2"
 	"encoding/json/jsontext"
+	"encoding/json/v2"
+	"io"
 
 	"github.com/kith/kith/internal/fleet"
 )

@@ -1,8 +1,8 @@
 package dialect
 
 import (
-	"encoding/json/v2"
 	"encoding/json/jsontext"
+	"encoding/json/v2"
 )
 
 // encoding is how this package writes JSON. What it writes was checked when it was read: names that come twice are

@@ -2,13 +2,13 @@ package dialect
 
 import (
 	"bytes"
+	"encoding/json/jsontext"
 	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"encoding/json/jsontext"
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 )

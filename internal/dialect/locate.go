@@ -2,12 +2,11 @@ package dialect
 
 import (
 	"bytes"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"slices"
 	"strconv"
 	"strings"
-
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 )
 
 // A machine is asked in the chat dialect and names the member at fault in the

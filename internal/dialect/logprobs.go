@@ -2,9 +2,8 @@ package dialect
 
 import (
 	"bytes"
-
-	"encoding/json/v2"
 	"encoding/json/jsontext"
+	"encoding/json/v2"
 )
 
 const (

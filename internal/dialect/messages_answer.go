@@ -2,10 +2,9 @@ package dialect
 
 import (
 	"bytes"
+	"encoding/json/jsontext"
 	"io"
 	"strconv"
-
-	"encoding/json/jsontext"
 
 	"github.com/kith/kith/internal/fleet"
 )

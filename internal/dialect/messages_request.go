@@ -1,11 +1,10 @@
 package dialect
 
 import (
+	"encoding/json/jsontext"
 	"slices"
 	"strconv"
 	"strings"
-
-	"encoding/json/jsontext"
 
 	"github.com/kith/kith/internal/fault"
 )

@@ -2,12 +2,12 @@ package dialect
 
 import (
 	"bytes"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
-	"encoding/json/v2"
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/kith/kith/internal/fault"

@@ -3,12 +3,11 @@ package dialect
 import (
 	"bytes"
 	"cmp"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"fmt"
 	"regexp"
 	"strconv"
-
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 
 	"github.com/kith/kith/internal/fault"
 )

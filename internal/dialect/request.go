@@ -2,13 +2,12 @@ package dialect
 
 import (
 	"bytes"
+	"encoding/json/jsontext"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
-
-	"encoding/json/jsontext"
 
 	"github.com/kith/kith/internal/fault"
 )

@@ -2,11 +2,10 @@ package dialect
 
 import (
 	"bytes"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"io"
 	"time"
-
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"

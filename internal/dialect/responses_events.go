@@ -2,9 +2,8 @@ package dialect
 
 import (
 	"bytes"
-	"strconv"
-
 	"encoding/json/jsontext"
+	"strconv"
 )
 
 type outputItem struct {

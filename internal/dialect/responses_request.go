@@ -3,11 +3,10 @@ package dialect
 import (
 	"bytes"
 	"cmp"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"strconv"
 	"strings"
-
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 
 	"github.com/kith/kith/internal/fault"
 )

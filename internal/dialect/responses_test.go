@@ -2,6 +2,8 @@ package dialect
 
 import (
 	"bytes"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"strconv"
@@ -9,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/kith/kith/internal/fault"

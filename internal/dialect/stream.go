@@ -3,10 +3,9 @@ package dialect
 import (
 	"bytes"
 	"cmp"
+	"encoding/json/jsontext"
 	"fmt"
 	"strconv"
-
-	"encoding/json/jsontext"
 )
 
 // What one stream may hold (docs/faults.md#48). Its frames are not counted: in a long answer each is one token, and the

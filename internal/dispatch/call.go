@@ -70,7 +70,7 @@ func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
 func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer, error) {
 	trace := &c.call.Trace
 	trace.Attempts++
-	r.widen(c.call.Choices)
+	c.d.scheduler.widen(r, c.call.Choices)
 	trace.Machine, trace.Owner, trace.Group = r.Machine.ID, r.Machine.Owner, r.GroupID()
 	receipt, err := c.d.cfg.Ledger.Begin(runningUsage(c.call))
 	if err != nil {

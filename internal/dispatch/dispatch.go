@@ -126,7 +126,6 @@ func New(cfg Config) *Dispatcher {
 	d := &Dispatcher{cfg: cfg}
 	d.speeds.loadOf = d.loadOf
 	d.scheduler.refresh, d.scheduler.activity = d.refresh, cfg.Activity
-	d.scheduler.connect(cfg.Registry)
 	d.SetLimits(cfg.Limits)
 	return d
 }

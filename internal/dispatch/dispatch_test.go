@@ -2,6 +2,7 @@ package dispatch_test
 
 import (
 	"context"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io"
@@ -13,8 +14,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/dispatch"
@@ -163,7 +162,7 @@ func TestShareEndsBeforeTheAttempt(t *testing.T) {
 		if err := m.db.RemoveShare(m.t.Context(), "ann", "bob"); err != nil {
 			m.t.Error(err)
 		}
-		m.live.Nudge()
+		m.live.Settle()
 		<-m.changed
 	})
 	call := &gateway.Call{Stream: true, Waiting: func(int, time.Duration) { t.Error("it waits") }}
@@ -190,7 +189,7 @@ func TestDisabledAndOutOfReach(t *testing.T) {
 		if err := m.db.SetMemberDisabled(t.Context(), "bob", disabled); err != nil {
 			t.Error(err)
 		}
-		m.live.Nudge()
+		m.live.Settle()
 		<-m.changed
 	}
 	for range 20 { // of the two ends that it finds it takes either

@@ -11,7 +11,61 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/registry"
+)
+
+// Others is the other hub nodes of the region (package cluster).
+type Others interface {
+	// Waits is called with the first calls of those that are equal to routing when they
+	// changed.
+	Waits(Waiting)
+	// Used is called when slots of a machine, or room under the limits by which it was
+	// reached, were reserved or released.
+	Used(*fleet.Candidate)
+	// Sent is called with a prompt that a machine got, as package prefix writes it.
+	Sent(prompt []byte)
+	// Offer offers a held slot to the node of a waiting call.
+	Offer(ctx context.Context, node string, g Grant) GrantOutcome
+}
+
+// Waiting is the oldest of the calls that wait at a node and are equal to routing
+// (spec/peers.md#waiting).
+type Waiting struct {
+	ID      int64             `json:"id"` // of these calls, at their node
+	Member  fleet.MemberID    `json:"member,omitempty"`
+	Narrow  fleet.Narrow      `json:"narrow,omitempty"`
+	Machine fleet.MachineID   `json:"machine,omitempty"` // whose daemon sent the calls
+	Model   fleet.ModelID     `json:"model,omitempty"`
+	Family  fleet.Family      `json:"family,omitempty"`
+	Avoid   []fleet.MachineID `json:"avoid,omitempty"`
+	Calls   []WaitingCall     `json:"calls,omitempty"` // oldest first; none: none wait any longer
+}
+
+// WaitingCall is one call that waits.
+type WaitingCall struct {
+	Number int64 `json:"number"` // at its node
+	// Age is how long it had been there, in microseconds, when its node announced it: the
+	// clocks of two nodes are not compared.
+	Age     int64     `json:"age"`
+	Arrived time.Time `json:"-"` // by this node's clock
+}
+
+// Grant is a held slot of a machine for one waiting call of another node.
+type Grant struct {
+	Call       int64           `json:"call"` // its number at its node
+	Machine    fleet.MachineID `json:"machine"`
+	Generation int64           `json:"generation"`
+	Hold       string          `json:"hold"` // the call's request names it
+}
+
+// GrantOutcome is what a node did with a grant.
+type GrantOutcome int
+
+// The outcomes of a grant, and the statuses of their answers.
+const (
+	GrantTaken    = GrantOutcome(http.StatusNoContent) // the call's request follows
+	GrantGone     = GrantOutcome(http.StatusGone)      // the call does not wait any longer
+	GrantDeclined = GrantOutcome(http.StatusConflict)  // the call waits, and not for this machine now
+	GrantLost     = GrantOutcome(0)                    // there is no answer
 )
 
 const (
@@ -40,11 +94,9 @@ const (
 // A slot whose call does not come within holdFor is free again: the answer was lost, or
 // the entry is gone. Without other nodes nothing of this is used.
 type exchange struct {
-	node     string // this node's name; empty: there are no others
-	announce func(registry.Waiting)
-	use      func(*fleet.Candidate) // announces what is used of its limits
-	grant    func(ctx context.Context, node string, g registry.Grant) registry.GrantOutcome
-	counts   grantCounts
+	others Others // nil: there are none
+	node   string // this node's name
+	counts grantCounts
 
 	// Guarded by scheduler.mu.
 	began   time.Time // from which turns are counted
@@ -81,17 +133,12 @@ func (d *Dispatcher) Grants() Grants {
 	return Grants{c.offered.Load(), c.taken.Load(), c.gone.Load(), c.declined.Load(), c.lost.Load(), c.expired.Load()}
 }
 
-// connect makes the scheduler one of several nodes, if there may be others.
-func (s *scheduler) connect(r *registry.Registry) {
-	s.announce, s.use, s.grant = r.AnnounceWaiting, r.AnnounceUse, r.SendGrant
-	if r.HasPeers() {
-		s.enter(r.NodeName())
-	}
-}
+// SetOthers sets the other hub nodes of the region. It is called before Run and Do.
+func (d *Dispatcher) SetOthers(o Others) { d.scheduler.enter(d.cfg.Registry.NodeName(), o) }
 
 // enter makes the scheduler that of a node which has others, under that name.
-func (s *scheduler) enter(name string) {
-	s.node, s.began = name, time.Now()
+func (s *scheduler) enter(name string, o Others) {
+	s.others, s.node, s.began = o, name, time.Now()
 	s.calls = make(map[int64]*waiter)
 	s.remote = make(map[string]map[int64]*cohort)
 	s.paused = make(map[declined]time.Time)
@@ -103,7 +150,7 @@ func (s *scheduler) enter(name string) {
 // one.
 func (s *scheduler) order(w *waiter) {
 	w.turn = w.arrived
-	if s.node == "" {
+	if s.others == nil {
 		return
 	}
 	since := w.arrived.Sub(s.began)
@@ -119,7 +166,7 @@ func (s *scheduler) order(w *waiter) {
 
 // enlist notes a call that waits here, so that a grant finds it. Needs mu.
 func (s *scheduler) enlist(w *waiter) {
-	if s.node == "" {
+	if s.others == nil {
 		return
 	}
 	s.calls[w.number] = w
@@ -132,7 +179,7 @@ func (s *scheduler) enlist(w *waiter) {
 // announceFirst announces the first calls of a cohort of this node, if they changed.
 // Needs mu.
 func (s *scheduler) announceFirst(c *cohort) {
-	if s.node == "" || c.node != "" {
+	if s.others == nil || c.node != "" {
 		return
 	}
 	first := c.waiters[:min(len(c.waiters), announcedCalls)]
@@ -141,19 +188,19 @@ func (s *scheduler) announceFirst(c *cohort) {
 	}
 	c.announced = c.announced[:0]
 	q := &c.query
-	announced := registry.Waiting{
+	announced := Waiting{
 		ID: c.id, Member: q.Caller, Narrow: q.Narrow, Machine: q.Exclude, Model: q.Model, Family: q.Family, Avoid: q.Avoid,
 	}
 	for _, w := range first {
 		c.announced = append(c.announced, w.number)
-		announced.Calls = append(announced.Calls, registry.WaitingCall{Number: w.number, Arrived: w.arrived})
+		announced.Calls = append(announced.Calls, WaitingCall{Number: w.number, Arrived: w.arrived})
 	}
-	s.announce(announced)
+	s.others.Waits(announced)
 }
 
 // onWaiting takes what another node announced of its waiting calls: all of them if
 // complete is true, else those that changed.
-func (s *scheduler) onWaiting(node string, complete bool, all []registry.Waiting) {
+func (s *scheduler) onWaiting(node string, complete bool, all []Waiting) {
 	s.mu.Lock()
 	of := s.remote[node]
 	if of == nil {
@@ -162,7 +209,7 @@ func (s *scheduler) onWaiting(node string, complete bool, all []registry.Waiting
 	}
 	if complete {
 		for id, c := range of {
-			if !slices.ContainsFunc(all, func(w registry.Waiting) bool { return w.ID == id }) {
+			if !slices.ContainsFunc(all, func(w Waiting) bool { return w.ID == id }) {
 				s.forget(c, nil)
 				delete(of, id)
 			}
@@ -196,7 +243,7 @@ func (s *scheduler) onWaiting(node string, complete bool, all []registry.Waiting
 
 // learn replaces the calls that are known of a cohort of another node. One that was
 // granted a slot stays out of the queue: grants are remembered by call. Needs mu.
-func (s *scheduler) learn(c *cohort, calls []registry.WaitingCall) {
+func (s *scheduler) learn(c *cohort, calls []WaitingCall) {
 	for _, call := range calls {
 		w := c.known[call.Number]
 		if w == nil {
@@ -213,9 +260,9 @@ func (s *scheduler) learn(c *cohort, calls []registry.WaitingCall) {
 }
 
 // forget removes all calls of a cohort of another node but those. Needs mu.
-func (s *scheduler) forget(c *cohort, except []registry.WaitingCall) {
+func (s *scheduler) forget(c *cohort, except []WaitingCall) {
 	for number, w := range c.known {
-		if slices.ContainsFunc(except, func(call registry.WaitingCall) bool { return call.Number == number }) {
+		if slices.ContainsFunc(except, func(call WaitingCall) bool { return call.Number == number }) {
 			continue
 		}
 		if !w.left {
@@ -255,16 +302,16 @@ func (s *scheduler) sendOffer(w *waiter, r *reservation) {
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), holdFor)
 	defer cancel()
-	outcome := s.grant(ctx, w.cohort.node, registry.Grant{
+	outcome := s.others.Offer(ctx, w.cohort.node, Grant{
 		Call: w.number, Machine: r.Machine.ID, Generation: r.Machine.Generation, Hold: r.hold,
 	})
 	switch outcome {
-	case registry.GrantTaken:
+	case GrantTaken:
 		s.counts.taken.Add(1)
 		return
-	case registry.GrantGone:
+	case GrantGone:
 		s.counts.gone.Add(1)
-	case registry.GrantDeclined:
+	case GrantDeclined:
 		s.counts.declined.Add(1)
 		s.returnToQueue(w, r.Machine)
 	default:
@@ -310,33 +357,33 @@ func (s *scheduler) redeem(hold string) *reservation {
 // accept gives a slot that another node holds to the call that waits here for it. It
 // declines where the call could not be sent there now by this node's own snapshot: a way
 // to the machine, or a share, may be known there before it is here, or here before there.
-func (s *scheduler) accept(g registry.Grant) registry.GrantOutcome {
+func (s *scheduler) accept(g Grant) GrantOutcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.calls[g.Call]
 	if w == nil {
-		return registry.GrantGone
+		return GrantGone
 	}
 	query := w.cohort.query
 	snapshot := s.refresh(&query)
 	machine := snapshot.Machine(g.Machine)
 	if machine == nil || !machine.Online || !machine.Elsewhere || machine.Generation != g.Generation || query.Unconfirmed {
-		return registry.GrantDeclined
+		return GrantDeclined
 	}
 	seen, ok := fleet.StateOf(snapshot, &query, machine)
 	if !ok || seen.Offer.Load.Record(seen.Class).LeftOut(query.Now) {
-		return registry.GrantDeclined
+		return GrantDeclined
 	}
 	machine.AddSlots(query.Model, 1) // the home counts what is free
 	seen.Limits = nil
 	s.resolve(w, granting(&reservation{Candidate: seen.Candidate, model: query.Model, since: query.Now, hold: g.Hold}))
-	return registry.GrantTaken
+	return GrantTaken
 }
 
-// announceUse announces what is used of the limits of a reservation.
-func (s *scheduler) announceUse(r *reservation) {
-	if s.node != "" && r.Limits.Counts() {
-		s.use(&r.Candidate)
+// used notifies the other nodes that a reservation was made, widened or released.
+func (s *scheduler) used(r *reservation) {
+	if s.others != nil {
+		s.others.Used(&r.Candidate)
 	}
 }
 
@@ -352,16 +399,9 @@ func (d *Dispatcher) OnRoom(members []fleet.MemberID) {
 
 // OnWaiting takes what another node announced of its waiting calls: all of them if
 // complete is true, else those that changed.
-func (d *Dispatcher) OnWaiting(node string, complete bool, calls []registry.Waiting) {
+func (d *Dispatcher) OnWaiting(node string, complete bool, calls []Waiting) {
 	d.scheduler.onWaiting(node, complete, calls)
 }
 
-// ServeGrant takes a slot that another node grants to a call that waits here.
-func (d *Dispatcher) ServeGrant(w http.ResponseWriter, r *http.Request) {
-	g, err := registry.ReadGrant(r)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	w.WriteHeader(int(d.scheduler.accept(g)))
-}
+// Accept takes a slot that another node holds for a call that waits here.
+func (d *Dispatcher) Accept(g Grant) GrantOutcome { return d.scheduler.accept(g) }

@@ -7,41 +7,50 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/registry"
 )
 
 // home is ann's machine at a node that has the calls of others in its queues.
 type home struct {
 	*oneMachine
-	outcome   registry.GrantOutcome // of each grant
-	offered   []registry.Grant
-	announced []registry.Waiting
+	outcome   GrantOutcome // of each grant
+	offered   []Grant
+	announced []Waiting
 }
 
 // atHome runs a test in a bubble with a machine of one slot, in use by first.
 func atHome(t *testing.T, test func(h *home, first *reservation)) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &home{oneMachine: newScheduler(t, 1), outcome: registry.GrantTaken}
+		h := &home{oneMachine: newScheduler(t, 1), outcome: GrantTaken}
 		h.refresh = func(q *fleet.Query) *fleet.Snapshot { q.Now = time.Now(); return h.snapshot }
-		h.announce = func(w registry.Waiting) { h.announced = append(h.announced, w) }
-		h.grant = func(_ context.Context, _ string, g registry.Grant) registry.GrantOutcome {
-			h.offered = append(h.offered, g)
-			return h.outcome
-		}
-		h.enter("home")
+		h.enter("home", h)
 		q := queryBy("ann")
 		d := fleet.Route(h.refresh(&q), q)
 		test(h, h.take(d.Candidates, "m", q.Now))
 	})
 }
 
+// Waits implements Others.
+func (h *home) Waits(w Waiting) { h.announced = append(h.announced, w) }
+
+// Used implements Others.
+func (h *home) Used(*fleet.Candidate) {}
+
+// Sent implements Others.
+func (h *home) Sent([]byte) {}
+
+// Offer implements Others.
+func (h *home) Offer(_ context.Context, _ string, g Grant) GrantOutcome {
+	h.offered = append(h.offered, g)
+	return h.outcome
+}
+
 // waits announces that calls of bob wait at a node, the oldest for so long.
 func (h *home) waits(node string, age time.Duration, numbers ...int64) {
-	w := registry.Waiting{ID: 1, Member: "bob", Model: "m"}
+	w := Waiting{ID: 1, Member: "bob", Model: "m"}
 	for i, number := range numbers {
-		w.Calls = append(w.Calls, registry.WaitingCall{Number: number, Arrived: time.Now().Add(time.Duration(i)*time.Second - age)})
+		w.Calls = append(w.Calls, WaitingCall{Number: number, Arrived: time.Now().Add(time.Duration(i)*time.Second - age)})
 	}
-	h.onWaiting(node, false, []registry.Waiting{w})
+	h.onWaiting(node, false, []Waiting{w})
 }
 
 // calls returns the numbers of the calls that were offered a slot, in order.
@@ -110,7 +119,7 @@ func TestGrantExpires(t *testing.T) {
 // A call that waits no longer costs a round trip: the next one gets the slot.
 func TestGrantIsTooLate(t *testing.T) {
 	atHome(t, func(h *home, first *reservation) {
-		h.outcome = registry.GrantGone
+		h.outcome = GrantGone
 		h.waits("away", 10*time.Second, 7, 8)
 		w := h.join(queryBy("cid"), time.Now())
 		h.release(first, ran)
@@ -124,13 +133,13 @@ func TestGrantIsTooLate(t *testing.T) {
 // A node that declines, or does not answer, is not offered the machine for a second; its
 // call keeps its place.
 func TestGrantIsDeclined(t *testing.T) {
-	for _, outcome := range []registry.GrantOutcome{registry.GrantDeclined, registry.GrantLost} {
+	for _, outcome := range []GrantOutcome{GrantDeclined, GrantLost} {
 		atHome(t, func(h *home, first *reservation) {
 			h.outcome = outcome
 			h.waits("away", 10*time.Second, 7, 8)
 			h.release(first, ran)
 			h.want("the first is declined", 7)
-			h.outcome = registry.GrantTaken
+			h.outcome = GrantTaken
 			h.waits("other", 5*time.Second, 3)
 			h.want("another node has it", 7, 3)
 			r := h.redeem(h.offered[1].Hold)
@@ -149,7 +158,7 @@ func TestGrantOrder(t *testing.T) {
 		h.waits("away", 10*time.Second, 7)
 		h.waits("gone", 20*time.Second, 5)
 		h.onWaiting("gone", true, nil)
-		h.onWaiting("far", false, []registry.Waiting{{ID: 9, Member: "ann", Model: "n", Calls: []registry.WaitingCall{{Number: 4, Arrived: time.Now()}}}})
+		h.onWaiting("far", false, []Waiting{{ID: 9, Member: "ann", Model: "n", Calls: []WaitingCall{{Number: 4, Arrived: time.Now()}}}})
 		h.release(first, ran)
 		h.want("the owner's call", 4)
 		h.release(h.redeem(h.offered[0].Hold), ran)
@@ -166,7 +175,7 @@ func TestAnnounceFirst(t *testing.T) {
 			all = append(all, h.join(queryBy("bob"), time.Now()))
 			time.Sleep(time.Second)
 		}
-		last := func() registry.Waiting { return h.announced[len(h.announced)-1] }
+		last := func() Waiting { return h.announced[len(h.announced)-1] }
 		if len(h.announced) != 4 || len(last().Calls) != 4 || last().Member != "bob" {
 			t.Errorf("%d announcements, the last of %+v", len(h.announced), last())
 		}
@@ -178,7 +187,7 @@ func TestAnnounceFirst(t *testing.T) {
 		for _, w := range all[1:5] {
 			h.leave(w)
 		}
-		if n := len(last().Calls); n != 0 || h.accept(registry.Grant{Call: all[1].number, Machine: "box"}) != registry.GrantGone {
+		if n := len(last().Calls); n != 0 || h.accept(Grant{Call: all[1].number, Machine: "box"}) != GrantGone {
 			t.Errorf("%d calls still wait", n)
 		}
 		h.release(first, ran)
@@ -203,12 +212,12 @@ func TestAcceptGrant(t *testing.T) {
 		} else if h.take(d.Candidates, "m", q.Now) != nil {
 			t.Error("a later call passed the one that waits for the machine")
 		}
-		g := registry.Grant{Call: w.number, Machine: "box", Generation: 2, Hold: "hold"}
-		if out := h.accept(g); out != registry.GrantDeclined {
+		g := Grant{Call: w.number, Machine: "box", Generation: 2, Hold: "hold"}
+		if out := h.accept(g); out != GrantDeclined {
 			t.Errorf("a tunnel that it does not know: %d", out)
 		}
 		g.Generation = 3
-		if out := h.accept(g); out != registry.GrantTaken {
+		if out := h.accept(g); out != GrantTaken {
 			t.Errorf("declined: %d", out)
 		}
 		if r := got(w).slot; r == nil || r.hold != "hold" || h.inFlight() != 1 {
@@ -216,7 +225,7 @@ func TestAcceptGrant(t *testing.T) {
 		} else {
 			h.release(r, ran)
 		}
-		if out := h.accept(g); out != registry.GrantGone {
+		if out := h.accept(g); out != GrantGone {
 			t.Errorf("twice: %d", out)
 		}
 	})

@@ -215,7 +215,7 @@ func endOf(ctx context.Context, gone <-chan struct{}) registry.Refusal {
 func (d *Dispatcher) serveForwarded(w http.ResponseWriter, request *http.Request, call *gateway.Call, slot *reservation, line registry.Line) {
 	use := unused
 	defer func() { d.scheduler.release(slot, use) }()
-	slot.widen(call.Choices)
+	d.scheduler.widen(slot, call.Choices)
 	c := &activeCall{d: d, call: call, query: queryOf(call)}
 	active, unregister := d.active.register(request.Context(), c)
 	defer unregister()

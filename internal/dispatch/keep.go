@@ -2,9 +2,8 @@ package dispatch
 
 import (
 	"context"
-	"time"
-
 	"encoding/json/v2"
+	"time"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/dispatch/prefix"

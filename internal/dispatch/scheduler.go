@@ -75,9 +75,11 @@ func reserve(c fleet.Candidate, model fleet.ModelID, now time.Time) *reservation
 }
 
 // widen reserves a slot for each of the answers that a call asks for.
-func (r *reservation) widen(answers int) {
-	r.extra = max(answers, 1) - 1
-	r.Machine.AddSlots(r.model, r.extra)
+func (s *scheduler) widen(r *reservation, answers int) {
+	if r.extra = max(answers, 1) - 1; r.extra > 0 {
+		r.Machine.AddSlots(r.model, r.extra)
+		s.used(r)
+	}
 }
 
 // undo undoes reserve and widen.
@@ -123,7 +125,7 @@ func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
 			break
 		}
 		if r := reserve(candidate, w.cohort.query.Model, moment.Now); r != nil {
-			s.announceUse(r)
+			s.used(r)
 			if w.cohort.node != "" {
 				s.offer(w, r)
 			} else {
@@ -264,7 +266,7 @@ func (s *scheduler) take(candidates []fleet.Candidate, model fleet.ModelID, now 
 			s.grantSlots(c.Machine.ID)
 		}
 		if r := reserve(c, model, now); r != nil {
-			s.announceUse(r)
+			s.used(r)
 			s.activity()
 			return r
 		}
@@ -279,7 +281,7 @@ func (s *scheduler) take(candidates []fleet.Candidate, model fleet.ModelID, now 
 func (s *scheduler) release(r *reservation, use slotUse) {
 	r.once.Do(func() {
 		r.undo(use)
-		defer s.announceUse(r)
+		defer s.used(r)
 		s.activity()
 		if s.waitCount.Load() == 0 {
 			return

@@ -452,7 +452,7 @@ func TestRouteHeader(t *testing.T) {
 func TestSchedulerCountsAnswers(t *testing.T) {
 	r := newScheduler(t, 4)
 	one, four := r.newcomer("ann"), r.newcomer("bob")
-	four.widen(4)
+	r.widen(four, 4)
 	if n := r.inFlight(); n != 5 {
 		t.Errorf("%d slots are held, not 5", n)
 	}

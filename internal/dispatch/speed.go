@@ -257,8 +257,8 @@ func (d *Dispatcher) readWork(ctx context.Context, c *activeCall) error {
 // the other nodes.
 func (d *Dispatcher) remember(c *activeCall, a *attempt) {
 	before, seen, ok := d.prefixes.Sent(c.prompt.Marks, a.Machine.Key(), time.Now())
-	if a.sent = before; ok {
-		d.cfg.Registry.PublishSeen(seen.Encode())
+	if a.sent = before; ok && d.scheduler.others != nil {
+		d.scheduler.others.Sent(seen.Encode())
 	}
 }
 

@@ -2,11 +2,10 @@ package dispatch
 
 import (
 	"context"
+	"encoding/json/v2"
 	"io"
 	"math"
 	"net/http"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"

@@ -3,14 +3,13 @@ package engine
 import (
 	"bytes"
 	"cmp"
+	"encoding/json/jsontext"
 	"fmt"
 	"hash/fnv"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
-
-	"encoding/json/jsontext"
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"

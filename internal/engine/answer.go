@@ -3,11 +3,10 @@ package engine
 import (
 	"bytes"
 	"crypto/rand"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"net/http"
 	"time"
-
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"

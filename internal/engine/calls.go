@@ -2,9 +2,8 @@ package engine
 
 import (
 	"bytes"
-
-	"encoding/json/v2"
 	"encoding/json/jsontext"
+	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/fault"
 )

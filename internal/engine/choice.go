@@ -3,11 +3,10 @@ package engine
 import (
 	"bytes"
 	"cmp"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"regexp"
 	"strconv"
-
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 
 	"github.com/kith/kith/internal/fault"
 )

@@ -4,10 +4,9 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/binary"
-	"math"
-
-	"encoding/json/v2"
 	"encoding/json/jsontext"
+	"encoding/json/v2"
+	"math"
 
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"

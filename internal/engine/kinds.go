@@ -3,11 +3,10 @@ package engine
 import (
 	"cmp"
 	"context"
+	"encoding/json/jsontext"
 	"net/http"
 	"slices"
 	"strings"
-
-	"encoding/json/jsontext"
 
 	"github.com/kith/kith/internal/fleet"
 )

@@ -2,14 +2,14 @@ package engine
 
 import (
 	"bytes"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"fmt"
 	"io"
 	"strings"
 	"testing"
 	"testing/iotest"
 
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kith/kith/internal/dialect"

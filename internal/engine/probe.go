@@ -3,6 +3,8 @@ package engine
 import (
 	"bytes"
 	"context"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io"
@@ -16,9 +18,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 )
 
 // Timeouts of one request of a probe.

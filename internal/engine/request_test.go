@@ -1,14 +1,14 @@
 package engine
 
 import (
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
 
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kith/kith/internal/enginetest"

@@ -2,13 +2,12 @@ package engine
 
 import (
 	"context"
+	"encoding/json/jsontext"
 	"errors"
 	"io"
 	"net/http"
 	"strconv"
 	"time"
-
-	"encoding/json/jsontext"
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"

@@ -2,10 +2,9 @@ package engine
 
 import (
 	"bytes"
+	"encoding/json/jsontext"
 	"strconv"
 	"unicode/utf8"
-
-	"encoding/json/jsontext"
 )
 
 // joiner reads one text that comes part by part. It joins characters that an engine split

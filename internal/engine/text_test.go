@@ -1,12 +1,11 @@
 package engine
 
 import (
+	"encoding/json/v2"
 	"io"
 	"strings"
 	"testing"
 	"testing/iotest"
-
-	"encoding/json/v2"
 )
 
 // said returns the texts of a canonical stream: content, reasoning and arguments of

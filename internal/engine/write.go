@@ -2,12 +2,11 @@ package engine
 
 import (
 	"bytes"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"math"
 	"strconv"
 	"unicode/utf8"
-
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 
 	"github.com/kith/kith/internal/dialect"
 )

@@ -4,6 +4,8 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/binary"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -13,9 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 )
 
 // created is the time in every answer: 21 November 2026.

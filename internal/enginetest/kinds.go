@@ -1,12 +1,11 @@
 package enginetest
 
 import (
+	"encoding/json/v2"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
-
-	"encoding/json/v2"
 )
 
 type object = map[string]any

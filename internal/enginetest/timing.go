@@ -1,10 +1,9 @@
 package enginetest
 
 import (
-	"time"
-
-	"encoding/json/v2"
 	"encoding/json/jsontext"
+	"encoding/json/v2"
+	"time"
 )
 
 // Timing makes a double take the time of a machine for chat calls, and keep the prompts

@@ -1,11 +1,10 @@
 package enginetest
 
 import (
+	"encoding/json/v2"
 	"io"
 	"net/http"
 	"strings"
-
-	"encoding/json/v2"
 )
 
 // The double's tokenizer: a token for each word and each role, and one at the

@@ -1,11 +1,10 @@
 package gateway
 
 import (
+	"encoding/json/v2"
 	"net/http/httptest"
 	"strings"
 	"testing"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/fault"
 )

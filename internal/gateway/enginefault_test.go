@@ -1,10 +1,9 @@
 package gateway
 
 import (
+	"encoding/json/v2"
 	"strings"
 	"testing"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"encoding/json/v2"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,8 +11,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"

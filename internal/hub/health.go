@@ -19,10 +19,7 @@ const healthWithin = 2 * time.Second
 
 // health returns the state of the hub's parts, for its operator.
 func (h *Hub) health(ctx context.Context) []site.Part {
-	parts := []site.Part{h.databaseHealth(ctx), {Name: "NATS", Good: h.live.Hinted(), Text: "connected: other hubs learn of changes at once"}, h.journalHealth()}
-	if !parts[1].Good {
-		parts[1].Text = "not connected: changes are found by polling, up to a second later"
-	}
+	parts := []site.Part{h.databaseHealth(ctx), h.journalHealth()}
 	if len(h.live.Nodes(time.Now())) > 0 {
 		parts = append(parts, h.clockHealth())
 	}

@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -26,6 +27,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/dispatch"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -83,6 +85,8 @@ type Config struct {
 	// ReloadConfig reads the operator's configuration again and applies it with
 	// Hub.Reload.
 	ReloadConfig func(context.Context) (api.Reloaded, error)
+	// Cluster connects this hub with the other nodes of its region; nil: there are none.
+	Cluster *cluster.Cluster
 	// Draw returns random numbers that break ties between machines. Default
 	// rand.Uint64; the simulation sets its own, so that a history repeats.
 	Draw func() uint64
@@ -176,7 +180,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		SaveSpeeds: records.SaveSpeeds, Speeds: records.Speeds, PrefixKey: records.PrefixKey,
 		Revoked: h.revoked, Activity: func() { h.site.Stir() }, Draw: cfg.Draw, Log: cfg.Log,
 	})
-	edge.Region, edge.Regions, edge.SharedRate = cfg.Region, cfg.Regions, live.HasPeers()
+	edge.Region, edge.Regions, edge.SharedRate = cfg.Region, cfg.Regions, cfg.Cluster != nil
 	edge.Backend, edge.Identify, edge.Now, edge.Log = h.calls, h.Identify, records.Now, cfg.Log
 	edge.Count, edge.Finished, edge.Refused = h.calls.Count, h.finished, h.refused
 	if cfg.KeepResponses > 0 {
@@ -185,7 +189,10 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	h.edge = gateway.New(edge)
 	h.api = h.newAPI()
 	h.site = h.newSite()
-	live.Observe(registry.Observer{Committed: h.onCommitted, Store: h.onChange, FailedOver: h.ledger.WriteAgain, Machine: h.onMachine, Waiting: h.calls.OnWaiting, Seen: h.calls.OnSeen, Rates: h.onRates, Room: h.calls.OnRoom, Calls: h.Calls})
+	live.Observe(registry.Observer{Committed: h.onCommitted, Store: h.onChange, FailedOver: h.ledger.WriteAgain, Machine: h.onMachine})
+	if cfg.Cluster != nil {
+		cfg.Cluster.Join(cluster.Parts{Registry: live, Dispatch: h.calls, Edge: h.edge, Calls: h.Calls})
+	}
 	return h
 }
 
@@ -247,20 +254,9 @@ func (h *Hub) Handler() http.Handler {
 	})
 }
 
-// PeerHandler serves the other nodes of the region: what this node announces of its
-// machines and its waiting calls, slots for those calls, and requests for the machines.
-func (h *Hub) PeerHandler() http.Handler {
-	call := h.drain.counted(h.calls.ServeForwarded)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case registry.PathState:
-			h.live.ServeState(w, r)
-		case registry.PathGrant:
-			h.calls.ServeGrant(w, r)
-		default:
-			call(w, r)
-		}
-	})
+// ServePeers serves the other nodes of the region at the listener, until ctx ends.
+func (h *Hub) ServePeers(ctx context.Context, listener net.Listener) error {
+	return h.cfg.Cluster.Serve(ctx, listener, h.drain.counted(h.calls.ServeForwarded))
 }
 
 // Grants returns what this node has offered to waiting calls of other nodes.
@@ -273,8 +269,11 @@ func (h *Hub) TakeUp(ctx context.Context) error { return h.ledger.Flush(ctx) }
 // Run runs the hub's parts until ctx ends. Pending records are written first.
 func (h *Hub) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{h.calls.Run, h.calls.RunSpeeds, h.ledger.Run, h.traces.Run, h.turns.Run, h.site.Run, h.runBackups, h.shareRates} {
+	for _, run := range []func(context.Context) error{h.calls.Run, h.calls.RunSpeeds, h.ledger.Run, h.traces.Run, h.turns.Run, h.site.Run, h.runBackups} {
 		group.Go(func() error { return run(ctx) })
+	}
+	if h.cfg.Cluster != nil {
+		group.Go(func() error { return h.cfg.Cluster.Run(ctx) })
 	}
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err

@@ -192,7 +192,7 @@ func TestHealth(t *testing.T) {
 		return all
 	}
 	// The registry does not run here: nothing follows the database, or hints.
-	if diff := cmp.Diff(map[string]bool{"Database": false, "NATS": false, "Journal": true, "Memory": true}, states()); diff != "" {
+	if diff := cmp.Diff(map[string]bool{"Database": false, "Journal": true, "Memory": true}, states()); diff != "" {
 		t.Error(diff)
 	}
 	if err := r.Ready(time.Now()); err == nil {

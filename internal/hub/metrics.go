@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/dispatch"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -118,6 +119,8 @@ type stateMetrics struct{ *Hub }
 type reading struct {
 	now      time.Time // by the store's clock
 	live     registry.Status
+	peers    []cluster.Peer
+	forwards map[string]uint64
 	calls    dispatch.Status
 	grants   dispatch.Grants
 	ledger   ledger.Status
@@ -155,7 +158,6 @@ var stateValues = []stateMetric{
 	gauge("kith_tunnels", "Machines whose tunnel ends at this hub.", func(r *reading) float64 { return float64(r.live.Tunnels) }),
 	gauge("kith_confirmation_age_seconds", "Time since the database last confirmed which keys and shares are valid. Over 5 s every call is refused.", func(r *reading) float64 { return known(r.live.Confirmed) }),
 	gauge("kith_clock_offset_seconds", "By how much the clock of this hub's computer is ahead of the database's, which all hubs use. 0 on SQLite.", func(r *reading) float64 { return r.live.ClockAhead.Seconds() }),
-	gauge("kith_nats_connected", "Whether this hub sends and receives hints (1), or finds changes by polling (0).", func(r *reading) float64 { return oneIf(r.live.Hinted) }),
 	gauge("kith_nodes_alive", "Hubs of the database, of all regions, whose beat this one sees move.", func(r *reading) float64 { return float64(r.live.NodesAlive) }),
 
 	gauge("kith_journal_open_calls", "Calls in the journal that have not ended yet.", func(r *reading) float64 { return float64(r.ledger.Open) }),
@@ -221,7 +223,7 @@ func (s stateMetrics) Collect(out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(m.desc, m.kind, value)
 		}
 	}
-	for _, p := range r.live.Peers {
+	for _, p := range r.peers {
 		out <- prometheus.MustNewConstMetric(peerUp, prometheus.GaugeValue, oneIf(p.Connected), p.Name)
 		if age := known(p.Heard); !math.IsNaN(age) {
 			out <- prometheus.MustNewConstMetric(peerLag, prometheus.GaugeValue, age, p.Name)
@@ -232,7 +234,7 @@ func (s stateMetrics) Collect(out chan<- prometheus.Metric) {
 	} {
 		out <- prometheus.MustNewConstMetric(grantEnds, prometheus.CounterValue, float64(n), outcome)
 	}
-	for outcome, n := range r.live.Forwards {
+	for outcome, n := range r.forwards {
 		out <- prometheus.MustNewConstMetric(forwardEnds, prometheus.CounterValue, float64(n), outcome)
 	}
 }
@@ -243,6 +245,9 @@ func (s stateMetrics) read() reading {
 	r := reading{
 		now: s.records.Now(), live: s.live.Status(now), calls: s.calls.Status(now), grants: s.calls.Grants(), ledger: s.ledger.Status(), spool: s.edge.Spool.Use(),
 		ready: s.Ready(now) == nil, draining: s.drain.begun.Load(),
+	}
+	if s.cfg.Cluster != nil {
+		r.peers, r.forwards = s.cfg.Cluster.Peers(now), s.cfg.Cluster.Forwards()
 	}
 	if s.cfg.DB != nil {
 		r.pool = s.cfg.DB.Pool()

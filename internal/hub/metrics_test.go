@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"log/slog"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 )
@@ -28,7 +30,11 @@ func newMetricsRegistry(t *testing.T, h *Hub) *prometheus.Registry {
 // TestMetricsAreWellFormed checks names, types, help texts and units by the rules of
 // Prometheus, with every value present, and that no label names who called what.
 func TestMetricsAreWellFormed(t *testing.T) {
-	r := newRig(t, Config{})
+	others, err := cluster.New(cluster.Config{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, Config{Cluster: others})
 	backup := account.Backup{ID: "bak_1", At: time.Now(), File: t.TempDir() + "/copy.db"}
 	if _, err := r.kept.Backup(t.Context(), backup, nil); err != nil {
 		t.Fatal(err)

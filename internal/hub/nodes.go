@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/registry"
@@ -27,10 +28,19 @@ func (h *Hub) nodes() []api.Node {
 		}}
 	}
 	nodes := make([]api.Node, len(seen))
+	var peers []cluster.Peer
+	if h.cfg.Cluster != nil {
+		peers = h.cfg.Cluster.Peers(now)
+	}
 	for i, n := range seen {
 		nodes[i] = api.Node{
 			Name: n.Name, Region: n.Region, Address: n.Address, Version: n.Version, State: n.State, Started: n.Started,
-			Alive: n.Alive, Seen: n.Seen, Linked: n.Linked, Here: n.Name == h.cfg.Node, Machines: n.Machines, Calls: n.Calls,
+			Alive: n.Alive, Seen: n.Seen, Here: n.Name == h.cfg.Node, Machines: n.Machines,
+		}
+		if nodes[i].Here {
+			nodes[i].Linked, nodes[i].Calls = true, h.Calls()
+		} else if at := slices.IndexFunc(peers, func(p cluster.Peer) bool { return p.Name == n.Name }); at >= 0 {
+			nodes[i].Linked, nodes[i].Calls = peers[at].Connected, peers[at].Calls
 		}
 	}
 	return nodes

@@ -2,11 +2,10 @@ package llama
 
 import (
 	"bytes"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"net/http"
 	"strings"
-
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 )
 
 // answer holds what all frames of a chat answer share.

@@ -2,6 +2,7 @@ package llama
 
 import (
 	"bufio"
+	"encoding/json/v2"
 	"fmt"
 	"math"
 	"net/http"
@@ -13,7 +14,6 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"encoding/json/v2"
 	"github.com/google/go-cmp/cmp"
 )
 

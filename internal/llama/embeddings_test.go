@@ -3,12 +3,11 @@ package llama
 import (
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/json/v2"
 	"math"
 	"net/http"
 	"strings"
 	"testing"
-
-	"encoding/json/v2"
 )
 
 // embed requests embeddings and returns them with the number of tokens.

@@ -2,13 +2,12 @@ package llama
 
 import (
 	"bytes"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
-
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 )
 
 // Limits of an untrusted schema. llama.cpp's grammar parser has crashed on deep

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"errors"
 	"io"
 	"math"
@@ -11,9 +13,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 )
 
 // maxTokenBytes bounds a text before it is tokenized: no vocabulary has a larger

@@ -3,6 +3,7 @@ package llama
 import (
 	"cmp"
 	"context"
+	"encoding/json/v2"
 	"io"
 	"log/slog"
 	"net/http"
@@ -10,8 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"encoding/json/v2"
 )
 
 // TestMain makes the test binary the worker that the supervisors start.

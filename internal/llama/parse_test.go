@@ -1,14 +1,13 @@
 package llama
 
 import (
+	"encoding/json/jsontext"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"unicode/utf8"
-
-	"encoding/json/jsontext"
 )
 
 func TestHolder(t *testing.T) {

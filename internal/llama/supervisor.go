@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +22,6 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
-	"encoding/json/v2"
 )
 
 const (

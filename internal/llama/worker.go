@@ -3,6 +3,7 @@ package llama
 import (
 	"bufio"
 	"crypto/subtle"
+	"encoding/json/v2"
 	"fmt"
 	"io"
 	"net"
@@ -11,8 +12,6 @@ import (
 	"runtime"
 	"slices"
 	"time"
-
-	"encoding/json/v2"
 )
 
 // secretHeader holds the secret of worker and parent: on systems without socket

@@ -2,13 +2,12 @@ package llamaserver
 
 import (
 	"context"
+	"encoding/json/v2"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"time"
-
-	"encoding/json/v2"
 )
 
 const (

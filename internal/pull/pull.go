@@ -6,6 +6,7 @@ package pull
 
 import (
 	"context"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io"
@@ -15,8 +16,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/outbound"
 )

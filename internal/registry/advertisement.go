@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json/v2"
 	"fmt"
 	"log/slog"
 	"reflect"
@@ -12,8 +13,6 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"

@@ -2,16 +2,15 @@ package registry
 
 import (
 	"context"
+	"encoding/json/v2"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"runtime"
 	"testing"
 	"time"
 
-	"encoding/json/v2"
-
 	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/peer"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -53,11 +52,11 @@ func BenchmarkAnnounced(b *testing.B) {
 	store := manyFacts{newFacts(), machines}
 	var states [2][]byte
 	for home := range states {
-		var st state
+		var st Elsewhere
 		for i := home; i < machines; i += len(states) {
-			st.Machines = append(st.Machines, announced{ID: store.stored(i).ID, Generation: 1, Advertisement: store.offering(i), Load: machineLoad{Models: make([]int, 2)}})
+			st.Machines = append(st.Machines, Announced{ID: store.stored(i).ID, Generation: 1, Advertisement: store.offering(i), Load: MachineLoad{Models: make([]int, 2)}})
 		}
-		text, err := json.Marshal(st)
+		text, err := json.Marshal(st.Machines)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -73,12 +72,11 @@ func BenchmarkAnnounced(b *testing.B) {
 			b.Fatal(err)
 		}
 		for home, text := range states {
-			var st state
-			if err := json.Unmarshal(text, &st); err != nil {
+			st := Elsewhere{Complete: true, Way: func(*Announced) http.RoundTripper { return http.DefaultTransport }}
+			if err := json.Unmarshal(text, &st.Machines); err != nil {
 				b.Fatal(err)
 			}
-			p := &peer.Peer{Node: fleet.Node{Name: fmt.Sprint("peer", home)}}
-			if err := r.applyState(b.Context(), p, &st); err != nil {
+			if err := r.SetElsewhere(b.Context(), fmt.Sprint("peer", home), &st); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -85,9 +85,8 @@ func (r *Registry) poll(ctx context.Context) error {
 			return err
 		}
 	}
-	select {
-	case r.polled <- struct{}{}:
-	default:
+	if r.others != nil {
+		r.others.Polled()
 	}
 	changes := polled.Changes
 	var updates []update

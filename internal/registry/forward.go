@@ -1,25 +1,22 @@
 package registry
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/peer"
 )
 
 // Headers of a forwarded request (spec/peers.md#headers). The home removes those of an
 // answer that a machine set itself.
 const (
-	headerMachine = "Kith-Machine"      // "ID GENERATION" of the machine
-	headerRefused = "Kith-Home-Refused" // on a 503 of the home: a Refusal
-	headerEnded   = "Kith-Home-Ended"   // trailer: how the machine's answer ended
+	HeaderMachine = "Kith-Machine"      // "ID GENERATION" of the machine
+	HeaderRefused = "Kith-Home-Refused" // on a 503 of the home: a Refusal
+	HeaderEnded   = "Kith-Home-Ended"   // trailer: how the machine's answer ended
 )
 
 // Refusal is why the home of a machine did not serve a forwarded request, or how the
@@ -39,26 +36,11 @@ const (
 	EndedBroken Refusal = "broken"  // the engine broke off
 	EndedReach  Refusal = "revoked" // the caller does not reach the machine any more
 
-	endedComplete Refusal = "complete"
+	EndedComplete Refusal = "complete"
 )
 
-var (
-	// ErrRefused is the error of a request that the machine's home refused by its own
-	// snapshot: the machine takes no call of the caller now. This node's snapshot follows
-	// (spec/peers.md#news). The machine did not get the request.
-	ErrRefused = errors.New("the machine takes no call of the caller now, says the hub node that it is connected to")
-	// ErrNotTaken is the error of a request that the machine's home refused for another
-	// reason. The machine did not get it.
-	ErrNotTaken = errors.New("the hub node that the machine is connected to did not pass the request on")
-	// ErrLost is the error of a request whose machine, or the node it is connected to,
-	// is gone.
-	ErrLost = errors.New("the machine's tunnel, or the hub node that it is connected to, is gone")
-	// ErrUnreached is the error of a request that the home ended because the caller does
-	// not reach the machine any more.
-	ErrUnreached = errors.New("the machine is out of the caller's reach, says the hub node that it is connected to")
-)
-
-func (r Refusal) err() error {
+// Err returns the error of a request that ended so, for the node that sent it.
+func (r Refusal) Err() error {
 	switch r {
 	case RefusedBusy, RefusedGone, RefusedMoved, RefusedReach, RefusedUnavailable:
 		return fmt.Errorf("%w: %s", ErrRefused, string(r))
@@ -73,65 +55,13 @@ func (r Refusal) err() error {
 	}
 }
 
-// lostBy returns err, as ErrLost if the link to the other node ended.
-func lostBy(err error) error {
-	if errors.Is(err, peer.ErrLost) {
-		return fmt.Errorf("%w: %w", ErrLost, err)
-	}
-	return err
-}
-
-// forwardedBody is the body of a machine's answer by way of its home. It is complete
-// only if the home says so: the end of a stream alone may be that of the node.
-type forwardedBody struct {
-	io.ReadCloser
-	response *http.Response
-	line     *remoteLine
-	ctx      context.Context // of the request
-	counted  sync.Once       // how it ended
-}
-
-// Read implements io.Reader.
-func (b *forwardedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	switch {
-	case err == nil:
-		return n, nil
-	case err != io.EOF:
-		b.count(forwardError(b.ctx, err))
-		return n, lostBy(err)
-	}
-	switch ended := Refusal(b.response.Trailer.Get(headerEnded)); ended {
-	case endedComplete:
-		b.count(ended)
-		return n, io.EOF
-	case "":
-		b.count(forwardLinkLost)
-		return n, ErrLost
-	default:
-		b.count(ended)
-		return n, b.line.ended(ended)
-	}
-}
-
-// Close implements io.Closer. It cancels an answer that was not read to its end.
-func (b *forwardedBody) Close() error {
-	b.count(forwardCancelled)
-	return b.ReadCloser.Close()
-}
-
-// count counts the end of the request, once.
-func (b *forwardedBody) count(end Refusal) {
-	b.counted.Do(func() { b.line.registry.forwards.add(end) })
-}
-
 // Forwarded returns the machine, and the generation of its tunnel, that a request of
 // another node is for.
 func Forwarded(r *http.Request) (id fleet.MachineID, generation int64, err error) {
-	name, number, _ := strings.Cut(r.Header.Get(headerMachine), " ")
+	name, number, _ := strings.Cut(r.Header.Get(HeaderMachine), " ")
 	generation, err = strconv.ParseInt(number, 10, 64)
 	if err != nil || name == "" {
-		return "", 0, fmt.Errorf("%s does not name a machine: %q", headerMachine, r.Header.Get(headerMachine))
+		return "", 0, fmt.Errorf("%s does not name a machine: %q", HeaderMachine, r.Header.Get(HeaderMachine))
 	}
 	return fleet.MachineID(name), generation, nil
 }
@@ -147,7 +77,7 @@ func RefusalOfAbsent(m *fleet.Machine, generation int64) Refusal {
 
 // Refuse refuses a request of another node.
 func Refuse(w http.ResponseWriter, reason Refusal) {
-	w.Header().Set(headerRefused, string(reason))
+	w.Header().Set(HeaderRefused, string(reason))
 	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
@@ -157,16 +87,16 @@ func Relay(w http.ResponseWriter, response *http.Response, ended func(error) Ref
 	header := w.Header()
 	for name, values := range response.Header {
 		switch name {
-		case headerRefused, headerEnded, "Trailer", "Connection":
+		case HeaderRefused, HeaderEnded, "Trailer", "Connection":
 		default:
 			header[name] = values
 		}
 	}
-	header.Set("Trailer", headerEnded)
+	header.Set("Trailer", HeaderEnded)
 	w.WriteHeader(response.StatusCode)
 	controller := http.NewResponseController(w)
 	buffer := make([]byte, 16<<10)
-	how := endedComplete
+	how := EndedComplete
 	for {
 		n, err := response.Body.Read(buffer)
 		if n > 0 {
@@ -185,7 +115,7 @@ func Relay(w http.ResponseWriter, response *http.Response, ended func(error) Ref
 			break
 		}
 	}
-	header.Set(headerEnded, string(how))
+	header.Set(HeaderEnded, string(how))
 }
 
 // RelayedRequest returns a request of another node as the machine gets it: without what
@@ -196,7 +126,7 @@ func RelayedRequest(r *http.Request, remove ...string) *http.Request {
 	url.Scheme, url.Host, url.RawQuery = "http", "machine", ""
 	out.URL, out.Host, out.RequestURI, out.TLS = &url, "", "", nil
 	out.Header = r.Header.Clone()
-	for _, name := range append(remove, headerMachine) {
+	for _, name := range append(remove, HeaderMachine) {
 		out.Header.Del(name)
 	}
 	if _, ok := out.Header["User-Agent"]; !ok {

@@ -157,6 +157,8 @@ func (f *facts) Poll(_ context.Context, after fleet.Position) (u fleet.Update, e
 	return u, err
 }
 
+func (f *facts) Follow(ctx context.Context, _ func()) { <-ctx.Done() }
+
 func (f *facts) Generations(_ context.Context, ids []fleet.MachineID) (map[fleet.MachineID]int64, error) {
 	newest := make(map[fleet.MachineID]int64)
 	return newest, f.locked(func() {

@@ -20,12 +20,8 @@ type Node struct {
 	Alive bool
 	// Seen is when its beat was last seen to move; the zero time if it was not.
 	Seen time.Time
-	// Linked is whether this node has a connection to it; true for itself.
-	Linked bool
 	// Machines is how many machines have their tunnel there, as far as this node knows.
 	Machines int
-	// Calls is how many calls it serves, as it last announced.
-	Calls int
 }
 
 // deadFor is how long this node sees the beat of another one not move before it removes
@@ -69,26 +65,16 @@ func (r *Registry) NodeDetails(now time.Time) []Node {
 	r.mu.Unlock()
 	nodes := r.Nodes(now)
 	for i := range nodes {
-		n := &nodes[i]
-		n.Machines = machines[n.Name]
-		if n.Name == r.config.Node {
-			n.Linked, n.Calls = true, r.calls()
-		} else if f := r.followedNode(n.Name); f != nil {
-			n.Linked, n.Calls = f.peer.IsConnected(), int(f.calls.Load())
-		}
+		nodes[i].Machines = machines[nodes[i].Name]
 	}
 	return nodes
 }
 
-// isPeer reports whether the node is another one of this region, which links to this
-// one.
-func (r *Registry) isPeer(n Node) bool {
-	return n.Region == r.config.Region && n.Name != r.config.Node && n.Pin != "" && n.Address != ""
-}
-
-// others returns the other nodes of this region that are alive.
-func (r *Registry) others(now time.Time) []Node {
-	return slices.DeleteFunc(r.Nodes(now), func(n Node) bool { return !n.Alive || !r.isPeer(n) })
+// Peers returns the other nodes of this region, which link to this one, alive or not.
+func (r *Registry) Peers(now time.Time) []Node {
+	return slices.DeleteFunc(r.Nodes(now), func(n Node) bool {
+		return n.Region != r.config.Region || n.Name == r.config.Node || n.Pin == "" || n.Address == ""
+	})
 }
 
 // seeNodes publishes the nodes that a poll returned at that time.

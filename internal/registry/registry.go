@@ -3,16 +3,16 @@
 // are. It publishes that as an immutable fleet.Snapshot, which it alone writes, and
 // reaches the machines whose tunnels end here.
 //
-//	store ── poll each second, or on a hint ──▶ Registry ──▶ Snapshot, Line
-//	tunnel ── advertisements (Serve) ─────────▶    │
-//	                                               └──▶ Observer: what changed
+//	store ── poll each second, or after a commit ──▶ Registry ──▶ Snapshot, Line
+//	tunnel ── advertisements (Serve) ──────────────▶    │
+//	                                                    └──▶ Observer: what changed
 //
 // The registry imports and calls none of those who use it. They read the snapshot,
 // and Observe what changes.
 //
-// The store holds what lasts; the registry polls its epoch. A hint over NATS makes
-// the next poll come sooner and changes nothing else, so that one that is forged,
-// doubled or lost does no harm.
+// The store holds what lasts; the registry polls its epoch. The store's notification of a
+// commit makes the next poll come sooner and changes nothing else, so that one that is
+// repeated or lost does no harm.
 package registry
 
 import (
@@ -29,7 +29,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/peer"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -44,7 +43,7 @@ const (
 	purgeEvery   = time.Hour             // the others are removed
 	confirmedFor = 5 * time.Second       // calls may be granted after a confirmation
 	pollEvery    = time.Second           // the store is polled
-	pollGap      = 20 * time.Millisecond // between two polls, however many hints come
+	pollGap      = 20 * time.Millisecond // between two polls, however many notifications come
 	pollWithin   = 4 * time.Second       // the store answers
 	readsAtOnce  = 4                     // of what changed
 	settleWithin = time.Second           // Settle returns
@@ -87,6 +86,9 @@ type Facts interface {
 	Group(ctx context.Context, id fleet.GroupID) (*fleet.Group, error)
 	// Position is the position of the newest change.
 	Position(ctx context.Context) (fleet.Position, error)
+	// Follow calls changed, which does not block, after each commit that Poll would
+	// return, until ctx ends. It may miss some.
+	Follow(ctx context.Context, changed func())
 	// Poll is what changed after that position; or fleet.ErrBehind, and everything has
 	// to be read again; or fleet.ErrReplaced, and this node ends. When it returns,
 	// the store has confirmed that it holds all that was committed before the call.
@@ -100,12 +102,11 @@ type Facts interface {
 	SaveOffers(ctx context.Context, id fleet.MachineID, advertisement []byte, seen time.Time) error
 }
 
-// Config is what a Registry works with. All fields but Peers are needed.
+// Config is what a Registry works with. All fields are needed.
 type Config struct {
 	Node   string // this hub node's name, unique in the region
 	Region string
 	Facts  Facts
-	Peers  *peer.Mesh // the way to the other nodes; nil: there are none
 	Log    *slog.Logger
 }
 
@@ -127,18 +128,6 @@ type Observer struct {
 	// be decided again: it connected, disconnected, changed, or is no longer expected
 	// back.
 	Machine func(fleet.MachineID)
-	// Calls returns how many calls this node serves, for the other nodes to show.
-	Calls func() int
-	// Waiting gets calls that wait at another node: all of them if complete is true, else
-	// those that changed.
-	Waiting func(node string, complete bool, calls []Waiting)
-	// Seen gets what another node published with PublishSeen.
-	Seen func([]byte)
-	// Rates gets what another node published with PublishRates.
-	Rates func([]byte)
-	// Room gets members whose calls may have room under limits that calls on machines of
-	// other nodes used.
-	Room func([]fleet.MemberID)
 }
 
 // Registry is the live state of one region on one hub node. Make it with New.
@@ -152,15 +141,10 @@ type Registry struct {
 	lines     sync.Map      // fleet.MachineID → *connection, routable ones only
 	ready     chan struct{} // closed after the first load
 	nudged    chan struct{} // one request to poll now
-	polled    chan struct{} // one notice that the nodes may have changed
 	polls     polls
-	hints     hints
 	drained   chan struct{} // closed once this node's row says that it drains
 	drainOnce sync.Once
-	announcer announcer
-	waiting   waitingAnnouncer
-	followed  sync.Map // name of a node that this one follows → *followed
-	forwards  forwardCounts
+	others    Others // set by SetOthers; nil: there are none
 	stopped   atomic.Bool
 
 	mu sync.Mutex // held by the writer; guards what is below
@@ -176,9 +160,8 @@ type Registry struct {
 	taken            []*connection
 	// retired has the tunnels that are kept for the calls that run on them.
 	retired map[*tunnel.Client]retired
-	uses    map[string]*nodeUse // of limits, by node
-	loaded  time.Time           // when everything was loaded first
-	joined  atomic.Bool         // see Joined
+	loaded  time.Time   // when everything was loaded first
+	joined  atomic.Bool // see Joined
 
 	clockAhead atomic.Int64 // nanoseconds, see ClockAhead
 }
@@ -222,17 +205,13 @@ func New(config Config) *Registry {
 		made:    time.Now(),
 		ready:   make(chan struct{}),
 		nudged:  make(chan struct{}, 1),
-		polled:  make(chan struct{}, 1),
 		polls:   polls{next: make(chan struct{})},
 		drained: make(chan struct{}),
 		entries: make(map[fleet.MachineID]*entry),
 		retired: make(map[*tunnel.Client]retired),
 		shared:  make(map[fleet.MemberID]struct{}),
 		groups:  make(map[fleet.GroupID]struct{}),
-		uses:    make(map[string]*nodeUse),
-		waiting: waitingAnnouncer{woken: make(chan struct{}, 1)},
 	}
-	r.hints.prefix = "kith." + config.Region + "."
 	r.snapshot.Store(fleet.NewSnapshot())
 	return r
 }
@@ -240,9 +219,12 @@ func New(config Config) *Registry {
 // Observe sets the Observer. It is called before Run and Serve.
 func (r *Registry) Observe(o Observer) { r.observer = o }
 
+// SetOthers sets the other hub nodes of the region. It is called before Run and Serve.
+func (r *Registry) SetOthers(o Others) { r.others = o }
+
 // Run loads what the store keeps and follows its changes until ctx ends. It fails if
-// the store cannot be read at the start, hints cannot run, or another process takes
-// this node's name (fleet.ErrReplaced).
+// the store cannot be read at the start, or another process takes this node's name
+// (fleet.ErrReplaced).
 func (r *Registry) Run(ctx context.Context) error {
 	defer r.stopped.Store(true)
 	if err := r.load(ctx, r.Now().Add(returnAfterStart)); err != nil {
@@ -258,19 +240,24 @@ func (r *Registry) Run(ctx context.Context) error {
 	again := time.AfterFunc(returnAfterStart, r.notifyNotReturned)
 	defer again.Stop()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return r.hints.run(ctx, r.config.Node, r.pollNow) })
+	g.Go(func() error { r.config.Facts.Follow(ctx, r.pollNow); return nil })
 	g.Go(func() error { return r.follow(ctx) })
-	if r.config.Peers != nil {
-		r.config.Peers.HandleStreams(r.hints.join)
-		g.Go(func() error { r.followPeers(ctx); return nil })
-		g.Go(func() error { r.announce(ctx); return nil })
-	}
 	return g.Wait()
 }
+
+// NodeName returns this node's name.
+func (r *Registry) NodeName() string { return r.config.Node }
 
 // Ready is closed once everything is loaded. Before that the Snapshot lacks machines,
 // and a refusal made from it would be wrong.
 func (r *Registry) Ready() <-chan struct{} { return r.ready }
+
+// Loaded returns how long ago everything was loaded.
+func (r *Registry) Loaded() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return time.Since(r.loaded)
+}
 
 // Joined reports whether the Snapshot has the machines of the other nodes, and not only
 // those of this one. It is true some seconds after the start in any case: a node that
@@ -282,11 +269,9 @@ func (r *Registry) Joined(now time.Time) bool {
 	r.mu.Lock()
 	since := now.Sub(r.loaded)
 	r.mu.Unlock()
-	if since < joinWithin && slices.ContainsFunc(r.Nodes(now), func(n Node) bool {
-		f := r.followedNode(n.Name)
-		unheard := f == nil || f.heard.Load() == nil
+	if since < joinWithin && slices.ContainsFunc(r.Peers(now), func(n Node) bool {
 		// Whether a node is alive is not known before its beat had the time to move.
-		return r.isPeer(n) && unheard && (n.Alive || since < aliveFor)
+		return r.heard(n.Name).IsZero() && (n.Alive || since < aliveFor)
 	}) {
 		return false
 	}
@@ -305,25 +290,12 @@ func (r *Registry) Confirmed(now time.Time) bool {
 	return at != nil && now.Sub(*at) <= confirmedFor
 }
 
-// Hinted reports whether this node sends and receives hints now.
-func (r *Registry) Hinted() bool {
-	conn := r.hints.conn.Load()
-	return conn != nil && conn.IsConnected()
-}
-
-// Nudge is called after this node changed the store: this node and, by a hint, all
-// others poll it now.
-func (r *Registry) Nudge() {
-	r.pollNow()
-	r.hints.send()
-}
-
-// Settle does what Nudge does, and returns once this node's Snapshot has what was
+// Settle polls the store now, and returns once this node's Snapshot has what was
 // committed before the call; a store that does not answer delays it for a second at most.
 // Before everything is loaded it does not wait.
 func (r *Registry) Settle() {
 	begun, _, _ := r.polls.now()
-	r.Nudge()
+	r.pollNow()
 	select {
 	case <-r.ready:
 	default:
@@ -410,9 +382,15 @@ func (r *Registry) Tunnel(id fleet.MachineID) (Line, bool) {
 
 // dropLine takes the way to a machine out of lines. Needs mu.
 func (r *Registry) dropLine(id fleet.MachineID) {
-	r.announcer.remove(id)
+	r.disconnected(id)
 	if found, ok := r.lines.LoadAndDelete(id); ok {
 		r.taken = append(r.taken, found.(*connection))
+	}
+}
+
+func (r *Registry) disconnected(id fleet.MachineID) {
+	if r.others != nil {
+		r.others.Disconnected(id)
 	}
 }
 

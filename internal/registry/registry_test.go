@@ -153,7 +153,7 @@ func TestRevoked(t *testing.T) {
 		synctest.Wait()
 		start := time.Now()
 		n.facts.revoke("a")
-		n.Nudge()
+		n.pollNow()
 		synctest.Wait()
 		if n.Snapshot().Machine("a") != nil || time.Since(start) > 0 {
 			t.Error("still there after a nudge")

@@ -53,7 +53,7 @@ func (r *Registry) retire(id fleet.MachineID, client *tunnel.Client) {
 	c := &connection{RoundTripper: client, lost: make(chan struct{})} // not acknowledged yet
 	if found, ok := r.lines.LoadAndDelete(id); ok {
 		c = found.(*connection)
-		r.announcer.remove(id)
+		r.disconnected(id)
 	}
 	r.retired[client] = retired{c, id}
 	go r.endWhenIdle(client, c)

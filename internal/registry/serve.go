@@ -159,9 +159,13 @@ func (r *Registry) advertise(id fleet.MachineID, client *tunnel.Client, state *f
 			state.Online, state.Generation = true, e.generation
 			e.name(state)
 			s, m = s.WithMachine(state), state
-			r.announcer.add(id, e.generation, e.instance, ad)
 		}
 		setLocal(m, ad)
+		if r.others != nil && state != nil {
+			r.others.Connected(&Announced{ID: id, Generation: e.generation, Instance: e.instance, Advertisement: withoutLoad(ad)})
+		} else if r.others != nil {
+			r.others.Loaded(id)
+		}
 		if arrival {
 			r.lines.Store(id, &connection{RoundTripper: client, lost: make(chan struct{})})
 			r.countArrival(e, m)

@@ -2,9 +2,6 @@ package registry
 
 import (
 	"bytes"
-	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -13,27 +10,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/peer"
 )
-
-// TestForwardCounts: every end of a forwarded request is counted, an unknown one of a
-// newer node too.
-func TestForwardCounts(t *testing.T) {
-	var c forwardCounts
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	for _, end := range []Refusal{
-		endedComplete, RefusedBusy, "a word of a newer node",
-		forwardError(t.Context(), fmt.Errorf("read: %w", peer.ErrLost)), forwardError(t.Context(), errors.New("what")), forwardError(gone, peer.ErrLost),
-	} {
-		c.add(end)
-	}
-	for end, want := range map[string]uint64{"complete": 1, "busy": 1, "link_lost": 1, "cancelled": 1, "other": 2, "gone": 0} {
-		if got, ok := c.counts()[end]; !ok || got != want {
-			t.Errorf("%s: %d, want %d", end, got, want)
-		}
-	}
-}
 
 // aPeer is another node's row.
 func aPeer(name string, beat int64) fleet.Node {
@@ -63,6 +40,15 @@ func TestClockWrong(t *testing.T) {
 	}
 }
 
+// others is other nodes, whose state was last received at heard.
+type others struct{ heard time.Time }
+
+func (o *others) Connected(*Announced)         {}
+func (o *others) Loaded(fleet.MachineID)       {}
+func (o *others) Disconnected(fleet.MachineID) {}
+func (o *others) Polled()                      {}
+func (o *others) Heard(string) time.Time       { return o.heard }
+
 // A node takes calls once it knows the machines of the other nodes that are alive. A row
 // of one that is not, and one that cannot be reached, keep it for some seconds only.
 func TestJoined(t *testing.T) {
@@ -81,8 +67,8 @@ func TestJoined(t *testing.T) {
 		} {
 			r := New(Config{Node: "a", Region: "home", Log: slog.New(slog.DiscardHandler)})
 			r.loaded = began
-			f := &followed{peer: new(peer.Peer)}
-			r.followed.Store("b", f)
+			others := new(others)
+			r.SetOthers(others)
 			r.seeNodes([]fleet.Node{aPeer("a", 0), aPeer("b", 0)}, at(0))
 			if c.beats {
 				r.seeNodes([]fleet.Node{aPeer("a", 1), aPeer("b", 1)}, at(0.5))
@@ -92,12 +78,12 @@ func TestJoined(t *testing.T) {
 				t.Errorf("%s: joined too early", c.name)
 			}
 			if c.heard {
-				f.heard.Store(&began)
+				others.heard = began
 			}
 			if !r.Joined(at(c.after)) {
 				t.Errorf("%s: not joined after %v s", c.name, c.after)
 			}
-			f.heard.Store(nil)
+			others.heard = time.Time{}
 			r.seeNodes([]fleet.Node{aPeer("a", 9), aPeer("b", 9), aPeer("c", 9)}, at(20))
 			if !r.Joined(at(20)) {
 				t.Errorf("%s: a node that starts later keeps this one from serving", c.name)

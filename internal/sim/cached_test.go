@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/json/v2"
 	"fmt"
 	"io"
 	"net/http"
@@ -8,8 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/enginetest"
 )

@@ -14,16 +14,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/peer"
 	"github.com/kith/kith/internal/registry"
 )
 
 var clusterSeedsFlag = flag.Int("cluster-seeds", 0, "how many histories of several nodes to play; 0: 100, with -short 8")
 
-// cluster is what the nodes of a world know of each other: the table of nodes, which
+// nodeTable is what the nodes of a world know of each other: the table of nodes, which
 // PostgreSQL has in the product.
-type cluster struct {
+type nodeTable struct {
 	seats []*seat
 
 	mu   sync.Mutex
@@ -47,16 +47,17 @@ func (w *world) nodes() []*node {
 }
 
 // join makes a node one of the cluster.
-func (c *cluster) join(w *world, n *node, config *registry.Config) {
+func (c *nodeTable) join(w *world, n *node, config *registry.Config) {
 	n.peers = newNetwork()
-	mesh, err := peer.New(peer.Config{Log: config.Log, Dial: func(ctx context.Context, address string) (net.Conn, error) { return c.dial(ctx, n.name, address) }})
+	others, err := cluster.New(cluster.Config{Log: config.Log, Dial: func(ctx context.Context, address string) (net.Conn, error) { return c.dial(ctx, n.name, address) }})
 	w.must(err)
-	n.mesh, config.Peers = mesh, mesh
-	config.Facts = clusterFacts{config.Facts.(facts), c, mesh.Pin()}
+	n.others = others
+	n.notifies.Store(true)
+	config.Facts = clusterFacts{config.Facts.(facts), c, others.Pin()}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.rows = slices.DeleteFunc(c.rows, func(r fleet.Node) bool { return r.Name == n.name })
-	c.rows = append(c.rows, fleet.Node{Name: n.name, Incarnation: mesh.Pin(), Region: region, Address: n.name + ":8703", Pin: mesh.Pin()})
+	c.rows = append(c.rows, fleet.Node{Name: n.name, Incarnation: others.Pin(), Region: region, Address: n.name + ":8703", Pin: others.Pin()})
 	at := slices.IndexFunc(c.seats, func(s *seat) bool { return s.Load().name == n.name })
 	if at < 0 {
 		at = len(c.seats)
@@ -66,7 +67,7 @@ func (c *cluster) join(w *world, n *node, config *registry.Config) {
 }
 
 // dial is the way of one node to another.
-func (c *cluster) dial(ctx context.Context, from, address string) (net.Conn, error) {
+func (c *nodeTable) dial(ctx context.Context, from, address string) (net.Conn, error) {
 	c.mu.Lock()
 	at := slices.IndexFunc(c.seats, func(s *seat) bool { return s.Load().name+":8703" == address })
 	to := c.seats[at]
@@ -88,7 +89,7 @@ func (c *cluster) dial(ctx context.Context, from, address string) (net.Conn, err
 
 // links returns the links over which one node sends calls to another; none if they are
 // the same.
-func (c *cluster) links(from, to *seat) []*link {
+func (c *nodeTable) links(from, to *seat) []*link {
 	peers, name := to.Load().peers, from.Load().name
 	peers.mu.Lock()
 	defer peers.mu.Unlock()
@@ -102,7 +103,7 @@ func (c *cluster) links(from, to *seat) []*link {
 }
 
 // cut breaks the links to a node; no other is made for so long.
-func (c *cluster) cut(to *seat, away time.Duration) {
+func (c *nodeTable) cut(to *seat, away time.Duration) {
 	c.mu.Lock()
 	if c.cuts == nil {
 		c.cuts = map[*seat]time.Time{}
@@ -113,7 +114,7 @@ func (c *cluster) cut(to *seat, away time.Duration) {
 }
 
 // swallow makes the links to a node lose everything from now on.
-func (c *cluster) swallow(to *seat) {
+func (c *nodeTable) swallow(to *seat) {
 	n := to.Load().peers
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -125,7 +126,7 @@ func (c *cluster) swallow(to *seat) {
 // clusterFacts is the store as one node of a cluster has it.
 type clusterFacts struct {
 	facts
-	cluster     *cluster
+	cluster     *nodeTable
 	incarnation string
 }
 
@@ -150,7 +151,7 @@ func (f clusterFacts) Poll(ctx context.Context, after fleet.Position) (fleet.Upd
 func inCluster(t *testing.T, nodes int, test func(w *world, seats []*seat)) {
 	inBubble(t, func(w *world) {
 		w.stopHub()
-		w.cluster = &cluster{}
+		w.cluster = &nodeTable{}
 		w.startHub()
 		for i := 2; i <= nodes; i++ {
 			w.startNode(fmt.Sprint("hub", i), w.db)
@@ -343,10 +344,10 @@ func TestPeersKeyRevokedUnderway(t *testing.T) {
 		w.addMachine(ann, "spare", 1, "m")
 		w.down.Store(true) // the entry cannot read what changes
 		w.must(w.db.RevokeKey(w.t.Context(), ann.key.ID, time.Now()))
-		seats[1].Load().live.Nudge()
+		seats[1].Load().live.Settle()
 		time.Sleep(500 * time.Millisecond)
 		w.down.Store(false)
-		w.live.Nudge()
+		w.live.Settle()
 		<-a.over
 		w.wantCode(a, "invalid_api_key", "")
 		if ran := w.runs.where(a.tag); ran != "box " {
@@ -404,7 +405,7 @@ var faultsOfNodes = map[string]func(*world, *seat){
 }
 
 // mute lets no new link to a node be made for so long.
-func (c *cluster) mute(to *seat, away time.Duration) {
+func (c *nodeTable) mute(to *seat, away time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.cuts == nil {
@@ -446,7 +447,7 @@ func TestFault23OtherHubDiesUnderway(t *testing.T) {
 }
 
 // happens does one thing to the nodes.
-func (c *cluster) happens(w *world) {
+func (c *nodeTable) happens(w *world) {
 	at := pick(w.rng, c.seats...)
 	for _, m := range w.machines {
 		m.disturb()

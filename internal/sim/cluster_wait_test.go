@@ -3,7 +3,6 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"sync"
 	"testing"
@@ -108,11 +107,8 @@ func TestPeersOwnerGoesAhead(t *testing.T) {
 }
 
 // mostPassed is by how much a call may have waited longer than one that is served before
-// it, where nothing fails; mostPassedPolled where no hint arrives.
-const (
-	mostPassed       = 250 * time.Millisecond
-	mostPassedPolled = 1500 * time.Millisecond
-)
+// it, if nothing fails.
+const mostPassed = 250 * time.Millisecond
 
 // TestClusterWaits plays histories in which more calls come to several nodes than the
 // machines can serve. Nothing fails in them, so that one central queue says what each
@@ -120,7 +116,7 @@ const (
 //
 //   - no call is served that arrived more than 250 ms after one which waits for the same
 //     machine and goes on waiting, except on its own machine; the same for the owner's
-//     calls among themselves. With no hints from NATS it is 1.5 s;
+//     calls among themselves;
 //   - no machine runs more calls than it has slots, and no call runs out of reach;
 //   - no slot is idle for longer than that while a call waits that may use it;
 //   - each call runs once, is served, and is in the ledger once.
@@ -133,11 +129,8 @@ func TestClusterWaits(t *testing.T) {
 		n = unlessShort(100, 8)
 	}
 	var mu sync.Mutex
-	sums := map[bool]*tally{false: {}, true: {}}
-	t.Cleanup(func() {
-		t.Logf("with hints: %s", sums[true])
-		t.Logf("without: %s", sums[false])
-	})
+	sum := new(tally)
+	t.Cleanup(func() { t.Log(sum) })
 	for seed := first; seed < first+uint64(n); seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
@@ -146,42 +139,33 @@ func TestClusterWaits(t *testing.T) {
 					t.Logf("play it again: go test ./internal/sim -run TestClusterWaits -seed %d -count 5", seed)
 				}
 			}()
-			hinted := seed%4 != 0
 			inCluster(t, 2+int(seed%3), func(w *world, _ []*seat) {
 				w.rng, w.draw = rand.New(rand.NewPCG(seed, 2)), seed
-				w.cluster.distance(w, time.Duration(seed%3)*time.Millisecond, hinted)
+				w.cluster.distance(w, time.Duration(seed%3)*time.Millisecond)
 				h := w.crowd(crowd{members: 3 + w.rng.IntN(3), machines: 2 + w.rng.IntN(4), slots: 2, calls: 40 + w.rng.IntN(40), load: 1.1 + w.rng.Float64()})
-				h.check(hinted)
+				h.check()
 				mu.Lock()
 				defer mu.Unlock()
-				sums[hinted].add(h)
+				sum.add(h)
 			})
 		})
 	}
 }
 
-// distance connects the nodes again, each so far from the others; without hints no stream
-// is made, which would carry them.
-func (c *cluster) distance(w *world, each time.Duration, hinted bool) {
+// distance connects the nodes again, each so far from the others.
+func (c *nodeTable) distance(w *world, each time.Duration) {
 	for _, n := range w.nodes() {
 		n.peers.delay.Store(int64(each))
-		if !hinted {
-			c.mu.Lock() // as dial has it
-			n.mesh.HandleStreams(func(conn net.Conn) { conn.Close() })
-			c.mu.Unlock()
-		}
 		n.peers.cut()
 	}
 	time.Sleep(5 * time.Second)
 	synctest.Wait()
 }
 
-// Nodes lose each other while their NATS clients connect. Such a client waits for the
-// server's greeting with its lock held, and its Close waits for the lock: a bubble's time
-// would not pass any more.
+// Nodes lose each other while they connect, again and again.
 func TestNodesPartWhileTheyConnect(t *testing.T) {
 	inCluster(t, 3, func(w *world, _ []*seat) {
-		w.cluster.distance(w, 50*time.Millisecond, false)
+		w.cluster.distance(w, 50*time.Millisecond)
 		for i := range 20 {
 			for _, n := range w.nodes() {
 				n.peers.cut()
@@ -339,11 +323,8 @@ func (h *crowded) freed(earlier []*run, r *run) (at time.Time) {
 }
 
 // check fails the test where the history is not what a central queue gives.
-func (h *crowded) check(hinted bool) {
+func (h *crowded) check() {
 	most := mostPassed
-	if !hinted {
-		most = mostPassedPolled
-	}
 	for i, passed := range h.passed {
 		if r := h.w.runs.all[i]; passed > most {
 			h.w.t.Errorf("on %s after %s a call passed another one by %s: %s passed %s, which ran on %s", r.machine.name, r.at.Sub(h.answers[0].began), passed,
@@ -397,17 +378,15 @@ func (t *tally) String() string {
 // TestClusterCrowd plays one history of four nodes with 110 % of the load that their
 // machines can serve: the figures of docs/performance.md, with -short those of fewer calls.
 func TestClusterCrowd(t *testing.T) {
-	for _, hinted := range []bool{true, false} {
-		inCluster(t, 4, func(w *world, _ []*seat) {
-			w.rng, w.draw = rand.New(rand.NewPCG(1, 3)), 1
-			w.cluster.distance(w, 500*time.Microsecond, hinted)
-			h := w.crowd(crowd{members: 8, machines: 16, slots: 2, calls: unlessShort(300, 100), load: 1.1})
-			h.check(hinted)
-			sum := new(tally)
-			sum.add(h)
-			t.Logf("hints %v: %s", hinted, sum)
-		})
-	}
+	inCluster(t, 4, func(w *world, _ []*seat) {
+		w.rng, w.draw = rand.New(rand.NewPCG(1, 3)), 1
+		w.cluster.distance(w, 500*time.Microsecond)
+		h := w.crowd(crowd{members: 8, machines: 16, slots: 2, calls: unlessShort(300, 100), load: 1.1})
+		h.check()
+		sum := new(tally)
+		sum.add(h)
+		t.Log(sum)
+	})
 }
 
 // The limits of a share hold for the calls on all machines of its owner together, at
@@ -421,7 +400,7 @@ func TestPeersLimits(t *testing.T) {
 		w.must(w.db.AddShare(w.t.Context(), account.Share{
 			ID: w.newID("shr_"), OwnerID: ann.ID, MemberID: bob.ID, Created: time.Now().UTC(), Limits: account.Limits{Concurrent: 2, PerDay: 9},
 		}))
-		w.live.Nudge()
+		w.live.Settle()
 		time.Sleep(40 * time.Second) // the day's calls of each node have been read
 		w.set(slow(2 * time.Second))
 		most := 0

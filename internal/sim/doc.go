@@ -1,5 +1,5 @@
 // Package sim runs a complete network in one synctest bubble: a real hub with its
-// registry, SQLite store and NATS, real daemons whose engines are doubles, and
+// registry and SQLite store, real daemons whose engines are doubles, and
 // clients that speak HTTP, all over connections in memory and in simulated time.
 // Its tests are scenarios by name and random histories by seed; a seed that
 // fails prints the command that replays it.
@@ -11,6 +11,5 @@
 //
 // SQLite reads and writes real files in the bubble. Time does not advance during a
 // system call; SQLite's pool and its pauses for a lock use channels and timers of the
-// bubble. Embedded NATS runs without a socket. Nothing may wait for something outside
-// the bubble, so daemons get listeners in memory.
+// bubble. Nothing may wait for something outside the bubble, so daemons get listeners in memory.
 package sim

@@ -407,14 +407,20 @@ func TestFault18DatabaseDownUnderway(t *testing.T) {
 	})
 }
 
-// Without a hint, as without NATS, a change is seen within a second.
-func TestFault20NobodyHints(t *testing.T) {
+// A change is seen when the database notifies of its commit, and without that within a
+// second.
+func TestFault20WithoutNotifications(t *testing.T) {
 	both(t, func(w *world, stream bool) {
+		w.notifies.Store(stream)
 		ann, bob := w.addMember("ann"), w.addMember("bob")
 		w.addMachine(ann, "box", 1, "m")
 		w.refused(ask{by: bob, model: "m", stream: stream}, 403, "NOT_IN_CIRCLE")
 		w.must(w.db.AddShare(w.t.Context(), account.Share{ID: w.newID("shr_"), OwnerID: ann.ID, MemberID: bob.ID, Created: time.Now().UTC()}))
-		time.Sleep(1100 * time.Millisecond)
+		if stream {
+			synctest.Wait()
+		} else {
+			time.Sleep(1100 * time.Millisecond)
+		}
 		w.wantServed(w.do(ask{by: bob, model: "m", stream: stream}), 1)
 	})
 }

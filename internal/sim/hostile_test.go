@@ -121,7 +121,7 @@ func (w *world) together(members ...*member) {
 	for _, m := range members {
 		w.must(w.db.JoinGroup(w.t.Context(), g.ID, m.ID, time.Now()))
 	}
-	w.live.Nudge()
+	w.live.Settle()
 	synctest.Wait()
 }
 

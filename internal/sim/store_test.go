@@ -20,7 +20,9 @@ type trouble struct {
 	slow atomic.Int64 // how long it takes to answer, a time.Duration
 	keys atomic.Bool  // only the keys cannot be read
 	lags atomic.Bool  // what it records of usage is lost with the next fail-over
-	over atomic.Bool  // it failed over, and the next poll notices
+	// notifies is whether it notifies of commits; if not, changes are found by polling.
+	notifies atomic.Bool
+	over     atomic.Bool // it failed over, and the next poll notices
 }
 
 // meet is a question to the database: it takes its time or fails.
@@ -107,6 +109,14 @@ func (f facts) Poll(ctx context.Context, after fleet.Position) (fleet.Update, er
 	u, err := f.Facts.Poll(ctx, after)
 	u.FailedOver = err == nil && f.over.Swap(false)
 	return u, err
+}
+
+func (f facts) Follow(ctx context.Context, changed func()) {
+	f.Facts.Follow(ctx, func() {
+		if f.notifies.Load() {
+			changed()
+		}
+	})
 }
 
 func (f facts) KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.StoredMachine, bool, error) {

@@ -1,12 +1,11 @@
 package sim
 
 import (
+	"encoding/json/v2"
 	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/account"
 )

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/engine"
@@ -29,7 +30,6 @@ import (
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/hub"
-	"github.com/kith/kith/internal/peer"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/spool"
 	"github.com/kith/kith/internal/store"
@@ -54,7 +54,7 @@ type world struct {
 
 	*node
 	at       atomic.Pointer[network] // of the present node, for those who dial
-	cluster  *cluster                // nil: the hub is alone
+	cluster  *nodeTable              // nil: the hub is alone
 	client   *http.Client
 	machines []*machine
 	runs     runs
@@ -139,8 +139,8 @@ const memory = 64 << 20
 type node struct {
 	name     string
 	net      *network
-	peers    *network   // at which the other nodes reach it
-	mesh     *peer.Mesh // nil: there are no others
+	peers    *network         // at which the other nodes reach it
+	others   *cluster.Cluster // nil: there are none
 	db       *store.DB
 	trouble  // of the hub with db
 	live     *registry.Registry
@@ -172,7 +172,7 @@ func (w *world) startNode(name string, db *store.DB) *node {
 	n.live = registry.New(read)
 	n.spool, _ = spool.Open("", spool.Limits{Memory: memory}) // without a folder nothing fails
 	config := w.config
-	config.Region, config.Edge.Spool, config.Draw, config.Log, config.DB = region, n.spool, w.drawFor(name), log, n.db
+	config.Region, config.Cluster, config.Edge.Spool, config.Draw, config.Log, config.DB = region, n.others, n.spool, w.drawFor(name), log, n.db
 	n.hub = hub.New(config, records{n.db, &n.trouble}, n.live)
 	handler := n.hub.Handler()
 	n.server = gateway.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -191,8 +191,8 @@ func (w *world) startNode(name string, db *store.DB) *node {
 	run("hub", func() error { return n.hub.Run(ctx) })
 	<-n.live.Ready()
 	run("server", func() error { return n.server.Serve(n.net) })
-	if n.mesh != nil {
-		run("peers", func() error { return n.mesh.Serve(ctx, n.peers, n.hub.PeerHandler()) })
+	if n.others != nil {
+		run("peers", func() error { return n.hub.ServePeers(ctx, n.peers) })
 	}
 	return n
 }
@@ -211,7 +211,7 @@ func (n *node) stop() {
 	n.net.Close()
 	n.server.Close()
 	n.net.cut()
-	if n.mesh != nil {
+	if n.others != nil {
 		n.peers.Close()
 		n.peers.cut()
 	}
@@ -261,7 +261,7 @@ func (w *world) addKey(m *member, reach account.Reach) {
 func (w *world) share(owner, with *member) {
 	w.t.Helper()
 	w.must(w.db.AddShare(w.t.Context(), account.Share{ID: w.newID("shr_"), OwnerID: owner.ID, MemberID: with.ID, Created: time.Now().UTC()}))
-	w.live.Nudge()
+	w.live.Settle()
 	synctest.Wait()
 }
 

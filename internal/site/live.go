@@ -3,6 +3,7 @@ package site
 import (
 	"cmp"
 	"context"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -15,8 +16,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"

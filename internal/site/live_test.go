@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/base64"
+	"encoding/json/v2"
 	"fmt"
 	"net"
 	"net/http"
@@ -15,7 +16,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"encoding/json/v2"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kith/kith/internal/api"

@@ -1,12 +1,11 @@
 package site
 
 import (
+	"encoding/json/v2"
 	"net/http"
 	"reflect"
 	"slices"
 	"strings"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/docsite"

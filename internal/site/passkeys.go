@@ -3,12 +3,12 @@ package site
 import (
 	"cmp"
 	"context"
+	"encoding/json/v2"
 	"errors"
 	"net/url"
 	"strings"
 	"time"
 
-	"encoding/json/v2"
 	"github.com/go-webauthn/webauthn/protocol"
 	"github.com/go-webauthn/webauthn/webauthn"
 

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/json/v2"
 	"net/http"
 	"net/url"
 	"strings"
@@ -15,7 +16,6 @@ import (
 	"time"
 
 	"github.com/fxamacker/cbor/v2"
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
+	"encoding/json/v2"
 	"html"
 	"log/slog"
 	"net/http"
@@ -17,7 +18,6 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/api"
 )

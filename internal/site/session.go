@@ -3,6 +3,7 @@ package site
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json/v2"
 	"errors"
 	"net/http"
 	"net/netip"
@@ -11,7 +12,6 @@ import (
 	"time"
 
 	"github.com/alexedwards/scs/v2"
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"

@@ -2,13 +2,12 @@ package site
 
 import (
 	"cmp"
+	"encoding/json/v2"
 	"errors"
 	"math"
 	"net/url"
 	"strings"
 	"time"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"

@@ -1,6 +1,7 @@
 package site
 
 import (
+	"encoding/json/v2"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,8 +14,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"

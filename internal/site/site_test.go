@@ -57,7 +57,7 @@ func townOf(t *testing.T, w *world, change func(*Config)) *town {
 		}),
 	}
 	c.Health = func(context.Context) []Part {
-		return []Part{{Name: "Database", Good: true, Text: "answered"}, {Name: "NATS"}}
+		return []Part{{Name: "Database", Good: true, Text: "answered"}, {Name: "Journal"}}
 	}
 	c.Limits = func() []Limit { return []Limit{{Name: "Requests of one key", Value: "50 a second"}} }
 	c.Near = func() []Near { return []Near{{Client: "192.0.2.7", What: "connections", Held: 190, Limit: 200}} }

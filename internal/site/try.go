@@ -4,13 +4,12 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json/v2"
 	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"

@@ -1,13 +1,13 @@
 package site
 
 import (
+	"encoding/json/v2"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
 
-	"encoding/json/v2"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kith/kith/internal/api"

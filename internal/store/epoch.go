@@ -14,10 +14,16 @@ import (
 const keepChanges = 24 * time.Hour
 
 // change runs a write that may change who reaches which machine, and records the
-// changes that do returns. It locks the epoch's row first, so that such writes run
+// changes that do returns. Followers are notified of them (Facts.Follow). It locks the epoch's row first, so that such writes run
 // one after another on PostgreSQL as they do on SQLite: epochs become visible in
 // order and without a gap, and what do reads does not change before the commit.
 func (db *DB) change(ctx context.Context, do func(*query.Queries) ([]fleet.Change, error)) error {
+	moves := false
+	defer func() {
+		if moves { // also after an error: the commit may have been made
+			db.followers.notify()
+		}
+	}()
 	return db.transact(ctx, func(q *query.Queries) error {
 		epoch, err := q.MoveEpoch(ctx, 0)
 		if err != nil {
@@ -26,6 +32,11 @@ func (db *DB) change(ctx context.Context, do func(*query.Queries) ([]fleet.Chang
 		changes, err := do(q)
 		if err != nil {
 			return err
+		}
+		if moves = len(changes) > 0; moves && db.flavor.primary != nil {
+			if err := q.Notify(ctx, changesChannel); err != nil {
+				return err
+			}
 		}
 		now := db.Now()
 		for i, c := range changes {

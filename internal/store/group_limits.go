@@ -2,10 +2,9 @@ package store
 
 import (
 	"context"
+	"encoding/json/v2"
 	"fmt"
 	"time"
-
-	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"

@@ -23,7 +23,7 @@ import (
 )
 
 // The pool, which reads and writes share. One more connection is for beats, so that
-// these never wait for others.
+// these never wait for others, and one listens for changes.
 const (
 	postgresConns    = 16
 	postgresIdle     = 5 * time.Minute
@@ -48,7 +48,7 @@ func openPostgres(ctx context.Context, config Config) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot use the database's URL: it %w", err)
 	}
-	p := &primary{several: len(hostsOf(parsed)) > 1}
+	p := &primary{several: len(hostsOf(parsed)) > 1, config: parsed}
 	p.accept, parsed.ValidateConnect = parsed.ValidateConnect, p.validate
 	pool := p.open(parsed, postgresConns)
 	p.beats = p.open(parsed, 1)
@@ -152,6 +152,7 @@ const serverQuery = "SELECT system_identifier, substr(pg_walfile_name(pg_current
 // from its old state, after this process has followed its successor.
 type primary struct {
 	several bool // the URL names several hosts
+	config  *pgx.ConnConfig
 	accept  pgconn.ValidateConnectFunc
 	beats   *sql.DB
 	server  atomic.Pointer[server] // nil before the first beat
@@ -289,7 +290,7 @@ func connectFault(err error, config *pgx.ConnConfig) error {
 	case pg.Code == "3D000": // invalid_catalog_name
 		fix = fmt.Sprintf("make the database: CREATE DATABASE %s OWNER %s", pgx.Identifier{config.Database}.Sanitize(), pgx.Identifier{config.User}.Sanitize())
 	case pg.Code == "53300": // too_many_connections
-		fix = fmt.Sprintf("raise its max_connections: each hub takes up to %d", postgresConns+1)
+		fix = fmt.Sprintf("raise its max_connections: each hub takes up to %d", postgresConns+2)
 	}
 	return fmt.Errorf("cannot use PostgreSQL: %s; %s", reason, fix)
 }

@@ -52,12 +52,13 @@ type Config struct {
 
 // DB is an open store.
 type DB struct {
-	flavor flavor
-	write  *sql.DB
-	read   *sql.DB        // may be the same as write
-	query  *query.Queries // runs on read
-	node   fleet.Node     // this process's, after StartNode on PostgreSQL
-	pruned atomic.Int64   // the hour of the newest record when old hourly sums were last deleted
+	flavor    flavor
+	write     *sql.DB
+	read      *sql.DB        // may be the same as write
+	query     *query.Queries // runs on read
+	node      fleet.Node     // this process's, after StartNode on PostgreSQL
+	followers followers
+	pruned    atomic.Int64 // the hour of the newest record when old hourly sums were last deleted
 }
 
 // Open opens the database, checks that it is not damaged, and runs the migrations

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +18,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"encoding/json/v2"
 	"golang.org/x/time/rate"
 )
 

@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"context"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io"
@@ -12,8 +13,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"encoding/json/v2"
 )
 
 const (

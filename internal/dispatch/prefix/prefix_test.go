@@ -2,14 +2,13 @@ package prefix
 
 import (
 	"bytes"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"encoding/json/v2"
-	"encoding/json/jsontext"
 )
 
 var (

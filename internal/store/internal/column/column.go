@@ -3,9 +3,8 @@ package column
 
 import (
 	"database/sql/driver"
-	"fmt"
-
 	"encoding/json/v2"
+	"fmt"
 )
 
 // Models is a list of model ids, stored as JSON text.

@@ -1,4 +1,4 @@
-package peer
+package cluster
 
 import (
 	"context"
@@ -30,15 +30,15 @@ const (
 	pathHello = "/peer/hello"
 )
 
-// ErrLost is the error of an exchange whose link ended, or that found no link: what the
+// errLost is the error of an exchange whose link ended, or that found no link: what the
 // other node did with the request is not known.
-var ErrLost = errors.New("the connection to the other hub node was lost")
+var errLost = errors.New("the connection to the other hub node was lost")
 
-// Peer is the way to one other node: an http.RoundTripper over its links. Make it with
-// Mesh.Peer, then Run it.
-type Peer struct {
-	Node fleet.Node
-	mesh *Mesh
+// peer is the way to one other node: an http.RoundTripper over its links. Make it with
+// mesh.peer, then run it.
+type peer struct {
+	node fleet.Node
+	mesh *mesh
 
 	mu    sync.Mutex
 	links []*link
@@ -52,15 +52,15 @@ type link struct {
 	done <-chan struct{} // closed when the connection is
 }
 
-// Peer returns the way to a node, without a link yet.
-func (m *Mesh) Peer(node fleet.Node) *Peer {
-	p := &Peer{Node: node, mesh: m, up: make(chan struct{}), down: make(chan struct{})}
+// peer returns the way to a node, without a link yet.
+func (m *mesh) peer(node fleet.Node) *peer {
+	p := &peer{node: node, mesh: m, up: make(chan struct{}), down: make(chan struct{})}
 	close(p.down)
 	return p
 }
 
-// Run keeps the links open until ctx ends.
-func (p *Peer) Run(ctx context.Context) {
+// run keeps the links open until ctx ends.
+func (p *peer) run(ctx context.Context) {
 	var group sync.WaitGroup
 	for range links {
 		group.Go(func() { p.keepLink(ctx) })
@@ -68,12 +68,12 @@ func (p *Peer) Run(ctx context.Context) {
 	group.Wait()
 }
 
-func (p *Peer) keepLink(ctx context.Context) {
+func (p *peer) keepLink(ctx context.Context) {
 	wait := minRedial
 	for ctx.Err() == nil {
 		l, err := p.dial(ctx)
 		if err != nil {
-			p.mesh.config.Log.Debug("cannot connect to another hub node", "node", p.Node.Name, "address", p.Node.Address, "error", err)
+			p.mesh.log.Debug("cannot connect to another hub node", "node", p.node.Name, "address", p.node.Address, "error", err)
 			select {
 			case <-time.After(wait):
 			case <-ctx.Done():
@@ -92,7 +92,7 @@ func (p *Peer) keepLink(ctx context.Context) {
 	}
 }
 
-func (p *Peer) add(l *link) {
+func (p *peer) add(l *link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.links = append(p.links, l); len(p.links) == 1 {
@@ -101,7 +101,7 @@ func (p *Peer) add(l *link) {
 	}
 }
 
-func (p *Peer) remove(l *link) {
+func (p *peer) remove(l *link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.links = slices.DeleteFunc(p.links, func(o *link) bool { return o == l })
@@ -111,16 +111,16 @@ func (p *Peer) remove(l *link) {
 	}
 }
 
-// IsConnected reports whether there is a link.
-func (p *Peer) IsConnected() bool {
+// isConnected reports whether there is a link.
+func (p *peer) isConnected() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.links) > 0
 }
 
-// Connected waits until there is a link. It fails once ctx has ended. lost is closed once
+// connected waits until there is a link. It fails once ctx has ended. lost is closed once
 // there is none any more.
-func (p *Peer) Connected(ctx context.Context) (lost <-chan struct{}, err error) {
+func (p *peer) connected(ctx context.Context) (lost <-chan struct{}, err error) {
 	for {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -143,7 +143,7 @@ type connKey struct{}
 
 // newTransport returns the transport of all links. It dials nothing: the connection of
 // each link is a value of the context passed to NewClientConn.
-func (m *Mesh) newTransport() *http.Transport {
+func (m *mesh) newTransport() *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(true)
 	return &http.Transport{
@@ -161,20 +161,20 @@ func (m *Mesh) newTransport() *http.Transport {
 
 // dialTLS connects to the process whose key the database gives for the node, and to no
 // other. done is closed with the connection.
-func (p *Peer) dialTLS(ctx context.Context, protocol string) (_ *tls.Conn, done <-chan struct{}, err error) {
+func (p *peer) dialTLS(ctx context.Context) (_ *tls.Conn, done <-chan struct{}, err error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
-	raw, err := p.mesh.config.Dial(ctx, p.Node.Address)
+	raw, err := p.mesh.dialer(ctx, p.node.Address)
 	if err != nil {
 		return nil, nil, err
 	}
 	watched := &watchedConn{Conn: raw, done: make(chan struct{})}
 	conn := tls.Client(watched, p.mesh.tlsConfig(func(state tls.ConnectionState) error {
-		if pinOf(state.PeerCertificates[0]) != p.Node.Pin {
-			return fmt.Errorf("another process than hub node %q answers at %s", p.Node.Name, p.Node.Address)
+		if pinOf(state.PeerCertificates[0]) != p.node.Pin {
+			return fmt.Errorf("the process at %[2]s is not hub node %[1]q", p.node.Name, p.node.Address)
 		}
 		return nil
-	}, protocol))
+	}))
 	if err := conn.HandshakeContext(ctx); err != nil {
 		conn.Close()
 		return nil, nil, err
@@ -183,12 +183,12 @@ func (p *Peer) dialTLS(ctx context.Context, protocol string) (_ *tls.Conn, done 
 }
 
 // dial opens a link.
-func (p *Peer) dial(ctx context.Context) (*link, error) {
-	conn, done, err := p.dialTLS(ctx, "h2")
+func (p *peer) dial(ctx context.Context) (*link, error) {
+	conn, done, err := p.dialTLS(ctx)
 	if err != nil {
 		return nil, err
 	}
-	client, err := p.mesh.transport.NewClientConn(context.WithValue(ctx, connKey{}, conn), "https", p.Node.Address)
+	client, err := p.mesh.transport.NewClientConn(context.WithValue(ctx, connKey{}, conn), "https", p.node.Address)
 	if err != nil {
 		conn.Close()
 		return nil, err
@@ -239,7 +239,7 @@ func (c *watchedConn) Close() error {
 }
 
 // reserve reserves a stream on the link with the fewest calls; nil if there is no link.
-func (p *Peer) reserve() *link {
+func (p *peer) reserve() *link {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var best *link
@@ -254,20 +254,20 @@ func (p *Peer) reserve() *link {
 	return best
 }
 
-// RoundTrip sends a request to the node and does not retry it. It fails with ErrLost if
+// RoundTrip sends a request to the node and does not retry it. It fails with errLost if
 // the link ended; a read of the response's body does, too. The host of the request's URL
 // does not matter, only its path.
-func (p *Peer) RoundTrip(r *http.Request) (*http.Response, error) {
+func (p *peer) RoundTrip(r *http.Request) (*http.Response, error) {
 	l := p.reserve()
 	if l == nil {
 		if r.Body != nil {
 			r.Body.Close()
 		}
-		return nil, ErrLost
+		return nil, errLost
 	}
 	r = r.WithContext(r.Context())
 	url := *r.URL
-	url.Scheme, url.Host = "https", p.Node.Address
+	url.Scheme, url.Host = "https", p.node.Address
 	r.URL, r.Host = &url, ""
 	response, err := l.http.RoundTrip(r)
 	if err != nil {
@@ -277,7 +277,7 @@ func (p *Peer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// cause returns err as ErrLost if the link has ended, or ends within lostGrace; or the
+// cause returns err as errLost if the link has ended, or ends within lostGrace; or the
 // error of ctx if that has ended.
 func (l *link) cause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
@@ -285,7 +285,7 @@ func (l *link) cause(ctx context.Context, err error) error {
 	}
 	select {
 	case <-l.done:
-		return fmt.Errorf("%w: %w", ErrLost, err)
+		return fmt.Errorf("%w: %w", errLost, err)
 	case <-time.After(lostGrace):
 	case <-ctx.Done():
 	}

@@ -1,19 +1,4 @@
-// Package peer connects the hub nodes of a region with each other: HTTP/2 over
-// TLS 1.3, several connections (links) between two nodes in each direction.
-//
-//	node a                                          node b
-//	Mesh ── Peer(b) ── link ─┐  TLS 1.3, HTTP/2  ┌─▶ Mesh.Serve ──▶ handler
-//	                   link ─┴───────────────────┘
-//
-// There is no certificate authority and no file. At each start a node makes a key and a
-// certificate in memory. The SHA-256 of its public key, its pin, is in the database
-// beside the node's name. Each end of a link accepts only a public key whose pin the
-// database gives for a node: the dialling end that of the node it dials, the other end
-// any of them. The certificates' dates are not looked at, so clocks do not matter.
-//
-// A link that does not answer a ping is closed: both ends notice within 5 s that the
-// other is gone.
-package peer
+package cluster
 
 import (
 	"context"
@@ -48,28 +33,34 @@ const (
 	connectionWindow = 1 << 30 // each stream has its own window; this one never limits
 )
 
-// Config is what a Mesh works with.
-type Config struct {
-	// Dial opens a connection to a node's address. Default: TCP.
-	Dial func(ctx context.Context, address string) (net.Conn, error)
-	Log  *slog.Logger
-}
-
-// Mesh is this node among its peers: its key, and the nodes that it trusts. Make it with
-// New.
-type Mesh struct {
-	config      Config
+// mesh is this node among its peers: its key, and the nodes that it trusts.
+//
+//	node a                                          node b
+//	mesh ── peer(b) ── link ─┐  TLS 1.3, HTTP/2  ┌─▶ mesh.serve ──▶ handler
+//	                   link ─┴───────────────────┘
+//
+// There is no certificate authority and no file. At each start a node makes a key and a
+// certificate in memory. The SHA-256 of its public key, its pin, is in the database
+// beside the node's name. Each end of a link accepts only a public key whose pin the
+// database gives for a node: the dialling end that of the node it dials, the other end
+// any of them. The certificates' dates are not looked at, so clocks do not matter.
+//
+// A link that does not answer a ping is closed: both ends notice within 5 s that the
+// other is gone.
+type mesh struct {
+	dialer      func(ctx context.Context, address string) (net.Conn, error)
+	log         *slog.Logger
 	certificate tls.Certificate
 	pin         string
-	trusted     atomic.Pointer[map[string]string] // names of nodes by their pins
-	streams     func(net.Conn)                    // set by HandleStreams; may be nil
+	trusted     atomic.Pointer[map[string]bool] // the pins of the nodes
 	transport   *http.Transport
 }
 
-// New returns a Mesh with a new key that trusts no node yet.
-func New(config Config) (*Mesh, error) {
-	if config.Dial == nil {
-		config.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+// newMesh returns a mesh with a new key that trusts no node yet. dial opens a connection to
+// a node's address; nil: by TCP.
+func newMesh(dial func(context.Context, string) (net.Conn, error), log *slog.Logger) (*mesh, error) {
+	if dial == nil {
+		dial = func(ctx context.Context, address string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "tcp", address)
 		}
 	}
@@ -86,44 +77,38 @@ func New(config Config) (*Mesh, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make this node's certificate: %w", err)
 	}
-	m := &Mesh{config: config, pin: pinOf(leaf), certificate: tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}}
-	m.trusted.Store(new(map[string]string))
+	m := &mesh{dialer: dial, log: log, pin: pinOf(leaf), certificate: tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}}
+	m.trusted.Store(new(map[string]bool))
 	m.transport = m.newTransport()
 	return m, nil
 }
 
-// Pin returns the SHA-256 of this node's public key (its SubjectPublicKeyInfo), in hex.
-func (m *Mesh) Pin() string { return m.pin }
-
+// pinOf returns the SHA-256 of a public key (its SubjectPublicKeyInfo), in hex.
 func pinOf(certificate *x509.Certificate) string {
 	sum := sha256.Sum256(certificate.RawSubjectPublicKeyInfo)
 	return hex.EncodeToString(sum[:])
 }
 
-// Trust replaces the nodes whose requests are served. Requests of a node that is left
+// trust replaces the nodes whose requests are served. Requests of a node that is left
 // out are refused from now on.
-func (m *Mesh) Trust(nodes []fleet.Node) {
-	trusted := make(map[string]string, len(nodes))
+func (m *mesh) trust(nodes []fleet.Node) {
+	trusted := make(map[string]bool, len(nodes))
 	for _, n := range nodes {
 		if n.Pin != "" {
-			trusted[n.Pin] = n.Name
+			trusted[n.Pin] = true
 		}
 	}
 	m.trusted.Store(&trusted)
 }
 
-// nodeOf returns the trusted node at the other end of a connection.
-func (m *Mesh) nodeOf(state *tls.ConnectionState) (name string, ok bool) {
-	if state == nil || len(state.PeerCertificates) == 0 {
-		return "", false
-	}
-	name, ok = (*m.trusted.Load())[pinOf(state.PeerCertificates[0])]
-	return name, ok
+// trusts reports whether the node at the other end of a connection is trusted.
+func (m *mesh) trusts(state *tls.ConnectionState) bool {
+	return state != nil && len(state.PeerCertificates) > 0 && (*m.trusted.Load())[pinOf(state.PeerCertificates[0])]
 }
 
 // tlsConfig returns the configuration of either end, which accepts the other end by
 // check alone.
-func (m *Mesh) tlsConfig(check func(tls.ConnectionState) error, protocols ...string) *tls.Config {
+func (m *mesh) tlsConfig(check func(tls.ConnectionState) error) *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		Certificates:           []tls.Certificate{m.certificate},
@@ -131,7 +116,7 @@ func (m *Mesh) tlsConfig(check func(tls.ConnectionState) error, protocols ...str
 		InsecureSkipVerify:     true, // there is no authority; check compares the key with its pin
 		VerifyConnection:       check,
 		SessionTicketsDisabled: true,
-		NextProtos:             protocols,
+		NextProtos:             []string{"h2"},
 	}
 }
 
@@ -148,25 +133,14 @@ func http2Config() *http.HTTP2Config {
 	}
 }
 
-// nodeKey is the context key of the name of the node that made a request.
-type nodeKey struct{}
-
-// From returns the name of the node that made a request which Serve passed to its
-// handler.
-func From(r *http.Request) string {
-	name, _ := r.Context().Value(nodeKey{}).(string)
-	return name
-}
-
-// Serve serves the requests of trusted nodes that arrive at the listener, until ctx
+// serve serves the requests of trusted nodes that arrive at the listener, until ctx
 // ends.
-func (m *Mesh) Serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+func (m *mesh) serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(true)
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			name, ok := m.nodeOf(r.TLS)
-			if !ok { // it was replaced since it connected
+			if !m.trusts(r.TLS) { // it was replaced since it connected
 				http.Error(w, errNotTrusted.Error(), http.StatusForbidden)
 				return
 			}
@@ -174,15 +148,14 @@ func (m *Mesh) Serve(ctx context.Context, listener net.Listener, handler http.Ha
 				w.WriteHeader(http.StatusNoContent)
 				return
 			}
-			handler.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), nodeKey{}, name)))
+			handler.ServeHTTP(w, r)
 		}),
 		TLSConfig:         m.serverTLS(),
-		TLSNextProto:      map[string]func(*http.Server, *tls.Conn, http.Handler){protocolStream: m.serveStream},
 		Protocols:         protocols,
 		HTTP2:             http2Config(),
 		ReadHeaderTimeout: handshakeTimeout, // also of the TLS handshake
 		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(m.config.Log.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(m.log.Handler(), slog.LevelDebug),
 	}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
@@ -194,14 +167,14 @@ func (m *Mesh) Serve(ctx context.Context, listener net.Listener, handler http.Ha
 
 // serverTLS returns the configuration of the end that accepts trusted nodes. A connection
 // counts as an arrival until the node's key is checked.
-func (m *Mesh) serverTLS() *tls.Config {
+func (m *mesh) serverTLS() *tls.Config {
 	check := func(state tls.ConnectionState) error {
-		if _, ok := m.nodeOf(&state); !ok {
+		if !m.trusts(&state) {
 			return errNotTrusted
 		}
 		return nil
 	}
-	config := m.tlsConfig(check, "h2", protocolStream)
+	config := m.tlsConfig(check)
 	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		arrived, counted := hello.Conn.(*arrival)
 		if !counted {
@@ -213,7 +186,7 @@ func (m *Mesh) serverTLS() *tls.Config {
 				arrived.leave()
 			}
 			return err
-		}, "h2", protocolStream), nil
+		}), nil
 	}
 	return config
 }

@@ -1,4 +1,4 @@
-package peer
+package cluster
 
 import (
 	"context"
@@ -76,9 +76,9 @@ func (p *pipes) cut(away bool) {
 
 // pair is two nodes; a dials b.
 type pair struct {
-	a, b *Mesh
+	a, b *mesh
 	net  *pipes
-	peer *Peer
+	peer *peer
 }
 
 // inPair runs a test in a bubble with two nodes that trust each other.
@@ -86,42 +86,42 @@ func inPair(t *testing.T, handler http.HandlerFunc, test func(context.Context, *
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		n := newPipes()
-		a := newMesh(t, n)
-		b := newMesh(t, n)
-		b.Trust([]fleet.Node{{Name: "a", Pin: a.Pin()}})
-		p := &pair{a: a, b: b, net: n, peer: a.Peer(fleet.Node{Name: "b", Address: "b:8703", Pin: b.Pin()})}
+		a := meshOn(t, n)
+		b := meshOn(t, n)
+		b.trust([]fleet.Node{{Name: "a", Pin: a.pin}})
+		p := &pair{a: a, b: b, net: n, peer: a.peer(fleet.Node{Name: "b", Address: "b:8703", Pin: b.pin})}
 		var running sync.WaitGroup
 		running.Go(func() {
-			if err := b.Serve(ctx, n, handler); err != nil {
+			if err := b.serve(ctx, n, handler); err != nil {
 				t.Error(err)
 			}
 		})
-		running.Go(func() { p.peer.Run(ctx) })
+		running.Go(func() { p.peer.run(ctx) })
 		test(ctx, p)
 		cancel()
 		running.Wait()
 	})
 }
 
-func newMesh(t *testing.T, n *pipes) *Mesh {
+func meshOn(t *testing.T, n *pipes) *mesh {
 	t.Helper()
-	m, err := New(Config{Dial: n.dial, Log: slog.New(slog.DiscardHandler)})
+	m, err := newMesh(n.dial, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return m
 }
 
-func get(ctx context.Context, p *Peer, path string) (*http.Response, error) {
+func get(ctx context.Context, p *peer, path string) (*http.Response, error) {
 	r, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://machine"+path, nil)
 	return p.RoundTrip(r)
 }
 
-func TestRequestNamesItsNode(t *testing.T) {
+func TestRequest(t *testing.T) {
 	inPair(t, func(w http.ResponseWriter, r *http.Request) {
-		io.WriteString(w, From(r)+" "+r.URL.Path+" "+r.Proto)
+		io.WriteString(w, r.URL.Path+" "+r.Proto)
 	}, func(ctx context.Context, p *pair) {
-		if _, err := p.peer.Connected(ctx); err != nil {
+		if _, err := p.peer.connected(ctx); err != nil {
 			t.Fatal(err)
 		}
 		response, err := get(ctx, p.peer, "/x")
@@ -129,7 +129,7 @@ func TestRequestNamesItsNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		text, err := io.ReadAll(response.Body)
-		if err != nil || string(text) != "a /x HTTP/2.0" {
+		if err != nil || string(text) != "/x HTTP/2.0" {
 			t.Errorf("got %q, %v", text, err)
 		}
 		response.Body.Close()
@@ -166,13 +166,13 @@ func TestSilentConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		n := newPipes()
-		a, b := newMesh(t, n), newMesh(t, n)
-		b.Trust([]fleet.Node{{Name: "a", Pin: a.Pin()}})
+		a, b := meshOn(t, n), meshOn(t, n)
+		b.trust([]fleet.Node{{Name: "a", Pin: a.pin}})
 		listener := &fromListener{pipes: n}
 		listener.silent.Store(true)
 		var running sync.WaitGroup
 		running.Go(func() {
-			if err := b.Serve(ctx, listener, http.NotFoundHandler()); err != nil {
+			if err := b.serve(ctx, listener, http.NotFoundHandler()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -194,7 +194,7 @@ func TestSilentConnections(t *testing.T) {
 			t.Errorf("%d silent connections are open", open.Load())
 		}
 		listener.silent.Store(false)
-		peer := a.Peer(fleet.Node{Name: "b", Address: "b:8703", Pin: b.Pin()})
+		peer := a.peer(fleet.Node{Name: "b", Address: "b:8703", Pin: b.pin})
 		for range 2 * maxArrivals { // links that are open do not count
 			if _, err := peer.dial(ctx); err != nil {
 				t.Fatal(err)
@@ -214,12 +214,12 @@ func TestSilentConnections(t *testing.T) {
 // Who follows a node and stops does not find it connected once more.
 func TestConnectedEndsWithItsContext(t *testing.T) {
 	inPair(t, func(http.ResponseWriter, *http.Request) {}, func(ctx context.Context, p *pair) {
-		if _, err := p.peer.Connected(ctx); err != nil {
+		if _, err := p.peer.connected(ctx); err != nil {
 			t.Fatal(err)
 		}
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		if _, err := p.peer.Connected(ended); !errors.Is(err, context.Canceled) {
+		if _, err := p.peer.connected(ended); !errors.Is(err, context.Canceled) {
 			t.Errorf("with links and an ended context: %v", err)
 		}
 	})
@@ -227,11 +227,11 @@ func TestConnectedEndsWithItsContext(t *testing.T) {
 
 func TestUnknownKeyIsRefused(t *testing.T) {
 	inPair(t, func(w http.ResponseWriter, r *http.Request) {}, func(ctx context.Context, p *pair) {
-		lost, err := p.peer.Connected(ctx)
+		lost, err := p.peer.connected(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.b.Trust(nil) // the database knows node a no more
+		p.b.trust(nil) // the database knows node a no more
 		response, err := get(ctx, p.peer, "/")
 		if err != nil || response.StatusCode != http.StatusForbidden {
 			t.Fatalf("a request of a node that is not trusted any more: %v, %v", response, err)
@@ -240,7 +240,7 @@ func TestUnknownKeyIsRefused(t *testing.T) {
 		p.net.cut(false)
 		<-lost
 		time.Sleep(time.Minute)
-		if response, err := get(ctx, p.peer, "/"); !errors.Is(err, ErrLost) {
+		if response, err := get(ctx, p.peer, "/"); !errors.Is(err, errLost) {
 			t.Errorf("a node that is not trusted connected again: %v, %v", response, err)
 		}
 	})
@@ -248,8 +248,8 @@ func TestUnknownKeyIsRefused(t *testing.T) {
 
 func TestAnotherProcessAtTheAddress(t *testing.T) {
 	inPair(t, func(w http.ResponseWriter, r *http.Request) {}, func(ctx context.Context, p *pair) {
-		wrong := p.a.Peer(fleet.Node{Name: "c", Address: "c:8703", Pin: strings.Repeat("0", 64)})
-		if _, err := wrong.dial(ctx); err == nil || !strings.Contains(err.Error(), `another process than hub node "c" answers at c:8703`) {
+		wrong := p.a.peer(fleet.Node{Name: "c", Address: "c:8703", Pin: strings.Repeat("0", 64)})
+		if _, err := wrong.dial(ctx); err == nil || !strings.Contains(err.Error(), `the process at c:8703 is not hub node "c"`) {
 			t.Errorf("dialled a node of another key: %v", err)
 		}
 	})
@@ -263,7 +263,7 @@ func TestLostLink(t *testing.T) {
 		}
 		<-r.Context().Done()
 	}, func(ctx context.Context, p *pair) {
-		lost, err := p.peer.Connected(ctx)
+		lost, err := p.peer.connected(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -276,14 +276,14 @@ func TestLostLink(t *testing.T) {
 		synctest.Wait()
 		p.net.cut(true)
 		<-lost
-		if err := <-before; !errors.Is(err, ErrLost) {
+		if err := <-before; !errors.Is(err, errLost) {
 			t.Errorf("a request without an answer ended with %v", err)
 		}
-		if text, err := io.ReadAll(response.Body); !errors.Is(err, ErrLost) || string(text) != "some" {
+		if text, err := io.ReadAll(response.Body); !errors.Is(err, errLost) || string(text) != "some" {
 			t.Errorf("an answer that began ended with %q, %v", text, err)
 		}
 		p.net.cut(false)
-		if _, err := p.peer.Connected(ctx); err != nil {
+		if _, err := p.peer.connected(ctx); err != nil {
 			t.Errorf("did not connect again: %v", err)
 		}
 	})

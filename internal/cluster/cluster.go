@@ -1,0 +1,214 @@
+// Package cluster is what several hub nodes of one region and one PostgreSQL database do
+// together (docs/spec/peers.md). A hub without other nodes uses none of it.
+//
+// Each node has the machines whose tunnels end there and the callers that came to it. By
+// links to each other, it announces its machines, its waiting calls and what its calls use
+// of limits and rates, and it follows what the others announce:
+//
+//	registry ── Connected … ──▶ feed ──▶ GET /peer/state ══▶ the others' follow
+//	dispatch ── Waiting … ────▶
+//
+//	follow ══▶ GET /peer/state of another node ──▶ registry, dispatch, rates
+//
+// A request to a machine of another node is sent to that node, its home, which checks it
+// again and passes it on (way). A slot of a machine here, for a call that waits at another
+// node, is offered to that node (POST /peer/grant).
+package cluster
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kith/kith/internal/dispatch"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/registry"
+)
+
+// The paths that a node serves to the others.
+const (
+	pathState = "/peer/state" // spec/peers.md#state
+	pathGrant = "/peer/grant" // spec/peers.md#grant
+)
+
+// Config is what a Cluster works with.
+type Config struct {
+	// Dial opens a connection to a node's address. Default: TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+	Log  *slog.Logger
+}
+
+// Cluster is this node among the other nodes of its region. Make it with New, Join its
+// parts, then Run and Serve it.
+type Cluster struct {
+	config Config
+	mesh   *mesh
+	parts  Parts
+
+	feed     feed
+	polled   chan struct{} // one notice that the nodes may have changed
+	followed sync.Map      // name of a node that this one follows → *followed
+	forwards forwardCounts
+	uses     limitUses
+}
+
+// Parts is what a Cluster connects with the other nodes.
+type Parts struct {
+	Registry *registry.Registry
+	Dispatch *dispatch.Dispatcher
+	Edge     *gateway.Edge
+	// Calls returns how many calls this node serves, for the other nodes to show.
+	Calls func() int
+}
+
+// followed is another node whose state this one follows.
+type followed struct {
+	peer   *peer
+	cancel context.CancelFunc        // stops following it
+	heard  atomic.Pointer[time.Time] // when its state was last received; nil: not yet
+	calls  atomic.Int64              // that it serves, by that state
+}
+
+// New returns a Cluster with a new key that trusts no node yet.
+func New(config Config) (*Cluster, error) {
+	mesh, err := newMesh(config.Dial, config.Log)
+	if err != nil {
+		return nil, err
+	}
+	return &Cluster{config: config, mesh: mesh, polled: make(chan struct{}, 1)}, nil
+}
+
+// Pin returns the SHA-256 of this node's public key (its SubjectPublicKeyInfo), in hex.
+func (c *Cluster) Pin() string { return c.mesh.pin }
+
+// Join connects the parts of this node with the others. It is called before the parts run.
+func (c *Cluster) Join(p Parts) {
+	c.parts = p
+	p.Registry.SetOthers(c)
+	p.Dispatch.SetOthers(c)
+}
+
+// Run follows the other nodes, until ctx ends.
+func (c *Cluster) Run(ctx context.Context) error {
+	select {
+	case <-c.parts.Registry.Ready():
+	case <-ctx.Done():
+		return nil
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { c.sendRates(ctx) })
+	prune := time.NewTicker(pruneEvery)
+	defer prune.Stop()
+	for {
+		c.updatePeers(ctx, &running)
+		select {
+		case <-c.polled:
+		case <-prune.C:
+			c.pruneLimits()
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Serve serves the other nodes at the listener, until ctx ends. forwarded gets the requests
+// for machines whose tunnels end here.
+func (c *Cluster) Serve(ctx context.Context, listener net.Listener, forwarded http.HandlerFunc) error {
+	return c.mesh.serve(ctx, listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case pathState:
+			c.serveState(w, r)
+		case pathGrant:
+			c.serveGrant(w, r)
+		default:
+			forwarded(w, r)
+		}
+	}))
+}
+
+// updatePeers follows each node of the region that beats, and stops following those
+// that ended or whose name another process took.
+func (c *Cluster) updatePeers(ctx context.Context, running *sync.WaitGroup) {
+	nodes := make(map[string]registry.Node)
+	var trusted []fleet.Node
+	for _, n := range c.parts.Registry.Peers(time.Now()) {
+		nodes[n.Name] = n
+		trusted = append(trusted, n.Node)
+	}
+	c.mesh.trust(trusted)
+	c.followed.Range(func(name, value any) bool {
+		f := value.(*followed)
+		n, ok := nodes[name.(string)]
+		if !ok || n.Incarnation != f.peer.node.Incarnation || !n.Alive && !f.peer.isConnected() {
+			f.cancel()
+			c.followed.Delete(name)
+		}
+		return true
+	})
+	for name, n := range nodes {
+		if c.followedNode(name) != nil || !n.Alive {
+			continue
+		}
+		within, cancel := context.WithCancel(ctx)
+		f := &followed{peer: c.mesh.peer(n.Node), cancel: cancel}
+		c.followed.Store(name, f)
+		running.Go(func() { f.peer.run(within) })
+		running.Go(func() { c.follow(within, f) })
+	}
+}
+
+// followedNode returns the other node of that name; nil if this one does not follow it.
+func (c *Cluster) followedNode(name string) *followed {
+	value, _ := c.followed.Load(name)
+	f, _ := value.(*followed)
+	return f
+}
+
+// Peer is another node of the region, as this one sees it.
+type Peer struct {
+	Name      string
+	Connected bool
+	// Heard is the age of what is known of the node's machines; negative: nothing is.
+	Heard time.Duration
+	// Calls is how many calls it serves, as it last announced.
+	Calls int
+}
+
+// Peers returns the nodes that this one follows.
+func (c *Cluster) Peers(now time.Time) (peers []Peer) {
+	c.followed.Range(func(_, value any) bool {
+		f := value.(*followed)
+		p := Peer{Name: f.peer.node.Name, Connected: f.peer.isConnected(), Heard: -1, Calls: int(f.calls.Load())}
+		if at := f.heard.Load(); at != nil {
+			p.Heard = now.Sub(*at)
+		}
+		peers = append(peers, p)
+		return true
+	})
+	return peers
+}
+
+// Forwards returns how many requests to machines at other nodes ended in each way.
+func (c *Cluster) Forwards() map[string]uint64 { return c.forwards.counts() }
+
+// Heard implements registry.Others.
+func (c *Cluster) Heard(node string) time.Time {
+	if f := c.followedNode(node); f != nil && f.heard.Load() != nil {
+		return *f.heard.Load()
+	}
+	return time.Time{}
+}
+
+// Polled implements registry.Others.
+func (c *Cluster) Polled() {
+	select {
+	case c.polled <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,181 @@
+package cluster
+
+import (
+	"container/list"
+	"slices"
+	"sync"
+)
+
+// feed holds what a node announces: records by key, in the order of their last changes.
+// A reader gets those that changed since it last read, each in its present form. One that
+// is slow gets fewer and longer lines; no queue grows.
+type feed struct {
+	mu       sync.Mutex
+	sequence int64 // of the last change
+	records  map[any]*list.Element
+	order    list.List // of *record; the last change is at the back
+	removals []*record // oldest first
+	messages []*record // oldest first
+	since    int64     // removals up to this number are forgotten
+	readers  map[chan struct{}]struct{}
+}
+
+// record is one thing that a node announces.
+type record struct {
+	key     any
+	value   any   // nil: it was removed
+	changed int64 // the sequence number of the last change
+}
+
+const (
+	// maxRemovals is how many removals are remembered. A reader that is further behind
+	// gets everything.
+	maxRemovals = 4096
+	// maxMessages is how many messages are remembered. A reader that is further behind
+	// misses the older ones.
+	maxMessages = 1024
+)
+
+// set announces the value of a record. With wake the readers read at once, else when they
+// next look.
+func (f *feed) set(key, value any, wake bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.put(key, value)
+	if wake {
+		f.wake()
+	}
+}
+
+// update is set without wake, for a record that is there.
+func (f *feed) update(key any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.records[key]; e != nil {
+		f.put(key, e.Value.(*record).value)
+	}
+}
+
+// put sets a record. Needs mu.
+func (f *feed) put(key, value any) *record {
+	f.drop(key)
+	f.sequence++
+	r := &record{key: key, value: value, changed: f.sequence}
+	if f.records == nil {
+		f.records = make(map[any]*list.Element)
+	}
+	f.records[key] = f.order.PushBack(r)
+	return r
+}
+
+// drop forgets a record. Needs mu.
+func (f *feed) drop(key any) {
+	if e := f.records[key]; e != nil {
+		f.order.Remove(e)
+		delete(f.records, key)
+	}
+}
+
+// forgetRecord forgets a record, which no reader learns.
+func (f *feed) forgetRecord(key any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.drop(key)
+}
+
+// remove announces that a record is gone, unless it was not there.
+func (f *feed) remove(key any, wake bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.records[key]; e == nil || e.Value.(*record).value == nil {
+		return
+	}
+	f.removals = append(f.removals, f.put(key, nil))
+	if len(f.removals) > maxRemovals {
+		f.since = f.removals[0].changed
+		f.removals = f.forget(f.removals)
+	}
+	if wake {
+		f.wake()
+	}
+}
+
+// forget forgets the oldest of the records, unless its key has another one by now, and
+// returns the others. Needs mu.
+func (f *feed) forget(records []*record) []*record {
+	oldest := records[0]
+	if e := f.records[oldest.key]; e != nil && e.Value == oldest {
+		f.drop(oldest.key)
+	}
+	return slices.Delete(records, 0, 1)
+}
+
+// send announces a message: a record that only the readers of now get.
+func (f *feed) send(message any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.messages = append(f.messages, f.put(new(int), message))
+	if len(f.messages) > maxMessages {
+		f.messages = f.forget(f.messages)
+	}
+}
+
+// after returns the records that changed after a sequence number, oldest change first, and
+// the number reached. For 0, and a number whose removals are forgotten, it returns
+// everything but removals and messages, and complete is true.
+func (f *feed) after(reached int64) (records []*record, sequence int64, complete bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sequence = max(f.sequence, 1)
+	complete = reached == 0 || reached < f.since
+	for e := f.order.Back(); e != nil; e = e.Prev() {
+		r := e.Value.(*record)
+		if !complete && r.changed <= reached {
+			break
+		}
+		if _, message := r.key.(*int); !complete || r.value != nil && !message {
+			records = append(records, r)
+		}
+	}
+	slices.Reverse(records)
+	return records, f.sequence, complete
+}
+
+// changedAfter reports whether anything changed after a sequence number.
+func (f *feed) changedAfter(reached int64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sequence > reached
+}
+
+// all returns every record that was not removed.
+func (f *feed) all() []*record {
+	records, _, _ := f.after(0)
+	return records
+}
+
+// open adds a reader: its channel gets a notice when it is to read at once.
+func (f *feed) open() (woken chan struct{}, closed func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.readers == nil {
+		f.readers = make(map[chan struct{}]struct{})
+	}
+	woken = make(chan struct{}, 1)
+	f.readers[woken] = struct{}{}
+	return woken, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.readers, woken)
+	}
+}
+
+// wake has the readers read at once. Needs mu.
+func (f *feed) wake() {
+	for woken := range f.readers {
+		select {
+		case woken <- struct{}{}:
+		default:
+		}
+	}
+}

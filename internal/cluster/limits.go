@@ -1,0 +1,149 @@
+package cluster
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/registry"
+)
+
+const (
+	// pruneEvery is how often limits that are gone are forgotten.
+	pruneEvery = time.Hour
+	// startFor is how long after its start a node counts what calls used before as counted
+	// in the day's calls of the ledger.
+	startFor = 30 * time.Second
+)
+
+// limitKey names the limits of a share, or of an owner for a group.
+type limitKey struct {
+	Member fleet.MemberID `json:"member,omitempty"` // to whom the share is
+	Share  fleet.ShareID  `json:"share,omitempty"`
+	Group  fleet.GroupID  `json:"group,omitempty"`
+	Owner  fleet.MemberID `json:"owner,omitempty"` // whose limits for the group
+}
+
+// limitUse is what the calls on a node's machines use of limits (spec/peers.md#limits).
+type limitUse struct {
+	limitKey
+	Running int64 `json:"running"`
+	Begun   int64 `json:"begun"` // since the node began
+}
+
+// limitsOf returns the key of the limits by which a machine is reached.
+func limitsOf(c *fleet.Candidate) limitKey {
+	if c.Share != nil {
+		return limitKey{Member: c.Share.Member, Share: c.Share.ID}
+	}
+	return limitKey{Group: c.Group.ID, Owner: c.Machine.Owner}
+}
+
+// limits returns the limits of the key, and the members whose calls count against them.
+func (k limitKey) limits(s *fleet.Snapshot) (*fleet.Limits, []fleet.MemberID) {
+	if k.Share != "" {
+		if share := s.ShareOf(k.Member, k.Share); share != nil {
+			return &share.Limits, []fleet.MemberID{share.Member}
+		}
+		return nil, nil
+	}
+	if g := s.Group(k.Group); g != nil && g.Limits[k.Owner] != nil {
+		return g.Limits[k.Owner], g.Members
+	}
+	return nil, nil
+}
+
+// limitUses is what is known of the limits that calls on other nodes' machines use.
+type limitUses struct {
+	mu    sync.Mutex
+	nodes map[string]*nodeUse
+}
+
+type nodeUse struct {
+	incarnation string
+	known       map[limitKey]limitUse
+}
+
+// apply counts what calls on another node's machines use of limits, and returns the
+// members whose calls may have room under them now. What was used before this node had
+// read the day's calls from the ledger is in those: of the nodes that it finds when it
+// starts only later calls count.
+func (u *limitUses) apply(r *registry.Registry, n *fleet.Node, uses []limitUse) (room []fleet.MemberID) {
+	now, s := r.Now(), r.Snapshot()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	node := u.nodes[n.Name]
+	if node == nil || node.incarnation != n.Incarnation {
+		node = &nodeUse{n.Incarnation, make(map[limitKey]limitUse)}
+		if u.nodes == nil {
+			u.nodes = make(map[string]*nodeUse)
+		}
+		u.nodes[n.Name] = node
+		if r.Loaded() < startFor {
+			for _, use := range uses {
+				node.known[use.limitKey] = limitUse{Begun: use.Begun - use.Running}
+			}
+		}
+	}
+	for _, use := range uses {
+		limits, members := use.limits(s)
+		if limits == nil {
+			continue
+		}
+		was := node.known[use.limitKey]
+		node.known[use.limitKey] = use
+		limits.Load.AddOthers(now, use.Running-was.Running, use.Begun-was.Begun)
+		if use.Running < was.Running || use.Begun < was.Begun {
+			room = append(room, members...)
+		}
+	}
+	return room
+}
+
+// lose counts the calls on the machines of a node that is gone no longer as running, and
+// returns the members whose calls may have room now.
+func (u *limitUses) lose(r *registry.Registry, node string) (room []fleet.MemberID) {
+	now, s := r.Now(), r.Snapshot()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.nodes[node] == nil {
+		return nil
+	}
+	for key, use := range u.nodes[node].known {
+		if limits, members := key.limits(s); limits != nil && use.Running > 0 {
+			limits.Load.AddOthers(now, -use.Running, 0)
+			room = append(room, members...)
+		}
+		use.Running = 0
+		u.nodes[node].known[key] = use
+	}
+	return room
+}
+
+// pruneLimits forgets limits that are gone, and what calls on machines of nodes used that
+// are gone.
+func (c *Cluster) pruneLimits() {
+	s := c.parts.Registry.Snapshot()
+	peers := c.parts.Registry.Peers(time.Now())
+	for _, r := range c.feed.all() {
+		if key, ok := r.key.(limitKey); ok {
+			if limits, _ := key.limits(s); limits == nil {
+				c.feed.forgetRecord(key)
+			}
+		}
+	}
+	c.uses.mu.Lock()
+	defer c.uses.mu.Unlock()
+	for name, node := range c.uses.nodes {
+		if !slices.ContainsFunc(peers, func(n registry.Node) bool { return n.Name == name }) {
+			delete(c.uses.nodes, name)
+			continue
+		}
+		for key := range node.known {
+			if limits, _ := key.limits(s); limits == nil {
+				delete(node.known, key)
+			}
+		}
+	}
+}

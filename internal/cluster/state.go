@@ -1,0 +1,323 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/kith/kith/internal/dispatch"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/registry"
+)
+
+const (
+	// readEvery is how often a reader of the state gets the loads that changed, and
+	// repeatEvery how often a line without a change.
+	readEvery   = 50 * time.Millisecond
+	repeatEvery = 500 * time.Millisecond
+	// wakeEvery is how often a reader gets a line, at most.
+	wakeEvery = time.Millisecond
+	// silentFor is how long a node may send no line before its state is read again by
+	// another request, and readAgain the pause before that.
+	silentFor = 2 * time.Second
+	readAgain = 100 * time.Millisecond
+	// ratesEvery is how often what callers took of their rates is sent.
+	ratesEvery = 100 * time.Millisecond
+)
+
+// line is one line of a node's state: what changed since the line before. The first is
+// complete, as is one for a reader that is too far behind: then what is not in it is not
+// there.
+type line struct {
+	Complete bool                   `json:"complete,omitzero"`
+	Machines []registry.Announced   `json:"machines,omitempty"`
+	Left     []fleet.MachineID      `json:"left,omitempty"`
+	Loads    []registry.MachineLoad `json:"loads,omitempty"`
+	Waiting  []dispatch.Waiting     `json:"waiting,omitempty"`
+	Limits   []limitUse             `json:"limits,omitempty"`
+	Seen     [][]byte               `json:"seen,omitempty"`  // prompts, as package prefix writes them
+	Rates    [][]gateway.Taken      `json:"rates,omitempty"` // what callers took of their rates
+	Calls    int                    `json:"calls,omitzero"`  // that the node serves
+}
+
+// Keys of the feed's records, and messages.
+type (
+	machineKey fleet.MachineID
+	loadKey    fleet.MachineID
+	waitingKey int64
+	seen       []byte
+	rates      []gateway.Taken
+)
+
+// Connected implements registry.Others.
+func (c *Cluster) Connected(m *registry.Announced) {
+	c.feed.set(machineKey(m.ID), m, false)
+	c.feed.set(loadKey(m.ID), m, false)
+}
+
+// Loaded implements registry.Others.
+func (c *Cluster) Loaded(id fleet.MachineID) { c.feed.update(loadKey(id)) }
+
+// Disconnected implements registry.Others.
+func (c *Cluster) Disconnected(id fleet.MachineID) {
+	c.feed.forgetRecord(loadKey(id))
+	c.feed.remove(machineKey(id), false)
+}
+
+// Waits implements dispatch.Others.
+func (c *Cluster) Waits(w dispatch.Waiting) {
+	if len(w.Calls) > 0 {
+		c.feed.set(waitingKey(w.ID), w, true)
+	} else {
+		c.feed.remove(waitingKey(w.ID), true)
+	}
+}
+
+// Sent implements dispatch.Others.
+func (c *Cluster) Sent(prompt []byte) { c.feed.send(seen(prompt)) }
+
+// Used implements dispatch.Others.
+func (c *Cluster) Used(by *fleet.Candidate) {
+	if !by.Machine.Elsewhere {
+		c.feed.update(loadKey(by.Machine.ID))
+	}
+	if by.Limits.Counts() {
+		c.feed.set(limitsOf(by), by.Limits.Load, true)
+	}
+}
+
+// sendRates sends what callers took of their rates at this node, until ctx ends
+// (spec/peers.md#rates).
+func (c *Cluster) sendRates(ctx context.Context) {
+	ticker := time.NewTicker(ratesEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if taken := c.parts.Edge.Taken(); len(taken) > 0 {
+				c.feed.send(rates(taken))
+			}
+		}
+	}
+}
+
+// lineAfter returns what changed after a sequence number, and the number reached.
+func (c *Cluster) lineAfter(reached int64) (l line, sequence int64) {
+	records, sequence, complete := c.feed.after(reached)
+	l = line{Complete: complete, Calls: c.parts.Calls()}
+	whole := make(map[fleet.MachineID]bool) // machines with everything
+	for _, r := range records {
+		switch key := r.key.(type) {
+		case machineKey:
+			m, ok := r.value.(*registry.Announced)
+			if !ok {
+				l.Left = append(l.Left, fleet.MachineID(key))
+				continue
+			}
+			announced := *m
+			announced.Load = c.parts.Registry.LoadOf(m)
+			l.Machines = append(l.Machines, announced)
+			whole[m.ID] = true
+		case loadKey:
+			if m := r.value.(*registry.Announced); !whole[m.ID] {
+				l.Loads = append(l.Loads, c.parts.Registry.LoadOf(m))
+			}
+		case waitingKey:
+			l.Waiting = append(l.Waiting, waitingOf(int64(key), r.value))
+		case limitKey:
+			if load, ok := r.value.(*fleet.LimitLoad); ok {
+				running, begun := load.Use()
+				l.Limits = append(l.Limits, limitUse{key, running, begun})
+			}
+		default:
+			switch message := r.value.(type) {
+			case seen:
+				l.Seen = append(l.Seen, message)
+			case rates:
+				l.Rates = append(l.Rates, message)
+			}
+		}
+	}
+	return l, sequence
+}
+
+// waitingOf returns waiting calls with their ages now; none if value is nil.
+func waitingOf(id int64, value any) dispatch.Waiting {
+	w, ok := value.(dispatch.Waiting)
+	if !ok {
+		return dispatch.Waiting{ID: id}
+	}
+	calls := make([]dispatch.WaitingCall, len(w.Calls))
+	for i, call := range w.Calls {
+		call.Age = time.Since(call.Arrived).Microseconds()
+		calls[i] = call
+	}
+	w.Calls = calls
+	return w
+}
+
+// serveState serves this node's state to another one: lines, until the request ends
+// (spec/peers.md#state).
+func (c *Cluster) serveState(w http.ResponseWriter, r *http.Request) {
+	woken, done := c.feed.open()
+	defer done()
+	ticker := time.NewTicker(readEvery)
+	defer ticker.Stop()
+	w.Header().Set("Content-Type", "application/jsonl")
+	controller := http.NewResponseController(w)
+	var reached int64
+	for {
+		var next line
+		next, reached = c.lineAfter(reached)
+		err := json.MarshalWrite(w, next)
+		if err == nil {
+			_, err = io.WriteString(w, "\n")
+		}
+		if err != nil || controller.Flush() != nil {
+			return // the reader is gone
+		}
+		if !c.awaitChange(r.Context(), reached, woken, ticker.C) {
+			return
+		}
+	}
+}
+
+// awaitChange returns true when the next line is due to a reader that has reached a
+// sequence number, and false once ctx has ended.
+func (c *Cluster) awaitChange(ctx context.Context, reached int64, woken <-chan struct{}, tick <-chan time.Time) bool {
+	written := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-woken:
+			time.Sleep(wakeEvery - time.Since(written))
+			return true
+		case now := <-tick:
+			if c.feed.changedAfter(reached) || now.Sub(written) >= repeatEvery {
+				return true
+			}
+		}
+	}
+}
+
+// follow keeps this node up with what another one announces, until ctx ends. Its machines
+// are connected for as long as the node is.
+func (c *Cluster) follow(ctx context.Context, f *followed) {
+	name := f.peer.node.Name
+	for {
+		lost, err := f.peer.connected(ctx)
+		if err != nil {
+			return
+		}
+		c.config.Log.Info("connected to another hub node", "node", name)
+		c.readStates(ctx, f, lost)
+		c.parts.Registry.LoseNode(name)
+		c.parts.Dispatch.OnWaiting(name, true, nil)
+		c.parts.Dispatch.OnRoom(c.uses.lose(c.parts.Registry, name))
+		if ctx.Err() == nil { // else this node stops, or the other one restarted
+			c.config.Log.Info("another hub node is gone", "node", name)
+		}
+	}
+}
+
+// readStates reads the state of a node until it is lost or ctx ends. A request that fails
+// is repeated.
+func (c *Cluster) readStates(ctx context.Context, f *followed, lost <-chan struct{}) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		defer cancel()
+		select {
+		case <-lost:
+		case <-ctx.Done():
+		}
+	}()
+	for {
+		err := c.readState(ctx, f)
+		if ctx.Err() != nil {
+			return
+		}
+		c.config.Log.Warn("cannot read the state of another hub node; trying again", "node", f.peer.node.Name, "error", err)
+		select {
+		case <-time.After(readAgain):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// readState reads the state of a node by one request, until that fails.
+func (c *Cluster) readState(ctx context.Context, f *followed) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(silentFor, func() { cancel(fmt.Errorf("it sent nothing for %v", silentFor)) })
+	defer silent.Stop()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://peer"+pathState, nil)
+	if err != nil {
+		return err
+	}
+	response, err := f.peer.RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("unexpected status %s", response.Status)
+	}
+	lines := jsontext.NewDecoder(response.Body)
+	for {
+		var l line
+		if err := json.UnmarshalDecode(lines, &l); err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				return cause
+			}
+			return err
+		}
+		silent.Reset(silentFor)
+		if err := c.take(ctx, f, &l); err != nil {
+			return err
+		}
+	}
+}
+
+// take publishes a line of another node's state.
+func (c *Cluster) take(ctx context.Context, f *followed, l *line) error {
+	now, node := time.Now(), &f.peer.node
+	if room := c.uses.apply(c.parts.Registry, node, l.Limits); len(room) > 0 {
+		c.parts.Dispatch.OnRoom(room)
+	}
+	for i := range l.Waiting {
+		for j := range l.Waiting[i].Calls {
+			call := &l.Waiting[i].Calls[j]
+			call.Arrived = now.Add(-time.Duration(max(call.Age, 0)) * time.Microsecond)
+		}
+	}
+	if l.Complete || len(l.Waiting) > 0 {
+		c.parts.Dispatch.OnWaiting(node.Name, l.Complete, l.Waiting)
+	}
+	for _, prompt := range l.Seen {
+		c.parts.Dispatch.OnSeen(prompt)
+	}
+	for _, taken := range l.Rates {
+		c.parts.Edge.TakeElsewhere(taken)
+	}
+	if l.Complete || len(l.Machines)+len(l.Left)+len(l.Loads) > 0 {
+		err := c.parts.Registry.SetElsewhere(ctx, node.Name, &registry.Elsewhere{
+			Complete: l.Complete, Machines: l.Machines, Left: l.Left, Loads: l.Loads,
+			Way: func(m *registry.Announced) http.RoundTripper { return &way{c, f.peer, m.ID, m.Generation} },
+		})
+		if err != nil {
+			return err
+		}
+	}
+	f.heard.Store(&now)
+	f.calls.Store(int64(l.Calls))
+	return nil
+}

@@ -1,0 +1,154 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/registry"
+)
+
+// way is the way to a machine whose tunnel ends at another node, its home: an
+// http.RoundTripper that sends requests to the home, which passes them on.
+type way struct {
+	cluster    *Cluster
+	peer       *peer
+	machine    fleet.MachineID
+	generation int64
+}
+
+// RoundTrip sends a request to the machine by way of its home. It fails as the home
+// refused: with registry.ErrRefused or ErrNotTaken; or with registry.ErrLost, also a read
+// of the response's body, if the link or the machine's tunnel ended.
+func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.WithContext(r.Context())
+	r.Header = r.Header.Clone()
+	if r.Header == nil {
+		r.Header = make(http.Header)
+	}
+	r.Header.Set(registry.HeaderMachine, fmt.Sprintf("%s %d", w.machine, w.generation))
+	response, err := w.peer.RoundTrip(r)
+	if err != nil {
+		w.cluster.forwards.add(endOf(r.Context(), err))
+		return nil, lostBy(err)
+	}
+	if reason := registry.Refusal(response.Header.Get(registry.HeaderRefused)); reason != "" {
+		w.cluster.forwards.add(reason)
+		response.Body.Close()
+		return nil, w.ended(reason)
+	}
+	response.Body = &wayBody{ReadCloser: response.Body, response: response, way: w, ctx: r.Context()}
+	return response, nil
+}
+
+// ended returns the error of an exchange that the home ended for that reason.
+func (w *way) ended(how registry.Refusal) error {
+	if how == registry.RefusedGone || how == registry.RefusedMoved || how == registry.EndedLost {
+		w.cluster.parts.Registry.LoseElsewhere(w.peer.node.Name, w.machine, w.generation)
+	}
+	return how.Err()
+}
+
+// lostBy returns err, as registry.ErrLost if the link to the other node ended.
+func lostBy(err error) error {
+	if errors.Is(err, errLost) {
+		return fmt.Errorf("%w: %w", registry.ErrLost, err)
+	}
+	return err
+}
+
+// wayBody is the body of a machine's answer by way of its home. It is complete only if the
+// home reports that: the end of a stream alone may be that of the node.
+type wayBody struct {
+	io.ReadCloser
+	response *http.Response
+	way      *way
+	ctx      context.Context // of the request
+	counted  sync.Once       // how it ended
+}
+
+// Read implements io.Reader.
+func (b *wayBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	switch {
+	case err == nil:
+		return n, nil
+	case err != io.EOF:
+		b.count(endOf(b.ctx, err))
+		return n, lostBy(err)
+	}
+	switch ended := registry.Refusal(b.response.Trailer.Get(registry.HeaderEnded)); ended {
+	case registry.EndedComplete:
+		b.count(ended)
+		return n, io.EOF
+	case "":
+		b.count(linkLost)
+		return n, registry.ErrLost
+	default:
+		b.count(ended)
+		return n, b.way.ended(ended)
+	}
+}
+
+// Close implements io.Closer. It cancels an answer that was not read to its end.
+func (b *wayBody) Close() error {
+	b.count(cancelled)
+	return b.ReadCloser.Close()
+}
+
+// count counts the end of the request, once.
+func (b *wayBody) count(end registry.Refusal) {
+	b.counted.Do(func() { b.way.cluster.forwards.add(end) })
+}
+
+// Ends of forwarded requests beside those that a home reports.
+const (
+	cancelled registry.Refusal = "cancelled" // this node ended it
+	linkLost  registry.Refusal = "link_lost" // the link to the home ended
+	other     registry.Refusal = "other"
+)
+
+// ends is every way in which a forwarded request ends.
+var ends = [...]registry.Refusal{
+	registry.EndedComplete, registry.RefusedBusy, registry.RefusedGone, registry.RefusedMoved, registry.RefusedReach,
+	registry.RefusedUnavailable, registry.RefusedRepeated, registry.EndedLost, registry.EndedBroken, registry.EndedReach,
+	cancelled, linkLost, other,
+}
+
+// forwardCounts counts the ends of forwarded requests.
+type forwardCounts [len(ends)]atomic.Uint64
+
+func (c *forwardCounts) add(end registry.Refusal) {
+	at := slices.Index(ends[:], end)
+	if at < 0 {
+		at = len(ends) - 1
+	}
+	c[at].Add(1)
+}
+
+func (c *forwardCounts) counts() map[string]uint64 {
+	counts := make(map[string]uint64, len(ends))
+	for i, end := range ends {
+		counts[string(end)] = c[i].Load()
+	}
+	return counts
+}
+
+// endOf returns how a forwarded request ended that failed with err, and not by a refusal
+// of the home.
+func endOf(ctx context.Context, err error) registry.Refusal {
+	switch {
+	case ctx.Err() != nil:
+		return cancelled
+	case errors.Is(err, errLost):
+		return linkLost
+	default:
+		return other
+	}
+}

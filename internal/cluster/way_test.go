@@ -1,0 +1,29 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/kith/kith/internal/registry"
+)
+
+// TestForwardCounts: every end of a forwarded request is counted, an unknown one of a
+// newer node too.
+func TestForwardCounts(t *testing.T) {
+	var c forwardCounts
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, end := range []registry.Refusal{
+		registry.EndedComplete, registry.RefusedBusy, "a word of a newer node",
+		endOf(t.Context(), fmt.Errorf("read: %w", errLost)), endOf(t.Context(), errors.New("what")), endOf(gone, errLost),
+	} {
+		c.add(end)
+	}
+	for end, want := range map[string]uint64{"complete": 1, "busy": 1, "link_lost": 1, "cancelled": 1, "other": 2, "gone": 0} {
+		if got, ok := c.counts()[end]; !ok || got != want {
+			t.Errorf("%s: %d, want %d", end, got, want)
+		}
+	}
+}

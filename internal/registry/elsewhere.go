@@ -1,0 +1,241 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// Errors of a request to a machine that is connected to another hub node, and of reads of
+// the response's body.
+var (
+	// ErrRefused is the error of a request that the machine's home refused by its own
+	// snapshot: the machine takes no call of the caller now. This node's snapshot follows
+	// (spec/peers.md#news). The machine did not get the request.
+	ErrRefused = errors.New("refused by the machine's hub node: it takes no call of the caller now")
+	// ErrNotTaken is the error of a request that the machine's home refused for another
+	// reason. The machine did not get it.
+	ErrNotTaken = errors.New("refused by the machine's hub node, which did not forward the request")
+	// ErrLost is the error of a request whose machine, or the node it is connected to,
+	// is gone.
+	ErrLost = errors.New("the machine's tunnel, or the hub node that it is connected to, is gone")
+	// ErrUnreached is the error of a request that the home ended because the caller does
+	// not reach the machine any longer.
+	ErrUnreached = errors.New("ended by the machine's hub node: the machine is out of the caller's reach")
+)
+
+// Others is the other hub nodes of the region (package cluster). The registry calls it
+// while it is locked, unless the method says otherwise.
+type Others interface {
+	// Connected is called when a machine is connected here, or advertises something else
+	// than a load.
+	Connected(*Announced)
+	// Loaded is called when slots of a machine that is connected here were reserved or
+	// released by the machine itself.
+	Loaded(fleet.MachineID)
+	// Disconnected is called when a machine is not connected here any longer.
+	Disconnected(fleet.MachineID)
+	// Polled is called, without the lock, after each poll of the store.
+	Polled()
+	// Heard returns when the state of that node was last received; the zero time: never.
+	Heard(node string) time.Time
+}
+
+// Announced is a machine that is connected to a hub node, as the node announces it.
+type Announced struct {
+	ID            fleet.MachineID      `json:"id"`
+	Generation    int64                `json:"generation"`
+	Instance      string               `json:"instance,omitempty"` // of the daemon's process
+	Advertisement tunnel.Advertisement `json:"advertisement"`      // as the node accepted it
+	Load          MachineLoad          `json:"load"`
+}
+
+// MachineLoad is how many slots of a machine are in use, by any node or the machine
+// itself, and how many of each model in the order of its advertisement.
+type MachineLoad struct {
+	ID     fleet.MachineID `json:"id"`
+	Used   int             `json:"used"`
+	Models []int           `json:"models,omitempty"`
+}
+
+// LoadOf returns the load of a machine that is connected here.
+func (r *Registry) LoadOf(a *Announced) MachineLoad {
+	l := MachineLoad{ID: a.ID, Models: make([]int, len(a.Advertisement.Models))}
+	m := r.Snapshot().Machine(a.ID)
+	if m == nil {
+		return l
+	}
+	l.Used = m.Load.Used()
+	for i := range a.Advertisement.Models {
+		if o := m.Offer(fleet.ModelID(a.Advertisement.Models[i].ID)); o != nil {
+			l.Models[i] = o.Load.Used()
+		}
+	}
+	return l
+}
+
+// Elsewhere is what another hub node announced of the machines that are connected there.
+type Elsewhere struct {
+	// Complete is whether a machine that is not among them is not connected there.
+	Complete bool
+	Machines []Announced
+	Left     []fleet.MachineID
+	Loads    []MachineLoad
+	// Way returns the way to one of the machines. Its errors are those of this package.
+	Way func(*Announced) http.RoundTripper
+}
+
+// SetElsewhere publishes what another node announced. Of two tunnels of a machine, at two
+// nodes, the one of the higher generation stays: supersede specifies how a tunnel here
+// that is older ends. It fails if the store cannot be read, and publishes nothing then.
+func (r *Registry) SetElsewhere(ctx context.Context, node string, st *Elsewhere) error {
+	unknown, err := r.readUnknown(ctx, st.Machines)
+	if err != nil {
+		return err
+	}
+	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
+		freed := st.Left
+		if st.Complete {
+			freed = r.absent(node, st.Machines)
+		}
+		for _, id := range freed {
+			if e := r.entries[id]; e != nil && e.home == node {
+				e.home = ""
+				s, _ = r.lose(s, id, returnAfterLoss)
+			}
+		}
+		for i := range st.Machines {
+			s = r.setMachine(s, node, st, &st.Machines[i], unknown)
+			freed = append(freed, st.Machines[i].ID)
+		}
+		for _, l := range st.Loads {
+			if e, m := r.entries[l.ID], s.Machine(l.ID); e != nil && e.home == node && m != nil {
+				setUsed(m, l)
+				freed = append(freed, l.ID)
+			}
+		}
+		return s, freed
+	})
+	return nil
+}
+
+// readUnknown reads from the store what it keeps of the machines that are not known
+// here yet.
+func (r *Registry) readUnknown(ctx context.Context, machines []Announced) (map[fleet.MachineID]fleet.StoredMachine, error) {
+	var ids []fleet.MachineID
+	r.mu.Lock()
+	for i := range machines {
+		if r.entries[machines[i].ID] == nil {
+			ids = append(ids, machines[i].ID)
+		}
+	}
+	r.mu.Unlock()
+	unknown := make(map[fleet.MachineID]fleet.StoredMachine, len(ids))
+	for _, id := range ids {
+		kept, ok, err := r.config.Facts.KeptMachine(ctx, id)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read machine %s: %w", id, err)
+		}
+		if ok {
+			unknown[id] = kept
+		}
+	}
+	return unknown, nil
+}
+
+// absent returns the machines known to be connected at a node that its complete state
+// lacks. Needs mu.
+func (r *Registry) absent(node string, machines []Announced) (gone []fleet.MachineID) {
+	there := make(map[fleet.MachineID]bool, len(machines))
+	for i := range machines {
+		there[machines[i].ID] = true
+	}
+	for id, e := range r.entries {
+		if e.home == node && !there[id] {
+			gone = append(gone, id)
+		}
+	}
+	return gone
+}
+
+// setMachine publishes a machine that is connected at another node, unless a newer
+// tunnel of it is known. Needs mu.
+func (r *Registry) setMachine(s *fleet.Snapshot, node string, st *Elsewhere, a *Announced, unknown map[fleet.MachineID]fleet.StoredMachine) *fleet.Snapshot {
+	e := r.entries[a.ID]
+	if e == nil {
+		kept, ok := unknown[a.ID]
+		if !ok { // revoked
+			return s
+		}
+		e = &entry{kept: withoutOffers(kept), refreshed: true}
+		r.entries[a.ID] = e
+	}
+	elsewhere := e.client != nil || e.home != "" && e.home != node
+	if a.Generation < e.generation || a.Generation == e.generation && elsewhere {
+		return s
+	}
+	m, _, err := accept(a.Advertisement)
+	if err != nil {
+		r.config.Log.Warn("left out a machine of another hub node", "node", node, "machine", a.ID, "error", err)
+		return s
+	}
+	arrival := e.generation != a.Generation
+	moved := e.home != node || arrival
+	if moved && (e.client != nil || e.home != "") {
+		r.supersede(a.ID, e, a.Instance)
+		s, _ = r.lose(s, a.ID, returnAfterLoss)
+	}
+	e.home, e.generation, e.instance, e.kept.LastSeen = node, a.Generation, a.Instance, r.Now()
+	m.Online, m.Elsewhere, m.Generation = true, true, a.Generation
+	e.name(m)
+	s = s.WithMachine(m)
+	setUsed(m, a.Load)
+	if arrival {
+		r.countArrival(e, m)
+	}
+	if moved {
+		r.lines.Store(a.ID, &connection{RoundTripper: st.Way(a), home: node, lost: make(chan struct{})})
+	}
+	return s
+}
+
+// setUsed sets how many slots of a machine at another node are in use by others than
+// this node. What this node uses it counts itself: the announcement is older. The offers
+// are in the order of the advertisement.
+func setUsed(m *fleet.Machine, l MachineLoad) {
+	m.Load.SetLocal(max(l.Used-m.Load.InFlight(), 0))
+	for i := range min(len(m.Offers), len(l.Models)) {
+		of := m.Offers[i].Load
+		of.SetLocal(max(l.Models[i]-of.InFlight(), 0))
+	}
+}
+
+// LoseNode makes every machine that is connected at another node a returning one.
+func (r *Registry) LoseNode(node string) {
+	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
+		gone := r.absent(node, nil)
+		for _, id := range gone {
+			r.entries[id].home = ""
+			s, _ = r.lose(s, id, returnAfterNode)
+		}
+		return s, gone
+	})
+}
+
+// LoseElsewhere makes a machine a returning one whose home reported that its tunnel of
+// that generation has ended. What the home announces next is newer.
+func (r *Registry) LoseElsewhere(node string, id fleet.MachineID, generation int64) {
+	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
+		e := r.entries[id]
+		if e == nil || e.home != node || e.generation != generation {
+			return s, nil
+		}
+		e.home = ""
+		return r.lose(s, id, returnAfterLoss)
+	})
+}

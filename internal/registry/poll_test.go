@@ -1,0 +1,36 @@
+package registry
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A flood of notifications (docs/faults.md#21) costs 50 polls a second at most, and changes
+// nothing that the store does not have.
+func TestManyNotifications(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFacts("m")
+		n := newNode(t, f)
+		n.connect(t, "m", offering("llama"))
+		synctest.Wait()
+		before, start := n.Snapshot(), time.Now()
+		f.mu.Lock()
+		f.polls = 0
+		f.mu.Unlock()
+		for time.Since(start) < time.Second {
+			n.pollNow()
+			n.pollNow()
+			time.Sleep(time.Millisecond)
+		}
+		f.mu.Lock()
+		polls := f.polls
+		f.mu.Unlock()
+		if polls > 52 {
+			t.Errorf("%d polls in a second", polls)
+		}
+		if n.Snapshot() != before {
+			t.Error("notifications alone changed the snapshot")
+		}
+	})
+}
