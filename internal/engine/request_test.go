@@ -183,6 +183,8 @@ func TestTidied(t *testing.T) {
 		`"messages":[],"tools":[],"tool_choice":"auto"`:                                 `"messages":[]`,
 		`"messages":[],"tool_choice":"required","tools":[ ]`:                            `"messages":[]`,
 		`"messages":[],"tool_choice":null,"tools":null`:                                 `"messages":[]`,
+		`"messages":[],"tools":[],"parallel_tool_calls":false`:                          `"messages":[]`,
+		`"messages":[],"parallel_tool_calls":true,"tools":null`:                         `"messages":[]`,
 		`"messages":[{"role":"assistant","content":"b","tool_calls":[]}]`:               `"messages":[{"role":"assistant","content":"b"}]`,
 		earlier(call(`""`)):            earlier(call(`"{}"`)),
 		earlier(call(`null`)):          earlier(call(`"{}"`)),
