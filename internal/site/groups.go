@@ -52,7 +52,7 @@ func groupMachines(s *fleet.Snapshot, g api.Group) (all []groupMachine) {
 	}
 	if g.Admin {
 		for m := range s.MachinesOf(id) {
-			at := slices.IndexFunc(all, func(o groupMachine) bool { return o.Owner == m.OwnerName && o.Machine == m.Name })
+			at := slices.IndexFunc(all[:len(g.Machines)], func(o groupMachine) bool { return o.Owner == m.OwnerName && o.Machine == m.Name })
 			if at < 0 {
 				at, all = len(all), append(all, groupMachine{Owner: m.OwnerName, Machine: m.Name})
 			}
