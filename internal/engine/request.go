@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 
@@ -238,11 +239,11 @@ func (r *rebuild) control(name string, value jsontext.Value) error {
 		}
 		r.want.usage = options.Usage
 	case "max_tokens", "max_completion_tokens":
-		if value.Kind() != '0' {
+		n, _ := strconv.ParseFloat(string(value), 64) // infinite if out of range
+		if value.Kind() != '0' || n != math.Trunc(n) {
 			return fault.New(fault.InvalidRequest, "%s must be a whole number", name).WithParam(name)
 		}
-		n, _ := strconv.ParseFloat(string(value), 64) // infinite if out of range
-		if n < 0 {                                    // llama.cpp's value for "no limit"
+		if n < 0 { // llama.cpp's value for "no limit"
 			return nil
 		}
 		if n < 1 {

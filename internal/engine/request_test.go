@@ -270,6 +270,8 @@ func TestRefused(t *testing.T) {
 		tools(`{"enum":["` + strings.Repeat("x", 1<<20) + `"]}`):                     "tools.0.function.parameters.enum",
 		`"max_tokens":"many"`:                                                        "max_tokens",
 		`"max_tokens":0`:                                                             "max_tokens",
+		`"max_tokens":3.5`:                                                           "max_tokens",
+		`"top_logprobs":1.5`:                                                         "top_logprobs",
 		`"max_completion_tokens":0.5`:                                                "max_completion_tokens",
 		`"n":5`:                                                                      "n",
 		`"n":0`:                                                                      "n",
