@@ -178,7 +178,7 @@ func (n *network) arrive(c *call) {
 
 // start begins a call on a machine that has a free slot.
 func (n *network) start(m *machine, c *call) {
-	if !n.snapshot.Machine(m.id).Reserve(modelID, fleet.Circle{Class: fleet.Shared}) {
+	if !n.snapshot.Machine(m.id).Reserve(modelID, false) {
 		panic("no slot is free at " + m.name)
 	}
 	c.waited += n.now - c.since

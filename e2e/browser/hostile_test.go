@@ -184,7 +184,7 @@ func (w *walk) asked(names []string) {
 			}
 			for path, fields := range map[string]string{
 				"/applications": "name reach", "/applications/test": "secret model", "/device": "code", "/sharing/share": "with models hours concurrent", "/sharing/end": "with",
-				"/sharing/accept": "code", "/groups/create": "name kind", "/groups/leave": "group", "/groups/invite": "group member", "/groups/accept": "group", "/notices/seen": "until", "/account/notices": "kind site mail mails", "/machines/hours": "machine hours timezone",
+				"/sharing/accept": "code", "/groups/create": "name kind", "/groups/leave": "group", "/groups/invite": "group member", "/groups/accept": "group", "/groups/machine": "group owner machine rule", "/notices/seen": "until", "/account/notices": "kind site mail mails", "/machines/hours": "machine hours timezone",
 			} {
 				form := map[string]string{}
 				for field := range strings.FieldsSeq(fields) {

@@ -284,6 +284,8 @@ func (w *walk) ends() {
 	op.open("/access")
 	op.send("form[action='/groups/admin'] button")
 	op.see("ben is an admin of lab now.")
+	op.send("form[action='/groups/machine'] button[value=pinned]")
+	op.see("it counts as established in lab.")
 	w.look(op, "access-group")
 	op.open("/account")
 	op.send("#create-codes", "#old-codes", "correct horse battery")

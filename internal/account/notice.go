@@ -9,7 +9,7 @@ type NoticeKind string
 const (
 	NoticeInvited NoticeKind = "invited" // the member is invited to a group
 	NoticeJoined  NoticeKind = "joined"  // another member joined a group of the member's
-	NoticeAccess  NoticeKind = "access"  // there is a new share of or with the member, or the member joined a group
+	NoticeAccess  NoticeKind = "access"  // a new share of or with the member, a join of the member, a pin or an exclusion of the member's machine
 	NoticeSpent   NoticeKind = "spent"   // the calls a day of a share or a group are used up
 	NoticeOffline NoticeKind = "offline" // a machine of the member's is offline
 	NoticeEnding  NoticeKind = "ending"  // a key of the member's ends soon

@@ -769,8 +769,8 @@ func TestKeysForInference(t *testing.T) {
 	}
 }
 
-// A group's admins pin and exclude machines of its members, whose owners are notified of an
-// exclusion. Members see it; another rule takes the place of the one before.
+// A group's admins pin and exclude machines of its members, whose owners are notified of
+// each change. Members see it; another rule takes the place of the one before.
 func TestGroupMachines(t *testing.T) {
 	w := newWorld(t)
 	good[Group](w, "bob", "POST", "/api/groups", `{"name":"all","kind":"open"}`)
@@ -797,9 +797,32 @@ func TestGroupMachines(t *testing.T) {
 	if i := slices.IndexFunc(seen, func(g Group) bool { return g.Name == "all" }); len(seen[i].Machines) != 1 || seen[i].Machines[0].Rule != account.MachineExcluded {
 		t.Errorf("ada sees %+v", seen[i].Machines)
 	}
-	if got := w.ask("ada", "GET", "/api/notices", ""); strings.Count(got.body, "An admin of all excluded your machine") != 1 {
-		t.Errorf("ada's notices: %s", got.body)
+	noted := func(want ...string) {
+		t.Helper()
+		var got []string
+		for _, n := range good[List[Notice]](w, "ada", "GET", "/api/notices", "").Data {
+			if n.Kind == account.NoticeAccess && n.Text != "You joined all." {
+				got = append(got, n.Text)
+			}
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("ada's notices: %s", diff)
+		}
 	}
+	want := []string{ // each once a day
+		"An admin of all excluded your machine box: its members do not reach it by the group.",
+		"An admin of all no longer excludes your machine box: its members reach it by the group.",
+		"An admin of all no longer pins your machine box: it counts there by what it has served.",
+		"An admin of all pinned your machine box: it counts as established there.",
+	}
+	noted(want[0], want[1], want[3])
+	for _, rule := range []string{"pinned", "none", "none"} {
+		if got := set("bob", rule); got.status != 200 {
+			t.Fatalf("%s: %+v", rule, got)
+		}
+	}
+	noted(want...)
 	for who, status := range map[string]int{"ada": 403, "eve": 403} { // no admin; not in it
 		if got := set(who, "none"); got.status != status {
 			t.Errorf("%s: %+v", who, got)

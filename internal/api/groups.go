@@ -3,7 +3,9 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kith/kith/internal/account"
@@ -310,7 +312,7 @@ type GroupMachine struct {
 }
 
 // setGroupMachine pins a machine of a member in a group, excludes it, or ends either, for one
-// of its admins. The machine's owner is notified of an exclusion.
+// of its admins. The machine's owner is notified of a change.
 func (a *API) setGroupMachine(ctx context.Context, c Caller, in GroupMachine) (GroupMachine, error) {
 	switch in.Rule {
 	case account.NoRule, account.MachinePinned, account.MachineExcluded:
@@ -337,11 +339,33 @@ func (a *API) setGroupMachine(ctx context.Context, c Caller, in GroupMachine) (G
 	if err != nil {
 		return in, NotFound(err, "%s has no machine %.80q in group %q", owner.Name, in.Machine, g.Name)
 	}
-	if in.Rule == account.MachineExcluded {
+	before := account.NoRule
+	for _, m := range g.Machines {
+		if m.Owner == owner.Name && m.Machine == in.Machine {
+			before = m.Rule
+		}
+	}
+	if in.Rule != before {
+		what, text := string(in.Rule), ruleTexts[in.Rule]
+		if in.Rule == account.NoRule {
+			what, text = "not "+string(before), ruleEnds[before]
+		}
 		a.noteAccess(ctx, account.Notice{
-			MemberID: owner.ID, Subject: g.ID + " " + machines[i].ID,
-			Text: "An admin of " + g.Name + " excluded your machine " + in.Machine + ": its members do not reach it by the group.",
+			MemberID: owner.ID, Subject: strings.Join([]string{g.ID, machines[i].ID, what}, " "), Text: "An admin of " + g.Name + fmt.Sprintf(text, in.Machine),
 		})
 	}
 	return in, nil
 }
+
+// ruleTexts say in notices what an admin of a group did to a machine, and ruleEnds what
+// ended.
+var (
+	ruleTexts = map[account.MachineRule]string{
+		account.MachinePinned:   " pinned your machine %s: it counts as established there.",
+		account.MachineExcluded: " excluded your machine %s: its members do not reach it by the group.",
+	}
+	ruleEnds = map[account.MachineRule]string{
+		account.MachinePinned:   " no longer pins your machine %s: it counts there by what it has served.",
+		account.MachineExcluded: " no longer excludes your machine %s: its members reach it by the group.",
+	}
+)

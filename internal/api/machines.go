@@ -93,7 +93,7 @@ func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Mac
 	}
 	for _, o := range live.Offers {
 		model := MachineModel{ID: o.ID, ContextLength: o.ContextLength, Slots: o.Slots}
-		model.FirstTokenMS, model.TokensPerSecond = measured(o.Load)
+		model.FirstTokenMS, model.TokensPerSecond = measured(o.Load.LatestSpeed())
 		v.Models = append(v.Models, model)
 	}
 	return v
@@ -101,8 +101,7 @@ func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Mac
 
 // measured returns the median of the recent times to the first token, in milliseconds,
 // and the tokens a second of one answer; 0: not measured.
-func measured(load *fleet.Load) (firstTokenMS int64, tokensPerSecond float64) {
-	s := load.LatestSpeed()
+func measured(s *fleet.Speed) (firstTokenMS int64, tokensPerSecond float64) {
 	if s == nil {
 		return 0, 0
 	}

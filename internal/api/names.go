@@ -39,34 +39,52 @@ func CheckName(name string) *fault.Fault {
 }
 
 // reserved are the names of the service and of its roles, by what they look like.
-var reserved = func() map[string]bool {
-	out := make(map[string]bool)
+var reserved = func() (out []string) {
 	for _, word := range []string{
 		"abuse", "admin", "administrator", "help", "helpdesk", "hub", "kith", "moderator", "official", "operator", "postmaster",
 		"root", "security", "service", "staff", "superuser", "support", "sysadmin", "system", "webmaster",
 	} {
-		for _, skeleton := range append(account.Skeletons(word), account.Skeletons(strings.ToUpper(word))...) {
-			out[skeleton] = true
-		}
+		out = append(out, likenesses(word)...)
 	}
 	return out
 }()
 
+// likenesses are what a word looks like, also to a reader who does not look closely: accents
+// do not count, and "i" is "l".
+func likenesses(word string) []string {
+	bare := strings.Map(func(c rune) rune {
+		if unicode.Is(unicode.Mn, c) {
+			return -1
+		}
+		return c
+	}, norm.NFD.String(word))
+	skeletons := account.Skeletons(bare)
+	for i, s := range skeletons {
+		skeletons[i] = strings.ReplaceAll(s, "i", "l")
+	}
+	return skeletons
+}
+
+// onlyReserved reports whether a likeness consists of reserved ones.
+func onlyReserved(likeness string) bool {
+	return likeness == "" || slices.ContainsFunc(reserved, func(word string) bool {
+		rest, found := strings.CutPrefix(likeness, word)
+		return found && onlyReserved(rest)
+	})
+}
+
 // CheckChosenName is CheckName for a name that a member chooses for themselves or for a
 // group, which other members read: it is none of the service and its roles, also with
-// digits at the end ("Kith Support", "admin2"). The operator may give those.
+// digits at the end ("KithSupport", "admin2"). The operator may give those.
 func CheckChosenName(name string) *fault.Fault {
 	if f := CheckName(name); f != nil {
 		return f
 	}
-	isSeparator := func(c rune) bool { return strings.ContainsRune("-_. ", c) }
-	words := strings.FieldsFunc(name, isSeparator)
-	isReserved := func(word string) bool {
-		word = strings.TrimRightFunc(word, unicode.IsDigit)
-		return word == "" || slices.ContainsFunc(account.Skeletons(word), func(s string) bool { return reserved[s] })
+	var word strings.Builder
+	for part := range strings.FieldsFuncSeq(name, func(c rune) bool { return strings.ContainsRune("-_. ", c) }) {
+		word.WriteString(strings.TrimRightFunc(part, unicode.IsDigit))
 	}
-	numbers := !strings.ContainsFunc(name, unicode.IsLetter)
-	if !numbers && (!slices.ContainsFunc(words, func(word string) bool { return !isReserved(word) }) || isReserved(strings.Join(words, ""))) {
+	if word.Len() > 0 && slices.ContainsFunc(likenesses(word.String()), onlyReserved) {
 		return badName("the name %q is for the service and its operator: choose another", name)
 	}
 	return nil

@@ -47,13 +47,13 @@ func TestCheckName(t *testing.T) {
 func TestCheckChosenName(t *testing.T) {
 	for _, name := range []string{
 		"admin", "Admin", "ADMIN", "ADM1N", "ad-min", "a.d.m.i.n", "Kith", "KITH 2", "kith support", "Kith-Support-24", "support", "Hub", "root_", "moderator", "official",
-		"о\u0440еrаtor", "ѕуѕtеm",
+		"о\u0440еrаtor", "ѕуѕtеm", "adm1n", "k\u00edth", "KithSupport", "kithadmin2", "hub.k1th-Adm\u00efn",
 	} {
 		if f := CheckChosenName(name); f == nil {
 			t.Errorf("%q is free", name)
 		}
 	}
-	for _, name := range []string{"ada", "Ada Root", "kithara", "hubert", "rooted", "9", "...", "24-7", "supporters", "team"} {
+	for _, name := range []string{"ada", "Ada Root", "kithara", "hubert", "rooted", "9", "...", "24-7", "supporters", "team", "adminton", "ada-kith", "kithsupporter"} {
 		if f := CheckChosenName(name); f != nil {
 			t.Errorf("%q: %v", name, f)
 		}

@@ -46,7 +46,8 @@ type WhyMachine struct {
 	Limits *Limits `json:"limits,omitzero"`
 	State  string  `json:"state"`
 	Order  int     `json:"order,omitzero"` // in which it would be tried, from 1; 0: not
-	// FirstTokenMS and TokensPerSecond are as the hub measured them; absent: not yet.
+	// FirstTokenMS and TokensPerSecond are as the hub measured them by calls of the
+	// caller's circle (spec/routing.md#circles); absent: not yet.
 	FirstTokenMS    int64   `json:"first_token_ms,omitzero"`
 	TokensPerSecond float64 `json:"tokens_per_second,omitzero"`
 }
@@ -89,6 +90,11 @@ func explain(s *fleet.Snapshot, ask fleet.Query) (Why, *fault.Fault) {
 		Model: ask.Model, Family: ask.Family.String(), Verdict: d.Verdict.String(),
 		Row: reason.Row, Reason: reason.What, Change: reason.Fix, Machines: []WhyMachine{},
 	}
+	if ask.Narrow != fleet.Everything {
+		w.Reason += map[fleet.Narrow]string{
+			fleet.OwnOnly: "; the key reaches your own machines only", fleet.OwnAndShared: "; the key reaches your own machines and those shared with you only",
+		}[ask.Narrow]
+	}
 	if f := d.Fault; f != nil {
 		w.Code, w.Status, w.Message, w.NoRetry = f.Code, f.Status(), f.Message, f.NoRetry
 	}
@@ -101,8 +107,8 @@ func explain(s *fleet.Snapshot, ask fleet.Query) (Why, *fault.Fault) {
 			m.Group = seen.Group.Name
 		}
 		m.Limits = limitsInForce(seen.Limits)
-		if offer := seen.Machine.Offer(ask.Model); offer != nil {
-			m.FirstTokenMS, m.TokensPerSecond = measured(offer.Load)
+		if seen.Offer != nil {
+			m.FirstTokenMS, m.TokensPerSecond = measured(seen.Offer.Load.Speed(seen.Circle()))
 		}
 		m.Order = 1 + slices.IndexFunc(d.Candidates, func(c fleet.Candidate) bool { return c.Machine.ID == seen.Machine.ID })
 		w.Machines = append(w.Machines, m)

@@ -106,6 +106,19 @@ func TestWhyOverHTTP(t *testing.T) {
 	if got.Verdict != "try" || len(got.Machines) != 1 || got.Machines[0].Machine != "box" || got.Machines[0].Order != 1 || len(w.missed) != 0 {
 		t.Errorf("ada is told %+v; missed %v", got, w.missed)
 	}
+	// What a machine showed to its owner is unknown to the others.
+	w.snapshot.Machine(fleet.MachineID(w.machine.ID)).Offer("tiny").Load.Measure(fleet.Circle{}, fleet.Measurement{At: time.Now(), FirstToken: time.Second})
+	bob := fleet.MemberID(w.members["bob"].ID)
+	w.snapshot = w.snapshot.WithShares(bob, []*fleet.Share{{ID: "shr_1", Owner: fleet.MemberID(w.machine.OwnerID), Member: bob}})
+	for who, want := range map[string]int64{"ada": 1000, "bob": 0} {
+		if got := good[Why](w, who, "GET", "/api/why?model=tiny", ""); len(got.Machines) != 1 || got.Machines[0].FirstTokenMS != want {
+			t.Errorf("%s is shown %+v", who, got.Machines)
+		}
+	}
+	why, _ := explain(w.snapshot, fleet.Query{Caller: bob, Narrow: fleet.OwnOnly, Model: "tiny", Now: time.Now()})
+	if want := "; the key reaches your own machines only"; !strings.HasSuffix(why.Reason, want) || !strings.Contains(why.Message, "this call (narrowed to your own machines)") {
+		t.Errorf("a narrowed key: %q, %q", why.Reason, why.Message)
+	}
 	got = good[Why](w, "eve", "GET", "/api/why?model=tiny", "")
 	if got.Code != fault.NotInCircle || got.Status != 403 || len(got.Machines) != 0 || len(w.missed) != 1 {
 		t.Errorf("eve is told %+v; missed %v", got, w.missed)

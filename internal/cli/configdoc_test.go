@@ -141,8 +141,8 @@ func (p *configPage) about(field *ast.Field, s *ast.StructType, shape reflect.Ty
 		return "`" + key + "`" + rest
 	}
 	for i, other := range s.Fields.List {
-		name := regexp.MustCompile(`\b` + other.Names[0].Name + `\b`)
-		rest = name.ReplaceAllString(rest, "`"+shape.Field(i).Tag.Get("toml")+"`")
+		name := regexp.MustCompile(`(^|[^-\w])` + other.Names[0].Name + `\b`) // not in the name of a header
+		rest = name.ReplaceAllString(rest, "${1}`"+shape.Field(i).Tag.Get("toml")+"`")
 	}
 	return strings.ReplaceAll("`"+key+"`"+rest, "|", "\\|")
 }

@@ -122,13 +122,14 @@ func webSearch(request jsonObject) error {
 	return nil
 }
 
-// functions turns functions and function_call into tools and tool_choice.
+// functions turns functions and function_call into tools and tool_choice. A list without
+// any is as if absent.
 func (f *ChatForms) functions(request jsonObject) error {
 	functions, call := request["functions"], request["function_call"]
 	list := request.list("functions")
 	delete(request, "functions")
 	delete(request, "function_call")
-	if functions.Kind() == '[' {
+	if len(list) > 0 {
 		tools := make([]formTool, len(list))
 		for i, one := range list {
 			if one.Kind() != '{' {
@@ -137,17 +138,18 @@ func (f *ChatForms) functions(request jsonObject) error {
 			tools[i] = formTool{Type: "function", Function: one}
 		}
 		request["tools"], f.legacy = encode(tools), true
-	} else if functions != nil && functions.Kind() != 'n' {
+	} else if functions != nil && functions.Kind() != '[' && functions.Kind() != 'n' {
 		return formFault("functions", "must be a list")
 	}
+	if !f.legacy {
+		return nil
+	}
+	request["parallel_tool_calls"] = jsontext.Value(`false`) // the answer has room for one call
 	switch call.Kind() {
 	case '"':
-		request["tool_choice"], f.legacy = call, true
+		request["tool_choice"] = call
 	case '{':
-		request["tool_choice"], f.legacy = encode(formTool{Type: "function", Function: call}), true
-	}
-	if f.legacy { // its answer has room for one call
-		request["parallel_tool_calls"] = jsontext.Value(`false`)
+		request["tool_choice"] = encode(formTool{Type: "function", Function: call})
 	}
 	return nil
 }

@@ -47,6 +47,12 @@ func TestPeekChatForms(t *testing.T) {
 	if want := `"tool_calls":[{"function":{"name":"c","arguments":"{\"input\":\"\\\"i\\\"\"}"},"id":"a","type":"function"}]`; err != nil || !strings.Contains(string(chat), want) {
 		t.Errorf("%v %s lacks\n%s", err, chat, want)
 	}
+	for _, none := range []string{`"functions":[],"function_call":"auto"`, `"functions":null,"function_call":"none"`, `"functions":[]`} {
+		_, forms, chat, err := ReadChatHead([]byte(`{"model":"m",` + none + `,` + formTalk + `}`))
+		if want := `{"messages":[{"content":"x","role":"user"}],"model":"m"}`; err != nil || string(chat) != want || forms.legacy {
+			t.Errorf("%s: %s, %v, want %s", none, chat, err, want)
+		}
+	}
 	for _, plain := range []string{
 		`{"model":"m",` + formTalk + `}`, `{"model":"m","tools":[` + f + `],"tool_choice":{"type":"function","function":{"name":"f"}},` + formTalk + `}`,
 		`{"model":"m","functions":null,"function_call":null,"tools":null,` + formTalk + `}`, `{"model":"m","tools":7,` + formTalk + `}`,

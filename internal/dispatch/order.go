@@ -40,14 +40,19 @@ func orderText(d *gateway.Decision) string {
 	return text
 }
 
-// standingText says what a newcomer has served in its group.
+// standingText says what a newcomer has served in its group. How many members it takes to
+// be established depends on who is in the group, so that is not in it.
 func standingText(c *fleet.Candidate) string {
 	_, calls, members := c.Offer.Load.Standing(c.Circle())
 	if calls == 0 {
 		return c.Machine.Name + " has served no member of the group yet"
 	}
-	return fmt.Sprintf("%s is new in the group, where it served %d of %d calls and %d of %d members",
-		c.Machine.Name, min(calls, fleet.EstablishedCalls), fleet.EstablishedCalls, members, fleet.EstablishedMembers)
+	of := "members"
+	if members == 1 {
+		of = "member"
+	}
+	return fmt.Sprintf("%s is new in the group, where it served %d of %d calls, of %d %s",
+		c.Machine.Name, min(calls, fleet.EstablishedCalls), fleet.EstablishedCalls, members, of)
 }
 
 // seconds writes a time for people: 0.4 s, 31 s, 12 min.

@@ -61,7 +61,7 @@ const (
 // reserve reserves a slot of the candidate; nil if none is free any more. The limits of
 // a machine that is connected to another node are counted there.
 func reserve(c fleet.Candidate, model fleet.ModelID, now time.Time) *reservation {
-	if !c.Machine.Reserve(model, c.Circle()) {
+	if !c.Machine.Reserve(model, c.Alone()) {
 		return nil
 	}
 	if c.Machine.Elsewhere {

@@ -304,7 +304,7 @@ func TestSchedulerGivesAllThatCameIntoReach(t *testing.T) {
 		r.snapshot = r.snapshot.WithMachine(m)
 		return m
 	}
-	add("bob's", "bob").Reserve("m", fleet.Circle{}) // what all wait for
+	add("bob's", "bob").Reserve("m", false) // what all wait for
 	for i := range 2 {
 		add(fleet.MachineID(fmt.Sprint("ann's", i)), "ann")
 		add(fleet.MachineID(fmt.Sprint("dan's", i)), "dan")
@@ -322,6 +322,22 @@ func TestSchedulerGivesAllThatCameIntoReach(t *testing.T) {
 		if served := got(w).slot != nil; served != (i < 4) {
 			t.Errorf("waiter %d was served: %t", i, served)
 		}
+	}
+}
+
+// A machine that a group's admins pinned gives all its slots to those who wait, although it
+// has served no one. grantSlots tries again until a slot is reserved: it must not do so for
+// ever.
+func TestSchedulerGrantsAllSlotsOfAPinnedMachine(t *testing.T) {
+	r := newScheduler(t, 2)
+	r.snapshot = r.snapshot.WithShares("bob", nil).WithShares("cid", nil).
+		WithGroup(&fleet.Group{ID: "g", Members: []fleet.MemberID{"ann", "bob", "cid"}, Pinned: []fleet.MachineID{"box"}})
+	if r.newcomer("bob") == nil {
+		t.Fatal("no slot for the first")
+	}
+	second := r.wait("cid", 0)
+	if got(second).slot == nil || r.inFlight() != 2 {
+		t.Errorf("%d calls run", r.inFlight())
 	}
 }
 

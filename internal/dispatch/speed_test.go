@@ -171,7 +171,7 @@ func TestOrderText(t *testing.T) {
 	for range 7 {
 		theirs.Offer.Load.ServedGroup(s, theirs.Group, "ann", "bob", time.Now())
 	}
-	const new = "theirs is new in the group, where it served 7 of 20 calls and 1 of 3 members"
+	const new = "theirs is new in the group, where it served 7 of 20 calls, of 1 member"
 	if got := orderText(&gateway.Decision{Best: ours, Second: theirs}); got != "ours before theirs: "+new {
 		t.Errorf("%q", got)
 	}

@@ -101,7 +101,7 @@ func TestSchedulerSharesDayElsewhere(t *testing.T) {
 		ID: "more", Owner: "ann", Online: true, Slots: 1, Offers: slices.Clone(offers),
 	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{PerDay: 1}}})
 	h := r.newcomer("bob")
-	mine.Reserve("x", fleet.Circle{}) // busy: something to wait for
+	mine.Reserve("x", false) // busy: something to wait for
 	w := r.join(fleet.Query{Caller: "bob", Model: "x"}, noon)
 	if got(w) != (waitResult{}) {
 		t.Fatal("does not wait")

@@ -341,8 +341,11 @@ func integer(lo, hi int64) shape {
 		if c.trusted {
 			return t, nil
 		}
-		n, _ := t.Int() // truncated, and saturated if out of range
-		return jsontext.Int(min(max(n, lo), hi)), nil
+		n, _ := t.Float() // infinite if out of range
+		if n != math.Trunc(n) {
+			return t, c.refuse("this must be a whole number")
+		}
+		return jsontext.Int(int64(min(max(n, float64(lo)), float64(hi)))), nil
 	})
 }
 

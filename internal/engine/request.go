@@ -10,6 +10,7 @@ import (
 	"encoding/json/v2"
 	"errors"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 
@@ -77,7 +78,7 @@ type rebuild struct {
 	completionMax jsontext.Value // max_completion_tokens
 	kwargs        []member       // of chat_template_kwargs, without thinking settings
 	tools         bool           // the call has tools
-	choice        jsontext.Value // tool_choice
+	forTools      []member       // what counts only with tools, as it came
 	logprobs      bool           // it asks for logprobs
 }
 
@@ -144,9 +145,9 @@ func (r *rebuild) member(name string) error {
 		return nil
 	case chat && name == "stop":
 		return r.stops()
-	case chat && name == "tool_choice": // it counts only with tools
+	case chat && (name == "tool_choice" || name == "parallel_tool_calls"): // only with tools; OpenAI's own refuses them without
 		value, err := r.dec.ReadValue()
-		r.choice = bytes.Clone(value)
+		r.forTools = append(r.forTools, member{name, string(value)})
 		return err
 	case chat && (name == "messages" || name == "tools"): // also of a trusted caller, because chat templates are strict
 		before := r.enc.OutputOffset()
@@ -237,11 +238,11 @@ func (r *rebuild) control(name string, value jsontext.Value) error {
 		}
 		r.want.usage = options.Usage
 	case "max_tokens", "max_completion_tokens":
-		if value.Kind() != '0' {
+		n, _ := strconv.ParseFloat(string(value), 64) // infinite if out of range
+		if value.Kind() != '0' || n != math.Trunc(n) {
 			return fault.New(fault.InvalidRequest, "%s must be a whole number", name).WithParam(name)
 		}
-		n, _ := strconv.ParseFloat(string(value), 64) // infinite if out of range
-		if n < 0 {                                    // llama.cpp's value for "no limit"
+		if n < 0 { // llama.cpp's value for "no limit"
 			return nil
 		}
 		if n < 1 {
@@ -280,9 +281,11 @@ func (r *rebuild) addOwn() error {
 		r.want.inputs = r.inputs
 		return nil
 	}
-	if r.tools && r.choice != nil && r.choice.Kind() != 'n' {
-		if err := r.again("tool_choice", r.choice, chatMembers["tool_choice"]); err != nil {
-			return err
+	for _, m := range r.forTools {
+		if value := jsontext.Value(m.value); r.tools && value.Kind() != 'n' {
+			if err := r.again(m.name, value, chatMembers[m.name]); err != nil {
+				return err
+			}
 		}
 	}
 	if r.kind.maxTokensOnly && r.completionMax != nil {

@@ -131,15 +131,15 @@ func (m *Machine) speech() (n int32) {
 	return n
 }
 
-// Reserve takes one slot of the machine for the model, if both have one free for
-// a caller of that circle. If it returns true the slot is held until Release. It is safe
-// for concurrent use.
-func (m *Machine) Reserve(model ModelID, c Circle) bool {
+// Reserve takes one slot of the machine for the model, if both have one free; with alone,
+// only if the model has no other call. If it returns true the slot is held until Release.
+// It is safe for concurrent use.
+func (m *Machine) Reserve(model ModelID, alone bool) bool {
 	o := m.Offer(model)
 	if o == nil || !m.Load.reserve(m.Slots, false) {
 		return false
 	}
-	if !o.Load.reserve(o.limit(), c.Class == Grouped && o.Load.proof(c).Standing() == Unserved) {
+	if !o.Load.reserve(o.limit(), alone) {
 		m.Load.release()
 		return false
 	}

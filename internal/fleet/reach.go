@@ -177,6 +177,21 @@ func (s *Snapshot) Reach(caller MemberID, narrow Narrow) iter.Seq2[*Machine, Acc
 	}
 }
 
+// MachinesOf yields every machine that the members of a group reach by it, each once,
+// whatever it offers and whatever its state.
+func (s *Snapshot) MachinesOf(id GroupID) iter.Seq[*Machine] {
+	return func(yield func(*Machine) bool) {
+		g := s.group(id)
+		for _, member := range g.members {
+			for _, m := range s.people.Get(member).machines {
+				if g.admits(m) && !yield(m) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // walk visits the machines that one caller reaches.
 type walk struct {
 	s      *Snapshot

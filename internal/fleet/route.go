@@ -205,11 +205,11 @@ var (
 	goneExhausted = answer{code: fault.CascadeExhausted, text: gone.text}
 )
 
-// users describes the caller, by what its key may reach.
+// users describes the caller, by what its key, or the header of the call, lets it reach.
 var users = [...]string{
 	Everything:   "you",
-	OwnAndShared: "this key (narrowed to your own machines and those shared with you)",
-	OwnOnly:      "this key (narrowed to your own machines)",
+	OwnAndShared: "this call (narrowed to your own machines and those shared with you)",
+	OwnOnly:      "this call (narrowed to your own machines)",
 }
 
 func (c answer) fault(row int, t Tally, q *Query) *fault.Fault {

@@ -581,13 +581,13 @@ func TestEveryRowSaysItsOwn(t *testing.T) {
 	}
 }
 
-// A narrowed key is named as what cannot use the machine; a long id is cut.
+// A narrowed call is named as what cannot use the machine; a long id is cut.
 func TestARefusalNamesWhoAndWhat(t *testing.T) {
 	s := stateWorld([]State{Offline}, nil).snapshot(t, rand.New(rand.NewPCG(1, 1)))
 	for narrow, want := range map[Narrow]string{
 		Everything:   "every machine you can use that",
-		OwnAndShared: "every machine this key (narrowed to your own machines and those shared with you) can use that",
-		OwnOnly:      "every machine this key (narrowed to your own machines) can use that",
+		OwnAndShared: "every machine this call (narrowed to your own machines and those shared with you) can use that",
+		OwnOnly:      "every machine this call (narrowed to your own machines) can use that",
 	} {
 		if f := Route(s, Query{Caller: "me", Narrow: narrow, Model: "m", Now: noon}).Fault; !strings.HasPrefix(f.Message, want) {
 			t.Errorf("the message is %q, want %q first", f.Message, want)

@@ -131,7 +131,7 @@ func offering(models ...ModelID) (offers []Offer) {
 func TestLoadsSurviveTheMachinesVersions(t *testing.T) {
 	s := NewSnapshot().WithMachine(&Machine{ID: "a", Owner: "me", Online: true, Slots: 2, Offers: offering("x", "y")})
 	first := s.Machine("a")
-	if !first.Reserve("x", Circle{}) || first.Reserve("x", Circle{}) || !first.Reserve("y", Circle{}) || first.Reserve("z", Circle{}) {
+	if !first.Reserve("x", false) || first.Reserve("x", false) || !first.Reserve("y", false) || first.Reserve("z", false) {
 		t.Fatal("wrong slots reserved")
 	}
 	s = s.WithMachine(&Machine{ID: "a", Owner: "me", Online: true, Slots: 2, Offers: offering("w", "x")})
@@ -139,11 +139,11 @@ func TestLoadsSurviveTheMachinesVersions(t *testing.T) {
 	if second.Load != first.Load || second.Offer("x").Load != first.Offer("x").Load {
 		t.Error("the new version lost the loads")
 	}
-	if second.Load.InFlight() != 2 || second.Reserve("w", Circle{}) {
+	if second.Load.InFlight() != 2 || second.Reserve("w", false) {
 		t.Errorf("%d in flight", second.Load.InFlight())
 	}
 	first.Release("y")
-	if !second.Reserve("w", Circle{}) || second.Reserve("x", Circle{}) {
+	if !second.Reserve("w", false) || second.Reserve("x", false) {
 		t.Error("a slot given back through the old version is not free in the new one")
 	}
 
@@ -304,7 +304,7 @@ func TestReserveKeepsToEveryBound(t *testing.T) {
 	take := func(model ModelID, want int) {
 		t.Helper()
 		n := 0
-		for m.Reserve(model, Circle{}) {
+		for m.Reserve(model, false) {
 			n++
 		}
 		if n != want || m.Load.InFlight() != want {
@@ -355,7 +355,7 @@ func TestReserveIsExactUnderConcurrency(t *testing.T) {
 		wg.Go(func() {
 			n := map[string]int{}
 			for range 20_000 {
-				if m.Reserve("x", Circle{}) {
+				if m.Reserve("x", false) {
 					if n := m.Offer("x").Load.InFlight(); n > slots-2 {
 						t.Errorf("%d calls on %d slots", n, slots-2)
 					}
@@ -396,7 +396,7 @@ func TestNoReservationIsLost(t *testing.T) {
 		do                     func()
 		held, running, started int
 	}{
-		{func() { m.Reserve("x", Circle{}) }, all, 0, 0},
+		{func() { m.Reserve("x", false) }, all, 0, 0},
 		{func() { share.Reserve(noon) }, all, all, all},
 		{func() { m.Release("x") }, 0, all, all},
 		{func() { share.Release(false, noon) }, 0, 0, 0},
@@ -474,7 +474,7 @@ func TestReadersBesideTheWriter(t *testing.T) {
 			for s := range snapshots {
 				for d := range uint64(10) {
 					for _, c := range Route(s, Query{Caller: "m0", Model: "x", Now: noon, Draw: d}).Candidates {
-						if c.Machine.Reserve("x", Circle{}) {
+						if c.Machine.Reserve("x", false) {
 							c.Offer.Load.Measure(Circle{}, Measurement{At: noon, FirstToken: time.Millisecond})
 							c.Machine.Release("x")
 						}

@@ -25,6 +25,13 @@ func (c *Candidate) Circle() Circle {
 	return Circle{c.Class, c.GroupID()}
 }
 
+// Alone reports whether the machine runs a call of the candidate's caller only beside no
+// other: by its standing it has served no member of the group. It is by the standing that
+// the candidate's state is based on, so that a machine that is ready has a slot.
+func (c *Candidate) Alone() bool {
+	return c.Class == Grouped && c.Standing == Unserved
+}
+
 // MarshalText implements encoding.TextMarshaler: "own", "shared", "group grp_1".
 func (c Circle) MarshalText() ([]byte, error) {
 	return []byte(strings.TrimSpace(c.Class.String() + " " + string(c.Group))), nil

@@ -131,7 +131,7 @@ func TestNewcomersComeLast(t *testing.T) {
 	if got := first("h"); got != "a" {
 		t.Errorf("%s is first in the turn of another group", got)
 	}
-	for s.Machine("a").Reserve("m", Circle{}) {
+	for s.Machine("a").Reserve("m", false) {
 	}
 	if got := first(); got != "b" {
 		t.Errorf("%s is first while the other is busy", got)
@@ -202,5 +202,43 @@ func TestGroupsAreBounded(t *testing.T) {
 	proofs, _ := l.Proofs()
 	if _, first := proofs[Circle{Grouped, "9"}]; first || len(proofs) != maxGroups {
 		t.Errorf("%d groups, the tenth among them: %v", len(proofs), first)
+	}
+}
+
+// A slot can be reserved for a candidate exactly while its state is ready: a scheduler that
+// tries again until it has one would not end.
+func TestReadyCanBeReserved(t *testing.T) {
+	for _, pinned := range []string{"", "g", "h"} { // the group whose admins pinned the machine
+		for standing := range Newcomer + 1 {
+			for class, caller := range map[Class]MemberID{Own: "m0", Shared: "m7", Grouped: "m2"} {
+				for _, slots := range []int{0, 1, 3} { // of the model
+					s := village(9).WithShares("m7", []*Share{{ID: "s", Owner: "m0", Member: "m7"}}).
+						WithGroup(&Group{ID: "h", Members: []MemberID{"m0", "m2"}})
+					m := *s.Machine("a")
+					m.Slots, m.Offers = 4, []Offer{{ID: "m", Families: Families(Chat), Slots: slots, Load: m.Offers[0].Load}}
+					s = s.WithMachine(&m)
+					if g := s.Group(GroupID(pinned)); g != nil {
+						g := *g
+						g.Pinned = []MachineID{"a"}
+						s = s.WithGroup(&g)
+					}
+					for range standing {
+						m.Offers[0].Load.RaiseStanding(Circle{Grouped, "g"})
+					}
+					for n := 0; ; n++ {
+						c, ok := StateOf(s, &Query{Caller: caller, Model: "m", Now: noon}, &m)
+						if !ok || c.Class != class {
+							t.Fatalf("%v %v", c.Class, ok)
+						}
+						if reserved := m.Reserve("m", c.Alone()); reserved != (c.State == Ready) {
+							t.Fatalf("pinned in %q, %v to the group, for %v, %d slots, %d calls: %v, and a slot is reserved: %v", pinned, standing, class, slots, n, c.State, reserved)
+						}
+						if c.State != Ready {
+							break
+						}
+					}
+				}
+			}
+		}
 	}
 }

@@ -565,16 +565,17 @@ func TestAnswerBeforeBooks(t *testing.T) {
 // X-Kith-Reach narrows one call's reach, at both surfaces, and never widens a key's.
 func TestReachOfACall(t *testing.T) {
 	for _, c := range []struct {
-		key  fleet.Narrow
-		word string
-		want fleet.Narrow
+		key   fleet.Narrow
+		words []string
+		want  fleet.Narrow
 	}{
-		{fleet.Everything, "", fleet.Everything},
-		{fleet.Everything, "all", fleet.Everything},
-		{fleet.Everything, "shared", fleet.OwnAndShared},
-		{fleet.Everything, "own", fleet.OwnOnly},
-		{fleet.OwnAndShared, "all", fleet.OwnAndShared},
-		{fleet.OwnOnly, "shared", fleet.OwnOnly},
+		{fleet.Everything, nil, fleet.Everything},
+		{fleet.Everything, []string{"all"}, fleet.Everything},
+		{fleet.Everything, []string{"shared"}, fleet.OwnAndShared},
+		{fleet.Everything, []string{"own"}, fleet.OwnOnly},
+		{fleet.OwnAndShared, []string{"all"}, fleet.OwnAndShared},
+		{fleet.OwnOnly, []string{"shared"}, fleet.OwnOnly},
+		{fleet.Everything, []string{"all", "own", "shared"}, fleet.OwnOnly}, // of several the narrowest
 	} {
 		got := fleet.Narrow(99)
 		b := &backend{do: func(_ context.Context, call *Call) (*Answer, error) {
@@ -589,15 +590,19 @@ func TestReachOfACall(t *testing.T) {
 			return caller, err
 		}
 		r := ask("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"}]}`)
-		if c.word != "" {
-			r.Header.Set(HeaderReach, c.word)
+		if r.Header[HeaderReach] = c.words; len(c.words) == 0 {
+			delete(r.Header, HeaderReach)
 		}
 		if do(New(config), r); got != c.want {
-			t.Errorf("%v with %q: %v, want %v", c.key, c.word, got, c.want)
+			t.Errorf("%v with %q: %v, want %v", c.key, c.words, got, c.want)
 		}
 	}
-	w, _ := do(New(hostedConfig(&backend{})), ask("POST", "/v1/chat/completions", `{"model":"m","messages":[]}`, HeaderReach, "group"))
-	if w.Code != 400 || !strings.Contains(w.Body.String(), "X-Kith-Reach is own, shared or all") {
-		t.Errorf("%d %s", w.Code, w.Body)
+	for _, words := range [][]string{{"group"}, {""}, {"own", "OWN"}, {"own, all"}} {
+		r := ask("POST", "/v1/chat/completions", `{"model":"m","messages":[]}`)
+		r.Header[HeaderReach] = words
+		w, _ := do(New(hostedConfig(&backend{})), r)
+		if w.Code != 400 || !strings.Contains(w.Body.String(), "X-Kith-Reach is own, shared or all") {
+			t.Errorf("%q: %d %s", words, w.Code, w.Body)
+		}
 	}
 }

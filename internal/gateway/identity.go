@@ -35,17 +35,16 @@ func (x *exchange) identify() error {
 // (spec/api.md#x-kith-reach).
 const HeaderReach = "X-Kith-Reach"
 
-// narrow narrows the caller's reach to what the request's header says.
+// narrow narrows the caller's reach to what the request's header says: of several, to the
+// narrowest. An empty one is refused, because it may be a variable that was not set.
 func (x *exchange) narrow() error {
-	word := x.r.Header.Get(HeaderReach)
-	if word == "" {
-		return nil
+	for _, word := range x.r.Header[HeaderReach] {
+		narrow, ok := fleet.ParseNarrow(word)
+		if !ok {
+			return fault.New(fault.InvalidRequest, "%s is own, shared or all, not %.40q", HeaderReach, word).WithParam(HeaderReach)
+		}
+		x.caller.Narrow = max(x.caller.Narrow, narrow)
 	}
-	narrow, ok := fleet.ParseNarrow(word)
-	if !ok {
-		return fault.New(fault.InvalidRequest, "%s is own, shared or all, not %.40q", HeaderReach, word).WithParam(HeaderReach)
-	}
-	x.caller.Narrow = max(x.caller.Narrow, narrow)
 	return nil
 }
 

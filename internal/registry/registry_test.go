@@ -90,26 +90,26 @@ func TestLoadSurvives(t *testing.T) {
 		d := n.connect(t, "m", offering("llama"))
 		synctest.Wait()
 		m := n.Snapshot().Machine("m")
-		if !m.Reserve("llama", fleet.Circle{}) {
+		if !m.Reserve("llama", false) {
 			t.Fatal("no slot")
 		}
 		n.cut("m")
 		time.Sleep(5 * time.Second) // in the bubble: it comes back
 		again := n.Snapshot().Machine("m")
-		if !again.Online || again == m || again.Reserve("llama", fleet.Circle{}) {
+		if !again.Online || again == m || again.Reserve("llama", false) {
 			t.Error("the slot of a running call was given twice")
 		}
 		m.Release("llama")
 		drain(n.machines)
 		d.change(func(ad *tunnel.Advertisement) { ad.Local = 1 })
-		if <-n.machines; again.Reserve("llama", fleet.Circle{}) {
+		if <-n.machines; again.Reserve("llama", false) {
 			t.Error("a slot that others hold was given")
 		}
 		if n.Snapshot().Machine("m") != again {
 			t.Error("held slots alone made a new version of the machine")
 		}
 		d.change(func(ad *tunnel.Advertisement) { ad.Local = 0 })
-		if <-n.machines; !again.Reserve("llama", fleet.Circle{}) {
+		if <-n.machines; !again.Reserve("llama", false) {
 			t.Error("a slot that came free is not given")
 		}
 	})

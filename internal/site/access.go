@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -46,7 +47,7 @@ func accessList(owner string, machines []api.Machine, given []api.Share, groups 
 		}
 		ofShares := len(rows)
 		for _, g := range groups {
-			if !g.In || !serves(m, g) {
+			if !g.In || !serves(owner, m, g) {
 				continue
 			}
 			way := accessWay{Group: g.Name}
@@ -72,9 +73,10 @@ func accessList(owner string, machines []api.Machine, given []api.Share, groups 
 	return joinRows(rows)
 }
 
-// serves reports whether the members of a group reach one of the caller's machines by it.
-func serves(m api.Machine, g api.Group) bool {
-	return !m.KeptOut && (m.Groups == nil || slices.Contains(m.Groups, g.Name)) && !slices.Contains(g.KeptOut, m.Name)
+// serves reports whether the members of a group reach a machine of the owner by it.
+func serves(owner string, m api.Machine, g api.Group) bool {
+	return !m.KeptOut && (m.Groups == nil || slices.Contains(m.Groups, g.Name)) && !slices.Contains(g.KeptOut, m.Name) &&
+		ruleOf(g, owner, m.Name) != account.MachineExcluded
 }
 
 // joinRows joins the rows of a member that differ in their machines alone, and orders

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -119,10 +120,11 @@ type accessWorld struct {
 }
 
 type accessGroup struct {
-	name    string
-	members []string
-	keptOut []string // ids of machines
-	limits  map[string]api.Limits
+	name     string
+	members  []string
+	keptOut  []string // ids of machines
+	excluded []string // by an admin
+	limits   map[string]api.Limits
 }
 
 func randomAccess(rng *rand.Rand) *accessWorld {
@@ -176,8 +178,11 @@ func randomAccess(rng *rand.Rand) *accessWorld {
 				g.limits[owner] = limits()
 			}
 			for _, m := range w.machines[owner] {
-				if rng.IntN(5) == 0 {
+				switch rng.IntN(8) {
+				case 0:
 					g.keptOut = append(g.keptOut, m.ID)
+				case 1:
+					g.excluded = append(g.excluded, m.ID)
 				}
 			}
 		}
@@ -206,6 +211,13 @@ func (w *accessWorld) groups(owner string) (groups []api.Group) {
 			for _, m := range w.machines[owner] {
 				if slices.Contains(g.keptOut, m.ID) {
 					view.KeptOut = append(view.KeptOut, m.Name)
+				}
+			}
+			for _, fellow := range g.members {
+				for _, m := range w.machines[fellow] {
+					if slices.Contains(g.excluded, m.ID) {
+						view.Machines = append(view.Machines, api.GroupMachine{Owner: fellow, Machine: m.Name, Rule: account.MachineExcluded})
+					}
 				}
 			}
 			view.Limits = new(g.limits[owner])
@@ -256,7 +268,7 @@ func (w *accessWorld) snapshot(t *testing.T) *fleet.Snapshot {
 		for _, name := range g.members {
 			live.Members = append(live.Members, fleet.MemberID(name))
 		}
-		for _, id := range g.keptOut {
+		for _, id := range slices.Concat(g.keptOut, g.excluded) {
 			live.KeptOut = append(live.KeptOut, fleet.MachineID(id))
 		}
 		for owner, l := range g.limits {

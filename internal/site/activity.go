@@ -53,6 +53,9 @@ func accessShape(seen *glance, member fleet.MemberID) shape {
 		for _, machine := range g.KeptOut {
 			sum += group.with("kept out", string(machine))
 		}
+		for _, machine := range g.Pinned {
+			sum += group.with("pinned", string(machine))
+		}
 		for owner, limits := range g.Limits {
 			sum += limitShape(group.with(string(owner)), limits, seen.now)
 		}

@@ -1,6 +1,15 @@
 package site
 
-import "github.com/kith/kith/internal/api"
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fleet"
+)
 
 // groupsData is what /access shows of groups.
 type groupsData struct {
@@ -13,6 +22,64 @@ type groupsData struct {
 type groupLine struct {
 	api.Group
 	Open bool // its limits
+	// Shown are the machines that its admins pinned or excluded and, for an admin, all
+	// others that it reaches.
+	Shown []groupMachine
+}
+
+// groupMachine is a machine of a member of a group, as its page shows it.
+type groupMachine struct {
+	Owner, Machine string
+	Rule           account.MachineRule // empty: its admins decided nothing
+	Standing       string              // in words, by what it served there; empty: unknown
+}
+
+// ruleOf returns what the group's admins decided on a machine; empty: nothing.
+func ruleOf(g api.Group, owner, machine string) account.MachineRule {
+	for _, m := range g.Machines {
+		if m.Owner == owner && m.Machine == machine {
+			return m.Rule
+		}
+	}
+	return ""
+}
+
+// groupMachines returns the machines that a member is shown of a group.
+func groupMachines(s *fleet.Snapshot, g api.Group) (all []groupMachine) {
+	id := fleet.GroupID(g.ID)
+	for _, m := range g.Machines {
+		all = append(all, groupMachine{Owner: m.Owner, Machine: m.Machine, Rule: m.Rule})
+	}
+	if g.Admin {
+		for m := range s.MachinesOf(id) {
+			at := slices.IndexFunc(all[:len(g.Machines)], func(o groupMachine) bool { return o.Owner == m.OwnerName && o.Machine == m.Name })
+			if at < 0 {
+				at, all = len(all), append(all, groupMachine{Owner: m.OwnerName, Machine: m.Name})
+			}
+			all[at].Standing = standingWords(m, id)
+		}
+	}
+	slices.SortFunc(all, func(a, b groupMachine) int {
+		return cmp.Or(strings.Compare(a.Owner, b.Owner), strings.Compare(a.Machine, b.Machine))
+	})
+	return all
+}
+
+// standingWords says what a machine has proven to a group, by what it served there.
+func standingWords(m *fleet.Machine, group fleet.GroupID) string {
+	established := 0
+	for i := range m.Offers {
+		if standing, _, _ := m.Offers[i].Load.Standing(fleet.Circle{Class: fleet.Grouped, Group: group}); standing == fleet.Established {
+			established++
+		}
+	}
+	switch established {
+	case 0:
+		return "new"
+	case len(m.Offers):
+		return "established"
+	}
+	return fmt.Sprintf("established with %d of %d models", established, len(m.Offers))
 }
 
 // groupsData returns what the page shows of groups, and all of them.
@@ -24,7 +91,7 @@ func (s *Site) groupsData(v *visit) (groupsData, []api.Group, error) {
 		case g.Invited != nil:
 			data.Invited = append(data.Invited, g)
 		case g.In:
-			data.Groups = append(data.Groups, groupLine{g, v.URL.Query().Get("group") == g.Name})
+			data.Groups = append(data.Groups, groupLine{g, v.URL.Query().Get("group") == g.Name, groupMachines(s.Snapshot(), g)})
 		default:
 			data.Others = append(data.Others, g)
 		}
@@ -36,4 +103,16 @@ func (s *Site) groupsData(v *visit) (groupsData, []api.Group, error) {
 func groupLimits(v *visit) (api.GroupLimitChange, error) {
 	limits, err := v.limits(true)
 	return api.GroupLimitChange{Group: v.form.Get("group"), LimitChange: limits}, err
+}
+
+// decidedOn says what an admin decided on a machine of a group.
+func decidedOn(m api.GroupMachine) string {
+	name := m.Machine + " of " + m.Owner
+	switch m.Rule {
+	case account.MachinePinned:
+		return name + " is pinned: it counts as established in " + m.Group + "."
+	case account.MachineExcluded:
+		return name + " is excluded: within 5 seconds the members of " + m.Group + " do not reach it by the group, and what runs by it is cut."
+	}
+	return name + " is neither pinned nor excluded in " + m.Group + " any more."
 }

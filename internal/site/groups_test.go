@@ -166,3 +166,79 @@ func testInvitationPages(t *testing.T, tn *town) {
 	ada.get("/notices").want(t, 200, "Nothing new", "Earlier", "bob joined the group lab.")
 	ada.post("/notices/seen", "until", "yesterday").want(t, 400, "up to when")
 }
+
+// TestMachinesOfAGroup: an admin sees each machine that the group reaches, and pins and
+// excludes it; the others see which are, and nothing to change it. The owner's pages say
+// that an excluded machine is not reached.
+func TestMachinesOfAGroup(t *testing.T) { onEachStore(t, testMachinesOfAGroup) }
+
+func testMachinesOfAGroup(t *testing.T, tn *town) {
+	good[anything](tn.world, "bob", "POST", "/api/groups", `{"name":"lab","kind":"open"}`)
+	ada, bob, eve := tn.as("ada"), tn.as("bob"), tn.as("eve")
+	ada.post("/groups/join", "group", "lab").goes(t, "/access")
+	eve.post("/groups/join", "group", "lab").goes(t, "/access")
+	route := func() { // as the registry does with each change
+		t.Helper()
+		ids := must(tn.db.SeenGroups(t.Context(), tn.members["bob"].ID, "lab", time.Now()))
+		tn.snapshot = tn.snapshot.WithGroup(must(tn.db.Facts("home").Group(t.Context(), fleet.GroupID(ids[0].ID))))
+	}
+	route()
+	const table, pin = `aria-label="Machines of lab"`, `aria-label="Pin box of ada in lab"`
+	const exclude, undo = `aria-label="Exclude box of ada from lab"`, `aria-label="Undo: box of ada`
+	without := func(page seen, texts ...string) {
+		t.Helper()
+		for _, text := range texts {
+			if strings.Contains(page.body, text) {
+				t.Errorf("the page has %q", text)
+			}
+		}
+	}
+	without(bob.get("/access").want(t, 200, table, `<th scope="row">box</th><td>ada</td><td>new</td>`, pin, exclude), undo)
+	without(ada.get("/access").want(t, 200), table, pin)
+	set := func(rule, says string) {
+		t.Helper()
+		bob.post("/groups/machine", "group", "lab", "owner", "ada", "machine", "box", "rule", rule).goes(t, "/access")
+		route()
+		bob.get("/access").want(t, 200, says)
+	}
+
+	set("pinned", "box of ada is pinned: it counts as established in lab.")
+	without(bob.get("/access").want(t, 200, `<span class="state good">pinned</span>`, exclude, undo), pin)
+	without(eve.get("/access").want(t, 200, table, `<span class="state good">pinned</span>`), "/groups/machine")
+	ada.get("/access").want(t, 200, `<th scope="row">bob</th>`, `group <a href="/access?group=lab`)
+
+	set("excluded", "box of ada is excluded: within 5 seconds")
+	without(bob.get("/access").want(t, 200, `<span class="state warn">excluded</span>`, pin, undo), exclude)
+	without(ada.get("/access").want(t, 200, table, `<span class="state warn">excluded</span>`, "Only you."), "/groups/machine")
+	ada.get("/machines/"+tn.machine.ID).want(t, 200, "<strong>lab</strong>: excluded by an admin of the group")
+
+	set("none", "box of ada is neither pinned nor excluded in lab any more.")
+	without(eve.get("/access").want(t, 200), table)
+	ada.get("/machines/"+tn.machine.ID).want(t, 200, "<strong>lab</strong>: served")
+	for _, who := range []*browser{ada, eve} { // no page offers it to them
+		who.post("/groups/machine", "group", "lab", "owner", "ada", "machine", "box", "rule", "pinned").want(t, 403, "only an admin of group")
+	}
+	bob.post("/groups/machine", "group", "lab", "owner", "bob", "machine", "box", "rule", "pinned").want(t, 404, "bob has no machine")
+}
+
+// TestStandingOnPages: what a machine served to the group is in words.
+func TestStandingOnPages(t *testing.T) {
+	tn := newTown(t, nil)
+	good[anything](tn.world, "ada", "POST", "/api/groups", `{"name":"lab","kind":"org"}`)
+	tn.intoGroup("lab", "bob")
+	id := fleet.GroupID(must(tn.db.SeenGroups(t.Context(), tn.members["ada"].ID, "lab", time.Now()))[0].ID)
+	ada, bob := fleet.MemberID(tn.members["ada"].ID), fleet.MemberID(tn.members["bob"].ID)
+	group := &fleet.Group{ID: id, Name: "lab", Members: []fleet.MemberID{ada, bob}}
+	two := *tn.snapshot.Machine(fleet.MachineID(tn.machine.ID))
+	two.Offers = append(two.Offers, fleet.Offer{ID: "big", Families: fleet.Families(fleet.Chat)})
+	tn.snapshot = tn.snapshot.WithMachine(&two).WithGroup(group)
+	page := tn.as("ada")
+	for i, says := range []string{"new", "established with 1 of 2 models", "established"} {
+		page.get("/access").want(t, 200, "<td>ada</td><td>"+says+"</td>")
+		if i < 2 {
+			for range fleet.EstablishedCalls {
+				two.Offers[i].Load.ServedGroup(tn.snapshot, group, ada, bob, time.Now())
+			}
+		}
+	}
+}

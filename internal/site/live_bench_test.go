@@ -95,7 +95,7 @@ func benchLive(b *testing.B, of string, pages, moved int) {
 		for i := range moved {
 			m := s.Machine(fleet.MachineID(fmt.Sprintf("mch_%d", i)))
 			if at%2 == 1 {
-				m.Reserve("llama3", fleet.Circle{})
+				m.Reserve("llama3", false)
 				uses = append(uses, api.Use{Caller: member((i + pages - 1) % pages), Name: "n", Machine: m, Model: "llama3", Class: fleet.Shared})
 			} else {
 				m.Release("llama3")

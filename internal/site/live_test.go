@@ -120,7 +120,7 @@ func TestLiveMachines(t *testing.T) {
 	pass := func() { now = now.Add(passEvery); tn.site.live.beaten, tn.site.live.rest = now, now; tn.site.pass(now) }
 	pass() // nothing moved
 
-	if !tn.box().Reserve("tiny", fleet.Circle{}) {
+	if !tn.box().Reserve("tiny", false) {
 		t.Fatal("no slot")
 	}
 	tn.box().Offer("tiny").Load.Measure(fleet.Circle{}, fleet.Measurement{At: time.Now(), FirstToken: 420 * time.Millisecond})

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
 )
@@ -41,10 +42,11 @@ type machineData struct {
 
 // groupRow says what a machine is to a group of its owner's.
 type groupRow struct {
-	Name    string
-	KeptOut bool // by its owner, here
-	Beyond  bool // its own configuration leaves the group out
-	Limits  *api.Limits
+	Name     string
+	KeptOut  bool // by its owner, here
+	Beyond   bool // its own configuration leaves the group out
+	Excluded bool // by an admin of the group
+	Limits   *api.Limits
 }
 
 // machinePath is the page of one machine.
@@ -57,7 +59,7 @@ func (s *Site) machinesData(v *visit) (machinesData, error) {
 	for _, m := range machines.Data {
 		row := machineRow{Machine: m}
 		for _, g := range groups.Data {
-			if g.In && serves(m, g) {
+			if g.In && serves(v.me.Name, m, g) {
 				row.Serves = append(row.Serves, g.Name)
 			}
 		}
@@ -93,7 +95,10 @@ func (s *Site) machineData(v *visit) (machineData, error) {
 	}
 	for _, g := range groups.Data {
 		if g.In {
-			data.Serves = append(data.Serves, groupRow{g.Name, slices.Contains(g.KeptOut, m.Name), data.Named && !slices.Contains(m.Groups, g.Name), g.Limits})
+			data.Serves = append(data.Serves, groupRow{
+				Name: g.Name, KeptOut: slices.Contains(g.KeptOut, m.Name), Beyond: data.Named && !slices.Contains(m.Groups, g.Name),
+				Excluded: ruleOf(g, v.me.Name, m.Name) == account.MachineExcluded, Limits: g.Limits,
+			})
 		}
 	}
 	return data, err

@@ -289,6 +289,7 @@ func groupPages() []page {
 		formSaying("/groups/withdraw", api.RemoveFromGroup, fields, func(act api.GroupAct) string { return "The invitation of " + act.Member + " is withdrawn." }),
 		formSaying("/groups/remove", api.RemoveFromGroup, fields, func(act api.GroupAct) string { return "Removed. " + cutWords(act.Cut) }),
 		formSaying("/groups/admin", api.MakeAdmin, fields, func(act api.GroupAct) string { return act.Member + " is an admin of " + act.Group + " now." }),
+		formSaying("/groups/machine", api.SetGroupMachine, fields, decidedOn),
 		form("/groups/demote", api.DropAdmin, fields, "That member is no admin any more, and stays in the group."),
 	)
 }

@@ -90,6 +90,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		"/groups/accept": {"group", "lab"}, "/groups/decline": {"group", "lab"}, "/groups/invite": {"group", "lab", "member", "eve"}, "/groups/withdraw": {"group", "lab", "member", "pat-invited"},
 		"/notices/seen": {"until", time.Now().Format(time.RFC3339)}, "/account/notices": {"kind", "nonsense"},
 		"/groups/remove": {"group", "lab", "member", "bob"}, "/groups/admin": {"group", "lab", "member", "eve"}, "/groups/demote": {"group", "lab", "member", "ada"},
+		"/groups/machine": {"group", "lab", "owner", "ada", "machine", "box", "rule", "excluded"},
 	}
 	paths := map[string]string{
 		"/welcome/{code}": "/welcome/" + credential.Mint(credential.LinkCode, "home").Reveal(), "/invite/{code}": "/invite/" + invite.ID,
