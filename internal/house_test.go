@@ -44,7 +44,7 @@ var mayImport = map[string][]string{
 	"store":       {"account", "fleet", "credential"},
 	"api":         {"account", "fleet", "credential", "fault", "store"},
 	"site":        {"api", "account", "fleet", "credential", "docsite", "fault", "mail"},
-	"cluster":     {"dispatch", "fleet", "gateway", "registry"},
+	"cluster":     {"dispatch", "fleet", "gateway", "registry", "tunnel"},
 	"hub":         {"gateway", "account", "fleet", "fault", "credential", "registry", "tunnel", "ledger", "ledger/journal", "dispatch", "cluster", "spool", "store", "api", "site"},
 	"ledger":      {"account", "credential", "fault", "fleet"},
 	"dispatch":    {"account", "fault", "fleet", "gateway", "ledger", "registry", "spool", "tunnel"},

@@ -55,6 +55,9 @@ type Cluster struct {
 	followed sync.Map      // name of a node that this one follows → *followed
 	forwards forwardCounts
 	uses     limitUses
+	queues   queues
+	repeated repetitions
+	send     func(ctx context.Context, node string, g grant) (status int) // sendGrant
 }
 
 // Parts is what a Cluster connects with the other nodes.
@@ -80,7 +83,9 @@ func New(config Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Cluster{config: config, mesh: mesh, polled: make(chan struct{}, 1)}, nil
+	c := &Cluster{config: config, mesh: mesh, polled: make(chan struct{}, 1)}
+	c.send = c.sendGrant
+	return c, nil
 }
 
 // Pin returns the SHA-256 of this node's public key (its SubjectPublicKeyInfo), in hex.
@@ -117,9 +122,10 @@ func (c *Cluster) Run(ctx context.Context) error {
 	}
 }
 
-// Serve serves the other nodes at the listener, until ctx ends. forwarded gets the requests
-// for machines whose tunnels end here.
-func (c *Cluster) Serve(ctx context.Context, listener net.Listener, forwarded http.HandlerFunc) error {
+// Serve serves the other nodes at the listener, until ctx ends. The requests for machines
+// whose tunnels end here go through counted.
+func (c *Cluster) Serve(ctx context.Context, listener net.Listener, counted func(http.HandlerFunc) http.HandlerFunc) error {
+	forwarded := counted(c.ServeForwarded)
 	return c.mesh.serve(ctx, listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case pathState:

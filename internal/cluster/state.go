@@ -38,7 +38,7 @@ type line struct {
 	Machines []registry.Announced   `json:"machines,omitempty"`
 	Left     []fleet.MachineID      `json:"left,omitempty"`
 	Loads    []registry.MachineLoad `json:"loads,omitempty"`
-	Waiting  []dispatch.Waiting     `json:"waiting,omitempty"`
+	Waiting  []waiting              `json:"waiting,omitempty"`
 	Limits   []limitUse             `json:"limits,omitempty"`
 	Seen     [][]byte               `json:"seen,omitempty"`  // prompts, as package prefix writes them
 	Rates    [][]gateway.Taken      `json:"rates,omitempty"` // what callers took of their rates
@@ -67,15 +67,6 @@ func (c *Cluster) Loaded(id fleet.MachineID) { c.feed.update(loadKey(id)) }
 func (c *Cluster) Disconnected(id fleet.MachineID) {
 	c.feed.forgetRecord(loadKey(id))
 	c.feed.remove(machineKey(id), false)
-}
-
-// Waits implements dispatch.Others.
-func (c *Cluster) Waits(w dispatch.Waiting) {
-	if len(w.Calls) > 0 {
-		c.feed.set(waitingKey(w.ID), w, true)
-	} else {
-		c.feed.remove(waitingKey(w.ID), true)
-	}
 }
 
 // Sent implements dispatch.Others.
@@ -130,7 +121,9 @@ func (c *Cluster) lineAfter(reached int64) (l line, sequence int64) {
 				l.Loads = append(l.Loads, c.parts.Registry.LoadOf(m))
 			}
 		case waitingKey:
-			l.Waiting = append(l.Waiting, waitingOf(int64(key), r.value))
+			w, _ := r.value.(dispatch.Waiting)
+			w.ID = int64(key)
+			l.Waiting = append(l.Waiting, waitingOf(w))
 		case limitKey:
 			if load, ok := r.value.(*fleet.LimitLoad); ok {
 				running, begun := load.Use()
@@ -146,21 +139,6 @@ func (c *Cluster) lineAfter(reached int64) (l line, sequence int64) {
 		}
 	}
 	return l, sequence
-}
-
-// waitingOf returns waiting calls with their ages now; none if value is nil.
-func waitingOf(id int64, value any) dispatch.Waiting {
-	w, ok := value.(dispatch.Waiting)
-	if !ok {
-		return dispatch.Waiting{ID: id}
-	}
-	calls := make([]dispatch.WaitingCall, len(w.Calls))
-	for i, call := range w.Calls {
-		call.Age = time.Since(call.Arrived).Microseconds()
-		calls[i] = call
-	}
-	w.Calls = calls
-	return w
 }
 
 // serveState serves this node's state to another one: lines, until the request ends
@@ -220,7 +198,7 @@ func (c *Cluster) follow(ctx context.Context, f *followed) {
 		c.config.Log.Info("connected to another hub node", "node", name)
 		c.readStates(ctx, f, lost)
 		c.parts.Registry.LoseNode(name)
-		c.parts.Dispatch.OnWaiting(name, true, nil)
+		c.takeWaiting(name, true, nil)
 		c.parts.Dispatch.OnRoom(c.uses.lose(c.parts.Registry, name))
 		if ctx.Err() == nil { // else this node stops, or the other one restarted
 			c.config.Log.Info("another hub node is gone", "node", name)
@@ -293,15 +271,7 @@ func (c *Cluster) take(ctx context.Context, f *followed, l *line) error {
 	if room := c.uses.apply(c.parts.Registry, node, l.Limits); len(room) > 0 {
 		c.parts.Dispatch.OnRoom(room)
 	}
-	for i := range l.Waiting {
-		for j := range l.Waiting[i].Calls {
-			call := &l.Waiting[i].Calls[j]
-			call.Arrived = now.Add(-time.Duration(max(call.Age, 0)) * time.Microsecond)
-		}
-	}
-	if l.Complete || len(l.Waiting) > 0 {
-		c.parts.Dispatch.OnWaiting(node.Name, l.Complete, l.Waiting)
-	}
+	c.takeWaiting(node.Name, l.Complete, l.Waiting)
 	for _, prompt := range l.Seen {
 		c.parts.Dispatch.OnSeen(prompt)
 	}

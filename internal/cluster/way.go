@@ -32,13 +32,13 @@ func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Header == nil {
 		r.Header = make(http.Header)
 	}
-	r.Header.Set(registry.HeaderMachine, fmt.Sprintf("%s %d", w.machine, w.generation))
+	r.Header.Set(headerMachine, fmt.Sprintf("%s %d", w.machine, w.generation))
 	response, err := w.peer.RoundTrip(r)
 	if err != nil {
 		w.cluster.forwards.add(endOf(r.Context(), err))
 		return nil, lostBy(err)
 	}
-	if reason := registry.Refusal(response.Header.Get(registry.HeaderRefused)); reason != "" {
+	if reason := refusal(response.Header.Get(headerRefused)); reason != "" {
 		w.cluster.forwards.add(reason)
 		response.Body.Close()
 		return nil, w.ended(reason)
@@ -48,11 +48,11 @@ func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // ended returns the error of an exchange that the home ended for that reason.
-func (w *way) ended(how registry.Refusal) error {
-	if how == registry.RefusedGone || how == registry.RefusedMoved || how == registry.EndedLost {
+func (w *way) ended(how refusal) error {
+	if how == refusedGone || how == refusedMoved || how == endedLost {
 		w.cluster.parts.Registry.LoseElsewhere(w.peer.node.Name, w.machine, w.generation)
 	}
-	return how.Err()
+	return how.err()
 }
 
 // lostBy returns err, as registry.ErrLost if the link to the other node ended.
@@ -83,8 +83,8 @@ func (b *wayBody) Read(p []byte) (int, error) {
 		b.count(endOf(b.ctx, err))
 		return n, lostBy(err)
 	}
-	switch ended := registry.Refusal(b.response.Trailer.Get(registry.HeaderEnded)); ended {
-	case registry.EndedComplete:
+	switch ended := refusal(b.response.Trailer.Get(headerEnded)); ended {
+	case endedComplete:
 		b.count(ended)
 		return n, io.EOF
 	case "":
@@ -103,28 +103,28 @@ func (b *wayBody) Close() error {
 }
 
 // count counts the end of the request, once.
-func (b *wayBody) count(end registry.Refusal) {
+func (b *wayBody) count(end refusal) {
 	b.counted.Do(func() { b.way.cluster.forwards.add(end) })
 }
 
 // Ends of forwarded requests beside those that a home reports.
 const (
-	cancelled registry.Refusal = "cancelled" // this node ended it
-	linkLost  registry.Refusal = "link_lost" // the link to the home ended
-	other     registry.Refusal = "other"
+	cancelled refusal = "cancelled" // this node ended it
+	linkLost  refusal = "link_lost" // the link to the home ended
+	other     refusal = "other"
 )
 
 // ends is every way in which a forwarded request ends.
-var ends = [...]registry.Refusal{
-	registry.EndedComplete, registry.RefusedBusy, registry.RefusedGone, registry.RefusedMoved, registry.RefusedReach,
-	registry.RefusedUnavailable, registry.RefusedRepeated, registry.EndedLost, registry.EndedBroken, registry.EndedReach,
+var ends = [...]refusal{
+	endedComplete, refusedBusy, refusedGone, refusedMoved, refusedReach,
+	refusedUnavailable, refusedRepeated, endedLost, endedBroken, endedReach,
 	cancelled, linkLost, other,
 }
 
 // forwardCounts counts the ends of forwarded requests.
 type forwardCounts [len(ends)]atomic.Uint64
 
-func (c *forwardCounts) add(end registry.Refusal) {
+func (c *forwardCounts) add(end refusal) {
 	at := slices.Index(ends[:], end)
 	if at < 0 {
 		at = len(ends) - 1
@@ -142,7 +142,7 @@ func (c *forwardCounts) counts() map[string]uint64 {
 
 // endOf returns how a forwarded request ended that failed with err, and not by a refusal
 // of the home.
-func endOf(ctx context.Context, err error) registry.Refusal {
+func endOf(ctx context.Context, err error) refusal {
 	switch {
 	case ctx.Err() != nil:
 		return cancelled

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/kith/kith/internal/registry"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // TestForwardCounts: every end of a forwarded request is counted, an unknown one of a
@@ -15,8 +15,8 @@ func TestForwardCounts(t *testing.T) {
 	var c forwardCounts
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, end := range []registry.Refusal{
-		registry.EndedComplete, registry.RefusedBusy, "a word of a newer node",
+	for _, end := range []refusal{
+		endedComplete, refusedBusy, "a word of a newer node",
 		endOf(t.Context(), fmt.Errorf("read: %w", errLost)), endOf(t.Context(), errors.New("what")), endOf(gone, errLost),
 	} {
 		c.add(end)
@@ -24,6 +24,23 @@ func TestForwardCounts(t *testing.T) {
 	for end, want := range map[string]uint64{"complete": 1, "busy": 1, "link_lost": 1, "cancelled": 1, "other": 2, "gone": 0} {
 		if got, ok := c.counts()[end]; !ok || got != want {
 			t.Errorf("%s: %d, want %d", end, got, want)
+		}
+	}
+}
+
+// A home says that a machine moved only where it has a newer tunnel.
+func TestRefusalOfAbsent(t *testing.T) {
+	for _, c := range []struct {
+		machine *fleet.Machine
+		want    refusal
+	}{
+		{nil, refusedGone},
+		{&fleet.Machine{Generation: 3}, refusedGone},
+		{&fleet.Machine{Generation: 2, Online: true}, refusedGone},
+		{&fleet.Machine{Generation: 3, Online: true}, refusedMoved},
+	} {
+		if got := refusalOfAbsent(c.machine, 2); got != c.want {
+			t.Errorf("%+v: %s", c.machine, got)
 		}
 	}
 }

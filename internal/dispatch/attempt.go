@@ -19,10 +19,6 @@ import (
 )
 
 const (
-	// disconnectGrace is how long a broken exchange waits for the end of its tunnel:
-	// HTTP/2 reports a connection's end to its streams, and a daemon that stops
-	// resets them, a moment before the tunnel is closed.
-	disconnectGrace = 250 * time.Millisecond
 	// maxWithHead is the longest body that is sent together with the call's head, to
 	// a machine of the caller's own or shared with the caller.
 	maxWithHead = 64 << 10
@@ -88,9 +84,8 @@ var slotUses = [...]slotUse{
 //  4. Any other status is the daemon's refusal or the engine's own fault (readNon200);
 //     no response at all is the end of the tunnel, or the engine's (classifyBreak).
 func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, outcome, error) {
-	line, ok := d.line(a.call, a.Candidate)
-	gone := line.Gone
-	if !ok || isClosed(gone) {
+	line, ok := d.line(a.call, a.Candidate, a.hold)
+	if !ok || line.HasEnded() {
 		d.scheduler.release(a.reservation, unused)
 		return nil, unsent, nil
 	}
@@ -113,9 +108,6 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	endpoint, _ := a.call.Request()
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: d.cfg.Ledger.RequestSync})
 	request, body := d.request(traced, a.call, a.Candidate, endpoint.Path())
-	if a.hold != "" {
-		request.Header.Set(headerHold, a.hold)
-	}
 	admitTimer := time.AfterFunc(admitTimeout, func() {
 		if request.Header.Get("Expect") != "" && body.withhold() {
 			cancel(errNotAdmitted)
@@ -125,7 +117,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	admitTimer.Stop() // a machine that answers took the call, whether or not it read the body
 	if err != nil {
 		a.gotBody = body.stop() && !errors.Is(err, registry.ErrRefused) && !errors.Is(err, registry.ErrNotTaken)
-		out, f := d.afterBreak(ctx, a, gone, err)
+		out, f := d.afterBreak(ctx, a, err)
 		if errors.Is(err, tunnel.ErrFull) || out == notAdmitted {
 			d.leaveOut(a)
 		}
@@ -145,7 +137,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	}
 	a.gotBody = true
 	answer := &answerBody{
-		Closer: response.Body, in: response.Body, ctx: ctx, gone: gone, mayRun: d.mayRun, finish: func() { finish(answered) },
+		Closer: response.Body, in: response.Body, ctx: ctx, line: line, mayRun: d.mayRun, finish: func() { finish(answered) },
 		unreached: func() error { return d.unreached(a.call) },
 	}
 	result := &gateway.Answer{Response: response, Endpoint: endpoint}
@@ -160,7 +152,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 		}
 	}
 	if err != nil {
-		out, f := d.afterBreak(ctx, a, gone, err)
+		out, f := d.afterBreak(ctx, a, err)
 		answer.Close()
 		return nil, out, f
 	}
@@ -180,8 +172,8 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 // Of several links to a home that lose everything one is found to be lost after the
 // other, so an attempt whose link ended may still run (spec/peers.md#link-lost). If it
 // is to end meanwhile, runOn asks again.
-func (d *Dispatcher) afterBreak(ctx context.Context, a *attempt, gone <-chan struct{}, err error) (outcome, error) {
-	out, f := classifyBreak(ctx, a.call, gone, err)
+func (d *Dispatcher) afterBreak(ctx context.Context, a *attempt, err error) (outcome, error) {
+	out, f := classifyBreak(ctx, a.call, a.line, err)
 	stopped := true
 	switch {
 	case errors.Is(err, registry.ErrLost):
@@ -217,7 +209,7 @@ func (d *Dispatcher) awaitStopped(ctx context.Context, a *attempt, within time.D
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for ctx.Err() == nil {
-		line, ok := d.line(a.call, a.Candidate)
+		line, ok := d.line(a.call, a.Candidate, "")
 		if !ok {
 			line = a.line
 		}
@@ -226,7 +218,7 @@ func (d *Dispatcher) awaitStopped(ctx context.Context, a *attempt, within time.D
 		switch {
 		case err == nil:
 			return stopped
-		case errors.Is(err, registry.ErrRefused), lost && !ok, !lost && awaitTunnelEnd(ctx, line.Gone):
+		case errors.Is(err, registry.ErrRefused), lost && !ok, !lost && line.Ended(ctx):
 			return true
 		}
 		select {
@@ -317,7 +309,7 @@ func (d *Dispatcher) request(ctx context.Context, call *gateway.Call, c fleet.Ca
 	}
 	_, content := call.Request()
 	call.Attach(r, content)
-	withholdBody(r, c.Class)
+	WithholdBody(r, c.Class)
 	deadline, ok := ctx.Deadline()
 	if !ok { // the limits of a streamed call begin when a machine took it
 		limits := d.limits.Load()
@@ -330,9 +322,9 @@ func (d *Dispatcher) request(ctx context.Context, call *gateway.Call, c fleet.Ca
 	return r, body
 }
 
-// withholdBody makes the body of a request follow its head once the daemon admitted that
+// WithholdBody makes the body of a request follow its head once the daemon admitted that
 // (spec/routing.md#head-first).
-func withholdBody(r *http.Request, class fleet.Class) {
+func WithholdBody(r *http.Request, class fleet.Class) {
 	if class == fleet.Grouped || r.ContentLength > maxWithHead {
 		r.Header.Set("Expect", "100-continue")
 	}
@@ -344,8 +336,8 @@ func attemptHeader(call *gateway.Call, machine *fleet.Machine) string {
 
 // classifyBreak returns what a failed exchange means: the caller hung up or a limit passed,
 // the machine disconnected or takes no further stream, or its engine broke off. It may
-// wait for disconnectGrace.
-func classifyBreak(ctx context.Context, call *gateway.Call, gone <-chan struct{}, err error) (outcome, error) {
+// wait as Line.Ended does.
+func classifyBreak(ctx context.Context, call *gateway.Call, line registry.Line, err error) (outcome, error) {
 	var f *fault.Fault
 	switch {
 	case context.Cause(ctx) == errNotAdmitted:
@@ -362,7 +354,7 @@ func classifyBreak(ctx context.Context, call *gateway.Call, gone <-chan struct{}
 		return notTaken, nil
 	case errors.Is(err, registry.ErrUnreached):
 		return revoked, nil
-	case !errors.Is(err, registry.ErrLost) && !awaitTunnelEnd(ctx, gone):
+	case !errors.Is(err, registry.ErrLost) && !line.Ended(ctx):
 		return failed, fault.New(fault.EngineError, "the engine on the machine broke off before it answered").Because(err)
 	case call.Stream:
 		return notTaken, nil
@@ -385,25 +377,4 @@ func readNon200(response *http.Response) (outcome, error) {
 		return notTaken, nil
 	}
 	return failed, f
-}
-
-// awaitTunnelEnd waits for the end of the tunnel for at most disconnectGrace, and reports
-// whether it ended.
-func awaitTunnelEnd(ctx context.Context, gone <-chan struct{}) bool {
-	select {
-	case <-gone:
-		return true
-	case <-time.After(disconnectGrace):
-	case <-ctx.Done():
-	}
-	return isClosed(gone)
-}
-
-func isClosed(gone <-chan struct{}) bool {
-	select {
-	case <-gone:
-		return true
-	default:
-		return false
-	}
 }

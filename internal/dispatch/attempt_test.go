@@ -50,7 +50,7 @@ func TestClassifyBreak(t *testing.T) {
 				if c.ends > 0 {
 					time.AfterFunc(c.ends, func() { close(gone) })
 				}
-				got, err := classifyBreak(ctx, &gateway.Call{Stream: c.stream}, gone, c.err)
+				got, err := classifyBreak(ctx, &gateway.Call{Stream: c.stream}, registry.Line{Gone: gone}, c.err)
 				if got != c.want || (err == nil) != (c.cause == nil) || err != nil && fault.Of(err).Code != fault.Of(c.cause).Code {
 					t.Errorf("%d, %v", got, err)
 				}

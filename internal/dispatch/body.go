@@ -60,8 +60,8 @@ type answerBody struct {
 	io.Closer
 	in     io.Reader
 	ctx    context.Context
-	gone   <-chan struct{} // closed when the machine's tunnel has ended
-	mayRun func() bool     // Dispatcher.mayRun
+	line   registry.Line
+	mayRun func() bool // Dispatcher.mayRun
 	finish func()
 	// unreached returns why its home ended the answer.
 	unreached func() error
@@ -80,7 +80,7 @@ func (b *answerBody) Read(p []byte) (int, error) {
 		return n, err
 	case errors.Is(err, registry.ErrUnreached):
 		return n, b.unreached()
-	case errors.Is(err, registry.ErrLost), awaitTunnelEnd(b.ctx, b.gone):
+	case errors.Is(err, registry.ErrLost), b.line.Ended(b.ctx):
 		return n, fault.New(fault.MachineOffline, "the machine went away in the middle of the answer").Because(err)
 	default:
 		return n, fault.New(fault.EngineError, "the engine broke off in the middle of the answer").Because(err)

@@ -107,7 +107,6 @@ type Dispatcher struct {
 	limits     atomic.Pointer[Limits]
 	scheduler  scheduler
 	active     activeCalls
-	repeated   repetitions // attempts of other nodes
 	speeds     speeds
 	turns      turns
 	prefixes   prefix.Memory

@@ -4,12 +4,10 @@ import (
 	"context"
 	"encoding/json/v2"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -238,48 +236,6 @@ func TestMachineLeavesBeforeTheAttempt(t *testing.T) {
 			t.Errorf("stream %v: the machine was asked %d times", stream, len(m.asked))
 		}
 	}
-}
-
-// A call of another node whose machine disconnects before the call is sent on is refused as
-// gone, so that it is no attempt there either (spec/peers.md#refusals).
-func TestMachineLeavesBeforeAForwardedCall(t *testing.T) {
-	left := false
-	m := newSharedMachine(t, func(m *sharedMachine) {
-		if !left {
-			left = true
-			(<-m.tunnels).Close()
-		}
-	})
-	if code, refused := m.forwarded("/v1/chat/completions"); code != 503 || refused != "gone" || !left || len(m.asked) != 0 {
-		t.Errorf("%d, refused as %q; the machine was asked %d times", code, refused, len(m.asked))
-	}
-	if n := m.live.Snapshot().Machine(m.id).Load.InFlight(); n != 0 {
-		t.Errorf("%d slots are reserved", n)
-	}
-}
-
-// An attempt of another node that arrives after the question whether it has ended does not
-// begin: that node may run the call elsewhere by then (spec/peers.md#asked).
-func TestEndedOvertakesTheAttempt(t *testing.T) {
-	m := newSharedMachine(t, func(*sharedMachine) {})
-	m.forwarded(tunnel.PathEnded)
-	if code, refused := m.forwarded("/v1/chat/completions"); code != 503 || refused != "repeated" || len(m.asked) != 0 {
-		t.Errorf("%d, refused as %q; the machine was asked %d times", code, refused, len(m.asked))
-	}
-}
-
-// forwarded returns the answer to a request of another node: its status, and why it was
-// refused. Each belongs to the same attempt of a call of bob.
-func (m *sharedMachine) forwarded(path string) (status int, refused string) {
-	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(`{"model":"m"}`))
-	r.Header = http.Header{
-		"Kith-Machine":           {fmt.Sprint(m.id, " ", m.live.Snapshot().Machine(m.id).Generation)},
-		"Kith-Ask":               {"member=bob&name=bob&narrow=0&model=m&endpoint=/v1/chat/completions&stream=true&choices=1"},
-		tunnel.HeaderCorrelation: {"req_1"}, tunnel.HeaderAttempt: {"1 1"},
-	}
-	w := httptest.NewRecorder()
-	m.ServeForwarded(w, r)
-	return w.Code, w.Header().Get("Kith-Home-Refused")
 }
 
 // do makes a chat call, of bob unless it has a caller.

@@ -26,12 +26,19 @@ type cohort struct {
 	query   fleet.Query
 	waiters []*waiter
 	first   *waiter // of waiters, by which the cohort is in its place; nil: it is empty
-	node    string  // the other node at which the calls wait; empty: this one
-	id      int64   // at its node; 0: there are no other nodes
-	// announced is the numbers of its oldest calls, as announced to the other nodes; known
-	// is the calls that another node announced, also those that were granted a slot.
+	guests  *Guests // whose calls these are; nil: calls of this Dispatcher
+	// id and announced are for Others: 0 and nil without them. announced is the numbers of
+	// the oldest calls, as last announced.
+	id        int64
 	announced []int64
-	known     map[int64]*waiter
+}
+
+// hostName returns the name of the Host of guests; empty for calls of this Dispatcher.
+func (c *cohort) hostName() string {
+	if c.guests == nil {
+		return ""
+	}
+	return c.guests.host.Name
 }
 
 // waiter is one waiting call. What takes it out of its queue with a result sends the
@@ -39,13 +46,13 @@ type cohort struct {
 type waiter struct {
 	cohort  *cohort
 	arrived time.Time
-	// turn and rank order the calls of a queue: turn is the arrival, and where calls of
-	// several nodes wait the arrival in steps of slack, in which rank decides.
+	// turn and rank order the calls of a queue: turn is the arrival. With Others it is the
+	// arrival in steps of slack, within which rank decides.
 	turn   time.Time
 	rank   uint64
 	number int64           // orders calls that arrived at the same instant
-	result chan waitResult // nil for a call of another node
-	left   bool            // it is in no queue any more; guarded by scheduler.mu
+	result chan waitResult // nil for a guest
+	left   bool            // it is in no queue; guarded by scheduler.mu
 }
 
 func newQueue(model fleet.ModelID, offered fleet.OfferedBy) *queue {
@@ -55,7 +62,7 @@ func newQueue(model fleet.ModelID, offered fleet.OfferedBy) *queue {
 func (w *waiter) before(other *waiter) bool { return byArrival(w, other) < 0 }
 
 func byArrival(a, b *waiter) int {
-	return cmp.Or(a.turn.Compare(b.turn), cmp.Compare(a.rank, b.rank), cmp.Compare(a.number, b.number), cmp.Compare(a.cohort.node, b.cohort.node))
+	return cmp.Or(a.turn.Compare(b.turn), cmp.Compare(a.rank, b.rank), cmp.Compare(a.number, b.number), cmp.Compare(a.cohort.hostName(), b.cohort.hostName()))
 }
 
 func byFirst(a, b *cohort) int { return byArrival(a.first, b.first) }
@@ -76,7 +83,7 @@ func deleteSorted[E any](from []E, e E, order func(a, b E) int) []E {
 // first waiter.
 func (q *queue) cohortOf(query fleet.Query) *cohort {
 	for _, c := range q.byCaller[query.Caller] {
-		if c.node == "" && alike(&c.query, &query) {
+		if c.guests == nil && alike(&c.query, &query) {
 			return c
 		}
 	}

@@ -14,7 +14,8 @@ import (
 // scheduler reserves the slots of machines for calls, and holds the calls that wait
 // for one: a queue a model, oldest first. A waiting call gets its slot from
 // grantSlots alone; a call that does not wait takes one after grantSlots found no
-// waiting call for it. Calls of other nodes wait in the same queues (exchange).
+// waiting call for it. Guests, which are calls of other processes, wait in the same
+// queues.
 type scheduler struct {
 	// refresh is Dispatcher.refresh.
 	refresh func(*fleet.Query) *fleet.Snapshot
@@ -28,7 +29,11 @@ type scheduler struct {
 	joined      int64     // how many calls have joined a queue so far
 	unconfirmed bool      // the store could not be read: the next tick decides for all
 	minute      time.Time // in which the last tick found waiting calls
-	exchange
+	// For Others; zero without them.
+	others   Others
+	began    time.Time         // from which turns are counted
+	cohorts  int64             // how many cohorts have been announced so far
+	numbered map[int64]*waiter // the calls of this Dispatcher that wait
 }
 
 // waitResult is what ends a wait: a reserved slot, or the refusal that holds now.
@@ -46,7 +51,7 @@ type reservation struct {
 	since time.Time
 	once  sync.Once // of the release
 	extra int       // slots beside the first, for the further answers of one call
-	hold  string    // of the slot that the machine's home granted; empty: none
+	hold  string    // the name under which the slot is held where the machine is connected; empty: it is not
 }
 
 // slotUse is how a reservation was used.
@@ -95,7 +100,7 @@ func (r *reservation) undo(use slotUse) {
 // granted any (spec/routing.md#wait-order). Needs mu.
 //
 //  1. A machine that is not in the snapshot has no slots to grant. One that is connected
-//     to another node has its slots granted there.
+//     elsewhere has its slots granted there.
 //  2. While the store cannot be read, nothing is granted; the next tick decides
 //     again.
 //  3. A free slot goes to a call of the machine's owner that waits for any of the
@@ -107,7 +112,7 @@ func (r *reservation) undo(use slotUse) {
 //  6. Steps 3 to 5 repeat while the machine has a free slot. A reservation that
 //     fails was lost to a call that does not wait, and is tried again with what is
 //     free then. This ends, since StateOf and reserve look at the same counts.
-//  7. The slot of a call of another node is held, and offered to that node.
+//  7. A slot for guests goes to their Host.
 func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
 	var moment fleet.Query
 	snapshot := s.refresh(&moment)
@@ -126,8 +131,8 @@ func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
 		}
 		if r := reserve(candidate, w.cohort.query.Model, moment.Now); r != nil {
 			s.used(r)
-			if w.cohort.node != "" {
-				s.offer(w, r)
+			if g := w.cohort.guests; g != nil {
+				g.grant(w, r)
 			} else {
 				s.resolve(w, granting(r))
 			}
@@ -151,7 +156,7 @@ func (s *scheduler) nextWaiter(snapshot *fleet.Snapshot, machine *fleet.Machine,
 			if best != nil && best.before(c.first) {
 				return
 			}
-			if c.node != "" && s.isPaused(machine.ID, c.node) {
+			if c.guests != nil && !c.guests.host.Takes(machine.ID) {
 				continue
 			}
 			query := c.query
@@ -191,8 +196,7 @@ func (s *scheduler) queuesOf(machine *fleet.Machine) (queues []*queue) {
 //     again.
 //  2. Try: grantSlots grants the candidates' slots, to calls of other cohorts as
 //     well. This repeats until nothing is granted or the cohort is empty.
-//  3. Refuse: all calls of the cohort end with the refusal, unless they wait at another
-//     node, which decides.
+//  3. Refuse: all calls of the cohort end with the refusal, unless they are guests.
 //  4. Wait: they wait on.
 func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
 	for len(c.waiters) > 0 {
@@ -206,7 +210,7 @@ func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
 			s.unconfirmed = true
 		case d.Verdict == fleet.Try:
 			granted = s.grantCandidates(snapshot, query, d.Candidates)
-		case d.Verdict == fleet.Refuse && c.node == "":
+		case d.Verdict == fleet.Refuse && c.guests == nil:
 			for len(c.waiters) > 0 { // the last first: the cohort keeps its place until it is empty
 				s.resolve(c.waiters[len(c.waiters)-1], waitResult{refusal: d.Fault, decision: decisionTrace(d, &query)})
 			}
@@ -218,8 +222,8 @@ func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
 }
 
 // grantCandidates grants the slots of the candidates, and reports whether it granted any.
-// Where other nodes grant some of them, it looks at all machines that are ready: those of
-// this node may not be among the best. Needs mu.
+// If some of them are granted elsewhere, it looks at all machines that are ready: those
+// here may not be among the best. Needs mu.
 func (s *scheduler) grantCandidates(snapshot *fleet.Snapshot, query fleet.Query, candidates []fleet.Candidate) (granted bool) {
 	elsewhere := false
 	for _, c := range candidates {
@@ -499,8 +503,8 @@ func (s *scheduler) remove(w *waiter) {
 		delete(s.queues, q.model)
 	}
 	w.left = true
-	if w.cohort.node == "" {
-		delete(s.calls, w.number)
+	if w.cohort.guests == nil {
+		delete(s.numbered, w.number)
 	}
 	s.waitCount.Add(-1)
 	s.announceFirst(w.cohort)

@@ -25,7 +25,7 @@ func (s *scheduler) status(now time.Time) (status Status) {
 	defer s.mu.Unlock()
 	for _, q := range s.queues {
 		for _, c := range q.cohorts {
-			if c.node != "" {
+			if c.guests != nil {
 				continue
 			}
 			status.Waiting += len(c.waiters)

@@ -41,7 +41,7 @@ func (d *Dispatcher) Count(ctx context.Context, call *gateway.Call) (tokens int6
 // route.
 func (d *Dispatcher) countOn(ctx context.Context, call *gateway.Call, c fleet.Candidate) (tokens int64) {
 	endpoint, content := call.Request()
-	line, ok := d.line(call, c)
+	line, ok := d.line(call, c, "")
 	if !ok || endpoint != fleet.ChatCompletions || content.Len() > tunnel.MaxTokenize {
 		return 0
 	}

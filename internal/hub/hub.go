@@ -256,11 +256,8 @@ func (h *Hub) Handler() http.Handler {
 
 // ServePeers serves the other nodes of the region at the listener, until ctx ends.
 func (h *Hub) ServePeers(ctx context.Context, listener net.Listener) error {
-	return h.cfg.Cluster.Serve(ctx, listener, h.drain.counted(h.calls.ServeForwarded))
+	return h.cfg.Cluster.Serve(ctx, listener, h.drain.counted)
 }
-
-// Grants returns what this node has offered to waiting calls of other nodes.
-func (h *Hub) Grants() dispatch.Grants { return h.calls.Grants() }
 
 // TakeUp writes what an earlier start left in the journal to the database. It comes
 // before the registry is loaded, which counts the day's calls of each share.

@@ -122,7 +122,7 @@ type reading struct {
 	peers    []cluster.Peer
 	forwards map[string]uint64
 	calls    dispatch.Status
-	grants   dispatch.Grants
+	grants   cluster.Grants
 	ledger   ledger.Status
 	spool    spool.Use
 	pool     store.Pool
@@ -243,11 +243,11 @@ func (s stateMetrics) Collect(out chan<- prometheus.Metric) {
 func (s stateMetrics) read() reading {
 	now := time.Now()
 	r := reading{
-		now: s.records.Now(), live: s.live.Status(now), calls: s.calls.Status(now), grants: s.calls.Grants(), ledger: s.ledger.Status(), spool: s.edge.Spool.Use(),
+		now: s.records.Now(), live: s.live.Status(now), calls: s.calls.Status(now), ledger: s.ledger.Status(), spool: s.edge.Spool.Use(),
 		ready: s.Ready(now) == nil, draining: s.drain.begun.Load(),
 	}
 	if s.cfg.Cluster != nil {
-		r.peers, r.forwards = s.cfg.Cluster.Peers(now), s.cfg.Cluster.Forwards()
+		r.peers, r.forwards, r.grants = s.cfg.Cluster.Peers(now), s.cfg.Cluster.Forwards(), s.cfg.Cluster.Grants()
 	}
 	if s.cfg.DB != nil {
 		r.pool = s.cfg.DB.Pool()

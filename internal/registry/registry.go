@@ -185,6 +185,32 @@ type Line struct {
 	Home string
 }
 
+// disconnectGrace is how long Ended waits: HTTP/2 reports the end of a connection to its
+// streams, and a daemon that stops resets them, a moment before the tunnel is closed.
+const disconnectGrace = 250 * time.Millisecond
+
+// Ended waits for the machine to be connected by this way no longer, for 250 ms at most or
+// until ctx ends, and reports whether that is so.
+func (l Line) Ended(ctx context.Context) bool {
+	select {
+	case <-l.Gone:
+		return true
+	case <-time.After(disconnectGrace):
+	case <-ctx.Done():
+	}
+	return l.HasEnded()
+}
+
+// HasEnded reports whether the machine is connected by this way no longer.
+func (l Line) HasEnded() bool {
+	select {
+	case <-l.Gone:
+		return true
+	default:
+		return false
+	}
+}
+
 // entry is what the writer knows of a machine beside its fleet.Machine.
 type entry struct {
 	kept       fleet.StoredMachine      // without the advertisement

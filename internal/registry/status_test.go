@@ -122,20 +122,3 @@ func TestDeadNodesAreRemoved(t *testing.T) {
 		}
 	})
 }
-
-// A home says that a machine moved only where it has a newer tunnel.
-func TestRefusalOfAbsent(t *testing.T) {
-	for _, c := range []struct {
-		machine *fleet.Machine
-		want    Refusal
-	}{
-		{nil, RefusedGone},
-		{&fleet.Machine{Generation: 3}, RefusedGone},
-		{&fleet.Machine{Generation: 2, Online: true}, RefusedGone},
-		{&fleet.Machine{Generation: 3, Online: true}, RefusedMoved},
-	} {
-		if got := RefusalOfAbsent(c.machine, 2); got != c.want {
-			t.Errorf("%+v: %s", c.machine, got)
-		}
-	}
-}

@@ -10,14 +10,14 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
-	"github.com/kith/kith/internal/dispatch"
+	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/gateway"
 )
 
 // grants is what the nodes offered to calls of other nodes.
-func (w *world) grants() (all dispatch.Grants) {
+func (w *world) grants() (all cluster.Grants) {
 	for _, n := range w.nodes() {
-		g := n.hub.Grants()
+		g := n.others.Grants()
 		all.Offered += g.Offered
 		all.Taken += g.Taken
 		all.Gone += g.Gone
@@ -191,7 +191,7 @@ type crowded struct {
 	w       *world
 	answers []*answer
 	records truth
-	grants  dispatch.Grants
+	grants  cluster.Grants
 
 	passed    []time.Duration // of each run: by how much it passed the call that waited longest
 	overtaken []*answer       // of each run: that call
@@ -347,7 +347,7 @@ func (h *crowded) check() {
 type tally struct {
 	runs, inOrder int
 	passed, idle  []time.Duration
-	grants        dispatch.Grants
+	grants        cluster.Grants
 }
 
 func (t *tally) add(h *crowded) {

@@ -1,0 +1,367 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kith/kith/internal/dispatch"
+	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/registry"
+	"github.com/kith/kith/internal/tunnel"
+)
+
+// Headers of a forwarded request (spec/peers.md#headers). The machine gets none of them.
+// The home removes those of an answer that a machine set itself.
+const (
+	headerMachine = "Kith-Machine"      // "ID GENERATION" of the machine
+	headerAsk     = "Kith-Ask"          // what the home needs to check the call again
+	headerHold    = "Kith-Hold"         // names the slot that the home granted
+	headerRefused = "Kith-Home-Refused" // on a 503 of the home: a refusal
+	headerEnded   = "Kith-Home-Ended"   // trailer: how the machine's answer ended
+)
+
+// refusal is why the home of a machine did not serve a forwarded request, or how the
+// request ended.
+type refusal string
+
+// The refusals, and the ends that the home reports (spec/peers.md#refusals).
+const (
+	refusedBusy        refusal = "busy"        // no free slot
+	refusedGone        refusal = "gone"        // the machine has no tunnel of that generation here
+	refusedMoved       refusal = "moved"       // the machine has a newer tunnel at another node
+	refusedReach       refusal = "no_reach"    // the caller does not reach the machine, or that cannot be confirmed
+	refusedUnavailable refusal = "unavailable" // paused, outside its hours, or its owner's limits are used up
+	refusedRepeated    refusal = "repeated"    // this attempt of the call was here before
+
+	endedLost     refusal = "lost"    // the machine's tunnel ended
+	endedBroken   refusal = "broken"  // the engine broke off
+	endedReach    refusal = "revoked" // the caller does not reach the machine any longer
+	endedComplete refusal = "complete"
+)
+
+// err returns the error of a request that ended so, for the node that sent it.
+func (r refusal) err() error {
+	switch r {
+	case refusedBusy, refusedGone, refusedMoved, refusedReach, refusedUnavailable:
+		return fmt.Errorf("%w: %s", registry.ErrRefused, string(r))
+	case endedLost:
+		return registry.ErrLost
+	case endedReach:
+		return registry.ErrUnreached
+	case endedBroken:
+		return errors.New("the machine broke the exchange off")
+	default:
+		return fmt.Errorf("%w: %s", registry.ErrNotTaken, string(r))
+	}
+}
+
+// Describe implements dispatch.Others.
+func (c *Cluster) Describe(r *http.Request, call *gateway.Call, served bool, hold string) {
+	r.Header.Set(headerAsk, url.Values{
+		"member": {string(call.Caller.Member)}, "name": {call.Caller.Name}, "key": {call.Caller.KeyID},
+		"narrow": {strconv.Itoa(int(call.Caller.Narrow))}, "machine": {string(call.Caller.Machine)},
+		"model": {string(call.Model)}, "endpoint": {call.Endpoint.Path()}, "stream": {strconv.FormatBool(call.Stream)},
+		"choices": {strconv.Itoa(call.Choices)}, "proven": {strconv.FormatBool(served)},
+	}.Encode())
+	if hold != "" {
+		r.Header.Set(headerHold, hold)
+	}
+}
+
+// readAsk returns the call that Describe described.
+func readAsk(text string) (call *gateway.Call, served bool, err error) {
+	ask, err := url.ParseQuery(text)
+	if err != nil {
+		return nil, false, err
+	}
+	narrow, err := strconv.ParseUint(ask.Get("narrow"), 10, 8)
+	if err != nil {
+		return nil, false, err
+	}
+	endpoint, ok := fleet.ParseEndpoint(ask.Get("endpoint"))
+	if !ok || ask.Get("member") == "" {
+		return nil, false, errors.New("it names no member or no endpoint")
+	}
+	choices, _ := strconv.Atoi(ask.Get("choices"))
+	return &gateway.Call{
+		Endpoint: endpoint, Model: fleet.ModelID(ask.Get("model")), Stream: ask.Get("stream") == "true", Choices: choices,
+		Caller: gateway.Caller{
+			Member: fleet.MemberID(ask.Get("member")), Name: ask.Get("name"), KeyID: ask.Get("key"),
+			Narrow: fleet.Narrow(narrow), Machine: fleet.MachineID(ask.Get("machine")),
+		},
+		Arrived: time.Now(),
+	}, ask.Get("proven") == "true", nil
+}
+
+// forwardedTo returns the machine, and the generation of its tunnel, that a request of
+// another node is for.
+func forwardedTo(r *http.Request) (id fleet.MachineID, generation int64, err error) {
+	name, number, _ := strings.Cut(r.Header.Get(headerMachine), " ")
+	generation, err = strconv.ParseInt(number, 10, 64)
+	if err != nil || name == "" {
+		return "", 0, fmt.Errorf("%s does not name a machine: %q", headerMachine, r.Header.Get(headerMachine))
+	}
+	return fleet.MachineID(name), generation, nil
+}
+
+// ServeForwarded serves a request of another node for a machine whose tunnel ends here.
+// The other node has the caller, the ledger and the trace. This one checks everything
+// again, by its own snapshot, since it alone knows the machine (spec/peers.md#home):
+//
+//  1. The machine has no tunnel of that generation here: moved, if it has a newer one
+//     at another node, else gone. POST /ended is passed on by whichever tunnel of the
+//     machine is here, also one that is kept for the calls on it.
+//  2. A message that is no call (POST /control) is passed on.
+//  3. The caller does not reach the machine, or that cannot be confirmed: no_reach.
+//  4. A count of tokens is passed on, unless a group alone leads to the machine. It uses no
+//     slot.
+//  5. This attempt of the call was here before, or /ended was called for it: repeated.
+//  6. The call was granted a slot that is still held for it: it gets that.
+//  7. The machine takes no calls of the caller now: busy or unavailable. Calls that wait
+//     get the machine's free slots first. None is left: busy.
+//  8. The call is passed on, and its answer back. It ends as soon as the other node
+//     ends it, or the caller does not reach the machine any longer.
+func (c *Cluster) ServeForwarded(w http.ResponseWriter, r *http.Request) {
+	id, generation, err := forwardedTo(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	attempt := r.Header.Get(tunnel.HeaderCorrelation) + " " + r.Header.Get(tunnel.HeaderAttempt)
+	request := toMachine(r)
+	if r.URL.Path == tunnel.PathEnded {
+		c.repeated.first(attempt, time.Now()) // it may have overtaken the attempt, which then does not begin
+		if line, ok := c.parts.Registry.Tunnel(id); ok {
+			relayRequest(w, line, request)
+			return
+		}
+	}
+	line, ok := c.parts.Registry.Line(id)
+	machine := c.parts.Registry.Snapshot().Machine(id)
+	if !ok || line.Home != "" || machine == nil || machine.Generation != generation {
+		refuse(w, refusalOfAbsent(machine, generation))
+		return
+	}
+	if r.URL.Path == tunnel.PathControl {
+		relayRequest(w, line, request)
+		return
+	}
+	held := c.queues.redeem(r.Header.Get(headerHold))
+	defer func() {
+		if held != nil {
+			held.Release()
+		}
+	}()
+	call, served, err := readAsk(r.Header.Get(headerAsk))
+	if err != nil {
+		http.Error(w, "cannot read "+headerAsk+": "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	class, why := c.parts.Dispatch.Reach(call, id)
+	if why != dispatch.NoReason {
+		refuse(w, refusalOf(why))
+		return
+	}
+	if r.URL.Path == tunnel.PathTokenize {
+		if class == fleet.Grouped { // a share has just ended
+			refuse(w, refusedReach)
+			return
+		}
+		dispatch.WithholdBody(request, class)
+		relayRequest(w, line, request)
+		return
+	}
+	call.ID = r.Header.Get(tunnel.HeaderCorrelation)
+	if !c.repeated.first(attempt, time.Now()) {
+		refuse(w, refusedRepeated)
+		return
+	}
+	visit, why := c.parts.Dispatch.Admit(call, id, held, served)
+	held = nil // it is the visit's, or released
+	if why != dispatch.NoReason {
+		refuse(w, refusalOf(why))
+		return
+	}
+	c.serveVisit(w, request, visit, line)
+}
+
+// serveVisit is step 8 of ServeForwarded. The slot is released before the other node
+// learns that the answer is complete, so that its next call finds it free.
+func (c *Cluster) serveVisit(w http.ResponseWriter, request *http.Request, visit *dispatch.Visit, line registry.Line) {
+	var used, full bool
+	ctx, finish, ok := visit.Begin(request.Context())
+	defer func() { finish(used, full) }()
+	if !ok {
+		refuse(w, refusedReach)
+		return
+	}
+	// ended reports how an exchange ended. If the other node ended it, that node asks the
+	// machine whether it still runs.
+	ended := func() refusal {
+		switch {
+		case request.Context().Err() != nil || ctx.Err() == nil:
+			return endOfLine(ctx, line)
+		case c.parts.Dispatch.Ending():
+			return endedLost
+		default:
+			return endedReach
+		}
+	}
+	dispatch.WithholdBody(request, visit.Class) // net/http took the Expect of the other node away
+	response, err := line.RoundTrip(request.WithContext(ctx))
+	switch {
+	case errors.Is(err, tunnel.ErrFull):
+		full = true
+		refuse(w, refusedBusy)
+		return
+	case errors.Is(err, tunnel.ErrEnded):
+		refuse(w, refusedGone)
+		return
+	case err != nil:
+		used = true
+		refuse(w, ended())
+		return
+	}
+	switch tunnel.RefusalIn(response.Header) {
+	case "":
+		used = true
+	case tunnel.RefusedBusy:
+		full = true
+	}
+	defer response.Body.Close()
+	relay(w, response, ended)
+}
+
+// refusalOf returns the refusal for a reason of dispatch.
+func refusalOf(why dispatch.Reason) refusal {
+	switch why {
+	case dispatch.Unknown:
+		return refusedGone
+	case dispatch.Unreached:
+		return refusedReach
+	case dispatch.Full:
+		return refusedBusy
+	default:
+		return refusedUnavailable
+	}
+}
+
+// refusalOfAbsent returns why a request for a tunnel of that generation, which is not
+// here, is refused.
+func refusalOfAbsent(m *fleet.Machine, generation int64) refusal {
+	if m != nil && m.Online && m.Generation > generation {
+		return refusedMoved
+	}
+	return refusedGone
+}
+
+// refuse refuses a request of another node.
+func refuse(w http.ResponseWriter, reason refusal) {
+	w.Header().Set(headerRefused, string(reason))
+	w.WriteHeader(http.StatusServiceUnavailable)
+}
+
+// relayRequest passes on a request that uses no slot, and its answer.
+func relayRequest(w http.ResponseWriter, line registry.Line, request *http.Request) {
+	response, err := line.RoundTrip(request)
+	if err != nil {
+		refuse(w, endOfLine(request.Context(), line))
+		return
+	}
+	defer response.Body.Close()
+	relay(w, response, func() refusal { return endOfLine(request.Context(), line) })
+}
+
+// endOfLine returns why an exchange with a machine broke off.
+func endOfLine(ctx context.Context, line registry.Line) refusal {
+	if line.Ended(ctx) {
+		return endedLost
+	}
+	return endedBroken
+}
+
+// relay passes a machine's answer on to the node that forwarded the request. ended
+// returns how an answer whose body broke off ended.
+func relay(w http.ResponseWriter, response *http.Response, ended func() refusal) {
+	header := w.Header()
+	for name, values := range response.Header {
+		switch name {
+		case headerRefused, headerEnded, "Trailer", "Connection":
+		default:
+			header[name] = values
+		}
+	}
+	header.Set("Trailer", headerEnded)
+	w.WriteHeader(response.StatusCode)
+	controller := http.NewResponseController(w)
+	buffer := make([]byte, 16<<10)
+	how := endedComplete
+	for {
+		n, err := response.Body.Read(buffer)
+		if n > 0 {
+			if _, err := w.Write(buffer[:n]); err != nil {
+				return // the other node is gone, or ended the call
+			}
+			if err := controller.Flush(); err != nil {
+				return
+			}
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			how = ended()
+			break
+		}
+	}
+	header.Set(headerEnded, string(how))
+}
+
+// toMachine returns a request of another node as the machine gets it.
+func toMachine(r *http.Request) *http.Request {
+	out := r.WithContext(r.Context())
+	url := *r.URL
+	url.Scheme, url.Host, url.RawQuery = "http", "machine", ""
+	out.URL, out.Host, out.RequestURI, out.TLS = &url, "", "", nil
+	out.Header = r.Header.Clone()
+	for _, name := range []string{headerMachine, headerAsk, headerHold} {
+		out.Header.Del(name)
+	}
+	if _, ok := out.Header["User-Agent"]; !ok {
+		out.Header.Set("User-Agent", "")
+	}
+	return out
+}
+
+// rememberFor is how long the attempts of other nodes are remembered, at least.
+const rememberFor = time.Minute
+
+// repetitions remembers the attempts that other nodes forwarded, so that no fault on the
+// way between two nodes can make one run twice.
+type repetitions struct {
+	mu          sync.Mutex
+	began       time.Time // of now
+	now, before map[string]struct{}
+}
+
+// first reports whether the attempt was not seen before, and remembers it.
+func (s *repetitions) first(attempt string, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now == nil || now.Sub(s.began) >= rememberFor {
+		s.before, s.now, s.began = s.now, make(map[string]struct{}), now
+	}
+	_, again := s.now[attempt]
+	_, earlier := s.before[attempt]
+	s.now[attempt] = struct{}{}
+	return !again && !earlier
+}
