@@ -56,7 +56,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	// Absent until there is something to show: another hub, a confirmation, a backup.
 	for _, name := range []string{
-		"kith_peer_up", "kith_peer_state_age_seconds", "kith_confirmation_age_seconds",
+		"kith_peer_up", "kith_peer_state_age_seconds", "kith_forwards_total", "kith_confirmation_age_seconds",
 		"kith_backup_last_timestamp_seconds", "kith_backup_last_failed",
 		"kith_call_wait_seconds", "kith_call_first_byte_seconds", "kith_call_duration_seconds",
 	} {
