@@ -46,11 +46,11 @@ type client struct {
 // hubPatience is the within of a hub's public address.
 const hubPatience = 30 * time.Second
 
-// overSocket makes a client to a program that listens on a unix socket in the
-// data folder of this machine.
+// overSocket makes a client to a program that listens on a socket in the data
+// folder of this machine.
 func overSocket(socket, who, unreachable string) *client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
+		return daemon.DialSocket(ctx, socket)
 	}
 	return &client{
 		base: "http://localhost", who: who, unreachable: unreachable,

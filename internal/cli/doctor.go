@@ -159,7 +159,7 @@ func (d *doctor) examine(ctx context.Context) {
 // folders checks the daemon's folder and those of the models.
 func (d *doctor) folders(config *daemonFile) {
 	data := config.Daemon.Data
-	if n := len(filepath.Join(data, "daemon.sock")); n > socketPath {
+	if n := len(filepath.Join(data, "daemon.sock")); n > socketPath && runtime.GOOS != "windows" {
 		d.fail("folder", "set KITH_HOME, or [daemon] data, to a shorter path", "the path of the daemon's socket under %s has %d bytes; systems take about %d", data, n, socketPath)
 	}
 	info, err := os.Stat(data)
