@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -188,7 +187,7 @@ func (c *client) do(req *http.Request) (*http.Response, error) {
 	}
 	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Net == "unix" {
 		switch {
-		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		case errors.Is(err, fs.ErrNotExist), outbound.IsRefused(err):
 			err = errNotRunning
 		case errors.Is(err, fs.ErrPermission):
 			err = errOthersSocket
