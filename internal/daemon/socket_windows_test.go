@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// TestSocketIsOwnersPipe: the pipe of a folder is found by each spelling of the folder, has
+// TestPipeOfOwner: the pipe of a folder is found by each spelling of the folder, has
 // one server, grants rights to its owner only, and is gone with its server.
-func TestSocketIsOwnersPipe(t *testing.T) {
+func TestPipeOfOwner(t *testing.T) {
 	folder := filepath.Join(emptyFolder(t), "kith")
 	path := filepath.Join(folder, "daemon.sock")
 	if _, err := DialSocket(t.Context(), path); !errors.Is(err, fs.ErrNotExist) {
@@ -87,8 +87,8 @@ func emptyFolder(t *testing.T) string {
 	return folder
 }
 
-// TestSocketOfAnotherUser: nothing is sent to a pipe that another user made.
-func TestSocketOfAnotherUser(t *testing.T) {
+// TestPipeOfAnotherUser: nothing is sent to a pipe that another user made.
+func TestPipeOfAnotherUser(t *testing.T) {
 	path := filepath.Join(emptyFolder(t), "daemon.sock")
 	l, err := winio.ListenPipe(pipeName(path), &winio.PipeConfig{SecurityDescriptor: "O:BAD:P(A;;GA;;;WD)"})
 	if err != nil {
