@@ -185,7 +185,7 @@ func await(t *testing.T, n network, model string) {
 	}
 }
 
-// callAll calls a model through the hub and its tunnel, and at the daemon, whole and as a
+// callAll calls a model through the hub and its tunnel, and at the daemon, unary and as a
 // stream. want is a part of each answer.
 func callAll(t *testing.T, n network, model, want string) {
 	t.Helper()
