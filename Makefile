@@ -42,9 +42,10 @@ setup-test: llama ## install what the tests need: client libraries, g++, llama-s
 test: setup-test ## every test, with the race detector
 	@scripts/test.sh
 
-test-all: test ## every test, 10,000 calls beside llama-server, and the coding agents that npm ships
+test-all: test ## every test, 10,000 calls beside llama-server, the coding agents that npm ships, and the builds for Windows and arm64, run
 	@KITH_TEST_LONG=1 $(GO) test -count=1 -timeout 30m -run TestStreamsAreComplete -v ./e2e/realengine
 	@scripts/test-agents.sh
+	@scripts/test-systems.sh
 
 check: ## the quick form, before a commit
 	@scripts/check.sh

@@ -69,6 +69,7 @@ var only = []struct {
 	{"modernc.org/sqlite", "drivers stay in the store", []string{"store"}},
 	{"github.com/jackc/pgx", "drivers stay in the store", []string{"store"}},
 	{"github.com/ebitengine/purego", "foreign code is called from one place", []string{"llama"}},
+	{"github.com/Microsoft/go-winio", "Windows' pipes are opened in one place", []string{"daemon"}},
 	{"go.mau.fi/util", "what names look like is compared in one place", []string{"account"}},
 	{"github.com/thlib/", "the time zone is found in one place", []string{"host"}},
 	{"github.com/caddyserver/certmagic", "certificates are got in one place", []string{"certificate"}},

@@ -7,10 +7,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/kith/kith/internal/certificate"
+	"github.com/kith/kith/internal/host"
 )
 
 func (a *app) config() *cobra.Command {
@@ -47,6 +49,35 @@ type checked struct {
 	File     string    `json:"file"`
 	OK       bool      `json:"ok"`
 	Problems []problem `json:"problems"`
+	// Accepted names the files with secrets whose mode gives others access, and why they are
+	// used.
+	Accepted []acceptedSecret `json:"accepted,omitempty"`
+}
+
+type acceptedSecret struct {
+	File string `json:"file"`
+	Why  string `json:"why"`
+}
+
+// acceptedSecrets returns the files with secrets of a configuration in file that only
+// their mount makes good.
+func acceptedSecrets(file string, config any) (accepted []acceptedSecret) {
+	var files []string
+	switch c := config.(type) {
+	case *hubFile:
+		files = []string{c.Database.URL.file, c.Site.OIDC.ClientSecret.file, c.Site.SMTP.Password.file, pathIn(file, c.TLS.Key)}
+	case *daemonFile:
+		for _, u := range c.Upstream {
+			files = append(files, u.Key.file)
+		}
+	}
+	slices.Sort(files)
+	for _, name := range slices.Compact(files) {
+		if why := host.WhyAccepted(name); why != "" {
+			accepted = append(accepted, acceptedSecret{name, why})
+		}
+	}
+	return accepted
 }
 
 func (a *app) checkConfig(file string, named, hub bool) error {
@@ -62,7 +93,7 @@ func (a *app) checkConfig(file string, named, hub bool) error {
 	if err != nil && !errors.As(err, &refused) {
 		return err
 	}
-	report := checked{File: file, OK: err == nil, Problems: []problem{}}
+	report := checked{File: file, OK: err == nil, Problems: []problem{}, Accepted: acceptedSecrets(file, into)}
 	if refused != nil {
 		report.Problems = refused.Problems
 	}
@@ -72,6 +103,9 @@ func (a *app) checkConfig(file string, named, hub bool) error {
 		}
 		if refused == nil {
 			a.say("%s\n", goodConfig(file))
+		}
+		for _, s := range report.Accepted {
+			a.say("%s: %s\n", s.File, s.Why)
 		}
 	})
 	if refused == nil {

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/kith/kith/internal/api"
@@ -45,11 +44,11 @@ type client struct {
 // hubPatience is the within of a hub's public address.
 const hubPatience = 30 * time.Second
 
-// overSocket makes a client to a program that listens on a unix socket in the
-// data folder of this machine.
+// overSocket makes a client to a program that listens on a socket in the data
+// folder of this machine.
 func overSocket(socket, who, unreachable string) *client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
+		return daemon.DialSocket(ctx, socket)
 	}
 	return &client{
 		base: "http://localhost", who: who, unreachable: unreachable,
@@ -187,7 +186,7 @@ func (c *client) do(req *http.Request) (*http.Response, error) {
 	}
 	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Net == "unix" {
 		switch {
-		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		case errors.Is(err, fs.ErrNotExist), outbound.IsRefused(err):
 			err = errNotRunning
 		case errors.Is(err, fs.ErrPermission):
 			err = errOthersSocket

@@ -346,9 +346,13 @@ func (a *app) sayWhenSlow(ctx context.Context, data string, engines *ownEngines)
 	}
 }
 
+// errDiskFull is Windows' number of ERROR_DISK_FULL, which syscall.ENOSPC is not there.
+const errDiskFull = syscall.Errno(112)
+
 // devFailure adds to an error of a full disk what to do.
 func devFailure(err error, data string) error {
-	if err != nil && (errors.Is(err, syscall.ENOSPC) || strings.Contains(err.Error(), "disk is full")) {
+	full := errors.Is(err, syscall.ENOSPC) || runtime.GOOS == "windows" && errors.Is(err, errDiskFull)
+	if full || err != nil && strings.Contains(err.Error(), "disk is full") {
 		return fmt.Errorf("%w; make room on the disk of %s (it takes about 100 MB), or choose another folder with --data", err, data)
 	}
 	return err

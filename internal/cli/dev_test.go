@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,8 +31,12 @@ func TestDevEngineFails(t *testing.T) {
 
 // TestDevFailure: what to do about a full disk.
 func TestDevFailure(t *testing.T) {
+	full := syscall.ENOSPC
+	if runtime.GOOS == "windows" {
+		full = errDiskFull
+	}
 	for _, err := range []error{
-		fmt.Errorf("cannot reserve 32 MiB: %w", syscall.ENOSPC), errors.New("cannot bring the database's tables up to date: database or disk is full (13)"),
+		fmt.Errorf("cannot reserve 32 MiB: %w", full), errors.New("cannot bring the database's tables up to date: database or disk is full (13)"),
 	} {
 		if got := devFailure(err, "/data"); !errors.Is(got, err) || !strings.HasSuffix(got.Error(), "make room on the disk of /data (it takes about 100 MB), or choose another folder with --data") {
 			t.Error(got)

@@ -159,7 +159,7 @@ func (d *doctor) examine(ctx context.Context) {
 // folders checks the daemon's folder and those of the models.
 func (d *doctor) folders(config *daemonFile) {
 	data := config.Daemon.Data
-	if n := len(filepath.Join(data, "daemon.sock")); n > socketPath {
+	if n := len(filepath.Join(data, "daemon.sock")); n > socketPath && runtime.GOOS != "windows" {
 		d.fail("folder", "set KITH_HOME, or [daemon] data, to a shorter path", "the path of the daemon's socket under %s has %d bytes; systems take about %d", data, n, socketPath)
 	}
 	info, err := os.Stat(data)
@@ -179,7 +179,7 @@ func (d *doctor) folders(config *daemonFile) {
 	case err == nil:
 		d.ok("folder", "%s can be written", data)
 	case !full:
-		d.fail("folder", "make the folder yours: `chown -R $USER "+data+"`; or set KITH_HOME to another", "nothing can be written in %s: %v", data, err)
+		d.fail("folder", "make the folder yours"+ownerCommand(runtime.GOOS, data)+"; or set KITH_HOME to another", "nothing can be written in %s: %v", data, err)
 	}
 	for _, place := range config.Engine.Models {
 		switch info, err := os.Stat(place); {
@@ -197,6 +197,22 @@ func (d *doctor) folders(config *daemonFile) {
 			d.space("models folder", place, diskForModel, "free some before you add a model", false)
 		}
 	}
+}
+
+// startAtSignIn is how the daemon is started on a system.
+func startAtSignIn(system string) string {
+	if _, ok := managers[system]; ok {
+		return "start it with `kith serve`, or at each sign-in with `kith service install`"
+	}
+	return "start it with `kith serve`, or have the system's task scheduler run that at each sign-in"
+}
+
+// ownerCommand is how a user becomes the owner of a folder on a system, to follow text.
+func ownerCommand(system, folder string) string {
+	if system == "windows" {
+		return " (its properties, Security)"
+	}
+	return ": `chown -R $USER " + folder + "`"
 }
 
 // freeSpace returns how many bytes this user may still write under the folder.
@@ -262,7 +278,7 @@ func (d *doctor) daemon(ctx context.Context, config *daemonFile) (status daemon.
 			"the daemon does not run, and could not: %v", err)
 	} else {
 		_ = listener.Close() // opened only to check the address
-		d.fail("daemon", "start it with `kith serve`, or at each sign-in with `kith service install`", "the daemon does not run; %s is free for it", listen)
+		d.fail("daemon", startAtSignIn(runtime.GOOS), "the daemon does not run; %s is free for it", listen)
 	}
 	return status, false
 }

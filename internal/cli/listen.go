@@ -8,8 +8,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"syscall"
 	"time"
+
+	"github.com/kith/kith/internal/outbound"
 )
 
 // shutdownGrace is how long running responses may continue after the end of ctx. An
@@ -19,7 +20,7 @@ const shutdownGrace = time.Second
 // listenTCP listens on an address. flag is the flag that sets it, for the error.
 func listenTCP(ctx context.Context, address, flag string) (net.Listener, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
-	if errors.Is(err, syscall.EADDRINUSE) {
+	if outbound.IsInUse(err) {
 		return nil, addressInUse(address, flag)
 	}
 	if err != nil {

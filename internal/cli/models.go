@@ -69,11 +69,10 @@ func (a *app) toDaemon() (*client, error) {
 	}
 	socket, listen := filepath.Join(config.Daemon.Data, "daemon.sock"), config.Daemon.Listen.Text
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var dialer net.Dialer
-		if conn, err := dialer.DialContext(ctx, "unix", socket); err == nil {
+		if conn, err := daemon.DialSocket(ctx, socket); err == nil {
 			return conn, nil
 		}
-		return dialer.DialContext(ctx, "tcp", listen)
+		return new(net.Dialer).DialContext(ctx, "tcp", listen)
 	}
 	return &client{
 		base: "http://" + listen, who: "this machine's daemon", unreachable: "start it with `kith serve`",

@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -16,6 +15,7 @@ import (
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/llama"
+	"github.com/kith/kith/internal/outbound"
 )
 
 func (a *app) serve() *cobra.Command {
@@ -123,7 +123,7 @@ func (m *daemonProcess) run(ctx context.Context) error {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return nil
-	case errors.Is(err, syscall.EADDRINUSE):
+	case outbound.IsInUse(err):
 		return addressInUse(m.config.Daemon.Listen.Text, m.flag)
 	}
 	return err

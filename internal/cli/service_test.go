@@ -2,12 +2,14 @@ package cli
 
 import (
 	"encoding/xml"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // TestService installs, queries and uninstalls with a systemctl that only records its
@@ -191,7 +193,8 @@ func TestPackagedService(t *testing.T) {
 	}
 }
 
-// The launchd agent is well-formed for any paths.
+// TestLaunchdAgent: the agent is a property list whose keys have the types and values that
+// launchd.plist(5) wants, for any paths and variables.
 func TestLaunchdAgent(t *testing.T) {
 	t.Setenv("HOME", "/Users/ann")
 	clearKept(t)
@@ -202,24 +205,76 @@ func TestLaunchdAgent(t *testing.T) {
 		t.Fatalf("%v %+v", err, s)
 	}
 	text, err := s.text("/opt/kith & co/kith")
-	if err != nil || !strings.Contains(string(text), "<string>/opt/kith &amp; co/kith</string><string>serve</string>") {
-		t.Errorf("%v\n%s", err, text)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, want := range []string{
-		"<key>PATH</key><string>/opt/homebrew/bin:/usr/bin</string>", "<key>HTTPS_PROXY</key><string>http://ann:a&amp;b@proxy.test:3128</string></dict>",
-	} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("the agent has no %s:\n%s", want, text)
-		}
+	want := map[string]any{
+		"Label":            "org.kith.daemon",
+		"ProgramArguments": []any{"/opt/kith & co/kith", "serve"},
+		"EnvironmentVariables": map[string]any{
+			"KITH_HOME": "/Users/ann/R&D <kith>", "PATH": "/opt/homebrew/bin:/usr/bin", "HTTPS_PROXY": "http://ann:a&b@proxy.test:3128",
+		},
+		"RunAtLoad": true, "KeepAlive": true,
+		"StandardErrorPath": "/Users/ann/R&D <kith>/log/daemon.log",
 	}
-	decoder := xml.NewDecoder(strings.NewReader(string(text)))
-	for err = nil; err == nil; {
-		_, err = decoder.Token()
-	}
-	if err != io.EOF {
-		t.Error(err)
+	if diff := cmp.Diff(want, propertyList(t, text)); diff != "" {
+		t.Errorf("the agent is not as wanted (-want +got):\n%s\n%s", diff, text)
 	}
 	if _, err := (&app{}).newService("plan9"); err == nil || !strings.HasPrefix(err.Error(), "cannot install a service on plan9; ") {
 		t.Error(err)
+	}
+}
+
+// propertyList parses a property list in XML: its value as a string, a bool, a []any or a
+// map[string]any.
+func propertyList(t *testing.T, text []byte) any {
+	t.Helper()
+	type element struct {
+		XMLName  xml.Name
+		Text     string    `xml:",chardata"`
+		Elements []element `xml:",any"`
+	}
+	var value func(e element) any
+	value = func(e element) any {
+		switch e.XMLName.Local {
+		case "string":
+			return e.Text
+		case "true", "false":
+			return e.XMLName.Local == "true"
+		case "array":
+			list := []any{}
+			for _, each := range e.Elements {
+				list = append(list, value(each))
+			}
+			return list
+		case "dict":
+			dict := map[string]any{}
+			for pair := range slices.Chunk(e.Elements, 2) {
+				if _, twice := dict[pair[0].Text]; len(pair) != 2 || pair[0].XMLName.Local != "key" || twice {
+					t.Fatalf("a dict with %+v", pair)
+				}
+				dict[pair[0].Text] = value(pair[1])
+			}
+			return dict
+		}
+		t.Fatalf("no property list has a %s", e.XMLName.Local)
+		return nil
+	}
+	var list element
+	if err := xml.Unmarshal(text, &list); err != nil || list.XMLName.Local != "plist" || len(list.Elements) != 1 {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return value(list.Elements[0])
+}
+
+// TestStartAtSignIn: no system is pointed to a service that it does not have.
+func TestStartAtSignIn(t *testing.T) {
+	for system, want := range map[string]string{"linux": "kith service install", "darwin": "kith service install", "windows": "task scheduler"} {
+		if got := startAtSignIn(system); !strings.Contains(got, want) || strings.Contains(got, "install") != (system != "windows") {
+			t.Errorf("%s: %s", system, got)
+		}
+	}
+	if got := ownerCommand("windows", `C:\kith`); strings.Contains(got, "chown") {
+		t.Error(got)
 	}
 }

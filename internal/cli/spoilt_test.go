@@ -44,13 +44,13 @@ func TestPasswords(t *testing.T) {
 	write(t, file, "\ufeff"+chosen+"\r\n")
 	t.Setenv("KITH_TEST_PASSWORD", chosen)
 	for _, source := range []string{chosen, "env:KITH_TEST_PASSWORD", "file:" + file} {
-		p := password{secret{source}}
+		p := password{secret{text: source}}
 		if err := p.resolve(file); err != nil || p.text != chosen {
 			t.Errorf("%s: %q, %v", source, p.text, err)
 		}
 	}
 	for _, wrong := range []string{" ", "a\nb", "\xff"} {
-		if err := (&password{secret{wrong}}).resolve(file); err == nil {
+		if err := (&password{secret{text: wrong}}).resolve(file); err == nil {
 			t.Errorf("%q is taken", wrong)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -27,7 +26,7 @@ func control(data string) *client {
 // is in a folder there, it says how to reach that.
 func startDaemon(data string) string {
 	dev := filepath.Join(data, "dev")
-	conn, err := net.Dial("unix", filepath.Join(dev, "daemon.sock"))
+	conn, err := daemon.DialSocket(context.Background(), filepath.Join(dev, "daemon.sock"))
 	if err != nil {
 		return "start it with `kith serve`"
 	}

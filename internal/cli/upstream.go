@@ -52,8 +52,8 @@ func (c *cacheWord) UnmarshalText(text []byte) (err error) {
 }
 
 // secret is a value that is never printed, or its source. After resolve text is the
-// value.
-type secret struct{ text string }
+// value, and file the file that holds it; empty for an environment variable.
+type secret struct{ text, file string }
 
 func (secret) takes() string {
 	return `a key, or its source "env:NAME" or "file:PATH"`
@@ -112,6 +112,7 @@ func (s *secret) read(file string) error {
 	if err := host.CheckSecretFile(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("is in %s: %w", path, err)
 	}
+	s.file = path
 	return nil
 }
 

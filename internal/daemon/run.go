@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -61,28 +60,6 @@ func listenOn(network, address string) (net.Listener, error) {
 		return ListenSocket(address)
 	}
 	return net.Listen(network, address)
-}
-
-// ListenSocket listens on a unix socket of mode 0600, to which only this user can
-// connect. It makes the socket's folder, and replaces a socket that no process serves.
-func ListenSocket(path string) (net.Listener, error) {
-	if c, err := net.Dial("unix", path); err == nil {
-		c.Close()
-		return nil, fmt.Errorf("cannot listen on %s: another kith does already; end it, or use another folder", path)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("cannot make the folder of %s: %w", path, err)
-	}
-	_ = os.Remove(path) // if that fails, so does Listen
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("cannot listen on %s: %w; the path of a socket has about 100 bytes", path, err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
-		return nil, fmt.Errorf("cannot close %s to others: %w", path, err)
-	}
-	return l, nil
 }
 
 // serve serves one listener until ctx ends.

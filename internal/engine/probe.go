@@ -16,8 +16,9 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
+
+	"github.com/kith/kith/internal/outbound"
 )
 
 // Timeouts of one request of a probe.
@@ -164,7 +165,7 @@ func (p *probe) why(err error) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("%w within %v", errSlow, p.wait)
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case outbound.IsRefused(err):
 		return errors.New(NothingListens)
 	default:
 		return fmt.Errorf("it cannot be asked: %w", err)

@@ -17,37 +17,55 @@ import (
 // modes, 0644 or 0444, and is accepted with them: where it is mounted, only the container's
 // own processes can reach it.
 func CheckSecretFile(name string) error {
+	_, err := checkSecret(name)
+	return err
+}
+
+// WhyAccepted returns why CheckSecretFile accepts a file although its mode gives others
+// access; empty if the mode does not, or the file is refused.
+func WhyAccepted(name string) string {
+	why, _ := checkSecret(name)
+	return why
+}
+
+func checkSecret(name string) (accepted string, err error) {
 	file, err := os.Open(name)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer file.Close()
 	info, err := file.Stat()
 	if err != nil {
-		return err
+		return "", err
 	}
 	mode := info.Mode().Perm()
 	// Windows has no mode bits; the access list of the profile protects the file there.
-	if runtime.GOOS == "windows" || mode&0o037 == 0 || mountedSecret(file, mode) {
-		return nil
+	if runtime.GOOS == "windows" || mode&0o037 == 0 {
+		return "", nil
 	}
-	return fmt.Errorf("its mode %04o gives others access; run `chmod 600 %s`, or `chmod 640 %s` if it is the service's group that reads it", mode, name, name)
+	if where := mountedSecret(file, mode); where != "" {
+		return fmt.Sprintf("its mode %04o gives others access, and it is accepted since it is on %s", mode, where), nil
+	}
+	return "", fmt.Errorf("its mode %04o gives others access; run `chmod 600 %s`, or `chmod 640 %s` if it is the service's group that reads it", mode, name, name)
 }
 
-// mountedSecret reports whether the file is on a mount of its own that is read-only, as
-// Compose and Swarm mount a secret, or on a tmpfs, as Kubernetes does. A tmpfs for
-// everyone's temporary files does not count, nor does the root: systemd makes all of it
+// mountedSecret describes the mount of its own that the file is on if that is read-only, as
+// Compose and Swarm mount a secret, or a tmpfs, as Kubernetes does; else it is empty. A tmpfs
+// for everyone's temporary files does not count, nor does the root: systemd makes all of it
 // read-only for a service (ProtectSystem=strict), while other users read it as before.
-func mountedSecret(file *os.File, mode fs.FileMode) bool {
+func mountedSecret(file *os.File, mode fs.FileMode) string {
 	m, err := mountOf(file)
 	if err != nil || m.point == "/" {
-		return false
+		return ""
 	}
 	if m.readOnly && (m.part || m.memory) {
-		return true
+		return "a mount of its own that is read-only, " + m.point
 	}
 	folder, err := os.Stat(m.point)
-	return err == nil && m.memory && mode&0o022 == 0 && folder.Mode()&fs.ModeSticky == 0
+	if err == nil && m.memory && mode&0o022 == 0 && folder.Mode()&fs.ModeSticky == 0 {
+		return "a tmpfs of its own, " + m.point
+	}
+	return ""
 }
 
 // mount is one mount of this process, as proc_pid_mountinfo(5) describes it.

@@ -102,12 +102,18 @@ func checkMounts(t *testing.T, dir string) {
 	}
 	tmpfs(at("everyones"), "mode=1777")
 	tmpfs(at("changeable"), "mode=0755")
-	for file, accepted := range map[string]bool{
-		compose: true, folder: true, at("kubernetes", "url"): true, linked: true,
-		writable: false, write(at("everyones", "url"), 0o644): false, write(at("changeable", "url"), 0o666): false,
+	readOnly, memory := "accepted since it is on a mount of its own that is read-only, ", "accepted since it is on a tmpfs of its own, "+at("kubernetes")
+	for file, accepted := range map[string]string{
+		compose: "mode 0644 gives others access, and it is " + readOnly + compose, folder: readOnly + filepath.Dir(folder),
+		at("kubernetes", "url"): memory, linked: memory,
+		writable: "", write(at("everyones", "url"), 0o644): "", write(at("changeable", "url"), 0o666): "",
 	} {
-		if err := CheckSecretFile(file); (err == nil) != accepted {
-			t.Errorf("%s: %v, accepted should be %v", file, err, accepted)
+		err, why := CheckSecretFile(file), WhyAccepted(file)
+		if (err == nil) != (accepted != "") || !strings.HasSuffix(why, accepted) || accepted == "" && why != "" {
+			t.Errorf("%s: %v, %q; want %q", file, err, why, accepted)
 		}
+	}
+	if why := WhyAccepted(write(at("kubernetes", "own"), 0o640)); why != "" {
+		t.Errorf("a mode that gives others nothing: %q", why)
 	}
 }

@@ -25,6 +25,13 @@ import (
 // endedTries is how often a read or the begin of a transaction is tried in all.
 const endedTries = 3
 
+// Windows' numbers of a connection that was ended (WSAECONNABORTED, WSAECONNRESET), which
+// syscall.ECONNRESET and syscall.EPIPE are not there. The errors of other systems are smaller.
+const (
+	wsaAborted = syscall.Errno(10053)
+	wsaReset   = syscall.Errno(10054)
+)
+
 // isEnded reports whether a statement failed because its connection had ended.
 func isEnded(err error) bool {
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
@@ -37,7 +44,9 @@ func isEnded(err error) bool {
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return false // there is no other connection
 	}
-	for _, ended := range []error{driver.ErrBadConn, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
+	for _, ended := range []error{
+		driver.ErrBadConn, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE, wsaAborted, wsaReset,
+	} {
 		if errors.Is(err, ended) {
 			return true
 		}

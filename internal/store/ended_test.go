@@ -2,9 +2,12 @@ package store_test
 
 import (
 	"errors"
+	"net"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -63,5 +66,15 @@ func TestEndedConnections(t *testing.T) {
 				all(200, each)
 			}
 		})
+	}
+}
+
+// TestEndedOnWindows: a connection that was ended has numbers of its own there.
+func TestEndedOnWindows(t *testing.T) {
+	for number, ended := range map[syscall.Errno]bool{10053: true, 10054: true, 10061: false} {
+		err := &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("wsarecv", number)}
+		if store.IsEnded(err) != ended {
+			t.Errorf("%v: ended should be %v", err, ended)
+		}
 	}
 }

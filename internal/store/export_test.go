@@ -34,3 +34,6 @@ func Offset(known time.Duration, before, server, after time.Time) time.Duration 
 
 // ClockAhead returns by how much this computer's clock is ahead of the one that rules.
 func ClockAhead(db *DB) time.Duration { return db.clockAhead() }
+
+// IsEnded is isEnded.
+var IsEnded = isEnded

@@ -1,0 +1,23 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+)
+
+// ListenSocket listens on a socket to which only this user can connect: a unix socket of
+// mode 0600, and on Windows a named pipe that is named after path. It makes the socket's
+// folder, and replaces a socket that no process serves.
+func ListenSocket(path string) (net.Listener, error) {
+	if c, err := DialSocket(context.Background(), path); err == nil {
+		c.Close()
+		return nil, fmt.Errorf("cannot listen on %s: another kith does already; end it, or use another folder", path)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("cannot make the folder of %s: %w", path, err)
+	}
+	return listenSocket(path)
+}
