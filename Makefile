@@ -35,15 +35,15 @@ go-is-here:
 llama: ## fetch the built-in engine's libraries (npm or curl), once
 	@scripts/fetch-llama.sh
 
-setup-test: llama ## install what the tests need: client libraries, g++, llama-server, PostgreSQL, nginx, Caddy, HAProxy, promtool, Chromium
+setup-test: llama ## install what the tests need: g++, llama-server, PostgreSQL, nginx, Caddy, HAProxy, promtool, Chromium
 	@scripts/setup-test.sh
 	@scripts/llama-server.sh
 
-test: setup-test ## every test, with the race detector
+test: setup-test ## what CI runs, with the race detector
 	@scripts/test.sh
 
-test-all: test ## every test, 10,000 calls beside llama-server, the coding agents that npm ships, and the builds for Windows and arm64, run
-	@KITH_TEST_LONG=1 $(GO) test -count=1 -timeout 30m -run TestStreamsAreComplete -v ./e2e/realengine
+test-all: test ## what takes longer too: releases, every client library, coding agents, a browser, other systems
+	@scripts/test-long.sh
 	@scripts/test-agents.sh
 	@scripts/test-systems.sh
 

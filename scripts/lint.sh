@@ -1,18 +1,8 @@
 #!/usr/bin/env bash
-# gofmt, no conflict markers, vet on the systems we build for, staticcheck.
+# scripts/vet.sh, vet for the other systems we build for, and staticcheck.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-unformatted=$(git ls-files '*.go' | xargs "$(go env GOROOT)/bin/gofmt" -l)
-if [ -n "$unformatted" ]; then
-  echo "not gofmt'd (run make fmt):" >&2
-  echo "$unformatted" >&2
-  exit 1
-fi
-if git grep -nE '^(<<<<<<<|>>>>>>>) '; then
-  echo "conflict markers of a merge:" >&2
-  exit 1
-fi
-go vet -tags llama ./...
+scripts/vet.sh
 for system in darwin windows; do
   CGO_ENABLED=0 GOOS=$system go vet ./cmd/... ./internal/...
 done
