@@ -48,7 +48,7 @@ func newRegionTransport(unary time.Duration) *http.Transport {
 // are (spec/api.md#other-region). refusal is the answer where the operator did not name
 // that region.
 func (x *exchange) forward(region string, refusal error) error {
-	target := x.g.Regions[region]
+	target := x.g.cfg.Regions[region]
 	if target == nil {
 		return refusal
 	}
@@ -87,7 +87,7 @@ func (x *exchange) proxy(target *url.URL, body *forwardedBody) (err error) {
 		r.Body = body
 	}
 	proxy := &httputil.ReverseProxy{
-		Transport: x.g.transport,
+		Transport: x.tuning.transport,
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(target)
 			p.SetXForwarded()
@@ -95,11 +95,11 @@ func (x *exchange) proxy(target *url.URL, body *forwardedBody) (err error) {
 			for _, name := range []string{"Connection", "Upgrade", "Cookie", "Origin", "Referer"} { // of this connection and site only
 				h.Del(name)
 			}
-			h.Set(headerForwarded, x.g.Region)
+			h.Set(headerForwarded, x.g.cfg.Region)
 		},
 		ModifyResponse: func(res *http.Response) error { return x.takeResponse(res, body) },
 		ErrorHandler:   func(_ http.ResponseWriter, _ *http.Request, failed error) { err = failed },
-		ErrorLog:       slog.NewLogLogger(x.g.Log.Handler(), slog.LevelDebug),
+		ErrorLog:       slog.NewLogLogger(x.g.cfg.Log.Handler(), slog.LevelDebug),
 	}
 	defer func() {
 		if v := recover(); v == http.ErrAbortHandler { //nolint:errorlint // a panic's value

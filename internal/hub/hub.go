@@ -143,6 +143,7 @@ type Hub struct {
 	traces   *ledger.Traces
 	turns    *ledger.Turns
 	edge     *gateway.Edge
+	spool    *spool.Spool
 	api      *api.API
 	site     *site.Site
 	tunnels  tunnels
@@ -170,17 +171,17 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		started:  time.Now(),
 	}
 	edge := cfg.Edge
-	if edge.Spool == nil {
-		edge.Spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
+	if h.spool = edge.Spool; h.spool == nil {
+		h.spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
 	}
 	h.inForce.Store(&cfg)
 	h.calls = dispatch.New(dispatch.Config{
 		Limits:   cfg.callLimits(),
-		Registry: live, Ledger: h.ledger, Traces: h.traces, Spool: edge.Spool,
+		Registry: live, Ledger: h.ledger, Traces: h.traces, Spool: h.spool,
 		SaveSpeeds: records.SaveSpeeds, Speeds: records.Speeds, PrefixKey: records.PrefixKey,
 		Revoked: h.revoked, Activity: func() { h.site.Stir() }, Draw: cfg.Draw, Log: cfg.Log,
 	})
-	edge.Region, edge.Regions, edge.SharedRate = cfg.Region, cfg.Regions, cfg.Cluster != nil
+	edge.Spool, edge.Region, edge.Regions, edge.SharedRate = h.spool, cfg.Region, cfg.Regions, cfg.Cluster != nil
 	edge.Backend, edge.Identify, edge.Now, edge.Log = h.calls, h.Identify, records.Now, cfg.Log
 	edge.Count, edge.Finished, edge.Refused = h.calls.Count, h.finished, h.refused
 	if cfg.KeepResponses > 0 {
