@@ -202,6 +202,52 @@ func TestProgramsEnd(t *testing.T) {
 	}
 }
 
+// TestOrCallsNothing: cmp.Or evaluates all its arguments, so one that can fail or changes
+// something runs although an earlier one has failed: a commit, a write, a rate token spent.
+func TestOrCallsNothing(t *testing.T) {
+	fails := map[string]bool{"Close": true, "Commit": true, "Flush": true, "Sync": true, "Wait": true, "Write": true, "WriteToken": true}
+	all := sources(t)
+	for _, src := range all {
+		for _, decl := range src.ast.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Type.Results != nil && len(f.Type.Results.List) == 1 {
+				if result, ok := f.Type.Results.List[0].Type.(*ast.Ident); ok && result.Name == "error" {
+					fails[f.Name.Name] = true
+				}
+			}
+		}
+	}
+	delete(fails, "Err") // it returns what is known
+	for _, src := range all {
+		ast.Inspect(src.ast, func(n ast.Node) bool {
+			or, ok := n.(*ast.CallExpr)
+			if !ok || nameOf(or) != "cmp.Or" {
+				return true
+			}
+			for _, arg := range or.Args[1:] {
+				if call, ok := arg.(*ast.CallExpr); ok && fails[path.Ext("." + nameOf(call))[1:]] {
+					t.Errorf("%s: cmp.Or calls %s although what is before it has failed: use if", src.set.Position(call.Pos()), nameOf(call))
+				}
+			}
+			return true
+		})
+	}
+}
+
+// nameOf returns the name of the function that is called, such as cmp.Or, with that of a
+// package, a value or a field before a method's.
+func nameOf(call *ast.CallExpr) string {
+	switch f := call.Fun.(type) {
+	case *ast.Ident:
+		return f.Name
+	case *ast.SelectorExpr:
+		if from, ok := f.X.(*ast.Ident); ok {
+			return from.Name + "." + f.Sel.Name
+		}
+		return f.Sel.Name
+	}
+	return ""
+}
+
 func TestEveryPackageSaysWhatItIs(t *testing.T) {
 	said := map[string]bool{}
 	for _, src := range sources(t) {

@@ -1,7 +1,6 @@
 package site
 
 import (
-	"cmp"
 	"context"
 	"crypto/subtle"
 	"errors"
@@ -88,7 +87,10 @@ func (s *Site) emailOf(ctx context.Context, memberID string) (account.Email, err
 // that the address is the member's. Another member with the
 // same address makes no difference, so the member does not learn of one.
 func (s *Site) askEmail(v *visit) (reply, error) {
-	if err := cmp.Or(s.canMail(), s.checkRecent(v)); err != nil {
+	if err := s.canMail(); err != nil {
+		return reply{}, err
+	}
+	if err := s.checkRecent(v); err != nil {
 		return reply{}, err
 	}
 	address, ok := mail.Address(v.form.Get("address"))
@@ -178,7 +180,10 @@ func (s *Site) removeEmail(v *visit) (reply, error) {
 // address's members are found later, so that neither the answer nor its time shows
 // whether there are any.
 func (s *Site) recoverByMail(v *visit) (reply, error) {
-	if err := cmp.Or(s.canMail(), s.slowRecovery(v, "")); err != nil {
+	if err := s.canMail(); err != nil {
+		return reply{}, err
+	}
+	if err := s.slowRecovery(v, ""); err != nil {
 		return reply{}, err
 	}
 	address, ok := mail.Address(v.form.Get("address"))

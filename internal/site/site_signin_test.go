@@ -44,6 +44,23 @@ func (tn *town) inProcessAs(from, cookie string) func(path string, fields ...str
 	}
 }
 
+// TestRefusedSpendsNothing: what this hub does not do is refused before it counts against an
+// address, so a page or a program that tries it does not shut out those who sign in by another
+// way.
+func TestRefusedSpendsNothing(t *testing.T) {
+	tn := newTown(t, func(c *Config) { c.Base = "http://192.0.2.80" }) // no passkey is bound to an address
+	tn.as("ada").post("/account/password", "password", aPassword).goes(t, "/account")
+	tn.site.limits = newLimits()
+	one := tn.inProcess("192.0.2.1")
+	for range 21 {
+		one("/signin/passkey/begin").want(t, 400, "no address that a passkey can be bound to")
+		one("/signin/passkey", "answer", "x").want(t, 400, "no address that a passkey can be bound to")
+		one("/recover/mail", "address", "ada@example.org").want(t, 404, "sends no mail")
+	}
+	one("/recover", "name", "ada", "code", "y", "password", aPassword).want(t, 403, "recovery code is wrong")
+	one("/signin", "name", "ada", "password", aPassword).goes(t, "/")
+}
+
 // TestSignInLimits: guesses are held back by address, and by address and name
 // together, and what is right works again once their time has come.
 func TestSignInLimits(t *testing.T) {
