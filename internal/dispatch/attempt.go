@@ -146,7 +146,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	a.gotBody = true
 	answer := &answerBody{
 		Closer: response.Body, in: response.Body, ctx: ctx, gone: gone, mayRun: d.mayRun, finish: func() { finish(answered) },
-		unreached: func() error { return d.unreached(a.call) },
+		unreached: func(ctx context.Context) error { return d.unreached(ctx, a.call) },
 	}
 	result := &gateway.Answer{Response: response, Endpoint: endpoint}
 	if a.call.Stream {
@@ -195,7 +195,7 @@ func (d *Dispatcher) afterBreak(ctx context.Context, a *attempt, gone <-chan str
 	case ctx.Err() != nil: // this node ends the attempt, too
 		return failed, context.Cause(ctx)
 	default:
-		return failed, d.unreached(a.call)
+		return failed, d.unreached(ctx, a.call)
 	}
 }
 

@@ -162,7 +162,7 @@ func TestShareEndsBeforeTheAttempt(t *testing.T) {
 		if err := m.db.RemoveShare(m.t.Context(), "ann", "bob"); err != nil {
 			m.t.Error(err)
 		}
-		m.live.Settle()
+		m.live.Settle(m.t.Context())
 		<-m.changed
 	})
 	call := &gateway.Call{Stream: true, Waiting: func(int, time.Duration) { t.Error("it waits") }}
@@ -189,7 +189,7 @@ func TestDisabledAndOutOfReach(t *testing.T) {
 		if err := m.db.SetMemberDisabled(t.Context(), "bob", disabled); err != nil {
 			t.Error(err)
 		}
-		m.live.Settle()
+		m.live.Settle(m.t.Context())
 		<-m.changed
 	}
 	for range 20 { // of the two ends that it finds it takes either

@@ -191,7 +191,7 @@ func (s *Site) redeem(r *http.Request, g account.Grant, now time.Time) (any, err
 	}
 	out.Member = member.Name
 	s.Log.Info("member act", "member", member.ID, "method", r.Method, "path", r.URL.Path, "kind", g.Kind, "made", out.ID)
-	s.Changed()
+	s.Changed(r.Context())
 	return out, nil
 }
 

@@ -194,7 +194,7 @@ func (s *Site) takeIn(v *visit, made account.SignUp, how string) error {
 		return err
 	}
 	s.Log.Info("member signed up", "member", made.Member.ID, "operator", made.Member.Operator, "invited", made.Invite != nil, "how", how)
-	s.Changed()
+	s.Changed(v.Context())
 	if made.Link != nil && s.FirstMade != nil {
 		s.FirstMade()
 	}
