@@ -233,6 +233,20 @@ func TestOrCallsNothing(t *testing.T) {
 	}
 }
 
+// TestRouteNotFound: route_not_found, whose help is to check the base URL, is for paths alone.
+// A thing that is not there is not_found.
+func TestRouteNotFound(t *testing.T) {
+	paths := []string{"api/serve.go", "daemon/hubclient.go", "gateway/exchange.go", "site/documentation.go", "site/site.go"}
+	for _, src := range sources(t) {
+		ast.Inspect(src.ast, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok && s.Sel.Name == "RouteNotFound" && !slices.Contains(paths, filepath.ToSlash(src.file)) {
+				t.Errorf("%s: no path is missing here: use fault.NotFound", src.set.Position(s.Pos()))
+			}
+			return true
+		})
+	}
+}
+
 // nameOf returns the name of the function that is called, such as cmp.Or, with that of a
 // package, a value or a field before a method's.
 func nameOf(call *ast.CallExpr) string {
