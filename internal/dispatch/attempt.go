@@ -161,7 +161,8 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	}
 	if err != nil {
 		out, f := d.afterBreak(ctx, a, gone, err)
-		answer.Close()
+		response.Body.Close() // the machine learns of the end before it gets the next call
+		finish(out)
 		return nil, out, f
 	}
 	firstByteTimer.Stop()

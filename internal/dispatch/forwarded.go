@@ -199,7 +199,7 @@ func relay(w http.ResponseWriter, line registry.Line, request *http.Request) {
 		return
 	}
 	defer response.Body.Close()
-	registry.Relay(w, response, func(error) registry.Refusal { return endOf(request.Context(), line.Gone) })
+	registry.Relay(w, response, func(int64) registry.Refusal { return endOf(request.Context(), line.Gone) })
 }
 
 // endOf returns why an exchange with a machine broke off.
@@ -249,18 +249,34 @@ func (d *Dispatcher) serveForwarded(w http.ResponseWriter, request *http.Request
 		registry.Refuse(w, registry.RefusedGone)
 		return
 	case err != nil:
-		use = ran
-		registry.Refuse(w, ended())
+		how := ended()
+		use = useOf(call, how, 0)
+		registry.Refuse(w, how)
 		return
 	}
+	defer response.Body.Close()
 	switch tunnel.RefusalIn(response.Header) {
 	case "":
 		use = ran
 	case tunnel.RefusedBusy:
 		use = refusedBusy
 	}
-	defer response.Body.Close()
-	registry.Relay(w, response, func(error) registry.Refusal { return ended() })
+	registry.Relay(w, response, func(relayed int64) registry.Refusal {
+		how := ended()
+		if use == ran {
+			use = useOf(call, how, relayed)
+		}
+		return how
+	})
+}
+
+// useOf returns how a call of another node that broke off used its slot. A streamed one whose
+// machine is gone before the first byte goes to another machine (slotUses).
+func useOf(call *gateway.Call, how registry.Refusal, relayed int64) slotUse {
+	if how == registry.EndedLost && call.Stream && relayed == 0 {
+		return unused
+	}
+	return ran
 }
 
 // rememberFor is how long the attempts of other nodes are remembered, at least.

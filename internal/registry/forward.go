@@ -82,8 +82,8 @@ func Refuse(w http.ResponseWriter, reason Refusal) {
 }
 
 // Relay passes a machine's answer on to the node that forwarded the request. ended
-// returns how an answer whose body broke off ended.
-func Relay(w http.ResponseWriter, response *http.Response, ended func(error) Refusal) {
+// returns how an answer ended whose body broke off after so many bytes.
+func Relay(w http.ResponseWriter, response *http.Response, ended func(relayed int64) Refusal) {
 	header := w.Header()
 	for name, values := range response.Header {
 		switch name {
@@ -96,10 +96,10 @@ func Relay(w http.ResponseWriter, response *http.Response, ended func(error) Ref
 	w.WriteHeader(response.StatusCode)
 	controller := http.NewResponseController(w)
 	buffer := make([]byte, 16<<10)
-	how := EndedComplete
+	how, relayed := EndedComplete, int64(0)
 	for {
 		n, err := response.Body.Read(buffer)
-		if n > 0 {
+		if relayed += int64(n); n > 0 {
 			if _, err := w.Write(buffer[:n]); err != nil {
 				return // the other node is gone, or ended the call
 			}
@@ -111,7 +111,7 @@ func Relay(w http.ResponseWriter, response *http.Response, ended func(error) Ref
 			break
 		}
 		if err != nil {
-			how = ended(err)
+			how = ended(relayed)
 			break
 		}
 	}
