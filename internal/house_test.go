@@ -233,6 +233,30 @@ func TestOrCallsNothing(t *testing.T) {
 	}
 }
 
+// TestLocksFromInside: the lock of a type is taken by its own methods, not by those of a type
+// that has one as a field.
+func TestLocksFromInside(t *testing.T) {
+	free := map[string]string{
+		"gateway/stream.go": "a stream is a part of its exchange, whose lock orders their writes",
+		"spool/bytes.go":    "a Reader is a view of its Bytes",
+		"cluster/limits.go": "pruneLimits",
+	}
+	for _, src := range sources(t) {
+		ast.Inspect(src.ast, func(n ast.Node) bool {
+			lock, ok := n.(*ast.SelectorExpr)
+			if !ok || lock.Sel.Name != "Lock" && lock.Sel.Name != "RLock" {
+				return true
+			}
+			if mu, ok := lock.X.(*ast.SelectorExpr); ok && mu.Sel.Name == "mu" && free[filepath.ToSlash(src.file)] == "" {
+				if _, ok := mu.X.(*ast.SelectorExpr); ok {
+					t.Errorf("%s: the lock of a field is taken from outside: make it a method of the field's type", src.set.Position(lock.Pos()))
+				}
+			}
+			return true
+		})
+	}
+}
+
 // TestRouteNotFound: route_not_found, whose help is to check the base URL, is for paths alone.
 // A thing that is not there is not_found.
 func TestRouteNotFound(t *testing.T) {

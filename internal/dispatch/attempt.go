@@ -286,9 +286,7 @@ func (d *Dispatcher) recordServed(call *gateway.Call) {
 	snapshot := d.cfg.Registry.Snapshot()
 	if g := snapshot.Group(last.Circle.Group); last.Class == fleet.Grouped && g != nil {
 		more = offer.Load.ServedGroup(snapshot, g, last.Machine.Owner, call.Caller.Member, d.cfg.Registry.Now()) || more
-		d.speeds.mu.Lock()
 		d.speeds.mark(speedKey{last.Machine.ID, call.Model})
-		d.speeds.mu.Unlock()
 	}
 	if more {
 		d.OnMachine(last.Machine.ID)
