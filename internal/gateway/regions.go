@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/limit"
 	"github.com/kith/kith/internal/outbound"
 )
 
@@ -216,5 +217,5 @@ func clientOf(r *http.Request) string {
 	if err != nil {
 		return r.RemoteAddr
 	}
-	return Network(at.Addr()).String()
+	return limit.Network(at.Addr()).String()
 }

@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync/atomic"
@@ -33,6 +34,7 @@ import (
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/ledger"
 	"github.com/kith/kith/internal/ledger/journal"
+	"github.com/kith/kith/internal/limit"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/site"
 	"github.com/kith/kith/internal/spool"
@@ -138,7 +140,7 @@ type Hub struct {
 	log      *slog.Logger
 	calls    *dispatch.Dispatcher
 	keys     keyring
-	guesses  guesses
+	guesses  limit.Throttle[netip.Prefix] // unknown secrets of each client
 	ledger   *ledger.Ledger
 	traces   *ledger.Traces
 	turns    *ledger.Turns
@@ -165,7 +167,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		turns:    ledger.NewTurns(records, cfg.KeepResponses, cfg.Log),
 		admitted: make(chan struct{}, cfg.Admissions),
 		tunnels:  tunnels{most: max(cfg.Machines, 0), of: map[string]map[string]int{}},
-		paces:    paces{by: map[string]pace{}},
+		guesses:  limit.Throttle[netip.Prefix]{Every: guessEvery, Burst: guessBurst},
 		metrics:  newCallMetrics(),
 		backups:  backups{Backups: cfg.Backups},
 		started:  time.Now(),

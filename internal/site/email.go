@@ -105,7 +105,7 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 		return reply{}, fault.New(fault.InvalidRequest, "this is your address already").WithParam("address")
 	}
 	now := s.DB.Now().UTC()
-	if err := tooSoon(s.limits.verifiers.take(v.me.ID, now)); err != nil {
+	if err := tooSoon(s.limits.verifiers.Take(v.me.ID, now)); err != nil {
 		return reply{}, err
 	}
 	code := mintLink(s.Region)
@@ -116,7 +116,7 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 	s.Log.Info("e-mail address asked for", "member", v.me.ID)
 	// Too many to one address are dropped silently: the member would learn that
 	// another member asked for it.
-	if s.limits.verified.take(strings.ToLower(address), now) > 0 {
+	if s.limits.verified.Take(strings.ToLower(address), now) > 0 {
 		s.Log.Warn("mail not sent: too many to one address", "member", v.me.ID)
 	} else {
 		s.mail.Send(mail.Message{MemberID: v.me.ID, To: address, Subject: "kith: is this your address?", Until: time.Now().Add(verifyFor), Text: fmt.Sprintf(
@@ -190,7 +190,7 @@ func (s *Site) recoverByMail(v *visit) (reply, error) {
 	if !ok {
 		return reply{}, fault.New(fault.InvalidRequest, "an e-mail address is like ada@example.org").WithParam("address")
 	}
-	if err := tooSoon(s.limits.recoveries.take(strings.ToLower(address), time.Now())); err != nil {
+	if err := tooSoon(s.limits.recoveries.Take(strings.ToLower(address), time.Now())); err != nil {
 		return reply{}, err
 	}
 	select {
