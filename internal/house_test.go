@@ -45,7 +45,7 @@ var mayImport = map[string][]string{
 	"store":       {"account", "fleet", "credential"},
 	"api":         {"account", "fleet", "credential", "fault", "store"},
 	"site":        {"api", "account", "fleet", "credential", "docsite", "fault", "limit", "mail"},
-	"cluster":     {"dispatch", "fleet", "gateway", "limit", "registry"},
+	"cluster":     {"dispatch", "fleet", "gateway", "limit", "outbound", "registry"},
 	"hub":         {"gateway", "account", "fleet", "fault", "credential", "registry", "tunnel", "ledger", "ledger/journal", "dispatch", "cluster", "limit", "spool", "store", "api", "site"},
 	"ledger":      {"account", "credential", "fault", "fleet"},
 	"dispatch":    {"account", "fault", "fleet", "gateway", "ledger", "registry", "spool", "tunnel"},

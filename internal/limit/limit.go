@@ -55,8 +55,8 @@ func (m *Map[K, V]) Len() int { return len(m.by) }
 // Clear drops everything.
 func (m *Map[K, V]) Clear() { *m = Map[K, V]{} }
 
-// maxThrottled limits the keys that a Throttle remembers. Beyond it all are forgotten: whoever
-// has that many addresses gains less by it than by the addresses.
+// maxThrottled limits the keys that a Throttle remembers. Beyond it all are forgotten: a client
+// with that many addresses gains less by it than by the addresses.
 const maxThrottled = 100_000
 
 // Throttle lets each key through Burst times, and then once every Every. It is safe for
