@@ -27,6 +27,8 @@ as_root=()
 (cd scripts/release && go test -count=1 -timeout 15m "${as_root[@]}" ./...)
 step "end to end, separate processes"
 go test -tags llama -count=1 -timeout 20m ./e2e/...
+step "the site and the local surface, in Chromium"
+(cd e2e/browser && go vet ./... && KITH_BIN="$PWD/../../bin/kith" go test -count=1 -timeout 20m ./...)
 step "deploy: Helm, Compose, HAProxy, systemd, alerts and dashboard, read by their own tools"
 (cd deploy && go vet ./... && KITH_BIN="$PWD/../bin/kith-slim" go test -count=1 -timeout 10m "${as_root[@]}" ./...)
 step "the official client libraries"
