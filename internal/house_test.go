@@ -35,17 +35,18 @@ var mayImport = map[string][]string{
 	"outbound":    {},
 	"pull":        {"outbound"},
 	"docsite":     {},
+	"limit":       {},
 	"fleet":       {"fault"},
 	"dialect":     {"fault", "fleet", "spool"},
-	"gateway":     {"fault", "fleet", "dialect", "spool", "outbound"},
+	"gateway":     {"fault", "fleet", "dialect", "limit", "spool", "outbound"},
 	"tunnel":      {"fleet", "outbound"},
 	"registry":    {"fleet", "tunnel"},
 	"engine":      {"fleet", "fault", "dialect", "spool", "outbound"},
 	"store":       {"account", "fleet", "credential"},
 	"api":         {"account", "fleet", "credential", "fault", "store"},
-	"site":        {"api", "account", "fleet", "credential", "docsite", "fault", "mail"},
-	"cluster":     {"dispatch", "fleet", "gateway", "registry", "tunnel"},
-	"hub":         {"gateway", "account", "fleet", "fault", "credential", "registry", "tunnel", "ledger", "ledger/journal", "dispatch", "cluster", "spool", "store", "api", "site"},
+	"site":        {"api", "account", "fleet", "credential", "docsite", "fault", "limit", "mail"},
+	"cluster":     {"dispatch", "fleet", "gateway", "limit", "outbound", "registry", "tunnel"},
+	"hub":         {"gateway", "account", "fleet", "fault", "credential", "registry", "tunnel", "ledger", "ledger/journal", "dispatch", "cluster", "limit", "spool", "store", "api", "site"},
 	"ledger":      {"account", "credential", "fault", "fleet"},
 	"dispatch":    {"account", "fault", "fleet", "gateway", "ledger", "registry", "spool", "tunnel"},
 	"daemon":      {"gateway", "dialect", "fleet", "fault", "engine", "tunnel", "host", "spool"},
@@ -201,6 +202,90 @@ func TestProgramsEnd(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestOrCallsNothing: cmp.Or evaluates all its arguments, so one that can fail or changes
+// something runs although an earlier one has failed: a commit, a write, a rate token spent.
+func TestOrCallsNothing(t *testing.T) {
+	fails := map[string]bool{"Close": true, "Commit": true, "Flush": true, "Sync": true, "Wait": true, "Write": true, "WriteToken": true}
+	all := sources(t)
+	for _, src := range all {
+		for _, decl := range src.ast.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Type.Results != nil && len(f.Type.Results.List) == 1 {
+				if result, ok := f.Type.Results.List[0].Type.(*ast.Ident); ok && result.Name == "error" {
+					fails[f.Name.Name] = true
+				}
+			}
+		}
+	}
+	delete(fails, "Err") // it returns what is known
+	for _, src := range all {
+		ast.Inspect(src.ast, func(n ast.Node) bool {
+			or, ok := n.(*ast.CallExpr)
+			if !ok || nameOf(or) != "cmp.Or" {
+				return true
+			}
+			for _, arg := range or.Args[1:] {
+				if call, ok := arg.(*ast.CallExpr); ok && fails[path.Ext("." + nameOf(call))[1:]] {
+					t.Errorf("%s: cmp.Or calls %s although what is before it has failed: use if", src.set.Position(call.Pos()), nameOf(call))
+				}
+			}
+			return true
+		})
+	}
+}
+
+// TestLocksFromInside: the lock of a type is taken by its own methods, not by those of a type
+// that has one as a field.
+func TestLocksFromInside(t *testing.T) {
+	free := map[string]string{
+		"gateway/stream.go": "a stream is a part of its exchange, whose lock orders their writes",
+		"spool/bytes.go":    "a Reader is a view of its Bytes",
+		"cluster/limits.go": "pruneLimits",
+	}
+	for _, src := range sources(t) {
+		ast.Inspect(src.ast, func(n ast.Node) bool {
+			lock, ok := n.(*ast.SelectorExpr)
+			if !ok || lock.Sel.Name != "Lock" && lock.Sel.Name != "RLock" {
+				return true
+			}
+			if mu, ok := lock.X.(*ast.SelectorExpr); ok && mu.Sel.Name == "mu" && free[filepath.ToSlash(src.file)] == "" {
+				if _, ok := mu.X.(*ast.SelectorExpr); ok {
+					t.Errorf("%s: the lock of a field is taken from outside: make it a method of the field's type", src.set.Position(lock.Pos()))
+				}
+			}
+			return true
+		})
+	}
+}
+
+// TestRouteNotFound: route_not_found, whose help is to check the base URL, is for paths alone.
+// A thing that is not there is not_found.
+func TestRouteNotFound(t *testing.T) {
+	paths := []string{"api/serve.go", "daemon/hubclient.go", "gateway/exchange.go", "site/documentation.go", "site/site.go"}
+	for _, src := range sources(t) {
+		ast.Inspect(src.ast, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok && s.Sel.Name == "RouteNotFound" && !slices.Contains(paths, filepath.ToSlash(src.file)) {
+				t.Errorf("%s: no path is missing here: use fault.NotFound", src.set.Position(s.Pos()))
+			}
+			return true
+		})
+	}
+}
+
+// nameOf returns the name of the function that is called, such as cmp.Or, with that of a
+// package, a value or a field before a method's.
+func nameOf(call *ast.CallExpr) string {
+	switch f := call.Fun.(type) {
+	case *ast.Ident:
+		return f.Name
+	case *ast.SelectorExpr:
+		if from, ok := f.X.(*ast.Ident); ok {
+			return from.Name + "." + f.Sel.Name
+		}
+		return f.Sel.Name
+	}
+	return ""
 }
 
 func TestEveryPackageSaysWhatItIs(t *testing.T) {

@@ -22,7 +22,7 @@ plain ./internal/sim -run TestRevocations -v | grep -v '^=== \|^ *--- PASS'
 step "10,000 calls beside llama-server"
 KITH_TEST_LONG=1 plain -run TestStreamsAreComplete -v ./e2e/realengine
 step "the site in a browser"
-plain ./e2e/browser
+(cd e2e/browser && go vet ./... && KITH_BIN="$PWD/../../bin/kith" go test -count=1 -timeout 20m ./...)
 step "releases: archives, packages, installer, image"
 (cd scripts/release && go test -count=1 -timeout 15m "${as_root[@]}" ./...)
 step "the official client libraries"

@@ -87,6 +87,9 @@ func (w *walk) signUp() {
 	op.see("40 calls a day")
 	w.look(op, "invite-made")
 	w.invite = op.text("#link")
+	if got := op.readQR(); got != w.invite {
+		w.t.Errorf("a phone reads %q, not %q", got, w.invite)
+	}
 }
 
 // join makes the second account, by the invite.

@@ -59,7 +59,7 @@ type Config struct {
 	Reload func(context.Context) (Reloaded, error)
 	// Changed is called after each write, so that it takes effect now: what is read from
 	// the Snapshot after it has the change.
-	Changed func()
+	Changed func(context.Context)
 	// Admit takes a token of the caller's rate, or returns the fault that names the
 	// time of the next one. The API and the inference routes share one rate.
 	Admit func(Caller) error

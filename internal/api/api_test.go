@@ -86,7 +86,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 			w.controls = append(w.controls, c)
 			return w.refuse
 		},
-		Changed: func() { w.changed++ },
+		Changed: func(context.Context) { w.changed++ },
 		Admit: func(Caller) error {
 			if w.crash {
 				panic("the secret inside")

@@ -128,7 +128,7 @@ func (a *API) saveKey(ctx context.Context, c Caller, key account.Key, secret cre
 		return Key{}, secret, err
 	}
 	a.Log.Info("member act", "member", c.id(), "what", "create a key", "key", key.ID)
-	a.Changed()
+	a.Changed(ctx)
 	return a.viewKey(key), secret, nil
 }
 

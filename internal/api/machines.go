@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -203,14 +202,18 @@ func (a *API) machineUsage(ctx context.Context, c Caller, in MachineID) (OneMach
 		usage.Hours = append(usage.Hours, UsageOfDay{Day: hourly.Name(hourly.since.Add(time.Duration(i) * time.Hour))})
 	}
 	today, month, days := a.DB.Now().UTC().Truncate(24*time.Hour), sums{}, sums{}
-	err = cmp.Or(a.DB.HoursOfOwner(ctx, c.id(), hourly.since, func(h account.UsageHour) {
+	err = a.DB.HoursOfOwner(ctx, c.id(), hourly.since, func(h account.UsageHour) {
 		i := int(h.Hour.Sub(hourly.since) / time.Hour)
 		if h.MachineID == m.ID && i < len(usage.Hours) {
 			usage.Hours[i].add(sumOf(account.UsageDay{
 				MemberID: h.MemberID, OwnerID: h.OwnerID, Code: h.Code, Calls: h.Calls, Waited: h.Waited, TokensIn: h.TokensIn, TokensOut: h.TokensOut,
 			}))
 		}
-	}), a.DB.DaysOfOwner(ctx, c.id(), today.AddDate(0, 0, 1-keyDays), func(d account.UsageDay) {
+	})
+	if err != nil {
+		return OneMachineUsage{}, err
+	}
+	err = a.DB.DaysOfOwner(ctx, c.id(), today.AddDate(0, 0, 1-keyDays), func(d account.UsageDay) {
 		if d.MachineID != m.ID {
 			return
 		}
@@ -218,7 +221,7 @@ func (a *API) machineUsage(ctx context.Context, c Caller, in MachineID) (OneMach
 		if d.Day.Equal(today) {
 			days.of(d.MemberID).Calls += d.Calls
 		}
-	}))
+	})
 	if err != nil {
 		return OneMachineUsage{}, err
 	}

@@ -188,7 +188,7 @@ func (a *API) operatorApproveDevice(ctx context.Context, _ Caller, in DeviceAppr
 	}
 	about(ctx, in.Code, member.Name)
 	g, err := a.DB.DecideGrant(ctx, credential.ReadUserCode(in.Code), account.GrantApproved, member.ID, a.DB.Now())
-	return viewDevice(g), missing(err, "nothing waits under the code %.20q; kith admin device list shows what does", in.Code)
+	return viewDevice(g), NotFound(err, "nothing waits under the code %.20q; kith admin device list shows what does", in.Code)
 }
 
 // OperatorKey is an API key as the operator sees it; Secret only at its creation.
@@ -233,7 +233,7 @@ type ID struct {
 
 func (a *API) operatorRevokeKey(ctx context.Context, _ Caller, in ID) (Revoked, error) {
 	err := a.DB.RevokeKey(ctx, in.ID, a.DB.Now().UTC())
-	return Revoked{in.ID, "revoked"}, missing(err, "no key has the id %q", in.ID)
+	return Revoked{in.ID, "revoked"}, NotFound(err, "no key has the id %q", in.ID)
 }
 
 // NewToken is a login token to make; LoginToken is the answer, the only one that
@@ -306,7 +306,7 @@ func (a *API) operatorListMachines(ctx context.Context, _ Caller, in OfMember) (
 
 func (a *API) operatorRevokeMachine(ctx context.Context, _ Caller, in ID) (Revoked, error) {
 	err := a.DB.RevokeMachine(ctx, in.ID, a.DB.Now().UTC())
-	return Revoked{in.ID, "revoked"}, missing(err, "no machine has the id %q", in.ID)
+	return Revoked{in.ID, "revoked"}, NotFound(err, "no machine has the id %q", in.ID)
 }
 
 // BetweenMembers names the owner of machines and the member who may use them.
@@ -343,7 +343,7 @@ func (a *API) operatorEndShare(ctx context.Context, _ Caller, in BetweenMembers)
 		return OperatorShare{}, err
 	}
 	err = a.DB.RemoveShare(ctx, owner.ID, with.ID)
-	return OperatorShare{Owner: owner.Name, With: with.Name, State: "ended"}, missing(err, "%s does not share with %s", owner.Name, with.Name)
+	return OperatorShare{Owner: owner.Name, With: with.Name, State: "ended"}, NotFound(err, "%s does not share with %s", owner.Name, with.Name)
 }
 
 // OperatorGroup is a group that the operator makes.
@@ -413,7 +413,7 @@ func (a *API) operatorRemoveFromGroup(ctx context.Context, _ Caller, in MemberOf
 		return GroupAct{}, err
 	}
 	err = a.DB.RemoveGroupMember(ctx, group.ID, member.ID)
-	return GroupAct{Group: group.Name, Member: member.Name, State: "removed"}, missing(err, "%s is neither in %s nor invited to it", member.Name, group.Name)
+	return GroupAct{Group: group.Name, Member: member.Name, State: "removed"}, NotFound(err, "%s is neither in %s nor invited to it", member.Name, group.Name)
 }
 
 // operatorNameAdmin makes a member of an org its admin, where all its admins are disabled.
@@ -432,7 +432,7 @@ func (a *API) operatorNameAdmin(ctx context.Context, _ Caller, in MemberOfGroup)
 	if errors.Is(err, account.ErrExists) {
 		return GroupAct{}, fault.New(fault.InvalidRequest, "%s has an admin, who names others: on the site, or with `kith group admin`", group.Name)
 	}
-	return GroupAct{Group: group.Name, Member: member.Name, State: "admin"}, missing(err, "%s is not in %s: first `kith admin group add`, and its acceptance", member.Name, group.Name)
+	return GroupAct{Group: group.Name, Member: member.Name, State: "admin"}, NotFound(err, "%s is not in %s: first `kith admin group add`, and its acceptance", member.Name, group.Name)
 }
 
 // BackupFile is where a copy of the database is to be, on the hub's computer.
@@ -484,7 +484,7 @@ func (a *API) enabledMember(ctx context.Context, name string) (account.Member, e
 // anyMember returns the member of that name, disabled or not.
 func (a *API) anyMember(ctx context.Context, name string) (account.Member, error) {
 	member, err := a.DB.MemberByName(ctx, name)
-	return member, missing(err, "no member is named %q; kith admin member list shows who there is", name)
+	return member, NotFound(err, "no member is named %q; kith admin member list shows who there is", name)
 }
 
 func (a *API) twoMembers(ctx context.Context, one, other string) (m, n account.Member, err error) {
@@ -497,16 +497,8 @@ func (a *API) twoMembers(ctx context.Context, one, other string) (m, n account.M
 func (a *API) groupAndMember(ctx context.Context, in MemberOfGroup) (account.Group, account.Member, error) {
 	g, err := a.DB.GroupByName(ctx, in.Name)
 	if err != nil {
-		return g, account.Member{}, missing(err, "no group is named %q", in.Name)
+		return g, account.Member{}, NotFound(err, "no group is named %q", in.Name)
 	}
 	m, err := a.anyMember(ctx, in.Member)
 	return g, m, err
-}
-
-// missing is NotFound with the operator's code.
-func missing(err error, format string, args ...any) error {
-	if errors.Is(err, account.ErrNotFound) {
-		return fault.New(fault.RouteNotFound, format, args...)
-	}
-	return err
 }

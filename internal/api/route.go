@@ -157,7 +157,7 @@ func (r Route[In, Out]) Do(ctx context.Context, a *API, c Caller, in In) (Out, e
 	case members:
 		a.Log.Info("member act", "member", c.id(), "method", r.method, "path", r.path)
 	}
-	a.Changed()
+	a.Changed(ctx)
 	return out, nil
 }
 

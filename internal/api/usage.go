@@ -225,9 +225,13 @@ func (a *API) getUsage(ctx context.Context, c Caller, in Span) (UsagePage, error
 	as := adding(steps, func(d account.UsageDay) string { return d.OwnerID })
 	on := adding(steps, func(d account.UsageDay) string { return d.MemberID })
 	as.keys = sums{}
-	err = cmp.Or(a.DB.HoursOfCaller(ctx, c.id(), steps.since, as.addHour), a.DB.HoursOfOwner(ctx, c.id(), steps.since, on.addHour))
+	if err = a.DB.HoursOfCaller(ctx, c.id(), steps.since, as.addHour); err == nil {
+		err = a.DB.HoursOfOwner(ctx, c.id(), steps.since, on.addHour)
+	}
 	if err == nil && steps.Step != Hour {
-		err = cmp.Or(a.DB.DaysOfCaller(ctx, c.id(), steps.since, as.add), a.DB.DaysOfOwner(ctx, c.id(), steps.since, on.add))
+		if err = a.DB.DaysOfCaller(ctx, c.id(), steps.since, as.add); err == nil {
+			err = a.DB.DaysOfOwner(ctx, c.id(), steps.since, on.add)
+		}
 	}
 	if err != nil {
 		return UsagePage{}, err

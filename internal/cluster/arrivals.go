@@ -4,6 +4,8 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+
+	"github.com/kith/kith/internal/limit"
 )
 
 // maxArrivals is how many connections of one address may be in their handshake at once;
@@ -29,11 +31,7 @@ func (a *arrivals) Accept() (net.Conn, error) {
 		if err != nil {
 			return conn, nil
 		}
-		addr, bits := from.Addr().Unmap().WithZone(""), 32
-		if addr.Is6() {
-			bits = 64
-		}
-		client, _ := addr.Prefix(bits) // an address has that many
+		client := limit.Network(from.Addr())
 		if a.take(client) {
 			return &arrival{Conn: conn, leave: sync.OnceFunc(func() { a.free(client) })}, nil
 		}

@@ -197,7 +197,7 @@ func (c *Cluster) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 // serveVisit is step 8 of ServeForwarded. The slot is released before the other node
 // learns that the answer is complete, so that its next call finds it free.
 func (c *Cluster) serveVisit(w http.ResponseWriter, request *http.Request, visit *dispatch.Visit, line registry.Line) {
-	var used, full bool
+	var used, full bool // of the slot, as Visit.Begin has it
 	ctx, finish, ok := visit.Begin(request.Context())
 	defer func() { finish(used, full) }()
 	if !ok {
@@ -227,8 +227,9 @@ func (c *Cluster) serveVisit(w http.ResponseWriter, request *http.Request, visit
 		refuse(w, refusedGone)
 		return
 	case err != nil:
-		used = true
-		refuse(w, ended())
+		how := ended()
+		used = !visit.IsRetried(how == endedLost, 0)
+		refuse(w, how)
 		return
 	}
 	switch tunnel.RefusalIn(response.Header) {
@@ -238,7 +239,11 @@ func (c *Cluster) serveVisit(w http.ResponseWriter, request *http.Request, visit
 		full = true
 	}
 	defer response.Body.Close()
-	relay(w, response, ended)
+	relay(w, response, func(relayed int64) refusal {
+		how := ended()
+		used = used && !visit.IsRetried(how == endedLost, relayed)
+		return how
+	})
 }
 
 // refusalOf returns the refusal for a reason of dispatch.
@@ -278,7 +283,7 @@ func relayRequest(w http.ResponseWriter, line registry.Line, request *http.Reque
 		return
 	}
 	defer response.Body.Close()
-	relay(w, response, func() refusal { return endOfLine(request.Context(), line) })
+	relay(w, response, func(int64) refusal { return endOfLine(request.Context(), line) })
 }
 
 // endOfLine returns why an exchange with a machine broke off.
@@ -290,8 +295,8 @@ func endOfLine(ctx context.Context, line registry.Line) refusal {
 }
 
 // relay passes a machine's answer on to the node that forwarded the request. ended
-// returns how an answer whose body broke off ended.
-func relay(w http.ResponseWriter, response *http.Response, ended func() refusal) {
+// returns how an answer ended whose body broke off after so many bytes.
+func relay(w http.ResponseWriter, response *http.Response, ended func(relayed int64) refusal) {
 	header := w.Header()
 	for name, values := range response.Header {
 		switch name {
@@ -304,10 +309,10 @@ func relay(w http.ResponseWriter, response *http.Response, ended func() refusal)
 	w.WriteHeader(response.StatusCode)
 	controller := http.NewResponseController(w)
 	buffer := make([]byte, 16<<10)
-	how := endedComplete
+	how, relayed := endedComplete, int64(0)
 	for {
 		n, err := response.Body.Read(buffer)
-		if n > 0 {
+		if relayed += int64(n); n > 0 {
 			if _, err := w.Write(buffer[:n]); err != nil {
 				return // the other node is gone, or ended the call
 			}
@@ -319,7 +324,7 @@ func relay(w http.ResponseWriter, response *http.Response, ended func() refusal)
 			break
 		}
 		if err != nil {
-			how = ended()
+			how = ended(relayed)
 			break
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/outbound"
 )
 
 const (
@@ -138,18 +139,12 @@ func (p *peer) connected(ctx context.Context) (lost <-chan struct{}, err error) 
 	}
 }
 
-// connKey is the context key of the connection of a link.
-type connKey struct{}
-
-// newTransport returns the transport of all links. It dials nothing: the connection of
-// each link is a value of the context passed to NewClientConn.
+// newTransport returns the transport of all links. It dials nothing.
 func (m *mesh) newTransport() *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(true)
 	return &http.Transport{
-		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return ctx.Value(connKey{}).(*tls.Conn), nil
-		},
+		DialTLSContext:         outbound.Given,
 		Protocols:              protocols,
 		HTTP2:                  http2Config(),
 		DisableCompression:     true, // bytes pass unchanged
@@ -188,7 +183,7 @@ func (p *peer) dial(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := p.mesh.transport.NewClientConn(context.WithValue(ctx, connKey{}, conn), "https", p.node.Address)
+	client, err := outbound.ClientConn(ctx, p.mesh.transport, conn, "https", p.node.Address)
 	if err != nil {
 		conn.Close()
 		return nil, err

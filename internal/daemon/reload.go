@@ -49,9 +49,8 @@ func (d *Daemon) Reload(ctx context.Context, c Config) error {
 		d.retryRefused()
 	}
 	d.mu.Lock()
-	surface := d.surface.Config
-	surface.Rate = c.Rate
-	d.surface.Reconfigure(surface)
+	_, limits := d.surface.InForce()
+	d.surface.Reconfigure(gateway.Config{Rate: c.Rate, Limits: limits})
 	d.mu.Unlock()
 	d.admission.setYields(c.PowerPolicy.Yield)
 	d.checkAudioSoon()

@@ -16,32 +16,6 @@ import (
 type ChatForms struct {
 	legacy bool            // functions and function_call
 	custom map[string]bool // names of tools of the type custom
-	shown  []int           // with allowed_tools: the indexes of those tools in the request
-}
-
-// Locate returns the place in the request's body that became the place in the body as
-// machines get it, as far as the request has it. A nil f is of a request that uses none of
-// the forms.
-func (f *ChatForms) Locate(body []byte, place string) string {
-	if f == nil {
-		return DeepestMember(body, place)
-	}
-	number, rest, _ := strings.Cut(strings.TrimPrefix(place, "tools."), ".")
-	at, err := strconv.Atoi(number)
-	switch {
-	case strings.HasPrefix(place, "tools.") && err == nil:
-		if at >= 0 && at < len(f.shown) {
-			at = f.shown[at]
-		}
-		list := "tools."
-		if f.legacy { // whose elements are the functions themselves
-			list, rest = "functions.", strings.TrimPrefix(strings.TrimPrefix(rest, "function"), ".")
-		}
-		place = strings.TrimSuffix(list+strconv.Itoa(at)+"."+rest, ".")
-	case f.legacy && strings.HasPrefix(place, "tool_choice"):
-		place = "function_call" + strings.TrimPrefix(strings.TrimPrefix(place, "tool_choice"), ".function")
-	}
-	return DeepestMember(body, place)
 }
 
 // jsonObject is a JSON object whose values stay bytes.
@@ -240,10 +214,10 @@ func (f *ChatForms) choice(request jsonObject) error {
 		allowed[string(choice.Allowed.Tools[i].name())] = true
 	}
 	var shown []jsontext.Value
-	for i, one := range request.list("tools") {
+	for _, one := range request.list("tools") {
 		var t formTool
 		if _ = json.Unmarshal(one, &t); allowed[string(t.name())] && t.name() != nil {
-			shown, f.shown = append(shown, one), append(f.shown, i)
+			shown = append(shown, one)
 		}
 	}
 	if len(shown) == 0 {

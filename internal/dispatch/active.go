@@ -103,6 +103,28 @@ func (a *activeCalls) all() []*activeCall {
 	return slices.AppendSeq(make([]*activeCall, 0, len(a.calls)), maps.Keys(a.calls))
 }
 
+// running returns how many calls machines run.
+func (a *activeCalls) running() (n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, counts := range a.byMember {
+		n += counts[phaseRunning]
+	}
+	return n
+}
+
+// waiting returns the calls that wait for a machine.
+func (a *activeCalls) waiting() (calls []*activeCall) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for c := range a.calls {
+		if c.phase == phaseWaiting {
+			calls = append(calls, c)
+		}
+	}
+	return calls
+}
+
 // Running is a call that a machine runs now.
 type Running struct {
 	Caller  fleet.MemberID
@@ -126,13 +148,9 @@ func (d *Dispatcher) Running() []Running {
 
 // Waiting returns the calls that wait for a machine now; none has one.
 func (d *Dispatcher) Waiting() []Running {
-	d.active.mu.Lock()
-	defer d.active.mu.Unlock()
 	var out []Running
-	for c := range d.active.calls {
-		if c.phase == phaseWaiting {
-			out = append(out, Running{Caller: c.call.Caller.Member, Name: c.call.Caller.Name, Model: c.call.Model, Since: c.call.Arrived})
-		}
+	for _, c := range d.active.waiting() {
+		out = append(out, Running{Caller: c.call.Caller.Member, Name: c.call.Caller.Name, Model: c.call.Model, Since: c.call.Arrived})
 	}
 	return out
 }

@@ -138,7 +138,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	a.gotBody = true
 	answer := &answerBody{
 		Closer: response.Body, in: response.Body, ctx: ctx, line: line, mayRun: d.mayRun, finish: func() { finish(answered) },
-		unreached: func() error { return d.unreached(a.call) },
+		unreached: func(ctx context.Context) error { return d.unreached(ctx, a.call) },
 	}
 	result := &gateway.Answer{Response: response, Endpoint: endpoint}
 	if a.call.Stream {
@@ -153,7 +153,8 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	}
 	if err != nil {
 		out, f := d.afterBreak(ctx, a, err)
-		answer.Close()
+		response.Body.Close() // the machine learns of the end before it gets the next call
+		finish(out)
 		return nil, out, f
 	}
 	firstByteTimer.Stop()
@@ -187,7 +188,7 @@ func (d *Dispatcher) afterBreak(ctx context.Context, a *attempt, err error) (out
 	case ctx.Err() != nil: // this node ends the attempt, too
 		return failed, context.Cause(ctx)
 	default:
-		return failed, d.unreached(a.call)
+		return failed, d.unreached(ctx, a.call)
 	}
 }
 
@@ -277,9 +278,7 @@ func (d *Dispatcher) recordServed(call *gateway.Call) {
 	snapshot := d.cfg.Registry.Snapshot()
 	if g := snapshot.Group(last.Circle.Group); last.Class == fleet.Grouped && g != nil {
 		more = offer.Load.ServedGroup(snapshot, g, last.Machine.Owner, call.Caller.Member, d.cfg.Registry.Now()) || more
-		d.speeds.mu.Lock()
 		d.speeds.mark(speedKey{last.Machine.ID, call.Model})
-		d.speeds.mu.Unlock()
 	}
 	if more {
 		d.OnMachine(last.Machine.ID)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -74,6 +75,29 @@ func TestAnswerUnconfirmed(t *testing.T) {
 	if n, err := body.Read(part); n != 0 || err != error(errUnconfirmed) {
 		t.Errorf("%d, %v", n, err)
 	}
+}
+
+// An answer that its home ended is looked up for its caller, and no longer once that has left.
+func TestUnreachedCallerLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &Dispatcher{cfg: Config{
+			Registry: registry.New(registry.Config{}),
+			Revoked: func(ctx context.Context, _ gateway.Caller) (*fault.Fault, error) {
+				<-ctx.Done() // the database does not answer
+				return nil, ctx.Err()
+			},
+		}}
+		gone, began := errors.New("the caller left"), time.Now()
+		ctx, leave := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Millisecond, func() { leave(gone) })
+		body := &answerBody{
+			in: iotest.ErrReader(registry.ErrUnreached), ctx: ctx, mayRun: func() bool { return true },
+			unreached: func(ctx context.Context) error { return d.unreached(ctx, new(gateway.Call)) },
+		}
+		if _, err := body.Read(make([]byte, 1)); err != gone || time.Since(began) != time.Millisecond {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+	})
 }
 
 // The hub's clock decides, but a machine whose own clock says that its hours are over

@@ -64,7 +64,7 @@ type answerBody struct {
 	mayRun func() bool // Dispatcher.mayRun
 	finish func()
 	// unreached returns why its home ended the answer.
-	unreached func() error
+	unreached func(context.Context) error
 }
 
 // Read implements io.Reader. The error of an answer that breaks says who ended it: the
@@ -79,7 +79,7 @@ func (b *answerBody) Read(p []byte) (int, error) {
 	case err == nil || err == io.EOF:
 		return n, err
 	case errors.Is(err, registry.ErrUnreached):
-		return n, b.unreached()
+		return n, b.unreached(b.ctx)
 	case errors.Is(err, registry.ErrLost), b.line.Ended(b.ctx):
 		return n, fault.New(fault.MachineOffline, "the machine went away in the middle of the answer").Because(err)
 	default:

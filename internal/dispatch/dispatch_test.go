@@ -35,11 +35,12 @@ type sharedMachine struct {
 	live    *registry.Registry
 	spool   *spool.Spool
 	id      fleet.MachineID
-	changed chan struct{}       // the snapshot holds a change of the store
-	asked   chan struct{}       // the machine got a request
-	tunnels chan *tunnel.Client // one for each time that the machine connected
-	mayDial sync.Mutex          // held: the machine does not connect again
-	read    chan struct{}       // the stored speeds were read
+	changed chan struct{}         // the snapshot holds a change of the store
+	asked   chan struct{}         // the machine got a request
+	tunnels chan *tunnel.Client   // one for each time that the machine connected
+	mayDial sync.Mutex            // held: the machine does not connect again
+	read    chan struct{}         // the stored speeds were read
+	serves  chan http.HandlerFunc // how it serves its next call, in place of an end mark
 }
 
 // speeds is Config.Speeds.
@@ -61,7 +62,7 @@ func (m *sharedMachine) revoked(ctx context.Context, caller gateway.Caller) (*fa
 // Config.Activity is.
 func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachine {
 	t.Helper()
-	m := &sharedMachine{t: t, changed: make(chan struct{}, 99), asked: make(chan struct{}, 99), read: make(chan struct{}, 99), tunnels: make(chan *tunnel.Client, 99)}
+	m := &sharedMachine{t: t, changed: make(chan struct{}, 99), asked: make(chan struct{}, 99), read: make(chan struct{}, 99), tunnels: make(chan *tunnel.Client, 99), serves: make(chan http.HandlerFunc, 99)}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	must := func(err error) {
 		t.Helper()
@@ -124,9 +125,14 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 	<-m.live.Ready()
 	dialer := tunnel.Dialer{
 		HubURL: server.URL, Credential: func() string { m.mayDial.Lock(); defer m.mayDial.Unlock(); return "secret" },
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			m.asked <- struct{}{}
-			_, _ = io.WriteString(w, "data: [DONE]\n\n")
+			select {
+			case serve := <-m.serves:
+				serve(w, r)
+			default:
+				_, _ = io.WriteString(w, "data: [DONE]\n\n")
+			}
 		}),
 		Advertise: func() (tunnel.Advertisement, <-chan struct{}) {
 			return tunnel.Advertisement{Name: "box", Slots: 1, Free: 1, Models: []tunnel.Model{{
@@ -160,7 +166,7 @@ func TestShareEndsBeforeTheAttempt(t *testing.T) {
 		if err := m.db.RemoveShare(m.t.Context(), "ann", "bob"); err != nil {
 			m.t.Error(err)
 		}
-		m.live.Settle()
+		m.live.Settle(m.t.Context())
 		<-m.changed
 	})
 	call := &gateway.Call{Stream: true, Waiting: func(int, time.Duration) { t.Error("it waits") }}
@@ -187,7 +193,7 @@ func TestDisabledAndOutOfReach(t *testing.T) {
 		if err := m.db.SetMemberDisabled(t.Context(), "bob", disabled); err != nil {
 			t.Error(err)
 		}
-		m.live.Settle()
+		m.live.Settle(m.t.Context())
 		<-m.changed
 	}
 	for range 20 { // of the two ends that it finds it takes either
@@ -235,6 +241,69 @@ func TestMachineLeavesBeforeTheAttempt(t *testing.T) {
 		if len(m.asked) != 1 {
 			t.Errorf("stream %v: the machine was asked %d times", stream, len(m.asked))
 		}
+	}
+}
+
+// A streamed call that its machine took, and whose tunnel ends before the first byte, goes to
+// another machine, so it does not count for the day of the share.
+// A call that began, and a unary one, which the machine may have run, count.
+func TestDayOfALostCall(t *testing.T) {
+	streamed := func(m *sharedMachine, t *testing.T) {
+		answer, err := m.do(t, &gateway.Call{Stream: true, Waiting: func(int, time.Duration) {}})
+		if err != nil {
+			return
+		}
+		_, _ = io.Copy(io.Discard, answer.Body)
+		answer.Close()
+	}
+	unary := func(m *sharedMachine, t *testing.T) {
+		_, _ = m.do(t, &gateway.Call{Waiting: func(int, time.Duration) {}})
+	}
+	for name, c := range map[string]struct {
+		send func(*sharedMachine, *testing.T)
+		text string // that is sent before the tunnel ends
+		want int
+	}{
+		"streamed": {streamed, "", 0},
+		"begun":    {streamed, "data: x", 1},
+		"unary":    {unary, "", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newSharedMachine(t, func(*sharedMachine) {})
+			must := func(err error) {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			must(m.db.RemoveShare(t.Context(), "ann", "bob"))
+			must(m.db.AddShare(t.Context(), account.Share{
+				ID: "day", OwnerID: "ann", MemberID: "bob", Created: time.Now().UTC(), Limits: account.Limits{PerDay: 9},
+			}))
+			m.live.Settle(t.Context())
+			m.mayDial.Lock() // or the call might go to the same machine once more
+			defer m.mayDial.Unlock()
+			line := <-m.tunnels
+			m.serves <- func(w http.ResponseWriter, r *http.Request) {
+				w.WriteHeader(http.StatusOK)
+				_, _ = io.WriteString(w, c.text)
+				_ = http.NewResponseController(w).Flush()
+				go func() {
+					defer line.Close()
+					// What was sent before the answer to this has arrived.
+					response, err := line.RoundTrip(httptest.NewRequest(http.MethodPost, "http://machine/v1/embeddings", nil))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					response.Body.Close()
+				}()
+				<-r.Context().Done()
+			}
+			c.send(m, t)
+			if n := m.live.Snapshot().ShareOf("bob", "day").Limits.Load.Started(m.live.Now()); n != c.want {
+				t.Errorf("%d calls count for the day, not %d", n, c.want)
+			}
+		})
 	}
 }
 

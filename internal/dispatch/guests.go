@@ -378,5 +378,12 @@ func (v *Visit) Begin(ctx context.Context) (_ context.Context, finish func(used,
 	return within, finish, d.mayStart(a) // OnChange did not see an attempt that was stored after its change
 }
 
+// IsRetried reports whether the host sends the call to another machine, after so many bytes
+// of the answer: a streamed call whose machine is gone before the first one. It then does not
+// count as one that the machine ran (slotUses).
+func (v *Visit) IsRetried(gone bool, answered int64) bool {
+	return gone && v.call.Stream && answered == 0
+}
+
 // Ending reports whether every call is ended because the hub ends.
 func (d *Dispatcher) Ending() bool { return d.ending.Load() != nil }

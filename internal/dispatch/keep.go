@@ -50,11 +50,7 @@ func (d *Dispatcher) RunSpeeds(ctx context.Context) error {
 // saveSpeeds stores the measurements that are new. After a failure they are stored the next
 // time.
 func (d *Dispatcher) saveSpeeds(ctx context.Context) {
-	s := &d.speeds
-	s.mu.Lock()
-	changed := s.changed
-	s.changed = nil
-	s.mu.Unlock()
+	changed := d.speeds.takeMarked()
 	var speeds []account.Speed
 	for key := range changed {
 		load := d.loadOf(key.machine, key.model)
@@ -73,16 +69,25 @@ func (d *Dispatcher) saveSpeeds(ctx context.Context) {
 	}
 	if err := d.cfg.SaveSpeeds(ctx, speeds, d.cfg.Registry.Now()); err != nil {
 		d.cfg.Log.Warn("cannot store the measured speeds; the next try is in a minute", "error", err)
-		s.mu.Lock()
-		defer s.mu.Unlock()
 		for key := range changed {
-			s.mark(key)
+			d.speeds.mark(key)
 		}
 	}
 }
 
-// mark notes measurements that are to be stored. Needs mu.
+// takeMarked returns the measurements that are to be stored, once.
+func (s *speeds) takeMarked() map[speedKey]struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed := s.changed
+	s.changed = nil
+	return changed
+}
+
+// mark notes measurements that are to be stored.
 func (s *speeds) mark(key speedKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.changed == nil {
 		s.changed = make(map[speedKey]struct{})
 	}
@@ -105,11 +110,9 @@ func (d *Dispatcher) readSpeeds(ctx context.Context, since time.Time) time.Time 
 		if load == nil || json.Unmarshal([]byte(row.Samples), &proofs) != nil || !load.SetProofs(proofs) {
 			continue
 		}
-		d.speeds.mu.Lock()
 		for circle := range proofs {
-			d.speeds.of(model).learn(provenTo{id, circle}, load.Speed(circle))
+			d.speeds.learn(model, provenTo{id, circle}, load.Speed(circle))
 		}
-		d.speeds.mu.Unlock()
 	}
 	return now.Add(-readAgain)
 }

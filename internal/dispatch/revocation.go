@@ -149,14 +149,17 @@ func (d *Dispatcher) mayStart(a *attempt) bool {
 
 // unreached is the fault of a call that the home of its machine ended: that of its
 // credential, or what holds by the changes that the home has read, which this node may
-// not have read yet.
-func (d *Dispatcher) unreached(call *gateway.Call) *fault.Fault {
-	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
+// not have read yet. It returns the cause of ctx's end once that has ended.
+func (d *Dispatcher) unreached(ctx context.Context, call *gateway.Call) error {
+	within, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	if revoked, err := d.cfg.Revoked(ctx, call.Caller); err == nil && revoked != nil {
+	if revoked, err := d.cfg.Revoked(within, call.Caller); err == nil && revoked != nil {
 		return revoked
 	}
-	d.cfg.Registry.Settle()
+	d.cfg.Registry.Settle(ctx)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	return d.outOfReach(call)
 }
 

@@ -99,9 +99,14 @@ func (s *speeds) measure(call *gateway.Call, out gateway.Outcome, now time.Time)
 	}
 	last := &tries[len(tries)-1]
 	load := s.loadOf(last.Machine.ID, call.Model)
-	if !last.Began || load == nil {
-		return
+	if last.Began && load != nil && s.measureOn(load, call, last, out, now) {
+		s.mark(speedKey{last.Machine.ID, call.Model})
 	}
+}
+
+// measureOn is measure with the load of the machine's offer. It reports whether the call
+// changed what is known of the machine.
+func (s *speeds) measureOn(load *fleet.Load, call *gateway.Call, last *gateway.Attempt, out gateway.Outcome, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.of(call.Model)
@@ -115,13 +120,20 @@ func (s *speeds) measure(call *gateway.Call, out gateway.Outcome, now time.Time)
 	}
 	if last.Class == fleet.Grouped && call.Endpoint.Family() == fleet.Chat {
 		if !m.plausible(last.Circle, out.TokensOut, measurement) {
-			return
+			return false
 		}
 	}
 	measurement.At = now
 	load.Measure(last.Circle, measurement)
 	m.learn(provenTo{last.Machine.ID, last.Circle}, load.Speed(last.Circle))
-	s.mark(speedKey{last.Machine.ID, call.Model})
+	return true
+}
+
+// learn takes over a speed that was measured of a machine.
+func (s *speeds) learn(model fleet.ModelID, of provenTo, speed *fleet.Speed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of(model).learn(of, speed)
 }
 
 // plausible reports whether a call of a group may be measured. A machine that wants to

@@ -12,11 +12,7 @@ type Status struct {
 // Status returns the present state.
 func (d *Dispatcher) Status(now time.Time) Status {
 	s := d.scheduler.status(now)
-	d.active.mu.Lock()
-	defer d.active.mu.Unlock()
-	for _, counts := range d.active.byMember {
-		s.Running += counts[phaseRunning]
-	}
+	s.Running = d.active.running()
 	return s
 }
 

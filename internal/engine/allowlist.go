@@ -2,7 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json/jsontext"
 	"fmt"
 	"hash/fnv"
@@ -455,7 +454,15 @@ func (c *copier) image(t jsontext.Token) (jsontext.Token, error) {
 
 // bareImage copies an image URL that has no object around it, and adds the object.
 func (c *copier) bareImage() error {
-	return cmp.Or(c.enc.WriteToken(jsontext.BeginObject), c.enc.WriteToken(jsontext.String("url")), image.put(c), c.enc.WriteToken(jsontext.EndObject))
+	for _, token := range []jsontext.Token{jsontext.BeginObject, jsontext.String("url")} {
+		if err := c.enc.WriteToken(token); err != nil {
+			return err
+		}
+	}
+	if err := image.put(c); err != nil {
+		return err
+	}
+	return c.enc.WriteToken(jsontext.EndObject)
 }
 
 // sound copies a base64 audio clip.

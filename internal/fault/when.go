@@ -36,9 +36,9 @@ var codes = map[Code]struct {
 	EngineError:              {502, "Engine failed", "The engine of the machine failed on this very request, or sent what is no answer."},
 	NoInferenceBackend:       {503, "No engine", "This daemon was built without an engine and knows nothing else that could serve. Local only."},
 	EngineTimeout:            {504, "Engine timed out", "A machine took the request and its engine did not answer in time."},
-	NotFound:                 {404, "Not found", "Under `/api/` only: nothing that is yours, or that you may see, has this name."},
+	NotFound:                 {404, "Not found", "Of the management API only: nothing that is yours, or that you may see, has this name."},
 	WrongRegion:              {421, "Wrong region", "For machines that connect only: the credential is of another region, whose hub's address `message` and the header `Kith-Hub` name where it is known. Sign in there with `kith login --hub`."},
-	NotAllowed:               {403, "Not allowed", "Under `/api/` only: you may see it but not change it; `message` says who may."},
+	NotAllowed:               {403, "Not allowed", "Of the management API only: you may see it but not change it; `message` says who may."},
 }
 
 // Title returns the code in a few plain words; an unknown code is its own title.

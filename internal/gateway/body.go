@@ -38,7 +38,7 @@ func (x *exchange) readBody() (*spool.Bytes, error) {
 	if err := x.checkEncoding("body"); err != nil {
 		return nil, err
 	}
-	if x.g.Guard != nil && ofBrowser(x.r.Header) && !isJSON(x.r.Header.Get("Content-Type")) {
+	if x.g.cfg.Guard != nil && ofBrowser(x.r.Header) && !isJSON(x.r.Header.Get("Content-Type")) {
 		return nil, fault.New(fault.InvalidRequest, "send the body with Content-Type: application/json")
 	}
 	body := x.hold(length)
@@ -66,12 +66,12 @@ func (x *exchange) checkEncoding(what string) error {
 
 // hold begins to hold a body for the caller.
 func (x *exchange) hold(announced int64) *spool.Bytes {
-	return x.g.Spool.Hold(x.holder(), announced)
+	return x.g.cfg.Spool.Hold(x.holder(), announced)
 }
 
 // keep holds for the caller what was made of a body.
 func (x *exchange) keep(made []byte) (*spool.Bytes, error) {
-	return x.g.Spool.Keep(x.holder(), made)
+	return x.g.cfg.Spool.Keep(x.holder(), made)
 }
 
 // holder is who the bytes of the request are counted for.

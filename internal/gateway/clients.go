@@ -16,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/limit"
 )
 
 // Clients distinguishes the clients of a server and bounds what each may hold at
@@ -100,16 +101,16 @@ func (t *tally) most() (held int) {
 // take counts one more of what a client holds. It returns the function that gives
 // it back, which is nil when the client may hold no more.
 func (c *Clients) take(t *tally, what string, client netip.Addr) (free func()) {
-	limit := c.rules.Load().limit
-	if limit <= 0 {
+	most := c.rules.Load().limit
+	if most <= 0 {
 		return func() {}
 	}
-	counted := Network(client)
-	held, ok := t.take(counted, limit)
-	if nearLimit(held, limit) {
+	counted := limit.Network(client)
+	held, ok := t.take(counted, most)
+	if nearLimit(held, most) {
 		c.warned.Do(func() {
 			c.log.Warn("one client holds nearly as many "+what+" as it may; if it is a proxy, name it in [hub] proxies",
-				"client", counted, "held", held, "limit", limit)
+				"client", counted, "held", held, "limit", most)
 		})
 	}
 	if !ok {
@@ -269,15 +270,4 @@ func (c *Clients) trusts(peer netip.Addr) bool {
 		}
 	}
 	return false
-}
-
-// Network returns the prefix that addr is counted under: of IPv6 the /64 that one customer has.
-func Network(addr netip.Addr) netip.Prefix {
-	addr = addr.Unmap().WithZone("")
-	bits := addr.BitLen()
-	if addr.Is6() {
-		bits = 64
-	}
-	prefix, _ := addr.Prefix(bits) // no address has fewer bits
-	return prefix
 }

@@ -53,7 +53,7 @@ func (x *exchange) inOwnTerms(err error) error {
 	own := ""
 	// Where the body cannot be read again, no member is named.
 	_ = x.call.Body.View(x.r.Context(), func(body []byte) error {
-		own = x.ownParam(body, f.Param)
+		own = dialect.OwnParam(body, x.call.Endpoint, f.Param, x.forms == nil && x.call.Endpoint == fleet.ChatCompletions)
 		return nil
 	})
 	g := f.WithParam(own)
@@ -65,16 +65,4 @@ func (x *exchange) inOwnTerms(err error) error {
 		}
 	}
 	return g
-}
-
-// ownParam returns the path in the caller's body of the member that a machine names by
-// its path in the chat body; empty where there is none.
-func (x *exchange) ownParam(body []byte, param string) string {
-	switch {
-	case x.response != nil:
-		return x.response.Locate(param)
-	case x.call.Endpoint == fleet.Messages:
-		return dialect.LocateMessages(body, param)
-	}
-	return x.forms.Locate(body, param)
 }

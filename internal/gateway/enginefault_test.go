@@ -2,33 +2,31 @@ package gateway
 
 import (
 	"encoding/json/v2"
-	"strings"
 	"testing"
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
-	"github.com/kith/kith/internal/fleet"
 )
 
 // TestMembersAtFault: a machine names the member at fault in the chat body that it
-// was sent; a caller reads the name of its own, in param and in the message. What
-// is not in the request is never repeated.
+// was sent; a caller reads the name of its own, in param and in the message. A member
+// that is not in the request is never in param.
 func TestMembersAtFault(t *testing.T) {
 	const picture = "messages.0.content.1.image_url.url"
 	for name, test := range map[string]struct {
 		path, body, place, param string
 	}{
 		"chat":              {"/v1/chat/completions", `{"model":"m","n":9,"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"http://x"}}]}]}`, picture, picture},
-		"chat, functions":   {"/v1/chat/completions", `{"model":"m","functions":[{"name":"f","parameters":{"$ref":"x"}}],"messages":[]}`, "tools.0.function.parameters.$ref", "functions.0.parameters.$ref"},
-		"chat, function":    {"/v1/chat/completions", `{"model":"m","functions":[{"name":"f"}],"function_call":{"name":"f"},"messages":[]}`, "tool_choice.function.name", "function_call.name"},
-		"chat, allowed":     {"/v1/chat/completions", `{"model":"m","tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}],"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"g"}}]}},"messages":[]}`, "tools.0.function.name", "tools.1.function.name"},
-		"chat, one allowed": {"/v1/chat/completions", `{"model":"m","tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}],"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"g"}}]}},"messages":[]}`, "tools.0", "tools.1"},
+		"chat, functions":   {"/v1/chat/completions", `{"model":"m","functions":[{"name":"f","parameters":{"$ref":"x"}}],"messages":[]}`, "tools.0.function.parameters.$ref", "functions"},
+		"chat, function":    {"/v1/chat/completions", `{"model":"m","functions":[{"name":"f"}],"function_call":{"name":"f"},"messages":[]}`, "tool_choice.function.name", "function_call"},
+		"chat, allowed":     {"/v1/chat/completions", `{"model":"m","tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}],"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"g"}}]}},"messages":[]}`, "tools.0.function.name", "tools"},
+		"chat, one allowed": {"/v1/chat/completions", `{"model":"m","tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}],"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"g"}}]}},"messages":[]}`, "tools.0", "tools"},
 		"chat, short":       {"/v1/chat/completions", `{"model":"m","n":9,"messages":[]}`, "n", "n"},
 		"chat, not there":   {"/v1/chat/completions", request, "secret.7", ""},
-		"chat, its list":    {"/v1/chat/completions", `{"model":"m","messages":[]}`, "messages.7.secret", "messages"},
-		"messages":          {"/v1/messages", `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image","source":{"type":"url","url":"http://x"}}]}]}`, picture, "messages.0.content.1.source.url"},
+		"chat, its list":    {"/v1/chat/completions", `{"model":"m","messages":[]}`, "messages.7.secret", "messages.7.secret"},
+		"messages":          {"/v1/messages", `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image","source":{"type":"url","url":"http://x"}}]}]}`, picture, "messages"},
 		"messages, nowhere": {"/v1/messages", messagesRequest, "tools.3", ""},
-		"responses":         {"/v1/responses", `{"model":"m","max_output_tokens":9,"input":[{"role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_image","image_url":"http://x"}]}]}`, picture, "input.0.content.1.image_url"},
+		"responses":         {"/v1/responses", `{"model":"m","max_output_tokens":9,"input":[{"role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_image","image_url":"http://x"}]}]}`, picture, "input"},
 		"responses, limit":  {"/v1/responses", `{"model":"m","max_output_tokens":9,"input":"a"}`, "max_tokens", "max_output_tokens"},
 	} {
 		for i := range 4 {
@@ -58,24 +56,6 @@ func TestMembersAtFault(t *testing.T) {
 			if got.Error.Code != "invalid_request" || got.Error.Param != test.param || got.Error.Message != "the machine refused the request: "+said+": this is not taken" {
 				t.Errorf("%s: %s, want %s", name, w.Body, test.param)
 			}
-		}
-	}
-}
-
-// TestOwnParamReadsOnce: a place of many parts, which is a machine's word, costs one
-// reading of the body, as one of a single part does.
-func TestOwnParamReadsOnce(t *testing.T) {
-	body := []byte(`{"model":"m","messages":[{"role":"user","content":"x"}]}`)
-	x := &exchange{call: &Call{Endpoint: fleet.ChatCompletions}}
-	costs := func(place string) float64 { return testing.AllocsPerRun(10, func() { x.ownParam(body, place) }) }
-	if one, many := costs("z"), costs(strings.Repeat("z.", 127)+"z"); many > 2*one {
-		t.Errorf("128 parts cost %v allocations, one costs %v", many, one)
-	}
-	for place, want := range map[string]string{
-		"messages.0.content.0.text": "messages.0.content", "messages.0.role": "messages.0.role", "messages.1.role": "messages", "tools.0": "", "": "",
-	} {
-		if got := x.ownParam(body, place); got != want {
-			t.Errorf("%q: %q, want %q", place, got, want)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func newExchange(g *Edge, w http.ResponseWriter, r *http.Request) *exchange {
 		g: g, tuning: g.tuning.Load(), w: w, r: r,
 		control: http.NewResponseController(w),
 		id:      "req_" + uuid.Must(uuid.NewV7()).String(),
-		arrived: time.Now(), started: g.Now(),
+		arrived: time.Now(), started: g.cfg.Now(),
 	}
 	x.envelope = envelopeOf(r, nil)
 	x.bodyDone = r.ContentLength == 0 || r.ProtoMajor > 1 // HTTP/2 resets a stream by itself
@@ -99,8 +99,8 @@ func (x *exchange) run() (err error) {
 
 // serve makes the checks in their order (spec/api.md#order-of-checks).
 func (x *exchange) serve() error {
-	if x.g.Guard != nil {
-		if err := x.g.Guard.check(x.r); err != nil {
+	if x.g.cfg.Guard != nil {
+		if err := x.g.cfg.Guard.check(x.r); err != nil {
 			return err
 		}
 	}
@@ -155,7 +155,7 @@ func (x *exchange) serviceInfo() error {
 		Version      string `json:"version"`
 		BaseURL      string `json:"base_url"`      // of the chat, embeddings, responses and audio dialects
 		MessagesBase string `json:"messages_base"` // of the messages dialect
-	}{"kith", x.g.Version, x.g.Base + "/v1", x.g.Base})
+	}{"kith", x.g.cfg.Version, x.g.cfg.Base + "/v1", x.g.cfg.Base})
 }
 
 func (x *exchange) notImplemented() error {

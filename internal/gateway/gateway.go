@@ -94,16 +94,14 @@ func (l Limits) withDefaults() Limits {
 // New makes the edge of one surface. The handler wants the request's path as
 // it came: a mux in front of it must not clean or redirect.
 func New(c Config) *Edge {
-	c.Limits = c.Limits.withDefaults()
 	if c.Now == nil {
 		c.Now = time.Now
 	}
 	if c.Spool == nil {
 		c.Spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
 	}
-	g := &Edge{
-		Config: c, surface: hosted, buckets: buckets{shared: c.SharedRate}, counts: buckets{rate: countRate}, transport: newRegionTransport(c.Limits.Unary),
-	}
+	g := &Edge{cfg: c, surface: hosted, buckets: buckets{shared: c.SharedRate}, counts: buckets{rate: countRate}}
+	g.cfg.Rate, g.cfg.Limits, g.cfg.Origins = Rate{}, Limits{}, nil
 	g.ending, g.end = context.WithCancelCause(context.Background())
 	g.Reconfigure(c)
 	if c.Identify == nil {
@@ -115,17 +113,16 @@ func New(c Config) *Edge {
 // Edge is the handler of one surface. Other handlers of its address count what
 // they answer against the same limits, with Admit and Miss.
 type Edge struct {
-	Config  // as New got it
+	cfg     Config // without the fields that Reconfigure replaces
 	surface surface
-	tuning  atomic.Pointer[tuning] // what Reconfigure replaces
+	tuning  atomic.Pointer[tuning] // those
 	buckets buckets
 	counts  buckets // of the token counts that machines make
 	misses  misses
 	// forwards limits the requests with keys of other regions, for each client's address.
-	forwards  buckets
-	transport *http.Transport // to other regions
-	ending    context.Context // ends with EndBodies
-	end       context.CancelCauseFunc
+	forwards buckets
+	ending   context.Context // ends with EndBodies
+	end      context.CancelCauseFunc
 }
 
 // tuning is the part of a Config that Reconfigure replaces. A request keeps the one that
@@ -133,18 +130,25 @@ type Edge struct {
 type tuning struct {
 	Rate
 	Limits
-	origins []string
-	late    *fault.Fault // the end of a unary call that takes longer than Limits.Unary
+	origins   []string
+	late      *fault.Fault    // the end of a unary call that takes longer than Limits.Unary
+	transport *http.Transport // to other regions
 }
 
 // Reconfigure applies Rate, Limits and Origins of c to the requests that come from now
 // on, and ignores its other fields. A change of Rate fills every bucket.
 func (g *Edge) Reconfigure(c Config) {
 	limits := c.Limits.withDefaults()
-	g.tuning.Store(&tuning{
+	next := &tuning{
 		Rate: c.Rate, Limits: limits, origins: c.Origins,
 		late: fault.New(fault.EngineTimeout, "the answer took longer than %s: ask for less, or stream it", limits.Unary),
-	})
+	}
+	if last := g.tuning.Load(); last != nil && last.Unary == limits.Unary {
+		next.transport = last.transport // and its connections
+	} else {
+		next.transport = newRegionTransport(limits.Unary)
+	}
+	g.tuning.Store(next)
 	g.buckets.setRate(c.Rate)
 	g.forwards.setRate(c.Rate)
 }

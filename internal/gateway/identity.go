@@ -20,9 +20,9 @@ func RefusedKey(base string) *fault.Fault {
 func (x *exchange) identify() error {
 	secret, ok := secretOf(x.r.Header, x.route.takesAPIKey())
 	if !ok {
-		return RefusedKey(x.g.Base)
+		return RefusedKey(x.g.cfg.Base)
 	}
-	caller, err := x.g.Identify(x.r.Context(), secret)
+	caller, err := x.g.cfg.Identify(x.r.Context(), secret)
 	if err != nil {
 		return err
 	}

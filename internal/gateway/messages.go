@@ -110,7 +110,7 @@ func (x *exchange) tokenize(call *Call) (tokens int64, err error) {
 	if !call.Model.Valid() { // nothing can advertise it
 		return 0, impossibleModel()
 	}
-	if x.g.Count == nil {
+	if x.g.cfg.Count == nil {
 		return 0, nil
 	}
 	if x.g.surface == hosted && x.g.counts.take(bucketOf(x.caller), x.arrived) != nil {
@@ -118,7 +118,7 @@ func (x *exchange) tokenize(call *Call) (tokens int64, err error) {
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), countLimit)
 	defer cancel()
-	tokens, err = x.g.Count(ctx, call)
+	tokens, err = x.g.cfg.Count(ctx, call)
 	if f := fault.Of(err); f != nil && x.g.surface == hosted {
 		err = x.g.Miss(x.caller, call.Model, f)
 	}

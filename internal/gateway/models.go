@@ -56,7 +56,7 @@ func (x *exchange) entry(m Model) any {
 // listModels serves GET /v1/models: the complete list in the chat dialect, pages
 // of it in the messages dialect.
 func (x *exchange) listModels() error {
-	models, err := x.g.Backend.Models(x.r.Context(), x.caller)
+	models, err := x.g.cfg.Backend.Models(x.r.Context(), x.caller)
 	if err != nil {
 		return x.faultOf(x.r.Context(), err)
 	}
@@ -122,7 +122,7 @@ func page(models []Model, query url.Values) (_ []Model, more bool, err error) {
 // they are or percent-encoded.
 func (x *exchange) oneModel() error {
 	id := fleet.ModelID(x.route.argument(x.r.URL.EscapedPath()))
-	models, err := x.g.Backend.Models(x.r.Context(), x.caller)
+	models, err := x.g.cfg.Backend.Models(x.r.Context(), x.caller)
 	if err != nil {
 		return x.faultOf(x.r.Context(), err)
 	}

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"maps"
 	"math"
 	"sync"
 	"time"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/limit"
 )
 
 // Rate is a limit on requests (spec/api.md#limits); the zero Rate limits nothing.
@@ -38,8 +38,9 @@ type Taken struct {
 // buckets limits requests per key. Only keys that were found good come here, and the
 // addresses of clients that connected; idle ones are dropped.
 type buckets struct {
-	rate Rate
-	perKey[*bucket]
+	mu     sync.Mutex
+	rate   Rate
+	by     limit.Map[bucketKey, *bucket]
 	shared bool    // taken is collected
 	taken  []Taken // what to report to the other nodes
 }
@@ -53,34 +54,13 @@ type bucket struct {
 // maxTaken is how many reports the other nodes get at a time.
 const maxTaken = 4096
 
-// minPrune is the number of entries below which nothing is ever dropped.
-const minPrune = 1024
-
-// perKey is a map by key that drops idle values as it grows.
-type perKey[V any] struct {
-	mu    sync.Mutex
-	by    map[bucketKey]V
-	prune int // drop idle values when there are more than that
-}
-
-// add sets the value of a key, and drops idle values if there are many. Needs mu.
-func (p *perKey[V]) add(key bucketKey, value V, idle func(V) bool) {
-	if len(p.by) > max(p.prune, minPrune) {
-		maps.DeleteFunc(p.by, func(_ bucketKey, v V) bool { return idle(v) })
-		p.prune = 2 * len(p.by) // so that a request pays for a constant share of it
-	}
-	if p.by == nil {
-		p.by = make(map[bucketKey]V)
-	}
-	p.by[key] = value
-}
-
 // setRate changes the rate. Every bucket is then full.
 func (b *buckets) setRate(to Rate) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.rate != to {
-		b.rate, b.by = to, nil
+		b.rate = to
+		b.by.Clear()
 	}
 }
 
@@ -135,12 +115,12 @@ func (b *buckets) bucket(key bucketKey, now time.Time) *bucket {
 	if b.rate.PerSecond <= 0 {
 		return nil
 	}
-	if of := b.by[key]; of != nil {
+	if of, ok := b.by.Get(key); ok {
 		return of
 	}
 	of := &bucket{Limiter: rate.NewLimiter(rate.Limit(b.rate.PerSecond), b.rate.Burst)}
 	full := float64(b.rate.Burst)
-	b.add(key, of, func(of *bucket) bool { return of.TokensAt(now) >= full }) // as good as a new one
+	b.by.Put(key, of, func(of *bucket) bool { return of.TokensAt(now) >= full }) // as good as a new one
 	return of
 }
 
@@ -153,7 +133,10 @@ const (
 )
 
 // misses counts the distinct models that a key asked for and could not reach.
-type misses struct{ perKey[*missed] }
+type misses struct {
+	mu sync.Mutex
+	by limit.Map[bucketKey, *missed]
+}
 
 type missed struct {
 	since  time.Time
@@ -165,10 +148,10 @@ type missed struct {
 func (m *misses) add(key bucketKey, model fleet.ModelID, now time.Time) *fault.Fault {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	seen := m.by[key]
-	if seen == nil || now.Sub(seen.since) >= missWindow {
+	seen, ok := m.by.Get(key)
+	if !ok || now.Sub(seen.since) >= missWindow {
 		seen = &missed{since: now, models: make(map[fleet.ModelID]struct{})}
-		m.perKey.add(key, seen, func(old *missed) bool { return now.Sub(old.since) >= missWindow })
+		m.by.Put(key, seen, func(old *missed) bool { return now.Sub(old.since) >= missWindow })
 	}
 	if _, again := seen.models[model]; again {
 		return nil

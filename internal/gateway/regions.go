@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/limit"
 	"github.com/kith/kith/internal/outbound"
 )
 
@@ -48,7 +49,7 @@ func newRegionTransport(unary time.Duration) *http.Transport {
 // are (spec/api.md#other-region). refusal is the answer where the operator did not name
 // that region.
 func (x *exchange) forward(region string, refusal error) error {
-	target := x.g.Regions[region]
+	target := x.g.cfg.Regions[region]
 	if target == nil {
 		return refusal
 	}
@@ -87,7 +88,7 @@ func (x *exchange) proxy(target *url.URL, body *forwardedBody) (err error) {
 		r.Body = body
 	}
 	proxy := &httputil.ReverseProxy{
-		Transport: x.g.transport,
+		Transport: x.tuning.transport,
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(target)
 			p.SetXForwarded()
@@ -95,11 +96,11 @@ func (x *exchange) proxy(target *url.URL, body *forwardedBody) (err error) {
 			for _, name := range []string{"Connection", "Upgrade", "Cookie", "Origin", "Referer"} { // of this connection and site only
 				h.Del(name)
 			}
-			h.Set(headerForwarded, x.g.Region)
+			h.Set(headerForwarded, x.g.cfg.Region)
 		},
 		ModifyResponse: func(res *http.Response) error { return x.takeResponse(res, body) },
 		ErrorHandler:   func(_ http.ResponseWriter, _ *http.Request, failed error) { err = failed },
-		ErrorLog:       slog.NewLogLogger(x.g.Log.Handler(), slog.LevelDebug),
+		ErrorLog:       slog.NewLogLogger(x.g.cfg.Log.Handler(), slog.LevelDebug),
 	}
 	defer func() {
 		if v := recover(); v == http.ErrAbortHandler { //nolint:errorlint // a panic's value
@@ -216,5 +217,5 @@ func clientOf(r *http.Request) string {
 	if err != nil {
 		return r.RemoteAddr
 	}
-	return Network(at.Addr()).String()
+	return limit.Network(at.Addr()).String()
 }

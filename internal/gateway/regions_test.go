@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/kith/kith/internal/fault"
 )
@@ -296,5 +297,28 @@ func TestNotForwarded(t *testing.T) {
 	}
 	if w, _ := do(edge, ask("GET", "/v1/models", "")); w.Code == 429 {
 		t.Error("keys of this region share the rate")
+	}
+}
+
+// A region gets as long for its answer as the limits in force allow a call here, not as those
+// of the start do; a reload of other settings keeps the connections to it. What Reconfigure
+// replaces is nowhere else.
+func TestReconfiguredRegions(t *testing.T) {
+	c := hostedConfig(refuses(errors.New("no call")))
+	c.Limits.Unary, c.Rate, c.Origins = time.Minute, Rate{PerSecond: 1, Burst: 1}, []string{"https://app.example"}
+	edge := New(c)
+	if cfg := edge.cfg; cfg.Limits != (Limits{}) || cfg.Rate != (Rate{}) || cfg.Origins != nil {
+		t.Errorf("the edge keeps %+v, %+v and %v of its start", cfg.Limits, cfg.Rate, cfg.Origins)
+	}
+	first := edge.tuning.Load().transport
+	c.Origins, c.Rate = nil, Rate{}
+	edge.Reconfigure(c)
+	if edge.tuning.Load().transport != first || first.ResponseHeaderTimeout != 70*time.Second {
+		t.Errorf("the transport was replaced, or waits %s for an answer", first.ResponseHeaderTimeout)
+	}
+	c.Limits.Unary = 2 * time.Minute
+	edge.Reconfigure(c)
+	if wait := edge.tuning.Load().transport.ResponseHeaderTimeout; wait != 130*time.Second {
+		t.Errorf("after a reload with a limit of 2 min a region has %s to answer", wait)
 	}
 }

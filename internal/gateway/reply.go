@@ -246,10 +246,10 @@ func (x *exchange) report(f *fault.Fault, cancelled bool) {
 		_ = x.control.Flush() // the caller need not wait for the records
 	}
 	switch {
-	case x.routed && x.g.Finished != nil:
-		x.g.Finished(x.call, out)
-	case !x.routed && f != nil && x.route.inference() && x.g.Refused != nil:
-		x.g.Refused(x.refusedCall(), out)
+	case x.routed && x.g.cfg.Finished != nil:
+		x.g.cfg.Finished(x.call, out)
+	case !x.routed && f != nil && x.route.inference() && x.g.cfg.Refused != nil:
+		x.g.cfg.Refused(x.refusedCall(), out)
 	}
 	x.log(f, out)
 }
@@ -321,7 +321,7 @@ func (x *exchange) log(f *fault.Fault, out Outcome) {
 		level = slog.LevelInfo
 	}
 	ctx := context.WithoutCancel(x.r.Context())
-	if !x.g.Log.Enabled(ctx, level) {
+	if !x.g.cfg.Log.Enabled(ctx, level) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 20)
@@ -351,5 +351,5 @@ func (x *exchange) log(f *fault.Fault, out Outcome) {
 			attrs = append(attrs, slog.String("cause", cause.Error()))
 		}
 	}
-	x.g.Log.LogAttrs(ctx, level, "call", attrs...)
+	x.g.cfg.Log.LogAttrs(ctx, level, "call", attrs...)
 }

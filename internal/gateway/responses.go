@@ -51,7 +51,7 @@ func (x *exchange) readResponses(body []byte) (dialect.Head, []byte, error) {
 	}
 	// Not of the correlation id: that is in logs, and anyone with a response's id
 	// can open its turn.
-	x.response = q.Answer(rand.Text(), x.arrived, q.Stores() && x.g.Turns != nil)
+	x.response = q.Answer(rand.Text(), x.arrived, q.Stores() && x.g.cfg.Turns != nil)
 	return q.Head, chat, nil
 }
 
@@ -63,7 +63,7 @@ const maxShortened = 6
 // the oldest turns (docs/dialects.md, truncation).
 func (x *exchange) serveCall(ctx context.Context) (*Answer, error) {
 	for again := 0; ; again++ {
-		answer, err := x.g.Backend.Do(ctx, x.call)
+		answer, err := x.g.cfg.Backend.Do(ctx, x.call)
 		var f *fault.Fault
 		if x.response == nil || again == maxShortened || ctx.Err() != nil || !errors.As(err, &f) {
 			return answer, err
@@ -81,11 +81,11 @@ func (x *exchange) serveCall(ctx context.Context) (*Answer, error) {
 
 // loadTurn is a turn of the caller's, or nil.
 func (x *exchange) loadTurn(response string) ([]byte, error) {
-	if x.g.Turns == nil {
+	if x.g.cfg.Turns == nil {
 		return nil, nil
 	}
-	return x.g.Turns.Load(x.r.Context(), x.caller.Member, response, func(size int64) error {
-		return x.turns.reserve(x.g.Spool, x.holder(), size)
+	return x.g.cfg.Turns.Load(x.r.Context(), x.caller.Member, response, func(size int64) error {
+		return x.turns.reserve(x.g.cfg.Spool, x.holder(), size)
 	})
 }
 
@@ -131,7 +131,7 @@ func releaseAll(all []func()) (none []func()) {
 func (x *exchange) writeTurn(document []byte) error {
 	holder := x.holder()
 	holder.Answer = true
-	held, err := x.g.Spool.Keep(holder, document)
+	held, err := x.g.cfg.Spool.Keep(holder, document)
 	x.turns.close()
 	if err != nil {
 		return err
@@ -156,9 +156,9 @@ func (x *exchange) finishResponse() []byte {
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), keepLimit)
 	defer cancel()
-	err := x.g.Turns.Keep(ctx, x.caller.Member, x.response.ID(), turn)
+	err := x.g.cfg.Turns.Keep(ctx, x.caller.Member, x.response.ID(), turn)
 	if err != nil && !errors.Is(err, context.Canceled) {
-		x.g.Log.Warn("cannot keep a turn; its answer says that it was not stored", "id", x.id, "error", err)
+		x.g.cfg.Log.Warn("cannot keep a turn; its answer says that it was not stored", "id", x.id, "error", err)
 	}
 	return x.response.Finish(now, err == nil)
 }
@@ -198,9 +198,9 @@ func (x *exchange) oneResponse() error {
 
 func (x *exchange) deleteResponse() error {
 	id, there := x.route.argument(x.r.URL.EscapedPath()), false
-	if x.g.Turns != nil {
+	if x.g.cfg.Turns != nil {
 		var err error
-		if there, err = x.g.Turns.Forget(x.r.Context(), x.caller.Member, id); err != nil {
+		if there, err = x.g.cfg.Turns.Forget(x.r.Context(), x.caller.Member, id); err != nil {
 			return err
 		}
 	}

@@ -41,7 +41,7 @@ func (x *exchange) unary() error {
 	x.call.answered(x.response != nil)
 	held := answer.Held
 	if held == nil {
-		if held, err = x.call.Hold(x.g.Spool, answer.Body, answer.ContentLength); err != nil {
+		if held, err = x.call.Hold(x.g.cfg.Spool, answer.Body, answer.ContentLength); err != nil {
 			return x.faultOf(ctx, broken(err))
 		}
 	}
@@ -70,7 +70,7 @@ func (x *exchange) unary() error {
 	}
 	if made != nil { // instead of what the machine sent
 		held.Close()
-		if held, err = x.g.Spool.Keep(x.call.holder(), made); err != nil {
+		if held, err = x.g.cfg.Spool.Keep(x.call.holder(), made); err != nil {
 			return err
 		}
 		defer held.Close()

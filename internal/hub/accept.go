@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/limit"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -138,7 +138,6 @@ func (h *Hub) serveTunnel(ctx context.Context, kept fleet.StoredMachine, line *t
 const (
 	perSecond = 1
 	burst     = 5
-	minPaces  = 1024 // machines below which none is forgotten
 )
 
 // pace limits how often one machine dials and advertises.
@@ -151,23 +150,18 @@ func (p pace) isFull(now time.Time) bool {
 
 // paces holds the pace of each machine that was here lately.
 type paces struct {
-	mu    sync.Mutex
-	by    map[string]pace // by the machine's id
-	prune int             // forget machines whose pace is full when there are more
+	mu sync.Mutex
+	by limit.Map[string, pace] // by the machine's id
 }
 
 func (p *paces) of(machine string, now time.Time) pace {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if known, ok := p.by[machine]; ok {
+	if known, ok := p.by.Get(machine); ok {
 		return known
 	}
-	if len(p.by) >= max(p.prune, minPaces) {
-		maps.DeleteFunc(p.by, func(_ string, known pace) bool { return known.isFull(now) })
-		p.prune = 2 * len(p.by) // so that a dial pays for a constant share of it
-	}
 	fresh := pace{rate.NewLimiter(perSecond, burst), rate.NewLimiter(perSecond, burst)}
-	p.by[machine] = fresh
+	p.by.Put(machine, fresh, func(known pace) bool { return known.isFull(now) })
 	return fresh
 }
 

@@ -4,11 +4,10 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/kith/kith/internal/fault"
-	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/limit"
 )
 
 // A client may have guessBurst secrets looked up in the database that it does not know,
@@ -17,45 +16,7 @@ import (
 const (
 	guessBurst = 100
 	guessEvery = 200 * time.Millisecond
-	maxGuesses = 100_000 // clients that are remembered
 )
-
-// guesses counts the unknown secrets of each client.
-type guesses struct {
-	mu   sync.Mutex
-	full map[netip.Prefix]time.Time // when all of guessBurst is there again; absent: now
-}
-
-// take counts one look-up of a client, or returns how long it has to wait for it.
-func (g *guesses) take(client netip.Prefix, now time.Time) (wait time.Duration) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	full := g.full[client]
-	if full.Before(now) || full.Sub(now) > guessBurst*guessEvery { // the latter: the clock was set back
-		full = now
-	}
-	full = full.Add(guessEvery)
-	if over := full.Sub(now) - guessBurst*guessEvery; over > 0 {
-		return over
-	}
-	if len(g.full) >= maxGuesses {
-		clear(g.full)
-	}
-	if g.full == nil {
-		g.full = make(map[netip.Prefix]time.Time)
-	}
-	g.full[client] = full
-	return 0
-}
-
-// give takes back what a take counted: the secret is known.
-func (g *guesses) give(client netip.Prefix) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if full, ok := g.full[client]; ok {
-		g.full[client] = full.Add(-guessEvery)
-	}
-}
 
 // clientKey is the context key of the client of a request, as its netip.Prefix.
 type clientKey struct{}
@@ -66,7 +27,7 @@ func withClient(r *http.Request) *http.Request {
 	if err != nil {
 		return r
 	}
-	return r.WithContext(context.WithValue(r.Context(), clientKey{}, gateway.Network(from.Addr())))
+	return r.WithContext(context.WithValue(r.Context(), clientKey{}, limit.Network(from.Addr())))
 }
 
 // guess counts a look-up of a secret, or returns the fault of a client with too many that
@@ -76,10 +37,10 @@ func (h *Hub) guess(ctx context.Context) (known func(), err error) {
 	if !ok {
 		return func() {}, nil
 	}
-	if wait := h.guesses.take(client, time.Now()); wait > 0 {
+	if wait := h.guesses.Take(client, time.Now()); wait > 0 {
 		return nil, fault.New(fault.RateLimitExceeded,
 			"too many unknown keys came from this address: at most %d a second, %d at once; correct the key, and wait as Retry-After says",
 			time.Second/guessEvery, guessBurst).WithRetryAfter(int(wait/time.Second) + 1)
 	}
-	return func() { h.guesses.give(client) }, nil
+	return func() { h.guesses.Give(client, time.Now()) }, nil
 }

@@ -57,9 +57,9 @@ func (h *Hub) Ready(now time.Time) error {
 
 // memoryHealth is the state of the memory for requests and answers.
 func (h *Hub) memoryHealth() site.Part {
-	held := h.edge.Spool.Use()
+	held := h.spool.Use()
 	use := fmt.Sprintf("%s MiB of requests and answers in memory, %s MiB on disk", api.Number(held.Memory>>20), api.Number(held.Disk>>20))
-	if h.edge.Spool.Full() {
+	if h.spool.Full() {
 		return site.Part{Name: "Memory", Text: use + ": nearly full, new calls are refused"}
 	}
 	return site.Part{Name: "Memory", Good: true, Text: use}

@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync/atomic"
@@ -33,6 +34,7 @@ import (
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/ledger"
 	"github.com/kith/kith/internal/ledger/journal"
+	"github.com/kith/kith/internal/limit"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/site"
 	"github.com/kith/kith/internal/spool"
@@ -138,11 +140,12 @@ type Hub struct {
 	log      *slog.Logger
 	calls    *dispatch.Dispatcher
 	keys     keyring
-	guesses  guesses
+	guesses  limit.Throttle[netip.Prefix] // unknown secrets of each client
 	ledger   *ledger.Ledger
 	traces   *ledger.Traces
 	turns    *ledger.Turns
 	edge     *gateway.Edge
+	spool    *spool.Spool
 	api      *api.API
 	site     *site.Site
 	tunnels  tunnels
@@ -164,23 +167,23 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		turns:    ledger.NewTurns(records, cfg.KeepResponses, cfg.Log),
 		admitted: make(chan struct{}, cfg.Admissions),
 		tunnels:  tunnels{most: max(cfg.Machines, 0), of: map[string]map[string]int{}},
-		paces:    paces{by: map[string]pace{}},
+		guesses:  limit.Throttle[netip.Prefix]{Every: guessEvery, Burst: guessBurst},
 		metrics:  newCallMetrics(),
 		backups:  backups{Backups: cfg.Backups},
 		started:  time.Now(),
 	}
 	edge := cfg.Edge
-	if edge.Spool == nil {
-		edge.Spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
+	if h.spool = edge.Spool; h.spool == nil {
+		h.spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
 	}
 	h.inForce.Store(&cfg)
 	h.calls = dispatch.New(dispatch.Config{
 		Limits:   cfg.callLimits(),
-		Registry: live, Ledger: h.ledger, Traces: h.traces, Spool: edge.Spool,
+		Registry: live, Ledger: h.ledger, Traces: h.traces, Spool: h.spool,
 		SaveSpeeds: records.SaveSpeeds, Speeds: records.Speeds, PrefixKey: records.PrefixKey,
 		Revoked: h.revoked, Activity: func() { h.site.Stir() }, Draw: cfg.Draw, Log: cfg.Log,
 	})
-	edge.Region, edge.Regions, edge.SharedRate = cfg.Region, cfg.Regions, cfg.Cluster != nil
+	edge.Spool, edge.Region, edge.Regions, edge.SharedRate = h.spool, cfg.Region, cfg.Regions, cfg.Cluster != nil
 	edge.Backend, edge.Identify, edge.Now, edge.Log = h.calls, h.Identify, records.Now, cfg.Log
 	edge.Count, edge.Finished, edge.Refused = h.calls.Count, h.finished, h.refused
 	if cfg.KeepResponses > 0 {

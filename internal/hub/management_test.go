@@ -198,14 +198,14 @@ func TestHealth(t *testing.T) {
 	if err := r.Ready(time.Now()); err == nil {
 		t.Error("a hub that follows no database is ready")
 	}
-	held, err := r.edge.Spool.Keep(spool.Holder{Member: "mem_1"}, make([]byte, 800))
+	held, err := r.spool.Keep(spool.Holder{Member: "mem_1"}, make([]byte, 800))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := states(); !got["Memory"] {
 		t.Error("room is called none")
 	}
-	other, err := r.edge.Spool.Keep(spool.Holder{Member: "mem_2"}, make([]byte, 800))
+	other, err := r.spool.Keep(spool.Holder{Member: "mem_2"}, make([]byte, 800))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -243,7 +243,7 @@ func (s stateMetrics) Collect(out chan<- prometheus.Metric) {
 func (s stateMetrics) read() reading {
 	now := time.Now()
 	r := reading{
-		now: s.records.Now(), live: s.live.Status(now), calls: s.calls.Status(now), ledger: s.ledger.Status(), spool: s.edge.Spool.Use(),
+		now: s.records.Now(), live: s.live.Status(now), calls: s.calls.Status(now), ledger: s.ledger.Status(), spool: s.spool.Use(),
 		ready: s.Ready(now) == nil, draining: s.drain.begun.Load(),
 	}
 	if s.cfg.Cluster != nil {

@@ -54,7 +54,7 @@ func (h *Hub) drainNode(ctx context.Context, name string) error {
 	case len(nodes) == 0:
 		return fault.New(fault.InvalidRequest, "this hub is the only node: no other one takes its machines; end it with SIGTERM, and it lets the calls that run end")
 	case !slices.ContainsFunc(nodes, func(n registry.Node) bool { return n.Name == name && n.Alive }):
-		return fault.New(fault.RouteNotFound, "no node named %q is alive; kith admin nodes shows which are", name)
+		return fault.New(fault.NotFound, "no node named %q is alive; kith admin nodes shows which are", name)
 	case !h.live.HasSuccessor(name, now):
 		return fault.New(fault.InvalidRequest, "node %q is the last of its region that serves: start another one first, or end it with SIGTERM", name)
 	}

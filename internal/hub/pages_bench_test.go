@@ -61,7 +61,7 @@ func newCity(b *testing.B) *city {
 		},
 		Running: func() []api.Use { return nil }, Queued: func(*fleet.Machine) int { return 0 },
 		Control: func(context.Context, fleet.MachineID, api.Control) error { return nil },
-		Changed: func() {}, Admit: func(api.Caller) error { return nil },
+		Changed: func(context.Context) {}, Admit: func(api.Caller) error { return nil },
 		Miss:      func(_ api.Caller, _ fleet.ModelID, f *fault.Fault) *fault.Fault { return f },
 		Confirmed: func(time.Time) bool { return true }, Trace: db.Trace,
 	})

@@ -97,7 +97,6 @@ type library struct {
 	ggml_backend_dev_memory         func(d cDevice, free, total *uintptr)
 	llama_log_set                   func(callback, data uintptr)
 	llama_version                   func() string
-	llama_print_system_info         func() string
 
 	llama_model_default_params   func() modelParams
 	llama_context_default_params func() contextParams
@@ -109,9 +108,7 @@ type library struct {
 	llama_model_get_vocab     func(cModel) cVocab
 	llama_model_meta_val_str  func(m cModel, key string, buf *byte, size uintptr) int32
 	llama_model_chat_template func(m cModel, name uintptr) string
-	llama_model_n_embd_out    func(cModel) int32
 	llama_model_has_decoder   func(cModel) bool
-	llama_pooling_type        func(cContext) int32
 
 	llama_vocab_n_tokens    func(cVocab) int32
 	llama_vocab_bos         func(cVocab) token

@@ -366,7 +366,8 @@ func (s *Supervisor) runWorker(ctx context.Context, libraries string) (ready boo
 		io.Copy(io.Discard, out) // until the worker ends
 	}
 	cancel()
-	return err == nil, errors.Join(cmp.Or(err, cmd.Wait()), stderr.err())
+	ended := cmd.Wait()
+	return err == nil, errors.Join(cmp.Or(err, ended), stderr.err())
 }
 
 // start sends the worker its configuration and waits until it is ready. It calls

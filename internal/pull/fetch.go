@@ -120,16 +120,13 @@ func (d *download) file(ctx context.Context, f File) error {
 		return err
 	}
 	d.progress.Done = began
-	lock := flock.New(part + ".lock")
-	if locked, err := lock.TryLock(); err != nil {
+	unlock, err := lockFile(part + ".lock")
+	if err != nil {
 		return err
-	} else if !locked {
+	} else if unlock == nil {
 		return fmt.Errorf("another kith fetches %s just now: wait for it", f.Name)
 	}
-	defer func() {
-		os.Remove(lock.Path())
-		lock.Unlock()
-	}()
+	defer unlock()
 	out, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return err
@@ -166,6 +163,33 @@ func (d *download) file(ctx context.Context, f File) error {
 		return err
 	}
 	return Forget(path)
+}
+
+// lockFile locks the file at path, which it creates, until unlock removes it. unlock is nil
+// if another process or call has it.
+func lockFile(path string) (unlock func(), err error) {
+	for {
+		lock := flock.New(path)
+		if locked, err := lock.TryLock(); err != nil || !locked {
+			return nil, err
+		}
+		mine, err := lock.Stat()
+		if err != nil {
+			lock.Unlock()
+			return nil, err
+		}
+		if now, err := os.Stat(path); err != nil || !os.SameFile(mine, now) {
+			lock.Unlock() // its last owner removed it after it was opened here
+			continue
+		}
+		return func() {
+			removed := os.Remove(path)
+			lock.Unlock()
+			if removed != nil { // Windows removes no file that is open
+				os.Remove(path)
+			}
+		}, nil
+	}
 }
 
 // errNotFile is the error of bytes that are not those of the file, so that none is kept.

@@ -4,15 +4,20 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -469,5 +474,34 @@ func TestList(t *testing.T) {
 	}
 	if Find(strings.ToUpper(List()[0].Name)) == nil || Find("") != nil {
 		t.Error("Find")
+	}
+}
+
+// A lock has one owner at a time, also while owners remove its file.
+func TestLockFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	var owners, taken atomic.Int32
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for range 500 {
+				unlock, err := lockFile(path)
+				if err != nil {
+					t.Error(err)
+				} else if unlock != nil {
+					if n := owners.Add(1); n != 1 {
+						t.Errorf("%d owners", n)
+					}
+					taken.Add(1)
+					runtime.Gosched()
+					owners.Add(-1)
+					unlock()
+				}
+			}
+		})
+	}
+	group.Wait()
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) || taken.Load() == 0 {
+		t.Errorf("locked %d times, then %v", taken.Load(), err)
 	}
 }

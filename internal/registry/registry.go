@@ -317,9 +317,9 @@ func (r *Registry) Confirmed(now time.Time) bool {
 }
 
 // Settle polls the store now, and returns once this node's Snapshot has what was
-// committed before the call; a store that does not answer delays it for a second at most.
-// Before everything is loaded it does not wait.
-func (r *Registry) Settle() {
+// committed before the call, or ctx has ended; a store that does not answer delays it for a
+// second at most. Before everything is loaded it does not wait.
+func (r *Registry) Settle(ctx context.Context) {
 	begun, _, _ := r.polls.now()
 	r.pollNow()
 	select {
@@ -327,8 +327,8 @@ func (r *Registry) Settle() {
 	default:
 		return
 	}
-	late := time.NewTimer(settleWithin)
-	defer late.Stop()
+	ctx, cancel := context.WithTimeout(ctx, settleWithin)
+	defer cancel()
 	for !r.stopped.Load() {
 		_, good, next := r.polls.now()
 		if good > begun {
@@ -336,7 +336,7 @@ func (r *Registry) Settle() {
 		}
 		select {
 		case <-next:
-		case <-late.C:
+		case <-ctx.Done():
 			return
 		}
 	}

@@ -410,7 +410,7 @@ func TestCommittedAgain(t *testing.T) {
 			t.Error("the snapshot holds what could not be read")
 		}
 		f.locked(func() { f.groupsDown = false })
-		n.Settle()
+		n.Settle(t.Context())
 		if n.Snapshot().Group("g") == nil {
 			t.Error("the snapshot does not hold the change")
 		}
@@ -436,7 +436,7 @@ func TestSettle(t *testing.T) {
 			f.change(fleet.GroupChanged, string(group), func() {
 				f.groups[group] = &fleet.Group{ID: group, Members: []fleet.MemberID{"owner-m", "bob"}}
 			})
-			n.Settle()
+			n.Settle(t.Context())
 			if n.Snapshot().Group(group) == nil {
 				t.Fatalf("group %d is not there", i)
 			}
@@ -446,9 +446,16 @@ func TestSettle(t *testing.T) {
 		f.down = true
 		f.mu.Unlock()
 		began := time.Now()
-		n.Settle()
+		n.Settle(t.Context())
 		if took := time.Since(began); took != settleWithin {
 			t.Errorf("%v without the store", took)
+		}
+		ctx, leave := context.WithTimeout(t.Context(), time.Millisecond)
+		defer leave()
+		began = time.Now()
+		n.Settle(ctx)
+		if took := time.Since(began); took != time.Millisecond {
+			t.Errorf("%v for a caller who left after 1 ms", took)
 		}
 	})
 }

@@ -344,10 +344,10 @@ func TestPeersKeyRevokedUnderway(t *testing.T) {
 		w.addMachine(ann, "spare", 1, "m")
 		w.down.Store(true) // the entry cannot read what changes
 		w.must(w.db.RevokeKey(w.t.Context(), ann.key.ID, time.Now()))
-		seats[1].Load().live.Settle()
+		seats[1].Load().live.Settle(w.t.Context())
 		time.Sleep(500 * time.Millisecond)
 		w.down.Store(false)
-		w.live.Settle()
+		w.live.Settle(w.t.Context())
 		<-a.over
 		w.wantCode(a, "invalid_api_key", "")
 		if ran := w.runs.where(a.tag); ran != "box " {

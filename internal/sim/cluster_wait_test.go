@@ -400,7 +400,7 @@ func TestPeersLimits(t *testing.T) {
 		w.must(w.db.AddShare(w.t.Context(), account.Share{
 			ID: w.newID("shr_"), OwnerID: ann.ID, MemberID: bob.ID, Created: time.Now().UTC(), Limits: account.Limits{Concurrent: 2, PerDay: 9},
 		}))
-		w.live.Settle()
+		w.live.Settle(w.t.Context())
 		time.Sleep(40 * time.Second) // the day's calls of each node have been read
 		w.set(slow(2 * time.Second))
 		most := 0

@@ -121,7 +121,7 @@ func (w *world) together(members ...*member) {
 	for _, m := range members {
 		w.must(w.db.JoinGroup(w.t.Context(), g.ID, m.ID, time.Now()))
 	}
-	w.live.Settle()
+	w.live.Settle(w.t.Context())
 	synctest.Wait()
 }
 

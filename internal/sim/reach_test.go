@@ -116,7 +116,7 @@ func TestPeersShareEndsAsALinkIsLost(t *testing.T) {
 				time.Sleep(6 * time.Second)
 				w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
 				for _, n := range w.nodes() {
-					n.live.Settle()
+					n.live.Settle(w.t.Context())
 				}
 				<-a.over
 				time.Sleep(10 * time.Second)
@@ -145,7 +145,7 @@ func TestPeersHomeKnowsFirstWhy(t *testing.T) {
 			// The home is told at once, and the entry reads the change later.
 			w.slow.Store(int64(300 * time.Millisecond))
 			w.must(revocations[kind](w, ann, bob))
-			seats[1].Load().live.Settle()
+			seats[1].Load().live.Settle(w.t.Context())
 			<-a.over
 			w.slow.Store(0)
 			w.wantCode(a, code, "")

@@ -34,7 +34,7 @@ type loss struct {
 func (w *world) changed(kind string) {
 	w.noted(kind)
 	if w.rng.IntN(2) == 0 {
-		w.live.Settle()
+		w.live.Settle(w.t.Context())
 	}
 }
 
@@ -150,7 +150,7 @@ type hearing struct {
 }
 
 var hearings = []hearing{
-	{"notified", func(*world) {}, func(w *world) { w.live.Settle() }},
+	{"notified", func(*world) {}, func(w *world) { w.live.Settle(w.t.Context()) }},
 	{"polling", func(*world) {}, func(*world) {}},
 	{"polling, database slow", func(w *world) {
 		w.slow.Store(w.rng.Int64N(int64(1500 * time.Millisecond)))
@@ -280,10 +280,10 @@ func TestKeyRevokedWhileTheMachineStops(t *testing.T) {
 		a := w.begin(ask{by: bob, model: "m", stream: stream})
 		w.begun(a)
 		w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
-		w.live.Settle()
+		w.live.Settle(w.t.Context())
 		time.Sleep(500 * time.Millisecond)
 		w.must(w.db.RevokeKey(w.t.Context(), bob.key.ID, time.Now()))
-		w.live.Settle()
+		w.live.Settle(w.t.Context())
 		<-a.over
 		w.wantCode(a, "invalid_api_key", "")
 	})

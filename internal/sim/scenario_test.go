@@ -696,7 +696,7 @@ func (w *world) movesOnOnceStopped(stream bool, lingers time.Duration, runs int,
 	}
 	w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
 	for _, n := range w.nodes() {
-		n.live.Settle()
+		n.live.Settle(w.t.Context())
 	}
 	time.Sleep(500 * time.Millisecond)
 	for _, n := range w.nodes() {

@@ -261,7 +261,7 @@ func (w *world) addKey(m *member, reach account.Reach) {
 func (w *world) share(owner, with *member) {
 	w.t.Helper()
 	w.must(w.db.AddShare(w.t.Context(), account.Share{ID: w.newID("shr_"), OwnerID: owner.ID, MemberID: with.ID, Created: time.Now().UTC()}))
-	w.live.Settle()
+	w.live.Settle(w.t.Context())
 	synctest.Wait()
 }
 

@@ -73,7 +73,7 @@ func (s *Site) checkRecent(v *visit) error {
 }
 
 func (s *Site) checkPassword(v *visit) error {
-	if err := tooSoon(s.limits.confirms.take(v.me.ID, time.Now())); err != nil {
+	if err := tooSoon(s.limits.confirms.Take(v.me.ID, time.Now())); err != nil {
 		return err
 	}
 	hash, err := s.DB.Password(v.Context(), v.me.ID)

@@ -69,7 +69,7 @@ var unknownGrant = grantRefusal{"invalid_grant", "the device code is wrong or wa
 // a key reach, region, expires and manage ("true").
 func (s *Site) beginGrant(r *http.Request, form url.Values) (any, error) {
 	from := addressOf(r)
-	if err := tooSoon(s.limits.devices.take(network(from), time.Now())); err != nil {
+	if err := tooSoon(s.limits.devices.Take(network(from), time.Now())); err != nil {
 		return nil, err
 	}
 	if form.Get("client_id") == "" {
@@ -140,7 +140,7 @@ func (s *Site) pollGrant(r *http.Request, form url.Values) (any, error) {
 	if err != nil {
 		return nil, slowDown
 	}
-	if s.limits.polls.take(string(hash[:]), now) > 0 {
+	if s.limits.polls.Take(string(hash[:]), now) > 0 {
 		looked(nil)
 		return nil, slowDown
 	}
@@ -191,7 +191,7 @@ func (s *Site) redeem(r *http.Request, g account.Grant, now time.Time) (any, err
 	}
 	out.Member = member.Name
 	s.Log.Info("member act", "member", member.ID, "method", r.Method, "path", r.URL.Path, "kind", g.Kind, "made", out.ID)
-	s.Changed()
+	s.Changed(r.Context())
 	return out, nil
 }
 
@@ -220,7 +220,11 @@ func (s *Site) showDevice(v *visit) (reply, error) {
 // codes are counted, of the member and of the address.
 func (s *Site) typed(v *visit) (account.Grant, error) {
 	now, from := s.DB.Now(), network(v.from)
-	if err := tooSoon(max(s.limits.userCodes.take(v.me.ID, now), s.limits.codesFrom.take(from, now))); err != nil {
+	if err := tooSoon(s.limits.userCodes.Take(v.me.ID, now)); err != nil {
+		return account.Grant{}, err
+	}
+	if err := tooSoon(s.limits.codesFrom.Take(from, now)); err != nil {
+		s.limits.userCodes.Give(v.me.ID, now)
 		return account.Grant{}, err
 	}
 	wrong := fault.New(fault.NotFound, "nothing waits under this code: look at it again; a code lasts 10 minutes and works once").WithParam("code")
@@ -233,8 +237,8 @@ func (s *Site) typed(v *visit) (account.Grant, error) {
 		return account.Grant{}, wrong
 	}
 	if err == nil {
-		s.limits.userCodes.give(v.me.ID)
-		s.limits.codesFrom.give(from)
+		s.limits.userCodes.Give(v.me.ID, now)
+		s.limits.codesFrom.Give(from, now)
 	}
 	return g, err
 }

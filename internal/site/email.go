@@ -1,7 +1,6 @@
 package site
 
 import (
-	"cmp"
 	"context"
 	"crypto/subtle"
 	"errors"
@@ -88,7 +87,10 @@ func (s *Site) emailOf(ctx context.Context, memberID string) (account.Email, err
 // that the address is the member's. Another member with the
 // same address makes no difference, so the member does not learn of one.
 func (s *Site) askEmail(v *visit) (reply, error) {
-	if err := cmp.Or(s.canMail(), s.checkRecent(v)); err != nil {
+	if err := s.canMail(); err != nil {
+		return reply{}, err
+	}
+	if err := s.checkRecent(v); err != nil {
 		return reply{}, err
 	}
 	address, ok := mail.Address(v.form.Get("address"))
@@ -103,7 +105,7 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 		return reply{}, fault.New(fault.InvalidRequest, "this is your address already").WithParam("address")
 	}
 	now := s.DB.Now().UTC()
-	if err := tooSoon(s.limits.verifiers.take(v.me.ID, now)); err != nil {
+	if err := tooSoon(s.limits.verifiers.Take(v.me.ID, now)); err != nil {
 		return reply{}, err
 	}
 	code := mintLink(s.Region)
@@ -114,7 +116,7 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 	s.Log.Info("e-mail address asked for", "member", v.me.ID)
 	// Too many to one address are dropped silently: the member would learn that
 	// another member asked for it.
-	if s.limits.verified.take(strings.ToLower(address), now) > 0 {
+	if s.limits.verified.Take(strings.ToLower(address), now) > 0 {
 		s.Log.Warn("mail not sent: too many to one address", "member", v.me.ID)
 	} else {
 		s.mail.Send(mail.Message{MemberID: v.me.ID, To: address, Subject: "kith: is this your address?", Until: time.Now().Add(verifyFor), Text: fmt.Sprintf(
@@ -178,14 +180,17 @@ func (s *Site) removeEmail(v *visit) (reply, error) {
 // address's members are found later, so that neither the answer nor its time shows
 // whether there are any.
 func (s *Site) recoverByMail(v *visit) (reply, error) {
-	if err := cmp.Or(s.canMail(), s.slowRecovery(v, "")); err != nil {
+	if err := s.canMail(); err != nil {
+		return reply{}, err
+	}
+	if err := s.slowRecovery(v, ""); err != nil {
 		return reply{}, err
 	}
 	address, ok := mail.Address(v.form.Get("address"))
 	if !ok {
 		return reply{}, fault.New(fault.InvalidRequest, "an e-mail address is like ada@example.org").WithParam("address")
 	}
-	if err := tooSoon(s.limits.recoveries.take(strings.ToLower(address), time.Now())); err != nil {
+	if err := tooSoon(s.limits.recoveries.Take(strings.ToLower(address), time.Now())); err != nil {
 		return reply{}, err
 	}
 	select {

@@ -334,7 +334,7 @@ func TestMailedLinksExpire(t *testing.T) {
 // and what is dropped because of another member is not shown.
 func TestMailLimits(t *testing.T) {
 	tn := newTown(t, nil)
-	tn.site.limits.recoverFrom.every = time.Hour // none is let through again during the test
+	tn.site.limits.recoverFrom.Every = time.Hour // none is let through again during the test
 	post := tn.posts(t)
 	ada, eve := tn.as("ada"), tn.as("eve")
 	began := time.Now()

@@ -1,7 +1,6 @@
 package site
 
 import (
-	"cmp"
 	"context"
 	"encoding/json/v2"
 	"errors"
@@ -388,8 +387,10 @@ func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who api.Caller
 	h.Set("X-Accel-Buffering", "no") // nginx would hold events back
 	send := func(text []byte) error {
 		_ = control.SetWriteDeadline(time.Now().Add(streamWrite)) // a connection in memory may have none
-		_, err := w.Write(text)
-		return cmp.Or(err, control.Flush())
+		if _, err := w.Write(text); err != nil {
+			return err
+		}
+		return control.Flush()
 	}
 	sent := look(s, s.glance(s.DB.Now()), who)
 	begun := sent

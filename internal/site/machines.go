@@ -221,7 +221,7 @@ func (s *Site) ownMachine(v *visit, id string) (api.Machine, error) {
 	if i := slices.IndexFunc(machines.Data, func(m api.Machine) bool { return m.ID == id }); i >= 0 {
 		return machines.Data[i], nil
 	}
-	return api.Machine{}, fault.New(fault.RouteNotFound, "you have no machine with the id %.80q", id)
+	return api.Machine{}, fault.New(fault.NotFound, "you have no machine with the id %.80q", id)
 }
 
 func revokedMachine(act api.MachineAct) string {

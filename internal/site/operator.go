@@ -75,7 +75,7 @@ func (s *Site) drainQuestion(v *visit) (question, error) {
 	name := v.URL.Query().Get("node")
 	at := slices.IndexFunc(nodes, func(n api.Node) bool { return n.Name == name })
 	if err == nil && at < 0 {
-		err = fault.New(fault.RouteNotFound, "there is no such node")
+		err = fault.New(fault.NotFound, "there is no such node")
 	}
 	if err != nil {
 		return question{}, err

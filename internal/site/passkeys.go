@@ -122,7 +122,10 @@ func (s *Site) canPasskeys() error {
 // signInChallenge is POST /signin/passkey/begin: a challenge for any passkey, without
 // a name.
 func (s *Site) signInChallenge(v *visit) (*protocol.CredentialAssertion, error) {
-	if err := cmp.Or(s.canPasskeys(), s.slowDown(v)); err != nil {
+	if err := s.canPasskeys(); err != nil {
+		return nil, err
+	}
+	if err := s.slowDown(v); err != nil {
 		return nil, err
 	}
 	options, session, err := s.passkeys.BeginDiscoverableLogin()
@@ -135,7 +138,10 @@ func (s *Site) signInChallenge(v *visit) (*protocol.CredentialAssertion, error) 
 // signInByPasskey is POST /signin/passkey. There is one message for whatever is
 // wrong with an answer.
 func (s *Site) signInByPasskey(v *visit) (reply, error) {
-	if err := cmp.Or(s.canPasskeys(), s.slowDown(v)); err != nil {
+	if err := s.canPasskeys(); err != nil {
+		return reply{}, err
+	}
+	if err := s.slowDown(v); err != nil {
 		return reply{}, err
 	}
 	member, err := s.asserted(v.Context(), v.form.Get("answer"))
@@ -203,7 +209,10 @@ func (s *Site) asserted(ctx context.Context, text string) (account.Member, error
 // newPasskeyChallenge is POST /account/passkeys/begin: a challenge for a new passkey
 // of the member's, who has to have signed in just now or to give the password again.
 func (s *Site) newPasskeyChallenge(v *visit) (*protocol.CredentialCreation, error) {
-	if err := cmp.Or(s.canPasskeys(), s.checkRecent(v)); err != nil {
+	if err := s.canPasskeys(); err != nil {
+		return nil, err
+	}
+	if err := s.checkRecent(v); err != nil {
 		return nil, err
 	}
 	whose, err := s.holder(v.Context(), v.me)

@@ -1,12 +1,15 @@
 package site
 
 import (
+	"crypto"
+	"crypto/hmac"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
 	"encoding/json/v2"
 	"html"
 	"log/slog"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -16,8 +19,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/go-jose/go-jose/v4"
 
 	"github.com/kith/kith/internal/api"
 )
@@ -46,7 +47,7 @@ func newIDP(t *testing.T) *idp {
 	t.Helper()
 	p := &idp{t: t, subject: "1", name: "ada", codes: map[string]url.Values{}}
 	p.key = must1(rsa.GenerateKey(rand.Reader, 2048))
-	p.sign = func(claims []byte) string { return p.signed(jose.RS256, p.key, claims) }
+	p.sign = func(claims []byte) string { return p.signed("RS256", p.key, claims) }
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
 		p.mu.Lock()
@@ -62,8 +63,9 @@ func newIDP(t *testing.T) *idp {
 		})
 	})
 	mux.HandleFunc("GET /keys", func(w http.ResponseWriter, _ *http.Request) {
-		set := jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: p.key.Public(), KeyID: "k1", Algorithm: "RS256", Use: "sig"}}}
-		api.WriteJSON(w, 200, set)
+		api.WriteJSON(w, 200, map[string]any{"keys": []map[string]string{{
+			"kty": "RSA", "kid": "k1", "alg": "RS256", "use": "sig", "n": b64(p.key.N.Bytes()), "e": b64(big.NewInt(int64(p.key.E)).Bytes()),
+		}}})
 	})
 	mux.HandleFunc("GET /authorize", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, p.agree(r.URL.Query()), http.StatusFound)
@@ -74,9 +76,17 @@ func newIDP(t *testing.T) *idp {
 	return p
 }
 
-func (p *idp) signed(alg jose.SignatureAlgorithm, key any, claims []byte) string {
-	signer := must1(jose.NewSigner(jose.SigningKey{Algorithm: alg, Key: jose.JSONWebKey{Key: key, KeyID: "k1"}}, nil))
-	return must1(must1(signer.Sign(claims)).CompactSerialize())
+// signed is a token with the claims. The key is an *rsa.PrivateKey for RS256, or the secret of
+// HS256.
+func (p *idp) signed(algorithm string, key any, claims []byte) string {
+	text := b64([]byte(`{"alg":"`+algorithm+`","kid":"k1"}`)) + "." + b64(claims)
+	if secret, ok := key.(string); ok {
+		mac := hmac.New(sha256.New, []byte(secret))
+		mac.Write([]byte(text))
+		return text + "." + b64(mac.Sum(nil))
+	}
+	sum := sha256.Sum256([]byte(text))
+	return text + "." + b64(must1(rsa.SignPKCS1v15(rand.Reader, key.(*rsa.PrivateKey), crypto.SHA256, sum[:])))
 }
 
 // agree is where the browser is sent back to, once the person said yes.
@@ -297,9 +307,9 @@ func TestProviderRefused(t *testing.T) {
 		"expired":                 func() { p.spoil = func(c map[string]any) { c["exp"] = time.Now().Add(-time.Hour).Unix() } },
 		"nobody":                  func() { p.spoil = func(c map[string]any) { c["sub"] = "" } },
 		"too long":                func() { p.spoil = func(c map[string]any) { c["sub"] = strings.Repeat("x", 256) } },
-		"another key":             func() { p.sign = func(c []byte) string { return p.signed(jose.RS256, stranger, c) } },
+		"another key":             func() { p.sign = func(c []byte) string { return p.signed("RS256", stranger, c) } },
 		"the secret": func() {
-			p.sign = func(c []byte) string { return p.signed(jose.HS256, []byte(strings.Repeat(clientSecret, 4)), c) }
+			p.sign = func(c []byte) string { return p.signed("HS256", strings.Repeat(clientSecret, 4), c) }
 		},
 		"not signed":       func() { p.sign = func(c []byte) string { return b64([]byte(`{"alg":"none"}`)) + "." + b64(c) + "." } },
 		"nothing":          func() { p.sign = func([]byte) string { return "" } },

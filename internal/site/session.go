@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/alexedwards/scs/v2"
@@ -16,6 +15,7 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/limit"
 )
 
 // How long a session lives unseen, and at most.
@@ -166,66 +166,16 @@ func addressOf(r *http.Request) string {
 	return from.Addr().Unmap().WithZone("").String()
 }
 
-// network is whose an address counts as: of IPv6, the /64 that a customer has.
+// network returns what an address is counted under.
 func network(address string) string {
-	from, err := netip.ParseAddr(address)
-	if err != nil || from.Is4() {
+	addr, err := netip.ParseAddr(address)
+	if err != nil {
 		return address
 	}
-	prefix, _ := from.Prefix(64) // an IPv6 address has one
-	return prefix.String()
+	return limit.Network(addr).String()
 }
 
-// throttle lets each key through burst times, and then once every so often.
-type throttle struct {
-	every time.Duration
-	burst int
-
-	mu   sync.Mutex
-	full map[string]time.Time // when all of burst is there again; absent: now
-}
-
-// maxThrottled bounds the keys remembered; past it they are forgotten, which
-// costs an attacker who can bring as many more than it gives.
-const maxThrottled = 100_000
-
-// take lets one through, or says how long to wait until the next may.
-func (t *throttle) take(key string, now time.Time) (wait time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.full) >= maxThrottled {
-		for k, full := range t.full {
-			if !full.After(now) {
-				delete(t.full, k)
-			}
-		}
-		if len(t.full) >= maxThrottled {
-			clear(t.full)
-		}
-	}
-	full := t.full[key]
-	if full.Before(now) {
-		full = now
-	}
-	full = full.Add(t.every)
-	if over := full.Sub(now) - time.Duration(t.burst)*t.every; over > 0 {
-		return over
-	}
-	if t.full == nil {
-		t.full = map[string]time.Time{}
-	}
-	t.full[key] = full
-	return 0
-}
-
-// give takes back what a take counted.
-func (t *throttle) give(key string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if full, ok := t.full[key]; ok {
-		t.full[key] = full.Add(-t.every)
-	}
-}
+type throttle = limit.Throttle[string]
 
 // pollEvery is how often a device may ask whether it was approved.
 const pollEvery = 2 * time.Second
@@ -239,22 +189,22 @@ type limits struct {
 
 func newLimits() limits {
 	return limits{
-		fromAddress: &throttle{every: 6 * time.Second, burst: 20},  // sign-ins and sign-ups, by address
-		guesses:     &throttle{every: 30 * time.Second, burst: 10}, // passwords, by address and the account's name
+		fromAddress: &throttle{Every: 6 * time.Second, Burst: 20},  // sign-ins and sign-ups, by address
+		guesses:     &throttle{Every: 30 * time.Second, Burst: 10}, // passwords, by address and the account's name
 		// The same by name, from all addresses: twice as many as one address may go on
 		// with, or it could shut out the rest.
-		ofName:      &throttle{every: 15 * time.Second, burst: 100},
-		ofBrowser:   &throttle{every: 30 * time.Second, burst: 10},                // the same in a browser that the member signed in with before
-		confirms:    &throttle{every: 30 * time.Second, burst: 10},                // passwords typed once more by who is signed in, by member
-		recoverFrom: &throttle{every: 6 * time.Second, burst: 20},                 // recoveries, by address
-		recoverOf:   &throttle{every: 30 * time.Second, burst: 10},                // and by address and name
-		codes:       &throttle{every: 2 * time.Second, burst: 30},                 // unknown codes of devices and links, by address
-		devices:     &throttle{every: 2 * time.Minute, burst: 30},                 // requests for approval, by address
-		polls:       &throttle{every: pollEvery - 200*time.Millisecond, burst: 1}, // by request
-		userCodes:   &throttle{every: 2 * time.Minute, burst: 5},                  // codes typed, by member
-		codesFrom:   &throttle{every: 2 * time.Minute, burst: 30},                 // and by address
-		verifiers:   &throttle{every: 10 * time.Minute, burst: 5},                 // e-mails that prove an address, by member
-		verified:    &throttle{every: 20 * time.Minute, burst: 3},                 // and by that address
-		recoveries:  &throttle{every: 10 * time.Minute, burst: 3},                 // recoveries by mail, by the e-mail address
+		ofName:      &throttle{Every: 15 * time.Second, Burst: 100},
+		ofBrowser:   &throttle{Every: 30 * time.Second, Burst: 10},                // the same in a browser that the member signed in with before
+		confirms:    &throttle{Every: 30 * time.Second, Burst: 10},                // passwords typed once more by who is signed in, by member
+		recoverFrom: &throttle{Every: 6 * time.Second, Burst: 20},                 // recoveries, by address
+		recoverOf:   &throttle{Every: 30 * time.Second, Burst: 10},                // and by address and name
+		codes:       &throttle{Every: 2 * time.Second, Burst: 30},                 // unknown codes of devices and links, by address
+		devices:     &throttle{Every: 2 * time.Minute, Burst: 30},                 // requests for approval, by address
+		polls:       &throttle{Every: pollEvery - 200*time.Millisecond, Burst: 1}, // by request
+		userCodes:   &throttle{Every: 2 * time.Minute, Burst: 5},                  // codes typed, by member
+		codesFrom:   &throttle{Every: 2 * time.Minute, Burst: 30},                 // and by address
+		verifiers:   &throttle{Every: 10 * time.Minute, Burst: 5},                 // e-mails that prove an address, by member
+		verified:    &throttle{Every: 20 * time.Minute, Burst: 3},                 // and by that address
+		recoveries:  &throttle{Every: 10 * time.Minute, Burst: 3},                 // recoveries by mail, by the e-mail address
 	}
 }

@@ -18,7 +18,7 @@ import (
 // slowDown refuses a sign-in or a sign-up that comes too soon after others from its
 // address.
 func (s *Site) slowDown(v *visit) error {
-	return tooSoon(s.limits.fromAddress.take(network(v.from), time.Now()))
+	return tooSoon(s.limits.fromAddress.Take(network(v.from), time.Now()))
 }
 
 // slowGuesses refuses a password for a name that comes too soon after others: from
@@ -30,15 +30,15 @@ func (s *Site) slowDown(v *visit) error {
 func (s *Site) slowGuesses(v *visit, name, memberID, hash string) error {
 	now := time.Now()
 	if browser, known := s.knownBrowser(v, memberID, hash); known {
-		return tooSoon(s.limits.ofBrowser.take(browser, now))
+		return tooSoon(s.limits.ofBrowser.Take(browser, now))
 	}
 	if err := s.slowDown(v); err != nil || len(name) > api.MaxName {
 		return err
 	}
-	if err := tooSoon(s.limits.guesses.take(network(v.from)+" "+name, now)); err != nil {
+	if err := tooSoon(s.limits.guesses.Take(network(v.from)+" "+name, now)); err != nil {
 		return err
 	}
-	return tooSoon(s.limits.ofName.take(name, now))
+	return tooSoon(s.limits.ofName.Take(name, now))
 }
 
 func tooSoon(wait time.Duration) error {
@@ -53,12 +53,12 @@ func tooSoon(wait time.Duration) error {
 // after too many that were not known. The caller calls looked with the look-up's error.
 func (s *Site) guess(address string) (looked func(error), err error) {
 	from := network(address)
-	if err := tooSoon(s.limits.codes.take(from, time.Now())); err != nil {
+	if err := tooSoon(s.limits.codes.Take(from, time.Now())); err != nil {
 		return nil, err
 	}
 	return func(err error) {
 		if err == nil || !errors.Is(err, account.ErrNotFound) && fault.Of(err).Code != fault.NotFound {
-			s.limits.codes.give(from)
+			s.limits.codes.Give(from, time.Now())
 		}
 	}, nil
 }
@@ -194,7 +194,7 @@ func (s *Site) takeIn(v *visit, made account.SignUp, how string) error {
 		return err
 	}
 	s.Log.Info("member signed up", "member", made.Member.ID, "operator", made.Member.Operator, "invited", made.Invite != nil, "how", how)
-	s.Changed()
+	s.Changed(v.Context())
 	if made.Link != nil && s.FirstMade != nil {
 		s.FirstMade()
 	}
@@ -326,10 +326,10 @@ func (s *Site) recoverData(*visit) (recoverData, error) {
 // the count would be one more way to keep a member out.
 func (s *Site) slowRecovery(v *visit, name string) error {
 	now, from := time.Now(), network(v.from)
-	if err := tooSoon(s.limits.recoverFrom.take(from, now)); err != nil || name == "" || len(name) > api.MaxName {
+	if err := tooSoon(s.limits.recoverFrom.Take(from, now)); err != nil || name == "" || len(name) > api.MaxName {
 		return err
 	}
-	return tooSoon(s.limits.recoverOf.take(from+" "+name, now))
+	return tooSoon(s.limits.recoverOf.Take(from+" "+name, now))
 }
 
 // recover is POST /recover: a recovery code, in place of the password, sets

@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -372,43 +371,4 @@ func TestNextStaysHere(t *testing.T) {
 			t.Errorf("%q leads to %q, want %q", next, got, want)
 		}
 	}
-}
-
-func TestThrottle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		limit := &throttle{every: 30 * time.Second, burst: 10}
-		try := func(key string) bool { return limit.take(key, time.Now()) == 0 }
-		for i := range 10 {
-			if !try("ada") {
-				t.Fatalf("refused try %d", i+1)
-			}
-		}
-		if wait := limit.take("ada", time.Now()); wait != 30*time.Second {
-			t.Errorf("the eleventh waits %s", wait)
-		}
-		if !try("bob") {
-			t.Error("bob is held to what ada did")
-		}
-		time.Sleep(30 * time.Second)
-		if !try("ada") || try("ada") {
-			t.Error("after 30 s, one more and no more")
-		}
-		limit.give("ada")
-		if !try("ada") || try("ada") {
-			t.Error("what was given back can be taken once")
-		}
-		time.Sleep(time.Hour)
-		for range 10 {
-			try("ada")
-		}
-		if try("ada") {
-			t.Error("more than the burst after an hour")
-		}
-		for i := range maxThrottled + 10 {
-			try(fmt.Sprint(i))
-		}
-		if n := len(limit.full); n > maxThrottled {
-			t.Errorf("%d keys are remembered", n)
-		}
-	})
 }

@@ -44,6 +44,23 @@ func (tn *town) inProcessAs(from, cookie string) func(path string, fields ...str
 	}
 }
 
+// TestRefusedSpendsNothing: what this hub does not do is refused before it counts against an
+// address, so a page or a program that tries it does not shut out those who sign in by another
+// way.
+func TestRefusedSpendsNothing(t *testing.T) {
+	tn := newTown(t, func(c *Config) { c.Base = "http://192.0.2.80" }) // no passkey is bound to an address
+	tn.as("ada").post("/account/password", "password", aPassword).goes(t, "/account")
+	tn.site.limits = newLimits()
+	one := tn.inProcess("192.0.2.1")
+	for range 21 {
+		one("/signin/passkey/begin").want(t, 400, "no address that a passkey can be bound to")
+		one("/signin/passkey", "answer", "x").want(t, 400, "no address that a passkey can be bound to")
+		one("/recover/mail", "address", "ada@example.org").want(t, 404, "sends no mail")
+	}
+	one("/recover", "name", "ada", "code", "y", "password", aPassword).want(t, 403, "recovery code is wrong")
+	one("/signin", "name", "ada", "password", aPassword).goes(t, "/")
+}
+
 // TestSignInLimits: guesses are held back by address, and by address and name
 // together, and what is right works again once their time has come.
 func TestSignInLimits(t *testing.T) {
@@ -372,7 +389,7 @@ func (tn *town) ask4(form ...string) *device {
 // poll asks once, as if its time had come: the error's code, or the answer.
 func (d *device) poll() (string, granted) {
 	d.t.Helper()
-	d.site.limits.polls.give(d.pollKey())
+	d.site.limits.polls.Give(d.pollKey(), time.Now())
 	answer := d.browser().post("/device/token", "client_id", "kith", "grant_type", grantType, "device_code", d.code)
 	var refused struct {
 		Error string `json:"error"`
@@ -404,7 +421,7 @@ func (d *device) want(code string) granted {
 // number of times for an address; known ones do not count.
 func TestMadeUpCodes(t *testing.T) {
 	tn := newTown(t, nil)
-	tn.site.limits.polls.every = 0
+	tn.site.limits.polls.Every = 0
 	made := func(kind credential.Kind) string { return credential.Mint(kind, "home").Reveal() }
 	for name, c := range map[string]struct {
 		ask     func(code string) seen
@@ -417,7 +434,7 @@ func TestMadeUpCodes(t *testing.T) {
 		"links":   {func(code string) seen { return tn.browser().get("/welcome/" + code) }, credential.LinkCode, "tried too often"},
 		"invites": {func(code string) seen { return tn.browser().get("/invite/" + code) }, credential.InviteCode, "tried too often"},
 	} {
-		tn.site.limits.codes = &throttle{every: time.Hour, burst: 30} // however slow the test is
+		tn.site.limits.codes = &throttle{Every: time.Hour, Burst: 30} // however slow the test is
 		d := tn.ask4("scope", "machine", "name", "laptop")
 		for range 50 {
 			d.want("authorization_pending")
@@ -437,7 +454,7 @@ func TestMadeUpCodes(t *testing.T) {
 func TestDeviceSignIn(t *testing.T) { onEachStore(t, testDeviceSignIn) }
 
 func testDeviceSignIn(t *testing.T, tn *town) {
-	tn.site.limits.polls.every = time.Hour // however slow the test is, only d.poll comes in time
+	tn.site.limits.polls.Every = time.Hour // however slow the test is, only d.poll comes in time
 	ada, bob := tn.as("ada"), tn.as("bob")
 	d := tn.ask4("scope", "machine", "name", "laptop")
 	d.want("authorization_pending")
@@ -460,7 +477,7 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			tn.site.limits.polls.give(d.pollKey())
+			tn.site.limits.polls.Give(d.pollKey(), time.Now())
 			form := url.Values{"grant_type": {grantType}, "device_code": {d.code}}
 			resp, err := http.PostForm(tn.web.URL+"/device/token", form)
 			if err != nil {
@@ -558,7 +575,9 @@ func TestDeviceGuesses(t *testing.T) {
 	for range 5 {
 		ada.post("/device", "code", credential.UserCode()).want(t, 404)
 	}
-	ada.post("/device", "code", d.user).want(t, 429)
+	for range 30 { // what is refused does not count for the address
+		ada.post("/device", "code", d.user).want(t, 429)
+	}
 	ada.post("/device/decide", "code", d.user, "decision", "approve").want(t, 429)
 	tn.as("bob").post("/device", "code", d.user).want(t, 200)
 }

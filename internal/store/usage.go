@@ -48,7 +48,7 @@ func (db *DB) RecordUsage(ctx context.Context, records []account.Usage) error {
 	if err := db.flavor.recordUsage(ctx, sound); err != nil {
 		return db.wrap(err, "record %d calls", len(sound))
 	}
-	return cmp.Or(refused, db.pruneHours(ctx, sound))
+	return errors.Join(refused, db.pruneHours(ctx, sound))
 }
 
 // pruneHours deletes the hourly sums that are past their time, by this hub's clock and by

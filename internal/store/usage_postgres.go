@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -217,10 +216,13 @@ func (p *usagePartitions) dropOld(ctx context.Context, oldest, newest int64) err
 		_, err = tx.ExecContext(ctx, "DROP TABLE "+strings.Join(names, ", "))
 	}
 	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == "55P03" { // lock_not_available
+	switch {
+	case errors.As(err, &pg) && pg.Code == "55P03": // lock_not_available
 		return nil
+	case err != nil:
+		return err
 	}
-	return cmp.Or(err, tx.Commit())
+	return tx.Commit()
 }
 
 // partitionMigration is a migration that only PostgreSQL has.

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/kith/kith/internal/outbound"
 )
 
 // Bounds on what a machine may make the hub do.
@@ -178,11 +180,10 @@ func hasToken(h http.Header, name, token string) bool {
 	return false
 }
 
-// transport is shared by all Clients. It dials nothing: the connection of each
-// Client is a value of the context passed to NewClientConn.
+// transport is shared by all Clients. It dials nothing.
 var transport = sync.OnceValue(func() *http.Transport {
 	return &http.Transport{
-		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return ctx.Value(connKey{}).(*conn), nil },
+		DialContext:            outbound.Given,
 		Protocols:              priorKnowledge(),
 		HTTP2:                  http2Config(),
 		DisableCompression:     true, // bytes pass unchanged
@@ -192,14 +193,11 @@ var transport = sync.OnceValue(func() *http.Transport {
 	}
 })
 
-// connKey is the context key of a Client's connection.
-type connKey struct{}
-
 // newClient starts HTTP/2 on an upgraded connection, which the Client owns.
 func newClient(ctx context.Context, upgraded net.Conn, config UpgradeConfig) (*Client, error) {
 	c := newHubConn(upgraded)
 	go c.writeLoop()
-	cc, err := transport().NewClientConn(context.WithValue(ctx, connKey{}, c), "http", "machine:80")
+	cc, err := outbound.ClientConn(ctx, transport(), c, "http", "machine:80")
 	if err != nil {
 		c.Close()
 		return nil, fmt.Errorf("cannot begin HTTP/2 on a tunnel: %w", err)
