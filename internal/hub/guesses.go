@@ -11,27 +11,28 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// A client may have guessBurst secrets looked up in the database that it does not know,
-// and then one each guessEvery (spec/api.md#limit-guesses). Their checksums are right, so
-// nothing else shows that they are made up.
+// A client may look up guessBurst secrets that are not in the database, and then one per
+// guessEvery (spec/api.md#limit-guesses). The checksums of these secrets are correct, so
+// nothing else shows that they are guesses.
 const (
 	guessBurst = 100
 	guessEvery = 200 * time.Millisecond
-	maxGuesses = 100_000 // clients that are remembered
+	maxGuesses = 100_000 // number of clients that are remembered
 )
 
-// guesses counts the unknown secrets of each client.
+// guesses counts the unknown secrets per client.
 type guesses struct {
 	mu   sync.Mutex
-	full map[netip.Prefix]time.Time // when all of guessBurst is there again; absent: now
+	full map[netip.Prefix]time.Time // when the client's guessBurst is fully restored; absent: it is
 }
 
-// take counts one look-up of a client, or returns how long it has to wait for it.
+// take counts a client's look-up. If there are too many it returns how long the client
+// has to wait.
 func (g *guesses) take(client netip.Prefix, now time.Time) (wait time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	full := g.full[client]
-	if full.Before(now) || full.Sub(now) > guessBurst*guessEvery { // the latter: the clock was set back
+	if full.Before(now) || full.Sub(now) > guessBurst*guessEvery { // the latter if the clock was set back
 		full = now
 	}
 	full = full.Add(guessEvery)
@@ -48,7 +49,7 @@ func (g *guesses) take(client netip.Prefix, now time.Time) (wait time.Duration) 
 	return 0
 }
 
-// give takes back what a take counted: the secret is known.
+// give reverses take, because the secret is known.
 func (g *guesses) give(client netip.Prefix) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -57,7 +58,7 @@ func (g *guesses) give(client netip.Prefix) {
 	}
 }
 
-// clientKey is the context key of the client of a request, as its netip.Prefix.
+// clientKey is the context key for the client of a request, a netip.Prefix.
 type clientKey struct{}
 
 // withClient returns the request with its client in its context.
@@ -69,8 +70,8 @@ func withClient(r *http.Request) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), clientKey{}, gateway.Network(from.Addr())))
 }
 
-// guess counts a look-up of a secret, or returns the fault of a client with too many that
-// are unknown. The caller calls known if the secret is known, or could not be looked up.
+// guess counts a look-up of a secret, or returns a fault if the client made too many
+// guesses. The caller must call known if the secret is known or could not be looked up.
 func (h *Hub) guess(ctx context.Context) (known func(), err error) {
 	client, ok := ctx.Value(clientKey{}).(netip.Prefix)
 	if !ok {
