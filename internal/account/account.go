@@ -16,27 +16,27 @@ import (
 // "mem_", "key_", "mch_", "shr_", "grp_", "tok_", "inv_".
 func NewID(prefix string) string { return prefix + uuid.Must(uuid.NewV7()).String() }
 
-// The errors of a store, by errors.Is; any other is a failure of the database
-// (docs/decisions/0002).
+// The errors of a store, to be compared with errors.Is. Any other error is a failure of
+// the database (docs/decisions/0002).
 var (
-	// ErrNotFound: nothing live has this name or id. A key or machine that was revoked,
-	// or whose member is disabled, is not found by its hash.
+	// ErrNotFound: there is no active record with this name or id. The hash of a key or
+	// machine that was revoked, or whose member is disabled, is not found either.
 	ErrNotFound = errors.New("not found")
-	// ErrExists: the id, the name, the secret or the pair is taken.
+	// ErrExists: the id, name, secret or pair already exists.
 	ErrExists = errors.New("exists already")
-	// ErrLooksTaken: the name is not taken, but looks like one that is.
+	// ErrLooksTaken: another name looks the same as this one.
 	ErrLooksTaken = fmt.Errorf("%w: a name that looks the same", ErrExists)
 	// ErrInvalid: a field is empty, negative, too long, or not text.
 	ErrInvalid = errors.New("invalid")
-	// ErrLastAdmin: an org would be left without an admin.
+	// ErrLastAdmin: the change would leave an org without an admin.
 	ErrLastAdmin = errors.New("the last admin of an org")
-	// ErrLastWay: a member would be left without a way to sign in.
+	// ErrLastWay: the change would leave a member without a way to sign in.
 	ErrLastWay = errors.New("the last way to sign in")
 	// ErrOwn: members cannot accept their own invites.
 	ErrOwn = errors.New("one's own")
-	// ErrTooMany: the limit is reached.
+	// ErrTooMany: a limit is reached.
 	ErrTooMany = errors.New("too many")
-	// ErrUsed: the member has accepted this invite before.
+	// ErrUsed: the member has already accepted this invite.
 	ErrUsed = errors.New("used already")
 )
 
@@ -49,52 +49,52 @@ type Member struct {
 	Created  time.Time
 }
 
-// Reach is what a key may reach (spec/routing.md#narrowed-key).
+// Reach is the set of machines that a key can use (spec/routing.md#narrowed-key).
 type Reach string
 
-// The reaches of a key.
+// The values of Reach.
 const (
-	ReachAll    Reach = "all"    // own, shared and group machines
-	ReachShared Reach = "shared" // own and shared
-	ReachOwn    Reach = "own"    // own only
+	ReachAll    Reach = "all"    // the member's own machines, shared ones and those of groups
+	ReachShared Reach = "shared" // own and shared machines
+	ReachOwn    Reach = "own"    // own machines only
 )
 
-// Key is an API key without its secret: the store keeps a hash only.
+// Key is an API key without its secret: the store keeps only a hash.
 type Key struct {
 	ID       string
 	MemberID string
 	Name     string
 	Region   string
 	Reach    Reach
-	Manage   bool     // it may manage its member's account, beside inference
+	Manage   bool     // can manage its member's account, in addition to inference
 	Hash     [32]byte // SHA-256 of the secret
 	LastFour string
 	Created  time.Time
 	LastUsed time.Time // zero: never
-	Revoked  time.Time // zero: live
-	Expires  time.Time // it is refused from then on; zero: never
+	Revoked  time.Time // zero: active
+	Expires  time.Time // when it stops working; zero: never
 }
 
-// Expired reports whether the key is past its end.
+// Expired reports whether the key has expired at time now.
 func (k *Key) Expired(now time.Time) bool { return !k.Expires.IsZero() && !now.Before(k.Expires) }
 
 // Machine is a member's computer that runs the daemon.
 type Machine struct {
 	ID         string
 	OwnerID    string
-	Name       string // unique for its owner
+	Name       string // unique among its owner's machines
 	Region     string
 	Hash       [32]byte // SHA-256 of its credential
 	LastFour   string
 	Created    time.Time
 	LastSeen   time.Time // zero: never connected
 	Offers     []byte    // its last advertisement, as JSON; nil: never connected
-	Generation int64     // of its newest tunnel; grows by one with each
-	Revoked    time.Time // zero: live
-	KeptOut    bool      // its owner keeps it out of every group
+	Generation int64     // number of its newest tunnel; each new tunnel increments it
+	Revoked    time.Time // zero: active
+	KeptOut    bool      // its owner excludes it from every group
 }
 
-// LoginToken lets `kith login --token` make one machine; single use.
+// LoginToken lets `kith login --token` register one machine. It can be used once.
 type LoginToken struct {
 	ID       string
 	MemberID string
@@ -105,7 +105,7 @@ type LoginToken struct {
 	Used     time.Time // zero: not yet
 }
 
-// Share says that the owner's machines are candidates for one member.
+// Share grants one member the use of the owner's machines.
 type Share struct {
 	ID       string
 	OwnerID  string
@@ -114,17 +114,17 @@ type Share struct {
 	Created time.Time
 }
 
-// Limits are what an owner may limit a share to, or the calls of a group
-// (spec/routing.md#limits). The zero Limits limit nothing.
+// Limits restrict a share, or a member's machines in a group (spec/routing.md#limits).
+// The zero value restricts nothing.
 type Limits struct {
 	Models     []string // empty: every model
-	Hours      string   // as `kith hours set` writes them; empty: the machine's own
+	Hours      string   // in the format of `kith hours set`; empty: the machine's own
 	Concurrent int      // 0: no limit
-	PerDay     int      // requests a day; 0: no limit
+	PerDay     int      // requests per day; 0: no limit
 }
 
-// LimitChange is a change of Limits: a nil field leaves a limit as it is, and a zero
-// value ends it.
+// LimitChange is an update of Limits. A nil field keeps the current limit and a zero
+// value removes it.
 type LimitChange struct {
 	Models     *[]string
 	Hours      *string
@@ -132,7 +132,7 @@ type LimitChange struct {
 	PerDay     *int
 }
 
-// Of returns the limits l after the change.
+// Of returns l with the change applied.
 func (c LimitChange) Of(l Limits) Limits {
 	if c.Models != nil {
 		l.Models = *c.Models
@@ -153,159 +153,160 @@ func (c LimitChange) Of(l Limits) Limits {
 type NamedShare struct {
 	Share
 	Owner, Member string
-	Disabled      bool // one of the two is: no call runs by the share
+	Disabled      bool // at least one of the two members is disabled, so that the share is not used
 }
 
-// Invite makes a share of its owner's machines with each member who accepts its code.
+// Invite creates a share of its owner's machines with each member who accepts its code.
 type Invite struct {
 	ID       string
 	OwnerID  string
 	Hash     [32]byte // SHA-256 of the code
 	LastFour string
-	Uses     int // how many may accept it
-	Used     int // how many did
-	Limits       // of the shares it makes
+	Uses     int // how many members may accept it
+	Used     int // how many have accepted it
+	Limits       // of the shares that it creates
 	Created  time.Time
 	Expires  time.Time
-	Revoked  time.Time // zero: live
+	Revoked  time.Time // zero: active
 }
 
-// GroupKind says who may join a group.
+// GroupKind determines who may join a group.
 type GroupKind string
 
-// The kinds of group (spec/routing.md#group).
+// The kinds of groups (spec/routing.md#group).
 const (
 	GroupOrg  GroupKind = "org"
 	GroupOpen GroupKind = "open"
 )
 
-// Group is a named set of members whose machines are candidates for each other.
+// Group is a named set of members who can use each other's machines.
 type Group struct {
 	ID      string
 	Name    string // unique
 	Kind    GroupKind
 	Created time.Time
 	Members []GroupMember
-	KeptOut []string // ids of machines that their owners keep out of this group
-	// Pinned and Excluded are the ids of machines that its admins decided on.
+	KeptOut []string // ids of the machines that their owners exclude from this group
+	// Pinned and Excluded are the ids of the machines that the group's admins pinned or
+	// excluded.
 	Pinned, Excluded []string
-	// Invited are the invitations to make with a new group. They are only written.
+	// Invited are the invitations to create together with a new group. They are never read
+	// back.
 	Invited []GroupInvitation
 }
 
-// MachineRule is what a group's admins decided on a machine of a member.
+// MachineRule is the decision of a group's admins about a member's machine.
 type MachineRule string
 
-// The rules (spec/routing.md#standing).
+// The rules for a machine (spec/routing.md#standing).
 const (
 	NoRule          MachineRule = "none"
-	MachinePinned   MachineRule = "pinned"   // it counts as established
-	MachineExcluded MachineRule = "excluded" // the group does not reach it
+	MachinePinned   MachineRule = "pinned"   // treated as established
+	MachineExcluded MachineRule = "excluded" // not usable through the group
 )
 
-// GroupMachine is a machine with such a rule, by name.
+// GroupMachine is the name of a machine with its rule.
 type GroupMachine struct {
 	Owner, Machine string
 	Rule           MachineRule
 }
 
-// GroupMember is one member's place in a group.
+// GroupMember is a member of a group.
 type GroupMember struct {
 	MemberID string
 	Admin    bool
 }
 
-// SeenGroup is a group as one member may see it: an open one, one the member is
-// in, or one the member is invited to.
+// SeenGroup is a group as shown to one member: an open group, one that the member belongs
+// to, or one that the member is invited to.
 type SeenGroup struct {
 	ID      string
 	Name    string
 	Kind    GroupKind
 	Created time.Time
-	In      bool // the member is in it
-	Admin   bool // and one of its admins
-	Size    int  // how many members it has
-	// Invited is the member's own invitation; nil: none waits for an answer.
+	In      bool // the member belongs to it
+	Admin   bool // the member is one of its admins
+	Size    int  // number of members
+	// Invited is the member's own pending invitation; nil if there is none.
 	Invited *GroupInvitation
-	// Invitations are those of other members that wait for an answer; only an
-	// admin sees them.
+	// Invitations are the pending invitations of other members. Only admins see them.
 	Invitations []GroupInvitation
-	// What only its members see; empty for others.
+	// The fields below are empty unless the member belongs to the group.
 	Members []Fellow
-	KeptOut []Named // the member's own machines that are kept out of it
-	// Machines are those that its admins decided on.
+	KeptOut []Named // the member's own machines that are excluded from it
+	// Machines are the machines that the group's admins pinned or excluded.
 	Machines []GroupMachine
-	Limits   Limits // the member's own, for this group
+	Limits   Limits // the member's own limits for this group
 }
 
-// Fellow is one member of a group, by name.
+// Fellow is a member of a group, by name.
 type Fellow struct {
 	Name  string
 	Admin bool
 }
 
-// Named is the id and name of something.
+// Named is an id with its name.
 type Named struct{ ID, Name string }
 
-// Usage is the record of one call; it holds nothing of its content. The numbers are those
-// of the fields in the ledger's journal: a field keeps its number for ever, and a new one
-// takes the next.
+// Usage is the record of one call. It holds no content. The cbor numbers identify the
+// fields in the ledger's journal: the number of a field never changes, and a new field
+// takes the next free one.
 type Usage struct {
 	CallID    string        `cbor:"1,keyasint"` // correlation id
-	Attempt   int           `cbor:"2,keyasint"` // 1 for the first; unique with CallID
+	Attempt   int           `cbor:"2,keyasint"` // the first is 1; unique with CallID
 	Started   time.Time     `cbor:"3,keyasint"`
 	MemberID  string        `cbor:"4,keyasint,omitempty"`
-	KeyID     string        `cbor:"5,keyasint,omitempty"` // empty: a machine credential made the call
-	MachineID string        `cbor:"6,keyasint,omitempty"` // empty: refused before a machine took it
-	OwnerID   string        `cbor:"7,keyasint,omitempty"` // owner of that machine at that time
-	GroupID   string        `cbor:"8,keyasint,omitempty"` // the group by which the caller reached it; empty: by none
+	KeyID     string        `cbor:"5,keyasint,omitempty"` // empty: the call used a machine credential
+	MachineID string        `cbor:"6,keyasint,omitempty"` // empty: refused before a machine accepted it
+	OwnerID   string        `cbor:"7,keyasint,omitempty"` // owner of the machine at that time
+	GroupID   string        `cbor:"8,keyasint,omitempty"` // the group that made the machine reachable; empty: none
 	Model     string        `cbor:"9,keyasint,omitempty"`
 	Endpoint  string        `cbor:"10,keyasint,omitempty"` // its path
 	Stream    bool          `cbor:"11,keyasint,omitempty"`
 	Status    int           `cbor:"12,keyasint,omitempty"`
-	Code      string        `cbor:"13,keyasint,omitempty"` // empty: served completely; Interrupted; or what ended it
-	Waited    time.Duration `cbor:"14,keyasint,omitempty"` // in the queue
-	FirstByte time.Duration `cbor:"15,keyasint,omitempty"` // from arrival to the first byte of the answer; 0: none
+	Code      string        `cbor:"13,keyasint,omitempty"` // empty: completely served; else Interrupted or a fault's code
+	Waited    time.Duration `cbor:"14,keyasint,omitempty"` // time in the queue
+	FirstByte time.Duration `cbor:"15,keyasint,omitempty"` // from arrival to the first byte of the answer; 0: no answer
 	Duration  time.Duration `cbor:"16,keyasint,omitempty"`
 	TokensIn  int64         `cbor:"17,keyasint,omitempty"`
 	TokensOut int64         `cbor:"18,keyasint,omitempty"`
 	TokensHow TokensHow     `cbor:"19,keyasint,omitempty"`
-	// FirstToken is from arrival to the first content of a streamed answer; 0: none. The
-	// store keeps it in the hourly sums alone.
+	// FirstToken is the time from arrival to the first content of a streamed answer; 0 if
+	// there was none. The store keeps it only in the hourly sums.
 	FirstToken time.Duration `cbor:"20,keyasint,omitempty"`
 }
 
 // Interrupted is the Code of a call that a hub had sent to a machine when the hub died.
-// It is not known how much of the answer the caller got. Its Status is 0, its tokens are
-// unknown.
+// How much of the answer the caller received is unknown: Status is 0 and the token counts
+// are unknown.
 const Interrupted = "interrupted"
 
-// TokensHow says where token counts came from.
+// TokensHow is the source of the token counts.
 type TokensHow string
 
-// Where token counts come from.
+// The sources of token counts.
 const (
 	TokensNone     TokensHow = ""
 	TokensReported TokensHow = "reported" // by the engine
-	TokensCounted  TokensHow = "counted"  // by the hub, from the frames
+	TokensCounted  TokensHow = "counted"  // by the hub, from the stream's events
 	TokensUnknown  TokensHow = "unknown"  // see Interrupted
 )
 
 // UsageHoursLife is how long the hourly sums are kept.
 const UsageHoursLife = 13 * 7 * 24 * time.Hour
 
-// UsageHour is the usage of one hour by caller, owner, machine, key, model, code and the
-// step of the time to the first token.
+// UsageHour is the usage of one hour, grouped by caller, owner, machine, key, model, code
+// and range of the time to the first token.
 type UsageHour struct {
-	Hour      time.Time // its begin, UTC
+	Hour      time.Time // start of the hour, UTC
 	MemberID  string
 	OwnerID   string
 	MachineID string
 	KeyID     string
 	Model     string
-	Code      string // of each of these calls; empty: they were served completely
-	// First is the step, of FirstSteps, of the time to the first token; 0: the answers
-	// were not streamed, or not served completely.
+	Code      string // of each of these calls; empty: completely served
+	// First is the lower bound, from FirstSteps, of the time to the first token; 0 if the
+	// answers were not streamed or not complete.
 	First     time.Duration
 	Calls     int64
 	Waited    time.Duration
@@ -313,8 +314,9 @@ type UsageHour struct {
 	TokensOut int64
 }
 
-// FirstSteps are the steps of times to the first token, ascending: a time counts in the
-// last step that it reaches. Each is at most half as long again as the one before, above 2 ms.
+// FirstSteps are the lower bounds of the ranges for times to the first token, ascending.
+// A time belongs to the last range whose bound it reaches. Above 2 ms each bound is at
+// most 1.5 times the previous one.
 var FirstSteps = firstSteps()
 
 func firstSteps() []time.Duration {
@@ -325,8 +327,8 @@ func firstSteps() []time.Duration {
 	return steps
 }
 
-// FirstStep returns the step of the call's time to the first token; 0 if it has none or
-// was not served completely.
+// FirstStep returns the lower bound of the range of u's time to the first token, or 0 if
+// there is none or the call was not completely served.
 func (u *Usage) FirstStep() time.Duration {
 	if u.Code != "" || u.FirstToken <= 0 {
 		return 0
@@ -338,14 +340,14 @@ func (u *Usage) FirstStep() time.Duration {
 	return FirstSteps[max(i, 0)]
 }
 
-// UsageDay is the usage of one day by caller, owner, machine, model and code.
+// UsageDay is the usage of one day, grouped by caller, owner, machine, model and code.
 type UsageDay struct {
 	Day       time.Time // midnight UTC
 	MemberID  string
 	OwnerID   string
 	MachineID string
 	Model     string
-	Code      string // of each of these calls; empty: they were served completely
+	Code      string // of each of these calls; empty: completely served
 	Calls     int64
 	Waited    time.Duration
 	Duration  time.Duration
@@ -353,22 +355,23 @@ type UsageDay struct {
 	TokensOut int64
 }
 
-// Backup is one attempt to copy the database, by an operator or by the schedule.
+// Backup is an attempt to back up the database, started by an operator or by the
+// schedule.
 type Backup struct {
 	ID    string
 	At    time.Time
 	File  string // on the hub's own computer
-	As    string // recorded instead of File, which the caller moves away; empty: File
+	As    string // recorded in place of File if the caller moves the file; empty: File
 	Bytes int64
-	Fault string // why there is no such copy, or what was found wrong in it; empty: it is sound
+	Fault string // why the backup failed, or what is wrong with it; empty: none
 }
 
-// Place is a position in a list that is read a page at a time, the newest first. The
-// page holds what follows it. The zero Place is the list's beginning; one without an ID
-// is a time, and the page what is older.
+// Place is a position in a list that is read page by page, newest first: a page holds the
+// entries after it. The zero Place is the start of the list. A Place without an ID is a
+// time, and the page holds the entries before that time.
 type Place struct {
 	At time.Time
-	ID string // distinguishes entries of the same millisecond, in reverse order
+	ID string // orders entries of the same millisecond, descending
 }
 
 // Kept is a machine that may connect, with its owner's name.

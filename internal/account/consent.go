@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// GroupInvitation asks a member to join an org. The member is in the org only
-// after accepting it (spec/routing.md#consent). It ends when it is accepted, declined or
-// withdrawn, when the org ends, and at Expires.
+// GroupInvitation asks a member to join an org. The member joins only by accepting it
+// (spec/routing.md#consent). It ends when it is accepted, declined or withdrawn, when the
+// org is deleted, or at Expires.
 type GroupInvitation struct {
 	GroupID  string
 	MemberID string // the invited member
@@ -20,18 +20,18 @@ type GroupInvitation struct {
 
 // Limits of invites, groups, invitations and joins.
 const (
-	MaxInvites           = 100                 // that are open, of one member; and that are kept of those that are not
-	MaxGroups            = 200                 // that one member is in
-	InvitationLife       = 30 * 24 * time.Hour // how long a GroupInvitation waits for an answer
-	MaxGroupInvitations  = 100                 // that wait for an answer, of one group
-	MaxMemberInvitations = 50                  // that wait for an answer, of one member
-	MaxUnknown           = 25                  // of these, by admins that the member does not know
-	MaxInvitationsByOne  = 10                  // of these, by one admin that the member knows
-	MaxByOneUnknown      = 3                   // of these, by one that the member does not
+	MaxInvites           = 100                 // open invites of one member; also the ended ones that are kept
+	MaxGroups            = 200                 // groups of one member
+	InvitationLife       = 30 * 24 * time.Hour // how long a GroupInvitation is valid
+	MaxGroupInvitations  = 100                 // pending ones of one group
+	MaxMemberInvitations = 50                  // pending ones of one member
+	MaxUnknown           = 25                  // of these, from admins whom the member does not know
+	MaxInvitationsByOne  = 10                  // of these, from one admin whom the member knows
+	MaxByOneUnknown      = 3                   // of these, from one admin whom the member does not know
 	JoinLife             = 30 * 24 * time.Hour // how long a GroupJoin is kept
 )
 
-// Why an invitation is one too many; each is ErrTooMany.
+// The limits that an invitation can exceed. Each of these errors is an ErrTooMany.
 var (
 	ErrGroupInvitations  = fmt.Errorf("%w invitations of one group without an answer", ErrTooMany)
 	ErrMemberInvitations = fmt.Errorf("%w invitations of one member without an answer", ErrTooMany)
@@ -39,10 +39,11 @@ var (
 	ErrInvitationsByOne  = fmt.Errorf("%w invitations of one member by one admin without an answer", ErrTooMany)
 )
 
-// GroupJoin records that a member joined a group, for the group's other members.
+// GroupJoin records that a member joined a group. It is shown to the group's other
+// members.
 type GroupJoin struct {
-	Group  string // its name
+	Group  string // the group's name
 	Member string // the joined member's name
 	At     time.Time
-	New    bool // the member who asks has not seen it
+	New    bool // the member who is reading has not seen it
 }

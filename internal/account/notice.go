@@ -2,73 +2,74 @@ package account
 
 import "time"
 
-// NoticeKind is what a Notice is about. A member can switch off each kind.
+// NoticeKind is the subject of a Notice. Members can switch off each kind.
 type NoticeKind string
 
 // The kinds of notices.
 const (
 	NoticeInvited NoticeKind = "invited" // the member is invited to a group
-	NoticeJoined  NoticeKind = "joined"  // another member joined a group of the member's
-	NoticeAccess  NoticeKind = "access"  // a new share of or with the member, a join of the member, a pin or an exclusion of the member's machine
-	NoticeSpent   NoticeKind = "spent"   // the calls a day of a share or a group are used up
-	NoticeOffline NoticeKind = "offline" // a machine of the member's is offline
-	NoticeEnding  NoticeKind = "ending"  // a key of the member's ends soon
-	NoticeBackup  NoticeKind = "backup"  // for operators: there is no good backup of the last days
+	NoticeJoined  NoticeKind = "joined"  // another member joined one of the member's groups
+	NoticeAccess  NoticeKind = "access"  // a new share, a group that the member joined, a pin or exclusion of a machine
+	NoticeSpent   NoticeKind = "spent"   // the calls per day of a share or group are used up
+	NoticeOffline NoticeKind = "offline" // one of the member's machines is offline
+	NoticeEnding  NoticeKind = "ending"  // one of the member's keys expires soon
+	NoticeBackup  NoticeKind = "backup"  // for operators: there is no valid backup from the last days
 )
 
-// NoticeKinds is every kind, in the order in which pages list them.
+// NoticeKinds are all kinds, in the order of the pages.
 var NoticeKinds = []NoticeKind{NoticeInvited, NoticeJoined, NoticeAccess, NoticeSpent, NoticeOffline, NoticeEnding, NoticeBackup}
 
-// When and for how long members are notified (docs/decisions/0023-notices.md).
+// When members are notified and how long notices are kept
+// (docs/decisions/0023-notices.md).
 const (
 	NoticeLife     = 30 * 24 * time.Hour // how long a Notice is kept
-	NoticesADay    = 200                 // of one member; others are left out
-	OfflineFor     = time.Hour           // a machine's, before its owner is notified
+	NoticesADay    = 200                 // for one member; further ones are dropped
+	OfflineFor     = time.Hour           // how long a machine is offline before its owner is notified
 	KeyEndsWithin  = 7 * 24 * time.Hour
 	BackupOldAfter = 7 * 24 * time.Hour
-	SmallGroup     = 50 // a group of more members mails no joins
+	SmallGroup     = 50 // larger groups send no mail about new members
 )
 
-// Notice is a sentence for one member. Of a kind, a subject and an occasion, a member
-// has one at most.
+// Notice is a message to one member. A member has at most one of the same kind, subject
+// and occasion.
 type Notice struct {
 	MemberID string
 	Kind     NoticeKind
-	Subject  string    // the id of what it is about
-	Occasion time.Time // sets apart two notices of one subject
+	Subject  string    // the id of the object it is about
+	Occasion time.Time // distinguishes notices about the same subject
 	At       time.Time
 	Text     string
 	New      bool // the member has not seen it
 }
 
-// NoticeChoices are the kinds that a member does not want.
+// NoticeChoices are the kinds that a member has switched off.
 type NoticeChoices struct{ OffSite, OffMail []NoticeKind }
 
-// OfflineMachine is a machine that was last seen a while ago.
+// OfflineMachine is a machine that has been offline for some time.
 type OfflineMachine struct {
 	ID, Name, OwnerID string
 	LastSeen          time.Time
 }
 
-// EndingKey is a key that ends soon.
+// EndingKey is a key that expires soon.
 type EndingKey struct {
 	ID, Name, LastFour, MemberID string
 	Expires                      time.Time
 }
 
-// SpentLimit is a limit of calls a day that is used up: of a share with a member, or of
-// a group. The other half is empty.
+// SpentLimit is a limit of calls per day that is used up, either of a share or of a
+// group. The fields of the other are empty.
 type SpentLimit struct {
 	ShareID, MemberID, Member string
 	GroupID, Group            string
-	OwnerID, Owner            string // Owner is the name, for a share alone
+	OwnerID, Owner            string // Owner is the name; set for a share only
 	PerDay                    int
 }
 
-// NewsFor is a member to be mailed what is new since a time.
+// NewsFor is a member to notify by mail of everything new since a time.
 type NewsFor struct {
-	Member  Member // its ID and Name
+	Member  Member // only ID and Name
 	Address string
 	Since   time.Time
-	Off     []NoticeKind // not to be mailed
+	Off     []NoticeKind // kinds that are not mailed
 }

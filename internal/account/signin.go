@@ -2,41 +2,42 @@ package account
 
 import "time"
 
-// Passkey lets a member sign in without a password: the public half of a key that
-// an authenticator of theirs holds (WebAuthn).
+// Passkey lets a member sign in without a password (WebAuthn). It holds the public half
+// of a key pair; the member's authenticator holds the private one.
 type Passkey struct {
 	ID         string
 	MemberID   string
-	Name       string // as the member calls it
-	Credential []byte // its id, as the authenticator knows it; unique
+	Name       string // chosen by the member
+	Credential []byte // the authenticator's id for it; unique
 	PublicKey  []byte // COSE
-	Synced     bool   // it may be on more than one device
-	Signs      int64  // the authenticator's counter at its last use; 0: it has none
+	Synced     bool   // it may exist on several devices
+	Signs      int64  // the authenticator's counter at its last use; 0: it does not count
 	Created    time.Time
-	Used       time.Time // zero: never
+	Used       time.Time // last use; zero: never
 }
 
-// Identity is an account at an OpenID provider that signs a member in. Only Issuer and
-// Subject together identify it.
+// Identity is a member's account at an OpenID provider, used to sign in. It is identified
+// by Issuer and Subject together.
 type Identity struct {
 	ID       string
 	MemberID string
 	Issuer   string
 	Subject  string
-	Shown    string // what the provider called the account when it was bound
+	Shown    string // the account's name at the provider when it was linked
 	Created  time.Time
 }
 
-// Ceremony is what is remembered between the two steps of a sign-in.
+// Ceremony is the state kept between the two steps of a sign-in.
 type Ceremony struct {
-	Hash     [32]byte // of the secret of the second step
+	Hash     [32]byte // of the second step's secret
 	Kind     CeremonyKind
-	MemberID string // empty: not known yet
+	MemberID string // empty: not yet known
 	Data     []byte
 	Expires  time.Time
 }
 
-// CeremonyKind is what a ceremony is for. It is accepted for nothing else.
+// CeremonyKind is the purpose of a ceremony. A ceremony is not accepted for any other
+// purpose.
 type CeremonyKind string
 
 // The kinds of ceremony.
@@ -46,14 +47,13 @@ const (
 	AtProvider CeremonyKind = "at provider" // the member is at the OpenID provider
 )
 
-// Email is a member's e-mail address. It is used, for messages and for recovery, after
-// the member has opened a link that was mailed there. Several members may have the same
-// address.
+// Email is a member's e-mail address. It is used for messages and recovery once the
+// member has opened a link sent to it. Several members may have the same address.
 type Email struct {
 	MemberID string
-	Address  string    // empty: none is verified yet
+	Address  string    // empty: none verified
 	Verified time.Time // zero: never
-	Asked    string    // the address that a link was mailed to and not verified yet; empty: none
+	Asked    string    // an address that was sent a link but is not verified yet; empty: none
 	Hash     [32]byte  // of that link's code
-	Expires  time.Time // of that link
+	Expires  time.Time // when that link expires
 }

@@ -2,43 +2,43 @@ package account
 
 import "time"
 
-// Trace is what one member may see of one past call (`kith why ID`): the caller, or an
-// owner of machines it was tried on. It holds no content of the call. It is kept for
-// TraceLife.
+// Trace is what `kith why ID` shows one member about a past call: the caller, or an owner
+// of machines that were tried. It holds no content of the call and is kept for TraceLife.
 type Trace struct {
 	CallID   string    `json:"call"`
-	MemberID string    `json:"-"` // the member who may see it
+	MemberID string    `json:"-"` // the member who may read it
 	Started  time.Time `json:"started"`
-	// Mine says that the member made the call; else the member owns a machine of Tries.
+	// Mine reports whether the member made the call. Otherwise the member owns a machine
+	// in Tries.
 	Mine     bool   `json:"mine"`
-	Caller   string `json:"caller"` // by name
+	Caller   string `json:"caller"` // the caller's name
 	Model    string `json:"model"`
 	Endpoint string `json:"endpoint"`
 	Stream   bool   `json:"stream"`
-	// How the call ended and how long it took. An owner sees that only if the call
-	// ended on the owner's machine: else Status is 0.
+	// The result of the call and its duration. An owner sees them only if the call ended
+	// on the owner's machine; otherwise Status is 0.
 	Status int    `json:"status,omitzero"`
-	Code   string `json:"code,omitempty"` // empty: served, complete
+	Code   string `json:"code,omitempty"` // empty: completely served
 	TookMS int64  `json:"took_ms,omitzero"`
-	// WaitedMS is how long the call waited for a machine; for an owner, before the
-	// last of Tries.
+	// WaitedMS is how long the call waited for a machine. For an owner it is the wait
+	// before the last of Tries.
 	WaitedMS int64 `json:"waited_ms,omitzero"`
-	// Decisions are the first and the last decision about the call. Only the caller
-	// sees them.
+	// Decisions are the first and the last routing decision. Only the caller sees them.
 	Decisions []Decision `json:"decisions,omitempty"`
-	// Tries are the machines that it was sent to; for an owner, the owner's.
+	// Tries are the attempts on machines. An owner sees those on the owner's own machines.
 	Tries []Attempt `json:"tries"`
-	// KeyID is the key of the caller's that made the call; only the caller sees it.
+	// KeyID is the caller's key that made the call. Only the caller sees it.
 	KeyID string `json:"key,omitempty"`
-	// FirstMS is the time to the first token of a streamed answer, for an owner from the
-	// begin of the attempt; 0: none. Who sees how the call ended sees it, and the tokens.
+	// FirstMS is the time to the first token of a streamed answer, measured from the start
+	// of the attempt for an owner; 0 if there is none. It is shown, like the token counts,
+	// to those who see the result.
 	FirstMS   int64 `json:"first_ms,omitzero"`
 	TokensIn  int64 `json:"tokens_in,omitzero"`
 	TokensOut int64 `json:"tokens_out,omitzero"`
 }
 
-// Speed is how many tokens a second a streamed answer had after its first one; 0: it
-// is not known.
+// Speed returns the tokens per second of a streamed answer after its first token, or 0 if
+// it is unknown.
 func (t *Trace) Speed() float64 {
 	if t.FirstMS == 0 || t.TookMS <= t.FirstMS || t.TokensOut < 2 {
 		return 0
@@ -49,18 +49,18 @@ func (t *Trace) Speed() float64 {
 // TraceLife is how long a Trace is kept.
 const TraceLife = 7 * 24 * time.Hour
 
-// Decision is one decision about a call.
+// Decision is one routing decision about a call.
 type Decision struct {
-	AfterMS int64        `json:"after_ms"` // since the call arrived
+	AfterMS int64        `json:"after_ms"` // since the call's arrival
 	Verdict string       `json:"verdict"`
-	Row     int          `json:"row"` // of spec/routing.md#the-twelve-rows
+	Row     int          `json:"row"` // a row of spec/routing.md#the-twelve-rows
 	Seen    []StateCount `json:"seen,omitempty"`
-	// Order says why the first machine was tried before the second; empty: there was no
-	// second one.
+	// Order explains why the first machine was tried before the second; empty if there was
+	// only one.
 	Order string `json:"order,omitempty"`
 }
 
-// StateCount is how many of the machines in the caller's reach were in one state.
+// StateCount is the number of machines in the caller's reach that were in a given state.
 type StateCount struct {
 	Via      string `json:"via"`
 	State    string `json:"state"`
@@ -72,8 +72,8 @@ type Attempt struct {
 	Machine string `json:"machine"`
 	Owner   string `json:"owner"`
 	Via     string `json:"via"`
-	AfterMS int64  `json:"after_ms"` // since the call arrived
-	TookMS  int64  `json:"took_ms"`  // to its outcome
-	Outcome string `json:"outcome"`  // in words
-	Prompt  bool   `json:"prompt"`   // the machine was given some of the request's body
+	AfterMS int64  `json:"after_ms"` // since the call's arrival
+	TookMS  int64  `json:"took_ms"`  // until its outcome
+	Outcome string `json:"outcome"`  // a description
+	Prompt  bool   `json:"prompt"`   // the machine received some of the request's body
 }

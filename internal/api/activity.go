@@ -7,17 +7,17 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// Use is one call that a machine runs now.
+// Use is a call that is running on a machine.
 type Use struct {
 	Caller  fleet.MemberID
-	Name    string // the caller's
+	Name    string // the caller's name
 	Machine *fleet.Machine
 	Model   fleet.ModelID
-	Class   fleet.Class // why the caller reached it
-	Since   time.Time   // the arrival of the call
+	Class   fleet.Class // how the caller reaches the machine
+	Since   time.Time   // when the call arrived
 }
 
-// cut counts the calls that end with what is about to.
+// cut counts the running calls that will end because of a change.
 func (a *API) cut(ends func(s *fleet.Snapshot, u Use) bool) int {
 	n, s := 0, a.Snapshot()
 	for _, u := range a.Running() {
@@ -28,8 +28,8 @@ func (a *API) cut(ends func(s *fleet.Snapshot, u Use) bool) int {
 	return n
 }
 
-// endsWithShare reports whether a call of the member on the owner's machines ends
-// with the share: it continues by a group that both are in.
+// endsWithShare reports whether a call of the member on the owner's machines ends with
+// the share. If both are in a group, it continues through the group.
 func endsWithShare(owner, member string) func(*fleet.Snapshot, Use) bool {
 	return func(s *fleet.Snapshot, u Use) bool {
 		if string(u.Machine.Owner) != owner || string(u.Caller) != member {
@@ -40,24 +40,24 @@ func endsWithShare(owner, member string) func(*fleet.Snapshot, Use) bool {
 	}
 }
 
-// CutByShareEnd returns how many running calls end with the share of the owner's
-// machines with the member, by their ids.
+// CutByShareEnd returns how many running calls would end with the share between the owner
+// and the member, given by their ids.
 func (a *API) CutByShareEnd(owner, member string) int { return a.cut(endsWithShare(owner, member)) }
 
-// CutByGroupEnd returns how many running calls end with the group, by its id.
+// CutByGroupEnd returns how many running calls would end with the group of the given id.
 func (a *API) CutByGroupEnd(group string) int { return a.cut(endsWithGroup(group)) }
 
-// endsWithLimits reports whether a call of the member on the owner's machines ends
-// with a share of those models: the share alone decides between the two, whatever
-// the call runs by.
+// endsWithLimits reports whether a call of the member on the owner's machines ends if the
+// share is limited to the given models. While there is a share, groups that both are in
+// do not count.
 func endsWithLimits(owner, member string, models []string) func(*fleet.Snapshot, Use) bool {
 	return func(_ *fleet.Snapshot, u Use) bool {
 		return string(u.Machine.Owner) == owner && string(u.Caller) == member && leavesOut(models, u.Model)
 	}
 }
 
-// endsWithGroupLimits reports whether a call on the owner's machines ends with a
-// limit of that group to those models: it has no other way.
+// endsWithGroupLimits reports whether a call on the owner's machines ends if the group is
+// limited to the given models, because it has no other way to the machine.
 func endsWithGroupLimits(group, owner string, models []string) func(*fleet.Snapshot, Use) bool {
 	only := endsWithGroup(group)
 	return func(s *fleet.Snapshot, u Use) bool {
@@ -65,13 +65,13 @@ func endsWithGroupLimits(group, owner string, models []string) func(*fleet.Snaps
 	}
 }
 
-// leavesOut reports whether limits of those models do not cover that one.
+// leavesOut reports whether a limit to the given models excludes the model.
 func leavesOut(models []string, model fleet.ModelID) bool {
 	return len(models) > 0 && !slices.Contains(models, string(model))
 }
 
-// endsWithGroup reports whether a call runs by that group alone, and, if members are
-// given, is one of theirs or on a machine of theirs.
+// endsWithGroup reports whether a call uses the given group only and, if members are
+// given, is by one of them or on a machine of one of them.
 func endsWithGroup(group string, members ...string) func(*fleet.Snapshot, Use) bool {
 	return func(s *fleet.Snapshot, u Use) bool {
 		if len(members) > 0 && !slices.Contains(members, string(u.Caller)) && !slices.Contains(members, string(u.Machine.Owner)) {

@@ -1,12 +1,12 @@
-// Package api is the management API: what a member does with an account beside
-// making calls (keys, sharing, groups, machines, usage), what the hub's operator
-// does, and how a machine with a login token signs in. One table of routes
-// (routes.go) says who may ask for what, with which types; routing, authorization,
-// the OpenAPI description and the commands' typed requests all come from it. The
-// site's pages do the same routes by their Go types.
+// Package api is the management API. Members use it to manage their accounts (keys,
+// sharing, groups, machines, usage), the operator to manage the hub, and machines to sign
+// in with a login token. A single table (routes.go) lists the routes, who may use them,
+// and the types of requests and answers. Routing, authorization, the OpenAPI description
+// and the commands' typed requests are derived from it. The site's pages call the same
+// routes through their Go types.
 //
-// Every object is looked up together with its owner: what belongs to another
-// member cannot be distinguished from what does not exist.
+// Every object is looked up together with its owner, so that another member's object
+// looks the same as one that does not exist.
 package api
 
 import (
@@ -22,87 +22,88 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// Config is what the API works with. All of it is needed, except Regions and LinkMade.
+// Config holds the dependencies of the API. All fields are required except Regions and
+// LinkMade.
 type Config struct {
 	DB *store.DB
-	// Region is the hub's, for the secrets that are minted here, and Regions has the
-	// addresses of the other regions, of which keys are minted here, too.
+	// Region is this hub's region, used in new secrets. Regions are the addresses of the
+	// other regions; keys for those can be created here, too.
 	Region  string
 	Regions map[string]*url.URL
-	// Base is the site's address without a slash at the end, for sign-in links.
+	// Base is the site's address without a trailing slash, for sign-in links.
 	Base string
-	// Identify returns the holder of a secret. Its errors are faults.
+	// Identify returns the caller for a secret. Its errors are faults.
 	Identify func(ctx context.Context, secret string) (Caller, error)
-	// Snapshot returns the machines that are connected now, and who reaches them.
+	// Snapshot returns the connected machines and who can reach them.
 	Snapshot func() *fleet.Snapshot
-	// Models returns the models that the caller reaches now.
+	// Models returns the models that the caller can reach now.
 	Models func(ctx context.Context, caller Caller) ([]Model, error)
-	// Running returns every call that a machine of this hub runs now.
+	// Running returns the calls that are running on this hub's machines.
 	Running func() []Use
-	// Waiting returns every call of this hub that waits for a machine; none has one.
+	// Waiting returns this hub's calls that are waiting for a machine.
 	Waiting func() []Use
-	// Queued returns how many waiting calls the machine could take. Of very many,
-	// at least that many wait.
+	// Queued returns how many waiting calls the machine could serve. If there are very
+	// many it may return a lower number.
 	Queued func(*fleet.Machine) int
-	// Control sends a change to a connected machine. The error is ErrNotConnected,
-	// or says why the machine refused.
+	// Control sends a change to a connected machine. The error is ErrNotConnected or the
+	// machine's reason for refusing the change.
 	Control func(ctx context.Context, machine fleet.MachineID, change Control) error
-	// Ready returns why this hub refuses every call now; nil: it does not.
+	// Ready returns why this hub currently refuses all calls, or nil.
 	Ready func(now time.Time) error
-	// Nodes returns the hub's nodes, as this one sees them, and Home the name of that at
-	// which the machine's tunnel ends; empty if it has none.
+	// Nodes returns the hub's nodes as seen by this one. Home returns the name of the node
+	// with the machine's tunnel, or "".
 	Nodes func() []Node
 	Home  func(machine fleet.MachineID) string
-	// DrainNode has a node end once its calls have ended and its machines moved.
+	// DrainNode makes a node exit once its calls have ended and its machines have moved.
 	DrainNode func(ctx context.Context, name string) error
 	// Reload reads the operator's configuration again and applies it.
 	Reload func(context.Context) (Reloaded, error)
-	// Changed is called after each write, so that it takes effect now: what is read from
-	// the Snapshot after it has the change.
+	// Changed is called after each write to make it effective: snapshots read afterwards
+	// include the change.
 	Changed func(context.Context)
-	// Admit takes a token of the caller's rate, or returns the fault that names the
-	// time of the next one. The API and the inference routes share one rate.
+	// Admit takes a token from the caller's rate limit, or returns a fault with the time
+	// of the next token. The API and the inference routes share one limit.
 	Admit func(Caller) error
-	// Guess counts the look-up of a secret for the client that sent it, or returns the
-	// fault of one that sent too many unknown ones. known is called for one that is known.
-	// Nil limits nothing.
+	// Guess counts the look-up of a secret for the client that sent it, or returns a fault
+	// if the client sent too many unknown ones. The caller calls known if the secret is
+	// known. If Guess is nil there is no limit.
 	Guess func(context.Context) (known func(), err error)
-	// Miss returns f, the fault of a model that may be out of reach, or another
-	// fault when the caller had too many of those.
+	// Miss returns f, the fault for a model that may be out of reach, or a different fault
+	// if the caller has caused too many of those.
 	Miss func(caller Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault
-	// Confirmed reports whether the facts of who may use which machine are current.
+	// Confirmed reports whether the data about who may use which machine is current.
 	Confirmed func(now time.Time) bool
-	// Trace returns the trace of a past call that concerns the member, or
-	// account.ErrNotFound.
+	// Trace returns the trace of a past call for the member, or account.ErrNotFound.
 	Trace func(ctx context.Context, callID, memberID string) (account.Trace, error)
-	// Flush writes the records that are still in memory to the database, and Open
-	// returns those of the calls that run.
+	// Flush writes the records that are still in memory to the database. Open returns the
+	// records of running calls.
 	Flush func(context.Context) error
 	Open  func() []account.Usage
-	// LinkMade notifies a member by e-mail of a new link that signs in; nil: it does not.
+	// LinkMade notifies a member by e-mail of a new sign-in link; nil: no notification.
 	LinkMade func(ctx context.Context, memberID string)
 	Log      *slog.Logger
 }
 
-// ErrNotConnected is Config.Control's error for a machine without a live tunnel.
+// ErrNotConnected is the error of Config.Control if the machine has no tunnel.
 var ErrNotConnected = errors.New("the machine is not connected")
 
-// Caller is the member who asks: the holder of the API key or the machine
-// credential that was sent, or of the session of a page.
+// Caller is the member who makes a request, identified by an API key, a machine
+// credential or a session of the site.
 type Caller struct {
 	Member  fleet.MemberID
 	Name    string
-	KeyID   string          // empty: a machine credential
+	KeyID   string          // empty: not an API key
 	Narrow  fleet.Narrow    // of the key
-	Machine fleet.MachineID // whose credential was sent, else empty
-	// Inference says that the key is for inference and its listing alone.
+	Machine fleet.MachineID // the machine whose credential was sent, or empty
+	// Inference reports that the key may only be used for inference and for listing
+	// models.
 	Inference bool
 }
 
-// id is the caller's member id, as the store knows it.
+// id returns the caller's member id as the store's type.
 func (c Caller) id() string { return string(c.Member) }
 
-// API serves the routes of the table. Make it with New.
+// API serves the routes of the table. Create it with New.
 type API struct {
 	Config
 	// Passwords hashes and checks members' passwords.
@@ -111,7 +112,7 @@ type API struct {
 	operator  Mux // the routes of the operator's socket
 }
 
-// New makes the API.
+// New returns an API.
 func New(c Config) *API {
 	a := &API{Config: c, Passwords: newPasswords()}
 	for _, l := range table {
@@ -124,8 +125,8 @@ func New(c Config) *API {
 	return a
 }
 
-// NotFound and Taken turn the store's expected refusals into words for the
-// caller; other errors pass. The store refuses names that nothing can have with
+// NotFound translates the store's expected errors into messages for the caller. It
+// returns other errors unchanged. The store rejects names that no object can have with
 // account.ErrInvalid.
 func NotFound(err error, format string, args ...any) error {
 	if isNotFound(err) {
@@ -134,11 +135,12 @@ func NotFound(err error, format string, args ...any) error {
 	return err
 }
 
-// looksTaken is for a name that could be taken for another member's or group's.
+// looksTaken is the error for a name that could be mistaken for another member's or
+// group's.
 var looksTaken = badName("the name looks like one that is taken, or differs from it in capitals alone: choose another")
 
-// Taken is NotFound for account.ErrExists, with a message of its own for a name that
-// looks like another.
+// Taken is NotFound for account.ErrExists, with a special message for a name that looks
+// like another.
 func Taken(err error, format string, args ...any) error {
 	if errors.Is(err, account.ErrLooksTaken) {
 		return looksTaken.Because(err)
@@ -153,8 +155,8 @@ func isNotFound(err error) bool {
 	return errors.Is(err, account.ErrNotFound) || errors.Is(err, account.ErrInvalid)
 }
 
-// memberNamed returns the enabled member of that name, which the request's
-// member param gave.
+// memberNamed returns the enabled member with the given name. param is the request
+// parameter that contained the name.
 func (a *API) memberNamed(ctx context.Context, param, name string) (account.Member, error) {
 	m, err := a.DB.MemberByName(ctx, name)
 	if err == nil && m.Disabled {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// examples are values of texts and numbers by the names of their properties.
+// examples are example values for texts and numbers, by property name.
 var examples = map[string]any{
 	"with": "bob", "owner": "ada", "member": "bob", "by": "ada", "caller": "bob", "admin": true, "group": "lab", "machine": "ada-desktop",
 	"model": "qwen3:32b", "models": "qwen3:32b", "hours": "Mon-Fri 18:00-23:00", "timezone": "Europe/Lisbon", "concurrent": 2, "per_day": 50,
@@ -14,14 +14,14 @@ var examples = map[string]any{
 	"context_length": 32768, "slots": 4, "tokens_in": 1584, "tokens_out": 912, "calls": 12, "days": 30, "region": "home",
 }
 
-// Example returns JSON that fits the schema, indented: what a request or an answer may
-// look like.
+// Example returns an example of a request or an answer: indented JSON that matches the
+// schema.
 func (d Description) Example(s *Schema) (string, error) {
 	text, err := json.Marshal(d.example("", s), json.Deterministic(true), jsontext.WithIndent(" "))
 	return string(text), err
 }
 
-// example is a value of the schema, which is that of the named property.
+// example returns an example value for the schema of the named property.
 func (d Description) example(name string, s *Schema) any {
 	switch {
 	case s.Ref != "":
@@ -61,7 +61,7 @@ func (d Description) example(name string, s *Schema) any {
 	return "…"
 }
 
-// Call returns the lines for a shell that ask for the operation at that address.
+// Call returns shell commands that call the operation at the given address.
 func (d Description) Call(base string, op Operation) (string, error) {
 	path := op.Path
 	var query []string
@@ -88,7 +88,7 @@ func (d Description) Call(base string, op Operation) (string, error) {
 	return text + " \\\n  -H 'Content-Type: application/json' \\\n  -d '" + strings.ReplaceAll(string(body), "'", `'\''`) + "'", err
 }
 
-// Anchor names the operation's section on a page.
+// Anchor returns the id of the operation's section on a page.
 func (o Operation) Anchor() string {
 	return strings.ToLower(o.Method) + strings.NewReplacer("/api/", "-", "/", "-", "{", "", "}", "").Replace(o.Path)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// Group is a group as a member sees it: only those who are in it see who is.
+// Group is a group as shown to a member. Only its members see who the other members are.
 type Group struct {
 	ID      string            `json:"-"`
 	Name    string            `json:"name"`
@@ -22,27 +22,27 @@ type Group struct {
 	Admin   bool              `json:"admin"`
 	Size    int               `json:"size"`
 	Members []GroupMember     `json:"members"`
-	// Invited is the invitation that the caller may accept or decline; null: none.
+	// Invited is the caller's pending invitation; null: none.
 	Invited *Invitation `json:"invited"`
-	// Invitations are those of others that wait for an answer; its admins see them.
+	// Invitations are the pending invitations of others. Only admins see them.
 	Invitations []Invitation `json:"invitations"`
-	KeptOut     []string     `json:"kept_out"` // names of the caller's machines that are kept out of this one
-	// Machines are those that its admins pinned or excluded; absent: none.
+	KeptOut     []string     `json:"kept_out"` // names of the caller's machines that are excluded from this group
+	// Machines are the machines that admins pinned or excluded; absent: none.
 	Machines []GroupMachine `json:"machines,omitzero"`
-	// Closed are those of the caller's other machines that its members do not
-	// reach either.
+	// Closed are the caller's machines that the group's members cannot reach for other
+	// reasons.
 	Closed []Closed `json:"closed"`
-	// Limits are the caller's own: what all other members together may call on the
-	// caller's machines by this group. Absent: the caller is not in it.
+	// Limits are the caller's limits for all other members together, when they use the
+	// caller's machines through this group. Absent: the caller is not in the group.
 	Limits  *Limits   `json:"limits,omitzero"`
 	Created time.Time `json:"created"`
 }
 
-// Closed is a machine that a group's members do not reach for a reason beyond
-// that group.
+// Closed is a machine that a group's members cannot reach for a reason unrelated to that
+// group.
 type Closed struct {
 	Machine string `json:"machine"` // its name
-	By      string `json:"by"`      // "all": kept out of every group; "configuration": its [share] groups leave this one out
+	By      string `json:"by"`      // "all": excluded from every group; "configuration": [share] groups omits it
 }
 
 // GroupMember is a member of a group.
@@ -72,7 +72,7 @@ func viewGroup(g account.SeenGroup) Group {
 	return v
 }
 
-// groupSeen returns the group of that name if the caller may see it.
+// groupSeen returns the group with the given name if the caller may see it.
 func (a *API) groupSeen(ctx context.Context, c Caller, name string) (account.SeenGroup, error) {
 	if name != "" {
 		groups, err := a.DB.SeenGroups(ctx, c.id(), name, a.DB.Now())
@@ -86,7 +86,7 @@ func (a *API) groupSeen(ctx context.Context, c Caller, name string) (account.See
 	return account.SeenGroup{}, fault.New(fault.NotFound, "no group named %.80q is open, and you are in none of that name", name)
 }
 
-// groupIn is groupSeen for what only the group's members may do.
+// groupIn is groupSeen for actions of the group's members.
 func (a *API) groupIn(ctx context.Context, c Caller, name string) (account.SeenGroup, error) {
 	g, err := a.groupSeen(ctx, c, name)
 	switch {
@@ -98,7 +98,7 @@ func (a *API) groupIn(ctx context.Context, c Caller, name string) (account.SeenG
 	return g, fault.New(fault.NotAllowed, "you are not in group %q; anyone can join it", g.Name)
 }
 
-// groupRun is groupIn for what only the group's admins may do.
+// groupRun is groupIn for actions of the group's admins.
 func (a *API) groupRun(ctx context.Context, c Caller, name string) (account.SeenGroup, error) {
 	g, err := a.groupIn(ctx, c, name)
 	if err == nil && !g.Admin {
@@ -107,8 +107,8 @@ func (a *API) groupRun(ctx context.Context, c Caller, name string) (account.Seen
 	return g, err
 }
 
-// orgRun is groupRun for what only an org has: each member of an open group
-// decides alone to be in it.
+// orgRun is groupRun for actions that exist only in an org. In an open group, members
+// decide for themselves whether to belong to it.
 func (a *API) orgRun(ctx context.Context, c Caller, name string) (account.SeenGroup, error) {
 	g, err := a.groupRun(ctx, c, name)
 	if err == nil && g.Kind != account.GroupOrg {
@@ -117,8 +117,8 @@ func (a *API) orgRun(ctx context.Context, c Caller, name string) (account.SeenGr
 	return g, err
 }
 
-// listGroups lists the groups that the caller is in or invited to, and all open
-// ones.
+// listGroups lists the groups that the caller belongs to or is invited to, and all open
+// groups.
 func (a *API) listGroups(ctx context.Context, c Caller, _ None) (List[Group], error) {
 	groups, err := a.DB.SeenGroups(ctx, c.id(), "", a.DB.Now())
 	if err != nil {
@@ -134,8 +134,8 @@ func (a *API) listGroups(ctx context.Context, c Caller, _ None) (List[Group], er
 	return listOf(all), err
 }
 
-// closed lists the machines that are not kept out of the group and that its
-// members do not reach all the same.
+// closed lists the machines that are not excluded from the group but that its members
+// still cannot reach.
 func closed(g account.SeenGroup, machines []account.Machine, snapshot *fleet.Snapshot) []Closed {
 	out := []Closed{}
 	for _, m := range machines {
@@ -153,13 +153,13 @@ func closed(g account.SeenGroup, machines []account.Machine, snapshot *fleet.Sna
 	return out
 }
 
-// NewGroup is a group to make.
+// NewGroup is a group to create.
 type NewGroup struct {
 	Name string            `json:"name"`
 	Kind account.GroupKind `json:"kind"`
 }
 
-// newGroup is a group that may have this name and kind.
+// newGroup validates the name and kind of a new group, and returns the group.
 func (a *API) newGroup(name string, kind account.GroupKind) (account.Group, error) {
 	if f := CheckName(name); f != nil {
 		return account.Group{}, f
@@ -170,7 +170,7 @@ func (a *API) newGroup(name string, kind account.GroupKind) (account.Group, erro
 	return account.Group{ID: account.NewID("grp_"), Name: name, Kind: kind, Created: a.DB.Now().UTC()}, nil
 }
 
-// createGroup makes a group; the caller is its first member and admin.
+// createGroup creates a group with the caller as its first member and admin.
 func (a *API) createGroup(ctx context.Context, c Caller, in NewGroup) (Group, error) {
 	if f := CheckChosenName(in.Name); f != nil {
 		return Group{}, f
@@ -187,27 +187,27 @@ func (a *API) createGroup(ctx context.Context, c Caller, in NewGroup) (Group, er
 	return viewGroup(made), err
 }
 
-// GroupName names a group.
+// GroupName identifies a group.
 type GroupName struct {
 	Group string `json:"-" path:"group"`
 }
 
-// GroupMemberName names a group and one of its members, or who is to be one.
+// GroupMemberName identifies a group and a current or future member.
 type GroupMemberName struct {
 	Group  string `json:"-" path:"group"`
 	Member string `json:"member" path:"member"`
 }
 
-// GroupAct says what was done to a group, and to which member.
+// GroupAct is the result of an action on a group, and on a member if it concerns one.
 type GroupAct struct {
 	Group  string `json:"group"`
 	Member string `json:"member"`
 	State  string `json:"state"`
-	Cut    int    `json:"cut,omitzero"` // running calls that end with it
+	Cut    int    `json:"cut,omitzero"` // running calls that end because of it
 }
 
-// done is the answer for what was done to the member of the group, or the refusal
-// that the store's error stands for.
+// done returns the answer for an action on a group's member, or the refusal for the
+// store's error.
 func (act GroupAct) done(err error) (GroupAct, error) {
 	if errors.Is(err, account.ErrLastAdmin) {
 		return GroupAct{}, fault.New(fault.InvalidRequest, "%q would be left without an admin: make another member one first", act.Group).Because(err)
@@ -218,7 +218,7 @@ func (act GroupAct) done(err error) (GroupAct, error) {
 	return act, nil
 }
 
-// endGroup ends a group.
+// endGroup deletes a group.
 func (a *API) endGroup(ctx context.Context, c Caller, in GroupName) (GroupAct, error) {
 	g, err := a.groupRun(ctx, c, in.Group)
 	if err != nil {
@@ -235,20 +235,21 @@ func (a *API) joinGroup(ctx context.Context, c Caller, in GroupName) (GroupAct, 
 	case err != nil:
 		return GroupAct{}, err
 	case g.In:
-	case g.Kind != account.GroupOpen: // the caller sees it by an invitation
+	case g.Kind != account.GroupOpen: // the caller sees the group because of an invitation
 		return GroupAct{}, fault.New(fault.NotAllowed, "group %q takes members by invitation: accept or decline yours", g.Name)
 	default:
 		if err = a.DB.JoinGroup(ctx, g.ID, c.id(), a.DB.Now()); err == nil {
 			a.noteAccess(ctx, account.Notice{MemberID: c.id(), Subject: g.ID, Text: "You joined " + g.Name + "."})
 		}
-		if errors.Is(err, account.ErrExists) { // by another request, just now
+		if errors.Is(err, account.ErrExists) { // by a concurrent request
 			err = nil
 		}
 	}
 	return GroupAct{Group: g.Name, Member: c.Name, State: "joined"}.done(inTooManyGroups(err))
 }
 
-// inTooManyGroups is err, or the refusal of a member who is in as many groups as one may be.
+// inTooManyGroups returns err, or the refusal for a member with the maximum number of
+// groups.
 func inTooManyGroups(err error) error {
 	if errors.Is(err, account.ErrTooMany) {
 		return fault.New(fault.InvalidRequest, "you are in %d groups, which is as many as one member may be in: leave one first", account.MaxGroups).Because(err)
@@ -266,7 +267,7 @@ func (a *API) leaveGroup(ctx context.Context, c Caller, in GroupName) (GroupAct,
 	return GroupAct{g.Name, c.Name, "left", cut}.done(a.DB.LeaveGroup(ctx, g.ID, c.id()))
 }
 
-// changeMember does to a member of an org what its admins may.
+// changeMember performs an admin's action on a member of an org.
 func (a *API) changeMember(ctx context.Context, c Caller, in GroupMemberName, state string, change func(ctx context.Context, by, group, member string) error) (GroupAct, error) {
 	g, err := a.orgRun(ctx, c, in.Group)
 	if err != nil {
@@ -279,8 +280,7 @@ func (a *API) changeMember(ctx context.Context, c Caller, in GroupMemberName, st
 	return GroupAct{Group: g.Name, Member: in.Member, State: state}.done(err)
 }
 
-// removeFromGroup takes a member out of an org, or withdraws the member's
-// invitation.
+// removeFromGroup removes a member from an org, or withdraws the member's invitation.
 func (a *API) removeFromGroup(ctx context.Context, c Caller, in GroupMemberName) (GroupAct, error) {
 	cut := 0
 	act, err := a.changeMember(ctx, c, in, "removed", func(ctx context.Context, by, group, member string) error {
@@ -291,28 +291,28 @@ func (a *API) removeFromGroup(ctx context.Context, c Caller, in GroupMemberName)
 	return act, err
 }
 
-// makeAdmin makes a member of an org another admin.
+// makeAdmin makes a member of an org an additional admin.
 func (a *API) makeAdmin(ctx context.Context, c Caller, in GroupMemberName) (GroupAct, error) {
 	return a.changeMember(ctx, c, in, "admin", a.DB.MakeAdmin)
 }
 
-// dropAdmin takes the role of admin from a member of an org, who stays in it.
+// dropAdmin removes the role of admin from a member of an org, who remains a member.
 func (a *API) dropAdmin(ctx context.Context, c Caller, in GroupMemberName) (GroupAct, error) {
 	return a.changeMember(ctx, c, in, "member", a.DB.DropAdmin)
 }
 
-// GroupMachine is what a group's admins decide on a machine of a member.
+// GroupMachine is the decision of a group's admins about a member's machine.
 type GroupMachine struct {
 	Group   string `json:"-" path:"group"`
 	Owner   string `json:"owner"`
 	Machine string `json:"machine"` // its name
-	// Rule is "pinned" (it counts as established), "excluded" (the group does not reach it) or
-	// "none".
+	// Rule is "pinned" (the machine counts as established), "excluded" (the group cannot
+	// use it) or "none".
 	Rule account.MachineRule `json:"rule"`
 }
 
-// setGroupMachine pins a machine of a member in a group, excludes it, or ends either, for one
-// of its admins. The machine's owner is notified of a change.
+// setGroupMachine pins or excludes a member's machine in a group, or removes either, on
+// behalf of an admin. The machine's owner is notified of a change.
 func (a *API) setGroupMachine(ctx context.Context, c Caller, in GroupMachine) (GroupMachine, error) {
 	switch in.Rule {
 	case account.NoRule, account.MachinePinned, account.MachineExcluded:
@@ -357,8 +357,8 @@ func (a *API) setGroupMachine(ctx context.Context, c Caller, in GroupMachine) (G
 	return in, nil
 }
 
-// ruleTexts say in notices what an admin of a group did to a machine, and ruleEnds what
-// ended.
+// ruleTexts describe in notices what a group's admin did to a machine, and ruleEnds what
+// was removed.
 var (
 	ruleTexts = map[account.MachineRule]string{
 		account.MachinePinned:   " pinned your machine %s: it counts as established there.",

@@ -11,8 +11,8 @@ import (
 
 // Invitation asks a member to join an org.
 type Invitation struct {
-	Member  string    `json:"member"` // who is invited
-	By      string    `json:"by"`     // the admin who invites; empty: the hub's operator
+	Member  string    `json:"member"` // the invited member
+	By      string    `json:"by"`     // the inviting admin; empty: the hub's operator
 	Created time.Time `json:"created"`
 	Expires time.Time `json:"expires"`
 }
@@ -21,9 +21,9 @@ func viewInvitation(i account.GroupInvitation) Invitation {
 	return Invitation{i.Member, i.By, i.Created, i.Expires}
 }
 
-// invite dates an invitation to a group, and has keep store it. An empty ByID is the
-// hub's operator. An invitation that waits already stays as it is, with
-// account.ErrExists.
+// invite sets the dates of an invitation to a group and calls keep to store it. An empty
+// ByID stands for the hub's operator. If there is already a pending invitation it is
+// unchanged, and the error is account.ErrExists.
 func (a *API) invite(i account.GroupInvitation, keep func(account.GroupInvitation) error) error {
 	i.Created = a.DB.Now().UTC()
 	i.Expires = i.Created.Add(account.InvitationLife)
@@ -46,8 +46,7 @@ func (a *API) invite(i account.GroupInvitation, keep func(account.GroupInvitatio
 	return err
 }
 
-// inviteToGroup invites a member to an org. The member is in it only after
-// accepting.
+// inviteToGroup invites a member to an org. The member joins only by accepting.
 func (a *API) inviteToGroup(ctx context.Context, c Caller, in GroupMemberName) (GroupAct, error) {
 	g, err := a.orgRun(ctx, c, in.Group)
 	if err != nil {
@@ -64,13 +63,13 @@ func (a *API) inviteToGroup(ctx context.Context, c Caller, in GroupMemberName) (
 	}
 	invitation := account.GroupInvitation{GroupID: g.ID, MemberID: member.ID, ByID: c.id(), Member: member.Name, By: c.Name}
 	err = a.invite(invitation, func(i account.GroupInvitation) error { return a.DB.InviteToGroup(ctx, i) })
-	if errors.Is(err, account.ErrExists) { // one invitation waits, however often it is requested
+	if errors.Is(err, account.ErrExists) { // repeated requests leave a single invitation
 		err = nil
 	}
 	return GroupAct{Group: g.Name, Member: member.Name, State: "invited"}.done(err)
 }
 
-// invitedTo returns the group if the caller is invited to it, or in it.
+// invitedTo returns the group if the caller belongs to it or is invited to it.
 func (a *API) invitedTo(ctx context.Context, c Caller, name string) (account.SeenGroup, error) {
 	g, err := a.groupSeen(ctx, c, name)
 	if err == nil && g.Invited == nil && !g.In {
@@ -107,7 +106,8 @@ func (a *API) declineGroup(ctx context.Context, c Caller, in GroupName) (GroupAc
 	return GroupAct{Group: g.Name, Member: c.Name, State: "declined"}, noInvitation(err, g)
 }
 
-// noInvitation is the refusal for an invitation that ended while it was answered.
+// noInvitation returns the refusal for an invitation that ended while it was being
+// answered.
 func noInvitation(err error, g account.SeenGroup) error {
 	return NotFound(err, "no invitation to group %q waits for you: it was withdrawn, or answered", g.Name)
 }

@@ -11,25 +11,25 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Key is an API key as its member sees it.
+// Key is an API key as shown to its member.
 type Key struct {
 	ID       string        `json:"id"`
 	Name     string        `json:"name"`
 	LastFour string        `json:"last_four"`
 	Region   string        `json:"region"`
-	BaseURL  string        `json:"base_url,omitzero"` // of the region, for programs; absent: not known here
+	BaseURL  string        `json:"base_url,omitzero"` // base URL of the region, for programs; absent: unknown
 	Reach    account.Reach `json:"reach"`
-	Manage   bool          `json:"manage"` // it may manage the account; else it is for inference alone
+	Manage   bool          `json:"manage"` // can manage the account; otherwise only for inference
 	State    string        `json:"state"`  // "live", "expired" or "revoked"
 	Created  time.Time     `json:"created"`
-	LastUsed time.Time     `json:"last_used,omitzero"` // to about a minute
+	LastUsed time.Time     `json:"last_used,omitzero"` // accurate to about a minute
 	Revoked  time.Time     `json:"revoked,omitzero"`
-	Expires  time.Time     `json:"expires,omitzero"` // it is refused from then on; absent: never
-	// Calls is how many calls it made in the last 30 days, refused ones too.
+	Expires  time.Time     `json:"expires,omitzero"` // when it stops working; absent: never
+	// Calls is the number of calls in the last 30 days, including refused ones.
 	Calls int64 `json:"calls_30_days"`
 }
 
-// keyDays is how many days the calls of a key are counted over.
+// keyDays is the number of days of Key.Calls.
 const keyDays = 30
 
 func (a *API) viewKey(k account.Key) Key {
@@ -46,14 +46,14 @@ func (a *API) viewKey(k account.Key) Key {
 	return v
 }
 
-// listKeys lists the caller's keys, revoked and expired ones too, the newest first.
+// listKeys lists the caller's keys, including revoked and expired ones, newest first.
 func (a *API) listKeys(ctx context.Context, c Caller, _ None) (List[Key], error) {
 	keys, err := a.keysOf(ctx, c.id())
 	slices.Reverse(keys)
 	return listOf(keys), err
 }
 
-// keysOf returns a member's keys, the oldest first, with how much each was used.
+// keysOf returns a member's keys with their numbers of calls, oldest first.
 func (a *API) keysOf(ctx context.Context, memberID string) ([]Key, error) {
 	keys, noKeys := a.DB.Keys(ctx, memberID)
 	calls, noCalls := a.DB.CallsOfKeys(ctx, memberID, a.DB.Now().AddDate(0, 0, -keyDays))
@@ -64,18 +64,18 @@ func (a *API) keysOf(ctx context.Context, memberID string) ([]Key, error) {
 	return list, cmp.Or(noKeys, noCalls)
 }
 
-// KeyID names a key.
+// KeyID identifies a key.
 type KeyID struct {
 	Key string `json:"-" path:"key"`
 }
 
-// Revoked says that what had the id is refused from now on.
+// Revoked is the result of revoking a key or an invite.
 type Revoked struct {
 	ID    string `json:"id"`
 	State string `json:"state"`
 }
 
-// revokeKey ends a key: it is refused everywhere within 5 s.
+// revokeKey revokes a key. It is refused everywhere within 5 s.
 func (a *API) revokeKey(ctx context.Context, c Caller, in KeyID) (Revoked, error) {
 	if err := a.DB.RevokeOwnKey(ctx, c.id(), in.Key, a.DB.Now().UTC()); err != nil {
 		return Revoked{}, NotFound(err, "you have no live key with the id %.80q", in.Key)
@@ -83,21 +83,21 @@ func (a *API) revokeKey(ctx context.Context, c Caller, in KeyID) (Revoked, error
 	return Revoked{in.Key, "revoked"}, nil
 }
 
-// NewKey is an API key to make.
+// NewKey is an API key to create.
 type NewKey struct {
-	Member string        `json:"member"` // for the operator: whose key it is
+	Member string        `json:"member"` // the owner's name, for the operator's route
 	Name   string        `json:"name,omitzero"`
 	Region string        `json:"region,omitzero"` // empty: this hub's
 	Reach  account.Reach `json:"reach,omitzero"`  // empty: all
-	Manage bool          `json:"manage,omitzero"` // it may manage the account, beside inference
-	// Expires is when the key ends: a time from now like "90d" or "12h", or a time as in
-	// RFC 3339; empty: never.
+	Manage bool          `json:"manage,omitzero"` // can manage the account, in addition to inference
+	// Expires is when the key expires, either from now like "90d" or "12h", or a time as
+	// in RFC 3339; empty: never.
 	Expires string `json:"expires,omitzero"`
 }
 
-// CreateKey makes a key of the caller's, of any region, and returns its secret, which
-// is kept nowhere. It is no route: a key or a machine's credential must not be able to
-// make itself another one, so only the site makes keys.
+// CreateKey creates a key for the caller, in any region, and returns its secret, which is
+// not stored. It is not a route: a key or a machine's credential must not be able to
+// create further keys, so only the site can.
 func (a *API) CreateKey(ctx context.Context, c Caller, in NewKey) (Key, credential.Secret, error) {
 	key, secret, err := a.MintKey(in)
 	if err != nil {
@@ -106,9 +106,10 @@ func (a *API) CreateKey(ctx context.Context, c Caller, in NewKey) (Key, credenti
 	return a.saveKey(ctx, c, key, secret)
 }
 
-// RollKey makes a key of the caller's with the name, the region, the reach, the scope and
-// the end of a live one, which it does not revoke. The name needs no check, since no one chooses
-// it: one that an operator gave may be empty. It is no route, as CreateKey is none.
+// RollKey creates a key with the name, region, reach, scope and expiry of an existing
+// one, which it does not revoke. The name is not validated, because no one chooses it
+// here; a key created by the operator may have an empty name. Like CreateKey it is not a
+// route.
 func (a *API) RollKey(ctx context.Context, c Caller, old Key) (Key, credential.Secret, error) {
 	in := NewKey{Name: old.Name, Region: old.Region, Reach: old.Reach, Manage: old.Manage}
 	if !old.Expires.IsZero() {
@@ -121,7 +122,7 @@ func (a *API) RollKey(ctx context.Context, c Caller, old Key) (Key, credential.S
 	return a.saveKey(ctx, c, key, secret)
 }
 
-// saveKey makes a key the caller's and stores it.
+// saveKey assigns a key to the caller and stores it.
 func (a *API) saveKey(ctx context.Context, c Caller, key account.Key, secret credential.Secret) (Key, credential.Secret, error) {
 	key.MemberID = c.id()
 	if err := a.DB.CreateKey(ctx, key); err != nil {
@@ -132,7 +133,7 @@ func (a *API) saveKey(ctx context.Context, c Caller, key account.Key, secret cre
 	return a.viewKey(key), secret, nil
 }
 
-// MintKey makes a key and its secret, without a member.
+// MintKey creates a key and its secret, without a member.
 func (a *API) MintKey(in NewKey) (account.Key, credential.Secret, error) {
 	if f := checkLabel(in.Name); f != nil {
 		return account.Key{}, credential.Secret{}, f
@@ -162,7 +163,7 @@ func (a *API) mintKey(in NewKey) (account.Key, credential.Secret, error) {
 	}, secret, nil
 }
 
-// keyEnd reads when a key made now ends; the zero time is never.
+// keyEnd parses when a key expires that is created now; the zero time means never.
 func keyEnd(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -176,7 +177,7 @@ func keyEnd(text string, now time.Time) (time.Time, error) {
 		return time.Time{}, fault.New(fault.InvalidRequest, "the key would have expired already: %.40s is past", text).WithParam("expires")
 	}
 	end = end.UTC().Truncate(time.Millisecond)
-	if end.Year() > 9999 { // RFC 3339, and so JSON, has no such year
+	if end.Year() > 9999 { // such a year is not valid in RFC 3339, and so in JSON
 		return time.Time{}, fault.New(fault.InvalidRequest, "expires is before the year 10000, UTC, not %.40s", text).WithParam("expires")
 	}
 	return end, nil

@@ -12,21 +12,20 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// Bounds of what limits may say.
+// The maximum values of limits.
 const (
 	maxModels = 64
 	maxLimit  = 1_000_000
 )
 
-// Limits are what an owner limits a share, or the calls of a group, to. A limit that
-// is empty or null is none.
+// Limits are an owner's limits for a share or a group. Empty or null means no limit.
 type Limits struct {
 	Models []string `json:"models"`
-	// Hours are weekly windows as ParseHours reads them, on the wall clock of
-	// each machine's zone; they narrow the machine's own.
+	// Hours are weekly windows in the format of ParseHours, in each machine's time zone.
+	// They restrict the machine's own hours.
 	Hours      string `json:"hours"`
-	Concurrent *int   `json:"concurrent"` // calls at once
-	PerDay     *int   `json:"per_day"`    // calls started in one UTC day
+	Concurrent *int   `json:"concurrent"` // concurrent calls
+	PerDay     *int   `json:"per_day"`    // calls started per UTC day
 }
 
 func viewLimits(l account.Limits) Limits {
@@ -43,8 +42,8 @@ func viewLimits(l account.Limits) Limits {
 	return v
 }
 
-// LimitChange is the part of a request that changes limits: what is absent leaves
-// its limit as it is, null ends it.
+// LimitChange is the part of a request that changes limits: absent members leave a limit
+// unchanged, null removes it.
 type LimitChange struct {
 	Models     Given[[]string] `json:"models,omitzero"`
 	Hours      Given[string]   `json:"hours,omitzero"`
@@ -52,28 +51,28 @@ type LimitChange struct {
 	PerDay     Given[int]      `json:"per_day,omitzero"`
 }
 
-// Given is a member of a body that may be absent, null or a value.
+// Given is a member of a JSON body that may be absent, null or a value.
 type Given[T any] struct {
 	value *T   // nil: null
 	there bool // not absent
 }
 
-// Give is a member with a value, and End one that is null.
+// Give returns a member with a value.
 func Give[T any](value T) Given[T] { return Given[T]{&value, true} }
 
-// End is the member that ends a limit.
+// End returns a null member, which removes a limit.
 func End[T any]() Given[T] { return Given[T]{there: true} }
 
-// UnmarshalJSONFrom satisfies json.UnmarshalerFrom.
+// UnmarshalJSONFrom implements json.UnmarshalerFrom.
 func (g *Given[T]) UnmarshalJSONFrom(from *jsontext.Decoder) error {
 	g.there = true
 	return json.UnmarshalDecode(from, &g.value)
 }
 
-// MarshalJSONTo satisfies json.MarshalerTo.
+// MarshalJSONTo implements json.MarshalerTo.
 func (g Given[T]) MarshalJSONTo(to *jsontext.Encoder) error { return json.MarshalEncode(to, g.value) }
 
-// change is the value to change to: nil is no change, and null the zero value.
+// change returns the new value: nil if absent, and the zero value for null.
 func (g Given[T]) change() *T {
 	if g.there && g.value == nil {
 		return new(T)
@@ -81,7 +80,7 @@ func (g Given[T]) change() *T {
 	return g.value
 }
 
-// check refuses limits that mean nothing, and writes the hours in their one form.
+// check validates limits and normalizes the hours.
 func (c LimitChange) check() (account.LimitChange, error) {
 	to := account.LimitChange{Models: c.Models.change(), Hours: c.Hours.change(), Concurrent: c.Concurrent.change(), PerDay: c.PerDay.change()}
 	if to.Models != nil {
@@ -113,8 +112,8 @@ func (c LimitChange) check() (account.LimitChange, error) {
 	return to, nil
 }
 
-// warnings says which of the models that limits name no machine of the caller's
-// offers, online or not: such a limit is taken, since a machine may offer it later.
+// warnings lists the models in the limits that no machine of the caller offers, online or
+// not. Such limits are accepted, because a machine may offer the model later.
 func (a *API) warnings(c Caller, to account.LimitChange) []string {
 	var offered []fleet.ModelID
 	var out []string
@@ -143,12 +142,12 @@ func (a *API) warnings(c Caller, to account.LimitChange) []string {
 	return out
 }
 
-// GroupLimits are what the caller limits the calls of a group's members to.
+// GroupLimits are the caller's limits for a group's members.
 type GroupLimits struct {
 	Group string `json:"group"`
 	Limits
-	Cut      int      `json:"cut,omitzero"`      // running calls that end with the change
-	Warnings []string `json:"warnings,omitzero"` // of models that no machine of the caller's offers
+	Cut      int      `json:"cut,omitzero"`      // running calls that end because of the change
+	Warnings []string `json:"warnings,omitzero"` // about models that no machine of the caller offers
 }
 
 // GroupLimitChange is a change of the caller's limits for a group.
@@ -157,8 +156,7 @@ type GroupLimitChange struct {
 	LimitChange
 }
 
-// limitGroup limits what all members of the group together may call on the
-// caller's machines by it.
+// limitGroup sets the caller's limits for all members of a group together.
 func (a *API) limitGroup(ctx context.Context, c Caller, in GroupLimitChange) (GroupLimits, error) {
 	group, err := a.groupIn(ctx, c, in.Group)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// List is the envelope of a listing.
+// List is the envelope of a list.
 type List[T any] struct {
 	Object string `json:"object"`
 	Data   []T    `json:"data"`
@@ -21,7 +21,7 @@ func listOf[T any](data []T) List[T] {
 	return List[T]{"list", data}
 }
 
-// views are the views of records.
+// views converts records to their views.
 func views[Record, View any](records []Record, view func(Record) View) []View {
 	all := make([]View, len(records))
 	for i, r := range records {
@@ -30,8 +30,8 @@ func views[Record, View any](records []Record, view func(Record) View) []View {
 	return all
 }
 
-// pageStart returns where a page of a listing begins. before is where the page
-// before it ended, or any time; empty: at the newest.
+// pageStart returns the start of a page. before is the end of the previous page, or any
+// time; empty: start with the newest.
 func pageStart(before string) (account.Place, error) {
 	if before == "" {
 		return account.Place{}, nil
@@ -44,8 +44,8 @@ func pageStart(before string) (account.Place, error) {
 	return account.Place{At: at, ID: id}, nil
 }
 
-// Paged returns at most size records that find lists after the page that ended with
-// before, and where the next page begins; empty: this is the last.
+// Paged returns at most size records that find returns after the page that ended at
+// before, and the start of the next page; empty: this is the last page.
 func Paged[T any](before string, size int, find func(from account.Place, most int) ([]T, error), place func(T) account.Place) (page []T, next string, err error) {
 	from, err := pageStart(before)
 	if err != nil {
@@ -58,7 +58,7 @@ func Paged[T any](before string, size int, find func(from account.Place, most in
 	return found[:size], placeText(place(found[size-1])), nil
 }
 
-// placeText is a place as a page ends with it.
+// placeText formats a place for the end of a page.
 func placeText(last account.Place) string {
 	return last.At.UTC().Format(time.RFC3339Nano) + "," + last.ID
 }

@@ -14,58 +14,59 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// controlTime is how long a machine may take to bring a change into force.
+// controlTime is how long a machine may take to apply a change.
 const controlTime = 10 * time.Second
 
-// maxSlots is the most slots that a machine can be set to.
+// maxSlots is the largest number of slots for a machine.
 const maxSlots = 1024
 
-// Machine is a machine as its owner sees it. What it says of itself is its newest
-// advertisement; a machine that never connected has none.
+// Machine is a machine as shown to its owner. Its state comes from the last
+// advertisement, so a machine that never connected has none.
 type Machine struct {
 	ID     string `json:"id"`
 	Name   string `json:"name"`
 	Online bool   `json:"online"`
 	Paused bool   `json:"paused"`
-	// PausedUntil is when the pause ends by itself; absent: it does not, or is none.
+	// PausedUntil is when the pause ends automatically; absent: it does not, or there is
+	// no pause.
 	PausedUntil time.Time `json:"paused_until,omitzero"`
 	Hours       string    `json:"hours"` // empty: always
 	Timezone    string    `json:"timezone"`
-	// ZoneUnknown reports that the hub does not know the time zone, so that others are
-	// outside the hours.
+	// ZoneUnknown reports that the hub does not know the time zone, so that the machine is
+	// outside its hours for other members.
 	ZoneUnknown bool           `json:"zone_unknown,omitzero"`
-	Open        bool           `json:"open"` // inside its hours now
+	Open        bool           `json:"open"` // now inside its hours
 	Slots       int            `json:"slots"`
-	Running     int            `json:"running"` // calls that this hub sent it
-	Queued      int            `json:"queued"`  // calls that wait and that it could take
+	Running     int            `json:"running"` // calls that this hub sent to it
+	Queued      int            `json:"queued"`  // waiting calls that it could serve
 	Models      []MachineModel `json:"models"`
-	KeptOut     bool           `json:"kept_out"` // of every group
-	// Groups are the only ones it serves, by its own configuration; absent: every
-	// one of its owner's.
+	KeptOut     bool           `json:"kept_out"` // from every group
+	// Groups are the only groups that the machine serves, as configured there; absent: all
+	// groups of its owner.
 	Groups   []string  `json:"groups,omitzero"`
 	Created  time.Time `json:"created"`
 	LastSeen time.Time `json:"last_seen,omitzero"`
 }
 
-// MachineModel is one model that a machine offers.
+// MachineModel is a model that a machine offers.
 type MachineModel struct {
 	ID            fleet.ModelID `json:"id"`
 	ContextLength int           `json:"context_length,omitzero"`
-	Slots         int           `json:"slots,omitzero"` // 0: only the machine's count
-	// FirstTokenMS is the median of the recent times to the first token, in
-	// milliseconds, as the hub measured it; absent: not measured yet.
+	Slots         int           `json:"slots,omitzero"` // 0: limited only by the machine's slots
+	// FirstTokenMS is the median of the recent times to the first token, in milliseconds,
+	// as measured by the hub; absent: not measured yet.
 	FirstTokenMS int64 `json:"first_token_ms,omitzero"`
-	// TokensPerSecond is how fast it makes the tokens of one answer, as the hub measured it;
-	// as long as that was not measured, how fast it answered over the last 7 days, from when
-	// a call left the queue to its end. Absent: it did not.
+	// TokensPerSecond is the speed of one answer, as measured by the hub. Until it is
+	// measured, it is the speed over the last 7 days, from the end of the wait to the end
+	// of the call. Absent: there were no calls.
 	TokensPerSecond float64 `json:"tokens_per_second,omitzero"`
 }
 
-// speedDays is how many days a machine's speed is measured over.
+// speedDays is the number of days for a machine's average speed.
 const speedDays = 7
 
-// LiveMachine is a machine as the hub sees it now, without what only the store
-// knows.
+// LiveMachine returns a machine's current state at the hub, without the fields that come
+// from the store.
 func (a *API) LiveMachine(live *fleet.Machine, now time.Time) Machine {
 	v := viewMachine(account.Machine{ID: string(live.ID), Name: live.Name, KeptOut: live.KeptOut, Created: live.Created}, live, now)
 	v.Queued = a.Queued(live)
@@ -99,7 +100,7 @@ func viewMachine(record account.Machine, live *fleet.Machine, now time.Time) Mac
 }
 
 // measured returns the median of the recent times to the first token, in milliseconds,
-// and the tokens a second of one answer; 0: not measured.
+// and the tokens per second of one answer; 0: not measured.
 func measured(s *fleet.Speed) (firstTokenMS int64, tokensPerSecond float64) {
 	if s == nil {
 		return 0, 0
@@ -110,7 +111,7 @@ func measured(s *fleet.Speed) (firstTokenMS int64, tokensPerSecond float64) {
 	return int64(math.Round(s.FirstToken * 1000)), tokensPerSecond
 }
 
-// listMachines lists the caller's machines whose credential is valid.
+// listMachines lists the caller's machines with valid credentials.
 func (a *API) listMachines(ctx context.Context, c Caller, _ None) (List[Machine], error) {
 	records, err := a.DB.Machines(ctx, c.id())
 	if err != nil {
@@ -138,11 +139,11 @@ func (a *API) listMachines(ctx context.Context, c Caller, _ None) (List[Machine]
 	return listOf(views), err
 }
 
-// offered names a model on a machine.
+// offered identifies a model on a machine.
 type offered struct{ machine, model string }
 
-// speeds is how many tokens a second each model on each of the caller's machines
-// gave since then, over all calls that were served to their end.
+// speeds returns the tokens per second for each model on each of the caller's machines
+// since the given time, over all calls that were completely served.
 func (a *API) speeds(ctx context.Context, c Caller, since time.Time) (map[offered]float64, error) {
 	tokens, took := map[offered]int64{}, map[offered]time.Duration{}
 	err := a.DB.DaysOfOwner(ctx, c.id(), since, func(d account.UsageDay) {
@@ -160,34 +161,34 @@ func (a *API) speeds(ctx context.Context, c Caller, since time.Time) (map[offere
 	return speeds, err
 }
 
-// MachineID names a machine.
+// MachineID identifies a machine.
 type MachineID struct {
 	Machine string `json:"-" path:"machine"`
 }
 
-// ownMachine returns the caller's machine of that id.
+// ownMachine returns the caller's machine with the given id.
 func (a *API) ownMachine(ctx context.Context, c Caller, id string) (account.Machine, error) {
 	m, err := a.DB.OwnMachine(ctx, c.id(), id)
 	return m, NotFound(err, "you have no machine with the id %.80q", id)
 }
 
-// OneMachineUsage is how much a machine was used.
+// OneMachineUsage is the usage of one machine.
 type OneMachineUsage struct {
-	// Hours are the last 24, the one now is the last.
+	// Hours are the last 24 hours; the current one is last.
 	Hours []UsageOfDay `json:"hours"`
-	// Members are those who used it in the last 30 days, most calls first: at most 100.
+	// Members are those who used it in the last 30 days, most calls first, at most 100.
 	Members []MachineUser `json:"members"`
 }
 
-// MachineUser is how much a member used a machine.
+// MachineUser is the usage of a machine by one member.
 type MachineUser struct {
-	Member string   `json:"member"` // by name; empty: a member no more
+	Member string   `json:"member"` // name; empty: no longer a member
 	Me     bool     `json:"me"`
 	Today  int64    `json:"calls_today"` // UTC
 	Month  UsageSum `json:"last_30_days"`
 }
 
-// machineUsage adds up the calls on one machine of the caller's.
+// machineUsage sums the calls on one of the caller's machines.
 func (a *API) machineUsage(ctx context.Context, c Caller, in MachineID) (OneMachineUsage, error) {
 	m, err := a.ownMachine(ctx, c, in.Machine)
 	if err != nil {
@@ -237,16 +238,16 @@ func (a *API) machineUsage(ctx context.Context, c Caller, in MachineID) (OneMach
 	return usage, nil
 }
 
-// MachineAct says what was done to a machine.
+// MachineAct is the result of an action on a machine.
 type MachineAct struct {
 	ID    string `json:"id"`
 	Name  string `json:"name"`
 	State string `json:"state"`
-	Cut   int    `json:"cut,omitzero"` // running calls that end with it
+	Cut   int    `json:"cut,omitzero"` // running calls that end because of it
 }
 
-// revokeMachine voids a machine's credential; its tunnel ends. What the ledger has
-// of it stays.
+// revokeMachine revokes a machine's credential, which ends its tunnel. The ledger keeps
+// the machine's records.
 func (a *API) revokeMachine(ctx context.Context, c Caller, in MachineID) (MachineAct, error) {
 	m, err := a.ownMachine(ctx, c, in.Machine)
 	if err != nil {
@@ -277,21 +278,21 @@ func (a *API) renameMachine(ctx context.Context, c Caller, in MachineName) (Mach
 	return MachineAct{ID: m.ID, Name: in.Name, State: "renamed"}, nil
 }
 
-// Control is a change of the owner's to a machine: what is nil stays as it is.
+// Control is an owner's change to a machine. Nil fields stay unchanged.
 type Control struct {
-	// Paused stops, or begins again, to take calls; those that run finish.
+	// Paused stops or resumes accepting calls. Running calls finish.
 	Paused *bool `json:"paused,omitzero"`
-	// Until ends a pause by itself.
+	// Until is when the pause ends automatically.
 	Until *time.Time `json:"until,omitzero"`
-	// Hours are weekly windows as ParseHours reads them, in Timezone, an IANA
-	// name; empty: always.
+	// Hours are weekly windows in the format of ParseHours, in the IANA time zone
+	// Timezone; empty: always.
 	Hours    *string `json:"hours,omitzero"`
 	Timezone *string `json:"timezone,omitzero"`
-	// Slots is how many calls may run at once; 0: as many as the engines say.
+	// Slots is the number of concurrent calls; 0: as many as the engines allow.
 	Slots *int `json:"slots,omitzero"`
 }
 
-// check refuses what a machine would refuse, and names the member of the body.
+// check rejects what a machine would reject, and names the member of the body.
 func (c *Control) check(now time.Time) error {
 	switch {
 	case *c == Control{}:
@@ -316,13 +317,13 @@ func (c *Control) check(now time.Time) error {
 	return nil
 }
 
-// MachineControl is a change to one machine.
+// MachineControl is a change to a machine.
 type MachineControl struct {
 	Machine string `json:"-" path:"machine"`
 	Control
 }
 
-// controlMachine sends a change to a machine, which keeps it.
+// controlMachine sends a change to a machine, which saves it.
 func (a *API) controlMachine(ctx context.Context, c Caller, in MachineControl) (MachineAct, error) {
 	m, err := a.ownMachine(ctx, c, in.Machine)
 	if err != nil {
@@ -343,7 +344,7 @@ func (a *API) controlMachine(ctx context.Context, c Caller, in MachineControl) (
 	return MachineAct{ID: m.ID, Name: m.Name, State: "changed"}, nil
 }
 
-// KeepOut keeps a machine out of one group or of all, or lets it in again.
+// KeepOut excludes a machine from one group or from all, or includes it again.
 type KeepOut struct {
 	Machine string `json:"-" path:"machine"`
 	Group   string `json:"group,omitzero"`
@@ -351,13 +352,13 @@ type KeepOut struct {
 	Undo    bool   `json:"undo,omitzero"`
 }
 
-// KeptOut says which groups a machine is kept out of, or is not any more.
+// KeptOut is the group that a machine is excluded from, or no longer.
 type KeptOut struct {
 	Machine string `json:"machine"` // its name
 	KeptOut bool   `json:"kept_out"`
 	Group   string `json:"group,omitzero"`
 	All     bool   `json:"all,omitzero"`
-	Cut     int    `json:"cut,omitzero"` // running calls that end with it
+	Cut     int    `json:"cut,omitzero"` // running calls that end because of it
 }
 
 func (a *API) keepMachineOut(ctx context.Context, c Caller, in KeepOut) (KeptOut, error) {
@@ -389,7 +390,7 @@ func (a *API) keepMachineOut(ctx context.Context, c Caller, in KeepOut) (KeptOut
 	return answer, a.DB.KeepOutOwn(ctx, c.id(), group.ID, m.ID, !in.Undo)
 }
 
-// MintMachine makes a machine of no one's, and its credential.
+// MintMachine creates a machine without an owner, and its credential.
 func (a *API) MintMachine(name string) (account.Machine, credential.Secret) {
 	secret := credential.Mint(credential.MachineKey, a.Region)
 	return account.Machine{
@@ -397,14 +398,14 @@ func (a *API) MintMachine(name string) (account.Machine, credential.Secret) {
 	}, secret
 }
 
-// MachineLogin is a machine's sign-in with a member's login token.
+// MachineLogin is a machine's sign-in with a login token.
 type MachineLogin struct {
 	Token string `json:"token"`
-	Name  string `json:"name,omitzero"` // where the token has none
+	Name  string `json:"name,omitzero"` // used if the token has none
 }
 
-// SignedInMachine is the machine that signed in, and its credential: in no other
-// answer.
+// SignedInMachine is the machine that signed in and its credential. No other answer
+// contains the credential.
 type SignedInMachine struct {
 	Secret  string `json:"secret"`
 	Machine string `json:"machine"` // its id
@@ -413,8 +414,8 @@ type SignedInMachine struct {
 	Region  string `json:"region"`
 }
 
-// signInMachine redeems a login token for a new machine. A random word is added to
-// the name that the machine gives itself if the member has a machine of that name.
+// signInMachine redeems a login token and creates a machine. If the member already has a
+// machine of the name that the machine chose, it appends a random word.
 func (a *API) signInMachine(ctx context.Context, _ Caller, in MachineLogin) (SignedInMachine, error) {
 	dead := fault.New(fault.InvalidAPIKey, "the login token is wrong, used or expired; ask the operator for a new one (kith admin machine token)")
 	hash, ok := a.CodeHash(in.Token, credential.LoginToken)

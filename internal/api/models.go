@@ -10,19 +10,19 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// Model is one model that the caller reaches.
+// Model is a model that the caller can reach.
 type Model struct {
 	ID            fleet.ModelID `json:"id"`
 	ContextLength int           `json:"context_length,omitzero"`
 	Capabilities  []string      `json:"capabilities"`
 	Availability  string        `json:"availability"`
 	Via           string        `json:"via"`
-	Owner         string        `json:"owner"`    // of the machine that would serve it best
-	Chat          bool          `json:"chat"`     // it takes chat calls
-	Machines      int           `json:"machines"` // how many offer it, in reach
+	Owner         string        `json:"owner"`    // owner of the machine that would serve it best
+	Chat          bool          `json:"chat"`     // can be used for chat
+	Machines      int           `json:"machines"` // number of machines in reach that offer it
 }
 
-// Whose says, after the id, on which machines a call of the model would run.
+// Whose describes the machines that would serve the model, for display after its id.
 func (m *Model) Whose() string {
 	switch more := m.Machines > 1; {
 	case m.Via == fleet.Own.String():
@@ -37,10 +37,10 @@ func (m *Model) Whose() string {
 	return m.Owner + "'s"
 }
 
-// FirstChoice returns the model for a chat call of a caller who names none: of those that
-// take calls one on the caller's own machines, else one that is shared with them, else one
-// of a group, so that no one else reads a prompt that need not leave; of these a ready one
-// before a busy one, and the first by id. It returns nil if there is none.
+// FirstChoice returns the model for a chat call if the caller names none, or nil if there
+// is none. It prefers models on the caller's own machines, then shared ones, then those
+// of groups, so that others do not read a prompt unnecessarily. Among those it prefers
+// ready models over busy ones, and then the first by id.
 func FirstChoice(models []Model) *Model {
 	var first *Model
 	rank := func(m *Model) int {
@@ -59,16 +59,16 @@ func FirstChoice(models []Model) *Model {
 	return first
 }
 
-// listModels lists what the account reaches. Unlike the inference routes, it does
-// not leave out the machine whose credential asks: that machine cannot be called
-// from itself, but it is the account's.
+// listModels lists the models that the account can reach. Unlike the inference routes, it
+// includes those of the machine whose credential was sent: the machine cannot send calls
+// to itself, but it belongs to the account.
 func (a *API) listModels(ctx context.Context, c Caller, _ None) (List[Model], error) {
 	models, err := a.Models(ctx, c)
 	return listOf(models), err
 }
 
-// Skeleton is what an id is to a quick eye: its letters and digits without their
-// case, and without a tag that says nothing.
+// Skeleton reduces an id to what matters for recognizing it: its letters and digits in
+// lower case, without a generic tag.
 func Skeleton(id fleet.ModelID) string {
 	text := strings.TrimSuffix(strings.ToLower(string(id)), ":latest")
 	letters := strings.Map(func(r rune) rune {
@@ -77,5 +77,5 @@ func Skeleton(id fleet.ModelID) string {
 		}
 		return -1
 	}, text)
-	return cmp.Or(letters, text) // one of signs alone is like no other
+	return cmp.Or(letters, text) // an id without letters and digits is similar to no other
 }

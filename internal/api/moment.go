@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Moment writes a time for people, on the clock of now's time zone: "14:05" where it is
-// today, "23 Nov 14:05" where it is this year, else "23 Nov 2026 14:05". A time in UTC
-// says so. With the zero Time for now it is always complete, and in UTC.
+// Moment formats a time for people, in the time zone of now: "14:05" if it is today, "23
+// Nov 14:05" if it is this year, otherwise "23 Nov 2026 14:05". It marks times in UTC as
+// such. If now is zero, the result is always complete and in UTC.
 func Moment(t, now time.Time) string {
 	if t.IsZero() {
 		return "never"
@@ -26,7 +26,7 @@ func Moment(t, now time.Time) string {
 	return t.Format(layout)
 }
 
-// Number writes an integer for people, with a comma between its thousands.
+// Number formats an integer for people, with commas as thousands separators.
 func Number(n any) string {
 	text := fmt.Sprintf("%d", n)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {

@@ -12,13 +12,13 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// MaxName bounds a name, in bytes.
+// MaxName is the maximum length of a name, in bytes.
 const MaxName = 64
 
-// CheckName holds what a new member, machine or group may be called: what a label
-// may, but neither "." nor "..", composed as Unicode's NFKC has it, of one script, and
-// with nothing that cannot be seen, so that no name can be written in two ways that look
-// alike; nil if it may. Names that were given before this rule stay valid.
+// CheckName returns nil if a new member, machine or group may have this name. Names
+// follow the rules for labels, and also: they are neither "." nor "..", they are in NFKC
+// form, they use only one script, and they contain nothing invisible. That way no name
+// can be written in two ways that look alike. Names from before this rule stay valid.
 func CheckName(name string) *fault.Fault {
 	if hides(name) {
 		return badName("a name has only what one can see, and not two spaces side by side; this is not: %+.80q", name)
@@ -38,7 +38,7 @@ func CheckName(name string) *fault.Fault {
 	return nil
 }
 
-// reserved are the names of the service and of its roles, by what they look like.
+// reserved are the likenesses of the names of the service and its roles.
 var reserved = func() (out []string) {
 	for _, word := range []string{
 		"abuse", "admin", "administrator", "help", "helpdesk", "hub", "kith", "moderator", "official", "operator", "postmaster",
@@ -49,8 +49,8 @@ var reserved = func() (out []string) {
 	return out
 }()
 
-// likenesses are what a word looks like, also to a reader who does not look closely: accents
-// do not count, and "i" is "l".
+// likenesses returns what a word looks like, even to an inattentive reader: accents are
+// ignored, and "i" equals "l".
 func likenesses(word string) []string {
 	bare := strings.Map(func(c rune) rune {
 		if unicode.Is(unicode.Mn, c) {
@@ -65,7 +65,7 @@ func likenesses(word string) []string {
 	return skeletons
 }
 
-// onlyReserved reports whether a likeness consists of reserved ones.
+// onlyReserved reports whether a likeness consists only of reserved ones.
 func onlyReserved(likeness string) bool {
 	return likeness == "" || slices.ContainsFunc(reserved, func(word string) bool {
 		rest, found := strings.CutPrefix(likeness, word)
@@ -73,9 +73,9 @@ func onlyReserved(likeness string) bool {
 	})
 }
 
-// CheckChosenName is CheckName for a name that a member chooses for themselves or for a
-// group, which other members read: it is none of the service and its roles, also with
-// digits at the end ("KithSupport", "admin2"). The operator may give those.
+// CheckChosenName is CheckName for names that members choose for themselves or their
+// groups and that other members see. It also rejects names of the service and its roles,
+// even with trailing digits ("KithSupport", "admin2"). The operator may assign those.
 func CheckChosenName(name string) *fault.Fault {
 	if f := CheckName(name); f != nil {
 		return f
@@ -90,9 +90,9 @@ func CheckChosenName(name string) *fault.Fault {
 	return nil
 }
 
-// hides reports whether a name has something that its readers do not see: letters without
-// a form, as the fillers of Hangul are, or a space beside another one, of which a page
-// shows one.
+// hides reports whether a name contains something that readers do not see: letters
+// without a shape, such as the fillers of Hangul, or repeated spaces, which a page shows
+// as one.
 func hides(name string) bool {
 	return strings.Contains(name, "  ") ||
 		strings.ContainsFunc(name, func(c rune) bool {
@@ -100,9 +100,9 @@ func hides(name string) bool {
 		})
 }
 
-// checkLabel holds what a member may call something that no one else reads, such as
-// an API key: 1 to 64 bytes of letters, digits or any of "-_. ", no space at an end;
-// nil if it may.
+// checkLabel returns nil if a member may use this name for something that only the member
+// sees, such as an API key: 1 to 64 bytes of letters, digits or any of "-_. ", without a
+// space at either end.
 func checkLabel(name string) *fault.Fault {
 	ok := name != "" && len(name) <= MaxName && utf8.ValidString(name) && name[0] != ' ' && name[len(name)-1] != ' '
 	for _, c := range name {
@@ -118,16 +118,16 @@ func badName(format string, args ...any) *fault.Fault {
 	return fault.New(fault.InvalidRequest, format, args...).WithParam("name")
 }
 
-// togethers are scripts that one language writes together; every other script is
-// written alone.
+// togethers are the scripts that a single language combines. All other scripts must be
+// used alone.
 var togethers = [][]*unicode.RangeTable{
 	{unicode.Han, unicode.Hiragana, unicode.Katakana},
 	{unicode.Han, unicode.Hangul},
 	{unicode.Han, unicode.Bopomofo},
 }
 
-// oneScript reports whether all characters of a name can be of one script, those
-// aside that every script has.
+// oneScript reports whether all characters of a name belong to one script, ignoring
+// characters that are common to all scripts.
 func oneScript(name string) bool {
 	of := func(scripts ...*unicode.RangeTable) bool {
 		for _, c := range name {

@@ -7,31 +7,32 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Node is a hub node as the node that was asked sees it.
+// Node is a hub node as seen by the node that serves the request.
 type Node struct {
 	Name    string    `json:"name"`
 	Region  string    `json:"region"`
-	Address string    `json:"address"` // where the other nodes reach it
+	Address string    `json:"address"` // for connections from other nodes
 	Version string    `json:"version"`
 	State   string    `json:"state"` // "serving" or "draining"
 	Started time.Time `json:"started,omitzero"`
-	// Alive is whether its beat in the database moves, and Seen when it last did.
+	// Alive reports whether its heartbeat in the database is current. Seen is the time of
+	// the last change.
 	Alive bool      `json:"alive"`
 	Seen  time.Time `json:"seen,omitzero"`
-	// Here is whether this is the node that was asked, Linked whether that one has a
-	// connection to it.
+	// Here reports whether this is the node that serves the request, and Linked whether
+	// that node has a connection to this one.
 	Here   bool `json:"here"`
 	Linked bool `json:"linked"`
-	// Machines is how many machines have their tunnel there, Calls how many calls it
-	// serves.
+	// Machines is the number of machines with tunnels to this node, and Calls the number
+	// of calls that it serves.
 	Machines int `json:"machines"`
 	Calls    int `json:"calls"`
 }
 
-// Health is whether a hub serves calls.
+// Health reports whether a hub serves calls.
 type Health struct {
 	Ready  bool   `json:"ready"`
-	Reason string `json:"reason,omitempty"` // why it refuses every call
+	Reason string `json:"reason,omitempty"` // why it refuses all calls
 }
 
 func (a *API) operatorGetHealth(context.Context, Caller, None) (Health, error) {
@@ -47,10 +48,10 @@ func (a *API) operatorDrainNode(ctx context.Context, _ Caller, in Named) (Named,
 	return in, a.DrainNode(ctx, in.Name)
 }
 
-// Reloaded lists what a reload of the configuration has changed.
+// Reloaded is the result of reloading the configuration.
 type Reloaded struct {
 	Applied []string `json:"applied"` // keys that are in effect now
-	Restart []string `json:"restart"` // changed keys that take effect at the next start
+	Restart []string `json:"restart"` // changed keys that need a restart
 }
 
 func (a *API) operatorReload(ctx context.Context, _ Caller, _ None) (Reloaded, error) {

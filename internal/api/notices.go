@@ -13,24 +13,23 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Notice is something that the caller should know.
+// Notice is a message to the caller.
 type Notice struct {
 	Kind   account.NoticeKind `json:"kind"`
 	Text   string             `json:"text"`            // a sentence
-	New    bool               `json:"new"`             // not seen, or not answered
-	Group  string             `json:"group,omitzero"`  // of an invitation or a join
-	Member string             `json:"member,omitzero"` // who invites or joined; empty: the hub's operator
+	New    bool               `json:"new"`             // not yet seen or answered
+	Group  string             `json:"group,omitzero"`  // for an invitation or a join
+	Member string             `json:"member,omitzero"` // the member who invites or joined; empty: the hub's operator
 	At     time.Time          `json:"at"`
-	// Subject is the id of what another kind is about, such as a machine.
+	// Subject is the id of the subject of other kinds, such as a machine.
 	Subject string `json:"subject,omitzero"`
 }
 
-// maxNotices is how many joins, and how many other notices, one answer lists.
+// maxNotices is the maximum number of joins, and of other notices, in one answer.
 const maxNotices = 100
 
-// listNotices lists the invitations that wait for the caller, the joins of the caller's
-// groups and what the caller was notified of, the newest first, without the kinds that are
-// switched off.
+// listNotices lists the caller's pending invitations, joins in the caller's groups and
+// stored notices, newest first, except the kinds that the caller switched off.
 func (a *API) listNotices(ctx context.Context, c Caller, _ None) (List[Notice], error) {
 	now := a.DB.Now()
 	choices, noChoices := a.DB.NoticeChoices(ctx, c.id())
@@ -41,8 +40,8 @@ func (a *API) listNotices(ctx context.Context, c Caller, _ None) (List[Notice], 
 	return listOf(wanted(notices, choices.OffSite)), cmp.Or(noChoices, noInvitations, noJoins, noNotices)
 }
 
-// NoticesToMail returns what is new for a member since the last mail, up to a time, the
-// newest first, without the kinds that are not to be mailed.
+// NoticesToMail returns the member's new notices from the last mail until the given time,
+// newest first, except the kinds that are not mailed.
 func (a *API) NoticesToMail(ctx context.Context, of account.NewsFor, until time.Time) ([]Notice, error) {
 	invited, noInvitations := a.invitedSince(ctx, of.Member.ID, a.DB.Now(), of.Since)
 	joins, noJoins := a.DB.JoinsToMail(ctx, of.Member.ID, of.Since, until, maxNotices)
@@ -53,7 +52,7 @@ func (a *API) NoticesToMail(ctx context.Context, of account.NewsFor, until time.
 	return wanted(notices, of.Off), cmp.Or(noInvitations, noJoins, noNotices)
 }
 
-// wanted sorts notices, the newest first, and leaves out kinds.
+// wanted sorts notices, newest first, and removes the given kinds.
 func wanted(notices []Notice, off []account.NoticeKind) []Notice {
 	notices = slices.DeleteFunc(notices, func(n Notice) bool { return slices.Contains(off, n.Kind) })
 	slices.SortStableFunc(notices, func(x, y Notice) int { return y.At.Compare(x.At) })
@@ -68,7 +67,7 @@ func viewJoin(j account.GroupJoin) Notice {
 	return Notice{Kind: account.NoticeJoined, Text: j.Member + " joined the group " + j.Group + ".", New: j.New, Group: j.Group, Member: j.Member, At: j.At}
 }
 
-// invitedSince returns the invitations that wait for the member, from after a time.
+// invitedSince returns the member's pending invitations from after the given time.
 func (a *API) invitedSince(ctx context.Context, memberID string, now, since time.Time) (all []Notice, err error) {
 	groups, err := a.DB.SeenGroups(ctx, memberID, "", now)
 	for _, g := range groups {
@@ -85,9 +84,9 @@ type SeenUntil struct {
 	Until time.Time `json:"until"`
 }
 
-// seeNotices marks the notices up to that time as seen: the time of the newest one
-// that was listed, so that none that came later is missed. Invitations stay until
-// they are answered.
+// seeNotices marks the notices up to the given time as seen. The client sends the time of
+// the newest notice that it listed, so that later ones are not missed. Invitations stay
+// until they are answered.
 func (a *API) seeNotices(ctx context.Context, c Caller, in SeenUntil) (SeenUntil, error) {
 	if in.Until.UnixMilli() <= 0 || in.Until.After(a.DB.Now()) {
 		return in, fault.New(fault.InvalidRequest, "until is the time of the newest notice that was seen").WithParam("until")
@@ -95,7 +94,7 @@ func (a *API) seeNotices(ctx context.Context, c Caller, in SeenUntil) (SeenUntil
 	return in, a.DB.SeeNotices(ctx, c.id(), in.Until)
 }
 
-// NoticesOff are the kinds of notices that the caller has switched off.
+// NoticesOff are the kinds that the caller has switched off.
 type NoticesOff struct {
 	Site []account.NoticeKind `json:"site"`
 	Mail []account.NoticeKind `json:"mail"`
@@ -143,18 +142,18 @@ func (a *API) switchNotices(ctx context.Context, c Caller, in NoticeSwitch) (Not
 	return viewOff(off), a.DB.SetNoticeChoices(ctx, c.id(), off)
 }
 
-// kindNames lists the kinds of notices.
+// kindNames lists the kinds, for an error message.
 func kindNames() string {
 	names := views(account.NoticeKinds, func(k account.NoticeKind) string { return string(k) })
 	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
 }
 
-// offlineSince limits how long ago a machine was last seen of which its owner is notified.
+// offlineSince limits how long ago a machine was last seen for its owner to be notified.
 const offlineSince = 7 * 24 * time.Hour
 
-// NoteWhatIsDue stores a notice of each machine that is offline, key that ends soon, limit
-// that is used up and backup that is missing, and is not noted yet. Of a hub that has not
-// served for a while (settled is false), machines may still be on their way back.
+// NoteWhatIsDue stores notices about machines that are offline, keys that expire soon,
+// limits that are used up and missing backups, if there are none yet. settled is false
+// for a hub that started recently: then machines may still be reconnecting.
 func (a *API) NoteWhatIsDue(ctx context.Context, now time.Time, settled bool) error {
 	var due []account.Notice
 	if settled {
@@ -177,17 +176,18 @@ func (a *API) NoteWhatIsDue(ctx context.Context, now time.Time, settled bool) er
 	return a.DB.AddNotices(ctx, append(due, backups...), now)
 }
 
-// noteShare notifies both members of a new share, so that one that somebody else made with
-// the owner's key does not stay unseen. how is how it was made. Of two members it is noted
-// once a day: making shares must not use up what a member may be notified of.
+// noteShare notifies both members of a new share, so that they notice one that someone
+// else created with the owner's key. how describes how it was created. It stores at most
+// one notice a day for the same two members, so that creating shares repeatedly cannot
+// use up a member's notices.
 func (a *API) noteShare(ctx context.Context, owner, member account.Named, how string) {
 	a.noteAccess(ctx,
 		account.Notice{MemberID: owner.ID, Subject: member.ID, Text: "You share your machines with " + member.Name + how + "."},
 		account.Notice{MemberID: member.ID, Subject: owner.ID, Text: owner.Name + " shares machines with you" + how + "."})
 }
 
-// noteAccess stores notices of who may use whose machines. What they are about is done: a
-// failure is logged.
+// noteAccess stores notices about who may use whose machines. The changes themselves have
+// already been made, so it only logs an error.
 func (a *API) noteAccess(ctx context.Context, notices ...account.Notice) {
 	now := a.DB.Now().UTC()
 	for i := range notices {
@@ -216,7 +216,8 @@ func endingNotice(k account.EndingKey) account.Notice {
 	}
 }
 
-// spentNotices are for the owner and, of a share, for the member who used it up.
+// spentNotices returns the notices for the owner and, for a share, for the member who
+// used it up.
 func spentNotices(s account.SpentLimit, now time.Time) []account.Notice {
 	calls := "calls"
 	if s.PerDay == 1 {
@@ -233,8 +234,8 @@ func spentNotices(s account.SpentLimit, now time.Time) []account.Notice {
 	return []account.Notice{n, other}
 }
 
-// missingBackup is for operators: once a week while there is no good backup of the last
-// days.
+// missingBackup returns notices for the operators, once a week while there is no valid
+// backup from the last days.
 func (a *API) missingBackup(ctx context.Context, now time.Time) ([]account.Notice, error) {
 	if !a.DB.MakesBackups() {
 		return nil, nil

@@ -12,19 +12,18 @@ import (
 	"github.com/kith/kith/internal/account"
 )
 
-// openAPIPath is where the description of the members' routes is. It needs no key:
-// nothing in it is a member's.
+// openAPIPath is the path of the description of the members' routes. It requires no key,
+// because it contains no member's data.
 const openAPIPath = "/api/openapi.json"
 
-// Description describes the members' routes, in the order of the table, and the
-// types that they name. It is made of the table and of the Go types of its requests
-// and answers.
+// Description describes the members' routes, in the order of the table, and their types.
+// It is generated from the table and from the Go types of the requests and answers.
 type Description struct {
 	Operations []Operation
 	Types      map[string]*Schema
 }
 
-// Operation describes one route as OpenAPI does.
+// Operation is a route in OpenAPI's format.
 type Operation struct {
 	Method     string      `json:"-"`
 	Path       string      `json:"-"`
@@ -38,7 +37,7 @@ type Operation struct {
 	} `json:"responses"`
 }
 
-// Parameter describes a name in a route's path or query.
+// Parameter is a parameter in a route's path or query.
 type Parameter struct {
 	Name     string  `json:"name"`
 	In       string  `json:"in"` // path or query
@@ -58,7 +57,7 @@ type Content struct {
 	} `json:"content"`
 }
 
-// Schema is as much of JSON Schema as the description uses.
+// Schema is the subset of JSON Schema that the description uses.
 type Schema struct {
 	Ref        string             `json:"$ref,omitzero"`
 	Type       string             `json:"type,omitzero"`
@@ -71,10 +70,11 @@ type Schema struct {
 	Others     *bool              `json:"additionalProperties,omitzero"`
 }
 
-// Needs reports whether an object has to have the property.
+// Needs reports whether the property is required.
 func (s *Schema) Needs(property string) bool { return slices.Contains(s.Required, property) }
 
-// RefName is the name of the type that the schema refers to; empty: it is none.
+// RefName returns the name of the type that the schema refers to, or "" if it is not a
+// reference.
 func (s *Schema) RefName() string { return strings.TrimPrefix(s.Ref, refPrefix) }
 
 const refPrefix = "#/components/schemas/"
@@ -122,15 +122,15 @@ var OpenAPI = sync.OnceValue(func() []byte {
 		},
 	}, json.Deterministic(true), jsontext.Multiline(true))
 	if err != nil {
-		panic(err) // it is made of what is compiled in
+		panic(err) // cannot fail: everything is compiled in
 	}
 	return text
 })
 
-// schemas are those of the Go types met so far, by name.
+// schemas are the schemas of the Go types seen so far, by name.
 type schemas map[string]*Schema
 
-// operation describes one route.
+// operation returns the description of a route.
 func (s schemas) operation(l *line) Operation {
 	summary, more, _ := strings.Cut(l.about, ". ")
 	op := Operation{Method: l.method, Path: l.path, Summary: strings.TrimSuffix(summary, "."), More: more}
@@ -148,12 +148,12 @@ func (s schemas) operation(l *line) Operation {
 	if l.body {
 		op.Body = &Content{Required: l.needed}
 		op.Body.Content.JSON.Schema = s.object(l.in)
-		op.Body.Content.JSON.Schema.Others = new(bool) // what is not known is refused
+		op.Body.Content.JSON.Schema.Others = new(bool) // unknown members are rejected
 	}
 	return op
 }
 
-// plainSchemas are the schemas of types that are no objects.
+// plainSchemas are the schemas of types that are not objects.
 var plainSchemas = map[reflect.Type]Schema{
 	reflect.TypeFor[time.Time]():           {Type: "string", Format: "date-time"},
 	reflect.TypeFor[account.Reach]():       {Type: "string", Enum: []string{string(account.ReachAll), string(account.ReachShared), string(account.ReachOwn)}},
@@ -162,7 +162,7 @@ var plainSchemas = map[reflect.Type]Schema{
 	reflect.TypeFor[account.GroupKind]():   {Type: "string", Enum: []string{string(account.GroupOrg), string(account.GroupOpen)}},
 }
 
-// of is the schema of a type: of a struct with a name, a reference.
+// of returns the schema of a type. For a named struct it is a reference.
 func (s schemas) of(t reflect.Type) *Schema {
 	if plain, ok := plainSchemas[t]; ok {
 		return &plain
@@ -179,7 +179,7 @@ func (s schemas) of(t reflect.Type) *Schema {
 			return s.object(t)
 		}
 		if s[name] == nil {
-			s[name] = new(Schema) // of a type that holds itself
+			s[name] = new(Schema) // for recursive types
 			s[name] = s.object(t)
 		}
 		return ref(name)
@@ -197,7 +197,8 @@ func (s schemas) of(t reflect.Type) *Schema {
 	panic("the API's description knows no " + t.String())
 }
 
-// nameOf is a type's name there; a list is of what.
+// nameOf returns the name of a type in the description. The name of a list contains that
+// of its elements.
 func nameOf(t reflect.Type) string {
 	name, of, generic := strings.Cut(t.Name(), "[")
 	if generic {
@@ -206,7 +207,7 @@ func nameOf(t reflect.Type) string {
 	return strings.ToUpper(name[:min(1, len(name))]) + name[min(1, len(name)):]
 }
 
-// object is the schema of a struct, of the members that it is written with.
+// object returns the schema of a struct, with the members of its JSON form.
 func (s schemas) object(t reflect.Type) *Schema {
 	out := &Schema{Type: "object", Properties: map[string]*Schema{}}
 	s.members(t, true, out)
@@ -214,8 +215,8 @@ func (s schemas) object(t reflect.Type) *Schema {
 	return out
 }
 
-// members adds the members of a struct to an object: its own, then those of what it
-// embeds that it has not itself.
+// members adds the members of a struct to an object: its own, then those of embedded
+// structs that it does not have itself.
 func (s schemas) members(t reflect.Type, always bool, object *Schema) {
 	for f := range t.Fields() {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")

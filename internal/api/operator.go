@@ -13,25 +13,26 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// Lives of what lets a person or a machine in once.
+// How long secrets for a single sign-in are valid.
 const (
 	tokenLife = 24 * time.Hour // a login token
 	linkLife  = 24 * time.Hour // a sign-in link
 )
 
-// about names the subject of the operator's act, where the request's path does not.
+// about sets the subject of the operator's action for the audit log if the request's path
+// does not contain it.
 func about(ctx context.Context, names ...string) {
 	if act := account.ActOf(ctx); act != nil {
 		act.Subject = strings.Join(names, ", ")
 	}
 }
 
-// Named names what an operator's route is about.
+// Named identifies the subject of an operator's route.
 type Named struct {
 	Name string `json:"-" path:"name"`
 }
 
-// Member is a member as the operator sees it.
+// Member is a member as shown to the operator.
 type Member struct {
 	ID       string    `json:"id"`
 	Name     string    `json:"name"`
@@ -44,7 +45,7 @@ type Member struct {
 type NewMember struct {
 	Name     string `json:"name"`
 	Operator bool   `json:"operator,omitzero"`
-	Password string `json:"password,omitzero"` // empty: the member cannot sign in with one
+	Password string `json:"password,omitzero"` // empty: the member cannot sign in with a password
 }
 
 func (a *API) operatorCreateMember(ctx context.Context, _ Caller, in NewMember) (Member, error) {
@@ -89,7 +90,7 @@ func (a *API) setDisabled(ctx context.Context, name string, disabled bool) (Memb
 	return viewMember(member), onlyOperator(member, a.DB.SetMemberDisabled(ctx, member.ID, disabled))
 }
 
-// onlyOperator is the refusal of a change that would leave no operator, or err.
+// onlyOperator returns the refusal of a change that would leave no operator, or err.
 func onlyOperator(member account.Member, err error) error {
 	if errors.Is(err, account.ErrInvalid) {
 		return fault.New(fault.InvalidRequest, "%s is the only operator: first make another member one", member.Name).Because(err)
@@ -97,14 +98,14 @@ func onlyOperator(member account.Member, err error) error {
 	return err
 }
 
-// Role is whether a member is to be an operator.
+// Role makes a member an operator, or not.
 type Role struct {
 	Name     string `json:"-" path:"name"`
 	Operator bool   `json:"operator"`
 }
 
-// operatorSetRole makes a member an operator, or takes that role from one. The last
-// operator keeps it.
+// operatorSetRole gives a member the role of operator, or removes it. The last operator
+// cannot lose it.
 func (a *API) operatorSetRole(ctx context.Context, _ Caller, in Role) (Member, error) {
 	member, err := a.anyMember(ctx, in.Name)
 	if err != nil {
@@ -119,7 +120,7 @@ func (a *API) operatorSetRole(ctx context.Context, _ Caller, in Role) (Member, e
 	return viewMember(member), onlyOperator(member, a.DB.SetMemberOperator(ctx, member.ID, in.Operator))
 }
 
-// SignInLink is a one-time link that signs a member in on the site.
+// SignInLink is a one-time link to sign in on the site.
 type SignInLink struct {
 	Member string `json:"member"`
 	Link   string `json:"link"`
@@ -134,8 +135,8 @@ func (a *API) operatorCreateLink(ctx context.Context, _ Caller, in Named) (SignI
 	return SignInLink{member.Name, link}, err
 }
 
-// NewLink makes a one-time link that signs the member in, and notifies the member.
-// Without a member's id the link is to the account of the hub's first operator.
+// NewLink creates a one-time sign-in link for the member and notifies the member. If the
+// id is empty the link is for the account of the hub's first operator.
 func (a *API) NewLink(ctx context.Context, memberID string) (string, error) {
 	secret, now := credential.Mint(credential.LinkCode, a.Region), a.DB.Now().UTC()
 	err := a.DB.CreateLink(ctx, account.Link{Hash: secret.Hash(), MemberID: memberID, Created: now, Expires: now.Add(linkLife)})
@@ -145,8 +146,8 @@ func (a *API) NewLink(ctx context.Context, memberID string) (string, error) {
 	return a.Base + "/welcome/" + secret.Reveal(), err
 }
 
-// FirstLink makes a one-time link to the account of the hub's first operator;
-// empty where an operator can sign in already.
+// FirstLink creates a one-time link for the account of the hub's first operator. It
+// returns "" if an operator can already sign in.
 func (a *API) FirstLink(ctx context.Context) (string, error) {
 	there, err := a.DB.OperatorCanSignIn(ctx)
 	if there || err != nil {
@@ -155,7 +156,7 @@ func (a *API) FirstLink(ctx context.Context) (string, error) {
 	return a.NewLink(ctx, "")
 }
 
-// Device is a request for a machine's credential or a key that waits for approval.
+// Device is a pending request for a machine's credential or a key.
 type Device struct {
 	Code    string    `json:"code"`
 	Kind    string    `json:"kind"`
@@ -175,7 +176,7 @@ func (a *API) operatorListDevices(ctx context.Context, _ Caller, _ None) ([]Devi
 	return views(grants, viewDevice), err
 }
 
-// DeviceApproval approves a device in a member's name.
+// DeviceApproval approves a device on behalf of a member.
 type DeviceApproval struct {
 	Code   string `json:"-" path:"code"`
 	Member string `json:"member"`
@@ -191,7 +192,8 @@ func (a *API) operatorApproveDevice(ctx context.Context, _ Caller, in DeviceAppr
 	return viewDevice(g), NotFound(err, "nothing waits under the code %.20q; kith admin device list shows what does", in.Code)
 }
 
-// OperatorKey is an API key as the operator sees it; Secret only at its creation.
+// OperatorKey is an API key as shown to the operator; Secret is only set when the key is
+// created.
 type OperatorKey struct {
 	Key
 	Member string `json:"member"`
@@ -226,7 +228,7 @@ func (a *API) operatorListKeys(ctx context.Context, _ Caller, in OfMember) ([]Op
 	return views(keys, func(k Key) OperatorKey { return OperatorKey{Key: k, Member: member.Name} }), err
 }
 
-// ID names a key or a machine.
+// ID identifies a key or a machine.
 type ID struct {
 	ID string `json:"-" path:"id"`
 }
@@ -236,14 +238,14 @@ func (a *API) operatorRevokeKey(ctx context.Context, _ Caller, in ID) (Revoked, 
 	return Revoked{in.ID, "revoked"}, NotFound(err, "no key has the id %q", in.ID)
 }
 
-// NewToken is a login token to make; LoginToken is the answer, the only one that
-// shows the secret.
+// NewToken is a login token to create. LoginToken is the answer, the only one that
+// contains the secret.
 type NewToken struct {
 	Member string `json:"member"`
-	Name   string `json:"name,omitzero"` // of the machine; empty: as it calls itself
+	Name   string `json:"name,omitzero"` // of the machine; empty: the machine chooses
 }
 
-// LoginToken makes one machine of its member's.
+// LoginToken registers one machine for its member.
 type LoginToken struct {
 	ID      string    `json:"id"`
 	Token   string    `json:"token"`
@@ -268,14 +270,14 @@ func (a *API) operatorCreateToken(ctx context.Context, _ Caller, in NewToken) (L
 	return LoginToken{token.ID, secret.Reveal(), member.Name, in.Name, token.Expires}, a.DB.CreateLoginToken(ctx, token)
 }
 
-// OperatorMachine is a machine as the operator sees it.
+// OperatorMachine is a machine as shown to the operator.
 type OperatorMachine struct {
 	ID       string    `json:"id"`
 	Name     string    `json:"name"`
 	Owner    string    `json:"owner"`
 	Region   string    `json:"region"`
 	Online   bool      `json:"online"`
-	Node     string    `json:"node,omitempty"` // at which its tunnel ends
+	Node     string    `json:"node,omitempty"` // the node with its tunnel
 	Created  time.Time `json:"created"`
 	LastSeen time.Time `json:"last_seen,omitzero"`
 	Revoked  time.Time `json:"revoked,omitzero"`
@@ -309,15 +311,15 @@ func (a *API) operatorRevokeMachine(ctx context.Context, _ Caller, in ID) (Revok
 	return Revoked{in.ID, "revoked"}, NotFound(err, "no machine has the id %q", in.ID)
 }
 
-// BetweenMembers names the owner of machines and the member who may use them.
+// BetweenMembers identifies the owner of machines and the member who may use them.
 type BetweenMembers struct {
 	Owner string `json:"owner" query:"owner"`
 	With  string `json:"with" query:"with"`
 }
 
-// OperatorShare is a share as the operator sees it.
+// OperatorShare is a share as shown to the operator.
 type OperatorShare struct {
-	ID    string `json:"id,omitzero"` // of one that was made
+	ID    string `json:"id,omitzero"` // set if it was created
 	Owner string `json:"owner"`
 	With  string `json:"with"`
 	State string `json:"state,omitzero"` // "ended", or absent
@@ -346,7 +348,7 @@ func (a *API) operatorEndShare(ctx context.Context, _ Caller, in BetweenMembers)
 	return OperatorShare{Owner: owner.Name, With: with.Name, State: "ended"}, NotFound(err, "%s does not share with %s", owner.Name, with.Name)
 }
 
-// OperatorGroup is a group that the operator makes.
+// OperatorGroup is a group created by the operator.
 type OperatorGroup struct {
 	ID    string            `json:"id,omitzero"`
 	Name  string            `json:"name"`
@@ -355,15 +357,15 @@ type OperatorGroup struct {
 	State string            `json:"state,omitzero"`
 }
 
-// NewOperatorGroup is a group to make, whose admin is invited to it.
+// NewOperatorGroup is a group to create. Its admin is invited.
 type NewOperatorGroup struct {
 	Name  string            `json:"name"`
 	Kind  account.GroupKind `json:"kind"`
 	Admin string            `json:"admin"`
 }
 
-// operatorCreateGroup makes a group for a member, who is invited to be its first
-// member and admin, and is in it only after accepting.
+// operatorCreateGroup creates a group for a member, who is invited to become its first
+// member and admin, and joins only by accepting.
 func (a *API) operatorCreateGroup(ctx context.Context, _ Caller, in NewOperatorGroup) (OperatorGroup, error) {
 	group, err := a.newGroup(in.Name, in.Kind)
 	if err != nil {
@@ -382,14 +384,14 @@ func (a *API) operatorCreateGroup(ctx context.Context, _ Caller, in NewOperatorG
 	return OperatorGroup{group.ID, group.Name, in.Kind, admin.Name, "invited"}, Taken(err, "a group named %q is there already", in.Name)
 }
 
-// MemberOfGroup names a group and a member of it, or who is to be one.
+// MemberOfGroup identifies a group and a current or future member.
 type MemberOfGroup struct {
 	Name   string `json:"-" path:"name"`
 	Member string `json:"member" path:"member"`
 }
 
-// operatorInviteToGroup invites a member to an org. No operator puts a member into
-// a group: the member accepts or declines, as with an admin's invitation.
+// operatorInviteToGroup invites a member to an org. An operator cannot add a member to a
+// group directly: the member accepts or declines, as with an admin's invitation.
 func (a *API) operatorInviteToGroup(ctx context.Context, _ Caller, in MemberOfGroup) (GroupAct, error) {
 	group, member, err := a.groupAndMember(ctx, in)
 	if err != nil {
@@ -416,7 +418,7 @@ func (a *API) operatorRemoveFromGroup(ctx context.Context, _ Caller, in MemberOf
 	return GroupAct{Group: group.Name, Member: member.Name, State: "removed"}, NotFound(err, "%s is neither in %s nor invited to it", member.Name, group.Name)
 }
 
-// operatorNameAdmin makes a member of an org its admin, where all its admins are disabled.
+// operatorNameAdmin makes a member of an org its admin if all its admins are disabled.
 func (a *API) operatorNameAdmin(ctx context.Context, _ Caller, in MemberOfGroup) (GroupAct, error) {
 	group, member, err := a.groupAndMember(ctx, in)
 	if err != nil {
@@ -435,10 +437,10 @@ func (a *API) operatorNameAdmin(ctx context.Context, _ Caller, in MemberOfGroup)
 	return GroupAct{Group: group.Name, Member: member.Name, State: "admin"}, NotFound(err, "%s is not in %s: first `kith admin group add`, and its acceptance", member.Name, group.Name)
 }
 
-// BackupFile is where a copy of the database is to be, on the hub's computer.
+// BackupFile is the path for a copy of the database, on the hub's computer.
 type BackupFile struct {
 	File string `json:"file"`
-	As   string `json:"as,omitzero"` // what the records name, if the file is moved at once
+	As   string `json:"as,omitzero"` // the path to record, if the file is moved right away
 }
 
 // Backup is a copy of the database.
@@ -449,19 +451,20 @@ type Backup struct {
 	Bytes int64     `json:"bytes"`
 }
 
-// operatorBackUp copies the database to a new file, and reads the complete copy to
-// see that it is sound. It writes the records in memory to the database first, and has
-// those that run added to the copy, so the copy misses no call that its caller saw end.
+// operatorBackUp copies the database to a new file and reads the complete copy to verify
+// it. It first writes the records in memory to the database and then adds the running
+// calls' records to the copy, so that the copy includes every call whose end its caller
+// has seen.
 func (a *API) operatorBackUp(ctx context.Context, _ Caller, in BackupFile) (Backup, error) {
 	about(ctx, cmp.Or(in.As, in.File))
-	running := a.Open() // first: the ends of the others are in memory, or written
+	running := a.Open() // first: calls that end later are in memory or already written
 	if err := a.Flush(ctx); err != nil {
 		return Backup{}, err
 	}
 	made, err := a.DB.Backup(ctx, account.Backup{ID: account.NewID("bak_"), At: a.DB.Now().UTC(), File: in.File, As: in.As}, running)
 	switch {
 	case errors.Is(err, account.ErrInvalid), errors.Is(err, account.ErrExists):
-		_, text, _ := strings.Cut(err.Error(), ": ") // the kind of error says nothing to a person
+		_, text, _ := strings.Cut(err.Error(), ": ") // the kind of error means nothing to people
 		return Backup{}, fault.New(fault.InvalidRequest, "%s", text).WithParam("file").Because(err)
 	case err != nil:
 		return Backup{}, err
@@ -471,8 +474,8 @@ func (a *API) operatorBackUp(ctx context.Context, _ Caller, in BackupFile) (Back
 	return Backup{made.ID, made.At, made.File, made.Bytes}, nil
 }
 
-// enabledMember returns the member of that name, for what only a member who is let in
-// can use.
+// enabledMember returns the member with the given name, for actions that only an enabled
+// member can use.
 func (a *API) enabledMember(ctx context.Context, name string) (account.Member, error) {
 	member, err := a.anyMember(ctx, name)
 	if err == nil && member.Disabled {
@@ -481,7 +484,7 @@ func (a *API) enabledMember(ctx context.Context, name string) (account.Member, e
 	return member, err
 }
 
-// anyMember returns the member of that name, disabled or not.
+// anyMember returns the member with the given name, even if disabled.
 func (a *API) anyMember(ctx context.Context, name string) (account.Member, error) {
 	member, err := a.DB.MemberByName(ctx, name)
 	return member, NotFound(err, "no member is named %q; kith admin member list shows who there is", name)

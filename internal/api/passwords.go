@@ -11,23 +11,23 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Bounds of a password, in bytes.
+// The limits for a password's length, in bytes.
 const (
 	minPassword = 10
 	MaxPassword = 1000
 )
 
-// Passwords hashes passwords, a bounded number at a time: each takes 19 MiB and a
-// core for some 30 ms.
+// Passwords hashes passwords, with a limit on concurrent hashes: each takes 19 MiB and
+// about 30 ms of CPU time.
 type Passwords struct{ slots chan struct{} }
 
 func newPasswords() Passwords { return Passwords{make(chan struct{}, max(1, runtime.NumCPU()/2))} }
 
-// hashWait is how long a sign-in waits for its turn.
+// hashWait is how long a sign-in waits for a slot.
 const hashWait = 10 * time.Second
 
-// NoPassword is the hash of a password that is unknown to everyone: a sign-in to an
-// account that does not exist takes as long as any.
+// NoPassword is the hash of an unknown password. It makes a sign-in to an account that
+// does not exist take as long as any other.
 const NoPassword = "$argon2id$v=19$m=19456,t=2,p=1$iI41OARy0DJpW6f8iPxIaw$PZE77HdW5uPvsmCUiWOYXc1k6+viDGt+AHgqbZhEuv8"
 
 func (p Passwords) turn(ctx context.Context) (done func(), err error) {
@@ -41,8 +41,8 @@ func (p Passwords) turn(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// Hash checks the new password of the member of that name, and returns the hash to
-// keep of it. A password that is refused is a fault.
+// Hash validates a new password for the member with the given name and returns its hash.
+// If the password is rejected, the error is a fault.
 func (p Passwords) Hash(ctx context.Context, name, password string) (string, error) {
 	if err := checkPassword(name, password); err != nil {
 		return "", err
@@ -55,7 +55,7 @@ func (p Passwords) Hash(ctx context.Context, name, password string) (string, err
 	return argon2id.CreateHash(password, &argon2id.Params{Memory: 19 << 10, Iterations: 2, Parallelism: 1, SaltLength: 16, KeyLength: 32})
 }
 
-// Fits reports whether the password is the one that was hashed.
+// Fits reports whether the password matches the hash.
 func (p Passwords) Fits(ctx context.Context, password, hash string) (bool, error) {
 	done, err := p.turn(ctx)
 	if err != nil {
@@ -65,8 +65,8 @@ func (p Passwords) Fits(ctx context.Context, password, hash string) (bool, error
 	return argon2id.ComparePasswordAndHash(password, hash)
 }
 
-// checkPassword refuses a password that is easy to guess: a short one, one character
-// many times, or the member's name.
+// checkPassword rejects passwords that are easy to guess: short ones, one repeated
+// character, or the member's name.
 func checkPassword(name, password string) error {
 	switch {
 	case len(password) < minPassword:

@@ -8,12 +8,12 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Region is a region of the hubs that share the database (spec/api.md#regions), and
-// the address of its hubs, without /v1.
+// Region is a region of the hubs that share the database (spec/api.md#regions), with the
+// address of its hubs, without /v1.
 type Region struct{ Name, Address string }
 
-// AllRegions returns the regions of which members can make keys: that of this hub, then
-// the others by name.
+// AllRegions returns the regions for which members can create keys: this hub's region,
+// then the others by name.
 func (a *API) AllRegions() []Region {
 	all := []Region{{a.Region, a.Base}}
 	for _, name := range slices.Sorted(maps.Keys(a.Regions)) {
@@ -22,7 +22,7 @@ func (a *API) AllRegions() []Region {
 	return all
 }
 
-// Address returns the address of a region's hubs, without /v1; empty: it is not known.
+// Address returns the address of a region's hubs, without /v1, or "" if it is unknown.
 func (a *API) Address(region string) string {
 	if region == a.Region {
 		return a.Base
@@ -33,8 +33,8 @@ func (a *API) Address(region string) string {
 	return ""
 }
 
-// BaseURL returns the base URL of programs with a key of the region; empty: it is not
-// known.
+// BaseURL returns the base URL for programs with a key of the region, or "" if it is
+// unknown.
 func (a *API) BaseURL(region string) string {
 	if at := a.Address(region); at != "" {
 		return at + "/v1"
@@ -42,7 +42,7 @@ func (a *API) BaseURL(region string) string {
 	return ""
 }
 
-// checkRegion refuses a region of which no key can be made here.
+// checkRegion rejects a region for which keys cannot be created here.
 func (a *API) checkRegion(region string) *fault.Fault {
 	if region == a.Region || a.Regions[region] != nil {
 		return nil

@@ -12,10 +12,10 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// Why says whether a call for a model would be served now, by which machine, and if
+// Why explains whether a call for a model would be served now and by which machine or, if
 // not, which of the twelve rows (spec/routing.md#the-twelve-rows) refuses it and what
-// would change that. It describes the caller's reach; of anything beyond it says what
-// the refusal itself says.
+// would change that. It only describes the caller's reach; about anything beyond, it
+// reveals no more than the refusal itself.
 type Why struct {
 	Model   fleet.ModelID `json:"model"`
 	Family  string        `json:"family"`
@@ -23,44 +23,43 @@ type Why struct {
 	Row     int           `json:"row"`
 	Reason  string        `json:"reason"`
 	Change  string        `json:"change"` // what would change it
-	// The refusal, as a call would get it; absent where it would be served or
-	// wait.
+	// The refusal that a call would get; absent if the call would be served or would wait.
 	Code    fault.Code `json:"code,omitempty"`
 	Status  int        `json:"status,omitzero"`
 	Message string     `json:"message,omitempty"`
-	// NoRetry says that repeating the call does not help.
+	// NoRetry reports that a retry cannot succeed.
 	NoRetry bool `json:"no_retry,omitzero"`
-	// Machines are those in reach that offer the model: the ones that would be
-	// tried first, in that order.
+	// Machines are the machines in reach that offer the model: first those that would be
+	// tried, in order.
 	Machines []WhyMachine `json:"machines"`
 }
 
-// WhyMachine is one machine in the caller's reach that offers the model.
+// WhyMachine is a machine in the caller's reach that offers the model.
 type WhyMachine struct {
 	Machine string `json:"machine"`
 	Owner   string `json:"owner"`
 	Via     string `json:"via"`             // own, shared or group
-	Group   string `json:"group,omitempty"` // which one
-	// Limits are those of the share or group that the caller's calls count against;
-	// absent: none.
+	Group   string `json:"group,omitempty"` // the group, if via is group
+	// Limits are the limits of the share or group that count the caller's calls; absent:
+	// none.
 	Limits *Limits `json:"limits,omitzero"`
 	State  string  `json:"state"`
-	Order  int     `json:"order,omitzero"` // in which it would be tried, from 1; 0: not
-	// FirstTokenMS and TokensPerSecond are as the hub measured them by calls of the
-	// caller's circle (spec/routing.md#circles); absent: not yet.
+	Order  int     `json:"order,omitzero"` // position in the order of attempts, from 1; 0: it would not be tried
+	// FirstTokenMS and TokensPerSecond are the hub's measurements for calls of the
+	// caller's circle (spec/routing.md#circles); absent: none yet.
 	FirstTokenMS    int64   `json:"first_token_ms,omitzero"`
 	TokensPerSecond float64 `json:"tokens_per_second,omitzero"`
 }
 
-// ModelQuestion asks about a call for a model.
+// ModelQuestion is a question about calls for a model.
 type ModelQuestion struct {
 	Model  fleet.ModelID `json:"-" query:"model"`
 	Family string        `json:"-" query:"family"` // empty: chat
 }
 
-// explainModel says how a call for the model would be routed now. A model out of
-// reach counts as one that was tried. Like the account's listing, it does not
-// leave out the machine whose credential asks.
+// explainModel explains how a call for the model would be routed now. A model out of
+// reach is counted like a failed attempt. Like the account's listing, it includes the
+// machine whose credential was sent.
 func (a *API) explainModel(_ context.Context, c Caller, in ModelQuestion) (Why, error) {
 	if !in.Model.Valid() {
 		return Why{}, fault.New(fault.InvalidRequest, "name the model: ?model=ID, an id of 1 to %d printable bytes", fleet.MaxModelID).WithParam("model")
@@ -82,7 +81,7 @@ func (a *API) explainModel(_ context.Context, c Caller, in ModelQuestion) (Why, 
 	return why, nil
 }
 
-// explain is Route's decision in words, and the fault if it is a refusal.
+// explain describes Route's decision, and returns the fault if it is a refusal.
 func explain(s *fleet.Snapshot, ask fleet.Query) (Why, *fault.Fault) {
 	d := fleet.Route(s, ask)
 	reason := fleet.ReasonOf(d.Row, ask.Family)
@@ -98,7 +97,7 @@ func explain(s *fleet.Snapshot, ask fleet.Query) (Why, *fault.Fault) {
 	if f := d.Fault; f != nil {
 		w.Code, w.Status, w.Message, w.NoRetry = f.Code, f.Status(), f.Message, f.NoRetry
 	}
-	if ask.Unconfirmed { // no machine is listed while it is unknown whose reach it is in
+	if ask.Unconfirmed { // while the reach is unconfirmed, no machine is listed
 		return w, d.Fault
 	}
 	for seen := range fleet.Reachable(s, ask) {
@@ -122,7 +121,8 @@ func explain(s *fleet.Snapshot, ask fleet.Query) (Why, *fault.Fault) {
 	return w, d.Fault
 }
 
-// limitsInForce is limits of the routing rules as an answer holds them; nil: they limit nothing.
+// limitsInForce converts limits of package fleet for an answer; nil if they limit
+// nothing.
 func limitsInForce(l *fleet.Limits) *Limits {
 	if l == nil {
 		return nil
@@ -138,29 +138,29 @@ func limitsInForce(l *fleet.Limits) *Limits {
 	return &v
 }
 
-// CallTrace is what happened to a past call, as its caller or the machine's owner sees it:
-// with its decisions in words.
+// CallTrace is what happened to a past call, as shown to its caller or to a machine's
+// owner, with descriptions of the decisions.
 type CallTrace struct {
 	account.Trace `json:",inline"`
-	Meaning       string           `json:"meaning,omitempty"` // of its code, in words
+	Meaning       string           `json:"meaning,omitempty"` // explanation of the code
 	Decisions     []TracedDecision `json:"decisions,omitempty"`
 }
 
-// TracedDecision is one decision about a past call.
+// TracedDecision is a routing decision about a past call.
 type TracedDecision struct {
 	account.Decision `json:",inline"`
 	Reason           string `json:"reason"`
 	Change           string `json:"change"`
 }
 
-// CallID is the correlation id of a call.
+// CallID is a call's correlation id.
 type CallID struct {
 	Call string `json:"-" path:"call"`
 }
 
-// explainCall says what happened to a call of the caller's or on the caller's
-// machines. Ids hold more random bits than can be guessed, and a wrong id is
-// answered like another member's.
+// explainCall explains what happened to a call of the caller or on the caller's machines.
+// Ids contain enough random bits that they cannot be guessed, and a wrong id gets the
+// same answer as another member's.
 func (a *API) explainCall(ctx context.Context, c Caller, in CallID) (CallTrace, error) {
 	s, err := a.Trace(ctx, in.Call, c.id())
 	if err != nil {
@@ -183,7 +183,7 @@ func viewTrace(s account.Trace) CallTrace {
 	return view
 }
 
-// Title is the code of a call in a few plain words.
+// Title returns a call's code in a few plain words.
 func Title(code string) string {
 	switch code {
 	case account.Interrupted:
@@ -194,7 +194,7 @@ func Title(code string) string {
 	return fault.Code(code).Title()
 }
 
-// Meaning says what a call's code means; of one that was served, nothing.
+// Meaning explains a call's code. It returns "" for a call that was served.
 func Meaning(code string) string {
 	switch code {
 	case "":
@@ -207,39 +207,40 @@ func Meaning(code string) string {
 	return fault.Code(code).When()
 }
 
-// maxRequests is how many calls one page lists, and maxSearched among how many it looks
-// for those that its filter lets through.
+// maxRequests is the number of calls on a page. To find that many that match the filter,
+// at most maxSearched calls are read.
 const (
 	maxRequests = 100
 	maxSearched = 5000
 )
 
-// Requests is a page of calls, the newest first.
+// Requests is a page of calls, newest first.
 type Requests struct {
 	Object string          `json:"object"`
 	Data   []account.Trace `json:"data"`
-	Next   string          `json:"next,omitempty"` // the before of the next page; absent: this is the last
+	Next   string          `json:"next,omitempty"` // before of the next page; absent: this is the last one
 }
 
-// Page says where a page of a listing begins.
+// Page selects a page of a list.
 type Page struct {
 	Before string `json:"-" query:"before"`
 }
 
-// RequestFilter narrows a listing of calls; what is empty lets all through.
+// RequestFilter filters a list of calls. Empty fields match everything.
 type RequestFilter struct {
 	Before  string `json:"-" query:"before"`
-	Outcome string `json:"-" query:"outcome"` // served, or refused: not served to its end
+	Outcome string `json:"-" query:"outcome"` // "served", or "refused": not completely served
 	Code    string `json:"-" query:"code"`
 	Model   string `json:"-" query:"model"`
-	Machine string `json:"-" query:"machine"` // by name: one that it was tried on
+	Machine string `json:"-" query:"machine"` // name of a machine that was tried
 	Key     string `json:"-" query:"key"`     // by id
-	Text    string `json:"-" query:"q"`       // in its id, model, caller, code or machines
-	From    string `json:"-" query:"from"`    // it began then or later
-	To      string `json:"-" query:"to"`      // it began before
+	Text    string `json:"-" query:"q"`       // part of its id, model, caller, code or machines
+	From    string `json:"-" query:"from"`    // started then or later
+	To      string `json:"-" query:"to"`      // started before
 }
 
-// begins reads a time of a filter, UTC: a day, a minute, or as RFC 3339 has it.
+// begins parses a time of a filter, in UTC: a day, a minute, or in the format of RFC
+// 3339.
 func begins(text, param string) (time.Time, error) {
 	for _, layout := range []string{time.DateOnly, "2006-01-02T15:04", time.RFC3339} {
 		if t, err := time.Parse(layout, text); err == nil && t.UnixMilli() > 0 {
@@ -249,7 +250,8 @@ func begins(text, param string) (time.Time, error) {
 	return time.Time{}, fault.New(fault.InvalidRequest, "%s is a time like 2026-11-21 or 2026-11-21T10:30, UTC, not %.40q", param, text).WithParam(param)
 }
 
-// read checks the filter, and returns from when calls count and where the page begins.
+// read validates the filter and returns the earliest time of matching calls and the start
+// of the page.
 func (f *RequestFilter) read() (from time.Time, before string, err error) {
 	switch f.Outcome {
 	case "", "served", "refused":
@@ -271,7 +273,7 @@ func (f *RequestFilter) read() (from time.Time, before string, err error) {
 	return from, f.Before, err
 }
 
-// shows reports whether the filter lets a call through.
+// shows reports whether the call matches the filter.
 func (f *RequestFilter) shows(t *account.Trace) bool {
 	on := func(machine string) bool {
 		return slices.ContainsFunc(t.Tries, func(a account.Attempt) bool { return strings.EqualFold(a.Machine, machine) })
@@ -290,8 +292,8 @@ func (f *RequestFilter) shows(t *account.Trace) bool {
 }
 
 // listRequests lists the caller's newest calls, and those on the caller's machines,
-// without what was decided about them. A page may hold fewer than maxRequests, or none,
-// and yet have a next one: it looks through maxSearched calls at most.
+// without the routing decisions. A page can contain fewer than maxRequests calls, or
+// none, even if there is a next one, because it reads at most maxSearched calls.
 func (a *API) listRequests(ctx context.Context, c Caller, in RequestFilter) (Requests, error) {
 	out := Requests{Object: "list", Data: []account.Trace{}}
 	since, before, err := in.read()

@@ -11,59 +11,60 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// access says who may ask for a route.
+// access determines who may use a route.
 type access uint8
 
 const (
-	// members present an API key or a machine's credential.
+	// members authenticate with an API key or a machine's credential.
 	members access = iota
-	// machines have no credential yet: the request holds a login token.
+	// machines have no credential yet: the request contains a login token.
 	machines
-	// operators connect to the socket in the hub's data folder, which only the
-	// hub's own user can open.
+	// operators connect to the socket in the hub's data folder, which only the hub's own
+	// user can open.
 	operators
 )
 
-// None is the request of a route that takes nothing.
+// None is the request type of a route without input.
 type None struct{}
 
-// Route is one line of the table with its types. In holds what the request says:
-// a field with the tag `path:"group"` is the path's segment {group}, one with
-// `query:"days"` is of the query unless the method is POST, and all others are
-// members of the JSON body. A path field whose segment the route's path lacks is a
+// Route is a line of the table with its types. The fields of In are the request's input:
+// a field with the tag `path:"group"` is the path segment {group}, one with
+// `query:"days"` is a query parameter unless the method is POST, and all others are
+// members of the JSON body. A path field that the route's path does not contain is a
 // member of the body, too.
 type Route[In, Out any] struct {
 	*line
 	do func(*API, context.Context, Caller, In) (Out, error)
 }
 
-// line is a route without its types.
+// line is a route without its Go types.
 type line struct {
 	method, path string
-	// about says what the route does: to readers of the description or, of a route
-	// of the operator's, in the audit log.
+	// about describes the route, for readers of the description or, for an operator's
+	// route, in the audit log.
 	about string
 	may   access
-	// inference says that a key which may not manage the account is enough.
+	// inference reports that a key without permission to manage the account may use the
+	// route.
 	inference bool
 	in, out   reflect.Type
-	fields    []field // of in, which the path or the query holds
+	fields    []field // fields of in that come from the path or the query
 	body      bool    // the request has a JSON body
-	needed    bool    // the body has members that must be there
+	needed    bool    // the body has required members
 	serve     func(*API, *http.Request, Caller, []byte) (any, error)
 }
 
-// field is a field of a request that its path or query holds.
+// field is a request field that comes from the path or the query.
 type field struct {
 	name  string
 	query bool
 	index int
 }
 
-// table is every route, in the order of routes.go.
+// table contains all routes, in the order of routes.go.
 var table []*line
 
-// member, caller, machine and operator add a line to the table.
+// member, caller, machine and operator add a route to the table.
 func member[In, Out any](pattern, about string, do func(*API, context.Context, Caller, In) (Out, error)) Route[In, Out] {
 	return add(members, pattern, about, do)
 }
@@ -98,7 +99,7 @@ func add[In, Out any](may access, pattern, about string, do func(*API, context.C
 	return r
 }
 
-// bind finds out which field of a request is where.
+// bind determines where each field of a request comes from.
 func (l *line) bind() {
 	for i := range l.in.NumField() {
 		f := l.in.Field(i)
@@ -116,8 +117,8 @@ func (l *line) bind() {
 	}
 }
 
-// decode reads a request into the In that into points to. The body is one strict
-// JSON object: no member twice, none unknown.
+// decode decodes a request into the In that into points to. The body must be a single
+// strict JSON object: no duplicate and no unknown members.
 func (l *line) decode(r *http.Request, body []byte, into any) error {
 	switch {
 	case l.needed && len(body) == 0:
@@ -138,8 +139,8 @@ func (l *line) decode(r *http.Request, body []byte, into any) error {
 	return nil
 }
 
-// Do serves the route for a caller who is known, as the pages do. It logs a
-// change and brings it into force.
+// Do serves the route for an authenticated caller; the site's pages use it. It logs a
+// change and makes it effective.
 func (r Route[In, Out]) Do(ctx context.Context, a *API, c Caller, in In) (Out, error) {
 	reads := r.method == http.MethodGet
 	if r.may == operators && !reads {
@@ -161,8 +162,8 @@ func (r Route[In, Out]) Do(ctx context.Context, a *API, c Caller, in In) (Out, e
 	return out, nil
 }
 
-// subject is what a request's path and query name, for the audit log. A handler
-// that reads names from the body says more with about.
+// subject returns the names in a request's path and query, for the audit log. A handler
+// that gets names from the body adds them with about.
 func (l *line) subject(in any) string {
 	var names []string
 	for _, f := range l.fields {
@@ -173,14 +174,13 @@ func (l *line) subject(in any) string {
 	return strings.Join(names, ", ")
 }
 
-// Request is a request for a route as a program on another computer sends it,
-// with the type of its answer.
+// Request is a request for a route from another computer, with the type of its answer.
 type Request[Out any] struct {
 	Method, Path string
-	Body         any // to be written as JSON; nil: none
+	Body         any // to be encoded as JSON; nil: none
 }
 
-// With makes a request for the route.
+// With returns a request for the route.
 func (r Route[In, Out]) With(in In) Request[Out] {
 	path, query := r.path, url.Values{}
 	for _, f := range r.fields {

@@ -2,9 +2,8 @@ package api
 
 const keepsOrEnds = "A limit that the body does not name stays as it is, null ends it."
 
-// The routes of the members, under /api/. A key that is for inference alone may ask for those
-// of callers only. The first sentence of each text is its summary
-// in lists of routes.
+// The members' routes, under /api/. A key for inference only may use those of caller. The
+// first sentence of each text is its summary in lists of routes.
 var (
 	ListModels = caller("GET /api/models", "List the models that you reach now.", (*API).listModels)
 
@@ -60,10 +59,10 @@ var (
 	GetUsage     = member("GET /api/usage", "Sum up usage, as caller and as owner.", (*API).getUsage)
 )
 
-// SignInMachine is for a machine that has a login token, on the hub's public address.
+// SignInMachine is for a machine with a login token, on the hub's public address.
 var SignInMachine = machine("POST /login", "Redeem a login token for a machine. The credential of the machine, which is its member's, is in this answer only.", (*API).signInMachine)
 
-// parameterTexts say what the parameters of paths and queries are.
+// parameterTexts describe the parameters of paths and queries.
 var parameterTexts = map[string]string{
 	"member": "a member's name", "invite": "an invite's id", "group": "a group's name", "key": "a key's id", "machine": "a machine's id; of requests, its name",
 	"call":   "a request's correlation id, as in every answer's header",
@@ -75,8 +74,8 @@ var parameterTexts = map[string]string{
 	"by":   "hour, day (when absent) or week: what the sums in days are of",
 }
 
-// The routes of the operator, on the socket in the hub's data folder. The operator's
-// pages do some of them, too.
+// The operator's routes, on the socket in the hub's data folder. The operator's pages use
+// some of them, too.
 var (
 	OperatorCreateMember    = operator("POST /members", "create a member", (*API).operatorCreateMember)
 	OperatorListMembers     = operator("GET /members", "", (*API).operatorListMembers)

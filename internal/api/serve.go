@@ -18,18 +18,18 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Bounds of a request's body: its size in bytes, and the time to receive it.
+// The limits for a request's body: its size in bytes and the time to receive it.
 const (
 	maxBody  = 64 << 10
 	bodyTime = 10 * time.Second
 )
 
-// Mux finds handlers by the patterns of http.ServeMux. It takes paths as they
-// came, and redirects none: a path with an empty segment fits no pattern, and a
-// segment of dots is a name like any other.
+// Mux finds handlers by patterns of http.ServeMux. It uses paths unchanged and never
+// redirects: a path with an empty segment matches no pattern, and segments of dots are
+// ordinary names.
 type Mux struct{ patterns http.ServeMux }
 
-// Handle adds a handler for a method and the pattern of a path.
+// Handle adds a handler for a method and a path pattern.
 func (m *Mux) Handle(method, pattern string, h http.Handler) {
 	if pattern == "/" {
 		pattern = "/{$}"
@@ -37,7 +37,7 @@ func (m *Mux) Handle(method, pattern string, h http.Handler) {
 	m.patterns.Handle(method+" "+pattern, h)
 }
 
-// Allowed lists the methods that the path takes; none: no pattern fits it.
+// Allowed lists the methods for the path. If there are none, no pattern matches it.
 func (m *Mux) Allowed(u *url.URL) []string {
 	u = withDots(u)
 	if p := u.EscapedPath(); p != "/" && path.Clean(p) != p {
@@ -52,8 +52,8 @@ func (m *Mux) Allowed(u *url.URL) []string {
 	return methods
 }
 
-// ServeHTTP serves the handler of the request's method and path, which Allowed
-// lists.
+// ServeHTTP calls the handler for the request's method and path, which must be among
+// those that Allowed lists.
 func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if u := withDots(r.URL); u != r.URL {
 		r = r.WithContext(r.Context())
@@ -62,8 +62,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m.patterns.ServeHTTP(w, r)
 }
 
-// withDots escapes the segments "." and ".." of a path, which ServeMux would take
-// for folders.
+// withDots escapes the path segments "." and "..", which ServeMux would treat as folders.
 func withDots(u *url.URL) *url.URL {
 	if !strings.Contains(u.Path, "/.") {
 		return u
@@ -79,19 +78,19 @@ func withDots(u *url.URL) *url.URL {
 	return &escaped
 }
 
-// ServeHTTP serves the routes of members and machines.
+// ServeHTTP serves the routes for members and machines.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet && r.URL.Path == openAPIPath {
 		correlate(w)
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(OpenAPI()) // an error means that the client is gone
+		_, _ = w.Write(OpenAPI()) // an error means that the client disconnected
 		return
 	}
 	a.route(&a.public, w, r)
 }
 
-// Operator serves the operator's routes. It is for the socket in the hub's data
-// folder and nowhere else: only the operator can open it.
+// Operator serves the operator's routes. Use it only for the socket in the hub's data
+// folder, which only the operator can open.
 func (a *API) Operator() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
@@ -99,7 +98,7 @@ func (a *API) Operator() http.Handler {
 	})
 }
 
-// correlate gives the answer its id, by which the log finds it.
+// correlate sets the answer's correlation id, which also appears in the log.
 func correlate(w http.ResponseWriter) (id string) {
 	id = account.NewID("req_")
 	h := w.Header()
@@ -108,7 +107,7 @@ func correlate(w http.ResponseWriter) (id string) {
 	return id
 }
 
-// route serves the line of the table that fits the request, or refuses it.
+// route serves the route that matches the request, or refuses it.
 func (a *API) route(mux *Mux, w http.ResponseWriter, r *http.Request) {
 	switch allowed := mux.Allowed(r.URL); {
 	case allowed == nil:
@@ -122,11 +121,11 @@ func (a *API) route(mux *Mux, w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// handler serves one line of the table.
+// handler returns the handler for one route.
 func (a *API) handler(l *line) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := correlate(w)
-		body, late := ReadBody(w, r) // first: net/http would wait for it after the answer
+		body, late := ReadBody(w, r) // first: net/http would otherwise wait for it after the answer
 		answer, err := a.answer(l, r, body, late)
 		if err == nil {
 			WriteJSON(w, http.StatusOK, answer)
@@ -145,15 +144,15 @@ func (a *API) refuse(f *fault.Fault, w http.ResponseWriter, r *http.Request) {
 	Refuse(w, f)
 }
 
-// Refuse answers with a fault under a new correlation id, which it returns.
+// Refuse responds with a fault and a new correlation id, which it returns.
 func Refuse(w http.ResponseWriter, f *fault.Fault) (id string) {
 	id = correlate(w)
 	WriteFault(w, f, id)
 	return id
 }
 
-// answer checks the caller, then the rate, then the body, and serves the line. A
-// panic is a defect of this request only.
+// answer checks the caller, then the rate, then the body, and serves the route. A panic
+// affects only this request.
 func (a *API) answer(l *line, r *http.Request, body []byte, late error) (answer any, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -183,20 +182,20 @@ func (a *API) answer(l *line, r *http.Request, body []byte, late error) (answer 
 	return l.serve(a, r, caller, body)
 }
 
-// ReadBody reads the complete body of a small request. Its error is for the
-// caller; the connection then ends with the answer.
+// ReadBody reads the complete body of a small request. The error is for the caller, and
+// the connection is closed after the answer.
 func ReadBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil, nil
 	}
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyTime)) // a connection in memory may have none
+	_ = control.SetReadDeadline(time.Now().Add(bodyTime)) // connections in memory may not support deadlines
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 	if err == nil && len(body) <= maxBody {
 		_ = control.SetReadDeadline(time.Time{})
 		return body, nil
 	}
-	_ = control.SetReadDeadline(time.Now()) // what is still to come is not waited for
+	_ = control.SetReadDeadline(time.Now()) // do not wait for the rest
 	_ = control.EnableFullDuplex()
 	w.Header().Set("Connection", "close")
 	if err == nil {
@@ -205,8 +204,8 @@ func ReadBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return nil, fault.New(fault.InvalidRequest, "cannot read the body: it ended too early").Because(err)
 }
 
-// readJSON reads a body, one strict JSON object, into what into points to. Its
-// error is for the caller, and names the member at fault and no type of Go's.
+// readJSON decodes a body, a single strict JSON object, into the value that into points
+// to. The error is for the caller: it names the invalid member but no Go type.
 func readJSON(body []byte, into any) error {
 	err := json.Unmarshal(body, into, json.RejectUnknownMembers(true))
 	if err == nil {
@@ -232,8 +231,8 @@ func readJSON(body []byte, into any) error {
 	return f.WithParam(name).Because(err)
 }
 
-// memberNames lists the JSON members of a struct type, those of its embedded
-// structs included.
+// memberNames lists the JSON members of a struct type, including those of embedded
+// structs.
 func memberNames(t reflect.Type) []string {
 	var names []string
 	for f := range t.Fields() {
@@ -248,14 +247,14 @@ func memberNames(t reflect.Type) []string {
 	return names
 }
 
-// WriteJSON answers with a value as JSON.
+// WriteJSON writes a value as a JSON answer.
 func WriteJSON(w http.ResponseWriter, status int, answer any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.MarshalWrite(w, answer) // an error means that the client is gone
+	_ = json.MarshalWrite(w, answer) // an error means that the client disconnected
 }
 
-// Problem is a refusal in the envelope of the chat dialect.
+// Problem is a refusal in the format of the chat dialect.
 type Problem struct {
 	Code          fault.Code `json:"code"`
 	Message       string     `json:"message"`
@@ -264,17 +263,17 @@ type Problem struct {
 	CorrelationID string     `json:"correlation_id"`
 }
 
-// defaultRetryAfter is the back-off in seconds where a fault names none.
+// defaultRetryAfter is the number of seconds to wait if the fault contains none.
 const defaultRetryAfter = 5
 
-// SetRetryAfter sets the header Retry-After where the fault's status asks for it.
+// SetRetryAfter sets the Retry-After header if the fault's status requires it.
 func SetRetryAfter(h http.Header, f *fault.Fault) {
 	if status := f.Status(); status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
 		h.Set("Retry-After", strconv.Itoa(cmp.Or(f.RetryAfter, defaultRetryAfter)))
 	}
 }
 
-// WriteFault answers with a fault, under the answer's correlation id.
+// WriteFault responds with a fault and the answer's correlation id.
 func WriteFault(w http.ResponseWriter, f *fault.Fault, id string) {
 	p := Problem{Code: f.Code, Message: f.Message, Type: f.Type(), CorrelationID: id}
 	if f.Param != "" {

@@ -13,28 +13,29 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// Bounds of an invite.
+// The limits for an invite.
 const (
 	maxUses    = 1000
 	maxLife    = 365 * 24 * time.Hour
 	inviteLife = 7 * 24 * time.Hour
 )
 
-// Share is a share as either side sees it. Its limits are the owner's.
+// Share is a share as shown to either member. The limits are set by its owner.
 type Share struct {
 	ID      string `json:"id"`
 	Owner   string `json:"owner"`
 	With    string `json:"with"`
 	OwnerID string `json:"-"`
 	WithID  string `json:"-"`
-	// Direction is "given" for its owner, "received" for the other member.
+	// Direction is "given" for the owner and "received" for the other member.
 	Direction string `json:"direction"`
 	Limits
 	Created time.Time `json:"created"`
-	// Disabled says that one of the two members is: no call runs by the share.
+	// Disabled reports that one of the two members is disabled, so that the share is not
+	// used.
 	Disabled bool `json:"disabled,omitzero"`
-	// Of the change that this answers: the running calls that end with it, and the
-	// models in it that no machine of the owner offers.
+	// For an answer to a change: the running calls that end because of it, and the models
+	// that no machine of the owner offers.
 	Cut      int      `json:"cut,omitzero"`
 	Warnings []string `json:"warnings,omitzero"`
 }
@@ -50,20 +51,20 @@ func viewShare(s account.NamedShare, c Caller) Share {
 	return view
 }
 
-// listShares lists the shares of the caller's machines, and those with the caller.
+// listShares lists the shares from and with the caller.
 func (a *API) listShares(ctx context.Context, c Caller, _ None) (List[Share], error) {
 	shares, err := a.DB.NamedShares(ctx, c.id())
 	return listOf(views(shares, func(s account.NamedShare) Share { return viewShare(s, c) })), err
 }
 
-// NewShare is a share to make or to change.
+// NewShare is a share to create or change.
 type NewShare struct {
 	With string `json:"with"` // a member's name
 	LimitChange
 }
 
-// putShare shares the caller's machines with a member. Of a share that exists it
-// changes the limits that the request names.
+// putShare shares the caller's machines with a member. If the share exists, it changes
+// the limits that the request contains.
 func (a *API) putShare(ctx context.Context, c Caller, in NewShare) (Share, error) {
 	to, err := in.check()
 	if err != nil {
@@ -81,7 +82,7 @@ func (a *API) putShare(ctx context.Context, c Caller, in NewShare) (Share, error
 	if err != nil {
 		return Share{}, err
 	}
-	if made.ID == id { // and no other limits of the one that was there
+	if made.ID == id { // otherwise the share already existed and keeps its other limits
 		a.noteShare(ctx, account.Named{ID: c.id(), Name: c.Name}, account.Named{ID: with.ID, Name: with.Name}, "")
 	}
 	view := viewShare(account.NamedShare{Share: made, Owner: c.Name, Member: with.Name}, c)
@@ -89,20 +90,20 @@ func (a *API) putShare(ctx context.Context, c Caller, in NewShare) (Share, error
 	return view, nil
 }
 
-// MemberName names a member.
+// MemberName identifies a member.
 type MemberName struct {
 	Member string `json:"-" path:"member"`
 }
 
-// EndedShare says that a share is over.
+// EndedShare is the result of ending a share.
 type EndedShare struct {
 	Owner string `json:"owner"`
 	With  string `json:"with"`
 	State string `json:"state"`
-	Cut   int    `json:"cut,omitzero"` // running calls that end with it
+	Cut   int    `json:"cut,omitzero"` // running calls that end because of it
 }
 
-// endShare ends the caller's share with a member, disabled or not.
+// endShare ends the caller's share with a member, even if the member is disabled.
 func (a *API) endShare(ctx context.Context, c Caller, in MemberName) (EndedShare, error) {
 	with, err := a.DB.MemberByName(ctx, in.Member)
 	cut := 0
@@ -113,19 +114,19 @@ func (a *API) endShare(ctx context.Context, c Caller, in MemberName) (EndedShare
 	return EndedShare{c.Name, with.Name, "ended", cut}, NotFound(err, "you do not share with %q", in.Member)
 }
 
-// Invite is an invite as its owner sees it.
+// Invite is an invite as shown to its owner.
 type Invite struct {
 	ID string `json:"id"`
-	// Code is there once: when the invite is made.
+	// Code is only set when the invite is created.
 	Code     string    `json:"code,omitzero"`
 	LastFour string    `json:"last_four"`
 	State    string    `json:"state"` // "open", "used up", "expired" or "revoked"
 	Uses     int       `json:"uses"`
 	Used     int       `json:"used"`
-	Limits             // of the shares it makes
+	Limits             // of the shares that it creates
 	Created  time.Time `json:"created"`
 	Expires  time.Time `json:"expires"`
-	Warnings []string  `json:"warnings,omitzero"` // of models that no machine of the owner offers
+	Warnings []string  `json:"warnings,omitzero"` // about models that no machine of the owner offers
 }
 
 func viewInvite(i account.Invite, now time.Time) Invite {
@@ -141,14 +142,14 @@ func viewInvite(i account.Invite, now time.Time) Invite {
 	return v
 }
 
-// NewInvite is an invite to make.
+// NewInvite is an invite to create.
 type NewInvite struct {
 	Uses        int    `json:"uses,omitzero"`    // 0: one
-	Expires     string `json:"expires,omitzero"` // a time from now like "7d" or "12h"; empty: after 7 days
-	LimitChange        // of no limits
+	Expires     string `json:"expires,omitzero"` // time from now, like "7d" or "12h"; empty: 7 days
+	LimitChange        // relative to no limits
 }
 
-// createInvite makes a code that shares the caller's machines with those who
+// createInvite creates a code that shares the caller's machines with the members who
 // accept it.
 func (a *API) createInvite(ctx context.Context, c Caller, in NewInvite) (Invite, error) {
 	to, err := in.check()
@@ -185,7 +186,7 @@ func (a *API) createInvite(ctx context.Context, c Caller, in NewInvite) (Invite,
 	return view, nil
 }
 
-// parseLife reads how long an invite lives; days are written as in "7d".
+// parseLife parses how long an invite is valid. Days are written like "7d".
 func parseLife(text string) (time.Duration, error) {
 	unit := text
 	days, whole := strings.CutSuffix(text, "d")
@@ -209,12 +210,12 @@ func (a *API) listInvites(ctx context.Context, c Caller, _ None) (List[Invite], 
 	return listOf(views(invites, func(i account.Invite) Invite { return viewInvite(i, now) })), err
 }
 
-// InviteID names an invite.
+// InviteID identifies an invite.
 type InviteID struct {
 	Invite string `json:"-" path:"invite"`
 }
 
-// revokeInvite ends an invite. Shares that it made stay.
+// revokeInvite revokes an invite. The shares that it created stay.
 func (a *API) revokeInvite(ctx context.Context, c Caller, in InviteID) (Revoked, error) {
 	if err := a.DB.RevokeInvite(ctx, c.id(), in.Invite, a.DB.Now().UTC()); err != nil {
 		return Revoked{}, NotFound(err, "you have no open invite with the id %.80q", in.Invite)
@@ -222,15 +223,15 @@ func (a *API) revokeInvite(ctx context.Context, c Caller, in InviteID) (Revoked,
 	return Revoked{in.Invite, "revoked"}, nil
 }
 
-// SeenInvite is an invite as it is shown to who has its code, before it is accepted.
+// SeenInvite is an invite as shown to the holder of its code, before it is accepted.
 type SeenInvite struct {
 	Owner  string
-	Models []string // that the owner's machines offer and the invite covers, in order
+	Models []string // models of the owner's machines that the invite includes, sorted
 	Limits Limits
-	State  string // as Invite's
+	State  string // the same as Invite's
 }
 
-// SeeInvite returns what an invite offers. It takes no use of it.
+// SeeInvite returns the contents of an invite without using it.
 func (a *API) SeeInvite(ctx context.Context, code string) (SeenInvite, error) {
 	dead := deadInvite()
 	hash, ok := a.CodeHash(code, credential.InviteCode)
@@ -258,20 +259,20 @@ func deadInvite() *fault.Fault {
 	return fault.New(fault.NotFound, "the invite is wrong, used up, expired or revoked; ask for another").WithParam("code")
 }
 
-// InviteCode is the secret of an invite.
+// InviteCode is an invite's secret.
 type InviteCode struct {
 	Code string `json:"code"`
 }
 
-// InviteIn returns the code of an invite that was given as its link or as itself.
+// InviteIn returns the code in a text that is either the code or an invite's link.
 func InviteIn(text string) string {
 	text = strings.TrimSpace(text)
 	return text[strings.LastIndex(text, "/")+1:]
 }
 
-// Accepted says what an invite brought. ID and the limits are absent where its
-// maker shares with the caller already: that share and its limits stay as they
-// are, whatever the invite's are, and the invite is not used.
+// Accepted is the result of accepting an invite. If its owner already shares with the
+// caller, ID and the limits are absent: the existing share and its limits stay unchanged,
+// and the invite is not used.
 type Accepted struct {
 	ID    string `json:"id,omitzero"`
 	Owner string `json:"owner"`
@@ -280,9 +281,10 @@ type Accepted struct {
 	*Limits
 }
 
-// acceptInvite makes the share that an invite stands for. A code that the caller
-// accepted before is accepted again, at no use, while the share is there: an answer may
-// have been lost. Once the share has ended, only its owner can make another.
+// acceptInvite creates an invite's share. If the caller has already accepted the code and
+// the share still exists, it succeeds again without using the invite, because the first
+// answer may have been lost. Once the share has ended, only its owner can create a new
+// one.
 func (a *API) acceptInvite(ctx context.Context, c Caller, in InviteCode) (Accepted, error) {
 	dead := deadInvite()
 	hash, ok := a.CodeHash(in.Code, credential.InviteCode)
@@ -309,8 +311,8 @@ func (a *API) acceptInvite(ctx context.Context, c Caller, in InviteCode) (Accept
 	return Accepted{share.ID, owner.Name, c.Name, "accepted", &limits}, nil
 }
 
-// CodeHash is the hash of a code of that kind, of any region: members and what is
-// theirs are the same in all.
+// CodeHash returns the hash of a code of the given kind. The region does not matter,
+// because members and their objects are the same in all regions.
 func (a *API) CodeHash(text string, kind credential.Kind) ([32]byte, bool) {
 	code, err := credential.Parse(strings.TrimSpace(text))
 	if err != nil || code.Kind() != kind {

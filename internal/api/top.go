@@ -9,18 +9,18 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// topMost is how many calls and how many machines a Top lists.
+// topMost is the maximum number of calls and of machines in a Top.
 const topMost = 200
 
-// Top is what happens at a hub node now: who calls which model where, and nothing of
-// what is said.
+// Top is the current activity at a hub node: who calls which model on which machine. It
+// contains nothing of the calls' content.
 type Top struct {
 	At      time.Time `json:"at"`
-	Running int       `json:"running"` // calls on machines, of this node's callers
-	Waiting int       `json:"waiting"` // calls that wait for a machine
-	Online  int       `json:"online"`  // machines of the region
-	// Calls are the oldest ones, those that run first; Queues the models that calls wait
-	// for; Machines those that are online, the busiest first.
+	Running int       `json:"running"` // calls of this node's callers on machines
+	Waiting int       `json:"waiting"` // calls waiting for a machine
+	Online  int       `json:"online"`  // machines in the region
+	// Calls are the oldest calls, running ones first; Queues are the models that calls
+	// wait for; Machines are the online machines, busiest first.
 	Calls    []TopCall    `json:"calls"`
 	Queues   []TopQueue   `json:"queues"`
 	Machines []TopMachine `json:"machines"`
@@ -33,10 +33,10 @@ type TopCall struct {
 	Model   string    `json:"model"`
 	Machine string    `json:"machine,omitzero"`
 	Owner   string    `json:"owner,omitzero"`
-	Since   time.Time `json:"since"` // its arrival
+	Since   time.Time `json:"since"` // time of arrival
 }
 
-// TopQueue is the calls that wait for one model.
+// TopQueue is the queue of calls waiting for one model.
 type TopQueue struct {
 	Model   string    `json:"model"`
 	Waiting int       `json:"waiting"`
@@ -51,7 +51,7 @@ type TopMachine struct {
 	Paused  bool   `json:"paused"`
 	Slots   int    `json:"slots"`
 	Running int    `json:"running"` // calls of this node's callers
-	Queued  int    `json:"queued"`  // waiting calls that it could take
+	Queued  int    `json:"queued"`  // waiting calls that it could serve
 	Models  int    `json:"models"`
 }
 
@@ -66,7 +66,7 @@ func (a *API) operatorTop(_ context.Context, _ Caller, _ None) (Top, error) {
 		on[u.Machine.ID]++
 		top.Calls = append(top.Calls, TopCall{"running", u.Name, string(u.Model), u.Machine.Name, u.Machine.OwnerName, u.Since})
 	}
-	queue := make(map[fleet.ModelID]int) // in top.Queues
+	queue := make(map[fleet.ModelID]int) // index in top.Queues
 	for _, u := range waiting {
 		top.Calls = append(top.Calls, TopCall{State: "waiting", Member: u.Name, Model: string(u.Model), Since: u.Since})
 		at, there := queue[u.Model]

@@ -13,59 +13,61 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// Bounds of a span of days: at most a year, a month by default.
+// The limits for the number of days: at most a year, by default a month.
 const (
 	maxUsageDays     = 366
-	maxHourDays      = 14 // of sums by the hour
+	maxHourDays      = 14 // for sums by hour
 	defaultUsageDays = 30
 )
 
-// maxOthers is how many members one side of usage lists: those with most calls.
+// maxOthers is the maximum number of members on one side of the usage: those with the
+// most calls.
 const maxOthers = 100
 
-// UsagePage is a member's usage in the days since Since, today included: both
-// sides, and nothing of any content.
+// UsagePage is a member's usage from Since until today, on both sides. It contains
+// nothing of the calls' content.
 type UsagePage struct {
 	Days  int       `json:"days"`
 	By    Step      `json:"by"`
-	Since string    `json:"since"`     // the first hour, day or week, UTC, as UsageOfDay has it
-	As    UsageSide `json:"as_caller"` // of the member's calls
-	On    UsageSide `json:"as_owner"`  // what ran on the member's machines, for any member
+	Since string    `json:"since"`     // the first hour, day or week, UTC, in the format of UsageOfDay
+	As    UsageSide `json:"as_caller"` // the member's own calls
+	On    UsageSide `json:"as_owner"`  // all calls on the member's machines
 }
 
-// UsageSide is one side of it: in all, by hour, day or week (each one that had calls, in
-// order), and by model, machine, member, key and code (most calls first).
+// UsageSide is one side of the usage: in total, by hour, day or week (only those with
+// calls, in order), and by model, machine, member, key and code (most calls first).
 type UsageSide struct {
 	Total    UsageSum         `json:"total"`
-	Days     []UsageOfDay     `json:"days"` // or hours or weeks
+	Days     []UsageOfDay     `json:"days"` // or hours, or weeks
 	Models   []UsageOfModel   `json:"models"`
 	Machines []UsageOfMachine `json:"machines"`
-	// Members are those whose machines took the caller's calls, or who called on
-	// the owner's machines: at most 100.
+	// Members are the owners of the machines that served the caller's calls, or the
+	// callers on the owner's machines; at most 100.
 	Members []UsageOfMember `json:"members"`
-	// Keys are the caller's, of the last 13 weeks at most; absent for the owner.
+	// Keys are the caller's keys, for at most the last 13 weeks; absent for the owner's
+	// side.
 	Keys  []UsageOfKey  `json:"keys,omitzero"`
 	Codes []UsageOfCode `json:"codes"`
 }
 
-// UsageSum is what calls came to.
+// UsageSum is a sum over calls.
 type UsageSum struct {
 	Calls   int64 `json:"calls"`
-	Refused int64 `json:"refused"` // or broke off: those that were not served to their end
-	// Others is how many of these calls crossed from one member to another: they
-	// ran on another member's machine, or another member's ran on one's own.
+	Refused int64 `json:"refused"` // refused or interrupted: not completely served
+	// Others is how many of these calls involved another member: calls on another member's
+	// machine, or another member's calls on one's own.
 	Others    int64 `json:"others"`
 	WaitedMS  int64 `json:"waited_ms"`
 	TokensIn  int64 `json:"tokens_in"`
 	TokensOut int64 `json:"tokens_out"`
-	// FirstP50MS and FirstP95MS are the times from a call's arrival to the first token
-	// within which half of the streamed answers of the last 13 weeks came, and 95 of 100,
-	// to about a fifth; absent: there were none.
+	// FirstP50MS and FirstP95MS are percentiles of the times from a call's arrival to the
+	// first token, for the streamed answers of at most the last 13 weeks, with an error of
+	// about a fifth; absent: there were none.
 	FirstP50MS int64 `json:"first_token_p50_ms,omitzero"`
 	FirstP95MS int64 `json:"first_token_p95_ms,omitzero"`
 }
 
-// sumOf is what one day's calls of one kind came to.
+// sumOf returns the sum for one UsageDay.
 func sumOf(d account.UsageDay) UsageSum {
 	sum := UsageSum{Calls: d.Calls, WaitedMS: d.Waited.Milliseconds(), TokensIn: d.TokensIn, TokensOut: d.TokensOut}
 	if d.Code != "" {
@@ -86,20 +88,20 @@ func (s *UsageSum) add(more UsageSum) {
 	s.TokensOut += more.TokensOut
 }
 
-// UsageOfDay sums one day, hour or week, UTC.
+// UsageOfDay is the sum for an hour, a day or a week, UTC.
 type UsageOfDay struct {
-	Day string `json:"day"` // as 2026-11-21; an hour as 2026-11-21T14:00; a week by its Monday
+	Day string `json:"day"` // like 2026-11-21; an hour like 2026-11-21T14:00; a week is its Monday
 	UsageSum
 }
 
-// UsageOfModel sums the calls for one model.
+// UsageOfModel is the sum for a model.
 type UsageOfModel struct {
 	Model string `json:"model"`
 	UsageSum
 }
 
-// UsageOfMachine sums the calls on one machine. Its names are there as long as
-// the hub knows the machine.
+// UsageOfMachine is the sum for a machine. It includes the machine's names as long as the
+// hub knows the machine.
 type UsageOfMachine struct {
 	Machine string `json:"machine"` // its id
 	Name    string `json:"name"`
@@ -107,34 +109,35 @@ type UsageOfMachine struct {
 	UsageSum
 }
 
-// UsageOfMember sums the calls between the member and another, or itself.
+// UsageOfMember is the sum of calls between the member and another member, or the
+// member's own.
 type UsageOfMember struct {
-	Member string `json:"member"` // by name
-	Me     bool   `json:"me"`     // it is the member itself
+	Member string `json:"member"` // name
+	Me     bool   `json:"me"`     // the member's own
 	UsageSum
 }
 
-// UsageOfKey sums the calls by one key. Name is empty for what is no key of the member's:
-// the site, or, where Key is empty too, a machine's credential.
+// UsageOfKey is the sum for a key. Name is empty for calls without one of the member's
+// keys: those from the site or, if Key is empty too, with a machine's credential.
 type UsageOfKey struct {
 	Key  string `json:"key"` // its id
 	Name string `json:"name"`
 	UsageSum
 }
 
-// UsageOfCode counts the calls that ended with one code.
+// UsageOfCode is the number of calls that ended with a code.
 type UsageOfCode struct {
 	Code  string `json:"code"`
 	Calls int64  `json:"calls"`
 }
 
-// Span is a span of days, today included, and what its sums are of.
+// Span is a number of days until today, and the step of its sums.
 type Span struct {
-	Days string `json:"-" query:"days"` // a number; empty: 1 by the hour, 30 by the day, 84 by the week
+	Days string `json:"-" query:"days"` // a number; empty: 1 for hours, 30 for days, 84 for weeks
 	By   Step   `json:"-" query:"by"`   // empty: Day
 }
 
-// Step is what the sums of a span are of: an hour, a day or a week, UTC.
+// Step is the period of each sum: an hour, a day or a week, UTC.
 type Step string
 
 // The steps.
@@ -144,7 +147,7 @@ const (
 	Week Step = "week"
 )
 
-// Begin returns the begin of the step that a time is in.
+// Begin returns the start of the step that contains t.
 func (s Step) Begin(t time.Time) time.Time {
 	switch t = t.UTC(); s {
 	case Hour:
@@ -156,7 +159,7 @@ func (s Step) Begin(t time.Time) time.Time {
 	return t.Truncate(24 * time.Hour)
 }
 
-// Next returns the begin of the step after the one that begins then.
+// Next returns the start of the following step.
 func (s Step) Next(begin time.Time) time.Time {
 	switch s {
 	case Hour:
@@ -167,7 +170,7 @@ func (s Step) Next(begin time.Time) time.Time {
 	return begin.AddDate(0, 0, 1)
 }
 
-// layout is how the begin of a step is written.
+// layout returns the format for the start of a step.
 func (s Step) layout() string {
 	if s == Hour {
 		return "2006-01-02T15:04"
@@ -175,20 +178,20 @@ func (s Step) layout() string {
 	return time.DateOnly
 }
 
-// Name is how UsageOfDay names the step that begins then.
+// Name returns the step's name in UsageOfDay.
 func (s Step) Name(begin time.Time) string { return begin.Format(s.layout()) }
 
-// Parse returns the begin of the step of that name.
+// Parse returns the start of the step with the given name.
 func (s Step) Parse(name string) (time.Time, error) { return time.Parse(s.layout(), name) }
 
-// steps is a Span that was read.
+// steps is a parsed Span.
 type steps struct {
 	Step
 	days  int
-	since time.Time // the first step
+	since time.Time // start of the first step
 }
 
-// read returns the steps of a span that ends now.
+// read parses the span, with now as its end.
 func (in Span) read(now time.Time) (steps, error) {
 	s := steps{Step: cmp.Or(in.By, Day)}
 	most := maxUsageDays
@@ -209,14 +212,14 @@ func (in Span) read(now time.Time) (steps, error) {
 		}
 	}
 	s.since = s.Begin(Day.Begin(now).AddDate(0, 0, 1-s.days))
-	if s.Step == Hour { // the last one is that of now
+	if s.Step == Hour { // the last hour is the current one
 		s.since = Hour.Begin(now).Add(time.Hour - time.Duration(s.days)*24*time.Hour)
 	}
 	return s, nil
 }
 
-// getUsage adds up the caller's usage in the span. Days and weeks are of the daily sums;
-// hours, keys and times to the first token of the hourly ones.
+// getUsage sums the caller's usage in the span. Days and weeks use the daily sums; hours,
+// keys and times to the first token use the hourly sums.
 func (a *API) getUsage(ctx context.Context, c Caller, in Span) (UsagePage, error) {
 	steps, err := in.read(a.DB.Now())
 	if err != nil {
@@ -241,27 +244,27 @@ func (a *API) getUsage(ctx context.Context, c Caller, in Span) (UsagePage, error
 	return UsagePage{steps.days, steps.Step, steps.Name(steps.since), asCaller, asOwner}, cmp.Or(err, err2)
 }
 
-// HubUsage is what all members called since Since. No member is named, and no machine
-// (spec/security.md#operator-usage).
+// HubUsage is the usage of all members since Since. It contains no names of members or
+// machines (spec/security.md#operator-usage).
 type HubUsage struct {
 	Days    int            `json:"days"`
 	By      Step           `json:"by"`
-	Since   string         `json:"since"`   // as in UsagePage
-	Members int64          `json:"members"` // who made calls
+	Since   string         `json:"since"`   // the same as in UsagePage
+	Members int64          `json:"members"` // members who made calls
 	Total   UsageSum       `json:"total"`
-	Steps   []HubStep      `json:"steps"` // each hour, day or week that had calls, in order
+	Steps   []HubStep      `json:"steps"` // the hours, days or weeks with calls, in order
 	Models  []UsageOfModel `json:"models"`
 	Codes   []UsageOfCode  `json:"codes"`
 }
 
-// HubStep sums one hour, day or week.
+// HubStep is the sum for an hour, a day or a week.
 type HubStep struct {
 	UsageOfDay
-	Members int64 `json:"members"` // who made calls in it
+	Members int64 `json:"members"` // members who made calls in it
 }
 
-// operatorGetUsage adds up the usage of all members in the span, as getUsage does one
-// member's.
+// operatorGetUsage sums the usage of all members in the span, in the same way as getUsage
+// for one member.
 func (a *API) operatorGetUsage(ctx context.Context, _ Caller, in Span) (HubUsage, error) {
 	steps, err := in.read(a.DB.Now())
 	if err != nil {
@@ -289,13 +292,13 @@ func (a *API) operatorGetUsage(ctx context.Context, _ Caller, in Span) (HubUsage
 	return usage, err
 }
 
-// addition adds up one side's calls.
+// addition sums the calls of one side.
 type addition struct {
 	steps                                  steps
-	other                                  func(account.UsageDay) string // the member at the other end
+	other                                  func(account.UsageDay) string // returns the other member of a call
 	total                                  tally
 	days, models, machines, members, codes sums
-	keys                                   sums // nil: the side's keys are not the member's
+	keys                                   sums // nil: the keys of this side are not the member's
 }
 
 func adding(s steps, other func(account.UsageDay) string) *addition {
@@ -311,8 +314,8 @@ func (a *addition) add(d account.UsageDay) {
 	a.codes.of(d.Code).add(sum)
 }
 
-// addHour adds an hourly sum: its times to the first token, what is of a key, and the
-// rest where the steps are hours.
+// addHour adds an hourly sum: its times to the first token, its key and, if the steps are
+// hours, everything else.
 func (a *addition) addHour(h account.UsageHour) {
 	d := account.UsageDay{
 		Day: h.Hour, MemberID: h.MemberID, OwnerID: h.OwnerID, MachineID: h.MachineID, Model: h.Model, Code: h.Code,
@@ -332,16 +335,16 @@ func (a *addition) addHour(h account.UsageHour) {
 	}
 }
 
-// of are the tallies that calls count in, but that of their code.
+// of returns the tallies that include the calls, except that for their code.
 func (a *addition) of(d account.UsageDay) [5]*tally {
 	return [...]*tally{
 		&a.total, a.days.of(a.steps.Name(a.steps.Begin(d.Day))), a.models.of(d.Model), a.machines.of(d.MachineID), a.members.of(a.other(d)),
 	}
 }
 
-// usageSide is what one side came to, with names in the place of ids.
+// usageSide returns the sums of one side, with names instead of ids.
 func (a *API) usageSide(ctx context.Context, c Caller, of *addition) (UsageSide, error) {
-	for _, none := range []sums{of.machines, of.members, of.codes} { // no machine took it, or it was served
+	for _, none := range []sums{of.machines, of.members, of.codes} { // no machine accepted the call, or it was served
 		delete(none, "")
 	}
 	side := UsageSide{Total: of.total.sum()}
@@ -364,7 +367,7 @@ func (a *API) usageSide(ctx context.Context, c Caller, of *addition) (UsageSide,
 		if err != nil && !errors.Is(err, account.ErrNotFound) {
 			return side, err
 		}
-		side.Members[i].Member = m.Name // empty: only the ledger still knows the id
+		side.Members[i].Member = m.Name // empty: only the ledger still has the id
 	}
 	if of.keys == nil {
 		return side, nil
@@ -380,10 +383,10 @@ func (a *API) usageSide(ctx context.Context, c Caller, of *addition) (UsageSide,
 	return side, err
 }
 
-// tally is what calls came to, while they are added up.
+// tally is a sum in progress.
 type tally struct {
 	UsageSum
-	first map[time.Duration]int64 // streamed answers by the step of their time to the first token
+	first map[time.Duration]int64 // streamed answers by range of the time to the first token
 }
 
 func (t *tally) addFirst(h account.UsageHour) {
@@ -396,15 +399,16 @@ func (t *tally) addFirst(h account.UsageHour) {
 	t.first[h.First] += h.Calls
 }
 
-// sum is the sum with its percentiles.
+// sum returns the sum with its percentiles.
 func (t *tally) sum() UsageSum {
 	sum := t.UsageSum
 	sum.FirstP50MS, sum.FirstP95MS = percentile(t.first, 0.50), percentile(t.first, 0.95)
 	return sum
 }
 
-// percentile is the time, in milliseconds, within which the part of the answers came;
-// 0 if there are none. Within a step the answers count as evenly spread.
+// percentile returns the time, in milliseconds, within which the given part of the
+// answers arrived, or 0 if there are none. It assumes that answers are evenly distributed
+// within a range.
 func percentile(first map[time.Duration]int64, part float64) int64 {
 	var all int64
 	for _, n := range first {
@@ -422,7 +426,7 @@ func percentile(first map[time.Duration]int64, part float64) int64 {
 	return 0
 }
 
-// sums are what calls came to, by some name.
+// sums are tallies by name.
 type sums map[string]*tally
 
 func (s sums) of(name string) *tally {
@@ -432,11 +436,11 @@ func (s sums) of(name string) *tally {
 	return s[name]
 }
 
-// sorted makes rows of sums, most calls first.
+// sorted converts sums to rows, most calls first.
 func sorted[Row any](sums sums, row func(string, UsageSum) Row) []Row {
 	names := make([]string, 0, len(sums))
 	for name, t := range sums {
-		if t.Calls > 0 { // or a daily sum is not there yet
+		if t.Calls > 0 { // skip sums that are not complete yet
 			names = append(names, name)
 		}
 	}

@@ -10,37 +10,37 @@ import (
 	"go.uber.org/zap"
 )
 
-// renewEvery is how often it is checked whether a certificate is to be renewed, which is
-// when two thirds of its life are over or when the server asks for it (RFC 9773).
+// renewEvery is how often certificates are checked for renewal. A certificate is renewed
+// after two thirds of its lifetime, or earlier if the server asks for it (RFC 9773).
 const renewEvery = time.Minute
 
-// ACMEConfig is what an ACME certificate is requested with.
+// ACMEConfig configures the request for an ACME certificate.
 type ACMEConfig struct {
 	Domains []string
-	// Email is where the server sends warnings; may be empty.
+	// Email is the address for the server's warnings; optional.
 	Email string
 	// Directory is the server's directory URL; empty: Let's Encrypt.
 	Directory string
-	// Folder keeps the account, the certificates and their keys.
+	// Folder holds the account, the certificates and their keys.
 	Folder string
-	// Port is the one at which the listener with TLS listens. The server connects to
-	// port 443 of the domains, which has to lead there: it proves the domains by a
-	// handshake (RFC 8737).
+	// Port is the port of the TLS listener. The ACME server validates the domains with a
+	// handshake on their port 443 (RFC 8737), so connections to that port must reach this
+	// one.
 	Port int
 	Log  *slog.Logger
 }
 
-// ACME is a certificate of an ACME server (RFC 8555).
+// ACME obtains and renews a certificate from an ACME server (RFC 8555).
 type ACME struct {
 	config ACMEConfig
 	cache  *certmagic.Cache
 	magic  *certmagic.Config
 }
 
-// NewACME returns the certificates that Run gets.
+// NewACME returns an ACME. It requests nothing until Run is called.
 func NewACME(config ACMEConfig) *ACME {
 	a := &ACME{config: config}
-	quiet := zap.NewNop() // what matters of its log are events
+	quiet := zap.NewNop() // onEvent logs the parts of its log that matter
 	a.cache = certmagic.NewCache(certmagic.CacheOptions{
 		GetConfigForCert:   func(certmagic.Certificate) (*certmagic.Config, error) { return a.magic, nil },
 		RenewCheckInterval: renewEvery,
@@ -48,7 +48,7 @@ func NewACME(config ACMEConfig) *ACME {
 	})
 	a.magic = certmagic.New(a.cache, certmagic.Config{
 		Storage: &certmagic.FileStorage{Path: config.Folder}, OnEvent: a.onEvent, Logger: quiet,
-		DefaultServerName: config.Domains[0], // of clients that name none
+		DefaultServerName: config.Domains[0], // for clients without SNI
 	})
 	a.magic.Issuers = []certmagic.Issuer{certmagic.NewACMEIssuer(a.magic, certmagic.ACMEIssuer{
 		CA: config.Directory, Email: config.Email, Agreed: true,
@@ -57,7 +57,7 @@ func NewACME(config ACMEConfig) *ACME {
 	return a
 }
 
-// onEvent logs how requests for certificates end.
+// onEvent logs the results of certificate requests.
 func (a *ACME) onEvent(_ context.Context, event string, data map[string]any) error {
 	switch event {
 	case "cert_obtained":
@@ -69,13 +69,13 @@ func (a *ACME) onEvent(_ context.Context, event string, data map[string]any) err
 	return nil
 }
 
-// TLS returns the configuration of a listener with the certificates.
+// TLS returns the configuration for a listener that uses the certificates.
 func (a *ACME) TLS() *tls.Config {
 	return configured(a.magic.GetCertificate, "acme-tls/1")
 }
 
-// Run gets the certificates and renews them, until ctx ends. A failure is logged
-// and tried again, less and less often.
+// Run obtains the certificates and renews them until ctx ends. It logs failures and
+// retries with increasing delays.
 func (a *ACME) Run(ctx context.Context) error {
 	defer a.cache.Stop()
 	if err := a.magic.ManageAsync(ctx, a.config.Domains); err != nil {
@@ -85,12 +85,12 @@ func (a *ACME) Run(ctx context.Context) error {
 	return nil
 }
 
-// Renew begins to renew the certificates that are to be renewed.
+// Renew starts the renewal of all certificates that are due.
 func (a *ACME) Renew(ctx context.Context) error {
 	return a.cache.RenewManagedCertificates(context.WithoutCancel(ctx))
 }
 
-// Expires returns when the certificate that ends first ends; zero: there is none yet.
+// Expires returns the earliest expiry of the certificates, or zero if there are none yet.
 func (a *ACME) Expires() (first time.Time) {
 	for _, domain := range a.config.Domains {
 		for _, c := range a.cache.AllMatchingCertificates(domain) {

@@ -12,17 +12,18 @@ import (
 	"github.com/kith/kith/internal/host"
 )
 
-// filesEvery is how often files are looked at. Looking finds every kind of replacement,
-// also through the links of certbot and of Kubernetes, and on a network file system.
+// filesEvery is how often the files are checked. Polling detects every kind of
+// replacement, including the symbolic links of certbot and Kubernetes and changes on
+// network file systems.
 const filesEvery = 10 * time.Second
 
-// A certificate that ends within endsSoon is logged, and again after warnEvery.
+// A certificate that expires within endsSoon is logged, and again every warnEvery.
 const (
 	endsSoon  = 14 * 24 * time.Hour
 	warnEvery = 24 * time.Hour
 )
 
-// Files is a certificate in PEM files.
+// Files is a certificate that is loaded from PEM files.
 type Files struct {
 	log *slog.Logger
 
@@ -30,24 +31,24 @@ type Files struct {
 	names   [2]string // of the certificate chain and of its key
 	seen    [2]os.FileInfo
 	pair    *tls.Certificate
-	problem string // that was logged; empty: none
+	problem string // the last one logged; empty: none
 	warned  time.Time
 }
 
-// Open reads a certificate chain and its key.
+// Open loads a certificate chain and its key.
 func Open(chain, key string, log *slog.Logger) (*Files, error) {
 	f := &Files{log: log}
 	return f, f.Use(chain, key)
 }
 
-// Use reads the certificate from these files from now on. On an error nothing changes.
+// Use switches to the certificate in these files. On error it keeps the current one.
 func (f *Files) Use(chain, key string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.read([2]string{chain, key})
 }
 
-// read reads the files, whatever was read of them before. Needs mu.
+// read loads the files even if they have not changed. Needs mu.
 func (f *Files) read(names [2]string) error {
 	var seen [2]os.FileInfo
 	for i, name := range names {
@@ -70,7 +71,7 @@ func (f *Files) read(names [2]string) error {
 	return nil
 }
 
-// TLS returns the configuration of a listener with the certificate.
+// TLS returns the configuration for a listener that uses the certificate.
 func (f *Files) TLS() *tls.Config {
 	return configured(func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		f.mu.Lock()
@@ -79,8 +80,9 @@ func (f *Files) TLS() *tls.Config {
 	})
 }
 
-// Run reads the files when they have changed, until ctx ends. While they cannot be
-// used, a certificate without its new key for example, the one before stays.
+// Run reloads the files when they change, until ctx ends. While they are unusable, for
+// example because the certificate was replaced before its key, it keeps the previous
+// certificate.
 func (f *Files) Run(ctx context.Context) error {
 	ticker := time.NewTicker(filesEvery)
 	defer ticker.Stop()
@@ -95,7 +97,8 @@ func (f *Files) Run(ctx context.Context) error {
 	}
 }
 
-// warn logs, once a day, that the certificate has ended, ends soon, or is not valid yet.
+// warn logs, once a day, a certificate that has expired, expires soon or is not yet
+// valid.
 func (f *Files) warn(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -116,7 +119,7 @@ func (f *Files) warn(now time.Time) {
 	f.warned = now
 }
 
-// look reads the files if they have changed, and logs a failure once.
+// look reloads the files if they have changed. It logs each failure once.
 func (f *Files) look() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,7 +134,7 @@ func (f *Files) look() {
 	}
 }
 
-// unchanged reports whether the files are those that were read. Needs mu.
+// unchanged reports whether the files are the ones already loaded. Needs mu.
 func (f *Files) unchanged() bool {
 	for i, name := range f.names {
 		now, err := os.Stat(name)
@@ -142,7 +145,7 @@ func (f *Files) unchanged() bool {
 	return true
 }
 
-// Expires returns when the certificate ends.
+// Expires returns when the certificate expires.
 func (f *Files) Expires() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()

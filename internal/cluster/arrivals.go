@@ -8,19 +8,20 @@ import (
 	"github.com/kith/kith/internal/limit"
 )
 
-// maxArrivals is how many connections of one address may be in their handshake at once;
-// of IPv6 a /64 is one. Only a node completes it, and nodes open a few links each.
+// maxArrivals is how many connections from one address may be in their handshake at once;
+// a /64 counts as one IPv6 address. Only nodes complete the handshake, and a node opens
+// only a few links.
 const maxArrivals = 64
 
-// arrivals is a listener that closes the connections of an address with maxArrivals.
-// Connections that are not of an IP address are not counted.
+// arrivals is a listener that closes further connections from an address with
+// maxArrivals. It does not count connections without an IP address.
 type arrivals struct {
 	net.Listener
 	mu sync.Mutex
 	of map[netip.Prefix]int // connections in their handshake
 }
 
-// Accept waits for the next connection whose address may have one more.
+// Accept waits for the next connection from an address that is below the limit.
 func (a *arrivals) Accept() (net.Conn, error) {
 	for {
 		conn, err := a.Listener.Accept()
@@ -60,13 +61,13 @@ func (a *arrivals) free(client netip.Prefix) {
 	}
 }
 
-// arrival is a connection that counts until its handshake is complete.
+// arrival is a connection that is counted until its handshake is complete.
 type arrival struct {
 	net.Conn
 	leave func()
 }
 
-// Close closes the connection, which counts no more.
+// Close closes the connection and stops counting it.
 func (c *arrival) Close() error {
 	defer c.leave()
 	return c.Conn.Close()

@@ -1,18 +1,19 @@
-// Package cluster is what several hub nodes of one region and one PostgreSQL database do
-// together (docs/spec/peers.md). A hub without other nodes uses none of it.
+// Package cluster connects the hub nodes of a region, which share a PostgreSQL database
+// (docs/spec/peers.md). A hub that is the only node does not use it.
 //
-// Each node has the machines whose tunnels end there and the callers that came to it. By
-// links to each other, it announces its machines, its waiting calls and what its calls use
-// of limits and rates, and it follows what the others announce:
+// Each node serves the machines whose tunnels end at it and the callers that are
+// connected to it. Over links between the nodes, it announces its machines, its waiting
+// calls and its use of limits and rates, and it follows what the others announce:
 //
 //	registry ── Connected … ──▶ feed ──▶ GET /peer/state ══▶ the others' follow
 //	dispatch ── Waiting … ────▶
 //
 //	follow ══▶ GET /peer/state of another node ──▶ registry, dispatch, rates
 //
-// A request to a machine of another node is sent to that node, its home, which checks it
-// again and passes it on (way). A slot of a machine here, for a call that waits at another
-// node, is offered to that node (POST /peer/grant).
+// A request to a machine of another node is sent to that node, the machine's home, which
+// checks it again and forwards it (way). If a machine of this node has a free slot for a
+// call that waits at another node, this node offers the slot to that node (POST
+// /peer/grant).
 package cluster
 
 import (
@@ -30,60 +31,62 @@ import (
 	"github.com/kith/kith/internal/registry"
 )
 
-// The paths that a node serves to the others.
+// The paths that a node serves to other nodes.
 const (
 	pathState = "/peer/state" // spec/peers.md#state
 	pathGrant = "/peer/grant" // spec/peers.md#grant
 )
 
-// Config is what a Cluster works with.
+// Config configures a Cluster.
 type Config struct {
 	// Dial opens a connection to a node's address. Default: TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	Log  *slog.Logger
 }
 
-// Cluster is this node among the other nodes of its region. Make it with New, Join its
-// parts, then Run and Serve it.
+// Cluster is this node's connection to the other nodes of its region. Create it with New,
+// call Join, then Run and Serve.
 type Cluster struct {
 	config Config
 	mesh   *mesh
 	parts  Parts
 
 	feed     feed
-	polled   chan struct{} // one notice that the nodes may have changed
-	followed sync.Map      // name of a node that this one follows → *followed
+	polled   chan struct{} // signals that the nodes may have changed; capacity 1
+	followed sync.Map      // node name → *followed
 	forwards forwardCounts
 	uses     limitUses
 	queues   queues
 	repeated repetitions
-	send     func(ctx context.Context, node string, g grant) (status int) // sendGrant
+	before   map[string]chan struct{}                                     // followed.done of the latest node of each name; for updatePeers
+	send     func(ctx context.Context, node string, g grant) (status int) // sendGrant, or a test's
 }
 
-// Parts is what a Cluster connects with the other nodes.
+// Parts are the parts of this node that a Cluster connects with the other nodes.
 type Parts struct {
 	Registry *registry.Registry
 	Dispatch *dispatch.Dispatcher
 	Edge     *gateway.Edge
-	// Calls returns how many calls this node serves, for the other nodes to show.
+	// Calls returns the number of calls that this node serves. Other nodes display it.
 	Calls func() int
 }
 
 // followed is another node whose state this one follows.
 type followed struct {
 	peer   *peer
-	cancel context.CancelFunc        // stops following it
-	heard  atomic.Pointer[time.Time] // when its state was last received; nil: not yet
-	calls  atomic.Int64              // that it serves, by that state
+	cancel context.CancelFunc        // stops following the node
+	heard  atomic.Pointer[time.Time] // when its state was last received; nil: never
+	calls  atomic.Int64              // calls that it serves, from its state
+	done   chan struct{}             // closed when it is no longer followed
 }
 
-// New returns a Cluster with a new key that trusts no node yet.
+// New returns a Cluster with a new key. It trusts no other node yet.
 func New(config Config) (*Cluster, error) {
 	mesh, err := newMesh(config.Dial, config.Log)
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{config: config, mesh: mesh, polled: make(chan struct{}, 1)}
+	c := &Cluster{config: config, mesh: mesh, polled: make(chan struct{}, 1), before: make(map[string]chan struct{})}
 	c.send = c.sendGrant
 	return c, nil
 }
@@ -91,14 +94,15 @@ func New(config Config) (*Cluster, error) {
 // Pin returns the SHA-256 of this node's public key (its SubjectPublicKeyInfo), in hex.
 func (c *Cluster) Pin() string { return c.mesh.pin }
 
-// Join connects the parts of this node with the others. It is called before the parts run.
+// Join connects the parts of this node with the other nodes. Call it before running the
+// parts.
 func (c *Cluster) Join(p Parts) {
 	c.parts = p
 	p.Registry.SetOthers(c)
 	p.Dispatch.SetOthers(c)
 }
 
-// Run follows the other nodes, until ctx ends.
+// Run follows the other nodes until ctx ends.
 func (c *Cluster) Run(ctx context.Context) error {
 	select {
 	case <-c.parts.Registry.Ready():
@@ -122,8 +126,8 @@ func (c *Cluster) Run(ctx context.Context) error {
 	}
 }
 
-// Serve serves the other nodes at the listener, until ctx ends. The requests for machines
-// whose tunnels end here go through counted.
+// Serve serves the other nodes on the listener until ctx ends. Requests for machines
+// whose tunnels end at this node are wrapped by counted.
 func (c *Cluster) Serve(ctx context.Context, listener net.Listener, counted func(http.HandlerFunc) http.HandlerFunc) error {
 	forwarded := counted(c.ServeForwarded)
 	return c.mesh.serve(ctx, listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -138,8 +142,8 @@ func (c *Cluster) Serve(ctx context.Context, listener net.Listener, counted func
 	}))
 }
 
-// updatePeers follows each node of the region that beats, and stops following those
-// that ended or whose name another process took.
+// updatePeers follows each node of the region whose heartbeat is current, and stops
+// following nodes that ended or whose name another process took over.
 func (c *Cluster) updatePeers(ctx context.Context, running *sync.WaitGroup) {
 	nodes := make(map[string]registry.Node)
 	var trusted []fleet.Node
@@ -162,27 +166,36 @@ func (c *Cluster) updatePeers(ctx context.Context, running *sync.WaitGroup) {
 			continue
 		}
 		within, cancel := context.WithCancel(ctx)
-		f := &followed{peer: c.mesh.peer(n.Node), cancel: cancel}
+		f := &followed{peer: c.mesh.peer(n.Node), cancel: cancel, done: make(chan struct{})}
 		c.followed.Store(name, f)
+		before := c.before[name]
+		c.before[name] = f.done
 		running.Go(func() { f.peer.run(within) })
-		running.Go(func() { c.follow(within, f) })
+		running.Go(func() {
+			defer close(f.done)
+			if before != nil {
+				<-before // it ends with the machines of an earlier process as lost
+			}
+			c.follow(within, f)
+		})
 	}
 }
 
-// followedNode returns the other node of that name; nil if this one does not follow it.
+// followedNode returns the followed node with the given name, or nil.
 func (c *Cluster) followedNode(name string) *followed {
 	value, _ := c.followed.Load(name)
 	f, _ := value.(*followed)
 	return f
 }
 
-// Peer is another node of the region, as this one sees it.
+// Peer is another node of the region as seen by this one.
 type Peer struct {
 	Name      string
 	Connected bool
-	// Heard is the age of what is known of the node's machines; negative: nothing is.
+	// Heard is the age of the last state received from the node; negative if there is
+	// none.
 	Heard time.Duration
-	// Calls is how many calls it serves, as it last announced.
+	// Calls is the number of calls that the node serves, as last announced.
 	Calls int
 }
 
@@ -200,7 +213,7 @@ func (c *Cluster) Peers(now time.Time) (peers []Peer) {
 	return peers
 }
 
-// Forwards returns how many requests to machines at other nodes ended in each way.
+// Forwards returns how many requests to machines of other nodes ended in each way.
 func (c *Cluster) Forwards() map[string]uint64 { return c.forwards.counts() }
 
 // Heard implements registry.Others.

@@ -6,38 +6,38 @@ import (
 	"sync"
 )
 
-// feed holds what a node announces: records by key, in the order of their last changes.
-// A reader gets those that changed since it last read, each in its present form. One that
-// is slow gets fewer and longer lines; no queue grows.
+// feed holds what a node announces: records by key, in the order of their last changes. A
+// reader gets the records that changed since its last read, each with its current value.
+// A slow reader gets fewer and longer lines, so no queue grows.
 type feed struct {
 	mu       sync.Mutex
-	sequence int64 // of the last change
+	sequence int64 // number of the last change
 	records  map[any]*list.Element
-	order    list.List // of *record; the last change is at the back
+	order    list.List // of *record; the last changed at the back
 	removals []*record // oldest first
 	messages []*record // oldest first
-	since    int64     // removals up to this number are forgotten
+	since    int64     // removals up to this number are no longer known
 	readers  map[chan struct{}]struct{}
 }
 
-// record is one thing that a node announces.
+// record is one announced item, such as a machine.
 type record struct {
 	key     any
-	value   any   // nil: it was removed
+	value   any   // nil: removed
 	changed int64 // the sequence number of the last change
 }
 
 const (
-	// maxRemovals is how many removals are remembered. A reader that is further behind
-	// gets everything.
+	// maxRemovals is how many removals are kept. A reader that is further behind gets the
+	// complete state.
 	maxRemovals = 4096
-	// maxMessages is how many messages are remembered. A reader that is further behind
-	// misses the older ones.
+	// maxMessages is how many messages are kept. A reader that is further behind misses
+	// the older ones.
 	maxMessages = 1024
 )
 
-// set announces the value of a record. With wake the readers read at once, else when they
-// next look.
+// set announces the value of a record. With wake, the readers read at once; otherwise at
+// their next interval.
 func (f *feed) set(key, value any, wake bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -47,7 +47,7 @@ func (f *feed) set(key, value any, wake bool) {
 	}
 }
 
-// update is set without wake, for a record that is there.
+// update is set without wake for a record that exists.
 func (f *feed) update(key any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -68,7 +68,7 @@ func (f *feed) put(key, value any) *record {
 	return r
 }
 
-// drop forgets a record. Needs mu.
+// drop deletes a record. Needs mu.
 func (f *feed) drop(key any) {
 	if e := f.records[key]; e != nil {
 		f.order.Remove(e)
@@ -76,14 +76,14 @@ func (f *feed) drop(key any) {
 	}
 }
 
-// forgetRecord forgets a record, which no reader learns.
+// forgetRecord deletes a record without announcing it.
 func (f *feed) forgetRecord(key any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.drop(key)
 }
 
-// remove announces that a record is gone, unless it was not there.
+// remove announces the removal of a record, if it exists.
 func (f *feed) remove(key any, wake bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,8 +100,8 @@ func (f *feed) remove(key any, wake bool) {
 	}
 }
 
-// forget forgets the oldest of the records, unless its key has another one by now, and
-// returns the others. Needs mu.
+// forget deletes the oldest of the records, unless its key has been set again, and
+// returns the rest. Needs mu.
 func (f *feed) forget(records []*record) []*record {
 	oldest := records[0]
 	if e := f.records[oldest.key]; e != nil && e.Value == oldest {
@@ -110,7 +110,7 @@ func (f *feed) forget(records []*record) []*record {
 	return slices.Delete(records, 0, 1)
 }
 
-// send announces a message: a record that only the readers of now get.
+// send announces a message: a record that only the current readers get.
 func (f *feed) send(message any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -120,9 +120,9 @@ func (f *feed) send(message any) {
 	}
 }
 
-// after returns the records that changed after a sequence number, oldest change first, and
-// the number reached. For 0, and a number whose removals are forgotten, it returns
-// everything but removals and messages, and complete is true.
+// after returns the records that changed after the given sequence number, oldest change
+// first, and the new sequence number. If the number is 0, or if removals after it are no
+// longer known, it returns everything except removals and messages, and complete is true.
 func (f *feed) after(reached int64) (records []*record, sequence int64, complete bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -141,20 +141,20 @@ func (f *feed) after(reached int64) (records []*record, sequence int64, complete
 	return records, f.sequence, complete
 }
 
-// changedAfter reports whether anything changed after a sequence number.
+// changedAfter reports whether anything changed after the given sequence number.
 func (f *feed) changedAfter(reached int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.sequence > reached
 }
 
-// all returns every record that was not removed.
+// all returns all records that were not removed.
 func (f *feed) all() []*record {
 	records, _, _ := f.after(0)
 	return records
 }
 
-// open adds a reader: its channel gets a notice when it is to read at once.
+// open adds a reader. Its channel receives a value when it should read at once.
 func (f *feed) open() (woken chan struct{}, closed func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -170,7 +170,7 @@ func (f *feed) open() (woken chan struct{}, closed func()) {
 	}
 }
 
-// wake has the readers read at once. Needs mu.
+// wake makes all readers read at once. Needs mu.
 func (f *feed) wake() {
 	for woken := range f.readers {
 		select {

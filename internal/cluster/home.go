@@ -19,36 +19,36 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// Headers of a forwarded request (spec/peers.md#headers). The machine gets none of them.
-// The home removes those of an answer that a machine set itself.
+// The headers of forwarded requests (spec/peers.md#headers). They are not passed on to
+// the machine. The home removes them from a machine's answer.
 const (
 	headerMachine = "Kith-Machine"      // "ID GENERATION" of the machine
-	headerAsk     = "Kith-Ask"          // what the home needs to check the call again
-	headerHold    = "Kith-Hold"         // names the slot that the home granted
-	headerRefused = "Kith-Home-Refused" // on a 503 of the home: a refusal
+	headerAsk     = "Kith-Ask"          // the home's input for checking the call again
+	headerHold    = "Kith-Hold"         // names the slot that the home reserved
+	headerRefused = "Kith-Home-Refused" // on a 503 from the home: the refusal
 	headerEnded   = "Kith-Home-Ended"   // trailer: how the machine's answer ended
 )
 
-// refusal is why the home of a machine did not serve a forwarded request, or how the
-// request ended.
+// refusal is why a machine's home did not serve a forwarded request, or how the request
+// ended.
 type refusal string
 
-// The refusals, and the ends that the home reports (spec/peers.md#refusals).
+// The refusals, and the ends that a home reports (spec/peers.md#refusals).
 const (
 	refusedBusy        refusal = "busy"        // no free slot
-	refusedGone        refusal = "gone"        // the machine has no tunnel of that generation here
+	refusedGone        refusal = "gone"        // the machine has no tunnel of that generation at this node
 	refusedMoved       refusal = "moved"       // the machine has a newer tunnel at another node
-	refusedReach       refusal = "no_reach"    // the caller does not reach the machine, or that cannot be confirmed
+	refusedReach       refusal = "no_reach"    // the caller may not use the machine, or that cannot be confirmed
 	refusedUnavailable refusal = "unavailable" // paused, outside its hours, or its owner's limits are used up
-	refusedRepeated    refusal = "repeated"    // this attempt of the call was here before
+	refusedRepeated    refusal = "repeated"    // this attempt of the call has already arrived
 
 	endedLost     refusal = "lost"    // the machine's tunnel ended
-	endedBroken   refusal = "broken"  // the engine broke off
-	endedReach    refusal = "revoked" // the caller does not reach the machine any longer
+	endedBroken   refusal = "broken"  // the engine aborted its answer
+	endedReach    refusal = "revoked" // the caller may no longer use the machine
 	endedComplete refusal = "complete"
 )
 
-// err returns the error of a request that ended so, for the node that sent it.
+// err returns the error for the node that sent the request.
 func (r refusal) err() error {
 	switch r {
 	case refusedBusy, refusedGone, refusedMoved, refusedReach, refusedUnavailable:
@@ -77,7 +77,7 @@ func (c *Cluster) Describe(r *http.Request, call *gateway.Call, served bool, hol
 	}
 }
 
-// readAsk returns the call that Describe described.
+// readAsk parses the call that Describe encoded.
 func readAsk(text string) (call *gateway.Call, served bool, err error) {
 	ask, err := url.ParseQuery(text)
 	if err != nil {
@@ -102,8 +102,8 @@ func readAsk(text string) (call *gateway.Call, served bool, err error) {
 	}, ask.Get("proven") == "true", nil
 }
 
-// forwardedTo returns the machine, and the generation of its tunnel, that a request of
-// another node is for.
+// forwardedTo returns the machine that a forwarded request is for, and the generation of
+// its tunnel.
 func forwardedTo(r *http.Request) (id fleet.MachineID, generation int64, err error) {
 	name, number, _ := strings.Cut(r.Header.Get(headerMachine), " ")
 	generation, err = strconv.ParseInt(number, 10, 64)
@@ -113,23 +113,25 @@ func forwardedTo(r *http.Request) (id fleet.MachineID, generation int64, err err
 	return fleet.MachineID(name), generation, nil
 }
 
-// ServeForwarded serves a request of another node for a machine whose tunnel ends here.
-// The other node has the caller, the ledger and the trace. This one checks everything
-// again, by its own snapshot, since it alone knows the machine (spec/peers.md#home):
+// ServeForwarded serves another node's request for a machine whose tunnel ends at this
+// node. The other node handles the caller, the ledger and the trace. This node checks the
+// call again in its own snapshot, because only it knows the machine's current state
+// (spec/peers.md#home):
 //
-//  1. The machine has no tunnel of that generation here: moved, if it has a newer one
-//     at another node, else gone. POST /ended is passed on by whichever tunnel of the
-//     machine is here, also one that is kept for the calls on it.
-//  2. A message that is no call (POST /control) is passed on.
-//  3. The caller does not reach the machine, or that cannot be confirmed: no_reach.
-//  4. A count of tokens is passed on, unless a group alone leads to the machine. It uses no
-//     slot.
-//  5. This attempt of the call was here before, or /ended was called for it: repeated.
-//  6. The call was granted a slot that is still held for it: it gets that.
-//  7. The machine takes no calls of the caller now: busy or unavailable. Calls that wait
-//     get the machine's free slots first. None is left: busy.
-//  8. The call is passed on, and its answer back. It ends as soon as the other node
-//     ends it, or the caller does not reach the machine any longer.
+//  1. The machine has no tunnel of that generation here: moved, if it has a newer one at
+//     another node, else gone. POST /ended is forwarded through any tunnel of the
+//     machine that is here, even one that is only kept for its running calls.
+//  2. A message that is not a call (POST /control) is forwarded.
+//  3. The caller may not use the machine, or that cannot be confirmed: no_reach.
+//  4. A request to count tokens is forwarded unless the caller reaches the machine only
+//     through a group. It uses no slot.
+//  5. This attempt of the call has arrived before, or /ended was called for it:
+//     repeated.
+//  6. A slot is still held for the call: it uses that slot.
+//  7. The machine accepts no calls of the caller now: busy or unavailable. Waiting calls
+//     get its free slots first; if none is left: busy.
+//  8. The call is forwarded, and its answer returned. It ends early if the other node
+//     ends it, or if the caller may no longer use the machine.
 func (c *Cluster) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 	id, generation, err := forwardedTo(r)
 	if err != nil {
@@ -139,7 +141,7 @@ func (c *Cluster) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 	attempt := r.Header.Get(tunnel.HeaderCorrelation) + " " + r.Header.Get(tunnel.HeaderAttempt)
 	request := toMachine(r)
 	if r.URL.Path == tunnel.PathEnded {
-		c.repeated.first(attempt, time.Now()) // it may have overtaken the attempt, which then does not begin
+		c.repeated.first(attempt, time.Now()) // /ended may have overtaken the attempt, which then must not start
 		if line, ok := c.parts.Registry.Tunnel(id); ok {
 			relayRequest(w, line, request)
 			return
@@ -172,7 +174,7 @@ func (c *Cluster) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.URL.Path == tunnel.PathTokenize {
-		if class == fleet.Grouped { // a share has just ended
+		if class == fleet.Grouped { // the share has just ended
 			refuse(w, refusedReach)
 			return
 		}
@@ -186,7 +188,7 @@ func (c *Cluster) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	visit, why := c.parts.Dispatch.Admit(call, id, held, served)
-	held = nil // it is the visit's, or released
+	held = nil // now owned by the visit, or released
 	if why != dispatch.NoReason {
 		refuse(w, refusalOf(why))
 		return
@@ -194,8 +196,9 @@ func (c *Cluster) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 	c.serveVisit(w, request, visit, line)
 }
 
-// serveVisit is step 8 of ServeForwarded. The slot is released before the other node
-// learns that the answer is complete, so that its next call finds it free.
+// serveVisit implements step 8 of ServeForwarded. It releases the slot before the other
+// node learns that the answer is complete, so that the node's next call finds the slot
+// free.
 func (c *Cluster) serveVisit(w http.ResponseWriter, request *http.Request, visit *dispatch.Visit, line registry.Line) {
 	var used, full bool // of the slot, as Visit.Begin has it
 	ctx, finish, ok := visit.Begin(request.Context())
@@ -204,8 +207,8 @@ func (c *Cluster) serveVisit(w http.ResponseWriter, request *http.Request, visit
 		refuse(w, refusedReach)
 		return
 	}
-	// ended reports how an exchange ended. If the other node ended it, that node asks the
-	// machine whether it still runs.
+	// ended reports how the exchange ended. If the other node ended it, that node asks the
+	// machine whether the call is still running.
 	ended := func() refusal {
 		switch {
 		case request.Context().Err() != nil || ctx.Err() == nil:
@@ -216,7 +219,7 @@ func (c *Cluster) serveVisit(w http.ResponseWriter, request *http.Request, visit
 			return endedReach
 		}
 	}
-	dispatch.WithholdBody(request, visit.Class) // net/http took the Expect of the other node away
+	dispatch.WithholdBody(request, visit.Class) // net/http removed the other node's Expect header
 	response, err := line.RoundTrip(request.WithContext(ctx))
 	switch {
 	case errors.Is(err, tunnel.ErrFull):
@@ -260,8 +263,7 @@ func refusalOf(why dispatch.Reason) refusal {
 	}
 }
 
-// refusalOfAbsent returns why a request for a tunnel of that generation, which is not
-// here, is refused.
+// refusalOfAbsent returns the refusal for a tunnel generation that is not at this node.
 func refusalOfAbsent(m *fleet.Machine, generation int64) refusal {
 	if m != nil && m.Online && m.Generation > generation {
 		return refusedMoved
@@ -269,13 +271,13 @@ func refusalOfAbsent(m *fleet.Machine, generation int64) refusal {
 	return refusedGone
 }
 
-// refuse refuses a request of another node.
+// refuse responds to another node with a refusal.
 func refuse(w http.ResponseWriter, reason refusal) {
 	w.Header().Set(headerRefused, string(reason))
 	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
-// relayRequest passes on a request that uses no slot, and its answer.
+// relayRequest forwards a request that uses no slot, and returns its answer.
 func relayRequest(w http.ResponseWriter, line registry.Line, request *http.Request) {
 	response, err := line.RoundTrip(request)
 	if err != nil {
@@ -286,7 +288,7 @@ func relayRequest(w http.ResponseWriter, line registry.Line, request *http.Reque
 	relay(w, response, func(int64) refusal { return endOfLine(request.Context(), line) })
 }
 
-// endOfLine returns why an exchange with a machine broke off.
+// endOfLine returns why an exchange with a machine was interrupted.
 func endOfLine(ctx context.Context, line registry.Line) refusal {
 	if line.Ended(ctx) {
 		return endedLost
@@ -294,8 +296,8 @@ func endOfLine(ctx context.Context, line registry.Line) refusal {
 	return endedBroken
 }
 
-// relay passes a machine's answer on to the node that forwarded the request. ended
-// returns how an answer ended whose body broke off after so many bytes.
+// relay copies a machine's answer to the node that forwarded the request. It calls ended
+// with the number of bytes to find out how an incomplete answer ended.
 func relay(w http.ResponseWriter, response *http.Response, ended func(relayed int64) refusal) {
 	header := w.Header()
 	for name, values := range response.Header {
@@ -314,7 +316,7 @@ func relay(w http.ResponseWriter, response *http.Response, ended func(relayed in
 		n, err := response.Body.Read(buffer)
 		if relayed += int64(n); n > 0 {
 			if _, err := w.Write(buffer[:n]); err != nil {
-				return // the other node is gone, or ended the call
+				return // the other node ended the call or is gone
 			}
 			if err := controller.Flush(); err != nil {
 				return
@@ -331,7 +333,7 @@ func relay(w http.ResponseWriter, response *http.Response, ended func(relayed in
 	header.Set(headerEnded, string(how))
 }
 
-// toMachine returns a request of another node as the machine gets it.
+// toMachine returns another node's request in the form that the machine gets.
 func toMachine(r *http.Request) *http.Request {
 	out := r.WithContext(r.Context())
 	url := *r.URL
@@ -347,18 +349,18 @@ func toMachine(r *http.Request) *http.Request {
 	return out
 }
 
-// rememberFor is how long the attempts of other nodes are remembered, at least.
+// rememberFor is how long attempts of other nodes are remembered, at least.
 const rememberFor = time.Minute
 
-// repetitions remembers the attempts that other nodes forwarded, so that no fault on the
-// way between two nodes can make one run twice.
+// repetitions remembers the attempts that other nodes forwarded, so that a fault between
+// two nodes cannot make an attempt run twice.
 type repetitions struct {
 	mu          sync.Mutex
-	began       time.Time // of now
+	began       time.Time // when now was started
 	now, before map[string]struct{}
 }
 
-// first reports whether the attempt was not seen before, and remembers it.
+// first reports whether the attempt is new, and remembers it.
 func (s *repetitions) first(attempt string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -37,7 +37,8 @@ type homeNode struct {
 	asked chan struct{} // the machine got a request
 	// activity is called when a slot is reserved or released.
 	activity func()
-	line     *tunnel.Client // of the machine
+	line     *tunnel.Client            // of the machine
+	serve    func(http.ResponseWriter) // serves a call on the machine
 
 	mu      sync.Mutex
 	answer  int     // the status of each answer to a grant
@@ -49,14 +50,14 @@ func atHome(t *testing.T, test func(*homeNode)) {
 	file := storetest.SQLite(t)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		h, log := &homeNode{t: t, asked: make(chan struct{}, 99), activity: func() {}, answer: http.StatusNoContent}, slog.New(slog.DiscardHandler)
+		h, log := &homeNode{t: t, asked: make(chan struct{}, 99), activity: func() {}, serve: func(w http.ResponseWriter) { _, _ = io.WriteString(w, "data: [DONE]\n\n") }, answer: http.StatusNoContent}, slog.New(slog.DiscardHandler)
 		db, err := store.Open(ctx, store.Config{Path: file})
 		h.must(err)
 		now := time.Now().UTC()
 		for _, name := range []string{"ann", "bob"} {
 			h.must(db.CreateMember(ctx, account.Member{ID: name, Name: name, Created: now}))
 		}
-		h.must(db.AddShare(ctx, account.Share{ID: "share", OwnerID: "ann", MemberID: "bob", Created: now}))
+		h.must(db.AddShare(ctx, account.Share{ID: "share", OwnerID: "ann", MemberID: "bob", Created: now, Limits: account.Limits{PerDay: 9}}))
 		h.must(db.CreateLoginToken(ctx, account.LoginToken{ID: "token", MemberID: "ann", Created: now, Expires: now.Add(time.Hour)}))
 		_, _, err = db.RedeemLoginToken(ctx, [32]byte{}, account.Machine{ID: "box", Name: "box", Region: "home", Created: now}, now)
 		h.must(err)
@@ -95,7 +96,7 @@ func atHome(t *testing.T, test func(*homeNode)) {
 			Dial: func(ctx context.Context, _, address string) (net.Conn, error) { return n.dial(ctx, address) },
 			Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				h.asked <- struct{}{}
-				_, _ = io.WriteString(w, "data: [DONE]\n\n")
+				h.serve(w)
 			}),
 			Advertise: func() (tunnel.Advertisement, <-chan struct{}) {
 				return tunnel.Advertisement{Name: "box", Slots: 1, Free: 1, Models: []tunnel.Model{{
@@ -198,6 +199,26 @@ func TestMachineLeavesBeforeAForwardedCall(t *testing.T) {
 			t.Errorf("%d slots are reserved", n)
 		}
 	})
+}
+
+// A streamed call of another node whose machine is gone before the first byte goes to another
+// machine there, so it does not count for the day of the share here. One that began does.
+func TestDayOfALostCall(t *testing.T) {
+	for text, want := range map[string]int{"": 0, "data: x": 1} {
+		atHome(t, func(h *homeNode) {
+			limits := &h.parts.Registry.Snapshot().ShareOf("bob", "share").Limits
+			h.serve = func(w http.ResponseWriter) {
+				_, _ = io.WriteString(w, text)
+				_ = http.NewResponseController(w).Flush()
+				time.Sleep(time.Second)
+				h.line.Close()
+			}
+			h.forwarded("/v1/chat/completions", "1 1", "")
+			if n := limits.Load.Started(h.parts.Registry.Now()); n != want {
+				t.Errorf("after %q: %d calls count for the day, not %d", text, n, want)
+			}
+		})
+	}
 }
 
 // A slot that is held belongs to the request that names its hold, once. One whose request

@@ -10,29 +10,29 @@ import (
 )
 
 const (
-	// pruneEvery is how often limits that are gone are forgotten.
+	// pruneEvery is how often deleted limits are removed from limitUses.
 	pruneEvery = time.Hour
-	// startFor is how long after its start a node counts what calls used before as counted
-	// in the day's calls of the ledger.
+	// startFor is how long after its start a node assumes that calls on other nodes'
+	// machines are already included in the day's counts that it read from the ledger.
 	startFor = 30 * time.Second
 )
 
-// limitKey names the limits of a share, or of an owner for a group.
+// limitKey identifies the limits of a share, or of an owner for a group.
 type limitKey struct {
-	Member fleet.MemberID `json:"member,omitempty"` // to whom the share is
+	Member fleet.MemberID `json:"member,omitempty"` // the member of the share
 	Share  fleet.ShareID  `json:"share,omitempty"`
 	Group  fleet.GroupID  `json:"group,omitempty"`
-	Owner  fleet.MemberID `json:"owner,omitempty"` // whose limits for the group
+	Owner  fleet.MemberID `json:"owner,omitempty"` // the owner of the limits for the group
 }
 
-// limitUse is what the calls on a node's machines use of limits (spec/peers.md#limits).
+// limitUse is the use of limits by calls on one node's machines (spec/peers.md#limits).
 type limitUse struct {
 	limitKey
 	Running int64 `json:"running"`
-	Begun   int64 `json:"begun"` // since the node began
+	Begun   int64 `json:"begun"` // since the node started
 }
 
-// limitsOf returns the key of the limits by which a machine is reached.
+// limitsOf returns the key of the limits that apply to the candidate.
 func limitsOf(c *fleet.Candidate) limitKey {
 	if c.Share != nil {
 		return limitKey{Member: c.Share.Member, Share: c.Share.ID}
@@ -40,7 +40,7 @@ func limitsOf(c *fleet.Candidate) limitKey {
 	return limitKey{Group: c.Group.ID, Owner: c.Machine.Owner}
 }
 
-// limits returns the limits of the key, and the members whose calls count against them.
+// limits returns the limits for the key, and the members whose calls count against them.
 func (k limitKey) limits(s *fleet.Snapshot) (*fleet.Limits, []fleet.MemberID) {
 	if k.Share != "" {
 		if share := s.ShareOf(k.Member, k.Share); share != nil {
@@ -54,7 +54,7 @@ func (k limitKey) limits(s *fleet.Snapshot) (*fleet.Limits, []fleet.MemberID) {
 	return nil, nil
 }
 
-// limitUses is what is known of the limits that calls on other nodes' machines use.
+// limitUses tracks the use of limits by calls on other nodes' machines.
 type limitUses struct {
 	mu    sync.Mutex
 	nodes map[string]*nodeUse
@@ -63,19 +63,20 @@ type limitUses struct {
 type nodeUse struct {
 	incarnation string
 	known       map[limitKey]limitUse
+	pending     map[limitKey]limitUse // of limits that are not in the snapshot yet
 }
 
-// apply counts what calls on another node's machines use of limits, and returns the
-// members whose calls may have room under them now. What was used before this node had
-// read the day's calls from the ledger is in those: of the nodes that it finds when it
-// starts only later calls count.
+// apply counts the use of limits by calls on another node's machines, and returns the
+// members whose calls may now be within the limits. When this node starts it reads the
+// day's calls from the ledger. That includes the earlier calls of the nodes that it
+// finds, so for those it only counts later ones.
 func (u *limitUses) apply(r *registry.Registry, n *fleet.Node, uses []limitUse) (room []fleet.MemberID) {
 	now, s := r.Now(), r.Snapshot()
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	node := u.nodes[n.Name]
 	if node == nil || node.incarnation != n.Incarnation {
-		node = &nodeUse{n.Incarnation, make(map[limitKey]limitUse)}
+		node = &nodeUse{n.Incarnation, make(map[limitKey]limitUse), make(map[limitKey]limitUse)}
 		if u.nodes == nil {
 			u.nodes = make(map[string]*nodeUse)
 		}
@@ -87,10 +88,14 @@ func (u *limitUses) apply(r *registry.Registry, n *fleet.Node, uses []limitUse) 
 		}
 	}
 	for _, use := range uses {
+		node.pending[use.limitKey] = use
+	}
+	for _, use := range node.pending {
 		limits, members := use.limits(s)
 		if limits == nil {
 			continue
 		}
+		delete(node.pending, use.limitKey)
 		was := node.known[use.limitKey]
 		node.known[use.limitKey] = use
 		limits.Load.AddOthers(now, use.Running-was.Running, use.Begun-was.Begun)
@@ -101,8 +106,8 @@ func (u *limitUses) apply(r *registry.Registry, n *fleet.Node, uses []limitUse) 
 	return room
 }
 
-// lose counts the calls on the machines of a node that is gone no longer as running, and
-// returns the members whose calls may have room now.
+// lose stops counting calls on the machines of a lost node as running, and returns the
+// members whose calls may now be within the limits.
 func (u *limitUses) lose(r *registry.Registry, node string) (room []fleet.MemberID) {
 	now, s := r.Now(), r.Snapshot()
 	u.mu.Lock()
@@ -121,8 +126,7 @@ func (u *limitUses) lose(r *registry.Registry, node string) (room []fleet.Member
 	return room
 }
 
-// pruneLimits forgets limits that are gone, and what calls on machines of nodes used that
-// are gone.
+// pruneLimits forgets deleted limits and the use of limits by nodes that no longer exist.
 func (c *Cluster) pruneLimits() {
 	s := c.parts.Registry.Snapshot()
 	peers := c.parts.Registry.Peers(time.Now())
@@ -145,5 +149,6 @@ func (c *Cluster) pruneLimits() {
 				delete(node.known, key)
 			}
 		}
+		clear(node.pending) // of limits that were gone before they were known here
 	}
 }

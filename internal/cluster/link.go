@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -18,42 +19,43 @@ import (
 )
 
 const (
-	// links is how many connections a node keeps open to each other node.
+	// links is the number of connections that a node keeps open to each other node.
 	links = 4
-	// lostGrace is how long a broken exchange waits for the end of its link: HTTP/2
-	// reports a connection's end to its streams a moment before it is closed.
+	// lostGrace is how long a failed exchange waits for the end of its link: HTTP/2
+	// reports the end of a connection to its streams a moment before it closes the
+	// connection.
 	lostGrace = 250 * time.Millisecond
 
 	minRedial = 100 * time.Millisecond
 	maxRedial = 2 * time.Second
 
-	// pathHello is answered with 204 by a node that serves the link.
+	// pathHello returns 204 if the node serves the link.
 	pathHello = "/peer/hello"
 )
 
-// errLost is the error of an exchange whose link ended, or that found no link: what the
-// other node did with the request is not known.
+// errLost is the error of an exchange without a link, or whose link ended. What the other
+// node did with the request is unknown.
 var errLost = errors.New("the connection to the other hub node was lost")
 
-// peer is the way to one other node: an http.RoundTripper over its links. Make it with
-// mesh.peer, then run it.
+// peer is the connection to one other node: an http.RoundTripper that uses several links.
+// Create it with mesh.peer and call run.
 type peer struct {
 	node fleet.Node
 	mesh *mesh
 
 	mu    sync.Mutex
 	links []*link
-	up    chan struct{} // closed while there is a link
-	down  chan struct{} // closed while there is none
+	up    chan struct{} // closed if there is a link
+	down  chan struct{} // closed if there is none
 }
 
 // link is one connection to the other node.
 type link struct {
 	http *http.ClientConn
-	done <-chan struct{} // closed when the connection is
+	done <-chan struct{} // closed when the connection is closed
 }
 
-// peer returns the way to a node, without a link yet.
+// peer returns the connection to a node, without links yet.
 func (m *mesh) peer(node fleet.Node) *peer {
 	p := &peer{node: node, mesh: m, up: make(chan struct{}), down: make(chan struct{})}
 	close(p.down)
@@ -82,7 +84,7 @@ func (p *peer) keepLink(ctx context.Context) {
 			wait = min(2*wait, maxRedial)
 			continue
 		}
-		wait = minRedial
+		opened := time.Now()
 		p.add(l)
 		select {
 		case <-l.done:
@@ -90,6 +92,15 @@ func (p *peer) keepLink(ctx context.Context) {
 		}
 		p.remove(l)
 		l.http.Close()
+		if time.Since(opened) > maxRedial {
+			wait = minRedial
+			continue
+		}
+		select { // a link that closes at once is not dialled in a loop
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+		wait = min(2*wait, maxRedial)
 	}
 }
 
@@ -119,8 +130,8 @@ func (p *peer) isConnected() bool {
 	return len(p.links) > 0
 }
 
-// connected waits until there is a link. It fails once ctx has ended. lost is closed once
-// there is none any more.
+// connected waits until there is a link, and fails when ctx ends. lost is closed when
+// there is no link left.
 func (p *peer) connected(ctx context.Context) (lost <-chan struct{}, err error) {
 	for {
 		if ctx.Err() != nil {
@@ -139,7 +150,7 @@ func (p *peer) connected(ctx context.Context) (lost <-chan struct{}, err error) 
 	}
 }
 
-// newTransport returns the transport of all links. It dials nothing.
+// newTransport returns the transport for all links. It does not dial.
 func (m *mesh) newTransport() *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(true)
@@ -147,15 +158,15 @@ func (m *mesh) newTransport() *http.Transport {
 		DialTLSContext:         outbound.Given,
 		Protocols:              protocols,
 		HTTP2:                  http2Config(),
-		DisableCompression:     true, // bytes pass unchanged
+		DisableCompression:     true, // answers pass through unchanged
 		MaxResponseHeaderBytes: maxHeader,
-		// The body of a request with Expect: 100-continue is sent when the machine asks for it.
+		// With Expect: 100-continue the body is sent when the machine requests it.
 		ExpectContinueTimeout: math.MaxInt64,
 	}
 }
 
-// dialTLS connects to the process whose key the database gives for the node, and to no
-// other. done is closed with the connection.
+// dialTLS connects to the process with the key that the database holds for the node, and
+// no other. done is closed when the connection is closed.
 func (p *peer) dialTLS(ctx context.Context) (_ *tls.Conn, done <-chan struct{}, err error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
@@ -199,8 +210,8 @@ func (p *peer) dial(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// hello returns once the other end serves the link: in TLS 1.3 the handshake ends here
-// before the other end has checked this node's key.
+// hello returns once the other node serves the link. In TLS 1.3 the handshake completes
+// here before the other end has checked this node's key.
 func (l *link) hello(ctx context.Context) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://peer"+pathHello, nil)
 	if err != nil {
@@ -220,7 +231,7 @@ func (l *link) hello(ctx context.Context) error {
 	return nil
 }
 
-// watchedConn reports its end.
+// watchedConn reports when it is closed.
 type watchedConn struct {
 	net.Conn
 	once sync.Once
@@ -233,25 +244,24 @@ func (c *watchedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// reserve reserves a stream on the link with the fewest calls; nil if there is no link.
+// reserve reserves a stream on the link with the fewest calls. It returns nil if there is
+// no link.
 func (p *peer) reserve() *link {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	var best *link
-	for _, l := range p.links {
-		if best == nil || l.http.InFlight() < best.http.InFlight() {
-			best = l
+	links := slices.Clone(p.links)
+	p.mu.Unlock()
+	slices.SortFunc(links, func(a, b *link) int { return cmp.Compare(a.http.InFlight(), b.http.InFlight()) })
+	for _, l := range links { // one that is about to close has the fewest calls, and refuses
+		if l.http.Reserve() == nil {
+			return l
 		}
 	}
-	if best == nil || best.http.Reserve() != nil {
-		return nil
-	}
-	return best
+	return nil
 }
 
-// RoundTrip sends a request to the node and does not retry it. It fails with errLost if
-// the link ended; a read of the response's body does, too. The host of the request's URL
-// does not matter, only its path.
+// RoundTrip sends a request to the node and does not retry it. If the link ends, it fails
+// with errLost, and so do reads of the response's body. Only the path of the request's
+// URL matters, not the host.
 func (p *peer) RoundTrip(r *http.Request) (*http.Response, error) {
 	l := p.reserve()
 	if l == nil {
@@ -272,8 +282,8 @@ func (p *peer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// cause returns err as errLost if the link has ended, or ends within lostGrace; or the
-// error of ctx if that has ended.
+// cause returns errLost, wrapping err, if the link has ended or ends within lostGrace. If
+// ctx has ended, it returns the error of ctx.
 func (l *link) cause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -287,7 +297,7 @@ func (l *link) cause(ctx context.Context, err error) error {
 	return err
 }
 
-// body is the body of a response, whose errors name a link that ended.
+// body is the body of a response. Its errors report whether the link ended.
 type body struct {
 	io.ReadCloser
 	ctx  context.Context

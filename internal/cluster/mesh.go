@@ -22,42 +22,42 @@ import (
 )
 
 const (
-	pingEvery = 2 * time.Second // without a frame
+	pingEvery = 2 * time.Second // if no frame arrives
 	pingWait  = 3 * time.Second
 
 	handshakeTimeout = 5 * time.Second
-	maxStreams       = 10_000 // calls at once on one link
+	maxStreams       = 10_000 // concurrent calls on one link
 	maxHeader        = 64 << 10
 	maxFrame         = 16 << 10
 	streamWindow     = 512 << 10
-	connectionWindow = 1 << 30 // each stream has its own window; this one never limits
+	connectionWindow = 1 << 30 // each stream has its own window; this one is large enough never to limit
 )
 
-// mesh is this node among its peers: its key, and the nodes that it trusts.
+// mesh holds this node's key and the nodes that it trusts.
 //
 //	node a                                          node b
 //	mesh ── peer(b) ── link ─┐  TLS 1.3, HTTP/2  ┌─▶ mesh.serve ──▶ handler
 //	                   link ─┴───────────────────┘
 //
-// There is no certificate authority and no file. At each start a node makes a key and a
-// certificate in memory. The SHA-256 of its public key, its pin, is in the database
-// beside the node's name. Each end of a link accepts only a public key whose pin the
-// database gives for a node: the dialling end that of the node it dials, the other end
-// any of them. The certificates' dates are not looked at, so clocks do not matter.
+// There is no certificate authority and no file. At each start a node creates a key and a
+// certificate in memory. The SHA-256 of its public key, its pin, is stored in the
+// database with the node's name. Each end of a link accepts only public keys with a pin
+// in the database: the dialing end accepts the pin of the node that it dials, the other
+// end the pin of any node. The certificates' dates are ignored, so clocks do not matter.
 //
-// A link that does not answer a ping is closed: both ends notice within 5 s that the
-// other is gone.
+// A link that does not answer a ping is closed, so that both ends detect within 5 s that
+// the other is gone.
 type mesh struct {
 	dialer      func(ctx context.Context, address string) (net.Conn, error)
 	log         *slog.Logger
 	certificate tls.Certificate
 	pin         string
-	trusted     atomic.Pointer[map[string]bool] // the pins of the nodes
+	trusted     atomic.Pointer[map[string]bool] // the nodes' pins
 	transport   *http.Transport
 }
 
-// newMesh returns a mesh with a new key that trusts no node yet. dial opens a connection to
-// a node's address; nil: by TCP.
+// newMesh returns a mesh with a new key. It trusts no other node yet. dial connects to a
+// node's address; nil means TCP.
 func newMesh(dial func(context.Context, string) (net.Conn, error), log *slog.Logger) (*mesh, error) {
 	if dial == nil {
 		dial = func(ctx context.Context, address string) (net.Conn, error) {
@@ -89,8 +89,8 @@ func pinOf(certificate *x509.Certificate) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// trust replaces the nodes whose requests are served. Requests of a node that is left
-// out are refused from now on.
+// trust replaces the set of trusted nodes. Requests of other nodes are refused from now
+// on.
 func (m *mesh) trust(nodes []fleet.Node) {
 	trusted := make(map[string]bool, len(nodes))
 	for _, n := range nodes {
@@ -101,26 +101,26 @@ func (m *mesh) trust(nodes []fleet.Node) {
 	m.trusted.Store(&trusted)
 }
 
-// trusts reports whether the node at the other end of a connection is trusted.
+// trusts reports whether the other end of a connection is a trusted node.
 func (m *mesh) trusts(state *tls.ConnectionState) bool {
 	return state != nil && len(state.PeerCertificates) > 0 && (*m.trusted.Load())[pinOf(state.PeerCertificates[0])]
 }
 
-// tlsConfig returns the configuration of either end, which accepts the other end by
-// check alone.
+// tlsConfig returns the configuration for either end. Only check decides whether to
+// accept the other end.
 func (m *mesh) tlsConfig(check func(tls.ConnectionState) error) *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		Certificates:           []tls.Certificate{m.certificate},
 		ClientAuth:             tls.RequireAnyClientCert,
-		InsecureSkipVerify:     true, // there is no authority; check compares the key with its pin
+		InsecureSkipVerify:     true, // there is no authority; check compares the key with the node's pin
 		VerifyConnection:       check,
 		SessionTicketsDisabled: true,
 		NextProtos:             []string{"h2"},
 	}
 }
 
-// http2Config returns the HTTP/2 configuration of both ends. Each reads the members
+// http2Config returns the HTTP/2 configuration for both ends. Each end uses the fields
 // that apply to it.
 func http2Config() *http.HTTP2Config {
 	return &http.HTTP2Config{
@@ -133,14 +133,13 @@ func http2Config() *http.HTTP2Config {
 	}
 }
 
-// serve serves the requests of trusted nodes that arrive at the listener, until ctx
-// ends.
+// serve serves requests of trusted nodes on the listener until ctx ends.
 func (m *mesh) serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(true)
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if !m.trusts(r.TLS) { // it was replaced since it connected
+			if !m.trusts(r.TLS) { // the node was replaced after it connected
 				http.Error(w, errNotTrusted.Error(), http.StatusForbidden)
 				return
 			}
@@ -153,7 +152,7 @@ func (m *mesh) serve(ctx context.Context, listener net.Listener, handler http.Ha
 		TLSConfig:         m.serverTLS(),
 		Protocols:         protocols,
 		HTTP2:             http2Config(),
-		ReadHeaderTimeout: handshakeTimeout, // also of the TLS handshake
+		ReadHeaderTimeout: handshakeTimeout, // this includes the TLS handshake
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(m.log.Handler(), slog.LevelDebug),
 	}
@@ -165,8 +164,8 @@ func (m *mesh) serve(ctx context.Context, listener net.Listener, handler http.Ha
 	return nil
 }
 
-// serverTLS returns the configuration of the end that accepts trusted nodes. A connection
-// counts as an arrival until the node's key is checked.
+// serverTLS returns the configuration for accepting trusted nodes. A connection is an
+// arrival until the node's key has been checked.
 func (m *mesh) serverTLS() *tls.Config {
 	check := func(state tls.ConnectionState) error {
 		if !m.trusts(&state) {
@@ -178,7 +177,7 @@ func (m *mesh) serverTLS() *tls.Config {
 	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		arrived, counted := hello.Conn.(*arrival)
 		if !counted {
-			return nil, nil // config as it is
+			return nil, nil // use config unchanged
 		}
 		return m.tlsConfig(func(state tls.ConnectionState) error {
 			err := check(state)

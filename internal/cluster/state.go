@@ -16,23 +16,23 @@ import (
 )
 
 const (
-	// readEvery is how often a reader of the state gets the loads that changed, and
-	// repeatEvery how often a line without a change.
+	// readEvery is how often a reader of the state gets changed loads, and repeatEvery how
+	// often it gets a line without changes.
 	readEvery   = 50 * time.Millisecond
 	repeatEvery = 500 * time.Millisecond
-	// wakeEvery is how often a reader gets a line, at most.
+	// wakeEvery is the minimum time between two lines.
 	wakeEvery = time.Millisecond
-	// silentFor is how long a node may send no line before its state is read again by
-	// another request, and readAgain the pause before that.
+	// silentFor is how long a node may send no line before its state is read again with a
+	// new request, and readAgain is the pause before that.
 	silentFor = 2 * time.Second
 	readAgain = 100 * time.Millisecond
-	// ratesEvery is how often what callers took of their rates is sent.
+	// ratesEvery is how often the callers' use of rates is sent.
 	ratesEvery = 100 * time.Millisecond
 )
 
-// line is one line of a node's state: what changed since the line before. The first is
-// complete, as is one for a reader that is too far behind: then what is not in it is not
-// there.
+// line is a line of a node's state. It holds what changed since the previous line. The
+// first line is complete, and so is a line for a reader that is too far behind:
+// everything that it does not contain no longer exists.
 type line struct {
 	Complete bool                   `json:"complete,omitzero"`
 	Machines []registry.Announced   `json:"machines,omitempty"`
@@ -40,12 +40,12 @@ type line struct {
 	Loads    []registry.MachineLoad `json:"loads,omitempty"`
 	Waiting  []waiting              `json:"waiting,omitempty"`
 	Limits   []limitUse             `json:"limits,omitempty"`
-	Seen     [][]byte               `json:"seen,omitempty"`  // prompts, as package prefix writes them
-	Rates    [][]gateway.Taken      `json:"rates,omitempty"` // what callers took of their rates
-	Calls    int                    `json:"calls,omitzero"`  // that the node serves
+	Seen     [][]byte               `json:"seen,omitempty"`  // prompts, encoded by package prefix
+	Rates    [][]gateway.Taken      `json:"rates,omitempty"` // callers' use of rates
+	Calls    int                    `json:"calls,omitzero"`  // calls that the node serves
 }
 
-// Keys of the feed's records, and messages.
+// The keys of the feed's records, and its messages.
 type (
 	machineKey fleet.MachineID
 	loadKey    fleet.MachineID
@@ -82,7 +82,7 @@ func (c *Cluster) Used(by *fleet.Candidate) {
 	}
 }
 
-// sendRates sends what callers took of their rates at this node, until ctx ends
+// sendRates sends the callers' use of rates at this node, until ctx ends
 // (spec/peers.md#rates).
 func (c *Cluster) sendRates(ctx context.Context) {
 	ticker := time.NewTicker(ratesEvery)
@@ -99,11 +99,12 @@ func (c *Cluster) sendRates(ctx context.Context) {
 	}
 }
 
-// lineAfter returns what changed after a sequence number, and the number reached.
+// lineAfter returns a line with the changes after the given sequence number, and the new
+// sequence number.
 func (c *Cluster) lineAfter(reached int64) (l line, sequence int64) {
 	records, sequence, complete := c.feed.after(reached)
 	l = line{Complete: complete, Calls: c.parts.Calls()}
-	whole := make(map[fleet.MachineID]bool) // machines with everything
+	whole := make(map[fleet.MachineID]bool) // machines that are included completely
 	for _, r := range records {
 		switch key := r.key.(type) {
 		case machineKey:
@@ -141,7 +142,7 @@ func (c *Cluster) lineAfter(reached int64) (l line, sequence int64) {
 	return l, sequence
 }
 
-// serveState serves this node's state to another one: lines, until the request ends
+// serveState sends this node's state to another one, line by line, until the request ends
 // (spec/peers.md#state).
 func (c *Cluster) serveState(w http.ResponseWriter, r *http.Request) {
 	woken, done := c.feed.open()
@@ -151,7 +152,7 @@ func (c *Cluster) serveState(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/jsonl")
 	controller := http.NewResponseController(w)
 	var reached int64
-	for {
+	for c.mesh.trusts(r.TLS) {
 		var next line
 		next, reached = c.lineAfter(reached)
 		err := json.MarshalWrite(w, next)
@@ -167,8 +168,8 @@ func (c *Cluster) serveState(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// awaitChange returns true when the next line is due to a reader that has reached a
-// sequence number, and false once ctx has ended.
+// awaitChange waits until the next line is due for a reader at the given sequence number.
+// It returns false if ctx has ended.
 func (c *Cluster) awaitChange(ctx context.Context, reached int64, woken <-chan struct{}, tick <-chan time.Time) bool {
 	written := time.Now()
 	for {
@@ -186,8 +187,8 @@ func (c *Cluster) awaitChange(ctx context.Context, reached int64, woken <-chan s
 	}
 }
 
-// follow keeps this node up with what another one announces, until ctx ends. Its machines
-// are connected for as long as the node is.
+// follow applies the state that another node announces, until ctx ends. That node's
+// machines count as connected as long as the node is.
 func (c *Cluster) follow(ctx context.Context, f *followed) {
 	name := f.peer.node.Name
 	for {
@@ -200,14 +201,14 @@ func (c *Cluster) follow(ctx context.Context, f *followed) {
 		c.parts.Registry.LoseNode(name)
 		c.takeWaiting(name, true, nil)
 		c.parts.Dispatch.OnRoom(c.uses.lose(c.parts.Registry, name))
-		if ctx.Err() == nil { // else this node stops, or the other one restarted
+		if ctx.Err() == nil { // otherwise this node is stopping or the other one restarted
 			c.config.Log.Info("another hub node is gone", "node", name)
 		}
 	}
 }
 
-// readStates reads the state of a node until it is lost or ctx ends. A request that fails
-// is repeated.
+// readStates reads a node's state, repeating failed requests, until the node is lost or
+// ctx ends.
 func (c *Cluster) readStates(ctx context.Context, f *followed, lost <-chan struct{}) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -231,7 +232,7 @@ func (c *Cluster) readStates(ctx context.Context, f *followed, lost <-chan struc
 	}
 }
 
-// readState reads the state of a node by one request, until that fails.
+// readState reads a node's state with one request, until the request fails.
 func (c *Cluster) readState(ctx context.Context, f *followed) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -265,7 +266,7 @@ func (c *Cluster) readState(ctx context.Context, f *followed) error {
 	}
 }
 
-// take publishes a line of another node's state.
+// take applies a line of another node's state.
 func (c *Cluster) take(ctx context.Context, f *followed, l *line) error {
 	now, node := time.Now(), &f.peer.node
 	if room := c.uses.apply(c.parts.Registry, node, l.Limits); len(room) > 0 {

@@ -19,35 +19,35 @@ import (
 )
 
 const (
-	// holdFor is how long a slot is held for a call of another node.
+	// holdFor is how long a slot is held for another node's call.
 	holdFor = time.Second
 	// pauseFor is how long a machine is not offered again to a node that declined it.
 	pauseFor = time.Second
-	// maxGrant is the longest grant, in bytes.
+	// maxGrant is the maximum size of a grant, in bytes.
 	maxGrant = 4 << 10
 )
 
-// waiting is the oldest of the calls that wait at a node and are equal to routing
+// waiting announces the oldest of a node's waiting calls that are equivalent to routing
 // (spec/peers.md#waiting).
 type waiting struct {
-	ID      int64             `json:"id"` // of these calls, at their node
+	ID      int64             `json:"id"` // of this group of calls at their node
 	Member  fleet.MemberID    `json:"member,omitempty"`
 	Narrow  fleet.Narrow      `json:"narrow,omitempty"`
-	Machine fleet.MachineID   `json:"machine,omitempty"` // whose daemon sent the calls
+	Machine fleet.MachineID   `json:"machine,omitempty"` // the machine whose daemon sent the calls
 	Model   fleet.ModelID     `json:"model,omitempty"`
 	Family  fleet.Family      `json:"family,omitempty"`
 	Avoid   []fleet.MachineID `json:"avoid,omitempty"`
-	Calls   []waitingCall     `json:"calls,omitempty"` // oldest first; none: none wait any longer
+	Calls   []waitingCall     `json:"calls,omitempty"` // oldest first; empty: none are waiting now
 }
 
-// waitingCall is one call that waits. Its age is how long it had been there, in
-// microseconds, when its node announced it: the clocks of two nodes are not compared.
+// waitingCall is one waiting call. Its age, in microseconds, is how long it had been
+// waiting when it was announced; that way the clocks of two nodes are never compared.
 type waitingCall struct {
-	Number int64 `json:"number"` // at its node
+	Number int64 `json:"number"` // assigned by its node
 	Age    int64 `json:"age"`
 }
 
-// waitingOf returns waiting calls as they are announced now.
+// waitingOf returns the announcement of waiting calls as of now.
 func waitingOf(w dispatch.Waiting) waiting {
 	q := &w.Query
 	out := waiting{ID: w.ID, Member: q.Caller, Narrow: q.Narrow, Machine: q.Exclude, Model: q.Model, Family: q.Family, Avoid: q.Avoid}
@@ -61,8 +61,7 @@ func (w *waiting) query() fleet.Query {
 	return fleet.Query{Caller: w.Member, Narrow: w.Narrow, Exclude: w.Machine, Model: w.Model, Family: w.Family, Avoid: w.Avoid}
 }
 
-// calls returns the calls with the times at which they came to their node, by the clock of
-// this one.
+// calls returns the calls with their arrival times by this node's clock.
 func (w *waiting) calls(now time.Time) []dispatch.WaitingCall {
 	calls := make([]dispatch.WaitingCall, len(w.Calls))
 	for i, call := range w.Calls {
@@ -72,8 +71,8 @@ func (w *waiting) calls(now time.Time) []dispatch.WaitingCall {
 }
 
 // queues orders the calls of several nodes. Each node announces its first waiting calls,
-// which wait at all others as guests. So the home of a machine grants its slots to the
-// calls of all nodes in one order:
+// which wait at all other nodes as guests. That way a machine's home grants slots to the
+// calls of all nodes in one common order:
 //
 //	the call's node                                  home of the machine
 //	Waits ── the first calls ──────────────────────▶ take ──▶ Guests.Set
@@ -81,44 +80,43 @@ func (w *waiting) calls(now time.Time) []dispatch.WaitingCall {
 //	serveGrant ◀───────────────── POST /peer/grant ──┘
 //	  └──▶ the request, with Kith-Hold ─────────────▶ redeem: the call has the slot
 //
-// A slot whose call does not come within holdFor is free again: the answer was lost, or
-// the node is gone.
+// If the call does not arrive within holdFor, the slot is released: either the answer was
+// lost or the node is gone.
 type queues struct {
 	counts grantCounts
 
 	mu    sync.Mutex
-	hosts map[string]*host // nodes with calls that wait here, by name
+	hosts map[string]*host // by name; only nodes with calls that wait here
 	holds map[string]*dispatch.Slot
 }
 
-// host is another node whose calls wait here.
+// host is another node with calls that wait here.
 type host struct {
 	cluster *Cluster
 	name    string
 	as      *dispatch.Host
 
-	taking sync.Mutex                 // held while an announcement is taken
-	guests map[int64]*dispatch.Guests // by their id there; guarded by taking
+	taking sync.Mutex                 // held while an announcement is applied
+	guests map[int64]*dispatch.Guests // by their id at the other node; guarded by taking
 
 	mu     sync.Mutex
-	paused map[fleet.MachineID]time.Time // machines that it declined, until when
+	paused map[fleet.MachineID]time.Time // machines that the node declined, and until when they are not offered
 }
 
-// grantCounts counts the slots that were offered to other nodes.
+// grantCounts counts the slots offered to other nodes.
 type grantCounts struct{ offered, taken, gone, declined, lost, expired atomic.Int64 }
 
-// Grants is how many slots this node has offered to calls of other nodes, and what
-// resulted.
+// Grants is how many slots this node has offered to other nodes' calls, by result.
 type Grants struct {
 	Offered  int64
-	Taken    int64 // the call's request followed, or was to
-	Gone     int64 // the call did not wait any longer
-	Declined int64 // it waits, and not for this machine now
+	Taken    int64 // accepted: the call's request followed or was to follow
+	Gone     int64 // the call was no longer waiting
+	Declined int64 // the call is waiting, but not for this machine now
 	Lost     int64 // there was no answer
-	Expired  int64 // the call's request did not come in time
+	Expired  int64 // the call's request did not arrive in time
 }
 
-// Grants returns what this node has offered to calls of other nodes.
+// Grants returns the counts of slots offered to other nodes' calls.
 func (c *Cluster) Grants() Grants {
 	n := &c.queues.counts
 	return Grants{n.offered.Load(), n.taken.Load(), n.gone.Load(), n.declined.Load(), n.lost.Load(), n.expired.Load()}
@@ -140,12 +138,12 @@ func (c *Cluster) Rank(host string, number int64) uint64 {
 		host = self
 	}
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(self + " " + host + " " + strconv.FormatInt(number, 10))) // it never fails
+	_, _ = h.Write([]byte(self + " " + host + " " + strconv.FormatInt(number, 10))) // never fails
 	return h.Sum64()
 }
 
-// takeWaiting takes what another node announced of its waiting calls: all of them if
-// complete is true, else those that changed.
+// takeWaiting applies another node's announcement of waiting calls. If complete is true,
+// it contains all of them, otherwise those that changed.
 func (c *Cluster) takeWaiting(node string, complete bool, all []waiting) {
 	if !complete && len(all) == 0 {
 		return
@@ -176,7 +174,7 @@ func (c *Cluster) takeWaiting(node string, complete bool, all []waiting) {
 	}
 }
 
-// host returns the host of that name.
+// host returns the host with the given name. It creates it if necessary.
 func (q *queues) host(c *Cluster, name string) *host {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -192,21 +190,21 @@ func (q *queues) host(c *Cluster, name string) *host {
 	return h
 }
 
-// takes is dispatch.Host.Takes.
+// takes implements dispatch.Host.Takes.
 func (h *host) takes(machine fleet.MachineID) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return !time.Now().Before(h.paused[machine])
 }
 
-// grant is dispatch.Host.Grant: it holds a slot for a call, and offers it to the call's
-// node.
+// grant implements dispatch.Host.Grant: it holds a slot for a call and offers it to the
+// call's node.
 func (h *host) grant(calls *dispatch.Guests, number int64, slot *dispatch.Slot) {
 	hold := h.cluster.queues.hold(slot)
 	go h.offer(calls, number, slot, hold)
 }
 
-// hold holds a slot under the name that it returns.
+// hold holds a slot under a new name, which it returns.
 func (q *queues) hold(slot *dispatch.Slot) (name string) {
 	q.counts.offered.Add(1)
 	name = rand.Text()
@@ -219,7 +217,8 @@ func (q *queues) hold(slot *dispatch.Slot) (name string) {
 	return name
 }
 
-// redeem returns the slot that is held under a name, once; nil if it was released.
+// redeem returns the slot held under the name. It returns nil if the slot was already
+// redeemed or released.
 func (q *queues) redeem(name string) *dispatch.Slot {
 	if name == "" {
 		return nil
@@ -231,13 +230,12 @@ func (q *queues) redeem(name string) *dispatch.Slot {
 	return slot
 }
 
-// offer offers a held slot. What happens to it, by the outcome:
-//
-//  1. Taken: the call's request redeems it. If that does not come within holdFor of the
-//     offer, the slot is released.
+// offer offers a held slot. The outcomes are:
+//  1. Taken: the call's request redeems the slot. If it does not arrive within holdFor
+//     of the offer, the slot is released.
 //  2. Gone: the slot is released.
-//  3. Declined, or there is no answer: the slot is released. The call waits on, and the
-//     machine is not offered to its node again for pauseFor.
+//  3. Declined, or there is no answer: the slot is released. The call keeps waiting, and
+//     the machine is not offered to its node again for pauseFor.
 func (h *host) offer(calls *dispatch.Guests, number int64, slot *dispatch.Slot, hold string) {
 	q, machine := &h.cluster.queues, slot.Machine
 	expires := time.AfterFunc(holdFor, func() {
@@ -266,7 +264,7 @@ func (h *host) offer(calls *dispatch.Guests, number int64, slot *dispatch.Slot, 
 	}
 }
 
-// pause lets a call wait on that did not take a slot of the machine.
+// pause makes a call that did not use the machine's slot wait again.
 func (h *host) pause(calls *dispatch.Guests, number int64, machine fleet.MachineID) {
 	h.mu.Lock()
 	h.paused[machine] = time.Now().Add(pauseFor)
@@ -282,17 +280,18 @@ func (h *host) pause(calls *dispatch.Guests, number int64, machine fleet.Machine
 	calls.Return(number)
 }
 
-// grant is a held slot of a machine for one waiting call of another node.
+// grant offers a held slot to another node's waiting call.
 type grant struct {
-	Call       int64           `json:"call"` // its number at its node
+	Call       int64           `json:"call"` // number of the call at its node
 	Machine    fleet.MachineID `json:"machine"`
 	Generation int64           `json:"generation"`
-	Hold       string          `json:"hold"` // the call's request names it
+	Hold       string          `json:"hold"` // the name that the call's request must contain
 }
 
 // sendGrant offers a held slot to the node of a waiting call, and returns the status of
-// the answer: 204, the call's request follows; 410, it does not wait any longer; 409, it
-// waits, and not for this machine now; 0, there is no answer.
+// the answer: 204 means that the call's request follows; 410, that the call is no longer
+// waiting; 409, that it is waiting, but not for this machine now; 0, that there was no
+// answer.
 func (c *Cluster) sendGrant(ctx context.Context, node string, g grant) (status int) {
 	f := c.followedNode(node)
 	if f == nil {
@@ -314,7 +313,7 @@ func (c *Cluster) sendGrant(ctx context.Context, node string, g grant) (status i
 	return response.StatusCode
 }
 
-// serveGrant takes a slot that another node offers to a call that waits here.
+// serveGrant accepts a slot that another node offers to a call waiting here.
 func (c *Cluster) serveGrant(w http.ResponseWriter, r *http.Request) {
 	var g grant
 	if err := json.UnmarshalRead(io.LimitReader(r.Body, maxGrant), &g); err != nil {

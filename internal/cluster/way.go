@@ -14,8 +14,8 @@ import (
 	"github.com/kith/kith/internal/registry"
 )
 
-// way is the way to a machine whose tunnel ends at another node, its home: an
-// http.RoundTripper that sends requests to the home, which passes them on.
+// way is an http.RoundTripper for a machine whose tunnel ends at another node. It sends
+// requests to that node, the machine's home, which forwards them.
 type way struct {
 	cluster    *Cluster
 	peer       *peer
@@ -23,9 +23,9 @@ type way struct {
 	generation int64
 }
 
-// RoundTrip sends a request to the machine by way of its home. It fails as the home
-// refused: with registry.ErrRefused or ErrNotTaken; or with registry.ErrLost, also a read
-// of the response's body, if the link or the machine's tunnel ended.
+// RoundTrip sends a request to the machine through its home. If the home refuses, the
+// error is registry.ErrRefused or ErrNotTaken. If the link or the machine's tunnel ends,
+// it fails with registry.ErrLost, and so do reads of the response's body.
 func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.WithContext(r.Context())
 	r.Header = r.Header.Clone()
@@ -47,7 +47,7 @@ func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// ended returns the error of an exchange that the home ended for that reason.
+// ended returns the error for an exchange that the home ended for the given reason.
 func (w *way) ended(how refusal) error {
 	if how == refusedGone || how == refusedMoved || how == endedLost {
 		w.cluster.parts.Registry.LoseElsewhere(w.peer.node.Name, w.machine, w.generation)
@@ -55,7 +55,7 @@ func (w *way) ended(how refusal) error {
 	return how.err()
 }
 
-// lostBy returns err, as registry.ErrLost if the link to the other node ended.
+// lostBy returns err, wrapped as registry.ErrLost if the link to the other node ended.
 func lostBy(err error) error {
 	if errors.Is(err, errLost) {
 		return fmt.Errorf("%w: %w", registry.ErrLost, err)
@@ -63,14 +63,15 @@ func lostBy(err error) error {
 	return err
 }
 
-// wayBody is the body of a machine's answer by way of its home. It is complete only if the
-// home reports that: the end of a stream alone may be that of the node.
+// wayBody is the body of a machine's answer that arrives through its home. It is complete
+// only if the home reports that, because the end of the stream may also be the end of the
+// node.
 type wayBody struct {
 	io.ReadCloser
 	response *http.Response
 	way      *way
 	ctx      context.Context // of the request
-	counted  sync.Once       // how it ended
+	counted  sync.Once       // the end of the request
 }
 
 // Read implements io.Reader.
@@ -96,25 +97,25 @@ func (b *wayBody) Read(p []byte) (int, error) {
 	}
 }
 
-// Close implements io.Closer. It cancels an answer that was not read to its end.
+// Close implements io.Closer. It cancels an answer that was not read completely.
 func (b *wayBody) Close() error {
 	b.count(cancelled)
 	return b.ReadCloser.Close()
 }
 
-// count counts the end of the request, once.
+// count counts the end of the request, only once.
 func (b *wayBody) count(end refusal) {
 	b.counted.Do(func() { b.way.cluster.forwards.add(end) })
 }
 
-// Ends of forwarded requests beside those that a home reports.
+// The ends of forwarded requests in addition to those that a home reports.
 const (
 	cancelled refusal = "cancelled" // this node ended it
 	linkLost  refusal = "link_lost" // the link to the home ended
 	other     refusal = "other"
 )
 
-// ends is every way in which a forwarded request ends.
+// ends lists all the ways for a forwarded request to end.
 var ends = [...]refusal{
 	endedComplete, refusedBusy, refusedGone, refusedMoved, refusedReach,
 	refusedUnavailable, refusedRepeated, endedLost, endedBroken, endedReach,
@@ -140,8 +141,8 @@ func (c *forwardCounts) counts() map[string]uint64 {
 	return counts
 }
 
-// endOf returns how a forwarded request ended that failed with err, and not by a refusal
-// of the home.
+// endOf returns how a forwarded request ended that failed with err, unless the home
+// refused it.
 func endOf(ctx context.Context, err error) refusal {
 	switch {
 	case ctx.Err() != nil:

@@ -1,11 +1,12 @@
 // Package credential makes and parses the service's secrets: API keys, machine
-// credentials, login tokens, invites, links. All have one form (spec/api.md#api-key):
+// credentials, login tokens, invites, links. All have the same format
+// (spec/api.md#api-key):
 //
 //	PREFIX_REGION_ + 32 random base62 characters + 6 of checksum
 //
-// The checksum is the CRC-32 of everything before it, so a mistyped secret is refused
-// without a database. A Secret prints as redacted in every form; only Reveal returns the
-// text.
+// The checksum is the CRC-32 of everything before it, so that a mistyped secret is
+// refused without a database lookup. A Secret prints as redacted in every form; only
+// Reveal returns the text.
 package credential
 
 import (
@@ -19,17 +20,17 @@ import (
 	"strings"
 )
 
-// Kind is what a secret is for. Its text is the secret's prefix.
+// Kind is the purpose of a secret. Its value is the secret's prefix.
 type Kind string
 
-// The kinds of secret.
+// The kinds of secrets.
 const (
 	APIKey     Kind = "kith"  // a member's key on the hosted surface
 	MachineKey Kind = "kithm" // a machine's own credential
-	LoginToken Kind = "kitht" // makes one machine, once
-	InviteCode Kind = "kithi" // makes a share with each member who accepts it
+	LoginToken Kind = "kitht" // registers one machine, once
+	InviteCode Kind = "kithi" // creates a share with each member who accepts it
 	LinkCode   Kind = "kithl" // signs a member in on the site, once
-	DeviceCode Kind = "kithd" // fetches what a member approved (RFC 8628)
+	DeviceCode Kind = "kithd" // fetches the secret that a member approved (RFC 8628)
 )
 
 const (
@@ -39,7 +40,7 @@ const (
 	maxRegion   = 16
 )
 
-// The reasons why a text is not a secret. They never contain the text.
+// The reasons why Parse rejects a text. They never contain the text.
 var (
 	errForm     = errors.New("cannot read the secret: it does not have the form PREFIX_REGION_TEXT with a known prefix; copy all of it, as it was shown")
 	errChecksum = errors.New("cannot read the secret: its checksum is wrong; copy it again, as it was shown")
@@ -54,8 +55,8 @@ type Secret struct {
 	text *string
 }
 
-// Mint makes a new secret of that kind for a region. It panics if the region is not
-// valid: a hub checks its own at start.
+// Mint creates a secret of the given kind for a region. It panics if the region is
+// invalid: a hub validates its own region at startup.
 func Mint(kind Kind, region string) Secret {
 	if !ValidRegion(region) {
 		panic(fmt.Sprintf("credential: %q cannot be a region", region))
@@ -65,8 +66,8 @@ func Mint(kind Kind, region string) Secret {
 	return Secret{kind: kind, region: region, text: &text}
 }
 
-// Parse parses a secret and checks prefix, form and checksum, but not whether the secret
-// is in use. Its errors never contain the text.
+// Parse parses a secret and checks its prefix, format and checksum, but not whether the
+// secret is in use. Its errors never contain the text.
 func Parse(text string) (Secret, error) {
 	prefix, rest, _ := strings.Cut(text, "_")
 	region, body, _ := strings.Cut(rest, "_")
@@ -101,17 +102,17 @@ func (s Secret) Reveal() string {
 	return *s.text
 }
 
-// Kind returns what the secret is for.
+// Kind returns the purpose of the secret.
 func (s Secret) Kind() Kind { return s.kind }
 
-// Region returns the region that the secret was made for.
+// Region returns the secret's region.
 func (s Secret) Region() string { return s.region }
 
-// Hash returns the SHA-256 of the text, which a store keeps instead of it.
+// Hash returns the SHA-256 of the text. The store keeps the hash in place of the text.
 func (s Secret) Hash() [32]byte { return sha256.Sum256([]byte(s.Reveal())) }
 
-// LastFour returns the text's last four characters, by which its owner recognizes it.
-// They belong to the checksum and reveal nothing of the random part.
+// LastFour returns the last four characters of the text, so that the owner can recognize
+// the secret. They are part of the checksum and reveal nothing of the random part.
 func (s Secret) LastFour() string {
 	text := s.Reveal()
 	return text[max(0, len(text)-4):]
@@ -139,13 +140,13 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 func random() string { return randomOf(alphabet, randomLen) }
 
-// randomOf returns n of the characters, each with the same probability.
+// randomOf returns n random characters, each chosen with equal probability.
 func randomOf(characters string, n int) string {
-	fair := 256 - 256%len(characters) // larger bytes would favour some
+	fair := 256 - 256%len(characters) // larger bytes would favor some characters
 	out := make([]byte, 0, n)
 	for {
 		var draw [2 * randomLen]byte
-		_, _ = rand.Read(draw[:]) // never fails: it would end the process
+		_, _ = rand.Read(draw[:]) // never fails: it crashes the process instead
 		for _, b := range draw {
 			if int(b) < fair {
 				out = append(out, characters[int(b)%len(characters)])

@@ -7,10 +7,9 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// admission counts the calls that run on this machine and admits calls of the hub
-// while slots are free. The owner's local calls are counted and never refused: they
-// may wait in the engine's own queue, and the hub's calls cannot use the slots that
-// they hold.
+// admission counts the running calls on this machine and admits calls of the hub while
+// slots are free. Local calls are counted but never refused: they can wait in the
+// engine's own queue, and the hub's calls cannot use their slots.
 type admission struct {
 	// onLocal is called, without the lock, after each change of the local calls.
 	onLocal func()
@@ -18,13 +17,13 @@ type admission struct {
 	mu    sync.Mutex
 	hub   callCounts
 	local callCounts
-	// drain is closed once no call of the hub runs, ended when the next one ends; nil
-	// while nothing waits for it.
+	// drain is closed once no call of the hub is running, ended when the next one ends;
+	// nil if nothing waits for it.
 	drain, ended chan struct{}
-	// yields prevents calls of the hub from starting while local calls use the engines
-	// of this machine, and for yieldGrace after.
+	// yields keeps calls of the hub from starting while local calls use the engines of
+	// this machine, and for yieldGrace after that.
 	yields      bool
-	localEngine int // local calls that an engine of this machine serves, no upstream
+	localEngine int // local calls on an engine of this machine, not on an upstream
 	yieldUntil  time.Time
 }
 
@@ -45,9 +44,9 @@ func (c *callCounts) add(model fleet.ModelID, n int) {
 	}
 }
 
-// admit takes a slot for a call of the hub if one of the machine's slots and one of
-// the model's is free; ofModel 0 means that only the machine's count. The caller
-// calls release once.
+// admit reserves a slot for a call of the hub if one of the machine's slots and one of
+// the model's is free. If ofModel is 0, only the machine's slots count. The caller must
+// call release once.
 func (a *admission) admit(model fleet.ModelID, slots, ofModel int) (release func(), ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -70,9 +69,9 @@ func (a *admission) admit(model fleet.ModelID, slots, ofModel int) (release func
 	}, true
 }
 
-// addChoices takes a slot, free or not, for each further choice that an admitted call
-// asks for, until release. The call waited for one slot only; the next call waits
-// until all of them are free again.
+// addChoices reserves a slot, even if none is free, for each further choice that an
+// admitted call requests, until release. The call only waited for one slot; the next call
+// waits until all of them are free again.
 func (a *admission) addChoices(model fleet.ModelID, choices int) (release func()) {
 	more := max(choices, 1) - 1
 	add := func(n int) {
@@ -84,7 +83,7 @@ func (a *admission) addChoices(model fleet.ModelID, choices int) (release func()
 	return func() { add(-more) }
 }
 
-// drained returns a channel that is closed once no call of the hub runs.
+// drained returns a channel that is closed once no call of the hub is running.
 func (a *admission) drained() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -99,8 +98,8 @@ func (a *admission) drained() <-chan struct{} {
 	return drain
 }
 
-// nextEnd returns a channel that is closed when a call of the hub ends; nil if none
-// runs, or if the owner's calls go first.
+// nextEnd returns a channel that is closed when a call of the hub ends. It is nil if none
+// is running or if local calls have priority.
 func (a *admission) nextEnd() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -113,9 +112,9 @@ func (a *admission) nextEnd() <-chan struct{} {
 	return a.ended
 }
 
-// startLocal counts a local call, as one slot for each of its choices, until
-// release, which may be called more than once. onEngine reports that an engine of
-// this machine serves the call, not an upstream.
+// startLocal counts a local call, as one slot for each of its choices, until release,
+// which may be called several times. onEngine reports that the call uses an engine of
+// this machine, not an upstream.
 func (a *admission) startLocal(model fleet.ModelID, choices int, onEngine bool) (release func()) {
 	choices = max(choices, 1)
 	a.addLocal(model, onEngine, choices)
@@ -141,8 +140,8 @@ func (a *admission) setYields(yields bool) {
 	a.yields = yields
 }
 
-// running returns how many calls run, of the hub and local; of all models if the id
-// is empty.
+// running returns the number of running calls, of the hub and local. An empty id means
+// all models.
 func (a *admission) running(model fleet.ModelID) (hub, local int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

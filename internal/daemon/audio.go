@@ -13,10 +13,10 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// audioCheckInterval is how often a usable audio engine is checked.
+// audioCheckInterval is how often a working audio engine is checked.
 const audioCheckInterval = time.Hour
 
-// newAudio returns the audio engine of the configuration; nil if it names none.
+// newAudio returns the configured audio engine, or nil if there is none.
 func newAudio(c *Config) (*engine.Audio, error) {
 	c.Audio.MaxUpload = cmp.Or(c.Audio.MaxUpload, DefaultMaxUpload)
 	if c.Audio.Engine == "" {
@@ -25,8 +25,8 @@ func newAudio(c *Config) (*engine.Audio, error) {
 	return engine.NewAudio(c.Audio)
 }
 
-// runAudioChecks checks the audio engine at once, every hour, on request, and as often
-// as the other engines while it cannot be used.
+// runAudioChecks checks the audio engine at once, every hour, and on request. While the
+// engine does not work, it is checked as often as the other engines.
 func (d *Daemon) runAudioChecks(ctx context.Context) error {
 	if d.audio == nil {
 		return nil
@@ -40,7 +40,7 @@ func (d *Daemon) runAudioChecks(ctx context.Context) error {
 		if d.audio.Engine() != before {
 			d.offers.setChanged()
 		}
-		// A failing engine is not checked continuously.
+		// A failing engine must not be checked continuously.
 		if !sleep(ctx, wait, d.checkAudioNow) || !sleep(ctx, minDiscoveryInterval, nil) {
 			return nil
 		}

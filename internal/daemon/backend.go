@@ -19,11 +19,11 @@ import (
 //  2. the first upstream that does;
 //  3. the hub, if this machine is signed in.
 //
-// Else it returns model_not_found. Only an upstream serves the responses dialect. A
-// call of the messages dialect is translated to chat for an engine without it.
+// Otherwise it returns model_not_found. Only an upstream serves the responses dialect.
+// Calls in the messages dialect are translated to chat for engines without that dialect.
 func (d *Daemon) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
-	var here *fault.Fault // why the first engine or upstream did not take the call
-	answered := false     // an engine did, that it cannot take the call: not tried on all others
+	var here *fault.Fault // why the first engine or upstream did not accept the call
+	answered := false     // an engine has answered that it cannot serve the call: the others are not tried
 	for _, e := range serving(d.offers.forOwner(), call.Model, call.Endpoint) {
 		if answered && !e.IsUpstream() {
 			continue
@@ -51,15 +51,15 @@ func (d *Daemon) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 	answer, err := hub.do(ctx, call)
 	code := codeOf(err)
 	if here != nil && (code == fault.ModelNotFound || code == fault.NotInCircle) {
-		return nil, here // no machine of the hub has the model either: the local cause helps more
+		return nil, here // no machine of the hub has the model either: the local cause is more helpful
 	}
 	if code == fault.InvalidRequest && fault.Of(err).Param == "model" && d.offers.hasSpeech() {
-		return nil, d.noBackend(call) // no machine of the hub has a speech model, this one does: the model is unknown
+		return nil, d.noBackend(call) // no machine of the hub has a speech model but this one does: the model is unknown
 	}
 	return answer, err
 }
 
-// codeOf returns the code of err's fault; empty for nil.
+// codeOf returns the code of err's fault, or "" for nil.
 func codeOf(err error) fault.Code {
 	if f := fault.Of(err); f != nil {
 		return f.Code
@@ -67,8 +67,8 @@ func codeOf(err error) fault.Code {
 	return ""
 }
 
-// tryEngine sends the call to an engine or upstream. next reports that the call did
-// not start there and the next may be tried. Local calls are counted, never refused:
+// tryEngine sends the call to an engine or upstream. next reports that the call did not
+// start there and the next one can be tried. Local calls are counted but never refused:
 // they wait in the engine's queue.
 func (d *Daemon) tryEngine(ctx context.Context, call *gateway.Call, e *engine.Engine) (answer *gateway.Answer, next bool, err error) {
 	native := modelOf(e, call.Model, call.Endpoint) != nil && (call.Endpoint != fleet.ChatCompletions || e.IsUpstream())
@@ -119,9 +119,9 @@ func (d *Daemon) tryEngine(ctx context.Context, call *gateway.Call, e *engine.En
 	return nil, next, f
 }
 
-// engineFault returns the fault for an engine's status other than 200: the code is
-// gateway.EngineFault's, the text is for the engine's owner, who may know which engine
-// it is and what it reports.
+// engineFault returns the fault for an engine's response with a status other than 200.
+// The code is that of gateway.EngineFault. The text is for the engine's owner, who may
+// see which engine it is and what it reported.
 func engineFault(call *gateway.Call, e *engine.Engine, resp *http.Response) (next bool, f *fault.Fault) {
 	switch resp.StatusCode {
 	case http.StatusNotFound:
@@ -129,11 +129,11 @@ func engineFault(call *gateway.Call, e *engine.Engine, resp *http.Response) (nex
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		return true, unavailable(call, "%s, which runs %q here, is busy; try again", e.Name(), call.Model)
 	}
-	answer, _ := io.ReadAll(resp.Body) // bounded by the engine package; a part of it is enough
+	answer, _ := io.ReadAll(resp.Body) // bounded by the engine package; an incomplete text is sufficient
 	f = gateway.EngineFault(resp.StatusCode, answer)
 	text := dialect.EngineText(answer)
 	switch {
-	case f.Code == fault.ContextLengthExceeded: // agents read its message
+	case f.Code == fault.ContextLengthExceeded: // agents parse its message
 		return false, f
 	case text == "":
 		return false, fault.New(f.Code, "%s answered with status %d", e.Name(), resp.StatusCode).WithParam(f.Param)
@@ -142,8 +142,8 @@ func engineFault(call *gateway.Call, e *engine.Engine, resp *http.Response) (nex
 	}
 }
 
-// unavailable returns the fault for a machine of the caller's own that cannot serve
-// the model now.
+// unavailable returns the fault if a machine of the caller's own cannot serve the model
+// now.
 func unavailable(call *gateway.Call, format string, args ...any) *fault.Fault {
 	if call.Endpoint.Family() == fleet.Chat {
 		return fault.New(fault.CapacityFull, format, args...)
@@ -151,15 +151,15 @@ func unavailable(call *gateway.Call, format string, args ...any) *fault.Fault {
 	return fault.New(fault.CascadeExhausted, format, args...)
 }
 
-// whyNot returns the fault for a model that an engine which kith runs has and cannot serve
-// now; nil if one can, or if none has it (spec/api.md#starting).
+// whyNot returns the fault for a model that an engine run by kith has but cannot serve
+// now. It returns nil if an engine can serve it or none has it (spec/api.md#starting).
 func (d *Daemon) whyNot(call *gateway.Call) *fault.Fault {
 	for _, e := range *d.offers.own.Load() {
 		why := e.Problems()[call.Model]
 		switch {
 		case why == "":
 			continue
-		case e.IsStarting() && (call.Endpoint == fleet.Responses || call.Endpoint == fleet.Transcriptions): // never its
+		case e.IsStarting() && (call.Endpoint == fleet.Responses || call.Endpoint == fleet.Transcriptions): // these models never serve it
 			continue
 		case e.IsStarting():
 			return unavailable(call, "%q is not served yet: %s; try again", call.Model, why)
@@ -169,14 +169,14 @@ func (d *Daemon) whyNot(call *gateway.Call) *fault.Fault {
 	return nil
 }
 
-// noBackend returns the fault for a call that nothing here serves and the hub does not
-// take.
+// noBackend returns the fault for a call that nothing here serves and that the hub does
+// not accept.
 func (d *Daemon) noBackend(call *gateway.Call) *fault.Fault {
 	switch {
 	case call.Endpoint == fleet.Transcriptions && !d.offers.hasSpeech():
 		return fault.New(fault.InvalidRequest, "no speech model is available here; configure an audio engine, or sign in with `kith login`").WithParam("model")
 	case d.config.NoBackend && d.hubClient.Load() == nil && len(d.offers.forOwner()) == 0 && len(*d.offers.own.Load()) == 0:
-		return fault.New(fault.NoInferenceBackend, "no inference backend compiled in") // the contract's exact words
+		return fault.New(fault.NoInferenceBackend, "no inference backend compiled in") // the contract's exact text
 	case call.Endpoint == fleet.Responses:
 		return fault.New(fault.ModelNotFound, "no configured upstream serves %q for %s; use /v1/chat/completions", call.Model, call.Endpoint.Path())
 	}
@@ -195,8 +195,8 @@ func modelNotServed(model fleet.ModelID) *fault.Fault {
 	return fault.New(fault.ModelNotFound, "nothing on this machine serves %q; GET /v1/models lists what does, `kith login` reaches more", model)
 }
 
-// Models implements gateway.Backend: the models that this daemon serves itself. The
-// hub lists those that the account can reach.
+// Models implements gateway.Backend. It returns the models that this daemon serves
+// itself; the hub lists the models that the account can reach.
 func (d *Daemon) Models(context.Context, gateway.Caller) ([]gateway.Model, error) {
 	offers := d.offers.models(d.offers.forOwner())
 	models := make([]gateway.Model, len(offers))

@@ -16,36 +16,38 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// Status is everything `kith status` shows.
+// Status is the output of `kith status`.
 type Status struct {
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
-	Local   string    `json:"local"` // the local surface's base URL, with /v1
+	Local   string    `json:"local"` // the local base URL, with /v1
 
 	Tunnel TunnelStatus `json:"line"`
 
 	Sharing Sharing `json:"sharing"`
-	Open    bool    `json:"open"` // inside the sharing hours just now
-	// PausedBy holds why this machine has paused by itself; absent if it has not.
+	Open    bool    `json:"open"` // now within the sharing hours
+	// PausedBy are the reasons why this machine paused automatically; absent if it did
+	// not.
 	PausedBy []string `json:"paused_by,omitempty"`
-	// Yielding reports that no call of the hub starts now, because local calls run.
+	// Yielding reports that calls of the hub do not start now, because local calls are
+	// running.
 	Yielding bool `json:"yielding"`
-	Slots    int  `json:"slots"` // the number in effect: the owner's, else the engines'
-	// Groups are the only groups that this machine serves; absent: all.
+	Slots    int  `json:"slots"` // the number in effect: set by the owner, otherwise the engines'
+	// Groups are the only groups that this machine serves; absent: all of them.
 	Groups []string `json:"groups,omitzero"`
 	Routed int      `json:"routed"` // running calls of the hub
 	Own    int      `json:"own"`    // running local calls
 
 	Models  []fleet.ModelID `json:"models"`
-	Engines []EngineStatus  `json:"engines"` // the built-in one, and each address that was checked
-	// RecentErrors are the latest errors, oldest first.
+	Engines []EngineStatus  `json:"engines"` // the built-in engine, and each address that was checked
+	// RecentErrors are the most recent errors, oldest first.
 	RecentErrors []RecentError `json:"troubles,omitempty"`
 }
 
-// EngineStatus is one engine, or an address where no engine can be used.
+// EngineStatus is an engine, or an address without a usable engine.
 type EngineStatus = engine.Finding
 
-// TunnelStatus is the tunnel to the hub.
+// TunnelStatus is the state of the tunnel to the hub.
 type TunnelStatus struct {
 	SignedIn bool      `json:"signed_in"`
 	Hub      string    `json:"hub,omitempty"`
@@ -53,18 +55,18 @@ type TunnelStatus struct {
 	Name     string    `json:"name,omitempty"`
 	State    string    `json:"state"` // tunnel.Phase or one of TunnelOff, …
 	Since    time.Time `json:"since"`
-	// Node is the hub node at which the tunnel ended last, if the hub names it.
+	// Node is the hub node of the last tunnel, if the hub names its nodes.
 	Node string `json:"node,omitempty"`
-	// ZoneUnknown reports that the hub does not know the time zone of this machine, which
-	// is outside its hours for others.
+	// ZoneUnknown reports that the hub does not know this machine's time zone, so that the
+	// machine is outside its hours for other members.
 	ZoneUnknown bool `json:"zone_unknown,omitzero"`
-	// Retry is when the next attempt begins; absent while there is none to wait for.
+	// Retry is the time of the next attempt; absent if none is scheduled.
 	Retry time.Time `json:"retry,omitzero"`
-	// Error is why the tunnel is not open, if that is known.
+	// Error is why the tunnel is not open, if known.
 	Error string `json:"trouble,omitempty"`
 }
 
-// RecentError is an error that status shows. It holds no part of a call's content.
+// RecentError is an error shown by status. It contains nothing of a call's content.
 type RecentError struct {
 	At   time.Time `json:"at"`
 	What string    `json:"what"`
@@ -73,9 +75,9 @@ type RecentError struct {
 // maxControl bounds the body of a control request, in bytes.
 const maxControl = 64 << 10
 
-// socketSurface returns the handler of the daemon's socket. It is for the owner's own
-// programs: the mode of the socket (0600) is the only access control. Every other path
-// is the local surface, with the same guard and rate limit as over TCP.
+// socketSurface returns the handler for the daemon's socket. It is for the owner's own
+// programs: the mode of the socket (0600) is the only access control. All other paths
+// behave as on the local TCP address, with the same browser guard and rate limit.
 func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 	no := false
 	_, own, _ := strings.Cut(strings.TrimSuffix(d.base, "/v1"), "//")
@@ -99,14 +101,14 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 			d.isolate(func(w http.ResponseWriter, r *http.Request, _ *bool) { serve(w, r) })(w, r)
 			return
 		}
-		r.Host = own // a socket has no host name, and no browser reaches it
+		r.Host = own // a socket has no host name and browsers cannot reach it
 		local.ServeHTTP(w, r)
 	})
 }
 
 // HoursChange is the body of POST /hours.
 type HoursChange struct {
-	Hours    string `json:"hours"`    // as fleet.ParseHours reads them; empty: always
+	Hours    string `json:"hours"`    // in the format of fleet.ParseHours; empty: always
 	Timezone string `json:"timezone"` // IANA name; empty: unchanged
 }
 
@@ -122,9 +124,9 @@ func (d *Daemon) serveHours(w http.ResponseWriter, r *http.Request) {
 	d.answerChange(w, change)
 }
 
-// PauseChange is the body of POST /pause. An absent body is the zero PauseChange.
+// PauseChange is the body of POST /pause. Without a body it is the zero PauseChange.
 type PauseChange struct {
-	Until time.Time `json:"until,omitzero"` // when the pause ends by itself; zero: at POST /resume
+	Until time.Time `json:"until,omitzero"` // when the pause ends automatically; zero: at POST /resume
 }
 
 func (d *Daemon) servePause(w http.ResponseWriter, r *http.Request) {
@@ -136,11 +138,11 @@ func (d *Daemon) servePause(w http.ResponseWriter, r *http.Request) {
 	d.answerChange(w, Change{Paused: &yes, Until: &body.Until})
 }
 
-// serveDrain responds once no call of the hub runs. It fails if this machine is not
-// paused, or no longer: then further calls start.
+// serveDrain responds once no call of the hub is running. It fails if this machine is not
+// paused, or no longer, because then further calls start.
 func (d *Daemon) serveDrain(w http.ResponseWriter, r *http.Request) {
 	for {
-		changed := d.offers.watch() // first, so that no change during the reading is missed
+		changed := d.offers.watch() // first, so that no change is missed while reading
 		now, _ := d.settings.current(time.Now())
 		if !now.Paused {
 			refuseChange(w, errors.New("cannot drain this machine: it is not paused (any more), and still takes calls"))
@@ -158,7 +160,8 @@ func (d *Daemon) serveDrain(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// readChange decodes a change's JSON strictly, or writes an error response.
+// readChange decodes a change from JSON strictly. If that fails it writes an error
+// response.
 func readChange(w http.ResponseWriter, r *http.Request, into any) bool {
 	err := json.UnmarshalRead(http.MaxBytesReader(w, r.Body, maxControl), into, json.RejectUnknownMembers(true))
 	if err != nil {
@@ -176,8 +179,8 @@ func (d *Daemon) answerChange(w http.ResponseWriter, change Change) {
 	writeJSON(w, http.StatusOK, now)
 }
 
-// change applies a change that the owner made over the socket or on the site, and
-// notifies the hub.
+// change applies a change made by the owner over the socket or on the site, and notifies
+// the hub.
 func (d *Daemon) change(c Change) error {
 	err := d.settings.change(c)
 	if err != nil && !errors.Is(err, errPauseUnsaved) {
@@ -189,12 +192,12 @@ func (d *Daemon) change(c Change) error {
 	return err
 }
 
-// pauseCheckInterval is how often the end of a timed pause is checked. A timer stops
-// while a laptop sleeps; the pause does not.
+// pauseCheckInterval is how often to check whether a timed pause has ended. Timers stop
+// while a laptop sleeps, but the pause does not.
 const pauseCheckInterval = 30 * time.Second
 
-// endTimedPauses ends each timed pause at its time, one from before the start of this
-// daemon too.
+// endTimedPauses ends timed pauses on time, including those from before the daemon's
+// start.
 func (d *Daemon) endTimedPauses(ctx context.Context) error {
 	for {
 		changed := d.offers.watch()
@@ -205,7 +208,7 @@ func (d *Daemon) endTimedPauses(ctx context.Context) error {
 				no := false
 				if err := d.change(Change{Paused: &no}); err != nil {
 					d.recordError("the pause is over, and that cannot be saved: %v", err)
-					d.offers.setChanged() // the pause is over in any case
+					d.offers.setChanged() // the pause is over in either case
 					over = time.After(pauseCheckInterval)
 				}
 				changed = d.offers.watch()
@@ -222,7 +225,7 @@ func (d *Daemon) endTimedPauses(ctx context.Context) error {
 	}
 }
 
-// Status returns the daemon's present state.
+// Status returns the daemon's current state.
 func (d *Daemon) Status() Status {
 	sharing, hours := d.settings.current(time.Now())
 	ofHub, local := d.admission.running("")
@@ -252,8 +255,8 @@ func (d *Daemon) Status() Status {
 	return s
 }
 
-// statusesOf returns the status of an engine that kith runs, and of each model that it
-// cannot serve. A process that serves one model has its name.
+// statusesOf returns the status of an engine run by kith, and of each model that it
+// cannot serve. A process for a single model has the model's name.
 func statusesOf(e *engine.Engine) (all []EngineStatus) {
 	status := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models()), Graphics: e.Graphics()}
 	problems := e.Problems()
@@ -274,7 +277,7 @@ func statusesOf(e *engine.Engine) (all []EngineStatus) {
 	return all
 }
 
-// refuseChange writes err in the same form as the local surface does.
+// refuseChange writes err in the same format as the gateway.
 func refuseChange(w http.ResponseWriter, err error) {
 	writeFault(w, fault.New(fault.InvalidRequest, "%v", err), "")
 }
@@ -282,5 +285,5 @@ func refuseChange(w http.ResponseWriter, err error) {
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.MarshalWrite(w, v) // the only error is a closed connection
+	_ = json.MarshalWrite(w, v) // the only possible error is a closed connection
 }

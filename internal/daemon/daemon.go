@@ -1,7 +1,7 @@
-// Package daemon is kith on a member's own machine: the local surface for programs
-// there, the machine's end of the tunnel for calls of the hub, and the socket that the
-// commands use. It decides who may use this machine's engines now. It knows the hub
-// only by its address.
+// Package daemon is kith on a member's machine: the local surface for programs there, the
+// machine's end of the tunnel for calls of the hub, and the socket for the commands. It
+// decides who may use the machine's engines now. All it knows about the hub is its
+// address.
 package daemon
 
 import (
@@ -35,16 +35,16 @@ import (
 
 // Config configures a Daemon.
 type Config struct {
-	// Home is the folder of the credential, the saved state and the socket
-	// (KITH_HOME). It is created with mode 0700 if it does not exist.
+	// Home is the folder with the credential, the saved state and the socket (KITH_HOME).
+	// It is created with mode 0700 if it does not exist.
 	Home string
-	// Listen is the address of the local surface: a literal loopback address with a
-	// port; empty is 127.0.0.1:8701. Any other address is refused, because the local
-	// surface requires no key.
+	// Listen is the address of the local surface, a literal loopback address with a port.
+	// Empty means 127.0.0.1:8701. Any other address is refused, because the local surface
+	// requires no key.
 	Listen string
-	// NoBackend says that this build has no engine of its own (spec/api.md#no-backend).
+	// NoBackend reports that this build has no built-in engine (spec/api.md#no-backend).
 	NoBackend bool
-	// Origins are those of web pages that may call the local surface.
+	// Origins are the origins of web pages that may call the local surface.
 	Origins []string
 	// Rate limits all requests of the local surface together; zero is no limit.
 	Rate gateway.Rate
@@ -52,83 +52,83 @@ type Config struct {
 	Name string
 	// Version is the program's version, for status.
 	Version string
-	// Own are the engines that kith runs, until OfferOwn changes them: the one compiled
-	// in, or a process for each model.
+	// Own are the engines that kith runs, until OfferOwn replaces them: the built-in
+	// engine, or a process per model.
 	Own []*engine.Engine
-	// Discovery names the addresses of engines.
+	// Discovery configures the addresses of engines.
 	Discovery engine.Config
-	// Audio is the owner's speech engine, if its address is set. A zero MaxUpload is
+	// Audio is the owner's speech engine, if it has an address. A zero MaxUpload means
 	// DefaultMaxUpload.
 	Audio engine.AudioConfig
 	// Upstreams are services elsewhere that the owner has an account with.
 	Upstreams []engine.UpstreamConfig
-	// Sharing holds the configured values, which the owner can change later.
+	// Sharing are the configured values, which the owner can change later.
 	Sharing Sharing
-	// Models are the only models offered to the hub; empty: all. They bind the owner's
-	// calls from elsewhere too.
+	// Models are the models offered to the hub; empty: all. The restriction applies to the
+	// owner's own remote calls, too.
 	Models []fleet.ModelID
-	// Groups are the names of the only groups whose members may use this machine;
-	// nil: all that its owner is in.
+	// Groups are the names of the groups whose members may use this machine; nil: all
+	// groups of its owner.
 	Groups []string
-	// Unshared keeps the tunnel closed: no call of the hub runs here. Local calls may
-	// still be sent to the hub.
+	// Unshared keeps the tunnel closed, so that no call of the hub runs here. Local calls
+	// may still be sent to the hub.
 	Unshared bool
-	// Reach narrows what local calls reach through the hub.
+	// Reach restricts what local calls can reach through the hub.
 	Reach fleet.Narrow
-	// SharedCache lets callers of the hub use the prompt cache of an engine that cannot
-	// keep callers apart (engine.Request.SharedCache).
+	// SharedCache lets other members' calls use the prompt cache of an engine with a
+	// single shared cache (engine.Request.SharedCache).
 	SharedCache bool
 	// ReloadConfig reads the configuration again and calls Reload; nil if there is no
 	// configuration file.
 	ReloadConfig func(context.Context) (ReloadResult, error)
-	// Spool holds the bodies of calls and of their responses, those of the hub's calls
-	// as one member's; nil is a spool in memory without limits.
+	// Spool holds the bodies of calls and responses. Those of the hub's calls count as one
+	// member's. Nil means a spool in memory without limits.
 	Spool *spool.Spool
-	// PowerPolicy says when this machine pauses by itself.
+	// PowerPolicy configures when this machine pauses automatically.
 	PowerPolicy PowerPolicy
-	// TLS adds roots for connections to the hub; nil is the system's.
+	// TLS contains additional roots for connections to the hub; nil means the system's.
 	TLS *tls.Config
-	// Log is the daemon's log, also for Discovery, Audio and Upstreams. It never holds a
+	// Log is the log of the daemon, Discovery, Audio and Upstreams. It never contains a
 	// prompt, an answer or a secret.
 	Log *slog.Logger
 
-	// Dial and ListenOn replace the network; nil is the real one. The simulation has one
-	// in memory. network is "tcp" or "unix".
+	// Dial and ListenOn replace the network; nil means the real one. The simulation uses a
+	// network in memory. network is "tcp" or "unix".
 	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
 	ListenOn func(network, address string) (net.Listener, error)
-	// Draw is tunnel.Dialer's.
+	// Draw is passed to tunnel.Dialer.
 	Draw func() uint64
 }
 
-// DefaultMaxUpload is the largest clip for transcription, in bytes, if the
-// configuration names none.
+// DefaultMaxUpload is the default limit for a clip to transcribe, in bytes.
 const DefaultMaxUpload = 25 << 20
 
-// defaultListen is the usual address of the local surface.
+// defaultListen is the default address of the local surface.
 const defaultListen = "127.0.0.1:8701"
 
-// Daemon is one machine's daemon. New returns one; Run is called once.
+// Daemon is one machine's daemon. Create it with New and call Run once.
 type Daemon struct {
-	config    Config // as New got it
+	config    Config // as passed to New
 	log       *slog.Logger
 	started   time.Time
-	address   netip.AddrPort // as configured; the port may be 0
+	address   netip.AddrPort // as configured; port 0 means any port
 	settings  *settings
 	finder    *engine.Finder
-	audio     *engine.Audio // nil: none is configured
+	audio     *engine.Audio // nil: not configured
 	offers    *offers
 	admission admission
 	power     powerState
-	// hubCounts and localCounts limit token counts; the hub's do not delay the owner's.
+	// hubCounts and localCounts limit concurrent token counts, separately so that the
+	// hub's counts do not delay the owner's.
 	hubCounts, localCounts *semaphore.Weighted
 	hubTransport           http.RoundTripper         // to any hub
 	hubClient              atomic.Pointer[hubClient] // nil: not signed in
 	policy                 atomic.Pointer[policy]
-	instance               string        // random, of this process
-	reconnectNow           chan struct{} // one request for another tunnel, see reconnect
-	discoverNow            chan struct{} // one request to check the engines
-	checkAudioNow          chan struct{} // one request to check the audio engine
-	checkUpstreamsNow      chan struct{} // one request to check the upstreams
+	instance               string        // a random id of this process
+	reconnectNow           chan struct{} // requests a new tunnel; see reconnect
+	discoverNow            chan struct{} // requests a check of the engines
+	checkAudioNow          chan struct{} // requests a check of the audio engine
+	checkUpstreamsNow      chan struct{} // requests a check of the upstreams
 	ready                  chan struct{} // closed once the local surface listens
 
 	mu           sync.Mutex
@@ -138,8 +138,8 @@ type Daemon struct {
 	recentErrors []RecentError
 }
 
-// New returns a Daemon. It reads the state and the credential in Home, checks the
-// rest of the configuration and starts nothing.
+// New returns a Daemon. It reads the state and the credential in Home and checks the rest
+// of the configuration, but starts nothing.
 func New(c Config) (*Daemon, error) {
 	address, err := loopback(c.Listen)
 	if err != nil {
@@ -191,17 +191,17 @@ func New(c Config) (*Daemon, error) {
 	return d, nil
 }
 
-// OfferOwn replaces the engines that kith runs. Calls that one of them runs go on.
+// OfferOwn replaces the engines that kith runs. Calls running on the old ones continue.
 func (d *Daemon) OfferOwn(engines []*engine.Engine) {
 	d.offers.own.Store(&engines)
 	d.offers.setChanged()
 }
 
-// ReportError adds what went wrong outside this package to the status.
+// ReportError adds an error from outside this package to the status.
 func (d *Daemon) ReportError(format string, args ...any) { d.recordError(format, args...) }
 
-// loopback parses the address of the local surface. It refuses a name, which may
-// resolve to another address later.
+// loopback parses the address of the local surface. It refuses host names, because they
+// may later resolve to a different address.
 func loopback(listen string) (netip.AddrPort, error) {
 	if listen == "" {
 		listen = defaultListen
@@ -216,8 +216,8 @@ func loopback(listen string) (netip.AddrPort, error) {
 	return address, nil
 }
 
-// Run looks for engines, serves the local surface and the socket, and keeps a tunnel
-// to the hub while this machine is signed in. It returns nil when ctx ends, after
+// Run discovers engines, serves the local surface and the socket, and keeps a tunnel to
+// the hub open while this machine is signed in. It returns nil after ctx ended and
 // running responses had a few seconds to finish, or the error of a part that fails.
 func (d *Daemon) Run(ctx context.Context) error {
 	local, socket, err := d.listen()
@@ -225,7 +225,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	// Before the first call is served, so that it is not refused for lack of an engine.
+	// Before the first call, so that it is not refused for lack of an engine.
 	d.finder.Probe(ctx)
 	d.discoverLate()
 	g.Go(func() error { return d.serve(ctx, local, d.Handler()) })
@@ -243,18 +243,18 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Ready is closed once the local surface listens.
+// Ready returns a channel that is closed once the local surface listens.
 func (d *Daemon) Ready() <-chan struct{} { return d.ready }
 
-// Handler returns the local surface. It serves requests to the port on which Run
-// listens, before that to the configured one.
+// Handler returns the handler for the local surface. It accepts requests for the port
+// that Run listens on, or for the configured port before that.
 func (d *Daemon) Handler() http.Handler {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.surface
 }
 
-// newSurface returns the local surface of a port.
+// newSurface returns the local surface for a port.
 func (d *Daemon) newSurface(port uint16) *gateway.Edge {
 	return gateway.New(gateway.Config{
 		Backend: awakeBackend{d},

@@ -15,15 +15,15 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// The names of the daemon's files in its home (KITH_HOME, default ~/.kith).
+// The daemon's files in its home (KITH_HOME, default ~/.kith).
 const (
 	credentialFile = "credential"  // the machine's secret, 0600
 	stateFile      = "state.json"  // the owner's changes at run time, 0600
 	socketFile     = "daemon.sock" // the control API and the local surface, 0600
 )
 
-// Credential is what `kith login` saves in KITH_HOME: the hub of this machine, its
-// identity there and its secret. Printed or logged, a Credential omits Secret.
+// Credential is what `kith login` saves in KITH_HOME: the hub, this machine's identity
+// there and its secret. When printed or logged, it omits Secret.
 type Credential struct {
 	Hub     string `json:"hub"`     // the hub's base URL, without /v1
 	Machine string `json:"machine"` // the machine's id on that hub
@@ -37,14 +37,14 @@ func (c Credential) String() string {
 	return fmt.Sprintf("machine %s of %s on %s", c.Machine, c.Member, c.Hub)
 }
 
-// GoString is String, so that %#v does not print the secret either.
+// GoString returns String, so that %#v does not print the secret either.
 func (c Credential) GoString() string { return c.String() }
 
-// LogValue is String, for slog.
+// LogValue returns String, for slog.
 func (c Credential) LogValue() slog.Value { return slog.StringValue(c.String()) }
 
-// LoadCredential reads the credential saved in home. The error is fs.ErrNotExist if
-// the machine is not signed in. A file that other users can read is refused.
+// LoadCredential reads the credential in home. The error is fs.ErrNotExist if the machine
+// is not signed in. It refuses a file that other users can read.
 func LoadCredential(home string) (Credential, error) {
 	var c Credential
 	path := filepath.Join(home, credentialFile)
@@ -71,8 +71,8 @@ func SaveCredential(home string, c Credential) error {
 	return writePrivate(filepath.Join(home, credentialFile), c)
 }
 
-// RemoveCredential removes the credential saved in home. The error is fs.ErrNotExist
-// if there is none.
+// RemoveCredential removes the credential in home. The error is fs.ErrNotExist if there
+// is none.
 func RemoveCredential(home string) error {
 	return os.Remove(filepath.Join(home, credentialFile))
 }
@@ -95,8 +95,8 @@ func readPrivate(path string, v any) error {
 	return nil
 }
 
-// writePrivate writes v to path as JSON with mode 0600. It syncs and renames a
-// temporary file, so that after a crash the file has its old content or the new.
+// writePrivate writes v as JSON to path with mode 0600. It syncs and renames a temporary
+// file, so that after a crash the file has either its old or its new content.
 func writePrivate(path string, v any) (err error) {
 	defer func() {
 		if err != nil {
@@ -107,7 +107,7 @@ func writePrivate(path string, v any) (err error) {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // made 0600
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // has mode 0600
 	if err != nil {
 		return err
 	}

@@ -16,11 +16,11 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// messagesVersion is the version of the messages dialect that requests to the hub
-// carry if the caller named none.
+// messagesVersion is the version of the messages dialect for requests to the hub if the
+// caller named none.
 const messagesVersion = "2023-06-01"
 
-// maxError bounds what is read of an error response, in bytes.
+// maxError bounds how much of an error response is read, in bytes.
 const maxError = 64 << 10
 
 // hubClient sends local calls to the hub: the same path and the same bytes, with the
@@ -28,7 +28,7 @@ const maxError = 64 << 10
 type hubClient struct {
 	credential Credential
 	transport  http.RoundTripper
-	// reach is what local calls may reach.
+	// reach returns what local calls can reach.
 	reach func() fleet.Narrow
 	// recordError records an error that affects every call to the hub.
 	recordError func(format string, args ...any)
@@ -44,7 +44,7 @@ func (c *hubClient) post(ctx context.Context, call *gateway.Call, path string) (
 	for name, values := range call.Header {
 		req.Header[name] = values
 	}
-	if call.Endpoint == fleet.Messages && req.Header.Get(dialect.VersionHeader) == "" { // the hub requires one
+	if call.Endpoint == fleet.Messages && req.Header.Get(dialect.VersionHeader) == "" { // the hub requires a version
 		req.Header.Set(dialect.VersionHeader, messagesVersion)
 	}
 	call.Attach(req, call.Body)
@@ -62,8 +62,8 @@ func (c *hubClient) post(ctx context.Context, call *gateway.Call, path string) (
 	return resp, nil
 }
 
-// do sends the call to the hub. Every failure is a fault. None is a 401, which the
-// local caller would take for a refusal of its own key.
+// do sends the call to the hub. Every error is a fault. It never returns a 401, because
+// the local caller would think that its own key was refused.
 func (c *hubClient) do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
 	resp, err := c.post(ctx, call, call.Endpoint.Path())
 	if err != nil {
@@ -79,8 +79,8 @@ func (c *hubClient) do(ctx context.Context, call *gateway.Call) (*gateway.Answer
 	return &gateway.Answer{Response: resp, Endpoint: call.Endpoint, FromHub: true, Untranslated: true}, nil
 }
 
-// count returns the number of tokens of the call's prompt as the hub counts them; 0 if
-// it did not. The error is model_not_found.
+// count returns the number of tokens of the call's prompt as counted by the hub, or 0 if
+// the hub did not count them. The only error is model_not_found.
 func (c *hubClient) count(ctx context.Context, call *gateway.Call) (tokens int64, err error) {
 	resp, err := c.post(ctx, call, call.Endpoint.Path()+"/count_tokens")
 	if err != nil {
@@ -112,7 +112,7 @@ func (c *hubClient) unreachable(ctx context.Context, cause error) *fault.Fault {
 
 // refusal returns the fault in the hub's error response.
 func (c *hubClient) refusal(resp *http.Response) *fault.Fault {
-	document, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // without a code if it does not parse
+	document, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // if it does not parse, there is no code
 	f, ok := dialect.ParseFault(document)
 	cause := fmt.Errorf("the hub answered %d, its correlation id %q", resp.StatusCode, resp.Header.Get("X-Correlation-ID"))
 	if resp.StatusCode == http.StatusUnauthorized || ok && f.Code == fault.InvalidAPIKey {
@@ -133,8 +133,8 @@ func (c *hubClient) refusal(resp *http.Response) *fault.Fault {
 	return f
 }
 
-// passes reports whether a code of the hub means the same to the local caller. The
-// codes about the route or the browser concern the daemon's own request.
+// passes reports whether a code of the hub means the same to the local caller. Codes
+// about the route or the browser are about the daemon's own request.
 func passes(code fault.Code) bool {
 	switch code {
 	case fault.InvalidAPIKey, fault.ForbiddenOrigin, fault.RouteNotFound, fault.MethodNotAllowed, fault.NoInferenceBackend:
@@ -143,8 +143,8 @@ func passes(code fault.Code) bool {
 	return true
 }
 
-// responseBody calls onError with an error of Read, which its result replaces, and
-// onClose at each Close. Either may be nil.
+// responseBody calls onError with the errors of Read, and returns its result instead, and
+// calls onClose at each Close. Either may be nil.
 type responseBody struct {
 	io.ReadCloser
 	onError func(error) error

@@ -11,16 +11,16 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// The states of the tunnel to the hub besides the phases of tunnel.State.
+// The states of the tunnel to the hub in addition to the phases of tunnel.State.
 const (
 	TunnelOff      = "off"        // not signed in
 	TunnelUnshared = "not shared" // signed in; the configuration keeps the tunnel closed
-	TunnelRefused  = "refused"    // the hub does not know the credential; tried again slowly
-	TunnelFenced   = "fenced"     // another daemon with this credential connected; tried again slowly
+	TunnelRefused  = "refused"    // the hub does not know the credential; retried slowly
+	TunnelFenced   = "fenced"     // another daemon connected with this credential; retried slowly
 )
 
-// runTunnels keeps a tunnel to the hub while this machine is signed in, and opens
-// another at each reconnect.
+// runTunnels keeps a tunnel to the hub open while this machine is signed in, and opens a
+// new one at each reconnect.
 func (d *Daemon) runTunnels(ctx context.Context) error {
 	for {
 		running, cancel := context.WithCancel(ctx)
@@ -41,8 +41,8 @@ func (d *Daemon) runTunnels(ctx context.Context) error {
 	}
 }
 
-// runTunnel reads the credential and keeps a tunnel with it until ctx ends. The local
-// surface serves either way.
+// runTunnel reads the credential and keeps a tunnel open with it until ctx ends. The
+// local surface does not depend on it.
 func (d *Daemon) runTunnel(ctx context.Context) {
 	c, err := LoadCredential(d.config.Home)
 	if err != nil {
@@ -83,11 +83,11 @@ func (d *Daemon) runTunnel(ctx context.Context) {
 func (d *Daemon) onTunnelState(s tunnel.State) {
 	d.setTunnel(func(t *TunnelStatus) {
 		if s.Phase == tunnel.Dialing && isRefused(t.State) {
-			return // shown until the attempt has an outcome
+			return // keep showing it until the attempt has a result
 		}
 		t.State, t.Retry = string(s.Phase), time.Time{}
 		if s.Phase == tunnel.Dialing {
-			t.ZoneUnknown = false // until this hub node reports it
+			t.ZoneUnknown = false // unless this hub node reports it again
 		}
 		switch {
 		case s.Phase == tunnel.Acked:
@@ -116,7 +116,7 @@ func (d *Daemon) onTunnelState(s tunnel.State) {
 	}
 }
 
-// onNotice records what the hub cannot use of this machine's state.
+// onNotice records which part of this machine's state the hub cannot use.
 func (d *Daemon) onNotice(n tunnel.Notice) {
 	d.setTunnel(func(t *TunnelStatus) { t.ZoneUnknown = n.ZoneUnknown })
 	if n.ZoneUnknown {
@@ -126,13 +126,13 @@ func (d *Daemon) onNotice(n tunnel.Notice) {
 	}
 }
 
-// isRefused reports whether a tunnel in that state is tried again only slowly.
+// isRefused reports whether a tunnel in this state is retried only slowly.
 func isRefused(state string) bool { return state == TunnelRefused || state == TunnelFenced }
 
-// reconnect reads the credential again, ends the tunnel and opens another.
+// reconnect reads the credential again, ends the tunnel and opens a new one.
 func (d *Daemon) reconnect() { request(d.reconnectNow) }
 
-// retryRefused reconnects if the tunnel would be tried again only slowly.
+// retryRefused reconnects if the tunnel would otherwise be retried only slowly.
 func (d *Daemon) retryRefused() {
 	d.mu.Lock()
 	state := d.tunnel.State
@@ -142,7 +142,7 @@ func (d *Daemon) retryRefused() {
 	}
 }
 
-// tunnelFailed records why no further tunnel is opened.
+// tunnelFailed records why the daemon stops opening tunnels.
 func (d *Daemon) tunnelFailed(err error) {
 	d.setTunnel(func(t *TunnelStatus) { t.Error = err.Error() })
 	d.recordError("the connection to the hub has ended: %v", err)
@@ -158,10 +158,10 @@ func (d *Daemon) setTunnel(set func(*TunnelStatus)) {
 }
 
 // advertise returns the machine's complete state for the hub, and a channel that is
-// closed when it has changed. Calls of the hub change only the free slots, which it
-// counts itself.
+// closed when the state has changed. The hub's own calls only change the number of free
+// slots, which the hub counts itself.
 func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
-	changed := d.offers.watch() // first, so that no change during the reading is missed
+	changed := d.offers.watch() // first, so that no change is missed while reading
 	sharing, _ := d.settings.current(time.Now())
 	ofHub, local := d.admission.running("")
 	slots, open := d.slots(sharing), d.openSlots(sharing)
@@ -180,7 +180,7 @@ func (d *Daemon) advertise() (tunnel.Advertisement, <-chan struct{}) {
 	for i := range ad.Models {
 		m := &ad.Models[i]
 		ofHub, local := d.admission.running(fleet.ModelID(m.ID))
-		others := d.offers.otherCallsFor(fleet.ModelID(m.ID)) // the hub reads local
+		others := d.offers.otherCallsFor(fleet.ModelID(m.ID)) // the hub reads this as local
 		m.Local, m.Free = local+others, min(ad.Free, max(0, m.Slots-others-ofHub-local))
 	}
 	if d.admission.ownerOnly() {
@@ -195,11 +195,11 @@ func (d *Daemon) shares(model fleet.ModelID) bool {
 	return len(only) == 0 || slices.Contains(only, model)
 }
 
-// slots returns how many calls may run here at once.
+// slots returns how many calls may run concurrently.
 func (d *Daemon) slots(s Sharing) int { return d.limitSlots(s, d.offers.slots()) }
 
-// limitSlots returns the owner's number of slots, else the engines'. A number set on the
-// site only lowers that, because a hub could have set it.
+// limitSlots returns the owner's number of slots, or the engines'. A number set on the
+// site can only lower that, because the hub could have set it.
 func (d *Daemon) limitSlots(s Sharing, engines int) int {
 	switch {
 	case s.Slots == 0:
@@ -211,7 +211,7 @@ func (d *Daemon) limitSlots(s Sharing, engines int) int {
 	}
 }
 
-// openSlots returns how many slots the calls of other programs leave. They do not
+// openSlots returns how many slots are left by calls of other programs. These do not
 // lower the owner's own number; each engine's slots limit it.
 func (d *Daemon) openSlots(s Sharing) int {
 	return d.limitSlots(s, max(0, d.offers.slots()-d.offers.otherCalls()))

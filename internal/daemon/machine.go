@@ -19,13 +19,13 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// maxRequest bounds the body of a call of the hub, in bytes: the hub's own limit, and
-// room for what its translation to chat adds.
+// maxRequest bounds the body of a call of the hub, in bytes: the hub's own limit, plus
+// what the translation to chat can add.
 const maxRequest = 40 << 20
 
-// machineHandler returns the handler of the hub's calls. A response without
-// Kith-Refused is the engine's. Such a call is served here or not at all: it is never
-// sent back to the hub.
+// machineHandler returns the handler for the hub's calls. A response without Kith-Refused
+// is the engine's. These calls are served here or refused: they are never sent back to
+// the hub.
 func (d *Daemon) machineHandler() http.Handler {
 	mux := http.NewServeMux()
 	for _, endpoint := range []fleet.Endpoint{fleet.ChatCompletions, fleet.EmbeddingsEndpoint, fleet.Responses, fleet.Messages} {
@@ -38,7 +38,7 @@ func (d *Daemon) machineHandler() http.Handler {
 	return mux
 }
 
-// isolate recovers a panic of serve, so that it fails one request only. began reports
+// isolate recovers a panic of serve, so that only one request fails. began reports
 // whether the response has begun.
 func (d *Daemon) isolate(serve func(w http.ResponseWriter, r *http.Request, began *bool)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -61,7 +61,7 @@ func (d *Daemon) isolate(serve func(w http.ResponseWriter, r *http.Request, bega
 	}
 }
 
-// serveJSON serves one call of the hub whose body is JSON.
+// serveJSON serves a call of the hub with a JSON body.
 func (d *Daemon) serveJSON(w http.ResponseWriter, r *http.Request, began *bool, endpoint fleet.Endpoint) {
 	a, ok := d.admitHead(w, r, endpoint)
 	if !ok {
@@ -73,12 +73,12 @@ func (d *Daemon) serveJSON(w http.ResponseWriter, r *http.Request, began *bool, 
 	if !ok {
 		return
 	}
-	stream := head.Stream && endpoint != fleet.EmbeddingsEndpoint // which has no stream
+	stream := head.Stream && endpoint != fleet.EmbeddingsEndpoint // embeddings are not streamed
 	d.serveCall(w, r, began, a, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: stream, Choices: head.Choices, Body: text})
 }
 
-// admittedCall is a call's engine and its slot there. The zero admittedCall is not
-// admitted yet.
+// admittedCall is the engine and the slot of a call. The zero admittedCall is not yet
+// admitted.
 type admittedCall struct {
 	engine *engine.Engine
 	model  fleet.ModelID
@@ -91,17 +91,17 @@ func (a *admittedCall) release() {
 	}
 }
 
-// admitHead admits a call of the hub by its header, before its body is read: the hub
-// may send the body only then. ok is false if the call was refused. A hub before
-// version 6 of the tunnel does not name the model in the header: then serveCall admits
-// the call.
+// admitHead admits a call of the hub based on its header, before the body is read. The
+// hub may wait for that before it sends the body. ok is false if the call was refused.
+// Hubs before version 6 of the tunnel do not send the model in the header; then serveCall
+// admits the call.
 func (d *Daemon) admitHead(w http.ResponseWriter, r *http.Request, endpoint fleet.Endpoint) (a *admittedCall, ok bool) {
 	a = new(admittedCall)
 	model, named := tunnel.CallModel(r.Header)
 	return a, !named || d.admitCall(w, r, a, fleet.ModelID(model), endpoint)
 }
 
-// admitCall sets a to an engine and a slot for the call, or refuses the call.
+// admitCall assigns an engine and a slot to the call, or refuses it.
 func (d *Daemon) admitCall(w http.ResponseWriter, r *http.Request, a *admittedCall, model fleet.ModelID, endpoint fleet.Endpoint) bool {
 	reserve := func() (*engine.Engine, func(), tunnel.Refusal) {
 		return d.reserve(model, endpoint, fromOwner(r), time.Now())
@@ -118,13 +118,13 @@ func (d *Daemon) admitCall(w http.ResponseWriter, r *http.Request, a *admittedCa
 	return true
 }
 
-// endWithin is how long a call waits here for another call of the hub to end
-// (spec/tunnel.md#refused-busy). The hub counts its calls: where they hold all slots, it
-// has cancelled one that has not ended here yet.
+// endWithin is how long a call waits for another call of the hub to end
+// (spec/tunnel.md#refused-busy). The hub counts its calls: if they hold all slots, the
+// hub has cancelled one that has not ended here yet.
 const endWithin = 200 * time.Millisecond
 
-// awaitEnd reserves again whenever a call of the hub ends, while the machine is busy with
-// such calls alone, for at most endWithin.
+// awaitEnd calls reserve again whenever a call of the hub ends, for at most endWithin and
+// only while the hub's calls are the reason why the machine is busy.
 func (d *Daemon) awaitEnd(ctx context.Context, reserve func() (*engine.Engine, func(), tunnel.Refusal)) (*engine.Engine, func(), tunnel.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, endWithin)
 	defer cancel()
@@ -141,15 +141,15 @@ func (d *Daemon) awaitEnd(ctx context.Context, reserve func() (*engine.Engine, f
 	}
 }
 
-// fromOwner reports whether a call of the hub is of this machine's owner.
+// fromOwner reports whether a call of the hub was made by this machine's owner.
 func fromOwner(r *http.Request) bool {
 	class, _, _ := strings.Cut(r.Header.Get(tunnel.HeaderCaller), " ")
 	return class == fleet.Own.String()
 }
 
-// cacheOf returns the name of the caller's prompt cache; "" for the owner of this
-// machine, whose local calls use it, too. A hub before version 9 of the tunnel names
-// only the member.
+// cacheOf returns the name of the caller's prompt cache. It is "" for this machine's
+// owner, whose local calls use the same cache. Hubs before version 9 of the tunnel only
+// name the member.
 func cacheOf(r *http.Request) string {
 	if fromOwner(r) {
 		return ""
@@ -157,15 +157,15 @@ func cacheOf(r *http.Request) string {
 	return cmp.Or(r.Header.Get(tunnel.HeaderCache), "member "+r.Header.Get(tunnel.HeaderCaller))
 }
 
-// serveCall sends a call of the hub to the engine that serves it and copies the
-// response; *began is true from its first byte on. The caller releases a.
+// serveCall sends a call of the hub to its engine and copies the response. *began is true
+// from the first byte on. The caller releases a.
 func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, a *admittedCall, call engine.Request) {
 	switch {
 	case a.engine == nil:
 		if !d.admitCall(w, r, a, call.Model, call.Endpoint) {
 			return
 		}
-	case a.model != call.Model: // the checks were for the header's model
+	case a.model != call.Model: // the checks were for the model in the header
 		writeFault(w, fault.New(fault.InvalidRequest, "the request is for another model than its head names").WithParam("model"), correlation(r))
 		return
 	}
@@ -174,7 +174,7 @@ func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, 
 	defer d.power.wakelock.Hold()()
 	ctx, cancel := withDeadline(r.Context(), r.Header.Get(tunnel.HeaderDeadline))
 	defer cancel()
-	// Not Trusted, for any caller: nothing from the network sets an engine's options.
+	// Trusted is never set here: no caller from the network may set an engine's options.
 	call.Caller, call.SharedCache, call.Spool, call.Holder = cacheOf(r), d.policy.Load().sharedCache, d.config.Spool, hubMember
 	resp, err := e.Do(ctx, call)
 	for _, other := range serving(d.offers.forHub(), call.Model, call.Endpoint) {
@@ -198,17 +198,17 @@ func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, 
 		if ctx.Err() == nil {
 			d.engineFailed(e, call.Model, err)
 		}
-		// The hub sees a reset of the stream and reports it to the caller.
+		// The hub detects the reset of the stream and reports it to the caller.
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// hubMember is the member of the spool that all calls of the hub count for, so that a
-// hub cannot fill it.
+// hubMember is the spool's member for all calls of the hub together, so that they cannot
+// fill the spool.
 const hubMember = "hub"
 
-// readRequest reads a call's complete body into the spool and parses its head; release
-// gives the body back. If that fails it writes the response and ok is false.
+// readRequest reads the complete body of a call into the spool and parses its head;
+// release frees the body. If it fails, it writes the response and ok is false.
 func (d *Daemon) readRequest(w http.ResponseWriter, r *http.Request, limit int64) (head dialect.Head, text []byte, release func(), ok bool) {
 	body := d.config.Spool.Hold(spool.Holder{Member: hubMember}, r.ContentLength)
 	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
@@ -228,8 +228,8 @@ func (d *Daemon) readRequest(w http.ResponseWriter, r *http.Request, limit int64
 	return head, text, body.Close, err == nil
 }
 
-// refuseBody responds to a call whose body could not be read; tooLarge is the fault of
-// a body over the limit.
+// refuseBody responds to a call whose body could not be read. tooLarge is the fault for a
+// body over the limit.
 func refuseBody(w http.ResponseWriter, r *http.Request, err error, tooLarge *fault.Fault) {
 	var f *fault.Fault
 	switch {
@@ -250,8 +250,8 @@ func refuseCall(w http.ResponseWriter, reason tunnel.Refusal) {
 }
 
 // engineFor returns the engine for a call of the hub, or why this machine refuses the
-// call, except for slots. Sharing hours bind others and not the owner; a pause binds
-// both.
+// call; it does not check slots. Sharing hours do not apply to the owner, but a pause
+// does.
 func (d *Daemon) engineFor(model fleet.ModelID, endpoint fleet.Endpoint, own bool, now time.Time) (*engine.Engine, Sharing, tunnel.Refusal) {
 	sharing, hours := d.settings.current(now)
 	candidates := serving(d.offers.forHub(), model, endpoint)
@@ -266,17 +266,17 @@ func (d *Daemon) engineFor(model fleet.ModelID, endpoint fleet.Endpoint, own boo
 	return candidates[0], sharing, ""
 }
 
-// reserve returns an engine for a call of the hub and takes a slot of it, or returns why
-// this machine refuses the call.
+// reserve reserves a slot of an engine for a call of the hub, or returns why this machine
+// refuses the call.
 func (d *Daemon) reserve(model fleet.ModelID, endpoint fleet.Endpoint, own bool, now time.Time) (*engine.Engine, func(), tunnel.Refusal) {
 	e, sharing, refusal := d.engineFor(model, endpoint, own, now)
 	if refusal != "" {
 		return nil, nil, refusal
 	}
-	if modelOf(e, model, endpoint) == nil { // the engine's models changed after engineFor
+	if modelOf(e, model, endpoint) == nil { // the engine's models changed in the meantime
 		return nil, nil, tunnel.RefusedUnknownModel
 	}
-	free := 0 // of all engines that serve it: this one has the most
+	free := 0 // free slots of all engines with the model; this engine has the most
 	for _, o := range serving(d.offers.forHub(), model, endpoint) {
 		if m := modelOf(o, model, endpoint); m != nil {
 			free += max(0, m.Slots-o.OtherCalls())
@@ -292,9 +292,9 @@ func (d *Daemon) reserve(model fleet.ModelID, endpoint fleet.Endpoint, own bool,
 	return e, release, ""
 }
 
-// withDeadline ends ctx when the hub cancels the call. A deadline in the past means
-// that this machine's clock is ahead (docs/faults.md#38). It is ignored: the hub resets
-// a cancelled call in any case.
+// withDeadline ends ctx at the time when the hub cancels the call. A deadline in the past
+// means that this machine's clock is ahead (docs/faults.md#38). It is ignored, because
+// the hub resets a cancelled call anyway.
 func withDeadline(ctx context.Context, header string) (context.Context, context.CancelFunc) {
 	deadline, err := time.Parse(time.RFC3339, header)
 	if err != nil || !deadline.After(time.Now()) {
@@ -303,40 +303,40 @@ func withDeadline(ctx context.Context, header string) (context.Context, context.
 	return context.WithDeadline(ctx, deadline)
 }
 
-// writeEngineFailure responds to a call for which the engine returned an error.
+// writeEngineFailure responds to a call that failed with an error of the engine.
 func (d *Daemon) writeEngineFailure(ctx context.Context, w http.ResponseWriter, r *http.Request, e *engine.Engine, model fleet.ModelID, err error) {
 	var f *fault.Fault
 	switch {
 	case ctx.Err() != nil:
-		panic(http.ErrAbortHandler) // the hub reads no response
+		panic(http.ErrAbortHandler) // the hub does not read the response
 	case errors.As(err, &f) && f.Code == fault.CapacityFull: // the spool is full
 		refuseCall(w, tunnel.RefusedBusy)
 	case errors.Is(err, engine.ErrUnreachable):
-		// As an engine's own 503: the hub tries the next machine.
+		// Like an engine's own 503: the hub tries the next machine.
 		d.engineGone(err)
 		w.WriteHeader(http.StatusServiceUnavailable)
 	case errors.As(err, &f) && f.Code == fault.ModelNotFound:
-		refuseCall(w, tunnel.RefusedUnknownModel) // the engine was replaced after engineFor
+		refuseCall(w, tunnel.RefusedUnknownModel) // the engine was replaced in the meantime
 	default:
-		if codeOf(err) == fault.EngineError { // and not the caller's mistake
+		if codeOf(err) == fault.EngineError { // not the caller's mistake
 			d.engineFailed(e, model, err)
 		}
 		writeFault(w, fault.Of(err), correlation(r))
 	}
 }
 
-// writeFault responds with a fault as an engine would. id is the call's correlation id;
-// it may be empty.
+// writeFault responds with a fault in the format of an engine. id is the call's
+// correlation id; it may be empty.
 func writeFault(w http.ResponseWriter, f *fault.Fault, id string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(f.Status())
-	_, _ = w.Write(dialect.FaultBody(dialect.Chat, f, id)) // the only error is a closed connection
+	_, _ = w.Write(dialect.FaultBody(dialect.Chat, f, id)) // the only possible error is a closed connection
 }
 
 func correlation(r *http.Request) string { return r.Header.Get(tunnel.HeaderCorrelation) }
 
-// copyResponse copies an engine's response to w: of its headers those of the content,
-// a stream flushed at each read. The engine package bounds the body of an error.
+// copyResponse copies an engine's response to w, with the headers about its content only.
+// It flushes each read of a stream. The engine package bounds the body of an error.
 func copyResponse(w http.ResponseWriter, resp *http.Response, stream bool) error {
 	h := w.Header()
 	h.Set("Content-Type", resp.Header.Get("Content-Type"))
@@ -359,8 +359,8 @@ func copyResponse(w http.ResponseWriter, resp *http.Response, stream bool) error
 	return nil
 }
 
-// chunks are the buffers of copyBody. Without the pool they are a third of what a call
-// allocates.
+// chunks are buffers for copyBody. Without the pool they would be a third of a call's
+// allocations.
 var chunks = sync.Pool{New: func() any { return new([8 << 10]byte) }}
 
 // copyBody copies src to w, and flushes each read of a stream.

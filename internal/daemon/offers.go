@@ -12,14 +12,14 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// offers is what this machine can serve now: its engines, and the models that they
-// offer. A model that several engines offer at one endpoint is served by the first:
-// the engines that kith runs come before those that it found.
+// offers is what this machine can serve now: its engines and their models. If several
+// engines offer a model at the same endpoint, the first one serves it; engines run by
+// kith come before engines found on the machine.
 type offers struct {
-	own       atomic.Pointer[[]*engine.Engine] // those that kith runs
+	own       atomic.Pointer[[]*engine.Engine] // run by kith
 	finder    *engine.Finder
 	audio     *engine.Audio      // nil: none
-	upstreams []*engine.Upstream // services elsewhere, after all engines here
+	upstreams []*engine.Upstream // services elsewhere; after the engines
 
 	mu      sync.Mutex
 	changed chan struct{} // closed at the next change
@@ -42,11 +42,10 @@ func (o *offers) engines() []*engine.Engine {
 	return all
 }
 
-// forOwner returns the engines and upstreams that serve local calls.
+// forOwner returns the engines and upstreams for local calls.
 func (o *offers) forOwner() []*engine.Engine { return o.withUpstreams((*engine.Upstream).Engine) }
 
-// forHub returns the engines, and the upstreams that their owner shares, that serve
-// calls of the hub.
+// forHub returns the engines and shared upstreams for calls of the hub.
 func (o *offers) forHub() []*engine.Engine { return o.withUpstreams((*engine.Upstream).Shared) }
 
 func (o *offers) withUpstreams(of func(*engine.Upstream) *engine.Engine) []*engine.Engine {
@@ -59,9 +58,9 @@ func (o *offers) withUpstreams(of func(*engine.Upstream) *engine.Engine) []*engi
 	return all
 }
 
-// serving returns those of the engines that serve the model at the endpoint or, if it is
-// that of messages, for chat: engines before upstreams, and of the engines the one with
-// the most free slots first.
+// serving returns the engines that serve the model at the endpoint or, for the endpoint
+// of messages, by chat. Engines come before upstreams, and engines with more free slots
+// come first.
 func serving(engines []*engine.Engine, model fleet.ModelID, endpoint fleet.Endpoint) []*engine.Engine {
 	free := map[*engine.Engine]int{}
 	for _, e := range engines {
@@ -82,7 +81,7 @@ func serving(engines []*engine.Engine, model fleet.ModelID, endpoint fleet.Endpo
 	return engines
 }
 
-// modelOf returns the engine's model of that id at the endpoint; nil if it has none.
+// modelOf returns the engine's model with this id at the endpoint, or nil.
 func modelOf(e *engine.Engine, model fleet.ModelID, endpoint fleet.Endpoint) *engine.Model {
 	models := e.Models()
 	i := slices.IndexFunc(models, func(m engine.Model) bool { return m.ID == model && slices.Contains(m.Endpoints, endpoint) })
@@ -99,8 +98,8 @@ func (o *offers) hasSpeech() bool {
 	})
 }
 
-// slots returns how many calls the engines run at once: for each engine, the largest
-// number of slots of one model, because the models of an engine share its memory
+// slots returns how many calls the engines run concurrently. For each engine this is the
+// largest number of slots of a single model, because an engine's models share its memory
 // and its processors.
 func (o *offers) slots() int {
 	n := 0
@@ -110,7 +109,7 @@ func (o *offers) slots() int {
 	return max(n, 1)
 }
 
-// largest returns the largest number of slots of one of the engine's models.
+// largest returns the largest number of slots of a single model of the engine.
 func largest(e *engine.Engine) (slots int) {
 	for _, m := range e.Models() {
 		slots = max(slots, m.Slots)
@@ -118,7 +117,7 @@ func largest(e *engine.Engine) (slots int) {
 	return slots
 }
 
-// otherCalls returns how many slots of the engines the calls of other programs hold.
+// otherCalls returns how many of the engines' slots are used by other programs.
 func (o *offers) otherCalls() (slots int) {
 	for _, e := range o.engines() {
 		slots += min(e.OtherCalls(), largest(e))
@@ -126,8 +125,8 @@ func (o *offers) otherCalls() (slots int) {
 	return slots
 }
 
-// otherCallsFor returns how many slots the calls of other programs hold on the engines
-// that serve the model.
+// otherCallsFor returns how many slots are used by other programs on engines that serve
+// the model.
 func (o *offers) otherCallsFor(model fleet.ModelID) (n int) {
 	for _, e := range o.forHub() {
 		models := e.Models()
@@ -138,12 +137,12 @@ func (o *offers) otherCallsFor(model fleet.ModelID) (n int) {
 	return n
 }
 
-// familyCapability are the capabilities by which clients know models for other calls than
-// chat.
+// familyCapability are the capabilities that identify models for families other than chat
+// to clients.
 var familyCapability = map[fleet.Family]string{fleet.Embeddings: "embeddings", fleet.Audio: "transcription"}
 
-// models returns the models of the engines, sorted by id and each once, without
-// their load.
+// models returns the models of the engines without their load, sorted by id and without
+// duplicates.
 func (o *offers) models(engines []*engine.Engine) []tunnel.Model {
 	merged := map[fleet.ModelID]*tunnel.Model{}
 	for _, e := range engines {
@@ -153,7 +152,7 @@ func (o *offers) models(engines []*engine.Engine) []tunnel.Model {
 				offer = &tunnel.Model{ID: string(m.ID), ContextLength: m.ContextLength, Capabilities: slices.Clone(m.Capabilities), Engine: e.Kind()}
 				merged[m.ID] = offer
 			}
-			offer.Slots += m.Slots // each engine runs its own
+			offer.Slots += m.Slots // each engine has its own slots
 			for _, f := range m.Families {
 				offer.Families = addOnce(offer.Families, f.String())
 				if word := familyCapability[f]; word != "" {
@@ -181,7 +180,7 @@ func addOnce(list []string, word string) []string {
 	return append(list, word)
 }
 
-// setChanged notifies the watchers that what is advertised has changed.
+// setChanged notifies watchers that the advertisement has changed.
 func (o *offers) setChanged() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

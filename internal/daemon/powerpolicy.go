@@ -13,41 +13,42 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// PowerPolicy says when this machine pauses by itself, yields to its owner and stays
-// awake. The zero PowerPolicy does none of it.
+// PowerPolicy configures when this machine pauses automatically, yields to its owner and
+// stays awake. The zero PowerPolicy does nothing.
 type PowerPolicy struct {
 	// Computer is the source of the readings.
 	Computer host.Computer
-	// OnBattery, OnBusyGPU and OnHotCPU pause this machine while it runs on its
-	// battery, while another program holds its GPU, and while its processor is hot.
-	// Such a pause has the effect of the owner's.
+	// OnBattery, OnBusyGPU and OnHotCPU pause this machine while it runs on battery, while
+	// another program uses its GPU, and while its processor is hot. Such a pause has the
+	// same effect as one by the owner.
 	OnBattery, OnBusyGPU, OnHotCPU bool
-	// Yield refuses new calls of the hub while local calls use the engines here, and
-	// for yieldGrace after.
+	// Yield refuses new calls of the hub while local calls use the engines here, and for
+	// yieldGrace after that.
 	Yield bool
-	// Awake is the command that prevents this computer from sleeping during a call
-	// (host.Wakelock); nil lets it sleep.
+	// Awake is the command that keeps this computer from sleeping during a call
+	// (host.Wakelock); nil: it may sleep.
 	Awake []string
 }
 
 const (
 	// powerCheckInterval is how often this computer's state is read.
 	powerCheckInterval = 10 * time.Second
-	// yieldGrace is how long this machine yields after a local call. An agent's next
-	// call follows within seconds and would otherwise wait for another member's
-	// long one.
+	// yieldGrace is how long this machine keeps yielding after a local call. The next call
+	// of an agent follows within seconds and would otherwise have to wait for another
+	// member's long call.
 	yieldGrace = 5 * time.Second
 )
 
-// powerState is what the PowerPolicy has brought about.
+// powerState is the current effect of the PowerPolicy.
 type powerState struct {
 	wakelock host.Wakelock
-	// pausedBy holds, in words, why this machine has paused by itself; empty if it has
+	// pausedBy are descriptions of why this machine paused automatically; empty if it did
 	// not. Guarded by Daemon.mu.
 	pausedBy []string
 }
 
-// runPowerPolicy pauses and resumes this machine by its PowerPolicy until ctx ends.
+// runPowerPolicy pauses and resumes this machine according to its PowerPolicy until ctx
+// ends.
 func (d *Daemon) runPowerPolicy(ctx context.Context) error {
 	hot := false
 	for {
@@ -73,8 +74,8 @@ func (d *Daemon) runPowerPolicy(ctx context.Context) error {
 	}
 }
 
-// setPausedBy pauses this machine for these reasons, or ends such a pause if there
-// are none.
+// setPausedBy pauses this machine for the given reasons. Without reasons it ends such a
+// pause.
 func (d *Daemon) setPausedBy(why []string) {
 	d.mu.Lock()
 	same := slices.Equal(d.power.pausedBy, why)
@@ -91,15 +92,15 @@ func (d *Daemon) setPausedBy(why []string) {
 	d.offers.setChanged()
 }
 
-// isPaused reports whether this machine is paused by its owner, by its PowerPolicy or
-// by its configuration.
+// isPaused reports whether this machine is paused by its owner, its PowerPolicy or its
+// configuration.
 func (d *Daemon) isPaused(s Sharing) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return s.Paused || d.policy.Load().unshared || len(d.power.pausedBy) > 0
 }
 
-// enginePorts returns the ports on which the engines found here listen.
+// enginePorts returns the ports of the engines found on this machine.
 func (d *Daemon) enginePorts() (ports []uint16) {
 	for _, e := range d.finder.Engines() {
 		if u, err := url.Parse(e.Base()); err == nil {
@@ -111,8 +112,8 @@ func (d *Daemon) enginePorts() (ports []uint16) {
 	return ports
 }
 
-// awakeBackend is the Daemon as the backend of the local surface. It keeps the
-// computer awake until a call's response is complete, whatever serves it.
+// awakeBackend wraps the Daemon as the backend of the local surface. It keeps the
+// computer awake until a call's response is complete, wherever it is served.
 type awakeBackend struct{ *Daemon }
 
 func (b awakeBackend) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, error) {
@@ -126,8 +127,8 @@ func (b awakeBackend) Do(ctx context.Context, call *gateway.Call) (*gateway.Answ
 	return answer, nil
 }
 
-// offerNoSlots reserves every slot of an advertisement for the owner: the hub sees a
-// busy machine, and its callers wait.
+// offerNoSlots reserves all slots of an advertisement for the owner: the hub sees a busy
+// machine, and its callers wait.
 func offerNoSlots(ad *tunnel.Advertisement) {
 	ad.Free, ad.Local = 0, max(ad.Local, ad.Slots)
 	for i := range ad.Models {

@@ -9,7 +9,8 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// policy holds the fields of Config that Reload replaces and that nothing else keeps.
+// policy holds those fields of Config that Reload can replace and that no other part
+// stores.
 type policy struct {
 	rate        gateway.Rate
 	models      []fleet.ModelID
@@ -24,16 +25,17 @@ func (c *Config) policy() *policy {
 	return &policy{c.Rate, c.Models, c.Groups, c.Unshared, c.PowerPolicy, c.SharedCache, c.Reach}
 }
 
-// ReloadResult lists what a reload of the configuration has changed.
+// ReloadResult is the result of reloading the configuration.
 type ReloadResult struct {
-	Applied []string `json:"applied"` // keys that are in effect now
-	Restart []string `json:"restart"` // changed keys that take effect at the next start
+	Applied []string `json:"applied"` // changed keys that are in effect now
+	Restart []string `json:"restart"` // changed keys that need a restart
 }
 
 // Reload applies the fields of c that can change while calls run: Rate, Discovery,
-// Sharing, Models, Groups, Unshared, SharedCache, Reach, and PowerPolicy without Awake. It ignores the
-// others. Running calls continue; once Unshared is set no call of the hub starts. A hub
-// that refused this daemon is tried again at once. On an error nothing has changed.
+// Sharing, Models, Groups, Unshared, SharedCache, Reach, and PowerPolicy without Awake.
+// It ignores the others. Running calls continue; if Unshared is set, calls of the hub no
+// longer start. If the hub had refused this daemon, it reconnects at once. On error
+// nothing changes.
 func (d *Daemon) Reload(ctx context.Context, c Config) error {
 	before, err := d.settings.reconfigure(c.Sharing)
 	if err != nil {

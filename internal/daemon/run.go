@@ -19,19 +19,19 @@ import (
 const (
 	// discoveryInterval is how often the engines are checked.
 	discoveryInterval = 15 * time.Second
-	// busyDiscoveryInterval is how often while other programs use the engines, or after one
-	// ended, which may be restarting.
+	// busyDiscoveryInterval is how often the engines are checked while other programs use
+	// them, or after one ended, because it may be restarting.
 	busyDiscoveryInterval = time.Second
-	// minDiscoveryInterval is the least time between two checks on request.
+	// minDiscoveryInterval is the minimum time between two requested checks.
 	minDiscoveryInterval = time.Second
 	// shutdownGrace is how long running responses may continue after the end of ctx.
 	shutdownGrace = 5 * time.Second
-	// maxRecentErrors is how many errors status shows.
+	// maxRecentErrors is the number of errors in the status.
 	maxRecentErrors = 16
 )
 
-// listen opens the listeners of the local surface and of the socket. The port of the
-// surface is known then.
+// listen opens the listeners for the local surface and the socket, which determines the
+// surface's port.
 func (d *Daemon) listen() (local, socket net.Listener, err error) {
 	open := d.config.ListenOn
 	if open == nil {
@@ -82,7 +82,7 @@ func (d *Daemon) serve(ctx context.Context, l net.Listener, handler http.Handler
 	return fmt.Errorf("cannot serve %s any longer: %w", l.Addr(), err)
 }
 
-// watchEngines forwards the Finder's changes to the offers.
+// watchEngines forwards changes from the Finder to the offers.
 func (d *Daemon) watchEngines(ctx context.Context) error {
 	for {
 		changed := d.finder.Changed()
@@ -96,20 +96,20 @@ func (d *Daemon) watchEngines(ctx context.Context) error {
 }
 
 // runDiscovery checks the engines every discoveryInterval, more often while other
-// programs use them, and on request. Run has checked them once before.
+// programs use them, and on request. Run has already checked them once.
 func (d *Daemon) runDiscovery(ctx context.Context) error {
 	offered := d.offers.models(d.offers.engines())
 	for {
 		wait := discoveryInterval
 		if d.offers.otherCalls() > 0 || d.finder.Restarting() {
-			wait = busyDiscoveryInterval // their slots are free again soon, or it is back
+			wait = busyDiscoveryInterval // their slots will soon be free, or the engine back
 		}
 		if !sleep(ctx, wait, d.discoverNow) {
 			return nil
 		}
 		d.finder.ProbeAgain(ctx)
 		d.discoverLate()
-		// A server that kith runs reports no changes.
+		// The Finder does not report changes of servers that kith runs.
 		if now := d.offers.models(d.offers.engines()); !reflect.DeepEqual(now, offered) {
 			offered = now
 			d.offers.setChanged()
@@ -126,15 +126,15 @@ func (d *Daemon) engineGone(err error) {
 	d.checkAudioSoon()
 }
 
-// engineFailed records that an engine failed on a call, and checks the engines.
+// engineFailed records that an engine failed during a call, and checks the engines.
 func (d *Daemon) engineFailed(e *engine.Engine, model fleet.ModelID, err error) {
 	d.recordError("%s failed on a call for %q: %s", e.Name(), model, fault.Of(err).Code)
 	d.discoverSoon()
 }
 
 // engineRefused checks the engines after a status that may mean that the offers are
-// wrong. A model that the engine still lists stays offered: the refusal may concern one
-// call only.
+// wrong. If the engine still lists the model, it stays offered: the refusal may only
+// concern this call.
 func (d *Daemon) engineRefused(e *engine.Engine, model fleet.ModelID, status int) {
 	switch status {
 	case http.StatusNotFound:
@@ -148,14 +148,15 @@ func (d *Daemon) engineRefused(e *engine.Engine, model fleet.ModelID, status int
 
 func (d *Daemon) discoverSoon() { request(d.discoverNow) }
 
-// discoverLate checks the engines again soon if one was late in the last probe.
+// discoverLate checks the engines again soon if one of them was too late in the last
+// probe.
 func (d *Daemon) discoverLate() {
 	if d.finder.Late() {
 		d.discoverSoon()
 	}
 }
 
-// request makes a request on a channel that holds one, unless there is one already.
+// request sends a request on a channel with capacity 1, unless one is pending.
 func request(now chan struct{}) {
 	select {
 	case now <- struct{}{}:
@@ -163,7 +164,7 @@ func request(now chan struct{}) {
 	}
 }
 
-// sleep waits for that time, or for a request on wake, which may be nil. It returns
+// sleep waits for the given time or for a request on wake, which may be nil. It returns
 // false if ctx ends.
 func sleep(ctx context.Context, wait time.Duration, wake <-chan struct{}) bool {
 	select {
@@ -175,8 +176,8 @@ func sleep(ctx context.Context, wait time.Duration, wake <-chan struct{}) bool {
 	return true
 }
 
-// recordError logs an error and keeps it for status; a repeated error is kept once, at
-// its latest time. The text must hold no part of a call's content.
+// recordError logs an error and adds it to the status. A repeated error is listed only
+// once, with its latest time. The text must not contain any of a call's content.
 func (d *Daemon) recordError(format string, args ...any) {
 	now := RecentError{At: time.Now(), What: fmt.Sprintf(format, args...)}
 	d.log.Warn("error", "what", now.What)

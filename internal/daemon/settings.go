@@ -14,43 +14,43 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// Sharing holds the settings that the owner can change while the daemon runs. The
-// configuration sets them; a change by the site or the CLI is saved and replaces the
-// configured value of each member that it sets.
+// Sharing are the settings that the owner can change while the daemon runs. The initial
+// values come from the configuration. A change on the site or the command line is saved
+// and overrides the configured values of the fields that it sets.
 type Sharing struct {
-	// Paused refuses every call of the hub, the owner's own too.
+	// Paused refuses all calls of the hub, including the owner's.
 	Paused bool `json:"paused"`
-	// Until is when the pause ends by itself; zero: when the owner ends it.
+	// Until is when the pause ends automatically; zero: the owner ends it.
 	Until time.Time `json:"until,omitzero"`
-	// Hours are the weekly windows in which this machine serves others, as
-	// fleet.ParseHours reads them; empty: always.
+	// Hours are the weekly windows for serving other members, in the format of
+	// fleet.ParseHours; empty: always.
 	Hours string `json:"hours"`
-	// Timezone is the IANA zone Hours are in; empty: not known, and Hours are refused.
+	// Timezone is the IANA time zone of Hours; empty: unknown, and then Hours are refused.
 	Timezone string `json:"timezone"`
 	// NoZone is why the configuration has no Timezone.
 	NoZone string `json:"-"`
-	// Slots is how many calls may run here at once; 0: the engines' number. A change
-	// cannot exceed the configuration's number; 0 restores it.
+	// Slots is how many calls may run concurrently; 0: the engines' number. A change
+	// cannot exceed the configured number; 0 restores it.
 	Slots int `json:"slots"`
 }
 
-// Change is a change of Sharing by the owner. A nil member is unchanged, except that
-// a change of Paused sets Until too.
+// Change is an owner's change of Sharing. Nil fields stay unchanged, except that a change
+// of Paused also sets Until.
 type Change = tunnel.Control
 
-// settings is the Sharing in effect and the file in which changes are saved.
+// settings is the Sharing in effect and the file with the saved changes.
 type settings struct {
 	path string
 
 	mu         sync.Mutex
-	configured Sharing     // of the configuration
-	saved      Change      // the owner's changes: the content of the state file
-	inForce    Sharing     // configured, with saved merged into it
+	configured Sharing     // from the configuration
+	saved      Change      // the owner's changes, as in the state file
+	inForce    Sharing     // configured, with the saved changes applied
 	hours      fleet.Hours // inForce.Hours, parsed
 }
 
-// openSettings reads the state file at path. A file that cannot be read is an error,
-// because it may hold the owner's pause.
+// openSettings reads the state file at path. It fails if the file cannot be read, because
+// it may contain the owner's pause.
 func openSettings(path string, configured Sharing) (*settings, error) {
 	s, err := readSettings(path, configured)
 	if err == nil {
@@ -59,7 +59,7 @@ func openSettings(path string, configured Sharing) (*settings, error) {
 	return s, err
 }
 
-// readSettings is openSettings without a check: nothing is in effect yet.
+// readSettings is openSettings without validation: nothing is in effect yet.
 func readSettings(path string, configured Sharing) (*settings, error) {
 	s := &settings{path: path, configured: configured}
 	if err := readPrivate(path, &s.saved); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -68,8 +68,8 @@ func readSettings(path string, configured Sharing) (*settings, error) {
 	return s, nil
 }
 
-// reconfigure replaces the configured values and returns those before. On an error
-// nothing has changed.
+// reconfigure replaces the configured values and returns the previous ones. On error
+// nothing changes.
 func (s *settings) reconfigure(configured Sharing) (before Sharing, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,28 +81,28 @@ func (s *settings) reconfigure(configured Sharing) (before Sharing, err error) {
 	return before, err
 }
 
-// configuredSlots returns the configuration's number of slots; 0: the engines'.
+// configuredSlots returns the configured number of slots; 0: the engines'.
 func (s *settings) configuredSlots() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.configured.Slots
 }
 
-// current returns the Sharing in effect at that time and its hours.
+// current returns the Sharing in effect at time now, and its hours.
 func (s *settings) current(now time.Time) (Sharing, fleet.Hours) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.inForce.at(now), s.hours
 }
 
-// pause returns the pause as it was set, even if it has ended.
+// pause returns the pause that was set, even if it has ended.
 func (s *settings) pause() (paused bool, until time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.inForce.Paused, s.inForce.Until
 }
 
-// at returns s without a pause that has ended by then.
+// at returns s without a pause that has ended by time now.
 func (s Sharing) at(now time.Time) Sharing {
 	if s.Paused && !s.Until.IsZero() && !now.Before(s.Until) {
 		s.Paused, s.Until = false, time.Time{}
@@ -110,11 +110,11 @@ func (s Sharing) at(now time.Time) Sharing {
 	return s
 }
 
-// errPauseUnsaved is the error of a pause that is in force and could not be saved.
+// errPauseUnsaved is the error of a pause that is in effect but could not be saved.
 var errPauseUnsaved = errors.New("a daemon that runs is paused, but not after its next start")
 
-// change checks c, saves it and applies it. On an error, except errPauseUnsaved, nothing
-// has changed.
+// change validates c, saves it and applies it. On any error except errPauseUnsaved
+// nothing changes.
 func (s *settings) change(c Change) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +130,7 @@ func (s *settings) change(c Change) error {
 		if c.Paused == nil || !*c.Paused {
 			return err
 		}
-		// The owner's pause holds also where the disk is full.
+		// The owner's pause must take effect even if the disk is full.
 		s.saved, s.inForce, s.hours = saved, now, hours
 		return fmt.Errorf("%w: %w; make room and pause again", errPauseUnsaved, err)
 	}
@@ -138,9 +138,9 @@ func (s *settings) change(c Change) error {
 	return nil
 }
 
-// ChangeSaved applies c to the state saved in home, for a daemon that does not run. It
-// returns the Sharing with which that daemon starts. The saved state alone need not be
-// usable: c may correct it.
+// ChangeSaved applies c to the saved state in home, for a daemon that is not running. It
+// returns the Sharing for that daemon's next start. The state before c may be invalid: c
+// may correct it.
 func ChangeSaved(home string, configured Sharing, c Change) (Sharing, error) {
 	path := filepath.Join(home, stateFile)
 	if c == (Change{}) {
@@ -165,7 +165,7 @@ func ChangeSaved(home string, configured Sharing, c Change) (Sharing, error) {
 	return now, nil
 }
 
-// merge returns base with every member that c sets.
+// merge returns base with the fields that c sets.
 func merge(base, c Change) Change {
 	if c.Paused != nil {
 		base.Paused, base.Until = c.Paused, c.Until
@@ -174,7 +174,7 @@ func merge(base, c Change) Change {
 	return base
 }
 
-// effective returns configured with every member that saved sets, checked.
+// effective returns configured with the fields that saved sets, validated.
 func effective(configured Sharing, saved Change) (Sharing, fleet.Hours, error) {
 	c := merge(Change{Paused: &configured.Paused, Hours: &configured.Hours, Timezone: &configured.Timezone, Slots: &configured.Slots}, saved)
 	now := Sharing{Paused: *c.Paused, Hours: *c.Hours, Timezone: *c.Timezone, Slots: *c.Slots}

@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 )
 
-// ListenSocket listens on a socket to which only this user can connect: a unix socket of
-// mode 0600, and on Windows a named pipe that is named after path. It makes the socket's
-// folder, and replaces a socket that no process serves.
+// ListenSocket listens on a socket that only this user can connect to: a unix socket with
+// mode 0600 or, on Windows, a named pipe whose name is derived from path. It creates the
+// socket's folder and replaces a socket that no process serves.
 func ListenSocket(path string) (net.Listener, error) {
 	if c, err := DialSocket(context.Background(), path); err == nil {
 		c.Close()

@@ -14,12 +14,13 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// pipeTimeout is for a pipe whose process does not accept: the call that opens it neither
-// waits nor fails, and is made again until then.
+// pipeTimeout limits dialing a pipe whose process does not accept. Such a pipe is opened
+// again and again until ctx ends.
 const pipeTimeout = 5 * time.Second
 
-// DialSocket connects to the pipe of ListenSocket for path. Its error is a *net.OpError:
-// fs.ErrNotExist if no process serves it, fs.ErrPermission if another user's does.
+// DialSocket connects to the pipe that ListenSocket created for path. The error is a
+// *net.OpError: fs.ErrNotExist if no process serves the pipe, fs.ErrPermission if it
+// belongs to another user.
 func DialSocket(ctx context.Context, path string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, pipeTimeout)
 	defer cancel()
@@ -46,9 +47,10 @@ func listenSocket(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// pipeName returns the name of the pipe for a path. Pipes have one namespace for all users
-// and no folders, so that a hash of the path keeps apart the pipes of two folders. One
-// folder has several spellings: in capitals, by its short name, through a link.
+// pipeName returns the name of the pipe for a path. Pipes are in one namespace for all
+// users and have no folders, so the name contains a hash of the path. The spelling of a
+// path is normalized first: the same folder can be written in capitals, with its short
+// name or through a link.
 func pipeName(path string) string {
 	if absolute, err := filepath.Abs(path); err == nil {
 		path = absolute
@@ -61,8 +63,9 @@ func pipeName(path string) string {
 	return fmt.Sprintf(`\\.\pipe\kith-%x`, hash[:16])
 }
 
-// checkPipeOwner returns fs.ErrPermission if the pipe was not made by this user. Any user
-// can make a pipe of that name while kith does not run, and would be sent its requests.
+// checkPipeOwner returns fs.ErrPermission if the pipe was not created by this user. While
+// kith is not running, any user can create a pipe of that name and would receive the
+// requests.
 func checkPipeOwner(c net.Conn) error {
 	me, err := currentUser()
 	if err != nil {
@@ -79,7 +82,7 @@ func checkPipeOwner(c net.Conn) error {
 	return nil
 }
 
-// currentUser returns the id of the user whose process this is.
+// currentUser returns the id of the user of this process.
 func currentUser() (*windows.SID, error) {
 	user, err := windows.GetCurrentProcessToken().GetTokenUser()
 	if err != nil {

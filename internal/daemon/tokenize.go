@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// maxCounts is how many prompts are counted at the same time for the hub, and as
-	// many for the owner. A count uses no slot of an engine.
+	// maxCounts is how many prompts are counted concurrently for the hub, and the same
+	// number for the owner. Counting uses no slot of an engine.
 	maxCounts = 2
-	// countTimeout bounds the count of one prompt.
+	// countTimeout bounds the counting of one prompt.
 	countTimeout = 3 * time.Second
 )
 
-// serveTokenize counts the tokens of a chat call's body for the hub, if the machine
-// would serve that call. It does not wait.
+// serveTokenize counts the tokens of a chat call's body for the hub, if the machine would
+// serve the call. It does not wait.
 func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) {
 	if !d.hubCounts.TryAcquire(1) {
 		refuseCall(w, tunnel.RefusedBusy)
@@ -43,7 +43,7 @@ func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) 
 		return refusal == ""
 	}
 	if named, ok := tunnel.CallModel(r.Header); ok && !check(fleet.ModelID(named)) {
-		return // before the body is read
+		return // the body has not been read yet
 	}
 	head, text, release, ok := d.readRequest(w, r, tunnel.MaxTokenize)
 	defer release()
@@ -56,18 +56,18 @@ func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) 
 	switch {
 	case err == nil:
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.MarshalWrite(w, tunnel.Tokens{Tokens: tokens}) // the only error is a closed connection
+		_ = json.MarshalWrite(w, tunnel.Tokens{Tokens: tokens}) // the only possible error is a closed connection
 	case errors.Is(err, engine.ErrNoTokenizer):
 		w.WriteHeader(http.StatusNotImplemented)
 	case errors.As(err, new(*fault.Fault)):
 		writeFault(w, fault.Of(err), correlation(r))
-	default: // a call to the engine will show what it lacks
+	default: // a call to the engine will show whether something is missing
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 }
 
-// count is gateway.Config.Count of the local surface: an engine here counts, or an
-// upstream of the messages dialect, or else the hub.
+// count implements gateway.Config.Count for the local surface. An engine here counts, or
+// an upstream with the messages dialect, or otherwise the hub.
 func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, err error) {
 	if !d.localCounts.TryAcquire(1) {
 		return 0, nil
@@ -80,7 +80,7 @@ func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, e
 		candidates = serving(d.offers.forOwner(), call.Model, fleet.Messages)
 	}
 	if len(candidates) == 0 && len(serving(d.offers.forOwner(), call.Model, fleet.ChatCompletions)) > 0 {
-		return 0, nil // it is served here, but its prompt has no form that an engine here counts: the caller estimates
+		return 0, nil // the model is served here, but no engine here can count this form of prompt: the caller estimates
 	}
 	if len(candidates) == 0 {
 		if hub := d.hubClient.Load(); hub != nil {

@@ -12,7 +12,7 @@ import (
 const (
 	// upstreamCheckInterval is how often the models of the upstreams are listed.
 	upstreamCheckInterval = 10 * time.Minute
-	// upstreamRetryInterval is how often while one of them cannot be used.
+	// upstreamRetryInterval is how often they are listed while one of them does not work.
 	upstreamRetryInterval = time.Minute
 )
 
@@ -29,8 +29,8 @@ func newUpstreams(c *Config) ([]*engine.Upstream, error) {
 	return all, nil
 }
 
-// checkUpstreams lists the models of all upstreams concurrently, and reports whether
-// all can be used.
+// checkUpstreams lists the models of all upstreams concurrently, and reports whether all
+// of them work.
 func (d *Daemon) checkUpstreams(ctx context.Context) bool {
 	var all sync.WaitGroup
 	var failed atomic.Bool
@@ -64,5 +64,5 @@ func (d *Daemon) runUpstreamChecks(ctx context.Context) error {
 	}
 }
 
-// checkUpstreamsSoon has the upstreams checked without waiting for the interval.
+// checkUpstreamsSoon requests a check of the upstreams without waiting for the interval.
 func (d *Daemon) checkUpstreamsSoon() { request(d.checkUpstreamsNow) }

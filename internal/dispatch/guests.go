@@ -179,8 +179,17 @@ func newGuests(s *scheduler, host *Host, query fleet.Query) *Guests {
 // Set replaces the calls that wait. One that was granted a slot stays out of the queue
 // for as long as it is among them.
 func (g *Guests) Set(calls []WaitingCall) {
-	s, c := g.s, g.cohort
+	if g.s.setGuests(g, calls) {
+		g.s.decideAll([]*cohort{g.cohort})
+	}
+}
+
+// setGuests is Set without the decision, and reports whether one is due: whether another
+// call is the first.
+func (s *scheduler) setGuests(g *Guests, calls []WaitingCall) (changed bool) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := g.cohort
 	before := c.first
 	for _, call := range calls {
 		w := g.known[call.Number]
@@ -203,21 +212,21 @@ func (g *Guests) Set(calls []WaitingCall) {
 		}
 		delete(g.known, number)
 	}
-	changed := c.first != nil && c.first != before
-	s.mu.Unlock()
-	if changed {
-		s.decideAll([]*cohort{c})
-	}
+	return c.first != nil && c.first != before
 }
 
 // Return returns a call to the queue that did not take its slot.
 func (g *Guests) Return(number int64) {
-	g.s.mu.Lock()
-	if w := g.known[number]; w != nil && w.left {
-		g.s.insert(w)
-	}
-	g.s.mu.Unlock()
+	g.s.returnGuest(g, number)
 	g.s.decideAll([]*cohort{g.cohort})
+}
+
+func (s *scheduler) returnGuest(g *Guests, number int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w := g.known[number]; w != nil && w.left {
+		s.insert(w)
+	}
 }
 
 // grant grants a slot to a guest. Needs mu.

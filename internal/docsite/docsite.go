@@ -1,5 +1,5 @@
-// Package docsite makes a site of the documentation: it renders the pages of package
-// docs as HTML, lists them as docs/README.md does, and searches them.
+// Package docsite turns the documentation into a site: it renders the pages of package
+// docs as HTML, lists them in the order of docs/README.md and searches them.
 package docsite
 
 import (
@@ -12,24 +12,24 @@ import (
 	"github.com/kith/kith/docs"
 )
 
-// Root is the path of the documentation on a hub. The page of docs/install.md is at
-// Root + "/install", and that of docs/README.md at Root.
+// Root is the path of the documentation on a hub. The page for docs/install.md is at Root
+// + "/install" and the one for docs/README.md at Root.
 const Root = "/docs"
 
-// pictures is the folder of the pictures, below docs.
+// pictures is the folder with the pictures, relative to docs.
 const pictures = "pictures"
 
 // Page is one page of the documentation.
 type Page struct {
-	Name     string // the path below docs, without ".md"; "README" is the first page
+	Name     string // the path relative to docs, without ".md"; "README" is the first page
 	Title    string
-	HTML     string // the content, with the title
+	HTML     string // the content, including the title
 	Sections []Section
 
-	links []Link // of the page to other pages, in their order, each below a heading
+	links []Link // links to other pages in their order on the page, with the headings above them
 }
 
-// Path is the path of the page on a hub.
+// Path returns the path of the page on a hub.
 func (p Page) Path() string {
 	if p.Name == "README" {
 		return Root
@@ -37,7 +37,7 @@ func (p Page) Path() string {
 	return Root + "/" + p.Name
 }
 
-// Section is a heading of a page, and what is below it up to the next one.
+// Section is a heading of a page and the text up to the next heading.
 type Section struct {
 	ID, Title string
 	Level     int
@@ -48,10 +48,11 @@ type Section struct {
 type Link struct {
 	Path, Title string
 
-	below string // the heading that the link is below
+	below string // the heading above the link
 }
 
-// decisionsTitle is the title of the list of decisions, the one that docs/README.md lacks.
+// decisionsTitle is the title of the list of decisions, which docs/README.md does not
+// include.
 const decisionsTitle = "Decisions"
 
 // Group is a list of pages under a title.
@@ -60,19 +61,19 @@ type Group struct {
 	Links []Link
 }
 
-// Folded reports whether the list is shown folded beside a page: that of the decisions is
-// long, and is there for a page of its own.
+// Folded reports whether the list is collapsed next to a page. The list of decisions is
+// long, so it is expanded only next to its own pages.
 func (g Group) Folded(page Page) bool {
 	return g.Title == decisionsTitle && !strings.HasPrefix(page.Name, "decisions/")
 }
 
-// site is the documentation, complete.
+// site is the complete documentation.
 type site struct {
 	pages  map[string]Page
 	groups []Group
 }
 
-// load renders the pages once, when the first one is read.
+// load renders all pages when it is first called.
 var load = sync.OnceValue(func() site {
 	s := site{pages: map[string]Page{}}
 	titles := map[string]string{}
@@ -85,7 +86,7 @@ var load = sync.OnceValue(func() site {
 		s.pages[page.Name] = page
 		return err
 	}
-	err := read("README.md") // first: it has the titles
+	err := read("README.md") // first, because it has the titles
 	for _, link := range s.pages["README"].links {
 		titles[link.Path] = link.Title
 	}
@@ -98,14 +99,14 @@ var load = sync.OnceValue(func() site {
 		})
 	}
 	if err != nil {
-		panic(err) // the pages are compiled in: the first test fails
+		panic(err) // the pages are compiled in, so that any test finds this
 	}
 	s.groups = s.list()
 	return s
 })
 
-// list returns the pages as the first page lists them below its headings. The decisions
-// follow, which it does not list.
+// list returns the pages in the order of the first page, grouped by its headings, and
+// then the decisions, which the first page does not list.
 func (s site) list() []Group {
 	var out []Group
 	for _, link := range s.pages["README"].links {
@@ -125,16 +126,16 @@ func (s site) list() []Group {
 	return append(out, decisions)
 }
 
-// Find returns the page with the name.
+// Find returns the page with the given name.
 func Find(name string) (Page, bool) {
 	page, found := load().pages[name]
 	return page, found
 }
 
-// Groups returns the lists of pages, in the order in which they are shown.
+// Groups returns the lists of pages in display order.
 func Groups() []Group { return load().groups }
 
-// Picture returns a picture of the pages by its path below docs.
+// Picture returns a picture by its path relative to docs.
 func Picture(name string) ([]byte, bool) {
 	if path.Dir(name) != pictures {
 		return nil, false
@@ -143,16 +144,16 @@ func Picture(name string) ([]byte, bool) {
 	return data, err == nil
 }
 
-// Hit is a section in which a search found its words.
+// Hit is a section that matches a search.
 type Hit struct {
 	Path, Page, Section string
 }
 
-// mostHits limits the hits of one search.
+// mostHits limits the results of a search.
 const mostHits = 40
 
-// Search returns the sections that hold all of the words, those with the words in their
-// titles first.
+// Search returns the sections that contain all words of the query. Sections with the
+// words in their titles come first.
 func Search(query string) []Hit {
 	words := strings.Fields(strings.ToLower(query))
 	if len(words) == 0 {
@@ -176,7 +177,8 @@ func Search(query string) []Hit {
 	return hits[:min(len(hits), mostHits)]
 }
 
-// order returns the names of all pages in the order of the lists, the first page last.
+// order returns the names of all pages in the order of the lists, with the first page
+// last.
 func (s site) order() []string {
 	var out []string
 	for _, group := range s.groups {

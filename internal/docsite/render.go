@@ -18,17 +18,17 @@ import (
 	"github.com/yuin/goldmark/util"
 )
 
-// source is where readers find the files of the repository that are no pages.
+// source is the address of the repository's files that are not pages.
 const source = "https://github.com/kith/kith/blob/main/"
 
-// markdown renders the pages. They are part of the program, so that the HTML in them,
-// which is anchors, is passed on.
+// markdown renders the pages. It passes raw HTML through: the pages are part of the
+// program and use it for anchors.
 var markdown = goldmark.New(
 	goldmark.WithExtensions(extension.Table),
 	goldmark.WithRendererOptions(markup.WithUnsafe(), renderer.WithNodeRenderers(util.Prioritized(codeRenderer{}, 1))),
 )
 
-// render renders a page. titles are those of the pages, by their paths.
+// render renders a page. titles maps the paths of pages to their titles.
 func render(name string, source []byte, titles map[string]string) (Page, error) {
 	page := Page{Name: name}
 	doc := markdown.Parser().Parse(text.NewReader(source), parser.WithContext(parser.NewContext()))
@@ -69,7 +69,7 @@ func render(name string, source []byte, titles map[string]string) (Page, error) 
 	if err := markdown.Renderer().Render(&out, source, doc); err != nil {
 		return page, fmt.Errorf("cannot render docs/%s.md: %w", name, err)
 	}
-	// Code is escaped: the tags are those of tables.
+	// Code is escaped, so these tags can only be those of tables.
 	page.HTML = strings.NewReplacer("<table>", `<div class="scroll" tabindex="0"><table class="stack">`, "</table>", "</table></div>").Replace(out.String())
 	if len(page.Sections) == 0 {
 		return page, fmt.Errorf("docs/%s.md has no title", name)
@@ -78,7 +78,8 @@ func render(name string, source []byte, titles map[string]string) (Page, error) 
 	return page, nil
 }
 
-// addSection begins a section of the page. The heading gets an id, and a link to itself.
+// addSection starts a section of the page. It gives the heading an id and a link to
+// itself.
 func (p *Page) addSection(heading *ast.Heading, source []byte, used map[string]int) {
 	title := words(heading, source)
 	id := slug(title)
@@ -99,14 +100,14 @@ func (p *Page) addSection(heading *ast.Heading, source []byte, used map[string]i
 	heading.AppendChild(heading, link)
 }
 
-// addText adds text to the last section, for the search.
+// addText adds text to the last section for searching.
 func (p *Page) addText(text string) {
 	if n := len(p.Sections); n > 0 {
 		p.Sections[n-1].text += " " + strings.ToLower(text)
 	}
 }
 
-// addLink keeps a link to another page.
+// addLink records a link to another page.
 func (p *Page) addLink(link *ast.Link, source []byte) {
 	to, n := string(link.Destination), len(p.Sections)
 	if n > 0 && strings.HasPrefix(to, Root+"/") && !strings.Contains(to, "#") {
@@ -114,7 +115,8 @@ func (p *Page) addLink(link *ast.Link, source []byte) {
 	}
 }
 
-// nameLink gives a link whose text is the name of a file the title of the page.
+// nameLink replaces the text of a link by the title of its page if the text is a file
+// name.
 func nameLink(link *ast.Link, source []byte, titles map[string]string) {
 	to, _, _ := strings.Cut(string(link.Destination), "#")
 	if title := titles[to]; title != "" && strings.HasSuffix(words(link, source), ".md") {
@@ -123,8 +125,8 @@ func nameLink(link *ast.Link, source []byte, titles map[string]string) {
 	}
 }
 
-// target is where a link of the page leads on a hub: to a page, to a picture, to a place
-// on the same page, or to the repository.
+// target returns the address on a hub for a link of the page: another page, a picture, an
+// anchor on the same page, or a file in the repository.
 func (p *Page) target(to string) string {
 	if strings.HasPrefix(to, "#") || strings.Contains(to, ":") {
 		return to
@@ -145,7 +147,7 @@ func (p *Page) target(to string) string {
 	return file
 }
 
-// words is the text of a node.
+// words returns the text of a node.
 func words(node ast.Node, source []byte) string {
 	var out strings.Builder
 	_ = ast.Walk(node, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
@@ -157,8 +159,8 @@ func words(node ast.Node, source []byte) string {
 	return out.String()
 }
 
-// slug is the id of a heading, as code hosts make it: its letters and digits in lower
-// case, with hyphens for spaces.
+// slug returns the id of a heading as code hosts generate it: its letters and digits in
+// lower case, with hyphens for spaces.
 func slug(heading string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -172,7 +174,7 @@ func slug(heading string) string {
 	}, heading)
 }
 
-// lines is the source of a block.
+// lines returns the source of a block.
 func lines(block ast.Node, source []byte) []byte {
 	var out bytes.Buffer
 	for _, line := range block.Lines().Sliced(0, block.Lines().Len()) {
@@ -181,12 +183,11 @@ func lines(block ast.Node, source []byte) []byte {
 	return out.Bytes()
 }
 
-// codeRenderer writes blocks of code, with their language above them, and code in a
-// sentence.
+// codeRenderer renders code blocks, with their language above them, and inline code.
 type codeRenderer struct{}
 
-// longestUnbroken is how many bytes of a word of code are kept on one line: as many as fit
-// into that of a small phone.
+// longestUnbroken is the number of bytes of a word of code that are kept on one line: the
+// width of a small phone.
 const longestUnbroken = 32
 
 // RegisterFuncs implements renderer.NodeRenderer.
@@ -200,7 +201,7 @@ func (codeRenderer) RegisterFuncs(to renderer.NodeRendererFuncRegisterer) {
 			fmt.Fprintf(w, `<figure class="code-block"><figcaption>%s</figcaption>`, html.EscapeString(language))
 		}
 		copied := ""
-		if language != "" { // what has none is a drawing
+		if language != "" { // a block without a language is a drawing
 			copied = ` data-copy`
 		}
 		fmt.Fprintf(w, `<pre tabindex="0"%s aria-label="these lines"><code>%s</code></pre>`, copied, html.EscapeString(string(lines(node, source))))

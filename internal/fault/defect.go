@@ -6,8 +6,9 @@ import (
 	"runtime/debug"
 )
 
-// Defect returns the error of a recovered panic: its kind and the stack, for the log.
-// The value's text is kept only if the runtime wrote it, since it could hold anything.
+// Defect returns an error for a recovered panic, with its kind and the stack, for the
+// log. It includes the value's text only for runtime errors, because other values could
+// hold anything.
 func Defect(recovered any) error {
 	text := fmt.Sprintf("panic (%T)", recovered)
 	if e, ok := recovered.(runtime.Error); ok {

@@ -1,7 +1,7 @@
-// Package fault defines every failure that a caller can get: its code, its HTTP
-// status, its type and how soon a retry makes sense. It renders nothing: gateway
-// writes a Fault in the caller's dialect. An error that is not a *Fault is a defect
-// of ours; the caller gets internal_error, and the text stays in the log.
+// Package fault defines every failure that a caller can receive: its code, its HTTP
+// status, its type and when to retry. It renders nothing: gateway writes a Fault in the
+// caller's dialect. An error that is not a *Fault is a bug: the caller gets
+// internal_error, and the text is only logged.
 package fault
 
 import (
@@ -9,11 +9,11 @@ import (
 	"fmt"
 )
 
-// Code is the word that a client branches on. It is compared exactly; the mixed casing
-// is part of the contract (docs/errors.md).
+// Code identifies a failure to clients. Clients compare it exactly; the mixed case is
+// part of the contract (docs/errors.md).
 type Code string
 
-// The codes. The first six are the results of routing.
+// The codes. The first six are results of routing.
 const (
 	ModelNotFound       Code = "model_not_found"
 	NotInCircle         Code = "NOT_IN_CIRCLE"
@@ -38,17 +38,17 @@ const (
 	NoInferenceBackend       Code = "no_inference_backend"
 	EngineTimeout            Code = "engine_timeout"
 
-	// Of the member's API only.
+	// Only in the member's API.
 
 	NotFound   Code = "not_found"
 	NotAllowed Code = "not_allowed"
 
-	// Of machines that connect only.
+	// Only for machines that connect.
 
 	WrongRegion Code = "wrong_region"
 )
 
-// WaitElapsed is the reason of a 503 whose cause is a wait that ended
+// WaitElapsed is the reason of a 503 after the call's wait ended
 // (spec/api.md#wait-elapsed).
 const WaitElapsed = "wait_elapsed"
 
@@ -61,32 +61,32 @@ func Codes() map[Code]int {
 	return out
 }
 
-// Known reports whether the code is one of ours.
+// Known reports whether the code is defined here.
 func (c Code) Known() bool {
 	_, ok := codes[c]
 	return ok
 }
 
-// Fault is one failure as a caller gets it. Make it with New. A Fault is never changed
-// after it was returned: the With methods return copies.
+// Fault is one failure as the caller sees it. Create it with New. A Fault is immutable:
+// the With methods return copies.
 type Fault struct {
 	Code    Code
 	Message string
-	// Param names the member of the request that is at fault; empty: none.
+	// Param is the request member that caused the failure; empty: none.
 	Param string
-	// Reason is WaitElapsed after a wait that ended, else empty.
+	// Reason is WaitElapsed if the call's wait ended, otherwise empty.
 	Reason string
-	// RetryAfter is the seconds until a retry makes sense; 0: the edge's standard
-	// back-off where the status requires one (spec/api.md#retry-after).
+	// RetryAfter is the number of seconds after which to retry. If it is 0 and the status
+	// requires one, the gateway uses its default (spec/api.md#retry-after).
 	RetryAfter int
-	// NoRetry asks for x-should-retry: false: repeating cannot help.
+	// NoRetry adds x-should-retry: false, because a retry cannot succeed.
 	NoRetry bool
 
 	cause error
 }
 
-// New makes a Fault. The message is for the caller and names cause and next step. The
-// Param of model_not_found is model.
+// New creates a Fault. The message is for the caller: it names the cause and the next
+// step. For model_not_found, Param is "model".
 func New(code Code, format string, args ...any) *Fault {
 	f := &Fault{Code: code, Message: fmt.Sprintf(format, args...), NoRetry: code == NotImplemented || code == EngineTimeout}
 	if code == ModelNotFound {
@@ -103,7 +103,7 @@ func (f *Fault) Status() int {
 	return 500
 }
 
-// Type returns error.type of the chat dialect, which follows the status
+// Type returns error.type of the chat dialect, which depends on the status
 // (spec/api.md#error-type).
 func (f *Fault) Type() string {
 	switch status := f.Status(); {
@@ -124,34 +124,34 @@ func (f *Fault) Error() string {
 	return string(f.Code) + ": " + f.Message
 }
 
-// Unwrap returns the cause, which callers of the service never see.
+// Unwrap returns the cause. Callers of the service never see it.
 func (f *Fault) Unwrap() error { return f.cause }
 
-// with returns a changed copy.
+// with returns a copy with the change applied.
 func (f *Fault) with(change func(*Fault)) *Fault {
 	c := *f
 	change(&c)
 	return &c
 }
 
-// Because returns a copy with a cause for the log.
+// Because returns a copy with a cause, for the log.
 func (f *Fault) Because(cause error) *Fault { return f.with(func(c *Fault) { c.cause = cause }) }
 
-// WithParam returns a copy that names the request member at fault.
+// WithParam returns a copy that names the request member that caused the failure.
 func (f *Fault) WithParam(name string) *Fault { return f.with(func(c *Fault) { c.Param = name }) }
 
 // AfterWait returns a copy whose reason is WaitElapsed.
 func (f *Fault) AfterWait() *Fault { return f.with(func(c *Fault) { c.Reason = WaitElapsed }) }
 
-// WithRetryAfter returns a copy with so many seconds until the next try.
+// WithRetryAfter returns a copy with the number of seconds after which to retry.
 func (f *Fault) WithRetryAfter(seconds int) *Fault {
 	return f.with(func(c *Fault) { c.RetryAfter = seconds })
 }
 
-// WithNoRetry returns a copy that asks clients not to repeat the call.
+// WithNoRetry returns a copy that asks clients not to retry.
 func (f *Fault) WithNoRetry() *Fault { return f.with(func(c *Fault) { c.NoRetry = true }) }
 
-// Of returns the Fault in err's chain, else an internal_error with err as its cause
+// Of returns the Fault in err's chain, or an internal_error with err as its cause
 // (spec/api.md#internal-error). Of(nil) is nil.
 func Of(err error) *Fault {
 	if err == nil {

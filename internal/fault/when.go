@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// codes is the one table of codes: the status, a short title for people, and what
-// docs/errors.md says about it.
+// codes is the table of all codes: the status, a short title for people, and the text in
+// docs/errors.md.
 var codes = map[Code]struct {
 	status int
 	title  string
@@ -41,10 +41,10 @@ var codes = map[Code]struct {
 	NotAllowed:               {403, "Not allowed", "Of the management API only: you may see it but not change it; `message` says who may."},
 }
 
-// Title returns the code in a few plain words; an unknown code is its own title.
+// Title returns the code in a few plain words. An unknown code is its own title.
 func (c Code) Title() string { return cmp.Or(codes[c].title, string(c)) }
 
-// When returns when a caller gets the code, and what helps.
+// When explains when a caller gets the code and what to do about it.
 func (c Code) When() string { return codes[c].when }
 
 // Page returns the text of docs/errors.md.

@@ -2,28 +2,28 @@ package fleet
 
 import "slices"
 
-// Affected is the set of callers whose decisions may differ after some changes of the
-// store. The zero Affected is empty.
+// Affected is the set of callers whose routing decisions may change because of changes in
+// the store. The zero Affected is empty.
 type Affected struct {
 	everyone bool
-	members  map[MemberID]struct{} // whatever they call
-	models   map[ModelID]struct{}  // by any caller
+	members  map[MemberID]struct{} // for any model
+	models   map[ModelID]struct{}  // for any caller
 }
 
-// AffectedBy returns the callers affected by changes that before does not contain and
-// after does. Nil changes affect everyone.
+// AffectedBy returns the callers affected by the changes between the snapshots before and
+// after. If changes is nil, everyone is affected.
 func AffectedBy(before, after *Snapshot, changes []Change) Affected {
 	a := Affected{everyone: changes == nil, members: map[MemberID]struct{}{}, models: map[ModelID]struct{}{}}
 	for _, change := range changes {
 		switch change.Kind {
-		case MemberChanged, KeyChanged, SessionsChanged: // reach changes by other kinds of change
+		case MemberChanged, KeyChanged, SessionsChanged: // other kinds of changes affect what these reach
 		case SharesChanged:
 			a.members[MemberID(change.ID)] = struct{}{}
 		case MachineChanged:
 			a.machine(before.Machine(MachineID(change.ID)), after.Machine(MachineID(change.ID)))
 		case GroupChanged:
 			a.group(before, after, GroupID(change.ID))
-		default: // of a newer hub
+		default: // kinds of a newer hub version
 			a.everyone = true
 		}
 	}
@@ -43,11 +43,11 @@ func (a Affected) Includes(q *Query) bool {
 	return member || model
 }
 
-// machine adds the models of a machine that appeared, disappeared, or whose owner
-// keeps it out of groups or no longer does.
+// machine adds the models of a machine that was added or removed, or whose owner started
+// or stopped excluding it from groups.
 func (a Affected) machine(before, after *Machine) {
 	if before != nil && after != nil && before.Owner == after.Owner && before.KeptOut == after.KeptOut {
-		return // it was renamed
+		return // it was only renamed
 	}
 	a.offersOf(before)
 	a.offersOf(after)
@@ -60,10 +60,10 @@ func (a Affected) offersOf(m *Machine) {
 }
 
 // group adds the members who joined or left, and the models of their machines, of
-// machines that were kept out or no longer are, and of owners who changed their limits.
-// Where the group has two members only since the change, or only until it, all its
-// members are added. Machines that appeared or disappeared have changes of their own, so
-// those of after are enough.
+// machines that were excluded or no longer are, and of owners who changed their limits.
+// If the group has at least two members only before or only after the change, it adds all
+// members. Machines that were added or removed have their own changes, so the machines in
+// after are sufficient.
 func (a Affected) group(before, after *Snapshot, id GroupID) {
 	was, is := before.group(id), after.group(id)
 	for member := range difference(was.ids, is.ids) {
@@ -100,7 +100,7 @@ func (a Affected) machinesOf(s *Snapshot, member MemberID) {
 	}
 }
 
-// group returns the group of that id, or an empty one.
+// group returns the group with the given id, or an empty one.
 func (s *Snapshot) group(id GroupID) *groupIndex {
 	if g, ok := s.groups.Get(id); ok {
 		return g

@@ -5,70 +5,71 @@ import (
 	"time"
 )
 
-// ErrBehind is returned to a reader of changes when single changes are no longer known,
-// so that everything has to be read again.
+// ErrBehind is returned to a reader of changes if individual changes are no longer
+// available: the reader must read everything again.
 var ErrBehind = errors.New("too far behind to get each change: read everything again")
 
-// ErrReplaced is returned to a node when another process took its name.
+// ErrReplaced is returned to a node if another process took over its name.
 var ErrReplaced = errors.New("another hub process took this node's name")
 
-// Position is how far a reader of changes is: the epoch of the newest change that it
-// knows and that change's random nonce. A database that lost changes, by a fail-over or
-// a restored backup, can reach the epoch again, but not with the same nonce.
+// Position is how far a reader of changes has read: the epoch of the last change it has
+// seen, and the random nonce of that change. A database that lost changes, by a failover
+// or a restored backup, can reach the same epoch again, but with a different nonce.
 type Position struct {
 	Epoch int64
 	Nonce string
 }
 
-// Update is what a poll of the store returns: what changed since the last one.
+// Update is the result of a poll of the store: what changed since the previous poll.
 type Update struct {
-	Position Position // behind the changes
+	Position Position // after the changes
 	Changes  []Change
-	Nodes    []Node // none where one process has the database to itself
-	// ClockAhead is by how much this process's clock is ahead of the database's.
+	Nodes    []Node // empty if one process uses the database alone
+	// ClockAhead is the difference between this process's clock and the database's;
+	// positive if this one is ahead.
 	ClockAhead time.Duration
-	// FailedOver says that another database server confirmed this than the one before. It
-	// may lack what was committed there last.
+	// FailedOver reports that the database server is not the one of the previous poll. The
+	// new one may lack the last commits of the other.
 	FailedOver bool
 }
 
-// Change is one step of the store's epoch: the kind of record that changed, and its id.
-// Applying one twice, or late, is harmless: readers read the record again.
+// Change is a step of the store's epoch: the kind of record that changed, and its id.
+// Applying a change twice or late is harmless, because readers read the record again.
 type Change struct {
 	Epoch int64
 	Kind  ChangeKind
 	ID    string
 }
 
-// ChangeKind is what a Change's ID names.
+// ChangeKind determines what a Change's ID refers to.
 type ChangeKind string
 
-// The kinds of change.
+// The kinds of changes.
 const (
 	MemberChanged  ChangeKind = "member"  // ID: member
 	KeyChanged     ChangeKind = "key"     // ID: key
-	MachineChanged ChangeKind = "machine" // ID: machine (made, renamed, revoked)
-	SharesChanged  ChangeKind = "shares"  // ID: the member shared with
-	GroupChanged   ChangeKind = "group"   // ID: group (members, keep-outs, end)
+	MachineChanged ChangeKind = "machine" // ID: machine (created, renamed, revoked)
+	SharesChanged  ChangeKind = "shares"  // ID: the member who receives the shares
+	GroupChanged   ChangeKind = "group"   // ID: group (members, excluded machines, deletion)
 
 	SessionsChanged ChangeKind = "sessions" // ID: the member whose session ended
 )
 
-// The states of a Node. One that has ended in order has no row any more.
+// The states of a Node. A node that shut down regularly has no row.
 const (
 	NodeServing  = "serving"
-	NodeDraining = "draining" // it ends once its calls have ended, and its machines moved
+	NodeDraining = "draining" // it exits when its calls have ended and its machines have moved
 )
 
 // Node is one of the hub processes that share a database.
 type Node struct {
-	Name        string // unique; a process that starts replaces the one before it
-	Incarnation string // random, of one start
+	Name        string // unique; a new process replaces the previous one of that name
+	Incarnation string // random, chosen at startup
 	Region      string
-	Address     string // where other nodes reach it
+	Address     string // for connections from other nodes
 	Pin         string // the SHA-256 of its certificate's public key
 	Version     string
 	State       string // NodeServing or NodeDraining
-	Beat        int64  // grows while the node runs
+	Beat        int64  // increases while the node runs
 	Started     time.Time
 }

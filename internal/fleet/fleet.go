@@ -1,7 +1,7 @@
-// Package fleet implements the routing rules of docs/spec/routing.md: members' machines,
-// what they offer, shares, groups, sharing hours, and Route, which returns where a call
-// runs or why it is refused. The package does no I/O and has no clock and no randomness
-// of its own: the time and the random draw are arguments.
+// Package fleet implements the routing rules of docs/spec/routing.md: members' machines
+// and the models that they offer, shares, groups, sharing hours, and Route, which decides
+// where a call runs or why it is refused. The package does no I/O and uses neither a
+// clock nor randomness: the time and the random number are arguments.
 package fleet
 
 import (
@@ -10,31 +10,31 @@ import (
 	"unicode/utf8"
 )
 
-// Identifiers are opaque text that the store makes; they are compared byte for byte.
+// Identifiers are opaque strings that the store creates. They are compared byte by byte.
 type (
-	// MemberID names a member of the hub.
+	// MemberID identifies a member of the hub.
 	MemberID string
-	// MachineID names a member's machine.
+	// MachineID identifies a member's machine.
 	MachineID string
-	// GroupID names a group.
+	// GroupID identifies a group.
 	GroupID string
-	// ShareID names a share of one member with another.
+	// ShareID identifies a share of one member with another.
 	ShareID string
-	// ModelID is a model's id exactly as advertised (spec/routing.md#model-id).
+	// ModelID is the exact id that a machine advertises (spec/routing.md#model-id).
 	ModelID string
 )
 
-// MaxModelID is the length of the longest model id, in bytes.
+// MaxModelID is the maximum length of a model id, in bytes.
 const MaxModelID = 256
 
-// IsPath reports whether the id is the absolute path of a file, as llama-server lists a
-// model without an alias. Everyone who reaches the model sees it.
+// IsPath reports whether the id is the absolute path of a file, which is how llama-server
+// lists a model without an alias. Everyone who can use the model sees it.
 func (id ModelID) IsPath() bool {
 	return strings.HasPrefix(string(id), "/") || len(id) > 2 && id[1] == ':' && (id[2] == '\\' || id[2] == '/')
 }
 
-// Valid reports whether the id may be advertised or requested: 1 to 256 bytes of
-// valid UTF-8, printable, no space at either end.
+// Valid reports whether the id may be advertised or requested: 1 to 256 bytes of valid
+// UTF-8, printable, without leading or trailing spaces.
 func (id ModelID) Valid() bool {
 	s := string(id)
 	if s == "" || len(s) > MaxModelID || !utf8.ValidString(s) || strings.TrimSpace(s) != s {
@@ -48,23 +48,23 @@ func (id ModelID) Valid() bool {
 	return true
 }
 
-// Family is what kind of work a model does.
+// Family is the kind of work that a model does.
 type Family uint8
 
-// The families a machine may offer a model for.
+// The families of models that a machine can offer.
 const (
 	Chat Family = iota
 	Embeddings
 	Audio
-	families // how many there are
+	families // number of families
 )
 
 var familyNames = [families]string{"chat", "embeddings", "audio"}
 
-// String returns the family's word on the wire.
+// String returns the name of the family in the protocol.
 func (f Family) String() string { return familyNames[f] }
 
-// ParseFamily returns the family of a word on the wire; readers ignore unknown words.
+// ParseFamily parses the name of a family in the protocol. Readers ignore unknown names.
 func ParseFamily(word string) (Family, bool) {
 	for i, name := range familyNames {
 		if name == word {
@@ -74,10 +74,10 @@ func ParseFamily(word string) (Family, bool) {
 	return 0, false
 }
 
-// Endpoint is one inference route: operation and dialect at once.
+// Endpoint is an inference route, which determines both operation and dialect.
 type Endpoint uint8
 
-// The inference routes of both surfaces.
+// The inference routes, local and hosted.
 const (
 	ChatCompletions Endpoint = iota
 	EmbeddingsEndpoint
@@ -98,10 +98,11 @@ var endpointPaths = [endpoints]string{
 // Path returns the route's path, which is the same on every hop.
 func (e Endpoint) Path() string { return endpointPaths[e] }
 
-// String returns the path, which names the endpoint on the wire and in logs.
+// String returns the path, which identifies the endpoint in the protocol and in logs.
 func (e Endpoint) String() string { return endpointPaths[e] }
 
-// Family returns the family that a machine must offer the model for to serve the endpoint.
+// Family returns the family that a machine must offer a model for in order to serve the
+// endpoint.
 func (e Endpoint) Family() Family {
 	switch e {
 	case EmbeddingsEndpoint:
@@ -113,7 +114,7 @@ func (e Endpoint) Family() Family {
 	}
 }
 
-// ParseEndpoint returns the endpoint of a path; readers ignore unknown paths.
+// ParseEndpoint returns the endpoint with the given path. Readers ignore unknown paths.
 func ParseEndpoint(path string) (Endpoint, bool) {
 	for i, p := range endpointPaths {
 		if p == path {

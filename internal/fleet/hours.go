@@ -7,48 +7,48 @@ import (
 	"time"
 )
 
-// Hours are weekly windows on the wall clock of one zone (spec/api.md#sharing-hours).
-// The zero Hours are always open, in UTC.
+// Hours are weekly windows in the local time of one time zone
+// (spec/api.md#sharing-hours). The zero value is always open, in UTC.
 //
-// Minutes that a spring change of the clock skips do not exist; minutes that an autumn
-// change repeats count both times.
+// Minutes that are skipped when the clocks go forward do not exist; minutes that are
+// repeated when they go back count both times.
 type Hours struct {
 	windows []window
 	zone    *time.Location // nil: UTC
-	unknown bool           // the zone has a name and no clock
+	unknown bool           // the zone is named but not in this computer's database
 }
 
-// window is open on its days from one minute of the day to another; when to is
-// before from, it ends on the day after.
+// window is open on each of its days from one minute of the day to another. If to is less
+// than from, it ends on the following day.
 type window struct {
 	days     uint8 // bit 1<<time.Sunday … 1<<time.Saturday
 	from, to int   // minutes: 0 to 1439, 1 to 1440
 }
 
-// maxWindows bounds how many windows of an advertisement Route has to check.
+// maxWindows bounds the number of windows that an advertisement can make Route check.
 const maxWindows = 64
 
 const minutesADay = 24 * 60
 
-// weekdays are in the order of ParseHours: the week starts on Monday.
+// weekdays are in ParseHours' order: the week starts on Monday.
 var weekdays = []time.Weekday{
 	time.Monday, time.Tuesday, time.Wednesday, time.Thursday, time.Friday, time.Saturday, time.Sunday,
 }
 
-// word returns the day as ParseHours reads it: Mon, Tue, …
+// word returns the name of the day for ParseHours: Mon, Tue, …
 func word(day time.Weekday) string { return day.String()[:3] }
 
-// ParseHours parses weekly windows as `kith hours set` accepts them:
+// ParseHours parses weekly windows in the format of `kith hours set`:
 //
 //	Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00
 //
-// Days, single or in ranges, separated by commas, then one window of 24-hour
-// times; windows separated by semicolons. A window that ends before its start ends
-// on the following day; an empty text is always open. The zone is an IANA name;
-// empty means UTC.
+// A window consists of days, single or in ranges, separated by commas, and two 24-hour
+// times. Windows are separated by semicolons. A window that ends before its start ends on
+// the following day. An empty text is always open. The zone is an IANA name; empty means
+// UTC.
 func ParseHours(text, zone string) (Hours, error) {
 	location, err := time.LoadLocation(zone)
-	if err != nil || slices.Contains([]string{"Local", "localtime", "posixrules"}, zone) { // these differ between computers
+	if err != nil || slices.Contains([]string{"Local", "localtime", "posixrules"}, zone) { // they differ between computers
 		return Hours{}, fmt.Errorf("cannot use the time zone %.40q: name one, like Europe/Lisbon", zone)
 	}
 	h := Hours{zone: location}
@@ -68,8 +68,8 @@ func ParseHours(text, zone string) (Hours, error) {
 }
 
 // AdvertisedHours parses the hours of a machine, whose computer may know time zones that
-// this one does not. It fails as ParseHours does, except that hours in an unknown zone,
-// and in one without a name, are closed while they have windows.
+// this one does not. It fails when ParseHours does, except that windows in an unknown or
+// unnamed zone are accepted and are always closed.
 func AdvertisedHours(text, zone string) (Hours, error) {
 	if zone != "" {
 		if h, err := ParseHours(text, zone); err == nil {
@@ -81,12 +81,12 @@ func AdvertisedHours(text, zone string) (Hours, error) {
 	return h, err
 }
 
-// ZoneKnown reports whether this computer knows the clock of the zone.
+// ZoneKnown reports whether this computer's database contains the zone.
 func (h Hours) ZoneKnown() bool { return !h.unknown }
 
 func parseWindow(text string) (window, error) {
 	fields := strings.Fields(text)
-	// Spaces are free around commas: the times are the last field.
+	// Spaces around commas are allowed: the times are the last field.
 	if len(fields) < 2 {
 		return window{}, fmt.Errorf(`cannot read the hours %.40q: write days and a window, like "Mon-Fri 18:00-23:00"`, text)
 	}
@@ -103,7 +103,7 @@ func parseWindow(text string) (window, error) {
 		return window{}, fmt.Errorf("cannot read the window %.40q: write it from 00:00 to 24:00, like 18:00-23:00", times)
 	}
 	if to == 0 {
-		to = minutesADay // both are midnight
+		to = minutesADay // from and to are both midnight
 	}
 	if from == to {
 		return window{}, fmt.Errorf("cannot take the window %.40q: it is empty; a full day is 00:00-24:00", times)
@@ -111,7 +111,7 @@ func parseWindow(text string) (window, error) {
 	return window{days: days, from: from, to: to}, nil
 }
 
-// parseDays parses the days of a window; 0 if it cannot.
+// parseDays parses the days of a window. It returns 0 if they are invalid.
 func parseDays(text string) (days uint8) {
 	for item := range strings.SplitSeq(text, ",") {
 		first, last, isRange := strings.Cut(item, "-")
@@ -130,12 +130,12 @@ func parseDays(text string) (days uint8) {
 	return days
 }
 
-// weekday returns the index in weekdays of a day's word; negative: none.
+// weekday returns the index of a day's name in weekdays, or a negative number.
 func weekday(text string) int {
 	return slices.IndexFunc(weekdays, func(day time.Weekday) bool { return strings.EqualFold(word(day), text) })
 }
 
-// parseMinute parses HH:MM, 00:00 to 24:00, as minutes of the day.
+// parseMinute parses HH:MM, from 00:00 to 24:00, into the minute of the day.
 func parseMinute(text string) (int, bool) {
 	if text == "24:00" {
 		return minutesADay, true
@@ -151,7 +151,7 @@ func (h Hours) Always() bool { return len(h.windows) == 0 }
 // Open reports whether t is inside the hours.
 func (h Hours) Open(t time.Time) bool { return h.openOn(t, h) }
 
-// openOn is Open on the wall clock of other hours.
+// openOn is Open in the local time of other hours.
 func (h Hours) openOn(t time.Time, clock Hours) bool {
 	zone := clock.zone
 	if h.Always() || clock.unknown {
@@ -178,15 +178,14 @@ func (h Hours) openOn(t time.Time, clock Hours) bool {
 
 func (w window) on(day time.Weekday) bool { return w.days&(1<<day) != 0 }
 
-// Window is one weekly window of Hours: open on each of its days from one minute
-// of the day to another, 1 to 1440. Where To is less than From it ends on the
-// following day.
+// Window is a weekly window of Hours. It is open on each of its days from one minute of
+// the day to another, 1 to 1440. If To is less than From, it ends on the following day.
 type Window struct {
-	Days     []time.Weekday // from Monday on
+	Days     []time.Weekday // starting with Monday
 	From, To int
 }
 
-// Windows returns the windows in the order in which they were written.
+// Windows returns the windows in their original order.
 func (h Hours) Windows() []Window {
 	out := make([]Window, len(h.windows))
 	for i, w := range h.windows {
@@ -200,7 +199,7 @@ func (h Hours) Windows() []Window {
 	return out
 }
 
-// Now returns t on the wall clock of the hours; on UTC's if that is not known.
+// Now returns t in the zone of the hours, or in UTC if the zone is unknown.
 func (h Hours) Now(t time.Time) time.Time {
 	if h.zone == nil || h.unknown {
 		return t.UTC()
@@ -208,11 +207,11 @@ func (h Hours) Now(t time.Time) time.Time {
 	return t.In(h.zone)
 }
 
-// Zone returns the name of the zone on whose wall clock the windows are.
+// Zone returns the name of the windows' time zone.
 func (h Hours) Zone() string { return h.zone.String() } // of nil: UTC
 
-// String returns the windows as ParseHours reads them: ParseHours(h.String(),
-// h.Zone()) is h again. For hours that are always open it is empty.
+// String returns the windows in the format of ParseHours, so that ParseHours(h.String(),
+// h.Zone()) equals h. It returns "" if the hours are always open.
 func (h Hours) String() string {
 	var b strings.Builder
 	for i, w := range h.windows {
@@ -224,7 +223,8 @@ func (h Hours) String() string {
 	return b.String()
 }
 
-// daysString returns the days, three and more in a row as a range: "Mon-Fri", "Sat,Sun".
+// daysString formats the days. Three or more in a row become a range: "Mon-Fri",
+// "Sat,Sun".
 func (w window) daysString() string {
 	var items []string
 	for i := 0; i < len(weekdays); i++ {

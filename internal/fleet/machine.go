@@ -18,10 +18,10 @@ type FamilySet = Set[Family]
 // EndpointSet is a set of endpoints.
 type EndpointSet = Set[Endpoint]
 
-// Families returns the set of those families.
+// Families returns the set of the given families.
 func Families(of ...Family) FamilySet { return setOf(of) }
 
-// Endpoints returns the set of those endpoints.
+// Endpoints returns the set of the given endpoints.
 func Endpoints(of ...Endpoint) EndpointSet { return setOf(of) }
 
 func setOf[T ~uint8](of []T) Set[T] {
@@ -50,59 +50,61 @@ func (s Set[T]) All() iter.Seq[T] {
 type Offer struct {
 	ID            ModelID
 	Families      FamilySet
-	Endpoints     EndpointSet // what its engine speaks natively
+	Endpoints     EndpointSet // native to the machine's engine
 	ContextLength int         // tokens; 0: unknown
 	Capabilities  []string
-	Slots         int // requests at once; 0: only the machine's total counts
+	Slots         int // concurrent requests; 0: only the machine's Slots limit them
 	Engine        string
-	// Load is the model's own on this machine; nil until the machine is in a
+	// Load is the load of this model on this machine. It is nil until the machine is in a
 	// Snapshot.
 	Load *Load
 }
 
-// Machine is a member's computer as the hub knows it: online, or kept from its
-// last advertisement. After a call of WithMachine only its Loads change.
+// Machine is a member's computer as the hub knows it: either online or restored from its
+// last advertisement. After WithMachine only its Loads change.
 type Machine struct {
 	ID        MachineID
 	Owner     MemberID
 	OwnerName string
 	Name      string
 	Created   time.Time
-	// Online says that a tunnel is live and acknowledged.
+	// Online reports that the machine has an acknowledged tunnel.
 	Online bool
-	// Elsewhere says that the tunnel ends at another hub node, which grants its slots and
-	// counts the limits of its owner.
+	// Elsewhere reports that the tunnel ends at another hub node, which reserves the
+	// machine's slots and counts its owner's limits.
 	Elsewhere bool
-	// ReturningUntil is, for a machine that is not online, the end of the time in
-	// which it is expected back (spec/routing.md#returning). The zero time: it is not.
+	// ReturningUntil is set for a machine that is offline but expected back: the end of
+	// the time in which it counts as returning (spec/routing.md#returning). Otherwise it
+	// is zero.
 	ReturningUntil time.Time
 	// Generation numbers the machine's tunnels; a newer one replaces the older.
 	Generation int64
 	Paused     bool
-	// PausedUntil is when the pause ends by itself; the zero time: its owner ends it.
+	// PausedUntil is when the pause ends automatically; zero if the owner must end it.
 	PausedUntil time.Time
 	Hours       Hours
-	// KeptOut says that its owner keeps it out of every group.
+	// KeptOut reports that the owner excludes the machine from all groups.
 	KeptOut bool
-	// Groups are the names of the only groups that it serves; nil: every group of its
+	// Groups are the names of the groups that the machine serves; nil: all groups of its
 	// owner.
 	Groups []string
-	// Slots is how many requests it runs at once in all.
+	// Slots is the total number of concurrent requests.
 	Slots  int
 	Offers []Offer
-	// Load is the machine's, all models together; nil until the machine is in a Snapshot.
+	// Load is the load of the machine for all models together. It is nil until the machine
+	// is in a Snapshot.
 	Load *Load
 
 	tieBreaker uint64 // derived from ID
-	// withdrawn are the Loads of models that it no longer offers, whose records apply
-	// again when it offers them again.
+	// withdrawn holds the Loads of models that the machine no longer offers. They are used
+	// again if it offers the model again.
 	withdrawn map[ModelID]*Load
 }
 
 // maxWithdrawn bounds Machine.withdrawn.
 const maxWithdrawn = 256
 
-// Offer returns the machine's offer of exactly that id, or nil. A nil Machine offers
+// Offer returns the machine's offer with exactly this id, or nil. A nil Machine offers
 // nothing.
 func (m *Machine) Offer(model ModelID) *Offer {
 	offers := m.offers()
@@ -131,9 +133,9 @@ func (m *Machine) speech() (n int32) {
 	return n
 }
 
-// Reserve takes one slot of the machine for the model, if both have one free; with alone,
-// only if the model has no other call. If it returns true the slot is held until Release.
-// It is safe for concurrent use.
+// Reserve reserves a slot of the machine for the model if both have a free one. With
+// alone it succeeds only if this hub's node has no other call for the model. If it
+// returns true, the slot is reserved until Release. It is safe for concurrent use.
 func (m *Machine) Reserve(model ModelID, alone bool) bool {
 	o := m.Offer(model)
 	if o == nil || !m.Load.reserve(m.Slots, false) {
@@ -164,11 +166,11 @@ func (m *Machine) AddSlots(model ModelID, n int) {
 // the machine runs all it may.
 func (m *Machine) FreeSlots() int { return m.Load.free(m.Slots) }
 
-// Accepts reports whether the machine would accept calls of others at that time, if
-// it had a free slot: it is online, within its hours, not paused, not held out.
+// Accepts reports whether the machine would accept other members' calls at time now if it
+// had a free slot: it is online, within its hours, not paused and not held out.
 func (m *Machine) Accepts(now time.Time) bool { return m.state(Grouped, nil, now, true) == Ready }
 
-// limit returns how many requests the offer runs at once.
+// limit returns the number of concurrent requests of the offer.
 func (o *Offer) limit() int {
 	if o.Slots == 0 {
 		return math.MaxInt
@@ -176,27 +178,27 @@ func (o *Offer) limit() int {
 	return o.Slots
 }
 
-// Load is what changes on a machine, or on one model of it, from call to call.
-// It is the only mutable part of a Snapshot: its numbers are atomic, and all versions
-// of a machine share it. The zero Load is idle.
+// Load is the part of a machine, or of one of its models, that changes with every call.
+// It is the only mutable part of a Snapshot: its counters are atomic, and all versions of
+// a machine share them. The zero Load is idle.
 type Load struct {
-	inFlight atomic.Int64 // reserved by this hub
-	local    atomic.Int64 // held by others, as the machine advertised
-	heldOut  atomic.Int64 // until this time, Unix nanoseconds
-	// learned is what calls have shown; nil: nothing, as of most machines that are known
-	// to a node, and of a machine's own Load.
+	inFlight atomic.Int64 // slots reserved by this hub
+	local    atomic.Int64 // slots used by others, as last advertised
+	heldOut  atomic.Int64 // held out until this time, in Unix nanoseconds
+	// learned is what the results of calls have shown. It is nil for a machine's own Load
+	// and, at a node, for most of the other machines.
 	learned atomic.Pointer[learned]
 }
 
-// learned is what calls have shown of one model on a machine.
+// learned is what the results of calls have shown about one model on a machine.
 type learned struct {
 	own, others Record
-	direct      [Grouped]atomic.Pointer[proof]     // to the owner, and by shares
-	groups      atomic.Pointer[map[GroupID]*proof] // the map is never changed
+	direct      [Grouped]atomic.Pointer[proof]     // for the owner, and for shares
+	groups      atomic.Pointer[map[GroupID]*proof] // the map is never modified
 	adding      sync.Mutex                         // held while a proof is added
 }
 
-// learn returns what calls have shown, for a change of it.
+// learn returns l.learned for modification. It creates it if necessary.
 func (l *Load) learn() *learned {
 	if l.learned.Load() == nil {
 		l.learned.CompareAndSwap(nil, new(learned))
@@ -204,26 +206,28 @@ func (l *Load) learn() *learned {
 	return l.learned.Load()
 }
 
-// InFlight returns how many slots are reserved.
+// InFlight returns the number of slots that this hub has reserved.
 func (l *Load) InFlight() int { return int(l.inFlight.Load()) }
 
 // Used returns how many slots are in use, by this hub's calls or others.
 func (l *Load) Used() int { return int(l.inFlight.Load() + l.local.Load()) }
 
-// SetLocal sets how many slots other things than this hub's calls hold, as the
-// machine advertised last.
+// SetLocal sets the number of slots that are used by anything other than this hub's
+// calls, from the machine's last advertisement.
 func (l *Load) SetLocal(slots int) { l.local.Store(int64(slots)) }
 
-// HoldOut keeps a machine that flaps out of every decision until then: it counts as
-// offline, so that no call waits for it. It applies to a machine's Load only.
+// HoldOut excludes a flapping machine from all decisions until the given time: it counts
+// as offline, so that no call waits for it. Only a machine's own Load uses it.
 func (l *Load) HoldOut(until time.Time) { l.heldOut.Store(until.UnixNano()) }
 
-// free returns what is left of so many slots; negative when their number was reduced.
+// free returns how many of the given slots are free. The result is negative after their
+// number was reduced.
 func (l *Load) free(slots int) int {
 	return slots - int(l.inFlight.Load()) - int(l.local.Load())
 }
 
-// reserve takes one of so many slots; with alone, only if this hub holds none.
+// reserve reserves one of the given slots. With alone it succeeds only if this hub has
+// reserved none.
 func (l *Load) reserve(slots int, alone bool) bool {
 	for {
 		n := l.inFlight.Load()
@@ -238,9 +242,9 @@ func (l *Load) reserve(slots int, alone bool) bool {
 
 func (l *Load) release() { l.inFlight.Add(-1) }
 
-// inherit gives the machine the Loads of the version before it, or new ones, and its
-// tieBreaker. Of its offers it writes only what is missing: a copy of a machine shares
-// them with one that is already in use.
+// inherit takes the Loads and tieBreaker from the machine's previous version, or creates
+// them. It only writes to offers whose Load is nil: a copy of a machine shares its offers
+// with one that is already in use.
 func (m *Machine) inherit(before *Machine) {
 	m.tieBreaker = tieBreaker(m.ID)
 	if m.Load == nil && before != nil {
@@ -264,7 +268,7 @@ func (m *Machine) inherit(before *Machine) {
 	m.withdrawn = m.withdrawnSince(before)
 }
 
-// withdrawnSince returns what withdrawn has to hold after that version of the machine.
+// withdrawnSince returns the value for withdrawn, given the machine's previous version.
 func (m *Machine) withdrawnSince(before *Machine) map[ModelID]*Load {
 	if before == nil {
 		return nil
@@ -290,24 +294,24 @@ func (m *Machine) withdrawnSince(before *Machine) map[ModelID]*Load {
 	return out
 }
 
-// tieBreaker returns a number that is the same in every process, so that the same draw
-// breaks a tie the same way everywhere.
+// tieBreaker returns a number that is the same in every process, so that the same random
+// number breaks a tie in the same way everywhere.
 func tieBreaker(id MachineID) uint64 {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(id)) // it never fails
+	_, _ = h.Write([]byte(id)) // never fails
 	return h.Sum64()
 }
 
-// StoredMachine is a machine as the store keeps it over a restart of the hub, with its
-// last advertisement as it was received, which registry parses.
+// StoredMachine is a machine as stored across restarts of the hub. Its last advertisement
+// is unparsed; registry parses it.
 type StoredMachine struct {
 	ID            MachineID
 	Owner         MemberID
 	OwnerName     string
 	Name          string
-	Generation    int64  // of its newest tunnel
-	Advertisement []byte // JSON; nil: it never connected
-	KeptOut       bool   // out of every group
+	Generation    int64  // number of its newest tunnel
+	Advertisement []byte // JSON; nil: it has never connected
+	KeptOut       bool   // excluded from all groups
 	LastSeen      time.Time
 	Created       time.Time
 }

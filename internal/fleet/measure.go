@@ -6,48 +6,48 @@ import (
 	"time"
 )
 
-// Measurement is what the hub measured of one call that a machine served.
+// Measurement is the measurement of one call that a machine served.
 type Measurement struct {
 	At         time.Time
-	Uncached   int           // tokens of the prompt that the engine computed
+	Uncached   int           // prompt tokens that the engine computed
 	FirstToken time.Duration // from the request to the first token
 	Output     int           // tokens after the first
 	Decoding   time.Duration // from the first token to the last
-	Running    int           // calls on the machine, this one included
-	// Sent is how many tokens of the prompt were sent to the machine before, Since those of
-	// other prompts that were sent to it after that, and Cached how many tokens of the prompt
-	// its engine reported to be in its cache.
+	Running    int           // calls on the machine, including this one
+	// Sent is how many tokens of the prompt had been sent to the machine before, Since how
+	// many tokens of other prompts were sent to it after that, and Cached how many tokens
+	// of the prompt were in the engine's cache, as reported by the engine.
 	Sent, Since, Cached int
 }
 
-// Measurements are the recent measurements of a machine at one model. A Speed is a pure
-// function of them. So an outlier is forgotten after so many calls, a change of the
-// machine shows after half as many, and nothing has to be tuned.
+// Measurements are the recent measurements of one model on a machine. A Speed is a pure
+// function of them: an outlier drops out after a fixed number of calls, a change of the
+// machine shows after half as many, and there is nothing to tune.
 type Measurements struct {
-	At      time.Time         // of the newest
+	At      time.Time         // time of the newest
 	Prompts []PromptSample    // oldest first
-	Decode  [levels][]float64 // by level of concurrency, oldest first
+	Decode  [levels][]float64 // by concurrency level, oldest first
 	Missed  [reaches]float64  // 1 − Speed.Kept
 }
 
-// PromptSample is a measured time to the first token.
+// PromptSample is a sample of the time to the first token.
 type PromptSample struct {
-	Tokens  float64 // of the prompt, not cached
+	Tokens  float64 // uncached tokens of the prompt
 	Seconds float64
 }
 
 const (
 	maxPrompts = 16 // samples of the time to the first token
-	maxDecode  = 8  // samples of decoding at each level of concurrency
-	// minDecoded is the shortest answer whose decoding counts: the first tokens may come
-	// in one read.
+	maxDecode  = 8  // samples of decoding per concurrency level
+	// minDecoded is the length of the shortest answer used to measure decoding: the first
+	// tokens of an answer may arrive in one read.
 	minDecoded = 8
-	// longest bounds a sample, in seconds and in tokens: a clock may jump.
+	// longestSample bounds a sample, in seconds and in tokens, because a clock may jump.
 	longestSample = 3600
 	longestPrompt = 10_000_000
 )
 
-// Add adds a measurement, and drops the oldest if there are enough.
+// Add adds a measurement and drops the oldest one if there are too many.
 func (m *Measurements) Add(x Measurement) {
 	if x.At.After(m.At) {
 		m.At = x.At
@@ -67,9 +67,8 @@ func (m *Measurements) Add(x Measurement) {
 	}
 }
 
-// addMiss adds which part of what was sent to a machine was not in its cache, after so much
-// other text. What it forgot it forgets after more text too, and what it kept it keeps
-// after less.
+// addMiss adds a cache miss rate, measured after the given amount of other text. A longer
+// gap never has a lower miss rate and a shorter gap never a higher one.
 func (m *Measurements) addMiss(at int, miss float64) {
 	for i := range m.Missed {
 		if i >= at && m.Missed[i] < miss || i <= at && m.Missed[i] > miss {
@@ -78,7 +77,7 @@ func (m *Measurements) addMiss(at int, miss float64) {
 	}
 }
 
-// appendSample appends a sample in place and drops the oldest beyond most.
+// appendSample appends a sample in place and drops the oldest ones above the limit.
 func appendSample[E any](to []E, sample E, most int) []E {
 	if len(to) < most {
 		return append(to, sample)
@@ -88,14 +87,14 @@ func appendSample[E any](to []E, sample E, most int) []E {
 	return to
 }
 
-// Speed returns the estimate; nil if nothing was measured.
+// Speed returns the estimate, or nil if nothing was measured.
 //
-// Start and Prefill are a line through the samples by the median of slopes (Theil and
-// Sen). Each sample is paired with each other one, and with an empty prompt that takes no
-// time, which decides where all prompts are as long. A pair of prompts of nearly the same
-// length counts less. Up to a fifth of the samples may be arbitrarily wrong; least
-// squares, with or without forgetting, would follow one call that met a model being
-// loaded, or a machine that slept. Decoding is the median at each level of concurrency.
+// Start and Prefill are the line through the samples with the median slope (the Theil-Sen
+// estimator). Each sample is paired with every other one, and with an empty prompt that
+// takes no time, which determines the slope if all prompts have the same length. Pairs of
+// nearly equal length count less. Up to a fifth of the samples may be arbitrarily wrong.
+// Least squares would instead follow a single call that arrived while a model was loading
+// or the machine was asleep. Decode is the median for each concurrency level.
 func (m *Measurements) Speed() *Speed {
 	if len(m.Prompts) == 0 {
 		return nil
@@ -117,12 +116,12 @@ func (m *Measurements) Speed() *Speed {
 	for i, samples := range m.Decode {
 		s.Decode[i] = median(append(buffer[:0], samples...))
 	}
-	// An estimate from few samples is tried again soon.
+	// An estimate from few samples is soon due for another measurement.
 	s.Measured, s.Due = m.At, m.At.Add(time.Duration(len(m.Prompts))*time.Hour)
 	return s
 }
 
-// slope returns the seconds a token of the line through the samples.
+// slope returns the slope of the line through the samples, in seconds per token.
 func slope(samples []PromptSample) float64 {
 	type pair struct{ slope, weight float64 }
 	var buffer [maxPrompts * (maxPrompts + 1) / 2]pair
@@ -143,7 +142,7 @@ func slope(samples []PromptSample) float64 {
 			add(a, b)
 		}
 	}
-	slices.SortFunc(pairs, func(a, b pair) int { // cmp.Compare looks for NaN
+	slices.SortFunc(pairs, func(a, b pair) int { // cmp.Compare would check for NaN
 		switch {
 		case a.slope < b.slope:
 			return -1
@@ -161,8 +160,8 @@ func slope(samples []PromptSample) float64 {
 	return 0
 }
 
-// median returns the median, of an even number the lower one, and 0 of none. It sorts
-// its argument.
+// median returns the median, the lower one if the number of values is even, and 0 without
+// values. It sorts its argument.
 func median(of []float64) float64 {
 	if len(of) == 0 {
 		return 0
@@ -180,7 +179,7 @@ func (m Measurements) clone() Measurements {
 	return m
 }
 
-// valid reports whether measurements that were read from elsewhere may be used.
+// valid reports whether measurements from an external source can be used.
 func (m *Measurements) valid() bool {
 	ok := len(m.Prompts) <= maxPrompts
 	for _, missed := range m.Missed {
@@ -198,8 +197,8 @@ func (m *Measurements) valid() bool {
 	return ok
 }
 
-// TypicalSpeed returns the median of the speeds of several machines, parameter by parameter;
-// nil of none.
+// TypicalSpeed returns the median of several machines' speeds, for each parameter
+// separately, or nil without speeds.
 func TypicalSpeed(of []*Speed) *Speed {
 	if len(of) == 0 {
 		return nil

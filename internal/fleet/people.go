@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Class is why a caller reaches a machine, in the order of attempts
-// (spec/routing.md#order-class).
+// Class is the reason why a caller can reach a machine. The order of the constants is the
+// order of attempts (spec/routing.md#order-class).
 type Class uint8
 
 // The classes of reach, best first.
@@ -15,65 +15,66 @@ const (
 	Own Class = iota
 	Shared
 	Grouped
-	classes // how many there are
+	classes // number of classes
 )
 
-// String returns the class's word on the wire and in X-Kith-Route.
+// String returns the name of the class in the protocol and in X-Kith-Route.
 func (c Class) String() string { return [...]string{"own", "shared", "group"}[c] }
 
-// Narrow is what a key may reach of its member's reach (spec/routing.md#narrowed-key).
+// Narrow is the part of its member's reach that a key has (spec/routing.md#narrowed-key).
 type Narrow uint8
 
-// The narrowings of a key.
+// The values of Narrow.
 const (
 	Everything Narrow = iota
 	OwnAndShared
 	OwnOnly
 )
 
-// narrows are the words for a Narrow, in the order of the constants.
+// narrows are the names of the constants, in their order.
 var narrows = [...]string{"all", "shared", "own"}
 
-// String returns the word for what is reached: "all", "shared" (own and shared) or "own".
+// String returns the name: "all", "shared" (own and shared) or "own".
 func (n Narrow) String() string { return narrows[n] }
 
-// ParseNarrow reads the word of a Narrow; false: it is none.
+// ParseNarrow parses the name of a Narrow. It returns false if there is none of that
+// name.
 func ParseNarrow(word string) (Narrow, bool) {
 	i := slices.Index(narrows[:], word)
 	return Narrow(max(i, 0)), i >= 0
 }
 
-// Limits are what an owner gives by a share, or to a group (spec/routing.md#limits). A
-// nil *Limits limits nothing. Once in a Snapshot, only its Load changes.
+// Limits are an owner's limits for a share or a group (spec/routing.md#limits). A nil
+// *Limits limits nothing. Once in a Snapshot, only its Load changes.
 type Limits struct {
-	// Models are the only ids covered; empty: every model.
+	// Models are the ids that may be used; empty: every model.
 	Models []ModelID
-	// Hours narrow the machine's own, on the wall clock of the machine's zone
-	// whatever zone they were parsed for; empty: only the machine's own apply.
+	// Hours restrict the machine's own hours. They apply in the machine's time zone,
+	// whatever zone they were parsed for. Empty: only the machine's own hours apply.
 	Hours      Hours
-	Concurrent int // calls at once; 0: no limit
-	PerDay     int // calls started in one UTC day; 0: no limit
-	// Load is inherited from the version before when the limits are put into a
-	// Snapshot; new limits keep the Load they have, or get an unused one.
+	Concurrent int // concurrent calls; 0: no limit
+	PerDay     int // calls started per UTC day; 0: no limit
+	// Load is taken from the previous version when the limits are put into a Snapshot. New
+	// limits keep the Load that they have, or get an unused one.
 	Load *LimitLoad
 }
 
-// LimitLoad is what is used of Limits. All versions of a share's limits have the same
-// one, and so have all versions of an owner's limits for a group. The zero LimitLoad is
+// LimitLoad counts the use of Limits. All versions of a share's limits have the same
+// LimitLoad, and so do all versions of an owner's limits for a group. The zero value is
 // unused.
 type LimitLoad struct {
 	running atomic.Int64
-	today   atomic.Uint64 // the UTC day, in days since 1970, << 32 | calls started in it
-	begun   atomic.Int64  // calls that Reserve counted and that a machine started
-	others  atomic.Int64  // running on machines of other hub nodes
+	today   atomic.Uint64 // the UTC day, in days since 1970, << 32 | calls started on it
+	begun   atomic.Int64  // calls that Reserve counted and that ran on a machine
+	others  atomic.Int64  // running on machines of other nodes
 }
 
-// Use returns how many calls run under the limits on this hub node's machines, and how
-// many were started there since it began.
+// Use returns how many calls are running under the limits on machines of this node, and
+// how many have been started there since the node started.
 func (l *LimitLoad) Use() (running, begun int64) { return l.running.Load(), l.begun.Load() }
 
-// AddOthers counts calls on machines of other hub nodes: so many more that run, or fewer
-// if it is negative, and so many that were started.
+// AddOthers adds calls on machines of other nodes: the change in the number of running
+// calls, which may be negative, and the number of started ones.
 func (l *LimitLoad) AddOthers(now time.Time, running, started int64) {
 	l.others.Add(running)
 	for {
@@ -84,34 +85,34 @@ func (l *LimitLoad) AddOthers(now time.Time, running, started int64) {
 	}
 }
 
-// NewLimitLoad returns the load of limits under which so many calls were started on
-// the UTC day of now, and none runs.
+// NewLimitLoad returns a load with no running calls and the given number of calls started
+// on the UTC day of now.
 func NewLimitLoad(now time.Time, started int) *LimitLoad {
 	l := new(LimitLoad)
 	l.today.Store(day(now)<<32 | uint64(uint32(started)))
 	return l
 }
 
-// covers reports whether the model is within the limits.
+// covers reports whether the limits allow the model.
 func (l *Limits) covers(model ModelID) bool {
 	return l == nil || len(l.Models) == 0 || slices.Contains(l.Models, model)
 }
 
-// spent reports whether the calls of the day are used up.
+// spent reports whether the day's calls are used up.
 func (l *Limits) spent(now time.Time) bool {
 	return l.PerDay > 0 && l.Load.Started(now) >= l.PerDay
 }
 
-// full reports whether the calls at once are all running.
+// full reports whether the maximum number of concurrent calls is running.
 func (l *Limits) full() bool {
 	return l.Concurrent > 0 && int(l.Load.running.Load()+l.Load.others.Load()) >= l.Concurrent
 }
 
-// Counts reports whether calls are counted against the limits, so that the end of one
-// may make room for another.
+// Counts reports whether calls are counted against the limits, so that the end of one can
+// make room for another.
 func (l *Limits) Counts() bool { return l != nil && (l.Concurrent > 0 || l.PerDay > 0) }
 
-// equal reports whether both are the same limits, apart from their Loads.
+// equal reports whether the limits are the same, ignoring their Loads.
 func (l *Limits) equal(other *Limits) bool {
 	if l == nil || other == nil {
 		return l == other
@@ -120,7 +121,7 @@ func (l *Limits) equal(other *Limits) bool {
 		l.Concurrent == other.Concurrent && l.PerDay == other.PerDay
 }
 
-// inherit gives the limits the Load of the version before them, or a new one.
+// inherit takes the Load of the previous version of the limits, or creates one.
 func (l *Limits) inherit(before *Limits) {
 	if before != nil {
 		l.Load = before.Load
@@ -130,8 +131,8 @@ func (l *Limits) inherit(before *Limits) {
 	}
 }
 
-// Reserve counts one call against the limits, if they leave room. If it returns true
-// the call counts as running until Release. It is safe for concurrent use.
+// Reserve counts a call against the limits if they allow it. If it returns true, the call
+// counts as running until Release. It is safe for concurrent use.
 func (l *Limits) Reserve(now time.Time) bool {
 	load := l.Load
 	for {
@@ -156,8 +157,9 @@ func (l *Limits) Reserve(now time.Time) bool {
 	}
 }
 
-// Release ends a call that Reserve counted at that time; it is called exactly once for
-// each. A call that no machine started (ran is false) is removed from its day's count.
+// Release ends a call that Reserve counted at time reserved. It must be called exactly
+// once for each. A call that did not run on a machine (ran is false) is removed from the
+// day's count.
 func (l *Limits) Release(ran bool, reserved time.Time) {
 	load := l.Load
 	load.running.Add(-1)
@@ -172,7 +174,7 @@ func (l *Limits) Release(ran bool, reserved time.Time) {
 	}
 }
 
-// Started returns how many calls were started on the day of now.
+// Started returns how many calls were started on the UTC day of now.
 func (l *LimitLoad) Started(now time.Time) int {
 	if v := l.today.Load(); v>>32 == day(now) {
 		return int(uint32(v))
@@ -180,8 +182,8 @@ func (l *LimitLoad) Started(now time.Time) int {
 	return 0
 }
 
-// Share makes Owner's machines candidates for Member, within its limits
-// (spec/routing.md#share). After a call of WithShares only its Load changes.
+// Share makes Owner's machines candidates for Member's calls, within its limits
+// (spec/routing.md#share). After WithShares only its Load changes.
 type Share struct {
 	ID     ShareID
 	Owner  MemberID
@@ -192,17 +194,16 @@ type Share struct {
 // day returns the number of UTC days since 1970.
 func day(now time.Time) uint64 { return uint64(now.Unix() / 86400) }
 
-// Group is a named set of members who reach each other's machines
-// (spec/routing.md#group). It does not change after a call of WithGroup.
+// Group is a named set of members who can use each other's machines
+// (spec/routing.md#group). It does not change after WithGroup.
 type Group struct {
 	ID      GroupID
 	Name    string
-	Open    bool // anyone can join; else its admins run it
+	Open    bool // anyone can join; otherwise its admins manage it
 	Members []MemberID
-	KeptOut []MachineID // out of this group; Machine.KeptOut is out of all
-	Pinned  []MachineID // that count as Established, whatever they served
-	// Limits are what an owner gives to all other members of the group together, for
-	// their calls on that owner's machines that reach them by this group. An owner
-	// without an entry limits nothing.
+	KeptOut []MachineID // excluded from this group; Machine.KeptOut excludes from all
+	Pinned  []MachineID // always Established
+	// Limits are each owner's limits for all other members together, for calls that reach
+	// the owner's machines through this group. An owner without an entry limits nothing.
 	Limits map[MemberID]*Limits
 }

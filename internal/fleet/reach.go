@@ -7,30 +7,30 @@ import (
 	"time"
 )
 
-// State is the state of one reachable machine that offers the model, for one caller
-// (spec/routing.md#the-state-of-a-machine). Of two ways to reach a machine the one
-// with the higher State is used.
+// State is the state of a reachable machine that offers the model, for one caller
+// (spec/routing.md#the-state-of-a-machine). If a machine can be reached in two ways, the
+// one with the higher State is used.
 type State uint8
 
 // The states, from the worst to the best.
 const (
-	Offline      State = iota // no live tunnel, or held out for flapping
-	Returning                 // its tunnel was lost just now; counts as busy
+	Offline      State = iota // no tunnel, or held out because it flaps
+	Returning                 // its tunnel was lost recently; counts as busy
 	OutsideHours              // not the caller's own, and outside its hours or those of the limits
 	Paused                    // by its owner
-	Spent                     // the limits' calls of the day are used up
-	Busy                      // no free slot for this call, or the limits' calls at once are running, or the machine is left out
+	Spent                     // the limits' calls for the day are used up
+	Busy                      // no free slot for this call, or the limits' concurrent calls are running, or left out
 	Ready
-	states // how many there are
+	states // number of states
 )
 
-// String returns the state's name in the API and in records.
+// String returns the name of the state in the API and in records.
 func (s State) String() string {
 	return [...]string{"offline", "returning", "outside hours", "paused", "spent", "busy", "ready"}[s]
 }
 
-// StateText returns the text in which a member reads the state of that name: its name,
-// unless that says little outside of this package.
+// StateText returns a text for members that describes the state with this name. It is the
+// name itself if that is clear enough.
 func StateText(name string) string {
 	switch name {
 	case Returning.String():
@@ -41,40 +41,40 @@ func StateText(name string) string {
 	return name
 }
 
-// Access is why a caller reaches a machine: it is the caller's own, its owner
-// shares with the caller, or both are in a group. Where a share of the owner
-// names the caller, groups that both are in add nothing (spec/routing.md#share).
+// Access is why a caller can reach a machine: it is the caller's own, its owner shares
+// with the caller, or both are in a group. If the owner shares with the caller, common
+// groups add nothing (spec/routing.md#share).
 type Access struct {
 	Class  Class
-	shares []incomingShare // from the owner to the caller; none unless Class is Shared
+	shares []incomingShare // from the owner to the caller; empty unless Class is Shared
 
-	// Where Class is Grouped: the first common group that the machine serves, and
-	// what next finds the others by. A nil group gives no access.
+	// For Grouped, group is the first common group that the machine serves, and the fields
+	// below are used to find the others. If group is nil there is no access.
 	group     *groupIndex
 	snapshot  *Snapshot
 	me, owner *person
 }
 
-// next returns the common group after g that the machine serves; nil: none.
+// next returns the next common group after g that the machine serves, or nil.
 func (a *Access) next(g *groupIndex, m *Machine) *groupIndex {
 	at, _ := slices.BinarySearch(a.me.groups, g.ID)
 	return a.snapshot.common(a.me.groups[at+1:], a.owner.groups, m)
 }
 
-// Candidate is a machine that a call may be sent to, and what allows it.
+// Candidate is a machine that a call may be sent to, and why it may.
 type Candidate struct {
 	Machine  *Machine
 	Offer    *Offer
 	Class    Class
 	Share    *Share   // nil unless Class is Shared
 	Group    *Group   // nil unless Class is Grouped
-	Limits   *Limits  // of Share or Group, that the call counts against; nil: none
+	Limits   *Limits  // of Share or Group, counted for the call; nil: none
 	Standing Standing // in Group
-	// Expectation is what Route expects of the call there.
+	// Expectation is Route's estimate for the call on this machine.
 	Expectation Expectation
 }
 
-// GroupID returns the group by which the caller reaches the machine; empty: none.
+// GroupID returns the group through which the caller reaches the machine; empty: none.
 func (c *Candidate) GroupID() GroupID {
 	if c.Group == nil {
 		return ""
@@ -87,25 +87,25 @@ type CandidateState struct {
 	Candidate
 	State State
 
-	proof   *proof  // to Group
-	measure bool    // the machine is to be measured by the call
-	turn    bool    // it is a newcomer's turn in the group
-	seconds float64 // by which it is ordered: spread
-	roll    uint64  // the draw, for this machine
+	proof   *proof  // for Group
+	measure bool    // the call would serve to measure the machine
+	turn    bool    // the machine is a newcomer, and it is its turn in the group
+	seconds float64 // the spread time, used for ordering
+	roll    uint64  // this machine's random number
 }
 
-// State returns the machine's state for the caller and one of its offers at that
-// time; false if the caller has no access that covers the model.
+// State returns the state of the machine for the caller and one of its offers at time
+// now. It returns false if the caller has no access that covers the model.
 func (a Access) State(m *Machine, o *Offer, now time.Time) (CandidateState, bool) {
 	var c CandidateState
 	ok := a.evaluate(&c, m, o, &Query{Now: now})
 	return c, ok
 }
 
-// evaluate is State for a query. It writes into c, since it runs for every machine of
-// a decision, and copies would take half of the time. Of several shares or groups that
-// cover the model it uses the one with the best State; of groups that are equal, the
-// one without limits, else the first.
+// evaluate implements State for a query. It writes into c, because it runs for every
+// machine of a decision and copying would take half of the time. If several shares or
+// groups cover the model, it uses the one with the best State. Among groups with equal
+// State it prefers one without limits, then the first.
 func (a *Access) evaluate(c *CandidateState, m *Machine, o *Offer, q *Query) bool {
 	*c = CandidateState{Candidate: Candidate{Machine: m, Offer: o, Class: a.Class}}
 	room := m.room(o) && !o.Load.Record(a.Class).LeftOut(q.Now) && !slices.Contains(q.Full, m.ID)
@@ -134,7 +134,7 @@ func (a *Access) evaluate(c *CandidateState, m *Machine, o *Offer, q *Query) boo
 		if state := m.state(Grouped, limits, q.Now, room); !found || state > c.State || state == c.State && limits == nil && c.Limits != nil {
 			found, c.State, c.Group, c.Limits, c.Standing, c.proof = true, state, g.Group, limits, standing, p
 		}
-		if limits == nil && standing > Unserved { // no other group gives more
+		if limits == nil && standing > Unserved { // no other group can be better
 			break
 		}
 	}
@@ -142,8 +142,9 @@ func (a *Access) evaluate(c *CandidateState, m *Machine, o *Offer, q *Query) boo
 }
 
 // state returns the first state that applies (spec/routing.md#the-state-of-a-machine).
-// The limits are those of the share or group by which the caller reaches the machine;
-// room says that a slot is free for this call and that the machine is not left out.
+// limits are those of the share or group through which the caller reaches the machine.
+// room reports that there is a free slot for this call and that the machine is not left
+// out.
 func (m *Machine) state(class Class, limits *Limits, now time.Time, room bool) State {
 	switch {
 	case !m.Online && now.Before(m.ReturningUntil):
@@ -163,13 +164,13 @@ func (m *Machine) state(class Class, limits *Limits, now time.Time, room bool) S
 	}
 }
 
-// room reports whether the machine and the model have a slot free for one more call.
+// room reports whether the machine and the model have a free slot.
 func (m *Machine) room(o *Offer) bool {
 	return m.Load.free(m.Slots) > 0 && (o.Slots == 0 || o.Load.free(o.Slots) > 0)
 }
 
-// Reach yields every machine that the caller reaches with a key that is narrowed so,
-// each once, own machines first, whatever it offers and whatever its state.
+// Reach yields every machine that the caller can reach with a key of the given reach,
+// once each and own machines first, regardless of offers and state.
 func (s *Snapshot) Reach(caller MemberID, narrow Narrow) iter.Seq2[*Machine, Access] {
 	return func(yield func(*Machine, Access) bool) {
 		w := newWalk(s, caller, narrow)
@@ -177,8 +178,8 @@ func (s *Snapshot) Reach(caller MemberID, narrow Narrow) iter.Seq2[*Machine, Acc
 	}
 }
 
-// MachinesOf yields every machine that the members of a group reach by it, each once,
-// whatever it offers and whatever its state.
+// MachinesOf yields every machine that the members of a group can reach through it, once
+// each, regardless of offers and state.
 func (s *Snapshot) MachinesOf(id GroupID) iter.Seq[*Machine] {
 	return func(yield func(*Machine) bool) {
 		g := s.group(id)
@@ -192,7 +193,7 @@ func (s *Snapshot) MachinesOf(id GroupID) iter.Seq[*Machine] {
 	}
 }
 
-// walk visits the machines that one caller reaches.
+// walk visits the machines that a caller can reach.
 type walk struct {
 	s      *Snapshot
 	caller int // the caller's number
@@ -205,9 +206,9 @@ func newWalk(s *Snapshot, caller MemberID, narrow Narrow) walk {
 	return walk{s: s, caller: n, me: me, narrow: narrow}
 }
 
-// all visits every machine in reach once, with the caller's access, until visit
-// returns false. With a model it visits, in groups, only the machines of members who
-// offer it; an empty model means every machine.
+// all calls visit once for every machine in reach, with the caller's access, until visit
+// returns false. If model is not empty, it skips, in groups, the members who do not offer
+// it.
 func (w *walk) all(model ModelID, visit func(*Machine, Access) bool) {
 	for _, m := range w.me.machines {
 		if !visit(m, Access{Class: Own}) {
@@ -224,7 +225,7 @@ func (w *walk) all(model ModelID, visit func(*Machine, Access) bool) {
 	}
 }
 
-// shared visits the machines of the members who share with the caller.
+// shared visits the machines of members who share with the caller.
 func (w *walk) shared(visit func(*Machine, Access) bool) bool {
 	shares := w.me.shares
 	for len(shares) > 0 {
@@ -243,8 +244,8 @@ func (w *walk) shared(visit func(*Machine, Access) bool) bool {
 	return true
 }
 
-// grouped visits the machines of one group, except those of owners who share with
-// the caller, and those of members of an earlier group.
+// grouped visits the machines in one group. It skips owners who share with the caller and
+// members of groups that were visited before.
 func (w *walk) grouped(id GroupID, model ModelID, visit func(*Machine, Access) bool) bool {
 	g, _ := w.s.groups.Get(id)
 	if model == "" {
@@ -289,15 +290,15 @@ func (w *walk) member(g *groupIndex, n int, visit func(*Machine, Access) bool) b
 	return true
 }
 
-// AccessTo returns the access to one machine of a caller with a key that is narrowed so.
-// Its State is false for a machine out of reach.
+// AccessTo returns the access to a machine for a caller with a key of the given reach. If
+// the machine is out of reach, the access's State returns false.
 func (s *Snapshot) AccessTo(caller MemberID, narrow Narrow, m *Machine) Access {
 	w := newWalk(s, caller, narrow)
 	return w.access(m)
 }
 
-// access returns the caller's access to one machine. For a machine out of reach it has
-// no shares and no group, so that evaluate reports false.
+// access returns the caller's access to one machine. If the machine is out of reach, it
+// has no shares and no group, so that evaluate returns false.
 func (w *walk) access(m *Machine) Access {
 	n, known := w.s.owners.Get(m.ID)
 	switch {
@@ -316,10 +317,10 @@ func (w *walk) access(m *Machine) Access {
 	return a
 }
 
-// Ways returns every way by which the caller reaches another member's machine for the
-// model: the shares that cover it, or, where its owner does not share with the caller,
-// the common groups that the machine serves and whose limits cover the model. A call
-// continues by another way when one ends.
+// Ways returns all the ways for the caller to reach another member's machine for the
+// model: the shares that cover it or, if the owner does not share with the caller, the
+// common groups that the machine serves and whose limits cover the model. A call
+// continues if one way ends and another remains.
 func (s *Snapshot) Ways(caller MemberID, m *Machine, model ModelID) (shares []*Share, groups []*Group) {
 	n, known := s.owners.Get(m.ID)
 	if !known || m.Owner == caller {
@@ -343,7 +344,7 @@ func (s *Snapshot) Ways(caller MemberID, m *Machine, model ModelID) (shares []*S
 	return nil, groups
 }
 
-// sharesOf returns the shares from the member of that number to the caller.
+// sharesOf returns the shares from the n-th member to the caller.
 func (w *walk) sharesOf(n int) []incomingShare {
 	from, _ := slices.BinarySearchFunc(w.me.shares, n, func(share incomingShare, n int) int {
 		return cmp.Compare(share.owner, n)
@@ -355,10 +356,10 @@ func (w *walk) sharesOf(n int) []incomingShare {
 	return w.me.shares[from:to]
 }
 
-// isSharer reports whether the member of that number shares with the caller.
+// isSharer reports whether the n-th member shares with the caller.
 func (w *walk) isSharer(n int) bool { return len(w.sharesOf(n)) > 0 }
 
-// common returns the first group in both ordered lists that the machine serves, or nil.
+// common returns the first group in both sorted lists that the machine serves, or nil.
 func (s *Snapshot) common(mine, theirs []GroupID, m *Machine) *groupIndex {
 	for {
 		id, rest := firstCommon(mine, theirs)
@@ -372,8 +373,8 @@ func (s *Snapshot) common(mine, theirs []GroupID, m *Machine) *groupIndex {
 	}
 }
 
-// firstCommon returns the first element that is in both ordered lists, and what
-// follows it in the first list; empty if there is none.
+// firstCommon returns the first element that is in both sorted lists and the rest of the
+// first list after it, or an empty ID if there is none.
 func firstCommon(a, b []GroupID) (first GroupID, rest []GroupID) {
 	for i, j := 0, 0; i < len(a) && j < len(b); {
 		switch cmp.Compare(a[i], b[j]) {
@@ -388,8 +389,8 @@ func firstCommon(a, b []GroupID) (first GroupID, rest []GroupID) {
 	return "", nil
 }
 
-// sharedWith reports whether a share names the caller, or the caller is in a group
-// with another member (spec/routing.md#shared-with), however narrow its key is.
+// sharedWith reports whether a share names the caller or the caller is in a group with
+// another member (spec/routing.md#shared-with), regardless of the key's reach.
 func (w *walk) sharedWith() bool {
 	if len(w.me.shares) > 0 {
 		return true

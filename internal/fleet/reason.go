@@ -1,17 +1,18 @@
 package fleet
 
-// Reason explains a row of spec/routing.md#the-twelve-rows to a caller. It is about the
-// caller's own reach and nothing else.
+// Reason explains a row of spec/routing.md#the-twelve-rows to a caller. It only describes
+// what the caller can reach.
 type Reason struct {
-	// Row is the row's number. Rows with the same answer have one Reason, since their
-	// numbers would reveal what is out of reach: 1 and 5 and, except for chat, 6 and 7.
+	// Row is the number of the row. Rows with the same answer have the same Reason,
+	// because their numbers would reveal what is out of reach: 1 and 5 and, except for
+	// chat, 6 and 7.
 	Row  int
-	What string // what is the case
+	What string // what is wrong
 	Fix  string // what would change it
 }
 
-// ReasonOf returns the Reason of a row, 1 to 12, for a call of that family; the zero
-// Reason for any other number.
+// ReasonOf returns the Reason for a row, 1 to 12, for a call of the given family. It
+// returns the zero Reason for other numbers.
 func ReasonOf(row int, family Family) Reason {
 	if row == 5 || family != Chat && (row == 6 || row == 7) {
 		row = rowNotFound
@@ -27,13 +28,13 @@ func ReasonOf(row int, family Family) Reason {
 	return r
 }
 
-// rowNotFound is the number of all rows of model_not_found: the first of them.
+// rowNotFound is the first of the rows with model_not_found. It stands for all of them.
 const rowNotFound = 1
 
 const getReach = "ask someone who runs it to share a machine with you (`kith share add`, on their side), join a group of theirs, " +
 	"or connect a machine of your own that runs it (`kith login`, `kith serve`)"
 
-// reasons are by number of row, except rows that share the Reason of another.
+// reasons are by row, except for rows that share another row's Reason.
 var reasons = map[int]Reason{
 	rowNotFound: {
 		What: "no machine that is online offers a model of exactly this id",

@@ -7,34 +7,35 @@ import (
 )
 
 const (
-	// firstBackoff is how long a machine is left out that refused what it advertised;
-	// each further refusal doubles it, up to longestBackoff (spec/routing.md#left-out).
+	// firstBackoff is how long a machine is left out after it refused a model that it
+	// advertised. Each further refusal doubles it, up to longestBackoff
+	// (spec/routing.md#left-out).
 	firstBackoff   = 30 * time.Second
 	longestBackoff = 10 * time.Minute
-	// raceWindow is how long it is left out for a first refusal that may be a race with
-	// an advertisement, which has arrived by then.
+	// raceWindow is how long a machine is left out after a first refusal that may have
+	// crossed with an advertisement. The advertisement has arrived by then.
 	raceWindow = 200 * time.Millisecond
-	// newsRetry is how long a machine is left out that names its state. Its next
+	// newsRetry is how long a machine is left out if its refusal named its state. Its next
 	// advertisement arrives within this time.
 	newsRetry = 3 * time.Second
 )
 
-// Record is how a machine dealt with this hub's calls for one of its models. There
-// is one for the calls of its owner and one for the calls of all others: one says
-// nothing about the other. A nil Record, and the zero one, are those of a machine not
-// tried yet. It is safe for concurrent use.
+// Record is how a machine responded to this hub's calls for one of its models. The calls
+// of its owner have one Record and the calls of everyone else another, and neither
+// affects the other. A nil or zero Record is that of a machine that was not tried. It is
+// safe for concurrent use.
 type Record struct {
-	leftOut atomic.Int64 // until this time, Unix nanoseconds
+	leftOut atomic.Int64 // left out until this time, in Unix nanoseconds
 
 	mu      sync.Mutex
-	refused time.Time     // when the last refusal came that counted
-	warned  bool          // there was a strike since a call was served
-	named   bool          // a refusal named the machine's state since a call was served
-	backoff time.Duration // the last one; 0: none since a call was served
+	refused time.Time     // when the last refusal arrived that was counted
+	warned  bool          // there was a strike since the last call that was served
+	named   bool          // a refusal named the machine's state since the last call that was served
+	backoff time.Duration // the last one; 0: none since the last call that was served
 }
 
-// Record returns the record for callers of that class, or nil. It applies to an offer's
-// Load only, as do the methods below.
+// Record returns the record for callers of the given class, or nil. Only an offer's Load
+// uses it and the methods below.
 func (l *Load) Record(class Class) *Record { return l.learned.Load().record(class) }
 
 func (k *learned) record(class Class) *Record {
@@ -48,8 +49,8 @@ func (k *learned) record(class Class) *Record {
 	}
 }
 
-// Served records that the machine served a complete answer to a caller of that class: its
-// refusals are forgotten. It reports whether the machine was left out.
+// Served records that the machine served a complete answer to a caller of the given
+// class, and clears its refusals. It reports whether the machine was left out.
 func (l *Load) Served(class Class) (wasLeftOut bool) {
 	r := l.Record(class)
 	if r == nil {
@@ -63,16 +64,16 @@ func (l *Load) Served(class Class) (wasLeftOut bool) {
 	return wasLeftOut
 }
 
-// Refused records that the machine refused a call of that class, sent at that time, although
-// it advertised the model. It returns until when the machine is left out, as if it had no
-// free slot for the model.
+// Refused records that the machine refused a call of the given class, sent at time sent,
+// for a model that it advertised. It returns the time until which the machine is left
+// out. A machine that is left out counts as having no free slot for the model.
 //
-// The first refusal that may be a race between a call and an advertisement leaves the
-// machine out for only as long as an advertisement takes. So does the first that names the
-// state of the machine (busy, paused, outside its hours): it is news and no strike, and
-// after each further one the machine is asked again after newsRetry. Of calls that were
-// sent before the last refusal only that one counts; for the others Refused returns the
-// zero time.
+// The first refusal that may be a race between a call and an advertisement (race) leaves
+// the machine out only as long as an advertisement takes. So does the first refusal that
+// names the state of the machine, busy, paused or outside its hours (news): it is not a
+// strike, and after each further one the machine is tried again after newsRetry. If
+// several calls were in flight at the last refusal, only the first refusal counts; for
+// the others Refused returns the zero time.
 func (l *Load) Refused(class Class, sent, now time.Time, race, news bool) (until time.Time) {
 	r := l.learn().record(class)
 	r.mu.Lock()
@@ -99,10 +100,10 @@ func (l *Load) Refused(class Class, sent, now time.Time, race, news bool) (until
 	return until
 }
 
-// LeftOut reports whether the machine is left out at that time.
+// LeftOut reports whether the machine is left out at time now.
 func (r *Record) LeftOut(now time.Time) bool { return r != nil && r.leftOut.Load() > now.UnixNano() }
 
-// known reports whether anything is recorded.
+// known reports whether there are any records.
 func (l *Load) known() bool {
 	k := l.learned.Load()
 	return k != nil && (k.own.known() || k.others.known() || l.isProven())

@@ -9,28 +9,30 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Verdict says what to do with a call.
+// Verdict is what to do with a call.
 type Verdict uint8
 
 // The verdicts.
 const (
-	Refuse Verdict = iota // with Decision.Fault
+	Refuse Verdict = iota // Decision.Fault is the reason
 	Try                   // Decision.Candidates, best first
-	Wait                  // for a slot or a machine's return, then decide again
+	Wait                  // for a free slot or the return of a machine, then decide again
 )
 
-// String returns the verdict in words.
+// String returns a word for the verdict.
 func (v Verdict) String() string { return [...]string{"refuse", "try", "wait"}[v] }
 
-// MaxCandidates is how many machines one call may be tried on (spec/routing.md#three-attempts).
+// MaxCandidates is the maximum number of machines that a call is tried on
+// (spec/routing.md#three-attempts).
 const MaxCandidates = 3
 
-// Decision is where a call goes, or why nowhere, and the counts it is based on.
+// Decision is the result of Route with the counts behind it: the candidates for the call,
+// or why it is refused.
 type Decision struct {
 	Verdict    Verdict
 	Row        int          // of spec/routing.md#the-twelve-rows
-	Candidates []Candidate  // when the verdict is Try: 1 to MaxCandidates, best first
-	Fault      *fault.Fault // when the verdict is Refuse
+	Candidates []Candidate  // if the verdict is Try: 1 to MaxCandidates, best first
+	Fault      *fault.Fault // if the verdict is Refuse
 	Tally      Tally
 }
 
@@ -73,8 +75,8 @@ func Route(s *Snapshot, q Query) Decision {
 	return d
 }
 
-// otherCalls returns f or, if a reachable machine offers the model for other calls, a
-// fault that says for which: the id is right, and the path is not.
+// otherCalls returns f unless a reachable machine offers the model for other endpoints.
+// Then it returns a fault that names them: the model id is right but the path is wrong.
 func otherCalls(s *Snapshot, q Query, f *fault.Fault) *fault.Fault {
 	asked := q.Family
 	for family, e := range [...]Endpoint{Chat: ChatCompletions, Embeddings: EmbeddingsEndpoint, Audio: Transcriptions} {
@@ -88,7 +90,7 @@ func otherCalls(s *Snapshot, q Query, f *fault.Fault) *fault.Fault {
 	return f
 }
 
-// OtherCalls is the fault of a call for a model that is served at the endpoint only.
+// OtherCalls returns the fault for a call to a model that is only served at endpoint e.
 func OtherCalls(model ModelID, e Endpoint) *fault.Fault {
 	return fault.New(fault.ModelNotFound, "model %q is served for %s calls only; send it to %s", string(model), e.Family(), e.Path()).WithParam("model")
 }
@@ -101,10 +103,10 @@ type row struct {
 	others  answer // embeddings, audio
 }
 
-// rows are the twelve rows in order. Row 1 has a case of its own for audio
-// (spec/api.md#audio-missing). Rows 8 to 10 apply where no machine would run the call
-// (spec/routing.md#rows-8-to-10); so in row 12 only row 9 can still hold, and row 10
-// gives what row 12 ends with.
+// rows are the twelve rows in order. Row 1 has its own answer for audio
+// (spec/api.md#audio-missing). Rows 8 to 10 apply if no machine would run the call
+// (spec/routing.md#rows-8-to-10), so in row 12 only the condition of row 9 can still be
+// true, and row 10 provides the answer.
 var rows = [...]row{
 	{1, func(t Tally) bool { return t.noSpeech }, notFound, noSpeech},
 	{1, func(t Tally) bool { return t.kept == 0 }, notFound, notFound},
@@ -123,11 +125,11 @@ var rows = [...]row{
 	{12, func(t Tally) bool { return true }, exhausted, exhausted},
 }
 
-// runnable reports whether a reachable machine would run the call, now or soon.
+// runnable reports whether a reachable machine can run the call now or soon.
 func (t Tally) runnable() bool { return t.In(Ready, Busy, Returning) > 0 }
 
-// allOutsideHours reports whether a machine shared with the caller, by a share or a
-// group, is online, and every such machine is outside its hours.
+// allOutsideHours reports whether at least one machine shared with the caller, by a share
+// or a group, is online, and all such machines are outside their hours.
 func (t Tally) allOutsideHours() bool {
 	online, outside := int32(0), int32(0)
 	for _, counts := range t.Counts[Shared:] {
@@ -139,15 +141,13 @@ func (t Tally) allOutsideHours() bool {
 	return online > 0 && online == outside
 }
 
-// answer is one cell of the table. In the text, which is for the caller, {model},
-// {states} and {you} are replaced. It does not depend on what is out of reach
-// (spec/routing.md#hidden).
+// answer is a cell of the table. The text is for the caller; {model}, {states} and {you}
+// are replaced. It does not depend on what is out of reach (spec/routing.md#hidden).
 type answer struct {
 	verdict Verdict
 	code    fault.Code
 	text    string
-	// noRetry reports whether repeating the call cannot help
-	// (spec/routing.md#no-retry); nil: it may.
+	// noRetry reports that a retry cannot succeed (spec/routing.md#no-retry); nil: it may.
 	noRetry func(Tally) bool
 }
 
@@ -205,7 +205,7 @@ var (
 	goneExhausted = answer{code: fault.CascadeExhausted, text: gone.text}
 )
 
-// users describes the caller, by what its key, or the header of the call, lets it reach.
+// users describe the caller by the reach of its key or of the call's header.
 var users = [...]string{
 	Everything:   "you",
 	OwnAndShared: "this call (narrowed to your own machines and those shared with you)",
@@ -214,10 +214,10 @@ var users = [...]string{
 
 func (c answer) fault(row int, t Tally, q *Query) *fault.Fault {
 	f := fault.New(c.code, "%s", c.message(t, q))
-	if c.code == fault.InvalidRequest { // the parameter of model_not_found, too
+	if c.code == fault.InvalidRequest { // also the parameter of model_not_found
 		f.Param = "model"
 	}
-	if t.Waited && row >= 8 { // the rows before fail without a wait, too
+	if t.Waited && row >= 8 { // earlier rows do not depend on a wait
 		f = f.AfterWait()
 	}
 	if c.noRetry != nil && c.noRetry(t) {
@@ -226,8 +226,8 @@ func (c answer) fault(row int, t Tally, q *Query) *fault.Fault {
 	return f
 }
 
-// message returns the text with what it names in place. Refusals are frequent, so it
-// makes one string.
+// message returns the text with its placeholders replaced. Refusals are frequent, so it
+// allocates only one string.
 func (c answer) message(t Tally, q *Query) string {
 	buffer := make([]byte, 0, 512)
 	for rest := c.text; ; {
@@ -249,7 +249,7 @@ func (c answer) message(t Tally, q *Query) string {
 	}
 }
 
-// appendQuoted appends a model's id for a message: printable, and not too long.
+// appendQuoted appends a model id to a message, quoted and not too long.
 func appendQuoted(to []byte, id ModelID) []byte {
 	if len(id) > MaxModelID {
 		id = id[:MaxModelID] + "…"
@@ -257,7 +257,7 @@ func appendQuoted(to []byte, id ModelID) []byte {
 	return strconv.AppendQuote(to, string(id))
 }
 
-// tally evaluates every reachable machine that offers the model once. It returns the
+// tally evaluates every reachable machine that offers the model, once. It returns the
 // counts and the best of the ready machines.
 func tally(s *Snapshot, q *Query) (Tally, topCandidates) {
 	w := newWalk(s, q.Caller, q.Narrow)
@@ -294,7 +294,7 @@ func tally(s *Snapshot, q *Query) (Tally, topCandidates) {
 	return t, best
 }
 
-// topCandidates keeps the best MaxCandidates of the ready machines, best first.
+// topCandidates holds the best MaxCandidates of the ready machines, best first.
 type topCandidates struct {
 	best [MaxCandidates]CandidateState
 	n    int
@@ -325,10 +325,11 @@ func (c *topCandidates) candidates() []Candidate {
 	return out
 }
 
-// compare orders the attempts of a call (spec/routing.md#order): by class; in a group, the
-// established machines before the newcomers, unless it is a newcomer's turn; machines that
-// are to be measured first; by the time expected, to a tenth; by the draw. Newcomers are
-// ordered by the draw alone: their slots are a claim, and a first byte is quickly sent.
+// compare orders the candidates of a call (spec/routing.md#order): by class; in a group,
+// established machines before newcomers unless it is a newcomer's turn; then machines to
+// be measured; then by expected time, to within a tenth; then by random number. Newcomers
+// are ordered by random number only, because they could advertise any number of slots,
+// and can send a first byte quickly without doing any work.
 func compare(a, b *CandidateState) int {
 	if by := cmp.Or(cmp.Compare(a.Class, b.Class), cmp.Compare(a.rank(), b.rank())); by != 0 {
 		return by
@@ -347,9 +348,9 @@ func compare(a, b *CandidateState) int {
 	return cmp.Compare(a.roll, b.roll)
 }
 
-// The ranks of machines of one class.
+// The ranks of machines in one class.
 const (
-	rankTurn = iota // newcomers whose turn it is
+	rankTurn = iota // newcomers at their turn
 	rankProven
 	rankNewcomer
 )
@@ -365,7 +366,7 @@ func (c *CandidateState) rank() int {
 	}
 }
 
-// mix spreads a number over all 64 bits; it is the finalizer of SplitMix64.
+// mix distributes a number over all 64 bits. It is the finalizer of SplitMix64.
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb

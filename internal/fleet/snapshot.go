@@ -11,75 +11,75 @@ import (
 )
 
 // Snapshot is the state of one region's machines and members at one moment. It is
-// immutable and persistent: every With method returns a new Snapshot that shares what
-// did not change, and costs what it changes. Any number of goroutines may read one; the
-// With methods are for the single writer.
+// immutable and persistent: every With method returns a new Snapshot that shares the
+// unchanged parts, so its cost depends only on the size of the change. Any number of
+// goroutines may read one; the With methods are for the single writer.
 //
-// Reach is derived from owners, shares and groups, and never expanded into pairs. What a
-// decision reads depends on the caller's own reach, and on two counts of each model and
-// one of all speech models. So a refusal takes the same time whatever others run
+// Reach is derived from owners, shares and groups, and never expanded into pairs. A
+// decision reads only the caller's own reach, two counts for each model and one for all
+// speech models, so the time for a refusal does not depend on what others run
 // (spec/routing.md#hidden).
 type Snapshot struct {
-	// Members are numbered in the order in which they were first seen, and keep their
-	// numbers: a list is read faster than a map, and a decision reads hundreds.
+	// Members are numbered in the order of their first appearance, and keep their numbers.
+	// A slice is faster to read than a map, and a decision reads hundreds of members.
 	numbers *immutable.Map[MemberID, int]
 	people  *immutable.List[*person]
 	owners  *immutable.Map[MachineID, int]
 	groups  *immutable.Map[GroupID, *groupIndex]
 	models  *immutable.Map[ModelID, offerCount]
-	speech  int32                                  // offers for audio, of any model, online or kept
-	zones   *immutable.Map[string, *time.Location] // one of each name for all machines
+	speech  int32                                  // offers for audio, of any model, online or not
+	zones   *immutable.Map[string, *time.Location] // shared by all machines: one Location for each name
 	seed    maphash.Seed
 }
 
-// person is what a member has.
+// person holds the machines, shares and groups of a member.
 type person struct {
 	machines []*Machine      // by ID
 	shares   []incomingShare // to this member, by the owner's number
 	groups   []GroupID       // in order
 }
 
-var noPerson person // never changed
+var noPerson person // never modified
 
-// incomingShare is a share that names a member, with the number of its owner.
+// incomingShare is a share for a member, with the number of its owner.
 type incomingShare struct {
 	*Share
 	owner int
 }
 
-// groupIndex is a group with the index that a decision needs: which members offer a model.
+// groupIndex is a group with an index of the members who offer each model.
 type groupIndex struct {
 	*Group
-	ids      []MemberID  // Group.Members in order, each once
-	members  []int       // their numbers, in order
-	keptOut  []MachineID // Group.KeptOut in order
+	ids      []MemberID  // Group.Members, sorted and without duplicates
+	members  []int       // the members' numbers, sorted
+	keptOut  []MachineID // Group.KeptOut, sorted
 	offering *immutable.Map[ModelID, *immutable.Map[int, struct{}]]
 }
 
-// offerCount counts the region's machines that offer one model, by family.
+// offerCount counts the region's machines that offer a model, by family.
 type offerCount struct {
 	kept, online [families]int32
 	by           OfferedBy // of kept
 }
 
-// OfferedBy is for comparing which machines offer a model at two moments: it differs if
-// they differ.
+// OfferedBy identifies the set of machines that offer a model, to compare it at two
+// points in time: different sets have different values.
 type OfferedBy struct{ sum uint64 }
 
-// hasher hashes identifiers with a seed of the process: model ids are chosen by
-// untrusted members, who must not be able to make them collide.
+// hasher hashes identifiers with a seed of the process. Untrusted members choose model
+// ids, and they must not be able to produce collisions.
 type hasher[K ~string] struct{ seed maphash.Seed }
 
 func (h hasher[K]) Hash(key K) uint32 { return uint32(maphash.String(h.seed, string(key))) }
 func (h hasher[K]) Equal(a, b K) bool { return a == b }
 
-// numbered hashes members' numbers.
+// numbered hashes member numbers.
 type numbered struct{}
 
 func (numbered) Hash(n int) uint32   { return uint32(mix(uint64(n))) }
 func (numbered) Equal(a, b int) bool { return a == b }
 
-// NewSnapshot returns an empty region.
+// NewSnapshot returns the Snapshot of an empty region.
 func NewSnapshot() *Snapshot {
 	seed := maphash.MakeSeed()
 	return &Snapshot{
@@ -93,7 +93,7 @@ func NewSnapshot() *Snapshot {
 	}
 }
 
-// Machine returns the machine of that id, or nil.
+// Machine returns the machine with the given id, or nil.
 func (s *Snapshot) Machine(id MachineID) *Machine {
 	owner, ok := s.owners.Get(id)
 	if !ok {
@@ -104,14 +104,14 @@ func (s *Snapshot) Machine(id MachineID) *Machine {
 	return machines[at]
 }
 
-// OfferedBy returns which machines of the region offer the model, online or kept, in
-// reach or not.
+// OfferedBy identifies the machines of the region that offer the model, whether they are
+// online or in reach, or not.
 func (s *Snapshot) OfferedBy(model ModelID) OfferedBy {
 	c, _ := s.models.Get(model)
 	return c.by
 }
 
-// ShareOf returns the share of that id to the member, or nil.
+// ShareOf returns the member's incoming share with the given id, or nil.
 func (s *Snapshot) ShareOf(member MemberID, id ShareID) *Share {
 	_, p := s.find(member)
 	for i := range p.shares {
@@ -122,7 +122,7 @@ func (s *Snapshot) ShareOf(member MemberID, id ShareID) *Share {
 	return nil
 }
 
-// Group returns the group of that id, or nil.
+// Group returns the group with the given id, or nil.
 func (s *Snapshot) Group(id GroupID) *Group {
 	if g, ok := s.groups.Get(id); ok {
 		return g.Group
@@ -158,7 +158,7 @@ func (s *Snapshot) Shares() iter.Seq[*Share] {
 	}
 }
 
-// GroupsOf yields the groups that the member is in, in order of their ids.
+// GroupsOf yields the member's groups, sorted by id.
 func (s *Snapshot) GroupsOf(member MemberID) iter.Seq[*Group] {
 	return func(yield func(*Group) bool) {
 		_, p := s.find(member)
@@ -170,9 +170,9 @@ func (s *Snapshot) GroupsOf(member MemberID) iter.Seq[*Group] {
 	}
 }
 
-// WithMachine adds the machine, or replaces the version before it. The machine belongs
-// to the snapshot from here on. Loads that it lacks are those of the version before it,
-// model by model, or new.
+// WithMachine adds the machine or replaces its previous version. The snapshot takes
+// ownership of m. Loads that are nil are taken from the previous version, model by model,
+// or created.
 func (s *Snapshot) WithMachine(m *Machine) *Snapshot {
 	before := s.Machine(m.ID)
 	if before != nil && before.Owner != m.Owner {
@@ -213,8 +213,8 @@ func (s *Snapshot) WithoutMachine(id MachineID) *Snapshot {
 	return &next
 }
 
-// WithShares replaces all shares that name the member. The shares belong to the
-// snapshot from here on; a share that it had before keeps its Load.
+// WithShares replaces all shares for the member. The snapshot takes ownership of them. A
+// share that already existed keeps its Load.
 func (s *Snapshot) WithShares(member MemberID, shares []*Share) *Snapshot {
 	next := *s
 	n := next.number(member)
@@ -223,7 +223,7 @@ func (s *Snapshot) WithShares(member MemberID, shares []*Share) *Snapshot {
 	p.shares = nil
 	for _, share := range shares {
 		if share.Owner == member || share.Member != member {
-			continue // a member reaches their own machines without one
+			continue // members reach their own machines without a share
 		}
 		var was *Limits
 		if i := slices.IndexFunc(before, func(b incomingShare) bool { return b.ID == share.ID }); i >= 0 {
@@ -239,7 +239,7 @@ func (s *Snapshot) WithShares(member MemberID, shares []*Share) *Snapshot {
 	return &next
 }
 
-// WithoutShare removes the owner's shares with the member.
+// WithoutShare removes the owner's shares for the member.
 func (s *Snapshot) WithoutShare(owner, member MemberID) *Snapshot {
 	n, p := s.find(member)
 	named := func(share incomingShare) bool { return share.Owner == owner }
@@ -252,9 +252,9 @@ func (s *Snapshot) WithoutShare(owner, member MemberID) *Snapshot {
 	return &next
 }
 
-// WithGroup adds the group, or replaces the version before it. The group belongs to
-// the snapshot from here on; an owner's limits that it had before keep their Load. It
-// costs a comparison for each member, and an update for those who joined or left.
+// WithGroup adds the group or replaces its previous version. The snapshot takes ownership
+// of g. An owner's limits that already existed keep their Load. The cost is a comparison
+// per member, and an update per member who joined or left.
 func (s *Snapshot) WithGroup(g *Group) *Snapshot {
 	next := *s
 	before, ok := next.groups.Get(g.ID)
@@ -303,8 +303,8 @@ func (s *Snapshot) WithoutGroup(id GroupID) *Snapshot {
 	return &next
 }
 
-// find returns a member's number and what the member has; for an unknown member an
-// unused number and nothing.
+// find returns a member's number and data. For an unknown member it returns an unused
+// number and empty data.
 func (s *Snapshot) find(id MemberID) (int, *person) {
 	n, ok := s.numbers.Get(id)
 	if !ok {
@@ -313,9 +313,9 @@ func (s *Snapshot) find(id MemberID) (int, *person) {
 	return n, s.people.Get(n)
 }
 
-// The methods below change a Snapshot that is not shared yet.
+// The methods below modify a Snapshot that is not shared yet.
 
-// number returns a member's number; a new member gets the next one.
+// number returns the number of a member. A new member gets the next number.
 func (s *Snapshot) number(id MemberID) int {
 	if n, ok := s.numbers.Get(id); ok {
 		return n
@@ -326,7 +326,7 @@ func (s *Snapshot) number(id MemberID) int {
 	return n
 }
 
-// setMembership adds a group to what a member has, or removes it.
+// setMembership adds a group to a member's groups, or removes it.
 func (s *Snapshot) setMembership(member int, group GroupID, joined bool) *person {
 	p := *s.people.Get(member)
 	p.groups = slices.DeleteFunc(slices.Clone(p.groups), func(g GroupID) bool { return g == group })
@@ -337,7 +337,7 @@ func (s *Snapshot) setMembership(member int, group GroupID, joined bool) *person
 	return &p
 }
 
-// zone returns the Location of that name that all machines share.
+// zone returns the shared Location with the name of loc.
 func (s *Snapshot) zone(loc *time.Location) *time.Location {
 	if known, ok := s.zones.Get(loc.String()); ok {
 		return known
@@ -346,12 +346,12 @@ func (s *Snapshot) zone(loc *time.Location) *time.Location {
 	return loc
 }
 
-// reindex updates the indexes by model after the owner's machine changed from before to
-// after, either of which may be nil.
+// reindex updates the model indexes after one of the owner's machines changed. before and
+// after may be nil.
 func (s *Snapshot) reindex(owner int, before, after *Machine) {
 	same := func(a, b Offer) bool { return a.ID == b.ID && a.Families == b.Families }
 	if before != nil && after != nil && before.Online == after.Online && slices.EqualFunc(before.Offers, after.Offers, same) {
-		return // the common case: slots, a pause or hours changed
+		return // the common case: only slots, pause or hours changed
 	}
 	for _, o := range before.offers() {
 		s.reindexModel(o.ID, owner, before, after)
@@ -387,7 +387,7 @@ func (s *Snapshot) reindexModel(model ModelID, owner int, before, after *Machine
 	}
 }
 
-// list adds the member to the index of members who offer the model, or removes it.
+// list adds the member to the members who offer the model, or removes it.
 func (c *groupIndex) list(model ModelID, member int, offers bool) {
 	of, ok := c.offering.Get(model)
 	if !ok {
@@ -405,8 +405,8 @@ func (c *groupIndex) list(model ModelID, member int, offers bool) {
 	c.offering = c.offering.Set(model, of)
 }
 
-// admits reports whether the machine serves the group: its owner keeps it out neither
-// of this group nor of all, and it is not limited to other groups.
+// admits reports whether the machine serves the group: its owner excludes it neither from
+// this group nor from all groups, and it is not restricted to other groups.
 func (c *groupIndex) admits(m *Machine) bool {
 	if m.KeptOut || m.Groups != nil && !slices.Contains(m.Groups, c.Name) {
 		return false
@@ -415,7 +415,7 @@ func (c *groupIndex) admits(m *Machine) bool {
 	return !out
 }
 
-// add returns the counts with the machine counted n more times, if it offers the model.
+// add returns the counts after adding the machine n times, if it offers the model.
 func (c offerCount) add(m *Machine, model ModelID, n int32) offerCount {
 	o := m.Offer(model)
 	if o == nil {
@@ -438,7 +438,8 @@ func sorted[S ~[]E, E cmp.Ordered](s S) S {
 	return slices.Compact(s)
 }
 
-// difference yields what is in only one of two ordered lists; true: it is in after.
+// difference yields the elements that are in only one of two sorted lists; the bool is
+// true if that is after.
 func difference[E cmp.Ordered](before, after []E) iter.Seq2[E, bool] {
 	return func(yield func(E, bool) bool) {
 		for len(before) > 0 || len(after) > 0 {

@@ -6,29 +6,29 @@ import (
 	"time"
 )
 
-// Speed is how fast a machine runs one model, as the hub measured it: the estimate that
-// Measurements.Speed returns. A nil Speed is that of a machine that was not measured.
+// Speed is how fast a machine runs one model: the estimate of Measurements.Speed. A nil
+// Speed is that of a machine that was not measured.
 type Speed struct {
-	Start   float64 // seconds to the first token, however short the prompt
-	Prefill float64 // further seconds for each token of the prompt that is not cached
-	// Decode is the seconds a token of the answer while 1, 2, 4, and 8 or more calls run
-	// on the machine; 0: not measured.
+	Start   float64 // seconds to the first token, independent of the prompt's length
+	Prefill float64 // additional seconds for each uncached token of the prompt
+	// Decode is the time per token of the answer, in seconds, with 1, 2, 4, and 8 or more
+	// calls running on the machine; 0: not measured.
 	Decode [levels]float64
-	// Kept is the part of what was sent to the machine of a prompt before that its engine
-	// lately reported to be in its cache, by how much of other prompts was sent to it after
-	// that: less than 256 tokens, less than 512, and so on. 0 to 1, never rising.
+	// Kept is the cache hit rate for a prompt that was sent to the machine before, by the
+	// number of tokens of other prompts sent since: less than 256, less than 512, and so
+	// on. The rates are between 0 and 1 and do not increase.
 	Kept [reaches]float64
 	// FirstToken is the median of the recent times to the first token, in seconds.
 	FirstToken float64
-	// Measured is when the last measurement was made, and Due when the machine is to be
-	// measured again, although others are faster (spec/routing.md#order-new).
+	// Measured is the time of the last measurement, and Due when the machine is to be
+	// measured again even if others are faster (spec/routing.md#order-new).
 	Measured, Due time.Time
 }
 
-// levels is the number of levels of concurrency that decoding is measured at.
+// levels is the number of concurrency levels of the decoding measurements.
 const levels = 4
 
-// level returns the level of concurrency of so many running calls.
+// level returns the concurrency level for the given number of running calls.
 func level(running int) int {
 	switch {
 	case running >= 8:
@@ -42,27 +42,28 @@ func level(running int) int {
 	}
 }
 
-// calls returns the lowest number of running calls of a level.
+// calls returns the lowest number of running calls in a level.
 func calls(level int) float64 { return float64(int(1) << level) }
 
-// reaches is the number of amounts of other text that Speed.Kept is measured for, the last
-// one 262,144 tokens and more.
+// reaches is the number of intervals of Speed.Kept. The last one begins at 262,144
+// tokens.
 const reaches = 12
 
-// reach returns the index in Speed.Kept of so many tokens of other prompts.
+// reach returns the index in Speed.Kept for the given number of tokens of other prompts.
 func reach(tokens int) int { return min(bits.Len(uint(max(tokens, 0))/256), reaches-1) }
 
-// allKept is the Kept of an engine that forgets nothing.
+// allKept is the Kept of an engine that never evicts anything.
 var allKept = [reaches]float64{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
 
-// DefaultSpeed is the speed of a machine that runs a model which no machine was measured
-// at: an ordinary graphics card with a model of 8 billion parameters.
+// DefaultSpeed is the speed of a machine if no machine was measured with the model: an
+// ordinary graphics card and a model with 8 billion parameters.
 var DefaultSpeed = Speed{Start: 0.3, Prefill: 0.001, Decode: [levels]float64{0.02}, Kept: allKept}
 
-// DecodeAt returns the seconds a token while so many calls run. At a level that was not
-// measured it is derived from the nearest one below, else above: from each number of calls
-// to its double a token takes a quarter of the single call's time longer, more or less as
-// engines do that compute several answers in one batch.
+// DecodeAt returns the seconds per token while the given number of calls are running. A
+// level without measurements is derived from the nearest level below, or else above: each
+// doubling of the number of calls adds a quarter of the time that a token takes with a
+// single call. This is about how engines behave that compute several answers in one
+// batch.
 func (s *Speed) DecodeAt(running int) float64 {
 	at := level(running)
 	if s.Decode[at] > 0 {
@@ -78,31 +79,30 @@ func (s *Speed) DecodeAt(running int) float64 {
 	return DefaultSpeed.Decode[0] * (3 + calls(at)) / 4
 }
 
-// Predict returns how long a call is expected to take in all on a machine of that speed: uncached
-// tokens of its prompt are computed, then output tokens are made while running calls,
-// this one included, run there.
+// Predict returns the expected total duration of a call on a machine with this speed. The
+// machine computes the uncached tokens of the prompt and then the output tokens. running
+// is the number of running calls, including this one.
 func Predict(s *Speed, uncached, output, running int) (seconds float64) {
 	return s.firstToken(uncached, running) + float64(output)*s.DecodeAt(running)
 }
 
-// firstToken returns the seconds to the first token while running calls, this one
-// included, run there. For each other call a prompt token takes half as long again: that
-// call's prompt or answer is computed in the same batches. Prefill is measured with whatever
-// else ran, so that a machine which is always busy is expected to be slower than it is
-// (docs/decisions/0019-the-order-by-expected-time.md).
+// firstToken returns the seconds to the first token. running is the number of running
+// calls, including this one. Each other call adds half of a prompt token's time, because
+// its prompt or answer is computed in the same batches. Prefill is measured together with
+// whatever else was running, so the estimate is too high for a machine that is always
+// busy (docs/decisions/0019-the-order-by-expected-time.md).
 func (s *Speed) firstToken(uncached, running int) float64 {
 	return s.Start + float64(uncached)*s.Prefill*(1+float64(running-1)/2)
 }
 
-// Work is what a call is expected to demand of a machine. The zero Work is that of a call
-// of which nothing is known.
+// Work is the expected work of a call. In the zero Work nothing is known about the call.
 type Work struct {
 	Prompt int // tokens
 	Output int // tokens of the answer
-	// Sent are the machines that got a part of the prompt before.
+	// Sent are the machines that received a part of the prompt before.
 	Sent []Sent
-	// Typical is the speed of a machine that was not measured: the median of the others
-	// that run the model. Nil: DefaultSpeed.
+	// Typical is the speed of a machine that was not measured: the median of the other
+	// machines that run the model. Nil: DefaultSpeed.
 	Typical *Speed
 }
 
@@ -110,30 +110,29 @@ type Work struct {
 type Sent struct {
 	Machine uint32 // Machine.Key
 	Tokens  int
-	Since   int // tokens of other prompts that were sent to it after that
+	Since   int // tokens of other prompts sent to it after that
 }
 
-// Expectation is what is expected of a call on one machine.
+// Expectation is the estimate for a call on one machine.
 type Expectation struct {
-	Seconds float64 // in all
-	// Start is how many of the Seconds pass before the first token.
+	Seconds float64 // total
+	// Start is the part of Seconds before the first token.
 	Start float64
-	// Cached is how many tokens of the prompt the machine has in its cache.
+	// Cached is how many tokens of the prompt are expected in the machine's cache.
 	Cached int
-	// Measured says that the speed of this machine is known.
+	// Measured reports that the speed of this machine was measured.
 	Measured bool
 }
 
-// newPrompt is the longest prompt, in tokens that are not cached, that is sent to a machine
-// to measure it.
+// newPrompt is the longest prompt, in uncached tokens, that is used to measure a machine.
 const newPrompt = 2000
 
-// expect sets what is expected of the query's call on a machine. It reports whether the
-// machine is to be measured by it.
+// expect sets the Expectation for the query's call on the machine. It reports whether the
+// call would serve to measure the machine.
 func (c *CandidateState) expect(q *Query) (measure bool) {
 	w, l := &q.Work, c.Offer.Load
 	p := c.proof
-	if c.Class != Grouped { // evaluate has looked it up for the group
+	if c.Class != Grouped { // for Grouped, evaluate has already set it
 		p = l.proof(Circle{Class: c.Class})
 	}
 	s := p.Speed()
@@ -157,25 +156,25 @@ func (c *CandidateState) expect(q *Query) (measure bool) {
 	return uncached <= newPrompt && p.isDue(q.Now)
 }
 
-// Key returns a short name of the machine that is the same on every node. Two machines
-// may have the same.
+// Key returns a short identifier of the machine that is the same on every node. It is not
+// unique.
 func (m *Machine) Key() uint32 { return KeyOf(m.ID) }
 
-// KeyOf returns the Key of the machine of that id.
+// KeyOf returns the Key of the machine with the given id.
 func KeyOf(id MachineID) uint32 { return uint32(tieBreaker(id)) }
 
-// tie is the most by which the order of two machines ignores that one is faster: a tenth
-// (spec/routing.md#order-draw).
+// tie is the largest relative difference in speed that the order of two machines ignores:
+// a tenth (spec/routing.md#order-draw).
 const tie = 0.1
 
-// spread returns the seconds that a machine is ordered by: those expected, and up to a
-// tenth more, by the draw. So of two machines that are more than a tenth apart the faster one
-// is first, and those that are closer share the calls.
+// spread returns the time that determines a machine's place in the order: the expected
+// time plus up to a tenth, depending on the random number. If two machines differ by more
+// than a tenth, the faster one always comes first; otherwise they share the calls.
 func spread(seconds float64, draw uint64) float64 {
 	return seconds * (1 + tie*float64(draw>>11)/(1<<53))
 }
 
-// isDue reports whether the machine is to be measured at that time.
+// isDue reports whether the machine is to be measured at time now.
 func (p *proof) isDue(now time.Time) bool {
 	if p == nil {
 		return true
@@ -189,14 +188,14 @@ func (p *proof) isDue(now time.Time) bool {
 }
 
 const (
-	// retryMeasure is how long a machine that was sent a call to be measured is not sent
-	// another one for that. It doubles with each call that measured nothing.
+	// retryMeasure is how long to wait, after a call was sent to a machine to measure it,
+	// before another one is. It doubles with each call without a measurement.
 	retryMeasure = 10 * time.Minute
 	maxDoublings = 6
 )
 
-// Trying records that a call of that circle is sent to the machine at that time. It reports
-// whether the machine was to be measured. It applies to an offer's Load only, as do the
+// Trying records that a call of the given circle is sent to the machine. It reports
+// whether the machine was due for a measurement. Only an offer's Load uses it and the
 // methods below.
 func (l *Load) Trying(c Circle, now time.Time) (due bool) {
 	if due = l.proof(c).isDue(now); due {
@@ -207,7 +206,7 @@ func (l *Load) Trying(c Circle, now time.Time) (due bool) {
 	return due
 }
 
-// Speed returns the estimate of the machine's speed; nil: it was not measured.
+// Speed returns the estimate of the machine's speed, or nil if it was not measured.
 func (p *proof) Speed() *Speed {
 	if p == nil {
 		return nil
@@ -215,10 +214,11 @@ func (p *proof) Speed() *Speed {
 	return p.speed.Load()
 }
 
-// Speed returns the estimate of the machine's speed for a circle; nil: it was not measured.
+// Speed returns the estimate of the machine's speed for a circle, or nil if it was not
+// measured.
 func (l *Load) Speed(c Circle) *Speed { return l.proof(c).Speed() }
 
-// LatestSpeed returns the estimate for the circle that was measured last.
+// LatestSpeed returns the most recently measured estimate of any circle.
 func (l *Load) LatestSpeed() (latest *Speed) {
 	for _, p := range l.proofs() {
 		if s := p.Speed(); s != nil && (latest == nil || s.Measured.After(latest.Measured)) {
@@ -228,7 +228,7 @@ func (l *Load) LatestSpeed() (latest *Speed) {
 	return latest
 }
 
-// Measure adds a measurement of one call of that circle.
+// Measure adds the measurement of a call of the given circle.
 func (l *Load) Measure(c Circle, m Measurement) {
 	p := l.prove(c)
 	p.mu.Lock()
@@ -238,7 +238,7 @@ func (l *Load) Measure(c Circle, m Measurement) {
 	p.speed.Store(p.kept.Speed())
 }
 
-// positive returns x, or 0 if it is negative or no number.
+// positive returns x, or 0 if x is negative or NaN.
 func positive(x float64) float64 {
 	if !(x > 0) || math.IsInf(x, 1) {
 		return 0

@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// Circle is a set of callers that a machine proves itself to: its owner, the members that
-// it is shared with, or the members of one group. What it proved to one circle is unknown
-// to the others, because the accounts of its owner can prove anything to each other
+// Circle is a set of callers to whom a machine proves itself: its owner, the members with
+// whom it is shared, or the members of one group. Proofs for one circle are not used for
+// the others, because accounts of the same owner can prove anything to each other
 // (spec/security.md#attracting).
 type Circle struct {
 	Class Class
-	Group GroupID // of Grouped
+	Group GroupID // if the class is Grouped
 }
 
 // Circle returns the circle that the candidate's caller belongs to.
@@ -25,9 +25,9 @@ func (c *Candidate) Circle() Circle {
 	return Circle{c.Class, c.GroupID()}
 }
 
-// Alone reports whether the machine runs a call of the candidate's caller only beside no
-// other: by its standing it has served no member of the group. It is by the standing that
-// the candidate's state is based on, so that a machine that is ready has a slot.
+// Alone reports whether the machine may run a call of the candidate's caller only while
+// it runs no other, because it has not yet served a member of the group. It uses the same
+// standing as the candidate's state, so that a ready machine has a slot.
 func (c *Candidate) Alone() bool {
 	return c.Class == Grouped && c.Standing == Unserved
 }
@@ -49,12 +49,12 @@ func (c *Circle) UnmarshalText(text []byte) error {
 	return fmt.Errorf("unknown circle %q", text)
 }
 
-// Standing says how far a machine has proven itself at a model to a group.
+// Standing is how far a machine has proven itself to a group, for one model.
 type Standing uint8
 
 // The standings.
 const (
-	Unserved    Standing = iota // it has served no member
+	Unserved    Standing = iota // it has not served any member
 	Newcomer                    // it has served a member
 	Established                 // it has served EstablishedCalls calls of EstablishedMembers members
 )
@@ -62,27 +62,27 @@ const (
 const (
 	EstablishedCalls   = 20
 	EstablishedMembers = 3
-	// maxMembers is how many members of a group are looked at to find out whether there
-	// are EstablishedMembers.
+	// maxMembers is the number of a group's members that are checked for
+	// EstablishedMembers.
 	maxMembers = 1000
-	// maxGroups bounds the groups that a model on a machine is proven to.
+	// maxGroups bounds the number of groups with proofs for a model on a machine.
 	maxGroups = 256
 )
 
-// Proof is what a machine has proven to one circle at one model.
+// Proof is what a machine has proven to one circle for one model.
 type Proof struct {
 	Measurements
 	Standing Standing `json:",omitzero"`
-	// Calls are the calls that it served to the group, and Members some of the members who
-	// made them: of accounts that reach each other otherwise only one, at most
-	// EstablishedMembers.
+	// Calls is how many calls it served to the group, and Members are some of the members
+	// who made them, at most EstablishedMembers. Of accounts that can also reach each
+	// other in other ways, only one is included.
 	Calls    int        `json:",omitzero"`
 	Members  []MemberID `json:",omitzero"`
 	ServedAt time.Time  `json:",omitzero"` // when it last served the group
 }
 
-// last returns when the proof last changed. Measurements.At is that of the measurements
-// alone: serving a call that is not measured must not make them the younger ones.
+// last returns when the proof last changed. Measurements.At only covers the measurements:
+// serving a call without a measurement must not make them count as newer.
 func (p *Proof) last() time.Time {
 	if p.ServedAt.After(p.At) {
 		return p.ServedAt
@@ -90,18 +90,18 @@ func (p *Proof) last() time.Time {
 	return p.At
 }
 
-// proof is a Proof in use.
+// proof is a Proof that is in use.
 type proof struct {
-	tried    atomic.Int64          // when a call was last sent to measure the machine, Unix nanoseconds
-	tries    atomic.Int32          // how many such calls measured nothing
-	speed    atomic.Pointer[Speed] // nil: it was not measured
+	tried    atomic.Int64          // when a call was last sent to measure the machine, in Unix nanoseconds
+	tries    atomic.Int32          // how many such calls resulted in no measurement
+	speed    atomic.Pointer[Speed] // nil: not measured
 	standing atomic.Uint32
 
 	mu   sync.Mutex
 	kept Proof
 }
 
-// Standing returns the machine's standing in the group; nil has none.
+// Standing returns the machine's standing in the group. A nil proof is Unserved.
 func (p *proof) Standing() Standing {
 	if p == nil {
 		return Unserved
@@ -109,7 +109,7 @@ func (p *proof) Standing() Standing {
 	return Standing(p.standing.Load())
 }
 
-// proof returns what was proven to a circle; nil: nothing.
+// proof returns the proof for a circle, or nil if there is none.
 func (l *Load) proof(c Circle) *proof {
 	k := l.learned.Load()
 	if k == nil {
@@ -124,7 +124,7 @@ func (l *Load) proof(c Circle) *proof {
 	return nil
 }
 
-// proofs yields what was proven to each circle.
+// proofs yields the proofs with their circles.
 func (l *Load) proofs() iter.Seq2[Circle, *proof] {
 	return func(yield func(Circle, *proof) bool) {
 		k := l.learned.Load()
@@ -146,7 +146,7 @@ func (l *Load) proofs() iter.Seq2[Circle, *proof] {
 	}
 }
 
-// isProven reports whether anything was proven to anyone.
+// isProven reports whether there is a proof for any circle.
 func (l *Load) isProven() bool {
 	for range l.proofs() {
 		return true
@@ -154,7 +154,7 @@ func (l *Load) isProven() bool {
 	return false
 }
 
-// prove returns what was proven to a circle, for a change of it.
+// prove returns the proof for a circle for modification. It creates it if necessary.
 func (l *Load) prove(c Circle) *proof {
 	if p := l.proof(c); p != nil {
 		return p
@@ -162,7 +162,7 @@ func (l *Load) prove(c Circle) *proof {
 	k := l.learn()
 	k.adding.Lock()
 	defer k.adding.Unlock()
-	if p := l.proof(c); p != nil { // added since
+	if p := l.proof(c); p != nil { // added in the meantime
 		return p
 	}
 	p := new(proof)
@@ -182,7 +182,7 @@ func (l *Load) prove(c Circle) *proof {
 	return p
 }
 
-// oldest returns the group whose last proof is the oldest.
+// oldest returns the group with the oldest proof.
 func oldest(groups map[GroupID]*proof) (out GroupID) {
 	var at time.Time
 	for id, p := range groups {
@@ -195,8 +195,8 @@ func oldest(groups map[GroupID]*proof) (out GroupID) {
 	return out
 }
 
-// Standing returns the machine's standing at the model, and the calls and members that it
-// is based on.
+// Standing returns the machine's standing for the model, and the calls and members behind
+// it.
 func (l *Load) Standing(c Circle) (standing Standing, calls, members int) {
 	p := l.proof(c)
 	if p == nil {
@@ -207,8 +207,8 @@ func (l *Load) Standing(c Circle) (standing Standing, calls, members int) {
 	return p.Standing(), p.kept.Calls, len(p.kept.Members)
 }
 
-// ServedGroup records that the machine served a complete answer to a member of a group. It
-// reports whether the machine's standing rose (spec/routing.md#standing).
+// ServedGroup records that the machine served a complete answer to a member of a group.
+// It reports whether this raised the machine's standing (spec/routing.md#standing).
 func (l *Load) ServedGroup(s *Snapshot, g *Group, owner, caller MemberID, now time.Time) (rose bool) {
 	p := l.prove(Circle{Grouped, g.ID})
 	p.mu.Lock()
@@ -235,7 +235,7 @@ func (l *Load) ServedGroup(s *Snapshot, g *Group, owner, caller MemberID, now ti
 	return k.Standing > before
 }
 
-// RaiseStanding records that the machine served a call of a group, as another node has seen.
+// RaiseStanding records that the machine served a call of a group through another node.
 func (l *Load) RaiseStanding(c Circle) {
 	p := l.prove(c)
 	p.mu.Lock()
@@ -244,7 +244,7 @@ func (l *Load) RaiseStanding(c Circle) {
 	p.standing.Store(uint32(p.kept.Standing))
 }
 
-// Proofs returns a copy of what was proven to each circle, and when the newest was.
+// Proofs returns copies of the proofs by circle, and the time of the newest.
 func (l *Load) Proofs() (proofs map[Circle]Proof, at time.Time) {
 	proofs = make(map[Circle]Proof)
 	for c, p := range l.proofs() {
@@ -264,9 +264,9 @@ func (l *Load) Proofs() (proofs map[Circle]Proof, at time.Time) {
 	return proofs, at
 }
 
-// SetProofs takes over proofs of another node, or of this one before it ended: for each
-// circle the younger measurements and the higher standing. It reports whether a speed
-// changed.
+// SetProofs merges proofs of another node, or of this node before a restart: for each
+// circle it keeps the newer measurements and the higher standing. It reports whether a
+// speed changed.
 func (l *Load) SetProofs(proofs map[Circle]Proof) (changed bool) {
 	for c, x := range proofs {
 		if !x.valid() || x.Standing > Established || len(x.Members) > EstablishedMembers || x.Calls < 0 || len(proofs) > maxGroups+int(Grouped) {
@@ -294,7 +294,7 @@ func (l *Load) SetProofs(proofs map[Circle]Proof) (changed bool) {
 	return changed
 }
 
-// standing returns the standing of a machine in the group, by what it has proven there.
+// standing returns the standing of a machine in the group with the given proof.
 func (g *Group) standing(m *Machine, p *proof) Standing {
 	if slices.Contains(g.Pinned, m.ID) {
 		return Established
@@ -302,8 +302,8 @@ func (g *Group) standing(m *Machine, p *proof) Standing {
 	return p.Standing()
 }
 
-// independent returns how many members of a group there are, at most EstablishedMembers,
-// who reach neither the owner nor each other otherwise.
+// independent returns the number of members in a group, at most EstablishedMembers, who
+// can reach neither the owner nor each other in other ways.
 func (s *Snapshot) independent(g *Group, owner MemberID) int {
 	found := append(make([]MemberID, 0, 1+EstablishedMembers), owner)
 	for _, member := range g.Members[:min(len(g.Members), maxMembers)] {
@@ -314,9 +314,9 @@ func (s *Snapshot) independent(g *Group, owner MemberID) int {
 	return len(found) - 1
 }
 
-// connected reports whether a member of a group is one of the others, or reaches one of
-// them otherwise: by a share in either direction, or by another group. Open groups do not
-// count, since anyone can join them.
+// connected reports whether a member of a group is one of the others, or is connected
+// with one of them in another way: by a share in either direction or by another group.
+// Open groups do not count, because anyone can join them.
 func (s *Snapshot) connected(group GroupID, member MemberID, others ...MemberID) bool {
 	n, p := s.find(member)
 	return slices.ContainsFunc(others, func(other MemberID) bool {
@@ -327,7 +327,7 @@ func (s *Snapshot) connected(group GroupID, member MemberID, others ...MemberID)
 	})
 }
 
-// sharedBy reports whether the member of that number shares with the person.
+// sharedBy reports whether the owner with the given number shares with the person.
 func (p *person) sharedBy(owner int) bool {
 	return slices.ContainsFunc(p.shares, func(share incomingShare) bool { return share.owner == owner })
 }

@@ -7,62 +7,60 @@ import (
 	"time"
 )
 
-// Query is one call that needs a machine, with everything that Route may know beside
-// the Snapshot.
+// Query is a call that needs a machine, with all of Route's input except the Snapshot.
 type Query struct {
 	Caller MemberID
 	Narrow Narrow
-	// Exclude is the machine whose own daemon sent the call: for this call it does
-	// not exist (spec/routing.md#same-machine). Empty: none.
+	// Exclude is the machine whose own daemon sent the call. It does not exist for this
+	// call (spec/routing.md#same-machine). Empty: none.
 	Exclude MachineID
 	Model   ModelID
 	Family  Family
-	// Avoid are the machines that this call was tried on: it is neither sent there
-	// nor waits for them, but they are counted.
+	// Avoid are the machines that were already tried. The call is neither sent to them nor
+	// waits for them, but they are counted.
 	Avoid []MachineID
-	// Full are machines that refused this call as busy just now: they count as busy.
+	// Full are machines that just refused this call as busy. They count as busy.
 	Full []MachineID
-	// Unconfirmed says that the caller's reach cannot be confirmed now
+	// Unconfirmed reports that the caller's reach cannot be confirmed now
 	// (spec/routing.md#row-2).
 	Unconfirmed bool
-	// Waited says that the call has waited to the end of its time.
+	// Waited reports that the call's wait time is over.
 	Waited bool
-	// Gone says that every attempt so far found its machine gone, or refusing, before
-	// the call started, or lost it in the middle of a unary answer.
+	// Gone reports that in every attempt so far the machine was gone, or refused the call
+	// before it started, or was lost in the middle of a unary answer.
 	Gone bool
 	Now  time.Time
-	// Draw is random. It breaks ties between machines and does nothing else.
+	// Draw is a random number. It is only used to break ties between machines.
 	Draw uint64
-	// Turns are the groups of the caller in which a newcomer comes before the established
-	// machines, for this call.
+	// Turns are the caller's groups in which newcomers come before established machines
+	// for this call.
 	Turns []GroupID
-	// Work is what the call demands of a machine. It decides the order of the machines
-	// and nothing else.
+	// Work is the expected work of the call. It only affects the order of the machines.
 	Work Work
 }
 
-// Tally is what a decision is based on.
+// Tally holds the counts behind a decision.
 type Tally struct {
-	// Counts are the reachable machines that offer the model for the family.
+	// Counts are the numbers of reachable machines that offer the model for the family.
 	Counts [classes][states]int32
-	// Ready and Busy are the machines among them that the call may still use:
-	// those not in Query.Avoid. Returning machines are counted as busy.
+	// Ready and Busy count those of them that the call may still use, which are not in
+	// Query.Avoid. Returning machines count as busy.
 	Ready, Busy int32
-	// SharedWith says that a share names the caller, or that the caller is in a group
+	// SharedWith reports that a share names the caller, or that the caller is in a group
 	// with another member.
 	SharedWith                bool
-	Unconfirmed, Waited, Gone bool // as in the Query
+	Unconfirmed, Waited, Gone bool // from the Query
 
-	// The region's machines that offer the model for the family, in reach or not:
-	// kept counts all of them, online those with a tunnel. A member learns of them only
-	// what the rows reveal (spec/routing.md#hidden).
+	// The numbers of the region's machines that offer the model for the family, whether in
+	// reach or not: online of those with a tunnel, kept of all. They affect only which row
+	// applies, which is all that a member can learn from them (spec/routing.md#hidden).
 	kept, online int32
-	// noSpeech says that the call is for audio and that no machine of the region,
-	// online or kept, offers any model for it.
+	// noSpeech reports that the call is for audio and that no machine of the region,
+	// online or not, offers any model for it.
 	noSpeech bool
 }
 
-// In returns how many of the reachable machines are in any of those states.
+// In returns how many of the reachable machines are in one of the given states.
 func (t Tally) In(of ...State) int {
 	n := int32(0)
 	for _, class := range t.Counts {
@@ -73,7 +71,7 @@ func (t Tally) In(of ...State) int {
 	return int(n)
 }
 
-// Of returns how many of the machines the caller reaches by that class.
+// Of returns how many of the machines are reachable by the given class.
 func (t Tally) Of(class Class) int {
 	n := int32(0)
 	for _, count := range t.Counts[class] {
@@ -85,7 +83,7 @@ func (t Tally) Of(class Class) int {
 // Reachable returns how many reachable machines offer the model.
 func (t Tally) Reachable() int { return t.Of(Own) + t.Of(Shared) + t.Of(Grouped) }
 
-// String returns the counts by state, in words: "2 busy, 1 offline"; "none" if there are none.
+// String returns the counts by state, such as "2 busy, 1 offline", or "none".
 func (t Tally) String() string { return string(t.append(nil)) }
 
 func (t Tally) append(to []byte) []byte {
@@ -107,8 +105,8 @@ func (t Tally) append(to []byte) []byte {
 	return to
 }
 
-// Reachable yields every machine that the caller reaches and that offers the model for
-// the family, with its state now: the machines that a Decision's Tally counts.
+// Reachable yields the machines that a Decision's Tally counts, with their current
+// states: those that the caller can reach and that offer the model for the family.
 func Reachable(s *Snapshot, q Query) iter.Seq[CandidateState] {
 	return func(yield func(CandidateState) bool) {
 		w := newWalk(s, q.Caller, q.Narrow)
@@ -119,9 +117,9 @@ func Reachable(s *Snapshot, q Query) iter.Seq[CandidateState] {
 	}
 }
 
-// StateOf returns the state of one machine: false if the caller does not reach it, it
-// does not offer what the query names, or the call is to avoid it. A machine that is
-// Ready here is one that Route may try.
+// StateOf returns the state of one machine. It returns false if the caller cannot reach
+// the machine, the machine does not offer the query's model and family, or the call must
+// avoid it. If the state is Ready, Route may try the machine.
 func StateOf(s *Snapshot, q *Query, m *Machine) (c CandidateState, ok bool) {
 	o := m.Offer(q.Model)
 	if o == nil || !o.Families.Has(q.Family) || m.ID == q.Exclude || slices.Contains(q.Avoid, m.ID) {
@@ -132,7 +130,7 @@ func StateOf(s *Snapshot, q *Query, m *Machine) (c CandidateState, ok bool) {
 	return c, ok
 }
 
-// offering visits every machine in reach that offers what the query names.
+// offering visits the machines in reach that offer the query's model and family.
 func (w *walk) offering(q *Query, visit func(*Machine, *Offer, Access) bool) {
 	w.all(q.Model, func(m *Machine, access Access) bool {
 		if m.ID == q.Exclude {

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// minGPUUse is the GPU memory, in bytes, from which a program counts as using the
-// GPU: a browser or a desktop uses less, a game or a training run more.
+// minGPUUse is how much GPU memory, in bytes, a program must use to count as a user of
+// the GPU: a browser or a desktop uses less, a game or a training run more.
 const minGPUUse = 1 << 30
 
-// GPUUser returns the name of another program that uses 1 GiB or more of a GPU's
-// memory, or "" if there is none. This process, the engines that listen on the
-// given ports and the children of both do not count. NVIDIA's cards are read by
-// nvidia-smi. AMD's are read from /proc, which shows processes of the same user
-// only. Other cards cannot be read.
+// GPUUser returns the name of another program that uses 1 GiB or more of a GPU's memory,
+// or "" if there is none. This process, the engines that listen on the given ports and
+// their child processes do not count. It reads NVIDIA cards through nvidia-smi and AMD
+// cards from /proc, which only shows processes of the same user. Other cards cannot be
+// read.
 func (c Computer) GPUUser(ctx context.Context, enginePorts []uint16) string {
 	pids := append(c.nvidiaUsers(ctx), c.amdUsers()...)
 	if pids == nil {
@@ -51,8 +51,8 @@ func (c Computer) nvidiaUsers(ctx context.Context) (pids []string) {
 	return pids
 }
 
-// amdUsers returns the processes of this user that use an AMD card. It reads the
-// processes only if that much of a card's memory is used at all.
+// amdUsers returns the processes of this user that use an AMD card. It only reads the
+// processes if enough memory of a card is in use.
 func (c Computer) amdUsers() (pids []string) {
 	inUse := slices.ContainsFunc(c.glob("sys/class/drm/card*/device/mem_info_vram_used"), func(file string) bool {
 		n, ok := readNumber(file)
@@ -62,7 +62,7 @@ func (c Computer) amdUsers() (pids []string) {
 		return nil
 	}
 	for _, process := range c.glob("proc/[1-9]*") {
-		clients := map[string]int64{} // by the kernel's id; a process may have one open many times
+		clients := map[string]int64{} // by the kernel's client id; a process may have opened a client several times
 		for _, fd := range linksTo(process, "/dev/dri/") {
 			id, n := drmClient(filepath.Join(process, "fdinfo", fd))
 			clients[id] = n
@@ -78,9 +78,10 @@ func (c Computer) amdUsers() (pids []string) {
 	return pids
 }
 
-// linksTo returns the names in a process's fd folder whose links have the prefix.
+// linksTo returns the names of the links in a process's fd folder whose targets have the
+// prefix.
 func linksTo(process, prefix string) (names []string) {
-	entries, _ := os.ReadDir(filepath.Join(process, "fd")) // another user's cannot be read
+	entries, _ := os.ReadDir(filepath.Join(process, "fd")) // those of other users cannot be read
 	for _, entry := range entries {
 		target, err := os.Readlink(filepath.Join(process, "fd", entry.Name()))
 		if err == nil && strings.HasPrefix(target, prefix) {
@@ -90,7 +91,7 @@ func linksTo(process, prefix string) (names []string) {
 	return names
 }
 
-// fields calls each with the key and the words of each line "key: words" of a file.
+// fields calls each for every line "key: words" of a file.
 func fields(file string, each func(key string, words []string)) {
 	for line := range strings.Lines(readText(file)) { // a process may end while it is read
 		key, value, _ := strings.Cut(line, ":")
@@ -100,7 +101,7 @@ func fields(file string, each func(key string, words []string)) {
 	}
 }
 
-// drmClient reads a client's id and its video memory, in bytes, from a file of
+// drmClient reads the id of a client and its video memory, in bytes, from a file in
 // fdinfo (Documentation/gpu/drm-usage-stats.rst).
 func drmClient(file string) (id string, bytes int64) {
 	fields(file, func(key string, words []string) {
@@ -120,11 +121,11 @@ func drmClient(file string) (id string, bytes int64) {
 
 // listeners are the sockets that listen on the engines' ports.
 type listeners struct {
-	sockets []string // as the links of a process's fd folder name them
+	sockets []string // in the format of the links in a process's fd folder
 	users   []string // the users of the sockets, except this process's own
 }
 
-// listeners finds the sockets in the kernel's tables of TCP sockets.
+// listeners looks up the sockets in the kernel's tables of TCP sockets.
 func (c Computer) listeners(ports []uint16) listeners {
 	const listening = "0A"
 	var found listeners
@@ -148,12 +149,12 @@ func (c Computer) listeners(ports []uint16) listeners {
 	return found
 }
 
-// isOurs reports whether the process or one of its ancestors is this process or
-// an engine. The sockets of another user's process cannot be read: it counts as
-// an engine if an engine runs as that user.
+// isOurs reports whether the process or one of its ancestors is this process or an
+// engine. The sockets of other users' processes cannot be read, so such a process counts
+// as an engine if an engine runs as the same user.
 func (c Computer) isOurs(pid string, engines listeners) bool {
 	self := strconv.Itoa(os.Getpid())
-	for range 64 { // bounds a process table that changes while it is read
+	for range 64 { // a limit, because the process table changes while it is read
 		if pid == self {
 			return true
 		}

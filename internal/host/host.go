@@ -1,12 +1,11 @@
-// Package host reads the state of this computer: whether it is a personal
-// computer or a server, how much memory it and its GPUs have free, whether it
-// runs on its battery, whether its processor is hot, and which other program
-// uses its GPU. It also keeps the computer awake. The caller decides what
-// follows from a reading.
+// Package host reads the state of this computer: whether it is a personal computer or a
+// server, how much memory it and its GPUs have free, whether it runs on its battery,
+// whether its processor is hot, and which other program is using its GPU. It also keeps
+// the computer awake. The caller decides how to react to a reading.
 //
-// A sensor that cannot be read counts as in order, because most servers have
-// none. Readings come from /proc and /sys on Linux. macOS and Windows have some
-// of them; those are not tested on these systems.
+// A sensor that cannot be read counts as normal, because most servers have none. On Linux
+// the readings come from /proc and /sys. On macOS and Windows only some are available,
+// and those are not tested there.
 package host
 
 import (
@@ -19,9 +18,8 @@ import (
 
 // Computer is the computer that kith runs on.
 type Computer struct {
-	// Root is the folder that holds /proc and /sys; empty means "/". Tests set
-	// it. With a Root, readings come from that folder and from programs on PATH
-	// only.
+	// Root is the folder that contains /proc and /sys; empty means "/". Tests set it. With
+	// a Root, readings come only from that folder and from programs on PATH.
 	Root string
 }
 
@@ -31,7 +29,7 @@ func (c Computer) path(name ...string) string {
 
 // glob returns the paths below Root that match the pattern, sorted.
 func (c Computer) glob(pattern string) []string {
-	found, _ := filepath.Glob(c.path(pattern)) // fails only on a malformed pattern
+	found, _ := filepath.Glob(c.path(pattern)) // fails only for a malformed pattern
 	return found
 }
 
@@ -47,9 +45,9 @@ func readNumber(file string) (n int64, ok bool) {
 	return n, err == nil
 }
 
-// Personal reports whether this is a personal computer rather than a server, by
-// its chassis type (SMBIOS 3, 7.4.1). Virtual machines, rack servers and
-// computers without a chassis type are servers.
+// Personal reports whether this is a personal computer rather than a server, based on its
+// chassis type (SMBIOS 3, 7.4.1). Virtual machines, rack servers and computers without a
+// chassis type are servers.
 func (c Computer) Personal() bool {
 	if c.Root == "" && alwaysPersonal {
 		return true
@@ -62,9 +60,9 @@ func (c Computer) Personal() bool {
 	return false
 }
 
-// OnBattery reports whether the computer runs on its battery or on an
-// uninterruptible power supply: one of them discharges and no mains or USB
-// supply is online. Batteries of mice and headsets do not count.
+// OnBattery reports whether the computer runs on its battery or on an uninterruptible
+// power supply: one of them is discharging and no mains or USB supply is online. The
+// batteries of mice and headsets do not count.
 func (c Computer) OnBattery(ctx context.Context) bool {
 	if c.Root == "" {
 		if on, known := systemOnBattery(ctx); known {
@@ -85,9 +83,9 @@ func (c Computer) OnBattery(ctx context.Context) bool {
 	return discharging
 }
 
-// The processor is hot from hotAt degrees Celsius, or from hotMargin below its
-// critical temperature if that is lower. It is cool again coolMargin below that
-// mark, so that a machine does not pause and resume every few seconds.
+// The processor is hot from hotAt degrees Celsius, or from hotMargin below its critical
+// temperature if that is lower. It counts as hot until it is coolMargin below that
+// temperature, so that a machine does not pause and resume every few seconds.
 const (
 	hotAt      = 90
 	hotMargin  = 5
@@ -96,8 +94,7 @@ const (
 	minLimit, maxLimit = 60, 130
 )
 
-// HotCPU reports whether the processor is hot; wasHot is the result of the
-// reading before.
+// HotCPU reports whether the processor is hot; wasHot is the previous result.
 func (c Computer) HotCPU(ctx context.Context, wasHot bool) bool {
 	if c.Root == "" {
 		if hot, known := systemHot(ctx); known {
@@ -116,12 +113,11 @@ func (c Computer) HotCPU(ctx context.Context, wasHot bool) bool {
 	return false
 }
 
-// sensor is a temperature of the processor with its critical value, in degrees
-// Celsius.
+// sensor is a temperature of the processor and its critical value, in degrees Celsius.
 type sensor struct{ celsius, critical float64 }
 
-// sensors returns the processor's temperatures from hwmon or, if hwmon has no
-// chip of a processor, from the thermal zones.
+// sensors returns the temperatures of the processor from hwmon, or from the thermal zones
+// if hwmon has no processor chip.
 func (c Computer) sensors() []sensor {
 	var found []sensor
 	for _, chip := range c.glob("sys/class/hwmon/hwmon*") {
@@ -150,7 +146,7 @@ func (c Computer) sensors() []sensor {
 	return found
 }
 
-// appendSensor reads a temperature and the lowest of its limits. The files hold
+// appendSensor reads a temperature and the lowest of its limits. The files contain
 // thousandths of a degree.
 func appendSensor(found []sensor, input string, limits ...string) []sensor {
 	now, ok := readNumber(input)

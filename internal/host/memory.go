@@ -18,8 +18,7 @@ import (
 // the memory cannot be read.
 type Memory struct{ Total, Free uint64 }
 
-// RAM returns this computer's main memory, within the limits of the control
-// groups that this process is in.
+// RAM returns the computer's main memory, limited by the control groups of this process.
 func (c Computer) RAM(ctx context.Context) Memory {
 	if c.Root != "" {
 		ctx = context.WithValue(ctx, common.EnvKey, common.EnvMap{common.HostProcEnvKey: c.path("proc")})
@@ -31,9 +30,9 @@ func (c Computer) RAM(ctx context.Context) Memory {
 	m := Memory{ram.Total, ram.Available}
 	group, ok := strings.CutPrefix(readText(c.path("proc/self/cgroup")), "0::")
 	if !ok {
-		return m // no control groups, or those of version 1
+		return m // no control groups, or version 1
 	}
-	for at := path.Clean("/" + group); ; at = path.Dir(at) { // the limits of the parent groups hold, too
+	for at := path.Clean("/" + group); ; at = path.Dir(at) { // the limits of parent groups apply, too
 		m = m.within(c.path("sys/fs/cgroup", at))
 		if at == "/" {
 			return m
@@ -41,7 +40,7 @@ func (c Computer) RAM(ctx context.Context) Memory {
 	}
 }
 
-// within returns the memory within the limit of the control group at dir.
+// within returns m, reduced to the limit of the control group at dir.
 func (m Memory) within(dir string) Memory {
 	limit, limited := readNumber(filepath.Join(dir, "memory.max")) // "max" is no limit
 	used, known := readNumber(filepath.Join(dir, "memory.current"))
@@ -54,8 +53,8 @@ func (m Memory) within(dir string) Memory {
 	return m
 }
 
-// inactiveFile returns how many bytes of a control group are cached files, which
-// the kernel can drop at once.
+// inactiveFile returns how many bytes of a control group are cached files, which the
+// kernel can drop at once.
 func inactiveFile(stat string) int64 {
 	for line := range strings.Lines(readText(stat)) {
 		if size, ok := strings.CutPrefix(line, "inactive_file "); ok {
@@ -67,8 +66,8 @@ func inactiveFile(stat string) int64 {
 }
 
 // GPUs returns the memory of each graphics card that has its own: NVIDIA's from
-// nvidia-smi, AMD's from /sys. A GPU that uses the main memory, as Apple's do,
-// is not in it.
+// nvidia-smi, AMD's from /sys. It does not include GPUs that use the main memory, such as
+// Apple's.
 func (c Computer) GPUs(ctx context.Context) []Memory {
 	cards := c.nvidiaMemory(ctx)
 	for _, file := range c.glob("sys/class/drm/card*/device/mem_info_vram_total") {
@@ -92,11 +91,12 @@ func (c Computer) nvidiaMemory(ctx context.Context) (cards []Memory) {
 	return cards
 }
 
-// wslPrograms is where WSL2 has Windows' nvidia-smi, which is not always on PATH.
+// wslPrograms is the folder with Windows' nvidia-smi in WSL2, which is not always on
+// PATH.
 const wslPrograms = "usr/lib/wsl/lib"
 
-// nvidia returns what nvidia-smi prints; nothing if there is no NVIDIA card. WSL2 has
-// the card as /dev/dxg, and no driver of its own.
+// nvidia returns the output of nvidia-smi, or nothing if there is no NVIDIA card. In WSL2
+// the card is /dev/dxg, without its own driver.
 func (c Computer) nvidia(ctx context.Context, args ...string) string {
 	_, driver := os.Stat(c.path("proc/driver/nvidia"))
 	_, wsl := os.Stat(c.path("dev/dxg"))

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// WhoseFolder returns, for the error of a path that this user may not use, which user the
-// nearest folder belongs to that keeps this one out, and what to do; empty if none does.
+// WhoseFolder explains a permission error for path: which user owns the nearest folder
+// that this user cannot access, and what to do. It returns "" if there is no such folder.
 func WhoseFolder(path string) string {
 	for folder := filepath.Dir(path); ; folder = filepath.Dir(folder) {
 		info, err := os.Stat(folder)

@@ -1,4 +1,4 @@
 package host
 
-// WhoseFolder returns nothing: Windows has access lists in place of owners.
+// WhoseFolder returns "": Windows uses access lists instead of owners.
 func WhoseFolder(string) string { return "" }

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// pmsetOnBattery reads the output of macOS's `pmset -g batt`.
+// pmsetOnBattery parses the output of `pmset -g batt` on macOS.
 func pmsetOnBattery(output string) bool {
 	return strings.Contains(output, "'Battery Power'") || strings.Contains(output, "'UPS Power'")
 }
 
-// pmsetHot reads the output of macOS's `pmset -g therm`: the processor is hot
-// while the system keeps it below its full speed.
+// pmsetHot parses the output of `pmset -g therm` on macOS: the processor is hot while the
+// system throttles it.
 func pmsetHot(output string) bool {
 	for line := range strings.Lines(output) {
 		key, value, _ := strings.Cut(line, "=")

@@ -8,19 +8,20 @@ import (
 	"time"
 )
 
-// commandTimeout bounds a program that is run for a reading. Tests set it.
+// commandTimeout bounds a program that is run for a reading. Tests change it.
 var commandTimeout = 5 * time.Second
 
-// exitTimeout is how long a program may take to end once it has to. Tests set it.
+// exitTimeout is how long a program may take to exit after it was killed. Tests change
+// it.
 var exitTimeout = 2 * time.Second
 
-// hanging holds the programs that did not end when they had to, until they do.
+// hanging holds the programs that did not exit when they were killed, until they do.
 var hanging sync.Map
 
-// output runs a program and returns what it prints. It returns within commandTimeout and
-// exitTimeout, or soon after the end of ctx, whatever the program does: a driver that
-// hangs keeps its program from ending even when it is killed, and what that program
-// started may hold its output open. Until such a program has ended it is not started again.
+// output runs a program and returns its output. It returns within commandTimeout plus
+// exitTimeout, or soon after the end of ctx, whatever the program does: a hanging driver
+// can keep its program from exiting even when it is killed, and child processes may keep
+// the output open. A program is not started again until its previous process has exited.
 func output(ctx context.Context, program string, args ...string) (string, error) {
 	if _, hangs := hanging.Load(program); hangs {
 		return "", fmt.Errorf("%s hangs", program)
@@ -50,7 +51,7 @@ func output(ctx context.Context, program string, args ...string) (string, error)
 	case <-time.After(exitTimeout):
 		hanging.Store(program, nil)
 		select {
-		case <-ended: // in the meantime
+		case <-ended: // while waiting
 			hanging.Delete(program)
 		default:
 		}

@@ -11,18 +11,18 @@ import (
 	"strings"
 )
 
-// CheckSecretFile returns an error if users other than those meant to can read or change
-// the file, which holds a secret. Its owner may do both and its group may read it, because
-// a service reads its key through its group. A file that an orchestrator mounts has other
-// modes, 0644 or 0444, and is accepted with them: where it is mounted, only the container's
-// own processes can reach it.
+// CheckSecretFile returns an error if users who should not have access can read or change
+// the file, which holds a secret. The owner may do both, and the group may read it,
+// because services read keys through their group. Files that an orchestrator mounts have
+// the modes 0644 or 0444 and are accepted, because only the processes of the container
+// can reach them.
 func CheckSecretFile(name string) error {
 	_, err := checkSecret(name)
 	return err
 }
 
-// WhyAccepted returns why CheckSecretFile accepts a file although its mode gives others
-// access; empty if the mode does not, or the file is refused.
+// WhyAccepted explains why CheckSecretFile accepts a file whose mode gives access to
+// others. It returns "" if the mode does not, or if the file is refused.
 func WhyAccepted(name string) string {
 	why, _ := checkSecret(name)
 	return why
@@ -39,7 +39,7 @@ func checkSecret(name string) (accepted string, err error) {
 		return "", err
 	}
 	mode := info.Mode().Perm()
-	// Windows has no mode bits; the access list of the profile protects the file there.
+	// Windows has no mode bits; the access list of the profile protects the file.
 	if runtime.GOOS == "windows" || mode&0o037 == 0 {
 		return "", nil
 	}
@@ -49,10 +49,11 @@ func checkSecret(name string) (accepted string, err error) {
 	return "", fmt.Errorf("its mode %04o gives others access; run `chmod 600 %s`, or `chmod 640 %s` if it is the service's group that reads it", mode, name, name)
 }
 
-// mountedSecret describes the mount of its own that the file is on if that is read-only, as
-// Compose and Swarm mount a secret, or a tmpfs, as Kubernetes does; else it is empty. A tmpfs
-// for everyone's temporary files does not count, nor does the root: systemd makes all of it
-// read-only for a service (ProtectSystem=strict), while other users read it as before.
+// mountedSecret describes the mount that the file is on, if it is a separate mount that
+// is either read-only, as in Compose and Swarm, or a tmpfs, as in Kubernetes. Otherwise
+// it returns "". A tmpfs for everyone's temporary files does not count. Neither does the
+// root: systemd makes it read-only for a service (ProtectSystem=strict), but other users
+// can still read it.
 func mountedSecret(file *os.File, mode fs.FileMode) string {
 	m, err := mountOf(file)
 	if err != nil || m.point == "/" {
@@ -68,15 +69,15 @@ func mountedSecret(file *os.File, mode fs.FileMode) string {
 	return ""
 }
 
-// mount is one mount of this process, as proc_pid_mountinfo(5) describes it.
+// mount is a mount of this process, as described in proc_pid_mountinfo(5).
 type mount struct {
 	point    string
 	readOnly bool
-	part     bool // of a folder or a file of a file system, rather than all of it
+	part     bool // a folder or a file of a file system, not all of it
 	memory   bool // a tmpfs or ramfs
 }
 
-// mountOf returns the mount that an open file is on. Only Linux has one.
+// mountOf returns the mount that contains an open file. It works only on Linux.
 func mountOf(file *os.File) (mount, error) {
 	about, err := os.ReadFile(filepath.Join("/proc/self/fdinfo", fmt.Sprint(file.Fd())))
 	if err != nil {
@@ -105,5 +106,5 @@ func mountOf(file *os.File) (mount, error) {
 	return mount{}, errors.New("the mount is not listed")
 }
 
-// unescaped restores the characters that mountinfo escapes in a path.
+// unescaped restores the characters that mountinfo escapes in paths.
 var unescaped = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)

@@ -2,7 +2,7 @@ package host
 
 import "context"
 
-// alwaysPersonal says that every computer with this system is a personal one.
+// alwaysPersonal reports that every computer with this system is a personal computer.
 const alwaysPersonal = true
 
 func systemOnBattery(ctx context.Context) (on, known bool) {
@@ -19,5 +19,5 @@ func pmset(ctx context.Context, what string) (string, error) {
 	return output(ctx, "/usr/bin/pmset", "-g", what)
 }
 
-// AwakeCommand is the command with which a Wakelock keeps this computer awake.
+// AwakeCommand returns the command that a Wakelock runs to keep this computer awake.
 func (Computer) AwakeCommand() []string { return onPath("caffeinate", "-i", "cat") }

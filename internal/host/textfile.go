@@ -6,9 +6,9 @@ import (
 	"os"
 )
 
-// ReadText reads a file that a person or this program wrote, without a byte order mark,
-// which editors put at its beginning. It refuses an empty file, which a full disk or a
-// power cut left, and one in UTF-16.
+// ReadText reads a file that a person or this program wrote. It removes a byte order
+// mark, which some editors add. It refuses empty files, which result from a full disk or
+// a power cut, and files in UTF-16.
 func ReadText(name string) ([]byte, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -23,7 +23,7 @@ func ReadText(name string) ([]byte, error) {
 	return bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), nil
 }
 
-// isRegular reports whether the name is that of a file; /dev/null is empty by purpose.
+// isRegular reports whether name is a regular file; /dev/null is empty on purpose.
 func isRegular(name string) bool {
 	info, err := os.Stat(name)
 	return err == nil && info.Mode().IsRegular()

@@ -11,33 +11,32 @@ import (
 	"time"
 )
 
-// Wakelock keeps the computer from sleeping while at least one hold is on it. It
-// runs a program for that, and ends the program when the last hold was released
-// a while ago. A Wakelock without a command does nothing.
+// Wakelock keeps the computer from sleeping while there is at least one hold on it. It
+// does so by running a program, and ends the program some time after the last hold was
+// released. A Wakelock without a command does nothing.
 type Wakelock struct {
-	// Command keeps the computer awake for as long as it runs. It must end at the
-	// end of its standard input, so that it ends with this process even if that
-	// is killed.
+	// Command keeps the computer awake while it runs. It must exit at the end of its
+	// standard input, so that it does not outlive this process even if that is killed.
 	Command []string
-	// OnError is called when the command fails.
+	// OnError is called if the command fails.
 	OnError func(error)
 
 	mu      sync.Mutex
 	holds   int
-	changed chan struct{} // closed when holds leaves or reaches 0; nil: no one waits
+	changed chan struct{} // closed when holds changes between 0 and 1; nil: no one waits
 }
 
 const (
-	// idleTime is how long the program runs after the last hold: the next answer
-	// often follows at once.
+	// idleTime is how long the program keeps running after the last hold, because the next
+	// answer often follows at once.
 	idleTime = 5 * time.Second
-	// retryAfter is how long a command that failed is not run again.
+	// retryAfter is how long to wait before running a failed command again.
 	retryAfter = 10 * time.Minute
-	// maxText bounds what an error quotes of the command, in bytes.
+	// maxText bounds how much of the command's output an error quotes, in bytes.
 	maxText = 200
 )
 
-// Hold keeps the computer awake until release, which is called once.
+// Hold keeps the computer awake until release is called, which must happen once.
 func (w *Wakelock) Hold() (release func()) {
 	w.add(1)
 	return func() { w.add(-1) }
@@ -64,8 +63,9 @@ func (w *Wakelock) state() (held bool, changed <-chan struct{}) {
 	return w.holds > 0, w.changed
 }
 
-// Run runs the command while there are holds, until ctx ends. It returns nil: a
-// computer that may sleep goes to OnError and is no reason to stop serving.
+// Run runs the command while there are holds, until ctx ends. It always returns nil:
+// failures are reported to OnError, because a computer that may sleep is no reason to
+// stop serving.
 func (w *Wakelock) Run(ctx context.Context) error {
 	if len(w.Command) == 0 {
 		return nil
@@ -88,8 +88,8 @@ func (w *Wakelock) Run(ctx context.Context) error {
 	}
 }
 
-// watch runs the command until there was no hold for idleTime or ctx ends; then
-// it returns nil. It fails if the command ends by itself.
+// watch runs the command until there was no hold for idleTime or ctx ends; then it
+// returns nil. It returns an error if the command exits by itself.
 func (w *Wakelock) watch(ctx context.Context) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
@@ -99,10 +99,10 @@ func (w *Wakelock) watch(ctx context.Context) error {
 		return err
 	}
 	cmd.Cancel = input.Close
-	cmd.WaitDelay = exitTimeout // after that it is killed
+	cmd.WaitDelay = exitTimeout // then it is killed
 	ended := make(chan error, 1)
 	go func() {
-		_, err := cmd.Output() // which puts what it writes to standard error into the error
+		_, err := cmd.Output() // Output adds the standard error to the error
 		ended <- err
 	}()
 	for {

@@ -13,26 +13,27 @@ import (
 	"time"
 )
 
-// Where a Unix system keeps its time zone, and where the zone database lists its zones.
+// The files with the time zone of a Unix system and with the list of zones in the zone
+// database.
 const (
 	zoneFile     = "/etc/localtime"
 	zoneNameFile = "/etc/timezone"
 	zoneListFile = "/usr/share/zoneinfo/zone1970.tab"
 )
 
-// errNoZone is the reason on a computer that sets no time zone, as most containers.
+// errNoZone is returned on computers without a time zone, such as most containers.
 var errNoZone = errors.New("TZ is not set, and there is no " + zoneFile)
 
-// Zone returns the IANA name of this computer's time zone, or why it is not known.
+// Zone returns the IANA name of this computer's time zone, or an error if it is unknown.
 func Zone() (string, error) {
 	tz, set := os.LookupEnv("TZ")
 	return unixZone("/", tz, set)
 }
 
 // unixZone returns the IANA name of the time zone of the computer whose files are below
-// root. The variable TZ comes first, if it is set; then the target of the link
-// /etc/localtime; then the name in /etc/timezone. In containers /etc/localtime is often
-// a copy: its zone is the one in the zone database with the same clock.
+// root. It uses the variable TZ, if set, then the target of the link /etc/localtime, then
+// the name in /etc/timezone. In containers /etc/localtime is often a copy; its zone is
+// then found in the zone database by comparing clocks.
 func unixZone(root, tz string, set bool) (string, error) {
 	if set {
 		return zoneOfTZ(root, tz)
@@ -40,8 +41,8 @@ func unixZone(root, tz string, set bool) (string, error) {
 	return zoneOfFile(root, zoneFile)
 }
 
-// zoneOfTZ returns the zone that a value of TZ names: NAME or the path of a file, with
-// or without a colon before it. Empty is UTC. A rule such as CET-1CEST has no name.
+// zoneOfTZ returns the zone for a value of TZ: a name or the path of a file, with or
+// without a leading colon. The empty value is UTC. A rule such as CET-1CEST has no name.
 func zoneOfTZ(root, tz string) (string, error) {
 	tz = strings.TrimPrefix(tz, ":")
 	if tz == "" || tz == "UTC0" {
@@ -56,7 +57,7 @@ func zoneOfTZ(root, tz string) (string, error) {
 	return "", fmt.Errorf("TZ is %.40q, which names no zone of the zone database", tz)
 }
 
-// zoneOfFile returns the zone that the file describes.
+// zoneOfFile returns the zone that the file defines.
 func zoneOfFile(root, file string) (string, error) {
 	path := filepath.Join(root, file)
 	if name := zoneIn(file); name != "" {
@@ -70,7 +71,7 @@ func zoneOfFile(root, file string) (string, error) {
 			return zoneIn(target), nil
 		}
 	}
-	text, _ := os.ReadFile(filepath.Join(root, zoneNameFile)) // absent on most systems
+	text, _ := os.ReadFile(filepath.Join(root, zoneNameFile)) // missing on most systems
 	stated := strings.TrimSpace(string(text))
 	if zoneIn(stated) != stated {
 		stated = ""
@@ -95,11 +96,11 @@ func zoneOfFile(root, file string) (string, error) {
 	return "", fmt.Errorf("%s is a copy without a name, and no zone of %s has its clock", file, zoneListFile)
 }
 
-// zoneIn returns the zone whose name a path ends in; empty if there is none.
+// zoneIn returns the zone at the end of a path, or "".
 func zoneIn(path string) string {
 	path = filepath.ToSlash(path)
 	for {
-		// What these hold differs between computers.
+		// The content of these files differs between computers.
 		local := slices.Contains([]string{"", "Local", "localtime", "posixrules"}, path)
 		if _, err := time.LoadLocation(path); err == nil && !local {
 			return strings.TrimPrefix(strings.TrimPrefix(path, "posix/"), "right/")
@@ -113,9 +114,9 @@ func zoneIn(path string) string {
 }
 
 // zoneNames returns the zones that the zone database lists: those whose clocks have
-// differed since 1970.
+// differed at any time since 1970.
 func zoneNames(root string) (names []string) {
-	text, _ := os.ReadFile(filepath.Join(root, zoneListFile)) // without it there are none
+	text, _ := os.ReadFile(filepath.Join(root, zoneListFile)) // without the file there are none
 	for line := range strings.Lines(string(text)) {
 		if fields := strings.Fields(line); len(fields) > 2 && fields[0][0] != '#' {
 			names = append(names, fields[2])
@@ -124,8 +125,9 @@ func zoneNames(root string) (names []string) {
 	return names
 }
 
-// sameClock returns the first of the zones that has agreed with here for longest, from
-// 1970 to a decade from now; empty if none does from now on.
+// sameClock returns the zone whose clock has agreed with here for the longest time,
+// looking from 1970 to ten years from now, or "" if no clock agrees from now on. Of
+// several it returns the first.
 func sameClock(here *time.Location, names []string) string {
 	found, since := "", time.Now()
 	for _, name := range names {
@@ -140,8 +142,8 @@ func sameClock(here *time.Location, names []string) string {
 	return found
 }
 
-// agreeSince returns since when the clocks of a and b agree until end; 1970 at the
-// earliest.
+// agreeSince returns since when, 1970 at the earliest, the clocks of a and b agree until
+// end.
 func agreeSince(a, b *time.Location, end time.Time) time.Time {
 	since := end
 	for start := time.Unix(0, 0); since.After(start); {

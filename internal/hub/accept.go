@@ -22,26 +22,26 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// gateWait is how long a machine waits for a place at the admission gate
-// (spec/tunnel.md#gate). The daemon waits 10 s for its answer.
+// gateWait is how long a machine waits at the admission gate (spec/tunnel.md#gate). The
+// daemon waits 10 s for an answer.
 const gateWait = 4 * time.Second
 
-// acceptTunnel is GET /tunnel: the machine that dialed is reachable for as long as
-// its tunnel lives (spec/tunnel.md). It refuses, in this order:
+// acceptTunnel serves GET /tunnel: the machine that dialed is reachable until its tunnel
+// ends (spec/tunnel.md). It refuses, in this order:
 //
-//  1. 503: the hub is about to end, or too many machines are at the admission gate.
+//  1. 503: the hub is shutting down, or too many machines are at the admission gate.
 //  2. 421: the credential is of another region.
 //  3. 401: the credential is missing, wrong or revoked.
-//  4. 409: the daemon was fenced, and the one that took its place is connected.
+//  4. 409: the daemon was fenced, and the one that replaced it is connected.
 //  5. 503: the machine dials too often, its owner has too many machines connected, or
 //     the store does not answer.
 //
-// A panic is a defect of this request only.
+// A panic affects only this request.
 func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		if v := recover(); v != nil {
 			err := fault.Defect(v)
-			id := api.Refuse(w, fault.Of(err)) // in vain where an answer has begun
+			id := api.Refuse(w, fault.Of(err)) // has no effect if an answer has begun
 			h.log.Error("request failed", "id", id, "method", r.Method, "error", err)
 		}
 	}()
@@ -91,13 +91,13 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 		api.Refuse(w, comeBack(fault.CascadeExhausted, "the service could not take the machine in just now"))
 		return
 	}
-	leave() // a machine that does not read the answer holds no place
+	leave() // a machine that does not read the answer must not hold a place
 	line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: generation, Node: h.cfg.Node, Offers: pace.offers})
 	if err != nil {
 		h.log.Info("tunnel refused", "machine", machine.ID, "error", err)
 		return
 	}
-	// The tunnel outlives this handler, which frees the server's buffers.
+	// The tunnel outlives this handler. Returning frees the server's buffers.
 	open = true
 	go h.serveTunnel(context.WithoutCancel(r.Context()), fleet.StoredMachine{
 		ID: fleet.MachineID(machine.ID), Owner: fleet.MemberID(machine.OwnerID), OwnerName: owner.Name,
@@ -105,9 +105,9 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 	}, line, free)
 }
 
-// admit takes a place at the admission gate, for which it waits up to gateWait: when a
-// hub node ends, all its machines come to the others within a second, and one that is sent
-// away comes back after many.
+// admit waits up to gateWait for a place at the admission gate. When a hub node ends, all
+// its machines connect to the others within a second, and a machine that is refused comes
+// back only after many seconds.
 func (h *Hub) admit(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, gateWait)
 	defer cancel()
@@ -120,7 +120,7 @@ func (h *Hub) admit(ctx context.Context) bool {
 }
 
 // serveTunnel keeps the machine reachable until its tunnel ends, and then calls free. A
-// panic ends this tunnel only.
+// panic ends only this tunnel.
 func (h *Hub) serveTunnel(ctx context.Context, kept fleet.StoredMachine, line *tunnel.Client, free func()) {
 	defer free()
 	defer line.Close()
@@ -133,8 +133,8 @@ func (h *Hub) serveTunnel(ctx context.Context, kept fleet.StoredMachine, line *t
 	h.log.Info("tunnel ended", "machine", kept.ID, "name", kept.Name, "owner", kept.OwnerName, "generation", kept.Generation, "reason", err)
 }
 
-// Limits of how often one machine dials and advertises. A dial beyond them is
-// refused with 503, an advertisement is read later.
+// Limits for how often a machine may dial and advertise. Further dials are refused with
+// 503; further advertisements are read later.
 const (
 	perSecond = 1
 	burst     = 5
@@ -143,12 +143,13 @@ const (
 // pace limits how often one machine dials and advertises.
 type pace struct{ dials, offers *rate.Limiter }
 
-// isFull reports whether the pace is that of a machine that was not here lately.
+// isFull reports whether the machine has been absent long enough for its limits to be
+// fully restored.
 func (p pace) isFull(now time.Time) bool {
 	return p.dials.TokensAt(now) >= burst && p.offers.TokensAt(now) >= burst
 }
 
-// paces holds the pace of each machine that was here lately.
+// paces holds the pace of each recently seen machine.
 type paces struct {
 	mu sync.Mutex
 	by limit.Map[string, pace] // by the machine's id
@@ -165,11 +166,11 @@ func (p *paces) of(machine string, now time.Time) pace {
 	return fresh
 }
 
-// tunnels limits how many machines of each member are connected. The limits of addresses
-// do not include them.
+// tunnels limits the number of connected machines per member. They do not count towards
+// the limits of addresses.
 type tunnels struct {
 	mu   sync.Mutex
-	most int                       // machines of one member; 0: no limit
+	most int                       // machines per member; 0: no limit
 	of   map[string]map[string]int // tunnels by member and machine; without entries of 0
 }
 
@@ -179,9 +180,9 @@ func (t *tunnels) setMost(most int) {
 	t.most = most
 }
 
-// take counts one more tunnel of a member's machine, until free is called; false: the
-// member has as many machines connected as one may. A machine that is connected already
-// may come again: its newer tunnel replaces the older one.
+// take counts a tunnel of a member's machine until free is called. It returns false if
+// the member has too many machines connected. A machine that is already connected may
+// connect again: its new tunnel replaces the old one.
 func (t *tunnels) take(member, machine string) (free func(), ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -206,8 +207,7 @@ func (t *tunnels) take(member, machine string) (free func(), ok bool) {
 	}, true
 }
 
-// machineOf returns the machine that the request's credential identifies, and its
-// owner.
+// machineOf returns the machine and the owner that the request's credential identifies.
 func (h *Hub) machineOf(r *http.Request) (account.Machine, account.Member, error) {
 	text, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok {
@@ -235,13 +235,14 @@ func (h *Hub) machineOf(r *http.Request) (account.Machine, account.Member, error
 	return machine, owner, nil
 }
 
-// comeBack is a 503 for a machine. Retry-After is random, so that machines that were
-// refused together do not come back together.
+// comeBack returns a 503 for a machine. Retry-After is random, so that machines that were
+// refused together do not retry together.
 func comeBack(code fault.Code, text string) *fault.Fault {
 	return fault.New(code, "%s", text).WithRetryAfter(2 + rand.IntN(4))
 }
 
-// misdirected is the fault of a machine of another region (spec/tunnel.md#statuses).
+// misdirected returns the fault for a machine of another region
+// (spec/tunnel.md#statuses).
 func (h *Hub) misdirected(region string) *fault.Fault {
 	next := "sign in at a hub of that region, with kith login --hub"
 	if at := h.cfg.Regions[region]; at != nil {

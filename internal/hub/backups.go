@@ -16,30 +16,30 @@ import (
 	"github.com/kith/kith/internal/site"
 )
 
-// Backups is the schedule by which the hub copies its database.
+// Backups is the schedule for backing up the hub's database.
 type Backups struct {
 	Every  time.Duration // 0: never
-	Keep   int           // how many files stay in Folder
+	Keep   int           // number of files to keep in Folder
 	Folder string
 }
 
 const (
-	// backupName is the name of a file of the schedule, by its time in UTC.
+	// backupName is the format of the scheduled backups' file names, with the time in UTC.
 	backupName = "kith-20060102-150405.db"
 	// backupAtStart is how long after its start a hub makes a backup that is due.
 	backupAtStart = time.Minute
-	// backupRetry limits the time until the next attempt after one that failed.
+	// backupRetry is the maximum delay before retrying a failed backup.
 	backupRetry = time.Hour
 )
 
 // backups is the state of the schedule.
 type backups struct {
 	Backups
-	next   atomic.Pointer[time.Time]      // nil: Run has not begun
-	failed atomic.Pointer[account.Backup] // the last attempt; nil: it made a backup
+	next   atomic.Pointer[time.Time]      // nil: Run has not started
+	failed atomic.Pointer[account.Backup] // the last attempt, if it failed; nil: it succeeded
 }
 
-// run makes backups by the schedule until ctx ends.
+// runBackups makes the scheduled backups until ctx ends.
 func (h *Hub) runBackups(ctx context.Context) error {
 	if h.backups.Every == 0 {
 		return nil
@@ -70,8 +70,8 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// backUp makes one backup of the schedule and removes those that are beyond its number.
-// An error is recorded and logged.
+// backUp makes one scheduled backup and removes those in excess of Keep. It records and
+// logs an error.
 func (h *Hub) backUp(ctx context.Context, now time.Time) error {
 	file := filepath.Join(h.backups.Folder, now.UTC().Format(backupName))
 	err := os.MkdirAll(h.backups.Folder, 0o700)
@@ -103,10 +103,9 @@ func (h *Hub) backUp(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// made returns when the schedule's backups were made that are in the folder, the newest
-// first.
+// made returns the times of the scheduled backups in the folder, newest first.
 func (b *backups) made() (times []time.Time) {
-	entries, _ := os.ReadDir(b.Folder) // none: the first backup makes the folder, or says what is wrong
+	entries, _ := os.ReadDir(b.Folder) // no folder: the first backup creates it or reports the error
 	for _, e := range entries {
 		about, err := e.Info()
 		if at, named := backupTime(e.Name()); named && err == nil && about.Size() > 0 {
@@ -117,13 +116,14 @@ func (b *backups) made() (times []time.Time) {
 	return times
 }
 
-// backupTime returns the time in the name of a file of the schedule.
+// backupTime returns the time in the name of a scheduled backup.
 func backupTime(name string) (at time.Time, named bool) {
 	at, err := time.Parse(backupName, name)
 	return at, err == nil
 }
 
-// removeIncomplete removes what a backup left whose hub died.
+// removeIncomplete removes partial files of backups that were interrupted by the hub's
+// death.
 func (b *backups) removeIncomplete() {
 	parts, _ := filepath.Glob(filepath.Join(b.Folder, "kith-*.db.part")) // the pattern is valid
 	for _, part := range parts {
@@ -131,15 +131,14 @@ func (b *backups) removeIncomplete() {
 		if _, named := backupTime(filepath.Base(file)); !named {
 			continue
 		}
-		_ = os.Remove(part) // the next backup has another name
+		_ = os.Remove(part) // the next backup has a different name
 		if about, err := os.Stat(file); err == nil && about.Size() == 0 {
 			_ = os.Remove(file)
 		}
 	}
 }
 
-// prune removes the oldest backups beyond the number to keep, and reports each that it
-// cannot remove.
+// prune removes the oldest backups in excess of Keep, and reports each failure.
 func (b *backups) prune(report func(file string, err error)) {
 	made := b.made()
 	for _, at := range made[min(b.Keep, len(made)):] {
@@ -150,7 +149,8 @@ func (b *backups) prune(report func(file string, err error)) {
 	}
 }
 
-// health returns the state of the schedule for the operator; there is none without one.
+// health returns the state of the schedule for the operator. scheduled is false if there
+// is no schedule.
 func (b *backups) health() (part site.Part, scheduled bool) {
 	next := b.next.Load()
 	if b.Every == 0 || next == nil {

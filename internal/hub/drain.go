@@ -11,29 +11,29 @@ import (
 )
 
 const (
-	// drainNotice is how long a hub that drains still takes new connections, while it
-	// says that it is not ready: load balancers see that within this time.
+	// drainNotice is how long a draining hub still accepts new connections while it
+	// reports that it is not ready. Load balancers notice within this time.
 	drainNotice = 5 * time.Second
-	// lastCall is how long the connection of a call that has ended is kept for another one:
-	// the caller may have sent it before it knew of the drain.
+	// lastCall is how long a connection is kept open after its last call: the caller may
+	// have sent another one before learning of the drain.
 	lastCall = 500 * time.Millisecond
-	// moveGrace is how long machines that were asked to move have for it.
+	// moveGrace is how long machines that were asked to move have time to do so.
 	moveGrace = 10 * time.Second
-	// lastFrames is how long the hub waits, once it ends calls and has told each why, for
-	// the next one of them to end; allFrames, for all of them.
+	// When the hub ends its remaining calls with an error, lastFrames is how long it waits
+	// for the next one of them to finish, and allFrames for all of them.
 	lastFrames = 2 * time.Second
 	allFrames  = 8 * time.Second
-	// drainCheck is how often the end of a drain is checked.
+	// drainCheck is how often to check whether a drain is complete.
 	drainCheck = 50 * time.Millisecond
-	// retryDrained is the Retry-After of the calls that a drain ends, in seconds.
+	// retryDrained is the Retry-After of calls ended by a drain, in seconds.
 	retryDrained = 2
 )
 
-// drain is what a hub knows of its own end.
+// drain tracks the hub's calls and its shutdown.
 type drain struct {
 	begun atomic.Bool
-	calls atomic.Int64              // requests of callers and of other nodes that are not over
-	ended atomic.Pointer[time.Time] // when the last one was over; nil before the first
+	calls atomic.Int64              // requests of callers and of other nodes that are running
+	ended atomic.Pointer[time.Time] // when the last one ended; nil before the first
 }
 
 // counted counts a request as a call until its response is complete.
@@ -49,7 +49,7 @@ func (d *drain) counted(serve http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// idle reports whether no call runs, and none has ended within lastCall.
+// idle reports whether no call is running and none ended within lastCall.
 func (d *drain) idle() bool {
 	if d.calls.Load() > 0 {
 		return false
@@ -58,12 +58,12 @@ func (d *drain) idle() bool {
 	return ended == nil || time.Since(*ended) >= lastCall
 }
 
-// Calls returns how many calls the hub serves: of callers, and of other nodes for the
-// machines here.
+// Calls returns how many calls the hub serves: those of callers, and those of other nodes
+// for machines at this one.
 func (h *Hub) Calls() int { return int(h.drain.calls.Load()) }
 
-// ServeReady is GET /readyz: 200 while new callers and machines should come to this hub.
-// A load balancer asks it.
+// ServeReady serves GET /readyz for load balancers: 200 if new callers and machines
+// should connect to this hub.
 func (h *Hub) ServeReady(w http.ResponseWriter, _ *http.Request) {
 	switch err := h.Ready(time.Now()); {
 	case h.drain.begun.Load():
@@ -75,17 +75,19 @@ func (h *Hub) ServeReady(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// Drain prepares the hub's end (docs/operate/upgrade.md):
+// Drain prepares the shutdown of the hub (docs/operate/upgrade.md):
 //
-//  1. /readyz says 503, and answers close their connections. If another node can take
-//     over, that lasts drainNotice.
-//  2. stopAccepting closes the public address. Calls that wait or run go on, and a
-//     connection that is open takes one more.
+//  1. /readyz returns 503, and answers close their connections. If another node can take
+//     over, this phase lasts drainNotice.
+//  2. stopAccepting closes the public address. Waiting and running calls continue, and
+//     an open connection accepts one more call.
 //  3. If another node can take over, the machines are asked to move to it. Calls that
-//     wait here go to machines that moved.
-//  4. Drain returns once no call is left, for lastCall, and the machines have moved.
-//  5. After Config.Drain, or when ctx ends, what is left is ended: an answer that has
-//     begun gets an error frame, any other call 503, both with CASCADE_EXHAUSTED.
+//     wait here are sent to machines that have moved.
+//  4. Drain returns once there have been no calls for lastCall and the machines have
+//     moved.
+//  5. After Config.Drain, or when ctx ends, the remaining calls are ended: an answer
+//     that has begun gets an error frame, any other call a 503, both with
+//     CASCADE_EXHAUSTED.
 func (h *Hub) Drain(ctx context.Context, stopAccepting func()) {
 	h.drain.begun.Store(true)
 	began := time.Now()
@@ -124,8 +126,8 @@ func (h *Hub) Drain(ctx context.Context, stopAccepting func()) {
 	h.log.Info("drained", "took", time.Since(began).Round(time.Millisecond), "calls", h.Calls(), "machines", h.live.MachinesHere())
 }
 
-// endCalls ends every call, and waits until their ends are sent, or none was for
-// lastFrames: a caller may not read. It waits allFrames at most.
+// endCalls ends every call and waits until their ends are sent. Callers may not read, so
+// it stops waiting if none was sent for lastFrames, and after allFrames at the latest.
 func (h *Hub) endCalls() {
 	h.log.Warn("ending the calls that still run", "calls", h.Calls())
 	replaced := fault.New(fault.CascadeExhausted, "this hub is being replaced and cannot wait any longer; try again").WithRetryAfter(retryDrained)

@@ -10,15 +10,15 @@ import (
 	"github.com/kith/kith/internal/limit"
 )
 
-// A client may have guessBurst secrets looked up in the database that it does not know,
-// and then one each guessEvery (spec/api.md#limit-guesses). Their checksums are right, so
-// nothing else shows that they are made up.
+// A client may look up guessBurst secrets that are not in the database, and then one per
+// guessEvery (spec/api.md#limit-guesses). The checksums of these secrets are correct, so
+// nothing else shows that they are guesses.
 const (
 	guessBurst = 100
 	guessEvery = 200 * time.Millisecond
 )
 
-// clientKey is the context key of the client of a request, as its netip.Prefix.
+// clientKey is the context key for the client of a request, a netip.Prefix.
 type clientKey struct{}
 
 // withClient returns the request with its client in its context.
@@ -30,8 +30,8 @@ func withClient(r *http.Request) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), clientKey{}, limit.Network(from.Addr())))
 }
 
-// guess counts a look-up of a secret, or returns the fault of a client with too many that
-// are unknown. The caller calls known if the secret is known, or could not be looked up.
+// guess counts a look-up of a secret, or returns a fault if the client made too many
+// guesses. The caller must call known if the secret is known or could not be looked up.
 func (h *Hub) guess(ctx context.Context) (known func(), err error) {
 	client, ok := ctx.Value(clientKey{}).(netip.Prefix)
 	if !ok {

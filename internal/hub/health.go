@@ -14,10 +14,10 @@ import (
 	"github.com/kith/kith/internal/site"
 )
 
-// healthWithin limits the database's answer.
+// healthWithin is how long to wait for the database.
 const healthWithin = 2 * time.Second
 
-// health returns the state of the hub's parts, for its operator.
+// health returns the state of the hub's parts for the operator.
 func (h *Hub) health(ctx context.Context) []site.Part {
 	parts := []site.Part{h.databaseHealth(ctx), h.journalHealth()}
 	if len(h.live.Nodes(time.Now())) > 0 {
@@ -33,13 +33,13 @@ func (h *Hub) health(ctx context.Context) []site.Part {
 	return parts
 }
 
-// refusedLately is how long a hub counts as one that refuses calls after it refused one
-// that it could not record, as with a full disk. The next call then shows whether it still
-// is so.
+// refusedLately is how long a hub counts as not ready after it refused a call that it
+// could not record, for example because the disk was full. After that time the next call
+// shows whether the cause persists.
 const refusedLately = 10 * time.Second
 
-// Ready returns why this hub refuses every call now, or after its start those to machines
-// at other hubs; nil: it does not. A load balancer then uses another one.
+// Ready returns nil, or why this hub currently refuses all calls or, after its start,
+// those to machines at other hubs. A load balancer then uses another hub.
 func (h *Hub) Ready(now time.Time) error {
 	records := h.ledger.Status()
 	switch {
@@ -55,7 +55,7 @@ func (h *Hub) Ready(now time.Time) error {
 	return nil
 }
 
-// memoryHealth is the state of the memory for requests and answers.
+// memoryHealth returns the state of the memory for requests and answers.
 func (h *Hub) memoryHealth() site.Part {
 	held := h.spool.Use()
 	use := fmt.Sprintf("%s MiB of requests and answers in memory, %s MiB on disk", api.Number(held.Memory>>20), api.Number(held.Disk>>20))
@@ -69,7 +69,7 @@ func (h *Hub) databaseHealth(ctx context.Context) site.Part {
 	ctx, cancel := context.WithTimeout(ctx, healthWithin)
 	defer cancel()
 	began := time.Now()
-	_, err := h.records.Grant(ctx, [32]byte{}) // of an unknown code
+	_, err := h.records.Grant(ctx, [32]byte{}) // a code that does not exist
 	took := max(time.Millisecond, time.Since(began).Round(time.Millisecond))
 	if err != nil && !errors.Is(err, account.ErrNotFound) {
 		return site.Part{Name: "Database", Text: "does not answer; the log says why"}
@@ -80,7 +80,7 @@ func (h *Hub) databaseHealth(ctx context.Context) site.Part {
 	return site.Part{Name: "Database", Good: true, Text: "answered within " + length(took)}
 }
 
-// clockHealth is the state of this computer's clock beside the database's.
+// clockHealth compares this computer's clock with the database's.
 func (h *Hub) clockHealth() site.Part {
 	ahead := h.live.ClockAhead().Round(time.Second)
 	side := "ahead of"
@@ -93,7 +93,7 @@ func (h *Hub) clockHealth() site.Part {
 	return site.Part{Name: "Clock", Good: true, Text: "agrees with the database's"}
 }
 
-// journalHealth is the state of the ledger's journal.
+// journalHealth returns the state of the ledger's journal.
 func (h *Hub) journalHealth() site.Part {
 	switch s := h.ledger.Status(); {
 	case !s.Journal:
@@ -105,14 +105,14 @@ func (h *Hub) journalHealth() site.Part {
 	}
 }
 
-// signUpWords are the values of [site] signup in words.
+// signUpWords describe the values of [site] signup.
 var signUpWords = map[site.SignUp]string{
 	site.SignUpInvite: "people with a member's invite",
 	site.SignUpOpen:   "anyone",
 	site.SignUpClosed: "no one: operators add members",
 }
 
-// limits returns the limits in force, for the operator.
+// limits returns the limits in effect, for the operator.
 func (h *Hub) limits() []site.Limit {
 	rate, edge := h.edge.InForce()
 	cfg := h.inForce.Load()
@@ -140,7 +140,7 @@ func (h *Hub) limits() []site.Limit {
 	return limits
 }
 
-// mostNear is how many clients near a limit the operator sees.
+// mostNear is the maximum number of clients near a limit that the operator sees.
 const mostNear = 20
 
 // near returns the clients that are near a limit, for the operator.
@@ -152,7 +152,7 @@ func (h *Hub) near() []site.Near {
 	return all
 }
 
-// addressText is the one address of a network, or the network.
+// addressText formats a network, or its only address.
 func addressText(n netip.Prefix) string {
 	if n.IsSingleIP() {
 		return n.Addr().String()
@@ -160,7 +160,7 @@ func addressText(n netip.Prefix) string {
 	return n.String()
 }
 
-// most is a limit on a number; a negative one is none.
+// most formats a limit; a negative one means no limit.
 func most(n int) string {
 	if n < 0 {
 		return "not limited"
@@ -168,7 +168,7 @@ func most(n int) string {
 	return api.Number(n)
 }
 
-// length is a duration in words, exactly: 9 min 50 s, 24 h, 7 days.
+// length formats a duration exactly: 9 min 50 s, 24 h, 7 days.
 func length(d time.Duration) string {
 	if d <= 0 {
 		return "none"

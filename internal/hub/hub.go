@@ -1,14 +1,14 @@
-// Package hub is the hosted surface. It wires its parts and holds what is left of
-// them:
+// Package hub implements the hosted side of kith. It connects the other packages:
 //
 //	client  ──▶ gateway ── Identify ──▶ dispatch ──▶ registry ══▶ machine
 //	machine ──▶ GET /tunnel ───────────────────────▶ registry
 //	member  ──▶ the members' pages, and the management API, which signs machines in
-//	operator ─▶ the management API on a socket of its own
+//	operator ─▶ the management API on a separate socket
 //
-// Here are the wiring (hub.go, management.go), who calls (identify.go), how machines
-// connect (accept.go), how the hub is (health.go), what it measures (metrics.go), which
-// nodes it has (nodes.go), when it is backed up (backups.go) and how it ends (drain.go).
+// It contains the wiring (hub.go, management.go), the authentication of callers
+// (identify.go), accepting machines (accept.go), health (health.go), metrics
+// (metrics.go), the list of nodes (nodes.go), backups (backups.go) and the shutdown
+// (drain.go).
 package hub
 
 import (
@@ -41,40 +41,40 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// Config is what an operator sets of the hub. A zero field has its default.
+// Config is the operator's configuration of the hub. A zero field means its default.
 type Config struct {
-	// Node is this hub's name among those that share the database.
+	// Node is the name of this hub among those that share the database.
 	Node string
 	// Region is the region that this hub serves. Default "home".
 	Region string
-	// Regions has the addresses of the other regions of the same database, by name.
-	// Requests with their keys are forwarded there; those of any other are refused.
+	// Regions are the addresses of the database's other regions, by name. Requests with
+	// keys of those regions are forwarded there; keys of unknown regions are refused.
 	Regions map[string]*url.URL
 	// Wait and WaitStream limit how long a unary and a streamed call wait for a
 	// machine. Defaults 60 s and 180 s.
 	Wait, WaitStream time.Duration
-	// Running and Waiting limit how many calls of one member run on machines, and wait
-	// for one, at the same time. Defaults 64 and 256; negative: no limit.
+	// Running and Waiting limit how many calls of one member run on machines and wait for
+	// one at the same time. Defaults 64 and 256; negative: no limit.
 	Running, Waiting int
-	// FirstByte limits how long a machine takes to its first byte. Default 10 min.
+	// FirstByte limits how long a machine may take until the first byte of its answer.
+	// Default 10 min.
 	FirstByte time.Duration
-	// Admissions limits how many machines are checked at once before they are answered;
-	// others wait for a place (spec/tunnel.md#gate). Default 128.
+	// Admissions limits how many machines are being checked at the same time; others wait
+	// (spec/tunnel.md#gate). Default 128.
 	Admissions int
-	// DB is the database of the management API and the site.
+	// DB is the database for the management API and the site.
 	DB *store.DB
-	// Drain limits how long calls go on once the hub is to end. Default 30 min.
+	// Drain is how long calls may continue when the hub shuts down. Default 30 min.
 	Drain time.Duration
-	// Clients limits the connections of the public address; nil: no limits, and no
-	// proxy is trusted.
+	// Clients limits connections to the public address; nil: no limits, and no trusted
+	// proxies.
 	Clients *gateway.Clients
-	// Machines limits how many machines of one member are connected. Default 1000;
-	// negative: no limit.
+	// Machines limits the connected machines per member. Default 1000; negative: no limit.
 	Machines int
-	// Journal holds the ledger's records until they are in the database, so that a
-	// crash loses no call; nil: they wait in memory. The hub does not close it.
+	// Journal stores the ledger's records until they are in the database, so that a crash
+	// loses no call; nil: they are kept in memory. The hub does not close it.
 	Journal *journal.Journal
-	// Backups is when the hub copies its database; the zero value is never.
+	// Backups is the schedule for backups; the zero value means none.
 	Backups Backups
 	// KeepResponses is how long turns of the responses dialect are kept. Default 24 h;
 	// negative: none are.
@@ -82,17 +82,17 @@ type Config struct {
 	// Edge configures the gateway: limits and rates. New sets its Backend, Identify,
 	// Region, Regions, Finished, Refused, Turns, Count and Now.
 	Edge gateway.Config
-	// Site configures the members' pages. New sets its Try, Call, Health and Limits.
+	// Site configures the site. New sets its Try, Call, Health and Limits.
 	Site site.Config
 	// ReloadConfig reads the operator's configuration again and applies it with
 	// Hub.Reload.
 	ReloadConfig func(context.Context) (api.Reloaded, error)
 	// Cluster connects this hub with the other nodes of its region; nil: there are none.
 	Cluster *cluster.Cluster
-	// Draw returns random numbers that break ties between machines. Default
-	// rand.Uint64; the simulation sets its own, so that a history repeats.
+	// Draw returns random numbers for breaking ties between machines. Default rand.Uint64.
+	// The simulation replaces it to make runs repeatable.
 	Draw func() uint64
-	// Log takes the hub's events. Default slog.Default().
+	// Log is the hub's log. Default slog.Default().
 	Log *slog.Logger
 }
 
@@ -112,9 +112,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Records is the part of the database that calls and tunnels need; *store.DB
-// implements it, and a test may add faults. Times are UTC. A look-up that finds nothing
-// fails with account.ErrNotFound, a clash with account.ErrExists.
+// Records is the part of the database that calls and tunnels use. *store.DB implements
+// it, and tests add faults. Times are UTC. A look-up without a result fails with
+// account.ErrNotFound, a conflict with account.ErrExists.
 type Records interface {
 	ledger.Store
 
@@ -131,10 +131,10 @@ type Records interface {
 	PrefixKey(ctx context.Context, day time.Time) ([]byte, error)
 }
 
-// Hub is one node of the hosted surface. Make it with New, then Run it.
+// Hub is a node of the hosted side. Create it with New, then call Run.
 type Hub struct {
-	cfg      Config                 // as New got it
-	inForce  atomic.Pointer[Config] // cfg with what Reload has changed
+	cfg      Config                 // as passed to New
+	inForce  atomic.Pointer[Config] // cfg with the changes by Reload
 	records  Records
 	live     *registry.Registry
 	log      *slog.Logger
@@ -149,7 +149,7 @@ type Hub struct {
 	api      *api.API
 	site     *site.Site
 	tunnels  tunnels
-	admitted chan struct{} // holds one for each machine at the admission gate
+	admitted chan struct{} // one value per machine at the admission gate
 	paces    paces
 	metrics  callMetrics
 	drain    drain
@@ -157,7 +157,7 @@ type Hub struct {
 	started  time.Time
 }
 
-// New returns a hub over a store and a registry, which it observes. Run both.
+// New returns a hub that uses a store and a registry. Run both.
 func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	cfg = cfg.withDefaults()
 	h := &Hub{
@@ -174,7 +174,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	}
 	edge := cfg.Edge
 	if h.spool = edge.Spool; h.spool == nil {
-		h.spool, _ = spool.Open("", spool.Limits{}) // without a folder nothing fails
+		h.spool, _ = spool.Open("", spool.Limits{}) // without a folder it cannot fail
 	}
 	h.inForce.Store(&cfg)
 	h.calls = dispatch.New(dispatch.Config{
@@ -199,7 +199,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	return h
 }
 
-// callLimits are the limits of dispatch.
+// callLimits returns the limits for dispatch.
 func (c Config) callLimits() dispatch.Limits {
 	return dispatch.Limits{
 		Wait: c.Wait, WaitStream: c.WaitStream, Running: c.Running, Waiting: c.Waiting,
@@ -208,8 +208,8 @@ func (c Config) callLimits() dispatch.Limits {
 }
 
 // Reload applies the fields of c that can change while calls run: Wait, WaitStream,
-// Running, Waiting, FirstByte, Machines and Drain, and of Edge Rate, Limits and Origins.
-// It ignores the others. No call and no machine is disconnected by a lower limit.
+// Running, Waiting, FirstByte, Machines and Drain, and Rate, Limits and Origins of Edge.
+// It ignores the others. A lower limit disconnects no call and no machine.
 func (h *Hub) Reload(c Config) {
 	c = c.withDefaults()
 	h.calls.SetLimits(c.callLimits())
@@ -218,13 +218,13 @@ func (h *Hub) Reload(c Config) {
 	h.inForce.Store(&c)
 }
 
-// Handler serves the hub's public address: the hosted routes, the members' pages and
-// their API under /api/, GET /tunnel for machines, POST /login for a machine that has a
-// token, and GET /readyz for a load balancer.
+// Handler serves the hub's public address: the inference routes, the members' pages and
+// their API under /api/, GET /tunnel for machines, POST /login for machines with a token,
+// and GET /readyz for load balancers.
 func (h *Hub) Handler() http.Handler {
 	call := h.drain.counted(h.edge.ServeHTTP)
 	serve := func(w http.ResponseWriter, r *http.Request) {
-		// No mux: it would clean paths, which the gateway compares byte for byte.
+		// A ServeMux would clean paths, but the gateway compares them byte by byte.
 		switch path := r.URL.Path; {
 		case strings.HasPrefix(path, "/v1/"): // nearly all requests
 			call(w, r)
@@ -242,10 +242,10 @@ func (h *Hub) Handler() http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h.drain.begun.Load() && r.URL.Path != "/tunnel" {
-			w.Header().Set("Connection", "close") // the next request goes to another hub
+			w.Header().Set("Connection", "close") // so that the next request goes to another hub
 		}
 		r, proxied := h.cfg.Clients.Resolve(r)
-		if proxied { // the request of a tunnel ends when it is a tunnel, which is limited by machine
+		if proxied { // the limit for tunnels is per machine, so their requests do not count here
 			leave, err := h.cfg.Clients.Admit(r)
 			if err != nil {
 				h.edge.Refuse(w, r, err)
@@ -257,16 +257,16 @@ func (h *Hub) Handler() http.Handler {
 	})
 }
 
-// ServePeers serves the other nodes of the region at the listener, until ctx ends.
+// ServePeers serves the other nodes of the region on the listener until ctx ends.
 func (h *Hub) ServePeers(ctx context.Context, listener net.Listener) error {
 	return h.cfg.Cluster.Serve(ctx, listener, h.drain.counted)
 }
 
-// TakeUp writes what an earlier start left in the journal to the database. It comes
-// before the registry is loaded, which counts the day's calls of each share.
+// TakeUp writes what a previous process left in the journal to the database. Call it
+// before loading the registry, which counts the day's calls of each share.
 func (h *Hub) TakeUp(ctx context.Context) error { return h.ledger.Flush(ctx) }
 
-// Run runs the hub's parts until ctx ends. Pending records are written first.
+// Run runs the hub until ctx ends. It starts by writing pending records.
 func (h *Hub) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{h.calls.Run, h.calls.RunSpeeds, h.ledger.Run, h.traces.Run, h.turns.Run, h.site.Run, h.runBackups} {
@@ -281,27 +281,27 @@ func (h *Hub) Run(ctx context.Context) error {
 	return nil
 }
 
-// onCommitted takes changes of the store that the registry's snapshot does not hold yet; nil
-// stands for any.
+// onCommitted handles changes of the store that are not yet in the registry's snapshot.
+// Nil means that anything may have changed.
 func (h *Hub) onCommitted(changes []fleet.Change) {
 	h.keys.clear()
 	h.calls.OnCommitted(changes)
 }
 
-// onChange takes changes of the store that the registry's snapshot holds already,
-// and what they affect; nil changes stand for any.
+// onChange handles changes of the store that are already in the registry's snapshot, and
+// the callers that they affect. Nil means that anything may have changed.
 func (h *Hub) onChange(changes []fleet.Change, affected fleet.Affected) {
 	h.site.OnChange(changes)
 	h.calls.OnChange(affected)
 }
 
-// onMachine takes that a machine connected, disconnected or changed.
+// onMachine is called when a machine connected, disconnected or changed.
 func (h *Hub) onMachine(id fleet.MachineID) {
 	h.site.Stir()
 	h.calls.OnMachine(id)
 }
 
-// running returns the calls that machines run now, for the members' pages.
+// running returns the calls that are running on machines, for the members' pages.
 func (h *Hub) running() []api.Use { return uses(h.calls.Running()) }
 
 // waiting returns the calls that wait for a machine.

@@ -18,43 +18,45 @@ import (
 )
 
 const (
-	// cacheFor is how long a look-up of a key is cached, also of an unknown one. A revocation clears the cache
-	// sooner, and holds by then at the latest (spec/api.md#within-5s).
+	// cacheFor is how long the result of a key look-up is cached, even if the key is
+	// unknown. A revocation clears the cache earlier, and takes effect within this time at
+	// the latest (spec/api.md#within-5s).
 	cacheFor = 5 * time.Second
-	// lookUpTimeout limits a look-up: nothing is granted from what the database said
-	// longer ago (spec/routing.md#row-2).
+	// lookUpTimeout limits a look-up, because an older result of the database must not be
+	// used to grant anything (spec/routing.md#row-2).
 	lookUpTimeout = 5 * time.Second
-	// maxCachedKeys limits the cache; beyond it the cache is cleared.
+	// maxCachedKeys limits the cache, which is cleared when it is full.
 	maxCachedKeys = 100_000
 )
 
-// badKey is the one fault for a key that is missing, wrong or revoked.
+// badKey returns the common fault for a missing, wrong or revoked key.
 func (h *Hub) badKey() *fault.Fault { return gateway.RefusedKey(h.cfg.Edge.Base) }
 
-// expiredKey is the fault for a key that is past its end (spec/api.md#expired-key).
+// expiredKey returns the fault for an expired key (spec/api.md#expired-key).
 func (h *Hub) expiredKey(k account.Key) *fault.Fault {
 	return fault.New(fault.InvalidAPIKey, "the API key expired on %s: create another one at Keys (%s/applications)", api.Moment(k.Expires, time.Time{}), h.cfg.Edge.Base)
 }
 
-// keyring caches the callers that credentials identify.
+// keyring caches the callers for credentials.
 type keyring struct {
 	mu     sync.RWMutex
 	byHash map[[32]byte]holder
-	age    int // how often it was cleared
+	age    int // how many times it was cleared
 }
 
-// holder is the caller that a credential identifies, and until when that is cached, by
-// this process's own clock: the store's can be set back. The zero caller is that of an
-// unknown credential.
+// holder is the caller for a credential and how long that is cached, by the clock of this
+// process, because the store's clock can be set back. The zero caller is for an unknown
+// credential.
 type holder struct {
 	caller gateway.Caller
 	until  time.Time
 }
 
-// known reports whether the credential was known when it was last looked up.
+// known reports whether the credential was known at the last look-up.
 func (h holder) known() bool { return h.caller.Member != "" }
 
-// get returns what was looked up last, if anything was, and whether that still holds.
+// get returns the last result for the credential, if there is one, and whether it is
+// still valid.
 func (k *keyring) get(hash [32]byte) (h holder, age int, holds bool) {
 	k.mu.RLock()
 	h = k.byHash[hash]
@@ -63,8 +65,8 @@ func (k *keyring) get(hash [32]byte) (h holder, age int, holds bool) {
 	return h, age, time.Now().Before(h.until)
 }
 
-// put caches what was looked up when the keyring was of that age: a look-up from
-// before a change is not cached after it.
+// put caches a result, unless the cache was cleared since its age was read: a result from
+// before a change must not be cached after it.
 func (k *keyring) put(hash [32]byte, h holder, age int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -77,8 +79,7 @@ func (k *keyring) put(hash [32]byte, h holder, age int) {
 	k.byHash[hash] = h
 }
 
-// clear drops everything: changes of keys and members are rare, and a look-up is
-// cheap.
+// clear clears the cache: changes of keys and members are rare, and look-ups are cheap.
 func (k *keyring) clear() {
 	k.mu.Lock()
 	clear(k.byHash)
@@ -86,11 +87,10 @@ func (k *keyring) clear() {
 	k.mu.Unlock()
 }
 
-// Identify returns the caller that a secret identifies: the member of an API key, or
-// the owner of a machine credential. A mistyped secret does not reach the database:
-// its checksum is wrong. Nor does one of another region, whose fault has a
-// gateway.OtherRegion as its cause. If the database does not answer the fault is
-// CASCADE_EXHAUSTED.
+// Identify returns the caller for a secret: the member of an API key, or the owner of a
+// machine credential. A mistyped secret does not reach the database, because its checksum
+// is wrong. Neither does a secret of another region; the cause of its fault is a
+// gateway.OtherRegion. If the database does not answer, the fault is CASCADE_EXHAUSTED.
 func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, error) {
 	parsed, err := credential.Parse(secret)
 	if err != nil {
@@ -108,7 +108,7 @@ func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, erro
 		return gateway.Caller{}, h.badKey()
 	}
 	isKnown := func() {}
-	if !last.known() { // else it is no guess, whoever shares its client's address
+	if !last.known() { // a known secret is no guess, even if others at the same address are guessing
 		if isKnown, err = h.guess(ctx); err != nil {
 			return gateway.Caller{}, err
 		}
@@ -126,8 +126,8 @@ func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, erro
 	return found.caller, nil
 }
 
-// otherRegion is the fault of a secret of another region, of which nothing but its text
-// is known (spec/api.md#other-region).
+// otherRegion returns the fault for a secret of another region. Nothing is known about
+// the secret except its text (spec/api.md#other-region).
 func (h *Hub) otherRegion(secret credential.Secret) error {
 	if kind := secret.Kind(); kind != credential.APIKey && kind != credential.MachineKey {
 		return h.badKey()
@@ -140,9 +140,9 @@ func (h *Hub) otherRegion(secret credential.Secret) error {
 	return fault.New(fault.InvalidAPIKey, "%s", text).Because(gateway.OtherRegion(region))
 }
 
-// lookUp reads the caller that a secret identifies from the database, and until when
-// that is cached: a key that expires not beyond its end. It returns account.ErrNotFound
-// for an unknown secret.
+// lookUp reads the caller for a secret from the database, and determines how long to
+// cache it, at most until the key expires. It returns account.ErrNotFound for an unknown
+// secret.
 func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (holder, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
 	defer cancel()
@@ -161,7 +161,7 @@ func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (holder, err
 			until = began.Add(left)
 		}
 		h.ledger.KeyUsed(key.ID)
-		narrow, _ := fleet.ParseNarrow(string(key.Reach)) // the store knows no other
+		narrow, _ := fleet.ParseNarrow(string(key.Reach)) // the store contains no other values
 		return holder{gateway.Caller{
 			Member: fleet.MemberID(member.ID), Name: member.Name, KeyID: key.ID, Narrow: narrow, Inference: !key.Manage,
 		}, until}, nil
@@ -178,8 +178,8 @@ func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (holder, err
 	}
 }
 
-// unknownOr returns account.ErrNotFound for an unknown credential, else the fault of a
-// database that does not answer.
+// unknownOr returns account.ErrNotFound for an unknown credential, and otherwise the
+// fault for a database that does not answer.
 func (h *Hub) unknownOr(err error) error {
 	if errors.Is(err, account.ErrNotFound) {
 		return err
@@ -187,8 +187,8 @@ func (h *Hub) unknownOr(err error) error {
 	return fault.New(fault.CascadeExhausted, "the service could not check the key just now; try again shortly").Because(err)
 }
 
-// revoked returns the fault that ends the calls of a caller whose credential was
-// revoked; nil while it is valid. It fails if the database does not answer.
+// revoked returns the fault that ends the calls of a caller if the credential was
+// revoked, or nil if it is valid. It fails if the database does not answer.
 func (h *Hub) revoked(ctx context.Context, caller gateway.Caller) (*fault.Fault, error) {
 	var member account.Member
 	var err error

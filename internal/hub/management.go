@@ -14,7 +14,7 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// newAPI is the management API over this hub's database and registry.
+// newAPI returns the management API for this hub's database and registry.
 func (h *Hub) newAPI() *api.API {
 	return api.New(api.Config{
 		DB:       h.cfg.DB,
@@ -44,14 +44,15 @@ func (h *Hub) newAPI() *api.API {
 	})
 }
 
-// memberOf is who asks on the members' API: the holder of an API key or a
-// machine credential.
+// memberOf returns the caller of the members' API: the holder of an API key or a machine
+// credential.
 func (h *Hub) memberOf(ctx context.Context, secret string) (api.Caller, error) {
 	c, err := h.Identify(ctx, secret)
 	return api.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Narrow: c.Narrow, Machine: c.Machine, Inference: c.Inference}, err
 }
 
-// accountModels is what the account reaches, the machine that asks included.
+// accountModels returns the models that the account can reach, including those of the
+// machine that asks.
 func (h *Hub) accountModels(ctx context.Context, c api.Caller) ([]api.Model, error) {
 	models, err := h.calls.Models(ctx, gateway.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Narrow: c.Narrow})
 	out := make([]api.Model, len(models))
@@ -64,7 +65,7 @@ func (h *Hub) accountModels(ctx context.Context, c api.Caller) ([]api.Model, err
 	return out, err
 }
 
-// control hands a connected machine its owner's change.
+// control sends an owner's change to a connected machine.
 func (h *Hub) control(ctx context.Context, id fleet.MachineID, change api.Control) error {
 	err := h.live.Control(ctx, id, tunnel.Control(change))
 	if errors.Is(err, registry.ErrNotConnected) {
@@ -73,7 +74,7 @@ func (h *Hub) control(ctx context.Context, id fleet.MachineID, change api.Contro
 	return err
 }
 
-// newSite is the members' pages over the management API.
+// newSite returns the members' pages, which use the management API.
 func (h *Hub) newSite() *site.Site {
 	c := h.cfg.Site
 	c.Edge, c.Health, c.Limits, c.Near = h.drain.counted(h.edge.ServeHTTP), h.health, h.limits, h.near
@@ -83,10 +84,10 @@ func (h *Hub) newSite() *site.Site {
 	return site.New(h.api, c)
 }
 
-// Operator is the operator's part of the management API, for the socket in the
-// hub's data directory.
+// Operator returns the operator's part of the management API, for the socket in the hub's
+// data directory.
 func (h *Hub) Operator() http.Handler { return h.api.Operator() }
 
-// FirstLink is the address of a new one-time link to the account of this hub's
-// first operator; empty where an operator can sign in already.
+// FirstLink returns the address of a new one-time link to the account of the hub's first
+// operator, or "" if an operator can already sign in.
 func (h *Hub) FirstLink(ctx context.Context) (string, error) { return h.api.FirstLink(ctx) }

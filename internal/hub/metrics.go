@@ -19,13 +19,13 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// Served is the value of the label code for a call that was answered completely.
-// Others are the codes of docs/errors.md and gateway.Cancelled.
+// Served is the value of the label code for a call that was answered completely. The
+// other values are the codes of docs/errors.md and gateway.Cancelled.
 const Served = "ok"
 
-// callMetrics counts and times the calls that come to this hub. No label names a member,
-// a key, a machine or a model: the number of series does not grow with the number of
-// those (docs/operate/metrics.md#labels).
+// callMetrics counts and times the hub's calls. No label names a member, a key, a machine
+// or a model, so the number of series does not grow with theirs
+// (docs/operate/metrics.md#labels).
 type callMetrics struct {
 	calls                     *prometheus.CounterVec
 	wait, firstByte, duration *prometheus.HistogramVec
@@ -52,7 +52,7 @@ func newCallMetrics() callMetrics {
 	for code := range fault.Codes() {
 		codes = append(codes, string(code))
 	}
-	for _, endpoint := range callEndpoints { // a rate needs the 0 before the first call
+	for _, endpoint := range callEndpoints { // a rate needs a 0 before the first call
 		for _, code := range codes {
 			m.calls.WithLabelValues(code, endpoint.Path(), dialectOf(endpoint))
 		}
@@ -60,7 +60,7 @@ func newCallMetrics() callMetrics {
 	return m
 }
 
-// dialectOf returns the dialect in which calls of the endpoint are refused.
+// dialectOf returns the dialect of refusals at the endpoint.
 func dialectOf(endpoint fleet.Endpoint) string {
 	switch endpoint {
 	case fleet.Responses:
@@ -72,7 +72,7 @@ func dialectOf(endpoint fleet.Endpoint) string {
 	}
 }
 
-// count counts a call that ended.
+// count counts a call that has ended.
 func (m *callMetrics) count(call *gateway.Call, out gateway.Outcome) {
 	code := out.Code
 	if code == "" {
@@ -92,21 +92,21 @@ func (m *callMetrics) observe(call *gateway.Call, out gateway.Outcome) {
 	}
 }
 
-// finished takes a call that reached dispatch.
+// finished handles the end of a call that reached dispatch.
 func (h *Hub) finished(call *gateway.Call, out gateway.Outcome) {
 	h.metrics.observe(call, out)
 	h.calls.Finished(call, out)
 }
 
-// refused takes a call that the gateway refused.
+// refused handles a call that the gateway refused.
 func (h *Hub) refused(call *gateway.Call, out gateway.Outcome) {
 	h.metrics.count(call, out)
-	if call.Caller.Member != "" { // else there is no one to keep a trace for
+	if call.Caller.Member != "" { // otherwise no member could read a trace
 		h.calls.Refused(call, out)
 	}
 }
 
-// Metrics returns everything that this hub measures, for one registry.
+// Metrics returns the hub's metrics.
 func (h *Hub) Metrics() []prometheus.Collector {
 	m := &h.metrics
 	return []prometheus.Collector{m.calls, m.wait, m.firstByte, m.duration, stateMetrics{h}}
@@ -115,7 +115,7 @@ func (h *Hub) Metrics() []prometheus.Collector {
 // stateMetrics reads the state of the hub's parts when it is collected.
 type stateMetrics struct{ *Hub }
 
-// reading is the state of the hub's parts at one moment.
+// reading is the state of the hub's parts at one time.
 type reading struct {
 	now      time.Time // by the store's clock
 	live     registry.Status
@@ -126,13 +126,13 @@ type reading struct {
 	ledger   ledger.Status
 	spool    spool.Use
 	pool     store.Pool
-	backup   account.Backup // the last one that was made
-	failed   bool           // the last attempt at one
+	backup   account.Backup // the last successful one
+	failed   bool           // the last attempt failed
 	ready    bool
 	draining bool
 }
 
-// stateMetric is one value of a reading. It is left out while it is not a number.
+// stateMetric is one value of a reading. NaN values are omitted.
 type stateMetric struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
@@ -147,7 +147,7 @@ func counter(name, help string, value func(*reading) float64) stateMetric {
 	return stateMetric{prometheus.NewDesc(name, help, nil, nil), prometheus.CounterValue, value}
 }
 
-// stateValues is every value without a label.
+// stateValues are the values without labels.
 var stateValues = []stateMetric{
 	gauge("kith_ready", "Whether this hub takes calls (1), or refuses all of them (0).", func(r *reading) float64 { return oneIf(r.ready) }),
 	gauge("kith_draining", "Whether this hub is about to end (1): its calls end and its machines move.", func(r *reading) float64 { return oneIf(r.draining) }),
@@ -195,8 +195,8 @@ var stateValues = []stateMetric{
 	counter("kith_held_refused_total", "Requests and answers that were refused because no space was left.", func(r *reading) float64 { return float64(r.spool.Refused) }),
 }
 
-// The values of other hubs and of forwarded requests. The names of a region's hubs are
-// few.
+// The metrics about other hubs and forwarded requests. A region has only a few hubs, so
+// their names can be labels.
 var (
 	peerUp      = prometheus.NewDesc("kith_peer_up", "Whether another hub of the region that is alive is connected to this one.", []string{"peer"}, nil)
 	peerLag     = prometheus.NewDesc("kith_peer_state_age_seconds", "Age of what this hub knows of another one's machines.", []string{"peer"}, nil)
@@ -239,7 +239,7 @@ func (s stateMetrics) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// read reads the state of the hub's parts.
+// read reads the current state of the hub's parts.
 func (s stateMetrics) read() reading {
 	now := time.Now()
 	r := reading{
@@ -253,7 +253,7 @@ func (s stateMetrics) read() reading {
 		r.pool = s.cfg.DB.Pool()
 		ctx, cancel := context.WithTimeout(context.Background(), healthWithin)
 		defer cancel()
-		last, _ := s.cfg.DB.LastBackup(ctx) // none, or the database is away
+		last, _ := s.cfg.DB.LastBackup(ctx) // there is no backup, or the database does not answer
 		r.failed = last.Fault != ""
 		r.backup, _ = s.cfg.DB.LastGoodBackup(ctx)
 	}
@@ -267,7 +267,7 @@ func oneIf(is bool) float64 {
 	return 0
 }
 
-// known returns an age in seconds. A negative one is not known.
+// known returns an age in seconds. A negative age is unknown.
 func known(age time.Duration) float64 {
 	if age < 0 {
 		return math.NaN()

@@ -12,8 +12,8 @@ import (
 	"github.com/kith/kith/internal/registry"
 )
 
-// nodes returns the nodes as this one sees them. A hub that has its database to itself
-// is the only one.
+// nodes returns the nodes as seen by this one. A hub that uses its database alone is the
+// only node.
 func (h *Hub) nodes() []api.Node {
 	now := time.Now()
 	seen := h.live.NodeDetails(now)
@@ -46,7 +46,7 @@ func (h *Hub) nodes() []api.Node {
 	return nodes
 }
 
-// drainNode has a node drain: it reads that with its next beat.
+// drainNode makes a node drain: the node reads this at its next heartbeat.
 func (h *Hub) drainNode(ctx context.Context, name string) error {
 	now := time.Now()
 	nodes := h.live.Nodes(now)
@@ -61,8 +61,7 @@ func (h *Hub) drainNode(ctx context.Context, name string) error {
 	return h.cfg.DB.SetNodeState(ctx, name, fleet.NodeDraining)
 }
 
-// home returns the name of the node at which the machine's tunnel ends; empty if it has
-// none.
+// home returns the name of the node with the machine's tunnel, or "" if it has no tunnel.
 func (h *Hub) home(id fleet.MachineID) string {
 	line, ok := h.live.Line(id)
 	if ok && line.Home == "" {

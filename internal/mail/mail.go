@@ -17,7 +17,7 @@ import (
 // TLS is how the connection to the mail server is secured.
 type TLS string
 
-// Without TLS the password and every link in a message are sent in the clear: it is
+// Without TLS the password and every link in a message are sent in the clear. Use it only
 // for a mail server on the same machine.
 const (
 	StartTLS TLS = "starttls" // after the greeting; an error if the server does not support it
@@ -25,11 +25,11 @@ const (
 	NoTLS    TLS = "none"
 )
 
-// Config says how messages are sent.
+// Config configures the mail server.
 type Config struct {
 	Host     string // the mail server; empty: no message is sent
 	Port     int
-	User     string // empty: without a sign-in
+	User     string // empty: no authentication
 	Password string
 	From     string // the sender address, with or without a name
 	TLS      TLS    // empty: StartTLS
@@ -42,9 +42,9 @@ func (c Config) LogValue() slog.Value { return slog.StringValue(c.Host) }
 type Message struct {
 	MemberID string // of the recipient, for the log
 	To       string // as Address returns it
-	Subject  string // has no text of members
+	Subject  string // never contains text from members
 	Text     string
-	Until    time.Time // the message is dropped after this; zero: a day from now
+	Until    time.Time // the message is dropped after this; zero: in a day
 }
 
 const (
@@ -53,7 +53,7 @@ const (
 	tryWithin   = 30 * time.Second
 )
 
-// pauses are the times between the tries of one message.
+// pauses are the delays between the attempts to send one message.
 var pauses = []time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute}
 
 // Sender sends messages. Make it with New, then call Run.
@@ -61,13 +61,13 @@ type Sender struct {
 	config  Config
 	log     *slog.Logger
 	deliver func(context.Context, Message) error
-	arrived chan struct{} // signals Run; holds one
+	arrived chan struct{} // wakes Run; capacity 1
 
 	mu      sync.Mutex
 	waiting []waiting
 	sent    time.Time // when a message was last sent
-	failed  time.Time // when one last failed
-	why     string    // it failed
+	failed  time.Time // when sending last failed
+	why     string    // the cause of that failure
 }
 
 type waiting struct {
@@ -76,7 +76,8 @@ type waiting struct {
 	tries int
 }
 
-// New returns a sender; nil, which sends nothing, if no mail server is configured.
+// New returns a sender. If no mail server is configured it returns nil, and a nil Sender
+// sends nothing.
 func New(c Config, log *slog.Logger) *Sender {
 	if c.Host == "" {
 		return nil
@@ -84,7 +85,7 @@ func New(c Config, log *slog.Logger) *Sender {
 	return &Sender{config: c, log: log, deliver: transport{Config: c}.deliver, arrived: make(chan struct{}, 1)}
 }
 
-// Send queues a message. It drops and logs a message when the queue is full.
+// Send queues a message. If the queue is full, it drops the message and logs that.
 func (s *Sender) Send(m Message) {
 	if s == nil {
 		return
@@ -109,7 +110,7 @@ func (s *Sender) Send(m Message) {
 	}
 }
 
-// Run delivers queued messages until ctx ends. It logs how many it then drops.
+// Run delivers queued messages until ctx ends, and logs how many it then drops.
 func (s *Sender) Run(ctx context.Context) error {
 	if s == nil {
 		<-ctx.Done()
@@ -139,8 +140,8 @@ func (s *Sender) Run(ctx context.Context) error {
 	return nil
 }
 
-// due removes and returns the message that is due first; if none is due, it returns
-// when the next one will be, or the zero time.
+// due removes and returns the first message that is due. If none is due, it returns when
+// the next one is, or the zero time.
 func (s *Sender) due(now time.Time) (message *waiting, next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,7 +162,7 @@ func (s *Sender) due(now time.Time) (message *waiting, next time.Time) {
 	return &found, time.Time{}
 }
 
-// try tries to deliver a message once, and queues a retry.
+// try makes one attempt to deliver a message, and queues a retry if necessary.
 func (s *Sender) try(ctx context.Context, w waiting) {
 	if !time.Now().Before(w.Until) {
 		s.log.Warn("mail lost: it could not be sent in time", "member", w.MemberID, "tries", w.tries)
@@ -177,12 +178,12 @@ func (s *Sender) try(ctx context.Context, w waiting) {
 }
 
 // Deliver sends a message at once, without the queue, and reports whether the server
-// took it. If it did not, again says whether another try may help; it is up to the caller.
+// accepted it. If it did not, again reports whether the caller should try again.
 func (s *Sender) Deliver(ctx context.Context, m Message) (sent, again bool) {
 	return s.send(ctx, waiting{Message: m, tries: 1})
 }
 
-// send tries to deliver a message once, and logs the result.
+// send makes one attempt to deliver a message, and logs the result.
 func (s *Sender) send(ctx context.Context, w waiting) (sent, again bool) {
 	err := s.deliver(ctx, w.Message)
 	s.mu.Lock()
@@ -201,8 +202,8 @@ func (s *Sender) send(ctx context.Context, w waiting) (sent, again bool) {
 	return false, again
 }
 
-// Health returns when a message was last sent, or failed, and why; empty: it was sent. The
-// time is zero where none was since the start.
+// Health returns the time of the last attempt and why it failed; why is empty if it
+// succeeded. The time is zero if there was no attempt since the start.
 func (s *Sender) Health() (last time.Time, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,9 +213,9 @@ func (s *Sender) Health() (last time.Time, why string) {
 	return s.sent, ""
 }
 
-// Address returns an address that a person typed, without spaces around it. ok is
-// false if it is not one bare address of ASCII characters: others may look alike or
-// be equal in lower case.
+// Address returns an address that a person typed, without surrounding spaces. ok is false
+// unless it is a single bare address in ASCII: other characters may look alike or be
+// equal in lower case.
 func Address(typed string) (address string, ok bool) {
 	typed = strings.TrimSpace(typed)
 	local, domain, _ := strings.Cut(typed, "@")

@@ -18,14 +18,14 @@ import (
 // transport delivers one message at a time to the mail server.
 type transport struct {
 	Config
-	roots *x509.CertPool // verify the server's certificate; nil: the system's
+	roots *x509.CertPool // to verify the server's certificate; nil: the system's
 }
 
-// deliver sends a message. It returns nil once the server accepted the message,
-// even if the connection then fails.
+// deliver sends a message. It returns nil once the server has accepted the message, even
+// if the connection then fails.
 func (t transport) deliver(ctx context.Context, m Message) error {
 	ctx, cancel := context.WithTimeout(ctx, tryWithin)
-	defer cancel() // closes the connection, too
+	defer cancel() // also closes the connection
 	message, domain, err := t.write(m)
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func (t transport) deliver(ctx context.Context, m Message) error {
 	return err
 }
 
-// write returns m as go-mail sends it, and the domain of the sender.
+// write returns m in the form that go-mail sends, and the domain of the sender.
 func (t transport) write(m Message) (message *mail.Msg, domain string, err error) {
 	from, err := netmail.ParseAddress(t.From)
 	if err != nil {
@@ -79,8 +79,8 @@ func (t transport) tls() *tls.Config {
 	return &tls.Config{ServerName: t.Host, MinVersion: tls.VersionTLS12, RootCAs: t.roots}
 }
 
-// dialer returns a function that connects to the server and closes the connection
-// when ctx ends.
+// dialer returns a function that connects to the server. It closes the connection when
+// ctx ends.
 func (t transport) dialer(ctx context.Context) mail.DialContextFunc {
 	return func(dialing context.Context, network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(dialing, network, address)
@@ -96,8 +96,8 @@ func (t transport) dialer(ctx context.Context) mail.DialContextFunc {
 	}
 }
 
-// cause returns why a message was not sent, without the text of the server, which
-// may quote anything. If final is true, retries are of no use.
+// cause returns why a message was not sent, without the server's reply, which may quote
+// anything. final reports that a retry cannot help.
 func cause(err error) (why string, final bool) {
 	var refused *mail.SendError
 	var answered *textproto.Error

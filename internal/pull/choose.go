@@ -18,14 +18,14 @@ var (
 	partName = regexp.MustCompile(`-([0-9]{5})-of-([0-9]{5})$`)
 )
 
-// IsProjector reports whether a file of that name turns images into tokens, for the models
-// beside it.
+// IsProjector reports whether the file converts images to tokens for the models in the
+// same folder.
 func IsProjector(name string) bool { return strings.HasPrefix(strings.ToLower(name), "mmproj") }
 
-// variant is one quantization of a repository's model: one file, or its parts in order.
+// variant is a quantization of a repository's model: one file, or its parts in order.
 type variant struct {
-	name  string // of its file, without number and extension
-	quant string // in upper case; empty: its name has none
+	name  string // file name without number and extension
+	quant string // in upper case; empty: the name contains none
 	parts []entry
 }
 
@@ -55,8 +55,8 @@ func variantsOf(all []entry) []variant {
 	return found
 }
 
-// choose returns the files of the model with that quantization or file name. Empty is
-// the only model, else that of DefaultQuant.
+// choose returns the files of the model with the given quantization or file name. Without
+// a choice, it returns the only model or the one with DefaultQuant.
 func choose(all []entry, choice string) ([]entry, error) {
 	found := variantsOf(all)
 	if len(found) == 0 {
@@ -91,13 +91,13 @@ func choose(all []entry, choice string) ([]entry, error) {
 	return nil, fmt.Errorf("it has several models, and %s: add one after a colon: %s", problem, strings.Join(slices.Compact(names), ", "))
 }
 
-// projectorOf returns the projector of a repository in the best form; nil if it has
-// none.
+// projectorOf returns the repository's projector in the most suitable format, or nil if
+// there is none.
 func projectorOf(all []entry) *entry {
 	var best *entry
 	rank := func(e *entry) int {
 		name := strings.ToUpper(path.Base(e.Path))
-		for i, kind := range []string{"BF16", "F16", "Q8_0"} { // F16 runs everywhere
+		for i, kind := range []string{"BF16", "F16", "Q8_0"} { // F16 works everywhere
 			if strings.Contains(name, kind) {
 				return []int{1, 0, 2}[i]
 			}
@@ -113,19 +113,19 @@ func projectorOf(all []entry) *entry {
 	return best
 }
 
-// ModelID returns the id under which a model file is offered: its name without extension,
-// and without the number of a part.
+// ModelID returns the id that a model file is offered as: its name without the extension
+// and the number of a part.
 func ModelID(file string) string {
 	return partName.ReplaceAllString(strings.TrimSuffix(path.Base(file), ".gguf"), "")
 }
 
-// IsFirstPart reports whether a file of that name is a model, or the first of its parts.
+// IsFirstPart reports whether the file is a complete model or the first of its parts.
 func IsFirstPart(name string) bool {
 	part := partName.FindStringSubmatch(strings.TrimSuffix(name, ".gguf"))
 	return part == nil || part[1] == "00001"
 }
 
-// checkName refuses a name that is no plain name of a GGUF file.
+// checkName rejects anything but the plain name of a GGUF file.
 func checkName(name string) error {
 	switch {
 	case !strings.HasSuffix(name, ".gguf"):

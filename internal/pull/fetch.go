@@ -24,30 +24,30 @@ import (
 )
 
 const (
-	// attempts is how often in a row a download may fail without a new byte.
+	// attempts is how many times in a row a download may fail without receiving a byte.
 	attempts = 6
-	// silence is how long no byte may come.
+	// silence is how long a download may receive no bytes.
 	silence = 60 * time.Second
-	// maxRetryAfter bounds what a server may ask to wait.
+	// maxRetryAfter limits the wait that a server may request.
 	maxRetryAfter = 2 * time.Minute
-	// spare is how much of the disk stays free.
+	// spare is how much disk space must stay free.
 	spare = 256 << 20
-	// partSuffix ends the name of a file that is not complete.
+	// partSuffix is the suffix of incomplete files.
 	partSuffix = ".part"
 )
 
-// Progress is how far a download is.
+// Progress is the progress of a download.
 type Progress struct {
-	File        string // that is being fetched or verified
-	Done, Total int64  // bytes of all files; Total is -1 if it is not known
-	Verifying   bool   // bytes that are there are read
-	// Waiting is why the download pauses before it goes on; nil if it does not.
+	File        string // being fetched or verified
+	Done, Total int64  // in bytes, over all files; Total is -1 if unknown
+	Verifying   bool   // existing bytes are being read
+	// Waiting is why the download is pausing, or nil.
 	Waiting error
 }
 
-// Fetch puts the files of a model into folder. A file that is there and is the same is
-// not fetched again. One that breaks off is continued where it ended, in this call or
-// in a later one. report is called as the download goes on.
+// Fetch downloads the files of a model into folder. It skips files that are already there
+// and identical. An interrupted download is resumed, in this call or a later one. It
+// calls report as the download progresses.
 func (s *Source) Fetch(ctx context.Context, m *Model, folder string, report func(Progress)) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
@@ -56,7 +56,8 @@ func (s *Source) Fetch(ctx context.Context, m *Model, folder string, report func
 	if err := d.checkSpace(m); err != nil {
 		return err
 	}
-	// The first file last: a watcher of the folder sees the model once it is complete.
+	// The first file last, so that a watcher of the folder sees the model only when it is
+	// complete.
 	for _, f := range slices.Backward(m.Files) {
 		if err := d.file(ctx, f); err != nil {
 			return err
@@ -75,22 +76,22 @@ type download struct {
 
 func (d *download) path(name string) string { return filepath.Join(d.folder, filepath.FromSlash(name)) }
 
-// partPath returns where a file is while it is not complete. Another version of the
-// file has another one.
+// partPath returns the path of an incomplete file. It differs between versions of the
+// file.
 func (d *download) partPath(f File) string {
 	version := sha256.Sum256([]byte(f.URL + " " + f.SHA256 + " " + f.tag))
 	return d.path(f.Name) + "." + hex.EncodeToString(version[:4]) + partSuffix
 }
 
-// ErrNoSpace is the error of files that do not fit on the disk.
+// ErrNoSpace is returned if the files do not fit on the disk.
 var ErrNoSpace = errors.New("the disk is too full")
 
-// checkSpace refuses a model that does not fit on the disk.
+// checkSpace rejects a model that does not fit on the disk.
 func (d *download) checkSpace(m *Model) error {
 	var needed int64
 	for _, f := range m.Files {
 		if _, err := os.Stat(d.path(f.Name)); err == nil {
-			continue // there already; if it is another version, the new one replaces it
+			continue // already there, or another version that will be replaced
 		}
 		needed += max(f.Size, 0)
 		if part, err := os.Stat(d.partPath(f)); err == nil {
@@ -99,7 +100,7 @@ func (d *download) checkSpace(m *Model) error {
 	}
 	usage, err := diskUsage(d.folder)
 	if err != nil || needed <= 0 {
-		return nil // writing says more
+		return nil // writing reports a better error
 	}
 	if free := int64(usage.Free); needed+spare > free {
 		return fmt.Errorf("%w: it needs %s, and %s has %s free: make room", ErrNoSpace, Bytes(needed+spare), d.folder, Bytes(free))
@@ -107,7 +108,7 @@ func (d *download) checkSpace(m *Model) error {
 	return nil
 }
 
-// file fetches one file and gives it its name.
+// file downloads one file and renames it when it is complete.
 func (d *download) file(ctx context.Context, f File) error {
 	path, part := d.path(f.Name), d.partPath(f)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -192,11 +193,11 @@ func lockFile(path string) (unlock func(), err error) {
 	}
 }
 
-// errNotFile is the error of bytes that are not those of the file, so that none is kept.
+// errNotFile is returned if the bytes are not those of the file, so that none are kept.
 var errNotFile = errors.New("is not the model")
 
-// checkModel returns errNotFile for a file that is no model, if only its content shows that:
-// a page that asks to sign in has any address and the status of a success.
+// checkModel returns errNotFile if the content is not a model. It is needed because a
+// sign-in page can have any address and a success status.
 func checkModel(f File, out io.ReaderAt) error {
 	if f.SHA256 != "" {
 		return nil
@@ -212,10 +213,10 @@ func checkModel(f File, out io.ReaderAt) error {
 	return nil
 }
 
-// ggufMagic begins every GGUF file.
+// ggufMagic is the start of every GGUF file.
 const ggufMagic = "GGUF"
 
-// Forget removes what incomplete downloads of the file at path left.
+// Forget removes incomplete downloads of the file at path.
 func Forget(path string) error {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	for _, e := range entries {
@@ -226,7 +227,7 @@ func Forget(path string) error {
 	return err
 }
 
-// isThere reports whether the file at path is the same as f.
+// isThere reports whether the file at path is identical to f.
 func (d *download) isThere(ctx context.Context, path string, f File) (bool, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() != f.Size {
@@ -242,7 +243,7 @@ func (d *download) isThere(ctx context.Context, path string, f File) (bool, erro
 	defer in.Close()
 	if f.SHA256 == "" {
 		if err := checkModel(f, in); err != nil {
-			return false, nil // it is fetched again
+			return false, nil // download it again
 		}
 		d.add(f.Size)
 		return true, nil
@@ -257,7 +258,7 @@ func (d *download) add(n int64) {
 	d.report(d.progress)
 }
 
-// read reads what a file holds into sum.
+// read adds the content of a file to sum.
 func (d *download) read(ctx context.Context, in io.Reader, sum hash.Hash) error {
 	d.progress.Verifying = true
 	defer func() { d.progress.Verifying = false }()
@@ -277,8 +278,8 @@ func (d *download) read(ctx context.Context, in io.Reader, sum hash.Hash) error 
 	}
 }
 
-// complete appends to out what is missing of the file. It tries again after a failure
-// that can pass.
+// complete downloads the missing part of the file and appends it to out. It retries after
+// temporary failures.
 func (d *download) complete(ctx context.Context, f File, out *os.File, sum hash.Hash) error {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = time.Second, 30*time.Second
@@ -318,7 +319,7 @@ func (d *download) complete(ctx context.Context, f File, out *os.File, sum hash.
 	}
 }
 
-// attempt makes one request for what is missing of the file, from the end of out on.
+// attempt makes one request for the missing part of the file, starting at the end of out.
 func (d *download) attempt(ctx context.Context, f File, out *os.File, sum hash.Hash) error {
 	at, err := out.Seek(0, io.SeekEnd)
 	if err != nil {
@@ -327,7 +328,7 @@ func (d *download) attempt(ctx context.Context, f File, out *os.File, sum hash.H
 	if at == f.Size {
 		return nil
 	}
-	// Without a checksum only its version shows that the rest is of the same file.
+	// Without a checksum, only the version shows that the rest belongs to the same file.
 	version := f.tag
 	if f.SHA256 != "" || !strings.HasPrefix(version, `"`) && !isTime(version) {
 		version = ""
@@ -360,7 +361,7 @@ func (d *download) attempt(ctx context.Context, f File, out *os.File, sum hash.H
 	}
 	defer response.Body.Close()
 	switch code := response.StatusCode; {
-	case code == http.StatusOK && at > 0: // the server begins again, or the file changed
+	case code == http.StatusOK && at > 0: // the server ignores the range, or the file changed
 		if err := d.restart(out, sum, at); err != nil {
 			return err
 		}
@@ -384,7 +385,7 @@ func (d *download) attempt(ctx context.Context, f File, out *os.File, sum hash.H
 	return d.copy(ctx, f, out, sum, response, silent)
 }
 
-// isTime reports whether a text is a time in a header.
+// isTime reports whether the text is an HTTP date.
 func isTime(text string) bool {
 	_, err := http.ParseTime(text)
 	return err == nil
@@ -424,8 +425,8 @@ func (d *download) copy(ctx context.Context, f File, out *os.File, sum hash.Hash
 	}
 }
 
-// room returns how many bytes may be written until the disk is looked at again: nothing
-// else bounds a body whose length is not known.
+// room returns how many bytes may be written until the disk is checked again. Nothing
+// else limits a body of unknown length.
 func (d *download) room(f File) (int64, error) {
 	const step = 64 << 20
 	usage, err := diskUsage(d.folder)
@@ -435,13 +436,14 @@ func (d *download) room(f File) (int64, error) {
 	case f.Size < 0:
 		return 0, fmt.Errorf("%w: %s has %s free, and the server does not say how large the file is: make room", ErrNoSpace, d.folder, Bytes(int64(usage.Free)))
 	}
-	return step, nil // it was compared with the size, and writing reports the rest
+	return step, nil // the size was already checked, and writing reports errors
 }
 
-// diskUsage is disk.Usage. Tests set it.
+// diskUsage is disk.Usage. Tests replace it.
 var diskUsage = disk.Usage
 
-// looksRight returns errNotFile once out is longer than the file, or begins as no model does.
+// looksRight returns errNotFile if out is longer than the file, or does not start like a
+// model.
 func (d *download) looksRight(f File, out *os.File, begins *bool) error {
 	at, err := out.Seek(0, io.SeekCurrent)
 	if err != nil {
@@ -457,7 +459,7 @@ func (d *download) looksRight(f File, out *os.File, begins *bool) error {
 	return checkModel(f, out)
 }
 
-// ended checks the length of a file whose body ended.
+// ended checks the length of a file after the end of the body.
 func (d *download) ended(f File, out *os.File) error {
 	at, err := out.Seek(0, io.SeekEnd)
 	if err != nil {
@@ -469,7 +471,7 @@ func (d *download) ended(f File, out *os.File) error {
 	return nil
 }
 
-// restart drops the at bytes that were fetched.
+// restart discards the at bytes that were downloaded.
 func (d *download) restart(out *os.File, sum hash.Hash, at int64) error {
 	sum.Reset()
 	d.add(-at)
@@ -480,7 +482,7 @@ func (d *download) restart(out *os.File, sum hash.Hash, at int64) error {
 	return nil
 }
 
-// Bytes returns a size for people, such as "2.5 GB".
+// Bytes formats a size for people, such as "2.5 GB".
 func Bytes(n int64) string {
 	switch {
 	case n >= 1e9:

@@ -1,7 +1,6 @@
-// Package pull fetches model files, from a model hub that speaks Hugging Face's API or
-// from any URL, into the folder that the daemon serves. What an earlier attempt left
-// is continued, and every file whose SHA-256 is known is verified before it gets its
-// name.
+// Package pull downloads model files into the folder that the daemon serves, either from
+// a model hub with Hugging Face's API or from any URL. It resumes interrupted downloads,
+// and verifies every file with a known SHA-256 before it gets its final name.
 package pull
 
 import (
@@ -20,33 +19,33 @@ import (
 	"github.com/kith/kith/internal/outbound"
 )
 
-// DefaultEndpoint is the model hub that references of the form hf.co/ORG/REPO name.
+// DefaultEndpoint is the model hub for references like hf.co/ORG/REPO.
 const DefaultEndpoint = "https://huggingface.co"
 
-// DefaultQuant is the quantization that is fetched of a repository with several, if
-// the reference names none.
+// DefaultQuant is the quantization to fetch if a repository has several and the reference
+// names none.
 const DefaultQuant = "Q4_K_M"
 
-// Source is where models come from.
+// Source is the source of models.
 type Source struct {
-	Endpoint string // of the model hub; empty is DefaultEndpoint
-	Token    string // sent to the model hub only; empty is none
+	Endpoint string // address of the model hub; empty: DefaultEndpoint
+	Token    string // sent only to the model hub; empty: none
 	Client   *http.Client
-	// Images fetches also the file with which a model takes images, if its repository
-	// has one.
+	// Images also fetches the file that lets a model accept images, if the repository has
+	// one.
 	Images bool
 }
 
-// NewClient returns a client for a Source. It has no limit on the time of a download.
+// NewClient returns a client for a Source, without a time limit for downloads.
 func NewClient() *http.Client {
 	transport := outbound.NewTransport()
 	transport.ResponseHeaderTimeout = silence
 	return &http.Client{Transport: transport, CheckRedirect: checkRedirect}
 }
 
-// checkRedirect refuses a redirect from another computer to this one, or to addresses
-// that only this computer's network has (cloud metadata): a server on the web could have
-// programs here asked, and their answers kept as a model.
+// checkRedirect refuses redirects from another computer to this one, or to link-local
+// addresses (cloud metadata): otherwise a server on the web could send requests to local
+// programs and have their answers saved as a model.
 func checkRedirect(request *http.Request, via []*http.Request) error {
 	from, to := via[len(via)-1].URL.Hostname(), request.URL.Hostname()
 	if isHere(to) && !isHere(from) {
@@ -58,10 +57,10 @@ func checkRedirect(request *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// errRedirect is the error of a redirect that is not followed.
+// errRedirect is returned for a redirect that is not followed.
 var errRedirect = errors.New("it cannot be followed")
 
-// isHere reports whether a host is this computer, or an address of its own link.
+// isHere reports whether a host is this computer or a link-local address.
 func isHere(host string) bool {
 	if host = strings.ToLower(strings.TrimSuffix(host, ".")); host == "localhost" || strings.HasSuffix(host, ".localhost") {
 		return true
@@ -71,12 +70,12 @@ func isHere(host string) bool {
 	return err == nil && (addr.IsLoopback() || addr.IsUnspecified() || addr.IsLinkLocalUnicast())
 }
 
-// Model is the files of one model.
+// Model is a model's files.
 type Model struct {
-	ID     string // under which the daemon offers it
-	Origin string // the page or URL that it comes from
-	Files  []File // that of the model, or its parts in order, first
-	// TakesImages is whether the repository has the file for images.
+	ID     string // the id that the daemon offers it as
+	Origin string // the page or URL of its source
+	Files  []File // the model or its parts in order, then others
+	// TakesImages reports whether the repository has the file for images.
 	TakesImages bool
 }
 
@@ -84,12 +83,12 @@ type Model struct {
 type File struct {
 	Name   string // in the models folder, with slashes
 	URL    string
-	Size   int64  // in bytes; -1 is not known
-	SHA256 string // in hex; empty is not known
-	tag    string // distinguishes the versions of a file: of versionOf, or a model hub's id
+	Size   int64  // in bytes; -1: unknown
+	SHA256 string // in hex; empty: unknown
+	tag    string // the file's version, from versionOf or the model hub
 }
 
-// Size returns the size of all files in bytes; -1 if that of one is not known.
+// Size returns the total size in bytes, or -1 if the size of a file is unknown.
 func (m *Model) Size() (total int64) {
 	for _, f := range m.Files {
 		if f.Size < 0 {
@@ -100,11 +99,12 @@ func (m *Model) Size() (total int64) {
 	return total
 }
 
-// ErrUnknown is the error of a reference that is no name of the list, repository or URL.
+// ErrUnknown is returned for a reference that is neither a name in the list nor a
+// repository or URL.
 var ErrUnknown = errors.New("it is no name of the list, no repository and no URL")
 
-// Resolve returns the model that a reference names: a name of the list, hf.co/ORG/REPO
-// with :QUANT or :FILE after it, or a URL of a GGUF file.
+// Resolve returns the model for a reference: a name in the list, hf.co/ORG/REPO with an
+// optional :QUANT or :FILE, or the URL of a GGUF file.
 func (s *Source) Resolve(ctx context.Context, reference string) (*Model, error) {
 	if own, err := url.Parse(s.endpoint()); err != nil || own.Host == "" || own.Scheme != "https" && own.Scheme != "http" {
 		return nil, fmt.Errorf("HF_ENDPOINT is %q, and has to be an address such as %s", s.endpoint(), DefaultEndpoint)
@@ -146,7 +146,8 @@ func (s *Source) endpoint() string {
 	return strings.TrimSuffix(s.Endpoint, "/")
 }
 
-// inHub returns the repository, and the file if it names one, of a URL of the model hub.
+// inHub returns the repository of a URL on the model hub, and the file if the URL names
+// one.
 func (s *Source) inHub(u *url.URL) (repo, file string, ok bool) {
 	own, err := url.Parse(s.endpoint())
 	if err != nil || u.Host != own.Host && !slices.Contains(hubHosts, u.Host) {
@@ -159,7 +160,7 @@ func (s *Source) inHub(u *url.URL) (repo, file string, ok bool) {
 	return strings.Join(parts[:min(2, len(parts))], "/"), "", true
 }
 
-// resolveURL returns the model of one file at a URL.
+// resolveURL returns the model in a single file at a URL.
 func (s *Source) resolveURL(ctx context.Context, u *url.URL) (*Model, error) {
 	name := path.Base(u.Path)
 	if err := checkName(name); err != nil {
@@ -173,8 +174,8 @@ func (s *Source) resolveURL(ctx context.Context, u *url.URL) (*Model, error) {
 	return &Model{ID: strings.TrimSuffix(name, ".gguf"), Origin: u.Redacted(), Files: []File{file}}, nil
 }
 
-// look asks for the size and the version of a file: with HEAD, and if that fails with a
-// GET whose body it does not read, because an address that is signed for GET refuses HEAD.
+// look requests the size and version of a file with HEAD. If that fails it uses GET
+// without reading the body, because an address that is signed for GET refuses HEAD.
 func (s *Source) look(ctx context.Context, u *url.URL) (response *http.Response, err error) {
 	for _, method := range []string{http.MethodHead, http.MethodGet} {
 		var request *http.Request
@@ -193,8 +194,8 @@ func (s *Source) look(ctx context.Context, u *url.URL) (response *http.Response,
 	return nil, err
 }
 
-// versionOf returns what distinguishes the versions of a file, as If-Range takes it: a
-// strong ETag, or the time of its last change; empty if it has neither.
+// versionOf returns the version of a file in a form that If-Range accepts: a strong ETag,
+// or the time of the last change, or "" if there is neither.
 func versionOf(h http.Header) string {
 	if tag := h.Get("ETag"); strings.HasPrefix(tag, `"`) {
 		return tag
@@ -202,7 +203,7 @@ func versionOf(h http.Header) string {
 	return h.Get("Last-Modified")
 }
 
-// entry is a file of a repository, as the model hub lists it.
+// entry is a file in the model hub's listing of a repository.
 type entry struct {
 	Type string `json:"type"`
 	Path string `json:"path"`
@@ -217,8 +218,8 @@ type entry struct {
 // maxPages is how many pages of a repository's files are read.
 const maxPages = 20
 
-// resolveRepo returns the model of a repository with that quantization or file name;
-// empty is the only one, else DefaultQuant.
+// resolveRepo returns the model of a repository with the given quantization or file name.
+// Without a choice, it returns the only model or the one with DefaultQuant.
 func (s *Source) resolveRepo(ctx context.Context, repo, choice string) (*Model, error) {
 	var all []entry
 	page := s.endpoint() + "/api/models/" + repo + "/tree/main?recursive=true"
@@ -287,11 +288,11 @@ func (s *Source) list(ctx context.Context, repo, page string, all *[]entry) (nex
 	return "", nil
 }
 
-// do sends a request, with the token if it is for the model hub. net/http removes
-// the token from a redirect to another host.
+// do sends a request, with the token if it is for the model hub. net/http removes the
+// token when it follows a redirect to another host.
 func (s *Source) do(r *http.Request) (*http.Response, error) {
 	r.Header.Set("User-Agent", "kith")
-	r.Header.Set("Accept-Encoding", "identity") // lengths and ranges are of the file's own bytes
+	r.Header.Set("Accept-Encoding", "identity") // lengths and ranges must refer to the file's own bytes
 	if s.Token != "" && s.isHub(r.URL) {
 		r.Header.Set("Authorization", "Bearer "+s.Token)
 	}
@@ -299,7 +300,7 @@ func (s *Source) do(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		var refused *url.Error
 		if errors.As(err, &refused) {
-			err = refused.Err // without the URL, which may hold a signature
+			err = refused.Err // without the URL, which may contain a signature
 		}
 		if errors.Is(err, errRedirect) {
 			return nil, fmt.Errorf("%s: %w", r.URL.Host, err)
@@ -313,10 +314,10 @@ func (s *Source) do(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// isHub reports whether an address is of the model hub.
+// isHub reports whether the URL is on the model hub.
 func (s *Source) isHub(u *url.URL) bool { return strings.HasPrefix(u.String(), s.endpoint()+"/") }
 
-// refused returns the error of a status that is no success.
+// refused returns the error for a status other than success.
 func (s *Source) refused(response *http.Response, what string) error {
 	switch response.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden:

@@ -14,42 +14,42 @@ import (
 )
 
 const (
-	// maxInMemory is the size of the largest body that is held in memory, if there is a
+	// maxInMemory is the size of the largest body that is kept in memory if there is a
 	// folder for files.
 	maxInMemory = 1 << 20
-	// chunkSize is the largest buffer that is allocated for an announced length alone, and
-	// the size of the buffer in front of a file.
+	// chunkSize is the largest buffer that is allocated because of an announced length
+	// alone, and the size of the write buffer of a file.
 	chunkSize = 64 << 10
 	// firstBuffer is the size of the first buffer of a body of unknown length.
 	firstBuffer = 4 << 10
 )
 
-// Bytes is the body of a request or an answer, held for a member. It is filled once, by
-// ReadFrom, and then read any number of times. Close releases all that it holds.
+// Bytes is the body of a request or an answer, counted for a member. ReadFrom fills it
+// once; then it can be read any number of times. Close releases its memory and its file.
 type Bytes struct {
 	spool    *Spool
 	holder   Holder
 	expected int64  // announced length; -1: unknown
-	memory   []byte // all of it while file is nil, or once loaded; in ReadFrom what is not yet written
+	memory   []byte // the complete body if there is no file or it was loaded; in ReadFrom the bytes not yet written
 	file     *os.File
-	iv       [16]byte // where the file's keystream begins
-	written  int64    // to the file
+	iv       [16]byte // the initial counter of the file's keystream
+	written  int64    // bytes in the file
 
 	mu      sync.Mutex
 	counted amount
 	readers int
-	done    bool // it is released with the last reader
+	done    bool // the last reader's Close releases it
 	closed  bool
 }
 
 // Hold returns an empty body for the holder. expected is its announced length, negative
-// if it is unknown. No more than a first buffer is allocated for it.
+// if unknown; no more than a first buffer is allocated for it.
 func (s *Spool) Hold(holder Holder, expected int64) *Bytes {
-	return &Bytes{spool: s, holder: holder, expected: min(expected, math.MaxInt64-1)} // with one more it still is a length
+	return &Bytes{spool: s, holder: holder, expected: min(expected, math.MaxInt64-1)} // adding one must not overflow
 }
 
-// Keep holds the bytes of a slice. No one may change the slice afterwards; the caller may
-// hold others of the same array.
+// Keep holds the given bytes without a copy. No one may change them afterwards; the
+// caller may hold other parts of the same array.
 func (s *Spool) Keep(holder Holder, all []byte) (*Bytes, error) {
 	b := s.Hold(holder, int64(len(all)))
 	var err error
@@ -66,8 +66,8 @@ func (s *Spool) Keep(holder Holder, all []byte) (*Bytes, error) {
 	return b, nil
 }
 
-// ReadFrom fills b with src, to its end. It fails with the error of src, or with a
-// *fault.Fault if there is no room.
+// ReadFrom fills b from src until the end. It fails with the error of src, or with a
+// *fault.Fault if a limit is reached.
 func (b *Bytes) ReadFrom(src io.Reader) (n int64, err error) {
 	for {
 		if len(b.memory) == cap(b.memory) {
@@ -92,9 +92,9 @@ func (b *Bytes) ReadFrom(src io.Reader) (n int64, err error) {
 	}
 }
 
-// grow makes room in memory: it allocates a larger buffer, or empties the one in front of
-// the file. The buffer for an announced length has one byte more, so that the end is
-// found without growing.
+// grow makes room in memory: it allocates a larger buffer, or writes the buffer to the
+// file. The buffer for an announced length has one extra byte, so that the end is
+// detected without growing.
 func (b *Bytes) grow() error {
 	size := cap(b.memory)
 	if b.file == nil && b.spool.folder != "" && size >= chunkSize && (b.expected > maxInMemory || size >= maxInMemory) {
@@ -106,7 +106,7 @@ func (b *Bytes) grow() error {
 		if err := b.flush(); err != nil {
 			return err
 		}
-		if size > chunkSize { // it is only the buffer in front of the file now
+		if size > chunkSize { // from now on it is only the file's write buffer
 			b.uncount(amount{memory: int64(size - chunkSize)})
 			b.memory = make([]byte, 0, chunkSize)
 		}
@@ -137,11 +137,11 @@ func (b *Bytes) createFile() (err error) {
 	if b.file, err = create(b.spool.folder); err != nil {
 		return b.spool.noFile(err)
 	}
-	_, _ = rand.Read(b.iv[:]) // it never fails
+	_, _ = rand.Read(b.iv[:]) // never fails
 	return nil
 }
 
-// flush moves what is in memory to the end of the file.
+// flush appends the buffer to the file.
 func (b *Bytes) flush() error {
 	n := int64(len(b.memory))
 	if err := b.count(amount{disk: n}); err != nil {
@@ -156,7 +156,7 @@ func (b *Bytes) flush() error {
 	return nil
 }
 
-// keystream returns the keystream of the file from an offset on: AES in counter mode.
+// keystream returns the file's keystream from the given offset: AES in counter mode.
 func (b *Bytes) keystream(offset int64) cipher.Stream {
 	high, low := binary.BigEndian.Uint64(b.iv[:8]), binary.BigEndian.Uint64(b.iv[8:])
 	low, carry := bits.Add64(low, uint64(offset)/16, 0)
@@ -177,12 +177,12 @@ func (b *Bytes) Len() int64 {
 	return int64(len(b.memory))
 }
 
-// inMemory reports whether all of b is in memory.
+// inMemory reports whether the complete body is in memory.
 func (b *Bytes) inMemory() bool { return b.memory != nil || b.file == nil }
 
-// View calls use with all bytes, which use must not keep. A body in a file is read into
-// memory for the call. The memory for this is limited for all bodies together; ctx limits
-// the wait for it.
+// View calls use with the complete body, which use must not retain. The body of a file is
+// read into memory for the duration of the call. All such reads share a limit, and ctx
+// bounds the wait for it.
 func (b *Bytes) View(ctx context.Context, use func(all []byte) error) error {
 	if b.inMemory() {
 		return use(b.memory)
@@ -199,7 +199,7 @@ func (b *Bytes) View(ctx context.Context, use func(all []byte) error) error {
 	return use(all)
 }
 
-// Load returns all bytes in memory, where they are counted until b is closed.
+// Load returns the complete body in memory. That memory is counted until b is closed.
 func (b *Bytes) Load() ([]byte, error) {
 	if b.inMemory() {
 		return b.memory, nil
@@ -219,7 +219,7 @@ func (b *Bytes) readFile() ([]byte, error) {
 	return all, nil
 }
 
-// ReadAt implements io.ReaderAt, for a body in a file.
+// ReadAt implements io.ReaderAt for a body in a file.
 func (b *Bytes) ReadAt(p []byte, offset int64) (int, error) {
 	if b.file == nil {
 		return 0, os.ErrClosed
@@ -229,7 +229,7 @@ func (b *Bytes) ReadAt(p []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// WriteTo writes all bytes, without a copy if they are in memory.
+// WriteTo writes the complete body, without a copy if it is in memory.
 func (b *Bytes) WriteTo(w io.Writer) (int64, error) {
 	if b.inMemory() {
 		n, err := w.Write(b.memory)
@@ -238,7 +238,7 @@ func (b *Bytes) WriteTo(w io.Writer) (int64, error) {
 	return io.CopyBuffer(w, io.NewSectionReader(b, 0, b.written), make([]byte, chunkSize))
 }
 
-// Reader reads a Bytes from its beginning. It has to be closed.
+// Reader reads a Bytes from the beginning. It must be closed.
 type Reader struct {
 	io.Reader
 	of     *Bytes
@@ -260,7 +260,7 @@ func (b *Bytes) Open() *Reader {
 	}
 }
 
-// Close implements io.Closer. After Done the last reader's Close releases the Bytes.
+// Close implements io.Closer. After Done, closing the last reader releases the Bytes.
 func (r *Reader) Close() error {
 	r.of.mu.Lock()
 	defer r.of.mu.Unlock()
@@ -273,8 +273,8 @@ func (r *Reader) Close() error {
 	return nil
 }
 
-// Done closes b as soon as no reader is open: a transport may still send a request that
-// was answered already.
+// Done closes b as soon as no reader is open: a transport may still be sending a request
+// that was already answered.
 func (b *Bytes) Done() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -283,27 +283,27 @@ func (b *Bytes) Done() {
 	}
 }
 
-// Close releases now all that b holds. Readers of its file fail.
+// Close releases b at once. Readers of its file fail.
 func (b *Bytes) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.release()
 }
 
-// release releases all that b holds, once. Needs mu.
+// release releases b's memory and file, once. Needs mu.
 func (b *Bytes) release() {
 	if b.closed {
 		return
 	}
 	b.closed = true
 	b.spool.uncount(b.holder.Member, b.counted)
-	b.counted, b.memory = amount{}, nil // readers have their own view of it
+	b.counted, b.memory = amount{}, nil // readers keep their own reference
 	if b.file != nil {
-		_ = b.file.Close() // nothing of it is to last
+		_ = b.file.Close() // the file is deleted, so its content does not matter
 	}
 }
 
-// count counts more bytes as held by b, or fails with the fault of Spool.count.
+// count counts more bytes for b. It fails with the fault of Spool.count.
 func (b *Bytes) count(more amount) error {
 	if err := b.spool.count(b.holder, more); err != nil {
 		return err

@@ -4,8 +4,8 @@ package spool
 
 import "os"
 
-// create creates an empty file and removes its name at once, so that it is gone with the
-// process.
+// create creates an empty file and removes its name at once, so that the file does not
+// outlive the process.
 func create(folder string) (*os.File, error) {
 	f, err := os.CreateTemp(folder, prefix)
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package spool holds the bodies of requests and answers while they are in use: small
-// ones in memory, large ones in encrypted files. Every byte is counted for its member. A
-// byte over the limit of a member, of the memory or of the disk is refused.
+// ones in memory, large ones in encrypted files. It counts every byte for a member and
+// refuses bytes over the limits for the member, the memory or the disk.
 package spool
 
 import (
@@ -18,58 +18,59 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Limits limit what is held at once, in bytes. Zero is no limit.
+// Limits are in bytes. Zero is no limit.
 type Limits struct {
-	// Memory limits what is in memory, Disk what is in files. One member has at most
-	// half of each, so that there is room for others.
+	// Memory limits the bytes in memory and Disk those in files. One member can use at
+	// most half of each, which leaves room for others.
 	Memory, Disk int64
-	// Member limits what is held for one member in all.
+	// Member limits the bytes of one member, in memory and in files together.
 	Member int64
 }
 
-// Holder is the member that bytes are counted for, and whether they are an answer's. The
-// last eighth of every limit is reserved for answers, so that calls can end where none may
-// begin.
+// Holder is the member for whom bytes are counted, and whether they belong to an answer.
+// The last eighth of every limit is reserved for answers, so that running calls can end
+// when no new ones can start.
 type Holder struct {
 	Member string
 	Answer bool
 }
 
-// Use is what is held now, in bytes, and how often there was no room.
+// Use is the number of bytes in use, and how often a limit was reached.
 type Use struct {
 	Memory, Disk int64
 	Refused      uint64
 }
 
-// Spool counts what is held, and creates the files. It is safe for concurrent use.
+// Spool counts bytes and creates the files. It is safe for concurrent use.
 type Spool struct {
-	folder string // empty: all is in memory
+	folder string // empty: everything is in memory
 	limits Limits
-	block  cipher.Block        // of the files' keystreams
-	views  *semaphore.Weighted // bytes of files that Bytes.View reads now
+	block  cipher.Block        // for the keystreams of files
+	views  *semaphore.Weighted // bytes of files that Bytes.View has in memory
 
 	mu      sync.Mutex
 	use     Use
-	members map[string]amount // members that hold any
+	members map[string]amount // only members that hold bytes
 }
 
 // amount is a number of bytes in memory and on disk.
 type amount struct{ memory, disk int64 }
 
-// viewRoom limits how many bytes of files Bytes.View has in memory at once, in addition to
-// Limits.Memory.
+// viewRoom limits the bytes of files that Bytes.View has in memory at once, in addition
+// to Limits.Memory.
 const viewRoom = 64 << 20
 
-// prefix begins the name of every file.
+// prefix is the prefix of every file's name.
 const prefix = "held-"
 
-// Open returns a spool with its files in a folder, which it creates if necessary. It deletes
-// the files that an earlier process left there. Without a folder everything is held in
-// memory.
+// Open returns a spool with its files in the given folder, which it creates if necessary.
+// It deletes the files that an earlier process left in the folder. Without a folder
+// everything is in memory.
 func Open(folder string, limits Limits) (*Spool, error) {
-	// A key of this process alone: nothing is stored in the clear (spec/api.md#at-rest).
+	// The key exists only in this process: nothing is stored in the clear
+	// (spec/api.md#at-rest).
 	key := make([]byte, 32)
-	_, _ = rand.Read(key) // it never fails
+	_, _ = rand.Read(key) // never fails
 	block, err := aes.NewCipher(key)
 	if err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ func Open(folder string, limits Limits) (*Spool, error) {
 	return s, nil
 }
 
-// clean creates the folder, or deletes the files of a process that died before it could.
+// clean creates the folder, or deletes the files in it that a process left when it died.
 func (s *Spool) clean() error {
 	if err := os.MkdirAll(s.folder, 0o700); err != nil {
 		return err
@@ -103,15 +104,15 @@ func (s *Spool) clean() error {
 	return nil
 }
 
-// Use returns what is held now.
+// Use returns what is in use now.
 func (s *Spool) Use() Use {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.use
 }
 
-// Reserve counts bytes of memory that the caller is about to hold for the holder, until
-// free is called. If they are over a limit it fails with a *fault.Fault.
+// Reserve counts bytes of memory that the caller is about to use for the holder; free
+// uncounts them. It fails with a *fault.Fault if a limit is reached.
 func (s *Spool) Reserve(holder Holder, bytes int64) (free func(), err error) {
 	all := amount{memory: bytes}
 	if err := s.count(holder, all); err != nil {
@@ -120,14 +121,14 @@ func (s *Spool) Reserve(holder Holder, bytes int64) (free func(), err error) {
 	return sync.OnceFunc(func() { s.uncount(holder.Member, all) }), nil
 }
 
-// Full reports whether more than three quarters of the memory or of the disk are used.
+// Full reports whether more than three quarters of the memory or of the disk are in use.
 func (s *Spool) Full() bool {
 	full := func(n, limit int64) bool { return limit > 0 && n > limit/4*3 }
 	use := s.Use()
 	return full(use.Memory, s.limits.Memory) || full(use.Disk, s.limits.Disk)
 }
 
-// count counts more bytes for the holder. If they are over a limit it counts nothing and
+// count counts more bytes for the holder. If a limit is reached, it counts nothing and
 // fails with a *fault.Fault.
 func (s *Spool) count(holder Holder, more amount) error {
 	s.mu.Lock()
@@ -156,7 +157,7 @@ func (s *Spool) count(holder Holder, more amount) error {
 	return nil
 }
 
-// uncount counts fewer bytes for the member.
+// uncount subtracts bytes from the member's count.
 func (s *Spool) uncount(member string, less amount) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +173,7 @@ func (s *Spool) uncount(member string, less amount) {
 	s.use.Disk -= less.disk
 }
 
-// noFile returns the fault for a file that cannot be written.
+// noFile returns the fault for a failed write to a file.
 func (s *Spool) noFile(cause error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,10 +10,10 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// SQLite returns the path of a new SQLite database in a folder of its own. It has
-// its tables and no records: to make the tables takes longer than most tests that
-// use them. Where it can, the folder is in memory, so that tests do not wait for
-// the disk.
+// SQLite returns the path of a new SQLite database in its own folder. The database has
+// its tables and no records; it is a copy, because creating the tables takes longer than
+// most tests. If possible the folder is in memory, so that tests do not wait for the
+// disk.
 func SQLite(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "kith-test-")

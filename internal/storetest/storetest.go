@@ -1,5 +1,5 @@
-// Package storetest makes databases for tests: files of SQLite, and PostgreSQL with
-// a server of its own.
+// Package storetest creates databases for tests: SQLite files, and PostgreSQL databases
+// on a server that the tests start.
 package storetest
 
 import (
@@ -14,9 +14,9 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// Postgres returns the URL of a new, empty database. The first call starts a
-// server, which ends with the test process, even if that is killed. A machine without
-// PostgreSQL fails the test. Call it outside a synctest bubble.
+// Postgres returns the URL of a new, empty database. The first call starts a server,
+// which ends with the test process even if that is killed. The test fails if PostgreSQL
+// is not installed. Call it outside a synctest bubble.
 func Postgres(t testing.TB) string {
 	t.Helper()
 	server, err := shared()
@@ -26,8 +26,8 @@ func Postgres(t testing.TB) string {
 	return server.Database(t)
 }
 
-// PostgresWithTables returns the URL of a new database of the server that Postgres
-// starts. It has its tables and no records, as SQLite's has.
+// PostgresWithTables returns the URL of a new database on the same server, with its
+// tables and no records.
 func PostgresWithTables(t testing.TB) string {
 	t.Helper()
 	server, err := withTables()
@@ -37,10 +37,10 @@ func PostgresWithTables(t testing.TB) string {
 	return server.copyOf(t, tables)
 }
 
-// tables is the database that the others with tables are copies of.
+// tables is the database that is copied for databases with tables.
 const tables = "tables"
 
-// withTables makes the database tables and returns its server.
+// withTables creates the database named tables and returns its server.
 var withTables = sync.OnceValues(func() (*Server, error) {
 	s, err := shared()
 	if err != nil {
@@ -66,10 +66,10 @@ func Program(t testing.TB, name string) string {
 	return filepath.Join(folder, name)
 }
 
-// shared starts the one server that most tests share.
+// shared starts the server that most tests share.
 var shared = sync.OnceValues(func() (*Server, error) { return launch(postgres.Config{}) })
 
-// Server is a PostgreSQL server of one test, which may stop and start it.
+// Server is a PostgreSQL server of one test, which can stop and restart it.
 type Server struct {
 	server *postgres.Server
 	made   atomic.Int64 // databases
@@ -101,13 +101,13 @@ func launch(config postgres.Config) (*Server, error) {
 	return &Server{server: server}, err
 }
 
-// Database makes an empty database and returns its URL.
+// Database creates an empty database and returns its URL.
 func (s *Server) Database(t testing.TB) string {
 	t.Helper()
 	return s.copyOf(t, "template1")
 }
 
-// copyOf makes a copy of a database that no one is connected to and returns its URL.
+// copyOf copies a database that has no open connections and returns the URL of the copy.
 func (s *Server) copyOf(t testing.TB, other string) string {
 	t.Helper()
 	name := fmt.Sprintf("test%d", s.made.Add(1))
@@ -115,8 +115,8 @@ func (s *Server) copyOf(t testing.TB, other string) string {
 	return s.server.URL(name)
 }
 
-// Stop ends the server as its death does: it closes all connections and saves nothing
-// more. Start starts it again.
+// Stop kills the server: all connections close and unsaved data is lost. Start starts it
+// again.
 func (s *Server) Stop(t testing.TB) { t.Helper(); check(t, s.server.Kill()) }
 
 // Start starts the server again after Stop.
@@ -129,12 +129,13 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// Promoted returns a second server: a standby of this one, which has to be stopped, that
-// became the primary. Both may run then, as after a fail-over while the old primary lives.
+// Promoted returns a second server: a standby of this one that was promoted to primary.
+// This one has to be stopped first. Both can run afterwards, as after a failover while
+// the old primary is still running.
 func (s *Server) Promoted(t testing.TB) *Server {
 	t.Helper()
 	return start(t, postgres.Config{Copy: s.server})
 }
 
-// Host returns the host of the server in a URL.
+// Host returns the host in the server's URL.
 func (s *Server) Host() string { return s.server.Host() }

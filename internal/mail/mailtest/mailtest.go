@@ -1,5 +1,5 @@
-// Package mailtest is a mail server on loopback for tests. It returns the messages
-// that it received, and can be made to misbehave.
+// Package mailtest is a mail server on loopback for tests. It returns the messages that
+// it received, and can misbehave on request.
 package mailtest
 
 import (
@@ -24,22 +24,21 @@ import (
 
 // Message is a message that the server accepted.
 type Message struct {
-	From, To string // of the envelope
+	From, To string // from the envelope
 	Header   netmail.Header
 	Head     string // the header, unparsed
 	Text     string // decoded
 	Secured  bool   // with TLS
-	User     string // empty: no sign-in
+	User     string // empty: not authenticated
 }
 
-// Server is a mail server. Its fields are set before it is first used, or through
-// Misbehave.
+// Server is a mail server. Set its fields before its first use, or through Misbehave.
 type Server struct {
 	// Messages receives each accepted message.
 	Messages chan Message
-	// User and Password are required to sign in; empty: there is no sign-in.
+	// User and Password are the required credentials; empty: none are required.
 	User, Password string
-	// Roots has its certificate, for 127.0.0.1.
+	// Roots contains the server's certificate, for 127.0.0.1.
 	Roots *x509.CertPool
 
 	listener net.Listener
@@ -47,7 +46,7 @@ type Server struct {
 	startTLS bool
 
 	mu     sync.Mutex
-	answer map[string]string // by command, instead of the right answer
+	answer map[string]string // by command, in place of the correct reply
 	silent bool
 }
 
@@ -86,12 +85,12 @@ func Start(t testing.TB, mode string) *Server {
 	return s
 }
 
-// Port returns its port on 127.0.0.1.
+// Port returns the server's port on 127.0.0.1.
 func (s *Server) Port() int { return s.listener.Addr().(*net.TCPAddr).Port }
 
-// Misbehave makes the server answer a command, such as "RCPT" or "DATA", with that
-// line; an empty line restores the right answer. For the command "" the server does
-// not answer new connections at all.
+// Misbehave makes the server reply to a command, such as "RCPT" or "DATA", with the given
+// line; an empty line restores the correct reply. The command "" stands for new
+// connections, which the server then does not answer.
 func (s *Server) Misbehave(command, line string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,7 +223,7 @@ func (t *session) answerTo(verb, rest string) {
 	}
 }
 
-// take reads a message to its end.
+// take reads a message up to its end.
 func (t *session) take() {
 	var text strings.Builder
 	for {
