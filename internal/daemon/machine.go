@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -77,32 +76,17 @@ func (d *Daemon) serveJSON(w http.ResponseWriter, r *http.Request, began *bool, 
 	d.serveCall(w, r, began, a, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: stream, Choices: head.Choices, Body: text})
 }
 
-// admittedCall is a call's engine and its slot there. The zero admittedCall is not
-// admitted yet.
+// admittedCall is a call's engine and its slot there.
 type admittedCall struct {
-	engine *engine.Engine
-	model  fleet.ModelID
-	free   func() // releases the slot
-}
-
-func (a *admittedCall) release() {
-	if a.free != nil {
-		a.free()
-	}
+	engine  *engine.Engine
+	model   fleet.ModelID
+	release func() // of the slot
 }
 
 // admitHead admits a call of the hub by its header, before its body is read: the hub
-// may send the body only then. ok is false if the call was refused. A hub before
-// version 6 of the tunnel does not name the model in the header: then serveCall admits
-// the call.
-func (d *Daemon) admitHead(w http.ResponseWriter, r *http.Request, endpoint fleet.Endpoint) (a *admittedCall, ok bool) {
-	a = new(admittedCall)
-	model, named := tunnel.CallModel(r.Header)
-	return a, !named || d.admitCall(w, r, a, fleet.ModelID(model), endpoint)
-}
-
-// admitCall sets a to an engine and a slot for the call, or refuses the call.
-func (d *Daemon) admitCall(w http.ResponseWriter, r *http.Request, a *admittedCall, model fleet.ModelID, endpoint fleet.Endpoint) bool {
+// may send the body only then. ok is false if the call was refused.
+func (d *Daemon) admitHead(w http.ResponseWriter, r *http.Request, endpoint fleet.Endpoint) (a admittedCall, ok bool) {
+	model := fleet.ModelID(tunnel.CallModel(r.Header))
 	reserve := func() (*engine.Engine, func(), tunnel.Refusal) {
 		return d.reserve(model, endpoint, fromOwner(r), time.Now())
 	}
@@ -112,10 +96,9 @@ func (d *Daemon) admitCall(w http.ResponseWriter, r *http.Request, a *admittedCa
 	}
 	if refusal != "" {
 		refuseCall(w, refusal)
-		return false
+		return admittedCall{}, false
 	}
-	*a = admittedCall{e, model, free}
-	return true
+	return admittedCall{e, model, free}, true
 }
 
 // endWithin is how long a call waits here for another call of the hub to end
@@ -148,25 +131,21 @@ func fromOwner(r *http.Request) bool {
 }
 
 // cacheOf returns the name of the caller's prompt cache; "" for the owner of this
-// machine, whose local calls use it, too. A hub before version 9 of the tunnel names
-// only the member.
+// machine, whose local calls use it, too.
 func cacheOf(r *http.Request) string {
 	if fromOwner(r) {
 		return ""
 	}
-	return cmp.Or(r.Header.Get(tunnel.HeaderCache), "member "+r.Header.Get(tunnel.HeaderCaller))
+	return "hub " + r.Header.Get(tunnel.HeaderCache)
 }
+
+var errOtherModel = fault.New(fault.InvalidRequest, "the request is for another model than its head names").WithParam("model")
 
 // serveCall sends a call of the hub to the engine that serves it and copies the
 // response; *began is true from its first byte on. The caller releases a.
-func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, a *admittedCall, call engine.Request) {
-	switch {
-	case a.engine == nil:
-		if !d.admitCall(w, r, a, call.Model, call.Endpoint) {
-			return
-		}
-	case a.model != call.Model: // the checks were for the header's model
-		writeFault(w, fault.New(fault.InvalidRequest, "the request is for another model than its head names").WithParam("model"), correlation(r))
+func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, a admittedCall, call engine.Request) {
+	if a.model != call.Model { // the checks were for the header's model
+		writeFault(w, errOtherModel, correlation(r))
 		return
 	}
 	e := a.engine
