@@ -151,7 +151,6 @@ func (a *app) keys() *cobra.Command {
 				Secret string `json:"secret"`
 				Member string `json:"member"`
 				Region string `json:"region"`
-				// BaseURL is absent in the answers of older hubs.
 				BaseURL string `json:"base_url,omitempty"`
 			}{made.ID, made.Secret, made.Member, made.Region, made.BaseURL}, func() {
 				a.say("%s\n", made.Secret)
