@@ -16,8 +16,8 @@ import (
 // "mem_", "key_", "mch_", "shr_", "grp_", "tok_", "inv_".
 func NewID(prefix string) string { return prefix + uuid.Must(uuid.NewV7()).String() }
 
-// The errors of a store, by errors.Is; any other is a failure of the database
-// (docs/decisions/0002).
+// The errors of a store, by errors.Is; any other is a failure of the database. They are
+// declared here because the hub distinguishes them and does not import SQL.
 var (
 	// ErrNotFound: nothing live has this name or id. A key or machine that was revoked,
 	// or whose member is disabled, is not found by its hash.

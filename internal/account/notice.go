@@ -19,7 +19,7 @@ const (
 // NoticeKinds is every kind, in the order in which pages list them.
 var NoticeKinds = []NoticeKind{NoticeInvited, NoticeJoined, NoticeAccess, NoticeSpent, NoticeOffline, NoticeEnding, NoticeBackup}
 
-// When and for how long members are notified (docs/decisions/0023-notices.md).
+// When and for how long members are notified (docs/decisions/0017-notices.md).
 const (
 	NoticeLife     = 30 * 24 * time.Hour // how long a Notice is kept
 	NoticesADay    = 200                 // of one member; others are left out

@@ -89,7 +89,7 @@ func Predict(s *Speed, uncached, output, running int) (seconds float64) {
 // included, run there. For each other call a prompt token takes half as long again: that
 // call's prompt or answer is computed in the same batches. Prefill is measured with whatever
 // else ran, so that a machine which is always busy is expected to be slower than it is
-// (docs/decisions/0019-the-order-by-expected-time.md).
+// (docs/decisions/0015-the-order-by-expected-time.md).
 func (s *Speed) firstToken(uncached, running int) float64 {
 	return s.Start + float64(uncached)*s.Prefill*(1+float64(running-1)/2)
 }

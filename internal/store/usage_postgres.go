@@ -19,7 +19,7 @@ import (
 )
 
 // On PostgreSQL the table usage has a partition for each day (UTC), so that the
-// records of a day end with one DROP TABLE (docs/decisions/0012-usage-by-day.md).
+// records of a day end with one DROP TABLE (docs/decisions/0009-usage-by-day.md).
 const (
 	// usageLife is how long records are kept. The daily sums have no end.
 	usageLife = 90 * 24 * time.Hour

@@ -167,7 +167,7 @@ func (d *Dialer) Run(ctx context.Context) error {
 }
 
 // pauseCeilings returns the ceilings of the pauses, without jitter: the library draws its
-// jitter from a source that a simulation cannot seed (docs/decisions/0009).
+// jitter from a source that a simulation cannot seed (docs/decisions/0007).
 func pauseCeilings() *backoff.ExponentialBackOff {
 	return &backoff.ExponentialBackOff{InitialInterval: minPause, Multiplier: 2, MaxInterval: maxPause}
 }
