@@ -105,7 +105,7 @@ var load = sync.OnceValue(func() site {
 })
 
 // list returns the pages as the first page lists them below its headings. The decisions
-// follow, which it does not list.
+// follow, of which it lists the index only.
 func (s site) list() []Group {
 	var out []Group
 	for _, link := range s.pages["README"].links {
@@ -117,7 +117,7 @@ func (s site) list() []Group {
 	}
 	decisions := Group{Title: decisionsTitle}
 	for _, p := range s.pages {
-		if strings.HasPrefix(p.Name, "decisions/") {
+		if strings.HasPrefix(p.Name, "decisions/") && p.Name != "decisions/README" { // which is listed
 			decisions.Links = append(decisions.Links, Link{Path: p.Path(), Title: p.Title})
 		}
 	}
