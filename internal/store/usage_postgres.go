@@ -239,9 +239,9 @@ DROP TABLE usage_before`)
 	return m
 }
 
-// usageDaysIn returns the days of the records in a table.
-func usageDaysIn(ctx context.Context, tx *sql.Tx, table string) ([]int64, error) {
-	rows, err := tx.QueryContext(ctx, "SELECT DISTINCT started - started % $1 FROM "+table, dayMillis)
+// usageDaysIn returns the days of the records of usage.
+func usageDaysIn(ctx context.Context, tx *sql.Tx) ([]int64, error) {
+	rows, err := tx.QueryContext(ctx, "SELECT DISTINCT started - started % $1 FROM usage", dayMillis)
 	if err != nil {
 		return nil, err
 	}
