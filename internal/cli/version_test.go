@@ -13,8 +13,8 @@ func TestBuildVersion(t *testing.T) {
 	changed := debug.BuildSetting{Key: "vcs.modified", Value: "true"}
 	for _, test := range []struct {
 		linked, main string
-		settings       []debug.BuildSetting
-		want           string
+		settings     []debug.BuildSetting
+		want         string
 	}{
 		{"1.2.3", "v1.2.3", nil, "1.2.3"},
 		{"", "v1.2.3", []debug.BuildSetting{commit}, "1.2.3"}, // go install, or a checkout of the tag
