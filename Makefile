@@ -3,8 +3,7 @@ SHELL       := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS := -s -w -X github.com/kith/kith/internal/cli.Version=$(VERSION)
+LDFLAGS := -s -w
 GO      := go
 # Any Go from 1.21 on fetches the toolchain that go.mod names.
 export GOTOOLCHAIN := auto

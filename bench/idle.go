@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"encoding/json/v2"
 	"fmt"
@@ -122,6 +123,7 @@ func (h *hub) machine(ctx context.Context, secret string, ready *atomic.Int64) {
 	up := false
 	dialer := &tunnel.Dialer{
 		HubURL:     "https://" + h.addr,
+		Instance:   rand.Text(),
 		Credential: func() string { return secret },
 		Handler:    http.NotFoundHandler(),
 		TLS:        &tls.Config{RootCAs: h.pool},

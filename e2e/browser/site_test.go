@@ -12,7 +12,7 @@ import (
 	"github.com/kith/kith/internal/enginetest"
 )
 
-// Two members' way through the complete site, as in docs/walk.md: with
+// Two members' way through the complete site, from sign-up on: with
 // scripts, where every page on the way is looked at closely; and without.
 func TestSite(t *testing.T) {
 	t.Parallel()

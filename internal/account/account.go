@@ -16,8 +16,8 @@ import (
 // "mem_", "key_", "mch_", "shr_", "grp_", "tok_", "inv_".
 func NewID(prefix string) string { return prefix + uuid.Must(uuid.NewV7()).String() }
 
-// The errors of a store, to be compared with errors.Is. Any other error is a failure of
-// the database (docs/decisions/0002).
+// The errors of a store, by errors.Is; any other is a failure of the database. They are
+// declared here because the hub distinguishes them and does not import SQL.
 var (
 	// ErrNotFound: there is no active record with this name or id. The hash of a key or
 	// machine that was revoked, or whose member is disabled, is not found either.

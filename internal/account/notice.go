@@ -20,7 +20,7 @@ const (
 var NoticeKinds = []NoticeKind{NoticeInvited, NoticeJoined, NoticeAccess, NoticeSpent, NoticeOffline, NoticeEnding, NoticeBackup}
 
 // When members are notified and how long notices are kept
-// (docs/decisions/0023-notices.md).
+// (docs/decisions/0017-notices.md).
 const (
 	NoticeLife     = 30 * 24 * time.Hour // how long a Notice is kept
 	NoticesADay    = 200                 // for one member; further ones are dropped

@@ -52,7 +52,6 @@ func TestAccountCommands(t *testing.T) {
 				"firm    org    invited by the operator   -             -          -        2\nAnswer an invitation with `kith group accept NAME`"},
 		{[]string{"group", "invite", "lab", "bob"}, `{"state":"invited"}`, `POST /api/groups/lab/invitations {"member":"bob"}`, "bob is invited to group lab, and is in it after accepting"},
 		{[]string{"group", "invite", "lab", "eve"}, `{"state":"joined"}`, `POST /api/groups/lab/invitations {"member":"eve"}`, "eve is in group lab already"},
-		{[]string{"group", "add", "lab", "bob"}, `{"state":"invited"}`, `POST /api/groups/lab/invitations {"member":"bob"}`, "bob is invited to group lab"},
 		{[]string{"group", "accept", "a/b"}, `{}`, "POST /api/groups/a%2Fb/accept ", "you are in group a/b: its members reach your machines"},
 		{[]string{"group", "decline", "lab"}, `{}`, "POST /api/groups/lab/decline ", "nothing is shared with group lab"},
 		{[]string{"group", "remove", "lab", "bob"}, `{}`, "DELETE /api/groups/lab/members/bob ", "bob is neither in group lab nor invited to it"},

@@ -147,11 +147,10 @@ func (a *app) keys() *cobra.Command {
 				return err
 			}
 			return a.print(struct {
-				ID     string `json:"id"`
-				Secret string `json:"secret"`
-				Member string `json:"member"`
-				Region string `json:"region"`
-				// BaseURL is absent in the answers of older hubs.
+				ID      string `json:"id"`
+				Secret  string `json:"secret"`
+				Member  string `json:"member"`
+				Region  string `json:"region"`
 				BaseURL string `json:"base_url,omitempty"`
 			}{made.ID, made.Secret, made.Member, made.Region, made.BaseURL}, func() {
 				a.say("%s\n", made.Secret)

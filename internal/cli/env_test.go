@@ -240,7 +240,6 @@ func TestCompletion(t *testing.T) {
 		{"group join ,", "all"},
 		{"group leave ,", "lab"},
 		{"group invite lab ,", "bob eve yan zoe"},
-		{"group add lab ,", "bob eve yan zoe"},
 		{"group accept ,", "club"},
 		{"group decline ,", "club"},
 		{"group remove lab ,y", "yan"},

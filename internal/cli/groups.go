@@ -86,7 +86,7 @@ func (a *app) groups() *cobra.Command {
 // inviteToGroup asks a member into an org. No command puts a member into a group.
 func (a *app) inviteToGroup(runs func(api.Group) bool) *cobra.Command {
 	return &cobra.Command{
-		Use: "invite NAME MEMBER", Aliases: []string{"add"}, Short: "Invite a member to an org that you run", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeGroups(runs, true),
+		Use: "invite NAME MEMBER", Short: "Invite a member to an org that you run", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeGroups(runs, true),
 		Long: "Invite a member to an org that you run. Until the member accepts, neither side reaches the other's machines. An\n" +
 			"invitation waits for 30 days; `kith group remove` withdraws it.",
 		Example: "  kith group invite lab bob\n  kith group accept lab     # as bob; or: kith group decline lab",

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"flag"
@@ -386,7 +387,8 @@ func (p *proxied) openTunnels(base string, secure *tls.Config) {
 	for _, secret := range p.secrets {
 		up := false
 		dialer := &tunnel.Dialer{
-			HubURL: base, Credential: func() string { return secret }, Handler: p, TLS: secure.Clone(),
+			Instance: rand.Text(),
+			HubURL:   base, Credential: func() string { return secret }, Handler: p, TLS: secure.Clone(),
 			Advertise: func() (tunnel.Advertisement, <-chan struct{}) {
 				return tunnel.Advertisement{Name: "box", Slots: 100, Free: 100, Models: []tunnel.Model{{
 					ID: "test-model", Families: []string{"chat"}, Endpoints: []string{"/v1/chat/completions"}, Slots: 100, Free: 100,

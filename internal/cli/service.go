@@ -23,7 +23,7 @@ import (
 //go:embed service
 var serviceTemplates embed.FS
 
-// manager describes a system's manager of the user's own services (docs/decisions/0009).
+// manager describes a system's manager of the user's own services (docs/decisions/0007).
 type manager struct {
 	name     string // for people
 	template string // below service/

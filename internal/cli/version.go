@@ -1,15 +1,16 @@
 package cli
 
 import (
-	"cmp"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	module "github.com/kith/kith"
 )
 
-// Version is the release, set by the linker (make build). It is empty after a plain `go
-// build`, which records the module's version.
+// Version is the version that scripts/release and the image's build set by the linker.
 var Version string
 
 // build is the output of `kith version --json`.
@@ -23,18 +24,37 @@ type build struct {
 
 // thisBuild returns what the toolchain recorded in the binary.
 func thisBuild() build {
-	b := build{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return b
+		info = new(debug.BuildInfo)
 	}
-	b.Version = cmp.Or(Version, info.Main.Version, b.Version)
+	return buildOf(Version, info)
+}
+
+// release is the module's version of a commit with a release's tag.
+var release = regexp.MustCompile(`^v(\d+\.\d+\.\d+)$`)
+
+// buildOf returns the build of a binary in which the linker set that version. One that is
+// of no release has the version before the next one, as scripts/release names it.
+func buildOf(linked string, info *debug.BuildInfo) build {
+	b := build{Version: linked, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	for _, setting := range info.Settings {
 		switch setting.Key {
 		case "vcs.revision":
 			b.Revision = setting.Value
 		case "vcs.modified":
 			b.Modified = setting.Value == "true"
+		}
+	}
+	if m := release.FindStringSubmatch(info.Main.Version); b.Version == "" && m != nil {
+		b.Version = m[1]
+	} else if b.Version == "" {
+		b.Version = module.Version() + "-dev"
+		if b.Revision != "" {
+			b.Version += ".g" + b.Revision[:min(len(b.Revision), 12)]
+		}
+		if b.Modified {
+			b.Version += ".modified"
 		}
 	}
 	return b

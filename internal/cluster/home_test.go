@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -92,7 +93,8 @@ func atHome(t *testing.T, test func(*homeNode)) {
 			}
 		})}
 		dialer := tunnel.Dialer{
-			HubURL: "http://127.0.0.1", Credential: func() string { return "secret" },
+			Instance: rand.Text(),
+			HubURL:   "http://127.0.0.1", Credential: func() string { return "secret" },
 			Dial: func(ctx context.Context, _, address string) (net.Conn, error) { return n.dial(ctx, address) },
 			Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				h.asked <- struct{}{}

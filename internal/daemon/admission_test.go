@@ -104,16 +104,15 @@ func TestAdmittedByTheHead(t *testing.T) {
 	}
 }
 
-// A hub that names no model in its heads, whose bodies are read before a slot is
-// taken, holds no more of this computer with them than half of what its spool may;
-// the other bodies are refused at that byte.
+// A hub holds no more of this computer with the bodies of its calls than half of what
+// its spool may; the other bodies are refused at that byte.
 func TestHubCannotFillTheSpool(t *testing.T) {
 	const mib, bodies = 1 << 20, 100
 	room, err := spool.Open(filepath.Join(t.TempDir(), "spool"), spool.Limits{Memory: 8 * mib, Disk: 8 * mib})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, _, _ := joined(t, Config{Spool: room}, enginetest.New(enginetest.LlamaCpp, enginetest.Options{}))
+	r, _, _ := joined(t, Config{Spool: room}, enginetest.New(enginetest.LlamaCpp, enginetest.Options{Slots: bodies}))
 	var calls sync.WaitGroup
 	var refused atomic.Int64
 	settled, release := make(chan struct{}, bodies), make(chan struct{})
@@ -122,6 +121,7 @@ func TestHubCannotFillTheSpool(t *testing.T) {
 			rest := stuck{settled, release}
 			q := httptest.NewRequest("POST", "/v1/chat/completions", io.MultiReader(strings.NewReader(strings.Repeat(" ", mib/2+i%2*mib)), rest))
 			q.ContentLength = -1
+			q.Header.Set(tunnel.HeaderModel, "test-model")
 			w := httptest.NewRecorder()
 			r.machineHandler().ServeHTTP(w, q)
 			if w.Header().Get(tunnel.HeaderRefused) == string(tunnel.RefusedBusy) {

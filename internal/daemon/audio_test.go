@@ -164,7 +164,7 @@ func TestRoutedAudio(t *testing.T) {
 	if text := read(t, ask(speech("one two", "stream=true")).Body); !strings.Contains(text, "transcript.text.done") {
 		t.Errorf("stream: %q", text)
 	}
-	for body, want := range map[string]int{"hello": 400, speech(strings.Repeat("x", 8<<10+1)): 413, speech("x", "temperature=7"): 400} {
+	for body, want := range map[string]int{`hello "model":"whisper"`: 400, speech(strings.Repeat("x", 8<<10+1)): 413, speech("x", "temperature=7"): 400} {
 		if resp := ask(body); resp.StatusCode != want || resp.Header.Get(tunnel.HeaderRefused) != "" {
 			t.Errorf("%.40q: %d", body, resp.StatusCode)
 		}

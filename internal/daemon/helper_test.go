@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -297,10 +298,21 @@ func (l *link) call(ctx context.Context, path, body string, header ...string) (*
 	}
 	r.Header.Set(tunnel.HeaderCorrelation, "req_1")
 	r.Header.Set(tunnel.HeaderCaller, "shared bob")
+	r.Header.Set(tunnel.HeaderModel, tunnel.EscapeModel(modelIn(body)))
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
 	return l.RoundTrip(r)
+}
+
+var modelMember = regexp.MustCompile(`"model"(?: ?: ?"|\r\n\r\n)([^"\r]*)`)
+
+// modelIn returns the model that a body names, JSON or a form; "test-model" if none.
+func modelIn(body string) string {
+	if m := modelMember.FindStringSubmatch(body); m != nil {
+		return m[1]
+	}
+	return "test-model"
 }
 
 // served is call, and fails the test on an error.

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -77,32 +76,17 @@ func (d *Daemon) serveJSON(w http.ResponseWriter, r *http.Request, began *bool, 
 	d.serveCall(w, r, began, a, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: stream, Choices: head.Choices, Body: text})
 }
 
-// admittedCall is the engine and the slot of a call. The zero admittedCall is not yet
-// admitted.
+// admittedCall is the engine and the slot of a call.
 type admittedCall struct {
-	engine *engine.Engine
-	model  fleet.ModelID
-	free   func() // releases the slot
-}
-
-func (a *admittedCall) release() {
-	if a.free != nil {
-		a.free()
-	}
+	engine  *engine.Engine
+	model   fleet.ModelID
+	release func() // of the slot
 }
 
 // admitHead admits a call of the hub based on its header, before the body is read. The
 // hub may wait for that before it sends the body. ok is false if the call was refused.
-// Hubs before version 6 of the tunnel do not send the model in the header; then serveCall
-// admits the call.
-func (d *Daemon) admitHead(w http.ResponseWriter, r *http.Request, endpoint fleet.Endpoint) (a *admittedCall, ok bool) {
-	a = new(admittedCall)
-	model, named := tunnel.CallModel(r.Header)
-	return a, !named || d.admitCall(w, r, a, fleet.ModelID(model), endpoint)
-}
-
-// admitCall assigns an engine and a slot to the call, or refuses it.
-func (d *Daemon) admitCall(w http.ResponseWriter, r *http.Request, a *admittedCall, model fleet.ModelID, endpoint fleet.Endpoint) bool {
+func (d *Daemon) admitHead(w http.ResponseWriter, r *http.Request, endpoint fleet.Endpoint) (a admittedCall, ok bool) {
+	model := fleet.ModelID(tunnel.CallModel(r.Header))
 	reserve := func() (*engine.Engine, func(), tunnel.Refusal) {
 		return d.reserve(model, endpoint, fromOwner(r), time.Now())
 	}
@@ -112,10 +96,9 @@ func (d *Daemon) admitCall(w http.ResponseWriter, r *http.Request, a *admittedCa
 	}
 	if refusal != "" {
 		refuseCall(w, refusal)
-		return false
+		return admittedCall{}, false
 	}
-	*a = admittedCall{e, model, free}
-	return true
+	return admittedCall{e, model, free}, true
 }
 
 // endWithin is how long a call waits for another call of the hub to end
@@ -148,25 +131,21 @@ func fromOwner(r *http.Request) bool {
 }
 
 // cacheOf returns the name of the caller's prompt cache. It is "" for this machine's
-// owner, whose local calls use the same cache. Hubs before version 9 of the tunnel only
-// name the member.
+// owner, whose local calls use the same cache.
 func cacheOf(r *http.Request) string {
 	if fromOwner(r) {
 		return ""
 	}
-	return cmp.Or(r.Header.Get(tunnel.HeaderCache), "member "+r.Header.Get(tunnel.HeaderCaller))
+	return "hub " + r.Header.Get(tunnel.HeaderCache)
 }
+
+var errOtherModel = fault.New(fault.InvalidRequest, "the request is for another model than its head names").WithParam("model")
 
 // serveCall sends a call of the hub to its engine and copies the response. *began is true
 // from the first byte on. The caller releases a.
-func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, a *admittedCall, call engine.Request) {
-	switch {
-	case a.engine == nil:
-		if !d.admitCall(w, r, a, call.Model, call.Endpoint) {
-			return
-		}
-	case a.model != call.Model: // the checks were for the model in the header
-		writeFault(w, fault.New(fault.InvalidRequest, "the request is for another model than its head names").WithParam("model"), correlation(r))
+func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, a admittedCall, call engine.Request) {
+	if a.model != call.Model { // the checks were for the header's model
+		writeFault(w, errOtherModel, correlation(r))
 		return
 	}
 	e := a.engine

@@ -30,24 +30,22 @@ func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) 
 		return
 	}
 	defer d.hubCounts.Release(1)
-	var e *engine.Engine
-	check := func(model fleet.ModelID) bool {
-		var refusal tunnel.Refusal
-		e, _, refusal = d.engineFor(model, fleet.ChatCompletions, fromOwner(r), time.Now())
-		if refusal == "" && d.admission.ownerOnly() {
-			refusal = tunnel.RefusedBusy
-		}
-		if refusal != "" {
-			refuseCall(w, refusal)
-		}
-		return refusal == ""
+	model := fleet.ModelID(tunnel.CallModel(r.Header))
+	e, _, refusal := d.engineFor(model, fleet.ChatCompletions, fromOwner(r), time.Now())
+	if refusal == "" && d.admission.ownerOnly() {
+		refusal = tunnel.RefusedBusy
 	}
-	if named, ok := tunnel.CallModel(r.Header); ok && !check(fleet.ModelID(named)) {
-		return // the body has not been read yet
+	if refusal != "" {
+		refuseCall(w, refusal) // before the body is read
+		return
 	}
 	head, text, release, ok := d.readRequest(w, r, tunnel.MaxTokenize)
 	defer release()
-	if !ok || !check(head.Model) {
+	switch {
+	case !ok:
+		return
+	case head.Model != model:
+		writeFault(w, errOtherModel, correlation(r))
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), countTimeout)

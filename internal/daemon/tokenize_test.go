@@ -95,8 +95,7 @@ func TestTokenize(t *testing.T) {
 	}
 }
 
-// An engine without a tokenizer gives a status that differs from that of a daemon
-// without the route.
+// An engine without a tokenizer gives a status of its own.
 func TestTokenizeWithout(t *testing.T) {
 	_, _, l := joined(t, Config{}, enginetest.New(enginetest.Ollama, enginetest.Options{}))
 	if resp := l.served(tunnel.PathTokenize, question); resp.StatusCode != http.StatusNotImplemented {

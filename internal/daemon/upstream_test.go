@@ -256,6 +256,7 @@ func TestUpstreamSharing(t *testing.T) {
 			w := httptest.NewRecorder()
 			q := httptest.NewRequest(http.MethodPost, path, strings.NewReader(`{"model":"big-model","web_search_options":{},"messages":[{"role":"user","content":"hi"}]}`))
 			q.Header.Set(tunnel.HeaderCaller, "shared bob")
+			q.Header.Set(tunnel.HeaderModel, "big-model")
 			r.machineHandler().ServeHTTP(w, q)
 			if refused := w.Header().Get(tunnel.HeaderRefused); (w.Code == 200) != served || !served && refused != string(tunnel.RefusedUnknownModel) {
 				t.Errorf("share %v, %s: %d %q", share, path, w.Code, refused)

@@ -2,6 +2,7 @@ package dispatch_test
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json/v2"
 	"errors"
 	"io"
@@ -124,7 +125,8 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 	go func() { _ = m.live.Run(ctx); ended <- struct{}{} }()
 	<-m.live.Ready()
 	dialer := tunnel.Dialer{
-		HubURL: server.URL, Credential: func() string { m.mayDial.Lock(); defer m.mayDial.Unlock(); return "secret" },
+		Instance: rand.Text(),
+		HubURL:   server.URL, Credential: func() string { m.mayDial.Lock(); defer m.mayDial.Unlock(); return "secret" },
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			m.asked <- struct{}{}
 			select {

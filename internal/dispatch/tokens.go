@@ -37,8 +37,7 @@ func (d *Dispatcher) Count(ctx context.Context, call *gateway.Call) (tokens int6
 	return tokens, nil
 }
 
-// countOn counts on one machine. Daemons before version 5 of the tunnel do not have the
-// route.
+// countOn counts on one machine.
 func (d *Dispatcher) countOn(ctx context.Context, call *gateway.Call, c fleet.Candidate) (tokens int64) {
 	endpoint, content := call.Request()
 	line, ok := d.line(call, c, "")

@@ -105,8 +105,8 @@ var load = sync.OnceValue(func() site {
 	return s
 })
 
-// list returns the pages in the order of the first page, grouped by its headings, and
-// then the decisions, which the first page does not list.
+// list returns the pages as the first page lists them below its headings. The decisions
+// follow, of which it lists the index only.
 func (s site) list() []Group {
 	var out []Group
 	for _, link := range s.pages["README"].links {
@@ -118,7 +118,7 @@ func (s site) list() []Group {
 	}
 	decisions := Group{Title: decisionsTitle}
 	for _, p := range s.pages {
-		if strings.HasPrefix(p.Name, "decisions/") {
+		if strings.HasPrefix(p.Name, "decisions/") && p.Name != "decisions/README" { // which is listed
 			decisions.Links = append(decisions.Links, Link{Path: p.Path(), Title: p.Title})
 		}
 	}

@@ -90,7 +90,7 @@ func Predict(s *Speed, uncached, output, running int) (seconds float64) {
 // calls, including this one. Each other call adds half of a prompt token's time, because
 // its prompt or answer is computed in the same batches. Prefill is measured together with
 // whatever else was running, so the estimate is too high for a machine that is always
-// busy (docs/decisions/0019-the-order-by-expected-time.md).
+// busy (docs/decisions/0015-the-order-by-expected-time.md).
 func (s *Speed) firstToken(uncached, running int) float64 {
 	return s.Start + float64(uncached)*s.Prefill*(1+float64(running-1)/2)
 }

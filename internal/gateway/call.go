@@ -63,7 +63,7 @@ type Call struct {
 
 // Request is the endpoint and the body that a machine gets: the call's own bytes, or their translation to chat. A machine
 // that speaks messages or responses gets chat like any other, because only chat has every check
-// (docs/decisions/0004-machines-are-asked-in-chat.md).
+// (docs/decisions/0003-machines-are-asked-in-chat.md).
 func (c *Call) Request() (fleet.Endpoint, *spool.Bytes) {
 	if c.chat == nil {
 		return c.Endpoint, c.Body

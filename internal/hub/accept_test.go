@@ -3,6 +3,7 @@ package hub
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"errors"
 	"log/slog"
 	"net"
@@ -191,7 +192,8 @@ func TestAdvertisementsAreLimited(t *testing.T) {
 	defer server.Close()
 	states := 0
 	dialer := tunnel.Dialer{
-		HubURL: server.URL, Credential: func() string { return secret }, Handler: http.NotFoundHandler(),
+		Instance: rand.Text(),
+		HubURL:   server.URL, Credential: func() string { return secret }, Handler: http.NotFoundHandler(),
 		Advertise: func() (tunnel.Advertisement, <-chan struct{}) {
 			changed := make(chan struct{})
 			close(changed)
@@ -261,7 +263,7 @@ func openTunnel(t *testing.T, server *httptest.Server, secret string) (net.Conn,
 	t.Cleanup(func() { c.Close() })
 	q, _ := http.NewRequest("GET", server.URL+"/tunnel", nil)
 	q.Header = http.Header{
-		"Connection": {"Upgrade"}, "Upgrade": {tunnel.Protocol}, "Authorization": {"Bearer " + secret}, tunnel.HeaderVersion: {"1"},
+		"Connection": {"Upgrade"}, "Upgrade": {tunnel.Protocol}, "Authorization": {"Bearer " + secret}, tunnel.HeaderVersion: {"1"}, tunnel.HeaderInstance: {"one"},
 	}
 	if err := q.Write(c); err != nil {
 		t.Fatal(err)
@@ -337,7 +339,7 @@ func TestGateIsLeftBeforeTheAnswer(t *testing.T) {
 	_, secret := r.machine("ann", "box")
 	q := httptest.NewRequest("GET", "/tunnel", nil)
 	q.Header = http.Header{
-		"Connection": {"Upgrade"}, "Upgrade": {tunnel.Protocol}, "Authorization": {"Bearer " + secret}, tunnel.HeaderVersion: {"1"},
+		"Connection": {"Upgrade"}, "Upgrade": {tunnel.Protocol}, "Authorization": {"Bearer " + secret}, tunnel.HeaderVersion: {"1"}, tunnel.HeaderInstance: {"one"},
 	}
 	places := -1
 	r.Handler().ServeHTTP(hijacked{httptest.NewRecorder(), func() { places = len(r.admitted) }}, q)

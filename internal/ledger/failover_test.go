@@ -17,7 +17,7 @@ import (
 )
 
 // A standby that lagged behind when it was promoted gets the records that it missed
-// (docs/decisions/0011-confirmation.md).
+// (docs/decisions/0008-confirmation.md).
 func TestFailoverLosesNoRecord(t *testing.T) {
 	old := storetest.Start(t)
 	url := old.Database(t)

@@ -15,7 +15,7 @@
 // before the first byte of the answer is sent to the caller. The journal is
 // restarted once most of what it holds is in the database. New closes the calls
 // that an earlier start left open as account.Interrupted
-// (docs/decisions/0003-ledger.md).
+// (docs/decisions/0002-ledger.md).
 package ledger
 
 import (

@@ -50,8 +50,8 @@ type Others interface {
 type Announced struct {
 	ID            fleet.MachineID      `json:"id"`
 	Generation    int64                `json:"generation"`
-	Instance      string               `json:"instance,omitempty"` // of the daemon's process
-	Advertisement tunnel.Advertisement `json:"advertisement"`      // as the node accepted it
+	Instance      string               `json:"instance"`      // of the daemon's process
+	Advertisement tunnel.Advertisement `json:"advertisement"` // as the node accepted it
 	Load          MachineLoad          `json:"load"`
 }
 

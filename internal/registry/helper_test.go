@@ -375,7 +375,7 @@ func (n *node) rawDaemon(t *testing.T, id fleet.MachineID, handler http.HandlerF
 		t.Fatal(err)
 	}
 	go raw.Write([]byte("GET /tunnel HTTP/1.1\r\nHost: hub\r\nConnection: Upgrade\r\nUpgrade: " + tunnel.Protocol +
-		"\r\nAuthorization: Bearer " + string(id) + "\r\nKith-Version: 1\r\n\r\n"))
+		"\r\nAuthorization: Bearer " + string(id) + "\r\nKith-Version: 1\r\nKith-Instance: raw\r\n\r\n"))
 	r := bufio.NewReader(raw)
 	if _, err := http.ReadResponse(r, nil); err != nil {
 		t.Fatal(err)

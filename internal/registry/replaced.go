@@ -25,7 +25,7 @@ const (
 //
 // Needs mu.
 func (r *Registry) supersede(id fleet.MachineID, e *entry, instance string) {
-	client, same := e.client, instance != "" && instance == e.instance
+	client, same := e.client, instance == e.instance
 	switch e.client = nil; {
 	case client == nil:
 		if same && e.home != "" { // its home ends it; calls by that way go on

@@ -102,8 +102,8 @@ func TestMoveKeepsCalls(t *testing.T) {
 	})
 }
 
-// A daemon that knows nothing of moves is disconnected after its calls.
-func TestMoveOfAnOldDaemon(t *testing.T) {
+// A daemon that refuses to move is disconnected after its calls.
+func TestRefusedMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newFacts("m"))
 		end := make(chan struct{})

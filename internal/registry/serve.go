@@ -106,7 +106,7 @@ func (r *Registry) attach(kept fleet.StoredMachine, generation int64, client *tu
 		}
 		connected := e.client != nil || e.home != ""
 		if connected && e.generation >= generation {
-			if client.Instance() == "" || client.Instance() != e.instance {
+			if client.Instance() != e.instance {
 				r.fencing = append(r.fencing, client)
 			} else {
 				r.closing = append(r.closing, client)

@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -45,7 +46,8 @@ func (w *world) addTrap(owner *member, name string, answer http.HandlerFunc) *tr
 		Hash: secret.Hash(), LastFour: secret.LastFour(), Created: time.Now().UTC(),
 	}))
 	dialer := &tunnel.Dialer{
-		HubURL: hubURL, Credential: secret.Reveal, Handler: http.HandlerFunc(x.serve), Log: w.logger(name),
+		Instance: rand.Text(),
+		HubURL:   hubURL, Credential: secret.Reveal, Handler: http.HandlerFunc(x.serve), Log: w.logger(name),
 		Advertise: func() (tunnel.Advertisement, <-chan struct{}) {
 			return tunnel.Advertisement{Name: name, Slots: 1000, Free: 1000, Models: []tunnel.Model{{
 				ID: "m", Families: []string{"chat"}, Endpoints: []string{"/v1/chat/completions"}, Slots: 1000, Free: 1000,

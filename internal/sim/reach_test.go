@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -24,14 +26,6 @@ func (w *world) notTwice(what string, a *answer) {
 	}
 }
 
-// earlierConn is the connection of a daemon of version 7, which cannot move.
-type earlierConn struct{ net.Conn }
-
-func (c earlierConn) Write(p []byte) (int, error) {
-	_, err := c.Conn.Write(bytes.Replace(p, []byte("Kith-Version: 9"), []byte("Kith-Version: 7"), 1))
-	return len(p), err
-}
-
 // A machine is asked for the end of a call on a tunnel that is kept for it: while a node
 // drains, the machine may have no other.
 func TestKeptTunnelIsAsked(t *testing.T) {
@@ -40,9 +34,12 @@ func TestKeptTunnelIsAsked(t *testing.T) {
 			ann, bob := w.addMember("ann"), w.addMember("bob")
 			box := w.addMachine(ann, "box", 1, "m")
 			box.stop()
+			var stays atomic.Bool
 			box.config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-				c, err := box.dial(ctx, network, address)
-				return earlierConn{c}, err
+				if stays.Load() {
+					return nil, errors.New("no way to the hub")
+				}
+				return box.dial(ctx, network, address)
 			}
 			box.start()
 			box.moveTo(seats[1])
@@ -53,7 +50,10 @@ func TestKeptTunnelIsAsked(t *testing.T) {
 			a := w.begin(ask{by: bob, model: "m", via: seats[via]})
 			w.begun(a)
 			w.addMachine(bob, "bobs", 1, "m")
-			seats[1].Load().live.Move(context.Background())
+			stays.Store(true)
+			cut, cancel := context.WithCancel(w.t.Context())
+			cancel() // the machine does not answer that it moves
+			seats[1].Load().live.Move(cut)
 			time.Sleep(2 * time.Second)
 			w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
 			<-a.over

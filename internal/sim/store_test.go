@@ -141,7 +141,7 @@ func (f facts) Group(ctx context.Context, id fleet.GroupID) (*fleet.Group, error
 }
 
 // After a fail-over to a server that lagged behind, the hub writes the last minute's usage
-// again (docs/decisions/0011-confirmation.md).
+// again (docs/decisions/0008-confirmation.md).
 func TestUsageOutlivesFailover(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ann := w.addMember("ann")

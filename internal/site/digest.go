@@ -11,7 +11,7 @@ import (
 	"github.com/kith/kith/internal/mail"
 )
 
-// How members are notified (docs/decisions/0023-notices.md, spec/api.md#notices).
+// How members are notified (docs/decisions/0017-notices.md, spec/api.md#notices).
 const (
 	notesEvery = time.Minute
 	// settleFor is how long after its start, or a failure of the database, a hub takes no

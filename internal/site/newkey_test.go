@@ -36,7 +36,7 @@ func TestNewKeyIsShownOnce(t *testing.T) {
 			ada.get(newKeyPath).goes(t, "/applications")
 		}
 		ada.get("/applications").want(t, 200, "give the key a new secret")
-		for form, page := range map[string]string{"/applications/test": "/applications", "/machines/pause": "/machines", "/theme": "/", "/sharing/share": "/sharing"} {
+		for form, page := range map[string]string{"/applications/test": "/applications", "/machines/pause": "/machines", "/theme": "/", "/sharing/share": "/access", "/groups/join": "/access"} {
 			ada.get(form).goes(t, page)
 		}
 

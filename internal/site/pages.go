@@ -224,8 +224,7 @@ func memberPages() []page {
 	}
 }
 
-// accessPath is the page of who may use which machine. Its forms are at the addresses
-// of the pages that it replaced, which lead to it.
+// accessPath is the page of who may use which machine.
 const accessPath = "/access"
 
 // sharePages are the page, and its forms of shares and invites.
@@ -233,8 +232,6 @@ func sharePages() []page {
 	return slices.Concat([]page{
 		view(accessPath, "access", "Access", (*Site).accessData),
 		get(livePath+"access", liveStream(accessPath, accessScene)),
-		moved("/sharing", accessPath),
-		moved("/groups", accessPath+"#groups"),
 		asks("/sharing/end", (*Site).endShareQuestion),
 		asks("/groups/end", (*Site).endGroupQuestion),
 	}, formsOn(accessPath,
@@ -249,11 +246,6 @@ func sharePages() []page {
 		form("/sharing/revoke", api.RevokeInvite, fields, "The invite is revoked: it can no longer be accepted. It cuts no call; shares that it made stay until you end them."),
 		formSaying("/sharing/accept", api.AcceptInvite, inviteCode, acceptedInvite),
 	))
-}
-
-// moved is a page whose address leads to another.
-func moved(path, to string) page {
-	return get(path, func(*Site, *visit) (reply, error) { return reply{to: to}, nil })
 }
 
 // formsOn returns forms that are on the page of that path.

@@ -277,8 +277,12 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 	case allowed == nil, strings.HasPrefix(v.URL.Path, operatorPath) && !v.me.Operator:
 		return reply{}, fault.New(fault.RouteNotFound, "there is no such page")
 	case v.page == nil && v.Method == http.MethodGet && !strings.HasPrefix(v.URL.Path, devicePath+"/"):
-		if on := s.pageWith(&page{path: v.URL.Path}); on != nil {
-			return reply{to: on.path}, nil // a reload of what a form answered
+		v.page = &page{path: v.URL.Path}
+		if i := slices.IndexFunc(s.pages, func(p page) bool { return p.path == v.URL.Path }); i >= 0 {
+			v.page = &s.pages[i]
+		}
+		if s.pageWith(v.page) != nil {
+			return reply{to: s.placeOf(v)}, nil // a reload of what a form answered
 		}
 		return reply{to: "/"}, nil
 	case v.page == nil:

@@ -262,10 +262,6 @@ func TestEveryPageRenders(t *testing.T) {
 			page.goes(t, strings.TrimPrefix(p.path, "/live"))
 			continue
 		}
-		if p.path == "/sharing" || p.path == "/groups" { // the addresses of before
-			page.goes(t, accessPath+map[string]string{"/groups": "#groups"}[p.path])
-			continue
-		}
 		if page.status != 200 {
 			t.Errorf("%s: %d %s", p.path, page.status, problemIn(page.body))
 		}

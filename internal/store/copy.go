@@ -221,7 +221,7 @@ type copier struct {
 // copy copies the rows of a table and compares both sides.
 func (c *copier) copy(ctx context.Context, t table) (TableCopy, error) {
 	if t.name == "usage" {
-		days, err := usageDaysIn(ctx, c.source, t.name)
+		days, err := usageDaysIn(ctx, c.source)
 		if err == nil {
 			err = makePartitions(ctx, c.target, days)
 		}

@@ -3,7 +3,6 @@ package store
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
@@ -146,10 +145,6 @@ func (db *DB) schema(ctx context.Context) (Schema, error) {
 	}
 	var text string
 	err = db.read.QueryRowContext(ctx, "SELECT value FROM meta WHERE name = $1", metaReadableFrom).Scan(&text)
-	if errors.Is(err, sql.ErrNoRows) { // the tables are older than that row
-		s.ReadableFrom = s.Version
-		return s, nil
-	}
 	if err == nil {
 		s.ReadableFrom, err = strconv.ParseInt(text, 10, 64)
 	}

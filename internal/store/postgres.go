@@ -77,7 +77,7 @@ func openPostgres(ctx context.Context, config Config) (*DB, error) {
 			within:  transactWithin,
 			migrations: []goose.ProviderOption{
 				goose.WithSessionLocker(locker),
-				goose.WithGoMigrations(partitionMigration()),
+				goose.WithGoMigrations(partitionUsage()),
 			},
 			recordUsage: (&usagePartitions{pool: pool}).record,
 			kind:        postgresKind,

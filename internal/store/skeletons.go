@@ -27,34 +27,3 @@ func claim(ctx context.Context, insert func(ctx context.Context, skeleton, id st
 	}
 	return nil
 }
-
-// claimOlder inserts the skeletons of the names that were given before there were any, or
-// by an older kith on the same database. Names that look alike stay as they are.
-func (db *DB) claimOlder(ctx context.Context) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
-		members, err := q.MembersWithoutSkeleton(ctx)
-		if err != nil {
-			return err
-		}
-		groups, err := q.GroupsWithoutSkeleton(ctx)
-		if err != nil {
-			return err
-		}
-		for _, m := range members {
-			for _, skeleton := range account.Skeletons(m.Name) {
-				if _, err := q.InsertMemberSkeleton(ctx, skeleton, m.ID); err != nil {
-					return err
-				}
-			}
-		}
-		for _, g := range groups {
-			for _, skeleton := range account.Skeletons(g.Name) {
-				if _, err := q.InsertGroupSkeleton(ctx, skeleton, g.ID); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
-	return db.wrap(err, "compare the names of members and groups")
-}

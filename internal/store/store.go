@@ -79,9 +79,6 @@ func Open(ctx context.Context, config Config) (*DB, error) {
 		return nil, errors.Join(err, db.Close())
 	}
 	db.query = query.New(db.flavor.prepare(db.reads()))
-	if err := db.claimOlder(ctx); err != nil {
-		return nil, errors.Join(err, db.Close())
-	}
 	return db, nil
 }
 

@@ -18,7 +18,7 @@ import (
 )
 
 // On PostgreSQL the table usage has a partition for each day (UTC), so that the
-// records of a day end with one DROP TABLE (docs/decisions/0012-usage-by-day.md).
+// records of a day end with one DROP TABLE (docs/decisions/0009-usage-by-day.md).
 const (
 	// usageLife is how long records are kept. The daily sums have no end.
 	usageLife = 90 * 24 * time.Hour
@@ -225,37 +225,25 @@ func (p *usagePartitions) dropOld(ctx context.Context, oldest, newest int64) err
 	return tx.Commit()
 }
 
-// partitionMigration is a migration that only PostgreSQL has.
-func partitionMigration() *goose.Migration {
-	m := goose.NewGoMigration(20, &goose.GoFunc{RunTx: partitionUsage}, nil)
-	m.Source = "00020_usage_partitions.go"
-	return m
-}
-
-// partitionUsage gives the table usage its partitions.
-func partitionUsage(ctx context.Context, tx *sql.Tx) error {
-	_, err := tx.ExecContext(ctx, `
+// partitionUsage is a migration that only PostgreSQL has. It gives the table usage, which
+// is empty, its partitions.
+func partitionUsage() *goose.Migration {
+	m := goose.NewGoMigration(2, &goose.GoFunc{RunTx: func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `
 ALTER TABLE usage RENAME TO usage_before;
 ALTER INDEX usage_pkey RENAME TO usage_before_pkey;
 CREATE TABLE usage (LIKE usage_before INCLUDING DEFAULTS INCLUDING CONSTRAINTS, PRIMARY KEY (call_id, attempt, started))
-    PARTITION BY RANGE (started)`)
-	if err != nil {
+    PARTITION BY RANGE (started);
+DROP TABLE usage_before`)
 		return err
-	}
-	days, err := usageDaysIn(ctx, tx, "usage_before")
-	if err != nil {
-		return err
-	}
-	if err := makePartitions(ctx, tx, days); err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(ctx, "INSERT INTO usage SELECT * FROM usage_before; DROP TABLE usage_before")
-	return err
+	}}, nil)
+	m.Source = "00002_usage_partitions.go"
+	return m
 }
 
-// usageDaysIn returns the days of the records in a table.
-func usageDaysIn(ctx context.Context, tx *sql.Tx, table string) ([]int64, error) {
-	rows, err := tx.QueryContext(ctx, "SELECT DISTINCT started - started % $1 FROM "+table, dayMillis)
+// usageDaysIn returns the days of the records of usage.
+func usageDaysIn(ctx context.Context, tx *sql.Tx) ([]int64, error) {
+	rows, err := tx.QueryContext(ctx, "SELECT DISTINCT started - started % $1 FROM usage", dayMillis)
 	if err != nil {
 		return nil, err
 	}

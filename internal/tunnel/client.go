@@ -38,8 +38,6 @@ var (
 	ErrFull = errors.New("cannot send the call: the machine grants no further stream on its tunnel")
 	// ErrEnded is the error of RoundTrip when the tunnel had ended before the request.
 	ErrEnded = errors.New("cannot send the call: the tunnel ended")
-	// ErrStays is the error of Move for a daemon that cannot open a second tunnel.
-	ErrStays = errors.New("the machine's daemon is too old to open a second tunnel")
 )
 
 var (
@@ -68,8 +66,7 @@ type Client struct {
 	conn       *conn
 	http       *http.ClientConn
 	generation int64
-	version    int           // of the daemon
-	instance   string        // of the daemon's process; empty: it did not say
+	instance   string        // of the daemon's process
 	offering   atomic.Int32  // responses to GET /offers that are open
 	offerRate  *rate.Limiter // of advertisements
 }
@@ -103,7 +100,6 @@ func Upgrade(w http.ResponseWriter, r *http.Request, config UpgradeConfig) (*Cli
 	}
 	client, err := newClient(r.Context(), c, config)
 	if err == nil {
-		client.version, _ = strconv.Atoi(r.Header.Get(HeaderVersion)) // checkUpgrade has parsed it
 		client.instance = r.Header.Get(HeaderInstance)
 	}
 	return client, err
@@ -162,8 +158,8 @@ func checkUpgrade(r *http.Request) error {
 	if v, err := strconv.Atoi(r.Header.Get(HeaderVersion)); err != nil || v < 1 {
 		return fmt.Errorf("cannot open a tunnel: %s must be a version number", HeaderVersion)
 	}
-	if len(r.Header.Get(HeaderInstance)) > maxInstance {
-		return fmt.Errorf("cannot open a tunnel: %s is longer than %d bytes", HeaderInstance, maxInstance)
+	if n := len(r.Header.Get(HeaderInstance)); n == 0 || n > maxInstance {
+		return fmt.Errorf("cannot open a tunnel: %s must have 1 to %d bytes", HeaderInstance, maxInstance)
 	}
 	return nil
 }
@@ -212,8 +208,7 @@ func newClient(ctx context.Context, upgraded net.Conn, config UpgradeConfig) (*C
 // Generation returns the number given to Upgrade.
 func (c *Client) Generation() int64 { return c.generation }
 
-// Instance returns the random name of the daemon's process; empty for a daemon before
-// version 8.
+// Instance returns the random name of the daemon's process.
 func (c *Client) Instance() string { return c.instance }
 
 // Calls returns how many requests run on the tunnel, beside GET /offers.
@@ -224,14 +219,8 @@ func (c *Client) Calls() int { return max(0, c.http.InFlight()-int(c.offering.Lo
 // Any other error means that this attempt failed: the tunnel ended, the daemon reset
 // the stream, or the request's context ended, which ends RoundTrip and a running read
 // of the response at once. A refusal of the daemon is a response with HeaderRefused.
-// The body of a request that expects 100-continue is read when the daemon asks for it;
-// a daemon before version 6 is sent the body at once.
+// The body of a request that expects 100-continue is read when the daemon asks for it.
 func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Header.Get("Expect") != "" && c.version < versionAdmits {
-		r = r.WithContext(r.Context())
-		r.Header = r.Header.Clone()
-		r.Header.Del("Expect")
-	}
 	if err := c.reserveStream(); err != nil {
 		if r.Body != nil {
 			r.Body.Close()
@@ -433,12 +422,7 @@ func (c *Client) Notify(ctx context.Context, notice Notice) error {
 
 // Move asks the daemon to open another tunnel at the hub's address. The daemon keeps
 // this one, on which calls continue, until the hub closes it.
-func (c *Client) Move(ctx context.Context) error {
-	if c.version < versionMoves {
-		return ErrStays
-	}
-	return post(ctx, c, PathMove, nil)
-}
+func (c *Client) Move(ctx context.Context) error { return post(ctx, c, PathMove, nil) }
 
 // SendControl sends the daemon at the other end of a way a change that its owner made
 // elsewhere. If the daemon refuses it, the error holds the daemon's text.

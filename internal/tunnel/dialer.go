@@ -167,7 +167,7 @@ func (d *Dialer) Run(ctx context.Context) error {
 }
 
 // pauseCeilings returns the ceilings of the pauses, without jitter: the library draws its
-// jitter from a source that a simulation cannot seed (docs/decisions/0009).
+// jitter from a source that a simulation cannot seed (docs/decisions/0007).
 func pauseCeilings() *backoff.ExponentialBackOff {
 	return &backoff.ExponentialBackOff{InitialInterval: minPause, Multiplier: 2, MaxInterval: maxPause}
 }
@@ -416,10 +416,7 @@ const alertProtocolVersion = "tls: protocol version not supported"
 
 // header returns the headers of GET /tunnel that both kinds of upgrade send.
 func (d *Dialer) header() http.Header {
-	h := http.Header{"Authorization": {"Bearer " + d.Credential()}, HeaderVersion: {strconv.Itoa(Version)}}
-	if d.Instance != "" {
-		h.Set(HeaderInstance, d.Instance)
-	}
+	h := http.Header{"Authorization": {"Bearer " + d.Credential()}, HeaderVersion: {strconv.Itoa(Version)}, HeaderInstance: {d.Instance}}
 	if d.yields {
 		h.Set(HeaderYields, "true")
 	}
@@ -477,6 +474,9 @@ func refusal(response *http.Response) error {
 		}
 		return fmt.Errorf("the hub answered the upgrade with %s", response.Status)
 	case http.StatusUpgradeRequired: // the request asked for one
+		if speaks := response.Header.Get("Upgrade"); strings.HasPrefix(speaks, protocolName) && speaks != Protocol {
+			return fmt.Errorf("the hub speaks %s and this kith %s: update kith", speaks, Protocol)
+		}
 		return &blockedError{fmt.Errorf("a proxy in front of the hub dropped the upgrade from GET /tunnel (%s): "+
 			"its operator has to let the headers Connection and Upgrade pass", response.Status)}
 	case http.StatusBadGateway, http.StatusGatewayTimeout:

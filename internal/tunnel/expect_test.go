@@ -24,8 +24,7 @@ func (b *kept) Read(p []byte) (int, error) {
 }
 
 // The body of a request that expects 100-continue stays here until the daemon's
-// handler reads it, however long that takes and however the daemon ends the call. A
-// daemon of an older version is sent it at once.
+// handler reads it, however long that takes and however the daemon ends the call.
 func TestTheBodyFollowsTheHead(t *testing.T) {
 	refuses := func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set(HeaderRefused, string(RefusedBusy))
@@ -37,17 +36,15 @@ func TestTheBodyFollowsTheHead(t *testing.T) {
 	}
 	hangs := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	for name, c := range map[string]struct {
-		version int
 		expect  string
 		handler http.HandlerFunc
 		status  int // 0: the call is given up after an hour
 		read    bool
 	}{
-		"refused":         {Version, "100-continue", refuses, 503, false},
-		"served":          {Version, "100-continue", serves, 200, true},
-		"neither":         {Version, "100-continue", hangs, 0, false},
-		"expects nothing": {Version, "", hangs, 0, true},
-		"older daemon":    {versionAdmits - 1, "100-continue", hangs, 0, true},
+		"refused":         {"100-continue", refuses, 503, false},
+		"served":          {"100-continue", serves, 200, true},
+		"neither":         {"100-continue", hangs, 0, false},
+		"expects nothing": {"", hangs, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -59,10 +56,6 @@ func TestTheBodyFollowsTheHead(t *testing.T) {
 				if err := client.Ack(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				if client.version != Version {
-					t.Errorf("the daemon speaks version %d", client.version)
-				}
-				client.version = c.version
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				body := &kept{Reader: strings.NewReader("the prompt")}

@@ -144,6 +144,7 @@ func newMachine(h *hub, handler http.HandlerFunc) *machine {
 	m.Dialer = &Dialer{
 		HubURL:     "http://127.0.0.1",
 		Credential: func() string { return "kithm_test" },
+		Instance:   rand.Text(),
 		Handler:    handler,
 		Advertise:  m.advertise,
 		OnState:    func(s State) { m.states <- s },

@@ -197,6 +197,7 @@ func TestAnswerIsNotRead(t *testing.T) {
 			r.Header.Set("Connection", "Upgrade")
 			r.Header.Set("Upgrade", protocol)
 			r.Header.Set(HeaderVersion, "1")
+			r.Header.Set(HeaderInstance, "one")
 			if err := r.Write(c); err != nil {
 				t.Fatal(err)
 			}
@@ -216,6 +217,7 @@ func TestUpgradeRefuses(t *testing.T) {
 		r.Header.Set("Connection", "keep-alive, Upgrade")
 		r.Header.Set("Upgrade", Protocol)
 		r.Header.Set(HeaderVersion, "1")
+		r.Header.Set(HeaderInstance, "one")
 		return r
 	}
 	if err := checkUpgrade(good()); err != nil {
@@ -230,6 +232,8 @@ func TestUpgradeRefuses(t *testing.T) {
 		"no version":    func(r *http.Request) { r.Header.Del(HeaderVersion) },
 		"bad version":   func(r *http.Request) { r.Header.Set(HeaderVersion, "one") },
 		"version 0":     func(r *http.Request) { r.Header.Set(HeaderVersion, "0") },
+		"no instance":   func(r *http.Request) { r.Header.Del(HeaderInstance) },
+		"long instance": func(r *http.Request) { r.Header.Set(HeaderInstance, strings.Repeat("x", maxInstance+1)) },
 	} {
 		r, w := good(), httptest.NewRecorder()
 		spoil(r)
@@ -244,6 +248,7 @@ func TestOddHub(t *testing.T) {
 	for name, test := range map[string]struct{ answer, want string }{
 		"other protocol": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n", "h2c"},
 		"no generation":  {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + Protocol + "\r\n\r\n", HeaderGeneration},
+		"later protocol": {"HTTP/1.1 426 Upgrade Required\r\nUpgrade: kith-tunnel/2\r\n\r\n", "update kith"},
 		"200":            {"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "200 OK"},
 		"503, no hint":   {"HTTP/1.1 503 Service Unavailable\r\n\r\n", "503"},
 		"nonsense":       {"SSH-2.0-OpenSSH\r\n\r\n", "cannot read"},

@@ -9,34 +9,17 @@ import (
 	"time"
 )
 
-// Version is the version of the tunnel's protocol in this build (Kith-Version). It
-// grows by one with each change; a reader ignores unknown members and headers.
-//
-//	1  2026-11-21  first: offers, ack, control, calls, fenced
-//	2  2026-11-21  control: until, the end of a pause
-//	3  2026-11-21  the same in a WebSocket, where a network passes nothing else
-//	4  2026-11-21  offers: groups, those that the machine serves
-//	5  2026-11-21  tokenize, which earlier daemons do not have
-//	6  2026-11-22  calls: Kith-Model, by which a daemon admits or refuses a call
-//	               before it reads the body, and Expect: 100-continue
-//	7  2026-11-22  ended, which earlier daemons do not have
-//	8  2026-11-22  upgrade: Kith-Instance, Kith-Yields and Kith-Node; move, which
-//	               earlier daemons do not have
-//	9  2026-11-22  calls: Kith-Cache; streamed answers: the trailer Kith-Cached
-//	10 2026-11-27  notice; offers: no timezone is an unknown one and not UTC
-const Version = 10
-
-// versionAdmits is the first version whose daemons admit a call by its header.
-// Earlier daemons do not answer an Expect.
-const versionAdmits = 6
-
-// versionMoves is the first version whose daemons open a second tunnel when the hub
-// asks for it.
-const versionMoves = 8
+// Version is the version of the tunnel's protocol in this build (Kith-Version). It grows
+// by one with each addition, which the other end may not have; a reader ignores unknown
+// members and headers. A change that the other end cannot ignore changes Protocol.
+const Version = 1
 
 // Protocol is the Upgrade token of GET /tunnel. The other one is "websocket", with
 // Sec-WebSocket-Protocol: kith-tunnel-1.
-const Protocol = "kith-tunnel/1"
+const (
+	Protocol     = protocolName + "1"
+	protocolName = "kith-tunnel/"
+)
 
 // Advertisement is a machine's complete state, one JSON line of GET /offers. Each
 // replaces the previous one, so that a lost one does no harm.
@@ -141,12 +124,10 @@ func CacheName(member, machine string, now time.Time) string {
 // EscapeModel returns a model's id in a form that a header can hold.
 func EscapeModel(id string) string { return url.QueryEscape(id) }
 
-// CallModel returns the model that a call's header names; ok is false if it names
-// none, as with a hub before version 6.
-func CallModel(h http.Header) (id string, ok bool) {
-	escaped := h.Get(HeaderModel)
-	id, err := url.QueryUnescape(escaped)
-	return id, escaped != "" && err == nil
+// CallModel returns the model that a call's header names; "" if it names none.
+func CallModel(h http.Header) string {
+	id, _ := url.QueryUnescape(h.Get(HeaderModel)) // empty with an error
+	return id
 }
 
 // Refusal is why a daemon refused a call. A 503 without one is the engine's.

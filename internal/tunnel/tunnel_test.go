@@ -348,10 +348,6 @@ func TestMove(t *testing.T) {
 			if len(out) != 0 || newer.Err() != nil {
 				t.Error("the end of the first tunnel disturbed the second")
 			}
-			older.version = versionMoves - 1
-			if err := older.Move(t.Context()); err != ErrStays {
-				t.Error(err)
-			}
 		})
 	})
 }

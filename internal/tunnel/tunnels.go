@@ -59,7 +59,7 @@ func (t *tunnels) notify() {
 // startCall adds a call to a tunnel; end removes it.
 func (t *tunnels) startCall(s *session, h http.Header) (end func()) {
 	key, ended := callKey(h), make(chan struct{})
-	model, _ := CallModel(h)
+	model := CallModel(h)
 	count := func(n int) {
 		if s.calls[model] += n; s.calls[model] == 0 {
 			delete(s.calls, model)

@@ -279,7 +279,8 @@ func TestForeignEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		config.Protocol = []string{webSocketProtocol}
-		config.Header.Set(HeaderVersion, "2")
+		config.Header.Set(HeaderVersion, "1")
+		config.Header.Set(HeaderInstance, "one")
 		ws, err := websocket.DialConfig(config)
 		if err != nil {
 			t.Fatal(err)
@@ -414,7 +415,8 @@ func TestWebSocketRefuses(t *testing.T) {
 	good := func() *http.Request {
 		r := httptest.NewRequest(http.MethodGet, "/tunnel", nil)
 		r.Header.Set("Connection", "keep-alive, Upgrade")
-		r.Header.Set(HeaderVersion, "2")
+		r.Header.Set(HeaderVersion, "1")
+		r.Header.Set(HeaderInstance, "one")
 		askForWebSocket(r.Header)
 		return r
 	}
@@ -467,7 +469,8 @@ func (h *hub) knock(t *testing.T) (c net.Conn, ended <-chan struct{}) {
 	t.Cleanup(func() { c.Close() })
 	r, _ := http.NewRequest(http.MethodGet, "http://hub/tunnel", nil)
 	r.Header.Set("Connection", "Upgrade")
-	r.Header.Set(HeaderVersion, "2")
+	r.Header.Set(HeaderVersion, "1")
+	r.Header.Set(HeaderInstance, "one")
 	askForWebSocket(r.Header)
 	if err := r.Write(c); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"log"
@@ -61,6 +62,7 @@ func serveOne(c net.Conn) {
 	defer hub.Close()
 	dialer := &tunnel.Dialer{
 		HubURL:     "http://127.0.0.1",
+		Instance:   rand.Text(),
 		Credential: func() string { return "none" },
 		Handler:    http.HandlerFunc(answer),
 		Advertise:  func() (tunnel.Advertisement, <-chan struct{}) { return tunnel.Advertisement{}, nil },

@@ -106,7 +106,7 @@ func newRelease(ctx context.Context, source, out string) (*release, error) {
 }
 
 // describe reads the commit, its date and the version. A commit without a tag, or with
-// changes that are not committed, has a version that comes before 0.0.1.
+// changes that are not committed, has a version that comes before the one in VERSION.
 func (r *release) describe(ctx context.Context) error {
 	git := func(args ...string) (string, error) {
 		out, err := exec.CommandContext(ctx, "git", append([]string{"-C", r.source}, args...)...).Output()
@@ -127,13 +127,18 @@ func (r *release) describe(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot compare the files with the commit: %w", err)
 	}
+	next, err := os.ReadFile(filepath.Join(r.source, "VERSION"))
+	if err != nil {
+		return fmt.Errorf("cannot read the version of the next release: %w", err)
+	}
+	dev := strings.TrimSpace(string(next)) + "-dev.g" + commit[:12]
 	tag, untagged := git("describe", "--tags", "--exact-match", "--match", "v[0-9]*")
 	r.commit, r.date = commit, r.date.UTC()
 	switch {
 	case changed != "":
-		r.version = "0.0.0-dev.g" + commit[:12] + ".modified"
+		r.version = dev + ".modified"
 	case untagged != nil:
-		r.version = "0.0.0-dev.g" + commit[:12]
+		r.version = dev
 	default:
 		r.version = strings.TrimPrefix(tag, "v")
 	}

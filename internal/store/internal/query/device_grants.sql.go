@@ -12,7 +12,7 @@ import (
 const decideGrant = `-- name: DecideGrant :one
 UPDATE device_grants SET state = $2, member_id = $3
 WHERE user_code = $1 AND state = 'waiting' AND expires > $4
-RETURNING id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires, manage
+RETURNING id, hash, user_code, kind, name, region, reach, manage, key_expires, client, address, state, member_id, created, expires
 `
 
 func (q *Queries) DecideGrant(ctx context.Context, userCode string, state string, memberID string, now int64) (DeviceGrant, error) {
@@ -29,22 +29,22 @@ func (q *Queries) DecideGrant(ctx context.Context, userCode string, state string
 		&i.UserCode,
 		&i.Kind,
 		&i.Name,
+		&i.Region,
 		&i.Reach,
+		&i.Manage,
+		&i.KeyExpires,
 		&i.Client,
 		&i.Address,
 		&i.State,
 		&i.MemberID,
 		&i.Created,
 		&i.Expires,
-		&i.Region,
-		&i.KeyExpires,
-		&i.Manage,
 	)
 	return i, err
 }
 
 const grantByHash = `-- name: GrantByHash :one
-SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires, manage FROM device_grants WHERE hash = $1
+SELECT id, hash, user_code, kind, name, region, reach, manage, key_expires, client, address, state, member_id, created, expires FROM device_grants WHERE hash = $1
 `
 
 func (q *Queries) GrantByHash(ctx context.Context, hash []byte) (DeviceGrant, error) {
@@ -56,22 +56,22 @@ func (q *Queries) GrantByHash(ctx context.Context, hash []byte) (DeviceGrant, er
 		&i.UserCode,
 		&i.Kind,
 		&i.Name,
+		&i.Region,
 		&i.Reach,
+		&i.Manage,
+		&i.KeyExpires,
 		&i.Client,
 		&i.Address,
 		&i.State,
 		&i.MemberID,
 		&i.Created,
 		&i.Expires,
-		&i.Region,
-		&i.KeyExpires,
-		&i.Manage,
 	)
 	return i, err
 }
 
 const grantByUserCode = `-- name: GrantByUserCode :one
-SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires, manage FROM device_grants WHERE user_code = $1 AND state = 'waiting' AND expires > $2
+SELECT id, hash, user_code, kind, name, region, reach, manage, key_expires, client, address, state, member_id, created, expires FROM device_grants WHERE user_code = $1 AND state = 'waiting' AND expires > $2
 `
 
 func (q *Queries) GrantByUserCode(ctx context.Context, userCode string, now int64) (DeviceGrant, error) {
@@ -83,16 +83,16 @@ func (q *Queries) GrantByUserCode(ctx context.Context, userCode string, now int6
 		&i.UserCode,
 		&i.Kind,
 		&i.Name,
+		&i.Region,
 		&i.Reach,
+		&i.Manage,
+		&i.KeyExpires,
 		&i.Client,
 		&i.Address,
 		&i.State,
 		&i.MemberID,
 		&i.Created,
 		&i.Expires,
-		&i.Region,
-		&i.KeyExpires,
-		&i.Manage,
 	)
 	return i, err
 }
@@ -148,7 +148,7 @@ func (q *Queries) PruneGrants(ctx context.Context, before int64) error {
 
 const useGrant = `-- name: UseGrant :one
 UPDATE device_grants SET state = 'used' WHERE hash = $1 AND state = 'approved' AND expires > $2
-RETURNING id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires, manage
+RETURNING id, hash, user_code, kind, name, region, reach, manage, key_expires, client, address, state, member_id, created, expires
 `
 
 func (q *Queries) UseGrant(ctx context.Context, hash []byte, now int64) (DeviceGrant, error) {
@@ -160,22 +160,22 @@ func (q *Queries) UseGrant(ctx context.Context, hash []byte, now int64) (DeviceG
 		&i.UserCode,
 		&i.Kind,
 		&i.Name,
+		&i.Region,
 		&i.Reach,
+		&i.Manage,
+		&i.KeyExpires,
 		&i.Client,
 		&i.Address,
 		&i.State,
 		&i.MemberID,
 		&i.Created,
 		&i.Expires,
-		&i.Region,
-		&i.KeyExpires,
-		&i.Manage,
 	)
 	return i, err
 }
 
 const waitingGrants = `-- name: WaitingGrants :many
-SELECT id, hash, user_code, kind, name, reach, client, address, state, member_id, created, expires, region, key_expires, manage FROM device_grants WHERE state = 'waiting' AND expires > $1 ORDER BY created, id
+SELECT id, hash, user_code, kind, name, region, reach, manage, key_expires, client, address, state, member_id, created, expires FROM device_grants WHERE state = 'waiting' AND expires > $1 ORDER BY created, id
 `
 
 func (q *Queries) WaitingGrants(ctx context.Context, now int64) ([]DeviceGrant, error) {
@@ -193,16 +193,16 @@ func (q *Queries) WaitingGrants(ctx context.Context, now int64) ([]DeviceGrant, 
 			&i.UserCode,
 			&i.Kind,
 			&i.Name,
+			&i.Region,
 			&i.Reach,
+			&i.Manage,
+			&i.KeyExpires,
 			&i.Client,
 			&i.Address,
 			&i.State,
 			&i.MemberID,
 			&i.Created,
 			&i.Expires,
-			&i.Region,
-			&i.KeyExpires,
-			&i.Manage,
 		); err != nil {
 			return nil, err
 		}

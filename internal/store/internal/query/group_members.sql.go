@@ -168,7 +168,7 @@ func (q *Queries) OtherAdmins(ctx context.Context, groupID string, member string
 }
 
 const ownMachine = `-- name: OwnMachine :one
-SELECT id, owner_id, name, region, hash, last_four, created, last_seen, offers, generation, revoked, kept_out FROM machines WHERE id = $1 AND owner_id = $2 AND revoked = 0
+SELECT id, owner_id, name, region, kept_out, hash, last_four, created, last_seen, offers, generation, revoked FROM machines WHERE id = $1 AND owner_id = $2 AND revoked = 0
 `
 
 func (q *Queries) OwnMachine(ctx context.Context, iD string, ownerID string) (Machine, error) {
@@ -179,6 +179,7 @@ func (q *Queries) OwnMachine(ctx context.Context, iD string, ownerID string) (Ma
 		&i.OwnerID,
 		&i.Name,
 		&i.Region,
+		&i.KeptOut,
 		&i.Hash,
 		&i.LastFour,
 		&i.Created,
@@ -186,7 +187,6 @@ func (q *Queries) OwnMachine(ctx context.Context, iD string, ownerID string) (Ma
 		&i.Offers,
 		&i.Generation,
 		&i.Revoked,
-		&i.KeptOut,
 	)
 	return i, err
 }

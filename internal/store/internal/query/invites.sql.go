@@ -75,7 +75,7 @@ func (q *Queries) InsertInviteUse(ctx context.Context, inviteID string, memberID
 }
 
 const inviteByHash = `-- name: InviteByHash :one
-SELECT i.id, i.owner_id, i.hash, i.last_four, i.uses, i.used, i.created, i.expires, i.revoked, i.models, i.hours, i.concurrent, i.per_day, o.name AS owner, o.disabled FROM invites i JOIN members o ON o.id = i.owner_id WHERE i.hash = $1
+SELECT i.id, i.owner_id, i.hash, i.last_four, i.uses, i.used, i.models, i.hours, i.concurrent, i.per_day, i.created, i.expires, i.revoked, o.name AS owner, o.disabled FROM invites i JOIN members o ON o.id = i.owner_id WHERE i.hash = $1
 `
 
 type InviteByHashRow struct {
@@ -94,13 +94,13 @@ func (q *Queries) InviteByHash(ctx context.Context, hash []byte) (InviteByHashRo
 		&i.Invite.LastFour,
 		&i.Invite.Uses,
 		&i.Invite.Used,
-		&i.Invite.Created,
-		&i.Invite.Expires,
-		&i.Invite.Revoked,
 		&i.Invite.Models,
 		&i.Invite.Hours,
 		&i.Invite.Concurrent,
 		&i.Invite.PerDay,
+		&i.Invite.Created,
+		&i.Invite.Expires,
+		&i.Invite.Revoked,
 		&i.Owner,
 		&i.Disabled,
 	)
@@ -108,7 +108,7 @@ func (q *Queries) InviteByHash(ctx context.Context, hash []byte) (InviteByHashRo
 }
 
 const invitesOf = `-- name: InvitesOf :many
-SELECT id, owner_id, hash, last_four, uses, used, created, expires, revoked, models, hours, concurrent, per_day FROM invites WHERE owner_id = $1 ORDER BY created, id
+SELECT id, owner_id, hash, last_four, uses, used, models, hours, concurrent, per_day, created, expires, revoked FROM invites WHERE owner_id = $1 ORDER BY created, id
 `
 
 func (q *Queries) InvitesOf(ctx context.Context, ownerID string) ([]Invite, error) {
@@ -127,13 +127,13 @@ func (q *Queries) InvitesOf(ctx context.Context, ownerID string) ([]Invite, erro
 			&i.LastFour,
 			&i.Uses,
 			&i.Used,
-			&i.Created,
-			&i.Expires,
-			&i.Revoked,
 			&i.Models,
 			&i.Hours,
 			&i.Concurrent,
 			&i.PerDay,
+			&i.Created,
+			&i.Expires,
+			&i.Revoked,
 		); err != nil {
 			return nil, err
 		}
@@ -176,7 +176,7 @@ func (q *Queries) RevokeInvite(ctx context.Context, iD string, ownerID string, n
 const useInvite = `-- name: UseInvite :one
 UPDATE invites SET used = used + 1
 WHERE hash = $1 AND used < uses AND revoked = 0 AND expires > $2
-RETURNING id, owner_id, hash, last_four, uses, used, created, expires, revoked, models, hours, concurrent, per_day
+RETURNING id, owner_id, hash, last_four, uses, used, models, hours, concurrent, per_day, created, expires, revoked
 `
 
 func (q *Queries) UseInvite(ctx context.Context, hash []byte, now int64) (Invite, error) {
@@ -189,13 +189,13 @@ func (q *Queries) UseInvite(ctx context.Context, hash []byte, now int64) (Invite
 		&i.LastFour,
 		&i.Uses,
 		&i.Used,
-		&i.Created,
-		&i.Expires,
-		&i.Revoked,
 		&i.Models,
 		&i.Hours,
 		&i.Concurrent,
 		&i.PerDay,
+		&i.Created,
+		&i.Expires,
+		&i.Revoked,
 	)
 	return i, err
 }

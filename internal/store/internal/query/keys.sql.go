@@ -48,7 +48,7 @@ func (q *Queries) InsertKey(ctx context.Context, arg InsertKeyParams) error {
 }
 
 const key = `-- name: Key :one
-SELECT k.id, k.member_id, k.name, k.region, k.reach, k.hash, k.last_four, k.created, k.last_used, k.revoked, k.expires, k.manage FROM keys k JOIN members m ON m.id = k.member_id
+SELECT k.id, k.member_id, k.name, k.region, k.reach, k.manage, k.hash, k.last_four, k.created, k.expires, k.last_used, k.revoked FROM keys k JOIN members m ON m.id = k.member_id
 WHERE k.id = $1 AND k.revoked = 0 AND NOT m.disabled
 `
 
@@ -62,19 +62,19 @@ func (q *Queries) Key(ctx context.Context, id string) (Key, error) {
 		&i.Name,
 		&i.Region,
 		&i.Reach,
+		&i.Manage,
 		&i.Hash,
 		&i.LastFour,
 		&i.Created,
+		&i.Expires,
 		&i.LastUsed,
 		&i.Revoked,
-		&i.Expires,
-		&i.Manage,
 	)
 	return i, err
 }
 
 const keyByHash = `-- name: KeyByHash :one
-SELECT k.id, k.member_id, k.name, k.region, k.reach, k.hash, k.last_four, k.created, k.last_used, k.revoked, k.expires, k.manage, m.id, m.name, m.operator, m.disabled, m.created FROM keys k JOIN members m ON m.id = k.member_id
+SELECT k.id, k.member_id, k.name, k.region, k.reach, k.manage, k.hash, k.last_four, k.created, k.expires, k.last_used, k.revoked, m.id, m.name, m.operator, m.disabled, m.created FROM keys k JOIN members m ON m.id = k.member_id
 WHERE k.hash = $1 AND k.revoked = 0 AND NOT m.disabled
 `
 
@@ -93,13 +93,13 @@ func (q *Queries) KeyByHash(ctx context.Context, hash []byte) (KeyByHashRow, err
 		&i.Key.Name,
 		&i.Key.Region,
 		&i.Key.Reach,
+		&i.Key.Manage,
 		&i.Key.Hash,
 		&i.Key.LastFour,
 		&i.Key.Created,
+		&i.Key.Expires,
 		&i.Key.LastUsed,
 		&i.Key.Revoked,
-		&i.Key.Expires,
-		&i.Key.Manage,
 		&i.Member.ID,
 		&i.Member.Name,
 		&i.Member.Operator,
@@ -110,7 +110,7 @@ func (q *Queries) KeyByHash(ctx context.Context, hash []byte) (KeyByHashRow, err
 }
 
 const keys = `-- name: Keys :many
-SELECT id, member_id, name, region, reach, hash, last_four, created, last_used, revoked, expires, manage FROM keys WHERE member_id = $1 ORDER BY created, id
+SELECT id, member_id, name, region, reach, manage, hash, last_four, created, expires, last_used, revoked FROM keys WHERE member_id = $1 ORDER BY created, id
 `
 
 func (q *Queries) Keys(ctx context.Context, memberID string) ([]Key, error) {
@@ -128,13 +128,13 @@ func (q *Queries) Keys(ctx context.Context, memberID string) ([]Key, error) {
 			&i.Name,
 			&i.Region,
 			&i.Reach,
+			&i.Manage,
 			&i.Hash,
 			&i.LastFour,
 			&i.Created,
+			&i.Expires,
 			&i.LastUsed,
 			&i.Revoked,
-			&i.Expires,
-			&i.Manage,
 		); err != nil {
 			return nil, err
 		}

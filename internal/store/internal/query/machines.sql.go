@@ -86,7 +86,7 @@ func (q *Queries) InsertMachine(ctx context.Context, arg InsertMachineParams) er
 }
 
 const keptMachine = `-- name: KeptMachine :one
-SELECT x.id, x.owner_id, x.name, x.region, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, x.kept_out, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.id = $1 AND x.revoked = 0 AND NOT m.disabled
 `
 
@@ -103,6 +103,7 @@ func (q *Queries) KeptMachine(ctx context.Context, id string) (KeptMachineRow, e
 		&i.Machine.OwnerID,
 		&i.Machine.Name,
 		&i.Machine.Region,
+		&i.Machine.KeptOut,
 		&i.Machine.Hash,
 		&i.Machine.LastFour,
 		&i.Machine.Created,
@@ -110,14 +111,13 @@ func (q *Queries) KeptMachine(ctx context.Context, id string) (KeptMachineRow, e
 		&i.Machine.Offers,
 		&i.Machine.Generation,
 		&i.Machine.Revoked,
-		&i.Machine.KeptOut,
 		&i.OwnerName,
 	)
 	return i, err
 }
 
 const keptMachines = `-- name: KeptMachines :many
-SELECT x.id, x.owner_id, x.name, x.region, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, x.kept_out, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.region = $1 AND x.last_seen >= $2 AND x.revoked = 0 AND NOT m.disabled
 ORDER BY x.created, x.id
 `
@@ -141,6 +141,7 @@ func (q *Queries) KeptMachines(ctx context.Context, region string, lastSeen int6
 			&i.Machine.OwnerID,
 			&i.Machine.Name,
 			&i.Machine.Region,
+			&i.Machine.KeptOut,
 			&i.Machine.Hash,
 			&i.Machine.LastFour,
 			&i.Machine.Created,
@@ -148,7 +149,6 @@ func (q *Queries) KeptMachines(ctx context.Context, region string, lastSeen int6
 			&i.Machine.Offers,
 			&i.Machine.Generation,
 			&i.Machine.Revoked,
-			&i.Machine.KeptOut,
 			&i.OwnerName,
 		); err != nil {
 			return nil, err
@@ -165,7 +165,7 @@ func (q *Queries) KeptMachines(ctx context.Context, region string, lastSeen int6
 }
 
 const machineByHash = `-- name: MachineByHash :one
-SELECT x.id, x.owner_id, x.name, x.region, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, x.kept_out, m.id, m.name, m.operator, m.disabled, m.created FROM machines x JOIN members m ON m.id = x.owner_id
+SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.id, m.name, m.operator, m.disabled, m.created FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.hash = $1 AND x.revoked = 0 AND NOT m.disabled
 `
 
@@ -183,6 +183,7 @@ func (q *Queries) MachineByHash(ctx context.Context, hash []byte) (MachineByHash
 		&i.Machine.OwnerID,
 		&i.Machine.Name,
 		&i.Machine.Region,
+		&i.Machine.KeptOut,
 		&i.Machine.Hash,
 		&i.Machine.LastFour,
 		&i.Machine.Created,
@@ -190,7 +191,6 @@ func (q *Queries) MachineByHash(ctx context.Context, hash []byte) (MachineByHash
 		&i.Machine.Offers,
 		&i.Machine.Generation,
 		&i.Machine.Revoked,
-		&i.Machine.KeptOut,
 		&i.Member.ID,
 		&i.Member.Name,
 		&i.Member.Operator,
@@ -201,7 +201,7 @@ func (q *Queries) MachineByHash(ctx context.Context, hash []byte) (MachineByHash
 }
 
 const machines = `-- name: Machines :many
-SELECT id, owner_id, name, region, hash, last_four, created, last_seen, offers, generation, revoked, kept_out FROM machines ORDER BY created, id
+SELECT id, owner_id, name, region, kept_out, hash, last_four, created, last_seen, offers, generation, revoked FROM machines ORDER BY created, id
 `
 
 func (q *Queries) Machines(ctx context.Context) ([]Machine, error) {
@@ -218,6 +218,7 @@ func (q *Queries) Machines(ctx context.Context) ([]Machine, error) {
 			&i.OwnerID,
 			&i.Name,
 			&i.Region,
+			&i.KeptOut,
 			&i.Hash,
 			&i.LastFour,
 			&i.Created,
@@ -225,7 +226,6 @@ func (q *Queries) Machines(ctx context.Context) ([]Machine, error) {
 			&i.Offers,
 			&i.Generation,
 			&i.Revoked,
-			&i.KeptOut,
 		); err != nil {
 			return nil, err
 		}
@@ -241,7 +241,7 @@ func (q *Queries) Machines(ctx context.Context) ([]Machine, error) {
 }
 
 const machinesBefore = `-- name: MachinesBefore :many
-SELECT x.id, x.owner_id, x.name, x.region, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, x.kept_out, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.created <= $1 AND (x.created < $1 OR x.id < $2)
   AND (lower(x.name) LIKE lower(cast($3 AS text)) ESCAPE '!' OR lower(m.name) LIKE lower(cast($3 AS text)) ESCAPE '!')
 ORDER BY x.created DESC, x.id DESC LIMIT $4
@@ -271,6 +271,7 @@ func (q *Queries) MachinesBefore(ctx context.Context, before int64, beforeID str
 			&i.Machine.OwnerID,
 			&i.Machine.Name,
 			&i.Machine.Region,
+			&i.Machine.KeptOut,
 			&i.Machine.Hash,
 			&i.Machine.LastFour,
 			&i.Machine.Created,
@@ -278,7 +279,6 @@ func (q *Queries) MachinesBefore(ctx context.Context, before int64, beforeID str
 			&i.Machine.Offers,
 			&i.Machine.Generation,
 			&i.Machine.Revoked,
-			&i.Machine.KeptOut,
 			&i.OwnerName,
 		); err != nil {
 			return nil, err
@@ -295,7 +295,7 @@ func (q *Queries) MachinesBefore(ctx context.Context, before int64, beforeID str
 }
 
 const machinesOf = `-- name: MachinesOf :many
-SELECT id, owner_id, name, region, hash, last_four, created, last_seen, offers, generation, revoked, kept_out FROM machines WHERE owner_id = $1 ORDER BY created, id
+SELECT id, owner_id, name, region, kept_out, hash, last_four, created, last_seen, offers, generation, revoked FROM machines WHERE owner_id = $1 ORDER BY created, id
 `
 
 func (q *Queries) MachinesOf(ctx context.Context, ownerID string) ([]Machine, error) {
@@ -312,6 +312,7 @@ func (q *Queries) MachinesOf(ctx context.Context, ownerID string) ([]Machine, er
 			&i.OwnerID,
 			&i.Name,
 			&i.Region,
+			&i.KeptOut,
 			&i.Hash,
 			&i.LastFour,
 			&i.Created,
@@ -319,7 +320,6 @@ func (q *Queries) MachinesOf(ctx context.Context, ownerID string) ([]Machine, er
 			&i.Offers,
 			&i.Generation,
 			&i.Revoked,
-			&i.KeptOut,
 		); err != nil {
 			return nil, err
 		}

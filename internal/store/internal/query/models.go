@@ -39,16 +39,16 @@ type DeviceGrant struct {
 	UserCode   string
 	Kind       string
 	Name       string
+	Region     string
 	Reach      string
+	Manage     bool
+	KeyExpires int64
 	Client     string
 	Address    string
 	State      string
 	MemberID   string
 	Created    int64
 	Expires    int64
-	Region     string
-	KeyExpires int64
-	Manage     bool
 }
 
 type Email struct {
@@ -113,13 +113,13 @@ type Invite struct {
 	LastFour   string
 	Uses       int
 	Used       int
-	Created    int64
-	Expires    int64
-	Revoked    int64
 	Models     column.Models
 	Hours      string
 	Concurrent int
 	PerDay     int
+	Created    int64
+	Expires    int64
+	Revoked    int64
 }
 
 type KeepOut struct {
@@ -133,22 +133,22 @@ type Key struct {
 	Name     string
 	Region   string
 	Reach    string
+	Manage   bool
 	Hash     []byte
 	LastFour string
 	Created  int64
+	Expires  int64
 	LastUsed int64
 	Revoked  int64
-	Expires  int64
-	Manage   bool
 }
 
 type Link struct {
 	Hash     []byte
 	MemberID string
+	Mailed   bool
 	Created  int64
 	Expires  int64
 	Used     int64
-	Mailed   bool
 }
 
 type LoginToken struct {
@@ -166,6 +166,7 @@ type Machine struct {
 	OwnerID    string
 	Name       string
 	Region     string
+	KeptOut    bool
 	Hash       []byte
 	LastFour   string
 	Created    int64
@@ -173,7 +174,6 @@ type Machine struct {
 	Offers     []byte
 	Generation int64
 	Revoked    int64
-	KeptOut    bool
 }
 
 type Member struct {
@@ -252,6 +252,7 @@ type Usage struct {
 	KeyID       string
 	MachineID   string
 	OwnerID     string
+	GroupID     string
 	Model       string
 	Endpoint    string
 	Stream      bool
@@ -263,7 +264,6 @@ type Usage struct {
 	TokensIn    int64
 	TokensOut   int64
 	TokensHow   string
-	GroupID     string
 }
 
 type UsageDay struct {

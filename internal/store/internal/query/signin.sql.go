@@ -157,7 +157,7 @@ func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) er
 }
 
 const link = `-- name: Link :one
-SELECT hash, member_id, created, expires, used, mailed FROM links WHERE hash = $1 AND used = 0 AND expires > $2
+SELECT hash, member_id, mailed, created, expires, used FROM links WHERE hash = $1 AND used = 0 AND expires > $2
 `
 
 func (q *Queries) Link(ctx context.Context, hash []byte, now int64) (Link, error) {
@@ -166,10 +166,10 @@ func (q *Queries) Link(ctx context.Context, hash []byte, now int64) (Link, error
 	err := row.Scan(
 		&i.Hash,
 		&i.MemberID,
+		&i.Mailed,
 		&i.Created,
 		&i.Expires,
 		&i.Used,
-		&i.Mailed,
 	)
 	return i, err
 }

@@ -9,39 +9,6 @@ import (
 	"context"
 )
 
-const groupsWithoutSkeleton = `-- name: GroupsWithoutSkeleton :many
-SELECT g.id, g.name FROM groups g
-WHERE NOT EXISTS (SELECT 1 FROM group_skeletons s WHERE s.group_id = g.id) ORDER BY g.created, g.id
-`
-
-type GroupsWithoutSkeletonRow struct {
-	ID   string
-	Name string
-}
-
-func (q *Queries) GroupsWithoutSkeleton(ctx context.Context) ([]GroupsWithoutSkeletonRow, error) {
-	rows, err := q.db.QueryContext(ctx, groupsWithoutSkeleton)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []GroupsWithoutSkeletonRow
-	for rows.Next() {
-		var i GroupsWithoutSkeletonRow
-		if err := rows.Scan(&i.ID, &i.Name); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const insertGroupSkeleton = `-- name: InsertGroupSkeleton :execrows
 INSERT INTO group_skeletons (skeleton, group_id) VALUES ($1, $2) ON CONFLICT (skeleton) DO NOTHING
 `
@@ -64,37 +31,4 @@ func (q *Queries) InsertMemberSkeleton(ctx context.Context, skeleton string, mem
 		return 0, err
 	}
 	return result.RowsAffected()
-}
-
-const membersWithoutSkeleton = `-- name: MembersWithoutSkeleton :many
-SELECT m.id, m.name FROM members m
-WHERE NOT EXISTS (SELECT 1 FROM member_skeletons s WHERE s.member_id = m.id) ORDER BY m.created, m.id
-`
-
-type MembersWithoutSkeletonRow struct {
-	ID   string
-	Name string
-}
-
-func (q *Queries) MembersWithoutSkeleton(ctx context.Context) ([]MembersWithoutSkeletonRow, error) {
-	rows, err := q.db.QueryContext(ctx, membersWithoutSkeleton)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []MembersWithoutSkeletonRow
-	for rows.Next() {
-		var i MembersWithoutSkeletonRow
-		if err := rows.Scan(&i.ID, &i.Name); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }

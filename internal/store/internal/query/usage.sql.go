@@ -454,7 +454,7 @@ func (q *Queries) PruneUsageHours(ctx context.Context, hour int64) error {
 }
 
 const usage = `-- name: Usage :many
-SELECT call_id, attempt, started, member_id, key_id, machine_id, owner_id, model, endpoint, stream, status, code, waited_us, first_byte_us, duration_us, tokens_in, tokens_out, tokens_how, group_id FROM usage ORDER BY started DESC, call_id, attempt
+SELECT call_id, attempt, started, member_id, key_id, machine_id, owner_id, group_id, model, endpoint, stream, status, code, waited_us, first_byte_us, duration_us, tokens_in, tokens_out, tokens_how FROM usage ORDER BY started DESC, call_id, attempt
 `
 
 func (q *Queries) Usage(ctx context.Context) ([]Usage, error) {
@@ -474,6 +474,7 @@ func (q *Queries) Usage(ctx context.Context) ([]Usage, error) {
 			&i.KeyID,
 			&i.MachineID,
 			&i.OwnerID,
+			&i.GroupID,
 			&i.Model,
 			&i.Endpoint,
 			&i.Stream,
@@ -485,7 +486,6 @@ func (q *Queries) Usage(ctx context.Context) ([]Usage, error) {
 			&i.TokensIn,
 			&i.TokensOut,
 			&i.TokensHow,
-			&i.GroupID,
 		); err != nil {
 			return nil, err
 		}
