@@ -8,14 +8,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Version is the release, set by the linker (make build). It is empty after a plain `go
-// build`, which records the module's version.
+// Version is the release, set by the linker (make build). After a plain `go build` it is
+// empty; the binary then contains the module's version.
 var Version string
 
 // build is the output of `kith version --json`.
 type build struct {
 	Version  string `json:"version"`
-	Revision string `json:"revision,omitzero"` // of the source
+	Revision string `json:"revision,omitzero"` // of the source code
 	Modified bool   `json:"modified,omitzero"` // built from uncommitted changes
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
