@@ -25,9 +25,9 @@ const (
 	InvitationLife       = 30 * 24 * time.Hour // how long a GroupInvitation is valid
 	MaxGroupInvitations  = 100                 // pending ones of one group
 	MaxMemberInvitations = 50                  // pending ones of one member
-	MaxUnknown           = 25                  // of these, from admins whom the member does not know
-	MaxInvitationsByOne  = 10                  // of these, from one admin whom the member knows
-	MaxByOneUnknown      = 3                   // of these, from one admin whom the member does not know
+	MaxUnknown           = 25                  // of these, from admins that the member does not know
+	MaxInvitationsByOne  = 10                  // of these, from one admin that the member knows
+	MaxByOneUnknown      = 3                   // of these, from one admin that the member does not know
 	JoinLife             = 30 * 24 * time.Hour // how long a GroupJoin is kept
 )
 
