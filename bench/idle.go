@@ -28,8 +28,8 @@ const (
 	backSoon = time.Minute
 )
 
-// idle measures n tunnels on which nothing runs: memory of the hub for each, and
-// how long all take to come back after the hub was killed and started again.
+// idle measures n tunnels without calls: memory of the hub for each, and how long all
+// take to come back after the hub was killed and started again.
 func (b *bench) idle(ctx context.Context, n int) error {
 	h, err := b.startHub(ctx)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 
 const modelID = "8b-q4"
 
-// began is the date at which every run begins.
+// began is the start date of every run.
 var began = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 // network is one run: the machines of the profiles, shared with every member, under
@@ -43,8 +43,8 @@ func (a *arrivals) Pop() any {
 	return last
 }
 
-// outage is when a machine dies and comes back, as parts of the time in which sessions
-// arrive.
+// outage is when a machine dies and comes back, as fractions of the time during which
+// sessions arrive.
 var outage = struct {
 	machine  int
 	from, to float64

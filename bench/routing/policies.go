@@ -81,9 +81,9 @@ func least(rng *rand.Rand, ready []*machine, value func(*machine) float64) *mach
 	return best
 }
 
-// before is kith's order until November 2026: the part of the slots that is free,
-// then the moving average of the time to the first token, where a machine that was
-// not measured yet comes first.
+// before is kith's order until November 2026: the part of the slots that is free, then
+// the moving average of the time to the first token, with machines that were not measured
+// yet first.
 func before() *policy {
 	ttft := map[*machine]float64{}
 	return &policy{
@@ -109,8 +109,8 @@ func before() *policy {
 	}
 }
 
-// oracle takes the machine on which the call takes the least time by what the engines
-// hold and by their true speeds, with the calls that they run now.
+// oracle chooses the machine with the shortest time for the call by what the engines hold
+// and by their true speeds, with the calls that they run now.
 func oracle(n *network, c *call, ready []*machine) *machine {
 	return least(n.rng, ready, func(m *machine) float64 {
 		tokens := 0

@@ -21,7 +21,7 @@ type profile struct {
 }
 
 // profiles are the machines of the simulated fleet. Speeds are published figures of
-// llama.cpp at 4,096 tokens where the source has them.
+// llama.cpp at 4,096 tokens if the source has them.
 //
 //   - H100 PCIe, RTX 4090: github.com/XiongjieDai/GPU-Benchmarks-on-LLM-Inference, Llama 3
 //     8B Q4_K_M, pp 4096 and tg 4096.
@@ -33,14 +33,14 @@ type profile struct {
 //   - Old laptop (Core i7-8550U of 2017, CPU only): the same, issue 43.
 //
 // How decoding scales with calls at once: for the H100, vLLM on an A100
-// (johnmusgrave.com/p/vllm-throughput-latency-sweep-on: 6.6 times at 8); for the RTX 4090,
-// vLLM on one (github.com/noonghunna/club-3090, issue 697: 3.8 times at 4); for Apple's,
-// llama-batched-bench on an M2 Ultra (llama.cpp, pull request 16894: 1.66 and 2.61
-// times). What an engine keeps: vLLM on the H100 40 GB of blocks at 128 KB a token;
+// (johnmusgrave.com/p/vllm-throughput-latency-sweep-on: 6.6 times at 8); for the RTX
+// 4090, vLLM on one (github.com/noonghunna/club-3090, issue 697: 3.8 times at 4); for
+// Apple's, llama-batched-bench on an M2 Ultra (llama.cpp, pull request 16894: 1.66 and
+// 2.61 times). What an engine keeps: vLLM on the H100 40 GB of blocks at 128 KB a token;
 // llama-server its slots and 8 GiB of host memory, its default, where there is room.
 //
-// The start of a call has no published figure. It is what a short prompt takes beside
-// its tokens: network, chat template, first batch.
+// The start of a call has no published figure. It is what a short prompt takes beside its
+// tokens: network, chat template, first batch.
 var profiles = []profile{
 	{name: "H100", slots: 16, start: 0.05, prefill: 6423, decode: 136, scale: []float64{1.9, 3.6, 6.6, 10}, pool: 300_000},
 	{name: "RTX 4090", slots: 4, start: 0.06, prefill: 5266, decode: 119, scale: []float64{1.95, 3.8}, pool: 130_000},

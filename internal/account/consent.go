@@ -25,9 +25,9 @@ const (
 	InvitationLife       = 30 * 24 * time.Hour // how long a GroupInvitation is valid
 	MaxGroupInvitations  = 100                 // pending ones of one group
 	MaxMemberInvitations = 50                  // pending ones of one member
-	MaxUnknown           = 25                  // of these, from admins unknown to the member
-	MaxInvitationsByOne  = 10                  // of these, from one admin known to the member
-	MaxByOneUnknown      = 3                   // of these, from one admin unknown to the member
+	MaxUnknown           = 25                  // of these, from admins that the member does not know
+	MaxInvitationsByOne  = 10                  // of these, from one admin that the member knows
+	MaxByOneUnknown      = 3                   // of these, from one admin that the member does not know
 	JoinLife             = 30 * 24 * time.Hour // how long a GroupJoin is kept
 )
 

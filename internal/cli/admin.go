@@ -18,8 +18,8 @@ import (
 	"github.com/kith/kith/internal/api"
 )
 
-// operator is one run of `kith admin`: it speaks to a running hub over the
-// socket in the hub's data folder, which only the hub's own user can open.
+// operator is one run of `kith admin`. It connects to a running hub over the socket in
+// the hub's data folder, which only the hub's own user can open.
 type operator struct {
 	*app
 	data, file string // --data, --config
@@ -34,19 +34,19 @@ func (a *app) admin() *cobra.Command {
 	return cmd
 }
 
-// folder is the hub's data folder, which the flags name.
+// folder returns the hub's data folder according to the flags.
 func (o *operator) folder() (string, error) {
 	if o.data != "" {
 		return filepath.Abs(pathHere(o.data))
 	}
 	config, err := loadHubFile(o.home, pathHere(o.file))
-	if err != nil && !onlySecrets(err) { // the hub has them, and a shell beside it need not
+	if err != nil && !onlySecrets(err) { // only the hub needs the secrets, and this shell may not have them
 		return "", err
 	}
 	return config.Hub.Data, nil
 }
 
-// hub is a client to the hub whose data folder the flags name.
+// hub returns a client for the hub in the data folder given by the flags.
 func (o *operator) hub() (*client, error) {
 	data, err := o.folder()
 	if err != nil {
@@ -57,10 +57,10 @@ func (o *operator) hub() (*client, error) {
 		"start it with `kith hub`, or name its data folder with --data"), nil
 }
 
-// command is a command's way to the hub's socket.
+// command returns a command for the hub's socket.
 func (o *operator) command() command { return command{o.app, o.hub} }
 
-// table prints rows of cells under headings, aligned.
+// table prints rows of cells under headings, in aligned columns.
 func (a *app) table(headings string, rows [][]string) {
 	if len(rows) == 0 {
 		a.say("%s\n", faint("none"))
@@ -74,7 +74,7 @@ func (a *app) table(headings string, rows [][]string) {
 	_ = w.Flush()
 }
 
-// moment shows a time to a person, in this computer's zone; never for none.
+// moment formats a time for people, in this computer's zone; the zero time is "never".
 func moment(t time.Time) string { return api.Moment(t, time.Now()) }
 
 func yes(b bool, word string) string {
@@ -199,7 +199,7 @@ func (o *operator) keys() *cobra.Command {
 	return group("key", "API keys", create, list, o.revoke("key", api.OperatorRevokeKey, "it is refused everywhere within 5 s"))
 }
 
-// revoke is the command that ends a key or a machine by its id.
+// revoke returns the command that revokes a key or a machine by id.
 func (o *operator) revoke(what string, act api.Route[api.ID, api.Revoked], effect string) *cobra.Command {
 	return &cobra.Command{
 		Use: "revoke ID", Short: "End a " + what + ", within 5 s", Args: cobra.ExactArgs(1),

@@ -13,7 +13,7 @@ import (
 	"github.com/kith/kith/internal/api"
 )
 
-// topEvery is how often kith admin top shows the hub again.
+// topEvery is how often kith admin top refreshes.
 const topEvery = 2 * time.Second
 
 func (o *operator) top() *cobra.Command {
@@ -36,7 +36,8 @@ func (o *operator) top() *cobra.Command {
 	return cmd
 }
 
-// showTop shows the hub again and again, or once; on a screen each time in the same place.
+// showTop prints the hub's activity repeatedly, or once. On a screen it always overwrites
+// the previous output.
 func (o *operator) showTop(ctx context.Context, once, screen bool) error {
 	for {
 		err := ask(ctx, o.command(), "look at the hub", api.OperatorTop.With(api.None{}), func(top api.Top) {
@@ -55,16 +56,16 @@ func (o *operator) showTop(ctx context.Context, once, screen bool) error {
 		select {
 		case <-time.After(topEvery):
 		case <-ctx.Done():
-			return nil // Ctrl-C is how it ends
+			return nil // Ctrl-C is how the user ends it
 		}
 	}
 }
 
-// printTop prints at most that many lines.
+// printTop prints at most the given number of lines.
 func (o *operator) printTop(top api.Top, lines int) {
 	o.say("%s  %s running, %d waiting, %s online\n\n", strong(top.At.Local().Format("15:04:05")), count(top.Running, "call"), top.Waiting, count(top.Online, "machine"))
 	age := func(since time.Time) string { return max(top.At.Sub(since), 0).Round(time.Second).String() }
-	room := max(lines-8, 6) // headings and empty lines
+	room := max(lines-8, 6) // without headings and empty lines
 	var queues, calls, machines [][]string
 	for _, q := range top.Queues[:min(len(top.Queues), room/4)] {
 		queues = append(queues, []string{q.Model, strconv.Itoa(q.Waiting), age(q.Oldest)})

@@ -39,8 +39,8 @@ func (o *operator) backup() *cobra.Command {
 	}
 }
 
-// backUpToOutput has the hub copy its database to a file in its data folder, writes that
-// file to standard output and removes it.
+// backUpToOutput makes the hub copy its database to a file in its data folder, writes
+// that file to standard output and removes it.
 func (o *operator) backUpToOutput(cmd *cobra.Command) error {
 	switch {
 	case o.json:

@@ -21,8 +21,8 @@ Ctrl-C stops an answer, or empties the line. The arrows bring back what you type
 lines can be pasted at once, and are sent with Enter.
 `
 
-// chat reads and answers lines until /exit, the end of input or the end of ctx. An
-// interrupt ends the answer that is being written, not the chat.
+// chat reads lines and answers them until /exit, the end of input or the end of ctx. An
+// interrupt ends the current answer, not the chat.
 func (c *conversation) chat(ctx context.Context) error {
 	signal.Reset(os.Interrupt) // main's handler would end the program
 	interrupts := make(chan os.Signal, 1)
@@ -91,13 +91,13 @@ func (c *conversation) printError(err error) {
 	fmt.Fprintln(c.err, "kith: "+oneLine(err.Error()))
 }
 
-// turn sends one question and prints the answer. It prints a failure and returns nil,
-// except if the member is not signed in.
+// turn sends one question and prints the answer. It prints errors and returns nil, unless
+// the member is not signed in.
 func (c *conversation) turn(ctx context.Context, interrupts <-chan os.Signal, line string) error {
 	answering, stop := context.WithCancel(ctx)
 	defer stop()
 	select {
-	case <-interrupts: // it came when the last answer had ended
+	case <-interrupts: // from after the end of the last answer
 	default:
 	}
 	done := make(chan error, 1)
@@ -126,7 +126,7 @@ func (c *conversation) turn(ctx context.Context, interrupts <-chan os.Signal, li
 // lineReader reads lines, with a line editor if the input is a terminal.
 type lineReader struct {
 	editor *term.Terminal
-	file   *os.File // the terminal; nil if the input is none
+	file   *os.File // the terminal; nil if the input is not one
 	lines  chan typed
 }
 
@@ -147,12 +147,12 @@ func (c *conversation) newLineReader() *lineReader {
 	return r
 }
 
-// next returns the next line, or several that were pasted together. The terminal is in
-// raw mode only during next, so that Ctrl-C is a signal while an answer is written.
+// next returns the next line, or several lines that were pasted together. The terminal is
+// in raw mode only during next, so that Ctrl-C is a signal during an answer.
 func (r *lineReader) next(ctx context.Context) (string, error) {
 	if r.file != nil {
 		if width, height, err := term.GetSize(int(r.file.Fd())); err == nil {
-			_ = r.editor.SetSize(width, height) // it fails only without an earlier width
+			_ = r.editor.SetSize(width, height) // it only fails if the width was never set
 		}
 		before, err := term.MakeRaw(int(r.file.Fd()))
 		if err != nil {
@@ -161,10 +161,10 @@ func (r *lineReader) next(ctx context.Context) (string, error) {
 		r.editor.SetBracketedPasteMode(true)
 		defer func() {
 			r.editor.SetBracketedPasteMode(false)
-			_ = term.Restore(int(r.file.Fd()), before) // the shell does it otherwise
+			_ = term.Restore(int(r.file.Fd()), before) // otherwise the shell does it
 		}()
 	}
-	go func() { // so that the end of ctx is noticed
+	go func() { // in a goroutine, so that the end of ctx interrupts it
 		var text strings.Builder
 		for {
 			line, err := r.editor.ReadLine()
@@ -180,12 +180,12 @@ func (r *lineReader) next(ctx context.Context) (string, error) {
 	case line := <-r.lines:
 		return line.text, line.err
 	case <-ctx.Done():
-		return "", ctx.Err() // the reader waits for its next byte; the program ends first
+		return "", ctx.Err() // the reader still waits for a byte, but the program ends first
 	}
 }
 
-// clearOnInterrupt replaces Ctrl-C in the input by Ctrl-U, which empties the line. The
-// editor would end the chat.
+// clearOnInterrupt replaces Ctrl-C in the input with Ctrl-U, which clears the line. On
+// Ctrl-C the editor would end the chat.
 type clearOnInterrupt struct{ in io.Reader }
 
 func (r clearOnInterrupt) Read(p []byte) (int, error) {

@@ -36,7 +36,7 @@ func (a *app) config() *cobra.Command {
 	return group("config", "Check a configuration file", check)
 }
 
-// goodConfig says that nothing is wrong with a configuration file, which may be missing.
+// goodConfig returns the message for a valid configuration file, which may be missing.
 func goodConfig(file string) string {
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
 		return file + " is not there: every key has its default"
@@ -44,13 +44,13 @@ func goodConfig(file string) string {
 	return file + " is good"
 }
 
-// checked is what `kith config check --json` prints.
+// checked is the output of `kith config check --json`.
 type checked struct {
 	File     string    `json:"file"`
 	OK       bool      `json:"ok"`
 	Problems []problem `json:"problems"`
-	// Accepted names the files with secrets whose mode gives others access, and why they are
-	// used.
+	// Accepted are files with secrets that are accepted although their mode gives others
+	// access, and why.
 	Accepted []acceptedSecret `json:"accepted,omitempty"`
 }
 
@@ -59,8 +59,8 @@ type acceptedSecret struct {
 	Why  string `json:"why"`
 }
 
-// acceptedSecrets returns the files with secrets of a configuration in file that only
-// their mount makes good.
+// acceptedSecrets returns the files with secrets in a configuration that are accepted
+// only because of their mount.
 func acceptedSecrets(file string, config any) (accepted []acceptedSecret) {
 	var files []string
 	switch c := config.(type) {
@@ -112,19 +112,19 @@ func (a *app) checkConfig(file string, named, hub bool) error {
 		return err
 	}
 	at := ""
-	if first := report.Problems[0]; first.Line > 0 { // else the problem is of no line
+	if first := report.Problems[0]; first.Line > 0 { // otherwise the problem is not in a particular line
 		at = fmt.Sprintf(", the first at line %d, column %d", first.Line, first.Column)
 	}
 	return fmt.Errorf("cannot use %s: %d to correct in it%s; correct it and check again", file, len(report.Problems), at)
 }
 
-// checkCertificate returns the problem of a certificate that a hub could not use.
+// checkCertificate returns an error if a hub could not use the certificate.
 func (c *hubFile) checkCertificate(file string) error {
 	if c.TLS.Certificate == "" {
 		return nil
 	}
 	if _, err := certificate.Open(pathIn(file, c.TLS.Certificate), pathIn(file, c.TLS.Key), slog.New(slog.DiscardHandler)); err != nil {
-		text, _ := os.ReadFile(file) // it was read
+		text, _ := os.ReadFile(file) // it was read before
 		return &configError{File: file, Problems: placed(text, wrongKey("tls.certificate", "names files that cannot be used: "+err.Error()))}
 	}
 	return nil

@@ -1,7 +1,7 @@
-// Package cli holds kith's commands, its configuration files and the wiring of the
-// other packages into running programs. A command prints text for people, or with
-// --json one JSON document (for streams one a line) and nothing else. An error is one
-// line `kith: cannot …` on standard error.
+// Package cli contains kith's commands and configuration files, and connects the other
+// packages into running programs. A command prints text for people or, with --json, only
+// a JSON document (for streams, one per line). An error is a single line `kith: cannot …`
+// on standard error.
 package cli
 
 import (
@@ -22,7 +22,7 @@ import (
 	"golang.org/x/term"
 )
 
-// The exit statuses. Scripts depend on them.
+// The exit statuses. Scripts rely on them.
 const (
 	exitDone        = 0
 	exitFailed      = 1
@@ -47,20 +47,19 @@ func notSignedIn(format string, args ...any) error {
 	return failure{exitNotSignedIn, fmt.Errorf(format, args...)}
 }
 
-// app is one run of the program: its streams and the flags of every command.
+// app is one run of the program: its streams and the flags common to all commands.
 type app struct {
 	in            io.Reader
 	out, err      screen
 	home          string // KITH_HOME
 	json          bool
-	begun         bool // cobra has found the flags and arguments correct and runs the command
+	begun         bool // cobra has accepted the flags and arguments and runs the command
 	waiting       sync.Mutex
 	progressShown bool   // on the terminal; guarded by waiting
-	doing         string // what the command waits for, or ""; guarded by waiting
+	doing         string // what the command is waiting for, or ""; guarded by waiting
 }
 
-// Main runs one command until its end, or that of ctx, and returns the exit status of
-// the process.
+// Main runs one command until it or ctx ends, and returns the exit status of the process.
 func Main(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 	a := &app{in: in, out: screen{out}, err: screen{errs}}
 	root := a.root()
@@ -93,7 +92,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out, errs io.Writer)
 	return status
 }
 
-// misused rewrites an error of cobra for a command that it did not run.
+// misused rewrites cobra's error for a command that cobra did not run.
 func misused(cmd *cobra.Command, err error) error {
 	err = plainMisuse(err)
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
@@ -108,8 +107,7 @@ func misused(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("cannot understand the command: %w; %ssee `%s --help`", err, usage, cmd.CommandPath())
 }
 
-// cobraTexts are cobra's messages for arguments and flags that are missing or too many,
-// and how kith says them.
+// cobraTexts maps cobra's messages about missing or excess arguments and flags to kith's.
 var cobraTexts = []struct {
 	cobra *regexp.Regexp
 	plain string
@@ -122,7 +120,8 @@ var cobraTexts = []struct {
 	{regexp.MustCompile(`^if any flags in the group \[(\S+) (\S+)\] are set none .*$`), "give --$1 or --$2, not both"},
 }
 
-// plainMisuse returns what cobra and pflag say of arguments and flags in plain words.
+// plainMisuse rewrites errors of cobra and pflag about arguments and flags in plain
+// words.
 func plainMisuse(err error) error {
 	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		takes := map[string]string{"int": "a number", "duration": "a time like 2h or 45m"}[invalid.GetFlag().Value.Type()]
@@ -139,8 +138,7 @@ func plainMisuse(err error) error {
 	return err
 }
 
-// flagLike returns the flag of the command whose name is most like that one; empty if
-// none is.
+// flagLike returns the command's flag with the most similar name, or "".
 func flagLike(cmd *cobra.Command, name string) string {
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -151,7 +149,7 @@ func flagLike(cmd *cobra.Command, name string) string {
 	return nameLike(name, names)
 }
 
-// oneLine returns a message as one line that begins with "cannot".
+// oneLine returns a message as a single line that starts with "cannot".
 func oneLine(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if !strings.HasPrefix(text, "cannot ") {
@@ -210,7 +208,7 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// known refuses an unknown subcommand and suggests one with a similar name.
+// known rejects an unknown subcommand and suggests one with a similar name.
 func known(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -228,7 +226,7 @@ func known(cmd *cobra.Command, args []string) error {
 	return err
 }
 
-// nameLike returns the name that is most like the text; empty if none is.
+// nameLike returns the name that is most similar to the text, or "" if none is similar.
 func nameLike(text string, names []string) (like string) {
 	nearest := max(2, len(text)/3) + 1
 	for _, name := range names {
@@ -243,7 +241,7 @@ func nameLike(text string, names []string) (like string) {
 	return like
 }
 
-// track wraps every command, so that it sets begun and home before it runs.
+// track wraps every command to set begun and home before it runs.
 func (a *app) track(cmd *cobra.Command) {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
@@ -265,7 +263,8 @@ func (a *app) track(cmd *cobra.Command) {
 	}
 }
 
-// kithHome returns the folder of this member's files: KITH_HOME, else ~/.kith.
+// kithHome returns the folder of the member's files: KITH_HOME or, if it is not set,
+// ~/.kith.
 func kithHome() (string, error) {
 	if home := os.Getenv("KITH_HOME"); home != "" {
 		return filepath.Abs(pathHere(home))
@@ -285,11 +284,11 @@ func (a *app) printJSON(v any) error {
 	return a.writeJSON(line)
 }
 
-// writeJSON writes a document on a line of its own. What a terminal would obey is written
-// as JSON's escapes, which mean the same.
+// writeJSON writes a document on its own line. It writes control characters, which a
+// terminal might execute, as JSON escapes, which mean the same.
 func (a *app) writeJSON(document []byte) error {
 	var b strings.Builder
-	for _, r := range string(document) { // only texts in it have such characters
+	for _, r := range string(document) { // only strings in the document can contain such characters
 		switch {
 		case !isControl(r):
 			b.WriteRune(r)
@@ -301,7 +300,7 @@ func (a *app) writeJSON(document []byte) error {
 	return err
 }
 
-// print prints the document with --json, else calls show.
+// print prints the document with --json, and otherwise calls show.
 func (a *app) print(document any, show func()) error {
 	if a.json {
 		return a.printJSON(document)
@@ -311,7 +310,7 @@ func (a *app) print(document any, show func()) error {
 }
 
 // say prints text for people. lipgloss removes styles unless the output is a terminal,
-// and colours if NO_COLOR is set.
+// and colors if NO_COLOR is set.
 func (a *app) say(format string, args ...any) {
 	_, _ = fmt.Fprintf(a.out, format, args...)
 }

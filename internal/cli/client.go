@@ -20,32 +20,31 @@ import (
 	"github.com/kith/kith/internal/outbound"
 )
 
-// maxAnswer bounds an answer that is read into memory, in bytes.
+// maxAnswer limits answers that are read into memory, in bytes.
 const maxAnswer = 16 << 20
 
-// client speaks HTTP to one of kith's own surfaces: a hub, this machine's
-// daemon, or a hub's operator socket.
+// client is an HTTP client for a hub, this machine's daemon or a hub's operator socket.
 type client struct {
-	base   string // without a slash at the end
+	base   string // without a trailing slash
 	bearer string // sent as Authorization: Bearer; empty: not sent
 	http   *http.Client
-	// unreachable is what to do when nothing answers, for the error.
+	// unreachable is what to do if there is no answer, for the error.
 	unreachable string
-	// refused is why the hub refuses bearer and what to do, for the error; empty: the
-	// hub's own words, which are for an API key.
+	// refused is why the hub refuses bearer and what to do, for the error. If it is empty,
+	// the error quotes the hub's message, which is about API keys.
 	refused string
-	// who is at the other end, for the error: "the hub at …".
+	// who describes the other end, for the error: "the hub at …".
 	who string
-	// within is how long a request of the management API, or for the list of models, may
-	// take; 0: no limit.
+	// within limits requests to the management API and for the list of models; 0: no
+	// limit.
 	within time.Duration
 }
 
-// hubPatience is the within of a hub's public address.
+// hubPatience is the value of within for a hub's public address.
 const hubPatience = 30 * time.Second
 
-// overSocket makes a client to a program that listens on a socket in the data
-// folder of this machine.
+// overSocket returns a client for a program that listens on a socket in this machine's
+// data folder.
 func overSocket(socket, who, unreachable string) *client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return daemon.DialSocket(ctx, socket)
@@ -56,7 +55,7 @@ func overSocket(socket, who, unreachable string) *client {
 	}
 }
 
-// toHub makes a client to a hub's public address.
+// toHub returns a client for a hub's public address.
 func toHub(address, bearer string) *client {
 	return &client{
 		base: address, bearer: bearer, http: &http.Client{CheckRedirect: noRedirect, Transport: outbound.NewTransport()},
@@ -64,14 +63,14 @@ func toHub(address, bearer string) *client {
 	}
 }
 
-// asMachine makes a client to the hub with a machine's credential.
+// asMachine returns a client for the hub that uses a machine's credential.
 func asMachine(saved daemon.Credential) *client {
 	hub := toHub(saved.Hub, saved.Secret)
 	hub.refused = "the hub refuses this machine's credential: it was revoked, or the member is disabled; sign in again with `kith login --hub " + saved.Hub + "`"
 	return hub
 }
 
-// noRedirect keeps a secret from travelling to where an answer points.
+// noRedirect does not follow redirects, so that a secret is not sent to other addresses.
 func noRedirect(to *http.Request, _ []*http.Request) error {
 	return fmt.Errorf("it points to %s://%s, and a secret is sent only where it was meant to go: use that address if it is right", to.URL.Scheme, to.URL.Host)
 }
@@ -81,7 +80,7 @@ type unreachable struct{ error }
 
 func (u unreachable) Unwrap() error { return u.error }
 
-// refusal is an answer that is not a success.
+// refusal is an answer with an error status.
 type refusal struct {
 	status  int
 	code    string
@@ -95,7 +94,7 @@ func (r *refusal) Error() string {
 	return r.message
 }
 
-// exit is the status the program ends with when this answer ended it.
+// exit returns the program's exit status for this answer.
 func (r *refusal) exit() int {
 	switch r.code {
 	case "model_not_found", "NOT_IN_CIRCLE", "CASCADE_EXHAUSTED", "CAPACITY_FULL", "machine_offline",
@@ -107,15 +106,15 @@ func (r *refusal) exit() int {
 	return exitFailed
 }
 
-// messagesPath is the route of the messages dialect, whose clients name the
-// version they speak in every call.
+// messagesPath is the route of the messages dialect. Its clients send their version with
+// every call.
 const (
 	messagesPath    = "/v1/messages"
 	messagesVersion = "2023-06-01"
 )
 
-// send makes a request with in as its JSON body (nil: none) and returns the
-// successful response, whose body the caller closes.
+// send makes a request with in as its JSON body (nil: none). It returns the response if
+// it is successful; the caller must close its body.
 func (c *client) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
 	res, err := c.try(ctx, method, path, in)
 	if err != nil || res.StatusCode < 300 {
@@ -129,7 +128,7 @@ func (c *client) send(ctx context.Context, method, path string, in any) (*http.R
 	return nil, refused
 }
 
-// try is send for any answer.
+// try is send, but returns any response.
 func (c *client) try(ctx context.Context, method, path string, in any) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
@@ -155,20 +154,20 @@ func (c *client) try(ctx context.Context, method, path string, in any) (*http.Re
 	return c.do(req)
 }
 
-// Why a process is not reached over its socket.
+// The reasons why a process cannot be reached over its socket.
 var (
 	errNotRunning   = errors.New("it does not run")
 	errOthersSocket = errors.New("it runs as another user; run this command as that user")
 )
 
-// silentError is the cause of the end of a request that took longer than this.
+// silentError ends a request that took longer than this.
 type silentError time.Duration
 
 func (s silentError) Error() string {
 	return fmt.Sprintf("it did not answer within %v", time.Duration(s))
 }
 
-// do makes the request; an error says who could not be reached.
+// do makes the request. The error names who could not be reached.
 func (c *client) do(req *http.Request) (*http.Response, error) {
 	res, err := c.http.Do(req)
 	if err == nil {
@@ -176,7 +175,7 @@ func (c *client) do(req *http.Request) (*http.Response, error) {
 	}
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {
-		err = wrapped.Err // the message names the method and address already
+		err = wrapped.Err // the message already contains the method and address
 	}
 	if err := req.Context().Err(); errors.Is(err, context.Canceled) {
 		return nil, err
@@ -197,7 +196,7 @@ func (c *client) do(req *http.Request) (*http.Response, error) {
 		next = "; correct HTTPS_PROXY and NO_PROXY, or ask the proxy's operator"
 	}
 	if errors.Is(err, errOthersSocket) {
-		next = "" // it says so itself
+		next = "" // the error already says what to do
 	}
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
 		next = "; ask its operator to renew the certificate, and check this computer's clock"
@@ -205,7 +204,7 @@ func (c *client) do(req *http.Request) (*http.Response, error) {
 	return nil, unreachable{fmt.Errorf("cannot reach %s: %w%s", c.who, err, next)}
 }
 
-// readRefusal reads the error of an answer in the chat dialect's envelope.
+// readRefusal reads the error from an answer in the chat dialect's format.
 func readRefusal(res *http.Response) *refusal {
 	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	return refusalIn(res.StatusCode, text)
@@ -229,16 +228,16 @@ func refusalIn(status int, text []byte) *refusal {
 	return refused
 }
 
-// request is a request for a route of any surface; a nil body sends none.
+// request is a request for any route. A nil body means none.
 type request struct {
 	method, path string
 	body         any
 }
 
-// call makes a request and reads its complete answer, also into out unless nil.
-// doing completes "cannot …" when it is refused.
+// call makes a request and reads the complete answer; unless out is nil it also decodes
+// it. doing completes "cannot …" in the error.
 func (c *client) call(ctx context.Context, doing string, r request, out any) ([]byte, error) {
-	if c.within > 0 && (strings.HasPrefix(r.path, "/api/") || r.path == "/v1/models") { // not a call of a model
+	if c.within > 0 && (strings.HasPrefix(r.path, "/api/") || r.path == "/v1/models") { // not a call to a model
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, c.within, silentError(c.within))
 		defer cancel()
@@ -247,7 +246,7 @@ func (c *client) call(ctx context.Context, doing string, r request, out any) ([]
 	if err != nil {
 		err = callFailure(doing, err)
 		if f, ok := errors.AsType[failure](err); ok && isBad(err) && strings.HasPrefix(r.path, "/api/") {
-			err = failure{exitWrongUse, f.error} // what was given to the command
+			err = failure{exitWrongUse, f.error} // caused by the command's arguments
 		}
 		return nil, err
 	}
@@ -262,30 +261,30 @@ func (c *client) call(ctx context.Context, doing string, r request, out any) ([]
 	return bytes.TrimSpace(text), nil
 }
 
-// fetch makes a typed request of the management API, and returns its answer also as
-// it came.
+// fetch makes a typed request to the management API. It returns the decoded answer and
+// its original text.
 func fetch[Out any](ctx context.Context, at *client, doing string, r api.Request[Out]) (out Out, text []byte, err error) {
 	text, err = at.call(ctx, doing, request{r.Method, r.Path, r.Body}, &out)
 	return out, text, err
 }
 
-// command is a command that makes requests of one surface.
+// command makes requests to the surface that at returns.
 type command struct {
 	*app
 	to func() (*client, error)
 }
 
-// account is a command's way to the hub, as the member.
+// account returns a command for the hub, as the member.
 func (a *app) account() command { return command{a, a.toAccount} }
 
-// ask makes one request. With --json its answer is printed as it came, otherwise
-// show prints it for a person.
+// ask makes one request. With --json it prints the original answer, otherwise it calls
+// show.
 func ask[Out any](ctx context.Context, c command, doing string, r api.Request[Out], show func(Out)) error {
 	_, err := answer(ctx, c, doing, r, show)
 	return err
 }
 
-// answer is ask, and returns the answer.
+// answer does the same as ask, and returns the answer.
 func answer[Out any](ctx context.Context, c command, doing string, r api.Request[Out], show func(Out)) (out Out, err error) {
 	at, err := c.to()
 	if err != nil {
@@ -302,13 +301,13 @@ func answer[Out any](ctx context.Context, c command, doing string, r api.Request
 	return out, err
 }
 
-// isBad reports whether the request itself was at fault.
+// isBad reports whether the request itself was invalid.
 func isBad(err error) bool {
 	refused, ok := errors.AsType[*refusal](err)
 	return ok && refused.status == http.StatusBadRequest
 }
 
-// callFailure words a failure for a person, with the exit status it deserves.
+// callFailure turns an error into a message for people, with the matching exit status.
 func callFailure(doing string, err error) error {
 	var refused *refusal
 	if !errors.As(err, &refused) {
@@ -321,8 +320,8 @@ func callFailure(doing string, err error) error {
 	return failure{refused.exit(), err}
 }
 
-// hubAddress reads a hub's address as people write it, with or without the /v1
-// of its base URL. A secret goes over plain HTTP to this machine only.
+// hubAddress parses a hub's address as people write it, with or without the /v1 of its
+// base URL. Plain HTTP is only accepted for this machine, because secrets are sent there.
 func hubAddress(text string) (string, error) {
 	var address web
 	if err := address.UnmarshalText([]byte(text)); err != nil || text == "" {

@@ -13,11 +13,11 @@ import (
 	"github.com/kith/kith/internal/api"
 )
 
-// completionTimeout bounds the listing of names. A source that has not answered by
-// then is left out. Only tests change it.
+// completionTimeout limits the listing of names. Sources that have not answered by then
+// are omitted. Only tests change it.
 var completionTimeout = 700 * time.Millisecond
 
-// strictCompletion makes cobra's completion command refuse an unknown shell.
+// strictCompletion makes cobra's completion command reject unknown shells.
 func strictCompletion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
@@ -30,8 +30,7 @@ func strictCompletion(root *cobra.Command) {
 // source lists names.
 type source func(ctx context.Context) []string
 
-// complete returns the names of the sources, queried concurrently, that begin with
-// typed.
+// complete returns the names that start with typed. It queries the sources concurrently.
 func (a *app) complete(ctx context.Context, typed string, sources ...source) ([]string, cobra.ShellCompDirective) {
 	const directive = cobra.ShellCompDirectiveNoFileComp
 	var err error
@@ -54,7 +53,7 @@ func (a *app) complete(ctx context.Context, typed string, sources ...source) ([]
 	return slices.Compact(names), directive
 }
 
-// modelsOf returns a source of the models of a surface.
+// modelsOf returns a source of the models at a surface.
 func modelsOf(surface func() (*client, error), path string) source {
 	return func(ctx context.Context) []string {
 		var list listing
@@ -69,7 +68,7 @@ func modelsOf(surface func() (*client, error), path string) source {
 	}
 }
 
-// rowsOf returns a source of the names that a listing of the account has in its rows.
+// rowsOf returns a source of the names in a list of the account.
 func rowsOf[Row any](a *app, listing api.Route[api.None, api.List[Row]], names func(Row) []string) source {
 	return func(ctx context.Context) (all []string) {
 		at, err := a.toAccount()
@@ -84,12 +83,12 @@ func rowsOf[Row any](a *app, listing api.Route[api.None, api.List[Row]], names f
 	}
 }
 
-// completeModelFlag completes the models of this machine and of the account.
+// completeModelFlag completes models of this machine and of the account.
 func (a *app) completeModelFlag(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	return a.complete(cmd.Context(), typed, modelsOf(a.toDaemon, "/v1/models"), modelsOf(a.toAccount, api.ListModels.With(api.None{}).Path))
 }
 
-// completeModels completes models as a command's first argument.
+// completeModels completes models for a command's first argument.
 func (a *app) completeModels(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -129,8 +128,8 @@ func (a *app) completeGivenShares(cmd *cobra.Command, args []string, typed strin
 	}), rowsOf(a, api.ListInvites, func(i api.Invite) []string { return nameIf(i.State == "open", i.ID) }))
 }
 
-// completeGroups completes the groups that pass and, if members is set, a member as
-// the second argument.
+// completeGroups completes the groups that pass and, if members is set, a member as the
+// second argument.
 func (a *app) completeGroups(passes func(api.Group) bool, members bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		switch {

@@ -24,24 +24,24 @@ import (
 	"github.com/kith/kith/internal/site"
 )
 
-// problem is one error in a configuration file. Line and column count from 1; 0
-// means the file itself.
+// problem is an error in a configuration file. Line and column start at 1; 0 means the
+// file as a whole.
 type problem struct {
 	Line    int    `json:"line"`
 	Column  int    `json:"column"`
-	Key     string `json:"key"` // dotted, as in "hub.listen"; empty if no key is wrong
+	Key     string `json:"key"` // dotted, such as "hub.listen"; empty if no particular key is wrong
 	Message string `json:"message"`
-	// secret is of a secret whose source is not here, though the rest of the file is good.
+	// secret reports that the problem is a secret whose source is not available here.
 	secret bool
 }
 
-// configError is a configuration file that cannot be used.
+// configError is the error for an invalid configuration file.
 type configError struct {
 	File     string
 	Problems []problem
 }
 
-// Error returns one line: the first problem with its position, and how many follow.
+// Error returns one line: the first problem with its position, and the number of others.
 func (e *configError) Error() string {
 	text := "cannot use the configuration: " + e.place(e.Problems[0])
 	if more := len(e.Problems) - 1; more > 0 {
@@ -58,9 +58,9 @@ func (e *configError) place(p problem) string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.File, p.Line, p.Column, p.Message)
 }
 
-// readConfig decodes the TOML file strictly into a pointer to a struct that holds the
-// defaults. A file that does not exist leaves the defaults, unless it was named by
-// the user. A file with wrong content is a *configError.
+// readConfig decodes the TOML file strictly into a pointer to a struct with the defaults.
+// If the file does not exist, the defaults remain, unless the user named the file. The
+// error for invalid content is a *configError.
 func readConfig(file string, named bool, into any) error {
 	text, err := host.ReadText(file)
 	if errors.Is(err, fs.ErrNotExist) && !named {
@@ -75,14 +75,14 @@ func readConfig(file string, named bool, into any) error {
 	if err != nil {
 		return fmt.Errorf("cannot read the configuration: %w", err)
 	}
-	// It decides who may use this machine, and where prompts are sent.
+	// The file decides who may use this machine and where prompts are sent.
 	if info, err := os.Stat(file); err == nil && info.Mode().Perm()&0o002 != 0 && runtime.GOOS != "windows" {
 		return fmt.Errorf("cannot trust %s: every user can change it; run `chmod 600 %s`", file, file)
 	}
 	return parseConfig(file, text, into)
 }
 
-// parseConfig is readConfig for a text; file names it in errors.
+// parseConfig is readConfig for a text. file is its name in errors.
 func parseConfig(file string, text []byte, into any) error {
 	refused := &configError{File: file, Problems: unknownKeys(text, reflect.TypeOf(into).Elem())}
 	if refused.Problems != nil {
@@ -122,14 +122,14 @@ func parseConfig(file string, text []byte, into any) error {
 	return refused
 }
 
-// unknownKeys returns the keys that the file may not hold. The decoder finds those of inline
-// tables, and takes a key in another case, such as Slots, which is unknown here: a key has
-// one spelling.
+// unknownKeys returns the keys that the file may not contain. The decoder ignores unknown
+// keys in inline tables and accepts other cases, such as Slots, but here every key has a
+// single spelling.
 func unknownKeys(text []byte, shape reflect.Type) (problems []problem) {
 	known := keysOf(shape, "")
 	walk(text, func(e entry) {
 		parts := slices.Concat(e.table, e.key)
-		unknownTable := len(e.table) > 0 && len(e.key) > 0 && fieldOf(shape, e.table) == nil // reported at its header
+		unknownTable := len(e.table) > 0 && len(e.key) > 0 && fieldOf(shape, e.table) == nil // already reported at the table's header
 		if len(parts) == 0 || unknownTable || fieldOf(shape, parts) != nil {
 			return
 		}
@@ -139,7 +139,7 @@ func unknownKeys(text []byte, shape reflect.Type) (problems []problem) {
 	return problems
 }
 
-// contradictions returns the keys whose values are valid alone and not together.
+// contradictions returns the keys whose values are valid alone but not together.
 func (c *daemonFile) contradictions() []problem {
 	if c.RateLimit.Enabled && c.RateLimit.RPS > 0 && c.RateLimit.Burst == 0 {
 		return wrongKey("ratelimit.burst", "takes 1 or more where there is a rate: with 0 every request would be refused; enabled = false is no limit")
@@ -152,7 +152,7 @@ func (c *daemonFile) contradictions() []problem {
 	return nil
 }
 
-// wrongKey returns the one problem of a key.
+// wrongKey returns a single problem with a key.
 func wrongKey(key, message string) []problem {
 	return []problem{{Key: key, Message: key + " " + message}}
 }
@@ -262,7 +262,7 @@ func (m *smtpTable) contradictions() []problem {
 	return nil
 }
 
-// otherRegions returns the addresses of [regions].
+// otherRegions returns the addresses in [regions].
 func (c *hubFile) otherRegions() map[string]*url.URL {
 	others := make(map[string]*url.URL, len(c.Regions))
 	for name, at := range c.Regions {
@@ -284,14 +284,15 @@ func (m *smtpTable) mail() site.Mail {
 	}
 }
 
-// onlySecrets reports whether a configuration is good except for secrets, which a command
-// that does not use them can do without: those of a service are in its environment alone.
+// onlySecrets reports whether a configuration is valid except for missing secrets. A
+// command that does not use them can continue: a service's secrets may only be in the
+// service's environment.
 func onlySecrets(err error) bool {
 	var refused *configError
 	return errors.As(err, &refused) && !slices.ContainsFunc(refused.Problems, func(p problem) bool { return !p.secret })
 }
 
-// hasProblem reports whether a configuration has a problem with the key.
+// hasProblem reports whether there is a problem with the key.
 func hasProblem(err error, key string) bool {
 	var refused *configError
 	return errors.As(err, &refused) && slices.ContainsFunc(refused.Problems, func(p problem) bool { return p.Key == key })
@@ -311,7 +312,7 @@ func (c *hubFile) resolveSecrets(file string) (problems []problem) {
 	}
 	if err := c.Site.SMTP.Password.resolve(file); err != nil {
 		problems = append(problems, wrongKey("site.smtp.password", err.Error())...)
-		c.Site.SMTP = smtpTable{} // no further problems because of the missing password
+		c.Site.SMTP = smtpTable{} // do not report further problems caused by the missing password
 	}
 	return problems
 }
@@ -324,7 +325,7 @@ func (o *oidcTable) provider() site.Provider {
 	return p
 }
 
-// placed sets the position of each problem to that of its key's value in text.
+// placed sets the position of each problem to that of the key's value in the text.
 func placed(text []byte, problems []problem) []problem {
 	if problems == nil {
 		return nil
@@ -339,7 +340,7 @@ func placed(text []byte, problems []problem) []problem {
 	return problems
 }
 
-// entry is a table header or a key with its value in a text.
+// entry is a table header, or a key with its value.
 type entry struct {
 	table, key     []string
 	value          *unstable.Node // nil for a header
@@ -348,7 +349,7 @@ type entry struct {
 
 func (e entry) path() string { return strings.Join(slices.Concat(e.table, e.key), ".") }
 
-// walk calls each with every entry of a text.
+// walk calls each for every entry of a text.
 func walk(text []byte, each func(entry)) {
 	var parser unstable.Parser
 	parser.Reset(text)
@@ -374,8 +375,8 @@ func walk(text []byte, each func(entry)) {
 	}
 }
 
-// unquoted finds a number or boolean for which a key takes a string, such as 60 for
-// "60s". The decoder's error has no position for it.
+// unquoted finds a number or boolean where a key requires a string, such as 60 for "60s".
+// The decoder's error does not contain the position.
 func unquoted(text []byte, shape reflect.Type, cause error) problem {
 	found := problem{Message: cause.Error()}
 	walk(text, func(e entry) {
@@ -388,7 +389,7 @@ func unquoted(text []byte, shape reflect.Type, cause error) problem {
 	return found
 }
 
-// wrongValue describes the values that a key takes, without Go's type names.
+// wrongValue describes the valid values of a key, without Go's type names.
 func wrongValue(key string, shape reflect.Type, err *toml.DecodeError) string {
 	text := strings.TrimPrefix(err.Error(), "toml: ")
 	if key == "" {
@@ -400,7 +401,7 @@ func wrongValue(key string, shape reflect.Type, err *toml.DecodeError) string {
 	return fmt.Sprintf("%s takes %s", key, takes(fieldOf(shape, strings.Split(key, "."))))
 }
 
-// takes describes the values of a field.
+// takes describes the valid values of a field.
 func takes(field reflect.Type) string {
 	if field == nil {
 		return "another kind of value"
@@ -427,15 +428,14 @@ func takes(field reflect.Type) string {
 	}
 }
 
-// section reports whether a field is a table, or a list of tables, rather than a
-// value.
+// section reports whether a field is a table or a list of tables.
 func section(field reflect.Type) bool {
 	field = tableOf(field)
 	_, value := reflect.New(field).Interface().(interface{ UnmarshalText([]byte) error })
 	return field.Kind() == reflect.Struct && !value
 }
 
-// tableOf returns the type of a table, or of the elements of a list of tables.
+// tableOf returns the type of a table or of the elements of a list of tables.
 func tableOf(field reflect.Type) reflect.Type {
 	if field.Kind() == reflect.Slice {
 		return field.Elem()
@@ -443,7 +443,7 @@ func tableOf(field reflect.Type) reflect.Type {
 	return field
 }
 
-// keysOf returns every dotted key that a file may hold, sections included.
+// keysOf returns all dotted keys that a file may contain, including sections.
 func keysOf(shape reflect.Type, prefix string) []string {
 	var keys []string
 	for field := range shape.Fields() {
@@ -456,7 +456,7 @@ func keysOf(shape reflect.Type, prefix string) []string {
 	return keys
 }
 
-// fieldOf returns the type of a dotted key; nil if there is none.
+// fieldOf returns the type of a dotted key, or nil if there is no such key.
 func fieldOf(shape reflect.Type, key []string) reflect.Type {
 	for field := range shape.Fields() {
 		if field.Tag.Get("toml") != key[0] {
@@ -475,8 +475,9 @@ func fieldOf(shape reflect.Type, key []string) reflect.Type {
 	return nil
 }
 
-// unknownKey returns the error for an unknown key. It names the nearest key by spelling,
-// or one of the same name in another section, else all keys of the section.
+// unknownKey returns the message for an unknown key. It suggests the key with the most
+// similar spelling or one of the same name in another section, and otherwise lists the
+// keys of the section.
 func unknownKey(key string, known []string) string {
 	split := func(k string) (section, last string) {
 		dot := strings.LastIndex(k, ".") + 1
@@ -502,7 +503,7 @@ func unknownKey(key string, known []string) string {
 	return fmt.Sprintf("unknown key %q; the nearest right key is %q", key, nearest)
 }
 
-// distance returns how many single-character edits turn a into b (Levenshtein).
+// distance returns the Levenshtein distance between a and b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -523,8 +524,8 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// pathIn resolves a path in a configuration file: "~/" is the user's home, and a
-// relative path starts at the folder of the file.
+// pathIn resolves a path in a configuration file: "~/" is the user's home, and a relative
+// path is relative to the file's folder.
 func pathIn(file, path string) string {
 	path = pathHere(path)
 	if path == "" || filepath.IsAbs(path) {
@@ -533,8 +534,8 @@ func pathIn(file, path string) string {
 	return filepath.Join(filepath.Dir(file), path)
 }
 
-// pathHere resolves the "~/" of a path that no shell has resolved: of KITH_HOME in a unit
-// or an .env file, and in --data=~/hub.
+// pathHere resolves "~/" in a path that no shell has resolved, such as KITH_HOME in a
+// unit or an .env file, or --data=~/hub.
 func pathHere(path string) string {
 	rest, ok := strings.CutPrefix(path, "~")
 	if home, err := os.UserHomeDir(); err == nil && ok && (rest == "" || os.IsPathSeparator(rest[0])) {

@@ -9,9 +9,9 @@ import (
 	"github.com/kith/kith/internal/daemon"
 )
 
-// The default addresses, and whether a daemon looks for engines at their usual ports.
-// Only this package's tests change them, so that no command under test reaches a hub,
-// a daemon or an engine of the computer's owner.
+// The default addresses, and whether a daemon looks for engines on their usual ports.
+// Only tests of this package change them, so that commands under test do not reach a hub,
+// daemon or engine of the computer's owner.
 var (
 	defaultHub       = "127.0.0.1:8700"
 	defaultLocal     = "127.0.0.1:8701"
@@ -19,8 +19,8 @@ var (
 	defaultDiscovery = true
 )
 
-// loadDaemonFile reads config.toml over its defaults. An empty file is the one in
-// home, which need not exist. With an error of onlySecrets the rest is there.
+// loadDaemonFile reads config.toml over its defaults. If file is empty it is the one in
+// home, which may be missing. If onlySecrets is true of the error, the rest was read.
 func loadDaemonFile(home, file string) (*daemonFile, error) {
 	c, named := defaultDaemonFile(home), file != ""
 	file = cmp.Or(file, filepath.Join(home, "config.toml"))
@@ -37,8 +37,8 @@ func loadDaemonFile(home, file string) (*daemonFile, error) {
 	return c, err
 }
 
-// loadLocalFile reads config.toml for a command beside the daemon, which uses no secret of
-// it: a service's may be in its environment alone.
+// loadLocalFile reads config.toml for a command other than the daemon. It does not use
+// the secrets, which may only be in the service's environment.
 func loadLocalFile(home string) (*daemonFile, error) {
 	c, err := loadDaemonFile(home, "")
 	if onlySecrets(err) {
@@ -61,8 +61,8 @@ func defaultDaemonFile(home string) *daemonFile {
 	return c
 }
 
-// loadHubFile reads hub.toml over its defaults. An empty file is the one in home,
-// which need not exist. With an error of onlySecrets the rest is there.
+// loadHubFile reads hub.toml over its defaults. If file is empty it is the one in home,
+// which may be missing. If onlySecrets is true of the error, the rest was read.
 func loadHubFile(home, file string) (*hubFile, error) {
 	c, named := defaultHubFile(home), file != ""
 	file = cmp.Or(file, filepath.Join(home, "hub.toml"))
@@ -85,7 +85,7 @@ func defaultHubFile(home string) *hubFile {
 	c := new(hubFile)
 	c.Hub.Listen.Text = defaultHub
 	c.Hub.Region.Text = "local"
-	host, _ := os.Hostname() // without one the name is the default's
+	host, _ := os.Hostname() // on failure the name is that of an unknown host
 	c.Hub.Node.Text = cmp.Or(validNode(host), "hub")
 	c.Hub.Data = filepath.Join(home, "hub")
 	c.Hub.Drain.Duration = 30 * time.Minute

@@ -26,12 +26,13 @@ import (
 )
 
 const (
-	devMember = "you"      // the owner of everything in `kith dev`
-	devKey    = "kith dev" // the name of its key; a new key revokes the one before
+	devMember = "you"      // owns everything in `kith dev`
+	devKey    = "kith dev" // the name of its key; a new key replaces the old one
 	tunnelUp  = "acked"    // tunnel.Acked
-	// devReady bounds the time until the network can serve.
+	// devReady limits the time until the network is ready.
 	devReady = 2 * time.Minute
-	// slowStart is how long a start may take before it says what it waits for.
+	// slowStart is how long a start may take before a message reports what it is waiting
+	// for.
 	slowStart = 2 * time.Second
 )
 
@@ -43,14 +44,14 @@ type devFlags struct {
 // network is the output of `kith dev --json`.
 type network struct {
 	Hub string `json:"hub"`
-	// Hubs are the base URLs of all nodes, if there are several; the first is Hub.
+	// Hubs are the base URLs of all nodes if there are several; the first one is Hub.
 	Hubs         []string `json:"hubs,omitempty"`
 	MessagesBase string   `json:"messages_base"`
 	Local        string   `json:"local"`
 	Site         string   `json:"site"`
 	APIKey       string   `json:"api_key"`
 	Models       []string `json:"models"`
-	// SignIn is a link that signs the member in on the site, once.
+	// SignIn is a one-time link to sign in on the site as the member.
 	SignIn string `json:"sign_in"`
 }
 
@@ -77,11 +78,11 @@ func (a *app) dev() *cobra.Command {
 	return cmd
 }
 
-// runDev starts the network, prints its addresses once it can serve a call, and serves
-// until ctx ends.
+// runDev starts the network, prints its addresses once it is ready, and serves until ctx
+// ends.
 func (a *app) runDev(ctx context.Context, flags devFlags) (err error) {
 	defer func() { err = devFailure(err, flags.data) }()
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal was closed
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // when the terminal is closed
 	defer stop()
 	hubConfig, daemonConfig, err := devConfig(flags)
 	if err != nil {
@@ -113,8 +114,8 @@ func (a *app) runDev(ctx context.Context, flags devFlags) (err error) {
 	return err
 }
 
-// runDevDaemon prepares the account, runs the daemon on the last of the hubs and prints
-// the network's addresses once each hub can serve a call.
+// runDevDaemon prepares the account, runs the daemon with the last hub, and prints the
+// network's addresses once every hub can serve a call.
 func (a *app) runDevDaemon(ctx context.Context, data string, hubs []string, engines *ownEngines) error {
 	key, err := a.prepareAccount(ctx, hubs[len(hubs)-1], data)
 	if err != nil {
@@ -150,8 +151,8 @@ func (a *app) runDevDaemon(ctx context.Context, data string, hubs []string, engi
 	return m.run(ctx)
 }
 
-// devConfig returns the configurations of hub and daemon: the defaults, on loopback,
-// with one data folder.
+// devConfig returns the configurations of hub and daemon: the defaults, on loopback, with
+// a common data folder.
 func devConfig(flags devFlags) (*hubFile, *daemonFile, error) {
 	var listen, local loopback
 	if listen.UnmarshalText([]byte(flags.listen)) != nil {
@@ -171,8 +172,8 @@ func devConfig(flags devFlags) (*hubFile, *daemonFile, error) {
 	return h, d, nil
 }
 
-// devLog opens the log of hub and daemon in the data folder, so that the terminal
-// shows only what the user needs.
+// devLog opens the log of hub and daemon in the data folder, so that the terminal only
+// shows what the user needs.
 func devLog(data string) (*slog.Logger, func(), error) {
 	folder := filepath.Join(data, "log")
 	if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -185,8 +186,8 @@ func devLog(data string) (*slog.Logger, func(), error) {
 	return logTo(file, slog.LevelInfo), func() { _ = file.Close() }, nil
 }
 
-// prepareAccount makes the member if there is none, replaces the key and signs this
-// machine in at the hub at base if it is not. It uses the operator socket in data.
+// prepareAccount creates the member if necessary, replaces the key, and signs this
+// machine in at the hub at base if necessary. It uses the operator socket in data.
 func (a *app) prepareAccount(ctx context.Context, base, data string) (key api.OperatorKey, err error) {
 	operator := devOperator(data)
 	members, _, err := fetch(ctx, operator, "look for the member", api.OperatorListMembers.With(api.None{}))
@@ -204,18 +205,18 @@ func (a *app) prepareAccount(ctx context.Context, base, data string) (key api.Op
 	return key, ensureSignedIn(ctx, operator, base, data)
 }
 
-// devOperator is the operator of the hub that this process runs.
+// devOperator returns a client for the operator socket of this process's hub.
 func devOperator(data string) *client {
 	return overSocket(filepath.Join(data, "admin.sock"), "the hub just started", "see "+filepath.Join(data, "log"))
 }
 
-// newSignIn returns a link that signs the member in on the site.
+// newSignIn returns a sign-in link for the member.
 func newSignIn(ctx context.Context, data string) (string, error) {
 	made, _, err := fetch(ctx, devOperator(data), "make the link to the site", api.OperatorCreateLink.With(api.Named{Name: devMember}))
 	return made.Link, err
 }
 
-// replaceKey revokes the keys of earlier starts and makes a new one.
+// replaceKey revokes the keys of earlier starts and creates a new one.
 func replaceKey(ctx context.Context, operator *client) (api.OperatorKey, error) {
 	keys, _, err := fetch(ctx, operator, "look for old keys", api.OperatorListKeys.With(api.OfMember{Member: devMember}))
 	if err != nil {
@@ -234,7 +235,7 @@ func replaceKey(ctx context.Context, operator *client) (api.OperatorKey, error) 
 }
 
 // ensureSignedIn keeps the machine credential of an earlier start if the hub knows it,
-// with the hub's present address; else it makes a machine.
+// with the hub's current address. Otherwise it creates a machine.
 func ensureSignedIn(ctx context.Context, operator *client, base, data string) error {
 	saved, err := daemon.LoadCredential(data)
 	if err == nil {
@@ -251,7 +252,7 @@ func ensureSignedIn(ctx context.Context, operator *client, base, data string) er
 	return addMachine(ctx, operator, base, data, api.NewToken{Member: devMember})
 }
 
-// addMachine makes a machine of the hub at base and keeps its credential in data.
+// addMachine creates a machine at the hub at base and saves its credential in data.
 func addMachine(ctx context.Context, operator *client, base, data string, in api.NewToken) error {
 	made, _, err := fetch(ctx, operator, "make a machine", api.OperatorCreateToken.With(in))
 	if err != nil {
@@ -264,9 +265,9 @@ func addMachine(ctx context.Context, operator *client, base, data string, in api
 	return daemon.SaveCredential(data, saved)
 }
 
-// awaitModels waits until the hub lists the daemon's models and returns them. If
-// expected is false and the daemon has none, it waits for the tunnel only. It fails once the
-// engines do.
+// awaitModels waits until the hub lists the daemon's models, and returns them. If
+// expected is false and the daemon has no models, it only waits for the tunnel. It fails
+// if the engines fail.
 func awaitModels(ctx context.Context, d *daemon.Daemon, hub *client, expected bool, engines *ownEngines) (models []string, err error) {
 	err = poll(ctx, devReady, func() (bool, error) {
 		if problem, final := engines.problem(); final {
@@ -285,7 +286,7 @@ func awaitModels(ctx context.Context, d *daemon.Daemon, hub *client, expected bo
 
 var errTimeout = errors.New("the time is over")
 
-// poll calls done until it returns true or an error, ctx ends, or timeout has passed
+// poll calls done until it returns true or an error, or ctx ends, or timeout has passed
 // (errTimeout).
 func poll(ctx context.Context, timeout time.Duration, done func() (bool, error)) error {
 	_, err := backoff.Retry(ctx, func() (bool, error) {
@@ -301,7 +302,8 @@ func poll(ctx context.Context, timeout time.Duration, done func() (bool, error))
 	return err
 }
 
-// progress shows on a terminal what the command waits for; "" removes it.
+// progress shows what the command is waiting for, if the output is a terminal; "" clears
+// it.
 func (a *app) progress(what string) {
 	a.waiting.Lock()
 	defer a.waiting.Unlock()
@@ -319,8 +321,9 @@ func (a *app) showProgress(what string) {
 	_, _ = fmt.Fprint(a.err, ours("\r\x1b[K")+what)
 }
 
-// sayWhenSlow writes a line to standard error if the network is not up after slowStart, and
-// then every 10 s: what it waits for, and where the log is. It ends with the start.
+// sayWhenSlow writes a line to standard error if the network is not ready after
+// slowStart, and then every 10 s: what it is waiting for and where the log is. It returns
+// when the start is complete.
 func (a *app) sayWhenSlow(ctx context.Context, data string, engines *ownEngines) {
 	began := time.Now()
 	for wait := slowStart; ; wait = 10 * time.Second {
@@ -331,7 +334,7 @@ func (a *app) sayWhenSlow(ctx context.Context, data string, engines *ownEngines)
 		}
 		a.waiting.Lock()
 		doing := a.doing
-		if doing == "" { // it is up
+		if doing == "" { // the start is complete
 			a.waiting.Unlock()
 			return
 		}
@@ -346,10 +349,10 @@ func (a *app) sayWhenSlow(ctx context.Context, data string, engines *ownEngines)
 	}
 }
 
-// errDiskFull is Windows' number of ERROR_DISK_FULL, which syscall.ENOSPC is not there.
+// errDiskFull is ERROR_DISK_FULL on Windows, where syscall.ENOSPC has a different value.
 const errDiskFull = syscall.Errno(112)
 
-// devFailure adds to an error of a full disk what to do.
+// devFailure adds what to do to an error because of a full disk.
 func devFailure(err error, data string) error {
 	full := errors.Is(err, syscall.ENOSPC) || runtime.GOOS == "windows" && errors.Is(err, errDiskFull)
 	if full || err != nil && strings.Contains(err.Error(), "disk is full") {
@@ -358,7 +361,7 @@ func devFailure(err error, data string) error {
 	return err
 }
 
-// installEngine is how to install a llama-server on the system.
+// installEngine describes how to install a llama-server on the system.
 func installEngine(system string) string {
 	switch system {
 	case "darwin":
@@ -370,7 +373,7 @@ func installEngine(system string) string {
 	}
 }
 
-// showNetwork prints lines to paste.
+// showNetwork prints lines for copying.
 func (a *app) showNetwork(n network, data string) {
 	a.say("%s\n\n", strong("kith is up: a hub, a member, a key and this machine, all on loopback"))
 	line := func(label, value, note string) { a.say("  %-9s %s  %s\n", label, accent(value), faint(note)) }

@@ -20,8 +20,8 @@ import (
 	"github.com/kith/kith/internal/api"
 )
 
-// deviceCode is a request that waits for a member's approval in the browser (RFC
-// 8628), as the hub returns it.
+// deviceCode is a request waiting for a member's approval in the browser (RFC 8628), as
+// returned by the hub.
 type deviceCode struct {
 	DeviceCode string `json:"device_code"`
 	UserCode   string `json:"user_code"`
@@ -30,32 +30,32 @@ type deviceCode struct {
 	Interval   int    `json:"interval"`   // seconds
 }
 
-// granted is what was approved. Secret is returned once.
+// granted is what was approved. Secret is only returned once.
 type granted struct {
 	Secret string `json:"access_token"`
 	ID     string `json:"id"`
 	Name   string `json:"name"`
 	Member string `json:"member"`
 	Region string `json:"region"`
-	// BaseURL is that of a key's region.
+	// BaseURL is the base URL of the key's region.
 	BaseURL string `json:"base_url"`
 }
 
-// grantRefusal is an error in the form of RFC 6749, 5.2.
+// grantRefusal is an error in the format of RFC 6749, section 5.2.
 type grantRefusal struct {
 	Code string `json:"error"`
 	Text string `json:"error_description"`
 }
 
-// approved requests what form describes, prints the code and the address at which a
-// member approves it, and waits until that is decided or ctx ends.
+// approved makes the request described by form, prints the code and the address for
+// approving it, and waits until a member has decided or ctx ends.
 func (a *app) approved(ctx context.Context, hub *client, doing string, form url.Values) (granted, error) {
 	form.Set("client_id", "kith")
 	var ask deviceCode
 	if refused, err := hub.postForm(ctx, "/device/code", form, &ask); err != nil || refused != nil {
 		return granted{}, wordsOf(doing, refused, err)
 	}
-	// On standard error, so that the result can be piped.
+	// To standard error, so that the result can be piped.
 	fmt.Fprintf(a.err, "Open   %s\nType   %s\nwithin %d min, signed in as yourself. Waiting …\n", ask.Address, ask.UserCode, ask.ExpiresIn/60)
 	poll := url.Values{"client_id": {"kith"}, "grant_type": {"urn:ietf:params:oauth:grant-type:device_code"}, "device_code": {ask.DeviceCode}}
 	every := time.Duration(max(1, ask.Interval)) * time.Second
@@ -72,7 +72,7 @@ func (a *app) approved(ctx context.Context, hub *client, doing string, form url.
 			return got, nil
 		case refused != nil && refused.Code == "authorization_pending", refused != nil && refused.Code == "temporarily_unavailable":
 		case refused != nil && refused.Code == "slow_down":
-			every += 5 * time.Second // RFC 8628, 3.5
+			every += 5 * time.Second // RFC 8628, section 3.5
 		case refused == nil && retryable(err):
 		default:
 			return granted{}, wordsOf(doing, refused, err)
@@ -80,7 +80,7 @@ func (a *app) approved(ctx context.Context, hub *client, doing string, form url.
 	}
 }
 
-// retryable reports whether the hub was not reached: it may be restarting.
+// retryable reports whether the hub was not reached, since it may be restarting.
 func retryable(err error) bool {
 	_, off := errors.AsType[unreachable](err)
 	return off
@@ -99,8 +99,8 @@ func wordsOf(doing string, refused *grantRefusal, err error) error {
 	return fmt.Errorf("cannot %s: %s", doing, refused.Text)
 }
 
-// postForm posts a form and decodes the response into out. It returns a refusal in
-// the form of RFC 6749 apart from failures.
+// postForm posts a form and decodes the response into out. It returns refusals in the
+// format of RFC 6749 separately from other errors.
 func (c *client) postForm(ctx context.Context, path string, form url.Values, out any) (*grantRefusal, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, strings.NewReader(form.Encode()))
 	if err != nil {
@@ -130,7 +130,7 @@ func (c *client) postForm(ctx context.Context, path string, form url.Values, out
 	return nil, refusalIn(res.StatusCode, text)
 }
 
-// keys is `kith keys`: the account's own API keys.
+// keys is `kith keys`: the account's API keys.
 func (a *app) keys() *cobra.Command {
 	var name, reach, region, expires, hub string
 	var manage bool
@@ -194,8 +194,8 @@ func (a *app) keyTable(keys []api.Key) {
 	a.table("KEY NAME SECRET REGION REACH SCOPE STATE EXPIRES USED CALLS-30D BASE-URL", rows)
 }
 
-// hubToAsk returns the address of the hub: that of the flag, else of the environment,
-// of the configuration, or of this machine's credential.
+// hubToAsk returns the hub's address from the flag, the environment, the configuration or
+// this machine's credential, in this order.
 func (a *app) hubToAsk(flag string) (string, error) {
 	config, err := loadLocalFile(a.home)
 	if err != nil {
@@ -208,7 +208,7 @@ func (a *app) hubToAsk(flag string) (string, error) {
 	return hubAddress(named)
 }
 
-// devices is `kith admin device`: the requests that wait for approval.
+// devices is `kith admin device`: the requests waiting for approval.
 func (o *operator) devices() *cobra.Command {
 	list := &cobra.Command{
 		Use: "list", Short: "List the sign-ins and key requests that wait", Args: cobra.NoArgs,

@@ -34,11 +34,11 @@ import (
 // The limits of kith doctor.
 const (
 	checkTimeout = 5 * time.Second     // for each request to a daemon or hub
-	clockSkew    = 30 * time.Second    // from the hub's clock
-	diskNeeded   = 64 << 20            // bytes, for state and log
+	clockSkew    = 30 * time.Second    // difference from the hub's clock
+	diskNeeded   = 64 << 20            // bytes, for the state and the log
 	diskForModel = 2 << 30             // bytes, for a small model
-	renewWithin  = 14 * 24 * time.Hour // before its end a certificate is to be renewed
-	socketPath   = 100                 // bytes
+	renewWithin  = 14 * 24 * time.Hour // before its expiry a certificate should be renewed
+	socketPath   = 100                 // bytes, maximum length
 )
 
 // finding is the result of one check.
@@ -52,10 +52,10 @@ type finding struct {
 type doctor struct {
 	*app
 	findings []finding
-	away     map[string]bool // addresses of hubs that did not answer as a hub does
-	viaProxy bool            // the environment names a proxy for the hub
-	// free returns how many bytes may still be written under a folder, write writes a file
-	// there, and lookup resolves a host. Tests replace them.
+	away     map[string]bool // addresses that did not answer like a hub
+	viaProxy bool            // the environment sets a proxy for the hub
+	// free returns how many bytes can be written to a folder, write writes a file there,
+	// and lookup resolves a host. Tests replace them.
 	free   func(folder string) (uint64, error)
 	write  func(folder string) error
 	lookup func(ctx context.Context, host string) ([]string, error)
@@ -88,14 +88,14 @@ func (d *doctor) fail(check, do, format string, args ...any) {
 	d.findings = append(d.findings, finding{check, "fail", strings.TrimPrefix(fmt.Sprintf(format, args...), "cannot continue: "), do})
 }
 
-// failed reports whether one of the checks has failed; without any named, whether any has.
+// failed reports whether one of the named checks has failed or, without names, any check.
 func (d *doctor) failed(checks ...string) bool {
 	return slices.ContainsFunc(d.findings, func(f finding) bool {
 		return f.State == "fail" && (len(checks) == 0 || slices.Contains(checks, f.Check))
 	})
 }
 
-// report prints the findings and returns an error if any is a failure.
+// report prints the findings and returns an error if any of them is a failure.
 func (d *doctor) report() error {
 	var failed []string
 	for _, f := range d.findings {
@@ -121,8 +121,8 @@ func (d *doctor) report() error {
 	return fmt.Errorf("this machine has failures: %s; follow the steps above, then run `kith doctor` again", strings.Join(failed, ", "))
 }
 
-// examine makes every check. Later checks use the results of earlier ones: what follows
-// from a failure that is reported already is no failure of its own.
+// examine runs all checks. Later checks use the results of earlier ones, so that a
+// reported failure does not cause further ones.
 func (d *doctor) examine(ctx context.Context) {
 	config, err := loadDaemonFile(d.home, "")
 	if onlySecrets(err) {
@@ -144,19 +144,19 @@ func (d *doctor) examine(ctx context.Context) {
 		d.ok("credential", "%s, for its owner only", saved)
 	}
 	status, running := d.daemon(ctx, config)
-	if running || !d.failed("configuration") { // without its configuration it is not known where to look
+	if running || !d.failed("configuration") { // without its configuration the engines' addresses are unknown
 		d.engines(ctx, config, status, running)
 	}
 	if err == nil {
 		accepted := d.hub(ctx, "hub", toHub(saved.Hub, saved.Secret), "sign in again: `kith login --hub "+saved.Hub+"`")
-		if running && (accepted || status.Tunnel.State == tunnelUp) { // else it is why the tunnel is lost or refused
+		if running && (accepted || status.Tunnel.State == tunnelUp) { // otherwise this is why the tunnel is lost or refused
 			d.line(status.Tunnel)
 		}
 	}
 	d.key(ctx)
 }
 
-// folders checks the daemon's folder and those of the models.
+// folders checks the folders of the daemon and of the models.
 func (d *doctor) folders(config *daemonFile) {
 	data := config.Daemon.Data
 	if n := len(filepath.Join(data, "daemon.sock")); n > socketPath && runtime.GOOS != "windows" {
@@ -199,7 +199,7 @@ func (d *doctor) folders(config *daemonFile) {
 	}
 }
 
-// startAtSignIn is how the daemon is started on a system.
+// startAtSignIn describes how to start the daemon when the user signs in.
 func startAtSignIn(system string) string {
 	if _, ok := managers[system]; ok {
 		return "start it with `kith serve`, or at each sign-in with `kith service install`"
@@ -207,7 +207,7 @@ func startAtSignIn(system string) string {
 	return "start it with `kith serve`, or have the system's task scheduler run that at each sign-in"
 }
 
-// ownerCommand is how a user becomes the owner of a folder on a system, to follow text.
+// ownerCommand describes how to become the owner of a folder, to be appended to a text.
 func ownerCommand(system, folder string) string {
 	if system == "windows" {
 		return " (its properties, Security)"
@@ -215,7 +215,7 @@ func ownerCommand(system, folder string) string {
 	return ": `chown -R $USER " + folder + "`"
 }
 
-// freeSpace returns how many bytes this user may still write under the folder.
+// freeSpace returns how many bytes this user can still write to the folder.
 func freeSpace(folder string) (uint64, error) {
 	usage, err := disk.Usage(folder)
 	if err != nil {
@@ -234,8 +234,8 @@ func tryWrite(folder string) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// space checks the free space under a folder. Too little is a failure if vital is set,
-// and else a note.
+// space checks the free space in a folder. Too little is a failure if vital is set, and
+// otherwise a note.
 func (d *doctor) space(check, folder string, need uint64, do string, vital bool) {
 	free, err := d.free(folder)
 	switch {
@@ -250,7 +250,7 @@ func (d *doctor) space(check, folder string, need uint64, do string, vital bool)
 	}
 }
 
-// daemon checks that this machine's daemon runs, or could run.
+// daemon checks whether this machine's daemon runs or could run.
 func (d *doctor) daemon(ctx context.Context, config *daemonFile) (status daemon.Status, running bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -283,12 +283,12 @@ func (d *doctor) daemon(ctx context.Context, config *daemonFile) (status daemon.
 	return status, false
 }
 
-// engines checks that there is an engine and a model: by the status of a daemon that
-// runs, else by a probe of its own.
+// engines checks whether there are an engine and a model. It uses the status of a running
+// daemon, or otherwise looks for engines itself.
 func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.Status, running bool) {
 	found, models := status.Engines, len(status.Models)
 	if !running {
-		files, _ := modelFiles(config.Engine.Models) // folders has reported what cannot be read
+		files, _ := modelFiles(config.Engine.Models) // folders has reported unreadable ones
 		if llama.Available() == nil && config.Engine.Builtin || llamaserver.Find(ctx) != "" {
 			models = len(files)
 		}
@@ -334,7 +334,7 @@ func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.
 		d.note("engines", "", "this build has no engine of its own")
 	}
 	switch {
-	case models == 0 && d.failed("engines", "models", "models folder"): // which is why
+	case models == 0 && d.failed("engines", "models", "models folder"): // this is the reason
 		return
 	case models == 0:
 		d.fail("models", "fetch one: `kith pull` lists models that fit this machine; or start an engine with a model, or put a GGUF file into "+strings.Join(config.Engine.Models, " or "), "there is no model on this machine")
@@ -353,13 +353,14 @@ func pathWarning(id string) string {
 	return fmt.Sprintf("the id %s is a path on this computer, and everyone who may use the model sees it; llama-server takes another with --alias NAME", id)
 }
 
-// hub checks that the hub responds, is a kith hub and accepts the secret, which it
-// reports, and compares the clocks. again is what to do if the secret is not valid.
+// hub checks that the hub responds, is a kith hub and accepts the secret, and compares
+// the clocks. accepted is whether it accepts the secret. again is what to do if the
+// secret is invalid.
 func (d *doctor) hub(ctx context.Context, check string, hub *client, again string) (accepted bool) {
 	if d.away[hub.base] {
 		return false
 	}
-	d.away[hub.base] = true // until it answers as a hub
+	d.away[hub.base] = true // until it answers like a hub
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	address, err := url.Parse(hub.base)
@@ -406,9 +407,9 @@ func (d *doctor) hub(ctx context.Context, check string, hub *client, again strin
 	return accepted
 }
 
-// nameFound looks up the host of the hub's address, or of the proxy that the environment
-// names for it: only that one is known to this machine's name servers. It returns the proxy
-// as part of a sentence, and reports a failure.
+// nameFound looks up the host in the hub's address. If the environment sets a proxy for
+// it, it looks up the proxy instead, because this machine's name servers may only know
+// that. It returns the proxy as part of a sentence, and reports a failure.
 func (d *doctor) nameFound(ctx context.Context, check string, address *url.URL) (through string, found bool) {
 	via, err := outbound.ProxyOf(address)
 	if err != nil {
@@ -432,8 +433,8 @@ func (d *doctor) nameFound(ctx context.Context, check string, address *url.URL) 
 	return " through the proxy " + via.Host, true
 }
 
-// whenUnreachable returns what to do after a request to the hub that failed with err.
-// through names the proxy, if there is one.
+// whenUnreachable returns what to do after a request to the hub failed with err. through
+// names the proxy, if there is one.
 func whenUnreachable(err error, again, through string) string {
 	if outbound.IsProxyFailure(err) {
 		return "correct HTTPS_PROXY and NO_PROXY, start that proxy, or have its operator let this machine through to the hub"
@@ -453,7 +454,7 @@ func whenUnreachable(err error, again, through string) string {
 	return "check the network; if others reach it, the hub's address: " + again
 }
 
-// certificate checks that the hub's certificate does not end soon.
+// certificate checks that the hub's certificate does not expire soon.
 func (d *doctor) certificate(connection *tls.ConnectionState, now time.Time) {
 	if connection == nil || len(connection.PeerCertificates) == 0 {
 		return

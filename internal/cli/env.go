@@ -18,20 +18,19 @@ import (
 
 type setting struct{ name, value string }
 
-// environment holds the variables that point OpenAI- and Anthropic-style clients at a
+// environment holds the variables that point OpenAI- and Anthropic-style clients to a
 // surface.
 type environment struct {
 	set []setting
-	// unset are variables with which a client would send a second secret, which the hub
+	// unset are variables that would make a client send a second secret, which the hub
 	// refuses.
 	unset []string
-	// proof is the model that answered a call; empty if none was ready.
+	// proof is the model that answered a call; empty if no model was ready.
 	proof string
 }
 
-// shell is the syntax of a shell: the formats of a line that sets and of one that
-// unsets a variable, the escape of a single quote, and the command that applies the
-// lines.
+// shell is a shell's syntax: the formats for setting and for unsetting a variable, the
+// escape for a single quote, and the command that applies the lines.
 type shell struct{ set, unset, quote, use string }
 
 var shells = map[string]shell{
@@ -40,7 +39,7 @@ var shells = map[string]shell{
 	"powershell": {"$env:%s = '%s'\n", "Remove-Item Env:%s -ErrorAction SilentlyContinue\n", "''", "kith env%s | Out-String | Invoke-Expression"},
 }
 
-// usualShell returns the shell for which the lines are if none is named.
+// usualShell returns the default shell for the lines.
 func usualShell() string {
 	if runtime.GOOS == "windows" {
 		return "powershell"
@@ -83,7 +82,7 @@ func (a *app) env() *cobra.Command {
 }
 
 func (a *app) write(env environment, style shell, flags string) {
-	// Without say: a shell reads this, and it has no styles.
+	// Not with say: the output is for a shell and must not contain styles.
 	print := func(format string, args ...any) { fmt.Fprintf(a.out, format, args...) }
 	for _, s := range env.set {
 		print(style.set, s.name, strings.ReplaceAll(s.value, "'", style.quote))
@@ -99,7 +98,7 @@ func (a *app) write(env environment, style shell, flags string) {
 	print("#   "+style.use+"\n", flags)
 }
 
-// json returns the document that `kith env --json` prints.
+// json returns the output of `kith env --json`.
 func (e environment) json() any {
 	values := map[string]string{}
 	for _, s := range e.set {
@@ -112,8 +111,8 @@ func (e environment) json() any {
 	}{values, append([]string{}, e.unset...), e.proof}
 }
 
-// hubEnvironment points clients at the hub, with an API key. The machine's own
-// credential is not for programs that run a model's output.
+// hubEnvironment points clients to the hub, with an API key. It does not use the
+// machine's own credential, which must not reach programs that execute a model's output.
 func (a *app) hubEnvironment(ctx context.Context) (environment, error) {
 	hub, found, err := a.byKey()
 	if err != nil {
@@ -125,17 +124,17 @@ func (a *app) hubEnvironment(ctx context.Context) (environment, error) {
 	return provedEnvironment(ctx, hub, hub.bearer)
 }
 
-// localEnvironment points clients at this machine's daemon, which accepts any key.
+// localEnvironment points clients to this machine's daemon, which accepts any key.
 func (a *app) localEnvironment(ctx context.Context) (environment, error) {
 	surface, err := a.toDaemon()
 	if err != nil {
 		return environment{}, err
 	}
-	surface.http = &http.Client{} // over TCP like the clients, not over the socket
+	surface.http = &http.Client{} // over TCP, as the clients do, instead of the socket
 	return provedEnvironment(ctx, surface, localKey)
 }
 
-// provedEnvironment returns the variables for a surface after calls to it.
+// provedEnvironment returns the variables for a surface after it has answered test calls.
 func provedEnvironment(ctx context.Context, surface *client, key string) (environment, error) {
 	model, err := proof(ctx, surface, chatPath, messagesPath)
 	return environment{
@@ -147,16 +146,17 @@ func provedEnvironment(ctx context.Context, surface *client, key string) (enviro
 	}, err
 }
 
-// proof makes a call of one token at each path, to the first model that is ready for
-// it, and returns that model. It returns "" if none is ready; then the address and the
-// key are valid.
+// proof makes a call for one token at each path, to the first model that is ready for it,
+// and returns that model. It returns "" if none is ready, which still proves that the
+// address and the key are valid.
 func proof(ctx context.Context, surface *client, paths ...string) (string, error) {
 	const doing = "prove the address and the key"
 	var list listing
 	if _, err := surface.call(ctx, doing, request{http.MethodGet, "/v1/models", nil}, &list); err != nil {
 		return "", err
 	}
-	// Models that may not chat come last; one's own come before those of others.
+	// Models that may not support chat come last; the member's own come before those of
+	// others.
 	place := func(m listed) int { return slices.Index([]string{"shared", "group"}, m.Via) }
 	slices.SortStableFunc(list.Data, func(a, b listed) int { return cmp.Or(a.others()-b.others(), place(a)-place(b)) })
 	in := chatRequest{MaxTokens: 1, Messages: []message{{"user", "Hello"}}}
@@ -169,7 +169,7 @@ func proof(ctx context.Context, surface *client, paths ...string) (string, error
 		for _, path := range paths {
 			res, err := surface.send(ctx, http.MethodPost, path, in)
 			if refused := (*refusal)(nil); errors.As(err, &refused) && refused.exit() == exitNoCapacity {
-				served = false // no chat model, or busy in the meantime
+				served = false // no chat model, or busy by now
 				break
 			}
 			if err != nil {
@@ -187,7 +187,7 @@ func proof(ctx context.Context, surface *client, paths ...string) (string, error
 	return "", nil
 }
 
-// over returns the environment of a process with the changes of e.
+// over returns the environment of a process with e's changes.
 func (e environment) over(process []string) []string {
 	process = slices.DeleteFunc(slices.Clone(process), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")

@@ -2,8 +2,8 @@ package cli
 
 import "github.com/spf13/cobra"
 
-// examples are the examples of commands that need no explanation beside them, by the
-// words of the command.
+// examples are the examples for commands that need no further explanation, by the words
+// of the command.
 var examples = map[string][]string{
 	"kith":                      {"kith dev        # everything on this machine, to try it", "kith pull       # models that fit this machine", "kith login --hub https://hub.example.org"},
 	"kith admin":                {"kith admin health", "kith admin member list --data /var/lib/kith"},
@@ -79,7 +79,7 @@ var examples = map[string][]string{
 	"kith why":                  {"kith why gemma3", "kith why req_0198c0de    # the correlation id of an answer"},
 }
 
-// addExamples sets the examples of the commands that have none of their own.
+// addExamples sets the examples of commands that have none yet.
 func addExamples(cmd *cobra.Command) {
 	if cmd.Example == "" {
 		for i, line := range examples[cmd.CommandPath()] {

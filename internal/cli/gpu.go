@@ -23,23 +23,23 @@ import (
 // gpuLibraries returns the GPU libraries of the built-in engine. Tests replace it.
 var gpuLibraries = llama.GPULibraries
 
-// defaultRegistry is the npm registry, from which the libraries of the built-in engine
-// come. The variable npm_config_registry names another one, as for npm.
+// defaultRegistry is the npm registry, the source of the built-in engine's libraries. As
+// for npm, the variable npm_config_registry overrides it.
 const defaultRegistry = "https://registry.npmjs.org"
 
-// engineFolder is where the libraries of the built-in engine are.
+// engineFolder returns the folder for the built-in engine's libraries.
 func (c *daemonFile) engineFolder() string { return filepath.Join(c.Daemon.Data, "engine") }
 
-// gpuState is a GPU library, as `kith engine --json` prints it.
+// gpuState is a GPU library in the output of `kith engine --json`.
 type gpuState struct {
 	Name  string `json:"name"`
-	Cards string `json:"for"`   // whose graphics cards
-	Needs string `json:"needs"` // what the computer must have for it
-	Size  int64  `json:"size"`  // bytes to fetch
+	Cards string `json:"for"`   // the graphics cards that it supports
+	Needs string `json:"needs"` // what it requires on the computer
+	Size  int64  `json:"size"`  // download size in bytes
 	Added bool   `json:"added"`
-	Used  bool   `json:"used"`          // by the daemon that runs
+	Used  bool   `json:"used"`          // by the running daemon
 	On    string `json:"on,omitempty"`  // the graphics cards in use
-	Why   string `json:"why,omitempty"` // why it is not used
+	Why   string `json:"why,omitempty"` // why it is not in use
 }
 
 func (a *app) engineCommand() *cobra.Command {
@@ -116,7 +116,7 @@ func (a *app) listGPULibraries(ctx context.Context) error {
 	})
 }
 
-// noGPULibraries says why the list of libraries is empty.
+// noGPULibraries explains why the list of libraries is empty.
 func noGPULibraries() string {
 	if llama.Available() != nil {
 		return "this kith has no engine of its own; a llama-server on the PATH brings its own way to the graphics cards"
@@ -124,7 +124,8 @@ func noGPULibraries() string {
 	return "there is no library for graphics cards on this system; a llama-server on the PATH brings its own way to them"
 }
 
-// graphicsOf returns what the daemon's built-in engine computes with; nil if it runs none.
+// graphicsOf returns what the daemon's built-in engine computes with, or nil if it is not
+// running.
 func graphicsOf(now daemon.Status) *engine.Graphics {
 	for _, e := range now.Engines {
 		if e.Graphics != nil {
@@ -134,7 +135,7 @@ func graphicsOf(now daemon.Status) *engine.Graphics {
 	return nil
 }
 
-// gpuLibrary returns the library of that name.
+// gpuLibrary returns the library with the given name.
 func gpuLibrary(doing, name string) (llama.GPULibrary, error) {
 	all := gpuLibraries()
 	if i := slices.IndexFunc(all, func(g llama.GPULibrary) bool { return g.Name == name }); i >= 0 {
@@ -147,7 +148,8 @@ func gpuLibrary(doing, name string) (llama.GPULibrary, error) {
 	return llama.GPULibrary{}, wrongUse("%s: there is %s", doing, strings.Join(names, " and "))
 }
 
-// addGPULibrary fetches a library and puts it where the daemon finds it at its start.
+// addGPULibrary downloads a library to the folder that the daemon loads libraries from
+// when it starts.
 func (a *app) addGPULibrary(ctx context.Context, name string) error {
 	doing := "cannot add " + name
 	library, err := gpuLibrary(doing, name)
@@ -225,7 +227,7 @@ func (a *app) removeGPULibrary(ctx context.Context, name string) error {
 	})
 }
 
-// graphicsText says what the built-in engine computes with, for `kith status`.
+// graphicsText describes what the built-in engine computes with, for `kith status`.
 func graphicsText(g *engine.Graphics) (text string) {
 	if g == nil {
 		return ""
@@ -239,8 +241,8 @@ func graphicsText(g *engine.Graphics) (text string) {
 	return text
 }
 
-// graphics checks that a GPU library which was added is used. One that is not needed
-// because another is used is no fault.
+// graphics checks that each installed GPU library is in use. It is fine if one is not
+// used because another one is.
 func (d *doctor) graphics(g *engine.Graphics) {
 	if g == nil {
 		return

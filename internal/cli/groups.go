@@ -83,7 +83,8 @@ func (a *app) groups() *cobra.Command {
 		remove, admin, a.limitGroup(), a.keepOut())
 }
 
-// inviteToGroup asks a member into an org. No command puts a member into a group.
+// inviteToGroup invites a member to an org. There is no command that adds a member
+// directly.
 func (a *app) inviteToGroup(runs func(api.Group) bool) *cobra.Command {
 	return &cobra.Command{
 		Use: "invite NAME MEMBER", Short: "Invite a member to an org that you run", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeGroups(runs, true),
@@ -127,8 +128,8 @@ func (a *app) groupMachine(use string, rule account.MachineRule, short, done, un
 	return cmd
 }
 
-// limitGroup is about the member's machines, all of them: what calls of the group's
-// other members may come to them by it.
+// limitGroup sets limits for all of the member's machines together, for calls of a
+// group's other members.
 func (a *app) limitGroup() *cobra.Command {
 	var flags limitFlags
 	cmd := &cobra.Command{
@@ -212,8 +213,8 @@ func (a *app) showGroups(groups []api.Group) {
 	}
 }
 
-// keepOut speaks with this machine's own credential, whatever the environment
-// says: it is about this machine.
+// keepOut always uses this machine's own credential, whatever the environment contains,
+// because it is about this machine.
 func (a *app) keepOut() *cobra.Command {
 	var in api.KeepOut
 	cmd := &cobra.Command{

@@ -94,7 +94,7 @@ func (a *app) hub() *cobra.Command {
 
 // runHub opens a hub, prints its addresses and serves until ctx ends.
 func (a *app) runHub(ctx context.Context, read func() (*hubFile, error), admin string, anyAdmin bool) error {
-	hangups := make(chan os.Signal, 1) // one that comes during the start is not lost
+	hangups := make(chan os.Signal, 1) // buffered, so that one during the start is not lost
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 	config, err := read()
@@ -113,8 +113,8 @@ func (a *app) runHub(ctx context.Context, read func() (*hubFile, error), admin s
 	at := struct {
 		Hub   string `json:"hub"`
 		Admin string `json:"admin,omitempty"`
-		// FirstLink makes the account of the hub's first operator, once. It is printed to
-		// a terminal only; a log gets the file's name.
+		// FirstLink is a one-time link that creates the account of the hub's first
+		// operator. It is printed only to a terminal; a log gets the name of its file.
 		FirstLink     string `json:"first_link,omitempty"`
 		FirstLinkFile string `json:"first_link_file,omitempty"`
 	}{Hub: p.base}
@@ -149,13 +149,13 @@ func (a *app) runHub(ctx context.Context, read func() (*hubFile, error), admin s
 }
 
 // firstLinkFile is the file in the data folder with the link to the first operator's
-// account, until the link is used. Only this user can read it.
+// account. It exists until the link is used, and only this user can read it.
 const firstLinkFile = "first-link"
 
-// firstLink makes the link to the first operator's account and writes it to a file.
-// Both are empty if an operator can sign in already.
+// firstLink creates the link to the first operator's account and writes it to a file.
+// Both are empty if an operator can already sign in.
 func (p *hubProcess) firstLink(ctx context.Context) (link, file string, err error) {
-	p.removeFirstLink() // an older link is not valid any more
+	p.removeFirstLink() // an older link is no longer valid
 	link, err = p.hub.FirstLink(ctx)
 	if err != nil || link == "" {
 		return "", "", err
@@ -178,38 +178,38 @@ func (p *hubProcess) removeFirstLink() {
 type hubProcess struct {
 	config      *hubFile
 	log         *slog.Logger
-	base        string // its address as members see it, without /v1
+	base        string // its address for members, without /v1
 	records     *store.DB
 	journal     *journal.Journal
 	live        *registry.Registry
 	hub         *hub.Hub
 	public      *http.Server
-	certificate certificateSource // of public; nil: plain HTTP
+	certificate certificateSource // for public; nil: plain HTTP
 	clients     *gateway.Clients
 	spool       *spool.Spool
 	listener    net.Listener
 	operator    net.Listener
-	admin       net.Listener    // metrics, health, profiles; nil: none
-	guard       gateway.Guard   // of admin
-	atOnce      context.Context // ends when calls that still run are to end; nil: by the limit only
+	admin       net.Listener    // metrics, health and profiles; nil: none
+	guard       gateway.Guard   // for admin
+	atOnce      context.Context // ends when running calls must end at once; nil: only the time limit applies
 
-	// read reads the configuration again, and level is of the log; nil: there is no file.
+	// read reads the configuration again; level is the log's. nil: there is no file.
 	read      func() (*hubFile, error)
 	level     *slog.LevelVar
 	hangups   chan os.Signal // SIGHUP
 	reloading sync.Mutex     // held during a reload
-	inForce   *hubFile       // config with what reload has changed
+	inForce   *hubFile       // config with the changes by reload
 
 	cluster     *cluster.Cluster // the other hubs; nil: there are none
-	peers       net.Listener     // at which they reach this one
-	peerAddress string           // of that, as they dial it
+	peers       net.Listener     // for connections from the other hubs
+	peerAddress string           // the address of peers for the other hubs to dial
 }
 
-// slowStore is how long a hub waits for its database before it says so.
+// slowStore is how long a hub waits for its database before it reports that.
 const slowStore = 2 * time.Second
 
-// openHub opens the data of a hub, then its addresses. The caller closes the
-// hubProcess, also after run.
+// openHub opens the data of a hub, then its addresses. The caller must close the
+// hubProcess, even after run.
 func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProcess, err error) {
 	p = &hubProcess{config: config, inForce: config, log: log}
 	defer func() {
@@ -267,8 +267,8 @@ func openHub(ctx context.Context, config *hubFile, log *slog.Logger) (p *hubProc
 	return p, nil
 }
 
-// checkDatabaseIsThere refuses to make a new embedded database in the folder of a hub that
-// had one: its journal has calls that belong to the members of that database.
+// checkDatabaseIsThere refuses to create a new embedded database in the folder of a hub
+// that had one: the calls in its journal belong to members of the old database.
 func checkDatabaseIsThere(path string, j *journal.Journal) error {
 	if path == "" || j.Holds() == 0 {
 		return nil
@@ -279,13 +279,13 @@ func checkDatabaseIsThere(path string, j *journal.Journal) error {
 	case errors.Is(err, fs.ErrNotExist):
 		state = "is not there"
 	case err != nil || info.Size() > 0:
-		return nil // store.Open reports it
+		return nil // store.Open reports this error
 	}
 	return fmt.Errorf("cannot open the hub's database: %s %s, and the journal beside it has %s of calls; "+
 		"restore a backup with `kith admin restore`, or move %s away to begin a new hub", path, state, count(j.Holds(), "record"), filepath.Join(filepath.Dir(path), "ledger-*"))
 }
 
-// publicURL returns the address members see, of a hub that listens at an address.
+// publicURL returns the address for members, given the address that the hub listens on.
 func (c *hubFile) publicURL(listens net.Addr) string {
 	_, port, _ := net.SplitHostPort(listens.String())
 	switch {
@@ -302,7 +302,7 @@ func (c *hubFile) publicURL(listens net.Addr) string {
 }
 
 // plainWarning returns a warning if the public address is open to a network without TLS
-// and without a proxy in front that could end it; else it is empty.
+// and without a proxy that could terminate TLS. Otherwise it returns "".
 func (c *hubFile) plainWarning(listens net.Addr) string {
 	at, err := netip.ParseAddrPort(listens.String())
 	if err != nil || at.Addr().Unmap().IsLoopback() || c.TLS.ACME || c.TLS.Certificate != "" || len(c.Hub.Proxies) > 0 {
@@ -312,8 +312,8 @@ func (c *hubFile) plainWarning(listens net.Addr) string {
 		"set [tls], or name the proxy in front of it in [hub] proxies", listens)
 }
 
-// startNode adds this hub to those that share the database, and logs what puts the
-// database at risk.
+// startNode adds this hub to those that share the database, and logs problems that put
+// the database at risk.
 func (p *hubProcess) startNode(ctx context.Context) error {
 	warning, err := p.records.Warning(ctx)
 	if err != nil {
@@ -333,7 +333,7 @@ func (p *hubProcess) startNode(ctx context.Context) error {
 	})
 }
 
-// wire makes the registry, and the hub that observes it.
+// wire creates the registry and the hub that uses it.
 func (p *hubProcess) wire() {
 	p.live = registry.New(registry.Config{
 		Node: p.config.Hub.Node.Text, Region: p.config.Hub.Region.Text, Facts: p.records.Facts(p.config.Hub.Region.Text), Log: p.log,
@@ -343,7 +343,7 @@ func (p *hubProcess) wire() {
 	p.hub = hub.New(config, p.records, p.live)
 }
 
-// hubConfig returns the hub's configuration of a file.
+// hubConfig converts a configuration file to the hub's configuration.
 func (p *hubProcess) hubConfig(c *hubFile) hub.Config {
 	limits := c.Limits
 	keep := c.Responses.Keep.Duration
@@ -355,7 +355,7 @@ func (p *hubProcess) hubConfig(c *hubFile) hub.Config {
 		Region: c.Hub.Region.Text, Regions: c.otherRegions(), Clients: p.clients, DB: p.records,
 		Wait: limits.Wait.Duration, WaitStream: limits.WaitStream.Duration, FirstByte: limits.FirstByte.Duration,
 		Running: bound(limits.Running), Waiting: bound(limits.Waiting), Machines: bound(limits.Machines),
-		KeepResponses: keep, Drain: max(c.Hub.Drain.Duration, 1), // 0 is the default there
+		KeepResponses: keep, Drain: max(c.Hub.Drain.Duration, 1), // 0 would mean the default
 		Edge: gateway.Config{
 			Spool: p.spool,
 			Base:  p.base, Version: thisBuild().Version, Origins: convert(c.Hub.CORS, func(o origin) string { return o.Text }),
@@ -376,7 +376,7 @@ func (p *hubProcess) hubConfig(c *hubFile) hub.Config {
 	}
 }
 
-// bound returns a limit for hub.Config, in which -1 is off; in the configuration 0 is.
+// bound converts a limit for hub.Config: 0 is off in the file, and -1 there.
 func bound(n uint16) int {
 	if n == 0 {
 		return -1
@@ -384,8 +384,8 @@ func bound(n uint16) int {
 	return int(n)
 }
 
-// run serves until ctx ends, or the node is to drain, and its calls have ended (nil), or
-// a part fails.
+// run serves until ctx ends or the node must drain, and its calls have ended (nil), or
+// until a part fails.
 func (p *hubProcess) run(ended context.Context) error {
 	if err := p.hub.TakeUp(ended); err != nil {
 		return fmt.Errorf("cannot take up the ledger of the last start: %w", err)
@@ -395,7 +395,7 @@ func (p *hubProcess) run(ended context.Context) error {
 	group, ctx := errgroup.WithContext(serving)
 	group.Go(func() error { return p.live.Run(ctx) })
 	group.Go(func() error { return p.hub.Run(ctx) })
-	select { // earlier the hub would refuse calls that it can route
+	select { // otherwise the hub would refuse calls that it can route
 	case <-p.live.Ready():
 	case <-ctx.Done():
 		return group.Wait()
@@ -429,7 +429,7 @@ func (p *hubProcess) run(ended context.Context) error {
 	return p.end(group.Wait())
 }
 
-// end removes this hub from the nodes. err is how its parts ended.
+// end removes this hub from the nodes. err is the error of its parts.
 func (p *hubProcess) end(err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), endWithin)
 	defer cancel()
@@ -442,8 +442,8 @@ func (p *hubProcess) end(err error) error {
 	return err
 }
 
-// drain waits until this hub is to end, and has its calls end and its machines move. It
-// returns at once if a part of the hub failed.
+// drain waits until this hub must shut down, and then lets its calls end and its machines
+// move. It returns at once if a part of the hub fails.
 func (p *hubProcess) drain(ended, serving context.Context) {
 	select {
 	case <-ended.Done():
@@ -464,10 +464,10 @@ func (p *hubProcess) drain(ended, serving context.Context) {
 	p.hub.Drain(atOnce, func() { _ = p.listener.Close() })
 }
 
-// endWithin limits what a hub writes to the database at its end.
+// endWithin limits the hub's last writes to the database.
 const endWithin = 5 * time.Second
 
-// secondSignal returns a context that ends with the second signal to end this process.
+// secondSignal returns a context that ends at the second signal to end this process.
 func secondSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 	atOnce, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	signals := make(chan os.Signal, 2)
@@ -486,15 +486,15 @@ func secondSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 	return atOnce, cancel
 }
 
-// close closes what openHub has opened; it may be called in any state.
+// close closes everything that openHub opened. It may be called at any time.
 func (p *hubProcess) close() {
 	for _, listener := range []net.Listener{p.listener, p.operator, p.admin, p.peers} {
 		if listener != nil {
-			_ = listener.Close() // closed already, after run
+			_ = listener.Close() // run may already have closed it
 		}
 	}
 	if p.journal != nil {
-		_ = p.journal.Close() // it syncs what must be kept at once
+		_ = p.journal.Close() // this also syncs what must not be lost
 	}
 	if p.records != nil {
 		if err := p.records.Close(); err != nil {
@@ -503,8 +503,8 @@ func (p *hubProcess) close() {
 	}
 }
 
-// adminHandler serves metrics and profiles; /healthz, which answers while the process
-// runs; and /readyz, which says whether a load balancer may send calls here.
+// adminHandler serves metrics and profiles; /healthz, which responds while the process
+// runs; and /readyz, which reports whether a load balancer may send calls to this hub.
 func (p *hubProcess) adminHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(p.metrics(), promhttp.HandlerOpts{}))

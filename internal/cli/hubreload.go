@@ -16,7 +16,7 @@ import (
 	"github.com/kith/kith/internal/certificate"
 )
 
-// reload has the hub read its configuration again.
+// reload is `kith admin reload`, which makes the hub read its configuration again.
 func (o *operator) reload() *cobra.Command {
 	return &cobra.Command{
 		Use: "reload", Short: "Have the hub read its configuration again, while its calls run", Args: cobra.NoArgs,
@@ -40,8 +40,8 @@ func (o *operator) reload() *cobra.Command {
 	}
 }
 
-// reload reads the configuration and the certificate again and applies what can change.
-// On an error nothing changes.
+// reload reads the configuration and the certificate again and applies the settings that
+// can change. On error nothing changes.
 func (p *hubProcess) reload(ctx context.Context) (api.Reloaded, error) {
 	p.reloading.Lock()
 	defer p.reloading.Unlock()
@@ -66,9 +66,9 @@ func (p *hubProcess) reload(ctx context.Context) (api.Reloaded, error) {
 	return api.Reloaded{Applied: append([]string{}, applied...), Restart: append([]string{}, restart...)}, nil
 }
 
-// apply returns the configuration with what a running hub takes from next: all limits but
-// those of the spool, the proxies and the origins, the files of the certificate, the level
-// of the log.
+// apply returns the configuration with those settings from next that a running hub can
+// change: all limits except those of the spool, the proxies and the origins, the files of
+// the certificate, and the level of the log.
 func (c *hubFile) apply(next *hubFile) *hubFile {
 	after := *c
 	after.Hub.Drain, after.Hub.Proxies, after.Hub.CORS = next.Hub.Drain, next.Hub.Proxies, next.Hub.CORS
@@ -81,24 +81,24 @@ func (c *hubFile) apply(next *hubFile) *hubFile {
 	return &after
 }
 
-// proxies returns the networks of [hub] proxies.
+// proxies returns the networks in [hub] proxies.
 func (c *hubFile) proxies() []netip.Prefix {
 	return convert(c.Hub.Proxies, func(p proxy) netip.Prefix { return p.Prefix })
 }
 
-// certificateSource is where the certificate of the public address comes from: files or
-// an ACME server.
+// certificateSource is the source of the public address's certificate: files or an ACME
+// server.
 type certificateSource interface {
-	// TLS returns the configuration of a listener with the certificate.
+	// TLS returns the configuration for a listener that uses the certificate.
 	TLS() *tls.Config
 	// Run keeps the certificate current until ctx ends.
 	Run(ctx context.Context) error
-	// Expires returns when the certificate ends; zero: there is none yet.
+	// Expires returns when the certificate expires; zero: there is none yet.
 	Expires() time.Time
 }
 
-// openCertificate opens the certificate of [tls]; without one the public address serves
-// plain HTTP. port is the one at which it listens.
+// openCertificate opens the certificate configured in [tls]. Without one the public
+// address uses plain HTTP. port is the port of the listener.
 func (p *hubProcess) openCertificate(port int) (err error) {
 	switch t := p.config.TLS; {
 	case t.ACME:
@@ -112,7 +112,7 @@ func (p *hubProcess) openCertificate(port int) (err error) {
 	return err
 }
 
-// reloadCertificate looks for a new certificate.
+// reloadCertificate checks for a new certificate.
 func (p *hubProcess) reloadCertificate(ctx context.Context, after *hubFile) error {
 	switch source := p.certificate.(type) {
 	case *certificate.Files:

@@ -18,25 +18,26 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// agent is a coding agent that kith can start with the settings of docs/clients.md.
+// agent is a coding agent that kith can start, with the settings in docs/clients.md.
 type agent struct {
 	install string // the command that installs it
-	// local reports that this machine's daemon serves its dialect for the models here.
+	// local reports that this machine's daemon serves the agent's dialect for local
+	// models.
 	local bool
-	// settings returns the arguments for a target, which precede the user's own, and the
-	// environment.
+	// settings returns the arguments for a target, which are inserted before the user's
+	// own, and the environment.
 	settings func(target) (args []string, env environment, err error)
 }
 
 // target is the surface and the model that an agent uses.
 type target struct {
 	base, key, model string
-	context          int // the model's context length; 0: unknown
+	context          int // context length of the model; 0: unknown
 }
 
-// answerLimit returns how many tokens of the context an agent reserves for an answer:
-// a quarter, and no more than the agents themselves reserve in a long context. Some
-// agents need it together with the context.
+// answerLimit returns how many tokens of the context an agent should reserve for an
+// answer: a quarter, but no more than agents reserve by default for long contexts. Some
+// agents need this number together with the context length.
 func (t target) answerLimit() int { return min(t.context/4, 32_000) }
 
 var agents = map[string]agent{
@@ -45,14 +46,14 @@ var agents = map[string]agent{
 	"opencode": {"npm install -g opencode-ai", true, opencodeSettings},
 }
 
-// claudeSettings returns the settings of Claude Code. It assumes 200,000 tokens of
-// context for an unknown model, unless the first of the last three variables is set. It
-// shortens the conversation at the length in the second, only if that is set.
+// claudeSettings returns the settings of Claude Code. For unknown models it assumes a
+// context of 200,000 tokens, unless the first of the last three variables is set. It only
+// shortens the conversation, at the length in the second variable, if that is set.
 func claudeSettings(t target) ([]string, environment, error) {
 	env := environment{
 		set: []setting{
 			{"ANTHROPIC_BASE_URL", t.base}, {"ANTHROPIC_AUTH_TOKEN", t.key},
-			// Its defaults for side tasks are models that no machine of the member has.
+			// By default it uses models for side tasks that no machine has.
 			{"ANTHROPIC_DEFAULT_HAIKU_MODEL", t.model}, {"CLAUDE_CODE_SUBAGENT_MODEL", t.model},
 		},
 		unset: []string{"ANTHROPIC_API_KEY"},
@@ -73,7 +74,7 @@ func codexSettings(t target) ([]string, environment, error) {
 		{"model_providers.kith.base_url", quoted(t.base + "/v1")}, {"model_providers.kith.env_key", `"KITH_API_KEY"`},
 		{"model_providers.kith.wire_api", `"responses"`},
 	}
-	if t.context > 0 { // else it assumes the context of the vendor's models
+	if t.context > 0 { // otherwise it assumes the context of its vendor's models
 		settings = append(settings, setting{"model_context_window", strconv.Itoa(t.context)})
 	}
 	var args []string
@@ -172,8 +173,8 @@ func (a *app) start(ctx context.Context, path string, chosen agent, model string
 	return nil
 }
 
-// runForeground runs a program to its end. The terminal sends an interrupt to both
-// processes, and this one ignores it; SIGTERM is forwarded.
+// runForeground runs a program to its end. The terminal sends interrupts to both
+// processes, and this one ignores them; SIGTERM is forwarded.
 func runForeground(program *exec.Cmd) error {
 	signal.Reset(os.Interrupt, syscall.SIGTERM)
 	signals := make(chan os.Signal, 1)
@@ -190,18 +191,18 @@ func runForeground(program *exec.Cmd) error {
 			return err
 		case s := <-signals:
 			if s == syscall.SIGTERM {
-				_ = program.Process.Signal(s) // it has ended if this fails
+				_ = program.Process.Signal(s) // fails if the program has ended
 			}
 		}
 	}
 }
 
-// localKey is the key that agents send to the daemon, which requires none.
+// localKey is the key that agents send to the daemon, which does not require one.
 const localKey = "kith"
 
-// target returns the model that an agent uses, and its surface: this machine's daemon
-// if it can serve the agent and either serves the model itself or there is no API key;
-// else the hub.
+// target returns the model and the surface for an agent. It uses this machine's daemon if
+// the daemon can serve the agent, and if it either serves the model itself or there is no
+// API key. Otherwise it uses the hub.
 func (a *app) target(ctx context.Context, local bool, model string) (target, error) {
 	var here []listed
 	base := ""
@@ -210,8 +211,8 @@ func (a *app) target(ctx context.Context, local bool, model string) (target, err
 		if err != nil {
 			return target{}, err
 		}
-		surface.http = &http.Client{}                  // over TCP like the agent, not over the socket
-		if here, err = surface.list(ctx); err == nil { // else no daemon runs here
+		surface.http = &http.Client{}                  // over TCP, as the agent does, instead of the socket
+		if here, err = surface.list(ctx); err == nil { // otherwise no daemon is running here
 			base = surface.base
 		}
 	}
@@ -243,9 +244,9 @@ func (a *app) target(ctx context.Context, local bool, model string) (target, err
 	return target{hub.base, hub.bearer, one.ID, one.ContextLength}, nil
 }
 
-// choose returns the model of that id. Without an id it returns the best model for an
-// agent: of those that take calls first by whose machine gets the prompts (own, shared, a
-// group's), then by readiness, tools and context length. What may not chat comes last.
+// choose returns the model with the given id. Without an id it returns the best available
+// model for an agent, comparing first the owner of the machines (own, shared, a group's),
+// then readiness, tools and context length. Models that may not support chat come last.
 func choose(list []listed, model string) (listed, bool) {
 	if model != "" {
 		i := slices.IndexFunc(list, func(m listed) bool { return m.ID == model })
@@ -275,8 +276,8 @@ func choose(list []listed, model string) (listed, bool) {
 	}), true
 }
 
-// ended is the exit status of a program that kith ran. The program has reported its
-// error itself.
+// ended is the exit status of a program that kith ran. That program has already reported
+// its error.
 type ended struct{ status int }
 
 func (e ended) Error() string { return fmt.Sprintf("ended with status %d", e.status) }

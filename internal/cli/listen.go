@@ -13,11 +13,11 @@ import (
 	"github.com/kith/kith/internal/outbound"
 )
 
-// shutdownGrace is how long running responses may continue after the end of ctx. An
-// interrupt ends the program within 2 s.
+// shutdownGrace is how long running responses may continue after the end of ctx. The
+// program exits within 2 s of an interrupt.
 const shutdownGrace = time.Second
 
-// listenTCP listens on an address. flag is the flag that sets it, for the error.
+// listenTCP listens on an address. flag is the flag for the address, for the error.
 func listenTCP(ctx context.Context, address, flag string) (net.Listener, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if outbound.IsInUse(err) {
@@ -33,9 +33,9 @@ func addressInUse(address, flag string) error {
 	return fmt.Errorf("cannot listen on %s: another program does already; end it, or choose another address with %s", address, flag)
 }
 
-// serveHTTP serves until ctx ends, then waits for running responses, and after
-// shutdownGrace closes their connections. Closing the listener before that only keeps new
-// connections away.
+// serveHTTP serves until ctx ends, then waits for running responses and, after
+// shutdownGrace, closes their connections. The listener may be closed earlier to refuse
+// new connections.
 func serveHTTP(ctx context.Context, server *http.Server, listener net.Listener) error {
 	ended := make(chan error, 1)
 	go func() {
@@ -58,7 +58,7 @@ func serveHTTP(ctx context.Context, server *http.Server, listener net.Listener) 
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 	defer cancel()
 	if server.Shutdown(grace) != nil {
-		_ = server.Close() // its errors concern connections that end in any case
+		_ = server.Close() // errors only concern connections that are being closed
 	}
 	<-ended
 	return nil
@@ -69,7 +69,7 @@ func logTo(w io.Writer, level slog.Leveler) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 }
 
-// to returns the log of [log].
+// to returns the log configured in [log].
 func (l *logTable) to(w io.Writer, level slog.Leveler) *slog.Logger {
 	if l.Format.Text == "json" {
 		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))

@@ -47,8 +47,8 @@ func (a *app) login() *cobra.Command {
 	return cmd
 }
 
-// signIn becomes a machine of the hub, by the token or else by approval in the
-// browser, keeps the credential in data, and notifies a daemon that runs there.
+// signIn registers this computer as a machine at the hub, with the token or by approval
+// in the browser. It saves the credential in data and notifies a running daemon.
 func (a *app) signIn(ctx context.Context, data, address, token string) error {
 	become := a.askToJoin
 	if token != "" {
@@ -58,7 +58,7 @@ func (a *app) signIn(ctx context.Context, data, address, token string) error {
 	if err != nil {
 		return err
 	}
-	before, _ := daemon.LoadCredential(data) // none, or one that is of no use, needs no end
+	before, _ := daemon.LoadCredential(data) // if it cannot be read, there is nothing to revoke
 	if err := daemon.SaveCredential(data, saved); err != nil {
 		return err
 	}
@@ -75,8 +75,8 @@ func (a *app) signIn(ctx context.Context, data, address, token string) error {
 		Machine string `json:"machine"`
 		Member  string `json:"member"`
 		Region  string `json:"region"`
-		// Before is this computer's machine of the sign-in before, which is revoked unless
-		// Trouble says why not.
+		// Before is this computer's machine from the previous sign-in. It was revoked,
+		// unless Trouble is set.
 		Before  string `json:"before,omitzero"`
 		Trouble string `json:"trouble,omitzero"`
 	}{Hub: saved.Hub, Machine: saved.Machine, Member: saved.Member, Region: saved.Region}
@@ -97,13 +97,13 @@ func (a *app) signIn(ctx context.Context, data, address, token string) error {
 	})
 }
 
-// askToJoin waits for a member to approve this computer as a machine.
+// askToJoin waits until a member approves this computer as a machine.
 func (a *app) askToJoin(ctx context.Context, hub *client) (daemon.Credential, error) {
 	made, err := a.approved(ctx, hub, "sign in", url.Values{"scope": {"machine"}, "name": {hostName()}})
 	return daemon.Credential{Hub: hub.base, Secret: made.Secret, Machine: made.ID, Member: made.Member, Region: made.Region}, err
 }
 
-// signedInTo is the hub of the credential in data; empty: there is none.
+// signedInTo returns the hub of the credential in data, or "" if there is none.
 func signedInTo(data string) string {
 	saved, err := daemon.LoadCredential(data)
 	if err != nil {
@@ -112,7 +112,7 @@ func signedInTo(data string) string {
 	return saved.Hub
 }
 
-// readAgain has a daemon that runs on data read the credential again.
+// readAgain makes a running daemon read the credential again.
 func readAgain(ctx context.Context, data string) (runs bool, err error) {
 	_, err = control(data).call(ctx, "notify the daemon", request{http.MethodPost, "/signin", nil}, nil)
 	if _, off := errors.AsType[unreachable](err); off {
@@ -121,8 +121,8 @@ func readAgain(ctx context.Context, data string) (runs bool, err error) {
 	return err == nil, err
 }
 
-// redeem turns a login token into a machine, called as this computer is, and
-// its credential.
+// redeem redeems a login token for a machine with this computer's name, and returns its
+// credential.
 func redeem(ctx context.Context, hub *client, token string) (daemon.Credential, error) {
 	var made daemon.Credential
 	in := map[string]string{"token": token, "name": hostName()}
@@ -133,8 +133,8 @@ func redeem(ctx context.Context, hub *client, token string) (daemon.Credential, 
 	return made, nil
 }
 
-// revokeTimeout is how long a hub may take to revoke a credential before this
-// machine forgets it all the same.
+// revokeTimeout is how long a hub may take to revoke a credential before this machine
+// removes it anyway.
 const revokeTimeout = 15 * time.Second
 
 func (a *app) logout() *cobra.Command {
@@ -152,8 +152,8 @@ func (a *app) logout() *cobra.Command {
 	}
 }
 
-// signOut revokes the credential kept in data at its hub, if that answers, and
-// removes it in any case.
+// signOut revokes the credential in data at its hub, if the hub responds, and removes it
+// in any case.
 func (a *app) signOut(ctx context.Context, data string) error {
 	saved, err := daemon.LoadCredential(data)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -189,8 +189,8 @@ func (a *app) signOut(ctx context.Context, data string) error {
 	})
 }
 
-// revoke ends a credential at its hub; one that is no longer good there has
-// ended already.
+// revoke revokes a credential at its hub. A credential that is no longer valid counts as
+// revoked.
 func revoke(ctx context.Context, c daemon.Credential) error {
 	ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
 	defer cancel()

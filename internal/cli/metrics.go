@@ -6,8 +6,7 @@ import (
 	"github.com/shirou/gopsutil/v4/disk"
 )
 
-// metrics returns everything that GET /metrics shows: what the hub measures, and what is
-// known of its process.
+// metrics returns the metrics for GET /metrics: the hub's and those of its process.
 func (p *hubProcess) metrics() *prometheus.Registry {
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "kith_build_info", Help: "The version of this hub; the value is always 1.",
@@ -47,7 +46,7 @@ func (p *hubProcess) metrics() *prometheus.Registry {
 	return registry
 }
 
-// certificateEnd is the metric of when the certificate ends.
+// certificateEnd is the metric with the certificate's expiry.
 type certificateEnd struct{ certificateSource }
 
 var certificateEndDesc = prometheus.NewDesc("kith_certificate_expiry_timestamp_seconds", "When the certificate of [tls] ends; absent without one.", nil, nil)

@@ -14,18 +14,18 @@ import (
 	"github.com/kith/kith/internal/pull"
 )
 
-// modelFile is a model in GGUF files of this machine.
+// modelFile is a model in one or more GGUF files on this machine.
 type modelFile struct {
 	ID        string
 	Path      string // of its first part
-	Projector string // of the file with which it takes images; empty is none
+	Projector string // the file for images; empty: none
 	Version   string // changes with the files
 }
 
-// modelFiles returns the models at the configured paths. The name of a file without its
-// extension and part is the model's id; of two with one id the first counts. A folder is
-// searched with its folders, where a file whose name begins with mmproj belongs to the
-// models beside it. A folder need not exist; a file must.
+// modelFiles returns the models at the configured paths. A model's id is the file name
+// without extension and part; of two models with the same id the first one is used.
+// Folders are searched with their subfolders. In a folder, a file whose name starts with
+// mmproj belongs to the models next to it. Folders may be missing, files may not.
 func modelFiles(paths []string) ([]modelFile, error) {
 	var files []modelFile
 	add := func(path, projector string) {
@@ -61,7 +61,7 @@ func modelFiles(paths []string) ([]modelFile, error) {
 	return files, nil
 }
 
-// modelFolders returns a folder and those in it.
+// modelFolders returns a folder and its subfolders.
 func modelFolders(path string) ([]string, error) {
 	folders := []string{path}
 	entries, err := os.ReadDir(path)
@@ -83,14 +83,14 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// ggufIn returns the first part of each model in a folder, and its projector. A folder
-// that cannot be read has none.
+// ggufIn returns the first file of each model in a folder, and the folder's projector. If
+// the folder cannot be read it returns none.
 func ggufIn(folder string) (models []string, projector string) {
 	entries, _ := os.ReadDir(folder)
 	for _, entry := range entries {
 		path := filepath.Join(folder, entry.Name())
 		switch {
-		case filepath.Ext(path) != ".gguf", !isFile(path): // opening a pipe would wait for its writer
+		case filepath.Ext(path) != ".gguf", !isFile(path): // opening a pipe would block until it has a writer
 		case pull.IsProjector(entry.Name()):
 			projector = path
 		case pull.IsFirstPart(entry.Name()):
@@ -100,7 +100,7 @@ func ggufIn(folder string) (models []string, projector string) {
 	return models, projector
 }
 
-// versionOf returns what changes with a file's contents.
+// versionOf returns a string that changes when a file's content does.
 func versionOf(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {

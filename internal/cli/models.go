@@ -20,12 +20,12 @@ import (
 	"github.com/kith/kith/internal/daemon"
 )
 
-// listing is GET /v1/models of either surface, as far as kith shows it.
+// listing is the part of GET /v1/models that kith shows.
 type listing struct {
 	Data []listed `json:"data"`
 }
 
-// listed is one model of a listing.
+// listed is a model in a listing.
 type listed struct {
 	ID            string   `json:"id"`
 	ContextLength int      `json:"context_length"`
@@ -35,14 +35,14 @@ type listed struct {
 	Machines      int      `json:"machines"`
 }
 
-// isReady reports whether a call of the model would begin now. Surfaces without other
-// machines do not say.
+// isReady reports whether a call to the model would start now. Surfaces without remote
+// machines do not report an availability.
 func (l *listed) isReady() bool { return l.Availability == "" || l.Availability == "ready" }
 
-// takesCalls reports whether a call of the model would begin now or wait.
+// takesCalls reports whether a call to the model would start now or wait.
 func (l *listed) takesCalls() bool { return l.isReady() || l.Availability == "busy" }
 
-// others returns how many other kinds of calls than chat the model is known to serve.
+// others returns how many kinds of calls other than chat the model is known to serve.
 func (l *listed) others() (n int) {
 	for _, kind := range [...]string{"embeddings", "transcription"} {
 		if slices.Contains(l.Capabilities, kind) {
@@ -52,16 +52,16 @@ func (l *listed) others() (n int) {
 	return n
 }
 
-// list returns the models that a surface serves.
+// list returns the models of a surface.
 func (c *client) list(ctx context.Context) ([]listed, error) {
 	var l listing
 	_, err := c.call(ctx, "list the models", request{http.MethodGet, "/v1/models", nil}, &l)
 	return l.Data, err
 }
 
-// toDaemon returns a client to the local surface of this machine's daemon: over its
-// socket, or at its configured address if no process serves the socket, as for a `kith
-// dev` with its data elsewhere.
+// toDaemon returns a client for this machine's daemon: over its socket or, if no process
+// serves that, at its configured address. The latter may be a `kith dev` with its data in
+// another folder.
 func (a *app) toDaemon() (*client, error) {
 	config, err := loadLocalFile(a.home)
 	if err != nil {
@@ -80,10 +80,10 @@ func (a *app) toDaemon() (*client, error) {
 	}, nil
 }
 
-// toAccount returns a client to the hub as the member: with KITH_API_KEY if KITH_HUB is set,
-// too; else with this machine's credential if it is signed in, because the key in the
-// environment of programs is for inference; else with the key alone. The error is that of a
-// member who is not signed in if there is neither.
+// toAccount returns a client for the hub, as the member. If KITH_HUB is set it uses
+// KITH_API_KEY. Otherwise it prefers this machine's credential, because the key in a
+// program's environment is for inference, and then the key. If there is neither, the
+// error is that of a member who is not signed in.
 func (a *app) toAccount() (*client, error) {
 	_, saved, err := a.credential()
 	signedIn := err == nil
@@ -109,8 +109,8 @@ func (a *app) toAccount() (*client, error) {
 	return nil, notSignedIn("cannot use your account: this machine is not signed in; run `kith login --hub URL`, or set KITH_HUB and KITH_API_KEY")
 }
 
-// byKey returns a client with KITH_API_KEY, if that is set: to the hub of KITH_HUB,
-// else to the one to which this machine is signed in, else to that of config.toml.
+// byKey returns a client with KITH_API_KEY, if that is set, for the hub in KITH_HUB, that
+// of this machine's sign-in or that in config.toml, in this order.
 func (a *app) byKey() (hub *client, found bool, err error) {
 	key := os.Getenv("KITH_API_KEY")
 	if key == "" {
@@ -134,7 +134,7 @@ func (a *app) byKey() (hub *client, found bool, err error) {
 	return toHub(address, key), true, nil
 }
 
-// credential reads this machine's configuration and its credential. The error is
+// credential reads this machine's configuration and credential. The error is
 // fs.ErrNotExist if the machine is not signed in.
 func (a *app) credential() (*daemonFile, daemon.Credential, error) {
 	config, err := loadLocalFile(a.home)
@@ -168,7 +168,7 @@ func (a *app) models() *cobra.Command {
 			}
 			a.showModels(list, account)
 			if len(list.Data) == 0 && !account {
-				_, _ = fmt.Fprintln(a.err, "`kith pull` lists models that fit this machine") // a hint, no result
+				_, _ = fmt.Fprintln(a.err, "`kith pull` lists models that fit this machine") // only a hint
 			}
 			return nil
 		},

@@ -13,8 +13,8 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// database says where the hub's database is: its configuration's, or in the data
-// folder of --data.
+// database returns the location of the hub's database: from the configuration or, with
+// --data, in that folder.
 func (o *operator) database() (store.Config, error) {
 	config, err := loadHubFile(o.home, pathHere(o.file))
 	if err != nil && (!onlySecrets(err) || hasProblem(err, "database.url")) {
@@ -26,7 +26,7 @@ func (o *operator) database() (store.Config, error) {
 	return config.database(), nil
 }
 
-// database says where a hub's database is.
+// database returns the location of a hub's database.
 func (c *hubFile) database() store.Config {
 	if c.Database.URL.text != "" {
 		return store.Config{URL: c.Database.URL.text}
@@ -61,7 +61,7 @@ func (o *operator) migrate() *cobra.Command {
 	return cmd
 }
 
-// migrateNow runs the migrations that the database lacks.
+// migrateNow runs the missing migrations.
 func migrateNow(ctx context.Context, at store.Config) error {
 	if at.Path != "" {
 		if err := store.FileExists(at.Path); err != nil {
@@ -75,10 +75,10 @@ func migrateNow(ctx context.Context, at store.Config) error {
 	return db.Close()
 }
 
-// migrationStep is a migration, as it is printed.
+// migrationStep is a migration in the output.
 type migrationStep struct {
 	Version int64      `json:"version"`
-	Name    string     `json:"name,omitempty"`    // empty: a newer kith made it
+	Name    string     `json:"name,omitempty"`    // empty: made by a newer kith
 	Applied *time.Time `json:"applied,omitempty"` // nil: pending
 }
 
@@ -152,11 +152,11 @@ func (o *operator) copy() *cobra.Command {
 	return cmd
 }
 
-// copiedTable is a table that was copied, as it is printed.
+// copiedTable is a copied table in the output.
 type copiedTable struct {
 	Table string `json:"table"`
 	Rows  int64  `json:"rows"`
-	Sum   string `json:"sum"` // over the contents; the same on both sides
+	Sum   string `json:"sum"` // checksum of the contents, equal on both sides
 }
 
 func (o *operator) copyDatabase(ctx context.Context, source, target store.Config) error {

@@ -14,7 +14,8 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// health reports whether the hub serves calls, for the health check of a container.
+// health is `kith admin health`, a container's health check: it reports whether the hub
+// serves calls.
 func (o *operator) health() *cobra.Command {
 	return &cobra.Command{
 		Use: "health", Short: "Check whether the hub serves calls; it fails if not", Args: cobra.NoArgs,
@@ -33,7 +34,7 @@ func (o *operator) health() *cobra.Command {
 	}
 }
 
-// nodes lists the hub's nodes.
+// nodes is `kith admin nodes`, which lists the hub's nodes.
 func (o *operator) nodes() *cobra.Command {
 	return &cobra.Command{
 		Use: "nodes", Short: "List the hub's nodes", Args: cobra.NoArgs,
@@ -67,7 +68,7 @@ type drained struct {
 	State string `json:"state"` // "ended"
 }
 
-// drain has a node end, and shows how far it has come.
+// drain is `kith admin drain`, which makes a node exit and shows the progress.
 func (o *operator) drain() *cobra.Command {
 	return &cobra.Command{
 		Use: "drain NODE", Short: "End a node of the hub without ending a call", Args: cobra.ExactArgs(1),
@@ -96,13 +97,13 @@ func (o *operator) drain() *cobra.Command {
 // drainPoll is how often the progress of a drain is read.
 const drainPoll = 500 * time.Millisecond
 
-// awaitDrained shows what is left at a node until it has ended.
+// awaitDrained shows what is left at a node until the node has exited.
 func (o *operator) awaitDrained(ctx context.Context, hub *client, name string) error {
 	here, shown := false, ""
 	for {
 		nodes, _, err := fetch(ctx, hub, "list the nodes", api.OperatorListNodes.With(api.None{}))
 		if _, off := errors.AsType[unreachable](err); off && here {
-			return nil // the node that was asked is the one that ended
+			return nil // the node that served the requests was the one to exit
 		}
 		if err != nil {
 			return err

@@ -23,42 +23,42 @@ import (
 )
 
 const (
-	// engineTimeout is how long the start of the daemon waits for the models of the
-	// built-in engine.
+	// engineTimeout is how long the daemon's start waits for the models of the built-in
+	// engine.
 	engineTimeout = 20 * time.Second
-	// settledAfter is how long the model folders must not change before they are read.
+	// settledAfter is how long the model folders must be unchanged before they are read.
 	settledAfter = 500 * time.Millisecond
-	// lookEvery is how often they are read anyway: not every file system reports changes.
+	// lookEvery is how often they are read in any case, because not every file system
+	// reports changes.
 	lookEvery = time.Minute
 )
 
-// ownEngines runs the model files of this machine: with its llama-server, if there is
-// one, else with the built-in engine. Which files there are, it follows.
+// ownEngines runs this machine's model files and follows changes of the files. It uses
+// the machine's llama-server, if there is one, and otherwise the built-in engine.
 type ownEngines struct {
 	config *daemonFile
-	// builtinOnly runs model files with the built-in engine though there is a
-	// llama-server.
+	// builtinOnly uses the built-in engine even if there is a llama-server.
 	builtinOnly bool
 	log         *slog.Logger
 
 	files      []modelFile
 	pool       *llamaserver.Pool // nil: there is no llama-server, or no file yet
-	supervisor *llama.Supervisor // nil: as pool
-	failed     chan error        // why the built-in engine does not run
-	// What problem reads, which other goroutines call.
+	supervisor *llama.Supervisor // nil: the same for the built-in engine
+	failed     chan error        // why the built-in engine is not running
+	// For problem, which is called by other goroutines.
 	started atomic.Pointer[llama.Supervisor]
 	failure atomic.Pointer[error]
-	changed chan struct{}   // buffered: all has changed
-	said    map[string]bool // problems that are logged already
-	lookNow chan struct{}   // buffered: the folders are to be read
+	changed chan struct{}   // buffered: the result of all has changed
+	said    map[string]bool // problems that were already logged
+	lookNow chan struct{}   // buffered: read the folders
 }
 
 func newOwnEngines(config *daemonFile, builtinOnly bool, log *slog.Logger) *ownEngines {
 	return &ownEngines{config: config, builtinOnly: builtinOnly, log: log, failed: make(chan error, 1), changed: make(chan struct{}, 1), lookNow: make(chan struct{}, 1)}
 }
 
-// begin starts what runs the present files, in group. It waits until their models are
-// known, at most engineTimeout.
+// begin starts the engines for the current files in group. It waits until their models
+// are known, at most engineTimeout.
 func (o *ownEngines) begin(ctx context.Context, group *errgroup.Group) error {
 	files, err := modelFiles(o.config.Engine.Models)
 	if err != nil {
@@ -73,7 +73,7 @@ func (o *ownEngines) begin(ctx context.Context, group *errgroup.Group) error {
 	select {
 	case <-o.supervisor.Ready():
 	case err := <-o.failed:
-		o.failed <- err // for follow
+		o.failed <- err // read by follow
 	case <-time.After(engineTimeout):
 		o.log.Warn("the built-in engine is not ready; the daemon starts without it, and offers it once it is", "after", engineTimeout)
 	case <-ctx.Done():
@@ -81,7 +81,7 @@ func (o *ownEngines) begin(ctx context.Context, group *errgroup.Group) error {
 	return nil
 }
 
-// set makes the files those that are served.
+// set changes the files to serve.
 func (o *ownEngines) set(ctx context.Context, group *errgroup.Group, files []modelFile) error {
 	if slices.Equal(files, o.files) {
 		return nil
@@ -137,7 +137,7 @@ func (o *ownEngines) start(ctx context.Context, group *errgroup.Group) {
 	})
 }
 
-// all returns the engines that run the files now.
+// all returns the engines that are running.
 func (o *ownEngines) all() []*engine.Engine {
 	var all []*engine.Engine
 	if o.pool != nil {
@@ -165,19 +165,19 @@ func (o *ownEngines) all() []*engine.Engine {
 	}))
 }
 
-// startingEngine is the built-in engine before its first worker is ready.
+// startingEngine returns the built-in engine before its first worker is ready.
 func startingEngine(s *llama.Supervisor, files []modelFile) *engine.Engine {
 	ids := convert(files, func(f modelFile) fleet.ModelID { return fleet.ModelID(f.ID) })
 	return engine.Starting("built-in engine", ids, func() string {
 		if err := s.Problem(); err != nil {
 			return err.Error()
 		}
-		return "the built-in engine has just started" // its models are offered in a moment
+		return "the built-in engine has just started" // its models will be offered soon
 	})
 }
 
-// problem returns why the built-in engine, once it was started, does not run. It is final
-// if it will not be tried again.
+// problem returns why the built-in engine, if it was started, is not running. final
+// reports that it will not be started again.
 func (o *ownEngines) problem() (err error, final bool) {
 	if failure := o.failure.Load(); failure != nil {
 		return *failure, true
@@ -191,7 +191,7 @@ func (o *ownEngines) problem() (err error, final bool) {
 // look makes follow read the folders soon.
 func (o *ownEngines) look() { notify(o.lookNow) }
 
-// follow offers what the model folders hold, until ctx ends.
+// follow offers the models in the model folders until ctx ends.
 func (o *ownEngines) follow(ctx context.Context, group *errgroup.Group, d *daemon.Daemon) error {
 	var events <-chan fsnotify.Event
 	var lost <-chan error
@@ -232,7 +232,7 @@ func (o *ownEngines) follow(ctx context.Context, group *errgroup.Group, d *daemo
 	}
 }
 
-// update serves what the folders hold now.
+// update reads the folders and serves the models in them.
 func (o *ownEngines) update(ctx context.Context, group *errgroup.Group, d *daemon.Daemon) {
 	files, err := modelFiles(o.config.Engine.Models)
 	if err == nil {
@@ -244,7 +244,7 @@ func (o *ownEngines) update(ctx context.Context, group *errgroup.Group, d *daemo
 	}
 }
 
-// first reports whether a problem, which is found again each minute, is new.
+// first reports whether a problem is new. Problems are found again every minute.
 func (o *ownEngines) first(problem error) bool {
 	if o.said == nil {
 		o.said = make(map[string]bool)
@@ -254,7 +254,7 @@ func (o *ownEngines) first(problem error) bool {
 	return !again
 }
 
-// report logs which models cannot be served.
+// report logs the models that cannot be served.
 func (o *ownEngines) report(d *daemon.Daemon) {
 	for _, e := range o.all() {
 		if e.IsStarting() {
@@ -266,15 +266,16 @@ func (o *ownEngines) report(d *daemon.Daemon) {
 	}
 }
 
-// watchFolders watches the model folders and those in them. The default one is made.
+// watchFolders watches the model folders and their subfolders. It creates the default
+// folder.
 func (o *ownEngines) watchFolders(watch *fsnotify.Watcher) {
 	for _, path := range o.config.Engine.Models {
 		if filepath.Ext(path) == ".gguf" {
 			path = filepath.Dir(path)
 		} else if err := os.MkdirAll(path, 0o755); err != nil {
-			continue // a path that is not there has no models
+			continue // a missing path has no models
 		}
-		folders, _ := modelFolders(path) // the rest is read once a minute
+		folders, _ := modelFolders(path) // the rest is read every minute
 		for _, folder := range folders {
 			if err := watch.Add(folder); err != nil && !errors.Is(err, fsnotify.ErrClosed) && o.first(fmt.Errorf("%s: %w", folder, err)) {
 				o.log.Warn("cannot watch a model folder; it is read once a minute", "folder", folder, "error", err)
@@ -283,7 +284,7 @@ func (o *ownEngines) watchFolders(watch *fsnotify.Watcher) {
 	}
 }
 
-// notify sends to a buffered channel, unless something waits there already.
+// notify sends to a buffered channel, unless it already contains a value.
 func notify(changed chan struct{}) {
 	select {
 	case changed <- struct{}{}:

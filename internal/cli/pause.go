@@ -16,12 +16,12 @@ import (
 type sharingNow struct {
 	Running bool `json:"running"` // the daemon
 	daemon.Sharing
-	Open    bool `json:"open"`             // inside the sharing hours now
-	Drained bool `json:"drained,omitzero"` // no call of the hub runs
+	Open    bool `json:"open"`             // now inside the sharing hours
+	Drained bool `json:"drained,omitzero"` // no call of the hub is running
 }
 
-// changeSharing sends in to this machine's daemon. If the daemon does not run, it
-// applies the same change to the saved state.
+// changeSharing sends in to this machine's daemon. If no daemon is running, it applies
+// the same change to the saved state.
 func (a *app) changeSharing(ctx context.Context, doing, path string, in any, change daemon.Change) (sharingNow, error) {
 	config, err := loadLocalFile(a.home)
 	if err != nil {
@@ -37,7 +37,7 @@ func (a *app) changeSharing(ctx context.Context, doing, path string, in any, cha
 		if now.Sharing, err = daemon.ChangeSaved(config.Daemon.Data, config.sharing(), change); err != nil {
 			return sharingNow{}, err
 		}
-		now.Running = send() == nil // a daemon that started in between has read the older state
+		now.Running = send() == nil // a daemon that has just started read the old state
 	}
 	if err != nil {
 		return sharingNow{}, err
@@ -51,7 +51,7 @@ func isOpen(s daemon.Sharing) (bool, error) {
 	return hours.Open(time.Now()), err
 }
 
-// printSharing prints now as JSON, or calls say.
+// printSharing prints now as JSON or calls say.
 func (a *app) printSharing(now sharingNow, say func()) error {
 	return a.print(now, func() {
 		say()
@@ -99,7 +99,7 @@ func (a *app) sayPaused(now sharingNow) {
 	a.say("paused until %s; running calls finish\n", strong(moment(now.Until)))
 }
 
-// pauseEnd returns when a pause that begins now ends; the zero time is never.
+// pauseEnd returns when a pause that starts now ends; the zero time means never.
 func pauseEnd(now time.Time, length time.Duration, limited bool, until string) (time.Time, error) {
 	switch {
 	case limited && length <= 0:

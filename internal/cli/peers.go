@@ -10,11 +10,11 @@ import (
 	"github.com/kith/kith/internal/cluster"
 )
 
-// defaultPeers is where a hub serves the other hubs of its region.
+// defaultPeers is the default address for connections from the other hubs of the region.
 const defaultPeers = ":8703"
 
-// openPeers opens the address at which the other hubs of the region reach this one, if
-// [peer] is configured. A hub on the embedded database has no others.
+// openPeers opens the address for the region's other hubs, if [peer] is configured. A hub
+// with the embedded database has no other hubs.
 func (p *hubProcess) openPeers(ctx context.Context) (err error) {
 	config := p.config.Peer
 	if config.Listen.Text == "" && config.Address.Text == "" {

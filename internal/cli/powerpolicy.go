@@ -8,12 +8,12 @@ import (
 	"github.com/kith/kith/internal/host"
 )
 
-// thisComputer returns the source of this computer's readings. Tests replace it by a
-// folder that KITH_SYSTEM_ROOT names (docs/HACKING.md).
+// thisComputer returns the source of this computer's readings. Tests replace it with the
+// folder in KITH_SYSTEM_ROOT (docs/HACKING.md).
 func thisComputer() host.Computer { return host.Computer{Root: os.Getenv("KITH_SYSTEM_ROOT")} }
 
-// setPowerDefaults sets the defaults of the power policy for `kith serve`. In `kith
-// dev`, where one computer is hub and machine, the policy is off.
+// setPowerDefaults sets the defaults of the power policy for `kith serve`. In `kith dev`,
+// where one computer is both hub and machine, the policy is off.
 func (c *daemonFile) setPowerDefaults(computer host.Computer) {
 	personal := computer.Personal()
 	c.Share.PauseOnBattery, c.Share.PauseOnBusyGPU, c.Share.PauseOnHotCPU = personal, personal, personal
@@ -28,7 +28,7 @@ func (c *daemonFile) powerPolicy() daemon.PowerPolicy {
 	}
 }
 
-// showSelfPause prints why the machine has paused by itself or yields.
+// showSelfPause prints why the machine has paused automatically or yields.
 func (a *app) showSelfPause(now daemon.Status) {
 	if now.PausedBy != nil {
 		a.fact("", "paused by itself: %s; resumes when that is over ([share] pause_on_… of config.toml)", strings.Join(now.PausedBy, ", "))

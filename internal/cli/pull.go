@@ -20,11 +20,11 @@ import (
 	"github.com/kith/kith/internal/pull"
 )
 
-// offeredWithin is how long `kith pull` waits until the daemon offers a new model, once
-// its engine has started.
+// offeredWithin is how long `kith pull` waits for the daemon to offer a new model after
+// the start of its engine.
 const offeredWithin = 30 * time.Second
 
-// pulled is what `kith pull --json` prints.
+// pulled is the output of `kith pull --json`.
 type pulled struct {
 	ID     string   `json:"id"`
 	From   string   `json:"from"`
@@ -65,14 +65,14 @@ func completeListed(_ *cobra.Command, args []string, typed string) (names []stri
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// pullable is a model of the list, as `kith pull --json` prints it.
+// pullable is a model in the list that `kith pull --json` prints.
 type pullable struct {
 	pull.Listed
-	Memory uint64 `json:"memory"` // bytes that it needs
-	Fits   bool   `json:"fits"`   // in the memory of this machine
+	Memory uint64 `json:"memory"` // required memory in bytes
+	Fits   bool   `json:"fits"`   // in this machine's memory
 }
 
-// listPullable prints the list, and what of it fits this machine.
+// listPullable prints the list of models and which of them fit this machine.
 func (a *app) listPullable(ctx context.Context) error {
 	largest := largestMemory(ctx)
 	list := convert(pull.List(), func(l pull.Listed) pullable {
@@ -94,8 +94,8 @@ func (a *app) listPullable(ctx context.Context) error {
 	})
 }
 
-// largestMemory returns what a model may take of this machine's main memory or of its
-// graphics cards, in bytes; 0 is not known.
+// largestMemory returns how many bytes of this machine's main memory or of its graphics
+// cards a model can use; 0: unknown.
 func largestMemory(ctx context.Context) uint64 {
 	computer := thisComputer()
 	cards := uint64(0)
@@ -105,7 +105,8 @@ func largestMemory(ctx context.Context) uint64 {
 	return max(computer.RAM(ctx).Total/10*9, cards)
 }
 
-// pullModel fetches a model and waits until the daemon, if it runs, offers it.
+// pullModel downloads a model and, if the daemon is running, waits until it offers the
+// model.
 func (a *app) pullModel(ctx context.Context, reference string) error {
 	doing := "cannot fetch " + reference
 	folder, err := a.modelsFolder()
@@ -182,7 +183,7 @@ func (a *app) showPulled(done pulled, model *pull.Model, server string, running 
 	}
 }
 
-// modelsFolder returns the first folder of [engine] models.
+// modelsFolder returns the first folder in [engine] models.
 func (a *app) modelsFolder() (string, error) {
 	config, err := loadLocalFile(a.home)
 	if err != nil {
@@ -196,10 +197,10 @@ func (a *app) modelsFolder() (string, error) {
 	return "", errors.New("cannot fetch a model: [engine] models names files only; add a folder there")
 }
 
-// awaitOffered waits until the daemon offers the model. If the daemon cannot serve it, or
-// does not offer it within that time, problem is the cause and what to do. The time in
-// which the built-in engine starts does not count: the engine itself limits it. running
-// is false if no daemon runs.
+// awaitOffered waits until the daemon offers the model. If the daemon cannot serve it or
+// does not offer it in time, problem is the cause and what to do. The start of the
+// built-in engine does not count, because the engine limits that itself. running is false
+// if no daemon is running.
 func (a *app) awaitOffered(ctx context.Context, id string, within time.Duration) (running bool, problem string) {
 	late := time.Now().Add(within)
 	for {
@@ -226,14 +227,14 @@ func (a *app) awaitOffered(ctx context.Context, id string, within time.Duration)
 	}
 }
 
-// rate measures a download, to say how long it takes.
+// rate measures a download to estimate how long it takes.
 type rate struct {
 	began, said time.Time
-	from        int64 // bytes that were there at began, or when verifying ended
+	from        int64 // bytes at began, or at the end of verifying
 	fetching    bool
 }
 
-// text returns the progress for people, and whether it is time to show it.
+// text returns a text about the progress, and whether it is time to show it.
 func (r *rate) text(p pull.Progress, now time.Time) (text string, show bool) {
 	if r.fetching != !p.Verifying {
 		r.began, r.from, r.fetching = now, p.Done, !p.Verifying
@@ -298,7 +299,7 @@ func (a *app) removeModel() *cobra.Command {
 	}
 }
 
-// ownModelFiles returns the models in the files of this machine.
+// ownModelFiles returns the models in this machine's files.
 func (a *app) ownModelFiles() ([]modelFile, error) {
 	home, err := kithHome()
 	if err != nil {
@@ -311,15 +312,15 @@ func (a *app) ownModelFiles() ([]modelFile, error) {
 	return modelFiles(config.Engine.Models)
 }
 
-// deleteModel deletes the files of a model, and its folder if nothing else is there. It
-// returns the bytes that this frees.
+// deleteModel deletes the files of a model, and its folder if that is then empty. It
+// returns the number of freed bytes.
 func deleteModel(m modelFile) (freed int64, err error) {
 	folder := filepath.Dir(m.Path)
 	entries, err := os.ReadDir(folder)
 	if err != nil {
 		return 0, err
 	}
-	others := false // models that use the same projector
+	others := false // another model uses the same projector
 	for _, e := range entries {
 		path := filepath.Join(folder, e.Name())
 		switch info, err := os.Stat(path); {
@@ -340,7 +341,7 @@ func deleteModel(m modelFile) (freed int64, err error) {
 		if err := os.Remove(m.Projector); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return freed, err
 		}
-		_ = os.Remove(folder) // fails if something else is there
+		_ = os.Remove(folder) // fails if there are other files
 	}
 	return freed, pull.Forget(m.Path)
 }

@@ -16,23 +16,23 @@ import (
 	"github.com/kith/kith/internal/enginetest"
 )
 
-// rehearsalTimeout bounds the set-up of a scenario, and the wait for a response.
+// rehearsalTimeout limits the setup of a scenario, and the wait for a response.
 const rehearsalTimeout = 30 * time.Second
 
-// rehearsalNetwork is a hub in a temporary folder, with the members of a rehearsal.
-// Only the engines are doubles.
+// rehearsalNetwork is a hub in a temporary folder, with the members of a rehearsal. Only
+// the engines are simulated.
 type rehearsalNetwork struct {
 	dir      string
 	hub      *hubProcess
 	log      *slog.Logger
 	operator *client
-	members  map[string]*client // by name, each with a key of the member
+	members  map[string]*client // by name, each with the member's key
 	group    *errgroup.Group    // of the hub
 	end      context.CancelFunc
 }
 
-// openRehearsalNetwork starts the hub and makes its members. The caller closes the
-// network, unless it failed.
+// openRehearsalNetwork starts the hub and creates its members. The caller must close the
+// network, unless there was an error.
 func openRehearsalNetwork(ctx context.Context) (_ *rehearsalNetwork, err error) {
 	t := &rehearsalNetwork{log: slog.New(slog.DiscardHandler), members: map[string]*client{}, end: func() {}}
 	defer func() {
@@ -45,7 +45,7 @@ func openRehearsalNetwork(ctx context.Context) (_ *rehearsalNetwork, err error) 
 	}
 	config := defaultHubFile(t.dir)
 	config.Hub.Listen.Text = "127.0.0.1:0"
-	config.RateLimit.RPS = 0 // await polls
+	config.RateLimit.RPS = 0 // because await polls
 	if t.hub, err = openHub(ctx, config, t.log); err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func openRehearsalNetwork(ctx context.Context) (_ *rehearsalNetwork, err error) 
 	return t, t.createMembers(ctx)
 }
 
-// createMembers makes the members, and ada's share with ben.
+// createMembers creates the members, and ada's share with ben.
 func (t *rehearsalNetwork) createMembers(ctx context.Context) error {
 	for _, name := range []string{"ada", "ben", "eve"} {
 		if _, _, err := fetch(ctx, t.operator, "make a member", api.OperatorCreateMember.With(api.NewMember{Name: name})); err != nil {
@@ -76,7 +76,7 @@ func (t *rehearsalNetwork) createMembers(ctx context.Context) error {
 func (t *rehearsalNetwork) close() {
 	t.end()
 	if t.group != nil {
-		_ = t.group.Wait() // a failure while it ran is a scenario's error
+		_ = t.group.Wait() // an error while it was running is reported by a scenario
 	}
 	if t.hub != nil {
 		t.hub.close()
@@ -88,7 +88,7 @@ func (t *rehearsalNetwork) close() {
 	}
 }
 
-// scenarioRun is one scenario while it runs.
+// scenarioRun is a running scenario.
 type scenarioRun struct {
 	*rehearsalNetwork
 	*scenario
@@ -98,15 +98,15 @@ type scenarioRun struct {
 	end    func() error // ends the machine and waits for it
 }
 
-// run sets up the scenario, makes the call and returns its result. All that it starts
-// has ended when it returns.
+// run sets up the scenario, makes the call and returns its result. Everything that it
+// started has ended when it returns.
 func (t *rehearsalNetwork) run(ctx context.Context, s *scenario, stream bool) (rehearsalResult, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, 2*rehearsalTimeout, errors.New("it took too long"))
 	group, ctx := errgroup.WithContext(ctx)
 	g := &scenarioRun{rehearsalNetwork: t, scenario: s, group: group, end: func() error { return nil }}
 	defer func() {
 		cancel()
-		_ = group.Wait() // it was cancelled, or failed and cancelled the scenario
+		_ = group.Wait() // either cancelled here, or failed and so ended the scenario
 		if g.double != nil {
 			_ = g.double.Close()
 		}
@@ -122,7 +122,7 @@ func (t *rehearsalNetwork) run(ctx context.Context, s *scenario, stream bool) (r
 	return result, err
 }
 
-// setUp starts the scenario's machine and disrupts it as the scenario says.
+// setUp starts the scenario's machine and calls disrupt.
 func (s *scenarioRun) setUp(ctx context.Context) error {
 	if s.machine == "" {
 		return nil
@@ -141,8 +141,8 @@ func (s *scenarioRun) setUp(ctx context.Context) error {
 	return s.await(ctx, s.caller, s.seen)
 }
 
-// startMachine starts the machine's engine, signs the machine in as ada's and starts
-// its daemon.
+// startMachine starts the machine's engine, signs the machine in as ada's and starts its
+// daemon.
 func (s *scenarioRun) startMachine(ctx context.Context) error {
 	s.double = enginetest.New(enginetest.LlamaCpp, enginetest.Options{Models: []enginetest.Model{{ID: s.model}}})
 	if err := s.double.Start(); err != nil {
@@ -175,8 +175,8 @@ func (s *scenarioRun) startMachine(ctx context.Context) error {
 	return nil
 }
 
-// await waits until the hub lists the scenario's model to the member with that
-// availability, or, if that is empty, does not list it.
+// await waits until the hub lists the scenario's model to the member with the given
+// availability or, if that is empty, does not list it.
 func (s *scenarioRun) await(ctx context.Context, member, availability string) error {
 	var seen string
 	err := poll(ctx, rehearsalTimeout, func() (bool, error) {

@@ -19,21 +19,23 @@ func (s *scenario) question(stream bool) chatRequest {
 	return chatRequest{Model: s.model, Stream: stream, Messages: []message{{"user", "Hello"}}}
 }
 
-// rehearsalResult is the response to a rehearsed call, as `kith rehearse --json` prints it.
+// rehearsalResult is the response to a rehearsed call and the output of `kith rehearse
+// --json`.
 type rehearsalResult struct {
-	Code   string `json:"code"`   // the code required
-	Staged string `json:"staged"` // the circumstances, for a person
-	// The call: the caller, the path, the wait that it accepts, and its body.
+	Code   string `json:"code"`   // the required code
+	Staged string `json:"staged"` // a description of the circumstances
+	// The call: the caller, the path, the accepted wait and the body.
 	Caller  string         `json:"caller"`
 	Path    string         `json:"path"`
 	Prefer  string         `json:"prefer,omitempty"`
 	Request jsontext.Value `json:"request"`
-	// The response; of its headers those that affect a client.
+	// The response, with only those headers that affect a client.
 	Status  int               `json:"status"`
 	Headers map[string]string `json:"headers"`
 	Answer  string            `json:"answer"` // the body, or the stream
-	Error   jsontext.Value    `json:"error"`  // the error in it; null: none
-	// Wrong says how the response differs from the one required; empty if it does not.
+	Error   jsontext.Value    `json:"error"`  // its error; null: none
+	// Wrong describes how the response differs from the required one; empty if it does
+	// not.
 	Wrong string `json:"wrong"`
 }
 
@@ -52,7 +54,7 @@ type resultError struct {
 	} `json:"details"` // in a frame
 }
 
-// ask makes the scenario's call as a client does.
+// ask makes the scenario's call like a client.
 func (s *scenarioRun) ask(ctx context.Context, stream bool) (rehearsalResult, error) {
 	caller := s.members[s.caller]
 	body, err := json.Marshal(s.question(stream))
@@ -79,7 +81,7 @@ func (s *scenarioRun) ask(ctx context.Context, stream bool) (rehearsalResult, er
 		return rehearsalResult{}, err
 	}
 	defer response.Body.Close()
-	// After a frame with an error the connection ends without HTTP's end marker.
+	// After a frame with an error, the connection ends without HTTP's end marker.
 	text, _ := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	t.Status, t.Answer = response.StatusCode, string(text)
 	for _, name := range shownHeaders {
@@ -91,8 +93,8 @@ func (s *scenarioRun) ask(ctx context.Context, stream bool) (rehearsalResult, er
 	return t, nil
 }
 
-// judge compares the response with what the scenario requires, as a status or as a
-// frame of a stream; empty if it is correct.
+// judge compares the response with the scenario, either as a status or as a frame of a
+// stream. It returns "" if the response is correct.
 func (t *rehearsalResult) judge(s *scenario, frame bool) string {
 	var got resultError
 	var problems []string
@@ -148,8 +150,8 @@ func lastFrame(stream string) string {
 	return last
 }
 
-// lines returns the call and its response as a client sees them, without the headers
-// that matter to no client.
+// lines returns the call and its response as a client sees them, without headers that do
+// not matter.
 func (t *rehearsalResult) lines() []string {
 	lines := []string{fmt.Sprintf("> POST %s  %s", t.Path, t.Request)}
 	if t.Prefer != "" {

@@ -13,34 +13,33 @@ import (
 	"github.com/kith/kith/internal/enginetest"
 )
 
-// scenario sets up the circumstances of one hosted code and describes the response
-// that a client must get. Ada owns every machine and shares with ben; no one shares
-// with eve.
+// scenario sets up the circumstances for one hosted code and describes the response that
+// a client must get. Ada owns every machine and shares with ben; no one shares with eve.
 type scenario struct {
 	code   string
 	status int
 	staged string // the circumstances in one line
 	caller string
 	model  string
-	// machine is the name of the one that offers the model; empty if none does.
+	// machine is the name of the machine that offers the model; empty if none does.
 	machine string
-	closed  bool                                      // its sharing hours exclude today
+	closed  bool                                      // today is outside its sharing hours
 	disrupt func(context.Context, *scenarioRun) error // after the machine is ready; nil: nothing
-	// seen is the model's availability in the caller's list before the call; empty if
-	// it is not listed.
+	// seen is the model's availability in the caller's list before the call; empty if it
+	// is not listed.
 	seen string
 	// wait is how many seconds the caller accepts to wait, unary and streamed (Prefer:
-	// wait); 0: the header is not sent. On a busy computer the comment that is due after
-	// 5 s may be sent seconds later, and must come before the streamed wait ends.
+	// wait); 0: do not send the header. The comment that is due after 5 s may be late on a
+	// busy computer, but must be sent before the end of the streamed wait.
 	wait [2]int
-	// waits reports that the refusal follows a wait. In a stream it is then a frame: the
-	// status 200 and a comment are sent after 5 s.
+	// waits reports that the refusal follows a wait. In a stream the error is then a
+	// frame, because the status 200 and a comment are sent after 5 s.
 	waits   bool
 	reason  string // of the refusal; empty if it has none
 	noRetry bool   // x-should-retry: false
 }
 
-// scenarios are those of the six hosted codes.
+// scenarios are the scenarios for the six hosted codes.
 var scenarios = []scenario{
 	{
 		code: "model_not_found", status: http.StatusNotFound,
@@ -80,7 +79,7 @@ func pauseMachine(ctx context.Context, s *scenarioRun) error {
 	return err
 }
 
-// occupyMachine makes a call of the machine's owner that runs until the scenario ends.
+// occupyMachine makes a call as the machine's owner that runs until the scenario ends.
 func occupyMachine(ctx context.Context, s *scenarioRun) error {
 	s.double.Set(enginetest.Behaviour{Fault: enginetest.Hang})
 	s.group.Go(func() error {
@@ -92,7 +91,7 @@ func occupyMachine(ctx context.Context, s *scenarioRun) error {
 
 func endMachine(_ context.Context, s *scenarioRun) error { return s.end() }
 
-// closedToday returns sharing hours that do not open for two days, in UTC.
+// closedToday returns sharing hours, in UTC, that do not open for two days.
 func closedToday(now time.Time) string {
 	return now.UTC().AddDate(0, 0, 3).Format("Mon") + " 00:00-24:00"
 }
@@ -122,7 +121,7 @@ func (a *app) rehearse() *cobra.Command {
 }
 
 // runRehearsal runs the scenarios concurrently and prints their responses in order. It
-// fails if a response is not as required.
+// fails if a response is wrong.
 func (a *app) runRehearsal(ctx context.Context, chosen []scenario, stream bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -166,7 +165,7 @@ func (a *app) runRehearsal(ctx context.Context, chosen []scenario, stream bool) 
 	return nil
 }
 
-// printResult prints one result: with --json a document on a line, else the
+// printResult prints a result: with --json a document on a line, otherwise the
 // circumstances and the response as a client sees it.
 func (a *app) printResult(t rehearsalResult) error {
 	return a.print(t, func() {

@@ -17,8 +17,8 @@ import (
 	"github.com/kith/kith/internal/daemon"
 )
 
-// reloadable are the sections of config.toml that a running daemon applies; the others
-// take effect at its next start.
+// reloadable are the sections of config.toml that a running daemon can apply. The others
+// take effect at the next start.
 var reloadable = []string{"ratelimit", "discovery", "share"}
 
 func (a *app) reload() *cobra.Command {
@@ -47,7 +47,7 @@ func (a *app) reload() *cobra.Command {
 	}
 }
 
-// reload reads the configuration again and applies what can change. On an error
+// reload reads the configuration again and applies the settings that can change. On error
 // nothing changes.
 func (m *daemonProcess) reload(ctx context.Context) (daemon.ReloadResult, error) {
 	m.reloading.Lock()

@@ -14,15 +14,16 @@ import (
 // restoredHub is the output of `kith admin restore --json`.
 type restoredHub struct {
 	File     string     `json:"file,omitempty"`
-	Made     *time.Time `json:"made,omitempty"` // nil: the file does not say
+	Made     *time.Time `json:"made,omitempty"` // nil: unknown
 	Members  int64      `json:"members"`
 	Keys     int64      `json:"keys"`
 	Machines int64      `json:"machines"`
-	// Kept is how many keys, machines and members stay revoked that the backup has as valid.
+	// Kept is the number of keys, machines and members that are valid in the backup but
+	// stay revoked.
 	Kept   int64  `json:"kept_revoked"`
 	Before string `json:"before,omitempty"` // the replaced database
-	// Lost is why the replaced database could not be read: what was revoked since the
-	// backup is valid again.
+	// Lost is why the replaced database could not be read. In that case everything revoked
+	// since the backup is valid again.
 	Lost string `json:"lost,omitempty"`
 }
 
@@ -88,7 +89,7 @@ func (o *operator) restoreFile(ctx context.Context, file, path string) error {
 	})
 }
 
-// finishRestore does on PostgreSQL what is left after pg_restore.
+// finishRestore completes a restore on PostgreSQL after pg_restore.
 func (o *operator) finishRestore(ctx context.Context, at store.Config) error {
 	db, err := store.Open(ctx, at)
 	if err != nil {

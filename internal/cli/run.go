@@ -19,7 +19,7 @@ import (
 	"github.com/kith/kith/internal/llama"
 )
 
-// maxFrame bounds one frame of a streamed response, in bytes.
+// maxFrame limits a frame of a streamed response, in bytes.
 const maxFrame = 256 << 10
 
 // message is one turn of a conversation.
@@ -36,7 +36,7 @@ type chatRequest struct {
 	Messages  []message `json:"messages"`
 }
 
-// chunk is one frame of a streamed chat response, as far as it is shown.
+// chunk is the displayed part of a frame of a streamed chat response.
 type chunk struct {
 	Choices []struct {
 		Delta struct {
@@ -50,7 +50,7 @@ type chunk struct {
 	} `json:"error"`
 }
 
-// conversation is one `kith run`: its model, its messages and the surface that it calls.
+// conversation is one `kith run`: its model, its messages and the surface to call.
 type conversation struct {
 	*app
 	surface *client
@@ -62,7 +62,7 @@ type conversation struct {
 // atWork is the progress shown until the response begins.
 const atWork = "waiting for the model"
 
-// waitingFor returns the progress for a comment of the stream; "" if it has none.
+// waitingFor returns the progress in a comment of the stream, or "".
 func waitingFor(comment string) string {
 	var ahead, left int
 	switch _, err := fmt.Sscanf(comment, ": waiting %d ahead, %d s left", &ahead, &left); {
@@ -112,8 +112,8 @@ func (a *app) run() *cobra.Command {
 	}
 }
 
-// answer sends prompt, prints the answer as it comes, or with --json the whole answer,
-// and appends both to the conversation. After a failure the conversation is unchanged.
+// answer sends prompt, prints the answer while it arrives or, with --json, at once, and
+// appends both to the conversation. On error the conversation is unchanged.
 func (c *conversation) answer(ctx context.Context, prompt string) error {
 	turns := append(c.said[:len(c.said):len(c.said)], message{"user", prompt})
 	in := chatRequest{Model: c.model, Stream: !c.json, Messages: turns}
@@ -136,8 +136,8 @@ func (c *conversation) answer(ctx context.Context, prompt string) error {
 	return nil
 }
 
-// send sends the request. A call that this machine's daemon refuses while its built-in
-// engine starts is sent again once that has started.
+// send sends the request. If this machine's daemon refuses it because its built-in engine
+// is starting, send waits for that and sends it again.
 func (c *conversation) send(ctx context.Context, in chatRequest) (*http.Response, error) {
 	for {
 		res, err := c.surface.send(ctx, http.MethodPost, "/v1/chat/completions", in)
@@ -165,7 +165,7 @@ func (c *conversation) engineStarts(ctx context.Context) bool {
 	})
 }
 
-// printWhole prints a unary response on one line, and returns the text.
+// printWhole prints a unary response on one line and returns its text.
 func (c *conversation) printWhole(body io.Reader) (string, error) {
 	var whole jsontext.Value
 	var answer struct {
@@ -187,8 +187,8 @@ func (c *conversation) printWhole(body io.Reader) (string, error) {
 	return answer.Choices[0].Message.Content, c.printJSON(whole)
 }
 
-// print copies a streamed response to the output, and returns the text. A stream without
-// its end marker is an error.
+// print copies a streamed response to the output and returns its text. It fails if the
+// stream has no end marker.
 func (c *conversation) print(stream io.Reader) (string, error) {
 	var text strings.Builder
 	var begun, thinking bool

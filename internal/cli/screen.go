@@ -10,21 +10,20 @@ import (
 	"charm.land/lipgloss/v2"
 )
 
-// screen is an output of the program that may be a terminal. It removes the controls of
-// the text that it writes: most of it is of servers, machines, models and files, and a
-// terminal obeys what it finds there. The colours of the program itself stay: ours marks
-// them.
+// screen is an output that may be a terminal. It removes control characters from the
+// text, because most of it comes from servers, machines, models and files, and a terminal
+// would execute them. The program's own colors remain; they are marked by ours.
 type screen struct {
-	raw io.Writer // for what is no text, and for programs that know what they write
+	raw io.Writer // for output that is not text, and for programs that handle this themselves
 }
 
-// Write implements io.Writer for complete texts: what is cut within a character is shown
-// as U+FFFD.
+// Write implements io.Writer for complete texts. A character that is cut off is shown as
+// U+FFFD.
 func (s screen) Write(text []byte) (int, error) {
 	clean := plain(string(text))
 	var err error
 	if strings.Contains(clean, "\x1b") {
-		_, err = lipgloss.Fprint(s.raw, clean) // without styles, unless it is a terminal
+		_, err = lipgloss.Fprint(s.raw, clean) // without styles unless it is a terminal
 	} else {
 		_, err = io.WriteString(s.raw, clean)
 	}
@@ -34,11 +33,11 @@ func (s screen) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// mark precedes each control that is this program's own. Other texts cannot have it: it
-// differs in each process.
+// mark precedes each control sequence of this program. Other texts cannot contain it,
+// because it is random.
 var mark = "\x00" + rand.Text()
 
-// ours marks the controls in a text of this program's own.
+// ours marks the control sequences in the program's own text.
 func ours(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -50,7 +49,7 @@ func ours(text string) string {
 	return b.String()
 }
 
-// plain returns the text without the controls that are not marked, and without the marks.
+// plain returns the text without unmarked control characters and without marks.
 func plain(text string) string {
 	parts := strings.Split(text, mark)
 	for i, part := range parts {
@@ -68,19 +67,19 @@ func plain(text string) string {
 	return strings.Join(parts, "")
 }
 
-// isControl reports whether a terminal may obey the character instead of showing it: the
-// controls of ASCII and of Latin-1 but line feed and tab, and those of text in two
-// directions.
+// isControl reports whether a terminal may execute the character instead of showing it:
+// the controls of ASCII and Latin-1 except line feed and tab, and those for bidirectional
+// text.
 func isControl(r rune) bool {
 	return unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r)
 }
 
-// style returns a function that renders a text without controls in the style.
+// style returns a function that renders a text in the style, without control characters.
 func style(s lipgloss.Style) func(string) string {
 	return func(text string) string { return ours(s.Render(plain(text))) }
 }
 
-// The styles of the text for people.
+// The styles of text for people.
 var (
 	strong = style(lipgloss.NewStyle().Bold(true))
 	faint  = style(lipgloss.NewStyle().Faint(true))

@@ -52,10 +52,10 @@ func (a *app) serve() *cobra.Command {
 	return cmd
 }
 
-// noModels is what to do where a machine has no model.
+// noModels is what to do if a machine has no model.
 const noModels = "`kith pull` lists some that fit this machine, or start an engine that has one"
 
-// readyText is what a daemon prints once it serves.
+// readyText is what a daemon prints when it is ready.
 func readyText(status daemon.Status) string {
 	text := "daemon on " + strong(status.Local) + "\n"
 	if len(status.Models) > 0 {
@@ -68,22 +68,22 @@ func readyText(status daemon.Status) string {
 	return text + "no model yet: " + why + "\n"
 }
 
-// daemonProcess is one daemon and the engines that kith runs for it.
+// daemonProcess is a daemon and the engines that kith runs for it.
 type daemonProcess struct {
 	config  *daemonFile
-	engines *ownEngines // nil: those of config
-	flag    string      // the flag that sets the local address
+	engines *ownEngines // nil: those in config
+	flag    string      // the flag for the local address
 	// read reads the configuration again; nil if there is no file.
 	read      func() (*daemonFile, error)
 	log       *slog.Logger
-	daemon    *daemon.Daemon // once it is made
+	daemon    *daemon.Daemon // set once it is created
 	reloading sync.Mutex     // held during a reload
 	// ready is called once the local surface listens.
 	ready func(*daemon.Daemon) error
 }
 
 // run serves until ctx ends (nil) or a part fails. A failure of the built-in engine is
-// logged only: other engines may serve.
+// only logged, because other engines may work.
 func (m *daemonProcess) run(ctx context.Context) error {
 	tuneMemory()
 	group, ctx := errgroup.WithContext(ctx)
@@ -129,8 +129,8 @@ func (m *daemonProcess) run(ctx context.Context) error {
 	return err
 }
 
-// Worker runs the built-in engine's process, which this program starts with
-// llama.WorkerArg, and returns its exit status.
+// Worker runs the process of the built-in engine, which this program starts with
+// llama.WorkerArg. It returns the exit status.
 func Worker() int {
 	return llama.Worker(func() (bytes uint64, known bool) {
 		ram := thisComputer().RAM(context.Background())

@@ -23,16 +23,17 @@ import (
 //go:embed service
 var serviceTemplates embed.FS
 
-// manager describes a system's manager of the user's own services (docs/decisions/0007).
+// manager describes a system's service manager for the user's own services
+// (docs/decisions/0007).
 type manager struct {
 	name     string // for people
-	template string // below service/
-	file     string // below the user's home
-	variable string // format of one environment variable, by name and value
+	template string // path relative to service/
+	file     string // path relative to the user's home
+	variable string // format of an environment variable, given name and value
 	escape   *strings.Replacer
-	// The commands that report whether the manager serves this user, start the service of
-	// an installed file, stop it, reload the manager after its removal, and report whether
-	// it runs. FILE and UID are replaced by the file and the user's id.
+	// Commands to check whether the manager serves this user, to start the service of an
+	// installed file, to stop it, to reload the manager after its removal, and to check
+	// whether it is running. FILE and UID are replaced by the file and the user's id.
 	isThere             []string
 	start, stop, reload [][]string
 	isRunning           []string
@@ -82,7 +83,7 @@ func (a *app) service() *cobra.Command {
 		on("status", "Show whether it is installed and runs", a.serviceStatus))
 }
 
-// service is the daemon as this user's service.
+// service is the daemon as a service of this user.
 type service struct {
 	manager
 	path string
@@ -105,21 +106,21 @@ func (a *app) newService(system string) (*service, error) {
 	return s, nil
 }
 
-// keptVariables are the environment variables of the shell that the service gets, too:
-// proxies, certificate authorities, and where programs, libraries and engines are. A
-// manager starts its services with a short PATH and without the rest.
+// keptVariables are variables of the shell's environment that the service gets, too:
+// proxies, certificate authorities, and the locations of programs, libraries and engines.
+// Service managers start services with a short PATH and without the other variables.
 var keptVariables = []string{
 	"PATH", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy",
 	"SSL_CERT_FILE", "SSL_CERT_DIR", "OLLAMA_HOST", "KITH_LLAMA_LIB",
 }
 
-// secretVariable finds the variables that the configuration names as "env:NAME".
+// secretVariable matches the variables that the configuration names as "env:NAME".
 var secretVariable = regexp.MustCompile(`["']env:(\w+)["']`)
 
-// kept returns the names of the variables that are set and that the service gets.
+// kept returns the names of the set variables that the service gets.
 func (s *service) kept() (names []string) {
 	all := slices.Clone(keptVariables)
-	config, _ := os.ReadFile(filepath.Join(s.home, "config.toml")) // without one there is none
+	config, _ := os.ReadFile(filepath.Join(s.home, "config.toml")) // a missing file contains none
 	for _, m := range secretVariable.FindAllSubmatch(config, -1) {
 		all = append(all, string(m[1]))
 	}
@@ -140,7 +141,7 @@ func (s *service) text(program string) ([]byte, error) {
 	var environment strings.Builder
 	for _, name := range s.kept() {
 		value := os.Getenv(name)
-		if name == "SSL_CERT_FILE" || name == "KITH_LLAMA_LIB" { // the service has another working folder
+		if name == "SSL_CERT_FILE" || name == "KITH_LLAMA_LIB" { // the service has a different working folder
 			if value, err = filepath.Abs(value); err != nil {
 				return nil, err
 			}
@@ -152,8 +153,9 @@ func (s *service) text(program string) ([]byte, error) {
 	).Replace(string(text))), nil
 }
 
-// stableProgram returns the path of this program that survives its upgrade: the link on the
-// PATH, as Homebrew's, or the path that it was started by, before the file behind them.
+// stableProgram returns a path of this program that stays valid after an upgrade: a link
+// on the PATH, such as Homebrew's, or the path that it was started with, rather than the
+// file that they point to.
 func stableProgram(self, started string) (string, error) {
 	file, err := os.Stat(self)
 	if err != nil {
@@ -171,7 +173,7 @@ func stableProgram(self, started string) (string, error) {
 	return filepath.EvalSymlinks(self)
 }
 
-// missingFolders returns the folders that os.MkdirAll of path would make, the innermost
+// missingFolders returns the folders that os.MkdirAll(path) would create, innermost
 // first.
 func missingFolders(path string) (missing []string) {
 	for ; ; path = filepath.Dir(path) {
@@ -206,8 +208,8 @@ func (a *app) installService(ctx context.Context, s *service) error {
 		"it starts "+program+"\nwith these variables of this shell: "+strings.Join(s.kept(), ", ")+"\n"+faint(s.boot))
 }
 
-// put writes the service's file and starts the service. After a failure everything is as
-// it was before.
+// put writes the service's file and starts the service. On error it restores the previous
+// state.
 func (s *service) put(ctx context.Context, text []byte) (err error) {
 	logs := filepath.Join(s.home, "log")
 	made := append(missingFolders(filepath.Dir(s.path)), missingFolders(logs)...)
@@ -236,7 +238,7 @@ func (s *service) put(ctx context.Context, text []byte) (err error) {
 	if err := os.WriteFile(s.path, text, 0o600); err != nil {
 		return err
 	}
-	_ = s.all(ctx, s.stop) // an older installation, perhaps of another program
+	_ = s.all(ctx, s.stop) // an older installation, possibly of another program
 	return s.all(ctx, s.start)
 }
 
@@ -244,7 +246,7 @@ func (a *app) uninstallService(ctx context.Context, s *service) error {
 	if _, err := os.Stat(s.path); errors.Is(err, fs.ErrNotExist) {
 		return a.printService(s, false, false, nil, "not installed")
 	}
-	there := s.run(ctx, s.isThere) == nil // else the file alone is left of the service
+	there := s.run(ctx, s.isThere) == nil // otherwise only the file of the service exists
 	if err := s.all(ctx, s.stop); err != nil && there {
 		return err
 	}
@@ -276,7 +278,7 @@ func (a *app) printService(s *service, installed, running bool, variables []stri
 		Installed bool     `json:"installed"`
 		Running   bool     `json:"running"`
 		File      string   `json:"file"`
-		Variables []string `json:"variables,omitempty"` // the names of those that it keeps
+		Variables []string `json:"variables,omitempty"` // the names of the variables that it keeps
 	}{installed, running, s.path, variables}, func() { a.say("%s\n", text) })
 }
 
@@ -289,10 +291,10 @@ func (s *service) all(ctx context.Context, commands [][]string) error {
 	return nil
 }
 
-// managerTimeout is longer than the manager takes to end a daemon.
+// managerTimeout is longer than the manager takes to stop a daemon.
 const managerTimeout = 2 * time.Minute
 
-// run runs one command of the manager. The error holds its output.
+// run runs one command of the manager. The error contains its output.
 func (s *service) run(ctx context.Context, command []string) error {
 	args := make([]string, len(command))
 	for i, arg := range command {

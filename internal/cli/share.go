@@ -16,7 +16,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// limitsText is limits as a person reads them.
+// limitsText formats limits for people.
 func limitsText(l *api.Limits) string {
 	var words []string
 	if l == nil {
@@ -37,13 +37,13 @@ func limitsText(l *api.Limits) string {
 	return cmp.Or(strings.Join(words, "; "), "no limits")
 }
 
-// limitFlags are the limits as a command takes them.
+// limitFlags are the flags for limits.
 type limitFlags struct {
 	models                    []string
 	hours, concurrent, perDay string
 }
 
-// The words that end a limit.
+// The words that remove a limit.
 const (
 	allModels   = "all"
 	alwaysHours = "always"
@@ -57,8 +57,8 @@ func (l *limitFlags) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&l.perDay, "per-day", "", `at most so many calls a day (UTC); "none" ends the limit`)
 }
 
-// change is what the flags given to the command say; what the hub would refuse is
-// refused before the request.
+// change returns the limits in the command's flags. It rejects values that the hub would
+// reject.
 func (l *limitFlags) change(cmd *cobra.Command) (c api.LimitChange, err error) {
 	changed := cmd.Flags().Changed
 	if changed("models") {
@@ -89,7 +89,7 @@ func (l *limitFlags) change(cmd *cobra.Command) (c api.LimitChange, err error) {
 	return c, nil
 }
 
-// orEnd is a limit, or its end.
+// orEnd returns a limit, or its removal.
 func orEnd[T any](value T, ends bool) api.Given[T] {
 	if ends {
 		return api.End[T]()
@@ -97,15 +97,14 @@ func orEnd[T any](value T, ends bool) api.Given[T] {
 	return api.Give(value)
 }
 
-// warn prints what is odd about limits that were set, on standard error.
+// warn prints warnings about the new limits to standard error.
 func (a *app) warn(warnings []string) {
 	for _, text := range warnings {
 		fmt.Fprintf(a.err, "warning: %s\n", text)
 	}
 }
 
-// inviteID is what an invite's id looks like, which no command takes for a
-// member's name.
+// inviteID matches an invite's id. No command mistakes it for a member's name.
 var inviteID = regexp.MustCompile(`^inv_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
 func (a *app) share() *cobra.Command {
@@ -131,8 +130,8 @@ func (a *app) share() *cobra.Command {
 	return group("share", "Who may use your machines", list, a.addShare(), remove, a.invite())
 }
 
-// listShares prints the shares and, of the invites, those that can still be
-// accepted; with --json all of them.
+// listShares prints the shares and the invites that can still be accepted; with --json
+// all invites.
 func (a *app) listShares(ctx context.Context) error {
 	hub, err := a.toAccount()
 	if err != nil {
@@ -174,12 +173,12 @@ func (a *app) listShares(ctx context.Context) error {
 	return nil
 }
 
-// dataOf is the data of a listing, as it came.
+// dataOf returns the original data of a list.
 func dataOf(listing []byte) jsontext.Value {
 	var l struct {
 		Data jsontext.Value `json:"data"`
 	}
-	_ = json.Unmarshal(listing, &l) // it was read before
+	_ = json.Unmarshal(listing, &l) // it was parsed before
 	return l.Data
 }
 
@@ -244,7 +243,7 @@ func (a *app) accept() *cobra.Command {
 		Use: "accept CODE", Short: "Accept an invite, by its code or link: use the machines of who created it", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return ask(cmd.Context(), a.account(), "accept the invite", api.AcceptInvite.With(api.InviteCode{Code: api.InviteIn(args[0])}), func(made api.Accepted) {
-				if made.State != "accepted" { // the share that is there, and its limits, stay as they are
+				if made.State != "accepted" { // the existing share and its limits stay unchanged
 					a.say("%s shares with you already: the invite is not used and the limits stay, which `kith share list` shows\n", strong(made.Owner))
 					return
 				}

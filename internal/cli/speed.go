@@ -12,19 +12,19 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// modelSpeed is how fast this machine runs a model, as its hub measured it.
+// modelSpeed is how fast this machine runs a model, as measured by its hub.
 type modelSpeed struct {
 	Model           fleet.ModelID `json:"model"`
 	FirstTokenMS    int64         `json:"first_token_ms,omitzero"`
 	TokensPerSecond float64       `json:"tokens_per_second,omitzero"`
 }
 
-// speedsWithin limits how long the hub takes to report the speeds: the status does not
-// need them.
+// speedsWithin limits how long the hub may take to report the speeds, because the status
+// does not require them.
 const speedsWithin = 3 * time.Second
 
-// speeds returns what the hub measured of this machine's models. It returns none while
-// the machine is not connected, or if the hub does not report them.
+// speeds returns the hub's measurements of this machine's models. It returns none if the
+// machine is not connected or the hub does not report them.
 func (a *app) speeds(ctx context.Context, line daemon.TunnelStatus) (speeds []modelSpeed) {
 	if line.State != tunnelUp {
 		return nil
@@ -52,7 +52,7 @@ func (a *app) speeds(ctx context.Context, line daemon.TunnelStatus) (speeds []mo
 	return speeds
 }
 
-// String returns the speed in words: "about 0.4 s to first token, 48 tokens/s".
+// String formats the speed: "about 0.4 s to first token, 48 tokens/s".
 func (s modelSpeed) String() string {
 	var parts []string
 	switch first := time.Duration(s.FirstTokenMS) * time.Millisecond; {
@@ -68,7 +68,7 @@ func (s modelSpeed) String() string {
 	return "about " + strings.Join(parts, ", ")
 }
 
-// estimate writes an estimate, with a decimal where it has one digit before it.
+// estimate formats an estimate. Numbers below 10 get one decimal.
 func estimate(x float64) string {
 	if text := fmt.Sprintf("%.1f", x); len(text) == len("1.0") {
 		return text

@@ -17,13 +17,13 @@ import (
 	"github.com/kith/kith/internal/engine"
 )
 
-// control returns a client to the API of the daemon on data, over its socket.
+// control returns a client for the API of the daemon on data, over its socket.
 func control(data string) *client {
 	return overSocket(filepath.Join(data, "daemon.sock"), "this machine's daemon", startDaemon(data))
 }
 
-// startDaemon says how a daemon on data is started. While `kith dev` runs one, whose data
-// is in a folder there, it says how to reach that.
+// startDaemon describes how to start a daemon on data. While `kith dev` is running one in
+// a folder there, it describes how to reach that.
 func startDaemon(data string) string {
 	dev := filepath.Join(data, "dev")
 	conn, err := daemon.DialSocket(context.Background(), filepath.Join(dev, "daemon.sock"))
@@ -34,14 +34,14 @@ func startDaemon(data string) string {
 	return "`kith dev` runs one: set KITH_HOME=" + dev + " to reach that"
 }
 
-// runningStatus is the output of `kith status --json` for a daemon that runs.
+// runningStatus is the output of `kith status --json` if a daemon is running.
 type runningStatus struct {
 	Running bool `json:"running"`
 	daemon.Status
 	Speeds []modelSpeed `json:"speeds,omitempty"`
 }
 
-// savedStatus is the output for a daemon that does not run: the saved state.
+// savedStatus is the output if no daemon is running: the saved state.
 type savedStatus struct {
 	Running bool `json:"running"` // false
 	Line    struct {
@@ -50,7 +50,7 @@ type savedStatus struct {
 		Machine  string `json:"machine,omitempty"`
 	} `json:"line"`
 	Sharing daemon.Sharing `json:"sharing"`
-	Open    bool           `json:"open"` // inside the sharing hours just now
+	Open    bool           `json:"open"` // now inside the sharing hours
 	Groups  []string       `json:"groups,omitzero"`
 }
 
@@ -71,8 +71,8 @@ func (a *app) status() *cobra.Command {
 	}
 }
 
-// daemonStatus returns the status of this machine's daemon. Of a daemon that does not
-// run it holds only the saved sharing.
+// daemonStatus returns the status of this machine's daemon. If the daemon is not running,
+// it only contains the saved sharing settings.
 func (a *app) daemonStatus(ctx context.Context, doing string) (config *daemonFile, now daemon.Status, running bool, err error) {
 	if config, err = loadLocalFile(a.home); err != nil {
 		return nil, now, false, err
@@ -87,14 +87,14 @@ func (a *app) daemonStatus(ctx context.Context, doing string) (config *daemonFil
 	return config, now, false, err
 }
 
-// fact prints one line of a status with its label.
+// fact prints a line of the status with its label.
 func (a *app) fact(label, format string, args ...any) {
 	a.say("%s  %s\n", strong(fmt.Sprintf("%-8s", label)), fmt.Sprintf(format, args...))
 }
 
 const signedOut = "not signed in; `kith login --hub URL` connects this machine to a hub"
 
-// showSaved prints the state with which a daemon that does not run starts.
+// showSaved prints the saved state, which applies at the daemon's next start.
 func (a *app) showSaved(config *daemonFile, state daemon.Status) error {
 	saved, missing := daemon.LoadCredential(config.Daemon.Data)
 	if missing != nil && !errors.Is(missing, fs.ErrNotExist) {
@@ -114,7 +114,7 @@ func (a *app) showSaved(config *daemonFile, state daemon.Status) error {
 	})
 }
 
-// showServed prints the groups of the configuration, if it names them.
+// showServed prints the groups in the configuration, if there are any.
 func (a *app) showServed(groups []string) {
 	if groups != nil {
 		a.fact("groups", "%s", cmp.Or(strings.Join(groups, ", "), "none")+" ([share] groups of config.toml)")
@@ -159,8 +159,8 @@ func (a *app) showStatus(now runningStatus) {
 	}
 }
 
-// showEngines prints the engines, and the addresses where none can be used, without
-// the usual ports on which nothing listens.
+// showEngines prints the engines and the addresses without a usable engine, except usual
+// ports that nothing listens on.
 func (a *app) showEngines(engines []daemon.EngineStatus) {
 	label := "engines"
 	for _, found := range engines {
@@ -185,13 +185,13 @@ func (a *app) showEngines(engines []daemon.EngineStatus) {
 	}
 }
 
-// isStarting reports whether it is the built-in engine before it has started; Why says what
-// it does.
+// isStarting reports whether it is the built-in engine and has not started yet. Why
+// describes what it is doing.
 func isStarting(e daemon.EngineStatus) bool {
 	return e.Kind == "builtin" && e.Model == "" && e.Why != ""
 }
 
-// enginePlace is an engine's name and address; the built-in one has no address.
+// enginePlace returns an engine's name and address; the built-in engine has no address.
 func enginePlace(e daemon.EngineStatus) string {
 	if e.Kind == "builtin" {
 		return "built-in"
@@ -217,8 +217,8 @@ func connectionText(line daemon.TunnelStatus) string {
 	return state
 }
 
-// zoneUnknown describes for people what follows from a time zone that this machine or its
-// hub does not know; empty if both know it.
+// zoneUnknown describes the effect of a time zone that this machine or its hub does not
+// know. It returns "" if both know it.
 func zoneUnknown(now daemon.Status) string {
 	if now.Sharing.Timezone == "" {
 		return "not known: members whose share has hours are outside of them; name it as timezone in [share] of config.toml"
@@ -230,7 +230,7 @@ func zoneUnknown(now daemon.Status) string {
 		now.Sharing.Timezone, now.Sharing.Hours)
 }
 
-// sharing describes whether others' calls run here now, and why not.
+// sharing describes whether others' calls can run here now, and why not.
 func sharing(now daemon.Sharing, open bool) string {
 	when := "always"
 	if now.Hours != "" {

@@ -17,7 +17,7 @@ import (
 	"github.com/kith/kith/internal/host"
 )
 
-// serviceURL is the base URL of an upstream, with its /v1.
+// serviceURL is the base URL of an upstream, including /v1.
 type serviceURL struct{ Text string }
 
 func (serviceURL) takes() string { return `an address such as "https://api.example.com/v1"` }
@@ -31,7 +31,7 @@ func (s *serviceURL) UnmarshalText(text []byte) error {
 	return err
 }
 
-// dialectWord is the dialect of an upstream; empty is "chat".
+// dialectWord is the dialect of an upstream; empty means "chat".
 type dialectWord struct{ Text string }
 
 func (dialectWord) takes() string { return `"chat", "embeddings", "responses" or "messages"` }
@@ -41,7 +41,7 @@ func (d *dialectWord) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// cacheWord is whose prompts are kept for later calls; empty is "own".
+// cacheWord is whose prompts may be cached; empty means "own".
 type cacheWord struct{ Text string }
 
 func (cacheWord) takes() string { return `"own" or "all"` }
@@ -51,8 +51,8 @@ func (c *cacheWord) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// secret is a value that is never printed, or its source. After resolve text is the
-// value, and file the file that holds it; empty for an environment variable.
+// secret is a value that is never printed, or its source. After resolve, text is the
+// value and file the file that contains it; file is empty for an environment variable.
 type secret struct{ text, file string }
 
 func (secret) takes() string {
@@ -71,8 +71,8 @@ func (s *secret) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// resolve replaces the source of the secret by the secret. An error holds no part of
-// the secret.
+// resolve replaces the secret's source by the secret. Its errors contain no part of the
+// secret.
 func (s *secret) resolve(file string) error {
 	if s.text == "" {
 		return nil
@@ -87,8 +87,7 @@ func (s *secret) resolve(file string) error {
 	return nil
 }
 
-// read replaces the source of the secret by the secret, as it is there without
-// the line's end.
+// read replaces the secret's source by the unchanged secret without the end of the line.
 func (s *secret) read(file string) error {
 	if name, ok := strings.CutPrefix(s.text, "env:"); ok {
 		value := os.Getenv(name)
@@ -116,7 +115,7 @@ func (s *secret) read(file string) error {
 	return nil
 }
 
-// password is a secret that a person chose: it may hold spaces and umlauts.
+// password is a secret chosen by a person: it may contain spaces and umlauts.
 type password struct{ secret }
 
 // resolve replaces the source of the password by the password.
@@ -133,15 +132,14 @@ func (p *password) resolve(file string) error {
 	return nil
 }
 
-// resolveUpstreams checks the keys of each [[upstream]] against each other, and reads
-// the secrets.
+// resolveUpstreams validates the keys of each [[upstream]] and reads the secrets.
 func (c *daemonFile) resolveUpstreams(file string, text []byte) (problems []problem) {
 	if len(c.Upstream) == 0 {
 		return nil
 	}
 	places := tables(text, "upstream")
 	refuse := func(i int, key, format string, args ...any) {
-		var at problem // the position in an inline table is not known
+		var at problem // positions in inline tables are unknown
 		if i < len(places) {
 			at = cmp.Or(places[i][key], places[i][""])
 		}

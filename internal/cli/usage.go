@@ -36,7 +36,7 @@ func (a *app) usage() *cobra.Command {
 	return cmd
 }
 
-// usage is `kith admin usage`: what all members called, without names.
+// usage is `kith admin usage`: the usage of all members, without names.
 func (o *operator) usage() *cobra.Command {
 	var span spanFlags
 	cmd := &cobra.Command{
@@ -63,7 +63,7 @@ func (o *operator) usage() *cobra.Command {
 	return cmd
 }
 
-// spanFlags are the flags of a span of usage.
+// spanFlags are the flags for the time span of usage.
 type spanFlags struct {
 	days int
 	by   string
@@ -85,8 +85,8 @@ func (s *spanFlags) read(cmd *cobra.Command) (api.Span, error) {
 	return in, nil
 }
 
-// showUsage prints one side: a line in all, a bar a day on a terminal, a table
-// each by model and by machine.
+// showUsage prints one side of the usage: the total on a line, on a terminal a bar per
+// day, and tables by model and by machine.
 func (a *app) showUsage(title string, page api.UsagePage, side api.UsageSide) {
 	total := side.Total
 	a.say("%s  %s\n", strong(title), faint(fmt.Sprintf("%s, since %s", count(page.Days, "day"), page.Since)))
@@ -137,8 +137,8 @@ func (a *app) showUsage(title string, page api.UsagePage, side api.UsageSide) {
 // chartWidth is the longest bar, in characters.
 const chartWidth = 40
 
-// chart prints a bar for each hour, day or week, of its tokens in and out; those without calls
-// between the first and the last have none.
+// chart prints a bar for each hour, day or week with the tokens in and out; there are
+// none for those without calls.
 func (a *app) chart(page api.UsagePage, side api.UsageSide) {
 	tokens := map[string]int64{}
 	var most int64
@@ -161,7 +161,7 @@ func (a *app) chart(page api.UsagePage, side api.UsageSide) {
 	}
 }
 
-// first is a time to the first token.
+// first formats a time to the first token.
 func first(ms int64) string {
 	if ms == 0 {
 		return "-"
@@ -169,7 +169,7 @@ func first(ms int64) string {
 	return (time.Duration(ms) * time.Millisecond).Round(10 * time.Millisecond).String()
 }
 
-// bar is n of most as a bar, in eighths of a character.
+// bar returns a bar for n of most, in eighths of a character.
 func bar(n, most int64) string {
 	eighths := int(float64(n) / float64(most) * chartWidth * 8)
 	if n > 0 {
@@ -182,7 +182,7 @@ func bar(n, most int64) string {
 	return text
 }
 
-// count is a number of things for a person: 1 model, 12.3k calls.
+// count formats a number of things for people: 1 model, 12.3k calls.
 func count[N int | int64](n N, thing string) string {
 	if n != 1 {
 		thing += "s"
@@ -190,7 +190,7 @@ func count[N int | int64](n N, thing string) string {
 	return short(int64(n)) + " " + thing
 }
 
-// short is a number in at most five characters: 999, 12.3k, 4.0M.
+// short formats a number in at most five characters: 999, 12.3k, 4.0M.
 func short(n int64) string {
 	value, unit := float64(n), ""
 	for _, next := range []string{"k", "M", "G", "T"} {

@@ -21,12 +21,11 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// The types of configuration values beyond TOML's own. Each is a struct, so that the
-// decoder sets it through UnmarshalText only, which validates it. takes describes the
+// The types of configuration values in addition to TOML's. Each is a struct, so that the
+// decoder can only set it through UnmarshalText, which validates it. takes describes the
 // valid values.
 
-// wrong returns the error of a text that is no value of the type. An UnmarshalText
-// returns it.
+// wrong returns the error of UnmarshalText for an invalid value.
 func wrong(value interface{ takes() string }) error { return errors.New("takes " + value.takes()) }
 
 // oneOf returns the text if it is one of the words.
@@ -37,7 +36,7 @@ func oneOf(value interface{ takes() string }, text []byte, words ...string) (str
 	return string(text), nil
 }
 
-// parseURL parses the http or https URL of a site or an API. risk is what happens on
+// parseURL parses the http or https URL of a site or an API. risk is what can happen with
 // plain http to another machine; if it is empty, plain http is accepted.
 func parseURL(value interface{ takes() string }, text, risk string) (*url.URL, error) {
 	u, err := url.Parse(text)
@@ -50,7 +49,7 @@ func parseURL(value interface{ takes() string }, text, risk string) (*url.URL, e
 	return u, nil
 }
 
-// convert returns the list with each of its values converted; nil for nil.
+// convert converts each value of a list. It returns nil for nil.
 func convert[From, To any](list []From, one func(From) To) []To {
 	if list == nil {
 		return nil
@@ -116,8 +115,8 @@ func (a *address) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// loopback is a literal loopback address. A name is refused, because it may resolve to
-// another address later.
+// loopback is a literal loopback address. Host names are rejected, because they may later
+// resolve to another address.
 type loopback struct{ address }
 
 func (loopback) takes() string { return `a loopback address such as "127.0.0.1:8701"` }
@@ -133,7 +132,7 @@ func (l *loopback) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// web is the URL of a site or an API; "" is none.
+// web is the URL of a site or an API; "" means none.
 type web struct{ Text string }
 
 func (web) takes() string { return `an address such as "https://hub.example.org"` }
@@ -147,7 +146,7 @@ func (w *web) UnmarshalText(text []byte) error {
 	return err
 }
 
-// publicAddress is the URL of a hub as members see it; "" is none.
+// publicAddress is the URL of a hub for members; "" means none.
 type publicAddress struct{ web }
 
 func (p *publicAddress) UnmarshalText(text []byte) error {
@@ -158,7 +157,7 @@ func (p *publicAddress) UnmarshalText(text []byte) error {
 	return err
 }
 
-// issuer is the URL of an OpenID provider, exactly as the provider writes it; "" is
+// issuer is the URL of an OpenID provider, exactly as the provider writes it; "" means
 // none.
 type issuer struct{ Text string }
 
@@ -199,7 +198,7 @@ func (r *regionAddress) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// proxy is an address or a network of proxies.
+// proxy is the address of a proxy or a network of proxies.
 type proxy struct{ Prefix netip.Prefix }
 
 func (proxy) takes() string { return `an address or a network such as "10.0.0.0/8"` }
@@ -264,7 +263,7 @@ func (a *acmeDirectory) UnmarshalText(text []byte) error {
 	return err
 }
 
-// logLevel is the least important kind of line in a log.
+// logLevel is the lowest level that a log contains.
 type logLevel struct{ Text string }
 
 func (logLevel) takes() string { return `"debug", "info", "warn" or "error"` }
@@ -279,7 +278,7 @@ func (l *logLevel) level() (level slog.Level) {
 	return level
 }
 
-// logFormat is the form of the lines in a log.
+// logFormat is the format of the lines in a log.
 type logFormat struct{ Text string }
 
 func (logFormat) takes() string { return `"text" or "json"` }
@@ -289,7 +288,7 @@ func (f *logFormat) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// reachWord is what calls may reach; "" is all.
+// reachWord is what calls can reach; "" means all.
 type reachWord struct{ Narrow fleet.Narrow }
 
 func (reachWord) takes() string { return `"all", "shared" or "own"` }
@@ -302,7 +301,7 @@ func (r *reachWord) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// signUp says who may make an account on a hub's site.
+// signUp is who may create an account on a hub's site.
 type signUp struct{ Text string }
 
 func (signUp) takes() string { return `"open", "invite" or "closed"` }
@@ -326,7 +325,7 @@ func (s *sender) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// mailTLS is the use of TLS with a mail server; empty is "starttls".
+// mailTLS is the use of TLS with a mail server; empty means "starttls".
 type mailTLS struct{ Text string }
 
 func (mailTLS) takes() string { return `"starttls", "implicit" or "none"` }
@@ -336,7 +335,7 @@ func (m *mailTLS) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// hours are weekly sharing hours; "" is always.
+// hours are weekly sharing hours; "" means always.
 type hours struct{ Text string }
 
 func (hours) takes() string {
@@ -351,13 +350,14 @@ func (h *hours) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// timezone is the IANA name of the zone of the sharing hours; "" is this computer's.
+// timezone is the IANA name of the time zone of the sharing hours; "" means this
+// computer's.
 type timezone struct {
 	Text    string
-	unknown string // why find found none
+	unknown string // why find failed
 }
 
-// find sets a zone that the file does not name to this computer's.
+// find sets the zone to this computer's if the file does not contain one.
 func (z *timezone) find() {
 	if z.Text != "" {
 		return
@@ -378,17 +378,17 @@ func (z *timezone) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// databaseURL is the URL of a PostgreSQL database; "" is the embedded one.
+// databaseURL is the URL of a PostgreSQL database; "" means the embedded one.
 type databaseURL struct{ secret }
 
 func (databaseURL) takes() string {
 	return `a URL such as "postgres://USER:PASSWORD@HOST/NAME", or its source "env:NAME" or "file:PATH"; "" is the embedded database in hub.data`
 }
 
-// resolve replaces the source of the URL by the URL and checks it. An error holds no
+// resolve replaces the URL's source by the URL and validates it. Its errors contain no
 // password.
 func (d *databaseURL) resolve(file string) error {
-	// A URL without a password may be in a file that others read.
+	// A file with a URL without a password may be readable for others.
 	if u, err := url.Parse(d.text); err == nil && u.Scheme != "env" && u.Scheme != "file" && !u.Query().Has("password") {
 		if _, password := u.User.Password(); d.text == "" || !password {
 			return d.check()
@@ -422,8 +422,8 @@ func (n *nodeName) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// validNode returns the text with each character that no node's name has replaced by a
-// "-", and no longer than such a name.
+// validNode replaces the characters that a node's name cannot contain by "-", and
+// shortens the text to the length of a name.
 func validNode(text string) string {
 	valid := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '.' {

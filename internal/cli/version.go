@@ -16,7 +16,7 @@ var Version string
 // build is the output of `kith version --json`.
 type build struct {
 	Version  string `json:"version"`
-	Revision string `json:"revision,omitzero"` // of the source
+	Revision string `json:"revision,omitzero"` // of the source code
 	Modified bool   `json:"modified,omitzero"` // built from uncommitted changes
 	Go       string `json:"go"`
 	Platform string `json:"platform"`

@@ -14,7 +14,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// correlationID is what an answer's X-Correlation-ID looks like.
+// correlationID matches the X-Correlation-ID of an answer.
 var correlationID = regexp.MustCompile(`^req_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
 func (a *app) why() *cobra.Command {
@@ -131,5 +131,5 @@ func (a *app) showTrace(s api.CallTrace) {
 	a.table("MACHINE OWNER THROUGH AFTER TOOK GOT-PROMPT OUTCOME", rows)
 }
 
-// millis shows a span to a person.
+// millis formats a duration for people.
 func millis(n int64) string { return (time.Duration(n) * time.Millisecond).String() }

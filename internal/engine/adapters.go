@@ -10,8 +10,9 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// The adapters of the kinds that report less of themselves than those of kinds.go.
-// "Unverified" marks what was neither in their source nor in their documentation.
+// The adapters for kinds that report less about themselves than those in kinds.go.
+// "Unverified" marks what was found neither in their source code nor in their
+// documentation.
 
 func sglangDetect(p *probe) bool {
 	_, ok := p.sglang()
@@ -83,7 +84,7 @@ func dockerList(p *probe) ([]Model, error) {
 		return nil, err
 	}
 	return l.each(func(d listed) (Model, bool) {
-		if strings.Contains(d.Docker.Architecture, "bert") { // such models only embed
+		if strings.Contains(d.Docker.Architecture, "bert") { // these models only embed
 			m := chatModel(d.ID, d.Docker.Context)
 			m.embedsOnly()
 			return m, true
@@ -121,9 +122,9 @@ func localAIDetect(p *probe) bool {
 		p.get("/system").into(&system) == nil && (system.Backends != nil || system.Loaded != nil)
 }
 
-// localAIList lists LocalAI's models. Newer versions report what each model is
-// for; models that only speak, listen or draw are omitted. Of models of older
-// versions only the name is known: a request that asks for more would load one.
+// localAIList lists LocalAI's models. Newer versions report what each model is for;
+// models that only speak, listen or draw are omitted. For older versions only the id is
+// known, because a request for more would load the model.
 func localAIList(p *probe) ([]Model, error) {
 	l, err := p.models()
 	if err != nil {
@@ -167,13 +168,13 @@ func swapDetect(p *probe) bool {
 	return p.get("/running").into(&l) == nil && l.Running != nil
 }
 
-// swapList lists the models that llama-swap starts on request, without those that
-// it forwards to another computer.
+// swapList lists the models that llama-swap starts on demand, except those that it
+// forwards to another computer.
 func swapList(p *probe) ([]Model, error) {
 	return p.listByName(func(d listed) (context int, ok bool) { return d.Meta.Ctx, d.Meta.Swap.Peer == "" })
 }
 
-// koboldVersion is the answer of GET /api/extra/version of KoboldCpp.
+// koboldVersion is the answer of GET /api/extra/version in KoboldCpp.
 type koboldVersion struct {
 	Result     string `json:"result"`
 	Protected  bool   `json:"protected"`
@@ -210,7 +211,7 @@ func koboldList(p *probe) ([]Model, error) {
 		if v.Embeddings {
 			m.alsoEmbeds()
 		}
-		return m, !strings.HasSuffix(d.ID, "inactive") // then no text model is loaded
+		return m, !strings.HasSuffix(d.ID, "inactive") // no text model is loaded
 	}), nil
 }
 
@@ -263,7 +264,7 @@ func tabbyList(p *probe) ([]Model, error) {
 	return []Model{m}, nil
 }
 
-// mlxDetect recognizes Python's http.server with the other page that it has.
+// mlxDetect recognizes Python's http.server by its other page.
 func mlxDetect(p *probe) bool {
 	var health struct {
 		Status string `json:"status"`
@@ -276,12 +277,12 @@ func mlxDetect(p *probe) bool {
 
 func janDetect(p *probe) bool { return p.titled("Jan API") }
 
-// janList omits models that Jan forwards to a service upstream.
+// janList omits models that Jan forwards to an upstream.
 func janList(p *probe) ([]Model, error) {
 	return p.listByName(func(d listed) (context int, ok bool) { return 0, d.OwnedBy != "remote" })
 }
 
-// titled reports whether the title of the OpenAPI description has the prefix.
+// titled reports whether the title of the OpenAPI description starts with the prefix.
 func (p *probe) titled(title string) bool {
 	var described struct {
 		Info struct {
@@ -293,8 +294,8 @@ func (p *probe) titled(title string) bool {
 
 const embeddingsPath = "/v1/embeddings"
 
-// byName returns a model of which only the id is known: with "embed" in its id it
-// is for embeddings, otherwise for chat.
+// byName returns a model of which only the id is known. If the id contains "embed" the
+// model is for embeddings, otherwise for chat.
 func byName(id string, context int) Model {
 	m := chatModel(id, context)
 	if strings.Contains(strings.ToLower(id), "embed") {
@@ -303,9 +304,9 @@ func byName(id string, context int) Model {
 	return m
 }
 
-// byName is the function byName for a model whose embeddings are at a path; ok is
-// false for a model for embeddings if the engine lacks that route. The check costs
-// nothing, because a request without a model is refused.
+// byName is the function byName for an engine with embeddings at the given path. ok is
+// false for an embedding model if the engine lacks that route. The check is free, because
+// a request without a model is refused.
 func (p *probe) byName(embeddings, id string, context int) (m Model, ok bool) {
 	m = byName(id, context)
 	if !slices.Contains(m.Families, fleet.Embeddings) {
@@ -313,11 +314,11 @@ func (p *probe) byName(embeddings, id string, context int) (m Model, ok bool) {
 	}
 	refusal := p.post(embeddings, `{}`)
 	missing := []int{http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented}
-	// llama-swap answers with 404 that the request names no model.
+	// llama-swap responds with 404 that the request names no model.
 	return m, refusal.err == nil && (!slices.Contains(missing, refusal.status) || bytes.Contains(refusal.body, []byte("no model id")))
 }
 
-// listByName lists models of which only the ids are known, and perhaps the context.
+// listByName lists models for which only the ids are known, and possibly the context.
 func (p *probe) listByName(about func(d listed) (context int, ok bool)) ([]Model, error) {
 	l, err := p.models()
 	return l.each(func(d listed) (m Model, ok bool) {

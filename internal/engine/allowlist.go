@@ -14,37 +14,37 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// The allow-list says which members of an untrusted body reach an engine. It
-// describes JSON that is copied value by value in one pass. Members that it does
-// not name are omitted; named members that do not fit are refused or clamped. It
-// has no options of engines (n_predict, grammar, id_slot, …) and nothing that an
-// engine could read as an address or a file (spec/api.md#allow-list).
+// The allow-list defines which members of an untrusted body reach an engine. It describes
+// JSON that is copied value by value in one pass. Members that are not in it are omitted;
+// those in it with invalid values are refused or clamped. It contains no options of
+// engines (n_predict, grammar, id_slot, …) and nothing that an engine could treat as an
+// address or a file (spec/api.md#allow-list).
 
-// Limits of an untrusted call.
+// The limits for an untrusted call.
 const (
 	maxMessages    = dialect.MaxMessages
-	maxParts       = 1024                // of a message
+	maxParts       = 1024                // in a message
 	maxMedia       = dialect.MaxPictures // images and sounds
 	maxTools       = 512
 	maxStops       = 16
 	maxBiases      = 512
-	maxInputs      = 2048 // of an embeddings call
+	maxInputs      = 2048 // in an embeddings call
 	maxInputTokens = 64 << 10
 	maxName        = 256
 	maxStop        = 1024
 	maxAnswers     = 4 // n
 	maxSchemaDepth = 32
-	maxSchemaNodes = 16 << 10 // of all schemas of a call
-	maxRepeats     = 1000     // of minItems, maxLength and similar keywords
+	maxSchemaNodes = 16 << 10 // in all schemas of a call
+	maxRepeats     = 1000     // for minItems, maxLength and similar keywords
 )
 
 // shape describes an allowed value.
 type shape struct {
-	kinds string // the allowed JSON kinds, of { [ " 0 t f n
+	kinds string // the allowed JSON kinds, from { [ " 0 t f n
 	copy  func(c *copier) error
 }
 
-// members are the shapes of the members of an object.
+// members are the shapes of an object's members.
 type members map[string]shape
 
 var chatMembers = members{
@@ -125,19 +125,19 @@ var (
 	schema  = shape{"{", func(c *copier) error { return c.schema(0) }}
 )
 
-// copier copies an untrusted body, or the messages and tools of a trusted one: of that
-// it omits and refuses nothing.
+// copier copies an untrusted body, or the messages and tools of a trusted one. It omits
+// and refuses nothing of the latter.
 type copier struct {
 	trusted   bool
 	developer bool // the engine has different roles for developer and system messages
 	dec       *jsontext.Decoder
 	enc       *jsontext.Encoder
-	at        jsontext.Pointer // of the value that dec reads
+	at        jsontext.Pointer // position of the value that dec reads
 	media     int              // images and sounds so far
-	nodes     int              // of schemas so far
+	nodes     int              // schema nodes so far
 
-	inputs int  // to embed
-	tokens bool // an input is token numbers
+	inputs int  // number of inputs to embed
+	tokens bool // an input consists of token numbers
 }
 
 func (c *copier) token() error {
@@ -153,26 +153,26 @@ func (c *copier) refuse(format string, args ...any) error {
 	return refuseAt(c.pointer(), format, args...)
 }
 
-// tooMany returns the fault of a list with more than most elements.
+// tooMany returns the fault for a list with more than most elements.
 func (c *copier) tooMany(most int) error {
 	return refuseAt(c.pointer().Parent(), "more than %d are not taken in one call; send fewer", most)
 }
 
-// refuseAt returns a fault whose parameter is the value at the pointer.
+// refuseAt returns a fault whose parameter is the value at the given position.
 func refuseAt(at jsontext.Pointer, format string, args ...any) error {
 	where := strings.ReplaceAll(strings.TrimPrefix(string(at), "/"), "/", ".")
 	return fault.New(fault.InvalidRequest, "%s: %s", where, fmt.Sprintf(format, args...)).WithParam(where)
 }
 
-// one copies the value of the member called name, or omits it. null is omitted
-// unless its shape allows it.
+// one copies or omits the value of the member with the given name. It omits null unless
+// the member's shape allows it.
 func (m members) one(c *copier, name string) error {
 	s, ok := m[name]
 	kind := c.dec.PeekKind()
 	if !ok && !c.trusted || kind == 'n' && !s.takes(kind) {
 		return c.dec.SkipValue()
 	}
-	if (name == "tools" || name == "tool_calls") && kind == '[' { // an empty one is as if absent
+	if (name == "tools" || name == "tool_calls") && kind == '[' { // treat an empty list as absent
 		list, err := c.dec.ReadValue()
 		if err != nil || len(bytes.TrimSpace(list[1:len(list)-1])) == 0 {
 			return err
@@ -188,7 +188,7 @@ func (m members) one(c *copier, name string) error {
 	return s.put(c)
 }
 
-// again copies a value that was read before as the member called name.
+// again copies a value that was already read, as the member with the given name.
 func (c *copier) again(name string, value jsontext.Value, s shape) error {
 	if err := c.enc.WriteToken(jsontext.String(name)); err != nil {
 		return err
@@ -200,10 +200,10 @@ func (c *copier) again(name string, value jsontext.Value, s shape) error {
 	return err
 }
 
-// pointer returns the place of the current value in the body.
+// pointer returns the position of the current value in the body.
 func (c *copier) pointer() jsontext.Pointer { return c.at + c.dec.StackPointer() }
 
-// raw copies the next value as it is.
+// raw copies the next value unchanged.
 func (c *copier) raw() error {
 	value, err := c.dec.ReadValue()
 	if err != nil {
@@ -212,7 +212,7 @@ func (c *copier) raw() error {
 	return c.enc.WriteValue(value)
 }
 
-// quoted copies the next value as a string that holds its JSON.
+// quoted copies the next value as a string that contains its JSON.
 func (c *copier) quoted() error {
 	value, err := c.dec.ReadValue()
 	if err != nil {
@@ -223,7 +223,7 @@ func (c *copier) quoted() error {
 
 func (s shape) takes(kind jsontext.Kind) bool { return strings.IndexByte(s.kinds, byte(kind)) >= 0 }
 
-// put copies the next value or refuses its kind.
+// put copies the next value, or refuses its kind.
 func (s shape) put(c *copier) error {
 	if kind := c.dec.PeekKind(); !s.takes(kind) {
 		if c.trusted {
@@ -237,7 +237,7 @@ func (s shape) put(c *copier) error {
 	return s.copy(c)
 }
 
-// members copies an object; member copies each member, or omits it.
+// members copies an object. member copies or omits each of its members.
 func (c *copier) members(member func(name string) error) error {
 	if err := c.token(); err != nil {
 		return err
@@ -260,7 +260,7 @@ func object(m members) shape {
 	}}
 }
 
-// list allows an array of at most that many elements.
+// list allows an array with at most the given number of elements.
 func list(most int, of shape) shape {
 	return shape{"[", func(c *copier) error {
 		if err := c.token(); err != nil {
@@ -278,7 +278,7 @@ func list(most int, of shape) shape {
 	}}
 }
 
-// either allows what a or b allows.
+// either allows everything that a or b allows.
 func either(a, b shape) shape {
 	return shape{a.kinds + b.kinds, func(c *copier) error {
 		if a.takes(c.dec.PeekKind()) {
@@ -288,7 +288,7 @@ func either(a, b shape) shape {
 	}}
 }
 
-// scalar allows a value of these kinds, which change may replace or refuse.
+// scalar allows values of the given kinds; change may replace or refuse them.
 func scalar(kinds string, change func(c *copier, t jsontext.Token) (jsontext.Token, error)) shape {
 	return shape{kinds, func(c *copier) error {
 		t, err := c.dec.ReadToken()
@@ -306,7 +306,7 @@ func scalar(kinds string, change func(c *copier, t jsontext.Token) (jsontext.Tok
 	}}
 }
 
-// text allows a string of at most that many bytes; 0 means no limit.
+// text allows a string of at most the given number of bytes; 0 means no limit.
 func text(most int) shape {
 	return scalar(`"`, func(c *copier, t jsontext.Token) (_ jsontext.Token, err error) {
 		if most > 0 && len(t.String()) > most {
@@ -316,7 +316,7 @@ func text(most int) shape {
 	})
 }
 
-// oneOf allows one of these strings.
+// oneOf allows one of the given strings.
 func oneOf(words ...string) shape {
 	return scalar(`"`, func(c *copier, t jsontext.Token) (_ jsontext.Token, err error) {
 		if !slices.Contains(words, t.String()) {
@@ -326,7 +326,7 @@ func oneOf(words ...string) shape {
 	})
 }
 
-// number clamps a number to lo and hi.
+// number clamps a number to the range from lo to hi.
 func number(lo, hi float64) shape {
 	return scalar("0", func(_ *copier, t jsontext.Token) (jsontext.Token, error) {
 		n, _ := t.Float() // infinite if out of range
@@ -334,7 +334,7 @@ func number(lo, hi float64) shape {
 	})
 }
 
-// integer clamps an integer to lo and hi.
+// integer clamps an integer to the range from lo to hi.
 func integer(lo, hi int64) shape {
 	return scalar("0", func(c *copier, t jsontext.Token) (jsontext.Token, error) {
 		if c.trusted {
@@ -348,8 +348,8 @@ func integer(lo, hi int64) shape {
 	})
 }
 
-// answers copies n. A number out of bounds is refused, because fewer answers would
-// not fulfil the request.
+// answers copies n. It refuses a number out of range, because fewer answers would not
+// fulfill the request.
 func (c *copier) answers(t jsontext.Token) (_ jsontext.Token, err error) {
 	n, wrong := strconv.ParseInt(string(dialect.Integral(jsontext.Value(t.String()))), 10, 64)
 	if wrong != nil || n < 1 || n > maxAnswers {
@@ -358,7 +358,7 @@ func (c *copier) answers(t jsontext.Token) (_ jsontext.Token, err error) {
 	return jsontext.Int(n), err
 }
 
-// role copies the role of a message. Few chat templates know developer.
+// role copies the role of a message. Few chat templates support developer.
 func (c *copier) role(t jsontext.Token) (_ jsontext.Token, err error) {
 	switch role := t.String(); role {
 	case "developer":
@@ -372,8 +372,9 @@ func (c *copier) role(t jsontext.Token) (_ jsontext.Token, err error) {
 	return t, err
 }
 
-// arguments copies the arguments of an earlier call as a string that holds an object,
-// since chat templates parse it: text that is none becomes the only member of one.
+// arguments copies the arguments of an earlier call as a string with a JSON object,
+// because chat templates parse it. Text that is not an object becomes the only member of
+// one.
 func (c *copier) arguments() error {
 	value, err := c.dec.ReadValue()
 	if err != nil {
@@ -389,7 +390,7 @@ func (c *copier) arguments() error {
 	return c.enc.WriteToken(jsontext.String(string(text)))
 }
 
-// detail copies how closely a picture is looked at.
+// detail copies the level of detail for a picture.
 func (c *copier) detail(t jsontext.Token) (jsontext.Token, error) {
 	switch t.String() {
 	case "auto", "low", "high":
@@ -400,8 +401,8 @@ func (c *copier) detail(t jsontext.Token) (jsontext.Token, error) {
 	return jsontext.String("auto"), nil
 }
 
-// seed copies a seed of any size and sign. Engines take 31 bits, so others are
-// hashed: different seeds stay different, and none means "random", as -1 does to
+// seed copies a seed of any size and sign. Engines accept 31 bits, so others are hashed:
+// different seeds stay different, and none becomes the value for "random", like -1 for
 // llama.cpp.
 func (c *copier) seed(t jsontext.Token) (jsontext.Token, error) {
 	text := string(dialect.Integral(jsontext.Value(t.String())))
@@ -420,7 +421,7 @@ func (c *copier) seed(t jsontext.Token) (jsontext.Token, error) {
 	return jsontext.Uint(n), nil
 }
 
-// biases copies logit_bias: token numbers with weights.
+// biases copies logit_bias: token numbers and their weights.
 func (c *copier) biases() error {
 	n := 0
 	return c.members(func(token string) error {
@@ -434,7 +435,7 @@ func (c *copier) biases() error {
 	})
 }
 
-// image copies a data: URL that holds an image.
+// image copies a data: URL with an image.
 func (c *copier) image(t jsontext.Token) (jsontext.Token, error) {
 	head, data, _ := strings.Cut(t.String(), ",")
 	kind, parameters, _ := strings.Cut(strings.ToLower(strings.TrimSpace(head)), ";")
@@ -452,7 +453,7 @@ func (c *copier) image(t jsontext.Token) (jsontext.Token, error) {
 	return t, c.refuse("pictures are taken as data: URLs only (png, jpeg, webp or gif, base64)")
 }
 
-// bareImage copies an image URL that has no object around it, and adds the object.
+// bareImage copies an image URL that is not in an object, and adds the object.
 func (c *copier) bareImage() error {
 	for _, token := range []jsontext.Token{jsontext.BeginObject, jsontext.String("url")} {
 		if err := c.enc.WriteToken(token); err != nil {
@@ -471,11 +472,11 @@ func (c *copier) sound(t jsontext.Token) (jsontext.Token, error) {
 	return jsontext.String(data), err
 }
 
-// otherBase64 rewrites the alphabet for URLs to the usual one, without line breaks.
+// otherBase64 converts the URL alphabet to the standard one and removes white space.
 var otherBase64 = strings.NewReplacer("-", "+", "_", "/", "\r", "", "\n", "", " ", "", "\t", "")
 
-// medium counts an image or a sound and returns its data in the usual base64. It
-// refuses other characters: a frame list of a film or an address has them.
+// medium counts an image or a sound and returns its data in standard base64. It refuses
+// other characters, which occur in a film's list of frames or in an address.
 func (c *copier) medium(data string) (string, error) {
 	if c.media++; c.media > maxMedia {
 		return data, c.refuse("more than %d pictures and sounds are not taken in one call; send fewer", maxMedia)
@@ -494,9 +495,9 @@ func (c *copier) medium(data string) (string, error) {
 	return data, nil
 }
 
-// schema copies a JSON schema without the keywords that crash engines: patterns
-// (their regular-expression parsers overflow), large repetitions, references to
-// other documents, deep nesting. Without them the schema only allows more.
+// schema copies a JSON schema without the keywords that crash engines: patterns (their
+// regular-expression parsers overflow), large repetitions, references to other documents,
+// deep nesting. Without them the schema only allows more.
 func (c *copier) schema(depth int) error {
 	if c.trusted {
 		return c.raw()
@@ -562,7 +563,7 @@ func (c *copier) named(depth int) error {
 	})
 }
 
-// ref copies a reference, which must point into the schema.
+// ref copies a reference, which must point into the schema itself.
 func (c *copier) ref(t jsontext.Token) (_ jsontext.Token, err error) {
 	if to := t.String(); !strings.HasPrefix(to, "#") || len(to) > 4*maxName {
 		err = c.refuse("a schema may refer to itself only, as in #/$defs/name")
@@ -577,7 +578,7 @@ func (c *copier) data(depth int) error {
 		return err
 	}
 	deep, level := 0, 0
-	for _, b := range value { // an upper bound, because brackets in strings count
+	for _, b := range value { // an upper bound, because brackets in strings count, too
 		switch b {
 		case '{', '[':
 			level++

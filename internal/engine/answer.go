@@ -14,40 +14,39 @@ import (
 )
 
 const (
-	maxChoices   = 64  // of one answer
-	maxBeginning = 256 // bytes of a stream that are kept for an error
+	maxChoices   = 64  // in an answer
+	maxBeginning = 256 // bytes at the start of a stream that are kept for an error
 )
 
-// normalizer turns the answer of an engine into canonical chat or an error
-// (spec/engine-answers.md). The answer may be a stream of chunks or one document,
-// whatever the engine was asked for and whatever media type it has. What leaves is a
-// stream of frames or one document, as the caller asked. Both ways are the same code:
-// a document is read as one chunk that holds everything, and written from what the
-// chunks added up to.
+// normalizer converts an engine's answer to canonical chat or an error
+// (spec/engine-answers.md). The answer may be a stream of chunks or a document,
+// regardless of the request and the media type. The result is a stream of frames or a
+// document, as the caller requested. Both use the same code: a document is read as a
+// single chunk that contains everything, and written from the sum of the chunks.
 type normalizer struct {
 	model  []byte // the advertised id as a JSON string
-	stream bool   // frames leave
+	stream bool   // the result is a stream of frames
 	want   wants
 	speech *transcript // nil for chat
 
 	events   events
-	document []byte // the answer, if it is a document; else its beginning
+	document []byte // the answer, if it is a document; otherwise its beginning
 	isObject bool
-	sniffed  bool // isObject is known
+	sniffed  bool // isObject is valid
 
 	id      jsontext.Value // of the answer
 	created int64
 	choices []*choice
 	usage   dialect.Usage
-	rest    []byte // members that the dialect does not have, as they came, for the next frame or the document
+	rest    []byte // members that the dialect does not have, unchanged, for the next frame or the document
 
-	out    []byte // frames to be read next, or the document
-	size   int64  // bytes of what a document was joined from
+	out    []byte // frames that are ready to be read, or the document
+	size   int64  // number of bytes that a document was joined from
 	frames int    // written for the current chunk
 	quick  shortcut
-	ended  bool // the end mark was read, or an error
+	ended  bool // the end marker or an error was read
 	now    func() time.Time
-	ids    func() string // makes the unique part of a new id; nil: random
+	ids    func() string // returns the unique part of a new id; nil: random
 }
 
 func newNormalizer(req *Request, want wants) *normalizer {
@@ -58,8 +57,8 @@ func newNormalizer(req *Request, want wants) *normalizer {
 	return m
 }
 
-// sentAnswer is an answer or a chunk as an engine sends it. What is not named here
-// passes as it came.
+// sentAnswer is an answer or a chunk as an engine sends it. Members without a field pass
+// unchanged.
 type sentAnswer struct {
 	ID      jsontext.Value `json:"id"`
 	Object  jsontext.Value `json:"object"`
@@ -96,16 +95,15 @@ type sentMessage struct {
 	Rest      jsontext.Value `json:",embed"`
 }
 
-// lenient reads JSON of engines: clean replaces what is not UTF-8 later.
+// lenient reads JSON from engines: clean replaces invalid UTF-8 later.
 var lenient = jsontext.AllowInvalidUTF8(true)
 
-// sentError is an error that an engine sent with status 200: a document with an error
-// member.
+// sentError is an error with the status 200: a document with an error member.
 type sentError struct{ document []byte }
 
 func (e *sentError) Error() string { return notChat("an error", e.document).Error() }
 
-// status returns the status that the error reports, or 500.
+// status returns the status in the error, or 500.
 func (e *sentError) status() int {
 	var sent struct {
 		Error struct{ Code, Status jsontext.Value }
@@ -119,7 +117,7 @@ func (e *sentError) status() int {
 	return http.StatusInternalServerError
 }
 
-// failed returns the error that the answer is, or nil.
+// failed returns the error in the document, or nil.
 func (a *sentAnswer) failed(document []byte) error {
 	switch a.Error.Kind() {
 	case '{', '[', '"':
@@ -135,8 +133,8 @@ func (a *sentAnswer) failed(document []byte) error {
 	return nil
 }
 
-// notChat is the fault of a part of an answer that is not chat. It shows the engine's
-// own words.
+// notChat returns the fault for a part of an answer that is not chat. It quotes the
+// engine's text.
 func notChat(what string, sent []byte) error {
 	line := bytes.Join(bytes.Fields(clean(sent)), []byte(" "))
 	if len(line) > 200 {
@@ -148,7 +146,7 @@ func notChat(what string, sent []byte) error {
 	return fault.New(fault.EngineError, "the engine sent %s: %s", what, line)
 }
 
-// read takes bytes of the answer. An error ends it.
+// read processes bytes of the answer. An error ends the answer.
 func (m *normalizer) read(b []byte) error {
 	if m.ended || len(b) == 0 {
 		return nil
@@ -177,7 +175,7 @@ func (m *normalizer) read(b []byte) error {
 	return nil
 }
 
-// finish takes the end of the answer's bytes.
+// finish processes the end of the answer's bytes.
 func (m *normalizer) finish() error {
 	switch {
 	case m.ended:
@@ -201,10 +199,10 @@ func (m *normalizer) finish() error {
 	case !m.stream:
 		return fault.New(fault.EngineError, "the engine broke off before its answer was complete")
 	}
-	return nil // without an end mark: no good end
+	return nil // without an end marker the answer is incomplete
 }
 
-// takeDocument takes an answer that is one complete document.
+// takeDocument processes an answer that is a complete document.
 func (m *normalizer) takeDocument() error {
 	var a sentAnswer
 	if err := json.Unmarshal(m.document, &a, lenient); err != nil {
@@ -222,7 +220,7 @@ func (m *normalizer) takeDocument() error {
 	return m.end()
 }
 
-// event takes an event of a stream.
+// event processes an event of a stream.
 func (m *normalizer) event(data []byte, failing bool) error {
 	switch trimmed := bytes.TrimSpace(data); {
 	case m.ended:
@@ -254,7 +252,7 @@ func (m *normalizer) event(data []byte, failing bool) error {
 	return m.take(&a, data)
 }
 
-// take takes a chunk, or a document.
+// take processes a chunk or a document.
 func (m *normalizer) take(a *sentAnswer, sent []byte) error {
 	if len(a.Choices) == 0 && a.Usage.Kind() != '{' {
 		return nil // a sign of life
@@ -310,7 +308,7 @@ func (m *normalizer) choice(sent *sentChoice, at int) (*choice, error) {
 	return c, nil
 }
 
-// end takes the end mark, or the end of a document: it writes the finish reasons and
+// end processes the end marker or the end of a document: it writes the finish reasons and
 // the token counts.
 func (m *normalizer) end() error {
 	if len(m.choices) == 0 {
@@ -343,7 +341,7 @@ func (m *normalizer) end() error {
 	return nil
 }
 
-// newID returns an id for an answer or a tool call without one.
+// newID returns an id for an answer or a tool call that has none.
 func (m *normalizer) newID(prefix string) string {
 	if m.ids != nil {
 		return prefix + m.ids()

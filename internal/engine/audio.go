@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// clipTimeout is how long an engine may take to refuse the clip.
+	// clipTimeout is how long an engine may take to refuse the test clip.
 	clipTimeout = time.Minute
 	// wavHeader is the length of the header of a WAV file.
 	wavHeader = 44
@@ -26,21 +26,21 @@ const (
 	minUpload = 4 << 10
 )
 
-// AudioConfig configures the owner's engine for speech.
+// AudioConfig configures the owner's speech engine.
 type AudioConfig struct {
-	// Engine is its address, with or without /v1; "" means there is none.
+	// Engine is the address, with or without /v1; "" means there is none.
 	Engine string
-	// MaxUpload is the largest clip that it receives, in bytes.
+	// MaxUpload is the size of the largest clip to send, in bytes.
 	MaxUpload int64
-	// Model is the id of the model; "" means the only one that it lists.
+	// Model is the model id; "" means the only model that the engine lists.
 	Model fleet.ModelID
 	Log   *slog.Logger
-	// Transport reaches it; nil means a new one.
+	// Transport connects to the engine; nil means a new transport.
 	Transport http.RoundTripper
 }
 
-// Audio is the owner's engine for speech. It is offered only if it enforces its
-// limit: it must answer a clip that is one byte too large with status 413
+// Audio is the owner's speech engine. It is only offered if it enforces its limit: it
+// must respond with status 413 to a clip that is one byte too large
 // (spec/api.md#audio-check).
 type Audio struct {
 	config AudioConfig
@@ -50,7 +50,7 @@ type Audio struct {
 	offered
 }
 
-// offered is what the last check found: an engine, or why there is none.
+// offered is the result of the last check: an engine, or why there is none.
 type offered struct {
 	mu      sync.RWMutex
 	engine  *Engine // nil if nothing is offered
@@ -64,7 +64,7 @@ func (o *offered) Engine() *Engine {
 	return o.engine
 }
 
-// Finding returns what is known of the engine and why it is not offered.
+// Finding returns the engine's description, including why it is not offered.
 func (o *offered) Finding() Finding {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
@@ -74,8 +74,8 @@ func (o *offered) Finding() Finding {
 // speechEngine is the kind of all audio engines.
 var speechEngine = kind{id: "audio", name: "audio engine"}
 
-// NewAudio returns an Audio that is not offered until Check. It refuses an address
-// that is not http or https, and a limit below minUpload.
+// NewAudio returns an Audio that is not offered before Check. It refuses an address other
+// than http or https, and a limit below minUpload.
 func NewAudio(c AudioConfig) (*Audio, error) {
 	base, err := parseBase(c.Engine)
 	if err != nil {
@@ -103,16 +103,16 @@ func (a *Audio) found(why string) Finding {
 	return f
 }
 
-// Check sends the engine a clip over the limit and offers it if it answers with
-// 413. reached is false if the engine could not be reached; the caller then checks
-// again soon. Check does not run concurrently.
+// Check sends the engine a clip over the limit, and offers the engine if the response is
+// 413. reached is false if the engine could not be reached; the caller should then check
+// again soon. Check must not run concurrently.
 func (a *Audio) Check(ctx context.Context) (reached bool) {
 	model, err := a.model(ctx)
 	if err == nil {
 		err = a.sendClip(ctx, model)
 	}
 	if ctx.Err() != nil {
-		return false // an interrupted check says nothing about the engine
+		return false // an interrupted check has no result
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -154,7 +154,7 @@ func (a *Audio) model(ctx context.Context) (fleet.ModelID, error) {
 	return fleet.ModelID(list.Data[0].ID), nil
 }
 
-// sendClip sends the clip and returns nil if it was refused with 413.
+// sendClip sends the clip. It returns nil if the engine refuses it with 413.
 func (a *Audio) sendClip(ctx context.Context, model fleet.ModelID) error {
 	ctx, cancel := context.WithTimeout(ctx, clipTimeout)
 	defer cancel()
@@ -165,8 +165,8 @@ func (a *Audio) sendClip(ctx context.Context, model fleet.ModelID) error {
 	contentType, length, body := clip(model, a.config.MaxUpload+1)
 	req.Header.Set("Content-Type", contentType)
 	req.Header.Set("User-Agent", "kith")
-	// An engine that decides by the length needs no bytes, and one that answers
-	// before it has read them breaks the connection.
+	// An engine that checks the length does not need the bytes, and one that responds
+	// before reading them breaks the connection.
 	req.Header.Set("Expect", "100-continue")
 	req.ContentLength, req.Body = length, io.NopCloser(body)
 	resp, err := a.rt.RoundTrip(req)
@@ -187,8 +187,8 @@ func (a *Audio) sendClip(ctx context.Context, model fleet.ModelID) error {
 	}
 }
 
-// clip returns a form with a WAV file of size bytes of silence, generated while it
-// is read.
+// clip returns a form with a WAV file that contains size bytes of silence. It is
+// generated while it is read.
 func clip(model fleet.ModelID, size int64) (contentType string, length int64, body io.Reader) {
 	var head bytes.Buffer
 	w := multipart.NewWriter(&head) // writing to a Buffer never fails

@@ -8,48 +8,48 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Limits of the tool calls of one choice.
+// The limits for the tool calls of a choice.
 const (
 	maxCalls = 1024
-	maxHeld  = 4 << 20 // bytes of arguments and of text that waits for a call to end
+	maxHeld  = 4 << 20 // bytes of arguments, and of text that waits for the end of a call
 )
 
-// calls joins the parts of the tool calls of one choice (spec/engine-answers.md#calls).
-// Engines number the calls or do not, change the ids, repeat names and arguments, or
-// send parts of several calls by turns. What leaves are calls in order, none before the
-// one before it is over, each with an id of its own.
+// calls joins the parts of a choice's tool calls (spec/engine-answers.md#calls). Engines
+// may not number the calls, change the ids, repeat names and arguments, or interleave
+// parts of several calls. The result is a sequence of calls: each one is complete before
+// the next starts and has a unique id.
 type calls struct {
 	all   []*call
-	open  int // the first call that is not written completely
+	open  int // index of the first call that is not completely written
 	bytes int
 }
 
-// call is one tool call.
+// call is a tool call.
 type call struct {
 	id     string // the engine's, or ""
 	number int    // the engine's, or -1
 	name   string
-	rest   []byte // members that the dialect does not have, as they came
+	rest   []byte // members that the dialect does not have, unchanged
 
 	text      joiner    // decodes the arguments
 	arguments []byte    // so far
-	joined    []byte    // all parts one after another, if they repeat each other
-	shape     callShape // how the arguments come
+	joined    []byte    // all parts joined, if they repeat each other
+	shape     callShape // how the arguments arrive
 	nesting   nesting   // of the arguments
 	written   int       // bytes of the arguments that were written
 	begun     bool      // its first part was written
-	again     bool      // another call has the same id: it may be that one
-	closed    bool      // no more parts may come
-	dropped   bool      // it is another call again, or nothing
+	again     bool      // another call has the same id and may be identical
+	closed    bool      // there are no further parts
+	dropped   bool      // it duplicates another call, or is empty
 }
 
-// callShape is how the arguments of a call come.
+// callShape is how the arguments of a call arrive.
 type callShape uint8
 
 const (
 	oneSoFar  callShape = iota // in one part so far
-	inPieces                   // each part continues the one before it
-	repeating                  // each part repeats those before it
+	inPieces                   // each part continues the previous one
+	repeating                  // each part repeats the previous ones
 )
 
 // sentCall is a tool call, or a part of one, as an engine sends it.
@@ -67,24 +67,25 @@ type sentFunction struct {
 	Rest      jsontext.Value `json:",embed"`
 }
 
-// callPart is a part of a call with its values decoded.
+// callPart is a part of a call with decoded values.
 type callPart struct {
 	id, name  string
 	number    int
-	arguments jsontext.Value // not decoded: only its call knows what came before it
-	last      bool           // it came with the finish reason
+	arguments jsontext.Value // not decoded: that depends on the previous parts
+	last      bool           // it arrived with the finish reason
 }
 
-// beginning returns the arguments of the part without the space before them.
+// beginning returns the arguments of the part without leading space.
 func (p *callPart) beginning() []byte {
 	return bytes.TrimLeft(decoded(p.arguments), " \t\r\n")
 }
 
-// decoded returns the text of a JSON string, nothing of null, and another value as it is.
+// decoded returns the text of a JSON string, nothing for null, and other values
+// unchanged.
 func decoded(v jsontext.Value) []byte {
 	switch v.Kind() {
 	case '"':
-		text, _ := jsontext.AppendUnquote(nil, v) // an error only reports half a character
+		text, _ := jsontext.AppendUnquote(nil, v) // an error only reports incomplete surrogates
 		return text
 	case 'n', 0:
 		return nil
@@ -101,7 +102,7 @@ func (s *calls) take(sent *sentCall, last bool) error {
 	c := s.find(&p)
 	if c == nil {
 		if p.name == "" && p.id == "" && len(p.beginning()) == 0 {
-			return nil // nothing
+			return nil // an empty part
 		}
 		if len(s.all) == maxCalls {
 			return fault.New(fault.EngineError, "the engine sent more than %d tool calls", maxCalls)
@@ -120,7 +121,7 @@ func (s *calls) take(sent *sentCall, last bool) error {
 	return c.add(p.arguments)
 }
 
-// has reports whether a call has the engine's id.
+// has reports whether a call has this id of the engine.
 func (s *calls) has(id string) bool {
 	for _, c := range s.all {
 		if c.id == id {
@@ -130,7 +131,7 @@ func (s *calls) has(id string) bool {
 	return false
 }
 
-// find returns the call that the part belongs to, or nil if it begins one
+// find returns the call that the part belongs to, or nil if the part starts a new one
 // (spec/engine-answers.md#call-parts).
 func (s *calls) find(p *callPart) *call {
 	newest := func(match func(c *call) bool) *call {
@@ -142,7 +143,7 @@ func (s *calls) find(p *callPart) *call {
 		return nil
 	}
 	first := p.beginning()
-	continues := len(first) > 0 && first[0] != '{' && string(first) != "null" // it cannot be the beginning of arguments
+	continues := len(first) > 0 && first[0] != '{' && string(first) != "null" // it cannot be the start of arguments
 	c := newest(func(c *call) bool { return p.id != "" && c.id == p.id && (p.number < 0 || p.number == c.number) })
 	if c == nil {
 		c = newest(func(c *call) bool { return p.number >= 0 && p.number == c.number })
@@ -166,7 +167,7 @@ func (s *calls) find(p *callPart) *call {
 	return nil
 }
 
-// repeatedBy reports whether a text is the complete arguments again, or again with more.
+// repeatedBy reports whether a text repeats the complete arguments, possibly with more.
 func (c *call) repeatedBy(again []byte) bool {
 	return len(again) > 0 && bytes.HasPrefix(again, bytes.TrimRight(c.arguments, "}]\" \t\r\n"))
 }
@@ -193,7 +194,7 @@ func (c *call) add(sent jsontext.Value) error {
 		c.nesting = nesting{}
 		c.nesting.read(c.arguments)
 	case c.over() && (len(bytes.TrimSpace(more)) == 0 || bytes.Equal(bytes.TrimSpace(more), bytes.TrimSpace(c.arguments))):
-		// the arguments once more, or the space after them
+		// the same arguments again, or trailing space
 	case c.over():
 		return fault.New(fault.EngineError, "the engine sent more after the arguments of a tool call")
 	default:
@@ -206,12 +207,12 @@ func (c *call) add(sent jsontext.Value) error {
 	return nil
 }
 
-// over reports whether the arguments are one complete value.
+// over reports whether the arguments are a complete value.
 func (c *call) over() bool {
 	return c.nesting.over() || string(bytes.TrimSpace(c.arguments)) == "null"
 }
 
-// openCall reports whether a call may get more parts for sure.
+// openCall reports whether a call will definitely get more parts.
 func (s *calls) openCall() bool {
 	for _, c := range s.all[s.open:] {
 		if !c.over() {
@@ -221,12 +222,12 @@ func (s *calls) openCall() bool {
 	return false
 }
 
-// complete sets the arguments to what they are at the end of the call, and drops the
-// call if it is another one again, or nothing.
+// complete finalizes the arguments at the end of the call. It drops the call if it
+// duplicates another one or is empty.
 func (s *calls) complete(c *call) {
 	c.closed = true
 	if c.shape == repeating && !isObject(c.arguments) && isObject(c.joined) {
-		c.arguments = c.joined // it was no repetition
+		c.arguments = c.joined // it was not a repetition
 	}
 	c.arguments = append(c.arguments, decoded(c.text.rest())...)
 	if text := bytes.TrimSpace(c.arguments); c.written == 0 && (len(text) == 0 || string(text) == "null") {
@@ -246,7 +247,7 @@ func isObject(text []byte) bool {
 	return json.Unmarshal(text, &object, jsontext.AllowDuplicateNames(true)) == nil && object != nil
 }
 
-// nesting follows a JSON text, part by part, to the end of the object that it is.
+// nesting tracks a JSON object, part by part, until its end.
 type nesting struct {
 	depth            int
 	began            bool

@@ -14,19 +14,19 @@ import (
 // choice is the state of one choice of an answer.
 type choice struct {
 	index     int
-	number    int64 // the engine's
+	number    int64 // assigned by the engine
 	begun     bool  // its role was written
 	texts     [textKinds]choiceText
 	calls     calls
-	called    int    // calls that were written
+	called    int    // number of calls that were written
 	finish    string // the reason, or ""
 	toolCalls []byte // the calls of a document, between commas
-	rest      []byte // members of the message of a document that the dialect does not have
-	extra     []byte // those of the choice
+	rest      []byte // members of a document's message that the dialect does not have
+	extra     []byte // the same for the choice
 	logprobs  logprobs
 }
 
-// The texts of a choice, in the order that they leave.
+// The texts of a choice, in output order.
 const (
 	thought = iota
 	content
@@ -34,18 +34,18 @@ const (
 	textKinds
 )
 
-// choiceText is one text of a choice, as inside of a JSON string.
+// choiceText is a text of a choice, in the form of the inside of a JSON string.
 type choiceText struct {
 	joiner
-	waiting []byte // came while a tool call was open
+	waiting []byte // arrived during a tool call
 	whole   []byte // of a document
-	said    bool   // there is a text, perhaps an empty one
+	said    bool   // there is a text, although it may be empty
 }
 
-// delta is what leaves of a choice at once.
+// delta is a part of a choice that is written at once.
 type delta struct {
 	texts       [textKinds]jsontext.Value
-	calls       []byte // parts of calls between commas
+	calls       []byte // parts of calls, separated by commas
 	rest, extra []byte // other members of the message and of the choice
 	logprobs    jsontext.Value
 	finish      string
@@ -59,7 +59,7 @@ func (d *delta) empty() bool {
 	return !d.hasText() && len(d.rest) == 0 && len(d.extra) == 0 && d.logprobs.Kind() != '{'
 }
 
-// takeChoice takes what a chunk adds to a choice.
+// takeChoice processes a chunk's part of a choice.
 func (m *normalizer) takeChoice(c *choice, sent *sentChoice) error {
 	reason, err := finishReason(sent)
 	if err != nil {
@@ -112,14 +112,14 @@ func (m *normalizer) takeChoice(c *choice, sent *sentChoice) error {
 		c.finish = reason
 		return m.close(c)
 	}
-	if m.frames == before { // a sign of life: what came waits
+	if m.frames == before { // keep the connection alive: the content waits
 		m.write(c, &delta{})
 	}
 	return nil
 }
 
-// finishes are the reasons to finish in the words of engines, tried in this order
-// (spec/engine-answers.md#finish). Those of the first are no good end.
+// finishes are the engines' words for the reasons to finish, tried in this order
+// (spec/engine-answers.md#finish). Those in the first entry mean failure.
 var finishes = []struct {
 	words  *regexp.Regexp
 	reason string
@@ -131,7 +131,7 @@ var finishes = []struct {
 	{regexp.MustCompile(`(?i)stop|eo[st]|end|done|complete|finish|success`), "stop"},
 }
 
-// finishReason returns the reason of a choice in the dialect's words, or "".
+// finishReason returns the dialect's word for the reason of a choice, or "".
 func finishReason(sent *sentChoice) (string, error) {
 	if sent.Error.Kind() == '{' || sent.Error.Kind() == '"' {
 		return "", &sentError{[]byte(`{"error":` + string(sent.Error) + `}`)}
@@ -180,7 +180,7 @@ func (s *sentMessage) texts() (texts [textKinds]jsontext.Value, err error) {
 	return texts, nil
 }
 
-// partTexts returns the text and the reasoning of content that is a list of parts.
+// partTexts returns the text and the reasoning in content that is a list of parts.
 func partTexts(list jsontext.Value) (said, thoughts []byte, err error) {
 	var parts []jsontext.Value
 	if json.Unmarshal(list, &parts, lenient) != nil {
@@ -214,10 +214,10 @@ func partTexts(list jsontext.Value) (said, thoughts []byte, err error) {
 	return said, thoughts, nil
 }
 
-// calls returns the parts of tool calls of a message.
+// calls returns the parts of tool calls in a message.
 func (s *sentMessage) calls() (parts []sentCall, err error) {
 	switch list := s.ToolCalls; {
-	case s.Call != nil: // the older form
+	case s.Call != nil: // the older format
 		return []sentCall{{Function: *s.Call}}, nil
 	case list.Kind() == '{':
 		parts = make([]sentCall, 1)
@@ -231,8 +231,8 @@ func (s *sentMessage) calls() (parts []sentCall, err error) {
 	return parts, nil
 }
 
-// hold keeps the texts of d that come while a tool call is open, and space after a
-// call: no call is interrupted (spec/engine-answers.md#call-order).
+// hold keeps texts that arrive during a tool call, and space after a call, because no
+// call may be interrupted (spec/engine-answers.md#call-order).
 func (c *choice) hold(d *delta) {
 	if len(c.calls.all) == 0 {
 		return
@@ -250,7 +250,7 @@ func (c *choice) hold(d *delta) {
 	}
 }
 
-// release returns what waits as a JSON string; nil if it is nothing but space.
+// release returns the waiting text as a JSON string, or nil if it only consists of space.
 func (t *choiceText) release() jsontext.Value {
 	value := stringOf(t.waiting)
 	if len(bytes.TrimSpace(decoded(value))) == 0 {
@@ -260,14 +260,14 @@ func (t *choiceText) release() jsontext.Value {
 	return value
 }
 
-// advance writes what can leave of the calls of a choice: the parts of the first that
-// is not over, or of all if no more parts come.
+// advance writes what can be written of a choice's calls: the parts of the first
+// incomplete call, or of all calls at the end.
 func (m *normalizer) advance(c *choice, all bool) error {
 	for s := &c.calls; s.open < len(s.all); {
 		call := s.all[s.open]
 		over := all || call.over() && s.open+1 < len(s.all)
 		if !over && (call.shape != inPieces || call.name == "" || call.again || !m.stream) {
-			return nil // it cannot be known yet
+			return nil // it is not yet known
 		}
 		if over {
 			s.open++
@@ -288,7 +288,7 @@ func (m *normalizer) advance(c *choice, all bool) error {
 	return nil
 }
 
-// close writes all that is left of a choice but its finish reason.
+// close writes the rest of a choice except its finish reason.
 func (m *normalizer) close(c *choice) error {
 	if err := m.advance(c, true); err != nil {
 		return err
@@ -308,7 +308,7 @@ func (m *normalizer) close(c *choice) error {
 	return nil
 }
 
-// part returns what has not been written of a call, or nil.
+// part returns the unwritten part of a call, or nil.
 func (m *normalizer) part(c *choice, call *call) []byte {
 	text := call.arguments[call.written:]
 	if call.begun && len(text) == 0 {
@@ -338,5 +338,5 @@ func (m *normalizer) part(c *choice, call *call) []byte {
 	return append(appendMembers(out, call.rest), '}')
 }
 
-// maxCallID is the longest id of a tool call, in bytes.
+// maxCallID is the maximum length of a tool call's id, in bytes.
 const maxCallID = 4096

@@ -22,11 +22,11 @@ var ErrNoTokenizer = errors.New("the engine has no tokenizer to ask")
 // maxCountAnswer bounds an engine's list of tokens or its templated prompt.
 const maxCountAnswer = 64 << 20
 
-// Count returns the number of tokens of a call's prompt, as the engine's own
-// tokenizer counts them: a chat call in the model's template with its tools and
-// thinking switches. It runs no model. An untrusted call is rebuilt as in Do. A call of
-// the messages dialect is counted by its upstream. Errors are ErrNoTokenizer, a
-// *fault.Fault if the call is at fault, or another one if the engine fails.
+// Count returns the number of tokens in a call's prompt according to the engine's own
+// tokenizer. For a chat call it uses the model's template, with the call's tools and
+// thinking settings. It does not run the model. An untrusted call is rebuilt as in Do. A
+// call in the messages dialect is counted by its upstream. The error is ErrNoTokenizer, a
+// *fault.Fault if the call is invalid, or another error if the engine fails.
 func (e *Engine) Count(ctx context.Context, req Request) (tokens int64, err error) {
 	model, err := e.modelFor(&req)
 	switch {
@@ -45,7 +45,7 @@ func (e *Engine) Count(ctx context.Context, req Request) (tokens int64, err erro
 	return e.kind.count(ctx, e, body)
 }
 
-// countWhole is for engines whose tokenizer takes the call itself: vLLM and the
+// countWhole is for engines whose tokenizer accepts the call itself: vLLM and the
 // built-in engine.
 func countWhole(ctx context.Context, e *Engine, body []byte) (int64, error) {
 	return e.countAt(ctx, e.base+"/tokenize", nil, body)
@@ -69,8 +69,8 @@ func countTemplated(ctx context.Context, e *Engine, body []byte) (tokens int64, 
 	if err := json.Unmarshal(body, &call); err != nil {
 		return 0, err
 	}
-	// With the same switches as in a chat call: the tokens at the beginning of every
-	// text, and control tokens by name.
+	// With the same settings as for a chat call: the start tokens are added to every text,
+	// and control tokens are recognized by name.
 	text, err := json.Marshal(struct {
 		Model   string `json:"model"`
 		Add     bool   `json:"add_special"`
@@ -83,7 +83,7 @@ func countTemplated(ctx context.Context, e *Engine, body []byte) (tokens int64, 
 	return e.countAt(ctx, e.base+"/tokenize", nil, text)
 }
 
-// countAt posts body and reads the count in the answer.
+// countAt posts body and returns the count in the answer.
 func (e *Engine) countAt(ctx context.Context, url string, header http.Header, body []byte) (tokens int64, err error) {
 	err = e.post(ctx, url, header, body, func(answer io.Reader) error {
 		tokens, err = readCount(answer)
@@ -126,7 +126,7 @@ func readCount(answer io.Reader) (tokens int64, err error) {
 	if dec.PeekKind() != '{' {
 		return 0, errNoCount
 	}
-	found := errors.New("found") // ends the reading
+	found := errors.New("found") // stops reading
 	err = dialect.Members(dec, func(name []byte) error {
 		switch {
 		case string(name) == "count", string(name) == "input_tokens":

@@ -17,58 +17,58 @@ import (
 	"time"
 )
 
-// maxModels is the most models that one engine may offer.
+// maxModels is how many models an engine may offer.
 const maxModels = 256
 
 // Config configures a Finder.
 type Config struct {
 	// Usual probes the usual ports on loopback.
 	Usual bool
-	// Endpoints are more addresses to probe, http or https, with or without /v1.
+	// Endpoints are additional addresses to probe, http or https, with or without /v1.
 	// Only these may be on another machine.
 	Endpoints []string
-	// Slots is how many calls of a model an engine runs at once that does not report it; 0
-	// means what is usual for its kind.
+	// Slots is the number of concurrent calls per model for an engine that does not report
+	// it; 0 means the usual number for its kind.
 	Slots int
 	Log   *slog.Logger
-	// Transport reaches the engines; nil means a new one.
+	// Transport connects to the engines; nil means a new transport.
 	Transport http.RoundTripper
 }
 
-// Finding is what was found at one address, or why no engine was found.
+// Finding is the result for one address: an engine, or why there is none.
 type Finding struct {
 	Place      string `json:"place"`           // without /v1
 	Configured bool   `json:"configured"`      // by the owner, not just a usual port
 	Kind       string `json:"kind,omitempty"`  // of the engine, or ""
 	Name       string `json:"name,omitempty"`  // of the engine, or ""
-	Model      string `json:"model,omitempty"` // of an engine that kith runs, which cannot serve this one
+	Model      string `json:"model,omitempty"` // the model that cannot be served, for an engine that kith runs
 	Models     int    `json:"models"`          // number of offered models
 	Others     int    `json:"others,omitzero"` // running calls of other programs, if the engine reports them
 	Why        string `json:"why,omitempty"`   // why no engine can be used, or ""
-	// Graphics is what the engine that is part of kith computes with.
+	// Graphics is what the built-in engine computes with.
 	Graphics *Graphics `json:"graphics,omitempty"`
 }
 
-// Finder finds the engines at a list of addresses and keeps the result.
+// Finder finds the engines at a list of addresses and stores the result.
 type Finder struct {
 	log       *slog.Logger
 	rt        http.RoundTripper
 	addresses []*address
 	slots     int // Config.Slots
 
-	probing sync.Mutex // held while all addresses are probed
+	probing sync.Mutex // held while all addresses are being probed
 
 	mu      sync.RWMutex
 	engines []*Engine
 	others  int // calls of other programs on these engines
 	report  []Finding
-	late    bool // an address without an engine timed out, and had not before
-	gone    bool // an engine was withdrawn less than restartLimit ago
+	late    bool // an address without an engine timed out for the first time
+	gone    bool // an engine was removed less than restartLimit ago
 	changed chan struct{}
 }
 
-// address is an address to probe, with what is kept from probe to probe. It is
-// guarded by Finder.probing.
+// address is an address to probe, with the state kept between probes. It is guarded by
+// Finder.probing.
 type address struct {
 	base       string
 	configured bool
@@ -78,32 +78,31 @@ type address struct {
 	missed     bool // the last probe timed out
 	finding    Finding
 	answeredAt time.Time // when a probe last found the engine
-	goneAt     time.Time // when it was withdrawn; zero: it was not
+	goneAt     time.Time // when the engine was removed; zero: it was not
 
-	// ipv4 is the same port on 127.0.0.1, if this is one on ::1. An engine that
-	// listens on both counts once.
+	// ipv4 is the same port on 127.0.0.1 if this address is on ::1. An engine that listens
+	// on both counts once.
 	ipv4 *address
-	// other is the first page of a server that is no engine, read at otherAt; nil
-	// if there is none.
+	// other is the first page of a server that is not an engine, read at otherAt, or nil.
 	other   []byte
 	otherAt time.Time
 }
 
 const (
-	// busyLimit is how long an engine that accepts connections and answers nothing counts as
-	// busy while no call of ours runs there: with one thread it answers nothing while it
-	// computes for another program.
+	// busyLimit is how long an engine that accepts connections but does not respond counts
+	// as busy if none of our calls are running there. A single-threaded engine does not
+	// respond while it computes for another program.
 	busyLimit = 10 * time.Minute
-	// restartLimit is how long an engine that is gone is expected to be restarting.
+	// restartLimit is how long an engine that disappeared may take to restart.
 	restartLimit = 5 * time.Minute
 )
 
-// otherAge is how long a server that is no engine is not probed again unless its
-// first page changes, because it may log each unknown path.
+// otherAge is how long a server that is not an engine is not probed again unless its
+// first page changes, because it may log every unknown path.
 const otherAge = 10 * time.Minute
 
-// NewFinder returns a Finder that has not probed yet. It refuses an endpoint that
-// is no http or https address.
+// NewFinder returns a Finder that has not probed yet. It refuses endpoints that are not
+// http or https addresses.
 func NewFinder(c Config) (*Finder, error) {
 	f := &Finder{log: c.Log, rt: c.Transport, slots: c.Slots, changed: make(chan struct{})}
 	if f.rt == nil {
@@ -135,17 +134,17 @@ func NewFinder(c Config) (*Finder, error) {
 		if base := ollamaHost(os.Getenv("OLLAMA_HOST")); base != "" {
 			add(base, false)
 		}
-		for _, port := range ports { // some servers' "localhost" is ::1
+		for _, port := range ports { // the "localhost" of some servers is ::1
 			add(fmt.Sprintf("http://[::1]:%d", port), false).ipv4 = add(fmt.Sprintf("http://127.0.0.1:%d", port), false)
 		}
 	}
 	return f, nil
 }
 
-// ollamaHost returns the address in OLLAMA_HOST, as Ollama reads it: a host, a port or
-// both, perhaps with a scheme. An address on which Ollama listens for all is that of this
-// machine. It is "" if there is none, or if it is not on this machine: only the owner's
-// endpoints may be elsewhere.
+// ollamaHost returns the address in OLLAMA_HOST, parsed like Ollama does: a host, a port
+// or both, with an optional scheme. If Ollama listens on all addresses it returns this
+// machine's. It returns "" if there is no address or if it is not on this machine,
+// because only the owner's endpoints may be elsewhere.
 func ollamaHost(value string) string {
 	value = strings.Trim(strings.TrimSpace(value), `"'`)
 	if value == "" {
@@ -169,12 +168,12 @@ func ollamaHost(value string) string {
 	return ""
 }
 
-// Probe probes all addresses at once and returns when all have answered or timed
-// out.
+// Probe probes all addresses concurrently and returns when all of them have responded or
+// timed out.
 func (f *Finder) Probe(ctx context.Context) { f.probeAll(ctx, true) }
 
-// ProbeAgain is Probe, but requests only the first page of a server that was found to be
-// no engine less than otherAge ago, and no more of it while that page is the same.
+// ProbeAgain is like Probe, but if a server was found to be no engine less than otherAge
+// ago, it requests only the first page, and the other pages only if that has changed.
 func (f *Finder) ProbeAgain(ctx context.Context) { f.probeAll(ctx, false) }
 
 func (f *Finder) probeAll(ctx context.Context, thorough bool) {
@@ -193,7 +192,7 @@ func (f *Finder) probeAll(ctx context.Context, thorough bool) {
 	}
 	all.Wait()
 	if ctx.Err() != nil {
-		return // an interrupted probe says nothing about the engines
+		return // an interrupted probe has no result
 	}
 	var engines []*Engine
 	var report []Finding
@@ -219,7 +218,7 @@ func (f *Finder) probeAll(ctx context.Context, thorough bool) {
 	}
 }
 
-// duplicate reports whether a is on ::1 and finds nothing beside a.ipv4.
+// duplicate reports whether a is on ::1 and has the same engine as a.ipv4, or none.
 func (a *address) duplicate() bool {
 	if a.ipv4 == nil {
 		return false
@@ -257,7 +256,7 @@ func (f *Finder) probe(ctx context.Context, a *address, thorough bool) {
 	if a.other = nil; err == errNotEngine {
 		a.other, a.otherAt = append([]byte{}, p.get("/v1/models").body...), time.Now()
 	}
-	// A busy machine answers slowly: one timeout does not remove an engine.
+	// A busy machine responds slowly, so a single timeout does not remove an engine.
 	missed := errors.Is(err, errSlow)
 	if missed && a.engine != nil && !a.missed {
 		a.missed = true
@@ -289,9 +288,9 @@ func (f *Finder) probe(ctx context.Context, a *address, thorough bool) {
 	f.update(a, k, models, listed-len(models))
 }
 
-// busy reports whether an engine that answers nothing is busy: a call of ours runs there,
-// or it accepts connections and answered less than busyLimit ago. It then keeps its models,
-// and without a call of ours its slots count as used by other programs.
+// busy reports whether an engine that does not respond is busy: one of our calls is
+// running there, or it accepts connections and responded less than busyLimit ago. It then
+// keeps its models. Without a call of ours, its slots count as used by other programs.
 func (f *Finder) busy(a *address, p *probe) bool {
 	switch {
 	case a.load.ours.Load() > 0:
@@ -307,8 +306,8 @@ func (f *Finder) busy(a *address, p *probe) bool {
 	return true
 }
 
-// update makes the result of a probe the engine of a. omitted is the number of
-// models that are not offered. If nothing changed, the Engine stays the same.
+// update sets the engine of a to the result of a probe. omitted is the number of models
+// that are not offered. If nothing changed, it keeps the same Engine.
 func (f *Finder) update(a *address, k *kind, models []Model, omitted int) {
 	if a.finding.Why != "" {
 		if a.engine != nil {
@@ -329,12 +328,12 @@ func (f *Finder) update(a *address, k *kind, models []Model, omitted int) {
 	}
 }
 
-// idRule describes fleet.ModelID.Valid (spec/routing.md#model-id). An id is never changed to fit, because it
-// may become the id of another model.
+// idRule describes fleet.ModelID.Valid (spec/routing.md#model-id). An id is never changed
+// to fit, because it could become the id of another model.
 const idRule = "an id is 1 to 256 printable bytes without a space at either end, and each is offered once; rename the others there"
 
-// usable returns the models that can be advertised: valid ids, no duplicates, at
-// most maxModels.
+// usable returns the models that can be advertised: those with valid ids, without
+// duplicates, at most maxModels.
 func usable(models []Model) []Model {
 	var out []Model
 	for _, m := range models {
@@ -346,23 +345,24 @@ func usable(models []Model) []Model {
 	return out
 }
 
-// Engines returns the engines of the last probe, configured addresses first.
+// Engines returns the engines of the last probe. Those at configured addresses come
+// first.
 func (f *Finder) Engines() []*Engine {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return slices.Clone(f.engines)
 }
 
-// Restarting reports whether an engine was withdrawn less than restartLimit ago and is not
-// back: probe again soon.
+// Restarting reports whether an engine was removed less than restartLimit ago and has not
+// returned. The caller should probe again soon.
 func (f *Finder) Restarting() bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return f.gone
 }
 
-// Late reports whether an address without an engine timed out in the last probe, and
-// had not before. An engine on a busy computer may be there: probe again soon.
+// Late reports whether an address without an engine timed out in the last probe, but not
+// before. It may be an engine on a busy computer, so the caller should probe again soon.
 func (f *Finder) Late() bool {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -377,16 +377,16 @@ func (f *Finder) Changed() <-chan struct{} {
 	return f.changed
 }
 
-// Report returns the finding of each address.
+// Report returns the findings for all addresses.
 func (f *Finder) Report() []Finding {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	return slices.Clone(f.report)
 }
 
-// Reconfigure replaces the addresses by those of c. An address that stays keeps
-// its engine; calls to the engines of other addresses end normally. New addresses
-// are probed by the next Probe. On an error nothing changes.
+// Reconfigure replaces the addresses by those in c. An address that remains keeps its
+// engine; running calls on other engines continue. New addresses are probed by the next
+// Probe. On error nothing changes.
 func (f *Finder) Reconfigure(c Config) error {
 	c.Log, c.Transport = f.log, f.rt
 	next, err := NewFinder(c)

@@ -12,8 +12,8 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// embeddings normalizes an embeddings answer: the advertised id, one vector for
-// each input in the order of the inputs, in the requested encoding, whatever the
+// embeddings normalizes an embeddings answer: it has the advertised id and one vector for
+// each input, in the order of the inputs and in the requested encoding, whatever the
 // engine supports (spec/engine-answers.md#vectors).
 func embeddings(body []byte, model fleet.ModelID, want wants) ([]byte, error) {
 	type vector struct {
@@ -46,7 +46,7 @@ func embeddings(body []byte, model fleet.ModelID, want wants) ([]byte, error) {
 		}
 		data[i] = vector{"embedding", i, encoded}
 	}
-	// The indexes count only if each is there once. Otherwise the order counts.
+	// The indexes are only used if each occurs exactly once. Otherwise the order is used.
 	byIndex := make([]vector, n)
 	for i, d := range got.Data {
 		at, ok := count(d.Index)
@@ -71,8 +71,8 @@ func embeddings(body []byte, model fleet.ModelID, want wants) ([]byte, error) {
 	}{usage.In, usage.In}})
 }
 
-// encodeVector returns a vector as the base64 of its little-endian 32-bit floats,
-// or as numbers; ok is false if it is neither.
+// encodeVector returns a vector either as the base64 of its little-endian 32-bit floats
+// or as numbers; ok is false if the input is neither.
 func encodeVector(vector jsontext.Value, asBase64 bool) (_ jsontext.Value, ok bool) {
 	switch kind := vector.Kind(); {
 	case kind == '"':
@@ -87,7 +87,7 @@ func encodeVector(vector jsontext.Value, asBase64 bool) (_ jsontext.Value, ok bo
 		for i := range floats {
 			floats[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
 		}
-		numbers, err := json.Marshal(floats) // refuses NaN and infinities
+		numbers, err := json.Marshal(floats) // rejects NaN and infinities
 		return numbers, err == nil
 	case kind == '[' && asBase64:
 		var floats []float64
@@ -100,7 +100,7 @@ func encodeVector(vector jsontext.Value, asBase64 bool) (_ jsontext.Value, ok bo
 		}
 		encoded, err := json.Marshal(raw) // base64
 		return encoded, err == nil
-	case kind == '[': // numbers for numbers: only the first is checked
+	case kind == '[': // if it stays numbers, only the first one is checked
 		first := bytes.TrimLeft(vector[1:], " \t\r\n")[0]
 		return vector, first == '-' || first >= '0' && first <= '9'
 	}
@@ -118,7 +118,7 @@ func (c *copier) input() error {
 	if err := c.token(); err != nil {
 		return err
 	}
-	flat := c.dec.PeekKind() == '0' // one input as token numbers
+	flat := c.dec.PeekKind() == '0' // one input in the form of token numbers
 	if flat {
 		one, most = tokens, maxInputTokens
 	}

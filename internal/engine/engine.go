@@ -1,10 +1,9 @@
-// Package engine finds the engines of this machine, lists their models and sends
-// calls to them: the built-in engine, llama.cpp's server, Ollama, LM Studio, vLLM
-// and others. The differences between kinds are data in one table (kinds.go). A
-// request is the JSON of a chat or embeddings call, or the form of a
-// transcription. Its answer becomes canonical chat or an error
-// (spec/engine-answers.md). The package knows nothing of hubs, members or
-// sharing.
+// Package engine finds the engines of this machine, lists their models and sends calls to
+// them: the built-in engine, llama.cpp's server, Ollama, LM Studio, vLLM and others. The
+// differences between the kinds of engines are in one table (kinds.go). A request is the
+// JSON of a chat or embeddings call, or the form of a transcription. The answer is
+// converted to canonical chat or an error (spec/engine-answers.md). The package knows
+// nothing about hubs, members or sharing.
 package engine
 
 import (
@@ -33,23 +32,23 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// ErrUnreachable reports that no connection to the engine could be made. The call
-// did not start and may go to another engine.
+// ErrUnreachable reports that the engine could not be connected to. The call did not
+// start and may be sent to another engine.
 var ErrUnreachable = errors.New("the engine cannot be reached")
 
 // maxRefusal bounds the body of an engine's error.
 const maxRefusal = 64 << 10
 
-// Model is one model as its engine offers it.
+// Model is a model that an engine offers.
 type Model struct {
 	ID            fleet.ModelID
 	Families      []fleet.Family
-	Endpoints     []fleet.Endpoint // those that its engine speaks natively
+	Endpoints     []fleet.Endpoint // supported natively by the engine
 	ContextLength int              // in tokens; 0 if unknown
 	Capabilities  []string         // sorted: audio, thinking, tools, vision
-	Slots         int              // calls that it runs at once; at least 1
+	Slots         int              // concurrent calls, at least 1
 
-	efforts []string // the reasoning settings that LM Studio allows
+	efforts []string // the reasoning settings that LM Studio accepts
 }
 
 // Can reports whether the model is known to have the capability.
@@ -61,43 +60,44 @@ func sameModel(m, o Model) bool {
 		slices.Equal(m.Capabilities, o.Capabilities) && slices.Equal(m.efforts, o.efforts)
 }
 
-// Engine is one engine as it was when it was last checked. It is immutable: a
-// changed list of models makes a new Engine. Only that of a Server changes. It is
-// safe for concurrent use.
+// Engine is the state of an engine when it was last checked. It is immutable: if its
+// models change, there is a new Engine. The exception is a Server. It is safe for
+// concurrent use.
 type Engine struct {
 	kind   *kind
 	name   string
-	base   string // URL without a slash at the end and without /v1
+	base   string // URL without a trailing slash and without /v1
 	rt     http.RoundTripper
 	models []Model
-	// model returns the only model of a Server, which has no models.
+	// model returns the model of a Server, whose models are nil.
 	model func() Model
 	load  *load
-	// problem returns why it cannot be used now, or ""; nil means it always can.
+	// problem returns why the engine cannot be used now, or ""; nil means that it can
+	// always be used.
 	problem func() string
-	// problems says why some models of an engine that kith runs cannot be served.
+	// problems are the reasons why models of an engine that kith runs cannot be served.
 	problems map[fleet.ModelID]string
-	graphics *Graphics // of the engine that is part of kith
-	// upstream marks an upstream, whose base ends with /v1.
+	graphics *Graphics // of the built-in engine
+	// upstream reports that this is an upstream, whose base ends with /v1.
 	upstream bool
 }
 
-// Graphics is what the engine that is part of kith computes with.
+// Graphics is what the built-in engine computes with.
 type Graphics struct {
-	Library string            `json:"library,omitempty"` // the GPU library in use, or "": the CPU computes
+	Library string            `json:"library,omitempty"` // the GPU library in use; "" means the CPU
 	Cards   []string          `json:"cards,omitempty"`   // the graphics cards in use
-	Unused  map[string]string `json:"unused,omitempty"`  // other GPU libraries that are there, and why each is not used
+	Unused  map[string]string `json:"unused,omitempty"`  // other installed GPU libraries and why they are not used
 }
 
-// BuiltinState is what the engine that is part of kith offers.
+// BuiltinState is what the built-in engine offers.
 type BuiltinState struct {
 	Models []Model
-	// Problems says why other models that it was given cannot be served.
+	// Problems are the reasons why its other models cannot be served.
 	Problems map[fleet.ModelID]string
 	Graphics Graphics
 }
 
-// Builtin returns the engine that is part of kith, reached through rt.
+// Builtin returns the built-in engine, which rt connects to.
 func Builtin(name string, rt http.RoundTripper, now BuiltinState) *Engine {
 	return &Engine{
 		kind: &builtin, name: name, base: "http://" + builtin.id, rt: rt, models: now.Models, load: new(load),
@@ -105,8 +105,8 @@ func Builtin(name string, rt http.RoundTripper, now BuiltinState) *Engine {
 	}
 }
 
-// Starting returns the engine that is part of kith before it has started for the first
-// time, with the models that it was given. why returns why it does not run yet.
+// Starting returns the built-in engine before its first start has completed, with its
+// future models. why returns why it is not running yet.
 func Starting(name string, ids []fleet.ModelID, why func() string) *Engine {
 	models := make([]Model, len(ids))
 	for i, id := range ids {
@@ -115,12 +115,12 @@ func Starting(name string, ids []fleet.ModelID, why func() string) *Engine {
 	return &Engine{kind: &builtin, name: name, base: "http://" + builtin.id, models: models, load: new(load), problem: why}
 }
 
-// Graphics returns what the engine that is part of kith computes with; nil for others.
+// Graphics returns what the built-in engine computes with, or nil for other engines.
 func (e *Engine) Graphics() *Graphics { return e.graphics }
 
-// Server returns the llama-server that kith runs for one model, reached through
-// rt. model returns what it offers; more of it is known once the model is loaded.
-// problem returns why it cannot be used now, or "".
+// Server returns the llama-server that kith runs for one model, which rt connects to.
+// model returns what it offers; more details are known once the model is loaded. problem
+// returns why it cannot be used now, or "".
 func Server(rt http.RoundTripper, model func() Model, problem func() string) *Engine {
 	return &Engine{kind: kinds[0], name: "llama-server", base: "http://llama-server", rt: rt, model: model, load: new(load), problem: problem}
 }
@@ -133,10 +133,10 @@ func (e *Engine) Problem() string {
 	return e.problem()
 }
 
-// IsStarting reports whether it is the engine that is part of kith before it has started.
+// IsStarting reports whether it is the built-in engine before its start has completed.
 func (e *Engine) IsStarting() bool { return e.problem != nil && !e.IsServer() }
 
-// IsServer reports whether it is a process that kith runs for one model.
+// IsServer reports whether it is a process that kith runs for a single model.
 func (e *Engine) IsServer() bool { return e.model != nil }
 
 // Problems returns why models of an engine that kith runs cannot be served now.
@@ -152,41 +152,41 @@ func (e *Engine) Problems() map[fleet.ModelID]string {
 	return problems
 }
 
-// Kind returns the id of the engine's kind, as in offers.
+// Kind returns the id of the engine's kind, as in advertisements.
 func (e *Engine) Kind() string { return e.kind.id }
 
 // Name returns the name of the engine for people.
 func (e *Engine) Name() string { return e.name }
 
-// IsUpstream reports whether the engine is an upstream, on none of our machines.
+// IsUpstream reports whether the engine is an upstream and so not on this machine.
 func (e *Engine) IsUpstream() bool { return e.upstream }
 
 // Base returns the engine's address without /v1.
 func (e *Engine) Base() string { return e.base }
 
-// OtherCalls returns how many calls of other programs the engine ran when it was
-// last checked; 0 if it does not report them.
+// OtherCalls returns how many calls of other programs the engine was running when it was
+// last checked, or 0 if it does not report them.
 func (e *Engine) OtherCalls() int { return int(e.load.others.Load()) }
 
-// Free returns how many more calls of the model the engine can run now; below 0 if calls
-// wait there.
+// Free returns how many further calls of the model the engine can run now. It is negative
+// if calls are waiting there.
 func (e *Engine) Free(m *Model) int {
 	return m.Slots - int(e.load.others.Load()+e.load.ours.Load())
 }
 
-// load counts the calls of an engine.
+// load counts an engine's calls.
 type load struct {
-	ours   atomic.Int64 // started by Do and not ended
+	ours   atomic.Int64 // started by Do and not yet ended
 	others atomic.Int64
 	missed bool // the last probe got no count in time; guarded by Finder.probing
 }
 
-// update reads how many calls the engine runs and counts those that are not ours. If
-// that is late once, the last count stays: a busy engine answers slowly.
+// update reads how many calls the engine runs and subtracts ours. If the engine is late
+// once, the previous count remains, because a busy engine responds slowly.
 func (l *load) update(p *probe, k *kind) int {
 	others, missed := int64(0), false
 	if k.running != nil {
-		ours := l.ours.Load() // read before and after: a call may start or end in between
+		ours := l.ours.Load() // read before and after, because a call may start or end in between
 		calls, known := k.running(p)
 		switch missed = !known && p.late() != nil; {
 		case known:
@@ -200,8 +200,7 @@ func (l *load) update(p *probe, k *kind) int {
 	return int(others)
 }
 
-// Models returns the models of the engine in its own order. The caller does not
-// change them.
+// Models returns the engine's models in its own order. The caller must not change them.
 func (e *Engine) Models() []Model {
 	if e.model == nil {
 		return e.models
@@ -223,28 +222,28 @@ type Request struct {
 	Model    fleet.ModelID
 	Stream   bool
 	Choices  int    // number of answers; 0 means 1
-	Body     []byte // JSON as received from the caller
+	Body     []byte // JSON, unchanged from the caller
 	// Form is the form of a transcription, which has no Body.
 	Form *dialect.Transcription
-	// Trusted marks a call that the owner of this machine made here: all fields
-	// are passed on. Of other calls only those of the allow-list are.
+	// Trusted marks a local call by the owner of this machine: all fields are passed on.
+	// For other calls only those in the allow-list are.
 	Trusted bool
-	// Caller identifies the caller; "" is the owner of this machine. An engine that
-	// keeps computed prompts uses them for the same caller only: a fast answer would
-	// otherwise reveal that another caller sent the same prompt
+	// Caller identifies the caller; "" is the owner of this machine. An engine with a
+	// prompt cache uses cached prompts only for the same caller. Otherwise a fast answer
+	// would reveal that another caller had sent the same prompt
 	// (spec/security.md#prompt-cache).
 	Caller string
-	// SharedCache lets other callers than the owner use the prompt cache of an engine
-	// that cannot keep callers apart.
+	// SharedCache lets callers other than the owner use the prompt cache of an engine with
+	// a single shared cache.
 	SharedCache bool
 	// Header holds headers of the dialect. Only upstreams receive them.
 	Header http.Header
-	// Spool holds the request and a unary answer on the account of Holder. nil
-	// means one in memory, without limits.
+	// Spool holds the request and a unary answer, counted for Holder. Nil means in memory
+	// and without limits.
 	Spool  *spool.Spool
 	Holder string
 
-	noEffort bool // leave out reasoning_effort, which older engines refuse
+	noEffort bool // omit reasoning_effort, which older engines refuse
 }
 
 func (e *Engine) modelFor(req *Request) (*Model, error) {
@@ -256,10 +255,10 @@ func (e *Engine) modelFor(req *Request) (*Model, error) {
 	return &models[i], nil
 }
 
-// Do sends the call and returns the engine's status with the normalized body.
-// Closing the body or the end of ctx cancels the call at the engine. The error is
-// a *fault.Fault if the call is at fault or the engine failed on it, wraps
-// ErrUnreachable if the call did not start, or is the cause of ctx.
+// Do sends the call and returns the engine's status with the normalized body. Closing the
+// body or ending ctx cancels the call at the engine. The error is a *fault.Fault if the
+// call is invalid or the engine failed, wraps ErrUnreachable if the call did not start,
+// or is the cause of ctx.
 func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	model, err := e.modelFor(&req)
 	if err != nil {
@@ -304,12 +303,12 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 	}
 	hr.Header.Set("User-Agent", "kith")
 	dialect.SetBody(hr, req.Form, sent, req.Trusted)
-	// The transport sends the request again, on a new connection, if an idle one ends before
-	// the first byte of the answer: engines close idle connections without announcing it. The
-	// header is not sent.
+	// If an idle connection ends before the first byte of the answer, the transport sends
+	// the request again on a new connection, because engines close idle connections
+	// without notice. This header is not sent.
 	hr.Header["Idempotency-Key"] = nil
 	hr.Close = e.kind.streamed && want.streamed
-	// RoundTrip and not Client.Do, because redirects are not followed.
+	// RoundTrip instead of Client.Do, so that redirects are not followed.
 	resp, err := e.rt.RoundTrip(hr)
 	sent.Done()
 	if err != nil {
@@ -317,7 +316,7 @@ func (e *Engine) Do(ctx context.Context, req Request) (*http.Response, error) {
 		return nil, e.failed(ctx, err, &sending)
 	}
 	if resp.StatusCode == http.StatusBadRequest && want.effort {
-		// The engine may not know this effort; the chat template got the setting, too.
+		// The engine may not support this effort; the chat template got the setting, too.
 		resp.Body.Close()
 		cancel()
 		req.noEffort = true
@@ -339,14 +338,15 @@ func (e *Engine) target(endpoint fleet.Endpoint) string {
 	return e.base + endpoint.Path()
 }
 
-// sending records how far a request came. One that failed in the TLS handshake was not
-// sent, whatever the error is: a certificate, a time-out, an end of the connection.
+// sending records how far a request got. A request that failed during the TLS handshake
+// was not sent, whatever the error: an invalid certificate, a timeout or a closed
+// connection.
 type sending struct{ shaking, connected, sent atomic.Bool }
 
-// traced returns the context of the request.
+// traced returns the context for the request.
 func (s *sending) traced(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		// Again after an idle connection turned out to be dead.
+		// Called again if an idle connection turned out to be dead.
 		GetConn:           func(string) { s.connected.Store(false) },
 		TLSHandshakeStart: func() { s.shaking.Store(true) },
 		GotConn:           func(httptrace.GotConnInfo) { s.connected.Store(true) },
@@ -358,9 +358,9 @@ func (s *sending) traced(ctx context.Context) context.Context {
 	})
 }
 
-// failed returns the error of a call without an answer. If the connection broke
-// after the request was sent, the engine may have crashed on this prompt: the
-// call fails, so that it does not crash the engines of other machines.
+// failed returns the error for a call without an answer. If the connection broke after
+// the request was sent, this prompt may have crashed the engine, so the call fails and
+// does not crash engines on other machines.
 func (e *Engine) failed(ctx context.Context, err error, s *sending) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -383,7 +383,7 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 	body := resp.Body
 	switch resp.Header.Get("Content-Encoding") {
 	case "", "identity":
-	case "gzip": // although the request does not accept it
+	case "gzip": // although the request did not accept it
 		body = &unzipped{src: resp.Body}
 	default:
 		return nil, fault.New(fault.EngineError, "the engine answered in an encoding that was not asked for")
@@ -398,7 +398,7 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 	if after := resp.Header.Get("Retry-After"); after != "" {
 		out.Header.Set("Retry-After", after)
 	}
-	most := int64(math.MaxInt64) // bytes of an answer that passes unchanged
+	most := int64(math.MaxInt64) // limit for an answer that passes unchanged
 	switch {
 	case resp.StatusCode != http.StatusOK:
 		most = maxRefusal
@@ -425,7 +425,7 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 	} else {
 		answer, err = e.held(ctx, body, resp.ContentLength, req, want)
 	}
-	if sent, ok := errors.AsType[*sentError](err); ok { // a refusal, whatever its status is
+	if sent, ok := errors.AsType[*sentError](err); ok { // a refusal, regardless of its status
 		out.StatusCode = sent.status()
 		out.Status = http.StatusText(out.StatusCode)
 		out.Body = &limited{Reader: io.LimitReader(bytes.NewReader(sent.document), maxRefusal), src: body, cancel: cancel}
@@ -443,8 +443,7 @@ func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel contex
 	return out, nil
 }
 
-// unary reads a complete chat answer, which may come as a stream, and returns it
-// normalized.
+// unary reads a complete chat answer, which may be a stream, and returns it normalized.
 func (e *Engine) unary(ctx context.Context, body io.Reader, req *Request, norm *normalizer) (*spool.Bytes, error) {
 	buffer := make([]byte, 32<<10)
 	for !norm.ended {
@@ -466,8 +465,8 @@ func (e *Engine) unary(ctx context.Context, body io.Reader, req *Request, norm *
 	return req.Spool.Keep(spool.Holder{Member: req.Holder, Answer: true}, norm.out)
 }
 
-// held reads a complete answer of another endpoint than chat. A transcript is returned
-// as it is, because the gateway makes its form of it.
+// held reads a complete answer of an endpoint other than chat. It returns a transcript
+// unchanged, because the gateway formats it.
 func (e *Engine) held(ctx context.Context, body io.Reader, announced int64, req *Request, want wants) (_ *spool.Bytes, err error) {
 	limit := dialect.MaxAnswer(req.Endpoint)
 	holder := spool.Holder{Member: req.Holder, Answer: true}
@@ -508,7 +507,7 @@ func answerTooLong(limit int64) error {
 	return fault.New(fault.EngineError, "the engine's answer is larger than %d MiB", limit>>20)
 }
 
-// spooled reads bytes of the spool and releases them when it is closed.
+// spooled reads bytes from the spool and releases them when it is closed.
 type spooled struct {
 	io.Reader
 	of *spool.Bytes
@@ -519,14 +518,14 @@ func (t spooled) Close() error {
 	return nil
 }
 
-// Held returns the complete body of a unary answer of Do, or nil if it is not held. The
-// caller closes it, and then reads nothing from the body.
+// Held returns the complete body of a unary answer of Do, or nil if it is not in the
+// spool. The caller must close it and must not read from the answer's body afterwards.
 func Held(answer *http.Response) *spool.Bytes {
 	body, _ := answer.Body.(spooled)
 	return body.of
 }
 
-// limited is the bounded body of an answer that passes unchanged.
+// limited is the body of an answer that passes unchanged, with a size limit.
 type limited struct {
 	io.Reader
 	src    io.Closer
@@ -538,8 +537,8 @@ func (l *limited) Close() error {
 	return l.src.Close()
 }
 
-// unzipped decompresses a body. It reads the header at the first Read, because
-// opening it would wait for the engine's first bytes.
+// unzipped decompresses a body. It reads the header during the first Read, because
+// opening it would block until the engine's first bytes.
 type unzipped struct {
 	src io.ReadCloser
 	zip *gzip.Reader
@@ -558,16 +557,16 @@ func (u *unzipped) Read(p []byte) (int, error) {
 
 func (u *unzipped) Close() error { return u.src.Close() }
 
-// newTransport returns the transport to engines. It uses no proxy of the
-// environment and no compression. The wait for the first byte is not limited: an
-// engine may read a prompt for minutes, and the caller has a deadline. Idle
-// connections are closed before the 5 s after which the servers of llama.cpp,
-// Node and uvicorn close them, because a request on a closing connection fails.
+// newTransport returns the transport to engines. It uses neither the environment's proxy
+// nor compression. The wait for the first byte has no limit: an engine may process a
+// prompt for minutes, and the caller has a deadline. Idle connections are closed before 5
+// s, when the servers of llama.cpp, Node and uvicorn close them, because a request on a
+// closing connection fails.
 func newTransport() *http.Transport {
 	return &http.Transport{
 		DialContext:         outbound.Dial,
 		TLSHandshakeTimeout: 5 * time.Second,
-		// How long a request with Expect: 100-continue waits.
+		// The wait of a request with Expect: 100-continue.
 		ExpectContinueTimeout: time.Second,
 		MaxIdleConns:          256,
 		MaxIdleConnsPerHost:   64,
@@ -578,7 +577,7 @@ func newTransport() *http.Transport {
 	}
 }
 
-// parseBase returns the base of a configured address, without /v1 at its end.
+// parseBase returns the base of a configured address, without a trailing /v1.
 func parseBase(place string) (string, error) {
 	u, err := url.Parse(place)
 	switch {
@@ -593,9 +592,9 @@ func parseBase(place string) (string, error) {
 	return origin(u) + strings.TrimSuffix(path, "/v1"), nil
 }
 
-// origin returns the scheme and the host of an address, with 127.0.0.1 for localhost:
-// many engines do not listen on ::1. Over TLS the name stays, because the certificate
-// is for it.
+// origin returns the scheme and the host of an address, with 127.0.0.1 instead of
+// localhost, because many engines do not listen on ::1. With TLS the name is kept,
+// because the certificate contains it.
 func origin(u *url.URL) string {
 	host := u.Host
 	if u.Scheme == "http" && u.Hostname() == "localhost" {

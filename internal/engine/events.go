@@ -12,21 +12,21 @@ const maxFrame = 256 << 10
 // errEventTooLong is the fault of an event over maxFrame.
 var errEventTooLong = fault.New(fault.EngineError, "the engine sent a frame of more than %d KiB", maxFrame>>10)
 
-// events parses a stream of server-sent events as the HTML standard defines them
-// (spec/engine-answers.md#events): lines end in LF, CRLF or CR, a byte order mark may
-// come first, comments and unknown fields are ignored, the lines of the data are
-// joined, and an event without data is none. The zero value is ready.
+// events parses a stream of server-sent events according to the HTML standard
+// (spec/engine-answers.md#events): lines end with LF, CRLF or CR, a byte order mark may
+// come first, comments and unknown fields are ignored, lines of data are joined, and
+// events without data are ignored. The zero value is ready to use.
 type events struct {
-	line    []byte // the line that is being read
-	data    []byte // of the event that is being read, with a LF after each line
-	failing bool   // that event is an error by its name
-	started bool   // the byte order mark was looked for
-	afterCR bool   // a LF that comes next belongs to a CR
+	line    []byte // the current line
+	data    []byte // of the current event, with an LF after each line
+	failing bool   // the current event is an error, according to its name
+	started bool   // the byte order mark was checked
+	afterCR bool   // an LF that follows belongs to a CR
 }
 
-// feed parses b and calls event for each event that it completes. failing reports an
-// event with the name "error", and a line of the field "error". An error of event ends
-// the parsing.
+// feed parses b and calls event for each complete event. failing reports an event with
+// the name "error", or a line with the field "error". If event returns an error, parsing
+// stops.
 func (e *events) feed(b []byte, event func(data []byte, failing bool) error) error {
 	for len(b) > 0 {
 		if e.afterCR {
@@ -63,7 +63,7 @@ func (e *events) feed(b []byte, event func(data []byte, failing bool) error) err
 	return nil
 }
 
-// end parses what is left at the end of a stream whose last event lacks its blank line.
+// end parses the rest of a stream whose last event is not followed by a blank line.
 func (e *events) end(event func(data []byte, failing bool) error) error {
 	if len(e.line) > 0 {
 		if err := e.take(e.line, event); err != nil {

@@ -11,52 +11,52 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// kind is a kind of engine: where it usually listens, how it is recognized, how
-// its models are listed, and how its requests differ.
+// kind is a kind of engine: its usual ports, how to recognize it, how to list its models,
+// and how its requests differ.
 type kind struct {
-	id     string // in offers and reports
+	id     string // in advertisements and reports
 	name   string // for people
-	ports  []int  // where it usually listens
-	prefix string // path before its /v1; mostly ""
-	// detect reports whether the probed engine is certainly of this kind.
+	ports  []int  // usual ports
+	prefix string // path before /v1, usually ""
+	// detect reports whether the probed engine is definitely of this kind.
 	detect func(p *probe) bool
 	// list returns the engine's models.
 	list func(p *probe) ([]Model, error)
-	// running returns how many calls the engine runs or queues; nil, or known is
-	// false, if it does not report that.
+	// running returns how many calls the engine runs or queues. If the engine does not
+	// report that, running is nil or known is false.
 	running func(p *probe) (calls int, known bool)
-	// slots is how many calls of a model run at once by the kind's own documentation, if
-	// the engine does not report it; 0 means 1 (docs/engines.md).
+	// slots is the number of concurrent calls per model according to the kind's
+	// documentation, for engines that do not report it; 0 means 1 (docs/engines.md).
 	slots int
-	// maxTokensOnly: it knows max_tokens, but not max_completion_tokens.
+	// maxTokensOnly: supports max_tokens but not max_completion_tokens.
 	maxTokensOnly bool
-	// textOnly: it embeds texts, but not token numbers.
+	// textOnly: embeds texts but not token numbers.
 	textOnly bool
-	// think returns a thinking setting in the engine's own fields; nil: it has none.
+	// think converts a thinking setting to the engine's fields; nil: not supported.
 	think func(t thinking, m *Model) controls
-	// noThinkAfterPrefill: it refuses thinking in a call whose last message is the
-	// beginning of the answer.
+	// noThinkAfterPrefill: refuses thinking if the last message is the beginning of the
+	// answer.
 	noThinkAfterPrefill bool
-	// effortMayFail: older versions refuse some values of reasoning_effort, or all.
+	// effortMayFail: older versions refuse some or all values of reasoning_effort.
 	effortMayFail bool
-	// count returns the number of tokens of a rebuilt chat body; nil: the engine
-	// has no tokenizer route.
+	// count returns the number of tokens in a rebuilt chat body; nil: the engine has no
+	// tokenizer route.
 	count func(ctx context.Context, e *Engine, body []byte) (int64, error)
-	// streamed: it is asked for a stream also if the caller wants none. llama.cpp's server
-	// notices that a caller has left only when it sends something: it would compute a
-	// unary answer to its end.
+	// streamed: always request a stream. llama.cpp's server only notices that the caller
+	// disconnected when it sends something, so a unary answer would be computed to the
+	// end.
 	streamed bool
-	// developer: it has different roles for developer and system messages.
+	// developer: has different roles for developer and system messages.
 	developer bool
-	// salts: it keeps what it computed apart for each value of cache_salt.
+	// salts: has separate prompt caches for each value of cache_salt.
 	salts bool
-	// cachePrompt: it takes cache_prompt, which says whether a call may use what was
-	// computed for any earlier one.
+	// cachePrompt: supports cache_prompt, which controls whether a call may use the prompt
+	// cache of earlier calls.
 	cachePrompt bool
 }
 
-// kinds are tried in this order, because many engines also answer the routes of
-// others. LocalAI may answer as Ollama does, so it comes before Ollama.
+// kinds are tried in this order, because many engines also respond to the routes of
+// others. LocalAI may respond like Ollama, so it comes before Ollama.
 var kinds = []*kind{
 	{
 		id: "llama.cpp", name: "llama.cpp server", ports: []int{8080},
@@ -116,7 +116,7 @@ var kinds = []*kind{
 // generic is an unknown server at a configured address that lists models.
 var generic = kind{id: "openai", name: "chat-completions server", list: genericList, think: effortThinking}
 
-// builtin takes the same requests as llama.cpp's server, and cache_salt as vLLM.
+// builtin accepts the same requests as llama.cpp's server, and cache_salt like vLLM.
 var builtin = kind{id: "builtin", name: "built-in engine", think: templateThinking, noThinkAfterPrefill: true, salts: true, count: countWhole}
 
 // chatModel returns a chat model without capabilities.
@@ -147,7 +147,7 @@ func (m *Model) setCapability(capability string, has bool) {
 	}
 }
 
-// modelList is the answer of GET /v1/models with the fields that engines add.
+// modelList is the answer of GET /v1/models, including fields that engines add.
 type modelList struct {
 	Object string   `json:"object"`
 	Data   []listed `json:"data"`
@@ -178,8 +178,7 @@ type listed struct {
 	} `json:"dmr"` // Docker Model Runner
 }
 
-// each returns the models that describe makes of the entries, without those that
-// are not ok.
+// each returns the models that describe returns for the entries with ok.
 func (l *modelList) each(describe func(d listed) (m Model, ok bool)) []Model {
 	var out []Model
 	for _, d := range l.Data {
@@ -196,7 +195,7 @@ func (p *probe) models() (*modelList, error) {
 	return &l, p.get("/v1/models").into(&l)
 }
 
-// ownedBy reports whether the first model of the list has that owner.
+// ownedBy reports whether the first model in the list has this owner.
 func (p *probe) ownedBy(owner string) bool {
 	l, err := p.models()
 	return err == nil && len(l.Data) > 0 && l.Data[0].OwnedBy == owner
@@ -226,9 +225,9 @@ func llamaList(p *probe) ([]Model, error) {
 			ToolCalls bool `json:"supports_tool_calls"`
 		} `json:"chat_template_caps"`
 	}
-	_ = p.get("/props").into(&props) // may be switched off
-	// A request without a model is refused and costs nothing: with 501 if embeddings
-	// are switched off, otherwise with 400. A sleeping server would load its model.
+	_ = p.get("/props").into(&props) // may be disabled
+	// A request without a model is refused at no cost: with 501 if embeddings are
+	// disabled, otherwise with 400. A sleeping server would load its model.
 	asked := p.known[embeddingsPath]
 	if !props.Sleeping {
 		if asked = (Model{}); p.post(embeddingsPath, `{}`).status == http.StatusBadRequest {
@@ -253,8 +252,9 @@ func llamaList(p *probe) ([]Model, error) {
 	}), nil
 }
 
-// routed returns a model of llama.cpp's server as a router, which loads it on demand. What
-// is known of it are the arguments with which it is loaded: a question would load it.
+// routed returns a model of llama.cpp's server as a router, which loads models on demand.
+// Everything is derived from the arguments that it loads the model with, because a
+// request would load it.
 func routed(d listed) (m Model, ok bool) {
 	argument := func(names ...string) int {
 		for i, arg := range d.Status.Args[:max(len(d.Status.Args)-1, 0)] {
@@ -266,7 +266,7 @@ func routed(d listed) (m Model, ok bool) {
 	}
 	context, slots := argument("-c", "--ctx-size"), argument("-np", "--parallel")
 	if slots > 0 && !slices.Contains(d.Status.Args, "--kv-unified") {
-		context /= slots // each has a part of it
+		context /= slots // the slots share it
 	}
 	m = byName(d.ID, cmp.Or(max(d.Meta.Ctx, 0), context))
 	m.Slots = slots
@@ -283,10 +283,10 @@ func llamaRunning(p *probe) (calls int, known bool) {
 		Sleeping bool `json:"is_sleeping"`
 	}
 	if p.get("/props").into(&props) == nil && props.Sleeping {
-		return 0, true // and the list of slots would wake it
+		return 0, true // requesting the list of slots would wake it
 	}
-	// The metrics come first, although they may be switched off: the list of slots
-	// may hold prompts of other programs.
+	// The metrics come first, although they may be disabled: the list of slots may contain
+	// other programs' prompts.
 	if calls, known = p.gauges("llamacpp:requests_processing", "llamacpp:requests_deferred"); known {
 		return calls, true
 	}
@@ -345,18 +345,19 @@ func ollamaList(p *probe) ([]Model, error) {
 	return out, nil
 }
 
-// ollamaShow reads the details of a model, which say whether it chats or embeds.
+// ollamaShow reads the details of a model, to find out whether it is for chat or
+// embeddings.
 func ollamaShow(p *probe, name string) (Model, error) {
 	m := chatModel(name, 0)
 	var show struct {
 		Capabilities []string `json:"capabilities"`
-		Parameters   string   `json:"parameters"` // of its Modelfile, one in a line
+		Parameters   string   `json:"parameters"` // from its Modelfile, one per line
 	}
 	if err := p.post("/api/show", `{"model":`+quoted(name)+`}`).into(&show); err != nil {
 		return m, err
 	}
-	// The context of the model's own file is not what Ollama gives it: that is known from
-	// the Modelfile, or once the model is loaded.
+	// Ollama does not use the context in the model's file. The actual one is in the
+	// Modelfile, or known once the model is loaded.
 	for line := range strings.Lines(show.Parameters) {
 		if words := strings.Fields(line); len(words) == 2 && words[0] == "num_ctx" {
 			m.ContextLength = max(atoi(jsontext.Value(words[1])), 0)
@@ -375,8 +376,8 @@ func ollamaShow(p *probe, name string) (Model, error) {
 	return m, nil
 }
 
-// lmStudioModels is the answer of GET /api/v1/models of LM Studio 0.4 and later
-// (Models), or of GET /api/v0/models of 0.3.6 and later (Data).
+// lmStudioModels is the answer of GET /api/v1/models in LM Studio 0.4 and later (Models),
+// or of GET /api/v0/models in 0.3.6 and later (Data).
 type lmStudioModels struct {
 	Models []struct {
 		Key        string `json:"key"`
@@ -406,8 +407,8 @@ type lmStudioModels struct {
 }
 
 func lmStudioDetect(p *probe) bool {
-	// LM Studio answers unknown paths with status 200, so only the content counts:
-	// an empty list, or one with the expected fields.
+	// LM Studio responds to unknown paths with status 200, so only the content matters: an
+	// empty list, or one with the expected fields.
 	var l lmStudioModels
 	if p.get("/api/v1/models").into(&l) == nil && l.Models != nil {
 		return len(l.Models) == 0 || l.Models[0].Key != ""
@@ -420,8 +421,8 @@ func lmStudioList(p *probe) ([]Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	// /v1/models holds the models that a call may name: all downloaded ones if
-	// loading on demand is allowed, otherwise the loaded ones.
+	// /v1/models lists the models that a call may name: all downloaded ones if loading on
+	// demand is enabled, otherwise the loaded ones.
 	allowed := func(id string) bool {
 		return slices.ContainsFunc(served.Data, func(d listed) bool { return d.ID == id })
 	}
@@ -480,7 +481,7 @@ func vllmList(p *probe) ([]Model, error) {
 		return nil, err
 	}
 	// The OpenAPI description lists the routes that the model supports. It may be
-	// switched off; then the model counts as a chat model.
+	// disabled; then the model counts as a chat model.
 	var routes struct {
 		Paths map[string]jsontext.Value `json:"paths"`
 	}

@@ -21,22 +21,22 @@ import (
 	"github.com/kith/kith/internal/outbound"
 )
 
-// Timeouts of one request of a probe.
+// Timeouts for one request of a probe.
 const (
 	nearWait = 300 * time.Millisecond // on this machine
 	farWait  = 2 * time.Second        // on another machine
 )
 
-// Timeouts of all requests of a probe.
+// Timeouts for all requests of a probe.
 const (
 	nearProbe = 2 * time.Second
 	farProbe  = 10 * time.Second
 )
 
-// maxPage is the most bytes of one page of a probe.
+// maxPage limits a page of a probe, in bytes.
 const maxPage = 2 << 20
 
-// probe reads the pages of one address. Each page is fetched once, however many
+// probe reads the pages at one address. Each page is fetched only once, even if several
 // kinds read it.
 type probe struct {
 	ctx   context.Context
@@ -44,18 +44,18 @@ type probe struct {
 	base  string
 	wait  time.Duration
 	pages map[string]page
-	known map[string]Model // details of models, kept from probe to probe
-	// accepted reports that the engine accepted a connection, or has an idle one.
+	known map[string]Model // details of models, kept between probes
+	// accepted reports that the engine accepted a connection or has an idle one.
 	accepted atomic.Bool
 
-	// retried reports that the last probe timed out. A kind whose own page was late
-	// once is not taken for another kind, nor a model whose details were late for one
-	// with a single slot and without tools: the next probe decides.
+	// retried reports that the previous probe timed out. After a first timeout the engine
+	// is not taken for another kind, nor a model for one with a single slot and without
+	// tools: the next probe decides.
 	retried bool
 }
 
-// identify finds out which kind of engine listens and what it offers. It returns
-// the kind also with an error of its list.
+// identify finds out the kind of the engine and its models. It returns the kind even if
+// listing the models fails.
 func (p *probe) identify(configured bool) (*kind, []Model, error) {
 	first := p.get("/v1/models")
 	if first.err != nil {
@@ -83,7 +83,7 @@ func (p *probe) identify(configured bool) (*kind, []Model, error) {
 	return &generic, models, nil
 }
 
-// late returns the error of a page that did not come in time, or nil.
+// late returns the error of a page that timed out, or nil.
 func (p *probe) late() error {
 	for _, got := range p.pages {
 		if errors.Is(got.err, errSlow) {
@@ -93,7 +93,7 @@ func (p *probe) late() error {
 	return nil
 }
 
-// page is the answer to a request of a probe, or its error.
+// page is the response to a request of a probe, or its error.
 type page struct {
 	status int
 	header http.Header
@@ -105,7 +105,7 @@ func (p *probe) get(path string) page { return p.fetch(http.MethodGet, path, "")
 
 func (p *probe) post(path, body string) page { return p.fetch(http.MethodPost, path, body) }
 
-// fetch returns the page of the first such request.
+// fetch returns the page for a request. It sends equal requests only once.
 func (p *probe) fetch(method, path, body string) page {
 	key := method + " " + path + " " + body
 	if got, ok := p.pages[key]; ok {
@@ -151,16 +151,16 @@ func (p *probe) request(method, path, body string) page {
 // NothingListens is the problem of an address that refuses connections.
 const NothingListens = "nothing listens there"
 
-// errSlow reports that an engine did not answer in time.
+// errSlow reports that an engine did not respond in time.
 var errSlow = errors.New("it did not answer")
 
-// errLocked reports an engine that needs a key.
+// errLocked reports that an engine requires a key.
 var errLocked = errors.New("it asks for a key; name it as an [[upstream]] with that key instead")
 
-// errNotEngine reports an address where something else than an engine listens.
+// errNotEngine reports that the server at an address is not an engine.
 var errNotEngine = errors.New("what answers there is no engine kith knows; if it serves /v1/models, add the place to endpoints")
 
-// why describes a failed request for the owner.
+// why describes a failed request to the owner.
 func (p *probe) why(err error) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
@@ -190,8 +190,7 @@ func (g page) into(v any) error {
 	return nil
 }
 
-// cached returns the model that load returned for key. It calls load if the model
-// is not known yet.
+// cached returns the stored result of load for key. It calls load if there is none.
 func (p *probe) cached(key string, load func() (Model, error)) (Model, error) {
 	if m, ok := p.known[key]; ok {
 		return m, nil
@@ -203,8 +202,8 @@ func (p *probe) cached(key string, load func() (Model, error)) (Model, error) {
 	return m, err
 }
 
-// gauges returns the sum of the gauges at /metrics over all labels; known reports
-// that the first gauge is there.
+// gauges returns the sum of the gauges at /metrics over all labels; known reports that
+// the first gauge exists.
 func (p *probe) gauges(names ...string) (sum int, known bool) {
 	metrics := p.get("/metrics")
 	if metrics.err != nil || metrics.status != http.StatusOK {

@@ -19,25 +19,25 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// wants are the caller's wishes for the answer that normalizer or Do fulfils.
+// wants are the caller's requirements for the answer that normalizer or Do fulfills.
 type wants struct {
-	usage    bool // the chunk with the token counts
-	hide     bool // no reasoning
+	usage    bool // add the chunk with the token counts
+	hide     bool // remove the reasoning
 	base64   bool // embeddings as base64
 	inputs   int  // number of inputs to embed
-	streamed bool // the engine is asked for a stream
-	effort   bool // reasoning_effort was sent and the engine may not know its value
+	streamed bool // the engine was asked for a stream
+	effort   bool // reasoning_effort was sent, but the engine may not support its value
 }
 
-// member is a member of a JSON object, its value as raw JSON.
+// member is a member of a JSON object with its raw value.
 type member struct{ name, value string }
 
-// maxTokens bounds an untrusted max_tokens if the context length is unknown.
+// maxTokens limits an untrusted max_tokens if the context length is unknown.
 const maxTokens = 128 << 10
 
-// request returns the body for the engine. It is written from the parsed values,
-// so that kith and the engine cannot read different meanings from it. model and
-// stream are those of the routed call.
+// request returns the body for the engine. It is written from the parsed values, so that
+// kith and the engine cannot interpret it differently. model and stream are those of the
+// routed call.
 func (e *Engine) request(req *Request, m *Model) ([]byte, wants, error) {
 	out := bytes.NewBuffer(make([]byte, 0, len(req.Body)+256))
 	r := rebuild{
@@ -65,7 +65,7 @@ func refused(err error) error {
 	return fault.New(fault.InvalidRequest, "the body ended too early; send one complete JSON object").Because(err)
 }
 
-// rebuild is the rewriting of one body.
+// rebuild rewrites a body.
 type rebuild struct {
 	copier
 	req   *Request
@@ -76,10 +76,10 @@ type rebuild struct {
 	think         thinkingSources
 	limit         jsontext.Value // max_tokens
 	completionMax jsontext.Value // max_completion_tokens
-	kwargs        []member       // of chat_template_kwargs, without thinking settings
+	kwargs        []member       // from chat_template_kwargs, without thinking settings
 	tools         bool           // the call has tools
-	forTools      []member       // what counts only with tools, as it came
-	logprobs      bool           // it asks for logprobs
+	forTools      []member       // members that matter only with tools, unchanged
+	logprobs      bool           // the call requests logprobs
 }
 
 func (r *rebuild) run() error {
@@ -117,8 +117,8 @@ func (r *rebuild) run() error {
 	return nil
 }
 
-// member handles one member of the caller's body: some are replaced, the others
-// are copied, from an untrusted caller only those of the allow-list.
+// member processes a member of the caller's body. Some are replaced; the others are
+// copied, from an untrusted caller only those in the allow-list.
 func (r *rebuild) member(name string) error {
 	chat := r.req.Endpoint == fleet.ChatCompletions
 	r.logprobs = r.logprobs || name == "logprobs" && r.dec.PeekKind() == 't'
@@ -131,7 +131,7 @@ func (r *rebuild) member(name string) error {
 			return err
 		}
 		return r.control(name, bytes.Clone(value))
-	case name == "input" && !chat: // also of a trusted caller, because the inputs are counted
+	case name == "input" && !chat: // even for a trusted caller, because the inputs are counted
 		return embeddingMembers.one(&r.copier, name)
 	case name == "encoding_format" && !chat:
 		value, err := r.dec.ReadValue()
@@ -145,11 +145,11 @@ func (r *rebuild) member(name string) error {
 		return nil
 	case chat && name == "stop":
 		return r.stops()
-	case chat && (name == "tool_choice" || name == "parallel_tool_calls"): // only with tools; OpenAI's own refuses them without
+	case chat && (name == "tool_choice" || name == "parallel_tool_calls"): // only with tools; OpenAI's servers refuse them without
 		value, err := r.dec.ReadValue()
 		r.forTools = append(r.forTools, member{name, string(value)})
 		return err
-	case chat && (name == "messages" || name == "tools"): // also of a trusted caller, because chat templates are strict
+	case chat && (name == "messages" || name == "tools"): // even for a trusted caller, because chat templates are strict
 		before := r.enc.OutputOffset()
 		err := chatMembers.one(&r.copier, name)
 		r.tools = r.tools || name == "tools" && r.enc.OutputOffset() > before
@@ -170,8 +170,7 @@ func (r *rebuild) member(name string) error {
 	}
 }
 
-// stops writes the stop sequences without the empty ones, where an engine would stop
-// at once.
+// stops writes the stop sequences without empty ones, which would stop an engine at once.
 func (r *rebuild) stops() error {
 	value, err := r.dec.ReadValue()
 	if err != nil {
@@ -211,8 +210,8 @@ func (r *rebuild) stops() error {
 	return err
 }
 
-// controlling reports whether a member of a chat body changes the members that
-// addOwn writes.
+// controlling reports whether a member of a chat body affects the members that addOwn
+// writes.
 func controlling(name string) bool {
 	switch name {
 	case "stream_options", "max_tokens", "max_completion_tokens", "cache_prompt", "cache_salt":
@@ -266,7 +265,7 @@ func (r *rebuild) control(name string, value jsontext.Value) error {
 	return nil
 }
 
-// clampLimit bounds an untrusted limit by the model's context length.
+// clampLimit limits an untrusted limit to the model's context length.
 func (r *rebuild) clampLimit(limit float64) jsontext.Value {
 	most := maxTokens
 	if r.model.ContextLength > 0 {
@@ -297,7 +296,7 @@ func (r *rebuild) addOwn() error {
 	if r.completionMax != nil {
 		r.write("max_completion_tokens", string(r.completionMax))
 	}
-	// llama.cpp has no stream with tools and logprobs.
+	// llama.cpp does not support streams with both tools and logprobs.
 	stream := r.req.Stream || r.kind.streamed && !(r.tools && r.logprobs)
 	r.want.streamed = stream
 	r.write("stream", strconv.FormatBool(stream))
@@ -344,15 +343,16 @@ func prefilled(body []byte) bool {
 	return n > 0 && talk.Messages[n-1].Role == "assistant"
 }
 
-// write adds a member with a valid JSON value; the encoder reports an error at the
-// end of the object.
+// write adds a member with a valid JSON value. The encoder reports errors at the end of
+// the object.
 func (r *rebuild) write(name, value string) {
 	if err := r.enc.WriteToken(jsontext.String(name)); err == nil {
 		_ = r.enc.WriteValue(jsontext.Value(value))
 	}
 }
 
-// joined returns the members as a JSON object. The first of equal names counts.
+// joined returns the members as a JSON object. If names are equal, the first member is
+// used.
 func joined(members []member) string {
 	object := map[string]jsontext.Value{}
 	for _, m := range slices.Backward(members) {
@@ -368,11 +368,11 @@ func quoted(s string) string {
 	return string(b)
 }
 
-// addCache writes what keeps the prompt caches of callers apart
-// (spec/security.md#prompt-cache). An engine with salts has a cache for each caller.
-// One that has only cache_prompt has a single cache, which is the owner's, or with
-// SharedCache everyone's. The owner's calls have neither member: whether they use the
-// cache is the engine's configuration.
+// addCache writes the members that separate the prompt caches of callers
+// (spec/security.md#prompt-cache). An engine with salts has a cache for each caller. An
+// engine with only cache_prompt has a single cache, which is used for the owner or, with
+// SharedCache, for everyone. The owner's calls have neither member: the engine's
+// configuration decides whether they use the cache.
 func (r *rebuild) addCache() {
 	if r.req.Caller == "" {
 		return

@@ -9,17 +9,17 @@ import (
 // maxSpeech bounds the text of a streamed transcript, in bytes.
 const maxSpeech = 4 << 20
 
-// transcript normalizes a streamed transcript to events of the transcription
-// dialect, also from engines that send chunks of the chat dialect (vLLM) or do not
-// stream. Its end mark is transcript.text.done.
+// transcript normalizes a streamed transcript to events of the transcription dialect,
+// even from engines that send chunks of the chat dialect (vLLM) or do not stream. Its end
+// marker is transcript.text.done.
 type transcript struct {
 	text    []byte
 	skipped bool // an event was not understood
 }
 
-// frame appends the normalized event and reports whether it was the last.
+// frame appends the normalized event and reports whether it was the last one.
 func (s *transcript) frame(dst, data []byte) ([]byte, bool) {
-	if string(data) == "[DONE]" { // the end mark of the chat dialect
+	if string(data) == "[DONE]" { // the end marker of the chat dialect
 		if len(s.text) == 0 && s.skipped {
 			return append(dst, `data: {"error":{"message":"the engine sent no transcript that can be read"}}`+"\n\n"...), true
 		}
@@ -55,7 +55,7 @@ func (s *transcript) frame(dst, data []byte) ([]byte, bool) {
 	return dialect.AppendSpeech(dst, dialect.SpeechDelta, said, nil), false
 }
 
-// transcriptEvents returns a complete transcript as a stream of events.
+// transcriptEvents converts a complete transcript to a stream of events.
 func transcriptEvents(whole []byte) ([]byte, error) {
 	var e dialect.SpeechEvent
 	if err := json.Unmarshal(whole, &e); err != nil {

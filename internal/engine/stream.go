@@ -13,12 +13,12 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// drainTimeout is how long drain waits for the end of a complete stream, so that its
-// connection can be reused.
+// drainTimeout is how long drain waits for the end of a complete stream, to be able to
+// reuse the connection.
 const drainTimeout = 200 * time.Millisecond
 
-// stream is the body of a streamed answer. It normalizes while it is read: a Read
-// returns what one read from the engine completed.
+// stream is the body of a streamed answer. It normalizes while it is read: each Read
+// returns what became complete with one read from the engine.
 type stream struct {
 	ctx        context.Context
 	src        io.ReadCloser
@@ -26,12 +26,12 @@ type stream struct {
 	normalizer *normalizer
 	trailer    http.Header
 
-	sent int   // bytes of normalizer.out
-	err  error // after those
+	sent int   // bytes of normalizer.out that were read
+	err  error // returned after those
 }
 
-// Read satisfies io.Reader. It returns io.EOF at the end of the engine's bytes,
-// also if the end mark is missing.
+// Read implements io.Reader. It returns io.EOF at the end of the engine's bytes, even if
+// the end marker is missing.
 func (s *stream) Read(p []byte) (int, error) {
 	m := s.normalizer
 	for len(p) > 0 {
@@ -76,7 +76,7 @@ func errorFrame(err error) []byte {
 	return []byte(`{"error":{"message":` + quoted(fault.Of(err).Message) + `}}`)
 }
 
-// stop ends the stream with err after all that is ready.
+// stop ends the stream with err, after everything that is ready.
 func (s *stream) stop(err error) {
 	s.err = err
 	if usage := s.normalizer.usage; usage.Reported {
@@ -85,8 +85,8 @@ func (s *stream) stop(err error) {
 	}
 }
 
-// Close ends the call at the engine. After a complete answer it reads on to the
-// end, so that the connection is reused.
+// Close ends the call at the engine. After a complete answer it reads to the end, so that
+// the connection can be reused.
 func (s *stream) Close() error {
 	if s.normalizer.ended && errors.Is(s.err, io.EOF) {
 		drain(s.src, s.cancel)
@@ -95,7 +95,7 @@ func (s *stream) Close() error {
 	return s.src.Close()
 }
 
-// drain reads what follows an answer that is complete.
+// drain reads what follows a complete answer.
 func drain(src io.Reader, cancel context.CancelFunc) {
 	late := time.AfterFunc(drainTimeout, cancel)
 	_, _ = io.CopyN(io.Discard, src, maxFrame)

@@ -7,19 +7,19 @@ import (
 	"unicode/utf8"
 )
 
-// joiner reads one text that comes part by part. It joins characters that an engine split
-// over two parts (spec/engine-answers.md#characters): an engine that cuts its text
+// joiner reads a text that arrives in parts. It joins characters that the engine split
+// between two parts (spec/engine-answers.md#characters): an engine that splits its text
 // between tokens writes the first surrogate of an emoji, or the first bytes of a
 // character, at the end of one part and the rest at the beginning of the next.
 type joiner struct {
-	held []byte // the beginning of a character, as it came
+	held []byte // the beginning of a character, unchanged
 }
 
 // replacement is U+FFFD as a JSON escape.
 const replacement = `\ufffd`
 
-// take returns a part, a JSON string, with what was held before it and without what
-// the next part may complete. What stays alone becomes U+FFFD.
+// take returns a part, a JSON string. It includes what was held before, and excludes what
+// the next part may complete. What remains incomplete becomes U+FFFD.
 func (t *joiner) take(part jsontext.Value) jsontext.Value {
 	if len(t.held) == 0 && utf8.Valid(part) && !hasLone(part) {
 		return part
@@ -42,7 +42,7 @@ func (t *joiner) take(part jsontext.Value) jsontext.Value {
 	return clean(append(whole[:end], '"'))
 }
 
-// rest returns U+FFFD as a JSON string if a character was not completed, else nil.
+// rest returns U+FFFD as a JSON string if a character is incomplete, otherwise nil.
 func (t *joiner) rest() jsontext.Value {
 	if len(t.held) == 0 {
 		return nil
@@ -51,8 +51,7 @@ func (t *joiner) rest() jsontext.Value {
 	return jsontext.Value(`"` + replacement + `"`)
 }
 
-// clean returns JSON with U+FFFD for each lone surrogate and each byte that is not
-// UTF-8.
+// clean replaces lone surrogates and invalid UTF-8 in JSON by U+FFFD.
 func clean(value jsontext.Value) jsontext.Value {
 	if !utf8.Valid(value) {
 		value = []byte(string([]rune(string(value))))
@@ -68,8 +67,7 @@ func clean(value jsontext.Value) jsontext.Value {
 	return value
 }
 
-// surrogate returns the code of the escape \uD800 to \uDFFF at the start of text,
-// or 0.
+// surrogate returns the code of an escape \uD800 to \uDFFF at the start of text, or 0.
 func surrogate(text []byte) uint64 {
 	if len(text) < len(replacement) || text[0] != '\\' || text[1] != 'u' {
 		return 0
@@ -81,8 +79,8 @@ func surrogate(text []byte) uint64 {
 	return code
 }
 
-// nextLone returns the index of the first lone surrogate in JSON from an index on,
-// or -1.
+// nextLone returns the index of the first lone surrogate in JSON, starting at from, or
+// -1.
 func nextLone(text []byte, from int) int {
 	for i := from; i < len(text); {
 		n := bytes.IndexByte(text[i:], '\\')
@@ -102,7 +100,7 @@ func nextLone(text []byte, from int) int {
 	return -1
 }
 
-// hasLone reports whether JSON has a lone surrogate.
+// hasLone reports whether JSON contains a lone surrogate.
 func hasLone(text []byte) bool { return nextLone(text, 0) >= 0 }
 
 // trailing returns the index of a first surrogate at the end of text, or -1.

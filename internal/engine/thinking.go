@@ -12,7 +12,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// thinkMode says whether the model thinks before it answers.
+// thinkMode is whether the model thinks before it answers.
 type thinkMode uint8
 
 const (
@@ -21,19 +21,19 @@ const (
 	thinkOn
 )
 
-// thinking is the setting that all thinking controls are reduced to. With the zero
-// value nothing is sent to the engine (spec/api.md#thinking).
+// thinking is the common form of all thinking controls. For the zero value nothing is
+// sent to the engine (spec/api.md#thinking).
 type thinking struct {
 	mode   thinkMode
 	effort string // minimal, low, medium, high, xhigh or max; "" if not set
 	budget int64  // tokens; 0 if not set
-	hide   bool   // the caller does not want to see the reasoning
+	hide   bool   // the caller does not want the reasoning
 }
 
-// controls is a thinking setting in the fields of an engine.
+// controls is a thinking setting in an engine's own fields.
 type controls struct {
 	members []member
-	kwargs  []member // of chat_template_kwargs
+	kwargs  []member // for chat_template_kwargs
 }
 
 // thinkingRank is the precedence of the controls.
@@ -51,13 +51,14 @@ var thinkingRank = map[string]int{
 	"include_reasoning":       unpublished,
 }
 
-// unpublished is the rank of names that clients send and that are in no documentation.
+// unpublished is the rank of names that clients use although no documentation contains
+// them.
 const unpublished = 4
 
-// thinkingSources holds the settings of each rank.
+// thinkingSources are the settings by rank.
 type thinkingSources [unpublished + 1]thinking
 
-// merged takes each aspect from the first rank that sets it; a conflict is no error.
+// merged takes each aspect from the first rank that sets it. Conflicts are not errors.
 func (s *thinkingSources) merged() thinking {
 	var t thinking
 	for _, from := range s {
@@ -88,7 +89,7 @@ func (t *thinking) setEnabled(on bool) {
 	}
 }
 
-// setBudget treats 0 as off and a negative number as no limit.
+// setBudget treats 0 as off and negative numbers as no limit.
 func (t *thinking) setBudget(tokens int64) {
 	switch {
 	case tokens == 0:
@@ -108,7 +109,7 @@ func (s *thinkingSources) read(name string, value jsontext.Value, r *rebuild) er
 			return err
 		}
 		t.set(control)
-		if name == "chat_template_kwargs" && r.req.Trusted { // only the owner may set what else the template knows
+		if name == "chat_template_kwargs" && r.req.Trusted { // only the owner may set the template's other variables
 			return r.keepKwargs(value)
 		}
 	case (name == "think" || name == "enable_thinking") && (kind == 't' || kind == 'f'):
@@ -123,7 +124,7 @@ func (s *thinkingSources) read(name string, value jsontext.Value, r *rebuild) er
 	return nil
 }
 
-// set applies a control. Of members that contradict each other the last here wins.
+// set applies a control. If members contradict each other, the last one applies.
 func (t *thinking) set(control dialect.Thinking) {
 	t.hide = control.Hide
 	if control.Budget != nil {
@@ -141,7 +142,7 @@ func (t *thinking) set(control dialect.Thinking) {
 	}
 }
 
-// keepKwargs keeps the members of chat_template_kwargs that are no thinking settings.
+// keepKwargs keeps the members of chat_template_kwargs that are not thinking settings.
 func (r *rebuild) keepKwargs(value jsontext.Value) error {
 	var all map[string]jsontext.Value
 	if err := json.Unmarshal(value, &all); err != nil {
@@ -157,8 +158,8 @@ func (r *rebuild) keepKwargs(value jsontext.Value) error {
 	return nil
 }
 
-// level returns the effort as low, medium or high, which every engine knows. If
-// only a budget is set, it returns the nearest level; if neither is set, "".
+// level returns the effort as low, medium or high, which every engine supports. If only a
+// budget is set, it returns the nearest level; if neither is set, "".
 func (t thinking) level() string {
 	switch {
 	case t.effort == "minimal" || t.effort == "low":
@@ -186,7 +187,7 @@ func effortMember(level string) []member {
 	return []member{{"reasoning_effort", quoted(level)}}
 }
 
-// effortThinking is for servers that know only reasoning_effort.
+// effortThinking is for servers that only support reasoning_effort.
 func effortThinking(t thinking, _ *Model) controls {
 	switch {
 	case t.mode == thinkOff:
@@ -198,10 +199,10 @@ func effortThinking(t thinking, _ *Model) controls {
 	}
 }
 
-// templateThinking is for llama.cpp, where the chat template decides.
+// templateThinking is for llama.cpp: the chat template decides.
 func templateThinking(t thinking, _ *Model) controls {
 	switch t.mode {
-	case thinkOff: // the budget stops templates without that switch
+	case thinkOff: // the budget stops templates without that variable
 		return controls{
 			members: []member{{"thinking_budget_tokens", "0"}},
 			kwargs:  []member{{"enable_thinking", "false"}},
@@ -220,7 +221,8 @@ func templateThinking(t thinking, _ *Model) controls {
 	}
 }
 
-// ollamaThinking sends nothing for a model that cannot think: Ollama would refuse it.
+// ollamaThinking sends nothing for a model that does not support thinking, because Ollama
+// would refuse the call.
 func ollamaThinking(t thinking, m *Model) controls {
 	switch {
 	case !m.Can("thinking"):
@@ -232,7 +234,7 @@ func ollamaThinking(t thinking, m *Model) controls {
 	}
 }
 
-// lmStudioThinking sends only what the model's own list allows.
+// lmStudioThinking only sends values in the model's own list.
 func lmStudioThinking(t thinking, m *Model) controls {
 	switch level := t.level(); {
 	case t.mode == thinkOff && slices.Contains(m.efforts, "off"):
@@ -244,7 +246,7 @@ func lmStudioThinking(t thinking, m *Model) controls {
 	}
 }
 
-// vllmThinking sends the setting to the server and to the template.
+// vllmThinking sends the setting to both the server and the template.
 func vllmThinking(t thinking, _ *Model) controls {
 	switch t.mode {
 	case thinkOff:

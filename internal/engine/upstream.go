@@ -17,7 +17,7 @@ import (
 	"github.com/kith/kith/internal/outbound"
 )
 
-// upstreamSlots is how many shared calls one model of an upstream runs at once.
+// upstreamSlots is the number of concurrent shared calls for one model of an upstream.
 const upstreamSlots = 4
 
 // Key is the owner's API key for an upstream. It prints and logs as [key].
@@ -35,27 +35,25 @@ func (Key) LogValue() slog.Value { return slog.StringValue("[key]") }
 // MarshalText hides the key from encoders.
 func (Key) MarshalText() ([]byte, error) { return []byte("[key]"), nil }
 
-// UpstreamConfig configures a service upstream that the owner has an account
-// with.
+// UpstreamConfig configures an upstream service that the owner has an account with.
 type UpstreamConfig struct {
 	Name string
-	// URL is its base with the /v1. It is https unless it is on this machine.
+	// URL is the base address with the /v1. It must be https unless it is on this machine.
 	URL string
 	// Dialect is "chat" (chat, embeddings and responses, as at OpenAI),
 	// "embeddings", "responses" or "messages".
 	Dialect string
 	Key     Key
-	// Models are the offered models; empty means those that the upstream lists.
+	// Models are the models to offer; empty means those that the upstream lists.
 	Models []fleet.ModelID
 	// Share offers the models to others, for chat and embeddings.
 	Share bool
 	Log   *slog.Logger
-	// Transport reaches it; nil means a new one.
+	// Transport connects to the upstream; nil means a new transport.
 	Transport http.RoundTripper
 }
 
-// dialects maps each Dialect to the endpoints of a chat model and of an embedding
-// model.
+// dialects maps each Dialect to the endpoints for chat models and for embedding models.
 var dialects = map[string]struct{ chat, embed []fleet.Endpoint }{
 	"chat":       {[]fleet.Endpoint{fleet.ChatCompletions, fleet.Responses}, []fleet.Endpoint{fleet.EmbeddingsEndpoint}},
 	"embeddings": {nil, []fleet.Endpoint{fleet.EmbeddingsEndpoint}},
@@ -63,24 +61,24 @@ var dialects = map[string]struct{ chat, embed []fleet.Endpoint }{
 	"messages":   {[]fleet.Endpoint{fleet.Messages}, nil},
 }
 
-// shareable are the endpoints with an allow-list. Other requests of members are
-// not sent under the owner's key.
+// shareable are the endpoints with an allow-list. Members' requests to other endpoints
+// are not sent with the owner's key.
 var shareable = []fleet.Endpoint{fleet.ChatCompletions, fleet.EmbeddingsEndpoint}
 
-// Upstream is a service upstream with its models.
+// Upstream is an upstream service with its models.
 type Upstream struct {
 	config UpstreamConfig
 	kind   *kind
-	base   string // with its /v1
+	base   string // including /v1
 	rt     http.RoundTripper
 	load   *load
 
 	offered
-	shared *Engine // what is offered to others; nil if nothing; guarded by mu
+	shared *Engine // offered to others, or nil; guarded by mu
 }
 
-// NewUpstream returns an Upstream that offers the configured models, or none until
-// Check. It refuses what UpstreamConfig does not allow.
+// NewUpstream returns an Upstream that offers the configured models, or none until Check.
+// It rejects an invalid UpstreamConfig.
 func NewUpstream(c UpstreamConfig) (*Upstream, error) {
 	base, err := upstreamBase(c.URL)
 	if err != nil {
@@ -115,7 +113,7 @@ func NewUpstream(c UpstreamConfig) (*Upstream, error) {
 	return u, nil
 }
 
-// upstreamBase checks an upstream's address: the key must not leave this machine
+// upstreamBase validates an upstream's address: the key must not leave this machine
 // unencrypted.
 func upstreamBase(address string) (string, error) {
 	u, err := url.Parse(address)
@@ -143,8 +141,8 @@ func (u *Upstream) Shared() *Engine {
 	return u.shared
 }
 
-// Check lists the upstream's models, unless they are configured, and reports
-// whether it can be used.
+// Check lists the upstream's models, unless they are configured, and reports whether the
+// upstream works.
 func (u *Upstream) Check(ctx context.Context) bool {
 	if len(u.config.Models) > 0 {
 		return true
@@ -153,7 +151,7 @@ func (u *Upstream) Check(ctx context.Context) bool {
 	var l modelList
 	err := p.get("/models?limit=1000").into(&l)
 	if ctx.Err() != nil {
-		return false // an interrupted check says nothing about the upstream
+		return false // an interrupted check has no result
 	}
 	var ids []fleet.ModelID
 	for _, d := range l.Data {
@@ -213,8 +211,8 @@ func (u *Upstream) offer(ids []fleet.ModelID) {
 	}
 }
 
-// keyed is the transport to an upstream. It adds the key to requests and removes
-// it from error answers.
+// keyed is the transport to an upstream. It adds the key to requests and removes it from
+// error responses.
 type keyed struct{ u *Upstream }
 
 func (k keyed) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -237,7 +235,7 @@ func (k keyed) RoundTrip(r *http.Request) (*http.Response, error) {
 	// Services quote a refused key, completely or in part.
 	text := []byte(nil)
 	if s := resp.StatusCode; s != http.StatusUnauthorized && s != http.StatusForbidden && resp.Header.Get("Content-Encoding") == "" {
-		text, _ = io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // a part is enough
+		text, _ = io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // an incomplete text is sufficient
 	}
 	resp.Body.Close()
 	resp.Body = io.NopCloser(bytes.NewReader(bytes.ReplaceAll(text, []byte(secret), []byte("[key]"))))

@@ -11,8 +11,8 @@ import (
 	"github.com/kith/kith/internal/dialect"
 )
 
-// The writing of canonical chat appends to a buffer, because a jsontext.Encoder checks
-// each value again.
+// Canonical chat is written by appending to a buffer, because a jsontext.Encoder would
+// validate each value again.
 
 // begin appends the beginning of a document or a frame, up to its choices.
 func (m *normalizer) begin(out []byte, object string) []byte {
@@ -25,7 +25,7 @@ func (m *normalizer) begin(out []byte, object string) []byte {
 	return append(append(append(out, `,"model":`...), m.model...), `,"choices":[`...)
 }
 
-// write writes a frame with what a choice adds, or adds it to the document.
+// write writes a frame with the delta of a choice, or adds the delta to the document.
 func (m *normalizer) write(c *choice, d *delta) {
 	m.frames++
 	if !m.stream {
@@ -61,7 +61,8 @@ func (m *normalizer) write(c *choice, d *delta) {
 	m.rest = nil
 }
 
-// appendTexts appends the texts of a message, the reasoning under both of its names.
+// appendTexts appends the texts of a message. The reasoning is written under both of its
+// names.
 func appendTexts(out []byte, texts [textKinds]jsontext.Value) []byte {
 	for _, t := range [...]struct {
 		name  string
@@ -74,7 +75,7 @@ func appendTexts(out []byte, texts [textKinds]jsontext.Value) []byte {
 	return out
 }
 
-// appendMembers appends members, as they came, to an object that has others.
+// appendMembers appends members, unchanged, to an object that already has some.
 func appendMembers(out, members []byte) []byte {
 	if len(members) > 0 {
 		out = append(append(out, ','), clean(members)...)
@@ -82,7 +83,7 @@ func appendMembers(out, members []byte) []byte {
 	return out
 }
 
-// add adds a delta to a choice of a document, and returns how many bytes it has.
+// add adds a delta to a choice of a document and returns the delta's size in bytes.
 func (c *choice) add(d *delta) (size int64) {
 	size = int64(len(d.calls) + len(d.rest) + len(d.extra) + len(d.logprobs))
 	for i, t := range d.texts {
@@ -97,7 +98,7 @@ func (c *choice) add(d *delta) (size int64) {
 	return size
 }
 
-// complete returns the document.
+// complete returns the complete document.
 func (m *normalizer) complete() []byte {
 	out := m.begin(nil, "chat.completion")
 	for i, c := range m.choices {
@@ -132,8 +133,8 @@ func (m *normalizer) complete() []byte {
 	return append(appendMembers(out, m.rest), '}')
 }
 
-// inner returns what is inside of the quotes of a JSON string, or of the brackets of
-// another value.
+// inner returns the content of a JSON string without its quotes, or of another value
+// without its brackets.
 func inner(value jsontext.Value) []byte {
 	if len(value) < 2 {
 		return nil
@@ -141,15 +142,15 @@ func inner(value jsontext.Value) []byte {
 	return value[1 : len(value)-1]
 }
 
-// membersOf returns the members of a JSON object, or the elements of a list.
+// membersOf returns the members of a JSON object or the elements of a list.
 func membersOf(value jsontext.Value) []byte { return bytes.TrimSpace(inner(value)) }
 
-// stringOf returns the inside of a JSON string with its quotes.
+// stringOf adds quotes to the content of a JSON string.
 func stringOf(inside []byte) jsontext.Value {
 	return append(append([]byte{'"'}, inside...), '"')
 }
 
-// appendList returns the members or elements of both with a comma between them.
+// appendList joins two lists of members or elements with a comma.
 func appendList(list, more []byte) []byte {
 	if len(list) > 0 && len(more) > 0 {
 		list = append(list[:len(list):len(list)], ',')
@@ -157,7 +158,7 @@ func appendList(list, more []byte) []byte {
 	return append(list, more...)
 }
 
-// merged returns the members of both; of equal names those of more.
+// merged returns the members of both. If names are equal, it uses those of more.
 func merged(members, more []byte) []byte {
 	switch {
 	case len(members) == 0:
@@ -167,16 +168,16 @@ func merged(members, more []byte) []byte {
 	}
 	all := map[string]jsontext.Value{}
 	for _, object := range [...][]byte{members, more} {
-		_ = json.Unmarshal(append(append([]byte{'{'}, object...), '}'), &all, lenient) // they were read before
+		_ = json.Unmarshal(append(append([]byte{'{'}, object...), '}'), &all, lenient) // they were parsed before
 	}
 	text, _ := json.Marshal(all, json.Deterministic(true), lenient)
 	return membersOf(text)
 }
 
-// logprobs are those of a document, joined.
+// logprobs are the joined logprobs of a document.
 type logprobs struct {
 	reported         bool
-	content, refusal []byte // elements between commas
+	content, refusal []byte // elements separated by commas
 }
 
 func (l *logprobs) add(value jsontext.Value) {
@@ -203,8 +204,8 @@ func (l *logprobs) append(out []byte) []byte {
 	return append(append(append(out, '['), clean(l.refusal)...), "]}"...)
 }
 
-// count returns a count or an index of an engine: a whole number, perhaps with a
-// fraction of 0 or as text.
+// count parses a count or an index from an engine: an integer, possibly with a fraction
+// of 0 or in a string.
 func count(value jsontext.Value) (n int64, ok bool) {
 	text := string(value)
 	if value.Kind() == '"' {
@@ -217,7 +218,7 @@ func count(value jsontext.Value) (n int64, ok bool) {
 	return int64(math.Round(x)), true
 }
 
-// readUsage reads the token counts of an answer; ok is false if it has none.
+// readUsage reads the token counts of an answer; ok is false if there are none.
 func readUsage(value jsontext.Value) (u dialect.Usage, ok bool) {
 	var sent struct {
 		Prompt     jsontext.Value `json:"prompt_tokens"`
@@ -255,7 +256,7 @@ func readUsage(value jsontext.Value) (u dialect.Usage, ok bool) {
 	return u, ok
 }
 
-// appendUsage appends token counts in the dialect's words.
+// appendUsage appends token counts in the dialect's format.
 func appendUsage(out []byte, u dialect.Usage) []byte {
 	out = strconv.AppendInt(append(out, `{"prompt_tokens":`...), u.In, 10)
 	out = strconv.AppendInt(append(out, `,"completion_tokens":`...), u.Out, 10)
@@ -269,15 +270,15 @@ func appendUsage(out []byte, u dialect.Usage) []byte {
 	return append(out, '}')
 }
 
-// shortcut rewrites a frame that differs from the last one in nothing but a plain
-// text: most frames of a stream. It holds what is around that text, in the frame of
-// the engine and in the one that leaves.
+// shortcut rewrites a frame that only differs from the previous one in a plain text, like
+// most frames of a stream. It stores what surrounds that text, both in the engine's frame
+// and in the result.
 type shortcut struct {
 	before, after []byte
 	out           [][]byte
 }
 
-// learn makes the shortcut of a frame that was rewritten to the last frame of out.
+// learn sets the shortcut from a frame and its result, the last frame of out.
 func (s *shortcut) learn(out []byte, message *sentMessage, frame []byte) {
 	if message == nil {
 		return
@@ -295,7 +296,7 @@ func (s *shortcut) learn(out []byte, message *sentMessage, frame []byte) {
 	}
 }
 
-// write writes the frame, if it fits.
+// write writes the frame if the shortcut applies.
 func (s *shortcut) write(m *normalizer, frame []byte) bool {
 	n := len(frame) - len(s.after)
 	if len(s.before) == 0 || n < len(s.before)+len(`""`) || !bytes.HasPrefix(frame, s.before) || !bytes.HasSuffix(frame, s.after) {
@@ -314,7 +315,7 @@ func (s *shortcut) write(m *normalizer, frame []byte) bool {
 	return true
 }
 
-// isPlain reports whether the inside of a JSON string is the text itself.
+// isPlain reports whether the content of a JSON string contains no escapes.
 func isPlain(inside []byte) bool {
 	for _, b := range inside {
 		if b < ' ' || b == '"' || b == '\\' {

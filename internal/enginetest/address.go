@@ -9,13 +9,13 @@ import (
 
 var chosen sync.Map // the addresses that FreeAddress has tried
 
-// FreeAddress returns a loopback address for a process that a test starts: nothing listens
-// there, no outgoing connection is given its port, and it is returned once. It does not
-// listen there itself: a process that starts at that moment would hold the listener. It
-// panics if it finds none.
+// FreeAddress returns a loopback address for a process that a test starts. Nothing
+// listens there, outgoing connections do not use its port, and it is returned only once.
+// FreeAddress does not listen there itself, because a process started at that moment
+// would inherit the listener. It panics if it finds no address.
 func FreeAddress() string {
 	for range 100 {
-		address := fmt.Sprintf("127.0.0.1:%d", 13_000+rand.IntN(17_000)) // engines have 11434, 12434 and 30000
+		address := fmt.Sprintf("127.0.0.1:%d", 13_000+rand.IntN(17_000)) // engines use 11434, 12434 and 30000
 		if _, again := chosen.LoadOrStore(address, true); again {
 			continue
 		}

@@ -82,7 +82,7 @@ type run struct {
 	ctx  context.Context
 	call Call
 	b    Behaviour
-	cost *cost // nil: of a call without a Timing
+	cost *cost // nil: the call has no Timing
 }
 
 // inference returns the handler of a route that runs a model, and counts its calls.
@@ -159,7 +159,7 @@ func (e *Engine) inference(answer func(*run) error) http.HandlerFunc {
 	}
 }
 
-// errFault is the result of a call that ended by its Fault.
+// errFault is the result of a call that ended because of its Fault.
 var errFault = errors.New("a fault that was asked for")
 
 func (r *run) do(answer func(*run) error) error {
@@ -190,7 +190,7 @@ func (r *run) do(answer func(*run) error) error {
 	return answer(r)
 }
 
-// zipped compresses and flushes what is written.
+// zipped compresses its input and flushes it.
 type zipped struct {
 	http.ResponseWriter
 	zip *gzip.Writer
@@ -311,7 +311,7 @@ func (r *run) chat() error {
 	return r.unary(out)
 }
 
-// unary sends the Behaviour's Answer or else text, damaged by the Fault.
+// unary sends the Behaviour's Answer, or otherwise text, with the Fault applied.
 func (r *run) unary(text string) error {
 	r.w.Header().Set("Content-Type", "application/json")
 	switch {
@@ -348,8 +348,8 @@ func (r *run) streamChat(words []string) error {
 	return r.stream(before, content, append(after, "data: [DONE]\n\n"))
 }
 
-// stream sends the frames of a streamed answer, or the Behaviour's Raw ones. The Fault
-// concerns the content. The last frame is the end mark.
+// stream sends the frames of a streamed answer, or the Behaviour's Raw frames. The Fault
+// applies to the content. The last frame is the end marker.
 func (r *run) stream(before, content, after []string) error {
 	r.w.Header().Set("Content-Type", "text/event-stream")
 	if r.b.Raw != nil {
@@ -424,8 +424,8 @@ func (r *run) embeddings() error {
 	return r.unary(string(out))
 }
 
-// vector returns eight numbers derived from the input, or their bytes, which JSON
-// has as base64. LM Studio has no base64.
+// vector returns eight numbers derived from the input, or their bytes, which JSON encodes
+// as base64. LM Studio does not support base64.
 func (e *Engine) vector(input []byte, asBase64 bool) any {
 	h := fnv.New64a()
 	h.Write(input)

@@ -1,8 +1,8 @@
-// Package enginetest is an engine double: an http.Handler that answers as one of
-// the engines that kith knows, as a plain server, or as a service elsewhere. It
-// fails on demand in every way in which engines fail. Tests, the benchmark and
-// `kith rehearse` use it over a loopback port or, in a synctest bubble, through a
-// Transport without sockets.
+// Package enginetest is a simulated engine: an http.Handler that behaves like one of the
+// engines that kith knows, like a plain server, or like a service elsewhere. On request
+// it fails in all the ways that engines fail. Tests, the benchmark and `kith rehearse`
+// use it over a loopback port or, in a synctest bubble, through a Transport without
+// sockets.
 package enginetest
 
 import (
@@ -54,20 +54,22 @@ type Options struct {
 	Models []Model
 	// Slots is the parallelism that it reports, if its kind does; 0 means 1.
 	Slots int
-	// Limit is how many calls it runs at once before it answers 503; 0 means any.
+	// Limit is the number of concurrent calls above which it answers 503; 0 means no
+	// limit.
 	Limit int
 	// MaxUpload is the largest clip of a Speech double in bytes, before it answers
 	// 413; 0 means any.
 	MaxUpload int64
 	// Key, if not empty, is required as a bearer token or in x-api-key.
 	Key string
-	// Timing, if not nil, adds the time of a machine to the Behaviour of chat calls.
+	// Timing, if not nil, adds the computing time of a machine to the Behaviour of chat
+	// calls.
 	Timing *Timing
 	// Behaviour applies until Set or Script is called.
 	Behaviour Behaviour
 }
 
-// Fault is a kind of failure, at the point that Behaviour.After names.
+// Fault is a kind of failure. Behaviour.After determines when it happens.
 type Fault uint8
 
 // The faults. Those of a unary answer damage its body, except None, Hang and Die.
@@ -94,9 +96,9 @@ type Behaviour struct {
 	Chunks int
 	// Reasoning is sent before the text, prefix the name that the kind uses.
 	Reasoning string
-	// First is the wait before the first byte. A further chunk is due an Interval after the
-	// one before it was due: after a late chunk the next ones come at once, as many as are
-	// due.
+	// First is the wait before the first byte. Each further chunk is due an Interval after
+	// the previous one was due, so after a late chunk all chunks that are due are sent at
+	// once.
 	First, Interval time.Duration
 	// Status, if neither 0 nor 200, is the status of an error in the kind's form.
 	Status int
@@ -245,8 +247,8 @@ func (e *Engine) count(change func(c *Counts)) {
 // Start serves on a loopback port until Close.
 func (e *Engine) Start() error { return e.Listen("127.0.0.1:0") }
 
-// Listen serves on the address. A double that is to listen there again gets its first
-// address from FreeAddress: no other program is given that meanwhile.
+// Listen serves on the address. To listen on the same address again later, use
+// FreeAddress for it: no other program is assigned that address in between.
 func (e *Engine) Listen(addr string) error {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {

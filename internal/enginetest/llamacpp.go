@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// What the double of llama.cpp's server has in common with the real one beside its
+// What the simulated llama.cpp server has in common with the real one, apart from its
 // answers. e2e/realengine compares the two.
 
 // llamaWriter writes headers as the real server does.
@@ -37,8 +37,8 @@ func (w *llamaWriter) Write(p []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (w *llamaWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// connection is one connection of a started double; last says that it is closed after
-// the answer that it carries.
+// connection is a connection of a started server; last reports that it is closed after
+// the current answer.
 type connection struct {
 	net.Conn
 	last atomic.Bool
@@ -46,8 +46,8 @@ type connection struct {
 
 type connectionKey struct{}
 
-// closeAfter closes the connection of a request after its answer, and does not announce
-// it: so the real server ends each stream.
+// closeAfter closes the connection of a request after its answer without announcing that,
+// which is how the real server ends each stream.
 func closeAfter(r *http.Request) {
 	if c, ok := r.Context().Value(connectionKey{}).(*connection); ok {
 		c.last.Store(true)
@@ -77,8 +77,8 @@ func (l listener) Accept() (net.Conn, error) {
 	return &connection{Conn: c}, nil
 }
 
-// tooLong returns how many tokens a prompt has, as this double counts, if it is over the
-// context; else 0.
+// tooLong returns the number of tokens in a prompt if that exceeds the context, and
+// otherwise 0.
 func (e *Engine) tooLong(c Call) int {
 	for _, m := range e.models {
 		if n := len(strings.Fields(c.Input)); m.ID == c.Model && n > m.ContextLength {

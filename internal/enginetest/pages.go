@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// pages returns the pages by which the kind describes itself, by path.
+// pages returns the pages that describe the kind, by path.
 func (e *Engine) pages() map[string]func() any {
 	var first Model
 	if len(e.models) > 0 {
@@ -57,7 +57,7 @@ func (e *Engine) pages() map[string]func() any {
 			}),
 			"/api/extra/true_max_context_length": always(object{"value": first.ContextLength}),
 			"/api/extra/perf":                    e.perf,
-			"/api/version":                       always(object{"version": "0.7.0"}), // it also speaks as Ollama does
+			"/api/version":                       always(object{"version": "0.7.0"}), // it also supports Ollama's API
 			"/api/tags":                          e.tags,
 		}
 	case TabbyAPI:

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Timing makes a double take the time of a machine for chat calls, and keep the prompts
-// that it computed: a prompt that begins as one of them takes less. A token of a prompt
-// is four bytes of its tools and messages; a chunk of an answer is a token.
+// Timing makes chat calls take the time of a real machine, and keeps computed prompts: a
+// prompt with the same beginning as one of them takes less time. A token of a prompt is
+// four bytes of its tools and messages; a chunk of an answer is a token.
 type Timing struct {
-	Start   time.Duration // before the first token, however short the prompt
-	Prefill float64       // tokens of prompts computed in a second
-	Decode  float64       // tokens of an answer in a second
-	Kept    int           // prompts that are kept, the newest ones; 0: as many as it has slots; less: none
+	Start   time.Duration // before the first token, independent of the prompt's length
+	Prefill float64       // prompt tokens per second
+	Decode  float64       // answer tokens per second
+	Kept    int           // number of prompts to keep; 0: the number of slots; negative: none
 }
 
 const bytesOfToken = 4
@@ -27,9 +27,9 @@ type kept struct {
 // cost is what a prompt costs.
 type cost struct{ tokens, cached int }
 
-// charge computes the prompt of a call: it returns what of it was kept, and keeps it.
-// A call with cache_prompt false neither uses what is kept nor is kept; one with
-// cache_salt uses prompts of the same salt only.
+// charge computes the prompt of a call: it returns how much of it was kept before, and
+// keeps the prompt. Calls with cache_prompt false neither use kept prompts nor are kept;
+// calls with cache_salt use only prompts with the same salt.
 func (e *Engine) charge(body []byte) cost {
 	var asked struct {
 		Tools    jsontext.Value   `json:"tools"`
@@ -53,9 +53,9 @@ func (e *Engine) charge(body []byte) cost {
 	return c
 }
 
-// reuse returns how many tokens of the prompt are kept, and keeps it: in the place of the
-// one that it continues, or of the oldest. The last token of a prompt is always computed.
-// Needs mu.
+// reuse returns how many tokens of the prompt were kept before, and keeps the prompt. It
+// replaces the prompt that it continues, or the oldest. The last token of a prompt is
+// always computed. Needs mu.
 func (e *Engine) reuse(p kept, tokens int) (cached int) {
 	at := -1
 	for i, k := range e.kept {
@@ -81,7 +81,7 @@ func (e *Engine) reuse(p kept, tokens int) (cached int) {
 	return min(cached, tokens-1)
 }
 
-// Forget makes the double forget the prompts that it keeps, as a restart does.
+// Forget forgets the kept prompts, as a restart does.
 func (e *Engine) Forget() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// Transport reaches the double without a socket, whatever the address, for
-// synctest bubbles. It streams, and the double notices when the caller closes the
-// body or ends the context.
+// Transport connects to the engine without a socket, whatever the address, for synctest
+// bubbles. It streams, and the engine notices if the caller closes the body or ends the
+// context.
 func (e *Engine) Transport() http.RoundTripper { return inMemory{e} }
 
 type inMemory struct{ handler http.Handler }

@@ -8,9 +8,9 @@ import (
 	"unsafe"
 )
 
-// This file mirrors llama.h of llama.cpp release v0.5.0 on 64-bit machines. The
-// layouts change every few weeks. When the pinned version is raised, compare the
-// structs with the new header; checkLayout and TestLayout check sizes and offsets.
+// This file mirrors llama.h of llama.cpp release v0.5.0 on 64-bit machines. The layouts
+// change every few weeks. When updating the pinned version, compare the structs with the
+// new header; checkLayout and TestLayout check sizes and offsets.
 
 // Opaque C pointers. Zero is NULL.
 type (
@@ -85,7 +85,7 @@ type logitBias struct {
 // chatMessage is struct llama_chat_message; both are NUL-terminated.
 type chatMessage struct{ role, content *byte }
 
-// library holds the C functions, named as in llama.h and ggml-backend.h.
+// library holds the C functions, with the names in llama.h and ggml-backend.h.
 type library struct {
 	llama_backend_init              func()
 	ggml_backend_load_all_from_path func(dir string)
@@ -145,14 +145,14 @@ type library struct {
 
 	errors errorLog
 
-	// The graphics cards, from loadGPU.
+	// The graphics cards, set by loadGPU.
 	graphics   Graphics
 	cards      []cDevice
 	integrated bool // they use the main memory
 }
 
-// checkLayout compares the library's defaults with known ones: another layout of
-// the structs would make each later call undefined.
+// checkLayout compares the library's defaults with known ones: with a different layout of
+// the structs, all later calls would be undefined.
 func (lib *library) checkLayout() error {
 	if unsafe.Sizeof(modelParams{}) != 80 || unsafe.Sizeof(contextParams{}) != 160 || unsafe.Sizeof(batch{}) != 56 {
 		return fmt.Errorf("cannot use the inference library: this build is not for a 64-bit machine")
@@ -164,8 +164,8 @@ func (lib *library) checkLayout() error {
 	return nil
 }
 
-// errorLog keeps the last errors that llama.cpp logged, as causes of a failure. It
-// drops other log lines.
+// errorLog keeps the last errors that llama.cpp logged, to report them as the cause of a
+// failure. It drops all other log lines.
 type errorLog struct {
 	mu   sync.Mutex
 	last []string

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// answer holds what all frames of a chat answer share.
+// answer holds what is common to all frames of a chat answer.
 type answer struct {
 	ID      string
 	Created int64
 	Model   string
 }
 
-// usage counts tokens. The cached ones of the prompt were computed for an earlier call
-// of the same caller.
+// usage counts tokens. Cached tokens of the prompt were computed for an earlier call of
+// the same caller.
 type usage struct {
 	PromptTokens     int `json:"prompt_tokens"`
 	CompletionTokens int `json:"completion_tokens"`
@@ -45,7 +45,7 @@ func (a answer) unary(w http.ResponseWriter, j *job) error {
 		Message      message   `json:"message"`
 		Logprobs     *logprobs `json:"logprobs"`
 		FinishReason string    `json:"finish_reason"`
-		StopReason   string    `json:"stop_reason,omitzero"` // the stop string, as in vLLM
+		StopReason   string    `json:"stop_reason,omitzero"` // the stop string, like in vLLM
 	}
 	type completion struct {
 		ID      string   `json:"id"`
@@ -104,8 +104,8 @@ type delta struct {
 	Reasoning string  `json:"reasoning_content,omitzero"`
 }
 
-// stream sends the answer while it is generated. The status waits for the first
-// text, so that an earlier failure has a status of its own.
+// stream sends the answer while it is generated. It sends the status with the first text,
+// so that an earlier failure can have an error status.
 func (a answer) stream(w http.ResponseWriter, j *job, withUsage bool) {
 	var noUsage jsontext.Value
 	if withUsage {
@@ -149,7 +149,7 @@ func (a answer) stream(w http.ResponseWriter, j *job, withUsage bool) {
 	}
 }
 
-// frames writes server-sent events, each with one write and flushed.
+// frames writes server-sent events, with one write and flush per event.
 type frames struct {
 	w     http.ResponseWriter
 	out   *http.ResponseController
@@ -165,7 +165,7 @@ func (f *frames) send(v any) {
 	f.write(frame.Bytes())
 }
 
-// write sends bytes. If the client has left, the request's context ends.
+// write sends bytes. If the client disconnected, the request's context ends.
 func (f *frames) write(b []byte) {
 	if !f.begun {
 		f.begun = true
@@ -176,9 +176,9 @@ func (f *frames) write(b []byte) {
 	f.out.Flush()
 }
 
-// fail sends an error: as a status if nothing was sent yet, otherwise as a last
-// frame, after which the connection breaks, so that no client takes the answer for
-// a complete one.
+// fail sends an error: as a status if nothing was sent yet, otherwise as the last frame.
+// After that frame it breaks the connection, so that no client considers the answer
+// complete.
 func (f *frames) fail(err error) {
 	if !f.begun {
 		refuse(f.w, err)

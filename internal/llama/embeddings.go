@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// embedding is an embeddings request: a vector for each input.
+// embedding is an embeddings request, with a vector for each input.
 type embedding struct {
 	ctx     context.Context
 	inputs  [][]token // each of 1 to embedContext tokens
@@ -29,7 +29,7 @@ func (r *runner) embed(ctx context.Context, inputs [][]token) ([][]float32, erro
 	}
 }
 
-// startEmbedding makes e the current request and loads what it needs.
+// startEmbedding makes e the current request and loads the weights if necessary.
 func (r *runner) startEmbedding(e *embedding) {
 	err := e.ctx.Err()
 	if err == nil {
@@ -47,8 +47,8 @@ func (r *runner) startEmbedding(e *embedding) {
 	r.current = e
 }
 
-// embedStep computes as many inputs of the current request as fit into one batch.
-// Between two batches the chats get their turn.
+// embedStep computes as many inputs of the current request as fit into one batch. Chats
+// run between two batches.
 func (r *runner) embedStep() {
 	e := r.current
 	if e == nil {
@@ -92,7 +92,7 @@ func (r *runner) embedStep() {
 	}
 }
 
-// normalize cuts a vector to n dimensions and scales it to unit length.
+// normalize truncates a vector to n dimensions and scales it to unit length.
 func normalize(v []float32, n int) []float32 {
 	v = v[:n]
 	sum := 0.0

@@ -17,27 +17,27 @@ import (
 	"strings"
 )
 
-// packageVersion is the release of the packages that hold the libraries, as in
+// packageVersion is the release of the packages with the libraries, as in
 // scripts/fetch-llama.sh.
 const packageVersion = "3.22.1"
 
-// GPULibrary is a library with which llama.cpp computes on graphics cards. It is
-// fetched apart from the other libraries, and loaded beside them.
+// GPULibrary is a library that lets llama.cpp compute on graphics cards. It is downloaded
+// separately from the other libraries and loaded in addition to them.
 type GPULibrary struct {
 	Name    string // such as "vulkan"
-	Cards   string // for which cards it is
-	Needs   string // what the computer must have for it
-	Package string // of the npm registry
+	Cards   string // the supported cards
+	Needs   string // what the computer must have installed
+	Package string // name in the npm registry
 	Version string
 	Size    int64  // bytes of the package
 	SHA256  string // of the package
-	Member  string // the library in the package
+	Member  string // path of the library in the package
 	Sum     string // SHA-256 of the library
-	// Unpacked is how many bytes the library has.
+	// Unpacked is the size of the library in bytes.
 	Unpacked int64
 }
 
-// GPULibraries returns the libraries for this platform, the preferred one first.
+// GPULibraries returns the libraries for this platform, in order of preference.
 func GPULibraries() []GPULibrary {
 	if !compiledIn || runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
 		return nil
@@ -57,13 +57,13 @@ func GPULibraries() []GPULibrary {
 	}}
 }
 
-// path returns where the library is in the folder of Config.Data.
+// path returns the path of the library in the folder Config.Data.
 func (g GPULibrary) path(data string) string {
 	return filepath.Join(data, g.Name+"-"+g.Version, path.Base(g.Member))
 }
 
-// Install unpacks the library from its package into the folder of Config.Data, and
-// removes other versions of it.
+// Install unpacks the library from its package into the folder Config.Data, and removes
+// other versions of it.
 func (g GPULibrary) Install(data, archive string) error {
 	in, err := os.Open(archive)
 	if err != nil {
@@ -103,7 +103,7 @@ func (g GPULibrary) Remove(data string) error {
 	return g.remove(data, "")
 }
 
-// versions returns the folders of all versions of the library that are there.
+// versions returns the folders of all installed versions of the library.
 func (g GPULibrary) versions(data string) []string {
 	folders, _ := filepath.Glob(filepath.Join(data, g.Name+"-*", "*")) // the pattern is valid
 	for i, file := range folders {
@@ -112,7 +112,7 @@ func (g GPULibrary) versions(data string) []string {
 	return slices.Compact(folders)
 }
 
-// remove deletes the versions of the library, except the folder keep.
+// remove deletes all versions of the library except the folder keep.
 func (g GPULibrary) remove(data, keep string) (err error) {
 	for _, folder := range g.versions(data) {
 		if folder != keep {
@@ -122,10 +122,10 @@ func (g GPULibrary) remove(data, keep string) (err error) {
 	return err
 }
 
-// Installed reports whether the library is there, in this or another version.
+// Installed reports whether any version of the library is installed.
 func (g GPULibrary) Installed(data string) bool { return len(g.versions(data)) > 0 }
 
-// check returns why the library in the folder cannot be loaded, before it is tried.
+// check returns why the library in the folder cannot be loaded, without loading it.
 func (g GPULibrary) check(data string) error {
 	sum, err := fileSum(g.path(data))
 	switch {
@@ -141,11 +141,11 @@ func (g GPULibrary) check(data string) error {
 
 // Graphics is what the built-in engine computes with.
 type Graphics struct {
-	// Library is the name of the GPU library in use; empty if the CPU computes.
+	// Library is the name of the GPU library in use; empty means the CPU.
 	Library string `json:"library,omitempty"`
 	// Cards are the names of the graphics cards in use.
 	Cards []string `json:"cards,omitempty"`
-	// Unused is why each other library that is installed is not used, by name.
+	// Unused are the reasons why other installed libraries are not used, by name.
 	Unused map[string]string `json:"unused,omitempty"`
 }
 
@@ -156,8 +156,8 @@ type gpuFile struct {
 	Needs string `json:"needs"`
 }
 
-// installedGPUs returns the libraries that can be tried, the preferred one first, and
-// why others that are there cannot.
+// installedGPUs returns the usable libraries in order of preference, and why other
+// installed ones are not usable.
 func installedGPUs(data string, all []GPULibrary) (usable []gpuFile, unused map[string]string) {
 	unused = map[string]string{}
 	for _, g := range all {
@@ -179,7 +179,7 @@ const (
 	deviceIntegrated = 2 // it uses the main memory
 )
 
-// loadGPU loads the first of the libraries that has a graphics card. With two of them
+// loadGPU loads the first library that finds a graphics card. With two libraries,
 // llama.cpp would use the same card twice.
 func (lib *library) loadGPU(files []gpuFile) {
 	for _, file := range files {
@@ -212,8 +212,8 @@ func (lib *library) note(name, why string) {
 	lib.graphics.Unused[name] = why
 }
 
-// loadFailure returns why a library could not be loaded: what llama.cpp logged, without
-// its function names and paths.
+// loadFailure returns why a library could not be loaded: the messages of llama.cpp,
+// without function names and paths.
 func loadFailure(logged []string, file gpuFile) string {
 	cause := strings.TrimSpace(strings.Join(logged, "; "))
 	if at := strings.LastIndex(cause, file.Path+": "); at >= 0 {
@@ -225,8 +225,8 @@ func loadFailure(logged []string, file gpuFile) string {
 	return cause + "; it needs " + file.Needs
 }
 
-// findCards finds the graphics cards: those with their own memory, else the integrated
-// ones, as llama.cpp does.
+// findCards finds the graphics cards: those with their own memory or, if there are none,
+// the integrated ones, like llama.cpp does.
 func (lib *library) findCards() {
 	byType := map[int32][]cDevice{}
 	for i := range lib.ggml_backend_dev_count() {
@@ -244,15 +244,15 @@ func (lib *library) findCards() {
 	}
 }
 
-// spareOnCard is how much of a card's free memory is left to what a model needs beside
-// its weights and contexts.
+// spareOnCard is how much of a card's free memory is reserved for needs of a model other
+// than its weights and contexts.
 const spareOnCard = 1 << 30
 
-// allLayers as the number of layers puts the complete model on the cards.
+// allLayers is a number of layers that puts the complete model on the cards.
 const allLayers = 999
 
-// placement returns how many of the model's layers go to the cards, and what the model
-// then needs of the main memory. Without cards it returns 0 and everything.
+// placement returns how many of the model's layers to put on the cards, and how much main
+// memory the model then needs. Without cards it returns 0 and everything.
 func (s *modelSpec) placement() (layers int32, needs uint64) {
 	if len(s.lib.cards) == 0 || s.needs == 0 {
 		return 0, s.needs
@@ -269,8 +269,8 @@ func (s *modelSpec) placement() (layers int32, needs uint64) {
 	return share(s.needs, free, s.blocks)
 }
 
-// share returns how many of a model's layers fit into free bytes of the cards, and what
-// the others need. The output layer counts as one beside the blocks.
+// share returns how many of a model's layers fit into the free bytes on the cards, and
+// how much memory the others need. The output layer counts in addition to the blocks.
 func share(needs, free, blocks uint64) (layers int32, rest uint64) {
 	if needs <= free {
 		return allLayers, 0

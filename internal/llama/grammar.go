@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Limits of an untrusted schema. llama.cpp's grammar parser has crashed on deep
-// and on large grammars.
+// The limits for an untrusted schema. llama.cpp's grammar parser has crashed on deep and
+// on large grammars.
 const (
 	maxSchemaBytes  = 64 << 10
 	maxSchemaDepth  = 32
@@ -40,12 +40,12 @@ const objectGrammar = "root ::= object\n" + jsonRules
 // errUnsupportedSchema is wrapped by every error about a schema.
 var errUnsupportedSchema = errors.New("unsupported JSON schema")
 
-// schemaGrammar converts a JSON schema to a GBNF grammar for texts of the schema's
-// shape. It supports type (also a list), properties, required, items, minItems,
+// schemaGrammar converts a JSON schema to a GBNF grammar for texts with the schema's
+// structure. It supports type (also a list), properties, required, items, minItems,
 // maxItems, minLength, maxLength, enum, const, anyOf, oneOf, an allOf of one,
-// additionalProperties of a map, and $ref into $defs or definitions. Properties
-// come in the order of the schema, and there are no others. Keywords that limit a
-// value and not its shape (pattern, format, minimum …) are ignored; an untrusted
+// additionalProperties of a map, and $ref into $defs or definitions. Properties appear in
+// the order of the schema, and others are not allowed. Keywords that restrict a value
+// rather than the structure (pattern, format, minimum …) are ignored; an untrusted
 // regular expression never reaches the engine.
 func schemaGrammar(schema jsontext.Value) (string, error) {
 	if len(schema) > maxSchemaBytes {
@@ -83,7 +83,7 @@ type schemaConverter struct {
 	out   strings.Builder
 	rules int
 	defs  map[string]jsontext.Value // by $ref
-	refs  map[string]string         // $ref to the name of its rule
+	refs  map[string]string         // $ref to the name of the rule
 }
 
 // member is a member of a JSON object.
@@ -130,7 +130,7 @@ type schemaNode struct {
 	minLength, maxLength int
 }
 
-// unbounded is a missing maxItems or maxLength.
+// unbounded means that maxItems or maxLength is missing.
 const unbounded = -1
 
 func parseSchema(v jsontext.Value) (*schemaNode, error) {
@@ -147,7 +147,7 @@ func parseSchema(v jsontext.Value) (*schemaNode, error) {
 	return n, nil
 }
 
-// read reads one member of a schema. It ignores keywords that only limit a value.
+// read reads one member of a schema. It ignores keywords that only restrict a value.
 func (n *schemaNode) read(m member) (err error) {
 	switch m.name {
 	case "type":
@@ -283,8 +283,8 @@ func (c *schemaConverter) typed(n *schemaNode, kind string, depth int) (string, 
 	return "", fmt.Errorf("%w: no such type as %q", errUnsupportedSchema, kind)
 }
 
-// reference returns the name of the rule for a $ref. The name is known before the
-// rule is written, so that a schema may refer to itself.
+// reference returns the name of the rule for a $ref. The name is assigned before the rule
+// is written, so that a schema may refer to itself.
 func (c *schemaConverter) reference(ref string, depth int) (string, error) {
 	if name, ok := c.refs[ref]; ok {
 		return name, nil
@@ -342,7 +342,8 @@ func (c *schemaConverter) array(n *schemaNode, depth int) (string, error) {
 	return `"[" ws ` + list + ` "]" ws`, nil
 }
 
-// repeat returns the GBNF suffix for from to to repetitions; to may be unbounded.
+// repeat returns the GBNF suffix for a repetition count between from and to; to may be
+// unbounded.
 func repeat(from, to int) string {
 	switch {
 	case to != unbounded:
@@ -353,10 +354,11 @@ func repeat(from, to int) string {
 	return fmt.Sprintf("{%d,}", from)
 }
 
-// object returns the rule of an object with its properties in order. There are two
-// rules for the members from each property on: one if no member was written yet,
-// and one after a member. So each optional property can be omitted and the commas
-// are right, while the grammar grows linearly with the properties.
+// object returns the rule for an object with its properties in order. For the members
+// starting at each property there are two rules: one for use before any member was
+// written, and one for use after a member. That way each optional property can be omitted
+// and the commas are correct, while the size of the grammar is linear in the number of
+// properties.
 func (c *schemaConverter) object(n *schemaNode, depth int) (string, error) {
 	if len(n.properties) == 0 {
 		if len(n.additional) == 0 || n.additional.Kind() == 't' {
@@ -412,7 +414,7 @@ func orElse(body, other string) string {
 	return body + " | " + other
 }
 
-// literals allows one of the JSON values.
+// literals allows any of the JSON values.
 func literals(values []jsontext.Value) (string, error) {
 	texts := make([]string, len(values))
 	for i, v := range values {
@@ -425,8 +427,7 @@ func literals(values []jsontext.Value) (string, error) {
 	return "(" + strings.Join(texts, " | ") + ") ws", nil
 }
 
-// literal returns a JSON value as a GBNF string. Bytes with a meaning in GBNF are
-// escaped.
+// literal returns a JSON value as a GBNF string. It escapes bytes with a meaning in GBNF.
 func literal(v jsontext.Value) (string, error) {
 	v = v.Clone()
 	if err := v.Compact(); err != nil {

@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// maxTokenBytes bounds a text before it is tokenized: no vocabulary has a larger
-// average token.
+// maxTokenBytes limits the length of a text before it is tokenized: the average length of
+// a token is lower in every vocabulary.
 const maxTokenBytes = 64
 
-// server is the worker's HTTP server over its models.
+// server is the worker's HTTP server for its models.
 type server struct {
-	inspect func(ModelFile) (*runner, error) // returns the runner of a model that can be served
+	inspect func(ModelFile) (*runner, error) // returns the runner for a usable model
 	started time.Time
 
 	setting sync.Mutex // held while models are set
@@ -48,7 +48,7 @@ func (s *server) handler() http.Handler {
 	return mux
 }
 
-// orRefuse returns a handler that answers with the error of handle.
+// orRefuse returns a handler that responds with the error of handle.
 func orRefuse(handle func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := handle(w, r); err != nil {
@@ -57,8 +57,8 @@ func orRefuse(handle func(http.ResponseWriter, *http.Request) error) http.Handle
 	}
 }
 
-// reply writes v as JSON. It ignores write errors, because then the client has
-// left.
+// reply writes v as JSON. It ignores write errors, which mean that the client
+// disconnected.
 func reply(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v, json.Deterministic(true))
 	if err != nil {
@@ -81,7 +81,7 @@ type errorDetail struct {
 	Param   string `json:"param,omitzero"`
 }
 
-// errorResponse returns the status and body of an error.
+// errorResponse returns the status and body for an error.
 func errorResponse(err error) (int, errorBody) {
 	var r *refusal
 	var load *loadError
@@ -104,7 +104,7 @@ func refuse(w http.ResponseWriter, err error) {
 	reply(w, status, body)
 }
 
-// body reads a request's body up to maxBody (spec/api.md#limit-body).
+// body reads a request's body of at most maxBody (spec/api.md#limit-body).
 func body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var large *http.MaxBytesError
@@ -117,7 +117,7 @@ func body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return b, nil
 }
 
-// model returns the runner of the model.
+// model returns the runner for the model.
 func (s *server) model(id string) (*runner, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +127,7 @@ func (s *server) model(id string) (*runner, error) {
 	return nil, errRemoved
 }
 
-// read decodes a request's body, and returns the runner of the model that it names.
+// read decodes a request's body, and returns the runner for the model in it.
 func (s *server) read(w http.ResponseWriter, r *http.Request, into any, model *string) (*runner, error) {
 	b, err := body(w, r)
 	if err == nil {
@@ -139,7 +139,8 @@ func (s *server) read(w http.ResponseWriter, r *http.Request, into any, model *s
 	return s.model(*model)
 }
 
-// prompt returns the messages in the model's template, as text and as tokens.
+// prompt renders the messages with the model's template, and returns the text and its
+// tokens.
 func (r *runner) prompt(turns []turn, kwargs map[string]any) (string, []token, error) {
 	text, err := r.template.render(turns, kwargs)
 	if err != nil {
@@ -149,7 +150,7 @@ func (r *runner) prompt(turns []turn, kwargs map[string]any) (string, []token, e
 	return text, tokens, err
 }
 
-// tokens tokenizes text. It refuses a text that cannot fit in limit tokens first.
+// tokens tokenizes text. It first rejects a text that is too long for limit tokens.
 func (r *runner) tokens(text string, limit int, special bool) ([]token, error) {
 	if len(text) > limit*maxTokenBytes {
 		return nil, tooLong(len(text)/maxTokenBytes, limit)
@@ -161,7 +162,7 @@ func (r *runner) tokens(text string, limit int, special bool) ([]token, error) {
 	return list, nil
 }
 
-// start checks a chat request against the model and queues it.
+// start validates a chat request for the model and queues it.
 func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 	if !r.Chat {
 		return nil, badRequest("this model only makes embeddings; use /v1/embeddings")
@@ -190,7 +191,7 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 		limit = min(limit, c.limit)
 	}
 	j := &job{ctx: ctx, caller: c.caller, prompt: prompt, limit: limit, sampler: sampler, text: stopFilter{stops: c.stops}, out: newOutbox(), wantLogprobs: c.wantLogprobs, alternatives: c.alternatives}
-	if r.Thinking && c.sampling.grammar == "" { // a grammar allows no reasoning
+	if r.Thinking && c.sampling.grammar == "" { // with a grammar there can be no reasoning
 		j.reasoning = splitterAfter(text)
 	}
 	return j, r.submit(j)
@@ -198,7 +199,7 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 
 func (s *server) chat(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel() // frees the slot however the handler ends
+	defer cancel() // frees the slot in all cases
 	b, err := body(w, r)
 	if err != nil {
 		return err
@@ -250,8 +251,8 @@ func (s *server) list(w http.ResponseWriter, _ *http.Request) {
 	reply(w, http.StatusOK, map[string]any{"object": "list", "data": data})
 }
 
-// tokenize counts tokens of {"model", "content"}, or of a chat request with
-// {"model", "messages"} in the model's template.
+// tokenize counts the tokens of {"model", "content"}, or of a chat request {"model",
+// "messages"} in the model's template.
 func (s *server) tokenize(w http.ResponseWriter, r *http.Request) error {
 	var q struct {
 		Model    string         `json:"model"`
@@ -327,7 +328,7 @@ func (s *server) embeddings(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// checkEmbeddings checks a request except its input, and returns the number of
+// checkEmbeddings validates a request except its input, and returns the number of
 // dimensions.
 func (r *runner) checkEmbeddings(q *embeddingsRequest) (int, error) {
 	if !r.Embeddings {
@@ -376,8 +377,8 @@ func (r *runner) embeddingInputs(v jsontext.Value) (lists [][]token, total int, 
 	return lists, total, nil
 }
 
-// encodeVector returns a vector as a JSON list, or as the base64 of little-endian
-// float32, which the official clients request.
+// encodeVector returns a vector as a JSON list or as the base64 of little-endian float32,
+// which the official clients request.
 func encodeVector(v []float32, asBase64 bool) (jsontext.Value, error) {
 	if !asBase64 {
 		return json.Marshal(v)

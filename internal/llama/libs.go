@@ -15,14 +15,14 @@ import (
 	"strings"
 )
 
-// libraryVersion is the llama.cpp release whose header abi.go mirrors.
+// libraryVersion is the llama.cpp release of the header that abi.go mirrors.
 const libraryVersion = "v0.5.0"
 
-// libraryEnv names a folder with the libraries, which is searched first.
+// libraryEnv names a folder with the libraries. It has priority over other locations.
 const libraryEnv = "KITH_LLAMA_LIB"
 
-// ErrNoBackend reports a build without the tag llama, or one without embedded
-// libraries and without any beside the binary. Clients get its text (spec/api.md#no-backend).
+// ErrNoBackend reports a build without the tag llama, or without libraries embedded in it
+// or next to the binary. Clients receive its text (spec/api.md#no-backend).
 var ErrNoBackend = errors.New("no inference backend compiled in")
 
 // libraryNames are the libraries in the order of their dependencies.
@@ -39,9 +39,9 @@ func platformNames(goos string) [3]string {
 	}
 }
 
-// Available reports whether the libraries can be found: in the folder of
-// KITH_LLAMA_LIB, in this binary, or beside it. It loads none. The error is
-// ErrNoBackend or says what is wrong with the folder.
+// Available reports whether the libraries can be found: in the folder KITH_LLAMA_LIB, in
+// this binary, or next to it. It does not load them. The error is ErrNoBackend or
+// describes the problem with the folder.
 func Available() error {
 	dir, err := libraryFolder()
 	if err != nil || dir != "" {
@@ -53,8 +53,8 @@ func Available() error {
 	return nil
 }
 
-// libraryFolder returns an existing folder of libraries, or "" if there are only
-// the embedded ones. The error is ErrNoBackend in a build that can load none.
+// libraryFolder returns an existing folder of libraries, or "" if there are only the
+// embedded ones. The error is ErrNoBackend in a build that cannot load any.
 func libraryFolder() (string, error) {
 	if !compiledIn {
 		return "", ErrNoBackend
@@ -87,9 +87,9 @@ func holdsLibraries(dir string) bool {
 	return true
 }
 
-// libraries returns the folder to load from, and unpacks the embedded libraries
-// below data first. The folder is named by the hash of the checksums, so that each
-// build has its own. Each start checks every file and replaces a damaged one.
+// libraries returns the folder to load from. It first unpacks the embedded libraries into
+// a folder below data, whose name is the hash of the checksums, so that each build has
+// its own. Each start checks every file and replaces damaged ones.
 func libraries(data string) (string, error) {
 	dir, err := libraryFolder()
 	if err != nil || dir != "" {
@@ -117,7 +117,7 @@ func libraries(data string) (string, error) {
 	return dir, nil
 }
 
-// unpack writes the embedded file to dir/name unless it is there.
+// unpack writes the embedded file to dir/name unless it already exists.
 func unpack(dir, name, sum string) error {
 	path := filepath.Join(dir, name)
 	if have, err := fileSum(path); err == nil && have == sum {
@@ -136,7 +136,7 @@ func unpack(dir, name, sum string) error {
 }
 
 // writeFile writes r to path through a temporary file, so that no process sees an
-// incomplete one. It refuses content with another checksum.
+// incomplete one. It fails if the content has a different checksum.
 func writeFile(path, sum string, r io.Reader) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {

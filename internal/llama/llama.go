@@ -1,20 +1,20 @@
-// Package llama is the built-in engine: llama.cpp's shared libraries, called
-// without cgo, behind an HTTP handler in a child process.
+// Package llama is the built-in engine: llama.cpp's shared libraries, called without cgo,
+// behind an HTTP handler in a child process.
 //
-// A Supervisor starts this program again as the worker (Worker), because an
+// A Supervisor starts this program again as the worker (Worker), because a failed
 // assertion in C++ aborts its process. It restarts the worker with a back-off, and
-// Transport reaches the worker that runs. One worker serves all models. At its
-// start it reads only their vocabularies; it loads the weights of a model at the
-// first request and frees them after IdleUnload.
+// Transport connects to the current worker. One worker serves all models. At its start it
+// only reads their vocabularies; it loads the weights of a model at the first request and
+// frees them after IdleUnload.
 //
 // Inside the worker each model has one goroutine (runner) that owns its llama.cpp
-// contexts. It batches the requests of all slots into one decode step, so that no
-// lock protects C state and a canceled request ends at the next step. A slot keeps its
-// tokens after an answer. The next prompt of the same caller reuses those at its start;
-// nothing of a caller's prompt is reused for another caller.
+// contexts. It batches the requests of all slots into one decode step, so that no lock
+// protects C state and a canceled request ends at the next step. A slot keeps its tokens
+// after an answer. The next prompt of the same caller reuses the tokens that it has in
+// common with them; nothing of a caller's prompt is reused for other callers.
 //
-// The package knows nothing of the rest of kith: it serves the chat and embeddings
-// dialects on a socket, as any engine does.
+// The package knows nothing about the rest of kith: like any engine, it serves the chat
+// and embeddings dialects on a socket.
 package llama
 
 import (
@@ -22,15 +22,15 @@ import (
 	"time"
 )
 
-// WorkerArg is the hidden argument with which the program starts itself as the
-// worker: main then calls Worker and exits.
+// WorkerArg is the hidden argument that makes this program the worker: main then calls
+// Worker and exits.
 const WorkerArg = "llama-worker"
 
-// ModelFile is a GGUF file and the id under which it is offered.
+// ModelFile is a GGUF file and the id that it is offered as.
 type ModelFile struct {
 	ID   string `json:"id"`
 	Path string `json:"path"`
-	// Version changes with the contents of the file.
+	// Version changes when the file's content does.
 	Version string `json:"version"`
 }
 
@@ -40,20 +40,20 @@ type Config struct {
 	Models []ModelFile
 	// OnModels is called when Models and Problems have changed; it may be nil.
 	OnModels func()
-	// Slots is how many requests a model answers at once; 0 means 4.
+	// Slots is the number of concurrent requests per model; 0 means 4.
 	Slots int
-	// Context is the length of each slot's context in tokens; 0 means 8192. It is
-	// at most the length that the model was trained on.
+	// Context is the context length of each slot in tokens; 0 means 8192. The maximum is
+	// the length that the model was trained on.
 	Context int
-	// IdleUnload is how long after its last request a model's weights are freed; 0
-	// means never.
+	// IdleUnload is how long after its last request a model's weights are freed; 0 means
+	// never.
 	IdleUnload time.Duration
-	// Data is a private folder where the libraries are unpacked.
+	// Data is a private folder for the unpacked libraries.
 	Data string
-	// GPUs are the GPU libraries that are used if they are installed in Data, the
-	// preferred one first.
+	// GPUs are the GPU libraries to use if they are installed in Data, in order of
+	// preference.
 	GPUs []GPULibrary
-	// Log receives starts and failures of the worker, but nothing of its answers.
+	// Log logs starts and failures of the worker, but nothing of its answers.
 	Log *slog.Logger
 }
 
@@ -63,19 +63,19 @@ const (
 	defaultContext = 8192
 )
 
-// Model is what the worker read from a ModelFile.
+// Model is what the worker has read from a ModelFile.
 type Model struct {
 	ID string `json:"id"`
-	// ContextLength is the length of each slot's context in tokens.
+	// ContextLength is the context length of each slot in tokens.
 	ContextLength int `json:"context_length"`
-	// Slots is how many requests it answers at once.
+	// Slots is the number of concurrent requests.
 	Slots int `json:"slots"`
 	// Chat and Embeddings are the supported routes.
 	Chat       bool `json:"chat"`
 	Embeddings bool `json:"embeddings"`
-	// Thinking reports a chat template of a model that thinks first.
+	// Thinking reports that the chat template is that of a thinking model.
 	Thinking bool `json:"thinking"`
-	// Dimensions is the length of its embeddings, or 0.
+	// Dimensions is the length of the model's embeddings, or 0.
 	Dimensions int `json:"dimensions"`
 	// Problem is why it cannot be served; the other fields are then zero.
 	Problem string `json:"problem,omitempty"`

@@ -11,13 +11,13 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// compiledIn reports whether this build can load llama.cpp. A build without the tag
-// llama does not link purego, so that on Linux it is static.
+// compiledIn reports whether this build can load llama.cpp. A build without the tag llama
+// does not link purego, so on Linux it is static.
 const compiledIn = true
 
-// open loads the three libraries in dir, binds the functions and refuses a
-// llama.cpp whose structs have another layout. Then it loads one of the GPU libraries;
-// without one, the CPU computes.
+// open loads the three libraries in dir, binds the functions, and rejects a llama.cpp
+// with a different layout of structs. Then it loads one of the GPU libraries; without
+// one, the CPU computes.
 func open(dir string, gpus []gpuFile) (*library, error) {
 	lib := new(library)
 	var handles [len(libraryNames)]uintptr
@@ -41,7 +41,8 @@ func open(dir string, gpus []gpuFile) (*library, error) {
 	return lib, nil
 }
 
-// bind binds each function to the symbol of its field's name. It recovers from the panic of a missing symbol.
+// bind binds each function to the symbol with its field's name. It recovers from the
+// panic for a missing symbol.
 func (lib *library) bind(handles [len(libraryNames)]uintptr) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

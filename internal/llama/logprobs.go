@@ -6,10 +6,10 @@ import (
 	"unsafe"
 )
 
-// maxAlternatives bounds top_logprobs, as in the chat dialect.
+// maxAlternatives limits top_logprobs, as in the chat dialect.
 const maxAlternatives = 20
 
-// logprob is the log probability of a token in the model's distribution, before
+// logprob is the log probability of a token in the model's distribution, before the
 // sampling parameters are applied.
 type logprob struct {
 	Token   string  `json:"token"`
@@ -19,13 +19,14 @@ type logprob struct {
 	Top []logprob `json:"top_logprobs,omitzero"`
 }
 
-// logprobs are the logprobs of a choice as they are sent.
+// logprobs are the logprobs of a choice in the format of the answer.
 type logprobs struct {
 	Content []logprob `json:"content"`
 	Refusal *string   `json:"refusal"`
 }
 
-// newLogprobs returns the list as it is sent, or nil if it was not requested.
+// newLogprobs returns the list in the format of the answer, or nil if it was not
+// requested.
 func newLogprobs(asked bool, list []logprob) *logprobs {
 	if !asked {
 		return nil
@@ -84,19 +85,19 @@ func (r *runner) logprob(chosen token, index int32, alternatives int) (logprob, 
 	return l, true
 }
 
-// unsent holds the logprobs of tokens whose text is not sent yet, because a stop
-// string may remove it.
+// unsent holds the logprobs of tokens whose text has not been sent yet, because a stop
+// string may still remove it.
 type unsent struct {
 	list []logprob
-	ends []int // where their texts end in the answer, in bytes
+	ends []int // the ends of their texts in the answer, in bytes
 }
 
-// add adds the logprob of the token whose text ends there.
+// add adds the logprob of the token whose text ends at the given byte.
 func (u *unsent) add(l logprob, end int) {
 	u.list, u.ends = append(u.list, l), append(u.ends, end)
 }
 
-// until removes and returns the logprobs of the texts up to that byte.
+// until removes and returns the logprobs of the texts up to the given byte.
 func (u *unsent) until(sent int) []logprob {
 	n := 0
 	for n < len(u.ends) && u.ends[n] <= sent {

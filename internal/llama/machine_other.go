@@ -4,5 +4,5 @@ package llama
 
 import "syscall"
 
-// childAttributes are none here: the worker ends when its standard input does.
+// childAttributes returns none: the worker exits at the end of its standard input.
 func childAttributes() *syscall.SysProcAttr { return nil }

@@ -12,16 +12,17 @@ import (
 )
 
 const (
-	batchTokens     = 512 // tokens of one decode step of all slots
+	batchTokens     = 512 // tokens in one decode step of all slots
 	embeddingTokens = 2048
-	embeddingInputs = 16 // inputs of one embedding step
+	embeddingInputs = 16 // inputs in one embedding step
 
-	// smallModel is the file size below which starting threads for each step costs
-	// more than they save.
+	// smallModel is the file size below which starting threads for each step costs more
+	// than it saves.
 	smallModel = 64 << 20
 )
 
-// modelSpec is what is known of a model without its weights. It is immutable.
+// modelSpec is everything that is known about a model without its weights. It is
+// immutable.
 type modelSpec struct {
 	Model
 	lib      *library
@@ -30,9 +31,9 @@ type modelSpec struct {
 	template *chatTemplate
 	// embedContext is the longest input of an embedding in tokens.
 	embedContext int
-	ownPooling   bool   // the file names the kind of pooling
+	ownPooling   bool   // the file specifies the kind of pooling
 	needs        uint64 // bytes of the weights and of all slots' contexts
-	blocks       uint64 // layers of the model, without that of the output
+	blocks       uint64 // layers of the model without the output layer
 	threads      int32
 	free         func() (bytes uint64, known bool) // memory of this machine
 }
@@ -104,8 +105,9 @@ func inspect(lib *library, file ModelFile, slots, context int) (s *modelSpec, er
 	return s, nil
 }
 
-// contexts returns the context of a model that was trained with so many tokens, and the
-// longest input that it embeds: of a model that does not chat both are the same.
+// contexts returns the context length for a model with the given training length, and the
+// longest input that it can embed. For a model that does not support chat, both are the
+// same.
 func contexts(configured, trained int, chats bool) (context, embed int) {
 	context = min(configured, trained)
 	embed = min(context, embeddingTokens)
@@ -125,7 +127,7 @@ func (lib *library) meta(m cModel, key string) string {
 	return string(buf[:min(int(n), len(buf)-1)])
 }
 
-// failure returns an error with the last errors of llama.cpp.
+// failure returns an error with the last errors logged by llama.cpp.
 func (lib *library) failure(message string) error {
 	cause := strings.TrimSpace(strings.ReplaceAll(strings.Join(lib.errors.take(), "; "), "\n", ""))
 	if cause == "" {
@@ -134,8 +136,8 @@ func (lib *library) failure(message string) error {
 	return fmt.Errorf("%s (%s)", message, cause)
 }
 
-// cores returns the number of threads to compute with: one for each physical core
-// that this process may use.
+// cores returns the number of threads to use: one for each physical core that this
+// process may use.
 func cores() int {
 	n := runtime.GOMAXPROCS(0)
 	if physical, err := cpu.Counts(false); err == nil && physical > 0 {
@@ -144,19 +146,19 @@ func cores() int {
 	return n
 }
 
-// weights are a model's loaded weights with their contexts. They belong to the
-// runner's goroutine.
+// weights are a model's loaded weights and their contexts. They belong to the runner's
+// goroutine.
 type weights struct {
 	lib        *library
 	model      cModel
-	chat       cContext // one sequence for each slot; 0 for a model that only embeds
+	chat       cContext // one sequence per slot; 0 for a model that only embeds
 	embed      cContext // created at the first embedding
 	chatBatch  batch
 	embedBatch batch
 }
 
-// load loads the weights if they fit into memory: into that of the graphics cards as far as
-// they fit there.
+// load loads the weights if they fit into memory. It uses the memory of the graphics
+// cards first.
 func (s *modelSpec) load() (*weights, error) {
 	layers, needs := s.placement()
 	if free, known := s.free(); known && needs > free {
@@ -183,7 +185,7 @@ func (s *modelSpec) load() (*weights, error) {
 	return w, nil
 }
 
-// loadEmbed creates the context for embeddings. Pooling needs an input in one
+// loadEmbed creates the context for embeddings. With pooling an input must fit into one
 // batch, so the batch is as long as the longest input.
 func (w *weights) loadEmbed(s *modelSpec) error {
 	if w.embed != 0 {

@@ -5,11 +5,10 @@ import (
 	"sync"
 )
 
-// outbox passes one answer from the runner to the handler that sends it. The
-// runner never waits for a slow reader: text accumulates, and the reader takes all
-// of it at once.
+// outbox passes an answer from the runner to the handler that sends it. The runner never
+// waits for a slow reader: text accumulates, and the reader takes all of it at once.
 type outbox struct {
-	wake chan struct{} // has an element if there is something to take
+	wake chan struct{} // contains a value if there is something to take
 
 	mu       sync.Mutex
 	text     []byte
@@ -28,8 +27,8 @@ type ending struct {
 
 func newOutbox() *outbox { return &outbox{wake: make(chan struct{}, 1)} }
 
-// add appends text and its logprobs. tokens is the number of tokens of the answer
-// so far.
+// add appends text and its logprobs. tokens is the current number of tokens in the
+// answer.
 func (o *outbox) add(text string, logprobs []logprob, tokens int) {
 	o.mu.Lock()
 	o.text = append(o.text, text...)
@@ -41,7 +40,7 @@ func (o *outbox) add(text string, logprobs []logprob, tokens int) {
 	}
 }
 
-// end closes the answer with finish, or with err.
+// end ends the answer with finish or with err.
 func (o *outbox) end(finish ending, err error) {
 	o.mu.Lock()
 	o.ended, o.finish, o.err = true, finish, err

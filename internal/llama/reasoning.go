@@ -7,30 +7,29 @@ const (
 	closeMark = "</think>"
 )
 
-// thinking reports whether the model thinks before it answers, between the two
-// marks.
+// thinking reports whether the model thinks before it answers, between two marks.
 func (t *chatTemplate) thinking() bool {
 	return strings.Contains(t.source, openMark) || strings.Contains(t.source, closeMark) || strings.Contains(t.source, "enable_thinking")
 }
 
-// reasoningSplitter separates the reasoning from the answer in a stream of text.
-// The zero value takes all text for the answer.
+// reasoningSplitter separates the reasoning from the answer in a stream of text. For the
+// zero value all text is the answer.
 type reasoningSplitter struct {
 	state splitterState
-	held  string // a possible beginning of a mark
+	held  string // a possible start of a mark
 }
 
 type splitterState uint8
 
 const (
 	answering splitterState = iota // the rest is the answer
-	opening                        // at the start, where a mark may be
+	opening                        // at the start, which may contain a mark
 	reasoning                      // until the closing mark
 	afterMark                      // the line breaks after the closing mark
 )
 
-// splitterAfter returns the splitter for an answer to the prompt: some templates
-// end with the opening mark.
+// splitterAfter returns the splitter for an answer to the prompt: some templates end with
+// the opening mark.
 func splitterAfter(prompt string) reasoningSplitter {
 	if strings.HasSuffix(strings.TrimRight(prompt, " \n"), openMark) {
 		return reasoningSplitter{state: reasoning}
@@ -38,8 +37,8 @@ func splitterAfter(prompt string) reasoningSplitter {
 	return reasoningSplitter{state: opening}
 }
 
-// split returns what text adds to the reasoning and to the answer; last reports
-// that it is the end of the stream.
+// split returns the reasoning and the answer in text; last reports that it is the end of
+// the stream.
 func (s *reasoningSplitter) split(text string, last bool) (thoughts, answer string) {
 	text, s.held = s.held+text, ""
 	for {

@@ -28,32 +28,31 @@ type refusal struct {
 	status  int
 	code    string
 	message string
-	param   string // the member at fault; "" where none is known
+	param   string // the invalid member; "" if unknown
 }
 
 func (r *refusal) Error() string { return r.message }
 
-// badRequest returns a 400 with this message.
+// badRequest returns a 400 with a message.
 func badRequest(format string, args ...any) *refusal {
 	return &refusal{status: 400, code: "invalid_request_error", message: fmt.Sprintf(format, args...)}
 }
 
-// badMember returns a 400 with this message, in which the member of the request at
-// param is at fault.
+// badMember returns a 400 with a message about the request member at param.
 func badMember(param, format string, args ...any) *refusal {
 	r := badRequest(format, args...)
 	r.param = param
 	return r
 }
 
-// tooLong returns the 400 for a prompt that is longer than the context. The code
-// is that of llama.cpp's server.
+// tooLong returns the 400 for a prompt that exceeds the context. The code is that of
+// llama.cpp's server.
 func tooLong(tokens, context int) *refusal {
 	return &refusal{status: 400, code: "exceed_context_size_error",
 		message: fmt.Sprintf("the request has %d tokens and the context holds %d, the answer included; send less", tokens, context)}
 }
 
-// chatRequest holds the supported fields of a chat completions body. Others are
+// chatRequest contains the supported fields of a chat completions body. Others are
 // ignored (spec/api.md#builtin-engine).
 type chatRequest struct {
 	Model               string            `json:"model"`
@@ -77,8 +76,8 @@ type chatRequest struct {
 	ResponseFormat      responseFormat    `json:"response_format"`
 	ToolChoice          jsontext.Value    `json:"tool_choice"`
 	TemplateKwargs      templateKwargs    `json:"chat_template_kwargs"`
-	// CacheSalt names the caller, as in vLLM: what was computed for one caller is
-	// reused for no other. Without it the caller is the owner of this machine.
+	// CacheSalt identifies the caller, like in vLLM: what was computed for one caller is
+	// not reused for others. Without it the caller is the owner of this machine.
 	CacheSalt string `json:"cache_salt"`
 }
 
@@ -116,7 +115,7 @@ func setValue[T any](set map[string]any, name string, value *T) {
 	}
 }
 
-// chatTurn is a message as received.
+// chatTurn is a message as it was received.
 type chatTurn struct {
 	Role      string  `json:"role"`
 	Content   content `json:"content"`
@@ -128,7 +127,7 @@ type chatTurn struct {
 	} `json:"tool_calls"`
 }
 
-// content is a message's content as text. It is a string, null, or a list of text
+// content is a message's content as text. In JSON it is a string, null, or a list of text
 // parts.
 type content string
 
@@ -168,7 +167,7 @@ func (c *content) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// decode decodes a body strictly, except for unknown members.
+// decode decodes a body strictly, but allows unknown members.
 func decode(body []byte, into any) error {
 	err := json.Unmarshal(body, into)
 	if err == nil {
@@ -179,7 +178,7 @@ func decode(body []byte, into any) error {
 	if errors.As(err, &semantic) {
 		param = strings.ReplaceAll(strings.TrimPrefix(string(semantic.JSONPointer), "/"), "/", ".")
 	}
-	if r, ok := errors.AsType[*refusal](err); ok { // of a custom decoder
+	if r, ok := errors.AsType[*refusal](err); ok { // returned by an UnmarshalJSON method
 		r.param = param
 		return r
 	}
@@ -202,7 +201,7 @@ type chat struct {
 	sampling sampling
 
 	wantLogprobs bool
-	alternatives int // other tokens at each position
+	alternatives int // number of other tokens at each position
 }
 
 // parseChat decodes and validates a chat completions body.
@@ -251,7 +250,7 @@ func parseChat(body []byte) (*chat, error) {
 	return c, nil
 }
 
-// turn converts a message to text; tool calls and their results become text, too.
+// turn converts a message to text, including tool calls and their results.
 func (m *chatTurn) turn() (turn, error) {
 	t := turn{role: m.Role, content: string(m.Content)}
 	switch m.Role {
@@ -291,8 +290,8 @@ func demandsTool(choice jsontext.Value) bool {
 	return false
 }
 
-// answerLimit returns the most tokens of the answer, or 0 for the rest of the
-// context. A negative number means that in llama.cpp and LM Studio.
+// answerLimit returns the maximum number of tokens in the answer, or 0 for the rest of
+// the context. In llama.cpp and LM Studio a negative number means the latter.
 func (q *chatRequest) answerLimit() (int, error) {
 	n := q.MaxCompletionTokens
 	if n == nil {
@@ -327,7 +326,7 @@ func parseStops(v jsontext.Value) ([]string, error) {
 	return stops, nil
 }
 
-// listOf returns the list that holds v alone.
+// listOf returns a list that contains only v.
 func listOf(v jsontext.Value) jsontext.Value {
 	return slices.Concat(jsontext.Value("["), v, jsontext.Value("]"))
 }
@@ -368,7 +367,7 @@ func (q *chatRequest) sampling() (sampling, error) {
 		}
 		s.seed = uint32(n) ^ uint32(n>>32)
 		if s.seed == math.MaxUint32 {
-			s.seed-- // llama.cpp takes this value for a random seed, too
+			s.seed-- // llama.cpp also uses this value for a random seed
 		}
 	}
 	for _, t := range slices.Sorted(maps.Keys(q.LogitBias)) {
@@ -376,7 +375,7 @@ func (q *chatRequest) sampling() (sampling, error) {
 		if bias < -maxBias || bias > maxBias {
 			return s, badMember("logit_bias."+strconv.Itoa(int(t)), "logit_bias must be from -%d to %[1]d", maxBias)
 		}
-		if bias == -maxBias { // never: a likely token could outweigh it
+		if bias == -maxBias { // never: a bias alone could be outweighed by a likely token
 			bias = math.Inf(-1)
 		}
 		s.biases = append(s.biases, logitBias{t, float32(bias)})
@@ -400,7 +399,7 @@ func (q *chatRequest) sampling() (sampling, error) {
 	return s, nil
 }
 
-// embeddingsRequest holds the supported fields of an embeddings body.
+// embeddingsRequest contains the supported fields of an embeddings body.
 type embeddingsRequest struct {
 	Model          string         `json:"model"`
 	Input          jsontext.Value `json:"input"`
@@ -408,17 +407,17 @@ type embeddingsRequest struct {
 	Dimensions     *int           `json:"dimensions"`
 }
 
-// input is one input of an embeddings request: text or tokens.
+// input is an input in an embeddings request: text or tokens.
 type input struct {
 	text   string
 	tokens []token
 }
 
-// parseInputs decodes input: a string, a list of strings, a list of tokens or a
-// list of such lists.
+// parseInputs decodes input: a string, a list of strings, a list of tokens or a list of
+// lists of tokens.
 func parseInputs(v jsontext.Value) ([]input, error) {
 	bad := badMember("input", "input must be a string, a list of strings, a list of tokens or a list of lists of tokens, none empty, at most %d", maxInputs)
-	if v.Kind() == '"' || firstKind(v) == '0' { // one input
+	if v.Kind() == '"' || firstKind(v) == '0' { // a single input
 		v = listOf(v)
 	}
 	var inputs []input

@@ -11,8 +11,8 @@ import (
 	"unsafe"
 )
 
-// maxWaiting is how many requests may wait for the slots of a model. The daemon
-// counts slots, so that only its owner's own calls wait here.
+// maxWaiting is how many requests may wait for the slots of a model. The daemon counts
+// slots, so only its owner's own calls wait here.
 const maxWaiting = 64
 
 var (
@@ -20,25 +20,24 @@ var (
 	errRemoved = &refusal{status: http.StatusNotFound, code: "model_not_found", message: "no such model here"}
 )
 
-// job is a chat request. The runner ends its outbox and frees its sampler in every
-// case.
+// job is a chat request. The runner always ends its outbox and frees its sampler.
 type job struct {
 	ctx       context.Context
-	caller    string // whose prompt it is; "" is the owner of this machine
+	caller    string // the caller; "" is the owner of this machine
 	prompt    []token
-	cached    int // tokens of the prompt that were not computed; set when it begins
-	limit     int // tokens of the answer, at least 1
+	cached    int // prompt tokens that were not computed again; set when the job starts
+	limit     int // maximum tokens of the answer, at least 1
 	sampler   cSampler
 	text      stopFilter
 	reasoning reasoningSplitter // used by the handler
 	out       *outbox
 
 	wantLogprobs bool
-	alternatives int // other tokens at each position
+	alternatives int // number of other tokens at each position
 	unsent       unsent
 }
 
-// send adds text to the answer, with the logprobs of all text sent so far.
+// send adds text to the answer, together with the logprobs of all text sent so far.
 func (j *job) send(text string, tokens int) { j.out.add(text, j.unsent.until(j.text.sent), tokens) }
 
 // runner serves one model. Only its goroutine uses the weights and slots.
@@ -47,15 +46,15 @@ type runner struct {
 	idle    time.Duration // the weights are freed after this time; 0 means never
 	jobs    chan *job
 	embeds  chan *embedding
-	removed chan struct{} // closed once no request is queued any more
+	removed chan struct{} // closed when no more requests are queued
 
 	mu     sync.Mutex // held to queue a request, and to close removed
 	closed bool
 
 	loaded  *weights
 	slots   []slot
-	began   uint64 // jobs that began in a slot
-	nextFed int    // the slot whose prompt is fed first
+	began   uint64 // jobs that started in a slot
+	nextFed int    // the slot whose prompt is fed first next time
 	current *embedding
 }
 
@@ -70,7 +69,7 @@ func newRunner(s *modelSpec, idle time.Duration) *runner {
 	}
 }
 
-// submit queues a job, or fails with errTooMany or errRemoved.
+// submit queues a job. It fails with errTooMany or errRemoved.
 func (r *runner) submit(j *job) error {
 	err := queueFor(r, r.jobs, j)
 	if err != nil {
@@ -79,7 +78,7 @@ func (r *runner) submit(j *job) error {
 	return err
 }
 
-// queueFor queues a request of the runner. It fails with errTooMany or errRemoved.
+// queueFor queues a request for the runner. It fails with errTooMany or errRemoved.
 func queueFor[Request any](r *runner, queue chan Request, request Request) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,7 +93,7 @@ func queueFor[Request any](r *runner, queue chan Request, request Request) error
 	}
 }
 
-// remove makes the runner end after the requests that it has.
+// remove makes the runner end after its current requests.
 func (r *runner) remove() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +102,7 @@ func (r *runner) remove() {
 }
 
 // run answers jobs until the runner is removed, in decode steps over all slots. It
-// handles new and canceled jobs between two steps.
+// handles new and canceled jobs between steps.
 func (r *runner) run() {
 	for {
 		if !r.busy() && !r.await() {
@@ -121,8 +120,8 @@ func (r *runner) busy() bool {
 	return r.current != nil || slices.ContainsFunc(r.slots, func(s slot) bool { return s.job != nil })
 }
 
-// await waits for work, and frees the weights after the idle time. It returns false
-// once the runner is removed and has no work left.
+// await waits for work, and frees the weights after the idle time. It returns false if
+// the runner is removed and has no work left.
 func (r *runner) await() bool {
 	var unload <-chan time.Time
 	if r.loaded != nil && r.idle > 0 {
@@ -146,7 +145,7 @@ func (r *runner) await() bool {
 	return true
 }
 
-// unload frees the weights, and with them all sequences. No slot has a job then.
+// unload frees the weights and all sequences. It is only called when no slot has a job.
 func (r *runner) unload() {
 	if r.loaded != nil {
 		r.loaded.free()
@@ -175,7 +174,7 @@ func (r *runner) freeSlot() int {
 	return slices.IndexFunc(r.slots, func(s slot) bool { return s.job == nil })
 }
 
-// assign gives a job a free slot and loads the weights if necessary.
+// assign assigns a job to a free slot and loads the weights if necessary.
 func (r *runner) assign(j *job) {
 	err := j.ctx.Err()
 	if err == nil {
@@ -201,10 +200,10 @@ func (r *runner) ensureLoaded() error {
 	return nil
 }
 
-// loadError reports that a model could not be loaded here and now.
+// loadError reports that a model could not be loaded on this machine now.
 type loadError struct{ error }
 
-// release ends the job of a slot. What it computed stays.
+// release ends the job of a slot. The slot keeps its tokens.
 func (r *runner) release(i int, finish string, err error) {
 	s := &r.slots[i]
 	r.lib.llama_sampler_free(s.job.sampler)
@@ -219,8 +218,8 @@ func clearSequence(lib *library, c cContext, seq int32) {
 	}
 }
 
-// step decodes once: the next token of each slot that answers, and as many tokens
-// of the other slots' prompts as fit.
+// step decodes once: the next token of each slot that is answering, and as many prompt
+// tokens of other slots as fit.
 func (r *runner) step() {
 	b := &r.loaded.chatBatch
 	b.nTokens = 0
@@ -259,7 +258,7 @@ func (r *runner) step() {
 	}
 }
 
-// feed divides the rest of the batch among the prompts, starting with another slot
+// feed divides the rest of the batch among the prompts, starting with a different slot
 // each time.
 func (r *runner) feed(b *batch, starting int) {
 	r.nextFed = (r.nextFed + 1) % len(r.slots)
@@ -284,8 +283,8 @@ func (r *runner) feed(b *batch, starting int) {
 	}
 }
 
-// advance samples the next token of a slot and ends the answer at an end token, a
-// stop string or the limit.
+// advance samples the next token of a slot. It ends the answer at an end token, a stop
+// string or the limit.
 func (r *runner) advance(i int) {
 	s := &r.slots[i]
 	t := r.lib.llama_sampler_sample(s.job.sampler, r.loaded.chat, s.output)

@@ -23,9 +23,9 @@ func defaultSampling() sampling {
 	return sampling{temperature: 0.8, topK: 40, topP: 0.95, minP: 0.05, seed: rand.Uint32N(1<<32 - 1)}
 }
 
-// newSampler returns the sampler chain of a request. The grammar comes first:
-// llama.cpp aborts on a token that does not conform. Penalties count the last
-// window tokens of the answer. The caller frees the chain.
+// newSampler returns the sampler chain for a request. The grammar comes first, because
+// llama.cpp aborts on a token that does not conform to it. Penalties consider the last
+// window tokens of the answer. The caller must free the chain.
 func newSampler(v *vocab, s sampling, window int32) (cSampler, error) {
 	lib := v.lib
 	chain := lib.llama_sampler_chain_init(true)

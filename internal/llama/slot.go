@@ -2,17 +2,17 @@ package llama
 
 import "slices"
 
-// slot is one sequence of the model's context, and the job that it runs; job is nil if
-// the slot is free. The tokens of a job stay in the sequence after its answer, for the
-// next prompt of the same caller.
+// slot is a sequence in the model's context, and the job that uses it; job is nil if the
+// slot is free. After the answer the tokens remain in the sequence, for the next prompt
+// of the same caller.
 type slot struct {
-	caller string  // whose tokens these are; "" is the owner of this machine
+	caller string  // the owner of these tokens; "" is the owner of this machine
 	tokens []token // in the sequence, in their order
-	used   uint64  // the number of the last job that began here; 0 means none did
+	used   uint64  // number of the last job that started here; 0 means none
 
 	job    *job
-	fed    int   // tokens of the prompt that are in the sequence
-	next   token // sampled, but not in the sequence yet; valid once the prompt is fed
+	fed    int   // prompt tokens that are in the sequence
+	next   token // sampled but not yet in the sequence; valid after the prompt was fed
 	count  int   // tokens of the answer
 	output int32 // index of its output in the current batch, or noOutput
 	queued bool  // has tokens in the current batch
@@ -20,27 +20,28 @@ type slot struct {
 
 const noOutput = -1
 
-// minCopied is the number of tokens from which on a copy of another slot's sequence
-// costs less than computing them: a copy moves the memory of a complete context.
+// minCopied is the minimum number of tokens to copy from another slot's sequence.
+// Computing fewer tokens is cheaper, because a copy moves the memory of a complete
+// context.
 const minCopied = 64
 
-// placement is where a prompt is computed, and which tokens of it need not be.
+// placement is the slot for a prompt, and the tokens that can be reused.
 type placement struct {
 	slot   int // a free one
-	source int // the slot that holds them: slot itself, or one to copy from
-	reused int // tokens at the start of the prompt
+	source int // the slot with the tokens to reuse: slot itself, or one to copy from
+	reused int // number of tokens to reuse at the start of the prompt
 }
 
 // place chooses a slot for a prompt; one of them is free.
 //
-//  1. Only sequences of the same caller count. The one that has the most tokens in
-//     common with the start of the prompt is the source.
+//  1. Only sequences of the same caller are considered. The one with the longest common
+//     start with the prompt is the source.
 //  2. If that slot is free and at least half of its tokens are in common, the prompt
-//     goes on there: it is the next turn of the same conversation.
-//  3. Otherwise it takes the slot that was not used for the longest time, empty ones
-//     first. What is there is lost, and minCopied or more tokens in common are copied.
+//     uses that slot: it is the next turn of the same conversation.
+//  3. Otherwise the prompt uses the least recently used slot, empty ones first. The
+//     tokens in that slot are lost, and minCopied or more common tokens are copied.
 //
-// The last token of the prompt is computed in any case: the first token of the answer
+// The last token of the prompt is always computed, because the first token of the answer
 // is sampled from its output.
 func place(slots []slot, caller string, prompt []token) placement {
 	best, longest := -1, 0
@@ -65,7 +66,7 @@ func place(slots []slot, caller string, prompt []token) placement {
 	return placement{oldest, best, longest}
 }
 
-// commonPrefix returns how many tokens a and b have in common at their start.
+// commonPrefix returns the length of the common prefix of a and b.
 func commonPrefix(a, b []token) int {
 	n := min(len(a), len(b))
 	for i := range n {
@@ -76,8 +77,7 @@ func commonPrefix(a, b []token) int {
 	return n
 }
 
-// begin starts a job in the slot that place chooses, with the tokens that it need not
-// compute.
+// begin starts a job in the slot that place chooses, with the reused tokens.
 func (r *runner) begin(j *job) {
 	p := place(r.slots, j.caller, j.prompt)
 	r.began++
@@ -95,16 +95,16 @@ func (r *runner) begin(j *job) {
 	j.cached = s.fed
 }
 
-// copySequence replaces the sequence of a slot with that of another one. llama.cpp
-// copies between slots complete sequences only.
+// copySequence replaces the sequence of a slot by that of another one. llama.cpp can only
+// copy complete sequences between slots.
 func (r *runner) copySequence(from, to int) {
 	if m := r.lib.llama_get_memory(r.loaded.chat); m != 0 {
 		r.lib.llama_memory_seq_cp(m, int32(from), int32(to), -1, -1)
 	}
 }
 
-// truncate removes the tokens from n on from a sequence. It returns false for a
-// recurrent model, whose state cannot lose single tokens, and then changes nothing.
+// truncate removes the tokens of a sequence from index n. For a recurrent model, whose
+// state cannot be truncated, it returns false and changes nothing.
 func (r *runner) truncate(i, n int) bool {
 	s := &r.slots[i]
 	if n == len(s.tokens) {

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// stopFilter converts the pieces of an answer to text that may be sent. It holds
-// back a possible beginning of a stop string and an incomplete rune.
+// stopFilter converts the pieces of an answer to text that may be sent. It holds back a
+// possible start of a stop string and incomplete runes.
 type stopFilter struct {
 	stops   []string
 	held    []byte
@@ -16,8 +16,8 @@ type stopFilter struct {
 	stopped string // the stop string that ended it
 }
 
-// write adds a piece and returns the text that may be sent now. stopped reports
-// that a stop string was found: the text ends before it, and nothing follows.
+// write adds a piece and returns the text that may be sent now. stopped reports that a
+// stop string was found. The text then ends before it, and nothing follows.
 func (f *stopFilter) write(piece []byte) (text string, stopped bool) {
 	if f.stopped != "" {
 		return "", true
@@ -65,7 +65,7 @@ func (f *stopFilter) partialStop() int {
 	return longest
 }
 
-// completeRunes returns the length of b without an incomplete rune at its end.
+// completeRunes returns the length of b without an incomplete rune at the end.
 func completeRunes(b []byte) int {
 	for back := 1; back < utf8.UTFMax && back <= len(b); back++ {
 		at := len(b) - back

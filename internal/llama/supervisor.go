@@ -27,24 +27,24 @@ import (
 const (
 	firstBackoff = 500 * time.Millisecond // before the worker is started again
 	maxBackoff   = 30 * time.Second
-	// A worker that ran for stableAfter starts again with firstBackoff.
+	// After a worker ran for stableAfter, the delay is firstBackoff again.
 	stableAfter = time.Minute
-	// startTimeout is how long a worker may take to be ready: it may read many
+	// startTimeout is how long a worker may take to become ready: it may have to read many
 	// vocabularies from a slow disk.
 	startTimeout = 2 * time.Minute
-	// gpuFailures is how many workers in a row may end before stableAfter until the next
-	// one runs without a GPU library.
+	// gpuFailures is how many workers in a row may end before stableAfter. The next one
+	// then runs without a GPU library.
 	gpuFailures = 3
 )
 
-// ErrStarting is the Problem of a Supervisor whose first worker is not ready yet.
+// ErrStarting is the Problem of a Supervisor before its first worker is ready.
 var ErrStarting = errors.New("the built-in engine is starting")
 
-// Supervisor keeps one worker running. Make it with NewSupervisor.
+// Supervisor keeps one worker running. Create it with NewSupervisor.
 type Supervisor struct {
 	config    Config
 	transport *http.Transport
-	ready     chan struct{} // closed once the first worker is ready
+	ready     chan struct{} // closed when the first worker is ready
 
 	changing sync.Mutex // held while the worker's models are changed
 
@@ -52,14 +52,14 @@ type Supervisor struct {
 	files    []ModelFile
 	address  string // of the running worker, or ""
 	secret   string
-	problem  error // why no worker runs
+	problem  error // why no worker is running
 	models   []Model
-	gpus     []gpuFile         // that the next worker tries
-	unused   map[string]string // GPU libraries that it does not try, and why
+	gpus     []gpuFile         // used by the next worker
+	unused   map[string]string // GPU libraries that it does not use, and why
 	graphics Graphics          // of the running worker
 }
 
-// NewSupervisor returns a Supervisor that does nothing until Run.
+// NewSupervisor returns a Supervisor. It does nothing before Run.
 func NewSupervisor(c Config) *Supervisor {
 	if c.Slots <= 0 {
 		c.Slots = defaultSlots
@@ -78,12 +78,12 @@ func NewSupervisor(c Config) *Supervisor {
 	return s
 }
 
-// Ready returns a channel that is closed when the first worker is ready. Models is
-// valid from then on.
+// Ready returns a channel that is closed when the first worker is ready. From then on
+// Models is valid.
 func (s *Supervisor) Ready() <-chan struct{} { return s.ready }
 
-// SetModels makes the files those that are served, now if a worker runs, else when the
-// next one starts. The models of files that stay are not disturbed.
+// SetModels changes the files to serve, either in the running worker or when the next one
+// starts. It does not affect the models of files that remain.
 func (s *Supervisor) SetModels(ctx context.Context, files []ModelFile) error {
 	s.mu.Lock()
 	s.files = files
@@ -102,7 +102,7 @@ func (s *Supervisor) wanted() []ModelFile {
 	return s.files
 }
 
-// sendModels makes the worker serve the files that are wanted.
+// sendModels sends the files to serve to the worker.
 func (s *Supervisor) sendModels(ctx context.Context) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -142,8 +142,8 @@ func (s *Supervisor) modelsChanged(models []Model) {
 	}
 }
 
-// Models returns the models that the worker serves, in the configured order, or
-// nil before Ready.
+// Models returns the models that the worker serves, in the configured order, or nil
+// before Ready.
 func (s *Supervisor) Models() []Model {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,23 +163,23 @@ func (s *Supervisor) Problems() map[string]string {
 	return problems
 }
 
-// Problem returns why no worker runs now, or nil: ErrStarting until the first one is
-// ready or has failed.
+// Problem returns why no worker is running, or nil. It is ErrStarting until the first one
+// is ready or has failed.
 func (s *Supervisor) Problem() error {
 	_, _, err := s.current()
 	return err
 }
 
-// Graphics returns what the worker computes with. It is valid from Ready on.
+// Graphics returns what the worker computes with. It is valid after Ready.
 func (s *Supervisor) Graphics() Graphics {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.graphics.merge(s.unused)
 }
 
-// Transport returns a RoundTripper to the running worker. It ignores the host of a
-// request. If no worker runs, its error says why. If the worker ends during a
-// request, the connection breaks.
+// Transport returns a RoundTripper to the running worker. It ignores the host of
+// requests. If no worker is running, it returns the reason as an error. If the worker
+// ends during a request, the connection breaks.
 func (s *Supervisor) Transport() http.RoundTripper { return (*workerTransport)(s) }
 
 // workerTransport is a Supervisor as a RoundTripper.
@@ -220,7 +220,7 @@ func (s *Supervisor) current() (address, secret string, err error) {
 	return s.address, s.secret, nil
 }
 
-// setWorker makes a worker the one that Transport reaches.
+// setWorker makes Transport use the given worker.
 func (s *Supervisor) setWorker(h workerReport, secret string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,7 +232,7 @@ func (s *Supervisor) setWorker(h workerReport, secret string) {
 	}
 }
 
-// setProblem says why there is no worker.
+// setProblem sets why there is no worker.
 func (s *Supervisor) setProblem(problem error) {
 	s.mu.Lock()
 	s.address, s.problem = "", problem
@@ -240,10 +240,10 @@ func (s *Supervisor) setProblem(problem error) {
 	s.transport.CloseIdleConnections()
 }
 
-// Run keeps a worker running until ctx ends. It fails at once if there are no
-// libraries (ErrNoBackend) or they cannot be unpacked. A worker that ends is
-// started again after 0.5 s, then twice as long each time, up to 30 s. If a GPU library
-// ends it, the next one runs without.
+// Run keeps a worker running until ctx ends. It fails at once if there are no libraries
+// (ErrNoBackend) or they cannot be unpacked. When a worker ends, it is restarted after
+// 0.5 s, doubling each time up to 30 s. If a GPU library repeatedly causes this, the next
+// worker runs without one.
 func (s *Supervisor) Run(ctx context.Context) error {
 	libraries, err := libraries(s.config.Data)
 	if err != nil {
@@ -279,15 +279,15 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 }
 
-// setGPUs sets which GPU libraries the next worker tries, and why not others.
+// setGPUs sets the GPU libraries for the next worker, and why others are not used.
 func (s *Supervisor) setGPUs(gpus []gpuFile, unused map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gpus, s.unused = gpus, unused
 }
 
-// dropGPUs makes the next workers run without GPU libraries, after failures of the workers
-// with them. Those that the worker itself could not use keep their reasons.
+// dropGPUs makes further workers run without GPU libraries, after failures of workers
+// that used them. The reasons for libraries that the worker itself could not use remain.
 func (s *Supervisor) dropGPUs(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -302,11 +302,11 @@ func (s *Supervisor) dropGPUs(cause error) {
 	s.gpus = nil
 }
 
-// runWorker runs a worker from start to end and returns whether it was ready, and why it
-// ended.
+// runWorker runs a worker from start to end. It returns whether the worker was ready and
+// why it ended.
 func (s *Supervisor) runWorker(ctx context.Context, libraries string) (ready bool, _ error) {
-	// The kernel ends the worker with the thread that started it, so the thread is
-	// locked to this goroutine until then.
+	// The kernel kills the worker when the thread that started it ends, so this goroutine
+	// keeps the thread until then.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
@@ -336,7 +336,7 @@ func (s *Supervisor) runWorker(ctx context.Context, libraries string) (ready boo
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, exe, WorkerArg)
-	cmd.WaitDelay = time.Second // what the worker started may hold its output open
+	cmd.WaitDelay = time.Second // child processes of the worker may keep its output open
 	// Without this variable a failed assertion in ggml starts a debugger.
 	cmd.Env = append(os.Environ(), "GGML_NO_BACKTRACE=1")
 	cmd.SysProcAttr = childAttributes()
@@ -356,7 +356,7 @@ func (s *Supervisor) runWorker(ctx context.Context, libraries string) (ready boo
 	err = s.start(in, out, append(line, '\n'), o.Secret, cancel)
 	if err == nil {
 		s.config.Log.Info("the inference worker is ready", "pid", cmd.Process.Pid)
-		if !slices.Equal(files, s.wanted()) { // changed while it started
+		if !slices.Equal(files, s.wanted()) { // changed during the start
 			go func() {
 				if err := s.sendModels(ctx); err != nil && ctx.Err() == nil {
 					s.config.Log.Warn("the models of the inference worker are those of its start", "error", err)
@@ -370,8 +370,8 @@ func (s *Supervisor) runWorker(ctx context.Context, libraries string) (ready boo
 	return err == nil, errors.Join(cmp.Or(err, ended), stderr.err())
 }
 
-// start sends the worker its configuration and waits until it is ready. It calls
-// end after startTimeout.
+// start sends the worker its configuration and waits until it is ready. It calls end
+// after startTimeout.
 func (s *Supervisor) start(in io.Writer, out io.Reader, line []byte, secret string, end func()) error {
 	if _, err := in.Write(line); err != nil {
 		return fmt.Errorf("cannot send its configuration: %w", err)
@@ -394,8 +394,8 @@ func (s *Supervisor) start(in io.Writer, out io.Reader, line []byte, secret stri
 	return nil
 }
 
-// outputTail keeps the end of a worker's standard error, which may hold the text
-// of an assertion. The worker writes nothing of a prompt there.
+// outputTail keeps the end of a worker's standard error, which may contain a failed
+// assertion. The worker writes nothing of a prompt there.
 type outputTail struct{ end []byte }
 
 const maxTail = 512

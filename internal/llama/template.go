@@ -15,7 +15,7 @@ import (
 	"github.com/nikolalohinski/gonja/v2/parser"
 )
 
-// Limits of a chat template, which comes with an untrusted model file.
+// The limits for a chat template, which comes from an untrusted model file.
 const (
 	maxTemplateBytes = 256 << 10
 	maxRange         = 10_000 // length of a range
@@ -25,15 +25,15 @@ const (
 // turn is a message with its content as text.
 type turn struct{ role, content string }
 
-// chatTemplate converts messages to a prompt: with the model's own Jinja template,
-// or with one of llama.cpp's built-in templates.
+// chatTemplate converts messages to a prompt, with the model's own Jinja template or with
+// one of llama.cpp's built-in templates.
 type chatTemplate struct {
 	lib      *library
 	source   string // the model's own; "" means ChatML
 	jinja    *exec.Template
 	problem  error // why jinja is nil
 	bos, eos string
-	timedOut atomic.Bool // jinja exceeded renderTimeout and is not used again
+	timedOut atomic.Bool // jinja exceeded renderTimeout and is no longer used
 }
 
 func newChatTemplate(lib *library, source string, v *vocab) *chatTemplate {
@@ -42,8 +42,8 @@ func newChatTemplate(lib *library, source string, v *vocab) *chatTemplate {
 	return t
 }
 
-// parseTemplate parses a Jinja template that can access nothing but its data: the
-// loader has no other file, and the statements that load one are missing.
+// parseTemplate parses a Jinja template that can access only its data: the loader has no
+// other files, and the statements that load files are disabled.
 func parseTemplate(source string) (t *exec.Template, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -61,7 +61,7 @@ func parseTemplate(source string) (t *exec.Template, err error) {
 	if err != nil {
 		return nil, err
 	}
-	syntax := config.New() // as in Hugging Face's chat templates
+	syntax := config.New() // the same as for Hugging Face's chat templates
 	syntax.TrimBlocks, syntax.LeftStripBlocks = true, true
 	if t, err = exec.NewTemplate(name, syntax, loader, sandbox()); err != nil {
 		return nil, fmt.Errorf("cannot read the model's chat template: %s", errorTail(err))
@@ -69,8 +69,8 @@ func parseTemplate(source string) (t *exec.Template, err error) {
 	return t, nil
 }
 
-// errorTail returns the end of an error of the template library, where the cause
-// is; the text before it is the template.
+// errorTail returns the end of an error of the template library, which contains the
+// cause; before it is the text of the template.
 func errorTail(err error) string {
 	const enough = 200
 	text := err.Error()
@@ -138,7 +138,7 @@ func boundedRange(_ *exec.Evaluator, args *exec.VarArgs) ([]int, error) {
 	return list, nil
 }
 
-// raiseException is raise_exception(message): the template refuses the messages,
+// raiseException implements raise_exception(message): the template rejects the messages,
 // for instance because their roles do not alternate.
 func raiseException(_ *exec.Evaluator, args *exec.VarArgs) (string, error) {
 	if len(args.Args) == 0 {
@@ -147,7 +147,7 @@ func raiseException(_ *exec.Evaluator, args *exec.VarArgs) (string, error) {
 	return "", errors.New(args.Args[0].String())
 }
 
-// strftimeNow is strftime_now(format): the current time.
+// strftimeNow implements strftime_now(format): the current time.
 func strftimeNow(_ *exec.Evaluator, args *exec.VarArgs) (string, error) {
 	if len(args.Args) == 0 {
 		return "", errors.New("strftime_now takes a format")
@@ -161,10 +161,10 @@ func strftimeNow(_ *exec.Evaluator, args *exec.VarArgs) (string, error) {
 	).Replace(args.Args[0].String()), nil
 }
 
-// render returns the prompt for the messages up to the start of the answer. It
-// tries the model's own template, then the same with alternating roles, on which
-// some templates insist, then llama.cpp's built-in templates. extra are variables
-// of the template (enable_thinking and similar).
+// render returns the prompt for the messages, up to the start of the answer. It tries the
+// model's own template, then the same with alternating roles, which some templates
+// require, then llama.cpp's built-in templates. extra are variables of the template
+// (enable_thinking and similar).
 func (t *chatTemplate) render(turns []turn, extra map[string]any) (string, error) {
 	problem := t.problem
 	if t.jinja != nil && !t.timedOut.Load() {
@@ -228,8 +228,8 @@ func (t *chatTemplate) renderJinja(turns []turn, extra map[string]any) (string, 
 	}
 }
 
-// promptWriter collects a prompt and fails if it is too long or was stopped, which
-// ends a template that writes without end.
+// promptWriter collects a prompt and fails if it is too long or was stopped. This ends a
+// template that writes endlessly.
 type promptWriter struct {
 	text strings.Builder
 	room int
@@ -262,8 +262,8 @@ func alternating(turns []turn) []turn {
 	return out
 }
 
-// renderBuiltin applies the built-in template that llama.cpp recognizes in the
-// model's template, which works for common families only. The default is ChatML.
+// renderBuiltin applies the built-in template that llama.cpp recognizes in the model's
+// template. That only works for common families; the default is ChatML.
 func (t *chatTemplate) renderBuiltin(turns []turn) (string, bool) {
 	source := t.source
 	if source == "" {
@@ -291,7 +291,7 @@ func (t *chatTemplate) renderBuiltin(turns []turn) (string, bool) {
 	return "", false
 }
 
-// cBytes returns s as a NUL-terminated string, cut at its first NUL.
+// cBytes returns s as a NUL-terminated string, cut at the first NUL.
 func cBytes(s string) *byte {
 	s, _, _ = strings.Cut(s, "\x00")
 	return &append([]byte(s), 0)[0]

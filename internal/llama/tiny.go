@@ -11,13 +11,13 @@ import (
 //go:embed data/tiny.gguf
 var tinyModel []byte
 
-// TinyID is the id of the small model in every build.
+// TinyID is the id of the small model that every build contains.
 const TinyID = "tiny"
 
 const tinySum = "fcb1ef0ea00cc182134d33a2310d98bce0196ccbe567541d3582b11a6fa6f9bb"
 
-// Tiny writes the embedded small chat model (1.25 M parameters, 2.5 MB) to dir,
-// unless it is there, and returns it.
+// Tiny writes the embedded small chat model (1.25 M parameters, 2.5 MB) to dir, unless it
+// exists, and returns it.
 func Tiny(dir string) (ModelFile, error) {
 	file := ModelFile{ID: TinyID, Path: filepath.Join(dir, "tiny.gguf")}
 	if have, err := fileSum(file.Path); err == nil && have == tinySum {

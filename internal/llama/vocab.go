@@ -28,9 +28,9 @@ func newVocab(lib *library, handle cVocab) *vocab {
 	return v
 }
 
-// tokenize returns the tokens of text, with those that the model requires at the
-// beginning and end of a text. If special is true, names of control tokens become
-// these tokens.
+// tokenize returns the tokens of text, including those that the model requires at the
+// beginning and end of a text. If special is true, names of control tokens are converted
+// to these tokens.
 func (v *vocab) tokenize(text string, special bool) ([]token, error) {
 	if len(text) > math.MaxInt32/2 {
 		return nil, fmt.Errorf("cannot take %d bytes of text at once", len(text))
@@ -52,8 +52,8 @@ func (v *vocab) tokenize(text string, special bool) ([]token, error) {
 	return nil, fmt.Errorf("cannot split %d bytes of text into tokens", len(text))
 }
 
-// piece returns the bytes of a token, which may be a part of a rune. Control tokens
-// are empty unless special is true.
+// piece returns the bytes of a token, possibly a part of a rune. For control tokens it
+// returns nothing unless special is true.
 func (v *vocab) piece(t token, special bool) []byte {
 	if t < 0 {
 		return nil

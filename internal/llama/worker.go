@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// secretHeader holds the secret of worker and parent: on systems without socket
+// secretHeader contains the secret shared by worker and parent: on systems without socket
 // files any local program could connect.
 const secretHeader = "Kith-Worker"
 
-// workerConfig is the first line on the worker's standard input. At the end of its
-// standard input the worker ends.
+// workerConfig is the first line on the worker's standard input. The worker exits at the
+// end of its standard input.
 type workerConfig struct {
 	Libraries string      `json:"libraries"`
 	GPUs      []gpuFile   `json:"gpus,omitempty"`
@@ -40,9 +40,9 @@ type workerReport struct {
 	Problem  string   `json:"problem,omitempty"`
 }
 
-// Worker runs the child process and returns its exit status. It ends with its
-// parent. free reads the free memory of this machine, if known; a model that does
-// not fit is not loaded.
+// Worker runs the child process and returns its exit status. The process exits with its
+// parent. free returns the free memory of this machine, if known; a model that does not
+// fit is not loaded.
 func Worker(free func() (bytes uint64, known bool)) int {
 	in := bufio.NewReader(os.Stdin)
 	line, err := in.ReadBytes('\n')
@@ -63,7 +63,7 @@ func Worker(free func() (bytes uint64, known bool)) int {
 		return 1
 	}
 	srv := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-	srv.Serve(listener) // until the process ends
+	srv.Serve(listener) // until the process exits
 	return 1
 }
 
@@ -96,8 +96,8 @@ func prepare(line []byte, free func() (bytes uint64, known bool)) (http.Handler,
 	return guard(o.Secret, s.handler()), workerReport{Address: listener.Addr().String(), Models: models, Graphics: lib.graphics}, listener
 }
 
-// pathModels is where the supervisor changes the models: it sends a list of
-// ModelFile and receives one of Model.
+// pathModels is the path for changing the models: the supervisor sends a list of
+// ModelFile and receives a list of Model.
 const pathModels = "/worker/models"
 
 // changeModels serves pathModels.
@@ -110,8 +110,8 @@ func (s *server) changeModels(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// setModels makes the files those that are served. A model whose file is the same goes
-// on as it is; one that is not there any more ends after the requests that it has.
+// setModels changes the files to serve. A model with an unchanged file keeps running; a
+// removed model ends after its current requests.
 func (s *server) setModels(files []ModelFile) []Model {
 	s.setting.Lock()
 	defer s.setting.Unlock()
@@ -152,7 +152,8 @@ func guard(secret string, next http.Handler) http.Handler {
 	})
 }
 
-// socketNetwork is the network between parent and worker on this system.
+// socketNetwork returns the network for connections between parent and worker on this
+// system.
 func socketNetwork() string {
 	if runtime.GOOS == "windows" {
 		return "tcp"

@@ -4,5 +4,5 @@ package llamaserver
 
 import "syscall"
 
-// childAttributes are none here.
+// childAttributes returns none on this system.
 func childAttributes() *syscall.SysProcAttr { return nil }

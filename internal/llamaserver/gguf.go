@@ -13,15 +13,15 @@ import (
 	"strings"
 )
 
-// Limits of a header, because the file comes from someone else.
+// The limits for a header, because the file is untrusted.
 const (
 	maxHeaderBytes = 256 << 20
 	maxHeaderKeys  = 1 << 16
-	maxText        = 4 << 20 // bytes of one string
+	maxText        = 4 << 20 // bytes of a string
 	maxArray       = 1 << 24
 	maxDimensions  = 4
 	maxDimension   = 1 << 24
-	maxValues      = 1 << 38 // of one tensor
+	maxValues      = 1 << 38 // in a tensor
 	maxOffset      = 1 << 50
 )
 
@@ -42,14 +42,14 @@ const (
 	ggufFloat64
 )
 
-// widths are the sizes of the types of a fixed size, in bytes.
+// widths are the sizes of the fixed-size types, in bytes.
 var widths = map[uint32]int{
 	ggufUint8: 1, ggufInt8: 1, ggufUint16: 2, ggufInt16: 2, ggufUint32: 4, ggufInt32: 4,
 	ggufFloat32: 4, ggufBool: 1, ggufUint64: 8, ggufInt64: 8, ggufFloat64: 8,
 }
 
-// tensorTypes are the sizes of the types of a tensor: values in a block, and its bytes.
-// llama.cpp (ggml.h) has them under these numbers.
+// tensorTypes are the sizes of the tensor types: the values in a block and its bytes. The
+// keys are the numbers in llama.cpp's ggml.h.
 var tensorTypes = map[uint64]struct{ values, bytes uint64 }{
 	0: {1, 4}, 1: {1, 2}, 2: {32, 18}, 3: {32, 20}, 6: {32, 22}, 7: {32, 24}, 8: {32, 34}, 9: {32, 36},
 	10: {256, 84}, 11: {256, 110}, 12: {256, 144}, 13: {256, 176}, 14: {256, 210}, 15: {256, 292},
@@ -57,15 +57,15 @@ var tensorTypes = map[uint64]struct{ values, bytes uint64 }{
 	24: {1, 1}, 25: {1, 2}, 26: {1, 4}, 27: {1, 8}, 28: {1, 8}, 29: {256, 56}, 30: {1, 2}, 34: {256, 54}, 35: {256, 66}, 39: {32, 17},
 }
 
-// header holds the values of a GGUF header by key: the integers (of a list
-// the largest) and the strings.
+// header holds the values of a GGUF header by key: integers (for a list, the largest one)
+// and strings.
 type header struct {
 	numbers map[string]uint64
 	texts   map[string]string
-	bytes   uint64 // of the file, at least
+	bytes   uint64 // minimum size of the file
 }
 
-// readHeader reads the header of the file at path, and checks that the file is whole.
+// readHeader reads the header of the file at path, and checks that the file is complete.
 func readHeader(path string) (*header, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -103,7 +103,7 @@ func parseHeader(src io.Reader) (*header, error) {
 			return nil, r.err
 		}
 	}
-	end := uint64(0) // of the last tensor, in the data
+	end := uint64(0) // end of the last tensor, relative to the data
 	for range tensors {
 		end = max(end, r.tensor())
 		if r.err != nil {
@@ -116,8 +116,8 @@ func parseHeader(src io.Reader) (*header, error) {
 	return h, nil
 }
 
-// tensor reads what the header says of a tensor, and returns where it ends in the data. A
-// tensor of a type that is not known here ends where it begins.
+// tensor reads the description of a tensor, and returns the end of the tensor relative to
+// the data. For unknown types it returns the beginning.
 func (r *ggufReader) tensor() (end uint64) {
 	r.text()
 	dimensions, values := r.uint(4), uint64(1)
@@ -189,7 +189,7 @@ func (r *ggufReader) fail(why string) {
 	}
 }
 
-// value reads the value of key into h; of a list it keeps the largest number.
+// value reads the value for key into h. For a list it keeps the largest number.
 func (r *ggufReader) value(h *header, key string, kind uint32, lists bool) {
 	switch width, fixed := widths[kind]; {
 	case kind == ggufFloat32 || kind == ggufFloat64:
@@ -197,7 +197,7 @@ func (r *ggufReader) value(h *header, key string, kind uint32, lists bool) {
 	case fixed:
 		n := r.uint(width)
 		if signed := kind == ggufInt8 || kind == ggufInt16 || kind == ggufInt32 || kind == ggufInt64; signed && n>>(8*width-1) != 0 {
-			return // no key that inspect reads is negative
+			return // no key that inspect uses can be negative
 		}
 		h.numbers[key] = max(h.numbers[key], n)
 	case kind == ggufString:
@@ -210,7 +210,7 @@ func (r *ggufReader) value(h *header, key string, kind uint32, lists bool) {
 		}
 		width, fixed := widths[inner]
 		switch {
-		case fixed && n > 4096: // a value for each token of the vocabulary
+		case fixed && n > 4096: // one value per token of the vocabulary
 			r.skip(n * uint64(width))
 		case inner == ggufString:
 			for ; n > 0 && r.err == nil; n-- {
@@ -230,14 +230,14 @@ func (r *ggufReader) value(h *header, key string, kind uint32, lists bool) {
 	}
 }
 
-// modelInfo is what the header of a model file says of the model.
+// modelInfo is the information about a model in its file's header.
 type modelInfo struct {
-	context int    // tokens that it was trained on
+	context int    // length that it was trained on, in tokens
 	size    uint64 // bytes of all its files
-	perSlot uint64 // bytes of one token in one slot's context
-	embeds  bool   // it embeds and does not chat
-	pooled  bool   // the header names the kind of pooling
-	tools   bool   // its chat template knows tools
+	perSlot uint64 // bytes per token in a slot's context
+	embeds  bool   // for embeddings rather than chat
+	pooled  bool   // the header specifies the kind of pooling
+	tools   bool   // its chat template supports tools
 }
 
 // inspect reads the header of the model file at path.
@@ -277,7 +277,7 @@ func inspect(path string) (*modelInfo, error) {
 	return f, err
 }
 
-// sizeOf returns the size of all parts of a model; parts is 0 for a model in one
+// sizeOf returns the size of all parts of a model; parts is 0 for a model in a single
 // file.
 func sizeOf(path string, parts uint64) (uint64, error) {
 	if parts > 999 {
@@ -305,8 +305,8 @@ func sizeOf(path string, parts uint64) (uint64, error) {
 	return total, nil
 }
 
-// needs returns how many bytes the loaded model takes: weights, contexts and the
-// buffers of a computation.
+// needs returns how many bytes the loaded model needs for weights, contexts and compute
+// buffers.
 func (f *modelInfo) needs(slots, context int) uint64 {
 	const beside = 128 << 20
 	return f.size + f.size/20 + f.perSlot*uint64(slots*context) + beside

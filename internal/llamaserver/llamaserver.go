@@ -1,9 +1,8 @@
-// Package llamaserver runs the llama-server program of this machine, one process
-// for each model file in use. The first call to a model starts its process, which
-// listens on a private socket. The process ends after an idle time, or when
-// another model needs its memory. After a crash it is not started again before a
-// back-off. A model that does not fit into the free memory is not loaded, and
-// Problem says why.
+// Package llamaserver runs this machine's llama-server program, with one process for each
+// model file in use. The first call to a model starts its process, which listens on a
+// private socket. The process ends after an idle time, or when another model needs its
+// memory. After a crash it is restarted with a back-off. A model that does not fit into
+// the free memory is not loaded; Problem returns the reason.
 package llamaserver
 
 import (
@@ -22,12 +21,12 @@ const (
 	defaultContext = 8192
 )
 
-// File is a model file and the id under which it is offered.
+// File is a model file and the id that it is offered as.
 type File struct {
 	ID, Path string
-	// Projector is the file that turns images into tokens; empty is none.
+	// Projector is the file that converts images to tokens; empty means none.
 	Projector string
-	// Version changes with the contents of the files.
+	// Version changes when the content of the files does.
 	Version string
 }
 
@@ -37,33 +36,33 @@ type Config struct {
 	Program string
 	// Models are the files to serve, until SetModels changes them.
 	Models []File
-	// Slots is how many calls each model runs at once; 0 means 4.
+	// Slots is the number of concurrent calls per model; 0 means 4.
 	Slots int
-	// Context is the length of each slot's context in tokens; 0 means 8192. It is
-	// at most the length that the model was trained on.
+	// Context is the context length of each slot in tokens; 0 means 8192. The maximum is
+	// the length that the model was trained on.
 	Context int
 	// IdleUnload is how long after its last call a process ends; 0 means never.
 	IdleUnload time.Duration
-	// RAM reads this machine's main memory. A Total of 0 means unknown: no model
-	// is refused then.
+	// RAM returns this machine's main memory. If Total is 0 it is unknown, and then no
+	// model is refused.
 	RAM func() Memory
-	// GPUs reads the memory of each graphics card that has its own.
+	// GPUs returns the memory of each graphics card that has its own.
 	GPUs func(context.Context) []Memory
 	Log  *slog.Logger
 }
 
-// Model is what a model offers: first from its file, then from its server once
-// that has loaded it.
+// Model is what a model offers. The values come from its file first, and from its server
+// once the model is loaded.
 type Model struct {
 	ID            string
-	ContextLength int // tokens of each slot
+	ContextLength int // per slot, in tokens
 	Slots         int
-	Embeddings    bool // it embeds; otherwise it chats
-	Tools         bool // its chat template knows tools
-	Vision, Audio bool // it takes images, audio
+	Embeddings    bool // for embeddings rather than chat
+	Tools         bool // its chat template supports tools
+	Vision, Audio bool // it accepts images, audio
 }
 
-// Find returns the path of a llama-server on the PATH that starts, or "".
+// Find returns the path of a llama-server on the PATH that works, or "".
 func Find(ctx context.Context) string {
 	program, err := exec.LookPath("llama-server")
 	if err != nil {
@@ -74,28 +73,28 @@ func Find(ctx context.Context) string {
 	cmd := exec.CommandContext(ctx, program, "--version")
 	cmd.WaitDelay = time.Second
 	if cmd.Run() != nil {
-		return "" // for another architecture, or its libraries are missing
+		return "" // it is for another architecture or its libraries are missing
 	}
 	return program
 }
 
-// Pool runs the servers of all models. Make it with New and call Run once.
+// Pool runs the servers for all models. Create it with New and call Run once.
 type Pool struct {
 	config  Config
-	loading chan struct{} // a lock: two loads at once could both count the same memory
+	loading chan struct{} // a lock, because concurrent loads could both count the same memory
 	usesGPU bool
 
 	mu      sync.Mutex
 	start   func(*Server) // runs a server; nil before and after Run
-	servers []*Server     // of the models
-	ending  []*Server     // of models that are removed, until their last call has ended
+	servers []*Server     // for the current models
+	ending  []*Server     // for removed models, until their last call has ended
 	ram     Memory
 	ramRead time.Time
 	gpu     Memory // of all cards, without gpuReserve
 }
 
-// New reads the headers of the model files and, if this machine has a GPU, runs
-// the program once to learn whether it uses it. It starts no server.
+// New reads the headers of the model files. If this machine has a GPU, it runs the
+// program once to find out whether it uses the GPU. It starts no server.
 func New(ctx context.Context, c Config) *Pool {
 	if c.Slots <= 0 {
 		c.Slots = defaultSlots
@@ -111,8 +110,8 @@ func New(ctx context.Context, c Config) *Pool {
 	return p
 }
 
-// SetModels makes the files those that are served. A server whose files are the same
-// goes on; that of a model which is removed ends after the calls that it has.
+// SetModels changes the files to serve. A server with unchanged files keeps running; the
+// server of a removed model ends after its current calls.
 func (p *Pool) SetModels(files []File) {
 	before := p.all()
 	servers := make([]*Server, len(files))
@@ -141,14 +140,14 @@ func (p *Pool) SetModels(files []File) {
 	p.servers = servers
 }
 
-// all returns the servers, those that are ending included.
+// all returns all servers, including those that are ending.
 func (p *Pool) all() []*Server {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Concat(p.servers, p.ending)
 }
 
-// Run starts and ends servers on demand until ctx ends, then ends all of them and
+// Run starts and ends servers on demand until ctx ends. Then it ends all of them and
 // returns nil.
 func (p *Pool) Run(ctx context.Context) error {
 	var all sync.WaitGroup
@@ -190,9 +189,9 @@ func (s *Server) Model() Model {
 	return s.model
 }
 
-// Problem returns why the model cannot be served now, or "" if it can. A back-off after
-// a server that had loaded the model is none: the model is still offered, and a call in
-// that time finds its machine busy instead of its model unknown.
+// Problem returns why the model cannot be served now, or "". The back-off of a server
+// that had loaded the model is not a problem: the model stays offered, and calls during
+// that time find the machine busy instead of the model unknown.
 func (s *Server) Problem() string {
 	p := s.pool
 	s.mu.Lock()

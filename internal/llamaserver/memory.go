@@ -14,19 +14,19 @@ type Memory struct{ Total, Free uint64 }
 
 const (
 	// A reading of the main memory is used for maxRAMAge. The GPUs are read every
-	// gpuInterval, because a program has to run for it.
+	// gpuInterval, because that requires running a program.
 	maxRAMAge   = time.Second
 	gpuInterval = 15 * time.Second
 	// gpuReserve is what llama-server leaves free on each card (--fit-target).
 	gpuReserve = 1 << 30
 )
 
-// capacity is the memory that can hold models. llama-server puts as many layers
-// as fit on the GPUs and the rest into main memory (--fit), so the sum decides.
+// capacity is the memory available for models. llama-server puts as many layers as fit on
+// the GPUs and the rest into main memory (--fit), so the sum matters.
 type capacity struct{ ram, gpu Memory }
 
-// shortage returns why a model of that many bytes does not fit, or "" if it fits
-// or the memory is unknown. reclaimable is what could be freed for it.
+// shortage returns why a model of the given size does not fit, or "" if it fits or the
+// memory is unknown. reclaimable is how much could be freed for it.
 func (r capacity) shortage(needs, reclaimable uint64) string {
 	const advice = "use fewer slots, a shorter context or a smaller model"
 	free := r.ram.Free + r.gpu.Free
@@ -41,7 +41,7 @@ func (r capacity) shortage(needs, reclaimable uint64) string {
 	return ""
 }
 
-// formatMemory formats an amount of memory with the GPUs' part of it, if any.
+// formatMemory formats an amount of memory, with the part on GPUs if there is one.
 func formatMemory(ram, gpu uint64) string {
 	if gpu == 0 {
 		return formatSize(ram)
@@ -52,19 +52,19 @@ func formatMemory(ram, gpu uint64) string {
 // deviceLine matches a device in the output of `llama-server --list-devices`.
 var deviceLine = regexp.MustCompile(`\(([0-9]+) MiB, [0-9]+ MiB free\)`)
 
-// canUseGPU reports whether the program was built for a GPU of this machine. A
-// version without --list-devices counts as one that was not.
+// canUseGPU reports whether the program was built for one of this machine's GPUs. A
+// version without --list-devices counts as not.
 func canUseGPU(ctx context.Context, program string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "--list-devices")
-	cmd.WaitDelay = time.Second // a wrapper's child may keep the pipe open
+	cmd.WaitDelay = time.Second // child processes of a wrapper may keep the pipe open
 	output, err := cmd.Output()
 	if err != nil {
 		return false
 	}
 	for _, device := range deviceLine.FindAllSubmatch(output, -1) {
-		if string(device[1]) != "0" { // libraries for the processor are listed with no memory
+		if string(device[1]) != "0" { // CPU libraries are listed without memory
 			return true
 		}
 	}
@@ -105,8 +105,8 @@ func (p *Pool) watchGPUs(ctx context.Context) {
 	}
 }
 
-// capacity returns the free memory of the machine. The system counts the mapped
-// weights of loaded models as free, so what is not on a GPU is subtracted.
+// capacity returns the free memory of the machine. The system counts the mapped weights
+// of loaded models as free, so their part outside GPUs is subtracted.
 func (p *Pool) capacity() capacity {
 	p.mu.Lock()
 	if time.Since(p.ramRead) > maxRAMAge {
@@ -124,7 +124,7 @@ func (p *Pool) capacity() capacity {
 	return r
 }
 
-// reclaimable returns how many bytes the idle servers take.
+// reclaimable returns how many bytes the idle servers use.
 func (p *Pool) reclaimable() uint64 {
 	total := uint64(0)
 	for _, s := range p.all() {
@@ -137,8 +137,8 @@ func (p *Pool) reclaimable() uint64 {
 	return total
 }
 
-// makeRoom ends idle servers, the longest idle first, until the model of s fits.
-// The caller holds p.loading, and s does not run.
+// makeRoom ends idle servers, the longest idle first, until the model of s fits. The
+// caller must hold p.loading, and s must not be running.
 func (p *Pool) makeRoom(ctx context.Context, s *Server) error {
 	for {
 		p.mu.Lock()
@@ -149,7 +149,7 @@ func (p *Pool) makeRoom(ctx context.Context, s *Server) error {
 		if r.shortage(s.needs, 0) == "" {
 			return nil
 		}
-		if why := r.shortage(s.needs, p.reclaimable()); why != "" { // ending the idle servers would not be enough
+		if why := r.shortage(s.needs, p.reclaimable()); why != "" { // even ending all idle servers would not be enough
 			return fmt.Errorf("cannot load %s: %s", s.file.ID, why)
 		}
 		var victim *Server
@@ -159,7 +159,7 @@ func (p *Pool) makeRoom(ctx context.Context, s *Server) error {
 				victim, idleSince = o, since
 			}
 		}
-		if victim == nil || !victim.evict(ctx) && ctx.Err() != nil { // a victim that is in use again: look once more
+		if victim == nil || !victim.evict(ctx) && ctx.Err() != nil { // if the victim is in use again, check again
 			return fmt.Errorf("cannot load %s: %s", s.file.ID, r.shortage(s.needs, 0))
 		}
 	}

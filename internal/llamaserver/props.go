@@ -15,7 +15,7 @@ const (
 	maxPropsBytes = 1 << 20 // the answer holds the chat template
 )
 
-// props is the answer of llama-server to GET /props, as far as it is used.
+// props is the used part of llama-server's answer to GET /props.
 type props struct {
 	Settings struct {
 		Context int `json:"n_ctx"` // tokens of each slot
@@ -31,8 +31,8 @@ type props struct {
 	} `json:"chat_template_caps"`
 }
 
-// readProps updates s.model with what the server says of the model that it has
-// loaded. If it says nothing, the values from the file stay.
+// readProps updates s.model from the server's properties of the loaded model. Without an
+// answer, the values from the file remain.
 func (s *Server) readProps(ctx context.Context, address string) {
 	ctx, cancel := context.WithTimeout(ctx, propsTimeout)
 	defer cancel()
@@ -70,7 +70,7 @@ func getProps(ctx context.Context, address string, into *props) error {
 	return json.UnmarshalRead(io.LimitReader(resp.Body, maxPropsBytes), into)
 }
 
-// get requests a page of a server over a connection of its own.
+// get requests a page of a server over a separate connection.
 func get(ctx context.Context, address, path string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://llama-server"+path, nil)
 	if err != nil {

@@ -22,48 +22,48 @@ import (
 )
 
 const (
-	// After a crash a server is not started again before a random time of up to
-	// firstBackoff, twice as long after each further crash up to maxBackoff. Full
-	// jitter keeps many machines that load the same model from retrying at once.
+	// After a crash a server is restarted after a random delay of up to firstBackoff,
+	// doubling with each further crash up to maxBackoff. Full jitter keeps many machines
+	// with the same model from retrying at the same time.
 	firstBackoff = 500 * time.Millisecond
 	maxBackoff   = 30 * time.Second
-	// A server that ran for stableAfter starts again with firstBackoff.
+	// After a server ran for stableAfter, the limit is firstBackoff again.
 	stableAfter    = time.Minute
 	loadTimeout    = 10 * time.Minute
 	healthInterval = 100 * time.Millisecond
-	// removedInterval is how often a server whose model is removed looks whether its
-	// calls have ended.
+	// removedInterval is how often the server of a removed model checks whether its calls
+	// have ended.
 	removedInterval = time.Second
-	// exitTimeout is how long a process may take to end after SIGTERM.
+	// exitTimeout is how long a process may take to exit after SIGTERM.
 	exitTimeout = 3 * time.Second
 )
 
-// Server is one model and, while the model is in use, its process. If the model is
-// removed it has a problem.
+// Server is a model and, while the model is in use, its process. A removed model has a
+// problem.
 type Server struct {
 	pool      *Pool
 	file      File
 	info      modelInfo
-	context   int    // tokens of each slot
-	needs     uint64 // bytes, once loaded
+	context   int    // per slot, in tokens
+	needs     uint64 // bytes when loaded
 	problem   string // why it can never be served
 	transport *http.Transport
 	starts    chan *start                // the requested start
-	removed   chan struct{}              // closed once the model is removed
-	backoff   backoff.ExponentialBackOff // used by run only
+	removed   chan struct{}              // closed when the model is removed
+	backoff   backoff.ExponentialBackOff // only used by run
 
 	mu        sync.Mutex
 	model     Model
-	starting  *start    // the start that is requested or under way
-	onGPU     uint64    // bytes of GPU memory that the process took
-	address   string    // of the socket; empty if it does not run
-	users     int       // calls that run or wait for the start
+	starting  *start    // the requested or current start
+	onGPU     uint64    // bytes of GPU memory used by the process
+	address   string    // of the socket; empty if not running
+	users     int       // calls that are running or waiting for the start
 	idleSince time.Time // when users was last 0
 	evictions chan chan bool
 	exited    chan struct{} // closed when the current process has ended
-	notBefore time.Time     // of the next start
-	crash     error         // the last one
-	loads     bool          // the process that crashed had loaded the model
+	notBefore time.Time     // earliest time of the next start
+	crash     error         // the error of the last crash
+	loads     bool          // the crashed process had loaded the model
 }
 
 // start is one attempt to start the server.
@@ -107,10 +107,10 @@ func (s *Server) run(ctx context.Context) {
 	}
 }
 
-// isRemoved is the problem of a model that is removed.
+// isRemoved is the problem of a removed model.
 const isRemoved = "its file was removed"
 
-// remove makes s refuse all calls from now on, and end after those that it has.
+// remove makes s refuse all new calls, and end after its current calls.
 func (s *Server) remove() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +127,7 @@ func (s *Server) isRemoved() bool {
 	}
 }
 
-// refuse makes s refuse all calls from now on, for that reason.
+// refuse makes s refuse all new calls for the given reason.
 func (s *Server) refuse(why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +140,7 @@ func (s *Server) refuse(why string) {
 	}
 }
 
-// runOnce runs the process from the start st to its end.
+// runOnce runs the process for the start st until it ends.
 func (s *Server) runOnce(ctx context.Context, st *start) {
 	began, ready := time.Now(), false
 	finish := func(err error) {
@@ -169,8 +169,8 @@ func (s *Server) runOnce(ctx context.Context, st *start) {
 	}
 }
 
-// runProcess runs the process until it ends. It calls ready once the model is
-// loaded. crashed reports that the process ended by itself.
+// runProcess runs the process until it ends. It calls ready when the model is loaded.
+// crashed reports that the process ended by itself.
 func (s *Server) runProcess(ctx context.Context, ready func()) (crashed bool, err error) {
 	select {
 	case s.pool.loading <- struct{}{}:
@@ -192,8 +192,8 @@ func (s *Server) runProcess(ctx context.Context, ready func()) (crashed bool, er
 	if err != nil {
 		return false, err
 	}
-	// The kernel ends the process with the thread that started it, so the thread
-	// is locked to this goroutine until then.
+	// The kernel kills the process when the thread that started it ends, so this goroutine
+	// keeps the thread until then.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	own, end := context.WithCancel(ctx)
@@ -242,7 +242,7 @@ func (s *Server) runProcess(ctx context.Context, ready func()) (crashed bool, er
 // dir, or a free port on Windows.
 func freeAddress(dir string) (string, error) {
 	if runtime.GOOS != "windows" {
-		return filepath.Join(dir, "s.sock"), nil // llama-server recognizes a socket by this suffix
+		return filepath.Join(dir, "s.sock"), nil // llama-server recognizes sockets by this suffix
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -267,7 +267,8 @@ func (s *Server) command(ctx context.Context, address string) *exec.Cmd {
 		args = append(args, "--mmproj", s.file.Projector)
 	}
 	if s.info.embeds {
-		// An input to embed is computed in one batch, so a batch holds all that fits the context.
+		// An input to embed must fit into one batch, so the batch is as long as the
+		// context.
 		batch := strconv.Itoa(s.context)
 		args = append(args, "--embeddings", "-b", batch, "-ub", batch)
 		if !s.info.pooled {
@@ -275,9 +276,9 @@ func (s *Server) command(ctx context.Context, address string) *exec.Cmd {
 		}
 	}
 	cmd := exec.CommandContext(ctx, s.pool.config.Program, args...)
-	// Without the first variable a failed assertion starts a debugger. The second turns
-	// off the cache of prompts in main memory: its bytes are not in needs, and it looks
-	// for the prompt of every call, also with cache_prompt false.
+	// Without the first variable a failed assertion starts a debugger. The second one
+	// disables the prompt cache in main memory: its memory is not included in needs, and
+	// it is used for every call, even with cache_prompt false.
 	cmd.Env = append(os.Environ(), "GGML_NO_BACKTRACE=1", "LLAMA_ARG_CACHE_RAM=0")
 	cmd.SysProcAttr = childAttributes()
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -285,7 +286,7 @@ func (s *Server) command(ctx context.Context, address string) *exec.Cmd {
 	return cmd
 }
 
-// awaitHealth waits until the server says that its model is loaded.
+// awaitHealth waits until the server reports that its model is loaded.
 func (s *Server) awaitHealth(ctx context.Context, address string, ended chan error) error {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
@@ -307,8 +308,7 @@ func (s *Server) awaitHealth(ctx context.Context, address string, ended chan err
 	}
 }
 
-// exitError returns the error of a process that ended by itself, also where its
-// exit status is 0.
+// exitError returns the error of a process that ended by itself, even with exit status 0.
 func exitError(err error) error {
 	if err == nil {
 		return errors.New("it ended with status 0")
@@ -316,8 +316,8 @@ func exitError(err error) error {
 	return err
 }
 
-// awaitEnd waits until the process should end (nil) or has ended by itself (why).
-// The caller answers reply, if it is not nil, once the process has ended.
+// awaitEnd waits until the process should end (nil) or has ended by itself (the error).
+// If reply is not nil, the caller sends to it after the process has ended.
 func (s *Server) awaitEnd(ctx context.Context, ended chan error) (reply chan bool, err error) {
 	removed := s.removed
 	for {
@@ -355,8 +355,8 @@ func (s *Server) awaitEnd(ctx context.Context, ended chan error) (reply chan boo
 	}
 }
 
-// closeIfIdle stops taking calls if none is running, and reports whether it did.
-// A later call waits for the next start instead of being cut off by this end.
+// closeIfIdle stops accepting calls if none is running, and reports whether it did. A
+// later call then waits for the next start and is not interrupted by this end.
 func (s *Server) closeIfIdle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -367,14 +367,14 @@ func (s *Server) closeIfIdle() bool {
 	return true
 }
 
-// idle reports whether the server runs without calls, and since when.
+// idle reports whether the server is running without calls, and since when.
 func (s *Server) idle() (since time.Time, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.idleSince, s.address != "" && s.users == 0
 }
 
-// evict ends the server if it is idle, and reports whether it has ended.
+// evict ends the server if it is idle, and reports whether the server has ended.
 func (s *Server) evict(ctx context.Context) bool {
 	s.mu.Lock()
 	exited := s.exited
@@ -393,8 +393,8 @@ func (s *Server) evict(ctx context.Context) bool {
 // errNotRunning is the error of requests that do not start the server.
 var errNotRunning = errors.New("its llama-server is started by the next call, and by nothing else")
 
-// acquire counts a call and waits until the server runs. After a nil error the
-// caller calls release. Only inference calls start the server.
+// acquire counts a call and waits until the server is running. If the error is nil, the
+// caller must call release. Only inference calls start the server.
 func (s *Server) acquire(ctx context.Context, call bool) error {
 	s.mu.Lock()
 	if s.problem != "" {
@@ -419,7 +419,7 @@ func (s *Server) acquire(ctx context.Context, call bool) error {
 	if st == nil {
 		st = &start{done: make(chan struct{})}
 		s.starting = st
-		s.starts <- st // never blocks: there is one start at a time
+		s.starts <- st // never blocks, because there is only one start at a time
 	}
 	s.users++
 	s.mu.Unlock()
@@ -462,9 +462,9 @@ func dialTo(ctx context.Context, address string) (net.Conn, error) {
 	return d.DialContext(ctx, network, address)
 }
 
-// RoundTrip implements http.RoundTripper. It ignores the host of a request and starts
-// the server if it does not run. If the server cannot run now, the error is a
-// *net.OpError of a dial: nothing was sent.
+// RoundTrip implements http.RoundTripper. It ignores the host of requests and starts the
+// server if necessary. If the server cannot run now, the error is a *net.OpError of a
+// dial: nothing was sent.
 func (s *Server) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := s.acquire(r.Context(), strings.HasPrefix(r.URL.Path, "/v1/")); err != nil {
 		if r.Body != nil {
@@ -497,7 +497,7 @@ func (l *callBody) Close() error {
 	return l.ReadCloser.Close()
 }
 
-// outputTail keeps the end of what a process writes until discard.
+// outputTail keeps the end of a process's output until discard.
 type outputTail struct {
 	mu        sync.Mutex
 	end       []byte
@@ -524,7 +524,7 @@ func (t *outputTail) discard() {
 	t.end, t.discarded = nil, true
 }
 
-// annotate returns err with the output.
+// annotate adds the output to err.
 func (t *outputTail) annotate(err error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -27,7 +27,7 @@ type Limits struct {
 	Member int64
 }
 
-// Holder is the member that the bytes are counted for, and whether they belong to an answer.
+// Holder is the member that bytes are counted for, and whether they belong to an answer.
 // The last eighth of every limit is reserved for answers, so that running calls can end
 // when no new ones can start.
 type Holder struct {

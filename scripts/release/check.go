@@ -23,8 +23,8 @@ import (
 )
 
 // check reads every artifact again, as those who download it do: the checksums, each
-// archive unpacked, `kith version` where this computer can run it, a static binary where
-// one is promised, the packages' members, the image's layers.
+// archive unpacked, `kith version` if this computer can run it, a static binary if one is
+// promised, the packages' members, the image's layers.
 func (r *release) check(ctx context.Context) error {
 	if err := r.checkSums(); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"text/template"
 )
 
-// downloads is where the artifacts of all releases are.
+// downloads is the address of the artifacts of all releases.
 const downloads = "https://github.com/kith/kith/releases/download"
 
 // sumsFile is the file of the checksums.
