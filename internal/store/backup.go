@@ -76,6 +76,11 @@ func (db *DB) backUp(ctx context.Context, part string, b *account.Backup, runnin
 		if err := q.InsertMeta(ctx, metaBackup, strconv.FormatInt(millis(b.At), 10)); err != nil {
 			return err
 		}
+		for _, u := range running { // its trace may have been saved after running was read
+			if err := q.DropStoryOfOpenCall(ctx, u.CallID); err != nil {
+				return err
+			}
+		}
 		return addUsage(db.flavor.batch(ctx), q, running)
 	}
 	if b.Fault, err = db.flavor.copy(ctx, part, add); err != nil || b.Fault != "" {

@@ -122,3 +122,28 @@ func TestBackupPostgres(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A call that ends while a backup is made has a trace in the database before the copy,
+// and its record only after it. Its trace in the copy agrees with its record there.
+func TestBackupOfACallThatEnds(t *testing.T) {
+	db, file := open(t, store.Config{Path: filepath.Join(t.TempDir(), "kith.db")}), filepath.Join(t.TempDir(), "copy.db")
+	ada := newMember(t, db, "ada")
+	ended, recorded := aCall("ended", 1), aCall("recorded", 1)
+	ended.MemberID, recorded.MemberID = ada.ID, ada.ID
+	ok(t, db.RecordUsage(t.Context(), []account.Usage{recorded}))
+	for _, u := range []account.Usage{ended, recorded} {
+		ok(t, db.SaveTraces(t.Context(), []account.Trace{{CallID: u.CallID, MemberID: ada.ID, Started: start, Status: 200, Mine: true}}, start))
+	}
+	ended.Code, recorded.Code = account.Interrupted, account.Interrupted // as they were open before the copy
+	_, err := db.Backup(t.Context(), account.Backup{ID: "bak_1", At: later(20), File: file}, []account.Usage{ended, recorded})
+	ok(t, err)
+	copied := open(t, store.Config{Path: file})
+	for _, c := range []struct {
+		call, code string
+	}{{ended.CallID, account.Interrupted}, {recorded.CallID, ""}} {
+		trace, err := copied.Trace(t.Context(), c.call, ada.ID)
+		if ok(t, err); trace.Code != c.code {
+			t.Errorf("the trace of %s ends with %q, its record with %q", c.call, trace.Code, c.code)
+		}
+	}
+}

@@ -19,3 +19,7 @@ ORDER BY u.attempt DESC LIMIT 1;
 SELECT story FROM stories
 WHERE member_id = $1 AND started <= sqlc.arg(before) AND (started < sqlc.arg(before) OR call_id < sqlc.arg(before_id))
 ORDER BY started DESC, call_id DESC LIMIT sqlc.arg(most);
+
+-- name: DropStoryOfOpenCall :exec
+-- Only if the call's record is not there either.
+DELETE FROM stories WHERE stories.call_id = $1 AND NOT EXISTS (SELECT 1 FROM usage WHERE usage.call_id = $1);

@@ -9,6 +9,16 @@ import (
 	"context"
 )
 
+const dropStoryOfOpenCall = `-- name: DropStoryOfOpenCall :exec
+DELETE FROM stories WHERE stories.call_id = $1 AND NOT EXISTS (SELECT 1 FROM usage WHERE usage.call_id = $1)
+`
+
+// Only if the call's record is not there either.
+func (q *Queries) DropStoryOfOpenCall(ctx context.Context, callID string) error {
+	_, err := q.db.ExecContext(ctx, dropStoryOfOpenCall, callID)
+	return err
+}
+
 const insertStory = `-- name: InsertStory :exec
 INSERT INTO stories (call_id, member_id, started, story) VALUES ($1, $2, $3, $4)
 ON CONFLICT (call_id, member_id) DO NOTHING
