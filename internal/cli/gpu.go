@@ -119,9 +119,9 @@ func (a *app) listGPULibraries(ctx context.Context) error {
 // noGPULibraries explains why the list of libraries is empty.
 func noGPULibraries() string {
 	if llama.Available() != nil {
-		return "this kith has no engine of its own; a llama-server on the PATH brings its own way to the graphics cards"
+		return "this kith has no built-in engine; a llama-server on the PATH brings its own GPU support"
 	}
-	return "there is no library for graphics cards on this system; a llama-server on the PATH brings its own way to them"
+	return "there is no GPU library for this system; a llama-server on the PATH brings its own"
 }
 
 // graphicsOf returns what the daemon's built-in engine computes with, or nil if it is not
@@ -178,7 +178,7 @@ func (a *app) addGPULibrary(ctx context.Context, name string) error {
 	})
 	if err != nil {
 		if ctx.Err() != nil {
-			return errors.New("cannot finish: interrupted; what was fetched stays, and the same command goes on from there")
+			return errors.New("cannot finish: interrupted; what was fetched is kept, and the same command resumes the download")
 		}
 		return fmt.Errorf("%s: %w", doing, err)
 	}
@@ -195,9 +195,9 @@ func (a *app) addGPULibrary(ctx context.Context, name string) error {
 	return a.print(map[string]any{"name": name, "added": true, "size": library.Unpacked}, func() {
 		a.say("added %s; it needs %s\n", strong(name), library.Needs)
 		if running {
-			a.say("end the daemon and start it again to use it; `kith engine` then says whether it does\n")
+			a.say("end the daemon and start it again to use it; check with `kith engine`\n")
 		} else {
-			a.say("`kith serve` uses it; `kith engine` then says whether it does\n")
+			a.say("`kith serve` uses it; check with `kith engine`\n")
 		}
 	})
 }
@@ -257,7 +257,7 @@ func (d *doctor) graphics(g *engine.Graphics) {
 		reasons = append(reasons, fmt.Sprintf("%s is not used: %s", name, g.Unused[name]))
 	}
 	if len(names) > 0 {
-		d.fail("graphics", "do as it says and start the daemon again, or `kith engine remove "+names[0]+"`",
+		d.fail("graphics", "fix that and start the daemon again, or `kith engine remove "+names[0]+"`",
 			"the processor computes, because %s", strings.Join(reasons, "; and "))
 	}
 }

@@ -170,7 +170,7 @@ func (p *hubProcess) firstLink(ctx context.Context) (link, file string, err erro
 func (p *hubProcess) removeFirstLink() {
 	err := os.Remove(filepath.Join(p.config.Hub.Data, firstLinkFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		p.log.Warn("cannot remove the file with the first link, which is not valid any more", "error", err)
+		p.log.Warn("cannot remove the file with the first link, which is no longer valid", "error", err)
 	}
 }
 

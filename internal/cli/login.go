@@ -157,7 +157,7 @@ func (a *app) logout() *cobra.Command {
 func (a *app) signOut(ctx context.Context, data string) error {
 	saved, err := daemon.LoadCredential(data)
 	if errors.Is(err, fs.ErrNotExist) {
-		return notSignedIn("cannot sign out: this machine is not signed in; nothing of it is left here")
+		return notSignedIn("cannot sign out: this machine is not signed in; there is no credential here")
 	}
 	if err != nil {
 		return err

@@ -113,7 +113,7 @@ func (o *operator) awaitDrained(ctx context.Context, hub *client, name string) e
 			return nil
 		}
 		if nodes[i].State != fleet.NodeDraining && shown != "" {
-			return fmt.Errorf("node %s was started again; it does not drain any more", name)
+			return fmt.Errorf("node %s was started again; it is no longer draining", name)
 		}
 		here = nodes[i].Here
 		left := count(nodes[i].Machines, "machine") + ", " + count(nodes[i].Calls, "call")

@@ -66,7 +66,7 @@ func (a *app) pause() *cobra.Command {
 	var until string
 	var drain bool
 	cmd := &cobra.Command{
-		Use: "pause [--for 2h | --until 18:30] [--drain]", Short: "Take no more calls from the hub; running calls finish", Args: cobra.NoArgs,
+		Use: "pause [--for 2h | --until 18:30] [--drain]", Short: "Stop accepting calls from the hub; running calls finish", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			end, err := pauseEnd(time.Now(), length, cmd.Flags().Changed("for"), until)
 			if err != nil {

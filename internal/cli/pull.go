@@ -140,7 +140,7 @@ func (a *app) pullModel(ctx context.Context, reference string) error {
 	})
 	if err != nil {
 		if ctx.Err() != nil {
-			return errors.New("cannot finish: interrupted; what was fetched stays, and the same command goes on from there")
+			return errors.New("cannot finish: interrupted; what was fetched is kept, and the same command resumes the download")
 		}
 		if errors.Is(err, pull.ErrNoSpace) {
 			err = fmt.Errorf("%w, or set [engine] models to a folder on another disk", err)
