@@ -45,17 +45,18 @@ type gpuState struct {
 func (a *app) engineCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "engine", Short: "List the libraries for graphics cards of the built-in engine; add or remove one", Args: known,
-		Long: "List the libraries with which the built-in engine computes on graphics cards, and which one is in use.\n" +
-			"Without one the processor computes. A llama-server on the PATH is used before the built-in engine; it has\n" +
-			"its own way to the graphics cards.",
+		Long: "List the libraries that let the built-in engine compute on graphics cards, and which one is in use. Without\n" +
+			"one, it computes on the processor. A llama-server on the PATH is preferred to the built-in engine and brings\n" +
+			"its own GPU support.",
 		Example: "  kith engine\n  kith engine add vulkan",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.listGPULibraries(cmd.Context()) },
 	}
 	cmd.AddCommand(&cobra.Command{
 		Use: "add NAME", Short: "Fetch a library for graphics cards: vulkan or cuda", Args: cobra.ExactArgs(1), ValidArgsFunction: completeGPU,
-		Long: "Fetch a library with which the built-in engine computes on graphics cards, from the npm registry or the one\n" +
-			"that npm_config_registry names. What broke off is continued, and what is fetched is verified. The daemon uses\n" +
-			"it from its next start on, and the processor if the library cannot be loaded; `kith status` then says why.",
+		Long: "Download a library that lets the built-in engine compute on graphics cards, from the npm registry or the one\n" +
+			"in npm_config_registry. Interrupted downloads are resumed, and the file is verified. The daemon uses the\n" +
+			"library from its next start; if the library cannot be loaded, it computes on the processor, and `kith\n" +
+			"status` shows the reason.",
 		Example: "  kith engine add vulkan\n  kith engine add cuda",
 		RunE:    func(cmd *cobra.Command, args []string) error { return a.addGPULibrary(cmd.Context(), args[0]) },
 	}, &cobra.Command{

@@ -63,9 +63,9 @@ func (a *app) hub() *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use: "hub", Short: "Run a hub", Args: cobra.NoArgs,
-		Long: "Run a hub: the hosted API and the machines' tunnels on one address; metrics, health and\n" +
-			"profiles on a second; the operator's socket admin.sock in the data folder. SIGHUP has it read its\n" +
-			"configuration again, SIGTERM has it end once its calls have ended.",
+		Long: "Run a hub: the hosted API and the machines' tunnels on one address; metrics, health and profiles on a second\n" +
+			"one; and the operator's socket admin.sock in the data folder. SIGHUP makes it read its configuration again,\n" +
+			"SIGTERM makes it exit when its calls have ended.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if admin != "" {
 				if err := new(address).UnmarshalText([]byte(admin)); err != nil {
