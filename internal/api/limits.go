@@ -89,7 +89,7 @@ func (c LimitChange) check() (account.LimitChange, error) {
 		}
 		for _, id := range *to.Models {
 			if !fleet.ModelID(id).Valid() {
-				return to, fault.New(fault.InvalidRequest, "%.80q is no model's id: write it exactly as GET /v1/models lists it", id).WithParam("models")
+				return to, fault.New(fault.InvalidRequest, "invalid model id %.80q: write it exactly as GET /v1/models lists it", id).WithParam("models")
 			}
 		}
 	}

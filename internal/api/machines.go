@@ -296,13 +296,13 @@ type Control struct {
 func (c *Control) check(now time.Time) error {
 	switch {
 	case *c == Control{}:
-		return fault.New(fault.InvalidRequest, "nothing is to be changed: give paused, hours, timezone or slots")
+		return fault.New(fault.InvalidRequest, "there is nothing to change: give paused, hours, timezone or slots")
 	case c.Until != nil && (c.Paused == nil || !*c.Paused):
 		return fault.New(fault.InvalidRequest, "until ends a pause: it goes with paused = true").WithParam("until")
 	case c.Until != nil && !c.Until.After(now):
 		return fault.New(fault.InvalidRequest, "the end of the pause is past already").WithParam("until")
 	case c.Slots != nil && (*c.Slots < 0 || *c.Slots > maxSlots):
-		return fault.New(fault.InvalidRequest, "slots is how many calls may run at once, up to %d; 0 is what the engines say", maxSlots).WithParam("slots")
+		return fault.New(fault.InvalidRequest, "slots is the number of concurrent calls, up to %d; 0 is what the engines report", maxSlots).WithParam("slots")
 	}
 	if c.Timezone != nil {
 		if _, err := fleet.ParseHours("", *c.Timezone); err != nil {

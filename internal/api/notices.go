@@ -132,7 +132,7 @@ func (a *API) switchNotices(ctx context.Context, c Caller, in NoticeSwitch) (Not
 		*change.to = nil
 		for _, kind := range *change.in {
 			if !slices.Contains(account.NoticeKinds, kind) {
-				return NoticesOff{}, fault.New(fault.InvalidRequest, "%.40q is no kind of notice: there are %s", string(kind), kindNames()).WithParam(change.name)
+				return NoticesOff{}, fault.New(fault.InvalidRequest, "unknown kind of notice %.40q: there are %s", string(kind), kindNames()).WithParam(change.name)
 			}
 			if !slices.Contains(*change.to, kind) {
 				*change.to = append(*change.to, kind)
@@ -251,7 +251,7 @@ func (a *API) missingBackup(ctx context.Context, now time.Time) ([]account.Notic
 	return views(operators, func(id string) account.Notice {
 		return account.Notice{
 			MemberID: id, Kind: account.NoticeBackup, Subject: "hub", Occasion: now.UTC().Truncate(account.BackupOldAfter),
-			Text: "This hub has no good backup of the last 7 days.",
+			Text: "This hub has no valid backup from the last 7 days.",
 		}
 	}), err
 }

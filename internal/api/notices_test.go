@@ -77,10 +77,10 @@ func testNoteWhatIsDue(t *testing.T, w *world) {
 	want("eve", "You have used up the 1 call a day that ada allows you, until midnight UTC.")
 	want("new")
 	if w.db.MakesBackups() {
-		want("op", "This hub has no good backup of the last 7 days.")
+		want("op", "This hub has no valid backup from the last 7 days.")
 		check(t, w.db.RecordBackup(ctx, account.Backup{ID: "bak_1", At: now, File: "x", Bytes: 1}))
 		check(t, w.api.NoteWhatIsDue(ctx, now.AddDate(0, 0, 6), true))
-		want("op", "This hub has no good backup of the last 7 days.")
+		want("op", "This hub has no valid backup from the last 7 days.")
 		check(t, w.api.NoteWhatIsDue(ctx, now.AddDate(0, 0, 7).Add(time.Second), true))
 		if got := texts("op"); len(got) != 1 { // the list ends with now
 			t.Errorf("op is notified of %q", got)

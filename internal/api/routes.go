@@ -9,7 +9,7 @@ var (
 
 	ListShares = member("GET /api/shares", "List your shares. They are those of your machines, and those with you.", (*API).listShares)
 	PutShare   = member("POST /api/shares", "Share your machines with a member. If that share is there, its limits change: "+keepsOrEnds, (*API).putShare)
-	EndShare   = member("DELETE /api/shares/{member}", "End the share with a member. It is in force within 5 seconds, for running answers too.", (*API).endShare)
+	EndShare   = member("DELETE /api/shares/{member}", "End the share with a member. It takes effect within 5 seconds, even for running answers.", (*API).endShare)
 
 	ListInvites  = member("GET /api/invites", "List your invites.", (*API).listInvites)
 	CreateInvite = member("POST /api/invites", "Create an invite. The member who accepts it may use your machines. Its code is in this answer only. Without a body: one use, 7 days, no limits.", (*API).createInvite)
@@ -53,7 +53,7 @@ var (
 	ControlMachine = member("POST /api/machines/{machine}/control", "Pause or resume a connected machine, set its hours or slots.", (*API).controlMachine)
 	KeepMachineOut = member("POST /api/machines/{machine}/keep-out", "Keep a machine out of a group or of all. The same route lets it in again.", (*API).keepMachineOut)
 
-	ListRequests = member("GET /api/requests", "List your newest calls, and those on your machines. It says what happened to each, and nothing of what it said.", (*API).listRequests)
+	ListRequests = member("GET /api/requests", "List your newest calls, and those on your machines. It shows what happened to each, and nothing of its content.", (*API).listRequests)
 	ExplainModel = caller("GET /api/why", "Ask whether a call for a model would be served now. The answer names the machine, or why not and what would change that.", (*API).explainModel)
 	ExplainCall  = caller("GET /api/why/{call}", "Ask what happened to a call, and why. It is one of yours, or one on your machines.", (*API).explainCall)
 	GetUsage     = member("GET /api/usage", "Sum up usage, as caller and as owner.", (*API).getUsage)
@@ -66,7 +66,7 @@ var SignInMachine = machine("POST /login", "Redeem a login token for a machine. 
 var parameterTexts = map[string]string{
 	"member": "a member's name", "invite": "an invite's id", "group": "a group's name", "key": "a key's id", "machine": "a machine's id; of requests, its name",
 	"call":   "a request's correlation id, as in every answer's header",
-	"before": "the next of the page before, or a time: the list begins with what is older",
+	"before": "next from the previous page, or a time: the list starts after it",
 	"model":  "a model's id", "family": "chat (when absent), embeddings or audio",
 	"outcome": "served or refused", "code": "the code that it ended with", "q": "a part of its id, model, caller, code or machine",
 	"from": "a time, UTC: what began then or later", "to": "a time, UTC: what began before",

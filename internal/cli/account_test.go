@@ -454,7 +454,7 @@ func TestHoursWithoutAZone(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("KITH_HOME", home)
 	t.Setenv("TZ", "CET-1CEST")
-	const reason = `TZ is "CET-1CEST", which names no zone`
+	const reason = `TZ is "CET-1CEST", which is not in the zone database`
 	write := func(name, text string) {
 		if err := os.WriteFile(filepath.Join(home, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -136,7 +136,7 @@ func (o *operator) members() *cobra.Command {
 	}
 	enable := &cobra.Command{
 		Use: "enable NAME", Short: "Let a disabled member back in", Args: cobra.ExactArgs(1),
-		Long:    "Let a disabled member back in: the keys, machines and shares of before work again within 5 s.",
+		Long:    "Enable a disabled member again: the member's keys, machines and shares work again within 5 s.",
 		Example: "  kith admin member enable bob",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return ask(cmd.Context(), o.command(), "enable the member", api.OperatorEnableMember.With(api.Named{Name: args[0]}), func(api.Member) {
@@ -146,7 +146,8 @@ func (o *operator) members() *cobra.Command {
 	}
 	role := &cobra.Command{
 		Use: "role NAME operator|member", Short: "Make a member an operator, or take that role away", Args: cobra.ExactArgs(2),
-		Long:      "Make a member an operator, who sees the site's operator pages, or take that role away. The last operator keeps it.",
+		Long: "Make a member an operator, who sees the site's operator pages, or remove that role. The last operator keeps\n" +
+			"it.",
 		Example:   "  kith admin member role bob operator",
 		ValidArgs: []string{"operator", "member"},
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -295,8 +296,8 @@ func (o *operator) groups() *cobra.Command {
 	_ = create.MarkFlagRequired("admin")
 	add := &cobra.Command{
 		Use: "add NAME MEMBER", Short: "Invite a member to an org", Args: cobra.ExactArgs(2),
-		Long: "Invite a member to an org. The member is in it only after accepting, on the site or with `kith group accept`:\n" +
-			"no operator puts anyone's machines within the reach of others. An open group is joined by its members.",
+		Long: "Invite a member to an org. The member joins only by accepting, on the site or with `kith group accept`: an\n" +
+			"operator cannot put anyone's machines within the reach of others. Members join open groups themselves.",
 		Example: "  kith admin group add lab bob\n  kith group accept lab    # as bob",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in := api.MemberOfGroup{Name: args[0], Member: args[1]}
@@ -316,8 +317,8 @@ func (o *operator) groups() *cobra.Command {
 	}
 	name := &cobra.Command{
 		Use: "admin NAME MEMBER", Short: "Make a member of an org its admin, where all its admins are disabled", Args: cobra.ExactArgs(2),
-		Long: "Make a member of an org its admin, where all its admins are disabled: no one else can then invite, remove\n" +
-			"members or name an admin. While one is enabled, that admin names others.",
+		Long: "Make a member of an org its admin if all its admins are disabled, so that no one else can invite, remove\n" +
+			"members or name an admin. If one is enabled, that admin names others.",
 		Example: "  kith admin group admin lab bob",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in := api.MemberOfGroup{Name: args[0], Member: args[1]}

@@ -20,9 +20,9 @@ func (o *operator) top() *cobra.Command {
 	var once bool
 	cmd := &cobra.Command{
 		Use: "top", Short: "Show running and waiting calls and the machines, live", Args: cobra.NoArgs,
-		Long: "Show which member calls which model on which machine, what waits, and how busy the machines are, and show it\n" +
-			"again every 2 s until Ctrl-C. Nothing of what is said is shown. With several nodes, the calls are those that came\n" +
-			"to the node that is asked. With --json each listing is one line.",
+		Long: "Show which member calls which model on which machine, which calls wait, and how busy the machines are, and\n" +
+			"refresh it every 2 s until Ctrl-C. The content of calls is not shown. With several nodes, it shows the calls\n" +
+			"of the node that you ask. With --json each refresh is one line.",
 		Example: "  kith admin top\n  kith admin top --once --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			screen := terminal(o.out)
@@ -32,7 +32,7 @@ func (o *operator) top() *cobra.Command {
 			return o.showTop(cmd.Context(), once, screen && !once && !o.json)
 		},
 	}
-	cmd.Flags().BoolVar(&once, "once", false, "show it once; so it is where the output is no terminal")
+	cmd.Flags().BoolVar(&once, "once", false, "show it once; the default if the output is not a terminal")
 	return cmd
 }
 

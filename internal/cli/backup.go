@@ -17,9 +17,9 @@ import (
 func (o *operator) backup() *cobra.Command {
 	return &cobra.Command{
 		Use: "backup FILE|-", Short: "Copy the hub's database to a new file, while the hub runs", Args: cobra.ExactArgs(1),
-		Long: "Copy the hub's database, as it is at one moment, to a new file on the hub's computer, and read all of the\n" +
-			"copy to see that it is sound. With - the copy is written to standard output. [backup] in hub.toml makes\n" +
-			"copies by a schedule. `kith admin restore` brings one back.",
+		Long: "Copy the hub's database, in a consistent state, to a new file on the hub's computer, and read the complete\n" +
+			"copy to verify it. With - the copy is written to standard output. [backup] in hub.toml makes copies on a\n" +
+			"schedule. `kith admin restore` restores one.",
 		Example: "  kith admin backup /backups/kith-2026-11-22.db\n  kith admin backup - | ssh backups.example.org 'cat > kith.db'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if args[0] == "-" {

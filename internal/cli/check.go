@@ -19,8 +19,8 @@ func (a *app) config() *cobra.Command {
 	var hub bool
 	check := &cobra.Command{
 		Use: "check [FILE]", Short: "Check a configuration file and list what is wrong in it",
-		Long: "Check a configuration file with the code that reads it at start.\n" +
-			"Without FILE it is the daemon's, config.toml in KITH_HOME; a file named hub.toml is a hub's.",
+		Long: "Check a configuration file in the same way as at start. Without FILE it is the daemon's, config.toml in\n" +
+			"KITH_HOME; a file named hub.toml is a hub's.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			file := filepath.Join(a.home, "config.toml")

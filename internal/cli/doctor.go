@@ -63,10 +63,10 @@ type doctor struct {
 
 func (a *app) doctor() *cobra.Command {
 	return &cobra.Command{
-		Use: "doctor", Short: "Check this machine and say what to do", Args: cobra.NoArgs,
-		Long: "Check the configuration, folders and disk, the credential, the daemon and its port, engines and models,\n" +
-			"the hub, the clock and the connection to it. If something is wrong, its cause and what to do is printed, and the\n" +
-			"command then ends with status 1. A hub explains each of them on its page /docs/operate/troubleshooting.",
+		Use: "doctor", Short: "Check this machine and suggest fixes", Args: cobra.NoArgs,
+		Long: "Check the configuration, folders and disk, the credential, the daemon and its port, engines and models, the\n" +
+			"hub, the clock and the connection to it. For each problem it prints the cause and what to do, and the exit\n" +
+			"status is then 1. A hub explains all of them on its page /docs/operate/troubleshooting.",
 		Example: "  kith doctor\n  kith doctor --json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d := &doctor{app: a, away: map[string]bool{}, free: freeSpace, write: tryWrite, lookup: net.DefaultResolver.LookupHost}
@@ -331,7 +331,7 @@ func (d *doctor) engines(ctx context.Context, config *daemonFile, status daemon.
 		}
 	}
 	if config.Engine.Builtin && llama.Available() != nil {
-		d.note("engines", "", "this build has no engine of its own")
+		d.note("engines", "", "this build has no built-in engine")
 	}
 	switch {
 	case models == 0 && d.failed("engines", "models", "models folder"): // this is the reason

@@ -45,17 +45,18 @@ type gpuState struct {
 func (a *app) engineCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "engine", Short: "List the libraries for graphics cards of the built-in engine; add or remove one", Args: known,
-		Long: "List the libraries with which the built-in engine computes on graphics cards, and which one is in use.\n" +
-			"Without one the processor computes. A llama-server on the PATH is used before the built-in engine; it has\n" +
-			"its own way to the graphics cards.",
+		Long: "List the libraries that let the built-in engine compute on graphics cards, and which one is in use. Without\n" +
+			"one, it computes on the processor. A llama-server on the PATH is preferred to the built-in engine and brings\n" +
+			"its own GPU support.",
 		Example: "  kith engine\n  kith engine add vulkan",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.listGPULibraries(cmd.Context()) },
 	}
 	cmd.AddCommand(&cobra.Command{
 		Use: "add NAME", Short: "Fetch a library for graphics cards: vulkan or cuda", Args: cobra.ExactArgs(1), ValidArgsFunction: completeGPU,
-		Long: "Fetch a library with which the built-in engine computes on graphics cards, from the npm registry or the one\n" +
-			"that npm_config_registry names. What broke off is continued, and what is fetched is verified. The daemon uses\n" +
-			"it from its next start on, and the processor if the library cannot be loaded; `kith status` then says why.",
+		Long: "Download a library that lets the built-in engine compute on graphics cards, from the npm registry or the one\n" +
+			"in npm_config_registry. Interrupted downloads are resumed, and the file is verified. The daemon uses the\n" +
+			"library from its next start; if the library cannot be loaded, it computes on the processor, and `kith\n" +
+			"status` shows the reason.",
 		Example: "  kith engine add vulkan\n  kith engine add cuda",
 		RunE:    func(cmd *cobra.Command, args []string) error { return a.addGPULibrary(cmd.Context(), args[0]) },
 	}, &cobra.Command{
@@ -119,9 +120,9 @@ func (a *app) listGPULibraries(ctx context.Context) error {
 // noGPULibraries explains why the list of libraries is empty.
 func noGPULibraries() string {
 	if llama.Available() != nil {
-		return "this kith has no engine of its own; a llama-server on the PATH brings its own way to the graphics cards"
+		return "this kith has no built-in engine; a llama-server on the PATH brings its own GPU support"
 	}
-	return "there is no library for graphics cards on this system; a llama-server on the PATH brings its own way to them"
+	return "there is no GPU library for this system; a llama-server on the PATH brings its own"
 }
 
 // graphicsOf returns what the daemon's built-in engine computes with, or nil if it is not
@@ -178,7 +179,7 @@ func (a *app) addGPULibrary(ctx context.Context, name string) error {
 	})
 	if err != nil {
 		if ctx.Err() != nil {
-			return errors.New("cannot finish: interrupted; what was fetched stays, and the same command goes on from there")
+			return errors.New("cannot finish: interrupted; what was fetched is kept, and the same command resumes the download")
 		}
 		return fmt.Errorf("%s: %w", doing, err)
 	}
@@ -195,9 +196,9 @@ func (a *app) addGPULibrary(ctx context.Context, name string) error {
 	return a.print(map[string]any{"name": name, "added": true, "size": library.Unpacked}, func() {
 		a.say("added %s; it needs %s\n", strong(name), library.Needs)
 		if running {
-			a.say("end the daemon and start it again to use it; `kith engine` then says whether it does\n")
+			a.say("end the daemon and start it again to use it; check with `kith engine`\n")
 		} else {
-			a.say("`kith serve` uses it; `kith engine` then says whether it does\n")
+			a.say("`kith serve` uses it; check with `kith engine`\n")
 		}
 	})
 }
@@ -257,7 +258,7 @@ func (d *doctor) graphics(g *engine.Graphics) {
 		reasons = append(reasons, fmt.Sprintf("%s is not used: %s", name, g.Unused[name]))
 	}
 	if len(names) > 0 {
-		d.fail("graphics", "do as it says and start the daemon again, or `kith engine remove "+names[0]+"`",
+		d.fail("graphics", "fix that and start the daemon again, or `kith engine remove "+names[0]+"`",
 			"the processor computes, because %s", strings.Join(reasons, "; and "))
 	}
 }

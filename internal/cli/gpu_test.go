@@ -87,7 +87,7 @@ func TestEngineAdd(t *testing.T) {
 	if got := kith(t, "", "engine"); got.status != 0 || !strings.Contains(got.out, "not added") {
 		t.Errorf("before: %+v", got)
 	}
-	check(t, kith(t, "", "engine", "add", "odd"), said{out: "added odd; it needs an odd card\n`kith serve` uses it; `kith engine` then says whether it does\n"})
+	check(t, kith(t, "", "engine", "add", "odd"), said{out: "added odd; it needs an odd card\n`kith serve` uses it; check with `kith engine`\n"})
 	if got := requests.Load(); got != 2 {
 		t.Errorf("%d requests for a download that breaks off once", got)
 	}

@@ -88,8 +88,8 @@ func (a *app) groups() *cobra.Command {
 func (a *app) inviteToGroup(runs func(api.Group) bool) *cobra.Command {
 	return &cobra.Command{
 		Use: "invite NAME MEMBER", Short: "Invite a member to an org that you run", Args: cobra.ExactArgs(2), ValidArgsFunction: a.completeGroups(runs, true),
-		Long: "Invite a member to an org that you run. Until the member accepts, neither side reaches the other's machines. An\n" +
-			"invitation waits for 30 days; `kith group remove` withdraws it.",
+		Long: "Invite a member to an org that you manage. Until the member accepts, neither side can use the other's\n" +
+			"machines. An invitation is valid for 30 days; `kith group remove` withdraws it.",
 		Example: "  kith group invite lab bob\n  kith group accept lab     # as bob; or: kith group decline lab",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in := api.GroupMemberName{Group: args[0], Member: args[1]}
@@ -135,9 +135,10 @@ func (a *app) limitGroup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "limit NAME", Short: "Limit what a group's members may call on your machines", Args: cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeGroups(func(g api.Group) bool { return g.In }, false),
-		Long: "Limit what the other members of a group, all of them together, may call on your machines by it. The limits\n" +
-			"given here change and all others stay; --models all, --hours always, --concurrent none and --per-day none\n" +
-			"end a limit. A member you share with (`kith share add`) has the limits of that share alone.",
+		Long: "Limit the calls that the other members of a group, all together, may make on your machines through the\n" +
+			"group. The limits that you give change, and all others stay; --models all, --hours always, --concurrent none\n" +
+			"and --per-day none remove a limit. A member you share with (`kith share add`) has only the limits of that\n" +
+			"share.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			change, err := flags.change(cmd)
 			if err != nil {

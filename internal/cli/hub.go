@@ -63,9 +63,9 @@ func (a *app) hub() *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use: "hub", Short: "Run a hub", Args: cobra.NoArgs,
-		Long: "Run a hub: the hosted API and the machines' tunnels on one address; metrics, health and\n" +
-			"profiles on a second; the operator's socket admin.sock in the data folder. SIGHUP has it read its\n" +
-			"configuration again, SIGTERM has it end once its calls have ended.",
+		Long: "Run a hub: the hosted API and the machines' tunnels on one address; metrics, health and profiles on a second\n" +
+			"one; and the operator's socket admin.sock in the data folder. SIGHUP makes it read its configuration again,\n" +
+			"SIGTERM makes it exit when its calls have ended.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if admin != "" {
 				if err := new(address).UnmarshalText([]byte(admin)); err != nil {
@@ -170,7 +170,7 @@ func (p *hubProcess) firstLink(ctx context.Context) (link, file string, err erro
 func (p *hubProcess) removeFirstLink() {
 	err := os.Remove(filepath.Join(p.config.Hub.Data, firstLinkFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		p.log.Warn("cannot remove the file with the first link, which is not valid any more", "error", err)
+		p.log.Warn("cannot remove the file with the first link, which is no longer valid", "error", err)
 	}
 }
 

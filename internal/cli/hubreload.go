@@ -20,9 +20,9 @@ import (
 func (o *operator) reload() *cobra.Command {
 	return &cobra.Command{
 		Use: "reload", Short: "Have the hub read its configuration again, while its calls run", Args: cobra.NoArgs,
-		Long: "Have the hub read its configuration and its certificate again; SIGHUP to its process does the same. No call\n" +
-			"and no machine is disconnected. What cannot change while it runs is listed, and takes effect at its next\n" +
-			"start. If the file has a mistake, nothing changes.",
+		Long: "Make the hub read its configuration and its certificate again, like SIGHUP to its process. No call and no\n" +
+			"machine is disconnected. Settings that cannot change while the hub runs are listed and take effect at its\n" +
+			"next start. If the file has an error, nothing changes.",
 		Example: "  kith admin reload",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return ask(cmd.Context(), o.command(), "reload", api.OperatorReload.With(api.None{}), func(done api.Reloaded) {

@@ -21,8 +21,8 @@ func (a *app) login() *cobra.Command {
 	var hub, token string
 	cmd := &cobra.Command{
 		Use: "login [--hub URL] [--token TOKEN]", Short: "Sign this machine in to a hub", Args: cobra.NoArgs,
-		Long: "Sign this machine in to a hub: it prints a code and an address, and waits until you approve it in the\n" +
-			"browser there. Where there is no browser, --token takes a token from the hub's operator.",
+		Long: "Sign this machine in to a hub: it prints a code and an address, and waits until you approve it in a browser.\n" +
+			"Without a browser, --token uses a token from the hub's operator.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if token == "-" {
 				text, err := io.ReadAll(io.LimitReader(a.in, 4<<10))
@@ -140,8 +140,8 @@ const revokeTimeout = 15 * time.Second
 func (a *app) logout() *cobra.Command {
 	return &cobra.Command{
 		Use: "logout", Short: "Revoke this machine's credential at its hub, and forget it", Args: cobra.NoArgs,
-		Long: "Revoke this machine's credential at its hub, and forget it. Its calls from the hub end. Where the hub\n" +
-			"cannot be reached, the credential is forgotten here, and the command says how to revoke it there.",
+		Long: "Revoke this machine's credential at its hub and remove it. The hub's calls on this machine end. If the hub\n" +
+			"cannot be reached, the credential is only removed here, and the command prints how to revoke it there.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := loadLocalFile(a.home)
 			if err != nil {
@@ -157,7 +157,7 @@ func (a *app) logout() *cobra.Command {
 func (a *app) signOut(ctx context.Context, data string) error {
 	saved, err := daemon.LoadCredential(data)
 	if errors.Is(err, fs.ErrNotExist) {
-		return notSignedIn("cannot sign out: this machine is not signed in; nothing of it is left here")
+		return notSignedIn("cannot sign out: this machine is not signed in; there is no credential here")
 	}
 	if err != nil {
 		return err

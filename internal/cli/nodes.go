@@ -38,8 +38,8 @@ func (o *operator) health() *cobra.Command {
 func (o *operator) nodes() *cobra.Command {
 	return &cobra.Command{
 		Use: "nodes", Short: "List the hub's nodes", Args: cobra.NoArgs,
-		Long: "List the hub's nodes as the one that is asked sees them: its own line has a *. LINK is whether it has a\n" +
-			"connection to the node, MACHINES how many machines are connected there, CALLS how many calls the node serves.",
+		Long: "List the hub's nodes as seen by the one that you ask, whose line has a *. LINK is whether that node is\n" +
+			"connected to this one, MACHINES how many machines are connected to it, CALLS how many calls it serves.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return ask(cmd.Context(), o.command(), "list the nodes", api.OperatorListNodes.With(api.None{}), func(nodes []api.Node) {
 				o.table("NODE REGION STATE BEAT LINK MACHINES CALLS VERSION ADDRESS", convert(nodes, nodeRow))
@@ -72,9 +72,9 @@ type drained struct {
 func (o *operator) drain() *cobra.Command {
 	return &cobra.Command{
 		Use: "drain NODE", Short: "End a node of the hub without ending a call", Args: cobra.ExactArgs(1),
-		Long: "End a node of the hub: it takes nothing new, its machines connect to the other nodes, its calls run to their end,\n" +
-			"for at most [hub] drain, and its process ends. The command shows what is left, and ends with the node; an\n" +
-			"interrupt of the command does not stop that. SIGTERM to the node's process does the same.",
+		Long: "Drain a node of the hub: it accepts nothing new, its machines connect to the other nodes, its calls continue\n" +
+			"for at most [hub] drain, and then its process exits. The command shows what is left until the node exits;\n" +
+			"interrupting the command does not stop that. SIGTERM to the node's process does the same.",
 		Example: "  kith admin drain hub-1",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			hub, err := o.hub()
@@ -113,7 +113,7 @@ func (o *operator) awaitDrained(ctx context.Context, hub *client, name string) e
 			return nil
 		}
 		if nodes[i].State != fleet.NodeDraining && shown != "" {
-			return fmt.Errorf("node %s was started again; it does not drain any more", name)
+			return fmt.Errorf("node %s was started again; it is no longer draining", name)
 		}
 		here = nodes[i].Here
 		left := count(nodes[i].Machines, "machine") + ", " + count(nodes[i].Calls, "call")

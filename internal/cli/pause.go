@@ -66,7 +66,7 @@ func (a *app) pause() *cobra.Command {
 	var until string
 	var drain bool
 	cmd := &cobra.Command{
-		Use: "pause [--for 2h | --until 18:30] [--drain]", Short: "Take no more calls from the hub; running calls finish", Args: cobra.NoArgs,
+		Use: "pause [--for 2h | --until 18:30] [--drain]", Short: "Stop accepting calls from the hub; running calls finish", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			end, err := pauseEnd(time.Now(), length, cmd.Flags().Changed("for"), until)
 			if err != nil {
@@ -164,10 +164,9 @@ func (a *app) hours() *cobra.Command {
 	var zone string
 	set := &cobra.Command{
 		Use: `set "Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00" [--tz Europe/Lisbon]`, Short: "Let others use this machine in these hours only",
-		Long: "Let others use this machine in these weekly hours only. A window that ends before it begins ends on the\n" +
-			"next day. The hours are on the wall clock of --tz; without it the zone is unchanged, at first this\n" +
-			"computer's; if that is not known, as in many containers, they are refused without --tz. They do not limit\n" +
-			"your own calls.",
+		Long: "Let others use this machine in these weekly hours only. A window that ends before it starts ends on the next\n" +
+			"day. The hours are in the time zone --tz. Without it the zone is unchanged, or else this computer's; if that\n" +
+			"is unknown, as in many containers, --tz is required. The hours do not limit your own calls.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			read, err := fleet.ParseHours(args[0], zone)

@@ -36,10 +36,10 @@ type pulled struct {
 func (a *app) pull() *cobra.Command {
 	return &cobra.Command{
 		Use: "pull [MODEL|URL]", Short: "Fetch a model for this machine; without a name, list some that fit it",
-		Long: "Fetch a model in GGUF files into the first folder of [engine] models (~/.kith/models), which the daemon\n" +
-			"watches. MODEL is a name of the list, hf.co/ORG/REPO with :QUANT or :FILE after it, or the URL of a file.\n" +
-			"What broke off is continued, and what is fetched is verified. HF_TOKEN is the token for models with\n" +
-			"terms to accept, HF_ENDPOINT the address of another model hub.",
+		Long: "Download a model in GGUF files into the first folder of [engine] models (~/.kith/models), which the daemon\n" +
+			"watches. MODEL is a name in the list, hf.co/ORG/REPO with an optional :QUANT or :FILE, or the URL of a file.\n" +
+			"Interrupted downloads are resumed, and the files are verified. HF_TOKEN is the token for models with terms\n" +
+			"to accept, HF_ENDPOINT the address of another model hub.",
 		Example:           "  kith pull\n  kith pull qwen3-4b\n  kith pull hf.co/Qwen/Qwen3-8B-GGUF:Q5_K_M",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completeListed,
@@ -140,7 +140,7 @@ func (a *app) pullModel(ctx context.Context, reference string) error {
 	})
 	if err != nil {
 		if ctx.Err() != nil {
-			return errors.New("cannot finish: interrupted; what was fetched stays, and the same command goes on from there")
+			return errors.New("cannot finish: interrupted; what was fetched is kept, and the same command resumes the download")
 		}
 		if errors.Is(err, pull.ErrNoSpace) {
 			err = fmt.Errorf("%w, or set [engine] models to a folder on another disk", err)

@@ -64,7 +64,7 @@ var scenarios = []scenario{
 	},
 	{
 		code: "machine_offline", status: http.StatusServiceUnavailable,
-		staged: "ada's machine went away just now; ben's call waits the 10 s in which it may come back",
+		staged: "ada's machine has just disconnected; ben's call waits 10 s for it to come back",
 		caller: "ben", model: "gone", machine: "garage", disrupt: endMachine, waits: true,
 	},
 	{

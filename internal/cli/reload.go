@@ -24,8 +24,8 @@ var reloadable = []string{"ratelimit", "discovery", "share"}
 func (a *app) reload() *cobra.Command {
 	return &cobra.Command{
 		Use: "reload", Short: "Have the daemon read its configuration again, while its calls run", Args: cobra.NoArgs,
-		Long: "Have the daemon read its configuration again; SIGHUP does the same. No call is dropped. What cannot\n" +
-			"change while it runs is listed, and takes effect at its next start.",
+		Long: "Make the daemon read its configuration again, like SIGHUP. No call is dropped. Settings that cannot change\n" +
+			"while it runs are listed and take effect at its next start.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := loadLocalFile(a.home)
 			if err != nil {

@@ -102,6 +102,6 @@ func (o *operator) finishRestore(ctx context.Context, at store.Config) error {
 	return o.print(struct {
 		Sessions int64 `json:"sessions_ended"`
 	}{ended}, func() {
-		o.say("%s ended; sign-in links and machine tokens too. Revoke once more what was revoked since the backup, then start the hubs\n", count(int(ended), "session"))
+		o.say("%s ended; sign-in links and machine tokens too. Repeat revocations made since the backup, then start the hubs\n", count(int(ended), "session"))
 	})
 }

@@ -268,7 +268,7 @@ func (a *app) serviceStatus(ctx context.Context, s *service) error {
 	case running:
 		text = "runs, by " + s.path
 	case installed:
-		text = "installed in " + s.path + " and does not run; its log says why"
+		text = "installed in " + s.path + " and does not run; its log has the reason"
 	}
 	return a.printService(s, installed, running, nil, text)
 }

@@ -51,10 +51,10 @@ const (
 )
 
 func (l *limitFlags) flags(cmd *cobra.Command) {
-	cmd.Flags().StringSliceVar(&l.models, "models", nil, `only these models, by their exact ids, separated by commas; "all" ends the limit`)
-	cmd.Flags().StringVar(&l.hours, "hours", "", `only in these hours of each machine's zone, like "Mon-Fri 18:00-23:00"; "always" ends the limit`)
-	cmd.Flags().StringVar(&l.concurrent, "concurrent", "", `at most so many calls at once; "none" ends the limit`)
-	cmd.Flags().StringVar(&l.perDay, "per-day", "", `at most so many calls a day (UTC); "none" ends the limit`)
+	cmd.Flags().StringSliceVar(&l.models, "models", nil, `only these models, by their exact ids, separated by commas; "all" removes the limit`)
+	cmd.Flags().StringVar(&l.hours, "hours", "", `only in these hours of each machine's zone, like "Mon-Fri 18:00-23:00"; "always" removes the limit`)
+	cmd.Flags().StringVar(&l.concurrent, "concurrent", "", `maximum concurrent calls; "none" removes the limit`)
+	cmd.Flags().StringVar(&l.perDay, "per-day", "", `maximum calls per day (UTC); "none" removes the limit`)
 }
 
 // change returns the limits in the command's flags. It rejects values that the hub would
@@ -114,8 +114,8 @@ func (a *app) share() *cobra.Command {
 	}
 	remove := &cobra.Command{
 		Use: "remove MEMBER|INVITE", Short: "Stop sharing with a member, within 5 s, or end an invite", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeGivenShares,
-		Long: "Stop sharing with a member, within 5 s, or end an invite by its id in `kith share list`. Shares that\n" +
-			"came by the invite stay.",
+		Long: "Stop sharing with a member, within 5 s, or revoke an invite by its id in `kith share list`. Shares that were\n" +
+			"made with the invite stay.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if inviteID.MatchString(args[0]) {
 				return ask(cmd.Context(), a.account(), "end the invite", api.RevokeInvite.With(api.InviteID{Invite: args[0]}), func(api.Revoked) {
@@ -186,9 +186,9 @@ func (a *app) addShare() *cobra.Command {
 	var flags limitFlags
 	cmd := &cobra.Command{
 		Use: "add MEMBER", Short: "Let a member use your machines, or change the limits", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeMembers,
-		Long: "Let a member use your machines, within the limits given. Of a member you share with already, the limits\n" +
-			"given here change and all others stay; --models all, --hours always, --concurrent none and --per-day none\n" +
-			"end a limit.",
+		Long: "Let a member use your machines, within the given limits. If you already share with the member, the limits\n" +
+			"that you give change, and all others stay; --models all, --hours always, --concurrent none and --per-day\n" +
+			"none remove a limit.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			change, err := flags.change(cmd)
 			if err != nil {
@@ -211,7 +211,7 @@ func (a *app) invite() *cobra.Command {
 	var flags limitFlags
 	cmd := &cobra.Command{
 		Use: "invite", Short: "Create a code that shares your machines with the member who accepts it", Args: cobra.NoArgs,
-		Long: "Create a code that shares your machines with the member who accepts it, within the limits given.",
+		Long: "Create a code that shares your machines with the member who accepts it, within the given limits.",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if in.LimitChange, err = flags.change(cmd); err != nil {
 				return err

@@ -174,7 +174,7 @@ func (c *daemonFile) resolveUpstreams(file string, text []byte) (problems []prob
 			}
 		}
 		if u.Share && (u.Dialect.Text == "responses" || u.Dialect.Text == "messages") {
-			refuse(i, "share", "cannot be true where the dialect is %q: others are served in the chat dialect only", u.Dialect.Text)
+			refuse(i, "share", "cannot be true if the dialect is %q: others are served in the chat dialect only", u.Dialect.Text)
 		}
 	}
 	return problems

@@ -86,7 +86,7 @@ func TestUpstreamProblems(t *testing.T) {
 		"no url":         {strings.Replace(head, "url", "# url", 1), ":2:3: upstream.url is missing"},
 		"no name":        {strings.Replace(head, "name", "# name", 1), ":2:3: upstream.name is your name for this upstream"},
 		"a name twice":   {head + "[[upstream]]\nurl = \"https://h/v1\"\nname = \"a\"\n", ":7:1: upstream.name is the name of another upstream: give each its own"},
-		"shared":         {head + "dialect = \"messages\"\nshare = true\n", `:6:1: upstream.share cannot be true where the dialect is "messages": others are served in the chat dialect only`},
+		"shared":         {head + "dialect = \"messages\"\nshare = true\n", `:6:1: upstream.share cannot be true if the dialect is "messages": others are served in the chat dialect only`},
 		"no such env":    {head + "key = \"env:KITH_TEST_NONE\"\n", ":5:1: upstream.key names the environment variable KITH_TEST_NONE, which is not set"},
 		"no such file":   {head + "key = \"file:none.key\"\n", ":5:1: upstream.key names a file that cannot be read: "},
 		"an open file":   {head + "key = \"file:open.key\"\n", ":5:1: upstream.key is in "},

@@ -17,9 +17,9 @@ func (a *app) usage() *cobra.Command {
 	var span spanFlags
 	cmd := &cobra.Command{
 		Use: "usage", Short: "Show what you used, and what ran on your machines", Args: cobra.NoArgs,
-		Long: "Show your calls by hour, day or week, by model, machine and key, and what ran on your machines for you and for others.\n" +
-			"FIRST-P50 and P95 are the times to the first token within which half of the streamed answers came, and 95 of 100.\n" +
-			"Days are UTC. Nothing of any prompt or answer is kept, so none is shown.",
+		Long: "Show your calls by hour, day or week, by model, machine and key, and what ran on your machines for you and\n" +
+			"for others. FIRST-P50 and P95 are the 50th and 95th percentiles of the time to the first token of streamed\n" +
+			"answers. Days are UTC. Prompts and answers are not kept, so they are not shown.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in, err := span.read(cmd)
 			if err != nil {
@@ -43,7 +43,7 @@ func (o *operator) usage() *cobra.Command {
 		Use: "usage", Short: "Show what all members called, by hour, day or week", Args: cobra.NoArgs,
 		Example: "  kith admin usage --by hour\n  kith admin usage --days 90 --json",
 		Long: "Show the calls of all members by hour, day or week and by model, the refusals by code, and how many members made calls.\n" +
-			"No member is named, and nothing of any prompt or answer is kept. Days are UTC.",
+			"Members are not named, and prompts and answers are not kept. Days are UTC.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in, err := span.read(cmd)
 			if err != nil {
@@ -70,7 +70,7 @@ type spanFlags struct {
 }
 
 func (s *spanFlags) add(cmd *cobra.Command) {
-	cmd.Flags().IntVar(&s.days, "days", 30, "how many days back, today included; by the hour it is 1 by itself, by the week 84")
+	cmd.Flags().IntVar(&s.days, "days", 30, "how many days back, including today; the default is 1 by hour and 84 by week")
 	cmd.Flags().StringVar(&s.by, "by", "day", "what a bar is: hour, day or week")
 }
 

@@ -20,7 +20,7 @@ var correlationID = regexp.MustCompile(`^req_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-
 func (a *app) why() *cobra.Command {
 	var family string
 	cmd := &cobra.Command{
-		Use: "why MODEL|CORRELATION_ID", Short: "Say why a call goes, or went, where it does, and what would change that", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeModels,
+		Use: "why MODEL|CORRELATION_ID", Short: "Explain where a call goes or went, and what would change that", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeModels,
 		Long: "With a model: whether a call would be served now and where, or which rule refuses it and what would\n" +
 			"change that. With the X-Correlation-ID of an answer: what happened to that call; the owner of a machine\n" +
 			"sees what happened on it.",

@@ -145,7 +145,7 @@ func (d *Daemon) serveDrain(w http.ResponseWriter, r *http.Request) {
 		changed := d.offers.watch() // first, so that no change is missed while reading
 		now, _ := d.settings.current(time.Now())
 		if !now.Paused {
-			refuseChange(w, errors.New("cannot drain this machine: it is not paused (any more), and still takes calls"))
+			refuseChange(w, errors.New("cannot drain this machine: it is not paused, or no longer, and still accepts calls"))
 			return
 		}
 		drained := d.admission.drained()

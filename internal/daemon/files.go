@@ -54,7 +54,7 @@ func LoadCredential(home string) (Credential, error) {
 		return Credential{}, fmt.Errorf("cannot use this machine's credential: %w; or run `kith login` again", err)
 	}
 	if c.Secret == "" {
-		return Credential{}, fmt.Errorf("cannot use %s: it holds no secret; run `kith login` again", path)
+		return Credential{}, fmt.Errorf("cannot use %s: it does not contain a secret; run `kith login` again", path)
 	}
 	if err := tunnel.CheckHub(c.Hub); err != nil {
 		return Credential{}, fmt.Errorf("cannot use %s: %w; run `kith login` again", path, err)

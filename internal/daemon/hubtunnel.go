@@ -110,7 +110,7 @@ func (d *Daemon) onTunnelState(s tunnel.State) {
 	case s.Phase == tunnel.Acked:
 		d.log.Info("connected to the hub", "node", s.Node)
 	case errors.Is(s.Err, tunnel.ErrRefused), errors.Is(s.Err, tunnel.ErrFenced):
-		d.recordError("%v; this machine tries again by itself, and at once after `kith reload`", s.Err)
+		d.recordError("%v; this machine retries automatically, and at once after `kith reload`", s.Err)
 	case s.Phase == tunnel.Lost && s.Retry > 0:
 		d.log.Warn("lost the connection to the hub", "cause", s.Err, "retry", s.Retry)
 	}

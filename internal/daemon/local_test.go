@@ -58,7 +58,7 @@ func TestLocalEngineFailures(t *testing.T) {
 		"429":      {enginetest.Behaviour{Status: 429}, 503, fault.CapacityFull, "busy"},
 		"503":      {enginetest.Behaviour{Status: 503}, 503, fault.CapacityFull, "busy"},
 		"500":      {enginetest.Behaviour{Status: 500}, 502, fault.EngineError, "500"},
-		"dies":     {enginetest.Behaviour{Fault: enginetest.Die}, 502, fault.EngineError, "broke off"},
+		"dies":     {enginetest.Behaviour{Fault: enginetest.Die}, 502, fault.EngineError, "cut off"},
 		"nonsense": {enginetest.Behaviour{Answer: "<html>"}, 502, fault.EngineError, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -85,9 +85,9 @@ func (d *Daemon) setPausedBy(why []string) {
 	case same:
 		return
 	case len(why) > 0:
-		d.log.Info("this machine pauses by itself", "why", why)
+		d.log.Info("this machine pauses automatically", "why", why)
 	default:
-		d.log.Info("this machine no longer pauses by itself")
+		d.log.Info("this machine's automatic pause has ended")
 	}
 	d.offers.setChanged()
 }

@@ -197,7 +197,7 @@ func (m *normalizer) finish() error {
 	case m.speech == nil && len(m.choices) == 0:
 		return notChat("something that is not a chat answer", m.document)
 	case !m.stream:
-		return fault.New(fault.EngineError, "the engine broke off before its answer was complete")
+		return fault.New(fault.EngineError, "the answer of the engine was cut off")
 	}
 	return nil // without an end marker the answer is incomplete
 }

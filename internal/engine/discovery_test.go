@@ -183,7 +183,7 @@ func TestPortsAreHints(t *testing.T) {
 func TestPlainOnlyWhereConfigured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		at := atPorts{"127.0.0.1:8080": enginetest.New(enginetest.Plain, enginetest.Options{}).Transport()}
-		if f := finder(t, Config{Usual: true, Transport: at}); len(f.Engines()) != 0 || !strings.Contains(f.Report()[0].Why, "add the place to endpoints") {
+		if f := finder(t, Config{Usual: true, Transport: at}); len(f.Engines()) != 0 || !strings.Contains(f.Report()[0].Why, "add its address to endpoints") {
 			t.Errorf("usual port: %v %+v", kindsOf(f), f.Report()[0])
 		}
 		f := finder(t, Config{Usual: true, Endpoints: []string{"http://localhost:8080/v1"}, Transport: at})

@@ -42,7 +42,7 @@ func embeddings(body []byte, model fleet.ModelID, want wants) ([]byte, error) {
 	for i, d := range got.Data {
 		encoded, ok := encodeVector(d.Embedding, want.base64)
 		if !ok {
-			return nil, fault.New(fault.EngineError, "the engine's embeddings are no lists of numbers")
+			return nil, fault.New(fault.EngineError, "the engine's embeddings are not lists of numbers")
 		}
 		data[i] = vector{"embedding", i, encoded}
 	}

@@ -373,12 +373,12 @@ func (e *Engine) failed(ctx context.Context, err error, s *sending) error {
 }
 
 func brokeOff(err error) error {
-	return fault.New(fault.EngineError, "the engine broke off before its answer was complete").Because(err)
+	return fault.New(fault.EngineError, "the answer of the engine was cut off").Because(err)
 }
 
 func (e *Engine) respond(ctx context.Context, resp *http.Response, cancel context.CancelFunc, req *Request, want wants) (*http.Response, error) {
 	if s := resp.StatusCode; s >= 300 && s < 400 || s < 200 {
-		return nil, fault.New(fault.EngineError, "the engine answered with status %d, which is no answer", s)
+		return nil, fault.New(fault.EngineError, "the engine responded with unexpected status %d", s)
 	}
 	body := resp.Body
 	switch resp.Header.Get("Content-Encoding") {

@@ -158,7 +158,7 @@ var errSlow = errors.New("it did not answer")
 var errLocked = errors.New("it asks for a key; name it as an [[upstream]] with that key instead")
 
 // errNotEngine reports that the server at an address is not an engine.
-var errNotEngine = errors.New("what answers there is no engine kith knows; if it serves /v1/models, add the place to endpoints")
+var errNotEngine = errors.New("the server there is not an engine that kith knows; if it serves /v1/models, add its address to endpoints")
 
 // why describes a failed request to the owner.
 func (p *probe) why(err error) error {

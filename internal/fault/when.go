@@ -22,7 +22,7 @@ var codes = map[Code]struct {
 	MachineOffline:           {503, "Machine offline", "A machine that you can use runs this model and is offline. Your access is intact; it returns when the machine does."},
 	OutsideSharingHours:      {503, "Outside sharing hours", "Machines shared with you run the model, and every one online is outside its sharing hours."},
 	InvalidRequest:           {400, "Invalid request", "The request cannot be understood: `message` says why and `param` names the member at fault. For audio also: no machine in the region offers any speech model. Sending it again does not help."},
-	ContextLengthExceeded:    {400, "Prompt too long", "The prompt is longer than the model's context: \"prompt is too long: N tokens > M maximum\", where the engine reports the numbers. Send less, or choose a model with a longer context."},
+	ContextLengthExceeded:    {400, "Prompt too long", "The prompt is longer than the model's context: \"prompt is too long: N tokens > M maximum\", if the engine reports the numbers. Send less, or choose a model with a longer context."},
 	PreviousResponseNotFound: {400, "Previous response not found", "The response that is referred to, or named in the path, is unknown, has expired, was deleted, was not stored, or is another member's."},
 	InvalidAPIKey:            {401, "Invalid key", "The key is missing, wrong or revoked, or two headers carry different ones; or it expired, or is of a region that this hub does not know (`message` says so). Hosted only."},
 	ForbiddenOrigin:          {403, "Origin not allowed", "A web page, or a request under a foreign Host, reached the local surface. Local only."},
@@ -33,12 +33,12 @@ var codes = map[Code]struct {
 	RateLimitExceeded:        {429, "Too many requests", "Too many requests, too many calls at once that run or wait, or too many different models tried that you cannot reach: `message` says which. Wait as `Retry-After` says."},
 	InternalError:            {500, "Internal error", "A defect of ours; the correlation id finds it in the log."},
 	NotImplemented:           {501, "Not implemented", "The route exists and is not implemented: use `/v1/chat/completions`."},
-	EngineError:              {502, "Engine failed", "The engine of the machine failed on this very request, or sent what is no answer."},
+	EngineError:              {502, "Engine failed", "The machine's engine failed on this request, or its response was not a valid answer."},
 	NoInferenceBackend:       {503, "No engine", "This daemon was built without an engine and knows nothing else that could serve. Local only."},
 	EngineTimeout:            {504, "Engine timed out", "A machine took the request and its engine did not answer in time."},
-	NotFound:                 {404, "Not found", "Of the management API only: nothing that is yours, or that you may see, has this name."},
-	WrongRegion:              {421, "Wrong region", "For machines that connect only: the credential is of another region, whose hub's address `message` and the header `Kith-Hub` name where it is known. Sign in there with `kith login --hub`."},
-	NotAllowed:               {403, "Not allowed", "Of the management API only: you may see it but not change it; `message` says who may."},
+	NotFound:                 {404, "Not found", "Under `/api/` only: nothing that is yours, or that you may see, has this name."},
+	WrongRegion:              {421, "Wrong region", "For machines that connect only: the credential belongs to another region. If its hub's address is known, it is in `message` and in the header `Kith-Hub`. Sign in there with `kith login --hub`."},
+	NotAllowed:               {403, "Not allowed", "Under `/api/` only: you may see it but not change it; `message` says who may."},
 }
 
 // Title returns the code in a few plain words. An unknown code is its own title.

@@ -54,7 +54,7 @@ func zoneOfTZ(root, tz string) (string, error) {
 	if name := zoneIn(tz); name == strings.TrimPrefix(strings.TrimPrefix(tz, "posix/"), "right/") {
 		return name, nil
 	}
-	return "", fmt.Errorf("TZ is %.40q, which names no zone of the zone database", tz)
+	return "", fmt.Errorf("TZ is %.40q, which is not in the zone database", tz)
 }
 
 // zoneOfFile returns the zone that the file defines.

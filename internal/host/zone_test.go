@@ -76,9 +76,9 @@ func TestZone(t *testing.T) {
 		{name: "TZ is a path with a colon", tz: "TZ=:/etc/localtime", files: map[string]string{zoneFile: "-> /usr/share/zoneinfo/Europe/Lisbon"}, want: "Europe/Lisbon"},
 		{name: "TZ is the path of a copy", tz: "TZ=/srv/here", files: map[string]string{"/srv/here": "zone Lisbon", zoneListFile: list}, want: "Europe/Lisbon"},
 		{name: "TZ is a path without a file", tz: "TZ=/srv/here", err: "cannot read the time zone"},
-		{name: "TZ is a rule", tz: "TZ=CET-1CEST,M3.5.0,M10.5.0/3", err: `TZ is "CET-1CEST,M3.5.0,M10.5.0/3", which names no zone`},
-		{name: "TZ is localtime", tz: "TZ=localtime", err: "names no zone"},
-		{name: "TZ has a typing error", tz: "TZ=Europe/Lissabon", err: "names no zone"},
+		{name: "TZ is a rule", tz: "TZ=CET-1CEST,M3.5.0,M10.5.0/3", err: `TZ is "CET-1CEST,M3.5.0,M10.5.0/3", which is not in the zone database`},
+		{name: "TZ is localtime", tz: "TZ=localtime", err: "is not in the zone database"},
+		{name: "TZ has a typing error", tz: "TZ=Europe/Lissabon", err: "is not in the zone database"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

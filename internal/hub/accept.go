@@ -46,7 +46,7 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 	if h.drain.begun.Load() {
-		api.Refuse(w, comeBack(fault.CapacityFull, "this hub is about to end; come back shortly, and another one is there"))
+		api.Refuse(w, comeBack(fault.CapacityFull, "this hub is shutting down; come back shortly to reach another one"))
 		return
 	}
 	if !h.admit(r.Context()) {
@@ -71,7 +71,7 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 	now := time.Now()
 	pace := h.paces.of(machine.ID, now)
 	if !pace.dials.AllowN(now, 1) {
-		api.Refuse(w, comeBack(fault.CapacityFull, "this machine dials too often; come back as Retry-After says"))
+		api.Refuse(w, comeBack(fault.CapacityFull, "this machine dials too often; come back after Retry-After"))
 		return
 	}
 	free, ok := h.tunnels.take(machine.OwnerID, machine.ID)

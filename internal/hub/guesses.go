@@ -39,7 +39,7 @@ func (h *Hub) guess(ctx context.Context) (known func(), err error) {
 	}
 	if wait := h.guesses.Take(client, time.Now()); wait > 0 {
 		return nil, fault.New(fault.RateLimitExceeded,
-			"too many unknown keys came from this address: at most %d a second, %d at once; correct the key, and wait as Retry-After says",
+			"too many unknown keys came from this address: at most %d a second, %d at once; correct the key, and wait for Retry-After",
 			time.Second/guessEvery, guessBurst).WithRetryAfter(int(wait/time.Second) + 1)
 	}
 	return func() { h.guesses.Give(client, time.Now()) }, nil

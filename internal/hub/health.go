@@ -72,7 +72,7 @@ func (h *Hub) databaseHealth(ctx context.Context) site.Part {
 	_, err := h.records.Grant(ctx, [32]byte{}) // a code that does not exist
 	took := max(time.Millisecond, time.Since(began).Round(time.Millisecond))
 	if err != nil && !errors.Is(err, account.ErrNotFound) {
-		return site.Part{Name: "Database", Text: "does not answer; the log says why"}
+		return site.Part{Name: "Database", Text: "does not answer; the log has the reason"}
 	}
 	if !h.live.Confirmed(time.Now()) {
 		return site.Part{Name: "Database", Text: "changes cannot be followed: calls are refused until they can"}
@@ -99,7 +99,7 @@ func (h *Hub) journalHealth() site.Part {
 	case !s.Journal:
 		return site.Part{Name: "Journal", Good: true, Text: "none: records wait in memory"}
 	case s.Broken:
-		return site.Part{Name: "Journal", Text: "takes nothing until it is started again: calls are refused meanwhile; the log says why"}
+		return site.Part{Name: "Journal", Text: "takes nothing until it is started again: calls are refused until then; the log has the reason"}
 	default:
 		return site.Part{Name: "Journal", Good: true, Text: fmt.Sprintf("%.0f %% full, %s calls open, %s records on their way to the database", 100*s.Used, api.Number(s.Open), api.Number(s.Pending))}
 	}

@@ -159,7 +159,7 @@ func (lib *library) checkLayout() error {
 	}
 	c, m := lib.llama_context_default_params(), lib.llama_model_default_params()
 	if c.nCtx != 512 || c.nBatch != 2048 || c.nUbatch != 512 || c.pooling != poolingUnspecified || c.embeddings || !c.offloadKQV || m.vocabOnly {
-		return fmt.Errorf("cannot use the inference library: its structs are not those of llama.cpp %s (it says it is %s); fetch the pinned one", libraryVersion, lib.llama_version())
+		return fmt.Errorf("cannot use the inference library: its structs are not those of llama.cpp %s (it reports %s); fetch the pinned one", libraryVersion, lib.llama_version())
 	}
 	return nil
 }

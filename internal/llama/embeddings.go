@@ -78,7 +78,7 @@ func (r *runner) embedStep() {
 		}
 		if p == nil {
 			r.current = nil
-			e.done <- r.lib.failure(fmt.Sprintf("cannot compute the embeddings (llama_decode says %d)", status))
+			e.done <- r.lib.failure(fmt.Sprintf("cannot compute the embeddings (llama_decode returned %d)", status))
 			break
 		}
 		e.vectors = append(e.vectors, append([]float32(nil), unsafe.Slice(p, r.Dimensions)...))

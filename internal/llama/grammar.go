@@ -198,7 +198,7 @@ func (n *schemaNode) read(m member) (err error) {
 		}
 	case "not", "if", "then", "else", "patternProperties", "prefixItems", "contains", "dependentSchemas",
 		"unevaluatedProperties", "$dynamicRef", "$recursiveRef":
-		return errors.New("it is not understood; say the shape with properties, items and anyOf")
+		return errors.New("it is not understood; describe the structure with properties, items and anyOf")
 	}
 	return err
 }

@@ -69,7 +69,7 @@ func inspect(lib *library, file ModelFile, slots, context int) (s *modelSpec, er
 	}
 	trained := int(number("context_length"))
 	if trained <= 0 {
-		return nil, errors.New("cannot use the model file: it does not say how long a context it takes")
+		return nil, errors.New("cannot use the model file: its context length is missing")
 	}
 	pooling := lib.meta(handle, arch+"pooling_type")
 	s.ownPooling = pooling != "" && pooling != strconv.Itoa(poolingNone)

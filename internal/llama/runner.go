@@ -242,7 +242,7 @@ func (r *runner) step() {
 		return
 	}
 	if status := r.lib.llama_decode(r.loaded.chat, *b); status != 0 {
-		err := r.lib.failure(fmt.Sprintf("cannot compute the next token (llama_decode says %d)", status))
+		err := r.lib.failure(fmt.Sprintf("cannot compute the next token (llama_decode returned %d)", status))
 		for i := range r.slots {
 			if r.slots[i].queued {
 				r.release(i, "", err)

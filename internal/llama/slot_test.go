@@ -211,7 +211,7 @@ func TestKeptAfterCancel(t *testing.T) {
 	r.admit()
 	r.fail = true
 	r.step()
-	if _, _, err := finishOf(failed); err == nil || !strings.Contains(err.Error(), "llama_decode says 1") {
+	if _, _, err := finishOf(failed); err == nil || !strings.Contains(err.Error(), "llama_decode returned 1") {
 		t.Errorf("a step that failed: %v", err)
 	}
 	for _, after := range []string{"a step that failed", "an unload"} {

@@ -297,7 +297,7 @@ func (s *Supervisor) dropGPUs(cause error) {
 			continue
 		}
 		s.unused[gpu.Name] = "the engine failed with it: " + strings.Join(strings.Fields(cause.Error()), " ") + "; it is tried again when the daemon starts"
-		s.config.Log.Warn("a GPU library is not used any more", "library", gpu.Name, "cause", cause)
+		s.config.Log.Warn("a GPU library is no longer used", "library", gpu.Name, "cause", cause)
 	}
 	s.gpus = nil
 }

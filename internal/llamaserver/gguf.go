@@ -250,7 +250,7 @@ func inspect(path string) (*modelInfo, error) {
 	number := func(key string) uint64 { return h.numbers[arch+key] }
 	f := &modelInfo{context: int(min(number("context_length"), math.MaxInt32))}
 	if f.context == 0 {
-		return nil, errors.New("it does not say how long a context it takes")
+		return nil, errors.New("its context length is missing")
 	}
 	heads := max(number("attention.head_count"), 1)
 	kvHeads := number("attention.head_count_kv")
@@ -267,7 +267,7 @@ func inspect(path string) (*modelInfo, error) {
 	const halfFloat, sane = 2, 1 << 32
 	f.perSlot = min(number("block_count"), 4096) * min(kvHeads, 4096) * (min(keys, 1<<16) + min(values, 1<<16)) * halfFloat
 	if f.perSlot >= sane {
-		return nil, errors.New("what it says of its layers cannot be")
+		return nil, errors.New("its number of layers is invalid")
 	}
 	_, f.pooled = h.numbers[arch+"pooling_type"]
 	template, chats := h.texts["tokenizer.chat_template"]

@@ -38,7 +38,7 @@ func (s *Server) readProps(ctx context.Context, address string) {
 	defer cancel()
 	var got props
 	if err := getProps(ctx, address, &got); err != nil {
-		s.pool.config.Log.Warn("cannot read what llama-server says of its model", "model", s.file.ID, "cause", err)
+		s.pool.config.Log.Warn("cannot read llama-server's properties of its model", "model", s.file.ID, "cause", err)
 		return
 	}
 	s.mu.Lock()

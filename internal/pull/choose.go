@@ -129,9 +129,9 @@ func IsFirstPart(name string) bool {
 func checkName(name string) error {
 	switch {
 	case !strings.HasSuffix(name, ".gguf"):
-		return fmt.Errorf("%q is no GGUF file: give the address of a file that ends in .gguf", name)
+		return fmt.Errorf("%q is not a GGUF file: give the address of a file that ends in .gguf", name)
 	case !filepath.IsLocal(name), strings.HasPrefix(name, "."), strings.ContainsAny(name, `/\:`), strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return fmt.Errorf("%q is no name for a file", name)
+		return fmt.Errorf("%q is not a valid file name", name)
 	}
 	return nil
 }

@@ -301,7 +301,7 @@ func (d *download) complete(ctx context.Context, f File, out *os.File, sum hash.
 			pause.Reset()
 		}
 		if failures >= attempts {
-			return fmt.Errorf("%w: run the same command again, it goes on where this one ended", err)
+			return fmt.Errorf("%w: run the same command again, it resumes this download", err)
 		}
 		wait := pause.NextBackOff()
 		var later *backoff.RetryAfterError
@@ -420,7 +420,7 @@ func (d *download) copy(ctx context.Context, f File, out *os.File, sum hash.Hash
 			if cause := context.Cause(ctx); cause != nil {
 				err = cause
 			}
-			return fmt.Errorf("the download of %s broke off: %w", f.Name, err)
+			return fmt.Errorf("the download of %s was interrupted: %w", f.Name, err)
 		}
 	}
 }

@@ -101,7 +101,7 @@ func (m *Model) Size() (total int64) {
 
 // ErrUnknown is returned for a reference that is neither a name in the list nor a
 // repository or URL.
-var ErrUnknown = errors.New("it is no name of the list, no repository and no URL")
+var ErrUnknown = errors.New("it is neither a name in the list nor a repository or URL")
 
 // Resolve returns the model for a reference: a name in the list, hf.co/ORG/REPO with an
 // optional :QUANT or :FILE, or the URL of a GGUF file.
@@ -123,7 +123,7 @@ func (s *Source) Resolve(ctx context.Context, reference string) (*Model, error) 
 		case strings.Count(repo, "/") == 1:
 			return s.resolveRepo(ctx, repo, file)
 		}
-		return nil, fmt.Errorf("%w: the address names no repository", ErrUnknown)
+		return nil, fmt.Errorf("%w: the address does not contain a repository", ErrUnknown)
 	}
 	repo := reference
 	for _, host := range hubHosts {

@@ -237,17 +237,17 @@ func TestResolve(t *testing.T) {
 func TestResolveFaults(t *testing.T) {
 	inBubble(t, func(t *testing.T, h *modelHub, s *Source) {
 		for reference, want := range map[string]string{
-			"words":                             "no name of the list",
+			"words":                             "neither a name in the list",
 			"ann/words:Q3_K":                    "add one after a colon: BF16, Q4_K_M, Q8_0",
 			"ann/nothing":                       "check the name",
-			"ann/":                              "no name of the list",
-			"ann/words/more":                    "no name of the list",
+			"ann/":                              "neither a name in the list",
+			"ann/words/more":                    "neither a name in the list",
 			"ftp://files.test/words-Q8_0.gguf":  "neither https:// nor http://",
 			"http://files.test/README.md":       "ends in .gguf",
-			"http://files.test/..%5cx.gguf":     "no name for a file",
+			"http://files.test/..%5cx.gguf":     "not a valid file name",
 			"http://nowhere.test/a.gguf":        "cannot be reached",
 			"http://files.test/other-Q8_0.gguf": "is not there",
-			endpoint + "/ann":                   "names no repository",
+			endpoint + "/ann":                   "does not contain a repository",
 		} {
 			if _, err := s.Resolve(t.Context(), reference); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v", reference, err)

@@ -52,7 +52,7 @@ func testNoticesPage(t *testing.T, tn *town) {
 	if strings.Contains(ada.get("/notices").body, "box has been offline") {
 		t.Error("a kind that is switched off is listed")
 	}
-	ada.post("/account/notices", "kind", "nonsense").want(t, 400, "no kind of notice")
+	ada.post("/account/notices", "kind", "nonsense").want(t, 400, "unknown kind of notice")
 	tn.operator().get("/account").want(t, 200, "This hub has no good backup of the last 7 days")
 }
 

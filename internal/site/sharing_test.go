@@ -59,7 +59,7 @@ func TestHoursEditor(t *testing.T) {
 	}
 	post(url.Values{"days-0": {"Mon"}, "from-0": {"10:00"}}).want(t, 400, "cannot read the window", `id="hours-`+tn.machine.ID+`" open="">`)
 	post(url.Values{"days-0": {"<b>"}, "from-0": {"10:00"}, "to-0": {"11:00"}}).want(t, 400, "&lt;b&gt;")
-	ada.post("/machines/slots", "machine", tn.machine.ID, "slots", "-1").want(t, 400, "slots is how many")
+	ada.post("/machines/slots", "machine", tn.machine.ID, "slots", "-1").want(t, 400, "slots is the number")
 	if len(tn.controls) != 3 {
 		t.Errorf("a machine was asked for %+v", tn.controls[3:])
 	}

@@ -228,7 +228,7 @@ func TestShareFormTakesIDsExactly(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
 	for _, models := range []string{" tiny", "tiny ", "org/a b\r\n tiny", " "} {
-		ada.post("/sharing/share", "with", "bob", "models", models, "concurrent", "", "per_day", "").want(t, 400, "no model&#39;s id")
+		ada.post("/sharing/share", "with", "bob", "models", models, "concurrent", "", "per_day", "").want(t, 400, "invalid model id")
 	}
 	ada.post("/sharing/share", "with", "bob", "models", "org/a b\r\ntiny\r\n\r\n", "concurrent", "", "per_day", "").goes(t, "/access")
 	if made := good[api.List[api.Share]](tn.world, "ada", "GET", "/api/shares", "").Data; len(made) != 1 || !slices.Equal(made[0].Models, []string{"org/a b", "tiny"}) {

@@ -146,7 +146,7 @@ func (s *Spool) count(holder Holder, more amount) error {
 	case over(has.memory+has.disk, l.Member),
 		more.memory > 0 && over(has.memory, l.Memory/2), more.disk > 0 && over(has.disk, l.Disk/2):
 		s.use.Refused++
-		return fault.New(fault.CapacityFull, "your requests and answers underway fill the room that one member has here; try again when some of them are done")
+		return fault.New(fault.CapacityFull, "your current requests and answers use all the memory that one member may use here; try again when some of them are done")
 	case more.memory > 0 && over(s.use.Memory+more.memory, l.Memory), more.disk > 0 && over(s.use.Disk+more.disk, l.Disk):
 		s.use.Refused++
 		return full()
@@ -182,5 +182,5 @@ func (s *Spool) noFile(cause error) error {
 }
 
 func full() *fault.Fault {
-	return fault.New(fault.CapacityFull, "the service has no room for one more request or answer of this size just now; try again shortly")
+	return fault.New(fault.CapacityFull, "the service has no memory for another request or answer of this size at the moment; try again shortly")
 }
