@@ -10,7 +10,7 @@ import (
 // invalid UTF-8 in a Go string becomes U+FFFD.
 var encoding = json.JoinOptions(json.Deterministic(true), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true), jsontext.PreserveRawStrings(true))
 
-// encode returns v, whose type is one of this package, as JSON.
+// encode returns v as JSON. Its type must be one of this package.
 func encode(v any) []byte {
 	text, err := json.Marshal(v, encoding)
 	if err != nil {

@@ -61,9 +61,9 @@ func (a *activeCalls) register(ctx context.Context, c *activeCall) (_ context.Co
 }
 
 // enter starts counting a call as running or waiting, or returns the fault for a member
-// that has too many of those. A call that starts to run after a wait is never refused:
-// running and waiting calls have one limit together, so waiting is no way to run more. A
-// call that starts to wait after it ran may be refused.
+// that has too many of those. A call that starts to run after a wait is never refused; so
+// that a member cannot run more calls by waiting, running and waiting calls together are
+// limited, too. A call that starts to wait after it ran may be refused.
 func (a *activeCalls) enter(c *activeCall, next phase) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -338,7 +338,7 @@ func attemptHeader(call *gateway.Call, machine *fleet.Machine) string {
 }
 
 // classifyBreak returns the outcome of a failed exchange: the caller disconnected or a
-// limit was exceeded, the machine disconnected or accepts no more streams, or its engine
+// limit was exceeded, the machine disconnected or accepts no further stream, or its engine
 // failed. It may wait as Line.Ended does.
 func classifyBreak(ctx context.Context, call *gateway.Call, line registry.Line, err error) (outcome, error) {
 	var f *fault.Fault

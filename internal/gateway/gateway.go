@@ -130,7 +130,7 @@ type Edge struct {
 	misses  misses
 	// forwards limits the requests with keys of other regions, by client address.
 	forwards buckets
-	ending   context.Context // canceled by EndBodies
+	ending   context.Context // ended by EndBodies
 	end      context.CancelCauseFunc
 }
 

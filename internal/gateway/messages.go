@@ -13,7 +13,7 @@ import (
 )
 
 // translationRoom is how much larger than the body limit a translation to chat may be.
-// Machines accept no more than the sum of both.
+// Machines accept at most the sum of both.
 const translationRoom = 8 << 20
 
 // checkVersion requires one version header of the messages dialect, with any date
