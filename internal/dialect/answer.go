@@ -14,8 +14,9 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// CheckUnary checks a unary answer: one strict JSON object that reports no error. It reads the answer piece by piece and
-// returns the usage that the engine reported; errors are *fault.Fault, or those of reading.
+// CheckUnary checks a unary answer: it must be one strict JSON object that reports no
+// error. It decodes the answer as a stream and returns the usage that the engine
+// reported. Errors are *fault.Fault, or those of reading.
 func CheckUnary(answer io.Reader) (Usage, error) {
 	o := objects.Get().(*object)
 	o.dec.Reset(answer)
@@ -36,23 +37,24 @@ func CheckUnary(answer io.Reader) (Usage, error) {
 	return o.usage, nil
 }
 
-// objects are the checkers of unary answers, kept for their decoders.
+// objects are checkers of answers, pooled for the buffers of their decoders.
 var objects = sync.Pool{New: func() any { return new(object) }}
 
-// object checks one JSON object of an answer and picks out what the edge needs
-// to know. It is reused from chunk to chunk and then allocates nothing.
+// object checks one JSON object of an answer and extracts what the edge needs. It is
+// reused from chunk to chunk and then does not allocate.
 type object struct {
 	dec    jsontext.Decoder
-	source bytes.Buffer // what dec reads a chunk from: an alias of the document
+	source bytes.Buffer // the chunk that dec reads: an alias of the document
 
 	usage   Usage
-	failure jsontext.Value // the error member; nil where there is none, or null
-	content bool           // a choice's delta carries text, reasoning or a tool call
+	failure jsontext.Value // the error member; nil if absent or null
+	content bool           // a choice's delta has text, reasoning or a tool call
 
-	into *delta // what the chunk adds; nil: it is not needed
+	into *delta // receives what the chunk adds; nil: not needed
 }
 
-// read checks a chunk. usage stays from chunk to chunk; failure and content are of this one.
+// read checks a chunk. usage is kept from chunk to chunk; failure and content are only
+// for this one.
 func (o *object) read(document []byte) error {
 	o.failure, o.content = nil, false
 	o.into.reset(document)
@@ -65,7 +67,8 @@ func (o *object) scan() error {
 	return oneObject(&o.dec, func() error { return Members(&o.dec, o.member) })
 }
 
-// notJSON is the fault of an answer that cannot be decoded, or err where it could not be read.
+// notJSON returns the fault of an answer that is not valid JSON, or err if reading the
+// answer failed.
 func notJSON(err error) error {
 	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, new(*jsontext.SyntacticError)) {
 		return invalidAnswer("broken JSON")
@@ -89,7 +92,7 @@ func (o *object) member(name []byte) error {
 			o.failure = bytes.Clone(value)
 		}
 		return err
-	case "data": // an embedding each
+	case "data": // one for each embedding
 		return Elements(&o.dec, func() error { return skip(&o.dec) })
 	default:
 		return skip(&o.dec)
@@ -144,19 +147,21 @@ func (o *object) delta(name []byte) error {
 	return err
 }
 
-// UsageTrailer is the trailer of a streamed answer that carries the engine's own token counts, "PROMPT COMPLETION". The
-// daemon requests them from its engine on every stream, and removes their chunk unless the caller requested it.
+// UsageTrailer is the trailer of a streamed answer with the engine's token counts,
+// "PROMPT COMPLETION". The daemon requests the counts from its engine for every stream,
+// and removes their chunk unless the caller requested it.
 const UsageTrailer = "Kith-Usage"
 
 // CachedTrailer is the trailer with Usage.Cached.
 const CachedTrailer = "Kith-Cached"
 
-// Trailer is the usage as a UsageTrailer's value.
+// Trailer returns the usage as the value of a UsageTrailer.
 func (u Usage) Trailer() string {
 	return strconv.FormatInt(u.In, 10) + " " + strconv.FormatInt(u.Out, 10)
 }
 
-// ParseTrailer reads the values of UsageTrailer and CachedTrailer; false where the first is absent or malformed.
+// ParseTrailer parses the values of UsageTrailer and CachedTrailer. It returns false if
+// the first is missing or malformed.
 func ParseTrailer(value, cached string) (Usage, bool) {
 	in, out, ok := strings.Cut(value, " ")
 	u := Usage{Reported: true}
@@ -169,7 +174,8 @@ func ParseTrailer(value, cached string) (Usage, bool) {
 	return u, ok && errIn == nil && errOut == nil && u.In >= 0 && u.Out >= 0
 }
 
-// readUsage reads a usage object; counts below zero or of another type report nothing.
+// readUsage parses a usage object. If a count is negative or of another type, it returns
+// the zero Usage.
 func readUsage(value jsontext.Value) Usage {
 	var usage struct {
 		PromptTokens     int64 `json:"prompt_tokens"`
@@ -191,20 +197,22 @@ func readUsage(value jsontext.Value) Usage {
 	}
 }
 
-// invalidAnswer is the fault of an answer that its dialect does not allow.
+// invalidAnswer returns the fault for an answer that violates its dialect.
 func invalidAnswer(what string) *fault.Fault {
 	return fault.New(fault.EngineError, "the machine's engine sent %s; try again, or another model", what)
 }
 
-// callsOutOfOrder is the fault of a part of a tool call that is not the first, and not of the call before it. In canonical
-// chat a call is over before anything else comes (spec/engine-answers.md#call-order).
+// callsOutOfOrder returns the fault for a later part of a tool call that does not belong
+// to the call before it. In canonical chat a call is complete before anything else begins
+// (spec/engine-answers.md#call-order).
 func callsOutOfOrder() *fault.Fault { return invalidAnswer("parts of tool calls out of order") }
 
-// maxEngineText is how much of an engine's own words a caller is shown, in bytes.
+// maxEngineText is the most bytes of an engine's error message that a caller gets.
 const maxEngineText = 300
 
-// reportedError is engine_error with the engine's own words from an error document,
-// or what those mean where the prompt is too long.
+// reportedError returns engine_error with the engine's message from an error document. If
+// the message means that the prompt is too long or the memory is full, it returns the
+// fault for that.
 func reportedError(document []byte) *fault.Fault {
 	if f := ContextExceeded(document); f != nil {
 		return f
@@ -219,13 +227,14 @@ func reportedError(document []byte) *fault.Fault {
 	return fault.New(fault.EngineError, "the machine's engine failed on this request: %s", text)
 }
 
-// errorMember is reportedError for an error member.
+// errorMember is reportedError for the value of an error member.
 func errorMember(member jsontext.Value) *fault.Fault {
 	return reportedError(encode(jsonObject{"error": member}))
 }
 
-// EngineText is the code, unless that says no more than the status, and the message of an
-// engine's error document, as one printable line of bounded length; empty if it has neither.
+// EngineText returns the code and the message of an engine's error document as one
+// printable line of limited length. It omits a code that adds nothing to the status. It
+// returns "" if there is neither.
 func EngineText(document []byte) string {
 	e := readEngineError(document)
 	text := e.text

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Engines put their words into different shapes; what is none of them says nothing.
+// Engines write their errors in different forms; unknown forms yield no text.
 func TestEngineText(t *testing.T) {
 	for answer, want := range map[string]string{
 		`{"error":{"code":"too_long","message":"no room"}}`:         "too_long: no room",

@@ -6,41 +6,41 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Bounds of a request body: to read a value of a byte or two takes many times its memory (spec/security.md#bombs).
+// Limits of a request body: decoding a value of one or two bytes takes many times that
+// memory (spec/security.md#bombs).
 const (
-	// MaxDepth is how deep it may nest (spec/api.md#strict-json).
+	// MaxDepth is the deepest nesting (spec/api.md#strict-json).
 	MaxDepth = 64
-	// MaxNames is how many names one object may hold.
+	// MaxNames is the most names in one object.
 	MaxNames = 10_000
-	// MaxValues is how many values it may hold in all; those of an embeddings
-	// call's input, which may be token numbers, count apart, up to MaxTokens.
+	// MaxValues is the most values in the body. The values of an embeddings call's input,
+	// which may be token numbers, are counted separately, up to MaxTokens.
 	MaxValues = 200_000
 	MaxTokens = 2_000_000
 )
 
-// bounds is how many values and names a body may hold, and how many values in its
-// input beside them; 0: those are counted with all others.
+// bounds are the most values and names in a body, and the most values in its input. If
+// inputs is 0, the values of the input are counted with the others.
 type bounds struct{ values, names, inputs int }
 
-// scan counts the body's levels, names and values in one pass over its bytes,
-// before anything is made of them. It is exact for valid JSON; the reader that
-// comes after it refuses all other. Three counts at memory speed spare nearly
-// every body the pass.
+// scan counts the body's levels, names and values in one pass over its bytes, before it
+// is decoded. It is exact for valid JSON; the decoder refuses the rest later. Three fast
+// counts avoid the pass for nearly every body.
 func (s bounds) scan(body []byte) error {
 	opened := bytes.Count(body, []byte("{")) + bytes.Count(body, []byte("["))
 	if opened <= MaxDepth && opened+bytes.Count(body, []byte(",")) < min(s.names, s.values) {
 		return nil
 	}
 	var (
-		names  [MaxDepth + 1]int // so far in the object that is open at each depth; -1: a list is
+		names  [MaxDepth + 1]int // so far in the open object at each depth; -1: a list is open there
 		depth  int
-		last   []byte // string at the top
-		member []byte // of the top, quoted
+		last   []byte // last string at the top level
+		member []byte // member of the top level, quoted
 		values = 1
 		inputs = 0
 	)
 	for i := 0; i < len(body); i++ {
-		found := false // a value that is no name
+		found := false // a value, not a name
 		switch body[i] {
 		case '{', '[':
 			if depth++; depth > MaxDepth {
@@ -85,8 +85,8 @@ func (s bounds) scan(body []byte) error {
 	return nil
 }
 
-// tooMany is the fault of a bound that was passed at that depth, in a member of
-// the top.
+// tooMany returns the fault for a limit that was exceeded at that depth, in that member
+// of the top level.
 func (s bounds) tooMany(depth int, member []byte, rule string, bound int) error {
 	f := fault.New(fault.InvalidRequest, "cannot read the body: "+rule, bound)
 	if depth > 1 && len(member) > 2 && len(member) < 64 {
@@ -95,8 +95,8 @@ func (s bounds) tooMany(depth int, member []byte, rule string, bound int) error 
 	return f
 }
 
-// stringEnd is the index of the quote that ends the string whose text begins
-// at i, or the body's length.
+// stringEnd returns the index of the closing quote of the string whose text begins at i,
+// or the body's length.
 func stringEnd(body []byte, i int) int {
 	for i < len(body) {
 		quote := bytes.IndexByte(body[i:], '"')

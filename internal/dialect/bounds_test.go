@@ -9,7 +9,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// object is a JSON object of n members, of names that begin with prefix.
+// objectOf returns a JSON object of n members whose names begin with prefix.
 func objectOf(n int, prefix string) string {
 	var b strings.Builder
 	for i := range n {
@@ -18,11 +18,11 @@ func objectOf(n int, prefix string) string {
 	return "{" + strings.TrimPrefix(b.String(), ",") + "}"
 }
 
-// zeros is n numbers as the elements of a list.
+// zeros returns n numbers as the elements of a list.
 func zeros(n int) string { return strings.TrimSuffix(strings.Repeat("0,", n), ",") }
 
-// TestPeekBounds: a body of few bytes a value costs its reader many times its
-// length, so their number is bounded; what is just within passes.
+// TestPeekBounds: decoding values of a few bytes takes many times their length, so their
+// number is limited. A body just within the limit passes.
 func TestPeekBounds(t *testing.T) {
 	const head = `{"model":"m",`
 	text := `"` + strings.Repeat(`,{[:\"`, 200_000) + `"` // in a string nothing counts
@@ -57,7 +57,8 @@ func TestPeekBounds(t *testing.T) {
 	}
 }
 
-// TestEmbeddingsBounds: token numbers may be ten times as many, in the input only.
+// TestEmbeddingsBounds: there may be ten times as many token numbers, but only in the
+// input.
 func TestEmbeddingsBounds(t *testing.T) {
 	body := func(n int) []byte { return []byte(`{"model":"m","input":[[` + zeros(n) + `]]}`) }
 	if _, err := ReadEmbeddingsHead(body(1_999_999)); err != nil {
@@ -73,8 +74,7 @@ func TestEmbeddingsBounds(t *testing.T) {
 	}
 }
 
-// FuzzShape: what is counted in one pass over the bytes is what a reader of the
-// values counts.
+// FuzzShape: the pass over the bytes counts the same as a decoder does.
 func FuzzShape(f *testing.F) {
 	for _, seed := range []string{`{}`, `{"a":[1,2,{"b":{},"c":[]}],"\"":"[{,"}`, ` { "a" : [ ] , "b" : [ [ ] , { } ] } `, `{"a":"\\"}`, `[1,2]`} {
 		f.Add(seed)
@@ -99,7 +99,7 @@ func tooDeep(text string) bool {
 	return err != nil && strings.Contains(err.Error(), "deeper")
 }
 
-// count reads all values of a text, and the most names in one object of it.
+// count returns the number of values in a text and the most names in one object.
 func count(t *testing.T, text string) (values, names int) {
 	dec := jsontext.NewDecoder(strings.NewReader(text))
 	for {
@@ -111,7 +111,7 @@ func count(t *testing.T, text string) (values, names int) {
 		switch token.Kind() {
 		case '}', ']':
 			continue
-		case '{', '[': // the stack is that of what is inside
+		case '{', '[': // the decoder's stack is that of the contents
 			values++
 			continue
 		}

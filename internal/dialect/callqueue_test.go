@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A call without arguments never ends by itself. The calls that wait behind it pass at
-// the end of the answer, and before text that follows.
+// A call without arguments has no visible end. The calls that wait behind it are passed
+// on at the end of the answer, and before text that follows.
 func TestCallsBehindOneWithoutArguments(t *testing.T) {
 	const calls = `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"first","arguments":""}}]}}]}` + "\n\n" +
 		`data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":1,"id":"b","function":{"name":"second","arguments":"{\"x\":1}"}}]}}]}` + "\n\n"

@@ -10,7 +10,8 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// chatRequest is the body of a chat call as this package writes it. Its values are parts of the caller's own body.
+// chatRequest is the body of a chat call as this package writes it. Its values alias the
+// caller's body.
 type chatRequest struct {
 	Model             fleet.ModelID  `json:"model"`
 	Stream            bool           `json:"stream,omitzero"`
@@ -29,7 +30,7 @@ type chatRequest struct {
 	ParallelToolCalls *bool          `json:"parallel_tool_calls,omitzero"`
 	Format            *chatFormat    `json:"response_format,omitzero"`
 	Messages          []chatMessage  `json:"messages"`
-	Thinking          any            `json:"thinking,omitzero"` // a chatThinking, or a value of the caller's
+	Thinking          any            `json:"thinking,omitzero"` // a chatThinking, or a value from the caller
 	Effort            jsontext.Value `json:"reasoning_effort,omitzero"`
 	Reasoning         jsontext.Value `json:"reasoning,omitzero"`
 	TemplateArguments jsontext.Value `json:"chat_template_kwargs,omitzero"`
@@ -48,7 +49,7 @@ type chatFunction struct {
 	Strict      jsontext.Value `json:"strict,omitzero"`
 }
 
-// chatFormat is the form that the answer is to have.
+// chatFormat is the required format of the answer.
 type chatFormat struct {
 	Type   string      `json:"type"`
 	Schema *chatSchema `json:"json_schema,omitzero"`
@@ -74,7 +75,7 @@ type chatMessage struct {
 	ToolCalls  []chatCall     `json:"tool_calls,omitzero"`
 }
 
-// chatPart is a text or a picture.
+// chatPart is a text or an image.
 type chatPart struct {
 	Type    string   `json:"type"`
 	Text    prose    `json:"text,omitzero"`
@@ -95,13 +96,14 @@ type chatCall struct {
 	} `json:"function"`
 }
 
-// prose is JSON strings that are written as one, a paragraph each. The prefix comes before the first.
+// prose is several JSON strings that are written as one, each as a paragraph. The prefix
+// comes before the first.
 type prose struct {
-	prefix string // as JSON writes it
+	prefix string // already escaped
 	texts  []jsontext.Value
 }
 
-// MarshalJSONTo satisfies json.MarshalerTo. No text is unescaped on its way.
+// MarshalJSONTo implements json.MarshalerTo. It copies the strings without decoding them.
 func (p prose) MarshalJSONTo(enc *jsontext.Encoder) error {
 	if len(p.texts) == 1 && p.prefix == "" {
 		return enc.WriteValue(p.texts[0])
@@ -116,16 +118,17 @@ func (p prose) MarshalJSONTo(enc *jsontext.Encoder) error {
 	return enc.WriteValue(append(out, '"'))
 }
 
-// quotedJSON is JSON that is written as a string.
+// quotedJSON is JSON that is written as a JSON string.
 type quotedJSON jsontext.Value
 
 func (q quotedJSON) MarshalJSONTo(enc *jsontext.Encoder) error {
 	return enc.WriteToken(jsontext.String(string(q)))
 }
 
-// writeChat is the request as the body of a chat call, of about that size: the form that every engine takes. Pictures
-// that are addresses stay addresses: whether one may be fetched is for the machine to say (spec/security.md#pictures).
-// Every error is a *fault.Fault.
+// writeChat translates the request to the body of a chat call, the form that every engine
+// accepts. size is the expected length of the body. URLs of images are passed on: the
+// machine decides whether to fetch them (spec/security.md#pictures). Every error is a
+// *fault.Fault.
 func writeChat(q *request, size int) ([]byte, error) {
 	chat, pictures, err := newChatRequest(q)
 	if err != nil {
@@ -140,14 +143,14 @@ func writeChat(q *request, size int) ([]byte, error) {
 		}
 	}
 	var out bytes.Buffer
-	out.Grow(size + size/2 + 1024) // the encoder doubles a buffer of which three quarters are full
+	out.Grow(size + size/2 + 1024) // the encoder doubles a buffer that is three quarters full
 	if err := json.MarshalWrite(&out, chat, encoding); err != nil {
 		return nil, err
 	}
 	return out.Bytes(), nil
 }
 
-// newChatRequest translates a request, and counts its pictures.
+// newChatRequest translates a request and counts its images.
 func newChatRequest(q *request) (chat *chatRequest, pictures int, err error) {
 	chat = new(q.chat)
 	if chat.Model = q.Model; q.Stream {
@@ -178,7 +181,9 @@ func newChatRequest(q *request) (chat *chatRequest, pictures int, err error) {
 		return nil, 0, fault.New(fault.InvalidRequest, "the %s holds nothing to answer: send something of the user's", q.turnsMember).WithParam(q.turnsMember)
 	}
 	chat.Messages = t.messages
-	if prefilled || q.noThinking { // an answer whose beginning is given cannot be thought about first: some engines refuse to try
+	// A model cannot think before an answer whose beginning is given; some engines reject
+	// the attempt.
+	if prefilled || q.noThinking {
 		chat.Thinking, chat.Reasoning = chatThinking{Type: "disabled"}, jsontext.Value(`{"exclude":true}`)
 		chat.Effort, chat.TemplateArguments = nil, nil
 	}
@@ -197,18 +202,18 @@ func (t *tool) chat() chatTool {
 	return chatTool{"function", chatFunction{t.name, t.description, t.schema, t.strict}}
 }
 
-// translation is the messages of a chat call while they are collected.
+// translation collects the messages of a chat call.
 type translation struct {
 	messages []chatMessage
 	pictures int
 }
 
-// attribution begins the system block that a coding agent changes with each prompt. In front of a prompt that stays the
-// same it would defeat every cache.
+// attribution is the prefix of a system block that a coding agent changes with each
+// prompt. At the beginning of an otherwise unchanged prompt it would defeat every cache.
 var attribution = []byte(`"x-anthropic-billing-header:`)
 
-// system adds the system prompt, with what the first turns add to it, as one message: many templates take only one, and
-// only at the beginning.
+// system adds the system prompt and the leading system turns as one message: many
+// templates accept only one, and only at the beginning.
 func (t *translation) system(system []block, turns []turn) {
 	c := content{}
 	for i := range system {
@@ -226,7 +231,8 @@ func (t *translation) system(system []block, turns []turn) {
 	}
 }
 
-// talk adds the turns, those of one side after another as one message, and reports whether the last begins the answer.
+// talk adds the turns. It merges successive turns of the same side into one message. It
+// reports whether the last message is the beginning of the answer.
 func (t *translation) talk(turns []turn) (prefilled bool) {
 	turns = slices.DeleteFunc(slices.Clone(turns), turn.silent)
 	for i := 0; i < len(turns); {
@@ -244,14 +250,15 @@ func (t *translation) talk(turns []turn) (prefilled bool) {
 	return prefilled
 }
 
-// silent reports whether the turn says nothing to an engine here.
+// silent reports whether the turn has no content for an engine.
 func (t turn) silent() bool {
 	return !slices.ContainsFunc(t.blocks, func(b block) bool {
 		return b.kind != vendorBlock && (b.kind != textBlock || len(b.text) > len(`""`))
 	})
 }
 
-// assistant adds what the model said; it reports whether that was text alone.
+// assistant adds turns of the model as one message and reports whether the message has no
+// tool calls. It adds no empty message.
 func (t *translation) assistant(turns []turn) (text bool) {
 	said, thought := content{}, content{}
 	m := chatMessage{Role: "assistant"}
@@ -275,7 +282,7 @@ func (t *translation) assistant(turns []turn) (text bool) {
 	return m.ToolCalls == nil
 }
 
-// newChatCall is a tool call; its arguments are a string that holds JSON.
+// newChatCall returns a tool call. Its arguments are a string of JSON.
 func newChatCall(b *block) chatCall {
 	call := chatCall{ID: b.id, Type: "function"}
 	call.Function.Name = b.name
@@ -290,8 +297,9 @@ func newChatCall(b *block) chatCall {
 	return call
 }
 
-// user adds what the user's side said, with what the system said in between. The results of tools come first, each a
-// message of its own: chat engines want them right behind the calls. Their pictures follow in the user's own message.
+// user adds turns of the user, and system turns between them. The results of tools come
+// first, one message each, because chat engines require them directly after the calls.
+// Images in the results follow in the user's message.
 func (t *translation) user(turns []turn) {
 	c := content{pictures: true}
 	for _, turn := range turns {
@@ -331,7 +339,8 @@ func (t *translation) user(turns []turn) {
 	}
 }
 
-// result is the result of a tool. Chat engines take it as text.
+// result returns the message with the result of a tool. Chat engines accept only text
+// there.
 func result(b *block) chatMessage {
 	c := content{}
 	pictures := false
@@ -352,16 +361,16 @@ func result(b *block) chatMessage {
 	return chatMessage{Role: "tool", ToolCallID: b.id, Content: text}
 }
 
-// content is what a message says: pictures, where it may have any, with texts between them. Texts that follow each other
-// become paragraphs of one part: some engines take each part for a message.
+// content is the content of a message: texts and, if allowed, images. Successive texts
+// become paragraphs of one part, because some engines treat each part as a message.
 type content struct {
 	parts    []chatPart
-	pictures bool // may be in it
+	pictures bool // images are allowed
 }
 
 func (c *content) said() bool { return len(c.parts) > 0 }
 
-// prose is the text of a content without pictures.
+// prose returns the text of a content without images.
 func (c *content) prose() prose {
 	if len(c.parts) == 0 {
 		return prose{}
@@ -369,7 +378,7 @@ func (c *content) prose() prose {
 	return c.parts[0].Text
 }
 
-// text adds a JSON string; what is none adds nothing.
+// text adds a JSON string. It ignores other values and empty strings.
 func (c *content) text(text jsontext.Value) {
 	if text.Kind() != '"' || len(text) == len(`""`) {
 		return
@@ -381,7 +390,7 @@ func (c *content) text(text jsontext.Value) {
 	p.texts = append(p.texts, text)
 }
 
-// block adds what a block says to a reader; tools and thoughts are not said.
+// block adds the text and images of a block. Tool calls and thinking add nothing.
 func (c *content) block(b *block) {
 	switch b.kind {
 	case textBlock:

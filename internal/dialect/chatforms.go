@@ -10,29 +10,30 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// ChatForms are forms of the chat dialect that engines do not know: tools of the type custom, a choice of allowed tools,
-// and functions, which tools replaced. Machines get a request that uses them with function tools; its answer is returned
-// in the forms of the request.
+// ChatForms are forms of the chat dialect that engines do not support: tools of the type
+// custom, a choice of allowed tools, and functions, the predecessor of tools. ChatForms
+// translates them to function tools in the request for a machine, and translates the
+// answer back.
 type ChatForms struct {
-	legacy bool            // functions and function_call
+	legacy bool            // uses functions and function_call
 	custom map[string]bool // names of tools of the type custom
 }
 
-// jsonObject is a JSON object whose values stay bytes.
+// jsonObject is a JSON object whose values are not decoded.
 type jsonObject map[string]jsontext.Value
 
-// list returns the elements of a member that is a list; nil for any other.
+// list returns the elements of a member that is a list, nil for any other member.
 func (o jsonObject) list(name string) []jsontext.Value {
 	var list []jsontext.Value
 	if o[name].Kind() == '[' {
-		_ = json.Unmarshal(o[name], &list) // it was read before
+		_ = json.Unmarshal(o[name], &list) // it was decoded before
 	}
 	return list
 }
 
-// ReadChatHead is ReadHead for the chat dialect. Where the body uses ChatForms, those and
-// the body as machines are asked are returned, too. Every error is a *fault.Fault;
-// the Head is there with one that is about the forms alone.
+// ReadChatHead is ReadHead for the chat dialect. If the body uses ChatForms, it also
+// returns those and the body translated for machines. Every error is a *fault.Fault; if
+// only the forms are at fault, the Head is valid.
 func ReadChatHead(body []byte) (Head, *ChatForms, []byte, error) {
 	var h headReader
 	if err := h.read(body, h.member); err != nil {
@@ -66,8 +67,8 @@ func usesForms(name string, value jsontext.Value) bool {
 	return false
 }
 
-// onlyFunctions reports whether the tools are functions, all of them; a list that
-// cannot be read is for the machine to refuse.
+// onlyFunctions reports whether all tools are functions. It returns true for a malformed
+// list, which the machine refuses.
 func onlyFunctions(tools jsontext.Value) bool {
 	var list []struct {
 		Type string `json:"type"`
@@ -87,8 +88,8 @@ func formFault(param, format string, args ...any) error {
 	return fault.New(fault.InvalidRequest, param+": "+format, args...).WithParam(param)
 }
 
-// webSearch refuses web_search_options, the chat dialect's way to ask for a web search:
-// it runs at the vendor's alone, as the tools that ChatForms.tools refuses.
+// webSearch refuses web_search_options, with which a chat request asks for a web search.
+// Only the vendor runs it, as with the tools that ChatForms.tools refuses.
 func webSearch(request jsonObject) error {
 	if options := request["web_search_options"]; options != nil && options.Kind() != 'n' {
 		return vendorToolFault("web_search_options", "web search")
@@ -96,8 +97,8 @@ func webSearch(request jsonObject) error {
 	return nil
 }
 
-// functions turns functions and function_call into tools and tool_choice. A list without
-// any is as if absent.
+// functions translates functions and function_call to tools and tool_choice. An empty
+// list is ignored.
 func (f *ChatForms) functions(request jsonObject) error {
 	functions, call := request["functions"], request["function_call"]
 	list := request.list("functions")
@@ -118,7 +119,7 @@ func (f *ChatForms) functions(request jsonObject) error {
 	if !f.legacy {
 		return nil
 	}
-	request["parallel_tool_calls"] = jsontext.Value(`false`) // the answer has room for one call
+	request["parallel_tool_calls"] = jsontext.Value(`false`) // function_call can hold only one call
 	switch call.Kind() {
 	case '"':
 		request["tool_choice"] = call
@@ -128,7 +129,7 @@ func (f *ChatForms) functions(request jsonObject) error {
 	return nil
 }
 
-// formTool is a tool of the chat dialect, the choice of one, or a call.
+// formTool is a tool of the chat dialect, the choice of a tool, or a call.
 type formTool struct {
 	ID       string         `json:"id,omitzero"`
 	Type     string         `json:"type"`
@@ -140,13 +141,13 @@ type formTool struct {
 	} `json:"custom,omitzero"`
 }
 
-// name is the tool's name, a JSON string; nil: it has none.
+// name returns the tool's name as a JSON string, or nil if it has none.
 func (t *formTool) name() jsontext.Value {
 	named := struct {
 		Name jsontext.Value `json:"name"`
 	}{t.Custom.Name}
 	if t.Type == "function" {
-		_ = json.Unmarshal(t.Function, &named) // no object has no name
+		_ = json.Unmarshal(t.Function, &named) // Function may not be an object; it then has no name
 	}
 	if named.Name.Kind() != '"' {
 		return nil
@@ -154,8 +155,8 @@ func (t *formTool) name() jsontext.Value {
 	return named.Name
 }
 
-// tools turns tools of the type custom into functions, and refuses those that run
-// at their vendor's alone.
+// tools translates tools of the type custom to functions, and refuses tools that only
+// their vendor runs.
 func (f *ChatForms) tools(request jsonObject) error {
 	list := request.list("tools")
 	if list == nil {
@@ -165,7 +166,7 @@ func (f *ChatForms) tools(request jsonObject) error {
 		var t formTool
 		param := "tools." + strconv.Itoa(i)
 		switch err := json.Unmarshal(one, &t); {
-		case err != nil, t.Type == "function", t.Type == "": // for the machine to check
+		case err != nil, t.Type == "function", t.Type == "": // the machine checks these
 		case t.Type != "custom":
 			return vendorToolFault(param, strconv.Quote(t.Type))
 		case t.name() == nil:
@@ -180,8 +181,8 @@ func (f *ChatForms) tools(request jsonObject) error {
 	return nil
 }
 
-// choice turns the choice of a custom tool, and of allowed tools, into words that
-// engines know: of allowed ones the others are not shown to the model.
+// choice translates the choice of a custom tool or of allowed tools for engines. With
+// allowed tools, all other tools are removed from the request.
 func (f *ChatForms) choice(request jsonObject) error {
 	var choice struct {
 		formTool
@@ -191,10 +192,10 @@ func (f *ChatForms) choice(request jsonObject) error {
 		} `json:"allowed_tools"`
 	}
 	if request["tool_choice"].Kind() != '{' || json.Unmarshal(request["tool_choice"], &choice) != nil {
-		return nil // for the machine to check
+		return nil // the machine checks it
 	}
 	switch choice.Type {
-	case "function", "", "auto", "none", "required": // for the machine to check
+	case "function", "", "auto", "none", "required": // the machine checks these
 		return nil
 	case "custom":
 		if choice.name() == nil {
@@ -232,13 +233,14 @@ func (f *ChatForms) choice(request jsonObject) error {
 	return nil
 }
 
-// messages turns earlier calls, and what functions returned, into those of tools.
+// messages translates earlier function_calls and the results of functions to tool calls
+// and their results.
 func (f *ChatForms) messages(request jsonObject) error {
 	list := request.list("messages")
 	if list == nil {
 		return nil
 	}
-	ids := map[string]string{} // of the newest call of each function
+	ids := map[string]string{} // of the latest call of each function
 	for i, one := range list {
 		message := jsonObject{}
 		if json.Unmarshal(one, &message) != nil {
@@ -264,7 +266,7 @@ func (f *ChatForms) messages(request jsonObject) error {
 	return nil
 }
 
-// earlierCalls turns the calls of custom tools in a message into those of functions.
+// earlierCalls translates the custom tool calls in a message to function calls.
 func (f *ChatForms) earlierCalls(message jsonObject) {
 	var calls []jsonObject
 	if json.Unmarshal(message["tool_calls"], &calls) != nil {
@@ -286,8 +288,8 @@ func (f *ChatForms) earlierCalls(message jsonObject) {
 	message["tool_calls"] = encode(calls)
 }
 
-// Answer is a unary chat answer in the forms of the request. It checks the answer as CheckUnary does; errors are
-// *fault.Fault.
+// Answer translates a unary chat answer back to the forms of the request. It checks the
+// answer as CheckUnary does. Errors are *fault.Fault.
 func (f *ChatForms) Answer(answer io.Reader) ([]byte, Usage, error) {
 	document := jsonObject{}
 	if err := readObject(answer, &document); err != nil {
@@ -305,8 +307,8 @@ func (f *ChatForms) Answer(answer io.Reader) ([]byte, Usage, error) {
 	return out, usage, err
 }
 
-// Events makes the chunks of an answer in the forms of the request out of those of
-// a chat stream.
+// Events returns a translator that writes the chunks of a chat stream in the forms of the
+// request.
 func (f *ChatForms) Events() *Events {
 	out := new(outbox)
 	return &Events{outbox: out, writer: &formEvents{outbox: out, forms: f, open: map[int]*customCall{}}}
@@ -316,10 +318,10 @@ func (f *ChatForms) Events() *Events {
 type formEvents struct {
 	*outbox
 	forms *ChatForms
-	open  map[int]*customCall // by choice: the call of a custom tool that is not over
+	open  map[int]*customCall // by choice: the call of a custom tool that is still open
 }
 
-// customCall is a call of a custom tool while its arguments come in.
+// customCall is a call of a custom tool whose arguments are still arriving.
 type customCall struct {
 	index     *int
 	arguments []byte
@@ -342,7 +344,7 @@ func (e *formEvents) end(Usage) error {
 	return nil
 }
 
-// formCall is a call in an answer, or a part of one.
+// formCall is a tool call in an answer, or a part of one.
 type formCall struct {
 	Index    *int        `json:"index,omitzero"`
 	ID       string      `json:"id,omitzero"`
@@ -361,8 +363,8 @@ type formInput struct {
 	Input string `json:"input"`
 }
 
-// rewrite is an answer or a chunk in the forms of the request; said is the member
-// of a choice that holds what the model said.
+// rewrite translates an answer or a chunk to the forms of the request. said is the name
+// of the choice's member with the model's output.
 func (e *formEvents) rewrite(answer jsonObject, said string, whole bool) ([]byte, error) {
 	var choices []jsonObject
 	if answer["choices"] != nil && json.Unmarshal(answer["choices"], &choices) != nil {
@@ -376,7 +378,7 @@ func (e *formEvents) rewrite(answer jsonObject, said string, whole bool) ([]byte
 		}
 		index := at
 		if choice["index"].Kind() == '0' {
-			_ = json.Unmarshal(choice["index"], &index) // a number
+			_ = json.Unmarshal(choice["index"], &index) // it is a number
 		}
 		finished := choice["finish_reason"].Kind() == '"'
 		if e.forms.legacy {
@@ -394,7 +396,7 @@ func (e *formEvents) rewrite(answer jsonObject, said string, whole bool) ([]byte
 	return encode(answer), nil
 }
 
-// legacyCall writes the first call of a message as its function_call.
+// legacyCall moves the first call of a message to function_call.
 func legacyCall(choice, message jsonObject, calls []formCall) {
 	delete(message, "tool_calls")
 	for _, call := range calls {
@@ -409,8 +411,8 @@ func legacyCall(choice, message jsonObject, calls []formCall) {
 	}
 }
 
-// customCalls writes the calls of custom tools as those. In a stream the input is
-// sent in one part, when the next call begins or the choice has finished.
+// customCalls translates function calls that represent custom tools back. In a stream the
+// input is sent in one part, when the next call begins or the choice has finished.
 func (e *formEvents) customCalls(choice int, calls []formCall, whole, finished bool) []formCall {
 	var out []formCall
 	end := func() {

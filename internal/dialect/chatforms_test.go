@@ -9,7 +9,7 @@ import (
 
 const formTalk = `"messages":[{"role":"user","content":"x"}]`
 
-// Forms that engines do not know are asked in function tools.
+// Forms that engines do not support are sent as function tools.
 func TestPeekChatForms(t *testing.T) {
 	const f = `{"type":"function","function":{"name":"f"}}`
 	custom := `{"type":"function","function":{"name":"c","description":"d","parameters":` + customSchema + `}}`
@@ -81,8 +81,8 @@ func TestPeekChatForms(t *testing.T) {
 	}
 }
 
-// Answers come back in the forms of the request, unary and streamed, in whatever
-// pieces the stream comes.
+// Answers are translated back to the forms of the request, unary and streamed, however
+// the stream is split.
 func TestChatFormsAnswers(t *testing.T) {
 	for name, c := range map[string]struct{ request, answer, whole, stream, events string }{
 		"functions": {`"functions":[{"name":"f"}]`,

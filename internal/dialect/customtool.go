@@ -5,21 +5,21 @@ import (
 	"encoding/json/v2"
 )
 
-// A tool of the type custom takes one text instead of arguments by a schema.
-// Machines are shown a function with one string, and its calls come back as
-// those of the custom tool.
+// A tool of the type custom takes a text instead of arguments with a schema. Machines get
+// a function with one string parameter, and its calls are translated back to custom
+// calls.
 
 // customSchema is the schema of the function that represents a custom tool.
 const customSchema = `{"type":"object","properties":{"input":{"type":"string","description":"the complete input of the tool, as plain text"}},"required":["input"],"additionalProperties":false}`
 
-// customTool is the function that represents a custom tool of that name. The
-// grammar of its input, if it has one, is added to its description.
+// customTool returns the function that represents a custom tool. If the format of its
+// input has a grammar, the grammar is added to the description.
 func customTool(name, description, format jsontext.Value) tool {
 	t := tool{name: name, description: description, format: format, schema: jsontext.Value(customSchema), custom: true}
 	var grammar struct {
 		Syntax     string   `json:"syntax"`
 		Definition string   `json:"definition"`
-		Grammar    struct { // as the chat dialect has them
+		Grammar    struct { // as in the chat dialect
 			Syntax     string `json:"syntax"`
 			Definition string `json:"definition"`
 		} `json:"grammar"`
@@ -42,8 +42,8 @@ func customTool(name, description, format jsontext.Value) tool {
 	return t
 }
 
-// customInput is the input of a custom tool in the arguments of the function that
-// represents it; arguments that are no such object are the input themselves.
+// customInput returns the input of a custom tool from the arguments of the function that
+// represents it. If the arguments are not such an object, they are the input.
 func customInput(arguments []byte) string {
 	var said struct {
 		Input *string `json:"input"`
@@ -54,8 +54,8 @@ func customInput(arguments []byte) string {
 	return string(arguments)
 }
 
-// customArguments is the opposite: the arguments of a call with that input, a JSON
-// string.
+// customArguments returns the arguments for that input as a JSON string. It is the
+// inverse of customInput.
 func customArguments(input jsontext.Value) jsontext.Value {
 	return encode(struct {
 		Input jsontext.Value `json:"input"`

@@ -7,14 +7,15 @@ import (
 	"strconv"
 )
 
-// delta is what one chunk adds to an answer's first choice, as slices of the chunk itself. A nil delta ignores the chunk.
+// delta is what one chunk adds to the first choice of an answer. Its values alias the
+// chunk. A nil delta ignores the chunk.
 type delta struct {
 	document []byte
-	done     bool // with the first choice: there is no second in this dialect
+	done     bool // the first choice is complete; this dialect has no second one
 
 	text, refusal, thought, finish jsontext.Value
 
-	stop     jsontext.Value // the stop sequence, where the engine reports it
+	stop     jsontext.Value // the stop sequence, if the engine reports it
 	logprobs jsontext.Value // of the choice, an object
 	calls    []callDelta
 }
@@ -25,21 +26,21 @@ type callDelta struct {
 	id, name, arguments jsontext.Value
 }
 
-// reset makes the delta ready for the next chunk.
+// reset prepares the delta for the next chunk.
 func (p *delta) reset(document []byte) {
 	if p != nil {
 		*p = delta{document: document, calls: p.calls[:0]}
 	}
 }
 
-// closeChoice is called behind each choice.
+// closeChoice is called after each choice.
 func (p *delta) closeChoice() {
 	if p != nil {
 		p.done = true
 	}
 }
 
-// choice takes a member of a choice.
+// choice handles a member of a choice.
 func (p *delta) choice(name []byte, value jsontext.Value) {
 	switch {
 	case p.done:
@@ -52,13 +53,13 @@ func (p *delta) choice(name []byte, value jsontext.Value) {
 	switch string(name) {
 	case "finish_reason":
 		p.finish = value
-	case "stop_reason": // vLLM's
+	case "stop_reason": // of vLLM
 		p.stop = value
 	}
 }
 
-// delta takes a member of a choice's delta. The reasoning has two names and is
-// the same under both.
+// delta handles a member of a choice's delta. Reasoning has two names with the same
+// meaning.
 func (p *delta) delta(name []byte, value jsontext.Value) {
 	if p.done || value.Kind() != '"' || len(value) == len(`""`) {
 		return
@@ -73,8 +74,8 @@ func (p *delta) delta(name []byte, value jsontext.Value) {
 	}
 }
 
-// toolCalls reads the list of parts of tool calls that comes next in dec, and
-// reports whether there are any.
+// toolCalls reads the next value of dec, a list of parts of tool calls, and reports
+// whether it has any.
 func (p *delta) toolCalls(dec *jsontext.Decoder) (any bool, err error) {
 	err = Elements(dec, func() error {
 		any = true
@@ -102,7 +103,7 @@ func (p *delta) toolCall(dec *jsontext.Decoder) (call callDelta, err error) {
 		switch string(name) {
 		case "index":
 			value, err := dec.ReadValue()
-			call.index, _ = strconv.ParseInt(string(value), 10, 64) // 0 where it is no number
+			call.index, _ = strconv.ParseInt(string(value), 10, 64) // 0 if it is not a number
 			return err
 		case "id":
 			return text(&call.id)
@@ -124,7 +125,8 @@ func (p *delta) toolCall(dec *jsontext.Decoder) (call callDelta, err error) {
 	return call, err
 }
 
-// callID is a tool call's id, or one made of stem and number where its engine gave none.
+// callID returns the id of a tool call, or an id made from stem and number if the engine
+// sent none.
 func callID(id jsontext.Value, stem string, number int) jsontext.Value {
 	if len(id) > len(`""`) {
 		return id
@@ -132,7 +134,8 @@ func callID(id jsontext.Value, stem string, number int) jsontext.Value {
 	return quote(stem + "_" + strconv.Itoa(number))
 }
 
-// readChatAnswer reads and checks a unary chat answer, and returns what its first choice says; errors are *fault.Fault.
+// readChatAnswer reads and checks a unary chat answer and returns its first choice.
+// Errors are *fault.Fault.
 func readChatAnswer(answer io.Reader) (*delta, Usage, error) {
 	var chat struct {
 		Error   jsontext.Value `json:"error"`

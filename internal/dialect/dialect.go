@@ -1,7 +1,9 @@
-// Package dialect reads and writes requests and answers: it reads the head of a request body, checks answers on their
-// way to the caller, frame by frame, renders faults in the caller's dialect, and translates between chat, which machines
-// get, and the messages and responses dialects (docs/dialects.md). It knows no connection, member or machine. Where
-// nothing is to be translated it changes no byte that it passes on, except the text of a machine's SSE comments.
+// Package dialect reads and writes requests and answers. It reads the head of a request
+// body, checks answers on their way to the caller frame by frame, renders faults in the
+// caller's dialect, and translates between chat, which machines get, and the messages and
+// responses dialects (docs/dialects.md). It knows no connections, members or machines.
+// Without a translation it passes on every byte unchanged, except the text of a machine's
+// SSE comments.
 package dialect
 
 import (
@@ -13,18 +15,18 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// Dialect is the form in which a caller reads faults and listings.
+// Dialect is the format of faults and listings for a caller.
 type Dialect uint8
 
-// The dialects of the service (spec/api.md#dialects). Responses has the chat form of faults, except that their param is
-// always a string.
+// The dialects of the service (spec/api.md#dialects). Responses has the faults of chat,
+// except that their param is always a string.
 const (
 	Chat Dialect = iota
 	Messages
 	Responses
 )
 
-// What one call may hold. A machine takes no more from callers other than its owner.
+// Limits of one call. A machine accepts no more from callers other than its owner.
 const (
 	MaxMessages = 8192
 	MaxPictures = 256
@@ -33,8 +35,8 @@ const (
 // VersionHeader names the version header of the messages dialect (spec/api.md#check-version).
 const VersionHeader = "Anthropic-Version"
 
-// MaxAnswer is how many bytes a unary answer of an endpoint may have. It is the one limit of such answers: on a machine, and
-// at the edge, where the answer is held until it is checked.
+// MaxAnswer returns the most bytes of a unary answer of an endpoint. The same limit
+// applies on a machine and at the edge, which holds the answer until it is checked.
 func MaxAnswer(endpoint fleet.Endpoint) int64 {
 	if endpoint == fleet.EmbeddingsEndpoint {
 		return 64 << 20
@@ -42,20 +44,20 @@ func MaxAnswer(endpoint fleet.Endpoint) int64 {
 	return 8 << 20
 }
 
-// Usage is what the engine says a call took.
+// Usage is the number of tokens of a call, as the engine reports it.
 type Usage struct {
 	In, Out int64 // tokens
-	// Reported is false while the engine has reported no valid usage.
+	// Reported is set once the engine has reported a valid usage.
 	Reported bool
-	// Cached is how many of In the engine had read before.
+	// Cached is how many tokens of In came from the engine's cache.
 	Cached int64
-	// Reasoning is how many of Out were reasoning.
+	// Reasoning is how many tokens of Out were reasoning.
 	Reasoning int64
 }
 
-// Members reads the JSON object that comes next in dec and hands each member's
-// name, unquoted and valid until the next read, to member, which must read the
-// value. The caller has seen that an object comes.
+// Members reads the next value of dec, which the caller has checked to be an object. For
+// each member it calls member with the name, unquoted and valid until the next read;
+// member must read the value.
 func Members(dec *jsontext.Decoder, member func(name []byte) error) error {
 	if _, err := dec.ReadToken(); err != nil {
 		return err
@@ -73,7 +75,8 @@ func Members(dec *jsontext.Decoder, member func(name []byte) error) error {
 	return err
 }
 
-// Elements reads the value that comes next in dec. Where it is a list, element must read each of its elements.
+// Elements reads the next value of dec. If it is a list, it calls element for each
+// element, which element must read.
 func Elements(dec *jsontext.Decoder, element func() error) error {
 	if dec.PeekKind() != '[' {
 		return skip(dec)
@@ -90,14 +93,14 @@ func Elements(dec *jsontext.Decoder, element func() error) error {
 	return err
 }
 
-// skip skips the value that comes next in dec. It is faster than dec.SkipValue, which
-// reads it token by token.
+// skip skips the next value of dec. It is faster than dec.SkipValue, which reads token by
+// token.
 func skip(dec *jsontext.Decoder) error {
 	_, err := dec.ReadValue()
 	return err
 }
 
-// valueIn is the value that comes next in dec, as a part of the document that dec reads.
+// valueIn returns the next value of dec as a slice of document, which dec reads.
 func valueIn(document []byte, dec *jsontext.Decoder) (jsontext.Value, error) {
 	value, err := dec.ReadValue()
 	if err != nil {
@@ -107,13 +110,13 @@ func valueIn(document []byte, dec *jsontext.Decoder) (jsontext.Value, error) {
 	return document[end-int64(len(value)) : end], nil
 }
 
-// readObject reads all of r, which must be one strict JSON object, into v.
+// readObject decodes r, which must contain one strict JSON object, into v.
 func readObject(r io.Reader, v any) error {
 	dec := jsontext.NewDecoder(r)
 	return oneObject(dec, func() error { return json.UnmarshalDecode(dec, v) })
 }
 
-// oneObject has read read the answer in dec, which must be one strict JSON object.
+// oneObject calls read to decode dec, which must contain one strict JSON object.
 func oneObject(dec *jsontext.Decoder, read func() error) error {
 	if dec.PeekKind() != '{' {
 		return invalidAnswer("something that is not a JSON object")
@@ -127,8 +130,8 @@ func oneObject(dec *jsontext.Decoder, read func() error) error {
 	return nil
 }
 
-// unquote is the text of a JSON string that a decoder has already checked; nil for
-// nil. It aliases the input unless that holds an escape.
+// unquote returns the text of a JSON string that a decoder has already checked, nil for
+// nil. It aliases the input unless the string has an escape.
 func unquote(quoted jsontext.Value) []byte {
 	if len(quoted) == 0 {
 		return nil
@@ -136,6 +139,6 @@ func unquote(quoted jsontext.Value) []byte {
 	if bytes.IndexByte(quoted, '\\') < 0 {
 		return quoted[1 : len(quoted)-1]
 	}
-	text, _ := jsontext.AppendUnquote(nil, quoted) // checked by the decoder
+	text, _ := jsontext.AppendUnquote(nil, quoted) // the decoder has checked it
 	return text
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// MaxInputs is how many texts one embeddings call may hold.
+// MaxInputs is the most texts in one embeddings call.
 const MaxInputs = 2048
 
-// ReadEmbeddingsHead is ReadHead for an embeddings call, whose input it checks, too:
-// text, a list of texts, a list of token numbers or a list of such lists; 1 to
-// MaxInputs of them, none empty.
+// ReadEmbeddingsHead is ReadHead for an embeddings call. It also checks the input: a
+// text, a list of texts, a list of token numbers or a list of such lists; 1 to MaxInputs
+// of them, none empty.
 func ReadEmbeddingsHead(body []byte) (Head, error) {
 	h := embeddingsReader{headReader: headReader{inputs: MaxTokens}}
 	if err := h.read(body, h.field); err != nil {
@@ -27,7 +27,7 @@ func ReadEmbeddingsHead(body []byte) (Head, error) {
 
 type embeddingsReader struct {
 	headReader
-	input bool // it was there
+	input bool // it was present
 }
 
 func badInput(rule string, args ...any) error {
@@ -52,14 +52,14 @@ func (h *embeddingsReader) field(name []byte) error {
 			err = fault.New(fault.InvalidRequest, "dimensions must be a whole number of at least 1").WithParam("dimensions")
 		}
 		return err
-	case "reasoning_effort", "reasoning", "thinking", "chat_template_kwargs": // no controls here
+	case "reasoning_effort", "reasoning", "thinking", "chat_template_kwargs": // embeddings have no thinking controls
 		return skip(h.dec)
 	default:
 		return h.member(name)
 	}
 }
 
-// inputs checks what is to be embedded.
+// inputs checks the input.
 func (h *embeddingsReader) inputs() error {
 	switch h.dec.PeekKind() {
 	case '"':
@@ -69,7 +69,7 @@ func (h *embeddingsReader) inputs() error {
 		return h.refuseNext("must be a text, a list of texts, or lists of token numbers")
 	}
 	items := 0
-	var all jsontext.Kind // what the items are
+	var all jsontext.Kind // kind of the items
 	err := Elements(h.dec, func() error {
 		kind := h.dec.PeekKind()
 		if items++; all == 0 {
@@ -97,7 +97,7 @@ func (h *embeddingsReader) inputs() error {
 	return err
 }
 
-// refuseNext refuses the input for the value that comes next.
+// refuseNext skips the next value and returns the fault for it.
 func (h *embeddingsReader) refuseNext(rule string) error {
 	if err := skip(h.dec); err != nil {
 		return err

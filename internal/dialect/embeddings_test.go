@@ -37,8 +37,8 @@ func TestPeekEmbeddings(t *testing.T) {
 	}
 }
 
-// Whatever the body, it is refused as a fault or it is what ReadEmbeddingsHead says
-// and ReadHead says the same of its head.
+// Every body is refused with a fault, or ReadEmbeddingsHead accepts it and ReadHead reads
+// the same head.
 func FuzzPeekEmbeddings(f *testing.F) {
 	for _, body := range []string{`{"model":"m","input":"a"}`, `{"model":"m","input":["a","b"],"dimensions":8}`, `{"model":"m","input":[[1],[2,3]],"encoding_format":"base64"}`, `{"model":"m","input":[1,""]}`} {
 		f.Add([]byte(body))

@@ -1,28 +1,29 @@
 package dialect
 
-// Events turns the chunks of a chat stream into the events of another dialect, in one pass and as they come. A Stream
-// drives it. Its events are complete and in order; the last one of a good answer comes only after the end mark.
+// Events translates the chunks of a chat stream to the events of another dialect as they
+// arrive. A Stream drives it. Its events are complete and in order. The last event of a
+// successful answer is written only at the end mark.
 type Events struct {
 	*outbox
 	writer eventWriter
 	delta  delta
 }
 
-// eventWriter writes the events of one dialect to its outbox: those that a chunk
-// comes to, and those of the end mark.
+// eventWriter writes the events of one dialect to its outbox: those for a chunk and those
+// for the end mark.
 type eventWriter interface {
 	chunk(*delta) error
 	end(Usage) error
 }
 
-// commit makes the events of a frame good: its blank line was seen.
+// commit commits the events of a frame when its blank line has been read.
 func (e *Events) commit() {
 	if e != nil {
 		e.outbox.commit()
 	}
 }
 
-// chunk turns the chunk that was just read into events.
+// chunk translates the chunk that was just read.
 func (e *Events) chunk() error {
 	if e == nil {
 		return nil
@@ -31,7 +32,7 @@ func (e *Events) chunk() error {
 	return e.writer.chunk(&e.delta)
 }
 
-// end turns the end mark into events.
+// end translates the end mark.
 func (e *Events) end(u Usage) error {
 	if e == nil {
 		return nil
@@ -40,18 +41,18 @@ func (e *Events) end(u Usage) error {
 	return e.writer.end(u)
 }
 
-// outbox is events on their way out.
+// outbox holds events until they are sent.
 type outbox struct {
 	out       []byte
-	committed int // of out: events whose frame was taken
-	given     int // of out: events that Next gave
-	// sequence numbers the event that comes next, where a dialect does that;
-	// numbered is what it was for the first that is not good yet.
+	committed int // bytes of out whose frames are complete
+	given     int // bytes of out that Next has returned
+	// sequence is the number of the next event, in dialects that number them; numbered is
+	// the number of the first uncommitted one.
 	sequence, numbered int
 }
 
-// Next is the events of what was taken since the last Next; they are good until
-// the next Take.
+// Next returns the events committed since the last call of Next. They are valid until the
+// next Take.
 func (o *outbox) Next() []byte {
 	events := o.out[o.given:o.committed]
 	o.given = o.committed
@@ -67,20 +68,20 @@ func (o *outbox) event(name string, data any) {
 	o.data(encode(data))
 }
 
-// data writes the data of a frame, and ends the frame.
+// data writes a data line and ends the frame.
 func (o *outbox) data(data []byte) {
 	o.raw("data: ")
 	o.out = append(o.out, data...)
 	o.raw("\n\n")
 }
 
-// commit makes what was written good.
+// commit commits what was written.
 func (o *outbox) commit() { o.committed, o.numbered = len(o.out), o.sequence }
 
-// revert forgets what is not good.
+// revert discards what is not committed.
 func (o *outbox) revert() { o.out, o.sequence = o.out[:o.committed], o.numbered }
 
-// compact forgets the events that were given.
+// compact discards the events that Next has returned.
 func (o *outbox) compact() {
 	if o.given > 0 {
 		o.out = append(o.out[:0], o.out[o.given:]...)

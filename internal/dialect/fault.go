@@ -6,7 +6,8 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// FaultBody is the JSON body that reports f in the dialect; id is the correlation id.
+// FaultBody returns the JSON body that reports f in the dialect; id is the correlation
+// id.
 func FaultBody(d Dialect, f *fault.Fault, id string) []byte {
 	if d == Messages {
 		return encode(newMessagesFault(f, id, false))
@@ -14,12 +15,13 @@ func FaultBody(d Dialect, f *fault.Fault, id string) []byte {
 	return encode(chatFault{newChatError(d, f, id, false)})
 }
 
-// FaultFrame is the last SSE frame of a stream that failed after it had begun. No end mark may follow it.
+// FaultFrame returns the last SSE frame of a stream that failed after it had begun. No
+// end mark may follow it.
 func FaultFrame(d Dialect, f *fault.Fault, id string) []byte {
 	var out outbox
 	switch d {
 	case Messages:
-		out.event("error", newMessagesFault(f, id, true)) // without the event's name SDKs read a clean end
+		out.event("error", newMessagesFault(f, id, true)) // without the event name SDKs take it for a normal end
 	case Responses:
 		return new(Stream).Fail(f, id)
 	default:
@@ -38,8 +40,8 @@ type chatError struct {
 	Type          string        `json:"type"`
 	Param         *string       `json:"param"`
 	CorrelationID string        `json:"correlation_id"`
-	Reason        string        `json:"reason,omitzero"`  // in a body
-	Details       *errorDetails `json:"details,omitzero"` // in a frame
+	Reason        string        `json:"reason,omitzero"`  // only in a body
+	Details       *errorDetails `json:"details,omitzero"` // only in a frame
 }
 
 type errorDetails struct {
@@ -47,10 +49,10 @@ type errorDetails struct {
 	Reason string     `json:"reason,omitzero"`
 }
 
-// newChatError is the error object of the chat or responses dialect.
+// newChatError returns the error object of the chat or responses dialect.
 func newChatError(d Dialect, f *fault.Fault, id string, frame bool) chatError {
 	e := chatError{Code: f.Code, Message: f.Message, Type: f.Type(), CorrelationID: id}
-	if f.Param != "" || d == Responses { // a released client library needs a string there
+	if f.Param != "" || d == Responses { // one client library requires a string there
 		e.Param = &f.Param
 	}
 	if frame {
@@ -73,7 +75,7 @@ type messagesError struct {
 	Message       string       `json:"message"`
 	Param         string       `json:"param,omitzero"`
 	CorrelationID string       `json:"correlation_id"`
-	Reason        string       `json:"reason,omitzero"` // in a body
+	Reason        string       `json:"reason,omitzero"` // only in a body
 	Details       errorDetails `json:"details"`         // SDKs read its error_code
 }
 
@@ -88,7 +90,7 @@ func newMessagesFault(f *fault.Fault, id string, frame bool) messagesFault {
 	return messagesFault{"error", e, id}
 }
 
-// messagesType is error.type of the messages envelope.
+// messagesType returns the error.type of the messages envelope.
 func messagesType(f *fault.Fault) string {
 	switch status := f.Status(); {
 	case f.Code == fault.CapacityFull:
@@ -112,9 +114,9 @@ func messagesType(f *fault.Fault) string {
 	}
 }
 
-// ParseFault reads the fault that a hub or daemon rendered in the chat dialect, as a body or as the data of a frame. ok
-// is false for a document without a known code. It is for answers of a hub only: the codes that a machine sends are
-// never used.
+// ParseFault parses the fault that a hub or daemon rendered in the chat dialect, as a
+// body or as the data of a frame. ok is false if the document has no known code. Use it
+// only for answers of a hub: codes from machines are never used.
 func ParseFault(document []byte) (f *fault.Fault, ok bool) {
 	var body struct {
 		Error struct {

@@ -37,8 +37,8 @@ func TestFaultForms(t *testing.T) {
 	}
 }
 
-// param is the field at fault, else null; in the responses dialect always a string
-// (spec/api.md#error-param), and model_not_found names the model wherever it comes from.
+// param is the field at fault, else null; in the responses dialect it is always a string
+// (spec/api.md#error-param). model_not_found always names the model.
 func TestFaultParam(t *testing.T) {
 	plain, missing := fault.New(fault.EngineError, "no"), fault.New(fault.ModelNotFound, "no")
 	q, err := ReadResponses([]byte(`{"model":"m","input":"x"}`))

@@ -15,8 +15,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// goldens calls each with every story in that folder of testdata; what it returns
-// under a file's name must equal the file.
+// goldens calls each with every story in that folder of testdata. The results must equal
+// the files of the same names.
 func goldens(t *testing.T, folder string, each func(t *testing.T, files map[string]string) map[string]string) {
 	names, err := filepath.Glob("testdata/" + folder + "/*.txtar")
 	if err != nil || len(names) == 0 {
@@ -52,8 +52,8 @@ func goldens(t *testing.T, folder string, each func(t *testing.T, files map[stri
 	}
 }
 
-// stride is the step from one size to the next where a stream is read in pieces of
-// every size: with -short, as under the race detector, not every size is tried.
+// stride is the step between sizes in tests that split a stream into pieces of every
+// size: with -short, as under the race detector, not every size is tried.
 func stride() int {
 	if testing.Short() {
 		return 11
@@ -61,7 +61,7 @@ func stride() int {
 	return 1
 }
 
-// storied are the files of that name in the stories of a folder of testdata.
+// storied returns the files of that name in the stories of a folder of testdata.
 func storied(f *testing.F, folder, file string) []string {
 	names, err := filepath.Glob("testdata/" + folder + "/*.txtar")
 	if err != nil || len(names) == 0 {
@@ -82,7 +82,7 @@ func storied(f *testing.F, folder, file string) []string {
 	return texts
 }
 
-// indented is a JSON document for people.
+// indented returns a JSON document with indentation.
 func indented(t *testing.T, document []byte) string {
 	t.Helper()
 	value := jsontext.Value(bytes.Clone(document))

@@ -12,29 +12,29 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// Head is what the edge reads from a request body.
+// Head is what the edge needs from a request body.
 type Head struct {
-	Model fleet.ModelID // never empty; perhaps not Valid
-	// Stream is false for null.
+	Model fleet.ModelID // never empty, but may be invalid
+	// Stream is false if the member is null.
 	Stream bool
-	// IncludeUsage says that the caller asked for a usage frame
+	// IncludeUsage is set if the caller requested a usage frame
 	// (stream_options.include_usage).
 	IncludeUsage bool
-	// Text is how many bytes of the body are the conversation.
+	// Text is the number of bytes of the conversation in the body.
 	Text int
-	// Choices is how many answers are asked for at once (n), at most MaxChoices, each
-	// of which holds a slot; 0: one.
+	// Choices is the number of answers requested (n), at most MaxChoices, each of which
+	// occupies a slot; 0: one.
 	Choices int
 }
 
-// MaxChoices is how many answers one call may ask for.
+// MaxChoices is the most answers that one call may request.
 const MaxChoices = 4
 
-// ReadHead checks that body is one strict JSON object (UTF-8, no duplicate names
-// at any depth, nothing after it, within the bounds of MaxDepth and its like, no
-// case variants of model and stream) and reads its head. Thinking controls are checked, not
-// kept. Every error is a *fault.Fault invalid_request that names the member at
-// fault; what another parser could read differently never passes.
+// ReadHead reads the head of body, which must be one strict JSON object: UTF-8, no
+// duplicate names at any depth, nothing after it, within limits such as MaxDepth, and no
+// case variants of model and stream. Nothing passes that another parser could read
+// differently. Thinking controls are checked but not kept. Every error is a *fault.Fault
+// invalid_request that names the member at fault.
 func ReadHead(body []byte) (Head, error) {
 	var h headReader
 	if err := h.read(body, h.member); err != nil {
@@ -43,8 +43,8 @@ func ReadHead(body []byte) (Head, error) {
 	return h.Head, nil
 }
 
-// ReadMessagesHead is ReadHead for the messages dialect, which has thinking controls of
-// its own: the other members are not checked.
+// ReadMessagesHead is ReadHead for the messages dialect, which has different thinking
+// controls. It does not check the other members.
 func ReadMessagesHead(body []byte) (Head, error) {
 	var h headReader
 	if err := h.read(body, func([]byte) error { return skip(h.dec) }); err != nil {
@@ -53,10 +53,10 @@ func ReadMessagesHead(body []byte) (Head, error) {
 	return h.Head, nil
 }
 
-// space is what JSON allows between its tokens.
+// space is the white space that JSON allows between tokens.
 const space = " \t\r\n"
 
-// readers are kept for their decoders.
+// readers are pooled for the buffers of their decoders.
 var readers = sync.Pool{New: func() any { return new(reader) }}
 
 type reader struct {
@@ -64,8 +64,8 @@ type reader struct {
 	source bytes.Buffer
 }
 
-// release keeps the reader and nothing of the body. One that has seen a large
-// body has grown with its names.
+// release returns the reader to the pool without any part of the body. After a large body
+// it drops the reader, whose memory has grown with the names.
 func (r *reader) release(large bool) {
 	if large {
 		return
@@ -77,13 +77,14 @@ func (r *reader) release(large bool) {
 
 type headReader struct {
 	Head
-	dec    *jsontext.Decoder // while read runs
-	inputs int               // how many values the input may hold beside all others
+	dec    *jsontext.Decoder // only while read runs
+	inputs int               // the most values in the input, counted separately from the others
 	forms  bool              // the body uses ChatForms
 }
 
-// read reads the body, one strict object that names a model; member reads each
-// of its members but model and stream from h.dec. Every error is a *fault.Fault.
+// read reads the body, which must be one strict object that names a model. For each
+// member except model and stream it calls member, which reads the value from h.dec. Every
+// error is a *fault.Fault.
 func (h *headReader) read(body []byte, member func(name []byte) error) error {
 	if len(bytes.TrimLeft(body, space)) == 0 {
 		return fault.New(fault.InvalidRequest, "the body is empty: send a JSON object")
@@ -137,14 +138,14 @@ func (h *headReader) member(name []byte) error {
 	switch string(name) {
 	case "messages":
 		h.Text = len(value)
-	case "stream_options": // SDKs send it in odd shapes, and none is worth a refusal
+	case "stream_options": // SDKs send it in unusual forms, which are not worth a refusal
 		var options struct {
 			IncludeUsage bool `json:"include_usage"`
 		}
 		if json.Unmarshal(value, &options) == nil {
 			h.IncludeUsage = options.IncludeUsage
 		}
-	case "n": // what is no number is the engine's to refuse
+	case "n": // the engine refuses other types
 		var n float64
 		if json.Unmarshal(value, &n) == nil {
 			h.Choices = int(min(max(n, 1), MaxChoices))
@@ -185,8 +186,8 @@ func (h *headReader) stream() error {
 	return nil
 }
 
-// refusal is the fault of a reader's error: it says where the body stops being strict JSON, and quotes nothing but a
-// member's name.
+// refusal returns the fault for a reader's error. It names the place where the body is
+// not strict JSON, and quotes only the names of members.
 func refusal(err error) *fault.Fault {
 	var f *fault.Fault
 	if errors.As(err, &f) {

@@ -93,8 +93,8 @@ func TestPeekRefuses(t *testing.T) {
 	}
 }
 
-// FuzzPeek holds that whatever passes means the same to a reader with other
-// habits: encoding/json into a map, which takes the last of duplicates.
+// FuzzPeek checks that whatever passes has the same meaning for a different parser:
+// encoding/json into a map, which uses the last duplicate.
 func FuzzPeek(f *testing.F) {
 	f.Add([]byte(`{"model":"m","stream":true}`))
 	f.Add([]byte(`{"mod\u0065l":"m","Model":"n"}`))

@@ -10,12 +10,12 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// maxParam bounds the place that a machine may name, in bytes.
+// maxParam is the longest parameter that a machine may name, in bytes.
 const maxParam = 256
 
-// EngineParam returns the place that an error document says is at fault, names and indexes
-// with dots between them; empty if it names none. It is a machine's word: OwnParam finds it in
-// the caller's body.
+// EngineParam returns the parameter that an error document blames: names and indexes
+// joined by dots, or "" if it names none. It comes from a machine, so look it up in the
+// caller's body with OwnParam.
 func EngineParam(document []byte) string {
 	var body struct {
 		Error struct {
@@ -28,8 +28,8 @@ func EngineParam(document []byte) string {
 	return body.Error.Param
 }
 
-// ownNames has the members of a body that become a member of another name in its translation
-// to chat, by that name. The first that the body has is meant.
+// ownNames maps a member of the chat body to the members of the original body that may
+// have become it. If the body has several of them, the first is used.
 var ownNames = map[fleet.Endpoint]map[string][]string{
 	fleet.ChatCompletions: {"tools": {"functions"}, "tool_choice": {"function_call"}},
 	fleet.Messages: {
@@ -42,9 +42,10 @@ var ownNames = map[fleet.Endpoint]map[string][]string{
 	},
 }
 
-// OwnParam returns what is at fault in the body of an endpoint's caller, if a machine says that
-// the place is at fault in the chat body that it got: the same place if that was the caller's
-// body as it came, else the caller's member that holds it. Empty: the caller sent none.
+// OwnParam returns the parameter of the caller's body that corresponds to place, the
+// parameter that a machine blames in its chat body. If the machine got the caller's body
+// unchanged, this is place itself. Otherwise it is the caller's member that contains it,
+// or "" if the caller sent none.
 func OwnParam(body []byte, of fleet.Endpoint, place string, asItCame bool) string {
 	member, _, _ := strings.Cut(place, ".")
 	names := append(slices.Clone(ownNames[of][member]), member)

@@ -6,8 +6,8 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// TestOwnParam: what a machine says is at fault in the chat body that it was sent is named by
-// the names of the caller's dialect.
+// TestOwnParam: what a machine blames in its chat body is named as in the caller's
+// dialect.
 func TestOwnParam(t *testing.T) {
 	const messages = `{"model":"m","max_tokens":9,"system":"be brief","stop_sequences":["a","b"],"output_config":{"effort":"high"},
 		"tools":[],"tool_choice":{"disable_parallel_tool_use":true},"thinking":{"type":"enabled","budget_tokens":5},"messages":[]}`

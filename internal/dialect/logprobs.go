@@ -7,27 +7,28 @@ import (
 )
 
 const (
-	// maxAlternatives is how many other tokens a caller may ask for at each place.
+	// maxAlternatives is how many alternative tokens a caller may request at each
+	// position.
 	maxAlternatives = 20
-	// maxLogprobs bounds the logprobs of one answer, which is written four times, in bytes as they are written. Those of
-	// later tokens are left out.
+	// maxLogprobs limits the logprobs of one answer, in bytes as written, because they
+	// are written four times. The logprobs of later tokens are omitted.
 	maxLogprobs = 2 << 20
-	// maxLogprob bounds the logprobs of one token, in bytes. Larger ones are left out before they are decoded, which takes
-	// many times their memory.
+	// maxLogprob limits the logprobs of one token, in bytes. Larger ones are omitted
+	// before they are decoded, because decoding takes many times their memory.
 	maxLogprob = 64 << 10
 )
 
-// logprob is how likely a token was. The members and their order are those of
-// the responses dialect; what an engine adds is left out.
+// logprob is the log probability of a token. The members and their order are those of the
+// responses dialect; other members from an engine are omitted.
 type logprob struct {
 	Token   string  `json:"token"`
 	Bytes   []int   `json:"bytes"`
 	Logprob float64 `json:"logprob"`
-	// Top is what else was likely at the place; an alternative has none.
+	// Top are the most likely tokens at this position; an alternative has none.
 	Top []logprob `json:"top_logprobs,omitzero"`
 }
 
-// complete gives a logprob what every one has.
+// complete sets the members that every logprob must have.
 func (l *logprob) complete() {
 	if l.Bytes == nil {
 		l.Bytes = []int{}
@@ -37,8 +38,9 @@ func (l *logprob) complete() {
 	}
 }
 
-// appendLogprobs appends the logprobs of a chat answer's choice, separated by commas, with at most so many alternatives
-// for each token, while that is at most so many bytes in all. It skips what it cannot read.
+// appendLogprobs appends the logprobs of a chat answer's choice to dst, separated by
+// commas. alternatives limits the alternatives of each token, and most the bytes of all
+// logprobs. It skips malformed ones.
 func appendLogprobs(dst []byte, value jsontext.Value, alternatives, most int) []byte {
 	var told struct {
 		Content jsontext.Value `json:"content"`

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// However a machine spreads logprobs over an answer, little is held of them, and
-// no more memory is taken on the way than what they came in.
+// However a machine distributes logprobs over an answer, few of them are kept, and
+// decoding takes no more memory than their text.
 func TestLogprobsAreBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("8 MiB of small values take long under the race detector")
@@ -36,7 +36,7 @@ func TestLogprobsAreBounded(t *testing.T) {
 			t.Errorf("%s: a response of %d bytes", name, held)
 		}
 	}
-	// In many texts, with thoughts between.
+	// In many texts, with reasoning between them.
 	part := `data: {"choices":[{"delta":{"content":"x"},"logprobs":{"content":[` + strings.Repeat(`{},`, 30<<10) + `{}]}}]}` + "\n\n" +
 		`data: {"choices":[{"delta":{"reasoning_content":"y"}}]}` + "\n\n"
 	r := ask()

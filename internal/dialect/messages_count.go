@@ -2,30 +2,29 @@ package dialect
 
 import "unicode/utf8"
 
-// What CountMessages takes for a token, from looking at what the tokenizers of
-// open models make of prose and code in several scripts.
+// Average token sizes that CountMessages assumes, taken from the tokenizers of open
+// models for prose and code in several scripts.
 const (
 	quarterOfASCII  = 1    // a token has about four bytes of Latin prose or code
-	quartersBeyond  = 2    // … and about two of any other script
-	tokensOfPicture = 1000 // whatever its size
-	tokensOfMessage = 4    // what a chat template puts around each
+	quartersBeyond  = 2    // … and about two bytes of any other script
+	tokensOfPicture = 1000 // of any size
+	tokensOfMessage = 4    // added to each by a chat template
 )
 
-// Count is the input of a body of the messages dialect whose tokens are to be
-// counted.
+// Count is the input of a body of the messages dialect whose tokens are to be counted.
 type Count struct {
 	Head
-	// Chat is the input as the body of a chat call, for a tokenizer; nil where
-	// none can count: with pictures, which each model counts in its own way and
-	// tokenizers not at all, or where no engine would take the input.
+	// Chat is the input as the body of a chat call, for a tokenizer. It is nil if the
+	// input has images, which each model counts differently and tokenizers do not count,
+	// or if no engine would accept it.
 	Chat []byte
-	// Estimate is the number of tokens as this package sees it, without any
-	// tokenizer. It may be wrong by a third either way.
+	// Estimate is an estimate of the number of tokens that needs no tokenizer. It may be
+	// off by a third in either direction.
 	Estimate int64
 }
 
-// CountMessages reads a body of the messages dialect, which may lack max_tokens,
-// for the tokens of its input. Every error is a *fault.Fault.
+// CountMessages reads a body of the messages dialect, which may lack max_tokens, to count
+// the tokens of its input. Every error is a *fault.Fault.
 func CountMessages(body []byte) (Count, error) {
 	q, err := readMessages(body)
 	if err != nil {
@@ -48,13 +47,13 @@ func CountMessages(body []byte) (Count, error) {
 	if !w.pictures {
 		q.Stream = false
 		if count.Chat, err = writeChat(&q.request, len(body)); err != nil {
-			count.Chat = nil // there is nothing to answer; the estimate remains
+			count.Chat = nil // there is nothing to answer; the estimate is still valid
 		}
 	}
 	return count, nil
 }
 
-// estimate adds up the tokens of text, in quarters, and of what is no text.
+// estimate adds up the tokens of text, in quarters, and of everything else.
 type estimate struct {
 	tokens, quarters int64
 	pictures         bool

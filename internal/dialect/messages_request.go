@@ -9,20 +9,20 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// messagesRequest is a body of the messages dialect as it was read.
+// messagesRequest is a decoded body of the messages dialect.
 type messagesRequest struct {
 	request
 	thinking struct{ kind, budget, display jsontext.Value }
 	schema   jsontext.Value // of output_config.format
 	// vendorNames are the names of the vendor's tools, one for each of vendorTools.
 	vendorNames []jsontext.Value
-	mcp         bool // mcp_servers names servers of tools, which the vendor calls
+	mcp         bool // mcp_servers lists servers whose tools the vendor calls
 }
 
-// MessagesToChat reads the body of a call in the messages dialect, as strictly
-// as ReadHead, and writes it as the body of a chat call: the pivot for engines that
-// speak only that. docs/dialects.md says what becomes of each member. Every error
-// is a *fault.Fault.
+// MessagesToChat decodes the body of a call in the messages dialect, as strictly as
+// ReadHead, and translates it to the body of a chat call for engines that support only
+// that. docs/dialects.md lists the translation of each member. Every error is a
+// *fault.Fault.
 func MessagesToChat(body []byte) (Head, []byte, error) {
 	q, err := readMessages(body)
 	if err != nil {
@@ -44,8 +44,8 @@ func MessagesToChat(body []byte) (Head, []byte, error) {
 	return q.Head, chat, nil
 }
 
-// readMessages reads a body of the messages dialect, as strictly as ReadHead reads
-// one of the chat dialect. Every error is a *fault.Fault.
+// readMessages decodes a body of the messages dialect, as strictly as ReadHead does for
+// the chat dialect. Every error is a *fault.Fault.
 func readMessages(body []byte) (*messagesRequest, error) {
 	q := &messagesRequest{request: request{body: body, turnsMember: "messages"}}
 	if err := q.read(body, q.member); err != nil {
@@ -58,8 +58,8 @@ func readMessages(body []byte) (*messagesRequest, error) {
 	return q, nil
 }
 
-// conclude says the thinking controls and the format of the answer in the words
-// of the chat dialect, which every machine's adapters read.
+// conclude translates the thinking controls and the format of the answer to the chat
+// dialect, which every machine's adapters support.
 func (q *messagesRequest) conclude() {
 	for i, name := range q.vendorNames {
 		if q.choice.kind == "tool" && string(name) == string(q.choice.name) {
@@ -80,14 +80,14 @@ func (q *messagesRequest) conclude() {
 	}
 }
 
-// The words of this dialect.
+// Values of this dialect.
 var (
 	messageRole    = oneOf("must be user, assistant or system", "user", "assistant", "system")
 	toolChoiceType = oneOf("must be auto, any, tool or none", "auto", "any", "tool", "none")
 	thinkingType   = oneOf("must be one of enabled, disabled, adaptive, between_tools, auto", "enabled", "disabled", "adaptive", "between_tools", "auto")
 )
 
-// effortWord allows null and the words of reasoning_effort.
+// effortWord allows null and the values of reasoning_effort.
 func effortWord(value jsontext.Value) string {
 	if value != nil && (value.Kind() != '"' || !slices.Contains(efforts, text(value))) {
 		return "must be one of " + strings.Join(efforts, ", ")
@@ -95,8 +95,7 @@ func effortWord(value jsontext.Value) string {
 	return ""
 }
 
-// member reads one member of the body; those without a meaning here are passed
-// over.
+// member reads one member of the body; it skips members that are not supported.
 func (q *messagesRequest) member(name []byte) (err error) {
 	switch string(name) {
 	case "system":
@@ -134,7 +133,7 @@ func (q *messagesRequest) member(name []byte) (err error) {
 			}
 			return q.field(name, []field{{"effort", effortWord, &q.chat.Effort}})
 		})
-	case "output_format": // its name before output_config
+	case "output_format": // the former name of output_config
 		return q.format()
 	}
 	return q.field(name, []field{
@@ -176,8 +175,8 @@ func (q *messagesRequest) turn() error {
 	return nil
 }
 
-// content reads a string, or a list of content blocks. What else tools of the
-// vendor put into that place means nothing here.
+// content reads a string or a list of content blocks. It skips anything else, which tools
+// of the vendor may send.
 func (q *messagesRequest) content() ([]block, error) {
 	switch q.dec.PeekKind() {
 	case '"':
@@ -191,7 +190,7 @@ func (q *messagesRequest) content() ([]block, error) {
 			return err
 		})
 		return blocks, err
-	case '{': // the result of a tool, which is JSON
+	case '{': // the result of a tool as JSON
 		value, err := q.value()
 		return []block{{kind: textBlock, text: quote(string(value))}}, err
 	case 'n':
@@ -250,7 +249,8 @@ func kindOf(word string) blockKind {
 	return vendorBlock
 }
 
-// blockKinds are the kinds of the types of content blocks, beside the results of vendors' tools.
+// blockKinds maps the types of content blocks to kinds, except the results of vendors'
+// tools.
 var blockKinds = map[string]blockKind{
 	"text": textBlock, "image": imageBlock, "document": documentBlock, "search_result": searchBlock,
 	"tool_use": toolUseBlock, "tool_result": toolResultBlock, "thinking": thinkingBlock,
@@ -258,8 +258,8 @@ var blockKinds = map[string]blockKind{
 	"container_upload": vendorBlock, "compaction": vendorBlock, "tool_reference": vendorBlock,
 }
 
-// checkBlock refuses a block that lacks what its type needs. A document is
-// taken as the text it holds: no engine here reads the files.
+// checkBlock refuses a block that lacks what its type requires. Only the text of a
+// document is used: engines cannot read the files.
 func (q *messagesRequest) checkBlock(b *block) error {
 	s := &b.source
 	switch kind := string(s.kind); {
@@ -283,14 +283,14 @@ func (q *messagesRequest) checkBlock(b *block) error {
 	return nil
 }
 
-// tool reads one tool. Those that the vendor's servers or models bring along
-// have a type of their own and no schema: no model here knows them.
+// tool reads one tool. Tools that run on the vendor's servers or are built into its
+// models have another type and no schema; models here do not know them.
 func (q *messagesRequest) tool() error {
 	var t tool
 	var kind jsontext.Value
 	members := []field{{"type", aString, &kind}, {"name", anything, &t.name}, {"description", anything, &t.description}, {"input_schema", anything, &t.schema}, {"strict", anything, &t.strict}}
 	err := q.object(func(name []byte) error {
-		if string(name) == "function" { // a tool in the form of chat
+		if string(name) == "function" { // a tool as in the chat dialect
 			return q.fields(append(members[1:], field{"parameters", anything, &t.schema})...)
 		}
 		return q.field(name, members)

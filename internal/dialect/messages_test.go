@@ -67,7 +67,7 @@ func translate(stream string, size int) (string, error) {
 			return out.String(), err
 		}
 		rest := append([]byte(nil), pending[whole:]...)
-		clear(pending) // nothing may hang on to what was taken
+		clear(pending) // nothing may keep a reference to what was taken
 		pending = rest
 	}
 	if !s.Ended() {
@@ -100,8 +100,8 @@ var deltasOf = map[string][]string{
 	"text": {"text_delta"}, "tool_use": {"input_json_delta"}, "thinking": {"thinking_delta", "signature_delta"},
 }
 
-// checkEvents holds the order of the dialect: message_start, blocks numbered
-// from 0 that never overlap, and at a good end message_delta and message_stop.
+// checkEvents checks the order of the dialect: message_start, blocks numbered from 0 that
+// do not overlap, and at a normal end message_delta and message_stop.
 func checkEvents(t *testing.T, text string, whole bool) {
 	t.Helper()
 	wrong := func(format string, args ...any) { t.Helper(); t.Fatalf(format+"\n%s", append(args, text)...) }
@@ -212,13 +212,13 @@ func TestMessagesToChatRefuses(t *testing.T) {
 	}
 }
 
-// What a member comes to, one by one.
+// The translation of each member.
 func TestMessagesToChatControls(t *testing.T) {
 	const tool = `"tools":[{"name":"f","input_schema":{}}],`
 	for members, want := range map[string]string{
 		`"stream":true`: `"stream":true,"stream_options":{"include_usage":true}`,
 		`"stream":null,"temperature":null,"tools":null,"tool_choice":null,"thinking":null,"output_config":null,"system":null`: `"max_tokens":1,"messages":`,
-		`"tool_choice":{"type":"any"}`: `"max_tokens":1,"messages":`, // no tools: no choice
+		`"tool_choice":{"type":"any"}`: `"max_tokens":1,"messages":`, // no choice without tools
 		`"tools":[{"type":"bash_20250124","name":"bash"}],"tool_choice":{"type":"none"}`: `"max_tokens":1,"messages":`,
 		tool[:len(tool)-2] + `,{"type":"web_search_20250305","name":"web_search"}]`:      `"max_tokens":1,"tools":[{"type":"function","function":{"name":"f","parameters":{}}}],"messages":`,
 		tool + `"mcp_servers":[{"type":"url","url":"https://mcp.example","name":"x"}]`:   `"max_tokens":1,"tools":[{"type":"function","function":{"name":"f","parameters":{}}}],"messages":`,
@@ -271,8 +271,8 @@ func TestCountMessages(t *testing.T) {
 	}
 	for body, whole := range map[string]bool{
 		`{"model":"m","stream":true,"messages":[{"role":"user","content":"Hello"}],"tools":[{"name":"f","input_schema":{}}]}`:                                                 true,
-		`{"model":"m","messages":[{"role":"user","content":""}]}`:                                                                                                             false, // of nothing
-		`{"model":"m","messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image","source":{"type":"url","url":"data:,"}}]}]}]}`: false, // a picture
+		`{"model":"m","messages":[{"role":"user","content":""}]}`:                                                                                                             false, // empty
+		`{"model":"m","messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image","source":{"type":"url","url":"data:,"}}]}]}]}`: false, // an image
 	} {
 		if n, err := CountMessages([]byte(body)); err != nil || (n.Chat != nil) != whole {
 			t.Errorf("%s: %s, %v", body, n.Chat, err)
@@ -301,8 +301,8 @@ func TestAppendMessageRefuses(t *testing.T) {
 	}
 }
 
-// FuzzMessagesToChat holds that whatever is taken comes out as a body that is
-// as strict, with the same head.
+// FuzzMessagesToChat checks that the translation of every accepted body is as strict and
+// has the same head.
 func FuzzMessagesToChat(f *testing.F) {
 	for _, text := range storied(f, "messages", "request.json") {
 		f.Add([]byte(text))
@@ -319,7 +319,7 @@ func FuzzMessagesToChat(f *testing.F) {
 			t.Fatalf("taken, but not counted: %v", err)
 		}
 		again, err := ReadHead(chat)
-		if err != nil && !strings.Contains(err.Error(), "deeper") { // a tool's schema lies a level deeper
+		if err != nil && !strings.Contains(err.Error(), "deeper") { // a tool's schema is one level deeper
 			t.Fatalf("%v\n%s\n%s", err, body, chat)
 		}
 		if err == nil && (again.Model != head.Model || again.Stream != head.Stream) {
@@ -328,8 +328,8 @@ func FuzzMessagesToChat(f *testing.F) {
 	})
 }
 
-// FuzzEvents holds that any bytes come out as events in order, the same
-// wherever they are cut, and end well only behind an end mark.
+// FuzzEvents checks that any bytes result in ordered events, the same wherever they are
+// split, and that the events end normally only after an end mark.
 func FuzzEvents(f *testing.F) {
 	for _, text := range storied(f, "messages", "stream.txt") {
 		f.Add(text, byte(7))
@@ -350,7 +350,7 @@ func FuzzEvents(f *testing.F) {
 	})
 }
 
-// A translated chunk beside BenchmarkStreamChunk, the untouched one.
+// Compare with BenchmarkStreamChunk, a chunk that is not translated.
 func BenchmarkEventsChunk(b *testing.B) {
 	s := Stream{Events: NewMessageEvents("msg_1", "m")}
 	frame := []byte(chunk)

@@ -12,20 +12,19 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// overflows are how engines write that a prompt is longer than their context,
-// with the numbers that they report: n is the prompt's tokens, all the prompt's
-// and the answer's limit together, max the context's. testdata/overflow.txt has
-// the texts.
+// overflows match the messages of engines for a prompt that is longer than the context.
+// Their groups are n, the tokens of the prompt; all, those of the prompt plus the limit
+// of the answer; and max, the size of the context. testdata/overflow.txt has examples.
 var overflows = []*regexp.Regexp{
-	// llama.cpp's server, and engines that run it.
+	// llama.cpp's server and engines based on it.
 	regexp.MustCompile(`request \((?P<n>\d+) tokens\) exceeds the available context size \((?P<max>\d+) tokens\)`),
 	regexp.MustCompile(`request exceeds the available context size`),
 	regexp.MustCompile(`^Context size has been exceeded`),
-	regexp.MustCompile(`input \((?P<n>\d+) tokens\) is too large to process\. increase the physical batch size \(current batch size: (?P<max>\d+)\)`), // to embed
+	regexp.MustCompile(`input \((?P<n>\d+) tokens\) is too large to process\. increase the physical batch size \(current batch size: (?P<max>\d+)\)`), // for embeddings
 	regexp.MustCompile(`input is too large to process\. increase the physical batch size`),
 	// The built-in engine.
 	regexp.MustCompile(`request has (?P<n>\d+) tokens and the context holds (?P<max>\d+)`),
-	// vLLM, SGLang and services that write as OpenAI does.
+	// vLLM, SGLang and services with OpenAI's messages.
 	regexp.MustCompile(`maximum context length is (?P<max>\d+) tokens\. However, you requested (?P<all>\d+) tokens \((?P<n>\d+) in the messages`),
 	regexp.MustCompile(`maximum context length is (?P<max>\d+) tokens\. However, (?:you requested \d+ output tokens and )?your (?:prompt contains|request has|messages resulted in)(?: at least)? (?P<n>\d+) (?:input )?tokens(?:, for a total of(?: at least)? (?P<all>\d+) tokens)?`),
 	regexp.MustCompile(`maximum context length of (?P<max>\d+) tokens\. You requested a total of (?P<all>\d+) tokens: (?P<n>\d+) tokens from the input`),
@@ -42,37 +41,38 @@ var overflows = []*regexp.Regexp{
 	regexp.MustCompile(`greater than the context length \(n_keep: (?P<n>\d+) ?>= ?n_ctx: (?P<max>\d+)\)`),
 	regexp.MustCompile(`keep the first (?P<n>\d+) tokens when context the overflows.* context length of only (?P<max>\d+) tokens`),
 	regexp.MustCompile(`^Reached context length of \d+ tokens`),
-	// Services of the messages dialect, and kith itself.
+	// Services of the messages dialect, and kith.
 	regexp.MustCompile(`^prompt is too long(?:: (?P<n>\d+) tokens > (?P<max>\d+) maximum)?`),
 	// TGI.
 	regexp.MustCompile("`inputs` must have less than (?P<max>\\d+) tokens\\. Given: (?P<n>\\d+)"),
 	regexp.MustCompile("`inputs` tokens \\+ `max_new_tokens` must be <= (?P<max>\\d+)\\. Given: (?P<n>\\d+)"),
 	// TabbyAPI.
 	regexp.MustCompile(`Prompt length (?P<n>\d+) is greater than max_seq_len (?P<max>\d+)`),
-	// Others: a name of the context and a word for too much, in one sentence.
+	// Others: a term for the context and one for too much, in one sentence.
 	regexp.MustCompile(`(?i)(?:context[ _]?(?:length|size|window|limit)|max_(?:seq|model)_len|n_ctx|num_ctx|maximum (?:model|sequence|input|prompt) length)[^.]{0,80}(?:exceeded|overflow|too (?:long|small|short))`),
 	regexp.MustCompile(`(?i)(?:exceed|longer than|greater than|larger than|more than|too (?:long|large|many)|does(?: not|n't) fit)[^.]{0,80}(?:context[ _]?(?:length|size|window|limit)|max_(?:seq|model)_len|n_ctx|num_ctx|maximum (?:model|sequence|input|prompt) length)`),
 	regexp.MustCompile(`(?i)(?:prompt|input|conversation|messages)[^.]{0,40}(?:too long|too many tokens|exceeds? the (?:model|token|maximum number of tokens))`),
 }
 
-// noInput is how engines write that the model reads no pictures or sounds.
+// noInput matches the messages of engines whose model does not support images or audio.
 var noInput = regexp.MustCompile(`(?i)(?:image|audio|video|vision|multimodal)[a-z ]*(?:is|are) not supported|(?:not|n't) support[a-z ]* (?:image|audio|video|vision|multimodal)|not a multimodal model|missing data required for image input`)
 
-// NoInput reports whether an engine's error document says that the model does not read the pictures or sounds of the
-// request.
+// NoInput reports whether an engine's error document means that the model does not
+// support the images or audio of the request.
 func NoInput(document []byte) bool { return noInput.MatchString(readEngineError(document).text) }
 
-// Crowded reports whether an engine's error document says that other calls took the memory that the call needs, as
-// llama.cpp's server does; LM Studio writes the same of one call that is too long. Then the engine is busy
-// (spec/routing.md#engine-crowded).
+// Crowded reports whether an engine's error document means that other calls occupy the
+// memory that the call needs, so that the engine is busy
+// (spec/routing.md#engine-crowded). llama.cpp's server reports this. LM Studio uses the
+// same text for a single call that is too long.
 func Crowded(document []byte) bool {
 	e := readEngineError(document)
 	return e.Type == "server_error" && e.text == "Context size has been exceeded."
 }
 
-// ContextExceeded is the fault of an engine's error document which says that the
-// prompt is longer than the model's context, or nil. Agents shorten their conversation when they read its message
-// (spec/routing.md#engine-too-long).
+// ContextExceeded returns the fault for an engine's error document if it means that the
+// prompt is longer than the model's context, else nil. Agents shorten their conversation
+// when they read the fault's message (spec/routing.md#engine-too-long).
 func ContextExceeded(document []byte) *fault.Fault {
 	e := readEngineError(document)
 	if Crowded(document) {
@@ -90,7 +90,7 @@ func ContextExceeded(document []byte) *fault.Fault {
 		}
 		known = true
 		for i, name := range form.SubexpNames() {
-			value, _ := strconv.ParseInt(found[i], 10, 64) // digits; 0 where they are absent, or too many
+			value, _ := strconv.ParseInt(found[i], 10, 64) // digits; 0 if absent or too large
 			switch name {
 			case "n":
 				n = value
@@ -105,7 +105,7 @@ func ContextExceeded(document []byte) *fault.Fault {
 	if !known {
 		return nil
 	}
-	if n <= most { // it is the answer's limit that makes it too much
+	if n <= most { // it is too long only together with the answer's limit
 		n = all
 	}
 	text := "prompt is too long for the model's context: send less, or choose a model with a longer context"
@@ -115,15 +115,15 @@ func ContextExceeded(document []byte) *fault.Fault {
 	return fault.New(fault.ContextLengthExceeded, "%s", text)
 }
 
-// errorWords are the members in which engines say what is wrong.
+// errorWords are the members in which engines describe an error.
 type errorWords struct {
 	Message jsontext.Value `json:"message"`
-	Detail  jsontext.Value `json:"detail"` // a string, or what is wrong with each member
+	Detail  jsontext.Value `json:"detail"` // a string, or a list with the error of each member
 	Reason  jsontext.Value `json:"reason"`
 	Error   jsontext.Value `json:"error"`
 }
 
-// words returns the first of them that says something.
+// words returns the first of them that is not empty.
 func (w *errorWords) words() string {
 	for _, v := range [...]jsontext.Value{w.Message, w.Detail, w.Reason, w.Error} {
 		var list []struct {
@@ -142,15 +142,15 @@ func (w *errorWords) words() string {
 type engineError struct {
 	Type    string         `json:"type"`
 	Code    jsontext.Value `json:"code"`
-	Tokens  int64          `json:"n_prompt_tokens"` // llama.cpp's, as the next
+	Tokens  int64          `json:"n_prompt_tokens"` // of llama.cpp, like the next
 	Context int64          `json:"n_ctx"`
 
-	code string // of the kind that is a word
-	text string // the message as it was sent
+	code string // if it is a string
+	text string // the message as received
 }
 
-// readEngineError reads an error document: an error member that is an object or a
-// bare string, or the error itself, as engines of vLLM's family write it.
+// readEngineError parses an error document. Its error member is an object or a string;
+// engines like vLLM write the error without an error member.
 func readEngineError(document []byte) engineError {
 	var outer struct {
 		Error jsontext.Value `json:"error"`
@@ -158,7 +158,7 @@ func readEngineError(document []byte) engineError {
 	}
 	var e engineError
 	if json.Unmarshal(document, &outer) != nil {
-		if !bytes.HasPrefix(document, []byte("<")) { // no page
+		if !bytes.HasPrefix(document, []byte("<")) { // not an HTML page
 			e.text = string(bytes.TrimSpace(document))
 		}
 		return e
@@ -166,13 +166,13 @@ func readEngineError(document []byte) engineError {
 	e.text = outer.words()
 	switch outer.Error.Kind() {
 	case '"':
-		_ = json.Unmarshal(outer.Error, &e.text) // a string is one
+		_ = json.Unmarshal(outer.Error, &e.text) // it is a string
 	case '{':
 		var inner errorWords
-		_ = json.Unmarshal(outer.Error, &e)     // what has another type is left out
+		_ = json.Unmarshal(outer.Error, &e)     // members of another type are ignored
 		_ = json.Unmarshal(outer.Error, &inner) // the same
 		e.text = cmp.Or(inner.words(), e.text)
 	}
-	_ = json.Unmarshal(e.Code, &e.code) // a number is no word
+	_ = json.Unmarshal(e.Code, &e.code) // a number is ignored
 	return e
 }

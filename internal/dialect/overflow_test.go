@@ -8,8 +8,9 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// A prompt over the context is recognised in each engine's own words, in a body,
-// in a unary answer and in a stream; agents compact on the message (spec/routing.md#engine-too-long).
+// A prompt that exceeds the context is recognized in the text of each engine, in a body,
+// in a unary answer and in a stream. Agents shorten their conversation when they read the
+// message (spec/routing.md#engine-too-long).
 func TestContextLengthExceeded(t *testing.T) {
 	text, err := os.ReadFile("testdata/overflow.txt")
 	if err != nil {
@@ -35,7 +36,7 @@ func TestContextLengthExceeded(t *testing.T) {
 			}
 		}
 		check("in a body", ContextExceeded([]byte(body)))
-		if !strings.Contains(body, `"error":`) && !strings.Contains(body, `"error": `) { // such a body comes with a status
+		if !strings.Contains(body, `"error":`) && !strings.Contains(body, `"error": `) { // it has a status
 			continue
 		}
 		_, err := CheckUnary(strings.NewReader(body))
@@ -49,7 +50,7 @@ func TestContextLengthExceeded(t *testing.T) {
 	}
 }
 
-// Calls that fill the memory they share are busy, not too long.
+// Calls that together fill the memory mean busy, not too long.
 func TestCrowded(t *testing.T) {
 	const text = `{"error":{"code":500,"message":"Context size has been exceeded.","type":"server_error"}}`
 	var s Stream
@@ -61,7 +62,7 @@ func TestCrowded(t *testing.T) {
 	}
 }
 
-// What is no such refusal stays what it is.
+// Other errors are not changed.
 func TestNoContextLengthExceeded(t *testing.T) {
 	for _, body := range []string{
 		`{"error":{"message":"max_tokens must be at least 1, got -186."}}`,

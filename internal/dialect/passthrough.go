@@ -12,15 +12,16 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// maxPassedFrame bounds one event of an answer that passes as it is, in bytes: the last one of the responses dialect
-// repeats the complete answer and its request.
+// maxPassedFrame is the largest event of an answer that is passed through, in bytes. The
+// last event of the responses dialect repeats the complete answer and its request.
 const maxPassedFrame = 8 << 20
 
-// PassesThrough reports whether answers at the endpoint are of a dialect that is
-// checked here and never changed: messages and responses.
+// PassesThrough reports whether answers at the endpoint are checked but never changed:
+// those of the messages and responses dialects.
 func PassesThrough(e fleet.Endpoint) bool { return e == fleet.Messages || e == fleet.Responses }
 
-// passedEvent is what the edge reads of an event, or of a unary answer, of the messages and responses dialects.
+// passedEvent is what the edge needs from an event, or from a unary answer, of the
+// messages and responses dialects.
 type passedEvent struct {
 	Type     string         `json:"type"`
 	Usage    *passedUsage   `json:"usage"`
@@ -35,7 +36,8 @@ type passedMessage struct {
 	Usage *passedUsage
 }
 
-// UnmarshalJSON satisfies json.Unmarshaler: an error event's message is text.
+// UnmarshalJSON implements json.Unmarshaler. In an error event the message is text, which
+// is ignored.
 func (m *passedMessage) UnmarshalJSON(data []byte) error {
 	if len(data) == 0 || data[0] != '{' {
 		return nil
@@ -48,8 +50,8 @@ func (m *passedMessage) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// passedUsage has the counts of both dialects; in messages the cached tokens are
-// not among the input's.
+// passedUsage has the counts of both dialects. In messages the input tokens exclude the
+// cached ones.
 type passedUsage struct {
 	In      *int64 `json:"input_tokens"`
 	Out     *int64 `json:"output_tokens"`
@@ -60,7 +62,7 @@ type passedUsage struct {
 	} `json:"input_tokens_details"`
 }
 
-// add adds the counts to the known ones: messages reports input and output in two events.
+// add updates known with the counts; messages reports input and output in two events.
 func (u *passedUsage) add(known *Usage) {
 	if u == nil {
 		return
@@ -74,8 +76,8 @@ func (u *passedUsage) add(known *Usage) {
 	}
 }
 
-// native reads the data of one event; end says that none may follow. A failed
-// response is a complete answer of its service: it passes as it is.
+// native reads the data of one event; end is true if no other event may follow. A failed
+// response is a complete answer of its service and is passed through.
 func (s *Stream) native(data []byte) (end bool, err error) {
 	var event passedEvent
 	if err := readObject(bytes.NewReader(data), &event); err != nil {
@@ -106,8 +108,8 @@ func (s *Stream) native(data []byte) (end bool, err error) {
 	return false, nil
 }
 
-// Fail ends a stream of the responses dialect in a failure, whose last events it returns: as Response.Fail does, of the
-// response as its first event had it.
+// Fail ends a stream of the responses dialect with a failure and returns its last events,
+// as Response.Fail does. The response is that of the stream's first event.
 func (s *Stream) Fail(f *fault.Fault, id string) []byte {
 	var out outbox
 	out.sequence = s.sequence
@@ -119,7 +121,7 @@ func (s *Stream) Fail(f *fault.Fault, id string) []byte {
 	return out.out
 }
 
-// foreign is the fault of an answer that readObject could not read.
+// foreign returns the fault of an answer for an error of readObject.
 func foreign(err error) error {
 	if errors.As(err, new(*json.SemanticError)) {
 		return invalidAnswer("an answer that is of no such dialect")
@@ -127,8 +129,9 @@ func foreign(err error) error {
 	return err
 }
 
-// CheckPassthrough checks a unary answer of the messages or responses dialect, which
-// passes as it is, and returns the usage it reports; errors are *fault.Fault, or those of reading.
+// CheckPassthrough checks a unary answer of the messages or responses dialect, which is
+// passed through, and returns the usage that it reports. Errors are *fault.Fault, or
+// those of reading.
 func CheckPassthrough(answer io.Reader) (usage Usage, err error) {
 	var event passedEvent
 	if err := readObject(answer, &event); err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// took is what a native stream's checker makes of a text that comes in pieces
-// of that many bytes: how much passed, and whether it ended well.
+// took feeds a text to the checker in pieces of that many bytes, and returns what passed
+// and the stream afterwards.
 func took(text string, piece int) (passed string, s Stream, err error) {
 	s.Passthrough = true
 	var held []byte

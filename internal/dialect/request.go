@@ -12,26 +12,27 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// maxBlocks bounds the messages, content blocks and tools of one body all
-// together: what is kept of each is larger than the shortest of them.
+// maxBlocks is the most messages, content blocks and tools of one body together. It is
+// necessary because the shortest of them take more space in memory than in the body.
 const maxBlocks = 3 * MaxMessages
 
-// request is a body of the messages or responses dialect as it was read, in one pass. Its values are parts of the body:
-// nothing is copied or unescaped. A value that is nil was absent or null. writeChat translates a request.
+// request is a decoded body of the messages or responses dialect. Its values alias the
+// body: nothing is copied or unescaped. A nil value was absent or null. writeChat
+// translates a request.
 type request struct {
 	headReader
 	body    []byte
-	counted int // towards maxBlocks
+	counted int // number of elements, for maxBlocks
 
 	chat         chatRequest // the members that need no translation
-	alternatives int         // how many other tokens are wanted with the logprobs of each token
-	noThinking   bool        // thinking is switched off, whatever the controls say
+	alternatives int         // how many alternatives are wanted with the logprobs of each token
+	noThinking   bool        // thinking is disabled, regardless of the controls
 	system       []block
 	turns        []turn
 	tools        []tool
 	vendorTools  []string // types of tools that only their vendor runs
 	choice       toolChoice
-	turnsMember  string // the name of the member that holds the turns
+	turnsMember  string // the name of the member with the turns
 }
 
 type turn struct {
@@ -42,24 +43,24 @@ type turn struct {
 // tool is a tool that the caller runs itself.
 type tool struct {
 	name, description, schema, strict jsontext.Value
-	// Where its caller knows it by another name than machines do: that name, and
-	// its namespace.
+	// The caller's name of the tool, if it differs from the name for machines, and the
+	// caller's namespace.
 	callerName, namespace jsontext.Value
-	// custom: it represents a tool of the type custom, with this format; where its
-	// description was added to, described is what it was.
+	// custom is set if this function represents a tool of the type custom, with this
+	// format. callerDescription is its original description, if that was extended.
 	custom                    bool
 	format, callerDescription jsontext.Value
 }
 
-// toolChoice is the tool_choice; kind is empty where there was none.
+// toolChoice is the tool_choice; kind is empty if there was none.
 type toolChoice struct {
 	kind       string
 	name       jsontext.Value
 	serial     bool   // disable_parallel_tool_use
-	vendorType string // the type of the vendor's tool that was chosen
+	vendorType string // type of the chosen tool, if only the vendor runs it
 }
 
-// blockKind is what a content block is.
+// blockKind is the kind of a content block.
 type blockKind uint8
 
 const (
@@ -71,17 +72,17 @@ const (
 	toolUseBlock
 	toolResultBlock
 	thinkingBlock
-	// vendorBlock is one whose meaning only its maker's servers know: sealed
-	// thinking, the calls and results of tools that ran there.
+	// vendorBlock is a block that only its vendor's servers understand: encrypted
+	// thinking, or the calls and results of tools that ran there.
 	vendorBlock
 )
 
 type block struct {
 	kind     blockKind
-	typeName string         // its type, where that is otherBlock's
-	text     jsontext.Value // of text and thinking blocks, and a document's own
+	typeName string         // its type, if kind is otherBlock
+	text     jsontext.Value // of text and thinking blocks, and of a document
 	title    jsontext.Value
-	id       jsontext.Value // of a tool's use, or the use that a result answers
+	id       jsontext.Value // of a tool call, or the call that a result answers
 	name     jsontext.Value
 	input    jsontext.Value
 	source   source
@@ -89,12 +90,12 @@ type block struct {
 	failed   bool    // is_error
 }
 
-// source says where the content of an image or document is.
+// source is the location of the content of an image or document.
 type source struct{ kind, media, data, url, detail jsontext.Value }
 
-// runnable refuses a request that can only be answered with tools that run at
-// their vendor's: search, code, servers of tools. They are passed over where the
-// model can do without, because agents list them in every request.
+// runnable refuses a request that needs tools that only their vendor can run: search,
+// code, tool servers. If the model can do without them they are ignored, because agents
+// list them in every request.
 func (q *request) runnable() error {
 	switch {
 	case len(q.vendorTools) == 0:
@@ -113,13 +114,13 @@ func vendorToolFault(param, types string) error {
 
 func (q *request) value() (jsontext.Value, error) { return valueIn(q.body, q.dec) }
 
-// A rule checks the value of a member, which is nil for null. It returns what the value must be, as the end of a
-// sentence, or "" if it fits.
+// A rule checks the value of a member; the value is nil for null. It returns "" if the
+// value is valid, else the rest of a sentence: what the value must be.
 type rule func(value jsontext.Value) string
 
 func anything(jsontext.Value) string { return "" }
 
-// requiredString allows strings, and not null.
+// requiredString allows strings, but not null.
 func requiredString(value jsontext.Value) string {
 	if value.Kind() != '"' {
 		return "must be a string"
@@ -127,7 +128,7 @@ func requiredString(value jsontext.Value) string {
 	return ""
 }
 
-// oneOf allows these strings.
+// oneOf allows these strings; must describes them.
 func oneOf(must string, words ...string) rule {
 	return func(value jsontext.Value) string {
 		if wrong := requiredString(value); wrong != "" {
@@ -150,7 +151,7 @@ func optional(r rule) rule {
 	}
 }
 
-// kinds allows null and these kinds of values.
+// kinds allows null and values of these kinds.
 func kinds(allowed, must string) rule {
 	return optional(func(value jsontext.Value) string {
 		if strings.IndexByte(allowed, byte(value.Kind())) < 0 {
@@ -160,10 +161,10 @@ func kinds(allowed, must string) rule {
 	})
 }
 
-// integer allows null and integers of at least that.
+// integer allows null and integers of at least least.
 func integer(least int64) rule {
 	return optional(func(value jsontext.Value) string {
-		if n, err := strconv.ParseInt(string(value), 10, 64); err != nil || n < least { // Integral wrote it without a fraction
+		if n, err := strconv.ParseInt(string(value), 10, 64); err != nil || n < least { // Integral has removed any fraction
 			return fmt.Sprintf("must be a whole number of at least %d", least)
 		}
 		return ""
@@ -179,14 +180,16 @@ var (
 	anInteger = integer(0)
 )
 
-// field is a member of an object: its name, the rule for its value, and where the value is kept, nil for null.
+// field is a member of an object: its name, the rule for its value, and the destination
+// of the value, nil for null.
 type field struct {
 	name string
 	rule rule
 	into *jsontext.Value
 }
 
-// field reads the value of the member of that name; it skips a member that is not among the fields.
+// field reads the value of a member into the field of that name, or skips it if there is
+// none.
 func (q *request) field(name []byte, fields []field) error {
 	for _, f := range fields {
 		if f.name != string(name) {
@@ -211,12 +214,12 @@ func (q *request) field(name []byte, fields []field) error {
 	return skip(q.dec)
 }
 
-// fields reads the object that comes next, of which these members are kept; null is an empty one.
+// fields reads the next value, an object, into these fields. null is an empty object.
 func (q *request) fields(fields ...field) error {
 	return q.object(func(name []byte) error { return q.field(name, fields) })
 }
 
-// stringInto keeps the next value if it is a string.
+// stringInto stores the next value if it is a string.
 func (q *request) stringInto(into *jsontext.Value) error {
 	value, err := q.value()
 	if value.Kind() == '"' {
@@ -225,7 +228,8 @@ func (q *request) stringInto(into *jsontext.Value) error {
 	return err
 }
 
-// object reads the object that comes next; null is an empty one.
+// object reads the next value, an object, and calls member for each member. null is an
+// empty object.
 func (q *request) object(member func(name []byte) error) error {
 	switch q.dec.PeekKind() {
 	case '{':
@@ -236,7 +240,8 @@ func (q *request) object(member func(name []byte) error) error {
 	return q.refuseNext("must be an object")
 }
 
-// list reads the list that comes next, each of its elements by one; null is an empty one.
+// list reads the next value, a list, and calls one for each element. null is an empty
+// list.
 func (q *request) list(one func() error) error {
 	switch q.dec.PeekKind() {
 	case '[':
@@ -252,8 +257,8 @@ func (q *request) list(one func() error) error {
 	return q.refuseNext("must be a list")
 }
 
-// Integral returns a number that is whole, however it is written, without a fraction and an exponent: 4096.0 is 4096.
-// Other values stay as they are.
+// Integral returns an integral number without fraction and exponent: 4096.0 becomes 4096.
+// It returns other values unchanged.
 func Integral(number jsontext.Value) jsontext.Value {
 	if bytes.ContainsAny(number, ".eE") && number.Kind() == '0' {
 		if x, err := strconv.ParseFloat(string(number), 64); err == nil && x == math.Trunc(x) && math.Abs(x) < 1<<53 {
@@ -263,7 +268,7 @@ func Integral(number jsontext.Value) jsontext.Value {
 	return number
 }
 
-// refuseNext is the fault of the next value.
+// refuseNext skips the next value and returns the fault for it.
 func (q *request) refuseNext(rule string) error {
 	if err := skip(q.dec); err != nil {
 		return err
@@ -271,7 +276,7 @@ func (q *request) refuseNext(rule string) error {
 	return q.refuse("%s", rule)
 }
 
-// refuse is the fault of the value that was read last.
+// refuse returns the fault for the value that was read last.
 func (q *request) refuse(format string, args ...any) error {
 	where := strings.ReplaceAll(strings.TrimPrefix(string(q.dec.StackPointer()), "/"), "/", ".")
 	return fault.New(fault.InvalidRequest, "%s: "+format, append([]any{where}, args...)...).WithParam(where)

@@ -11,53 +11,54 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// maxTurn bounds a turn that is kept, in bytes; a longer one is not.
+// maxTurn is the largest turn that is stored, in bytes.
 const maxTurn = 16 << 20
 
-// Response builds one answer of the responses dialect: its items and, streamed, their events. Make it with
-// ResponsesRequest.Answer, give it a unary chat answer (Unary) or a chat stream (Events), and end it with Finish or Fail.
+// Response builds one answer of the responses dialect: its items and, if streamed, their
+// events. Create it with ResponsesRequest.Answer, pass it a unary chat answer (Unary) or
+// a chat stream (Events), and end it with Finish or Fail.
 type Response struct {
 	outbox
 	request *ResponsesRequest
-	idBase  string // what all its ids have in common
+	idBase  string // the part that all its ids share
 	model   fleet.ModelID
 	created int64
 	stores  bool
 	echo    echo
 
 	streamed     bool
-	output       []outputItem // those that are complete
+	output       []outputItem // the complete items
 	size         int          // bytes of text so far
 	item         openItem
 	call         int64  // the index of the open tool call
-	logprobs     []byte // of the text that comes next, between commas
+	logprobs     []byte // for the next text, separated by commas
 	logprobBytes int    // bytes of logprobs so far
 	finish       []byte // the finish reason, quoted
 	usage        Usage
 	completed    time.Time
 }
 
-// Answer begins the answer to the request, made at that time. own is the part
-// that its id and those of its items have in common; it has to be unguessable,
-// since a turn is sealed under it. stores says that its turn will be kept if it
-// can be.
+// Answer starts the answer to the request. idBase is the part that the ids of the
+// response and of its items share. It must be unguessable, since the turn is encrypted
+// with it. stores is whether the turn will be stored if possible.
 func (q *ResponsesRequest) Answer(idBase string, created time.Time, stores bool) *Response {
 	return &Response{
 		request: q, idBase: idBase, model: q.Model, created: created.Unix(), stores: stores, echo: q.repeated(),
 	}
 }
 
-// ID is the response's id.
+// ID returns the response's id.
 func (r *Response) ID() string { return "resp_" + r.idBase }
 
-// Events makes the events of the response out of a chat stream. The last of them
-// is for Finish to write.
+// Events returns a translator from a chat stream to the events of the response. Finish
+// writes the last event.
 func (r *Response) Events() *Events {
 	r.streamed = true
 	return &Events{outbox: &r.outbox, writer: r}
 }
 
-// Unary takes a unary chat answer, checked as CheckUnary does; errors are *fault.Fault.
+// Unary reads a unary chat answer and checks it as CheckUnary does. Errors are
+// *fault.Fault.
 func (r *Response) Unary(answer io.Reader) (Usage, error) {
 	said, usage, err := readChatAnswer(answer)
 	if err != nil {
@@ -69,8 +70,8 @@ func (r *Response) Unary(answer io.Reader) (Usage, error) {
 	return usage, r.end(usage)
 }
 
-// Turn is the turn to keep, completed at that time: the complete input, then the response. It is nil where there is
-// nothing to keep.
+// Turn returns the turn to store, completed at now: the complete input, then the
+// response. It returns nil if there is nothing to store.
 func (r *Response) Turn(now time.Time) []byte {
 	r.completed = now
 	if !r.stores {
@@ -79,7 +80,7 @@ func (r *Response) Turn(now time.Time) []byte {
 	var turn bytes.Buffer
 	turn.Grow(len(r.request.body) + r.size + 4096)
 	enc := jsontext.NewEncoder(&turn, encoding)
-	_ = enc.WriteToken(jsontext.BeginObject) // nothing fails to be written to a Buffer, and the values were read before
+	_ = enc.WriteToken(jsontext.BeginObject) // writes to a Buffer cannot fail, and the values were read before
 	_ = enc.WriteToken(jsontext.String("input"))
 	r.request.writeItems(enc, r.idBase)
 	_ = enc.WriteToken(jsontext.String("response"))
@@ -91,8 +92,8 @@ func (r *Response) Turn(now time.Time) []byte {
 	return bytes.TrimSuffix(turn.Bytes(), []byte("\n"))
 }
 
-// Finish ends the answer; stored says whether the turn was kept. Streamed, it
-// gives the last events, else the response object.
+// Finish ends the answer; stored reports whether the turn was stored. It returns the last
+// events of a stream, or else the response object.
 func (r *Response) Finish(now time.Time, stored bool) []byte {
 	r.completed, r.stores = now, stored
 	if !r.streamed {
@@ -105,9 +106,8 @@ func (r *Response) Finish(now time.Time, stored bool) []byte {
 	return r.Next()
 }
 
-// Fail ends the answer in a failure, whose last events it returns: the error as
-// both kinds of clients read it, then the response that failed. id is the
-// correlation id.
+// Fail ends the answer with a failure and returns its last events: the error in the forms
+// that both kinds of clients read, then the failed response. id is the correlation id.
 func (r *Response) Fail(f *fault.Fault, id string) []byte {
 	r.streamed, r.stores = true, false
 	r.revert()
@@ -119,7 +119,8 @@ func (r *Response) Fail(f *fault.Fault, id string) []byte {
 	return r.Next()
 }
 
-// responseError writes the error event of the responses dialect, as both kinds of clients read it.
+// responseError writes the error event of the responses dialect in the forms that both
+// kinds of clients read.
 func (o *outbox) responseError(f *fault.Fault, id string) {
 	o.event("error", struct {
 		Type    string     `json:"type"`
@@ -132,7 +133,7 @@ func (o *outbox) responseError(f *fault.Fault, id string) {
 	o.sequence++
 }
 
-// status is how the answer ended, by the engine's finish reason.
+// status returns how the answer ended, from the engine's finish reason.
 func (r *Response) status() string {
 	switch string(r.finish) {
 	case `"length"`, `"content_filter"`:
@@ -141,7 +142,8 @@ func (r *Response) status() string {
 	return "completed"
 }
 
-// responseObject is an answer of the responses dialect. Every member is there, as Open Responses wants it.
+// responseObject is an answer of the responses dialect. It has every member, as Open
+// Responses requires.
 type responseObject struct {
 	ID          string         `json:"id"`
 	Object      string         `json:"object"`
@@ -178,7 +180,7 @@ type responseUsage struct {
 	Total int64 `json:"total_tokens"`
 }
 
-// object is the response object as it is now.
+// object returns the current state of the response object.
 func (r *Response) object(failed *fault.Fault) *responseObject {
 	o := &responseObject{
 		ID: r.ID(), Object: "response", CreatedAt: r.created, Status: "in_progress", Model: r.model,
@@ -204,7 +206,8 @@ func (r *Response) object(failed *fault.Fault) *responseObject {
 	return o
 }
 
-// repeated is what the response object repeats of the request, with the defaults of what the request leaves out.
+// repeated returns the members of the request that the response object repeats, with
+// defaults for missing ones.
 func (q *ResponsesRequest) repeated() echo {
 	e := q.echo
 	for _, member := range [...]struct {

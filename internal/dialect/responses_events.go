@@ -33,12 +33,13 @@ type openItem struct {
 	kind     itemKind // vendorItem: no item is open
 	parts    []outputPart
 	open     bool   // a part is open
-	refusal  bool   // the open part is one
-	text     []byte // of the open part, or a call's arguments: a JSON string without its last quote
-	logprobs []byte // of the open part, between commas
+	refusal  bool   // the open part is a refusal
+	text     []byte // of the open part, or a call's arguments: a JSON string without the closing quote
+	logprobs []byte // of the open part, separated by commas
 }
 
-// responseEvent is an event of the responses dialect, other than a delta. Each type has some of the members.
+// responseEvent is any event of the responses dialect except a delta. Each type has some
+// of the members.
 type responseEvent struct {
 	Type         string          `json:"type"`
 	Number       int             `json:"sequence_number"`
@@ -56,10 +57,11 @@ type responseEvent struct {
 	Logprobs     jsontext.Value  `json:"logprobs,omitzero"`
 }
 
-// maxAnswerText bounds the text of an answer, which is written four times at its end, in bytes as JSON writes it.
+// maxAnswerText limits the text of an answer, in bytes as JSON, because its end writes
+// the text four times.
 const maxAnswerText = 4 << 20
 
-// grow takes text to the open part.
+// grow appends value to the text of the open part.
 func (r *Response) grow(value jsontext.Value) error {
 	if r.size += len(value); r.size > maxAnswerText {
 		return invalidAnswer("an answer of more than 4 MiB of text")
@@ -100,9 +102,9 @@ func (r *Response) chunk(p *delta) error {
 	return nil
 }
 
-// takeLogprobs takes the logprobs of a chunk, if the caller wants them. They are written with the text of the chunk or,
-// where a token is only a part of a character, with the next text. Those of reasoning and of tool calls have no place in
-// this dialect.
+// takeLogprobs stores the logprobs of a chunk, if the caller wants them. They are written
+// with the text of the chunk or, if a token is only part of a character, with the next
+// text. The dialect has no logprobs of reasoning and tool calls.
 func (r *Response) takeLogprobs(p *delta) {
 	if p.text == nil && (p.thought != nil || p.refusal != nil || len(p.calls) > 0) {
 		r.logprobs = r.logprobs[:0]
@@ -115,12 +117,13 @@ func (r *Response) takeLogprobs(p *delta) {
 	}
 }
 
-// end satisfies eventWriter. Finish writes the last event, since whether the turn was kept is not known yet.
+// end implements eventWriter. Finish writes the last event, because only then is it known
+// whether the turn was stored.
 func (r *Response) end(u Usage) error {
 	r.begin()
 	r.usage = u
 	status := r.status()
-	if len(r.output) == 0 && r.item.kind == vendorItem && status == "completed" { // clients want an item
+	if len(r.output) == 0 && r.item.kind == vendorItem && status == "completed" { // clients expect an item
 		r.open(messageItem, outputItem{})
 		r.openPart(false)
 	}
@@ -138,7 +141,7 @@ func (r *Response) begin() {
 	}
 }
 
-// send numbers an event and writes it. A unary answer has no events.
+// send numbers and writes an event. A unary answer has no events.
 func (r *Response) send(event responseEvent) {
 	if r.streamed {
 		event.Number = r.sequence
@@ -147,12 +150,12 @@ func (r *Response) send(event responseEvent) {
 	}
 }
 
-// about is an event about the open item.
+// about returns an event for the open item.
 func (r *Response) about(kind string) responseEvent {
 	return responseEvent{Type: kind, ItemID: r.item.ID, OutputIndex: new(len(r.output))}
 }
 
-// aboutPart is an event about the open part.
+// aboutPart returns an event for the open part.
 func (r *Response) aboutPart(kind string) responseEvent {
 	e, number := r.about(kind), new(len(r.item.parts))
 	if r.item.kind == reasoningItem {
@@ -163,9 +166,9 @@ func (r *Response) aboutPart(kind string) responseEvent {
 	return e
 }
 
-// delta writes that the open item has more of a text. It is the one event of every chunk and is put together by hand:
-// 0.2 µs without an allocation, where encode takes 6 µs and 7 (BenchmarkDelta), twice what it
-// takes to read the chunk.
+// delta writes that text was added to the open item. It is the only event of nearly every
+// chunk and therefore written without encode: 0.2 µs without an allocation, instead of 6
+// µs and 7 allocations (BenchmarkDelta). Reading the chunk takes about 3 µs.
 func (r *Response) delta(kind string, text jsontext.Value, logprobs []byte) {
 	if !r.streamed {
 		return
@@ -199,7 +202,7 @@ func (r *Response) delta(kind string, text jsontext.Value, logprobs []byte) {
 	r.raw("}\n\n")
 }
 
-// string is the text of the open item so far.
+// string returns the text of the open item so far.
 func (o *openItem) string() jsontext.Value {
 	if len(o.text) == 0 {
 		return jsontext.Value(`""`)
@@ -207,12 +210,12 @@ func (o *openItem) string() jsontext.Value {
 	return append(o.text[:len(o.text):len(o.text)], '"')
 }
 
-// list is elements, which commas separate, as a list.
+// list returns elements, which are separated by commas, as a list.
 func list(elements []byte) jsontext.Value {
 	return append(append([]byte{'['}, elements...), ']')
 }
 
-// now is the item as it is now.
+// now returns the current state of the item.
 func (o *openItem) now(status string) *outputItem {
 	item := o.outputItem
 	item.Status = status
@@ -229,7 +232,7 @@ func (o *openItem) now(status string) *outputItem {
 	return &item
 }
 
-// part is the open part as it is now.
+// part returns the current state of the open part.
 func (o *openItem) part() *outputPart {
 	switch {
 	case o.kind == reasoningItem:
@@ -241,7 +244,7 @@ func (o *openItem) part() *outputPart {
 	}
 }
 
-// say adds text to a part of that kind, which it opens unless it is open.
+// say appends text to the open part, after opening a part of that kind if necessary.
 func (r *Response) say(kind itemKind, refusal bool, text jsontext.Value) error {
 	o := &r.item
 	if o.kind != kind {
@@ -274,7 +277,7 @@ func (r *Response) open(kind itemKind, item outputItem) {
 	r.send(responseEvent{Type: "response.output_item.added", OutputIndex: new(len(r.output)), Item: r.item.now("in_progress")})
 }
 
-// partEvents are the types of the events about parts, without their last word.
+// partEvents returns the types of the events about parts, without the last word.
 func (r *Response) partEvents() string {
 	if r.item.kind == reasoningItem {
 		return "response.reasoning_summary_part."
@@ -291,7 +294,7 @@ func (r *Response) openPart(refusal bool) {
 	r.send(e)
 }
 
-// closePart ends the open part, if there is one.
+// closePart closes the open part, if any.
 func (r *Response) closePart() {
 	o := &r.item
 	if !o.open {
@@ -314,7 +317,7 @@ func (r *Response) closePart() {
 	o.open = false
 }
 
-// close ends the open item, if there is one.
+// close closes the open item, if any.
 func (r *Response) close(status string) {
 	o := &r.item
 	if o.kind == vendorItem {
@@ -326,7 +329,7 @@ func (r *Response) close(status string) {
 		e := r.about("response.function_call_arguments.done")
 		e.Arguments = o.string()
 		r.send(e)
-	case customItem: // its input is known only now
+	case customItem: // its input is complete only now
 		o.Input = quote(customInput(unquote(o.string())))
 		r.delta("response.custom_tool_call_input.delta", o.Input, nil)
 		e := r.about("response.custom_tool_call_input.done")
@@ -339,7 +342,8 @@ func (r *Response) close(status string) {
 	o.kind = vendorItem
 }
 
-// toolCall takes a part of a tool call: of the open one, or the first of another.
+// toolCall handles a part of a tool call: the next part of the open one, or the first
+// part of another.
 func (r *Response) toolCall(c *callDelta) error {
 	switch {
 	case c.name != nil:

@@ -14,32 +14,32 @@ import (
 type itemKind uint8
 
 const (
-	vendorItem itemKind = iota // what only its maker's servers know
+	vendorItem itemKind = iota // only its vendor's servers understand it
 	messageItem
 	callItem
 	customItem // a call of a custom tool
-	resultItem // of a call
+	resultItem // the result of a call
 	reasoningItem
 	referenceItem
 )
 
-// itemPrefixes begin the ids that items are given.
+// itemPrefixes are the prefixes of item ids.
 var itemPrefixes = [...]string{vendorItem: "item_", messageItem: "msg_", callItem: "fc_", customItem: "ctc_", resultItem: "fco_", reasoningItem: "rs_", referenceItem: "ref_"}
 
-// inputItem is one item of an input or a kept turn.
+// inputItem is one item of an input or a stored turn.
 type inputItem struct {
-	raw  jsontext.Value // as it was sent
+	raw  jsontext.Value // as received
 	kind itemKind
-	id   string // empty: none
+	id   string // may be empty
 
 	role                              string
 	callID, name, namespace, argument jsontext.Value
 	content, summary                  []block
 	text                              bool           // the content is a string
-	output                            jsontext.Value // the content as it was sent
+	output                            jsontext.Value // the content as received
 }
 
-// input reads the input: one text, or a list of items.
+// input reads the input: a text or a list of items.
 func (q *ResponsesRequest) input() (err error) {
 	switch q.dec.PeekKind() {
 	case '"':
@@ -63,8 +63,8 @@ func (q *ResponsesRequest) items() (items []inputItem, err error) {
 	return items, err
 }
 
-// item reads one item. Only what its type needs is asked for, since the items of
-// vendors have members of the same names.
+// item reads one item. It checks only what the item's type needs, because items of
+// vendors have other members with the same names.
 func (q *ResponsesRequest) item() (item inputItem, err error) {
 	var kind, role, id jsontext.Value
 	start := q.dec.InputOffset()
@@ -98,8 +98,7 @@ func (q *ResponsesRequest) item() (item inputItem, err error) {
 	return item, q.checkItem(&item, text(kind))
 }
 
-// checkItem finds out what the item is, and refuses one that lacks what that
-// needs.
+// checkItem sets the kind of an item and refuses an item that lacks what its kind needs.
 func (q *ResponsesRequest) checkItem(item *inputItem, word string) error {
 	switch {
 	case word == "message", word == "" && item.role != "":
@@ -133,7 +132,7 @@ func (q *ResponsesRequest) checkItem(item *inputItem, word string) error {
 	return nil
 }
 
-// checkMessage refuses a message of which a model here would not get every part.
+// checkMessage refuses a message if a model here could not get every part of it.
 func (q *ResponsesRequest) checkMessage(item *inputItem) error {
 	switch item.role {
 	case "developer":
@@ -156,8 +155,8 @@ func (q *ResponsesRequest) checkMessage(item *inputItem) error {
 	return nil
 }
 
-// parts reads content: a string, or a list of parts. What else vendors' items
-// have in that place means nothing here.
+// parts reads content: a string or a list of parts. It skips other values, which items of
+// vendors may have.
 func (q *ResponsesRequest) parts() ([]block, error) {
 	switch q.dec.PeekKind() {
 	case '"':
@@ -194,7 +193,7 @@ func (q *ResponsesRequest) part() (b block, err error) {
 			if q.dec.PeekKind() != '{' {
 				return q.stringInto(&b.source.url)
 			}
-			return Members(q.dec, func(name []byte) error { // as the chat dialect has it
+			return Members(q.dec, func(name []byte) error { // as in the chat dialect
 				switch string(name) {
 				case "url":
 					return q.stringInto(&b.source.url)
@@ -215,8 +214,8 @@ func (q *ResponsesRequest) part() (b block, err error) {
 	return b, err
 }
 
-// turnOf is what the item says to a model. A tool that its caller answers for
-// another of the same name goes by the name that machines know.
+// turnOf returns the turn of the model's conversation for an item. Tools get the name
+// that machines know.
 func (q *ResponsesRequest) turnOf(item *inputItem) turn {
 	switch item.kind {
 	case messageItem:
@@ -236,7 +235,7 @@ func (q *ResponsesRequest) turnOf(item *inputItem) turn {
 				shown = append(shown, b)
 			}
 		}
-		if kind := item.output.Kind(); len(shown) == 0 && (kind == '{' || kind == '[' && len(item.output) > len(`[]`)) { // JSON, and no content
+		if kind := item.output.Kind(); len(shown) == 0 && (kind == '{' || kind == '[' && len(item.output) > len(`[]`)) { // JSON instead of content
 			shown = []block{{kind: textBlock, text: quote(string(item.output))}}
 		}
 		return turn{role: "user", blocks: []block{{kind: toolResultBlock, id: item.callID, content: shown}}}
@@ -256,15 +255,15 @@ func (q *ResponsesRequest) turnOf(item *inputItem) turn {
 	return turn{role: "user"}
 }
 
-// maxTurns is how many kept turns one request may need: its previous response,
-// and those that its references name. A turn holds all that came before it, so
-// that the newest is mostly enough.
+// maxTurns is the most stored turns that one request may need: its previous response and
+// those of its references. A turn contains everything before it, so the latest is usually
+// enough.
 const maxTurns = 16
 
-// Resolve finds what the request refers to: its previous response, and the items
-// that it names instead of repeating them. load gives the kept turn of a response,
-// nil where there is none for this caller; its errors are passed on, all others
-// are *fault.Fault.
+// Resolve loads what the request refers to: its previous response, and the items that it
+// references instead of repeating them. load returns the stored turn of a response, or
+// nil if this caller has none. Resolve returns the errors of load; all others are
+// *fault.Fault.
 func (q *ResponsesRequest) Resolve(load func(response string) ([]byte, error)) error {
 	loads := 0
 	turn := func(id, param string) ([]inputItem, error) {
@@ -287,7 +286,7 @@ func (q *ResponsesRequest) Resolve(load func(response string) ([]byte, error)) e
 		}
 	}
 	var known map[string]inputItem
-	for i := len(q.inputs) - 1; i >= 0; i-- { // the newest first: it may hold the others
+	for i := len(q.inputs) - 1; i >= 0; i-- { // the newest first: its turn may contain the others
 		item := &q.inputs[i]
 		if item.kind != referenceItem {
 			continue
@@ -295,7 +294,7 @@ func (q *ResponsesRequest) Resolve(load func(response string) ([]byte, error)) e
 		if known == nil {
 			known = make(map[string]inputItem)
 			for _, old := range q.context {
-				known[old.id] = inputItem{} // it is in the context already
+				known[old.id] = inputItem{} // the context already contains it
 			}
 		}
 		found, ok := known[item.id]
@@ -323,13 +322,13 @@ func (q *ResponsesRequest) Resolve(load func(response string) ([]byte, error)) e
 	return nil
 }
 
-// notKept is the fault of a response, or an item of one, that is not kept for
+// notKept returns the fault for a response, or an item of one, that is not stored for
 // this caller.
 func notKept(param string) error {
 	return fault.New(fault.PreviousResponseNotFound, "no such response is kept for you: it is unknown, has expired, was not stored or was deleted; send the complete input").WithParam(param)
 }
 
-// readTurn reads the items of a kept turn: its input, then its output.
+// readTurn reads the items of a stored turn: its input, then its output.
 func (q *ResponsesRequest) readTurn(kept []byte) ([]inputItem, error) {
 	var items []inputItem
 	r := ResponsesRequest{request: request{body: kept, counted: q.counted}}
@@ -351,8 +350,9 @@ func (q *ResponsesRequest) readTurn(kept []byte) ([]inputItem, error) {
 	return items, err
 }
 
-// writeItems writes the items as a kept turn has them: each with a type, an id, and a content that is a list. own is the
-// id's part of the response that they belong to. It ignores enc's errors: there are none (Response.Turn).
+// writeItems writes the items in the form of a stored turn: each with a type, an id, and
+// a list as content. own is the shared part of the response's ids. Writing to enc cannot
+// fail (see Response.Turn).
 func (q *ResponsesRequest) writeItems(enc *jsontext.Encoder, own string) {
 	_ = enc.WriteToken(jsontext.BeginArray)
 	for _, item := range q.context {
@@ -366,7 +366,7 @@ func (q *ResponsesRequest) writeItems(enc *jsontext.Encoder, own string) {
 	_ = enc.WriteToken(jsontext.EndArray)
 }
 
-// write writes the item as a kept turn has it.
+// write writes the item in the form of a stored turn.
 func (item *inputItem) write(enc *jsontext.Encoder, own string, number int) {
 	member := func(name, value string) {
 		_ = enc.WriteToken(jsontext.String(name))
@@ -409,7 +409,7 @@ func (item *inputItem) write(enc *jsontext.Encoder, own string, number int) {
 	}
 }
 
-// writeContent writes a text as the list of parts that it abbreviates.
+// writeContent writes text as a list with one part, the form that it abbreviates.
 func writeContent(enc *jsontext.Encoder, text jsontext.Value, role string) {
 	part := outputPart{Type: "input_text", Text: text}
 	if role == "assistant" {
@@ -418,7 +418,7 @@ func writeContent(enc *jsontext.Encoder, text jsontext.Value, role string) {
 	_ = json.MarshalEncode(enc, []outputPart{part})
 }
 
-// KeptResponse is the response object of a kept turn.
+// KeptResponse returns the response object of a stored turn.
 func KeptResponse(turn []byte) ([]byte, error) {
 	var kept struct {
 		Response jsontext.Value `json:"response"`
@@ -427,15 +427,15 @@ func KeptResponse(turn []byte) ([]byte, error) {
 	return kept.Response, err
 }
 
-// InputPage says which input items of a kept turn to list.
+// InputPage selects which input items of a stored turn to list.
 type InputPage struct {
-	After     string // the id of the item before the first
+	After     string // the id of the item before the first one listed
 	Limit     int
 	Ascending bool
 }
 
-// InputItems is the list of a kept turn's input items, newest first unless the page says otherwise. Behind an After that
-// is not there comes nothing.
+// InputItems returns a list of a stored turn's input items, newest first unless
+// page.Ascending is set. The list is empty if the turn has no item After.
 func InputItems(turn []byte, page InputPage) ([]byte, error) {
 	var kept struct {
 		Input []jsontext.Value `json:"input"`
@@ -451,7 +451,7 @@ func InputItems(turn []byte, page InputPage) ([]byte, error) {
 		var named struct {
 			ID string `json:"id"`
 		}
-		_ = json.Unmarshal(item, &named) // items were written with one
+		_ = json.Unmarshal(item, &named) // every item has an id
 		return named.ID
 	}
 	if page.After != "" {

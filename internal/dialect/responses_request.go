@@ -11,22 +11,23 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// ResponsesRequest is a body of the responses dialect as it was read. Resolve loads what it refers to; then Chat is the
-// request for a machine, and Answer begins the answer to the caller.
+// ResponsesRequest is a decoded body of the responses dialect. Resolve loads what it
+// refers to; then Chat returns the request for a machine, and Answer starts the answer to
+// the caller.
 type ResponsesRequest struct {
 	request
-	inputs []inputItem // as they were sent
+	inputs []inputItem // as received
 
 	previous string      // previous_response_id; empty: none
 	context  []inputItem // of the previous response: its input, then its output
 
-	known   []tool            // all of them, by either name
-	allowed *[]jsontext.Value // names, of allowed_tools; nil: all tools are
+	known   []tool            // all tools, with both names
+	allowed *[]jsontext.Value // the names of allowed_tools; nil: all tools
 	echo    echo
 	store   jsontext.Value
 }
 
-// echo is what a response repeats of its request, as values of the body.
+// echo has the members of the request that a response repeats.
 type echo struct {
 	Instructions     jsontext.Value `json:"instructions"`
 	PreviousResponse jsontext.Value `json:"previous_response_id"`
@@ -57,18 +58,18 @@ type echo struct {
 	Background       bool           `json:"background"`
 }
 
-// responseTool is a tool as a response repeats it.
+// responseTool is a tool as repeated in a response.
 type responseTool struct {
 	Type        string         `json:"type"`
 	Name        jsontext.Value `json:"name"`
 	Description jsontext.Value `json:"description"`
 	Format      jsontext.Value `json:"format,omitzero"`     // of a custom tool
-	Parameters  jsontext.Value `json:"parameters,omitzero"` // of a function, as Strict
+	Parameters  jsontext.Value `json:"parameters,omitzero"` // of a function, like Strict
 	Strict      jsontext.Value `json:"strict,omitzero"`
 }
 
-// ReadResponses reads a body of the responses dialect, as strictly as ReadHead reads
-// one of the chat dialect. Every error is a *fault.Fault.
+// ReadResponses decodes a body of the responses dialect, as strictly as ReadHead does for
+// the chat dialect. Every error is a *fault.Fault.
 func ReadResponses(body []byte) (*ResponsesRequest, error) {
 	q := &ResponsesRequest{request: request{body: body, turnsMember: "input"}}
 	if err := q.read(body, q.member); err != nil {
@@ -81,11 +82,10 @@ func ReadResponses(body []byte) (*ResponsesRequest, error) {
 	return q, nil
 }
 
-// Stores reports whether the turn is to be kept.
+// Stores reports whether to store the turn.
 func (q *ResponsesRequest) Stores() bool { return q.store.Kind() != 'f' }
 
-// Chat is what was asked as the body of a chat call. Every error is a
-// *fault.Fault.
+// Chat translates the request to the body of a chat call. Every error is a *fault.Fault.
 func (q *ResponsesRequest) Chat() ([]byte, error) {
 	if err := q.runnable(); err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func (q *ResponsesRequest) Chat() ([]byte, error) {
 	return q.write()
 }
 
-// write writes the chat call, whose turns are known.
+// write writes the chat call from the turns.
 func (q *ResponsesRequest) write() ([]byte, error) {
 	size := len(q.body)
 	for i := range q.context {
@@ -110,7 +110,8 @@ func (q *ResponsesRequest) write() ([]byte, error) {
 	return writeChat(q.chosen(), size)
 }
 
-// chosen is the request without tools, where none may be called: not every engine knows that choice.
+// chosen returns the request, without tools if the choice is none: some engines do not
+// support that choice.
 func (q *ResponsesRequest) chosen() *request {
 	chosen := q.request
 	if chosen.choice.kind == "none" {
@@ -121,8 +122,7 @@ func (q *ResponsesRequest) chosen() *request {
 
 var truncationWord = optional(oneOf("must be auto or disabled", "auto", "disabled"))
 
-// member reads one member of the body; those without a meaning here are passed
-// over.
+// member reads one member of the body; it skips members that are not supported.
 func (q *ResponsesRequest) member(name []byte) (err error) {
 	e := &q.echo
 	switch string(name) {
@@ -171,7 +171,7 @@ func (q *ResponsesRequest) member(name []byte) (err error) {
 	})
 }
 
-// conclude makes of the members what the chat call has of them.
+// conclude sets the members of the chat call from those of the body.
 func (q *ResponsesRequest) conclude() {
 	e := &q.echo
 	if e.Instructions != nil {
@@ -184,13 +184,12 @@ func (q *ResponsesRequest) conclude() {
 	q.chat.MaxTokens, q.chat.Temperature, q.chat.TopP = e.MaxOutputTokens, e.Temperature, e.TopP
 	q.chat.Presence, q.chat.Frequency = e.Presence, e.Frequency
 	n, _ := strconv.ParseInt(string(e.TopLogprobs), 10, 64)   // a number, or absent
-	if q.alternatives = int(min(n, maxAlternatives)); n > 0 { // some engines take 0 for none at all
+	if q.alternatives = int(min(n, maxAlternatives)); n > 0 { // some engines interpret 0 as no logprobs at all
 		q.chat.Logprobs, q.chat.TopLogprobs = true, jsontext.Value(strconv.Itoa(q.alternatives))
 	}
 }
 
-// control reads one of the thinking controls, which are those of the chat
-// dialect.
+// control reads one of the thinking controls, which are the same as in the chat dialect.
 func (q *ResponsesRequest) control(name string) error {
 	value, err := q.value()
 	if err != nil || value.Kind() == 'n' {
@@ -217,7 +216,7 @@ func (q *ResponsesRequest) control(name string) error {
 	return nil
 }
 
-// include reads what else the caller wants in the answer. Only logprobs are known here.
+// include reads the list of additional data for the answer. Only logprobs are supported.
 func (q *ResponsesRequest) include() error {
 	if q.dec.PeekKind() != '[' {
 		return skip(q.dec)
@@ -229,7 +228,7 @@ func (q *ResponsesRequest) include() error {
 	})
 }
 
-// readFormat reads text.format, which is flat in this dialect.
+// readFormat reads text.format, which is not nested in this dialect.
 func (q *ResponsesRequest) readFormat() error {
 	var f struct{ kind, name, description, schema, strict jsontext.Value }
 	err := q.fields(field{"type", requiredString, &f.kind}, field{"name", aString, &f.name}, field{"description", aString, &f.description},
@@ -261,8 +260,8 @@ func (q *ResponsesRequest) readFormat() error {
 	return nil
 }
 
-// tool reads one tool: a function, one of the type custom, or a namespace, which
-// holds more of them; what else there is runs at its vendor's alone.
+// tool reads one tool: a function, a custom tool, or a namespace, which contains more
+// tools. Tools of other types run only at their vendor.
 func (q *ResponsesRequest) tool(space jsontext.Value) error {
 	var t tool
 	var inner []tool
@@ -271,7 +270,8 @@ func (q *ResponsesRequest) tool(space jsontext.Value) error {
 		if string(name) == "tools" && space == nil && q.dec.PeekKind() == '[' {
 			before := q.tools
 			q.tools = nil
-			err := q.list(func() error { return q.tool(jsontext.Value(`""`)) }) // its name may come later
+			// The name of the namespace may come later.
+			err := q.list(func() error { return q.tool(jsontext.Value(`""`)) })
 			inner, q.tools = q.tools, before
 			return err
 		}
@@ -308,7 +308,7 @@ func (q *ResponsesRequest) tool(space jsontext.Value) error {
 	return nil
 }
 
-// toolChoice reads tool_choice: a word, a tool, or which tools are allowed.
+// toolChoice reads tool_choice: a word, a tool, or a list of allowed tools.
 func (q *ResponsesRequest) toolChoice() error {
 	if q.dec.PeekKind() == '"' {
 		kind, err := q.value()
@@ -371,7 +371,7 @@ type namedTool struct {
 	Name jsontext.Value `json:"name"`
 }
 
-// choose takes a word of tool_choice.
+// choose handles a tool_choice that is a word.
 func (q *ResponsesRequest) choose(kind string) error {
 	switch kind {
 	case "auto", "none":
@@ -401,9 +401,9 @@ func (q *ResponsesRequest) allows(name []byte) bool {
 	return false
 }
 
-// nameTools gives each function the name that machines know it by: its own, with
-// its namespace in front where that name is taken. What is not allowed the model
-// is not shown: few engines know a way to forbid it.
+// nameTools gives each function the name for machines: its own, prefixed with its
+// namespace if another tool has the same name. Tools that are not allowed are removed,
+// because few engines have a way to forbid a tool.
 func (q *ResponsesRequest) nameTools() {
 	shown := q.tools[:0:0]
 	taken := make(map[string]bool, len(q.tools))
@@ -422,7 +422,7 @@ func (q *ResponsesRequest) nameTools() {
 	q.known, q.tools = q.tools, shown
 }
 
-// toolNamed is the name by which machines know the tool that its caller calls so.
+// toolNamed returns the name for machines of a tool with this name and namespace.
 func (q *ResponsesRequest) toolNamed(name, space jsontext.Value) jsontext.Value {
 	for i := range q.known {
 		if t := &q.known[i]; bytes.Equal(t.callerName, name) && bytes.Equal(t.namespace, space) {
@@ -432,8 +432,8 @@ func (q *ResponsesRequest) toolNamed(name, space jsontext.Value) jsontext.Value 
 	return name
 }
 
-// called is the tool that a machine calls so, with the name and the namespace by
-// which its caller knows it; ok is false where the caller allows no such call.
+// called returns the tool with this name for machines, including the caller's name and
+// namespace. ok is false if the request does not allow a call of this tool.
 func (q *ResponsesRequest) called(name jsontext.Value) (called tool, ok bool) {
 	plain := unquote(name)
 	called = tool{callerName: name}
@@ -446,9 +446,9 @@ func (q *ResponsesRequest) called(name jsontext.Value) (called tool, ok bool) {
 	return called, q.allows(unquote(called.callerName))
 }
 
-// responseOf is the id of the response that an item of ours belongs to; empty
-// for an id that is not of our making. Items are named after their response, so
-// that a reference to one is enough to find it.
+// responseOf returns the id of the response that an item belongs to, or "" if this
+// package did not make the item's id. An item's id contains the id of its response, so
+// that a reference is enough to find it.
 func responseOf(item string) string {
 	_, own, ok := strings.Cut(item, "_")
 	own, number, numbered := strings.Cut(own, "_")

@@ -16,10 +16,10 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// When the responses of the stories are begun and ended.
+// Start and end of the responses in the stories.
 var began, done1 = time.Unix(1_800_000_000, 0), time.Unix(1_800_000_002, 0)
 
-// loader finds kept turns among the files of a story: turn-ID.json.
+// loader returns stored turns from the files of a story: turn-ID.json.
 func loader(files map[string]string) func(string) ([]byte, error) {
 	return func(id string) ([]byte, error) {
 		turn, ok := files["turn-"+id+".json"]
@@ -30,7 +30,7 @@ func loader(files map[string]string) func(string) ([]byte, error) {
 	}
 }
 
-// asks reads a request of the dialect up to its answer's beginning.
+// asks reads a request of the dialect and starts its answer.
 func asks(request string, load func(string) ([]byte, error)) (*ResponsesRequest, []byte, error) {
 	q, err := ReadResponses([]byte(request))
 	if err != nil {
@@ -43,7 +43,7 @@ func asks(request string, load func(string) ([]byte, error)) (*ResponsesRequest,
 	return q, chat, err
 }
 
-// answerTo begins the answer to a request that is known to be good.
+// answerTo starts the answer to a valid request.
 func answerTo(t testing.TB, request string, load func(string) ([]byte, error)) *Response {
 	t.Helper()
 	q, _, err := asks(request, load)
@@ -97,7 +97,7 @@ func TestResponsesGoldens(t *testing.T) {
 	})
 }
 
-// checkTurn holds that what is kept can be returned and continued.
+// checkTurn checks that a stored turn can be returned and continued.
 func checkTurn(t *testing.T, turn []byte, told string) {
 	t.Helper()
 	object, err := KeptResponse(turn)
@@ -115,8 +115,8 @@ func checkTurn(t *testing.T, turn []byte, told string) {
 	}
 }
 
-// translateResponse feeds a chat stream in pieces of that size and returns the
-// events, those of the end included.
+// translateResponse feeds a chat stream in pieces of that size and returns the events,
+// including those of the end.
 func translateResponse(r *Response, stream string, size int) (string, error) {
 	s := Stream{Events: r.Events()}
 	var pending []byte
@@ -138,7 +138,7 @@ func translateResponse(r *Response, stream string, size int) (string, error) {
 			continue // no line was read, and nothing refers to a part of one
 		}
 		rest := append([]byte(nil), pending[whole:]...)
-		clear(pending) // nothing may hang on to what was taken
+		clear(pending) // nothing may keep a reference to what was taken
 		pending = rest
 	}
 	if !s.Ended() {
@@ -206,14 +206,14 @@ type seenObject struct {
 	} `json:"usage"`
 }
 
-// everyMember is what Open Responses wants of a response object, always.
+// everyMember are the members that Open Responses always requires in a response object.
 var everyMember = strings.Fields(`id object created_at completed_at status incomplete_details model previous_response_id instructions output error
 	tools tool_choice truncation parallel_tool_calls text top_p presence_penalty frequency_penalty top_logprobs temperature reasoning user usage
 	max_output_tokens max_tool_calls store background service_tier metadata safety_identifier prompt_cache_key`)
 
-// checkResponseEvents holds the dialect's order: created, in progress, items that
-// never overlap, each added, filled and done, and one last event that has the
-// same items; numbers without a gap; the end mark at a good end only.
+// checkResponseEvents checks the order of the dialect: created, in progress, items that
+// do not overlap (each added, filled and done), and one last event with the same items;
+// consecutive numbers; the end mark only at a normal end.
 func checkResponseEvents(t *testing.T, text string, whole bool) {
 	t.Helper()
 	wrong := func(format string, args ...any) { t.Helper(); t.Fatalf(format+"\n%s", append(args, text)...) }
@@ -289,7 +289,7 @@ func checkResponseEvents(t *testing.T, text string, whole bool) {
 	}
 }
 
-// checkMembers holds that a response object has every member.
+// checkMembers checks that a response object has every member.
 func checkMembers(t *testing.T, event string) {
 	t.Helper()
 	var e struct {
@@ -380,7 +380,7 @@ func TestReadResponsesRefuses(t *testing.T) {
 	}
 }
 
-// What is not kept for the caller has one code, wherever it is named.
+// Everything that is not stored for the caller has the same code, wherever it is named.
 func TestResponsesNotKept(t *testing.T) {
 	turn := `{"input":[{"id":"msg_A_i0","type":"message","role":"user","status":"completed","content":[]}],"response":{"output":[]}}`
 	load := loader(map[string]string{"turn-resp_A.json": turn})
@@ -432,7 +432,7 @@ func TestResponsesNotKept(t *testing.T) {
 	})
 }
 
-// What a member comes to, one by one.
+// The translation of each member.
 func TestResponsesControls(t *testing.T) {
 	const tools = `"tools":[{"type":"function","name":"f","parameters":{}},{"type":"function","name":"g","strict":true,"description":"d"}],`
 	const chatF, chatG = `{"type":"function","function":{"name":"f","parameters":{}}}`, `{"type":"function","function":{"name":"g","description":"d","strict":true}}`
@@ -483,7 +483,7 @@ func TestResponsesControls(t *testing.T) {
 	}
 }
 
-// A tool that the request does not allow is never called, whatever a model says.
+// A tool that the request does not allow is never called, whatever a model generates.
 func TestResponsesAllowedTools(t *testing.T) {
 	const answer = `{"choices":[{"message":{"tool_calls":[{"id":"c","function":{"name":"\u0066","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}`
 	for choice, ok := range map[string]bool{
@@ -519,7 +519,7 @@ func TestWholeResponseRefuses(t *testing.T) {
 	}
 }
 
-// Before anything was heard of a machine, a stream that fails is still one.
+// A stream that fails before a machine sent anything is still a valid stream.
 func TestResponseFailsFromTheStart(t *testing.T) {
 	r := answerTo(t, `{"model":"m","stream":true,"input":"x"}`, loader(nil))
 	text := string(r.Fail(fault.New(fault.CapacityFull, "all busy").AfterWait(), "req_1"))
@@ -578,8 +578,8 @@ func TestInputItems(t *testing.T) {
 	}
 }
 
-// FuzzResponsesRequest holds that whatever is taken comes out as a body that is as
-// strict, with the same head, and as a turn that can be gone on from.
+// FuzzResponsesRequest checks that the translation of every accepted body is as strict
+// and has the same head, and that its turn can be continued.
 func FuzzResponsesRequest(f *testing.F) {
 	for _, text := range storied(f, "responses", "request.json") {
 		f.Add([]byte(text))
@@ -595,7 +595,7 @@ func FuzzResponsesRequest(f *testing.F) {
 			return
 		}
 		again, err := ReadHead(chat)
-		if err != nil && !strings.Contains(err.Error(), "deeper") { // a tool's schema lies a level deeper
+		if err != nil && !strings.Contains(err.Error(), "deeper") { // a tool's schema is one level deeper
 			t.Fatalf("%v\n%s\n%s", err, body, chat)
 		}
 		if err == nil && (again.Model != q.Model || again.Stream != q.Stream) {
@@ -616,8 +616,8 @@ func FuzzResponsesRequest(f *testing.F) {
 	})
 }
 
-// FuzzResponseEvents holds that any bytes come out as events in order, the same
-// wherever they are cut, and end well only behind an end mark.
+// FuzzResponseEvents checks that any bytes result in ordered events, the same wherever
+// they are split, and that the events end normally only after an end mark.
 func FuzzResponseEvents(f *testing.F) {
 	for _, folder := range []string{"responses", "messages"} {
 		for _, text := range storied(f, folder, "stream.txt") {
@@ -643,7 +643,7 @@ func FuzzResponseEvents(f *testing.F) {
 	})
 }
 
-// A translated chunk beside BenchmarkStreamChunk, the untouched one.
+// Compare with BenchmarkStreamChunk, a chunk that is not translated.
 func BenchmarkResponseChunk(b *testing.B) {
 	r := answerTo(b, `{"model":"m","stream":true,"input":"x"}`, loader(nil))
 	s := Stream{Events: r.Events()}
@@ -658,7 +658,7 @@ func BenchmarkResponseChunk(b *testing.B) {
 	}
 }
 
-// The body of an agent's call, kept or not.
+// The body of an agent's call, with and without storing it.
 func BenchmarkResponsesToChat(b *testing.B) {
 	archive, err := txtar.ParseFile("testdata/responses/codex.txtar")
 	if err != nil {
@@ -682,8 +682,8 @@ func BenchmarkResponsesToChat(b *testing.B) {
 	}
 }
 
-// hostileEndings are what a machine may send after a good beginning; none of it
-// may pass for a good answer, or make the events invalid.
+// hostileEndings are endings that a machine may send after a valid beginning. None of
+// them may pass as a valid answer or make the events invalid.
 var hostileEndings = []string{
 	"", "data: {\n\n", "data: {}{}\n\n", "data: 1\n\n", "data: null\n\n", "data: []\n\n", "data:\n\n", "<html>\n\n", "event: x\ndata: {}\n\n", "data: {\ndata: }\n\n",
 	"data: {\"a\":\"\xff\"}\n\n", `data: {"a":"\ud800"}` + "\n\n", `data: {"a":1,"a":1}` + "\n\n", "data: {\"a\":\r1}\n\n", "data: " + strings.Repeat("y", MaxFrame),
@@ -694,8 +694,8 @@ var hostileEndings = []string{
 	`data: {"choices":[{"delta":{"tool_calls":[{"index":1e99,"id":7,"function":{"name":"f","arguments":{}}}]}}]}` + "\n\n", "[DONE]\n\n", "data: [DONE]", "data:[DONE] \n\n", ": [DONE]\n\n", "data: \"[DONE]\"\n\n",
 }
 
-// Whatever a machine sends, and wherever it stops, the caller reads events in
-// order that end in a failure.
+// Whatever a machine sends, and wherever it stops, the caller reads ordered events that
+// end in a failure.
 func TestResponsesHostileStreams(t *testing.T) {
 	cases := 0
 	goldens(t, "responses", func(t *testing.T, files map[string]string) map[string]string {
@@ -730,7 +730,7 @@ func TestResponsesHostileStreams(t *testing.T) {
 	}
 }
 
-// An answer that grows without an end is cut, and what it took stays bounded.
+// An answer that grows without end is cut off, and its memory stays limited.
 func TestResponseStreamBounds(t *testing.T) {
 	r := answerTo(t, `{"model":"m","input":"x"}`, loader(nil))
 	s := Stream{Events: r.Events()}
@@ -754,7 +754,8 @@ func TestResponseStreamBounds(t *testing.T) {
 	}
 }
 
-// BenchmarkDelta compares the events of a chunk put together by hand with the same events by encode.
+// BenchmarkDelta compares the events that delta writes with the same events written by
+// encode.
 func BenchmarkDelta(b *testing.B) {
 	text := jsontext.Value(`"Hello"`)
 	e := &messageEvents{outbox: new(outbox)}

@@ -8,42 +8,42 @@ import (
 	"strconv"
 )
 
-// What one stream may hold (docs/faults.md#48). Its frames are not counted: in a long answer each is one token, and the
-// limits on bytes and time bound those.
+// Limits of one stream (docs/faults.md#48). Frames are not counted: in a long answer each
+// is one token, and the limits on bytes and time are enough.
 const (
-	MaxFrame       = 256 << 10 // bytes, its blank line included
+	MaxFrame       = 256 << 10 // bytes, including the blank line
 	MaxStreamBytes = 64 << 20
 )
 
-// Stream checks a streamed answer of the chat dialect on its way to the
-// caller. Its user reads bytes into a buffer, gives Take all that was not yet
-// passed on, and passes on untouched what Take counts. A frame is one data
-// line that holds a strict JSON object or the end mark, comments, and a blank
-// line; lines end in LF or CRLF. The zero Stream is ready.
+// Stream checks a streamed answer of the chat dialect on its way to the caller. The user
+// reads bytes into a buffer, passes Take everything not yet passed on, and passes on
+// unchanged the bytes that Take counts. A frame is one data line with a strict JSON
+// object or the end mark, comments, and a blank line; lines end in LF or CRLF. The zero
+// Stream is ready to use.
 type Stream struct {
-	// Trusted says that a hub sent the bytes and not a member's machine: its comments stay as they are and its faults
-	// keep their codes.
+	// Trusted is set if the bytes come from a hub and not from a member's machine.
+	// Comments are then passed on and faults keep their codes.
 	Trusted bool
-	// Events, if set, turns what is taken into events of another dialect,
-	// which are then passed on in its place. Set it before the first Take.
+	// Events, if set, translates the frames to events of another dialect, which are
+	// passed on instead. Set it before the first Take.
 	Events *Events
-	// Speech says that the stream is a transcript and not a chat: its events have
-	// types, and the last of them is its end mark.
+	// Speech is set if the stream is a transcript and not a chat: its events have types,
+	// and the last one is its end mark.
 	Speech bool
-	// MaxBytes is how many bytes the answer may have; 0: MaxStreamBytes.
+	// MaxBytes is the largest size of the answer in bytes; 0: MaxStreamBytes.
 	MaxBytes int
-	// Passthrough says that the stream is of the messages or the responses dialect and
-	// passes as it is, comments too: its events have names and types, and one of
-	// them is the last.
+	// Passthrough is set if the stream is of the messages or the responses dialect and is
+	// passed through, including comments. Its events have names and types, and one type
+	// ends the stream.
 	Passthrough bool
 
 	object   object
-	response jsontext.Value // of an answer of the responses dialect, as its first event has it
-	sequence int            // of its next event
-	scanned  int            // bytes of the pending ones that were looked at
-	line     int            // where the line that is being read begins in them
-	filled   bool           // the frame that is being read has its data
-	mark     bool           // … and it is the end mark
+	response jsontext.Value // of an answer of the responses dialect, from its first event
+	sequence int            // number of its next event
+	scanned  int            // number of pending bytes already examined
+	line     int            // where the current line begins in them
+	filled   bool           // the current frame has its data
+	mark     bool           // … and that is the end mark
 
 	ended   bool
 	bytes   int
@@ -51,17 +51,17 @@ type Stream struct {
 	content int
 }
 
-// Ended reports whether the end mark was taken; without it no end is good.
+// Ended reports whether the end mark was taken. Without it the answer is incomplete.
 func (s *Stream) Ended() bool { return s.ended }
 
-// Frames is how many frames with data were taken, the end mark included.
+// Frames returns the number of frames with data, including the end mark.
 func (s *Stream) Frames() int { return s.frames }
 
-// Content is how many of the frames carried text, reasoning or a tool call.
+// Content returns the number of frames with text, reasoning or a tool call.
 func (s *Stream) Content() int { return s.content }
 
-// Usage is what the engine reported so far. While it reported nothing, Out is
-// the number of frames that carried content.
+// Usage returns what the engine has reported so far. If it has reported nothing, Out is
+// the number of frames with content.
 func (s *Stream) Usage() Usage {
 	if s.object.usage.Reported {
 		return s.object.usage
@@ -69,12 +69,11 @@ func (s *Stream) Usage() Usage {
 	return Usage{Out: int64(s.content)}
 }
 
-// Take looks at pending, the bytes that were received and not passed on, and
-// returns how many of them from the front are complete and checked frames: n.
-// The next pending begins behind those. An error is a *fault.Fault that ends
-// the stream: an error frame of the sender, or bytes that the dialect does not
-// allow; the n bytes before them are good. In the comments of an untrusted
-// sender, which could look like the hub's, Take overwrites the text with spaces.
+// Take examines pending, the bytes received but not yet passed on, and returns n, the
+// length of the complete and valid frames at its beginning. The next pending begins after
+// those. An error is a *fault.Fault that ends the stream: an error frame of the sender,
+// or bytes that the dialect does not allow; the n bytes before it are valid. Comments of
+// an untrusted sender could imitate the hub's, so Take overwrites their text with spaces.
 func (s *Stream) Take(pending []byte) (n int, err error) {
 	for {
 		i := bytes.IndexByte(pending[s.scanned:], '\n')
@@ -103,7 +102,7 @@ func (s *Stream) Take(pending []byte) (n int, err error) {
 			break
 		}
 		n = s.scanned
-		if s.ended && s.Passthrough { // the responses dialect has an end mark, too; what else follows is ignored
+		if s.ended && s.Passthrough { // the responses dialect has an end mark as well; anything else is ignored
 			if IsEndMark(pending[n:]) {
 				n = len(pending)
 			}
@@ -115,13 +114,14 @@ func (s *Stream) Take(pending []byte) (n int, err error) {
 	return n, err
 }
 
-// IsEndMark reports whether a frame without its blank line is the end mark of the chat and the responses dialect.
+// IsEndMark reports whether frame, without its blank line, is the end mark of the chat
+// and responses dialects.
 func IsEndMark(frame []byte) bool {
 	data, ok := bytes.CutPrefix(bytes.TrimSpace(frame), dataField)
 	return ok && bytes.Equal(bytes.TrimSpace(data), endMark)
 }
 
-// close takes the frame of that many bytes whose blank line was seen.
+// close ends a frame of size bytes after its blank line.
 func (s *Stream) close(size int) error {
 	s.bytes += size
 	if s.filled {
@@ -142,7 +142,7 @@ func (s *Stream) close(size int) error {
 	return nil
 }
 
-// longest is how long a frame may be.
+// longest returns the size limit of a frame.
 func (s *Stream) longest() int {
 	if s.Passthrough {
 		return maxPassedFrame
@@ -160,13 +160,13 @@ var (
 	endMark    = []byte("[DONE]")
 )
 
-// read checks one line, its LF cut off; blank means that the frame is over.
+// read checks one line without its LF; blank is true at the end of the frame.
 func (s *Stream) read(line []byte) (blank bool, err error) {
 	line = bytes.TrimSuffix(line, []byte{'\r'})
 	switch {
 	case len(line) == 0:
 		return true, nil
-	case bytes.IndexByte(line, '\r') >= 0: // readers differ on a bare CR
+	case bytes.IndexByte(line, '\r') >= 0: // parsers differ on a bare CR
 		return false, invalidAnswer("a bare carriage return")
 	case line[0] == ':':
 		if !s.Trusted && !s.Passthrough {
@@ -208,7 +208,7 @@ func (s *Stream) read(line []byte) (blank bool, err error) {
 	return false, s.Events.chunk()
 }
 
-// failure is the fault that an error frame reports.
+// failure returns the fault that an error frame reports.
 func (s *Stream) failure(data []byte) error {
 	if s.Trusted {
 		if f, ok := ParseFault(data); ok {

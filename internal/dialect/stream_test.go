@@ -17,7 +17,7 @@ const (
 	goodText = opening + chunk + ": note\n\n" + chunk + usage + done
 )
 
-// feed gives s the text in pieces of that many bytes and returns what it passed.
+// feed passes s the text in pieces of that many bytes and returns what s passed on.
 func feed(s *Stream, text string, size int) (passed string, err error) {
 	var pending, out []byte
 	for len(text) > 0 && err == nil {
@@ -62,7 +62,7 @@ func TestStreamCountsContentWithoutUsage(t *testing.T) {
 	}
 }
 
-// A machine cannot write in the hub's name: its comments lose their text.
+// A machine cannot imitate the hub: its comments lose their text.
 func TestStreamBlanksStrangersComments(t *testing.T) {
 	var s Stream
 	passed, err := feed(&s, ": own; machine=mine\n"+chunk, 5)
@@ -135,8 +135,8 @@ func TestStreamLimits(t *testing.T) {
 		var s Stream
 		const most = 64 << 20
 		frame := `data: {"x":"` + strings.Repeat("y", 200_000) + `"}` + "\n\n"
-		// The pieces, and whatever is not passed on of them, are in one buffer: to fill
-		// that many bytes of memory takes long under the race detector.
+		// The pieces, and what is not yet passed on, share one buffer: filling that much
+		// memory takes long under the race detector.
 		var pending []byte
 		var err error
 		passed, n := 0, 0
@@ -191,8 +191,8 @@ func TestCheckUnary(t *testing.T) {
 	}
 }
 
-// FuzzStream holds that where the bytes are cut changes nothing, and that what
-// passes is a prefix of what came that ends a frame.
+// FuzzStream checks that the places of the splits change nothing, and that the bytes
+// passed on are a prefix of the input that ends with a frame.
 func FuzzStream(f *testing.F) {
 	f.Add([]byte(goodText), byte(3))
 	f.Add([]byte(chunk+"data: {\r\n\r\n"), byte(1))

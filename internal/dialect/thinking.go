@@ -10,30 +10,31 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// efforts are the words of reasoning_effort (spec/api.md#thinking); none switches
-// thinking off.
+// efforts are the values of reasoning_effort (spec/api.md#thinking); none disables
+// thinking.
 var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "max"}
 
-// thinkingTypes are the words of thinking.type.
+// thinkingTypes are the values of thinking.type.
 var thinkingTypes = []string{"enabled", "disabled", "adaptive", "auto"}
 
-// Thinking is what one thinking control says; what is nil it leaves open.
+// Thinking is the meaning of one thinking control; nil fields are not set by it.
 type Thinking struct {
-	Effort  *string // a word of reasoning_effort
+	Effort  *string // a value of reasoning_effort
 	Budget  *int64  // tokens; 0: none, negative: no limit
 	Enabled *bool
 	Hide    bool // the caller does not want to see the reasoning
 }
 
-// tokens is a whole number of tokens, however it is written.
+// tokens is a number of tokens, which JSON may write with a fraction or an exponent.
 type tokens int64
 
 func (t *tokens) UnmarshalJSON(value []byte) error {
 	return json.Unmarshal(Integral(value), (*int64)(t))
 }
 
-// ReadThinking reads reasoning_effort or one of its siblings (spec/api.md#thinking). null says
-// nothing and is always taken; members beyond those known are ignored. The error is a *fault.Fault.
+// ReadThinking reads reasoning_effort or another thinking control (spec/api.md#thinking).
+// null is always allowed and sets nothing; unknown members are ignored. The error is a
+// *fault.Fault.
 func ReadThinking(name string, value jsontext.Value) (Thinking, error) {
 	var t Thinking
 	switch name {
@@ -98,7 +99,7 @@ func readThinkingObject(value jsontext.Value) (t Thinking, err error) {
 	return t, nil
 }
 
-// checkEffort refuses an effort that is no word of the list.
+// checkEffort refuses an effort that is not in the list.
 func checkEffort(param string, effort *string) error {
 	if effort == nil || slices.Contains(efforts, *effort) {
 		return nil
@@ -106,8 +107,8 @@ func checkEffort(param string, effort *string) error {
 	return badControl(param, "must be one of %s", strings.Join(efforts, ", "))
 }
 
-// badControl says what a thinking control must look like; it never quotes what
-// was sent.
+// badControl returns the fault for an invalid thinking control. It never quotes the
+// value.
 func badControl(param, rule string, args ...any) error {
 	return fault.New(fault.InvalidRequest, param+" "+rule, args...).WithParam(param)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// transcript is what an engine answers to json and verbose_json. Of segments
-// and words the members that clients know are kept as they are; none is made up.
+// transcript is an engine's answer in the format json or verbose_json. The members of
+// segments and words that clients know are kept unchanged; missing ones are not made up.
 type transcript struct {
 	Task     string          `json:"task,omitzero"`
 	Language *string         `json:"language,omitzero"`
@@ -29,7 +29,7 @@ type transcript struct {
 type segment struct {
 	ID               int            `json:"id"`
 	Seek             jsontext.Value `json:"seek,omitzero"`
-	Start            float64        `json:"start"` // seconds, as End
+	Start            float64        `json:"start"` // seconds, like End
 	End              float64        `json:"end"`
 	Text             string         `json:"text"`
 	Tokens           jsontext.Value `json:"tokens,omitzero"`
@@ -45,7 +45,7 @@ type word struct {
 	End   float64 `json:"end"`
 }
 
-// transcriptUsage is one of two: tokens, or seconds.
+// transcriptUsage is either tokens or seconds.
 type transcriptUsage struct {
 	Type    string   `json:"type,omitzero"`
 	Seconds *float64 `json:"seconds,omitzero"`
@@ -54,7 +54,7 @@ type transcriptUsage struct {
 	Total   *int64   `json:"total_tokens,omitzero"`
 }
 
-// usage is what the engine counted, where it counts tokens.
+// usage returns the engine's counts, if they are in tokens.
 func (u transcriptUsage) usage() Usage {
 	if u.In == nil || u.Out == nil || *u.In < 0 || *u.Out < 0 {
 		return Usage{}
@@ -62,8 +62,8 @@ func (u transcriptUsage) usage() Usage {
 	return Usage{In: *u.In, Out: *u.Out, Reported: true}
 }
 
-// Answer is the body in the form's own format of what an engine answered to the
-// format that Encode asked for, and its media type. Errors are *fault.Fault.
+// Answer translates an engine's answer, in the format that Encode requested, to the
+// format of the form. It returns the body and its media type. Errors are *fault.Fault.
 func (t *Transcription) Answer(answer io.Reader) (body []byte, contentType string, usage Usage, err error) {
 	var said transcript
 	err = readObject(answer, &said)
@@ -93,7 +93,7 @@ func (t *Transcription) Answer(answer io.Reader) (body []byte, contentType strin
 	return body, contentType, said.Usage.usage(), err
 }
 
-// document is the transcript as json or verbose_json.
+// document returns the transcript as json or verbose_json.
 func (s *transcript) document(format string) ([]byte, error) {
 	if format == "json" {
 		*s = transcript{Text: s.Text, Usage: s.Usage}
@@ -103,7 +103,7 @@ func (s *transcript) document(format string) ([]byte, error) {
 			s.Language = new(string)
 		}
 		seconds, err := strconv.ParseFloat(strings.Trim(string(s.Duration), `"`), 64)
-		if err != nil || !(seconds >= 0 && seconds < math.MaxInt32) { // clients want a number: as far as anything was heard
+		if err != nil || !(seconds >= 0 && seconds < math.MaxInt32) { // then use the end of the last segment
 			seconds = 0
 			for _, g := range s.Segments {
 				seconds = max(seconds, g.End)
@@ -118,7 +118,7 @@ func (s *transcript) document(format string) ([]byte, error) {
 	return body, nil
 }
 
-// cues are the segments as subtitles.
+// cues returns the segments as subtitles.
 func cues(segments []segment, head string, point byte, numbered bool) []byte {
 	out := []byte(head)
 	for i, s := range segments {
@@ -135,20 +135,20 @@ func cues(segments []segment, head string, point byte, numbered bool) []byte {
 	return out
 }
 
-// cueText is text that cannot end its cue or begin another.
+// cueText returns text changed so that it cannot end its cue or begin another.
 func cueText(text string) string {
 	return strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "-->", "->")
 }
 
 // appendTime appends seconds as 00:00:00 and milliseconds.
 func appendTime(out []byte, seconds float64, point byte) []byte {
-	const most = 100*3600 - 0.001 // longer is no clip
+	const most = 100*3600 - 0.001 // longer than any audio file
 	ms := int64(math.Round(min(max(seconds, 0), most) * 1000))
 	return fmt.Appendf(out, "%02d:%02d:%02d%c%03d", ms/3600000, ms/60000%60, ms/1000%60, point, ms%1000)
 }
 
-// A SpeechEvent is one event of a streamed transcript, also as engines write it
-// that stream it in chunks of the chat dialect.
+// A SpeechEvent is one event of a streamed transcript. Some engines write it as chunks of
+// the chat dialect instead.
 type SpeechEvent struct {
 	Type  string         `json:"type"`
 	Delta *string        `json:"delta,omitzero"`
@@ -162,14 +162,14 @@ type SpeechEvent struct {
 	} `json:"choices,omitzero"`
 }
 
-// The types of events a streamed transcript has; the second is its end mark.
+// The event types of a streamed transcript; the second is its end mark.
 const (
 	SpeechDelta = "transcript.text.delta"
 	SpeechDone  = "transcript.text.done"
 )
 
-// speech checks the data of one frame of a streamed transcript; end says that
-// it is the last.
+// speech checks the data of one frame of a streamed transcript; end is true for the last
+// one.
 func (s *Stream) speech(data []byte) (end bool, err error) {
 	if err := s.object.read(data); err != nil {
 		return false, err

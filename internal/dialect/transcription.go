@@ -20,59 +20,59 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// Bounds of a transcription form beside its sound.
+// Limits of a transcription form in addition to its audio.
 const (
-	// FormOverhead is how many bytes a form may be longer than its sound.
+	// FormOverhead is how many bytes a form may be longer than its audio.
 	FormOverhead = 1 << 20
 
 	maxFormParts  = 64
 	maxFormHeader = 16 << 10 // bytes of one part's header
-	maxFormValue  = 64 << 10 // bytes of one part that is not the sound
+	maxFormValue  = 64 << 10 // bytes of one part other than the audio
 )
 
-// transcriptFormats are the words of response_format (spec/api.md#audio-forms).
+// transcriptFormats are the values of response_format (spec/api.md#audio-forms).
 var transcriptFormats = []string{"json", "text", "srt", "verbose_json", "vtt"}
 
-// soundTypes are the kinds of file that engines distinguish by their names, and
-// the media type each is sent as.
+// soundTypes are the file types that engines distinguish by extension, and the media type
+// to send for each.
 var soundTypes = map[string]string{
 	".flac": "audio/flac", ".m4a": "audio/mp4", ".mp3": "audio/mpeg", ".mp4": "audio/mp4", ".mpeg": "audio/mpeg",
 	".mpga": "audio/mpeg", ".oga": "audio/ogg", ".ogg": "audio/ogg", ".opus": "audio/ogg", ".wav": "audio/wav", ".webm": "audio/webm",
 }
 
-// mediaExtensions are the extensions of media types.
+// mediaExtensions maps media types to extensions.
 var mediaExtensions = map[string]string{
 	"audio/flac": ".flac", "audio/x-flac": ".flac", "audio/mp4": ".m4a", "audio/x-m4a": ".m4a", "audio/m4a": ".m4a", "audio/aac": ".m4a",
 	"audio/mpeg": ".mp3", "audio/mp3": ".mp3", "audio/ogg": ".ogg", "audio/opus": ".ogg", "video/mp4": ".mp4", "application/ogg": ".ogg",
 	"audio/wav": ".wav", "audio/x-wav": ".wav", "audio/wave": ".wav", "audio/vnd.wave": ".wav", "audio/webm": ".webm", "video/webm": ".webm",
 }
 
-// Field is one part of a form that is not its sound.
+// Field is one part of a form other than the audio.
 type Field struct{ Name, Value string }
 
-// Transcription is the form of a transcription call: what it asks for in
-// memory, its sound in a spool. Every hop encodes the form again, so that nothing of the caller's own framing, file name
-// or media type passes.
+// Transcription is the form of a transcription call: its fields in memory, its audio in a
+// spool. Every hop encodes the form again, so the caller's boundaries, file name and
+// media type are not passed on.
 type Transcription struct {
-	Model       fleet.ModelID // never empty; perhaps not Valid
-	Language    string        // empty: the engine finds out
+	Model       fleet.ModelID // never empty, but may be invalid
+	Language    string        // empty: the engine detects it
 	Prompt      string
 	Format      string   // of the answer: one of transcriptFormats
-	Temperature string   // a number from 0 to 1; empty: not said
-	Granularity []string // of word and segment
+	Temperature string   // a number from 0 to 1; may be empty
+	Granularity []string // word, segment or both
 	Stream      bool
-	Others      []Field // what else was sent, in its order
+	Others      []Field // unknown parts, in their order
 
 	extension string // with its dot, a key of soundTypes; empty: unknown
 	sound     *spool.Bytes
 	size      int64
 }
 
-// ReadTranscription reads a form, its parts in any order, and fills sound with
-// its sound. The form owns it from then on, also when an error is returned: Close
-// closes it. A sound longer than limit bytes is request_too_large as soon as that
-// byte came; every other error is invalid_request, where it is not one of reading
-// body, or of what there is no room for.
+// ReadTranscription reads a form, its parts in any order, and fills sound with its audio.
+// The form owns sound from then on, also after an error; Close closes it. If the audio is
+// longer than limit bytes, the error is request_too_large, as soon as the first byte too
+// many arrives. All other errors are invalid_request, except those of reading body and of
+// a full spool.
 func ReadTranscription(contentType string, body io.Reader, sound *spool.Bytes, limit int64) (*Transcription, error) {
 	t := &Transcription{Format: transcriptFormats[0], sound: sound}
 	media, params, err := mime.ParseMediaType(contentType)
@@ -117,12 +117,13 @@ func ReadTranscription(contentType string, body io.Reader, sound *spool.Bytes, l
 	return t, t.check()
 }
 
-// malformed is the fault of a form that cannot be read.
+// malformed returns the fault for a malformed form.
 func malformed(format string, args ...any) *fault.Fault {
 	return fault.New(fault.InvalidRequest, "the multipart form is malformed: "+format, args...)
 }
 
-// encoded reports whether a part has a transfer encoding, which readers treat differently and no client uses.
+// encoded reports whether a part has a transfer encoding. Parsers treat those
+// differently, and no client uses them.
 func encoded(h textproto.MIMEHeader) bool {
 	switch strings.ToLower(h.Get("Content-Transfer-Encoding")) {
 	case "", "binary", "8bit", "7bit":
@@ -131,8 +132,8 @@ func encoded(h textproto.MIMEHeader) bool {
 	return true
 }
 
-// onlyOnce reports whether a part may come only once: readers differ on which of
-// two would count.
+// onlyOnce reports whether a part may occur only once, because parsers differ on which of
+// two they use.
 func onlyOnce(name string) bool {
 	switch name {
 	case "file", "model", "language", "prompt", "response_format", "temperature", "stream":
@@ -141,12 +142,12 @@ func onlyOnce(name string) bool {
 	return false
 }
 
-// partReader lets only so many bytes through to the multipart reader, which holds a
-// part's header in memory, and remembers why its source ended.
+// partReader limits the bytes that the multipart reader gets, because that holds a part's
+// header in memory. It records the error that ended its source.
 type partReader struct {
 	src  io.Reader
 	left int64
-	err  error // of src, other than its end
+	err  error // of src, except io.EOF
 }
 
 var errPartTooLong = errors.New("more than a part may have")
@@ -163,7 +164,7 @@ func (g *partReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// cause is err, unless the source broke: then that.
+// cause returns the error of the source, if any, else err.
 func (g *partReader) cause(err error) error {
 	if g.err != nil {
 		return g.err
@@ -173,7 +174,7 @@ func (g *partReader) cause(err error) error {
 
 func (t *Transcription) readSound(part *multipart.Part, limit int64) error {
 	t.extension = strings.ToLower(path.Ext(part.FileName()))
-	if _, known := soundTypes[t.extension]; !known { // a name as "blob": the type tells more
+	if _, known := soundTypes[t.extension]; !known { // a name such as "blob": use the media type
 		media, _, _ := mime.ParseMediaType(part.Header.Get("Content-Type"))
 		t.extension = mediaExtensions[media]
 	}
@@ -181,7 +182,7 @@ func (t *Transcription) readSound(part *multipart.Part, limit int64) error {
 	switch {
 	case size > limit:
 		return fault.New(fault.RequestTooLarge, "the sound is larger than %d bytes: send less", limit).WithParam("file")
-	case errors.As(err, new(*fault.Fault)): // no room, and not the form's fault
+	case errors.As(err, new(*fault.Fault)): // no memory left, which is not the form's fault
 		return err
 	case err != nil:
 		return malformed("its sound is cut short").WithParam("file")
@@ -230,7 +231,7 @@ func (t *Transcription) readField(name string, part *multipart.Part) error {
 	return nil
 }
 
-// check refuses values that no engine takes; it quotes none of them.
+// check refuses values that no engine accepts. The faults do not quote the values.
 func (t *Transcription) check() error {
 	wrong := func(param, rule string) error {
 		return fault.New(fault.InvalidRequest, "%s %s", param, rule).WithParam(param)
@@ -263,14 +264,14 @@ func (t *Transcription) check() error {
 	return nil
 }
 
-// Head is what the edge knows every call by.
+// Head returns what the edge knows of every call.
 func (t *Transcription) Head() Head { return Head{Model: t.Model, Stream: t.Stream} }
 
-// Close gives the sound back.
+// Close releases the audio.
 func (t *Transcription) Close() { t.sound.Close() }
 
-// engineFormat is the format that machines and engines are asked for: one that all of
-// the caller's can be made of. Most engines know no other.
+// engineFormat returns the format to request from machines and engines. Every format that
+// a caller may request can be made from it, and most engines support no other.
 func (t *Transcription) engineFormat() string {
 	if t.Stream || t.Format == "json" || t.Format == "text" {
 		return "json"
@@ -278,8 +279,8 @@ func (t *Transcription) engineFormat() string {
 	return "verbose_json"
 }
 
-// SetBody makes a call the body of a request for the next hop: the form with or
-// without its unknown parts or, where form is nil, body, which is JSON.
+// SetBody makes a call the body of a request to the next hop: form with or without its
+// unknown parts, or body, which is JSON, if form is nil.
 func SetBody(r *http.Request, form *Transcription, body *spool.Bytes, others bool) {
 	contentType, length, open := "application/json", int64(0), func() io.ReadCloser { return body.Open() }
 	if form != nil {
@@ -292,13 +293,13 @@ func SetBody(r *http.Request, form *Transcription, body *spool.Bytes, others boo
 	r.GetBody = func() (io.ReadCloser, error) { return open(), nil }
 }
 
-// Encode is the form as the next hop gets it: its media type and length, and a
-// function that makes its bytes, from the beginning at each call. With others
-// the unknown parts are in it; an engine gets those of its owner only.
+// Encode encodes the form for the next hop. It returns the media type, the length, and a
+// function that opens the body from the beginning. others is whether to include the
+// unknown parts; engines get them only from their owner.
 func (t *Transcription) Encode(others bool) (contentType string, length int64, body func() io.ReadCloser) {
 	var head bytes.Buffer
 	w := multipart.NewWriter(&head)
-	_ = w.SetBoundary("kith-" + rand.Text()) // it is a valid one; and nothing fails to be written to a Buffer
+	_ = w.SetBoundary("kith-" + rand.Text()) // the boundary is valid, and writes to a Buffer cannot fail
 	field := func(name, value string) {
 		if value != "" {
 			_ = w.WriteField(name, value)

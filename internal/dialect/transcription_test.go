@@ -16,8 +16,7 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// part is one part of a form as a test writes it; a name with a dot is the
-// sound's file name.
+// form returns a form of these parts; a name with a dot is the file name of the audio.
 func form(parts ...string) string {
 	var b strings.Builder
 	for _, p := range parts {
@@ -34,7 +33,7 @@ func form(parts ...string) string {
 // formType is the media type of what form writes.
 const formType = `multipart/form-data; boundary=B`
 
-// sound is where a sound is to be held, of a spool of that many bytes; 0: any.
+// sound returns where to hold audio, in a spool of that many bytes; 0: unlimited.
 func sound(room int64) *spool.Bytes {
 	s, _ := spool.Open("", spool.Limits{Memory: room}) // without a folder nothing fails
 	return s.Hold(spool.Holder{}, -1)
@@ -47,14 +46,14 @@ func readForm(t testing.TB, contentType, body string, limit int64) (*Transcripti
 	return got, err
 }
 
-// iotestOneByte gives a text in small reads, so that nothing depends on them.
+// iotestOneByte returns the text in small reads, so that nothing depends on their size.
 func iotestOneByte(text string) io.Reader { return &smallReads{strings.NewReader(text)} }
 
 type smallReads struct{ r io.Reader }
 
 func (s *smallReads) Read(p []byte) (int, error) { return s.r.Read(p[:min(len(p), 7)]) }
 
-// The parts may come in any order, and the next hop gets them in ours.
+// The parts may come in any order; the next hop gets them in a fixed order.
 func TestTranscriptionOrder(t *testing.T) {
 	parts := []string{
 		"file:Über die/../../etc/passwd.WAV=RIFFsound\r\n--BX", "model=whisper", "language=de", "prompt=Guten Tag", "response_format=srt",
@@ -88,7 +87,7 @@ func TestTranscriptionOrder(t *testing.T) {
 	}
 }
 
-// encodedParts is what the next hop reads of a form, twice the same.
+// encodedParts returns what the next hop reads of a form; encoding twice gives the same.
 func encodedParts(t *testing.T, f *Transcription, others bool) []string {
 	t.Helper()
 	contentType, length, body := f.Encode(others)
@@ -125,7 +124,8 @@ func encodedParts(t *testing.T, f *Transcription, others bool) []string {
 	}
 }
 
-// What is no form, or asks for the impossible, is refused with the place named.
+// Anything that is not a form, or requests the impossible, is refused, and the fault
+// names the place.
 func TestTranscriptionRefused(t *testing.T) {
 	good := []string{"file:a.mp3=sound", "model=m"}
 	with := func(parts ...string) string { return form(append(parts, good...)...) }
@@ -173,7 +173,7 @@ func TestTranscriptionRefused(t *testing.T) {
 	}
 }
 
-// The bound is the sound's, to the byte.
+// The limit applies to the audio, to the byte.
 func TestTranscriptionBound(t *testing.T) {
 	for size, code := range map[int]fault.Code{999: "", 1000: "", 1001: fault.RequestTooLarge, 100_000: fault.RequestTooLarge} {
 		_, err := readForm(t, formType, form("file:a.wav="+strings.Repeat("x", size), "model=m"), 1000)
@@ -183,7 +183,7 @@ func TestTranscriptionBound(t *testing.T) {
 	}
 }
 
-// A source or a spool that breaks is not the caller's fault.
+// If the source or the spool fails, it is not the caller's fault.
 func TestTranscriptionBreaks(t *testing.T) {
 	broken := errors.New("the line broke")
 	whole := form("file:a.wav=sound", "model=m")
@@ -210,7 +210,7 @@ const (
 	plainText = `{"text":"Hello","usage":{"type":"tokens","input_tokens":14,"input_token_details":{"text_tokens":10,"audio_tokens":4},"output_tokens":101,"total_tokens":115},"logprobs":[]}`
 )
 
-// The five formats, made of what engines answer.
+// The five formats, made from the answers of engines.
 func TestTranscriptAnswers(t *testing.T) {
 	for _, c := range []struct{ format, answer, want, kind string }{
 		{"json", plainText, `{"text":"Hello","usage":{"type":"tokens","input_tokens":14,"output_tokens":101,"total_tokens":115}}`, "application/json"},
@@ -235,7 +235,7 @@ func TestTranscriptAnswers(t *testing.T) {
 	}
 }
 
-// What is no transcript, or cannot be one in that format, is an error.
+// It is an error if an answer is not a transcript or cannot be converted to the format.
 func TestTranscriptAnswersRefused(t *testing.T) {
 	for _, c := range []struct {
 		format, answer string
@@ -254,7 +254,7 @@ func TestTranscriptAnswersRefused(t *testing.T) {
 	}
 }
 
-// A streamed transcript is good only with its own end mark.
+// A streamed transcript is complete only with its own end mark.
 func TestSpeechStream(t *testing.T) {
 	delta, done := string(AppendSpeech(nil, SpeechDelta, "Hi", nil)), string(AppendSpeech(nil, SpeechDone, "Hi", []byte("{\"type\":\"tokens\",\n\"input_tokens\":7,\"output_tokens\":3}")))
 	for text, want := range map[string]fault.Code{
@@ -286,7 +286,7 @@ func TestSpeechStream(t *testing.T) {
 	}
 }
 
-// Whatever the form, it is refused or it is read the same again when encoded.
+// Every form is refused, or reads the same after it is encoded again.
 func FuzzTranscription(f *testing.F) {
 	f.Add(form("file:a.wav=sound", "model=m"), "B")
 	f.Add(form("model=m", "prompt=a\"b\r\nc", "x\"y=z", "file:a.b=s"), "B")

@@ -6,15 +6,15 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// What a shortened talk is to leave of the context for the answer, as a part of
-// the context, where the request does not say how long that may become.
+// The part of the context that a shortened conversation leaves for the answer, if the
+// request does not limit the answer's length: one in answerPart.
 const answerPart = 4
 
-// Shorten is the body of the chat call without the oldest turns, after a machine
-// has refused it with f because the prompt is too long; false: the request does
-// not ask for that (truncation: auto), or nothing may be left out any more. The
-// system prompt, the last of what the user said and what came after the last call
-// of a tool always stay, and a tool's call and its output go together.
+// Shorten returns the body of the chat call without the oldest turns, after a machine
+// refused it with f because the prompt is too long. It returns false if the request does
+// not allow that (truncation: auto) or if nothing else can be removed. The system prompt,
+// the last message of the user and everything after the last tool call are always kept. A
+// tool call and its output are removed together.
 func (r *Response) Shorten(f *fault.Fault) ([]byte, bool) {
 	q := r.request
 	if f.Code != fault.ContextLengthExceeded || string(q.echo.Truncation) != `"auto"` {
@@ -29,10 +29,9 @@ func (r *Response) Shorten(f *fault.Fault) ([]byte, bool) {
 	return chat, err == nil
 }
 
-// shortened is the request's turns without so many of the oldest that the rest
-// fits by an estimate: in proportion to the numbers in the engine's message, or
-// half of them where it has none. At least one part of the talk is left out, if
-// one may be.
+// shortened returns the request's turns without the oldest, so that an estimate of the
+// rest fits: in proportion to the numbers in the engine's message, or half of the turns
+// if it has none. It removes at least one group of turns if it can.
 func shortened(q *ResponsesRequest, message string) []turn {
 	fixed := estimate{}
 	fixed.blocks(q.system)
@@ -50,7 +49,7 @@ func shortened(q *ResponsesRequest, message string) []turn {
 		answer := context / answerPart
 		if q.chat.MaxTokens != nil {
 			var most int64
-			_, _ = fmt.Sscan(string(q.chat.MaxTokens), &most) // it was read as a number
+			_, _ = fmt.Sscan(string(q.chat.MaxTokens), &most) // it was decoded as a number
 			answer = max(min(most, context*3/4), answer)
 		}
 		goal = int64(float64(all) * float64(context-answer) / float64(tokens))
@@ -73,15 +72,15 @@ func shortened(q *ResponsesRequest, message string) []turn {
 	return withCalls(out)
 }
 
-// turnGroup is turns that are left out together.
+// turnGroup is a group of turns that are removed together.
 type turnGroup struct {
 	turns []turn
 	stays bool
 }
 
-// groupsOf takes the talk apart. Before the last message of the user a part is a
-// message and all that followed it; behind that message, what the model said with
-// its calls and their outputs.
+// groupsOf divides the conversation into groups. Before the last message of the user, a
+// group is a user message and everything that follows it. After that message, a group is
+// output of the model with its calls and their outputs.
 func groupsOf(turns []turn) []turnGroup {
 	last := -1 // the last message of the user
 	for i, t := range turns {
@@ -108,7 +107,7 @@ func groupsOf(turns []turn) []turnGroup {
 	return parts
 }
 
-// results reports whether the turn holds outputs of tools and nothing else.
+// results reports whether the turn has only outputs of tools.
 func (t turn) results() bool {
 	for i := range t.blocks {
 		if t.blocks[i].kind != toolResultBlock {
@@ -118,7 +117,7 @@ func (t turn) results() bool {
 	return len(t.blocks) > 0
 }
 
-// withCalls is the turns without outputs whose calls are not among them.
+// withCalls returns the turns without the outputs whose calls are missing.
 func withCalls(turns []turn) []turn {
 	called := map[string]bool{}
 	var out []turn
@@ -144,7 +143,7 @@ func withCalls(turns []turn) []turn {
 	return out
 }
 
-// estimateOf is about how many tokens a turn has.
+// estimateOf returns an estimate of a turn's tokens.
 func estimateOf(t turn) int64 {
 	w := estimate{tokens: tokensOfMessage}
 	w.blocks(t.blocks)

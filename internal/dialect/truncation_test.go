@@ -8,11 +8,11 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// long is a text of about that many tokens that begins with a word.
+// long returns a text of about that many tokens that begins with a word.
 func long(word string, tokens int) string { return word + strings.Repeat(" la", tokens*4/3) }
 
-// shortenedTo shortens a request until nothing may be left out any more, and
-// returns the bodies.
+// shortenedTo shortens a request until nothing else can be removed, and returns the
+// bodies.
 func shortenedTo(t *testing.T, body, message string) []string {
 	t.Helper()
 	q, err := ReadResponses([]byte(body))
@@ -35,9 +35,9 @@ func shortenedTo(t *testing.T, body, message string) []string {
 	return nil
 }
 
-// truncation auto leaves out the oldest turns, by the engine's numbers: never the
-// instructions, what the system said first or the last message of the user, and a
-// tool's call only with its output.
+// With truncation auto the oldest turns are removed, according to the engine's numbers,
+// but never the instructions, the first system messages or the last message of the user;
+// a tool call is removed only together with its output.
 func TestShorten(t *testing.T) {
 	user := func(text string) string { return fmt.Sprintf(`{"role":"user","content":%q}`, text) }
 	said := func(text string) string { return fmt.Sprintf(`{"role":"assistant","content":%q}`, text) }

@@ -11,15 +11,15 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// activeCalls is the calls from Do until their answers are closed. It limits how many
-// calls of one member run on machines, the member's own included, and wait for one
-// (spec/routing.md#wait-many).
+// activeCalls holds the calls from Do until their answers are closed. It limits how many
+// calls of one member run on machines, including the member's own, and how many wait for
+// one (spec/routing.md#wait-many).
 type activeCalls struct {
 	mu                     sync.Mutex
 	maxRunning, maxWaiting int // of one member; 0: no limit
 
 	calls    map[*activeCall]struct{}
-	byMember map[fleet.MemberID]phaseCounts // members with calls that run or wait
+	byMember map[fleet.MemberID]phaseCounts // only members with calls that run or wait
 }
 
 // setMost changes how many calls of one member may run and wait.
@@ -29,11 +29,11 @@ func (a *activeCalls) setMost(running, waiting int) {
 	a.maxRunning, a.maxWaiting = running, waiting
 }
 
-// phase is what a call counts as.
+// phase is the state that a call is counted in.
 type phase uint8
 
 const (
-	phaseDeciding phase = iota // counts as nothing
+	phaseDeciding phase = iota // not counted
 	phaseWaiting
 	phaseRunning
 )
@@ -41,7 +41,7 @@ const (
 // phaseCounts is how many calls of a member are in each phase.
 type phaseCounts [phaseRunning + 1]int
 
-// register adds a call until unregister is called. c.cancel ends the context that it
+// register adds a call until unregister is called. c.cancel cancels the context that it
 // returns.
 func (a *activeCalls) register(ctx context.Context, c *activeCall) (_ context.Context, unregister func()) {
 	ctx, c.cancel = context.WithCancelCause(ctx)
@@ -60,10 +60,10 @@ func (a *activeCalls) register(ctx context.Context, c *activeCall) (_ context.Co
 	}
 }
 
-// enter counts a call as running or waiting from now on, or returns the fault for a
-// member that has too many of those. A call that waited is not refused when it is
-// to run: those that run and wait are limited together, so that waiting is no way
-// to run more. A call that ran and is to wait may be refused.
+// enter starts counting a call as running or waiting, or returns the fault for a member
+// that has too many of those. A call that starts to run after a wait is never refused; so
+// that a member cannot run more calls by waiting, running and waiting calls together are
+// limited, too. A call that starts to wait after it ran may be refused.
 func (a *activeCalls) enter(c *activeCall, next phase) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -83,7 +83,7 @@ func (a *activeCalls) enter(c *activeCall, next phase) error {
 	return nil
 }
 
-// setPhase counts a call in its next phase. Needs mu.
+// setPhase counts a call in another phase. mu must be held.
 func (a *activeCalls) setPhase(c *activeCall, next phase) {
 	member := c.call.Caller.Member
 	counts := a.byMember[member]
@@ -103,7 +103,7 @@ func (a *activeCalls) all() []*activeCall {
 	return slices.AppendSeq(make([]*activeCall, 0, len(a.calls)), maps.Keys(a.calls))
 }
 
-// running returns how many calls machines run.
+// running returns how many calls run on machines.
 func (a *activeCalls) running() (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -125,17 +125,17 @@ func (a *activeCalls) waiting() (calls []*activeCall) {
 	return calls
 }
 
-// Running is a call that a machine runs now.
+// Running is a call that runs on a machine now.
 type Running struct {
 	Caller  fleet.MemberID
-	Name    string // the caller's
+	Name    string // name of the caller
 	Machine *fleet.Machine
 	Model   fleet.ModelID
 	Class   fleet.Class // how the caller reached it
-	Since   time.Time   // the arrival of the call
+	Since   time.Time   // arrival of the call
 }
 
-// Running returns what machines run now.
+// Running returns the calls that run on machines now.
 func (d *Dispatcher) Running() []Running {
 	var out []Running
 	for _, c := range d.active.all() {
@@ -146,7 +146,7 @@ func (d *Dispatcher) Running() []Running {
 	return out
 }
 
-// Waiting returns the calls that wait for a machine now; none has one.
+// Waiting returns the calls that wait for a machine now. Their Machine is nil.
 func (d *Dispatcher) Waiting() []Running {
 	var out []Running
 	for _, c := range d.active.waiting() {

@@ -10,8 +10,8 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// TestActiveTogether: a member whose machine lets calls wait, then run, then wait
-// has no more underway than may run and wait together.
+// TestActiveTogether: if a member's machine makes calls wait, run and wait again, the
+// member never has more calls than may run and wait together.
 func TestActiveTogether(t *testing.T) {
 	u := activeCalls{maxRunning: 2, maxWaiting: 3}
 	var ends []func()
@@ -28,7 +28,7 @@ func TestActiveTogether(t *testing.T) {
 		}
 		n++
 		ends = append(ends, unregister)
-		if err := u.enter(c, phaseRunning); err != nil { // its machine made room
+		if err := u.enter(c, phaseRunning); err != nil { // its machine has a free slot
 			t.Fatalf("one that waited is refused: %v", err)
 		}
 	}
@@ -43,9 +43,9 @@ func TestActiveTogether(t *testing.T) {
 	}
 }
 
-// TestDefectInDo: a call that a defect ends is underway no more.
+// TestDefectInDo: a call that ends because of a defect is no longer counted.
 func TestDefectInDo(t *testing.T) {
-	d := &Dispatcher{} // no registry: the first decision is a defect
+	d := &Dispatcher{} // without a registry the first decision panics
 	func() {
 		defer func() {
 			if recover() == nil {
@@ -59,8 +59,8 @@ func TestDefectInDo(t *testing.T) {
 	}
 }
 
-// A call that a defect ends leaves no slot reserved and does not wait, wherever the
-// defect is.
+// A call that ends because of a defect leaves no slot reserved and does not wait,
+// wherever the defect is.
 func TestDefectLeavesNoSlot(t *testing.T) {
 	for name, c := range map[string]struct {
 		busy    bool

@@ -19,37 +19,37 @@ import (
 )
 
 const (
-	// maxWithHead is the longest body that is sent together with the call's head, to
-	// a machine of the caller's own or shared with the caller.
+	// maxWithHead is the longest body that is sent together with the call's head, to a
+	// machine that belongs to the caller or is shared with the caller.
 	maxWithHead = 64 << 10
-	// admitTimeout limits how long a machine takes to admit a call by its head.
+	// admitTimeout limits how long a machine may take to admit a call after its head.
 	admitTimeout = 10 * time.Second
-	// cancelTimeout limits how long a machine takes to end a cancelled call.
+	// cancelTimeout limits how long a machine may take to end a cancelled call.
 	cancelTimeout = 2 * time.Second
-	// homeTimeout limits how long a call whose link to another node was lost waits for the
-	// end of its attempt: a link that loses everything is found within 5 s.
+	// homeTimeout limits how long a call that lost its link to another node waits for the
+	// end of its attempt. A dead link is detected within 5 s.
 	homeTimeout = 6 * time.Second
-	// askAgain is how long awaitStopped waits between two questions.
+	// askAgain is the time between two requests of awaitStopped.
 	askAgain = 50 * time.Millisecond
-	// maxEngineText limits what is read of an engine's own message.
+	// maxEngineText limits how much of an engine's error message is read.
 	maxEngineText = 64 << 10
 )
 
-// errNotAdmitted is the cause of the end of an attempt that its machine did not
-// admit in time.
+// errNotAdmitted is the cause when an attempt ends because its machine did not admit it
+// in time.
 var errNotAdmitted = errors.New("the machine neither took nor refused the call in time")
 
 // attempt is a call on one machine.
 type attempt struct {
 	*reservation
 	call         *gateway.Call
-	line         registry.Line // by which it was sent
+	line         registry.Line // used to send it
 	began        time.Time
 	cancel       context.CancelCauseFunc // ends the attempt, not the call
-	daemonReason tunnel.Refusal          // why the daemon did not take the call, if it said so
-	gotBody      bool                    // the machine was given some of the request's body
-	running      int                     // calls on the machine when it began to answer
-	sent         prefix.Match            // what was sent to the machine of the prompt before
+	daemonReason tunnel.Refusal          // why the daemon refused the call, if it gave a reason
+	gotBody      bool                    // the machine received some of the request's body
+	running      int                     // number of calls on the machine when it began to answer
+	sent         prefix.Match            // what the machine had received of the prompt before
 }
 
 // outcome is how an attempt ended.
@@ -57,32 +57,32 @@ type outcome int
 
 const (
 	answered    outcome = iota // the slot is released when the answer's body is closed
-	failed                     // with a fault that holds for every machine
-	busy                       // the machine had no slot after all
-	unsent                     // its tunnel had ended before the call was sent: as busy
-	notTaken                   // gone, unreachable or refusing: another may be tried
-	notAdmitted                // neither taken nor refused in time: as notTaken
-	revoked                    // out of the caller's reach before it answered, and idle: as notTaken
-	vanished                   // gone while a unary call ran: another may be tried once
+	failed                     // with a fault that would be the same on every machine
+	busy                       // the machine had no free slot after all
+	unsent                     // its tunnel had ended before the call was sent: like busy
+	notTaken                   // gone, unreachable or refusing: another machine may be tried
+	notAdmitted                // neither accepted nor refused in time: like notTaken
+	revoked                    // out of the caller's reach before it answered, and stopped: like notTaken
+	vanished                   // gone while a unary call ran: another machine may be tried once
 )
 
-// slotUses is how an attempt used its reservation, by outcome.
+// slotUses maps the outcome of an attempt to the use of its reservation.
 var slotUses = [...]slotUse{
 	answered: ran, failed: ran, revoked: ran, vanished: ran, busy: refusedBusy, unsent: unused, notTaken: unused, notAdmitted: unused,
 }
 
 // send posts the call through the tunnel of the attempt's machine. For every outcome
-// but answered the reservation was released.
+// except answered, it has released the reservation.
 //
-//  1. A machine that is disconnected, or out of the caller's reach by now, gets no
+//  1. A machine that is disconnected, or now out of the caller's reach, gets no
 //     request.
-//  2. The head is sent, and the body with it or once the daemon admitted the head
-//     (spec/routing.md#head-first). A daemon that refuses the head has not seen the
-//     body.
-//  3. Status 200: of a streamed answer the first bytes are awaited, a unary answer
-//     is read to its end. Until then another machine may still replace this one.
-//  4. Any other status is the daemon's refusal or the engine's own fault (readNon200);
-//     no response at all is the end of the tunnel, or the engine's (classifyBreak).
+//  2. The head is sent. The body is sent with it or after the daemon has admitted the
+//     head (spec/routing.md#head-first). A daemon that refuses the head does not get
+//     the body.
+//  3. Status 200: send waits for the first bytes of a streamed answer, and reads a unary
+//     answer to its end. Until then another machine may still replace this one.
+//  4. Any other status is a refusal by the daemon or a fault of the engine (readNon200).
+//     No response at all means that the tunnel or the engine has failed (classifyBreak).
 func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, outcome, error) {
 	line, ok := d.line(a.call, a.Candidate, a.hold)
 	if !ok || line.HasEnded() {
@@ -114,7 +114,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 		}
 	})
 	response, err := line.RoundTrip(request)
-	admitTimer.Stop() // a machine that answers took the call, whether or not it read the body
+	admitTimer.Stop() // a machine that answers has accepted the call, whether or not it read the body
 	if err != nil {
 		a.gotBody = body.stop() && !errors.Is(err, registry.ErrRefused) && !errors.Is(err, registry.ErrNotTaken)
 		out, f := d.afterBreak(ctx, a, err)
@@ -153,26 +153,27 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	}
 	if err != nil {
 		out, f := d.afterBreak(ctx, a, err)
-		response.Body.Close() // the machine learns of the end before it gets the next call
+		response.Body.Close() // the machine must learn of the end before it gets the next call
 		finish(out)
 		return nil, out, f
 	}
 	firstByteTimer.Stop()
 	a.running = max(a.Offer.Load.Used(), a.Machine.Load.Used())
 	response.Body = answer
-	if !a.call.Stream { // the machine is done: its slot does not wait for the caller to read
+	if !a.call.Stream { // the machine is done, so its slot does not wait for a slow caller
 		answer.Close()
 	}
 	return result, answered, nil
 }
 
-// afterBreak returns what a failed exchange means, once the machine no longer runs the
-// attempt where another one may be tried. One that its home ended, because the caller
-// does not reach the machine any more, fails if the machine does not confirm its end.
+// afterBreak returns the outcome of a failed exchange. If another machine may be tried,
+// it first waits until this one no longer runs the attempt. If the machine's home node
+// ended the attempt, because the caller no longer reaches the machine, and the machine
+// does not confirm the end, the attempt fails.
 //
-// Of several links to a home that lose everything one is found to be lost after the
-// other, so an attempt whose link ended may still run (spec/peers.md#link-lost). If it
-// is to end meanwhile, runOn asks again.
+// When several links to a node die, they are detected one after the other, so an attempt
+// whose link was lost may still run (spec/peers.md#link-lost). If the attempt is
+// cancelled during the wait, runOn asks again.
 func (d *Dispatcher) afterBreak(ctx context.Context, a *attempt, err error) (outcome, error) {
 	out, f := classifyBreak(ctx, a.call, a.line, err)
 	stopped := true
@@ -185,27 +186,29 @@ func (d *Dispatcher) afterBreak(ctx context.Context, a *attempt, err error) (out
 	switch {
 	case out != notTaken && out != vanished && out != revoked, stopped && ctx.Err() == nil:
 		return out, f
-	case ctx.Err() != nil: // this node ends the attempt, too
+	case ctx.Err() != nil: // this node has ended the attempt as well
 		return failed, context.Cause(ctx)
 	default:
 		return failed, d.unreached(ctx, a.call)
 	}
 }
 
-// hasStopped reports whether the machine no longer runs an attempt that was cancelled
+// hasStopped reports whether the machine no longer runs a cancelled attempt
 // (spec/routing.md#one-attempt).
 func (d *Dispatcher) hasStopped(ctx context.Context, a *attempt) bool {
 	return d.awaitStopped(ctx, a, cancelTimeout)
 }
 
-// awaitStopped asks, for so long, whether the machine still runs an attempt. It reports
-// true once the daemon says that it does not, or the tunnel of the attempt has ended.
+// awaitStopped asks repeatedly, for at most within, whether the machine still runs an
+// attempt. It returns true when the daemon answers that it does not, or when the
+// attempt's tunnel has ended.
 //
-//  1. The machine is asked by the way that it has now, by which its daemon answers for
-//     calls of its earlier tunnels, too.
-//  2. It has none: by that of the attempt. Its tunnel may be kept for the calls on it.
-//  3. The link to its node is lost, which says nothing of the machine: by another link,
-//     unless the node is gone.
+//  1. It asks through the machine's current line. The daemon also answers for calls of
+//     its earlier tunnels.
+//  2. If there is none, it asks through the line of the attempt, whose tunnel may be kept
+//     open for its calls.
+//  3. If the link to the machine's node is lost, the machine may still be running: it asks
+//     through another link, unless the node is gone.
 func (d *Dispatcher) awaitStopped(ctx context.Context, a *attempt, within time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -241,17 +244,17 @@ func askStopped(ctx context.Context, line registry.Line, a *attempt) (stopped bo
 	return response.StatusCode == http.StatusNoContent, nil
 }
 
-// leaveOut records that the machine did not take a call which by its
-// advertisement it would have taken (spec/routing.md#left-out). RefusedUnknownModel
-// cannot be a stale advertisement, so it leaves the machine out for the full time.
-// Nothing notifies the hub when the time is over, so a timer decides again for the calls
-// that wait for the machine.
+// leaveOut records that the machine refused a call that it should have accepted according
+// to its advertisement (spec/routing.md#left-out). RefusedUnknownModel cannot come from a
+// stale advertisement, so it leaves the machine out for the full time. No notification
+// marks the end of that time, so a timer decides again for the calls that wait for the
+// machine.
 func (d *Dispatcher) leaveOut(a *attempt) {
 	now := d.cfg.Registry.Now()
 	news := false
 	switch a.daemonReason {
 	case tunnel.RefusedBusy, tunnel.RefusedPaused, tunnel.RefusedHours, tunnel.RefusedSpent:
-		news = a.Class != fleet.Grouped || !a.gotBody // a trap could read prompt after prompt
+		news = a.Class != fleet.Grouped || !a.gotBody // otherwise a hostile machine could read prompt after prompt
 	}
 	until := a.Offer.Load.Refused(a.Class, now.Add(-time.Since(a.began)), now, a.daemonReason != tunnel.RefusedUnknownModel, news)
 	if until.IsZero() {
@@ -263,8 +266,9 @@ func (d *Dispatcher) leaveOut(a *attempt) {
 	time.AfterFunc(until.Sub(now), func() { d.OnMachine(a.Machine.ID) })
 }
 
-// recordServed records that the machine on which the call ended served it. That may lift
-// a limit (left out, unproven); the slots that this frees go to waiting calls.
+// recordServed records that the machine of the last attempt served the call. That may
+// lift a limit (left out, unproven); the slots that this frees are granted to waiting
+// calls.
 func (d *Dispatcher) recordServed(call *gateway.Call) {
 	if len(call.Trace.Tries) == 0 {
 		return
@@ -293,9 +297,9 @@ func newRequest(ctx context.Context, path string) *http.Request {
 	return r
 }
 
-// request returns the call as the machine gets it, and its body. None of the
-// caller's own headers passes. The body follows the head once the daemon admitted
-// that, if the machine is reached through a group or the body is long.
+// request returns the request to the machine, and its body. None of the caller's own
+// headers are passed on. If the machine is reached through a group or the body is long,
+// the body is sent only after the daemon has admitted the head.
 func (d *Dispatcher) request(ctx context.Context, call *gateway.Call, c fleet.Candidate, path string) (*http.Request, *requestBody) {
 	r := newRequest(ctx, path)
 	r.Header = http.Header{
@@ -310,19 +314,19 @@ func (d *Dispatcher) request(ctx context.Context, call *gateway.Call, c fleet.Ca
 	call.Attach(r, content)
 	WithholdBody(r, c.Class)
 	deadline, ok := ctx.Deadline()
-	if !ok { // the limits of a streamed call begin when a machine took it
+	if !ok { // the limits of a streamed call start when a machine accepts it
 		limits := d.limits.Load()
 		deadline = time.Now().Add(limits.FirstByte + limits.Stream)
 	}
-	// In whole seconds, rounded up: the hub is the first to give up.
+	// In whole seconds, rounded up, so that the hub gives up first.
 	r.Header.Set(tunnel.HeaderDeadline, d.cfg.Registry.Now().Add(time.Until(deadline)+time.Second).UTC().Format(time.RFC3339))
 	body := &requestBody{body: r.Body}
 	r.Body, r.GetBody = body, nil
 	return r, body
 }
 
-// WithholdBody makes the body of a request follow its head once the daemon admitted that
-// (spec/routing.md#head-first).
+// WithholdBody delays the body of a request until the daemon has admitted its head, if
+// that is required (spec/routing.md#head-first).
 func WithholdBody(r *http.Request, class fleet.Class) {
 	if class == fleet.Grouped || r.ContentLength > maxWithHead {
 		r.Header.Set("Expect", "100-continue")
@@ -333,9 +337,9 @@ func attemptHeader(call *gateway.Call, machine *fleet.Machine) string {
 	return fmt.Sprintf("%d %d", call.Trace.Attempts, machine.Generation)
 }
 
-// classifyBreak returns what a failed exchange means: the caller hung up or a limit passed,
-// the machine disconnected or takes no further stream, or its engine broke off. It may
-// wait as Line.Ended does.
+// classifyBreak returns the outcome of a failed exchange: the caller disconnected or a
+// limit was exceeded, the machine disconnected or accepts no further stream, or its engine
+// failed. It may wait as Line.Ended does.
 func classifyBreak(ctx context.Context, call *gateway.Call, line registry.Line, err error) (outcome, error) {
 	var f *fault.Fault
 	switch {
@@ -362,7 +366,7 @@ func classifyBreak(ctx context.Context, call *gateway.Call, line registry.Line, 
 	}
 }
 
-// readNon200 returns what a status other than 200 means.
+// readNon200 returns the outcome for a status other than 200.
 func readNon200(response *http.Response) (outcome, error) {
 	switch reason := tunnel.RefusalIn(response.Header); {
 	case reason == tunnel.RefusedBusy:
@@ -370,7 +374,7 @@ func readNon200(response *http.Response) (outcome, error) {
 	case reason != "":
 		return notTaken, nil
 	}
-	text, _ := io.ReadAll(io.LimitReader(response.Body, maxEngineText)) // what came before a break is enough
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxEngineText)) // a partial message is enough
 	f := gateway.EngineFault(response.StatusCode, text)
 	if f == nil {
 		return notTaken, nil

@@ -17,8 +17,8 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// A tunnel that ends a moment after its streams broke is a machine that disconnected;
-// if the tunnel lives on, its engine broke off.
+// If a tunnel ends a moment after its streams broke, the machine disconnected; if the
+// tunnel continues, the engine failed.
 func TestClassifyBreak(t *testing.T) {
 	left := errors.New("the caller left")
 	for name, c := range map[string]struct {
@@ -62,8 +62,8 @@ func TestClassifyBreak(t *testing.T) {
 	}
 }
 
-// A hub whose process was stopped for so long that it cannot confirm any more that a call
-// may go on does not pass on what came from the machine before.
+// A hub whose process was suspended for so long that it cannot confirm a call does not
+// pass on what had arrived from the machine before.
 func TestAnswerUnconfirmed(t *testing.T) {
 	confirmed := true
 	body := &answerBody{in: strings.NewReader("one two"), ctx: t.Context(), mayRun: func() bool { return confirmed }}
@@ -77,7 +77,8 @@ func TestAnswerUnconfirmed(t *testing.T) {
 	}
 }
 
-// An answer that its home ended is looked up for its caller, and no longer once that has left.
+// unreached looks up why the home node ended an answer, but only until the caller
+// disconnects.
 func TestUnreachedCallerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &Dispatcher{cfg: Config{
@@ -100,8 +101,8 @@ func TestUnreachedCallerLeaves(t *testing.T) {
 	})
 }
 
-// The hub's clock decides, but a machine whose own clock says that its hours are over
-// may refuse; the call moves on to the next (docs/faults.md#38).
+// The hub's clock decides, but a machine may refuse a call if its own clock is outside
+// its hours. The call moves on to the next machine (docs/faults.md#38).
 func TestFault38MachineDeclines(t *testing.T) {
 	for _, reason := range []tunnel.Refusal{tunnel.RefusedHours, tunnel.RefusedPaused, tunnel.RefusedUnknownModel, "\u009b31m words of its own"} {
 		response := &http.Response{

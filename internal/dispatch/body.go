@@ -10,8 +10,9 @@ import (
 	"github.com/kith/kith/internal/registry"
 )
 
-// requestBody is the body of a request to a machine. It knows whether any of it was
-// given to the tunnel: the caller is informed of each machine that got some.
+// requestBody is the body of a request to a machine. It records whether any of it was
+// passed to the tunnel, because the caller is informed of every machine that received
+// some.
 type requestBody struct {
 	mu      sync.Mutex
 	body    io.ReadCloser
@@ -19,7 +20,7 @@ type requestBody struct {
 	stopped bool
 }
 
-// errStopped ends a body whose request was answered before it was read.
+// errStopped ends a body whose request was answered before the body was read.
 var errStopped = errors.New("the machine answered before it read the request")
 
 // Read implements io.Reader.
@@ -37,7 +38,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (b *requestBody) Close() error { return b.body.Close() }
 
-// stop ends the body and reports whether any of it was given.
+// stop ends the body and reports whether any of it was passed to the tunnel.
 func (b *requestBody) stop() (given bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -45,7 +46,8 @@ func (b *requestBody) stop() (given bool) {
 	return b.given
 }
 
-// withhold ends the body if none of it was given, and reports whether it did.
+// withhold ends the body if none of it was passed to the tunnel, and reports whether it
+// did.
 func (b *requestBody) withhold() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -53,8 +55,8 @@ func (b *requestBody) withhold() bool {
 	return !b.given
 }
 
-// answerBody is the body of a machine's answer. Closing it ends the call at the
-// machine and then releases its slot, so that the machine learns of the end before
+// answerBody is the body of a machine's answer. Closing it ends the call at the machine
+// and then releases its slot, in this order, so that the machine learns of the end before
 // it gets the next call.
 type answerBody struct {
 	io.Closer
@@ -63,18 +65,18 @@ type answerBody struct {
 	line   registry.Line
 	mayRun func() bool // Dispatcher.mayRun
 	finish func()
-	// unreached returns why its home ended the answer.
+	// unreached returns why the machine's home node ended the answer.
 	unreached func(context.Context) error
 }
 
-// Read implements io.Reader. The error of an answer that breaks says who ended it: the
+// Read implements io.Reader. The error of an incomplete answer names who ended it: the
 // caller, the machine or its engine.
 func (b *answerBody) Read(p []byte) (int, error) {
 	n, err := b.in.Read(p)
 	switch {
-	case !b.mayRun(): // the process was stopped: endUnconfirmed has not run yet
+	case !b.mayRun(): // the process was suspended, and endUnconfirmed has not run yet
 		return 0, errUnconfirmed
-	case b.ctx.Err() != nil: // the transport keeps what came before, for a caller that reads slowly
+	case b.ctx.Err() != nil: // the transport may still have buffered bytes if the caller reads slowly
 		return 0, context.Cause(b.ctx)
 	case err == nil || err == io.EOF:
 		return n, err

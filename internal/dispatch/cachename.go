@@ -8,18 +8,18 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// maxCacheNames bounds the names that are kept.
+// maxCacheNames is the most names that are kept.
 const maxCacheNames = 10_000
 
-// cacheNames keeps the names of callers' prompt caches (tunnel.CacheName) for the day, since
-// the calls of a session have the same one and making it takes several hashes.
+// cacheNames keeps the names of callers' prompt caches (tunnel.CacheName) for one day.
+// All calls of a session have the same name, and computing it takes several hashes.
 type cacheNames struct {
 	mu    sync.Mutex
 	day   time.Time
 	names map[cacheKey]string
 }
 
-// cacheKey is a caller at a machine.
+// cacheKey identifies a caller at a machine.
 type cacheKey struct {
 	caller  fleet.MemberID
 	machine fleet.MachineID

@@ -9,7 +9,7 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// A name that is kept is that of the caller, the machine and the day.
+// A stored name is valid only for its caller, machine and day.
 func TestCacheNames(t *testing.T) {
 	var names cacheNames
 	noon := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)

@@ -20,19 +20,19 @@ type activeCall struct {
 	d        *Dispatcher
 	call     *gateway.Call
 	query    fleet.Query
-	deadline time.Time               // of its wait
+	deadline time.Time               // of the wait
 	cancel   context.CancelCauseFunc // ends the call
-	// lostOne says that a unary call lost its machine after it had started
+	// lostOne is set when a unary call has lost its machine after it had started
 	// (spec/routing.md#vanished).
 	lostOne   bool
-	slot      *reservation              // the last that it got
-	attempt   atomic.Pointer[attempt]   // the one that a machine runs now; nil: none
-	unchecked atomic.Pointer[time.Time] // since when the look-up of its caller fails; nil: it does not
+	slot      *reservation              // the latest one
+	attempt   atomic.Pointer[attempt]   // the current one on a machine; nil: none
+	unchecked atomic.Pointer[time.Time] // since when looking up its caller fails; nil: it does not fail
 	phase     phase                     // guarded by activeCalls.mu
-	prompt    prefix.Prompt             // what its machines compute
+	prompt    prefix.Prompt             // what its machines have to process
 }
 
-// errDecideAgain is the error of runOn for a call that is to be decided again.
+// errDecideAgain is returned by runOn for a call that must be decided again.
 var errDecideAgain = errors.New("the call is to be decided again")
 
 // run decides, reserves or waits, and attempts until there is an answer or a fault.
@@ -43,7 +43,8 @@ func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
 		if decision.Verdict == fleet.Refuse {
 			return nil, c.refusal(ctx, decision.Row, decision.Fault)
 		}
-		c.slot = c.d.scheduler.take(decision.Candidates, c.call.Model, c.query.Now) // Wait has no candidates
+		// With the verdict Wait, there are no candidates.
+		c.slot = c.d.scheduler.take(decision.Candidates, c.call.Model, c.query.Now)
 		if c.slot == nil {
 			if err := c.wait(ctx); err != nil {
 				return nil, err
@@ -59,14 +60,16 @@ func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
 	}
 }
 
-// runOn attempts the call on the machine of a reservation, by the outcome of send:
+// runOn attempts the call on the machine of a reservation. What happens next depends on
+// the outcome of send:
 //
-//  1. answered, failed: the call ends with that answer or fault. A failure because the
-//     machine went out of the caller's reach is revoked, once the machine has stopped.
+//  1. answered, failed: the call ends with that answer or fault. If it failed because
+//     the machine is out of the caller's reach, the outcome is revoked once the machine
+//     has stopped.
 //  2. busy, unsent: the call is decided again, and the machine counts as busy until the
-//     call joins a queue. It is not one of the machines that the call may try.
-//  3. notTaken, notAdmitted, revoked, vanished: the call is decided again without the
-//     machine, unless it has had fleet.MaxCandidates, or a second machine vanished.
+//     call joins a queue. It does not count as a machine that the call has tried.
+//  3. notTaken, notAdmitted, revoked, vanished: the call is decided again without this
+//     machine, unless it has tried fleet.MaxCandidates or a second machine has vanished.
 func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer, error) {
 	trace := &c.call.Trace
 	trace.Attempts++
@@ -96,7 +99,7 @@ func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer
 	}
 	if outcome == failed && attemptCtx.Err() != nil && ctx.Err() == nil {
 		switch stopped := c.d.hasStopped(ctx, a); {
-		case ctx.Err() != nil: // the call ended meanwhile
+		case ctx.Err() != nil: // the call has ended in the meantime
 			err = context.Cause(ctx)
 		case stopped:
 			outcome = revoked
@@ -109,7 +112,7 @@ func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer
 	c.attempt.Store(nil)
 	cancel(nil)
 	if outcome != vanished {
-		trace.Machine, trace.Owner, trace.Group = "", "", "" // the call is another machine's, or none's
+		trace.Machine, trace.Owner, trace.Group = "", "", "" // the machine no longer has the call
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -128,9 +131,9 @@ func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer
 	return nil, errDecideAgain
 }
 
-// refusal is the fault of a decision to refuse by that row. For a call that lost its
-// machine that loss is the cause. A call that ended gets the fault that ended it: the
-// change that revoked its credential may have ended its reach, too (spec/routing.md#wait-end).
+// refusal returns the fault of a refusal by that row. If the call lost its machine, that
+// loss is the cause. If the call has ended, it is the fault that ended it: the change
+// that revoked its credential may also have ended its reach (spec/routing.md#wait-end).
 func (c *activeCall) refusal(ctx context.Context, row int, f *fault.Fault) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -144,15 +147,15 @@ func (c *activeCall) refusal(ctx context.Context, row int, f *fault.Fault) error
 	return f
 }
 
-// Rows of spec/routing.md#the-twelve-rows that this package looks at.
+// Rows of spec/routing.md#the-twelve-rows that this package handles.
 const (
 	rowUnconfirmed = 2  // the store cannot be read; the only refusal that does not end a wait
 	rowReady       = 3  // a machine is ready
-	rowExhausted   = 11 // the attempts or the time for them are used up
+	rowExhausted   = 11 // no attempts or no time are left
 )
 
-// exhausted is the fault of a call whose attempts or time are used up: the refusal
-// that holds now, or that of row 11 where fleet.Route would still try or wait.
+// exhausted returns the fault of a call that has no attempts or time left: the current
+// refusal, or that of row 11 if fleet.Route would still try or wait.
 func (c *activeCall) exhausted(ctx context.Context) error {
 	decision := c.d.route(&c.query)
 	if decision.Verdict == fleet.Refuse {
@@ -172,8 +175,8 @@ func (c *activeCall) exhausted(ctx context.Context) error {
 	return c.refusal(ctx, rowExhausted, f)
 }
 
-// wait queues the call for its model until it has a slot. It fails with the fault that
-// ends the wait.
+// wait queues the call for its model until it has a slot. It returns the fault that ends
+// the wait, if any.
 func (c *activeCall) wait(ctx context.Context) error {
 	if err := c.d.active.enter(c, phaseWaiting); err != nil {
 		return err
@@ -184,7 +187,7 @@ func (c *activeCall) wait(ctx context.Context) error {
 	result, err := c.await(ctx, w)
 	c.slot = result.slot
 	c.call.Trace.Waited += time.Since(began)
-	c.call.Waiting(-1, 0) // negative: it waits no longer
+	c.call.Waiting(-1, 0) // negative: it no longer waits
 	if err != nil {
 		return err
 	}
@@ -195,15 +198,15 @@ func (c *activeCall) wait(ctx context.Context) error {
 	return nil
 }
 
-// await returns how the wait ended, or the error that ended it: the deadline's or
-// the caller's.
+// await returns the result of the wait, or the error that ended it: that of the deadline
+// or of the caller's context.
 func (c *activeCall) await(ctx context.Context, w *waiter) (waitResult, error) {
 	resolved := false
 	defer func() {
 		if resolved {
 			return
 		}
-		// The caller hung up, or there was a panic.
+		// The caller disconnected, or there was a panic.
 		if result, ok := c.d.scheduler.leave(w); ok && result.slot != nil {
 			c.d.scheduler.release(result.slot, unused)
 		}

@@ -1,7 +1,7 @@
 // Package dispatch brings a call to a machine and the machine's answer back.
 //
-// The gateway identified the caller and read the call. Do returns the answer, or
-// the fault that says why there is none:
+// The gateway identified the caller and read the call. Do returns the answer, or the
+// fault that explains why there is none:
 //
 //	            ┌──────────── another machine ────────────┐
 //	            ▼                                         │
@@ -17,28 +17,27 @@
 //  1. Decide. fleet.Route looks at the registry's snapshot: which machines the caller
 //     reaches, what they offer, how busy they are. It returns Try with the candidates,
 //     best first, or Wait, or Refuse with the fault.
-//  2. Reserve. The scheduler reserves a slot of the first candidate that has one. Calls
-//     that wait go before a call that has just come.
+//  2. Reserve. The scheduler reserves a slot of the first candidate that has one. Waiting
+//     calls have priority over a new call.
 //  3. Attempt. The call is recorded in the ledger and sent through the machine's
-//     tunnel. If the machine is gone, refuses, or vanishes before it answered, the call
-//     is decided again without it, for at most fleet.MaxCandidates machines. A machine
-//     that refuses as busy is not one of those; it counts as busy until the call joins
-//     a queue.
-//  4. Wait. The call joins its model's queue in the scheduler. It leaves with a slot,
-//     with a refusal (what it waits for is gone), at its deadline, or when the caller
-//     hangs up.
+//     tunnel. If the machine is gone, refuses, or vanishes before it has answered, the
+//     call is decided again without it, for at most fleet.MaxCandidates machines. A
+//     machine that refuses as busy does not count as one of them; it counts as busy until
+//     the call joins a queue.
+//  4. Wait. The call joins its model's queue in the scheduler. It leaves the queue with a
+//     slot, with a refusal (what it waits for is gone), at its deadline, or when the
+//     caller disconnects.
 //
-// When the answer's body is closed the scheduler grants its slot to the next waiting
+// When the answer's body is closed, the scheduler grants its slot to the next waiting
 // call. The gateway then calls Finished, which records the call.
 //
-// Three things run alongside. The registry notifies of changes (OnMachine, OnCommitted,
-// OnChange): calls that wait are decided again, and calls whose key or share ended are
-// ended (revocation.go). A tick each second does the same for what changes with time
-// (Run). The number of calls that a member has running and waiting is limited
-// (active.go).
+// Three things run in parallel. The registry notifies of changes (OnMachine, OnCommitted,
+// OnChange): waiting calls are decided again, and calls whose key or share ended are
+// ended (revocation.go). Once a second a tick does the same for what changes with time
+// (Run). The number of running and waiting calls of a member is limited (active.go).
 //
-// The rules are those of docs/spec/routing.md: fleet.Route holds what is decided at one
-// moment, this package what takes time.
+// The rules are those of docs/spec/routing.md: fleet.Route makes the decisions that
+// depend on one moment; this package does everything that takes time.
 package dispatch
 
 import (
@@ -59,28 +58,28 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// Config is what a Dispatcher works with. Running, Waiting and Draw may be zero.
+// Config configures a Dispatcher. Running, Waiting and Draw may be zero.
 type Config struct {
 	Limits
 
-	Registry *registry.Registry // which machines there are, and the way to each
+	Registry *registry.Registry // the machines, and the line to each
 	Ledger   *ledger.Ledger
 	Traces   *ledger.Traces
 	Spool    *spool.Spool // holds unary answers
-	// SaveSpeeds keeps measured speeds over a restart and for the other nodes, and Speeds
-	// returns those measured at since or later.
+	// SaveSpeeds stores measured speeds for restarts and for the other nodes, and Speeds
+	// returns the speeds measured at since or later.
 	SaveSpeeds func(ctx context.Context, speeds []account.Speed, now time.Time) error
 	Speeds     func(ctx context.Context, since time.Time) ([]account.Speed, error)
-	// PrefixKey returns the secret of that day for fingerprints of prompts.
+	// PrefixKey returns the secret of a day for the fingerprints of prompts.
 	PrefixKey func(ctx context.Context, day time.Time) ([]byte, error)
-	// Revoked returns the fault that ends the caller's calls if the caller's
-	// credential is revoked, and nil while it is valid. It fails if the store does not
-	// say; it is called again then.
+	// Revoked returns the fault that ends the caller's calls if the caller's credential
+	// is revoked, and nil while it is valid. It fails if the store cannot be read; it is
+	// then called again.
 	Revoked func(context.Context, gateway.Caller) (*fault.Fault, error)
-	// Activity is called when a call reserves or releases a slot, and when it begins
-	// or ends to wait. It must not block.
+	// Activity is called when a call reserves or releases a slot, and when it starts or
+	// stops waiting. It must not block.
 	Activity func()
-	// Draw returns random numbers that break ties between machines. Default
+	// Draw returns random numbers to break ties between machines. The default is
 	// rand.Uint64.
 	Draw func() uint64
 	Log  *slog.Logger
@@ -91,17 +90,17 @@ type Limits struct {
 	// Wait and WaitStream limit how long a unary and a streamed call wait for a
 	// machine.
 	Wait, WaitStream time.Duration
-	// Running and Waiting limit how many calls of one member run on machines, and
+	// Running and Waiting limit how many calls of one member may run on machines, and
 	// wait for one, at the same time; 0 or less: no limit.
 	Running, Waiting int
-	// FirstByte limits how long a machine takes to its first byte.
+	// FirstByte limits how long a machine may take to send the first byte.
 	FirstByte time.Duration
-	// Stream limits how long a streamed answer takes in all.
+	// Stream limits the total duration of a streamed answer.
 	Stream time.Duration
 }
 
-// Dispatcher serves the hub's calls on members' machines; it is a gateway.Backend. Make it
-// with New, then Run it.
+// Dispatcher serves the hub's calls on members' machines. It implements gateway.Backend.
+// Create it with New, then call Run.
 type Dispatcher struct {
 	cfg        Config
 	limits     atomic.Pointer[Limits]
@@ -111,13 +110,13 @@ type Dispatcher struct {
 	turns      turns
 	prefixes   prefix.Memory
 	cacheNames cacheNames
-	key        atomic.Pointer[prefix.Key]  // of the fingerprints; nil: none yet
-	changed    atomic.Pointer[time.Time]   // of the last OnCommitted; nil: none yet
-	ending     atomic.Pointer[fault.Fault] // of every call from now on; nil: none
+	key        atomic.Pointer[prefix.Key]  // for fingerprints; nil: none yet
+	changed    atomic.Pointer[time.Time]   // time of the last OnCommitted; nil: none yet
+	ending     atomic.Pointer[fault.Fault] // ends every call from now on; nil: none
 }
 
-// New returns a Dispatcher. The registry's notifications are to reach OnCommitted,
-// OnChange and OnMachine.
+// New returns a Dispatcher. The registry must be set up to notify OnCommitted, OnChange
+// and OnMachine.
 func New(cfg Config) *Dispatcher {
 	if cfg.Draw == nil {
 		cfg.Draw = rand.Uint64
@@ -129,15 +128,14 @@ func New(cfg Config) *Dispatcher {
 	return d
 }
 
-// SetLimits changes the limits of the calls that come from now on. Calls that run or
-// wait are not ended.
+// SetLimits changes the limits for new calls. It does not end calls that run or wait.
 func (d *Dispatcher) SetLimits(l Limits) {
 	d.limits.Store(&l)
 	d.active.setMost(max(l.Running, 0), max(l.Waiting, 0))
 }
 
-// Run decides again, each second, for the calls that time may have changed
-// something for, until ctx ends.
+// Run decides again, each second, for the calls that the passing of time may affect,
+// until ctx ends.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -152,7 +150,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	}
 }
 
-// OnMachine takes that a machine connected, disconnected or changed: calls that wait
+// OnMachine handles a machine that connected, disconnected or changed: calls that wait
 // for what it offers are decided again.
 func (d *Dispatcher) OnMachine(id fleet.MachineID) {
 	if machine := d.cfg.Registry.Snapshot().Machine(id); machine != nil {
@@ -169,7 +167,7 @@ func (d *Dispatcher) Do(ctx context.Context, call *gateway.Call) (answer *gatewa
 	c := &activeCall{d: d, call: call, query: queryOf(call), deadline: call.Arrived.Add(d.waitLimit(call))}
 	ctx, unregister := d.active.register(ctx, c)
 	defer func() {
-		if answer == nil { // a refusal, or a panic, which may have left a slot reserved
+		if answer == nil { // a refusal or a panic; a slot may still be reserved
 			if c.slot != nil {
 				d.scheduler.release(c.slot, ran)
 			}
@@ -179,8 +177,8 @@ func (d *Dispatcher) Do(ctx context.Context, call *gateway.Call) (answer *gatewa
 	if f := d.ending.Load(); f != nil {
 		return nil, f
 	}
-	// The call's body may have taken minutes to arrive. A change in the meantime did
-	// not end it: it was not active yet.
+	// The call's body may have taken minutes to arrive. A change during that time did not
+	// end the call, because it was not active yet.
 	if changed := d.changed.Load(); changed != nil && !call.Arrived.After(*changed) {
 		if d.endRevoked([]*activeCall{c}, time.Now()); ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -195,16 +193,16 @@ func (d *Dispatcher) Do(ctx context.Context, call *gateway.Call) (answer *gatewa
 	return answer, err
 }
 
-// EndAll ends every call with that fault, those to come too. Calls of other nodes end as
+// EndAll ends every call with fault f, now and in the future. Calls of other nodes end as
 // if their machine were gone.
 func (d *Dispatcher) EndAll(f *fault.Fault) {
-	d.ending.Store(f) // before the calls are looked at
+	d.ending.Store(f) // before looking at the calls
 	for _, c := range d.active.all() {
 		c.cancel(f)
 	}
 }
 
-// callBody is an answer's body. Closing it ends the call.
+// callBody is the body of an answer. Closing it ends the call.
 type callBody struct {
 	io.ReadCloser
 	unregister func()
@@ -216,7 +214,7 @@ func (b *callBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// waitLimit is how long the call may wait for a machine: the operator's limit, or
+// waitLimit returns how long the call may wait for a machine: the operator's limit, or
 // the caller's own if that is shorter (spec/routing.md#wait-limit).
 func (d *Dispatcher) waitLimit(call *gateway.Call) time.Duration {
 	limits := d.limits.Load()
@@ -237,7 +235,7 @@ func queryOf(call *gateway.Call) fleet.Query {
 	}
 }
 
-// route decides on the newest snapshot.
+// route decides using the latest snapshot.
 func (d *Dispatcher) route(query *fleet.Query) fleet.Decision {
 	s := d.scheduler.refresh(query)
 	query.Turns = d.turns.claim(query.Caller)
@@ -247,8 +245,8 @@ func (d *Dispatcher) route(query *fleet.Query) fleet.Decision {
 	return decision
 }
 
-// refresh sets what the query depends on beside the snapshot (the time, a new draw,
-// whether the store could be read) and returns the newest snapshot.
+// refresh sets the fields of the query that do not depend on the snapshot (the time, a
+// new draw, whether the store could be read) and returns the latest snapshot.
 func (d *Dispatcher) refresh(query *fleet.Query) *fleet.Snapshot {
 	query.Now = d.cfg.Registry.Now()
 	query.Draw = d.cfg.Draw()

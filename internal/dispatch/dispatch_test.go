@@ -27,8 +27,8 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// sharedMachine is a dispatcher, and a machine of ann's that is shared with bob and
-// offers the model m.
+// sharedMachine is a dispatcher and a machine of ann that is shared with bob and offers
+// the model m.
 type sharedMachine struct {
 	*dispatch.Dispatcher
 	t       *testing.T
@@ -36,21 +36,21 @@ type sharedMachine struct {
 	live    *registry.Registry
 	spool   *spool.Spool
 	id      fleet.MachineID
-	changed chan struct{}         // the snapshot holds a change of the store
-	asked   chan struct{}         // the machine got a request
-	tunnels chan *tunnel.Client   // one for each time that the machine connected
-	mayDial sync.Mutex            // held: the machine does not connect again
+	changed chan struct{}         // the snapshot contains a change of the store
+	asked   chan struct{}         // the machine received a request
+	tunnels chan *tunnel.Client   // one for each connection of the machine
+	mayDial sync.Mutex            // while locked, the machine does not reconnect
 	read    chan struct{}         // the stored speeds were read
-	serves  chan http.HandlerFunc // how it serves its next call, in place of an end mark
+	serves  chan http.HandlerFunc // serves the machine's next call, instead of an end mark
 }
 
-// speeds is Config.Speeds.
+// speeds implements Config.Speeds.
 func (m *sharedMachine) speeds(ctx context.Context, since time.Time) ([]account.Speed, error) {
 	defer func() { m.read <- struct{}{} }()
 	return m.db.Speeds(ctx, since)
 }
 
-// revoked is Config.Revoked.
+// revoked implements Config.Revoked.
 func (m *sharedMachine) revoked(ctx context.Context, caller gateway.Caller) (*fault.Fault, error) {
 	member, err := m.db.Member(ctx, string(caller.Member))
 	if err != nil || !member.Disabled {
@@ -59,8 +59,8 @@ func (m *sharedMachine) revoked(ctx context.Context, caller gateway.Caller) (*fa
 	return fault.New(fault.InvalidAPIKey, "the key is revoked"), nil
 }
 
-// newSharedMachine returns it once the machine is connected. activity is called as
-// Config.Activity is.
+// newSharedMachine returns a sharedMachine that is connected. activity is called like
+// Config.Activity.
 func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachine {
 	t.Helper()
 	m := &sharedMachine{t: t, changed: make(chan struct{}, 99), asked: make(chan struct{}, 99), read: make(chan struct{}, 99), tunnels: make(chan *tunnel.Client, 99), serves: make(chan http.HandlerFunc, 99)}
@@ -156,8 +156,8 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 	return m
 }
 
-// A share that ends after a machine was chosen, and before the call is sent there,
-// gives the machine no prompt.
+// If a share ends after a machine was chosen, but before the call is sent, the machine
+// does not get the prompt.
 func TestShareEndsBeforeTheAttempt(t *testing.T) {
 	reserved := false
 	m := newSharedMachine(t, func(m *sharedMachine) {
@@ -185,8 +185,8 @@ func TestShareEndsBeforeTheAttempt(t *testing.T) {
 	}
 }
 
-// A waiting call whose member is disabled gets the fault of its key, also where it was
-// refused for the end of its reach, too, before it continues (spec/routing.md#wait-end).
+// A waiting call whose member is disabled gets the fault of its key, even if it was also
+// refused because its reach ended, before it continued (spec/routing.md#wait-end).
 func TestDisabledAndOutOfReach(t *testing.T) {
 	m := newSharedMachine(t, func(*sharedMachine) {})
 	busy := m.answer(t, &gateway.Call{Caller: gateway.Caller{Member: "ann", Name: "ann"}, Stream: true})
@@ -198,7 +198,7 @@ func TestDisabledAndOutOfReach(t *testing.T) {
 		m.live.Settle(m.t.Context())
 		<-m.changed
 	}
-	for range 20 { // of the two ends that it finds it takes either
+	for range 20 { // it selects one of the two ends at random
 		ended := sync.OnceFunc(func() { disable(true) })
 		_, err := m.do(t, &gateway.Call{Waiting: func(ahead int, _ time.Duration) {
 			if ahead >= 0 {
@@ -212,8 +212,8 @@ func TestDisabledAndOutOfReach(t *testing.T) {
 	}
 }
 
-// A call whose machine disconnects after it was chosen, and before the call is sent there,
-// waits for the machine as any other call does: the machine was not tried.
+// If the machine of a call disconnects after it was chosen, but before the call is sent,
+// the call waits for it like any other call: the machine does not count as tried.
 func TestMachineLeavesBeforeTheAttempt(t *testing.T) {
 	for _, stream := range []bool{true, false} {
 		left := false
@@ -246,9 +246,9 @@ func TestMachineLeavesBeforeTheAttempt(t *testing.T) {
 	}
 }
 
-// A streamed call that its machine took, and whose tunnel ends before the first byte, goes to
-// another machine, so it does not count for the day of the share.
-// A call that began, and a unary one, which the machine may have run, count.
+// A streamed call whose tunnel ends before the first byte goes to another machine, so it
+// does not count for the day of the share. A call whose answer has begun counts, and so
+// does a unary one, which the machine may have run.
 func TestDayOfALostCall(t *testing.T) {
 	streamed := func(m *sharedMachine, t *testing.T) {
 		answer, err := m.do(t, &gateway.Call{Stream: true, Waiting: func(int, time.Duration) {}})
@@ -263,7 +263,7 @@ func TestDayOfALostCall(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		send func(*sharedMachine, *testing.T)
-		text string // that is sent before the tunnel ends
+		text string // sent before the tunnel ends
 		want int
 	}{
 		"streamed": {streamed, "", 0},
@@ -282,7 +282,7 @@ func TestDayOfALostCall(t *testing.T) {
 				ID: "day", OwnerID: "ann", MemberID: "bob", Created: time.Now().UTC(), Limits: account.Limits{PerDay: 9},
 			}))
 			m.live.Settle(t.Context())
-			m.mayDial.Lock() // or the call might go to the same machine once more
+			m.mayDial.Lock() // or the call might go to the same machine again
 			defer m.mayDial.Unlock()
 			line := <-m.tunnels
 			m.serves <- func(w http.ResponseWriter, r *http.Request) {
@@ -291,7 +291,7 @@ func TestDayOfALostCall(t *testing.T) {
 				_ = http.NewResponseController(w).Flush()
 				go func() {
 					defer line.Close()
-					// What was sent before the answer to this has arrived.
+					// Everything sent before this answer has then arrived.
 					response, err := line.RoundTrip(httptest.NewRequest(http.MethodPost, "http://machine/v1/embeddings", nil))
 					if err != nil {
 						t.Error(err)
@@ -309,7 +309,7 @@ func TestDayOfALostCall(t *testing.T) {
 	}
 }
 
-// do makes a chat call, of bob unless it has a caller.
+// do makes a chat call, for bob unless it has a caller.
 func (m *sharedMachine) do(t *testing.T, call *gateway.Call) (*gateway.Answer, error) {
 	t.Helper()
 	body, err := m.spool.Keep(spool.Holder{}, []byte(`{"model":"m"}`))
@@ -333,8 +333,8 @@ func (m *sharedMachine) answer(t *testing.T, call *gateway.Call) *gateway.Answer
 	return answer
 }
 
-// A machine runs a unary call until its answer is complete, not until the caller has
-// read it.
+// A machine runs a unary call until its answer is complete, not until the caller has read
+// it.
 func TestUnaryAnswerRunsNoMore(t *testing.T) {
 	m := newSharedMachine(t, func(*sharedMachine) {})
 	answer := m.answer(t, &gateway.Call{})
@@ -361,7 +361,7 @@ func TestChoicesHoldSlots(t *testing.T) {
 	}
 }
 
-// Measured speeds outlive the hub, and measurements of other nodes are taken over.
+// Measured speeds survive a restart of the hub, and measurements of other nodes are used.
 func TestSpeedsAreKept(t *testing.T) {
 	m := newSharedMachine(t, func(*sharedMachine) {})
 	load := m.live.Snapshot().Machine(m.id).Offer("m").Load
@@ -375,7 +375,7 @@ func TestSpeedsAreKept(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var other fleet.Load // as another node measured it
+	var other fleet.Load // measured by another node
 	other.Measure(fleet.Circle{}, fleet.Measurement{At: time.Now(), FirstToken: 3 * time.Second})
 	proofs, _ := other.Proofs()
 	samples, err := json.Marshal(proofs)

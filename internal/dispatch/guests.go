@@ -14,37 +14,37 @@ import (
 const (
 	// announcedCalls is how many calls of a cohort are announced to Others.
 	announcedCalls = 4
-	// slack is within what time arrivals at several processes count as one
-	// (spec/peers.md#order).
+	// slack is how far apart arrivals at different processes may be to count as
+	// simultaneous (spec/peers.md#order).
 	slack = 20 * time.Millisecond
 )
 
-// Others is what connects this Dispatcher with those of other processes (package
-// cluster): calls that wait there are in the queues here, as Guests, and the other way
-// round. A Dispatcher that is alone has none.
+// Others connects this Dispatcher with those of other processes (package cluster). Calls
+// that wait in another process are also in the queues here, as Guests, and vice versa. A
+// Dispatcher without other processes has none.
 type Others interface {
-	// Waits is called with the first calls of those that are equal to routing when they
-	// changed. The queues are locked; it must not block.
+	// Waits is called with the first calls of a cohort when they have changed. The queues
+	// are locked; it must not block.
 	Waits(Waiting)
-	// Rank orders calls that arrived at the same time: that of a host's Guests by its
-	// number there, or one of this Dispatcher for the empty host.
+	// Rank returns the order among calls that arrived at the same time. The call is a
+	// guest of that host with that number, or one of this Dispatcher if host is "".
 	Rank(host string, number int64) uint64
-	// Used is called when slots of a machine, or room under the limits by which it was
-	// reached, were reserved or released.
+	// Used is called when slots of a machine, or room under the limits that apply to the
+	// candidate, have been reserved or released.
 	Used(*fleet.Candidate)
-	// Sent is called with a prompt that a machine got, as package prefix writes it.
+	// Sent is called with a prompt that was sent to a machine, encoded by package prefix.
 	Sent(prompt []byte)
-	// Describe adds to a request for a machine that is connected elsewhere what is needed
-	// to check the call there. served reports whether the machine has served a call of the
-	// caller's circle, and hold is that of Take, or empty.
+	// Describe adds to a request for a machine of another node the headers that the node
+	// needs to check the call. served reports whether the machine has served a call of
+	// the caller's circle. hold is as in Take, or "".
 	Describe(r *http.Request, call *gateway.Call, served bool, hold string)
 }
 
-// Waiting is the oldest of the waiting calls that are equal to routing.
+// Waiting holds the oldest calls of a cohort.
 type Waiting struct {
-	ID    int64 // of these calls
+	ID    int64 // of the cohort
 	Query fleet.Query
-	Calls []WaitingCall // oldest first; none: none wait any longer
+	Calls []WaitingCall // oldest first; empty: none wait now
 }
 
 // WaitingCall is one waiting call.
@@ -56,22 +56,23 @@ type WaitingCall struct {
 // Host is a process whose calls wait here as Guests. Its functions are called while the
 // queues are locked and must not block.
 type Host struct {
-	// Name differs from that of every other Host.
+	// Name is unique among the Hosts.
 	Name string
-	// Takes reports whether slots of the machine may be granted to calls of the host now.
+	// Takes reports whether slots of the machine may currently be granted to calls of the
+	// host.
 	Takes func(fleet.MachineID) bool
-	// Grant grants a slot to the guest of that number, which is in the queue no longer.
+	// Grant grants a slot to the guest with that number, which has left the queue.
 	Grant func(g *Guests, number int64, slot *Slot)
 }
 
-// Guests are waiting calls of a Host that are equal to routing. They get the slots of
-// machines here in one order with the calls of this Dispatcher. They are neither refused
-// nor served here.
+// Guests are waiting calls of a Host that form a cohort. They get slots of
+// machines here in one common order with the calls of this Dispatcher. They are neither
+// refused nor served here.
 type Guests struct {
 	s      *scheduler
 	host   *Host
 	cohort *cohort
-	known  map[int64]*waiter // also those that were granted a slot
+	known  map[int64]*waiter // including those that were granted a slot
 }
 
 // Slot is a reserved slot of a machine.
@@ -80,11 +81,12 @@ type Slot struct {
 	s *scheduler
 }
 
-// Release gives the slot back, once.
+// Release releases the slot; only the first call has an effect.
 func (s *Slot) Release() { s.s.release(s.reservation, unused) }
 
-// line returns the way to the machine of a candidate. Requests to one that is connected
-// elsewhere carry what is needed to check the call there. hold is that of Take, or empty.
+// line returns the line to the machine of a candidate. If the machine is connected to
+// another node, requests carry the headers which that node needs to check the call. hold
+// is as in Take, or "".
 func (d *Dispatcher) line(call *gateway.Call, c fleet.Candidate, hold string) (registry.Line, bool) {
 	line, ok := d.cfg.Registry.Line(c.Machine.ID)
 	if line.Home != "" {
@@ -95,7 +97,7 @@ func (d *Dispatcher) line(call *gateway.Call, c fleet.Candidate, hold string) (r
 	return line, ok
 }
 
-// describing describes its requests to Others.
+// describing adds the headers of Others.Describe to its requests.
 type describing struct {
 	http.RoundTripper
 	describe func(*http.Request)
@@ -107,16 +109,16 @@ func (d describing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return d.RoundTripper.RoundTrip(r)
 }
 
-// SetOthers connects the Dispatcher with others. It is called before Run and Do.
+// SetOthers sets others. Call it before Run and Do.
 func (d *Dispatcher) SetOthers(o Others) { d.scheduler.setOthers(o) }
 
 func (s *scheduler) setOthers(o Others) {
 	s.others, s.began, s.numbered = o, time.Now(), make(map[int64]*waiter)
 }
 
-// order sets the place of w in its queue (spec/peers.md#order). Several processes rank the
-// calls that arrived at the same time differently, so that they do not all grant a slot to
-// the same one.
+// order sets the position of w in its queue (spec/peers.md#order). Each process ranks
+// calls that arrived at the same time differently, so that the processes do not all grant
+// a slot to the same call.
 func (s *scheduler) order(w *waiter) {
 	w.turn = w.arrived
 	if s.others == nil {
@@ -127,7 +129,7 @@ func (s *scheduler) order(w *waiter) {
 	w.rank = s.others.Rank(w.cohort.hostName(), w.number)
 }
 
-// enlist notes a call that waits here, so that Take finds it. Needs mu.
+// enlist records a call that waits here, so that Take can find it. mu must be held.
 func (s *scheduler) enlist(w *waiter) {
 	if s.others == nil {
 		return
@@ -139,8 +141,8 @@ func (s *scheduler) enlist(w *waiter) {
 	}
 }
 
-// announceFirst announces the first calls of a cohort of this Dispatcher, if they changed.
-// Needs mu.
+// announceFirst announces the first calls of a cohort of this Dispatcher if they have
+// changed. mu must be held.
 func (s *scheduler) announceFirst(c *cohort) {
 	if s.others == nil || c.guests != nil {
 		return
@@ -165,7 +167,7 @@ func (s *scheduler) used(r *reservation) {
 	}
 }
 
-// NewGuests returns Guests of a host, without a call yet.
+// NewGuests returns Guests of a host, without any calls.
 func (d *Dispatcher) NewGuests(host *Host, query fleet.Query) *Guests {
 	return newGuests(&d.scheduler, host, query)
 }
@@ -176,16 +178,16 @@ func newGuests(s *scheduler, host *Host, query fleet.Query) *Guests {
 	return g
 }
 
-// Set replaces the calls that wait. One that was granted a slot stays out of the queue
-// for as long as it is among them.
+// Set replaces the waiting calls. A call that was granted a slot stays out of the queue
+// for as long as it is in calls.
 func (g *Guests) Set(calls []WaitingCall) {
 	if g.s.setGuests(g, calls) {
 		g.s.decideAll([]*cohort{g.cohort})
 	}
 }
 
-// setGuests is Set without the decision, and reports whether one is due: whether another
-// call is the first.
+// setGuests is Set without the decision. It reports whether one is necessary, because
+// another call is the first now.
 func (s *scheduler) setGuests(g *Guests, calls []WaitingCall) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,7 +217,7 @@ func (s *scheduler) setGuests(g *Guests, calls []WaitingCall) (changed bool) {
 	return c.first != nil && c.first != before
 }
 
-// Return returns a call to the queue that did not take its slot.
+// Return puts a call that did not take its slot back into the queue.
 func (g *Guests) Return(number int64) {
 	g.s.returnGuest(g, number)
 	g.s.decideAll([]*cohort{g.cohort})
@@ -229,17 +231,17 @@ func (s *scheduler) returnGuest(g *Guests, number int64) {
 	}
 }
 
-// grant grants a slot to a guest. Needs mu.
+// grant grants a slot to a guest. mu must be held.
 func (g *Guests) grant(w *waiter, r *reservation) {
 	g.s.remove(w)
 	g.host.Grant(g, w.number, &Slot{r, g.s})
 }
 
-// Take gives a slot of a machine that is connected elsewhere, and held there under that
-// name, to the call of that number. waits is whether the call still waits, and taken
-// whether it has the slot. It has not if it could not be sent there now by the snapshot
-// here: a way to the machine, or a share, may be known there before it is here, or here
-// before there.
+// Take gives a slot of a machine on another node to the call with that number. The node
+// holds the slot under the name hold. waits reports whether the call still waits, and
+// taken whether it now has the slot. It does not get the slot if the snapshot here does
+// not allow sending it to the machine now: the two nodes may learn of a connection or a
+// share at different times.
 func (d *Dispatcher) Take(number int64, id fleet.MachineID, generation int64, hold string) (taken, waits bool) {
 	return d.scheduler.takeHeld(number, id, generation, hold)
 }
@@ -261,14 +263,14 @@ func (s *scheduler) takeHeld(number int64, id fleet.MachineID, generation int64,
 	if !ok || seen.Offer.Load.Record(seen.Class).LeftOut(query.Now) {
 		return false, true
 	}
-	machine.AddSlots(query.Model, 1) // the holder counts what is free
+	machine.AddSlots(query.Model, 1) // the holder counts the free slots
 	seen.Limits = nil
 	s.resolve(w, granting(&reservation{Candidate: seen.Candidate, model: query.Model, since: query.Now, hold: hold}))
 	return true, true
 }
 
-// OnRoom takes members whose calls may have room under limits that calls elsewhere used:
-// their waiting calls are decided again.
+// OnRoom handles members that may have room again under limits used by calls at other
+// nodes: their waiting calls are decided again.
 func (d *Dispatcher) OnRoom(members []fleet.MemberID) {
 	s := &d.scheduler
 	s.mu.Lock()
@@ -277,8 +279,8 @@ func (d *Dispatcher) OnRoom(members []fleet.MemberID) {
 	s.decideAll(cohorts)
 }
 
-// Visit is a call of a Host on a machine that is connected here. The host has the caller,
-// the ledger and the trace.
+// Visit is a call of a Host on a machine that is connected here. The host keeps the
+// caller, the ledger and the trace.
 type Visit struct {
 	Slot  *Slot
 	Class fleet.Class
@@ -293,20 +295,21 @@ type Reason int
 // The reasons.
 const (
 	NoReason    Reason = iota
-	Unknown            // the machine is not known
-	Unreached          // the caller does not reach it, or that cannot be confirmed
-	Unavailable        // paused, outside its hours, or its owner's limits are used up
+	Unknown            // unknown machine
+	Unreached          // out of the caller's reach, or that cannot be confirmed
+	Unavailable        // paused, outside its hours, or its owner's limits are exhausted
 	Full               // no free slot
 )
 
-// Reach returns by which class the caller of a host reaches the machine, by the snapshot
-// here.
+// Reach returns the class of the machine for the caller of a host's call, according to
+// the snapshot here.
 func (d *Dispatcher) Reach(call *gateway.Call, id fleet.MachineID) (fleet.Class, Reason) {
 	seen, _, why := d.stateFor(call, id)
 	return seen.Class, why
 }
 
-// stateFor returns the state of a machine for a call of a host, and the time of that.
+// stateFor returns the state of a machine for a call of a host, and the time of the
+// decision.
 func (d *Dispatcher) stateFor(call *gateway.Call, id fleet.MachineID) (seen fleet.CandidateState, now time.Time, why Reason) {
 	query := queryOf(call)
 	snapshot := d.refresh(&query)
@@ -321,9 +324,10 @@ func (d *Dispatcher) stateFor(call *gateway.Call, id fleet.MachineID) (seen flee
 	return seen, query.Now, NoReason
 }
 
-// Admit checks a call of a host again, by the snapshot here, and reserves a slot for it:
-// held, if that is one of the machine for the model; held is released if it is not used.
-// served is whether the machine has served a call of the caller's circle there.
+// Admit checks a call of a host again, against the snapshot here, and reserves a slot for
+// it. It uses held if that is a slot of this machine for this model, and releases held
+// otherwise. served reports whether the host knows that the machine has served a call of
+// the caller's circle.
 func (d *Dispatcher) Admit(call *gateway.Call, id fleet.MachineID, held *Slot, served bool) (v *Visit, why Reason) {
 	defer func() {
 		if held != nil && (v == nil || v.Slot != held) {
@@ -359,11 +363,10 @@ func (d *Dispatcher) Admit(call *gateway.Call, id fleet.MachineID, held *Slot, s
 	return v, NoReason
 }
 
-// Begin registers the call as one that runs, so that it ends as soon as the caller does
-// not reach the machine. The context that it returns ends with the call; ended returns
-// whether this Dispatcher ended it. finish releases the slot; used is whether the
-// machine took the call, and full whether it refused the call as if it had no slot. ok is
-// false if the caller does not reach the machine any longer.
+// Begin registers the call as running, so that it ends when the caller no longer reaches
+// the machine. The returned context ends with the call. finish releases the slot: used is
+// whether the machine accepted the call, and full whether it refused it as if it had no
+// slot. ok is false if the caller no longer reaches the machine.
 func (v *Visit) Begin(ctx context.Context) (_ context.Context, finish func(used, full bool), ok bool) {
 	d := v.d
 	d.scheduler.widen(v.Slot.reservation, v.call.Choices)
@@ -384,15 +387,15 @@ func (v *Visit) Begin(ctx context.Context) (_ context.Context, finish func(used,
 	}
 	a := &attempt{reservation: v.Slot.reservation, call: v.call, began: time.Now(), cancel: cancel}
 	c.attempt.Store(a)
-	return within, finish, d.mayStart(a) // OnChange did not see an attempt that was stored after its change
+	return within, finish, d.mayStart(a) // OnChange cannot see an attempt that is stored after its change
 }
 
-// IsRetried reports whether the host sends the call to another machine, after so many bytes
-// of the answer: a streamed call whose machine is gone before the first one. It then does not
-// count as one that the machine ran (slotUses).
+// IsRetried reports whether the host will send the call to another machine: it is
+// streamed, and its machine was gone before the first byte of the answer. It then does
+// not count as a call that ran on the machine (slotUses).
 func (v *Visit) IsRetried(gone bool, answered int64) bool {
 	return gone && v.call.Stream && answered == 0
 }
 
-// Ending reports whether every call is ended because the hub ends.
+// Ending reports whether all calls are ended because the hub stops.
 func (d *Dispatcher) Ending() bool { return d.ending.Load() != nil }

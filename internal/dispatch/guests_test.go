@@ -11,12 +11,12 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// home is ann's machine at a hub with guests of one Host.
+// home is ann's machine at a hub that has guests of one Host.
 type home struct {
 	*oneMachine
-	granted   []int64 // the guests that were granted a slot, in order
-	slots     []*Slot // theirs
-	away      bool    // the host takes no slot of the machine
+	granted   []int64 // the guests that got a slot, in order
+	slots     []*Slot // their slots
+	away      bool    // the host does not take slots of the machine
 	announced []Waiting
 }
 
@@ -30,7 +30,7 @@ func (h *home) Sent([]byte) {}
 
 func (h *home) Describe(*http.Request, *gateway.Call, bool, string) {}
 
-// atHome runs a test in a bubble with a machine of one slot, in use by first.
+// atHome runs a test in a bubble with a machine of one slot, which first holds.
 func atHome(t *testing.T, test func(h *home, first *reservation)) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &home{oneMachine: newScheduler(t, 1)}
@@ -42,7 +42,7 @@ func atHome(t *testing.T, test func(h *home, first *reservation)) {
 	})
 }
 
-// guests returns calls of a member, without one yet.
+// guests returns Guests of a member, without any calls.
 func (h *home) guests(member fleet.MemberID) *Guests {
 	return newGuests(&h.scheduler, &Host{
 		Name:  "away",
@@ -53,7 +53,7 @@ func (h *home) guests(member fleet.MemberID) *Guests {
 	}, queryBy(member))
 }
 
-// calls returns calls, the oldest of which waits for so long.
+// calls returns calls; the oldest has waited for age.
 func calls(age time.Duration, numbers ...int64) (calls []WaitingCall) {
 	for i, number := range numbers {
 		calls = append(calls, WaitingCall{number, time.Now().Add(time.Duration(i)*time.Second - age)})
@@ -68,8 +68,8 @@ func (h *home) want(what string, numbers ...int64) {
 	}
 }
 
-// A guest that was granted a slot stays out of the queue for as long as it is among the
-// calls that wait, or until it is returned.
+// A guest that got a slot stays out of the queue for as long as it is among the waiting
+// calls, or until it is returned.
 func TestGuestsAreGrantedSlots(t *testing.T) {
 	atHome(t, func(h *home, first *reservation) {
 		bobs := h.guests("bob")
@@ -93,8 +93,8 @@ func TestGuestsAreGrantedSlots(t *testing.T) {
 	})
 }
 
-// The machine's owner is first also among guests, and then the oldest call of all. A host
-// that does not take the machine is passed by, and a guest is never refused.
+// The machine's owner also comes first among guests, then the oldest call of all. A host
+// that does not take the machine is skipped, and a guest is never refused.
 func TestGuestsAreInOneOrder(t *testing.T) {
 	atHome(t, func(h *home, first *reservation) {
 		h.guests("bob").Set(calls(10*time.Second, 7))
@@ -119,7 +119,7 @@ func TestGuestsAreInOneOrder(t *testing.T) {
 	})
 }
 
-// What waits here is announced: the first four of those that are equal to routing.
+// Waiting calls are announced: the first four of each cohort.
 func TestAnnounceFirst(t *testing.T) {
 	atHome(t, func(h *home, first *reservation) {
 		var all []*waiter
@@ -146,8 +146,8 @@ func TestAnnounceFirst(t *testing.T) {
 	})
 }
 
-// A slot that is held elsewhere is taken for the call that waits, though this hub knows of
-// no free slot.
+// A slot that another node holds is taken for the waiting call, although this hub knows
+// of no free slot.
 func TestTakeHeld(t *testing.T) {
 	atHome(t, func(h *home, first *reservation) {
 		far := *h.snapshot.Machine("box")

@@ -11,18 +11,20 @@ import (
 )
 
 const (
-	// saveEvery is how often measured speeds are stored, and those of other nodes read.
+	// saveEvery is the interval of storing measured speeds and reading those of other
+	// nodes.
 	saveEvery = time.Minute
-	// saveWithin bounds the last time, when the hub ends.
+	// saveWithin is the time limit of the last save, when the hub stops.
 	saveWithin = 5 * time.Second
-	// readAgain is how much older than the last reading the speeds are that are read again:
-	// other nodes store theirs later, by other clocks.
+	// readAgain is the overlap with the previous reading, because other nodes store their
+	// speeds later and their clocks differ.
 	readAgain = 5 * time.Minute
 )
 
-// RunSpeeds stores what was measured of machines, reads what other nodes measured, and
-// changes the secret of fingerprints with the day (UTC), until ctx ends. Each of several nodes
-// measures what it sees; of one machine and model all use the youngest measurements.
+// RunSpeeds stores the measured speeds of machines, reads those of other nodes, and
+// changes the secret of the fingerprints every day (UTC), until ctx ends. Each node
+// measures the calls that it sees; for a machine and model, all nodes use the latest
+// measurements.
 func (d *Dispatcher) RunSpeeds(ctx context.Context) error {
 	select {
 	case <-d.cfg.Registry.Ready():
@@ -47,8 +49,7 @@ func (d *Dispatcher) RunSpeeds(ctx context.Context) error {
 	}
 }
 
-// saveSpeeds stores the measurements that are new. After a failure they are stored the next
-// time.
+// saveSpeeds stores the new measurements. If that fails, it stores them the next time.
 func (d *Dispatcher) saveSpeeds(ctx context.Context) {
 	changed := d.speeds.takeMarked()
 	var speeds []account.Speed
@@ -75,7 +76,7 @@ func (d *Dispatcher) saveSpeeds(ctx context.Context) {
 	}
 }
 
-// takeMarked returns the measurements that are to be stored, once.
+// takeMarked returns the keys of the measurements to store and forgets them.
 func (s *speeds) takeMarked() map[speedKey]struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +85,7 @@ func (s *speeds) takeMarked() map[speedKey]struct{} {
 	return changed
 }
 
-// mark notes measurements that are to be stored.
+// mark marks measurements to be stored.
 func (s *speeds) mark(key speedKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,8 +95,8 @@ func (s *speeds) mark(key speedKey) {
 	s.changed[key] = struct{}{}
 }
 
-// readSpeeds takes over measurements that are younger than this node's own. It returns since
-// when it read: the next reading begins there.
+// readSpeeds reads measurements that are newer than those of this node. It returns
+// since for the next call.
 func (d *Dispatcher) readSpeeds(ctx context.Context, since time.Time) time.Time {
 	now := d.cfg.Registry.Now()
 	stored, err := d.cfg.Speeds(ctx, since)
@@ -117,10 +118,10 @@ func (d *Dispatcher) readSpeeds(ctx context.Context, since time.Time) time.Time 
 	return now.Add(-readAgain)
 }
 
-// updateKey takes over the secret of the day. Without the database the last one stays.
-// Prompts are not looked up under the secret of the day before: the caches that engines keep by
-// caller begin again at the same moment (tunnel.CacheName), so that a match would be wrong for
-// all but the owner's calls.
+// updateKey sets the secret of the day. If the database cannot be read, the last one
+// remains. Prompts are not looked up with the previous day's secret: engines' caches for
+// callers start empty at the same moment (tunnel.CacheName), so a match would be wrong
+// for all calls except the owner's.
 func (d *Dispatcher) updateKey(ctx context.Context) {
 	secret, err := d.cfg.PrefixKey(ctx, d.cfg.Registry.Now())
 	if err != nil {

@@ -11,14 +11,14 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// Models lists what the caller reaches now.
+// Models returns the models that the caller can reach now.
 func (d *Dispatcher) Models(_ context.Context, caller gateway.Caller) ([]gateway.Model, error) {
 	return ListModels(d.cfg.Registry.Snapshot(), caller, d.cfg.Registry.Now()), nil
 }
 
-// ListModels lists what the caller reaches at that time: models on connected
-// machines, sorted by id, each once, described by the machine that would serve it
-// best.
+// ListModels returns the models that the caller can reach at that time: those of
+// connected machines, sorted by id, without duplicates. Each is described by the machine
+// that would serve it best.
 func ListModels(s *fleet.Snapshot, caller gateway.Caller, now time.Time) []gateway.Model {
 	type entry struct {
 		gateway.Model
@@ -41,7 +41,7 @@ func ListModels(s *fleet.Snapshot, caller gateway.Caller, now time.Time) []gatew
 				byID[offer.ID] = e
 			}
 			e.Machines++
-			// The higher state is better, then the lower class.
+			// The higher state is better; if they are equal, the lower class.
 			if better := cmp.Or(cmp.Compare(seen.State, e.best), cmp.Compare(e.Via, seen.Class)); better > 0 {
 				e.best = seen.State
 				e.Model = gateway.Model{
@@ -60,7 +60,7 @@ func ListModels(s *fleet.Snapshot, caller gateway.Caller, now time.Time) []gatew
 	return models
 }
 
-// availability is the states of a connected machine as the listing names them.
+// availability maps the states of a connected machine to their names in the listing.
 var availability = [...]gateway.Availability{
 	fleet.OutsideHours: gateway.OutsideHours, fleet.Paused: gateway.Paused,
 	fleet.Spent: gateway.Busy, fleet.Busy: gateway.Busy, fleet.Ready: gateway.Ready,

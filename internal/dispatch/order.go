@@ -8,10 +8,10 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// orderText says in words why the first machine of a decision was tried before the second:
+// orderText explains why the first machine of a decision was tried before the second:
 // "desk before attic: 18,200 of 19,000 prompt tokens are cached there, 4.4 s against 35 s
-// expected". It is about the caller's own call and machines that the caller may use.
-// Empty: there is no second one.
+// expected". It contains only facts about the caller's own call and machines that the
+// caller may use. It returns "" if there is no second machine.
 func orderText(d *gateway.Decision) string {
 	best, second := &d.Best, &d.Second
 	if best.Machine == nil || second.Machine == nil {
@@ -40,8 +40,9 @@ func orderText(d *gateway.Decision) string {
 	return text
 }
 
-// standingText says what a newcomer has served in its group. How many members it takes to
-// be established depends on who is in the group, so that is not in it.
+// standingText describes what a newcomer has served in its group. It omits how many
+// members must have been served to be established, because that depends on who is in the
+// group.
 func standingText(c *fleet.Candidate) string {
 	_, calls, members := c.Offer.Load.Standing(c.Circle())
 	if calls == 0 {
@@ -55,7 +56,7 @@ func standingText(c *fleet.Candidate) string {
 		c.Machine.Name, min(calls, fleet.EstablishedCalls), fleet.EstablishedCalls, members, of)
 }
 
-// seconds writes a time for people: 0.4 s, 31 s, 12 min.
+// seconds formats a duration for people: 0.4 s, 31 s, 12 min.
 func seconds(s float64) string {
 	switch {
 	case s >= 600:
@@ -67,7 +68,7 @@ func seconds(s float64) string {
 	}
 }
 
-// group writes a number with a comma between thousands.
+// group formats a number with commas between thousands.
 func group(n int) string {
 	text := strconv.Itoa(n)
 	for at := len(text) - 3; at > 0; at -= 3 {

@@ -8,32 +8,32 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// queue is the calls that wait for one model, guarded by scheduler.mu. To find who
-// may use a slot costs a look at each cohort, however many calls wait. All slices
+// queue holds the calls that wait for one model, guarded by scheduler.mu. The cost of
+// finding the call for a slot depends on the number of cohorts, not of calls. All slices
 // are ordered by arrival.
 type queue struct {
 	model    fleet.ModelID
-	offered  fleet.OfferedBy              // by which machines, at the last tick
-	waiters  []*waiter                    // all: the index of a call is its position
-	cohorts  []*cohort                    // by their first waiter; none is empty
+	offered  fleet.OfferedBy              // the machines that offered the model at the last tick
+	waiters  []*waiter                    // all calls; the index of a call is its position
+	cohorts  []*cohort                    // ordered by their first waiter; none is empty
 	byCaller map[fleet.MemberID][]*cohort // the same cohorts
 }
 
-// cohort is the waiting calls of a queue that are equal to routing: each may use a
-// machine if and only if the others may.
+// cohort holds waiting calls of a queue that are the same to routing: if one of them may
+// use a machine, all may.
 type cohort struct {
 	queue   *queue
 	query   fleet.Query
 	waiters []*waiter
-	first   *waiter // of waiters, by which the cohort is in its place; nil: it is empty
-	guests  *Guests // whose calls these are; nil: calls of this Dispatcher
-	// id and announced are for Others: 0 and nil without them. announced is the numbers of
-	// the oldest calls, as last announced.
+	first   *waiter // the waiter that determines the cohort's place; nil: the cohort is empty
+	guests  *Guests // that these calls belong to; nil: calls of this Dispatcher
+	// id and announced are for Others, and 0 and nil without them. announced holds the
+	// numbers of the oldest calls in the last announcement.
 	id        int64
 	announced []int64
 }
 
-// hostName returns the name of the Host of guests; empty for calls of this Dispatcher.
+// hostName returns the name of the guests' Host, "" for calls of this Dispatcher.
 func (c *cohort) hostName() string {
 	if c.guests == nil {
 		return ""
@@ -41,18 +41,19 @@ func (c *cohort) hostName() string {
 	return c.guests.host.Name
 }
 
-// waiter is one waiting call. What takes it out of its queue with a result sends the
-// result, once.
+// waiter is one waiting call. The code that removes it from its queue with a result also
+// sends the result, once.
 type waiter struct {
 	cohort  *cohort
 	arrived time.Time
-	// turn and rank order the calls of a queue: turn is the arrival. With Others it is the
-	// arrival in steps of slack, within which rank decides.
+	// turn and rank order the calls of a queue. turn is the time of arrival. With Others
+	// it is rounded down to a multiple of slack, and rank orders calls with the same
+	// turn.
 	turn   time.Time
 	rank   uint64
-	number int64           // orders calls that arrived at the same instant
-	result chan waitResult // nil for a guest
-	left   bool            // it is in no queue; guarded by scheduler.mu
+	number int64           // orders calls that arrived at the same time
+	result chan waitResult // nil for guests
+	left   bool            // not in a queue; guarded by scheduler.mu
 }
 
 func newQueue(model fleet.ModelID, offered fleet.OfferedBy) *queue {
@@ -67,20 +68,20 @@ func byArrival(a, b *waiter) int {
 
 func byFirst(a, b *cohort) int { return byArrival(a.first, b.first) }
 
-// insertSorted inserts e into an ordered slice.
+// insertSorted inserts e into a sorted slice.
 func insertSorted[E any](in []E, e E, order func(a, b E) int) []E {
 	at, _ := slices.BinarySearchFunc(in, e, order)
 	return slices.Insert(in, at, e)
 }
 
-// deleteSorted deletes e from an ordered slice.
+// deleteSorted deletes e from a sorted slice.
 func deleteSorted[E any](from []E, e E, order func(a, b E) int) []E {
 	at, _ := slices.BinarySearchFunc(from, e, order)
 	return slices.Delete(from, at, at+1)
 }
 
-// cohortOf returns the cohort of such a query; a new one joins the queue with its
-// first waiter.
+// cohortOf returns the cohort for a query. A new one joins the queue with its first
+// waiter.
 func (q *queue) cohortOf(query fleet.Query) *cohort {
 	for _, c := range q.byCaller[query.Caller] {
 		if c.guests == nil && alike(&c.query, &query) {
@@ -90,8 +91,8 @@ func (q *queue) cohortOf(query fleet.Query) *cohort {
 	return &cohort{queue: q, query: query}
 }
 
-// alike reports whether two queries of one caller for one model are equal to routing.
-// The order in which machines were tried does not matter.
+// alike reports whether two queries of one caller for one model are the same to routing.
+// The order of the machines tried before does not matter.
 func alike(a, b *fleet.Query) bool {
 	return a.Narrow == b.Narrow && a.Exclude == b.Exclude && a.Family == b.Family &&
 		a.Gone == b.Gone && len(a.Avoid) == len(b.Avoid) &&
@@ -110,8 +111,8 @@ func (q *queue) remove(w *waiter) {
 	q.place(w.cohort)
 }
 
-// place moves a cohort to its place after its waiters changed; an empty one leaves the
-// queue.
+// place moves a cohort to its new place after a change of its waiters. If it is empty, it
+// leaves the queue.
 func (q *queue) place(c *cohort) {
 	var first *waiter
 	if len(c.waiters) > 0 {

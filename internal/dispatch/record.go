@@ -14,8 +14,8 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// Finished records a call that is over: its usage, its traces, and for the machine
-// that it served one.
+// Finished records a finished call: its usage, its traces, and that its machine has
+// served a call.
 func (d *Dispatcher) Finished(call *gateway.Call, out gateway.Outcome) {
 	d.cfg.Ledger.End(usageOf(call, out))
 	d.cfg.Traces.Add(tracesOf(call, out))
@@ -25,15 +25,16 @@ func (d *Dispatcher) Finished(call *gateway.Call, out gateway.Outcome) {
 	}
 }
 
-// Refused records a call that the gateway refused before Do. A call over its rate
-// leaves no trace: a flood of those would push out the others.
+// Refused records a call that the gateway refused before Do. A call over its rate limit
+// gets no trace, because a flood of such calls would displace the other traces.
 func (d *Dispatcher) Refused(call *gateway.Call, out gateway.Outcome) {
 	if out.Code != string(fault.RateLimitExceeded) {
 		d.cfg.Traces.Add(tracesOf(call, out))
 	}
 }
 
-// runningUsage is the usage record of a call as far as it is known while it runs.
+// runningUsage returns the usage record of a call as far as it is known while the call
+// runs.
 func runningUsage(call *gateway.Call) account.Usage {
 	return account.Usage{
 		CallID: call.ID, Attempt: max(1, call.Trace.Attempts), Started: call.Started.UTC(),
@@ -44,7 +45,7 @@ func runningUsage(call *gateway.Call) account.Usage {
 	}
 }
 
-// usageOf is the record of a finished call: who, what, how it ended; nothing of its
+// usageOf returns the usage record of a finished call. It contains nothing of the call's
 // content.
 func usageOf(call *gateway.Call, out gateway.Outcome) account.Usage {
 	u := runningUsage(call)
@@ -63,8 +64,8 @@ func usageOf(call *gateway.Call, out gateway.Outcome) account.Usage {
 	return u
 }
 
-// Bounds of a usage record, within which the store takes it: an engine may report
-// any number of tokens, and a clock may jump.
+// Limits of the values in a usage record, as the store requires: an engine may report any
+// number of tokens, and a clock may jump.
 const (
 	maxTokens   = math.MaxInt32
 	maxDuration = 24 * time.Hour
@@ -72,7 +73,7 @@ const (
 
 func within[N int64 | time.Duration](n, most N) N { return min(max(n, 0), most) }
 
-// decisionTrace is a decision as the call's trace keeps it.
+// decisionTrace returns a decision in the form of the call's trace.
 func decisionTrace(d fleet.Decision, query *fleet.Query) gateway.Decision {
 	out := gateway.Decision{Row: d.Row, Verdict: d.Verdict, Tally: d.Tally, Prompt: query.Work.Prompt}
 	if len(d.Candidates) > 1 {
@@ -81,8 +82,7 @@ func decisionTrace(d fleet.Decision, query *fleet.Query) gateway.Decision {
 	return out
 }
 
-// recordDecision adds a decision to the call's trace, which keeps the first and the
-// last.
+// recordDecision adds a decision to the call's trace, which keeps the first and the last.
 func (c *activeCall) recordDecision(decision gateway.Decision) {
 	trace := &c.call.Trace
 	decision.After = time.Since(c.call.Arrived)
@@ -101,7 +101,7 @@ func (c *activeCall) recordAttempt(a *attempt, out outcome) {
 	trace.Route = routeHeader(trace.Tries)
 }
 
-// outcomeText says in words how an attempt ended.
+// outcomeText describes how an attempt ended.
 var outcomeText = [...]string{
 	answered:    "answered",
 	failed:      "failed",
@@ -113,7 +113,7 @@ var outcomeText = [...]string{
 	vanished:    "went away in the middle of the answer",
 }
 
-// describe says in words how the attempt ended.
+// describe returns a description of how the attempt ended.
 func (a *attempt) describe(out outcome) string {
 	if a.daemonReason != "" && (out == busy || out == notTaken) {
 		return "did not take it: " + strings.ReplaceAll(string(a.daemonReason), "_", " ")
@@ -121,8 +121,8 @@ func (a *attempt) describe(out outcome) string {
 	return outcomeText[out]
 }
 
-// routeHeader is the value of X-Kith-Route (spec/api.md#x-kith-route): each machine that
-// was given some of the request's body, once, in the order in which they got it last.
+// routeHeader returns the value of X-Kith-Route (spec/api.md#x-kith-route): each machine
+// that received some of the request's body, once, in the order of the last time.
 func routeHeader(tries []gateway.Attempt) string {
 	var parts []string
 	for i, t := range tries {
@@ -134,8 +134,8 @@ func routeHeader(tries []gateway.Attempt) string {
 	return strings.Join(parts, ", ")
 }
 
-// headerText returns a name as a header holds it: a quoted ASCII string if it holds
-// anything but letters, digits and "-_.".
+// headerText returns a name in the form for a header: as a quoted ASCII string if it
+// contains anything except letters, digits and "-_.".
 func headerText(name string) string {
 	for _, c := range name {
 		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.' {
@@ -146,8 +146,8 @@ func headerText(name string) string {
 	return name
 }
 
-// tracesOf returns the traces of a finished call: the first for its caller, then one for
-// each owner of machines that it was tried on, of what that member may know.
+// tracesOf returns the traces of a finished call: first that of its caller, then one for
+// each owner of a machine that it was attempted on, with what this owner may know.
 func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Trace {
 	trace := &call.Trace
 	owners := account.Trace{
@@ -184,7 +184,7 @@ func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Trace {
 		owner := string(try.Machine.Owner)
 		at := slices.IndexFunc(all, func(t account.Trace) bool { return t.MemberID == owner })
 		switch at {
-		case 0: // it is the caller's own machine
+		case 0: // the caller's own machine
 			continue
 		case -1:
 			at, all = len(all), append(all, owners)
@@ -192,7 +192,7 @@ func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Trace {
 		theirs := &all[at]
 		theirs.MemberID = owner
 		theirs.Tries, theirs.WaitedMS = append(theirs.Tries, shown), try.Waited.Milliseconds()
-		if i == len(trace.Tries)-1 && trace.Machine == try.Machine.ID { // the call ended there
+		if i == len(trace.Tries)-1 && trace.Machine == try.Machine.ID { // the call ended on this machine
 			theirs.Status, theirs.Code, theirs.TookMS = mine.Status, mine.Code, mine.TookMS-shown.AfterMS
 			theirs.TokensIn, theirs.TokensOut, theirs.FirstMS = mine.TokensIn, mine.TokensOut, max(0, mine.FirstMS-shown.AfterMS)
 		}
@@ -200,8 +200,7 @@ func tracesOf(call *gateway.Call, out gateway.Outcome) []account.Trace {
 	return all
 }
 
-// unfinished describes an answer that a machine began, of a call that ended with
-// that code.
+// unfinished describes an incomplete answer of a call that ended with that code.
 func unfinished(code string) string {
 	if code == gateway.Cancelled {
 		return "began to answer; the caller left"
@@ -209,7 +208,7 @@ func unfinished(code string) string {
 	return "began to answer and did not finish: " + code
 }
 
-// forCaller is a decision as the call's caller may see it.
+// forCaller returns the part of a decision that the caller may see.
 func forCaller(decision gateway.Decision, family fleet.Family) account.Decision {
 	t := account.Decision{
 		AfterMS: decision.After.Milliseconds(), Verdict: decision.Verdict.String(), Row: fleet.ReasonOf(decision.Row, family).Row,

@@ -17,7 +17,7 @@ func callerOf(name string) gateway.Caller {
 	return gateway.Caller{Member: fleet.MemberID("mem_" + name), Name: name}
 }
 
-// Whatever an engine claims and a clock does, the store takes the record.
+// Whatever an engine claims and a clock does, the store accepts the record.
 func TestRecordIsAlwaysTaken(t *testing.T) {
 	db, err := store.Open(t.Context(), store.Config{Path: storetest.SQLite(t)})
 	if err != nil {
@@ -43,8 +43,8 @@ func TestRecordIsAlwaysTaken(t *testing.T) {
 	}
 }
 
-// An owner learns what happened on the owner's machines, and how long the call had
-// waited for them; not where else the call was, nor how it ended elsewhere.
+// An owner learns what happened on the owner's machines and how long the call had waited
+// for them, but not where else the call was or how it ended elsewhere.
 func TestTracesOf(t *testing.T) {
 	arrived := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	machine := func(owner, name string) *fleet.Machine {

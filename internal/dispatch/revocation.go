@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// checkTimeout limits the look-ups of callers, and so how much later a change is
-	// published. Those that it cuts off are repeated (endUnconfirmed).
+	// checkTimeout limits the time for looking up callers, and so the delay before a
+	// change is published. Look-ups that it cuts off are repeated (endUnconfirmed).
 	checkTimeout = 2 * time.Second
 	checksAtOnce = 4
-	// unconfirmedGrace is how long a running call continues while changes of the store
-	// cannot be read, on top of the 5 s after which nothing new is granted
+	// unconfirmedGrace is how long running calls continue while changes of the store
+	// cannot be read. It starts after the 5 s after which no new slots are granted
 	// (spec/routing.md#frame-blind).
 	unconfirmedGrace = 25 * time.Second
 )
@@ -26,37 +26,38 @@ const (
 // errUnconfirmed ends a call that may have been revoked (spec/routing.md#frame-blind).
 var errUnconfirmed = fault.New(fault.CascadeExhausted, "cannot confirm any more that this may go on; try again shortly")
 
-// OnCommitted takes changes of the store that the registry's snapshot does not hold yet; nil
-// stands for any. It ends the calls whose key, machine credential or member a change names
-// and is no longer valid: before the snapshot, by which they would get another fault
-// (spec/routing.md#wait-end). A call whose look-up fails may still get that one.
+// OnCommitted handles changes of the store that are not yet in the registry's snapshot;
+// nil means any change. It ends calls if a change names their key, machine credential or
+// member and that is no longer valid. It does so before the snapshot changes, because
+// they would then get another fault (spec/routing.md#wait-end). A call whose look-up
+// fails may still get that fault.
 func (d *Dispatcher) OnCommitted(changes []fleet.Change) {
 	now := time.Now()
-	d.changed.Store(&now) // before it looks at the active calls
+	d.changed.Store(&now) // before looking at the active calls
 	named := slices.DeleteFunc(d.active.all(), func(c *activeCall) bool { return !concerns(changes, c.call.Caller) })
 	d.endRevoked(named, now)
 }
 
-// OnChange takes what changes of the store affect, once the registry's snapshot holds them.
-// A call that runs on a machine which its caller no longer reaches ends there; if its answer
-// has not begun, it is decided again. So are waiting calls that are affected.
+// OnChange handles changes of the store after they are in the registry's snapshot. It
+// ends attempts on machines that the caller no longer reaches; a call whose answer has
+// not begun is decided again. Affected waiting calls are also decided again.
 func (d *Dispatcher) OnChange(affected fleet.Affected) {
-	for _, c := range d.active.all() { // those that OnCommitted ended keep their fault
+	for _, c := range d.active.all() { // calls that OnCommitted ended keep their fault
 		d.endOutOfReach(c)
 	}
 	d.scheduler.onChange(affected)
 }
 
-// concerns reports whether a change is of the caller's key, machine or member.
+// concerns reports whether a change is about the caller's key, machine or member.
 func concerns(changes []fleet.Change, caller gateway.Caller) bool {
 	return changes == nil || slices.ContainsFunc(changes, func(c fleet.Change) bool {
 		return c.ID == caller.KeyID || c.ID == string(caller.Member) || c.ID == string(caller.Machine)
 	})
 }
 
-// endRevoked looks the callers of the calls up, and ends the calls of those whose
-// credential is revoked. A look-up that fails is repeated with the next tick, and ends
-// the call once it has failed for unconfirmedGrace.
+// endRevoked looks up the callers of the calls, and ends the calls whose credential is
+// revoked. A look-up that fails is repeated at the next tick. When it has failed for
+// unconfirmedGrace, the calls end.
 func (d *Dispatcher) endRevoked(calls []*activeCall, now time.Time) {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
@@ -82,11 +83,11 @@ func (d *Dispatcher) endRevoked(calls []*activeCall, now time.Time) {
 				case revoked != nil:
 					c.cancel(revoked)
 				case err == nil:
-					c.unchecked.CompareAndSwap(since[i], nil) // not where a later look-up failed
+					c.unchecked.CompareAndSwap(since[i], nil) // unless a later look-up has failed
 				case now.Sub(failing) >= unconfirmedGrace:
 					c.cancel(errUnconfirmed)
 				default:
-					c.unchecked.Store(&failing) // another pointer each time
+					c.unchecked.Store(&failing) // a new pointer each time
 				}
 			}
 			return nil
@@ -95,9 +96,9 @@ func (d *Dispatcher) endRevoked(calls []*activeCall, now time.Time) {
 	lookUps.Wait()
 }
 
-// endUnconfirmed repeats the look-ups that failed. Once changes of the store could not be
-// read for so long that any call may have been revoked, it ends those that run; waiting
-// calls wait on.
+// endUnconfirmed repeats the look-ups that failed. If changes of the store have not been
+// read for so long that any call may have been revoked, it ends the running calls;
+// waiting calls continue to wait.
 func (d *Dispatcher) endUnconfirmed(now time.Time) {
 	var unchecked []*activeCall
 	for _, c := range d.active.all() {
@@ -111,14 +112,15 @@ func (d *Dispatcher) endUnconfirmed(now time.Time) {
 	d.endRevoked(unchecked, now)
 }
 
-// mayRun reports whether changes of the store were read lately enough for running calls to
-// continue (spec/routing.md#frame-blind).
+// mayRun reports whether changes of the store were read recently enough for running calls
+// to continue (spec/routing.md#frame-blind).
 func (d *Dispatcher) mayRun() bool {
 	return d.cfg.Registry.Confirmed(time.Now().Add(-unconfirmedGrace))
 }
 
 // endOutOfReach ends the attempt of a call on a machine that its caller no longer
-// reaches. Where the machine left the snapshot, the end of its tunnel ends the attempt.
+// reaches. If the machine is no longer in the snapshot, the end of its tunnel ends the
+// attempt.
 func (d *Dispatcher) endOutOfReach(c *activeCall) {
 	a := c.attempt.Load()
 	if a == nil {
@@ -135,7 +137,8 @@ func (d *Dispatcher) endOutOfReach(c *activeCall) {
 }
 
 // mayStart reports whether the caller of a call that is about to be sent may use its
-// machine: OnChange did not see an attempt that was stored after its change.
+// machine. It is necessary because OnChange cannot see an attempt that is stored after
+// its change.
 func (d *Dispatcher) mayStart(a *attempt) bool {
 	query := queryOf(a.call)
 	s := d.refresh(&query)
@@ -147,9 +150,10 @@ func (d *Dispatcher) mayStart(a *attempt) bool {
 	return ok
 }
 
-// unreached is the fault of a call that the home of its machine ended: that of its
-// credential, or what holds by the changes that the home has read, which this node may
-// not have read yet. It returns the cause of ctx's end once that has ended.
+// unreached returns the fault of a call that was ended by its machine's home node: that
+// of a revoked credential, or the current refusal. The home node may have read changes
+// that this node has not, so unreached waits until this node has read them, too. If ctx
+// has ended, it returns the cause.
 func (d *Dispatcher) unreached(ctx context.Context, call *gateway.Call) error {
 	within, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -163,8 +167,8 @@ func (d *Dispatcher) unreached(ctx context.Context, call *gateway.Call) error {
 	return d.outOfReach(call)
 }
 
-// outOfReach is the refusal that holds now for a call whose machine is out of reach.
-// An answer that has begun ends also where another machine would serve the call.
+// outOfReach returns the current refusal for a call whose machine is out of reach. An
+// answer that has begun ends even if another machine could serve the call.
 func (d *Dispatcher) outOfReach(call *gateway.Call) *fault.Fault {
 	query := queryOf(call)
 	if decision := d.route(&query); decision.Verdict == fleet.Refuse {

@@ -11,8 +11,8 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// A look-up that is late does not say that a credential is valid which a later look-up
-// could not confirm: that one is repeated.
+// A slow look-up does not confirm a credential that a later look-up could not confirm:
+// that one is repeated.
 func TestLateLookUp(t *testing.T) {
 	for name, failed := range map[string]bool{"the first": false, "one that is repeated": true} {
 		t.Run(name, func(t *testing.T) {

@@ -11,60 +11,59 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// scheduler reserves the slots of machines for calls, and holds the calls that wait
-// for one: a queue a model, oldest first. A waiting call gets its slot from
-// grantSlots alone; a call that does not wait takes one after grantSlots found no
-// waiting call for it. Guests, which are calls of other processes, wait in the same
-// queues.
+// scheduler reserves the slots of machines for calls, and holds the waiting calls: one
+// queue for each model, oldest first. Waiting calls get slots only from grantSlots. A new
+// call takes a slot only if grantSlots has found no waiting call for it. Guests, the
+// calls of other processes, wait in the same queues.
 type scheduler struct {
 	// refresh is Dispatcher.refresh.
 	refresh func(*fleet.Query) *fleet.Snapshot
 	// activity is Config.Activity.
 	activity func()
 
-	waitCount atomic.Int64 // how many calls wait; while none does, mu is not needed
+	waitCount atomic.Int64 // number of waiting calls; if 0, mu is not needed
 
 	mu          sync.Mutex // never held together with activeCalls.mu
 	queues      map[fleet.ModelID]*queue
-	joined      int64     // how many calls have joined a queue so far
-	unconfirmed bool      // the store could not be read: the next tick decides for all
-	minute      time.Time // in which the last tick found waiting calls
+	joined      int64     // number of calls that have joined a queue so far
+	unconfirmed bool      // the store could not be read, so the next tick decides for all
+	minute      time.Time // of the last tick with waiting calls
 	// For Others; zero without them.
 	others   Others
-	began    time.Time         // from which turns are counted
-	cohorts  int64             // how many cohorts have been announced so far
-	numbered map[int64]*waiter // the calls of this Dispatcher that wait
+	began    time.Time         // start of the steps of slack
+	cohorts  int64             // number of cohorts announced so far
+	numbered map[int64]*waiter // the waiting calls of this Dispatcher
 }
 
-// waitResult is what ends a wait: a reserved slot, or the refusal that holds now.
+// waitResult is the end of a wait: a reserved slot or a refusal.
 type waitResult struct {
 	slot     *reservation
 	refusal  *fault.Fault
-	decision gateway.Decision // that ended the wait
+	decision gateway.Decision // the decision that ended the wait
 }
 
-// reservation is a slot of a machine, and a place in the limits of the share or
-// group by which the machine is reached, from reserve until release.
+// reservation is a slot of a machine, and a place under the limits of the share or group
+// through which the machine is reached, from reserve until release.
 type reservation struct {
 	fleet.Candidate
 	model fleet.ModelID
 	since time.Time
-	once  sync.Once // of the release
-	extra int       // slots beside the first, for the further answers of one call
-	hold  string    // the name under which the slot is held where the machine is connected; empty: it is not
+	once  sync.Once // for the release
+	extra int       // additional slots for the other answers of one call
+	hold  string    // the name under which another node holds the slot; empty: none does
 }
 
 // slotUse is how a reservation was used.
 type slotUse uint8
 
 const (
-	unused      slotUse = iota // the machine did not take the call
-	refusedBusy                // it refused the call, as if it had no slot
-	ran                        // it took the call
+	unused      slotUse = iota // the machine did not accept the call
+	refusedBusy                // the machine refused the call as if it had no slot
+	ran                        // the machine accepted the call
 )
 
-// reserve reserves a slot of the candidate; nil if none is free any more. The limits of
-// a machine that is connected to another node are counted there.
+// reserve reserves a slot of the candidate. It returns nil if none is free. The limits
+// for a machine that is connected to another node are counted there.
 func reserve(c fleet.Candidate, model fleet.ModelID, now time.Time) *reservation {
 	if !c.Machine.Reserve(model, c.Alone()) {
 		return nil
@@ -79,7 +78,7 @@ func reserve(c fleet.Candidate, model fleet.ModelID, now time.Time) *reservation
 	return &reservation{Candidate: c, model: model, since: now}
 }
 
-// widen reserves a slot for each of the answers that a call asks for.
+// widen reserves a slot for each answer that a call requests.
 func (s *scheduler) widen(r *reservation, answers int) {
 	if r.extra = max(answers, 1) - 1; r.extra > 0 {
 		r.Machine.AddSlots(r.model, r.extra)
@@ -87,7 +86,7 @@ func (s *scheduler) widen(r *reservation, answers int) {
 	}
 }
 
-// undo undoes reserve and widen.
+// undo reverts reserve and widen.
 func (r *reservation) undo(use slotUse) {
 	r.Machine.AddSlots(r.model, -r.extra)
 	r.Machine.Release(r.model)
@@ -97,22 +96,20 @@ func (r *reservation) undo(use slotUse) {
 }
 
 // grantSlots grants a machine's free slots to waiting calls, and reports whether it
-// granted any (spec/routing.md#wait-order). Needs mu.
+// granted any (spec/routing.md#wait-order). mu must be held.
 //
-//  1. A machine that is not in the snapshot has no slots to grant. One that is connected
-//     elsewhere has its slots granted there.
-//  2. While the store cannot be read, nothing is granted; the next tick decides
-//     again.
-//  3. A free slot goes to a call of the machine's owner that waits for any of the
-//     machine's models: of several, to the one that arrived first.
-//  4. If the owner has none, it goes to the call that arrived first of all that wait
-//     for any of the machine's models and may use the machine now.
-//  5. If no waiting call may use the machine, the slot stays free for a call that
-//     does not wait.
-//  6. Steps 3 to 5 repeat while the machine has a free slot. A reservation that
-//     fails was lost to a call that does not wait, and is tried again with what is
-//     free then. This ends, since StateOf and reserve look at the same counts.
-//  7. A slot for guests goes to their Host.
+//  1. A machine that is not in the snapshot has no slots to grant. If a machine is
+//     connected to another node, that node grants its slots.
+//  2. While the store cannot be read, nothing is granted; the next tick decides again.
+//  3. A free slot is granted to a waiting call of the machine's owner for any of the
+//     machine's models: to the one that arrived first.
+//  4. If there is none, it is granted to a waiting call of any member for any of the
+//     machine's models that may use the machine now: to the one that arrived first.
+//  5. If no waiting call may use the machine, the slot stays free for a new call.
+//  6. Steps 3 to 5 repeat while the machine has a free slot. If a reservation fails, a new
+//     call has taken the slot, and the steps repeat with the slots that are still free.
+//     This ends, since StateOf and reserve use the same counts.
+//  7. A slot for guests is passed to their Host.
 func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
 	var moment fleet.Query
 	snapshot := s.refresh(&moment)
@@ -142,14 +139,14 @@ func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
 	return granted
 }
 
-// granting is the result of a wait that ends with a slot.
+// granting returns the result of a wait that ends with a slot.
 func granting(r *reservation) waitResult {
 	return waitResult{slot: r, decision: gateway.Decision{Verdict: fleet.Try, Row: rowReady}}
 }
 
-// nextWaiter returns the waiting call that the machine's next slot goes to, and the
-// way by which it reaches the machine: steps 3 and 4 of grantSlots. It looks at one
-// call of a cohort, for all of them. Needs mu.
+// nextWaiter returns the waiting call that gets the machine's next slot, and the machine
+// as a candidate for that call: steps 3 and 4 of grantSlots. It checks only one call of
+// each cohort. mu must be held.
 func (s *scheduler) nextWaiter(snapshot *fleet.Snapshot, machine *fleet.Machine, now time.Time) (best *waiter, by fleet.Candidate) {
 	look := func(cohorts []*cohort) {
 		for _, c := range cohorts {
@@ -179,7 +176,7 @@ func (s *scheduler) nextWaiter(snapshot *fleet.Snapshot, machine *fleet.Machine,
 	return best, by
 }
 
-// queuesOf returns the queues of the machine's models. Needs mu.
+// queuesOf returns the queues of the machine's models. mu must be held.
 func (s *scheduler) queuesOf(machine *fleet.Machine) (queues []*queue) {
 	for i := range machine.Offers {
 		if q := s.queues[machine.Offers[i].ID]; q != nil {
@@ -189,15 +186,15 @@ func (s *scheduler) queuesOf(machine *fleet.Machine) (queues []*queue) {
 	return queues
 }
 
-// decide routes the calls of a cohort again, where the machines in full count as busy
-// (spec/routing.md#wait-end). Needs mu.
+// decide routes the calls of a cohort again. The machines in full count as busy
+// (spec/routing.md#wait-end). mu must be held.
 //
-//  1. If routing cannot be confirmed, the calls wait on; the next tick decides
+//  1. If routing cannot be confirmed, the calls continue to wait; the next tick decides
 //     again.
-//  2. Try: grantSlots grants the candidates' slots, to calls of other cohorts as
-//     well. This repeats until nothing is granted or the cohort is empty.
+//  2. Try: grantSlots grants the candidates' slots, also to calls of other cohorts. This
+//     repeats until nothing is granted or the cohort is empty.
 //  3. Refuse: all calls of the cohort end with the refusal, unless they are guests.
-//  4. Wait: they wait on.
+//  4. Wait: the calls continue to wait.
 func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
 	for len(c.waiters) > 0 {
 		query := c.query
@@ -211,7 +208,7 @@ func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
 		case d.Verdict == fleet.Try:
 			granted = s.grantCandidates(snapshot, query, d.Candidates)
 		case d.Verdict == fleet.Refuse && c.guests == nil:
-			for len(c.waiters) > 0 { // the last first: the cohort keeps its place until it is empty
+			for len(c.waiters) > 0 { // the last first, so that the cohort keeps its place until it is empty
 				s.resolve(c.waiters[len(c.waiters)-1], waitResult{refusal: d.Fault, decision: decisionTrace(d, &query)})
 			}
 		}
@@ -222,8 +219,8 @@ func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
 }
 
 // grantCandidates grants the slots of the candidates, and reports whether it granted any.
-// If some of them are granted elsewhere, it looks at all machines that are ready: those
-// here may not be among the best. Needs mu.
+// If other nodes grant the slots of some candidates, it tries all machines that are
+// ready, because those of this node may not be among the best. mu must be held.
 func (s *scheduler) grantCandidates(snapshot *fleet.Snapshot, query fleet.Query, candidates []fleet.Candidate) (granted bool) {
 	elsewhere := false
 	for _, c := range candidates {
@@ -241,8 +238,8 @@ func (s *scheduler) grantCandidates(snapshot *fleet.Snapshot, query fleet.Query,
 	return false
 }
 
-// decideAll decides for each cohort, and holds mu for one at a time: the order in
-// which they are looked at does not matter to grantSlots.
+// decideAll decides for each cohort. It locks mu for one cohort at a time; their order
+// does not matter to grantSlots.
 func (s *scheduler) decideAll(cohorts []*cohort, full ...fleet.MachineID) {
 	for _, c := range cohorts {
 		s.mu.Lock()
@@ -251,10 +248,9 @@ func (s *scheduler) decideAll(cohorts []*cohort, full ...fleet.MachineID) {
 	}
 }
 
-// take reserves a slot of the first candidate that has one, for a call that does
-// not wait; waiting calls get theirs first, also from the homes of machines that are
-// connected to other nodes. now is the time of the decision, so that
-// a call counts in a share's day by the clock that found room in it.
+// take reserves a slot of the first candidate that has one, for a new call. Waiting calls
+// get theirs first, also from machines of other nodes. now is the time of the decision,
+// so that a call is counted for the day of a share that had room for it.
 func (s *scheduler) take(candidates []fleet.Candidate, model fleet.ModelID, now time.Time) *reservation {
 	crowded := s.waitCount.Load() > 0
 	if crowded {
@@ -278,10 +274,10 @@ func (s *scheduler) take(candidates []fleet.Candidate, model fleet.ModelID, now 
 	return nil
 }
 
-// release gives a reservation back, once, for waiting calls to use: its slot, unless the
-// machine refused the call as busy, and its place in the limits, on whichever machine. The
-// other nodes learn of the place only if no call that waits got it: each of them would
-// give it to another call.
+// release releases a reservation, once, for waiting calls: its slot, unless the machine
+// refused the call as busy, and its place under the limits, which may help on any
+// machine. The other nodes are notified of that place only after the waiting calls here
+// had their chance, because each node would give it to another call.
 func (s *scheduler) release(r *reservation, use slotUse) {
 	r.once.Do(func() {
 		r.undo(use)
@@ -303,10 +299,10 @@ func (s *scheduler) release(r *reservation, use slotUse) {
 	})
 }
 
-// sharing returns the cohorts whose calls count against the same limits as that of a
-// reservation. Needs mu.
+// sharing returns the cohorts whose calls count against the same limits as a reservation.
+// mu must be held.
 func (s *scheduler) sharing(r *reservation) (cohorts []*cohort) {
-	if !r.Limits.Counts() { // nor do nil Limits
+	if !r.Limits.Counts() { // nil Limits do not count, either
 		return nil
 	}
 	var members []fleet.MemberID
@@ -318,7 +314,7 @@ func (s *scheduler) sharing(r *reservation) (cohorts []*cohort) {
 	return s.cohortsOf(members)
 }
 
-// cohortsOf returns the cohorts of calls of those members. Needs mu.
+// cohortsOf returns the cohorts of calls of those members. mu must be held.
 func (s *scheduler) cohortsOf(members []fleet.MemberID) (cohorts []*cohort) {
 	for _, q := range s.queues {
 		for _, member := range members {
@@ -328,9 +324,9 @@ func (s *scheduler) cohortsOf(members []fleet.MemberID) (cohorts []*cohort) {
 	return cohorts
 }
 
-// onMachine grants the free slots of a machine that connected, disconnected or
-// changed. If it takes no calls now, those that wait for what it offers may have to
-// be refused; tick finds those that wait for what it no longer offers.
+// onMachine grants the free slots of a machine that connected, disconnected or changed.
+// If the machine accepts no calls now, calls that wait for its models may have to be
+// refused. tick handles those that wait for models which it no longer offers.
 func (s *scheduler) onMachine(machine *fleet.Machine) {
 	if s.waitCount.Load() == 0 {
 		return
@@ -350,7 +346,7 @@ func (s *scheduler) onMachine(machine *fleet.Machine) {
 }
 
 // onChange decides again for the waiting calls that a change of the store affects.
-// To find them costs far less than to decide for all.
+// Finding them costs much less than deciding for all.
 func (s *scheduler) onChange(affected fleet.Affected) {
 	if s.waitCount.Load() == 0 || !affected.Any() {
 		return
@@ -368,10 +364,9 @@ func (s *scheduler) onChange(affected fleet.Affected) {
 	s.decideAll(cohorts)
 }
 
-// tick decides again for the calls that time may have changed something for. Sharing
-// hours and the days of shares begin and end with a minute. Two other changes are
-// not notified: that the store can be read again, and that a machine no longer
-// offers a model.
+// tick decides again for the calls that the passing of time may affect. Sharing hours and
+// the days of shares start and end with a minute. There are no notifications of two other
+// changes: that the store can be read again, and that a machine no longer offers a model.
 func (s *scheduler) tick(now time.Time) {
 	if s.waitCount.Load() == 0 {
 		return
@@ -393,13 +388,13 @@ func (s *scheduler) tick(now time.Time) {
 	s.decideAll(cohorts)
 }
 
-// join puts a call into its model's queue, by its arrival, and decides for it once:
-// a slot that came free since the call was decided is not missed. Behind another
-// call of its cohort there is nothing to decide.
+// join puts a call into its model's queue, ordered by arrival, and decides for it once,
+// so that it does not miss a slot that became free since its last decision. If an earlier
+// call of its cohort waits, there is nothing to decide.
 func (s *scheduler) join(query fleet.Query, arrived time.Time) *waiter {
 	full := query.Full
-	query.Full = nil          // that a machine was busy holds until the next event
-	query.Work = fleet.Work{} // a call takes the first slot that comes free
+	query.Full = nil          // a busy machine counts as busy only until the next event
+	query.Work = fleet.Work{} // a call takes the first free slot
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.joined++
@@ -413,7 +408,7 @@ func (s *scheduler) join(query fleet.Query, arrived time.Time) *waiter {
 	return w
 }
 
-// queueOf returns the queue of a model. Needs mu.
+// queueOf returns the queue of a model. mu must be held.
 func (s *scheduler) queueOf(model fleet.ModelID) *queue {
 	q := s.queues[model]
 	if q == nil {
@@ -426,7 +421,7 @@ func (s *scheduler) queueOf(model fleet.ModelID) *queue {
 	return q
 }
 
-// insert puts w into the queue of its cohort. Needs mu.
+// insert puts w into the queue of its cohort. mu must be held.
 func (s *scheduler) insert(w *waiter) {
 	s.order(w)
 	w.left = false
@@ -436,8 +431,8 @@ func (s *scheduler) insert(w *waiter) {
 	s.activity()
 }
 
-// leave takes w out of its queue. If its wait ended at the same moment, leave
-// returns the result, so that its slot is not lost.
+// leave removes w from its queue. If its wait has just ended, leave returns the result,
+// so that its slot is not lost.
 func (s *scheduler) leave(w *waiter) (waitResult, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -448,8 +443,8 @@ func (s *scheduler) leave(w *waiter) (waitResult, bool) {
 	return <-w.result, true
 }
 
-// position returns how many calls that arrived before w wait for its model. On its
-// owner's machine a call may still be served before them.
+// position returns how many calls that arrived before w wait for its model. A call may
+// still be served before them on its owner's machine.
 func (s *scheduler) position(w *waiter) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -460,11 +455,12 @@ func (s *scheduler) position(w *waiter) int {
 	return at
 }
 
-// maxLooked limits how many cohorts queued looks at.
+// maxLooked is the most cohorts that queued examines.
 const maxLooked = 256
 
-// queued returns how many waiting calls the machine could take, whatever its state
-// is now. Only the first maxLooked cohorts are counted; of more it is a lower bound.
+// queued returns how many waiting calls the machine could serve, regardless of its
+// current state. It counts only the first maxLooked cohorts; if there are more, it
+// returns a lower bound.
 func (s *scheduler) queued(machine *fleet.Machine) (n int) {
 	if s.waitCount.Load() == 0 {
 		return 0
@@ -489,13 +485,13 @@ func (s *scheduler) queued(machine *fleet.Machine) (n int) {
 	return n
 }
 
-// resolve takes w out of its queue with a result. Needs mu.
+// resolve removes w from its queue with a result. mu must be held.
 func (s *scheduler) resolve(w *waiter, result waitResult) {
 	s.remove(w)
 	w.result <- result
 }
 
-// remove takes w out of its queue. Needs mu.
+// remove removes w from its queue. mu must be held.
 func (s *scheduler) remove(w *waiter) {
 	q := w.cohort.queue
 	q.remove(w)

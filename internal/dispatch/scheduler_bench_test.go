@@ -8,9 +8,9 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// manyWait is a scheduler in which so many calls, of so many callers by turns, wait
-// for one model. Each caller reaches 200 machines that have it, by an open
-// group, all busy; box is one of them.
+// manyWait returns a scheduler with waiting calls for one model, distributed evenly over
+// the callers. Each caller reaches 200 busy machines that offer it, through an open
+// group; box is one of them.
 func manyWait(b *testing.B, waiters, callers int) (r *scheduler, all []*waiter, box *reservation) {
 	b.Helper()
 	const machines = 200
@@ -50,10 +50,10 @@ func benchRoom(r *scheduler, s *fleet.Snapshot) {
 	}
 }
 
-// BenchmarkWaiters10000 is what a wait costs the hub with 10,000 of them on one
-// model: per slot that comes free and wakes one (who comes back at the end),
-// per slot that comes free and no call may use, per look each second, per look at
-// all, per join and leave, and per report of a position.
+// BenchmarkWaiters10000 measures the cost of 10,000 waiting calls for one model: for a
+// slot that becomes free and is granted (the call then joins again at the end), for a
+// free slot that no call may use, for the tick of each second, for a decision about all
+// calls, for a join and leave, and for a report of a position.
 func BenchmarkWaiters10000(b *testing.B) {
 	const waiters = 10_000
 	for _, callers := range []int{100, 1_000, waiters} {
@@ -77,7 +77,7 @@ func BenchmarkWaiters10000(b *testing.B) {
 			}
 		})
 		each("a slot of no use", func(b *testing.B, r *scheduler, _ []*waiter, box *reservation) {
-			m := *box.Machine // whose owner keeps it out of all groups
+			m := *box.Machine // its owner keeps it out of all groups
 			m.KeptOut = true
 			benchRoom(r, r.refresh(new(fleet.Query)).WithMachine(&m))
 			for b.Loop() {
@@ -90,7 +90,7 @@ func BenchmarkWaiters10000(b *testing.B) {
 		})
 		each("tick", func(b *testing.B, r *scheduler, _ []*waiter, _ *reservation) {
 			now := time.Now()
-			r.tick(now) // the first of a minute looks at all
+			r.tick(now) // the first tick of a minute decides for all
 			b.ResetTimer()
 			for b.Loop() {
 				r.tick(now)

@@ -11,19 +11,19 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// anything is what unknown changes affect.
+// anything is what an unknown change affects.
 var anything = fleet.AffectedBy(nil, nil, nil)
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// oneMachine is a scheduler for ann's one machine with so many slots, shared with
-// bob and cid.
+// oneMachine is a scheduler for ann's one machine with a number of slots, shared with bob
+// and cid.
 type oneMachine struct {
 	scheduler
 	t           *testing.T
 	snapshot    *fleet.Snapshot
 	unconfirmed bool
-	activities  int // calls of activity
+	activities  int // number of calls of activity
 }
 
 func newScheduler(t *testing.T, slots int) *oneMachine {
@@ -43,7 +43,7 @@ func newScheduler(t *testing.T, slots int) *oneMachine {
 
 func queryBy(member fleet.MemberID) fleet.Query { return fleet.Query{Caller: member, Model: "m"} }
 
-// newcomer is a call that finds a machine ready and tries for it.
+// newcomer is a new call that finds a machine ready and tries to reserve it.
 func (r *oneMachine) newcomer(member fleet.MemberID) *reservation {
 	r.t.Helper()
 	a := queryBy(member)
@@ -61,7 +61,7 @@ func (r *oneMachine) wait(member fleet.MemberID, after time.Duration) *waiter {
 
 func (r *oneMachine) inFlight() int { return r.snapshot.Machine("box").Load.InFlight() }
 
-// got is what ended the wait; none yet: the zero grant.
+// got returns the result of the wait, the zero value if there is none yet.
 func got(w *waiter) waitResult {
 	select {
 	case g := <-w.result:
@@ -86,7 +86,7 @@ func TestSchedulerIsFirstInFirstOut(t *testing.T) {
 	if g.slot == nil || got(late).slot != nil || r.inFlight() != 1 {
 		t.Fatalf("early %+v, in flight %d", g, r.inFlight())
 	}
-	r.release(first, ran) // again: nothing
+	r.release(first, ran) // has no effect the second time
 	if got(late).slot != nil || r.inFlight() != 1 {
 		t.Error("a slot came back twice")
 	}
@@ -101,7 +101,8 @@ func TestSchedulerIsFirstInFirstOut(t *testing.T) {
 	}
 }
 
-// A freed slot of one model serves who waits for another model of the machine.
+// A freed slot of one model is granted to a call that waits for another model of the
+// machine.
 func TestSchedulerServesOtherModels(t *testing.T) {
 	r := newScheduler(t, 1)
 	first := r.newcomer("ann")
@@ -112,8 +113,8 @@ func TestSchedulerServesOtherModels(t *testing.T) {
 	}
 }
 
-// A slot that a machine refused wakes no waiting call; the next call that comes is
-// served after those that wait.
+// A slot that a machine refused is granted to no waiting call; the next new call is
+// served after the waiting ones.
 func TestSchedulerAfterARefusal(t *testing.T) {
 	r := newScheduler(t, 1)
 	first := r.newcomer("ann")
@@ -130,8 +131,8 @@ func TestSchedulerAfterARefusal(t *testing.T) {
 	}
 }
 
-// A machine that refuses a call as busy gives the call's place in a share back at
-// once: a call that waits for the owner's other machine gets that.
+// If a machine refuses a call as busy, the call's place under a share's limits is
+// released at once. A call that waits for the owner's other machine gets it.
 func TestSchedulerSharesPlaceAfterARefusal(t *testing.T) {
 	r := newScheduler(t, 1)
 	r.snapshot = r.snapshot.WithMachine(&fleet.Machine{
@@ -159,7 +160,7 @@ func TestSchedulerLeaving(t *testing.T) {
 		t.Error("granted from nowhere")
 	}
 	r.release(first, ran)
-	g, ok := r.leave(raced) // its grant came at the same moment
+	g, ok := r.leave(raced) // its grant came at the same time
 	if !ok || g.slot == nil || got(left).slot != nil {
 		t.Fatal("the grant is lost")
 	}
@@ -169,8 +170,8 @@ func TestSchedulerLeaving(t *testing.T) {
 	}
 }
 
-// Calls that are equal to routing are in one cohort, whatever their time and draw;
-// others are not.
+// Calls that are the same to routing are in one cohort, regardless of their time and
+// draw; others are not.
 func TestCohorts(t *testing.T) {
 	q := newQueue("m", fleet.OfferedBy{})
 	w := &waiter{cohort: q.cohortOf(queryBy("bob"))}
@@ -205,7 +206,7 @@ func TestCohorts(t *testing.T) {
 	}
 }
 
-// What ends a wait: a share's end at once; that reach cannot be confirmed, not.
+// The end of a share ends a wait at once; a reach that cannot be confirmed does not.
 func TestSchedulerDecidesAgain(t *testing.T) {
 	r := newScheduler(t, 1)
 	first := r.newcomer("ann")
@@ -238,7 +239,7 @@ func TestSchedulerDecidesAgain(t *testing.T) {
 	}
 }
 
-// What came free between a call's look and its joining is its own at once.
+// A slot that becomes free between a call's decision and its joining is granted at once.
 func TestSchedulerJoiningWhereOneIsFree(t *testing.T) {
 	r := newScheduler(t, 1)
 	first, second := r.wait("bob", 0), r.wait("bob", 1)
@@ -259,8 +260,8 @@ func TestSchedulerAfterAMachineIsRevoked(t *testing.T) {
 	}
 }
 
-// A call that begins to wait is not sent back to the machine that just refused it; from
-// the next event on it waits as any other.
+// A call that starts to wait is not sent back to the machine that has just refused it.
+// From the next event on, it waits like any other.
 func TestSchedulerJoiningAfterARefusal(t *testing.T) {
 	r := newScheduler(t, 1)
 	query := queryBy("bob")
@@ -279,7 +280,8 @@ func TestSchedulerJoiningAfterARefusal(t *testing.T) {
 	}
 }
 
-// A call that begins to wait while reach cannot be confirmed is served when it can.
+// A call that starts to wait while its reach cannot be confirmed is served once it can
+// be.
 func TestSchedulerJoiningUnconfirmed(t *testing.T) {
 	r := newScheduler(t, 1)
 	r.minute = noon // so that no tick below is the first of its minute
@@ -294,8 +296,8 @@ func TestSchedulerJoiningUnconfirmed(t *testing.T) {
 	}
 }
 
-// However many machines come into reach at once, and although the share to some
-// is used up by the first calls, every slot finds its waiter.
+// However many machines come into reach at once, every slot gets a waiting call, although
+// the first calls exhaust the share of some machines.
 func TestSchedulerGivesAllThatCameIntoReach(t *testing.T) {
 	offers := []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}}
 	r := newScheduler(t, 1)
@@ -304,7 +306,7 @@ func TestSchedulerGivesAllThatCameIntoReach(t *testing.T) {
 		r.snapshot = r.snapshot.WithMachine(m)
 		return m
 	}
-	add("bob's", "bob").Reserve("m", false) // what all wait for
+	add("bob's", "bob").Reserve("m", false) // they all wait for this one
 	for i := range 2 {
 		add(fleet.MachineID(fmt.Sprint("ann's", i)), "ann")
 		add(fleet.MachineID(fmt.Sprint("dan's", i)), "dan")
@@ -325,9 +327,9 @@ func TestSchedulerGivesAllThatCameIntoReach(t *testing.T) {
 	}
 }
 
-// A machine that a group's admins pinned gives all its slots to those who wait, although it
-// has served no one. grantSlots tries again until a slot is reserved: it must not do so for
-// ever.
+// A machine that a group's admins pinned grants all its slots to waiting calls, although
+// it has served no call yet. grantSlots repeats until a slot is reserved; that must not
+// be an infinite loop.
 func TestSchedulerGrantsAllSlotsOfAPinnedMachine(t *testing.T) {
 	r := newScheduler(t, 2)
 	r.snapshot = r.snapshot.WithShares("bob", nil).WithShares("cid", nil).
@@ -341,18 +343,18 @@ func TestSchedulerGrantsAllSlotsOfAPinnedMachine(t *testing.T) {
 	}
 }
 
-// A share's limits are held and given back with the slot.
+// A share's limits are reserved and released with the slot.
 func TestSchedulerHoldsTheShare(t *testing.T) {
 	r := newScheduler(t, 2)
 	r.snapshot = r.snapshot.WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 1, PerDay: 2}}})
-	for range 3 { // refused by the machine: it does not count for the day, either
+	for range 3 { // refused by the machine: it does not count for the day either
 		r.release(r.newcomer("bob"), refusedBusy)
 	}
 	first := r.newcomer("bob")
 	if first == nil || r.newcomer("bob") != nil {
 		t.Fatal("the share's limit does not hold")
 	}
-	r.release(first, unused) // no machine took it: it does not count for the day
+	r.release(first, unused) // no machine accepted it: it does not count for the day
 	for range 2 {
 		h := r.newcomer("bob")
 		if h == nil {
@@ -365,7 +367,7 @@ func TestSchedulerHoldsTheShare(t *testing.T) {
 	}
 }
 
-// Of two calls with the same candidates, the second reserves what the first left.
+// If two calls have the same candidates, the second reserves what the first left.
 func TestSchedulerTakesWhatIsLeft(t *testing.T) {
 	r := newScheduler(t, 2)
 	r.snapshot = r.snapshot.WithMachine(&fleet.Machine{
@@ -384,8 +386,8 @@ func TestSchedulerTakesWhatIsLeft(t *testing.T) {
 	}
 }
 
-// queued returns how many waiting calls a machine could take, and activity is called
-// whenever a call reserves or releases a slot, and begins or ends to wait.
+// queued returns how many waiting calls a machine could take. activity is called whenever
+// a call reserves or releases a slot, and starts or stops waiting.
 func TestSchedulerQueued(t *testing.T) {
 	r := newScheduler(t, 1)
 	box := r.snapshot.Machine("box")
@@ -463,8 +465,8 @@ func TestRouteHeader(t *testing.T) {
 	}
 }
 
-// A call for several answers holds a slot for each; it waits for one alone, and
-// gives all of them back once.
+// A call for several answers reserves a slot for each. It waits for only one, and
+// releases all of them once.
 func TestSchedulerCountsAnswers(t *testing.T) {
 	r := newScheduler(t, 4)
 	one, four := r.newcomer("ann"), r.newcomer("bob")

@@ -12,24 +12,28 @@ import (
 )
 
 const (
-	// bytesPerToken is how many bytes of a request a token of its prompt has, and
-	// outputTokens how many tokens an answer, as long as no call of the model was measured.
+	// bytesPerToken is the assumed number of bytes of a request for each token of its
+	// prompt, and outputTokens the assumed length of an answer in tokens, until a call of
+	// the model was measured.
 	bytesPerToken = 4.0
 	outputTokens  = 250.0
-	// maxTypical is how many machines the typical speed of a model is the median of.
+	// maxTypical is the most machines in the median that is the typical speed of a model.
 	maxTypical = 64
-	// minMeasured is the fewest tokens of an answer that is measured in a group, and maxFaster
-	// how many times as fast as the fastest machine there.
+	// minMeasured is the fewest tokens of an answer that is measured in a group.
+	// maxFaster is how many times as fast as the fastest machine of the group a
+	// measurement may be.
 	minMeasured = 16
 	maxFaster   = 3
-	// maxModels bounds the models of which anything is known beside their machines.
+	// maxModels is the most models whose average calls are remembered.
 	maxModels = 10_000
 )
 
-// speeds is what was measured of models, on all machines together, and of which machines the
-// measurements are to be saved. What was measured of a machine is in its fleet.Load.
+// speeds holds what was measured of models on all machines together, and which
+// measurements of machines are to be stored. What was measured of a machine is in its
+// fleet.Load.
 type speeds struct {
-	// loadOf returns the Load of a model on a machine; nil if it is not offered.
+	// loadOf returns the Load of a model on a machine, nil if the machine does not offer
+	// it.
 	loadOf func(fleet.MachineID, fleet.ModelID) *fleet.Load
 
 	mu      sync.Mutex
@@ -37,28 +41,29 @@ type speeds struct {
 	changed map[speedKey]struct{}
 }
 
-// speedKey names a model on a machine.
+// speedKey identifies a model on a machine.
 type speedKey struct {
 	machine fleet.MachineID
 	model   fleet.ModelID
 }
 
-// modelSpeed is what is known of a model: running means of the bytes of a request for each
-// token of its prompt, and of the tokens of an answer, and the speed of a typical machine.
+// modelSpeed is what is known of a model: running averages of the bytes of a request for
+// each token of its prompt and of the tokens of an answer, and the speed of a typical
+// machine.
 type modelSpeed struct {
 	bytesPerToken, output float64
 	machines              map[provenTo]*fleet.Speed
 	typical               *fleet.Speed
-	learned               int // measurements
+	learned               int // number of measurements
 }
 
-// provenTo names the callers that a machine proved its speed to.
+// provenTo is a machine and a circle of callers whose calls have measured its speed.
 type provenTo struct {
 	machine fleet.MachineID
 	circle  fleet.Circle
 }
 
-// of returns what is known of a model. Needs mu.
+// of returns what is known of a model. mu must be held.
 func (s *speeds) of(model fleet.ModelID) *modelSpeed {
 	m := s.models[model]
 	if m == nil {
@@ -71,7 +76,7 @@ func (s *speeds) of(model fleet.ModelID) *modelSpeed {
 	return m
 }
 
-// work returns what a call of a model is expected to demand, with that prompt.
+// work returns the expected work of a call of a model with that prompt.
 func (s *speeds) work(model fleet.ModelID, p *prefix.Prompt, matches []prefix.Match) fleet.Work {
 	s.mu.Lock()
 	m := *s.of(model)
@@ -91,7 +96,7 @@ func (s *speeds) work(model fleet.ModelID, p *prefix.Prompt, matches []prefix.Ma
 	return w
 }
 
-// measure adds what a served call shows of its machine.
+// measure measures the machine of a served call.
 func (s *speeds) measure(call *gateway.Call, out gateway.Outcome, now time.Time) {
 	tries := call.Trace.Tries
 	if len(tries) == 0 || call.Choices > 1 {
@@ -104,8 +109,8 @@ func (s *speeds) measure(call *gateway.Call, out gateway.Outcome, now time.Time)
 	}
 }
 
-// measureOn is measure with the load of the machine's offer. It reports whether the call
-// changed what is known of the machine.
+// measureOn is measure with the load of the machine's offer. It reports whether the
+// measurement was used.
 func (s *speeds) measureOn(load *fleet.Load, call *gateway.Call, last *gateway.Attempt, out gateway.Outcome, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,17 +134,17 @@ func (s *speeds) measureOn(load *fleet.Load, call *gateway.Call, last *gateway.A
 	return true
 }
 
-// learn takes over a speed that was measured of a machine.
+// learn updates the typical speed of a model with the measured speed of a machine.
 func (s *speeds) learn(model fleet.ModelID, of provenTo, speed *fleet.Speed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.of(model).learn(of, speed)
 }
 
-// plausible reports whether a call of a group may be measured. A machine that wants to
-// attract prompts answers at once, with a word or with text that no engine generated
-// (spec/routing.md#plausible). Only machines that were measured in the group count: those
-// of other circles may be a decoy of the same owner.
+// plausible reports whether to use the measurement of a call in a group. A machine that
+// wants to attract prompts may answer at once, with one word or with text that no engine
+// generated (spec/routing.md#plausible). It is compared only with machines measured in
+// the same group: those of other circles may be decoys of the same owner.
 func (m *modelSpeed) plausible(group fleet.Circle, tokens int64, x fleet.Measurement) bool {
 	if x.Decoding == 0 { // the caller's connection was slower than the machine
 		x.Output = 0
@@ -153,7 +158,8 @@ func (m *modelSpeed) plausible(group fleet.Circle, tokens int64, x fleet.Measure
 	return tokens >= minMeasured && maxFaster*(x.FirstToken+x.Decoding).Seconds() >= fastest
 }
 
-// estimate returns the speed that is assumed of a machine, if that is the one measured.
+// estimate returns the speed to assume for a machine: the measured one, if any, else the
+// typical one.
 func (m *modelSpeed) estimate(measured *fleet.Speed) *fleet.Speed {
 	if measured != nil {
 		return measured
@@ -164,7 +170,7 @@ func (m *modelSpeed) estimate(measured *fleet.Speed) *fleet.Speed {
 	return &fleet.DefaultSpeed
 }
 
-// learn updates the typical speed of the model with that of one machine.
+// learn updates the typical speed of the model with the speed of one machine.
 func (m *modelSpeed) learn(id provenTo, speed *fleet.Speed) {
 	if speed == nil {
 		return
@@ -186,10 +192,10 @@ func (m *modelSpeed) learn(id provenTo, speed *fleet.Speed) {
 	m.typical = fleet.TypicalSpeed(of)
 }
 
-// measurementOf returns what a call shows of the machine that served it, by the hub's clock
-// (spec/routing.md#measured). The counts of tokens are the engine's, within what the gateway found
-// possible. Of an answer that is not streamed only the time in all is known; it is divided
-// as the speed assumed of the machine divides it. Decoding is not measured where the
+// measurementOf returns what a call shows about the machine that served it, by the hub's
+// clock (spec/routing.md#measured). The token counts are the engine's, limited to what
+// the gateway found possible. If an answer is not streamed, only its total time is known;
+// it is divided in the proportion of the assumed speed. Decoding is not measured if the
 // caller's connection slowed it down.
 func measurementOf(call *gateway.Call, last *gateway.Attempt, out gateway.Outcome, assumed *fleet.Speed) fleet.Measurement {
 	prompt := out.TokensIn
@@ -201,13 +207,13 @@ func measurementOf(call *gateway.Call, last *gateway.Attempt, out gateway.Outcom
 		Cached: int(out.Cached),
 	}
 	if call.Trace.Prompt > 0 {
-		tokens := float64(prompt) / float64(call.Trace.Prompt) // of a byte
+		tokens := float64(prompt) / float64(call.Trace.Prompt) // tokens for each byte
 		x.Sent, x.Since = int(float64(last.Sent)*tokens), int(float64(last.Since)*tokens)
 	}
 	if call.Stream && out.Frames > 0 {
 		x.FirstToken = out.FirstToken - last.After
 		x.Decoding = out.LastToken - out.FirstToken
-		// Several tokens may come in one frame, but not any number.
+		// A frame may contain several tokens, but not any number.
 		x.Output = int(min(out.TokensOut, int64(4*out.Frames))) - 1
 		if out.Blocked > x.Decoding/4 {
 			x.Decoding = 0
@@ -237,7 +243,7 @@ func (d *Dispatcher) loadOf(machine fleet.MachineID, model fleet.ModelID) *fleet
 	return nil
 }
 
-// readWork reads from the body of a call what it demands of a machine.
+// readWork reads the expected work of a call from its body.
 func (d *Dispatcher) readWork(ctx context.Context, c *activeCall) error {
 	_, content := c.call.Request()
 	if content == nil { // a transcription
@@ -265,8 +271,8 @@ func (d *Dispatcher) readWork(ctx context.Context, c *activeCall) error {
 	return nil
 }
 
-// remember remembers the machine that has the prompt of a call in its cache, here and at
-// the other nodes.
+// remember records here and at the other nodes that a machine has the prompt of a call in
+// its cache.
 func (d *Dispatcher) remember(c *activeCall, a *attempt) {
 	before, seen, ok := d.prefixes.Sent(c.prompt.Marks, a.Machine.Key(), time.Now())
 	if a.sent = before; ok && d.scheduler.others != nil {
@@ -274,14 +280,14 @@ func (d *Dispatcher) remember(c *activeCall, a *attempt) {
 	}
 }
 
-// OnSeen remembers a prompt that another node sent to a machine.
+// OnSeen records a prompt that another node sent to a machine.
 func (d *Dispatcher) OnSeen(data []byte) {
 	if seen, ok := prefix.ParseSeen(data); ok {
 		d.prefixes.Add(seen, time.Now())
 	}
 }
 
-// newPrefixKey returns a key for the fingerprints of prompts.
+// newPrefixKey returns a random key for the fingerprints of prompts.
 func newPrefixKey() *prefix.Key {
 	var key prefix.Key
 	_, _ = rand.Read(key[:]) // it never fails

@@ -10,7 +10,7 @@ import (
 	"github.com/kith/kith/internal/gateway"
 )
 
-// served is a call of 4,000 bytes that machine desk answered.
+// served returns a call of 4,000 bytes that machine desk answered.
 func served(load *fleet.Load, stream bool, took time.Duration) *gateway.Call {
 	desk := &fleet.Machine{ID: "desk", Name: "desk", Offers: []fleet.Offer{{ID: "m", Load: load}}}
 	return &gateway.Call{Model: "m", Stream: stream, Trace: gateway.Trace{Prompt: 4000, Tries: []gateway.Attempt{
@@ -40,7 +40,8 @@ func TestMeasurementsOfCalls(t *testing.T) {
 			fleet.Measurement{Uncached: 600, FirstToken: 2 * time.Second, Output: 100}},
 		{"no frame with content", func(o *gateway.Outcome, _ *gateway.Call) { o.Frames, o.FirstByte = 0, 4*time.Second },
 			fleet.Measurement{Uncached: 600, FirstToken: 3 * time.Second}},
-		// 0.3 s + 0.6 s for the prompt, 2 s for 100 tokens are assumed; it took ten times as long.
+		// Assumed are 0.3 s + 0.6 s for the prompt and 2 s for 100 tokens; it took ten
+		// times as long.
 		{"not streamed", func(o *gateway.Outcome, call *gateway.Call) { o.TokensOut, call.Stream = 100, false },
 			fleet.Measurement{Uncached: 600, FirstToken: 9 * time.Second, Output: 100, Decoding: 20 * time.Second}},
 	} {
@@ -60,8 +61,8 @@ func TestMeasurementsOfCalls(t *testing.T) {
 	}
 }
 
-// What calls show of a model is used for the next ones: bytes for each token, the length of
-// answers, and a typical machine.
+// Measurements of a model are used for its next calls: bytes for each token, the length
+// of answers, and a typical machine.
 func TestWorkFollowsCalls(t *testing.T) {
 	var load fleet.Load
 	s := speeds{loadOf: func(fleet.MachineID, fleet.ModelID) *fleet.Load { return &load }}
@@ -100,8 +101,8 @@ func TestWorkFollowsCalls(t *testing.T) {
 	}
 }
 
-// In a group a call shows nothing of its machine that answered with a few tokens, or much
-// faster than any machine; by a share it does.
+// In a group, a call does not count as a measurement if the answer has only a few tokens
+// or came much faster than from any machine. By a share, it counts.
 func TestImplausibleCallsAreNotMeasured(t *testing.T) {
 	loads := map[fleet.MachineID]*fleet.Load{"slow": {}}
 	s := speeds{loadOf: func(id fleet.MachineID, _ fleet.ModelID) *fleet.Load { return loads[id] }}
@@ -115,7 +116,7 @@ func TestImplausibleCallsAreNotMeasured(t *testing.T) {
 			TokensIn: 1000, TokensOut: tokens, Reported: true, Frames: int(tokens), FirstToken: took / 2, LastToken: took,
 		}, time.Now())
 	}
-	serve("slow", fleet.Circle{}, 100, time.Millisecond) // counts for nothing in the group
+	serve("slow", fleet.Circle{}, 100, time.Millisecond) // ignored in the group
 	serve("slow", group, 100, 9*time.Second)
 	for _, c := range []struct {
 		circle fleet.Circle

@@ -2,14 +2,14 @@ package dispatch
 
 import "time"
 
-// Status is how a Dispatcher is, for the operator.
+// Status is the state of a Dispatcher, for the operator.
 type Status struct {
-	Running int           // calls that came to this node and run on machines
-	Waiting int           // calls that came to this node and wait for one
-	Oldest  time.Duration // since the arrival of the waiting call that came first
+	Running int           // calls received by this node that run on machines
+	Waiting int           // calls received by this node that wait for one
+	Oldest  time.Duration // time since the oldest waiting call arrived
 }
 
-// Status returns the present state.
+// Status returns the current state.
 func (d *Dispatcher) Status(now time.Time) Status {
 	s := d.scheduler.status(now)
 	s.Running = d.active.running()

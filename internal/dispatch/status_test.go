@@ -7,8 +7,8 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// TestStatus counts the calls that came to this node; those that wait at another one are in
-// the same queue.
+// TestStatus counts the calls received by this node. Calls that wait at another node are
+// in the same queue.
 func TestStatus(t *testing.T) {
 	r := newScheduler(t, 1)
 	first := r.newcomer("ann")

@@ -13,12 +13,12 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// Count returns the number of tokens of the call's prompt, by the tokenizer of a
+// Count returns the number of tokens of the call's prompt, counted by the tokenizer of a
 // machine; 0 if none counted it. A model that no machine serves is refused as in Do.
 // Count reserves no slot and does not wait (spec/api.md#count-tokens). It tries the
-// candidates of a call, best first, but no machine that is reached through a group: a
-// count is not worth the prompt to a machine that any member may bring. ctx limits the
-// time of all attempts together; no record is kept of a count.
+// candidates of the call, best first, but no machine that is reached through a group,
+// because a count does not justify sending the prompt to a machine of any member. ctx
+// limits the time of all attempts together. Counts are not recorded.
 func (d *Dispatcher) Count(ctx context.Context, call *gateway.Call) (tokens int64, err error) {
 	query := queryOf(call)
 	decision := d.route(&query)
@@ -37,7 +37,7 @@ func (d *Dispatcher) Count(ctx context.Context, call *gateway.Call) (tokens int6
 	return tokens, nil
 }
 
-// countOn counts on one machine.
+// countOn counts the tokens on one machine.
 func (d *Dispatcher) countOn(ctx context.Context, call *gateway.Call, c fleet.Candidate) (tokens int64) {
 	endpoint, content := call.Request()
 	line, ok := d.line(call, c, "")
@@ -60,10 +60,10 @@ func (d *Dispatcher) countOn(ctx context.Context, call *gateway.Call, c fleet.Ca
 	return readCount(response)
 }
 
-// maxCount limits a machine's answer to a count, in bytes.
+// maxCount is the longest answer of a machine to a count, in bytes.
 const maxCount = 1 << 10
 
-// readCount reads a machine's answer to a count; 0 if it is none.
+// readCount parses a machine's answer to a count. It returns 0 if the answer is invalid.
 func readCount(response *http.Response) (tokens int64) {
 	var answer tunnel.Tokens
 	if response.StatusCode != http.StatusOK || json.UnmarshalRead(io.LimitReader(response.Body, maxCount), &answer) != nil ||

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A machine's word is taken for what could be a count, and no more of it is read
-// than that takes.
+// A machine's count is used if it is plausible, and no more of its answer is read than a
+// count needs.
 func TestCounted(t *testing.T) {
 	for text, want := range map[string]int64{
 		`{"tokens":7}`: 7, `{"tokens":2147483647,"more":[]}`: 1<<31 - 1,

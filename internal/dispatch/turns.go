@@ -7,22 +7,22 @@ import (
 )
 
 const (
-	// callsBetween is how many calls of a member go to established machines of a group
-	// between two that may go to a newcomer first (spec/routing.md#newcomers).
+	// callsBetween is how many calls of a member use established machines of a group
+	// before one may try a newcomer first (spec/routing.md#newcomers).
 	callsBetween = 9
-	// maxTurns bounds the members of which calls are counted.
+	// maxTurns is the most members whose calls are counted.
 	maxTurns = 100_000
 )
 
-// turns counts, for each member and group, the calls since the last one that was tried on a
-// newcomer. It is safe for concurrent use.
+// turns counts, for each member and group, the calls since the last one that was
+// attempted on a newcomer. It is safe for concurrent use.
 type turns struct {
 	mu    sync.Mutex
 	since map[fleet.MemberID]map[fleet.GroupID]int
 }
 
-// claim returns the groups in which the member's next call may go to a newcomer first. No
-// other call gets those until giveBack.
+// claim returns the groups in which the member's next call may try a newcomer first. No
+// other call gets these groups until giveBack.
 func (t *turns) claim(member fleet.MemberID) (groups []fleet.GroupID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -35,7 +35,7 @@ func (t *turns) claim(member fleet.MemberID) (groups []fleet.GroupID) {
 	return groups
 }
 
-// giveBack gives back the claims of a call, except for the one that its decision used.
+// giveBack returns the claims of a call, except the one that its decision used.
 func (t *turns) giveBack(member fleet.MemberID, claimed []fleet.GroupID, order []fleet.Candidate) {
 	if len(claimed) == 0 {
 		return
@@ -50,8 +50,8 @@ func (t *turns) giveBack(member fleet.MemberID, claimed []fleet.GroupID, order [
 	}
 }
 
-// tried counts a call of the member that is tried on a machine. A call is counted once,
-// where it is tried first, unless a newcomer gets it later.
+// tried counts a call of the member that is attempted on a machine. A call is counted
+// once, at its first attempt, unless a newcomer gets it later.
 func (t *turns) tried(member fleet.MemberID, on *fleet.Candidate, first bool) {
 	if on.Class != fleet.Grouped {
 		return

@@ -7,8 +7,8 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// At most one in ten of a member's calls in a group is tried on a newcomer first, however
-// many calls are decided at once; other members and groups are counted apart.
+// At most one in ten of a member's calls in a group tries a newcomer first, however many
+// calls are decided at once. Other members and groups are counted separately.
 func TestTurns(t *testing.T) {
 	var turns turns
 	candidate := func(standing fleet.Standing, group fleet.GroupID) *fleet.Candidate {

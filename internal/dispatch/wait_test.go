@@ -17,7 +17,7 @@ import (
 	"github.com/kith/kith/internal/registry"
 )
 
-// On a machine its owner's calls are served first, in the order of their arrival.
+// On a machine its owner's calls are served first, in the order of arrival.
 func TestSchedulerOwnerGoesFirst(t *testing.T) {
 	r := newScheduler(t, 1)
 	h := r.newcomer("bob")
@@ -34,8 +34,8 @@ func TestSchedulerOwnerGoesFirst(t *testing.T) {
 	}
 }
 
-// A machine serves the oldest call first, for whichever of its models the calls wait,
-// and in whichever cohorts they are.
+// A machine serves the oldest call first, regardless of the models that the calls wait
+// for and of their cohorts.
 func TestSchedulerOldestOfTheMachine(t *testing.T) {
 	r := newScheduler(t, 1)
 	h := r.newcomer("ann")
@@ -54,7 +54,7 @@ func TestSchedulerOldestOfTheMachine(t *testing.T) {
 	}
 }
 
-// A place in a share that comes free on one machine serves on another.
+// A place under a share's limits that becomes free on one machine can be used on another.
 func TestSchedulerSharesPlaceElsewhere(t *testing.T) {
 	r := newScheduler(t, 1)
 	r.snapshot = r.snapshot.WithMachine(&fleet.Machine{
@@ -71,7 +71,7 @@ func TestSchedulerSharesPlaceElsewhere(t *testing.T) {
 	}
 }
 
-// So does a place in the limits of a group, which serves whichever member waits.
+// So can a place under the limits of a group, by any waiting member.
 func TestSchedulerGroupsPlaceElsewhere(t *testing.T) {
 	r := newScheduler(t, 2)
 	limits := &fleet.Limits{Concurrent: 1}
@@ -92,7 +92,7 @@ func TestSchedulerGroupsPlaceElsewhere(t *testing.T) {
 	}
 }
 
-// So does a place in a share's day, which a call that no machine took gives back.
+// So can a place in a share's day, which a call that no machine accepted returns.
 func TestSchedulerSharesDayElsewhere(t *testing.T) {
 	r := newScheduler(t, 1)
 	offers := []fleet.Offer{{ID: "x", Families: fleet.Families(fleet.Chat)}}
@@ -112,8 +112,8 @@ func TestSchedulerSharesDayElsewhere(t *testing.T) {
 	}
 }
 
-// What is not notified: a new minute, that reach can be confirmed again, that a machine
-// no longer offers the model.
+// There are no notifications of these: a new minute, a reach that can be confirmed again,
+// a machine that no longer offers the model.
 func TestSchedulerTicks(t *testing.T) {
 	r := newScheduler(t, 1)
 	now := noon
@@ -135,7 +135,7 @@ func TestSchedulerTicks(t *testing.T) {
 	}
 
 	w = r.wait("bob", 0)
-	r.snapshot = r.snapshot.WithShares("bob", nil) // as if hours had ended
+	r.snapshot = r.snapshot.WithShares("bob", nil) // as if the hours had ended
 	if next(time.Second); got(w) != (waitResult{}) {
 		t.Error("decided again within the minute")
 	}
@@ -148,14 +148,14 @@ func TestSchedulerTicks(t *testing.T) {
 	r.snapshot = r.snapshot.WithMachine(&box)
 	r.onMachine(&box)
 	evesOwn := fleet.Machine{ID: "other", Owner: "eve", Online: true, Slots: 1, Offers: []fleet.Offer{{ID: "m", Families: fleet.Families(fleet.Chat)}}}
-	r.snapshot = r.snapshot.WithMachine(&evesOwn) // as many machines offer it as before
+	r.snapshot = r.snapshot.WithMachine(&evesOwn) // the same number of machines offer it
 	r.onMachine(&evesOwn)
 	if next(time.Second); got(w).refusal == nil {
 		t.Error("no machine that it could use offers it: waits on")
 	}
 }
 
-// crowd is random members and machines, and a scheduler.
+// crowd is a scheduler with random members and machines.
 type crowd struct {
 	oneMachine
 	rng     *rand.Rand
@@ -216,7 +216,7 @@ func (c *crowd) query() fleet.Query {
 	return a
 }
 
-// call is what dispatch does with a new call.
+// call does what dispatch does with a new call.
 func (c *crowd) call() {
 	query := c.query()
 	known := c.refresh(&query)
@@ -228,12 +228,12 @@ func (c *crowd) call() {
 		}
 	}
 	if d.Verdict != fleet.Refuse {
-		arrived := noon.Add(time.Duration(c.rng.IntN(1000))) // one that tried before comes back in its place
+		arrived := noon.Add(time.Duration(c.rng.IntN(1000))) // a call that tried before keeps its place
 		c.waiters = append(c.waiters, c.join(query, arrived))
 	}
 }
 
-// step does one thing at random.
+// step does one random thing.
 func (c *crowd) step() string {
 	switch n := c.rng.IntN(20); {
 	case n < 9:
@@ -265,8 +265,9 @@ func (c *crowd) step() string {
 	}
 }
 
-// could says whether the waiter may use the machine, were a slot free. Through a
-// group a machine that has not served yet takes one call, however many are free.
+// could reports whether the waiter could use the machine if it had a free slot. Through a
+// group, a machine that has not served yet runs only one call, regardless of its free
+// slots.
 func (c *crowd) could(w *waiter, id fleet.MachineID) bool {
 	query := w.cohort.query
 	query.Now = noon
@@ -274,9 +275,9 @@ func (c *crowd) could(w *waiter, id fleet.MachineID) bool {
 	return ok && seen.State >= fleet.Busy && (c.proven || seen.Class != fleet.Grouped)
 }
 
-// check looks at the result of a step: no call waits that could be served or must be
-// refused, and no call was served before one that arrived earlier, except an owner's
-// on the owner's machine.
+// check checks the result of a step: no call waits that could be served or must be
+// refused, and no call was served before one that arrived earlier, except an owner's on
+// the owner's machine.
 func (c *crowd) check(what string) {
 	c.t.Helper()
 	var served []*waiter
@@ -319,7 +320,7 @@ func (c *crowd) check(what string) {
 	}
 }
 
-// In random worlds no call is passed over and none is forgotten.
+// In random worlds no call is skipped or forgotten.
 func TestSchedulerIsFair(t *testing.T) {
 	for seed := range uint64(300) {
 		c := newCrowd(t, seed)
@@ -334,8 +335,8 @@ func TestSchedulerIsFair(t *testing.T) {
 	}
 }
 
-// Calls that come, wait, hang up and end all at once: in a bubble, a wake-up
-// that is lost is a deadlock.
+// Calls arrive, wait, disconnect and end all at once: in a bubble, a lost wake-up is a
+// deadlock.
 func TestSchedulerLosesNoWakeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newScheduler(t, 2)
@@ -361,8 +362,8 @@ func TestSchedulerLosesNoWakeUp(t *testing.T) {
 	})
 }
 
-// serveOne is one call from its arrival to its end; hasty hangs up if it is to
-// wait.
+// serveOne serves one call from its arrival to its end. If hasty is set, it leaves
+// instead of waiting.
 func (r *oneMachine) serveOne(query fleet.Query, hasty bool) {
 	arrived := time.Now()
 	known := r.refresh(&query)
@@ -384,10 +385,10 @@ func (r *oneMachine) serveOne(query fleet.Query, hasty bool) {
 	}
 }
 
-// 5,000 wait for a model of which 100 slots a second come free: they are served
-// in the order in which they came, or refused at their deadline; each knows its
-// position. Under the race detector, which follows 8,128 goroutines at most and can crash
-// with fewer, 1,000 wait.
+// 5,000 calls wait for a model with 100 slots becoming free a second. They are served in
+// the order of arrival or refused at their deadline, and each knows its position. Under
+// the race detector, which supports at most 8,128 goroutines and can crash with fewer,
+// 1,000 wait.
 func TestThousandsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waiters := 5_000

@@ -13,23 +13,25 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// A body must come within bodyGrace and bodyFloor bytes a second; otherwise the connection is closed
-// (spec/api.md#limit-slow): SDKs would repeat the request after a 408.
+// A request body has bodyGrace plus one second for each bodyFloor bytes to arrive. A
+// slower one closes the connection without a response (spec/api.md#limit-slow): SDKs
+// would repeat the request after a 408.
 const (
 	bodyGrace = 30 * time.Second
 	bodyFloor = 64 << 10
-	// bodyStep is how often the deadline moves.
+	// bodyStep is the number of bytes after which the read deadline is extended.
 	bodyStep = 64 << 10
 )
 
-// A body that was not read when the answer goes out may still be this long, and
-// has this long to come, for the connection to be kept.
+// To keep the connection, the rest of an unread body is discarded before the answer is
+// sent, if it is at most discardLimit bytes and arrives within discardTime.
 const (
 	discardLimit = 64 << 10
 	discardTime  = time.Second
 )
 
-// readBody holds the complete body of the request. Where there is no room for it, it is refused at that byte.
+// readBody reads and holds the complete body of the request. If memory and disk run out,
+// it refuses the body without reading further.
 func (x *exchange) readBody() (*spool.Bytes, error) {
 	limit, length := x.tuning.Body, x.r.ContentLength
 	if length > limit {
@@ -64,27 +66,27 @@ func (x *exchange) checkEncoding(what string) error {
 	return nil
 }
 
-// hold begins to hold a body for the caller.
+// hold returns an empty body that is counted for the caller.
 func (x *exchange) hold(announced int64) *spool.Bytes {
 	return x.g.cfg.Spool.Hold(x.holder(), announced)
 }
 
-// keep holds for the caller what was made of a body.
+// keep holds made, the translation of a body, for the caller.
 func (x *exchange) keep(made []byte) (*spool.Bytes, error) {
 	return x.g.cfg.Spool.Keep(x.holder(), made)
 }
 
-// holder is who the bytes of the request are counted for.
+// holder returns the member that the bytes of the request are counted for.
 func (x *exchange) holder() spool.Holder { return spool.Holder{Member: string(x.caller.Member)} }
 
-// bodyWasRead notes that nothing of the request is left on the connection.
+// bodyWasRead records that the request was read to its end, and clears the read deadline.
 func (x *exchange) bodyWasRead() {
 	x.bodyDone = true
-	_ = x.control.SetReadDeadline(time.Time{}) // else it would cut the answer
+	_ = x.control.SetReadDeadline(time.Time{}) // or it would interrupt the answer
 }
 
-// unread returns why a body was not read to its end: the error of its source, else err,
-// which is the spool's.
+// unread returns why a body was not read to its end: the error of from, if any, else err,
+// the error of the spool.
 func (x *exchange) unread(from *paced, err error) error {
 	if cause := context.Cause(x.g.ending); cause != nil && errors.Is(from.err, os.ErrDeadlineExceeded) {
 		return cause
@@ -96,23 +98,24 @@ func (x *exchange) unread(from *paced, err error) error {
 	return err
 }
 
-// bodyDeadline gives the client until when that many bytes more must have come.
+// bodyDeadline extends the read deadline for the bytes received.
 func (x *exchange) bodyDeadline(received int) {
 	allowed := bodyGrace + time.Duration(received)*time.Second/bodyFloor
-	_ = x.control.SetReadDeadline(x.arrived.Add(allowed)) // a connection in memory may have none
+	_ = x.control.SetReadDeadline(x.arrived.Add(allowed)) // an in-memory connection may not support deadlines
 	if x.g.ending.Err() != nil {
 		x.stopReading()
 	}
 }
 
-// awaitBody begins the time of a body, which EndBodies ends until stop is called.
+// awaitBody sets the first read deadline of a body. Until stop is called, EndBodies
+// interrupts its reading.
 func (x *exchange) awaitBody() (stop func()) {
 	x.bodyDeadline(0)
 	ends := context.AfterFunc(x.g.ending, x.stopReading)
 	return func() { ends() }
 }
 
-// stopReading ends a read of the body that is underway, and any later one.
+// stopReading interrupts the current read of the body and fails all later ones.
 func (x *exchange) stopReading() { _ = x.control.SetReadDeadline(time.Now()) }
 
 func (x *exchange) tooLarge() error {
@@ -120,7 +123,7 @@ func (x *exchange) tooLarge() error {
 	return fault.New(fault.RequestTooLarge, "the body is larger than %d bytes: send less", x.tuning.Body)
 }
 
-// brokenBody is the error of a body that is over the limit, malformed, or did not come.
+// brokenBody returns the error for a body that is too large, malformed or incomplete.
 func (x *exchange) brokenBody(err error) error {
 	var tooLarge *http.MaxBytesError
 	switch {
@@ -128,14 +131,15 @@ func (x *exchange) brokenBody(err error) error {
 		return x.tooLarge()
 	case errors.Is(err, os.ErrDeadlineExceeded), x.r.Context().Err() != nil, errors.Is(err, io.ErrUnexpectedEOF):
 		return errGone
-	default: // malformed chunks and their like
+	default: // such as malformed chunks
 		return fault.New(fault.InvalidRequest, "cannot read the body: its transfer is malformed").Because(err)
 	}
 }
 
-// discardBody discards a body that was not read, before the answer goes out: net/http would first wait for the rest of
-// it, without a limit. A small one is read, so that the connection is kept; for any other the answer goes out at once and
-// the connection is closed after it.
+// discardBody discards a body that was not read, before the answer is sent; net/http
+// would wait for the rest of it without a limit. It reads a small body to keep the
+// connection. For a larger one, the answer is sent at once and the connection closed
+// afterwards.
 func (x *exchange) discardBody() {
 	x.bodyDone = true
 	_ = x.control.SetReadDeadline(time.Now().Add(discardTime))

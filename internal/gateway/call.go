@@ -10,60 +10,60 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// Caller is who makes a call, as the edge identified it. The zero Caller is
-// the owner on the local surface.
+// Caller identifies who makes a call. The zero Caller is the owner, on the local surface.
 type Caller struct {
 	Member fleet.MemberID
 	Name   string
 	// KeyID names the API key; empty for a machine credential and locally.
 	KeyID string
-	// Narrow is what the key may reach (spec/routing.md#narrowed-key).
+	// Narrow limits what the key can reach (spec/routing.md#narrowed-key).
 	Narrow fleet.Narrow
-	// Machine is set for a machine credential: for its calls that machine does
-	// not exist, so that a call never comes back to where it began.
+	// Machine is set for a machine credential. The machine's own calls are never routed
+	// back to it.
 	Machine fleet.MachineID
-	// Inference says that the key is for inference and its listing alone
+	// Inference is set if the key is only for inference and for listing models
 	// (spec/api.md#scopes).
 	Inference bool
 }
 
-// Call is one inference request on its way through a surface. gateway makes
-// it; a Backend reads it and changes nothing but Trace.
+// Call is one inference request. The gateway creates it; a Backend reads it and may
+// change only Trace.
 type Call struct {
 	ID       string // the correlation id
 	Endpoint fleet.Endpoint
 	Model    fleet.ModelID
 	Stream   bool
-	Choices  int // answers asked for at once; 0: one
+	Choices  int // number of answers requested; 0: one
 	Caller   Caller
-	// Body is the request's bytes as received; never logged, never changed. It is
-	// the gateway's to close.
+	// Body is the request body as received. It is never logged or changed. The gateway
+	// closes it.
 	Body *spool.Bytes
-	// Header holds the messages dialect's own headers, for a service elsewhere
-	// that speaks it and for the hub; nil on the hosted surface and in other dialects.
+	// Header holds the headers specific to the messages dialect, for the hub and for
+	// upstreams that speak it; nil on the hosted surface and in other dialects.
 	Header http.Header
 	// Form is the request of a transcription, which has no Body.
 	Form    *dialect.Transcription
 	Arrived time.Time
-	Started time.Time // Arrived by Config.Now, for what is recorded
-	// Wait is the caller's own limit on waiting for a machine (Prefer: wait=N);
-	// negative when the caller said nothing.
+	Started time.Time // Arrived by Config.Now, for records
+	// Wait is the caller's own limit on waiting for a machine (Prefer: wait=N); negative
+	// if there is none.
 	Wait time.Duration
-	// Waiting reports to the caller how many calls are ahead in the queue and how long the wait may still take. A Backend
-	// calls it while the call waits, and with a negative ahead once it waits no longer. It never blocks.
+	// Waiting reports to the caller how many calls are ahead in the queue and how much
+	// longer the wait may take. A Backend calls it while the call waits, and with a
+	// negative ahead when the wait ends. It never blocks.
 	Waiting func(ahead int, left time.Duration)
 	// Trace is what the Backend reports, for the log and the usage record.
 	Trace Trace
 
-	chat *spool.Bytes // Body as that of a chat call; nil where it is one, or can be none
-	// translationErr is why Body cannot be translated to the chat dialect, where a service that
-	// speaks its own dialect may take it all the same: on the local surface.
+	chat *spool.Bytes // Body translated to chat; nil if it is chat already or has no translation
+	// translationErr is why Body cannot be translated to chat. On the local surface an
+	// upstream that speaks the call's own dialect may still serve it.
 	translationErr error
 }
 
-// Request is the endpoint and the body that a machine gets: the call's own bytes, or their translation to chat. A machine
-// that speaks messages or responses gets chat like any other, because only chat has every check
-// (docs/decisions/0003-machines-are-asked-in-chat.md).
+// Request returns the endpoint and the body to send to a machine: the call's own body, or
+// its translation to chat. Machines that speak messages or responses also get chat,
+// because only chat has every check (docs/decisions/0003-machines-are-asked-in-chat.md).
 func (c *Call) Request() (fleet.Endpoint, *spool.Bytes) {
 	if c.chat == nil {
 		return c.Endpoint, c.Body
@@ -71,8 +71,9 @@ func (c *Call) Request() (fleet.Endpoint, *spool.Bytes) {
 	return fleet.ChatCompletions, c.chat
 }
 
-// ForEngine is the endpoint and the body that an engine of this machine or an upstream gets: with own the call's own
-// bytes, else as Request. The error is why there is no translation.
+// ForEngine returns the endpoint and the body to send to an engine of this machine or to
+// an upstream. If own is set, it is the call's own body; otherwise it is as in Request.
+// It fails if the body cannot be translated.
 func (c *Call) ForEngine(own bool) (fleet.Endpoint, *spool.Bytes, error) {
 	if own {
 		return c.Endpoint, c.Body, nil
@@ -81,12 +82,12 @@ func (c *Call) ForEngine(own bool) (fleet.Endpoint, *spool.Bytes, error) {
 	return endpoint, body, c.translationErr
 }
 
-// Attach makes the call the body of a request for the next hop: one of its bodies,
-// or the form of a transcription.
+// Attach makes the call the body of a request to the next hop: body, or the form if it is
+// a transcription.
 func (c *Call) Attach(r *http.Request, body *spool.Bytes) { dialect.SetBody(r, c.Form, body, true) }
 
-// answered releases the request's bodies once no transport sends them any more: the call
-// goes to no other machine. Body stays if the answer needs it.
+// answered releases the request bodies when no transport needs them: the call goes to no
+// other machine. If needed is set, Body is kept for the answer.
 func (c *Call) answered(needed bool) {
 	if c.Body != nil && !needed {
 		c.Body.Done()
@@ -96,7 +97,7 @@ func (c *Call) answered(needed bool) {
 	}
 }
 
-// close releases all that the call holds.
+// close releases everything that the call holds.
 func (c *Call) close() {
 	for _, body := range []*spool.Bytes{c.Body, c.chat} {
 		if body != nil {
@@ -108,37 +109,37 @@ func (c *Call) close() {
 	}
 }
 
-// translated reports whether the answer has to be translated back.
+// translated reports whether the answer must be translated back.
 func (c *Call) translated(a *Answer) bool {
 	return c.chat != nil && !a.Untranslated && a.Endpoint == fleet.ChatCompletions
 }
 
-// Trace is what a Backend learned on the way of one call.
+// Trace is what a Backend records while it serves a call.
 type Trace struct {
 	Machine  fleet.MachineID
-	Owner    fleet.MemberID // of that machine
-	Group    fleet.GroupID  // by which the caller reached it; empty: by none
-	Route    string         // X-Kith-Route's value; empty: no machine was given the prompt
+	Owner    fleet.MemberID // of Machine
+	Group    fleet.GroupID  // through which the caller reached the machine; empty: none
+	Route    string         // the value of X-Kith-Route; empty: no machine received the prompt
 	Attempts int
 	Waited   time.Duration
-	// First and Last are the first and the newest decision about the call, Tries
-	// the attempts at it, for the record that answers `kith why`.
+	// First and Last are the first and the latest routing decision, Tries the attempts.
+	// They are recorded for `kith why`.
 	First, Last Decision
 	Tries       []Attempt
-	// Prompt is the length of what engines compute before they answer, in bytes.
+	// Prompt is the length in bytes of what engines process before they answer.
 	Prompt int
 }
 
-// Decision is one decision about a call. The zero Decision is none.
+// Decision is one routing decision about a call. The zero Decision is none.
 type Decision struct {
 	After   time.Duration // since the call arrived
 	Row     int           // of spec/routing.md#the-twelve-rows
 	Verdict fleet.Verdict
 	Tally   fleet.Tally
-	// Best and Second are the first two candidates of a decision to try; without a
-	// Machine: there was none.
+	// Best and Second are the first two candidates of a decision to try. Their Machine is
+	// empty if there was no such candidate.
 	Best, Second fleet.Candidate
-	Prompt       int // tokens of the prompt, as expected
+	Prompt       int // expected tokens of the prompt
 }
 
 // Attempt is one attempt at a call on a machine.
@@ -147,38 +148,39 @@ type Attempt struct {
 	Class   fleet.Class
 	Circle  fleet.Circle  // of the caller
 	After   time.Duration // since the call arrived
-	Took    time.Duration // to its outcome
-	Outcome string        // in words; nothing of the call's content
-	// Prompt says that the machine was given some of the request's body, Began that
-	// it began to answer.
+	Took    time.Duration // until its outcome
+	Outcome string        // in words, without any content of the call
+	// Prompt is set if the machine received any of the request's body, Began if it began
+	// to answer.
 	Prompt, Began bool
-	Waited        time.Duration // in the queue, before it
-	// Running is how many calls ran on the machine when it began to answer, this one
-	// included.
+	Waited        time.Duration // in the queue, before this attempt
+	// Running is the number of calls that ran on the machine when it began to answer,
+	// including this one.
 	Running int
-	// Sent is how many bytes of the prompt were sent to the machine before, and Since those
-	// of other prompts that were sent to it after that.
+	// Sent is how many bytes of the prompt the machine had received before, and Since the
+	// bytes of other prompts sent to it after that.
 	Sent, Since int
 }
 
-// Answer is a served call: the response, and the endpoint whose dialect its
-// body speaks. The status is 200. A Body that breaks reports a *fault.Fault
-// where the cause is known, and it breaks when the context of Do ends. Closing
-// the Body ends the call at the machine and gives its slot back.
+// Answer is the answer to a served call, with status 200. Endpoint names the dialect of
+// its body. Reads of Body fail with a *fault.Fault if the cause is known; they also fail
+// when the context of Do ends. Closing Body ends the call at the machine and releases its
+// slot.
 type Answer struct {
 	*http.Response
 	Endpoint fleet.Endpoint
-	// Held is the body of a unary call's answer where it was held already, by
-	// Call.Hold; the gateway closes it. Body then has nothing more to be read.
+	// Held is the body of a unary answer if Call.Hold has already read it; Body is then
+	// empty. The gateway closes Held.
 	Held *spool.Bytes
-	// FromHub says that a hub rendered the body and not a machine: its comments
-	// are passed on, count as signs of life, and its error frames keep their codes.
+	// FromHub is set if a hub rendered the body. Its comments are passed on and count as
+	// signs of life, and its error frames keep their codes.
 	FromHub bool
-	// Untranslated says that it answers the call's own Body and not a translation.
+	// Untranslated is set if the machine answered the call's own Body, not a translation
+	// of it.
 	Untranslated bool
 }
 
-// Close ends an answer that is given to no caller.
+// Close closes an answer that no caller gets.
 func (a *Answer) Close() {
 	a.Body.Close()
 	if a.Held != nil {
@@ -186,7 +188,7 @@ func (a *Answer) Close() {
 	}
 }
 
-// Availability of a model to one caller, best machine first.
+// Availability is the availability of a model to one caller, that of the best machine.
 type Availability string
 
 // The availabilities of a model in a listing.
@@ -204,19 +206,20 @@ type Model struct {
 	Capabilities  []string
 	Availability  Availability
 	Via           fleet.Class
-	Owner         string // of the machine that would serve it best; the hub's listing alone has it
+	Owner         string // of the best machine; only in the hub's listing
 	Chat          bool   // that machine serves it in chat
-	Machines      int    // how many in reach offer it, online
+	Machines      int    // online machines in reach that offer it
 	Created       time.Time
 }
 
-// Backend serves calls. hub (over tunnels) and daemon (over engines here, then
-// the hub) implement it. Errors are *fault.Fault; anything else is a defect.
+// Backend serves calls. The hub implements it over tunnels; the daemon with its engines,
+// then the hub. Its errors are *fault.Fault; any other error is a defect.
 type Backend interface {
-	// Do serves the call or says which fault it is. It may block while the call
-	// waits for a machine; ctx ends when the caller hangs up.
+	// Do serves the call. It may block while the call waits for a machine; ctx ends when
+	// the caller disconnects.
 	Do(ctx context.Context, call *Call) (*Answer, error)
-	// Models lists what the caller reaches now, sorted by id, each once.
+	// Models returns the models that the caller can reach now, sorted by id, without
+	// duplicates.
 	Models(ctx context.Context, caller Caller) ([]Model, error)
 }
 
@@ -228,16 +231,16 @@ type Outcome struct {
 	Duration  time.Duration
 	TokensIn  int64
 	TokensOut int64
-	// Reported says that the engine counted the tokens; otherwise TokensOut is
-	// the number of content frames.
+	// Reported is set if the engine reported the token counts; otherwise TokensOut is the
+	// number of content frames.
 	Reported bool
-	// Cached is how many of TokensIn the engine had computed before, as it reports.
+	// Cached is how many of TokensIn came from the engine's cache, as it reports.
 	Cached int64
-	// Truncated says that the engine read only a part of the conversation.
+	// Truncated is set if the engine read only part of the conversation.
 	Truncated bool
-	// Of a streamed answer, from the call's arrival to the first and to the last frame
-	// with content, and how many frames there were. Blocked is how long the caller's
-	// connection took to take them.
+	// For a streamed answer: the times from the call's arrival to the first and the last
+	// frame with content, and the number of these frames. Blocked is the total time that
+	// writes to the caller's connection took.
 	FirstToken, LastToken time.Duration
 	Frames                int
 	Blocked               time.Duration

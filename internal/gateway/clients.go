@@ -19,11 +19,11 @@ import (
 	"github.com/kith/kith/internal/limit"
 )
 
-// Clients distinguishes the clients of a server and bounds what each may hold at
-// once (spec/api.md#limit-connections): connections, and for a client behind a trusted proxy requests,
-// since a proxy's connections are no one client's. A client is an IPv4 address or
-// an IPv6 /64, which is what one customer has. The nil Clients trusts no proxy and
-// bounds nothing.
+// Clients distinguishes the clients of a server and limits what each may hold at once
+// (spec/api.md#limit-connections): its connections, and behind a trusted proxy its
+// requests, since a proxy's connections are shared by many clients. A client is an IPv4
+// address or an IPv6 /64, the usual allocation of one customer. The nil Clients trusts no
+// proxy and has no limits.
 type Clients struct {
 	rules atomic.Pointer[clientRules]
 	log   *slog.Logger
@@ -32,25 +32,24 @@ type Clients struct {
 	warned, malformed     rate.Sometimes
 }
 
-// clientRules is what Reconfigure replaces.
+// clientRules are the settings that Reconfigure replaces.
 type clientRules struct {
 	proxies []netip.Prefix
 	limit   int
 }
 
-// NewClients makes the Clients of one server. The proxies are the peers that are
-// trusted to name the client, in a PROXY header or in X-Forwarded-For; of every other
-// peer X-Forwarded-For is ignored. The limit is how many connections, or behind a proxy
-// requests, one client may hold at once; 0 is off. The log gets a warning, at most once
-// a minute, when a client holds 80 % of that.
+// NewClients returns the Clients of one server. The proxies are trusted to name the
+// client, in a PROXY header or in X-Forwarded-For; X-Forwarded-For from any other peer is
+// ignored. The limit is how many connections, or behind a proxy requests, one client may
+// hold at once; 0 is off. A warning is logged, at most once a minute, when a client holds
+// 80 % of the limit.
 func NewClients(proxies []netip.Prefix, limit int, log *slog.Logger) *Clients {
 	c := &Clients{log: log, warned: rate.Sometimes{Interval: time.Minute}, malformed: rate.Sometimes{Interval: time.Minute}}
 	c.Reconfigure(proxies, limit)
 	return c
 }
 
-// Reconfigure changes the proxies and the limit for the connections and requests that
-// come from now on.
+// Reconfigure changes the proxies and the limit for new connections and requests.
 func (c *Clients) Reconfigure(proxies []netip.Prefix, limit int) {
 	c.rules.Store(&clientRules{proxies, limit})
 }
@@ -82,13 +81,13 @@ func (t *tally) free(client netip.Prefix) {
 	}
 }
 
-// Fullest returns the most connections or requests that one client holds now, and the
-// limit; 0 is off.
+// Fullest returns the highest number of connections or requests that one client holds
+// now, and the limit; 0 is off.
 func (c *Clients) Fullest() (held, limit int) {
 	return max(c.connections.most(), c.requests.most()), c.rules.Load().limit
 }
 
-// most returns how many the client with the most of them holds.
+// most returns the highest number that one client holds.
 func (t *tally) most() (held int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -98,8 +97,8 @@ func (t *tally) most() (held int) {
 	return held
 }
 
-// take counts one more of what a client holds. It returns the function that gives
-// it back, which is nil when the client may hold no more.
+// take adds one to what a client holds. It returns the function that subtracts it again,
+// nil if the client is at the limit.
 func (c *Clients) take(t *tally, what string, client netip.Addr) (free func()) {
 	most := c.rules.Load().limit
 	if most <= 0 {
@@ -126,11 +125,11 @@ type Holder struct {
 	Held, Limit int
 }
 
-// nearLimit reports whether a client holds 80 % of what it may.
+// nearLimit reports whether a client holds 80 % or more of the limit.
 func nearLimit(held, limit int) bool { return held*5 >= limit*4 }
 
-// Near returns the clients that hold 80 % or more of what one may: those that hold most
-// come first, and there are at most most of them.
+// Near returns the clients that hold 80 % or more of the limit, at most most of them,
+// those that hold the most first.
 func (c *Clients) Near(most int) (all []Holder) {
 	if c == nil || c.rules.Load().limit <= 0 {
 		return nil
@@ -149,9 +148,9 @@ func (c *Clients) Near(most int) (all []Holder) {
 	return all[:min(len(all), most)]
 }
 
-// Listen wraps a listener so that one client holds at most as many connections as one may; those
-// beyond are closed at once. A connection of a trusted proxy is counted if a PROXY
-// header, version 1 or 2, names its client. Connections that are not TCP are not counted.
+// Listen wraps a listener and limits the connections of each client; those over the limit
+// are closed at once. A connection of a trusted proxy is counted if a PROXY header,
+// version 1 or 2, names its client. Connections other than TCP are not counted.
 func (c *Clients) Listen(l net.Listener) net.Listener { return &clientListener{l, c} }
 
 type clientListener struct {
@@ -159,7 +158,7 @@ type clientListener struct {
 	clients *Clients
 }
 
-// Accept waits for the next connection of a client that may have one more.
+// Accept returns the next connection that is within its client's limit.
 func (l *clientListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
@@ -181,14 +180,14 @@ func (l *clientListener) Accept() (net.Conn, error) {
 	}
 }
 
-// clientConn is a counted connection. It stays a *net.TCPConn in all else:
-// net/http half-closes one to deliver an early 413.
+// clientConn is a counted connection. It embeds *net.TCPConn because net/http half-closes
+// the connection to deliver an early 413.
 type clientConn struct {
 	*net.TCPConn
 	free func()
 }
 
-// Close closes the connection, which counts no more.
+// Close closes the connection and ends its count.
 func (c *clientConn) Close() error {
 	defer c.free()
 	return c.TCPConn.Close()
@@ -196,8 +195,8 @@ func (c *clientConn) Close() error {
 
 func (c *clientConn) uncount() { c.free() }
 
-// ConnState is for http.Server: a connection that became a tunnel is counted by its
-// machine's credential from there on, and no more among its household's browsers.
+// ConnState is for http.Server. A connection that became a tunnel is no longer counted
+// for its client: it is counted by the machine's credential instead.
 func (c *Clients) ConnState(conn net.Conn, state http.ConnState) {
 	if secured, ok := conn.(*tls.Conn); ok {
 		conn = secured.NetConn()
@@ -207,7 +206,7 @@ func (c *Clients) ConnState(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// Resolve returns the request with its client's address as its RemoteAddr, and
+// Resolve returns the request with the client's address as its RemoteAddr, and reports
 // whether a trusted proxy named that address.
 func (c *Clients) Resolve(r *http.Request) (resolved *http.Request, proxied bool) {
 	if c == nil || len(c.rules.Load().proxies) == 0 {
@@ -223,9 +222,9 @@ func (c *Clients) Resolve(r *http.Request) (resolved *http.Request, proxied bool
 	return resolved, true
 }
 
-// behind is the client behind a trusted proxy: the last address in the headers that
-// is not itself a trusted proxy's. What comes before it the client may have
-// written. At a word that is no address the search ends at the proxy that sent it.
+// behind returns the client behind a trusted proxy: the last address in the headers that
+// is not a trusted proxy's. The addresses before it may be forged by the client. If an
+// entry is not an address, the proxy that sent it is the client.
 func (c *Clients) behind(client netip.Addr, headers []string) netip.Addr {
 	hops := strings.Split(strings.Join(headers, ","), ",")
 	for i := len(hops) - 1; i >= 0; i-- {
@@ -240,7 +239,7 @@ func (c *Clients) behind(client netip.Addr, headers []string) netip.Addr {
 	return client
 }
 
-// readHop reads an address as proxies write it, some with a port.
+// readHop parses an address as proxies write it, some with a port.
 func readHop(text string) (netip.Addr, bool) {
 	if at, err := netip.ParseAddrPort(text); err == nil {
 		return at.Addr().Unmap().WithZone(""), true
@@ -249,8 +248,7 @@ func readHop(text string) (netip.Addr, bool) {
 	return addr.Unmap().WithZone(""), err == nil
 }
 
-// Admit counts a request that Resolve resolved among those of its client, until
-// leave is called.
+// Admit counts a request, which Resolve returned, for its client until leave is called.
 func (c *Clients) Admit(r *http.Request) (leave func(), err error) {
 	from, parseErr := netip.ParseAddrPort(r.RemoteAddr)
 	if parseErr != nil {

@@ -26,8 +26,8 @@ func clientsOf(limit int, proxies ...string) (*Clients, *bytes.Buffer) {
 	return NewClients(prefixes, limit, slog.New(slog.NewTextHandler(log, nil))), log
 }
 
-// accepting is a counted listener on loopback: open dials it and returns the
-// accepted end, and dial returns the end that dialled.
+// accepting starts a counted listener on loopback. open dials it and returns the accepted
+// end; dial returns the dialing end.
 func accepting(t *testing.T, c *Clients) (open, dial func() net.Conn) {
 	t.Helper()
 	inner, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -96,7 +96,7 @@ func TestConnectionsOfAClient(t *testing.T) {
 		t.Error("an accepted connection cannot be half-closed")
 	}
 	_ = first.Close()
-	_ = first.Close() // its place is given back once
+	_ = first.Close() // its place is released only once
 	open()
 	refused(t, dial())
 	if n := strings.Count(log.String(), "[hub] proxies"); n != 1 {
@@ -113,8 +113,8 @@ func TestConnectionsOfAClient(t *testing.T) {
 	refused(t, dial())
 }
 
-// A tunnel is counted by its machine's credential: the household's browsers have
-// all of their connections beside it.
+// A tunnel is counted by its machine's credential, so it takes no connection from the
+// browsers of the same household.
 func TestTunnelsAreNotConnections(t *testing.T) {
 	clients, _ := clientsOf(1)
 	open, dial := accepting(t, clients)
@@ -129,7 +129,7 @@ func TestTunnelsAreNotConnections(t *testing.T) {
 	_ = browser.Close()
 }
 
-// The connections of a trusted proxy are no one client's.
+// The connections of a trusted proxy are not counted for one client.
 func TestProxysConnections(t *testing.T) {
 	clients, log := clientsOf(1, "127.0.0.0/8")
 	open, _ := accepting(t, clients)
@@ -153,10 +153,10 @@ func TestResolve(t *testing.T) {
 		{"@", []string{"198.51.100.1"}, "@"},
 		{"10.0.0.1:5", nil, "10.0.0.1:0"},
 		{"10.0.0.1:5", []string{"198.51.100.1"}, "198.51.100.1:0"},
-		{"10.0.0.1:5", []string{"6.6.6.6, 198.51.100.1"}, "198.51.100.1:0"},                // what the client wrote is not the last
+		{"10.0.0.1:5", []string{"6.6.6.6, 198.51.100.1"}, "198.51.100.1:0"},                // not what the client claims
 		{"10.0.0.1:5", []string{"6.6.6.6", "198.51.100.1 ,10.0.0.2"}, "198.51.100.1:0"},    // over two proxies, in two lines
-		{"10.0.0.1:5", []string{"6.6.6.6, nonsense, 10.0.0.2"}, "10.0.0.2:0"},              // as far as it can be read
-		{"10.0.0.1:5", []string{"10.0.0.3, 10.0.0.2"}, "10.0.0.3:0"},                       // the innermost of the proxies' own
+		{"10.0.0.1:5", []string{"6.6.6.6, nonsense, 10.0.0.2"}, "10.0.0.2:0"},              // the last readable address
+		{"10.0.0.1:5", []string{"10.0.0.3, 10.0.0.2"}, "10.0.0.3:0"},                       // the innermost proxy
 		{"10.0.0.1:5", []string{"198.51.100.1:4711"}, "198.51.100.1:0"},                    // some write a port
 		{"10.0.0.1:5", []string{"[2001:db8::7]:80"}, "[2001:db8::7]:0"},                    // or brackets
 		{"[2001:db8::5]:5", []string{"::ffff:198.51.100.1"}, "198.51.100.1:0"},             // one address, one spelling
@@ -165,15 +165,15 @@ func TestResolve(t *testing.T) {
 		{"10.0.0.1:5", []string{"198.51.100.1", "unknown"}, "10.0.0.1:0"},                  // RFC 7239's word
 		{"10.0.0.1:5", []string{"198.51.100.1, 2001:db8::5, 10.9.9.9"}, "198.51.100.1:0"},  // proxies of both kinds
 		{"10.0.0.1:5", []string{"198.51.100.1, 2001:db8::6, 10.9.9.9"}, "[2001:db8::6]:0"}, // that one is not trusted
-		{"10.0.0.1:5", []string{"10.0.0.1", "127.0.0.1"}, "127.0.0.1:0"},                   // nor is loopback by itself
-		{"10.0.0.1:5", []string{"198.51.100.1", ""}, "10.0.0.1:0"},                         // an empty line is no address
-		{"10.0.0.1:5", []string{"198.51.100.1\t,\t10.0.0.2\t"}, "198.51.100.1:0"},          // spaces of both kinds
-		{"10.0.0.1:5", []string{"evil.example, 0x7f.1"}, "10.0.0.1:0"},                     // no name, no odd number
-		{"10.0.0.1:5", []string{"198.51.100.1:99999"}, "10.0.0.1:0"},                       // no port of that number
+		{"10.0.0.1:5", []string{"10.0.0.1", "127.0.0.1"}, "127.0.0.1:0"},                   // untrusted loopback
+		{"10.0.0.1:5", []string{"198.51.100.1", ""}, "10.0.0.1:0"},                         // an empty line
+		{"10.0.0.1:5", []string{"198.51.100.1\t,\t10.0.0.2\t"}, "198.51.100.1:0"},          // spaces and tabs
+		{"10.0.0.1:5", []string{"evil.example, 0x7f.1"}, "10.0.0.1:0"},                     // a name, an odd number
+		{"10.0.0.1:5", []string{"198.51.100.1:99999"}, "10.0.0.1:0"},                       // an impossible port
 		{"10.0.0.1:5", []string{"010.0.0.1"}, "10.0.0.1:0"},                                // no octal
 		{"10.0.0.1:5", []string{"[198.51.100.1]"}, "198.51.100.1:0"},                       // harmless
 		{"10.0.0.1:5", []string{"for=198.51.100.1"}, "10.0.0.1:0"},                         // another header's syntax
-		{"10.0.0.1:5", []string{"198.51.100.1;10.0.0.2"}, "10.0.0.1:0"},                    // no list
+		{"10.0.0.1:5", []string{"198.51.100.1;10.0.0.2"}, "10.0.0.1:0"},                    // not a list
 		{"10.0.0.1:5", []string{"198.51.100.1, 10.0.0.2, 10.0.0.3, 10.0.0.4"}, "198.51.100.1:0"},
 	} {
 		r := httptest.NewRequest("GET", "/", nil)
@@ -197,9 +197,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// Behind a proxy a client has a number of requests at once; another client has its
-// own, an IPv6 /64 counts as one, and 80 % of the number is in the log once a
-// minute.
+// Behind a proxy each client has its own limit of simultaneous requests. An IPv6 /64
+// counts as one client, and 80 % of the limit is logged once a minute.
 func TestRequestsBehindAProxy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clients, log := clientsOf(10, "10.0.0.0/8")
@@ -231,7 +230,7 @@ func TestRequestsBehindAProxy(t *testing.T) {
 			t.Errorf("another client: %v", err)
 		}
 		leaves[0]()
-		leaves[0]() // counts once
+		leaves[0]() // counts only once
 		if _, err := from("2001:db8::1"); err != nil {
 			t.Errorf("after one ended: %v", err)
 		}
@@ -249,7 +248,7 @@ func TestRequestsBehindAProxy(t *testing.T) {
 	})
 }
 
-// A refusal before the routes has the shape that the path asks for.
+// A refusal before routing is rendered in the dialect that the path selects.
 func TestRefuse(t *testing.T) {
 	edge := New(hostedConfig(answers(reply)))
 	clients, _ := clientsOf(1, "192.0.2.0/24")

@@ -9,8 +9,8 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// A web application that the operator named may call with a key and never with a
-// cookie; every other page gets what it got before.
+// A web application that the operator named may call with a key but never with a cookie.
+// All other pages are treated as before.
 func TestCORS(t *testing.T) {
 	const app = "https://app.example"
 	c := hostedConfig(answers(reply))
@@ -70,7 +70,7 @@ func TestCORS(t *testing.T) {
 	}
 }
 
-// GET / of a program that is no browser is answered without a key, on both surfaces.
+// Clients that are not browsers get the answer to GET / without a key, on both surfaces.
 func TestGreetingWithoutABrowser(t *testing.T) {
 	hosted, local := hostedConfig(answers(reply)), localConfig(answers(reply))
 	hosted.Base, hosted.Version, local.Base, local.Version = "https://hub.example", "1.2.3", "http://localhost:8701", "1.2.3"

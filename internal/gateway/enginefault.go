@@ -9,8 +9,9 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// EngineFault is the fault of an engine's answer whose status is not 200 (spec/routing.md#what-the-engines-answer-becomes).
-// Nil means that another machine may be tried. An engine's text stays in the message: an engine can never set the code.
+// EngineFault returns the fault for an engine's answer with a status other than 200
+// (spec/routing.md#what-the-engines-answer-becomes), or nil if another machine may be
+// tried. An engine's text goes into the message only: an engine can never set the code.
 func EngineFault(status int, body []byte) *fault.Fault {
 	if status == 400 || status == 413 || status == 422 || status == 500 {
 		if f := dialect.ContextExceeded(body); f != nil {
@@ -27,9 +28,9 @@ func EngineFault(status int, body []byte) *fault.Fault {
 		if text == "" {
 			text = "it gave no reason"
 		}
-		// The refusal is the engine's, or that of the daemon's own checks.
+		// The engine refused the request, or one of the daemon's own checks.
 		return fault.New(fault.InvalidRequest, "the machine refused the request: %s", text).WithParam(dialect.EngineParam(body))
-	case status == 413: // its owner takes less than this service does
+	case status == 413: // its owner allows smaller requests than this service
 		return fault.New(fault.RequestTooLarge, "the request is too large for the machine's engine: send less")
 	case status == 404 || status == 429 || status == 503:
 		return nil
@@ -42,16 +43,16 @@ func EngineFault(status int, body []byte) *fault.Fault {
 	}
 }
 
-// inOwnTerms returns err, if it is a machine's refusal of the translated request, with
-// the member at fault named as in the caller's own request. A member that the caller did
-// not send is not named.
+// inOwnTerms rewrites a machine's refusal of the translated request: it names the
+// parameter at fault as the caller's own request does, or no parameter if the caller did
+// not send it. Other errors are returned unchanged.
 func (x *exchange) inOwnTerms(err error) error {
 	var f *fault.Fault
 	if !errors.As(err, &f) || f.Code != fault.InvalidRequest || f.Param == "" || x.call.Body == nil || x.call.translationErr != nil {
 		return err
 	}
 	own := ""
-	// Where the body cannot be read again, no member is named.
+	// If the body cannot be read again, no parameter is named.
 	_ = x.call.Body.View(x.r.Context(), func(body []byte) error {
 		own = dialect.OwnParam(body, x.call.Endpoint, f.Param, x.forms == nil && x.call.Endpoint == fleet.ChatCompletions)
 		return nil

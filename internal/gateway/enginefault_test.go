@@ -9,8 +9,8 @@ import (
 )
 
 // TestMembersAtFault: a machine names the member at fault in the chat body that it
-// was sent; a caller reads the name of its own, in param and in the message. A member
-// that is not in the request is never in param.
+// received; the caller reads the corresponding name from its own request, in param and in
+// the message. A member that is not in the request is never in param.
 func TestMembersAtFault(t *testing.T) {
 	const picture = "messages.0.content.1.image_url.url"
 	for name, test := range map[string]struct {
@@ -37,10 +37,10 @@ func TestMembersAtFault(t *testing.T) {
 			if i > 1 {
 				config = localConfig
 			}
-			if i > 1 && test.path == "/v1/responses" { // where it is for upstreams only
+			if i > 1 && test.path == "/v1/responses" { // there it is only for upstreams
 				continue
 			}
-			// As a daemon writes it, and as the hub reads that.
+			// As a daemon writes it and the hub reads it.
 			document := dialect.FaultBody(dialect.Chat, fault.New(fault.InvalidRequest, "%s: this is not taken", test.place).WithParam(test.place), "id")
 			w, _ := do(New(config(refuses(EngineFault(400, document)))), ask("POST", "http://localhost:8701"+test.path, body, "Anthropic-Version", "2023-06-01"))
 			var got struct {

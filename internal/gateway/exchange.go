@@ -16,7 +16,8 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// errGone ends an exchange whose caller left or is too slow: nothing more can be written to the connection.
+// errGone ends an exchange whose caller disconnected or is too slow: nothing more can be
+// written.
 var errGone = errors.New("the caller is gone")
 
 // exchange is one request and its answer.
@@ -26,39 +27,40 @@ type exchange struct {
 	w            http.ResponseWriter
 	r            *http.Request
 	control      *http.ResponseController
-	id           string // correlation id, made here and never taken from the caller
+	id           string // correlation id, generated here and never taken from the caller
 	arrived      time.Time
 	started      time.Time // the same by Config.Now
-	route        *route    // nil until the path was matched
+	route        *route    // nil until the path is matched
 	envelope     dialect.Dialect
-	region       string // to which the request is forwarded; empty: it is not
+	region       string // to forward the request to; empty: serve it here
 	caller       Caller
-	identified   bool // the caller is known, or the route requires none
+	identified   bool // the caller is known, or the route needs no key
 	bodyDone     bool // the body was read or discarded
 	bodyTooLarge bool // the body is over the limit
 	call         *Call
-	turns        heldTurns // kept ones that the request needs
-	// response is the answer to a call of the responses dialect that is translated.
+	turns        heldTurns // stored turns that the request needs
+	// response is the translated answer to a call of the responses dialect.
 	response *dialect.Response
-	// forms translates the answer to a chat call that machines get in other forms.
+	// forms translates the answer to a chat call that was sent to the machine in another
+	// form.
 	forms *dialect.ChatForms
-	// passed is a stream of the responses dialect that passes as it is.
+	// passed is a stream of the responses dialect that is passed through unchanged.
 	passed   *dialect.Stream
-	pictures bool // the request has some
+	pictures bool // the request has images
 	routed   bool // the call was passed to the Backend
 
-	// mu orders what the handler and the heartbeat write.
+	// mu serializes the writes of the handler and of the heartbeat.
 	mu        sync.Mutex
 	began     bool // status and headers were sent
-	routeSent bool // so was X-Kith-Route, or the comment that replaces it
+	routeSent bool // X-Kith-Route was sent, or the comment that replaces it
 	status    int
 	deadline  time.Time // of the next write, as last set
 	firstByte time.Duration
 	usage     dialect.Usage
-	written   int64 // bytes of the answer that went to the caller
-	maxPrompt int   // the most tokens that the request can be, some room aside
-	text      int   // bytes of its conversation; 0: unknown, as with pictures
-	// Of a streamed answer, as in Outcome.
+	written   int64 // bytes of the answer sent to the caller
+	maxPrompt int   // upper bound of the request's tokens, without tokenRoom
+	text      int   // bytes of its conversation; 0: unknown, as with images
+	// For a streamed answer, as in Outcome.
 	firstToken, lastToken, blocked time.Duration
 	frames                         int
 }
@@ -71,23 +73,24 @@ func newExchange(g *Edge, w http.ResponseWriter, r *http.Request) *exchange {
 		arrived: time.Now(), started: g.cfg.Now(),
 	}
 	x.envelope = envelopeOf(r, nil)
-	x.bodyDone = r.ContentLength == 0 || r.ProtoMajor > 1 // HTTP/2 resets a stream by itself
+	x.bodyDone = r.ContentLength == 0 || r.ProtoMajor > 1 // HTTP/2 resets a stream itself
 	x.setHeaders()
 	return x
 }
 
-// setHeaders sets the headers that each answer has.
+// setHeaders sets the headers that every answer has.
 func (x *exchange) setHeaders() {
 	h, id := x.w.Header(), []string{x.id}
 	h[correlationHeader], h["Request-Id"], h["X-Request-Id"] = id, id, id
 	if x.r.ProtoMajor == 1 && x.r.TransferEncoding != nil {
-		// net/http has dropped a Content-Length beside it; where the two differ, what follows must not be read as a request
+		// net/http has dropped a Content-Length next to Transfer-Encoding. If the two
+		// disagreed, the bytes after this request must not be read as another one
 		// (spec/security.md#smuggling).
 		h["Connection"] = []string{"close"}
 	}
 }
 
-// run serves the request; a panic is a defect of this request only (spec/api.md#internal-error).
+// run serves the request. A panic affects only this request (spec/api.md#internal-error).
 func (x *exchange) run() (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -97,7 +100,7 @@ func (x *exchange) run() (err error) {
 	return x.serve()
 }
 
-// serve makes the checks in their order (spec/api.md#order-of-checks).
+// serve performs the checks in their order (spec/api.md#order-of-checks).
 func (x *exchange) serve() error {
 	if x.g.cfg.Guard != nil {
 		if err := x.g.cfg.Guard.check(x.r); err != nil {
@@ -147,8 +150,8 @@ func (x *exchange) routeFault() error {
 	return fault.New(fault.RouteNotFound, "no such path: requests go to /v1/models, /v1/chat/completions and their neighbours; check the base URL")
 }
 
-// serviceInfo answers HEAD /, by which agents check for a service, and GET / of other clients than browsers: the program
-// and its base URLs (spec/api.md#get-root).
+// serviceInfo answers HEAD /, with which agents check that the service exists, and GET /
+// from clients other than browsers: the program and its base URLs (spec/api.md#get-root).
 func (x *exchange) serviceInfo() error {
 	return x.writeJSON(struct {
 		Name         string `json:"name"`
@@ -162,7 +165,7 @@ func (x *exchange) notImplemented() error {
 	return fault.New(fault.NotImplemented, "POST /v1/completions is not implemented: use POST /v1/chat/completions")
 }
 
-// newCall returns a call with what is known of it before its body is read.
+// newCall returns a call with what is known before its body is read.
 func (x *exchange) newCall(endpoint fleet.Endpoint) *Call {
 	return &Call{
 		ID: x.id, Endpoint: endpoint, Caller: x.caller, Arrived: x.arrived, Started: x.started,
@@ -185,7 +188,7 @@ func (x *exchange) infer() error {
 	if x.pictures {
 		x.text = 0
 	}
-	if !head.Model.Valid() { // nothing can advertise it
+	if !head.Model.Valid() { // no machine can offer it
 		return impossibleModel()
 	}
 	x.routed = true
@@ -195,12 +198,12 @@ func (x *exchange) infer() error {
 	return x.unary()
 }
 
-// impossibleModel is the fault of a model whose id is none.
+// impossibleModel returns the fault for an invalid model id.
 func impossibleModel() *fault.Fault {
 	return fault.New(fault.ModelNotFound, "no machine serves a model of that name, which no machine can have: an id has no space at either end and 256 bytes at most; send it exactly as GET /v1/models lists it")
 }
 
-// read reads and checks the request, and gives its call what it asks for.
+// read reads and checks the request, and sets the fields of the call from it.
 func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 	if call.Endpoint == fleet.Transcriptions {
 		if call.Form, err = x.readForm(); err != nil {
@@ -213,7 +216,7 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 	}
 	var chat []byte
 	if call.Endpoint == fleet.Responses && x.g.surface == hosted {
-		body, err := call.Body.Load() // its answer repeats parts of it, to the end
+		body, err := call.Body.Load() // kept until the end: the answer repeats parts of it
 		if err != nil {
 			return head, err
 		}
@@ -234,11 +237,11 @@ func (x *exchange) read(call *Call) (head dialect.Head, err error) {
 	return head, err
 }
 
-// parse reads a body, of which it keeps nothing: what it asks for, and the
-// same as the body of a chat call where that is another.
+// parse parses a body and keeps no part of it. It returns the head, and the body
+// translated to chat, nil if machines can get it as it is.
 func (x *exchange) parse(call *Call, body []byte) (head dialect.Head, chat []byte, err error) {
 	switch {
-	case call.Endpoint == fleet.Messages && x.g.surface == local: // what cannot be translated, an upstream may still take
+	case call.Endpoint == fleet.Messages && x.g.surface == local: // an upstream may accept what cannot be translated
 		call.Header = ownHeaders(x.r.Header)
 		if head, err = dialect.ReadMessagesHead(body); err == nil {
 			_, chat, call.translationErr = x.translate(body)
@@ -249,7 +252,7 @@ func (x *exchange) parse(call *Call, body []byte) (head dialect.Head, chat []byt
 		head, err = dialect.ReadEmbeddingsHead(body)
 	case call.Endpoint == fleet.ChatCompletions:
 		head, x.forms, chat, err = dialect.ReadChatHead(body)
-		if err != nil && head.Model != "" && x.g.surface == local { // an upstream may take it as it is
+		if err != nil && head.Model != "" && x.g.surface == local { // an upstream may accept it as it is
 			call.translationErr, err = err, nil
 		}
 	default:
@@ -258,8 +261,8 @@ func (x *exchange) parse(call *Call, body []byte) (head dialect.Head, chat []byt
 	return head, chat, err
 }
 
-// preferredWait is the caller's own limit on waiting (RFC 7240); negative when
-// there is none. What cannot be read is ignored, as that RFC says.
+// preferredWait returns the caller's own limit on waiting (RFC 7240), negative if there
+// is none. A malformed header is ignored, as that RFC requires.
 func preferredWait(h http.Header) time.Duration {
 	for _, line := range h["Prefer"] {
 		for preference := range strings.SplitSeq(line, ",") {
@@ -276,12 +279,12 @@ func preferredWait(h http.Header) time.Duration {
 	return -1
 }
 
-// faultOf is the fault that err means for the caller of this exchange, or nil
-// when there is no caller any more.
+// faultOf returns the error to report to the caller for err, or errGone if the caller has
+// disconnected.
 func (x *exchange) faultOf(ctx context.Context, err error) error {
 	var f *fault.Fault
 	switch cause := context.Cause(ctx); {
-	case errors.As(context.Cause(x.r.Context()), &f): // its server ended it, and the caller is still there
+	case errors.As(context.Cause(x.r.Context()), &f): // the server ended the request; the caller is still connected
 		return f
 	case x.r.Context().Err() != nil || errors.Is(err, errGone) || errors.Is(cause, errGone):
 		return errGone

@@ -26,7 +26,7 @@ const (
 	reply   = `{"object":"chat.completion","choices":[],"usage":{"prompt_tokens":2,"completion_tokens":3}}`
 )
 
-// backend is a Backend made of functions.
+// backend is a Backend made from functions.
 type backend struct {
 	do     func(context.Context, *Call) (*Answer, error)
 	models []Model
@@ -36,14 +36,14 @@ type backend struct {
 func (b *backend) Do(ctx context.Context, call *Call) (*Answer, error) { return b.do(ctx, call) }
 func (b *backend) Models(context.Context, Caller) ([]Model, error)     { return b.models, b.fault }
 
-// answers makes a Backend that answers every call with body.
+// answers returns a Backend that answers every call with body.
 func answers(body string) *backend {
 	return &backend{do: func(context.Context, *Call) (*Answer, error) {
 		return answer(io.NopCloser(strings.NewReader(body))), nil
 	}}
 }
 
-// refuses makes a Backend that refuses every call.
+// refuses returns a Backend that refuses every call.
 func refuses(err error) *backend {
 	return &backend{do: func(context.Context, *Call) (*Answer, error) { return nil, err }}
 }
@@ -52,20 +52,20 @@ func answer(body io.ReadCloser) *Answer {
 	return &Answer{Response: &http.Response{StatusCode: 200, Body: body, ContentLength: -1}}
 }
 
-// textOf is what is held.
+// textOf returns the held bytes.
 func textOf(b *spool.Bytes) string {
 	var text strings.Builder
 	_, _ = b.WriteTo(&text) // it never fails
 	return text.String()
 }
 
-// padded is a body of so many bytes: text, and spaces behind it. It is made as it is read:
-// large memory is slow to fill under the race detector.
+// padded returns a body of that many bytes: text followed by spaces. They are generated
+// while reading, because filling large memory is slow under the race detector.
 func padded(text string, length int) io.Reader {
 	return io.MultiReader(strings.NewReader(text), io.LimitReader(spaces{}, int64(length-len(text))))
 }
 
-// spaces is a body of spaces without end.
+// spaces is an endless body of spaces.
 type spaces struct{}
 
 var someSpaces = strings.Repeat(" ", 64<<10)
@@ -77,7 +77,8 @@ func (spaces) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// files is a spool with a folder, as a hub's: a large body does not grow in memory.
+// files returns a spool with a directory, like a hub's, so that a large body does not
+// grow in memory.
 func files(t *testing.T) *spool.Spool {
 	t.Helper()
 	s, err := spool.Open(t.TempDir(), spool.Limits{})
@@ -87,7 +88,7 @@ func files(t *testing.T) *spool.Spool {
 	return s
 }
 
-// noRoom is a spool that takes nothing more.
+// noRoom returns a full spool.
 func noRoom() *spool.Spool {
 	s, _ := spool.Open("", spool.Limits{Memory: 1})
 	return s
@@ -113,8 +114,8 @@ func localConfig(b Backend) Config {
 	return Config{Backend: b, Guard: &Guard{Port: 8701}, Log: slog.New(slog.DiscardHandler)}
 }
 
-// ask makes a request with a good key and JSON content; headers come in pairs
-// and "" removes one.
+// ask returns a request with a valid key and JSON content. Headers are pairs of name and
+// value; an empty value removes the header.
 func ask(method, target, body string, headers ...string) *http.Request {
 	r := httptest.NewRequest(method, target, strings.NewReader(body))
 	r.Header.Set("Authorization", "Bearer "+goodKey)
@@ -129,7 +130,7 @@ func ask(method, target, body string, headers ...string) *http.Request {
 	return r
 }
 
-// do serves r and returns what was answered; an aborted answer is one too.
+// do serves r and returns the answer, even if it was aborted.
 func do(h http.Handler, r *http.Request) (w *httptest.ResponseRecorder, aborted bool) {
 	w = httptest.NewRecorder()
 	defer func() {
@@ -143,7 +144,7 @@ func do(h http.Handler, r *http.Request) (w *httptest.ResponseRecorder, aborted 
 	return w, false
 }
 
-// told is a fault as a caller of the chat dialect reads it.
+// told is a fault as a caller of the chat dialect receives it.
 type told struct {
 	Error struct {
 		Code          string  `json:"code"`
@@ -249,8 +250,8 @@ func TestRefusalsOfTheHostedEdge(t *testing.T) {
 	}
 }
 
-// Every fault of the table comes out as its status and code, in both
-// envelopes' terms, whatever made it.
+// Every fault of the table is answered with its status and code in both envelopes,
+// regardless of what caused it.
 func TestFaultsOfTheBackend(t *testing.T) {
 	for code, status := range fault.Codes() {
 		t.Run(string(code), func(t *testing.T) {
@@ -403,7 +404,7 @@ type failing struct{ err error }
 
 func (f *failing) Read([]byte) (int, error) { return 0, f.err }
 
-// Paths are compared as they were sent: only an id may be percent-encoded.
+// Paths are compared as received: only an id may be percent-encoded.
 func TestEncodedPaths(t *testing.T) {
 	h := New(hostedConfig(&backend{}))
 	for _, path := range []string{"/v1/chat%2Fcompletions", "/v1/%63hat/completions", "/v1%2Fchat/completions", "/%761/embeddings", "/v1/responses/compact", "/v1/responses/input_tokens", "/v1/responses/a/cancel"} {
@@ -499,7 +500,7 @@ func TestPreferredWait(t *testing.T) {
 	}
 }
 
-// The id of a model is compared byte for byte, and never trimmed, folded or
+// The id of a model is compared byte for byte. It is never trimmed, case-folded or
 // completed on its way to the machines.
 func TestModelIDsAreExact(t *testing.T) {
 	var asked []fleet.ModelID
@@ -533,8 +534,8 @@ func TestModelIDsAreExact(t *testing.T) {
 	}
 }
 
-// A complete answer is with its caller before the records are written: Finished waits
-// here until the caller has read it.
+// The caller has the complete answer before the records are written: in this test
+// Finished waits until the caller has read it.
 func TestAnswerBeforeBooks(t *testing.T) {
 	read, finished := make(chan struct{}), make(chan struct{})
 	c := hostedConfig(answers(reply))
@@ -562,7 +563,8 @@ func TestAnswerBeforeBooks(t *testing.T) {
 	<-finished
 }
 
-// X-Kith-Reach narrows one call's reach, at both surfaces, and never widens a key's.
+// X-Kith-Reach narrows the reach of one call on both surfaces and never widens that of a
+// key.
 func TestReachOfACall(t *testing.T) {
 	for _, c := range []struct {
 		key   fleet.Narrow
@@ -575,7 +577,7 @@ func TestReachOfACall(t *testing.T) {
 		{fleet.Everything, []string{"own"}, fleet.OwnOnly},
 		{fleet.OwnAndShared, []string{"all"}, fleet.OwnAndShared},
 		{fleet.OwnOnly, []string{"shared"}, fleet.OwnOnly},
-		{fleet.Everything, []string{"all", "own", "shared"}, fleet.OwnOnly}, // of several the narrowest
+		{fleet.Everything, []string{"all", "own", "shared"}, fleet.OwnOnly}, // the narrowest of several
 	} {
 		got := fleet.Narrow(99)
 		b := &backend{do: func(_ context.Context, call *Call) (*Answer, error) {

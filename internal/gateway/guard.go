@@ -10,21 +10,22 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Guard keeps web pages away from a local surface (spec/security.md#local-guard): a loopback connection does not prove
-// that a local program sends the request. It is checked first, on every path.
+// Guard keeps web pages away from a local surface (spec/security.md#local-guard): a
+// loopback connection does not prove that a local program sent the request. It is the
+// first check, on every path.
 type Guard struct {
-	// Port is the port of the address listened on; Host must name it.
+	// Port is the port listened on; Host must name it.
 	Port int
-	// Origins are origins of pages that may call, byte for byte; they may come
-	// from another site. Empty: no page may.
+	// Origins are the origins of pages that may call, compared byte for byte, also
+	// cross-site. Empty: no page may.
 	Origins []string
-	// AnyHost takes requests to every Host, for a surface that other computers reach
-	// by names of their own.
+	// AnyHost accepts every Host, for a surface that other computers reach by other
+	// names.
 	AnyHost bool
 }
 
-// Handler returns a handler that refuses what a browser page may have caused and serves
-// the rest with next.
+// Handler returns a handler that refuses requests that a web page may have caused and
+// passes the others to next.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := g.check(r); err != nil {
@@ -35,9 +36,9 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// check refuses a request that a browser page could have caused. Each check
-// alone would leave a hole: GETs and images carry no Origin, WebSockets and
-// rebound names no Sec-Fetch-Site, and a page on loopback has a good Host.
+// check refuses a request that a web page could have caused. No check is enough alone:
+// GETs and images have no Origin, WebSockets and rebound names have no Sec-Fetch-Site,
+// and a page on loopback has a valid Host.
 func (g *Guard) check(r *http.Request) error {
 	if !g.AnyHost && !g.ownHost(r.Host) {
 		return fault.New(fault.ForbiddenOrigin, "this surface answers to localhost, 127.0.0.1 and [::1] with port %d only: use one of those in the base URL", g.Port)
@@ -57,7 +58,8 @@ func (g *Guard) check(r *http.Request) error {
 }
 
 // ofBrowser reports whether a request has a header that only browsers send. The body of
-// such a request has to be JSON by its Content-Type, for which a page needs a preflight.
+// such a request must have the Content-Type of JSON, which a page cannot send without a
+// preflight.
 func ofBrowser(h http.Header) bool {
 	for name := range h {
 		if name == "Origin" || name == "Referer" || strings.HasPrefix(name, "Sec-Fetch-") {
@@ -67,8 +69,8 @@ func ofBrowser(h http.Header) bool {
 	return false
 }
 
-// isJSON reports whether a Content-Type is one that a page cannot send without
-// a preflight; text/plain, forms and none at all are not (spec/security.md#local-guard).
+// isJSON reports whether a page needs a preflight to send this Content-Type. It does not
+// for text/plain, forms and no Content-Type at all (spec/security.md#local-guard).
 func isJSON(contentType string) bool {
 	if contentType == "application/json" {
 		return true
@@ -77,9 +79,9 @@ func isJSON(contentType string) bool {
 	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
 }
 
-// ownHost reports whether a Host header is one of the three loopback names,
-// literally: no other spelling of a loopback address is one. Port 80 is what a
-// name without a port means.
+// ownHost reports whether a Host header is one of the three loopback names with the right
+// port. No other spelling of a loopback address is accepted. A name without a port means
+// port 80.
 func (g *Guard) ownHost(host string) bool {
 	for _, name := range [...]string{"localhost", "127.0.0.1", "[::1]"} {
 		rest, found := strings.CutPrefix(host, name)

@@ -11,7 +11,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// hostForms are ways to write a loopback address, and to look like one.
+// hostForms returns ways to write a loopback address, and strings that look like one.
 func hostForms() []string {
 	names := []string{
 		"", ".", "localhost", "LOCALHOST", "Localhost", "localhost.", "localhost.localdomain", "localhost.evil.example", "evil.localhost",
@@ -134,8 +134,8 @@ func TestGuardNamesItsPort(t *testing.T) {
 	}
 }
 
-// A surface that is no edge has the same guard around it; where other computers
-// reach it, it has names that are not known here, and pages are still refused.
+// The guard also works around a handler that is not an edge. With AnyHost it accepts
+// unknown names, but still refuses pages.
 func TestGuardHandler(t *testing.T) {
 	served := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
 	own, wide := &Guard{Port: 8702}, &Guard{Port: 8702, AnyHost: true}

@@ -20,8 +20,8 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// A hostile case is a stream that a machine might send, and what must become of
-// it where that is plain.
+// A hostileCase is a stream that a machine might send, with the required result if it is
+// obvious.
 type hostileCase struct {
 	name string
 	body io.Reader
@@ -31,7 +31,7 @@ type hostileCase struct {
 type verdict int
 
 const (
-	either verdict = iota // as the naive reader of the test says
+	either verdict = iota // as the naive reader of this test decides
 	good
 	bad
 )
@@ -53,11 +53,11 @@ func hostileStreams() []hostileCase {
 	add("decent, CRLF", strings.ReplaceAll(decent, "\n", "\r\n"), good)
 	add("comments", ": hello\n\n"+strings.ReplaceAll(decent, "\n\n", "\n: x\n\n"), good)
 	add("blank lines", "\n\n\n"+strings.ReplaceAll(decent, "\n\n", "\n\n\n\n"), good)
-	for n := 0; n < len(decent)-1; n += 9 { // cut anywhere
+	for n := 0; n < len(decent)-1; n += 9 { // cut at any place
 		add(fmt.Sprintf("cut at %d", n), decent[:n], bad)
 	}
 	for i, odd := range []string{"\x00", "\xff", "\xc3", "\xed\xa0\x80", "\r", "\n", "\n\n", "\ufeff", "\u2028", "\"", "}", "{", "\\", "\\ud800", "data: ", ":", "event: x\n", "[DONE]"} {
-		for _, at := range []int{0, 3, 40, len(hello) - 1, len(hello) + 130, len(decent) - 3} { // broken somewhere
+		for _, at := range []int{0, 3, 40, len(hello) - 1, len(hello) + 130, len(decent) - 3} { // damaged at some place
 			add(fmt.Sprintf("odd %d at %d", i, at), decent[:at]+odd+decent[at:], either)
 		}
 	}
@@ -105,8 +105,8 @@ func hostileStreams() []hostileCase {
 	return all
 }
 
-// unending is a stream that never stops; it notes how much was taken of it, and
-// how much memory was held when half a stream was.
+// unending is an endless stream. It records how much of it was read, and how much memory
+// was in use in the middle.
 type unending struct {
 	unit  string
 	at    int
@@ -128,7 +128,7 @@ func (u *unending) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// heap is how much memory is in use, in bytes.
+// heap returns the memory in use, in bytes.
 func heap() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -136,8 +136,8 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// readsWhole reads what a caller got: whether it is a complete good stream, and whether
-// it is one that says that it failed. Anything else is neither.
+// readsWhole parses what a caller received. It reports whether it is a complete valid
+// stream, and whether it is a stream that reports its failure. Anything else is neither.
 func readsWhole(t *testing.T, text string) (whole, failed bool) {
 	t.Helper()
 	for text != "" {
@@ -150,7 +150,7 @@ func readsWhole(t *testing.T, text string) (whole, failed bool) {
 			data, isData := strings.CutPrefix(line, "data:")
 			switch {
 			case line == "" || line[0] == ':':
-			case whole || failed || !isData || !utf8.ValidString(line): // more after the end, or nonsense
+			case whole || failed || !isData || !utf8.ValidString(line): // more after the end, or invalid
 				return false, false
 			case strings.TrimSpace(data) == "[DONE]":
 				whole = true
@@ -166,8 +166,8 @@ func readsWhole(t *testing.T, text string) (whole, failed bool) {
 	return whole, failed
 }
 
-// hostileMost bounds the streams of hostileEdge, in bytes: more than is held of one,
-// and soon reached.
+// hostileMost limits the streams of hostileEdge in bytes: more than is buffered of one,
+// but quickly reached.
 const hostileMost = 6 << 20
 
 func hostileEdge(b *backend) *Edge {
@@ -176,8 +176,8 @@ func hostileEdge(b *backend) *Edge {
 	return New(c)
 }
 
-// Whatever a machine sends, its caller sees a good stream or one that says that
-// it failed, and memory stays bounded (spec/security.md#hostile-streams).
+// Whatever a machine sends, its caller gets a valid stream or one that reports its
+// failure, and memory stays limited (spec/security.md#hostile-streams).
 func TestHostileStreams(t *testing.T) {
 	cases := hostileStreams()
 	if len(cases) < 250 {
@@ -205,7 +205,7 @@ func TestHostileStreams(t *testing.T) {
 			before := heap0(isEndless)
 			w := &bounded{header: http.Header{}, most: 1 << 20}
 			if isEndless {
-				w.most = 64 << 10 // what is held is measured
+				w.most = 64 << 10 // the test measures the memory in use
 			}
 			aborted := serveTo(hostileEdge(b), w, ask("POST", "/v1/chat/completions", streamRequest))
 			text := w.text.String()
@@ -234,7 +234,7 @@ func TestHostileStreams(t *testing.T) {
 	}
 }
 
-// heap0 is heap, where it is wanted.
+// heap0 returns heap, or 0 if it is not wanted.
 func heap0(wanted bool) uint64 {
 	if !wanted {
 		return 0
@@ -242,7 +242,7 @@ func heap0(wanted bool) uint64 {
 	return heap()
 }
 
-// blank is a stream without the words of its comments, which are not passed on.
+// blank returns a stream without the text of its comments, which is not passed on.
 func blank(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
@@ -253,12 +253,12 @@ func blank(text string) string {
 	return b.String()
 }
 
-// bounded is a ResponseWriter that keeps the beginning of what it gets.
+// bounded is a ResponseWriter that keeps only the beginning.
 type bounded struct {
 	header http.Header
 	status int
 	text   bytes.Buffer
-	most   int // bytes kept
+	most   int // most bytes to keep
 }
 
 func (w *bounded) Header() http.Header    { return w.header }
@@ -283,11 +283,11 @@ func serveTo(h http.Handler, w http.ResponseWriter, r *http.Request) (aborted bo
 	return false
 }
 
-// leaveOut reports whether a test leaves out the i-th of its many cases: with
-// -short, as under the race detector, it tries every fourth.
+// leaveOut reports whether a test skips the i-th of its many cases: with -short, as under
+// the race detector, it runs every fourth.
 func leaveOut(i int) bool { return testing.Short() && i%4 != 0 }
 
-// The same, translated: events that end well, or that say that they failed.
+// The same with translation: the events end normally or report the failure.
 func TestHostileStreamsTranslated(t *testing.T) {
 	for path, d := range map[string]struct{ body, end string }{
 		"/v1/messages":  {`{"model":"m","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}`, "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"},
@@ -315,7 +315,7 @@ func TestHostileStreamsTranslated(t *testing.T) {
 	}
 }
 
-// counted is a body without end that counts what is read of it.
+// counted is an endless body that counts the bytes read.
 type counted int64
 
 func (c *counted) Read(p []byte) (int, error) {
@@ -323,8 +323,8 @@ func (c *counted) Read(p []byte) (int, error) {
 	return spaces{}.Read(p)
 }
 
-// What a member may have held is bounded at the byte: of a body that has no room
-// the rest is not read, and nothing stays counted. Another member has room.
+// The memory of a member is limited to the byte: if a body does not fit, the rest is not
+// read, and nothing stays counted. Another member is not affected.
 func TestMemberFull(t *testing.T) {
 	room, err := spool.Open(t.TempDir(), spool.Limits{Member: 4 << 20})
 	if err != nil {
@@ -354,7 +354,7 @@ func TestMemberFull(t *testing.T) {
 	if w, _ := do(h, ask("POST", "/v1/chat/completions", request)); w.Code != 200 {
 		t.Errorf("afterwards: %d %s", w.Code, w.Body)
 	}
-	// What the member has already leaves less for the next request, and for an answer.
+	// What the member holds already leaves less for the next request and for an answer.
 	own, err := room.Keep(spool.Holder{Member: "mem_1"}, make([]byte, 3<<20))
 	if err != nil {
 		t.Fatal(err)
@@ -374,8 +374,8 @@ func TestMemberFull(t *testing.T) {
 	}
 }
 
-// A large request and its large answer pass through files, byte for byte, in the
-// caller's dialect and in a translated one; nothing stays.
+// A large request and its large answer pass through files unchanged, in the caller's
+// dialect and in a translated one. No file remains.
 func TestLargeBodiesInFiles(t *testing.T) {
 	room := files(t)
 	text := strings.Repeat("words and more ", 80_000) // more than a body in memory may have

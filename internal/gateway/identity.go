@@ -8,15 +8,16 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// RefusedKey is the one answer to a missing, wrong or revoked key, and to two
-// different ones: the caller does not learn which it was (spec/api.md#check-key). It names
-// the page of the site at that address where keys are created.
+// RefusedKey returns the fault for a missing, wrong or revoked key, and for two different
+// keys: the caller does not learn which it was (spec/api.md#check-key). Its message names
+// the page at base where keys are created.
 func RefusedKey(base string) *fault.Fault {
 	return fault.New(fault.InvalidAPIKey, "the API key is missing, wrong or revoked: create one at Keys (%s/applications) and send it as Authorization: Bearer", base)
 }
 
-// identify finds the caller of a hosted request; it is the only place that reads a key. x-api-key alone counts only where
-// the route takes it, but two keys must always be equal.
+// identify identifies the caller of a hosted request. No other function reads a key.
+// x-api-key alone is enough only on routes that accept it; if a request has two keys,
+// they must be equal on every route.
 func (x *exchange) identify() error {
 	secret, ok := secretOf(x.r.Header, x.route.takesAPIKey())
 	if !ok {
@@ -35,8 +36,8 @@ func (x *exchange) identify() error {
 // (spec/api.md#x-kith-reach).
 const HeaderReach = "X-Kith-Reach"
 
-// narrow narrows the caller's reach to what the request's header says: of several, to the
-// narrowest. An empty one is refused, because it may be a variable that was not set.
+// narrow narrows the caller's reach to that of the request's header, the narrowest if
+// there are several. An empty value is refused: it may be a variable that was not set.
 func (x *exchange) narrow() error {
 	for _, word := range x.r.Header[HeaderReach] {
 		narrow, ok := fleet.ParseNarrow(word)
@@ -48,8 +49,8 @@ func (x *exchange) narrow() error {
 	return nil
 }
 
-// secretOf is the one secret the headers carry; ok is false when there is none
-// or more than one.
+// secretOf returns the secret in the headers; ok is false if there is none or if there
+// are two different ones.
 func secretOf(h http.Header, apiKeyHeader bool) (secret string, ok bool) {
 	for _, value := range h["Authorization"] {
 		scheme, credential, _ := strings.Cut(value, " ")

@@ -12,11 +12,12 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// translationRoom is by how many bytes a translation to chat may be over the
-// limit of a body: machines take no more than the two together.
+// translationRoom is how much larger than the body limit a translation to chat may be.
+// Machines accept at most the sum of both.
 const translationRoom = 8 << 20
 
-// checkVersion requires the version header of the messages dialect: any date, once (spec/api.md#check-version).
+// checkVersion requires one version header of the messages dialect, with any date
+// (spec/api.md#check-version).
 func checkVersion(h http.Header) error {
 	var values []string
 	for _, line := range h[dialect.VersionHeader] {
@@ -32,7 +33,7 @@ func checkVersion(h http.Header) error {
 	return fault.New(fault.InvalidRequest, "send the header anthropic-version with a date, as in 2023-06-01").WithParam("anthropic-version")
 }
 
-// ownHeaders are the headers of the messages dialect.
+// ownHeaders returns the headers that are specific to the messages dialect.
 func ownHeaders(h http.Header) http.Header {
 	own := http.Header{}
 	for _, name := range []string{dialect.VersionHeader, "Anthropic-Beta"} {
@@ -43,7 +44,7 @@ func ownHeaders(h http.Header) http.Header {
 	return own
 }
 
-// translate is the body of a messages call as that of a chat call.
+// translate translates the body of a messages call to chat.
 func (x *exchange) translate(body []byte) (dialect.Head, []byte, error) {
 	head, chat, err := dialect.MessagesToChat(body)
 	if err == nil && int64(len(chat)) > x.tuning.Body+translationRoom {
@@ -56,18 +57,19 @@ func tooLargeForMachines() error {
 	return fault.New(fault.RequestTooLarge, "the body is too large for the machines behind this service: send less")
 }
 
-// messageID is the id of the message that answers the call.
+// messageID returns the id of the message that answers the call.
 func (x *exchange) messageID() string { return "msg_" + strings.TrimPrefix(x.id, "req_") }
 
-// countLimit is how long a tokenizer may take to count.
+// countLimit is the time limit of a token count.
 const countLimit = 3 * time.Second
 
-// countRate is how often a key's counts may go to machines: an agent counts all its tools at once, and seldom. A count
-// does not use up a share's calls of the day, so nothing else bounds this work. Past the rate counts are estimates.
+// countRate limits how often a key's token counts may be sent to machines. An agent
+// counts all its tools at once, but rarely. Counts are not subtracted from a share's
+// daily calls, so nothing else limits this work. Above the rate, counts are estimates.
 var countRate = Rate{PerSecond: 1, Burst: 60}
 
-// countTokens serves POST /v1/messages/count_tokens: the number that a tokenizer reports, else an estimate that is marked
-// as one (spec/api.md#count-tokens).
+// countTokens serves POST /v1/messages/count_tokens. It answers with the count of a
+// tokenizer, or with an estimate that is marked as one (spec/api.md#count-tokens).
 func (x *exchange) countTokens() error {
 	call := x.newCall(fleet.Messages)
 	call.Header = ownHeaders(x.r.Header)
@@ -104,10 +106,10 @@ func (x *exchange) countTokens() error {
 	}{tokens})
 }
 
-// tokenize returns the number of tokens of the call's prompt; 0 if no tokenizer
-// counted them. The call is routed and not served: it does not wait, and is not recorded.
+// tokenize returns the number of tokens of the call's prompt, 0 if no tokenizer counted
+// them. The call is routed but not served: it does not wait and is not recorded.
 func (x *exchange) tokenize(call *Call) (tokens int64, err error) {
-	if !call.Model.Valid() { // nothing can advertise it
+	if !call.Model.Valid() { // no machine can offer it
 		return 0, impossibleModel()
 	}
 	if x.g.cfg.Count == nil {

@@ -27,12 +27,12 @@ const (
 	chatReply       = `{"choices":[{"message":{"content":"Hello"},"finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":3}}`
 )
 
-// askMessages is a request in the messages dialect with a good key.
+// askMessages returns a request in the messages dialect with a valid key.
 func askMessages(body string, headers ...string) *http.Request {
 	return ask("POST", "/v1/messages", body, append([]string{"Authorization", "", "X-Api-Key", goodKey, "Anthropic-Version", "2023-06-01"}, headers...)...)
 }
 
-// envelope is a fault as a caller of the messages dialect reads it.
+// envelope is a fault as a caller of the messages dialect receives it.
 type envelope struct {
 	Type  string `json:"type"`
 	Error struct {
@@ -109,9 +109,9 @@ func TestMessagesRefusals(t *testing.T) {
 	}
 }
 
-// On the local surface the backend gets the bytes and the dialect's own headers,
-// for who speaks it, and the translation for who does not; what a service answers
-// in the dialect passes as it is, and the version may be left out.
+// On the local surface the backend gets the body and the headers of the dialect, for
+// services that speak it, and the translation for those that do not. An answer in the
+// dialect is passed through. The version header is optional.
 func TestMessagesOnTheLocalSurface(t *testing.T) {
 	var got *Call
 	var sent, engineText string
@@ -154,7 +154,7 @@ func TestMessagesOnTheLocalSurface(t *testing.T) {
 	}
 }
 
-// Every fault has the dialect's word for its status.
+// Every fault has the dialect's error type for its status.
 func TestMessagesFaultsOfTheBackend(t *testing.T) {
 	kinds := map[int]string{
 		400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error", 405: "invalid_request_error",
@@ -180,7 +180,7 @@ func TestMessagesUnary(t *testing.T) {
 	c := hostedConfig(&backend{do: func(_ context.Context, asked *Call) (*Answer, error) {
 		call = asked
 		asked.Trace.Route = "own; machine=box; owner=ann"
-		// A machine is asked in chat, whatever else it says it speaks.
+		// A machine gets chat, regardless of what else it claims to support.
 		endpoint, body := asked.Request()
 		text := textOf(body)
 		if _, err := dialect.ReadHead([]byte(text)); endpoint != fleet.ChatCompletions || err != nil || !strings.Contains(text, `"messages":[{"role":"user","content":"canary"}]`) {
@@ -217,7 +217,7 @@ func TestMessagesUnary(t *testing.T) {
 	checkEnvelope(t, w.Result().Header, w.Body.String(), "api_error", fault.EngineError)
 }
 
-// A translation may be longer than the limit, but not by any length.
+// A translation may be longer than the body limit, but only by translationRoom.
 func TestMessagesTranslationTooLong(t *testing.T) {
 	c := hostedConfig(answers(chatReply))
 	c.Limits.Body, c.Spool = translationRoom+1<<20, files(t)
@@ -241,8 +241,8 @@ func TestCountTokens(t *testing.T) {
 	checkEnvelope(t, w.Header(), w.Body.String(), "not_found_error", fault.ModelNotFound)
 }
 
-// A machine that never answers a count costs its caller three seconds, and the
-// count is an estimate.
+// If a machine never answers a count, the caller waits three seconds and gets an
+// estimate.
 func TestCountGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := hostedConfig(answers(chatReply))
@@ -255,7 +255,7 @@ func TestCountGivesUp(t *testing.T) {
 	})
 }
 
-// A key that asks for counts without end has machines asked for some of them.
+// A key that requests counts without pause gets only some of them from machines.
 func TestCountRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := hostedConfig(answers(chatReply))
@@ -277,15 +277,14 @@ func TestCountRate(t *testing.T) {
 		if estimates := count(100); estimates != 40 || asked != 60 {
 			t.Errorf("of 100 at once %d were estimates and %d asked for", estimates, asked)
 		}
-		time.Sleep(3 * time.Second) // in the bubble
+		time.Sleep(3 * time.Second) // in the synctest bubble
 		if estimates := count(5); estimates != 2 || asked != 63 {
 			t.Errorf("of 5 after 3 s %d were estimates, %d asked for in all", estimates, asked)
 		}
 	})
 }
 
-// Where there is no memory for one more call, no body is read: not that of a
-// count either.
+// If there is no memory for another call, no body is read, not even that of a count.
 func TestNoRoom(t *testing.T) {
 	c := hostedConfig(answers(chatReply))
 	c.Spool = noRoom()
@@ -317,8 +316,8 @@ func playMessages(c Config) (w *tape, aborted bool) {
 	return w, false
 }
 
-// While a call waits, and while what its machine says is nothing in this
-// dialect, pings are sent; what came is translated as it comes.
+// Pings are sent while a call waits, and while its machine sends only what has no
+// translation in this dialect. Everything else is translated as it arrives.
 func TestMessagesStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hidden := `data: {"choices":[{"index":0,"delta":{}}]}` + "\n\n"
@@ -353,7 +352,7 @@ func TestMessagesStream(t *testing.T) {
 	})
 }
 
-// A stream that fails ends in an error event, without a message_stop.
+// A stream that fails ends with an error event, without a message_stop.
 func TestMessagesStreamFails(t *testing.T) {
 	gone := fault.New(fault.MachineOffline, "the machine went away")
 	for name, c := range map[string]struct {
@@ -376,7 +375,7 @@ func TestMessagesStreamFails(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, aborted := playMessages(hostedConfig(c.b))
 				text := w.text.String()
-				if w.status != 200 { // nothing had been sent: a true status
+				if w.status != 200 { // nothing had been sent, so the status is the real one
 					checkEnvelope(t, w.header, text, c.kind, c.code)
 					return
 				}
@@ -394,7 +393,7 @@ func TestMessagesStreamFails(t *testing.T) {
 	}
 }
 
-// Proxies repeat headers: the same version twice is one.
+// Proxies repeat headers: the same version twice counts as one.
 func TestSameVersionTwice(t *testing.T) {
 	for _, header := range []http.Header{
 		{"Anthropic-Version": {"2023-06-01", "2023-06-01"}}, {"Anthropic-Version": {"2023-06-01, 2023-06-01"}}, {"Anthropic-Version": {" 2023-06-01 "}},

@@ -10,20 +10,21 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// modelExtras are the additional members of a listing's entries (spec/api.md#models-shape).
+// modelExtras are the additional fields of a listing's entries
+// (spec/api.md#models-shape).
 type modelExtras struct {
 	ContextLength int          `json:"context_length,omitzero"`
 	Capabilities  []string     `json:"capabilities"`
 	Availability  Availability `json:"availability"`
 	Via           string       `json:"via"`
-	Machines      int          `json:"machines"` // how many in reach offer it, online
+	Machines      int          `json:"machines"` // online machines in reach that offer it
 }
 
 // chatModel is an entry in the chat dialect.
 type chatModel struct {
 	ID      fleet.ModelID `json:"id"`
 	Object  string        `json:"object"`
-	Created int64         `json:"created"` // seconds of the Unix epoch
+	Created int64         `json:"created"` // Unix time in seconds
 	OwnedBy string        `json:"owned_by"`
 	modelExtras
 }
@@ -37,7 +38,7 @@ type messagesModel struct {
 	modelExtras
 }
 
-// entry is the entry of m in the exchange's dialect.
+// entry returns the entry of m in the dialect of the request.
 func (x *exchange) entry(m Model) any {
 	created := m.Created.UTC().Truncate(time.Second)
 	if created.Unix() < 0 {
@@ -53,8 +54,8 @@ func (x *exchange) entry(m Model) any {
 	return chatModel{ID: m.ID, Object: "model", Created: created.Unix(), OwnedBy: "kith", modelExtras: extras}
 }
 
-// listModels serves GET /v1/models: the complete list in the chat dialect, pages
-// of it in the messages dialect.
+// listModels serves GET /v1/models: the complete list in the chat dialect, a page of it
+// in the messages dialect.
 func (x *exchange) listModels() error {
 	models, err := x.g.cfg.Backend.Models(x.r.Context(), x.caller)
 	if err != nil {
@@ -90,9 +91,9 @@ func (x *exchange) entries(models []Model) []any {
 	return entries
 }
 
-// page cuts a sorted list as limit, after_id and before_id say. Without a
-// limit all is one page. The ids need not be in the list, so that paging goes
-// on when a model has gone.
+// page returns the part of a sorted list that limit, after_id and before_id select, and
+// reports whether there is more. Without a limit, it returns everything. The ids need not
+// be in the list, so that paging continues after a model was removed.
 func page(models []Model, query url.Values) (_ []Model, more bool, err error) {
 	limit := len(models)
 	if text := query.Get("limit"); text != "" {
@@ -110,7 +111,7 @@ func page(models []Model, query url.Values) (_ []Model, more bool, err error) {
 	more = len(models) > limit
 	switch {
 	case !more:
-	case before != "" && after == "": // the page that ends just before it
+	case before != "" && after == "": // the page directly before it
 		models = models[len(models)-limit:]
 	default:
 		models = models[:limit]
@@ -118,8 +119,8 @@ func page(models []Model, query url.Values) (_ []Model, more bool, err error) {
 	return models, more, nil
 }
 
-// oneModel serves GET /v1/models/{id}; an id may hold slashes and colons, as
-// they are or percent-encoded.
+// oneModel serves GET /v1/models/{id}. An id may contain slashes and colons, plain or
+// percent-encoded.
 func (x *exchange) oneModel() error {
 	id := fleet.ModelID(x.route.argument(x.r.URL.EscapedPath()))
 	models, err := x.g.cfg.Backend.Models(x.r.Context(), x.caller)

@@ -11,8 +11,9 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Each engine's refusal of a prompt over its context, with its own status, is
-// context_length_exceeded; a status that sends the call on is not (spec/routing.md#what-the-engines-answer-becomes).
+// Each engine's refusal of a prompt that exceeds its context, with the engine's status,
+// becomes context_length_exceeded, unless the status means that another machine is tried
+// (spec/routing.md#what-the-engines-answer-becomes).
 func TestEngineFaultOverContext(t *testing.T) {
 	text, err := os.ReadFile("../dialect/testdata/overflow.txt")
 	if err != nil {
@@ -26,7 +27,7 @@ func TestEngineFaultOverContext(t *testing.T) {
 		}
 		rows++
 		status, _ := strconv.Atoi(row[1])
-		for _, status := range []int{status, 413, 422} { // some engines take these
+		for _, status := range []int{status, 413, 422} { // some engines use these
 			if f := EngineFault(status, []byte(row[3])); f == nil || f.Code != "context_length_exceeded" {
 				t.Errorf("%s, as a %d: %v", row[0], status, f)
 			}
@@ -40,8 +41,8 @@ func TestEngineFaultOverContext(t *testing.T) {
 	}
 }
 
-// A prompt that is too long is reported in each dialect as its agents read it: Claude
-// Code reads the message, Codex the code of response.failed alone.
+// A prompt that is too long is reported in each dialect in the form that agents read:
+// Claude Code reads the message, Codex only the code of response.failed.
 func TestContextLengthExceeded(t *testing.T) {
 	const message = "prompt is too long: 9412 tokens > 8192 maximum"
 	const code = fault.Code("context_length_exceeded")
@@ -70,8 +71,9 @@ func TestContextLengthExceeded(t *testing.T) {
 	checkFault(t, w, 400, code)
 }
 
-// param names the field at fault: model for a model that is not there; else null,
-// and on the responses route always a string (spec/api.md#error-param).
+// param names the field at fault, such as model for a model that does not exist;
+// otherwise it is null, but always a string on the responses route
+// (spec/api.md#error-param).
 func TestParam(t *testing.T) {
 	missing := New(hostedConfig(refuses(fault.New(fault.ModelNotFound, "no such model"))))
 	full := New(hostedConfig(refuses(fault.New(fault.CapacityFull, "busy"))))
@@ -104,8 +106,8 @@ func TestParam(t *testing.T) {
 	}
 }
 
-// truncation auto asks again with a shorter talk until it fits, unary and
-// streamed; otherwise the refusal is the caller's (docs/dialects.md).
+// With truncation auto the call is retried with a shorter conversation until it fits,
+// unary and streamed. Otherwise the caller gets the refusal (docs/dialects.md).
 func TestTruncation(t *testing.T) {
 	const input = `"input":[{"role":"user","content":"first first first first first first"},{"role":"assistant","content":"answer"},{"role":"user","content":"last"}]`
 	var asked []string
@@ -140,8 +142,8 @@ func TestTruncation(t *testing.T) {
 	}
 }
 
-// A chat call with the functions of old is asked with tools and answered in its own
-// form; from a hub or a service that got the caller's bytes the answer passes as it is.
+// A chat call with the legacy functions is sent with tools and answered in its own form.
+// The answer of a hub or a service that got the caller's body is passed through.
 func TestChatForms(t *testing.T) {
 	const body = `{"model":"m","functions":[{"name":"f"}],"messages":[{"role":"user","content":"x"}]}`
 	const tools = `{"choices":[{"index":0,"message":{"content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}`

@@ -11,24 +11,24 @@ import (
 )
 
 // proxyHeaderLimit is how long a trusted proxy may take to send the first bytes of a
-// connection, which are a PROXY header or are not (spec/security.md#slow-clients). A proxy
-// that passes on hundreds of requests at once on a busy computer takes seconds between the
-// two; its clients would get 502.
+// connection, whether or not they are a PROXY header (spec/security.md#slow-clients). On
+// a busy computer, a proxy with hundreds of requests takes seconds from connecting to its
+// first bytes; with a shorter limit its clients would get 502.
 const proxyHeaderLimit = 30 * time.Second
 
 var errTooManyConnections = errors.New("the client behind the proxy holds as many connections as one may")
 
-// proxyConn is a connection of a trusted proxy. If it begins with a PROXY header, its
-// RemoteAddr is the client that the header names, and it is counted among that client's
-// connections. The header is read with the first use, so that Accept never waits for it.
+// proxyConn is a connection of a trusted proxy. If it begins with a PROXY header,
+// RemoteAddr is the client that the header names, and the connection is counted for that
+// client. The header is read on first use, so that Accept never waits for it.
 type proxyConn struct {
 	net.Conn
-	header *proxyproto.Conn // over the connection; it has read more than the header
+	header *proxyproto.Conn // may have buffered bytes after the header
 	begin  func() error     // reads the header and counts the connection, once
 
 	mu   sync.Mutex
 	free func() // nil: not counted
-	over bool   // closed or hijacked: it is not counted any more
+	over bool   // closed or hijacked, so not counted
 }
 
 func newProxyConn(clients *Clients, conn net.Conn) *proxyConn {
@@ -37,10 +37,11 @@ func newProxyConn(clients *Clients, conn net.Conn) *proxyConn {
 	return c
 }
 
-// count reads the header and counts the connection as its client's. A client that is
-// itself a trusted proxy is named in X-Forwarded-For, and its requests are counted.
+// count reads the header and counts the connection for its client. If that client is also
+// a trusted proxy, its clients are in X-Forwarded-For and their requests are counted
+// instead.
 func (c *proxyConn) count(clients *Clients) error {
-	_, err := c.header.Read(nil) // reads the header and nothing of what follows
+	_, err := c.header.Read(nil) // reads only the header
 	if err != nil {
 		if _, lost := errors.AsType[net.Error](err); !lost {
 			clients.malformed.Do(func() {
@@ -65,10 +66,10 @@ func (c *proxyConn) count(clients *Clients) error {
 	return nil
 }
 
-// readError is an error at which net/http closes a connection without an answer.
+// readError returns an error for which net/http closes a connection without an answer.
 func readError(err error) error { return &net.OpError{Op: "read", Net: "tcp", Err: err} }
 
-// RemoteAddr returns the client of the PROXY header, else the proxy.
+// RemoteAddr returns the client in the PROXY header, or the proxy if there is none.
 func (c *proxyConn) RemoteAddr() net.Addr {
 	if c.begin() == nil {
 		if named, ok := c.header.RemoteAddr().(*net.TCPAddr); ok {
@@ -86,19 +87,19 @@ func (c *proxyConn) Read(b []byte) (int, error) {
 	return c.header.Read(b)
 }
 
-// SetDeadline sets the deadlines, which outlast the one for the header.
+// SetDeadline sets the deadlines. They remain after the deadline for the header.
 func (c *proxyConn) SetDeadline(t time.Time) error { return c.header.SetDeadline(t) }
 
-// SetReadDeadline sets the deadline of reads, which outlasts the one for the header.
+// SetReadDeadline sets the read deadline. It remains after the deadline for the header.
 func (c *proxyConn) SetReadDeadline(t time.Time) error { return c.header.SetReadDeadline(t) }
 
-// Close closes the connection, which counts no more.
+// Close closes the connection and ends its count.
 func (c *proxyConn) Close() error {
 	defer c.uncount()
 	return c.Conn.Close()
 }
 
-// CloseWrite ends what is written: net/http does so to deliver an early 413.
+// CloseWrite shuts down the writing side, as net/http does to deliver an early 413.
 func (c *proxyConn) CloseWrite() error {
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		return tcp.CloseWrite()

@@ -17,8 +17,8 @@ import (
 	"github.com/pires/go-proxyproto"
 )
 
-// behindProxy serves the address of its caller to connections that Clients with a limit
-// accept. The proxies are those of loopback, or none.
+// behindProxy starts a server that accepts through Clients with a limit, and answers each
+// request with the caller's address. The proxies are those of loopback, or none.
 func behindProxy(t *testing.T, limit int, proxies ...string) (address string, clients *Clients, log *printedLog) {
 	t.Helper()
 	log = new(printedLog)
@@ -56,7 +56,7 @@ func behindProxy(t *testing.T, limit int, proxies ...string) (address string, cl
 	return inner.Addr().String(), clients, log
 }
 
-// printedLog is a log that a server writes.
+// printedLog collects the log of a server.
 type printedLog struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -80,7 +80,7 @@ type caller struct {
 	in *bufio.Reader
 }
 
-// connect opens a connection that begins with some bytes.
+// connect opens a connection and sends begin.
 func connect(t *testing.T, address string, begin []byte) *caller {
 	t.Helper()
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
@@ -94,7 +94,8 @@ func connect(t *testing.T, address string, begin []byte) *caller {
 	return &caller{conn, bufio.NewReader(conn)}
 }
 
-// ask makes a request and returns the answer's body; empty: the connection was closed.
+// ask sends a request and returns the body of the answer, or "" if the connection was
+// closed.
 func (c *caller) ask(method, path, forwarded string) string {
 	_, _ = fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: %s\r\nContent-Length: 0\r\n\r\n", method, path, forwarded)
 	response, err := http.ReadResponse(c.in, nil)
@@ -111,7 +112,7 @@ func (c *caller) ask(method, path, forwarded string) string {
 	return string(body)
 }
 
-// proxyHeader is the PROXY header of a client's connection.
+// proxyHeader returns the PROXY header for a connection of a client.
 func proxyHeader(t *testing.T, version byte, client string) []byte {
 	t.Helper()
 	from := net.TCPAddrFromAddrPort(netip.MustParseAddrPort(client))
@@ -130,7 +131,7 @@ func proxyHeader(t *testing.T, version byte, client string) []byte {
 // Without one, the client is in X-Forwarded-For.
 func TestProxyHeader(t *testing.T) {
 	address, _, log := behindProxy(t, 10, "127.0.0.1/32", "10.0.0.0/8")
-	local := []byte("\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00") // a health check's
+	local := []byte("\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00") // of a health check
 	for name, c := range map[string]struct {
 		begin     []byte
 		forwarded string
@@ -162,7 +163,8 @@ func TestProxyHeader(t *testing.T) {
 	}
 }
 
-// pipe is one end of a net.Pipe that, as TCP does, reads nothing into nothing at once.
+// pipe is one end of a net.Pipe. Like TCP, and unlike net.Pipe, it reads into an empty
+// buffer without blocking.
 type pipe struct{ net.Conn }
 
 func (p pipe) Read(b []byte) (int, error) {
@@ -172,9 +174,8 @@ func (p pipe) Read(b []byte) (int, error) {
 	return p.Conn.Read(b)
 }
 
-// TestSlowProxy: a trusted proxy that sends a request 25 s after it connected, as on a
-// computer without time for it, gets the answer. A connection on which nothing comes is
-// closed.
+// TestSlowProxy: a trusted proxy that sends its request 25 s after connecting, as on an
+// overloaded computer, gets the answer. A connection that stays silent is closed.
 func TestSlowProxy(t *testing.T) {
 	for after, want := range map[time.Duration]string{25 * time.Second: "200 OK", 40 * time.Second: ""} {
 		t.Run(after.String(), func(t *testing.T) {
@@ -199,7 +200,7 @@ func TestSlowProxy(t *testing.T) {
 	}
 }
 
-// TestProxyHeaderOfOthers: an untrusted peer names no one, in whichever way.
+// TestProxyHeaderOfOthers: an untrusted peer cannot name a client in any way.
 func TestProxyHeaderOfOthers(t *testing.T) {
 	address, _, _ := behindProxy(t, 10, "10.0.0.0/8")
 	if got := connect(t, address, nil).ask("GET", "/", "198.51.100.1"); got != "127.0.0.1 false" {
@@ -210,8 +211,8 @@ func TestProxyHeaderOfOthers(t *testing.T) {
 	}
 }
 
-// TestProxyHeaderIsCounted: the connections of a proxy that names their clients are
-// those clients' connections. One that became a tunnel is not counted.
+// TestProxyHeaderIsCounted: if a proxy names the client of a connection, it is counted
+// for that client. A connection that became a tunnel is not counted.
 func TestProxyHeaderIsCounted(t *testing.T) {
 	address, clients, log := behindProxy(t, 2, "127.0.0.1/32")
 	first := proxyHeader(t, 2, "198.51.100.1:99")

@@ -18,8 +18,8 @@ type Rate struct {
 	Burst     int
 }
 
-// bucketKey names who shares a bucket: an API key or a machine credential, or for
-// keys of other regions a client's address. The zero key is the local surface's.
+// bucketKey identifies a bucket: an API key, a machine credential, or for keys of other
+// regions a client's address. The zero key is that of the local surface.
 type bucketKey struct {
 	key     string
 	machine fleet.MachineID
@@ -27,34 +27,34 @@ type bucketKey struct {
 
 func bucketOf(c Caller) bucketKey { return bucketKey{key: c.KeyID, machine: c.Machine} }
 
-// Taken is how many requests of one key or machine credential a node let through and has
-// not reported to the other nodes yet (spec/peers.md#rates).
+// Taken is how many requests of one key or machine credential a node has accepted and not
+// yet reported to the other nodes (spec/peers.md#rates).
 type Taken struct {
 	Key      string          `json:"key,omitzero"`
 	Machine  fleet.MachineID `json:"machine,omitzero"`
 	Requests int             `json:"requests"`
 }
 
-// buckets limits requests per key. Only keys that were found good come here, and the
-// addresses of clients that connected; idle ones are dropped.
+// buckets limits the requests of each key. It holds only valid keys and the addresses of
+// connected clients; idle ones are dropped.
 type buckets struct {
 	mu     sync.Mutex
 	rate   Rate
 	by     limit.Map[bucketKey, *bucket]
-	shared bool    // taken is collected
-	taken  []Taken // what to report to the other nodes
+	shared bool    // collect taken
+	taken  []Taken // reports for the other nodes
 }
 
 // bucket holds the tokens of one key.
 type bucket struct {
 	*rate.Limiter
-	unreported int // requests that no other node knows of
+	unreported int // requests not yet reported to other nodes
 }
 
-// maxTaken is how many reports the other nodes get at a time.
+// maxTaken is the most reports sent to the other nodes at a time.
 const maxTaken = 4096
 
-// setRate changes the rate. Every bucket is then full.
+// setRate changes the rate and fills every bucket.
 func (b *buckets) setRate(to Rate) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -64,7 +64,7 @@ func (b *buckets) setRate(to Rate) {
 	}
 }
 
-// take takes a token, or returns the fault that names the real time to the next.
+// take takes a token. If there is none, it returns a fault with the time until the next.
 func (b *buckets) take(key bucketKey, now time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -85,7 +85,7 @@ func (b *buckets) take(key bucketKey, now time.Time) error {
 	return nil
 }
 
-// collected returns what to report to the other nodes, at most maxTaken reports of it.
+// collected returns at most maxTaken reports for the other nodes and removes them.
 func (b *buckets) collected() []Taken {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -97,8 +97,8 @@ func (b *buckets) collected() []Taken {
 	return reports
 }
 
-// takeElsewhere takes the tokens of requests that another node let through. A bucket goes
-// as far below zero as it can hold tokens.
+// takeElsewhere takes the tokens of requests that another node accepted. A bucket can go
+// as far below zero as its capacity.
 func (b *buckets) takeElsewhere(taken []Taken, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,7 +110,7 @@ func (b *buckets) takeElsewhere(taken []Taken, now time.Time) {
 	}
 }
 
-// bucket returns the key's bucket; nil: there is no limit. Needs mu.
+// bucket returns the bucket of a key, or nil if there is no limit. b.mu must be held.
 func (b *buckets) bucket(key bucketKey, now time.Time) *bucket {
 	if b.rate.PerSecond <= 0 {
 		return nil
@@ -120,19 +120,19 @@ func (b *buckets) bucket(key bucketKey, now time.Time) *bucket {
 	}
 	of := &bucket{Limiter: rate.NewLimiter(rate.Limit(b.rate.PerSecond), b.rate.Burst)}
 	full := float64(b.rate.Burst)
-	b.by.Put(key, of, func(of *bucket) bool { return of.TokensAt(now) >= full }) // as good as a new one
+	b.by.Put(key, of, func(of *bucket) bool { return of.TokensAt(now) >= full }) // the same as a new one
 	return of
 }
 
-// A key may name maxMisses distinct models that it cannot reach in each missWindow
-// (spec/api.md#limit-misses): a member must not find out which models exist by trying
-// names.
+// In each missWindow a key may name maxMisses different models that it cannot reach
+// (spec/api.md#limit-misses), so that a member cannot find out which models exist by
+// trying names.
 const (
 	maxMisses  = 60
 	missWindow = time.Minute
 )
 
-// misses counts the distinct models that a key asked for and could not reach.
+// misses counts the different models that a key requested and could not reach.
 type misses struct {
 	mu sync.Mutex
 	by limit.Map[bucketKey, *missed]
@@ -143,8 +143,8 @@ type missed struct {
 	models map[fleet.ModelID]struct{}
 }
 
-// add counts a miss. It returns the fault that replaces the answer once there are too
-// many, else nil.
+// add counts a miss. If there are too many, it returns the fault to answer instead, else
+// nil.
 func (m *misses) add(key bucketKey, model fleet.ModelID, now time.Time) *fault.Fault {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -164,8 +164,8 @@ func (m *misses) add(key bucketKey, model fleet.ModelID, now time.Time) *fault.F
 	return nil
 }
 
-// isOutOfReach reports whether f says that the model is out of the caller's reach:
-// rows 1 and 5 to 7 of spec/routing.md#the-twelve-rows.
+// isOutOfReach reports whether f means that the model is out of the caller's reach: rows
+// 1 and 5 to 7 of spec/routing.md#the-twelve-rows.
 func isOutOfReach(f *fault.Fault) bool {
 	switch f.Code {
 	case fault.ModelNotFound, fault.NotInCircle:
@@ -177,7 +177,7 @@ func isOutOfReach(f *fault.Fault) bool {
 	}
 }
 
-// wholeSeconds rounds up to what a Retry-After header may say.
+// wholeSeconds rounds d up to a valid value of a Retry-After header.
 func wholeSeconds(d time.Duration) int {
 	return min(max(int(math.Ceil(d.Seconds())), minRetryAfter), maxRetryAfter)
 }

@@ -11,8 +11,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// The local surface takes 200 requests at once and then 100 a second, whatever
-// they are.
+// The local surface accepts 200 requests at once and then 100 a second, of any kind.
 func TestLocalRateIsExact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := localConfig(answers(reply))
@@ -73,8 +72,8 @@ func TestHostedRateIsPerKey(t *testing.T) {
 	})
 }
 
-// What one node lets through counts at the others, and takes a bucket as far below zero as
-// it can hold tokens (spec/peers.md#rates).
+// Requests that one node accepts count at the others. They can take a bucket as far below
+// zero as its capacity (spec/peers.md#rates).
 func TestRateIsShared(t *testing.T) {
 	here, there := buckets{rate: Rate{PerSecond: 10, Burst: 40}, shared: true}, buckets{rate: Rate{PerSecond: 10, Burst: 40}, shared: true}
 	now, key := time.Now(), bucketOf(Caller{KeyID: "a"})
@@ -153,7 +152,7 @@ func TestBucketsAreBounded(t *testing.T) {
 	}
 }
 
-// A key may miss 60 different models a minute; then it learns nothing more
+// A key may miss 60 different models a minute; after that it learns nothing more
 // (spec/api.md#limit-misses).
 func TestMissesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -208,7 +207,7 @@ func TestMissesArePerKey(t *testing.T) {
 	}
 }
 
-// What another handler of the address answers counts against the same limits.
+// Answers of another handler of the address count against the same limits.
 func TestLimitsHoldBesideTheEdge(t *testing.T) {
 	c := hostedConfig(refuses(fault.New(fault.ModelNotFound, "no")))
 	c.Rate = Rate{PerSecond: 1, Burst: 61 + 1}

@@ -20,34 +20,35 @@ import (
 )
 
 // OtherRegion is the cause of the fault that Identify returns for a secret of another
-// region, by its name (spec/api.md#other-region). Nothing was looked up.
+// region, and that region's name (spec/api.md#other-region). The secret was not looked
+// up.
 type OtherRegion string
 
 func (r OtherRegion) Error() string { return "the key is of region " + string(r) }
 
-// headerForwarded marks a request that was forwarded, with the region that it comes
-// from: no request is forwarded twice.
+// headerForwarded marks a forwarded request and names the region that forwarded it. No
+// request is forwarded twice.
 const headerForwarded = "Kith-Forwarded-From"
 
-// correlationHeader is the header with the id of an answer, which each answer of a
-// hub has.
+// correlationHeader is the header with the correlation id, which every answer of a hub
+// has.
 const correlationHeader = "X-Correlation-Id"
 
-// newRegionTransport returns the transport to other regions. A region that does not
-// respond within unary, the longest that it takes to a status, is unreachable.
+// newRegionTransport returns the transport to other regions. A region that does not send
+// a status within unary, the longest time that it should take, is considered unreachable.
 func newRegionTransport(unary time.Duration) *http.Transport {
 	t := outbound.NewTransport()
 	t.TLSHandshakeTimeout = 5 * time.Second
 	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second}
 	t.MaxIdleConns, t.MaxIdleConnsPerHost = 0, 64
 	t.ResponseHeaderTimeout = unary + 10*time.Second
-	t.DisableCompression = true // the caller's own Accept-Encoding passes
+	t.DisableCompression = true // the caller's Accept-Encoding is passed on
 	return t
 }
 
-// forward sends the request to the region of its key and the answer back, both as they
-// are (spec/api.md#other-region). refusal is the answer where the operator did not name
-// that region.
+// forward sends the request to the region of its key and returns the answer, both
+// unchanged (spec/api.md#other-region). If the operator did not configure that region, it
+// returns refusal.
 func (x *exchange) forward(region string, refusal error) error {
 	target := x.g.cfg.Regions[region]
 	if target == nil {
@@ -73,15 +74,15 @@ func (x *exchange) forward(region string, refusal error) error {
 		return errGone
 	case body.err != nil:
 		return x.brokenBody(body.err)
-	case x.began: // too late for anything but to end the connection
+	case x.began: // too late for anything except ending the connection
 		return fault.New(fault.CascadeExhausted, "the connection to region %q broke", region).Because(err)
 	}
 	x.setHeaders() // an informational response clears them
 	return fault.New(fault.CascadeExhausted, "region %q, which the key is of, cannot be reached just now; try again shortly", region).Because(err)
 }
 
-// proxy relays the request and its answer. An error before x.began is that of a region
-// that cannot be reached, or whose answer is not a hub's.
+// proxy relays the request and its answer. If it fails before x.began, the region cannot
+// be reached or its answer is not a hub's.
 func (x *exchange) proxy(target *url.URL, body *forwardedBody) (err error) {
 	r := x.r.WithContext(x.r.Context()) // a copy
 	if r.Body != nil && r.Body != http.NoBody {
@@ -93,7 +94,8 @@ func (x *exchange) proxy(target *url.URL, body *forwardedBody) (err error) {
 			p.SetURL(target)
 			p.SetXForwarded()
 			h := p.Out.Header
-			for _, name := range []string{"Connection", "Upgrade", "Cookie", "Origin", "Referer"} { // of this connection and site only
+			// These are only for this connection and site.
+			for _, name := range []string{"Connection", "Upgrade", "Cookie", "Origin", "Referer"} {
 				h.Del(name)
 			}
 			h.Set(headerForwarded, x.g.cfg.Region)
@@ -113,15 +115,15 @@ func (x *exchange) proxy(target *url.URL, body *forwardedBody) (err error) {
 	return err
 }
 
-// takeResponse prepares the answer of another region for the caller. What is not a
-// hub's answer, as from a proxy without a hub behind it, is refused.
+// takeResponse prepares the answer of another region for the caller. It refuses any
+// answer that is not a hub's, such as that of a proxy without a hub behind it.
 func (x *exchange) takeResponse(res *http.Response, body *forwardedBody) error {
 	id := res.Header.Get(correlationHeader)
 	if id == "" || res.StatusCode < 200 || res.StatusCode >= 300 && res.StatusCode < 400 {
 		return fmt.Errorf("its address answers with %s, and not as a hub does", res.Status)
 	}
 	x.id = id
-	clear(x.w.Header()) // the region has set its own
+	clear(x.w.Header()) // the region has set its headers
 	for name := range res.Header {
 		if name == "Set-Cookie" || name == "Vary" || strings.HasPrefix(name, "Access-Control-") {
 			res.Header.Del(name)
@@ -129,14 +131,14 @@ func (x *exchange) takeResponse(res *http.Response, body *forwardedBody) error {
 	}
 	x.g.cors(res.Header, x.r)
 	if x.r.ProtoMajor == 1 && (x.r.TransferEncoding != nil || !body.isDone()) {
-		_ = x.control.EnableFullDuplex() // else net/http would wait for the rest of the body
+		_ = x.control.EnableFullDuplex() // or net/http would wait for the rest of the body
 		res.Header.Set("Connection", "close")
 	}
 	return nil
 }
 
-// forwardedWriter writes the answer of another region to the caller, who has the usual
-// time to take each part.
+// forwardedWriter writes the answer of another region to the caller, with the usual
+// deadline for each part.
 type forwardedWriter struct{ x *exchange }
 
 func (w *forwardedWriter) Header() http.Header         { return w.x.w.Header() }
@@ -157,19 +159,19 @@ func (w *forwardedWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// forwardedBody is the body of a request that is forwarded, which has to come within
-// its time. The transport may read it in the background, even after the exchange.
+// forwardedBody is the body of a forwarded request, with the usual read deadlines. The
+// transport may read it in the background, even after the exchange.
 type forwardedBody struct {
 	x               *exchange
 	received, armed int
 
 	mu          sync.Mutex // held while a deadline is set
 	done, ended bool       // read to its end; the exchange ended
-	err         error      // of the caller's end
+	err         error      // of reading from the caller
 }
 
 func (b *forwardedBody) Read(p []byte) (int, error) {
-	if b.isDone() { // the transport looks for more, when the answer may have closed the body already
+	if b.isDone() { // the transport reads on although the answer may have closed the body
 		return 0, io.EOF
 	}
 	n, err := b.x.r.Body.Read(p)
@@ -180,7 +182,7 @@ func (b *forwardedBody) Read(p []byte) (int, error) {
 	case b.ended || b.done:
 	case err == io.EOF || length > 0 && int64(b.received) >= length:
 		b.done = true
-		_ = b.x.control.SetReadDeadline(time.Time{}) // else it would cut the answer
+		_ = b.x.control.SetReadDeadline(time.Time{}) // or it would interrupt the answer
 	case err != nil:
 		b.err = cmp.Or(b.err, err)
 	case b.received-b.armed >= bodyStep:
@@ -205,13 +207,13 @@ func (b *forwardedBody) end() (done bool) {
 	defer b.mu.Unlock()
 	b.ended = true
 	if !b.done {
-		_ = b.x.control.SetReadDeadline(time.Now()) // net/http waits for a read that is underway
+		_ = b.x.control.SetReadDeadline(time.Now()) // net/http waits for the current read
 	}
 	return b.done
 }
 
-// clientOf names the client whose requests with keys of other regions are limited
-// together, as its connections are.
+// clientOf returns the client that a request with a key of another region is counted for,
+// the same as for its connections.
 func clientOf(r *http.Request) string {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// farKey is a key of region "us", and lostKey one of a region that is not known.
+// farKey is a key of region "us", and lostKey one of an unknown region.
 const (
 	farKey  = "kith_us_good"
 	lostKey = "kith_moon_good"
@@ -32,8 +32,8 @@ func byRegion(ctx context.Context, secret string) (Caller, error) {
 	return Caller{}, fault.New(fault.InvalidAPIKey, "the API key is of region %q", region).Because(OtherRegion(region))
 }
 
-// edgeTo is the edge of region "eu", beside region "us" at an address. It serves and
-// records no call of its own.
+// edgeTo returns the edge of region "eu" with region "us" at address. It serves and
+// records no calls itself.
 func edgeTo(t *testing.T, address string, set func(*Config)) *Edge {
 	t.Helper()
 	at, err := url.Parse(address)
@@ -54,7 +54,7 @@ func edgeTo(t *testing.T, address string, set func(*Config)) *Edge {
 	return New(c)
 }
 
-// far is a hub of region "us" made of a function.
+// far starts a hub of region "us" that serves with a function.
 func far(t *testing.T, serve http.HandlerFunc) (address string) {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -65,7 +65,7 @@ func far(t *testing.T, serve http.HandlerFunc) (address string) {
 	return server.URL
 }
 
-// farRequest is a request with a key of region "us" to an edge that listens.
+// farRequest returns a request with a key of region "us" to an edge that listens.
 func farRequest(t *testing.T, edge, method, target string, body io.Reader) *http.Request {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+edge+target, body)
@@ -86,8 +86,8 @@ func send(t *testing.T, r *http.Request) *http.Response {
 	return res
 }
 
-// A request with a key of another region arrives there as it was sent, and its answer
-// here as it was sent there, except what belongs to one connection or one site.
+// A request with a key of another region arrives there unchanged, and so does its answer
+// here, except what belongs to one connection or one site.
 func TestForwardedWhole(t *testing.T) {
 	body := bytes.Repeat([]byte("0123456789abcdef"), 8<<20/16)
 	var got *http.Request
@@ -138,8 +138,8 @@ func TestForwardedWhole(t *testing.T) {
 	}
 }
 
-// Each part of a streamed answer is with the caller before the next one is made, and
-// the region learns that the caller left.
+// Each part of a streamed answer reaches the caller before the next one is written, and
+// the region is notified when the caller disconnects.
 func TestForwardedStream(t *testing.T) {
 	seen, left := make(chan struct{}), make(chan struct{})
 	address := far(t, func(w http.ResponseWriter, r *http.Request) {
@@ -171,8 +171,8 @@ func TestForwardedStream(t *testing.T) {
 	<-left
 }
 
-// A forwarded body is not read behind its end, where net/http may have closed it: the
-// region may answer before the transport looks for more.
+// A forwarded body is not read past its end, since net/http may have closed it: the
+// region may answer before the transport reads again.
 func TestForwardedBodyEnds(t *testing.T) {
 	body := io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(http.ErrBodyReadAfterClose))
 	r := httptest.NewRequest("POST", "/v1/chat/completions", body)
@@ -183,7 +183,7 @@ func TestForwardedBodyEnds(t *testing.T) {
 	}
 }
 
-// An answer that breaks off there breaks off here.
+// If an answer breaks off in the other region, it breaks off here.
 func TestForwardedAnswerBreaksOff(t *testing.T) {
 	for name, length := range map[string]string{"streamed": "", "unary": "1000"} {
 		t.Run(name, func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestForwardedAnswerBreaksOff(t *testing.T) {
 			})
 			res, err := http.DefaultClient.Do(farRequest(t, listen(t, edgeTo(t, address, nil)), "POST", "/v1/chat/completions", strings.NewReader(request)))
 			var text []byte
-			if err == nil { // else the connection ended before the status was out
+			if err == nil { // otherwise the connection ended before the status was sent
 				text, err = io.ReadAll(res.Body)
 				res.Body.Close()
 			}
@@ -208,7 +208,7 @@ func TestForwardedAnswerBreaksOff(t *testing.T) {
 	}
 }
 
-// A region may refuse a body before it has come.
+// A region may refuse a body before it has arrived.
 func TestForwardedBodyRefusedEarly(t *testing.T) {
 	address := far(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", "close")
@@ -221,8 +221,8 @@ func TestForwardedBodyRefusedEarly(t *testing.T) {
 	}
 }
 
-// A region that cannot be reached, or at whose address no hub answers, is a refusal in
-// the caller's dialect that is worth a retry.
+// If a region cannot be reached, or no hub answers at its address, the caller gets a
+// refusal in its dialect that can be retried.
 func TestRegionUnreachable(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
@@ -255,8 +255,8 @@ func TestRegionUnreachable(t *testing.T) {
 	}
 }
 
-// What is not forwarded: a key of a region that is not configured, a request that was
-// forwarded already, what the edge has no route for, and too many of one address.
+// Not forwarded are: a key of a region that is not configured, a request that was already
+// forwarded, a path without a route, and too many requests from one address.
 func TestNotForwarded(t *testing.T) {
 	calls := 0
 	address := far(t, func(http.ResponseWriter, *http.Request) { calls++ })
@@ -300,9 +300,9 @@ func TestNotForwarded(t *testing.T) {
 	}
 }
 
-// A region gets as long for its answer as the limits in force allow a call here, not as those
-// of the start do; a reload of other settings keeps the connections to it. What Reconfigure
-// replaces is nowhere else.
+// The time limit for a region's answer follows the limits in force, not those at the
+// start. A reload of other settings keeps the connections to it. No other copy exists of
+// what Reconfigure replaces.
 func TestReconfiguredRegions(t *testing.T) {
 	c := hostedConfig(refuses(errors.New("no call")))
 	c.Limits.Unary, c.Rate, c.Origins = time.Minute, Rate{PerSecond: 1, Burst: 1}, []string{"https://app.example"}

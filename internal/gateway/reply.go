@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// writeLimit is how long the caller may take to take one chunk; a deadline
-	// is moved only after writeSlack of it is used up, since moving one costs
-	// more than writing a chunk on HTTP/2.
+	// writeLimit is how long the caller may take to receive one chunk. The deadline is
+	// extended only after writeSlack of it has passed, since on HTTP/2 extending it costs
+	// more than writing a chunk.
 	writeLimit = 20 * time.Second
 	writeSlack = time.Second
 	// writeChunk is the largest chunk written under one deadline.
@@ -31,7 +31,7 @@ const (
 	retrySpread                  = 0.2
 )
 
-// begin sends the status; the headers were set.
+// begin sends the status and the headers, which are already set.
 func (x *exchange) begin(status int) {
 	if !x.bodyDone {
 		x.discardBody()
@@ -40,11 +40,11 @@ func (x *exchange) begin(status int) {
 	x.w.WriteHeader(status)
 }
 
-// arm gives the caller writeLimit for what is written next.
+// arm sets the deadline of the next write to writeLimit from now.
 func (x *exchange) arm(now time.Time) {
 	if deadline := now.Add(writeLimit); deadline.Sub(x.deadline) > writeSlack {
 		x.deadline = deadline
-		_ = x.control.SetWriteDeadline(deadline) // a connection in memory may have none
+		_ = x.control.SetWriteDeadline(deadline) // an in-memory connection may not support deadlines
 	}
 }
 
@@ -61,15 +61,17 @@ func (x *exchange) writeAll(body []byte) error {
 	return nil
 }
 
-// setRoute names the machines that were given the prompt (spec/api.md#x-kith-route).
+// setRoute sets the header that names the machines that received the prompt
+// (spec/api.md#x-kith-route).
 func setRoute(h http.Header, call *Call) {
 	if route := call.Trace.Route; route != "" {
 		h["X-Kith-Route"] = []string{oneLine(route)}
 	}
 }
 
-// routeComment is what setRoute says, as a comment of a stream whose headers
-// went out before it was known; nil if there is nothing to say, or it was said.
+// routeComment returns the value of setRoute as a comment in the stream, for headers that
+// were sent before it was known. It returns nil if there is no value or if it was already
+// sent.
 func (x *exchange) routeComment() []byte {
 	if x.routeSent || x.call.Trace.Route == "" {
 		return nil
@@ -78,8 +80,8 @@ func (x *exchange) routeComment() []byte {
 	return []byte(": " + oneLine(x.call.Trace.Route) + "\n\n")
 }
 
-// oneLine makes text, which holds names that members chose, fit for a header
-// or an SSE comment.
+// oneLine makes text that contains names chosen by members safe for a header or an SSE
+// comment.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -89,7 +91,7 @@ func oneLine(text string) string {
 	}, text)
 }
 
-// broken is the fault of an answer whose body broke off without saying why.
+// broken returns the fault for an answer whose body ended early without a known cause.
 func broken(err error) error {
 	var f *fault.Fault
 	if errors.As(err, &f) {
@@ -98,10 +100,10 @@ func broken(err error) error {
 	return fault.New(fault.EngineError, "the answer broke off before its end: try again").Because(err)
 }
 
-// finish ends the exchange: it writes err, if there is one, calls Finished or Refused and
-// writes the log event. It closes the connection of an answer that is not complete.
+// finish ends the exchange. It writes err, if any, calls Finished or Refused, and logs
+// the event. If the answer is incomplete, it closes the connection.
 func (x *exchange) finish(err error) {
-	x.mu.Lock() // a heartbeat that is being written comes first
+	x.mu.Lock() // waits for a heartbeat that is being written
 	defer x.mu.Unlock()
 	var f *fault.Fault
 	unclean := false
@@ -121,11 +123,11 @@ func (x *exchange) finish(err error) {
 	}
 	x.report(f, unclean && f == nil)
 	if unclean {
-		panic(http.ErrAbortHandler) // HTTP itself reports that the answer is incomplete
+		panic(http.ErrAbortHandler) // so that HTTP reports the answer as incomplete
 	}
 }
 
-// promptMember is the member of the request that holds the prompt.
+// promptMember returns the name of the request's field that holds the prompt.
 func (x *exchange) promptMember() string {
 	switch x.route.endpoint {
 	case fleet.Responses, fleet.EmbeddingsEndpoint:
@@ -134,7 +136,7 @@ func (x *exchange) promptMember() string {
 	return "messages"
 }
 
-// writeJSON answers 200 with the JSON of a document.
+// writeJSON answers 200 with document, encoded as JSON.
 func (x *exchange) writeJSON(document any) error {
 	body, err := json.Marshal(document)
 	if err != nil {
@@ -143,7 +145,7 @@ func (x *exchange) writeJSON(document any) error {
 	return x.writeDocument(body)
 }
 
-// writeDocument answers 200 with a document that is JSON.
+// writeDocument answers 200 with body, which is already JSON.
 func (x *exchange) writeDocument(body []byte) error {
 	h := x.w.Header()
 	h["Content-Type"] = []string{"application/json"}
@@ -156,9 +158,9 @@ func (x *exchange) writeDocument(body []byte) error {
 	return x.writeAll(body)
 }
 
-// writeFault writes the fault: as status and body, or, once the answer has begun, as
-// its last frame. A stream of the responses dialect whose prompt is too long
-// fails in its events, with status 200 (spec/api.md#too-long-stream).
+// writeFault writes the fault: as status and body or, once the answer has begun, as its
+// last frame. If a prompt is too long for a stream of the responses dialect, the fault is
+// an event of a stream with status 200 (spec/api.md#too-long-stream).
 func (x *exchange) writeFault(f *fault.Fault) {
 	x.arm(time.Now())
 	if !x.began && x.response != nil && x.call != nil && x.call.Stream && f.Code == fault.ContextLengthExceeded {
@@ -193,7 +195,7 @@ func (x *exchange) writeFault(f *fault.Fault) {
 	_, _ = x.w.Write(body)
 }
 
-// lastFrames are the last frames of a stream that failed after it had begun.
+// lastFrames returns the last frames of a stream that failed after it had begun.
 func (x *exchange) lastFrames(f *fault.Fault) []byte {
 	if x.response != nil {
 		return x.response.Fail(f, x.id)
@@ -204,8 +206,8 @@ func (x *exchange) lastFrames(f *fault.Fault) []byte {
 	return dialect.FaultFrame(x.envelope, f, x.id)
 }
 
-// retryAfter is the seconds of a Retry-After header: the fault's own, or the
-// standard back-off, spread so that the refused do not all come back at once.
+// retryAfter returns the seconds for the Retry-After header: those of the fault or the
+// standard back-off, varied so that refused callers do not all return at once.
 func (x *exchange) retryAfter(f *fault.Fault) int {
 	if f.RetryAfter > 0 {
 		return min(f.RetryAfter, maxRetryAfter)
@@ -215,16 +217,15 @@ func (x *exchange) retryAfter(f *fault.Fault) int {
 	return min(max(int(seconds+0.5), minRetryAfter), maxRetryAfter)
 }
 
-// Cancelled is the Code of an Outcome whose caller left, or was too slow,
-// before the end, and its Status if that was before anything was answered; no
-// caller ever sees either.
+// Cancelled is the Code of an Outcome whose caller disconnected or was too slow. It is
+// also the Status if nothing had been sent. No caller ever sees either.
 const (
 	Cancelled       = "cancelled"
 	statusCancelled = 499
 )
 
-// report calls Finished and writes the one log event of the exchange. Nothing
-// of the request's or the answer's content is in it.
+// report calls Finished and writes the one log event of the exchange. It contains nothing
+// of the content of the request or the answer.
 func (x *exchange) report(f *fault.Fault, cancelled bool) {
 	out := Outcome{
 		Status: x.status, FirstByte: x.firstByte, Duration: time.Since(x.arrived), Reported: x.usage.Reported,
@@ -254,46 +255,46 @@ func (x *exchange) report(f *fault.Fault, cancelled bool) {
 	x.log(f, out)
 }
 
-// A token is at least a byte of text, so the tokens that a machine reports are no
-// more than the bytes of what it was given and what its caller got of it, and room
-// for what is in neither: an engine's template around the prompt, the pictures that
-// few bytes make many tokens of, and thinking that is not shown (spec/security.md#token-counts).
+// A token is at least one byte of text. So a machine may report at most as many tokens as
+// it received bytes and its caller got bytes, plus some room for tokens that are in
+// neither: an engine's template around the prompt, images (few bytes can become many
+// tokens) and hidden thinking (spec/security.md#token-counts).
 const (
 	tokenRoom   = 2 << 10
-	pictureRoom = 8 << 10 // of each
+	pictureRoom = 8 << 10 // per image
 )
 
-// tokens is the usage of the call, as far as it can be true.
+// tokens returns the usage that the machine reported, limited to what is possible.
 func (x *exchange) tokens() (in, out int64) {
 	within := func(n int64, most int) int64 { return min(max(n, 0), int64(most)+tokenRoom) }
 	out = within(x.usage.Out, int(x.written))
 	switch c := x.call; {
 	case c == nil:
 		return 0, 0
-	case c.Form != nil: // its sound is bounded by the largest clip
+	case c.Form != nil: // the largest audio file bounds it
 		return within(x.usage.In, int(x.tuning.Upload)), out
 	default:
 		return within(x.usage.In, x.maxPrompt), out
 	}
 }
 
-// boundTokens notes how many tokens a request may be, of which chat is the translation,
-// if there is one: turns before this one are in that alone.
+// boundTokens sets the upper bound of the request's tokens. chat is the translation of
+// body, if any; only it contains the previous turns.
 func (x *exchange) boundTokens(body, chat []byte) {
 	pictures := bytes.Count(body, []byte("data:image/"))
 	x.maxPrompt, x.pictures = max(len(body), len(chat))+pictureRoom*pictures, pictures > 0
 }
 
-// No tokenizer makes tokens of more than textOfToken bytes of a conversation, on average,
-// and a conversation of less than shortText bytes fits every context.
+// No tokenizer averages more than textOfToken bytes of conversation a token, and a
+// conversation of less than shortText bytes fits into every context.
 const (
 	textOfToken = 12
 	shortText   = 4 << 10
 )
 
-// truncation is what a caller is shown of an answer whose engine read less of the
-// conversation than was sent: some cut a prompt that is too long without an error
-// (spec/api.md#x-kith-truncated). It is empty if nothing shows that.
+// truncation returns the header value for an answer whose engine read less of the
+// conversation than it was sent, or "" if nothing indicates that. Some engines cut a
+// prompt that is too long without an error (spec/api.md#x-kith-truncated).
 func (x *exchange) truncation(u dialect.Usage) string {
 	if !u.Reported || u.In <= 0 || x.text < shortText || u.In >= int64(x.text/textOfToken) {
 		return ""
@@ -301,8 +302,7 @@ func (x *exchange) truncation(u dialect.Usage) string {
 	return fmt.Sprintf("prompt_tokens=%d; the engine read only a part of the conversation", u.In)
 }
 
-// refusedCall is the call of a request that did not reach the Backend, as far as it is
-// known.
+// refusedCall returns what is known of a call whose request did not reach the Backend.
 func (x *exchange) refusedCall() *Call {
 	call := x.newCall(x.route.endpoint)
 	if x.call != nil && x.call.Model.Valid() {
@@ -311,7 +311,7 @@ func (x *exchange) refusedCall() *Call {
 	return call
 }
 
-// log writes the event: calls and defects always, all else when debugging.
+// log writes the event of calls and defects, and of other requests at debug level.
 func (x *exchange) log(f *fault.Fault, out Outcome) {
 	level := slog.LevelDebug
 	switch {

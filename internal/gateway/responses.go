@@ -14,25 +14,26 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// Turns is where the turns of the responses dialect are kept, each for its member
-// alone and under its response's id, which alone opens it (spec/api.md#responses-state).
+// Turns stores the turns of the responses dialect. A turn belongs to one member and is
+// encrypted with the id of its response, so only that id opens it
+// (spec/api.md#responses-state).
 type Turns struct {
-	// Keep keeps a turn; an error means that it is not kept.
+	// Keep stores a turn; after an error it is not stored.
 	Keep func(ctx context.Context, member fleet.MemberID, response string, turn []byte) error
-	// Load is a kept turn, nil where there is none of that id for the member. It calls
-	// room with the turn's size before it reads it. Its errors are that of room, or
+	// Load returns a stored turn, nil if the member has none of that id. It calls room
+	// with the turn's size before it reads it. Its errors are those of room, or
 	// *fault.Fault.
 	Load func(ctx context.Context, member fleet.MemberID, response string, room func(size int64) error) ([]byte, error)
-	// Forget drops a kept turn and reports whether there was one. Its errors are
+	// Forget deletes a stored turn and reports whether it existed. Its errors are
 	// *fault.Fault.
 	Forget func(ctx context.Context, member fleet.MemberID, response string) (bool, error)
 }
 
-// keepLimit is how long keeping a turn may hold up the end of an answer.
+// keepLimit is how long storing a turn may delay the end of an answer.
 const keepLimit = 2 * time.Second
 
-// readResponses reads the body of a call in the responses dialect: as that of a chat
-// call, and as the beginning of its answer.
+// readResponses parses the body of a call in the responses dialect, translates it to chat
+// and prepares its answer.
 func (x *exchange) readResponses(body []byte) (dialect.Head, []byte, error) {
 	q, err := dialect.ReadResponses(body)
 	if err != nil {
@@ -49,18 +50,18 @@ func (x *exchange) readResponses(body []byte) (dialect.Head, []byte, error) {
 	if err != nil {
 		return dialect.Head{}, nil, err
 	}
-	// Not of the correlation id: that is in logs, and anyone with a response's id
-	// can open its turn.
+	// Not derived from the correlation id: that is in logs, and a response's id opens its
+	// turn.
 	x.response = q.Answer(rand.Text(), x.arrived, q.Stores() && x.g.cfg.Turns != nil)
 	return q.Head, chat, nil
 }
 
-// maxShortened is how often a call is tried again with a shorter conversation.
+// maxShortened is how often a call is retried with a shorter conversation.
 const maxShortened = 6
 
-// serveCall has the Backend serve the call. Where the prompt is too long for the
-// machine, a call of the responses dialect that allows it is tried again without
-// the oldest turns (docs/dialects.md, truncation).
+// serveCall serves the call with the Backend. If the prompt is too long for the machine,
+// a call of the responses dialect that allows it is retried without the oldest turns
+// (docs/dialects.md, truncation).
 func (x *exchange) serveCall(ctx context.Context) (*Answer, error) {
 	for again := 0; ; again++ {
 		answer, err := x.g.cfg.Backend.Do(ctx, x.call)
@@ -79,7 +80,7 @@ func (x *exchange) serveCall(ctx context.Context) (*Answer, error) {
 	}
 }
 
-// loadTurn is a turn of the caller's, or nil.
+// loadTurn returns a turn of the caller, or nil.
 func (x *exchange) loadTurn(response string) ([]byte, error) {
 	if x.g.cfg.Turns == nil {
 		return nil, nil
@@ -89,14 +90,15 @@ func (x *exchange) loadTurn(response string) ([]byte, error) {
 	})
 }
 
-// turnReading is the memory that the reading of a turn takes beside the turn itself, in sizes
-// of it: what it was unsealed from, and what is made of it.
+// turnReading is the memory that reading a turn takes in addition to the turn, in
+// multiples of its size: one for the sealed text and one for what is parsed from it.
 const turnReading = 2
 
-// heldTurns is the room of the kept turns that a request needs, counted for its caller.
+// heldTurns is the memory reserved for the stored turns that a request needs, counted for
+// its caller.
 type heldTurns struct{ turns, reading []func() }
 
-// reserve reserves room for one more turn of that size.
+// reserve reserves memory for one more turn of that size.
 func (h *heldTurns) reserve(in *spool.Spool, holder spool.Holder, size int64) error {
 	turn, err := in.Reserve(holder, size)
 	if err != nil {
@@ -110,10 +112,10 @@ func (h *heldTurns) reserve(in *spool.Spool, holder spool.Holder, size int64) er
 	return err
 }
 
-// read releases what the reading of the turns took.
+// read releases the memory for reading the turns.
 func (h *heldTurns) read() { h.reading = releaseAll(h.reading) }
 
-// close releases the turns, too.
+// close releases the memory of the turns as well.
 func (h *heldTurns) close() {
 	h.read()
 	h.turns = releaseAll(h.turns)
@@ -126,8 +128,9 @@ func releaseAll(all []func()) (none []func()) {
 	return nil
 }
 
-// writeTurn answers with a document that was made of kept turns. It is held as an answer is,
-// and the turns no longer: the caller may take long to read it.
+// writeTurn answers with a document made from stored turns. It holds the document as it
+// does any answer and releases the turns before it writes, because the caller may read
+// slowly.
 func (x *exchange) writeTurn(document []byte) error {
 	holder := x.holder()
 	holder.Answer = true
@@ -146,8 +149,8 @@ func (x *exchange) writeTurn(document []byte) error {
 	return err
 }
 
-// finishResponse keeps the turn and is the end of the answer, which says whether it
-// was kept: an answer never fails because it could not be.
+// finishResponse stores the turn and returns the end of the answer, which reports whether
+// it was stored. A failure to store the turn never fails the answer.
 func (x *exchange) finishResponse() []byte {
 	now := time.Now()
 	turn := x.response.Turn(now)
@@ -163,7 +166,7 @@ func (x *exchange) finishResponse() []byte {
 	return x.response.Finish(now, err == nil)
 }
 
-// turnNamed is the kept turn that the path names, with its response's id.
+// turnNamed returns the stored turn that the path names, and the id of its response.
 func (x *exchange) turnNamed() (id string, turn []byte, err error) {
 	id = x.route.argument(x.r.URL.EscapedPath())
 	if turn, err = x.loadTurn(id); err == nil && turn == nil {

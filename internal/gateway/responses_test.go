@@ -25,10 +25,10 @@ const (
 	responsesStream  = `{"model":"m","stream":true,"input":"canary"}`
 )
 
-// shelf keeps turns in memory, as Turns.
+// shelf is an implementation of Turns in memory.
 type shelf struct {
 	turns map[string]string // by member and response
-	err   error             // of everything
+	err   error             // returned by every function
 }
 
 func newShelf() *shelf { return &shelf{turns: map[string]string{}} }
@@ -59,7 +59,7 @@ func (s *shelf) kept() *Turns {
 	}
 }
 
-// stateful is a hosted configuration that keeps turns, for two members.
+// stateful returns a hosted configuration that stores turns, for two members.
 func stateful(b Backend, s *shelf) Config {
 	c := hostedConfig(b)
 	c.Turns = s.kept()
@@ -133,7 +133,8 @@ func TestResponsesRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, _ := do(h, c.r)
 			got := checkFault(t, w, c.status, c.code)
-			// The param is always a string where the path is the route's (spec/api.md#error-param).
+			// The param is always a string if the path belongs to the route
+			// (spec/api.md#error-param).
 			if param := got.Error.Param; (param == nil) != (name == "v1 missing") || param != nil && *param != c.param {
 				t.Errorf("%s", w.Body)
 			}
@@ -147,8 +148,8 @@ func TestResponsesRefusals(t *testing.T) {
 	}
 }
 
-// Locally only an upstream may serve the dialect: its bytes are not translated,
-// and nothing is kept.
+// On the local surface only an upstream may serve the dialect: its answer is passed
+// through, and nothing is stored.
 func TestResponsesOnTheLocalSurface(t *testing.T) {
 	called := false
 	h := New(localConfig(&backend{do: func(_ context.Context, asked *Call) (*Answer, error) {
@@ -168,8 +169,8 @@ func TestResponsesOnTheLocalSurface(t *testing.T) {
 	checkFault(t, w, 404, fault.RouteNotFound)
 }
 
-// A machine is asked in chat, whatever else it says it speaks: the state is the
-// hub's and no engine's.
+// A machine gets chat, regardless of what else it claims to support: the hub keeps the
+// state, not an engine.
 func TestResponsesUnary(t *testing.T) {
 	var out Outcome
 	s := newShelf()
@@ -240,7 +241,7 @@ func TestResponsesState(t *testing.T) {
 		t.Errorf("%s\n%s", w.Body, asked)
 	}
 
-	// To another member nothing of it exists.
+	// For another member none of it exists.
 	for _, r := range []*http.Request{
 		ask("GET", "/v1/responses/"+first.ID, "", as("kith_test_eve")...),
 		ask("GET", "/v1/responses/"+first.ID+"/input_items", "", as("kith_test_eve")...),
@@ -275,7 +276,7 @@ func TestResponsesState(t *testing.T) {
 	}
 }
 
-// An answer is sent whether or not its turn could be kept, and says which.
+// An answer is sent whether or not its turn could be stored, and reports which.
 func TestResponsesNotStored(t *testing.T) {
 	broken := newShelf()
 	broken.err = errors.New("the disk is full")
@@ -327,8 +328,8 @@ func playResponses(c Config) (w *tape, aborted bool) {
 	return w, false
 }
 
-// While a call waits, comments are sent; what came is translated as it comes, and
-// the turn is kept before its caller gets the end.
+// Comments are sent while a call waits. The answer is translated as it arrives, and the
+// turn is stored before the caller gets the end.
 func TestResponsesStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lines := []line{{time.Second, frame, nil}, {11 * time.Second, frame[:20], nil}, {time.Second, frame[20:] + done, io.EOF}}
@@ -369,7 +370,7 @@ func TestResponsesStream(t *testing.T) {
 	})
 }
 
-// A store that hangs holds an answer up for a moment only.
+// A store that hangs delays an answer only for a moment.
 func TestResponsesStoreHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := stateful(sends(0, line{0, frame + done, io.EOF}), newShelf())
@@ -385,8 +386,8 @@ func TestResponsesStoreHangs(t *testing.T) {
 	})
 }
 
-// A stream that fails ends in the error and the response that failed, without an
-// end mark, and nothing is kept of it.
+// A stream that fails ends with the error and the failed response, without an end mark,
+// and its turn is not stored.
 func TestResponsesStreamFails(t *testing.T) {
 	gone := fault.New(fault.MachineOffline, "the machine went away")
 	for name, c := range map[string]struct {
@@ -444,9 +445,9 @@ func (w firstWrite) Write(p []byte) (int, error) {
 	return w.ResponseRecorder.Write(p)
 }
 
-// Kept turns count for the member who has them read: what is made of one while the caller
-// takes it, as an answer, and those that a call needs for as long as it runs. Where there is
-// no room, they are not read.
+// Stored turns are counted for the member whose request reads them: a document made from
+// one while the caller receives it, as an answer, and the turns that a call needs while
+// it runs. If there is no memory, they are not read.
 func TestTurnsAreCounted(t *testing.T) {
 	const mib = 1 << 20
 	room, err := spool.Open(t.TempDir(), spool.Limits{Member: 16 * mib})

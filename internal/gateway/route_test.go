@@ -10,8 +10,8 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// A call that failed names the machines that were given its prompt like one that
-// was served: in the header, or in a comment where the headers were out.
+// A failed call names the machines that received its prompt, like a served one: in the
+// header, or in a comment if the headers had been sent.
 func TestRefusalsNameWhoGotThePrompt(t *testing.T) {
 	const route = "group; machine=trap; owner=eve, own; machine=box; owner=ann"
 	refuses := func(after time.Duration, route string) *backend {
@@ -45,7 +45,7 @@ func TestRefusalsNameWhoGotThePrompt(t *testing.T) {
 	}
 }
 
-// A stream that broke off has named who has the prompt before, once.
+// A stream that broke off has already named the machine that has the prompt, once.
 func TestABrokenStreamNamesWhoGotThePromptOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for wait, want := range map[time.Duration]int{0: 0, 6 * time.Second: 1} { // a header; a comment

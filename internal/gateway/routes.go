@@ -19,27 +19,26 @@ const (
 	both = hosted | local
 )
 
-// route is one row of the table: everything the edge needs to know of a path.
+// route is one row of the table of routes.
 type route struct {
-	path    string  // the complete path; or, with a slash at the end, what comes before an argument
-	tail    string  // what comes after the argument
-	segment bool    // the argument holds no slash
-	methods string  // as the Allow header writes them
-	on      surface // that have it
-	// byVersion: faults have the messages envelope when the version header is
-	// there; otherwise the chat one, always.
+	path    string  // the complete path; with a slash at the end, the part before an argument
+	tail    string  // the part after the argument
+	segment bool    // the argument contains no slash
+	methods string  // as in the Allow header
+	on      surface // the surfaces that have it
+	// byVersion: faults have the messages envelope if the request has the version header,
+	// else the chat envelope.
 	byVersion bool
-	// messages: the route is of the messages dialect, with its envelope and its
+	// messages: the route belongs to the messages dialect, with its envelope and its
 	// version header.
 	messages bool
-	open     bool // hosted: no key is asked for
-	// serve answers; nil: the route is an inference route, and endpoint says
-	// which.
+	open     bool // no key is required on the hosted surface
+	// serve answers the request; nil: it is an inference route for endpoint.
 	serve    func(*exchange) error
 	endpoint fleet.Endpoint
 }
 
-// routes is every route of both surfaces (spec/api.md#routes).
+// routes are all routes of both surfaces (spec/api.md#routes).
 var routes = []route{
 	{path: "/", methods: "GET, HEAD", on: both, byVersion: true, open: true, serve: (*exchange).serviceInfo},
 	{path: "/v1/models", methods: "GET, HEAD", on: both, byVersion: true, serve: (*exchange).listModels},
@@ -55,13 +54,12 @@ var routes = []route{
 	{path: "/v1/completions", methods: "POST", on: both, serve: (*exchange).notImplemented},
 }
 
-// noResponse are the last parts of paths that other services have beside
+// noResponse are the last parts of other services' paths that are not an {id} of
 // /v1/responses/{id}.
 var noResponse = []string{"compact", "input_tokens"}
 
-// find is the route of a path on a surface, or nil. The path is percent-encoded as it
-// was sent. It is compared byte for byte: nothing is cleaned, decoded, folded or
-// redirected.
+// find returns the route of a path on a surface, or nil. The path is percent-encoded as
+// received and compared byte for byte: it is not cleaned, decoded, folded or redirected.
 func find(path string, on surface) *route {
 	for i := range routes {
 		r := &routes[i]
@@ -83,7 +81,7 @@ func (r *route) matches(path string) bool {
 	return !r.segment || !strings.Contains(argument, "/") && !slices.Contains(noResponse, argument)
 }
 
-// argument is the part of the path that the route leaves open, decoded.
+// argument returns the variable part of the path, decoded.
 func (r *route) argument(path string) string {
 	part := strings.TrimSuffix(strings.TrimPrefix(path, r.path), r.tail)
 	if decoded, err := url.PathUnescape(part); err == nil {
@@ -95,13 +93,14 @@ func (r *route) argument(path string) string {
 // inference reports whether the route is an inference route.
 func (r *route) inference() bool { return r != nil && r.serve == nil }
 
-// takesAPIKey reports whether a key in x-api-key alone will do (spec/api.md#check-key).
+// takesAPIKey reports whether a key in x-api-key alone is accepted
+// (spec/api.md#check-key).
 func (r *route) takesAPIKey() bool { return r.byVersion || r.messages }
 
-// streams reports whether stream: true means anything there.
+// streams reports whether the route supports stream: true.
 func (r *route) streams() bool { return r.endpoint != fleet.EmbeddingsEndpoint }
 
-// allows reports whether the route takes the method.
+// allows reports whether the route accepts the method.
 func (r *route) allows(method string) bool {
 	for allowed := range strings.SplitSeq(r.methods, ", ") {
 		if allowed == method {
@@ -111,8 +110,8 @@ func (r *route) allows(method string) bool {
 	return false
 }
 
-// envelopeOf is the envelope of faults for a request: the route's, and where that
-// leaves it open, or where no route is, the version header's.
+// envelopeOf returns the envelope for the faults of a request: that of the route or, if
+// the route has none or there is no route, that of the version header.
 func envelopeOf(r *http.Request, matched *route) dialect.Dialect {
 	switch {
 	case matched != nil && matched.messages:
@@ -130,9 +129,8 @@ func envelopeOf(r *http.Request, matched *route) dialect.Dialect {
 	}
 }
 
-// nearest is the right path for a wrong one: /v1 missing or doubled, slashes
-// too many, another case, a proxy's prefix left in front (spec/api.md#paths).
-// Empty: nothing is near.
+// nearest returns the right path for a wrong one: /v1 missing or repeated, extra slashes,
+// wrong case, or a proxy's prefix (spec/api.md#paths). It returns "" if no route is near.
 func nearest(path string, on surface) string {
 	parts := strings.FieldsFunc(strings.ToLower(path), func(c rune) bool { return c == '/' })
 	for len(parts) > 0 {
@@ -143,7 +141,7 @@ func nearest(path string, on surface) string {
 		candidate := "/v1/" + strings.Join(parts, "/")
 		if r := find(candidate, on); r != nil {
 			if strings.HasSuffix(r.path, "/") {
-				return r.path + "{id}" + r.tail // ids are case-sensitive: never guess one
+				return r.path + "{id}" + r.tail // ids are case-sensitive, so never guess one
 			}
 			return r.path
 		}

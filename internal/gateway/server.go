@@ -6,12 +6,11 @@ import (
 	"time"
 )
 
-// NewServer is an http.Server that bounds what a hostile client can hold (spec/security.md#slow-clients,
-// spec/security.md#floods): 5 s for the headers, 16 KiB of them, two minutes of idling,
-// and on HTTP/2 (over TLS only) 100 streams with windows of 64 KiB and 1 MiB.
-// Bodies and writes have their own limits in the handler that New makes; a
-// handler beside it must set its own. What net/http has to say goes to log, for
-// debugging.
+// NewServer returns an http.Server that limits what a hostile client can hold
+// (spec/security.md#slow-clients, spec/security.md#floods): 5 s for the headers, 16 KiB
+// of headers, two minutes idle, and on HTTP/2 (over TLS only) 100 streams with windows of
+// 64 KiB and 1 MiB. The handler that New returns limits bodies and writes itself; any
+// other handler must do the same. Messages of net/http are logged at debug level.
 func NewServer(handler http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           handler,

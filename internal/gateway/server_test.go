@@ -21,7 +21,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// listen runs the edge on loopback as the hub does, and returns its address.
+// listen serves the edge on loopback as the hub does, and returns its address.
 func listen(t testing.TB, h http.Handler) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -38,8 +38,8 @@ func listen(t testing.TB, h http.Handler) string {
 	return l.Addr().String()
 }
 
-// raw sends text on a new connection and returns everything that comes back
-// until the server closes it, which it does before the time for a body is over.
+// raw sends text on a new connection and returns everything that it receives until the
+// server closes the connection, which must happen before the time limit of a body.
 func raw(t *testing.T, address, text string) (reply string) {
 	t.Helper()
 	c, err := net.Dial("tcp", address)
@@ -67,8 +67,8 @@ func (h held) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-// A caller has the complete answer, or the refusal, while its line of the log is
-// still being written.
+// The caller has the complete answer, or the refusal, while its log line is still being
+// written.
 func TestAnswerBeforeTheLog(t *testing.T) {
 	for _, b := range []*backend{answers(reply), refuses(fault.New(fault.MachineOffline, "gone"))} {
 		c, log := hostedConfig(b), held{until: make(chan struct{})}
@@ -105,10 +105,10 @@ func TestTooLargeAtTheByte(t *testing.T) {
 		status string
 	}{
 		"length at the limit":   {rawHead + "Connection: close\r\nContent-Length: 1000\r\n\r\n" + body(1000), "200"},
-		"length over it":        {rawHead + "Content-Length: 1001\r\n\r\n", "413"}, // before a byte of it came
+		"length over it":        {rawHead + "Content-Length: 1001\r\n\r\n", "413"}, // before its first byte arrived
 		"huge length":           {rawHead + "Content-Length: 99999999999\r\n\r\n", "413"},
 		"chunked at the limit":  {rawHead + "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(body(1000)) + "0\r\n\r\n", "200"},
-		"chunked one byte over": {rawHead + "Transfer-Encoding: chunked\r\n\r\n" + chunked(body(1000)) + "1\r\nz", "413"}, // its end never comes
+		"chunked one byte over": {rawHead + "Transfer-Encoding: chunked\r\n\r\n" + chunked(body(1000)) + "1\r\nz", "413"}, // the end never arrives
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := raw(t, address, c.text)
@@ -156,8 +156,8 @@ func TestSmuggling(t *testing.T) {
 	}
 }
 
-// memory is a listener of connections in memory, so that limits in time can be
-// tested in virtual time. What is written blocks until the other side reads.
+// memory is a listener of in-memory connections, so that time limits can be tested in
+// virtual time. Writes block until the other side reads.
 type memory struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -175,7 +175,7 @@ func (l *memory) Close() error   { close(l.closed); return nil }
 func (l *memory) Addr() net.Addr { return &net.TCPAddr{} }
 
 // virtually runs client against the edge in virtual time, on a connection that over
-// wraps; nil: none does.
+// wraps, or on an unwrapped one if over is nil.
 func virtually(t *testing.T, h http.Handler, over func(net.Conn) net.Conn, client func(t *testing.T, c net.Conn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -192,12 +192,12 @@ func virtually(t *testing.T, h http.Handler, over func(net.Conn) net.Conn, clien
 		_ = near.Close()
 		_ = server.Close()
 		<-ended
-		time.Sleep(time.Second) // net/http lingers half of one on a connection it closes
+		time.Sleep(time.Second) // net/http lingers half a second on a connection that it closes
 	})
 }
 
-// Who is slow is cut off in time: headers after 5 s, a body after 30 s and what
-// 64 KiB a second allow, and there is no 408.
+// Slow callers are disconnected in time: after 5 s for the headers, and after 30 s plus a
+// second for each 64 KiB for a body. There is no 408.
 func TestSlowCallers(t *testing.T) {
 	trickle := func(size int, every time.Duration) func(net.Conn) {
 		return func(c net.Conn) {
@@ -251,8 +251,8 @@ func TestSlowCallers(t *testing.T) {
 	}
 }
 
-// A body over the limit is refused at that byte, not when the rest has come or
-// its time is over.
+// A body over the limit is refused at its first excess byte, not when the rest has
+// arrived or its time is over.
 func TestTooLargeAtOnce(t *testing.T) {
 	c := hostedConfig(answers(reply))
 	c.Limits.Body = 10
@@ -273,7 +273,7 @@ func TestTooLargeAtOnce(t *testing.T) {
 	}
 }
 
-// EndBodies answers a request whose body has not come at once.
+// EndBodies immediately answers a request whose body has not arrived.
 func TestEndBodies(t *testing.T) {
 	for name, length := range map[string]int{"small": 100, "large": 1_000_000} {
 		t.Run(name, func(t *testing.T) {
@@ -320,7 +320,8 @@ func TestFault05OneByteTooMany(t *testing.T) {
 	}
 }
 
-// Who takes nothing is cut off 20 s after the write that he did not take.
+// A caller that does not read is disconnected 20 s after the first write that it did not
+// read.
 func TestSlowReaders(t *testing.T) {
 	for name, body := range map[string]string{"unary": request, "streamed": streamRequest} {
 		t.Run(name, func(t *testing.T) {
@@ -333,7 +334,7 @@ func TestSlowReaders(t *testing.T) {
 			}})
 			c.Finished = func(_ *Call, o Outcome) { ended <- o }
 			virtually(t, New(c), nil, func(t *testing.T, conn net.Conn) {
-				ended = make(chan Outcome, 1) // of the bubble
+				ended = make(chan Outcome, 1) // made in the bubble
 				fmt.Fprintf(conn, "%sContent-Length: %d\r\n\r\n%s", rawHead, len(body), body)
 				if out := <-ended; out.Code != Cancelled || out.Duration.Seconds() != 20 {
 					t.Errorf("%+v", out)
@@ -343,8 +344,9 @@ func TestSlowReaders(t *testing.T) {
 	}
 }
 
-// One frame is one flush: the caller has it before the next is made. When the
-// body breaks, the error frame comes complete, then HTTP itself reports the cut.
+// Each frame is flushed: the caller has it before the next one is made. When the body
+// breaks off, the complete error frame is sent, then HTTP itself reports the incomplete
+// answer.
 func TestFramesArriveOneByOneThenTheCut(t *testing.T) {
 	next := make(chan string)
 	defer close(next)
@@ -389,7 +391,7 @@ func TestFramesArriveOneByOneThenTheCut(t *testing.T) {
 	<-closed
 }
 
-// closing is a body that says when it is closed.
+// closing is a body that reports when it is closed.
 type closing struct {
 	io.Reader
 	closed func()
@@ -424,7 +426,7 @@ func TestCallerHangsUp(t *testing.T) {
 	})
 }
 
-// The connection lives on after a good stream, a refusal and an unary answer.
+// The connection is kept after a complete stream, a refusal and a unary answer.
 func TestConnectionIsKept(t *testing.T) {
 	address := listen(t, New(hostedConfig(&backend{do: func(_ context.Context, call *Call) (*Answer, error) {
 		if call.Stream {
@@ -455,7 +457,7 @@ func TestConnectionIsKept(t *testing.T) {
 	}
 }
 
-// HTTP/2 is spoken over TLS, and its cut is a reset.
+// HTTP/2 is used over TLS; there a broken answer resets the stream.
 func TestHTTP2(t *testing.T) {
 	h := New(hostedConfig(&backend{do: func(context.Context, *Call) (*Answer, error) {
 		return answer(io.NopCloser(strings.NewReader(frame))), nil

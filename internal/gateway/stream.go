@@ -15,43 +15,43 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// A streamed call that has heard nothing for firstBeat is answered 200 and
-// kept alive by a comment, and by another whenever nothing was written for
-// nextBeat (spec/routing.md#heartbeat): proxies cut silent streams after a minute.
+// If a streamed call has no frame after firstBeat, it is answered with status 200 and a
+// comment. Another comment follows whenever nothing was written for nextBeat
+// (spec/routing.md#heartbeat), because proxies cut silent streams after a minute.
 const (
 	firstBeat = 5 * time.Second
 	nextBeat  = 10 * time.Second
 )
 
-// After its end mark an answer's body ends at once. On a busy computer it may come late: the last frames wait for it for
-// endLimit, and the call for closeLimit.
+// After its end mark the body of an answer should end at once; on a busy computer that
+// may take longer. The last frames wait endLimit for it, and the call waits closeLimit.
 const (
 	endLimit   = 250 * time.Millisecond
 	closeLimit = 10 * time.Second
 )
 
-// stream is the streamed answer of an exchange. One timer serves its heartbeats and its limits on silence and total time;
-// it has no goroutine of its own.
+// stream is the streamed answer of an exchange. One timer drives its heartbeats and its
+// limits on silence and total time; it has no goroutine.
 type stream struct {
 	x      *exchange
 	check  dialect.Stream
 	cancel context.CancelCauseFunc
-	// body is the body of the answer, nil until a machine took the call; closeBody closes it
-	// once.
+	// body is the body of the answer, nil until a machine accepts the call; closeBody
+	// closes it once.
 	body      io.Reader
 	closeBody func()
 	queue     atomic.Pointer[position] // nil: not waiting
-	answer    *Answer                  // its trailer has the usage, where the caller did not ask for it
+	answer    *Answer                  // the trailer has the usage if the caller did not request it in the stream
 
 	timer *time.Timer
 
-	// Under x.mu.
+	// Protected by x.mu.
 	stopped    bool
-	lastWrite  time.Time     // when anything was last written; before that: arrival
-	lastSign   time.Time     // last sign of life of the machine; zero: none took it
-	maxSilence time.Duration // longest time without one
-	end        time.Time     // the end of its total time
-	frames     int           // with data, passed on
+	lastWrite  time.Time     // the arrival until the first write
+	lastSign   time.Time     // last sign of life from the machine; zero: none has accepted the call
+	maxSilence time.Duration // longest allowed time without one
+	end        time.Time     // when the total time is over
+	frames     int           // passed on with data
 }
 
 type position struct {
@@ -64,7 +64,7 @@ func (x *exchange) stream() error {
 	defer cancel(nil)
 	s := &stream{x: x, cancel: cancel, lastWrite: x.arrived}
 	x.call.Waiting = s.waiting
-	s.timer = time.AfterFunc(time.Hour, s.watch) // watch reads s.timer, so it starts after this
+	s.timer = time.AfterFunc(time.Hour, s.watch) // watch reads s.timer, so set it before watch can run
 	s.timer.Reset(firstBeat - time.Since(x.arrived))
 	defer s.stop()
 	answer, err := x.serveCall(ctx)
@@ -82,7 +82,7 @@ func (x *exchange) stream() error {
 	return nil
 }
 
-// waiting is Call.Waiting.
+// waiting implements Call.Waiting.
 func (s *stream) waiting(ahead int, left time.Duration) {
 	if ahead < 0 {
 		s.queue.Store(nil)
@@ -91,7 +91,7 @@ func (s *stream) waiting(ahead int, left time.Duration) {
 	s.queue.Store(&position{ahead: ahead, until: time.Now().Add(left)})
 }
 
-// took notes that a machine took the call: from now its limits count.
+// took starts the answer's timers.
 func (s *stream) took(answer *Answer) {
 	s.check.MaxBytes = s.x.tuning.Streamed
 	s.check.Trusted = answer.FromHub
@@ -111,7 +111,7 @@ func (s *stream) took(answer *Answer) {
 	s.timer.Reset(s.next().Sub(now))
 }
 
-// events are those that a chat stream is turned into.
+// events returns the translator for a chat stream.
 func (x *exchange) events() *dialect.Events {
 	switch {
 	case x.response != nil:
@@ -122,7 +122,7 @@ func (x *exchange) events() *dialect.Events {
 	return dialect.NewMessageEvents(x.messageID(), x.call.Model)
 }
 
-// stop ends the watch; whatever is written after it comes from the handler.
+// stop stops the timer; after it only the handler writes.
 func (s *stream) stop() {
 	s.x.mu.Lock()
 	defer s.x.mu.Unlock()
@@ -131,7 +131,7 @@ func (s *stream) stop() {
 	s.x.usage = s.usage()
 }
 
-// usage is what the engine reported so far, in the stream or behind it.
+// usage returns what the engine has reported so far, in the stream or in its trailer.
 func (s *stream) usage() dialect.Usage {
 	usage := s.check.Usage()
 	if s.answer == nil || usage.Reported {
@@ -143,9 +143,10 @@ func (s *stream) usage() dialect.Usage {
 	return usage
 }
 
-// copy passes on the complete frames of the answer, with one write and one flush a read. The answer is good only if its
-// end mark was seen. The call has ended at its machine before its caller gets the last frame: the next call of a
-// conversation, which may follow at once, finds the machine free that has its prompt (spec/routing.md#slot).
+// copy passes on the complete frames of the answer, with one write and one flush for each
+// read. The answer is valid only if it has its end mark. The call ends at its machine
+// before the caller gets the last frame: the conversation's next call may follow at once,
+// and it should find the machine that has its prompt free (spec/routing.md#slot).
 func (s *stream) copy() error {
 	pooled := buffers.Get().(*[]byte)
 	defer release(pooled)
@@ -162,7 +163,7 @@ func (s *stream) copy() error {
 		if complete > 0 && s.check.Events != nil {
 			frames = s.check.Events.Next()
 		}
-		if err == nil && s.check.Ended() { // what comes after it is ignored
+		if err == nil && s.check.Ended() { // anything after it is ignored
 			return s.finish(frames, readErr)
 		}
 		if complete > 0 {
@@ -182,12 +183,13 @@ func (s *stream) copy() error {
 	}
 }
 
-// finish passes on the last frames of an answer and closes its body. Each waits for the body's own end: so closing cancels
-// nothing, and the usage in the trailer is known. The timer only writes: a panic in its goroutine would end the process.
+// finish passes on the last frames of an answer and closes its body. Both first wait for
+// the end of the body, so that closing it cancels nothing and the usage in the trailer is
+// known. The timer only writes: a panic in its goroutine would end the process.
 func (s *stream) finish(frames []byte, readErr error) error {
 	var last, mark []byte
 	if s.x.response != nil {
-		frames = slices.Clone(frames) // their buffer takes the last ones
+		frames = slices.Clone(frames) // their buffer is reused for the last frames
 		last = s.x.finishResponse()
 	}
 	pass := sync.OnceValue(func() error {
@@ -228,7 +230,7 @@ func (s *stream) pass(frames []byte) error {
 	now := time.Now()
 	fresh, first := s.check.Frames() > s.frames, s.frames == 0
 	s.frames = s.check.Frames()
-	if fresh || s.check.Trusted { // a machine's comments are no sign of its engine
+	if fresh || s.check.Trusted { // comments of a machine do not prove that its engine is alive
 		s.lastSign = now
 	}
 	if fresh && first {
@@ -242,7 +244,7 @@ func (s *stream) pass(frames []byte) error {
 		}
 		x.frames = content
 	}
-	if len(frames) == 0 { // these frames have no translation
+	if len(frames) == 0 { // no translation
 		return nil
 	}
 	if !x.began {
@@ -258,7 +260,7 @@ func (s *stream) pass(frames []byte) error {
 	return err
 }
 
-// write sends bytes at once, after the headers if they have not gone yet.
+// write sends p at once, after the headers if they are not sent yet.
 func (s *stream) write(p []byte, now time.Time) error {
 	x := s.x
 	x.arm(now)
@@ -275,7 +277,7 @@ func (s *stream) write(p []byte, now time.Time) error {
 	return nil
 }
 
-// beginStream sends status and headers of a streamed answer.
+// beginStream sends the status and headers of a streamed answer.
 func (x *exchange) beginStream() {
 	h := x.w.Header()
 	h["Content-Type"] = []string{"text/event-stream"}
@@ -284,11 +286,11 @@ func (x *exchange) beginStream() {
 	x.begin(http.StatusOK)
 }
 
-// watch is called by the timer: it ends what took too long, sends the heartbeat that
-// is due, and sets the timer for what comes next.
+// watch runs when the timer fires. It ends an answer that takes too long, sends the
+// heartbeat that is due, and sets the timer again.
 func (s *stream) watch() {
 	x := s.x
-	if !x.mu.TryLock() { // a write is underway
+	if !x.mu.TryLock() { // another write is in progress
 		s.timer.Reset(time.Second)
 		return
 	}
@@ -316,7 +318,7 @@ func (s *stream) watch() {
 	s.timer.Reset(s.next().Sub(now))
 }
 
-// beat is when the next heartbeat is due.
+// beat returns when the next heartbeat is due.
 func (s *stream) beat() time.Time {
 	if !s.x.began {
 		return s.x.arrived.Add(firstBeat)
@@ -324,7 +326,7 @@ func (s *stream) beat() time.Time {
 	return s.lastWrite.Add(nextBeat)
 }
 
-// next is when the watch has something to do.
+// next returns when watch must run again.
 func (s *stream) next() time.Time {
 	next := s.beat()
 	if !s.lastSign.IsZero() {
@@ -337,8 +339,8 @@ func (s *stream) next() time.Time {
 	return next
 }
 
-// heartbeat is a comment with the position in the queue; in the messages
-// dialect an event, which also sets back the watchdogs of its clients.
+// heartbeat returns a comment with the position in the queue. In the messages dialect it
+// is an event, which also resets the idle timers of its clients.
 func (s *stream) heartbeat(now time.Time) []byte {
 	if s.x.envelope == dialect.Messages {
 		return []byte(dialect.PingEvent)

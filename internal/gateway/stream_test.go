@@ -23,8 +23,8 @@ const (
 	done          = "data: [DONE]\n\n"
 )
 
-// tape is a ResponseWriter that notes when each write and flush came, in
-// seconds from its making.
+// tape is a ResponseWriter that records the time of each write and flush, in seconds
+// since its creation.
 type tape struct {
 	header http.Header
 	began  time.Time
@@ -70,8 +70,7 @@ func play(t *testing.T, c Config) (w *tape, aborted bool) {
 	return w, false
 }
 
-// script is a body that says its lines at their times and breaks when its
-// context ends.
+// script is a body that returns its lines at their times and fails when its context ends.
 type script struct {
 	ctx    context.Context
 	lines  []line
@@ -108,7 +107,7 @@ func (s *script) Close() error {
 	return nil
 }
 
-// sends makes a Backend that waits, then answers with the lines.
+// sends returns a Backend that waits, then answers with the lines.
 func sends(wait time.Duration, lines ...line) *backend {
 	return &backend{do: func(ctx context.Context, call *Call) (*Answer, error) {
 		select {
@@ -141,8 +140,8 @@ func TestStreamIsPassedOnUntouched(t *testing.T) {
 	})
 }
 
-// Heartbeats come at 5 s and then every 10 s, say the position in the queue, and
-// once they began the route is in a comment.
+// Heartbeats are sent after 5 s and then every 10 s, with the position in the queue. Once
+// they have begun, the route is in a comment.
 func TestHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{do: func(ctx context.Context, call *Call) (*Answer, error) {
@@ -174,8 +173,8 @@ func TestHeartbeats(t *testing.T) {
 	})
 }
 
-// A failure within 5 s has its true status; a later one is a frame without an
-// end mark, and the connection ends uncleanly.
+// A failure within 5 s has its real status. A later one is a frame without an end mark,
+// and the connection is aborted.
 func TestFailuresBeforeAndAfterTheFirstByte(t *testing.T) {
 	gone := fault.New(fault.MachineOffline, "the machine went away")
 	waited := fault.New(fault.CapacityFull, "busy").AfterWait()
@@ -288,8 +287,8 @@ func TestUnaryTotal(t *testing.T) {
 	}
 }
 
-// Bytes of a hub speak for themselves: its comments pass, keep the call alive,
-// and its codes stay.
+// A hub's answer is trusted: its comments are passed on and keep the call alive, and its
+// codes stay.
 func TestStreamOfAHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waiting := ": waiting 1 ahead, 9 s left\n\n"
@@ -307,7 +306,7 @@ func TestStreamOfAHub(t *testing.T) {
 	})
 }
 
-// noted is a body that notes on the tape when it is closed.
+// noted is a body that records on the tape when it is closed.
 type noted struct {
 	io.ReadCloser
 	tape *tape
@@ -318,8 +317,9 @@ func (b noted) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// The body of an answer is closed before its caller gets the last frame, once it has ended. Where it ends late the caller
-// waits no longer than endLimit, and the usage behind the answer is read; where it does not end it is closed after closeLimit.
+// The body of an answer is closed before its caller gets the last frame, once it has
+// ended. If it ends late, the caller waits at most endLimit, and the usage in the trailer
+// is still read. If it does not end, it is closed after closeLimit.
 func TestMachineIsFreeAtTheEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		ends           time.Duration
@@ -370,7 +370,8 @@ func TestMachineIsFreeAtTheEnd(t *testing.T) {
 	}
 }
 
-// Where the answer of a translated call ends late, its last events come once, in order.
+// If the answer of a translated call ends late, its last events are sent once and in
+// order.
 func TestTranslatedAnswerEndsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTape()
@@ -396,8 +397,8 @@ func TestTranslatedAnswerEndsLate(t *testing.T) {
 	})
 }
 
-// The caller leaves while the call waits, and while it is answered: nothing is
-// written any more, the Backend's context ends and its body is closed.
+// If the caller disconnects while the call waits or is being answered, nothing more is
+// written, the Backend's context ends and its body is closed.
 func TestCallerLeaves(t *testing.T) {
 	for name, after := range map[string]time.Duration{"waiting": time.Second, "answering": 10 * time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -433,7 +434,7 @@ func TestCallerLeaves(t *testing.T) {
 	}
 }
 
-// The server of a request may end it with a fault, which its caller gets.
+// The server of a request may end it with a fault; the caller gets this fault.
 func TestServedUntilEnded(t *testing.T) {
 	for name, after := range map[string]time.Duration{"waiting": time.Second, "answering": 3 * time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -456,7 +457,7 @@ func TestServedUntilEnded(t *testing.T) {
 	}
 }
 
-// slow is a caller that takes nothing.
+// slow is a caller that does not read.
 type slow struct{ *tape }
 
 func (w slow) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Whatever a machine claims, the record of a call holds no more tokens than there
-// were bytes, some room aside, and none below zero.
+// Whatever a machine claims, the record of a call has no more tokens than there were
+// bytes, plus some room, and none below zero.
 func TestClaimedTokens(t *testing.T) {
 	chat := func(content string, in, out string) string {
 		return fmt.Sprintf(`{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}],`+
@@ -17,12 +17,12 @@ func TestClaimedTokens(t *testing.T) {
 	for name, c := range map[string]struct {
 		request, answer   string
 		mostIn, mostOut   int64
-		exactIn, exactOut int64 // -1: only bounded
+		exactIn, exactOut int64 // -1: only limited
 	}{
 		"honest":      {request, chat("hi", "7", "3"), 0, 0, 7, 3},
 		"many":        {request, chat("hi", "2000000000", "2000000000"), tokenRoom + 200, tokenRoom + 500, -1, -1},
 		"too many":    {request, chat("hi", "9223372036854775807", "9223372036854775807"), tokenRoom + 200, tokenRoom + 500, -1, -1},
-		"below zero":  {request, chat("hi", "-5", "-9223372036854775808"), 0, 1, 0, -1}, // a stream's frames are counted then
+		"below zero":  {request, chat("hi", "-5", "-9223372036854775808"), 0, 1, 0, -1}, // frames are counted
 		"long answer": {request, chat(long, "7", "9000"), 0, 0, 7, 9000},
 		"a picture": {strings.Replace(request, `"messages"`, `"x":"data:image/png;base64,AA==","messages"`, 1),
 			chat("hi", "8000", "3"), 0, 0, 8000, 3},

@@ -8,8 +8,8 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// readForm is readBody for a transcription: the limits of its own size and the
-// same pace.
+// readForm is readBody for a transcription, which has its own size limit and the same
+// minimum speed.
 func (x *exchange) readForm() (*dialect.Transcription, error) {
 	limit := x.tuning.Upload
 	if x.r.ContentLength > limit+dialect.FormOverhead {
@@ -21,7 +21,7 @@ func (x *exchange) readForm() (*dialect.Transcription, error) {
 	body := &paced{x: x, src: http.MaxBytesReader(x.w, x.r.Body, limit+dialect.FormOverhead)}
 	stop := x.awaitBody()
 	form, err := dialect.ReadTranscription(x.r.Header.Get("Content-Type"), body, x.hold(-1), limit)
-	if err == nil { // what follows the form is discarded, to keep the connection
+	if err == nil { // discard what follows the form, to keep the connection
 		_, err = io.Copy(io.Discard, body)
 	}
 	stop()
@@ -41,8 +41,8 @@ func (x *exchange) soundTooLarge() error {
 	return fault.New(fault.RequestTooLarge, "the sound is larger than %d bytes: send less", x.tuning.Upload).WithParam("file")
 }
 
-// paced is a body that has to come within its time, and remembers why it did
-// not.
+// paced is a body with the read deadlines of bodyDeadline. It records the error that
+// ended it.
 type paced struct {
 	x               *exchange
 	src             io.Reader

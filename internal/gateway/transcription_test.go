@@ -21,7 +21,7 @@ import (
 
 const formType = "multipart/form-data; boundary=B"
 
-// formOf is a form with the sound first, as some SDKs send it.
+// formOf returns a form with the audio first, as some SDKs send it.
 func formOf(sound string, parts ...string) string {
 	text := "--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.mp3\"\r\n\r\n" + sound + "\r\n"
 	for _, p := range append(parts, "model=m") {
@@ -35,8 +35,8 @@ func transcribe(body string, headers ...string) *http.Request {
 	return ask("POST", "/v1/audio/transcriptions", body, append([]string{"Content-Type", "", "Content-Type", formType}, headers...)...)
 }
 
-// spoolFolder is where large sounds are kept during the test; nothing ever stays,
-// or even has a name, there.
+// spoolFolder returns the spool for large audio during the test. No file ever stays in
+// its directory, or even has a name there.
 func spoolFolder(t *testing.T) (*spool.Spool, func(when string)) {
 	folder := t.TempDir()
 	s, err := spool.Open(folder, spool.Limits{})
@@ -51,7 +51,7 @@ func spoolFolder(t *testing.T) (*spool.Spool, func(when string)) {
 	}
 }
 
-// A clip on its way: what the Backend is given, and what the caller gets.
+// What the Backend and the caller get of a transcription.
 func TestTranscription(t *testing.T) {
 	kept, empty := spoolFolder(t)
 	sound := strings.Repeat("sound", 1<<18) // more than is kept in memory
@@ -100,7 +100,7 @@ func TestTranscription(t *testing.T) {
 	empty("at the end")
 }
 
-// Every way a form may fail leaves nothing behind.
+// No way in which a form may fail leaves anything behind.
 func TestTranscriptionFails(t *testing.T) {
 	kept, empty := spoolFolder(t)
 	c := hostedConfig(refuses(fault.New(fault.ModelNotFound, "nobody has it")))
@@ -144,7 +144,8 @@ func TestTranscriptionFails(t *testing.T) {
 	}
 }
 
-// Over a real connection: refused at the byte, not at the end of what comes.
+// Over a real connection: too much audio is refused at the first excess byte, not at the
+// end.
 func TestSoundTooLargeAtTheByte(t *testing.T) {
 	c := hostedConfig(answers(`{"text":"x"}`))
 	c.Limits.Upload = 1000
@@ -166,8 +167,8 @@ func TestSoundTooLargeAtTheByte(t *testing.T) {
 	}
 }
 
-// A streamed transcript: heartbeats before it, events of its own, and no good
-// end without the engine's.
+// A streamed transcript has heartbeats before it and its own events, and it is complete
+// only if the engine's is.
 func TestTranscriptionStream(t *testing.T) {
 	delta, done := string(dialect.AppendSpeech(nil, dialect.SpeechDelta, "Hi", nil)), string(dialect.AppendSpeech(nil, dialect.SpeechDone, "Hi", nil))
 	for name, c := range map[string]struct {
@@ -196,7 +197,7 @@ func TestTranscriptionStream(t *testing.T) {
 	}
 }
 
-// A caller that stops sending is not waited for.
+// A caller that stops sending is disconnected.
 func TestSlowSound(t *testing.T) {
 	kept, empty := spoolFolder(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -13,8 +13,8 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// buffers holds answers while they are checked and copied. Large ones are left
-// to the collector.
+// buffers are for checking and copying answers. Large ones are left to the garbage
+// collector.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, minBuffer); return &b }}
 
 const (
@@ -29,7 +29,8 @@ func release(buffer *[]byte) {
 	}
 }
 
-// unary serves a call that is not streamed: the complete answer is held and checked before the first byte goes out.
+// unary serves a call that is not streamed. It holds and checks the complete answer
+// before it sends the first byte.
 func (x *exchange) unary() error {
 	ctx, cancel := context.WithDeadlineCause(x.r.Context(), x.arrived.Add(x.tuning.Unary), x.tuning.late)
 	defer cancel()
@@ -68,7 +69,7 @@ func (x *exchange) unary() error {
 	if err != nil {
 		return x.faultOf(ctx, err)
 	}
-	if made != nil { // instead of what the machine sent
+	if made != nil { // the translation of the machine's answer
 		held.Close()
 		if held, err = x.g.cfg.Spool.Keep(x.call.holder(), made); err != nil {
 			return err
@@ -98,9 +99,9 @@ func (c chunked) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Hold holds a complete unary answer to the call, counted for its caller, of
-// dialect.MaxAnswer bytes at most. announced is its length, negative where that
-// is unknown. Errors are those of reading it, or *fault.Fault.
+// Hold reads and holds a complete unary answer to the call, counted for its caller, of at
+// most dialect.MaxAnswer bytes. announced is its length, negative if unknown. Errors are
+// those of reading, or *fault.Fault.
 func (c *Call) Hold(in *spool.Spool, answer io.Reader, announced int64) (*spool.Bytes, error) {
 	limit := dialect.MaxAnswer(c.Endpoint)
 	held := in.Hold(c.holder(), announced)
@@ -115,7 +116,7 @@ func (c *Call) Hold(in *spool.Spool, answer io.Reader, announced int64) (*spool.
 	return held, nil
 }
 
-// holder is the member that an answer to the call is counted for.
+// holder returns the member that an answer to the call is counted for.
 func (c *Call) holder() spool.Holder {
 	return spool.Holder{Member: string(c.Caller.Member), Answer: true}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// vectors is an embeddings answer of so many vectors of a thousand numbers.
+// vectors returns an embeddings answer of that many vectors of a thousand numbers.
 func vectors(count int) io.Reader {
 	vector := `{"object":"embedding","embedding":[` + strings.Repeat("0.0123,", 999) + `1]}`
 	parts := []io.Reader{strings.NewReader(`{"object":"list","data":[` + vector)}
@@ -24,7 +24,8 @@ func vectors(count int) io.Reader {
 	return io.MultiReader(append(parts, strings.NewReader(`],"usage":{"prompt_tokens":3,"total_tokens":3}}`))...)
 }
 
-// A unary answer is held once, in the spool: to check it and to pass it on takes no second copy.
+// A unary answer is held once, in the spool: checking it and passing it on need no second
+// copy.
 func TestUnaryAnswerIsHeldOnce(t *testing.T) {
 	const count = 2000 // 14 MB
 	held, err := spool.Open(t.TempDir(), spool.Limits{})
@@ -40,8 +41,8 @@ func TestUnaryAnswerIsHeldOnce(t *testing.T) {
 	c.Spool, c.Finished = held, func(_ *Call, o Outcome) { got = o }
 	h := New(c)
 	w := &counting{sink: sink{header: http.Header{}}, spool: held}
-	// A garbage collection empties the pools that buffers come from, so that how many are
-	// made would depend on it.
+	// A garbage collection would empty the pools of buffers, and the number of
+	// allocations would depend on it.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -61,7 +62,8 @@ func TestUnaryAnswerIsHeldOnce(t *testing.T) {
 	}
 }
 
-// counting is a sink that counts what it is given, and sees the most that the spool holds meanwhile.
+// counting is a sink that counts the bytes written and records the most that the spool
+// holds during that time.
 type counting struct {
 	sink
 	spool   *spool.Spool
@@ -77,7 +79,7 @@ func (w *counting) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A unary answer may have 8 MiB, one of embeddings 64 MiB, and not a byte more.
+// A unary answer may have 8 MiB, one of embeddings 64 MiB, and no byte more.
 func TestUnaryAnswerLimit(t *testing.T) {
 	for path, c := range map[string]struct {
 		request, answer string
@@ -100,8 +102,8 @@ func TestUnaryAnswerLimit(t *testing.T) {
 	}
 }
 
-// An answer whose engine read much less of the conversation than was sent says so: in a
-// header, or in a comment before its end.
+// An answer whose engine read much less of the conversation than was sent reports it: in
+// a header, or in a comment before its end.
 func TestTruncatedPrompt(t *testing.T) {
 	const words = `prompt_tokens=515; the engine read only a part of the conversation`
 	usage := `"usage":{"prompt_tokens":515,"completion_tokens":1,"total_tokens":516}`

@@ -1,4 +1,5 @@
-// Package limit bounds how often an address, a member, a key or a machine may do something.
+// Package limit limits how often an address, a member, a key or a machine may do
+// something.
 package limit
 
 import (
@@ -10,25 +11,26 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Network returns the prefix that addr is counted under: of IPv6 the /64 that one customer has.
+// Network returns the prefix that addr is counted under. For IPv6 it is the /64 that one
+// customer usually has.
 func Network(addr netip.Addr) netip.Prefix {
 	addr = addr.Unmap().WithZone("")
 	bits := addr.BitLen()
 	if addr.Is6() {
 		bits = 64
 	}
-	prefix, _ := addr.Prefix(bits) // no address has fewer bits
+	prefix, _ := addr.Prefix(bits) // bits is never longer than the address
 	return prefix
 }
 
-// minPrune is the number of entries of a Map below which it drops none.
+// minPrune is the size below which a Map drops nothing.
 const minPrune = 1024
 
 // Map is a map that drops idle values as it grows. The zero Map is empty. It is not safe for
 // concurrent use.
 type Map[K comparable, V any] struct {
 	by    map[K]V
-	prune int // drop idle values when there are more than that
+	prune int // drop idle values if there are more values than this
 }
 
 // Get returns the value of a key; ok is false if there is none.
@@ -41,7 +43,7 @@ func (m *Map[K, V]) Get(key K) (value V, ok bool) {
 func (m *Map[K, V]) Put(key K, value V, idle func(V) bool) {
 	if len(m.by) > max(m.prune, minPrune) {
 		maps.DeleteFunc(m.by, func(_ K, v V) bool { return idle(v) })
-		m.prune = 2 * len(m.by) // so that a Put pays for a constant share of it
+		m.prune = 2 * len(m.by) // so that pruning costs each Put a constant share
 	}
 	if m.by == nil {
 		m.by = make(map[K]V)
@@ -55,11 +57,12 @@ func (m *Map[K, V]) Len() int { return len(m.by) }
 // Clear drops everything.
 func (m *Map[K, V]) Clear() { *m = Map[K, V]{} }
 
-// maxThrottled limits the keys that a Throttle remembers. Beyond it all are forgotten: a client
-// with that many addresses gains less by it than by the addresses.
+// maxThrottled is the most keys that a Throttle remembers. Above it, all keys are
+// forgotten. A client with that many addresses gains more from the addresses than from
+// this.
 const maxThrottled = 100_000
 
-// Throttle lets each key through Burst times, and then once every Every. It is safe for
+// Throttle allows each key Burst times, and then once per Every. It is safe for
 // concurrent use.
 type Throttle[K comparable] struct {
 	Every time.Duration
@@ -69,7 +72,7 @@ type Throttle[K comparable] struct {
 	of Map[K, *rate.Limiter]
 }
 
-// Take lets the key through and returns 0, or returns how long it has to wait.
+// Take allows the key and returns 0, or returns how long the key must wait.
 func (t *Throttle[K]) Take(key K, now time.Time) (wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,11 +91,11 @@ func (t *Throttle[K]) Take(key K, now time.Time) (wait time.Duration) {
 	return wait
 }
 
-// Give takes back what a Take counted at about now.
+// Give reverts a Take of about the time now.
 func (t *Throttle[K]) Give(key K, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if of, ok := t.of.Get(key); ok {
-		of.AllowN(now, -1) // CancelAt gives nothing back for a reservation that did not wait
+		of.AllowN(now, -1) // CancelAt returns nothing for a reservation that did not wait
 	}
 }

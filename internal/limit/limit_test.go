@@ -17,7 +17,7 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// A map of keys that come once stays small, and one of keys that are in use keeps them.
+// A map whose keys are used once stays small, and a map keeps the keys that are in use.
 func TestMap(t *testing.T) {
 	var m Map[int, int]
 	for i := range 20 * minPrune {
@@ -43,7 +43,7 @@ func TestThrottle(t *testing.T) {
 			t.Fatalf("refused try %d", i+1)
 		}
 	}
-	for range 3 { // what is refused takes nothing
+	for range 3 { // refused attempts take nothing
 		if wait := limit.Take("ada", now); wait != 30*time.Second {
 			t.Errorf("the eleventh waits %s", wait)
 		}

@@ -8,62 +8,61 @@ import (
 )
 
 const (
-	// lifetime is how long a prefix is remembered at least, and half of how long it is
-	// remembered at most.
+	// lifetime is how long a prefix is remembered at least; at most it is twice that.
 	lifetime = 30 * time.Minute
-	// maxEntries bounds each of the two generations: some 50 MiB in all.
+	// maxEntries limits each of the two generations: about 50 MiB in total.
 	maxEntries = 400_000
-	// machines is how many machines are remembered of one prefix.
+	// machines is how many machines are remembered for one prefix.
 	machines = 4
-	// maxMatches is how many matches Match returns.
+	// maxMatches is the most matches that Match returns.
 	maxMatches = 8
 )
 
-// Memory remembers which prefixes were sent to which machines, and how much text was sent to
-// each machine after them: an engine forgets a prompt when it needs the room for others. The
+// Memory remembers the machines that each prefix was sent to, and how much text was sent
+// to them afterwards: an engine drops a prompt when it needs the memory for others. The
 // zero Memory is empty. It is safe for concurrent use.
 type Memory struct {
 	mu          sync.Mutex
-	began       time.Time // of now
+	began       time.Time // when now began
 	now, before generation
 }
 
-// generation is what was remembered in one lifetime.
+// generation is what was remembered during one lifetime.
 type generation struct {
 	prefixes map[uint64]entry
-	// text counts the bytes that were new to each machine of prefixes, modulo 2^32. A count
-	// continues from one generation to the next.
+	// text counts the bytes of prefixes that were new to each machine, modulo 2^32. A
+	// count continues from one generation to the next.
 	text map[uint32]uint32
 }
 
-// entry is the machines that a prefix was sent to, the last first.
+// entry holds the machines that a prefix was sent to, the latest first.
 type entry [machines]place
 
 // place is a machine, 0 for none, and its count of text when the prefix was sent to it.
 type place struct{ machine, text uint32 }
 
-// Match is a machine that a prefix of a prompt was sent to, of that many bytes, and the bytes
-// of other prompts that were sent to it since.
+// Match is a machine that received a prefix of a prompt, with the length of the prefix,
+// and the bytes of other prompts that it has received since.
 type Match struct {
 	Machine      uint32
 	Bytes, Since int
 }
 
-// Seen is one prefix that was sent to a machine, and how many of its bytes were new to the
-// machine, as nodes share it.
+// Seen is one prefix that was sent to a machine, with the number of its bytes that were
+// new to the machine, in the form that nodes exchange.
 type Seen struct {
 	Sum     uint64
 	Machine uint32
 	Bytes   uint32
 }
 
-// Encode returns the 16 bytes of s.
+// Encode encodes s in 16 bytes.
 func (s Seen) Encode() []byte {
 	b := binary.LittleEndian.AppendUint64(make([]byte, 0, 16), s.Sum)
 	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(b, s.Machine), s.Bytes)
 }
 
-// ParseSeen returns what Encode made; false for anything else.
+// ParseSeen parses the result of Encode. It returns false if b is anything else.
 func ParseSeen(b []byte) (Seen, bool) {
 	if len(b) != 16 {
 		return Seen{}, false
@@ -71,9 +70,10 @@ func ParseSeen(b []byte) (Seen, bool) {
 	return Seen{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])}, true
 }
 
-// Sent remembers that a prompt was sent to a machine: all of it, and its first message,
-// which is often that of other conversations too. It returns what was sent there of it
-// before, and for the other nodes what is new; false for a prompt without messages.
+// Sent remembers that a prompt was sent to a machine: the complete prompt, and its first
+// message, which other conversations often share. It returns what the machine had
+// received of it before and, for the other nodes, what is new. ok is false if the prompt
+// has no messages.
 func (m *Memory) Sent(marks []Mark, machine uint32, now time.Time) (before Match, seen Seen, ok bool) {
 	if len(marks) == 0 {
 		return before, seen, false
@@ -89,7 +89,7 @@ func (m *Memory) Sent(marks []Mark, machine uint32, now time.Time) (before Match
 	return before, seen, true
 }
 
-// longest returns the longest of the prefixes that was sent to the machine. Needs mu.
+// longest returns the longest prefix that was sent to the machine. mu must be held.
 func (m *Memory) longest(marks []Mark, machine uint32) Match {
 	for i := len(marks) - 1; i >= 0; i-- {
 		for _, p := range m.entry(marks[i].Sum) {
@@ -109,7 +109,7 @@ func (m *Memory) Add(s Seen, now time.Time) {
 	m.add(s)
 }
 
-// add is Add. Needs mu.
+// add implements Add. mu must be held.
 func (m *Memory) add(s Seen) {
 	if s.Machine == 0 {
 		return
@@ -135,7 +135,7 @@ func (m *Memory) add(s Seen) {
 	m.now.prefixes[s.Sum] = e
 }
 
-// entry returns what is remembered of a prefix. Needs mu.
+// entry returns what is remembered of a prefix. mu must be held.
 func (m *Memory) entry(sum uint64) entry {
 	if e, ok := m.now.prefixes[sum]; ok {
 		return e
@@ -143,7 +143,7 @@ func (m *Memory) entry(sum uint64) entry {
 	return m.before.prefixes[sum]
 }
 
-// text returns the machine's count of text. Needs mu.
+// text returns the machine's count of text. mu must be held.
 func (m *Memory) text(machine uint32) uint32 {
 	if n, ok := m.now.text[machine]; ok {
 		return n
@@ -151,7 +151,7 @@ func (m *Memory) text(machine uint32) uint32 {
 	return m.before.text[machine]
 }
 
-// rotate drops what is too old. Needs mu.
+// rotate drops what is too old. mu must be held.
 func (m *Memory) rotate(now time.Time) {
 	switch age := now.Sub(m.began); {
 	case age >= 2*lifetime:
@@ -161,8 +161,8 @@ func (m *Memory) rotate(now time.Time) {
 	}
 }
 
-// Match returns the machines that prefixes of the prompt were sent to, each with the longest,
-// and with shorter ones that were sent there later. The longest come first.
+// Match returns the machines that received prefixes of the prompt: each with its longest
+// prefix, and with shorter ones that it received later. The longest come first.
 func (m *Memory) Match(marks []Mark, now time.Time) (matches []Match) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

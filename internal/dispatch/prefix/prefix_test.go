@@ -23,8 +23,8 @@ func sums(p Prompt) (sums []uint64) {
 	return sums
 }
 
-// A conversation's next prompt has the marks of the one before, wherever the tools are
-// and whatever else the request holds.
+// A conversation's next prompt has the marks of the previous one, wherever the tools are
+// and whatever else the request contains.
 func TestPromptsShareTheirPrefixes(t *testing.T) {
 	const system, user, answer = `{"role":"system","content":"be \"brief\" \\"}`, `{"role":"user","content":[{"type":"text","text":"]}"}]}`, `{"role":"assistant","content":null}`
 	first := Read(&key, "ann m", []byte(`{"model":"m","tools":[{"a":[1,{"b":"]"}]}],"messages":[`+system+`,`+user+`],"max_tokens":12}`))
@@ -65,7 +65,7 @@ func FuzzRead(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		got := Read(&key, "", body) // it does not panic, whatever it gets
+		got := Read(&key, "", body) // it must not panic on any input
 		var want struct {
 			Tools    jsontext.Value   `json:"tools"`
 			Messages []jsontext.Value `json:"messages"`
@@ -128,8 +128,9 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// A machine's match says how much of other prompts was sent there since: what is new of each
-// call, here or at another node. A shorter prefix that was sent later is a match of its own.
+// A machine's match reports how much of other prompts it has received since: the new
+// bytes of each call, here or at another node. A shorter prefix that was sent later is a
+// separate match.
 func TestMemoryCountsTextSince(t *testing.T) {
 	var m Memory
 	system, now := Mark{1, 1000}, noon
@@ -169,7 +170,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// body is a request of 100 KB with 40 messages of code, full of quotes.
+// body returns a request of 100 KB with 40 messages of code with many quotes.
 func body() []byte {
 	var b bytes.Buffer
 	b.WriteString(`{"model":"m","stream":true,"tools":[{"type":"function","function":{"name":"read","parameters":{"type":"object"}}}],"messages":[`)

@@ -1,8 +1,8 @@
-// Package prefix remembers to which machines a conversation was sent, so that its next
-// call can go where the prompt is cached. It keeps no part of a prompt: a prefix is known by a
-// fingerprint of 64 bits, made with a secret key and the name of the member who called.
-// So prompts of two members cannot be compared, and no fingerprint says what it was made
-// of.
+// Package prefix remembers which machines received a conversation, so that its next call
+// can use a machine that has the prompt in its cache. It stores no part of a prompt: a
+// prefix is identified by a fingerprint of 64 bits, made with a secret key and the name
+// of the calling member. So the prompts of two members cannot be compared, and a
+// fingerprint does not reveal its prompt.
 package prefix
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/minio/highwayhash"
 )
 
-// Key is the secret that fingerprints are made with.
+// Key is the secret key of fingerprints.
 type Key [highwayhash.Size]byte
 
 // Mark is one prefix of a prompt: its fingerprint and its length in bytes.
@@ -22,21 +22,22 @@ type Mark struct {
 	Bytes int
 }
 
-// Prompt is what a request to a machine holds of its prompt.
+// Prompt is the prompt of a request to a machine.
 type Prompt struct {
-	// Marks are the prefixes that end with a message, shortest first. The tools are in
-	// front of the first message, as engines put them.
+	// Marks are the prefixes that end with a message, shortest first. The tools precede
+	// the first message, as in engines.
 	Marks []Mark
 	Bytes int // of tools and messages
-	// MaxTokens is the longest answer that the request allows; 0: it does not say.
+	// MaxTokens is the limit of the answer in the request; 0: none.
 	MaxTokens int
 }
 
-// maxMarks limits how many prefixes are read of one prompt: the last ones.
+// maxMarks is the most prefixes of one prompt; if there are more, the last ones are used.
 const maxMarks = 1024
 
-// Read reads a chat request, which is strict JSON. The scope, of the calling member and
-// the model, is part of each fingerprint. A request without messages has no marks.
+// Read reads a chat request, which must be strict JSON. The scope, made of the calling
+// member and the model, is part of each fingerprint. A request without messages has no
+// marks.
 func Read(key *Key, scope string, body []byte) (p Prompt) {
 	var tools span
 	var messages []span
@@ -46,7 +47,7 @@ func Read(key *Key, scope string, body []byte) (p Prompt) {
 	}
 	for at = space(body, at+1); at < len(body) && body[at] == '"'; {
 		name := span{at + 1, end(body, at) - 1}
-		from := min(space(body, space(body, name.to+1)+1), len(body)) // behind the colon
+		from := min(space(body, space(body, name.to+1)+1), len(body)) // after the colon
 		var value span
 		if string(name.of(body)) == "messages" {
 			messages, value.to = elements(body, from)
@@ -65,7 +66,7 @@ func Read(key *Key, scope string, body []byte) (p Prompt) {
 			at = space(body, at+1)
 		}
 	}
-	sum, _ := highwayhash.New64(key[:]) // it fails for a key of another size
+	sum, _ := highwayhash.New64(key[:]) // fails only for a key of another size
 	add := func(part []byte) {
 		sum.Write(part)
 		sum.Write(separator)
@@ -85,13 +86,13 @@ func Read(key *Key, scope string, body []byte) (p Prompt) {
 	return p
 }
 
-// separator is between the parts that are hashed: a byte that is in none of them.
+// separator separates the hashed parts. None of them contains this byte.
 var separator = []byte{0}
 
 // span is a part of a body.
 type span struct{ from, to int }
 
-// of returns the part; nothing where a body that is no JSON ends before it.
+// of returns the part, or nil if the body ends before it because it is not JSON.
 func (s span) of(body []byte) []byte {
 	if s.from > s.to || s.to > len(body) {
 		return nil
@@ -99,15 +100,15 @@ func (s span) of(body []byte) []byte {
 	return body[s.from:s.to]
 }
 
-// elements returns the elements of the list that begins at at, none of another value, and
-// the index behind it.
+// elements returns the elements of the list that begins at at, and the index after it. A
+// value of another type has no elements.
 func elements(body []byte, at int) (of []span, to int) {
 	if at >= len(body) || body[at] != '[' {
 		return nil, end(body, at)
 	}
 	for at = space(body, at+1); at < len(body) && body[at] != ']'; {
 		to := end(body, at)
-		if to == at { // no JSON
+		if to == at { // not JSON
 			break
 		}
 		of = append(of, span{at, to})
@@ -118,7 +119,7 @@ func elements(body []byte, at int) (of []span, to int) {
 	return of, at + 1
 }
 
-// space returns the index of the next byte from at that is no space.
+// space returns the index of the first byte at or after at that is not white space.
 func space(body []byte, at int) int {
 	for at < len(body) && (body[at] == ' ' || body[at] == '\n' || body[at] == '\t' || body[at] == '\r') {
 		at++
@@ -126,7 +127,7 @@ func space(body []byte, at int) int {
 	return at
 }
 
-// end returns the index behind the value that begins at at.
+// end returns the index after the value that begins at at.
 func end(body []byte, at int) int {
 	depth := 0
 	for at < len(body) {
@@ -143,7 +144,7 @@ func end(body []byte, at int) int {
 			if depth--; depth == 0 {
 				return at + 1
 			}
-			if depth < 0 { // behind a number or a word
+			if depth < 0 { // after a number or a word
 				return at
 			}
 		case ',', ' ', '\n', '\t', '\r':
@@ -156,7 +157,7 @@ func end(body []byte, at int) int {
 	return at
 }
 
-// endOfString returns the index behind the string whose content begins at at.
+// endOfString returns the index after the string whose content begins at at.
 func endOfString(body []byte, at int) int {
 	for {
 		i := bytes.IndexByte(body[at:], '"')
