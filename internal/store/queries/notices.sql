@@ -45,7 +45,7 @@ ON CONFLICT (id) DO UPDATE SET at = excluded.at WHERE notice_passes.at <= sqlc.a
 -- name: FirstNoticePass :one
 SELECT first FROM notice_passes WHERE id = 1;
 
--- Machines that were last seen in a span, and of which that is not noted yet.
+-- Machines that were last seen in a span and have no notice about it yet.
 -- name: MachinesOffline :many
 SELECT x.id, x.name, x.owner_id, x.last_seen FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.last_seen > sqlc.arg(since) AND x.last_seen <= sqlc.arg(until) AND x.revoked = 0 AND NOT m.disabled AND NOT EXISTS (
@@ -61,7 +61,7 @@ WHERE k.expires > sqlc.arg(since) AND k.expires <= sqlc.arg(until) AND k.expires
     SELECT 1 FROM notices n WHERE n.member_id = k.member_id AND n.kind = sqlc.arg(kind) AND n.subject = k.id AND n.occasion = k.expires)
 ORDER BY k.expires, k.id LIMIT sqlc.arg(most);
 
--- The day's calls of each share that limits them, by model, where that is not noted yet.
+-- The day's calls of each share with a daily limit, by model, unless there is a notice about it already.
 -- name: DayOfLimitedShares :many
 SELECT s.id, s.owner_id, s.member_id, o.name AS owner, m.name AS member, s.models, s.per_day, d.model, cast(sum(d.calls) AS bigint) AS calls
 FROM shares s JOIN usage_days d ON d.member_id = s.member_id AND d.owner_id = s.owner_id

@@ -126,7 +126,7 @@ type DayOfLimitedSharesRow struct {
 	Calls    int64
 }
 
-// The day's calls of each share that limits them, by model, where that is not noted yet.
+// The day's calls of each share with a daily limit, by model, unless there is a notice about it already.
 func (q *Queries) DayOfLimitedShares(ctx context.Context, day int64, kind string) ([]DayOfLimitedSharesRow, error) {
 	rows, err := q.db.QueryContext(ctx, dayOfLimitedShares, day, kind)
 	if err != nil {
@@ -300,7 +300,7 @@ type MachinesOfflineRow struct {
 	LastSeen int64
 }
 
-// Machines that were last seen in a span, and of which that is not noted yet.
+// Machines that were last seen in a span and have no notice about it yet.
 func (q *Queries) MachinesOffline(ctx context.Context, since int64, until int64, kind string, most int32) ([]MachinesOfflineRow, error) {
 	rows, err := q.db.QueryContext(ctx, machinesOffline,
 		since,
