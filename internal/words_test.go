@@ -23,12 +23,6 @@ var foreign = []struct {
 	{"a rare adverb", 0.1, regexp.MustCompile(`(?i)\b(any more|no more|lately|by turns|meanwhile|of its own)\b`)},
 }
 
-// notYetPlain are the packages whose comments still have more of these phrases than
-// allowed. The list may only shrink.
-var notYetPlain = []string{
-	"internal/ledger", "internal/registry", "internal/site", "internal/store", "internal/tunnel",
-}
-
 // TestWords counts foreign phrases in the comments of each package, apart from its tests.
 // One occurrence is always allowed, so that small packages do not fail because of it.
 func TestWords(t *testing.T) {
@@ -58,20 +52,8 @@ func TestWords(t *testing.T) {
 				tooMany = append(tooMany, f.name+": … "+strings.ToValidUTF8(around, "")+" …")
 			}
 		}
-		listed := slices.Contains(notYetPlain, folder)
-		if listed && len(tooMany) == 0 {
-			t.Errorf("the comments of %s are plain: remove it from notYetPlain", folder)
-		}
-		if listed {
-			continue
-		}
 		for _, problem := range tooMany {
 			t.Errorf("%s: %s: write it in plain words", folder, problem)
-		}
-	}
-	for _, folder := range notYetPlain {
-		if comments[folder] == nil {
-			t.Errorf("there is no package %s: remove it from notYetPlain", folder)
 		}
 	}
 }

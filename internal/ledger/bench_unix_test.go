@@ -15,9 +15,9 @@ import (
 	"github.com/kith/kith/internal/ledger/journal"
 )
 
-// BenchmarkLedger is a call's cost, with 16 at once, without and with a journal,
-// and without and with waiting for the disk as an engine that answers at once
-// would make it. cpu-µs/call is all of the process, the syncing included.
+// BenchmarkLedger measures the cost of a call, with 16 concurrent calls: with and without
+// a journal, and with and without waiting for the disk, as for an engine that responds at
+// once. cpu-µs/call is the CPU time of the whole process, including the syncs.
 func BenchmarkLedger(b *testing.B) {
 	for _, mode := range []string{"memory", "journal", "journal, awaited"} {
 		b.Run(mode, func(b *testing.B) {

@@ -8,9 +8,9 @@ import (
 	"github.com/kith/kith/internal/account"
 )
 
-// entry is one record of the journal: the intent to send a call to a machine, or
-// how the call ended. In an intent Status and the fields after it are zero. On the disk
-// it is a CBOR map; a reader skips numbers that it does not know.
+// entry is one record of the journal: the intent to send a call to a machine, or the
+// result of a call. In an intent, Status and the fields after it are zero. On disk it is
+// a CBOR map. Readers skip unknown keys.
 type entry struct {
 	Ended bool          `cbor:"1,keyasint,omitempty"`
 	Usage account.Usage `cbor:"2,keyasint"`
@@ -21,12 +21,12 @@ var encoder, _ = cbor.EncOptions{Time: cbor.TimeRFC3339Nano}.EncMode() // the op
 func (e entry) encode() []byte {
 	text, err := encoder.Marshal(e)
 	if err != nil {
-		panic(err) // every field has an encoding
+		panic(err) // cannot happen: every field can be encoded
 	}
 	return text
 }
 
-// decodeEntry reads what encode wrote.
+// decodeEntry decodes the result of encode.
 func decodeEntry(text []byte) (e entry, err error) {
 	if err := cbor.Unmarshal(text, &e); err != nil {
 		return entry{}, errors.Join(errEntry, err)

@@ -9,7 +9,7 @@ import (
 	"github.com/kith/kith/internal/account"
 )
 
-// everyField is an entry in which no field is zero.
+// everyField is an entry without zero fields.
 func everyField(t *testing.T) entry {
 	t.Helper()
 	e := entry{Ended: true, Usage: account.Usage{
@@ -26,7 +26,7 @@ func everyField(t *testing.T) entry {
 	return e
 }
 
-// onDisk is everyField as it is encoded: what is on a disk has to stay readable.
+// onDisk is everyField in encoded form. Files with this content must stay readable.
 const onDisk = "a201f502b401657265715f310203037818323032332d31312d31345432323a31333a32302e3132335a04656d656d5f3105656b65795f3106656d63685f3107656d656d5f3208656772705f3109696c6c616d61333a38620a742f76312f636861742f636f6d706c6574696f6e730bf50c18c80d6c656e67696e655f6572726f720e010f021003110412051367636f756e7465641406"
 
 func TestEntryIsReadAsWritten(t *testing.T) {
@@ -44,7 +44,8 @@ func TestEntryIsReadAsWritten(t *testing.T) {
 	refusesParts(t, text)
 }
 
-// refusesParts checks that no part of an entry, and nothing longer, is read as one.
+// refusesParts checks that neither a part of an entry nor an entry with more bytes after
+// it is read as one.
 func refusesParts(t *testing.T, text []byte) {
 	t.Helper()
 	for cut := range len(text) {

@@ -16,7 +16,7 @@ import (
 	"github.com/kith/kith/internal/storetest"
 )
 
-// A standby that lagged behind when it was promoted gets the records that it missed
+// If a standby that lagged behind is promoted, it gets the records that it missed
 // (docs/decisions/0008-confirmation.md).
 func TestFailoverLosesNoRecord(t *testing.T) {
 	old := storetest.Start(t)
@@ -45,7 +45,7 @@ func TestFailoverLosesNoRecord(t *testing.T) {
 	recorded(t, db, 10)
 
 	old.Stop(t)
-	for db.StartNode(t.Context(), node) != nil && t.Context().Err() == nil { // a connection that broke is noticed when it is used
+	for db.StartNode(t.Context(), node) != nil && t.Context().Err() == nil { // a closed connection is noticed when it is used
 	}
 	recorded(t, db, 0)
 	at := update.Position
@@ -56,7 +56,7 @@ func TestFailoverLosesNoRecord(t *testing.T) {
 		t.Error("the poll after the fail-over does not say so")
 	}
 	l.WriteAgain()
-	for l.Flush(t.Context()) != nil && t.Context().Err() == nil { // as the day's partition is gone, too
+	for l.Flush(t.Context()) != nil && t.Context().Err() == nil { // the day's partition is gone, too
 	}
 	recorded(t, db, 10)
 	l.WriteAgain()

@@ -20,15 +20,15 @@ import (
 	"github.com/kith/kith/internal/ledger/journal"
 )
 
-// books is the database as the ledger sees it, with a switch.
+// books is a Store that can be switched off.
 type books struct {
 	Store
 	mu    sync.Mutex
 	down  bool
 	calls map[string]account.Usage
-	days  int // calls counted, each once
-	// room, if not nil, holds one for each call that is not here yet: it bounds
-	// how far calls run ahead of a database that gets no time.
+	days  int // number of calls, each counted once
+	// room, if not nil, has one value for each call that is not stored yet. It limits how
+	// far calls run ahead of a slow database.
 	room chan struct{}
 }
 
@@ -71,7 +71,7 @@ func (b *books) all() map[string]account.Usage {
 	return all
 }
 
-// life is a ledger between a start of the hub and its end, kill or not.
+// life is a ledger from a start of the hub until it stops or is killed.
 type life struct {
 	*Ledger
 	t    testing.TB
@@ -95,28 +95,28 @@ func begin(t testing.TB, path string, b *books) life {
 	}}
 }
 
-// call is a call on its way, as far as the ledger knows it.
+// call is a running call, as far as the ledger knows it.
 type call account.Usage
 
 func aCall(id string) *call {
 	return &call{CallID: id, Started: time.Now().UTC(), MemberID: "mem_1", KeyID: "key_1", Model: "m", Endpoint: "/v1/chat/completions"}
 }
 
-// aLong makes a call whose records take 4 KiB, so that few of them fill a journal.
+// aLong returns a call whose records take 4 KiB, so that a few of them fill a journal.
 func aLong(id string) *call {
 	c := aCall(id)
 	c.KeyID = strings.Repeat("k", 4<<10)
 	return c
 }
 
-// attempt is the intent to send the call to a machine once more.
+// attempt returns the intent to send the call to a machine again.
 func (c *call) attempt() account.Usage {
 	c.Attempt++
 	c.MachineID, c.OwnerID = "mch_1", "mem_2"
 	return account.Usage(*c)
 }
 
-// ended is the call's record when it is over.
+// ended returns the call's record after its end.
 func (c *call) ended(code string) account.Usage {
 	u := account.Usage(*c)
 	u.Attempt = max(1, u.Attempt)
@@ -125,7 +125,7 @@ func (c *call) ended(code string) account.Usage {
 	return u
 }
 
-// send begins an attempt and waits until that is on the disk.
+// send begins an attempt and waits until its intent is on disk.
 func (l life) send(c *call) {
 	l.t.Helper()
 	receipt, err := l.Begin(c.attempt())
@@ -137,9 +137,9 @@ func (l life) send(c *call) {
 	}
 }
 
-// TestLedgerTakesUp: what a dead hub left in its journal is recorded by the next
-// one, once: calls that were over as they ended, the others as interrupted, each
-// as the machine had it that was tried last.
+// TestLedgerTakesUp checks that a new hub records what a killed one left in its journal,
+// and only once: calls that ended with their results, and others as interrupted on the
+// machine that was tried last.
 func TestLedgerTakesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "ledger-")
@@ -152,9 +152,9 @@ func TestLedgerTakesUp(t *testing.T) {
 		first.send(moved)
 		first.End(over.ended(""))
 		first.End(never.ended("model_not_found"))
-		first.stop() // with the database down it leaves what a kill would
+		first.stop() // with the database down this leaves the same as a kill
 
-		for range 2 { // the second finds most of it twice
+		for range 2 { // the second one finds most of it again
 			b.set(false)
 			next := begin(t, path, b)
 			synctest.Wait()
@@ -177,8 +177,8 @@ func TestLedgerTakesUp(t *testing.T) {
 	})
 }
 
-// TestLedgerSaysDamage: a damaged result leaves its call as interrupted, all others as they
-// ended, and is logged.
+// TestLedgerSaysDamage checks that a call with a damaged result is recorded as
+// interrupted, that all others keep their results, and that the damage is logged.
 func TestLedgerSaysDamage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger-")
 	j, err := journal.Open(path)
@@ -223,8 +223,8 @@ func TestLedgerSaysDamage(t *testing.T) {
 	}
 }
 
-// TestLedgerSyncsWhenSent: an intent is brought to the disk when its call is on the
-// way, not before, and for an answer that waits whatever became of that.
+// TestLedgerSyncsWhenSent checks that an intent is synced after its call was sent and not
+// before, and that Await causes a sync in any case.
 func TestLedgerSyncsWhenSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := begin(t, filepath.Join(t.TempDir(), "ledger-"), &books{calls: map[string]account.Usage{}})
@@ -251,15 +251,15 @@ func TestLedgerSyncsWhenSent(t *testing.T) {
 	})
 }
 
-// TestLedgerAwaitsTheDisk: an answer waits for its call's intent to be on the
-// disk, and is not sent if that fails.
+// TestLedgerAwaitsTheDisk checks that an answer waits until its call's intent is on disk,
+// and is not sent if that fails.
 func TestLedgerAwaitsTheDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j, err := journal.Open(filepath.Join(t.TempDir(), "ledger-"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := New(forgetful{}, j, slog.New(slog.DiscardHandler)) // without its Run
+		l := New(forgetful{}, j, slog.New(slog.DiscardHandler)) // without Run
 		wait := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -287,16 +287,17 @@ func TestLedgerAwaitsTheDisk(t *testing.T) {
 	})
 }
 
-// TestLedgerDatabaseDown: calls go on while the journal has room for them, then
-// are refused, and those that run are recorded all the same; once the database
-// is back all of it is there and calls go on (docs/faults.md#17, docs/faults.md#27).
+// TestLedgerDatabaseDown checks that calls continue while the journal has room for them
+// and are then refused, and that running calls are still recorded. When the database is
+// back, it gets all records, and calls are accepted again (docs/faults.md#17,
+// docs/faults.md#27).
 func TestLedgerDatabaseDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "ledger-")
 		b := &books{calls: map[string]account.Usage{}, down: true}
 		l := begin(t, path, b)
 		l.send(aLong("runs"))
-		n := 0 // the last of them is refused
+		n := 0 // the last one is refused
 		var err error
 		for ; err == nil; n++ {
 			call := aLong(fmt.Sprint("call-", n))
@@ -307,10 +308,10 @@ func TestLedgerDatabaseDown(t *testing.T) {
 		if f := fault.Of(err); f.Code != fault.CascadeExhausted || !errors.Is(err, journal.ErrFull) || n < 1_000 {
 			t.Fatalf("after %d calls: %v", n, err)
 		}
-		l.End(aLong("runs").ended("")) // into what is reserved
+		l.End(aLong("runs").ended("")) // uses the reserved part
 		l.End(aCall("refused").ended("CASCADE_EXHAUSTED"))
 
-		// Should the hub die now, the next one has it all.
+		// If the hub were killed now, the next one would have everything.
 		l.stop()
 		next := begin(t, path, b)
 		b.set(false)
@@ -319,13 +320,13 @@ func TestLedgerDatabaseDown(t *testing.T) {
 		if all := b.all(); len(all) != n+1 || all["runs"].Code != "" || all["runs"].Status != 200 || b.days != len(all) {
 			t.Errorf("%d calls in the ledger (%d counted), want %d; %+v", len(all), b.days, n+1, all["runs"])
 		}
-		next.send(aCall("after")) // without hands
+		next.send(aCall("after")) // not through Run
 		next.stop()
 	})
 }
 
-// TestLedgerTurnsOver: a journal under load for long never fills, and a call
-// that runs all the while is not lost.
+// TestLedgerTurnsOver checks that a journal under constant load never fills, and that a
+// call that runs all the time is not lost.
 func TestLedgerTurnsOver(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger-")
 	b := &books{calls: map[string]account.Usage{}, room: make(chan struct{}, 1000)}
@@ -339,7 +340,7 @@ func TestLedgerTurnsOver(t *testing.T) {
 				call := aLong(fmt.Sprint("call-", w, "-", i))
 				b.room <- struct{}{}
 				receipt, err := l.Begin(call.attempt())
-				if err == nil && i%10 == 0 { // as if the engines were that quick
+				if err == nil && i%10 == 0 { // as if the engines were that fast
 					err = l.Await(t.Context(), receipt)
 				}
 				if err != nil {
@@ -360,7 +361,7 @@ func TestLedgerTurnsOver(t *testing.T) {
 	}
 }
 
-// forgetful takes every record at no cost.
+// forgetful is a Store that discards all records.
 type forgetful struct{ Store }
 
 func (forgetful) Now() time.Time { return time.Now() }

@@ -1,21 +1,20 @@
-// Package ledger keeps what the hub records of its calls:
+// Package ledger stores what the hub records about its calls:
 //
-//   - Ledger: one usage record a call. It survives a crash of the hub.
-//   - Traces: how each call was decided and where it was tried, for its caller and the
-//     owners of those machines. A crash loses the last second of them.
+//   - Ledger: one usage record for each call. It survives a crash of the hub.
+//   - Traces: how each call was routed, and the machines that were tried, for its caller
+//     and the machines' owners. A crash loses the last second of them.
 //   - Turns: the turns of the responses dialect that a later call may refer to,
 //     sealed.
 //
-// A usage record takes this way:
+// A usage record is written in these steps:
 //
 //	Begin ── intent ──▶ journal ── sync, every 2 ms at most ──▶ Await returns
 //	End ──── result ──▶ journal, and pending ── Run, in batches ──▶ database
 //
-// An intent is in the journal before its call is sent to a machine, and on the disk
-// before the first byte of the answer is sent to the caller. The journal is
-// restarted once most of what it holds is in the database. New closes the calls
-// that an earlier start left open as account.Interrupted
-// (docs/decisions/0002-ledger.md).
+// An intent is in the journal before its call is sent to a machine, and on disk before
+// the first byte of the answer is sent to the caller. The journal is restarted when most
+// of its entries are in the database. New closes calls that were still open when an
+// earlier process ended, as account.Interrupted (docs/decisions/0002-ledger.md).
 package ledger
 
 import (
@@ -35,35 +34,34 @@ import (
 const (
 	// batchSize is the maximum number of records in one transaction.
 	batchSize = 512
-	// maxPending is the maximum number of records that wait while the database
-	// cannot be written. Beyond it calls are refused, and refusals are not recorded.
+	// maxPending is the maximum number of records that wait while the database cannot be
+	// written. Beyond it calls are refused, and refusals are not recorded.
 	maxPending = 100_000
-	// maxWritten and writtenFor bound the records that are kept for WriteAgain.
+	// maxWritten and writtenFor limit the records that are kept for WriteAgain.
 	maxWritten = maxPending / 2
 	writtenFor = time.Minute
-	// shutdownTimeout limits the last write when the hub stops.
+	// shutdownTimeout is the timeout of the last write when the hub stops.
 	shutdownTimeout = 5 * time.Second
-	// batchDelay is how long records gather for one transaction: its sync costs as much
-	// as some fifty records.
+	// batchDelay is how long records are collected for one transaction. Its sync costs as
+	// much as about fifty records.
 	batchDelay = 250 * time.Millisecond
-	// retryDelay is the time between two attempts at a write that fails.
+	// retryDelay is the pause between two attempts at a failing write.
 	retryDelay = time.Second
-	// syncInterval is the shortest time between two syncs of the journal. Concurrent
-	// calls share a sync, and most engines take far longer to their first byte.
+	// syncInterval is the minimum time between two syncs of the journal. Concurrent calls
+	// share a sync, and most engines take much longer until their first byte.
 	syncInterval = 2 * time.Millisecond
-	// intentShare is how much of the journal intents may fill. The rest is reserved
-	// for results, so that running calls can end when a disk is full.
+	// intentShare is the part of the journal that intents may fill. The rest is reserved
+	// for results, so that running calls can end when the disk is full.
 	intentShare = 0.5
-	// restartAbove is how full the journal is before a restart pays.
+	// restartAbove is how full the journal must be before a restart is worthwhile.
 	restartAbove = 0.25
 )
 
-// Store is the part of the database that this package writes and reads; *store.DB
-// implements it.
+// Store is the part of the database that this package uses. *store.DB implements it.
 type Store interface {
-	// Now is the time by the database's clock.
+	// Now returns the time by the database's clock.
 	Now() time.Time
-	// RecordUsage adds records. One that is there already counts once.
+	// RecordUsage adds records. A record that is already stored counts only once.
 	RecordUsage(context.Context, []account.Usage) error
 	TouchKeys(context.Context, map[string]time.Time) error
 
@@ -77,7 +75,7 @@ type Store interface {
 	PruneTurns(ctx context.Context, now time.Time) error
 }
 
-// Ledger records the usage of calls. Make it with New, then Run it.
+// Ledger records the usage of calls. Create it with New, then Run it.
 type Ledger struct {
 	store   Store
 	journal *journal.Journal // nil: only the database outlives the process
@@ -89,36 +87,36 @@ type Ledger struct {
 	mu       sync.Mutex
 	open     map[string][]byte    // call id: its newest intent, encoded
 	pending  []account.Usage      // results that are not in the database yet
-	written  []writtenBatch       // to the database, lately; oldest first
+	written  []writtenBatch       // recently written to the database; oldest first
 	refused  time.Time            // when a call was last refused because it could not be recorded
 	keysUsed map[string]time.Time // key id: last use, not yet written
-	next     *Receipt             // of the intents that the next sync covers
-	entries  int                  // in the journal's active slot
-	broken   error                // why the journal takes nothing until its next restart
-	dropped  int                  // refusals that were not recorded
-	stopped  bool                 // no loop of Run runs: Begin and End write by themselves
+	next     *Receipt             // of the intents that the next sync includes
+	entries  int                  // number in the journal's active slot
+	broken   error                // why the journal accepts nothing until its next restart
+	dropped  int                  // number of refusals that were not recorded
+	stopped  bool                 // Run has ended: Begin and End write themselves
 
 	wake chan struct{} // there are pending records
 	sync chan struct{} // there are intents to sync
 }
 
-// writtenBatch is records that are in the database.
+// writtenBatch is a batch of records that are in the database.
 type writtenBatch struct {
 	at      time.Time
 	records []account.Usage
 }
 
-// errNotStarted is why a new ledger takes nothing before its first restart.
+// errNotStarted is why a new ledger accepts nothing before its first restart.
 var errNotStarted = errors.New("the journal was not started yet")
 
-// Receipt is for the intents that one sync brings to the disk.
+// Receipt belongs to the intents that one sync writes to disk.
 type Receipt struct {
 	done chan struct{} // closed after the sync
 	err  error         // of the sync; read after done
 }
 
-// New returns a ledger that has read what an earlier process left in the journal j.
-// If j is nil, a crash loses the records that are not in the database.
+// New returns a ledger that has read the entries of an earlier process from journal j. If
+// j is nil, a crash loses the records that are not in the database.
 func New(store Store, j *journal.Journal, log *slog.Logger) *Ledger {
 	l := &Ledger{
 		store: store, journal: j, log: log,
@@ -137,9 +135,9 @@ func New(store Store, j *journal.Journal, log *slog.Logger) *Ledger {
 	return l
 }
 
-// restore makes pending records of the entries that an earlier start left: calls
-// that ended, some of which are in the database already, and calls without a
-// result, which are interrupted.
+// restore adds pending records for the entries of an earlier process. These are calls
+// that ended, though some may be in the database already, and calls without a result,
+// which are recorded as interrupted.
 func (l *Ledger) restore(left [][]byte) {
 	intents := map[string]account.Usage{}
 	ended := map[string]bool{}
@@ -172,7 +170,7 @@ func (l *Ledger) restore(left [][]byte) {
 	}
 }
 
-// interrupt returns the record of a call without a result.
+// interrupt returns the record for a call without a result.
 func interrupt(u account.Usage) account.Usage {
 	u.Code, u.TokensHow = account.Interrupted, account.TokensUnknown
 	return u
@@ -186,17 +184,17 @@ func (l *Ledger) Open() []account.Usage {
 	l.mu.Unlock()
 	calls := make([]account.Usage, 0, len(texts))
 	for _, text := range texts {
-		if e, err := decodeEntry(text); err == nil { // Begin encoded it
+		if e, err := decodeEntry(text); err == nil { // encoded by Begin, so that it is valid
 			calls = append(calls, interrupt(e.Usage))
 		}
 	}
 	return calls
 }
 
-// Begin records the intent to send a call to a machine: u as far as it is known
-// before. When Begin returns, a crash of this process does not lose the call; Await
-// says when a power cut does not. While the ledger cannot be written the error is
-// CASCADE_EXHAUSTED (docs/faults.md#27).
+// Begin records the intent to send a call to a machine. u is what is known of the call so
+// far. After Begin returns, a crash of this process does not lose the call; after Await,
+// a power cut does not. If the ledger cannot be written, the error is CASCADE_EXHAUSTED
+// (docs/faults.md#27).
 func (l *Ledger) Begin(u account.Usage) (*Receipt, error) {
 	text := entry{Usage: u}.encode()
 	l.mu.Lock()
@@ -219,7 +217,7 @@ func notWritten(err error) *fault.Fault {
 	return fault.New(fault.CascadeExhausted, "the service could not write its ledger just now; try again shortly").Because(err)
 }
 
-// appendIntent writes an intent, if there is room for its result too. Needs mu.
+// appendIntent writes an intent, if there is room for it and its result. Needs mu.
 func (l *Ledger) appendIntent(text []byte) error {
 	switch {
 	case len(l.pending) >= maxPending:
@@ -243,12 +241,12 @@ func (l *Ledger) append(text []byte) error {
 	return err
 }
 
-// RequestSync starts a sync of the journal. It is called once the call is on its
-// way to its machine: an earlier sync would delay that.
+// RequestSync starts a sync of the journal. It should be called after the call was sent
+// to its machine, because an earlier sync would delay that.
 func (l *Ledger) RequestSync() { notify(l.sync) }
 
-// Await returns when the receipt's intent is on the disk, or with the fault that
-// says that it could not be written. It ends with ctx.
+// Await returns when the receipt's intent is on disk, or an error if it could not be
+// written or ctx ended.
 func (l *Ledger) Await(ctx context.Context, r *Receipt) error {
 	if l.journal == nil {
 		return nil
@@ -256,7 +254,7 @@ func (l *Ledger) Await(ctx context.Context, r *Receipt) error {
 	l.mu.Lock()
 	unsynced := l.next == r
 	l.mu.Unlock()
-	if unsynced { // RequestSync may not have been called
+	if unsynced { // in case RequestSync was not called
 		l.RequestSync()
 	}
 	select {
@@ -270,8 +268,8 @@ func (l *Ledger) Await(ctx context.Context, r *Receipt) error {
 	return nil
 }
 
-// End records how a call ended, whether or not Begin was called for it. It does
-// not block until Run has ended; from then on it writes to the database.
+// End records how a call ended, even if Begin was not called for it. It does not block
+// until Run has ended; after that it writes to the database.
 func (l *Ledger) End(u account.Usage) {
 	l.mu.Lock()
 	_, began := l.open[u.CallID]
@@ -283,8 +281,8 @@ func (l *Ledger) End(u account.Usage) {
 	delete(l.open, u.CallID)
 	l.pending = append(l.pending, u)
 	if l.journal != nil && l.broken == nil {
-		// A result that cannot be appended waits in memory for the database. If the
-		// hub crashes before it is written there, the intent remains.
+		// If a result cannot be appended, it waits in memory for the database. If the hub
+		// crashes before it is written there, the intent remains.
 		_ = l.append(entry{true, u}.encode())
 	}
 	stopped := l.stopped
@@ -302,22 +300,23 @@ func (l *Ledger) KeyUsed(id string) {
 	l.mu.Unlock()
 }
 
-// Status is how a Ledger is, for the operator.
+// Status is the state of a Ledger, for the operator.
 type Status struct {
-	Journal bool    // there is one
-	Used    float64 // how full it is, from 0 to 1
-	Bytes   int64   // of it that are used
-	Open    int     // calls without a result
-	Pending int     // results that are not in the database yet
-	Broken  bool    // it takes nothing, and calls are refused
-	// Refused is when a call was last refused because it could not be recorded; zero:
-	// none was.
+	Journal bool    // the ledger has one
+	Used    float64 // how full the journal is, from 0 to 1
+	Bytes   int64   // used bytes of the journal
+	Open    int     // number of calls without a result
+	Pending int     // number of results that are not in the database yet
+	Broken  bool    // the journal accepts nothing, and calls are refused
+	// Refused is when a call was last refused because it could not be recorded; zero if
+	// never.
 	Refused time.Time
-	// Oldest is when the first call ended whose result is pending; zero: none is.
+	// Oldest is the end of the oldest call whose result is pending; zero if there is
+	// none.
 	Oldest time.Time
 }
 
-// Status returns the ledger's present state.
+// Status returns the ledger's current state.
 func (l *Ledger) Status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -331,8 +330,8 @@ func (l *Ledger) Status() Status {
 	return s
 }
 
-// Run syncs the journal and writes records to the database until ctx ends, then
-// writes what is pending.
+// Run syncs the journal and writes records to the database until ctx ends. Then it writes
+// what is pending.
 func (l *Ledger) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	loops.Go(func() { l.runFlush(ctx) })
@@ -347,8 +346,8 @@ func (l *Ledger) Run(ctx context.Context) error {
 	return l.lastFlush(ctx)
 }
 
-// runSync syncs the journal on request, at most every syncInterval, and retries
-// while the journal is broken, until ctx ends.
+// runSync syncs the journal on request, at most once every syncInterval, until ctx ends.
+// If the journal is broken, it retries.
 func (l *Ledger) runSync(ctx context.Context) {
 	for ctx.Err() == nil {
 		var retry <-chan time.Time
@@ -367,8 +366,8 @@ func (l *Ledger) runSync(ctx context.Context) {
 	}
 }
 
-// syncJournal brings the journal's entries to the disk and closes the receipt of
-// the intents among them. It restarts the journal first if that is due.
+// syncJournal writes the journal's entries to disk and closes the receipt of their
+// intents. If the journal is due for a restart, it restarts it first.
 func (l *Ledger) syncJournal() {
 	if l.journal == nil {
 		return
@@ -396,8 +395,9 @@ func (l *Ledger) syncJournal() {
 	}
 }
 
-// restartIfDue restarts the journal with the entries that the database does not
-// have, if the journal is broken or mostly holds others. Needs mu.
+// restartIfDue restarts the journal with the entries that the database does not have. It
+// does so only if the journal is broken or most of its entries are in the database. Needs
+// mu.
 func (l *Ledger) restartIfDue() error {
 	if l.broken == nil && !l.restartDue() {
 		return nil
@@ -413,8 +413,8 @@ func (l *Ledger) restartIfDue() error {
 	return l.journal.Restart(entries)
 }
 
-// restartDue reports whether a good part of the journal is used, most of it by
-// calls that are in the database. Needs mu.
+// restartDue reports whether much of the journal is used, mostly by calls that are in the
+// database. Needs mu.
 func (l *Ledger) restartDue() bool {
 	return l.journal != nil && l.journal.Used() > restartAbove && 2*(len(l.open)+len(l.pending)) < l.entries
 }
@@ -424,7 +424,7 @@ func (l *Ledger) runFlush(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
 		case <-l.wake:
-		case <-time.After(time.Minute): // the last uses of keys do not wake it
+		case <-time.After(time.Minute): // for the last uses of keys, which do not wake it
 		case <-ctx.Done():
 		}
 		retry(ctx, l.Flush, l.log, "usage records")
@@ -437,8 +437,8 @@ func (l *Ledger) lastFlush(ctx context.Context) error {
 	return last(ctx, l.Flush, l.log, "usage records")
 }
 
-// retry calls flush until it succeeds or ctx ends. It logs the first failure, one a
-// minute, and the end of them.
+// retry calls flush until it succeeds or ctx ends. It logs the first failure, then at
+// most one each minute, and the recovery.
 func retry(ctx context.Context, flush func(context.Context) error, log *slog.Logger, of string) {
 	var logged time.Time
 	err := flush(ctx)
@@ -454,7 +454,7 @@ func retry(ctx context.Context, flush func(context.Context) error, log *slog.Log
 	}
 }
 
-// last calls flush once, within shutdownTimeout, after ctx has ended.
+// last calls flush once, with shutdownTimeout, after ctx has ended.
 func last(ctx context.Context, flush func(context.Context) error, log *slog.Logger, of string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
@@ -465,8 +465,8 @@ func last(ctx context.Context, flush func(context.Context) error, log *slog.Logg
 	return err
 }
 
-// Flush writes all pending records to the database, a batch a transaction. A record
-// stays pending until it is written; one that is written twice counts once.
+// Flush writes all pending records to the database, one transaction for each batch. A
+// record stays pending until it is written. If it is written twice, it counts only once.
 func (l *Ledger) Flush(ctx context.Context) error {
 	l.flushing.Lock()
 	defer l.flushing.Unlock()
@@ -478,7 +478,7 @@ func (l *Ledger) Flush(ctx context.Context) error {
 			return l.flushKeys(ctx)
 		}
 		err := l.store.RecordUsage(ctx, batch)
-		if errors.Is(err, account.ErrInvalid) { // the others of the batch are written
+		if errors.Is(err, account.ErrInvalid) { // the rest of the batch was written
 			l.log.Error("a usage record was left out", "error", err)
 			err = nil
 		}
@@ -496,7 +496,7 @@ func (l *Ledger) Flush(ctx context.Context) error {
 	}
 }
 
-// keepWritten keeps a batch for WriteAgain, and drops the old ones. Needs mu.
+// keepWritten keeps a batch for WriteAgain, and drops old ones. Needs mu.
 func (l *Ledger) keepWritten(batch []account.Usage, now time.Time) {
 	l.written = append(l.written, writtenBatch{now, batch})
 	kept, drop := 0, 0
@@ -509,8 +509,8 @@ func (l *Ledger) keepWritten(batch []account.Usage, now time.Time) {
 	l.written = slices.Delete(l.written, 0, drop)
 }
 
-// WriteAgain makes the records of the last minute pending once more: the database failed
-// over to a server that may lack them. It does not block.
+// WriteAgain makes the records of the last minute pending again, because the database
+// failed over to a server that may lack them. It does not block.
 func (l *Ledger) WriteAgain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -537,13 +537,13 @@ func (l *Ledger) flushKeys(ctx context.Context) error {
 	if err != nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		maps.Copy(used, l.keysUsed) // the later uses
+		maps.Copy(used, l.keysUsed) // later uses win
 		l.keysUsed = used
 	}
 	return err
 }
 
-// notify wakes the receiver of c, once however often it is called.
+// notify wakes the receiver of c. Calls before it wakes have no further effect.
 func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -18,7 +18,7 @@ import (
 
 func usage(i int) account.Usage { return account.Usage{CallID: fmt.Sprint(i)} }
 
-// numbered is the ids from one to another, the last left out.
+// numbered returns the ids from first to last, without the last.
 func numbered(from, to int) []string {
 	var ids []string
 	for i := from; i < to; i++ {
@@ -27,7 +27,7 @@ func numbered(from, to int) []string {
 	return ids
 }
 
-// keepLedger runs a ledger in a bubble; test gets a function that ends it.
+// keepLedger runs a ledger in a bubble. test gets a function that stops the ledger.
 func keepLedger(t *testing.T, test func(*Ledger, *recorder, func() error)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := new(recorder)
@@ -47,7 +47,7 @@ func TestLedgerWritesInBatches(t *testing.T) {
 		for i := range n {
 			l.End(usage(i))
 			if i == 0 {
-				synctest.Wait() // for the first try
+				synctest.Wait() // until the first attempt
 			}
 		}
 		r.set(false)
@@ -60,7 +60,7 @@ func TestLedgerWritesInBatches(t *testing.T) {
 	})
 }
 
-// What the last minute brought to the database is written again, once.
+// WriteAgain writes the records of the last minute again, once.
 func TestLedgerWritesAgain(t *testing.T) {
 	keepLedger(t, func(l *Ledger, r *recorder, end func() error) {
 		records := func(from, to int) {
@@ -114,7 +114,7 @@ func TestLedgerTriesAgain(t *testing.T) {
 	})
 }
 
-// A write that fails for long is in the log once a minute, not once a second.
+// A write that keeps failing is logged once a minute, not once a second.
 func TestLedgerLogsFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
@@ -138,8 +138,8 @@ func TestLedgerLogsFailures(t *testing.T) {
 	})
 }
 
-// The last use of a key is written once the database can be written again, and a later
-// use replaces it.
+// The last use of a key is written when the database can be written again. A later use
+// replaces it.
 func TestLedgerKeepsUsesOfKeys(t *testing.T) {
 	keepLedger(t, func(l *Ledger, r *recorder, end func() error) {
 		r.set(true)
@@ -163,8 +163,8 @@ func TestLedgerKeepsUsesOfKeys(t *testing.T) {
 	})
 }
 
-// The end of the hub loses nothing: neither what was pending nor what comes
-// from calls that end after it.
+// Nothing is lost when the hub stops: neither pending results nor those of calls that end
+// afterwards.
 func TestLedgerAtTheEnd(t *testing.T) {
 	keepLedger(t, func(l *Ledger, r *recorder, end func() error) {
 		l.End(usage(0))
@@ -189,7 +189,8 @@ func TestLedgerAtTheEnd(t *testing.T) {
 	})
 }
 
-// TestLedgerOpen: the calls without a result are as a crash would leave them.
+// TestLedgerOpen checks that Open returns the calls without a result as a crash would
+// leave them.
 func TestLedgerOpen(t *testing.T) {
 	keepLedger(t, func(l *Ledger, _ *recorder, end func() error) {
 		for i := range 2 {
@@ -212,8 +213,8 @@ func TestLedgerOpen(t *testing.T) {
 	})
 }
 
-// A database that is away for long costs the records of refusals; calls that
-// would run are refused before any of theirs could be lost.
+// While the database is down for long, records of refusals are dropped. Calls are refused
+// before any of their records could be lost.
 func TestLedgerIsBounded(t *testing.T) {
 	keepLedger(t, func(l *Ledger, r *recorder, end func() error) {
 		r.set(true)
@@ -236,7 +237,7 @@ func TestLedgerIsBounded(t *testing.T) {
 
 var errDown = errors.New("the database is down")
 
-// recorder is a Store that only keeps usage records.
+// recorder is a Store that only stores usage records.
 type recorder struct {
 	Store
 	mu      sync.Mutex
@@ -275,7 +276,7 @@ func (r *recorder) set(down bool) {
 	r.mu.Unlock()
 }
 
-// ids is the calls recorded so far, in order.
+// ids returns the ids of the recorded calls, in order.
 func (r *recorder) ids() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

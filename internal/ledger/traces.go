@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// traceDelay is how long traces gather for one transaction. They account for
-	// nothing: what a crash loses of them is lost.
+	// traceDelay is how long traces are collected for one transaction. Nothing is
+	// accounted by them, so a crash may lose some.
 	traceDelay = time.Second
-	// maxTraces is the maximum number of traces that wait while the database cannot
-	// be written; beyond it the oldest are dropped.
+	// maxTraces is the maximum number of traces that wait while the database cannot be
+	// written. Beyond it the oldest are dropped.
 	maxTraces = 10_000
 )
 
-// Traces keeps what happened to each call, for its caller and for the owners of the
-// machines that it was tried on. Make it with NewTraces, then Run it.
+// Traces records what happened to each call, for its caller and for the owners of the
+// machines that were tried. Create it with NewTraces, then Run it.
 type Traces struct {
 	store Store
 	log   *slog.Logger
@@ -29,12 +29,12 @@ type Traces struct {
 	pending []account.Trace // oldest first
 }
 
-// NewTraces returns Traces that keep to the store.
+// NewTraces returns Traces that are written to the store.
 func NewTraces(store Store, log *slog.Logger) *Traces {
 	return &Traces{store: store, log: log}
 }
 
-// Add takes the traces of one call, one for each of these members.
+// Add adds the traces of one call, one for each member concerned.
 func (t *Traces) Add(of []account.Trace) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -44,7 +44,7 @@ func (t *Traces) Add(of []account.Trace) {
 	}
 }
 
-// Run writes traces to the database until ctx ends, then what is left.
+// Run writes traces to the database until ctx ends, and then those that are left.
 func (t *Traces) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		sleep(ctx, traceDelay)
@@ -54,7 +54,7 @@ func (t *Traces) Run(ctx context.Context) error {
 	return nil
 }
 
-// Flush writes all pending traces. Get finds them in pending until then.
+// Flush writes all pending traces. Until then Get finds them in pending.
 func (t *Traces) Flush(ctx context.Context) error {
 	t.mu.Lock()
 	batch := slices.Clone(t.pending)
@@ -68,12 +68,13 @@ func (t *Traces) Flush(ctx context.Context) error {
 	last := batch[len(batch)-1]
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	// Add may have dropped the oldest meanwhile; the batch's last marks its end.
+	// Add may have dropped the oldest traces during the write, so find the end of the
+	// batch by its last trace.
 	t.pending = slices.Clone(t.pending[t.find(last.CallID, last.MemberID)+1:])
 	return nil
 }
 
-// Get returns the member's trace of the call; account.ErrNotFound if there is none.
+// Get returns the member's trace of the call, or account.ErrNotFound.
 func (t *Traces) Get(ctx context.Context, callID, memberID string) (account.Trace, error) {
 	t.mu.Lock()
 	if at := t.find(callID, memberID); at >= 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/kith/kith/internal/account"
 )
 
-// shelf is a Store that only keeps traces.
+// shelf is a Store that only stores traces.
 type shelf struct {
 	Store
 	down atomic.Bool

@@ -13,23 +13,23 @@ import (
 )
 
 const (
-	// maxTurns and maxTurnBytes limit the turns of one member; the newest are kept.
+	// maxTurns and maxTurnBytes limit the turns of one member. The newest are kept.
 	maxTurns     = 2000
 	maxTurnBytes = 256 << 20
-	// pruneEvery is how often expired turns are deleted. They cannot be read before
-	// that either.
+	// pruneEvery is how often expired turns are deleted. They cannot be read after they
+	// expire, even if they are still there.
 	pruneEvery = 10 * time.Minute
 )
 
-// Turns keeps the turns of the responses dialect, each sealed under the id of its
-// response, which is not kept. Make it with NewTurns, then Run it.
+// Turns stores the turns of the responses dialect. Each is sealed under the id of its
+// response, and that id is not stored. Create it with NewTurns, then Run it.
 type Turns struct {
 	store Store
 	life  time.Duration
 	log   *slog.Logger
 }
 
-// NewTurns returns Turns that can be read for the time life.
+// NewTurns returns Turns that expire after life.
 func NewTurns(store Store, life time.Duration, log *slog.Logger) *Turns {
 	return &Turns{store: store, life: life, log: log}
 }
@@ -43,8 +43,8 @@ func (t *Turns) Keep(ctx context.Context, member fleet.MemberID, response string
 	}, maxTurns, maxTurnBytes)
 }
 
-// Load returns a kept turn; nil if the member has none of that id. Before it reads the
-// turn it calls room with its size, and fails with the error of that.
+// Load returns a stored turn, or nil if the member has none with that id. Before it reads
+// the turn, it calls room with the turn's size. If room fails, Load returns that error.
 func (t *Turns) Load(ctx context.Context, member fleet.MemberID, response string, room func(size int64) error) ([]byte, error) {
 	hash := credential.SealName(response)
 	size, err := t.store.TurnSize(ctx, hash, string(member), t.store.Now())
@@ -66,7 +66,7 @@ func (t *Turns) Load(ctx context.Context, member fleet.MemberID, response string
 	return credential.Unseal(response, string(member), turn.Sealed)
 }
 
-// Forget deletes a kept turn and reports whether there was one.
+// Forget deletes a stored turn and reports whether there was one.
 func (t *Turns) Forget(ctx context.Context, member fleet.MemberID, response string) (bool, error) {
 	err := t.store.ForgetTurn(ctx, credential.SealName(response), string(member), t.store.Now())
 	switch {
@@ -78,7 +78,7 @@ func (t *Turns) Forget(ctx context.Context, member fleet.MemberID, response stri
 	return true, nil
 }
 
-// notRead is the fault for a database that does not answer.
+// notRead is the fault for a database that does not respond.
 func notRead(err error) error {
 	return fault.New(fault.CascadeExhausted, "the service could not look for the kept response just now; try again shortly").Because(err)
 }

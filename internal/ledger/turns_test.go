@@ -19,8 +19,8 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// A turn is read by its member, under its response's id, for its time; on the
-// disk there is nothing of it to read.
+// A turn can be read by its member, with its response's id, until it expires. The disk
+// has no readable part of it.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, dir := t.Context(), t.TempDir()
@@ -89,7 +89,8 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// sweeper is Store that only count sweeps, and the database that is away.
+// sweeper is a Store that counts deletions of expired turns. The database behind it is
+// down.
 type sweeper struct {
 	Store
 	sweeps atomic.Int64

@@ -18,21 +18,22 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// Limits of an advertisement. What is beyond them is left out, so that an honest
-// daemon of another version stays connected.
+// Limits of an advertisement. Anything beyond them is dropped, so that an honest daemon
+// of another version can stay connected.
 const (
 	maxModels = 256
 	maxSlots  = 1024
 	maxGroups = 64
-	maxWords  = 32   // of a model's families, endpoints and capabilities, each
-	maxWord   = 64   // bytes of one of these, or of an engine's name
+	maxWords  = 32   // number of families, of endpoints and of capabilities of a model
+	maxWord   = 64   // bytes of each of these, and of an engine's name
 	maxName   = 256  // bytes of a group's or the machine's name
-	maxHours  = 4096 // bytes of the hours and their zone
+	maxHours  = 4096 // bytes of the hours and their time zone
 )
 
-// accept returns an advertisement as a fleet.Machine without a name, and what was
-// accepted of it. It fails only if the hours cannot be read: without them a call might
-// run outside of them. Hours in a time zone that this hub does not know are closed.
+// accept returns an advertisement as a fleet.Machine without a name, and the part of it
+// that was accepted. It fails only if the hours cannot be parsed, because a call could
+// then run outside of them. Hours in a time zone that this hub does not know count as
+// closed.
 func accept(ad tunnel.Advertisement) (*fleet.Machine, tunnel.Advertisement, error) {
 	if len(ad.Hours)+len(ad.Timezone) > maxHours {
 		return nil, ad, fmt.Errorf("its hours are longer than %d bytes", maxHours)
@@ -66,7 +67,8 @@ func accept(ad tunnel.Advertisement) (*fleet.Machine, tunnel.Advertisement, erro
 	return m, ad, nil
 }
 
-// acceptModel returns an advertised model as an offer, and what was accepted of it.
+// acceptModel returns an advertised model as an offer, and the part of it that was
+// accepted.
 func acceptModel(model tunnel.Model) (fleet.Offer, tunnel.Model) {
 	model.Families = short(model.Families, maxWord, maxWords)
 	model.Endpoints = short(model.Endpoints, maxWord, maxWords)
@@ -94,20 +96,21 @@ func acceptModel(model tunnel.Model) (fleet.Offer, tunnel.Model) {
 	return o, model
 }
 
-// short returns the first n of the words that are printable and have at most size bytes;
-// nil for nil, which differs from an empty list.
+// short returns the first n of the words that are printable and at most size bytes long.
+// It returns nil for nil, which differs from an empty list.
 func short(words []string, size, n int) []string {
 	words = slices.DeleteFunc(slices.Clone(words), func(word string) bool { return len(word) > size || !printable(word) })
 	return words[:min(len(words), n)]
 }
 
-// printable reports whether the text has only what a terminal shows: no controls, and
-// none of text in two directions. Members read what other members' machines advertise.
+// printable reports whether a terminal shows the whole text: it has no control
+// characters, and none that change the direction of text. Members read what other
+// members' machines advertise.
 func printable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// setLocal sets the slots that calls from elsewhere hold.
+// setLocal sets the number of slots in use by calls that did not come through the hub.
 func setLocal(m *fleet.Machine, ad tunnel.Advertisement) {
 	m.Load.SetLocal(min(max(ad.Local, 0), maxSlots))
 	for i := range ad.Models {
@@ -117,8 +120,8 @@ func setLocal(m *fleet.Machine, ad tunnel.Advertisement) {
 	}
 }
 
-// sameButLoad reports whether two advertisements differ in slots held and free
-// at most.
+// sameButLoad reports whether two advertisements are equal apart from the slots in use
+// and free.
 func sameButLoad(a, b tunnel.Advertisement) bool {
 	return reflect.DeepEqual(withoutLoad(a), withoutLoad(b))
 }
@@ -134,22 +137,22 @@ func withoutLoad(ad tunnel.Advertisement) tunnel.Advertisement {
 }
 
 const (
-	// saveEvery is the shortest time between two saves of one machine, however often it
-	// advertises.
+	// saveEvery is the minimum interval between two saves of one machine, however often
+	// it advertises.
 	saveEvery = 5 * time.Second
-	// seenEvery is how often the time is saved at which a connected machine was last
-	// seen.
+	// seenEvery is the interval between saves of the time when a connected machine was
+	// last seen.
 	seenEvery = 30 * time.Minute
 )
 
-// keeper saves one machine's last offers to the store: soon after they change, each
+// keeper saves one machine's last offers to the store: soon after they change, every
 // seenEvery, and at the end of its tunnel.
 type keeper struct {
 	facts Facts
 	log   *slog.Logger
 	id    fleet.MachineID
 	// replaced reports, after the end of this keeper's tunnel, whether the machine has
-	// another one, whose keeper saves newer offers.
+	// another tunnel. The keeper of that one saves newer offers.
 	replaced func() bool
 
 	mu     sync.Mutex
@@ -167,7 +170,7 @@ func (r *Registry) newKeeper(kept fleet.StoredMachine) *keeper {
 	}
 }
 
-// keep takes an advertisement, which is saved when that is due.
+// keep schedules an advertisement to be saved.
 func (k *keeper) keep(ctx context.Context, ad tunnel.Advertisement) {
 	text, err := json.Marshal(withoutLoad(ad))
 	if err != nil {
@@ -177,7 +180,7 @@ func (k *keeper) keep(ctx context.Context, ad tunnel.Advertisement) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.ad == nil {
-		// WithoutCancel: the last save matters when the hub stops.
+		// WithoutCancel, so that the last save is done when the hub stops.
 		k.timer = time.AfterFunc(seenEvery, func() { k.due(context.WithoutCancel(ctx)) })
 	}
 	k.ad = text
@@ -194,9 +197,9 @@ func (k *keeper) due(ctx context.Context) {
 	k.saveIfDue(ctx)
 }
 
-// saveIfDue saves new offers saveEvery after the last save at the earliest, and
-// the same ones after seenEvery. It sets the timer for the next save. A save that fails
-// is tried again, unless the tunnel has ended.
+// saveIfDue saves new offers if the last save was at least saveEvery ago, and unchanged
+// ones after seenEvery. It sets the timer for the next save. A failed save is retried,
+// unless the tunnel has ended.
 func (k *keeper) saveIfDue(ctx context.Context) {
 	wait := seenEvery - k.facts.Now().Sub(k.at)
 	if k.isNew() {
@@ -214,8 +217,8 @@ func (k *keeper) saveIfDue(ctx context.Context) {
 	k.timer.Reset(wait)
 }
 
-// close saves new offers as soon as that is due, and when the machine was last seen,
-// unless that was saved just now.
+// close saves new offers as soon as they are due. If there are none, it saves when the
+// machine was last seen, unless that was saved within the last minute.
 func (k *keeper) close(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -247,8 +250,8 @@ func (k *keeper) save(ctx context.Context) bool {
 	return true
 }
 
-// readKept returns a stored machine as it was last advertised, offline; nil if it never
-// was.
+// readKept returns a stored machine as it last advertised itself, offline, or nil if it
+// never did.
 func readKept(kept fleet.StoredMachine) (*fleet.Machine, error) {
 	if len(kept.Advertisement) == 0 {
 		return nil, nil

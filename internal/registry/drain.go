@@ -10,19 +10,19 @@ import (
 )
 
 const (
-	// moveSpread is how long this node takes at most to ask its machines to move, and
-	// moveEvery the pause between two of them where they are few.
+	// moveSpread is the maximum duration of asking all machines of this node to move.
+	// moveEvery is the maximum pause between two of them.
 	moveSpread = time.Minute
 	moveEvery  = 100 * time.Millisecond
-	// moveWithin limits how long a machine takes to answer that.
+	// moveWithin is the timeout for a machine's response.
 	moveWithin = 5 * time.Second
 )
 
-// DrainAsked is closed once the store says that this node is to drain.
+// DrainAsked returns a channel that is closed when the store has this node as draining.
 func (r *Registry) DrainAsked() <-chan struct{} { return r.drained }
 
-// HasSuccessor reports whether another node is there to take the machines and callers of
-// the node of that name: one of its region, for a machine is connected to no other.
+// HasSuccessor reports whether another node can take over the machines and callers of a
+// node. It has to be in the same region, because machines connect to no other.
 func (r *Registry) HasSuccessor(name string, now time.Time) bool {
 	nodes := r.Nodes(now)
 	at := slices.IndexFunc(nodes, func(n Node) bool { return n.Name == name })
@@ -31,8 +31,8 @@ func (r *Registry) HasSuccessor(name string, now time.Time) bool {
 	})
 }
 
-// MachinesHere returns how many machines have their tunnel at this node. Tunnels that are only
-// kept for the calls on them do not count.
+// MachinesHere returns the number of machines whose tunnel ends at this node, not
+// counting tunnels that are only kept open for running calls.
 func (r *Registry) MachinesHere() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -45,10 +45,11 @@ func (r *Registry) MachinesHere() int {
 	return n
 }
 
-// Move asks each machine whose tunnel ends here for another tunnel, one after the other,
-// and returns once all were asked or ctx ends (spec/tunnel.md#move). A machine serves by
-// its tunnel here until another node announces the new one; calls on it then go on to
-// their end. One that cannot move is disconnected once no call runs on it.
+// Move asks each machine whose tunnel ends here to open another tunnel, one machine after
+// another, and returns when all were asked or ctx ends (spec/tunnel.md#move). A machine
+// is used by its tunnel here until another node announces the new one; running calls then
+// finish on the old one. A machine that cannot move is disconnected when no call runs on
+// it.
 func (r *Registry) Move(ctx context.Context) {
 	type machine struct {
 		id     fleet.MachineID
@@ -77,7 +78,7 @@ func (r *Registry) Move(ctx context.Context) {
 	}
 }
 
-// move asks one machine for another tunnel.
+// move asks one machine to open another tunnel.
 func (r *Registry) move(ctx context.Context, id fleet.MachineID, client *tunnel.Client) {
 	r.mu.Lock()
 	e := r.entries[id]
@@ -85,7 +86,7 @@ func (r *Registry) move(ctx context.Context, id fleet.MachineID, client *tunnel.
 		r.mu.Unlock()
 		return
 	}
-	e.moving = true // before the new tunnel can come
+	e.moving = true // before the new tunnel can be announced
 	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, moveWithin)
 	defer cancel()

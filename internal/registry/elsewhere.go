@@ -11,38 +11,38 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// Errors of a request to a machine that is connected to another hub node, and of reads of
+// Errors of a request to a machine that is connected to another hub node, and of reading
 // the response's body.
 var (
-	// ErrRefused is the error of a request that the machine's home refused by its own
-	// snapshot: the machine takes no call of the caller now. This node's snapshot follows
-	// (spec/peers.md#news). The machine did not get the request.
+	// ErrRefused means that the machine's home refused the request because, by its own
+	// snapshot, the machine takes no call of the caller at the moment. This node's
+	// snapshot will follow (spec/peers.md#news). The machine did not get the request.
 	ErrRefused = errors.New("refused by the machine's hub node: it takes no call of the caller now")
-	// ErrNotTaken is the error of a request that the machine's home refused for another
-	// reason. The machine did not get it.
+	// ErrNotTaken means that the machine's home refused the request for another reason.
+	// The machine did not get it.
 	ErrNotTaken = errors.New("refused by the machine's hub node, which did not forward the request")
-	// ErrLost is the error of a request whose machine, or the node it is connected to,
-	// is gone.
+	// ErrLost means that the machine was disconnected, or its home is gone.
 	ErrLost = errors.New("the machine's tunnel, or the hub node that it is connected to, is gone")
-	// ErrUnreached is the error of a request that the home ended because the caller does
-	// not reach the machine any longer.
+	// ErrUnreached means that the home ended the request because the caller no longer
+	// reaches the machine.
 	ErrUnreached = errors.New("ended by the machine's hub node: the machine is out of the caller's reach")
 )
 
-// Others is the other hub nodes of the region (package cluster). The registry calls it
-// while it is locked, unless the method says otherwise.
+// Others is the other hub nodes of the region (package cluster). The registry calls its
+// methods while it holds its lock, unless noted otherwise.
 type Others interface {
-	// Connected is called when a machine is connected here, or advertises something else
-	// than a load.
+	// Connected is called when a machine connects here, and when it advertises a change
+	// other than its load.
 	Connected(*Announced)
-	// Loaded is called when slots of a machine that is connected here were reserved or
-	// released by the machine itself.
+	// Loaded is called when a machine that is connected here has reserved or released
+	// slots itself.
 	Loaded(fleet.MachineID)
-	// Disconnected is called when a machine is not connected here any longer.
+	// Disconnected is called when a machine is no longer connected here.
 	Disconnected(fleet.MachineID)
-	// Polled is called, without the lock, after each poll of the store.
+	// Polled is called after each poll of the store, without the lock.
 	Polled()
-	// Heard returns when the state of that node was last received; the zero time: never.
+	// Heard returns when the state of a node was last received, or the zero time if it
+	// never was.
 	Heard(node string) time.Time
 }
 
@@ -50,13 +50,13 @@ type Others interface {
 type Announced struct {
 	ID            fleet.MachineID      `json:"id"`
 	Generation    int64                `json:"generation"`
-	Instance      string               `json:"instance"`      // of the daemon's process
-	Advertisement tunnel.Advertisement `json:"advertisement"` // as the node accepted it
+	Instance      string               `json:"instance"`      // id of the daemon's process
+	Advertisement tunnel.Advertisement `json:"advertisement"` // as accepted by the node
 	Load          MachineLoad          `json:"load"`
 }
 
-// MachineLoad is how many slots of a machine are in use, by any node or the machine
-// itself, and how many of each model in the order of its advertisement.
+// MachineLoad is the number of a machine's slots in use, by any node or the machine
+// itself: in total, and for each model in the order of the advertisement.
 type MachineLoad struct {
 	ID     fleet.MachineID `json:"id"`
 	Used   int             `json:"used"`
@@ -79,20 +79,22 @@ func (r *Registry) LoadOf(a *Announced) MachineLoad {
 	return l
 }
 
-// Elsewhere is what another hub node announced of the machines that are connected there.
+// Elsewhere is what another hub node announced about the machines that are connected to
+// it.
 type Elsewhere struct {
-	// Complete is whether a machine that is not among them is not connected there.
+	// Complete means that Machines are all machines that are connected there.
 	Complete bool
 	Machines []Announced
 	Left     []fleet.MachineID
 	Loads    []MachineLoad
-	// Way returns the way to one of the machines. Its errors are those of this package.
+	// Way returns a RoundTripper that sends requests to one of the machines. Its errors
+	// are those of this package.
 	Way func(*Announced) http.RoundTripper
 }
 
-// SetElsewhere publishes what another node announced. Of two tunnels of a machine, at two
-// nodes, the one of the higher generation stays: supersede specifies how a tunnel here
-// that is older ends. It fails if the store cannot be read, and publishes nothing then.
+// SetElsewhere publishes what another node announced. If a machine has tunnels at two
+// nodes, the one with the higher generation stays; supersede ends an older one at this
+// node. SetElsewhere fails if the store cannot be read, and then publishes nothing.
 func (r *Registry) SetElsewhere(ctx context.Context, node string, st *Elsewhere) error {
 	unknown, err := r.readUnknown(ctx, st.Machines)
 	if err != nil {
@@ -124,8 +126,7 @@ func (r *Registry) SetElsewhere(ctx context.Context, node string, st *Elsewhere)
 	return nil
 }
 
-// readUnknown reads from the store what it keeps of the machines that are not known
-// here yet.
+// readUnknown reads the stored records of the machines that this node does not know yet.
 func (r *Registry) readUnknown(ctx context.Context, machines []Announced) (map[fleet.MachineID]fleet.StoredMachine, error) {
 	var ids []fleet.MachineID
 	r.mu.Lock()
@@ -148,8 +149,8 @@ func (r *Registry) readUnknown(ctx context.Context, machines []Announced) (map[f
 	return unknown, nil
 }
 
-// absent returns the machines known to be connected at a node that its complete state
-// lacks. Needs mu.
+// absent returns the machines that this node takes for connected to another node but that
+// the other's complete state does not contain. Needs mu.
 func (r *Registry) absent(node string, machines []Announced) (gone []fleet.MachineID) {
 	there := make(map[fleet.MachineID]bool, len(machines))
 	for i := range machines {
@@ -163,8 +164,8 @@ func (r *Registry) absent(node string, machines []Announced) (gone []fleet.Machi
 	return gone
 }
 
-// setMachine publishes a machine that is connected at another node, unless a newer
-// tunnel of it is known. Needs mu.
+// setMachine publishes a machine that is connected to another node, unless a newer tunnel
+// of it is known. Needs mu.
 func (r *Registry) setMachine(s *fleet.Snapshot, node string, st *Elsewhere, a *Announced, unknown map[fleet.MachineID]fleet.StoredMachine) *fleet.Snapshot {
 	e := r.entries[a.ID]
 	if e == nil {
@@ -204,9 +205,9 @@ func (r *Registry) setMachine(s *fleet.Snapshot, node string, st *Elsewhere, a *
 	return s
 }
 
-// setUsed sets how many slots of a machine at another node are in use by others than
-// this node. What this node uses it counts itself: the announcement is older. The offers
-// are in the order of the advertisement.
+// setUsed sets how many slots of a machine at another node are in use by anyone but this
+// node. This node counts its own slots itself, because the announcement is older. The
+// offers are in the order of the advertisement.
 func setUsed(m *fleet.Machine, l MachineLoad) {
 	m.Load.SetLocal(max(l.Used-m.Load.InFlight(), 0))
 	for i := range min(len(m.Offers), len(l.Models)) {
@@ -215,7 +216,7 @@ func setUsed(m *fleet.Machine, l MachineLoad) {
 	}
 }
 
-// LoseNode makes every machine that is connected at another node a returning one.
+// LoseNode marks all machines that are connected to another node as returning.
 func (r *Registry) LoseNode(node string) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		gone := r.absent(node, nil)
@@ -227,8 +228,8 @@ func (r *Registry) LoseNode(node string) {
 	})
 }
 
-// LoseElsewhere makes a machine a returning one whose home reported that its tunnel of
-// that generation has ended. What the home announces next is newer.
+// LoseElsewhere marks a machine as returning, after its home reported the end of its
+// tunnel of that generation. Anything that the home announces afterwards is newer.
 func (r *Registry) LoseElsewhere(node string, id fleet.MachineID, generation int64) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		e := r.entries[id]

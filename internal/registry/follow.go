@@ -13,12 +13,12 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// update is one step of following the store, prepared without the lock: it gets
-// the snapshot and returns the next.
+// update is one change from the store. It is prepared without the lock, and takes the
+// snapshot and returns the next one.
 type update func(*fleet.Snapshot) *fleet.Snapshot
 
-// follow keeps the snapshot up with the store until ctx ends (nil) or another process
-// takes this node's name (fleet.ErrReplaced).
+// follow updates the snapshot from the store until ctx ends, and then returns nil. It
+// returns fleet.ErrReplaced if another process takes this node's name.
 func (r *Registry) follow(ctx context.Context) error {
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
@@ -119,8 +119,8 @@ func (r *Registry) poll(ctx context.Context) error {
 	r.position = polled.Position
 	r.confirmed.Store(&began)
 	if len(changes) > 0 {
-		// A call that a change ends gets its own fault, before the end of a revoked
-		// machine's tunnel gives it another.
+		// Calls that end because of a change get that change's error first. The end of a
+		// revoked machine's tunnel would give them another.
 		r.notifyStore(before, after, changes)
 		r.endTunnels()
 		for _, id := range freed {
@@ -149,8 +149,8 @@ func (r *Registry) notifyFailedOver() {
 	}
 }
 
-// readChanges reads every fact that changed, each once. The snapshot holds no members and
-// keys: the end of a member comes with changes of all that it affects.
+// readChanges reads each changed fact once. The snapshot holds no members and keys: when
+// a member is disabled, there are changes for everything that this affects.
 func (r *Registry) readChanges(ctx context.Context, changes []fleet.Change) ([]update, error) {
 	updates := make([]update, len(changes))
 	seen := make(map[fleet.Change]bool, len(changes))
@@ -216,8 +216,8 @@ func (r *Registry) readGroup(ctx context.Context, id fleet.GroupID) (update, err
 	}, err
 }
 
-// keptMachine returns the update for what the store keeps of a machine. One that is
-// not known yet is offline, or until that time returning.
+// keptMachine returns the update for a machine's stored record. A machine that is not
+// known yet becomes offline, but counts as returning until the given time.
 func (r *Registry) keptMachine(kept fleet.StoredMachine, returning time.Time) update {
 	state, err := readKept(kept)
 	if err != nil {
@@ -230,7 +230,7 @@ func (r *Registry) keptMachine(kept fleet.StoredMachine, returning time.Time) up
 		}
 		e.kept, e.refreshed = withoutOffers(kept), true
 		switch {
-		case m != nil: // online or not, its state here is the newer one
+		case m != nil: // online or not, this state is newer than the store's
 			named := *m
 			e.name(&named)
 			s = s.WithMachine(&named)
@@ -239,7 +239,7 @@ func (r *Registry) keptMachine(kept fleet.StoredMachine, returning time.Time) up
 			e.name(state)
 			s = s.WithMachine(state)
 		default:
-			return s // never advertised; an attached one is in entries already
+			return s // never advertised; if attached, it is in entries already
 		}
 		r.entries[kept.ID] = e
 		return s
@@ -261,9 +261,9 @@ func (r *Registry) forget(s *fleet.Snapshot, id fleet.MachineID) *fleet.Snapshot
 	return s.WithoutMachine(id)
 }
 
-// load reads everything that the store keeps and publishes it at once, over what is
-// known already. Machines that are not known yet are returning until that time. It
-// confirms nothing: the next poll does.
+// load reads everything in the store and publishes it at once, on top of what is known
+// already. Machines that are not known yet count as returning until the given time. The
+// next poll confirms the result.
 func (r *Registry) load(ctx context.Context, returning time.Time) error {
 	facts := r.config.Facts
 	position, err := facts.Position(ctx)
@@ -303,7 +303,7 @@ func (r *Registry) load(ctx context.Context, returning time.Time) error {
 	return nil
 }
 
-// strays returns every machine known here that the store no longer has.
+// strays returns the machines that are known here but no longer in the store.
 func (r *Registry) strays(ctx context.Context, kept []fleet.StoredMachine) ([]fleet.MachineID, error) {
 	known := make(map[fleet.MachineID]bool)
 	r.mu.Lock()
@@ -315,7 +315,7 @@ func (r *Registry) strays(ctx context.Context, kept []fleet.StoredMachine) ([]fl
 		delete(known, k.ID)
 	}
 	var strays []fleet.MachineID
-	for id := range known { // machines that have not been seen yet, and revoked ones
+	for id := range known { // not seen for a long time, or revoked
 		_, ok, err := r.config.Facts.KeptMachine(ctx, id)
 		if err != nil {
 			return nil, err

@@ -8,36 +8,37 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// aliveFor is how long a node is alive after its beat moved. A node that cannot beat
-// for that time grants nothing either.
+// aliveFor is how long a node counts as alive after its beat changed. A node that cannot
+// beat for that long grants nothing either.
 const aliveFor = confirmedFor
 
-// Node is a hub node as this one sees it.
+// Node is a hub node as seen by this one.
 type Node struct {
 	fleet.Node
-	// Alive is whether this node saw the beat of the other move lately, by its own
-	// monotonic clock: no clocks of two nodes are compared.
+	// Alive reports whether this node saw the other's beat change within aliveFor. It
+	// uses only this node's monotonic clock, so the nodes' clocks need not agree.
 	Alive bool
-	// Seen is when its beat was last seen to move; the zero time if it was not.
+	// Seen is when its beat was last seen to change, or zero if never.
 	Seen time.Time
-	// Machines is how many machines have their tunnel there, as far as this node knows.
+	// Machines is the number of machines whose tunnel ends there, as far as this node
+	// knows.
 	Machines int
 }
 
-// deadFor is how long this node sees the beat of another one not move before it removes
-// it from the store. A node in order removes itself when it ends.
+// deadFor is how long a node's beat must be unchanged before this node removes it from
+// the store. A node that shuts down normally removes itself.
 const deadFor = 24 * time.Hour
 
-// seenNode is a node with the time at which its beat was last seen to move; the zero
-// time if it was not.
+// seenNode is a node with the time when its beat was last seen to change, or zero if it
+// never was.
 type seenNode struct {
 	fleet.Node
 	moved time.Time
-	still time.Time // since when this node sees the beat as it is
+	still time.Time // when the beat last changed, or the node was first seen
 }
 
-// Nodes returns every node of the store, this one and those of other regions included,
-// by name. There are none where one process has the store to itself.
+// Nodes returns all nodes in the store by name, including this one and those of other
+// regions. There are none if only one process uses the store.
 func (r *Registry) Nodes(now time.Time) []Node {
 	seen := r.nodes.Load()
 	if seen == nil {
@@ -50,7 +51,7 @@ func (r *Registry) Nodes(now time.Time) []Node {
 	return nodes
 }
 
-// NodeDetails returns Nodes with what this node knows of each beside its row.
+// NodeDetails returns Nodes with the number of machines of each.
 func (r *Registry) NodeDetails(now time.Time) []Node {
 	machines := make(map[string]int)
 	r.mu.Lock()
@@ -70,14 +71,14 @@ func (r *Registry) NodeDetails(now time.Time) []Node {
 	return nodes
 }
 
-// Peers returns the other nodes of this region, which link to this one, alive or not.
+// Peers returns the other nodes of this region that link to this one, alive or not.
 func (r *Registry) Peers(now time.Time) []Node {
 	return slices.DeleteFunc(r.Nodes(now), func(n Node) bool {
 		return n.Region != r.config.Region || n.Name == r.config.Node || n.Pin == "" || n.Address == ""
 	})
 }
 
-// seeNodes publishes the nodes that a poll returned at that time.
+// seeNodes publishes the nodes that a poll returned at a time.
 func (r *Registry) seeNodes(nodes []fleet.Node, at time.Time) {
 	before := make(map[string]seenNode)
 	if seen := r.nodes.Load(); seen != nil {
@@ -102,7 +103,7 @@ func (r *Registry) seeNodes(nodes []fleet.Node, at time.Time) {
 	r.nodes.Store(&seen)
 }
 
-// removeDeadNodes removes the nodes from the store whose beat has not moved for deadFor.
+// removeDeadNodes removes nodes from the store whose beat has not changed for deadFor.
 func (r *Registry) removeDeadNodes(ctx context.Context, now time.Time) {
 	seen := r.nodes.Load()
 	if seen == nil {

@@ -1,18 +1,18 @@
 // Package registry holds the live state of a region on one hub node: which machines
-// are connected and what they advertise, who shares with whom, which groups there
-// are. It publishes that as an immutable fleet.Snapshot, which it alone writes, and
-// reaches the machines whose tunnels end here.
+// are connected and what they advertise, who shares with which member, and the groups.
+// It publishes that as an immutable fleet.Snapshot, of which it is the only writer, and
+// sends requests to the machines whose tunnels end here.
 //
 //	store ── poll each second, or after a commit ──▶ Registry ──▶ Snapshot, Line
 //	tunnel ── advertisements (Serve) ──────────────▶    │
 //	                                                    └──▶ Observer: what changed
 //
-// The registry imports and calls none of those who use it. They read the snapshot,
-// and Observe what changes.
+// The registry neither imports nor calls its users. They read the snapshot, and Observe
+// changes.
 //
-// The store holds what lasts; the registry polls its epoch. The store's notification of a
-// commit makes the next poll come sooner and changes nothing else, so that one that is
-// repeated or lost does no harm.
+// The store holds everything that lasts, and the registry polls its epoch. When the store
+// notifies it of a commit, the registry polls at once and does nothing else, so that a
+// repeated or lost notification does no harm.
 package registry
 
 import (
@@ -33,28 +33,28 @@ import (
 )
 
 const (
-	// A machine is expected back for so long after its tunnel ended, the node of its tunnel
-	// was lost, and this node started (spec/routing.md#returning).
+	// How long a machine is expected back after its tunnel ended, after the node of its
+	// tunnel was lost, and after this node started (spec/routing.md#returning).
 	returnAfterLoss  = 10 * time.Second
 	returnAfterNode  = 30 * time.Second
 	returnAfterStart = 30 * time.Second
 
-	keepFor      = 30 * 24 * time.Hour   // a machine that is not seen stays in the snapshot
-	purgeEvery   = time.Hour             // the others are removed
+	keepFor      = 30 * 24 * time.Hour   // a machine stays in the snapshot after it was last seen
+	purgeEvery   = time.Hour             // older machines are removed
 	confirmedFor = 5 * time.Second       // calls may be granted after a confirmation
-	pollEvery    = time.Second           // the store is polled
-	pollGap      = 20 * time.Millisecond // between two polls, however many notifications come
-	pollWithin   = 4 * time.Second       // the store answers
-	readsAtOnce  = 4                     // of what changed
-	settleWithin = time.Second           // Settle returns
-	joinWithin   = 10 * time.Second      // Joined is true after the start
-	ackWithin    = 5 * time.Second       // a machine takes the acknowledgement
+	pollEvery    = time.Second           // interval of polls of the store
+	pollGap      = 20 * time.Millisecond // minimum between two polls, however many notifications arrive
+	pollWithin   = 4 * time.Second       // timeout of the store
+	readsAtOnce  = 4                     // parallel reads of what changed
+	settleWithin = time.Second           // timeout of Settle
+	joinWithin   = 10 * time.Second      // after the start, Joined is true in any case
+	ackWithin    = 5 * time.Second       // timeout of the acknowledgement
 )
 
-// A machine that comes back more than 3 times in a minute flaps: no call is sent to
-// it for a minute (docs/faults.md#34).
+// A machine that comes back more than 3 times in a minute flaps, and gets no calls for a
+// minute (docs/faults.md#34).
 const (
-	flapCount  = 4 // arrivals before the one that is too many
+	flapCount  = 4 // connections before the one that is too many
 	flapWindow = time.Minute
 )
 
@@ -67,42 +67,42 @@ var (
 	ErrNotConnected = errors.New("the machine is not connected")
 )
 
-// Facts is the part of the store that the registry reads, for one region. After an
-// error the registry tries again.
+// Facts is the part of the store that the registry reads, for one region. After an error
+// the registry retries.
 type Facts interface {
-	// Now is the time by the store's clock: the same at all nodes.
+	// Now returns the time by the store's clock, which is the same for all nodes.
 	Now() time.Time
-	// Kept is every machine that may connect and was seen at since or later.
+	// Kept returns every machine that may connect and was seen at since or later.
 	Kept(ctx context.Context, since time.Time) ([]fleet.StoredMachine, error)
-	// KeptMachine is one machine; false once it is revoked or its owner disabled.
+	// KeptMachine returns one machine; false if it is revoked or its owner is disabled.
 	KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.StoredMachine, bool, error)
-	// Shares is every share in force.
+	// Shares returns every share in force.
 	Shares(ctx context.Context) ([]*fleet.Share, error)
-	// SharesTo is every share in force that names the member.
+	// SharesTo returns every share in force to the member.
 	SharesTo(ctx context.Context, member fleet.MemberID) ([]*fleet.Share, error)
-	// Groups is every group, members that are disabled left out.
+	// Groups returns every group, without disabled members.
 	Groups(ctx context.Context) ([]*fleet.Group, error)
-	// Group is one group as in Groups; nil once it is gone.
+	// Group returns one group as in Groups, or nil if it does not exist.
 	Group(ctx context.Context, id fleet.GroupID) (*fleet.Group, error)
-	// Position is the position of the newest change.
+	// Position returns the position of the newest change.
 	Position(ctx context.Context) (fleet.Position, error)
 	// Follow calls changed, which does not block, after each commit that Poll would
-	// return, until ctx ends. It may miss some.
+	// return, until ctx ends. It may miss some commits.
 	Follow(ctx context.Context, changed func())
-	// Poll is what changed after that position; or fleet.ErrBehind, and everything has
-	// to be read again; or fleet.ErrReplaced, and this node ends. When it returns,
-	// the store has confirmed that it holds all that was committed before the call.
+	// Poll returns what changed after that position. The error fleet.ErrBehind means that
+	// everything has to be read again, and fleet.ErrReplaced that this node ends. When
+	// Poll returns, the store has confirmed that it holds everything that was committed
+	// before the call.
 	Poll(ctx context.Context, after fleet.Position) (fleet.Update, error)
-	// Generations is the number of the newest tunnel of each of the machines, as far as
-	// they are there.
+	// Generations returns the number of each machine's newest tunnel, if it has one.
 	Generations(ctx context.Context, ids []fleet.MachineID) (map[fleet.MachineID]int64, error)
-	// RemoveNode removes a node that ended, unless its row moved since it was read.
+	// RemoveNode removes a node that ended, unless its row changed since it was read.
 	RemoveNode(context.Context, fleet.Node) error
-	// SaveOffers keeps a machine's last advertisement and when it was last seen.
+	// SaveOffers stores a machine's last advertisement and when it was last seen.
 	SaveOffers(ctx context.Context, id fleet.MachineID, advertisement []byte, seen time.Time) error
 }
 
-// Config is what a Registry works with. All fields are needed.
+// Config configures a Registry. All fields are required.
 type Config struct {
 	Node   string // this hub node's name, unique in the region
 	Region string
@@ -110,86 +110,88 @@ type Config struct {
 	Log    *slog.Logger
 }
 
-// Observer is notified of changes once the Snapshot holds them; Committed is called before
-// that. The functions may be called by several goroutines at once and must not block, but
-// for Committed; nil ones are skipped.
+// Observer is notified of changes after the Snapshot has them, except Committed, which is
+// called before. The functions may be called concurrently and must not block, except
+// Committed. A nil function is skipped.
 type Observer struct {
-	// Committed gets the store's changes before the Snapshot holds them, and reads what it
-	// needs of the store: the Snapshot waits until it returns. It gets them again if what
-	// changed could not be read. After a gap they are nil, as for Store.
+	// Committed gets the store's changes before the Snapshot has them, so that it can
+	// read what it needs from the store: the Snapshot waits until it returns. It gets the
+	// same changes again if they could not be read. After a gap they are nil, as for
+	// Store.
 	Committed func([]fleet.Change)
-	// Store gets the store's changes, and what they affect. After a gap
-	// (fleet.ErrBehind) the changes are nil: everything may have changed.
+	// Store gets the store's changes and what they affect. After a gap (fleet.ErrBehind)
+	// the changes are nil: anything may have changed.
 	Store func([]fleet.Change, fleet.Affected)
-	// FailedOver is called when another database server may have taken over, which may
-	// lack what was committed last.
+	// FailedOver is called when another database server may have taken over. It may lack
+	// the latest commits.
 	FailedOver func()
-	// Machine gets a machine that may have free slots, or whose waiting calls are to
-	// be decided again: it connected, disconnected, changed, or is no longer expected
-	// back.
+	// Machine gets a machine that may have free slots, or whose waiting calls have to be
+	// routed again: it connected, disconnected, changed, or is no longer expected back.
 	Machine func(fleet.MachineID)
 }
 
-// Registry is the live state of one region on one hub node. Make it with New.
+// Registry is the live state of one region on one hub node. Create it with New.
 type Registry struct {
 	config    Config
 	made      time.Time
 	observer  Observer
 	snapshot  atomic.Pointer[fleet.Snapshot]
-	confirmed atomic.Pointer[time.Time] // the snapshot holds what was committed before
+	confirmed atomic.Pointer[time.Time] // the snapshot has everything committed before this time
 	nodes     atomic.Pointer[[]seenNode]
-	lines     sync.Map      // fleet.MachineID → *connection, routable ones only
+	lines     sync.Map      // fleet.MachineID → *connection, only for routable machines
 	ready     chan struct{} // closed after the first load
-	nudged    chan struct{} // one request to poll now
+	nudged    chan struct{} // requests an immediate poll
 	polls     polls
-	drained   chan struct{} // closed once this node's row says that it drains
+	drained   chan struct{} // closed when this node's row has the state draining
 	drainOnce sync.Once
 	others    Others // set by SetOthers; nil: there are none
 	stopped   atomic.Bool
 
-	mu sync.Mutex // held by the writer; guards what is below
+	mu sync.Mutex // held by the writer; guards the fields below
 	// entries has every machine in the snapshot and every attached one.
 	entries map[fleet.MachineID]*entry
 	shared  map[fleet.MemberID]struct{} // members with shares in the snapshot
 	groups  map[fleet.GroupID]struct{}  // groups in the snapshot
 	// position is that of the snapshot. Only poll and load use it.
 	position fleet.Position
-	// What endTunnels ends once the snapshot is published: tunnels of revoked machines and
-	// replaced ones, tunnels of clones, and ways that were taken out of lines.
+	// What endTunnels ends after the snapshot is published: tunnels of revoked machines
+	// and replaced tunnels, tunnels of clones, and connections that were removed from
+	// lines.
 	closing, fencing []*tunnel.Client
 	taken            []*connection
-	// retired has the tunnels that are kept for the calls that run on them.
+	// retired has the tunnels that are kept open for their running calls.
 	retired map[*tunnel.Client]retired
-	loaded  time.Time   // when everything was loaded first
+	loaded  time.Time   // when everything was first loaded
 	joined  atomic.Bool // see Joined
 
 	clockAhead atomic.Int64 // nanoseconds, see ClockAhead
 }
 
-// connection is the way to a machine whose tunnel is acknowledged, as the writer has it:
-// a Line, whose lost channel it closes.
+// connection is the writer's record of an acknowledged tunnel. It becomes a Line. The
+// writer closes lost.
 type connection struct {
 	http.RoundTripper
-	home string        // the node at which the tunnel ends; empty: this one
-	lost chan struct{} // closed once the Snapshot holds that the tunnel ended
+	home string        // the node of the tunnel; empty: this one
+	lost chan struct{} // closed after the Snapshot has the end of the tunnel
 }
 
-// Line is the way to a machine that is connected.
+// Line is the connection to a machine.
 type Line struct {
 	http.RoundTripper
-	// Gone is closed when the machine is not connected by this way any more. By then the
-	// Snapshot holds that, so that a call which is decided again does not choose it.
+	// Gone is closed when the machine is no longer connected this way. The Snapshot has
+	// that by then, so that a call which is routed again does not choose the machine.
 	Gone <-chan struct{}
-	// Home is the node at which the machine's tunnel ends, and which passes requests on;
-	// empty: this one.
+	// Home is the node of the machine's tunnel, which forwards requests. Empty means this
+	// node.
 	Home string
 }
 
-// disconnectGrace is how long Ended waits: HTTP/2 reports the end of a connection to its
-// streams, and a daemon that stops resets them, a moment before the tunnel is closed.
+// disconnectGrace is the timeout of Ended. A call fails a moment before its tunnel is
+// closed: HTTP/2 reports the end of the connection to the streams first, or the daemon
+// resets them when it stops.
 const disconnectGrace = 250 * time.Millisecond
 
-// Ended waits for the machine to be connected by this way no longer, for 250 ms at most or
+// Ended waits until the machine is no longer connected this way, for at most 250 ms or
 // until ctx ends, and reports whether that is so.
 func (l Line) Ended(ctx context.Context) bool {
 	select {
@@ -201,7 +203,7 @@ func (l Line) Ended(ctx context.Context) bool {
 	return l.HasEnded()
 }
 
-// HasEnded reports whether the machine is connected by this way no longer.
+// HasEnded reports whether the machine is no longer connected this way.
 func (l Line) HasEnded() bool {
 	select {
 	case <-l.Gone:
@@ -211,16 +213,16 @@ func (l Line) HasEnded() bool {
 	}
 }
 
-// entry is what the writer knows of a machine beside its fleet.Machine.
+// entry is what the writer knows about a machine apart from its fleet.Machine.
 type entry struct {
 	kept       fleet.StoredMachine      // without the advertisement
-	client     *tunnel.Client           // of its tunnel, if that ends here; else nil
-	refreshed  bool                     // kept was read again since the tunnel was attached
-	moving     bool                     // the daemon was asked for another tunnel
-	instance   string                   // of the daemon's process; may be empty
-	home       string                   // the other node at which its tunnel ends; empty: none
-	generation int64                    // of the newest tunnel, here or there
-	arrivals   [flapCount]time.Duration // the latest, after the registry was made; a ring
+	client     *tunnel.Client           // of its tunnel if that ends here; else nil
+	refreshed  bool                     // kept was read again after the tunnel was attached
+	moving     bool                     // the daemon was asked to open another tunnel
+	instance   string                   // id of the daemon's process; may be empty
+	home       string                   // the other node, if its tunnel ends there; else empty
+	generation int64                    // of the newest tunnel, at any node
+	arrivals   [flapCount]time.Duration // ring of the latest connections, as time since the registry was created
 	arrived    int
 }
 
@@ -242,21 +244,22 @@ func New(config Config) *Registry {
 	return r
 }
 
-// Observe sets the Observer. It is called before Run and Serve.
+// Observe sets the Observer. It must be called before Run and Serve.
 func (r *Registry) Observe(o Observer) { r.observer = o }
 
-// SetOthers sets the other hub nodes of the region. It is called before Run and Serve.
+// SetOthers sets the other hub nodes of the region. It must be called before Run and
+// Serve.
 func (r *Registry) SetOthers(o Others) { r.others = o }
 
-// Run loads what the store keeps and follows its changes until ctx ends. It fails if
-// the store cannot be read at the start, or another process takes this node's name
+// Run loads the store's data and follows its changes until ctx ends. It fails if the
+// store cannot be read at the start, or if another process takes this node's name
 // (fleet.ErrReplaced).
 func (r *Registry) Run(ctx context.Context) error {
 	defer r.stopped.Store(true)
 	if err := r.load(ctx, r.Now().Add(returnAfterStart)); err != nil {
 		return fmt.Errorf("cannot load the registry: %w", err)
 	}
-	if err := r.poll(ctx); err != nil { // which confirms what was loaded
+	if err := r.poll(ctx); err != nil { // confirms what was loaded
 		return fmt.Errorf("cannot load the registry: %w", err)
 	}
 	r.mu.Lock()
@@ -274,8 +277,8 @@ func (r *Registry) Run(ctx context.Context) error {
 // NodeName returns this node's name.
 func (r *Registry) NodeName() string { return r.config.Node }
 
-// Ready is closed once everything is loaded. Before that the Snapshot lacks machines,
-// and a refusal made from it would be wrong.
+// Ready returns a channel that is closed when everything is loaded. Until then the
+// Snapshot lacks machines, and a refusal based on it could be wrong.
 func (r *Registry) Ready() <-chan struct{} { return r.ready }
 
 // Loaded returns how long ago everything was loaded.
@@ -285,9 +288,9 @@ func (r *Registry) Loaded() time.Duration {
 	return time.Since(r.loaded)
 }
 
-// Joined reports whether the Snapshot has the machines of the other nodes, and not only
-// those of this one. It is true some seconds after the start in any case: a node that
-// cannot be reached does not keep this one from serving.
+// Joined reports whether the Snapshot has the machines of the other nodes, too. It is
+// always true some seconds after the start, so that an unreachable node does not keep
+// this one from serving.
 func (r *Registry) Joined(now time.Time) bool {
 	if r.joined.Load() {
 		return true
@@ -296,7 +299,8 @@ func (r *Registry) Joined(now time.Time) bool {
 	since := now.Sub(r.loaded)
 	r.mu.Unlock()
 	if since < joinWithin && slices.ContainsFunc(r.Peers(now), func(n Node) bool {
-		// Whether a node is alive is not known before its beat had the time to move.
+		// Until a node's beat had time to change, it is not known whether the node is
+		// alive.
 		return r.heard(n.Name).IsZero() && (n.Alive || since < aliveFor)
 	}) {
 		return false
@@ -305,20 +309,20 @@ func (r *Registry) Joined(now time.Time) bool {
 	return true
 }
 
-// Snapshot returns the present state. It costs nothing.
+// Snapshot returns the current state. It is cheap to call.
 func (r *Registry) Snapshot() *fleet.Snapshot { return r.snapshot.Load() }
 
-// Confirmed reports whether the Snapshot holds every change of the store up to
-// 5 s before now, a time of this process's monotonic clock; if not, nothing may be
-// granted from it (spec/routing.md#row-2).
+// Confirmed reports whether the Snapshot has all changes of the store up to 5 s before
+// now, which is a time of this process's monotonic clock. If not, nothing may be granted
+// from it (spec/routing.md#row-2).
 func (r *Registry) Confirmed(now time.Time) bool {
 	at := r.confirmed.Load()
 	return at != nil && now.Sub(*at) <= confirmedFor
 }
 
-// Settle polls the store now, and returns once this node's Snapshot has what was
-// committed before the call, or ctx has ended; a store that does not answer delays it for a
-// second at most. Before everything is loaded it does not wait.
+// Settle polls the store and returns when this node's Snapshot has everything that was
+// committed before the call. If the store does not answer, it returns after a second, or
+// when ctx ends. Before everything is loaded it returns at once.
 func (r *Registry) Settle(ctx context.Context) {
 	begun, _, _ := r.polls.now()
 	r.pollNow()
@@ -342,12 +346,12 @@ func (r *Registry) Settle(ctx context.Context) {
 	}
 }
 
-// polls counts the polls of the store. One that begins after a commit reads it.
+// polls counts the polls of the store. A poll that begins after a commit reads it.
 type polls struct {
 	mu    sync.Mutex
-	begun int           // how many have begun
-	good  int           // the last one that ended well, by its number
-	next  chan struct{} // closed when another one ends well
+	begun int           // number of polls that have begun
+	good  int           // number of the last successful poll
+	next  chan struct{} // closed when another poll succeeds
 }
 
 func (p *polls) begin() {
@@ -356,7 +360,7 @@ func (p *polls) begin() {
 	p.begun++
 }
 
-// end is called when the poll that began last has ended well.
+// end records that the latest poll has succeeded.
 func (p *polls) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -371,7 +375,7 @@ func (p *polls) now() (begun, good int, next <-chan struct{}) {
 	return p.begun, p.good, p.next
 }
 
-// pollNow makes the next poll come now; many calls at once make one poll.
+// pollNow requests an immediate poll. Several requests may result in one poll.
 func (r *Registry) pollNow() {
 	select {
 	case r.nudged <- struct{}{}:
@@ -379,7 +383,7 @@ func (r *Registry) pollNow() {
 	}
 }
 
-// Line returns the way to a machine whose tunnel is acknowledged, at this node or at
+// Line returns the connection to a machine whose tunnel is acknowledged, at this node or
 // another one.
 func (r *Registry) Line(id fleet.MachineID) (Line, bool) {
 	found, ok := r.lines.Load(id)
@@ -390,8 +394,8 @@ func (r *Registry) Line(id fleet.MachineID) (Line, bool) {
 	return Line{c.RoundTripper, c.lost, c.home}, true
 }
 
-// Tunnel returns the way to a machine by a tunnel that ends at this node: the one by which
-// it gets calls, or else one that is kept for the calls on it.
+// Tunnel returns a connection to a machine by a tunnel that ends at this node: the
+// current one or, if there is none, one that is kept open for its running calls.
 func (r *Registry) Tunnel(id fleet.MachineID) (Line, bool) {
 	if line, ok := r.Line(id); ok && line.Home == "" {
 		return line, true
@@ -406,7 +410,7 @@ func (r *Registry) Tunnel(id fleet.MachineID) (Line, bool) {
 	return Line{}, false
 }
 
-// dropLine takes the way to a machine out of lines. Needs mu.
+// dropLine removes the connection to a machine from lines. Needs mu.
 func (r *Registry) dropLine(id fleet.MachineID) {
 	r.disconnected(id)
 	if found, ok := r.lines.LoadAndDelete(id); ok {
@@ -420,8 +424,8 @@ func (r *Registry) disconnected(id fleet.MachineID) {
 	}
 }
 
-// Control sends a connected machine a change that its owner made. The error is
-// ErrNotConnected if the machine is not connected.
+// Control sends a change by the owner to a connected machine. It returns ErrNotConnected
+// if the machine is not connected.
 func (r *Registry) Control(ctx context.Context, id fleet.MachineID, change tunnel.Control) error {
 	line, ok := r.lines.Load(id)
 	if !ok {
@@ -430,9 +434,9 @@ func (r *Registry) Control(ctx context.Context, id fleet.MachineID, change tunne
 	return tunnel.SendControl(ctx, line.(*connection), change)
 }
 
-// write runs change as the only writer: it gets the snapshot and returns the next,
-// and the machines that the Observer is notified of. Tunnels that change took out of use
-// end before that.
+// write runs change as the only writer. change takes the snapshot and returns the next
+// one, and the machines that the Observer is notified of. Before that, write ends the
+// tunnels that change stopped using.
 func (r *Registry) write(change func(*fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID)) {
 	freed := r.publish(change)
 	r.endTunnels()
@@ -458,7 +462,7 @@ func (r *Registry) endTunnels() {
 	for _, client := range r.closing {
 		client.Close()
 	}
-	for _, client := range r.fencing { // a dead peer takes 2 s, for which no one waits
+	for _, client := range r.fencing { // a dead peer takes 2 s; do not wait for it
 		go client.Fence(context.Background())
 	}
 	for _, c := range r.taken {
@@ -473,11 +477,13 @@ func (r *Registry) notifyMachine(id fleet.MachineID) {
 	}
 }
 
-// Now returns the time by the store's clock: the same at all nodes. What is stored, what
-// is compared with that, and each time in the snapshot is by this clock.
+// Now returns the time by the store's clock, which is the same for all nodes. All stored
+// times, all times that are compared with them, and all times in the snapshot use this
+// clock.
 func (r *Registry) Now() time.Time { return r.config.Facts.Now() }
 
-// notifyNotReturned notifies of every machine that did not come back in time.
+// notifyNotReturned notifies the Observer of every machine that did not come back in
+// time.
 func (r *Registry) notifyNotReturned() {
 	now := r.Now()
 	for m := range r.Snapshot().Machines() {

@@ -9,26 +9,27 @@ import (
 )
 
 const (
-	// idleFor is how long no call runs on a replaced tunnel before it is closed. A call
-	// that found the tunnel just before it was replaced begins within that time.
+	// idleFor is how long a replaced tunnel must be without calls before it is closed. A
+	// call that chose the tunnel just before it was replaced starts within that time.
 	idleFor = time.Second
-	// idleCheck is how often that is checked.
+	// idleCheck is the interval of these checks.
 	idleCheck = 100 * time.Millisecond
 )
 
-// supersede takes the tunnel that the machine has out of use, for a newer one of that
-// instance (spec/tunnel.md#instance). endTunnels then ends it:
+// supersede stops using the machine's current tunnel, because a newer tunnel from that
+// daemon instance exists (spec/tunnel.md#instance). endTunnels then ends the old tunnel:
 //
-//  1. A daemon of another instance has a copy of the credential: it is fenced.
-//  2. The same daemon was asked to move: the tunnel ends with the last call on it.
-//  3. The same daemon dialled again by itself: its older tunnel is dead, and is closed.
+//  1. If the newer tunnel is from another instance, the credential was copied: the old one
+//     is fenced.
+//  2. If the same daemon was asked to move, the tunnel ends with its last call.
+//  3. If the same daemon dialed again by itself, its older tunnel is dead, and is closed.
 //
 // Needs mu.
 func (r *Registry) supersede(id fleet.MachineID, e *entry, instance string) {
 	client, same := e.client, instance == e.instance
 	switch e.client = nil; {
 	case client == nil:
-		if same && e.home != "" { // its home ends it; calls by that way go on
+		if same && e.home != "" { // its home ends the tunnel; calls on it continue
 			r.lines.Delete(id)
 		}
 	case same && e.moving:
@@ -41,14 +42,13 @@ func (r *Registry) supersede(id fleet.MachineID, e *entry, instance string) {
 	e.moving = false
 }
 
-// retired is a tunnel that is kept for the calls on it.
+// retired is a tunnel that is kept open for its running calls.
 type retired struct {
 	*connection
 	machine fleet.MachineID
 }
 
-// retire takes a tunnel out of use for calls to come. Those that run on it go on. Needs
-// mu.
+// retire stops using a tunnel for new calls. Running calls continue. Needs mu.
 func (r *Registry) retire(id fleet.MachineID, client *tunnel.Client) {
 	c := &connection{RoundTripper: client, lost: make(chan struct{})} // not acknowledged yet
 	if found, ok := r.lines.LoadAndDelete(id); ok {
@@ -59,11 +59,11 @@ func (r *Registry) retire(id fleet.MachineID, client *tunnel.Client) {
 	go r.endWhenIdle(client, c)
 }
 
-// endWhenIdle closes a retired tunnel once no call has run on it for idleFor.
+// endWhenIdle closes a retired tunnel after no call has run on it for idleFor.
 func (r *Registry) endWhenIdle(client *tunnel.Client, c *connection) {
 	ticker := time.NewTicker(idleCheck)
 	defer ticker.Stop()
-	var idleSince time.Time // the first look that found no call; zero while calls run
+	var idleSince time.Time // the first check without calls; zero while calls run
 	for open := true; open; {
 		select {
 		case <-client.Done():
@@ -86,7 +86,7 @@ func (r *Registry) endWhenIdle(client *tunnel.Client, c *connection) {
 	delete(r.retired, client)
 }
 
-// isRetired reports whether the tunnel is kept for the calls that run on it.
+// isRetired reports whether a tunnel is kept open for its running calls.
 func (r *Registry) isRetired(client *tunnel.Client) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,9 +94,9 @@ func (r *Registry) isRetired(client *tunnel.Client) bool {
 	return ok
 }
 
-// endReplaced ends each tunnel here of which the store has a newer one. The node at
-// which that one ends announces it sooner, unless it cannot be reached
-// (spec/peers.md#newest).
+// endReplaced ends each tunnel here that is older than the machine's newest one in the
+// store. Normally the newer tunnel's node announces it sooner, unless that node is
+// unreachable (spec/peers.md#newest).
 func (r *Registry) endReplaced(ctx context.Context) error {
 	var ids []fleet.MachineID
 	r.mu.Lock()
@@ -120,8 +120,8 @@ func (r *Registry) endReplaced(ctx context.Context) error {
 			if e == nil || e.client == nil || generation <= e.generation {
 				continue
 			}
-			// The instance of the newer tunnel is not known. Where this daemon is the clone's
-			// original it dials again, and the clone is fenced then.
+			// The instance of the newer tunnel is not known. If this daemon is the
+			// original of a clone, it will dial again, and the clone is fenced then.
 			if e.moving {
 				r.retire(id, e.client)
 			} else {

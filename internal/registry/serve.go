@@ -9,10 +9,10 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// Serve publishes a machine's advertisements for as long as its tunnel lives, and
-// closes it. It acknowledges the first advertisement. Of two tunnels of a machine
-// the one of the higher generation stays (ErrFenced); supersede says how the other
-// ends. Serve returns why the tunnel ended.
+// Serve publishes a machine's advertisements as long as its tunnel is open, and closes
+// the tunnel at the end. It acknowledges the first advertisement. If a machine has two
+// tunnels, the one with the higher generation stays (ErrFenced), and supersede ends the
+// other. Serve returns why the tunnel ended.
 func (r *Registry) Serve(ctx context.Context, kept fleet.StoredMachine, generation int64, client *tunnel.Client) error {
 	defer client.Close()
 	if !r.attach(kept, generation, client) {
@@ -20,7 +20,7 @@ func (r *Registry) Serve(ctx context.Context, kept fleet.StoredMachine, generati
 		return ErrFenced
 	}
 	defer r.detach(kept.ID, client)
-	// A revocation from here on finds the tunnel; an earlier one is read now.
+	// From here on a revocation finds the tunnel. This read detects an earlier one.
 	kept, ok, err := r.config.Facts.KeptMachine(ctx, kept.ID)
 	switch {
 	case err != nil:
@@ -39,11 +39,11 @@ func (r *Registry) Serve(ctx context.Context, kept fleet.StoredMachine, generati
 		err = reason
 	}
 	client.Close()
-	r.detach(kept.ID, client) // before keeper writes, which may take long
+	r.detach(kept.ID, client) // before keeper saves, which may take long
 	return err
 }
 
-// publishAll publishes the machine's advertisements until they end.
+// publishAll publishes the machine's advertisements until there are no further ones.
 func (r *Registry) publishAll(ctx context.Context, client *tunnel.Client, id fleet.MachineID, keeper *keeper) error {
 	var before tunnel.Advertisement
 	acked, zoneKnown := false, true
@@ -55,7 +55,7 @@ func (r *Registry) publishAll(ctx context.Context, client *tunnel.Client, id fle
 		if err != nil {
 			return fmt.Errorf("cannot use the advertisement of machine %s: %w", id, err)
 		}
-		// Without hours and a zone there is nothing to correct.
+		// Without hours and a time zone there is nothing to correct.
 		known := state.Hours.ZoneKnown() || ad.Hours == "" && ad.Timezone == ""
 		if !acked {
 			within, cancel := context.WithTimeout(ctx, ackWithin)
@@ -66,7 +66,7 @@ func (r *Registry) publishAll(ctx context.Context, client *tunnel.Client, id fle
 			}
 			acked = true
 		} else if sameButLoad(ad, before) {
-			state = nil // slots alone: nothing to publish
+			state = nil // only slots changed: nothing to publish
 		}
 		if !r.advertise(id, client, state, ad) {
 			return ErrFenced
@@ -81,8 +81,8 @@ func (r *Registry) publishAll(ctx context.Context, client *tunnel.Client, id fle
 	return ctx.Err()
 }
 
-// notifyZone logs that this hub does not know the time zone of a machine, so that it is
-// outside its hours for others, or that it knows the next one. The daemon shows the same.
+// notifyZone logs and reports to the machine that this hub does not know its time zone,
+// so that it is outside its hours for others, or that it knows the zone that is set now.
 func (r *Registry) notifyZone(ctx context.Context, client *tunnel.Client, id fleet.MachineID, ad tunnel.Advertisement, known bool) {
 	if !known {
 		r.config.Log.Warn("a machine's time zone is not known here: it is closed to others in every sharing hour",
@@ -95,8 +95,8 @@ func (r *Registry) notifyZone(ctx context.Context, client *tunnel.Client, id fle
 	}
 }
 
-// attach makes the tunnel the machine's, unless the machine has a newer one: then it ends
-// the tunnel.
+// attach makes a tunnel the machine's current one. If the machine has a newer tunnel,
+// attach ends this one and returns false.
 func (r *Registry) attach(kept fleet.StoredMachine, generation int64, client *tunnel.Client) (ok bool) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		e := r.entries[kept.ID]
@@ -133,8 +133,8 @@ func (r *Registry) Attached(id fleet.MachineID) bool {
 	return e != nil && (e.client != nil || e.home != "")
 }
 
-// identify sets what the store said of the machine after it was attached, unless a
-// change brought something newer meanwhile.
+// identify sets the stored record that was read after the machine was attached, unless a
+// change has already set a newer one.
 func (r *Registry) identify(kept fleet.StoredMachine, client *tunnel.Client) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -143,8 +143,9 @@ func (r *Registry) identify(kept fleet.StoredMachine, client *tunnel.Client) {
 	}
 }
 
-// advertise publishes an advertisement of an acknowledged tunnel: its state, or if
-// that is nil only its load. It returns false if the tunnel is no longer the machine's.
+// advertise publishes an advertisement of an acknowledged tunnel: the machine's state, or
+// only its load if state is nil. It returns false if the tunnel is no longer the
+// machine's.
 func (r *Registry) advertise(id fleet.MachineID, client *tunnel.Client, state *fleet.Machine, ad tunnel.Advertisement) bool {
 	current := false
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
@@ -183,7 +184,7 @@ func (r *Registry) detach(id fleet.MachineID, client *tunnel.Client) {
 			return s, nil
 		}
 		e.client, e.moving, e.kept.LastSeen = nil, false, r.Now()
-		if s.Machine(id) == nil { // it never advertised
+		if s.Machine(id) == nil { // it has never advertised
 			delete(r.entries, id)
 			return s, nil
 		}
@@ -191,7 +192,7 @@ func (r *Registry) detach(id fleet.MachineID, client *tunnel.Client) {
 	})
 }
 
-// lose makes a connected machine a returning one for so long. Needs mu.
+// lose marks a connected machine as returning for the given time. Needs mu.
 func (r *Registry) lose(s *fleet.Snapshot, id fleet.MachineID, within time.Duration) (*fleet.Snapshot, []fleet.MachineID) {
 	r.dropLine(id)
 	m := s.Machine(id)
@@ -205,18 +206,18 @@ func (r *Registry) lose(s *fleet.Snapshot, id fleet.MachineID, within time.Durat
 	return s.WithMachine(&lost), []fleet.MachineID{id}
 }
 
-// notifyAfter notifies of the machine after d.
+// notifyAfter calls notifyMachine after d.
 func (r *Registry) notifyAfter(id fleet.MachineID, d time.Duration) {
 	time.AfterFunc(d, func() { r.notifyMachine(id) })
 }
 
-// name sets what the store says of a machine.
+// name sets the machine's fields that come from the store.
 func (e *entry) name(m *fleet.Machine) {
 	m.ID, m.Owner, m.OwnerName = e.kept.ID, e.kept.Owner, e.kept.OwnerName
 	m.Name, m.KeptOut, m.Created = e.kept.Name, e.kept.KeptOut, e.kept.Created
 }
 
-// countArrival records that a machine connected, and holds one that flaps out.
+// countArrival records a connection. If the machine flaps, it gets no calls for a while.
 func (r *Registry) countArrival(e *entry, m *fleet.Machine) {
 	if e.flaps(time.Since(r.made)) {
 		m.Load.HoldOut(r.Now().Add(flapWindow))
@@ -224,7 +225,7 @@ func (r *Registry) countArrival(e *entry, m *fleet.Machine) {
 	}
 }
 
-// flaps records a connection and reports whether there were too many lately.
+// flaps records a connection and reports whether the machine connects too often.
 func (e *entry) flaps(now time.Duration) bool {
 	oldest := &e.arrivals[e.arrived%flapCount]
 	often := e.arrived >= flapCount && now-*oldest < flapWindow

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// Status is how a Registry is, for the operator.
+// Status is the state of a Registry, for the operator.
 type Status struct {
 	Online  int // machines that are connected to any node
-	Tunnels int // machines that are connected to this one
-	// Confirmed is the age of the last confirmation; negative: there was none yet.
+	Tunnels int // machines that are connected to this node
+	// Confirmed is the age of the last confirmation, or negative if there was none.
 	Confirmed  time.Duration
-	NodesAlive int // this one included; 0 where one process has the store to itself
-	// ClockAhead is by how much this computer's clock is ahead of the store's.
+	NodesAlive int // including this one; 0 if only one process uses the store
+	// ClockAhead is how far this computer's clock is ahead of the store's.
 	ClockAhead time.Duration
 }
 
-// Status returns the present state.
+// Status returns the current state.
 func (r *Registry) Status(now time.Time) Status {
 	s := Status{Confirmed: -1, ClockAhead: r.ClockAhead()}
 	if at := r.confirmed.Load(); at != nil {
@@ -41,10 +41,10 @@ func (r *Registry) Status(now time.Time) Status {
 	return s
 }
 
-// clockTolerance is by how much this computer's clock may differ from the store's.
+// clockTolerance is how much this computer's clock may differ from the store's.
 const clockTolerance = 5 * time.Second
 
-// ClockAhead returns by how much this computer's clock is ahead of the store's, which all
+// ClockAhead returns how far this computer's clock is ahead of the store's, which all
 // nodes use.
 func (r *Registry) ClockAhead() time.Duration { return time.Duration(r.clockAhead.Load()) }
 
@@ -52,8 +52,8 @@ func (r *Registry) ClockAhead() time.Duration { return time.Duration(r.clockAhea
 // few seconds.
 func (r *Registry) ClockWrong() bool { return r.ClockAhead().Abs() > clockTolerance }
 
-// seeClock takes by how much this computer's clock is ahead, and logs when that begins or
-// ceases to be wrong.
+// seeClock records how far this computer's clock is ahead, and logs when it becomes wrong
+// or right.
 func (r *Registry) seeClock(ahead time.Duration) {
 	was := r.ClockWrong()
 	r.clockAhead.Store(int64(ahead))
@@ -65,7 +65,7 @@ func (r *Registry) seeClock(ahead time.Duration) {
 	}
 }
 
-// cutOff reports whether the state of a node that is alive was not received lately: a
+// cutOff reports whether a node is alive but has not sent its state within silentFor. A
 // machine may have moved to that node.
 func (r *Registry) cutOff(now time.Time) bool {
 	return slices.ContainsFunc(r.Peers(now), func(n Node) bool {
@@ -74,11 +74,12 @@ func (r *Registry) cutOff(now time.Time) bool {
 	})
 }
 
-// silentFor is how long nothing may come from a node before the store is read for newer
-// tunnels of the machines here.
+// silentFor is how long another node may be silent before this node looks in the store
+// for newer tunnels of its machines.
 const silentFor = time.Second
 
-// heard returns when the state of another node was last received; the zero time: never.
+// heard returns when the state of another node was last received, or the zero time if it
+// never was.
 func (r *Registry) heard(node string) time.Time {
 	if r.others == nil {
 		return time.Time{}

@@ -12,33 +12,33 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// accessWay is one means by which a member reaches machines: the owner's share, or a
-// group that both are in.
+// accessWay is one way for a member to reach machines: the owner's share, or a group
+// with both as members.
 type accessWay struct {
-	Group  string     // its name; empty: the share
-	Limits api.Limits // for calls by it
-	Used   int        // of Limits.PerDay, today
+	Group  string     // the group's name; empty for the share
+	Limits api.Limits // for calls by this way
+	Used   int        // calls that count against Limits.PerDay today
 }
 
 // Spent reports whether the calls of the day are used up.
 func (w accessWay) Spent() bool { return w.Limits.PerDay != nil && w.Used >= *w.Limits.PerDay }
 
-// accessRow says by which ways a member reaches some machines of an owner. A call is
+// accessRow lists the ways for a member to reach some machines of an owner. A call is
 // allowed if one of Ways allows it.
 type accessRow struct {
 	Member   string
-	Machines []string // none: the owner has no machine yet
+	Machines []string // empty: the owner has no machine yet
 	Ways     []accessWay
-	// Idle are groups that add nothing, since the owner shares with the member: the
-	// share alone decides until it ends (spec/routing.md#share).
+	// Idle are groups that have no effect because the owner shares with the member: only
+	// the share decides, until it ends (spec/routing.md#share).
 	Idle []accessWay
 }
 
-// accessList returns who reaches which of the owner's machines, and by which ways. It
-// agrees with fleet.Route: a call of a member on a machine runs if, and only if, a way
-// in the member's row with that machine covers it.
+// accessList returns who reaches which of the owner's machines, and how. It agrees with
+// fleet.Route: a member's call runs on a machine if and only if a way in the member's row
+// with that machine covers it.
 func accessList(owner string, machines []api.Machine, given []api.Share, groups []api.Group) (rows []accessRow) {
-	if len(machines) == 0 { // what will be, once there is one
+	if len(machines) == 0 { // shows who will have access once there is one
 		machines = []api.Machine{{}}
 	}
 	for _, m := range machines {
@@ -73,14 +73,15 @@ func accessList(owner string, machines []api.Machine, given []api.Share, groups 
 	return joinRows(rows)
 }
 
-// serves reports whether the members of a group reach a machine of the owner by it.
+// serves reports whether the members of a group reach a machine of the owner by the
+// group.
 func serves(owner string, m api.Machine, g api.Group) bool {
 	return !m.KeptOut && (m.Groups == nil || slices.Contains(m.Groups, g.Name)) && !slices.Contains(g.KeptOut, m.Name) &&
 		ruleOf(g, owner, m.Name) != account.MachineExcluded
 }
 
-// joinRows joins the rows of a member that differ in their machines alone, and orders
-// all by the member.
+// joinRows joins rows of a member that differ only in their machines, and sorts them by
+// member.
 func joinRows(each []accessRow) (rows []accessRow) {
 	same := func(a, b []accessWay) bool {
 		return slices.EqualFunc(a, b, func(a, b accessWay) bool { return a.Group == b.Group })
@@ -102,16 +103,17 @@ func joinRows(each []accessRow) (rows []accessRow) {
 	return rows
 }
 
-// exceeds reports whether limits allow a call that others do not.
+// exceeds reports whether limits allow a call that the others do not.
 func exceeds(a, others api.Limits) bool {
 	return len(others.Models) > 0 && (len(a.Models) == 0 || slices.ContainsFunc(a.Models, func(id string) bool { return !slices.Contains(others.Models, id) })) ||
 		!within(a.Hours, others.Hours) || above(a.Concurrent, others.Concurrent) || above(a.PerDay, others.PerDay)
 }
 
-// above reports whether a limit lets more pass than another; nil lets everything pass.
+// above reports whether limit a is higher than the other; nil means no limit.
 func above(a, other *int) bool { return other != nil && (a == nil || *a > *other) }
 
-// within reports whether weekly windows lie within others, on one wall clock.
+// within reports whether weekly hours are contained in others. Both are on the same wall
+// clock.
 func within(a, others string) bool {
 	if others == "" || a == others {
 		return true
@@ -131,8 +133,8 @@ func within(a, others string) bool {
 	return true
 }
 
-// tightened returns limits that exceed neither those of a group nor those of a share,
-// where limits can say so; else the share's decide.
+// tightened returns limits that exceed neither the group's nor the share's, if limits can
+// express that. Otherwise the share's limits win.
 func tightened(group, share api.Limits) api.Limits {
 	out := share
 	common := slices.DeleteFunc(slices.Clone(group.Models), func(id string) bool { return len(share.Models) > 0 && !slices.Contains(share.Models, id) })
@@ -151,16 +153,16 @@ func tightened(group, share api.Limits) api.Limits {
 	return out
 }
 
-// accessWarning says that a group gives a member more than the limits that the owner
-// set elsewhere, and which limits of the group end that.
+// accessWarning is a warning that a group gives a member more than the limits that the
+// owner set elsewhere, with the limits for the group that would change that.
 type accessWarning struct {
-	Group  string     // that gives more
+	Group  string     // the group with the higher limits
 	By     string     // the other group; empty: the share
 	Limits api.Limits // to apply to the group
 }
 
-// warnings returns the groups that give the row's member more: than the share, once it
-// ends, or than a limited group beside them, at once.
+// warnings returns the groups that give the row's member more than the share does, once
+// the share ends, or more than another group with limits does now.
 func (r accessRow) warnings() (all []accessWarning) {
 	for _, idle := range r.Idle {
 		if share := r.Ways[0].Limits; exceeds(idle.Limits, share) {
@@ -184,20 +186,20 @@ type usableMachine struct {
 	Online bool
 }
 
-// usableRow says what a member reaches of another's machines.
+// usableRow lists what a member reaches of another member's machines.
 type usableRow struct {
 	Owner    string
-	Through  []string // group names; none: the owner's share
+	Through  []string // group names; empty: by the owner's share
 	Machines []usableMachine
-	Models   []string   // that some way covers, in order
+	Models   []string   // covered by any way, in order
 	Limits   api.Limits // of the share
-	Used     int        // of Limits.PerDay, today
+	Used     int        // calls that count against Limits.PerDay today
 }
 
-// Shown are the first of the machines, as few are of names.
+// Shown returns the first machines, as few does with names.
 func (r usableRow) Shown() []usableMachine { return r.Machines[:len(r.Machines)-r.More()] }
 
-// More is how many machines are not among those shown.
+// More returns how many machines are not in Shown.
 func (r usableRow) More() int {
 	if len(r.Machines) <= fewNames+1 {
 		return 0
@@ -208,8 +210,8 @@ func (r usableRow) More() int {
 // Spent reports whether the calls of the day are used up.
 func (r usableRow) Spent() bool { return r.Limits.PerDay != nil && r.Used >= *r.Limits.PerDay }
 
-// usableList returns what the caller reaches of other members, as the snapshot that
-// routes calls has it, and the shares whose owners have no machine yet.
+// usableList returns what the caller reaches of other members according to the routing
+// snapshot, and the shares whose owners have no machine yet.
 func usableList(s *fleet.Snapshot, caller fleet.MemberID, received []api.Share, now time.Time) (rows []usableRow) {
 	of := func(owner string) *usableRow {
 		at := slices.IndexFunc(rows, func(r usableRow) bool { return r.Owner == owner })
@@ -251,5 +253,5 @@ func usableList(s *fleet.Snapshot, caller fleet.MemberID, received []api.Share, 
 	return rows
 }
 
-// nameKey is a name as a part of an element's id, which takes no spaces.
+// nameKey encodes a name for use in an element's id, which must not contain spaces.
 func nameKey(name string) string { return base64.RawURLEncoding.EncodeToString([]byte(name)) }

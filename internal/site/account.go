@@ -10,16 +10,16 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// accountData is what /account shows.
+// accountData is the content of /account.
 type accountData struct {
 	HasPassword bool
-	NeedsOld    bool // the password of now has to be given to change it
-	Recent      bool // the sign-in is: nothing more is asked for
+	NeedsOld    bool // changing the password requires the current one
+	Recent      bool // the member signed in recently and need not confirm it again
 	CodesLeft   int
-	Codes       []string // just made; shown this once
-	CanPasskeys bool     // the site has an address that passkeys can be bound to
+	Codes       []string // just created; shown only once
+	CanPasskeys bool     // passkeys can be bound to the site's address
 	Passkeys    []account.Passkey
-	Provider    string // the name of the one to sign in at; empty: none
+	Provider    string // name of the provider; empty: none
 	Identities  []account.Identity
 	CanMail     bool
 	Email       account.Email
@@ -45,17 +45,18 @@ func (s *Site) accountData(v *visit) (accountData, error) {
 	return data, cmp.Or(failed[:]...)
 }
 
-// recentFor is how long after a sign-in no password is asked for.
+// recentFor is how long after a sign-in no password is required.
 const recentFor = 10 * time.Minute
 
-// recent reports whether the member signed in just now.
+// recent reports whether the member signed in within recentFor.
 func (s *Site) recent(v *visit) bool {
 	since, err := time.Parse(time.RFC3339, s.sessions.GetString(v.Context(), sessionSince))
 	return err == nil && s.DB.Now().Sub(since) < recentFor
 }
 
-// checkOld asks for the password again before what it guards, or, of a member who
-// has none, for a sign-in just now. Who came by a link may have forgotten it.
+// checkOld requires the current password again for a protected action. A member without a
+// password must have signed in recently. A member who signed in by a link is exempt,
+// because the password may be forgotten.
 func (s *Site) checkOld(v *visit) error {
 	if s.sessions.GetString(v.Context(), sessionHow) == "link" {
 		return nil
@@ -63,8 +64,8 @@ func (s *Site) checkOld(v *visit) error {
 	return s.checkPassword(v)
 }
 
-// checkRecent asks a member who did not sign in just now for the password, before
-// a sign-in method is added.
+// checkRecent requires the password before a sign-in method is added, unless the member
+// signed in recently.
 func (s *Site) checkRecent(v *visit) error {
 	if s.recent(v) {
 		return nil
@@ -93,7 +94,7 @@ func (s *Site) checkPassword(v *visit) error {
 	return err
 }
 
-// changePassword is POST /account/password: it ends the member's other sessions.
+// changePassword handles POST /account/password. It ends the member's other sessions.
 func (s *Site) changePassword(v *visit) (reply, error) {
 	if err := s.checkOld(v); err != nil {
 		return reply{}, err
@@ -112,16 +113,16 @@ func (s *Site) changePassword(v *visit) (reply, error) {
 	return reply{to: "/account", done: "The password is changed, and every other session ended."}, nil
 }
 
-// recoveryCodes is how many are made at once.
+// recoveryCodes is the number of codes in a set.
 const recoveryCodes = 8
 
-// makeCodes is POST /account/codes: new recovery codes, shown once, in place of
-// the old.
+// makeCodes handles POST /account/codes: it replaces the recovery codes and shows the new
+// ones once.
 func (s *Site) makeCodes(v *visit) (reply, error) {
 	if err := s.checkOld(v); err != nil {
 		return reply{}, err
 	}
-	data, err := s.accountData(v) // first: what cannot be shown is not made
+	data, err := s.accountData(v) // first, so that codes are only created if they can be shown
 	if err != nil {
 		return reply{}, err
 	}

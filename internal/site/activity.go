@@ -11,7 +11,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// cutWords says how many running calls an act ends.
+// cutWords describes how many running calls an action ends.
 func cutWords(n int) string {
 	switch n {
 	case 0:
@@ -23,14 +23,14 @@ func cutWords(n int) string {
 	}
 }
 
-// limitShape is of limits, and of whether their calls of the day are used up.
+// limitShape extends the shape by limits, and by whether their daily calls are used up.
 func limitShape(h shape, l *fleet.Limits, now time.Time) shape {
 	spent := l.PerDay > 0 && l.Load.Started(now) >= l.PerDay
 	return h.with(fmt.Sprint(l.Concurrent, l.PerDay, spent), fmt.Sprintf("%q", l.Models), l.Hours.String())
 }
 
-// shareShapes returns the shape of the shares that name each member. It is a sum, which is
-// the same in any order.
+// shareShapes returns, for each member, the shape of the shares with that member. It is a
+// sum, so that the order does not matter.
 func shareShapes(s *fleet.Snapshot, now time.Time) map[fleet.MemberID]shape {
 	of := map[fleet.MemberID]shape{}
 	for share := range s.Shares() {
@@ -41,8 +41,8 @@ func shareShapes(s *fleet.Snapshot, now time.Time) map[fleet.MemberID]shape {
 	return of
 }
 
-// accessShape is of all that decides who can use whose machines, as far as it concerns
-// the member.
+// accessShape returns the shape of everything that decides who can use whose machines, as
+// far as it concerns the member.
 func accessShape(seen *glance, member fleet.MemberID) shape {
 	sum := seen.shares()[member]
 	for g := range seen.snapshot.GroupsOf(member) {
@@ -70,8 +70,8 @@ func accessShape(seen *glance, member fleet.MemberID) shape {
 	return sum
 }
 
-// accessScene shows who uses what now, by a share or by a group: each member on the
-// caller's machines, and the caller on each other member's.
+// accessScene shows current use by share or group: by each member on the caller's
+// machines, and by the caller on other members' machines.
 func accessScene(_ *Site, seen *glance, who api.Caller) scene {
 	out := scene{shape: accessShape(seen, who.Member), texts: map[string]words{}}
 	all := map[string]map[string]int{}
@@ -106,8 +106,8 @@ func accessScene(_ *Site, seen *glance, who api.Caller) scene {
 	return out
 }
 
-// pauseEnd says until when a machine is paused, on its own clock; nothing where it does not
-// end by itself.
+// pauseEnd returns the time until which a machine is paused, on the machine's own clock,
+// or "" if the pause has no end.
 func pauseEnd(m *api.Machine, now time.Time) string {
 	hours, err := fleet.AdvertisedHours("", m.Timezone)
 	if m.PausedUntil.IsZero() || err != nil {
@@ -116,7 +116,7 @@ func pauseEnd(m *api.Machine, now time.Time) string {
 	return " until " + api.Moment(m.PausedUntil, hours.Now(now))
 }
 
-// machineState is a machine's state in the words and the tone of a page.
+// machineState returns a machine's state as words with a tone.
 func machineState(m *api.Machine, now time.Time) words {
 	switch {
 	case !m.Online:
@@ -134,7 +134,7 @@ func machineState(m *api.Machine, now time.Time) words {
 	}
 }
 
-// machinesScene is what is live of the caller's machines.
+// machinesScene is the live content for the caller's machines.
 func machinesScene(s *Site, seen *glance, who api.Caller) scene {
 	out := scene{texts: map[string]words{}}
 	users := map[fleet.MachineID][]string{}
@@ -182,7 +182,7 @@ func queueWords(n int) string {
 	}
 }
 
-// seconds is a time to the first token.
+// seconds returns a time to the first token as text.
 func seconds(ms int64) string {
 	if ms < 1000 {
 		return fmt.Sprintf("%d ms", ms)
@@ -190,7 +190,7 @@ func seconds(ms int64) string {
 	return fmt.Sprintf("%d.%02d s", ms/1000, ms%1000/10)
 }
 
-// availabilityWords are a model's in the tone of a page.
+// availabilityWords returns a model's availability as words with a tone.
 func availabilityWords(a string) words {
 	switch a {
 	case "ready":

@@ -16,23 +16,23 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// applicationsData is what /applications shows.
+// applicationsData is the content of /applications.
 type applicationsData struct {
 	Keys    []api.Key
-	Regions []api.Region // of which the member can make keys, the site's own first
-	// Models are the ids that the member reaches; Model is the one that the lines
-	// to paste name.
+	Regions []api.Region // available to the member for new keys, the site's own first
+	// Models are the models that the member reaches. Model is the one in the example
+	// lines.
 	Models []fleet.ModelID
 	Model  fleet.ModelID
-	// Made is the key just made, or just tested, and Secret its secret.
+	// Made is the key that was just created or tested, and Secret its secret.
 	Made   api.Key
 	Secret string
 	Trial  *trial
-	// Address is that of the region of the key that is shown, without /v1.
+	// Address is the base URL of the key's region, without /v1.
 	Address string
 }
 
-// exampleModel is the model in lines to paste while the member reaches none.
+// exampleModel stands for a model in the example lines if the member reaches none.
 const exampleModel fleet.ModelID = "MODEL"
 
 func (s *Site) applicationsData(v *visit) (applicationsData, error) {
@@ -52,13 +52,14 @@ func (s *Site) applicationsData(v *visit) (applicationsData, error) {
 	return data, cmp.Or(noKeys, noModels)
 }
 
-// pastes reports whether an id is safe in lines that people paste into a shell: the
-// owner of a machine names its models, and a name can hold a quote and a command.
+// pastes reports whether a model id is safe in lines that people paste into a shell. The
+// owner of a machine chooses its models' names, so a name can contain a quote and a
+// command.
 func pastes(id fleet.ModelID) bool {
 	return id != "" && strings.Trim(string(id), "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:/@+-") == ""
 }
 
-// testKey is POST /applications/test: a live call with a key of the member's own.
+// testKey handles POST /applications/test: a real call with one of the member's own keys.
 func (s *Site) testKey(v *visit) (reply, error) {
 	secret := strings.TrimSpace(v.form.Get("secret"))
 	model := fleet.ModelID(v.form.Get("model"))
@@ -72,7 +73,7 @@ func (s *Site) testKey(v *visit) (reply, error) {
 	if model != "" && !model.Valid() {
 		return reply{}, fault.New(fault.InvalidRequest, "%.80q is no model's id", model).WithParam("model")
 	}
-	// Not the caller's: a key that was made a moment ago is known to no cache.
+	// Not through the caller cache, which may not know a key that was just created.
 	caller, err := s.Identify(v.Context(), secret)
 	if err != nil || caller.KeyID == "" || string(caller.Member) != v.me.ID {
 		return reply{}, fault.New(fault.InvalidRequest, "that is no live key of yours").WithParam("secret")
@@ -92,15 +93,16 @@ func (s *Site) testKey(v *visit) (reply, error) {
 	return reply{page: "key", title: "Test a key", data: data}, nil
 }
 
-// trial is what a live call with a key came to.
+// trial is the result of a test call with a key.
 type trial struct {
 	chatAnswer
 	Model fleet.ModelID
-	Where string // the machine that answered; empty: none
+	Where string // the machine that responded; empty: none
 	Took  time.Duration
 }
 
-// machineOf is the machine that X-Kith-Route names last, which answered; empty: it names none.
+// machineOf returns the last machine in X-Kith-Route, which sent the answer, or "" if the
+// header names none.
 func machineOf(route string) string {
 	all := routeMachine.FindAllStringSubmatch(route, -1)
 	if len(all) == 0 {
@@ -115,11 +117,11 @@ func machineOf(route string) string {
 
 var routeMachine = regexp.MustCompile(`machine=("(?:[^"\\]|\\.)*"|[^;,]*)`)
 
-// trialTime is how long a live call with a key may take.
+// trialTime is the timeout of a test call with a key.
 const trialTime = 60 * time.Second
 
-// tryKey makes a short call with a caller's key as a client would. Without a model
-// it calls the one to choose first, or else the first that the key reaches.
+// tryKey makes a short call with a caller's key, as a client would. If model is empty, it
+// uses the preferred model, or else the first that the key reaches.
 func (s *Site) tryKey(ctx context.Context, secret string, who api.Caller, model fleet.ModelID) trial {
 	ctx, cancel := context.WithTimeout(ctx, trialTime)
 	defer cancel()

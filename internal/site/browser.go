@@ -11,16 +11,17 @@ import (
 	"time"
 )
 
-// A browser that a member signed in with keeps a cookie that proves it, so that
-// guesses at the member's password from elsewhere do not keep the member out. The
-// cookie signs no one in: it gives the browser a limit of its own on wrong passwords.
-// It is signed with the hash of the member's password, so nothing is stored for it,
-// and it is void once the password changes.
+// After a member signs in, the browser keeps a cookie that proves it, so that other
+// people who guess passwords cannot lock the member out. The cookie does not sign anyone
+// in: it gives the browser a separate limit for wrong passwords. It is signed with the
+// hash of the member's password, so nothing is stored for it, and it is void once the
+// password changes.
 
-// browserLife is how long a browser is known after its last sign-in.
+// browserLife is how long a browser is recognized after its last sign-in.
 const browserLife = 180 * 24 * time.Hour
 
-// browserCookieName is the cookie's name; over https it is bound to this very host.
+// browserCookieName returns the cookie's name. With https the cookie is bound to this
+// host.
 func (s *Site) browserCookieName() string {
 	if s.secure {
 		return "__Host-kith-browser"
@@ -28,9 +29,9 @@ func (s *Site) browserCookieName() string {
 	return "kith-browser"
 }
 
-// rememberBrowser sets the cookie that makes this browser a known one of the member.
-// Without a password, or where it cannot be read, there is nothing to sign with and
-// no cookie is set; that is no reason to refuse a sign-in.
+// rememberBrowser sets the cookie that lets this browser be recognized. Without a
+// password, or if it cannot be read, there is no key to sign with, and no cookie is set.
+// The sign-in succeeds all the same.
 func (s *Site) rememberBrowser(v *visit, memberID string) {
 	hash, err := s.DB.Password(v.Context(), memberID)
 	if err != nil {
@@ -44,8 +45,8 @@ func (s *Site) rememberBrowser(v *visit, memberID string) {
 	v.header.Add("Set-Cookie", cookie.String())
 }
 
-// knownBrowser reports whether the visit is by a browser that the member signed in
-// with before, and what to count it as.
+// knownBrowser reports whether the member signed in with this browser before, and returns
+// the key for its limit.
 func (s *Site) knownBrowser(v *visit, memberID, hash string) (browser string, known bool) {
 	cookie, err := v.Cookie(s.browserCookieName())
 	if err != nil || hash == "" {

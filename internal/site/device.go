@@ -14,16 +14,16 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// The device sign-in of RFC 8628: a device asks at /device/code, shows its user
-// the code that it got, and asks at /device/token until a member who typed that
-// code at /device has decided.
+// The device sign-in of RFC 8628. A device requests a code at /device/code and shows it
+// to its user. It then polls /device/token until a member types the code at /device and
+// decides.
 const (
 	devicePath = "/device"
 	grantLife  = 10 * time.Minute
 	grantType  = "urn:ietf:params:oauth:grant-type:device_code"
 )
 
-// serveGrant answers a device. Its errors have the form of RFC 6749 5.2.
+// serveGrant handles requests from devices. Its errors have the form of RFC 6749 5.2.
 func (s *Site) serveGrant(w http.ResponseWriter, r *http.Request, body []byte, late error) {
 	refuse := func(status int, code, text string) {
 		api.WriteJSON(w, status, map[string]string{"error": code, "error_description": text})
@@ -58,15 +58,15 @@ func (s *Site) serveGrant(w http.ResponseWriter, r *http.Request, body []byte, l
 	}
 }
 
-// grantRefusal is an error for a device, with its code in RFC 6749 or RFC 8628.
+// grantRefusal is an error for a device, with its code from RFC 6749 or RFC 8628.
 type grantRefusal struct{ code, text string }
 
 func (r grantRefusal) Error() string { return r.text }
 
 var unknownGrant = grantRefusal{"invalid_grant", "the device code is wrong or was used"}
 
-// beginGrant is POST /device/code client_id, scope ("machine" or "key"), name, and of
-// a key reach, region, expires and manage ("true").
+// beginGrant handles POST /device/code client_id, scope ("machine" or "key"), name. For a
+// key there are also reach, region, expires and manage ("true").
 func (s *Site) beginGrant(r *http.Request, form url.Values) (any, error) {
 	from := addressOf(r)
 	if err := tooSoon(s.limits.devices.Take(network(from), time.Now())); err != nil {
@@ -99,7 +99,7 @@ func (s *Site) beginGrant(r *http.Request, form url.Values) (any, error) {
 	}
 	g.UserCode = credential.UserCode()
 	err := s.DB.CreateGrant(r.Context(), g)
-	if errors.Is(err, account.ErrExists) { // one in 25,600,000,000 for each that waits
+	if errors.Is(err, account.ErrExists) { // the chance is 1 in 25,600,000,000 for each pending code
 		g.UserCode = credential.UserCode()
 		err = s.DB.CreateGrant(r.Context(), g)
 	}
@@ -115,18 +115,18 @@ func (s *Site) beginGrant(r *http.Request, form url.Values) (any, error) {
 	}{code.Reveal(), g.UserCode, s.Base + devicePath, int(grantLife.Seconds()), int(pollEvery.Seconds())}, nil
 }
 
-// granted is the answer to a device that was approved; Secret is in no other answer.
+// granted is the response to an approved device. Only this response contains Secret.
 type granted struct {
 	Secret    string `json:"access_token"`
 	TokenType string `json:"token_type"`
-	ID        string `json:"id"` // of the machine or key
+	ID        string `json:"id"` // of the machine or the key
 	Name      string `json:"name"`
 	Member    string `json:"member"`
 	Region    string `json:"region"`
-	BaseURL   string `json:"base_url,omitzero"` // of a key
+	BaseURL   string `json:"base_url,omitzero"` // only for a key
 }
 
-// pollGrant is POST /device/token grant_type, device_code.
+// pollGrant handles POST /device/token grant_type, device_code.
 func (s *Site) pollGrant(r *http.Request, form url.Values) (any, error) {
 	if form.Get("grant_type") != grantType {
 		return nil, grantRefusal{"unsupported_grant_type", "grant_type is " + grantType}
@@ -136,7 +136,7 @@ func (s *Site) pollGrant(r *http.Request, form url.Values) (any, error) {
 		return nil, unknownGrant
 	}
 	slowDown, now := grantRefusal{"slow_down", "ask less often"}, s.DB.Now().UTC()
-	looked, err := s.guess(addressOf(r)) // before polls, from which made-up codes would push those of others
+	looked, err := s.guess(addressOf(r)) // before the limit of polls, which made-up codes could fill up
 	if err != nil {
 		return nil, slowDown
 	}
@@ -161,7 +161,7 @@ func (s *Site) pollGrant(r *http.Request, form url.Values) (any, error) {
 	return s.redeem(r, g, now)
 }
 
-// redeem makes what was approved.
+// redeem creates the machine or key that was approved.
 func (s *Site) redeem(r *http.Request, g account.Grant, now time.Time) (any, error) {
 	out := granted{TokenType: "Bearer", Name: g.Name, Region: s.Region}
 	var machine account.Machine
@@ -183,7 +183,7 @@ func (s *Site) redeem(r *http.Request, g account.Grant, now time.Time) (any, err
 		out.Name = machine.Name
 		member, err = s.DB.RedeemGrant(r.Context(), g.Hash, machine, key, now)
 	}
-	if errors.Is(err, account.ErrNotFound) { // used by another poll, or its member is disabled
+	if errors.Is(err, account.ErrNotFound) { // another poll used it, or its member is disabled
 		return nil, unknownGrant
 	}
 	if err != nil {
@@ -195,18 +195,19 @@ func (s *Site) redeem(r *http.Request, g account.Grant, now time.Time) (any, err
 	return out, nil
 }
 
-// The site protects against remote phishing (RFC 8628 5.4): no link fills a code in, so
-// that a member who approves typed it here. The page then shows the code with what asks,
-// from where and when, and only the session in which it was typed can approve it.
+// The site protects against remote phishing (RFC 8628 5.4). No link fills in a code, so a
+// member who approves has typed it here. The page then shows the code and which device
+// asks, from where and since when. Only the session that typed the code can approve it.
 
-// deviceData is what /device shows: a field for a code, or what waits under one.
+// deviceData is the content of /device: a field for a code, or the request with that
+// code.
 type deviceData struct {
 	Grant   *account.Grant
 	Decided account.GrantState
 }
 
-// showDevice is POST /device: what asks, from where and since when. Nothing is
-// decided yet.
+// showDevice handles POST /device. It shows which device asks, from where and since when,
+// and decides nothing.
 func (s *Site) showDevice(v *visit) (reply, error) {
 	g, err := s.typed(v)
 	if err != nil {
@@ -216,8 +217,8 @@ func (s *Site) showDevice(v *visit) (reply, error) {
 	return reply{page: "device", title: "Approve a device", data: deviceData{Grant: &g}}, nil
 }
 
-// typed is the request that waits under the code that the member typed. Wrong
-// codes are counted, of the member and of the address.
+// typed returns the pending request for the code that the member typed. Wrong codes count
+// against the member and the address.
 func (s *Site) typed(v *visit) (account.Grant, error) {
 	now, from := s.DB.Now(), network(v.from)
 	if err := tooSoon(s.limits.userCodes.Take(v.me.ID, now)); err != nil {
@@ -243,7 +244,7 @@ func (s *Site) typed(v *visit) (account.Grant, error) {
 	return g, err
 }
 
-// decideDevice is POST /device/decide: once, for good.
+// decideDevice handles POST /device/decide. The decision is final.
 func (s *Site) decideDevice(v *visit) (reply, error) {
 	if code := v.form.Get("code"); code == "" || code != s.sessions.GetString(v.Context(), sessionDevice) {
 		return reply{}, fault.New(fault.NotFound, "type the code at `%s` first, as the device shows it", devicePath)

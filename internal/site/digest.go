@@ -14,23 +14,23 @@ import (
 // How members are notified (docs/decisions/0017-notices.md, spec/api.md#notices).
 const (
 	notesEvery = time.Minute
-	// settleFor is how long after its start, or a failure of the database, a hub takes no
-	// machine for one that stays offline.
+	// settleFor is the time after the hub's start or a database failure in which no
+	// machine is reported as offline.
 	settleFor = 10 * time.Minute
-	// newsHold is how long news waits for more of it before it is mailed.
+	// newsHold is how long a notice waits for others before it is mailed with them.
 	newsHold = time.Minute
 	// newsEvery is the shortest time between two mails with news to one member.
 	newsEvery = time.Hour
-	// newsLife is how old news may be to be mailed.
+	// newsLife is the age after which a notice is not mailed.
 	newsLife = 3 * 24 * time.Hour
-	// mostNews limits the mails of one pass, and mostAway those that fail before it ends.
+	// mostNews limits the mails of one pass. mostAway failures end the pass.
 	mostNews, mostAway = 60, 3
 	// mostLines limits the notices that one mail lists.
 	mostLines = 20
 )
 
-// runNotices makes passes over what members are to know until ctx ends. Of all nodes of
-// the database one makes each.
+// runNotices makes notices for members at regular intervals until ctx ends. In each
+// interval only one node that uses the database does so.
 func (s *Site) runNotices(ctx context.Context) error {
 	tick := time.NewTicker(notesEvery)
 	defer tick.Stop()
@@ -49,7 +49,7 @@ func (s *Site) runNotices(ctx context.Context) error {
 	}
 }
 
-// notify notes what members are to know, and mails it, unless another node did so within
+// notify records notices for members and mails them, unless another node did so within
 // the last minute.
 func (s *Site) notify(ctx context.Context, now time.Time, settled bool) error {
 	first, claimed, err := s.DB.ClaimNoticePass(ctx, now, notesEvery-notesEvery/10)
@@ -62,9 +62,9 @@ func (s *Site) notify(ctx context.Context, now time.Time, settled bool) error {
 	return s.mailNews(ctx, now, first)
 }
 
-// mailNews mails members what is new since their last mail, but nothing from before
-// first. A member whose mail the server did not take gets the next one, with everything,
-// no sooner than others: after newsEvery.
+// mailNews mails each member the notices since their last mail, but none from before
+// first. If the server refuses a mail, the next one is sent after newsEvery, as usual,
+// and has all of them.
 func (s *Site) mailNews(ctx context.Context, now, first time.Time) error {
 	until := now.Add(-newsHold)
 	if oldest := now.Add(-newsLife); first.Before(oldest) {
@@ -103,7 +103,7 @@ func (s *Site) mailNews(ctx context.Context, now, first time.Time) error {
 	return err
 }
 
-// newsMail is the message that lists what is new for a member.
+// newsMail returns the message that lists a member's new notices.
 func (s *Site) newsMail(to account.NewsFor, news []api.Notice) mail.Message {
 	var lines strings.Builder
 	for _, n := range news[:min(len(news), mostLines)] {

@@ -11,7 +11,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// documentationView is a page of the documentation, or what a search found.
+// documentationView is a page of the documentation, or the results of a search.
 type documentationView struct {
 	Page   docsite.Page
 	Text   template.HTML
@@ -20,26 +20,26 @@ type documentationView struct {
 	Hits   []docsite.Hit
 }
 
-// installScript is the script that installs kith, for a shell.
+// installScript serves the shell script that installs kith.
 func (s *Site) installScript(*visit) (reply, error) {
 	return reply{write: func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = w.Write(kith.InstallScript) // the client is gone: nothing to add
+		_, _ = w.Write(kith.InstallScript) // an error means that the client disconnected
 	}}, nil
 }
 
-// longestQuery limits what a search looks for.
+// longestQuery is the maximum length of a search query.
 const longestQuery = 200
 
-// documentation shows a page of the documentation or a picture, or the sections that
-// hold the words of the query. The file name of a page leads to it, too.
+// documentation shows a page of the documentation, a picture, or the sections that
+// contain the words of the query. A page's file name redirects to the page.
 func (s *Site) documentation(v *visit) (reply, error) {
 	name := v.PathValue("page")
 	if data, found := docsite.Picture(name); found {
 		return reply{write: func(w http.ResponseWriter) {
 			w.Header().Set("Content-Type", assetKinds[path.Ext(name)])
 			w.Header().Set("Cache-Control", "public, max-age=3600")
-			_, _ = w.Write(data) // the browser is gone: nothing to add
+			_, _ = w.Write(data) // an error means that the browser disconnected
 		}}, nil
 	}
 	if name, isFile := strings.CutSuffix(name, ".md"); isFile {
@@ -56,6 +56,6 @@ func (s *Site) documentation(v *visit) (reply, error) {
 	query = query[:min(len(query), longestQuery)]
 	return reply{page: "documentation", title: page.Title, data: documentationView{
 		Page: page, Groups: docsite.Groups(), Query: query, Hits: docsite.Search(query),
-		Text: template.HTML(page.HTML), // of pages that are compiled in
+		Text: template.HTML(page.HTML), // from embedded pages
 	}}, nil
 }

@@ -18,21 +18,21 @@ import (
 	"github.com/kith/kith/internal/mail"
 )
 
-// Mail says how the site sends e-mail; the zero Mail sends none.
+// Mail configures how the site sends e-mail. The zero Mail sends none.
 type Mail = mail.Config
 
 // MailTLS is how the connection to the mail server is secured.
 type MailTLS = mail.TLS
 
-// Bounds of what is done by mail.
+// Limits for e-mail.
 const (
-	verifyFor   = 24 * time.Hour   // a link proves an address
-	recoverFor  = 30 * time.Minute // a mailed link signs in
+	verifyFor   = 24 * time.Hour   // lifetime of a link that verifies an address
+	recoverFor  = 30 * time.Minute // lifetime of a link that signs in
 	mostLookups = 64               // addresses that wait to be looked up
-	mostSharing = 5                // members who are written to at one address
+	mostSharing = 5                // members with the same address who get a mail
 )
 
-// lookup is an address that was typed to recover an account.
+// lookup is an e-mail address that a visitor typed to recover an account.
 type lookup struct{ address, from string }
 
 // runMail sends the site's mail until ctx ends.
@@ -52,7 +52,7 @@ func (s *Site) runMail(ctx context.Context) error {
 	return group.Wait()
 }
 
-// MailPart is how the sending of mail goes; false where the site sends none.
+// MailPart returns the state of sending mail. It returns false if the site sends none.
 func (s *Site) MailPart() (Part, bool) {
 	if s.mail == nil {
 		return Part{}, false
@@ -74,7 +74,7 @@ func (s *Site) canMail() error {
 	return nil
 }
 
-// emailOf is what is known of the member's address; the zero Email is nothing.
+// emailOf returns the member's address, or the zero Email if there is none.
 func (s *Site) emailOf(ctx context.Context, memberID string) (account.Email, error) {
 	e, err := s.DB.Email(ctx, memberID)
 	if errors.Is(err, account.ErrNotFound) {
@@ -83,9 +83,9 @@ func (s *Site) emailOf(ctx context.Context, memberID string) (account.Email, err
 	return e, err
 }
 
-// askEmail is POST /account/email address: a link is mailed there, which proves
-// that the address is the member's. Another member with the
-// same address makes no difference, so the member does not learn of one.
+// askEmail handles POST /account/email address. It mails a link that proves that the
+// address belongs to the member. If another member has the same address, the result is
+// the same, so the member does not learn of it.
 func (s *Site) askEmail(v *visit) (reply, error) {
 	if err := s.canMail(); err != nil {
 		return reply{}, err
@@ -114,8 +114,8 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 		return reply{}, err
 	}
 	s.Log.Info("e-mail address asked for", "member", v.me.ID)
-	// Too many to one address are dropped silently: the member would learn that
-	// another member asked for it.
+	// Too many mails to one address are dropped silently. An error would reveal that
+	// another member entered it.
 	if s.limits.verified.Take(strings.ToLower(address), now) > 0 {
 		s.Log.Warn("mail not sent: too many to one address", "member", v.me.ID)
 	} else {
@@ -127,13 +127,13 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 	return reply{to: "/account", done: "A link was mailed to " + address + ": open it within a day, in a browser where you are signed in. Only a few an hour go to one address."}, nil
 }
 
-// deadProof refuses a link that proves nothing.
+// deadProof is the error for a link that is not valid.
 func deadProof() *fault.Fault {
 	return fault.New(fault.NotFound, "the link was used, is too old, is not complete or is of another account: ask for another at your name, in the menu")
 }
 
-// emailData is what the page shows that a mailed link leads to. Only the form on it
-// uses the link up, so that no preview of it does.
+// emailData is the content of the page behind a mailed link. Only its form uses up the
+// link, so that link previews do not.
 type emailData struct{ Address, Code string }
 
 func (s *Site) emailData(v *visit) (emailData, error) {
@@ -146,8 +146,8 @@ func (s *Site) emailData(v *visit) (emailData, error) {
 	return emailData{kept.Asked, text}, err
 }
 
-// verifyEmail is POST /account/email/verify code: the address counts from now on,
-// and the one before it is notified.
+// verifyEmail handles POST /account/email/verify code. It makes the address the member's,
+// and notifies the previous address.
 func (s *Site) verifyEmail(v *visit) (reply, error) {
 	hash, ok := s.CodeHash(v.form.Get("code"), credential.LinkCode)
 	if !ok {
@@ -162,7 +162,7 @@ func (s *Site) verifyEmail(v *visit) (reply, error) {
 	return reply{to: "/account", done: "Your e-mail address is set."}, nil
 }
 
-// removeEmail is POST /account/email/remove.
+// removeEmail handles POST /account/email/remove.
 func (s *Site) removeEmail(v *visit) (reply, error) {
 	if err := s.checkRecent(v); err != nil {
 		return reply{}, err
@@ -176,9 +176,9 @@ func (s *Site) removeEmail(v *visit) (reply, error) {
 	return reply{to: "/account", done: "The e-mail address is removed."}, nil
 }
 
-// recoverByMail is POST /recover/mail address. It looks nothing up: the
-// address's members are found later, so that neither the answer nor its time shows
-// whether there are any.
+// recoverByMail handles POST /recover/mail address. It queues the address and looks up
+// its members later, so that neither the response nor its timing shows whether there are
+// any.
 func (s *Site) recoverByMail(v *visit) (reply, error) {
 	if err := s.canMail(); err != nil {
 		return reply{}, err
@@ -201,8 +201,8 @@ func (s *Site) recoverByMail(v *visit) (reply, error) {
 	return reply{page: "recover", title: "Recover an account", data: recoverData{CanMail: true, Mailed: true}}, nil
 }
 
-// mailLinks writes to every member whose address it is. The e-mail goes to the
-// address as they proved it, not as it was typed.
+// mailLinks sends a link to every member with the address. It uses the address as the
+// member verified it, not as the visitor typed it.
 func (s *Site) mailLinks(ctx context.Context, l lookup) {
 	found, err := s.DB.EmailsOf(ctx, l.address, mostSharing)
 	if err != nil {
@@ -233,7 +233,7 @@ func (s *Site) mailLink(ctx context.Context, e account.Email, from string) error
 	return nil
 }
 
-// mailAddress is where to notify the member by e-mail; empty: nowhere.
+// mailAddress returns the member's address for notices, or "" if there is none.
 func (s *Site) mailAddress(ctx context.Context, memberID string) string {
 	if s.mail == nil {
 		return ""
@@ -245,26 +245,25 @@ func (s *Site) mailAddress(ctx context.Context, memberID string) string {
 	return kept.Address
 }
 
-// notice notifies the member by e-mail of a change to the account, if the member has
-// an address.
+// notice mails the member about a change to the account, if the member has an address.
 func (s *Site) notice(v *visit, what string) {
 	s.noticeTo(s.mailAddress(v.Context(), v.me.ID), v, what)
 }
 
-// noticeTo is notice to that address; empty: none.
+// noticeTo is like notice, for a given address. An empty address gets none.
 func (s *Site) noticeTo(address string, v *visit, what string) {
 	s.sendNotice(address, v.me, what+" It was done from the network address "+v.from+".")
 }
 
-// noticeOfLink notifies the member that the hub's operator made a link that signs in
-// to the account.
+// noticeOfLink mails the member that the hub's operator created a link that signs in to
+// the account.
 func (s *Site) noticeOfLink(ctx context.Context, memberID string) {
-	if member, err := s.DB.Member(ctx, memberID); err == nil { // the link is made all the same
+	if member, err := s.DB.Member(ctx, memberID); err == nil { // the link works even if this fails
 		s.sendNotice(s.mailAddress(ctx, memberID), member, "The operator of this hub made a link that signs in to your account, once, within a day.")
 	}
 }
 
-// sendNotice sends a notice; an empty address gets none.
+// sendNotice sends a notice, unless the address is empty.
 func (s *Site) sendNotice(address string, m account.Member, what string) {
 	if address == "" {
 		return
@@ -274,8 +273,8 @@ func (s *Site) sendNotice(address string, m account.Member, what string) {
 		line(m.Name), complete(s.DB.Now()), s.Base, what, s.Base+"/sessions", s.Base+"/account")})
 }
 
-// line is text that a member chose, for an e-mail: on one line, without characters
-// that are invisible or that reverse what follows.
+// line prepares text that a member chose for an e-mail. It puts it on one line and
+// removes invisible characters and those that reverse the text after them.
 func line(text string) string {
 	return plain(strings.Map(func(r rune) rune {
 		if unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {

@@ -11,30 +11,30 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// groupsData is what /access shows of groups.
+// groupsData is the part of /access about groups.
 type groupsData struct {
-	Invited []api.Group // which the member may accept or decline
-	Groups  []groupLine // that the member is in
+	Invited []api.Group // invitations that the member may accept or decline
+	Groups  []groupLine // groups with the member
 	Others  []api.Group // open ones
 }
 
-// groupLine is one group of the member's.
+// groupLine is one of the member's groups.
 type groupLine struct {
 	api.Group
 	Open bool // its limits
-	// Shown are the machines that its admins pinned or excluded and, for an admin, all
-	// others that it reaches.
+	// Shown are the machines that the group's admins pinned or excluded and, for an
+	// admin, all others that the group reaches.
 	Shown []groupMachine
 }
 
-// groupMachine is a machine of a member of a group, as its page shows it.
+// groupMachine is a group member's machine, as the page shows it.
 type groupMachine struct {
 	Owner, Machine string
-	Rule           account.MachineRule // empty: its admins decided nothing
-	Standing       string              // in words, by what it served there; empty: unknown
+	Rule           account.MachineRule // empty: no decision of the group's admins
+	Standing       string              // a text based on what it served in the group; empty: unknown
 }
 
-// ruleOf returns what the group's admins decided on a machine; empty: nothing.
+// ruleOf returns what the group's admins decided about a machine, or "" if nothing.
 func ruleOf(g api.Group, owner, machine string) account.MachineRule {
 	for _, m := range g.Machines {
 		if m.Owner == owner && m.Machine == machine {
@@ -44,7 +44,7 @@ func ruleOf(g api.Group, owner, machine string) account.MachineRule {
 	return ""
 }
 
-// groupMachines returns the machines that a member is shown of a group.
+// groupMachines returns the machines of a group that the member may see.
 func groupMachines(s *fleet.Snapshot, g api.Group) (all []groupMachine) {
 	id := fleet.GroupID(g.ID)
 	for _, m := range g.Machines {
@@ -65,7 +65,7 @@ func groupMachines(s *fleet.Snapshot, g api.Group) (all []groupMachine) {
 	return all
 }
 
-// standingWords says what a machine has proven to a group, by what it served there.
+// standingWords describes a machine's standing in a group, based on what it served there.
 func standingWords(m *fleet.Machine, group fleet.GroupID) string {
 	established := 0
 	for i := range m.Offers {
@@ -82,7 +82,7 @@ func standingWords(m *fleet.Machine, group fleet.GroupID) string {
 	return fmt.Sprintf("established with %d of %d models", established, len(m.Offers))
 }
 
-// groupsData returns what the page shows of groups, and all of them.
+// groupsData returns the part of the page about groups, and all groups.
 func (s *Site) groupsData(v *visit) (groupsData, []api.Group, error) {
 	groups, noGroups := call(s, v, api.ListGroups, api.None{})
 	var data groupsData
@@ -99,13 +99,13 @@ func (s *Site) groupsData(v *visit) (groupsData, []api.Group, error) {
 	return data, groups.Data, noGroups
 }
 
-// groupLimits reads a group, and all the member's limits for it.
+// groupLimits reads a group and all of the member's limits for it from the form.
 func groupLimits(v *visit) (api.GroupLimitChange, error) {
 	limits, err := v.limits(true)
 	return api.GroupLimitChange{Group: v.form.Get("group"), LimitChange: limits}, err
 }
 
-// decidedOn says what an admin decided on a machine of a group.
+// decidedOn returns the confirmation message after an admin's decision about a machine.
 func decidedOn(m api.GroupMachine) string {
 	name := m.Machine + " of " + m.Owner
 	switch m.Rule {

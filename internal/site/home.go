@@ -13,17 +13,17 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// homeDays is how many days the picture of calls on the first page shows.
+// homeDays is the number of days in the first page's chart of calls.
 const homeDays = 14
 
-// mostRefusals is how many refusals the first page lists.
+// mostRefusals is the number of refusals that the first page lists.
 const mostRefusals = 5
 
-// homeData is what / shows to a member.
+// homeData is the content of / for a member.
 type homeData struct {
 	Steps     []step // empty: all are done
 	Done      int
-	Keys      int // live ones
+	Keys      int // not revoked
 	Models    int
 	Calls     int64      // today
 	Chart     usageChart // of the last homeDays
@@ -33,33 +33,33 @@ type homeData struct {
 	Refusals  []refusal
 }
 
-// refusal is a refused call, and how many calls for its model in a row were refused with
-// its code.
+// refusal is a refused call, and the number of consecutive calls for its model that were
+// refused with the same code.
 type refusal struct {
 	account.Trace
 	Cause string
 	Times int
 }
 
-// mostMachines is how many machines the first page lists, and mostConcerns how many of
-// those that take no call it names as one each.
+// mostMachines is the number of machines that the first page lists. mostConcerns is the
+// number of unavailable machines that it mentions individually.
 const (
 	mostMachines = 8
 	mostConcerns = 3
 )
 
-// Listed are the machines that the page lists.
+// Listed returns the machines that the page lists.
 func (d homeData) Listed() []api.Machine { return d.Machines[:min(len(d.Machines), mostMachines)] }
 
-// step is one line of the checklist of a new member.
+// step is one line of the checklist for a new member.
 type step struct {
 	Text, Help string
-	Href, Do   string // where it is done, and the button's words
+	Href, Do   string // the page for it, and the button's label
 	Done       bool
-	Optional   bool // the list is complete without it
+	Optional   bool // not needed to complete the list
 }
 
-// concern is what needs the member's attention, and where.
+// concern is a problem that needs the member's attention, and the page to fix it.
 type concern struct{ Text, Href string }
 
 func (s *Site) home(v *visit) (reply, error) {
@@ -96,7 +96,7 @@ func (s *Site) home(v *visit) (reply, error) {
 		if n > 0 && data.Refusals[n-1].Code == t.Code && data.Refusals[n-1].Model == t.Model {
 			data.Refusals[n-1].Times++
 		} else if n < mostRefusals {
-			trace, _ := call(s, v, api.ExplainCall, api.CallID{Call: t.CallID}) // a listing has no decisions; one just deleted, neither
+			trace, _ := call(s, v, api.ExplainCall, api.CallID{Call: t.CallID}) // a listing has no decisions; nor has a trace just deleted
 			data.Refusals = append(data.Refusals, refusal{t, cmp.Or(causeOf(trace.Trace), api.Meaning(t.Code)), 1})
 		}
 	}
@@ -115,8 +115,8 @@ func (s *Site) home(v *visit) (reply, error) {
 	return reply{page: "home", title: "Home", data: data}, nil
 }
 
-// steps are what a new member does to get started. For a member who has no machine and
-// uses those of others, one of their own is optional, and comes last.
+// steps returns the checklist for a new member. If a member has no machine and uses those
+// of others, connecting one is optional and comes last.
 func steps(models, machines int, shares []api.Share, hasKey, called, invited bool) []step {
 	connect := step{Text: "Connect a machine", Help: "Install kith on a computer that runs models, and sign it in.", Href: "/machines#connect", Do: "Connect", Done: machines > 0}
 	reach := reachStep(models, machines, shares)
@@ -132,13 +132,13 @@ func steps(models, machines int, shares []api.Share, hasKey, called, invited boo
 	return slices.Concat([]step{connect, reach}, first, []step{invite})
 }
 
-// receives returns the place of the first share by which the member uses machines; -1: there
-// is none.
+// receives returns the index of the first share that lets the member use machines, or -1.
 func receives(shares []api.Share) int {
 	return slices.IndexFunc(shares, func(sh api.Share) bool { return sh.Direction != "given" && !sh.Disabled })
 }
 
-// reachStep is the step to a first model: what is missing depends on what is there.
+// reachStep returns the step to reach a first model. Its text depends on what exists
+// already.
 func reachStep(models, machines int, shares []api.Share) step {
 	reach := step{Text: "Reach a model", Help: "One on your machine, or one that a member shares with you.", Href: "/access#accept-invite", Do: "Accept an invite", Done: models > 0}
 	if reach.Done {
@@ -152,8 +152,8 @@ func reachStep(models, machines int, shares []api.Share) step {
 	return reach
 }
 
-// canSignIn reports whether the member can sign in again without a link; where the
-// database does not say, it may be.
+// canSignIn reports whether the member can sign in again without a link. It returns true
+// if the database fails.
 func (s *Site) canSignIn(v *visit) bool {
 	_, err := s.DB.Password(v.Context(), v.me.ID)
 	if !errors.Is(err, account.ErrNotFound) {
@@ -164,8 +164,8 @@ func (s *Site) canSignIn(v *visit) bool {
 	return len(passkeys)+len(identities) > 0 || cmp.Or(noPasskeys, noIdentities) != nil
 }
 
-// concerns are a way in that is missing, the member's machines that take no calls, and
-// for an operator the state of the hub.
+// concerns returns problems: a missing sign-in method, the member's unavailable machines,
+// and for an operator the state of the hub.
 func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []concern) {
 	if !s.canSignIn(v) {
 		all = append(all, concern{"You cannot sign in again yet: set a password.", "/account"})
@@ -203,7 +203,7 @@ func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []
 	old := now.Add(-account.BackupOldAfter)
 	backup, err := s.DB.LastGoodBackup(v.Context())
 	missing := err != nil || backup.At.Before(old)
-	if errors.Is(err, account.ErrNotFound) { // a hub of the last days needs none yet
+	if errors.Is(err, account.ErrNotFound) { // a hub that is a few days old does not need one yet
 		operators, err := s.DB.OperatorsSince(v.Context(), old)
 		missing = err != nil || len(operators) > 0
 	}
@@ -213,7 +213,7 @@ func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []
 	return all
 }
 
-// spent are the shares, given and received, whose calls of the day are used up.
+// spent returns the shares, given and received, whose daily calls are used up.
 func (s *Site) spent(v *visit, shares []api.Share, now time.Time) (all []concern) {
 	snapshot := s.Snapshot()
 	for _, sh := range shares {
@@ -233,8 +233,8 @@ func (s *Site) spent(v *visit, shares []api.Share, now time.Time) (all []concern
 	return all
 }
 
-// hasMembers reports whether the hub has an account yet; where the database does not
-// say, it may.
+// hasMembers reports whether the hub has any account. It returns true if the database
+// fails.
 func (s *Site) hasMembers(v *visit) bool {
 	members, disabled, err := s.DB.CountMembers(v.Context())
 	return err != nil || members+disabled > 0

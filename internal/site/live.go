@@ -22,24 +22,25 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// livePath begins the paths of the streams that keep open pages up to date. A page
-// is right without its stream: it shows what was when it was asked for.
+// livePath is the prefix of the event streams that update open pages. A page works
+// without its stream: it then shows the state at the time it was loaded.
 const livePath = "/live/"
 
 const (
-	passEvery = time.Second      // at most one look at what changed, and so one event
-	passRest  = 20               // times its own length a look is followed by rest: 5 % of a core in all
-	beatEvery = 15 * time.Second // proxies cut silent streams
-	// streamWrite is how long a browser may take to take one event.
+	passEvery = time.Second      // at most one check for changes, and so one event, in this time
+	passRest  = 20               // the pause after a check, as a multiple of its duration: 5 % of one core in all
+	beatEvery = 15 * time.Second // proxies cut connections that are silent for long
+	// streamWrite is the write deadline for one event.
 	streamWrite = 20 * time.Second
-	// maxStreams is how many pages of one member are kept up to date at once.
+	// maxStreams is the number of open pages of one member that are updated at the same
+	// time.
 	maxStreams = 12
 )
 
-// words are what a page shows in one place that changes by itself.
+// words are the text of one element that is updated live, and its tone.
 type words struct{ text, tone string }
 
-// MarshalJSON writes the text, and its tone behind it where it has one.
+// MarshalJSON writes an array: the text, then the tone unless it is empty.
 func (w words) MarshalJSON() ([]byte, error) {
 	if w.tone == "" {
 		return json.Marshal([]string{w.text})
@@ -47,37 +48,38 @@ func (w words) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]string{w.text, w.tone})
 }
 
-// scene is all that changes by itself on one page of one member. Page and stream
-// are written from the same.
+// scene is the live content of one page for one member. The page and its stream are
+// rendered from the same scene.
 type scene struct {
-	// shape is a hash of everything else that the page shows of what is live: where it
-	// differs, the page has to be loaded again.
+	// shape is a hash of the live content that cannot be updated in place. When it
+	// changes, the page has to be loaded again.
 	shape shape
-	texts map[string]words // by the element's id; what is absent is idle
+	texts map[string]words // by element id; an id that is absent is idle
 }
 
-// Shape is for templates.
+// Shape returns the shape, for templates.
 func (a scene) Shape() shape { return a.shape }
 
 func (a scene) equal(b scene) bool { return a.shape == b.shape && maps.Equal(a.texts, b.texts) }
 
-// shape is a hash that all nodes of a hub make the same way.
+// shape is a hash that is the same on all nodes of a hub.
 type shape uint64
 
-// with takes texts in, each apart from its neighbours.
+// with returns the hash extended by texts. Each text is quoted, so that different lists
+// of texts never give the same input.
 func (h shape) with(texts ...string) shape {
 	sum := fnv.New64a()
 	line := strconv.AppendUint(nil, uint64(h), 10)
 	for _, text := range texts {
 		line = strconv.AppendQuote(line, text)
 	}
-	_, _ = sum.Write(line) // a hash takes everything
+	_, _ = sum.Write(line) // a hash never returns an error
 	return shape(sum.Sum64())
 }
 
 func (h shape) String() string { return strconv.FormatUint(uint64(h), 36) }
 
-// glance is one look at the hub, for any number of members.
+// glance is a snapshot of the hub for rendering. It serves any number of members.
 type glance struct {
 	now      time.Time
 	snapshot *fleet.Snapshot
@@ -90,14 +92,14 @@ func (s *Site) glance(now time.Time) *glance {
 	return &glance{now, snapshot, s.Running(), sync.OnceValue(func() map[fleet.MemberID]shape { return shareShapes(snapshot, now) })}
 }
 
-// livePage says what is live on a page.
+// livePage renders the live content of a page for a caller.
 type livePage func(*Site, *glance, api.Caller) scene
 
-// tie is something that runs by a session and ends with it: a page's stream, or
-// an answer on /try.
+// tie is something that depends on a session and ends with it: a page's stream, or an
+// answer on /try.
 type tie struct {
 	member, session string
-	until           time.Time // the session ends then, unless it was used since
+	until           time.Time // when the session ends unless it is used again
 	end             context.CancelCauseFunc
 }
 
@@ -105,26 +107,26 @@ type tie struct {
 type stream struct {
 	look   livePage
 	caller api.Caller
-	now    atomic.Pointer[scene] // at the last look; nil: there was none
-	wake   chan struct{}         // something changed, or it is time for a sign of life
+	now    atomic.Pointer[scene] // as of the last check; nil: there was none
+	wake   chan struct{}         // signals a change, or that a heartbeat is due
 }
 
-// live is what goes on behind open pages. One goroutine looks for all of them;
-// each stream's own only writes.
+// live holds the state behind open pages. One goroutine checks for changes for all of
+// them; the goroutine of each stream only writes.
 type live struct {
-	stirred atomic.Bool // something may have changed since the last look
+	stirred atomic.Bool // something may have changed since the last check
 	asked   chan struct{}
 
 	mu       sync.Mutex
 	stopped  bool
 	ties     map[*tie]struct{}
 	streams  map[*stream]struct{}
-	open     map[string]int  // streams, by member
-	suspects map[string]bool // members whose sessions have to be looked at
+	open     map[string]int  // number of streams, by member
+	suspects map[string]bool // members whose sessions have to be checked
 
-	// Of the one goroutine.
-	minute time.Time // of the last look: hours open and close with one
-	rest   time.Time // until then there is none
+	// The following fields are used only by the goroutine that runs keepLive.
+	minute time.Time // of the last check: sharing hours open and close on a minute
+	rest   time.Time // no check before this time
 	beaten time.Time
 }
 
@@ -135,15 +137,16 @@ func newLive() live {
 	}
 }
 
-// Stir says that a machine, or what runs on it, moved. It costs next to nothing.
+// Stir marks the pages as possibly out of date, after a machine or its load changed. It
+// is cheap enough to call for each change.
 func (s *Site) Stir() {
 	if !s.live.stirred.Load() {
 		s.live.stirred.Store(true)
 	}
 }
 
-// OnChange takes in that facts of the store moved (nil: any of them): what runs
-// by a session that ended ends.
+// OnChange schedules a refresh after facts in the store changed (nil: any of them), and
+// has keepLive check the sessions of the affected members.
 func (s *Site) OnChange(changes []fleet.Change) {
 	s.Stir()
 	l := &s.live
@@ -168,8 +171,8 @@ func (s *Site) OnChange(changes []fleet.Change) {
 	}
 }
 
-// keepLive keeps open pages up to date until ctx ends, and then ends their
-// streams; answers on /try end by themselves.
+// keepLive updates open pages until ctx ends, and then ends their streams. Answers on
+// /try end with their own requests.
 func (s *Site) keepLive(ctx context.Context) error {
 	defer s.live.stop()
 	tick := time.NewTicker(passEvery)
@@ -188,8 +191,8 @@ func (s *Site) keepLive(ctx context.Context) error {
 	}
 }
 
-// pass looks at what every open page shows, if anything moved, and wakes the
-// streams of those that show something else now.
+// pass renders every open page again if anything changed, and wakes the streams of the
+// pages that are different now.
 func (s *Site) pass(now time.Time) {
 	l := &s.live
 	if minute := now.Truncate(time.Minute); !minute.Equal(l.minute) {
@@ -200,7 +203,7 @@ func (s *Site) pass(now time.Time) {
 	if beat {
 		l.beaten = now
 	}
-	// While it is unknown who reaches what, nothing new is shown.
+	// Pages are not updated while the hub cannot confirm who reaches what.
 	look := l.stirred.Load() && !now.Before(l.rest) && s.Confirmed(time.Now())
 	if !beat && !look {
 		return
@@ -210,7 +213,7 @@ func (s *Site) pass(now time.Time) {
 	l.mu.Unlock()
 	var changed []*stream
 	if look {
-		l.stirred.Store(false) // first: what moves meanwhile is looked at again
+		l.stirred.Store(false) // before the check, so that a change during it causes another check
 		if len(streams) > 0 {
 			seen := s.glance(now)
 			for _, st := range streams {
@@ -235,13 +238,13 @@ func (s *Site) pass(now time.Time) {
 	}
 }
 
-// signedOut ends what ran by a session that ended.
+// signedOut returns the cause that streams and answers of an ended session end with.
 func signedOut() *fault.Fault {
 	return fault.New(fault.InvalidAPIKey, "you are signed out: sign in again")
 }
 
-// recheck ends what runs by sessions that ended. Where that is unknown just now,
-// they are looked at again with the next second.
+// recheck ends everything that depends on a session that ended. If the store cannot be
+// read, it checks again in the next second.
 func (s *Site) recheck(ctx context.Context, now time.Time) {
 	l := &s.live
 	l.mu.Lock()
@@ -267,8 +270,8 @@ func (s *Site) recheck(ctx context.Context, now time.Time) {
 	}
 }
 
-// sessionUntil returns when a session ends unless it is used meanwhile;
-// account.ErrNotFound: it ended, or its member is disabled.
+// sessionUntil returns when a session ends unless it is used before. It
+// returns account.ErrNotFound if the session ended or its member is disabled.
 func (s *Site) sessionUntil(ctx context.Context, member, session string, now time.Time) (time.Time, error) {
 	kept, err := s.DB.Session(ctx, session, now)
 	if err != nil {
@@ -281,8 +284,8 @@ func (s *Site) sessionUntil(ctx context.Context, member, session string, now tim
 	return kept.Expires, err
 }
 
-// tie gives a context that ends when the visitor's session does, with signedOut
-// as its cause, until it is released.
+// tie returns a context that is canceled when the visitor's session ends, with signedOut
+// as its cause. The caller must call release.
 func (s *Site) tie(v *visit) (_ context.Context, release func(), _ error) {
 	ctx, end := context.WithCancelCause(v.Context())
 	t := &tie{member: v.me.ID, session: s.sessionID(v.Context()), end: end}
@@ -297,7 +300,8 @@ func (s *Site) tie(v *visit) (_ context.Context, release func(), _ error) {
 		l.mu.Unlock()
 		end(nil)
 	}
-	// What ended after the visit was let in and before it was tied is seen now.
+	// The session may have ended after the visit was authorized and before it was
+	// registered.
 	until, err := s.sessionUntil(ctx, t.member, t.session, s.DB.Now())
 	if err != nil {
 		release()
@@ -312,8 +316,8 @@ func (s *Site) tie(v *visit) (_ context.Context, release func(), _ error) {
 	return ctx, release, nil
 }
 
-// whileSignedIn is a reply that answer writes, with a context that ends with the visitor's
-// session.
+// whileSignedIn returns a reply that answer writes, with a context that ends with the
+// visitor's session.
 func (s *Site) whileSignedIn(v *visit, answer func(context.Context, http.ResponseWriter) error) reply {
 	return reply{write: func(w http.ResponseWriter) {
 		ctx, release, err := s.tie(v)
@@ -327,7 +331,7 @@ func (s *Site) whileSignedIn(v *visit, answer func(context.Context, http.Respons
 	}}
 }
 
-// join opens a stream of a page for a member; leave closes it.
+// join registers a stream of a page for a member. leave removes it.
 func (l *live) join(look livePage, who api.Caller) (*stream, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -353,7 +357,7 @@ func (l *live) leave(st *stream) {
 	}
 }
 
-// stop ends every stream; there are no more.
+// stop ends every stream and makes join refuse new ones.
 func (l *live) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -363,19 +367,19 @@ func (l *live) stop() {
 	}
 }
 
-// liveStream answers GET /live/…: an event with all that is live on the page, and one
-// with what changed each time something did. No event needs one before it, so a
-// browser that comes back says nothing of what it had.
+// liveStream handles GET /live/…. The first event has all live content of the page; after
+// each change another event has the difference. Events carry no id, because a browser
+// that reconnects starts with the full content.
 func liveStream(page string, look livePage) handler {
 	return func(s *Site, v *visit) (reply, error) {
 		if !strings.Contains(v.Header.Get("Accept"), "text/event-stream") {
-			return reply{to: page}, nil // a person
+			return reply{to: page}, nil // a person opened the address
 		}
 		return s.whileSignedIn(v, func(ctx context.Context, w http.ResponseWriter) error { return s.follow(ctx, w, v.caller(), look) }), nil
 	}
 }
 
-// follow writes a page's stream until ctx ends, or the browser or the hub is gone.
+// follow writes a page's stream until ctx ends, the browser disconnects or the hub stops.
 func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who api.Caller, look livePage) error {
 	st, err := s.live.join(look, who)
 	if err != nil {
@@ -384,9 +388,9 @@ func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who api.Caller
 	defer s.live.leave(st)
 	h, control := w.Header(), http.NewResponseController(w)
 	h.Set("Content-Type", "text/event-stream")
-	h.Set("X-Accel-Buffering", "no") // nginx would hold events back
+	h.Set("X-Accel-Buffering", "no") // nginx would buffer events
 	send := func(text []byte) error {
-		_ = control.SetWriteDeadline(time.Now().Add(streamWrite)) // a connection in memory may have none
+		_ = control.SetWriteDeadline(time.Now().Add(streamWrite)) // connections in memory may not support deadlines
 		if _, err := w.Write(text); err != nil {
 			return err
 		}
@@ -394,8 +398,8 @@ func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who api.Caller
 	}
 	sent := look(s, s.glance(s.DB.Now()), who)
 	begun := sent
-	st.now.CompareAndSwap(nil, &begun) // what the next look is held against
-	// Browsers whose stream ends with a hub come back, but not all at once.
+	st.now.CompareAndSwap(nil, &begun) // the next check compares with it
+	// When a hub stops, its browsers reconnect at random times, not all at once.
 	text, err := appendEvent(fmt.Appendf(nil, "retry: %d\n", 2000+rand.IntN(5000)), scene{}, sent)
 	for err == nil && send(text) == nil {
 		select {
@@ -413,11 +417,11 @@ func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who api.Caller
 			sent = next
 		}
 	}
-	return nil // the browser is gone
+	return nil // the browser disconnected
 }
 
-// appendEvent appends the event of how the page gets from one scene to another; from
-// the empty scene, everything.
+// appendEvent appends the event that updates a page from one scene to another. If from is
+// empty, the event has everything.
 func appendEvent(text []byte, from, to scene) ([]byte, error) {
 	event := struct {
 		Shape string           `json:"shape"`

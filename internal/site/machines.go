@@ -14,37 +14,37 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// machinesData is what /machines shows.
+// machinesData is the content of /machines.
 type machinesData struct {
 	Machines []machineRow
 	Live     scene
 }
 
-// machineRow is a machine, and the groups whose members reach it by them.
+// machineRow is a machine, and the groups that give their members access to it.
 type machineRow struct {
 	api.Machine
 	Serves []string
 }
 
-// machineData is what the page of one machine shows.
+// machineData is the content of the page of one machine.
 type machineData struct {
 	api.Machine
 	Live   scene
 	Week   week
 	Rows   []hoursRow
-	Asked  string // the form of it that was refused just now
-	Named  bool   // its own configuration names the groups that it may serve
+	Asked  string // the form of this machine that was just refused
+	Named  bool   // the machine's own configuration lists the groups that it may serve
 	Serves []groupRow
 	Load   usageChart // of the last 24 hours
 	Users  []api.MachineUser
 	Day    string // of the next morning: "this" or "tomorrow"
 }
 
-// groupRow says what a machine is to a group of its owner's.
+// groupRow is the state of a machine in one of its owner's groups.
 type groupRow struct {
 	Name     string
-	KeptOut  bool // by its owner, here
-	Beyond   bool // its own configuration leaves the group out
+	KeptOut  bool // by its owner, on this page
+	Beyond   bool // not in the list of the machine's own configuration
 	Excluded bool // by an admin of the group
 	Limits   *api.Limits
 }
@@ -68,7 +68,7 @@ func (s *Site) machinesData(v *visit) (machinesData, error) {
 	return data, cmp.Or(noMachines, noGroups)
 }
 
-// machineData reads the machine that the path names, or the form that was refused.
+// machineData loads the machine that the path names, or the form that was refused.
 func (s *Site) machineData(v *visit) (machineData, error) {
 	m, err := s.ownMachine(v, cmp.Or(v.PathValue("machine"), v.form.Get("machine")))
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *Site) machineData(v *visit) (machineData, error) {
 		data.Week = drawWeek(m.Hours, m.Timezone, now)
 	}
 	if m.ZoneUnknown {
-		data.Timezone = "" // no form sends it back
+		data.Timezone = "" // no form submits it
 	}
 	for _, g := range groups.Data {
 		if g.In {
@@ -104,7 +104,7 @@ func (s *Site) machineData(v *visit) (machineData, error) {
 	return data, err
 }
 
-// machinePage is GET /machines/{machine}. The addresses of forms are beside it.
+// machinePage handles GET /machines/{machine}. Forms have paths beside it.
 func (s *Site) machinePage(v *visit) (reply, error) {
 	if id := v.PathValue("machine"); id != "" && slices.ContainsFunc(s.pages, func(p page) bool { return p.path == "/machines/"+id }) {
 		return reply{to: "/machines"}, nil
@@ -116,13 +116,13 @@ func (s *Site) machinePage(v *visit) (reply, error) {
 	return reply{page: "machine", title: data.Name, data: data}, nil
 }
 
-// control is a change to the machine that a form names.
+// control returns a change to the machine that a form names.
 func control(v *visit, change api.Control) api.MachineControl {
 	return api.MachineControl{Machine: v.form.Get("machine"), Control: change}
 }
 
-// pause reads a machine, and for how long it is to pause: "" until it is resumed, a time like
-// "2h", or "morning".
+// pause reads from the form a machine and how long to pause it: "" until it is resumed, a
+// duration like "2h", or "morning".
 func pause(v *visit) (api.MachineControl, error) {
 	paused := true
 	change := api.Control{Paused: &paused}
@@ -140,8 +140,8 @@ func pause(v *visit) (api.MachineControl, error) {
 	return control(v, change), nil
 }
 
-// morning is 8:00 on the clock of a time zone, UTC where it is none: the next one that is
-// at least 4 hours away.
+// morning returns the next 8:00 in a time zone that is at least 4 hours away. An unknown
+// zone counts as UTC.
 func morning(now time.Time, zone string) time.Time {
 	place, err := time.LoadLocation(zone)
 	if err != nil {
@@ -155,7 +155,7 @@ func morning(now time.Time, zone string) time.Time {
 	return at.UTC()
 }
 
-// morningDay says on which day morning is: "tomorrow", or late at night "this".
+// morningDay returns the day of the next morning: "tomorrow", or "this" late at night.
 func morningDay(now time.Time, zone string) string {
 	at := morning(now, zone)
 	if place, err := time.LoadLocation(zone); err == nil {
@@ -174,7 +174,7 @@ func resume(v *visit) (api.MachineControl, error) {
 	return control(v, api.Control{Paused: &paused}), nil
 }
 
-// hours reads a machine, its time zone, and the rows of the editor.
+// hours reads from the form a machine, its time zone, and the rows of the editor.
 func hours(v *visit) (api.MachineControl, error) {
 	rows, zone := readRows(v.form), strings.TrimSpace(v.form.Get("timezone"))
 	change := api.Control{Hours: &rows}
@@ -189,7 +189,7 @@ func slots(v *visit) (api.MachineControl, error) {
 	return control(v, api.Control{Slots: &n}), err
 }
 
-// revokeMachineQuestion asks before a machine is revoked.
+// revokeMachineQuestion returns the confirmation page for revoking a machine.
 func (s *Site) revokeMachineQuestion(v *visit) (question, error) {
 	m, err := s.ownMachine(v, v.URL.Query().Get("machine"))
 	return question{
@@ -201,7 +201,7 @@ func (s *Site) revokeMachineQuestion(v *visit) (question, error) {
 	}, err
 }
 
-// runningWords says what a revocation cuts.
+// runningWords describes the calls that a revocation cuts off.
 func runningWords(running int) string {
 	switch running {
 	case 0:
@@ -212,7 +212,7 @@ func runningWords(running int) string {
 	return fmt.Sprintf("%d calls that run on it are cut.", running)
 }
 
-// ownMachine is a machine of the member's.
+// ownMachine returns a machine of the member.
 func (s *Site) ownMachine(v *visit, id string) (api.Machine, error) {
 	machines, err := call(s, v, api.ListMachines, api.None{})
 	if err != nil {
@@ -228,7 +228,7 @@ func revokedMachine(act api.MachineAct) string {
 	return "The machine " + act.Name + " is revoked. " + cutWords(act.Cut)
 }
 
-// keepOut reads a machine and a group; no group: all.
+// keepOut reads a machine and a group from the form. No group means all.
 func keepOut(v *visit) (api.KeepOut, error) {
 	group := v.form.Get("group")
 	return api.KeepOut{Machine: v.form.Get("machine"), Group: group, All: group == "", Undo: v.form.Get("undo") != ""}, nil

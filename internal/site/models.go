@@ -13,36 +13,34 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// modelsData is what /models shows.
+// modelsData is the content of /models.
 type modelsData struct {
 	Models []modelRow
-	All    int // in reach, whatever was searched for
+	All    int // number of models in reach, whether they match the search or not
 	Live   scene
 	Search string
 }
 
-// modelData is what the page of one model id shows; the id may be out of reach.
+// modelData is the content of the page for one model id, which may be out of reach.
 type modelData struct {
 	api.Why
-	Model    *api.Model // nil: it is out of reach
+	Model    *api.Model // nil: out of reach
 	Cause    string     // why a call would be refused or wait
 	Machines []modelMachine
 	Remedies []remedy
-	Near     []fleet.ModelID // ids in reach that the id may have been meant for
+	Near     []fleet.ModelID // similar ids in reach
 }
 
-// modelMachine is one machine that offers the model; ID is there where it is the
-// member's own.
+// modelMachine is a machine that offers the model. ID is empty unless the member owns it.
 type modelMachine struct {
 	api.WhyMachine
 	ID string
 }
 
-// remedy is what a member can do about a refusal: a page to go to, or a machine to
-// resume.
+// remedy is an action against a refusal: a page to open, or a machine to resume.
 type remedy struct{ Text, Href, Resume string }
 
-// modelsPage is GET /models[?q=TEXT], or ?model= of one model.
+// modelsPage handles GET /models[?q=TEXT], or ?model= for one model.
 func (s *Site) modelsPage(v *visit) (reply, error) {
 	models, err := call(s, v, api.ListModels, api.None{})
 	if err != nil {
@@ -84,8 +82,8 @@ func (s *Site) modelData(v *visit, id fleet.ModelID, family string, models []api
 	return data, err
 }
 
-// causeNow says how many machines take no call of the model, and why; of a call that would
-// be served, and where no machine is in reach, nothing.
+// causeNow describes how many machines are unavailable for the model, and why. It returns
+// "" if a call would be served or if no machine is in reach.
 func causeNow(why api.Why) string {
 	if why.Verdict == "try" {
 		return ""
@@ -105,8 +103,8 @@ func causeNow(why api.Why) string {
 	return strings.Join(parts, "; ")
 }
 
-// remedies are what the caller can do where a call would be refused, given the caller's
-// own machines.
+// remedies returns what the caller can do if a call would be refused. own are the
+// caller's machines.
 func remedies(why api.Why, own []api.Machine) (all []remedy) {
 	if why.Verdict == "try" {
 		return []remedy{{Text: "Chat with it", Href: "/try?" + url.Values{"model": {string(why.Model)}}.Encode()}}
@@ -127,7 +125,7 @@ func remedies(why api.Why, own []api.Machine) (all []remedy) {
 	return all
 }
 
-// nearby are ids, five at most, that a person may have meant by one.
+// nearby returns at most five ids that a person may have meant by id.
 func nearby(models []api.Model, id fleet.ModelID) (all []fleet.ModelID) {
 	for _, m := range models {
 		if m.ID != id && near(m.ID, id) && len(all) < 5 {
@@ -137,8 +135,8 @@ func nearby(models []api.Model, id fleet.ModelID) (all []fleet.ModelID) {
 	return all
 }
 
-// near reports whether a person may have meant the one id by the other: their letters and
-// digits are the same, one begins with the other's, or two characters differ at most.
+// near reports whether a person may have confused two ids: they have the same letters and
+// digits, one is a prefix of the other, or at most two characters differ.
 func near(a, b fleet.ModelID) bool {
 	x, y := api.Skeleton(a), api.Skeleton(b)
 	if len(x) > len(y) {
@@ -147,7 +145,8 @@ func near(a, b fleet.ModelID) bool {
 	return len(x) >= 3 && strings.HasPrefix(y, x) || len(y) <= 64 && distance(x, y) <= min(2, len(x)/3)
 }
 
-// distance is how many characters have to be added, removed or changed between two texts.
+// distance returns how many characters have to be added, removed or changed to turn one
+// text into the other.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -168,16 +167,16 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// modelRow is one model on /models, beside those whose ids are nearly its own.
+// modelRow is a model on /models, listed next to models with very similar ids.
 type modelRow struct {
 	api.Model
-	N     int             // its place in the listing
-	Twins []fleet.ModelID // ids that differ from its own in next to nothing
-	First bool            // of the rows that are each other's twins
+	N     int             // index in the listing
+	Twins []fleet.ModelID // ids that are easily confused with its own
+	First bool            // first in its group of twins
 }
 
-// modelRows brings ids together that a person could take for one another. Each
-// stays what it is: nothing is rewritten, and a call names one exactly.
+// modelRows groups models whose ids are easily confused. It changes no id: a call must
+// name one exactly.
 func modelRows(models []api.Model) []modelRow {
 	of := map[string][]fleet.ModelID{}
 	rows := make([]modelRow, len(models))
@@ -198,7 +197,7 @@ func modelRows(models []api.Model) []modelRow {
 	return rows
 }
 
-// modelsScene is what is live of the models that the caller reaches.
+// modelsScene is the live content for the models that the caller reaches.
 func modelsScene(s *Site, _ *glance, who api.Caller) scene {
 	models, err := s.Models(context.Background(), who)
 	if err != nil {

@@ -15,14 +15,14 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// newKeyPath is the page that shows a key's secret, once.
+// newKeyPath is the page that shows a key's secret once.
 const newKeyPath = "/applications/new"
 
-// newKeyTime is how long a secret waits to be shown.
+// newKeyTime is how long a secret can be shown after its creation.
 const newKeyTime = 5 * time.Minute
 
-// createKey is POST /applications. The secret is shown by the page that follows, so that
-// a reload makes no second key.
+// createKey handles POST /applications. It redirects to the page that shows the secret,
+// so that a reload does not create a second key.
 func (s *Site) createKey(v *visit) (reply, error) {
 	key, secret, err := s.CreateKey(v.Context(), v.caller(), api.NewKey{
 		Name: strings.TrimSpace(v.form.Get("name")), Region: v.form.Get("region"), Reach: account.Reach(v.form.Get("reach")), Expires: v.form.Get("expires"),
@@ -34,8 +34,8 @@ func (s *Site) createKey(v *visit) (reply, error) {
 	return s.toShow(v, key, secret), nil
 }
 
-// rollKey is POST /applications/roll: a new key with the name, the reach, the region, the
-// scope and the end of a live one, which is then revoked.
+// rollKey handles POST /applications/roll. It creates a key with the same name, reach,
+// region, scope and expiry as an existing one, and revokes the old key.
 func (s *Site) rollKey(v *visit) (reply, error) {
 	old, err := s.ownKey(v, v.form.Get("key"))
 	if err != nil {
@@ -50,7 +50,7 @@ func (s *Site) rollKey(v *visit) (reply, error) {
 	return shown, err
 }
 
-// ownKey is a live key of the member's.
+// ownKey returns a key of the member that is not revoked.
 func (s *Site) ownKey(v *visit, id string) (api.Key, error) {
 	keys, err := call(s, v, api.ListKeys, api.None{})
 	if err != nil {
@@ -62,8 +62,8 @@ func (s *Site) ownKey(v *visit, id string) (api.Key, error) {
 	return api.Key{}, fault.New(fault.NotFound, "you have no live key with the id %.80q", id)
 }
 
-// toShow leads to the page that shows a new key's secret. Until then the secret is in
-// the session, sealed under a name that only a cookie of this browser has: any node can
+// toShow redirects to the page that shows a new key's secret. The session stores the
+// secret encrypted, and only a cookie in this browser can decrypt it. So any node can
 // show it, and the database alone cannot.
 func (s *Site) toShow(v *visit, key api.Key, secret credential.Secret) reply {
 	seal := rand.Text()
@@ -73,14 +73,15 @@ func (s *Site) toShow(v *visit, key api.Key, secret credential.Secret) reply {
 	return reply{to: newKeyPath}
 }
 
-// newKeyCookie is the cookie that opens the secret; without a name it ends.
+// newKeyCookie returns the cookie that decrypts the secret. Without a value it deletes
+// the cookie.
 func (s *Site) newKeyCookie(seal string, life time.Duration) string {
 	return (&http.Cookie{
 		Name: sessionNewKey, Value: seal, Path: newKeyPath, MaxAge: int(life.Seconds()), Secure: s.secure, HttpOnly: true, SameSite: http.SameSiteStrictMode,
 	}).String()
 }
 
-// newKey is GET /applications/new: the only page that shows the secret of a new key.
+// newKey handles GET /applications/new, the only page that shows the secret of a new key.
 func (s *Site) newKey(v *visit) (reply, error) {
 	id, sealed, _ := strings.Cut(s.sessions.PopString(v.Context(), sessionNewKey), " ")
 	cookie, noCookie := v.Cookie(sessionNewKey)
@@ -99,7 +100,7 @@ func (s *Site) newKey(v *visit) (reply, error) {
 	return reply{page: "key", title: "Your new key", data: data}, err
 }
 
-// revokeKeyQuestion asks before a key is revoked.
+// revokeKeyQuestion returns the confirmation page for revoking a key.
 func (s *Site) revokeKeyQuestion(v *visit) (question, error) {
 	key, err := s.ownKey(v, v.URL.Query().Get("key"))
 	return question{
@@ -108,7 +109,7 @@ func (s *Site) revokeKeyQuestion(v *visit) (question, error) {
 	}, err
 }
 
-// rollKeyQuestion asks before a key is rolled.
+// rollKeyQuestion returns the confirmation page for rolling a key.
 func (s *Site) rollKeyQuestion(v *visit) (question, error) {
 	key, err := s.ownKey(v, v.URL.Query().Get("key"))
 	return question{
@@ -117,7 +118,8 @@ func (s *Site) rollKeyQuestion(v *visit) (question, error) {
 	}, err
 }
 
-// keyName is what a question calls a key. One that an operator made may have no name.
+// keyName returns a key's name for a confirmation page. A key that an operator created
+// may have no name.
 func keyName(key api.Key) string { return cmp.Or(key.Name, "the key that ends in "+key.LastFour) }
 
 func lastUse(key api.Key, now time.Time) string {
@@ -127,16 +129,15 @@ func lastUse(key api.Key, now time.Time) string {
 	return "A program used it " + ago(key.LastUsed, now) + "."
 }
 
-// question is a page that asks before something is cut, and says what.
+// question is a confirmation page for an action that cuts something off.
 type question struct {
 	Title, Button string
-	Action, Back  string // where the form leads, and the way out
-	Field, Value  string // what the form names
+	Action, Back  string // the form's path, and the cancel link
+	Field, Value  string // the form's hidden field
 	Cuts          []string
 }
 
-// asks is the page before a form that cuts something. Where it cannot say what, it shows
-// why.
+// asks returns the confirmation page for a form. If ask fails, the page shows why.
 func asks(path string, ask func(*Site, *visit) (question, error)) page {
 	p := get(path, func(s *Site, v *visit) (reply, error) {
 		q, err := ask(s, v)

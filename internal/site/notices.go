@@ -11,19 +11,19 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// noticesPath is the page of what a member should know.
+// noticesPath is the page with the member's notices.
 const noticesPath = "/notices"
 
-// noticesData is what it shows.
+// noticesData is the content of that page.
 type noticesData struct {
 	New, Earlier []noticeLine
-	Newest       string // the time of the newest that can be marked as seen; empty: there is none
+	Newest       string // time of the newest that can be marked as seen; empty: none
 }
 
-// noticeLine is a notice, and where to act on it.
+// noticeLine is a notice with a link to act on it.
 type noticeLine struct {
 	api.Notice
-	Href, Do string // Do is the link's words
+	Href, Do string // Do is the link's text
 }
 
 func (s *Site) noticesData(v *visit) (data noticesData, err error) {
@@ -42,7 +42,7 @@ func (s *Site) noticesData(v *visit) (data noticesData, err error) {
 	return data, err
 }
 
-// noticeLine is a notice with the page where its reader can act on it.
+// noticeLine returns a notice with the page for acting on it.
 func (s *Site) noticeLine(n api.Notice) noticeLine {
 	switch n.Kind {
 	case account.NoticeInvited:
@@ -58,13 +58,13 @@ func (s *Site) noticeLine(n api.Notice) noticeLine {
 	case account.NoticeBackup:
 		return noticeLine{n, operatorPath, "See the backups"}
 	}
-	if s.Snapshot().Machine(fleet.MachineID(n.Subject)) == nil { // it was revoked since
+	if s.Snapshot().Machine(fleet.MachineID(n.Subject)) == nil { // it was revoked in between
 		return noticeLine{n, "/machines", "See the machines"}
 	}
 	return noticeLine{n, "/machines/" + n.Subject, "See the machine"}
 }
 
-// seenUntil reads the time of the newest notice that the page showed.
+// seenUntil reads the time of the newest notice that the page showed from the form.
 func seenUntil(v *visit) (api.SeenUntil, error) {
 	until, err := time.Parse(time.RFC3339Nano, v.form.Get("until"))
 	if err != nil {
@@ -73,14 +73,14 @@ func seenUntil(v *visit) (api.SeenUntil, error) {
 	return api.SeenUntil{Until: until}, err
 }
 
-// noticeChoice is a kind of notices, and where the member wants it.
+// noticeChoice is a kind of notice, and where the member wants to get it.
 type noticeChoice struct {
 	Kind       account.NoticeKind
 	Text       string
 	Site, Mail bool
 }
 
-// noticeChoices are the kinds that can concern the member.
+// noticeChoices returns the kinds of notices that can concern the member.
 func (s *Site) noticeChoices(v *visit) (all []noticeChoice, err error) {
 	off, err := call(s, v, api.GetNotified, api.None{})
 	for _, c := range []noticeChoice{
@@ -100,8 +100,8 @@ func (s *Site) noticeChoices(v *visit) (all []noticeChoice, err error) {
 	return all, err
 }
 
-// switchedNotices reads the kinds that the form shows and that are not marked. Where it
-// shows no column for mail, that choice stays.
+// switchedNotices reads the kinds that the form shows and that are not checked. If the
+// form has no column for mail, that setting stays the same.
 func switchedNotices(v *visit) (in api.NoticeSwitch, _ error) {
 	unmarked := func(column string) api.Given[[]account.NoticeKind] {
 		off := []account.NoticeKind{}

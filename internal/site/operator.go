@@ -15,13 +15,13 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// operatorPath begins the path of each page that only operators see.
+// operatorPath is the prefix of the pages that only operators see.
 const operatorPath = "/operator"
 
-// mostListed is how many lines an operator's page shows at once.
+// mostListed is the number of lines on one page of an operator's list.
 const mostListed = 200
 
-// operatorData is what /operator shows.
+// operatorData is the content of /operator.
 type operatorData struct {
 	Parts                               []Part
 	Limits                              []Limit
@@ -29,10 +29,11 @@ type operatorData struct {
 	Region                              string
 	Nodes                               []api.Node
 	Near                                []Near
-	// MakesBackups is whether the hub makes backups itself; with PostgreSQL it does not.
+	// MakesBackups reports whether the hub itself makes backups. With PostgreSQL it does
+	// not.
 	MakesBackups bool
-	// Backup is the newest attempt, and Made the newest backup that is sound; nil: there
-	// was none.
+	// Backup is the latest attempt, and Made the latest valid backup; nil if there is
+	// none.
 	Backup, Made *account.Backup
 }
 
@@ -61,7 +62,7 @@ func (s *Site) operatorData(v *visit) (data operatorData, err error) {
 	return data, nil
 }
 
-// found returns nil for what is not there.
+// found returns nil without an error if the backup does not exist.
 func found(b account.Backup, err error) (*account.Backup, error) {
 	if errors.Is(err, account.ErrNotFound) {
 		return nil, nil
@@ -69,7 +70,7 @@ func found(b account.Backup, err error) (*account.Backup, error) {
 	return &b, err
 }
 
-// drainQuestion asks before a hub node drains.
+// drainQuestion returns the confirmation page for draining a hub node.
 func (s *Site) drainQuestion(v *visit) (question, error) {
 	nodes, err := call(s, v, api.OperatorListNodes, api.None{})
 	name := v.URL.Query().Get("node")
@@ -90,13 +91,14 @@ func (s *Site) drainQuestion(v *visit) (question, error) {
 	}, nil
 }
 
-// membersData is what /operator/members shows.
+// membersData is the content of /operator/members.
 type membersData struct {
 	Members  []account.Member
-	Next     string // the before of the next page; empty: this is the last
-	Name     string // what was searched for
-	NeedsOld bool   // the operator's own password has to be given to make a link
-	// Link is the one just made, shown this once, and For which member, who may be New.
+	Next     string // parameter before of the next page; empty: this is the last
+	Name     string // the search text
+	NeedsOld bool   // creating a link requires the operator's own password
+	// Link is the link that was just created, shown only once. For is its member, who may
+	// be New.
 	Link, For string
 	New       bool
 }
@@ -113,19 +115,19 @@ func (s *Site) membersData(v *visit) (membersData, error) {
 	return data, cmp.Or(err, noAccount)
 }
 
-// searched is what a search for names looks for; no name holds what no database
-// keeps.
+// searched returns the text to search for. It replaces what no database can store, as in
+// the stored names.
 func searched(name string) string {
 	return strings.TrimSpace(strings.ReplaceAll(strings.ToValidUTF8(name, "\ufffd"), "\x00", "\ufffd"))
 }
 
-// named is the member that a form of /operator/members names.
+// named returns the member that a form of /operator/members names.
 func (s *Site) named(v *visit) (account.Member, error) {
 	m, err := s.DB.Member(v.Context(), v.form.Get("member"))
 	return m, api.NotFound(err, "there is no such member")
 }
 
-// disableMemberQuestion asks before a member is disabled.
+// disableMemberQuestion returns the confirmation page for disabling a member.
 func (s *Site) disableMemberQuestion(v *visit) (question, error) {
 	m, err := s.DB.Member(v.Context(), v.URL.Query().Get("member"))
 	return question{
@@ -146,8 +148,8 @@ func (s *Site) disableMember(v *visit) (reply, error) {
 	return reply{to: operatorPath + "/members", done: m.Name + " is disabled: sessions, keys and machines are refused within 5 seconds."}, err
 }
 
-// addMember is POST /operator/members: a member's account, and a link that signs the
-// member in.
+// addMember handles POST /operator/members. It creates an account and a link that signs
+// the member in.
 func (s *Site) addMember(v *visit) (reply, error) {
 	if err := s.checkOld(v); err != nil {
 		return reply{}, err
@@ -160,13 +162,13 @@ func (s *Site) addMember(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	v.form = nil // the form begins empty
+	v.form = nil // clears the form
 	data, err := s.membersData(v)
 	data.Link, data.For, data.New = link.Link, made.Name, true
 	return reply{page: "operator-members", title: "Members", data: data}, err
 }
 
-// setRole is POST /operator/members/role.
+// setRole handles POST /operator/members/role.
 func (s *Site) setRole(v *visit) (reply, error) {
 	m, err := s.named(v)
 	if err != nil {
@@ -196,9 +198,9 @@ func (s *Site) enableMember(v *visit) (reply, error) {
 	return reply{to: operatorPath + "/members", done: m.Name + " is enabled again."}, err
 }
 
-// linkMember is POST /operator/members/link: a one-time link that signs the member
-// in, as where a password is forgotten. Its holder is that member, so the
-// operator's own password is asked for.
+// linkMember handles POST /operator/members/link. It creates a one-time link that signs
+// the member in, for example after a forgotten password. Anyone with the link can act as
+// the member, so the operator's own password is required.
 func (s *Site) linkMember(v *visit) (reply, error) {
 	m, err := s.named(v)
 	if err != nil {
@@ -210,7 +212,7 @@ func (s *Site) linkMember(v *visit) (reply, error) {
 	if m.Disabled {
 		return reply{}, fault.New(fault.InvalidRequest, "the member is disabled: enable the account first")
 	}
-	data, err := s.membersData(v) // first: what cannot be shown is not made
+	data, err := s.membersData(v) // first, so that a link is only created if it can be shown
 	if err != nil {
 		return reply{}, err
 	}
@@ -227,11 +229,11 @@ type machineLine struct {
 	Created, LastSeen time.Time
 }
 
-// allMachinesData is what /operator/machines shows.
+// allMachinesData is the content of /operator/machines.
 type allMachinesData struct {
 	Machines []machineLine
-	Next     string // the before of the next page; empty: this is the last
-	Name     string // what was searched for
+	Next     string // parameter before of the next page; empty: this is the last
+	Name     string // the search text
 }
 
 func (s *Site) allMachines(v *visit) (allMachinesData, error) {
@@ -254,12 +256,12 @@ func (s *Site) allMachines(v *visit) (allMachinesData, error) {
 	return data, err
 }
 
-// auditData is what /operator/audit shows.
+// auditData is the content of /operator/audit.
 type auditData struct {
 	Acts      []account.Act
-	Next      string // the before of the next page; empty: this is the last
+	Next      string // parameter before of the next page; empty: this is the last
 	Who, What []string
-	Filter    url.Values // as it was asked for
+	Filter    url.Values // as requested
 }
 
 func (s *Site) auditData(v *visit) (data auditData, err error) {
@@ -279,19 +281,19 @@ func (s *Site) auditData(v *visit) (data auditData, err error) {
 	return data, err
 }
 
-// Older is the address of the next page.
+// Older returns the URL of the next page.
 func (d auditData) Older() string {
 	next := url.Values{"before": {d.Next}}
 	for name, value := range d.Filter {
-		if value[0] != "" && name != "to" { // before is earlier
+		if value[0] != "" && name != "to" { // before is stricter
 			next[name] = value
 		}
 	}
 	return operatorPath + "/audit?" + next.Encode()
 }
 
-// readAudit reads what the audit log is to be narrowed to, and where its list begins.
-// Days are UTC, the last one included.
+// readAudit reads the filter of the audit log and the start of the list from the query.
+// Days are in UTC and include the last one.
 func readAudit(asked url.Values) (f account.ActFilter, before string, err error) {
 	f, before = account.ActFilter{Who: searched(asked.Get("who")), What: searched(asked.Get("what"))}, asked.Get("before")
 	day := func(name string) (at time.Time) {

@@ -12,27 +12,27 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// access says who may see a page.
+// access is the rule for who may see a page.
 type access uint8
 
 const (
 	anyone access = iota
 	members
-	operators // for all others there is no such page
+	operators // others get "not found"
 )
 
-// page is one line of the site: what is asked, who may, and what answers. A form
-// that is refused is answered with the page that it is on.
+// page is one route of the site: its method and path, who may use it, and its handler. If
+// a form is refused, the response is the page with the form.
 type page struct {
 	method, path string
 	may          access
-	asks         bool // it asks before the form at its path: the form is on the page above
+	asks         bool // a confirmation page for the form at its path, which is itself on the page above
 	serve        handler
-	raw          bool   // serve reads the body, which is no form
-	on           string // the path of the page with the form, with {machine} for the one that it names; empty: the path, or the nearest above
+	raw          bool   // serve reads the body, which is not a form
+	on           string // path of the page with the form; if empty, its own path or the nearest above
 }
 
-// handler answers a page or a form.
+// handler handles a request for a page or a form.
 type handler func(*Site, *visit) (reply, error)
 
 func get(path string, serve handler) page {
@@ -42,7 +42,7 @@ func post(path string, serve handler) page {
 	return page{method: http.MethodPost, path: path, serve: serve}
 }
 
-// view is a page that shows data in a template. Where there is none it shows why.
+// view returns a page that renders data in a template, or the error from data.
 func view[Data any](path, template, title string, data func(*Site, *visit) (Data, error)) page {
 	return get(path, func(s *Site, v *visit) (reply, error) {
 		shown, err := data(s, v)
@@ -53,13 +53,13 @@ func view[Data any](path, template, title string, data func(*Site, *visit) (Data
 	})
 }
 
-// form is a form that does a route of the API with what read takes from its fields.
-// The page that it is on then says what was done.
+// form returns a form that calls a route of the API with the input that read takes from
+// its fields. The next page then shows done.
 func form[In, Out any](path string, route api.Route[In, Out], read func(*visit) (In, error), done string) page {
 	return formSaying(path, route, read, func(Out) string { return done })
 }
 
-// formSaying is form where what is said depends on the answer.
+// formSaying is like form, but the confirmation message depends on the output.
 func formSaying[In, Out any](path string, route api.Route[In, Out], read func(*visit) (In, error), done func(Out) string) page {
 	return post(path, func(s *Site, v *visit) (reply, error) {
 		in, err := read(v)
@@ -71,13 +71,13 @@ func formSaying[In, Out any](path string, route api.Route[In, Out], read func(*v
 	})
 }
 
-// onMachine puts a form on the page of the machine that it names.
+// onMachine returns the form as one on the page of the machine that it names.
 func onMachine(form page) page {
 	form.on = machinePath
 	return form
 }
 
-// script is a request of a page's script, which is answered with JSON.
+// script returns a route for a page's script. It responds with JSON.
 func script[Answer any](path string, ask func(*Site, *visit) (Answer, error)) page {
 	return post(path, func(s *Site, v *visit) (reply, error) {
 		answer, err := ask(s, v)
@@ -95,17 +95,17 @@ func script[Answer any](path string, ask func(*Site, *visit) (Answer, error)) pa
 	})
 }
 
-// call does a route of the API for the member who is signed in.
+// call calls a route of the API for the signed-in member.
 func call[In, Out any](s *Site, v *visit, route api.Route[In, Out], in In) (Out, error) {
-	if _, err := json.Marshal(in); err != nil { // as it would be refused in a request
+	if _, err := json.Marshal(in); err != nil { // the API would refuse it, too
 		var none Out
 		return none, fault.New(fault.InvalidRequest, "the form holds text that is not UTF-8").Because(err)
 	}
 	return route.Do(v.Context(), s.API, v.caller(), in)
 }
 
-// fields reads a request that consists of texts. The fields of the form have the
-// names of the path's segments, and of the members of the JSON body.
+// fields fills a request whose fields are all strings. The form fields have the names of
+// the path's segments and of the fields of the JSON body.
 func fields[In any](v *visit) (in In, _ error) {
 	for field, value := range reflect.ValueOf(&in).Elem().Fields() {
 		name, inPath := field.Tag.Lookup("path")
@@ -117,12 +117,12 @@ func fields[In any](v *visit) (in In, _ error) {
 	return in, nil
 }
 
-// sitePages is the complete site. No path holds what a person named.
+// sitePages returns all pages of the site. No path contains a name that a person chose.
 func sitePages() []page {
 	return slices.Concat(of(anyone, visitorPages()), of(members, accountPages()), of(members, memberPages()), of(members, sharePages()), of(members, groupPages()), of(operators, operatorPages()))
 }
 
-// of says who may see the pages.
+// of sets who may see the pages.
 func of(may access, pages []page) []page {
 	for i := range pages {
 		pages[i].may = may
@@ -130,7 +130,7 @@ func of(may access, pages []page) []page {
 	return pages
 }
 
-// visitorPages are those of signing in, and what everyone may read.
+// visitorPages returns the pages for signing in, and those that everyone may read.
 func visitorPages() []page {
 	return []page{
 		get("/", (*Site).home),
@@ -160,7 +160,7 @@ func visitorPages() []page {
 	}
 }
 
-// accountPages are those of what a member signs in with.
+// accountPages returns the pages for a member's sign-in methods.
 func accountPages() []page {
 	return []page{
 		view("/account", "account", "Account", (*Site).accountData),
@@ -181,7 +181,7 @@ func accountPages() []page {
 	}
 }
 
-// memberPages are those of keys, machines, shares, models and calls.
+// memberPages returns the pages for keys, machines, shares, models and calls.
 func memberPages() []page {
 	return []page{
 		view("/applications", "applications", "Keys", (*Site).applicationsData),
@@ -224,10 +224,10 @@ func memberPages() []page {
 	}
 }
 
-// accessPath is the page of who may use which machine.
+// accessPath is the page that shows who may use which machine.
 const accessPath = "/access"
 
-// sharePages are the page, and its forms of shares and invites.
+// sharePages returns that page, and its forms for shares and invites.
 func sharePages() []page {
 	return slices.Concat([]page{
 		view(accessPath, "access", "Access", (*Site).accessData),
@@ -248,7 +248,7 @@ func sharePages() []page {
 	))
 }
 
-// formsOn returns forms that are on the page of that path.
+// formsOn sets the page that the forms are on.
 func formsOn(path string, forms ...page) []page {
 	for i := range forms {
 		forms[i].on = path
@@ -256,7 +256,7 @@ func formsOn(path string, forms ...page) []page {
 	return forms
 }
 
-// groupPages are the forms of groups.
+// groupPages returns the forms for groups.
 func groupPages() []page {
 	return formsOn(accessPath,
 		form("/groups/create", api.CreateGroup, fields, "The group is there, and you are its admin."),

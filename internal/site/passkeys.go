@@ -17,14 +17,15 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Bounds of passkeys.
+// Limits for passkeys.
 const (
-	ceremonyLife = 5 * time.Minute // of a challenge
-	maxPasskeys  = 20              // of one member
+	ceremonyLife = 5 * time.Minute // lifetime of a challenge
+	maxPasskeys  = 20              // number for one member
 )
 
-// newPasskeys is the site as a relying party; nil where browsers would refuse to
-// bind a passkey to its address: one that is no name, or not over TLS.
+// newPasskeys returns the site as a relying party. It returns nil if browsers would
+// refuse to bind a passkey to its address because the host is not a name or does not use
+// TLS.
 func newPasskeys(base string) *webauthn.WebAuthn {
 	u, err := url.Parse(base)
 	if err != nil {
@@ -45,23 +46,24 @@ func newPasskeys(base string) *webauthn.WebAuthn {
 			Login:        webauthn.TimeoutConfig{Timeout: ceremonyLife},
 			Registration: webauthn.TimeoutConfig{Timeout: ceremonyLife},
 		},
-		// Some password managers say more than they were asked; none of it is used.
+		// Some password managers send extensions that were not requested. None of them is
+		// used.
 		ExtensionsUnsolicitedOutputPolicy: protocol.UnsolicitedOutputPolicyIgnore,
 	})
 	if err != nil {
-		return nil // a host that is no name
+		return nil // the host is not a name
 	}
 	return party
 }
 
-// holder is a member as webauthn knows them.
+// holder adapts a member to webauthn.
 type holder struct {
 	account.Member
 	passkeys []account.Passkey
 }
 
-// WebAuthnID satisfies webauthn.User: what authenticators keep, and bring back
-// where no name was typed.
+// WebAuthnID satisfies webauthn.User. Authenticators store it and send it back when the
+// visitor did not type a name.
 func (h holder) WebAuthnID() []byte { return []byte(h.ID) }
 
 // WebAuthnName satisfies webauthn.User.
@@ -87,8 +89,8 @@ func (s *Site) holder(ctx context.Context, m account.Member) (holder, error) {
 	return holder{m, passkeys}, err
 }
 
-// remember keeps what a challenge was given out for, as data, until it is brought
-// back, once, or the ceremony expires.
+// remember stores a challenge's purpose and data until the browser answers it, once, or
+// the ceremony expires.
 func (s *Site) remember(ctx context.Context, challenge string, c account.Ceremony, data any) (err error) {
 	if c.Data, err = json.Marshal(data); err != nil {
 		return fault.New(fault.InvalidRequest, "the form holds text that is not UTF-8").Because(err)
@@ -97,8 +99,9 @@ func (s *Site) remember(ctx context.Context, challenge string, c account.Ceremon
 	return s.DB.BeginCeremony(ctx, c, s.DB.Now().UTC())
 }
 
-// recall reads what the challenge that a browser brought back was given out for into
-// data; account.ErrNotFound if for nothing, or not just now.
+// recall decodes the stored data of an answered challenge into data. It returns
+// account.ErrNotFound if the challenge is unknown, was for another purpose, or has
+// expired.
 func (s *Site) recall(ctx context.Context, challenge string, kind account.CeremonyKind, data any) (memberID string, err error) {
 	c, err := s.DB.TakeCeremony(ctx, hashOf(challenge), kind, s.DB.Now())
 	if err != nil {
@@ -107,7 +110,7 @@ func (s *Site) recall(ctx context.Context, challenge string, kind account.Ceremo
 	return c.MemberID, json.Unmarshal(c.Data, data)
 }
 
-// passkeyCeremony is one of the member's that ends soon.
+// passkeyCeremony returns a new ceremony of the member.
 func (s *Site) passkeyCeremony(kind account.CeremonyKind, memberID string) account.Ceremony {
 	return account.Ceremony{Kind: kind, MemberID: memberID, Expires: s.DB.Now().UTC().Add(ceremonyLife)}
 }
@@ -119,8 +122,8 @@ func (s *Site) canPasskeys() error {
 	return nil
 }
 
-// signInChallenge is POST /signin/passkey/begin: a challenge for any passkey, without
-// a name.
+// signInChallenge handles POST /signin/passkey/begin: a challenge for any passkey,
+// without a name.
 func (s *Site) signInChallenge(v *visit) (*protocol.CredentialAssertion, error) {
 	if err := s.canPasskeys(); err != nil {
 		return nil, err
@@ -135,8 +138,7 @@ func (s *Site) signInChallenge(v *visit) (*protocol.CredentialAssertion, error) 
 	return options, s.remember(v.Context(), session.Challenge, s.passkeyCeremony(account.UsePasskey, ""), session)
 }
 
-// signInByPasskey is POST /signin/passkey. There is one message for whatever is
-// wrong with an answer.
+// signInByPasskey handles POST /signin/passkey. All invalid answers get the same message.
 func (s *Site) signInByPasskey(v *visit) (reply, error) {
 	if err := s.canPasskeys(); err != nil {
 		return reply{}, err
@@ -157,8 +159,8 @@ func (s *Site) signInByPasskey(v *visit) (reply, error) {
 	return reply{to: s.localPath(v.form.Get("next"))}, nil
 }
 
-// asserted is the member whose passkey gave the answer, to a challenge of ours
-// that was not answered before.
+// asserted returns the member whose passkey signed the answer. The answer must be the
+// first to one of our challenges.
 func (s *Site) asserted(ctx context.Context, text string) (account.Member, error) {
 	refuse := func(cause error) (account.Member, error) {
 		return account.Member{}, fault.New(fault.NotAllowed,
@@ -197,7 +199,7 @@ func (s *Site) asserted(ctx context.Context, text string) (account.Member, error
 			continue
 		}
 		err := s.DB.UsePasskey(ctx, p.ID, int64(answer.Response.AuthenticatorData.Counter), s.DB.Now().UTC())
-		if errors.Is(err, account.ErrNotFound) { // or it was removed this very moment
+		if errors.Is(err, account.ErrNotFound) { // or it was just removed
 			s.Log.Warn("a passkey's counter did not grow: it may have been copied", "member", member.ID, "passkey", p.ID)
 			return refuse(err)
 		}
@@ -206,8 +208,8 @@ func (s *Site) asserted(ctx context.Context, text string) (account.Member, error
 	return refuse(account.ErrNotFound)
 }
 
-// newPasskeyChallenge is POST /account/passkeys/begin: a challenge for a new passkey
-// of the member's, who has to have signed in just now or to give the password again.
+// newPasskeyChallenge handles POST /account/passkeys/begin: a challenge for a new passkey
+// of the member. It requires a recent sign-in or the password.
 func (s *Site) newPasskeyChallenge(v *visit) (*protocol.CredentialCreation, error) {
 	if err := s.canPasskeys(); err != nil {
 		return nil, err
@@ -230,7 +232,7 @@ func (s *Site) newPasskeyChallenge(v *visit) (*protocol.CredentialCreation, erro
 	return options, s.remember(v.Context(), session.Challenge, s.passkeyCeremony(account.AddPasskey, v.me.ID), session)
 }
 
-// addPasskey is POST /account/passkeys name, answer.
+// addPasskey handles POST /account/passkeys name, answer.
 func (s *Site) addPasskey(v *visit) (reply, error) {
 	if err := s.canPasskeys(); err != nil {
 		return reply{}, err
@@ -267,7 +269,7 @@ func (s *Site) addPasskey(v *visit) (reply, error) {
 	return reply{to: "/account", done: "The passkey is added: it signs you in without a name or a password."}, nil
 }
 
-// removePasskey is POST /account/passkeys/remove: it ends the member's other
+// removePasskey handles POST /account/passkeys/remove. It ends the member's other
 // sessions.
 func (s *Site) removePasskey(v *visit) (reply, error) {
 	err := s.DB.RemovePasskey(v.Context(), v.me.ID, v.form.Get("passkey"), s.sessionID(v.Context()))
@@ -279,7 +281,7 @@ func (s *Site) removePasskey(v *visit) (reply, error) {
 	return reply{to: "/account", done: "The passkey is removed, and every other session ended. Delete it on the device, too."}, nil
 }
 
-// lastWay says what to do where nothing else would let the member in.
+// lastWay explains what to do if an action would remove the last sign-in method.
 func lastWay(err error) error {
 	if errors.Is(err, account.ErrLastWay) {
 		return fault.New(fault.InvalidRequest, "nothing else lets you in: set a password first").Because(err)

@@ -23,9 +23,9 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// Provider is an OpenID provider at which members may sign in.
+// Provider is an OpenID provider that members may use to sign in.
 type Provider struct {
-	Issuer       string // its address, exactly as it gives it; empty: there is none
+	Issuer       string // its address, exactly as in its metadata; empty: no provider
 	ClientID     string
 	ClientSecret string // empty: the hub is a public client
 	Name         string // on the button
@@ -34,33 +34,33 @@ type Provider struct {
 // LogValue hides the secret from slog.
 func (p Provider) LogValue() slog.Value { return slog.StringValue(p.Issuer) }
 
-// backPath is where the provider sends browsers back to.
+// backPath is the redirect URI that the provider sends browsers back to.
 const backPath = "/signin/provider/back"
 
-// Bounds of a sign-in at a provider.
+// Time limits of a sign-in at a provider.
 const (
-	providerWithin = 10 * time.Second // for each of its answers
-	awayFor        = 10 * time.Minute // the member is there
-	newcomerFor    = 30 * time.Minute // who came back chooses a name
+	providerWithin = 10 * time.Second // for each of its responses
+	awayFor        = 10 * time.Minute // while the member is at the provider
+	newcomerFor    = 30 * time.Minute // while a new member chooses a name
 )
 
-// provider is the configured one. Its endpoints are read when a
-// member first signs in there: a provider that is away keeps no hub from starting.
+// provider is the configured provider. Its metadata is fetched on the first sign-in, so
+// that a hub starts even if the provider is down.
 type provider struct {
 	Provider
-	back   string // where it sends browsers back to
+	back   string // the redirect URI
 	client *http.Client
 	now    func() time.Time
 	known  atomic.Pointer[known]
 }
 
-// known is what a provider said about itself.
+// known is the provider's metadata.
 type known struct {
 	oauth    *oauth2.Config
 	verifier *oidc.IDTokenVerifier
 }
 
-// newProvider is nil where none is configured.
+// newProvider returns the provider, or nil if none is configured.
 func newProvider(p Provider, base string, now func() time.Time) *provider {
 	if p.Issuer == "" {
 		return nil
@@ -69,8 +69,8 @@ func newProvider(p Provider, base string, now func() time.Time) *provider {
 	return &provider{Provider: p, back: base + backPath, client: client, now: now}
 }
 
-// noSecretElsewhere follows a redirect of a GET alone. A 307 of the token endpoint would
-// send the hub's secret and the member's code to where it points.
+// noSecretElsewhere allows redirects only for GET. If the client followed a 307 from the
+// token endpoint, it would send the hub's secret and the member's code to another server.
 func noSecretElsewhere(to *http.Request, via []*http.Request) error {
 	switch first := via[0]; {
 	case first.Method != http.MethodGet:
@@ -83,7 +83,7 @@ func noSecretElsewhere(to *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// name is what its button says; empty where there is none.
+// name returns the text of its button, empty if there is no provider.
 func (p *provider) name() string {
 	if p == nil {
 		return ""
@@ -91,7 +91,7 @@ func (p *provider) name() string {
 	return p.Name
 }
 
-// discover asks the provider about itself, until it once answered.
+// discover fetches the provider's metadata, and caches it after the first success.
 func (p *provider) discover(ctx context.Context) (*known, error) {
 	if k := p.known.Load(); k != nil {
 		return k, nil
@@ -118,7 +118,7 @@ func (p *provider) discover(ctx context.Context) (*known, error) {
 	return k, nil
 }
 
-// away is what is remembered of a member who is at the provider.
+// away is the state that the session keeps while the member is at the provider.
 type away struct {
 	Nonce    string `json:"nonce"`
 	Verifier string `json:"verifier"` // PKCE
@@ -126,8 +126,8 @@ type away struct {
 	Invite   string `json:"invite"`
 }
 
-// newcomer is an account at the provider that is bound to no member, and chooses a
-// name. The browser's session holds it.
+// newcomer is an account at the provider that is not bound to a member yet, while its
+// owner chooses a name. It is kept in the browser's session.
 type newcomer struct {
 	Issuer  string    `json:"issuer"`
 	Subject string    `json:"subject"`
@@ -137,13 +137,14 @@ type newcomer struct {
 	Until   time.Time `json:"until"`
 }
 
-// seeProvider is POST /signin/provider next, invite: a visitor goes on to the
+// seeProvider handles POST /signin/provider next, invite: it sends a visitor to the
 // provider.
 func (s *Site) seeProvider(v *visit) (reply, error) {
 	return s.sendOn(v, "", away{Next: s.localPath(v.form.Get("next")), Invite: v.form.Get("invite")})
 }
 
-// linkProvider is POST /account/provider: a member goes there to bind an account.
+// linkProvider handles POST /account/provider: it sends a member to the provider to bind
+// an account there.
 func (s *Site) linkProvider(v *visit) (reply, error) {
 	if err := s.checkRecent(v); err != nil {
 		return reply{}, err
@@ -155,8 +156,8 @@ func noProvider() error {
 	return fault.New(fault.NotFound, "this hub has no provider to sign in at")
 }
 
-// sendOn shows the way to the provider: by a page of ours, because our policy lets
-// no form lead off the site.
+// sendOn shows a page that links to the provider. It is not a redirect, because the
+// content security policy allows no form to lead off the site.
 func (s *Site) sendOn(v *visit, memberID string, going away) (reply, error) {
 	if s.provider == nil {
 		return reply{}, noProvider()
@@ -180,8 +181,8 @@ func (s *Site) sendOn(v *visit, memberID string, going away) (reply, error) {
 	return reply{page: "leave", title: "On to " + s.provider.Name, data: map[string]string{"Name": s.provider.Name, "To": to}}, nil
 }
 
-// comeBack is GET /signin/provider/back: the provider sent the browser back, with
-// a code for who it is. The state says that this browser began it, once.
+// comeBack handles GET /signin/provider/back, to which the provider redirects the browser
+// with a code. The state is valid once, and only in the browser that began the sign-in.
 func (s *Site) comeBack(v *visit) (reply, error) {
 	if s.provider == nil {
 		return reply{}, noProvider()
@@ -214,8 +215,8 @@ func (s *Site) comeBack(v *visit) (reply, error) {
 	return s.signInAs(v, who, from)
 }
 
-// whoCame is the account that the provider vouches for: by a token of its own,
-// fresh, for this hub and this very sign-in.
+// whoCame returns the account that the provider confirms with an ID token. It checks that
+// the token is fresh and was issued for this hub and this sign-in.
 func (s *Site) whoCame(ctx context.Context, query url.Values, from away) (who account.Identity, err error) {
 	refuse := func(cause error) (account.Identity, error) {
 		s.Log.Warn("the OpenID provider's answer was refused", "issuer", s.provider.Issuer, "cause", cause)
@@ -232,7 +233,7 @@ func (s *Site) whoCame(ctx context.Context, query url.Values, from away) (who ac
 	defer cancel()
 	token, err := k.oauth.Exchange(ctx, query.Get("code"), oauth2.VerifierOption(from.Verifier))
 	if refusal := (*oauth2.RetrieveError)(nil); errors.As(err, &refusal) {
-		return refuse(errors.New("it took no code: " + plain(refusal.ErrorCode, 60))) // its full text may hold anything
+		return refuse(errors.New("it took no code: " + plain(refusal.ErrorCode, 60))) // the full text is untrusted
 	}
 	if err != nil {
 		s.Log.Warn("cannot redeem a code at the OpenID provider", "issuer", s.provider.Issuer, "error", err)
@@ -259,12 +260,12 @@ func (s *Site) whoCame(ctx context.Context, query url.Values, from away) (who ac
 		Username string `json:"preferred_username"`
 		Name     string `json:"name"`
 	}
-	_ = signed.Claims(&says) // for display alone
+	_ = signed.Claims(&says) // only for display
 	shown := cmp.Or(plain(says.Username, 100), plain(says.Name, 100))
 	return account.Identity{Issuer: signed.Issuer, Subject: signed.Subject, Shown: shown}, nil
 }
 
-// bind gives the member who is signed in a further way in.
+// bind adds the provider's account to the sign-in methods of the current member.
 func (s *Site) bind(v *visit, who account.Identity) (reply, error) {
 	who.ID, who.MemberID, who.Created = account.NewID("idn_"), v.me.ID, s.DB.Now().UTC().Truncate(time.Millisecond)
 	if err := s.DB.AddIdentity(v.Context(), who); err != nil {
@@ -275,9 +276,9 @@ func (s *Site) bind(v *visit, who account.Identity) (reply, error) {
 	return reply{to: "/account", done: "Your account at " + s.provider.Name + " signs you in from now on."}, nil
 }
 
-// signInAs signs in the member that the provider's account is bound to. Without one
-// they may sign up, by the operator's rule; an account of the same name or address
-// is never taken for theirs.
+// signInAs signs in the member bound to the provider's account. If there is none, the
+// visitor may sign up as the operator's rule allows. A member is never matched by name or
+// e-mail address.
 func (s *Site) signInAs(v *visit, who account.Identity, from away) (reply, error) {
 	bound, err := s.DB.Identity(v.Context(), who.Issuer, who.Subject)
 	if errors.Is(err, account.ErrNotFound) {
@@ -311,8 +312,8 @@ func (s *Site) greet(v *visit, who account.Identity, from away) (reply, error) {
 	return reply{to: "/signup/provider"}, nil
 }
 
-// newcomer is the account that this browser brought back from the provider; nil if it
-// brought none just now.
+// newcomer returns the account from the provider in this browser's session, or nil if
+// there is none or it is too old.
 func (s *Site) newcomer(v *visit) *newcomer {
 	var n newcomer
 	err := json.Unmarshal([]byte(s.sessions.GetString(v.Context(), sessionNewcomer)), &n)
@@ -322,7 +323,7 @@ func (s *Site) newcomer(v *visit) *newcomer {
 	return &n
 }
 
-// newcomerPage is GET /signup/provider.
+// newcomerPage handles GET /signup/provider.
 func (s *Site) newcomerPage(v *visit) (reply, error) {
 	n := s.newcomer(v)
 	if n == nil {
@@ -337,8 +338,8 @@ func (s *Site) newcomerPage(v *visit) (reply, error) {
 	return reply{page: "newcomer", title: "Sign up", data: data}, nil
 }
 
-// signUpByProvider is POST /signup/provider name, invite: a new member without a
-// password.
+// signUpByProvider handles POST /signup/provider name, invite: it creates a member
+// without a password.
 func (s *Site) signUpByProvider(v *visit) (reply, error) {
 	if err := s.slowDown(v); err != nil {
 		return reply{}, err
@@ -357,11 +358,11 @@ func (s *Site) signUpByProvider(v *visit) (reply, error) {
 	if _, err := s.DB.Identity(v.Context(), n.Issuer, n.Subject); err == nil {
 		return reply{}, fault.New(fault.InvalidRequest, "that account at %s is bound by now: sign in with it", s.provider.Name)
 	}
-	seen, _ := s.SeeInvite(v.Context(), api.InviteIn(v.form.Get("invite"))) // who invites, before it is used up
+	seen, _ := s.SeeInvite(v.Context(), api.InviteIn(v.form.Get("invite"))) // who invites, before the invite is used up
 	return reply{to: n.Next, done: welcomed(seen)}, s.takeIn(v, made, "provider")
 }
 
-// unbind is POST /account/provider/remove identity: it ends the member's other
+// unbind handles POST /account/provider/remove identity. It ends the member's other
 // sessions.
 func (s *Site) unbind(v *visit) (reply, error) {
 	id := v.form.Get("identity")

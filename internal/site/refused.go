@@ -10,13 +10,13 @@ import (
 	"golang.org/x/net/html/atom"
 )
 
-// atForm moves what a page says of a refusal, its element #problem, to the form that was
-// refused, and gives the focus to the field at fault, or to the refusal where that has no
-// field. The form is the one that posts to the path; of several, one with the field,
-// and with a hidden field of that value, comes first.
+// atForm moves the error message of a page, its element #problem, to the form that was
+// refused, and focuses the invalid field, or the message if the message is about no
+// field. The form is the one that posts to the path. Of several, it prefers one with the
+// field, and with a hidden field of that value.
 func atForm(page []byte, path, value, field string) []byte {
 	root, err := html.Parse(bytes.NewReader(page))
-	if err != nil { // not reached: it is read from memory
+	if err != nil { // cannot happen: it reads from memory
 		return page
 	}
 	var problem *html.Node
@@ -65,13 +65,13 @@ func atForm(page []byte, path, value, field string) []byte {
 		}
 	}
 	var out bytes.Buffer
-	if err := html.Render(&out, root); err != nil { // not reached
+	if err := html.Render(&out, root); err != nil { // cannot happen
 		return page
 	}
 	return out.Bytes()
 }
 
-// attribute returns the value of an element's attribute; empty: it has none.
+// attribute returns the value of an element's attribute, or "" if there is none.
 func attribute(n *html.Node, key string) string {
 	for _, a := range n.Attr {
 		if a.Key == key {

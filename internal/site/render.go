@@ -25,13 +25,13 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// What the pages are made of. static/LICENSES.md says whose the libraries are.
+// The files of the pages. static/LICENSES.md lists the licenses of the libraries.
 //
 //go:embed static templates
 var files embed.FS
 
-// staticPath begins the path of every static file; what follows is a hash of its
-// content, then its name, so that browsers keep it for good.
+// staticPath is the prefix of the paths of static files. A hash of the content and the
+// name follow, so that browsers can cache the file forever.
 const staticPath = "/static/"
 
 // asset is one static file.
@@ -40,21 +40,21 @@ type asset struct {
 	body, zipped []byte
 }
 
-// assetKinds are the types of the static files and of the documentation's pictures,
-// whatever this computer's tables say.
+// assetKinds are the types of the static files and of the documentation's pictures. They
+// do not depend on the MIME tables of this computer.
 var assetKinds = map[string]string{
 	".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".png": "image/png", ".woff2": "font/woff2",
 }
 
-// assetInCSS is a file that a stylesheet names: it gets the path of the file.
+// assetInCSS matches a file name in a stylesheet, which is replaced by the file's path.
 var assetInCSS = regexp.MustCompile(`url\("([a-z0-9.]+)"\)`)
 
-// assets are the static files by their paths, and assetPaths the paths by the names.
+// assets are the static files by path, and assetPaths their paths by name.
 var (
 	assets = sync.OnceValue(func() map[string]asset {
 		all, paths := map[string]asset{}, map[string]string{}
 		names := must(fs.Glob(files, "static/*"))
-		slices.SortFunc(names, func(a, b string) int { // stylesheets name files that come before them
+		slices.SortFunc(names, func(a, b string) int { // stylesheets last: they contain paths of other files
 			return cmp.Or(cmp.Compare(path.Ext(b), path.Ext(a)), cmp.Compare(a, b))
 		})
 		for _, name := range names {
@@ -69,7 +69,7 @@ var (
 			}
 			var zipped bytes.Buffer
 			zip := gzip.NewWriter(&zipped)
-			_, _ = zip.Write(a.body) // into memory
+			_, _ = zip.Write(a.body) // writes to memory never fail
 			_ = zip.Close()
 			a.zipped = zipped.Bytes()
 			at := fmt.Sprintf("%s%.8x/%s", staticPath, sha256.Sum256(a.body), path.Base(name))
@@ -86,7 +86,7 @@ var (
 	})
 )
 
-// must is for what is compiled in: it fails in the first test, or never.
+// must panics on an error in the embedded files. The first test finds such an error.
 func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)
@@ -111,11 +111,11 @@ func serveStatic(w http.ResponseWriter, r *http.Request) {
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	if r.Method == http.MethodGet {
-		_, _ = w.Write(body) // the browser is gone: nothing to add
+		_, _ = w.Write(body) // an error means that the browser disconnected
 	}
 }
 
-// templates are those of the pages, each with the layout around it.
+// templates are the templates of the pages, each with the layout.
 var templates = sync.OnceValue(func() map[string]*template.Template {
 	base := template.Must(template.New("layout").Funcs(template.FuncMap{
 		"asset":    func(name string) string { return assetPaths()[name] },
@@ -160,8 +160,8 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 			now := s.texts[id]
 			return liveWords{id, cmp.Or(now.text, idle), now.tone, idle}
 		},
-		// edit is the fields of new limits, or of those that are there, or, where the
-		// form is theirs, with what was typed into them.
+		// edit returns the fields for limits: empty, or with existing limits, or with the
+		// values from a refused form.
 		"edit": func(prefix string, form url.Values, mine bool, there ...api.Limits) limitFields {
 			if !mine {
 				var l api.Limits
@@ -188,10 +188,10 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 	return parsed
 })
 
-// fewNames is how many names of a list a row of a table shows.
+// fewNames is how many names of a list are shown in one row of a table.
 const fewNames = 4
 
-// few are the first of many names, and how many more there are.
+// few returns the first names of a list, and how many more there are.
 func few(names []string) string {
 	if len(names) <= fewNames+1 {
 		return strings.Join(names, ", ")
@@ -199,7 +199,7 @@ func few(names []string) string {
 	return fmt.Sprintf("%s and %s more", strings.Join(names[:fewNames], ", "), api.Number(len(names)-fewNames))
 }
 
-// limitWords are limits in words.
+// limitWords returns limits as text.
 func limitWords(l api.Limits) string {
 	var all []string
 	if len(l.Models) > 0 {
@@ -221,38 +221,39 @@ func limitWords(l api.Limits) string {
 	return cmp.Or(strings.Join(all, "; "), "no limits")
 }
 
-// navLink is one link of the navigation.
+// navLink is a link in the navigation.
 type navLink struct {
 	Href, Text, Icon string
-	Here             bool // it leads to the page that has it, or to one above
-	Count            int  // of what is new there
+	Here             bool // it leads to the current page or to one above
+	Count            int  // number of new items there
 }
 
-// icon draws a symbol of static/icons.svg.
+// icon returns a symbol of static/icons.svg.
 func icon(name string) template.HTML {
 	return template.HTML(`<svg class="icon" aria-hidden="true"><use href="` + assetPaths()["icons.svg"] + "#" + name + `"/></svg>`)
 }
 
-// liveWords is a place on a page that changes by itself; Idle is what it says when
-// the page's stream says nothing of it.
+// liveWords is an element whose text is updated live. Idle is its text when the page's
+// stream has none for it.
 type liveWords struct{ ID, Text, Tone, Idle string }
 
-// limitFields are the fields for the limits of a share or an invite; Prefix begins
-// their ids.
+// limitFields are the form fields for the limits of a share or an invite. Prefix is the
+// prefix of their ids.
 type limitFields struct {
 	Prefix string
 	Form   url.Values
 }
 
-// moment is a time as a page shows it before its script puts it into the reader's
-// own zone.
+// moment returns a time as text, as shown until the page's script converts it to the
+// reader's time zone.
 func moment(t time.Time) string { return api.Moment(t, time.Now().UTC()) }
 
-// complete is a time with its year, for what is read at any time, such as mail.
+// complete returns a time with its year, for text that may be read much later, such as
+// e-mail.
 func complete(t time.Time) string { return api.Moment(t, time.Time{}) }
 
-// ago is how long before now, or after it, a time is, in one unit. A time that is
-// more than a week away is its moment.
+// ago returns how long ago a time was, or how far ahead it is, in one unit. If it is more
+// than a week away, ago returns the moment.
 func ago(t, now time.Time) string {
 	if t.IsZero() {
 		return "never"
@@ -260,7 +261,7 @@ func ago(t, now time.Time) string {
 	apart := now.Sub(t).Round(time.Second).Abs()
 	text := ""
 	count := func(unit time.Duration) int {
-		if t.After(now) { // to the nearest: what ends in 7 days is not in 6 a moment later
+		if t.After(now) { // rounded to the nearest unit, "in 7 days" must not become 6 a moment later
 			return int(apart.Round(unit) / unit)
 		}
 		return int(apart / unit)
@@ -287,7 +288,7 @@ func ago(t, now time.Time) string {
 	return text + " ago"
 }
 
-// duration is so many milliseconds, in the unit that fits.
+// duration returns milliseconds as text in a suitable unit.
 func duration(ms int64) string {
 	d := time.Duration(ms) * time.Millisecond
 	switch {
@@ -304,7 +305,7 @@ func duration(ms int64) string {
 	}
 }
 
-// rate is so many tokens a second.
+// rate returns tokens per second as text.
 func rate(x float64) string {
 	if x < 100 {
 		return fmt.Sprintf("%.1f", x)
@@ -312,7 +313,7 @@ func rate(x float64) string {
 	return api.Number(int64(math.Round(x)))
 }
 
-// size is so many bytes for a person.
+// size returns a number of bytes as text.
 func size(n int64) string {
 	const unit = 1024
 	switch {
@@ -326,7 +327,7 @@ func size(n int64) string {
 	return fmt.Sprintf("%.1f GiB", float64(n)/unit/unit/unit)
 }
 
-// inCode writes a text of ours for a page: `x` in it is a command or a name.
+// inCode renders one of our texts as HTML. `x` in it becomes code.
 func inCode(text string) template.HTML {
 	var page strings.Builder
 	for {
@@ -341,14 +342,14 @@ func inCode(text string) template.HTML {
 	}
 }
 
-// preText is a text between tags. Its quotes stay quotes, which html/template would
-// write in five bytes each.
+// preText renders the text of an element. It leaves quotes alone, which html/template
+// would escape in five bytes each.
 func preText(text string) template.HTML {
 	return template.HTML(strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace(text))
 }
 
-// browserName is what a member calls the browser that names itself so; an unknown
-// one stays as it came.
+// browserName returns the browser's name for a User-Agent header. An unknown header is
+// returned unchanged.
 func browserName(agent string) string {
 	first := func(names ...[2]string) string {
 		for _, name := range names {
@@ -358,7 +359,7 @@ func browserName(agent string) string {
 		}
 		return ""
 	}
-	// Each claims to be those after it, too.
+	// A browser also claims to be those that follow it in this list.
 	program := first([2]string{"Firefox/", "Firefox"}, [2]string{"Edg", "Edge"}, [2]string{"OPR/", "Opera"}, [2]string{"Chrome/", "Chrome"}, [2]string{"CriOS/", "Chrome"},
 		[2]string{"FxiOS/", "Firefox"}, [2]string{"Safari/", "Safari"})
 	system := first([2]string{"Android", "Android"}, [2]string{"iPhone", "iPhone"}, [2]string{"iPad", "iPad"}, [2]string{"Windows", "Windows"}, [2]string{"Mac OS X", "macOS"},
@@ -380,37 +381,39 @@ func reachWords(r account.Reach) string {
 	}
 }
 
-// screen is what every template is given.
+// screen is the data of every template.
 type screen struct {
 	Title   string
 	Path    string
-	Here    string // the path with its query, to come back to
-	Theme   string // "light", "dark", or empty: as the system
+	Here    string // path with its query, to return to
+	Theme   string // "light", "dark", or empty for the system's
 	Me      account.Member
 	SignUp  SignUp
 	Base    string
 	Problem *fault.Fault
-	Notices int        // that wait for the member
-	Done    string     // what the act before this page did
-	Form    url.Values // what was typed, where it was refused
+	Notices int        // number of unread notices
+	Done    string     // the confirmation message of the previous action
+	Form    url.Values // the typed values of a refused form
 	ID      string
 	Data    any
 }
 
-// under reports whether the page is at a path or below it; the first page is above none.
+// under reports whether the page is at a path or below it. Only the first page is under
+// "/".
 func (v screen) under(path string) bool {
 	return v.Path == path || path != "/" && strings.HasPrefix(v.Path, path+"/")
 }
 
-// Joining reports whether the page signs a visitor up by a link or an invite: another way to
-// sign up would lead away from it.
+// Joining reports whether the page signs a visitor up by a link or an invite. Such a page
+// has no link to the normal sign-up.
 func (v screen) Joining() bool { return v.under("/welcome") || v.under("/invite") }
 
-// refreshHeader marks a page that a script loads to take a part of it (static/app.js). What
-// the last act did is not shown there, and stays for the page that the member opens.
+// refreshHeader marks a request from a script that loads a page to copy a part of it
+// (static/app.js). It leaves the confirmation message for the next page that the member
+// opens.
 const refreshHeader = "X-Kith-Refresh"
 
-// answerWith writes what a handler decided, or why it did not.
+// answerWith writes a handler's reply or error.
 func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error) {
 	h := w.Header()
 	if err == nil && out.write != nil {
@@ -460,8 +463,8 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 	_, _ = w.Write(page)
 }
 
-// countNotices is how many notices wait for the member; 0 where the database does
-// not say, which is no reason to show no page.
+// countNotices returns the member's number of unread notices. If the database fails, it
+// returns 0, so that the page can still be shown.
 func (s *Site) countNotices(v *visit) int {
 	n, err := s.DB.CountNotices(v.Context(), v.me.ID, s.DB.Now())
 	if err != nil {

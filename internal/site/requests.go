@@ -13,19 +13,19 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// requestsData is what /requests shows.
+// requestsData is the content of /requests.
 type requestsData struct {
 	api.Requests
 	api.RequestFilter
 	Filtered bool
-	Older    string // the address of the next page; empty: this is the last
+	Older    string // URL of the next page; empty: this is the last
 	Keys     []api.Key
-	// Known are what the last week's calls were of, to choose from.
+	// Known are the values of the last week's calls, as choices for the filter.
 	Known struct{ Codes, Models, Machines []string }
 }
 
-// requestsPage is GET /requests with a filter in its address, or ?id= of one request, as
-// an answer names it.
+// requestsPage handles GET /requests with a filter in its query, or with ?id= and the id
+// of one request.
 func (s *Site) requestsPage(v *visit) (reply, error) {
 	query := v.URL.Query()
 	if id := strings.TrimSpace(query.Get("id")); id != "" {
@@ -76,21 +76,21 @@ func (s *Site) requestsPage(v *visit) (reply, error) {
 	return reply{page: "requests", title: "Calls", data: data}, cmp.Or(noKeys, noUsage)
 }
 
-// requestData is what the page of one request shows.
+// requestData is the content of the page for one request.
 type requestData struct {
 	api.CallTrace
-	Cause    string          // what was the case with the machines; empty: its code says it all
-	Near     []fleet.ModelID // ids in reach that the model's may have been meant for
+	Cause    string          // the state of the machines; empty: the code is enough
+	Near     []fleet.ModelID // models in reach with similar ids
 	Line     []lineEvent
-	Key      string   // the name of the key that made it; empty: none of the member's
-	Remedies []remedy // as things are now
+	Key      string   // name of the key that was used; empty: not one of the member's
+	Remedies []remedy // according to the current state
 }
 
 // lineEvent is one line of a call's time line.
 type lineEvent struct {
 	AfterMS    int64
 	What, More string
-	Row        int // of the routing rules, of a decision that something would change; else 0
+	Row        int // the routing rule of a decision that something would change; else 0
 }
 
 func (s *Site) requestData(v *visit) (requestData, error) {
@@ -113,7 +113,7 @@ func (s *Site) requestData(v *visit) (requestData, error) {
 	}
 	data.Remedies = remediesOf(fault.Code(trace.Code))
 	if fleet.ModelID(trace.Model).Valid() {
-		// Without an answer, the page has no remedy by the model.
+		// Without this result, the page has no remedies for the model.
 		if why, err := call(s, v, api.ExplainModel, api.ModelQuestion{Model: fleet.ModelID(trace.Model)}); err == nil {
 			own, noMachines := call(s, v, api.ListMachines, api.None{})
 			models, noModels := call(s, v, api.ListModels, api.None{})
@@ -127,8 +127,8 @@ func (s *Site) requestData(v *visit) (requestData, error) {
 	return data, nil
 }
 
-// causeOf says what was the case with the machines that a refused call could have used, as
-// the last decision about it counted them. It is empty where the code says it all.
+// causeOf describes the state of the machines that a refused call could have used, as of
+// the last decision about it. It is empty if the code is explanation enough.
 func causeOf(t account.Trace) string {
 	if t.Code == "" || len(t.Decisions) == 0 {
 		return ""
@@ -152,8 +152,8 @@ func causeOf(t account.Trace) string {
 	return fmt.Sprintf("No machine with `%s` took the call: %s.", t.Model, strings.Join(parts, "; "))
 }
 
-// stateWords say why a machine takes no call, with a place for each word that depends on
-// the tense and on how many machines it is about.
+// stateWords explain why a machine is unavailable. {is} and {has} are replaced depending
+// on the tense and the number of machines.
 var stateWords = map[string]string{
 	fleet.Offline.String():      "{is} offline",
 	fleet.Returning.String():    "{has} just lost the connection",
@@ -163,13 +163,13 @@ var stateWords = map[string]string{
 	fleet.Busy.String():         "{is} busy",
 }
 
-// The tenses: of one machine, and of several.
+// The tenses, each for one machine and for several.
 var (
 	past    = [2]*strings.Replacer{strings.NewReplacer("{is}", "was", "{has}", "had"), strings.NewReplacer("{is}", "were", "{has}", "had")}
 	present = [2]*strings.Replacer{strings.NewReplacer("{is}", "is", "{has}", "has"), strings.NewReplacer("{is}", "are", "{has}", "have")}
 )
 
-// seenWords say how many machines are in a state.
+// seenWords describes how many machines are in a state.
 func seenWords(seen account.StateCount, tense [2]*strings.Replacer) string {
 	machines := machinesWords(seen.Machines, seen.Via)
 	if words, known := stateWords[seen.State]; known {
@@ -178,7 +178,7 @@ func seenWords(seen account.StateCount, tense [2]*strings.Replacer) string {
 	return machines + ": " + seen.State
 }
 
-// machinesWords counts machines by the way that the caller reaches them.
+// machinesWords counts machines by how the caller reaches them.
 func machinesWords(n int, via string) string {
 	machines := "machines"
 	if n == 1 {
@@ -193,7 +193,8 @@ func machinesWords(n int, via string) string {
 	return fmt.Sprintf("%d %s of your groups", n, machines)
 }
 
-// remediesOf are what a member can do about a refusal whatever the machines do now.
+// remediesOf returns what a member can do about a refusal, whatever the state of the
+// machines.
 func remediesOf(code fault.Code) (all []remedy) {
 	switch code {
 	case fault.CascadeExhausted, fault.OutsideSharingHours:
@@ -207,14 +208,14 @@ func remediesOf(code fault.Code) (all []remedy) {
 	return all
 }
 
-// verdictWords say what was decided about a call.
+// verdictWords describe the decision about a call.
 var verdictWords = map[string]string{
 	fleet.Refuse.String(): "Refused",
 	fleet.Try.String():    "Machine chosen",
 	fleet.Wait.String():   "Waits for a machine",
 }
 
-// timeLine is what happened to a call, in order.
+// timeLine returns what happened to a call, in order.
 func timeLine(t api.CallTrace) []lineEvent {
 	line := []lineEvent{{What: "Received", More: t.Endpoint}}
 	for _, d := range t.Decisions {

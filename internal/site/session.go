@@ -18,25 +18,25 @@ import (
 	"github.com/kith/kith/internal/limit"
 )
 
-// How long a session lives unseen, and at most.
+// The lifetime of a session without use, and its maximum.
 const (
 	sessionIdle = 12 * time.Hour
 	sessionLife = 14 * 24 * time.Hour
 )
 
-// What a session holds.
+// The keys of a session's values.
 const (
-	sessionMember   = "member"   // who is signed in
+	sessionMember   = "member"   // the signed-in member
 	sessionFrom     = "from"     // the address of the sign-in
-	sessionAgent    = "agent"    // the browser, as it says
-	sessionHow      = "how"      // by password, passkey, provider, recovery, link or sign-up
-	sessionSince    = "since"    // when
+	sessionAgent    = "agent"    // the browser's User-Agent
+	sessionHow      = "how"      // the sign-in method: password, passkey, provider, recovery, link or sign-up
+	sessionSince    = "since"    // the time of the sign-in
 	sessionState    = "state"    // of a sign-in at the provider that began here
-	sessionNewcomer = "newcomer" // who came back from there, bound to no member
-	sessionDone     = "done"     // what the last act did, for the next page
-	sessionNewKey   = "new-key"  // the id of a key just made, and its sealed secret; also the cookie that opens it
-	sessionDevice   = "device"   // the code of a device that was typed, which is to be approved or denied
-	sessionKept     = "kept"     // it was read from the store
+	sessionNewcomer = "newcomer" // the provider's account that is not bound to a member yet
+	sessionDone     = "done"     // the confirmation message for the next page
+	sessionNewKey   = "new-key"  // a new key's id and encrypted secret; also the cookie that decrypts it
+	sessionDevice   = "device"   // the typed code of a device that is to be approved or denied
+	sessionKept     = "kept"     // whether it was loaded from the store
 )
 
 func newSessions(kept sessionStore, secure bool) *scs.SessionManager {
@@ -44,13 +44,13 @@ func newSessions(kept sessionStore, secure bool) *scs.SessionManager {
 	if secure {
 		cookie.Name = "__Host-kith"
 	}
-	// Not scs.New, which begins a goroutine for a store that is not used.
+	// scs.New would start a goroutine for a store that is not used.
 	return &scs.SessionManager{
 		IdleTimeout: sessionIdle, Lifetime: sessionLife, Store: kept, Codec: sessionCodec{}, Cookie: cookie, HashTokenInStore: true,
 	}
 }
 
-// sessionCodec writes a session, whose values are all strings, as JSON.
+// sessionCodec encodes a session as JSON. All its values are strings.
 type sessionCodec struct{}
 
 type sessionData struct {
@@ -80,10 +80,10 @@ func (sessionCodec) Decode(text []byte) (time.Time, map[string]any, error) {
 	return data.Deadline, values, nil
 }
 
-// sessionStore lets scs keep its sessions in the hub's store. Their ids are
-// hashes of what browsers hold.
+// sessionStore lets scs keep its sessions in the hub's store. A session's id is the hash
+// of the browser's token.
 type sessionStore struct {
-	scs.Store // of calls without a context: none is made
+	scs.Store // for calls without a context, which never happen
 	api       *api.API
 }
 
@@ -96,15 +96,15 @@ func (k sessionStore) FindCtx(ctx context.Context, id string) ([]byte, bool, err
 	return session.Data, err == nil, err
 }
 
-// CommitCtx satisfies scs.CtxStore. A session that was read from the store is
-// not made again: it may have been ended since.
+// CommitCtx satisfies scs.CtxStore. It never inserts a session again that was loaded from
+// the store, because it may have been ended since.
 func (k sessionStore) CommitCtx(ctx context.Context, id string, text []byte, expires time.Time) error {
 	var data sessionData
 	if err := json.Unmarshal(text, &data); err != nil {
 		return err
 	}
 	now := k.api.DB.Now().UTC()
-	expires = now.Add(time.Until(expires)) // which is by this computer's clock
+	expires = now.Add(time.Until(expires)) // expires is by this computer's clock
 	session := account.Session{ID: id, MemberID: data.Values[sessionMember], Data: text, Created: now, Seen: now, Expires: expires}
 	if data.Values[sessionKept] != "" {
 		return k.api.DB.TouchSession(ctx, session)
@@ -117,7 +117,7 @@ func (k sessionStore) DeleteCtx(ctx context.Context, id string) error {
 	return k.api.DB.EndSession(ctx, id)
 }
 
-// begin signs the member in: the browser gets a new token, whatever it held.
+// begin signs the member in. The browser always gets a new token.
 func (s *Site) begin(v *visit, member account.Member, how string) error {
 	ctx := v.Context()
 	if err := s.sessions.RenewToken(ctx); err != nil {
@@ -141,8 +141,8 @@ func hashOf(token string) [32]byte { return sha256.Sum256([]byte(token)) }
 
 func mintLink(region string) credential.Secret { return credential.Mint(credential.LinkCode, region) }
 
-// plain is text that a program sent, fit to be kept and shown: valid,
-// without control characters, and not long.
+// plain makes text from another program safe to store and show: valid UTF-8, without
+// control characters, and at most that long.
 func plain(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == 0xfffd {
@@ -156,8 +156,8 @@ func plain(text string, most int) string {
 	return strings.TrimSpace(text)
 }
 
-// addressOf is the address of a request's client, which the hub has put in place of
-// a proxy's.
+// addressOf returns the address of the request's client. Behind a proxy, the hub has set
+// it from the proxy's headers.
 func addressOf(r *http.Request) string {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -166,7 +166,7 @@ func addressOf(r *http.Request) string {
 	return from.Addr().Unmap().WithZone("").String()
 }
 
-// network returns what an address is counted under.
+// network returns the prefix that an address is counted under.
 func network(address string) string {
 	addr, err := netip.ParseAddr(address)
 	if err != nil {
@@ -177,10 +177,10 @@ func network(address string) string {
 
 type throttle = limit.Throttle[string]
 
-// pollEvery is how often a device may ask whether it was approved.
+// pollEvery is the minimum interval between a device's polls.
 const pollEvery = 2 * time.Second
 
-// limits bound what can be guessed at, and what is done for visitors.
+// limits limit guesses, and what the hub does for visitors.
 type limits struct {
 	fromAddress, guesses, ofName, ofBrowser, confirms, recoverFrom, recoverOf *throttle
 	devices, polls, codes, userCodes, codesFrom                               *throttle
@@ -190,21 +190,21 @@ type limits struct {
 func newLimits() limits {
 	return limits{
 		fromAddress: &throttle{Every: 6 * time.Second, Burst: 20},  // sign-ins and sign-ups, by address
-		guesses:     &throttle{Every: 30 * time.Second, Burst: 10}, // passwords, by address and the account's name
-		// The same by name, from all addresses: twice as many as one address may go on
-		// with, or it could shut out the rest.
+		guesses:     &throttle{Every: 30 * time.Second, Burst: 10}, // passwords, by address and account name
+		// By name, for all addresses together. It allows twice the sustained
+		// rate of one address, so that one address cannot lock out the others.
 		ofName:      &throttle{Every: 15 * time.Second, Burst: 100},
-		ofBrowser:   &throttle{Every: 30 * time.Second, Burst: 10},                // the same in a browser that the member signed in with before
-		confirms:    &throttle{Every: 30 * time.Second, Burst: 10},                // passwords typed once more by who is signed in, by member
+		ofBrowser:   &throttle{Every: 30 * time.Second, Burst: 10},                // by browser used before
+		confirms:    &throttle{Every: 30 * time.Second, Burst: 10},                // by member, after the sign-in
 		recoverFrom: &throttle{Every: 6 * time.Second, Burst: 20},                 // recoveries, by address
-		recoverOf:   &throttle{Every: 30 * time.Second, Burst: 10},                // and by address and name
-		codes:       &throttle{Every: 2 * time.Second, Burst: 30},                 // unknown codes of devices and links, by address
+		recoverOf:   &throttle{Every: 30 * time.Second, Burst: 10},                // recoveries, by address and name
+		codes:       &throttle{Every: 2 * time.Second, Burst: 30},                 // unknown codes, by address
 		devices:     &throttle{Every: 2 * time.Minute, Burst: 30},                 // requests for approval, by address
-		polls:       &throttle{Every: pollEvery - 200*time.Millisecond, Burst: 1}, // by request
-		userCodes:   &throttle{Every: 2 * time.Minute, Burst: 5},                  // codes typed, by member
-		codesFrom:   &throttle{Every: 2 * time.Minute, Burst: 30},                 // and by address
-		verifiers:   &throttle{Every: 10 * time.Minute, Burst: 5},                 // e-mails that prove an address, by member
-		verified:    &throttle{Every: 20 * time.Minute, Burst: 3},                 // and by that address
-		recoveries:  &throttle{Every: 10 * time.Minute, Burst: 3},                 // recoveries by mail, by the e-mail address
+		polls:       &throttle{Every: pollEvery - 200*time.Millisecond, Burst: 1}, // polls, by request
+		userCodes:   &throttle{Every: 2 * time.Minute, Burst: 5},                  // typed codes, by member
+		codesFrom:   &throttle{Every: 2 * time.Minute, Burst: 30},                 // typed codes, by address
+		verifiers:   &throttle{Every: 10 * time.Minute, Burst: 5},                 // verifying e-mails, by member
+		verified:    &throttle{Every: 20 * time.Minute, Burst: 3},                 // verifying e-mails, by address
+		recoveries:  &throttle{Every: 10 * time.Minute, Burst: 3},                 // recoveries by mail, by e-mail address
 	}
 }

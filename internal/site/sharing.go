@@ -16,33 +16,33 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// accessData is what /access shows: who reaches the member's machines and whose the
-// member reaches, by shares and by groups, and everything that changes it.
+// accessData is the content of /access: who reaches the member's machines and whose
+// machines the member reaches, by shares and groups, and the forms to change it.
 type accessData struct {
 	Given    []accessLine
-	Disabled []api.Share // given to members who are disabled: nothing runs by them
+	Disabled []api.Share // given to disabled members, who cannot use them
 	Received []receivedLine
-	Machines int // of the member's own
+	Machines int // number of the member's own
 	Groups   groupsData
 	Invites  []api.Invite
-	Link     string   // of the invite just made, shown this once
-	Warnings []string // about its limits
+	Link     string   // the link of a new invite, shown only once
+	Warnings []string // about the limits of the new invite
 	Live     scene
 	Known    []string // members who are named on the page
 }
 
-// accessLine is a row of those who reach the member's machines.
+// accessLine is one row about who reaches the member's machines.
 type accessLine struct {
 	accessRow
-	Key      string     // begins the ids in it
-	Share    *api.Share // nil: groups alone
-	First    bool       // of the member's rows: it has the form
+	Key      string     // prefix of the element ids in it
+	Share    *api.Share // nil: only by groups
+	First    bool       // the first of the member's rows, which has the form
 	Today    int64      // calls since midnight UTC
 	Warnings []accessWarning
-	Open     bool // its form
+	Open     bool // the form is open
 }
 
-// receivedLine is a row of those whose machines the member reaches.
+// receivedLine is one row about whose machines the member reaches.
 type receivedLine struct {
 	usableRow
 	Key string
@@ -97,8 +97,8 @@ func (s *Site) accessData(v *visit) (accessData, error) {
 	return data, nil
 }
 
-// countUses fills in how many calls routing counts today against each way of a line
-// that has a limit of them.
+// countUses sets, for each way of a line that has a daily limit, how many of today's
+// calls count against it.
 func (s *Site) countUses(owner fleet.MemberID, line accessLine, groups []api.Group, now time.Time) {
 	snapshot := s.Snapshot()
 	for i := range line.Ways {
@@ -122,7 +122,7 @@ func (s *Site) countUses(owner fleet.MemberID, line accessLine, groups []api.Gro
 	}
 }
 
-// number reads a field that holds an integer; empty is 0.
+// number returns the integer in a form field; an empty field is 0.
 func (v *visit) number(name string) (int, error) {
 	text := strings.TrimSpace(v.form.Get(name))
 	n, err := strconv.Atoi(cmp.Or(text, "0"))
@@ -132,13 +132,14 @@ func (v *visit) number(name string) (int, error) {
 	return n, nil
 }
 
-// limits reads the limits of a form. In a form of limits that exist (ends), an
-// empty field ends its limit; elsewhere it says nothing.
+// limits reads the limits from a form. If the form changes existing limits (ends), an
+// empty field removes its limit; otherwise it sets none.
 func (v *visit) limits(ends bool) (api.LimitChange, error) {
 	var c api.LimitChange
 	var models []string
-	for line := range strings.Lines(v.form.Get("models")) { // ids hold commas and spaces, but no line ends
-		// As it was written: what is no id is refused, never turned into one.
+	for line := range strings.Lines(v.form.Get("models")) { // ids can contain commas and spaces, but no line breaks
+		// The text is not normalized: an invalid id is refused, never changed into a
+		// valid one.
 		if id := strings.TrimRight(line, "\r\n"); id != "" {
 			models = append(models, id)
 		}
@@ -169,8 +170,8 @@ func limitField[T any](value T, empty, ends bool) api.Given[T] {
 	return api.Given[T]{}
 }
 
-// newShare reads a member and the limits of the share: those that are new or change,
-// or all of them (ends).
+// newShare reads a member and the limits of the share from the form. With ends, they are
+// all limits of the share; without, only those that are new or change.
 func newShare(ends bool) func(*visit) (api.NewShare, error) {
 	return func(v *visit) (api.NewShare, error) {
 		limits, err := v.limits(ends)
@@ -178,12 +179,12 @@ func newShare(ends bool) func(*visit) (api.NewShare, error) {
 	}
 }
 
-// shareToEnd reads the member whose share ends.
+// shareToEnd reads the member of a share from the form.
 func shareToEnd(v *visit) (api.MemberName, error) {
 	return api.MemberName{Member: v.form.Get("with")}, nil
 }
 
-// endShareQuestion asks before a share ends.
+// endShareQuestion returns the confirmation page for ending a share.
 func (s *Site) endShareQuestion(v *visit) (question, error) {
 	with := v.URL.Query().Get("with")
 	data, err := s.accessData(v)
@@ -208,7 +209,7 @@ func (s *Site) endShareQuestion(v *visit) (question, error) {
 	return q, nil
 }
 
-// endGroupQuestion asks before a group ends.
+// endGroupQuestion returns the confirmation page for ending a group.
 func (s *Site) endGroupQuestion(v *visit) (question, error) {
 	name := v.URL.Query().Get("group")
 	groups, err := call(s, v, api.ListGroups, api.None{})
@@ -230,8 +231,8 @@ func (s *Site) endGroupQuestion(v *visit) (question, error) {
 	}, nil
 }
 
-// afterLimits ends the sentence on a change of limits: what it cuts, and what of it
-// names nothing.
+// afterLimits returns the end of the confirmation message for new limits: how many calls
+// it cut off, and warnings.
 func afterLimits(cut int, warnings []string) string {
 	text := "."
 	if cut > 0 {
@@ -243,8 +244,7 @@ func afterLimits(cut int, warnings []string) string {
 	return strings.ReplaceAll(text, "?.", "?")
 }
 
-// makeInvite is POST /sharing/invite: the answer is the only one that shows the
-// invite's link.
+// makeInvite handles POST /sharing/invite. Only its response shows the invite's link.
 func (s *Site) makeInvite(v *visit) (reply, error) {
 	uses, err := v.number("uses")
 	if err != nil {
@@ -254,7 +254,7 @@ func (s *Site) makeInvite(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	data, err := s.accessData(v) // first: what cannot be shown is not made
+	data, err := s.accessData(v) // first, so that an invite is only created if it can be shown
 	if err != nil {
 		return reply{}, err
 	}
@@ -262,7 +262,7 @@ func (s *Site) makeInvite(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	v.form = nil // the form below begins empty
+	v.form = nil // clears the form
 	data.Invites = append([]api.Invite{made}, data.Invites...)
 	data.Link, data.Warnings = s.inviteLink(made.Code), made.Warnings
 	return reply{page: "access", title: "Access", data: data}, nil
@@ -279,8 +279,7 @@ func acceptedInvite(made api.Accepted) string {
 	return "Accepted: these machines are yours to use now."
 }
 
-// qrCode is the address of a picture of the text for a phone's camera; empty for a
-// text that is too long for one.
+// qrCode returns a data URL with a QR code of the text, or "" if the text is too long.
 func qrCode(text string) template.URL {
 	code, err := qr.Encode(text, qr.M)
 	if err != nil {

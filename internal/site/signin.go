@@ -15,18 +15,16 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// slowDown refuses a sign-in or a sign-up that comes too soon after others from its
-// address.
+// slowDown limits sign-ins and sign-ups by address.
 func (s *Site) slowDown(v *visit) error {
 	return tooSoon(s.limits.fromAddress.Take(network(v.from), time.Now()))
 }
 
-// slowGuesses refuses a password for a name that comes too soon after others: from
-// the address, from the address for that name, and for that name from wherever, in
-// this order, so that one address that goes on and on uses up nothing of the
-// others'. A browser that the name's member signed in with before has an allowance
-// of its own, which guesses from elsewhere do not touch. The hash is of the
-// member's password; empty: there is none.
+// slowGuesses limits attempts at passwords: by address, then by address and name, then by
+// name alone. In this order, an address that has used up its own limit does not use up
+// those of others. A browser that the member signed in with before has a separate limit,
+// which guesses from elsewhere cannot use up. hash is the hash of the member's password;
+// empty means that there is none.
 func (s *Site) slowGuesses(v *visit, name, memberID, hash string) error {
 	now := time.Now()
 	if browser, known := s.knownBrowser(v, memberID, hash); known {
@@ -49,8 +47,8 @@ func tooSoon(wait time.Duration) error {
 	return fault.New(fault.RateLimitExceeded, "that was tried too often; try again in %d s", seconds).WithRetryAfter(seconds)
 }
 
-// guess counts the look-up of a code for the address that it comes from, or refuses it
-// after too many that were not known. The caller calls looked with the look-up's error.
+// guess counts the lookup of a code against its address, and refuses it after too many
+// unknown codes. The caller must call looked with the error of the lookup.
 func (s *Site) guess(address string) (looked func(error), err error) {
 	from := network(address)
 	if err := tooSoon(s.limits.codes.Take(from, time.Now())); err != nil {
@@ -63,11 +61,11 @@ func (s *Site) guess(address string) (looked func(error), err error) {
 	}, nil
 }
 
-// signInData is what the sign-in form shows.
+// signInData is the content of the sign-in form.
 type signInData struct {
 	Next        string
-	CanPasskeys bool   // the site has an address that passkeys can be bound to
-	Provider    string // the name of the one to sign in at; empty: none
+	CanPasskeys bool   // passkeys can be bound to the site's address
+	Provider    string // name of the provider; empty: none
 	Empty       bool   // the hub has no account yet
 }
 
@@ -76,8 +74,8 @@ func (s *Site) signInData(v *visit) (signInData, error) {
 	return signInData{s.localPath(next), s.passkeys != nil, s.provider.name(), !s.hasMembers(v)}, nil
 }
 
-// signIn is POST /signin. One message, and one amount of work, for a name that
-// is not there and a password that is wrong.
+// signIn handles POST /signin. An unknown name and a wrong password get the same message
+// and take the same work.
 func (s *Site) signIn(v *visit) (reply, error) {
 	name, password := strings.TrimSpace(v.form.Get("name")), v.form.Get("password")
 	wrong := fault.New(fault.NotAllowed, "the name or the password is wrong").WithParam("password")
@@ -121,17 +119,17 @@ func (s *Site) signOut(v *visit) (reply, error) {
 	return reply{to: "/signin"}, nil
 }
 
-// signUpData is what the sign-up form shows.
+// signUpData is the content of the sign-up form.
 type signUpData struct {
-	Invite string          // its code, where the visitor came by one
-	Seen   *api.SeenInvite // what it offers; nil: not looked up
-	Link   string          // the same of a link to the first operator's account
-	// Provider is the name of the one to sign up at instead; empty: none.
+	Invite string          // code of the invite that the visitor followed; may be empty
+	Seen   *api.SeenInvite // what the invite offers; nil: not looked up
+	Link   string          // code of a link to the first operator's account; may be empty
+	// Provider is the name of the provider for signing up instead; empty means none.
 	Provider string
 	Empty    bool // the hub has no account yet
 }
 
-// SignIn is where a member who came by an invite signs in, and then accepts it.
+// SignIn returns the URL where an existing member with an invite signs in to accept it.
 func (d signUpData) SignIn() string {
 	return "/signin?" + url.Values{"next": {"/invite/" + url.PathEscape(d.Invite)}}.Encode()
 }
@@ -140,7 +138,8 @@ func (s *Site) signUpData(v *visit) (signUpData, error) {
 	return signUpData{Invite: v.form.Get("invite"), Link: v.form.Get("link"), Provider: s.provider.name(), Empty: !s.hasMembers(v)}, nil
 }
 
-// signUp is POST /signup: a new member with a password, who is then signed in.
+// signUp handles POST /signup. It creates a member with a password and signs the member
+// in.
 func (s *Site) signUp(v *visit) (reply, error) {
 	if err := s.slowDown(v); err != nil {
 		return reply{}, err
@@ -152,11 +151,11 @@ func (s *Site) signUp(v *visit) (reply, error) {
 	if made.Password, err = s.Passwords.Hash(v.Context(), made.Member.Name, v.form.Get("password")); err != nil {
 		return reply{}, err
 	}
-	seen, _ := s.SeeInvite(v.Context(), api.InviteIn(v.form.Get("invite"))) // who invites, before it is used up
+	seen, _ := s.SeeInvite(v.Context(), api.InviteIn(v.form.Get("invite"))) // who invites, before the invite is used up
 	return reply{to: "/", done: welcomed(seen)}, s.takeIn(v, made, "sign-up")
 }
 
-// welcomed says what a new member got by an invite; without one, nothing.
+// welcomed describes what a new member got by an invite. It returns "" without an invite.
 func welcomed(seen api.SeenInvite) string {
 	if seen.Owner == "" {
 		return ""
@@ -164,7 +163,7 @@ func welcomed(seen api.SeenInvite) string {
 	return seen.Owner + " shares their machines with you now."
 }
 
-// newMember is who the form says would sign up, if they may.
+// newMember returns the sign-up that the form asks for, if it is allowed.
 func (s *Site) newMember(v *visit) (made account.SignUp, err error) {
 	name := strings.TrimSpace(v.form.Get("name"))
 	if f := api.CheckName(name); f != nil {
@@ -180,7 +179,7 @@ func (s *Site) newMember(v *visit) (made account.SignUp, err error) {
 	return made, nil
 }
 
-// takeIn makes the member, and signs them in.
+// takeIn creates the member and signs the member in.
 func (s *Site) takeIn(v *visit, made account.SignUp, how string) error {
 	err := s.DB.SignUp(v.Context(), made, made.Member.Created)
 	switch {
@@ -201,8 +200,8 @@ func (s *Site) takeIn(v *visit, made account.SignUp, how string) error {
 	return s.begin(v, made.Member, how)
 }
 
-// letIn finds what lets a visitor sign up: a link, an invite, or
-// that anybody may.
+// letIn checks what allows the visitor to sign up: a link, an invite, or the operator's
+// rule.
 func (s *Site) letIn(v *visit, made *account.SignUp) error {
 	if text := v.form.Get("link"); text != "" {
 		hash, ok := s.CodeHash(text, credential.LinkCode)
@@ -236,8 +235,8 @@ func deadLink() *fault.Fault {
 	return fault.New(fault.NotFound, "the link was used, is too old, or is not complete; ask for another")
 }
 
-// welcomePage is GET /welcome/{code}: what a one-time link leads to. Only the
-// form on it uses the link up, so that no preview of it does.
+// welcomePage handles GET /welcome/{code}, the page behind a one-time link. Only its form
+// uses up the link, so that link previews do not.
 func (s *Site) welcomePage(v *visit) (reply, error) {
 	text := v.PathValue("code")
 	hash, ok := s.CodeHash(text, credential.LinkCode)
@@ -263,7 +262,7 @@ func (s *Site) welcomePage(v *visit) (reply, error) {
 	return reply{page: "welcome", title: "Welcome", data: map[string]string{"Name": member.Name, "Link": text}}, nil
 }
 
-// welcome is POST /welcome: the link signs its member in, once.
+// welcome handles POST /welcome. It signs the link's member in, once.
 func (s *Site) welcome(v *visit) (reply, error) {
 	if err := s.slowDown(v); err != nil {
 		return reply{}, err
@@ -282,14 +281,14 @@ func (s *Site) welcome(v *visit) (reply, error) {
 	return reply{to: "/"}, nil
 }
 
-// inviteData is what an invite's page shows to who is signed in.
+// inviteData is the content of an invite's page for a signed-in member.
 type inviteData struct {
 	Code string
 	Seen api.SeenInvite
 }
 
-// invitePage is GET /invite/{code}: who is signed in accepts it there, who is not
-// signs up with it.
+// invitePage handles GET /invite/{code}. A signed-in member can accept the invite; other
+// visitors can sign up with it.
 func (s *Site) invitePage(v *visit) (reply, error) {
 	code := v.PathValue("code")
 	looked, err := s.guess(v.from)
@@ -310,20 +309,19 @@ func (s *Site) invitePage(v *visit) (reply, error) {
 	return reply{page: "signup", title: "You are invited", data: signUpData{Invite: code, Seen: &seen, Provider: s.provider.name()}}, nil
 }
 
-// recoverData is what /recover shows.
+// recoverData is the content of /recover.
 type recoverData struct {
 	CanMail bool
-	Mailed  bool // a link was, if a member has the address that was typed
+	Mailed  bool // the request was taken; a link is sent if a member has the typed address
 }
 
 func (s *Site) recoverData(*visit) (recoverData, error) {
 	return recoverData{CanMail: s.mail != nil}, nil
 }
 
-// slowRecovery refuses a recovery that comes too soon after others from its address,
-// or from there for that name. Guesses at passwords do not count here. Nothing is
-// counted for a name alone: a recovery code and a mailed link cannot be guessed, and
-// the count would be one more way to keep a member out.
+// slowRecovery limits recoveries by address, then by address and name. They are counted
+// apart from attempts at passwords. There is no limit by name alone: recovery codes and
+// mailed links cannot be guessed, and such a limit would let others lock a member out.
 func (s *Site) slowRecovery(v *visit, name string) error {
 	now, from := time.Now(), network(v.from)
 	if err := tooSoon(s.limits.recoverFrom.Take(from, now)); err != nil || name == "" || len(name) > api.MaxName {
@@ -332,14 +330,14 @@ func (s *Site) slowRecovery(v *visit, name string) error {
 	return tooSoon(s.limits.recoverOf.Take(from+" "+name, now))
 }
 
-// recover is POST /recover: a recovery code, in place of the password, sets
-// another one.
+// recover handles POST /recover. It sets a new password for a member who gives a recovery
+// code instead of the old one.
 func (s *Site) recover(v *visit) (reply, error) {
 	name, password := strings.TrimSpace(v.form.Get("name")), v.form.Get("password")
 	if err := s.slowRecovery(v, name); err != nil {
 		return reply{}, err
 	}
-	hash, err := s.Passwords.Hash(v.Context(), name, password) // before the look-up: one amount of work
+	hash, err := s.Passwords.Hash(v.Context(), name, password) // first: the same work for every name
 	if err != nil {
 		return reply{}, err
 	}
@@ -365,7 +363,7 @@ func (s *Site) recover(v *visit) (reply, error) {
 	return reply{to: "/account", done: "The password is changed, and every other session ended."}, nil
 }
 
-// sessionView is one session as its member sees it.
+// sessionView is a session as its member sees it.
 type sessionView struct {
 	ID            string
 	This          bool
@@ -380,13 +378,14 @@ func (s *Site) sessionsData(v *visit) ([]sessionView, error) {
 	views := make([]sessionView, len(kept))
 	for i, k := range kept {
 		var data sessionData
-		_ = json.Unmarshal(k.Data, &data) // one that cannot be read can still be ended
+		_ = json.Unmarshal(k.Data, &data) // a session that cannot be decoded can still be ended
 		views[i] = sessionView{k.ID, k.ID == this, data.Values[sessionFrom], data.Values[sessionAgent], data.Values[sessionHow], k.Created, k.Seen}
 	}
 	return views, err
 }
 
-// endSession is POST /sessions/end: one of the member's, or all others.
+// endSession handles POST /sessions/end: it ends one of the member's sessions, or all
+// others.
 func (s *Site) endSession(v *visit) (reply, error) {
 	if v.form.Get("all") != "" {
 		err := s.DB.EndSessionsOf(v.Context(), v.me.ID, s.sessionID(v.Context()))
@@ -402,5 +401,5 @@ func (s *Site) endSession(v *visit) (reply, error) {
 	return reply{to: "/sessions", done: "The session ended."}, nil
 }
 
-// inviteLink is where an invite's code leads.
+// inviteLink returns the URL for an invite's code.
 func (s *Site) inviteLink(code string) string { return s.Base + "/invite/" + url.PathEscape(code) }

@@ -1,6 +1,6 @@
-// Package site is the members' pages, as HTML: sign-in, sessions and passkeys, and
-// a table of pages that do the routes of package api by their Go types. Open pages
-// are kept up to date. Where a device or a browser's script asks, it answers JSON.
+// Package site serves the members' pages as HTML: sign-in, sessions and passkeys, and a
+// table of pages that call the routes of package api as Go functions. Open pages are
+// updated live. Devices and the pages' scripts get JSON.
 package site
 
 import (
@@ -26,56 +26,56 @@ import (
 	"github.com/kith/kith/internal/mail"
 )
 
-// SignUp says who may make an account.
+// SignUp is the rule for who may create an account.
 type SignUp string
 
-// Who may make an account: everyone, those with a member's invite, or no one. The
-// link to a new hub's first account works in any case.
+// Accounts may be created by everyone, by people with a member's invite, or by no one.
+// The link to a new hub's first account works under every rule.
 const (
 	SignUpOpen   SignUp = "open"
 	SignUpInvite SignUp = "invite"
 	SignUpClosed SignUp = "closed"
 )
 
-// Config is what the pages work with beside the API.
+// Config holds what the pages need beside the API.
 type Config struct {
-	// Base is the address members see, without a slash at the end. Where it
-	// begins with https, cookies and browsers are held to it.
+	// Base is the address that members see, without a slash at the end. If it begins with
+	// https, cookies are Secure and browsers are required to use https.
 	Base string
-	// SignUp is the operator's rule; empty: SignUpInvite.
+	// SignUp is the operator's rule. If empty, it is SignUpInvite.
 	SignUp SignUp
-	// Provider is where members may sign in, too.
+	// Provider is an OpenID provider that members may use to sign in.
 	Provider Provider
-	// Mail is how e-mail to members is sent.
+	// Mail configures e-mail to members.
 	Mail Mail
-	// FirstMade is called when the link to the first operator's account was used.
-	// May be nil.
+	// FirstMade is called after the first operator's account is created by its link. It
+	// may be nil.
 	FirstMade func()
 	// Edge serves the hosted routes to clients.
 	Edge http.Handler
-	// Call serves a request to a hosted route, as a client's, in the name of a
-	// caller who is known by a session.
+	// Call serves a request to a hosted route like one from a client, on behalf of a
+	// caller who is identified by a session.
 	Call func(w http.ResponseWriter, r *http.Request, caller api.Caller)
-	// Health is how the hub's parts are, for its operator.
+	// Health returns the state of the hub's parts, for its operator.
 	Health func(context.Context) []Part
-	// Limits are those in force now, for its operator.
+	// Limits returns the limits that are in force now, for the hub's operator.
 	Limits func() []Limit
-	// Near are the clients that hold nearly as many connections or requests as one may,
-	// for its operator.
+	// Near returns the clients whose connections or requests are close to the limit for
+	// one client, for the hub's operator.
 	Near func() []Near
 }
 
-// Part is one part of a hub, and how it is.
+// Part is one part of a hub, and its state.
 type Part struct {
 	Name string
 	Good bool
-	Text string // in words
+	Text string // for people
 }
 
 // Limit is one limit of a hub.
 type Limit struct{ Name, Value string }
 
-// Near is a client that is near a limit.
+// Near is a client that is close to a limit.
 type Near struct {
 	Client, What string // its address or network; connections or requests
 	Held, Limit  int
@@ -91,14 +91,14 @@ type Site struct {
 	sessions *scs.SessionManager
 	cross    *http.CrossOriginProtection
 	limits   limits
-	passkeys *webauthn.WebAuthn // nil: the address is none that passkeys can be bound to
+	passkeys *webauthn.WebAuthn // nil: passkeys cannot be bound to the address
 	provider *provider          // nil: none is configured
-	mail     *mail.Sender       // nil: none is sent
-	lookups  chan lookup        // of addresses to recover an account by
+	mail     *mail.Sender       // nil: no e-mail is sent
+	lookups  chan lookup        // requests to find the account for an e-mail address
 	live     live
 }
 
-// New makes the site over an API, to which it lends its address and its mail.
+// New returns a site over an API. It sets the API's Base and LinkMade.
 func New(a *api.API, c Config) *Site {
 	if c.SignUp == "" {
 		c.SignUp = SignUpInvite
@@ -121,8 +121,7 @@ func New(a *api.API, c Config) *Site {
 	return s
 }
 
-// Run keeps open pages up to date, notes what members are to know, and sends mail, until
-// ctx ends.
+// Run updates open pages, records notices for members and sends mail, until ctx ends.
 func (s *Site) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.keepLive(ctx) })
@@ -131,10 +130,9 @@ func (s *Site) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Serves reports whether a request is the site's to answer: it is for a page or
-// its parts, or it is a browser's for nothing that there is. A HEAD of / is for
-// the hosted routes, and so is whatever begins as they do, and a client's /models whose
-// base URL lacks /v1.
+// Serves reports whether the site handles a request: one for a page or for its files, or
+// a browser's request for an unknown path. The hosted routes handle HEAD /, all paths
+// that begin like theirs, and /models from clients whose base URL lacks /v1.
 func (s *Site) Serves(r *http.Request) bool {
 	at := r.URL.Path
 	browser := r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html")
@@ -150,40 +148,40 @@ func (s *Site) Serves(r *http.Request) bool {
 	return s.mux.Allowed(r.URL) != nil || browser && at != "/v1" && !strings.HasPrefix(at, "/v1/")
 }
 
-// visit is one request of a browser on its way through a page.
+// visit is one request of a browser, while a page handles it.
 type visit struct {
 	*http.Request
-	page   *page       // nil: there is none
-	id     string      // correlation
+	page   *page       // nil: there is no such page
+	id     string      // correlation id
 	from   string      // the visitor's address
-	came   time.Time   // by the store's clock
-	header http.Header // of the answer
+	came   time.Time   // when the request arrived, by the store's clock
+	header http.Header // of the response
 	form   url.Values
-	me     account.Member // ID empty: the visitor is not signed in
+	me     account.Member // ID is empty if the visitor is not signed in
 }
 
-// SiteKey begins the KeyID of a caller who is known by a session; the member's id
-// follows. No key's id begins so.
+// SiteKey is the prefix of the KeyID of callers who are identified by a session. The
+// member's id follows. No API key has an id with this prefix.
 const SiteKey = "site of "
 
-// caller is the member as the API knows those who ask. All of a member's
-// browsers have one rate together.
+// caller returns the member as a caller of the API. All browsers of a member share one
+// rate limit.
 func (v *visit) caller() api.Caller {
 	return api.Caller{Member: fleet.MemberID(v.me.ID), Name: v.me.Name, KeyID: SiteKey + v.me.ID}
 }
 
-// reply is what a page's handler decided: a page, or where to go next.
+// reply is the result of a page's handler: a page to render, or a redirect.
 type reply struct {
 	page  string // the template's name
 	title string
 	data  any
-	to    string // a path of this site, instead of a page
-	done  string // with to: what was done, shown on the page that follows
-	// write answers in the page's place, whatever else the reply says.
+	to    string // a path of this site to redirect to, instead of a page
+	done  string // with to: the confirmation message on the next page
+	// write, if set, writes the response, and the other fields are ignored.
 	write func(http.ResponseWriter)
 }
 
-// ServeHTTP serves a request that Serves takes.
+// ServeHTTP handles the requests that Serves accepts.
 func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id := []string{account.NewID("req_")}
 	w.Header()["X-Correlation-Id"], w.Header()["Request-Id"], w.Header()["X-Request-Id"] = id, id, id // spec/api.md#correlation-id
@@ -204,7 +202,7 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// handler serves a page; nil: none fits the request.
+// handler returns the handler of a page; p is nil if no page matches the request.
 func (s *Site) handler(p *page) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var body []byte
@@ -225,7 +223,8 @@ func (s *Site) handler(p *page) http.Handler {
 	})
 }
 
-// loadOnly has a session read and not kept: an open page keeps no one signed in.
+// loadOnly loads the session without extending it, so that an open page does not keep its
+// member signed in.
 func (s *Site) loadOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token := ""
@@ -241,7 +240,7 @@ func (s *Site) loadOnly(next http.Handler) http.Handler {
 	})
 }
 
-// secureHeaders are on every answer of the site.
+// secureHeaders sets the headers that every response of the site has.
 func (s *Site) secureHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; "+
 		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
@@ -256,14 +255,14 @@ func (s *Site) secureHeaders(h http.Header) {
 	}
 }
 
-// visit finds the page, checks who asks and that it was this site that did, and
-// serves it. A refused POST is answered with the page that it came from, and a panic is
-// a defect of this request only.
+// visit identifies the visitor, checks that a form came from this site, and runs the
+// page's handler. If a POST is refused, the response is the page with the form. A panic
+// fails only this request.
 func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 	defer func() {
 		switch panicked := recover(); panicked {
 		case nil:
-		case http.ErrAbortHandler: // the browser left in the middle of a call
+		case http.ErrAbortHandler: // the browser disconnected during a call
 			panic(panicked)
 		default:
 			out, err = reply{}, fault.Defect(panicked)
@@ -282,7 +281,7 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 			v.page = &s.pages[i]
 		}
 		if s.pageWith(v.page) != nil {
-			return reply{to: s.placeOf(v)}, nil // a reload of what a form answered
+			return reply{to: s.placeOf(v)}, nil // the browser reloaded the answer to a form
 		}
 		return reply{to: "/"}, nil
 	case v.page == nil:
@@ -323,8 +322,8 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 	return reply{}, err
 }
 
-// pageWith returns the page that has the form: the one that it names, or the one at its
-// path, or the nearest above it; nil: none.
+// pageWith returns the page that contains the form: the page that the form names, or the
+// page at its path, or the nearest one above. It returns nil if there is none.
 func (s *Site) pageWith(form *page) *page {
 	for at := cmp.Or(form.on, form.path); at != "/"; at = path.Dir(at) {
 		if i := slices.IndexFunc(s.pages, func(p page) bool { return p.method == http.MethodGet && p.path == at && !p.asks }); i >= 0 {
@@ -334,7 +333,7 @@ func (s *Site) pageWith(form *page) *page {
 	return nil
 }
 
-// placeOf is the path of the page that has the form that was sent.
+// placeOf returns the path of the page with the form that was sent.
 func (s *Site) placeOf(v *visit) string {
 	at := s.pageWith(v.page).path
 	if machine := v.form.Get("machine"); at == machinePath && machine != "" {
@@ -345,7 +344,7 @@ func (s *Site) placeOf(v *visit) string {
 	return at
 }
 
-// formOf is the form that was posted; a GET has none.
+// formOf returns the posted form. A GET has none.
 func formOf(r *http.Request, body []byte) (url.Values, error) {
 	if r.Method == http.MethodGet {
 		return url.Values{}, nil
@@ -361,8 +360,8 @@ func formOf(r *http.Request, body []byte) (url.Values, error) {
 	return form, nil
 }
 
-// localPath is a page of this site as sign-in may go on to, else "/": nothing
-// that a link says leads off the site.
+// localPath returns next if it is a page of this site that sign-in may redirect to, else
+// "/". A link can never lead off the site.
 func (s *Site) localPath(next string) string {
 	u, err := url.Parse(next)
 	if err != nil || u.Host != "" || u.Scheme != "" || u.Opaque != "" || !strings.HasPrefix(next, "/") || strings.ContainsAny(next, "\\\r\n\t") {
@@ -374,8 +373,8 @@ func (s *Site) localPath(next string) string {
 	return u.RequestURI()
 }
 
-// whoIs is the member whose browser asks; none where the visitor is not signed in, or
-// the member is disabled.
+// whoIs returns the member who sent the request. It returns the zero Member if the
+// visitor is not signed in or the member is disabled.
 func (s *Site) whoIs(ctx context.Context) (account.Member, error) {
 	id := s.sessions.GetString(ctx, sessionMember)
 	if id == "" {
@@ -391,7 +390,7 @@ func (s *Site) whoIs(ctx context.Context) (account.Member, error) {
 	return member, nil
 }
 
-// sessionID is the id under which this browser's session is kept.
+// sessionID returns the id of this browser's session in the store.
 func (s *Site) sessionID(ctx context.Context) string {
 	hash := hashOf(s.sessions.Token(ctx))
 	return base64.RawURLEncoding.EncodeToString(hash[:])

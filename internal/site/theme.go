@@ -7,11 +7,11 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// themeCookie keeps a browser's choice of light or dark pages; without it pages are as
-// the browser's system.
+// themeCookie stores a browser's choice of light or dark pages. Without it, pages follow
+// the browser's setting.
 const themeCookie = "kith-theme"
 
-// theme is the choice that a request comes with.
+// theme returns the choice in a request's cookie, or "".
 func theme(r *http.Request) string {
 	if cookie, err := r.Cookie(themeCookie); err == nil && (cookie.Value == "light" || cookie.Value == "dark") {
 		return cookie.Value
@@ -19,7 +19,7 @@ func theme(r *http.Request) string {
 	return ""
 }
 
-// setTheme is POST /theme: it keeps the choice and shows the page again.
+// setTheme handles POST /theme. It stores the choice and shows the page again.
 func (s *Site) setTheme(v *visit) (reply, error) {
 	cookie := http.Cookie{Name: themeCookie, Value: v.form.Get("theme"), Path: "/", MaxAge: int((365 * 24 * time.Hour).Seconds()), Secure: s.secure, HttpOnly: true, SameSite: http.SameSiteLaxMode}
 	switch cookie.Value {

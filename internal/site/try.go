@@ -16,18 +16,18 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// tryData is what /try shows. The browser alone holds the conversation: each form or
-// call brings all of it, and it is neither kept nor logged here.
+// tryData is the content of /try. Only the browser keeps the conversation: each form or
+// call contains all of it, and the hub neither stores nor logs it.
 type tryData struct {
 	Models []tryModel
 	Model  fleet.ModelID
 	Said   []said
-	Ask    string      // what was typed and not answered
-	Failed *chatAnswer // why not
-	Titles string      // of the codes, as JSON, for the script
+	Ask    string      // the question that was not answered
+	Failed *chatAnswer // the refusal
+	Titles string      // of all codes, as JSON, for the script
 }
 
-// titles are those of all codes, as JSON.
+// titles returns the titles of all codes as JSON.
 var titles = sync.OnceValue(func() string {
 	all := map[fault.Code]string{}
 	for code := range fault.Codes() {
@@ -36,14 +36,14 @@ var titles = sync.OnceValue(func() string {
 	return string(must(json.Marshal(all, json.Deterministic(true))))
 })
 
-// tryModel is a model to choose.
+// tryModel is a model that can be chosen.
 type tryModel struct {
 	ID     fleet.ModelID
-	Vision bool // it takes images
+	Vision bool // it accepts images
 	Whose  string
 }
 
-// said is one message of the conversation, as the chat dialect has it.
+// said is one message of the conversation in the chat dialect.
 type said struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
@@ -62,12 +62,13 @@ func (s *Site) tryData(v *visit) (tryData, error) {
 		data.Model = ""
 	}
 	if data.Model != "" && !slices.ContainsFunc(data.Models, func(m tryModel) bool { return m.ID == data.Model }) {
-		data.Models = append(data.Models, tryModel{ID: data.Model}) // one that was here a moment ago; the call says what became of it
+		data.Models = append(data.Models, tryModel{ID: data.Model}) // it was there a moment ago; the call will fail if not
 	}
 	return data, err
 }
 
-// conversation is what was said before, by turns: the member first.
+// conversation returns the earlier messages. They alternate, and the member's comes
+// first.
 func conversation(v *visit) []said {
 	var all []said
 	for i, text := range v.form["said"] {
@@ -76,7 +77,7 @@ func conversation(v *visit) []said {
 	return all[:len(all)/2*2]
 }
 
-// lines has the line ends that were typed; browsers send them as CRLF.
+// lines returns the text with the line ends that were typed. Browsers send them as CRLF.
 func lines(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
 
 // chatRequest is a call in the chat dialect.
@@ -87,7 +88,7 @@ type chatRequest struct {
 	Messages  []said        `json:"messages"`
 }
 
-// chatCall is the call as a client sends it.
+// chatCall returns the HTTP request of a call.
 func chatCall(ctx context.Context, call chatRequest) (*http.Request, error) {
 	body, err := json.Marshal(call)
 	if err != nil {
@@ -96,7 +97,7 @@ func chatCall(ctx context.Context, call chatRequest) (*http.Request, error) {
 	return chatPost(ctx, bytes.NewReader(body))
 }
 
-// chatPost is a call with that body.
+// chatPost returns the HTTP request with a given body.
 func chatPost(ctx context.Context, body io.Reader) (*http.Request, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, fleet.ChatCompletions.String(), body)
 	if err != nil {
@@ -107,7 +108,8 @@ func chatPost(ctx context.Context, body io.Reader) (*http.Request, error) {
 	return r, nil
 }
 
-// tryCall is the form's question and all before it as a client's call.
+// tryCall returns the form's question, with the earlier conversation, as a client's
+// request.
 func tryCall(v *visit) (*http.Request, error) {
 	model, question := fleet.ModelID(v.form.Get("model")), lines(v.form.Get("ask"))
 	switch {
@@ -119,8 +121,8 @@ func tryCall(v *visit) (*http.Request, error) {
 	return chatCall(v.Context(), chatRequest{Model: model, Messages: append(conversation(v), said{"user", question})})
 }
 
-// tryPage is GET /try. What a model wrote becomes elements of the page only through the
-// policy of DOMPurify, and no link in it has a name looked up before it is followed.
+// tryPage handles GET /try. DOMPurify sanitizes what a model wrote before it becomes part
+// of the page, and the browser does not prefetch DNS for links in it.
 func (s *Site) tryPage(v *visit) (reply, error) {
 	data, err := s.tryData(v)
 	v.header.Set("Content-Security-Policy", v.header.Get("Content-Security-Policy")+"; worker-src 'self'; require-trusted-types-for 'script'; trusted-types dompurify chat-worker")
@@ -128,8 +130,8 @@ func (s *Site) tryPage(v *visit) (reply, error) {
 	return reply{page: "try", title: "Chat", data: data}, err
 }
 
-// tryLive is POST /try/stream: a call in the chat dialect as the page's script makes it,
-// and its answer as a client's, event by event.
+// tryLive handles POST /try/stream, a chat call from the page's script. It responds with
+// the same event stream that a client would get.
 func (s *Site) tryLive(v *visit) (reply, error) {
 	return s.whileSignedIn(v, func(ctx context.Context, w http.ResponseWriter) error {
 		if kind, _, _ := strings.Cut(v.Header.Get("Content-Type"), ";"); !strings.EqualFold(strings.TrimSpace(kind), "application/json") {
@@ -145,7 +147,7 @@ func (s *Site) tryLive(v *visit) (reply, error) {
 	}), nil
 }
 
-// tryOnce is POST /try: the same for a browser without a script, in one piece.
+// tryOnce handles POST /try, the same without streaming for browsers without scripts.
 func (s *Site) tryOnce(v *visit) (reply, error) {
 	r, err := tryCall(v)
 	if err != nil {
@@ -171,7 +173,7 @@ func (s *Site) tryOnce(v *visit) (reply, error) {
 	return reply{page: "try", title: "Chat", data: data}, nil
 }
 
-// chatAnswer is what a call that is not streamed came to.
+// chatAnswer is the result of a call that is not streamed.
 type chatAnswer struct {
 	Status                       int
 	Code, Message, CorrelationID string // of a refusal
@@ -180,7 +182,7 @@ type chatAnswer struct {
 	header                       http.Header
 }
 
-// answerOf reads the answer that serve writes.
+// answerOf returns the response that serve writes.
 func answerOf(serve func(http.ResponseWriter)) chatAnswer {
 	b := &buffer{header: http.Header{}}
 	serve(b)
@@ -193,7 +195,7 @@ func answerOf(serve func(http.ResponseWriter)) chatAnswer {
 			Message said `json:"message"`
 		} `json:"choices"`
 	}
-	_ = json.Unmarshal(b.body.Bytes(), &read) // where it is no JSON, the status says enough
+	_ = json.Unmarshal(b.body.Bytes(), &read) // if it is not JSON, the status is enough
 	a := chatAnswer{
 		Status: cmp.Or(b.status, http.StatusOK), Code: read.Error.Code, Message: read.Error.Message,
 		CorrelationID: b.header.Get("X-Correlation-ID"), header: b.header,
@@ -204,7 +206,7 @@ func answerOf(serve func(http.ResponseWriter)) chatAnswer {
 	return a
 }
 
-// buffer takes an answer into memory.
+// buffer is an http.ResponseWriter that keeps the response in memory.
 type buffer struct {
 	header http.Header
 	status int

@@ -15,20 +15,20 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// usageData is what /usage shows.
+// usageData is the content of /usage.
 type usageData struct {
 	api.UsagePage
-	At      string // the page's own address: /usage, or the operator's
+	At      string // path of the page: /usage, or the operator's
 	Spans   []usageSpan
 	Sides   []usageSide
 	Balance []balance
-	Members int64 // of the hub, who made calls
+	Members int64 // number of the hub's members who made calls
 }
 
-// SinceName is the first hour, day or week, for people.
+// SinceName returns the first hour, day or week as text.
 func (d usageData) SinceName() string { return stepName(d.By, d.Since) }
 
-// usageSpan is a span to choose.
+// usageSpan is a time span that the member can choose.
 type usageSpan struct {
 	Text string
 	By   api.Step
@@ -36,28 +36,29 @@ type usageSpan struct {
 	Here bool
 }
 
-// usageSide is one side of /usage under its title; its ID begins the ids in it.
+// usageSide is one half of /usage with its title: calls made, or calls served. ID is the
+// prefix of the element ids in it.
 type usageSide struct {
 	Title, ID string
-	At        string // the page's address
+	At        string // path of the page
 	By        api.Step
 	Days      int
 	Chart     usageChart
 	Side      api.UsageSide
-	Active    map[string]int64 // members who made calls, by the name of the step; nil: not counted
+	Active    map[string]int64 // number of members who made calls, by step; nil: not counted
 }
 
-// usageBar is one hour, day or week in the picture of calls: its place, and its heights
-// of 40, of which the refused ones are the lower part.
+// usageBar is one hour, day or week in the chart of calls: its position, and its heights
+// out of 40. The refused calls are the lower part of the bar.
 type usageBar struct {
 	X, Y, Height, Refused int
 	None                  bool
-	At                    int64 // its begin, in Unix seconds
+	At                    int64 // its start, in Unix seconds
 	Name                  string
 	Calls                 int64
 }
 
-// balance is what two members, of whom one reads it, gave each other.
+// balance compares what the reader and another member used of each other's machines.
 type balance struct {
 	Member                 string
 	Gave, Took             int64 // calls
@@ -77,26 +78,26 @@ func (s *Site) usageData(v *visit) (usageData, error) {
 	return data, nil
 }
 
-// of is the side with what its page says of the span.
+// of returns the side with the page's path, time span and chart filled in.
 func (side usageSide) of(usage api.UsagePage, at string, now time.Time) usageSide {
 	side.At, side.Days, side.By, side.Chart = at, usage.Days, usage.By, chartOf(usage, side.Side.Days, now)
 	return side
 }
 
-// StepName is the hour, day or week of a row, as the chart has it.
+// StepName returns the hour, day or week of a row as in the chart.
 func (side usageSide) StepName(day string) string { return stepName(side.By, day) }
 
-// StepAt is its begin, in Unix seconds.
+// StepAt returns the start of the row's step, in Unix seconds.
 func (side usageSide) StepAt(day string) int64 {
-	at, _ := side.By.Parse(day) // the API named it
+	at, _ := side.By.Parse(day) // the API formatted it
 	return at.Unix()
 }
 
-// stepName is the hour, day or week that the API names so, for people.
+// stepName returns an hour, day or week of the API as text for people.
 func stepName(by api.Step, name string) string {
 	at, err := by.Parse(name)
 	switch {
-	case err != nil: // not reached
+	case err != nil: // cannot happen
 		return name
 	case by == api.Hour:
 		return at.Format("2 Jan 15:04")
@@ -106,7 +107,7 @@ func stepName(by api.Step, name string) string {
 	return at.Format("2 Jan")
 }
 
-// usageChart is the picture of calls by the hour, the day or the week.
+// usageChart is a bar chart of calls by hour, day or week.
 type usageChart struct {
 	By             api.Step
 	Bars           []usageBar
@@ -114,18 +115,17 @@ type usageChart struct {
 	Most           usageBar // the first of the highest bars
 }
 
-// Width is that of the picture, without a gap after the last bar.
+// Width returns the width of the chart, without a gap after the last bar.
 func (c usageChart) Width() int { return c.Last().X + 8 }
 
-// First and Last are the bars at the ends.
+// First and Last return the bars at the ends.
 func (c usageChart) First() usageBar { return c.Bars[0] }
 func (c usageChart) Last() usageBar  { return c.Bars[len(c.Bars)-1] }
 
-// hubUsagePath is the page of what all members called.
+// hubUsagePath is the page with the usage of all members.
 const hubUsagePath = operatorPath + "/usage"
 
-// hubUsage returns what all members called in the span that is asked for, as one side of
-// a page of usage.
+// hubUsage returns the calls of all members in the requested span.
 func (s *Site) hubUsage(v *visit) (api.HubUsage, api.UsageSide, error) {
 	query := v.URL.Query()
 	usage, err := call(s, v, api.OperatorGetUsage, api.Span{Days: query.Get("days"), By: api.Step(query.Get("by"))})
@@ -136,7 +136,7 @@ func (s *Site) hubUsage(v *visit) (api.HubUsage, api.UsageSide, error) {
 	return usage, side, err
 }
 
-// hubUsagePage is GET /operator/usage.
+// hubUsagePage handles GET /operator/usage.
 func (s *Site) hubUsagePage(v *visit) (reply, error) {
 	usage, side, err := s.hubUsage(v)
 	if err != nil {
@@ -153,7 +153,7 @@ func (s *Site) hubUsagePage(v *visit) (reply, error) {
 	}}, nil
 }
 
-// hubUsageCSV is GET /operator/usage.csv, with the parameters of /usage.csv.
+// hubUsageCSV handles GET /operator/usage.csv, with the parameters of /usage.csv.
 func (s *Site) hubUsageCSV(v *visit) (reply, error) {
 	of, err := usageView(v)
 	if err != nil {
@@ -166,7 +166,7 @@ func (s *Site) hubUsageCSV(v *visit) (reply, error) {
 	return writeUsage([]usagePart{{"hub", side}}, of, usage.Since), nil
 }
 
-// usageSpans are the spans to choose, with the one that is shown marked.
+// usageSpans returns the spans that a member can choose, with the current one marked.
 func usageSpans(usage api.UsagePage) (spans []usageSpan) {
 	for _, span := range []usageSpan{{Text: "24 hours", By: api.Hour, Days: 1}, {Text: "14 days", By: api.Day, Days: 14}, {Text: "30 days", By: api.Day, Days: 30}, {Text: "12 weeks", By: api.Week, Days: 84}, {Text: "A year", By: api.Week, Days: 365}} {
 		span.Here = span.By == usage.By && span.Days == usage.Days
@@ -175,7 +175,8 @@ func usageSpans(usage api.UsagePage) (spans []usageSpan) {
 	return spans
 }
 
-// chartOf draws the calls of a span, a bar for each hour, day or week of it, the highest 40 high.
+// chartOf draws the calls of a span, one bar for each hour, day or week. The highest bar
+// has a height of 40.
 func chartOf(usage api.UsagePage, sums []api.UsageOfDay, now time.Time) usageChart {
 	chart := usageChart{By: usage.By}
 	at, err := usage.By.Parse(usage.Since)
@@ -200,8 +201,8 @@ func chartOf(usage api.UsagePage, sums []api.UsageOfDay, now time.Time) usageCha
 	return chart
 }
 
-// balances puts what members took of the reader's machines beside what the reader took of theirs, those with most
-// first.
+// balances compares, for each other member, the use of the reader's machines with the
+// reader's use of theirs. Members with the most calls come first.
 func balances(usage api.UsagePage) (all []balance) {
 	at := func(member string) *balance {
 		i := slices.IndexFunc(all, func(b balance) bool { return b.Member == member })
@@ -226,7 +227,7 @@ func balances(usage api.UsagePage) (all []balance) {
 	return all
 }
 
-// keyTitle is what a member calls what made calls.
+// keyTitle returns the text for the key that made the calls.
 func keyTitle(k api.UsageOfKey) string {
 	switch {
 	case k.Key == "":
@@ -237,11 +238,10 @@ func keyTitle(k api.UsageOfKey) string {
 	return cmp.Or(k.Name, "(no name)")
 }
 
-// usageViews are the tables of one side of /usage, as they may be asked for one
-// by one.
+// usageViews are the tables of one side of /usage. Each can be requested alone.
 var usageViews = []string{"day", "model", "machine", "member", "key", "code"}
 
-// usageView reads which table of a page of usage is asked for; empty: all.
+// usageView returns the requested table of a usage page; empty means all.
 func usageView(v *visit) (of string, err error) {
 	if of = v.URL.Query().Get("of"); of != "" && !slices.Contains(usageViews, of) {
 		err = fault.New(fault.InvalidRequest, "of is %s, not %.20q", strings.Join(usageViews, ", "), of).WithParam("of")
@@ -249,8 +249,9 @@ func usageView(v *visit) (of string, err error) {
 	return of, err
 }
 
-// usageCSV is GET /usage.csv[?days=N][&by=hour|day|week][&side=caller|owner][&of=VIEW]: what /usage
-// shows, a row for each sum; one side or one table of it where they are named.
+// usageCSV handles GET
+// /usage.csv[?days=N][&by=hour|day|week][&side=caller|owner][&of=VIEW]. It returns the
+// content of /usage, one row for each sum. side and of select one side and one table.
 func (s *Site) usageCSV(v *visit) (reply, error) {
 	query := v.URL.Query()
 	side := query.Get("side")
@@ -272,17 +273,17 @@ func (s *Site) usageCSV(v *visit) (reply, error) {
 	return writeUsage(parts, of, usage.Since), nil
 }
 
-// usagePart is a side of usage under its name.
+// usagePart is a side of usage and its name in the file.
 type usagePart struct {
 	name string
 	side api.UsageSide
 }
 
-// writeUsage answers with sides of usage as CSV.
+// writeUsage returns a reply with sides of usage as CSV.
 func writeUsage(parts []usagePart, of, since string) reply {
 	var text bytes.Buffer
 	w := csv.NewWriter(&text)
-	w.UseCRLF = true // as RFC 4180 has it
+	w.UseCRLF = true // required by RFC 4180
 	_ = w.Write([]string{"side", "of", "name", "calls", "refused", "others", "waited_ms", "tokens_in", "tokens_out", "first_token_p50_ms", "first_token_p95_ms"})
 	side := ""
 	for _, part := range parts {
@@ -290,7 +291,7 @@ func writeUsage(parts []usagePart, of, since string) reply {
 			side = part.name
 		}
 		for _, row := range rowsOf(part.side, of) {
-			_ = w.Write(append([]string{part.name}, row...)) // into memory
+			_ = w.Write(append([]string{part.name}, row...)) // writes to memory never fail
 		}
 	}
 	w.Flush()
@@ -303,8 +304,8 @@ func writeUsage(parts []usagePart, of, since string) reply {
 	}}
 }
 
-// rows are the rows of one table, or of all where none is named: which table,
-// what the sum is of, and its numbers.
+// rowsOf returns the rows of one table, or of all tables if of is empty. A row has the
+// table's name, what the sum is of, and its numbers.
 func rowsOf(u api.UsageSide, of string) (rows [][]string) {
 	add := func(view, name string, sum api.UsageSum) {
 		if of != "" && of != view {
@@ -340,7 +341,7 @@ func rowsOf(u api.UsageSide, of string) (rows [][]string) {
 	return rows
 }
 
-// inCell keeps a spreadsheet from taking a member's text for a formula.
+// inCell prevents a spreadsheet from reading a member's text as a formula.
 func inCell(name string) string {
 	if name != "" && strings.ContainsRune("=+-@\t\r\n", rune(name[0])) {
 		return "'" + name

@@ -10,35 +10,35 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// dayMinutes is how long a day is on a wall clock.
+// dayMinutes is the length of a day on a wall clock.
 const dayMinutes = 24 * 60
 
-// weekOrder is the week as members write it.
+// weekOrder is the order of the days on the pages.
 var weekOrder = []time.Weekday{
 	time.Monday, time.Tuesday, time.Wednesday, time.Thursday, time.Friday, time.Saturday, time.Sunday,
 }
 
-// week is the picture of a machine's sharing hours, on its own wall clock.
+// week is the picture of a machine's sharing hours, on the machine's own wall clock.
 type week struct {
 	Days  []weekDay
-	Words string // the same for who does not see it
+	Words string // the same as text, for screen readers
 }
 
-// weekDay is one day of it, in minutes.
+// weekDay is one day of a week, in minutes.
 type weekDay struct {
 	Name  string
 	Today bool
-	Now   int // minute of the day, if it is today
+	Now   int // minute of the day, if the day is today
 	Open  []span
 }
 
-// span is a part of a day that is open.
+// span is an open part of a day.
 type span struct{ From, Length int }
 
-// drawWeek is the picture of the hours, at a time.
+// drawWeek returns the picture of the hours. now is marked in it.
 func drawWeek(hours, zone string, now time.Time) week {
 	h, err := fleet.AdvertisedHours(hours, zone)
-	if err != nil { // not reached: they are Hours.String's and Zone's
+	if err != nil { // cannot happen: the hours and the zone are from a valid Hours
 		return week{}
 	}
 	there := h.Now(now)
@@ -78,24 +78,24 @@ func drawWeek(hours, zone string, now time.Time) week {
 
 // hoursRow is one window in the editor of sharing hours.
 type hoursRow struct {
-	N        int // its fields end in it
+	N        int // suffix of its fields' names
 	Days     []dayBox
 	From, To string
 }
 
-// Number is the window's as a person counts.
+// Number returns the number of the window, from 1.
 func (r hoursRow) Number() int { return r.N + 1 }
 
-// dayBox is a day to tick.
+// dayBox is a day's checkbox.
 type dayBox struct {
 	Word string
 	On   bool
 }
 
-// maxHoursRows is how many windows the editor takes.
+// maxHoursRows is the maximum number of windows in the editor.
 const maxHoursRows = 64
 
-// hoursRows are the windows in the editor and one to add.
+// hoursRows returns the windows in the editor, and an empty one to add.
 func hoursRows(hours string) []hoursRow {
 	h, err := fleet.ParseHours(hours, "")
 	if err != nil {
@@ -116,8 +116,8 @@ func hoursRows(hours string) []hoursRow {
 	return rows[:min(len(rows), maxHoursRows)]
 }
 
-// readRows is what was ticked and typed in the editor, as ParseHours reads it. A
-// window without a day is none.
+// readRows returns the editor's windows in the syntax of ParseHours. A window without a
+// day is skipped.
 func readRows(form url.Values) string {
 	var windows []string
 	for i := range maxHoursRows {

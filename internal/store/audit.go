@@ -25,8 +25,8 @@ func validText(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
 }
 
-// Acts returns a page of the audit log of operators' acts, newest first: at most
-// most of them, beginning at from, that the filter lets pass.
+// Acts returns one page of the audit log, newest first: up to most acts that match the
+// filter, beginning at from.
 func (db *DB) Acts(ctx context.Context, from account.Place, f account.ActFilter, most int) ([]account.Act, error) {
 	if err := checkText(f.Who, f.What, from.ID); err != nil {
 		return nil, db.wrap(err, "read the audit log")
@@ -36,8 +36,8 @@ func (db *DB) Acts(ctx context.Context, from account.Place, f account.ActFilter,
 	return convert(rows, act), db.wrap(err, "read the audit log")
 }
 
-// ActFields returns the names of those who are in the audit log, and the kinds of acts
-// in it.
+// ActFields returns the names and the kinds of acts that occur in the audit log, as
+// choices for a filter.
 func (db *DB) ActFields(ctx context.Context) (who, what []string, err error) {
 	rows, err := db.query.ActFields(ctx)
 	for _, row := range rows {

@@ -15,16 +15,15 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// metaBackup is the name of a row in the table meta of a backup alone: the time at
-// which the backup was made.
+// metaBackup is the name of a row in the table meta that only backups have: the time of
+// the backup.
 const metaBackup = "backup"
 
-// Backup copies an SQLite database, consistently and while it is in use, to a new
-// file that only this user can read, and checks the copy. The file has its name once
-// the copy is complete. Backup records the result, and removes a copy that is
-// damaged. Restore brings it back, and Open opens a copy like any other database.
-// The copy has records of the calls that run as well, if their ends are not in the
-// database yet.
+// Backup copies an SQLite database to a new file that only this user can read, and checks
+// the copy. The copy is consistent, even if the database is in use. The file gets its
+// name when the copy is complete. Backup records the result, and removes a damaged copy.
+// Restore restores a copy, and Open opens one like any other database. The copy also has
+// records of the calls that are running, if the database does not have their results yet.
 //
 // On PostgreSQL it returns ErrInvalid with the names of PostgreSQL's own tools.
 func (db *DB) Backup(ctx context.Context, b account.Backup, running []account.Usage) (account.Backup, error) {
@@ -63,14 +62,14 @@ func (db *DB) Backup(ctx context.Context, b account.Backup, running []account.Us
 	return b, err
 }
 
-// MakesBackups reports whether Backup makes any: it does on SQLite.
+// MakesBackups reports whether Backup is supported: only on SQLite.
 func (db *DB) MakesBackups() bool { return db.flavor.copy != nil }
 
-// backUp copies the database to part and renames that to the backup's file. It sets
-// the backup's size, or the fault that was found in the copy.
+// backUp copies the database to part and renames that to the backup's file. It sets the
+// backup's size, or its fault if the copy is damaged.
 func (db *DB) backUp(ctx context.Context, part string, b *account.Backup, running []account.Usage) (err error) {
 	add := func(q *query.Queries) error {
-		if err := q.DropMeta(ctx, metaBackup); err != nil { // of an earlier one, if a hub was started on that
+		if err := q.DropMeta(ctx, metaBackup); err != nil { // left by a backup that became this database
 			return err
 		}
 		if err := q.InsertMeta(ctx, metaBackup, strconv.FormatInt(millis(b.At), 10)); err != nil {
@@ -124,8 +123,8 @@ func syncFile(name string) (int64, error) {
 	return about.Size(), nil
 }
 
-// copySQLite copies the database at path into the empty file to, where add adds
-// records, and returns the fault that SQLite finds in the copy; empty if there is none.
+// copySQLite copies the database at path into the empty file to, calls add to add records
+// to it, and returns the first fault that SQLite finds in the copy, or "".
 func copySQLite(ctx context.Context, path, to string, add func(*query.Queries) error) (fault string, err error) {
 	from, err := sqlitePool(path, 1, "deferred", busyTimeout)
 	if err != nil {
@@ -153,8 +152,7 @@ func copySQLite(ctx context.Context, path, to string, add func(*query.Queries) e
 	return fault, errors.Join(err, made.Close())
 }
 
-// integrity reads all of an SQLite database and returns the first fault in it; empty
-// if it is sound.
+// integrity reads all of an SQLite database and returns the first fault in it, or "".
 func integrity(ctx context.Context, db *sql.DB) (fault string, err error) {
 	err = db.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&fault)
 	if fault == "ok" {
@@ -169,8 +167,7 @@ func (db *DB) LastBackup(ctx context.Context) (account.Backup, error) {
 	return db.backup(db.query.LastBackup(ctx))
 }
 
-// LastGoodBackup returns the latest backup that was made and is sound; ErrNotFound if
-// there is none.
+// LastGoodBackup returns the latest backup that is valid; ErrNotFound if there is none.
 func (db *DB) LastGoodBackup(ctx context.Context) (account.Backup, error) {
 	return db.backup(db.query.LastGoodBackup(ctx))
 }

@@ -8,14 +8,15 @@ import (
 
 // clock compares this computer's clock with the database server's.
 type clock struct {
-	offset atomic.Int64 // nanoseconds that the server's is ahead
+	offset atomic.Int64 // how many nanoseconds the server's clock is ahead
 }
 
-// clockSlack is how far an offset may be off before it changes. Clocks that are synchronized
-// have none.
+// clockSlack is the change of the offset that is ignored. Synchronized clocks differ by
+// less.
 const clockSlack = 250 * time.Millisecond
 
-// read takes the time of the server that was read between before and after.
+// read updates the offset from a time of the server that was read between before and
+// after.
 func (c *clock) read(before, server, after time.Time) {
 	least, most := server.Sub(after.Round(0)), server.Sub(before.Round(0))
 	if known := time.Duration(c.offset.Load()); known < least-clockSlack || known > most+clockSlack {
@@ -23,12 +24,13 @@ func (c *clock) read(before, server, after time.Time) {
 	}
 }
 
-// Now returns the time by the clock that rules: on PostgreSQL the server's, as of the last
-// beat, so that nodes whose own clocks differ mean the same by a time that is stored; on
-// SQLite this computer's. It has no monotonic reading: it cannot be compared with time.Now.
+// Now returns the time of the reference clock. On PostgreSQL that is the server's clock,
+// as of the last beat, so that stored times mean the same to all nodes even if their own
+// clocks differ. On SQLite it is this computer's clock. The time has no monotonic
+// reading, so it must not be compared with time.Now.
 func (db *DB) Now() time.Time { return time.Now().Round(0).Add(-db.clockAhead()) }
 
-// clockAhead returns by how much this computer's clock is ahead of the one that rules.
+// clockAhead returns how far this computer's clock is ahead of the reference clock.
 func (db *DB) clockAhead() time.Duration {
 	if db.flavor.primary == nil {
 		return 0

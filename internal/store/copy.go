@@ -18,27 +18,27 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// TableCopy is a table that Copy has copied and read back.
+// TableCopy is a table that Copy has copied and verified.
 type TableCopy struct {
 	Table string
 	Rows  int64
-	// Sum is the sum of the SHA-256 of each row, first 8 bytes, over the rows of the
-	// source; those of the target have the same.
+	// Sum is the sum of the first 8 bytes of each row's SHA-256 in the source. The target
+	// has the same sum.
 	Sum uint64
 }
 
-// epochJump is the distance from the last epoch of the source to the first of the
-// target: more than any hub that still runs on the source can make.
+// epochJump is the distance from the last epoch of the source to the first of the target.
+// A hub that is still running on the source can never reach it.
 const epochJump = 1_000_000_000
 
-// Copy copies all tables of an SQLite database to an empty one on PostgreSQL, in one
-// transaction, and reads them back: the number of rows and a sum over their contents
-// have to be the same on both sides. It calls progress for each 10,000 rows and at the
-// end of each table. The epoch of the target jumps forward, so that nothing that
-// was cached of the source is used with the target.
+// Copy copies all tables of an SQLite database to an empty PostgreSQL database, in one
+// transaction, and reads them back: the number of rows and a checksum of their contents
+// have to be equal. It calls progress after every 10,000 rows and at the end of each
+// table. The epoch of the target is much higher, so that nothing that was cached from the
+// source is used with the target.
 //
-// The tables are those that the database names, so that none can be forgotten.
-// After an error the target is empty as before.
+// The list of tables comes from the database itself, so that none can be forgotten. After
+// an error the target is empty as before.
 func Copy(ctx context.Context, from, to *DB, progress func(TableCopy)) (copied []TableCopy, err error) {
 	if from.flavor.copy == nil || to.flavor.copy != nil {
 		return nil, errors.New("cannot copy the database: it goes from SQLite to PostgreSQL only")
@@ -69,7 +69,7 @@ func Copy(ctx context.Context, from, to *DB, progress func(TableCopy)) (copied [
 	for _, t := range tables {
 		done, err := c.copy(ctx, t)
 		if cause := context.Cause(ctx); err != nil && cause != nil {
-			err = cause // the driver may have found its connection closed by it first
+			err = cause // the driver may have closed the connection because of it
 		}
 		if err != nil {
 			return nil, fmt.Errorf("cannot copy the table %s: %w", t.name, err)
@@ -82,7 +82,8 @@ func Copy(ctx context.Context, from, to *DB, progress func(TableCopy)) (copied [
 	return copied, target.Commit()
 }
 
-// jumpEpoch moves the epoch and records one change there, which no reader knows.
+// jumpEpoch increases the epoch by epochJump and records one change there, so that every
+// reader is behind.
 func jumpEpoch(ctx context.Context, q *query.Queries) error {
 	epoch, err := q.MoveEpoch(ctx, epochJump)
 	if err != nil {
@@ -91,7 +92,7 @@ func jumpEpoch(ctx context.Context, q *query.Queries) error {
 	return q.InsertChange(ctx, query.InsertChangeParams{Epoch: epoch, Nonce: rand.Text(), Kind: "moved", At: millis(time.Now())})
 }
 
-// table is a table as both databases have it.
+// table is a table that both databases have.
 type table struct {
 	name    string
 	columns []column
@@ -104,8 +105,8 @@ func (t table) names() []string {
 	return convert(t.columns, func(c column) string { return c.name })
 }
 
-// tablesToCopy returns the tables of the source, each after those that it refers to.
-// It returns an error if the target's differ.
+// tablesToCopy returns the tables of the source, each after the tables that it
+// references. It returns an error if the target's tables differ.
 func tablesToCopy(ctx context.Context, source, target *sql.Tx) ([]table, error) {
 	mine, err := readTables(ctx, source, `
 SELECT m.name, c.name, lower(c.type) FROM sqlite_master m JOIN pragma_table_info(m.name) c
@@ -130,7 +131,8 @@ WHERE t.relnamespace = cast(current_schema() AS regnamespace) AND t.relkind IN (
 	return inOrder(ctx, source, mine)
 }
 
-// readTables reads rows of a table's name, a column's name and its type.
+// readTables runs a query for table name, column name and column type, and returns its
+// rows as tables.
 func readTables(ctx context.Context, tx *sql.Tx, text string) ([]table, error) {
 	rows, err := tx.QueryContext(ctx, text)
 	if err != nil {
@@ -153,7 +155,7 @@ func readTables(ctx context.Context, tx *sql.Tx, text string) ([]table, error) {
 	return tables, rows.Err()
 }
 
-// inOrder sorts tables so that each comes after those that it refers to.
+// inOrder sorts tables so that each comes after the tables that it references.
 func inOrder(ctx context.Context, source *sql.Tx, tables []table) ([]table, error) {
 	rows, err := source.QueryContext(ctx, `SELECT m.name, f."table" FROM sqlite_master m JOIN pragma_foreign_key_list(m.name) f WHERE m.type = 'table'`)
 	if err != nil {
@@ -185,8 +187,8 @@ func inOrder(ctx context.Context, source *sql.Tx, tables []table) ([]table, erro
 	return sorted, rows.Err()
 }
 
-// emptyTarget keeps hubs out of the target until the transaction ends, returns an
-// error if it has data, and removes the rows that the migrations made.
+// emptyTarget locks hubs out of the target until the transaction ends, returns an error
+// if it has data, and removes the rows that the migrations created.
 func emptyTarget(ctx context.Context, target *sql.Tx, tables []table) error {
 	if _, err := target.ExecContext(ctx, "LOCK TABLE epoch IN ACCESS EXCLUSIVE MODE"); err != nil {
 		return fmt.Errorf("cannot lock the target: %w", err)
@@ -304,8 +306,8 @@ func (r *tableReader) next() ([]any, error) {
 	return values, nil
 }
 
-// valueOf returns what a driver read from a column of that type as PostgreSQL takes
-// it: SQLite has no boolean, and keeps any type in any column.
+// valueOf converts a value that the SQLite driver read from a column of that type for
+// PostgreSQL. SQLite has no booleans, and stores values of any type in any column.
 func valueOf(kind string, value any) (any, error) {
 	switch v := value.(type) {
 	case nil, bool:
@@ -332,7 +334,7 @@ func valueOf(kind string, value any) (any, error) {
 	return nil, fmt.Errorf("a value of Go's type %T in a column of type %s", value, kind)
 }
 
-// appendValue appends a value, with its type and length, so that no two rows have
+// appendValue appends a value with its type and length, so that different rows never have
 // the same text.
 func appendValue(text []byte, value any) []byte {
 	switch v := value.(type) {

@@ -10,7 +10,7 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// keepGrants is how long an expired request is kept, so that its device learns of it.
+// keepGrants is how long an expired request is kept, so that its device can be notified.
 const keepGrants = time.Hour
 
 // CreateGrant adds a request that waits for approval; ErrExists if another one has
@@ -31,8 +31,8 @@ func (db *DB) CreateGrant(ctx context.Context, g account.Grant) error {
 	return db.wrap(err, "create a request for approval")
 }
 
-// WaitingGrant returns the request with that user code; ErrNotFound if it does not
-// wait for approval.
+// WaitingGrant returns the pending request with that user code; ErrNotFound if there is
+// none.
 func (db *DB) WaitingGrant(ctx context.Context, userCode string, now time.Time) (account.Grant, error) {
 	if err := checkText(userCode); err != nil {
 		return account.Grant{}, db.wrap(sql.ErrNoRows, "read a request for approval")
@@ -44,14 +44,14 @@ func (db *DB) WaitingGrant(ctx context.Context, userCode string, now time.Time) 
 	return grant(row), nil
 }
 
-// WaitingGrants returns every request that waits for approval, oldest first.
+// WaitingGrants returns all pending requests, oldest first.
 func (db *DB) WaitingGrants(ctx context.Context, now time.Time) ([]account.Grant, error) {
 	rows, err := db.query.WaitingGrants(ctx, millis(now))
 	return convert(rows, grant), db.wrap(err, "list the requests for approval")
 }
 
-// DecideGrant approves or denies a waiting request for a member. Of concurrent calls
-// one succeeds. ErrNotFound if it does not wait for approval.
+// DecideGrant approves or denies a pending request for a member. Of concurrent calls one
+// succeeds. ErrNotFound if the request is not pending.
 func (db *DB) DecideGrant(ctx context.Context, userCode string, state account.GrantState, memberID string, now time.Time) (account.Grant, error) {
 	var row query.DeviceGrant
 	err := db.transact(ctx, func(q *query.Queries) (err error) {
@@ -79,10 +79,10 @@ func (db *DB) Grant(ctx context.Context, hash [32]byte) (account.Grant, error) {
 	return grant(row), nil
 }
 
-// RedeemGrant adds what an approved request asked for: the machine or the key, for
-// the member who approved it, under the request's name. As with RedeemLoginToken, of
-// concurrent calls one succeeds, and one that fails leaves the request approved.
-// ErrExists if the member has a machine of that name.
+// RedeemGrant creates the machine or key of an approved request, with the request's name,
+// for the member who approved it. As with RedeemLoginToken, of concurrent calls one
+// succeeds, and if one fails the request stays approved. ErrExists if the member has a
+// machine with that name.
 func (db *DB) RedeemGrant(ctx context.Context, hash [32]byte, m account.Machine, k account.Key, now time.Time) (account.Member, error) {
 	var whose query.Member
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {

@@ -31,10 +31,10 @@ func (db *DB) AskEmail(ctx context.Context, e account.Email) error {
 	return db.wrap(err, "store an e-mail address of member %q", e.MemberID)
 }
 
-// VerifyEmail uses the link of that hash: its address replaces the member's former
-// one, which is returned (with an empty Address if there was none), and the links
-// that were mailed there are dropped. Of concurrent calls one succeeds. ErrNotFound
-// if the link is another member's, used, replaced or expired.
+// VerifyEmail uses the link with that hash. The link's address replaces the member's
+// previous one, which is returned (with an empty Address if there was none), and links
+// that were mailed to the previous address are deleted. Of concurrent calls one succeeds.
+// ErrNotFound if the link belongs to another member, or is used, replaced or expired.
 func (db *DB) VerifyEmail(ctx context.Context, memberID string, hash [32]byte, now time.Time) (before account.Email, err error) {
 	err = db.transact(ctx, func(q *query.Queries) error {
 		row, err := lockEmail(ctx, q, memberID)
@@ -45,7 +45,7 @@ func (db *DB) VerifyEmail(ctx context.Context, memberID string, hash [32]byte, n
 			return sql.ErrNoRows
 		}
 		before = email(row)
-		// In Go: the databases' lower case depends on their configuration.
+		// In Go, because lower() depends on the database's configuration.
 		if err := oneRow(q.VerifyEmail(ctx, memberID, hash[:], strings.ToLower(row.Asked), millis(now))); err != nil {
 			return err
 		}
@@ -54,8 +54,8 @@ func (db *DB) VerifyEmail(ctx context.Context, memberID string, hash [32]byte, n
 	return before, db.wrap(err, "verify the e-mail address of member %q", memberID)
 }
 
-// RemoveEmail deletes the member's addresses, which are returned, and the links that
-// were mailed there. ErrNotFound if there are none.
+// RemoveEmail deletes the member's addresses and the links that were mailed to them, and
+// returns the addresses. ErrNotFound if there are none.
 func (db *DB) RemoveEmail(ctx context.Context, memberID string) (before account.Email, err error) {
 	err = db.transact(ctx, func(q *query.Queries) error {
 		row, err := lockEmail(ctx, q, memberID)
@@ -79,8 +79,8 @@ func lockEmail(ctx context.Context, q *query.Queries, memberID string) (query.Em
 	return q.Email(ctx, memberID)
 }
 
-// EmailsOf returns up to most verified addresses that are equal to address, ignoring
-// case, oldest first.
+// EmailsOf returns the verified addresses that are equal to address, ignoring case:
+// oldest first, up to most of them.
 func (db *DB) EmailsOf(ctx context.Context, address string, most int) ([]account.Email, error) {
 	if err := checkText(address); err != nil {
 		return nil, db.wrap(err, "look for an e-mail address")

@@ -17,22 +17,24 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// A PostgreSQL server ends idle connections when an administrator does
-// (pg_terminate_backend), when it restarts, and by its own limits; poolers and firewalls
-// cut them. The next statement on such a connection fails. A read, and the begin of a
-// transaction, changed nothing and is repeated on another connection.
+// A PostgreSQL server closes idle connections when an administrator does so
+// (pg_terminate_backend), when it restarts, and after its own timeouts. Poolers and
+// firewalls cut connections, too. The next statement on such a connection fails. A failed
+// read or begin has changed nothing, so it is retried on another connection.
 
-// endedTries is how often a read or the begin of a transaction is tried in all.
+// endedTries is the maximum number of attempts at a read or at the begin of a
+// transaction.
 const endedTries = 3
 
-// Windows' numbers of a connection that was ended (WSAECONNABORTED, WSAECONNRESET), which
-// syscall.ECONNRESET and syscall.EPIPE are not there. The errors of other systems are smaller.
+// The error numbers of Windows for a closed connection (WSAECONNABORTED, WSAECONNRESET),
+// which differ from syscall.ECONNRESET and syscall.EPIPE there. No other system has
+// errors with these numbers.
 const (
 	wsaAborted = syscall.Errno(10053)
 	wsaReset   = syscall.Errno(10054)
 )
 
-// isEnded reports whether a statement failed because its connection had ended.
+// isEnded reports whether a statement failed because its connection was closed.
 func isEnded(err error) bool {
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch refused.Code {
@@ -54,8 +56,9 @@ func isEnded(err error) bool {
 	return false
 }
 
-// again reports whether the try that failed with err is followed by another one. After a
-// connection that had ended, each that was opened before is checked when it is used next.
+// again reports whether a statement is retried after it failed with err. If its
+// connection was closed, all connections that were opened before are checked before their
+// next use.
 func (p *primary) again(ctx context.Context, try int, err error) bool {
 	if !isEnded(err) || ctx.Err() != nil {
 		return false
@@ -64,8 +67,8 @@ func (p *primary) again(ctx context.Context, try int, err error) bool {
 	return try < endedTries
 }
 
-// shouldPing reports whether a connection is checked before it is used again: after a
-// second, and once after another one had ended.
+// shouldPing reports whether a connection is checked before it is used again: if it was
+// idle for a second, and once after another connection was found closed.
 func (p *primary) shouldPing(_ context.Context, is stdlib.ShouldPingParams) bool {
 	now, known := p.ended.Load(), is.Conn.PgConn().CustomData()
 	if known["ended"] != now {
@@ -81,8 +84,8 @@ func (p *primary) opened(_ context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// repeated is a pool whose reads are repeated. Writes are not: one whose answer is lost
-// may have been committed.
+// repeated is a pool that retries reads. It does not retry writes: if the answer is lost,
+// a write may have been committed.
 type repeated struct {
 	*sql.DB
 	primary *primary
@@ -112,7 +115,7 @@ func (db *DB) reads() query.DBTX {
 	return repeated{db.read, db.flavor.primary}
 }
 
-// begin begins a transaction.
+// begin begins a transaction, and retries if the connection was closed.
 func (db *DB) begin(ctx context.Context, pool *sql.DB, options *sql.TxOptions) (tx *sql.Tx, err error) {
 	for try := 1; ; try++ {
 		tx, err = pool.BeginTx(ctx, options)

@@ -10,17 +10,18 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// keepChanges is how long a change can be read. A hub reads them every second.
+// keepChanges is how long a change can be read. Hubs read changes every second.
 const keepChanges = 24 * time.Hour
 
-// change runs a write that may change who reaches which machine, and records the
-// changes that do returns. Followers are notified of them (Facts.Follow). It locks the epoch's row first, so that such writes run
-// one after another on PostgreSQL as they do on SQLite: epochs become visible in
-// order and without a gap, and what do reads does not change before the commit.
+// change runs a write that may change who reaches which machine, and records the changes
+// that do returns. Followers are notified of them (Facts.Follow). It first locks the
+// epoch's row, so that such writes run one after another on PostgreSQL as they do on
+// SQLite. Epochs therefore become visible in order and without gaps, and the data that do
+// reads does not change before the commit.
 func (db *DB) change(ctx context.Context, do func(*query.Queries) ([]fleet.Change, error)) error {
 	moves := false
 	defer func() {
-		if moves { // also after an error: the commit may have been made
+		if moves { // even after an error, because the transaction may have been committed
 			db.followers.notify()
 		}
 	}()
@@ -54,7 +55,7 @@ func (db *DB) change(ctx context.Context, do func(*query.Queries) ([]fleet.Chang
 	})
 }
 
-// changed returns a change of one record.
+// changed returns a change to one record.
 func changed(kind fleet.ChangeKind, id string) []fleet.Change {
 	return []fleet.Change{{Kind: kind, ID: id}}
 }
@@ -67,10 +68,10 @@ func (db *DB) Position(ctx context.Context) (fleet.Position, error) {
 	return fleet.Position{Epoch: row.N, Nonce: row.Nonce}, db.wrap(err, "read the epoch")
 }
 
-// Changes returns every change after a position, in order and without a gap, and the
-// position of the last one. It returns ErrBehind if the changes are not there, as they
-// are kept for a day, or if the database lost changes that the reader knows. The reader
-// then reads everything again, as a new one.
+// Changes returns all changes after a position, in order and without gaps, and the
+// position of the last one. It returns ErrBehind if the changes are too old, as they are
+// kept for a day, or if the database lost changes that the reader has seen. The reader
+// then reads everything again, like a new one.
 func (db *DB) Changes(ctx context.Context, after fleet.Position) (fleet.Position, []fleet.Change, error) {
 	position, changes, err := changesAfter(ctx, db.query, after)
 	return position, changes, db.wrap(err, "read the changes after %d", after.Epoch)

@@ -11,13 +11,13 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// Facts is the store as the registry of one region reads it, in types of fleet.
+// Facts provides the store's data to the registry of one region, in types of fleet.
 type Facts struct {
 	db     *DB
 	region string
 }
 
-// Facts returns the store as the registry of that region reads it.
+// Facts returns the store's data for the registry of a region.
 func (db *DB) Facts(region string) *Facts { return &Facts{db, region} }
 
 // Now returns the time by the database's clock.
@@ -33,8 +33,8 @@ func (f *Facts) Kept(ctx context.Context, since time.Time) ([]fleet.StoredMachin
 	return convert(machines, storedMachine), nil
 }
 
-// KeptMachine returns one machine; false if it is revoked, its owner is disabled, or
-// there is none of that id.
+// KeptMachine returns one machine; false if it is unknown or revoked, or its owner is
+// disabled.
 func (f *Facts) KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.StoredMachine, bool, error) {
 	m, err := f.db.KeptMachine(ctx, string(id))
 	if errors.Is(err, ErrNotFound) || err == nil && m.Machine.Region != f.region {
@@ -51,8 +51,8 @@ func storedMachine(m account.Kept) fleet.StoredMachine {
 	}
 }
 
-// Shares returns every share in force, each with its number of calls of the day
-// (UTC), so that a restart does not reset a daily limit.
+// Shares returns all shares in force, each with the number of calls of the current UTC
+// day, so that a restart does not reset a daily limit.
 func (f *Facts) Shares(ctx context.Context) ([]*fleet.Share, error) {
 	today := f.db.Now()
 	records, err := f.db.ShareList(ctx)
@@ -81,9 +81,9 @@ func (f *Facts) SharesTo(ctx context.Context, member fleet.MemberID) ([]*fleet.S
 	return routingShares(records, convert(calls, same), today)
 }
 
-// routingShares returns the shares as routing sees them, each with its number of
-// calls of the day. Every call between the two members counts whose model the share
-// has, also one through a group before the share was made.
+// routingShares returns the shares in the form that routing uses, with the number of
+// calls of the day. All calls between the two members for the share's models count,
+// including those through a group before the share was created.
 func routingShares(records []account.Share, calls []query.CallsOfSharesRow, today time.Time) ([]*fleet.Share, error) {
 	models := make(map[string][]string, len(records))
 	for _, r := range records {
@@ -106,8 +106,8 @@ func routingShares(records []account.Share, calls []query.CallsOfSharesRow, toda
 	return shares, nil
 }
 
-// Groups returns every group without its disabled members, each with its owners'
-// limits and the number of calls of the day (UTC), as Shares does.
+// Groups returns all groups without their disabled members, each with its owners' limits
+// and the number of calls of the current UTC day, as Shares does.
 func (f *Facts) Groups(ctx context.Context) ([]*fleet.Group, error) {
 	today := f.db.Now()
 	records, err := f.db.GroupList(ctx)
@@ -130,7 +130,7 @@ func (f *Facts) Groups(ctx context.Context) ([]*fleet.Group, error) {
 	return groups, err
 }
 
-// Group returns one group, as Groups does; nil if there is none of that id.
+// Group returns one group as Groups does; nil if it is unknown.
 func (f *Facts) Group(ctx context.Context, id fleet.GroupID) (*fleet.Group, error) {
 	today := f.db.Now()
 	record, err := f.db.GroupByID(ctx, string(id))
@@ -173,8 +173,8 @@ func routingGroup(r account.Group, limits limitsOfGroups) *fleet.Group {
 // Position returns the position of the newest change.
 func (f *Facts) Position(ctx context.Context) (fleet.Position, error) { return f.db.Position(ctx) }
 
-// Poll returns what changed after a position; fleet.ErrBehind if single changes are not
-// known. A node on PostgreSQL beats with it: see StartNode.
+// Poll returns what changed after a position; fleet.ErrBehind if the changes are not
+// known one by one. On PostgreSQL each Poll is also a beat of the node: see StartNode.
 func (f *Facts) Poll(ctx context.Context, after fleet.Position) (fleet.Update, error) {
 	if f.db.node.Name != "" {
 		return f.db.beat(ctx, after)
@@ -183,7 +183,7 @@ func (f *Facts) Poll(ctx context.Context, after fleet.Position) (fleet.Update, e
 	return fleet.Update{Position: position, Changes: changes}, err
 }
 
-// SaveOffers stores a machine's last advertisement and when it was seen.
+// SaveOffers stores a machine's last advertisement and the time it was received.
 func (f *Facts) SaveOffers(ctx context.Context, id fleet.MachineID, advertisement []byte, seen time.Time) error {
 	return f.db.SaveOffers(ctx, string(id), advertisement, seen)
 }

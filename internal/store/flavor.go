@@ -16,24 +16,25 @@ import (
 // flavor holds the differences between the two databases.
 type flavor struct {
 	dialect goose.Dialect
-	// primary confirms beats, where several processes may use the database; else nil.
+	// primary confirms beats. It is nil on SQLite, which only one process uses.
 	primary *primary
-	// within bounds a transaction; 0 does not.
+	// within limits the duration of a transaction; 0 means no limit.
 	within time.Duration
-	// migrations are options for migrations that only this database has.
+	// migrations are options that add migrations for this database only.
 	migrations []goose.ProviderOption
-	// kind returns the error of this package for a driver's error, or nil.
+	// kind maps an error of the driver to an error of this package, or nil.
 	kind func(error) error
-	// copy writes the database, and what add adds, into an empty file, and returns the
-	// fault found in the copy; nil for a database that has its own tools.
+	// copy writes the database into an empty file, calls add to add records to it, and
+	// returns the fault found in the copy. It is nil for a database that has its own
+	// tools.
 	copy func(ctx context.Context, to string, add func(*query.Queries) error) (fault string, err error)
 	// batch returns the context for a transaction of many short statements.
 	batch func(context.Context) context.Context
 	// recordUsage writes usage records that are valid, all or none.
 	recordUsage func(context.Context, []account.Usage) error
-	// prepare makes a pool or a transaction prepare each statement once.
+	// prepare returns a pool or transaction that prepares each statement once.
 	prepare func(query.DBTX) query.DBTX
-	// release releases what Open acquired beside the connections.
+	// release releases resources of Open other than the connections.
 	release func() error
 }
 

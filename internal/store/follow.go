@@ -8,13 +8,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// changesChannel is the channel of PostgreSQL on which a commit that moves the epoch is
-// notified.
+// changesChannel is the PostgreSQL channel for notifications of commits that move the
+// epoch.
 const changesChannel = "kith_changes"
 
 const (
-	listenAgain = time.Second // the pause before a broken connection is replaced
-	// listenCheck is how often the connection that listens is checked to be to the primary.
+	listenAgain = time.Second // pause before a lost connection is replaced
+	// listenCheck is how often the listening connection is checked to be to the primary.
 	listenCheck = 30 * time.Second
 )
 
@@ -47,9 +47,10 @@ func (f *followers) add(changed *func()) (remove func()) {
 	}
 }
 
-// Follow calls changed once it listens, and after each commit that moves the epoch, by
-// this process or, on PostgreSQL, by another one, until ctx ends. A call can be missed while the connection to
-// the server is lost, so the caller polls as well. changed must not block.
+// Follow calls changed when it begins to listen, and after each commit that moves the
+// epoch, until ctx ends. The commit may be by this process or, on PostgreSQL, by another
+// one. Notifications are lost while the connection to the server is down, so the caller
+// must poll, too. changed must not block.
 func (f *Facts) Follow(ctx context.Context, changed func()) {
 	defer f.db.followers.add(&changed)()
 	p := f.db.flavor.primary
@@ -68,19 +69,19 @@ func (f *Facts) Follow(ctx context.Context, changed func()) {
 }
 
 // listen calls changed for each notification of the server, until the connection is lost
-// or is not to the primary any longer.
+// or its server is no longer the primary.
 func (p *primary) listen(ctx context.Context, changed func()) {
 	within, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
 	conn, err := pgx.ConnectConfig(within, p.config.Copy())
 	if err != nil {
-		return // the poll reports that the database cannot be reached
+		return // the poll reports that the database is unreachable
 	}
 	defer func() { _ = conn.Close(context.Background()) }()
 	if _, err := conn.Exec(within, "LISTEN "+changesChannel); err != nil {
 		return
 	}
-	changed() // for what was committed before
+	changed() // for commits before it listened
 	for p.reset(ctx, conn) == nil {
 		wait, cancel := context.WithTimeout(ctx, listenCheck)
 		_, err := conn.WaitForNotification(wait)

@@ -11,15 +11,15 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// A member enters a group only by an act of their own: JoinGroup, AcceptGroup, or
-// making the group (spec/routing.md#consent).
+// A member joins a group only by the member's own action: JoinGroup, AcceptGroup, or
+// creating the group (spec/routing.md#consent).
 
-// InviteToGroup stores an invitation to an org by one of its admins or, with an
-// empty ByID, by the hub's operator. ErrNotFound if there is no such member, or no
-// such org with that admin; ErrExists if the member is in the org or invited to it;
-// ErrTooMany, as ErrGroupInvitations or another that says which, if the org or the member
-// has too many invitations without an answer, or the member too many by this admin or by
-// those that they do not know.
+// InviteToGroup stores an invitation to an org by one of its admins or, with an empty
+// ByID, by the hub's operator. ErrNotFound if there is no such member, or no such org
+// with that admin; ErrExists if the member is in the org or is invited; ErrTooMany if
+// there are too many pending invitations. The error is ErrGroupInvitations if the org has
+// too many; otherwise it names the limit of the member: in all, by this admin, or by
+// people that the member does not know.
 func (db *DB) InviteToGroup(ctx context.Context, i account.GroupInvitation) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { return nil, inviteToGroup(ctx, q, i) })
 	return db.wrap(err, "invite member %q to group %q", i.MemberID, i.GroupID)
@@ -46,7 +46,7 @@ func inviteToGroup(ctx context.Context, q *query.Queries, i account.GroupInvitat
 	return addInvitation(ctx, q, i)
 }
 
-// addInvitation inserts an invitation, unless there are too many without an answer.
+// addInvitation inserts an invitation, unless there are too many pending ones.
 func addInvitation(ctx context.Context, q *query.Queries, i account.GroupInvitation) error {
 	if err := q.PruneInvitations(ctx, i.GroupID, i.MemberID, millis(i.Created)); err != nil {
 		return err
@@ -63,7 +63,8 @@ func addInvitation(ctx context.Context, q *query.Queries, i account.GroupInvitat
 	if err != nil {
 		return err
 	}
-	// Those that the member does not know leave room for the others, however many they are.
+	// Invitations by people the member does not know are limited separately, so that
+	// there is always room for others.
 	isUnknown, byOne := slices.Contains(unknown, i.ByID), int64(account.MaxInvitationsByOne)
 	if isUnknown {
 		byOne = account.MaxByOneUnknown
@@ -81,9 +82,10 @@ func addInvitation(ctx context.Context, q *query.Queries, i account.GroupInvitat
 	return nil
 }
 
-// AcceptGroup adds a member to a group and deletes the member's invitation;
-// ErrNotFound if there is none, ErrTooMany if the member is in too many groups. The member becomes an admin of an open group, to
-// which only CreateGroup invites, and of an org without members.
+// AcceptGroup adds a member to a group and deletes the member's invitation; ErrNotFound
+// if there is none, ErrTooMany if the member is in too many groups. The member becomes an
+// admin if the group is open, because only CreateGroup invites to those, or if it is an
+// org without members.
 func (db *DB) AcceptGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := oneRow(q.TakeInvitation(ctx, groupID, memberID, millis(now))); err != nil {
@@ -102,7 +104,7 @@ func (db *DB) AcceptGroup(ctx context.Context, groupID, memberID string, now tim
 		if err != nil {
 			return nil, err
 		}
-		if in { // of an open group that the member joined meanwhile
+		if in { // it is an open group, and the member joined it in the meantime
 			return changed(fleet.GroupChanged, groupID), oneRow(q.SetGroupAdmin(ctx, groupID, memberID, admin))
 		}
 		if err := q.InsertGroupMember(ctx, groupID, memberID, admin, millis(now)-1); err != nil {
@@ -116,8 +118,8 @@ func (db *DB) AcceptGroup(ctx context.Context, groupID, memberID string, now tim
 	return db.wrap(err, "accept the invitation to group %q", groupID)
 }
 
-// DeclineGroup deletes a member's invitation to a group; ErrNotFound if there is
-// none. With its last invitation it deletes a group without members.
+// DeclineGroup deletes a member's invitation to a group; ErrNotFound if there is none. If
+// the group then has neither members nor invitations, it is deleted, too.
 func (db *DB) DeclineGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := oneRow(q.TakeInvitation(ctx, groupID, memberID, millis(now))); err != nil {
@@ -128,7 +130,7 @@ func (db *DB) DeclineGroup(ctx context.Context, groupID, memberID string, now ti
 	return db.wrap(err, "decline the invitation to group %q", groupID)
 }
 
-// deleteIfUnused deletes a group that has neither a member nor an invitation.
+// deleteIfUnused deletes a group that has neither members nor invitations.
 func deleteIfUnused(ctx context.Context, q *query.Queries, groupID string) ([]fleet.Change, error) {
 	size, err := q.GroupSize(ctx, groupID)
 	if err != nil || size > 0 {
@@ -141,8 +143,9 @@ func deleteIfUnused(ctx context.Context, q *query.Queries, groupID string) ([]fl
 	return changed(fleet.GroupChanged, groupID), deleteGroup(ctx, q, groupID)
 }
 
-// JoinGroup adds a member to an open group; ErrNotFound if there is no open group of
-// that id, ErrExists if the member is in, ErrTooMany if the member is in too many.
+// JoinGroup adds a member to an open group; ErrNotFound if there is no open group with
+// that id, ErrExists if the member is in it, ErrTooMany if the member is in too many
+// groups.
 func (db *DB) JoinGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := oneRow(q.JoinGroup(ctx, memberID, millis(now)-1, groupID)); err != nil {
@@ -156,9 +159,9 @@ func (db *DB) JoinGroup(ctx context.Context, groupID, memberID string, now time.
 	return db.wrap(err, "join group %q", groupID)
 }
 
-// checkGroupsOf returns ErrTooMany if the member is in more groups than one may. Each group
-// has a member, or an invitation by the operator, so that this limits how many there are:
-// every member is shown all open ones.
+// checkGroupsOf returns ErrTooMany if the member is in the maximum number of groups. Each
+// group has a member, or an invitation by the operator, so this also limits the number of
+// groups. Every member sees all open groups.
 func checkGroupsOf(ctx context.Context, q *query.Queries, memberID string) error {
 	n, err := q.CountGroupsOf(ctx, memberID)
 	if err == nil && n > account.MaxGroups {
@@ -175,9 +178,9 @@ func recordJoin(ctx context.Context, q *query.Queries, groupID, memberID string,
 	return q.InsertJoin(ctx, groupID, memberID, millis(now))
 }
 
-// removeFromGroup removes a member from a group or withdraws the member's
-// invitation, in one transaction, so that a member who accepts it at the same time
-// is not left in the group.
+// removeFromGroup removes a member from a group or withdraws the member's invitation. It
+// does both in one transaction, so that a member who accepts the invitation at the same
+// time does not stay in the group.
 func removeFromGroup(ctx context.Context, q *query.Queries, groupID, memberID string) ([]fleet.Change, error) {
 	left, err := q.DeleteGroupMember(ctx, groupID, memberID)
 	if err != nil {
@@ -192,8 +195,8 @@ func removeFromGroup(ctx context.Context, q *query.Queries, groupID, memberID st
 	return deleteIfUnused(ctx, q, groupID)
 }
 
-// Joins returns up to most of the newest joins of other members of the member's groups,
-// since the member is in them.
+// Joins returns the newest joins of other members to the member's groups, since the
+// member joined, up to most of them.
 func (db *DB) Joins(ctx context.Context, memberID string, now time.Time, most int) ([]account.GroupJoin, error) {
 	rows, err := db.query.Joins(ctx, memberID, millis(now.Add(-account.JoinLife)), int32(most))
 	joins := convert(rows, func(row query.JoinsRow) account.GroupJoin {

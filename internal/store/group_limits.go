@@ -11,8 +11,8 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// PutGroupLimits changes the owner's limits for calls of a group's members and
-// returns the new limits; ErrNotFound if the owner is not in the group.
+// PutGroupLimits changes the owner's limits for calls by a group's members and returns
+// the new limits; ErrNotFound if the owner is not in the group.
 func (db *DB) PutGroupLimits(ctx context.Context, ownerID, groupID string, c account.LimitChange) (l account.Limits, err error) {
 	err = db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		to, err := limitColumns(groupID, c)
@@ -27,8 +27,8 @@ func (db *DB) PutGroupLimits(ctx context.Context, ownerID, groupID string, c acc
 	return l, db.wrap(err, "limit the calls of group %q", groupID)
 }
 
-// limitColumns checks a change of the limits of the record with that id and
-// returns it as columns. A column that is nil stays as it is.
+// limitColumns validates a change to the limits of the record with that id and returns it
+// as columns. A column that is nil does not change.
 func limitColumns(id string, c account.LimitChange) (query.PutGroupLimitsParams, error) {
 	to := query.PutGroupLimitsParams{Hours: c.Hours, Concurrent: c.Concurrent, PerDay: c.PerDay}
 	if err := checkLimits(c.Of(account.Limits{}), id); err != nil || c.Models == nil {
@@ -43,7 +43,7 @@ func groupLimits(row query.GroupLimit) account.Limits {
 	return account.Limits{Models: row.Models, Hours: row.Hours, Concurrent: row.Concurrent, PerDay: row.PerDay}
 }
 
-// limitsOfGroups holds the owners' limits of groups as routing sees them, each with
+// limitsOfGroups holds the owners' limits for groups in the form that routing uses, with
 // the number of calls of the day.
 type limitsOfGroups map[fleet.GroupID]map[fleet.MemberID]*fleet.Limits
 
@@ -57,7 +57,7 @@ func groupLimitsByOwner(rows []query.GroupLimit, calls []query.GroupDay, today t
 	for _, row := range rows {
 		l := groupLimits(row)
 		if len(l.Models) == 0 && l.Hours == "" && l.Concurrent == 0 && l.PerDay == 0 {
-			continue // none is left
+			continue // no limit is left
 		}
 		made, err := routingLimits(row.GroupID, l, today, started[key{row.GroupID, row.OwnerID}])
 		if err != nil {
@@ -72,8 +72,8 @@ func groupLimitsByOwner(rows []query.GroupLimit, calls []query.GroupDay, today t
 	return all, nil
 }
 
-// routingLimits returns the limits of the record with that id as routing sees them,
-// with the number of calls that started today.
+// routingLimits returns the limits of a record in the form that routing uses, with the
+// number of calls that started today.
 func routingLimits(id string, l account.Limits, today time.Time, started int) (fleet.Limits, error) {
 	hours, err := fleet.ParseHours(l.Hours, "")
 	if err != nil {

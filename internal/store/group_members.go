@@ -11,13 +11,12 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// The methods below take the member who makes the change, and check in the
-// transaction of the change that this member may make it: if not, they return
-// ErrNotFound.
+// The methods below take the member who makes a change. In the change's transaction they
+// check that the member may make it, and return ErrNotFound if not.
 
-// SeenGroups returns the groups that the viewer may see, oldest first, or only the
-// one of exactly that name. It leaves out, and does not count, disabled members and
-// expired invitations.
+// SeenGroups returns the groups that the viewer may see, oldest first, or only the one
+// with exactly that name. It neither includes nor counts disabled members and expired
+// invitations.
 func (db *DB) SeenGroups(ctx context.Context, viewerID, name string, now time.Time) ([]account.SeenGroup, error) {
 	if err := checkText(name); err != nil {
 		return nil, db.wrap(err, "list the groups")
@@ -83,7 +82,7 @@ func seenGroups(rows []query.SeenGroupsRow, fellows []query.FellowMembersRow, ke
 	return groups
 }
 
-// addLimits adds the viewer's limits to the groups that the viewer is in.
+// addLimits adds the viewer's limits to the viewer's groups.
 func addLimits(groups []account.SeenGroup, rows []query.GroupLimit) {
 	for _, row := range rows {
 		if i := slices.IndexFunc(groups, func(g account.SeenGroup) bool { return g.ID == row.GroupID && g.In }); i >= 0 {
@@ -92,8 +91,8 @@ func addLimits(groups []account.SeenGroup, rows []query.GroupLimit) {
 	}
 }
 
-// addInvitations adds invitations to their groups: the viewer's own as Invited,
-// others, which the viewer sees as an admin, as Invitations.
+// addInvitations adds invitations to their groups: the viewer's own as Invited, and those
+// that the viewer sees as an admin as Invitations.
 func addInvitations(groups []account.SeenGroup, viewerID string, invitations []query.SeenInvitationsRow) {
 	for _, i := range invitations {
 		n := slices.IndexFunc(groups, func(g account.SeenGroup) bool { return g.ID == i.GroupID })
@@ -111,9 +110,9 @@ func addInvitations(groups []account.SeenGroup, viewerID string, invitations []q
 	}
 }
 
-// LeaveGroup removes a member from a group; ErrNotFound if it is not in,
-// ErrLastAdmin if it is an org's last enabled admin. It deletes an open group after
-// its last member left.
+// LeaveGroup removes a member from a group; ErrNotFound if the member is not in it,
+// ErrLastAdmin if the member is an org's last enabled admin. It deletes an open group
+// when the last member leaves.
 func (db *DB) LeaveGroup(ctx context.Context, groupID, memberID string) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := checkOtherAdmin(ctx, q, groupID, memberID); err != nil {
@@ -147,9 +146,9 @@ func checkOtherAdmin(ctx context.Context, q *query.Queries, groupID, memberID st
 	return err
 }
 
-// ExpelFromGroup removes a member from an org, or withdraws the member's invitation,
-// for one of its admins; ErrNotFound if there is neither, ErrLastAdmin if the member
-// is the last admin.
+// ExpelFromGroup removes a member from an org, or withdraws the member's invitation, on
+// behalf of one of its admins; ErrNotFound if there is neither, ErrLastAdmin if the
+// member is the last admin.
 func (db *DB) ExpelFromGroup(ctx context.Context, adminID, groupID, memberID string) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := checkAdmin(ctx, q, adminID, groupID); err != nil {
@@ -163,7 +162,7 @@ func (db *DB) ExpelFromGroup(ctx context.Context, adminID, groupID, memberID str
 	return db.wrap(err, "remove member %q from group %q", memberID, groupID)
 }
 
-// MakeAdmin makes a member of an org an admin, for one of its admins.
+// MakeAdmin makes a member of an org an admin, on behalf of one of its admins.
 func (db *DB) MakeAdmin(ctx context.Context, adminID, groupID, memberID string) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := checkAdmin(ctx, q, adminID, groupID); err != nil {
@@ -174,8 +173,8 @@ func (db *DB) MakeAdmin(ctx context.Context, adminID, groupID, memberID string) 
 	return db.wrap(err, "make member %q an admin of group %q", memberID, groupID)
 }
 
-// NameAdmin makes a member of an org an admin, for the hub's operator: an org whose admins
-// are all disabled has no one else who can. ErrExists if it has an enabled admin.
+// NameAdmin makes a member of an org an admin, on behalf of the hub's operator. It is for
+// orgs whose admins are all disabled; ErrExists if there is an enabled admin.
 func (db *DB) NameAdmin(ctx context.Context, groupID, memberID string) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		group, err := q.GroupByID(ctx, groupID)
@@ -197,8 +196,8 @@ func (db *DB) NameAdmin(ctx context.Context, groupID, memberID string) error {
 	return db.wrap(err, "make member %q an admin of group %q", memberID, groupID)
 }
 
-// DropAdmin takes the role of an admin of an org away, for one of its admins, who
-// may be the same; ErrLastAdmin if there is no other.
+// DropAdmin takes the role of admin from a member of an org, on behalf of one of its
+// admins, who may be the same member. ErrLastAdmin if there is no other.
 func (db *DB) DropAdmin(ctx context.Context, adminID, groupID, memberID string) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := checkAdmin(ctx, q, adminID, groupID); err != nil {
@@ -221,7 +220,7 @@ func checkAdmin(ctx context.Context, q *query.Queries, adminID, groupID string) 
 	return err
 }
 
-// EndGroup deletes a group of either kind, for one of its admins.
+// EndGroup deletes a group of either kind, on behalf of one of its admins.
 func (db *DB) EndGroup(ctx context.Context, adminID, groupID string) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if _, err := q.AdminKind(ctx, groupID, adminID); err != nil {
@@ -232,7 +231,7 @@ func (db *DB) EndGroup(ctx context.Context, adminID, groupID string) error {
 	return db.wrap(err, "end group %q", groupID)
 }
 
-// deleteGroup deletes the group with all that belongs to it.
+// deleteGroup deletes a group and everything that belongs to it.
 func deleteGroup(ctx context.Context, q *query.Queries, groupID string) error {
 	for _, remove := range []func(context.Context, string) error{q.DeleteKeepOuts, q.DeleteGroupMachines, q.DeleteGroupLimits, q.DeleteInvitations, q.DeleteJoins, q.DeleteGroupMembers} {
 		if err := remove(ctx, groupID); err != nil {
@@ -242,7 +241,7 @@ func deleteGroup(ctx context.Context, q *query.Queries, groupID string) error {
 	return oneRow(q.DeleteGroup(ctx, groupID))
 }
 
-// OwnMachine returns the owner's live machine of that id.
+// OwnMachine returns a live machine of the owner.
 func (db *DB) OwnMachine(ctx context.Context, ownerID, id string) (account.Machine, error) {
 	row, err := db.query.OwnMachine(ctx, id, ownerID)
 	if err != nil {
@@ -251,8 +250,8 @@ func (db *DB) OwnMachine(ctx context.Context, ownerID, id string) (account.Machi
 	return machine(row), nil
 }
 
-// KeepOutOwn keeps the owner's machine out of a group, or lets it in again. Doing
-// either twice is the same as once.
+// KeepOutOwn keeps the owner's machine out of a group, or lets it in again. It is
+// idempotent.
 func (db *DB) KeepOutOwn(ctx context.Context, ownerID, groupID, machineID string, out bool) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if _, err := q.OwnMachine(ctx, machineID, ownerID); err != nil {
@@ -263,8 +262,9 @@ func (db *DB) KeepOutOwn(ctx context.Context, ownerID, groupID, machineID string
 	return db.wrap(err, "change what machine %q is to group %q", machineID, groupID)
 }
 
-// SetGroupMachine sets what a group's admin decides on a machine of a member; ErrNotFound if
-// the member adminID is not one of its admins, or the machine is not a member's.
+// SetGroupMachine sets the decision of a group's admin about a member's machine.
+// ErrNotFound if adminID is not an admin of the group, or the machine does not belong to
+// a member.
 func (db *DB) SetGroupMachine(ctx context.Context, adminID, groupID, machineID string, rule account.MachineRule) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if _, err := q.AdminKind(ctx, groupID, adminID); err != nil {

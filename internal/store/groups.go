@@ -8,9 +8,9 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// CreateGroup adds a group with its members, invitations and kept-out machines;
-// ErrExists if the name is taken, ErrLooksTaken if it looks like that of another,
-// ErrTooMany if a member is in too many groups.
+// CreateGroup adds a group with its members, invitations and kept-out machines; ErrExists
+// if the name is taken, ErrLooksTaken if it looks like another name, ErrTooMany if a
+// member is in too many groups.
 func (db *DB) CreateGroup(ctx context.Context, g account.Group) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := checkText(g.ID, g.Name); err != nil {
@@ -50,7 +50,7 @@ func (db *DB) Group(ctx context.Context, id string) (account.Group, error) {
 	return db.group(ctx, id, true)
 }
 
-// GroupByID returns the group as routing sees it: without disabled members.
+// GroupByID returns the group in the form that routing uses: without disabled members.
 func (db *DB) GroupByID(ctx context.Context, id string) (account.Group, error) {
 	return db.group(ctx, id, false)
 }
@@ -74,7 +74,7 @@ func (db *DB) Groups(ctx context.Context) ([]account.Group, error) {
 	return db.groups(ctx, true)
 }
 
-// GroupList returns every group as routing sees it: without disabled members.
+// GroupList returns every group in the form that routing uses: without disabled members.
 func (db *DB) GroupList(ctx context.Context) ([]account.Group, error) {
 	return db.groups(ctx, false)
 }
@@ -123,8 +123,8 @@ func (db *DB) groups(ctx context.Context, disabledToo bool) ([]account.Group, er
 	return groups, db.wrap(err, "list the groups")
 }
 
-// assemble makes groups of their rows and the rows of their members, kept-out machines and
-// machines that their admins decided on.
+// assemble builds groups from their rows and the rows of their members, kept-out machines
+// and admins' decisions about machines.
 func assemble(rows []query.Group, members []query.GroupMember, keepOuts []query.KeepOut, rules []query.GroupMachine) []account.Group {
 	groups := make([]account.Group, len(rows))
 	byID := make(map[string]*account.Group, len(rows))
@@ -151,9 +151,9 @@ func assemble(rows []query.Group, members []query.GroupMember, keepOuts []query.
 	return groups
 }
 
-// RemoveGroupMember takes a member out of a group, or withdraws the member's
-// invitation to it; ErrNotFound if there is neither. Which machines the member kept
-// out stays stored.
+// RemoveGroupMember removes a member from a group, or withdraws the member's invitation;
+// ErrNotFound if there is neither. It keeps the record of the machines that the member
+// kept out.
 func (db *DB) RemoveGroupMember(ctx context.Context, groupID, memberID string) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { return removeFromGroup(ctx, q, groupID, memberID) })
 	return db.wrap(err, "remove member %q from group %q", memberID, groupID)

@@ -11,8 +11,8 @@ import (
 )
 
 // CreateInvite adds an invite; ErrNotFound if there is no such owner, ErrTooMany if the
-// owner has account.MaxInvites open ones. Of the owner's invites that are used up, expired or
-// revoked it deletes all but the newest account.MaxInvites.
+// owner has account.MaxInvites open ones. It deletes the owner's invites that are used
+// up, expired or revoked, except the newest account.MaxInvites.
 func (db *DB) CreateInvite(ctx context.Context, i account.Invite) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
 		if err := checkLimits(i.Limits, i.ID, i.LastFour); err != nil {
@@ -46,7 +46,7 @@ func (db *DB) Invites(ctx context.Context, ownerID string) ([]account.Invite, er
 }
 
 // Invite returns the invite whose code has that SHA-256, live or not, and its owner's
-// name; ErrNotFound for a wrong code and for an owner who is disabled.
+// name; ErrNotFound if the code is wrong or the owner is disabled.
 func (db *DB) Invite(ctx context.Context, hash [32]byte) (account.Invite, string, error) {
 	row, err := db.query.InviteByHash(ctx, hash[:])
 	if err == nil && (row.Disabled || !sameHash(row.Invite.Hash, hash)) {
@@ -66,14 +66,15 @@ func (db *DB) RevokeInvite(ctx context.Context, ownerID, id string, now time.Tim
 	return db.wrap(err, "revoke invite %q", id)
 }
 
-// AcceptInvite shares the machines of the owner of the invite whose code has that
-// SHA-256 with the share's member, within the invite's limits. One transaction takes
-// one use of the invite and makes the share: of concurrent calls no more succeed
-// than the invite has uses, and a call that fails takes none. A wrong code and an
-// invite that is used up, expired, revoked or of a disabled member are all
-// ErrNotFound. The member's own invite is ErrOwn. If the owner, who is returned
-// then, too, already shares with the member, it is ErrExists. If the share that the
-// member got by this invite has ended, it is ErrUsed.
+// AcceptInvite creates a share from the owner of an invite to the share's member, within
+// the invite's limits. hash is the SHA-256 of the invite's code. One transaction takes
+// one use of the invite and creates the share, so that concurrent calls succeed at most
+// as often as the invite has uses. A call that fails takes none.
+//
+// It returns ErrNotFound if the code is wrong, the invite is used up, expired or revoked,
+// or the owner is disabled; ErrOwn if the invite is the member's own; ErrExists, with the
+// owner, if the owner already shares with the member; ErrUsed if the member got a share
+// by this invite before, which has ended.
 func (db *DB) AcceptInvite(ctx context.Context, hash [32]byte, s account.Share, now time.Time) (account.Share, account.Member, error) {
 	var owner account.Member
 	err := db.change(ctx, func(q *query.Queries) (_ []fleet.Change, err error) {
@@ -83,7 +84,7 @@ func (db *DB) AcceptInvite(ctx context.Context, hash [32]byte, s account.Share, 
 	return s, owner, db.wrap(err, "accept the invite")
 }
 
-// useInvite takes one use of the invite and makes its share.
+// useInvite takes one use of the invite and creates its share.
 func useInvite(ctx context.Context, q *query.Queries, hash [32]byte, s account.Share, now time.Time) (account.Share, account.Member, error) {
 	used, err := q.UseInvite(ctx, hash[:], millis(now))
 	if err != nil {

@@ -20,9 +20,8 @@ func (db *DB) CreateKey(ctx context.Context, k account.Key) error {
 	return db.wrap(err, "create key %q", k.Name)
 }
 
-// KeyByHash returns the key whose secret has that SHA-256, and its member. A wrong
-// key, a revoked one and one of a disabled member are all ErrNotFound. The key may have
-// expired.
+// KeyByHash returns the key whose secret has that SHA-256, and its member; ErrNotFound if
+// there is none, it is revoked, or its member is disabled. The key may have expired.
 func (db *DB) KeyByHash(ctx context.Context, hash [32]byte) (account.Key, account.Member, error) {
 	row, err := db.query.KeyByHash(ctx, hash[:])
 	if err == nil && !sameHash(row.Key.Hash, hash) {
@@ -71,7 +70,7 @@ func (db *DB) RevokeOwnKey(ctx context.Context, memberID, id string, now time.Ti
 // recorded one and an unknown id.
 func (db *DB) TouchKeys(ctx context.Context, used map[string]time.Time) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
-		// In order of id: two hubs that write the same keys do not deadlock.
+		// Sorted by id, so that two hubs that write the same keys do not deadlock.
 		for _, id := range slices.Sorted(maps.Keys(used)) {
 			if err := q.TouchKey(ctx, id, millis(used[id])); err != nil {
 				return err

@@ -11,8 +11,8 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// CreateMachine adds a machine; ErrExists if its owner has a live one of that
-// name, ErrNotFound if there is no such owner.
+// CreateMachine adds a machine; ErrExists if its owner has a live machine with that name,
+// ErrNotFound if there is no such owner.
 func (db *DB) CreateMachine(ctx context.Context, m account.Machine) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		return changed(fleet.MachineChanged, m.ID), insertMachine(ctx, q, m)
@@ -20,9 +20,8 @@ func (db *DB) CreateMachine(ctx context.Context, m account.Machine) error {
 	return db.wrap(err, "create machine %q", m.Name)
 }
 
-// MachineByHash returns the machine whose credential has that SHA-256, and its
-// owner. A wrong credential, a revoked one and one of a disabled member are all
-// ErrNotFound.
+// MachineByHash returns the machine whose credential has that SHA-256, and its owner;
+// ErrNotFound if there is none, it is revoked, or its owner is disabled.
 func (db *DB) MachineByHash(ctx context.Context, hash [32]byte) (account.Machine, account.Member, error) {
 	row, err := db.query.MachineByHash(ctx, hash[:])
 	if err == nil && !sameHash(row.Machine.Hash, hash) {
@@ -51,9 +50,9 @@ func (db *DB) CountMachines(ctx context.Context) (int, error) {
 	return int(n), db.wrap(err, "count the machines")
 }
 
-// MachinesBefore returns a page of all machines, newest first, revoked ones
-// included: up to most of them, beginning at from, whose own or owner's name
-// contains part. The case of ASCII characters does not matter.
+// MachinesBefore returns one page of all machines, newest first, including revoked ones:
+// up to most machines with part in their own or their owner's name, beginning at from.
+// The case of ASCII characters is ignored.
 func (db *DB) MachinesBefore(ctx context.Context, from account.Place, part string, most int) ([]account.Kept, error) {
 	if err := checkText(part, from.ID); err != nil {
 		return nil, db.wrap(err, "list machines")
@@ -84,8 +83,8 @@ func keptMachine(row query.KeptMachineRow) account.Kept {
 	return account.Kept{Machine: machine(row.Machine), OwnerName: row.OwnerName}
 }
 
-// RenameMachine renames a live machine of the owner; ErrExists if another one of
-// the owner has the name.
+// RenameMachine renames a live machine of the owner; ErrExists if the owner has another
+// with that name.
 func (db *DB) RenameMachine(ctx context.Context, ownerID, id, name string) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := checkText(name); err != nil {
@@ -105,10 +104,10 @@ func (db *DB) RevokeMachine(ctx context.Context, id string, now time.Time) error
 	return db.wrap(err, "revoke machine %q", id)
 }
 
-// NextGeneration returns the number of a new tunnel of the machine, greater than those
-// of its earlier tunnels to any hub. It is at least the time in milliseconds, so that a
-// database that lost the last ones does not return them again. ErrNotFound if the
-// machine may not connect.
+// NextGeneration returns the number of a new tunnel of the machine. It is greater than
+// those of the machine's earlier tunnels to any hub, and at least the current time in
+// milliseconds, so that a database that lost recent writes does not return the same
+// numbers again. ErrNotFound if the machine may not connect.
 func (db *DB) NextGeneration(ctx context.Context, id string) (int64, error) {
 	var generation int64
 	err := db.transact(ctx, func(q *query.Queries) (err error) {
@@ -118,8 +117,8 @@ func (db *DB) NextGeneration(ctx context.Context, id string) (int64, error) {
 	return generation, db.wrap(err, "number a tunnel of machine %q", id)
 }
 
-// SaveOffers stores a machine's newest advertisement, a JSON document, and when it
-// came. Routing uses it while the machine is offline.
+// SaveOffers stores a machine's latest advertisement, a JSON document, and the time it
+// was received. Routing uses it while the machine is offline.
 func (db *DB) SaveOffers(ctx context.Context, id string, offers []byte, seen time.Time) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
 		return oneRow(q.SaveOffers(ctx, id, offers, millis(seen)))
@@ -141,12 +140,12 @@ func (db *DB) CreateLoginToken(ctx context.Context, t account.LoginToken) error 
 	return db.wrap(err, "create a login token")
 }
 
-// RedeemLoginToken adds a machine for the member of the token whose secret has that
-// SHA-256. The token's name, if it has one, replaces the machine's. One transaction
-// uses the token and adds the machine: of concurrent calls one succeeds, and a call
-// that fails (ErrExists: the member has a live machine of that name) does not use
-// the token. A wrong, used or expired token and one of a disabled member are all
-// ErrNotFound.
+// RedeemLoginToken adds a machine for the member of a login token, given the SHA-256 of
+// the token's secret. If the token has a name, that is the machine's name. One
+// transaction uses the token and adds the machine: of concurrent calls one succeeds, and
+// a call that fails does not use the token. ErrExists if the member has a live machine
+// with that name; ErrNotFound if the token is wrong, used or expired, or its member is
+// disabled.
 func (db *DB) RedeemLoginToken(ctx context.Context, hash [32]byte, m account.Machine, now time.Time) (account.Machine, account.Member, error) {
 	var owner account.Member
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {

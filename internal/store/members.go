@@ -10,7 +10,7 @@ import (
 )
 
 // CreateMember adds a member; ErrExists if the name is taken, ErrLooksTaken if it looks
-// like that of another.
+// like another name.
 func (db *DB) CreateMember(ctx context.Context, m account.Member) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := checkText(m.ID, m.Name); err != nil {
@@ -48,9 +48,8 @@ func (db *DB) CountMembers(ctx context.Context) (all, disabled int, err error) {
 	return int(row.Members), int(row.Disabled), db.wrap(err, "count the members")
 }
 
-// MembersBefore returns a page of the members, newest first: up to most of them,
-// beginning at from, whose name contains part. The case of ASCII characters does
-// not matter.
+// MembersBefore returns one page of the members, newest first: up to most members with
+// part in their name, beginning at from. The case of ASCII characters is ignored.
 func (db *DB) MembersBefore(ctx context.Context, from account.Place, part string, most int) ([]account.Member, error) {
 	if err := checkText(part, from.ID); err != nil {
 		return nil, db.wrap(err, "list members")
@@ -62,12 +61,12 @@ func (db *DB) MembersBefore(ctx context.Context, from account.Place, part string
 
 var errNoOperatorLeft = fmt.Errorf("%w: no operator would be left", ErrInvalid)
 
-// SetMemberDisabled disables or enables a member. It records a change of each
-// record that appears or disappears with the member: its keys and machines, the
-// shares from it and to it, and its groups (spec/api.md#within-5s). It returns ErrInvalid
-// where a hub's last enabled operator would be disabled.
+// SetMemberDisabled disables or enables a member. It records a change for each record
+// that appears or disappears with the member: its keys and machines, the shares from and
+// to it, and its groups (spec/api.md#within-5s). It returns ErrInvalid if the last
+// enabled operator of the hub would be disabled.
 func (db *DB) SetMemberDisabled(ctx context.Context, id string, disabled bool) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { // one at a time: each sees who is left
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { // serialized, so that each sees who is left
 		before, err := q.CountOperators(ctx)
 		if err == nil {
 			err = oneRow(q.SetMemberDisabled(ctx, id, disabled))
@@ -96,10 +95,10 @@ func (db *DB) SetMemberDisabled(ctx context.Context, id string, disabled bool) e
 	return db.wrap(err, "enable member %q", id)
 }
 
-// SetMemberOperator gives a member the role of operator or takes it away; ErrInvalid
-// where no enabled operator would be left.
+// SetMemberOperator gives a member the role of operator or takes it away; ErrInvalid if
+// no enabled operator would be left.
 func (db *DB) SetMemberOperator(ctx context.Context, id string, operator bool) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { // one at a time: each sees who is left
+	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { // serialized, so that each sees who is left
 		if err := oneRow(q.SetMemberOperator(ctx, id, operator)); err != nil {
 			return nil, err
 		}
@@ -128,11 +127,11 @@ func member(row query.Member) account.Member {
 // Names for Meta.
 const (
 	MetaHub    = "hub"    // the hub's id
-	MetaRegion = "region" // the region of the hub that made the database
+	MetaRegion = "region" // the region of the hub that created the database
 )
 
-// Meta returns the value stored under that name. If there is none, it stores first:
-// every hub of the database gets the value of the hub that asked first.
+// Meta returns the value stored under a name. If there is none, it first stores first, so
+// that all hubs of the database get the value of the first caller.
 func (db *DB) Meta(ctx context.Context, name, first string) (string, error) {
 	var kept string
 	err := db.transact(ctx, func(q *query.Queries) error {

@@ -22,29 +22,30 @@ import (
 var migrations embed.FS
 
 // Schema is the version of a database's tables: the number of the newest migration
-// that ran on it.
+// applied to it.
 type Schema struct {
 	Version int64
-	// Known is the version that this kith makes.
+	// Known is the newest version that this kith knows.
 	Known int64
-	// ReadableFrom is the oldest version that a kith has to know to run on the tables;
-	// 0: there are none yet.
+	// ReadableFrom is the oldest version that a kith must know to use the tables; 0 if
+	// there are no tables yet.
 	ReadableFrom int64
 	Migrations   []Migration // in order of version
 }
 
-// Migration is one step in the making of the tables.
+// Migration is one step in creating the tables.
 type Migration struct {
 	Version int64
-	Name    string    // empty: a newer kith made it
+	Name    string    // empty: from a newer kith
 	Applied time.Time // zero: pending
 }
 
 // metaReadableFrom is the name of Schema.ReadableFrom in the table meta.
 const metaReadableFrom = "readable_from"
 
-// ReadSchema reads the version of a database's tables and changes nothing. On SQLite
-// it works beside a running hub. It returns ErrNotFound if there is no such file.
+// ReadSchema reads the version of a database's tables without changing anything. On
+// SQLite it also works while a hub is running. It returns ErrNotFound if the file does
+// not exist.
 func ReadSchema(ctx context.Context, config Config) (_ Schema, err error) {
 	var db *DB
 	if config.URL != "" {
@@ -59,7 +60,7 @@ func ReadSchema(ctx context.Context, config Config) (_ Schema, err error) {
 	return schema, errors.Join(db.wrap(err, "read the version of the database's tables"), db.Close())
 }
 
-// readSQLite opens an SQLite file to read it, beside a hub that may be running.
+// readSQLite opens an SQLite file for reading, even while a hub is running.
 func readSQLite(path string) (*DB, error) {
 	if err := FileExists(path); err != nil {
 		return nil, err
@@ -82,8 +83,8 @@ func FileExists(path string) error {
 	return err
 }
 
-// migrate runs the migrations that the database lacks. It refuses tables that are
-// newer than this kith, unless it can run on them.
+// migrate runs the missing migrations. It refuses tables that are newer than this kith,
+// unless this kith can use them.
 func (db *DB) migrate(ctx context.Context) error {
 	provider, err := db.migrations()
 	if err != nil {
@@ -151,11 +152,11 @@ func (db *DB) schema(ctx context.Context) (Schema, error) {
 	return s, err
 }
 
-// applied returns the versions of the migrations that ran, and when each did.
+// applied returns the versions of the applied migrations, and when each was applied.
 func (db *DB) applied(ctx context.Context) (map[int64]time.Time, error) {
 	exists, at := "SELECT count(*) > 0 FROM sqlite_master WHERE name = 'goose_db_version'", "tstamp"
 	if db.flavor.dialect == goose.DialectPostgres {
-		exists, at = "SELECT to_regclass('goose_db_version') IS NOT NULL", "cast(tstamp AS timestamptz)" // it is of the server's zone
+		exists, at = "SELECT to_regclass('goose_db_version') IS NOT NULL", "cast(tstamp AS timestamptz)" // in its time zone
 	}
 	var made bool
 	if err := db.read.QueryRowContext(ctx, exists).Scan(&made); err != nil || !made {

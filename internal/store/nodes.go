@@ -9,10 +9,10 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// StartNode adds this process to the nodes that share a PostgreSQL database. It
-// replaces an earlier process of that name, whose next beat fails. From then on each
-// Poll of Facts is a beat of this node. On SQLite, which one process at a time opens,
-// it does nothing. It is called before Facts are used.
+// StartNode adds this process to the nodes that share a PostgreSQL database. It replaces
+// an earlier process with the same name, whose next beat fails. From then on each Poll of
+// Facts is a beat of this node. On SQLite, which only one process at a time can open,
+// StartNode does nothing. It must be called before Facts are used.
 func (db *DB) StartNode(ctx context.Context, n fleet.Node) error {
 	if db.flavor.primary == nil {
 		return nil
@@ -32,13 +32,12 @@ func (db *DB) StartNode(ctx context.Context, n fleet.Node) error {
 	return db.wrap(err, "start node %q", n.Name)
 }
 
-// beat increments this node's beat and returns what changed after the position and the
-// nodes, in one transaction. Only its commit confirms what it returns: a server that
-// was replaced as the primary still answers reads, but cannot commit while its
-// synchronous standby is gone. It returns fleet.ErrReplaced if the node's row is not
-// there any more.
+// beat increments this node's beat and returns the nodes and what changed after the
+// position, in one transaction. The result is only valid after the commit: a server that
+// was replaced as the primary still answers reads, but cannot commit without its
+// synchronous standby. beat returns fleet.ErrReplaced if the node's row no longer exists.
 func (db *DB) beat(ctx context.Context, after fleet.Position) (update fleet.Update, err error) {
-	var behind error // it does not keep the beat from being committed
+	var behind error // does not keep the beat from being committed
 	failedOver, err := db.flavor.primary.confirm(ctx, func(q *query.Queries) error {
 		n, err := q.Beat(ctx, db.node.Name, db.node.Incarnation)
 		if err == nil && n == 0 {
@@ -69,8 +68,8 @@ func (db *DB) beat(ctx context.Context, after fleet.Position) (update fleet.Upda
 	return update, nil
 }
 
-// SetNodeState sets the state of a node, which the node and all others read with their
-// next beat; ErrNotFound if there is none of that name. On SQLite there is none.
+// SetNodeState sets the state of a node, which all nodes read with their next beat;
+// ErrNotFound if there is no such node, as always on SQLite.
 func (db *DB) SetNodeState(ctx context.Context, name, state string) error {
 	if db.flavor.primary == nil {
 		return db.wrap(ErrNotFound, "set the state of node %q", name)
@@ -82,8 +81,8 @@ func (db *DB) SetNodeState(ctx context.Context, name, state string) error {
 	return db.wrap(err, "set the state of node %q", name)
 }
 
-// EndNode removes this process from the nodes, at its end in order. Poll fails from then
-// on.
+// EndNode removes this process from the nodes when it shuts down normally. Poll fails
+// from then on.
 func (db *DB) EndNode(ctx context.Context) error {
 	if db.node.Name == "" {
 		return nil
@@ -91,14 +90,14 @@ func (db *DB) EndNode(ctx context.Context) error {
 	return db.wrap(db.query.EndNode(ctx, db.node.Name, db.node.Incarnation), "end node %q", db.node.Name)
 }
 
-// RemoveNode removes a node that ended without removing itself, unless its row moved
+// RemoveNode removes a node that ended without removing itself, unless its row changed
 // since it was read.
 func (f *Facts) RemoveNode(ctx context.Context, n fleet.Node) error {
 	return f.db.wrap(f.db.query.RemoveNode(ctx, n.Name, n.Incarnation, n.Beat), "remove node %q", n.Name)
 }
 
-// Generations returns the number of the newest tunnel of each of the machines. On SQLite,
-// where no other node can have a newer one, it returns none.
+// Generations returns the number of the newest tunnel of each machine. On SQLite, where
+// no other node can have a newer one, it returns none.
 func (f *Facts) Generations(ctx context.Context, ids []fleet.MachineID) (map[fleet.MachineID]int64, error) {
 	if f.db.flavor.primary == nil {
 		return nil, nil
@@ -121,7 +120,7 @@ func (f *Facts) Generations(ctx context.Context, ids []fleet.MachineID) (map[fle
 	return newest, f.db.wrap(rows.Err(), "read the tunnels' numbers")
 }
 
-// Nodes returns the nodes that started on this database and did not end in order, by
+// Nodes returns the nodes that started on this database and did not remove themselves, by
 // name.
 func (db *DB) Nodes(ctx context.Context) ([]fleet.Node, error) {
 	rows, err := db.query.Nodes(ctx)

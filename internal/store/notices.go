@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// mostNoted limits how many machines, or keys, one pass notes.
+	// mostNoted limits the number of machines, or keys, in one pass.
 	mostNoted = 10_000
-	// clockWrong is how far in the future a pass can only be by a wrong clock.
+	// clockWrong is how far in the future a pass must be for its clock to count as wrong.
 	clockWrong = 10 * time.Minute
 )
 
-// ClaimNoticePass reports whether the caller is to make the next pass over what members
-// are notified of: of all nodes of the database one is, every so long. first is when the
-// first pass of all was made; nothing from before it is mailed.
+// ClaimNoticePass reports whether the caller should make the next pass that creates
+// notices: in each interval one node of the database does. first is the time of the very
+// first pass; nothing from before it is mailed.
 func (db *DB) ClaimNoticePass(ctx context.Context, now time.Time, every time.Duration) (first time.Time, claimed bool, err error) {
 	err = db.transact(ctx, func(q *query.Queries) error {
 		n, err := q.ClaimNoticePass(ctx, millis(now), millis(now.Add(-every)), millis(now.Add(clockWrong)))
@@ -36,8 +36,8 @@ func (db *DB) ClaimNoticePass(ctx context.Context, now time.Time, every time.Dur
 	return first, claimed && err == nil, db.wrap(err, "begin a pass over the notices")
 }
 
-// AddNotices stores notices that are not stored yet, at most account.NoticesADay of one
-// member, and deletes those that are past account.NoticeLife.
+// AddNotices stores new notices, at most account.NoticesADay for one member, and deletes
+// those that are older than account.NoticeLife.
 func (db *DB) AddNotices(ctx context.Context, notices []account.Notice, now time.Time) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
 		for _, n := range notices {
@@ -57,8 +57,8 @@ func (db *DB) AddNotices(ctx context.Context, notices []account.Notice, now time
 	return db.wrap(err, "store %d notices", len(notices))
 }
 
-// Notices returns up to most of the member's notices from after since until that time,
-// the newest first. Invitations and joins are not among them.
+// Notices returns the member's notices after since and up to until, newest first, up to
+// most of them. It does not include invitations and joins.
 func (db *DB) Notices(ctx context.Context, memberID string, since, until time.Time, most int) ([]account.Notice, error) {
 	rows, err := db.query.Notices(ctx, memberID, millis(since), millis(until), int32(most))
 	return convert(rows, func(row query.NoticesRow) account.Notice {
@@ -68,7 +68,7 @@ func (db *DB) Notices(ctx context.Context, memberID string, since, until time.Ti
 	}), db.wrap(err, "list the notices of member %q", memberID)
 }
 
-// SeeNotices records that the member has seen the notices and joins up to that time.
+// SeeNotices records that the member has seen the notices and joins up to a time.
 func (db *DB) SeeNotices(ctx context.Context, memberID string, until time.Time) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
 		if err := q.SeeNotices(ctx, memberID, millis(until)); err != nil {
@@ -80,7 +80,7 @@ func (db *DB) SeeNotices(ctx context.Context, memberID string, until time.Time) 
 }
 
 // CountNotices returns the number of the member's invitations, and of notices and joins
-// that the member has not seen, together, without the kinds that are switched off.
+// that the member has not seen, without the kinds that are switched off.
 func (db *DB) CountNotices(ctx context.Context, memberID string, now time.Time) (int, error) {
 	n, err := db.query.CountNotices(ctx, memberID, millis(now), millis(now.Add(-account.JoinLife)))
 	off := kinds(n.OffSite)
@@ -110,7 +110,8 @@ func (db *DB) SetNoticeChoices(ctx context.Context, memberID string, c account.N
 	return db.wrap(err, "store what member %q is notified of", memberID)
 }
 
-// kindsText is the inverse of kinds. Queries look for a kind between spaces.
+// kindsText is the inverse of kinds. Each kind has a space on both sides, because queries
+// search for that.
 func kindsText(list []account.NoticeKind) string {
 	if len(list) == 0 {
 		return ""
@@ -122,8 +123,8 @@ func kinds(text string) []account.NoticeKind {
 	return convert(strings.Fields(text), func(k string) account.NoticeKind { return account.NoticeKind(k) })
 }
 
-// MachinesOffline returns machines that were last seen between the two times, and of
-// which their owners have no notice yet.
+// MachinesOffline returns machines that were last seen between the two times and whose
+// owners have no notice about it yet.
 func (db *DB) MachinesOffline(ctx context.Context, since, until time.Time) ([]account.OfflineMachine, error) {
 	rows, err := db.query.MachinesOffline(ctx, millis(since), millis(until), string(account.NoticeOffline), mostNoted)
 	return convert(rows, func(row query.MachinesOfflineRow) account.OfflineMachine {
@@ -131,8 +132,8 @@ func (db *DB) MachinesOffline(ctx context.Context, since, until time.Time) ([]ac
 	}), db.wrap(err, "list machines that are offline")
 }
 
-// KeysEnding returns keys that end between the two times, were made to live longer than
-// that, and of which their members have no notice yet.
+// KeysEnding returns keys that expire between the two times, were created for longer than
+// that, and whose members have no notice about it yet.
 func (db *DB) KeysEnding(ctx context.Context, since, until time.Time) ([]account.EndingKey, error) {
 	rows, err := db.query.KeysEnding(ctx, millis(since), millis(until), string(account.NoticeEnding), mostNoted)
 	return convert(rows, func(row query.KeysEndingRow) account.EndingKey {
@@ -140,8 +141,8 @@ func (db *DB) KeysEnding(ctx context.Context, since, until time.Time) ([]account
 	}), db.wrap(err, "list keys that end soon")
 }
 
-// SpentLimits returns the limits of calls a day that are used up on the day of now, and
-// of which their owners have no notice yet. Calls are counted as for routing.
+// SpentLimits returns the daily limits that are used up on the day of now and whose
+// owners have no notice about it yet. Calls are counted as for routing.
 func (db *DB) SpentLimits(ctx context.Context, now time.Time) (spent []account.SpentLimit, err error) {
 	day := millis(dayOf(now))
 	shares, err := db.query.DayOfLimitedShares(ctx, day, string(account.NoticeSpent))
@@ -170,14 +171,14 @@ func (db *DB) SpentLimits(ctx context.Context, now time.Time) (spent []account.S
 	return spent, db.wrap(err, "count the day's calls of limited groups")
 }
 
-// OperatorsSince returns the ids of the operators whose accounts were there at that time.
+// OperatorsSince returns the ids of the operators whose accounts existed at that time.
 func (db *DB) OperatorsSince(ctx context.Context, at time.Time) ([]string, error) {
 	ids, err := db.query.OperatorsSince(ctx, millis(at))
 	return ids, db.wrap(err, "list the operators")
 }
 
-// MembersToMail returns up to most members who may be mailed now, and of whom there is
-// something new between since and until.
+// MembersToMail returns members with something new between since and until who may be
+// mailed now, up to most of them.
 func (db *DB) MembersToMail(ctx context.Context, now, since, until time.Time, most int) ([]account.NewsFor, error) {
 	rows, err := db.query.MembersToMail(ctx, millis(now), millis(since), millis(until), int32(most))
 	return convert(rows, func(row query.MembersToMailRow) account.NewsFor {
@@ -188,8 +189,8 @@ func (db *DB) MembersToMail(ctx context.Context, now, since, until time.Time, mo
 	}), db.wrap(err, "list the members to be mailed")
 }
 
-// ClaimMail reports whether the caller is to mail the member now; until next no other
-// call is.
+// ClaimMail reports whether the caller should mail the member now. No other call is
+// allowed to until next.
 func (db *DB) ClaimMail(ctx context.Context, memberID string, now, next time.Time) (claimed bool, err error) {
 	err = db.transact(ctx, func(q *query.Queries) error {
 		n, err := q.ClaimMail(ctx, memberID, millis(next), millis(now))
@@ -206,9 +207,9 @@ func (db *DB) SetMailed(ctx context.Context, memberID string, until, next time.T
 	return db.wrap(err, "record what member %q was mailed", memberID)
 }
 
-// JoinsToMail returns up to most joins, between the two times, of other members of the
-// member's groups that reach a machine of the member's. Groups of more than
-// account.SmallGroup members are left out.
+// JoinsToMail returns joins between the two times by other members to the member's
+// groups, if the group reaches a machine of the member, up to most of them. Groups with
+// more than account.SmallGroup members are left out.
 func (db *DB) JoinsToMail(ctx context.Context, memberID string, since, until time.Time, most int) ([]account.GroupJoin, error) {
 	rows, err := db.query.JoinsToMail(ctx, query.JoinsToMailParams{
 		Member: memberID, Since: millis(since), Until: millis(until), Small: account.SmallGroup, Most: int32(most),

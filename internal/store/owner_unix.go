@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// giveToOwner makes the owner of a folder the owner of a file in it, where the
-// superuser runs this: the hub runs as that owner.
+// giveToOwner gives a file the owner of its folder if the superuser runs this, because
+// the hub runs as that owner.
 func giveToOwner(file, folder string) error {
 	if os.Geteuid() != 0 {
 		return nil

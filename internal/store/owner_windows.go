@@ -1,4 +1,4 @@
 package store
 
-// giveToOwner does nothing: a new file has the rights of its folder.
+// giveToOwner does nothing: a new file inherits the permissions of its folder.
 func giveToOwner(_, _ string) error { return nil }

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// Pool is how busy the connections to the database are. For SQLite they are open files.
+// Pool is the state of the connections to the database. For SQLite they are open files.
 type Pool struct {
 	Open, InUse, Max int
-	// Waits is how often a statement waited for a free connection so far, and Waited how
-	// long in all.
+	// Waits is how often a statement has waited for a free connection, and Waited for how
+	// long in total.
 	Waits  int64
 	Waited time.Duration
 }
 
-// Pool returns the present state of all connections.
+// Pool returns the current state of all connections.
 func (db *DB) Pool() Pool {
 	pools := []*sql.DB{db.write}
 	if db.read != db.write {

@@ -22,8 +22,8 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// The pool, which reads and writes share. One more connection is for beats, so that
-// these never wait for others, and one listens for changes.
+// The size of the pool for reads and writes. There is one more connection for beats, so
+// that they never wait for other statements, and one that listens for changes.
 const (
 	postgresConns    = 16
 	postgresIdle     = 5 * time.Minute
@@ -32,14 +32,14 @@ const (
 
 const (
 	oldestPostgres = 14
-	// connectWithin bounds the connection to one host of several, so that a poll, which
-	// has 4 s, can try a second one. The URL may change it.
+	// connectWithin is the timeout for connecting to one of several hosts, so that a
+	// poll, which has 4 s, can try a second one. The URL may override it.
 	connectWithin = 1500 * time.Millisecond
-	// startWithin bounds the connection to the only host, and at the start how long
-	// hosts are tried again that are too slow: they may be starting, too.
+	// startWithin is the timeout for connecting to the only host. At the start it is also
+	// how long slow hosts are retried: they may be starting, too.
 	startWithin = 10 * time.Second
-	// transactWithin bounds a transaction: a server that is gone without closing its
-	// connections does not answer.
+	// transactWithin is the timeout of a transaction. A server that is gone without
+	// closing its connections never answers.
 	transactWithin = 30 * time.Second
 )
 
@@ -64,7 +64,7 @@ func openPostgres(ctx context.Context, config Config) (*DB, error) {
 	if err != nil {
 		return nil, errors.Join(connectFault(err, parsed), closeAll())
 	}
-	// Hubs that start together run the migrations one after another.
+	// Hubs that start at the same time run the migrations one after another.
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 300))
 	if err != nil {
 		return nil, errors.Join(err, closeAll())
@@ -89,15 +89,15 @@ func openPostgres(ctx context.Context, config Config) (*DB, error) {
 }
 
 // CheckURL returns what is wrong with a PostgreSQL URL, as the end of a sentence that
-// begins with its name; nil if it can be used. The error holds no password.
+// begins with the URL's name, or nil if it can be used. The error contains no password.
 func CheckURL(url string) error {
 	_, err := parsePostgres(url)
 	return err
 }
 
-// parsePostgres reads a URL with every parameter that libpq and pgx know. It sets
-// target_session_attrs=read-write unless the URL chooses otherwise: a standby, or a
-// server that was made one, is of no use.
+// parsePostgres parses a URL, with all parameters that libpq and pgx know. It sets
+// target_session_attrs=read-write unless the URL sets it: a standby, or a server that
+// became one, cannot be used.
 func parsePostgres(url string) (*pgx.ConnConfig, error) {
 	const takes = "takes a URL such as postgres://USER:PASSWORD@HOST/NAME"
 	if !strings.HasPrefix(url, "postgres://") && !strings.HasPrefix(url, "postgresql://") {
@@ -105,7 +105,7 @@ func parsePostgres(url string) (*pgx.ConnConfig, error) {
 	}
 	parsed, err := pgx.ParseConfig(url)
 	if err != nil {
-		// The text in front of this holds the URL.
+		// The text before this contains the URL.
 		if _, reason, ok := strings.Cut(err.Error(), "`: "); ok && !strings.Contains(reason, "://") {
 			return nil, fmt.Errorf("%s: %s", takes, reason)
 		}
@@ -127,10 +127,10 @@ func parsePostgres(url string) (*pgx.ConnConfig, error) {
 	return parsed, nil
 }
 
-// hostsOf returns the different hosts, with their ports, that the URL names.
+// hostsOf returns the distinct hosts in the URL, with their ports.
 func hostsOf(c *pgx.ConnConfig) []string {
 	hosts := []string{net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))}
-	for _, f := range c.Fallbacks { // one for each host, and for each way to use TLS
+	for _, f := range c.Fallbacks { // one for each host and each TLS mode
 		if host := net.JoinHostPort(f.Host, strconv.Itoa(int(f.Port))); !slices.Contains(hosts, host) {
 			hosts = append(hosts, host)
 		}
@@ -138,18 +138,18 @@ func hostsOf(c *pgx.ConnConfig) []string {
 	return hosts
 }
 
-// server identifies a PostgreSQL server. It is the zero server where the service does
-// not report it.
+// server identifies a PostgreSQL server. It is the zero server if the service does not
+// report its identity.
 type server struct {
 	cluster  string
-	timeline string // in hexadecimal digits; a standby that is promoted begins a greater one
+	timeline string // in hexadecimal; increases when a standby is promoted
 }
 
 const serverQuery = "SELECT system_identifier, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) FROM pg_control_system()"
 
-// primary is the server that confirmed the last beat. Connections to others are not
-// used: a server that was replaced as the primary while it was cut off may answer reads
-// from its old state, after this process has followed its successor.
+// primary is the server that confirmed the last beat. Connections to other servers are
+// not used: a former primary that was cut off may still answer reads from its old state,
+// after this process has switched to its successor.
 type primary struct {
 	several bool // the URL names several hosts
 	config  *pgx.ConnConfig
@@ -157,11 +157,12 @@ type primary struct {
 	beats   *sql.DB
 	server  atomic.Pointer[server] // nil before the first beat
 	clock   clock
-	ended   atomic.Int64 // how often a connection was found that had ended
+	ended   atomic.Int64 // how many times a connection was found closed
 }
 
-// idleLimit has the server end a transaction whose node stopped in the middle of it. Its
-// locks would keep other nodes from revoking a key that the node had just seen in use.
+// idleLimit makes the server end a transaction whose node stopped in the middle of it.
+// Its locks would prevent other nodes from revoking a key that the node had just seen in
+// use.
 const idleLimit = "SET idle_in_transaction_session_timeout = '5s'"
 
 var errTooOld = errors.New("the server is too old")
@@ -176,7 +177,7 @@ func (p *primary) open(parsed *pgx.ConnConfig, conns int) *sql.DB {
 	return pool
 }
 
-// validate accepts a new connection, or has pgx try the next host.
+// validate accepts a new connection, or makes pgx try the next host.
 func (p *primary) validate(ctx context.Context, conn *pgconn.PgConn) error {
 	major, _, _ := strings.Cut(conn.ParameterStatus("server_version"), ".")
 	if n, err := strconv.Atoi(major); err == nil && n < oldestPostgres {
@@ -213,9 +214,9 @@ func (p *primary) reset(_ context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// confirm runs do in a transaction on the connection for beats. After its commit the
-// server counts as the primary; confirm reports whether another one was before. Before
-// the transaction the server's clock is read.
+// confirm runs do in a transaction on the connection for beats. Before the transaction it
+// reads the server's clock. After the commit the server is the primary; confirm reports
+// whether another one was before.
 func (p *primary) confirm(ctx context.Context, do func(*query.Queries) error) (failedOver bool, err error) {
 	if err := p.readClock(ctx); err != nil {
 		return false, err
@@ -245,8 +246,8 @@ func (p *primary) confirm(ctx context.Context, do func(*query.Queries) error) (f
 	return failedOver, err
 }
 
-// Warning returns what in the settings of the database's server puts commits at risk;
-// empty if there is nothing.
+// Warning returns a setting of the database server that puts commits at risk, or "" if
+// there is none.
 func (db *DB) Warning(ctx context.Context) (string, error) {
 	p := db.flavor.primary
 	if p == nil {
@@ -266,8 +267,8 @@ func (db *DB) Warning(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// connectFault returns the error of the first connection, in one line, with its cause
-// and what to do.
+// connectFault returns the error of the first connection in one line, with its cause and
+// what to do.
 func connectFault(err error, config *pgx.ConnConfig) error {
 	lines := strings.Split(err.Error(), "\n")
 	for i := range lines {
@@ -276,7 +277,7 @@ func connectFault(err error, config *pgx.ConnConfig) error {
 	reason := strings.Join(slices.Compact(lines), " ")
 	fix := "check that it runs, and the hosts and ports in the URL"
 	var pg *pgconn.PgError
-	if errors.As(err, &pg) && len(hostsOf(config)) == 1 { // without the attempt over TLS that came before
+	if errors.As(err, &pg) && len(hostsOf(config)) == 1 { // skip the TLS attempt that came before
 		reason = fmt.Sprintf("%s (SQLSTATE %s)", pg.Message, pg.Code)
 	}
 	switch {
@@ -307,7 +308,7 @@ func postgresKind(err error) error {
 		return ErrNotFound
 	case "23514", "22021": // check_violation, character_not_in_repertoire
 		if pg.Code == "23514" && pg.ConstraintName == "" {
-			return nil // no constraint refused the row: its partition is missing
+			return nil // not a constraint: the row's partition is missing
 		}
 		return ErrInvalid
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// prepared is a pool or a transaction that prepares each statement once. SQLite
-// otherwise spends more time on parsing a statement than on running it. The
-// statements are closed with the pool or the transaction.
+// prepared is a pool or a transaction that prepares each statement once. Otherwise SQLite
+// spends more time on parsing a statement than on running it. The statements are closed
+// with the pool or the transaction.
 type prepared struct {
 	query.DBTX
 	statements sync.Map // text → *sql.Stmt
@@ -24,7 +24,7 @@ func (p *prepared) statement(ctx context.Context, text string) (*sql.Stmt, error
 	if err != nil {
 		return nil, err
 	}
-	if found, ok := p.statements.LoadOrStore(text, made); ok { // another goroutine was first
+	if found, ok := p.statements.LoadOrStore(text, made); ok { // another goroutine prepared it first
 		_ = made.Close()
 		return found.(*sql.Stmt), nil
 	}
@@ -50,7 +50,7 @@ func (p *prepared) QueryContext(ctx context.Context, text string, args ...any) (
 func (p *prepared) QueryRowContext(ctx context.Context, text string, args ...any) *sql.Row {
 	s, err := p.statement(ctx, text)
 	if err != nil {
-		return p.DBTX.QueryRowContext(ctx, text, args...) // a Row that holds the error
+		return p.DBTX.QueryRowContext(ctx, text, args...) // returns a Row with the error
 	}
 	return s.QueryRowContext(ctx, args...)
 }

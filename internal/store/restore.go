@@ -14,29 +14,29 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// Restored is what Restore did.
+// Restored is the result of Restore.
 type Restored struct {
-	// Made is when the backup was made; zero if the file does not say.
+	// Made is when the backup was made; zero if the file has no such record.
 	Made time.Time
-	// Members, Keys and Machines are how many of them the restored database has,
-	// without the keys and machines that are revoked.
+	// Members, Keys and Machines are their numbers in the restored database, without
+	// revoked keys and machines.
 	Members, Keys, Machines int64
-	// Kept is how many keys, machines and members are refused because the replaced
-	// database knew them as revoked or disabled, and the backup did not.
+	// Kept is the number of keys, machines and members that stay revoked or disabled
+	// because the replaced database had them so, and the backup did not.
 	Kept int64
-	// Before is the file that now holds the replaced database; empty: there was none.
+	// Before is the file with the replaced database; empty if there was none.
 	Before string
-	// Lost is why nothing was read from the replaced database, if it could not be read.
+	// Lost is the error if the replaced database could not be read.
 	Lost error
 }
 
-// Restore replaces the SQLite database at path, which may be missing and which no
-// process may have open, with the backup in file. It checks the backup, brings its
-// tables up to date, moves the epoch forward, and ends all sessions and whatever else
-// could be used once: a link or a token that was used since the backup would be valid
-// again. It keeps the replaced database beside the new one, and revokes what that one
-// has as revoked. After an error the database is as before. Restore calls progress with
-// the bytes copied so far, and all.
+// Restore replaces the SQLite database at path with the backup in file. The database may
+// be missing, and no process may have it open. Restore checks the backup, migrates it,
+// moves the epoch forward, and ends all sessions and everything that can be used only
+// once, because a link or a token that was used after the backup would be valid again. It
+// keeps the replaced database next to the new one, and revokes what is revoked there.
+// After an error the database is unchanged. Restore calls progress with the number of
+// bytes copied so far, and the total.
 func Restore(ctx context.Context, file, path string, now time.Time, progress func(done, all int64)) (done Restored, err error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return done, err
@@ -50,7 +50,7 @@ func Restore(ctx context.Context, file, path string, now time.Time, progress fun
 	}
 	defer func() { err = errors.Join(err, release()) }()
 	part := path + ".part"
-	defer func() { _ = removeSQLite(part) }() // it has another name if all went well
+	defer func() { _ = removeSQLite(part) }() // on success it was renamed
 	if err := copyBackup(ctx, file, part, progress); err != nil {
 		return done, err
 	}
@@ -72,8 +72,8 @@ func Restore(ctx context.Context, file, path string, now time.Time, progress fun
 	return done, err
 }
 
-// unusedName returns name, or name-2 and so on where a database has the one before it:
-// two restores within a second would keep theirs under one name.
+// unusedName returns name, or name-2 and so on if a database has that name already. Two
+// restores within a second would otherwise keep their databases under the same name.
 func unusedName(name string) (string, error) {
 	free := name
 	for i := 2; ; i++ {
@@ -131,7 +131,7 @@ func copyBackup(ctx context.Context, from, to string, progress func(done, all in
 	return nil
 }
 
-// counter reports how many bytes were written, until ctx ends.
+// counter is a writer that reports the number of bytes written, and fails after ctx ends.
 type counter struct {
 	ctx       context.Context
 	done, all int64
@@ -144,7 +144,7 @@ func (c *counter) Write(b []byte) (int, error) {
 	return len(b), c.ctx.Err()
 }
 
-// revocations is what a database has as revoked or disabled, and its epoch.
+// revocations holds what is revoked or disabled in a database, and its epoch.
 type revocations struct {
 	epoch    int64
 	keys     []query.RevokedKeysRow
@@ -152,8 +152,8 @@ type revocations struct {
 	members  []string
 }
 
-// readRevoked reads the revocations of the database that is to be replaced; none if
-// there is no file.
+// readRevoked reads the revocations of the database that is to be replaced. There are
+// none if the file does not exist.
 func readRevoked(ctx context.Context, path string) (r revocations, err error) {
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return r, nil
@@ -181,13 +181,13 @@ func readRevoked(ctx context.Context, path string) (r revocations, err error) {
 	return r, errors.Join(errs[:]...)
 }
 
-// finish checks the copy of a backup and makes it ready for a hub.
+// finish checks the copy of a backup and prepares it for a hub.
 func (done *Restored) finish(ctx context.Context, path string, old revocations) (err error) {
 	db, err := connectSQLite(path, func() error { return nil })
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, db.Close()) }() // which leaves one file
+	defer func() { err = errors.Join(err, db.Close()) }() // merges the -wal file, which leaves one file
 	fault, err := integrity(ctx, db.write)
 	if err == nil && fault != "" {
 		err = errors.New(fault)
@@ -226,9 +226,9 @@ func (done *Restored) finish(ctx context.Context, path string, old revocations) 
 	})
 }
 
-// AfterRestore does on a database that its own tools have restored, PostgreSQL's, what
-// Restore does: it moves the epoch forward and ends the sessions, of which it returns
-// the number, and whatever else could be used once. Hubs may run.
+// AfterRestore does what Restore does for a database that was restored with PostgreSQL's
+// own tools: it moves the epoch forward, and ends the sessions and everything that can be
+// used only once. It returns the number of sessions. Hubs may be running.
 func (db *DB) AfterRestore(ctx context.Context) (sessions int64, err error) {
 	err = db.transact(ctx, func(q *query.Queries) (err error) {
 		sessions, err = endOnce(ctx, q, 0)
@@ -237,7 +237,7 @@ func (db *DB) AfterRestore(ctx context.Context) (sessions int64, err error) {
 	return sessions, db.wrap(err, "end the sessions")
 }
 
-// endOnce moves the epoch beyond its own and another one, and ends sessions, sign-in
+// endOnce moves the epoch beyond its current value and epoch, and ends sessions, sign-in
 // links, login tokens and requests for approval.
 func endOnce(ctx context.Context, q *query.Queries, epoch int64) (sessions int64, err error) {
 	mine, err := q.MoveEpoch(ctx, 0)
@@ -258,8 +258,8 @@ func endOnce(ctx context.Context, q *query.Queries, epoch int64) (sessions int64
 	return q.EndSessions(ctx)
 }
 
-// keepRevoked revokes and disables what another database has as revoked or disabled,
-// and returns how many records that changed.
+// keepRevoked revokes and disables what is revoked or disabled in another database, and
+// returns how many records that changed.
 func keepRevoked(ctx context.Context, q *query.Queries, old revocations) (changed int64, err error) {
 	add := func(n int64, failed error) {
 		changed, err = changed+n, errors.Join(err, failed)
@@ -279,11 +279,11 @@ func keepRevoked(ctx context.Context, q *query.Queries, old revocations) (change
 // replaceSQLite renames the database at path to before, if there is one, and part to
 // path. It returns the name of the replaced database.
 func replaceSQLite(part, path, before string) (kept string, err error) {
-	// Of a sound database readRevoked has removed the -wal file; of a damaged one it is
-	// kept with it. No -wal may stay: SQLite would apply it to the new database.
+	// For a valid database readRevoked has removed the -wal file; for a damaged one it is
+	// kept. No -wal file may stay at path: SQLite would apply it to the new database.
 	for _, suffix := range []string{"-wal", "-shm", ""} {
 		err := errors.ErrUnsupported
-		if suffix == "" { // so that there is a database at path at every moment
+		if suffix == "" { // so that there always is a database at path
 			err = os.Link(path, before)
 		}
 		if err != nil {
@@ -303,11 +303,11 @@ func replaceSQLite(part, path, before string) (kept string, err error) {
 	if err != nil {
 		return kept, err
 	}
-	_ = folder.Sync() // not every system can
+	_ = folder.Sync() // not all systems support it
 	return kept, folder.Close()
 }
 
-// removeSQLite removes a database with the files that SQLite keeps beside it.
+// removeSQLite removes a database and the files that SQLite keeps next to it.
 func removeSQLite(path string) error {
 	var errs error
 	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {

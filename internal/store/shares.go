@@ -10,7 +10,7 @@ import (
 )
 
 // AddShare adds a share; ErrExists if its owner already shares with that member,
-// ErrNotFound if one of them is no member, ErrInvalid if they are the same.
+// ErrNotFound if one of them is not a member, ErrInvalid if they are the same.
 func (db *DB) AddShare(ctx context.Context, s account.Share) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := checkLimits(s.Limits, s.ID); err != nil {
@@ -24,9 +24,9 @@ func (db *DB) AddShare(ctx context.Context, s account.Share) error {
 	return db.wrap(err, "share %q's machines with member %q", s.OwnerID, s.MemberID)
 }
 
-// PutShare changes the limits of the share between two members, or makes one with
-// the limits of the change, and returns it. ErrNotFound if one of the two is no
-// member, ErrInvalid if they are the same.
+// PutShare changes the limits of the share between two members, or creates one with these
+// limits, and returns it. ErrNotFound if one of the two is not a member, ErrInvalid if
+// they are the same.
 func (db *DB) PutShare(ctx context.Context, s account.Share, c account.LimitChange) (account.Share, error) {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		to, err := limitColumns(s.ID, c)
@@ -54,14 +54,14 @@ func (db *DB) RemoveShare(ctx context.Context, ownerID, memberID string) error {
 	return db.wrap(err, "end the share of %q's machines with member %q", ownerID, memberID)
 }
 
-// Shares returns every share from or to the member, oldest first, also those with
-// a disabled member.
+// Shares returns every share from or to the member, oldest first, including those with a
+// disabled member.
 func (db *DB) Shares(ctx context.Context, memberID string) ([]account.Share, error) {
 	rows, err := db.query.SharesOf(ctx, memberID)
 	return convert(rows, share), db.wrap(err, "list the shares of member %q", memberID)
 }
 
-// ShareList returns every share in force: one in which neither member is disabled.
+// ShareList returns all shares in force, which are those without a disabled member.
 func (db *DB) ShareList(ctx context.Context) ([]account.Share, error) {
 	rows, err := db.query.LiveShares(ctx)
 	return convert(rows, share), db.wrap(err, "list the shares")
@@ -73,7 +73,7 @@ func (db *DB) SharesTo(ctx context.Context, memberID string) ([]account.Share, e
 	return convert(rows, share), db.wrap(err, "list the shares to member %q", memberID)
 }
 
-// NamedShares returns what Shares does, each share with both members' names.
+// NamedShares returns the same as Shares, with both members' names.
 func (db *DB) NamedShares(ctx context.Context, memberID string) ([]account.NamedShare, error) {
 	rows, err := db.query.NamedShares(ctx, memberID)
 	return convert(rows, func(row query.NamedSharesRow) account.NamedShare {
@@ -88,7 +88,7 @@ func share(row query.Share) account.Share {
 	}
 }
 
-// checkLimits checks the text of limits, and other text, as checkText does.
+// checkLimits checks the texts in limits, and other texts, as checkText does.
 func checkLimits(l account.Limits, others ...string) error {
 	return checkText(slices.Concat(others, []string{l.Hours}, l.Models)...)
 }

@@ -10,12 +10,11 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// SignUp adds a member with a password or an identity, and uses the invite or link in
-// the same transaction: of concurrent calls no more succeed than it has uses, and a
-// call that fails does not use it. ErrExists if the name or the identity is taken, and
-// ErrLooksTaken if the name looks like that of another;
-// ErrNotFound if the invite or link is wrong, used up, expired or revoked, or the
-// invite is a disabled member's.
+// SignUp adds a member with a password or an identity, and uses the invite or link in the
+// same transaction, so that concurrent calls succeed at most as often as it has uses. A
+// call that fails does not use it. ErrExists if the name or the identity is taken; ErrLooksTaken if
+// the name looks like another; ErrNotFound if the invite or link is wrong, used up,
+// expired or revoked, or the member who made the invite is disabled.
 func (db *DB) SignUp(ctx context.Context, s account.SignUp, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		m := s.Member
@@ -62,7 +61,8 @@ func (db *DB) Password(ctx context.Context, memberID string) (string, error) {
 }
 
 // SetPassword stores the hash of the member's password, deletes the links that were
-// mailed, and ends the member's sessions except keep (empty: all of them).
+// mailed, and ends the member's sessions except keep. If keep is empty, it ends all of
+// them.
 func (db *DB) SetPassword(ctx context.Context, memberID, hash, keep string, now time.Time) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		return changed(fleet.SessionsChanged, memberID), setPassword(ctx, q, memberID, hash, keep, now)
@@ -83,8 +83,8 @@ func setPassword(ctx context.Context, q *query.Queries, memberID, hash, keep str
 	return q.EndSessionsOf(ctx, memberID, keep)
 }
 
-// OperatorCanSignIn reports whether a member who is an operator has a password, a
-// passkey or an account at an OpenID provider.
+// OperatorCanSignIn reports whether any operator has a password, a passkey or an account
+// at an OpenID provider.
 func (db *DB) OperatorCanSignIn(ctx context.Context) (bool, error) {
 	n, err := db.query.CountOperatorsWhoCanSignIn(ctx)
 	return n > 0, db.wrap(err, "look for an operator who can sign in")
@@ -179,7 +179,7 @@ func (db *DB) CreateSession(ctx context.Context, s account.Session) error {
 	return db.wrap(err, "create a session")
 }
 
-// TouchSession stores a session's data and when it was seen. It does not restore a
+// TouchSession stores a session's data and when it was last seen. It does not restore a
 // session that ended.
 func (db *DB) TouchSession(ctx context.Context, s account.Session) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
@@ -203,8 +203,8 @@ func (db *DB) SessionsOf(ctx context.Context, memberID string, now time.Time) ([
 	return convert(rows, session), db.wrap(err, "list the sessions of member %q", memberID)
 }
 
-// EndSession ends the session with that id, if there is one. Like every end of a
-// session it records a change, which ends the session's event streams.
+// EndSession ends the session with that id, if it exists. Every end of a session is
+// recorded as a change, which ends the session's event streams.
 func (db *DB) EndSession(ctx context.Context, id string) error {
 	err := db.change(ctx, func(q *query.Queries) (changes []fleet.Change, err error) {
 		members, err := q.EndSession(ctx, id)

@@ -32,10 +32,10 @@ func (db *DB) Passkeys(ctx context.Context, memberID string) ([]account.Passkey,
 	return convert(rows, passkey), db.wrap(err, "list the passkeys of member %q", memberID)
 }
 
-// UsePasskey records a sign-in by a passkey, whose authenticator's counter is now
-// signs. ErrNotFound if there is no such passkey, or signs is not greater than the
-// recorded counter: of concurrent calls with the same assertion one succeeds. An
-// authenticator without a counter has signs 0.
+// UsePasskey records a sign-in with a passkey whose authenticator's counter is now signs.
+// ErrNotFound if there is no such passkey, or signs is not greater than the recorded
+// counter, so that of concurrent calls with the same assertion one succeeds. For an
+// authenticator without a counter signs is 0.
 func (db *DB) UsePasskey(ctx context.Context, id string, signs int64, now time.Time) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
 		return oneRow(q.UsePasskey(ctx, id, signs, millis(now)))
@@ -44,8 +44,8 @@ func (db *DB) UsePasskey(ctx context.Context, id string, signs int64, now time.T
 }
 
 // RemovePasskey deletes a passkey of the member and ends the member's sessions except
-// keep. ErrNotFound if it is not the member's, ErrLastWay if it is the member's only
-// sign-in method.
+// keep. ErrNotFound if the passkey is not the member's, ErrLastWay if it is the member's
+// only sign-in method.
 func (db *DB) RemovePasskey(ctx context.Context, memberID, id, keep string) error {
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		return changed(fleet.SessionsChanged, memberID), removeSignInMethod(ctx, q, memberID, keep, func() (int64, error) {
@@ -55,7 +55,8 @@ func (db *DB) RemovePasskey(ctx context.Context, memberID, id, keep string) erro
 	return db.wrap(err, "remove passkey %q", id)
 }
 
-// AddIdentity adds a member's account at a provider; ErrExists if it is a member's.
+// AddIdentity adds a member's account at a provider; ErrExists if it belongs to a member
+// already.
 func (db *DB) AddIdentity(ctx context.Context, i account.Identity) error {
 	err := db.transact(ctx, func(q *query.Queries) error { return insertIdentity(ctx, q, i) })
 	return db.wrap(err, "bind an identity to member %q", i.MemberID)
@@ -127,8 +128,8 @@ func (db *DB) BeginCeremony(ctx context.Context, c account.Ceremony, now time.Ti
 	return db.wrap(err, "store a sign-in (%s)", c.Kind)
 }
 
-// TakeCeremony deletes and returns the ceremony of that hash and kind. Of concurrent
-// calls one succeeds. ErrNotFound if there is none or it expired.
+// TakeCeremony deletes and returns the ceremony with that hash and kind. Of concurrent
+// calls one succeeds. ErrNotFound if there is none or it has expired.
 func (db *DB) TakeCeremony(ctx context.Context, hash [32]byte, kind account.CeremonyKind, now time.Time) (account.Ceremony, error) {
 	var row query.Ceremony
 	err := db.transact(ctx, func(q *query.Queries) (err error) {

@@ -12,8 +12,8 @@ import (
 // speedLife is how long a measured speed is stored.
 const speedLife = 30 * 24 * time.Hour
 
-// SaveSpeeds stores measured speeds, unless younger ones are stored, and drops those that are
-// too old.
+// SaveSpeeds stores measured speeds, unless newer ones are stored, and deletes those that
+// are too old.
 func (db *DB) SaveSpeeds(ctx context.Context, speeds []account.Speed, now time.Time) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
 		batch := db.flavor.batch(ctx)
@@ -38,13 +38,14 @@ func (db *DB) Speeds(ctx context.Context, since time.Time) ([]account.Speed, err
 // prefixKeySize is the length of a secret of PrefixKey.
 const prefixKeySize = 32
 
-// PrefixKey returns the secret of that day (UTC) by which hubs make fingerprints of prompts: the
-// same for all, and made with the first call. Secrets of days before the last are dropped.
+// PrefixKey returns the secret of a day (UTC) for the fingerprints of prompts. All hubs
+// get the same secret, which the first call creates. Secrets from more than a day before
+// are deleted.
 func (db *DB) PrefixKey(ctx context.Context, day time.Time) (secret []byte, err error) {
 	day = dayOf(day)
 	err = db.transact(ctx, func(q *query.Queries) (err error) {
 		made := make([]byte, prefixKeySize)
-		_, _ = rand.Read(made) // it never fails
+		_, _ = rand.Read(made) // never fails
 		if err = q.AddPrefixKey(ctx, millis(day), made); err != nil {
 			return err
 		}

@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// readers is the number of connections that only read.
+	// readers is the number of read-only connections.
 	readers = 4
-	// busyTimeout bounds how long a statement waits for another connection's lock.
+	// busyTimeout is how long a statement waits for another connection's lock.
 	busyTimeout = "busy_timeout(5000)"
 )
 
@@ -51,8 +51,8 @@ func openSQLite(ctx context.Context, config Config) (*DB, error) {
 	return db, nil
 }
 
-// connectSQLite opens one connection for writes, as SQLite runs one write at a
-// time, and others for reads, which do not wait for it.
+// connectSQLite opens one connection for writes, because SQLite runs one write at a time,
+// and others for reads, which do not wait for it.
 func connectSQLite(path string, release func() error) (*DB, error) {
 	// FULL: a committed write survives a power cut.
 	write, err := sqlitePool(path, 1, "immediate", busyTimeout, "synchronous(FULL)", "journal_mode(WAL)")
@@ -79,8 +79,8 @@ func connectSQLite(path string, release func() error) (*DB, error) {
 	return db, nil
 }
 
-// createFile creates a file that only this user can read. It does not open a file
-// that exists: closing it would release this process's locks.
+// createFile creates a file that only this user can read. It does not open an existing
+// file, because closing it would release this process's locks.
 func createFile(path string) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, fs.ErrExist) {
@@ -92,8 +92,8 @@ func createFile(path string) error {
 	return file.Close()
 }
 
-// sqlitePool opens a pool whose transactions begin with that lock. A transaction
-// that writes takes its lock at the start: after a read it could be refused.
+// sqlitePool opens a pool whose transactions begin with the given lock. A transaction
+// that writes must take its lock at the start: later, after a read, it could be refused.
 func sqlitePool(path string, conns int, lock string, pragmas ...string) (*sql.DB, error) {
 	name := filepath.ToSlash(path)
 	if !strings.HasPrefix(name, "/") {
@@ -113,7 +113,7 @@ func sqlitePool(path string, conns int, lock string, pragmas ...string) (*sql.DB
 	return pool, nil
 }
 
-// checkSQLite returns an error for a damaged file.
+// checkSQLite returns an error if the file is damaged.
 func (db *DB) checkSQLite(ctx context.Context, path string) error {
 	var found string
 	err := db.write.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&found)
@@ -129,8 +129,8 @@ func (db *DB) checkSQLite(ctx context.Context, path string) error {
 	return nil
 }
 
-// checkWrites fails if SQLite may only read the database's file, which it notices at the
-// first change. The change is undone.
+// checkWrites returns an error if the database's file is read-only for SQLite, which
+// reports that only at the first change. The change is rolled back.
 func (db *DB) checkWrites(ctx context.Context) error {
 	tx, err := db.write.BeginTx(ctx, nil)
 	if err != nil {
@@ -140,7 +140,7 @@ func (db *DB) checkWrites(ctx context.Context) error {
 	return errors.Join(err, tx.Rollback())
 }
 
-// notUsable returns the error of a database that SQLite does not open or read, with its
+// notUsable returns the error for a database that SQLite cannot open or read, with its
 // cause and what to do.
 func notUsable(path string, err error) error {
 	cause := cmp.Or(WhatToDo(err), "it is damaged or not a database; bring back a backup with `kith admin restore FILE`")
@@ -150,8 +150,8 @@ func notUsable(path string, err error) error {
 	return fmt.Errorf("cannot use the database %s: %s: %w", path, cause, err)
 }
 
-// WhatToDo returns what is wrong with the disk of an SQLite database and what to do, where
-// that is why err came about, else "".
+// WhatToDo returns what is wrong with the disk of an SQLite database and what to do, if
+// that caused err, else "".
 func WhatToDo(err error) string {
 	if lite, ok := errors.AsType[*sqlite.Error](err); ok {
 		switch lite.Code() & 0xff {
@@ -166,9 +166,9 @@ func WhatToDo(err error) string {
 	return ""
 }
 
-// lockSQLite locks the database for this process: it opens an exclusive
-// transaction on an empty database beside it, which the kernel ends with the
-// process. Each of two hubs on one file would assume that it has all tunnels.
+// lockSQLite locks the database for this process. It opens an exclusive transaction on an
+// empty database next to it, and the kernel releases that lock when the process ends. Two
+// hubs with the same file would each assume that they have all tunnels.
 func lockSQLite(ctx context.Context, path string) (release func() error, err error) {
 	if err := createFile(path + ".lock"); err != nil {
 		return nil, err

@@ -1,13 +1,12 @@
-// Package store keeps members, keys, machines, shares, groups and usage in
-// SQLite or PostgreSQL. Both use the same queries and migrations; a flavor holds
-// what differs.
+// Package store keeps members, keys, machines, shares, groups and usage in SQLite or
+// PostgreSQL. Both use the same queries and migrations; a flavor holds the differences.
 //
-// Hubs cache what they read. A write that may change who reaches which machine
-// therefore increments the epoch and records what it changed, in its own
-// transaction. Hubs poll Changes.
+// Hubs cache what they read. A write that may change who reaches which machine therefore
+// increments the epoch and records what it changed, in its own transaction. Hubs poll
+// Changes.
 //
-// Times are stored to the millisecond, in UTC, and durations to the microsecond.
-// All methods are safe for concurrent use.
+// Times are stored to the millisecond, in UTC, and durations to the microsecond. All
+// methods are safe for concurrent use.
 package store
 
 import (
@@ -29,8 +28,8 @@ import (
 
 //go:generate go run github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1 generate
 
-// Errors of methods, for errors.Is. Any other error is a failure of the database;
-// the caller may retry the write.
+// Errors of methods, for errors.Is. Any other error is a failure of the database, and the
+// caller may retry the write.
 var (
 	// ErrNotFound, ErrExists and ErrInvalid are the account package's.
 	ErrNotFound = account.ErrNotFound
@@ -40,12 +39,12 @@ var (
 	ErrBehind = fleet.ErrBehind
 )
 
-// Config says where the data is. Exactly one field is set.
+// Config names the database. Exactly one field is set.
 type Config struct {
-	// Path of an SQLite file. Open creates it and its folder, readable by this
-	// user only. One process at a time may open it.
+	// Path is an SQLite file. Open creates it and its folder, readable by this user only.
+	// Only one process at a time may open it.
 	Path string
-	// URL of a PostgreSQL database, postgres://user:password@host/name, with several
+	// URL is a PostgreSQL database, postgres://user:password@host/name, with several
 	// hosts separated by commas if there are standbys. Any number of hubs may share it.
 	URL string
 }
@@ -56,13 +55,13 @@ type DB struct {
 	write     *sql.DB
 	read      *sql.DB        // may be the same as write
 	query     *query.Queries // runs on read
-	node      fleet.Node     // this process's, after StartNode on PostgreSQL
+	node      fleet.Node     // this process, after StartNode on PostgreSQL
 	followers followers
 	pruned    atomic.Int64 // the hour of the newest record when old hourly sums were last deleted
 }
 
-// Open opens the database, checks that it is not damaged, and runs the migrations
-// that it lacks. The caller must Close it.
+// Open opens the database, checks that it is not damaged, and runs missing migrations.
+// The caller must Close it.
 func Open(ctx context.Context, config Config) (*DB, error) {
 	if (config.Path == "") == (config.URL == "") {
 		return nil, errors.New("cannot open the store: give either the path of an SQLite file or a postgres:// URL")
@@ -91,8 +90,8 @@ func (db *DB) Close() error {
 	return errors.Join(err, db.write.Close(), db.flavor.release())
 }
 
-// transact runs do in one write transaction and records the context's act, if it
-// has one, in the audit log.
+// transact runs do in one write transaction and, if the context has an act, records it in
+// the audit log.
 func (db *DB) transact(ctx context.Context, do func(*query.Queries) error) error {
 	ctx, cancel := db.bound(ctx)
 	defer cancel()
@@ -111,7 +110,7 @@ func (db *DB) transact(ctx context.Context, do func(*query.Queries) error) error
 	return tx.Commit()
 }
 
-// bound returns ctx with the time that a transaction may take.
+// bound returns ctx with the timeout of a transaction.
 func (db *DB) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if db.flavor.within == 0 {
 		return ctx, func() {}
@@ -129,8 +128,8 @@ func (db *DB) view(ctx context.Context, do func(*query.Queries) error) error {
 	return do(query.New(tx))
 }
 
-// wrap adds to err what failed and, where it has one, its error of this package:
-// "cannot <what>: <kind>: <err>". It returns nil if err is nil.
+// wrap returns "cannot <what>: <kind>: <err>", where <kind> is this package's error for
+// err, if it has one. It returns nil if err is nil.
 func (db *DB) wrap(err error, what string, args ...any) error {
 	if err == nil {
 		return nil
@@ -145,7 +144,7 @@ func (db *DB) wrap(err error, what string, args ...any) error {
 	return fmt.Errorf("cannot %s: %w", what, err)
 }
 
-// oneRow returns sql.ErrNoRows for a statement that changed no row.
+// oneRow returns sql.ErrNoRows if a statement changed no row.
 func oneRow(n int64, err error) error {
 	if err == nil && n == 0 {
 		return sql.ErrNoRows
@@ -153,8 +152,8 @@ func oneRow(n int64, err error) error {
 	return err
 }
 
-// checkText returns ErrInvalid for text that is not UTF-8 or has a NUL, which the
-// two databases treat differently.
+// checkText returns ErrInvalid for text that is not UTF-8 or has a NUL. The two databases
+// treat such text differently.
 func checkText(values ...string) error {
 	for _, s := range values {
 		if !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
@@ -169,7 +168,7 @@ func sameHash(found []byte, want [32]byte) bool {
 	return subtle.ConstantTimeCompare(found, want[:]) == 1
 }
 
-// millis returns a time as the database stores it; the zero time is 0.
+// millis returns a time as stored in the database; the zero time is 0.
 func millis(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -185,7 +184,7 @@ func timeOf(ms int64) time.Time {
 	return time.UnixMilli(ms).UTC()
 }
 
-// pageStart returns the arguments of a query for the page that begins at that place.
+// pageStart returns the arguments of a query for the page that begins at a place.
 func pageStart(from account.Place) (at int64, id string) {
 	if from == (account.Place{}) {
 		return math.MaxInt64, ""
@@ -193,7 +192,8 @@ func pageStart(from account.Place) (at int64, id string) {
 	return millis(from.At), from.ID
 }
 
-// likePattern returns the LIKE pattern, escaped with !, for text that contains part.
+// likePattern returns the LIKE pattern, escaped with !, that matches text
+// with part in it.
 func likePattern(part string) string {
 	return "%" + strings.NewReplacer("!", "!!", "%", "!%", "_", "!_").Replace(part) + "%"
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// SaveTraces stores call traces in one transaction and drops those older than
-// account.TraceLife. It does not change a trace that is stored.
+// SaveTraces stores call traces in one transaction and deletes those older than
+// account.TraceLife. It does not change a trace that is already stored.
 func (db *DB) SaveTraces(ctx context.Context, traces []account.Trace, now time.Time) error {
 	texts := make([]string, len(traces))
 	for i, s := range traces {
@@ -36,8 +36,8 @@ func (db *DB) SaveTraces(ctx context.Context, traces []account.Trace, now time.T
 }
 
 // Trace returns the member's trace of the call; ErrNotFound if the member has none,
-// whether there was such a call or not. The trace of a call that a crash of its hub cut
-// short, or that ended in the second before, is made from its usage record.
+// whether the call exists or not. If the call was cut short by a crash of its hub, or
+// ended within the last second, its trace is built from its usage record.
 func (db *DB) Trace(ctx context.Context, callID, memberID string) (account.Trace, error) {
 	s := account.Trace{MemberID: memberID}
 	row, err := db.query.Story(ctx, callID, memberID)
@@ -53,8 +53,8 @@ func (db *DB) Trace(ctx context.Context, callID, memberID string) (account.Trace
 	return s, db.wrap(err, "read the trace of call %q", callID)
 }
 
-// traceOfUsage returns what a usage record has of a call. Its decisions are not known, nor
-// the attempts before the last one.
+// traceOfUsage builds a trace from a call's usage record, which has neither decisions nor
+// any attempt before the last one.
 func traceOfUsage(callID, memberID string, u query.UsageOfCallRow) account.Trace {
 	s := account.Trace{
 		CallID: callID, MemberID: memberID, Started: timeOf(u.Started), Mine: u.MemberID == memberID, Caller: u.Caller,
@@ -86,8 +86,8 @@ func traceOfUsage(callID, memberID string, u query.UsageOfCallRow) account.Trace
 	return s
 }
 
-// TracesOf returns a page of the member's call traces, newest first: up to most
-// of them, beginning at from.
+// TracesOf returns one page of the member's call traces, newest first: up to most traces,
+// beginning at from.
 func (db *DB) TracesOf(ctx context.Context, memberID string, from account.Place, most int) ([]account.Trace, error) {
 	at, id := pageStart(from)
 	rows, err := db.query.StoriesOf(ctx, memberID, at, id, int32(most))

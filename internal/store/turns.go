@@ -8,8 +8,8 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// KeepTurn stores a sealed turn, and drops its member's oldest turns beyond most
-// turns or mostBytes in all.
+// KeepTurn stores a sealed turn. It deletes the member's oldest turns if there are more
+// than most, or if all together are larger than mostBytes.
 func (db *DB) KeepTurn(ctx context.Context, t account.Turn, most int, mostBytes int64) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
 		row := query.InsertTurnParams{
@@ -24,8 +24,8 @@ func (db *DB) KeepTurn(ctx context.Context, t account.Turn, most int, mostBytes 
 	return db.wrap(err, "keep a turn of member %q", t.MemberID)
 }
 
-// Turn returns the member's turn of that hash; ErrNotFound if it has expired or is
-// another member's.
+// Turn returns the member's turn with that hash; ErrNotFound if it has expired or belongs
+// to another member.
 func (db *DB) Turn(ctx context.Context, hash [32]byte, memberID string, now time.Time) (account.Turn, error) {
 	row, err := db.query.Turn(ctx, hash[:], memberID, millis(now))
 	return account.Turn{
@@ -33,7 +33,8 @@ func (db *DB) Turn(ctx context.Context, hash [32]byte, memberID string, now time
 	}, db.wrap(err, "read a turn of member %q", memberID)
 }
 
-// TurnSize returns the size of what Turn would return, in bytes; ErrNotFound as for Turn.
+// TurnSize returns the size of the turn that Turn would return, in bytes; ErrNotFound as
+// for Turn.
 func (db *DB) TurnSize(ctx context.Context, hash [32]byte, memberID string, now time.Time) (int64, error) {
 	size, err := db.query.TurnSize(ctx, hash[:], memberID, millis(now))
 	return size, db.wrap(err, "read the size of a turn of member %q", memberID)

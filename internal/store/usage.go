@@ -15,19 +15,19 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// Bounds of one record. Within them no sum of a day's calls overflows.
+// Limits for one record. Within them no sum over a day's calls overflows.
 const (
 	maxTokens   = math.MaxInt32
 	maxDuration = 24 * time.Hour
 )
 
-// RecordUsage writes the records in one transaction; when it returns they are on the
-// disk. It ignores a record whose call and attempt are stored already, so that a
-// caller may write a batch again (spec/api.md#usage).
+// RecordUsage writes the records in one transaction. When it returns they are on the
+// disk. It ignores records whose call and attempt are stored already, so that a caller
+// can retry a batch (spec/api.md#usage).
 //
-// It leaves out records that cannot be right (negative or absurd numbers, no call
-// id, invalid text) and writes all others. Then the error is ErrInvalid and names
-// the records. After any other error nothing is written.
+// It skips invalid records (negative or absurd numbers, no call id, invalid text) and
+// writes all others. Then the error is ErrInvalid and names the records. After any other
+// error nothing is written.
 func (db *DB) RecordUsage(ctx context.Context, records []account.Usage) error {
 	var refused error
 	sound := make([]account.Usage, 0, len(records))
@@ -38,7 +38,7 @@ func (db *DB) RecordUsage(ctx context.Context, records []account.Usage) error {
 		}
 		sound = append(sound, u)
 	}
-	// In one order: two hubs that write the same rows do not deadlock.
+	// Sorted, so that two hubs that write the same rows do not deadlock.
 	slices.SortFunc(sound, func(a, b account.Usage) int {
 		return cmp.Or(cmp.Compare(a.CallID, b.CallID), cmp.Compare(a.Attempt, b.Attempt))
 	})
@@ -51,8 +51,8 @@ func (db *DB) RecordUsage(ctx context.Context, records []account.Usage) error {
 	return errors.Join(refused, db.pruneHours(ctx, sound))
 }
 
-// pruneHours deletes the hourly sums that are past their time, by this hub's clock and by
-// the newest record's: one wrong clock deletes nothing. It does so once an hour.
+// pruneHours deletes hourly sums that are too old by both this hub's clock and the time
+// of the newest record, so that one wrong clock deletes nothing. It does so once an hour.
 func (db *DB) pruneHours(ctx context.Context, records []account.Usage) error {
 	if len(records) == 0 {
 		return nil
@@ -180,11 +180,11 @@ func addUsage(ctx context.Context, q *query.Queries, records []account.Usage) er
 // dayOf returns the midnight, UTC, at or before t.
 func dayOf(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour) }
 
-// hourOf returns the begin of the hour of t.
+// hourOf returns the start of the hour of t.
 func hourOf(t time.Time) time.Time { return t.UTC().Truncate(time.Hour) }
 
-// Usage returns every record, newest first. No page reads the records: the daily
-// sums cost the same for any number of calls.
+// Usage returns every record, newest first. Pages do not use it: they read the daily
+// sums, whose cost does not depend on the number of calls.
 func (db *DB) Usage(ctx context.Context) ([]account.Usage, error) {
 	rows, err := db.query.Usage(ctx)
 	return convert(rows, usage), db.wrap(err, "read the usage")
@@ -196,24 +196,24 @@ func (db *DB) UsageDays(ctx context.Context) ([]account.UsageDay, error) {
 	return convert(rows, usageDay), db.wrap(err, "read the daily usage")
 }
 
-// DaysOfCaller calls take with each daily sum of a member's calls, beginning at the
-// day of since, in order of day.
+// DaysOfCaller calls take with each daily sum of a member's calls, from the day of since,
+// in order of day.
 func (db *DB) DaysOfCaller(ctx context.Context, memberID string, since time.Time, take func(account.UsageDay)) error {
 	return db.days(ctx, "member_id", memberID, since, take)
 }
 
-// DaysOfOwner calls take with each daily sum of the calls on a member's machines, as
-// DaysOfCaller does.
+// DaysOfOwner calls take with each daily sum of the calls on a member's machines, like
+// DaysOfCaller.
 func (db *DB) DaysOfOwner(ctx context.Context, ownerID string, since time.Time, take func(account.UsageDay)) error {
-	if ownerID == "" { // calls that no machine took have no owner
+	if ownerID == "" { // calls that ran on no machine have no owner
 		return nil
 	}
 	return db.days(ctx, "owner_id", ownerID, since, take)
 }
 
-// days reads one sum at a time: the owner of a machine in a large group has more of
-// them than should be in memory at once, where sqlc's queries would put them.
-// Grouping them in SQL takes SQLite twice the time.
+// days reads one sum at a time. The owner of a machine in a large group has more sums
+// than should be in memory at once, and sqlc's queries would load them all. Grouping them
+// in SQL takes SQLite twice the time.
 func (db *DB) days(ctx context.Context, side, id string, since time.Time, take func(account.UsageDay)) error {
 	rows, err := db.reads().QueryContext(ctx, `
 SELECT day, member_id, owner_id, machine_id, model, code, calls, waited_us, duration_us, tokens_in, tokens_out
@@ -233,22 +233,22 @@ FROM usage_days WHERE `+side+` = $1 AND day >= $2 ORDER BY day`, id, millis(dayO
 	return db.wrap(cmp.Or(err, rows.Err()), "read the daily usage")
 }
 
-// HoursOfCaller calls take with each hourly sum of a member's calls, beginning at the
-// hour of since, in order of hour.
+// HoursOfCaller calls take with each hourly sum of a member's calls, from the hour of
+// since, in order of hour.
 func (db *DB) HoursOfCaller(ctx context.Context, memberID string, since time.Time, take func(account.UsageHour)) error {
 	return db.hours(ctx, "member_id", memberID, since, take)
 }
 
-// HoursOfOwner calls take with each hourly sum of the calls on a member's machines, as
-// HoursOfCaller does.
+// HoursOfOwner calls take with each hourly sum of the calls on a member's machines, like
+// HoursOfCaller.
 func (db *DB) HoursOfOwner(ctx context.Context, ownerID string, since time.Time, take func(account.UsageHour)) error {
-	if ownerID == "" { // calls that no machine took have no owner
+	if ownerID == "" { // calls that ran on no machine have no owner
 		return nil
 	}
 	return db.hours(ctx, "owner_id", ownerID, since, take)
 }
 
-// hours reads one sum at a time, as days does.
+// hours reads one sum at a time, like days.
 func (db *DB) hours(ctx context.Context, side, id string, since time.Time, take func(account.UsageHour)) error {
 	rows, err := db.reads().QueryContext(ctx, `
 SELECT hour, member_id, owner_id, machine_id, key_id, model, code, first_ms, calls, waited_us, tokens_in, tokens_out
@@ -269,9 +269,10 @@ FROM usage_hours WHERE `+side+` = $1 AND hour >= $2 ORDER BY hour`, id, millis(h
 	return db.wrap(cmp.Or(err, rows.Err()), "read the hourly usage")
 }
 
-// DaysOfHub calls take with the sums of all members' calls by day, model, code and whether
-// they crossed from one member to another, beginning at the day of since, in order of day.
-// MemberID, MachineID and Duration are empty; OwnerID is empty unless they crossed.
+// DaysOfHub calls take with the sums of all members' calls from the day of since, in
+// order of day. They are by day, model, code, and whether the machine belonged to another
+// member than the caller. MemberID, MachineID and Duration are empty. OwnerID is empty
+// unless it belonged to another member.
 func (db *DB) DaysOfHub(ctx context.Context, since time.Time, take func(account.UsageDay)) error {
 	rows, err := db.query.DaysOfHub(ctx, millis(dayOf(since)))
 	for _, row := range rows {
@@ -283,7 +284,8 @@ func (db *DB) DaysOfHub(ctx context.Context, since time.Time, take func(account.
 	return db.wrap(err, "add up the daily usage")
 }
 
-// HoursOfHub is DaysOfHub by the hour, and by the step of the time to the first token.
+// HoursOfHub is like DaysOfHub by the hour, and also by the histogram step of the time to
+// the first token.
 func (db *DB) HoursOfHub(ctx context.Context, since time.Time, take func(account.UsageHour)) error {
 	rows, err := db.query.HoursOfHub(ctx, millis(hourOf(since)))
 	for _, row := range rows {
@@ -295,7 +297,7 @@ func (db *DB) HoursOfHub(ctx context.Context, since time.Time, take func(account
 	return db.wrap(err, "add up the hourly usage")
 }
 
-// crossing is the owner in sums that have no members.
+// crossing returns the OwnerID for sums that have no members.
 func crossing(crossed bool) string {
 	if crossed {
 		return "another member"
@@ -303,8 +305,8 @@ func crossing(crossed bool) string {
 	return ""
 }
 
-// ActiveMembers counts the members who made calls since a time: in all, and in each step
-// of so long, by its begin. Steps of less than a day are counted by the hour.
+// ActiveMembers counts the members who made calls since a time: in total, and in each
+// step, by the start of the step. Steps of less than a day are counted by the hour.
 func (db *DB) ActiveMembers(ctx context.Context, since time.Time, step time.Duration) (total int64, steps map[time.Time]int64, err error) {
 	steps = map[time.Time]int64{}
 	from, length := millis(since), step.Milliseconds()
@@ -328,8 +330,8 @@ func (db *DB) ActiveMembers(ctx context.Context, since time.Time, step time.Dura
 	return total, steps, db.wrap(err, "count the members who made calls")
 }
 
-// CallsOfKeys returns how many calls each key of the member made since the hour of
-// since, at most as long ago as the hourly sums are kept; a key without calls is not there.
+// CallsOfKeys returns how many calls each key of the member made since the hour of since,
+// as far back as hourly sums are kept. Keys without calls are left out.
 func (db *DB) CallsOfKeys(ctx context.Context, memberID string, since time.Time) (map[string]int64, error) {
 	rows, err := db.query.CallsOfKeys(ctx, memberID, millis(hourOf(since)))
 	calls := make(map[string]int64, len(rows))

@@ -17,15 +17,16 @@ import (
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
-// On PostgreSQL the table usage has a partition for each day (UTC), so that the
-// records of a day end with one DROP TABLE (docs/decisions/0009-usage-by-day.md).
+// On PostgreSQL the table usage has a partition for each day (UTC), so that one DROP
+// TABLE deletes the records of a day (docs/decisions/0009-usage-by-day.md).
 const (
-	// usageLife is how long records are kept. The daily sums have no end.
+	// usageLife is how long records are kept. The daily sums are kept forever.
 	usageLife = 90 * 24 * time.Hour
-	// daysAhead is how many days after the newest record have a partition.
+	// daysAhead is the number of days after the newest record that have a partition.
 	daysAhead = 7
-	// dropTimeout bounds the wait for a lock on usage. Others' statements queue behind
-	// that wait, so a backup that reads the table delays the drop, and not the records.
+	// dropTimeout is how long dropping a partition waits for a lock on usage. Other
+	// statements queue behind that wait, so a backup that reads the table delays the
+	// drop, but not the records.
 	dropTimeout = "SET LOCAL lock_timeout = '1s'"
 )
 
@@ -39,9 +40,8 @@ type usagePartitions struct {
 	known map[int64]bool // days that have a partition
 }
 
-// recordUsage adds records, and the new ones to the sums of their days, in one
-// statement. All rows are in an order, so that two hubs that write the same ones do
-// not deadlock.
+// recordUsage adds records, and the new ones to the sums of their days, in one statement.
+// All rows are sorted, so that two hubs that write the same rows do not deadlock.
 const recordUsage = `
 WITH record AS (
     INSERT INTO usage (call_id, attempt, started, member_id, key_id, machine_id, owner_id, model, endpoint, stream,
@@ -108,7 +108,7 @@ func (p *usagePartitions) record(ctx context.Context, records []account.Usage) e
 		convert(rows, func(r usageParams) string { return r.GroupID }),
 		convert(records, func(u account.Usage) int64 { return u.FirstStep().Milliseconds() }),
 	)
-	if err != nil { // a fail-over may have lost a partition
+	if err != nil { // a failover may have lost a partition
 		p.mu.Lock()
 		p.known = nil
 		p.mu.Unlock()
@@ -119,8 +119,8 @@ func (p *usagePartitions) record(ctx context.Context, records []account.Usage) e
 // usageParams is a row of usage.
 type usageParams = query.InsertUsageParams
 
-// prepare makes the partitions of the records' days and of the days after them,
-// and drops those that are past usageLife. Most calls find all partitions known.
+// prepare creates the partitions for the records' days and for the following days, and
+// drops those older than usageLife. Usually all partitions are known already.
 func (p *usagePartitions) prepare(ctx context.Context, records []account.Usage) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,11 +153,10 @@ func (p *usagePartitions) prepare(ctx context.Context, records []account.Usage) 
 	return p.dropOld(ctx, oldest, newest)
 }
 
-// makePartitions makes the partitions of the days that have none. It takes no lock
-// that a statement on usage would wait for: attaching a table takes a weaker one
-// than CREATE TABLE PARTITION OF.
+// makePartitions creates the missing partitions of the days. Statements on usage do not
+// wait for it: attaching a table takes a weaker lock than CREATE TABLE PARTITION OF.
 func makePartitions(ctx context.Context, tx *sql.Tx, days []int64) error {
-	// The lock that attaching takes; one hub does this at a time.
+	// The lock that attaching takes, so that one hub at a time does this.
 	if _, err := tx.ExecContext(ctx, "LOCK TABLE usage IN SHARE UPDATE EXCLUSIVE MODE"); err != nil {
 		return err
 	}
@@ -190,9 +189,9 @@ FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = cas
 // partitionName returns the name of a day's partition, such as usage_20261122.
 func partitionName(day int64) string { return "usage_" + timeOf(day).Format("20060102") }
 
-// dropOld drops the partitions of days before oldest that are past usageLife by this
-// hub's clock, by the server's, and by the newest record's: one wrong clock deletes
-// nothing. It leaves for the next time what others are reading.
+// dropOld drops the partitions of days before oldest that are older than usageLife by
+// this hub's clock, by the server's, and by the newest record, so that one wrong clock
+// deletes nothing. It skips partitions that are being read until the next time.
 func (p *usagePartitions) dropOld(ctx context.Context, oldest, newest int64) error {
 	tx, err := p.pool.BeginTx(ctx, nil)
 	if err != nil {
@@ -225,8 +224,8 @@ func (p *usagePartitions) dropOld(ctx context.Context, oldest, newest int64) err
 	return tx.Commit()
 }
 
-// partitionUsage is a migration that only PostgreSQL has. It gives the table usage, which
-// is empty, its partitions.
+// partitionUsage is a migration for PostgreSQL only. It partitions the table usage, which
+// is still empty.
 func partitionUsage() *goose.Migration {
 	m := goose.NewGoMigration(2, &goose.GoFunc{RunTx: func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `
@@ -241,7 +240,7 @@ DROP TABLE usage_before`)
 	return m
 }
 
-// usageDaysIn returns the days of the records of usage.
+// usageDaysIn returns the days that have records in usage.
 func usageDaysIn(ctx context.Context, tx *sql.Tx) ([]int64, error) {
 	rows, err := tx.QueryContext(ctx, "SELECT DISTINCT started - started % $1 FROM usage", dayMillis)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// BenchmarkUnary is one small call down a tunnel over TLS on loopback, hub's
-// and daemon's ends together.
+// BenchmarkUnary measures a small call through a tunnel over TLS on loopback, including
+// both the hub's and the daemon's end.
 func BenchmarkUnary(b *testing.B) {
 	b.Run("plain", func(b *testing.B) { benchUnary(b, everything) })
 	b.Run("WebSocket", func(b *testing.B) { benchUnary(b, onlyWebSocket) })
@@ -55,7 +55,7 @@ func benchUnary(b *testing.B, pass passage) {
 	})
 }
 
-// BenchmarkChunk is one flushed chunk of a stream, written as the one before
+// BenchmarkChunk measures one flushed chunk of a stream, written after the previous one
 // was read.
 func BenchmarkChunk(b *testing.B) {
 	b.Run("plain", func(b *testing.B) { benchChunk(b, everything) })
@@ -93,8 +93,8 @@ func benchChunk(b *testing.B, pass passage) {
 	}
 }
 
-// BenchmarkIdle reports what an idle tunnel holds in memory: both ends, with
-// GET /offers open, over plain loopback connections (TLS adds its own).
+// BenchmarkIdle reports the memory of an idle tunnel: both ends, with GET /offers open,
+// over plain loopback connections. TLS would add to it.
 func BenchmarkIdle(b *testing.B) {
 	const machines = 1000
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -134,7 +134,7 @@ func BenchmarkIdle(b *testing.B) {
 	}
 }
 
-// inUse is heap and stacks after a collection.
+// inUse returns the size of heap and stacks after a collection.
 func inUse() uint64 {
 	runtime.GC()
 	runtime.GC()

@@ -17,7 +17,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// rawDaemon is a machine's end of HTTP/2 as frames, which obeys no rule.
+// rawDaemon is a machine's end that writes HTTP/2 frames directly and so can break every
+// rule.
 type rawDaemon struct {
 	*http2.Framer
 	net.Conn
@@ -25,8 +26,8 @@ type rawDaemon struct {
 	head  *hpack.Encoder
 }
 
-// connectRaw connects a hub's Client to a daemon made of frames. The settings are
-// exchanged, and those of the daemon grant these windows to each stream.
+// connectRaw connects a hub's Client to a rawDaemon. The settings have been exchanged,
+// and the daemon's settings grant each stream the given window.
 func connectRaw(t *testing.T, window uint32) (*Client, *rawDaemon) {
 	t.Helper()
 	ours, theirs := net.Pipe()
@@ -49,7 +50,7 @@ func connectRaw(t *testing.T, window uint32) (*Client, *rawDaemon) {
 	return client, d
 }
 
-// reads takes everything that the hub sends.
+// reads discards everything that the hub sends.
 func (d *rawDaemon) reads() { go io.Copy(io.Discard, d.Conn) }
 
 // answers sends the header of a response.
@@ -59,13 +60,14 @@ func (d *rawDaemon) answers(stream uint32) {
 	d.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: d.block.Bytes(), EndHeaders: true})
 }
 
-// upload is a call with a body of a size.
+// upload returns a call with a body of the given size.
 func upload(ctx context.Context, size int) *http.Request {
 	r, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine/v1/x", strings.NewReader(strings.Repeat("x", size)))
 	return r
 }
 
-// Nothing is sent on a tunnel that has ended, and the error says so: the call was not tried.
+// Nothing is sent on a tunnel that has ended, and the error shows that the call was not
+// tried.
 func TestEndedBeforeTheCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, daemon := connectRaw(t, 1<<20)
@@ -77,8 +79,8 @@ func TestEndedBeforeTheCall(t *testing.T) {
 	})
 }
 
-// promptly checks that a call ends with its context within 100 ms, in false
-// time. begin returns when the call waits.
+// promptly checks that a call ends within 100 ms after its context, in false time. begin
+// returns when the call waits.
 func promptly(t *testing.T, begin func(ctx context.Context, ended chan<- error)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -94,14 +96,14 @@ func promptly(t *testing.T, begin func(ctx context.Context, ended chan<- error))
 	}
 }
 
-// stall has calls write until the daemon, which reads nothing, stops them, with
-// the lock on writing held.
+// stall starts calls that write until they block, because the daemon reads nothing. The
+// lock for writing is then held.
 func stall(t *testing.T, client *Client) {
 	t.Helper()
 	for range 8 {
 		go client.RoundTrip(upload(t.Context(), 8<<20))
 	}
-	for { // neither synctest.Wait nor a sleep: a call that waits for a mutex stops both
+	for { // not synctest.Wait or a sleep: a call that waits for a mutex stops both
 		client.conn.mu.Lock()
 		waits := client.conn.written-client.conn.sent >= blockingWrite
 		client.conn.mu.Unlock()
@@ -112,8 +114,8 @@ func stall(t *testing.T, client *Client) {
 	}
 }
 
-// A call ends with its context at once, whatever it waits for and whatever the
-// daemon does.
+// A call ends immediately with its context, whatever it waits for and whatever the daemon
+// does.
 func TestCancelIsPrompt(t *testing.T) {
 	roundTrip := func(client *Client, size int) func(context.Context, chan<- error) {
 		return func(ctx context.Context, ended chan<- error) {
@@ -186,8 +188,8 @@ func TestCancelIsPrompt(t *testing.T) {
 	}
 }
 
-// A daemon grants as many streams as it likes, but no call waits for one and no
-// tunnel carries more than maxStreams.
+// A daemon may grant any number of streams, but no call waits for one, and no tunnel
+// carries more than maxStreams.
 func TestStreamsGranted(t *testing.T) {
 	for name, test := range map[string]struct {
 		grants uint32

@@ -23,10 +23,10 @@ import (
 	"github.com/kith/kith/internal/outbound"
 )
 
-// Bounds on what a machine may make the hub do.
+// Limits on what a machine can make the hub do.
 const (
 	maxOffersLine     = 1 << 20          // bytes of one line of GET /offers
-	maxOfferObjects   = 4096             // objects in one: a model of two bytes takes 140 in memory
+	maxOfferObjects   = 4096             // objects in one line: a model of two bytes takes 140 in memory
 	firstOfferTimeout = 10 * time.Second // for the first line, after the upgrade
 	fenceTimeout      = 2 * time.Second  // for the response to POST /fenced
 	maxErrorText      = 512              // bytes kept of a daemon's error text
@@ -34,46 +34,45 @@ const (
 )
 
 var (
-	// ErrFull is the error of RoundTrip when the daemon grants no further stream.
+	// ErrFull is the error of RoundTrip if the daemon grants no further stream.
 	ErrFull = errors.New("cannot send the call: the machine grants no further stream on its tunnel")
-	// ErrEnded is the error of RoundTrip when the tunnel had ended before the request.
+	// ErrEnded is the error of RoundTrip if the tunnel ended before the request was sent.
 	ErrEnded = errors.New("cannot send the call: the tunnel ended")
 )
 
 var (
-	// errFenced is the cause of a Client's end after Fence.
+	// errFenced is why a Client ended after Fence.
 	errFenced = errors.New("a newer tunnel of the machine took over")
-	// errOrigin refuses pages in browsers, whatever credential they hold.
+	// errOrigin refuses pages in browsers, even with a valid credential.
 	errOrigin = errors.New("cannot open a tunnel: no page in a browser may, and only one sends an Origin")
 )
 
-// UpgradeConfig is what the hub sets for a tunnel that it accepts.
+// UpgradeConfig configures a tunnel that the hub accepts.
 type UpgradeConfig struct {
-	// Generation is the tunnel's number, larger than that of any earlier tunnel of
-	// the machine.
+	// Generation is the tunnel's number. It is larger than those of all earlier tunnels
+	// of the machine.
 	Generation int64
-	// Node is the name of this hub node, for the machine's owner to read.
+	// Node is the name of this hub node, shown to the machine's owner.
 	Node string
-	// Offers is the rate at which the machine's advertisements are read; nil is no
-	// limit.
+	// Offers limits the rate of reading the machine's advertisements; nil means no limit.
 	Offers *rate.Limiter
 }
 
-// Client is the hub's end of one tunnel: an http.RoundTripper to one machine.
-// The host of a request's URL does not matter, only its path. A Client is safe for
-// concurrent use.
+// Client is the hub's end of one tunnel. It is an http.RoundTripper that sends requests
+// to one machine. The host of a request's URL is ignored. A Client is safe for concurrent
+// use.
 type Client struct {
 	conn       *conn
 	http       *http.ClientConn
 	generation int64
-	instance   string        // of the daemon's process
-	offering   atomic.Int32  // responses to GET /offers that are open
-	offerRate  *rate.Limiter // of advertisements
+	instance   string        // id of the daemon's process
+	offering   atomic.Int32  // number of open responses to GET /offers
+	offerRate  *rate.Limiter // limits advertisements
 }
 
-// Upgrade answers GET /tunnel of an authenticated machine with 101 and takes over
-// the connection; in a WebSocket if the request offers nothing else. If it fails,
-// it has written the error response. The caller closes the Client.
+// Upgrade responds with 101 to GET /tunnel of an authenticated machine and takes over the
+// connection. It uses a WebSocket if the request offers nothing else. If it fails, it has
+// written the error response. The caller must Close the Client.
 func Upgrade(w http.ResponseWriter, r *http.Request, config UpgradeConfig) (*Client, error) {
 	if len(r.Header.Values("Origin")) > 0 {
 		http.Error(w, errOrigin.Error(), http.StatusForbidden)
@@ -105,7 +104,7 @@ func Upgrade(w http.ResponseWriter, r *http.Request, config UpgradeConfig) (*Cli
 	return client, err
 }
 
-// acceptPlain answers a request for the tunnel with 101 and the headers of w, and
+// acceptPlain responds with 101 and the headers of w to a request for the tunnel, and
 // takes over its connection.
 func acceptPlain(w http.ResponseWriter, _ *http.Request) (net.Conn, error) {
 	raw, buffered, err := hijack(w)
@@ -120,9 +119,9 @@ func acceptPlain(w http.ResponseWriter, _ *http.Request) (net.Conn, error) {
 		}
 	}
 	text := bytes.NewBufferString("HTTP/1.1 101 Switching Protocols\r\n")
-	_ = head.Write(text) // to memory
+	_ = head.Write(text) // writes to memory never fail
 	text.WriteString("\r\n")
-	_ = raw.SetWriteDeadline(time.Now().Add(writeTimeout)) // each later write sets its own
+	_ = raw.SetWriteDeadline(time.Now().Add(writeTimeout)) // later writes set their own
 	if _, err := raw.Write(text.Bytes()); err != nil {
 		raw.Close()
 		return nil, fmt.Errorf("cannot answer the upgrade: %w", err)
@@ -144,7 +143,7 @@ func hijack(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter, error) {
 	return raw, buffered, nil
 }
 
-// checkUpgrade returns what a request for a tunnel lacks; nil if it lacks nothing.
+// checkUpgrade returns an error if a request for a tunnel lacks something.
 func checkUpgrade(r *http.Request) error {
 	switch {
 	case r.Method != http.MethodGet, r.ProtoMajor != 1:
@@ -164,7 +163,7 @@ func checkUpgrade(r *http.Request) error {
 	return nil
 }
 
-// hasToken reports whether a comma-separated header holds the token, in any case.
+// hasToken reports whether a comma-separated header contains the token, ignoring case.
 func hasToken(h http.Header, name, token string) bool {
 	for _, value := range h.Values(name) {
 		for part := range strings.SplitSeq(value, ",") {
@@ -176,7 +175,7 @@ func hasToken(h http.Header, name, token string) bool {
 	return false
 }
 
-// transport is shared by all Clients. It dials nothing.
+// transport is shared by all Clients. It never dials.
 var transport = sync.OnceValue(func() *http.Transport {
 	return &http.Transport{
 		DialContext:            outbound.Given,
@@ -184,7 +183,8 @@ var transport = sync.OnceValue(func() *http.Transport {
 		HTTP2:                  http2Config(),
 		DisableCompression:     true, // bytes pass unchanged
 		MaxResponseHeaderBytes: maxHeader,
-		// The body of a request with Expect: 100-continue is sent when the daemon reads it.
+		// The body of a request with Expect: 100-continue is sent when the daemon reads
+		// it.
 		ExpectContinueTimeout: math.MaxInt64,
 	}
 })
@@ -208,18 +208,19 @@ func newClient(ctx context.Context, upgraded net.Conn, config UpgradeConfig) (*C
 // Generation returns the number given to Upgrade.
 func (c *Client) Generation() int64 { return c.generation }
 
-// Instance returns the random name of the daemon's process.
+// Instance returns the random id of the daemon's process.
 func (c *Client) Instance() string { return c.instance }
 
-// Calls returns how many requests run on the tunnel, beside GET /offers.
+// Calls returns the number of requests that are running on the tunnel, without GET
+// /offers.
 func (c *Client) Calls() int { return max(0, c.http.InFlight()-int(c.offering.Load())) }
 
 // RoundTrip sends one request to the machine. It does not wait for a free stream
-// (ErrFull), sends nothing on a tunnel that has ended (ErrEnded), and does not retry.
-// Any other error means that this attempt failed: the tunnel ended, the daemon reset
-// the stream, or the request's context ended, which ends RoundTrip and a running read
-// of the response at once. A refusal of the daemon is a response with HeaderRefused.
-// The body of a request that expects 100-continue is read when the daemon asks for it.
+// (ErrFull), sends nothing if the tunnel has ended (ErrEnded), and does not retry. Any
+// other error means that this attempt failed: the tunnel ended, the daemon reset the
+// stream, or the request's context ended, which also ends a running read of the response
+// at once. If the daemon refuses the request, the response has HeaderRefused. The body of
+// a request that expects 100-continue is read when the daemon asks for it.
 func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := c.reserveStream(); err != nil {
 		if r.Body != nil {
@@ -237,8 +238,7 @@ func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// reserveStream reserves one of the streams that the daemon grants for the next
-// RoundTrip.
+// reserveStream reserves one of the daemon's streams for the next RoundTrip.
 func (c *Client) reserveStream() error {
 	if err := c.Err(); err != nil {
 		return fmt.Errorf("%w: %w", ErrEnded, err)
@@ -246,20 +246,20 @@ func (c *Client) reserveStream() error {
 	if c.http.Reserve() != nil {
 		return ErrFull
 	}
-	if c.http.InFlight() > maxStreams { // a daemon may grant any number
+	if c.http.InFlight() > maxStreams { // a daemon may grant more streams than that
 		c.http.Release()
 		return ErrFull
 	}
 	return nil
 }
 
-// responseBody is a response body whose reads end with the request's context.
-// net/http's own reads end only after the stream's reset is written, which a
-// daemon that reads nothing can delay.
+// responseBody is a response body whose reads end with the request's context. The reads
+// of net/http end only after the reset of the stream is written, and a daemon that does
+// not read can delay that.
 type responseBody struct {
 	io.ReadCloser
 	ctx  context.Context
-	stop func() bool // prevents the Close at the context's end; false if that began
+	stop func() bool // prevents Close when the context ends; false if Close has begun
 }
 
 // Read implements io.Reader.
@@ -271,7 +271,7 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close cancels the call if the body was not read to its end.
+// Close cancels the call unless the body was read to its end.
 func (b *responseBody) Close() error {
 	if !b.stop() {
 		return nil
@@ -279,12 +279,11 @@ func (b *responseBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// Offers requests the machine's advertisements and yields each: the first soon
-// after the upgrade, then one at each change, until the tunnel or ctx ends, which
-// it yields as the last element, an error. Each is a complete state; of those that
-// arrive faster than UpgradeConfig.Offers allows, only the newest is yielded. A
-// line over 1 MiB, of too many models or of another JSON shape is an error too. Offers reads about
-// 1 MiB a second at most.
+// Offers requests the machine's advertisements and yields them: the first soon after the
+// upgrade, then one after each change. Each is a complete state. If they arrive faster
+// than UpgradeConfig.Offers allows, only the newest is yielded. When the tunnel or ctx
+// ends, Offers yields an error and stops. Lines over 1 MiB, with too many models, or with
+// invalid JSON are errors, too. Offers reads about 1 MiB a second at most.
 func (c *Client) Offers(ctx context.Context) iter.Seq2[Advertisement, error] {
 	return func(yield func(Advertisement, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)
@@ -307,10 +306,10 @@ func (c *Client) Offers(ctx context.Context) iter.Seq2[Advertisement, error] {
 		c.offering.Add(1)
 		defer c.offering.Add(-1)
 		defer response.Body.Close()
-		// Small, because it is kept while the machine is idle.
+		// Small, because it stays allocated while the machine is idle.
 		in := bufio.NewReaderSize(response.Body, 512)
 		next := func() ([]byte, error) { return readLine(in) }
-		var lines <-chan []byte // once the machine exceeded its rate
+		var lines <-chan []byte // set after the machine exceeded its rate
 		var failed <-chan error
 		for {
 			line, err := next()
@@ -358,8 +357,8 @@ func (c *Client) Offers(ctx context.Context) iter.Seq2[Advertisement, error] {
 	}
 }
 
-// newestLine reads lines until that fails or ctx ends, and then sends the reason to
-// failed. Of the lines that are not received from the channel, the last is kept.
+// newestLine reads lines until an error or the end of ctx, which it sends to failed. If
+// lines are not received from the channel, it keeps only the last one.
 func (c *Client) newestLine(ctx context.Context, in *bufio.Reader) (lines <-chan []byte, failed <-chan error) {
 	last, end := make(chan []byte, 1), make(chan error, 1)
 	go func() {
@@ -388,7 +387,8 @@ func (c *Client) newestLine(ctx context.Context, in *bufio.Reader) (lines <-chan
 	return last, end
 }
 
-// readLine returns the next line without its end, of at most maxOffersLine bytes.
+// readLine returns the next line, without its end. It fails if the line is longer than
+// maxOffersLine.
 func readLine(r *bufio.Reader) ([]byte, error) {
 	var line []byte
 	for {
@@ -407,11 +407,10 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// Ack reports to the daemon that the hub has its first offers: from now on the
-// machine is routable.
+// Ack notifies the daemon that the hub has its first offers and the machine is routable.
 func (c *Client) Ack(ctx context.Context) error { return post(ctx, c, "/ack", nil) }
 
-// Notify reports to the daemon what the hub cannot use of its state.
+// Notify notifies the daemon of what the hub cannot use of its state.
 func (c *Client) Notify(ctx context.Context, notice Notice) error {
 	body, err := json.Marshal(notice)
 	if err != nil {
@@ -420,12 +419,12 @@ func (c *Client) Notify(ctx context.Context, notice Notice) error {
 	return post(ctx, c, PathNotice, body)
 }
 
-// Move asks the daemon to open another tunnel at the hub's address. The daemon keeps
-// this one, on which calls continue, until the hub closes it.
+// Move asks the daemon to open another tunnel at the hub's address. The daemon keeps this
+// one open for its running calls until the hub closes it.
 func (c *Client) Move(ctx context.Context) error { return post(ctx, c, PathMove, nil) }
 
-// SendControl sends the daemon at the other end of a way a change that its owner made
-// elsewhere. If the daemon refuses it, the error holds the daemon's text.
+// SendControl sends the daemon at the other end of way a change that its owner made
+// elsewhere. If the daemon refuses it, the error contains the daemon's text.
 func SendControl(ctx context.Context, way http.RoundTripper, change Control) error {
 	body, err := json.Marshal(change)
 	if err != nil {
@@ -434,21 +433,20 @@ func SendControl(ctx context.Context, way http.RoundTripper, change Control) err
 	return post(ctx, way, PathControl, body)
 }
 
-// Fence reports to the daemon that another daemon with its credential took over, and
-// closes the Client.
-// It waits at most 2 s for a peer that does not answer.
+// Fence notifies the daemon that another daemon with its credential took over, and closes
+// the Client. It waits at most 2 s for a response.
 func (c *Client) Fence(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
 	defer cancel()
-	_ = post(ctx, c, "/fenced", nil) // the tunnel ends either way
+	_ = post(ctx, c, "/fenced", nil) // the tunnel ends in any case
 	c.close(errFenced)
 }
 
-// Done returns a channel that is closed when the tunnel has ended. Every running
-// read of a body fails then.
+// Done returns a channel that is closed when the tunnel has ended. All running reads of
+// bodies fail then.
 func (c *Client) Done() <-chan struct{} { return c.conn.done }
 
-// Err returns why the tunnel ended; nil while it is open.
+// Err returns why the tunnel ended, or nil if it is open.
 func (c *Client) Err() error {
 	select {
 	case <-c.conn.done:
@@ -458,16 +456,16 @@ func (c *Client) Err() error {
 	}
 }
 
-// Close ends the tunnel and every request on it at once.
+// Close ends the tunnel and all requests on it immediately.
 func (c *Client) Close() { c.close(net.ErrClosed) }
 
 func (c *Client) close(cause error) {
 	c.conn.setCause(cause)
 	c.http.Close()
-	c.conn.Close() // in case net/http had released it before
+	c.conn.Close() // in case net/http has released it already
 }
 
-// post sends a protocol message and expects a 2xx.
+// post sends a protocol message and expects a 2xx response.
 func post(ctx context.Context, way http.RoundTripper, path string, body []byte) error {
 	response, err := request(ctx, way, http.MethodPost, path, body)
 	if err != nil {
@@ -476,7 +474,7 @@ func post(ctx context.Context, way http.RoundTripper, path string, body []byte) 
 	return response.Body.Close()
 }
 
-// request sends a protocol message; a response other than 2xx is an error.
+// request sends a protocol message. A response other than 2xx is an error.
 func request(ctx context.Context, way http.RoundTripper, method, path string, body []byte) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, method, "http://machine"+path, bytes.NewReader(body))
 	if err != nil {

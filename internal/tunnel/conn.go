@@ -13,73 +13,72 @@ import (
 )
 
 const (
-	// maxPending bounds the bytes that wait for the writer of a connection. Past it
-	// Write blocks.
+	// maxPending limits the number of bytes that wait for the writer of a connection.
+	// Beyond it Write blocks.
 	maxPending = 64 << 10
-	// blockingWrite is the size from which Write blocks until the bytes are sent.
-	// Streams alternate by the frame: what one of them buffers delays the others
+	// blockingWrite is the minimum size of a Write that blocks until the bytes are sent.
+	// Streams take turns after each frame, so what one of them buffers delays the others
 	// (docs/faults.md#33).
 	blockingWrite = maxFrame / 2
-	// maxIdleBuffer is the capacity up to which each of the two buffers is kept while
-	// there is nothing to send.
+	// maxIdleBuffer is the maximum capacity of a buffer that is kept while there is
+	// nothing to send.
 	maxIdleBuffer = 4 << 10
-	// writeTimeout bounds a write of up to maxFrame bytes. A peer that sends but never
-	// reads is not pinged, because its frames count as activity.
+	// writeTimeout is the timeout for a write of up to maxFrame bytes. A peer that sends
+	// but never reads is not pinged, because its frames count as activity.
 	writeTimeout = pingEvery + pingWait
-	// closeTimeout bounds the sending of what is pending at Close.
+	// closeTimeout is the timeout for sending what is pending at Close.
 	closeTimeout = 250 * time.Millisecond
 
-	// smallFrame is the payload size in bytes below which a frame counts against
-	// smallFramesPerSecond, the rate at which such frames are read. net/http accepts
-	// any number of frames without content: pings, settings, empty continuations.
+	// smallFrame is a payload size in bytes. Frames below it are read at a rate of at most
+	// smallFramesPerSecond. net/http accepts any number of frames without content, such
+	// as pings, settings and empty continuations.
 	smallFrame           = 256
 	smallFramesPerSecond = 50_000
 )
 
 var (
-	// errSilent is the cause when net/http closed a connection on which no read or
-	// write had failed. net/http does not report its reason.
+	// errSilent is the cause when net/http closed a connection without a failed read or
+	// write, because net/http does not report its reason.
 	errSilent = errors.New("the peer stopped answering pings or broke the protocol")
-	// errUnexpectedFrame ends a connection whose daemon sends a frame type that no
-	// daemon needs. net/http's client would write a line to the process's log for
-	// each.
+	// errUnexpectedFrame ends a connection whose daemon sends a frame type that no daemon
+	// needs. net/http's client would log a line for each.
 	errUnexpectedFrame = errors.New("the peer sent a frame of a type that has no place in a tunnel")
 )
 
-// daemonFrames are the frame types that a daemon sends, as bits: all of RFC 9113,
+// daemonFrames are the frame types that a daemon may send, as bits: all of RFC 9113,
 // section 6, except PRIORITY.
 const daemonFrames = 1<<0 | 1<<1 | 1<<3 | 1<<4 | 1<<5 | 1<<6 | 1<<7 | 1<<8 | 1<<9
 
-// conn is the upgraded connection. It reports when and why it ended, and hides a
-// TLS connection from net/http, which would otherwise require a negotiated "h2".
+// conn is the upgraded connection. It reports when and why it ended. It also hides a TLS
+// connection from net/http, which would otherwise require "h2" to be negotiated.
 //
-// One long-lived goroutine writes. What the streams write in the meantime is sent
-// together, so that a call's header and body are one TLS record and one system
-// call, and no stream's goroutine grows its stack for TLS.
+// One long-lived goroutine writes. It sends everything that the streams wrote in the
+// meantime together, so that a call's header and body are one TLS record and one system
+// call, and the streams' goroutines do not grow their stacks for TLS.
 //
-// Read delays a peer that sends more small frames than any engine produces. A
-// flood of them costs a bounded share of one core and delays no other connection.
+// Read delays a peer that sends more small frames than any engine produces. A flood of
+// them takes a limited share of one core and does not delay other connections.
 type conn struct {
 	net.Conn
 	done       chan struct{} // closed by the first Close
 	frames     frameCounter
-	smallRate  *rate.Limiter // of small frames
+	smallRate  *rate.Limiter // limits small frames
 	mu         sync.Mutex
-	cond       *sync.Cond // pending was filled, taken or sent, or the connection closed
+	cond       *sync.Cond // pending was filled, taken or sent, or the connection was closed
 	err        error      // the first cause
 	pending    []byte     // waits for the writer
-	written    int64      // bytes ever added to pending
-	sent       int64      // of written
+	written    int64      // total number of bytes added to pending
+	sent       int64      // number of those bytes that were sent
 	closed     bool
-	closeUntil time.Time // once closed: the deadline for what is pending
+	closeUntil time.Time // after Close: the deadline for what is pending
 }
 
-// newHubConn returns the hub's end of c. The caller runs writeLoop.
+// newHubConn returns the hub's end of c. The caller must run writeLoop.
 func newHubConn(c net.Conn) *conn {
 	return newConn(c, frameCounter{types: daemonFrames})
 }
 
-// newDaemonConn returns the machine's end of c. The caller runs writeLoop.
+// newDaemonConn returns the machine's end of c. The caller must run writeLoop.
 func newDaemonConn(c net.Conn) *conn {
 	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" // RFC 9113, 3.4
 	return newConn(c, frameCounter{skip: len(preface), types: ^uint64(0)})
@@ -113,16 +112,16 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// frameCounter finds the frames in the bytes of an HTTP/2 connection.
+// frameCounter counts frames in the bytes of an HTTP/2 connection.
 type frameCounter struct {
 	types uint64  // the permitted types, as bits; an unknown type counts as 63
 	skip  int     // bytes until the next frame header
 	head  [9]byte // the frame header (RFC 9113, 4.1)
-	have  int     // how many bytes of head are read
+	have  int     // number of bytes of head that were read
 }
 
-// count returns how many small frames begin in b, which follows the bytes of the
-// call before, and whether all frame types are permitted.
+// count returns how many small frames begin in b, which continues the bytes of the
+// previous call, and whether all frame types are permitted.
 func (f *frameCounter) count(b []byte) (small int, ok bool) {
 	for {
 		n := min(f.skip, len(b))
@@ -146,8 +145,8 @@ func (f *frameCounter) count(b []byte) (small int, ok bool) {
 	}
 }
 
-// Write queues p for the writer. It blocks while much is pending and, for a large
-// p, until p is sent. It fails once the connection is closed.
+// Write queues p for the writer. It blocks while too much is pending and, if p is large,
+// until p is sent. It fails after the connection is closed.
 func (c *conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,8 +170,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// writeLoop sends what is pending until the connection is closed, and closes it
-// when sending fails.
+// writeLoop sends what is pending until the connection is closed. If sending fails, it
+// closes the connection.
 func (c *conn) writeLoop() {
 	defer closeInnermost(c.Conn)
 	var batch []byte
@@ -205,7 +204,7 @@ func (c *conn) writeLoop() {
 	}
 }
 
-// send writes all of p, each part of it within writeTimeout.
+// send writes all of p. Each part of maxFrame bytes has writeTimeout.
 func (c *conn) send(p []byte) error {
 	for part := range slices.Chunk(p, maxFrame) {
 		if err := c.setWriteDeadline(); err != nil {
@@ -218,8 +217,8 @@ func (c *conn) send(p []byte) error {
 	return nil
 }
 
-// setWriteDeadline sets the deadline of the next write or, once the connection is
-// closed, of all that remain.
+// setWriteDeadline sets the deadline of the next write or, after Close, of all remaining
+// writes.
 func (c *conn) setWriteDeadline() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,7 +229,7 @@ func (c *conn) setWriteDeadline() error {
 	return c.Conn.SetWriteDeadline(until)
 }
 
-// setCause records why the connection ended. The first cause is kept.
+// setCause records why the connection ended. Only the first cause is kept.
 func (c *conn) setCause(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -239,17 +238,17 @@ func (c *conn) setCause(err error) {
 	}
 }
 
-// cause returns the first cause; errSilent if there was none before Close.
+// cause returns the first cause, or errSilent if there was none before Close.
 func (c *conn) cause() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Close ends the connection. Writes fail, and what is pending, such as the end of
-// a stream, is sent within closeTimeout. The closing messages of TLS and WebSocket
-// are left out: they can block for seconds on a dead peer, and HTTP/2 ends its
-// streams itself.
+// Close ends the connection. Writes fail, and what is pending, such as the end of a
+// stream, is sent within closeTimeout. Close does not send the closing messages of TLS
+// and WebSocket: they can block for seconds on a dead peer, and HTTP/2 ends its streams
+// itself.
 func (c *conn) Close() error {
 	c.setCause(errSilent)
 	c.mu.Lock()
@@ -261,29 +260,29 @@ func (c *conn) Close() error {
 	c.cond.Broadcast()
 	c.mu.Unlock()
 	close(c.done)
-	// A write that runs already gets the new deadline too.
+	// This also applies to a write that is running.
 	return c.setWriteDeadline()
 }
 
-// closeInnermost closes the connection under all others that c consists of.
+// closeInnermost closes the innermost connection inside c.
 func closeInnermost(c net.Conn) {
 	for {
 		outer, ok := c.(interface{ NetConn() net.Conn }) // tls.Conn, webSocketConn, bufferedConn
 		if !ok {
-			_ = c.Close() // its error says nothing: the connection has ended
+			_ = c.Close() // the error does not matter: the connection has ended
 			return
 		}
 		c = outer.NetConn()
 	}
 }
 
-// bufferedConn is a connection of which a reader has buffered the first bytes.
+// bufferedConn is a connection whose first bytes are already in a reader's buffer.
 type bufferedConn struct {
 	net.Conn
 	buffer *bufio.Reader // nil once it is empty
 }
 
-// withBuffer returns a connection that reads what in has buffered, then c. The
+// withBuffer returns a connection that reads what is buffered in in, and then c. The
 // caller must not read from in.
 func withBuffer(c net.Conn, in *bufio.Reader) net.Conn {
 	if in.Buffered() == 0 {
@@ -292,7 +291,7 @@ func withBuffer(c net.Conn, in *bufio.Reader) net.Conn {
 	return &bufferedConn{c, in}
 }
 
-// NetConn returns the underlying connection, as that of tls.Conn does.
+// NetConn returns the underlying connection, like the method of tls.Conn.
 func (c *bufferedConn) NetConn() net.Conn { return c.Conn }
 
 // Read implements net.Conn.
@@ -300,7 +299,7 @@ func (c *bufferedConn) Read(p []byte) (int, error) {
 	if c.buffer == nil {
 		return c.Conn.Read(p)
 	}
-	n, err := c.buffer.Read(p) // from the buffer alone: it is not empty
+	n, err := c.buffer.Read(p) // only from the buffer, which is not empty
 	if c.buffer.Buffered() == 0 {
 		c.buffer = nil
 	}

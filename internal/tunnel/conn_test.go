@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// What is pending at Close is sent to a peer that reads it. A peer that reads a byte
-// now and then does not delay Close.
+// What is pending at Close is sent to a peer that reads it. A peer that reads very slowly
+// does not delay Close.
 func TestCloseSendsTheRest(t *testing.T) {
 	const pending = 3*blockingWrite - 3
 	for name, pause := range map[string]time.Duration{"at once": 0, "by drops": closeTimeout / 2} {
@@ -23,7 +23,7 @@ func TestCloseSendsTheRest(t *testing.T) {
 					}
 				}
 				go func() { defer close(sent); c.writeLoop() }()
-				synctest.Wait() // it writes, and no one reads
+				synctest.Wait() // it writes, but the peer does not read
 				got := make(chan int)
 				go func() {
 					all, buffer := 0, make([]byte, 64<<10)
@@ -56,7 +56,7 @@ func TestCloseSendsTheRest(t *testing.T) {
 	}
 }
 
-// The streams' writes wait while much is pending, and end with the connection.
+// Writes wait while too much is pending, and fail when the connection is closed.
 func TestWritesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
@@ -91,7 +91,7 @@ func TestWritesWait(t *testing.T) {
 	})
 }
 
-// A slow peer stays connected while each part of a write is sent in time. A peer
+// A slow peer stays connected as long as each part of a write is sent in time. A peer
 // that reads nothing is disconnected after writeTimeout.
 func TestSlowWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestSlowWrites(t *testing.T) {
 	})
 }
 
-// Small frames are found however the bytes are cut.
+// Small frames are counted no matter how the bytes are split.
 func TestFrameCounter(t *testing.T) {
 	frame := func(size int) []byte {
 		return append([]byte{0, byte(size >> 8), byte(size), 0, 0, 0, 0, 0, 1}, make([]byte, size)...)

@@ -23,106 +23,108 @@ import (
 	"github.com/kith/kith/internal/outbound"
 )
 
-// Bounds of one attempt and of the pauses between attempts.
+// Limits for one attempt and for the pauses between attempts.
 const (
 	upgradeTimeout = 10 * time.Second // dial, TLS and the hub's response together
-	ackTimeout     = 10 * time.Second // from 101 to POST /ack
-	// The pause is uniform from zero to a ceiling that doubles from minPause to maxPause.
+	ackTimeout     = 10 * time.Second // from the 101 to POST /ack
+	// The pause is uniformly random between zero and a ceiling, which doubles from
+	// minPause to maxPause.
 	minPause      = 200 * time.Millisecond
 	maxPause      = 30 * time.Second
-	maxRetryAfter = 5 * time.Minute // the longest Retry-After that is obeyed
-	// webSocketPeriod is how long attempts ask for a WebSocket before they try the
-	// plain upgrade again: the machine may be in another network by then.
+	maxRetryAfter = 5 * time.Minute // the longest Retry-After that is respected
+	// webSocketPeriod is how long attempts use a WebSocket before they use the plain
+	// upgrade again. The machine may be in another network by then.
 	webSocketPeriod = time.Hour
 )
 
-// refusedPauses are the pauses after the hub did not take this daemon (ErrRefused,
-// ErrFenced), one after the other; the last one repeats.
+// refusedPauses are the pauses after consecutive refusals of this daemon by the hub
+// (ErrRefused, ErrFenced). The last one repeats.
 var refusedPauses = [...]time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute}
 
 var (
-	// ErrRefused is the error of a State: the hub does not know the credential (401).
+	// ErrRefused is the error of a State if the hub does not know the credential (401).
 	ErrRefused = errors.New("the hub refused this machine's credential: sign in again, unless the hub itself is at fault")
-	// ErrFenced is the error of a State: another daemon with this machine's credential
+	// ErrFenced is the error of a State if another daemon with this machine's credential
 	// connected later and replaced this one, or is connected while this one yields (409).
 	ErrFenced = errors.New("another daemon took this machine's place at the hub: only one may run with one credential")
 
-	// errMoving ends attempt: the hub asked for another tunnel, and this one serves on.
+	// errMoving ends attempt after the hub asked for another tunnel. The current one
+	// continues.
 	errMoving = errors.New("the hub asked for another tunnel")
 
 	errNoAck = fmt.Errorf("the hub did not acknowledge the tunnel in %v", ackTimeout)
 )
 
-// Dialer keeps one machine connected to its hub. All fields except HubURL,
-// Credential, Handler and Advertise may be zero. Run is called once.
+// Dialer keeps one machine connected to its hub. Only HubURL, Credential, Handler and
+// Advertise are required. Run must be called only once.
 type Dialer struct {
 	// HubURL is the hub's address: https://…, or http:// on a loopback host.
 	HubURL string
-	// Credential returns the machine's secret for the next attempt.
+	// Credential returns the machine's secret. It is called for each attempt.
 	Credential func() string
-	// Instance is a random name of this process. The hub distinguishes by it this daemon,
-	// which moves from one hub node to another, from one elsewhere with a copy of its
-	// credential. Empty: each other tunnel counts as one of another daemon.
+	// Instance is a random id of this process. It lets the hub distinguish this daemon,
+	// when it moves from one hub node to another, from a daemon elsewhere with a copy of
+	// its credential. If it is empty, every tunnel counts as one from a different daemon.
 	Instance string
-	// Handler serves the calls: every path that the protocol does not use itself.
-	// The context of a request ends with the tunnel.
+	// Handler serves the calls, which are the requests for all paths that the protocol
+	// does not use itself. The context of a request ends with the tunnel.
 	Handler http.Handler
-	// Advertise returns the machine's present state and a channel that is closed
-	// at the next change. The Dialer sets Version and Generation.
+	// Advertise returns the machine's current state and a channel that is closed at the
+	// next change. The Dialer sets Version and Generation.
 	Advertise func() (Advertisement, <-chan struct{})
-	// Control applies a change that the owner made elsewhere. The text of an error is
-	// sent to the hub. Nil refuses every change.
+	// Control applies a change that the owner made elsewhere. If it fails, the text of
+	// the error is sent to the hub. If Control is nil, every change is refused.
 	Control func(context.Context, Control) error
-	// Notice, if not nil, takes what the hub cannot use of the machine's state.
+	// Notice, if not nil, is called with what the hub cannot use of the machine's state.
 	Notice func(Notice)
-	// OnState is called at each step, not concurrently, and must not block.
+	// OnState is called for each State, never concurrently. It must not block.
 	OnState func(State)
 	// Log receives, at debug level, the messages of the HTTP/2 server and the kind of
-	// upgrade that is tried.
+	// upgrade of each attempt.
 	Log *slog.Logger
 
-	// TLS adds to the client's configuration (roots). The Dialer sets versions and
-	// protocols.
+	// TLS is the base of the client's configuration, for roots. The Dialer sets versions
+	// and protocols.
 	TLS *tls.Config
-	// Dial opens the connection, without TLS; nil is the network, through the proxy that
-	// the environment names. Tests and the simulation use connections in memory.
+	// Dial opens the connection, without TLS. If nil, it uses the network, with the proxy
+	// from the environment. Tests and the simulation use connections in memory.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Draw returns the random numbers of the pauses, uniform in 64 bits; nil is
-	// rand.Uint64. A simulation sets it to make a run repeatable.
+	// Draw returns 64 random bits for the pauses. If nil, it is rand.Uint64. A simulation
+	// sets it to make runs repeatable.
 	Draw func() uint64
 
 	tunnels tunnels
-	yields  bool // after a fence, until a tunnel was acknowledged
+	yields  bool // from a fence until a tunnel is acknowledged
 }
 
-// Phase is how far the connection to the hub has come.
+// Phase is the progress of the connection to the hub.
 type Phase string
 
 // The phases of a connection, in order.
 const (
 	Dialing   Phase = "dialing"
-	Connected Phase = "connected" // upgraded; the hub does not have the offers yet
+	Connected Phase = "connected" // upgraded, but the hub does not have the offers yet
 	Acked     Phase = "acked"     // the machine is routable
 	Lost      Phase = "lost"
-	// Moving is any of the above except Acked while an older tunnel still serves.
+	// Moving replaces all phases except Acked while an older tunnel is still in use.
 	Moving Phase = "moving"
 )
 
-// State is one step of the connection to the hub.
+// State is one step in the connection to the hub.
 type State struct {
 	Phase Phase
-	// Err is why the connection was lost; nil in the other phases.
+	// Err is why the connection was lost. It is nil in all phases but Lost.
 	Err error
-	// Retry is the pause until the next attempt, in phase Lost; 0 if there is none.
+	// Retry is the pause before the next attempt, in phase Lost; 0 if there is none.
 	Retry time.Duration
-	// Node is the hub node at which the tunnel ends, in phase Acked, if the hub names it.
+	// Node is the name of the tunnel's hub node, in phase Acked, if the hub sends it.
 	Node string
 }
 
-// Run connects, serves the hub's calls and reconnects until ctx ends (nil). After a
-// refusal of the credential (ErrRefused), and after another daemon replaced this one
-// (ErrFenced), it tries again slowly. When the hub asks for it, Run opens another
-// tunnel while the first one serves on. It fails if the Dialer's fields are unusable.
+// Run connects, serves the hub's calls and reconnects until ctx ends, and then returns
+// nil. It retries at long intervals if the credential was refused (ErrRefused) or another
+// daemon replaced this one (ErrFenced). If the hub asks for it, Run opens another tunnel
+// while the first one continues. It fails if the Dialer's fields are invalid.
 func (d *Dialer) Run(ctx context.Context) error {
 	target, err := parseHub(d.HubURL)
 	if err != nil {
@@ -130,7 +132,7 @@ func (d *Dialer) Run(ctx context.Context) error {
 	}
 	var mode upgradeMode
 	ceilings := pauseCeilings()
-	refused := 0 // how often in a row the hub did not take this daemon
+	refused := 0 // number of consecutive refusals
 	var older sync.WaitGroup
 	defer older.Wait()
 	for {
@@ -166,20 +168,20 @@ func (d *Dialer) Run(ctx context.Context) error {
 	}
 }
 
-// pauseCeilings returns the ceilings of the pauses, without jitter: the library draws its
-// jitter from a source that a simulation cannot seed (docs/decisions/0007).
+// pauseCeilings returns the ceilings of the pauses, without jitter. A simulation could
+// not seed the library's jitter (docs/decisions/0007).
 func pauseCeilings() *backoff.ExponentialBackOff {
 	return &backoff.ExponentialBackOff{InitialInterval: minPause, Multiplier: 2, MaxInterval: maxPause}
 }
 
-// upgradeMode is how the tunnel is requested: by the plain upgrade at first, then
-// in a WebSocket, and so on alternately for as long as both fail.
+// upgradeMode is how to request the tunnel: first by the plain upgrade, then in a
+// WebSocket, alternating as long as both fail.
 type upgradeMode struct {
 	webSocket bool
 	since     time.Time // of the last toggle
 }
 
-// at reports whether the attempt at that time asks for a WebSocket.
+// at reports whether an attempt at a given time uses a WebSocket.
 func (m *upgradeMode) at(now time.Time) (webSocket bool) {
 	if m.webSocket && now.Sub(m.since) >= webSocketPeriod {
 		m.toggle(now)
@@ -189,9 +191,9 @@ func (m *upgradeMode) at(now time.Time) (webSocket bool) {
 
 func (m *upgradeMode) toggle(now time.Time) { *m = upgradeMode{webSocket: !m.webSocket, since: now} }
 
-// blockedError says that the hub was reached and the tunnel did not open, as
-// behind a proxy that does not pass this kind of upgrade. A refusal by the hub
-// itself (401, 503, a fence) is not a blockedError.
+// blockedError means that the hub was reached but no tunnel was opened, for example
+// because of a proxy that does not pass this kind of upgrade. A refusal by the hub itself
+// (401, 503, a fence) is not a blockedError.
 type blockedError struct{ error }
 
 func (e *blockedError) Unwrap() error { return e.error }
@@ -212,9 +214,9 @@ func (d *Dialer) state(s State) {
 	}
 }
 
-// pause returns how long to wait after a failure with err: the hub's Retry-After
-// and up to half of it more, at a hub of another region the longest one, else up to
-// ceiling.
+// pause returns how long to wait after err. If the hub sent Retry-After, it is that time
+// plus up to half of it. If the hub is of another region, it is the same for
+// maxRetryAfter. Otherwise it is random up to ceiling.
 func (d *Dialer) pause(ceiling time.Duration, err error) time.Duration {
 	if elsewhere := (*elsewhereError)(nil); errors.As(err, &elsewhere) {
 		return maxRetryAfter + d.random(maxRetryAfter/2)
@@ -225,7 +227,7 @@ func (d *Dialer) pause(ceiling time.Duration, err error) time.Duration {
 	return d.random(ceiling)
 }
 
-// random returns a duration from zero to limit, both included.
+// random returns a random duration from zero to limit, inclusive.
 func (d *Dialer) random(limit time.Duration) time.Duration {
 	draw := d.Draw
 	if draw == nil {
@@ -234,7 +236,7 @@ func (d *Dialer) random(limit time.Duration) time.Duration {
 	return time.Duration(draw() % uint64(limit+1))
 }
 
-// retryLaterError says that the hub accepts no tunnel for now.
+// retryLaterError means that the hub accepts no tunnel at the moment.
 type retryLaterError struct {
 	error
 	after time.Duration // > 0
@@ -242,9 +244,9 @@ type retryLaterError struct {
 
 func (e *retryLaterError) Unwrap() error { return e.error }
 
-// elsewhereError says that the machine is of another region, whose hub is at an address,
-// if the hub knows it. Run does not follow it: the credential is sent only to the hub
-// that its owner named.
+// elsewhereError means that the machine belongs to another region. hub is the address of
+// that region's hub, if known. Run does not connect to it: the credential is sent only to
+// the hub that the owner configured.
 type elsewhereError struct{ hub string }
 
 func (e *elsewhereError) Error() string {
@@ -254,29 +256,29 @@ func (e *elsewhereError) Error() string {
 	return fmt.Sprintf("this machine's credential is of another region, whose hub is at %s: sign in there with kith login --hub %[1]s", e.hub)
 }
 
-// CheckHub refuses an address that is no hub's, and one to which the credential would
-// travel unencrypted beyond this machine.
+// CheckHub returns an error if address is not a hub's, or if the credential would be sent
+// there unencrypted over a network.
 func CheckHub(address string) error {
 	_, err := parseHub(address)
 	return err
 }
 
-// hubTarget is a hub's address, parsed.
+// hubTarget is a parsed hub address.
 type hubTarget struct {
 	url     *url.URL // of GET /tunnel
 	address string   // host:port
 	secure  bool
 }
 
-// parseHub parses a hub's address. It refuses one to which the credential would
-// travel unencrypted beyond this machine.
+// parseHub parses a hub's address. It fails if the credential would be sent there
+// unencrypted over a network.
 func parseHub(raw string) (hubTarget, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return hubTarget{}, fmt.Errorf("cannot use %q as the hub's address: give https://HOST", raw)
 	}
 	if u.Path == "" {
-		u.Path = "/" // else JoinPath makes a relative one
+		u.Path = "/" // otherwise JoinPath returns a relative path
 	}
 	t := hubTarget{url: u.JoinPath("tunnel"), secure: u.Scheme == "https"}
 	port := u.Port()
@@ -302,9 +304,9 @@ func isLoopback(host string) bool {
 	return err == nil && a.IsLoopback()
 }
 
-// attempt runs one connection from dial to loss, or until the hub asks for another
-// one (errMoving): then the connection serves on, in older. acked reports whether the
-// machine was routable.
+// attempt runs one connection until it is lost, or until the hub asks for another one. In
+// that case it returns errMoving and the connection continues in older. acked reports
+// whether the machine was routable.
 func (d *Dialer) attempt(ctx context.Context, target hubTarget, inWebSocket bool, older *sync.WaitGroup) (acked bool, err error) {
 	on, err := d.upgrade(ctx, target, inWebSocket)
 	if err != nil {
@@ -352,11 +354,11 @@ func (d *Dialer) upgrade(ctx context.Context, target hubTarget, inWebSocket bool
 	return on, nil
 }
 
-// upgraded is a connection that speaks HTTP/2 from now on, and what the hub's 101 says.
+// upgraded is a connection after the upgrade, with the headers of the hub's 101.
 type upgraded struct {
 	net.Conn
 	generation int64
-	node       string // of the hub; may be empty
+	node       string // name of the hub node; may be empty
 }
 
 func (d *Dialer) dial(ctx context.Context, target hubTarget) (net.Conn, error) {
@@ -392,10 +394,10 @@ func (d *Dialer) connect(ctx context.Context, target hubTarget) (net.Conn, error
 	return outbound.Connect(ctx, target.url, target.address, d.TLS)
 }
 
-// HubTransport returns a transport for a machine's own requests to hubs, which go the way
-// that a Dialer's tunnel goes: dial and roots are its Dial and TLS. A RoundTripper follows
-// no redirect, so that only the hub receives the credential. Pings detect a hub that is
-// gone while a response is slow.
+// HubTransport returns a transport for a machine's own requests to hubs. It connects like
+// a Dialer's tunnel: dial and roots are the Dialer's Dial and TLS. A RoundTripper does
+// not follow redirects, so only the hub receives the credential. Pings detect a hub that
+// is gone during a slow response.
 func HubTransport(
 	dial func(ctx context.Context, network, address string) (net.Conn, error), roots *tls.Config,
 ) *http.Transport {
@@ -410,11 +412,11 @@ func HubTransport(
 	return t
 }
 
-// alertProtocolVersion is how crypto/tls, which has no type for it, words the alert of a
-// server without TLS 1.3.
+// alertProtocolVersion is the text of crypto/tls, which has no type for it, for the alert
+// of a server without TLS 1.3.
 const alertProtocolVersion = "tls: protocol version not supported"
 
-// header returns the headers of GET /tunnel that both kinds of upgrade send.
+// header returns the headers of GET /tunnel for both kinds of upgrade.
 func (d *Dialer) header() http.Header {
 	h := http.Header{"Authorization": {"Bearer " + d.Credential()}, HeaderVersion: {strconv.Itoa(Version)}, HeaderInstance: {d.Instance}}
 	if d.yields {
@@ -423,8 +425,8 @@ func (d *Dialer) header() http.Header {
 	return h
 }
 
-// requestPlain sends GET /tunnel on raw and reads the response. It returns the
-// upgraded connection. The caller closes raw when ctx ends.
+// requestPlain sends GET /tunnel on raw, reads the response, and returns the upgraded
+// connection. The caller must close raw when ctx ends.
 func (d *Dialer) requestPlain(_ context.Context, raw net.Conn, target hubTarget) (upgraded, error) {
 	r := &http.Request{Method: http.MethodGet, URL: target.url, Host: target.url.Host, Header: d.header()}
 	r.Header.Set("Connection", "Upgrade")
@@ -445,7 +447,7 @@ func (d *Dialer) requestPlain(_ context.Context, raw net.Conn, target hubTarget)
 	return upgradedBy(response, withBuffer(raw, in))
 }
 
-// upgradedBy returns a connection with what the hub's 101 says of it.
+// upgradedBy returns a connection with the headers of the hub's 101.
 func upgradedBy(response *http.Response, c net.Conn) (upgraded, error) {
 	generation, err := strconv.ParseInt(response.Header.Get(HeaderGeneration), 10, 64)
 	if err != nil {
@@ -454,7 +456,7 @@ func upgradedBy(response *http.Response, c net.Conn) (upgraded, error) {
 	return upgraded{c, generation, response.Header.Get(HeaderNode)}, nil
 }
 
-// refusal returns the error of a response other than 101.
+// refusal returns the error for a response other than 101.
 func refusal(response *http.Response) error {
 	switch response.StatusCode {
 	case http.StatusUnauthorized:
@@ -473,7 +475,7 @@ func refusal(response *http.Response) error {
 			return &retryLaterError{fmt.Errorf("the hub answered %d: it takes no further machine just now, retry after %v", response.StatusCode, after), after}
 		}
 		return fmt.Errorf("the hub answered the upgrade with %s", response.Status)
-	case http.StatusUpgradeRequired: // the request asked for one
+	case http.StatusUpgradeRequired: // the request asked for an upgrade
 		if speaks := response.Header.Get("Upgrade"); strings.HasPrefix(speaks, protocolName) && speaks != Protocol {
 			return fmt.Errorf("the hub speaks %s and this kith %s: update kith", speaks, Protocol)
 		}
@@ -486,8 +488,8 @@ func refusal(response *http.Response) error {
 	return &blockedError{fmt.Errorf("the hub answered the upgrade with %s", response.Status)}
 }
 
-// retryAfter parses a Retry-After header: seconds, or a time (RFC 9110, 10.2.3).
-// 0 means that it holds neither.
+// retryAfter parses a Retry-After header: seconds, or a time (RFC 9110, 10.2.3). It
+// returns 0 if the header is neither.
 func retryAfter(value string) time.Duration {
 	if seconds, err := strconv.Atoi(value); err == nil {
 		return time.Duration(min(max(seconds, 0), 1<<20)) * time.Second

@@ -14,10 +14,10 @@
 //
 // The hub's end is a [Client], which [Upgrade] returns; the machine's end is a
 // [Dialer]. Both use net/http's HTTP/2 with larger connection windows: a stalled
-// upload fills the 512 KiB window of its own stream and delays no other stream.
+// upload fills only the 512 KiB window of its stream and does not delay other streams.
 //
-// Where a network refuses the upgrade, the Dialer asks for the same tunnel in a
-// WebSocket at its next attempt.
+// If a network refuses the upgrade, the Dialer requests the same tunnel in a WebSocket at
+// its next attempt.
 //
 // The package does not know who may use which machine.
 package tunnel
@@ -28,30 +28,30 @@ import (
 )
 
 const (
-	// pingEvery and pingWait bound how long a dead peer stays unnoticed: a ping
-	// is sent after 10 s without a frame and has to be answered within 5 s.
+	// pingEvery and pingWait determine when a dead peer is detected: a ping is sent after
+	// 10 s without a frame and has to be answered within 5 s.
 	pingEvery = 10 * time.Second
 	pingWait  = 5 * time.Second
 
-	// streamWindow is the flow-control window of one stream in either direction.
+	// streamWindow is the flow-control window of one stream, in both directions.
 	streamWindow = 512 << 10
-	// connectionWindow is so large that only the windows of streams count.
-	// Values over 4 MiB are outside the documented range of http.HTTP2Config,
-	// but are accepted (TestWindows).
+	// connectionWindow is so large that only the streams' windows matter. Values over 4
+	// MiB are outside the documented range of http.HTTP2Config, but are accepted
+	// (TestWindows).
 	connectionWindow = 1 << 30
-	// maxStreams is how many calls one tunnel carries at once. Machines have far
-	// fewer slots.
+	// maxStreams is the maximum number of concurrent calls on one tunnel. Machines have
+	// far fewer slots.
 	maxStreams = 1000
-	// maxFrame is the largest frame in either direction, in bytes: what each end of
-	// HTTP/2 accepts by default. Streams alternate by the frame, and a small frame
-	// delays the others little, even on a slow connection.
+	// maxFrame is the maximum size of a frame in bytes, in both directions. It is the
+	// default of HTTP/2. Streams take turns after each frame, so small frames keep delays
+	// short, even on a slow connection.
 	maxFrame = 16 << 10
-	// maxHeader bounds the header of a request or a response, in bytes.
+	// maxHeader is the maximum size of a request's or response's header in bytes.
 	maxHeader = 64 << 10
 )
 
-// http2Config returns the HTTP/2 configuration of both ends. Each reads the
-// members that apply to it.
+// http2Config returns the HTTP/2 configuration of both ends. Each end uses the fields
+// that apply to it.
 func http2Config() *http.HTTP2Config {
 	return &http.HTTP2Config{
 		MaxConcurrentStreams:          maxStreams,

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// kept is a request's body that records whether it was read.
+// kept is a request body that records whether it was read.
 type kept struct {
 	io.Reader
 	read atomic.Bool
@@ -23,8 +23,8 @@ func (b *kept) Read(p []byte) (int, error) {
 	return b.Reader.Read(p)
 }
 
-// The body of a request that expects 100-continue stays here until the daemon's
-// handler reads it, however long that takes and however the daemon ends the call.
+// The body of a request that expects 100-continue is not sent until the daemon's handler
+// reads it, however long that takes and however the daemon ends the call.
 func TestTheBodyFollowsTheHead(t *testing.T) {
 	refuses := func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set(HeaderRefused, string(RefusedBusy))
@@ -38,7 +38,7 @@ func TestTheBodyFollowsTheHead(t *testing.T) {
 	for name, c := range map[string]struct {
 		expect  string
 		handler http.HandlerFunc
-		status  int // 0: the call is given up after an hour
+		status  int // 0: the caller gives up after an hour
 		read    bool
 	}{
 		"refused":         {"100-continue", refuses, 503, false},

@@ -17,9 +17,9 @@ import (
 	"time"
 )
 
-// uplink is a machine's end of a connection whose direction to the hub has a rate
-// and a latency, as that of a home: Write returns when the last byte is sent, and what it wrote
-// arrives that much later.
+// uplink is a machine's end of a connection whose upload has a rate and a latency, like a
+// home connection. Write returns when the last byte is sent, and the bytes arrive after
+// the latency.
 type uplink struct {
 	net.Conn
 	way    chan parcel
@@ -30,7 +30,7 @@ type uplink struct {
 const (
 	uplinkRate  = 5 << 20 // bytes a second
 	uplinkLag   = 10 * time.Millisecond
-	uplinkPiece = 2 << 10 // bytes arrive together
+	uplinkPiece = 2 << 10 // bytes that arrive together
 )
 
 type parcel struct {
@@ -82,9 +82,10 @@ func (l *uplink) Close() error {
 	return l.Conn.Close()
 }
 
-// TestFault33OneSlowStream: of the streams of one tunnel one is not read,
-// is read slowly, or uses all that it can. The p99 of the others' chunks, in false
-// time, is at most twice what it is without: each waits at most for one frame.
+// TestFault33OneSlowStream checks the delay that one stream of a tunnel causes if it is
+// not read, is read slowly, or uses all the bandwidth. The p99 of the other streams'
+// chunks, in false time, is at most twice as high as without it, because each waits for
+// at most one frame.
 func TestFault33OneSlowStream(t *testing.T) {
 	alone := chunks(t, nil)
 	t.Logf("alone: p50 %s, p99 %s", alone[len(alone)/2], p99(alone))
@@ -112,8 +113,8 @@ func TestFault33OneSlowStream(t *testing.T) {
 
 func p99(sorted []time.Duration) time.Duration { return sorted[len(sorted)*99/100] }
 
-// chunks is how long the chunks of ten answers took from the machine to the hub,
-// sorted, beside an endless response that is read in that way, or not at all.
+// chunks returns how long the chunks of ten answers took from the machine to the hub,
+// sorted. If read is not nil, an endless response is read with it at the same time.
 func chunks(t *testing.T, read func(io.Reader)) (took []time.Duration) {
 	const streams, each = 10, 200
 	synctest.Test(t, func(t *testing.T) {
@@ -131,7 +132,7 @@ func chunks(t *testing.T, read func(io.Reader)) (took []time.Duration) {
 			for range each {
 				fmt.Fprintf(w, "%0200d\n", time.Now().UnixNano())
 				flush()
-				time.Sleep(time.Duration(20+rand.IntN(60)) * time.Millisecond) // in step with no frame
+				time.Sleep(time.Duration(20+rand.IntN(60)) * time.Millisecond) // not synchronized with frames
 			}
 		})
 		m.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {

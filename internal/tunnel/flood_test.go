@@ -16,7 +16,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// frames is a batch of frames, of about 4 KiB, to send for ever.
+// frames returns a batch of frames, about 4 KiB, to be sent repeatedly.
 func frames(t *testing.T, write func(f *http2.Framer) error) []byte {
 	t.Helper()
 	var batch bytes.Buffer
@@ -30,8 +30,8 @@ func frames(t *testing.T, write func(f *http2.Framer) error) []byte {
 	return batch.Bytes()
 }
 
-// flood sends a batch of frames again and again for 50 ms of false time behind
-// begin and checks how many were read.
+// flood sends begin and then a batch of frames repeatedly for 50 ms of false time, and
+// checks how many were read.
 func flood(t *testing.T, c net.Conn, begin, batch []byte, frame int) {
 	t.Helper()
 	c.Write(begin)
@@ -55,8 +55,8 @@ func flood(t *testing.T, c net.Conn, begin, batch []byte, frame int) {
 	}
 }
 
-// A daemon that sends frames that cost and carry nothing is read no faster than
-// any engine sends, or cut. net/http has no limit for most of these.
+// A daemon that sends frames without content is read no faster than the fastest engine
+// sends, or is disconnected. net/http has no limit for most of these frames.
 func TestFloodsOfADaemon(t *testing.T) {
 	for name, write := range map[string]func(f *http2.Framer) error{
 		"pings":               func(f *http2.Framer) error { return f.WritePing(false, [8]byte{}) },
@@ -76,7 +76,7 @@ func TestFloodsOfADaemon(t *testing.T) {
 				batch := frames(t, write)
 				var begin []byte
 				if name == "empty continuations" {
-					begin = append([]byte{0, 0, 1, 1, 0, 0, 0, 0, 1}, 0x88) // HEADERS, :status 200, not ended
+					begin = append([]byte{0, 0, 1, 1, 0, 0, 0, 0, 1}, 0x88) // HEADERS, :status 200, without END_HEADERS
 				}
 				frame := 9 + int(batch[0])<<16 + int(batch[1])<<8 + int(batch[2])
 				flood(t, daemon.Conn, begin, batch, frame)
@@ -86,8 +86,7 @@ func TestFloodsOfADaemon(t *testing.T) {
 	}
 }
 
-// A daemon that sends frames which the hub's process would log is cut at the
-// first.
+// A daemon is disconnected at the first frame that the hub's process would log.
 func TestOddFrames(t *testing.T) {
 	for name, write := range map[string]func(f *http2.Framer) error{
 		"unknown":    func(f *http2.Framer) error { return f.WriteRawFrame(0xfa, 0, 0, nil) },
@@ -113,7 +112,7 @@ func TestOddFrames(t *testing.T) {
 	}
 }
 
-// A head that never ends is given up: no ping is answered behind it.
+// A response header that never ends is given up, because pings after it are not answered.
 func TestEndlessHeadIsCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, daemon := connectRaw(t, 1<<20)

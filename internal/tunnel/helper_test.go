@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// network is connections in memory: a listener and its dial function.
+// network provides connections in memory: a listener and its dial function.
 type network struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -62,14 +62,14 @@ func (n *network) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// blackHole makes the newest connection lose every byte from now on.
+// blackHole makes the newest connection lose all further bytes.
 func (n *network) blackHole() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.last.lost.Store(true)
 }
 
-// link is one connection; once lost, what is written vanishes.
+// link is one connection. After it is lost, what is written disappears.
 type link struct{ lost atomic.Bool }
 
 type linkEnd struct {
@@ -104,7 +104,8 @@ func serveHub(t *testing.T, handler http.HandlerFunc) *hub {
 	return h
 }
 
-// acceptTunnels returns a hub's handler that upgrades and sends the Client to out.
+// acceptTunnels returns a hub's handler that upgrades the connection and sends the Client
+// to out.
 func acceptTunnels(t *testing.T, out chan<- *Client) http.HandlerFunc {
 	var generation atomic.Int64
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -117,7 +118,7 @@ func acceptTunnels(t *testing.T, out chan<- *Client) http.HandlerFunc {
 	}
 }
 
-// clientOn speaks HTTP/2 on a connection that is upgraded already.
+// clientOn returns a Client on a connection that is upgraded already.
 func clientOn(t *testing.T, below net.Conn) *Client {
 	t.Helper()
 	client, err := newClient(t.Context(), below, UpgradeConfig{Generation: 1})
@@ -127,7 +128,7 @@ func clientOn(t *testing.T, below net.Conn) *Client {
 	return client
 }
 
-// machine is a Dialer under test, with its states and Run's end.
+// machine is a Dialer under test, with its states and the result of Run.
 type machine struct {
 	*Dialer
 	states chan State
@@ -181,7 +182,7 @@ func (m *machine) run(t *testing.T) {
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-// until reads states up to the first of the phase and returns it.
+// until reads states up to the first one with the given phase and returns it.
 func (m *machine) until(t *testing.T, phase Phase) State {
 	t.Helper()
 	for s := range m.states {
@@ -192,7 +193,7 @@ func (m *machine) until(t *testing.T, phase Phase) State {
 	return State{}
 }
 
-// certificate is a self-signed one for 127.0.0.1 and the pool that trusts it.
+// certificate returns a self-signed certificate for 127.0.0.1 and a pool that trusts it.
 func certificate(t testing.TB) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -217,8 +218,8 @@ func certificate(t testing.TB) (tls.Certificate, *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
 }
 
-// overTLS connects a machine to a hub over TLS on loopback and returns the Client
-// once it is acknowledged.
+// overTLS connects a machine to a hub over TLS on loopback and returns the acknowledged
+// Client.
 func overTLS(t testing.TB, pass passage, handler http.HandlerFunc) *Client {
 	t.Helper()
 	cert, pool := certificate(t)
@@ -250,7 +251,7 @@ func overTLS(t testing.TB, pass passage, handler http.HandlerFunc) *Client {
 	return client
 }
 
-// bufioWith is a reader that holds text in its buffer and nothing behind it.
+// bufioWith returns a reader with text in its buffer and nothing after it.
 func bufioWith(t *testing.T, text string) *bufio.Reader {
 	t.Helper()
 	r := bufio.NewReader(strings.NewReader(text))
@@ -264,7 +265,7 @@ func clientTLS(roots *x509.CertPool) *tls.Config { return &tls.Config{RootCAs: r
 
 func quiet() *log.Logger { return log.New(io.Discard, "", 0) }
 
-// listenTLS listens on loopback with that version of TLS at most.
+// listenTLS listens on loopback with at most the given version of TLS.
 func listenTLS(cert tls.Certificate, version string) (net.Listener, error) {
 	config := &tls.Config{Certificates: []tls.Certificate{cert}}
 	if version == "1.2" {

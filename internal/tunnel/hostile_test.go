@@ -18,8 +18,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// hostile upgrades a connection whose daemon is any HTTP/2 handler at all, on
-// the standard library's server, as daemons of versions up to 5 were.
+// hostile upgrades a connection whose daemon is an arbitrary HTTP/2 handler on the
+// standard library's server, like daemons up to version 5.
 func hostile(t *testing.T, h *http.HTTP2Config, handler http.HandlerFunc) *Client {
 	t.Helper()
 	n, plain := newNetwork(), new(http.Protocols)
@@ -35,7 +35,8 @@ func hostile(t *testing.T, h *http.HTTP2Config, handler http.HandlerFunc) *Clien
 	return client
 }
 
-// A daemon that sends nonsense for offers is an error, soon and in little memory.
+// If a daemon sends nonsense as offers, there is an error soon, without using much
+// memory.
 func TestHostileOffers(t *testing.T) {
 	write := func(text string) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -88,8 +89,8 @@ func TestHostileOffers(t *testing.T) {
 	}
 }
 
-// Lines that come faster than the rate are read at the rate, and the newest is
-// among them.
+// If lines arrive faster than allowed, they are read at the allowed rate, and the newest
+// is among them.
 func TestOffersFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const last = 100_000
@@ -122,14 +123,14 @@ func TestOffersFlood(t *testing.T) {
 	})
 }
 
-// A daemon that grants few streams makes no call wait.
+// If a daemon grants few streams, no call waits for one.
 func TestFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := hostile(t, &http.HTTP2Config{MaxConcurrentStreams: 1}, func(w http.ResponseWriter, r *http.Request) {
 			http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 		})
-		synctest.Wait() // its settings have come
+		synctest.Wait() // its settings have arrived
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		r, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine/v1/chat/completions", nil)
@@ -142,26 +143,26 @@ func TestFull(t *testing.T) {
 	})
 }
 
-// A daemon that writes and never reads is disconnected when a write stalls.
+// A daemon that writes but never reads is disconnected when a write stalls.
 func TestNeverReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
 		gone := make(chan struct{})
-		go func() { // the preface is taken, then nothing more; pings come for ever
+		go func() { // it reads the preface and nothing else, but keeps sending pings
 			defer close(gone)
 			io.ReadFull(theirs, make([]byte, len(http2.ClientPreface)))
 			io.ReadFull(theirs, make([]byte, 9+6*3+9+4))
 			f := http2.NewFramer(theirs, nil)
 			f.WriteSettings()
-			io.ReadFull(theirs, make([]byte, 9)) // their acknowledgement
+			io.ReadFull(theirs, make([]byte, 9)) // the hub's acknowledgement
 			for f.WritePing(true, [8]byte{}) == nil {
 				time.Sleep(time.Second) // in the bubble
 			}
 		}()
 		client := clientOn(t, ours)
 		defer client.Close()
-		// A goroutine that waits for a mutex stops the bubble's clock, so the
-		// settings are exchanged before the write stalls.
+		// A goroutine that waits for a mutex stops the bubble's clock, so the settings
+		// are exchanged before the write stalls.
 		synctest.Wait()
 		start := time.Now()
 		if _, _, err := call(t.Context(), client, "/v1/chat/completions", "x"); err == nil {
@@ -175,7 +176,7 @@ func TestNeverReads(t *testing.T) {
 	})
 }
 
-// The answer to an upgrade is written for writeTimeout at most.
+// Writing the response to an upgrade takes at most writeTimeout.
 func TestAnswerIsNotRead(t *testing.T) {
 	for name, protocol := range map[string]string{"plain": Protocol, "WebSocket": webSocket} {
 		synctest.Test(t, func(t *testing.T) {
@@ -210,7 +211,7 @@ func TestAnswerIsNotRead(t *testing.T) {
 	}
 }
 
-// What is no tunnel is answered and not hijacked.
+// A request that is not for a tunnel gets a response and is not hijacked.
 func TestUpgradeRefuses(t *testing.T) {
 	good := func() *http.Request {
 		r := httptest.NewRequest(http.MethodGet, "/tunnel", nil)
@@ -243,7 +244,7 @@ func TestUpgradeRefuses(t *testing.T) {
 	}
 }
 
-// A hub's malformed response to the upgrade is an error that names the defect.
+// If the hub's response to the upgrade is malformed, the error names the defect.
 func TestOddHub(t *testing.T) {
 	for name, test := range map[string]struct{ answer, want string }{
 		"other protocol": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n", "h2c"},
@@ -280,7 +281,7 @@ func TestOddHub(t *testing.T) {
 	}
 }
 
-// The windows are announced as spec/tunnel.md#windows has them: the library accepts a
+// The windows are announced as spec/tunnel.md#windows requires: the library accepts a
 // connection window over 4 MiB.
 func TestWindows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -326,7 +327,8 @@ func TestWindows(t *testing.T) {
 	})
 }
 
-// Three stalled uploads of 8 MiB delay no other call. On a real connection, over TLS.
+// Three stalled uploads of 8 MiB delay no other call. The test uses a real connection
+// with TLS.
 func TestStalledUploads(t *testing.T) {
 	eitherWay(t, func(t *testing.T, pass passage) {
 		release := make(chan struct{})
@@ -351,7 +353,7 @@ func TestStalledUploads(t *testing.T) {
 			wrote := make(chan struct{})
 			go func() {
 				defer close(wrote)
-				// It sends what the stream's window grants, then stalls.
+				// It sends what the stream's window allows, then stalls.
 				writer.Write(make([]byte, streamWindow))
 				go writer.Write(make([]byte, 8<<20))
 			}()
@@ -377,7 +379,7 @@ func TestStalledUploads(t *testing.T) {
 	})
 }
 
-// A stalled reader holds one stream's window, and the others go on.
+// A stalled reader uses up one stream's window, and the other streams continue.
 func TestStalledReader(t *testing.T) {
 	eitherWay(t, func(t *testing.T, pass passage) {
 		client := overTLS(t, pass, func(w http.ResponseWriter, r *http.Request) {
@@ -408,7 +410,7 @@ func TestStalledReader(t *testing.T) {
 	})
 }
 
-// TLS below 1.3 and a foreign certificate are refused.
+// TLS below 1.3 and unknown certificates are refused.
 func TestTLSOnly13(t *testing.T) {
 	cert, pool := certificate(t)
 	for name, test := range map[string]struct {

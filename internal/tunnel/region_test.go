@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// A hub of another region is asked again slowly, and no other hub is: the state says
-// where to sign in.
+// After a 421 from a hub of another region, the daemon retries that hub slowly and
+// connects to no other. The state shows where to sign in.
 func TestHubOfAnotherRegion(t *testing.T) {
 	for header, want := range map[string]string{
 		"https://us.example":     "kith login --hub https://us.example",
-		"http://us.example":      "sign in again", // the credential would travel unencrypted
+		"http://us.example":      "sign in again", // the credential would be sent unencrypted
 		"https://us.example?a=b": "sign in again",
 		"":                       "sign in again",
 	} {

@@ -16,29 +16,29 @@ import (
 )
 
 const (
-	// offersInterval is the least time between two lines of GET /offers. Changes
-	// within it are sent as one.
+	// offersInterval is the minimum time between two lines of GET /offers. Changes within
+	// it are sent as one.
 	offersInterval = 50 * time.Millisecond
-	// maxTunnels is how many tunnels are open at once. There are more than two where
-	// several hub nodes are replaced one after the other under long calls.
+	// maxTunnels is the maximum number of open tunnels. There are more than two if
+	// several hub nodes are replaced one after another during long calls.
 	maxTunnels = 8
-	// maxControl bounds the body of POST /control, in bytes.
+	// maxControl is the maximum size of the body of POST /control, in bytes.
 	maxControl = 64 << 10
 )
 
-// session is the machine's end of one tunnel, from 101 to its loss: an HTTP/2
-// server on the dialled connection that handles the protocol's own requests.
+// session is the machine's end of one tunnel, from the 101 until it is lost: an HTTP/2
+// server on the connection that handles the protocol's own requests.
 type session struct {
 	dialer     *Dialer
 	conn       *conn
 	generation int64
-	node       string // of the hub
+	node       string // name of the hub node
 	acked      event
 	fenced     event
 	moveAsked  event // by the hub
 	moving     event // moveAsked, after the acknowledgement
 
-	calls map[string]int // that run, by model; guarded by Dialer.tunnels.mu
+	calls map[string]int // number of running calls, by model; guarded by Dialer.tunnels.mu
 }
 
 // event is a condition that becomes true once.
@@ -67,8 +67,8 @@ func newSession(d *Dialer, on upgraded) *session {
 	}
 }
 
-// run serves the hub until the connection ends and returns why it did. Handlers may
-// still run afterwards; their contexts have ended.
+// run serves the hub's requests until the connection ends, and returns why it did.
+// Handlers may still be running afterwards, but their contexts have ended.
 func (s *session) run(ctx context.Context) error {
 	s.dialer.tunnels.add(s)
 	defer s.dialer.tunnels.remove(s)
@@ -88,22 +88,22 @@ func (s *session) run(ctx context.Context) error {
 	}
 	var writer sync.WaitGroup
 	writer.Go(s.conn.writeLoop)
-	// It returns at once: the listener has only the one connection.
+	// Serve returns at once, because the listener has only this connection.
 	_ = server.Serve(&oneConn{conn: s.conn})
 	defer func() {
 		s.conn.Close()
 		writer.Wait()
-		<-closed // no handler begins afterwards
+		<-closed // no handler starts afterwards
 	}()
 	err := s.watch(ctx)
-	// The hub closes the connection right after the fence.
+	// The hub closes the connection immediately after the fence.
 	if s.fenced.isSet() {
 		err = ErrFenced
 	}
 	return err
 }
 
-// watch waits until the session ends and returns why.
+// watch waits until the session ends, and returns why.
 func (s *session) watch(ctx context.Context) error {
 	timeout := time.NewTimer(ackTimeout)
 	defer timeout.Stop()
@@ -122,7 +122,7 @@ func (s *session) watch(ctx context.Context) error {
 		case <-timeout.C:
 			return errNoAck
 		case <-s.fenced.done:
-			select { // the hub reads the response and closes
+			select { // the hub reads the response, then closes
 			case <-s.conn.done:
 			case <-time.After(fenceTimeout):
 			}
@@ -166,7 +166,7 @@ func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// ended responds once the call that the request names has ended.
+// ended responds when the call named by the request has ended.
 func (s *session) ended(w http.ResponseWriter, r *http.Request) {
 	select {
 	case <-s.dialer.tunnels.callEnded(r.Header):
@@ -175,8 +175,7 @@ func (s *session) ended(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// offers writes the machine's state, at once and at each change, until the tunnel
-// ends.
+// offers writes the machine's state at once and after each change, until the tunnel ends.
 func (s *session) offers(w http.ResponseWriter, r *http.Request) {
 	flush := http.NewResponseController(w).Flush
 	w.Header().Set("Content-Type", "application/jsonl")
@@ -211,9 +210,9 @@ func (s *session) offers(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// equalExceptFree reports whether two states differ in free slots only. The hub
-// counts those itself: it knows its own calls, and the others are reported as local.
-// A call therefore sends no line of offers.
+// equalExceptFree reports whether two states differ at most in free slots. The hub
+// computes those itself, because it knows its own calls and all others are reported as
+// local. So a call does not send a line of offers.
 func equalExceptFree(a, b Advertisement) bool {
 	return reflect.DeepEqual(withoutFree(a), withoutFree(b))
 }

@@ -23,7 +23,7 @@ func first(ctx context.Context, client *Client) (Advertisement, error) {
 	return Advertisement{}, errors.New("no offers and no error")
 }
 
-// call posts a body to a machine and returns status and body.
+// call posts a body to a machine and returns the status and body of the response.
 func call(ctx context.Context, client *Client, path, body string) (int, string, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine"+path, strings.NewReader(body))
 	if err != nil {
@@ -43,7 +43,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	io.Copy(w, r.Body)
 }
 
-// Offers come before the acknowledgement, the acknowledgement before calls.
+// Offers come before the acknowledgement, and the acknowledgement comes before calls.
 func TestFromDialToCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := make(chan *Client, 1)
@@ -88,8 +88,8 @@ func TestFromDialToCall(t *testing.T) {
 	})
 }
 
-// Each change is sent as a complete state; a burst of them in one line; free slots
-// alone not at all.
+// Each change is sent as a complete state. Several quick changes are sent as one line,
+// and a change of only the free slots is not sent.
 func TestOffersFollowChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := make(chan *Client, 1)
@@ -117,7 +117,7 @@ func TestOffersFollowChanges(t *testing.T) {
 			m.change(func(a *Advertisement) { a.Local = i })
 		}
 		synctest.Wait()
-		time.Sleep(time.Second) // in the bubble: lets every line come
+		time.Sleep(time.Second) // in the bubble: lets every line arrive
 		synctest.Wait()
 		n, last := len(got), Advertisement{}
 		for range n {
@@ -139,7 +139,7 @@ func TestOffersFollowChanges(t *testing.T) {
 	})
 }
 
-// Faults 31, 32: both ends notice within 15 s a link that loses everything.
+// Faults 31, 32: if a link loses everything, both ends notice it within 15 s.
 func TestBlackHoleIsFound(t *testing.T) {
 	eitherWay(t, func(t *testing.T, pass passage) {
 		synctest.Test(t, func(t *testing.T) {
@@ -176,12 +176,12 @@ func TestBlackHoleIsFound(t *testing.T) {
 			if took := time.Since(start); took > 15*time.Second || lost.Err == nil {
 				t.Errorf("daemon: found after %v: %v", took, lost.Err)
 			}
-			(<-out).Close() // it came back by itself
+			(<-out).Close() // it reconnected by itself
 		})
 	})
 }
 
-// An idle tunnel stays, however long.
+// An idle tunnel stays open, however long it is idle.
 func TestIdleTunnelStays(t *testing.T) {
 	eitherWay(t, func(t *testing.T, pass passage) {
 		synctest.Test(t, func(t *testing.T) {
@@ -200,8 +200,8 @@ func TestIdleTunnelStays(t *testing.T) {
 	})
 }
 
-// The older of two daemons is notified and reports it; its calls end. It tries again
-// slowly, and by itself takes no other daemon's place.
+// The older of two daemons is notified and reports it, and its calls end. It retries
+// slowly, and does not replace another daemon.
 func TestFence(t *testing.T) {
 	eitherWay(t, func(t *testing.T, pass passage) {
 		synctest.Test(t, func(t *testing.T) {
@@ -261,7 +261,7 @@ func TestFence(t *testing.T) {
 	})
 }
 
-// wantSlowRetries reads the pauses after five failures in a row.
+// wantSlowRetries checks the pauses after five consecutive failures.
 func (m *machine) wantSlowRetries(t *testing.T, want error) {
 	t.Helper()
 	for i, pause := range []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute, 15 * time.Minute, 15 * time.Minute} {
@@ -272,8 +272,8 @@ func (m *machine) wantSlowRetries(t *testing.T, want error) {
 	}
 }
 
-// A hub that asks a machine to move gets a second tunnel of the same instance. Calls of
-// the first run to their end, and the second reports the slots that they use.
+// If the hub asks a machine to move, it gets a second tunnel from the same instance. The
+// calls of the first tunnel finish, and the second reports the slots that they use.
 func TestMove(t *testing.T) {
 	eitherWay(t, func(t *testing.T, pass passage) {
 		synctest.Test(t, func(t *testing.T) {
@@ -322,7 +322,7 @@ func TestMove(t *testing.T) {
 			}
 			m.until(t, Acked)
 			ended := make(chan error, 1)
-			go func() { // asked on the second, for a call of the first
+			go func() { // asked on the second tunnel, for a call of the first
 				ask, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine"+PathEnded, nil)
 				ask.Header = r.Header.Clone()
 				_, err := newer.RoundTrip(ask)
@@ -352,7 +352,7 @@ func TestMove(t *testing.T) {
 	})
 }
 
-// A hub cannot have a daemon open tunnels without end.
+// A hub cannot make a daemon open an unlimited number of tunnels.
 func TestMovesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := make(chan *Client, 100)
@@ -377,7 +377,7 @@ func TestMovesAreBounded(t *testing.T) {
 	})
 }
 
-// Fencing a machine that is gone takes 2 s and no longer.
+// Fencing a machine that is gone takes 2 s, not longer.
 func TestFenceOfTheDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := make(chan *Client, 1)
@@ -410,8 +410,8 @@ func TestNoAckRedials(t *testing.T) {
 	})
 }
 
-// After a 401 the daemon tries again slowly, and is back by itself once the hub knows
-// its credential again.
+// After a 401 the daemon retries slowly. It reconnects by itself when the hub knows its
+// credential again.
 func TestRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var known atomic.Bool
@@ -441,7 +441,7 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// Retry-After is obeyed, with jitter and up to a limit.
+// Retry-After is respected, with jitter and up to a limit.
 func TestAdmissionGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var retry atomic.Value
@@ -483,8 +483,8 @@ func TestAdmissionGate(t *testing.T) {
 	})
 }
 
-// Reconnecting is full jitter under a ceiling that doubles, and starts over
-// after a tunnel that was acknowledged.
+// The pauses are random up to a ceiling that doubles. It is reset after a tunnel was
+// acknowledged.
 func TestBackoff(t *testing.T) {
 	d := new(Dialer)
 	ceilings := pauseCeilings()
@@ -533,7 +533,7 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// The credential never travels unencrypted beyond this machine.
+// The credential is never sent unencrypted over a network.
 func TestHubAddress(t *testing.T) {
 	for raw, want := range map[string]string{
 		"https://hub.example":         "hub.example:443",
@@ -564,7 +564,7 @@ func TestHubAddress(t *testing.T) {
 	}
 }
 
-// Control reaches the daemon; a refusal returns the daemon's text.
+// Control reaches the daemon. If the daemon refuses, its text is returned.
 func TestControl(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := make(chan *Client, 1)
@@ -587,14 +587,14 @@ func TestControl(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "hours cannot be read") {
 			t.Errorf("Control = %v", err)
 		}
-		// A large one is no message of the hub's.
+		// A large body is not a message from the hub.
 		if status, _, _ := call(t.Context(), client, "/control", `{"hours":"`+strings.Repeat("x", maxControl)+`"}`); status/100 == 2 {
 			t.Errorf("a huge control message: %d", status)
 		}
 	})
 }
 
-// Bytes that came with the upgrade are not lost.
+// Bytes that arrive together with the upgrade are not lost.
 func TestEarlyBytes(t *testing.T) {
 	a, b := net.Pipe()
 	defer a.Close()
@@ -607,7 +607,7 @@ func TestEarlyBytes(t *testing.T) {
 }
 
 // TestCacheName checks that a cache's name depends on the member, the machine and the
-// day, and does not hold them.
+// day, and contains none of them.
 func TestCacheName(t *testing.T) {
 	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	name := CacheName("mem_1", "mch_1", noon)
@@ -624,8 +624,8 @@ func TestCacheName(t *testing.T) {
 	}
 }
 
-// TestHubThatDoesNotAnswer: a hub that accepts the connection and does not answer is
-// said not to answer, and counts as blocked.
+// TestHubThatDoesNotAnswer checks that a hub that accepts the connection and does not
+// respond is reported as such, and counts as blocked.
 func TestHubThatDoesNotAnswer(t *testing.T) {
 	for name, inWebSocket := range map[string]bool{"plain": false, "in a WebSocket": true} {
 		t.Run(name, func(t *testing.T) {

@@ -7,13 +7,13 @@ import (
 	"sync"
 )
 
-// tunnels holds the open tunnels of a Dialer, and the calls that run on them. There is
-// more than one while a machine moves from one hub node to another.
+// tunnels holds the open tunnels of a Dialer and their running calls. There is more than
+// one tunnel while a machine moves from one hub node to another.
 type tunnels struct {
 	mu      sync.Mutex
 	open    map[*session]struct{}
-	ended   map[string]chan struct{} // by callKey of each call that runs; closed at its end
-	changed chan struct{}            // closed when the calls of a tunnel that is replaced change
+	ended   map[string]chan struct{} // by callKey of each running call; closed at its end
+	changed chan struct{}            // closed when the calls of a replaced tunnel change
 }
 
 func callKey(h http.Header) string { return h.Get(HeaderCorrelation) + " " + h.Get(HeaderAttempt) }
@@ -36,7 +36,7 @@ func (t *tunnels) remove(s *session) {
 	t.notify()
 }
 
-// count returns how many tunnels are open.
+// count returns the number of open tunnels.
 func (t *tunnels) count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -50,13 +50,13 @@ func (t *tunnels) serving() bool {
 	return slices.ContainsFunc(slices.Collect(maps.Keys(t.open)), func(s *session) bool { return s.acked.isSet() })
 }
 
-// notify reports that the calls of a tunnel changed. Needs mu.
+// notify signals that the calls of a tunnel changed. Needs mu.
 func (t *tunnels) notify() {
 	close(t.changed)
 	t.changed = make(chan struct{})
 }
 
-// startCall adds a call to a tunnel; end removes it.
+// startCall adds a call to a tunnel. The returned end removes it.
 func (t *tunnels) startCall(s *session, h http.Header) (end func()) {
 	key, ended := callKey(h), make(chan struct{})
 	model := CallModel(h)
@@ -83,8 +83,8 @@ func (t *tunnels) startCall(s *session, h http.Header) (end func()) {
 	}
 }
 
-// callEnded returns a channel that is closed once the call that the headers name has
-// ended, on whichever tunnel it came; a closed one if it does not run.
+// callEnded returns a channel that is closed when the call named by the headers has
+// ended, on any tunnel. If the call is not running, the channel is closed already.
 func (t *tunnels) callEnded(h http.Header) <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,8 +96,9 @@ func (t *tunnels) callEnded(h http.Header) <-chan struct{} {
 	return ended
 }
 
-// addOlderCalls adds the calls of the tunnels that s replaces to the advertisement:
-// they use slots that the hub does not see on s. The channel is closed when they change.
+// addOlderCalls adds the calls of the tunnels that s replaces to the advertisement,
+// because the hub does not see the slots that they use on s. The channel is closed when
+// these calls change.
 func (t *tunnels) addOlderCalls(s *session, ad *Advertisement) <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -13,42 +13,42 @@ import (
 	"github.com/coder/websocket"
 )
 
-// Through a network that passes no other upgrade, the tunnel runs in a WebSocket
-// (RFC 6455): the same request and response with a WebSocket's headers, then the
-// same HTTP/2 bytes in binary messages, whose boundaries have no meaning.
+// If a network passes no other upgrade, the tunnel runs in a WebSocket (RFC 6455). The
+// request and response are the same with a WebSocket's headers. Then the same HTTP/2
+// bytes follow in binary messages, whose boundaries have no meaning.
 
 const (
-	webSocket = "websocket" // its Upgrade token
-	// webSocketProtocol is Protocol as a Sec-WebSocket-Protocol, in which no slash is
-	// allowed.
+	webSocket = "websocket" // the Upgrade token of WebSocket
+	// webSocketProtocol is Protocol for Sec-WebSocket-Protocol, which must not contain a
+	// slash.
 	webSocketProtocol = "kith-tunnel-1"
 
 	// The overhead of a WebSocket (frame headers, pings, empty messages) may be
-	// overheadBytes, and overheadPerByte for each byte of the tunnel in it. The
-	// shortest useful frame has less, and the tunnel's own pings make up for those of
+	// overheadBytes, plus overheadPerByte for each byte of the tunnel. The shortest
+	// useful frame needs less, and the tunnel's own pings provide enough for the pings of
 	// a proxy in between.
 	overheadBytes   = 64 << 10
 	overheadPerByte = 16
 )
 
-// errOverhead ends a WebSocket with more overhead than allowed.
+// errOverhead ends a WebSocket that exceeds the allowed overhead.
 var errOverhead = errors.New("the peer's WebSocket carries pings and empty messages, and too little else")
 
-// webSocketConn carries bytes in a WebSocket's binary messages. It cannot be used
-// after a deadline has passed.
+// webSocketConn carries bytes in a WebSocket's binary messages. It cannot be used after a
+// deadline has passed.
 type webSocketConn struct {
-	net.Conn // of websocket.NetConn
+	net.Conn // from websocket.NetConn
 	raw      *meteredConn
 	reading  sync.Mutex // held by Read
 	readErr  error      // of the last Read
 }
 
-// newWebSocketConn carries bytes in ws, which reads from raw.
+// newWebSocketConn returns a connection that carries bytes in ws, which reads from raw.
 func newWebSocketConn(ws *websocket.Conn, raw *meteredConn) *webSocketConn {
 	return &webSocketConn{Conn: websocket.NetConn(context.Background(), ws, websocket.MessageBinary), raw: raw}
 }
 
-// NetConn returns the underlying connection, as that of tls.Conn does.
+// NetConn returns the underlying connection, like the method of tls.Conn.
 func (c *webSocketConn) NetConn() net.Conn { return c.raw }
 
 // Read implements net.Conn.
@@ -61,12 +61,12 @@ func (c *webSocketConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn. Where a Read closes the WebSocket, as it does for a
-// frame that is not allowed, both return the error of that Read.
+// Write implements net.Conn. If a Read closes the WebSocket, for example because of an
+// invalid frame, both return the error of that Read.
 func (c *webSocketConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if errors.Is(err, net.ErrClosed) {
-		closeInnermost(c.raw) // else Read could wait for the rest of the frame for ever
+		closeInnermost(c.raw) // otherwise Read could wait forever for the rest of the frame
 		c.reading.Lock()
 		defer c.reading.Unlock()
 		if c.readErr != nil {
@@ -76,15 +76,15 @@ func (c *webSocketConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// meteredConn is the connection under a WebSocket. It limits the overhead that the
-// peer may send.
+// meteredConn is the connection under a WebSocket. It limits the overhead that the peer
+// may send.
 type meteredConn struct {
 	net.Conn
 	read    int64 // bytes
 	payload int64 // bytes of the tunnel among them
 }
 
-// NetConn returns the underlying connection, as that of tls.Conn does.
+// NetConn returns the underlying connection, like the method of tls.Conn.
 func (c *meteredConn) NetConn() net.Conn { return c.Conn }
 
 // Read implements net.Conn.
@@ -97,13 +97,13 @@ func (c *meteredConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// acceptWebSocket answers a request for the tunnel in a WebSocket with 101 and
-// takes over its connection.
+// acceptWebSocket responds with 101 to a request for the tunnel in a WebSocket, and takes
+// over its connection.
 func acceptWebSocket(w http.ResponseWriter, r *http.Request) (net.Conn, error) {
 	hijacker := &meteringHijacker{ResponseWriter: w}
-	// The server writes the answer, then Hijack clears the deadline.
+	// The server writes the response, and Hijack then clears the deadline.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
-	// Upgrade has checked the subprotocol and that there is no Origin.
+	// Upgrade has checked the subprotocol, and that there is no Origin header.
 	ws, err := websocket.Accept(hijacker, r, &websocket.AcceptOptions{Subprotocols: []string{webSocketProtocol}})
 	if err != nil {
 		return nil, err
@@ -111,8 +111,8 @@ func acceptWebSocket(w http.ResponseWriter, r *http.Request) (net.Conn, error) {
 	return newWebSocketConn(ws, hijacker.conn), nil
 }
 
-// meteringHijacker is a ResponseWriter that puts a meteredConn under the connection
-// that is taken over.
+// meteringHijacker is a ResponseWriter that wraps the hijacked connection in a
+// meteredConn.
 type meteringHijacker struct {
 	http.ResponseWriter
 	conn *meteredConn
@@ -128,14 +128,14 @@ func (h *meteringHijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return h.conn, buffered, nil
 }
 
-// requestWebSocket is requestPlain for the tunnel in a WebSocket.
+// requestWebSocket is requestPlain for a tunnel in a WebSocket.
 func (d *Dialer) requestWebSocket(ctx context.Context, raw net.Conn, target hubTarget) (upgraded, error) {
 	metered := &meteredConn{Conn: raw}
 	dial := func(context.Context, string, string) (net.Conn, error) { return metered, nil }
 	ws, response, err := websocket.Dial(ctx, target.url.String(), &websocket.DialOptions{
 		HTTPClient: &http.Client{
 			Transport: &http.Transport{
-				DialContext: dial, DialTLSContext: dial, // raw is dialled already, with TLS
+				DialContext: dial, DialTLSContext: dial, // raw is connected already, with TLS
 				DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -38,15 +38,15 @@ func onlyWebSocket(hub http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// eitherWay runs a test on a hub that is reached plainly, and on one that is
-// reached in a WebSocket only.
+// eitherWay runs a test on a hub that can be reached directly, and on one that can only
+// be reached in a WebSocket.
 func eitherWay(t *testing.T, test func(t *testing.T, pass passage)) {
 	t.Run("plain", func(t *testing.T) { test(t, everything) })
 	t.Run("WebSocket", func(t *testing.T) { test(t, onlyWebSocket) })
 }
 
-// proxy is a real one between real connections: it passes WebSockets to the
-// hub and handles any other upgrade in its own way.
+// proxy is a real proxy between real connections. It passes WebSockets to the hub and
+// handles any other upgrade with the given handler.
 func proxy(t *testing.T, hub string, refuse func(net.Conn)) (address string, asked <-chan string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -87,8 +87,8 @@ func proxy(t *testing.T, hub string, refuse func(net.Conn)) (address string, ask
 	return listener.Addr().String(), seen
 }
 
-// A machine behind a proxy that passes only WebSocket comes through with its
-// second attempt, and from then on with each first one.
+// A machine behind a proxy that passes only WebSockets connects with its second attempt,
+// and from then on with each first attempt.
 func TestBehindAProxy(t *testing.T) {
 	say := func(text string) func(net.Conn) {
 		return func(c net.Conn) { io.WriteString(c, text) }
@@ -135,9 +135,10 @@ func TestBehindAProxy(t *testing.T) {
 	}
 }
 
-// TestRefusalsNameTheProxy: what only a proxy does is named as such, in both ways.
+// TestRefusalsNameTheProxy checks that errors that only a proxy can cause name the proxy,
+// for both kinds of upgrade.
 func TestRefusalsNameTheProxy(t *testing.T) {
-	drop := func(hub http.Handler) http.Handler { // as nginx without its lines for upgrades
+	drop := func(hub http.Handler) http.Handler { // like nginx without its lines for upgrades
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			r.Header.Del("Upgrade")
 			r.Header.Set("Connection", "close")
@@ -170,7 +171,7 @@ func TestRefusalsNameTheProxy(t *testing.T) {
 	}
 }
 
-// Which kind of upgrade each attempt tries, after every result of the one before.
+// The kind of upgrade of each attempt, after every result of the previous one.
 func TestWaysByTurns(t *testing.T) {
 	answer := func(status int, header ...string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
@@ -199,7 +200,7 @@ func TestWaysByTurns(t *testing.T) {
 		}
 	}
 	for name, test := range map[string]struct {
-		hub  []http.HandlerFunc // one an attempt; a further attempt is the end
+		hub  []http.HandlerFunc // one for each attempt; a further attempt ends the test
 		want string             // p: plain, w: in a WebSocket
 	}{
 		"refused":        {[]http.HandlerFunc{answer(426), lasting(0)}, "pww"},
@@ -249,7 +250,7 @@ func TestWaysByTurns(t *testing.T) {
 			})
 		})
 	}
-	synctest.Test(t, func(t *testing.T) { // a hub out of reach says nothing of either way
+	synctest.Test(t, func(t *testing.T) { // an unreachable hub is no evidence against either kind
 		var w upgradeMode
 		m := newMachine(nil, echo)
 		m.Dial = func(context.Context, string, string) (net.Conn, error) { return nil, io.ErrUnexpectedEOF }
@@ -264,13 +265,14 @@ func TestWaysByTurns(t *testing.T) {
 	})
 }
 
-// The framing is RFC 6455's: another library's ends carry a tunnel with ours.
+// The framing conforms to RFC 6455: a tunnel works between our ends and another
+// library's.
 func TestForeignEnds(t *testing.T) {
 	payload := strings.Repeat("0123456789", 50_000)
 	t.Run("daemon", func(t *testing.T) {
 		out := make(chan *Client, 1)
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			r.Header.Del("Origin") // that client cannot leave it out
+			r.Header.Del("Origin") // that client always sends it
 			acceptTunnels(t, out)(w, r)
 		}))
 		defer server.Close()
@@ -333,7 +335,7 @@ func TestForeignEnds(t *testing.T) {
 	})
 }
 
-// askForWebSocket makes a request for the tunnel one for a WebSocket.
+// askForWebSocket turns a request for the tunnel into one for a WebSocket.
 func askForWebSocket(h http.Header) {
 	h.Set("Upgrade", webSocket)
 	h.Set("Sec-WebSocket-Version", "13")
@@ -341,7 +343,7 @@ func askForWebSocket(h http.Header) {
 	h.Set("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==") // RFC 6455, 1.3
 }
 
-// A hub's malformed response to a WebSocket is an error that names the defect.
+// If the hub's response to a WebSocket request is malformed, the error names the defect.
 func TestOddWebSocketHub(t *testing.T) {
 	good := func() http.Header {
 		return http.Header{
@@ -391,7 +393,7 @@ func TestOddWebSocketHub(t *testing.T) {
 	}
 }
 
-// A hub that redirects is not followed: the credential is for this hub alone.
+// A redirect by a hub is not followed, because the credential is only for this hub.
 func TestWebSocketIsNotRedirected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
@@ -410,7 +412,8 @@ func TestWebSocketIsNotRedirected(t *testing.T) {
 	})
 }
 
-// No page in a browser opens a tunnel, and what is no WebSocket for one neither.
+// A page in a browser cannot open a tunnel, and neither can a request that is not for a
+// WebSocket.
 func TestWebSocketRefuses(t *testing.T) {
 	good := func() *http.Request {
 		r := httptest.NewRequest(http.MethodGet, "/tunnel", nil)
@@ -453,13 +456,13 @@ func TestWebSocketRefuses(t *testing.T) {
 	}
 }
 
-// frame is one frame as a client sends it (RFC 6455, 5.2), with a mask of zeros.
+// frame returns a frame as sent by a client (RFC 6455, 5.2), with a mask of zeros.
 func frame(first byte, payload string) string {
 	return string([]byte{first, 0x80 | byte(len(payload)), 0, 0, 0, 0}) + payload
 }
 
-// knock connects, asks for a tunnel in a WebSocket and discards what comes; ended is
-// closed when the hub has closed the connection.
+// knock connects, requests a tunnel in a WebSocket and discards what it receives. ended
+// is closed when the hub has closed the connection.
 func (h *hub) knock(t *testing.T) (c net.Conn, ended <-chan struct{}) {
 	t.Helper()
 	c, err := h.Dial(t.Context(), "", "")
@@ -483,8 +486,8 @@ func (h *hub) knock(t *testing.T) (c net.Conn, ended <-chan struct{}) {
 	return c, end
 }
 
-// Frames that a tunnel does not use, or that only add overhead, end the connection
-// of the peer that sent them, with a cause.
+// Frames that a tunnel does not use, or that only add overhead, end the peer's
+// connection, with a cause.
 func TestHostileFrames(t *testing.T) {
 	for name, test := range map[string]struct{ frames, want string }{
 		"text":           {frame(0x81, "hello"), "unexpected frame type"},
@@ -519,8 +522,8 @@ func TestHostileFrames(t *testing.T) {
 	}
 }
 
-// A peer that begins a frame that is not allowed, and then is silent, is disconnected: the
-// library's read would wait for the rest of it.
+// A peer that begins an invalid frame and then is silent is disconnected. The library's
+// read would wait for the rest of the frame.
 func TestUnfinishedFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := make(chan *Client, 1)
@@ -539,7 +542,7 @@ func TestUnfinishedFrame(t *testing.T) {
 	})
 }
 
-// A write that fails because a read closed the WebSocket says why the read did.
+// If a write fails because a read closed the WebSocket, it returns the error of the read.
 func TestWriteSaysWhyReadFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		accepted := make(chan net.Conn, 1)
@@ -570,8 +573,7 @@ func TestWriteSaysWhyReadFailed(t *testing.T) {
 	})
 }
 
-// Bursts of pings, as a proxy sends them, in the middle of calls, stop neither
-// end.
+// Bursts of pings during calls, as sent by proxies, stop neither end.
 func TestPingsFromBetween(t *testing.T) {
 	out := make(chan *Client, 1)
 	server := httptest.NewServer(acceptTunnels(t, out))
@@ -595,7 +597,7 @@ func TestPingsFromBetween(t *testing.T) {
 		newSession(newMachine(nil, echo).Dialer, upgraded{Conn: newWebSocketConn(ws, below), generation: 1}).run(t.Context())
 	})
 	client := <-out
-	if err := client.Ack(t.Context()); err != nil { // else the tunnel ends after ackTimeout
+	if err := client.Ack(t.Context()); err != nil { // otherwise the tunnel ends after ackTimeout
 		t.Fatal(err)
 	}
 	payload := strings.Repeat("x", 100_000)
@@ -610,6 +612,6 @@ func TestPingsFromBetween(t *testing.T) {
 		}
 	}
 	client.Close()
-	stop() // no answer comes to those that were sent last
+	stop() // the last ones get no response
 	ended.Wait()
 }

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// reserve takes room for size bytes on the disk. On a file system that cannot,
-// the file only gets its size.
+// reserve allocates size bytes on the disk for the file. If the file system does not
+// support that, reserve only sets the file's size.
 func reserve(file *os.File, size int64) error {
 	err := syscall.Fallocate(int(file.Fd()), 0, 0, size)
 	for errors.Is(err, syscall.EINTR) {
@@ -19,7 +19,7 @@ func reserve(file *os.File, size int64) error {
 	return err
 }
 
-// flush brings a file's bytes to the disk; its times may come later.
+// flush writes the file's data to the disk. Its times may be written later.
 func flush(file *os.File) error {
 	err := syscall.Fdatasync(int(file.Fd()))
 	for errors.Is(err, syscall.EINTR) {

@@ -1,11 +1,11 @@
-// Package journal keeps records on this computer's own disk until they are kept
-// elsewhere. An appended record survives a crash of the process, and once Sync
-// returned a power cut.
+// Package journal stores records on this computer's disk until they are stored elsewhere.
+// An appended record survives a crash of the process and, after Sync has returned, a
+// power cut.
 //
-// A journal is two slots: files of a fixed size that is reserved when they are made,
-// so that a full disk does not stop it. Append writes to the active slot. Restart
-// makes the other slot active, with the records that are still needed. Whenever a
-// crash comes, one of the two is complete.
+// A journal is two slots: files of a fixed size that is allocated when they are created,
+// so that a full disk does not stop it. Append writes to the active slot. Restart makes
+// the other slot active, with the records that are still needed. At any time one of the
+// two is complete, so that a crash loses nothing.
 package journal
 
 import (
@@ -17,13 +17,13 @@ import (
 	"path/filepath"
 )
 
-// slotSize is the size of one slot in bytes, some 100,000 records.
+// slotSize is the size of one slot in bytes, enough for about 100,000 records.
 const slotSize = 32 << 20
 
-// A slot begins with a header: the magic word, the slot's generation (each
-// Restart's is one higher), the offset at which that Restart's own records end,
-// and a checksum. The records follow: length, checksum, bytes. The checksum of a
-// record includes the generation, so that records of an earlier one are not read.
+// A slot begins with a header: the magic word, the slot's generation (each Restart
+// increases it), the offset of the end of that Restart's records, and a checksum. Then
+// come the records: length, checksum, bytes. The checksum of a record includes the
+// generation, so that records of an earlier generation are not read.
 const (
 	magic      = "kithjnl1"
 	headerSize = len(magic) + 8 + 8 + 4
@@ -31,7 +31,7 @@ const (
 	maxRecord  = 64 << 10
 )
 
-// ErrFull is the error for a slot that has no room for a record.
+// ErrFull is the error if a slot has no room for a record.
 var ErrFull = errors.New("the journal is full")
 
 // errNotStarted is the error before the first Restart, and after one that failed.
@@ -39,26 +39,26 @@ var errNotStarted = errors.New("the journal was not started")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Journal is an open journal. Append and Sync may run at the same time; Restart may
-// not run with either.
+// Journal is an open journal. Append and Sync may be called concurrently, but not with
+// Restart.
 type Journal struct {
 	slots      [2]*os.File
 	size       int64
 	active     int
 	generation uint64
-	end        int64 // of the active slot: where the next record goes
-	started    bool  // the active slot holds all of its Restart's records
-	// synced says that these are on the disk. Until then the other slot is needed, and
-	// Restart does not write it.
+	end        int64 // of the active slot: offset of the next record
+	started    bool  // the active slot has all records of its Restart
+	// synced means that these records are on disk. Until then the other slot is needed,
+	// and Restart does not write to it.
 	synced bool
 	found  [][]byte
 	damage int64
 	frame  []byte // buffer of Append
 }
 
-// Open opens the journal at path, or makes it: two files, path with "a" and "b"
-// appended. Append fails before the first Restart. One process at a time may have a
-// journal open.
+// Open opens or creates the journal at path. It has two files: path with "a" and "b"
+// appended. Append fails before the first Restart. Only one process at a time may open a
+// journal.
 func Open(path string) (*Journal, error) {
 	return open(path, slotSize)
 }
@@ -98,31 +98,31 @@ func open(path string, size int64) (_ *Journal, err error) {
 	return j, nil
 }
 
-// Found returns, once, the records that Open found, the oldest first. It may hold a
-// record twice.
+// Found returns the records that Open found, oldest first. A record may be in it twice.
+// Only the first call returns them.
 func (j *Journal) Found() [][]byte {
 	found := j.found
 	j.found = nil
 	return found
 }
 
-// Holds returns how many records Open found, those of Found that are there twice included.
+// Holds returns the number of records that Open found, including duplicates.
 func (j *Journal) Holds() int { return len(j.found) }
 
-// Damage returns how many bytes Open found that are no record any more, though records
-// follow them.
+// Damage returns the number of bytes that are no longer a valid record but have records
+// after them, as found by Open.
 func (j *Journal) Damage() int64 { return j.damage }
 
-// content is what a slot holds.
+// content is the content of a slot.
 type content struct {
 	generation uint64
 	complete   bool // it has all records of its Restart
 	records    [][]byte
-	skipped    int64 // bytes before a record that are none
+	skipped    int64 // invalid bytes before a record
 }
 
-// read returns what a slot holds. other is the generation of the other slot, 0 if it is
-// not known: it helps with a header that is damaged.
+// read returns the content of a slot. other is the generation of the other slot, or 0 if
+// that is unknown. It helps if the header is damaged.
 func read(slot []byte, other uint64) content {
 	head, records := slot[:headerSize-4], slot[headerSize:]
 	generation := binary.BigEndian.Uint64(head[len(magic):])
@@ -133,8 +133,8 @@ func read(slot []byte, other uint64) content {
 		c.complete = uint64(unbroken) >= restarted
 		return c
 	}
-	// One bit of the header loses no record: the first record has its generation, which is
-	// the one in the header, or is near that of the other slot.
+	// A damaged bit in the header loses no record. The generation of the first record is
+	// in the header, or close to that of the other slot.
 	for _, generation := range []uint64{generation, other + 1, other - 1, other + 2, other + 3} {
 		if record := frame(records, generation); record != nil {
 			c := content{generation: generation, skipped: int64(headerSize)}
@@ -145,10 +145,10 @@ func read(slot []byte, other uint64) content {
 	return content{}
 }
 
-// scan reads all records of c's generation. Where bytes are damaged it goes on at the next
-// record. It returns the length of the records before the first such place.
+// scan reads all records of c's generation. After damaged bytes it continues with the
+// next record. It returns the length of the records before the first damage.
 func (c *content) scan(text []byte) (unbroken int) {
-	end := 0 // of the last record
+	end := 0 // end of the last record
 	for at := 0; at < len(text); {
 		record := frame(text[at:], c.generation)
 		if record == nil {
@@ -166,10 +166,10 @@ func (c *content) scan(text []byte) (unbroken int) {
 	return unbroken
 }
 
-// frame returns the record at the beginning of text; nil if there is none of the
+// frame returns the record at the start of text, or nil if there is none of the
 // generation.
 func frame(text []byte, generation uint64) []byte {
-	if len(text) <= frameSize || text[0] != 0 { // no record is that long
+	if len(text) <= frameSize || text[0] != 0 { // records are never that long
 		return nil
 	}
 	size := binary.BigEndian.Uint32(text)
@@ -194,7 +194,7 @@ func appendFrame(b []byte, generation uint64, record []byte) []byte {
 	return append(b, record...)
 }
 
-// Append writes one record, of 1 byte to 64 KiB. After an error nothing of it is
+// Append writes one record of 1 byte to 64 KiB. After an error nothing of the record is
 // kept, and the next Append may succeed.
 func (j *Journal) Append(record []byte) error {
 	if !j.started {
@@ -211,9 +211,9 @@ func (j *Journal) Append(record []byte) error {
 	return nil
 }
 
-// Restart starts a slot with these records. Once Sync has returned all others are
-// dropped. ErrFull changes nothing; after any other error the records that were there
-// are kept, and Restart has to succeed before the next Append.
+// Restart starts a slot with the given records. After Sync has returned, all others are
+// dropped. ErrFull changes nothing. After any other error the previous records are kept,
+// and Restart has to succeed before the next Append.
 func (j *Journal) Restart(records [][]byte) error {
 	target := j.active
 	if j.synced {
@@ -239,7 +239,7 @@ func (j *Journal) Restart(records [][]byte) error {
 	return nil
 }
 
-// Sync makes all that was appended before it survive a power cut. After an error the
+// Sync makes everything appended before it survive a power cut. After an error the
 // journal needs a Restart.
 func (j *Journal) Sync() error {
 	if !j.started {
@@ -252,10 +252,10 @@ func (j *Journal) Sync() error {
 	return nil
 }
 
-// Used returns how much of the active slot is used, from 0 to 1.
+// Used returns the used part of the active slot, from 0 to 1.
 func (j *Journal) Used() float64 { return float64(j.end) / float64(j.size) }
 
-// Bytes returns how many bytes of the active slot are used.
+// Bytes returns the number of used bytes of the active slot.
 func (j *Journal) Bytes() int64 { return j.end }
 
 // Close closes the files.

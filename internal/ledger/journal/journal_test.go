@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// texts are records as text.
+// texts returns the records as strings.
 func texts(records [][]byte) []string {
 	out := make([]string, len(records))
 	for i, r := range records {
@@ -52,8 +52,9 @@ func same(t *testing.T, got, want []string) {
 	}
 }
 
-// TestKept: what was appended is there after the process is gone, with what the
-// Restart before the last let go; the one before that is gone.
+// TestKept checks that appended records are found after the process has ended, together
+// with the records that the last Restart dropped. Those dropped by the Restart before are
+// gone.
 func TestKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "j-")
 	j, found := reopen(t, path, 4<<10)
@@ -77,8 +78,8 @@ func TestKept(t *testing.T) {
 	same(t, found, []string{"two", "three", "three"})
 }
 
-// TestNotSynced: while the last Restart is not on the disk, another leaves the
-// slot before it alone, also across a restart of the process.
+// TestNotSynced checks that, while the last Restart is not synced, another Restart does
+// not overwrite the previous slot, even in a new process.
 func TestNotSynced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "j-")
 	j, _ := reopen(t, path, 4<<10)
@@ -89,7 +90,7 @@ func TestNotSynced(t *testing.T) {
 	_, found := reopen(t, path, 4<<10)
 	same(t, found, []string{"kept", "again"})
 
-	// A power cut tore what the newest slot began with.
+	// A power cut damaged the first record of the newest slot.
 	spoil(t, path+"b", int64(headerSize+frameSize))
 	j, found = reopen(t, path, 4<<10)
 	same(t, found, []string{"kept"})
@@ -113,13 +114,14 @@ func spoil(t *testing.T, path string, at int64) {
 	ok(t, err)
 }
 
-// TestDamage: a bit that flips anywhere in a slot loses the record that it is in and no
-// other, and is reported. That of the last one is as if that had not been written.
+// TestDamage checks that a flipped bit anywhere in a slot loses only the record with the
+// bit, and is reported. In the last record it has the same effect as if the record had
+// not been written.
 func TestDamage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "j-")
 	j, _ := reopen(t, path, 4<<10)
 	all := []string{"one", "two", "three", "four"}
-	ok(t, j.Restart(nil), j.Append(make([]byte, 300)), j.Sync()) // "a": what is written next is shorter
+	ok(t, j.Restart(nil), j.Append(make([]byte, 300)), j.Sync()) // slot "a"; later contents are shorter
 	ok(t, j.Restart(nil), j.Sync())
 	ok(t, j.Restart(bytesOf(all[:1])))
 	for _, text := range all[1:] {
@@ -182,8 +184,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestAnyMoment: whatever prefix of the writes since the last Sync reached the
-// disk, and whatever was there before, the synced records are there.
+// TestAnyMoment checks that the synced records are found, whatever prefix of the writes
+// since the last Sync has reached the disk, and whatever the file contained before.
 func TestAnyMoment(t *testing.T) {
 	const size = 2 << 10
 	for seed := range uint64(300) {
@@ -191,7 +193,7 @@ func TestAnyMoment(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "j-")
 		j, err := open(path, size)
 		ok(t, err)
-		var live, synced []string // live since the last Sync, and at it
+		var live, synced []string // live since the last Sync, and at the last Sync
 		ok(t, j.Restart(nil), j.Sync())
 		disk := snapshot(t, path)
 		for i := range 60 {
@@ -211,7 +213,7 @@ func TestAnyMoment(t *testing.T) {
 				}
 			}
 		}
-		// Let go since: what is not live needs not be there.
+		// Records that are no longer live need not be found.
 		synced = slices.DeleteFunc(synced, func(s string) bool { return !slices.Contains(live, s) })
 		now := snapshot(t, path)
 		ok(t, j.Close())
@@ -247,7 +249,8 @@ func TestOpenFails(t *testing.T) {
 	if _, err := Open(filepath.Join(t.TempDir(), "no folder", "j-")); err == nil {
 		t.Fatal("it opened")
 	}
-	// What is no journal is an empty one; a length that lies is no record.
+	// Content that is not a journal counts as an empty one. A record with a wrong length
+	// is not a record.
 	path := filepath.Join(t.TempDir(), "j-")
 	text := binary.BigEndian.AppendUint64([]byte(magic), 1)
 	ok(t, os.WriteFile(path+"a", text, 0o600))
@@ -255,7 +258,7 @@ func TestOpenFails(t *testing.T) {
 	same(t, found, nil)
 }
 
-// BenchmarkAppend writes a record of 250 bytes, not synced.
+// BenchmarkAppend appends a record of 250 bytes without syncing it.
 func BenchmarkAppend(b *testing.B) {
 	j, err := Open(filepath.Join(b.TempDir(), "j-"))
 	if err != nil {

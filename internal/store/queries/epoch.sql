@@ -8,7 +8,7 @@ SELECT e.n, coalesce(c.nonce, '') AS nonce FROM epoch e LEFT JOIN changes c ON c
 -- name: InsertChange :exec
 INSERT INTO changes (epoch, nonce, kind, subject, at) VALUES ($1, $2, $3, $4, $5);
 
--- The newest one of those that are pruned is kept: a reader may know no later one.
+-- Keeps the newest of the old changes, because it may be the last one that a reader knows.
 -- name: PruneChanges :exec
 DELETE FROM changes WHERE epoch < (SELECT max(c.epoch) FROM changes c WHERE c.at < $1);
 

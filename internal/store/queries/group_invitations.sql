@@ -7,9 +7,9 @@ SELECT
     (SELECT count(*) FROM group_invitations i WHERE i.member_id = sqlc.arg(member)) AS of_member,
     (SELECT count(*) FROM group_invitations i WHERE i.member_id = sqlc.arg(member) AND i.by_id = sqlc.arg(by_id)) AS of_both;
 
--- The admins of a member's invitations that the member does not know. A member knows the
--- hub's operator, those that they share with, whose invite they accepted, and who is in
--- an org with them. Only acts of the member's own count: anyone can share with a member.
+-- The admins who invited a member and whom the member does not know. A member knows the
+-- hub's operator, the members they share with, the owners of invites they accepted, and
+-- the members of their orgs. Only the member's own actions count, because anyone can share with a member.
 -- name: UnknownInviters :many
 SELECT i.by_id FROM group_invitations i WHERE i.member_id = sqlc.arg(member) AND i.by_id <> ''
 AND NOT EXISTS (SELECT 1 FROM shares s WHERE s.owner_id = i.member_id AND s.member_id = i.by_id)
@@ -32,7 +32,7 @@ SELECT EXISTS (SELECT 1 FROM group_members WHERE group_id = $1 AND member_id = $
 -- name: DeleteInvitations :exec
 DELETE FROM group_invitations WHERE group_id = $1;
 
--- Those of one member, and those of the orgs that the member runs.
+-- The invitations of one member, and those to the orgs whose admin the member is.
 -- name: SeenInvitations :many
 SELECT i.group_id, i.member_id, i.by_id, i.created, i.expires, m.name AS member_name, cast(coalesce(b.name, '') AS text) AS by_name
 FROM group_invitations i JOIN members m ON m.id = i.member_id LEFT JOIN members b ON b.id = i.by_id
@@ -50,7 +50,7 @@ DELETE FROM group_joins WHERE at <= $1;
 -- name: DeleteJoins :exec
 DELETE FROM group_joins WHERE group_id = $1;
 
--- Joins of others in the member's groups since the member joined them.
+-- Joins of other members to the member's groups, since the member joined them.
 -- name: Joins :many
 SELECT g.name AS group_name, m.name AS member_name, j.at, cast(j.at > v.seen AS boolean) AS unseen FROM group_members v
 JOIN group_joins j ON j.group_id = v.group_id JOIN groups g ON g.id = j.group_id JOIN members m ON m.id = j.member_id

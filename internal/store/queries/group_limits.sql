@@ -1,4 +1,4 @@
--- A null argument keeps the value; for a new row it is no limit.
+-- A null argument keeps the value. In a new row it means no limit.
 -- name: PutGroupLimits :one
 INSERT INTO group_limits (group_id, owner_id, models, hours, concurrent, per_day)
 SELECT g.group_id, g.member_id,

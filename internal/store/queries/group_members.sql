@@ -1,5 +1,5 @@
--- The groups that a member may see: open ones, those it is in, and those it is
--- invited to.
+-- The groups that a member may see: open groups, the member's own, and those with an
+-- invitation for the member.
 -- name: SeenGroups :many
 SELECT sqlc.embed(g), v.admin, (
     SELECT count(*) FROM group_members x JOIN members m ON m.id = x.member_id WHERE x.group_id = g.id AND NOT m.disabled

@@ -60,7 +60,7 @@ SELECT * FROM group_machines ORDER BY machine_id;
 -- name: GroupMachinesOf :many
 SELECT * FROM group_machines WHERE group_id = $1 ORDER BY machine_id;
 
--- Those of the viewer's groups: machines that are not revoked, of members who are in the group.
+-- For the viewer's groups: machines that are not revoked and whose owners are in the group.
 -- name: GroupMachinesSeen :many
 SELECT r.group_id, m.name AS owner, x.name AS machine, r.rule FROM group_machines r JOIN machines x ON x.id = r.machine_id
 JOIN members m ON m.id = x.owner_id JOIN group_members g ON g.group_id = r.group_id AND g.member_id = m.id

@@ -2,12 +2,12 @@
 INSERT INTO keys (id, member_id, name, region, reach, hash, last_four, created, last_used, revoked, expires, manage)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
 
--- Only a key that is not revoked, of a member who is not disabled. It may be past its end.
+-- Only a key that is not revoked and whose member is not disabled. It may have expired.
 -- name: KeyByHash :one
 SELECT sqlc.embed(k), sqlc.embed(m) FROM keys k JOIN members m ON m.id = k.member_id
 WHERE k.hash = $1 AND k.revoked = 0 AND NOT m.disabled;
 
--- Only a key that is not revoked, of a member who is not disabled. It may be past its end.
+-- Only a key that is not revoked and whose member is not disabled. It may have expired.
 -- name: Key :one
 SELECT k.* FROM keys k JOIN members m ON m.id = k.member_id
 WHERE k.id = $1 AND k.revoked = 0 AND NOT m.disabled;

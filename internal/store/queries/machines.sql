@@ -2,7 +2,7 @@
 INSERT INTO machines (id, owner_id, name, region, hash, last_four, created, last_seen, offers, generation, revoked, kept_out)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
 
--- Only a machine that may connect: live, of an owner who is not disabled.
+-- Only a machine that may connect: it is not revoked, and its owner is not disabled.
 -- name: MachineByHash :one
 SELECT sqlc.embed(x), sqlc.embed(m) FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.hash = $1 AND x.revoked = 0 AND NOT m.disabled;
@@ -34,7 +34,7 @@ WHERE x.id = $1 AND x.revoked = 0 AND NOT m.disabled;
 -- name: RevokeMachine :execrows
 UPDATE machines SET revoked = $2 WHERE id = $1 AND revoked = 0;
 
--- At least now, in milliseconds: a commit that a fail-over lost cannot have given
+-- At least now, in milliseconds, so that a commit lost by a failover cannot have used
 -- the same number.
 -- name: NextGeneration :one
 UPDATE machines SET generation = CASE WHEN generation < sqlc.arg(now) THEN sqlc.arg(now) ELSE generation + 1 END

@@ -1,4 +1,4 @@
--- A member gets at most so many notices since a time.
+-- Inserts a notice unless the member has too many since a time.
 -- name: AddNotice :execrows
 INSERT INTO notices (member_id, kind, subject, occasion, at, text)
 SELECT m.id, sqlc.arg(kind), sqlc.arg(subject), sqlc.arg(occasion), sqlc.arg(at), sqlc.arg(text) FROM members m
@@ -37,7 +37,7 @@ SELECT * FROM notice_members WHERE member_id = $1;
 INSERT INTO notice_members (member_id, off_site, off_mail) VALUES ($1, $2, $3)
 ON CONFLICT (member_id) DO UPDATE SET off_site = excluded.off_site, off_mail = excluded.off_mail;
 
--- A pass that seems to be in the future was made by a wrong clock.
+-- A pass in the future was made by a wrong clock.
 -- name: ClaimNoticePass :execrows
 INSERT INTO notice_passes (id, at, first) VALUES (1, sqlc.arg(now), sqlc.arg(now))
 ON CONFLICT (id) DO UPDATE SET at = excluded.at WHERE notice_passes.at <= sqlc.arg(before) OR notice_passes.at > sqlc.arg(wrong);
@@ -45,15 +45,15 @@ ON CONFLICT (id) DO UPDATE SET at = excluded.at WHERE notice_passes.at <= sqlc.a
 -- name: FirstNoticePass :one
 SELECT first FROM notice_passes WHERE id = 1;
 
--- Machines that were last seen in a span, and of which that is not noted yet.
+-- Machines that were last seen in a span and have no notice about it yet.
 -- name: MachinesOffline :many
 SELECT x.id, x.name, x.owner_id, x.last_seen FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.last_seen > sqlc.arg(since) AND x.last_seen <= sqlc.arg(until) AND x.revoked = 0 AND NOT m.disabled AND NOT EXISTS (
     SELECT 1 FROM notices n WHERE n.member_id = x.owner_id AND n.kind = sqlc.arg(kind) AND n.subject = x.id AND n.occasion = x.last_seen)
 ORDER BY x.last_seen DESC, x.id LIMIT sqlc.arg(most);
 
--- Keys that end in a span and were made for a longer time than that. How long a key
--- lives is compared with the span's length.
+-- Keys that expire in a span and were created for longer than that span. A key's lifetime
+-- is compared with the span's length.
 -- name: KeysEnding :many
 SELECT k.id, k.name, k.last_four, k.member_id, k.expires FROM keys k JOIN members m ON m.id = k.member_id
 WHERE k.expires > sqlc.arg(since) AND k.expires <= sqlc.arg(until) AND k.expires - k.created > sqlc.arg(until) - sqlc.arg(since)
@@ -61,7 +61,7 @@ WHERE k.expires > sqlc.arg(since) AND k.expires <= sqlc.arg(until) AND k.expires
     SELECT 1 FROM notices n WHERE n.member_id = k.member_id AND n.kind = sqlc.arg(kind) AND n.subject = k.id AND n.occasion = k.expires)
 ORDER BY k.expires, k.id LIMIT sqlc.arg(most);
 
--- The day's calls of each share that limits them, by model, where that is not noted yet.
+-- The day's calls of each share with a daily limit, by model, unless there is a notice about it already.
 -- name: DayOfLimitedShares :many
 SELECT s.id, s.owner_id, s.member_id, o.name AS owner, m.name AS member, s.models, s.per_day, d.model, cast(sum(d.calls) AS bigint) AS calls
 FROM shares s JOIN usage_days d ON d.member_id = s.member_id AND d.owner_id = s.owner_id
@@ -80,8 +80,8 @@ ORDER BY l.group_id, l.owner_id;
 -- name: OperatorsSince :many
 SELECT id FROM members WHERE operator AND NOT disabled AND created <= $1 ORDER BY created, id;
 
--- Members with a confirmed address who may be mailed now, and of whom there is news
--- between the last mail, or the confirmation, and a time.
+-- Members with a verified address who may be mailed now and have notices from between
+-- their last mail, or the verification, and a time.
 -- name: MembersToMail :many
 SELECT m.id, m.name, e.address, e.verified, cast(coalesce(s.mailed, 0) AS bigint) AS mailed, cast(coalesce(s.off_mail, '') AS text) AS off_mail
 FROM emails e JOIN members m ON m.id = e.member_id LEFT JOIN notice_members s ON s.member_id = e.member_id
@@ -103,7 +103,7 @@ ON CONFLICT (member_id) DO UPDATE SET next_mail = excluded.next_mail WHERE notic
 -- name: SetMailed :exec
 UPDATE notice_members SET mailed = $2, next_mail = $3 WHERE member_id = $1 AND mailed < $2;
 
--- Joins of small groups that reach a machine of the member's.
+-- Joins to small groups that reach a machine of the member.
 -- name: JoinsToMail :many
 SELECT g.name AS group_name, m.name AS member_name, j.at FROM group_members v
 JOIN group_joins j ON j.group_id = v.group_id JOIN groups g ON g.id = j.group_id JOIN members m ON m.id = j.member_id

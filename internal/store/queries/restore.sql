@@ -31,7 +31,7 @@ UPDATE machines SET revoked = $2 WHERE id = $1 AND revoked = 0;
 -- name: KeepMemberDisabled :execrows
 UPDATE members SET disabled = true WHERE id = $1 AND NOT disabled;
 
--- What a restored database holds, for the operator.
+-- The content of a restored database, for the operator.
 -- name: CountRestored :one
 SELECT (SELECT count(*) FROM members) AS members, (SELECT count(*) FROM keys WHERE revoked = 0) AS keys,
     (SELECT count(*) FROM machines WHERE revoked = 0) AS machines;

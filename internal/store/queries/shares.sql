@@ -2,7 +2,7 @@
 INSERT INTO shares (id, owner_id, member_id, models, hours, concurrent, per_day, created)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
 
--- A null argument keeps the value; for a new row it is no limit.
+-- A null argument keeps the value. In a new row it means no limit.
 -- name: PutShare :one
 INSERT INTO shares (id, owner_id, member_id, models, hours, concurrent, per_day, created)
 VALUES (sqlc.arg(id), sqlc.arg(owner_id), sqlc.arg(member_id),

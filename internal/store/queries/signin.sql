@@ -26,7 +26,7 @@ SELECT count(*) FROM recovery_codes WHERE member_id = $1;
 -- name: InsertSession :exec
 INSERT INTO sessions (id, member_id, data, created, seen, expires) VALUES ($1, $2, $3, $4, $5, $6);
 
--- Does not write a session that is seen again within a minute with the same data.
+-- Does not write a session again within a minute if its data is the same.
 -- name: TouchSession :exec
 UPDATE sessions SET data = $2, seen = $3, expires = $4
 WHERE id = $1 AND (data <> $2 OR seen < cast($3 AS bigint) - 60000);
@@ -59,7 +59,7 @@ SELECT * FROM links WHERE hash = $1 AND used = 0 AND expires > sqlc.arg(now);
 UPDATE links SET used = sqlc.arg(now) WHERE hash = $1 AND used = 0 AND expires > sqlc.arg(now)
 RETURNING member_id;
 
--- Deletes all but the newest link of a member, mailed ones apart from others.
+-- Deletes all but the newest link of a member. Mailed links are separate from others.
 -- name: DropLinks :exec
 DELETE FROM links WHERE member_id = $1 AND mailed = $2 OR expires <= sqlc.arg(now);
 

@@ -5,7 +5,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9);
 -- name: PasskeysOf :many
 SELECT * FROM passkeys WHERE member_id = $1 ORDER BY created, id;
 
--- The counter, if the authenticator has one, grows with each use: a cloned
+-- If the authenticator has a counter, it increases with each use, so that a cloned
 -- authenticator and a repeated assertion are refused.
 -- name: UsePasskey :execrows
 UPDATE passkeys SET signs = $2, used = $3 WHERE id = $1 AND (signs < $2 OR signs = 0 AND $2 = 0);
@@ -25,7 +25,7 @@ SELECT * FROM identities WHERE member_id = $1 ORDER BY created, id;
 -- name: DeleteIdentity :execrows
 DELETE FROM identities WHERE member_id = $1 AND id = $2;
 
--- Locks a member's row: of two transactions one waits.
+-- Locks a member's row, so that one of two transactions waits.
 -- name: LockMember :execrows
 UPDATE members SET disabled = disabled WHERE id = $1;
 

@@ -1,7 +1,7 @@
 -- name: InsertTurn :exec
 INSERT INTO turns (hash, member_id, created, expires, size, sealed) VALUES ($1, $2, $3, $4, $5, $6);
 
--- Keeps a member's newest turns within both bounds.
+-- Keeps a member's newest turns within both limits.
 -- name: TrimTurns :exec
 DELETE FROM turns WHERE hash IN (
     SELECT newest.hash FROM (

@@ -19,7 +19,7 @@ type ActFieldsRow struct {
 	Value string
 }
 
-// Who is in the audit log and what was done: what its list can be narrowed to.
+// The names and the kinds of acts in the audit log, as choices for a filter.
 func (q *Queries) ActFields(ctx context.Context) ([]ActFieldsRow, error) {
 	rows, err := q.db.QueryContext(ctx, actFields)
 	if err != nil {
@@ -109,7 +109,7 @@ type InsertActParams struct {
 	Subject string
 }
 
-// An act may take several transactions; the first records it.
+// An act may take several transactions. The first of them records it.
 func (q *Queries) InsertAct(ctx context.Context, arg InsertActParams) error {
 	_, err := q.db.ExecContext(ctx, insertAct,
 		arg.ID,

@@ -111,7 +111,7 @@ const pruneChanges = `-- name: PruneChanges :exec
 DELETE FROM changes WHERE epoch < (SELECT max(c.epoch) FROM changes c WHERE c.at < $1)
 `
 
-// The newest one of those that are pruned is kept: a reader may know no later one.
+// Keeps the newest of the old changes, because it may be the last one that a reader knows.
 func (q *Queries) PruneChanges(ctx context.Context, at int64) error {
 	_, err := q.db.ExecContext(ctx, pruneChanges, at)
 	return err

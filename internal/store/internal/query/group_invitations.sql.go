@@ -118,7 +118,7 @@ type JoinsRow struct {
 	Unseen     bool
 }
 
-// Joins of others in the member's groups since the member joined them.
+// Joins of other members to the member's groups, since the member joined them.
 func (q *Queries) Joins(ctx context.Context, viewer string, since int64, most int32) ([]JoinsRow, error) {
 	rows, err := q.db.QueryContext(ctx, joins, viewer, since, most)
 	if err != nil {
@@ -192,7 +192,7 @@ type SeenInvitationsRow struct {
 	ByName     string
 }
 
-// Those of one member, and those of the orgs that the member runs.
+// The invitations of one member, and those to the orgs whose admin the member is.
 func (q *Queries) SeenInvitations(ctx context.Context, viewer string, now int64) ([]SeenInvitationsRow, error) {
 	rows, err := q.db.QueryContext(ctx, seenInvitations, viewer, now)
 	if err != nil {
@@ -244,9 +244,9 @@ AND NOT EXISTS (SELECT 1 FROM group_members a JOIN group_members b ON b.group_id
     WHERE a.member_id = i.member_id AND b.member_id = i.by_id AND g.kind = 'org')
 `
 
-// The admins of a member's invitations that the member does not know. A member knows the
-// hub's operator, those that they share with, whose invite they accepted, and who is in
-// an org with them. Only acts of the member's own count: anyone can share with a member.
+// The admins who invited a member and whom the member does not know. A member knows the
+// hub's operator, the members they share with, the owners of invites they accepted, and
+// the members of their orgs. Only the member's own actions count, because anyone can share with a member.
 func (q *Queries) UnknownInviters(ctx context.Context, member string) ([]string, error) {
 	rows, err := q.db.QueryContext(ctx, unknownInviters, member)
 	if err != nil {

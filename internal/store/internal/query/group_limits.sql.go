@@ -222,7 +222,7 @@ type PutGroupLimitsParams struct {
 	OwnerID    string
 }
 
-// A null argument keeps the value; for a new row it is no limit.
+// A null argument keeps the value. In a new row it means no limit.
 func (q *Queries) PutGroupLimits(ctx context.Context, arg PutGroupLimitsParams) (GroupLimit, error) {
 	row := q.db.QueryRowContext(ctx, putGroupLimits,
 		arg.Models,

@@ -208,8 +208,8 @@ type SeenGroupsRow struct {
 	Size  int64
 }
 
-// The groups that a member may see: open ones, those it is in, and those it is
-// invited to.
+// The groups that a member may see: open groups, the member's own, and those with an
+// invitation for the member.
 func (q *Queries) SeenGroups(ctx context.Context, viewer string, now int64, name string) ([]SeenGroupsRow, error) {
 	rows, err := q.db.QueryContext(ctx, seenGroups, viewer, now, name)
 	if err != nil {

@@ -148,7 +148,7 @@ type GroupMachinesSeenRow struct {
 	Rule    string
 }
 
-// Those of the viewer's groups: machines that are not revoked, of members who are in the group.
+// For the viewer's groups: machines that are not revoked and whose owners are in the group.
 func (q *Queries) GroupMachinesSeen(ctx context.Context, viewer string) ([]GroupMachinesSeenRow, error) {
 	rows, err := q.db.QueryContext(ctx, groupMachinesSeen, viewer)
 	if err != nil {

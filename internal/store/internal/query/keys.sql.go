@@ -52,7 +52,7 @@ SELECT k.id, k.member_id, k.name, k.region, k.reach, k.manage, k.hash, k.last_fo
 WHERE k.id = $1 AND k.revoked = 0 AND NOT m.disabled
 `
 
-// Only a key that is not revoked, of a member who is not disabled. It may be past its end.
+// Only a key that is not revoked and whose member is not disabled. It may have expired.
 func (q *Queries) Key(ctx context.Context, id string) (Key, error) {
 	row := q.db.QueryRowContext(ctx, key, id)
 	var i Key
@@ -83,7 +83,7 @@ type KeyByHashRow struct {
 	Member Member
 }
 
-// Only a key that is not revoked, of a member who is not disabled. It may be past its end.
+// Only a key that is not revoked and whose member is not disabled. It may have expired.
 func (q *Queries) KeyByHash(ctx context.Context, hash []byte) (KeyByHashRow, error) {
 	row := q.db.QueryRowContext(ctx, keyByHash, hash)
 	var i KeyByHashRow

@@ -174,7 +174,7 @@ type MachineByHashRow struct {
 	Member  Member
 }
 
-// Only a machine that may connect: live, of an owner who is not disabled.
+// Only a machine that may connect: it is not revoked, and its owner is not disabled.
 func (q *Queries) MachineByHash(ctx context.Context, hash []byte) (MachineByHashRow, error) {
 	row := q.db.QueryRowContext(ctx, machineByHash, hash)
 	var i MachineByHashRow
@@ -340,7 +340,7 @@ WHERE machines.id = $1 AND revoked = 0 AND owner_id IN (SELECT m.id FROM members
 RETURNING generation
 `
 
-// At least now, in milliseconds: a commit that a fail-over lost cannot have given
+// At least now, in milliseconds, so that a commit lost by a failover cannot have used
 // the same number.
 func (q *Queries) NextGeneration(ctx context.Context, iD string, now int64) (int64, error) {
 	row := q.db.QueryRowContext(ctx, nextGeneration, iD, now)

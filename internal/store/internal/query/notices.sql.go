@@ -30,7 +30,7 @@ type AddNoticeParams struct {
 	Most     int64
 }
 
-// A member gets at most so many notices since a time.
+// Inserts a notice unless the member has too many since a time.
 func (q *Queries) AddNotice(ctx context.Context, arg AddNoticeParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, addNotice,
 		arg.Kind,
@@ -66,7 +66,7 @@ INSERT INTO notice_passes (id, at, first) VALUES (1, $1, $1)
 ON CONFLICT (id) DO UPDATE SET at = excluded.at WHERE notice_passes.at <= $2 OR notice_passes.at > $3
 `
 
-// A pass that seems to be in the future was made by a wrong clock.
+// A pass in the future was made by a wrong clock.
 func (q *Queries) ClaimNoticePass(ctx context.Context, now int64, before int64, wrong int64) (int64, error) {
 	result, err := q.db.ExecContext(ctx, claimNoticePass, now, before, wrong)
 	if err != nil {
@@ -126,7 +126,7 @@ type DayOfLimitedSharesRow struct {
 	Calls    int64
 }
 
-// The day's calls of each share that limits them, by model, where that is not noted yet.
+// The day's calls of each share with a daily limit, by model, unless there is a notice about it already.
 func (q *Queries) DayOfLimitedShares(ctx context.Context, day int64, kind string) ([]DayOfLimitedSharesRow, error) {
 	rows, err := q.db.QueryContext(ctx, dayOfLimitedShares, day, kind)
 	if err != nil {
@@ -204,7 +204,7 @@ type JoinsToMailRow struct {
 	At         int64
 }
 
-// Joins of small groups that reach a machine of the member's.
+// Joins to small groups that reach a machine of the member.
 func (q *Queries) JoinsToMail(ctx context.Context, arg JoinsToMailParams) ([]JoinsToMailRow, error) {
 	rows, err := q.db.QueryContext(ctx, joinsToMail,
 		arg.Member,
@@ -250,8 +250,8 @@ type KeysEndingRow struct {
 	Expires  int64
 }
 
-// Keys that end in a span and were made for a longer time than that. How long a key
-// lives is compared with the span's length.
+// Keys that expire in a span and were created for longer than that span. A key's lifetime
+// is compared with the span's length.
 func (q *Queries) KeysEnding(ctx context.Context, since int64, until int64, kind string, most int32) ([]KeysEndingRow, error) {
 	rows, err := q.db.QueryContext(ctx, keysEnding,
 		since,
@@ -300,7 +300,7 @@ type MachinesOfflineRow struct {
 	LastSeen int64
 }
 
-// Machines that were last seen in a span, and of which that is not noted yet.
+// Machines that were last seen in a span and have no notice about it yet.
 func (q *Queries) MachinesOffline(ctx context.Context, since int64, until int64, kind string, most int32) ([]MachinesOfflineRow, error) {
 	rows, err := q.db.QueryContext(ctx, machinesOffline,
 		since,
@@ -358,8 +358,8 @@ type MembersToMailRow struct {
 	OffMail  string
 }
 
-// Members with a confirmed address who may be mailed now, and of whom there is news
-// between the last mail, or the confirmation, and a time.
+// Members with a verified address who may be mailed now and have notices from between
+// their last mail, or the verification, and a time.
 func (q *Queries) MembersToMail(ctx context.Context, now int64, since int64, until int64, most int32) ([]MembersToMailRow, error) {
 	rows, err := q.db.QueryContext(ctx, membersToMail,
 		now,

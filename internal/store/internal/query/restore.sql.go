@@ -20,7 +20,7 @@ type CountRestoredRow struct {
 	Machines int64
 }
 
-// What a restored database holds, for the operator.
+// The content of a restored database, for the operator.
 func (q *Queries) CountRestored(ctx context.Context) (CountRestoredRow, error) {
 	row := q.db.QueryRowContext(ctx, countRestored)
 	var i CountRestoredRow

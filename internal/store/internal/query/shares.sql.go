@@ -199,7 +199,7 @@ type PutShareParams struct {
 	Created    int64
 }
 
-// A null argument keeps the value; for a new row it is no limit.
+// A null argument keeps the value. In a new row it means no limit.
 func (q *Queries) PutShare(ctx context.Context, arg PutShareParams) (Share, error) {
 	row := q.db.QueryRowContext(ctx, putShare,
 		arg.ID,

@@ -27,7 +27,7 @@ const dropLinks = `-- name: DropLinks :exec
 DELETE FROM links WHERE member_id = $1 AND mailed = $2 OR expires <= $3
 `
 
-// Deletes all but the newest link of a member, mailed ones apart from others.
+// Deletes all but the newest link of a member. Mailed links are separate from others.
 func (q *Queries) DropLinks(ctx context.Context, memberID string, mailed bool, now int64) error {
 	_, err := q.db.ExecContext(ctx, dropLinks, memberID, mailed, now)
 	return err
@@ -272,7 +272,7 @@ UPDATE sessions SET data = $2, seen = $3, expires = $4
 WHERE id = $1 AND (data <> $2 OR seen < cast($3 AS bigint) - 60000)
 `
 
-// Does not write a session that is seen again within a minute with the same data.
+// Does not write a session again within a minute if its data is the same.
 func (q *Queries) TouchSession(ctx context.Context, iD string, data []byte, seen int64, expires int64) error {
 	_, err := q.db.ExecContext(ctx, touchSession,
 		iD,

@@ -184,7 +184,7 @@ const lockMember = `-- name: LockMember :execrows
 UPDATE members SET disabled = disabled WHERE id = $1
 `
 
-// Locks a member's row: of two transactions one waits.
+// Locks a member's row, so that one of two transactions waits.
 func (q *Queries) LockMember(ctx context.Context, id string) (int64, error) {
 	result, err := q.db.ExecContext(ctx, lockMember, id)
 	if err != nil {
@@ -260,7 +260,7 @@ const usePasskey = `-- name: UsePasskey :execrows
 UPDATE passkeys SET signs = $2, used = $3 WHERE id = $1 AND (signs < $2 OR signs = 0 AND $2 = 0)
 `
 
-// The counter, if the authenticator has one, grows with each use: a cloned
+// If the authenticator has a counter, it increases with each use, so that a cloned
 // authenticator and a repeated assertion are refused.
 func (q *Queries) UsePasskey(ctx context.Context, iD string, signs int64, used int64) (int64, error) {
 	result, err := q.db.ExecContext(ctx, usePasskey, iD, signs, used)

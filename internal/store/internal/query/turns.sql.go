@@ -65,7 +65,7 @@ DELETE FROM turns WHERE hash IN (
 )
 `
 
-// Keeps a member's newest turns within both bounds.
+// Keeps a member's newest turns within both limits.
 func (q *Queries) TrimTurns(ctx context.Context, member string, most int64, bytes int64) error {
 	_, err := q.db.ExecContext(ctx, trimTurns, member, most, bytes)
 	return err
