@@ -14,8 +14,8 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// manyFacts is a store with machines that are made when they are read, so that their
-// memory is the reader's.
+// manyFacts is a store that creates its machines when they are read, so that their memory
+// belongs to the reader.
 type manyFacts struct {
 	*facts
 	machines int
@@ -44,9 +44,10 @@ func (f manyFacts) Kept(context.Context, time.Time) ([]fleet.StoredMachine, erro
 	return out, nil
 }
 
-// BenchmarkAnnounced is a node that starts beside two others, with 50,000 machines each:
-// it reads what the store keeps of them and their complete states. A machine has two
-// models, one of them its own. MB is the memory that the registry then holds.
+// BenchmarkAnnounced measures a node that starts beside two others with 50,000 machines
+// each. It reads the stored records of these machines and the nodes' complete states.
+// Each machine has two models, one of them unique. MB is the memory that the registry
+// uses afterwards.
 func BenchmarkAnnounced(b *testing.B) {
 	const machines = 100_000
 	store := manyFacts{newFacts(), machines}

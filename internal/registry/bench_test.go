@@ -9,8 +9,8 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// BenchmarkStateChange is one machine's new advertisement through the writer,
-// among 100,000 machines.
+// BenchmarkStateChange measures publishing one machine's new advertisement among 100,000
+// machines.
 func BenchmarkStateChange(b *testing.B) {
 	const machines = 100_000
 	r := New(Config{Node: "hub", Region: "home", Facts: newFacts(), Log: slog.New(slog.DiscardHandler)})

@@ -20,7 +20,7 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// facts is a store in memory, with changes, that can be down.
+// facts is a store in memory that records changes and can be down.
 type facts struct {
 	mu          sync.Mutex
 	kept        map[fleet.MachineID]fleet.StoredMachine
@@ -34,7 +34,7 @@ type facts struct {
 	groupsDown  bool
 	behind      bool
 	nodes       []fleet.Node
-	ahead       time.Duration // this computer's clock is
+	ahead       time.Duration // how far this computer's clock is ahead
 	replaced    bool
 }
 
@@ -53,7 +53,7 @@ func newFacts(ids ...fleet.MachineID) *facts {
 
 var errDown = errors.New("the database is down")
 
-// locked runs f under the lock, as every read does.
+// locked runs f under the lock, like every read.
 func (f *facts) locked(do func()) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -64,7 +64,7 @@ func (f *facts) locked(do func()) error {
 	return nil
 }
 
-// change writes something and notes what.
+// change runs a write and records what it changed.
 func (f *facts) change(kind fleet.ChangeKind, id string, do func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -195,18 +195,18 @@ func (f *facts) saved(id fleet.MachineID) int {
 	return f.saves[id]
 }
 
-// node is a hub node: a Registry that runs, behind a server in memory that
-// takes a machine's id for its credential.
+// node is a hub node: a running Registry behind a server in memory that uses a machine's
+// id as its credential.
 type node struct {
 	*Registry
 	facts    *facts
 	conns    chan net.Conn
 	machines chan fleet.MachineID
 	changes  chan []fleet.Change
-	// committed gets what Observer.Committed does, once it is set.
+	// committed, once it is set, is called by Observer.Committed.
 	committed func([]fleet.Change)
-	ends      chan error    // of Serve
-	pace      *rate.Limiter // of each machine's advertisements; nil: none
+	ends      chan error    // results of Serve
+	pace      *rate.Limiter // limits each machine's advertisements; nil: no limit
 }
 
 func newNode(t *testing.T, f *facts) *node {
@@ -260,7 +260,7 @@ func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n.ends <- n.Serve(r.Context(), kept, generation, line)
 }
 
-// machine is the snapshot's, or a zero one.
+// machine returns the snapshot's machine, or a zero one.
 func (n *node) machine(id fleet.MachineID) fleet.Machine {
 	if m := n.Snapshot().Machine(id); m != nil {
 		return *m
@@ -268,7 +268,7 @@ func (n *node) machine(id fleet.MachineID) fleet.Machine {
 	return fleet.Machine{}
 }
 
-// listener accepts what dial brings.
+// listener accepts the connections that dial creates.
 type listener struct {
 	conns chan net.Conn
 	ctx   context.Context
@@ -296,9 +296,9 @@ func (n *node) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// daemon is a Dialer that runs, for one machine.
+// daemon is a running Dialer of one machine.
 type daemon struct {
-	lost    chan error // why a tunnel ended, or was not opened
+	lost    chan error // why a tunnel ended or was not opened
 	notices chan tunnel.Notice
 	stop    context.CancelFunc
 
@@ -321,7 +321,8 @@ func (n *node) connect(t *testing.T, id fleet.MachineID, ad tunnel.Advertisement
 	return n.connectInstance(t, id, ad, rand.Text(), func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(id)) })
 }
 
-// connectInstance is connect for a process of that name, which serves calls by handler.
+// connectInstance is like connect for a given instance, whose calls are served by
+// handler.
 func (n *node) connectInstance(t *testing.T, id fleet.MachineID, ad tunnel.Advertisement, instance string, handler http.HandlerFunc) *daemon {
 	t.Helper()
 	d := &daemon{lost: make(chan error, 1000), notices: make(chan tunnel.Notice, 1000), ad: ad, changed: make(chan struct{})}
@@ -360,14 +361,14 @@ func (d *daemon) change(f func(*tunnel.Advertisement)) {
 	d.changed = make(chan struct{})
 }
 
-// cut ends a machine's tunnel as the network would.
+// cut ends a machine's tunnel like a network failure.
 func (n *node) cut(id fleet.MachineID) {
 	if l, ok := n.lines.Load(id); ok {
 		l.(*connection).RoundTripper.(*tunnel.Client).Close()
 	}
 }
 
-// rawDaemon speaks the upgrade itself and serves any handler.
+// rawDaemon performs the upgrade itself and serves with any handler.
 func (n *node) rawDaemon(t *testing.T, id fleet.MachineID, handler http.HandlerFunc) {
 	t.Helper()
 	raw, err := n.dial(t.Context(), "", "")

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A flood of notifications (docs/faults.md#21) costs 50 polls a second at most, and changes
-// nothing that the store does not have.
+// A flood of notifications (docs/faults.md#21) causes at most 50 polls a second, and
+// changes nothing that the store does not have.
 func TestManyNotifications(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts("m")

@@ -21,7 +21,7 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// Offers, then the acknowledgement, and only then calls.
+// Offers come first, then the acknowledgement, and only then calls.
 func TestRoutableAfterAck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newFacts("m"))
@@ -60,8 +60,8 @@ func TestRoutableAfterAck(t *testing.T) {
 	})
 }
 
-// A machine whose tunnel was lost is returning for 10 s, then offline
-// (spec/routing.md#returning); both are notified.
+// A machine whose tunnel was lost is returning for 10 s and then offline
+// (spec/routing.md#returning). The observer is notified of both.
 func TestLostIsReturningThenOffline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newFacts("m"))
@@ -94,7 +94,7 @@ func TestLoadSurvives(t *testing.T) {
 			t.Fatal("no slot")
 		}
 		n.cut("m")
-		time.Sleep(5 * time.Second) // in the bubble: it comes back
+		time.Sleep(5 * time.Second) // in the bubble: it reconnects
 		again := n.Snapshot().Machine("m")
 		if !again.Online || again == m || again.Reserve("llama", false) {
 			t.Error("the slot of a running call was given twice")
@@ -115,7 +115,7 @@ func TestLoadSurvives(t *testing.T) {
 	})
 }
 
-// Row 13: one live generation a machine. A daemon with a copy of its credential is
+// Row 13: a machine has one live generation. A daemon with a copy of its credential is
 // fenced.
 func TestNewerTunnelFencesOlder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestNewerTunnelFencesOlder(t *testing.T) {
 		if m := n.machine("m"); !m.Online || m.Generation != 2 || m.Offer("qwen") == nil {
 			t.Errorf("after fencing: %+v", m)
 		}
-		// A tunnel that was numbered before the live one, and came late.
+		// A tunnel that was numbered before the live one but connected after it.
 		n.facts.locked(func() { n.facts.generations["m"] = 0 })
 		late := n.connect(t, "m", offering("phi"))
 		if err := <-late.lost; !errors.Is(err, tunnel.ErrFenced) {
@@ -142,8 +142,8 @@ func TestNewerTunnelFencesOlder(t *testing.T) {
 	})
 }
 
-// A revoked machine loses its tunnel: at once with a nudge, within the poll
-// without, and also if the revocation came between its key check and Serve.
+// A revoked machine loses its tunnel: immediately with a notification, within a poll
+// without one, and also if the revocation came between the check of its key and Serve.
 func TestRevoked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newFacts("a", "b", "c"))
@@ -178,7 +178,8 @@ func TestRevoked(t *testing.T) {
 	})
 }
 
-// connectUnchecked opens a tunnel whose key check saw kept, and gives Serve's end.
+// connectUnchecked opens a tunnel whose key check saw kept, and returns the result of
+// Serve.
 func (n *node) connectUnchecked(t *testing.T, kept fleet.StoredMachine) <-chan error {
 	end := make(chan error, 1)
 	gate := &node{Registry: n.Registry, conns: make(chan net.Conn)}
@@ -248,8 +249,8 @@ func drain[T any](c chan T) {
 	}
 }
 
-// Changes of the store are in the snapshot within the poll; doubled ones and
-// ones that name nothing do no harm.
+// Changes of the store are in the snapshot within a poll. Repeated changes, and those of
+// unknown records, do no harm.
 func TestFollowsChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts("m")
@@ -301,7 +302,7 @@ func TestFollowsChanges(t *testing.T) {
 	})
 }
 
-// A gap in the changes: everything is read again, and what went is gone.
+// After a gap in the changes everything is read again, and what was deleted is gone.
 func TestBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts("m", "gone", "new")
@@ -335,7 +336,7 @@ func TestBehind(t *testing.T) {
 	})
 }
 
-// The Snapshot holds a change only once Committed has returned, also after a gap.
+// The Snapshot has a change only after Committed has returned, also after a gap.
 func TestCommitted(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*facts)
@@ -383,7 +384,7 @@ func TestCommitted(t *testing.T) {
 	}
 }
 
-// A change that could not be read is committed to the observer again, until it is read.
+// If a change could not be read, Committed gets it again until it is read.
 func TestCommittedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts("m")
@@ -425,8 +426,8 @@ func TestCommittedAgain(t *testing.T) {
 	})
 }
 
-// After Settle the Snapshot has what was committed before; a store that is away delays
-// it by a second.
+// After Settle the Snapshot has what was committed before. A store that is down delays it
+// by a second.
 func TestSettle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts("m")
@@ -460,7 +461,7 @@ func TestSettle(t *testing.T) {
 	})
 }
 
-// Row 2: what cannot be confirmed for 5 s is not granted.
+// Row 2: nothing is granted that could not be confirmed for 5 s.
 func TestConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts()
@@ -490,9 +491,9 @@ func TestConfirmed(t *testing.T) {
 	}
 }
 
-// A machine that advertises without end is taken in five times at once and once
-// a second, and saved every 5 s; the newest state is neither lost in the fleet
-// nor in the store, also when its line ends right after it.
+// If a machine advertises constantly, five advertisements are read at once and then one a
+// second, and saved every 5 s. The newest state is lost neither in the snapshot nor in
+// the store, even if the tunnel ends right after it.
 func TestAdvertisesWithoutEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts("m")
@@ -535,14 +536,14 @@ func TestAdvertisesWithoutEnd(t *testing.T) {
 	})
 }
 
-// What is kept: offers when they change, not when slots do; when it was seen
-// last, now and then and at the end.
+// What is saved: the offers when they change, but not the slots, and when the machine was
+// last seen, at intervals and at the end.
 func TestKeepsOffers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts("m")
 		n := newNode(t, f)
 		first := offering("llama")
-		first.Groups = []string{} // an empty list is not none given
+		first.Groups = []string{} // an empty list differs from none
 		d := n.connect(t, "m", first)
 		want := func(saves int, what string) {
 			t.Helper()
@@ -581,7 +582,8 @@ func TestKeepsOffers(t *testing.T) {
 	})
 }
 
-// A machine that comes and goes gets no calls for a minute (docs/faults.md#34).
+// A machine that connects and disconnects all the time gets no calls for a minute
+// (docs/faults.md#34).
 func TestFlapping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newFacts("m"))
@@ -612,7 +614,7 @@ func TestFlapping(t *testing.T) {
 	})
 }
 
-// 1,000 machines come, lose their tunnels all at once, and come back.
+// 1,000 machines connect, lose their tunnels at the same time, and reconnect.
 func TestChurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		machines := 1000
@@ -650,7 +652,7 @@ func TestChurn(t *testing.T) {
 	})
 }
 
-// Control reaches the machine that is connected here.
+// Control reaches a machine that is connected here.
 func TestControl(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newFacts("m"))
@@ -666,7 +668,7 @@ func TestControl(t *testing.T) {
 	})
 }
 
-// What a machine advertises is limited; only hours that cannot be read refuse it.
+// What a machine advertises is limited. It is only refused if its hours cannot be parsed.
 func TestRead(t *testing.T) {
 	ad := offering(" bad ", "", "same", "same", "none")
 	ad.Models[4].Families = []string{"telepathy"}
@@ -706,8 +708,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// What is kept in memory and in the store of an advertisement is what was
-// accepted of it, however much a machine says.
+// However much a machine advertises, memory and store contain only what was accepted.
 func TestKeepsWhatWasAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts("m")
@@ -734,7 +735,7 @@ func TestKeepsWhatWasAccepted(t *testing.T) {
 	})
 }
 
-// A machine whose hours cannot be read is refused and its tunnel ends.
+// A machine whose hours cannot be parsed is refused, and its tunnel ends.
 func TestUnreadableHours(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newFacts("m"))
@@ -749,8 +750,9 @@ func TestUnreadableHours(t *testing.T) {
 	})
 }
 
-// A machine whose time zone the hub does not know connects and serves its owner. Others
-// are outside its hours, and the machine is notified, until it has another zone.
+// A machine whose time zone the hub does not know connects and serves its owner. It is
+// outside its hours for others, and the machine is notified, until it has another time
+// zone.
 func TestUnknownZone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts("m")
@@ -787,7 +789,7 @@ func TestUnknownZone(t *testing.T) {
 	})
 }
 
-// TestNodes: a node is alive while this one sees its beat move.
+// TestNodes checks that a node is alive as long as this one sees its beat change.
 func TestNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts()
@@ -814,7 +816,7 @@ func TestNodes(t *testing.T) {
 	})
 }
 
-// TestReplaced: Run ends when another process took the node's name.
+// TestReplaced checks that Run ends when another process takes the node's name.
 func TestReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts()

@@ -12,7 +12,7 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// held is a machine's handler whose calls last until end is closed.
+// held returns a machine's handler whose calls last until end is closed.
 func held(end <-chan struct{}) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		http.NewResponseController(w).Flush()
@@ -24,7 +24,7 @@ func held(end <-chan struct{}) http.HandlerFunc {
 	}
 }
 
-// call begins a call on the machine's present tunnel.
+// call begins a call on the machine's current tunnel.
 func (n *node) call(t *testing.T, id fleet.MachineID) (*http.Response, Line) {
 	t.Helper()
 	line, ok := n.Line(id)
@@ -39,7 +39,8 @@ func (n *node) call(t *testing.T, id fleet.MachineID) (*http.Response, Line) {
 	return response, line
 }
 
-// A daemon that dials again replaces its own older tunnel, which ends: it is not fenced.
+// A daemon that dials again replaces its own older tunnel, which ends without being
+// fenced.
 func TestSameDaemonIsNotFenced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newFacts("m"))
@@ -63,8 +64,8 @@ func TestSameDaemonIsNotFenced(t *testing.T) {
 	})
 }
 
-// A machine that moves serves by its new tunnel from the acknowledgement on, and the
-// calls of the older one end well.
+// A machine that moves is used by its new tunnel from the acknowledgement on, and the
+// calls on the older tunnel finish.
 func TestMoveKeepsCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newFacts("m"))
@@ -77,7 +78,7 @@ func TestMoveKeepsCalls(t *testing.T) {
 		if m := n.machine("m"); m.Generation != 2 || !m.Online || n.MachinesHere() != 1 {
 			t.Fatalf("after the move: %+v", m)
 		}
-		time.Sleep(time.Minute + idleCheck/2) // the call ends between two looks
+		time.Sleep(time.Minute + idleCheck/2) // the call ends between two checks
 		select {
 		case <-older.Gone:
 			t.Error("the older tunnel ended under its call")
@@ -137,8 +138,8 @@ func TestRefusedMove(t *testing.T) {
 	})
 }
 
-// A node that hears nothing of another one ends the tunnels of which the store has newer
-// ones, within a second of the poll (spec/peers.md#newest).
+// A node that hears nothing from another one ends the tunnels that are older than those
+// in the store, within a second of the poll (spec/peers.md#newest).
 func TestNewerTunnelInTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts("m", "stays")
@@ -169,7 +170,7 @@ func TestNewerTunnelInTheStore(t *testing.T) {
 	})
 }
 
-// DrainAsked is closed once the node's own row says so.
+// The channel of DrainAsked is closed when the node's own row has the state draining.
 func TestDrainAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts()
@@ -194,7 +195,7 @@ func TestDrainAsked(t *testing.T) {
 	})
 }
 
-// A node's successor is another one of its region that is alive and does not drain.
+// A node's successor is another node of its region that is alive and not draining.
 func TestHasSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts()
@@ -202,12 +203,12 @@ func TestHasSuccessor(t *testing.T) {
 		beat := int64(0)
 		for _, c := range []struct {
 			b                string // state of the other node of the region
-			ofHub, ofB, ofIt bool   // is there a successor of hub-1, of b, of the node of another region
+			ofHub, ofB, ofIt bool   // whether hub-1, b, and the node of another region have a successor
 		}{
 			{fleet.NodeServing, true, true, false},
 			{fleet.NodeDraining, false, true, false},
 		} {
-			for range 2 { // a node is alive once its beat moves
+			for range 2 { // a node is alive after its beat changed
 				beat++
 				f.locked(func() {
 					f.nodes = []fleet.Node{

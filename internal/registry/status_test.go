@@ -12,13 +12,13 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// aPeer is another node's row.
+// aPeer returns another node's row.
 func aPeer(name string, beat int64) fleet.Node {
 	return fleet.Node{Name: name, Incarnation: "one", Region: "home", Address: "127.0.0.1:1", Pin: "pin", Beat: beat}
 }
 
-// This computer's clock is compared with the store's at each poll, and logged when it begins
-// or ceases to be wrong.
+// Each poll compares this computer's clock with the store's. It is logged when the clock
+// becomes wrong or right.
 func TestClockWrong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts()
@@ -40,7 +40,7 @@ func TestClockWrong(t *testing.T) {
 	}
 }
 
-// others is other nodes, whose state was last received at heard.
+// others stands for other nodes, whose state was last received at heard.
 type others struct{ heard time.Time }
 
 func (o *others) Connected(*Announced)         {}
@@ -49,8 +49,8 @@ func (o *others) Disconnected(fleet.MachineID) {}
 func (o *others) Polled()                      {}
 func (o *others) Heard(string) time.Time       { return o.heard }
 
-// A node takes calls once it knows the machines of the other nodes that are alive. A row
-// of one that is not, and one that cannot be reached, keep it for some seconds only.
+// A node accepts calls when it knows the machines of the other nodes that are alive. It
+// waits only some seconds for a dead node's row or an unreachable node.
 func TestJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -59,7 +59,7 @@ func TestJoined(t *testing.T) {
 			name          string
 			beats         bool
 			heard         bool
-			before, after float64 // joined not yet at before, and at after
+			before, after float64 // not joined at before, but joined at after
 		}{
 			{"alive and heard", true, true, 1, 2},
 			{"alive and out of reach", true, false, joinWithin.Seconds() - 0.1, joinWithin.Seconds()},
@@ -95,7 +95,8 @@ func TestJoined(t *testing.T) {
 	})
 }
 
-// A node's row that has not moved for a day is removed, its own and one that moves are not.
+// A node's row that has not changed for a day is removed, but never the node's own row or
+// one that changes.
 func TestDeadNodesAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts()
@@ -109,7 +110,7 @@ func TestDeadNodesAreRemoved(t *testing.T) {
 			})
 			return names
 		}
-		for range 24 { // for less than a day in all
+		for range 24 { // less than a day in total
 			if got := names(); len(got) != 3 {
 				t.Fatalf("%v remain before a day is over", got)
 			}
