@@ -142,7 +142,7 @@ func testNewsMail(t *testing.T, tn *town) {
 	post.next("ada@example.org", "- and 3 more")
 }
 
-// TestNewsWhileServerAway checks that what a mail server refuses is mailed later, in one
+// TestNewsWhileServerAway checks that what could not be delivered is mailed later, in one
 // message, and that there is one attempt an hour for each member.
 func TestNewsWhileServerAway(t *testing.T) {
 	tn := newTown(t, nil)
