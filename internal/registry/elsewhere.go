@@ -149,8 +149,8 @@ func (r *Registry) readUnknown(ctx context.Context, machines []Announced) (map[f
 	return unknown, nil
 }
 
-// absent returns the machines that this node takes for connected to another node but that
-// the other's complete state does not contain. Needs mu.
+// absent returns the machines that, as far as this node knows, are connected to another
+// node, but are missing from that node's complete state. Needs mu.
 func (r *Registry) absent(node string, machines []Announced) (gone []fleet.MachineID) {
 	there := make(map[fleet.MachineID]bool, len(machines))
 	for i := range machines {

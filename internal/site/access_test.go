@@ -15,10 +15,9 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// TestAccessAgreesWithRoute: in random worlds a member's call on a machine runs if,
-// and only if, a way in the list of the machine's owner covers it: by the share where
-// the list says share, by one of its groups where it says group, and within the limits
-// that the list shows.
+// TestAccessAgreesWithRoute checks in random worlds that a member's call on a machine
+// runs if and only if a way in the list of the machine's owner covers it: by the share or
+// by a group as listed, and within the listed limits.
 func TestAccessAgreesWithRoute(t *testing.T) {
 	seen := map[string]int{}
 	for seed := range uint64(4000) {
@@ -67,7 +66,7 @@ func TestAccessAgreesWithRoute(t *testing.T) {
 	}
 }
 
-// wayOf returns the ways of the list by which a call would run now.
+// wayOf returns the ways of the list that would allow a call now.
 func wayOf(rows []accessRow, member, machine, model string, now time.Time) (ways []string) {
 	for _, r := range rows {
 		if r.Member != member || !slices.Contains(r.Machines, machine) {
@@ -88,7 +87,7 @@ func wayOf(rows []accessRow, member, machine, model string, now time.Time) (ways
 	return ways
 }
 
-// limitsOf is what routing's limits are in the words of the page.
+// limitsOf converts routing's limits to those of the page.
 func limitsOf(l *fleet.Limits) string {
 	if l == nil {
 		return limitWords(api.Limits{})
@@ -153,7 +152,7 @@ func randomAccess(rng *rand.Rand) *accessWorld {
 	}
 	w := &accessWorld{now: time.Date(2026, 11, 16+rng.IntN(7), rng.IntN(24), 30, 0, 0, time.UTC), machines: map[string][]api.Machine{}}
 	names := []string{"lab", "all", "club"}
-	for i := range 3 { // no more than the machines that one call may be tried on
+	for i := range 3 { // at most as many machines as one call may be tried on
 		m := api.Machine{ID: fmt.Sprint("mch", i), Name: fmt.Sprint("box", i), KeptOut: rng.IntN(6) == 0}
 		if rng.IntN(4) == 0 {
 			m.Groups = append([]string{}, some(names)...)
@@ -200,7 +199,7 @@ func (w *accessWorld) given(owner string) (given []api.Share) {
 	return given
 }
 
-// groups are those that the owner sees.
+// groups returns the groups that the owner sees.
 func (w *accessWorld) groups(owner string) (groups []api.Group) {
 	for _, g := range w.all {
 		view := api.Group{Name: g.name, In: slices.Contains(g.members, owner), Size: len(g.members)}
@@ -227,7 +226,7 @@ func (w *accessWorld) groups(owner string) (groups []api.Group) {
 	return groups
 }
 
-// snapshot is the same world as routing has it, every machine online and idle.
+// snapshot returns the same world for routing, with every machine online and idle.
 func (w *accessWorld) snapshot(t *testing.T) *fleet.Snapshot {
 	limits := func(l api.Limits) fleet.Limits {
 		hours, err := fleet.ParseHours(l.Hours, "")
@@ -279,7 +278,8 @@ func (w *accessWorld) snapshot(t *testing.T) *fleet.Snapshot {
 	return s
 }
 
-// TestUsableListIsReach: what a member is said to use is what routing lets it reach.
+// TestUsableListIsReach checks that a member's list of usable machines is what routing
+// lets the member reach.
 func TestUsableListIsReach(t *testing.T) {
 	found := 0
 	for seed := range uint64(2000) {
@@ -317,8 +317,8 @@ func TestUsableListIsReach(t *testing.T) {
 	}
 }
 
-// TestWarnings: a group that gives more than a share, or than another group, is named
-// with the limits that end that.
+// TestWarnings checks that a group that gives more than a share or another group is
+// named, with the limits that would change that.
 func TestWarnings(t *testing.T) {
 	day := func(n int) api.Limits { return api.Limits{PerDay: &n} }
 	share := api.Limits{Models: []string{"a", "b"}, Hours: "Sat,Sun 00:00-24:00", Concurrent: new(2), PerDay: new(10)}

@@ -14,7 +14,7 @@ import (
 type accountData struct {
 	HasPassword bool
 	NeedsOld    bool // changing the password requires the current one
-	Recent      bool // the member signed in recently and need not confirm it again
+	Recent      bool // the member signed in recently, so no password is required
 	CodesLeft   int
 	Codes       []string // just created; shown only once
 	CanPasskeys bool     // passkeys can be bound to the site's address

@@ -63,7 +63,7 @@ func (s *Site) notify(ctx context.Context, now time.Time, settled bool) error {
 }
 
 // mailNews mails each member the notices since their last mail, but none from before
-// first. If the server refuses a mail, the next one is sent after newsEvery, as usual,
+// first. If a mail cannot be delivered, the next one is sent after newsEvery, as usual,
 // and has all of them.
 func (s *Site) mailNews(ctx context.Context, now, first time.Time) error {
 	until := now.Add(-newsHold)

@@ -7,8 +7,8 @@ import (
 	"github.com/kith/kith"
 )
 
-// TestDocumentation: visitors and members read the pages, their pictures and what a
-// search finds; nothing else is below /docs.
+// TestDocumentation checks that visitors and members can read the pages, their pictures
+// and search results, and that nothing else is served below /docs.
 func TestDocumentation(t *testing.T) {
 	tn := newTown(t, nil)
 	b := tn.browser()

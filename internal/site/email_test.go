@@ -24,16 +24,16 @@ import (
 type letters struct {
 	t      *testing.T
 	server *mailtest.Server
-	stop   func() // ends the sending, after which the log can be read
+	stop   func() // stops sending, after which the log can be read
 }
 
-// posts has the site send mail from now on.
+// posts makes the site send mail from now on.
 func (tn *town) posts(t *testing.T) *letters {
 	t.Helper()
 	return tn.postsTo(t, mailtest.Start(t, "none"))
 }
 
-// postsTo is posts by a server that is there: in a bubble, one from outside.
+// postsTo is like posts with an existing server: in a bubble, one from outside.
 func (tn *town) postsTo(t *testing.T, server *mailtest.Server) *letters {
 	t.Helper()
 	l := &letters{t: t, server: server}
@@ -52,7 +52,7 @@ func (tn *town) postsTo(t *testing.T, server *mailtest.Server) *letters {
 	return l
 }
 
-// next is the next e-mail that was sent, which has that address and says that.
+// next returns the next e-mail, which must have that address and contain that text.
 func (l *letters) next(to string, says ...string) mailtest.Message {
 	l.t.Helper()
 	select {
@@ -72,7 +72,7 @@ func (l *letters) next(to string, says ...string) mailtest.Message {
 	}
 }
 
-// nextOfAny is the next e-mail that was sent, to any address.
+// nextOfAny returns the next e-mail to any address.
 func (l *letters) nextOfAny() mailtest.Message {
 	l.t.Helper()
 	select {
@@ -84,8 +84,7 @@ func (l *letters) nextOfAny() mailtest.Message {
 	}
 }
 
-// none checks that every e-mail was looked at; one that is sent now
-// comes after all before it.
+// none checks that the test has looked at all e-mails. A new one comes after all others.
 func (l *letters) none(tn *town) {
 	l.t.Helper()
 	tn.site.mail.Send(mail.Message{To: "last@example.org", Subject: "last"})
@@ -94,7 +93,7 @@ func (l *letters) none(tn *town) {
 
 var codeIn = regexp.MustCompile(`kithl_home_[0-9A-Za-z]+`)
 
-// linkIn is the path of the link in an e-mail, and its code.
+// linkIn returns the path of the link in an e-mail, and its code.
 func (tn *town) linkIn(l mailtest.Message) (path, code string) {
 	tn.t.Helper()
 	code = codeIn.FindString(l.Text)
@@ -108,7 +107,7 @@ func (tn *town) linkIn(l mailtest.Message) (path, code string) {
 	return path, code
 }
 
-// verify gives the member an address, as they would.
+// verify gives the member an address in the way a member does.
 func (b *browser) verify(l *letters, address string) {
 	b.t.Helper()
 	b.post("/account/email", "address", address).goes(b.t, "/account")
@@ -136,14 +135,14 @@ func testEmail(t *testing.T, tn *town) {
 	eve.get(path).want(t, 404)
 	eve.post("/account/email/verify", "code", code).want(t, 404)
 	ada.get(path).want(t, 200, "Ada@Example.org", `value="`+code+`"`)
-	ada.get(path).want(t, 200) // looking uses nothing up
+	ada.get(path).want(t, 200) // a GET uses nothing up
 	ada.post("/account/email/verify", "code", code).goes(t, "/account")
 	ada.get("/account").want(t, 200, "Your e-mail address is set", `id="email">Ada@Example.org<`)
 	ada.post("/account/email/verify", "code", code).want(t, 404, "the link was used")
 	ada.get(path).want(t, 404)
 	ada.post("/account/email", "address", "ada@EXAMPLE.org").want(t, 400, "your address already")
 
-	// No other member sees it, or learns that it is in use.
+	// Other members do not see it, or learn that it is in use.
 	for _, page := range []seen{op.get("/operator/members"), op.get("/operator/audit"), eve.get("/access"), eve.get("/account")} {
 		if strings.Contains(strings.ToLower(page.want(t, 200).body), "ada@example.org") {
 			t.Error("somebody else is told of it")
@@ -152,7 +151,7 @@ func testEmail(t *testing.T, tn *town) {
 	eve.verify(post, "ada@example.org")
 	post.none(tn)
 
-	// The newest link is the one that works; the address before it is notified.
+	// Only the newest link works, and the previous address is notified.
 	ada.post("/account/email", "address", "new@example.org").goes(t, "/account")
 	_, stale := tn.linkIn(post.next("new@example.org"))
 	ada.verify(post, "newer@example.org")
@@ -174,8 +173,8 @@ func testEmail(t *testing.T, tn *town) {
 	}
 }
 
-// TestEmailWantsSignIn: an address is a way in, so who signed in a while ago gives
-// the password again.
+// TestEmailWantsSignIn checks that adding an address, which is a sign-in method, requires
+// a recent sign-in or the password.
 func TestEmailWantsSignIn(t *testing.T) {
 	tn := newTown(t, nil)
 	post := tn.posts(t)
@@ -184,7 +183,7 @@ func TestEmailWantsSignIn(t *testing.T) {
 	cookie := cookieOf(ada)
 	synctest.Test(t, func(t *testing.T) {
 		tn.site.limits, tn.site.Passwords = newLimits(), api.New(api.Config{}).Passwords
-		time.Sleep(time.Until(time.Now().AddDate(30, 0, 0))) // long after true time; the session is made to last
+		time.Sleep(time.Until(time.Now().AddDate(30, 0, 0))) // long after the real time; the session is made to last
 		sessions := must1(tn.db.SessionsOf(t.Context(), tn.members["ada"].ID, time.Time{}))
 		for _, k := range sessions {
 			k.Seen, k.Expires = time.Now(), time.Now().Add(time.Hour)
@@ -220,11 +219,11 @@ func testRecoverByMail(t *testing.T, tn *town) {
 	ada.post("/account/password", "password", aPassword).goes(t, "/account")
 	ada.verify(post, "ada@example.org")
 	eve.verify(post, "eve@example.org")
-	bob.post("/account/email", "address", "bob@example.org").goes(t, "/account") // and not proved
+	bob.post("/account/email", "address", "bob@example.org").goes(t, "/account") // and did not verify it
 	post.next("bob@example.org")
 	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["eve"].ID, true))
 
-	// Whether a member has the address makes no difference to the answer.
+	// The response does not depend on whether a member has the address.
 	ask := func(address string) mailtest.Message {
 		t.Helper()
 		tn.browser().post("/recover/mail", "address", address).want(t, 200, "If a member here has this address")
@@ -241,7 +240,7 @@ func testRecoverByMail(t *testing.T, tn *town) {
 		}
 		got.header.Del("Date")
 		got.body = strings.ReplaceAll(got.body, address, "ADDRESS")
-		got.header.Del("Content-Length") // the page holds the address as it was typed
+		got.header.Del("Content-Length") // the page contains the address as it was typed
 		if i == 0 {
 			first = got
 		} else if diff := cmp.Diff(first, got, cmp.AllowUnexported(seen{})); diff != "" {
@@ -254,7 +253,7 @@ func testRecoverByMail(t *testing.T, tn *town) {
 		t.Errorf("%v", letter.Header)
 	}
 
-	// The link signs in once, and the password of now is not asked for; a look does not use it up.
+	// The link signs in once and requires no password. A GET does not use it up.
 	path, code := tn.linkIn(letter)
 	b := tn.browser()
 	b.post("/welcome", "link", old).want(t, 404)
@@ -263,20 +262,20 @@ func testRecoverByMail(t *testing.T, tn *town) {
 	b.post("/welcome", "link", code).goes(t, "/")
 	tn.browser().post("/welcome", "link", code).want(t, 404)
 	tn.browser().get(path).want(t, 404)
-	tn.browser().post("/signin", "name", "ada", "password", aPassword).goes(t, "/") // unchanged so far
+	tn.browser().post("/signin", "name", "ada", "password", aPassword).goes(t, "/") // not changed yet
 	b.get("/sessions").want(t, 200, "link")
 	b.post("/account/password", "password", "another good one").goes(t, "/account")
 	post.next("ada@example.org", "password of your account was set")
 	ada.get("/account").goes(t, "/signin?next=%2Faccount")
 
-	// A change of the password ends what was mailed before it.
+	// Changing the password ends links that were mailed before.
 	tn.site.limits = newLimits()
 	_, code = tn.linkIn(ask("ada@example.org"))
 	b.post("/account/password", "old", "another good one", "password", aPassword).goes(t, "/account")
 	post.next("ada@example.org", "password of your account was set")
 	tn.browser().post("/welcome", "link", code).want(t, 404)
 
-	// Each of two who share an address gets a link, and disabled is disabled.
+	// Two members with the same address each get a link. A disabled one gets none.
 	bob.verify(post, "ada@example.org")
 	tn.browser().post("/recover/mail", "address", "ada@example.org").want(t, 200)
 	post.next("ada@example.org", "signs ada in")
@@ -290,7 +289,7 @@ func testRecoverByMail(t *testing.T, tn *town) {
 	}
 }
 
-// TestMailedLinksExpire: each link works for its time and no longer.
+// TestMailedLinksExpire checks that each link works until it expires.
 func TestMailedLinksExpire(t *testing.T) {
 	tn := newTown(t, nil)
 	ctx, ada, server := t.Context(), tn.members["ada"].ID, mailtest.Start(t, "none")
@@ -318,7 +317,7 @@ func TestMailedLinksExpire(t *testing.T) {
 			me := tn.inProcessAs("192.0.2.1", cookie)
 			me("/account/email", "address", "new@example.org").goes(t, "/account")
 			_, code := tn.linkIn(sent.next("new@example.org"))
-			for ; wait > time.Hour; wait -= time.Hour { // the session is kept alive
+			for ; wait > time.Hour; wait -= time.Hour { // this keeps the session alive
 				time.Sleep(time.Hour)
 				me("/account/email", "address", "-").want(t, 403)
 			}
@@ -330,11 +329,11 @@ func TestMailedLinksExpire(t *testing.T) {
 	})
 }
 
-// TestMailLimits: e-mails are bounded by who asks, by where from and by where to,
-// and what is dropped because of another member is not shown.
+// TestMailLimits checks that e-mails are limited by member, by network and by address,
+// and that dropping one because of another member is not visible.
 func TestMailLimits(t *testing.T) {
 	tn := newTown(t, nil)
-	tn.site.limits.recoverFrom.Every = time.Hour // none is let through again during the test
+	tn.site.limits.recoverFrom.Every = time.Hour // none is allowed again during the test
 	post := tn.posts(t)
 	ada, eve := tn.as("ada"), tn.as("eve")
 	began := time.Now()
@@ -367,8 +366,8 @@ func TestMailLimits(t *testing.T) {
 	tn.inProcess("192.0.2.8")("/recover/mail", "address", "z@example.org").want(t, 200)
 }
 
-// TestMailServerAway: whatever the mail server does, pages do not wait for it and
-// acts are done.
+// TestMailServerAway checks that, whatever the mail server does, pages do not wait for it
+// and actions succeed.
 func TestMailServerAway(t *testing.T) {
 	for name, away := range map[string]func(*letters, *town){
 		"silent":  func(l *letters, _ *town) { l.server.Misbehave("", "silence") },
@@ -385,7 +384,7 @@ func TestMailServerAway(t *testing.T) {
 			ada := tn.as("ada")
 			ada.verify(post, "ada@example.org")
 			away(post, tn)
-			page := func(act func()) { // one try of a mail takes 30 s, and no page that long
+			page := func(act func()) { // one attempt to mail takes 30 s, and a page never that long
 				t.Helper()
 				began := time.Now()
 				if act(); time.Since(began) > 25*time.Second {
@@ -394,7 +393,7 @@ func TestMailServerAway(t *testing.T) {
 			}
 			page(func() { ada.post("/account/password", "password", aPassword).goes(t, "/account") })
 			page(func() { ada.post("/account/email", "address", "new@example.org").goes(t, "/account") })
-			for i := range mostLookups + 10 { // more than wait
+			for i := range mostLookups + 10 { // more than can wait
 				page(func() {
 					tn.inProcess(fmt.Sprintf("192.0.2.%d", i))("/recover/mail", "address", fmt.Sprintf("ada%d@example.org", i)).want(t, 200)
 				})
@@ -408,8 +407,8 @@ func TestMailServerAway(t *testing.T) {
 	}
 }
 
-// TestNotices: the member is notified of each change to the account, and nothing that
-// a member chose reaches a header.
+// TestNotices checks that the member is notified of each change to the account, and that
+// nothing that a member chose gets into a header.
 func TestNotices(t *testing.T) {
 	p := newIDP(t)
 	tn := p.town(newWorld(t), SignUpOpen)
@@ -450,7 +449,7 @@ func TestNotices(t *testing.T) {
 	zoe.post("/device/decide", "code", d.user, "decision", "approve").want(t, 200)
 	told("A machine was approved, with the name box2")
 
-	// Of a recovery code, too.
+	// Also of recovery with a code.
 	ada := tn.as("ada")
 	ada.verify(post, "ada@example.org")
 	page := ada.post("/account/codes").want(t, 200)
@@ -458,15 +457,16 @@ func TestNotices(t *testing.T) {
 	tn.browser().post("/recover", "name", "ada", "code", strings.Fields(textOf(t, page, "codes"))[0], "password", aPassword).goes(t, "/account")
 	post.next("ada@example.org", "A recovery code was used")
 
-	// And not of what was refused.
+	// But not of what was refused.
 	ada = tn.as("ada")
-	post.next("ada@example.org", "The operator of this hub made a link") // as NewLink is an operator's
+	post.next("ada@example.org", "The operator of this hub made a link") // NewLink is an operator's action
 	ada.post("/account/passkeys/remove", "passkey", "pky_none").want(t, 404)
 	ada.post("/account/password", "password", "short").want(t, 400)
 	post.none(tn)
 }
 
-// TestBadAddresses: what is no bare address is refused, and nothing goes out.
+// TestBadAddresses checks that anything but a plain address is refused, and nothing is
+// sent.
 func TestBadAddresses(t *testing.T) {
 	tn := newTown(t, nil)
 	post := tn.posts(t)
@@ -479,7 +479,7 @@ func TestBadAddresses(t *testing.T) {
 	post.none(tn)
 }
 
-// TestNoMail: without a mail server nothing offers mail.
+// TestNoMail checks that without a mail server no page offers mail.
 func TestNoMail(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")

@@ -10,16 +10,16 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// TestLimitsOnPages: what the pages say about who may use machines is so: groups
-// are named with their limits, a form shows the limits that are there, an empty
-// field ends one, and sharing again leaves them.
+// TestLimitsOnPages checks what the pages show about who may use machines: groups are
+// listed with their limits, a form shows the existing limits, an empty field removes one,
+// and sharing again does not change them.
 func TestLimitsOnPages(t *testing.T) { onEachStore(t, testLimitsOnPages) }
 
 func testLimitsOnPages(t *testing.T, tn *town) {
 	ada, bob := tn.as("ada"), tn.as("bob")
 	ada.get("/access").want(t, 200, "Only you.")
 	ada.post("/groups/create", "name", "lab", "kind", "open").goes(t, "/access")
-	ada.get("/access").want(t, 200, "Only you.") // alone in it
+	ada.get("/access").want(t, 200, "Only you.") // no other member
 	bob.post("/groups/join", "group", "lab").goes(t, "/access")
 	if page := ada.get("/access").want(t, 200, `<th scope="row">bob</th>`, `group <a href="/access?group=lab`, "<td class=\"names\">box</td>\n<td class=\"names\">no limits"); strings.Contains(page.body, "Only you") {
 		t.Error("only ada, while a group reaches the machine")
@@ -49,13 +49,14 @@ func testLimitsOnPages(t *testing.T, tn *town) {
 	bob.get("/access").want(t, 200, "ada shares with you already: that share and its limits are as they were", "models tiny, none-such; 8 calls a day")
 	ada.get("/access").want(t, 200, "0 of 1")
 
-	// A member who is disabled calls nothing, and is no one who can use a machine.
+	// A disabled member makes no calls, and is not listed as someone who can use a
+	// machine.
 	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["bob"].ID, true))
 	ada.get("/access").want(t, 200, "Only you.", "whose account is disabled", `aria-label="End the share with bob"`)
 }
 
-// TestSharedWithoutMachine: a member without a machine is shown who will use one, and
-// the address of a group opens its limits.
+// TestSharedWithoutMachine checks that a member without a machine sees who will be able
+// to use one, and that a link to a group opens its limits.
 func TestSharedWithoutMachine(t *testing.T) {
 	tn := newTown(t, nil)
 	good[anything](tn.world, "bob", "POST", "/api/shares", `{"with":"eve","per_day":5}`)
@@ -67,8 +68,8 @@ func TestSharedWithoutMachine(t *testing.T) {
 	tn.as("eve").get("/access").want(t, 200, `<th scope="row">bob</th><td>share</td>`, "5 calls a day")
 }
 
-// TestUsedToday: what routing counts of a day's calls is on the page, and a way that is
-// used up says so.
+// TestUsedToday checks that the page shows how many calls routing has counted today, and
+// whether a way is used up.
 func TestUsedToday(t *testing.T) {
 	enginetest.OneDay()
 	tn := newTown(t, nil)
@@ -91,12 +92,12 @@ func TestUsedToday(t *testing.T) {
 	reach(2)
 	ada.get("/access").want(t, 200, "2 calls a day <span class=\"state warn\">used up today")
 	ada.get("/").want(t, 200, "bob has "+spent+" that you allow a day.", "/access?member=bob")
-	tn.as("bob").get("/access").want(t, 200, "2 calls a day <span class=\"state warn\">used up today") // on the side of the one it stops, too
+	tn.as("bob").get("/access").want(t, 200, "2 calls a day <span class=\"state warn\">used up today") // also on the caller's side
 	tn.as("bob").get("/").want(t, 200, "You have "+spent+" a day that ada allows you, until midnight UTC.")
 }
 
-// TestInviteSays: an invite's page names who invites and what it gives, and one that is
-// used up, expired or revoked invites no one.
+// TestInviteSays checks that an invite's page shows who invites and to what, and that one
+// that is used up, expired or revoked invites no one.
 func TestInviteSays(t *testing.T) { onEachStore(t, testInviteSays) }
 
 func testInviteSays(t *testing.T, tn *town) {
@@ -116,8 +117,8 @@ func testInviteSays(t *testing.T, tn *town) {
 	visitor.get(strings.TrimPrefix(link, tn.web.URL)).want(t, 404, "the invite of ada is revoked")
 }
 
-// TestInvitationPages: the pages say on each how many notices wait, and a member
-// answers an invitation on /groups, without scripts.
+// TestInvitationPages checks that every page shows the number of notices, and that a
+// member can answer an invitation on /groups without scripts.
 func TestInvitationPages(t *testing.T) { onEachStore(t, testInvitationPages) }
 
 func testInvitationPages(t *testing.T, tn *town) {
@@ -144,7 +145,7 @@ func testInvitationPages(t *testing.T, tn *town) {
 			bob.post("/groups/accept", "group", "lab").want(t, 404, "no group named")
 		default:
 			bob.post("/groups/"+answer, "group", "lab").goes(t, "/access")
-			bob.header.Set("X-Kith-Refresh", "1") // the page before this one may still follow what changes
+			bob.header.Set("X-Kith-Refresh", "1") // the previous page may still follow changes
 			bob.get("/access").want(t, 200)
 			bob.header.Del("X-Kith-Refresh")
 			bob.get("/access").want(t, 200, map[string]string{"accept": "You are in the group: its members reach your machines", "decline": "Declined: nothing is shared"}[answer])
@@ -167,9 +168,9 @@ func testInvitationPages(t *testing.T, tn *town) {
 	ada.post("/notices/seen", "until", "yesterday").want(t, 400, "up to when")
 }
 
-// TestMachinesOfAGroup: an admin sees each machine that the group reaches, and pins and
-// excludes it; the others see which are, and nothing to change it. The owner's pages say
-// that an excluded machine is not reached.
+// TestMachinesOfAGroup checks that an admin sees each machine that the group reaches, and
+// can pin or exclude it, and that others see these decisions but no form to change them.
+// The owner's pages show that an excluded machine is not reached.
 func TestMachinesOfAGroup(t *testing.T) { onEachStore(t, testMachinesOfAGroup) }
 
 func testMachinesOfAGroup(t *testing.T, tn *town) {
@@ -177,7 +178,7 @@ func testMachinesOfAGroup(t *testing.T, tn *town) {
 	ada, bob, eve := tn.as("ada"), tn.as("bob"), tn.as("eve")
 	ada.post("/groups/join", "group", "lab").goes(t, "/access")
 	eve.post("/groups/join", "group", "lab").goes(t, "/access")
-	route := func() { // as the registry does with each change
+	route := func() { // like the registry after each change
 		t.Helper()
 		ids := must(tn.db.SeenGroups(t.Context(), tn.members["bob"].ID, "lab", time.Now()))
 		tn.snapshot = tn.snapshot.WithGroup(must(tn.db.Facts("home").Group(t.Context(), fleet.GroupID(ids[0].ID))))
@@ -221,7 +222,7 @@ func testMachinesOfAGroup(t *testing.T, tn *town) {
 	bob.post("/groups/machine", "group", "lab", "owner", "bob", "machine", "box", "rule", "pinned").want(t, 404, "bob has no machine")
 }
 
-// TestStandingOnPages: what a machine served to the group is in words.
+// TestStandingOnPages checks that a machine's standing in a group is shown as text.
 func TestStandingOnPages(t *testing.T) {
 	tn := newTown(t, nil)
 	good[anything](tn.world, "ada", "POST", "/api/groups", `{"name":"lab","kind":"org"}`)

@@ -11,7 +11,7 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// The first page leads a new member through what is left to do, and says what needs
+// The first page guides a new member through the remaining steps, and shows what needs
 // attention.
 func TestHome(t *testing.T) {
 	tn := newTown(t, nil)
@@ -24,8 +24,8 @@ func TestHome(t *testing.T) {
 	ada.get("/").want(t, 200, "Calls, last 14 days", "Newest refusals", "Not shared with you", "<code>NOT_IN_CIRCLE</code>", "figcaption")
 }
 
-// TestManyMachines: the first page and the lists of access name a few of many machines, and
-// say how many more there are.
+// TestManyMachines checks that the first page and the lists of access name a few of many
+// machines, and show how many others there are.
 func TestManyMachines(t *testing.T) {
 	tn := newTown(t, nil)
 	for i := range 30 {
@@ -45,7 +45,8 @@ func TestManyMachines(t *testing.T) {
 	}
 }
 
-// TestReachStep: who has a share or a machine already is not asked to accept an invite.
+// TestReachStep checks that a member with a share or a machine is not asked to accept an
+// invite.
 func TestReachStep(t *testing.T) {
 	shares := []api.Share{{Direction: "given", Owner: "me"}, {Direction: "received", Owner: "gone", Disabled: true}, {Direction: "received", Owner: "eve"}}
 	for name, test := range map[string]struct {
@@ -66,8 +67,7 @@ func TestReachStep(t *testing.T) {
 	}
 }
 
-// What can be done about a refusal leads there at once; nothing is offered for a machine
-// of another member's.
+// Each remedy for a refusal has a link. There is none for another member's machine.
 func TestRemedies(t *testing.T) {
 	own := []api.Machine{{ID: "mch_1", Name: "attic"}, {ID: "mch_2", Name: "cellar"}}
 	why := api.Why{Model: "a b", Verdict: "refuse", Machines: []api.WhyMachine{
@@ -96,7 +96,7 @@ func TestNear(t *testing.T) {
 	}
 }
 
-// A picture of calls has a bar for each day, and says in numbers what it shows.
+// A chart of calls has a bar for each day, and its numbers as text.
 func TestChart(t *testing.T) {
 	now := time.Date(time.Now().Year(), 11, 22, 1, 0, 0, 0, time.UTC)
 	day := func(n int) string { return now.AddDate(0, 0, n).Format(time.DateOnly) }
@@ -119,8 +119,8 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// TestSteps: who uses the machines of others begins with a key, and a machine of one's own
-// is optional; who has one is led to invite someone.
+// TestSteps checks that for a member who uses others' machines a key comes first and an
+// own machine is optional, and that a member with a machine is guided to invite someone.
 func TestSteps(t *testing.T) {
 	shares := []api.Share{{Direction: "received", Owner: "eve"}}
 	for name, test := range map[string]struct {

@@ -18,10 +18,10 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// BenchmarkLivePages is one second of 1,000 open pages, each of another member
-// with a machine of two models and 20 more machines in reach: what the one look
-// and all events cost, where so many of the machines moved. Events go through
-// net/http and real sockets, whose reading is in the figures, too.
+// BenchmarkLivePages measures one second of 1,000 open pages. Each belongs to another
+// member, with a machine of two models and 20 other machines in reach. It measures the
+// check and all events, for a number of machines that changed. Events are sent through
+// net/http and real sockets, and reading them is included.
 func BenchmarkLivePages(b *testing.B) {
 	const pages = 1000
 	for _, of := range []string{"machines", "models", "access"} {
@@ -103,7 +103,7 @@ func benchLive(b *testing.B, of string, pages, moved int) {
 				m.Release("llama3")
 			}
 			if of == "models" {
-				m.Load.SetLocal(at % 2 * 3) // with the slot: busy
+				m.Load.SetLocal(at % 2 * 3) // with the reserved slot: busy
 			}
 		}
 		site.Stir()
@@ -118,7 +118,7 @@ func benchLive(b *testing.B, of string, pages, moved int) {
 	b.ReportMetric(float64(cpu.Microseconds())/1000/float64(at), "cpu-ms/s")
 }
 
-// changedBy is how many pages a look changed.
+// changedBy returns how many pages a check changed.
 func changedBy(s *Site, look func()) int {
 	before := map[*stream]*scene{}
 	for st := range s.live.streams {
@@ -134,7 +134,7 @@ func changedBy(s *Site, look func()) int {
 	return n
 }
 
-// reached is what a hub lists of the models in a member's reach.
+// reached returns a hub's list of the models in a member's reach.
 func reached(s *fleet.Snapshot, who fleet.MemberID) []api.Model {
 	at := map[fleet.ModelID]int{}
 	var out []api.Model

@@ -31,7 +31,7 @@ type event struct {
 	Texts map[string][]string `json:"texts"`
 }
 
-// listener is a page's stream as a browser hears it.
+// listener is a browser's end of a page's stream.
 type listener struct {
 	t      *testing.T
 	header http.Header
@@ -61,7 +61,7 @@ func (b *browser) knock(path string) *http.Response {
 	return resp
 }
 
-// next is what comes next: an event, "beat" for a sign of life, "end".
+// next returns what comes next: an event, "beat" for a heartbeat, or "end".
 func (l *listener) next() (e event, kind string) {
 	l.t.Helper()
 	for l.lines.Scan() {
@@ -77,7 +77,7 @@ func (l *listener) next() (e event, kind string) {
 	return e, "end"
 }
 
-// expect checks that the next event is that one, whatever its shape.
+// expect checks that the next event is the given one, with any shape.
 func (l *listener) expect(all bool, texts map[string][]string) event {
 	l.t.Helper()
 	got, kind := l.next()
@@ -94,18 +94,18 @@ func (l *listener) wants(kind string) {
 	}
 }
 
-// ends reads the stream to its end, past what else comes in the time until then.
+// ends reads the stream to its end, ignoring everything before it.
 func (l *listener) ends() {
 	for kind := ""; kind != "end"; {
 		_, kind = l.next()
 	}
 }
 
-// box is ada's machine.
+// box returns ada's machine.
 func (w *world) box() *fleet.Machine { return w.snapshot.Machine(fleet.MachineID(w.machine.ID)) }
 
-// TestLiveMachines: the stream sends everything once and then what changed, in the words
-// of the page, and nothing where nothing did.
+// TestLiveMachines checks that the stream sends everything once, then only changes, with
+// the page's texts.
 func TestLiveMachines(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
@@ -118,7 +118,7 @@ func TestLiveMachines(t *testing.T) {
 	}
 	now := time.Now()
 	pass := func() { now = now.Add(passEvery); tn.site.live.beaten, tn.site.live.rest = now, now; tn.site.pass(now) }
-	pass() // nothing moved
+	pass() // nothing changed
 
 	if !tn.box().Reserve("tiny", false) {
 		t.Fatal("no slot")
@@ -130,7 +130,7 @@ func TestLiveMachines(t *testing.T) {
 	pass()
 	l.expect(false, map[string][]string{"running-" + id: {"1 of 3 slots"}, "queue-" + id: {"2 calls"}, "first-" + id + "-0": {"420 ms"}})
 
-	tn.blind = true // nothing new is shown that is not certain
+	tn.blind = true // nothing is updated that cannot be confirmed
 	tn.box().Release("tiny")
 	tn.site.Stir()
 	pass()
@@ -161,8 +161,8 @@ func TestLiveMachines(t *testing.T) {
 	}
 }
 
-// TestLivePass: a look comes only after something moved or a minute began, and
-// after twenty times its own length of rest.
+// TestLivePass checks that a check happens only after a change or at the start of a
+// minute, and after a pause of twenty times the duration of the previous check.
 func TestLivePass(t *testing.T) {
 	tn := newTown(t, nil)
 	s, looks := tn.site, 0
@@ -192,8 +192,8 @@ func TestLivePass(t *testing.T) {
 	}
 }
 
-// TestLiveEnds: what runs by a session ends with it, and with its member, and what
-// runs by another one does not.
+// TestLiveEnds checks that everything that depends on a session ends with it, and with
+// its member, and that what depends on another session does not.
 func TestLiveEnds(t *testing.T) { onEachStore(t, testLiveEnds) }
 
 func testLiveEnds(t *testing.T, tn *town) {
@@ -203,7 +203,7 @@ func testLiveEnds(t *testing.T, tn *town) {
 	done := make(chan error)
 	go func() { done <- tn.site.Run(ctx) }()
 	defer func() { cancel(); check(t, <-done) }()
-	took := func() { // what a registry does
+	took := func() { // like a registry
 		t.Helper()
 		var changes []fleet.Change
 		position, changes, err = tn.db.Changes(t.Context(), position)
@@ -242,7 +242,7 @@ func testLiveEnds(t *testing.T, tn *town) {
 			theirs.wants("event")
 			answer := make(chan seen, 1)
 			go func() { answer <- b.chat(`{"model":"of-ada"}`) }()
-			<-begun // a session that ends before this is refused instead (TestLiveLetIn)
+			<-begun // if a session ends before this, it is refused instead (TestLiveLetIn)
 			tn.site.recheck(ctx, time.Now())
 			if tn.site.tied() != 3 {
 				t.Errorf("%d things go on, want two streams and an answer", tn.site.tied())
@@ -271,21 +271,21 @@ func testLiveEnds(t *testing.T, tn *town) {
 	}
 }
 
-// tied is how much runs by sessions.
+// tied returns how much depends on sessions.
 func (s *Site) tied() int {
 	s.live.mu.Lock()
 	defer s.live.mu.Unlock()
 	return len(s.live.ties)
 }
 
-// sessionOf is the id of a browser's session.
+// sessionOf returns the id of a browser's session.
 func (tn *town) sessionOf(b *browser) string {
 	hash := hashOf(b.session().Value)
 	return base64.RawURLEncoding.EncodeToString(hash[:])
 }
 
-// TestLiveExpires: a session that is not used any more ends its streams, which do
-// not count as use; one that was used meanwhile does not.
+// TestLiveExpires checks that an expired session ends its streams, that streams do not
+// count as use, and that use of the session keeps its streams open.
 func TestLiveExpires(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
@@ -304,7 +304,8 @@ func TestLiveExpires(t *testing.T) {
 	l.wants("end")
 }
 
-// TestLiveBounds: so many streams a member, and no more; one that ends makes room.
+// TestLiveBounds checks the maximum number of streams of a member. One that ends makes
+// room.
 func TestLiveBounds(t *testing.T) {
 	tn := newTown(t, nil)
 	ada, bob := tn.as("ada"), tn.as("bob")
@@ -326,7 +327,7 @@ func TestLiveBounds(t *testing.T) {
 	}
 }
 
-// TestLiveIsTheMembersOwn: streams show another member nothing of ada's.
+// TestLiveIsTheMembersOwn checks that streams show another member nothing of ada's.
 func TestLiveIsTheMembersOwn(t *testing.T) {
 	tn := newTown(t, nil)
 	tn.uses = []api.Use{{Caller: fleet.MemberID(tn.members["bob"].ID), Name: "bob", Machine: tn.box(), Model: "tiny", Class: fleet.Shared}}
@@ -340,8 +341,8 @@ func TestLiveIsTheMembersOwn(t *testing.T) {
 	tn.as("bob").listen("/live/access").expect(true, map[string][]string{"using-" + nameKey("ada"): {"tiny on box", "good"}})
 }
 
-// TestLiveAccess: a share, a limit, a group or a machine that comes or ends gives the page of
-// those whom it concerns another shape, and no other page.
+// TestLiveAccess checks that adding or removing a share, a limit, a group or a machine
+// changes the shape of the pages of the members concerned, and of no others.
 func TestLiveAccess(t *testing.T) {
 	tn := newTown(t, nil)
 	id := func(name string) fleet.MemberID { return fleet.MemberID(tn.members[name].ID) }
@@ -416,8 +417,8 @@ func TestLiveAccess(t *testing.T) {
 	}
 }
 
-// TestWhoUsesWhat: the page shows it, and each end says how many calls it cuts:
-// those that have no other way.
+// TestWhoUsesWhat checks that the page shows running calls, and that ending an access
+// reports how many calls it cuts off: those without another way.
 func TestWhoUsesWhat(t *testing.T) { onEachStore(t, testWhoUsesWhat) }
 
 func testWhoUsesWhat(t *testing.T, tn *town) {
@@ -449,7 +450,7 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 	a.get("/access").want(t, 200, `id="use-`+nameKey("bob")+`" data-live data-idle="nothing" class="state good">tiny on box (2 calls)<`, `id="use-`+nameKey("eve")+`" data-live data-idle="nothing" class="state good">tiny on box<`)
 	tn.as("eve").get("/access").want(t, 200, `id="using-`+nameKey("ada")+`" data-live data-idle="nothing" class="state good">tiny on box<`)
 
-	// bob has the group, too: without the share his calls go on by it.
+	// bob is also in the group, so without the share his calls continue by the group.
 	a.get("/sharing/end?with=bob").want(t, 200, "End the share with bob?", "No running call is cut.", `name="with" value="bob"`)
 	a.get("/sharing/end?with=zed").want(t, 404, "you do not share with")
 	a.post("/sharing/end", "with", "bob").goes(t, "/access")
@@ -467,7 +468,7 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 	if got := good[api.GroupLimits](tn.world, "ada", "POST", "/api/groups/lab/limits", `{"models":null}`); got.Cut != 0 {
 		t.Errorf("the end of that limit cuts %d calls", got.Cut)
 	}
-	// The calls run by the group, and a share decides about them from when it is there.
+	// The calls run by the group. From its creation a share decides about them.
 	a.post("/sharing/share", "with", "bob", "models", "other").goes(t, "/access")
 	a.get("/access").want(t, 200, "Shared with bob. 2 running calls are cut within 5 seconds. Note: no machine of yours offers")
 	a.post("/machines/keep-out", "machine", tn.machine.ID, "group", "lab").goes(t, "/machines/"+tn.machine.ID)
@@ -487,7 +488,7 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 	a.get("/machines").want(t, 200, "The machine box is revoked. 3 running calls are cut")
 }
 
-// labID is the id of the group lab, if it is there.
+// labID returns the id of the group lab, if it exists.
 func (tn *town) labID(member string) string {
 	groups, err := tn.db.SeenGroups(tn.t.Context(), member, "lab", time.Now())
 	if err != nil || len(groups) == 0 {
@@ -496,8 +497,8 @@ func (tn *town) labID(member string) string {
 	return groups[0].ID
 }
 
-// TestRoles: an org's admin makes others admins and takes that away, except for the
-// last one.
+// TestRoles checks that an org's admin can make others admins and take the role away,
+// except from the last one.
 func TestRoles(t *testing.T) { onEachStore(t, testRoles) }
 
 func testRoles(t *testing.T, tn *town) {
@@ -519,8 +520,8 @@ func testRoles(t *testing.T, tn *town) {
 	}
 }
 
-// TestLiveLetIn: a session that ends after its visit was let in, and before
-// anything is tied to it, still ends what it was let in for.
+// TestLiveLetIn checks that a session that ends after its visit was authorized, but
+// before anything is tied to it, still ends what the visit started.
 func TestLiveLetIn(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
@@ -534,7 +535,7 @@ func TestLiveLetIn(t *testing.T) {
 	}
 }
 
-// socket is an answer on a connection whose other end reads as it likes.
+// socket is a response on a connection whose other end controls when it reads.
 type socket struct {
 	net.Conn
 	header http.Header
@@ -545,8 +546,8 @@ func (s socket) WriteHeader(int)                    {}
 func (s socket) Flush()                             {}
 func (s socket) SetWriteDeadline(t time.Time) error { return s.Conn.SetWriteDeadline(t) }
 
-// TestLiveStuckReader: a browser that takes nothing holds up neither the look nor
-// any other page, is let go in time, and leaves nothing behind.
+// TestLiveStuckReader checks that a browser that reads nothing delays neither the check
+// nor another page, is disconnected in time, and leaves nothing behind.
 func TestLiveStuckReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		site := New(api.New(api.Config{
@@ -573,7 +574,7 @@ func TestLiveStuckReader(t *testing.T) {
 		reader := &listener{t, nil, bufio.NewScanner(far)}
 		reader.wants("event")
 		for range 5 {
-			time.Sleep(passEvery) // of the bubble's time
+			time.Sleep(passEvery) // in the bubble
 			site.Stir()
 			site.live.rest = time.Time{}
 			site.pass(time.Now())

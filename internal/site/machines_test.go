@@ -11,8 +11,8 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// The page of a machine offers what the machine can do now: one that is offline is not
-// paused, and one that is online was not last seen.
+// The page of a machine offers only what is possible now: an offline machine cannot be
+// paused, and for an online one there is no time when it was last seen.
 func TestMachinePage(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
@@ -34,8 +34,8 @@ func TestMachinePage(t *testing.T) {
 	tn.as("bob").get("/machines/"+away.ID).want(t, 404, "no machine with the id")
 }
 
-// The list names the groups whose members reach a machine by them, and no other; the
-// machine's page says why.
+// The list names exactly the groups that give their members access to a machine. The
+// machine's page explains why.
 func TestMachineGroups(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
@@ -44,7 +44,7 @@ func TestMachineGroups(t *testing.T) {
 	}
 	const ofItself = "Serves only groups that its own configuration names"
 	for _, test := range []struct {
-		groups            []string // of its configuration
+		groups            []string // in its configuration
 		keepOut           string
 		cell, page, other string
 	}{
@@ -70,7 +70,8 @@ func TestMachineGroups(t *testing.T) {
 	}
 }
 
-// The page of a machine shows how busy it was, and who used it today and in 30 days.
+// The page of a machine shows how busy it was, and who used it today and in the last 30
+// days.
 func TestMachineUse(t *testing.T) {
 	enginetest.OneDay()
 	tn := newTown(t, nil)
@@ -90,7 +91,7 @@ func TestMachineUse(t *testing.T) {
 	}
 }
 
-// A pause with an end is shown with it, on the machine's own clock; tomorrow morning is 8:00
+// The end of a pause is shown on the machine's own clock, and "tomorrow morning" is 8:00
 // there.
 func TestPauseEnd(t *testing.T) {
 	at := time.Date(2026, 11, 23, 15, 43, 0, 0, time.UTC)

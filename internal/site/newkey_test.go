@@ -11,8 +11,8 @@ import (
 	"github.com/kith/kith/internal/account"
 )
 
-// The secret of a new key is shown once, to the browser that made it; loading the page
-// again, or the form's address, makes no second key.
+// The secret of a new key is shown once, to the browser that created it. Reloading the
+// page, or opening the form's path, does not create a second key.
 func TestNewKeyIsShownOnce(t *testing.T) {
 	onEachStore(t, func(t *testing.T, tn *town) {
 		ada := tn.as("ada")
@@ -40,7 +40,8 @@ func TestNewKeyIsShownOnce(t *testing.T) {
 			ada.get(form).goes(t, page)
 		}
 
-		// Another browser of the member's, with the same session but without the cookie, gets nothing.
+		// Another browser of the member with the same session, but without the cookie,
+		// gets nothing.
 		ada.post("/applications", "name", "lost", "reach", "own").goes(t, newKeyPath)
 		at, _ := url.Parse(tn.web.URL + newKeyPath)
 		ada.client.Jar.SetCookies(at, []*http.Cookie{{Name: sessionNewKey, Path: newKeyPath, MaxAge: -1}})
@@ -51,7 +52,7 @@ func TestNewKeyIsShownOnce(t *testing.T) {
 	})
 }
 
-// A rolled key has a new secret under its name, and the old one is refused.
+// A rolled key has a new secret and the same name. The old secret is refused.
 func TestRollKey(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
@@ -72,7 +73,7 @@ func TestRollKey(t *testing.T) {
 	ada.get("/applications/revoke?key="+made.ID).want(t, 200, "Revoke editor?", `action="/applications/revoke"`)
 	tn.as("bob").get("/applications/revoke?key="+made.ID).want(t, 404)
 
-	// The operator's command makes keys with any name, and without one.
+	// The operator's command creates keys with any name, or without one.
 	for i, name := range []string{"", "laptop (ada)"} {
 		given := account.Key{ID: account.NewID("key_"), MemberID: tn.members["ada"].ID, Name: name, Region: "home", Reach: account.ReachAll, Hash: [32]byte{8, byte(i)}, LastFour: "wxyz", Created: time.Now()}
 		check(t, tn.db.CreateKey(t.Context(), given))
@@ -87,8 +88,8 @@ func TestRollKey(t *testing.T) {
 	}
 }
 
-// A key may have an end, which its page, the list and a roll keep; past it the key is
-// neither live nor rolled.
+// A key can have an expiry, which its page and the list show and a roll keeps. After it
+// the key is neither live nor can be rolled.
 func TestKeyWithAnEnd(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
@@ -103,7 +104,7 @@ func TestKeyWithAnEnd(t *testing.T) {
 		t.Errorf("the new key is %+v, the old one ends %s", made, old.Expires)
 	}
 	ada.post("/applications", "name", "trial", "reach", "own", "expires", "yesterday").want(t, 400, "like 7d or 12h")
-	// No answer could list a key of the year 10000: JSON has no such time.
+	// No response could contain a key of the year 10000, because JSON has no such time.
 	ada.post("/applications", "name", "trial", "reach", "own", "expires", "9999-12-31T23:59:59-01:00").want(t, 400, "before the year 10000")
 
 	past := account.Key{ID: account.NewID("key_"), MemberID: tn.members["ada"].ID, Name: "past", Region: "home", Reach: account.ReachAll, Hash: [32]byte{9}, Created: time.Now().Add(-2 * time.Hour), Expires: time.Now().Add(-time.Hour)}
@@ -117,14 +118,14 @@ func TestKeyWithAnEnd(t *testing.T) {
 	ada.post("/applications/roll", "key", past.ID).want(t, 404, "no live key")
 }
 
-// newest is the key of ada's that was made last.
+// newest returns ada's newest key.
 func newest(t *testing.T, tn *town) account.Key {
 	keys, err := tn.db.Keys(t.Context(), tn.members["ada"].ID)
 	check(t, err)
 	return keys[len(keys)-1]
 }
 
-// sessionsOf is what the database has of a member's sessions.
+// sessionsOf returns what the database contains of a member's sessions.
 func sessionsOf(t *testing.T, tn *town, name string) (data [][]byte) {
 	sessions, err := tn.db.SessionsOf(t.Context(), tn.members[name].ID, time.Now())
 	check(t, err)

@@ -64,7 +64,7 @@ func (s *Site) noticeLine(n api.Notice) noticeLine {
 	return noticeLine{n, "/machines/" + n.Subject, "See the machine"}
 }
 
-// seenUntil reads the time of the newest notice that the page showed from the form.
+// seenUntil reads from the form the time of the newest notice that the page showed.
 func seenUntil(v *visit) (api.SeenUntil, error) {
 	until, err := time.Parse(time.RFC3339Nano, v.form.Get("until"))
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/kith/kith/internal/mail"
 )
 
-// TestNoticesPage: the page lists what a member was notified of, and of others nothing;
-// the account page switches kinds off.
+// TestNoticesPage checks that the page lists a member's notices and none of other
+// members, and that the account page can switch off kinds.
 func TestNoticesPage(t *testing.T) { onEachStore(t, testNoticesPage) }
 
 func testNoticesPage(t *testing.T, tn *town) {
@@ -29,7 +29,7 @@ func testNoticesPage(t *testing.T, tn *town) {
 		t.Error("eve is notified of ada's machine")
 	}
 
-	// As many times as there are nodes and minutes, there is one notice of it.
+	// There is only one notice, however many nodes and passes there are.
 	for i := range 3 {
 		check(t, tn.site.notify(t.Context(), now.Add(time.Duration(i)*time.Minute), true))
 	}
@@ -39,8 +39,8 @@ func testNoticesPage(t *testing.T, tn *town) {
 	ada.post("/notices/seen", "until", strings.ReplaceAll(until, "&#43;", "+")).goes(t, "/notices")
 	ada.get("/notices").want(t, 200, "All notices are marked as read.", "Nothing new", "Earlier", "box has been offline")
 
-	// Switched off on the site; who is no operator sees nothing of backups, and without
-	// a mail server nothing of mail.
+	// It can be switched off on the site. Only an operator sees the setting for backups,
+	// and without a mail server there is none for mail.
 	account := ada.get("/account").want(t, 200, "A key of yours ends within 7 days", `name="site" value="offline" checked`)
 	for _, not := range []string{"backup", `name="mail"`} {
 		if strings.Contains(account.body, not) {
@@ -56,7 +56,7 @@ func testNoticesPage(t *testing.T, tn *town) {
 	tn.operator().get("/account").want(t, 200, "This hub has no good backup of the last 7 days")
 }
 
-// passes has the site make passes as if so many minutes had gone by.
+// passes makes the site's passes for that many minutes.
 func (tn *town) passes(now time.Time, minutes ...int) {
 	tn.t.Helper()
 	for _, m := range minutes {
@@ -64,8 +64,9 @@ func (tn *town) passes(now time.Time, minutes ...int) {
 	}
 }
 
-// TestNewsMail: what is new is mailed to members with an address, in one message an hour;
-// what is seen, switched off or older than the first pass is not.
+// TestNewsMail checks that new notices are mailed to members with an address, in at most
+// one message an hour, except those that were seen, switched off or from before the first
+// pass.
 func TestNewsMail(t *testing.T) { onEachStore(t, testNewsMail) }
 
 func testNewsMail(t *testing.T, tn *town) {
@@ -76,11 +77,11 @@ func testNewsMail(t *testing.T, tn *town) {
 	ada.verify(post, "ada@example.org")
 	bob.verify(post, "bob@example.org")
 	good[anything](tn.world, "bob", "POST", "/api/groups/all/join", "")
-	time.Sleep(2 * time.Millisecond) // the first pass is after it
+	time.Sleep(2 * time.Millisecond) // so that the first pass is later
 	now := time.Now()
 	tn.passes(now, 0)
 	good[anything](tn.world, "ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`)
-	good[anything](tn.world, "ada", "POST", "/api/groups/lab/invitations", `{"member":"eve"}`) // who has no address
+	good[anything](tn.world, "ada", "POST", "/api/groups/lab/invitations", `{"member":"eve"}`) // she has no address
 	tn.passes(now, 2)
 	got := post.next("bob@example.org", "Hello bob", "- ada invites you to the group lab: accept or decline.", tn.web.URL+"/notices", tn.web.URL+"/account#notices")
 	if got.Header.Get("Subject") != "kith: 1 notice" {
@@ -89,7 +90,7 @@ func testNewsMail(t *testing.T, tn *town) {
 	tn.passes(now, 4, 6)
 	post.none(tn)
 
-	// One who invites, and withdraws, again and again fills no mailbox.
+	// Inviting and withdrawing repeatedly does not fill a mailbox.
 	lab := tn.labID(tn.members["ada"].ID)
 	for m := range 20 {
 		good[anything](tn.world, "ada", "DELETE", "/api/groups/lab/members/bob", "")
@@ -104,7 +105,8 @@ func testNewsMail(t *testing.T, tn *town) {
 	tn.passes(now, 65, 200)
 	post.none(tn)
 
-	// A join is mailed to a member whose machine it reaches, with all else that is new.
+	// A join is mailed, with everything else that is new, to a member with a machine that
+	// the group reaches.
 	check(t, tn.db.AcceptGroup(t.Context(), lab, tn.members["bob"].ID, now.Add(200*time.Minute)))
 	check(t, tn.db.AddNotices(t.Context(), []account.Notice{{MemberID: tn.members["ada"].ID, Kind: account.NoticeSpent, Subject: "shr_1", Text: "eve has\r\nused up \u202e calls."}}, now.Add(200*time.Minute)))
 	tn.passes(now, 202)
@@ -113,7 +115,7 @@ func testNewsMail(t *testing.T, tn *town) {
 		t.Errorf("subject %q", got.Header.Get("Subject"))
 	}
 
-	// Not what is switched off, or seen before it is mailed.
+	// Notices that are switched off, or were seen before the mail, are not mailed.
 	ada.post("/account/notices", "mails", "yes", "kind", "spent", "kind", "offline", "mail", "offline", "site", "spent", "site", "offline").goes(t, "/account")
 	notes := func(kind account.NoticeKind, subject string, minute int) {
 		t.Helper()
@@ -132,7 +134,7 @@ func testNewsMail(t *testing.T, tn *town) {
 	tn.passes(now, 402)
 	post.none(tn)
 
-	// A mail lists so many, and counts the rest.
+	// A mail lists a limited number of notices, and counts the rest.
 	for i := range mostLines + 3 {
 		notes(account.NoticeOffline, fmt.Sprint("machine ", i), 500)
 	}
@@ -140,8 +142,8 @@ func testNewsMail(t *testing.T, tn *town) {
 	post.next("ada@example.org", "- and 3 more")
 }
 
-// TestNewsWhileServerAway: what a mail server does not take is mailed later, in one
-// message, and each member is tried once an hour.
+// TestNewsWhileServerAway checks that what could not be delivered is mailed later, in one
+// message, and that there is one attempt an hour for each member.
 func TestNewsWhileServerAway(t *testing.T) {
 	tn := newTown(t, nil)
 	post := tn.posts(t)
@@ -183,7 +185,7 @@ func TestNewsWhileServerAway(t *testing.T) {
 	}
 	post.none(tn)
 
-	// A refusal for good is not tried again, and what is too old is not mailed.
+	// After a permanent refusal there is no retry, and old notices are not mailed.
 	post.server.Misbehave("RCPT", "550 no such mailbox")
 	notes(300)
 	tn.passes(now, 302, 363, 425)

@@ -285,7 +285,7 @@ func (s *Site) auditData(v *visit) (data auditData, err error) {
 func (d auditData) Older() string {
 	next := url.Values{"before": {d.Next}}
 	for name, value := range d.Filter {
-		if value[0] != "" && name != "to" { // before is stricter
+		if value[0] != "" && name != "to" { // before is earlier than it
 			next[name] = value
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/kith/kith/internal/account"
 )
 
-// operator is a browser of a member who runs the hub.
+// operator returns a browser of a member who is an operator.
 func (tn *town) operator() *browser {
 	tn.t.Helper()
 	m := account.Member{ID: account.NewID("mem_"), Name: "root", Operator: true, Created: time.Now()}
@@ -23,7 +23,7 @@ func (tn *town) operator() *browser {
 	return tn.as("root")
 }
 
-// deeds is what the audit log says, without its times and ids, the oldest first.
+// deeds returns the acts in the audit log, without times and ids, oldest first.
 func (tn *town) deeds() []string {
 	tn.t.Helper()
 	acts, err := tn.db.Acts(tn.t.Context(), account.Place{}, account.ActFilter{}, 100)
@@ -75,14 +75,14 @@ func testOperator(t *testing.T, tn *town) {
 	}
 	op.get("/operator/audit").want(t, 200, "make a sign-in link", "root")
 
-	// With a password of the operator's own, a link asks for it.
+	// If the operator has a password, creating a link requires it.
 	op.post("/account/password", "password", aPassword).goes(t, "/account")
 	op.post(members+"/link", "member", tn.members["bob"].ID).want(t, 403, "current password is wrong")
 	op.post(members+"/link", "member", tn.members["bob"].ID, "old", aPassword).want(t, 200, "signs bob in")
 }
 
-// An operator adds a member, who signs in by a link, and gives and takes the role of
-// operator. The last operator keeps it.
+// An operator can add a member, who signs in by a link, and give and take the role of
+// operator, except from the last operator.
 func TestOperatorAddsMembers(t *testing.T) { onEachStore(t, testOperatorAdds) }
 
 func testOperatorAdds(t *testing.T, tn *town) {
@@ -115,7 +115,7 @@ func testOperatorAdds(t *testing.T, tn *town) {
 		t.Error(diff)
 	}
 
-	// With a password of the operator's own, both ask for it.
+	// If the operator has a password, both actions require it.
 	op.post("/account/password", "password", aPassword).goes(t, "/account")
 	op.post(members, "name", "fay").want(t, 403, "current password is wrong")
 	op.post(members+"/role", "member", made.ID, "operator", "yes").want(t, 403, "current password is wrong")
@@ -124,8 +124,8 @@ func testOperatorAdds(t *testing.T, tn *town) {
 	op.get("/operator").want(t, 404)
 }
 
-// The operator's first page shows the nodes, which it can drain, the clients near a
-// limit, and who makes the backups.
+// The operator's first page shows the nodes, which can be drained, the clients near a
+// limit, and whether the hub makes backups.
 func TestOperatorOverview(t *testing.T) { onEachStore(t, testOperatorOverview) }
 
 func testOperatorOverview(t *testing.T, tn *town) {
@@ -144,7 +144,7 @@ func testOperatorOverview(t *testing.T, tn *town) {
 	if home := op.get("/").want(t, 200); tn.db.MakesBackups() != strings.Contains(home.body, missing) {
 		t.Error("the first page and the operator's differ on backups")
 	}
-	if tn.db.MakesBackups() { // one that failed does not undo the good one before it
+	if tn.db.MakesBackups() { // a failed backup does not hide the good one before it
 		check(t, tn.db.RecordBackup(t.Context(), account.Backup{ID: account.NewID("bak_"), At: now.Add(-2 * time.Hour), File: "kith.db", Bytes: 1}))
 		check(t, tn.db.RecordBackup(t.Context(), account.Backup{ID: account.NewID("bak_"), At: now.Add(-time.Hour), File: "kith.db", Fault: "the disk is full"}))
 		if home := op.get("/").want(t, 200); strings.Contains(home.body, missing) {
@@ -160,7 +160,7 @@ func testOperatorOverview(t *testing.T, tn *town) {
 	}
 }
 
-// The audit log is narrowed to who did what and when, page by page.
+// The audit log can be filtered by who, what and when, on every page.
 func TestAuditFilters(t *testing.T) { onEachStore(t, testAuditFilters) }
 
 func testAuditFilters(t *testing.T, tn *town) {
@@ -208,7 +208,7 @@ func testAuditFilters(t *testing.T, tn *town) {
 	op.get("/operator/audit?from=soon").want(t, 400, "from is a day like")
 }
 
-// TestActIsPartOfWhatItDoes: what was not done is not in the log.
+// TestActIsPartOfWhatItDoes checks that the log has no acts that failed.
 func TestActIsPartOfWhatItDoes(t *testing.T) { onEachStore(t, testActIsPart) }
 
 func testActIsPart(t *testing.T, tn *town) {
@@ -231,7 +231,7 @@ func TestOperatorSeesHostileNamesAsText(t *testing.T) {
 	tn := newTown(t, nil)
 	op := tn.operator()
 	for i, name := range hostile() {
-		name += fmt.Sprintf(" no%d", i) // some look the same, which no two members' names may
+		name += fmt.Sprintf(" no%d", i) // some names look alike, which members' names may not
 		m := account.Member{ID: fmt.Sprintf("mem_h%d", i), Name: name, Created: time.Now()}
 		check(t, tn.db.CreateMember(t.Context(), m))
 		op.post("/operator/members/disable", "member", m.ID).goes(t, "/operator/members")

@@ -21,14 +21,14 @@ import (
 	"github.com/kith/kith/internal/api"
 )
 
-// authenticator is one in software, with one passkey. What it answers can be
-// made wrong.
+// authenticator is a software authenticator with one passkey. Tests can falsify its
+// answers.
 type authenticator struct {
 	t      *testing.T
 	key    *ecdsa.PrivateKey
 	id     []byte
 	handle []byte // whose passkey it is
-	signs  uint32 // its counter, once it was used
+	signs  uint32 // its counter, after the first use
 	origin string
 	party  string
 	flags  byte // user present 1, verified 4
@@ -71,7 +71,7 @@ func (a *authenticator) create(challenge string) string {
 	return a.answer(map[string]string{"clientDataJSON": b64(a.clientData("webauthn.create", challenge)), "attestationObject": b64(object)})
 }
 
-// get answers navigator.credentials.get; it counts.
+// get answers navigator.credentials.get and increases the counter.
 func (a *authenticator) get(challenge string) string {
 	a.signs++
 	client, data := a.clientData("webauthn.get", challenge), a.data(0, nil)
@@ -84,7 +84,7 @@ func (a *authenticator) get(challenge string) string {
 	})
 }
 
-// challenged is what the site asks a script.
+// challenged is the challenge that the site sends to a script.
 type challenged struct {
 	PublicKey struct {
 		Challenge        string
@@ -105,7 +105,7 @@ func (b *browser) challenge(path string, fields ...string) (asked challenged) {
 	return asked
 }
 
-// enrol adds a passkey to the account that is signed in.
+// enrol adds a passkey to the account of the browser.
 func (b *browser) enrol(name string) *authenticator {
 	b.t.Helper()
 	a := newAuthenticator(b.t, b.web.URL)
@@ -115,7 +115,7 @@ func (b *browser) enrol(name string) *authenticator {
 	return a
 }
 
-// signInWith signs a browser in by a passkey.
+// signInWith signs a browser in with a passkey.
 func (b *browser) signInWith(a *authenticator) seen {
 	b.t.Helper()
 	b.site.limits = newLimits()
@@ -141,7 +141,7 @@ func testPasskeys(t *testing.T, tn *town) {
 		t.Errorf("the next one is told of %+v", known)
 	}
 
-	// Signed in without a name, more than once.
+	// Signing in without a name works repeatedly.
 	b := tn.browser()
 	if asked := b.challenge("/signin/passkey/begin").PublicKey; asked.RpID != "localhost" || asked.UserVerification != "required" {
 		t.Errorf("asked %+v", asked)
@@ -154,7 +154,8 @@ func testPasskeys(t *testing.T, tn *town) {
 		t.Errorf("kept %+v", used)
 	}
 
-	// A copy of it, whose counter stays behind, is refused; so is what comes twice.
+	// A copy of the passkey, with a smaller counter, is refused, and so is a repeated
+	// answer.
 	key.signs--
 	b.signInWith(key).want(t, 403, "not accepted")
 	challenge := b.challenge("/signin/passkey/begin").PublicKey.Challenge
@@ -163,8 +164,8 @@ func testPasskeys(t *testing.T, tn *town) {
 	tn.browser().post("/signin/passkey", "answer", once).want(t, 403)
 	tn.browser().post("/signin/passkey", "answer", key.get(challenge)).want(t, 403)
 
-	// Removed, it is nothing, and sessions that may have come by it end. The last
-	// way in stays.
+	// A removed passkey does not sign in, and sessions that may have used it end. The
+	// last sign-in method cannot be removed.
 	id := must1(tn.db.Passkeys(t.Context(), tn.members["ada"].ID))[0].ID
 	ada.post("/account/passkeys/remove", "passkey", id).want(t, 400, "set a password first")
 	ada.post("/account/password", "password", aPassword).goes(t, "/account")
@@ -176,8 +177,8 @@ func testPasskeys(t *testing.T, tn *town) {
 	b.signInWith(key).want(t, 403)
 }
 
-// TestPasskeysRefused: what is wrong with an answer is said in one message, and
-// opens nothing.
+// TestPasskeysRefused checks that all invalid answers get the same message and give no
+// access.
 func TestPasskeysRefused(t *testing.T) {
 	tn := newTown(t, nil)
 	ada, bob := tn.as("ada"), tn.as("bob")
@@ -230,7 +231,7 @@ func TestPasskeysRefused(t *testing.T) {
 	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["bob"].ID, true))
 	refused("a disabled member", bobs.get(fresh()))
 
-	// To make one.
+	// The same for creating a passkey.
 	begin := func() string { return ada.challenge("/account/passkeys/begin").PublicKey.Challenge }
 	other := newAuthenticator(t, tn.web.URL)
 	eve := tn.as("eve")
@@ -248,8 +249,7 @@ func TestPasskeysRefused(t *testing.T) {
 	}
 }
 
-// TestReplayedAssertions: of 1,000 answers that were seen before, none is accepted
-// .
+// TestReplayedAssertions checks that none of 1,000 repeated answers is accepted.
 func TestReplayedAssertions(t *testing.T) {
 	tn := newTown(t, nil)
 	key := tn.as("ada").enrol("phone")
@@ -272,15 +272,15 @@ func TestReplayedAssertions(t *testing.T) {
 	}
 }
 
-// TestPasskeyTimes: a challenge lasts five minutes, and who signed in a while ago
-// gives the password, or signs in again, before a passkey is added.
+// TestPasskeyTimes checks that a challenge is valid for five minutes, and that adding a
+// passkey requires a recent sign-in or the password.
 func TestPasskeyTimes(t *testing.T) {
 	tn := newTown(t, nil)
 	tn.as("ada").post("/account/password", "password", aPassword).goes(t, "/account")
 	key := tn.as("bob").enrol("phone")
 	synctest.Test(t, func(t *testing.T) {
 		tn.site.limits, tn.site.Passwords = newLimits(), api.New(api.Config{}).Passwords
-		time.Sleep(time.Until(time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC))) // past what is in the store
+		time.Sleep(time.Until(time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC))) // later than all records in the store
 		send := tn.inProcess("192.0.2.1")
 		challenge := func(path string, fields ...string) (asked challenged) {
 			check(t, json.Unmarshal([]byte(send(path, fields...).want(t, 200).body), &asked, json.MatchCaseInsensitiveNames(true)))
@@ -317,7 +317,7 @@ func TestPasskeyTimes(t *testing.T) {
 	})
 }
 
-// TestNoPasskeys: where browsers would refuse, the site does not offer them.
+// TestNoPasskeys checks that the site offers no passkeys if browsers would refuse them.
 func TestNoPasskeys(t *testing.T) {
 	for base, can := range map[string]bool{
 		"https://hub.example.org": true, "https://hub.example.org:8443": true, "http://localhost:8700": true, "http://hub.localhost": true,
@@ -346,8 +346,8 @@ func TestPasskeysAreBounded(t *testing.T) {
 	tn.as("ada").post("/account/passkeys/begin").want(t, 400, "remove one first")
 }
 
-// TestPasskeyOfAnothersChallenge: what ada's page was asked adds no passkey to
-// bob's account, and is used up by the try.
+// TestPasskeyOfAnothersChallenge checks that a challenge from ada's page does not add a
+// passkey to bob's account, and is used up by the attempt.
 func TestPasskeyOfAnothersChallenge(t *testing.T) {
 	tn := newTown(t, nil)
 	ada, bob := tn.as("ada"), tn.as("bob")

@@ -23,8 +23,7 @@ import (
 	"github.com/kith/kith/internal/api"
 )
 
-// idp is an OpenID provider at which one account is signed in. What it answers
-// can be made wrong.
+// idp is an OpenID provider with one signed-in account. Tests can falsify its answers.
 type idp struct {
 	t      *testing.T
 	server *httptest.Server
@@ -32,13 +31,13 @@ type idp struct {
 
 	mu      sync.Mutex
 	down    bool
-	moved   string                     // where its token endpoint points to, by 307
-	asked   int                        // how often it was asked about itself
-	subject string                     // who is signed in there
-	name    string                     // and what they are called
-	codes   map[string]url.Values      // given out, and what was asked for with each
-	spoil   func(map[string]any)       // of a token's claims
-	sign    func(claims []byte) string // in the place of what is right
+	moved   string                     // where its token endpoint redirects to with 307
+	asked   int                        // number of requests for its metadata
+	subject string                     // the signed-in account
+	name    string                     // the account's display name
+	codes   map[string]url.Values      // issued codes, with the parameters of their requests
+	spoil   func(map[string]any)       // changes a token's claims
+	sign    func(claims []byte) string // replaces the correct signature
 }
 
 const clientID, clientSecret = "kith at home", "s3cret/+ &"
@@ -76,8 +75,8 @@ func newIDP(t *testing.T) *idp {
 	return p
 }
 
-// signed is a token with the claims. The key is an *rsa.PrivateKey for RS256, or the secret of
-// HS256.
+// signed returns a token with the claims. The key is an *rsa.PrivateKey for RS256, or the
+// secret for HS256.
 func (p *idp) signed(algorithm string, key any, claims []byte) string {
 	text := b64([]byte(`{"alg":"`+algorithm+`","kid":"k1"}`)) + "." + b64(claims)
 	if secret, ok := key.(string); ok {
@@ -89,7 +88,7 @@ func (p *idp) signed(algorithm string, key any, claims []byte) string {
 	return text + "." + b64(must1(rsa.SignPKCS1v15(rand.Reader, key.(*rsa.PrivateKey), crypto.SHA256, sum[:])))
 }
 
-// agree is where the browser is sent back to, once the person said yes.
+// agree returns where the provider sends the browser after the user agreed.
 func (p *idp) agree(asked url.Values) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,7 +132,7 @@ func (p *idp) token(w http.ResponseWriter, r *http.Request) {
 	api.WriteJSON(w, 200, map[string]any{"access_token": "x", "token_type": "Bearer", "id_token": p.sign(must1(json.Marshal(claims)))})
 }
 
-// at makes the provider one person's.
+// at signs an account in at the provider.
 func (p *idp) at(subject, name string) *idp {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,7 +146,7 @@ func (p *idp) town(w *world, rule SignUp) *town {
 	})
 }
 
-// leaves sends a form that leads to the provider, and is the way there.
+// leaves sends a form that leads to the provider, and returns the URL there.
 func (b *browser) leaves(path string, fields ...string) string {
 	b.t.Helper()
 	page := b.post(path, fields...).want(b.t, 200, `http-equiv="refresh"`, "On to Example &lt;ID&gt;")
@@ -158,7 +157,7 @@ func (b *browser) leaves(path string, fields ...string) string {
 	return html.UnescapeString(found[1])
 }
 
-// through goes on to the provider and comes back.
+// through continues to the provider and comes back.
 func (b *browser) through(p *idp, path string, fields ...string) seen {
 	b.t.Helper()
 	b.site.limits = newLimits()
@@ -177,8 +176,8 @@ func TestProvider(t *testing.T) {
 }
 
 func testProvider(t *testing.T, p *idp, tn *town) {
-	// It is no member's yet, though a member has that very name and address: a member's
-	// account is not taken by what a provider says.
+	// The account is not bound yet, even if a member has the same name and address. A
+	// provider's claims never give access to an existing account.
 	zoe := tn.browser()
 	zoe.get("/signin").want(t, 200, "Sign in with Example &lt;ID&gt;")
 	zoe.through(p.at("z", "ada"), "/signin/provider", "next", "/machines").goes(t, "/signup/provider")
@@ -189,10 +188,10 @@ func testProvider(t *testing.T, p *idp, tn *town) {
 	zoe.post("/signout").goes(t, "/signin")
 	zoe.through(p, "/signin/provider", "next", "https://evil.example/").goes(t, "/")
 	zoe.get("/sessions").want(t, 200, "provider")
-	// Who is done with it cannot go back to it.
+	// After signing up, the visitor cannot return to this step.
 	zoe.get("/signup/provider").goes(t, "/signin")
 
-	// A member binds an account, and it signs in that member, whatever it is called.
+	// A member binds an account. It then signs in that member, whatever its name.
 	ada := tn.as("ada")
 	ada.through(p.at("a", "whoever"), "/account/provider").goes(t, "/account")
 	ada.get("/account").want(t, 200, "signs you in from now on", "whoever")
@@ -202,7 +201,8 @@ func testProvider(t *testing.T, p *idp, tn *town) {
 	tn.as("bob").through(p, "/account/provider").want(t, 400, "signs a member in already")
 	ada.through(p, "/account/provider").want(t, 400, "signs a member in already")
 
-	// Removed, it is no member's again, and its sessions end; the last way in stays.
+	// After it is removed it is not bound to a member, and its sessions end. The last
+	// sign-in method cannot be removed.
 	mine := must1(tn.db.Identities(t.Context(), tn.members["ada"].ID))[0].ID
 	tn.as("bob").post("/account/provider/remove", "identity", mine).want(t, 404)
 	ada.post("/account/provider/remove", "identity", mine).want(t, 400, "set a password first")
@@ -212,12 +212,13 @@ func testProvider(t *testing.T, p *idp, tn *town) {
 	other.get("/account").goes(t, "/signin?next=%2Faccount")
 	other.through(p, "/signin/provider").goes(t, "/signup/provider")
 
-	// Disabled is disabled.
+	// A disabled member cannot sign in with it.
 	check(t, tn.db.SetMemberDisabled(t.Context(), memberID(t, tn, "zoe"), true))
 	tn.browser().through(p.at("z", "zoe"), "/signin/provider").want(t, 403, "disabled")
 }
 
-// TestProviderRules: the operator's rule holds for those who come from a provider.
+// TestProviderRules checks that the operator's rule also applies to sign-ups from a
+// provider.
 func TestProviderRules(t *testing.T) {
 	p, w := newIDP(t), newWorld(t)
 	invite := good[api.Invite](w, "ada", "POST", "/api/invites", `{"uses":1}`).Code
@@ -242,11 +243,11 @@ func TestProviderRules(t *testing.T) {
 	tn := invited.browser()
 	tn.through(p.at("2", "yan"), "/signin/provider").goes(t, "/signup/provider")
 	tn.post("/signup/provider", "name", "yan", "invite", invite).want(t, 404)
-	closed.browser().through(p.at("1", "zoe"), "/signin/provider").goes(t, "/") // members come in all the same
+	closed.browser().through(p.at("1", "zoe"), "/signin/provider").goes(t, "/") // members can still sign in
 }
 
-// TestProviderRefused: what the provider says counts once, in the browser that
-// began, and signed for this hub.
+// TestProviderRefused checks that an answer of the provider is valid once, only in the
+// browser that began the sign-in, and only if it is signed for this hub.
 func TestProviderRefused(t *testing.T) {
 	p, w := newIDP(t), newWorld(t)
 	tn := p.town(w, SignUpOpen)
@@ -259,7 +260,7 @@ func TestProviderRefused(t *testing.T) {
 		tn.site.limits = newLimits()
 		return p.agree(must1(url.Parse(b.leaves(path))).Query())
 	}
-	// In another browser, twice, or without one that began.
+	// Used in another browser, twice, or in a browser that did not begin a sign-in.
 	one, two := tn.browser(), tn.browser()
 	to := way(one, "/signin/provider")
 	two.back(to).want(t, 403, "did not begin in this browser")
@@ -268,7 +269,7 @@ func TestProviderRefused(t *testing.T) {
 	one.get(backPath+"?state=x").want(t, 403)
 	one.back(to).goes(t, "/")
 	one.back(to).want(t, 403, "did not begin in this browser")
-	// What ada began binds nothing to the member who is signed in there by then.
+	// What ada began binds nothing to the member who signed in afterwards.
 	to = way(ada, "/account/provider")
 	ada.post("/signout").goes(t, "/signin")
 	ada.back(to).want(t, 403)
@@ -277,14 +278,14 @@ func TestProviderRefused(t *testing.T) {
 	link := tn.link(tn.members["bob"].ID)
 	over.post("/welcome", "link", strings.TrimPrefix(link, "/welcome/")).goes(t, "/")
 	over.back(to).want(t, 403)
-	// What bob is tricked into opening is not his.
+	// If bob is tricked into opening the link, nothing is bound to him.
 	to = way(one, "/account/provider")
 	bob.back(to).want(t, 403)
 	bob.get(strings.Replace(to[len(tn.web.URL):], "state=", "state=&x=", 1)).want(t, 403)
 	if all := must1(tn.db.Identities(t.Context(), tn.members["bob"].ID)); len(all) > 0 {
 		t.Errorf("bob is bound to %+v", all)
 	}
-	// The person says no, or the code is wrong.
+	// The user refuses, or the code is wrong.
 	to = way(one, "/signin/provider")
 	one.back(regexp.MustCompile(`code=\w+`).ReplaceAllString(to, "error=access_denied%3Cb%3E")).want(t, 403, "access_denied&lt;b&gt;")
 	to = way(one, "/signin/provider")
@@ -330,7 +331,7 @@ func TestProviderRefused(t *testing.T) {
 			t.Errorf("the log holds %q", secret)
 		}
 	}
-	// A subject that no database holds, and names that are mark-up.
+	// A subject that no database can store, and names with HTML in them.
 	b := tn.browser()
 	b.through(p.at("a\x00b", `"><script>alert(1)</script>`), "/signin/provider").want(t, 403, "not accepted")
 	for _, name := range hostile()[:40] {
@@ -340,7 +341,7 @@ func TestProviderRefused(t *testing.T) {
 	}
 }
 
-// TestProviderMoved: the secret and the code stay where they were meant to go.
+// TestProviderMoved checks that the secret and the code are not sent to another server.
 func TestProviderMoved(t *testing.T) {
 	asked := make(chan string, 10)
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.Method + r.URL.Path }))
@@ -352,7 +353,7 @@ func TestProviderMoved(t *testing.T) {
 	if len(asked) > 0 {
 		t.Errorf("the other server got %s", <-asked)
 	}
-	// A GET without a secret may move, but not out of TLS.
+	// A GET without a secret may be redirected, but not to plain HTTP.
 	for address, want := range map[string]bool{"https://id.example/new": true, "http://id.example/new": false} {
 		to := httptest.NewRequest("GET", address, nil)
 		err := noSecretElsewhere(to, []*http.Request{httptest.NewRequest("GET", "https://id.example/old", nil)})
@@ -362,8 +363,8 @@ func TestProviderMoved(t *testing.T) {
 	}
 }
 
-// TestProviderDown: one that is away hinders neither the start nor other ways in,
-// and is found as soon as it is back.
+// TestProviderDown checks that an unreachable provider prevents neither the start nor
+// other sign-in methods, and is used as soon as it is back.
 func TestProviderDown(t *testing.T) {
 	p := newIDP(t)
 	p.down = true
@@ -397,8 +398,9 @@ func TestProviderDown(t *testing.T) {
 	}
 }
 
-// TestProviderTimes: who stays away for long begins again, there and at choosing a
-// name; and binding needs a sign-in just now, or the password.
+// TestProviderTimes checks that a member who is away too long has to begin again, both at
+// the provider and when choosing a name, and that binding requires a recent sign-in or
+// the password.
 func TestProviderTimes(t *testing.T) {
 	p := newIDP(t)
 	tn := p.town(newWorld(t), SignUpOpen)
@@ -418,7 +420,7 @@ func TestProviderTimes(t *testing.T) {
 			return w
 		}
 		began := must1(tn.db.SessionsOf(t.Context(), tn.members["ada"].ID, time.Now()))[0].Created
-		time.Sleep(time.Until(began.Add(awayFor + time.Minute))) // sessions live in true time
+		time.Sleep(time.Until(began.Add(awayFor + time.Minute))) // sessions use the real time
 		if got := ask("GET", strings.TrimPrefix(to, tn.web.URL), cookie(late)); got.Code != 403 {
 			t.Errorf("back after a while: %d", got.Code)
 		}
@@ -435,7 +437,7 @@ func TestProviderTimes(t *testing.T) {
 	})
 }
 
-// TestProviderSecret: nothing that prints a configuration prints its secret.
+// TestProviderSecret checks that printing a configuration never prints its secret.
 func TestProviderSecret(t *testing.T) {
 	var log strings.Builder
 	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "provider", Provider{Issuer: "https://id.example", ClientSecret: clientSecret})

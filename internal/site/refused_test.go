@@ -7,8 +7,9 @@ import (
 	"golang.org/x/net/html"
 )
 
-// TestAtForm: a refusal is shown before the form that was refused, with the focus on the field
-// at fault, in a details that is open; without such a field the refusal has the focus.
+// TestAtForm checks that a refusal is shown before its form, with the focus on the
+// invalid field and its details element open. Without such a field the message has the
+// focus.
 func TestAtForm(t *testing.T) {
 	const page = `<main><div id="problem">no</div>
 <form method="get" action="/a"><input name="x"></form>
@@ -52,7 +53,7 @@ func TestAtForm(t *testing.T) {
 	}
 }
 
-// A form that is refused is marked without a script.
+// A refused form is marked without a script.
 func TestRefusedField(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")

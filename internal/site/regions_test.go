@@ -9,7 +9,7 @@ import (
 	"github.com/kith/kith/internal/credential"
 )
 
-// A site with other regions offers keys of each, and shows where each key is used.
+// A site with other regions offers keys for each, and shows where each key can be used.
 func TestKeysOfRegions(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
@@ -37,7 +37,7 @@ func TestKeysOfRegions(t *testing.T) {
 	}
 }
 
-// A device asks for a key of another region; the member sees which before approving.
+// If a device requests a key for another region, the member sees that before approving.
 func TestDeviceKeyOfRegion(t *testing.T) {
 	tn := newTown(t, nil)
 	tn.api.Regions = map[string]*url.URL{"us": {Scheme: "https", Host: "us.example"}}
@@ -57,8 +57,8 @@ func TestDeviceKeyOfRegion(t *testing.T) {
 	tn.browser().post("/device/code", "client_id", "kith", "scope", "key", "name", "ci", "region", "moon").want(t, 400, "there is no region", "home, us")
 }
 
-// What a member was given at the site of one region works at the site of another: they
-// share the members.
+// What a member created on the site of one region works on the site of another, because
+// the regions share their members.
 func TestCodesOfAnotherRegion(t *testing.T) {
 	tn := newTown(t, nil)
 	tn.api.Region = "us"

@@ -2,7 +2,7 @@ package site
 
 import "testing"
 
-// Commands in our own words are code; whatever else is in them is text.
+// Commands in our texts become code, and everything else in them stays text.
 func TestInCode(t *testing.T) {
 	for text, want := range map[string]string{
 		"its hours (`kith hours`); or not":  "its hours (<code>kith hours</code>); or not",

@@ -14,8 +14,8 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// From a refusal in the list, for each code, the first click shows why, and there the second
-// one is what to do about it: a button, or a link whose page and place are there.
+// For each code, one click on a refusal in the list shows why, and a second one leads to
+// what to do about it: a button, or a link to an existing page and place.
 func TestRemedyInTwoClicks(t *testing.T) {
 	tn := newTown(t, nil)
 	now := time.Now()
@@ -51,8 +51,8 @@ func TestRemedyInTwoClicks(t *testing.T) {
 	}
 }
 
-// TestCauseOfARefusal: a refusal says what was the case with the machines, in words of its
-// own, and an id that is nearly one in reach leads to that one.
+// TestCauseOfARefusal checks that a refusal describes the state of the machines, and that
+// an id similar to one in reach links to that one.
 func TestCauseOfARefusal(t *testing.T) {
 	refused := func(code fault.Code, seen ...account.StateCount) account.Trace {
 		return account.Trace{Code: string(code), Model: "tiny", Decisions: []account.Decision{{Verdict: "wait"}, {Verdict: "refuse", Seen: seen}}}
@@ -98,15 +98,15 @@ func TestCauseOfARefusal(t *testing.T) {
 	ada.get("/").want(t, 200, "2 times", "offers a model with the id <code>of-ado</code>")
 }
 
-// What would change a refusal is said of each row of the routing rules, on the page of a call
-// and on that of a model, with links to pages and without commands.
+// For each routing rule, the pages of a call and of a model show what would change the
+// refusal, with links to pages and without commands.
 func TestChangeNamesPages(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
 	for row := 1; row <= 12; row++ {
 		shown := fleet.ReasonOf(row, fleet.Chat).Row // rows with the same answer are one
 		if shown == 3 {
-			continue // it is served
+			continue // the call is served
 		}
 		verdict := map[bool]string{true: "wait", false: "refuse"}[shown == 4]
 		id := fmt.Sprint("req_", row)
@@ -127,7 +127,7 @@ func TestChangeNamesPages(t *testing.T) {
 	}
 }
 
-// The filter of the requests is in the address, of the next page, too; a request shows its
+// The filter of the requests is in the URL, also of the next page. A request shows its
 // key, its tokens and its speed.
 func TestRequestsFilter(t *testing.T) {
 	tn := newTown(t, nil)
@@ -156,8 +156,8 @@ func TestRequestsFilter(t *testing.T) {
 	b.get("/requests/req_0000").want(t, 200, "my editor", "1,234 in, 41 out, 20.0 a second", "First token")
 }
 
-// The owner of a machine reads how long a caller waited for it, and of an answer that broke
-// off that it did.
+// The owner of a machine sees how long a caller waited for it, and whether an answer was
+// cut off.
 func TestOwnerSeesWaitAndBreak(t *testing.T) {
 	tn := newTown(t, nil)
 	now := time.Now()

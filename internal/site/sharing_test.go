@@ -13,8 +13,8 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// TestInvitePage: an invite with limits is made by the form, shown with its limits
-// and as a picture that a phone reads, and the share that it makes has them.
+// TestInvitePage checks that the form creates an invite with limits, which is shown with
+// them and as a QR code, and that its share has the limits.
 func TestInvitePage(t *testing.T) {
 	tn := newTown(t, nil)
 	ada, bob := tn.as("ada"), tn.as("bob")
@@ -28,7 +28,7 @@ func TestInvitePage(t *testing.T) {
 	if diff := cmp.Diff(api.Limits{Models: []string{"tiny", "other one"}, Hours: "Sat,Sun 00:00-24:00", Concurrent: new(2), PerDay: new(9)}, got); diff != "" {
 		t.Error(diff)
 	}
-	// What was refused is still there, in its own form alone.
+	// The values of a refused form are still in it, and in no other form.
 	again := ada.post("/sharing/invite", "uses", "3", "per_day", "many", "hours", "Mon 10:00-12:00").want(t, 400, "per_day is a whole number", `id="invite-per-day" inputmode="numeric" pattern="[0-9]*" placeholder="no limit" value="many"`, `id="uses" inputmode="numeric" pattern="[0-9]*" value="3"`)
 	if strings.Count(again.body, `value="many"`) != 1 {
 		t.Error("the form for a share holds what was typed for an invite")
@@ -36,8 +36,8 @@ func TestInvitePage(t *testing.T) {
 	ada.get("/access").want(t, 200, `aria-label="Revoke the invite`)
 }
 
-// TestHoursEditor: what is ticked becomes the hours, and the page shows them as a
-// picture and in words.
+// TestHoursEditor checks that the checked boxes become the hours, and that the page shows
+// them as a picture and as text.
 func TestHoursEditor(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
@@ -48,7 +48,7 @@ func TestHoursEditor(t *testing.T) {
 		return ada.do("POST", "/machines/hours", form)
 	}
 	post(url.Values{
-		"days-0": {"Mon", "Tue", "Wed"}, "from-0": {"18:00"}, "to-0": {"23:00"}, "from-1": {"01:00"}, "to-1": {"02:00"}, // no day: none
+		"days-0": {"Mon", "Tue", "Wed"}, "from-0": {"18:00"}, "to-0": {"23:00"}, "from-1": {"01:00"}, "to-1": {"02:00"}, // without a day: skipped
 		"days-2": {"Sat"}, "from-2": {"22:00"}, "to-2": {"00:00"}, "timezone": {"Asia/Kolkata"},
 	}).goes(t, "/machines/"+tn.machine.ID)
 	post(url.Values{}).goes(t, "/machines/"+tn.machine.ID)
@@ -91,7 +91,7 @@ func TestDrawWeek(t *testing.T) {
 	if pic := drawWeek("", "", now); len(pic.Days[0].Open) != 1 || pic.Days[0].Open[0].Length != dayMinutes || !strings.HasPrefix(pic.Words, "Open always") {
 		t.Errorf("always: %+v", pic)
 	}
-	// Whatever the hours are, the editor gives them back.
+	// The editor reproduces any hours.
 	for _, hours := range []string{"", "Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00", "Fri 22:00-06:00"} {
 		form := url.Values{}
 		for _, row := range hoursRows(hours) {
@@ -112,7 +112,7 @@ func TestDrawWeek(t *testing.T) {
 	}
 }
 
-// TestSpeed: how soon and how fast a machine answers, by what was measured.
+// TestSpeed checks the text about how fast a machine responds, based on measurements.
 func TestSpeed(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.members["ada"].ID
@@ -134,7 +134,7 @@ func TestSpeed(t *testing.T) {
 	tn.as("ada").get("/models?model=tiny").want(t, 200, ">First token<", ">1.5 s<")
 }
 
-// TestTwins: ids that look alike are side by side, each as it is.
+// TestTwins checks that similar ids are listed next to each other, unchanged.
 func TestTwins(t *testing.T) {
 	var models []api.Model
 	for _, id := range []fleet.ModelID{"Llama-3", "llama3", "llama3.1", "llama3:latest", "qwen", "?", "!"} {

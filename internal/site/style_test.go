@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// What templates and scripts draw with is there: each class has a rule, and each icon
-// a symbol.
+// Every class in templates and scripts has a rule, and every icon has a symbol.
 func TestClassesAndIcons(t *testing.T) {
 	rules := map[string]bool{}
 	css := ""
@@ -21,13 +20,13 @@ func TestClassesAndIcons(t *testing.T) {
 	for _, m := range regexp.MustCompile(`\.([a-z][a-z-]*)`).FindAllStringSubmatch(css, -1) {
 		rules[m[1]] = true
 	}
-	// Scripts find elements by these; they have no look.
+	// Scripts find elements by these classes. They have no style.
 	hooks := []string{"stack", "scripted", "scriptless", "outline"}
 	icons := map[string]bool{}
 	action := regexp.MustCompile(`\{\{[^}]*\}\}`)
 	for _, name := range slices.Concat(must(fs.Glob(files, "templates/*.html")), must(fs.Glob(files, "static/*.js"))) {
 		text := string(must(files.ReadFile(name)))
-		if strings.HasSuffix(name, "marked.js") || strings.HasSuffix(name, "purify.js") { // they draw with no class of ours
+		if strings.HasSuffix(name, "marked.js") || strings.HasSuffix(name, "purify.js") { // they use none of our classes
 			continue
 		}
 		if strings.HasSuffix(name, "parts.html") {
@@ -56,8 +55,8 @@ func TestClassesAndIcons(t *testing.T) {
 	}
 }
 
-// TestTokens: each colour and distance that a stylesheet, script or page names is in
-// tokens.css, or set where it is used.
+// TestTokens checks that each color and distance used by a stylesheet, script or page is
+// defined in tokens.css, or set where it is used.
 func TestTokens(t *testing.T) {
 	known, used := map[string]bool{}, map[string]string{}
 	for _, name := range slices.Concat(must(fs.Glob(files, "static/*.css")), must(fs.Glob(files, "static/*.js")), must(fs.Glob(files, "templates/*.html"))) {
@@ -82,7 +81,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// The switch of light and dark works by a cookie alone, and comes back to its page.
+// The switch between light and dark only needs a cookie, and returns to its page.
 func TestTheme(t *testing.T) {
 	visitor := newTown(t, nil).browser()
 	visitor.get("/signin").want(t, 200, `<html lang="en">`, `content="light dark"`)

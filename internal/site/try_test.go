@@ -14,14 +14,14 @@ import (
 	"github.com/kith/kith/internal/credential"
 )
 
-// asked is a call as /try makes it.
+// asked is a call as sent by /try.
 type asked struct {
 	Model    string `json:"model"`
 	Stream   bool   `json:"stream"`
 	Messages []said `json:"messages"`
 }
 
-// parrot answers calls with what they ask, and one for "nothing" not at all.
+// parrot answers calls with their question. It never answers "nothing".
 func parrot(w http.ResponseWriter, r *http.Request, who api.Caller) {
 	var call asked
 	if err := json.UnmarshalRead(r.Body, &call); err != nil {
@@ -44,7 +44,7 @@ func parrot(w http.ResponseWriter, r *http.Request, who api.Caller) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	fmt.Fprintf(w, "data: {\"choices\":[{\"delta\":{\"content\":%s}}]}\n\n", text)
 	_ = http.NewResponseController(w).Flush()
-	<-r.Context().Done() // until the browser stops it
+	<-r.Context().Done() // until the browser stops the call
 }
 
 func TestTry(t *testing.T) { onEachStore(t, testTry) }
@@ -68,8 +68,8 @@ func testTry(t *testing.T, tn *town) {
 	}
 }
 
-// Without a choice by the member the model on a machine of their own is chosen, then a
-// shared one, then a group's, wherever a page names one. The picker says whose each is.
+// By default a model on the member's own machine is selected, then a shared one, then a
+// group's, on every page. The list shows whose each model is.
 func TestChoosesOneOfYourOwn(t *testing.T) {
 	tn := newTown(t, nil)
 	key := credential.Mint(credential.APIKey, "home").Reveal()
@@ -103,7 +103,7 @@ func TestChoosesOneOfYourOwn(t *testing.T) {
 	ada.get("/try").want(t, 200, "0-fast (eve&#39;s or another&#39;s, in a group)", "1-shared (bob&#39;s)", "3-own (yours)")
 }
 
-// chat makes a call as the page's script does.
+// chat makes a call like the page's script.
 func (b *browser) chat(body string) seen {
 	b.t.Helper()
 	r, err := http.NewRequest("POST", b.web.URL+"/try/stream", strings.NewReader(body))
@@ -117,8 +117,8 @@ func (b *browser) chat(body string) seen {
 	return seen{resp.StatusCode, resp.Header, string(text)}
 }
 
-// TestTryTakesImages: a call of the script may be larger than a form, and comes to the
-// hosted routes as it was sent.
+// TestTryTakesImages checks that a script's call may be larger than a form, and reaches
+// the hosted routes unchanged.
 func TestTryTakesImages(t *testing.T) {
 	tn := newTown(t, nil)
 	body := `{"model":"tiny","stream":true,"messages":[{"role":"user","content":"` + strings.Repeat("x", 1<<20) + `"}]}`
@@ -134,8 +134,8 @@ func TestTryTakesImages(t *testing.T) {
 	}
 }
 
-// TestTryPolicy: the page of the chat has no script but the site's, and makes elements
-// of text by the policy of DOMPurify alone.
+// TestTryPolicy checks that the page of the chat has only the site's scripts, and that
+// only DOMPurify's policy turns text into elements.
 func TestTryPolicy(t *testing.T) {
 	tn := newTown(t, nil)
 	policy := tn.as("ada").get("/try").want(t, 200).header.Get("Content-Security-Policy")
@@ -154,8 +154,8 @@ func TestTryPolicy(t *testing.T) {
 	t.Logf("%d bytes of scripts", sent)
 }
 
-// TestTryIsTheMembersOwn: a call goes out in the name of who is signed in, with
-// the complete conversation and none of the browser's headers.
+// TestTryIsTheMembersOwn checks that a call is made for the signed-in member, with the
+// complete conversation and none of the browser's headers.
 func TestTryIsTheMembersOwn(t *testing.T) {
 	tn := newTown(t, nil)
 	var who api.Caller
@@ -183,7 +183,7 @@ func TestTryIsTheMembersOwn(t *testing.T) {
 	}
 }
 
-// TestTryStops: the answer comes as it is made, and ends when the browser leaves.
+// TestTryStops checks that the answer is streamed, and ends when the browser disconnects.
 func TestTryStops(t *testing.T) {
 	tn := newTown(t, nil)
 	ended := make(chan struct{})

@@ -12,8 +12,8 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// TestUsageCSV: complete, by side and by table; as RFC 4180 has it, and no cell
-// begins what a spreadsheet would take for a formula.
+// TestUsageCSV checks that the file is complete, by side and by table, and conforms to
+// RFC 4180, and that a spreadsheet would not take any cell for a formula.
 func TestUsageCSV(t *testing.T) {
 	enginetest.OneDay()
 	tn := newTown(t, nil)
@@ -43,7 +43,7 @@ func TestUsageCSV(t *testing.T) {
 		}
 		return rows[1:]
 	}
-	views := map[string]int{"day": 2, "model": len(formulas) + 1, "machine": 1, "member": 2, "key": 0, "code": 0} // with ada's own of yesterday
+	views := map[string]int{"day": 2, "model": len(formulas) + 1, "machine": 1, "member": 2, "key": 0, "code": 0} // with ada's own call of yesterday
 	sum := 0
 	for of, n := range views {
 		rows := read("?days=7&side=owner&of=" + of)
@@ -78,7 +78,7 @@ func TestUsageCSV(t *testing.T) {
 		t.Errorf("it is called %s", name)
 	}
 
-	// The page: who called, whose machines; and the other side of it is bob's.
+	// The page shows who called on which machines, and bob sees the other side of it.
 	b.get("/usage?days=7").want(t, 200, `id="owner-members"`, ">bob<", ">you<", "side=owner&amp;of=member", `data-by="day"`, "usage.js", `id="balance"`)
 	tn.as("bob").get("/usage?days=7").want(t, 200, `id="caller-members"`, ">ada<")
 	if page := tn.as("eve").get("/usage?days=7").want(t, 200); strings.Contains(page.body, ">ada<") || strings.Contains(page.body, ">bob<") {
@@ -86,8 +86,9 @@ func TestUsageCSV(t *testing.T) {
 	}
 }
 
-// TestRequestPages: a list is read to its end by its links, though all of it is of
-// one millisecond; a request is found by its id, and its code is explained.
+// TestRequestPages checks that a list can be read to its end by its links, even if all
+// calls have the same millisecond, and that a request is found by its id, with its code
+// explained.
 func TestRequestPages(t *testing.T) { onEachStore(t, testRequestPages) }
 
 func testRequestPages(t *testing.T, tn *town) {
@@ -133,7 +134,7 @@ func testRequestPages(t *testing.T, tn *town) {
 	b.get("/requests/req_0007").want(t, 200, "served")
 }
 
-// next is where a page's link to the next one leads; empty: it has none.
+// next returns the URL of a page's link to the next page, or "".
 func next(page seen, from string) string {
 	_, after, ok := strings.Cut(page.body, `href="`+from)
 	if !ok {
@@ -143,7 +144,8 @@ func next(page seen, from string) string {
 	return strings.ReplaceAll(from+rest, "&amp;", "&")
 }
 
-// TestNoDataAfterAnError: a page whose data cannot be had says why, and shows none.
+// TestNoDataAfterAnError checks that a page whose data cannot be read shows the error and
+// no data.
 func TestNoDataAfterAnError(t *testing.T) {
 	tn := newTown(t, nil)
 	op := tn.operator()
@@ -157,8 +159,8 @@ func TestNoDataAfterAnError(t *testing.T) {
 	}
 }
 
-// TestOperatorPages: an operator's lists go on to their end, also where a search
-// narrows them, and the last backup is shown as it came out.
+// TestOperatorPages checks that an operator's lists can be read to their end, also with a
+// search, and that the result of the last backup is shown.
 func TestOperatorPages(t *testing.T) {
 	tn := newTown(t, nil)
 	op := tn.operator()
@@ -204,8 +206,8 @@ func TestOperatorPages(t *testing.T) {
 	op.get("/operator").want(t, 200, file, "KiB", "all read, and sound")
 }
 
-// TestHubUsage: an operator sees the sums of all members' calls, and no name; to others
-// there is no such page.
+// TestHubUsage checks that an operator sees the sums of all members' calls and no names,
+// and that others get "not found".
 func TestHubUsage(t *testing.T) { onEachStore(t, testHubUsage) }
 
 func testHubUsage(t *testing.T, tn *town) {

@@ -20,8 +20,8 @@ import (
 	"github.com/kith/kith/internal/storetest"
 )
 
-// world is the api.API over a real store. A member's name, sent as the secret,
-// identifies that member.
+// world is the api.API on a real store. Members authenticate by sending their name as the
+// secret.
 type world struct {
 	t        *testing.T
 	db       *store.DB
@@ -32,11 +32,11 @@ type world struct {
 	snapshot *fleet.Snapshot
 	changed  int
 	controls []api.Control
-	refuse   error // what Control answers
-	limit    error // what Admit answers
+	refuse   error // result of Control
+	limit    error // result of Admit
 	missed   []fleet.ModelID
 	blind    bool              // nothing can be confirmed
-	keys     map[string]string // secrets of API keys, and whose they are
+	keys     map[string]string // secrets of API keys, and their members
 	uses     []api.Use
 	queued   int
 	crash    bool        // Admit panics
@@ -132,7 +132,7 @@ func (w *world) identify(_ context.Context, secret string) (api.Caller, error) {
 	return api.Caller{Member: fleet.MemberID(m.ID), Name: m.Name}, nil
 }
 
-// response is what the tests look at of an answer.
+// response is the part of a response that tests use.
 type response struct {
 	status int
 	code   string
@@ -167,7 +167,7 @@ func (w *world) ask(who, method, path, body string) response {
 	return answer
 }
 
-// good is ask where the answer must be 200; it is decoded into T.
+// good is ask for a response with status 200, decoded into T.
 func good[T any](w *world, who, method, path, body string) T {
 	w.t.Helper()
 	answer := w.ask(who, method, path, body)
@@ -181,7 +181,7 @@ func good[T any](w *world, who, method, path, body string) T {
 
 type anything = map[string]any
 
-// intoGroup has ada invite a member to a group of hers, and the member accept.
+// intoGroup makes ada invite a member to a group of hers, and the member accept.
 func (w *world) intoGroup(group, who string) {
 	w.t.Helper()
 	good[anything](w, "ada", "POST", "/api/groups/"+group+"/invitations", `{"member":"`+who+`"}`)

@@ -15,9 +15,8 @@ import (
 	"github.com/kith/kith/internal/storetest"
 )
 
-// TestBackup: a copy made while the database is written to is sound, holds what
-// was there at its moment, opens as a database, and is noted with its act; no
-// file is written over.
+// TestBackup checks that a copy made during writes is valid, has the data of that moment,
+// opens as a database, and is recorded with its act, and that no file is overwritten.
 func TestBackup(t *testing.T) {
 	dir := t.TempDir()
 	db, err := store.Open(t.Context(), store.Config{Path: filepath.Join(dir, "kith.db")})
@@ -89,8 +88,9 @@ func TestBackup(t *testing.T) {
 	}
 }
 
-// TestDumpPostgres: pg_dump and pg_restore, as docs/operate/database.md has them, bring
-// back all that a database holds, its partitions too, and a hub goes on with it.
+// TestDumpPostgres checks that pg_dump and pg_restore, used as in
+// docs/operate/database.md, restore everything in a database, including its partitions,
+// and that a hub can continue with it.
 func TestDumpPostgres(t *testing.T) {
 	t.Parallel()
 	from, to, file := storetest.Postgres(t), storetest.Postgres(t), filepath.Join(t.TempDir(), "kith.dump")
@@ -110,7 +110,7 @@ func TestDumpPostgres(t *testing.T) {
 	same(t, len(must[[]account.Usage](t)(restored.Usage(t.Context()))), 1001)
 }
 
-// TestBackupPostgres: there, another tool does it, and the refusal names it.
+// TestBackupPostgres checks that on PostgreSQL the refusal names the tool to use.
 func TestBackupPostgres(t *testing.T) {
 	db, err := store.Open(t.Context(), store.Config{URL: storetest.Postgres(t)})
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/kith/kith/internal/storetest"
 )
 
-// TestClockOffset: an offset stays while it can be right to 0.25 s; else it is that of the middle
-// of the round trip, which takes 0.1 s here.
+// TestClockOffset checks that an offset is kept if it can be right within 0.25 s, and is
+// otherwise that of the middle of the round trip, which takes 0.1 s here.
 func TestClockOffset(t *testing.T) {
 	t.Parallel()
 	before := start
@@ -31,8 +31,8 @@ func TestClockOffset(t *testing.T) {
 	}
 }
 
-// TestClock: on PostgreSQL each beat reads the server's clock, which here is this computer's,
-// and times are by it. On SQLite they are by this computer's.
+// TestClock checks that on PostgreSQL each beat reads the server's clock, which is this
+// computer's here, and that times use it. On SQLite they use this computer's clock.
 func TestClock(t *testing.T) {
 	t.Parallel()
 	near := func(db *store.DB, want time.Duration) {

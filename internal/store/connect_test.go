@@ -14,8 +14,8 @@ import (
 	"github.com/kith/kith/internal/storetest"
 )
 
-// TestConnectFaults: a database that cannot be used is refused in one line that has the
-// cause and what to do, and not the password.
+// TestConnectFaults checks that for an unusable database there is an error in one line,
+// with the cause and what to do, and without the password.
 func TestConnectFaults(t *testing.T) {
 	t.Parallel()
 	server := storetest.Start(t)
@@ -25,7 +25,7 @@ func TestConnectFaults(t *testing.T) {
 	execute(t, parsed.String(), "CREATE ROLE locked LOGIN PASSWORD 'right'", "CREATE ROLE crowded LOGIN CONNECTION LIMIT 0",
 		fmt.Sprintf("COPY (VALUES ('local all locked scram-sha-256'), ('local all all trust')) TO '%s'", rules))
 	server.Stop(t)
-	server.Start(t) // reads its rules
+	server.Start(t) // loads its rules
 	for name, c := range map[string]struct {
 		url        string
 		cause, fix string
@@ -57,7 +57,8 @@ func with(u *url.URL, user *url.Userinfo, path string, query url.Values) string 
 	return changed.String()
 }
 
-// A server that is slow at first, on a busy computer or as it starts, is waited for.
+// Open waits for a server that is slow at first, because its computer is busy or it is
+// starting.
 func TestConnectToSlowServer(t *testing.T) {
 	t.Parallel()
 	server := storetest.Start(t)

@@ -18,8 +18,8 @@ import (
 	"github.com/kith/kith/internal/storetest"
 )
 
-// fillToCopy stores something of most kinds, and returns two members, the owner of
-// a share and the member it is for.
+// fillToCopy stores records of most kinds, and returns two members: the owner and the
+// member of a share.
 func fillToCopy(t *testing.T, db *store.DB) (owner, member account.Member) {
 	t.Helper()
 	ctx := account.Acting(t.Context(), &account.Act{ID: "act_1", At: start, By: "mem_x", ByName: "operator", What: "add the member", Subject: "grüße \ufffd"})
@@ -55,7 +55,7 @@ func fillToCopy(t *testing.T, db *store.DB) (owner, member account.Member) {
 	return owner, member
 }
 
-// seen is what the store's methods return of what fillToCopy stored.
+// seen returns what the store's methods return for the records of fillToCopy.
 func seen(t *testing.T, db *store.DB, owner, member account.Member) map[string]any {
 	t.Helper()
 	ctx := t.Context()
@@ -77,8 +77,9 @@ func seen(t *testing.T, db *store.DB, owner, member account.Member) map[string]a
 	return out
 }
 
-// TestCopy: all that an SQLite database holds is in the copy on PostgreSQL, with the
-// same number and content of rows, and is used there as before; the epoch jumps.
+// TestCopy checks that everything in an SQLite database is copied to PostgreSQL, with
+// equal numbers and contents of rows, that the copy can be used as before, and that the
+// epoch jumps.
 func TestCopy(t *testing.T) {
 	t.Parallel()
 	from, to := openSQLite(t), openPostgres(t)
@@ -108,7 +109,7 @@ func TestCopy(t *testing.T) {
 	_, _, err = to.Changes(t.Context(), before)
 	fails(t, err, store.ErrBehind)
 
-	// It goes on there: changes are seen in order, and records count once.
+	// The copy can be used: changes arrive in order, and records count once.
 	changes := watch(t, to)
 	newKey(t, to, member, "new")
 	same(t, len(changes()), 1)
@@ -126,8 +127,8 @@ func TestCopy(t *testing.T) {
 	}
 }
 
-// TestCopyLaterTable: a table that kith gets later is copied without a word in
-// Copy, and one that only one side has is not left out silently.
+// TestCopyLaterTable checks that Copy also copies tables added in the future, and fails
+// if only one side has a table.
 func TestCopyLaterTable(t *testing.T) {
 	t.Parallel()
 	path, url := filepath.Join(t.TempDir(), "kith.db"), storetest.Postgres(t)
@@ -160,8 +161,8 @@ func TestCopyLaterTable(t *testing.T) {
 	same(t, n, int64(9007199254740993))
 }
 
-// TestCopyFails: a copy that cannot be finished leaves the target empty, and the next
-// one succeeds.
+// TestCopyFails checks that a copy that cannot be completed leaves the target empty, and
+// that the next one succeeds.
 func TestCopyFails(t *testing.T) {
 	t.Parallel()
 	from, to := openSQLite(t), openPostgres(t)

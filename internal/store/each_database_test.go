@@ -17,9 +17,9 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// onDatabase runs every test that holds for both databases. Each call of open
-// returns a new, empty store, which is closed at the end of its test. The first
-// call is made outside of any synctest bubble.
+// onDatabase runs all tests that apply to both databases. Each call of open returns a
+// new, empty store, which is closed at the end of its test. The first call must be made
+// outside of any synctest bubble.
 func onDatabase(t *testing.T, open func(t *testing.T) *store.DB) {
 	open(t)
 	for _, test := range []struct {
@@ -93,10 +93,10 @@ func onDatabase(t *testing.T, open func(t *testing.T) *store.DB) {
 	t.Run("changes are kept a day", func(t *testing.T) { testPruning(t, open) })
 }
 
-// start is a moment that has all the precision that is kept.
+// start is a time with all the precision that is stored.
 var start = time.Date(2026, 11, 21, 10, 30, 0, 123_000_000, time.UTC)
 
-// later is so many seconds after start.
+// later returns a time that many seconds after start.
 func later(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
 
 func ok(t *testing.T, err error) {
@@ -106,7 +106,7 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-// must returns the value of a call and fails the test if the call has an error.
+// must returns the value of a call, and fails the test if there is an error.
 func must[T any](t *testing.T) func(value T, err error) T {
 	return func(value T, err error) T {
 		t.Helper()
@@ -115,7 +115,7 @@ func must[T any](t *testing.T) func(value T, err error) T {
 	}
 }
 
-// fails checks which kind of error err is.
+// fails checks the kind of an error.
 func fails(t *testing.T, err, kind error) {
 	t.Helper()
 	if !errors.Is(err, kind) {
@@ -123,7 +123,7 @@ func fails(t *testing.T, err, kind error) {
 	}
 }
 
-// same checks that got is want; no elements and no slice are the same.
+// same checks that got equals want. An empty and a nil slice are equal.
 func same(t *testing.T, got, want any) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
@@ -131,7 +131,7 @@ func same(t *testing.T, got, want any) {
 	}
 }
 
-// together runs work n times at once and waits for all; work uses Error, not Fatal.
+// together runs work n times concurrently and waits. work must use Error, not Fatal.
 func together(n int, work func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {
@@ -140,7 +140,7 @@ func together(n int, work func(i int)) {
 	all.Wait()
 }
 
-// The functions below make a record, store it and return it.
+// The functions below create a record, store it and return it.
 
 func newMember(t *testing.T, db *store.DB, name string) account.Member {
 	t.Helper()
@@ -190,7 +190,7 @@ func newGroup(t *testing.T, db *store.DB, name string, members ...account.Member
 	return g
 }
 
-// watch returns a function that returns the changes since it was last called.
+// watch returns a function that returns the changes since its last call.
 func watch(t *testing.T, db *store.DB) func() []fleet.Change {
 	t.Helper()
 	at := must[fleet.Position](t)(db.Position(t.Context()))

@@ -31,7 +31,8 @@ func testEmails(t *testing.T, db *store.DB) {
 	_, err = db.EmailsOf(ctx, "\xff", 5)
 	fails(t, err, store.ErrInvalid)
 
-	// It counts once the link was used: by the member, in time, the newest, once.
+	// An address is verified when the link is used: by the member, before it expires, the
+	// newest link, once.
 	ask(ada, "old@example.org", "first", 100)
 	asked := ask(ada, "Ada@Example.org", "second", 100)
 	same(t, must[account.Email](t)(db.Email(ctx, ada.ID)), asked)
@@ -57,7 +58,8 @@ func testEmails(t *testing.T, db *store.DB) {
 		same(t, of(other), []string{})
 	}
 
-	// Another may have the same, and a new one takes the place of the old when it is proved.
+	// Another member may have the same address. A new address replaces the old one when
+	// it is verified.
 	bobs := ask(bob, "ada@example.org", "bobs", 100)
 	same(t, of("ada@example.org"), []string{ada.ID})
 	_, err = db.VerifyEmail(ctx, bob.ID, bobs.Hash, later(3))
@@ -72,7 +74,7 @@ func testEmails(t *testing.T, db *store.DB) {
 	same(t, of("ada@example.org"), []string{bob.ID})
 	same(t, of("new@example.org"), []string{ada.ID})
 
-	// Gone with all that waits.
+	// All pending links are deleted, too.
 	ask(ada, "later@example.org", "later", 300)
 	before, err = db.RemoveEmail(ctx, ada.ID)
 	ok(t, err)
@@ -83,9 +85,9 @@ func testEmails(t *testing.T, db *store.DB) {
 	same(t, of("ada@example.org"), []string{bob.ID})
 }
 
-// testMailedLinks: a link that was mailed ends with the next one, with the address
-// and with the password; one that an operator made does not end with it, nor it
-// with that.
+// testMailedLinks checks that a mailed link ends with the next one, with the address and
+// with the password. A link by an operator does not end with it, and it does not end with
+// that.
 func testMailedLinks(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada := newMember(t, db, "ada")

@@ -16,8 +16,8 @@ import (
 	"github.com/kith/kith/internal/storetest"
 )
 
-// TestEndedConnections: after an administrator ended every connection, in use or idle, each
-// read and each transaction succeeds.
+// TestEndedConnections checks that every read and every transaction succeeds after an
+// administrator closed all connections, in use or idle.
 func TestEndedConnections(t *testing.T) {
 	t.Parallel()
 	address := storetest.Postgres(t)
@@ -69,7 +69,7 @@ func TestEndedConnections(t *testing.T) {
 	}
 }
 
-// TestEndedOnWindows: a connection that was ended has numbers of its own there.
+// TestEndedOnWindows checks the error numbers of Windows for closed connections.
 func TestEndedOnWindows(t *testing.T) {
 	for number, ended := range map[syscall.Errno]bool{10053: true, 10054: true, 10061: false} {
 		err := &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("wsarecv", number)}

@@ -12,8 +12,8 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// testEpoch: what may change who reaches what moves the epoch, one step a
-// change; nothing else does, and neither does a write that failed.
+// testEpoch checks that each write that may change who reaches which machine moves the
+// epoch by one, and that other writes and failed ones do not.
 func testEpoch(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	same(t, must[fleet.Position](t)(db.Position(ctx)), fleet.Position{})
@@ -41,8 +41,8 @@ func testEpoch(t *testing.T, db *store.DB) {
 	same(t, must[fleet.Position](t)(db.Position(ctx)).Epoch, int64(4))
 }
 
-// testEpochConcurrency: while many write, readers that poll see each change
-// once, in one order, and find the changed record in the store.
+// testEpochConcurrency checks that during concurrent writes, readers that poll see each
+// change once, in the same order, and find the changed record in the store.
 func testEpochConcurrency(t *testing.T, db *store.DB) {
 	const writers, each, readers = 8, 25, 3
 	seen := make([][]string, readers)
@@ -69,7 +69,7 @@ func testEpochConcurrency(t *testing.T, db *store.DB) {
 				if epoch != now.Epoch {
 					t.Errorf("read up to change %d, yet the epoch is %d", epoch, now.Epoch)
 				}
-				if t.Failed() { // there is no more to come
+				if t.Failed() { // there are no further changes
 					return
 				}
 			}
@@ -90,8 +90,8 @@ func testEpochConcurrency(t *testing.T, db *store.DB) {
 	}
 }
 
-// testBehind: a reader ahead of the store, as after a backup was restored, gets
-// ErrBehind.
+// testBehind checks that a reader that is ahead of the store, as after a restored backup,
+// gets ErrBehind.
 func testBehind(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	at, changes, err := db.Changes(ctx, fleet.Position{})
@@ -103,8 +103,8 @@ func testBehind(t *testing.T, db *store.DB) {
 	fails(t, err, store.ErrBehind)
 }
 
-// testLostChanges: a reader that knows a change which the database lost, so that
-// another one has its number, gets ErrBehind.
+// testLostChanges checks that a reader gets ErrBehind if the database lost a change that
+// the reader knows, and another change has its number.
 func testLostChanges(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	newMember(t, db, "ada")
@@ -123,8 +123,8 @@ func testLostChanges(t *testing.T, db *store.DB) {
 	}
 }
 
-// testPruning: changes are kept for a day; a later reader gets ErrBehind
-// with the current epoch; one that is up to date never does.
+// testPruning checks that changes are kept for a day. After that a reader gets ErrBehind
+// with the current epoch, unless it is up to date.
 func testPruning(t *testing.T, open func(t *testing.T) *store.DB) {
 	synctest.Test(t, func(t *testing.T) {
 		db := open(t)

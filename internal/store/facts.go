@@ -183,7 +183,7 @@ func (f *Facts) Poll(ctx context.Context, after fleet.Position) (fleet.Update, e
 	return fleet.Update{Position: position, Changes: changes}, err
 }
 
-// SaveOffers stores a machine's last advertisement and the time it was received.
+// SaveOffers stores a machine's last advertisement and when the machine was last seen.
 func (f *Facts) SaveOffers(ctx context.Context, id fleet.MachineID, advertisement []byte, seen time.Time) error {
 	return f.db.SaveOffers(ctx, string(id), advertisement, seen)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/kith/kith/internal/storetest"
 )
 
-// Follow notifies of each commit that moves the epoch: of this process on either database,
-// and of another one on PostgreSQL.
+// Follow calls changed for each commit that moves the epoch: of this process on both
+// databases, and of another process on PostgreSQL.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]store.Config{
@@ -25,7 +25,7 @@ func TestFollow(t *testing.T) {
 				writers = append(writers, open(t, config))
 			}
 			changed := follow(t, db)
-			await(t, changed) // it listens
+			await(t, changed) // it has begun to listen
 			for i, writer := range writers {
 				newMember(t, writer, []string{"ada", "bob"}[i])
 				await(t, changed)

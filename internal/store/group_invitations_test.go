@@ -13,7 +13,8 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// invitation is one that by makes at start; the zero Member is the operator.
+// invitation returns an invitation that by makes at start. The zero Member is the
+// operator.
 func invitation(g account.Group, by, m account.Member) account.GroupInvitation {
 	return account.GroupInvitation{
 		GroupID: g.ID, MemberID: m.ID, ByID: by.ID, Member: m.Name, By: by.Name, Created: start, Expires: start.Add(account.InvitationLife),
@@ -25,7 +26,7 @@ func inviteTo(t *testing.T, db *store.DB, g account.Group, by, m account.Member)
 	return db.InviteToGroup(t.Context(), invitation(g, by, m))
 }
 
-// members are the ids of those in a group, as routing sees it.
+// members returns the ids of a group's members, as routing sees them.
 func members(t *testing.T, db *store.DB, g account.Group) (ids []string) {
 	t.Helper()
 	for _, m := range must[account.Group](t)(db.GroupByID(t.Context(), g.ID)).Members {
@@ -34,9 +35,9 @@ func members(t *testing.T, db *store.DB, g account.Group) (ids []string) {
 	return ids
 }
 
-// testGroupInvitations: who is invited is in the group only after accepting, sees
-// the invitation, and is in no group by an invitation that was declined,
-// withdrawn or used.
+// testGroupInvitations checks that an invited member sees the invitation and is in the
+// group only after accepting it, and never by an invitation that was declined, withdrawn
+// or used.
 func testGroupInvitations(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
@@ -55,7 +56,7 @@ func testGroupInvitations(t *testing.T, db *store.DB) {
 	fails(t, inviteTo(t, db, lab, ada, bob), store.ErrExists)
 	fails(t, inviteTo(t, db, lab, operator, bob), store.ErrExists)
 
-	// Nothing is reached, and only the two sides see it.
+	// The invitation gives no reach, and only the two sides see it.
 	same(t, changes(), []fleet.Change{})
 	same(t, members(t, db, lab), []string{ada.ID})
 	invited := invitation(lab, ada, bob)
@@ -71,7 +72,7 @@ func testGroupInvitations(t *testing.T, db *store.DB) {
 	same(t, must[int](t)(db.CountNotices(ctx, bob.ID, start)), 1)
 	same(t, must[int](t)(db.CountNotices(ctx, ada.ID, start)), 0)
 
-	// It is the member's own, and each answer ends it.
+	// Only the invited member can answer it, and each answer ends it.
 	fails(t, db.AcceptGroup(ctx, lab.ID, eve.ID, start), store.ErrNotFound)
 	ok(t, db.DeclineGroup(ctx, lab.ID, bob.ID, start))
 	fails(t, db.AcceptGroup(ctx, lab.ID, bob.ID, start), store.ErrNotFound)
@@ -85,7 +86,7 @@ func testGroupInvitations(t *testing.T, db *store.DB) {
 	fails(t, db.ExpelFromGroup(ctx, ada.ID, lab.ID, bob.ID), store.ErrNotFound)
 	same(t, changes(), []fleet.Change{})
 
-	// Who left, or was removed, is in it again by a new invitation alone.
+	// A member who left or was removed can only come back with a new invitation.
 	for _, end := range []func() error{
 		func() error { return db.LeaveGroup(ctx, lab.ID, bob.ID) },
 		func() error { return db.ExpelFromGroup(ctx, ada.ID, lab.ID, bob.ID) },
@@ -102,7 +103,7 @@ func testGroupInvitations(t *testing.T, db *store.DB) {
 		expect(t, changes(), inLab, inLab)
 	}
 
-	// It ends with its time; another may take its place then.
+	// It expires, and another invitation can take its place then.
 	ok(t, inviteTo(t, db, lab, ada, bob))
 	late := start.Add(account.InvitationLife)
 	fails(t, db.AcceptGroup(ctx, lab.ID, bob.ID, late), store.ErrNotFound)
@@ -113,7 +114,7 @@ func testGroupInvitations(t *testing.T, db *store.DB) {
 	again.Created, again.Expires = late, late.Add(account.InvitationLife)
 	ok(t, db.InviteToGroup(ctx, again))
 
-	// A disabled member's is hidden, and all end with the group.
+	// A disabled member's invitation is hidden. All invitations end with the group.
 	ok(t, db.SetMemberDisabled(ctx, bob.ID, true))
 	same(t, seen(db.SeenGroups(ctx, ada.ID, "", late))[0].Invitations, []account.GroupInvitation{})
 	ok(t, db.SetMemberDisabled(ctx, bob.ID, false))
@@ -122,8 +123,8 @@ func testGroupInvitations(t *testing.T, db *store.DB) {
 	same(t, must[int](t)(db.CountNotices(ctx, bob.ID, late)), 0)
 }
 
-// testInvitationBounds: so many invitations of a group, and so many of a member,
-// wait for an answer at once.
+// testInvitationBounds checks the limits for pending invitations, of a group and of a
+// member.
 func testInvitationBounds(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
@@ -175,7 +176,8 @@ func testInvitationBounds(t *testing.T, db *store.DB) {
 	ok(t, inviteTo(t, db, lab, ada, eve))
 }
 
-// testGroupsOfOneMember: a member is in so many groups at most, by whichever way.
+// testGroupsOfOneMember checks that a member is in a limited number of groups, by every
+// way of joining.
 func testGroupsOfOneMember(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
@@ -193,12 +195,13 @@ func testGroupsOfOneMember(t *testing.T, db *store.DB) {
 	fails(t, db.AcceptGroup(ctx, org.ID, ada.ID, start), account.ErrTooMany)
 	one := must[account.Group](t)(db.GroupByName(ctx, "0"))
 	ok(t, db.EndGroup(ctx, ada.ID, one.ID))
-	ok(t, db.AcceptGroup(ctx, org.ID, ada.ID, start)) // the invitation still waits
+	ok(t, db.AcceptGroup(ctx, org.ID, ada.ID, start)) // the invitation is still pending
 	fails(t, db.JoinGroup(ctx, open.ID, ada.ID, start), account.ErrTooMany)
 }
 
-// testInvitationRaces: of two that accept at once one does; and a member who is removed
-// while accepting is not in the group, whichever of the two came first (spec/security.md#consent).
+// testInvitationRaces checks that of two concurrent acceptances one succeeds, and that a
+// member who is removed while accepting is not in the group, in either order
+// (spec/security.md#consent).
 func testInvitationRaces(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
@@ -241,8 +244,8 @@ func testInvitationRaces(t *testing.T, db *store.DB) {
 	}
 }
 
-// testConsent does what members do to groups, at random, beside a plain model of
-// it: no one is in a group but by accepting or joining.
+// testConsent performs random actions on groups and compares the result with a simple
+// model: no one is in a group without accepting or joining.
 func testConsent(t *testing.T, db *store.DB) {
 	const seed = 31
 	rng, ctx := rand.New(rand.NewPCG(seed, 0)), t.Context()
@@ -297,8 +300,8 @@ func testConsent(t *testing.T, db *store.DB) {
 	}
 }
 
-// testJoins: the others of a group see who joined it, until they say that they
-// have; who joins sees nothing of before.
+// testJoins checks that the other members of a group see who joined it, until they mark
+// it as seen, and that a member sees no joins from before their own.
 func testJoins(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
@@ -330,7 +333,7 @@ func testJoins(t *testing.T, db *store.DB) {
 	same(t, joins(ada, later(3)), []string{})
 	same(t, len(must[[]account.GroupJoin](t)(db.Joins(ctx, ada.ID, later(3), 10))), 3)
 
-	// Of one who joins, leaves and joins again, the last time counts.
+	// If a member joins, leaves and joins again, the last time counts.
 	ok(t, db.LeaveGroup(ctx, everyone.ID, eve.ID))
 	same(t, joins(bob, later(3)), []string{"eve everyone 3"})
 	ok(t, db.JoinGroup(ctx, everyone.ID, eve.ID, later(4)))
@@ -338,7 +341,7 @@ func testJoins(t *testing.T, db *store.DB) {
 	same(t, must[[]account.GroupJoin](t)(db.Joins(ctx, bob.ID, later(4), 1)), []account.GroupJoin{{Group: "everyone", Member: "eve", At: later(4), New: true}})
 	same(t, joins(bob, later(4).Add(account.JoinLife)), []string{})
 
-	// By mail: those with a machine that the group reaches.
+	// By mail only members with a machine that the group reaches are notified.
 	mailed := func(m account.Member) (all []string) {
 		t.Helper()
 		for _, j := range must[[]account.GroupJoin](t)(db.JoinsToMail(ctx, m.ID, later(3), later(4), 10)) {
@@ -367,8 +370,9 @@ func testJoins(t *testing.T, db *store.DB) {
 	same(t, mailed(ada), []string{})
 }
 
-// testGroupMadeFor: a group that the operator makes for a member has no member
-// until that one accepts, as its admin; declined or withdrawn it ends.
+// testGroupMadeFor checks that a group that the operator creates for a member has no
+// members until that member accepts and becomes its admin. If the invitation is declined
+// or withdrawn, the group is deleted.
 func testGroupMadeFor(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
@@ -391,7 +395,7 @@ func testGroupMadeFor(t *testing.T, db *store.DB) {
 		_, err = db.GroupByID(ctx, g.ID)
 		fails(t, err, store.ErrNotFound)
 		g = made()
-		if kind == account.GroupOpen { // another member is in it first, and is no admin
+		if kind == account.GroupOpen { // another member joins first, and is not an admin
 			ok(t, db.JoinGroup(ctx, g.ID, bob.ID, start))
 		}
 		ok(t, db.AcceptGroup(ctx, g.ID, ada.ID, start))

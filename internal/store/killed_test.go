@@ -17,12 +17,12 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// writerPath names the database that this process, run as a child of TestKilled,
-// writes usage to until it is killed.
+// writerPath is the database for a process that TestKilled starts, which writes usage to
+// it until it is killed.
 const writerPath = "KITH_TEST_WRITER"
 
-// writeUsage writes batches of one to twenty records and, once a batch is
-// written, says the ids of its calls, one a line.
+// writeUsage writes batches of one to twenty records. After each batch it prints the ids
+// of its calls, one on each line.
 func writeUsage(path string) int {
 	ctx := context.Background()
 	db, err := store.Open(ctx, store.Config{Path: path})
@@ -50,8 +50,9 @@ func writeUsage(path string) int {
 	}
 }
 
-// TestKilled: kill -9 at any moment loses no record that was said to be written,
-// counts none twice, and leaves a database that opens (spec/api.md#usage).
+// TestKilled checks that kill -9 at any time loses no record that was reported as
+// written, counts none twice, and leaves a database that can be opened
+// (spec/api.md#usage).
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "kith.db")
@@ -62,8 +63,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// runAndKill runs a writer, kills it at some moment after it said so many lines,
-// and returns every complete line it printed.
+// runAndKill runs a writer, kills it at a random time after it printed that many lines,
+// and returns all complete lines.
 func runAndKill(t *testing.T, path string) []string {
 	t.Helper()
 	child := exec.CommandContext(t.Context(), os.Args[0])
@@ -81,13 +82,13 @@ func runAndKill(t *testing.T, path string) []string {
 	for last := rand.IntN(2000); ; last-- {
 		line, err := lines.ReadString('\n')
 		if err != nil {
-			break // the end; half a line is no promise
+			break // the end; an incomplete line promises nothing
 		}
 		if written = append(written, strings.TrimSuffix(line, "\n")); len(written) == 1 {
 			cannotOpen(t, store.Config{Path: path}, "another kith process has it open")
 		}
 		if last == 0 {
-			// The writer goes on while this happens: the moment is any.
+			// The writer continues in the meantime, so the time of the kill is random.
 			if err := child.Process.Kill(); err != nil {
 				t.Error(err)
 			}
@@ -101,7 +102,7 @@ func runAndKill(t *testing.T, path string) []string {
 
 func checkLedger(t *testing.T, path string, written []string) {
 	t.Helper()
-	db, err := store.Open(t.Context(), store.Config{Path: path}) // checks the file, too
+	db, err := store.Open(t.Context(), store.Config{Path: path}) // this checks the file, too
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,14 +9,14 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// testPages: lists read page by page return each record once, though many are of
-// one millisecond.
+// testPages checks that lists read page by page return each record once, even if many
+// have the same millisecond.
 func testPages(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	const many = 23
 	want := map[string][]string{}
 	for i := range many {
-		at := later(i / 9) // nine of each moment
+		at := later(i / 9) // nine at each time
 		member := account.Member{ID: fmt.Sprintf("mem_%02d", i), Name: fmt.Sprintf("Member_%02d", i), Created: at, Disabled: i == 3}
 		ok(t, db.CreateMember(ctx, member))
 		machine := account.Machine{
@@ -63,7 +63,7 @@ func testPages(t *testing.T, db *store.DB) {
 		}
 	}
 
-	// What is searched for is no pattern.
+	// The search text is not a pattern.
 	for part, n := range map[string]int{"": many, "MEMBER_1": 10, "_": many, "%": 0, "member-": 0, "!": 0} {
 		same(t, len(must[[]account.Member](t)(db.MembersBefore(ctx, account.Place{}, part, 100))), n)
 	}

@@ -117,8 +117,8 @@ func (db *DB) NextGeneration(ctx context.Context, id string) (int64, error) {
 	return generation, db.wrap(err, "number a tunnel of machine %q", id)
 }
 
-// SaveOffers stores a machine's latest advertisement, a JSON document, and the time it
-// was received. Routing uses it while the machine is offline.
+// SaveOffers stores a machine's latest advertisement, a JSON document, and when the
+// machine was last seen. Routing uses the advertisement while the machine is offline.
 func (db *DB) SaveOffers(ctx context.Context, id string, offers []byte, seen time.Time) error {
 	err := db.transact(ctx, func(q *query.Queries) error {
 		return oneRow(q.SaveOffers(ctx, id, offers, millis(seen)))

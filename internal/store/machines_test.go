@@ -138,7 +138,7 @@ func testLoginTokens(t *testing.T, db *store.DB) {
 	named, unnamed := newToken(t, db, ada, "named", "den"), newToken(t, db, ada, "unnamed", "")
 	clash, disabled := newToken(t, db, ada, "clash", "box"), newToken(t, db, eve, "disabled", "cave")
 	redeem := func(hash [32]byte, m account.Machine, now time.Time) (account.Machine, error) {
-		m.OwnerID = eve.ID // whatever it says, the token's member is the owner
+		m.OwnerID = eve.ID // the token's member is always the owner
 		made, owner, err := db.RedeemLoginToken(ctx, hash, m, now)
 		if err == nil {
 			same(t, owner, ada)
@@ -170,7 +170,7 @@ func testLoginTokens(t *testing.T, db *store.DB) {
 	fails(t, err, store.ErrExists)
 	same(t, changes(), []fleet.Change{})
 	ok(t, db.RevokeMachine(ctx, box.ID, later(5)))
-	_, err = redeem(clash, aMachine(ada, "third"), later(6)) // a failure left it unused
+	_, err = redeem(clash, aMachine(ada, "third"), later(6)) // the failed call did not use it
 	ok(t, err)
 
 	_, err = redeem(disabled, aMachine(eve, "cave"), later(7))
@@ -181,7 +181,7 @@ func testLoginTokens(t *testing.T, db *store.DB) {
 	fails(t, db.CreateLoginToken(ctx, account.LoginToken{ID: account.NewID("tok_"), MemberID: ada.ID, Hash: named}), store.ErrExists)
 }
 
-// testLoginTokenRace: of many who redeem one token at once, exactly one wins.
+// testLoginTokenRace checks that one of many concurrent calls redeems a token.
 func testLoginTokenRace(t *testing.T, db *store.DB) {
 	ada := newMember(t, db, "ada")
 	token := newToken(t, db, ada, "once", "")

@@ -13,8 +13,8 @@ import (
 	"github.com/kith/kith/internal/storetest"
 )
 
-// onEachConfig runs a test on an empty database of each kind. raw opens it without
-// the store.
+// onEachConfig runs a test on an empty database of each kind. raw opens it without the
+// store.
 func onEachConfig(t *testing.T, test func(t *testing.T, config store.Config, raw func() *sql.DB)) {
 	for _, driver := range []string{"sqlite", "pgx"} {
 		t.Run(driver, func(t *testing.T) {
@@ -35,8 +35,8 @@ func onEachConfig(t *testing.T, test func(t *testing.T, config store.Config, raw
 	}
 }
 
-// TestNewer: a kith runs on tables that a newer one has made if they say so, and
-// otherwise refuses them, with both versions and the next step.
+// TestNewer checks that a kith runs on the tables of a newer one if they allow it.
+// Otherwise it refuses them, with both versions and the next step.
 func TestNewer(t *testing.T) {
 	t.Parallel()
 	onEachConfig(t, func(t *testing.T, config store.Config, rawDB func() *sql.DB) {
@@ -65,8 +65,8 @@ func TestNewer(t *testing.T) {
 	})
 }
 
-// TestReadSchema: the migrations of a database are read without a change to it,
-// also of one that has none, and beside a running hub.
+// TestReadSchema checks that a database's migrations can be read without changing it,
+// even if there are none, and while a hub is running.
 func TestReadSchema(t *testing.T) {
 	t.Parallel()
 	_, err := store.ReadSchema(t.Context(), store.Config{Path: filepath.Join(t.TempDir(), "kith.db")})
@@ -92,7 +92,8 @@ func TestReadSchema(t *testing.T) {
 	})
 }
 
-// TestMigrationsExpand: a migration that an older kith could not run on says so.
+// TestMigrationsExpand checks that a migration that an older kith cannot use declares
+// that.
 func TestMigrationsExpand(t *testing.T) {
 	t.Parallel()
 	breaking := regexp.MustCompile(`(?i)\bDROP (TABLE|COLUMN)\b|\bRENAME\b|\bALTER COLUMN\b|\bADD CONSTRAINT\b|\bADD COLUMN [^,;]* NOT NULL(?: CHECK|,|;|$)`)

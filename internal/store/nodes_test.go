@@ -20,8 +20,8 @@ func aNode(name, incarnation string) fleet.Node {
 	}
 }
 
-// TestBeat: a poll of a node on PostgreSQL moves its beat and returns all nodes with
-// what changed; a process whose name another one took is refused.
+// TestBeat checks that a poll of a node on PostgreSQL increments its beat and returns all
+// nodes with what changed, and fails if another process has taken the name.
 func TestBeat(t *testing.T) {
 	t.Parallel()
 	config := store.Config{URL: storetest.Postgres(t)}
@@ -48,8 +48,8 @@ func TestBeat(t *testing.T) {
 	same(t, update.Nodes, []fleet.Node{a, b})
 }
 
-// TestNodeState: any node sets the state of another one, which all read with their next
-// beat; a node that ends in order is gone. On SQLite there are no nodes.
+// TestNodeState checks that any node can set another's state, which all read with their
+// next beat, and that a node that shuts down is removed. On SQLite there are no nodes.
 func TestNodeState(t *testing.T) {
 	t.Parallel()
 	config := store.Config{URL: storetest.Postgres(t)}
@@ -62,7 +62,7 @@ func TestNodeState(t *testing.T) {
 	same(t, []string{update.Nodes[0].State, update.Nodes[1].State}, []string{"ready", fleet.NodeDraining})
 	earlier := update.Nodes[1]
 	update = must[fleet.Update](t)(other.Facts("eu").Poll(t.Context(), fleet.Position{}))
-	ok(t, db.Facts("eu").RemoveNode(t.Context(), earlier)) // it moved since
+	ok(t, db.Facts("eu").RemoveNode(t.Context(), earlier)) // its row has changed since
 	ok(t, db.Facts("eu").RemoveNode(t.Context(), update.Nodes[0]))
 	same(t, len(must[fleet.Update](t)(other.Facts("eu").Poll(t.Context(), fleet.Position{})).Nodes), 1)
 	ok(t, db.StartNode(t.Context(), aNode("a", "again")))
@@ -90,8 +90,8 @@ func confirms(t *testing.T, db *store.DB, after fleet.Position) fleet.Update {
 	}
 }
 
-// TestOldPrimaryDoesNotConfirm: a server without its synchronous standby, as one that was
-// replaced as the primary, answers reads and confirms nothing.
+// TestOldPrimaryDoesNotConfirm checks that a server without its synchronous standby, like
+// one that was replaced as the primary, answers reads but confirms nothing.
 func TestOldPrimaryDoesNotConfirm(t *testing.T) {
 	t.Parallel()
 	server := storetest.Start(t)
@@ -117,13 +117,13 @@ func TestOldPrimaryDoesNotConfirm(t *testing.T) {
 	same(t, confirms(t, db, at).Position, at)
 }
 
-// TestReplacedPrimary: after a node followed a fail-over it reads nothing from the old
-// primary, which lives on, though the URL names that one first.
+// TestReplacedPrimary checks that a node that has followed a failover reads nothing from
+// the old primary, even if that still runs and is the first in the URL.
 func TestReplacedPrimary(t *testing.T) {
 	t.Parallel()
 	old := storetest.Start(t)
 	url := old.Database(t)
-	must[*store.DB](t)(store.Open(t.Context(), store.Config{URL: url})).Close() // it has the tables
+	must[*store.DB](t)(store.Open(t.Context(), store.Config{URL: url})).Close() // creates the tables
 	old.Stop(t)
 	next := old.Promoted(t)
 	old.Start(t)
@@ -139,7 +139,7 @@ func TestReplacedPrimary(t *testing.T) {
 	if err == nil {
 		t.Fatal("it confirmed without a server")
 	}
-	// The next one was copied before it knew the node. A connection that broke is noticed
+	// The next primary was copied before the node existed. A closed connection is noticed
 	// when it is used.
 	for db.StartNode(t.Context(), aNode("a", "second")) != nil && t.Context().Err() == nil {
 	}
@@ -153,7 +153,7 @@ func TestReplacedPrimary(t *testing.T) {
 	})
 }
 
-// TestNodeOnSQLite: the one process that has an SQLite file open needs no beat.
+// TestNodeOnSQLite checks that the only process with an SQLite file needs no beat.
 func TestNodeOnSQLite(t *testing.T) {
 	db := openSQLite(t)
 	ok(t, db.StartNode(t.Context(), aNode("a", "first")))
@@ -163,9 +163,9 @@ func TestNodeOnSQLite(t *testing.T) {
 	same(t, update.Nodes, []fleet.Node{})
 }
 
-// execute runs statements on the database, beside the store.
-// TestStoppedNode: a node that stopped in the middle of a transaction, or was cut off, keeps
-// no other one from changing the same row. Without a limit this waits for ever.
+// TestStoppedNode checks that a node that stopped in the middle of a transaction, or was cut
+// off, does not prevent another from changing the same row. Without idleLimit the test
+// would wait forever.
 func TestStoppedNode(t *testing.T) {
 	t.Parallel()
 	url := storetest.Postgres(t)
@@ -179,6 +179,7 @@ func TestStoppedNode(t *testing.T) {
 	execute(t, url, change)
 }
 
+// execute runs statements on the database without the store.
 func execute(t *testing.T, url string, statements ...string) {
 	t.Helper()
 	raw, err := sql.Open("pgx", url)

@@ -9,13 +9,13 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// aNotice is a notice of a machine that is offline.
+// aNotice returns a notice about an offline machine.
 func aNotice(m account.Member, subject string, occasion time.Time) account.Notice {
 	return account.Notice{MemberID: m.ID, Kind: account.NoticeOffline, Subject: subject, Occasion: occasion, Text: subject + " is offline."}
 }
 
-// testNotices: a member has one notice of each occasion, sees those of no other member,
-// can mark them as seen and switch off kinds, and gets no more than so many a day.
+// testNotices checks that a member gets one notice for each occasion and none of other
+// members, can mark them as seen and switch off kinds, and gets a limited number a day.
 func testNotices(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
@@ -72,9 +72,9 @@ func testNotices(t *testing.T, db *store.DB) {
 	ok(t, db.AddNotices(ctx, many, later(6)))
 	same(t, len(texts(bob)), account.NoticesADay)
 	ok(t, db.AddNotices(ctx, nil, start.Add(account.NoticeLife)))
-	same(t, len(texts(bob)), account.NoticesADay-1) // the first is past its time
+	same(t, len(texts(bob)), account.NoticesADay-1) // the first has expired
 
-	// A member who is disabled gets none, and one who is no operator any more none of backups.
+	// A disabled member gets none, and a former operator none about backups.
 	ok(t, db.SetMemberDisabled(ctx, ada.ID, true))
 	ok(t, db.AddNotices(ctx, []account.Notice{aNotice(ada, "late", start)}, start.Add(account.NoticeLife)))
 	same(t, texts(ada), []string{"attic is offline."})
@@ -89,12 +89,14 @@ func testNotices(t *testing.T, db *store.DB) {
 	fails(t, db.AddNotices(ctx, []account.Notice{{MemberID: eve.ID, Text: "a\x00b"}}, start), store.ErrInvalid)
 }
 
-// testDueNotices: what members are to be notified of is found until it is noted.
+// testDueNotices checks that reasons for notices are found until there is a notice about
+// them.
 func testDueNotices(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
 
-	// Machines by when they were last seen; a revoked one and one that never was are none.
+	// Machines by when they were last seen, without revoked ones and those that were
+	// never seen.
 	for name, seen := range map[string]time.Time{"now": later(100), "late": later(10), "early": later(-10), "gone": later(5), "never": {}} {
 		m := newMachine(t, db, ada, name)
 		if !seen.IsZero() {
@@ -109,12 +111,12 @@ func testDueNotices(t *testing.T, db *store.DB) {
 	if len(got) != 1 || got[0].Name != "late" || got[0].OwnerID != ada.ID || !got[0].LastSeen.Equal(later(10)) {
 		t.Fatalf("offline are %+v", got)
 	}
-	ok(t, db.AddNotices(ctx, []account.Notice{aNotice(ada, got[0].ID, later(9))}, later(60))) // of another time
+	ok(t, db.AddNotices(ctx, []account.Notice{aNotice(ada, got[0].ID, later(9))}, later(60))) // about another time
 	same(t, len(offline(db.MachinesOffline(ctx, start, later(50)))), 1)
 	ok(t, db.AddNotices(ctx, []account.Notice{aNotice(ada, got[0].ID, later(10))}, later(60)))
 	same(t, len(offline(db.MachinesOffline(ctx, start, later(50)))), 0)
 
-	// Keys that end within 100 s and were made for longer than that.
+	// Keys that expire within 100 s and were created for longer than that.
 	for name, end := range map[string]time.Time{"short": later(90), "soon": later(150), "later": later(300), "none": {}} {
 		k := newKey(t, db, ada, name)
 		k.ID, k.Hash, k.Expires = account.NewID("key_"), [32]byte{byte(len(name)), name[0]}, end
@@ -127,7 +129,7 @@ func testDueNotices(t *testing.T, db *store.DB) {
 	ok(t, db.AddNotices(ctx, []account.Notice{{MemberID: ada.ID, Kind: account.NoticeEnding, Subject: ending[0].ID, Occasion: later(150)}}, later(60)))
 	same(t, len(must[[]account.EndingKey](t)(db.KeysEnding(ctx, later(60), later(160)))), 0)
 
-	// Limits of the day: of the models that a share names, and of a group.
+	// Limits of the day: for a share's models, and for a group.
 	share := must[account.Share](t)(db.PutShare(ctx, account.Share{ID: account.NewID("shr_"), OwnerID: ada.ID, MemberID: bob.ID, Created: start},
 		account.LimitChange{Models: limit([]string{"a", "c"}), PerDay: limit(3)}))
 	lab := newGroup(t, db, "lab", ada, bob)
@@ -162,8 +164,8 @@ func testDueNotices(t *testing.T, db *store.DB) {
 	same(t, spent(), []account.SpentLimit{})
 }
 
-// testMembersToMail: a member with a confirmed address is mailed once in a while, by one
-// node alone, and everything that came since the last mail.
+// testMembersToMail checks that a member with a verified address is mailed at intervals,
+// by only one node, with everything since the last mail.
 func testMembersToMail(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
@@ -180,15 +182,15 @@ func testMembersToMail(t *testing.T, db *store.DB) {
 	ok(t, db.AddNotices(ctx, []account.Notice{aNotice(ada, "before", start), aNotice(bob, "cellar", start)}, later(1)))
 	toMail(20, 20)
 	ok(t, db.AskEmail(ctx, account.Email{MemberID: ada.ID, Asked: "ada@example.org", Hash: hashOf("ada"), Expires: later(9)}))
-	toMail(20, 20) // not confirmed
+	toMail(20, 20) // not verified
 	must[account.Email](t)(db.VerifyEmail(ctx, ada.ID, hashOf("ada"), later(5)))
-	toMail(20, 20) // nothing since
+	toMail(20, 20) // nothing new
 	ok(t, db.AddNotices(ctx, []account.Notice{aNotice(ada, "attic", start)}, later(10)))
 	toMail(20, 9)
 	found := toMail(20, 10, "ada")
 	same(t, found[0], account.NewsFor{Member: account.Member{ID: ada.ID, Name: "ada"}, Address: "ada@example.org", Since: later(5)})
 
-	// One of several nodes mails her, and until then no other.
+	// One of several nodes mails her, and no other until the given time.
 	won := make(chan bool, 8)
 	together(cap(won), func(int) {
 		claimed, err := db.ClaimMail(ctx, ada.ID, later(20), later(80))
@@ -205,12 +207,12 @@ func testMembersToMail(t *testing.T, db *store.DB) {
 	}
 	same(t, n, 1)
 	toMail(79, 79)
-	toMail(80, 80, "ada") // that one failed
+	toMail(80, 80, "ada") // that attempt failed
 	same(t, must[bool](t)(db.ClaimMail(ctx, ada.ID, later(80), later(140))), true)
 	ok(t, db.SetMailed(ctx, ada.ID, later(80), later(140)))
 	toMail(200, 200)
 
-	// Joins and invitations are news, too.
+	// Joins and invitations are mailed, too.
 	lab := newGroup(t, db, "lab", ada, bob)
 	den := newGroup(t, db, "den", bob)
 	eve := newMember(t, db, "eve")
@@ -223,11 +225,11 @@ func testMembersToMail(t *testing.T, db *store.DB) {
 	ok(t, db.InviteToGroup(ctx, i))
 	ok(t, db.SetNoticeChoices(ctx, ada.ID, account.NoticeChoices{OffMail: []account.NoticeKind{account.NoticeSpent}}))
 	same(t, toMail(240, 240, "ada")[0].Off, []account.NoticeKind{account.NoticeSpent})
-	toMail(300, 300) // it has ended
+	toMail(300, 300) // it has expired
 	ok(t, db.SetMemberDisabled(ctx, ada.ID, true))
 	toMail(240, 240)
 
-	// A pass is made by one node each time; the first of all is kept.
+	// Each pass is claimed by one node. The time of the first pass is kept.
 	claim := func(seconds int, want bool) {
 		t.Helper()
 		first, claimed, err := db.ClaimNoticePass(ctx, later(seconds), time.Minute)

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// TestNotUsable: a database that cannot be opened is not called damaged where its disk
-// cannot be written or is full.
+// TestNotUsable checks that a database that cannot be opened is not reported as damaged
+// if its disk is full or read-only.
 func TestNotUsable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kith.db")
-	if err := os.Mkdir(path+"-wal", 0o700); err != nil { // SQLite's log cannot be written
+	if err := os.Mkdir(path+"-wal", 0o700); err != nil { // SQLite cannot write its log
 		t.Fatal(err)
 	}
 	_, err := Open(t.Context(), Config{Path: path})

@@ -69,7 +69,7 @@ func testKeys(t *testing.T, db *store.DB) {
 			Hash: sha256.Sum256([]byte{byte(i)}), LastFour: "Zz09", Created: later(i),
 		}
 		if i == 1 {
-			k.Expires = later(-1) // reading it is the caller's
+			k.Expires = later(-1) // the caller has to check it
 		}
 		ok(t, db.CreateKey(ctx, k))
 		keys = append(keys, k)
@@ -197,7 +197,7 @@ func testGroups(t *testing.T, db *store.DB) {
 	open.Members = []account.GroupMember{{MemberID: eve.ID}}
 	same(t, must[[]account.Group](t)(db.Groups(ctx)), []account.Group{org, open})
 
-	// Bob, its only admin, is disabled: the operator names another, of its members alone.
+	// Bob, the only admin, is disabled, so the operator can name another of the members.
 	ok(t, db.SetMemberDisabled(ctx, bob.ID, true))
 	fails(t, db.NameAdmin(ctx, org.ID, eve.ID), store.ErrNotFound)
 	fails(t, db.NameAdmin(ctx, open.ID, eve.ID), store.ErrNotFound)
@@ -225,7 +225,8 @@ func testGroups(t *testing.T, db *store.DB) {
 	same(t, changes(), []fleet.Change{})
 }
 
-// testLastOperator: of two operators who disable each other at once, one stays.
+// testLastOperator checks that if two operators disable each other concurrently, one
+// remains.
 func testLastOperator(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
@@ -252,9 +253,9 @@ func testLastOperator(t *testing.T, db *store.DB) {
 	}
 }
 
-// testDisabledMember: whatever routing reads forgets a disabled member, and
-// remembers it when it is enabled; each thing that vanished or came back is a
-// change.
+// testDisabledMember checks that routing no longer gets anything of a disabled member,
+// and gets it again after the member is enabled. Everything that disappears or comes back
+// is a change.
 func testDisabledMember(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestReadOnlyFile: a database file that cannot be written is refused before the hub says
-// that it serves. Root writes every file, so that root runs the test as another user.
+// TestReadOnlyFile checks that a hub with a read-only database file fails at the start.
+// Root can write every file, so as root it runs the test as another user.
 func TestReadOnlyFile(t *testing.T) {
 	if os.Geteuid() == 0 {
 		asAnotherUser(t, "^TestReadOnlyFile$")
@@ -34,8 +34,8 @@ func TestReadOnlyFile(t *testing.T) {
 	}
 }
 
-// asAnotherUser runs tests of this program in a process of a user without rights, and in a
-// folder of that user: others cannot read the one in which go test builds programs.
+// asAnotherUser runs tests of this program in a process of an unprivileged user, in that
+// user's folder, because others cannot read the folder of programs built by go test.
 func asAnotherUser(t *testing.T, tests string) {
 	t.Helper()
 	const user = 65534

@@ -15,7 +15,7 @@ import (
 
 func noProgress(int64, int64) {}
 
-// aBackup makes a database with a backup of it, and returns its owner and member.
+// aBackup creates a database with a backup of it, and returns its owner and member.
 func aBackup(t *testing.T, dir string) (db *store.DB, file string, owner, member account.Member) {
 	t.Helper()
 	db, err := store.Open(t.Context(), store.Config{Path: filepath.Join(dir, "kith.db")})
@@ -28,8 +28,8 @@ func aBackup(t *testing.T, dir string) (db *store.DB, file string, owner, member
 	return db, file, owner, member
 }
 
-// TestRestore: a backup restored on another computer is the database of its moment,
-// with a later epoch; no session and nothing that works once is left in it.
+// TestRestore checks that a backup that is restored on another computer has the data of
+// its time and a later epoch, but no sessions and nothing that can be used once.
 func TestRestore(t *testing.T) {
 	from, file, owner, member := aBackup(t, t.TempDir())
 	defer from.Close()
@@ -56,7 +56,7 @@ func TestRestore(t *testing.T) {
 	}
 	same(t, done, store.Restored{Made: later(20), Members: 2, Keys: 1, Machines: 2})
 	restored := open(t, store.Config{Path: path})
-	ok(t, from.RecordUsage(t.Context(), []account.Usage{running})) // the call that ran has ended
+	ok(t, from.RecordUsage(t.Context(), []account.Usage{running})) // the running call has ended
 	same(t, seen(t, restored, owner, member), seen(t, from, owner, member))
 	before, err := from.Position(t.Context())
 	ok(t, err)
@@ -83,8 +83,8 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// TestRestoreOver: a restore over a database keeps that one beside it, and refuses
-// what it knew as revoked or disabled.
+// TestRestoreOver checks that a restore over a database keeps that database, and that
+// what was revoked or disabled there stays so.
 func TestRestoreOver(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "kith.db")
@@ -111,8 +111,8 @@ func TestRestoreOver(t *testing.T) {
 	same(t, len(must[[]account.Member](t)(old.Members(t.Context()))), 3)
 }
 
-// TestRestoreTwice: a second restore within the second does not write over the database
-// that the first one kept.
+// TestRestoreTwice checks that a second restore in the same second does not overwrite the
+// database that the first one kept.
 func TestRestoreTwice(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "kith.db")
@@ -131,7 +131,7 @@ func TestRestoreTwice(t *testing.T) {
 	}
 }
 
-// TestRestoreOverDamage: a database that cannot be read is kept and replaced.
+// TestRestoreOverDamage checks that an unreadable database is kept and replaced.
 func TestRestoreOverDamage(t *testing.T) {
 	db, file, _, _ := aBackup(t, t.TempDir())
 	ok(t, db.Close())
@@ -152,8 +152,8 @@ func TestRestoreOverDamage(t *testing.T) {
 	same(t, len(must[[]account.Member](t)(open(t, store.Config{Path: path}).Members(t.Context()))), 2)
 }
 
-// TestRestoreRefuses: what is not a sound backup is refused in words, and the database
-// stays as it is.
+// TestRestoreRefuses checks that a file that is not a valid backup is refused with the
+// reason, and that the database does not change.
 func TestRestoreRefuses(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "kith.db")
@@ -202,7 +202,7 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
-// makeTable makes a database of another program.
+// makeTable creates a database of another program.
 func makeTable(t *testing.T, path string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", path)
@@ -212,7 +212,7 @@ func makeTable(t *testing.T, path string) {
 	ok(t, db.Close())
 }
 
-// TestBackupFails: a copy that cannot be made is recorded, and its file removed.
+// TestBackupFails checks that a failed copy is recorded and its file removed.
 func TestBackupFails(t *testing.T) {
 	dir := t.TempDir()
 	db := open(t, store.Config{Path: filepath.Join(dir, "kith.db")})
@@ -237,8 +237,8 @@ func TestBackupFails(t *testing.T) {
 	same(t, kept.ID, good.ID)
 }
 
-// TestAfterRestore: PostgreSQL's own tools bring back the data, and AfterRestore ends
-// the sessions and moves the epoch.
+// TestAfterRestore checks that after a restore with PostgreSQL's own tools, AfterRestore
+// ends the sessions and moves the epoch.
 func TestAfterRestore(t *testing.T) {
 	db := open(t, store.Config{URL: storetest.Postgres(t)})
 	owner := newMember(t, db, "ada")

@@ -16,11 +16,12 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// limit is a pointer to a value of a change.
+// limit returns a pointer to a value, for a change.
 func limit[T any](v T) *T { return &v }
 
-// testPutShare: a change makes a share or changes the one there is, which keeps its
-// id, its time and the limits that are not named; a zero value ends a limit.
+// testPutShare checks that a change creates a share or changes the existing one, which
+// keeps its id, its time and the limits that the change does not name. A zero value
+// removes a limit.
 func testPutShare(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
@@ -55,9 +56,9 @@ func testPutShare(t *testing.T, db *store.DB) {
 	same(t, changes(), []fleet.Change{})
 }
 
-// testGroupLimits: a member limits its groups, each member and group apart; who is
-// not in a group limits nothing; what is limited is what routing reads, and its own
-// member alone sees it.
+// testGroupLimits checks that a member can set limits for each of their groups,
+// independently of other members and groups, and that someone outside the group cannot.
+// Routing gets all limits, and only the member sees them.
 func testGroupLimits(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
@@ -98,8 +99,8 @@ func testGroupLimits(t *testing.T, db *store.DB) {
 	ok(t, db.EndGroup(ctx, ada.ID, lab.ID))
 }
 
-// testCallsOfGroups: a restart counts what all members called on an owner's
-// machines by the group today, and no other call.
+// testCallsOfGroups checks that a restart counts today's calls of all members on an
+// owner's machines by the group, and no others.
 func testCallsOfGroups(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
@@ -122,7 +123,7 @@ func testCallsOfGroups(t *testing.T, db *store.DB) {
 	call(9, bob, ada, "", now) // by a share, before
 	call(9, ada, bob, lab.ID, now)
 	ok(t, db.RecordUsage(ctx, records))
-	ok(t, db.RecordUsage(ctx, records)) // what is written twice counts once
+	ok(t, db.RecordUsage(ctx, records)) // records that are written twice count once
 	facts := db.Facts("home")
 	for what, g := range map[string]*fleet.Group{
 		"alone": must[*fleet.Group](t)(facts.Group(ctx, fleet.GroupID(lab.ID))), "of all": must[[]*fleet.Group](t)(facts.Groups(ctx))[0],
@@ -152,15 +153,15 @@ func accept(t *testing.T, db *store.DB, i account.Invite, m account.Member, now 
 	return db.AcceptInvite(t.Context(), i.Hash, account.Share{ID: account.NewID("shr_"), MemberID: m.ID, Created: start}, now)
 }
 
-// testInvites: a code makes a share with its maker, with the limits it carries,
-// as often as it says, until it expires or is revoked, and what fails uses
-// nothing up.
+// testInvites checks that a code creates a share with the invite's owner and limits, as
+// often as the invite allows, until it expires or is revoked. A call that fails takes no
+// use.
 func testInvites(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob, eve, dan := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve"), newMember(t, db, "dan")
 	changes := watch(t, db)
 	code := newInvite(t, db, ada, "one", 2)
-	same(t, changes(), []fleet.Change{}) // the invite alone gives no reach
+	same(t, changes(), []fleet.Change{}) // an invite by itself gives no reach
 	_, _, err := accept(t, db, code, ada, start)
 	fails(t, err, account.ErrOwn)
 	_, _, err = accept(t, db, code, bob, later(3600))
@@ -184,7 +185,7 @@ func testInvites(t *testing.T, db *store.DB) {
 	code.Used = 1
 	same(t, must[[]account.Invite](t)(db.Invites(ctx, ada.ID)), []account.Invite{code})
 
-	// Once its share has ended, only the owner can share again.
+	// After its share has ended, only the owner can share again.
 	ok(t, db.RemoveShare(ctx, ada.ID, bob.ID))
 	_, owner, err = accept(t, db, code, bob, start)
 	fails(t, err, account.ErrUsed)
@@ -229,7 +230,8 @@ func testInvites(t *testing.T, db *store.DB) {
 	fails(t, db.CreateInvite(ctx, other), store.ErrExists)
 }
 
-// testInviteBounds: a member has so many open invites, and so many others are kept.
+// testInviteBounds checks the maximum number of a member's open invites, and of others
+// that are kept.
 func testInviteBounds(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
@@ -268,13 +270,13 @@ func testInviteBounds(t *testing.T, db *store.DB) {
 	same(t, len(must[[]account.Invite](t)(db.Invites(ctx, bob.ID))), 1)
 }
 
-// byID is invites made at the same time in the order in which they are listed.
+// byID returns invites created at the same time in the order of the list.
 func byID(invites ...account.Invite) []account.Invite {
 	slices.SortFunc(invites, func(a, b account.Invite) int { return strings.Compare(a.ID, b.ID) })
 	return invites
 }
 
-// testInviteRace: of many who accept at once, as many succeed as the invite has
+// testInviteRace checks that of many concurrent calls, as many succeed as the invite has
 // uses (spec/security.md#consent).
 func testInviteRace(t *testing.T, db *store.DB) {
 	const uses, rivals = 3, 12
@@ -297,7 +299,8 @@ func testInviteRace(t *testing.T, db *store.DB) {
 	same(t, len(must[[]account.Share](t)(db.ShareList(t.Context()))), uses)
 }
 
-// testSeenGroups: a member sees open groups and its own, and who is in its own.
+// testSeenGroups checks that a member sees open groups and their own, and the members of
+// their own.
 func testSeenGroups(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
@@ -331,8 +334,8 @@ func testSeenGroups(t *testing.T, db *store.DB) {
 	same(t, seen(db.SeenGroups(ctx, ada.ID, "lab", start)), []account.SeenGroup{labToAda})
 }
 
-// testRunningGroups: anyone joins an open group, no one an org; only admins change
-// an org; an org is never without an admin.
+// testRunningGroups checks that anyone can join an open group but not an org, that only
+// admins change an org, and that an org always has an admin.
 func testRunningGroups(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
@@ -372,7 +375,7 @@ func testRunningGroups(t *testing.T, db *store.DB) {
 	ok(t, db.MakeAdmin(ctx, bob.ID, lab.ID, ada.ID))
 	expect(t, changes(), inLab, inLab, inLab, inLab, inLab, inLab, inOpen)
 
-	// A disabled admin runs nothing, so the other one is the last.
+	// A disabled admin does not count, so the other one is the last.
 	ok(t, db.SetMemberDisabled(ctx, bob.ID, true))
 	fails(t, db.LeaveGroup(ctx, lab.ID, ada.ID), account.ErrLastAdmin)
 	ok(t, db.SetMemberDisabled(ctx, bob.ID, false))
@@ -386,7 +389,7 @@ func testRunningGroups(t *testing.T, db *store.DB) {
 	_, err := db.Group(ctx, lab.ID)
 	fails(t, err, store.ErrNotFound)
 
-	// An open group has no need of an admin, and ends with its last member.
+	// An open group needs no admin, and ends with its last member.
 	ok(t, db.LeaveGroup(ctx, open.ID, ada.ID))
 	must[account.Group](t)(db.Group(ctx, open.ID))
 	ok(t, db.LeaveGroup(ctx, open.ID, bob.ID))
@@ -395,7 +398,7 @@ func testRunningGroups(t *testing.T, db *store.DB) {
 	expect(t, changes(), inOpen, inOpen)
 }
 
-// testLastAdminRace: of two admins who leave at once, one stays.
+// testLastAdminRace checks that if two admins leave concurrently, one remains.
 func testLastAdminRace(t *testing.T, db *store.DB) {
 	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")
 	admins := []account.Member{ada, bob}
@@ -415,8 +418,8 @@ func testLastAdminRace(t *testing.T, db *store.DB) {
 	}
 }
 
-// testKeptOutOfAll: an owner keeps a machine out of every group, and routing
-// sees it.
+// testKeptOutOfAll checks that an owner can keep a machine out of every group, and that
+// routing sees it.
 func testKeptOutOfAll(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob := newMember(t, db, "ada"), newMember(t, db, "bob")

@@ -33,7 +33,7 @@ func testPasskeys(t *testing.T, db *store.DB) {
 	_, err := db.Passkeys(ctx, "\x00")
 	fails(t, err, store.ErrInvalid)
 
-	// The counter of an authenticator that has one only grows.
+	// If the authenticator has a counter, it only increases.
 	ok(t, db.UsePasskey(ctx, one.ID, 0, later(1)))
 	ok(t, db.UsePasskey(ctx, one.ID, 0, later(2)))
 	var won atomic.Int64
@@ -49,7 +49,8 @@ func testPasskeys(t *testing.T, db *store.DB) {
 	one.Signs, one.Used = 6, later(5)
 	same(t, must[[]account.Passkey](t)(db.Passkeys(ctx, ada.ID)), []account.Passkey{one, two})
 
-	// One's own only, not the last, and other sessions end with it.
+	// A member can remove only their own methods, and not the last one. It ends the other
+	// sessions.
 	for _, id := range []string{"here", "elsewhere"} {
 		ok(t, db.CreateSession(ctx, account.Session{ID: id, MemberID: ada.ID, Data: []byte{1}, Created: start, Seen: start, Expires: later(100)}))
 	}
@@ -59,7 +60,7 @@ func testPasskeys(t *testing.T, db *store.DB) {
 	same(t, len(must[[]account.Session](t)(db.SessionsOf(ctx, ada.ID, start))), 2)
 	expect(t, changes())
 	ok(t, db.RemovePasskey(ctx, ada.ID, one.ID, "here"))
-	expect(t, changes(), ended) // so that what runs by them ends
+	expect(t, changes(), ended) // so that what depends on them ends
 	sessions := must[[]account.Session](t)(db.SessionsOf(ctx, ada.ID, start))
 	if len(sessions) != 1 || sessions[0].ID != "here" {
 		t.Fatalf("left are %+v", sessions)
@@ -67,7 +68,7 @@ func testPasskeys(t *testing.T, db *store.DB) {
 	same(t, must[[]account.Passkey](t)(db.Passkeys(ctx, ada.ID)), []account.Passkey{two})
 	same(t, must[[]account.Passkey](t)(db.Passkeys(ctx, bob.ID)), []account.Passkey{bobs})
 
-	// Of all that go at once, one stays.
+	// If all are removed concurrently, one remains.
 	keys := []account.Passkey{two}
 	for _, credential := range []string{"3", "4", "5"} {
 		keys = append(keys, newPasskey(t, db, ada.ID, credential))
@@ -103,7 +104,7 @@ func testIdentities(t *testing.T, db *store.DB) {
 	ok(t, db.RemoveIdentity(ctx, ada.ID, adas.ID, ""))
 	expect(t, changes(), fleet.Change{Kind: fleet.SessionsChanged, ID: ada.ID})
 
-	// A sign-up by identity adds the member with the identity, or nothing.
+	// A sign-up with an identity adds both the member and the identity, or nothing.
 	same(t, must[bool](t)(db.OperatorCanSignIn(ctx)), false)
 	eve := account.SignUp{Member: account.Member{ID: account.NewID("mem_"), Name: "eve", Operator: true, Created: start}}
 	eve.Identity = &account.Identity{ID: account.NewID("idn_"), MemberID: eve.Member.ID, Issuer: adas.Issuer, Subject: "3", Created: start}
@@ -140,7 +141,7 @@ func testCeremonies(t *testing.T, db *store.DB) {
 	})
 	same(t, won.Load(), int64(1))
 	two := begin("two", 10)
-	ok(t, db.BeginCeremony(ctx, account.Ceremony{Hash: hashOf("three"), Kind: account.UsePasskey, Data: []byte{}, Expires: later(40)}, later(20))) // prunes
+	ok(t, db.BeginCeremony(ctx, account.Ceremony{Hash: hashOf("three"), Kind: account.UsePasskey, Data: []byte{}, Expires: later(40)}, later(20))) // deletes expired ones
 	_, err = db.TakeCeremony(ctx, two.Hash, two.Kind, start)
 	fails(t, err, store.ErrNotFound)
 }

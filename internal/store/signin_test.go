@@ -34,7 +34,7 @@ func testSignUp(t *testing.T, db *store.DB) {
 	_, err := db.Password(ctx, ada.ID)
 	fails(t, err, store.ErrNotFound)
 
-	// What fails takes nothing with it: neither the invite nor a member is left.
+	// A failed sign-up changes nothing: the invite is not used, and there is no member.
 	eve := up("ada")
 	eve.Invite = &invite.Hash
 	fails(t, db.SignUp(ctx, eve, later(1)), store.ErrExists)
@@ -53,7 +53,7 @@ func testSignUp(t *testing.T, db *store.DB) {
 	spent.Invite = &invite.Hash
 	fails(t, db.SignUp(ctx, spent, later(3)), store.ErrNotFound)
 
-	// A link makes the first operator, once.
+	// A link creates the first operator, once.
 	same(t, must[bool](t)(db.OperatorCanSignIn(ctx)), false)
 	link := account.Link{Hash: hashOf("link"), Created: later(1), Expires: later(100)}
 	ok(t, db.CreateLink(ctx, link))
@@ -118,7 +118,8 @@ func testSessions(t *testing.T, db *store.DB) {
 	_, err = db.Session(ctx, "\x00", later(1))
 	fails(t, err, store.ErrNotFound)
 
-	// Seen again soon, nothing is written; after a minute, or with something new, it is.
+	// If a session is seen again soon, nothing is written; after a minute, or with new
+	// data, it is.
 	seen := one
 	seen.Seen, seen.Expires = later(31), later(1031)
 	ok(t, db.TouchSession(ctx, seen))
@@ -130,7 +131,7 @@ func testSessions(t *testing.T, db *store.DB) {
 	ok(t, db.TouchSession(ctx, seen))
 	same(t, must[account.Session](t)(db.Session(ctx, "one", later(5))), seen)
 
-	// TouchSession does not restore a session that ended; every end is a change.
+	// TouchSession does not restore a session that ended. Every end is a change.
 	changes, adas := watch(t, db), fleet.Change{Kind: fleet.SessionsChanged, ID: ada.ID}
 	fails(t, db.EndSessionOf(ctx, bob.ID, "one"), store.ErrNotFound)
 	ok(t, db.EndSessionOf(ctx, ada.ID, "one"))
@@ -146,7 +147,7 @@ func testSessions(t *testing.T, db *store.DB) {
 	expect(t, changes(), adas, adas, adas)
 	ok(t, db.EndSession(ctx, "two"))
 	expect(t, changes(), adas)
-	make("late", bob.ID, 5000) // prunes
+	make("late", bob.ID, 5000) // deletes expired ones
 	_, err = db.Session(ctx, "bobs", later(5))
 	fails(t, err, store.ErrNotFound)
 }
@@ -211,7 +212,7 @@ func testGrants(t *testing.T, db *store.DB) {
 	_, err = db.RedeemGrant(ctx, box.Hash, newBox, account.Key{}, later(1))
 	fails(t, err, store.ErrNotFound) // not approved yet
 
-	// Decided once.
+	// It can be decided only once.
 	var decided atomic.Int64
 	together(8, func(i int) {
 		whose, state := ada.ID, account.GrantApproved
@@ -226,7 +227,8 @@ func testGrants(t *testing.T, db *store.DB) {
 	_, err = db.WaitingGrant(ctx, box.UserCode, later(2))
 	fails(t, err, store.ErrNotFound)
 
-	// Redeemed once, by the member who approved; what fails leaves it approved.
+	// It can be redeemed once, for the member who approved. If redeeming fails, it stays
+	// approved.
 	den := make("den", "DDDD-DDDD", account.GrantMachine)
 	_, err = db.DecideGrant(ctx, den.UserCode, account.GrantApproved, bob.ID, later(2))
 	ok(t, err)
@@ -251,7 +253,7 @@ func testGrants(t *testing.T, db *store.DB) {
 	same(t, must[account.Machine](t)(db.OwnMachine(ctx, bob.ID, newDen.ID)).Name, "den-2")
 	same(t, must[account.Grant](t)(db.Grant(ctx, den.Hash)).State, account.GrantUsed)
 
-	// A key takes the request's own name, reach and end.
+	// A key gets the request's name, reach and expiry.
 	_, err = db.DecideGrant(ctx, key.UserCode, account.GrantApproved, ada.ID, later(2))
 	ok(t, err)
 	made := account.Key{ID: account.NewID("key_"), Region: "eu", Name: "other", Reach: account.ReachAll, Hash: hashOf("secret"), Created: start}
@@ -260,7 +262,7 @@ func testGrants(t *testing.T, db *store.DB) {
 	made.MemberID, made.Name, made.Reach, made.Expires = ada.ID, "key", account.ReachOwn, key.KeyExpires
 	same(t, must[[]account.Key](t)(db.Keys(ctx, ada.ID)), []account.Key{made})
 
-	// A member who was disabled meanwhile gets nothing.
+	// If the member was disabled in between, nothing is created.
 	off := make("off", "FFFF-FFFF", account.GrantKey)
 	_, err = db.DecideGrant(ctx, off.UserCode, account.GrantApproved, bob.ID, later(2))
 	ok(t, err)
@@ -268,7 +270,7 @@ func testGrants(t *testing.T, db *store.DB) {
 	_, err = db.RedeemGrant(ctx, off.Hash, account.Machine{}, made, later(3))
 	fails(t, err, store.ErrNotFound)
 
-	// An hour after it expired a request is forgotten.
+	// A request is deleted an hour after it expired.
 	g := account.Grant{ID: account.NewID("grt_"), Hash: hashOf("new"), UserCode: "GGGG-GGGG", Kind: account.GrantKey, Reach: account.ReachAll, Created: later(600 + 3600), Expires: later(9000)}
 	ok(t, db.CreateGrant(ctx, g))
 	_, err = db.Grant(ctx, key.Hash)
@@ -293,7 +295,7 @@ func testOwnThings(t *testing.T, db *store.DB) {
 	fails(t, db.RevokeOwnKey(ctx, ada.ID, key.ID, later(1)), store.ErrNotFound)
 	same(t, must[account.Machine](t)(db.OwnMachine(ctx, ada.ID, box.ID)).Name, "new")
 
-	// The newest calls first, a member's own view of each.
+	// The newest calls come first, each as its member sees it.
 	var stories []account.Trace
 	for i := range 5 {
 		s := account.Trace{CallID: fmt.Sprint("req_", i), MemberID: ada.ID, Started: later(i), Mine: true, Caller: "ada"}

@@ -10,7 +10,7 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// No new member and no new group has a name that looks like another's.
+// A new member or group cannot have a name that looks like another.
 func TestNamesThatLookAlike(t *testing.T) {
 	t.Parallel()
 	onEachConfig(t, func(t *testing.T, config store.Config, _ func() *sql.DB) {
@@ -33,7 +33,7 @@ func TestNamesThatLookAlike(t *testing.T) {
 		for _, create := range []func(string) error{member, signUp, group} {
 			first, looks := "alice", []string{"аӏісе", "ALICE", "Alice", "aIice"}
 			switch {
-			case errors.Is(create(first), account.ErrExists): // a member already: signUp takes the next
+			case errors.Is(create(first), account.ErrExists): // already a member: signUp uses the next one
 				first, looks = "Ian", []string{"lan", "IAN", "1an"}
 				ok(t, create(first))
 			}
@@ -53,7 +53,7 @@ func TestNamesThatLookAlike(t *testing.T) {
 		if err := group("b0x-1"); !errors.Is(err, account.ErrLooksTaken) {
 			t.Errorf("b0x-1: %v", err)
 		}
-		// The name of a group that its last member left is free.
+		// The name of a group is free after its last member left.
 		box := must[account.Group](t)(db.GroupByName(ctx, "box-1"))
 		ok(t, db.LeaveGroup(ctx, box.ID, box.Members[0].MemberID))
 		ok(t, group("BOX-1"))

@@ -18,7 +18,7 @@ func testSpeeds(t *testing.T, db *store.DB) {
 	}
 	ok(t, db.SaveSpeeds(ctx, []account.Speed{speed("b", 10, "b1"), speed("a", 5, "a1")}, later(10)))
 	same(t, get(db.Speeds(ctx, start)), []account.Speed{speed("a", 5, "a1"), speed("b", 10, "b1")})
-	// Of two nodes that measured a machine the younger measurement stays.
+	// If two nodes measured a machine, the newer measurement is kept.
 	ok(t, db.SaveSpeeds(ctx, []account.Speed{speed("a", 6, "a2"), speed("b", 9, "b0")}, later(10)))
 	same(t, get(db.Speeds(ctx, start)), []account.Speed{speed("a", 6, "a2"), speed("b", 10, "b1")})
 	same(t, get(db.Speeds(ctx, later(7))), []account.Speed{speed("b", 10, "b1")})

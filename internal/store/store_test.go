@@ -54,7 +54,7 @@ func TestPostgres(t *testing.T) {
 	onDatabase(t, func(t *testing.T) *store.DB { return openPostgres(t) })
 }
 
-// cannotOpen checks that the store is refused and that the error says why.
+// cannotOpen checks that Open fails and that the error has the reason.
 func cannotOpen(t *testing.T, config store.Config, why string) {
 	t.Helper()
 	db, err := store.Open(t.Context(), config)
@@ -77,8 +77,8 @@ func TestConfig(t *testing.T) {
 	cannotOpen(t, store.Config{URL: "mysql://kith:hunter2@127.0.0.1/kith"}, "takes a URL")
 }
 
-// TestCannotUsePostgres: each reason why a server cannot be used is one line that says
-// what to do.
+// TestCannotUsePostgres checks that for each reason why a server cannot be used, there is
+// one line with what to do.
 func TestCannotUsePostgres(t *testing.T) {
 	t.Parallel()
 	url := storetest.Postgres(t)
@@ -96,8 +96,8 @@ func TestCannotUsePostgres(t *testing.T) {
 	}
 }
 
-// TestFiles: what SQLite keeps is readable by this user only, whatever the name
-// of the folder, and there again after a restart.
+// TestFiles checks that SQLite's files are readable by this user only, whatever the
+// folder's name, and are found again after a restart.
 func TestFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "some hub? 100%#&", "data")
 	config := store.Config{Path: filepath.Join(dir, "kith.db")}
@@ -140,9 +140,9 @@ func modes(t *testing.T, dir string) {
 	}
 }
 
-// TestOneProcess: a second opening of an SQLite store says what is in its way,
-// and taking that away is enough. (That another process is in the way, and that
-// its death is enough, TestKilled checks.)
+// TestOneProcess checks that opening an SQLite store a second time reports what prevents
+// it, and works after that is gone. TestKilled checks the same for another process and
+// its death.
 func TestOneProcess(t *testing.T) {
 	config := store.Config{Path: filepath.Join(t.TempDir(), "kith.db")}
 	first, err := store.Open(t.Context(), config)
@@ -194,8 +194,8 @@ func TestDamaged(t *testing.T) {
 	})
 }
 
-// TestTogether: hubs that open one empty PostgreSQL database at once all find
-// its tables.
+// TestTogether checks that hubs that open an empty PostgreSQL database at the same time
+// all find its tables.
 func TestTogether(t *testing.T) {
 	config := store.Config{URL: storetest.Postgres(t)}
 	errs := make(chan error)

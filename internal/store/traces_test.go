@@ -30,7 +30,8 @@ func testStories(t *testing.T, db *store.DB) {
 		fails(t, err, store.ErrNotFound)
 	}
 
-	// Written again it stays; past its life it goes with the next that come.
+	// A trace that is written again does not change. After its life it is deleted with
+	// the next write.
 	again := anns
 	again.Code = "changed"
 	ok(t, db.SaveTraces(ctx, []account.Trace{again}, later(2)))
@@ -43,8 +44,8 @@ func testStories(t *testing.T, db *store.DB) {
 	fails(t, err, store.ErrNotFound)
 	get(db.Trace(ctx, "req_2", "mem_ann"))
 
-	// A call without a trace, which a crash of the hub cut or which ended in the second
-	// before, is known from its usage: to its caller and to the owner of its machine.
+	// If a call has no trace, because its hub crashed or it ended within the last second,
+	// its caller and the owner of its machine get one from its usage.
 	caller, owner := newMember(t, db, "cut"), newMember(t, db, "owner")
 	machine := newMachine(t, db, owner, "attic")
 	cut := account.Usage{
@@ -71,7 +72,7 @@ func testStories(t *testing.T, db *store.DB) {
 		fails(t, err, store.ErrNotFound)
 	}
 
-	// A model's name may be anything that can be asked for.
+	// A model's name can be any text that a request can contain.
 	odd := aStory("req_3", "mem_ann", end)
 	odd.Model = strings.Repeat("\u202e\"\\", 20)
 	ok(t, db.SaveTraces(ctx, []account.Trace{odd}, end))

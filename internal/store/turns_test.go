@@ -11,7 +11,7 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// aTurn is a turn of the member, created so many seconds after start.
+// aTurn returns a turn of the member, created that many seconds after start.
 func aTurn(m account.Member, id string, seconds, size int) account.Turn {
 	return account.Turn{
 		Hash: sha256.Sum256([]byte(id)), MemberID: m.ID, Created: later(seconds), Expires: later(seconds).Add(time.Hour),
@@ -31,7 +31,7 @@ func testTurns(t *testing.T, db *store.DB) {
 	other := aTurn(account.Member{ID: "mem_none"}, "resp_3", 0, 10)
 	fails(t, db.KeepTurn(ctx, other, 100, 1<<20), store.ErrNotFound)
 
-	// Another member's turn is as one that does not exist.
+	// Another member's turn looks like one that does not exist.
 	for _, hash := range [][32]byte{first.Hash, sha256.Sum256([]byte("resp_9"))} {
 		_, err := db.Turn(ctx, hash, bob.ID, later(1))
 		fails(t, err, store.ErrNotFound)
@@ -41,7 +41,7 @@ func testTurns(t *testing.T, db *store.DB) {
 	}
 	get(db.Turn(ctx, first.Hash, ann.ID, later(1)))
 
-	// At its end a turn is gone, swept or not.
+	// An expired turn cannot be read, whether it was deleted or not.
 	_, err := db.Turn(ctx, first.Hash, ann.ID, first.Expires)
 	fails(t, err, store.ErrNotFound)
 	fails(t, db.ForgetTurn(ctx, first.Hash, ann.ID, first.Expires), store.ErrNotFound)
@@ -55,7 +55,8 @@ func testTurns(t *testing.T, db *store.DB) {
 	fails(t, db.ForgetTurn(ctx, second.Hash, ann.ID, later(2)), store.ErrNotFound)
 }
 
-// A member's turns beyond the bounds are deleted, oldest first; other members' stay.
+// A member's turns beyond the limits are deleted, oldest first. Other members' turns
+// stay.
 func testTurnBounds(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ann, bob := newMember(t, db, "ann"), newMember(t, db, "bob")

@@ -12,7 +12,7 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// hoursOf is what the hourly sums of these records have to be.
+// hoursOf returns the expected hourly sums of the records.
 func hoursOf(records []account.Usage) map[account.UsageHour]account.UsageHour {
 	hours := make(map[account.UsageHour]account.UsageHour)
 	for _, u := range records {
@@ -33,8 +33,8 @@ func hoursOf(records []account.Usage) map[account.UsageHour]account.UsageHour {
 	return hours
 }
 
-// testUsageOfHub: the sums of the hub are those of all members' records, without members,
-// and each member counts once a step.
+// testUsageOfHub checks that the hub's sums are those of all members' records, without
+// members, and that each member counts once in a step.
 func testUsageOfHub(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	call := func(i int, at time.Time, member, owner, model, code string, first time.Duration) {
@@ -75,8 +75,8 @@ func testUsageOfHub(t *testing.T, db *store.DB) {
 	}
 }
 
-// testUsageHours: the hourly sums of a member, of either side, are those of the records,
-// each counted once, and so are the calls of each key.
+// testUsageHours checks that a member's hourly sums on both sides are those of the
+// records, each counted once, and so are the calls of each key.
 func testUsageHours(t *testing.T, db *store.DB) {
 	ctx, random := t.Context(), rand.New(rand.NewPCG(5, 6))
 	var records []account.Usage
@@ -134,8 +134,8 @@ func testUsageHours(t *testing.T, db *store.DB) {
 	same(t, must[map[string]int64](t)(db.CallsOfKeys(ctx, "mem_1", start.Add(-7*time.Hour))), calls)
 }
 
-// testUsageHoursEnd: hourly sums are deleted after 13 weeks, and not because of a record
-// from the future.
+// testUsageHoursEnd checks that hourly sums are deleted after 13 weeks, but not because
+// of a record with a time in the future.
 func testUsageHoursEnd(t *testing.T, db *store.DB) {
 	ctx, now := t.Context(), time.Now()
 	hours := func() (n int) {
@@ -146,10 +146,11 @@ func testUsageHoursEnd(t *testing.T, db *store.DB) {
 	same(t, hours(), 2)
 	ok(t, db.RecordUsage(ctx, []account.Usage{callAt("future", now.Add(40*24*time.Hour))}))
 	same(t, hours(), 2)
-	same(t, len(must[[]account.UsageDay](t)(db.UsageDays(ctx))), 3) // the daily sums have no end
+	same(t, len(must[[]account.UsageDay](t)(db.UsageDays(ctx))), 3) // the daily sums are kept forever
 }
 
-// TestFirstSteps: a time counts in the last step that it reaches, and steps are close.
+// TestFirstSteps checks that a time counts in the last step that it reaches, and that the
+// steps are close together.
 func TestFirstSteps(t *testing.T) {
 	for first, want := range map[time.Duration]time.Duration{
 		0: 0, time.Microsecond: time.Millisecond, 5 * time.Millisecond: 4 * time.Millisecond, 6 * time.Millisecond: 6 * time.Millisecond,

@@ -32,15 +32,15 @@ FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = cas
 	return strings.Fields(names)
 }
 
-// callAt is a record of a call that started then.
+// callAt returns a record of a call that started at that time.
 func callAt(id string, started time.Time) account.Usage {
 	u := aCall(id, 1)
 	u.Started = started
 	return u
 }
 
-// TestUsagePartitions: a day's records have their own partition, made before they
-// come; days past 90 are dropped once both clocks agree; their sums stay, and a
+// TestUsagePartitions checks that a day's records have a partition, created in advance.
+// Days older than 90 days are dropped after both clocks agree. Their sums stay, and a
 // record that is written again still counts once.
 func TestUsagePartitions(t *testing.T) {
 	t.Parallel()
@@ -62,7 +62,7 @@ func TestUsagePartitions(t *testing.T) {
 	same(t, len(must[[]account.Usage](t)(db.Usage(t.Context()))), 4)
 	sameDays(t, must[[]account.UsageDay](t)(db.UsageDays(t.Context())), []account.Usage{older, old, last, first})
 
-	again := open(t, store.Config{URL: url}) // a hub that starts looks for what is past its time
+	again := open(t, store.Config{URL: url}) // a hub that starts looks for old partitions
 	next := callAt("next", midnight.Add(time.Hour))
 	ok(t, again.RecordUsage(t.Context(), []account.Usage{next}))
 	if got := partitions(t, raw); slices.Contains(got, name(-91)) || slices.Contains(got, name(-500)) || !slices.Contains(got, name(-1)) {
@@ -72,8 +72,8 @@ func TestUsagePartitions(t *testing.T) {
 	sameDays(t, must[[]account.UsageDay](t)(db.UsageDays(t.Context())), []account.Usage{older, old, last, first, next})
 }
 
-// TestUsagePartitionLost: records whose partition is gone (a fail-over can lose it)
-// are not refused as invalid, so that the ledger writes them again, with success.
+// TestUsagePartitionLost checks that records whose partition was lost in a failover are
+// not refused as invalid, so that the ledger can write them again successfully.
 func TestUsagePartitionLost(t *testing.T) {
 	t.Parallel()
 	url := storetest.Postgres(t)
@@ -89,8 +89,8 @@ func TestUsagePartitionLost(t *testing.T) {
 	same(t, must[[]account.Usage](t)(db.Usage(t.Context())), []account.Usage{today})
 }
 
-// TestUsageBesideReader: a backup that reads the table for long neither delays
-// records, nor the partitions of new days; it delays the end of old ones only.
+// TestUsageBesideReader checks that a backup that reads the table for long delays neither
+// records nor the partitions of new days, but only the drop of old ones.
 func TestUsageBesideReader(t *testing.T) {
 	t.Parallel()
 	url := storetest.Postgres(t)
@@ -112,8 +112,8 @@ func TestUsageBesideReader(t *testing.T) {
 	same(t, len(must[[]account.Usage](t)(db.Usage(t.Context()))), 11)
 }
 
-// TestUsageIsBounded: a server that does not answer does not keep the writer of records
-// for ever.
+// TestUsageIsBounded checks that a server that does not respond does not block the writer
+// of records forever.
 func TestUsageIsBounded(t *testing.T) {
 	t.Parallel()
 	url := storetest.Postgres(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/kith/kith/internal/store"
 )
 
-// aCall is a record with something in every field.
+// aCall returns a record without zero fields.
 func aCall(id string, attempt int) account.Usage {
 	return account.Usage{
 		CallID: id, Attempt: attempt, Started: start,
@@ -26,7 +26,7 @@ func aCall(id string, attempt int) account.Usage {
 	}
 }
 
-// sum is what the daily sums of these records have to be.
+// sum returns the expected daily sums of the records.
 func sum(records []account.Usage) map[account.UsageDay]account.UsageDay {
 	days := make(map[account.UsageDay]account.UsageDay)
 	for _, u := range records {
@@ -48,7 +48,7 @@ func sum(records []account.Usage) map[account.UsageDay]account.UsageDay {
 	return days
 }
 
-// sameDays checks that the sums the store kept are those of the records.
+// sameDays checks that the stored sums are those of the records.
 func sameDays(t *testing.T, got []account.UsageDay, records []account.Usage) {
 	t.Helper()
 	want := sum(records)
@@ -83,8 +83,8 @@ func testUsage(t *testing.T, db *store.DB) {
 	sameDays(t, must[[]account.UsageDay](t)(db.UsageDays(ctx)), records)
 }
 
-// testCallsOfShares: a share comes to routing with the calls that its member made
-// today on its owner's machines, of the models that it has.
+// testCallsOfShares checks that routing gets a share with the number of today's calls by
+// its member on its owner's machines, for the share's models.
 func testCallsOfShares(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada, bob, eve := newMember(t, db, "ada"), newMember(t, db, "bob"), newMember(t, db, "eve")
@@ -108,8 +108,8 @@ func testCallsOfShares(t *testing.T, db *store.DB) {
 	call(1, bob, ada, "large", now)
 	call(9, bob, ada, "tiny", now.Add(-24*time.Hour))
 	call(4, bob, eve, "tiny", now)
-	call(9, bob, eve, "large", now) // not by the share, which does not cover it
-	call(9, ada, bob, "tiny", now)  // the other way round
+	call(9, bob, eve, "large", now) // not by the share, which does not cover the model
+	call(9, ada, bob, "tiny", now)  // in the other direction
 	call(9, bob, bob, "tiny", now)  // own
 	ok(t, db.RecordUsage(ctx, records))
 
@@ -134,8 +134,8 @@ func testCallsOfShares(t *testing.T, db *store.DB) {
 	}
 }
 
-// testUsageOfMember: a member's own days alone, of either side, from the one on
-// that is asked for.
+// testUsageOfMember checks that a member gets only their own days, for both sides, from
+// the requested day on.
 func testUsageOfMember(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	var records []account.Usage
@@ -176,7 +176,8 @@ func testUsageOfMember(t *testing.T, db *store.DB) {
 	}
 }
 
-// testUsageRefused: one record that cannot be right does not cost the others.
+// testUsageRefused checks that an invalid record does not prevent others from being
+// written.
 func testUsageRefused(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	good := aCall("good", 1)
@@ -206,8 +207,8 @@ func testUsageRefused(t *testing.T, db *store.DB) {
 	sameDays(t, must[[]account.UsageDay](t)(db.UsageDays(ctx)), []account.Usage{good, last})
 }
 
-// testUsageConcurrency: hubs that write overlapping batches in different orders
-// neither lock each other up nor count a call twice.
+// testUsageConcurrency checks that hubs that write overlapping batches in different
+// orders do not deadlock and do not count a call twice.
 func testUsageConcurrency(t *testing.T, db *store.DB) {
 	var records []account.Usage
 	for i := range 60 {

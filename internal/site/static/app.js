@@ -1,11 +1,11 @@
-// What the pages do better with a script. Nothing here is needed: every page
-// and every form works without it. Pages are painted after it has run, so that nothing
-// of what it adds moves the rest.
+// Improvements of the pages. None is required: every page and every form works without
+// this script. Pages are painted after it has run, so that what it adds does not move
+// the rest.
 "use strict";
 
 (() => {
-  // A time in the reader's own zone, as the hub writes one in UTC: the clock alone where it is
-  // today, without the year where it is this year.
+  // Formats a time in the reader's time zone like the hub does in UTC: only the time of day
+  // if it is today, and without the year if it is this year.
   function moment(at, complete) {
     const now = new Date(), clock = at.toTimeString().slice(0, 5);
     if (!complete && at.toDateString() === now.toDateString()) return clock;
@@ -23,7 +23,7 @@
     }
   }
 
-  // Relative times, as the hub writes them, rewritten each minute while the page is open.
+  // Updates relative times each minute while the page is open. The hub uses the same format.
   function age() {
     for (const time of document.querySelectorAll("time[data-ago]")) {
       const apart = Math.round((Date.now() - new Date(time.dateTime).getTime()) / 1000);
@@ -37,7 +37,7 @@
   }
   setInterval(age, 60_000);
 
-  // A button beside what one copies.
+  // Adds a button to text that people copy.
   function copies(root) {
     if (!navigator.clipboard) return;
     for (const text of root.querySelectorAll("[data-copy]:not([data-copy=done])")) {
@@ -52,7 +52,7 @@
         button.textContent = "Copied";
         setTimeout(() => { button.textContent = "Copy"; }, 2000);
       });
-      if (text.matches("pre, .secret")) { // the button is in the corner
+      if (text.matches("pre, .secret")) { // the button is in its corner
         const around = document.createElement("div");
         around.className = "copied";
         text.replaceWith(around);
@@ -62,7 +62,7 @@
     }
   }
 
-  // On a narrow screen a row is a card, and each cell says what it is.
+  // On a narrow screen each row becomes a card, and each cell gets a label.
   function label(root) {
     for (const table of root.querySelectorAll("table.stack:not(.labelled)")) {
       const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent);
@@ -71,7 +71,7 @@
           cell.dataset.label = heads[i];
           if (cell.textContent.trim() === "–" && !cell.querySelector("[data-live]")) cell.dataset.none = "";
           if (cell.childNodes.length < 2) return;
-          const all = document.createElement("div"); // the words of a cell stay together
+          const all = document.createElement("div"); // keeps the text of a cell together
           all.append(...cell.childNodes);
           cell.append(all);
         });
@@ -80,13 +80,13 @@
     }
   }
 
-  // What cannot be undone is asked about once more.
+  // Asks for confirmation before an action that cannot be undone.
   document.addEventListener("submit", (event) => {
     const question = event.submitter?.dataset.confirm;
     if (question && !confirm(question)) event.preventDefault();
   });
 
-  // Whether a field holds something that is not sent yet.
+  // Reports whether a field has a value that was not sent yet.
   function typed(field) {
     if (field.type === "hidden") return false;
     if (field.type === "checkbox") return field.checked !== field.defaultChecked;
@@ -94,9 +94,9 @@
     return field.value !== field.defaultValue;
   }
 
-  // What changes by itself: the hub sends the words that did. Where the rest of the
-  // page is another one now, that part of it is loaded again, unless a person is
-  // at it. Without a stream the page stays as it was loaded.
+  // Live updates: the hub sends the texts that changed. If other parts of the page changed,
+  // they are loaded again, unless a person is using them. Without a stream the page stays
+  // as it was loaded.
   function follow(place) {
     const id = place.id;
     const stream = place.dataset.stream;
@@ -145,7 +145,7 @@
       refresh();
     }
 
-    function turn() { // a hidden page needs no stream, and browsers allow few
+    function turn() { // a hidden page needs no stream, and browsers allow only a few
       if (document.hidden) {
         source?.close();
         source = null;
@@ -161,15 +161,15 @@
   }
   if (window.EventSource) for (const place of document.querySelectorAll("[data-stream]")) if (place.id) follow(place);
 
-  // A link into the page opens what it leads to.
+  // A link to a part of the page opens that part.
   function unfold() {
-    const at = document.getElementById(location.hash.slice(1)); // nothing is :target before the page is loaded
+    const at = document.getElementById(location.hash.slice(1)); // :target does not match before the page is loaded
     if (!at) return;
     for (let e = at; e; e = e.parentElement) if (e.tagName === "DETAILS") e.open = true;
     if (at.tagName === "DETAILS") at.querySelector("input, select, textarea")?.focus();
   }
   addEventListener("hashchange", unfold);
-  document.addEventListener("click", (event) => { // the address may be there already
+  document.addEventListener("click", (event) => { // the address may not change
     const link = event.target.closest?.("a[href^='#']");
     if (link && link.hash === location.hash) unfold();
   });

@@ -1,5 +1,5 @@
-// The chats that this browser keeps, in its own database and nowhere else: those of one
-// member. Where the browser has none, as in some private windows, none are kept.
+// Stores the chats of one member, only in this browser's database. If the browser has no
+// database, as in some private windows, they are not stored.
 "use strict";
 
 const chatHistory = (member) => {
@@ -20,7 +20,7 @@ const chatHistory = (member) => {
       const request = what(transaction.objectStore("chats"));
       transaction.addEventListener("complete", () => resolve(request?.result));
       transaction.addEventListener("error", () => resolve(none));
-      transaction.addEventListener("abort", () => resolve(none)); // no room: the chat is in the page alone
+      transaction.addEventListener("abort", () => resolve(none)); // no space: the chat is only in the page
     });
   }
 

@@ -1,6 +1,6 @@
-// Answers in Markdown. What a model wrote is taken for text: HTML in it is shown as it
-// was written, an image becomes a link, and of links only the web and mail are kept.
-// DOMPurify then removes whatever is not on a list of plain elements.
+// Renders answers in Markdown. HTML in them is shown as text, an image becomes a link, and
+// only links to the web and to e-mail addresses are kept. DOMPurify then removes everything
+// that is not in a list of plain elements.
 "use strict";
 
 const markdown = (() => {
@@ -38,7 +38,7 @@ const markdown = (() => {
     return button;
   }
 
-  // The nodes of some blocks.
+  // Returns the nodes of some blocks.
   function draw(tokens) {
     const drawn = DOMPurify.sanitize(parser.parser(tokens), plain);
     for (const link of drawn.querySelectorAll("a")) {
@@ -63,17 +63,17 @@ const markdown = (() => {
     return [...drawn.childNodes];
   }
 
-  // One answer as it comes. Blocks that are complete are drawn once; only the last one,
-  // which may still change, is drawn again.
+  // One streamed answer. Complete blocks are drawn once; only the last one, which may still
+  // change, is drawn again.
   class Answer {
     constructor(into) {
       this.into = into;
       this.text = "";
-      this.read = 0; // of the characters sent to the lexer, for a test
-      this.from = 0; // where the last block begins
+      this.read = 0; // number of characters sent to the lexer, for a test
+      this.from = 0; // start of the last block
       this.last = []; // its nodes
       this.links = {};
-      this.raw = null; // the element that has the text as it was written
+      this.raw = null; // the element with the original text
     }
 
     add(text) { this.text += text.replaceAll("\r", ""); }
@@ -85,7 +85,7 @@ const markdown = (() => {
       return lexer.lex(text);
     }
 
-    // Draws what came. An answer that is nested too deeply for the parser is shown as it was written.
+    // Draws what has arrived. An answer that is nested too deeply for the parser is shown as text.
     draw() {
       if (!this.raw) {
         try {
@@ -120,8 +120,8 @@ const markdown = (() => {
       }
     }
 
-    // The answer is complete. A link may be defined after its use, so that an answer with
-    // definitions is drawn once more.
+    // Called when the answer is complete. A link may be defined after its use, so an answer
+    // with definitions is drawn again.
     end() {
       this.draw();
       if (!this.raw && Object.keys(this.links).length > 0) this.into.replaceChildren(...draw(this.lex(this.text)));

@@ -1,5 +1,5 @@
-// Passkeys, in the forms that use them. Without this script the forms say so, and
-// the password still works.
+// Passkeys, for the forms that use them. Without this script the forms explain that it is
+// needed, and the password still works.
 "use strict";
 
 (() => {
@@ -9,7 +9,7 @@
   const bytes = (text) => Uint8Array.from(atob(text.replace(/-/g, "+").replace(/_/g, "/")), (c) => c.charCodeAt(0));
   const text = (buffer) => btoa(String.fromCharCode(...new Uint8Array(buffer))).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
 
-  // What the hub asks, as the browser takes it.
+  // Converts the hub's challenge for the browser.
   function asked(options) {
     options.challenge = bytes(options.challenge);
     if (options.user) options.user.id = bytes(options.user.id);
@@ -19,7 +19,7 @@
     return options;
   }
 
-  // What the browser answers, as the hub takes it.
+  // Converts the browser's answer for the hub.
   function answered(credential) {
     const response = {};
     for (const part of ["clientDataJSON", "attestationObject", "authenticatorData", "signature", "userHandle"]) {

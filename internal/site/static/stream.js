@@ -1,9 +1,9 @@
 // The worker of the chat. It makes the calls and reads their answers, so that the page has
-// one task for each drawing, however many pieces an answer comes in.
+// one task for each update, however many chunks an answer has.
 //
 // A message of the page is a call, {url, body}, with a port. The port gets {id, route} of the
 // response, then {lines} of the stream, and at the end {lines, error, ended}. After lines the
-// page sends how many milliseconds the worker holds back the next ones; "stop" ends the call.
+// page sends how many milliseconds the worker delays the next ones; "stop" ends the call.
 "use strict";
 
 addEventListener("message", async ({ data: { url, body }, ports: [port] }) => {
@@ -37,7 +37,7 @@ addEventListener("message", async ({ data: { url, body }, ports: [port] }) => {
   port.postMessage({ lines, error, ended: true });
 });
 
-// What the hub says of a call that it does not answer.
+// The hub's error for a call that it refuses.
 async function refusal(response) {
   const status = { code: String(response.status) };
   try {

@@ -1,5 +1,5 @@
-// The chat: answers as they come, what was said kept in this browser, two models side by
-// side. Without this script the form brings each answer complete.
+// The chat: it streams answers, stores conversations in this browser, and compares two
+// models. Without this script the form returns each answer complete.
 "use strict";
 
 (() => {
@@ -12,11 +12,11 @@
   const titles = JSON.parse(form.dataset.titles);
   const most = 4; // images in one message
 
-  // A chat is {id, at, title, turns}, and a turn {ask, images, answers}. Of two models
-  // side by side each goes on from its own answers.
+  // A chat is {id, at, title, turns}, and a turn {ask, images, answers}. When two models are
+  // compared, each continues from its own answers.
   let chat = fresh();
-  let pending = []; // images of the message that is written
-  let editing = -1; // the turn that is written once more
+  let pending = []; // images of the message that is being written
+  let editing = -1; // index of the turn that is being edited
   let running = null;
   let following = true;
 
@@ -37,13 +37,13 @@
     return made;
   }
 
-  // The page follows the answer while its end is in sight.
+  // The page scrolls with the answer while its end is visible.
   addEventListener("scroll", () => {
     following = innerHeight + scrollY >= document.documentElement.scrollHeight - 80;
   }, { passive: true });
   const follow = () => { if (following) scrollTo(0, document.documentElement.scrollHeight); };
 
-  // What the models are given: all turns before one, and its question.
+  // Returns what the models get: all turns before one, and its question.
   function messages(column, upTo) {
     const all = [];
     for (const [i, turn] of chat.turns.slice(0, upTo + 1).entries()) {
@@ -80,7 +80,7 @@
     return place;
   }
 
-  // Places for an answer: its thinking, its text and what is known of it.
+  // Creates the elements for an answer: its thinking, its text and its details.
   function showAnswer(answer) {
     const article = element("article", "said assistant", element("header", "", element("strong", "", answer.model)));
     const thinking = element("details", "thinking", element("summary", "", "Thinking"), element("div"));
@@ -121,7 +121,7 @@
 
   const seconds = (ms) => (ms < 100 ? Math.round(ms) + " ms" : (ms < 9950 ? (ms / 1000).toFixed(1) : Math.round(ms / 1000)) + " s");
 
-  // Why a call was not answered, with the way to its explanation.
+  // Shows why a call was refused, with a link to its explanation.
   function refusal(error, id) {
     const title = titles[error.code];
     const text = element("span", "", element("strong", "", title ?? "No answer"));
@@ -135,7 +135,7 @@
     return text;
   }
 
-  // Trusted Types: the script of a worker has the one address that the page came with.
+  // Trusted Types: a worker's script can only have the URL that is in the page.
   const script = form.dataset.worker;
   const address = window.trustedTypes?.createPolicy("chat-worker", { createScriptURL: () => script }).createScriptURL("") ?? script;
   let worker = startWorker();
@@ -149,8 +149,8 @@
     return started;
   }
 
-  // A page that is left may be kept for the way back, and its worker with it: for a minute the
-  // call would go on.
+  // Browsers may cache a page that the user left, with its worker. The call would then
+  // continue for up to a minute.
   addEventListener("pagehide", () => {
     running?.abort();
     worker?.terminate();
