@@ -48,7 +48,7 @@ func (f *Files) Use(chain, key string) error {
 	return f.read([2]string{chain, key})
 }
 
-// read loads the files even if they have not changed. Needs mu.
+// read loads the files even if they have not changed. mu must be held.
 func (f *Files) read(names [2]string) error {
 	var seen [2]os.FileInfo
 	for i, name := range names {
@@ -134,7 +134,7 @@ func (f *Files) look() {
 	}
 }
 
-// unchanged reports whether the files are the ones already loaded. Needs mu.
+// unchanged reports whether the files are the ones already loaded. mu must be held.
 func (f *Files) unchanged() bool {
 	for i, name := range f.names {
 		now, err := os.Stat(name)

@@ -19,6 +19,7 @@ package cluster
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"sync"
@@ -58,7 +59,7 @@ type Cluster struct {
 	uses     limitUses
 	queues   queues
 	repeated repetitions
-	before   map[string]chan struct{}                                     // followed.done of the latest node of each name; for updatePeers
+	before   map[string]chan struct{}                                     // followed.done of the latest node of each name; only Run uses it
 	send     func(ctx context.Context, node string, g grant) (status int) // sendGrant, or a test's
 }
 
@@ -119,7 +120,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 		select {
 		case <-c.polled:
 		case <-prune.C:
-			c.pruneLimits()
+			c.prune()
 		case <-ctx.Done():
 			return nil
 		}
@@ -140,6 +141,30 @@ func (c *Cluster) Serve(ctx context.Context, listener net.Listener, counted func
 			forwarded(w, r)
 		}
 	}))
+}
+
+// pruneEvery is how often what belongs to nodes and limits that no longer exist is forgotten.
+const pruneEvery = time.Hour
+
+// prune forgets nodes that no longer exist, and deleted limits.
+func (c *Cluster) prune() {
+	names := make(map[string]bool)
+	for _, n := range c.parts.Registry.Peers(time.Now()) {
+		names[n.Name] = true
+	}
+	gone := func(node string) bool { return !names[node] && c.followedNode(node) == nil }
+	maps.DeleteFunc(c.before, func(node string, done chan struct{}) bool { return gone(node) && isClosed(done) })
+	c.queues.prune(gone)
+	c.pruneLimits(gone)
+}
+
+func isClosed(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
 }
 
 // updatePeers follows each node of the region whose heartbeat is current, and stops

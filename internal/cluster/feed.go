@@ -56,7 +56,7 @@ func (f *feed) update(key any) {
 	}
 }
 
-// put sets a record. Needs mu.
+// put sets a record. mu must be held.
 func (f *feed) put(key, value any) *record {
 	f.drop(key)
 	f.sequence++
@@ -68,7 +68,7 @@ func (f *feed) put(key, value any) *record {
 	return r
 }
 
-// drop deletes a record. Needs mu.
+// drop deletes a record. mu must be held.
 func (f *feed) drop(key any) {
 	if e := f.records[key]; e != nil {
 		f.order.Remove(e)
@@ -101,7 +101,7 @@ func (f *feed) remove(key any, wake bool) {
 }
 
 // forget deletes the oldest of the records, unless its key has been set again, and
-// returns the rest. Needs mu.
+// returns the rest. mu must be held.
 func (f *feed) forget(records []*record) []*record {
 	oldest := records[0]
 	if e := f.records[oldest.key]; e != nil && e.Value == oldest {
@@ -170,7 +170,7 @@ func (f *feed) open() (woken chan struct{}, closed func()) {
 	}
 }
 
-// wake makes all readers read at once. Needs mu.
+// wake makes all readers read at once. mu must be held.
 func (f *feed) wake() {
 	for woken := range f.readers {
 		select {

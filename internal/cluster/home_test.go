@@ -35,6 +35,7 @@ import (
 type homeNode struct {
 	*Cluster
 	t     *testing.T
+	db    *store.DB
 	asked chan struct{} // the machine got a request
 	// activity is called when a slot is reserved or released.
 	activity func()
@@ -54,6 +55,7 @@ func atHome(t *testing.T, test func(*homeNode)) {
 		h, log := &homeNode{t: t, asked: make(chan struct{}, 99), activity: func() {}, serve: func(w http.ResponseWriter) { _, _ = io.WriteString(w, "data: [DONE]\n\n") }, answer: http.StatusNoContent}, slog.New(slog.DiscardHandler)
 		db, err := store.Open(ctx, store.Config{Path: file})
 		h.must(err)
+		h.db = db
 		now := time.Now().UTC()
 		for _, name := range []string{"ann", "bob"} {
 			h.must(db.CreateMember(ctx, account.Member{ID: name, Name: name, Created: now}))

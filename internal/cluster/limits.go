@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"slices"
 	"sync"
 	"time"
 
@@ -10,8 +9,6 @@ import (
 )
 
 const (
-	// pruneEvery is how often deleted limits are removed from limitUses.
-	pruneEvery = time.Hour
 	// startFor is how long after its start a node assumes that calls on other nodes'
 	// machines are already included in the day's counts that it read from the ledger.
 	startFor = 30 * time.Second
@@ -112,24 +109,28 @@ func (u *limitUses) lose(r *registry.Registry, node string) (room []fleet.Member
 	now, s := r.Now(), r.Snapshot()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.nodes[node] == nil {
+	of := u.nodes[node]
+	if of == nil {
 		return nil
 	}
-	for key, use := range u.nodes[node].known {
+	for key, use := range of.known {
 		if limits, members := key.limits(s); limits != nil && use.Running > 0 {
 			limits.Load.AddOthers(now, -use.Running, 0)
 			room = append(room, members...)
 		}
 		use.Running = 0
-		u.nodes[node].known[key] = use
+		of.known[key] = use
+	}
+	for key, use := range of.pending {
+		use.Running = 0
+		of.pending[key] = use
 	}
 	return room
 }
 
-// pruneLimits forgets deleted limits and the use of limits by nodes that no longer exist.
-func (c *Cluster) pruneLimits() {
+// pruneLimits forgets deleted limits, and the use of limits by nodes that gone reports.
+func (c *Cluster) pruneLimits(gone func(node string) bool) {
 	s := c.parts.Registry.Snapshot()
-	peers := c.parts.Registry.Peers(time.Now())
 	for _, r := range c.feed.all() {
 		if key, ok := r.key.(limitKey); ok {
 			if limits, _ := key.limits(s); limits == nil {
@@ -140,7 +141,7 @@ func (c *Cluster) pruneLimits() {
 	c.uses.mu.Lock()
 	defer c.uses.mu.Unlock()
 	for name, node := range c.uses.nodes {
-		if !slices.ContainsFunc(peers, func(n registry.Node) bool { return n.Name == name }) {
+		if gone(name) {
 			delete(c.uses.nodes, name)
 			continue
 		}

@@ -23,9 +23,11 @@ const (
 	// wakeEvery is the minimum time between two lines.
 	wakeEvery = time.Millisecond
 	// silentFor is how long a node may send no line before its state is read again with a
-	// new request, and readAgain is the pause before that.
+	// new request. The pause before that grows from minReread to maxReread as long as no
+	// line can be applied: the first line of each request has the node's complete state.
 	silentFor = 2 * time.Second
-	readAgain = 100 * time.Millisecond
+	minReread = 100 * time.Millisecond
+	maxReread = 2 * time.Second
 	// ratesEvery is how often the callers' use of rates is sent.
 	ratesEvery = 100 * time.Millisecond
 )
@@ -219,16 +221,22 @@ func (c *Cluster) readStates(ctx context.Context, f *followed, lost <-chan struc
 		case <-ctx.Done():
 		}
 	}()
+	wait := minReread
 	for {
+		heard := f.heard.Load()
 		err := c.readState(ctx, f)
 		if ctx.Err() != nil {
 			return
 		}
+		if f.heard.Load() != heard {
+			wait = minReread
+		}
 		c.config.Log.Warn("cannot read the state of another hub node; trying again", "node", f.peer.node.Name, "error", err)
 		select {
-		case <-time.After(readAgain):
+		case <-time.After(wait):
 		case <-ctx.Done():
 		}
+		wait = min(2*wait, maxReread)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/json/v2"
 	"hash/fnv"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -188,6 +189,14 @@ func (q *queues) host(c *Cluster, name string) *host {
 		q.hosts[name] = h
 	}
 	return h
+}
+
+// prune forgets hosts that gone reports. None of their calls waits here: the end of a node
+// is the end of its calls.
+func (q *queues) prune(gone func(node string) bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	maps.DeleteFunc(q.hosts, func(node string, _ *host) bool { return gone(node) })
 }
 
 // takes implements dispatch.Host.Takes.

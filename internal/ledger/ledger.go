@@ -217,7 +217,7 @@ func notWritten(err error) *fault.Fault {
 	return fault.New(fault.CascadeExhausted, "the service could not write its ledger just now; try again shortly").Because(err)
 }
 
-// appendIntent writes an intent, if there is room for it and its result. Needs mu.
+// appendIntent writes an intent, if there is room for it and its result. mu must be held.
 func (l *Ledger) appendIntent(text []byte) error {
 	switch {
 	case len(l.pending) >= maxPending:
@@ -232,7 +232,7 @@ func (l *Ledger) appendIntent(text []byte) error {
 	return l.append(text)
 }
 
-// append writes an entry to the journal. Needs mu.
+// append writes an entry to the journal. mu must be held.
 func (l *Ledger) append(text []byte) error {
 	err := l.journal.Append(text)
 	if err == nil {
@@ -414,7 +414,7 @@ func (l *Ledger) restartIfDue() error {
 }
 
 // restartDue reports whether much of the journal is used, mostly by calls that are in the
-// database. Needs mu.
+// database. mu must be held.
 func (l *Ledger) restartDue() bool {
 	return l.journal != nil && l.journal.Used() > restartAbove && 2*(len(l.open)+len(l.pending)) < l.entries
 }
@@ -496,7 +496,7 @@ func (l *Ledger) Flush(ctx context.Context) error {
 	}
 }
 
-// keepWritten keeps a batch for WriteAgain, and drops old ones. Needs mu.
+// keepWritten keeps a batch for WriteAgain, and drops old ones. mu must be held.
 func (l *Ledger) keepWritten(batch []account.Usage, now time.Time) {
 	l.written = append(l.written, writtenBatch{now, batch})
 	kept, drop := 0, 0

@@ -85,7 +85,7 @@ func (t *Traces) Get(ctx context.Context, callID, memberID string) (account.Trac
 	return t.store.Trace(ctx, callID, memberID)
 }
 
-// find returns the index of a pending trace, or -1. Needs mu.
+// find returns the index of a pending trace, or -1. mu must be held.
 func (t *Traces) find(callID, memberID string) int {
 	return slices.IndexFunc(t.pending, func(p account.Trace) bool { return p.CallID == callID && p.MemberID == memberID })
 }

@@ -150,7 +150,7 @@ func (r *Registry) readUnknown(ctx context.Context, machines []Announced) (map[f
 }
 
 // absent returns the machines that, as far as this node knows, are connected to another
-// node, but are missing from that node's complete state. Needs mu.
+// node, but are missing from that node's complete state. mu must be held.
 func (r *Registry) absent(node string, machines []Announced) (gone []fleet.MachineID) {
 	there := make(map[fleet.MachineID]bool, len(machines))
 	for i := range machines {
@@ -165,7 +165,7 @@ func (r *Registry) absent(node string, machines []Announced) (gone []fleet.Machi
 }
 
 // setMachine publishes a machine that is connected to another node, unless a newer tunnel
-// of it is known. Needs mu.
+// of it is known. mu must be held.
 func (r *Registry) setMachine(s *fleet.Snapshot, node string, st *Elsewhere, a *Announced, unknown map[fleet.MachineID]fleet.StoredMachine) *fleet.Snapshot {
 	e := r.entries[a.ID]
 	if e == nil {

@@ -410,7 +410,7 @@ func (r *Registry) Tunnel(id fleet.MachineID) (Line, bool) {
 	return Line{}, false
 }
 
-// dropLine removes the connection to a machine from lines. Needs mu.
+// dropLine removes the connection to a machine from lines. mu must be held.
 func (r *Registry) dropLine(id fleet.MachineID) {
 	r.disconnected(id)
 	if found, ok := r.lines.LoadAndDelete(id); ok {

@@ -24,7 +24,7 @@ const (
 //  2. If the same daemon was asked to move, the tunnel ends with its last call.
 //  3. If the same daemon dialed again by itself, its older tunnel is dead, and is closed.
 //
-// Needs mu.
+// mu must be held.
 func (r *Registry) supersede(id fleet.MachineID, e *entry, instance string) {
 	client, same := e.client, instance == e.instance
 	switch e.client = nil; {
@@ -48,7 +48,7 @@ type retired struct {
 	machine fleet.MachineID
 }
 
-// retire stops using a tunnel for new calls. Running calls continue. Needs mu.
+// retire stops using a tunnel for new calls. Running calls continue. mu must be held.
 func (r *Registry) retire(id fleet.MachineID, client *tunnel.Client) {
 	c := &connection{RoundTripper: client, lost: make(chan struct{})} // not acknowledged yet
 	if found, ok := r.lines.LoadAndDelete(id); ok {

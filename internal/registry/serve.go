@@ -192,7 +192,7 @@ func (r *Registry) detach(id fleet.MachineID, client *tunnel.Client) {
 	})
 }
 
-// lose marks a connected machine as returning for the given time. Needs mu.
+// lose marks a connected machine as returning for the given time. mu must be held.
 func (r *Registry) lose(s *fleet.Snapshot, id fleet.MachineID, within time.Duration) (*fleet.Snapshot, []fleet.MachineID) {
 	r.dropLine(id)
 	m := s.Machine(id)

@@ -290,7 +290,7 @@ func (b *Bytes) Close() {
 	b.release()
 }
 
-// release releases b's memory and file, once. Needs mu.
+// release releases b's memory and file, once. mu must be held.
 func (b *Bytes) release() {
 	if b.closed {
 		return

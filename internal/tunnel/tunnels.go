@@ -50,7 +50,7 @@ func (t *tunnels) serving() bool {
 	return slices.ContainsFunc(slices.Collect(maps.Keys(t.open)), func(s *session) bool { return s.acked.isSet() })
 }
 
-// notify signals that the calls of a tunnel changed. Needs mu.
+// notify signals that the calls of a tunnel changed. mu must be held.
 func (t *tunnels) notify() {
 	close(t.changed)
 	t.changed = make(chan struct{})

@@ -1,0 +1,54 @@
+package cluster
+
+import (
+	"testing"
+	"time"
+
+	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
+)
+
+// What another node announces of a share that is not known here yet counts once it is. If
+// the node is lost before that, its calls do not count as running.
+func TestLimitsOfALaterShare(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		atHome(t, func(h *homeNode) {
+			r, other := h.parts.Registry, &fleet.Node{Name: "other", Incarnation: "one"}
+			time.Sleep(2 * startFor) // what is announced is not in the ledger's counts
+			h.must(h.db.RemoveShare(h.t.Context(), "ann", "bob"))
+			r.Settle(h.t.Context())
+			use := limitUse{limitKey{Member: "bob", Share: "later"}, 1, 3}
+			h.uses.apply(r, other, []limitUse{use})
+			if lost {
+				h.uses.lose(r, "other")
+			}
+			h.must(h.db.AddShare(h.t.Context(), account.Share{
+				ID: "later", OwnerID: "ann", MemberID: "bob", Created: time.Now().UTC(), Limits: account.Limits{Concurrent: 1, PerDay: 9},
+			}))
+			r.Settle(h.t.Context())
+			h.uses.apply(r, other, nil)
+			limits := &r.Snapshot().ShareOf("bob", "later").Limits
+			if n := limits.Load.Started(r.Now()); n != 3 {
+				t.Errorf("lost %t: %d calls count for the day, not 3", lost, n)
+			}
+			if room := limits.Reserve(r.Now()); room != lost {
+				t.Errorf("lost %t: room for another call: %t", lost, room)
+			}
+		})
+	}
+}
+
+// Nothing is kept of nodes that no longer exist.
+func TestPrune(t *testing.T) {
+	atHome(t, func(h *homeNode) {
+		ended, runs := make(chan struct{}), make(chan struct{})
+		close(ended)
+		h.before["ended"], h.before["runs"] = ended, runs
+		h.takeWaiting("ended", true, nil)
+		h.uses.apply(h.parts.Registry, &fleet.Node{Name: "ended"}, nil)
+		h.prune()
+		if len(h.before) != 1 || h.before["runs"] == nil || len(h.queues.hosts) != 0 || len(h.uses.nodes) != 0 {
+			t.Errorf("kept: %v, %v, %v", h.before, h.queues.hosts, h.uses.nodes)
+		}
+	})
+}
