@@ -12,9 +12,10 @@ import (
 const pacedMark = "at your own pace"
 
 // engine is the double that every rig ends in: 50 chunks a stream, 1 KB an
-// unary answer.
+// unary answer. It is one that keeps its connections: llama.cpp's server closes them after
+// each stream, on which plain proxies fail.
 func engine(listen string) error {
-	double := enginetest.New(enginetest.LlamaCpp, enginetest.Options{
+	double := enginetest.New(enginetest.VLLM, enginetest.Options{
 		Models: []enginetest.Model{{ID: model, ContextLength: 32768}}, Slots: 512,
 	})
 	kilobyte := strings.TrimSpace(strings.Repeat("The ship went out on the tide. ", 26))

@@ -20,6 +20,42 @@ var (
 	numbered = regexp.MustCompile(`^TestFault(\d\d)`)
 )
 
+// TestScriptsNameTests: the tests that a script selects by name exist. go test reports
+// success if it finds none.
+func TestScriptsNameTests(t *testing.T) {
+	named := map[string]bool{}
+	for _, pattern := range []string{"*/*_test.go", "../e2e/*_test.go", "../e2e/*/*_test.go"} {
+		tests, err := filepath.Glob(pattern)
+		if err != nil || len(tests) == 0 {
+			t.Fatal(tests, err)
+		}
+		for _, file := range tests {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range function.FindAllStringSubmatch(string(text), -1) {
+				named[name[1]] = true
+			}
+		}
+	}
+	files, err := filepath.Glob("../scripts/*.sh")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range append(files, "../Makefile") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range regexp.MustCompile(`(?:^|[^.\w])(Test[A-Z]\w*)`).FindAllStringSubmatch(string(text), -1) {
+			if !named[name[1]] {
+				t.Errorf("%s names %s, which does not exist", file, name[1])
+			}
+		}
+	}
+}
+
 // TestFaultsHaveTheirTests: every row of docs/faults.md is there, every test it
 // names exists, and every test that has a row's number is in that row.
 func TestFaultsHaveTheirTests(t *testing.T) {

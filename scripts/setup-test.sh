@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs what the tests need and this machine lacks: a C compiler (the race detector wants one) and a C++
-# compiler (scripts/llama-server.sh),
-# PostgreSQL's server, nginx, Caddy and HAProxy for deploy/proxies (nginx for the
-# bench's smoke run, too), Chromium for the pages that attack, tmux for what a person
-# sees in a terminal, and for deploy/ promtool, systemd-analyze and openssl.
+# Installs what the tests need and this machine lacks: a C compiler (the race detector
+# wants one) and a C++ compiler (scripts/llama-server.sh), PostgreSQL's server, nginx, Caddy
+# and HAProxy for deploy/proxies (nginx for the bench, too), Chromium for the
+# pages that attack, tmux for what a person sees in a terminal, and for deploy/ promtool,
+# systemd-analyze and openssl.
 set -euo pipefail
 
 postgres() { command -v initdb || ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null | tail -n 1; }

@@ -23,6 +23,8 @@ step "10,000 calls beside llama-server"
 KITH_TEST_LONG=1 plain -run TestStreamsAreComplete -v ./e2e/realengine
 step "the site in a browser"
 (cd e2e/browser && go vet ./... && KITH_BIN="$PWD/../../bin/kith" go test -count=1 -timeout 20m ./...)
+step "the bench runs"
+go run ./bench -rounds 1
 step "releases: archives, packages, installer, image"
 (cd scripts/release && go test -count=1 -timeout 15m "${as_root[@]}" ./...)
 step "the official client libraries"

@@ -55,7 +55,7 @@ func (e *Engine) charge(body []byte) cost {
 
 // reuse returns how many tokens of the prompt were kept before, and keeps the prompt. It
 // replaces the prompt that it continues, or the oldest. The last token of a prompt is
-// always computed. Needs mu.
+// always computed. mu must be held.
 func (e *Engine) reuse(p kept, tokens int) (cached int) {
 	at := -1
 	for i, k := range e.kept {
