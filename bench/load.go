@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json/v2"
 	"fmt"
 	"io"
 	"net/http"
@@ -50,6 +51,21 @@ type ask struct {
 
 // chat is a request in the dialect that engines speak themselves.
 func chat() ask { return ask{"/chat/completions", body(false), ""} }
+
+// longPrompt is a request of promptMB megabytes: a conversation about source text, with
+// the escapes that such a text needs.
+func longPrompt() ask {
+	text := strings.Repeat("if err != nil {\n\treturn fmt.Errorf(\"cannot open the file %q: %w\", name, err)\n}\n", 128)
+	var messages []map[string]string
+	for size := 0; size < promptMB*1e6; size += len(text) * 11 / 10 {
+		messages = append(messages, map[string]string{"role": "user", "content": text})
+	}
+	body, _ := json.Marshal(map[string]any{"model": model, "messages": messages, "max_tokens": 200}) // plain values
+	return ask{"/chat/completions", body, ""}
+}
+
+// promptMB is the size of a long prompt.
+const promptMB = 2
 
 // streamed is chat for a stream.
 func streamed(payload []byte) ask { return ask{"/chat/completions", payload, "[DONE]"} }

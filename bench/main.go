@@ -49,7 +49,7 @@ func measure() error {
 	kith := flag.String("kith", "bin/kith", "the binary under measurement")
 	out := flag.String("out", "", "a page whose part between the bench marks is replaced with the table")
 	only := flag.String("only", "", "measure only rigs whose name holds this")
-	alone := flag.String("load", "", "run only this workload: unary, paced, messages, responses, batched or open")
+	alone := flag.String("load", "", "run only this workload: unary, paced, messages, responses, batched, open or prompt")
 	machines := flag.Int("idle", 0, "measure that many idle tunnels instead")
 	engines := flag.Bool("builtin", false, "measure the built-in engine instead")
 	flag.Parse()
@@ -91,6 +91,7 @@ func measure() error {
 		{name: "responses", ask: responses(), connections: 64, rounds: 4, alone: true},
 		{name: "batched", ask: streamed(body(true)), connections: 16, rounds: 40},
 		{name: "open", ask: chat(), connections: 64, rate: 250, length: 2 * time.Second},
+		{name: "prompt", ask: longPrompt(), connections: 4, length: 2 * time.Second},
 	}
 	if *alone != "" {
 		loads = slices.DeleteFunc(loads, func(l workload) bool { return l.name != *alone })
@@ -175,16 +176,26 @@ func table(rigs []*target, results map[string]map[string][]figure, rounds int) s
 		base = median(direct["open"], ms(func(f figure) time.Duration { return f.p50 }))
 	}
 	fmt.Fprintf(&s, "Medians of %d interleaved rounds, %s.\n\n", rounds, time.Now().UTC().Format("2006-01-02"))
-	s.WriteString("| | unary CPU µs | paced chunk CPU µs | to messages | to responses | batched chunk CPU µs | requests/s, c=16 | p50 / p99 ms, c=16 | added p50 at 250/s, µs | failed |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	s.WriteString("| | unary CPU µs | paced chunk CPU µs | to messages | to responses | batched chunk CPU µs | 2 MB prompt CPU ms | requests/s, c=16 | p50 / p99 ms, c=16 | added p50 at 250/s, µs | failed |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, rig := range rigs {
 		r := results[rig.name]
-		fmt.Fprintf(&s, "| %s | %s | %s | %s | %s | %s | %.0f | %.2f / %.2f | %.0f | %d |\n", rig.name,
-			cost("%.0f", rig, r["unary"]), cost("%.1f", rig, r["paced"]), cost("%.1f", rig, r["messages"]), cost("%.1f", rig, r["responses"]), cost("%.1f", rig, r["batched"]), median(r["unary"], rate),
+		fmt.Fprintf(&s, "| %s | %s | %s | %s | %s | %s | %s | %.0f | %.2f / %.2f | %.0f | %d |\n", rig.name,
+			cost("%.0f", rig, r["unary"]), cost("%.1f", rig, r["paced"]), cost("%.1f", rig, r["messages"]), cost("%.1f", rig, r["responses"]), cost("%.1f", rig, r["batched"]), cost("%.1f", rig, milli(r["prompt"])), median(r["unary"], rate),
 			median(r["unary"], ms(func(f figure) time.Duration { return f.p50 })), median(r["unary"], ms(func(f figure) time.Duration { return f.p99 })),
 			1000*(median(r["open"], ms(func(f figure) time.Duration { return f.p50 }))-base), broken(r))
 	}
 	s.WriteString(ratios(results, base))
 	return s.String()
+}
+
+// milli returns the figures with CPU in milliseconds.
+func milli(figures []figure) []figure {
+	figures = slices.Clone(figures)
+	for i := range figures {
+		figures[i].cpu /= 1000
+		figures[i].first /= 1000
+	}
+	return figures
 }
 
 // The rigs that are compared.
@@ -211,6 +222,7 @@ func ratios(results map[string]map[string][]figure, base float64) string {
 		{"CPU, paced chunk", "paced", "paced", "≤ 1.25", cost},
 		{"CPU, paced chunk, to messages", "messages", "paced", "≤ 1.35", cost},
 		{"CPU, paced chunk, to responses", "responses", "paced", "≤ 1.35", cost},
+		{"CPU, 2 MB prompt", "prompt", "prompt", "", cost},
 		{"requests/s, c=16", "unary", "unary", "≥ 0.75", func(f figure) float64 { return f.rate }},
 		{"added p50 at 250/s", "open", "open", "≤ 1.5", added},
 	} {

@@ -83,7 +83,7 @@ http {
   keepalive_requests 1000000;
   upstream next { server %[4]s; keepalive 256; keepalive_requests 1000000; }
   server { listen %[3]s; location / {
-    proxy_pass http://next; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; client_max_body_size 64m;
+    proxy_pass http://next; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; client_max_body_size 64m; client_body_buffer_size 4m;
   } }
 }
 `
