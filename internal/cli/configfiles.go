@@ -214,9 +214,10 @@ type hubFile struct {
 		// memory and on disk; default "256MiB". Further calls are refused with
 		// CAPACITY_FULL.
 		Member size `toml:"member"`
-		// Spool is how many bytes of requests and answers over 1 MiB may be in files, in
-		// the folder spool of Data; default "2GiB". Smaller ones may use a quarter of the
-		// hub's memory. One member can use at most half of each.
+		// Spool is how many bytes of requests and answers may be in files, in the folder
+		// spool of Data; default "2GiB". A quarter of the hub's memory is for those in
+		// memory: when half of it is used, those over 1 MiB go to files. One member can use
+		// at most half of each.
 		Spool size `toml:"spool"`
 		// Wait is how long a call may wait for a machine; default "60s".
 		Wait duration `toml:"wait"`

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// maxInMemory is the size of the largest body that is kept in memory if there is a
-	// folder for files.
-	maxInMemory = 1 << 20
+	// maxSmall is the size of the largest body that is always kept in memory. A larger one
+	// is moved to a file, if there is a folder, when memory becomes scarce (Spool.ample).
+	maxSmall = 1 << 20
 	// chunkSize is the largest buffer that is allocated because of an announced length
 	// alone, and the size of the write buffer of a file.
 	chunkSize = 64 << 10
@@ -53,7 +53,7 @@ func (s *Spool) Hold(holder Holder, expected int64) *Bytes {
 func (s *Spool) Keep(holder Holder, all []byte) (*Bytes, error) {
 	b := s.Hold(holder, int64(len(all)))
 	var err error
-	if b.memory = all; len(all) <= maxInMemory || s.folder == "" {
+	if b.memory = all; len(all) <= maxSmall || s.ample(holder, int64(cap(all))) {
 		err = b.count(amount{memory: int64(cap(all))})
 	} else {
 		b.memory = nil
@@ -96,8 +96,9 @@ func (b *Bytes) ReadFrom(src io.Reader) (n int64, err error) {
 // file. The buffer for an announced length has one extra byte, so that the end is
 // detected without growing.
 func (b *Bytes) grow() error {
-	size := cap(b.memory)
-	if b.file == nil && b.spool.folder != "" && size >= chunkSize && (b.expected > maxInMemory || size >= maxInMemory) {
+	size, larger := cap(b.memory), b.larger()
+	// A body whose announced length is too large for memory goes to a file at once.
+	if coming := max(int64(larger), b.expected); b.file == nil && size >= chunkSize && coming > maxSmall && !b.spool.ample(b.holder, coming-int64(size)) {
 		if err := b.createFile(); err != nil {
 			return err
 		}
@@ -112,18 +113,6 @@ func (b *Bytes) grow() error {
 		}
 		return nil
 	}
-	larger := 2 * size
-	switch {
-	case size == 0 && b.expected < 0:
-		larger = firstBuffer
-	case size == 0:
-		larger = int(min(b.expected+1, chunkSize))
-	case b.expected >= int64(size):
-		larger = min(larger, int(b.expected)+1)
-	}
-	if b.spool.folder != "" {
-		larger = min(larger, maxInMemory)
-	}
 	if err := b.count(amount{memory: int64(larger - size)}); err != nil {
 		return err
 	}
@@ -131,6 +120,21 @@ func (b *Bytes) grow() error {
 	copy(grown, b.memory)
 	b.memory = grown
 	return nil
+}
+
+// larger returns the size of the next buffer in memory.
+func (b *Bytes) larger() int {
+	size := cap(b.memory)
+	switch {
+	case size == 0 && b.expected < 0:
+		return firstBuffer
+	case size == 0:
+		return int(min(b.expected+1, chunkSize))
+	case b.expected >= int64(size): // few copies, and not much more than what arrived
+		return int(min(4*int64(size), b.expected+1))
+	default:
+		return 2 * size
+	}
 }
 
 func (b *Bytes) createFile() (err error) {

@@ -1,6 +1,7 @@
-// Package spool holds the bodies of requests and answers while they are in use: small
-// ones in memory, large ones in encrypted files. It counts every byte for a member and
-// refuses bytes over the limits for the member, the memory or the disk.
+// Package spool holds the bodies of requests and answers while they are in use: in
+// memory, and large ones in encrypted files when memory becomes scarce. It counts every
+// byte for a member and refuses bytes over the limits for the member, the memory or the
+// disk.
 package spool
 
 import (
@@ -126,6 +127,17 @@ func (s *Spool) Full() bool {
 	full := func(n, limit int64) bool { return limit > 0 && n > limit/4*3 }
 	use := s.Use()
 	return full(use.Memory, s.limits.Memory) || full(use.Disk, s.limits.Disk)
+}
+
+// ample reports whether a large body may use more bytes of memory. Large bodies use at
+// most half of the memory, and of one member's part of it: the rest is for small ones.
+// Without a folder it is always true.
+func (s *Spool) ample(holder Holder, more int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	within := func(n, limit int64) bool { return limit <= 0 || n <= limit }
+	has := s.members[holder.Member].memory + more
+	return s.folder == "" || within(s.use.Memory+more, s.limits.Memory/2) && within(has, s.limits.Memory/4) && within(has, s.limits.Member/2)
 }
 
 // count counts more bytes for the holder. If a limit is reached, it counts nothing and

@@ -45,6 +45,9 @@ var pattern = func() (p []byte) {
 	return p
 }()
 
+// scarce are limits under which a body over 2 MiB goes to a file.
+var scarce = Limits{Memory: 8 * mib}
+
 func hold(s *Spool, member string, whole []byte, expected int64) (*Bytes, error) {
 	b := s.Hold(Holder{Member: member, Answer: true}, expected)
 	_, err := b.ReadFrom(bytes.NewReader(whole))
@@ -59,10 +62,10 @@ func refused(t *testing.T, err error) {
 }
 
 // TestRoundTrip: whatever the size, however it comes, the same bytes come back by
-// each way; memory has the small ones and files the large.
+// each way; memory has those that fit in a quarter of it and files the larger ones.
 func TestRoundTrip(t *testing.T) {
-	s := open(t, Limits{})
-	for _, n := range []int{0, 1, firstBuffer, chunkSize - 1, chunkSize, chunkSize + 1, maxInMemory - 1, maxInMemory + 1, 3*mib + 17} {
+	s := open(t, scarce)
+	for _, n := range []int{0, 1, firstBuffer, chunkSize - 1, chunkSize, chunkSize + 1, maxSmall - 1, maxSmall + 1, 2*mib - 1, 3*mib + 17} {
 		want := text(n)
 		for _, expected := range []int64{-1, int64(n), int64(n) / 2, 1 << 40} {
 			for _, slow := range []bool{false, true} {
@@ -75,7 +78,7 @@ func TestRoundTrip(t *testing.T) {
 				if err != nil || got != int64(n) || b.Len() != int64(n) {
 					t.Fatalf("%d bytes, %d expected: read %d, %d long: %v", n, expected, got, b.Len(), err)
 				}
-				if large := n > maxInMemory; large != (b.file != nil) && expected <= maxInMemory {
+				if large := n > 2*mib; large != (b.file != nil) && expected <= 2*mib {
 					t.Errorf("%d bytes, %d expected: in a file: %v", n, expected, b.file != nil)
 				}
 				u := s.Use()
@@ -201,6 +204,64 @@ func TestHalfOfMemory(t *testing.T) {
 	}
 }
 
+// TestLargeBodies: large bodies use no more than half of the memory, so that small ones
+// have room, and one member's no more than half of the member's part. What comes later
+// goes to files, also when it began in memory.
+func TestLargeBodies(t *testing.T) {
+	s := open(t, Limits{Memory: 32 * mib})
+	var held []*Bytes
+	take := func(member string, n int, expected int64) *Bytes {
+		b, err := hold(s, member, text(n), expected)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, b)
+		return b
+	}
+	for _, step := range []struct {
+		member string
+		size   int
+		file   bool
+	}{
+		{"ann", 6 * mib, false}, {"ann", 3 * mib, true}, {"ann", mib / 2, false},
+		{"bob", 7 * mib, false}, {"eve", 3 * mib, true}, {"eve", mib / 2, false},
+	} {
+		b := take(step.member, step.size, int64(step.size))
+		if (b.file != nil) != step.file {
+			t.Errorf("%d bytes of %s beside %+v: in a file: %v", step.size, step.member, s.Use(), b.file != nil)
+		}
+	}
+	held[0].Close()
+	grows := s.Hold(Holder{Member: "eve", Answer: true}, -1)
+	held = append(held, grows)
+	room := &fills{first: bytes.NewReader(text(4 * mib)), then: func() { take("ann", 5*mib, 5*mib) }, rest: bytes.NewReader(text(4 * mib))}
+	if _, err := grows.ReadFrom(room); err != nil || grows.file == nil {
+		t.Errorf("a body that began in memory: in a file: %v, %v", grows.file != nil, err)
+	}
+	same(t, grows, append(text(4*mib), text(4*mib)...))
+	for _, b := range held {
+		b.Close()
+	}
+}
+
+// fills is a reader of first and then of rest. Between them it calls then.
+type fills struct {
+	first, rest io.Reader
+	then        func()
+}
+
+func (f *fills) Read(p []byte) (int, error) {
+	n, err := f.first.Read(p)
+	if err == io.EOF && f.then != nil {
+		f.then()
+		f.then = nil
+	}
+	if err == io.EOF {
+		return f.rest.Read(p)
+	}
+	return n, err
+}
+
 // TestLastEighth: where a request is refused, an answer still has room.
 func TestLastEighth(t *testing.T) {
 	for _, limits := range []Limits{{Memory: 8000}, {Member: 4000}} {
@@ -241,14 +302,14 @@ func TestReserve(t *testing.T) {
 // TestDisk: the bound of the files, of which one member has half, and a folder that
 // takes none, refuse what they refuse and lose nothing of what is held.
 func TestDisk(t *testing.T) {
-	s := open(t, Limits{Disk: 9 * mib})
+	s := open(t, Limits{Memory: scarce.Memory, Disk: 9 * mib})
 	want := text(4 * mib)
 	first, err := hold(s, "ann", want, -1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer first.Close()
-	more, err := hold(s, "ann", text(2*mib), -1)
+	more, err := hold(s, "ann", text(3*mib), -1)
 	refused(t, err)
 	more.Close()
 	other, err := hold(s, "eve", want, -1)
@@ -262,10 +323,10 @@ func TestDisk(t *testing.T) {
 	if err := os.RemoveAll(s.folder); err != nil {
 		t.Fatal(err)
 	}
-	third, err := hold(s, "bob", text(maxInMemory+1), -1)
+	third, err := hold(s, "bob", text(2*mib+1), -1)
 	refused(t, err)
 	third.Close()
-	if _, err := s.Keep(Holder{Member: "bob", Answer: true}, text(maxInMemory+1)); err == nil {
+	if _, err := s.Keep(Holder{Member: "bob", Answer: true}, text(2*mib+1)); err == nil {
 		t.Error("kept without a folder")
 	}
 	same(t, first, want)
@@ -306,8 +367,8 @@ func TestAnnouncedLargest(t *testing.T) {
 
 // TestKeepChangesNothing: what is kept stays as it was, for others who have it.
 func TestKeepChangesNothing(t *testing.T) {
-	s := open(t, Limits{})
-	for _, n := range []int{maxInMemory, maxInMemory + 1, 3 * mib} {
+	s := open(t, scarce)
+	for _, n := range []int{maxSmall, maxSmall + 1, 3 * mib} {
 		whole := text(n)
 		b, err := s.Keep(Holder{Member: "m"}, whole)
 		if err != nil {
@@ -337,7 +398,7 @@ func TestFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s, err := Open(folder, Limits{})
+	s, err := Open(folder, scarce)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -347,7 +408,7 @@ func TestFiles(t *testing.T) {
 	if _, err := os.Stat(other); err != nil {
 		t.Error("a file that is not ours:", err)
 	}
-	secret := bytes.Repeat([]byte("a prompt of mine"), mib/8)
+	secret := bytes.Repeat([]byte("a prompt of mine"), mib/4)
 	b, err := hold(s, "m", secret, -1)
 	if err != nil {
 		t.Fatal(err)
@@ -365,8 +426,8 @@ func TestFiles(t *testing.T) {
 // TestGivenBack: at the first Close, or after Done with the last reader; once,
 // and all of it.
 func TestGivenBack(t *testing.T) {
-	s := open(t, Limits{})
-	for _, n := range []int{100, 2 * mib} {
+	s := open(t, scarce)
+	for _, n := range []int{100, 2 * mib, 3 * mib} {
 		want := text(n)
 		b, err := hold(s, "m", want, -1)
 		if err != nil {
@@ -429,8 +490,8 @@ func TestLoad(t *testing.T) {
 // TestViewsWait: files are read back one after another where all at once would
 // be too much, and a wait ends with its context.
 func TestViewsWait(t *testing.T) {
-	s := open(t, Limits{})
-	b, err := hold(s, "m", text(2*mib), -1)
+	s := open(t, scarce)
+	b, err := hold(s, "m", text(3*mib), -1)
 	if err != nil {
 		t.Fatal(err)
 	}
