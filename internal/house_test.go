@@ -56,7 +56,7 @@ var mayImport = map[string][]string{
 	"storetest":   {"postgres", "store"},
 	"sim":         {"account", "credential", "daemon", "engine", "enginetest", "fault", "fleet", "gateway", "hub", "cluster", "dispatch", "registry", "store", "tunnel"},
 
-	"dispatch/prefix": {},
+	"dispatch/prefix": {"dialect"},
 	"ledger/journal":  {},
 	"mail/mailtest":   {},
 }

@@ -192,13 +192,10 @@ func (d *Daemon) readRequest(w http.ResponseWriter, r *http.Request, limit int64
 	body := d.config.Spool.Hold(spool.Holder{Member: hubMember}, r.ContentLength)
 	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
 	if err == nil {
-		err = body.View(r.Context(), func(text []byte) (err error) {
-			head, err = dialect.ReadHead(text)
-			return err
-		})
+		text, err = body.Load()
 	}
 	if err == nil {
-		text, err = body.Load()
+		head, err = dialect.ScanHead(text) // the engine checks the rest
 	}
 	if err != nil {
 		body.Close()

@@ -48,7 +48,7 @@ func (s bounds) scan(body []byte) error {
 			}
 			if names[depth] = 0; body[i] == '[' {
 				names[depth] = -1
-				i += len(body) - i - 1 - len(bytes.TrimLeft(body[i+1:], space))
+				i = spaceEnd(body, i+1) - 1
 				found = i+1 < len(body) && body[i+1] != ']'
 			}
 		case '}', ']':
@@ -93,23 +93,4 @@ func (s bounds) tooMany(depth int, member []byte, rule string, bound int) error 
 		f = f.WithParam(string(member[1 : len(member)-1]))
 	}
 	return f
-}
-
-// stringEnd returns the index of the closing quote of the string whose text begins at i,
-// or the body's length.
-func stringEnd(body []byte, i int) int {
-	for i < len(body) {
-		quote := bytes.IndexByte(body[i:], '"')
-		if quote < 0 {
-			return len(body)
-		}
-		text := body[i : i+quote]
-		i += quote
-		escapes := len(text) - len(bytes.TrimRight(text, `\`))
-		if escapes%2 == 0 {
-			return i
-		}
-		i++
-	}
-	return i
 }

@@ -53,6 +53,38 @@ func ReadMessagesHead(body []byte) (Head, error) {
 	return h.Head, nil
 }
 
+// ScanHead reads the head of a body that an engine's allow-list checks later. It does not
+// check the JSON itself, only its limits, such as MaxDepth: with a long prompt each check
+// takes long.
+func ScanHead(body []byte) (h Head, err error) {
+	if err := (bounds{MaxValues, MaxNames, 0}).scan(body); err != nil {
+		return h, err
+	}
+	for name, value := range ScanMembers(body) {
+		switch string(name) {
+		case "model":
+			if value[0] == '"' && len(value) > 1 {
+				h.Model = fleet.ModelID(unquote(value))
+			}
+		case "stream":
+			h.Stream = string(value) == "true"
+		case "n":
+			h.Choices = choices(value)
+		}
+	}
+	return h, nil
+}
+
+// choices returns the number of answers that the member n requests. The engine refuses
+// values of other types.
+func choices(value jsontext.Value) int {
+	var n float64
+	if json.Unmarshal(value, &n) != nil {
+		return 0
+	}
+	return int(min(max(n, 1), MaxChoices))
+}
+
 // space is the white space that JSON allows between tokens.
 const space = " \t\r\n"
 
@@ -145,11 +177,8 @@ func (h *headReader) member(name []byte) error {
 		if json.Unmarshal(value, &options) == nil {
 			h.IncludeUsage = options.IncludeUsage
 		}
-	case "n": // the engine refuses other types
-		var n float64
-		if json.Unmarshal(value, &n) == nil {
-			h.Choices = int(min(max(n, 1), MaxChoices))
-		}
+	case "n":
+		h.Choices = choices(value)
 	case "reasoning_effort", "reasoning", "thinking", "chat_template_kwargs":
 		_, err := ReadThinking(string(name), value)
 		return err

@@ -93,13 +93,15 @@ func TestPeekRefuses(t *testing.T) {
 	}
 }
 
-// FuzzPeek checks that whatever passes has the same meaning for a different parser:
-// encoding/json into a map, which uses the last duplicate.
+// FuzzPeek checks that whatever passes has the same meaning for ScanHead and for another
+// parser: encoding/json into a map, which uses the last duplicate.
 func FuzzPeek(f *testing.F) {
 	f.Add([]byte(`{"model":"m","stream":true}`))
 	f.Add([]byte(`{"mod\u0065l":"m","Model":"n"}`))
 	f.Add([]byte(nest(65)))
+	f.Add([]byte("{ \"n\" : 3 ,\n\"x\":[1,{\"model\":\"}\\\"\"}] , \"model\":\"a\\\\\",\"stream\" :true }"))
 	f.Fuzz(func(t *testing.T, body []byte) {
+		scanned, scanErr := ScanHead(body) // it must not panic on any input
 		head, err := ReadHead(body)
 		if err != nil {
 			var refused *fault.Fault
@@ -107,6 +109,9 @@ func FuzzPeek(f *testing.F) {
 				t.Fatalf("not a refusal: %v", err)
 			}
 			return
+		}
+		if scanErr != nil || scanned.Model != head.Model || scanned.Stream != head.Stream || scanned.Choices != head.Choices {
+			t.Fatalf("ScanHead returned %+v, %v; ReadHead %+v", scanned, scanErr, head)
 		}
 		var other map[string]any
 		if err := json.Unmarshal(body, &other); err != nil {

@@ -119,8 +119,8 @@ var responseFormat = members{
 }
 
 var (
-	boolean = shape{"tf", (*copier).token}
-	null    = shape{"n", (*copier).token}
+	boolean = shape{"tf", (*copier).raw}
+	null    = shape{"n", (*copier).raw}
 	image   = scalar(`"`, (*copier).image)
 	schema  = shape{"{", func(c *copier) error { return c.schema(0) }}
 )
@@ -131,7 +131,7 @@ type copier struct {
 	trusted   bool
 	developer bool // the engine has different roles for developer and system messages
 	dec       *jsontext.Decoder
-	enc       *jsontext.Encoder
+	out       writer
 	at        jsontext.Pointer // position of the value that dec reads
 	media     int              // images and sounds so far
 	nodes     int              // schema nodes so far
@@ -140,12 +140,19 @@ type copier struct {
 	tokens bool // an input consists of token numbers
 }
 
-func (c *copier) token() error {
+// bracket copies the beginning or the end of an object or a list.
+func (c *copier) bracket() error {
 	t, err := c.dec.ReadToken()
 	if err != nil {
 		return err
 	}
-	return c.enc.WriteToken(t)
+	switch b := byte(t.Kind()); b {
+	case '{', '[':
+		c.out.open(b)
+	default:
+		c.out.close(b)
+	}
+	return nil
 }
 
 // refuse returns a fault at the current value.
@@ -179,9 +186,7 @@ func (m members) one(c *copier, name string) error {
 		}
 		return c.again(name, bytes.Clone(list), s)
 	}
-	if err := c.enc.WriteToken(jsontext.String(name)); err != nil {
-		return err
-	}
+	c.out.name(name)
 	if !ok {
 		return c.raw()
 	}
@@ -190,9 +195,7 @@ func (m members) one(c *copier, name string) error {
 
 // again copies a value that was already read, as the member with the given name.
 func (c *copier) again(name string, value jsontext.Value, s shape) error {
-	if err := c.enc.WriteToken(jsontext.String(name)); err != nil {
-		return err
-	}
+	c.out.name(name)
 	outer, at := c.dec, c.at
 	c.dec, c.at = jsontext.NewDecoder(bytes.NewBuffer(value)), c.pointer()
 	err := s.put(c)
@@ -206,19 +209,15 @@ func (c *copier) pointer() jsontext.Pointer { return c.at + c.dec.StackPointer()
 // raw copies the next value unchanged.
 func (c *copier) raw() error {
 	value, err := c.dec.ReadValue()
-	if err != nil {
-		return err
-	}
-	return c.enc.WriteValue(value)
+	c.out.value(value)
+	return err
 }
 
 // quoted copies the next value as a string that contains its JSON.
 func (c *copier) quoted() error {
 	value, err := c.dec.ReadValue()
-	if err != nil {
-		return err
-	}
-	return c.enc.WriteToken(jsontext.String(string(value)))
+	c.out.value(jsontext.Value(quoted(string(value))))
+	return err
 }
 
 func (s shape) takes(kind jsontext.Kind) bool { return strings.IndexByte(s.kinds, byte(kind)) >= 0 }
@@ -239,7 +238,7 @@ func (s shape) put(c *copier) error {
 
 // members copies an object. member copies or omits each of its members.
 func (c *copier) members(member func(name string) error) error {
-	if err := c.token(); err != nil {
+	if err := c.bracket(); err != nil {
 		return err
 	}
 	for c.dec.PeekKind() != '}' {
@@ -251,7 +250,7 @@ func (c *copier) members(member func(name string) error) error {
 			return err
 		}
 	}
-	return c.token()
+	return c.bracket()
 }
 
 func object(m members) shape {
@@ -263,7 +262,7 @@ func object(m members) shape {
 // list allows an array with at most the given number of elements.
 func list(most int, of shape) shape {
 	return shape{"[", func(c *copier) error {
-		if err := c.token(); err != nil {
+		if err := c.bracket(); err != nil {
 			return err
 		}
 		for n := 0; c.dec.PeekKind() != ']'; n++ {
@@ -274,7 +273,7 @@ func list(most int, of shape) shape {
 				return err
 			}
 		}
-		return c.token()
+		return c.bracket()
 	}}
 }
 
@@ -289,87 +288,88 @@ func either(a, b shape) shape {
 }
 
 // scalar allows values of the given kinds; change may replace or refuse them.
-func scalar(kinds string, change func(c *copier, t jsontext.Token) (jsontext.Token, error)) shape {
+func scalar(kinds string, change func(c *copier, v jsontext.Value) (jsontext.Value, error)) shape {
 	return shape{kinds, func(c *copier) error {
-		t, err := c.dec.ReadToken()
+		value, err := c.dec.ReadValue()
 		if err != nil {
 			return err
 		}
-		changed, err := change(c, t)
+		changed, err := change(c, value)
 		if err != nil && !c.trusted {
 			return err
 		}
 		if err == nil {
-			t = changed
+			value = changed
 		}
-		return c.enc.WriteToken(t)
+		c.out.value(value)
+		return nil
 	}}
 }
 
 // text allows a string of at most the given number of bytes; 0 means no limit.
 func text(most int) shape {
-	return scalar(`"`, func(c *copier, t jsontext.Token) (_ jsontext.Token, err error) {
-		if most > 0 && len(t.String()) > most {
+	return scalar(`"`, func(c *copier, v jsontext.Value) (_ jsontext.Value, err error) {
+		if most > 0 && len(decoded(v)) > most {
 			err = c.refuse("longer than %d bytes is not taken", most)
 		}
-		return t, err
+		return v, err
 	})
 }
 
 // oneOf allows one of the given strings.
 func oneOf(words ...string) shape {
-	return scalar(`"`, func(c *copier, t jsontext.Token) (_ jsontext.Token, err error) {
-		if !slices.Contains(words, t.String()) {
+	return scalar(`"`, func(c *copier, v jsontext.Value) (_ jsontext.Value, err error) {
+		if !slices.Contains(words, string(decoded(v))) {
 			err = c.refuse("this must be one of %s", strings.Join(words, ", "))
 		}
-		return t, err
+		return v, err
 	})
 }
 
 // number clamps a number to the range from lo to hi.
 func number(lo, hi float64) shape {
-	return scalar("0", func(_ *copier, t jsontext.Token) (jsontext.Token, error) {
-		n, _ := t.Float() // infinite if out of range
-		return jsontext.Float(min(max(n, lo), hi)), nil
+	return scalar("0", func(_ *copier, v jsontext.Value) (jsontext.Value, error) {
+		n, _ := strconv.ParseFloat(string(v), 64) // infinite if out of range
+		return strconv.AppendFloat(nil, min(max(n, lo), hi), 'g', -1, 64), nil
 	})
 }
 
 // integer clamps an integer to the range from lo to hi.
 func integer(lo, hi int64) shape {
-	return scalar("0", func(c *copier, t jsontext.Token) (jsontext.Token, error) {
+	return scalar("0", func(c *copier, v jsontext.Value) (jsontext.Value, error) {
 		if c.trusted {
-			return t, nil
+			return v, nil
 		}
-		n, _ := t.Float() // infinite if out of range
+		n, _ := strconv.ParseFloat(string(v), 64) // infinite if out of range
 		if n != math.Trunc(n) {
-			return t, c.refuse("this must be a whole number")
+			return v, c.refuse("this must be a whole number")
 		}
-		return jsontext.Int(int64(min(max(n, float64(lo)), float64(hi)))), nil
+		return strconv.AppendInt(nil, int64(min(max(n, float64(lo)), float64(hi))), 10), nil
 	})
 }
 
 // answers copies n. It refuses a number out of range, because fewer answers would not
 // fulfill the request.
-func (c *copier) answers(t jsontext.Token) (_ jsontext.Token, err error) {
-	n, wrong := strconv.ParseInt(string(dialect.Integral(jsontext.Value(t.String()))), 10, 64)
+func (c *copier) answers(v jsontext.Value) (_ jsontext.Value, err error) {
+	n, wrong := strconv.ParseInt(string(dialect.Integral(v)), 10, 64)
 	if wrong != nil || n < 1 || n > maxAnswers {
 		err = c.refuse("this must be a whole number from 1 to %d", maxAnswers)
 	}
-	return jsontext.Int(n), err
+	return strconv.AppendInt(nil, n, 10), err
 }
 
 // role copies the role of a message. Few chat templates support developer.
-func (c *copier) role(t jsontext.Token) (_ jsontext.Token, err error) {
-	switch role := t.String(); role {
+func (c *copier) role(v jsontext.Value) (_ jsontext.Value, err error) {
+	switch string(decoded(v)) {
 	case "developer":
 		if !c.developer {
-			return jsontext.String("system"), nil
+			return jsontext.Value(`"system"`), nil
 		}
 	case "system", "user", "assistant", "tool", "function":
 	default:
 		err = c.refuse("this must be one of system, developer, user, assistant, tool, function")
 	}
-	return t, err
+	return v, err
 }
 
 // arguments copies the arguments of an earlier call as a string with a JSON object,
@@ -387,25 +387,26 @@ func (c *copier) arguments() error {
 	if !isObject(text) {
 		text = []byte(`{"_raw":` + quoted(string(text)) + `}`)
 	}
-	return c.enc.WriteToken(jsontext.String(string(text)))
+	c.out.value(jsontext.Value(quoted(string(text))))
+	return nil
 }
 
 // detail copies the level of detail for a picture.
-func (c *copier) detail(t jsontext.Token) (jsontext.Token, error) {
-	switch t.String() {
+func (c *copier) detail(v jsontext.Value) (jsontext.Value, error) {
+	switch string(decoded(v)) {
 	case "auto", "low", "high":
-		return t, nil
+		return v, nil
 	case "original":
-		return jsontext.String("high"), nil
+		return jsontext.Value(`"high"`), nil
 	}
-	return jsontext.String("auto"), nil
+	return jsontext.Value(`"auto"`), nil
 }
 
 // seed copies a seed of any size and sign. Engines accept 31 bits, so others are hashed:
 // different seeds stay different, and none becomes the value for "random", like -1 for
 // llama.cpp.
-func (c *copier) seed(t jsontext.Token) (jsontext.Token, error) {
-	text := string(dialect.Integral(jsontext.Value(t.String())))
+func (c *copier) seed(v jsontext.Value) (jsontext.Value, error) {
+	text := string(dialect.Integral(v))
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
 		signed, err := strconv.ParseInt(text, 10, 64)
@@ -418,7 +419,7 @@ func (c *copier) seed(t jsontext.Token) (jsontext.Token, error) {
 	if n > math.MaxInt32 {
 		n = n * 0x9e3779b97f4a7c15 >> 33 // Fibonacci hashing, because the upper bits depend on all
 	}
-	return jsontext.Uint(n), nil
+	return strconv.AppendUint(nil, n, 10), nil
 }
 
 // biases copies logit_bias: token numbers and their weights.
@@ -428,16 +429,15 @@ func (c *copier) biases() error {
 		if n++; n > maxBiases || len(token) > 9 || strings.Trim(token, "0123456789") != "" {
 			return c.refuse("only up to %d token numbers are taken", maxBiases)
 		}
-		if err := c.enc.WriteToken(jsontext.String(token)); err != nil {
-			return err
-		}
+		c.out.name(token)
 		return number(-100, 100).put(c)
 	})
 }
 
 // image copies a data: URL with an image.
-func (c *copier) image(t jsontext.Token) (jsontext.Token, error) {
-	head, data, _ := strings.Cut(t.String(), ",")
+func (c *copier) image(v jsontext.Value) (jsontext.Value, error) {
+	url := string(decoded(v))
+	head, data, _ := strings.Cut(url, ",")
 	kind, parameters, _ := strings.Cut(strings.ToLower(strings.TrimSpace(head)), ";")
 	switch kind {
 	case "data:image/png", "data:image/jpeg", "data:image/jpg", "data:image/webp", "data:image/gif":
@@ -445,31 +445,27 @@ func (c *copier) image(t jsontext.Token) (jsontext.Token, error) {
 			break
 		}
 		data, err := c.medium(data)
-		if strings.HasPrefix(t.String(), kind+";base64,"+data) {
-			return t, err
+		if strings.HasPrefix(url, kind+";base64,"+data) {
+			return v, err
 		}
-		return jsontext.String(kind + ";base64," + data), err
+		return jsontext.Value(quoted(kind + ";base64," + data)), err
 	}
-	return t, c.refuse("pictures are taken as data: URLs only (png, jpeg, webp or gif, base64)")
+	return v, c.refuse("pictures are taken as data: URLs only (png, jpeg, webp or gif, base64)")
 }
 
 // bareImage copies an image URL that is not in an object, and adds the object.
 func (c *copier) bareImage() error {
-	for _, token := range []jsontext.Token{jsontext.BeginObject, jsontext.String("url")} {
-		if err := c.enc.WriteToken(token); err != nil {
-			return err
-		}
-	}
-	if err := image.put(c); err != nil {
-		return err
-	}
-	return c.enc.WriteToken(jsontext.EndObject)
+	c.out.open('{')
+	c.out.name("url")
+	err := image.put(c)
+	c.out.close('}')
+	return err
 }
 
 // sound copies a base64 audio clip.
-func (c *copier) sound(t jsontext.Token) (jsontext.Token, error) {
-	data, err := c.medium(t.String())
-	return jsontext.String(data), err
+func (c *copier) sound(v jsontext.Value) (jsontext.Value, error) {
+	data, err := c.medium(string(decoded(v)))
+	return jsontext.Value(quoted(data)), err
 }
 
 // otherBase64 converts the URL alphabet to the standard one and removes white space.
@@ -513,7 +509,7 @@ func (c *copier) schema(depth int) error {
 		return list(maxSchemaNodes, inSchema(func(c *copier) error { return c.schema(depth + 1) })).copy(c)
 	case '{':
 	default:
-		return c.token()
+		return c.raw()
 	}
 	return c.members(func(name string) error { return c.keyword(name, depth+1) })
 }
@@ -542,33 +538,28 @@ func (c *copier) keyword(name string, depth int) error {
 		if n := atoi(value); kind != '0' || n < 0 || n > maxRepeats || n == 0 && string(value) != "0" {
 			return nil
 		}
-		if err := c.enc.WriteToken(jsontext.String(name)); err != nil {
-			return err
-		}
-		return c.enc.WriteValue(value)
+		c.out.name(name)
+		c.out.value(value)
+		return nil
 	}
-	if err := c.enc.WriteToken(jsontext.String(name)); err != nil {
-		return err
-	}
+	c.out.name(name)
 	return inside.put(c)
 }
 
 // named copies an object of schemas under arbitrary names.
 func (c *copier) named(depth int) error {
 	return c.members(func(name string) error {
-		if err := c.enc.WriteToken(jsontext.String(name)); err != nil {
-			return err
-		}
+		c.out.name(name)
 		return c.schema(depth + 1)
 	})
 }
 
 // ref copies a reference, which must point into the schema itself.
-func (c *copier) ref(t jsontext.Token) (_ jsontext.Token, err error) {
-	if to := t.String(); !strings.HasPrefix(to, "#") || len(to) > 4*maxName {
+func (c *copier) ref(v jsontext.Value) (_ jsontext.Value, err error) {
+	if to := string(decoded(v)); !strings.HasPrefix(to, "#") || len(to) > 4*maxName {
 		err = c.refuse("a schema may refer to itself only, as in #/$defs/name")
 	}
-	return t, err
+	return v, err
 }
 
 // data copies an example or a constant of a schema.
@@ -590,5 +581,6 @@ func (c *copier) data(depth int) error {
 	if c.nodes += len(value) / 16; depth+deep > maxSchemaDepth || c.nodes > maxSchemaNodes {
 		return c.refuse("values this deep or long are not taken in a schema")
 	}
-	return c.enc.WriteValue(value)
+	c.out.value(value)
+	return nil
 }

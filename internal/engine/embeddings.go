@@ -115,7 +115,7 @@ func (c *copier) input() error {
 	}
 	tokens := integer(0, math.MaxInt32)
 	one, most := either(text(0), list(maxInputTokens, tokens)), maxInputs
-	if err := c.token(); err != nil {
+	if err := c.bracket(); err != nil {
 		return err
 	}
 	flat := c.dec.PeekKind() == '0' // one input in the form of token numbers
@@ -135,5 +135,5 @@ func (c *copier) input() error {
 	if flat {
 		c.inputs = 1
 	}
-	return c.token()
+	return c.bracket()
 }

@@ -39,11 +39,10 @@ const maxTokens = 128 << 10
 // kith and the engine cannot interpret it differently. model and stream are those of the
 // routed call.
 func (e *Engine) request(req *Request, m *Model) ([]byte, wants, error) {
-	out := bytes.NewBuffer(make([]byte, 0, len(req.Body)+256))
 	r := rebuild{
 		copier: copier{
 			dec:     jsontext.NewDecoder(bytes.NewBuffer(req.Body)),
-			enc:     jsontext.NewEncoder(out, jsontext.PreserveRawStrings(true)),
+			out:     make(writer, 0, len(req.Body)+1024), // what is added nearly always fits
 			trusted: req.Trusted && req.Endpoint == fleet.ChatCompletions, developer: e.kind.developer,
 		},
 		req: req, kind: e.kind, model: m,
@@ -51,7 +50,7 @@ func (e *Engine) request(req *Request, m *Model) ([]byte, wants, error) {
 	if err := r.run(); err != nil {
 		return nil, wants{}, refused(err)
 	}
-	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), r.want, nil
+	return r.out, r.want, nil
 }
 
 // refused returns err as a *fault.Fault.
@@ -89,7 +88,7 @@ func (r *rebuild) run() error {
 		}
 		return fault.New(fault.InvalidRequest, "the body is not a JSON object")
 	}
-	if err := r.token(); err != nil {
+	if err := r.bracket(); err != nil {
 		return err
 	}
 	r.write("model", quoted(string(r.req.Model)))
@@ -108,7 +107,7 @@ func (r *rebuild) run() error {
 	if err := r.addOwn(); err != nil {
 		return err
 	}
-	if err := r.token(); err != nil {
+	if err := r.bracket(); err != nil {
 		return err
 	}
 	if _, err := r.dec.ReadToken(); err != io.EOF {
@@ -150,19 +149,13 @@ func (r *rebuild) member(name string) error {
 		r.forTools = append(r.forTools, member{name, string(value)})
 		return err
 	case chat && (name == "messages" || name == "tools"): // even for a trusted caller, because chat templates are strict
-		before := r.enc.OutputOffset()
+		before := len(r.out)
 		err := chatMembers.one(&r.copier, name)
-		r.tools = r.tools || name == "tools" && r.enc.OutputOffset() > before
+		r.tools = r.tools || name == "tools" && len(r.out) > before
 		return err
 	case r.req.Trusted:
-		if err := r.enc.WriteToken(jsontext.String(name)); err != nil {
-			return err
-		}
-		value, err := r.dec.ReadValue()
-		if err != nil {
-			return err
-		}
-		return r.enc.WriteValue(value)
+		r.out.name(name)
+		return r.raw()
 	case chat:
 		return chatMembers.one(&r.copier, name)
 	default:
@@ -343,12 +336,10 @@ func prefilled(body []byte) bool {
 	return n > 0 && talk.Messages[n-1].Role == "assistant"
 }
 
-// write adds a member with a valid JSON value. The encoder reports errors at the end of
-// the object.
+// write adds a member with a valid JSON value.
 func (r *rebuild) write(name, value string) {
-	if err := r.enc.WriteToken(jsontext.String(name)); err == nil {
-		_ = r.enc.WriteValue(jsontext.Value(value))
-	}
+	r.out.name(name)
+	r.out.value([]byte(value))
 }
 
 // joined returns the members as a JSON object. If names are equal, the first member is

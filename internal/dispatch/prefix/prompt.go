@@ -6,11 +6,12 @@
 package prefix
 
 import (
-	"bytes"
 	"math"
 	"strconv"
 
 	"github.com/minio/highwayhash"
+
+	"github.com/kith/kith/internal/dialect"
 )
 
 // Key is the secret key of fingerprints.
@@ -39,31 +40,17 @@ const maxMarks = 1024
 // member and the model, is part of each fingerprint. A request without messages has no
 // marks.
 func Read(key *Key, scope string, body []byte) (p Prompt) {
-	var tools span
-	var messages []span
-	at := space(body, 0)
-	if at >= len(body) || body[at] != '{' {
-		return p
-	}
-	for at = space(body, at+1); at < len(body) && body[at] == '"'; {
-		name := span{at + 1, end(body, at) - 1}
-		from := min(space(body, space(body, name.to+1)+1), len(body)) // after the colon
-		var value span
-		if string(name.of(body)) == "messages" {
-			messages, value.to = elements(body, from)
-		} else {
-			value = span{from, end(body, from)}
-		}
-		switch string(name.of(body)) {
+	var tools, messages []byte
+	for name, value := range dialect.ScanMembers(body) {
+		switch string(name) {
+		case "messages":
+			messages = value
 		case "tools":
 			tools = value
 		case "max_tokens", "max_completion_tokens":
-			if n, err := strconv.Atoi(string(value.of(body))); err == nil && n > 0 {
+			if n, err := strconv.Atoi(string(value)); err == nil && n > 0 {
 				p.MaxTokens = min(n, math.MaxInt32)
 			}
-		}
-		if at = space(body, value.to); at < len(body) && body[at] == ',' {
-			at = space(body, at+1)
 		}
 	}
 	sum, _ := highwayhash.New64(key[:]) // fails only for a key of another size
@@ -72,105 +59,19 @@ func Read(key *Key, scope string, body []byte) (p Prompt) {
 		sum.Write(separator)
 	}
 	add([]byte(scope))
-	add(tools.of(body))
-	p.Bytes = len(tools.of(body))
-	first := max(0, len(messages)-maxMarks)
-	p.Marks = make([]Mark, 0, len(messages)-first)
-	for i, m := range messages {
-		add(m.of(body))
-		p.Bytes += len(m.of(body))
-		if i >= first {
-			p.Marks = append(p.Marks, Mark{sum.Sum64(), p.Bytes})
+	add(tools)
+	p.Bytes = len(tools)
+	for message := range dialect.ScanElements(messages) {
+		add(message)
+		p.Bytes += len(message)
+		if len(p.Marks) == 2*maxMarks { // amortized
+			p.Marks = append(p.Marks[:0], p.Marks[maxMarks:]...)
 		}
+		p.Marks = append(p.Marks, Mark{sum.Sum64(), p.Bytes})
 	}
+	p.Marks = p.Marks[max(0, len(p.Marks)-maxMarks):]
 	return p
 }
 
 // separator separates the hashed parts. None of them contains this byte.
 var separator = []byte{0}
-
-// span is a part of a body.
-type span struct{ from, to int }
-
-// of returns the part, or nil if the body ends before it because it is not JSON.
-func (s span) of(body []byte) []byte {
-	if s.from > s.to || s.to > len(body) {
-		return nil
-	}
-	return body[s.from:s.to]
-}
-
-// elements returns the elements of the list that begins at at, and the index after it. A
-// value of another type has no elements.
-func elements(body []byte, at int) (of []span, to int) {
-	if at >= len(body) || body[at] != '[' {
-		return nil, end(body, at)
-	}
-	for at = space(body, at+1); at < len(body) && body[at] != ']'; {
-		to := end(body, at)
-		if to == at { // not JSON
-			break
-		}
-		of = append(of, span{at, to})
-		if at = space(body, to); at < len(body) && body[at] == ',' {
-			at = space(body, at+1)
-		}
-	}
-	return of, at + 1
-}
-
-// space returns the index of the first byte at or after at that is not white space.
-func space(body []byte, at int) int {
-	for at < len(body) && (body[at] == ' ' || body[at] == '\n' || body[at] == '\t' || body[at] == '\r') {
-		at++
-	}
-	return at
-}
-
-// end returns the index after the value that begins at at.
-func end(body []byte, at int) int {
-	depth := 0
-	for at < len(body) {
-		switch body[at] {
-		case '"':
-			at = endOfString(body, at+1)
-			if depth == 0 {
-				return at
-			}
-			continue
-		case '{', '[':
-			depth++
-		case '}', ']':
-			if depth--; depth == 0 {
-				return at + 1
-			}
-			if depth < 0 { // after a number or a word
-				return at
-			}
-		case ',', ' ', '\n', '\t', '\r':
-			if depth == 0 {
-				return at
-			}
-		}
-		at++
-	}
-	return at
-}
-
-// endOfString returns the index after the string whose content begins at at.
-func endOfString(body []byte, at int) int {
-	for {
-		i := bytes.IndexByte(body[at:], '"')
-		if i < 0 {
-			return len(body)
-		}
-		i += at
-		slashes := i
-		for slashes > at && body[slashes-1] == '\\' {
-			slashes--
-		}
-		if at = i + 1; (i-slashes)%2 == 0 {
-			return at
-		}
-	}
-}
