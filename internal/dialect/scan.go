@@ -84,18 +84,18 @@ func valueEnd(body []byte, at int) int {
 // stringEnd returns the index of the closing quote of the string whose text begins at i,
 // or the body's length.
 func stringEnd(body []byte, i int) int {
-	for i < len(body) {
+	for from := i; ; i++ {
 		quote := bytes.IndexByte(body[i:], '"')
 		if quote < 0 {
 			return len(body)
 		}
-		text := body[i : i+quote]
 		i += quote
-		escapes := len(text) - len(bytes.TrimRight(text, `\`))
-		if escapes%2 == 0 {
+		escaped := false
+		for j := i - 1; j >= from && body[j] == '\\'; j-- {
+			escaped = !escaped
+		}
+		if !escaped {
 			return i
 		}
-		i++
 	}
-	return i
 }

@@ -11,8 +11,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 
@@ -52,6 +54,7 @@ type Spool struct {
 	mu      sync.Mutex
 	use     Use
 	members map[string]amount // only members that hold bytes
+	idle    *time.Timer       // calls giveBack
 }
 
 // amount is a number of bytes in memory and on disk.
@@ -60,6 +63,9 @@ type amount struct{ memory, disk int64 }
 // viewRoom limits the bytes of files that Bytes.View has in memory at once, in addition
 // to Limits.Memory.
 const viewRoom = 64 << 20
+
+// idleTime is how long after the last large body its memory is returned to the system.
+const idleTime = 5 * time.Second
 
 // prefix is the prefix of every file's name.
 const prefix = "held-"
@@ -169,10 +175,25 @@ func (s *Spool) count(holder Holder, more amount) error {
 	return nil
 }
 
+// giveBack returns the memory of large bodies to the system: otherwise it stays with the
+// process for minutes, on a machine whose memory is for models. While bodies are in use, a
+// later release calls it again.
+func (s *Spool) giveBack() {
+	if s.Use().Memory <= maxSmall {
+		debug.FreeOSMemory()
+	}
+}
+
 // uncount subtracts bytes from the member's count.
 func (s *Spool) uncount(member string, less amount) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if less.memory > maxSmall {
+		if s.idle == nil {
+			s.idle = time.AfterFunc(idleTime, s.giveBack)
+		}
+		s.idle.Reset(idleTime)
+	}
 	has := s.members[member]
 	has.memory -= less.memory
 	has.disk -= less.disk

@@ -10,10 +10,13 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
+	"time"
 
 	"github.com/kith/kith/internal/fault"
 )
@@ -509,6 +512,38 @@ func TestViewsWait(t *testing.T) {
 	if err := b.View(t.Context(), func([]byte) error { return gone }); err != gone {
 		t.Error(err)
 	}
+}
+
+// TestGivesMemoryBack: within 10 s of the last large body, its memory is the system's
+// again; not while bodies are in use.
+func TestGivesMemoryBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, Limits{})
+		collections := func() uint32 {
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return m.NumForcedGC
+		}
+		first, err := hold(s, "m", text(8*mib), 8*mib)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := hold(s, "m", text(2*mib), 2*mib)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := collections()
+		first.Close()
+		time.Sleep(10 * time.Second)
+		if n := collections() - before; n != 0 {
+			t.Errorf("%d collections while a body is in use", n)
+		}
+		second.Close()
+		time.Sleep(10 * time.Second)
+		if n := collections() - before; n != 1 {
+			t.Errorf("%d collections after the last body, want 1", n)
+		}
+	})
 }
 
 // TestMany: many at once, of all sizes, some refused, leave nothing counted.
