@@ -9,6 +9,7 @@ require (
 	github.com/Microsoft/go-winio v0.6.4
 	github.com/alexedwards/argon2id v1.0.0
 	github.com/alexedwards/scs/v2 v2.9.0
+	github.com/ardanlabs/jinja v1.12.0
 	github.com/benbjohnson/immutable v0.4.3
 	github.com/caddyserver/certmagic v0.25.6
 	github.com/cenkalti/backoff/v5 v5.0.3
