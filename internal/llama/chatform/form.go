@@ -10,3 +10,9 @@ type Form struct {
 	// TextArguments: the arguments of calls are text.
 	TextArguments bool `json:"text_arguments,omitempty"`
 }
+
+// inspect derives the form of the template.
+func (t *template) inspect() error {
+	t.form = &Form{}
+	return nil
+}

@@ -43,7 +43,9 @@ type hidden struct {
 
 // begin returns the hider for a conversation.
 func (h *hider) begin(c *Conversation) *hidden {
-	has := func(s string) bool { return strings.ContainsFunc(s, func(r rune) bool { return r >= planes[0] && r < planes[1] }) }
+	has := func(s string) bool {
+		return strings.ContainsFunc(s, func(r rune) bool { return r >= planes[0] && r < planes[1] })
+	}
 	for i := range c.Messages {
 		m := &c.Messages[i]
 		if has(m.Content) || has(m.Reasoning) || slices.ContainsFunc(m.Calls, func(c Call) bool { return has(c.Arguments) }) {
