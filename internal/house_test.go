@@ -27,7 +27,7 @@ var mayImport = map[string][]string{
 	"credential":  {},
 	"account":     {},
 	"certificate": {"host"},
-	"llama":       {},
+	"llama":       {"llama/chatform"},
 	"spool":       {"fault"},
 	"llamaserver": {},
 	"host":        {},
@@ -58,6 +58,7 @@ var mayImport = map[string][]string{
 
 	"dispatch/prefix": {"dialect"},
 	"ledger/journal":  {},
+	"llama/chatform":  {},
 	"mail/mailtest":   {},
 }
 
@@ -69,6 +70,7 @@ var only = []struct {
 	{"database/sql", "SQL stays in the store", []string{"store", "store/internal/column"}},
 	{"modernc.org/sqlite", "drivers stay in the store", []string{"store"}},
 	{"github.com/jackc/pgx", "drivers stay in the store", []string{"store"}},
+	{"github.com/ardanlabs/jinja", "untrusted templates run in a process of their own", []string{"llama/chatform"}},
 	{"github.com/ebitengine/purego", "foreign code is called from one place", []string{"llama"}},
 	{"github.com/Microsoft/go-winio", "Windows' pipes are opened in one place", []string{"daemon"}},
 	{"go.mau.fi/util", "what names look like is compared in one place", []string{"account"}},

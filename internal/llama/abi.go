@@ -107,7 +107,7 @@ type library struct {
 
 	llama_model_get_vocab     func(cModel) cVocab
 	llama_model_meta_val_str  func(m cModel, key string, buf *byte, size uintptr) int32
-	llama_model_chat_template func(m cModel, name uintptr) string
+	llama_model_chat_template func(m cModel, name *byte) string
 	llama_model_has_decoder   func(cModel) bool
 
 	llama_vocab_n_tokens    func(cVocab) int32
@@ -115,6 +115,7 @@ type library struct {
 	llama_vocab_eos         func(cVocab) token
 	llama_vocab_get_add_bos func(cVocab) bool
 	llama_vocab_is_eog      func(cVocab, token) bool
+	llama_vocab_is_control  func(cVocab, token) bool
 	llama_tokenize          func(v cVocab, text *byte, textLen int32, tokens *token, max int32, addSpecial, parseSpecial bool) int32
 	llama_token_to_piece    func(v cVocab, t token, buf *byte, length, lstrip int32, special bool) int32
 

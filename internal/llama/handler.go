@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/kith/kith/internal/llama/chatform"
 )
 
 // maxTokenBytes limits the length of a text before it is tokenized: the average length of
@@ -139,23 +141,36 @@ func (s *server) read(w http.ResponseWriter, r *http.Request, into any, model *s
 	return s.model(*model)
 }
 
-// prompt renders the messages with the model's template, and returns the text and its
-// tokens.
-func (r *runner) prompt(turns []turn, kwargs map[string]any) (string, []token, error) {
-	text, err := r.template.render(turns, kwargs)
-	if err != nil {
+// prompt renders a conversation with the model's template, and returns the end of the
+// text and its tokens.
+func (r *runner) prompt(ctx context.Context, c *chatform.Conversation) (end string, tokens []token, err error) {
+	pieces, err := r.template.render(ctx, c)
+	switch {
+	case ctx.Err() != nil:
+		return "", nil, context.Cause(ctx)
+	case err != nil:
 		return "", nil, badRequest("%v", err)
 	}
-	tokens, err := r.tokens(text, r.ContextLength, true)
-	return text, tokens, err
+	size := 0
+	for _, p := range pieces {
+		size += len(p.Text)
+		end = p.Text
+	}
+	if size > r.ContextLength*maxTokenBytes {
+		return "", nil, tooLong(size/maxTokenBytes, r.ContextLength)
+	}
+	if tokens, err = r.vocab.prompt(pieces); err != nil {
+		return "", nil, badRequest("%v", err)
+	}
+	return end, tokens, nil
 }
 
 // tokens tokenizes text. It first rejects a text that is too long for limit tokens.
-func (r *runner) tokens(text string, limit int, special bool) ([]token, error) {
+func (r *runner) tokens(text string, limit int) ([]token, error) {
 	if len(text) > limit*maxTokenBytes {
 		return nil, tooLong(len(text)/maxTokenBytes, limit)
 	}
-	list, err := r.vocab.tokenize(text, special)
+	list, err := r.vocab.tokenize(text, true, false)
 	if err != nil {
 		return nil, badRequest("%v", err)
 	}
@@ -167,7 +182,7 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 	if !r.Chat {
 		return nil, badRequest("this model only makes embeddings; use /v1/embeddings")
 	}
-	text, prompt, err := r.prompt(c.turns, c.kwargs)
+	end, prompt, err := r.prompt(ctx, &c.conversation)
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +207,7 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 	}
 	j := &job{ctx: ctx, caller: c.caller, prompt: prompt, limit: limit, sampler: sampler, text: stopFilter{stops: c.stops}, out: newOutbox(), wantLogprobs: c.wantLogprobs, alternatives: c.alternatives}
 	if r.Thinking && c.sampling.grammar == "" { // with a grammar there can be no reasoning
-		j.reasoning = splitterAfter(text)
+		j.reasoning = splitterAfter(end)
 	}
 	return j, r.submit(j)
 }
@@ -266,15 +281,12 @@ func (s *server) tokenize(w http.ResponseWriter, r *http.Request) error {
 	}
 	var tokens []token
 	if len(q.Messages) == 0 {
-		tokens, err = run.tokens(q.Content, max(run.ContextLength, maxBody/maxTokenBytes), false)
+		tokens, err = run.tokens(q.Content, max(run.ContextLength, maxBody/maxTokenBytes))
 	} else {
-		turns := make([]turn, len(q.Messages))
-		for i, m := range q.Messages {
-			if turns[i], err = m.turn(); err != nil {
-				return badMember("messages."+strconv.Itoa(i), "messages[%d]: %v", i, err)
-			}
+		var c chatform.Conversation
+		if c, err = conversationOf(q.Messages, q.Kwargs); err == nil {
+			_, tokens, err = run.prompt(r.Context(), &c)
 		}
-		_, tokens, err = run.prompt(turns, q.Kwargs.values())
 	}
 	if err != nil {
 		return err
@@ -357,7 +369,7 @@ func (r *runner) embeddingInputs(v jsontext.Value) (lists [][]token, total int, 
 	for _, in := range inputs {
 		list := in.tokens
 		if list == nil {
-			if list, err = r.tokens(in.text, r.embedContext, false); err != nil {
+			if list, err = r.tokens(in.text, r.embedContext); err != nil {
 				return nil, 0, err
 			}
 		}

@@ -1,6 +1,7 @@
 package llama
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/shirou/gopsutil/v4/cpu"
+
+	"github.com/kith/kith/internal/llama/chatform"
 )
 
 const (
@@ -39,7 +42,7 @@ type modelSpec struct {
 }
 
 // inspect reads a model's vocabulary and metadata, but not its weights.
-func inspect(lib *library, file ModelFile, slots, context int) (s *modelSpec, err error) {
+func inspect(lib *library, renderer *chatform.Renderer, file ModelFile, slots, contextLength int) (s *modelSpec, err error) {
 	info, err := os.Stat(file.Path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the model file: %w", err)
@@ -61,7 +64,6 @@ func inspect(lib *library, file ModelFile, slots, context int) (s *modelSpec, er
 		path:  file.Path,
 		vocab: newVocab(lib, lib.llama_model_get_vocab(handle)),
 	}
-	s.template = newChatTemplate(lib, lib.llama_model_chat_template(handle, 0), s.vocab)
 	arch := lib.meta(handle, "general.architecture") + "."
 	number := func(key string) uint64 {
 		n, _ := strconv.ParseUint(lib.meta(handle, arch+key), 10, 64)
@@ -75,11 +77,13 @@ func inspect(lib *library, file ModelFile, slots, context int) (s *modelSpec, er
 	s.ownPooling = pooling != "" && pooling != strconv.Itoa(poolingNone)
 	s.Chat = !s.ownPooling && lib.llama_model_has_decoder(handle)
 	if s.Chat {
-		if _, err := s.template.render([]turn{{"user", "Hello"}}, nil); err != nil {
+		s.template = newChatTemplate(context.Background(), lib, renderer, templateSource(lib, handle, s.vocab))
+		hello := &chatform.Conversation{Messages: []chatform.Message{{Role: "user", Content: "Hello"}}, Answer: true}
+		if _, err := s.template.render(context.Background(), hello); err != nil {
 			return nil, err // otherwise every request would fail
 		}
 	}
-	s.ContextLength, s.embedContext = contexts(context, trained, s.Chat)
+	s.ContextLength, s.embedContext = contexts(contextLength, trained, s.Chat)
 	s.Thinking = s.Chat && s.template.thinking()
 	s.Embeddings = pooling != strconv.Itoa(poolingRank)
 	if s.Embeddings {

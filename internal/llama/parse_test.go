@@ -3,6 +3,7 @@ package llama
 import (
 	"encoding/json/jsontext"
 	"errors"
+	"github.com/kith/kith/internal/llama/chatform"
 	"os"
 	"path/filepath"
 	"strings"
@@ -123,7 +124,7 @@ func FuzzParseChat(f *testing.F) {
 			}
 			return
 		}
-		if len(c.turns) == 0 || c.limit < 0 || c.sampling.temperature < 0 || c.sampling.temperature > maxTemperature {
+		if len(c.conversation.Messages) == 0 || c.limit < 0 || c.sampling.temperature < 0 || c.sampling.temperature > maxTemperature {
 			t.Fatalf("let through: %+v", c)
 		}
 		if _, err := parseInputs(jsontext.Value(body)); err != nil && !errors.As(err, &r) {
@@ -222,9 +223,21 @@ func manyProperties(n int) string {
 // with llama.cpp's built-in templates, and with hostile templates.
 func TestTemplates(t *testing.T) {
 	spec := openModel(t, testModels[0], 1)
-	turns := []turn{{"system", "Be kind."}, {"user", "Hi"}, {"user", "there"}}
+	renderer, err := newRenderer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(renderer.Close)
+	talk := chatform.Conversation{Messages: []chatform.Message{{Role: "system", Content: "Be kind."}, {Role: "user", Content: "Hi"}, {Role: "user", Content: "there"}}, Answer: true}
 	render := func(source string, extra map[string]any) (string, error) {
-		return newChatTemplate(spec.lib, source, spec.vocab).render(turns, extra)
+		of := newChatTemplate(t.Context(), spec.lib, renderer, chatform.Source{Text: source, BOS: spec.vocab.bos, EOS: spec.vocab.eos})
+		talk.Variables = extra
+		prompt, err := of.render(t.Context(), &talk)
+		text := ""
+		for _, p := range prompt {
+			text += p.Text
+		}
+		return text, err
 	}
 	for _, c := range []struct{ name, source, want string }{
 		{"none", "", "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>user\nthere<|im_end|>\n<|im_start|>assistant\n"},
@@ -250,7 +263,7 @@ func TestTemplates(t *testing.T) {
 		"a base":      "{% extends '" + file + "' %}",
 		"counting on": "{% for i in range(10000000) %}{% endfor %}",
 		"without end": "{% for i in range(9999) %}{% for j in range(9999) %}" + strings.Repeat("x", 100) + "{% endfor %}{% endfor %}",
-		"its size":    strings.Repeat("x", maxTemplateBytes+1),
+		"its size":    strings.Repeat("x", chatform.MaxSource+1),
 		"refusing":    "{{ raise_exception('never') }}",
 		"broken":      "{% for %}",
 	} {

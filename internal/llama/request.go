@@ -2,6 +2,7 @@ package llama
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
 	"errors"
@@ -11,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/kith/kith/internal/llama/chatform"
 )
 
 const (
@@ -117,9 +120,13 @@ func setValue[T any](set map[string]any, name string, value *T) {
 
 // chatTurn is a message as it was received.
 type chatTurn struct {
-	Role      string  `json:"role"`
-	Content   content `json:"content"`
-	ToolCalls []struct {
+	Role             string  `json:"role"`
+	Content          content `json:"content"`
+	ReasoningContent string  `json:"reasoning_content"`
+	ToolCallID       string  `json:"tool_call_id"`
+	Name             string  `json:"name"`
+	ToolCalls        []struct {
+		ID       string `json:"id"`
 		Function struct {
 			Name      string `json:"name"`
 			Arguments string `json:"arguments"`
@@ -190,15 +197,14 @@ func decode(body []byte, into any) error {
 
 // chat is a validated chat request.
 type chat struct {
-	model    string
-	caller   string
-	turns    []turn
-	kwargs   map[string]any
-	stream   bool
-	usage    bool // the stream ends with a usage frame
-	limit    int  // tokens of the answer; 0 means the rest of the context
-	stops    []string
-	sampling sampling
+	model        string
+	caller       string
+	conversation chatform.Conversation
+	stream       bool
+	usage        bool // the stream ends with a usage frame
+	limit        int  // tokens of the answer; 0 means the rest of the context
+	stops        []string
+	sampling     sampling
 
 	wantLogprobs bool
 	alternatives int // number of other tokens at each position
@@ -225,19 +231,14 @@ func parseChat(body []byte) (*chat, error) {
 	c := &chat{
 		model:        q.Model,
 		caller:       q.CacheSalt,
-		kwargs:       q.TemplateKwargs.values(),
 		stream:       q.Stream,
 		usage:        q.Stream && q.StreamOptions.IncludeUsage,
 		wantLogprobs: q.Logprobs, alternatives: q.TopLogprobs,
 	}
-	for i, m := range q.Messages {
-		t, err := m.turn()
-		if err != nil {
-			return nil, badMember("messages."+strconv.Itoa(i), "messages[%d]: %v", i, err)
-		}
-		c.turns = append(c.turns, t)
-	}
 	var err error
+	if c.conversation, err = conversationOf(q.Messages, q.TemplateKwargs); err != nil {
+		return nil, err
+	}
 	if c.limit, err = q.answerLimit(); err != nil {
 		return nil, err
 	}
@@ -250,23 +251,31 @@ func parseChat(body []byte) (*chat, error) {
 	return c, nil
 }
 
-// turn converts a message to text, including tool calls and their results.
-func (m *chatTurn) turn() (turn, error) {
-	t := turn{role: m.Role, content: string(m.Content)}
-	switch m.Role {
-	case "system", "user":
-	case "developer":
-		t.role = "system"
-	case "tool", "function":
-		t.role = "user"
-	case "assistant":
-		for _, call := range m.ToolCalls {
-			t.content = strings.TrimLeft(t.content+"\n"+call.Function.Name+" "+call.Function.Arguments, "\n")
+// conversationOf returns the messages for the model's template, which writes the answer
+// next.
+func conversationOf(messages []chatTurn, kwargs templateKwargs) (chatform.Conversation, error) {
+	c := chatform.Conversation{Variables: kwargs.values(), Answer: true}
+	names := map[string]string{} // of the tools that were called, by the call's id
+	for i, m := range messages {
+		t := chatform.Message{Role: m.Role, Content: string(m.Content)}
+		switch m.Role {
+		case "system", "user":
+		case "developer":
+			t.Role = "system"
+		case "tool", "function":
+			t.Role, t.CallID, t.Name = "tool", m.ToolCallID, cmp.Or(m.Name, names[m.ToolCallID])
+		case "assistant":
+			t.Reasoning = m.ReasoningContent
+			for _, call := range m.ToolCalls {
+				names[call.ID] = call.Function.Name
+				t.Calls = append(t.Calls, chatform.Call{ID: call.ID, Name: call.Function.Name, Arguments: call.Function.Arguments})
+			}
+		default:
+			return c, badMember("messages."+strconv.Itoa(i), "messages[%d]: role must be system, developer, user, assistant or tool", i)
 		}
-	default:
-		return t, errors.New("role must be system, developer, user, assistant or tool")
+		c.Messages = append(c.Messages, t)
 	}
-	return t, nil
+	return c, nil
 }
 
 // demandsTool reports whether tool_choice requires a tool call.

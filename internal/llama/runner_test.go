@@ -3,6 +3,7 @@ package llama
 import (
 	"context"
 	"errors"
+	"github.com/kith/kith/internal/llama/chatform"
 	"os"
 	"strings"
 	"testing"
@@ -25,12 +26,26 @@ func openModel(t testing.TB, file ModelFile, slots int) *modelSpec {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec, err := inspect(lib, file, slots, defaultContext)
+	renderer, err := newRenderer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(renderer.Close)
+	spec, err := inspect(lib, renderer, file, slots, defaultContext)
 	if err != nil {
 		t.Fatal(err)
 	}
 	spec.free = memoryUnknown
 	return spec
+}
+
+// says returns a conversation with the texts of a user and an assistant by turns.
+func says(texts ...string) chatform.Conversation {
+	c := chatform.Conversation{Answer: true}
+	for i, text := range texts {
+		c.Messages = append(c.Messages, chatform.Message{Role: [...]string{"user", "assistant"}[i%2], Content: text})
+	}
+	return c
 }
 
 // memoryUnknown is a machine whose free memory is unknown.
@@ -68,7 +83,7 @@ func TestLayout(t *testing.T) {
 // endless returns a job that generates up to its limit.
 func endless(t *testing.T, ctx context.Context, r *runner) *job {
 	t.Helper()
-	c := &chat{turns: []turn{{"user", "x"}}, sampling: sampling{temperature: 1, seed: 3, grammar: "root ::= [a-z]* \"\\n\" [a-z]* root"}}
+	c := &chat{conversation: says("x"), sampling: sampling{temperature: 1, seed: 3, grammar: "root ::= [a-z]* \"\\n\" [a-z]* root"}}
 	j, err := r.start(ctx, c)
 	if err != nil {
 		t.Fatal(err)
@@ -98,8 +113,8 @@ func TestLeaving(t *testing.T) {
 	}
 	second := endless(t, t.Context(), r)
 	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	third := endless(t, gone, r) // left before it had a slot
+	third := endless(t, gone, r)
+	cancel() // before it has a slot
 	leave()
 	if _, finish, err := finishOf(first); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled answer ended with %q, %v", finish, err)
@@ -119,7 +134,7 @@ func TestQueueIsBounded(t *testing.T) {
 	for range maxWaiting {
 		endless(t, t.Context(), r)
 	}
-	c := &chat{turns: []turn{{"user", "x"}}}
+	c := &chat{conversation: says("x")}
 	if _, err := r.start(t.Context(), c); !errors.Is(err, errTooMany) {
 		t.Errorf("one more: %v", err)
 	}
@@ -128,7 +143,7 @@ func TestQueueIsBounded(t *testing.T) {
 // TestIdleUnload frees the weights and loads them again.
 func TestIdleUnload(t *testing.T) {
 	r := newRunner(openModel(t, testModels[0], 2), time.Nanosecond)
-	c := &chat{turns: []turn{{"user", "Hello"}}, limit: 1}
+	c := &chat{conversation: says("Hello"), limit: 1}
 	for range 3 {
 		j, err := r.start(t.Context(), c)
 		if err != nil {
@@ -157,7 +172,7 @@ func TestTooLargeForMemory(t *testing.T) {
 	spec.free = func() (bytes uint64, known bool) { return spec.needs - 1, true }
 	r := newRunner(spec, 0)
 	go r.run()
-	j, err := r.start(t.Context(), &chat{turns: []turn{{"user", "Hello"}}})
+	j, err := r.start(t.Context(), &chat{conversation: says("Hello")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +190,7 @@ func TestPromptInPieces(t *testing.T) {
 	go r.run()
 	question := strings.Repeat("Tell me about the owl. ", 110)
 	ask := func() *job {
-		j, err := r.start(t.Context(), &chat{turns: []turn{{"user", question}}, limit: 20})
+		j, err := r.start(t.Context(), &chat{conversation: says(question), limit: 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -219,7 +234,7 @@ func BenchmarkTokens(b *testing.B) {
 				jobs := make([]*job, slots)
 				for i := range jobs {
 					var err error
-					if jobs[i], err = r.start(b.Context(), &chat{turns: []turn{{"user", "Tell me a long story about an owl."}}, limit: 150}); err != nil {
+					if jobs[i], err = r.start(b.Context(), &chat{conversation: says("Tell me a long story about an owl."), limit: 150}); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -76,9 +76,9 @@ func (r *counted) steps() {
 }
 
 // queue queues a chat of the caller, at temperature 0.
-func (r *counted) queue(ctx context.Context, caller string, turns ...turn) *job {
+func (r *counted) queue(ctx context.Context, caller string, turns ...string) *job {
 	r.t.Helper()
-	j, err := r.start(ctx, &chat{caller: caller, turns: turns, limit: 30})
+	j, err := r.start(ctx, &chat{caller: caller, conversation: says(turns...), limit: 30})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func (r *counted) answer(j *job) string {
 
 // ask runs a chat to its end. It returns the answer and the tokens of the prompt that
 // were computed.
-func (r *counted) ask(caller string, turns ...turn) (text string, computed int) {
+func (r *counted) ask(caller string, turns ...string) (text string, computed int) {
 	r.t.Helper()
 	r.computed = 0
 	j := r.queue(r.t.Context(), caller, turns...)
@@ -121,10 +121,10 @@ func (r *counted) ask(caller string, turns ...turn) (text string, computed int) 
 // answers are those of an engine that computes every prompt from its start.
 func TestTurns(t *testing.T) {
 	r, fresh := newCounted(t, 4), newCounted(t, 1)
-	var turns []turn
+	var turns []string
 	before := 0
 	for n := range 10 {
-		turns = append(turns, turn{"user", fmt.Sprintf("What is %d+%d?", n+1, n)})
+		turns = append(turns, fmt.Sprintf("What is %d+%d?", n+1, n))
 		text, computed := r.ask("ann", turns...)
 		plain, all := fresh.ask(fmt.Sprint(n), turns...)
 		if text != plain {
@@ -133,7 +133,7 @@ func TestTurns(t *testing.T) {
 		if n > 0 && computed > all-before {
 			t.Errorf("turn %d: %d of %d tokens were computed, %d were there", n, computed, all, before)
 		}
-		turns, before = append(turns, turn{"assistant", text}), all
+		turns, before = append(turns, text), all
 	}
 }
 
@@ -141,7 +141,7 @@ func TestTurns(t *testing.T) {
 // each is computed completely, also where a caller takes over the slot of another.
 func TestCallersApart(t *testing.T) {
 	r := newCounted(t, 2)
-	question := turn{"user", strings.Repeat("Tell me about the owl. ", 20)}
+	question := strings.Repeat("Tell me about the owl. ", 20)
 	first, all := r.ask("ann", question)
 	for _, caller := range []string{"bob", "", "cleo", "bob"} {
 		text, computed := r.ask(caller, question)
@@ -165,9 +165,8 @@ func TestCallersApart(t *testing.T) {
 // that runs and from one that does not, and each goes on by itself.
 func TestCommonStart(t *testing.T) {
 	r, fresh := newCounted(t, 3), newCounted(t, 1)
-	instructions := turn{"system", strings.Repeat("Tell me about the owl. ", 15)}
-	a := []turn{instructions, {"user", "Hello"}}
-	b := []turn{instructions, {"user", "Count to 7."}}
+	long := strings.Repeat("Tell me about the owl. ", 15)
+	a, b := []string{long, "Yes.", "Hello"}, []string{long, "Yes.", "Count to 7."}
 	wantA, _ := fresh.ask("1", a...)
 	wantB, _ := fresh.ask("2", b...)
 
@@ -196,7 +195,7 @@ func TestCommonStart(t *testing.T) {
 // that failed or of weights that were unloaded.
 func TestKeptAfterCancel(t *testing.T) {
 	r := newCounted(t, 1)
-	question := turn{"user", strings.Repeat("Tell me about the owl. ", 20)}
+	question := strings.Repeat("Tell me about the owl. ", 20)
 	ctx, cancel := context.WithCancel(t.Context())
 	r.queue(ctx, "ann", question)
 	r.admit()

@@ -2,9 +2,12 @@ package llama
 
 import (
 	"fmt"
+	"iter"
 	"math"
 	"strings"
 	"unsafe"
+
+	"github.com/kith/kith/internal/llama/chatform"
 )
 
 // vocab is a model's vocabulary. It is safe for concurrent use.
@@ -28,19 +31,44 @@ func newVocab(lib *library, handle cVocab) *vocab {
 	return v
 }
 
-// tokenize returns the tokens of text, including those that the model requires at the
-// beginning and end of a text. If special is true, names of control tokens are converted
-// to these tokens.
-func (v *vocab) tokenize(text string, special bool) ([]token, error) {
+// control returns the texts of the control tokens.
+func (v *vocab) control() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for t := range token(v.size) {
+			if v.lib.llama_vocab_is_control(v.handle, t) && !yield(string(v.piece(t, true))) {
+				return
+			}
+		}
+	}
+}
+
+// prompt returns the tokens of a rendered prompt, including those that the model requires
+// at its beginning and end.
+func (v *vocab) prompt(pieces []chatform.Piece) ([]token, error) {
+	var tokens []token
+	for i, p := range pieces {
+		if i == 0 && v.addBOS && v.bos != "" && !p.Literal {
+			p.Text = strings.TrimPrefix(p.Text, v.bos) // tokenizing adds it again
+		}
+		more, err := v.tokenize(p.Text, i == 0, !p.Literal)
+		if err != nil {
+			return nil, err
+		}
+		tokens = append(tokens, more...)
+	}
+	return tokens, nil
+}
+
+// tokenize returns the tokens of text. With ends it includes those that the model
+// requires at the beginning and end of a text. If special is true, names of control tokens
+// are converted to these tokens.
+func (v *vocab) tokenize(text string, ends, special bool) ([]token, error) {
 	if len(text) > math.MaxInt32/2 {
 		return nil, fmt.Errorf("cannot take %d bytes of text at once", len(text))
 	}
-	if special && v.addBOS && v.bos != "" {
-		text = strings.TrimPrefix(text, v.bos) // tokenizing adds it again
-	}
 	tokens := make([]token, len(text)/2+8)
 	for range 2 {
-		n := v.lib.llama_tokenize(v.handle, stringBytes(text), int32(len(text)), &tokens[0], int32(len(tokens)), true, special)
+		n := v.lib.llama_tokenize(v.handle, stringBytes(text), int32(len(text)), &tokens[0], int32(len(tokens)), ends, special)
 		if n >= 0 {
 			return tokens[:n], nil
 		}

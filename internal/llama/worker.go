@@ -2,6 +2,7 @@ package llama
 
 import (
 	"bufio"
+	"context"
 	"crypto/subtle"
 	"encoding/json/v2"
 	"fmt"
@@ -9,9 +10,12 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"time"
+
+	"github.com/kith/kith/internal/llama/chatform"
 )
 
 // secretHeader contains the secret shared by worker and parent: on systems without socket
@@ -40,10 +44,31 @@ type workerReport struct {
 	Problem  string   `json:"problem,omitempty"`
 }
 
+// templatesArg after WorkerArg makes this program the worker's own child process, which
+// renders chat templates.
+const templatesArg = "templates"
+
+// newRenderer returns the renderer for the templates of all models.
+func newRenderer() (*chatform.Renderer, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("cannot find this program: %w", err)
+	}
+	return chatform.NewRenderer(func() *exec.Cmd {
+		cmd := exec.CommandContext(context.Background(), exe, WorkerArg, templatesArg)
+		cmd.WaitDelay = time.Second
+		cmd.SysProcAttr = childAttributes()
+		return cmd
+	}), nil
+}
+
 // Worker runs the child process and returns its exit status. The process exits with its
 // parent. free returns the free memory of this machine, if known; a model that does not
 // fit is not loaded.
 func Worker(free func() (bytes uint64, known bool)) int {
+	if len(os.Args) > 2 && os.Args[2] == templatesArg {
+		return chatform.Serve(os.Stdin, os.Stdout)
+	}
 	in := bufio.NewReader(os.Stdin)
 	line, err := in.ReadBytes('\n')
 	if err != nil {
@@ -77,8 +102,12 @@ func prepare(line []byte, free func() (bytes uint64, known bool)) (http.Handler,
 	if err != nil {
 		return nil, workerReport{Problem: err.Error()}, nil
 	}
+	renderer, err := newRenderer()
+	if err != nil {
+		return nil, workerReport{Problem: err.Error()}, nil
+	}
 	s := &server{started: time.Now(), inspect: func(file ModelFile) (*runner, error) {
-		spec, err := inspect(lib, file, o.Slots, o.Context)
+		spec, err := inspect(lib, renderer, file, o.Slots, o.Context)
 		if err != nil {
 			return nil, err
 		}

@@ -56,7 +56,7 @@ func (h *hider) begin(c *Conversation) *hidden {
 }
 
 // hide returns s with the texts of control tokens replaced. Characters that would be
-// mistaken for a replacement become U+FFFD: nobody writes characters of both private-use
+// mistaken for a replacement become U+FFFD: no text has characters of both private-use
 // areas.
 func (h *hidden) hide(s string) string {
 	if len(h.texts) == 0 {

@@ -234,7 +234,7 @@ func serve(templates map[[sha256.Size]byte]*template, q request) (answer reply) 
 	case q.Inspect:
 		return reply{Form: t.form}
 	}
-	for name, value := range q.Conversation.Variables { // JSON does not tell integers from other numbers
+	for name, value := range q.Conversation.Variables { // JSON has one kind of number
 		if f, ok := value.(float64); ok && f == math.Trunc(f) {
 			q.Conversation.Variables[name] = int64(f)
 		}
