@@ -82,6 +82,20 @@ type logitBias struct {
 	bias  float32
 }
 
+// tokenData is struct llama_token_data.
+type tokenData struct {
+	id       token
+	logit, p float32
+}
+
+// tokenDataArray is struct llama_token_data_array. selected is an index in data.
+type tokenDataArray struct {
+	data     *tokenData
+	size     uintptr
+	selected int64
+	sorted   bool
+}
+
 // chatMessage is struct llama_chat_message; both are NUL-terminated.
 type chatMessage struct{ role, content *byte }
 
@@ -142,6 +156,8 @@ type library struct {
 	llama_sampler_init_logit_bias func(nVocab, n int32, biases *logitBias) cSampler
 	llama_sampler_init_grammar    func(v cVocab, grammar, root string) cSampler
 	llama_sampler_sample          func(s cSampler, c cContext, index int32) token
+	llama_sampler_apply           func(cSampler, *tokenDataArray)
+	llama_sampler_accept          func(cSampler, token)
 	llama_sampler_free            func(cSampler)
 
 	errors errorLog

@@ -377,7 +377,7 @@ func TestRefusals(t *testing.T) {
 		{"a named tool", ask("x", object{"tool_choice": object{"type": "function", "function": object{"name": "f"}}}), 400, "invalid_request_error", "tool"},
 		{"too hot", ask("x", object{"temperature": 3}), 400, "invalid_request_error", "temperature"},
 		{"an empty stop", ask("x", object{"stop": ""}), 400, "invalid_request_error", "stop string"},
-		{"a schema that leads nowhere", ask("x", object{"response_format": object{"type": "json_schema", "json_schema": object{"schema": object{"$ref": "#"}}}}), 400, "invalid_request_error", "leads back to itself"},
+		{"a schema that leads nowhere", ask("x", object{"response_format": object{"type": "json_schema", "json_schema": object{"schema": object{"$ref": "#"}}}}), 400, "invalid_request_error", "infinitely recursive"},
 		{"over the context", ask(strings.Repeat("All that glitters is not gold. ", 200)), 400, "exceed_context_size_error", "context holds 256"},
 		{"far over the context", ask(strings.Repeat("All that glitters is not gold. ", 20000)), 400, "exceed_context_size_error", "context holds 256"},
 	} {

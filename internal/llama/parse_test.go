@@ -185,7 +185,7 @@ func TestSchemaGrammars(t *testing.T) {
 			t.Errorf("%s: llama.cpp refuses:\n%s", s, grammar)
 			continue
 		}
-		spec.lib.llama_sampler_free(sampler)
+		sampler.free()
 	}
 }
 

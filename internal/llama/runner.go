@@ -27,7 +27,7 @@ type job struct {
 	prompt    []token
 	cached    int // prompt tokens that were not computed again; set when the job starts
 	limit     int // maximum tokens of the answer, at least 1
-	sampler   cSampler
+	sampler   *sampler
 	text      stopFilter
 	reasoning reasoningSplitter // used by the handler
 	out       *outbox
@@ -56,6 +56,8 @@ type runner struct {
 	began   uint64 // jobs that started in a slot
 	nextFed int    // the slot whose prompt is fed first next time
 	current *embedding
+
+	candidates []tokenData // buffer of sampler.sample
 }
 
 func newRunner(s *modelSpec, idle time.Duration) *runner {
@@ -73,7 +75,7 @@ func newRunner(s *modelSpec, idle time.Duration) *runner {
 func (r *runner) submit(j *job) error {
 	err := queueFor(r, r.jobs, j)
 	if err != nil {
-		r.lib.llama_sampler_free(j.sampler)
+		j.sampler.free()
 	}
 	return err
 }
@@ -181,7 +183,7 @@ func (r *runner) assign(j *job) {
 		err = r.ensureLoaded()
 	}
 	if err != nil {
-		r.lib.llama_sampler_free(j.sampler)
+		j.sampler.free()
 		j.out.end(ending{}, err)
 		return
 	}
@@ -206,7 +208,7 @@ type loadError struct{ error }
 // release ends the job of a slot. The slot keeps its tokens.
 func (r *runner) release(i int, finish string, err error) {
 	s := &r.slots[i]
-	r.lib.llama_sampler_free(s.job.sampler)
+	s.job.sampler.free()
 	s.job.out.end(ending{finish, s.job.text.stopped}, err)
 	s.job = nil
 }
@@ -287,7 +289,7 @@ func (r *runner) feed(b *batch, starting int) {
 // string or the limit.
 func (r *runner) advance(i int) {
 	s := &r.slots[i]
-	t := r.lib.llama_sampler_sample(s.job.sampler, r.loaded.chat, s.output)
+	t := s.job.sampler.sample(r.loaded.chat, s.output, &r.candidates)
 	if r.vocab.ends(t) {
 		s.job.send(s.job.text.flush(), s.count)
 		r.release(i, "stop", nil)

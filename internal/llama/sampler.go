@@ -2,7 +2,11 @@ package llama
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"runtime"
+	"slices"
+	"unsafe"
 )
 
 // sampling holds the sampling parameters. A zero topK, minP or penalty is off.
@@ -23,39 +27,90 @@ func defaultSampling() sampling {
 	return sampling{temperature: 0.8, topK: 40, topP: 0.95, minP: 0.05, seed: rand.Uint32N(1<<32 - 1)}
 }
 
-// newSampler returns the sampler chain for a request. The grammar comes first, because
-// llama.cpp aborts on a token that does not conform to it. Penalties consider the last
-// window tokens of the answer. The caller must free the chain.
-func newSampler(v *vocab, s sampling, window int32) (cSampler, error) {
+// sampler chooses the tokens of one answer.
+type sampler struct {
+	vocab   *vocab
+	chain   cSampler
+	grammar cSampler // 0: none
+}
+
+// newSampler returns the sampler for a request. Penalties consider the last window tokens
+// of the answer. The caller must free it.
+func newSampler(v *vocab, s sampling, window int32) (*sampler, error) {
 	lib := v.lib
-	chain := lib.llama_sampler_chain_init(true)
+	of := &sampler{vocab: v}
 	if s.grammar != "" {
-		g := lib.llama_sampler_init_grammar(v.handle, s.grammar, "root")
-		if g == 0 {
-			lib.llama_sampler_free(chain)
+		if of.grammar = lib.llama_sampler_init_grammar(v.handle, s.grammar, "root"); of.grammar == 0 {
 			lib.errors.take()
-			return 0, fmt.Errorf("cannot use the schema: it leads back to itself without an object or an array between")
+			return nil, fmt.Errorf("cannot use the schema: it is infinitely recursive")
 		}
-		lib.llama_sampler_chain_add(chain, g)
 	}
+	of.chain = lib.llama_sampler_chain_init(true)
+	add := func(next cSampler) { lib.llama_sampler_chain_add(of.chain, next) }
 	if n := len(s.biases); n > 0 {
-		lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_logit_bias(int32(v.size), int32(n), &s.biases[0]))
+		add(lib.llama_sampler_init_logit_bias(int32(v.size), int32(n), &s.biases[0]))
 	}
 	if s.presence != 0 || s.frequency != 0 {
-		lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_penalties(int32(v.size), window, 1, s.frequency, s.presence))
+		add(lib.llama_sampler_init_penalties(int32(v.size), window, 1, s.frequency, s.presence))
 	}
 	if s.temperature <= 0 {
-		lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_greedy())
-		return chain, nil
+		add(lib.llama_sampler_init_greedy())
+		return of, nil
 	}
-	for _, next := range []cSampler{
-		lib.llama_sampler_init_top_k(s.topK),
-		lib.llama_sampler_init_top_p(s.topP, 1),
-		lib.llama_sampler_init_min_p(s.minP, 1),
-		lib.llama_sampler_init_temp(s.temperature),
-		lib.llama_sampler_init_dist(s.seed),
-	} {
-		lib.llama_sampler_chain_add(chain, next)
+	add(lib.llama_sampler_init_top_k(s.topK))
+	add(lib.llama_sampler_init_top_p(s.topP, 1))
+	add(lib.llama_sampler_init_min_p(s.minP, 1))
+	add(lib.llama_sampler_init_temp(s.temperature))
+	add(lib.llama_sampler_init_dist(s.seed))
+	return of, nil
+}
+
+// free frees the sampler.
+func (s *sampler) free() {
+	s.vocab.lib.llama_sampler_free(s.chain)
+	if s.grammar != 0 {
+		s.vocab.lib.llama_sampler_free(s.grammar)
 	}
-	return chain, nil
+}
+
+// sample returns the next token for the output at index. buffer is reused between calls.
+//
+// A grammar over all tokens costs milliseconds with a large vocabulary. So the grammar
+// first checks only the token that would be chosen without it, which it nearly always
+// allows.
+func (s *sampler) sample(c cContext, index int32, buffer *[]tokenData) token {
+	lib := s.vocab.lib
+	if s.grammar == 0 {
+		return lib.llama_sampler_sample(s.chain, c, index)
+	}
+	t := s.choose(c, index, buffer, s.chain)
+	if !s.allows(t) {
+		t = s.choose(c, index, buffer, s.grammar, s.chain)
+	}
+	lib.llama_sampler_accept(s.grammar, t)
+	lib.llama_sampler_accept(s.chain, t)
+	return t
+}
+
+// choose applies samplers to all tokens and returns the one that they select.
+func (s *sampler) choose(c cContext, index int32, buffer *[]tokenData, samplers ...cSampler) token {
+	*buffer = slices.Grow((*buffer)[:0], s.vocab.size)[:s.vocab.size]
+	all := *buffer
+	for i, logit := range unsafe.Slice(s.vocab.lib.llama_get_logits_ith(c, index), s.vocab.size) {
+		all[i] = tokenData{id: token(i), logit: logit}
+	}
+	array := &tokenDataArray{data: &all[0], size: uintptr(len(all)), selected: -1}
+	for _, sampler := range samplers {
+		s.vocab.lib.llama_sampler_apply(sampler, array)
+	}
+	t := at(array.data, uintptr(array.selected)).id // a sampler may have replaced data
+	runtime.KeepAlive(all)
+	return t
+}
+
+// allows reports whether the grammar allows the token next.
+func (s *sampler) allows(t token) bool {
+	one := &tokenData{id: t, logit: 1}
+	s.vocab.lib.llama_sampler_apply(s.grammar, &tokenDataArray{data: one, size: 1, selected: -1})
+	return !math.IsInf(float64(one.logit), -1)
 }
