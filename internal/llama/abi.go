@@ -123,6 +123,8 @@ type library struct {
 	llama_model_meta_val_str  func(m cModel, key string, buf *byte, size uintptr) int32
 	llama_model_chat_template func(m cModel, name *byte) string
 	llama_model_has_decoder   func(cModel) bool
+	llama_model_is_recurrent  func(cModel) bool
+	llama_model_is_hybrid     func(cModel) bool
 
 	llama_vocab_n_tokens    func(cVocab) int32
 	llama_vocab_bos         func(cVocab) token
@@ -138,6 +140,9 @@ type library struct {
 	llama_get_memory         func(cContext) cMemory
 	llama_memory_seq_rm      func(m cMemory, seq, p0, p1 int32) bool
 	llama_memory_seq_cp      func(m cMemory, from, to, p0, p1 int32)
+	llama_state_seq_get_size func(c cContext, seq int32) uintptr
+	llama_state_seq_get_data func(c cContext, dst *byte, size uintptr, seq int32) uintptr
+	llama_state_seq_set_data func(c cContext, src *byte, size uintptr, seq int32) uintptr
 	llama_batch_init         func(nTokens, embd, nSeqMax int32) batch
 	llama_batch_free         func(batch)
 	llama_decode             func(cContext, batch) int32

@@ -25,6 +25,7 @@ const maxTokenBytes = 64
 type server struct {
 	inspect func(ModelFile) (*runner, error) // returns the runner for a usable model
 	started time.Time
+	prompts *promptStore
 
 	setting sync.Mutex // held while models are set
 	mu      sync.Mutex

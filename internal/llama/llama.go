@@ -48,8 +48,12 @@ type Config struct {
 	// IdleUnload is how long after its last request a model's weights are freed; 0 means
 	// never.
 	IdleUnload time.Duration
-	// Data is a private folder for the unpacked libraries.
+	// Data is a private folder for the unpacked libraries and for stored prompts.
 	Data string
+	// KeepPrompts is how many bytes of computed prompts are kept in Data while their model
+	// is not loaded, encrypted with PromptKey (see NewPromptKey); 0 means none.
+	KeepPrompts int64
+	PromptKey   string
 	// GPUs are the GPU libraries to use if they are installed in Data, in order of
 	// preference.
 	GPUs []GPULibrary
@@ -61,6 +65,8 @@ const (
 	defaultSlots   = 4
 	maxSlots       = 64
 	defaultContext = 8192
+	// leaveTimeout is how long the worker may take to store its prompts when it ends.
+	leaveTimeout = 15 * time.Second
 )
 
 // Model is what the worker has read from a ModelFile.

@@ -34,6 +34,7 @@ type modelSpec struct {
 	template *chatTemplate
 	// embedContext is the longest input of an embedding in tokens.
 	embedContext int
+	storedPrefix string // of the names of its stored prompts
 	ownPooling   bool   // the file specifies the kind of pooling
 	needs        uint64 // bytes of the weights and of all slots' contexts
 	blocks       uint64 // layers of the model without the output layer
@@ -62,7 +63,9 @@ func inspect(lib *library, renderer *chatform.Renderer, file ModelFile, slots, c
 		Model: Model{ID: file.ID, Slots: slots},
 		lib:   lib,
 		path:  file.Path,
-		vocab: newVocab(lib, lib.llama_model_get_vocab(handle)),
+
+		storedPrefix: storedPrefix(file),
+		vocab:        newVocab(lib, lib.llama_model_get_vocab(handle)),
 	}
 	arch := lib.meta(handle, "general.architecture") + "."
 	number := func(key string) uint64 {
@@ -159,6 +162,7 @@ type weights struct {
 	embed      cContext // created at the first embedding
 	chatBatch  batch
 	embedBatch batch
+	restores   bool // a part of a sequence's state can be used
 }
 
 // load loads the weights if they fit into memory. It uses the memory of the graphics
@@ -185,6 +189,7 @@ func (s *modelSpec) load() (*weights, error) {
 		w.free()
 		return nil, s.lib.failure("cannot make a context for " + s.ID)
 	}
+	w.restores = !s.lib.llama_model_is_recurrent(w.model) && !s.lib.llama_model_is_hybrid(w.model)
 	w.chatBatch = s.lib.llama_batch_init(batchTokens, 0, 1)
 	return w, nil
 }

@@ -44,9 +44,12 @@ func (j *job) send(text string, tokens int) { j.out.add(text, j.unsent.until(j.t
 type runner struct {
 	*modelSpec
 	idle    time.Duration // the weights are freed after this time; 0 means never
+	prompts *promptStore  // nil: none
 	jobs    chan *job
 	embeds  chan *embedding
 	removed chan struct{} // closed when no more requests are queued
+	leaving chan struct{} // closed when the runner has to end at once
+	ended   chan struct{} // closed when it has ended
 
 	mu     sync.Mutex // held to queue a request, and to close removed
 	closed bool
@@ -57,16 +60,20 @@ type runner struct {
 	nextFed int    // the slot whose prompt is fed first next time
 	current *embedding
 
-	candidates []tokenData // buffer of sampler.sample
+	candidates []tokenData    // buffer of sampler.sample
+	stored     []storedPrompt // that no slot has
 }
 
-func newRunner(s *modelSpec, idle time.Duration) *runner {
+func newRunner(s *modelSpec, idle time.Duration, prompts *promptStore) *runner {
 	return &runner{
 		modelSpec: s,
 		idle:      idle,
+		prompts:   prompts,
 		jobs:      make(chan *job, maxWaiting),
 		embeds:    make(chan *embedding, maxWaiting),
 		removed:   make(chan struct{}),
+		leaving:   make(chan struct{}),
+		ended:     make(chan struct{}),
 		slots:     make([]slot, s.Slots),
 	}
 }
@@ -103,12 +110,22 @@ func (r *runner) remove() {
 	close(r.removed)
 }
 
-// run answers jobs until the runner is removed, in decode steps over all slots. It
-// handles new and canceled jobs between steps.
+// leave makes the runner end after its current decode step. It stores the sequences.
+func (r *runner) leave() { close(r.leaving) }
+
+// run answers jobs until the runner is removed or left, in decode steps over all slots.
+// It handles new and canceled jobs between steps.
 func (r *runner) run() {
+	defer close(r.ended)
 	for {
 		if !r.busy() && !r.await() {
 			return
+		}
+		select {
+		case <-r.leaving:
+			r.unload()
+			return
+		default:
 		}
 		r.admit()
 		if r.loaded != nil {
@@ -138,8 +155,10 @@ func (r *runner) await() bool {
 		r.startEmbedding(e)
 	case <-unload:
 		r.unload()
+	case <-r.leaving:
 	case <-r.removed:
 		if len(r.jobs)+len(r.embeds) == 0 {
+			r.prompts = nil // its files were deleted
 			r.unload()
 			return false
 		}
@@ -147,9 +166,10 @@ func (r *runner) await() bool {
 	return true
 }
 
-// unload frees the weights and all sequences. It is only called when no slot has a job.
+// unload stores the sequences, and frees them and the weights. It is only called when no slot has a job.
 func (r *runner) unload() {
 	if r.loaded != nil {
+		r.keepPrompts()
 		r.loaded.free()
 		r.loaded = nil
 		clear(r.slots)
@@ -199,6 +219,10 @@ func (r *runner) ensureLoaded() error {
 		return &loadError{err}
 	}
 	r.loaded = w
+	r.stored = nil
+	if w.restores {
+		r.stored = r.prompts.list(r.storedPrefix)
+	}
 	return nil
 }
 

@@ -104,7 +104,7 @@ func finishOf(j *job) (tokens int, finish string, err error) {
 // TestLeaving cancels a running answer: it ends at the next decode step and frees
 // the only slot for the next job.
 func TestLeaving(t *testing.T) {
-	r := newRunner(openModel(t, testModels[1], 1), 0)
+	r := newRunner(openModel(t, testModels[1], 1), 0, nil)
 	go r.run()
 	ctx, leave := context.WithCancel(t.Context())
 	first := endless(t, ctx, r)
@@ -130,7 +130,7 @@ func TestLeaving(t *testing.T) {
 
 // TestQueueIsBounded fills the queue of a model without a running goroutine.
 func TestQueueIsBounded(t *testing.T) {
-	r := newRunner(openModel(t, testModels[1], 1), 0)
+	r := newRunner(openModel(t, testModels[1], 1), 0, nil)
 	for range maxWaiting {
 		endless(t, t.Context(), r)
 	}
@@ -142,7 +142,7 @@ func TestQueueIsBounded(t *testing.T) {
 
 // TestIdleUnload frees the weights and loads them again.
 func TestIdleUnload(t *testing.T) {
-	r := newRunner(openModel(t, testModels[0], 2), time.Nanosecond)
+	r := newRunner(openModel(t, testModels[0], 2), time.Nanosecond, nil)
 	c := &chat{conversation: says("Hello"), limit: 1}
 	for range 3 {
 		j, err := r.start(t.Context(), c)
@@ -170,7 +170,7 @@ func TestIdleUnload(t *testing.T) {
 func TestTooLargeForMemory(t *testing.T) {
 	spec := openModel(t, testModels[0], 1)
 	spec.free = func() (bytes uint64, known bool) { return spec.needs - 1, true }
-	r := newRunner(spec, 0)
+	r := newRunner(spec, 0, nil)
 	go r.run()
 	j, err := r.start(t.Context(), &chat{conversation: says("Hello")})
 	if err != nil {
@@ -186,7 +186,7 @@ func TestTooLargeForMemory(t *testing.T) {
 // same answers as alone.
 func TestPromptInPieces(t *testing.T) {
 	spec := openModel(t, testModels[0], 3)
-	r := newRunner(spec, 0)
+	r := newRunner(spec, 0, nil)
 	go r.run()
 	question := strings.Repeat("Tell me about the owl. ", 110)
 	ask := func() *job {
@@ -227,7 +227,7 @@ func TestPromptInPieces(t *testing.T) {
 func BenchmarkTokens(b *testing.B) {
 	for _, slots := range []int{1, 4} {
 		b.Run(map[int]string{1: "slots=1", 4: "slots=4"}[slots], func(b *testing.B) {
-			r := newRunner(openModel(b, testModels[0], slots), 0)
+			r := newRunner(openModel(b, testModels[0], slots), 0, nil)
 			go r.run()
 			tokens, before := 0, cpuTime(b)
 			for b.Loop() {

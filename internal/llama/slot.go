@@ -9,6 +9,8 @@ type slot struct {
 	caller string  // the owner of these tokens; "" is the owner of this machine
 	tokens []token // in the sequence, in their order
 	used   uint64  // number of the last job that started here; 0 means none
+	// stored is the file that the sequence was restored from, if it was.
+	stored storedPrompt
 
 	job    *job
 	fed    int   // prompt tokens that are in the sequence
@@ -54,16 +56,22 @@ func place(slots []slot, caller string, prompt []token) placement {
 	if best >= 0 && slots[best].job == nil && 2*longest >= len(slots[best].tokens) {
 		return placement{best, best, longest}
 	}
+	oldest := oldestFree(slots)
+	if best != oldest && longest < minCopied {
+		return placement{oldest, oldest, 0}
+	}
+	return placement{oldest, best, longest}
+}
+
+// oldestFree returns the index of the free slot that was used least recently.
+func oldestFree(slots []slot) int {
 	oldest := -1
 	for i := range slots {
 		if slots[i].job == nil && (oldest < 0 || slots[i].used < slots[oldest].used) {
 			oldest = i
 		}
 	}
-	if best != oldest && longest < minCopied {
-		return placement{oldest, oldest, 0}
-	}
-	return placement{oldest, best, longest}
+	return oldest
 }
 
 // commonPrefix returns the length of the common prefix of a and b.
@@ -77,10 +85,19 @@ func commonPrefix(a, b []token) int {
 	return n
 }
 
-// begin starts a job in the slot that place chooses, with the reused tokens.
+// begin starts a job in the slot that place chooses, with the reused tokens. If a stored
+// prompt has more of them, it is restored there.
 func (r *runner) begin(j *job) {
 	p := place(r.slots, j.caller, j.prompt)
 	r.began++
+	if _, common := longestStored(r.stored, j.caller, j.prompt[:len(j.prompt)-1]); common >= p.reused+minCopied {
+		oldest := oldestFree(r.slots)
+		p = placement{oldest, oldest, 0}
+		r.forget(p.slot)
+		if r.restore(p.slot, j) {
+			p.reused = common
+		}
+	}
 	s := &r.slots[p.slot]
 	if p.slot != p.source {
 		r.forget(p.slot)
@@ -121,5 +138,9 @@ func (r *runner) truncate(i, n int) bool {
 // forget removes all tokens of a slot.
 func (r *runner) forget(i int) {
 	clearSequence(r.lib, r.loaded.chat, int32(i))
-	r.slots[i].tokens = nil
+	s := &r.slots[i]
+	if s.tokens = nil; s.stored.path != "" {
+		r.stored = append(r.stored, s.stored)
+		s.stored = storedPrompt{}
+	}
 }

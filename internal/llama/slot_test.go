@@ -53,7 +53,7 @@ type counted struct {
 
 func newCounted(t *testing.T, slots int) *counted {
 	spec := openModel(t, testModels[0], slots)
-	r := &counted{t: t, runner: newRunner(spec, 0)}
+	r := &counted{t: t, runner: newRunner(spec, 0, nil)}
 	decode := spec.lib.llama_decode
 	spec.lib.llama_decode = func(c cContext, b batch) int32 {
 		r.computed += int(b.nTokens)

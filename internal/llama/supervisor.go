@@ -321,6 +321,7 @@ func (s *Supervisor) runWorker(ctx context.Context, libraries string) (ready boo
 	o := workerConfig{
 		Libraries: libraries, GPUs: gpus, Network: socketNetwork(), Address: filepath.Join(dir, "socket"), Secret: rand.Text(),
 		Models: files, Slots: s.config.Slots, Context: s.config.Context, IdleNanos: int64(s.config.IdleUnload),
+		Prompts: filepath.Join(s.config.Data, "prompts"), KeepPrompts: s.config.KeepPrompts, PromptKey: s.config.PromptKey,
 	}
 	if o.Network == "tcp" {
 		o.Address = "127.0.0.1:0"
@@ -336,7 +337,6 @@ func (s *Supervisor) runWorker(ctx context.Context, libraries string) (ready boo
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, exe, WorkerArg)
-	cmd.WaitDelay = time.Second // child processes of the worker may keep its output open
 	// Without this variable a failed assertion in ggml starts a debugger.
 	cmd.Env = append(os.Environ(), "GGML_NO_BACKTRACE=1")
 	cmd.SysProcAttr = childAttributes()
@@ -346,6 +346,8 @@ func (s *Supervisor) runWorker(ctx context.Context, libraries string) (ready boo
 	if err != nil {
 		return false, err
 	}
+	// The worker ends itself, after it has stored its prompts.
+	cmd.Cancel, cmd.WaitDelay = in.Close, leaveTimeout
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return false, err

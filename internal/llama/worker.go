@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/kith/kith/internal/llama/chatform"
@@ -22,8 +23,8 @@ import (
 // files any local program could connect.
 const secretHeader = "Kith-Worker"
 
-// workerConfig is the first line on the worker's standard input. The worker exits at the
-// end of its standard input.
+// workerConfig is the first line on the worker's standard input. At the end of its
+// standard input the worker stores its prompts and exits.
 type workerConfig struct {
 	Libraries string      `json:"libraries"`
 	GPUs      []gpuFile   `json:"gpus,omitempty"`
@@ -34,6 +35,10 @@ type workerConfig struct {
 	Slots     int         `json:"slots"`
 	Context   int         `json:"context"`
 	IdleNanos int64       `json:"idle_ns"`
+
+	Prompts     string `json:"prompts"` // folder of stored prompts
+	KeepPrompts int64  `json:"keep_prompts"`
+	PromptKey   string `json:"prompt_key"`
 }
 
 // workerReport is the only line on the worker's standard output.
@@ -57,7 +62,6 @@ func newRenderer() (*chatform.Renderer, error) {
 	return chatform.NewRenderer(func() *exec.Cmd {
 		cmd := exec.CommandContext(context.Background(), exe, WorkerArg, templatesArg)
 		cmd.WaitDelay = time.Second
-		cmd.SysProcAttr = childAttributes()
 		return cmd
 	}), nil
 }
@@ -75,11 +79,16 @@ func Worker(free func() (bytes uint64, known bool)) int {
 		fmt.Fprintln(os.Stderr, "kith: cannot start the inference worker by hand; it is started by kith serve")
 		return 2
 	}
+	var serving atomic.Pointer[server]
 	go func() {
 		io.Copy(io.Discard, in)
+		if s := serving.Load(); s != nil {
+			s.leave()
+		}
 		os.Exit(0)
 	}()
-	handler, report, listener := prepare(line, free)
+	s, handler, report, listener := prepare(line, free)
+	serving.Store(s)
 	line, err = json.Marshal(report)
 	if err != nil {
 		return 1
@@ -93,26 +102,30 @@ func Worker(free func() (bytes uint64, known bool)) int {
 }
 
 // prepare loads the libraries, inspects the models and listens.
-func prepare(line []byte, free func() (bytes uint64, known bool)) (http.Handler, workerReport, net.Listener) {
+func prepare(line []byte, free func() (bytes uint64, known bool)) (*server, http.Handler, workerReport, net.Listener) {
 	var o workerConfig
 	if err := json.Unmarshal(line, &o); err != nil {
-		return nil, workerReport{Problem: "cannot read its configuration: " + err.Error()}, nil
+		return nil, nil, workerReport{Problem: "cannot read its configuration: " + err.Error()}, nil
 	}
 	lib, err := open(o.Libraries, o.GPUs)
 	if err != nil {
-		return nil, workerReport{Problem: err.Error()}, nil
+		return nil, nil, workerReport{Problem: err.Error()}, nil
 	}
 	renderer, err := newRenderer()
 	if err != nil {
-		return nil, workerReport{Problem: err.Error()}, nil
+		return nil, nil, workerReport{Problem: err.Error()}, nil
 	}
-	s := &server{started: time.Now(), inspect: func(file ModelFile) (*runner, error) {
+	prompts, err := newPromptStore(o.Prompts, o.KeepPrompts, o.PromptKey)
+	if err != nil {
+		return nil, nil, workerReport{Problem: err.Error()}, nil
+	}
+	s := &server{started: time.Now(), prompts: prompts, inspect: func(file ModelFile) (*runner, error) {
 		spec, err := inspect(lib, renderer, file, o.Slots, o.Context)
 		if err != nil {
 			return nil, err
 		}
 		spec.free = free
-		return newRunner(spec, time.Duration(o.IdleNanos)), nil
+		return newRunner(spec, time.Duration(o.IdleNanos), prompts), nil
 	}}
 	models := s.setModels(o.Models)
 	listener, err := net.Listen(o.Network, o.Address)
@@ -120,9 +133,9 @@ func prepare(line []byte, free func() (bytes uint64, known bool)) (http.Handler,
 		err = os.Chmod(o.Address, 0o600)
 	}
 	if err != nil {
-		return nil, workerReport{Problem: "cannot listen: " + err.Error()}, nil
+		return nil, nil, workerReport{Problem: "cannot listen: " + err.Error()}, nil
 	}
-	return guard(o.Secret, s.handler()), workerReport{Address: listener.Addr().String(), Models: models, Graphics: lib.graphics}, listener
+	return s, guard(o.Secret, s.handler()), workerReport{Address: listener.Addr().String(), Models: models, Graphics: lib.graphics}, listener
 }
 
 // pathModels is the path for changing the models: the supervisor sends a list of
@@ -158,6 +171,7 @@ func (s *server) setModels(files []ModelFile) []Model {
 		runners[file.ID], models = r, append(models, r.Model)
 		go r.run()
 	}
+	s.prompts.keepOnly(files)
 	before := s.runners
 	s.mu.Lock()
 	s.files, s.models, s.runners = files, models, runners
@@ -168,6 +182,17 @@ func (s *server) setModels(files []ModelFile) []Model {
 		}
 	}
 	return models
+}
+
+// leave makes all runners end and waits for them: they store their prompts.
+func (s *server) leave() {
+	s.setting.Lock() // no model is added any more
+	for _, r := range s.runners {
+		r.leave()
+	}
+	for _, r := range s.runners {
+		<-r.ended
+	}
 }
 
 // guard refuses requests without the secret.

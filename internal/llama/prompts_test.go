@@ -1,0 +1,142 @@
+package llama
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func newTestStore(t *testing.T, limit int64) *promptStore {
+	t.Helper()
+	key, err := NewPromptKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := newPromptStore(filepath.Join(t.TempDir(), "prompts"), limit, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// names returns the paths of the files in the store.
+func (p *promptStore) names(t *testing.T) []string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(p.dir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// A conversation goes on after the weights were unloaded, and in another process, without
+// its prompt being computed again; nothing of it is there for another caller, with another
+// key or for another file of the model.
+func TestPromptsOutliveWeights(t *testing.T) {
+	store := newTestStore(t, 1<<30)
+	with := func(p *promptStore) *counted {
+		r := newCounted(t, 2)
+		r.prompts = p
+		return r
+	}
+	question := strings.Repeat("Tell me about the owl. ", 60)
+	r := with(store)
+	first, all := r.ask("ann", question)
+	if all < minStored {
+		t.Fatalf("the prompt has only %d tokens", all)
+	}
+	r.unload()
+	names := store.names(t)
+	if len(names) != 1 {
+		t.Fatalf("stored: %v", names)
+	}
+	if info, err := os.Stat(names[0]); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	if text, err := os.ReadFile(names[0]); err != nil || bytes.Contains(text, []byte("ann")) {
+		t.Errorf("the file names the caller, or %v", err)
+	}
+	next := []string{question, first, "Hello"}
+	want, _ := newCounted(t, 1).ask("x", next...)
+	if text, computed := r.ask("bob", next...); text != want || computed < all {
+		t.Errorf("another caller: %d tokens were computed; %q, want %q", computed, text, want)
+	}
+	if text, computed := r.ask("ann", next...); text != want || computed > all/10 {
+		t.Errorf("the next turn: %d of %d tokens were computed; %q, want %q", computed, all, text, want)
+	}
+	r.unload()
+	if n := len(store.names(t)); n != 2 {
+		t.Errorf("%d files of two conversations", n)
+	}
+	if text, computed := with(store).ask("ann", next...); text != want || computed != 1 {
+		t.Errorf("another process: %d tokens were computed; %q, want %q", computed, text, want)
+	}
+	other := with(store)
+	other.storedPrefix = storedPrefix(ModelFile{ID: "tiny", Version: "2"})
+	if _, computed := other.ask("ann", next...); computed < all {
+		t.Errorf("another file: %d tokens were computed", computed)
+	}
+	store.keepOnly(nil)
+	if n := len(store.names(t)); n != 0 {
+		t.Errorf("%d files of a model that was removed", n)
+	}
+}
+
+// A damaged file is deleted, and its prompt computed.
+func TestDamagedPrompts(t *testing.T) {
+	for name, damage := range map[string]func([]byte) []byte{
+		"cut":         func(text []byte) []byte { return text[:len(text)/2] },
+		"empty":       func([]byte) []byte { return nil },
+		"one bit":     func(text []byte) []byte { text[len(text)-100] ^= 1; return text },
+		"in its head": func(text []byte) []byte { text[300] ^= 1; return text },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newCounted(t, 1)
+			r.prompts = newTestStore(t, 1<<30)
+			question := strings.Repeat("Tell me about the owl. ", 60)
+			want, all := r.ask("ann", question)
+			r.unload()
+			path := r.prompts.names(t)[0]
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, damage(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if text, computed := r.ask("ann", question); text != want || computed != all {
+				t.Errorf("%d of %d tokens were computed; %q, want %q", computed, all, text, want)
+			}
+			if names := r.prompts.names(t); len(names) != 0 {
+				t.Errorf("still there: %v", names)
+			}
+		})
+	}
+}
+
+// The store keeps the newest prompts within its limit, and none if it is 0.
+func TestPromptsAreBounded(t *testing.T) {
+	p := newTestStore(t, 3000)
+	for range 5 {
+		if _, err := p.save("m-", "ann", make([]token, 10), make([]byte, 700)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(p.names(t)); n != 2 && n != 3 {
+		t.Errorf("%d files of 900 bytes in 3000", n)
+	}
+	if _, err := p.save("m-", "ann", nil, make([]byte, 3001)); err == nil || !strings.Contains(err.Error(), "more than may be kept") {
+		t.Error(err)
+	}
+	if none, err := newPromptStore(p.dir, 0, ""); none != nil || err != nil {
+		t.Errorf("%v, %v", none, err)
+	}
+	if _, err := os.Stat(p.dir); !os.IsNotExist(err) {
+		t.Errorf("what was kept is still there: %v", err)
+	}
+	if _, err := newPromptStore(p.dir, 1, "no key"); err == nil {
+		t.Error("any key is taken")
+	}
+}
