@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func newTestStore(t *testing.T, limit int64) *promptStore {
+func newTestStore(t testing.TB, limit int64) *promptStore {
 	t.Helper()
 	key, err := NewPromptKey()
 	if err != nil {
@@ -138,5 +138,33 @@ func TestPromptsAreBounded(t *testing.T) {
 	}
 	if _, err := newPromptStore(p.dir, 1, "no key"); err == nil {
 		t.Error("any key is taken")
+	}
+}
+
+// BenchmarkReload measures the first token of a long prompt after the weights were
+// loaded again, with the prompt stored and without.
+func BenchmarkReload(b *testing.B) {
+	for _, stored := range []bool{true, false} {
+		b.Run(map[bool]string{true: "stored", false: "cold"}[stored], func(b *testing.B) {
+			r := newRunner(openModel(b, testModels[0], 1), 0, nil)
+			if stored {
+				r.prompts = newTestStore(b, 1<<30)
+			}
+			question := strings.Repeat("Tell me about the owl. ", 6*r.ContextLength/64)
+			for b.Loop() {
+				j, err := r.start(b.Context(), &chat{conversation: says(question), limit: 1})
+				if err != nil {
+					b.Fatal(err)
+				}
+				r.admit()
+				for r.busy() {
+					r.step()
+				}
+				b.ReportMetric(float64(len(j.prompt)), "tokens")
+				b.StopTimer()
+				r.unload()
+				b.StartTimer()
+			}
+		})
 	}
 }
