@@ -160,3 +160,29 @@ func TestContexts(t *testing.T) {
 		}
 	}
 }
+
+// TestDimension: with little memory there are fewer slots first, then a shorter context;
+// what is configured stays.
+func TestDimension(t *testing.T) {
+	const each, gib = 128 << 10, 1 << 30 // as Qwen3-8B with 36 layers: 144 KiB
+	for _, c := range []struct {
+		slots, length, trained int
+		free                   uint64
+		wantSlots, wantLength  int
+	}{
+		{0, 0, 40_960, 64 * gib, 4, 32_768},
+		{0, 0, 8192, 64 * gib, 4, 8192},
+		{0, 0, 40_960, 12 * gib, 2, 32_768},
+		{0, 0, 40_960, 5 * gib, 1, 32_768},
+		{0, 0, 40_960, 4 * gib, 1, 16_384},
+		{0, 0, 40_960, gib / 4, 1, 4096},
+		{0, 0, 2048, 0, 1, 2048},
+		{2, 0, 40_960, 5 * gib, 2, 16_384},
+		{0, 65_536, 131_072, 12 * gib, 1, 65_536},
+		{3, 65_536, 40_960, 1, 3, 40_960},
+	} {
+		if slots, length := dimension(c.slots, c.length, c.trained, c.free, each); slots != c.wantSlots || length != c.wantLength {
+			t.Errorf("%+v: %d slots of %d", c, slots, length)
+		}
+	}
+}

@@ -260,13 +260,17 @@ func (s *modelSpec) placement() (layers int32, needs uint64) {
 	if s.lib.integrated {
 		return allLayers, s.needs
 	}
-	var free uint64
-	for _, card := range s.lib.cards {
+	return share(s.needs, s.lib.freeOnCards(), s.blocks)
+}
+
+// freeOnCards returns the free memory of the graphics cards without spareOnCard.
+func (lib *library) freeOnCards() (free uint64) {
+	for _, card := range lib.cards {
 		var here, total uintptr
-		s.lib.ggml_backend_dev_memory(card, &here, &total)
+		lib.ggml_backend_dev_memory(card, &here, &total)
 		free += max(uint64(here), spareOnCard) - spareOnCard
 	}
-	return share(s.needs, free, s.blocks)
+	return free
 }
 
 // share returns how many of a model's layers fit into the free bytes on the cards, and

@@ -40,10 +40,11 @@ type Config struct {
 	Models []ModelFile
 	// OnModels is called when Models and Problems have changed; it may be nil.
 	OnModels func()
-	// Slots is the number of concurrent requests per model; 0 means 4.
+	// Slots is the number of concurrent requests per model; 0 means up to 4, as many as
+	// fit into the memory.
 	Slots int
-	// Context is the context length of each slot in tokens; 0 means 8192. The maximum is
-	// the length that the model was trained on.
+	// Context is the context length of each slot in tokens; 0 means up to 32,768, as many
+	// as fit. The maximum is the length that the model was trained on.
 	Context int
 	// IdleUnload is how long after its last request a model's weights are freed; 0 means
 	// never.
@@ -62,9 +63,11 @@ type Config struct {
 }
 
 const (
-	defaultSlots   = 4
-	maxSlots       = 64
-	defaultContext = 8192
+	defaultSlots = 4
+	maxSlots     = 64
+	// The context length that is chosen if none is configured.
+	maxDefaultContext = 32_768
+	minDefaultContext = 4096
 	// leaveTimeout is how long the worker may take to store its prompts when it ends.
 	leaveTimeout = 15 * time.Second
 )

@@ -42,8 +42,9 @@ type modelSpec struct {
 	free         func() (bytes uint64, known bool) // memory of this machine
 }
 
-// inspect reads a model's vocabulary and metadata, but not its weights.
-func inspect(lib *library, renderer *chatform.Renderer, file ModelFile, slots, contextLength int) (s *modelSpec, err error) {
+// inspect reads a model's vocabulary and metadata, but not its weights. If slots or
+// contextLength is 0, it chooses what fits into the free memory.
+func inspect(lib *library, renderer *chatform.Renderer, file ModelFile, slots, contextLength int, free func() (bytes uint64, known bool)) (s *modelSpec, err error) {
 	info, err := os.Stat(file.Path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the model file: %w", err)
@@ -60,9 +61,10 @@ func inspect(lib *library, renderer *chatform.Renderer, file ModelFile, slots, c
 		}
 	}()
 	s = &modelSpec{
-		Model: Model{ID: file.ID, Slots: slots},
+		Model: Model{ID: file.ID},
 		lib:   lib,
 		path:  file.Path,
+		free:  free,
 
 		storedPrefix: storedPrefix(file),
 		vocab:        newVocab(lib, lib.llama_model_get_vocab(handle)),
@@ -86,7 +88,6 @@ func inspect(lib *library, renderer *chatform.Renderer, file ModelFile, slots, c
 			return nil, err // otherwise every request would fail
 		}
 	}
-	s.ContextLength, s.embedContext = contexts(contextLength, trained, s.Chat)
 	s.Thinking = s.Chat && s.template.thinking()
 	s.Embeddings = pooling != strconv.Itoa(poolingRank)
 	if s.Embeddings {
@@ -97,6 +98,7 @@ func inspect(lib *library, renderer *chatform.Renderer, file ModelFile, slots, c
 		s.threads = 1
 	}
 	s.needs, s.blocks = uint64(info.Size()), number("block_count")
+	each := uint64(0) // bytes of a token in a context
 	if s.Chat {
 		heads, kvHeads := max(number("attention.head_count"), 1), number("attention.head_count_kv")
 		if kvHeads == 0 {
@@ -107,9 +109,52 @@ func inspect(lib *library, renderer *chatform.Renderer, file ModelFile, slots, c
 			keyLength = number("embedding_length") / heads
 		}
 		const keyAndValue, halfFloat = 2, 2
-		s.needs += s.blocks * kvHeads * keyLength * keyAndValue * halfFloat * uint64(s.ContextLength*slots)
+		each = s.blocks * kvHeads * keyLength * keyAndValue * halfFloat
 	}
+	memory, known := s.memory()
+	if !known {
+		memory = s.needs + unknownMemory
+	}
+	s.Slots, contextLength = dimension(slots, contextLength, trained, memory-min(s.needs, memory), each)
+	s.ContextLength, s.embedContext = contexts(contextLength, trained, s.Chat)
+	s.needs += each * uint64(s.ContextLength*s.Slots)
 	return s, nil
+}
+
+// unknownMemory is how much the contexts of a model may need on a machine that does not
+// report its free memory.
+const unknownMemory = 2 << 30
+
+// memory returns the free memory of this machine and of its graphics cards, if known.
+func (s *modelSpec) memory() (bytes uint64, known bool) {
+	bytes, known = s.free()
+	if !s.lib.integrated {
+		bytes += s.lib.freeOnCards()
+	}
+	return bytes, known
+}
+
+// dimension returns the number of slots and the context length for what is configured; 0
+// means as much as fits. An agent's first prompt has 10,000 tokens and more, so there are
+// fewer slots before the context becomes shorter. each is the bytes of a token, and a
+// fifth of the free bytes remains for other programs.
+func dimension(slots, length, trained int, free, each uint64) (int, int) {
+	fixedSlots, fixedLength := slots > 0, length > 0
+	if !fixedSlots {
+		slots = defaultSlots
+	}
+	if !fixedLength {
+		length = maxDefaultContext
+	}
+	length = min(length, trained)
+	fits := func() bool { return each*uint64(slots*length) <= free/5*4 }
+	for !fixedSlots && slots > 1 && !fits() {
+		slots--
+	}
+	for !fixedLength && length > minDefaultContext && !fits() {
+		length = max(length/2, minDefaultContext)
+	}
+	return slots, length
 }
 
 // contexts returns the context length for a model with the given training length, and the

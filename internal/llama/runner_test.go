@@ -31,11 +31,10 @@ func openModel(t testing.TB, file ModelFile, slots int) *modelSpec {
 		t.Fatal(err)
 	}
 	t.Cleanup(renderer.Close)
-	spec, err := inspect(lib, renderer, file, slots, defaultContext)
+	spec, err := inspect(lib, renderer, file, slots, 0, memoryUnknown)
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec.free = memoryUnknown
 	return spec
 }
 

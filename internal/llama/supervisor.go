@@ -61,13 +61,7 @@ type Supervisor struct {
 
 // NewSupervisor returns a Supervisor. It does nothing before Run.
 func NewSupervisor(c Config) *Supervisor {
-	if c.Slots <= 0 {
-		c.Slots = defaultSlots
-	}
-	c.Slots = min(c.Slots, maxSlots)
-	if c.Context <= 0 {
-		c.Context = defaultContext
-	}
+	c.Slots, c.Context = min(max(c.Slots, 0), maxSlots), max(c.Context, 0)
 	s := &Supervisor{config: c, files: c.Models, ready: make(chan struct{}), problem: ErrStarting}
 	s.transport = &http.Transport{
 		DialContext:        s.dial,

@@ -120,11 +120,10 @@ func prepare(line []byte, free func() (bytes uint64, known bool)) (*server, http
 		return nil, nil, workerReport{Problem: err.Error()}, nil
 	}
 	s := &server{started: time.Now(), prompts: prompts, inspect: func(file ModelFile) (*runner, error) {
-		spec, err := inspect(lib, renderer, file, o.Slots, o.Context)
+		spec, err := inspect(lib, renderer, file, o.Slots, o.Context, free)
 		if err != nil {
 			return nil, err
 		}
-		spec.free = free
 		return newRunner(spec, time.Duration(o.IdleNanos), prompts), nil
 	}}
 	models := s.setModels(o.Models)
