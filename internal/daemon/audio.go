@@ -61,7 +61,7 @@ func (d *Daemon) serveTranscription(w http.ResponseWriter, r *http.Request, bega
 	defer clip.Close()
 	form, err := dialect.ReadTranscription(r.Header.Get("Content-Type"), http.MaxBytesReader(w, r.Body, limit+dialect.FormOverhead), clip, limit)
 	if err != nil {
-		refuseBody(w, r, err, fault.New(fault.RequestTooLarge, "the form is larger than %d bytes", limit+dialect.FormOverhead))
+		refuseBody(w, r, err, fault.New(fault.RequestTooLarge, "the form exceeds %d bytes", limit+dialect.FormOverhead))
 		return
 	}
 	d.serveCall(w, r, began, a, engine.Request{Endpoint: fleet.Transcriptions, Model: form.Model, Stream: form.Stream, Form: form})

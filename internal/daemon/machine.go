@@ -202,7 +202,7 @@ func (d *Daemon) readRequest(w http.ResponseWriter, r *http.Request, limit int64
 	}
 	if err != nil {
 		body.Close()
-		refuseBody(w, r, err, fault.New(fault.RequestTooLarge, "the request is larger than %d MiB", limit>>20))
+		refuseBody(w, r, err, fault.New(fault.RequestTooLarge, "the request exceeds %d MiB", limit>>20))
 	}
 	return head, text, body.Close, err == nil
 }

@@ -46,15 +46,15 @@ func EngineFault(status int, body []byte) *fault.Fault {
 // inOwnTerms rewrites a machine's refusal of the translated request: it names the
 // parameter at fault as the caller's own request does, or no parameter if the caller did
 // not send it. Other errors are returned unchanged.
-func (x *exchange) inOwnTerms(err error) error {
+func (r *request) inOwnTerms(err error) error {
 	var f *fault.Fault
-	if !errors.As(err, &f) || f.Code != fault.InvalidRequest || f.Param == "" || x.call.Body == nil || x.call.translationErr != nil {
+	if !errors.As(err, &f) || f.Code != fault.InvalidRequest || f.Param == "" || r.call.Body == nil || r.call.translationErr != nil {
 		return err
 	}
 	own := ""
 	// If the body cannot be read again, no parameter is named.
-	_ = x.call.Body.View(x.r.Context(), func(body []byte) error {
-		own = dialect.OwnParam(body, x.call.Endpoint, f.Param, x.forms == nil && x.call.Endpoint == fleet.ChatCompletions)
+	_ = r.call.Body.View(r.Context(), func(body []byte) error {
+		own = dialect.OwnParam(body, r.call.Endpoint, f.Param, r.call.forms == nil && r.call.Endpoint == fleet.ChatCompletions)
 		return nil
 	})
 	g := f.WithParam(own)
