@@ -93,7 +93,7 @@ type Elsewhere struct {
 }
 
 // SetElsewhere publishes what another node announced. If a machine has tunnels at two
-// nodes, the one with the higher generation stays; supersede ends an older one at this
+// nodes, the one with the higher generation stays; replaceTunnel ends an older one at this
 // node. SetElsewhere fails if the store cannot be read, and then publishes nothing.
 func (r *Registry) SetElsewhere(ctx context.Context, node string, st *Elsewhere) error {
 	unknown, err := r.readUnknown(ctx, st.Machines)
@@ -188,7 +188,7 @@ func (r *Registry) setMachine(s *fleet.Snapshot, node string, st *Elsewhere, a *
 	arrival := e.generation != a.Generation
 	moved := e.home != node || arrival
 	if moved && (e.client != nil || e.home != "") {
-		r.supersede(a.ID, e, a.Instance)
+		r.replaceTunnel(a.ID, e, a.Instance)
 		s, _ = r.lose(s, a.ID, returnAfterLoss)
 	}
 	e.home, e.generation, e.instance, e.kept.LastSeen = node, a.Generation, a.Instance, r.Now()

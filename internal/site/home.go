@@ -28,7 +28,7 @@ type homeData struct {
 	Calls     int64      // today
 	Chart     usageChart // of the last homeDays
 	Machines  []api.Machine
-	Live      scene
+	Live      liveContent
 	Attention []concern
 	Refusals  []refusal
 }
@@ -79,7 +79,7 @@ func (s *Site) home(v *visit) (reply, error) {
 	}
 	now := s.DB.Now()
 	data := homeData{
-		Models: len(models.Data), Machines: machines.Data, Live: machinesScene(s, s.glance(now), v.caller()),
+		Models: len(models.Data), Machines: machines.Data, Live: machinesContent(s, s.hubView(now), v.caller()),
 		Chart: chartOf(usage, usage.As.Days, now), Attention: slices.Concat(s.concerns(v, machines.Data, now), s.spent(v, shares.Data, now)),
 	}
 	for _, k := range keys.Data {
@@ -197,17 +197,7 @@ func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []
 			all = append(all, concern{part.Name + " of this hub is not well.", operatorPath})
 		}
 	}
-	if !s.DB.MakesBackups() {
-		return all
-	}
-	old := now.Add(-account.BackupOldAfter)
-	backup, err := s.DB.LastGoodBackup(v.Context())
-	missing := err != nil || backup.At.Before(old)
-	if errors.Is(err, account.ErrNotFound) { // a hub that is a few days old does not need one yet
-		operators, err := s.DB.OperatorsSince(v.Context(), old)
-		missing = err != nil || len(operators) > 0
-	}
-	if missing {
+	if backups, err := s.Backups(v.Context(), now); err != nil || len(backups.Due) > 0 {
 		all = append(all, concern{"No backup of the hub succeeded in the last 7 days.", operatorPath})
 	}
 	return all

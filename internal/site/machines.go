@@ -17,7 +17,7 @@ import (
 // machinesData is the content of /machines.
 type machinesData struct {
 	Machines []machineRow
-	Live     scene
+	Live     liveContent
 }
 
 // machineRow is a machine, and the groups that give their members access to it.
@@ -29,7 +29,7 @@ type machineRow struct {
 // machineData is the content of the page of one machine.
 type machineData struct {
 	api.Machine
-	Live   scene
+	Live   liveContent
 	Week   week
 	Rows   []hoursRow
 	Asked  string // the form of this machine that was just refused
@@ -55,7 +55,7 @@ const machinePath = "/machines/{machine}"
 func (s *Site) machinesData(v *visit) (machinesData, error) {
 	machines, noMachines := call(s, v, api.ListMachines, api.None{})
 	groups, noGroups := call(s, v, api.ListGroups, api.None{})
-	data := machinesData{Live: machinesScene(s, s.glance(s.DB.Now()), v.caller())}
+	data := machinesData{Live: machinesContent(s, s.hubView(s.DB.Now()), v.caller())}
 	for _, m := range machines.Data {
 		row := machineRow{Machine: m}
 		for _, g := range groups.Data {
@@ -78,7 +78,7 @@ func (s *Site) machineData(v *visit) (machineData, error) {
 	usage, noUsage := call(s, v, api.MachineUsage, api.MachineID{Machine: m.ID})
 	err = cmp.Or(noGroups, noUsage)
 	now := s.DB.Now()
-	data := machineData{Machine: m, Live: machinesScene(s, s.glance(now), v.caller()), Rows: hoursRows(m.Hours)}
+	data := machineData{Machine: m, Live: machinesContent(s, s.hubView(now), v.caller()), Rows: hoursRows(m.Hours)}
 	if v.Method == http.MethodPost {
 		data.Asked = path.Base(v.URL.Path)
 	}

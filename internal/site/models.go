@@ -17,7 +17,7 @@ import (
 type modelsData struct {
 	Models []modelRow
 	All    int // number of models in reach, whether they match the search or not
-	Live   scene
+	Live   liveContent
 	Search string
 }
 
@@ -56,7 +56,7 @@ func (s *Site) modelsPage(v *visit) (reply, error) {
 	rows = slices.DeleteFunc(rows, func(r modelRow) bool {
 		return !strings.Contains(strings.ToLower(strings.Join(append([]string{string(r.ID), r.Via, r.Availability}, r.Capabilities...), " ")), strings.ToLower(search))
 	})
-	return reply{page: "models", title: "Models", data: modelsData{rows, len(models.Data), sceneOf(models.Data), search}}, nil
+	return reply{page: "models", title: "Models", data: modelsData{rows, len(models.Data), contentOfModels(models.Data), search}}, nil
 }
 
 func (s *Site) modelData(v *visit, id fleet.ModelID, family string, models []api.Model) (modelData, error) {
@@ -197,17 +197,17 @@ func modelRows(models []api.Model) []modelRow {
 	return rows
 }
 
-// modelsScene is the live content for the models that the caller reaches.
-func modelsScene(s *Site, _ *glance, who api.Caller) scene {
+// modelsContent is the live content for the models that the caller reaches.
+func modelsContent(s *Site, _ *hubView, who api.Caller) liveContent {
 	models, err := s.Models(context.Background(), who)
 	if err != nil {
 		s.Log.Warn("cannot notify an open page of the models in reach", "member", string(who.Member), "error", err)
 	}
-	return sceneOf(models)
+	return contentOfModels(models)
 }
 
-func sceneOf(models []api.Model) scene {
-	out := scene{texts: map[string]words{}}
+func contentOfModels(models []api.Model) liveContent {
+	out := liveContent{texts: map[string]words{}}
 	for i, m := range models {
 		out.shape = out.shape.with(string(m.ID), m.Via, fmt.Sprint(m.ContextLength)).with(m.Capabilities...)
 		out.texts[fmt.Sprint("now-", i)] = availabilityWords(m.Availability)

@@ -2,7 +2,6 @@ package site
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -29,16 +28,11 @@ type operatorData struct {
 	Region                              string
 	Nodes                               []api.Node
 	Near                                []Near
-	// MakesBackups reports whether the hub itself makes backups. With PostgreSQL it does
-	// not.
-	MakesBackups bool
-	// Backup is the latest attempt, and Made the latest valid backup; nil if there is
-	// none.
-	Backup, Made *account.Backup
+	api.Backups
 }
 
 func (s *Site) operatorData(v *visit) (data operatorData, err error) {
-	data = operatorData{Parts: s.Health(v.Context()), Limits: s.Limits(), Near: s.Near(), Region: s.Region, MakesBackups: s.DB.MakesBackups()}
+	data = operatorData{Parts: s.Health(v.Context()), Limits: s.Limits(), Near: s.Near(), Region: s.Region}
 	if data.Nodes, err = call(s, v, api.OperatorListNodes, api.None{}); err != nil {
 		return data, err
 	}
@@ -48,10 +42,7 @@ func (s *Site) operatorData(v *visit) (data operatorData, err error) {
 	if data.Machines, err = s.DB.CountMachines(v.Context()); err != nil {
 		return data, err
 	}
-	if data.Backup, err = found(s.DB.LastBackup(v.Context())); err != nil {
-		return data, err
-	}
-	if data.Made, err = found(s.DB.LastGoodBackup(v.Context())); err != nil {
+	if data.Backups, err = s.Backups(v.Context(), s.DB.Now()); err != nil {
 		return data, err
 	}
 	for m := range s.Snapshot().Machines() {
@@ -60,14 +51,6 @@ func (s *Site) operatorData(v *visit) (data operatorData, err error) {
 		}
 	}
 	return data, nil
-}
-
-// found returns nil without an error if the backup does not exist.
-func found(b account.Backup, err error) (*account.Backup, error) {
-	if errors.Is(err, account.ErrNotFound) {
-		return nil, nil
-	}
-	return &b, err
 }
 
 // drainQuestion returns the confirmation page for draining a hub node.

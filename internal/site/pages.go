@@ -199,7 +199,7 @@ func memberPages() []page {
 
 		view("/machines", "machines", "Machines", (*Site).machinesData),
 		get(machinePath, (*Site).machinePage),
-		get(livePath+"machines", liveStream("/machines", machinesScene)),
+		get(livePath+"machines", liveStream("/machines", machinesContent)),
 		onMachine(form("/machines/pause", api.ControlMachine, pause, "The machine pauses; what runs on it finishes.")),
 		onMachine(form("/machines/resume", api.ControlMachine, resume, "The machine takes calls again.")),
 		onMachine(form("/machines/hours", api.ControlMachine, hours, "The machine has its new hours, and this page shows them as soon as the machine reports them; what runs now finishes.")),
@@ -214,7 +214,7 @@ func memberPages() []page {
 		{method: http.MethodPost, path: "/try/stream", serve: (*Site).tryLive, raw: true},
 
 		get("/models", (*Site).modelsPage),
-		get(livePath+"models", liveStream("/models", modelsScene)),
+		get(livePath+"models", liveStream("/models", modelsContent)),
 		view("/usage", "usage", "Usage", (*Site).usageData),
 		get("/usage.csv", (*Site).usageCSV),
 		get("/requests", (*Site).requestsPage),
@@ -231,7 +231,7 @@ const accessPath = "/access"
 func sharePages() []page {
 	return slices.Concat([]page{
 		view(accessPath, "access", "Access", (*Site).accessData),
-		get(livePath+"access", liveStream(accessPath, accessScene)),
+		get(livePath+"access", liveStream(accessPath, accessContent)),
 		asks("/sharing/end", (*Site).endShareQuestion),
 		asks("/groups/end", (*Site).endGroupQuestion),
 	}, formsOn(accessPath,

@@ -156,7 +156,7 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		"reach":    reachWords,
 		"qr":       qrCode,
 		"pre":      preText,
-		"live": func(s scene, id, idle string) liveWords {
+		"live": func(s liveContent, id, idle string) liveWords {
 			now := s.texts[id]
 			return liveWords{id, cmp.Or(now.text, idle), now.tone, idle}
 		},

@@ -13,7 +13,6 @@ import (
 	"github.com/alexedwards/scs/v2"
 
 	"github.com/kith/kith/internal/account"
-	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/limit"
 )
@@ -84,12 +83,12 @@ func (sessionCodec) Decode(text []byte) (time.Time, map[string]any, error) {
 // of the browser's token.
 type sessionStore struct {
 	scs.Store // for calls without a context, which never happen
-	api       *api.API
+	db        Store
 }
 
 // FindCtx satisfies scs.CtxStore.
 func (k sessionStore) FindCtx(ctx context.Context, id string) ([]byte, bool, error) {
-	session, err := k.api.DB.Session(ctx, id, k.api.DB.Now())
+	session, err := k.db.Session(ctx, id, k.db.Now())
 	if errors.Is(err, account.ErrNotFound) {
 		return nil, false, nil
 	}
@@ -103,18 +102,18 @@ func (k sessionStore) CommitCtx(ctx context.Context, id string, text []byte, exp
 	if err := json.Unmarshal(text, &data); err != nil {
 		return err
 	}
-	now := k.api.DB.Now().UTC()
+	now := k.db.Now().UTC()
 	expires = now.Add(time.Until(expires)) // expires is by this computer's clock
 	session := account.Session{ID: id, MemberID: data.Values[sessionMember], Data: text, Created: now, Seen: now, Expires: expires}
 	if data.Values[sessionKept] != "" {
-		return k.api.DB.TouchSession(ctx, session)
+		return k.db.TouchSession(ctx, session)
 	}
-	return k.api.DB.CreateSession(ctx, session)
+	return k.db.CreateSession(ctx, session)
 }
 
 // DeleteCtx satisfies scs.CtxStore.
 func (k sessionStore) DeleteCtx(ctx context.Context, id string) error {
-	return k.api.DB.EndSession(ctx, id)
+	return k.db.EndSession(ctx, id)
 }
 
 // begin signs the member in. The browser always gets a new token.

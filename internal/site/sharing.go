@@ -27,7 +27,7 @@ type accessData struct {
 	Invites  []api.Invite
 	Link     string   // the link of a new invite, shown only once
 	Warnings []string // about the limits of the new invite
-	Live     scene
+	Live     liveContent
 	Known    []string // members who are named on the page
 }
 
@@ -58,7 +58,7 @@ func (s *Site) accessData(v *visit) (accessData, error) {
 		return accessData{}, err
 	}
 	now := s.DB.Now()
-	data := accessData{Machines: len(machines.Data), Groups: groups, Invites: invites.Data, Live: accessScene(s, s.glance(now), v.caller())}
+	data := accessData{Machines: len(machines.Data), Groups: groups, Invites: invites.Data, Live: accessContent(s, s.hubView(now), v.caller())}
 	slices.Reverse(data.Invites)
 	var given, received []api.Share
 	for _, share := range shares.Data {

@@ -85,6 +85,7 @@ type Near struct {
 type Site struct {
 	*api.API
 	Config
+	DB       Store // in the place of the API's
 	pages    []page
 	mux      api.Mux // of the pages
 	secure   bool
@@ -103,18 +104,18 @@ func New(a *api.API, c Config) *Site {
 	if c.SignUp == "" {
 		c.SignUp = SignUpInvite
 	}
-	s := &Site{API: a, Config: c, secure: strings.HasPrefix(c.Base, "https://"), cross: http.NewCrossOriginProtection()}
+	s := &Site{API: a, Config: c, DB: a.DB, secure: strings.HasPrefix(c.Base, "https://"), cross: http.NewCrossOriginProtection()}
 	s.pages = sitePages()
 	for i := range s.pages {
 		s.mux.Handle(s.pages[i].method, s.pages[i].path, s.handler(&s.pages[i]))
 	}
-	s.sessions = newSessions(sessionStore{api: a}, s.secure)
+	s.sessions = newSessions(sessionStore{db: s.DB}, s.secure)
 	s.sessions.ErrorFunc = func(w http.ResponseWriter, _ *http.Request, err error) {
 		s.Log.Error("cannot keep a session", "error", err)
 		http.Error(w, "the service could not read its database just now; try again shortly", http.StatusServiceUnavailable)
 	}
 	s.limits, s.live = newLimits(), newLive()
-	s.passkeys, s.provider = newPasskeys(c.Base), newProvider(c.Provider, c.Base, a.DB.Now)
+	s.passkeys, s.provider = newPasskeys(c.Base), newProvider(c.Provider, c.Base, s.DB.Now)
 	s.mail, s.lookups = mail.New(c.Mail, a.Log), make(chan lookup, mostLookups)
 	a.Base = c.Base
 	a.LinkMade = s.noticeOfLink

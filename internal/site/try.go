@@ -153,7 +153,7 @@ func (s *Site) tryOnce(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	ctx, release, err := s.tie(v)
+	ctx, release, err := s.useSession(v)
 	if err != nil {
 		return reply{}, err
 	}
