@@ -125,7 +125,7 @@ func (d *Daemon) tryEngine(ctx context.Context, call *gateway.Call, e *engine.En
 func engineFault(call *gateway.Call, e *engine.Engine, resp *http.Response) (next bool, f *fault.Fault) {
 	switch resp.StatusCode {
 	case http.StatusNotFound:
-		return true, fault.New(fault.ModelNotFound, "%s lists %q and does not have it loaded; load it there, or list the models again", e.Name(), call.Model)
+		return true, fault.New(fault.ModelNotFound, "%s lists %q but has not loaded it; load it there, or list the models again", e.Name(), call.Model)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		return true, unavailable(call, "%s, which runs %q here, is busy; try again", e.Name(), call.Model)
 	}
@@ -164,7 +164,7 @@ func (d *Daemon) whyNot(call *gateway.Call) *fault.Fault {
 		case e.IsStarting():
 			return unavailable(call, "%q is not served yet: %s; try again", call.Model, why)
 		}
-		return fault.New(fault.ModelNotFound, "this machine cannot serve %q just now: %s", call.Model, why)
+		return fault.New(fault.ModelNotFound, "this machine cannot serve %q now: %s", call.Model, why)
 	}
 	return nil
 }

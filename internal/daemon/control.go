@@ -22,7 +22,7 @@ type Status struct {
 	Started time.Time `json:"started"`
 	Local   string    `json:"local"` // the local base URL, with /v1
 
-	Tunnel TunnelStatus `json:"line"`
+	Tunnel TunnelStatus `json:"tunnel"`
 
 	Sharing Sharing `json:"sharing"`
 	Open    bool    `json:"open"` // now within the sharing hours
@@ -41,7 +41,7 @@ type Status struct {
 	Models  []fleet.ModelID `json:"models"`
 	Engines []EngineStatus  `json:"engines"` // the built-in engine, and each address that was checked
 	// RecentErrors are the most recent errors, oldest first.
-	RecentErrors []RecentError `json:"troubles,omitempty"`
+	RecentErrors []RecentError `json:"recent_errors,omitempty"`
 }
 
 // EngineStatus is an engine, or an address without a usable engine.
@@ -63,7 +63,7 @@ type TunnelStatus struct {
 	// Retry is the time of the next attempt; absent if none is scheduled.
 	Retry time.Time `json:"retry,omitzero"`
 	// Error is why the tunnel is not open, if known.
-	Error string `json:"trouble,omitempty"`
+	Error string `json:"error,omitempty"`
 }
 
 // RecentError is an error shown by status. It contains nothing of a call's content.
@@ -207,7 +207,7 @@ func (d *Daemon) endTimedPauses(ctx context.Context) error {
 			if left <= 0 {
 				no := false
 				if err := d.change(Change{Paused: &no}); err != nil {
-					d.recordError("the pause is over, and that cannot be saved: %v", err)
+					d.recordError("the pause has ended, but this cannot be saved: %v", err)
 					d.offers.setChanged() // the pause is over in either case
 					over = time.After(pauseCheckInterval)
 				}

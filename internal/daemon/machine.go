@@ -139,7 +139,7 @@ func cacheOf(r *http.Request) string {
 	return "hub " + r.Header.Get(tunnel.HeaderCache)
 }
 
-var errOtherModel = fault.New(fault.InvalidRequest, "the request is for another model than its head names").WithParam("model")
+var errOtherModel = fault.New(fault.InvalidRequest, "the model of the request differs from that of its header").WithParam("model")
 
 // serveCall sends a call of the hub to its engine and copies the response. *began is true
 // from the first byte on. The caller releases a.

@@ -138,7 +138,7 @@ func (d *Daemon) engineFailed(e *engine.Engine, model fleet.ModelID, err error) 
 func (d *Daemon) engineRefused(e *engine.Engine, model fleet.ModelID, status int) {
 	switch status {
 	case http.StatusNotFound:
-		d.recordError("%s lists %q and answers that it does not have it", e.Name(), model)
+		d.recordError("%s lists %q but answers that it does not have it", e.Name(), model)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 	default:
 		return

@@ -63,7 +63,7 @@ func openSettings(path string, configured Sharing) (*settings, error) {
 func readSettings(path string, configured Sharing) (*settings, error) {
 	s := &settings{path: path, configured: configured}
 	if err := readPrivate(path, &s.saved); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("cannot know whether this machine is paused: %w, and set pause, hours and slots again", err)
+		return nil, fmt.Errorf("cannot determine whether this machine is paused: %w, and set pause, hours and slots again", err)
 	}
 	return s, nil
 }
@@ -111,7 +111,7 @@ func (s Sharing) at(now time.Time) Sharing {
 }
 
 // errPauseUnsaved is the error of a pause that is in effect but could not be saved.
-var errPauseUnsaved = errors.New("a daemon that runs is paused, but not after its next start")
+var errPauseUnsaved = errors.New("the running daemon is paused, but will not be after its next start")
 
 // change validates c, saves it and applies it. On any error except errPauseUnsaved
 // nothing changes.
@@ -119,7 +119,7 @@ func (s *settings) change(c Change) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.Slots != nil && s.configured.Slots > 0 && *c.Slots > s.configured.Slots {
-		return fmt.Errorf("cannot share %d slots: the configuration of this machine says %d ([share] slots), and only there can it be more", *c.Slots, s.configured.Slots)
+		return fmt.Errorf("cannot share %d slots: this machine's configuration allows %d ([share] slots); raise it there", *c.Slots, s.configured.Slots)
 	}
 	saved := merge(s.saved, c)
 	now, hours, err := effective(s.configured, saved)

@@ -255,7 +255,7 @@ func (c *Clients) Admit(r *http.Request) (leave func(), err error) {
 		return func() {}, nil
 	}
 	if leave = c.take(&c.requests, "requests", from.Addr()); leave == nil {
-		return nil, fault.New(fault.RateLimitExceeded, "your address has %d requests running here, which is as many as one may have; wait until one ends", c.rules.Load().limit)
+		return nil, fault.New(fault.RateLimitExceeded, "your address has %d requests running here, the maximum for one address; wait until one ends", c.rules.Load().limit)
 	}
 	return leave, nil
 }

@@ -23,7 +23,7 @@ func EngineFault(status int, body []byte) *fault.Fault {
 	case dialect.Crowded(body):
 		return nil
 	case dialect.NoInput(body):
-		return fault.New(fault.InvalidRequest, "the machine refused the request: its model reads no such pictures or sounds (%s)", text).WithParam("messages")
+		return fault.New(fault.InvalidRequest, "the machine refused the request: its model does not accept such images or audio (%s)", text).WithParam("messages")
 	case status == 400 || status == 422:
 		if text == "" {
 			text = "it gave no reason"
@@ -35,7 +35,7 @@ func EngineFault(status int, body []byte) *fault.Fault {
 	case status == 404 || status == 429 || status == 503:
 		return nil
 	case status == 401 || status == 403:
-		return fault.New(fault.EngineError, "the engine on the machine asks for a credential that its owner has not configured")
+		return fault.New(fault.EngineError, "the engine on the machine requires a credential that its owner has not configured")
 	case text != "":
 		return fault.New(fault.EngineError, "the engine on the machine failed on this request: %s", text)
 	default:

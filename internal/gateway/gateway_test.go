@@ -603,7 +603,7 @@ func TestReachOfACall(t *testing.T) {
 		r := ask("POST", "/v1/chat/completions", `{"model":"m","messages":[]}`)
 		r.Header[HeaderReach] = words
 		w, _ := do(New(hostedConfig(&backend{})), r)
-		if w.Code != 400 || !strings.Contains(w.Body.String(), "X-Kith-Reach is own, shared or all") {
+		if w.Code != 400 || !strings.Contains(w.Body.String(), "X-Kith-Reach must be own, shared or all") {
 			t.Errorf("%q: %d %s", words, w.Code, w.Body)
 		}
 	}

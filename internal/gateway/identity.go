@@ -42,7 +42,7 @@ func (r *request) narrow() error {
 	for _, word := range r.Header[HeaderReach] {
 		narrow, ok := fleet.ParseNarrow(word)
 		if !ok {
-			return fault.New(fault.InvalidRequest, "%s is own, shared or all, not %.40q", HeaderReach, word).WithParam(HeaderReach)
+			return fault.New(fault.InvalidRequest, "%s must be own, shared or all, not %.40q", HeaderReach, word).WithParam(HeaderReach)
 		}
 		r.caller.Narrow = max(r.caller.Narrow, narrow)
 	}

@@ -132,5 +132,5 @@ func (r *request) oneModel() error {
 			return r.writeJSON(r.entry(m))
 		}
 	}
-	return fault.New(fault.ModelNotFound, "you reach no model of that id: GET /v1/models lists those you do")
+	return fault.New(fault.ModelNotFound, "no model with that id is available to you: GET /v1/models lists those that are")
 }

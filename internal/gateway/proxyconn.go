@@ -16,7 +16,7 @@ import (
 // first bytes; with a shorter limit its clients would get 502.
 const proxyHeaderLimit = 30 * time.Second
 
-var errTooManyConnections = errors.New("the client behind the proxy holds as many connections as one may")
+var errTooManyConnections = errors.New("the client behind the proxy has the maximum number of connections")
 
 // proxyConn is a connection of a trusted proxy. If it begins with a PROXY header,
 // RemoteAddr is the client that the header names, and the connection is counted for that

@@ -52,7 +52,7 @@ func (r *request) forward(region string, refusal error) error {
 		return refusal
 	}
 	if r.Header[headerForwarded] != nil {
-		return fault.New(fault.InvalidAPIKey, "the key is of region %q, and the request was forwarded once already: the operator has to correct an address in [regions]", region)
+		return fault.New(fault.InvalidAPIKey, "the key belongs to region %q, but the request was already forwarded once: the operator must correct an address in [regions]", region)
 	}
 	if err := r.edge.forwards.take(bucketKey{key: clientOf(r.Request)}, r.arrived); err != nil {
 		return err
@@ -72,7 +72,7 @@ func (r *request) forward(region string, refusal error) error {
 		return fault.New(fault.CascadeExhausted, "the connection to region %q broke", region).Because(err)
 	}
 	r.setHeaders() // an informational response clears them
-	return fault.New(fault.CascadeExhausted, "region %q, which the key is of, cannot be reached just now; try again shortly", region).Because(err)
+	return fault.New(fault.CascadeExhausted, "region %q of the key cannot be reached now; try again shortly", region).Because(err)
 }
 
 // proxy relays the request and its answer. If it fails before the reply began, the region
@@ -100,7 +100,7 @@ func (r *request) proxy(target *url.URL) (err error) {
 	}
 	defer func() {
 		if v := recover(); v == http.ErrAbortHandler { //nolint:errorlint // a panic's value
-			err = errors.New("its answer broke off")
+			err = errors.New("its answer ended early")
 		} else if v != nil {
 			panic(v)
 		}
@@ -114,7 +114,7 @@ func (r *request) proxy(target *url.URL) (err error) {
 func (r *request) takeResponse(res *http.Response) error {
 	id := res.Header.Get(correlationHeader)
 	if id == "" || res.StatusCode < 200 || res.StatusCode >= 300 && res.StatusCode < 400 {
-		return fmt.Errorf("its address answers with %s, and not as a hub does", res.Status)
+		return fmt.Errorf("its address answers with %s, unlike a hub", res.Status)
 	}
 	r.id = id
 	clear(r.reply.Header()) // the region has set its headers

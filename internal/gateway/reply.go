@@ -159,7 +159,7 @@ func broken(err error) error {
 	if errors.As(err, &f) {
 		return f
 	}
-	return fault.New(fault.EngineError, "the answer broke off before its end: try again").Because(err)
+	return fault.New(fault.EngineError, "the answer ended early: try again").Because(err)
 }
 
 // promptMember returns the name of the request's field that holds the prompt.

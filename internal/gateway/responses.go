@@ -155,7 +155,7 @@ func (r *request) finishResponse() []byte {
 	defer cancel()
 	err := r.edge.cfg.Turns.Keep(ctx, r.caller.Member, r.call.response.ID(), turn)
 	if err != nil && !errors.Is(err, context.Canceled) {
-		r.edge.cfg.Log.Warn("cannot keep a turn; its answer says that it was not stored", "id", r.id, "error", err)
+		r.edge.cfg.Log.Warn("cannot store a turn; the answer reports that", "id", r.id, "error", err)
 	}
 	return r.call.response.Finish(now, err == nil)
 }
@@ -170,7 +170,7 @@ func (r *request) turnNamed() (id string, turn []byte, err error) {
 }
 
 func noSuchResponse() error {
-	return fault.New(fault.PreviousResponseNotFound, "no such response is kept for you: it is unknown, has expired, was not stored or was deleted").WithParam("response_id")
+	return fault.New(fault.PreviousResponseNotFound, "no such response is stored for you: it is unknown, has expired, was not stored or was deleted").WithParam("response_id")
 }
 
 // oneResponse serves GET and DELETE of /v1/responses/{id}.
@@ -179,7 +179,7 @@ func (r *request) oneResponse() error {
 		return r.deleteResponse()
 	}
 	if r.URL.Query().Get("stream") == "true" {
-		return fault.New(fault.InvalidRequest, "a kept response is not streamed again: leave stream away").WithParam("stream")
+		return fault.New(fault.InvalidRequest, "a stored response cannot be streamed: omit stream").WithParam("stream")
 	}
 	defer r.turns.close()
 	_, turn, err := r.turnNamed()

@@ -163,7 +163,7 @@ func (s *stream) copy() error {
 		case err != nil:
 			return err
 		case readErr == io.EOF:
-			return fault.New(fault.EngineError, "the answer ended without its end mark: it is not complete")
+			return fault.New(fault.EngineError, "the answer ended without its end mark and is incomplete")
 		case readErr != nil:
 			return broken(readErr)
 		}

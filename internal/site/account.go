@@ -82,7 +82,7 @@ func (s *Site) checkPassword(v *visit) error {
 		if s.recent(v) {
 			return nil
 		}
-		return fault.New(fault.NotAllowed, "you signed in a while ago: sign in once more, then do it again")
+		return fault.New(fault.NotAllowed, "your sign-in is not recent enough: sign in again, then repeat this")
 	}
 	if err != nil {
 		return err

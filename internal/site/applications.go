@@ -68,15 +68,15 @@ func (s *Site) testKey(v *visit) (reply, error) {
 		return reply{}, fault.New(fault.InvalidRequest, "that is not a complete API key: copy it again, as it was shown").WithParam("secret")
 	}
 	if at := s.Address(parsed.Region()); parsed.Region() != s.Region && at != "" {
-		return reply{}, fault.New(fault.InvalidRequest, "the key is of region %q: test it at %s/applications", parsed.Region(), at).WithParam("secret")
+		return reply{}, fault.New(fault.InvalidRequest, "the key belongs to region %q: test it at %s/applications", parsed.Region(), at).WithParam("secret")
 	}
 	if model != "" && !model.Valid() {
-		return reply{}, fault.New(fault.InvalidRequest, "%.80q is no model's id", model).WithParam("model")
+		return reply{}, fault.New(fault.InvalidRequest, "invalid model id %.80q", model).WithParam("model")
 	}
 	// Not through the caller cache, which may not know a key that was just created.
 	caller, err := s.Identify(v.Context(), secret)
 	if err != nil || caller.KeyID == "" || string(caller.Member) != v.me.ID {
-		return reply{}, fault.New(fault.InvalidRequest, "that is no live key of yours").WithParam("secret")
+		return reply{}, fault.New(fault.InvalidRequest, "you have no active key with this secret").WithParam("secret")
 	}
 	data, err := s.applicationsData(v)
 	if err != nil {

@@ -228,7 +228,7 @@ func (s *Site) typed(v *visit) (account.Grant, error) {
 		s.limits.userCodes.Give(v.me.ID, now)
 		return account.Grant{}, err
 	}
-	wrong := fault.New(fault.NotFound, "nothing waits under this code: look at it again; a code lasts 10 minutes and works once").WithParam("code")
+	wrong := fault.New(fault.NotFound, "no device is waiting with this code: check it; a code is valid for 10 minutes and works once").WithParam("code")
 	code := credential.ReadUserCode(v.form.Get("code"))
 	if code == "" {
 		return account.Grant{}, wrong
@@ -259,7 +259,7 @@ func (s *Site) decideDevice(v *visit) (reply, error) {
 		state = account.GrantApproved
 	case "deny":
 	default:
-		return reply{}, fault.New(fault.InvalidRequest, "approve it or deny it")
+		return reply{}, fault.New(fault.InvalidRequest, "choose to approve or to deny")
 	}
 	if _, err = s.DB.DecideGrant(v.Context(), g.UserCode, state, v.me.ID, s.DB.Now()); err != nil {
 		return reply{}, api.NotFound(err, "it was decided already, or is too old")

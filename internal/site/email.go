@@ -129,7 +129,7 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 
 // deadProof is the error for a link that is not valid.
 func deadProof() *fault.Fault {
-	return fault.New(fault.NotFound, "the link was used, is too old, is not complete or is of another account: ask for another at your name, in the menu")
+	return fault.New(fault.NotFound, "the link was used, has expired, is incomplete or belongs to another account: request another one in the menu at your name")
 }
 
 // emailData is the content of the page behind a mailed link. Only its form uses up the

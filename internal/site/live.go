@@ -341,7 +341,7 @@ func (l *live) join(render livePage, who api.Caller) (*stream, error) {
 	case l.stopped:
 		return nil, fault.New(fault.CapacityFull, "this hub is about to stop: load the page again shortly")
 	case l.open[string(who.Member)] >= maxStreams:
-		return nil, fault.New(fault.RateLimitExceeded, "you have %d pages open that keep themselves up to date: close one, or reload this one by hand", maxStreams)
+		return nil, fault.New(fault.RateLimitExceeded, "you have %d live pages open, the maximum: close one, or reload this one manually", maxStreams)
 	}
 	st := &stream{render: render, caller: who, wake: make(chan struct{}, 1)}
 	l.streams[st] = struct{}{}

@@ -488,7 +488,7 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 	a.get("/access").want(t, 200, "Removed. 1 running call is cut")
 	tn.as("bob").post("/groups/leave", "group", "lab").goes(t, "/access")
 	a.get("/groups/end?group=lab").want(t, 200, "End the group lab?", cutWords(3))
-	a.get("/groups/end?group=none").want(t, 404, "you are admin of no group")
+	a.get("/groups/end?group=none").want(t, 404, "you are not an admin of a group")
 	a.post("/groups/end", "group", "lab").goes(t, "/access")
 	a.get("/access").want(t, 200, "The group lab has ended", "3 running calls are cut")
 	a.post("/machines/revoke", "machine", tn.machine.ID).goes(t, "/machines")

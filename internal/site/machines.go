@@ -132,7 +132,7 @@ func pause(v *visit) (api.MachineControl, error) {
 	} else if length != "" {
 		d, err := time.ParseDuration(length)
 		if err != nil || d <= 0 {
-			return api.MachineControl{}, fault.New(fault.InvalidRequest, "a pause lasts a time like 2h, not %.20q", length).WithParam("for")
+			return api.MachineControl{}, fault.New(fault.InvalidRequest, "a pause must be a duration such as 2h, not %.20q", length).WithParam("for")
 		}
 		until := v.came.Add(d).UTC().Truncate(time.Second)
 		change.Until = &until

@@ -59,7 +59,7 @@ func (s *Site) ownKey(v *visit, id string) (api.Key, error) {
 	if i := slices.IndexFunc(keys.Data, func(k api.Key) bool { return k.ID == id && k.State == "live" }); i >= 0 {
 		return keys.Data[i], nil
 	}
-	return api.Key{}, fault.New(fault.NotFound, "you have no live key with the id %.80q", id)
+	return api.Key{}, fault.New(fault.NotFound, "you have no active key with the id %.80q", id)
 }
 
 // toShow redirects to the page that shows a new key's secret. The session stores the

@@ -68,7 +68,7 @@ func (s *Site) noticeLine(n api.Notice) noticeLine {
 func seenUntil(v *visit) (api.SeenUntil, error) {
 	until, err := time.Parse(time.RFC3339Nano, v.form.Get("until"))
 	if err != nil {
-		err = fault.New(fault.InvalidRequest, "the form does not say up to when").WithParam("until")
+		err = fault.New(fault.InvalidRequest, "the form has no time").WithParam("until")
 	}
 	return api.SeenUntil{Until: until}, err
 }

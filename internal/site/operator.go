@@ -125,7 +125,7 @@ func (s *Site) disableMember(v *visit) (reply, error) {
 		return reply{}, err
 	}
 	if m.ID == v.me.ID {
-		return reply{}, fault.New(fault.InvalidRequest, "an operator cannot disable the own account: another operator can")
+		return reply{}, fault.New(fault.InvalidRequest, "operators cannot disable their own account; another operator can")
 	}
 	_, err = call(s, v, api.OperatorDisableMember, api.Named{Name: m.Name})
 	return reply{to: operatorPath + "/members", done: m.Name + " is disabled: sessions, keys and machines are refused within 5 seconds."}, err
@@ -282,7 +282,7 @@ func readAudit(asked url.Values) (f account.ActFilter, before string, err error)
 	day := func(name string) (at time.Time) {
 		if text := asked.Get(name); text != "" && err == nil {
 			if at, err = time.Parse(time.DateOnly, text); err != nil {
-				err = fault.New(fault.InvalidRequest, "%s is a day like 2026-11-21, not %.20q", name, text).WithParam(name)
+				err = fault.New(fault.InvalidRequest, "%s must be a day such as 2026-11-21, not %.20q", name, text).WithParam(name)
 			}
 		}
 		return at

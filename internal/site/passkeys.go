@@ -164,7 +164,7 @@ func (s *Site) signInByPasskey(v *visit) (reply, error) {
 func (s *Site) asserted(ctx context.Context, text string) (account.Member, error) {
 	refuse := func(cause error) (account.Member, error) {
 		return account.Member{}, fault.New(fault.NotAllowed,
-			"the passkey was not accepted: it may have been removed here, or the page waited too long; try once more, or sign in with the password").Because(cause)
+			"the passkey was not accepted: it may have been removed, or the page waited too long; try again, or sign in with the password").Because(cause)
 	}
 	answer, err := protocol.ParseCredentialRequestResponseBytes([]byte(text))
 	if err != nil {
@@ -222,7 +222,7 @@ func (s *Site) newPasskeyChallenge(v *visit) (*protocol.CredentialCreation, erro
 		return nil, err
 	}
 	if len(whose.passkeys) >= maxPasskeys {
-		return nil, fault.New(fault.InvalidRequest, "you have %d passkeys, the most that an account may have: remove one first", maxPasskeys)
+		return nil, fault.New(fault.InvalidRequest, "you have %d passkeys, the maximum for one account: remove one first", maxPasskeys)
 	}
 	options, session, err := s.passkeys.BeginRegistration(whose,
 		webauthn.WithExclusions(webauthn.Credentials(whose.WebAuthnCredentials()).CredentialDescriptors()))
@@ -238,7 +238,7 @@ func (s *Site) addPasskey(v *visit) (reply, error) {
 		return reply{}, err
 	}
 	refuse := func(cause error) (reply, error) {
-		return reply{}, fault.New(fault.InvalidRequest, "the passkey was not added: the page waited too long, or this device cannot make one; try once more").Because(cause)
+		return reply{}, fault.New(fault.InvalidRequest, "the passkey was not added: the page waited too long, or this device cannot create one; try again").Because(cause)
 	}
 	answer, err := protocol.ParseCredentialCreationResponseBytes([]byte(v.form.Get("answer")))
 	if err != nil {
@@ -284,7 +284,7 @@ func (s *Site) removePasskey(v *visit) (reply, error) {
 // lastWay explains what to do if an action would remove the last sign-in method.
 func lastWay(err error) error {
 	if errors.Is(err, account.ErrLastWay) {
-		return fault.New(fault.InvalidRequest, "nothing else lets you in: set a password first").Because(err)
+		return fault.New(fault.InvalidRequest, "this is your only way to sign in: set a password first").Because(err)
 	}
 	return err
 }

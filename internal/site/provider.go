@@ -78,7 +78,7 @@ func noSecretElsewhere(to *http.Request, via []*http.Request) error {
 	case first.URL.Scheme == "https" && to.URL.Scheme != "https":
 		return fmt.Errorf("it points to %s without TLS", to.URL.Host)
 	case len(via) >= 10:
-		return errors.New("it points from one address to the next without an end")
+		return errors.New("too many redirects")
 	}
 	return nil
 }
@@ -101,8 +101,8 @@ func (p *provider) discover(ctx context.Context) (*known, error) {
 		return nil, fault.New(fault.CascadeExhausted, "%s cannot be reached just now; try again shortly, or sign in in another way", p.Name).Because(err)
 	}
 	if token := found.Endpoint().TokenURL; strings.HasPrefix(p.Issuer, "https://") && !strings.HasPrefix(token, "https://") {
-		return nil, fault.New(fault.CascadeExhausted, "%s cannot be used: ask who runs this hub", p.Name).
-			Because(fmt.Errorf("its token endpoint %q is not https, and the secret would travel in the clear", token))
+		return nil, fault.New(fault.CascadeExhausted, "%s cannot be used: ask this hub's operator", p.Name).
+			Because(fmt.Errorf("its token endpoint %q is not https, so the secret would not be encrypted", token))
 	}
 	k := &known{
 		oauth: &oauth2.Config{
@@ -153,7 +153,7 @@ func (s *Site) linkProvider(v *visit) (reply, error) {
 }
 
 func noProvider() error {
-	return fault.New(fault.NotFound, "this hub has no provider to sign in at")
+	return fault.New(fault.NotFound, "this hub has no sign-in provider")
 }
 
 // sendOn shows a page that links to the provider. It is not a redirect, because the
@@ -167,7 +167,7 @@ func (s *Site) sendOn(v *visit, memberID string, going away) (reply, error) {
 	}
 	k, err := s.provider.discover(v.Context())
 	if err != nil {
-		s.Log.Warn("cannot ask the OpenID provider about itself", "issuer", s.provider.Issuer, "error", errors.Unwrap(err))
+		s.Log.Warn("cannot read the metadata of the OpenID provider", "issuer", s.provider.Issuer, "error", errors.Unwrap(err))
 		return reply{}, err
 	}
 	state := rand.Text()
@@ -188,7 +188,7 @@ func (s *Site) comeBack(v *visit) (reply, error) {
 		return reply{}, noProvider()
 	}
 	query, began := v.URL.Query(), s.sessions.GetString(v.Context(), sessionState)
-	stray := fault.New(fault.NotAllowed, "this sign-in did not begin in this browser just now: begin it here once more")
+	stray := fault.New(fault.NotAllowed, "this sign-in did not start in this browser: start it again here")
 	if state := query.Get("state"); began == "" || subtle.ConstantTimeCompare([]byte(state), []byte(began)) != 1 {
 		return reply{}, stray
 	}
@@ -203,7 +203,7 @@ func (s *Site) comeBack(v *visit) (reply, error) {
 	}
 	if why := query.Get("error"); why != "" {
 		s.Log.Info("sign-in refused", "from", v.from, "how", "provider", "cause", plain(why, 60))
-		return reply{}, fault.New(fault.NotAllowed, "%s did not sign you in: it says %q", s.provider.Name, plain(why, 60))
+		return reply{}, fault.New(fault.NotAllowed, "%s did not sign you in: %q", s.provider.Name, plain(why, 60))
 	}
 	who, err := s.whoCame(v.Context(), query, from)
 	if err != nil {
@@ -220,7 +220,7 @@ func (s *Site) comeBack(v *visit) (reply, error) {
 func (s *Site) whoCame(ctx context.Context, query url.Values, from away) (who account.Identity, err error) {
 	refuse := func(cause error) (account.Identity, error) {
 		s.Log.Warn("the OpenID provider's answer was refused", "issuer", s.provider.Issuer, "cause", cause)
-		return who, fault.New(fault.NotAllowed, "what %s answered was not accepted; try once more, or ask who runs this hub", s.provider.Name).Because(cause)
+		return who, fault.New(fault.NotAllowed, "the answer of %s was not accepted; try again, or ask this hub's operator", s.provider.Name).Because(cause)
 	}
 	k, err := s.provider.discover(ctx)
 	if err != nil {
@@ -233,7 +233,7 @@ func (s *Site) whoCame(ctx context.Context, query url.Values, from away) (who ac
 	defer cancel()
 	token, err := k.oauth.Exchange(ctx, query.Get("code"), oauth2.VerifierOption(from.Verifier))
 	if refusal := (*oauth2.RetrieveError)(nil); errors.As(err, &refusal) {
-		return refuse(errors.New("it took no code: " + plain(refusal.ErrorCode, 60))) // the full text is untrusted
+		return refuse(errors.New("it refused the code: " + plain(refusal.ErrorCode, 60))) // the full text is untrusted
 	}
 	if err != nil {
 		s.Log.Warn("cannot redeem a code at the OpenID provider", "issuer", s.provider.Issuer, "error", err)
@@ -245,10 +245,10 @@ func (s *Site) whoCame(ctx context.Context, query url.Values, from away) (who ac
 		return refuse(err)
 	}
 	if subtle.ConstantTimeCompare([]byte(signed.Nonce), []byte(from.Nonce)) != 1 {
-		return refuse(errors.New("the token is of another sign-in"))
+		return refuse(errors.New("the token belongs to another sign-in"))
 	}
 	if signed.Subject == "" || plain(signed.Subject, 255) != signed.Subject {
-		return refuse(errors.New("the token names no account, or in no fit text"))
+		return refuse(errors.New("the token has no valid account id"))
 	}
 	var forParty struct {
 		Client string `json:"azp"`
@@ -292,7 +292,7 @@ func (s *Site) signInAs(v *visit, who account.Identity, from away) (reply, error
 		return reply{}, err
 	}
 	if member.Disabled {
-		return reply{}, fault.New(fault.NotAllowed, "this account is disabled: ask who runs this hub")
+		return reply{}, fault.New(fault.NotAllowed, "this account is disabled: ask this hub's operator")
 	}
 	if err := s.begin(v, member, "provider"); err != nil {
 		return reply{}, err
@@ -346,7 +346,7 @@ func (s *Site) signUpByProvider(v *visit) (reply, error) {
 	}
 	n := s.newcomer(v)
 	if n == nil {
-		return reply{}, fault.New(fault.NotAllowed, "that took too long: begin once more at Sign in")
+		return reply{}, fault.New(fault.NotAllowed, "that took too long: start again at Sign in")
 	}
 	made, err := s.newMember(v)
 	if err != nil {
@@ -356,7 +356,7 @@ func (s *Site) signUpByProvider(v *visit) (reply, error) {
 		ID: account.NewID("idn_"), MemberID: made.Member.ID, Issuer: n.Issuer, Subject: n.Subject, Shown: n.Shown, Created: made.Member.Created,
 	}
 	if _, err := s.DB.Identity(v.Context(), n.Issuer, n.Subject); err == nil {
-		return reply{}, fault.New(fault.InvalidRequest, "that account at %s is bound by now: sign in with it", s.provider.Name)
+		return reply{}, fault.New(fault.InvalidRequest, "that account at %s is already bound: sign in with it", s.provider.Name)
 	}
 	seen, _ := s.SeeInvite(v.Context(), api.InviteIn(v.form.Get("invite"))) // who invites, before the invite is used up
 	return reply{to: n.Next, done: welcomed(seen)}, s.takeIn(v, made, "provider")

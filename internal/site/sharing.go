@@ -127,7 +127,7 @@ func (v *visit) number(name string) (int, error) {
 	text := strings.TrimSpace(v.form.Get(name))
 	n, err := strconv.Atoi(cmp.Or(text, "0"))
 	if err != nil {
-		return 0, fault.New(fault.InvalidRequest, "%s is a whole number, not %.20q", name, text).WithParam(name)
+		return 0, fault.New(fault.InvalidRequest, "%s must be a whole number, not %.20q", name, text).WithParam(name)
 	}
 	return n, nil
 }
@@ -215,7 +215,7 @@ func (s *Site) endGroupQuestion(v *visit) (question, error) {
 	groups, err := call(s, v, api.ListGroups, api.None{})
 	at := slices.IndexFunc(groups.Data, func(g api.Group) bool { return g.Name == name && g.Admin })
 	if err == nil && at < 0 {
-		err = fault.New(fault.NotFound, "you are admin of no group named %.80q", name)
+		err = fault.New(fault.NotFound, "you are not an admin of a group named %.80q", name)
 	}
 	if err != nil {
 		return question{}, err

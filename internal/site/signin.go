@@ -44,7 +44,7 @@ func tooSoon(wait time.Duration) error {
 		return nil
 	}
 	seconds := int(math.Ceil(wait.Seconds()))
-	return fault.New(fault.RateLimitExceeded, "that was tried too often; try again in %d s", seconds).WithRetryAfter(seconds)
+	return fault.New(fault.RateLimitExceeded, "too many attempts; try again in %d s", seconds).WithRetryAfter(seconds)
 }
 
 // guess counts the lookup of a code against its address, and refuses it after too many
@@ -186,7 +186,7 @@ func (s *Site) takeIn(v *visit, made account.SignUp, how string) error {
 	case errors.Is(err, account.ErrLooksTaken):
 		return api.Taken(err, "")
 	case errors.Is(err, account.ErrExists):
-		return fault.New(fault.InvalidRequest, "a member is called %q already: choose another name", made.Member.Name).WithParam("name")
+		return fault.New(fault.InvalidRequest, "the name %q is taken: choose another one", made.Member.Name).WithParam("name")
 	case errors.Is(err, account.ErrNotFound):
 		return fault.New(fault.NotFound, "the invite or link is wrong, used up, expired or revoked; ask for another").WithParam("invite")
 	case err != nil:
@@ -222,7 +222,7 @@ func (s *Site) letIn(v *visit, made *account.SignUp) error {
 	case text != "":
 		hash, ok := s.CodeHash(api.InviteIn(text), credential.InviteCode)
 		if !ok {
-			return fault.New(fault.NotFound, "the invite is wrong; copy all of it").WithParam("invite")
+			return fault.New(fault.NotFound, "the invite is incomplete or wrong: copy all of it").WithParam("invite")
 		}
 		made.Invite = &hash
 	case s.SignUp == SignUpInvite:
@@ -232,7 +232,7 @@ func (s *Site) letIn(v *visit, made *account.SignUp) error {
 }
 
 func deadLink() *fault.Fault {
-	return fault.New(fault.NotFound, "the link was used, is too old, or is not complete; ask for another")
+	return fault.New(fault.NotFound, "the link was used, has expired or is incomplete; ask for another")
 }
 
 // welcomePage handles GET /welcome/{code}, the page behind a one-time link. Only its form

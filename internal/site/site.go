@@ -288,7 +288,7 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 	case v.page == nil:
 		allow := strings.Join(allowed, ", ")
 		v.header.Set("Allow", allow)
-		return reply{}, fault.New(fault.MethodNotAllowed, "this page takes %s", allow)
+		return reply{}, fault.New(fault.MethodNotAllowed, "this page accepts %s", allow)
 	}
 	if err := s.cross.Check(v.Request); err != nil {
 		return reply{}, fault.New(fault.ForbiddenOrigin, "another site sent this request, so nothing was done; do it from the page here").Because(err)
@@ -352,7 +352,7 @@ func formOf(r *http.Request, body []byte) (url.Values, error) {
 	}
 	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
 	if len(body) > 0 && !strings.EqualFold(strings.TrimSpace(kind), "application/x-www-form-urlencoded") {
-		return nil, fault.New(fault.InvalidRequest, "a page's form comes as application/x-www-form-urlencoded")
+		return nil, fault.New(fault.InvalidRequest, "send the form as application/x-www-form-urlencoded")
 	}
 	form, err := url.ParseQuery(string(body))
 	if err != nil {

@@ -27,7 +27,7 @@ func (s *Site) setTheme(v *visit) (reply, error) {
 	case "":
 		cookie.MaxAge = -1
 	default:
-		return reply{}, fault.New(fault.InvalidRequest, "a theme is light, dark or empty, not %.20q", cookie.Value).WithParam("theme")
+		return reply{}, fault.New(fault.InvalidRequest, "theme must be light, dark or empty, not %.20q", cookie.Value).WithParam("theme")
 	}
 	v.header.Add("Set-Cookie", cookie.String())
 	return reply{to: s.localPath(v.form.Get("next"))}, nil

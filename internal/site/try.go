@@ -114,7 +114,7 @@ func tryCall(v *visit) (*http.Request, error) {
 	model, question := fleet.ModelID(v.form.Get("model")), lines(v.form.Get("ask"))
 	switch {
 	case !model.Valid():
-		return nil, fault.New(fault.InvalidRequest, "choose a model that you reach").WithParam("model")
+		return nil, fault.New(fault.InvalidRequest, "choose a model that you can use").WithParam("model")
 	case strings.TrimSpace(question) == "":
 		return nil, fault.New(fault.InvalidRequest, "type something to say to the model").WithParam("ask")
 	}
@@ -135,7 +135,7 @@ func (s *Site) tryPage(v *visit) (reply, error) {
 func (s *Site) tryLive(v *visit) (reply, error) {
 	return s.whileSignedIn(v, func(ctx context.Context, w http.ResponseWriter) error {
 		if kind, _, _ := strings.Cut(v.Header.Get("Content-Type"), ";"); !strings.EqualFold(strings.TrimSpace(kind), "application/json") {
-			return fault.New(fault.InvalidRequest, "a call comes as application/json")
+			return fault.New(fault.InvalidRequest, "send the call as application/json")
 		}
 		r, err := chatPost(ctx, v.Body)
 		if err != nil {

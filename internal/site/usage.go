@@ -244,7 +244,7 @@ var usageViews = []string{"day", "model", "machine", "member", "key", "code"}
 // usageView returns the requested table of a usage page; empty means all.
 func usageView(v *visit) (of string, err error) {
 	if of = v.URL.Query().Get("of"); of != "" && !slices.Contains(usageViews, of) {
-		err = fault.New(fault.InvalidRequest, "of is %s, not %.20q", strings.Join(usageViews, ", "), of).WithParam("of")
+		err = fault.New(fault.InvalidRequest, "of must be one of %s, not %.20q", strings.Join(usageViews, ", "), of).WithParam("of")
 	}
 	return of, err
 }
@@ -256,7 +256,7 @@ func (s *Site) usageCSV(v *visit) (reply, error) {
 	query := v.URL.Query()
 	side := query.Get("side")
 	if side != "" && side != "caller" && side != "owner" {
-		return reply{}, fault.New(fault.InvalidRequest, "side is caller or owner, not %.20q", side).WithParam("side")
+		return reply{}, fault.New(fault.InvalidRequest, "side must be caller or owner, not %.20q", side).WithParam("side")
 	}
 	of, err := usageView(v)
 	if err != nil {
