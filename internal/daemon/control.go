@@ -145,7 +145,8 @@ func (d *Daemon) serveDrain(w http.ResponseWriter, r *http.Request) {
 		changed := d.offers.watch() // first, so that no change is missed while reading
 		now, _ := d.settings.current(time.Now())
 		if !now.Paused {
-			refuseChange(w, errors.New("cannot drain this machine: it is not paused, or no longer, and still accepts calls"))
+			refuseChange(w,
+				errors.New("cannot drain this machine: it is not paused, or no longer, and still accepts calls"))
 			return
 		}
 		drained := d.admission.drained()
@@ -188,7 +189,8 @@ func (d *Daemon) change(c Change) error {
 	}
 	d.offers.setChanged()
 	now, _ := d.settings.current(time.Now())
-	d.log.Info("sharing changed", "paused", now.Paused, "until", now.Until, "hours", now.Hours, "timezone", now.Timezone, "slots", now.Slots)
+	d.log.Info("sharing changed", "paused", now.Paused, "until", now.Until, "hours", now.Hours,
+		"timezone", now.Timezone, "slots", now.Slots)
 	return err
 }
 
@@ -231,7 +233,8 @@ func (d *Daemon) Status() Status {
 	ofHub, local := d.admission.running("")
 	s := Status{
 		Version: d.config.Version, Started: d.started,
-		Sharing: sharing, Open: hours.Open(time.Now()), Slots: d.slots(sharing), Groups: d.policy.Load().groups, Routed: ofHub, Own: local,
+		Sharing: sharing, Open: hours.Open(time.Now()), Slots: d.slots(sharing), Groups: d.policy.Load().groups,
+		Routed: ofHub, Own: local,
 		Yielding: d.admission.ownerOnly(),
 		Models:   []fleet.ModelID{}, Engines: []EngineStatus{},
 	}
@@ -258,7 +261,8 @@ func (d *Daemon) Status() Status {
 // statusesOf returns the status of an engine run by kith, and of each model that it
 // cannot serve. A process for a single model has the model's name.
 func statusesOf(e *engine.Engine) (all []EngineStatus) {
-	status := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models()), Graphics: e.Graphics()}
+	status := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models()),
+		Graphics: e.Graphics()}
 	problems := e.Problems()
 	switch models := e.Models(); {
 	case e.IsStarting():
@@ -272,7 +276,8 @@ func statusesOf(e *engine.Engine) (all []EngineStatus) {
 		all = append(all, status)
 	}
 	for _, id := range slices.Sorted(maps.Keys(problems)) {
-		all = append(all, EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name() + " for " + string(id), Model: string(id), Why: problems[id]})
+		all = append(all, EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name() + " for " + string(id),
+			Model: string(id), Why: problems[id]})
 	}
 	return all
 }

@@ -345,7 +345,7 @@ func TestRoutedEngineGone(t *testing.T) {
 	if err := e.Listen(address); err != nil {
 		t.Fatal(err)
 	}
-	r.discoverSoon()
+	r.discoverNow.request()
 	l.until("with it", func(ad tunnel.Advertisement) bool { return len(ad.Models) == 1 })
 }
 

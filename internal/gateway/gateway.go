@@ -150,7 +150,8 @@ func (g *Edge) Reconfigure(c Config) {
 	limits := c.Limits.withDefaults()
 	next := &tuning{
 		Rate: c.Rate, Limits: limits, origins: c.Origins,
-		late: fault.New(fault.EngineTimeout, "the answer took longer than %s: ask for less, or stream it", limits.Unary),
+		late: fault.New(fault.EngineTimeout, "the answer took longer than %s: ask for less, or stream it",
+			limits.Unary),
 	}
 	if last := g.tuning.Load(); last != nil && last.Unary == limits.Unary {
 		next.transport = last.transport // keeps its connections

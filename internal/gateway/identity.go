@@ -12,7 +12,8 @@ import (
 // keys: the caller does not learn which it was (spec/api.md#check-key). Its message names
 // the page at base where keys are created.
 func RefusedKey(base string) *fault.Fault {
-	return fault.New(fault.InvalidAPIKey, "the API key is missing, wrong or revoked: create one at Keys (%s/applications) and send it as Authorization: Bearer", base)
+	return fault.New(fault.InvalidAPIKey, "the API key is missing, wrong or revoked: "+
+		"create one at Keys (%s/applications) and send it as Authorization: Bearer", base)
 }
 
 // identify identifies the caller of a hosted request. No other function reads a key.
@@ -42,7 +43,8 @@ func (r *request) narrow() error {
 	for _, word := range r.Header[HeaderReach] {
 		narrow, ok := fleet.ParseNarrow(word)
 		if !ok {
-			return fault.New(fault.InvalidRequest, "%s must be own, shared or all, not %.40q", HeaderReach, word).WithParam(HeaderReach)
+			return fault.New(fault.InvalidRequest, "%s must be own, shared or all, not %.40q", HeaderReach,
+				word).WithParam(HeaderReach)
 		}
 		r.caller.Narrow = max(r.caller.Narrow, narrow)
 	}

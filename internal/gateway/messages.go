@@ -30,7 +30,8 @@ func checkVersion(h http.Header) error {
 			return nil
 		}
 	}
-	return fault.New(fault.InvalidRequest, "send the header anthropic-version with a date, as in 2023-06-01").WithParam("anthropic-version")
+	return fault.New(fault.InvalidRequest,
+		"send the header anthropic-version with a date, as in 2023-06-01").WithParam("anthropic-version")
 }
 
 // ownHeaders returns the headers that are specific to the messages dialect.

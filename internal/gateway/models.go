@@ -132,5 +132,6 @@ func (r *request) oneModel() error {
 			return r.writeJSON(r.entry(m))
 		}
 	}
-	return fault.New(fault.ModelNotFound, "no model with that id is available to you: GET /v1/models lists those that are")
+	return fault.New(fault.ModelNotFound,
+		"no model with that id is available to you: GET /v1/models lists those that are")
 }

@@ -20,8 +20,8 @@ const (
 	statusCancelled = 499
 )
 
-// finish ends the request; no heartbeat is written any more. It writes err, if any, calls Finished or Refused, and logs the
-// event. If the answer is incomplete, it closes the connection.
+// finish ends the request, after the last heartbeat. It writes err, if any, calls Finished
+// or Refused, and logs the event. If the answer is incomplete, it closes the connection.
 func (r *request) finish(err error) {
 	var f *fault.Fault
 	unclean := false

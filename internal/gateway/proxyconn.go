@@ -32,7 +32,8 @@ type proxyConn struct {
 }
 
 func newProxyConn(clients *Clients, conn net.Conn) *proxyConn {
-	c := &proxyConn{Conn: conn, header: proxyproto.NewConn(conn, proxyproto.WithPolicy(proxyproto.USE), proxyproto.SetReadHeaderTimeout(proxyHeaderLimit))}
+	c := &proxyConn{Conn: conn, header: proxyproto.NewConn(conn, proxyproto.WithPolicy(proxyproto.USE),
+		proxyproto.SetReadHeaderTimeout(proxyHeaderLimit))}
 	c.begin = sync.OnceValue(func() error { return c.count(clients) })
 	return c
 }
@@ -45,7 +46,8 @@ func (c *proxyConn) count(clients *Clients) error {
 	if err != nil {
 		if _, lost := errors.AsType[net.Error](err); !lost {
 			clients.malformed.Do(func() {
-				clients.log.Warn("a trusted proxy sent a PROXY header that cannot be read", "proxy", c.Conn.RemoteAddr(), "error", err)
+				clients.log.Warn("a trusted proxy sent a PROXY header that cannot be read",
+					"proxy", c.Conn.RemoteAddr(), "error", err)
 			})
 		}
 		return readError(err)

@@ -52,7 +52,8 @@ func (r *request) forward(region string, refusal error) error {
 		return refusal
 	}
 	if r.Header[headerForwarded] != nil {
-		return fault.New(fault.InvalidAPIKey, "the key belongs to region %q, but the request was already forwarded once: the operator must correct an address in [regions]", region)
+		return fault.New(fault.InvalidAPIKey, "the key belongs to region %q, "+
+			"but the request was already forwarded once: the operator must correct an address in [regions]", region)
 	}
 	if err := r.edge.forwards.take(bucketKey{key: clientOf(r.Request)}, r.arrived); err != nil {
 		return err
@@ -72,7 +73,8 @@ func (r *request) forward(region string, refusal error) error {
 		return fault.New(fault.CascadeExhausted, "the connection to region %q broke", region).Because(err)
 	}
 	r.setHeaders() // an informational response clears them
-	return fault.New(fault.CascadeExhausted, "region %q of the key cannot be reached now; try again shortly", region).Because(err)
+	return fault.New(fault.CascadeExhausted, "region %q of the key cannot be reached now; try again shortly",
+		region).Because(err)
 }
 
 // proxy relays the request and its answer. If it fails before the reply began, the region

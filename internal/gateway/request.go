@@ -119,9 +119,11 @@ func (r *request) serve() error {
 
 func (r *request) routeFault() error {
 	if path := nearest(r.URL.Path, r.edge.surface); path != "" {
-		return fault.New(fault.RouteNotFound, "no such path: use %s; check whether the base URL should include /v1", path)
+		return fault.New(fault.RouteNotFound, "no such path: use %s; check whether the base URL should include /v1",
+			path)
 	}
-	return fault.New(fault.RouteNotFound, "no such path: requests go to /v1/models, /v1/chat/completions and similar paths; check the base URL")
+	return fault.New(fault.RouteNotFound,
+		"no such path: requests go to /v1/models, /v1/chat/completions and similar paths; check the base URL")
 }
 
 // serviceInfo answers HEAD /, with which agents check that the service exists, and GET /
@@ -170,7 +172,8 @@ func (r *request) infer() error {
 
 // impossibleModel returns the fault for an invalid model id.
 func impossibleModel() *fault.Fault {
-	return fault.New(fault.ModelNotFound, "the model id is invalid: an id has at most 256 bytes and no space at either end; send it exactly as GET /v1/models lists it")
+	return fault.New(fault.ModelNotFound, "the model id is invalid: "+
+		"an id has at most 256 bytes and no space at either end; send it exactly as GET /v1/models lists it")
 }
 
 // read reads and checks the request, and sets the fields of the call from it.

@@ -170,7 +170,8 @@ func (r *request) turnNamed() (id string, turn []byte, err error) {
 }
 
 func noSuchResponse() error {
-	return fault.New(fault.PreviousResponseNotFound, "no such response is stored for you: it is unknown, has expired, was not stored or was deleted").WithParam("response_id")
+	return fault.New(fault.PreviousResponseNotFound, "no such response is stored for you: "+
+		"it is unknown, has expired, was not stored or was deleted").WithParam("response_id")
 }
 
 // oneResponse serves GET and DELETE of /v1/responses/{id}.

@@ -277,7 +277,8 @@ func (s *stream) watch() {
 	now := time.Now()
 	if !s.lastSign.IsZero() {
 		if !now.Before(s.end) {
-			s.cancel(fault.New(fault.EngineTimeout, "the answer took longer than %s in all: ask for less", s.tuning.Stream))
+			s.cancel(fault.New(fault.EngineTimeout, "the answer took longer than %s in all: ask for less",
+				s.tuning.Stream))
 			return
 		}
 		if now.Sub(s.lastSign) >= s.maxSilence {

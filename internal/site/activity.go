@@ -146,7 +146,8 @@ func machinesContent(s *Site, hub *hubView, who api.Caller) liveContent {
 	for live := range hub.snapshot.Reach(who.Member, fleet.OwnOnly) {
 		m := s.LiveMachine(live, hub.now)
 		id := string(live.ID)
-		out.shape = out.shape.with(id, m.Name, fmt.Sprint(m.Online, m.Paused, m.PausedUntil, m.KeptOut, m.Slots, m.Groups != nil), m.Hours, m.Timezone).with(m.Groups...)
+		out.shape = out.shape.with(id, m.Name, fmt.Sprint(m.Online, m.Paused, m.PausedUntil, m.KeptOut, m.Slots,
+			m.Groups != nil), m.Hours, m.Timezone).with(m.Groups...)
 		out.texts["state-"+id] = machineState(&m, hub.now)
 		if !m.Online {
 			continue

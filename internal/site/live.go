@@ -91,7 +91,8 @@ type hubView struct {
 
 func (s *Site) hubView(now time.Time) *hubView {
 	snapshot := s.Snapshot()
-	return &hubView{now, snapshot, s.Running(), sync.OnceValue(func() map[fleet.MemberID]shape { return shareShapes(snapshot, now) })}
+	return &hubView{now, snapshot, s.Running(),
+		sync.OnceValue(func() map[fleet.MemberID]shape { return shareShapes(snapshot, now) })}
 }
 
 // livePage renders the live content of a page for a caller.
@@ -341,7 +342,8 @@ func (l *live) join(render livePage, who api.Caller) (*stream, error) {
 	case l.stopped:
 		return nil, fault.New(fault.CapacityFull, "this hub is about to stop: load the page again shortly")
 	case l.open[string(who.Member)] >= maxStreams:
-		return nil, fault.New(fault.RateLimitExceeded, "you have %d live pages open, the maximum: close one, or reload this one manually", maxStreams)
+		return nil, fault.New(fault.RateLimitExceeded,
+			"you have %d live pages open, the maximum: close one, or reload this one manually", maxStreams)
 	}
 	st := &stream{render: render, caller: who, wake: make(chan struct{}, 1)}
 	l.streams[st] = struct{}{}
@@ -377,7 +379,8 @@ func liveStream(page string, render livePage) handler {
 		if !strings.Contains(v.Header.Get("Accept"), "text/event-stream") {
 			return reply{to: page}, nil // a person opened the address
 		}
-		return s.whileSignedIn(v, func(ctx context.Context, w http.ResponseWriter) error { return s.follow(ctx, w, v.caller(), render) }), nil
+		return s.whileSignedIn(v,
+			func(ctx context.Context, w http.ResponseWriter) error { return s.follow(ctx, w, v.caller(), render) }), nil
 	}
 }
 

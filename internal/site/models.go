@@ -54,9 +54,11 @@ func (s *Site) modelsPage(v *visit) (reply, error) {
 	search := strings.TrimSpace(query.Get("q"))
 	rows := modelRows(models.Data)
 	rows = slices.DeleteFunc(rows, func(r modelRow) bool {
-		return !strings.Contains(strings.ToLower(strings.Join(append([]string{string(r.ID), r.Via, r.Availability}, r.Capabilities...), " ")), strings.ToLower(search))
+		return !strings.Contains(strings.ToLower(strings.Join(append([]string{string(r.ID), r.Via, r.Availability},
+			r.Capabilities...), " ")), strings.ToLower(search))
 	})
-	return reply{page: "models", title: "Models", data: modelsData{rows, len(models.Data), contentOfModels(models.Data), search}}, nil
+	return reply{page: "models", title: "Models",
+		data: modelsData{rows, len(models.Data), contentOfModels(models.Data), search}}, nil
 }
 
 func (s *Site) modelData(v *visit, id fleet.ModelID, family string, models []api.Model) (modelData, error) {
@@ -68,7 +70,8 @@ func (s *Site) modelData(v *visit, id fleet.ModelID, family string, models []api
 	data := modelData{Why: why, Cause: cmp.Or(causeNow(why), why.Reason), Remedies: remedies(why, own.Data)}
 	for _, m := range why.Machines {
 		machine := modelMachine{WhyMachine: m}
-		if i := slices.IndexFunc(own.Data, func(o api.Machine) bool { return m.Via == "own" && o.Name == m.Machine }); i >= 0 {
+		if i := slices.IndexFunc(own.Data,
+			func(o api.Machine) bool { return m.Via == "own" && o.Name == m.Machine }); i >= 0 {
 			machine.ID = own.Data[i].ID
 		}
 		data.Machines = append(data.Machines, machine)
@@ -120,7 +123,8 @@ func remedies(why api.Why, own []api.Machine) (all []remedy) {
 		}
 	}
 	if len(why.Machines) == 0 && why.Verdict == "refuse" {
-		all = append(all, remedy{Text: "See the models you can use", Href: "/models"}, remedy{Text: "Accept an invite", Href: "/access#accept-invite"}, remedy{Text: "Connect a machine", Href: "/machines#connect"})
+		all = append(all, remedy{Text: "See the models you can use", Href: "/models"}, remedy{Text: "Accept an invite",
+			Href: "/access#accept-invite"}, remedy{Text: "Connect a machine", Href: "/machines#connect"})
 	}
 	return all
 }

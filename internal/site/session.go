@@ -39,13 +39,15 @@ const (
 )
 
 func newSessions(kept sessionStore, secure bool) *scs.SessionManager {
-	cookie := scs.SessionCookie{Name: "kith", Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: secure, Persist: true}
+	cookie := scs.SessionCookie{Name: "kith", Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: secure,
+		Persist: true}
 	if secure {
 		cookie.Name = "__Host-kith"
 	}
 	// scs.New would start a goroutine for a store that is not used.
 	return &scs.SessionManager{
-		IdleTimeout: sessionIdle, Lifetime: sessionLife, Store: kept, Codec: sessionCodec{}, Cookie: cookie, HashTokenInStore: true,
+		IdleTimeout: sessionIdle, Lifetime: sessionLife, Store: kept, Codec: sessionCodec{}, Cookie: cookie,
+		HashTokenInStore: true,
 	}
 }
 
@@ -104,7 +106,8 @@ func (k sessionStore) CommitCtx(ctx context.Context, id string, text []byte, exp
 	}
 	now := k.db.Now().UTC()
 	expires = now.Add(time.Until(expires)) // expires is by this computer's clock
-	session := account.Session{ID: id, MemberID: data.Values[sessionMember], Data: text, Created: now, Seen: now, Expires: expires}
+	session := account.Session{ID: id, MemberID: data.Values[sessionMember], Data: text, Created: now, Seen: now,
+		Expires: expires}
 	if data.Values[sessionKept] != "" {
 		return k.db.TouchSession(ctx, session)
 	}
@@ -187,23 +190,24 @@ type limits struct {
 }
 
 func newLimits() limits {
+	every := func(d time.Duration, burst int) *throttle { return &throttle{Every: d, Burst: burst} }
 	return limits{
-		fromAddress: &throttle{Every: 6 * time.Second, Burst: 20},  // sign-ins and sign-ups, by address
-		guesses:     &throttle{Every: 30 * time.Second, Burst: 10}, // passwords, by address and account name
+		fromAddress: every(6*time.Second, 20),  // sign-ins and sign-ups, by address
+		guesses:     every(30*time.Second, 10), // passwords, by address and account name
 		// By name, for all addresses together. It allows twice the sustained
 		// rate of one address, so that one address cannot lock out the others.
-		ofName:      &throttle{Every: 15 * time.Second, Burst: 100},
-		ofBrowser:   &throttle{Every: 30 * time.Second, Burst: 10},                // by browser used before
-		confirms:    &throttle{Every: 30 * time.Second, Burst: 10},                // by member, after the sign-in
-		recoverFrom: &throttle{Every: 6 * time.Second, Burst: 20},                 // recoveries, by address
-		recoverOf:   &throttle{Every: 30 * time.Second, Burst: 10},                // recoveries, by address and name
-		codes:       &throttle{Every: 2 * time.Second, Burst: 30},                 // unknown codes, by address
-		devices:     &throttle{Every: 2 * time.Minute, Burst: 30},                 // requests for approval, by address
-		polls:       &throttle{Every: pollEvery - 200*time.Millisecond, Burst: 1}, // polls, by request
-		userCodes:   &throttle{Every: 2 * time.Minute, Burst: 5},                  // typed codes, by member
-		codesFrom:   &throttle{Every: 2 * time.Minute, Burst: 30},                 // typed codes, by address
-		verifiers:   &throttle{Every: 10 * time.Minute, Burst: 5},                 // verifying e-mails, by member
-		verified:    &throttle{Every: 20 * time.Minute, Burst: 3},                 // verifying e-mails, by address
-		recoveries:  &throttle{Every: 10 * time.Minute, Burst: 3},                 // recoveries by mail, by e-mail address
+		ofName:      every(15*time.Second, 100),
+		ofBrowser:   every(30*time.Second, 10),                // by browser used before
+		confirms:    every(30*time.Second, 10),                // by member, after the sign-in
+		recoverFrom: every(6*time.Second, 20),                 // recoveries, by address
+		recoverOf:   every(30*time.Second, 10),                // recoveries, by address and name
+		codes:       every(2*time.Second, 30),                 // unknown codes, by address
+		devices:     every(2*time.Minute, 30),                 // requests for approval, by address
+		polls:       every(pollEvery-200*time.Millisecond, 1), // polls, by request
+		userCodes:   every(2*time.Minute, 5),                  // typed codes, by member
+		codesFrom:   every(2*time.Minute, 30),                 // typed codes, by address
+		verifiers:   every(10*time.Minute, 5),                 // verifying e-mails, by member
+		verified:    every(20*time.Minute, 3),                 // verifying e-mails, by address
+		recoveries:  every(10*time.Minute, 3),                 // recoveries by mail, by e-mail address
 	}
 }

@@ -51,7 +51,8 @@ type Store interface {
 	CreateGrant(ctx context.Context, g account.Grant) error
 	DecideGrant(ctx context.Context, userCode string, state account.GrantState, memberID string,
 		now time.Time) (account.Grant, error)
-	RedeemGrant(ctx context.Context, hash [32]byte, m account.Machine, k account.Key, now time.Time) (account.Member, error)
+	RedeemGrant(ctx context.Context, hash [32]byte, m account.Machine, k account.Key,
+		now time.Time) (account.Member, error)
 
 	Email(ctx context.Context, memberID string) (account.Email, error)
 	EmailsOf(ctx context.Context, address string, most int) ([]account.Email, error)
