@@ -11,16 +11,21 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// cutWords describes how many running calls an action ends.
-func cutWords(n int) string {
+// counted returns the text for a number of things: none, one, or many with the number.
+func counted(n int, none, one, many string) string {
 	switch n {
 	case 0:
-		return "No running call is cut."
+		return none
 	case 1:
-		return "1 running call is cut within 5 seconds."
-	default:
-		return fmt.Sprintf("%d running calls are cut within 5 seconds.", n)
+		return one
 	}
+	return fmt.Sprintf(many, n)
+}
+
+// cutWords describes how many running calls an action ends.
+func cutWords(n int) string {
+	return counted(n, "No running call is cut.", "1 running call is cut within 5 seconds.",
+		"%d running calls are cut within 5 seconds.")
 }
 
 // limitShape extends the shape by limits, and by whether their daily calls are used up.
@@ -157,7 +162,7 @@ func machinesContent(s *Site, hub *hubView, who api.Caller) liveContent {
 			running = fmt.Sprintf("%d of %d slots", m.Running, m.Slots)
 		}
 		out.texts["running-"+id] = words{text: running}
-		out.texts["queue-"+id] = words{text: queueWords(m.Queued)}
+		out.texts["queue-"+id] = words{text: counted(m.Queued, "no call", "1 call", "%d calls")}
 		if names := users[live.ID]; len(names) > 0 {
 			slices.Sort(names)
 			out.texts["users-"+id] = words{text: strings.Join(names, "; ")}
@@ -170,17 +175,6 @@ func machinesContent(s *Site, hub *hubView, who api.Caller) liveContent {
 		}
 	}
 	return out
-}
-
-func queueWords(n int) string {
-	switch n {
-	case 0:
-		return "no call"
-	case 1:
-		return "1 call"
-	default:
-		return fmt.Sprintf("%d calls", n)
-	}
 }
 
 // seconds returns a time to the first token as text.

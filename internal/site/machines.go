@@ -2,7 +2,6 @@ package site
 
 import (
 	"cmp"
-	"fmt"
 	"net/http"
 	"path"
 	"slices"
@@ -199,27 +198,19 @@ func (s *Site) revokeMachineQuestion(v *visit) (question, error) {
 		Title: "Revoke " + m.Name + "?", Button: "Revoke the machine", Action: "/machines/revoke",
 		Back: "/machines/" + m.ID, Field: "machine", Value: m.ID,
 		Cuts: []string{
-			runningWords(m.Running), "Its models are out of reach for you and for everyone who uses them through you.",
+			counted(m.Running, "No call runs on it now.", "1 call that runs on it is cut.",
+				"%d calls that run on it are cut."),
+			"Its models are out of reach for you and for everyone who uses them through you.",
 			"To come back it has to sign in again, with kith login.",
 		},
 	}, err
 }
 
-// runningWords describes the calls that a revocation cuts off.
-func runningWords(running int) string {
-	switch running {
-	case 0:
-		return "No call runs on it now."
-	case 1:
-		return "1 call that runs on it is cut."
-	}
-	return fmt.Sprintf("%d calls that run on it are cut.", running)
-}
-
 // ownMachine returns a machine of the member.
 func (s *Site) ownMachine(v *visit, id string) (api.Machine, error) {
 	machines, err := call(s, v, api.ListMachines, api.None{})
-	return pick(machines.Data, err, func(m api.Machine) bool { return m.ID == id }, "you have no machine with the id %.80q", id)
+	return pick(machines.Data, err, func(m api.Machine) bool { return m.ID == id },
+		"you have no machine with the id %.80q", id)
 }
 
 func revokedMachine(act api.MachineAct) string {

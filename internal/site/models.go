@@ -146,29 +146,7 @@ func near(a, b fleet.ModelID) bool {
 	if len(x) > len(y) {
 		x, y = y, x
 	}
-	return len(x) >= 3 && strings.HasPrefix(y, x) || len(y) <= 64 && distance(x, y) <= min(2, len(x)/3)
-}
-
-// distance returns how many characters have to be added, removed or changed to turn one
-// text into the other.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		corner := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := corner
-			if a[i] != b[j] {
-				change++
-			}
-			corner = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
+	return len(x) >= 3 && strings.HasPrefix(y, x) || len(y) <= 64 && api.Distance(x, y) <= min(2, len(x)/3)
 }
 
 // modelRow is a model on /models, listed next to models with very similar ids.
