@@ -78,7 +78,7 @@ type Revoked struct {
 // revokeKey revokes a key. It is refused everywhere within 5 s.
 func (a *API) revokeKey(ctx context.Context, c Caller, in KeyID) (Revoked, error) {
 	if err := a.DB.RevokeOwnKey(ctx, c.id(), in.Key, a.DB.Now().UTC()); err != nil {
-		return Revoked{}, NotFound(err, "you have no live key with the id %.80q", in.Key)
+		return Revoked{}, NotFound(err, "you have no active key with the id %.80q", in.Key)
 	}
 	return Revoked{in.Key, "revoked"}, nil
 }

@@ -79,3 +79,24 @@ func Skeleton(id fleet.ModelID) string {
 	}, text)
 	return cmp.Or(letters, text) // an id without letters and digits is similar to no other
 }
+
+// Distance returns the Levenshtein distance between a and b.
+func Distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			edit := diagonal
+			if a[i] != b[j] {
+				edit++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(edit, diagonal+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}

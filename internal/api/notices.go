@@ -234,21 +234,46 @@ func spentNotices(s account.SpentLimit, now time.Time) []account.Notice {
 	return []account.Notice{n, other}
 }
 
+// Backups is the state of the hub's own backups, for its operators.
+type Backups struct {
+	MakesBackups bool // with PostgreSQL a hub makes none
+	// Backup is the latest attempt, Made the latest valid backup; nil: there is none.
+	Backup, Made *account.Backup
+	// Due are the operators of a hub that should have a valid backup from the last days,
+	// and has none.
+	Due []string
+}
+
+// Backups returns the state of the hub's own backups.
+func (a *API) Backups(ctx context.Context, now time.Time) (b Backups, err error) {
+	if b.MakesBackups = a.DB.MakesBackups(); !b.MakesBackups {
+		return b, nil
+	}
+	if b.Backup, err = found(a.DB.LastBackup(ctx)); err != nil {
+		return b, err
+	}
+	if b.Made, err = found(a.DB.LastGoodBackup(ctx)); err != nil {
+		return b, err
+	}
+	if old := now.Add(-account.BackupOldAfter); b.Made == nil || !b.Made.At.After(old) {
+		b.Due, err = a.DB.OperatorsSince(ctx, old)
+	}
+	return b, err
+}
+
+// found returns nil without an error if the backup does not exist.
+func found(b account.Backup, err error) (*account.Backup, error) {
+	if errors.Is(err, account.ErrNotFound) {
+		return nil, nil
+	}
+	return &b, err
+}
+
 // missingBackup returns notices for the operators, once a week while there is no valid
 // backup from the last days.
 func (a *API) missingBackup(ctx context.Context, now time.Time) ([]account.Notice, error) {
-	if !a.DB.MakesBackups() {
-		return nil, nil
-	}
-	old := now.Add(-account.BackupOldAfter)
-	switch backup, err := a.DB.LastGoodBackup(ctx); {
-	case err != nil && !errors.Is(err, account.ErrNotFound):
-		return nil, err
-	case err == nil && backup.At.After(old):
-		return nil, nil
-	}
-	operators, err := a.DB.OperatorsSince(ctx, old)
-	return views(operators, func(id string) account.Notice {
+	backups, err := a.Backups(ctx, now)
+	return views(backups.Due, func(id string) account.Notice {
 		return account.Notice{
 			MemberID: id, Kind: account.NoticeBackup, Subject: "hub", Occasion: now.UTC().Truncate(account.BackupOldAfter),
 			Text: "This hub has no valid backup from the last 7 days.",

@@ -199,7 +199,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	_ = control.EnableFullDuplex()
 	w.Header().Set("Connection", "close")
 	if err == nil {
-		return nil, fault.New(fault.RequestTooLarge, "the body is larger than %d bytes: send less", maxBody)
+		return nil, fault.New(fault.RequestTooLarge, "the body exceeds %d bytes", maxBody)
 	}
 	return nil, fault.New(fault.InvalidRequest, "cannot read the body: it ended too early").Because(err)
 }

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/kith/kith/internal/api"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
@@ -230,7 +231,7 @@ func known(cmd *cobra.Command, args []string) error {
 func nameLike(text string, names []string) (like string) {
 	nearest := max(2, len(text)/3) + 1
 	for _, name := range names {
-		d := distance(text, name)
+		d := api.Distance(text, name)
 		if strings.HasPrefix(name, text) {
 			d = 1
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
 
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/host"
@@ -484,11 +485,11 @@ func unknownKey(key string, known []string) string {
 		return k[:dot], k[dot:]
 	}
 	section, last := split(key)
-	nearest := slices.MinFunc(known, func(a, b string) int { return cmp.Compare(distance(key, a), distance(key, b)) })
+	nearest := slices.MinFunc(known, func(a, b string) int { return cmp.Compare(api.Distance(key, a), api.Distance(key, b)) })
 	if at := slices.IndexFunc(known, func(k string) bool { return strings.EqualFold(k, key) }); at >= 0 {
 		nearest = known[at]
 	}
-	if distance(key, nearest) > max(2, len(last)/2) && !strings.EqualFold(key, nearest) {
+	if api.Distance(key, nearest) > max(2, len(last)/2) && !strings.EqualFold(key, nearest) {
 		var beside []string
 		for _, k := range known {
 			switch s, l := split(k); {
@@ -501,27 +502,6 @@ func unknownKey(key string, known []string) string {
 		return fmt.Sprintf("unknown key %q; the right keys there are %s", key, strings.Join(beside, ", "))
 	}
 	return fmt.Sprintf("unknown key %q; the nearest right key is %q", key, nearest)
-}
-
-// distance returns the Levenshtein distance between a and b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			edit := diagonal
-			if a[i] != b[j] {
-				edit++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(edit, diagonal+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // pathIn resolves a path in a configuration file: "~/" is the user's home, and a relative

@@ -387,7 +387,7 @@ func bound(n uint16) int {
 // run serves until ctx ends or the node must drain, and its calls have ended (nil), or
 // until a part fails.
 func (p *hubProcess) run(ended context.Context) error {
-	if err := p.hub.TakeUp(ended); err != nil {
+	if err := p.hub.FlushJournal(ended); err != nil {
 		return fmt.Errorf("cannot take up the ledger of the last start: %w", err)
 	}
 	serving, stop := context.WithCancel(context.WithoutCancel(ended))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/llama"
 	"github.com/kith/kith/internal/llamaserver"
@@ -122,9 +123,9 @@ func (a *app) pullModel(ctx context.Context, reference string) error {
 	if errors.Is(err, pull.ErrUnknown) {
 		like := ""
 		near := slices.MinFunc(pull.List(), func(a, b pull.Listed) int {
-			return cmp.Compare(distance(reference, a.Name), distance(reference, b.Name))
+			return cmp.Compare(api.Distance(reference, a.Name), api.Distance(reference, b.Name))
 		})
-		if distance(reference, near.Name) <= max(2, len(reference)/3) {
+		if api.Distance(reference, near.Name) <= max(2, len(reference)/3) {
 			like = fmt.Sprintf(", did you mean %q?", near.Name)
 		}
 		return wrongUse("%s: %w%s; `kith pull` lists names, and hf.co/ORG/REPO:QUANT names a model of the model hub", doing, err, like)

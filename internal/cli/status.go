@@ -44,11 +44,11 @@ type runningStatus struct {
 // savedStatus is the output if no daemon is running: the saved state.
 type savedStatus struct {
 	Running bool `json:"running"` // false
-	Line    struct {
+	Tunnel  struct {
 		SignedIn bool   `json:"signed_in"`
 		Hub      string `json:"hub,omitempty"`
 		Machine  string `json:"machine,omitempty"`
-	} `json:"line"`
+	} `json:"tunnel"`
 	Sharing daemon.Sharing `json:"sharing"`
 	Open    bool           `json:"open"` // now inside the sharing hours
 	Groups  []string       `json:"groups,omitzero"`
@@ -101,11 +101,11 @@ func (a *app) showSaved(config *daemonFile, state daemon.Status) error {
 		return missing
 	}
 	now := savedStatus{Groups: config.Share.Groups, Sharing: state.Sharing, Open: state.Open}
-	now.Line.SignedIn, now.Line.Hub, now.Line.Machine = missing == nil, saved.Hub, saved.Machine
+	now.Tunnel.SignedIn, now.Tunnel.Hub, now.Tunnel.Machine = missing == nil, saved.Hub, saved.Machine
 	return a.print(now, func() {
 		a.fact("daemon", "not running; %s", startDaemon(config.Daemon.Data))
 		hub := signedOut
-		if now.Line.SignedIn {
+		if now.Tunnel.SignedIn {
 			hub = fmt.Sprintf("%s, as machine %s of %s", saved.Hub, saved.Machine, saved.Member)
 		}
 		a.fact("hub", "%s", hub)
@@ -155,7 +155,7 @@ func (a *app) showStatus(now runningStatus) {
 		label = ""
 	}
 	for _, e := range now.RecentErrors {
-		a.fact("trouble", "%s %s", moment(e.At), e.What)
+		a.fact("error", "%s %s", moment(e.At), e.What)
 	}
 }
 

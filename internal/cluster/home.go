@@ -58,7 +58,7 @@ func (r refusal) err() error {
 	case endedReach:
 		return registry.ErrUnreached
 	case endedBroken:
-		return errors.New("the machine broke the exchange off")
+		return errors.New("the machine closed the stream")
 	default:
 		return fmt.Errorf("%w: %s", registry.ErrNotTaken, string(r))
 	}

@@ -226,7 +226,7 @@ func (l *link) hello(ctx context.Context) error {
 	}
 	response.Body.Close()
 	if response.StatusCode != http.StatusNoContent {
-		return fmt.Errorf("it does not serve this node: %s", response.Status)
+		return fmt.Errorf("it refuses this node: %s", response.Status)
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ type Status struct {
 	Started time.Time `json:"started"`
 	Local   string    `json:"local"` // the local base URL, with /v1
 
-	Tunnel TunnelStatus `json:"line"`
+	Tunnel TunnelStatus `json:"tunnel"`
 
 	Sharing Sharing `json:"sharing"`
 	Open    bool    `json:"open"` // now within the sharing hours
@@ -41,7 +41,7 @@ type Status struct {
 	Models  []fleet.ModelID `json:"models"`
 	Engines []EngineStatus  `json:"engines"` // the built-in engine, and each address that was checked
 	// RecentErrors are the most recent errors, oldest first.
-	RecentErrors []RecentError `json:"troubles,omitempty"`
+	RecentErrors []RecentError `json:"recent_errors,omitempty"`
 }
 
 // EngineStatus is an engine, or an address without a usable engine.
@@ -63,7 +63,7 @@ type TunnelStatus struct {
 	// Retry is the time of the next attempt; absent if none is scheduled.
 	Retry time.Time `json:"retry,omitzero"`
 	// Error is why the tunnel is not open, if known.
-	Error string `json:"trouble,omitempty"`
+	Error string `json:"error,omitempty"`
 }
 
 // RecentError is an error shown by status. It contains nothing of a call's content.
@@ -145,7 +145,8 @@ func (d *Daemon) serveDrain(w http.ResponseWriter, r *http.Request) {
 		changed := d.offers.watch() // first, so that no change is missed while reading
 		now, _ := d.settings.current(time.Now())
 		if !now.Paused {
-			refuseChange(w, errors.New("cannot drain this machine: it is not paused, or no longer, and still accepts calls"))
+			refuseChange(w,
+				errors.New("cannot drain this machine: it is not paused, or no longer, and still accepts calls"))
 			return
 		}
 		drained := d.admission.drained()
@@ -188,7 +189,8 @@ func (d *Daemon) change(c Change) error {
 	}
 	d.offers.setChanged()
 	now, _ := d.settings.current(time.Now())
-	d.log.Info("sharing changed", "paused", now.Paused, "until", now.Until, "hours", now.Hours, "timezone", now.Timezone, "slots", now.Slots)
+	d.log.Info("sharing changed", "paused", now.Paused, "until", now.Until, "hours", now.Hours,
+		"timezone", now.Timezone, "slots", now.Slots)
 	return err
 }
 
@@ -207,7 +209,7 @@ func (d *Daemon) endTimedPauses(ctx context.Context) error {
 			if left <= 0 {
 				no := false
 				if err := d.change(Change{Paused: &no}); err != nil {
-					d.recordError("the pause is over, and that cannot be saved: %v", err)
+					d.recordError("the pause has ended, but this cannot be saved: %v", err)
 					d.offers.setChanged() // the pause is over in either case
 					over = time.After(pauseCheckInterval)
 				}
@@ -231,7 +233,8 @@ func (d *Daemon) Status() Status {
 	ofHub, local := d.admission.running("")
 	s := Status{
 		Version: d.config.Version, Started: d.started,
-		Sharing: sharing, Open: hours.Open(time.Now()), Slots: d.slots(sharing), Groups: d.policy.Load().groups, Routed: ofHub, Own: local,
+		Sharing: sharing, Open: hours.Open(time.Now()), Slots: d.slots(sharing), Groups: d.policy.Load().groups,
+		Routed: ofHub, Own: local,
 		Yielding: d.admission.ownerOnly(),
 		Models:   []fleet.ModelID{}, Engines: []EngineStatus{},
 	}
@@ -258,7 +261,8 @@ func (d *Daemon) Status() Status {
 // statusesOf returns the status of an engine run by kith, and of each model that it
 // cannot serve. A process for a single model has the model's name.
 func statusesOf(e *engine.Engine) (all []EngineStatus) {
-	status := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models()), Graphics: e.Graphics()}
+	status := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models()),
+		Graphics: e.Graphics()}
 	problems := e.Problems()
 	switch models := e.Models(); {
 	case e.IsStarting():
@@ -272,7 +276,8 @@ func statusesOf(e *engine.Engine) (all []EngineStatus) {
 		all = append(all, status)
 	}
 	for _, id := range slices.Sorted(maps.Keys(problems)) {
-		all = append(all, EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name() + " for " + string(id), Model: string(id), Why: problems[id]})
+		all = append(all, EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name() + " for " + string(id),
+			Model: string(id), Why: problems[id]})
 	}
 	return all
 }

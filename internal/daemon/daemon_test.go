@@ -204,7 +204,7 @@ func TestSpoiltFiles(t *testing.T) {
 	if err := os.WriteFile(state, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openSettings(state, Sharing{}); err == nil || !strings.Contains(err.Error(), "cannot know whether this machine is paused: "+state+" is empty") {
+	if _, err := openSettings(state, Sharing{}); err == nil || !strings.Contains(err.Error(), "cannot determine whether this machine is paused: "+state+" is empty") {
 		t.Errorf("an empty state: %v", err)
 	}
 }

@@ -54,7 +54,7 @@ func TestLocalEngineFailures(t *testing.T) {
 		"422":      {enginetest.Behaviour{Status: 422}, 400, fault.InvalidRequest, "an_engine_code"},
 		"401":      {enginetest.Behaviour{Status: 401}, 502, fault.EngineError, "401"},
 		"403":      {enginetest.Behaviour{Status: 403}, 502, fault.EngineError, "403"},
-		"404":      {enginetest.Behaviour{Status: 404}, 404, fault.ModelNotFound, "does not have it loaded"},
+		"404":      {enginetest.Behaviour{Status: 404}, 404, fault.ModelNotFound, "has not loaded it"},
 		"429":      {enginetest.Behaviour{Status: 429}, 503, fault.CapacityFull, "busy"},
 		"503":      {enginetest.Behaviour{Status: 503}, 503, fault.CapacityFull, "busy"},
 		"500":      {enginetest.Behaviour{Status: 500}, 502, fault.EngineError, "500"},

@@ -345,7 +345,7 @@ func TestRoutedEngineGone(t *testing.T) {
 	if err := e.Listen(address); err != nil {
 		t.Fatal(err)
 	}
-	r.discoverSoon()
+	r.discoverNow.request()
 	l.until("with it", func(ad tunnel.Advertisement) bool { return len(ad.Models) == 1 })
 }
 
@@ -366,7 +366,7 @@ func TestRoutedEngineDies(t *testing.T) {
 	}
 	r.await("idle", func(s Status) bool { return s.Routed == 0 })
 	if s := r.Status(); len(s.RecentErrors) != 1 || !strings.Contains(s.RecentErrors[0].What, "failed on a call") { // twice the same
-		t.Errorf("troubles: %+v", s.RecentErrors)
+		t.Errorf("recent errors: %+v", s.RecentErrors)
 	}
 }
 
@@ -381,7 +381,7 @@ func TestRoutedMistake(t *testing.T) {
 	}
 	r.await("idle", func(s Status) bool { return s.Routed == 0 })
 	if s := r.Status(); len(s.RecentErrors) != 0 {
-		t.Errorf("troubles: %+v", s.RecentErrors)
+		t.Errorf("recent errors: %+v", s.RecentErrors)
 	}
 }
 

@@ -73,11 +73,11 @@ func (a *activeCalls) enter(c *activeCall, next phase) error {
 	case c.phase == next:
 		return nil
 	case next == phaseRunning && c.phase == phaseDeciding && a.maxRunning > 0 && running >= a.maxRunning:
-		return fault.New(fault.RateLimitExceeded, "you have %d calls running, which is as many as one member may have at once; wait until one ends", a.maxRunning)
+		return fault.New(fault.RateLimitExceeded, "you have %d calls running, the maximum for one member; wait until one ends", a.maxRunning)
 	case next == phaseWaiting && a.maxWaiting > 0 && waiting >= a.maxWaiting:
-		return fault.New(fault.RateLimitExceeded, "you have %d calls waiting for a machine, which is as many as one member may have; wait until one ends", a.maxWaiting)
+		return fault.New(fault.RateLimitExceeded, "you have %d calls waiting for a machine, the maximum for one member; wait until one ends", a.maxWaiting)
 	case next == phaseWaiting && c.phase == phaseDeciding && a.maxWaiting > 0 && a.maxRunning > 0 && running+waiting >= a.maxRunning+a.maxWaiting:
-		return fault.New(fault.RateLimitExceeded, "you have %d calls running or waiting for a machine, which is as many as one member may have; wait until one ends", running+waiting)
+		return fault.New(fault.RateLimitExceeded, "you have %d calls running or waiting, the maximum for one member; wait until one ends", running+waiting)
 	}
 	a.setPhase(c, next)
 	return nil

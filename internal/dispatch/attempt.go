@@ -37,7 +37,7 @@ const (
 
 // errNotAdmitted is the cause when an attempt ends because its machine did not admit it
 // in time.
-var errNotAdmitted = errors.New("the machine neither took nor refused the call in time")
+var errNotAdmitted = errors.New("the machine did not respond to the call in time")
 
 // attempt is a call on one machine.
 type attempt struct {
@@ -97,7 +97,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	ctx, cancel := context.WithCancelCause(ctx)
 	firstByte := d.limits.Load().FirstByte
 	firstByteTimer := time.AfterFunc(firstByte, func() {
-		cancel(fault.New(fault.EngineTimeout, "the machine took the call but its engine gave no answer for %s", firstByte))
+		cancel(fault.New(fault.EngineTimeout, "the machine accepted the call, but its engine sent no answer for %s", firstByte))
 	})
 	finish := func(out outcome) {
 		firstByteTimer.Stop()
@@ -358,7 +358,7 @@ func classifyBreak(ctx context.Context, call *gateway.Call, line registry.Line, 
 	case errors.Is(err, registry.ErrUnreached):
 		return revoked, nil
 	case !errors.Is(err, registry.ErrLost) && !line.Ended(ctx):
-		return failed, fault.New(fault.EngineError, "the engine on the machine broke off before it answered").Because(err)
+		return failed, fault.New(fault.EngineError, "the engine on the machine failed before it answered").Because(err)
 	case call.Stream:
 		return notTaken, nil
 	default:

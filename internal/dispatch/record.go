@@ -110,7 +110,7 @@ var outcomeText = [...]string{
 	notTaken:    "was gone, or its engine was, before it started",
 	notAdmitted: "did not take it: no reply in time",
 	revoked:     "was no longer available to the caller",
-	vanished:    "went away in the middle of the answer",
+	vanished:    "disconnected during the answer",
 }
 
 // describe returns a description of how the attempt ended.

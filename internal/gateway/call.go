@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/kith/kith/internal/dialect"
@@ -59,6 +60,13 @@ type Call struct {
 	// translationErr is why Body cannot be translated to chat. On the local surface an
 	// upstream that speaks the call's own dialect may still serve it.
 	translationErr error
+	// response translates the answer to a call of the responses dialect, forms that to a
+	// chat call that was sent to the machine in another form.
+	response *dialect.Response
+	forms    *dialect.ChatForms
+	// maxPrompt is the upper bound of the request's tokens, without tokenRoom; text is the
+	// length in bytes of its conversation, 0 if unknown, as with images.
+	maxPrompt, text int
 }
 
 // Request returns the endpoint and the body to send to a machine: the call's own body, or
@@ -87,9 +95,9 @@ func (c *Call) ForEngine(own bool) (fleet.Endpoint, *spool.Bytes, error) {
 func (c *Call) Attach(r *http.Request, body *spool.Bytes) { dialect.SetBody(r, c.Form, body, true) }
 
 // answered releases the request bodies when no transport needs them: the call goes to no
-// other machine. If needed is set, Body is kept for the answer.
-func (c *Call) answered(needed bool) {
-	if c.Body != nil && !needed {
+// other machine. The answer in the responses dialect repeats parts of Body.
+func (c *Call) answered() {
+	if c.Body != nil && c.response == nil {
 		c.Body.Done()
 	}
 	if c.chat != nil {
@@ -113,6 +121,20 @@ func (c *Call) close() {
 func (c *Call) translated(a *Answer) bool {
 	return c.chat != nil && !a.Untranslated && a.Endpoint == fleet.ChatCompletions
 }
+
+// events returns the translator for a chat stream that answers the call.
+func (c *Call) events() *dialect.Events {
+	switch {
+	case c.response != nil:
+		return c.response.Events()
+	case c.forms != nil:
+		return c.forms.Events()
+	}
+	return dialect.NewMessageEvents(c.messageID(), c.Model)
+}
+
+// messageID returns the id of the message that answers the call.
+func (c *Call) messageID() string { return "msg_" + strings.TrimPrefix(c.ID, "req_") }
 
 // Trace is what a Backend records while it serves a call.
 type Trace struct {

@@ -250,7 +250,7 @@ func TestRequestsBehindAProxy(t *testing.T) {
 
 // A refusal before routing is rendered in the dialect that the path selects.
 func TestRefuse(t *testing.T) {
-	edge := New(hostedConfig(answers(reply)))
+	edge := New(hostedConfig(answers(chatAnswer)))
 	clients, _ := clientsOf(1, "192.0.2.0/24")
 	first, err := clients.Admit(httptest.NewRequest("GET", "/", nil))
 	if err != nil {

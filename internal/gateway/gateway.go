@@ -150,7 +150,8 @@ func (g *Edge) Reconfigure(c Config) {
 	limits := c.Limits.withDefaults()
 	next := &tuning{
 		Rate: c.Rate, Limits: limits, origins: c.Origins,
-		late: fault.New(fault.EngineTimeout, "the answer took longer than %s: ask for less, or stream it", limits.Unary),
+		late: fault.New(fault.EngineTimeout, "the answer took longer than %s: ask for less, or stream it",
+			limits.Unary),
 	}
 	if last := g.tuning.Load(); last != nil && last.Unary == limits.Unary {
 		next.transport = last.transport // keeps its connections
@@ -171,20 +172,20 @@ func (g *Edge) InForce() (Rate, Limits) {
 // ServeHTTP serves one request. This includes the answer or the fault, the log event, and
 // the call to Finished or Refused.
 func (g *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	x := newExchange(g, w, r)
+	q := newRequest(g, w, r)
 	if g.cors(w.Header(), r) {
-		x.begin(http.StatusNoContent)
+		q.reply.begin(http.StatusNoContent)
 		return
 	}
-	x.finish(x.run())
+	q.finish(q.run())
 }
 
 // ServeAs serves one request as ServeHTTP does, for a caller that is already identified.
 // A key in the request is ignored.
 func (g *Edge) ServeAs(w http.ResponseWriter, r *http.Request, caller Caller) {
-	x := newExchange(g, w, r)
-	x.caller, x.identified = caller, true
-	x.finish(x.run())
+	q := newRequest(g, w, r)
+	q.caller, q.identified = caller, true
+	q.finish(q.run())
 }
 
 // EndBodies answers f to every request whose body is incomplete, now and in the future.
@@ -194,7 +195,7 @@ func (g *Edge) EndBodies(f *fault.Fault) { g.end(f) }
 // path and headers select.
 func (g *Edge) Refuse(w http.ResponseWriter, r *http.Request, err error) {
 	g.cors(w.Header(), r)
-	newExchange(g, w, r).finish(err)
+	newRequest(g, w, r).finish(err)
 }
 
 // Admit takes a token of the caller's Rate. Without one it returns a fault with the time

@@ -14,12 +14,12 @@ import (
 // The local surface accepts 200 requests at once and then 100 a second, of any kind.
 func TestLocalRateIsExact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := localConfig(answers(reply))
+		c := localConfig(answers(chatAnswer))
 		c.Rate = Rate{PerSecond: 100, Burst: 200}
 		h := New(c)
 		served := func(n int) (ok int) {
 			for i := range n {
-				r := ask("POST", "http://localhost:8701/v1/chat/completions", request)
+				r := ask("POST", "http://localhost:8701/v1/chat/completions", chatRequest)
 				if i%2 == 0 {
 					r = ask("HEAD", "http://localhost:8701/", "")
 				}
@@ -117,7 +117,7 @@ func TestRateIsShared(t *testing.T) {
 }
 
 func TestUnknownKeysTakeNoTokens(t *testing.T) {
-	c := hostedConfig(answers(reply))
+	c := hostedConfig(answers(chatAnswer))
 	c.Rate = Rate{PerSecond: 0.001, Burst: 1}
 	h := New(c)
 	for range 5 {

@@ -158,7 +158,7 @@ func TestForwardedStream(t *testing.T) {
 		close(left)
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	r := farRequest(t, listen(t, edgeTo(t, address, nil)), "POST", "/v1/chat/completions", strings.NewReader(request))
+	r := farRequest(t, listen(t, edgeTo(t, address, nil)), "POST", "/v1/chat/completions", strings.NewReader(chatRequest))
 	res := send(t, r.WithContext(ctx))
 	for range 3 {
 		frame := make([]byte, len("data: {}\n\n"))
@@ -177,7 +177,7 @@ func TestForwardedBodyEnds(t *testing.T) {
 	body := io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(http.ErrBodyReadAfterClose))
 	r := httptest.NewRequest("POST", "/v1/chat/completions", body)
 	r.ContentLength = 3
-	b := &forwardedBody{x: &exchange{r: r, control: http.NewResponseController(httptest.NewRecorder())}}
+	b := &requestBody{r: r, src: body, control: http.NewResponseController(httptest.NewRecorder())}
 	if got, err := io.ReadAll(b); string(got) != "abc" || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -195,7 +195,7 @@ func TestForwardedAnswerBreaksOff(t *testing.T) {
 				_ = http.NewResponseController(w).Flush()
 				panic(http.ErrAbortHandler)
 			})
-			res, err := http.DefaultClient.Do(farRequest(t, listen(t, edgeTo(t, address, nil)), "POST", "/v1/chat/completions", strings.NewReader(request)))
+			res, err := http.DefaultClient.Do(farRequest(t, listen(t, edgeTo(t, address, nil)), "POST", "/v1/chat/completions", strings.NewReader(chatRequest)))
 			var text []byte
 			if err == nil { // otherwise the connection ended before the status was sent
 				text, err = io.ReadAll(res.Body)
@@ -241,13 +241,13 @@ func TestRegionUnreachable(t *testing.T) {
 				if path == "/v1/models" {
 					method = "GET"
 				}
-				w, _ := do(edge, ask(method, path, request, "Authorization", "", "Authorization", "Bearer "+farKey))
+				w, _ := do(edge, ask(method, path, chatRequest, "Authorization", "", "Authorization", "Bearer "+farKey))
 				got := checkFault(t, w, 503, fault.CascadeExhausted)
 				if !strings.Contains(got.Error.Message, `region "us"`) || w.Header().Get("Retry-After") == "" || w.Header().Get("Location") != "" {
 					t.Errorf("%s: %v %v", path, got, w.Header())
 				}
 			}
-			w, _ := do(edge, ask("POST", "/v1/messages", request, "Authorization", "", "X-Api-Key", farKey, "Anthropic-Version", "2023-06-01"))
+			w, _ := do(edge, ask("POST", "/v1/messages", chatRequest, "Authorization", "", "X-Api-Key", farKey, "Anthropic-Version", "2023-06-01"))
 			if w.Code != 503 || !strings.HasPrefix(w.Body.String(), `{"type":"error"`) || w.Header().Get("X-Correlation-Id") == "" {
 				t.Errorf("messages: %d %s", w.Code, w.Body)
 			}

@@ -118,7 +118,7 @@ func TestResponsesRefusals(t *testing.T) {
 		"v1 missing":       {ask("POST", "/responses", responsesRequest), 404, fault.RouteNotFound, ""},
 		"too large":        {ask("POST", "/v1/responses", `{"model":"m","input":"`+strings.Repeat("x", 300)+`"}`), 413, fault.RequestTooLarge, ""},
 		"broken JSON":      {ask("POST", "/v1/responses", `{"model":`), 400, fault.InvalidRequest, ""},
-		"no input":         {ask("POST", "/v1/responses", request), 400, fault.InvalidRequest, "input"},
+		"no input":         {ask("POST", "/v1/responses", chatRequest), 400, fault.InvalidRequest, "input"},
 		"bad part":         {ask("POST", "/v1/responses", `{"model":"m","input":[{"role":"user","content":[{"type":"input_file"}]}]}`), 400, fault.InvalidRequest, "input.0"},
 		"impossible model": {ask("POST", "/v1/responses", strings.Replace(responsesRequest, `"m"`, `"a\u0000b"`, 1)), 404, fault.ModelNotFound, "model"},
 		"unknown previous": {ask("POST", "/v1/responses", `{"model":"m","input":"x","previous_response_id":"resp_1"}`), 400, fault.PreviousResponseNotFound, "previous_response_id"},

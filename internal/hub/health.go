@@ -50,7 +50,7 @@ func (h *Hub) Ready(now time.Time) error {
 	case now.Sub(records.Refused) < refusedLately:
 		return errors.New("calls cannot be recorded: the disk or the journal is full")
 	case !h.live.Joined(now):
-		return errors.New("the machines of the other hubs are not known yet")
+		return errors.New("the machines of the other hub nodes are not known yet")
 	}
 	return nil
 }

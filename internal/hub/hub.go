@@ -181,7 +181,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		Limits:   cfg.callLimits(),
 		Registry: live, Ledger: h.ledger, Traces: h.traces, Spool: h.spool,
 		SaveSpeeds: records.SaveSpeeds, Speeds: records.Speeds, PrefixKey: records.PrefixKey,
-		Revoked: h.revoked, Activity: func() { h.site.Stir() }, Draw: cfg.Draw, Log: cfg.Log,
+		Revoked: h.revoked, Activity: func() { h.site.MarkChanged() }, Draw: cfg.Draw, Log: cfg.Log,
 	})
 	edge.Spool, edge.Region, edge.Regions, edge.SharedRate = h.spool, cfg.Region, cfg.Regions, cfg.Cluster != nil
 	edge.Backend, edge.Identify, edge.Now, edge.Log = h.calls, h.Identify, records.Now, cfg.Log
@@ -192,7 +192,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	h.edge = gateway.New(edge)
 	h.api = h.newAPI()
 	h.site = h.newSite()
-	live.Observe(registry.Observer{Committed: h.onCommitted, Store: h.onChange, FailedOver: h.ledger.WriteAgain, Machine: h.onMachine})
+	live.Observe(registry.Observer{Committed: h.onCommitted, Store: h.onChange, FailedOver: h.ledger.Requeue, Machine: h.onMachine})
 	if cfg.Cluster != nil {
 		cfg.Cluster.Join(cluster.Parts{Registry: live, Dispatch: h.calls, Edge: h.edge, Calls: h.Calls})
 	}
@@ -262,9 +262,9 @@ func (h *Hub) ServePeers(ctx context.Context, listener net.Listener) error {
 	return h.cfg.Cluster.Serve(ctx, listener, h.drain.counted)
 }
 
-// TakeUp writes what a previous process left in the journal to the database. Call it
+// FlushJournal writes what a previous process left in the journal to the database. Call it
 // before loading the registry, which counts the day's calls of each share.
-func (h *Hub) TakeUp(ctx context.Context) error { return h.ledger.Flush(ctx) }
+func (h *Hub) FlushJournal(ctx context.Context) error { return h.ledger.Flush(ctx) }
 
 // Run runs the hub until ctx ends. It starts by writing pending records.
 func (h *Hub) Run(ctx context.Context) error {
@@ -297,7 +297,7 @@ func (h *Hub) onChange(changes []fleet.Change, affected fleet.Affected) {
 
 // onMachine is called when a machine connected, disconnected or changed.
 func (h *Hub) onMachine(id fleet.MachineID) {
-	h.site.Stir()
+	h.site.MarkChanged()
 	h.calls.OnMachine(id)
 }
 

@@ -184,7 +184,7 @@ func (h *Hub) unknownOr(err error) error {
 	if errors.Is(err, account.ErrNotFound) {
 		return err
 	}
-	return fault.New(fault.CascadeExhausted, "the service could not check the key just now; try again shortly").Because(err)
+	return fault.New(fault.CascadeExhausted, "the key could not be checked; try again shortly").Because(err)
 }
 
 // revoked returns the fault that ends the calls of a caller if the credential was

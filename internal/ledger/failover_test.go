@@ -55,11 +55,11 @@ func TestFailoverLosesNoRecord(t *testing.T) {
 	if !update.FailedOver {
 		t.Error("the poll after the fail-over does not say so")
 	}
-	l.WriteAgain()
+	l.Requeue()
 	for l.Flush(t.Context()) != nil && t.Context().Err() == nil { // the day's partition is gone, too
 	}
 	recorded(t, db, 10)
-	l.WriteAgain()
+	l.Requeue()
 	check(t, l.Flush(t.Context()))
 	recorded(t, db, 10)
 	if update, err = db.Facts("eu").Poll(t.Context(), update.Position); err != nil || update.FailedOver {

@@ -17,12 +17,12 @@ var (
 	// ErrRefused means that the machine's home refused the request because, by its own
 	// snapshot, the machine takes no call of the caller at the moment. This node's
 	// snapshot will follow (spec/peers.md#news). The machine did not get the request.
-	ErrRefused = errors.New("refused by the machine's hub node: it takes no call of the caller now")
+	ErrRefused = errors.New("refused by the machine's hub node: it accepts no calls from the caller now")
 	// ErrNotTaken means that the machine's home refused the request for another reason.
 	// The machine did not get it.
 	ErrNotTaken = errors.New("refused by the machine's hub node, which did not forward the request")
 	// ErrLost means that the machine was disconnected, or its home is gone.
-	ErrLost = errors.New("the machine's tunnel, or the hub node that it is connected to, is gone")
+	ErrLost = errors.New("the machine's tunnel, or the hub node that it is connected to, was lost")
 	// ErrUnreached means that the home ended the request because the caller no longer
 	// reaches the machine.
 	ErrUnreached = errors.New("ended by the machine's hub node: the machine is out of the caller's reach")
@@ -93,7 +93,7 @@ type Elsewhere struct {
 }
 
 // SetElsewhere publishes what another node announced. If a machine has tunnels at two
-// nodes, the one with the higher generation stays; supersede ends an older one at this
+// nodes, the one with the higher generation stays; replaceTunnel ends an older one at this
 // node. SetElsewhere fails if the store cannot be read, and then publishes nothing.
 func (r *Registry) SetElsewhere(ctx context.Context, node string, st *Elsewhere) error {
 	unknown, err := r.readUnknown(ctx, st.Machines)
@@ -188,7 +188,7 @@ func (r *Registry) setMachine(s *fleet.Snapshot, node string, st *Elsewhere, a *
 	arrival := e.generation != a.Generation
 	moved := e.home != node || arrival
 	if moved && (e.client != nil || e.home != "") {
-		r.supersede(a.ID, e, a.Instance)
+		r.replaceTunnel(a.ID, e, a.Instance)
 		s, _ = r.lose(s, a.ID, returnAfterLoss)
 	}
 	e.home, e.generation, e.instance, e.kept.LastSeen = node, a.Generation, a.Instance, r.Now()

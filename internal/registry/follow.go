@@ -282,14 +282,14 @@ func (r *Registry) load(ctx context.Context, returning time.Time) error {
 	if err != nil {
 		return err
 	}
-	strays, err := r.strays(ctx, kept)
+	removed, err := r.removed(ctx, kept)
 	if err != nil {
 		return err
 	}
 	r.notifyCommitted(nil)
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		var freed []fleet.MachineID
-		for _, id := range strays {
+		for _, id := range removed {
 			s = r.forget(s, id)
 			freed = append(freed, id)
 		}
@@ -303,8 +303,8 @@ func (r *Registry) load(ctx context.Context, returning time.Time) error {
 	return nil
 }
 
-// strays returns the machines that are known here but no longer in the store.
-func (r *Registry) strays(ctx context.Context, kept []fleet.StoredMachine) ([]fleet.MachineID, error) {
+// removed returns the machines that are known here but no longer in the store.
+func (r *Registry) removed(ctx context.Context, kept []fleet.StoredMachine) ([]fleet.MachineID, error) {
 	known := make(map[fleet.MachineID]bool)
 	r.mu.Lock()
 	for id := range r.entries {
@@ -314,17 +314,17 @@ func (r *Registry) strays(ctx context.Context, kept []fleet.StoredMachine) ([]fl
 	for _, k := range kept {
 		delete(known, k.ID)
 	}
-	var strays []fleet.MachineID
+	var removed []fleet.MachineID
 	for id := range known { // not seen for a long time, or revoked
 		_, ok, err := r.config.Facts.KeptMachine(ctx, id)
 		if err != nil {
 			return nil, err
 		}
 		if !ok {
-			strays = append(strays, id)
+			removed = append(removed, id)
 		}
 	}
-	return strays, nil
+	return removed, nil
 }
 
 // withShares replaces every share.

@@ -59,8 +59,8 @@ const (
 )
 
 var (
-	// ErrFenced ends Serve: a newer tunnel of the machine took over.
-	ErrFenced = errors.New("a newer tunnel of the machine took over")
+	// ErrFenced ends Serve: a newer tunnel of the machine replaced it.
+	ErrFenced = errors.New("a newer tunnel of the machine replaced it")
 	// ErrRevoked ends Serve: the machine may no longer connect.
 	ErrRevoked = errors.New("the machine was revoked or its owner disabled")
 	// ErrNotConnected is the error of Control for a machine that is connected to no node.

@@ -11,7 +11,7 @@ import (
 
 // Serve publishes a machine's advertisements as long as its tunnel is open, and closes
 // the tunnel at the end. It acknowledges the first advertisement. If a machine has two
-// tunnels, the one with the higher generation stays (ErrFenced), and supersede ends the
+// tunnels, the one with the higher generation stays (ErrFenced), and replaceTunnel ends the
 // other. Serve returns why the tunnel ended.
 func (r *Registry) Serve(ctx context.Context, kept fleet.StoredMachine, generation int64, client *tunnel.Client) error {
 	defer client.Close()
@@ -114,7 +114,7 @@ func (r *Registry) attach(kept fleet.StoredMachine, generation int64, client *tu
 			return s, nil
 		}
 		ok = true
-		r.supersede(kept.ID, e, client.Instance())
+		r.replaceTunnel(kept.ID, e, client.Instance())
 		e.client, e.home, e.generation, e.refreshed, e.instance = client, "", generation, false, client.Instance()
 		e.kept = withoutOffers(kept)
 		if !connected {

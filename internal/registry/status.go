@@ -59,7 +59,7 @@ func (r *Registry) seeClock(ahead time.Duration) {
 	r.clockAhead.Store(int64(ahead))
 	switch wrong := r.ClockWrong(); {
 	case wrong && !was:
-		r.config.Log.Warn("this computer's clock differs from the database's, which all hubs use: synchronize both computers, as with NTP", "ahead", ahead.Round(time.Millisecond))
+		r.config.Log.Warn("this computer's clock differs from that of the database, which all hubs use: synchronize both, for example with NTP", "ahead", ahead.Round(time.Millisecond))
 	case was && !wrong:
 		r.config.Log.Info("this computer's clock agrees with the database's again")
 	}

@@ -29,7 +29,7 @@ func TestInvitePage(t *testing.T) {
 		t.Error(diff)
 	}
 	// The values of a refused form are still in it, and in no other form.
-	again := ada.post("/sharing/invite", "uses", "3", "per_day", "many", "hours", "Mon 10:00-12:00").want(t, 400, "per_day is a whole number", `id="invite-per-day" inputmode="numeric" pattern="[0-9]*" placeholder="no limit" value="many"`, `id="uses" inputmode="numeric" pattern="[0-9]*" value="3"`)
+	again := ada.post("/sharing/invite", "uses", "3", "per_day", "many", "hours", "Mon 10:00-12:00").want(t, 400, "per_day must be a whole number", `id="invite-per-day" inputmode="numeric" pattern="[0-9]*" placeholder="no limit" value="many"`, `id="uses" inputmode="numeric" pattern="[0-9]*" value="3"`)
 	if strings.Count(again.body, `value="many"`) != 1 {
 		t.Error("the form for a share holds what was typed for an invite")
 	}

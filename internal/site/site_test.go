@@ -193,7 +193,7 @@ func TestFirstSteps(t *testing.T) {
 	}
 	code := strings.TrimPrefix(link, "/welcome/")
 	op.post("/signup", "link", code, "name", "root", "password", "short").want(t, 400, "at least 10")
-	op.post("/signup", "link", code, "name", "ada", "password", aPassword).want(t, 400, "a member is called")
+	op.post("/signup", "link", code, "name", "ada", "password", aPassword).want(t, 400, "is taken: choose another one")
 	op.post("/signup", "link", code, "name", "root", "password", aPassword).goes(t, "/")
 	op.get("/").want(t, 200, "Hello, root")
 	if m, err := tn.db.MemberByName(t.Context(), "root"); err != nil || !m.Operator {

@@ -61,7 +61,7 @@ func testTry(t *testing.T, tn *town) {
 	ada.post("/try", "model", "of-ada", "ask", " ").want(t, 400, "type something")
 	ada.post("/try", "model", "", "ask", "x").want(t, 400, "choose a model")
 	ada.post("/try", "model", "of-ada", "said", "odd", "ask", "\xff").want(t, 400, "not UTF-8")
-	ada.post("/try/stream", "model", "of-ada", "ask", "x").want(t, 400, `"code":"invalid_request"`, "a call comes as application/json", `"correlation_id":"req_`)
+	ada.post("/try/stream", "model", "of-ada", "ask", "x").want(t, 400, `"code":"invalid_request"`, "send the call as application/json", `"correlation_id":"req_`)
 	ada.chat(`{"model":"nothing","stream":true,"messages":[]}`).want(t, 403, "NOT_IN_CIRCLE")
 	if text := tn.log.String(); strings.Contains(text, "bold") || strings.Contains(text, "typed and kept") {
 		t.Errorf("what was said is logged: %s", text)

@@ -41,7 +41,7 @@ func (db *DB) beat(ctx context.Context, after fleet.Position) (update fleet.Upda
 	failedOver, err := db.flavor.primary.confirm(ctx, func(q *query.Queries) error {
 		n, err := q.Beat(ctx, db.node.Name, db.node.Incarnation)
 		if err == nil && n == 0 {
-			return fmt.Errorf("%w: give each hub a name of its own with hub.node; if the database was restored, start this one again", fleet.ErrReplaced)
+			return fmt.Errorf("%w: give each hub a different name with hub.node; if the database was restored, start this one again", fleet.ErrReplaced)
 		}
 		if err != nil {
 			return err

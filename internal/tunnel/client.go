@@ -42,7 +42,7 @@ var (
 
 var (
 	// errFenced is why a Client ended after Fence.
-	errFenced = errors.New("a newer tunnel of the machine took over")
+	errFenced = errors.New("a newer tunnel of the machine replaced it")
 	// errOrigin refuses pages in browsers, even with a valid credential.
 	errOrigin = errors.New("cannot open a tunnel: no page in a browser may, and only one sends an Origin")
 )
@@ -347,7 +347,7 @@ func (c *Client) Offers(ctx context.Context) iter.Seq2[Advertisement, error] {
 			}
 			var ad Advertisement
 			if err := json.Unmarshal(line, &ad); err != nil {
-				fail(fmt.Errorf("a line of %d bytes is no advertisement: %w", len(line), err))
+				fail(fmt.Errorf("an advertisement of %d bytes is invalid: %w", len(line), err))
 				return
 			}
 			if !yield(ad, nil) {
