@@ -18,20 +18,13 @@ const topEvery = 2 * time.Second
 
 func (o *operator) top() *cobra.Command {
 	var once bool
-	cmd := &cobra.Command{
-		Use: "top", Short: "Show running and waiting calls and the machines, live", Args: cobra.NoArgs,
-		Long: "Show which member calls which model on which machine, which calls wait, and how busy the machines are, and\n" +
-			"refresh it every 2 s until Ctrl-C. The content of calls is not shown. With several nodes, it shows the calls\n" +
-			"of the node that you ask. With --json each refresh is one line.",
-		Example: "  kith admin top\n  kith admin top --once --json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			screen := terminal(o.out)
-			if !screen && !o.json {
-				once = true
-			}
-			return o.showTop(cmd.Context(), once, screen && !once && !o.json)
-		},
-	}
+	cmd := command("kith admin top", func(ctx context.Context, _ []string) error {
+		screen := terminal(o.out)
+		if !screen && !o.json {
+			once = true
+		}
+		return o.showTop(ctx, once, screen && !once && !o.json)
+	})
 	cmd.Flags().BoolVar(&once, "once", false, "show it once; the default if the output is not a terminal")
 	return cmd
 }
@@ -40,7 +33,7 @@ func (o *operator) top() *cobra.Command {
 // the previous output.
 func (o *operator) showTop(ctx context.Context, once, screen bool) error {
 	for {
-		err := ask(ctx, o.command(), "look at the hub", api.OperatorTop.With(api.None{}), func(top api.Top) {
+		err := ask(ctx, o.socket(), "look at the hub", api.OperatorTop.With(api.None{}), func(top api.Top) {
 			lines := 1 << 20
 			if screen {
 				o.say("%s", ours("\x1b[H\x1b[2J"))

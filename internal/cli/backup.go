@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -15,33 +16,26 @@ import (
 )
 
 func (o *operator) backup() *cobra.Command {
-	return &cobra.Command{
-		Use: "backup FILE|-", Short: "Copy the hub's database to a new file, while the hub runs", Args: cobra.ExactArgs(1),
-		Long: "Copy the hub's database, in a consistent state, to a new file on the hub's computer, and read the complete\n" +
-			"copy to verify it. With - the copy is written to standard output. [backup] in hub.toml makes copies on a\n" +
-			"schedule. `kith admin restore` restores one.",
-		Example: "  kith admin backup /backups/kith-2026-11-22.db\n  kith admin backup - | ssh backups.example.org 'cat > kith.db'",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if args[0] == "-" {
-				return o.backUpToOutput(cmd)
-			}
-			file, err := filepath.Abs(args[0])
-			if err != nil {
-				return fmt.Errorf("cannot name the backup's file: %w", err)
-			}
-			defer o.progress("")
-			o.progress("copying the database")
-			return ask(cmd.Context(), o.command(), "copy the database", api.OperatorBackUp.With(api.BackupFile{File: file}), func(made api.Backup) {
-				o.progress("")
-				o.say("%s: %sB, all read and sound\n", strong(made.File), short(made.Bytes))
-			})
-		},
-	}
+	return command("kith admin backup", func(ctx context.Context, args []string) error {
+		if args[0] == "-" {
+			return o.backUpToOutput(ctx)
+		}
+		file, err := filepath.Abs(args[0])
+		if err != nil {
+			return fmt.Errorf("cannot name the backup's file: %w", err)
+		}
+		defer o.progress("")
+		o.progress("copying the database")
+		return ask(ctx, o.socket(), "copy the database", api.OperatorBackUp.With(api.BackupFile{File: file}), func(made api.Backup) {
+			o.progress("")
+			o.say("%s: %sB, all read and sound\n", strong(made.File), short(made.Bytes))
+		})
+	})
 }
 
 // backUpToOutput makes the hub copy its database to a file in its data folder, writes
 // that file to standard output and removes it.
-func (o *operator) backUpToOutput(cmd *cobra.Command) error {
+func (o *operator) backUpToOutput(ctx context.Context) error {
 	switch {
 	case o.json:
 		return wrongUse("cannot print JSON: standard output is the backup; name a file, or omit --json")
@@ -61,7 +55,7 @@ func (o *operator) backUpToOutput(cmd *cobra.Command) error {
 	o.progress("copying the database")
 	defer o.progress("")
 	in := api.BackupFile{File: file, As: "standard output of kith admin backup"}
-	if _, _, err := fetch(cmd.Context(), hub, "copy the database", api.OperatorBackUp.With(in)); err != nil {
+	if _, _, err := fetch(ctx, hub, "copy the database", api.OperatorBackUp.With(in)); err != nil {
 		return err
 	}
 	made, err := os.Open(file)

@@ -107,14 +107,11 @@ func misused(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("cannot understand the command: %w; %ssee `%s --help`", err, usage, cmd.CommandPath())
 }
 
-// cobraTexts maps cobra's messages about missing or excess arguments and flags to kith's.
+// cobraTexts maps cobra's messages about flags to kith's.
 var cobraTexts = []struct {
 	cobra *regexp.Regexp
 	plain string
 }{
-	{regexp.MustCompile(`^(accepts 1|requires at least 1) arg\(s\), (only )?received 0$`), "its argument is missing"},
-	{regexp.MustCompile(`^accepts (\d+) arg\(s\), received (\d+)$`), "it takes $1 arguments, not $2"},
-	{regexp.MustCompile(`^accepts at most (\d+) arg\(s\), received (\d+)$`), "it takes at most $1 arguments, not $2"},
 	{regexp.MustCompile(`^required flag\(s\) "(\w+)" not set$`), "--$1 is missing"},
 	{regexp.MustCompile(`^required flag\(s\) "(\w+)", "(\w+)" not set$`), "--$1 and --$2 are missing"},
 	{regexp.MustCompile(`^if any flags in the group \[(\S+) (\S+)\] are set none .*$`), "give --$1 or --$2, not both"},
@@ -131,8 +128,7 @@ func plainMisuse(err error) error {
 	}
 	for _, text := range cobraTexts {
 		if text.cobra.MatchString(err.Error()) {
-			plain := text.cobra.ReplaceAllString(err.Error(), text.plain)
-			return errors.New(strings.Replace(plain, "takes 1 arguments", "takes 1 argument", 1))
+			return errors.New(text.cobra.ReplaceAllString(err.Error(), text.plain))
 		}
 	}
 	return err
@@ -160,18 +156,13 @@ func oneLine(text string) string {
 
 func (a *app) root() *cobra.Command {
 	var version bool
-	root := &cobra.Command{
-		Use:           "kith",
-		Short:         "Run language models on your machines and on those of people who share with you",
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          known,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if version {
-				return a.showVersion()
-			}
-			return cmd.Help()
-		},
+	root := group("kith")
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if version {
+			return a.showVersion(cmd.Context(), args)
+		}
+		return cmd.Help()
 	}
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON and nothing else on standard output")
@@ -193,19 +184,8 @@ func (a *app) root() *cobra.Command {
 			root.AddCommand(cmd)
 		}
 	}
-	root.AddCommand(a.version())
-	addExamples(root)
+	root.AddCommand(command("kith version", a.showVersion))
 	return root
-}
-
-// group returns a command that only has subcommands.
-func group(use, short string, commands ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: use, Short: short, Args: known,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(commands...)
-	return cmd
 }
 
 // known rejects an unknown subcommand and suggests one with a similar name.

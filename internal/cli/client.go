@@ -268,24 +268,24 @@ func fetch[Out any](ctx context.Context, at *client, doing string, r api.Request
 	return out, text, err
 }
 
-// command makes requests to the surface that at returns.
-type command struct {
+// requester makes requests to the surface that to returns.
+type requester struct {
 	*app
 	to func() (*client, error)
 }
 
-// account returns a command for the hub, as the member.
-func (a *app) account() command { return command{a, a.toAccount} }
+// account returns a requester for the hub, as the member.
+func (a *app) account() requester { return requester{a, a.toAccount} }
 
 // ask makes one request. With --json it prints the original answer, otherwise it calls
 // show.
-func ask[Out any](ctx context.Context, c command, doing string, r api.Request[Out], show func(Out)) error {
+func ask[Out any](ctx context.Context, c requester, doing string, r api.Request[Out], show func(Out)) error {
 	_, err := answer(ctx, c, doing, r, show)
 	return err
 }
 
 // answer does the same as ask, and returns the answer.
-func answer[Out any](ctx context.Context, c command, doing string, r api.Request[Out], show func(Out)) (out Out, err error) {
+func answer[Out any](ctx context.Context, c requester, doing string, r api.Request[Out], show func(Out)) (out Out, err error) {
 	at, err := c.to()
 	if err != nil {
 		return out, err

@@ -96,6 +96,16 @@ func (a *app) completeModels(cmd *cobra.Command, args []string, typed string) ([
 	return a.completeModelFlag(cmd, nil, typed)
 }
 
+// firstArgument returns the names, which may have descriptions, that start with typed, if
+// it is a command's first argument.
+func firstArgument(args []string, typed string, names []string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		names = nil
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, typed) })
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
 // completeMembers completes the members of the account's shares and groups, and those
 // invited to the groups.
 func (a *app) completeMembers(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {

@@ -57,20 +57,12 @@ type network struct {
 
 func (a *app) dev() *cobra.Command {
 	var flags devFlags
-	cmd := &cobra.Command{
-		Use: "dev", Short: "Run a complete network on this machine: hub, member, key, daemon and a small model", Args: cobra.NoArgs,
-		Long: "Run a complete network in one process, on loopback: a hub, a member, an API key, and this machine's\n" +
-			"daemon with the built-in engine and its small model. It prints what to paste and serves until interrupted.\n\n" +
-			"With --nodes there are several hub nodes on a PostgreSQL database of their own. The daemon connects to the last\n" +
-			"one, and a call may come to any of them.",
-		Example: "  kith dev\n  kith dev --nodes 3",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if flags.data == "" {
-				flags.data = filepath.Join(a.home, "dev")
-			}
-			return a.runDev(cmd.Context(), flags)
-		},
-	}
+	cmd := command("kith dev", func(ctx context.Context, _ []string) error {
+		if flags.data == "" {
+			flags.data = filepath.Join(a.home, "dev")
+		}
+		return a.runDev(ctx, flags)
+	})
 	cmd.Flags().StringVar(&flags.data, "data", "", "the folder of all data (default: dev in KITH_HOME)")
 	cmd.Flags().StringVar(&flags.listen, "listen", defaultHub, "the hub's address, on loopback")
 	cmd.Flags().StringVar(&flags.local, "local", defaultLocal, "the daemon's local address, on loopback")

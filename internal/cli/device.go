@@ -134,52 +134,43 @@ func (c *client) postForm(ctx context.Context, path string, form url.Values, out
 func (a *app) keys() *cobra.Command {
 	var name, reach, region, expires, hub string
 	var manage bool
-	create := &cobra.Command{
-		Use: "create", Short: "Create an API key, approved in the browser, and print its secret, this once", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			address, err := a.hubToAsk(hub)
-			if err != nil {
-				return err
-			}
-			form := url.Values{"scope": {"key"}, "name": {cmp.Or(name, "kith keys")}, "reach": {reach}, "region": {region}, "expires": {expires}, "manage": {strconv.FormatBool(manage)}}
-			made, err := a.approved(cmd.Context(), toHub(address, ""), "create the key", form)
-			if err != nil {
-				return err
-			}
-			return a.print(struct {
-				ID      string `json:"id"`
-				Secret  string `json:"secret"`
-				Member  string `json:"member"`
-				Region  string `json:"region"`
-				BaseURL string `json:"base_url,omitempty"`
-			}{made.ID, made.Secret, made.Member, made.Region, made.BaseURL}, func() {
-				a.say("%s\n", made.Secret)
-				fmt.Fprintf(a.err, "A key of %s in region %s, base URL %s. It is shown this once; revoke it with `kith keys revoke %s`.\n",
-					made.Member, made.Region, cmp.Or(made.BaseURL, address+"/v1"), made.ID)
-			})
-		},
-	}
+	create := command("kith keys create", func(ctx context.Context, _ []string) error {
+		address, err := a.hubToAsk(hub)
+		if err != nil {
+			return err
+		}
+		form := url.Values{"scope": {"key"}, "name": {cmp.Or(name, "kith keys")}, "reach": {reach}, "region": {region}, "expires": {expires}, "manage": {strconv.FormatBool(manage)}}
+		made, err := a.approved(ctx, toHub(address, ""), "create the key", form)
+		if err != nil {
+			return err
+		}
+		return a.print(struct {
+			ID      string `json:"id"`
+			Secret  string `json:"secret"`
+			Member  string `json:"member"`
+			Region  string `json:"region"`
+			BaseURL string `json:"base_url,omitempty"`
+		}{made.ID, made.Secret, made.Member, made.Region, made.BaseURL}, func() {
+			a.say("%s\n", made.Secret)
+			fmt.Fprintf(a.err, "A key of %s in region %s, base URL %s. It is shown this once; revoke it with `kith keys revoke %s`.\n",
+				made.Member, made.Region, cmp.Or(made.BaseURL, address+"/v1"), made.ID)
+		})
+	})
 	create.Flags().StringVar(&name, "name", "", "what the key is for (default \"kith keys\")")
 	create.Flags().StringVar(&reach, "reach", "all", "what it reaches: all, shared (own and shared) or own")
 	create.Flags().BoolVar(&manage, "manage", false, "let it manage the account, beside inference: shares, groups, machines, keys")
 	create.Flags().StringVar(&region, "region", "", "the region whose machines it reaches (default: that of the hub)")
 	create.Flags().StringVar(&expires, "expires", "", "when it ends: after a time like 90d or 12h, or at a time like 2027-01-31T18:00:00Z (default: never)")
 	create.Flags().StringVar(&hub, "hub", "", "the hub's address (default: the one this machine is signed in to)")
-	list := &cobra.Command{
-		Use: "list", Short: "List your API keys", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return ask(cmd.Context(), a.account(), "list the keys", api.ListKeys.With(api.None{}), func(l api.List[api.Key]) { a.keyTable(l.Data) })
-		},
-	}
-	revoke := &cobra.Command{
-		Use: "revoke ID", Short: "End an API key of yours, within 5 s", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return ask(cmd.Context(), a.account(), "revoke the key", api.RevokeKey.With(api.KeyID{Key: args[0]}), func(api.Revoked) {
-				a.say("key %s revoked: it is refused everywhere within 5 s\n", strong(args[0]))
-			})
-		},
-	}
-	return group("keys", "Your API keys", create, list, revoke)
+	list := command("kith keys list", func(ctx context.Context, _ []string) error {
+		return ask(ctx, a.account(), "list the keys", api.ListKeys.With(api.None{}), func(l api.List[api.Key]) { a.keyTable(l.Data) })
+	})
+	revoke := command("kith keys revoke", func(ctx context.Context, args []string) error {
+		return ask(ctx, a.account(), "revoke the key", api.RevokeKey.With(api.KeyID{Key: args[0]}), func(api.Revoked) {
+			a.say("key %s revoked: it is refused everywhere within 5 s\n", strong(args[0]))
+		})
+	})
+	return group("kith keys", create, list, revoke)
 }
 
 func (a *app) keyTable(keys []api.Key) {
@@ -210,29 +201,23 @@ func (a *app) hubToAsk(flag string) (string, error) {
 
 // devices is `kith admin device`: the requests waiting for approval.
 func (o *operator) devices() *cobra.Command {
-	list := &cobra.Command{
-		Use: "list", Short: "List the sign-ins and key requests that wait", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return ask(cmd.Context(), o.command(), "list what waits", api.OperatorListDevices.With(api.None{}), func(waiting []api.Device) {
-				var rows [][]string
-				for _, g := range waiting {
-					rows = append(rows, []string{g.Code, g.Kind, g.Name, g.Address, moment(g.Created), g.Client})
-				}
-				o.table("CODE FOR NAME FROM SINCE PROGRAM", rows)
-			})
-		},
-	}
+	list := command("kith admin device list", func(ctx context.Context, _ []string) error {
+		return ask(ctx, o.socket(), "list what waits", api.OperatorListDevices.With(api.None{}), func(waiting []api.Device) {
+			var rows [][]string
+			for _, g := range waiting {
+				rows = append(rows, []string{g.Code, g.Kind, g.Name, g.Address, moment(g.Created), g.Client})
+			}
+			o.table("CODE FOR NAME FROM SINCE PROGRAM", rows)
+		})
+	})
 	var member string
-	approve := &cobra.Command{
-		Use: "approve CODE --member NAME", Short: "Approve one in a member's name, without the site", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			in := api.DeviceApproval{Code: args[0], Member: member}
-			return ask(cmd.Context(), o.command(), "approve it", api.OperatorApproveDevice.With(in), func(api.Device) {
-				o.say("approved in the name of %s\n", strong(member))
-			})
-		},
-	}
+	approve := command("kith admin device approve", func(ctx context.Context, args []string) error {
+		in := api.DeviceApproval{Code: args[0], Member: member}
+		return ask(ctx, o.socket(), "approve it", api.OperatorApproveDevice.With(in), func(api.Device) {
+			o.say("approved in the name of %s\n", strong(member))
+		})
+	})
 	approve.Flags().StringVar(&member, "member", "", "in whose name")
-	_ = approve.MarkFlagRequired("member")
-	return group("device", "Sign-ins and key requests that wait for approval", list, approve)
+	requiring(approve, "member")
+	return group("kith admin device", list, approve)
 }

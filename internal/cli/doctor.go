@@ -62,18 +62,11 @@ type doctor struct {
 }
 
 func (a *app) doctor() *cobra.Command {
-	return &cobra.Command{
-		Use: "doctor", Short: "Check this machine and suggest fixes", Args: cobra.NoArgs,
-		Long: "Check the configuration, folders and disk, the credential, the daemon and its port, engines and models, the\n" +
-			"hub, the clock and the connection to it. For each problem it prints the cause and what to do, and the exit\n" +
-			"status is then 1. A hub explains all of them on its page /docs/operate/troubleshooting.",
-		Example: "  kith doctor\n  kith doctor --json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			d := &doctor{app: a, away: map[string]bool{}, free: freeSpace, write: tryWrite, lookup: net.DefaultResolver.LookupHost}
-			d.examine(cmd.Context())
-			return d.report()
-		},
-	}
+	return command("kith doctor", func(ctx context.Context, _ []string) error {
+		d := &doctor{app: a, away: map[string]bool{}, free: freeSpace, write: tryWrite, lookup: net.DefaultResolver.LookupHost}
+		d.examine(ctx)
+		return d.report()
+	})
 }
 
 func (d *doctor) ok(check, format string, args ...any) {

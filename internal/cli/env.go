@@ -53,28 +53,22 @@ func usualShell() string {
 func (a *app) env() *cobra.Command {
 	var name string
 	var local bool
-	cmd := &cobra.Command{
-		Use: "env [--shell sh|fish|powershell] [--local]", Short: "Print the lines that point clients at your hub, after a test call", Args: cobra.NoArgs,
-		Long: "Print the lines that point OpenAI- and Anthropic-style clients at your hub, with the key in KITH_API_KEY,\n" +
-			"after calls with just these values succeeded. With --local they point them at this machine's daemon,\n" +
-			"which needs no key. Use them with: " + fmt.Sprintf(shells["sh"].use, ""),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			style, ok := shells[name]
-			if !ok {
-				return wrongUse("cannot write lines for the shell %q; use --shell sh, fish or powershell", name)
-			}
-			prove := a.hubEnvironment
-			if local {
-				prove = a.localEnvironment
-			}
-			env, err := prove(cmd.Context())
-			if err != nil {
-				return err
-			}
-			flags := strings.TrimSuffix(" --shell "+name, " --shell "+usualShell()) + map[bool]string{true: " --local"}[local]
-			return a.print(env.json(), func() { a.write(env, style, flags) })
-		},
-	}
+	cmd := command("kith env", func(ctx context.Context, _ []string) error {
+		style, ok := shells[name]
+		if !ok {
+			return wrongUse("cannot write lines for the shell %q; use --shell sh, fish or powershell", name)
+		}
+		prove := a.hubEnvironment
+		if local {
+			prove = a.localEnvironment
+		}
+		env, err := prove(ctx)
+		if err != nil {
+			return err
+		}
+		flags := strings.TrimSuffix(" --shell "+name, " --shell "+usualShell()) + map[bool]string{true: " --local"}[local]
+		return a.print(env.json(), func() { a.write(env, style, flags) })
+	})
 	cmd.Flags().StringVar(&name, "shell", usualShell(), "sh, fish or powershell")
 	cmd.Flags().BoolVar(&local, "local", false, "this machine's daemon instead of the hub")
 	_ = cmd.RegisterFlagCompletionFunc("shell", cobra.FixedCompletions([]string{"sh", "fish", "powershell"}, cobra.ShellCompDirectiveNoFileComp))

@@ -61,28 +61,22 @@ func (a *app) hub() *cobra.Command {
 		}
 		return config, nil
 	}
-	cmd := &cobra.Command{
-		Use: "hub", Short: "Run a hub", Args: cobra.NoArgs,
-		Long: "Run a hub: the hosted API and the machines' tunnels on one address; metrics, health and profiles on a second\n" +
-			"one; and the operator's socket admin.sock in the data folder. SIGHUP makes it read its configuration again,\n" +
-			"SIGTERM makes it exit when its calls have ended.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if admin != "" {
-				if err := new(address).UnmarshalText([]byte(admin)); err != nil {
-					return wrongUse("cannot use --admin %s: it %w", admin, err)
-				}
-				if err := new(loopback).UnmarshalText([]byte(admin)); err != nil && !anyAdmin {
-					return wrongUse("cannot use --admin %s: metrics and profiles need no key there; "+
-						"take a loopback address such as %s, or add --admin-any where only your own tools reach it", admin, defaultAdmin)
-				}
+	cmd := command("kith hub", func(ctx context.Context, _ []string) error {
+		if admin != "" {
+			if err := new(address).UnmarshalText([]byte(admin)); err != nil {
+				return wrongUse("cannot use --admin %s: it %w", admin, err)
 			}
-			err := a.runHub(cmd.Context(), read, admin, anyAdmin)
-			if next := store.WhatToDo(err); next != "" && !strings.Contains(err.Error(), next) {
-				err = fmt.Errorf("%w: %s", err, next)
+			if err := new(loopback).UnmarshalText([]byte(admin)); err != nil && !anyAdmin {
+				return wrongUse("cannot use --admin %s: metrics and profiles need no key there; "+
+					"take a loopback address such as %s, or add --admin-any where only your own tools reach it", admin, defaultAdmin)
 			}
-			return err
-		},
-	}
+		}
+		err := a.runHub(ctx, read, admin, anyAdmin)
+		if next := store.WhatToDo(err); next != "" && !strings.Contains(err.Error(), next) {
+			err = fmt.Errorf("%w: %s", err, next)
+		}
+		return err
+	})
 	cmd.Flags().StringVar(&file, "config", "", "the configuration file (default: hub.toml in KITH_HOME)")
 	cmd.Flags().StringVar(&listen, "listen", "", "the public address (default "+defaultHub+")")
 	cmd.Flags().StringVar(&data, "data", "", "the data folder (default: hub in KITH_HOME)")

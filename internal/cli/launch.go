@@ -114,33 +114,23 @@ func opencodeSettings(t target) ([]string, environment, error) {
 func (a *app) launch() *cobra.Command {
 	var model string
 	names := []string{"claude", "codex", "opencode"}
-	cmd := &cobra.Command{
-		Use: "launch claude|codex|opencode [--model M] [-- ARGS…]", Short: "Start a coding agent on a model of your hub or of this machine",
-		Long: "Start a coding agent on a model of your hub, with the key in KITH_API_KEY; the arguments after -- are for\n" +
-			"the agent. Without --model it is one of your own, else a shared one, else a group's; of these the one\n" +
-			"that is ready, calls tools and has most context. claude and opencode use this machine's daemon if it\n" +
-			"serves the model itself, and without a key. The agent gets the model's context length, and nothing of its\n" +
-			"own configuration is changed.\n\n" +
-			"The owner of a machine that serves you could control what your agent does: let none run tools unasked on\n" +
-			"machines of people who should not have a shell on yours.",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if at := cmd.ArgsLenAtDash(); len(args) == 0 || at == 0 || at < 0 && len(args) > 1 || at > 1 {
-				return errors.New("name one agent; its own arguments come after --")
-			}
-			return nil
-		},
-		ValidArgs: names,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			chosen, known := agents[args[0]]
-			if !known {
-				return wrongUse("cannot launch %s: known agents are %s; others take the lines of `kith env`", args[0], strings.Join(names, ", "))
-			}
-			path, err := exec.LookPath(args[0])
-			if err != nil {
-				return fmt.Errorf("cannot launch %s: it is not on your PATH; install it with `%s`", args[0], chosen.install)
-			}
-			return a.start(cmd.Context(), path, chosen, model, args[1:])
-		},
+	cmd := command("kith launch", func(ctx context.Context, args []string) error {
+		chosen, known := agents[args[0]]
+		if !known {
+			return wrongUse("cannot launch %s: known agents are %s; others take the lines of `kith env`", args[0], strings.Join(names, ", "))
+		}
+		path, err := exec.LookPath(args[0])
+		if err != nil {
+			return fmt.Errorf("cannot launch %s: it is not on your PATH; install it with `%s`", args[0], chosen.install)
+		}
+		return a.start(ctx, path, chosen, model, args[1:])
+	})
+	cmd.ValidArgs = names
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if at := cmd.ArgsLenAtDash(); len(args) == 0 || at == 0 || at < 0 && len(args) > 1 || at > 1 {
+			return errors.New("name one agent; its own arguments come after --")
+		}
+		return nil
 	}
 	cmd.Flags().StringVar(&model, "model", "", "the model, by its exact id")
 	_ = cmd.RegisterFlagCompletionFunc("model", a.completeModelFlag)

@@ -19,29 +19,24 @@ import (
 
 func (a *app) login() *cobra.Command {
 	var hub, token string
-	cmd := &cobra.Command{
-		Use: "login [--hub URL] [--token TOKEN]", Short: "Sign this machine in to a hub", Args: cobra.NoArgs,
-		Long: "Sign this machine in to a hub: it prints a code and an address, and waits until you approve it in a browser.\n" +
-			"Without a browser, --token uses a token from the hub's operator.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if token == "-" {
-				text, err := io.ReadAll(io.LimitReader(a.in, 4<<10))
-				if err != nil {
-					return fmt.Errorf("cannot read the token from standard input: %w", err)
-				}
-				token = strings.TrimSpace(string(text))
-			}
-			address, err := a.hubToAsk(hub)
+	cmd := command("kith login", func(ctx context.Context, _ []string) error {
+		if token == "-" {
+			text, err := io.ReadAll(io.LimitReader(a.in, 4<<10))
 			if err != nil {
-				return err
+				return fmt.Errorf("cannot read the token from standard input: %w", err)
 			}
-			config, err := loadLocalFile(a.home)
-			if err != nil {
-				return err
-			}
-			return a.signIn(cmd.Context(), config.Daemon.Data, address, token)
-		},
-	}
+			token = strings.TrimSpace(string(text))
+		}
+		address, err := a.hubToAsk(hub)
+		if err != nil {
+			return err
+		}
+		config, err := loadLocalFile(a.home)
+		if err != nil {
+			return err
+		}
+		return a.signIn(ctx, config.Daemon.Data, address, token)
+	})
 	cmd.Flags().StringVar(&hub, "hub", "", "the hub's address")
 	cmd.Flags().StringVar(&token, "token", "", "a single-use token from the hub's operator; - reads it from standard input")
 	return cmd
@@ -138,18 +133,13 @@ func redeem(ctx context.Context, hub *client, token string) (daemon.Credential, 
 const revokeTimeout = 15 * time.Second
 
 func (a *app) logout() *cobra.Command {
-	return &cobra.Command{
-		Use: "logout", Short: "Revoke this machine's credential at its hub, and forget it", Args: cobra.NoArgs,
-		Long: "Revoke this machine's credential at its hub and remove it. The hub's calls on this machine end. If the hub\n" +
-			"cannot be reached, the credential is only removed here, and the command prints how to revoke it there.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := loadLocalFile(a.home)
-			if err != nil {
-				return err
-			}
-			return a.signOut(cmd.Context(), config.Daemon.Data)
-		},
-	}
+	return command("kith logout", func(ctx context.Context, _ []string) error {
+		config, err := loadLocalFile(a.home)
+		if err != nil {
+			return err
+		}
+		return a.signOut(ctx, config.Daemon.Data)
+	})
 }
 
 // signOut revokes the credential in data at its hub, if the hub responds, and removes it

@@ -36,27 +36,20 @@ func (c *hubFile) database() store.Config {
 
 func (o *operator) migrate() *cobra.Command {
 	var status bool
-	cmd := &cobra.Command{
-		Use: "migrate [--status]", Short: "Bring the database's tables up to date, or list the steps that did", Args: cobra.NoArgs,
-		Long: "Bring the tables of the hub's database up to date, as `kith hub` does at its start, and list the steps with the\n" +
-			"time of each. On SQLite the hub has to be stopped; on PostgreSQL hubs may run. With --status the steps are\n" +
-			"only listed, on both databases also while a hub runs.",
-		Example: "  kith admin migrate --status\n  kith admin migrate --config /etc/kith/hub.toml",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			at, err := o.database()
-			if err == nil && !status {
-				err = migrateNow(cmd.Context(), at)
-			}
-			if err != nil {
-				return err
-			}
-			schema, err := store.ReadSchema(cmd.Context(), at)
-			if err != nil {
-				return err
-			}
-			return o.showSchema(schema)
-		},
-	}
+	cmd := command("kith admin migrate", func(ctx context.Context, _ []string) error {
+		at, err := o.database()
+		if err == nil && !status {
+			err = migrateNow(ctx, at)
+		}
+		if err != nil {
+			return err
+		}
+		schema, err := store.ReadSchema(ctx, at)
+		if err != nil {
+			return err
+		}
+		return o.showSchema(schema)
+	})
 	cmd.Flags().BoolVar(&status, "status", false, "list the steps and change nothing")
 	return cmd
 }
@@ -123,33 +116,22 @@ func (o *operator) showSchema(s store.Schema) error {
 func (o *operator) copy() *cobra.Command {
 	var from string
 	var to databaseURL
-	cmd := &cobra.Command{
-		Use: "copy [--from kith.db] --to postgres://…", Short: "Copy a stopped hub's SQLite database to an empty PostgreSQL database", Args: cobra.NoArgs,
-		Long: "Copy all tables of a hub's SQLite database to an empty PostgreSQL database, in one transaction, read them back\n" +
-			"and compare the number of rows and the sum of their contents. Stop the hub first: its stop writes the last\n" +
-			"records to the database, and nothing can be written while its data moves. A backup can be copied while the\n" +
-			"hub runs, to see that it works and how long it takes. The source stays as it is.",
-		Example: "  kith admin backup /var/tmp/try.db && kith admin copy --from /var/tmp/try.db --to postgres://kith@db.example.org/try\n" +
-			"  systemctl stop kith-hub\n" +
-			"  kith admin copy --from /var/lib/kith/kith.db --to env:KITH_DATABASE    # the URL with its password",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := to.resolve(""); err != nil {
-				return wrongUse("cannot use --to: it %w", err)
+	cmd := command("kith admin copy", func(ctx context.Context, _ []string) error {
+		if err := to.resolve(""); err != nil {
+			return wrongUse("cannot use --to: it %w", err)
+		}
+		source := store.Config{Path: from}
+		if from == "" {
+			var err error
+			if source, err = o.database(); err != nil {
+				return err
 			}
-			source := store.Config{Path: from}
-			if from == "" {
-				var err error
-				if source, err = o.database(); err != nil {
-					return err
-				}
-			}
-			return o.copyDatabase(cmd.Context(), source, store.Config{URL: to.text})
-		},
-	}
+		}
+		return o.copyDatabase(ctx, source, store.Config{URL: to.text})
+	})
 	cmd.Flags().StringVar(&from, "from", "", "the SQLite file (default: kith.db in the hub's data folder)")
 	cmd.Flags().StringVar(&to.text, "to", "", "the URL of the empty database, or env:NAME or file:PATH to read it from")
-	_ = cmd.MarkFlagRequired("to")
-	return cmd
+	return requiring(cmd, "to")
 }
 
 // copiedTable is a copied table in the output.

@@ -17,35 +17,26 @@ import (
 // health is `kith admin health`, a container's health check: it reports whether the hub
 // serves calls.
 func (o *operator) health() *cobra.Command {
-	return &cobra.Command{
-		Use: "health", Short: "Check whether the hub serves calls; it fails if not", Args: cobra.NoArgs,
-		Example: "  kith admin health --data /var/lib/kith && echo ready",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			got, err := answer(cmd.Context(), o.command(), "check the hub", api.OperatorGetHealth.With(api.None{}), func(h api.Health) {
-				if h.Ready {
-					o.say("the hub serves calls\n")
-				}
-			})
-			if err == nil && !got.Ready {
-				return fmt.Errorf("cannot serve calls at this hub now: %s; its log says more", got.Reason)
+	return command("kith admin health", func(ctx context.Context, _ []string) error {
+		got, err := answer(ctx, o.socket(), "check the hub", api.OperatorGetHealth.With(api.None{}), func(h api.Health) {
+			if h.Ready {
+				o.say("the hub serves calls\n")
 			}
-			return err
-		},
-	}
+		})
+		if err == nil && !got.Ready {
+			return fmt.Errorf("cannot serve calls at this hub now: %s; its log says more", got.Reason)
+		}
+		return err
+	})
 }
 
 // nodes is `kith admin nodes`, which lists the hub's nodes.
 func (o *operator) nodes() *cobra.Command {
-	return &cobra.Command{
-		Use: "nodes", Short: "List the hub's nodes", Args: cobra.NoArgs,
-		Long: "List the hub's nodes as seen by the one that you ask, whose line has a *. LINK is whether that node is\n" +
-			"connected to this one, MACHINES how many machines are connected to it, CALLS how many calls it serves.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return ask(cmd.Context(), o.command(), "list the nodes", api.OperatorListNodes.With(api.None{}), func(nodes []api.Node) {
-				o.table("NODE REGION STATE BEAT LINK MACHINES CALLS VERSION ADDRESS", convert(nodes, nodeRow))
-			})
-		},
-	}
+	return command("kith admin nodes", func(ctx context.Context, _ []string) error {
+		return ask(ctx, o.socket(), "list the nodes", api.OperatorListNodes.With(api.None{}), func(nodes []api.Node) {
+			o.table("NODE REGION STATE BEAT LINK MACHINES CALLS VERSION ADDRESS", convert(nodes, nodeRow))
+		})
+	})
 }
 
 func nodeRow(n api.Node) []string {
@@ -70,28 +61,21 @@ type drained struct {
 
 // drain is `kith admin drain`, which makes a node exit and shows the progress.
 func (o *operator) drain() *cobra.Command {
-	return &cobra.Command{
-		Use: "drain NODE", Short: "End a node of the hub without ending a call", Args: cobra.ExactArgs(1),
-		Long: "Drain a node of the hub: it accepts nothing new, its machines connect to the other nodes, its calls continue\n" +
-			"for at most [hub] drain, and then its process exits. The command shows what is left until the node exits;\n" +
-			"interrupting the command does not stop that. SIGTERM to the node's process does the same.",
-		Example: "  kith admin drain hub-1",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			hub, err := o.hub()
-			if err != nil {
-				return err
-			}
-			if _, _, err := fetch(cmd.Context(), hub, "drain the node", api.OperatorDrainNode.With(api.Named{Name: args[0]})); err != nil {
-				return err
-			}
-			err = o.awaitDrained(cmd.Context(), hub, args[0])
-			o.progress("")
-			if err != nil {
-				return err
-			}
-			return o.print(drained{args[0], "ended"}, func() { o.say("node %s has ended\n", strong(args[0])) })
-		},
-	}
+	return command("kith admin drain", func(ctx context.Context, args []string) error {
+		hub, err := o.hub()
+		if err != nil {
+			return err
+		}
+		if _, _, err := fetch(ctx, hub, "drain the node", api.OperatorDrainNode.With(api.Named{Name: args[0]})); err != nil {
+			return err
+		}
+		err = o.awaitDrained(ctx, hub, args[0])
+		o.progress("")
+		if err != nil {
+			return err
+		}
+		return o.print(drained{args[0], "ended"}, func() { o.say("node %s has ended\n", strong(args[0])) })
+	})
 }
 
 // drainPoll is how often the progress of a drain is read.

@@ -34,35 +34,17 @@ type pulled struct {
 }
 
 func (a *app) pull() *cobra.Command {
-	return &cobra.Command{
-		Use: "pull [MODEL|URL]", Short: "Fetch a model for this machine; without a name, list some that fit it",
-		Long: "Download a model in GGUF files into the first folder of [engine] models (~/.kith/models), which the daemon\n" +
-			"watches. MODEL is a name in the list, hf.co/ORG/REPO with an optional :QUANT or :FILE, or the URL of a file.\n" +
-			"Interrupted downloads are resumed, and the files are verified. HF_TOKEN is the token for models with terms\n" +
-			"to accept, HF_ENDPOINT the address of another model hub.",
-		Example:           "  kith pull\n  kith pull qwen3-4b\n  kith pull hf.co/Qwen/Qwen3-8B-GGUF:Q5_K_M",
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: completeListed,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return a.listPullable(cmd.Context())
-			}
-			return a.pullModel(cmd.Context(), args[0])
-		},
-	}
+	return completing(completeListed, command("kith pull", func(ctx context.Context, args []string) error {
+		if len(args) == 0 {
+			return a.listPullable(ctx)
+		}
+		return a.pullModel(ctx, args[0])
+	}))
 }
 
 // completeListed completes the names of the list.
-func completeListed(_ *cobra.Command, args []string, typed string) (names []string, _ cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	for _, l := range pull.List() {
-		if strings.HasPrefix(l.Name, typed) {
-			names = append(names, l.Name+"\t"+l.About)
-		}
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+func completeListed(_ *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	return firstArgument(args, typed, convert(pull.List(), func(l pull.Listed) string { return l.Name + "\t" + l.About }))
 }
 
 // pullable is a model in the list that `kith pull --json` prints.
@@ -267,36 +249,27 @@ func (r *rate) text(p pull.Progress, now time.Time) (text string, show bool) {
 }
 
 func (a *app) removeModel() *cobra.Command {
-	return &cobra.Command{
-		Use: "rm ID", Short: "Delete the files of a model from this machine", Args: cobra.ExactArgs(1),
-		ValidArgsFunction: func(_ *cobra.Command, args []string, typed string) (ids []string, _ cobra.ShellCompDirective) {
-			files, err := a.ownModelFiles()
-			if err != nil || len(args) > 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			for _, f := range files {
-				if strings.HasPrefix(f.ID, typed) {
-					ids = append(ids, f.ID)
-				}
-			}
-			return ids, cobra.ShellCompDirectiveNoFileComp
-		},
-		RunE: func(_ *cobra.Command, args []string) error {
-			files, err := a.ownModelFiles()
-			if err != nil {
-				return err
-			}
-			at := slices.IndexFunc(files, func(f modelFile) bool { return f.ID == args[0] })
-			if at < 0 {
-				return fmt.Errorf("cannot delete %s: no file of that model is in the folders of [engine] models; `kith models` lists what this machine serves", args[0])
-			}
-			freed, err := deleteModel(files[at])
-			if err != nil {
-				return fmt.Errorf("cannot delete %s: %w", args[0], err)
-			}
-			return a.print(map[string]any{"id": args[0], "freed": freed}, func() { a.say("deleted %s; %s are free again\n", strong(args[0]), pull.Bytes(freed)) })
-		},
-	}
+	return completing(a.completeOwnModels, command("kith models rm", func(_ context.Context, args []string) error {
+		files, err := a.ownModelFiles()
+		if err != nil {
+			return err
+		}
+		at := slices.IndexFunc(files, func(f modelFile) bool { return f.ID == args[0] })
+		if at < 0 {
+			return fmt.Errorf("cannot delete %s: no file of that model is in the folders of [engine] models; `kith models` lists what this machine serves", args[0])
+		}
+		freed, err := deleteModel(files[at])
+		if err != nil {
+			return fmt.Errorf("cannot delete %s: %w", args[0], err)
+		}
+		return a.print(map[string]any{"id": args[0], "freed": freed}, func() { a.say("deleted %s; %s are free again\n", strong(args[0]), pull.Bytes(freed)) })
+	}))
+}
+
+// completeOwnModels completes the models in this machine's files.
+func (a *app) completeOwnModels(_ *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	files, _ := a.ownModelFiles() // after an error there are none
+	return firstArgument(args, typed, convert(files, func(f modelFile) string { return f.ID }))
 }
 
 // ownModelFiles returns the models in this machine's files.

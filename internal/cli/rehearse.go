@@ -99,23 +99,17 @@ func closedToday(now time.Time) string {
 func (a *app) rehearse() *cobra.Command {
 	codes := convert(scenarios, func(s scenario) string { return s.code })
 	var stream bool
-	cmd := &cobra.Command{
-		Use: "rehearse CODE|all", Short: "Stage a refusal for real and print the answer a client gets",
-		Long: "Stage the circumstances of one of the six hosted error codes, or of each, with throw-away members,\n" +
-			"machines, hours and failures in one process, make the call over HTTP, and print the real answer.\n\n" +
-			"The codes: " + strings.Join(codes, ", ") + ".",
-		ValidArgs: append(codes, "all"), Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if args[0] == "all" {
-				return a.runRehearsal(cmd.Context(), scenarios, stream)
-			}
-			at := slices.Index(codes, args[0])
-			if at < 0 {
-				return wrongUse("cannot stage %q: the codes are %s, or all for each; casing matters", args[0], strings.Join(codes, ", "))
-			}
-			return a.runRehearsal(cmd.Context(), scenarios[at:at+1], stream)
-		},
-	}
+	cmd := command("kith rehearse", func(ctx context.Context, args []string) error {
+		if args[0] == "all" {
+			return a.runRehearsal(ctx, scenarios, stream)
+		}
+		at := slices.Index(codes, args[0])
+		if at < 0 {
+			return wrongUse("cannot stage %q: the codes are %s, or all for each; casing matters", args[0], strings.Join(codes, ", "))
+		}
+		return a.runRehearsal(ctx, scenarios[at:at+1], stream)
+	})
+	cmd.ValidArgs = append(codes, "all")
 	cmd.Flags().BoolVar(&stream, "stream", false, "make the call with stream: true")
 	return cmd
 }

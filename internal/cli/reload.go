@@ -22,29 +22,24 @@ import (
 var reloadable = []string{"ratelimit", "discovery", "share"}
 
 func (a *app) reload() *cobra.Command {
-	return &cobra.Command{
-		Use: "reload", Short: "Have the daemon read its configuration again, while its calls run", Args: cobra.NoArgs,
-		Long: "Make the daemon read its configuration again, like SIGHUP. No call is dropped. Settings that cannot change\n" +
-			"while it runs are listed and take effect at its next start.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := loadLocalFile(a.home)
-			if err != nil {
-				return err
+	return command("kith reload", func(ctx context.Context, _ []string) error {
+		config, err := loadLocalFile(a.home)
+		if err != nil {
+			return err
+		}
+		daemonOf := requester{a, func() (*client, error) { return control(config.Daemon.Data), nil }}
+		return ask(ctx, daemonOf, "reload", api.Request[daemon.ReloadResult]{Method: http.MethodPost, Path: "/reload"}, func(done daemon.ReloadResult) {
+			if len(done.Applied)+len(done.Restart) == 0 {
+				a.say("nothing has changed\n")
 			}
-			daemonOf := command{a, func() (*client, error) { return control(config.Daemon.Data), nil }}
-			return ask(cmd.Context(), daemonOf, "reload", api.Request[daemon.ReloadResult]{Method: http.MethodPost, Path: "/reload"}, func(done daemon.ReloadResult) {
-				if len(done.Applied)+len(done.Restart) == 0 {
-					a.say("nothing has changed\n")
-				}
-				if len(done.Applied) > 0 {
-					a.say("in effect now: %s\n", strong(strings.Join(done.Applied, ", ")))
-				}
-				if len(done.Restart) > 0 {
-					a.say("from the next start of the daemon: %s\n", strong(strings.Join(done.Restart, ", ")))
-				}
-			})
-		},
-	}
+			if len(done.Applied) > 0 {
+				a.say("in effect now: %s\n", strong(strings.Join(done.Applied, ", ")))
+			}
+			if len(done.Restart) > 0 {
+				a.say("from the next start of the daemon: %s\n", strong(strings.Join(done.Restart, ", ")))
+			}
+		})
+	})
 }
 
 // reload reads the configuration again and applies the settings that can change. On error

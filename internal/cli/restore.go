@@ -28,28 +28,20 @@ type restoredHub struct {
 }
 
 func (o *operator) restore() *cobra.Command {
-	return &cobra.Command{
-		Use: "restore [FILE]", Short: "Replace a stopped hub's database with a backup", Args: cobra.MaximumNArgs(1),
-		Long: "Check a backup of `kith admin backup` and put it in the place of a stopped hub's database, which is kept\n" +
-			"beside it. What was made or changed since the backup is not in it; what the replaced database knew as revoked\n" +
-			"stays revoked. Every session ends, and sign-in links and machine tokens that were not used yet.\n\n" +
-			"On PostgreSQL run pg_restore, then this command without FILE, which does the rest.",
-		Example: "  systemctl stop kith-hub\n  kith admin restore --data /var/lib/kith /backups/kith-2026-11-22.db\n  systemctl start kith-hub",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			at, err := o.database()
-			switch {
-			case err != nil:
-				return err
-			case at.URL != "" && len(args) > 0:
-				return wrongUse("cannot restore %s: this hub's data is in PostgreSQL; stop all hubs, bring it back with pg_restore, then run `kith admin restore` without a file", args[0])
-			case at.URL != "":
-				return o.finishRestore(cmd.Context(), at)
-			case len(args) == 0:
-				return wrongUse("cannot restore without a file; name the backup: `kith admin restore FILE`")
-			}
-			return o.restoreFile(cmd.Context(), args[0], at.Path)
-		},
-	}
+	return command("kith admin restore", func(ctx context.Context, args []string) error {
+		at, err := o.database()
+		switch {
+		case err != nil:
+			return err
+		case at.URL != "" && len(args) > 0:
+			return wrongUse("cannot restore %s: this hub's data is in PostgreSQL; stop all hubs, bring it back with pg_restore, then run `kith admin restore` without a file", args[0])
+		case at.URL != "":
+			return o.finishRestore(ctx, at)
+		case len(args) == 0:
+			return wrongUse("cannot restore without a file; name the backup: `kith admin restore FILE`")
+		}
+		return o.restoreFile(ctx, args[0], at.Path)
+	})
 }
 
 func (o *operator) restoreFile(ctx context.Context, file, path string) error {

@@ -78,38 +78,31 @@ func waitingFor(comment string) string {
 }
 
 func (a *app) run() *cobra.Command {
-	return &cobra.Command{
-		Use: "run MODEL [PROMPT…]", Short: "Chat with a model in the terminal",
-		Long: "Chat with a model until Ctrl-D. With a prompt, or text on standard input, or both, one answer is printed.\n" +
-			"Calls are sent to the hub with KITH_API_KEY if that is set, else to this machine's daemon.",
-		Args:              cobra.MinimumNArgs(1),
-		ValidArgsFunction: a.completeModels,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			surface, ok, err := a.byKey()
-			if err == nil && !ok {
-				surface, err = a.toDaemon()
-			}
+	return completing(a.completeModels, command("kith run", func(ctx context.Context, args []string) error {
+		surface, ok, err := a.byKey()
+		if err == nil && !ok {
+			surface, err = a.toDaemon()
+		}
+		if err != nil {
+			return err
+		}
+		c := &conversation{app: a, surface: surface, local: !ok, model: args[0]}
+		prompt := strings.Join(args[1:], " ")
+		if prompt == "" && terminal(a.in) {
+			return c.chat(ctx)
+		}
+		if !terminal(a.in) {
+			text, err := io.ReadAll(io.LimitReader(a.in, maxAnswer))
 			if err != nil {
-				return err
+				return fmt.Errorf("cannot read the prompt from standard input: %w", err)
 			}
-			c := &conversation{app: a, surface: surface, local: !ok, model: args[0]}
-			prompt := strings.Join(args[1:], " ")
-			if prompt == "" && terminal(a.in) {
-				return c.chat(cmd.Context())
-			}
-			if !terminal(a.in) {
-				text, err := io.ReadAll(io.LimitReader(a.in, maxAnswer))
-				if err != nil {
-					return fmt.Errorf("cannot read the prompt from standard input: %w", err)
-				}
-				prompt = strings.TrimSpace(prompt + "\n\n" + string(text))
-			}
-			if prompt == "" {
-				return wrongUse("cannot ask nothing; give a prompt: kith run %s \"…\"", c.model)
-			}
-			return c.answer(cmd.Context(), prompt)
-		},
-	}
+			prompt = strings.TrimSpace(prompt + "\n\n" + string(text))
+		}
+		if prompt == "" {
+			return wrongUse("cannot ask nothing; give a prompt: kith run %s \"…\"", c.model)
+		}
+		return c.answer(ctx, prompt)
+	}))
 }
 
 // answer sends prompt, prints the answer while it arrives or, with --json, at once, and

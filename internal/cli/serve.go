@@ -20,33 +20,28 @@ import (
 
 func (a *app) serve() *cobra.Command {
 	var file, listen string
-	cmd := &cobra.Command{
-		Use: "serve", Short: "Run this machine's daemon", Args: cobra.NoArgs,
-		Long: "Run this machine's daemon: the local API for programs here, the engines of this machine,\n" +
-			"and, when signed in, the connection to the hub.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			read := func() (*daemonFile, error) {
-				config, err := loadDaemonFile(a.home, pathHere(file))
-				if err != nil || listen == "" {
-					return config, err
-				}
-				if err := config.Daemon.Listen.UnmarshalText([]byte(listen)); err != nil {
-					return nil, wrongUse("cannot use --listen %s: it %w", listen, err)
-				}
-				return config, nil
+	cmd := command("kith serve", func(ctx context.Context, _ []string) error {
+		read := func() (*daemonFile, error) {
+			config, err := loadDaemonFile(a.home, pathHere(file))
+			if err != nil || listen == "" {
+				return config, err
 			}
-			config, err := read()
-			if err != nil {
-				return err
+			if err := config.Daemon.Listen.UnmarshalText([]byte(listen)); err != nil {
+				return nil, wrongUse("cannot use --listen %s: it %w", listen, err)
 			}
-			m := &daemonProcess{config: config, flag: "--listen", read: read, log: logTo(a.err, slog.LevelInfo)}
-			m.ready = func(d *daemon.Daemon) error {
-				status := d.Status()
-				return a.print(map[string]string{"local": status.Local}, func() { a.say("%s", readyText(status)) })
-			}
-			return m.run(cmd.Context())
-		},
-	}
+			return config, nil
+		}
+		config, err := read()
+		if err != nil {
+			return err
+		}
+		m := &daemonProcess{config: config, flag: "--listen", read: read, log: logTo(a.err, slog.LevelInfo)}
+		m.ready = func(d *daemon.Daemon) error {
+			status := d.Status()
+			return a.print(map[string]string{"local": status.Local}, func() { a.say("%s", readyText(status)) })
+		}
+		return m.run(ctx)
+	})
 	cmd.Flags().StringVar(&file, "config", "", "the configuration file (default: config.toml in KITH_HOME)")
 	cmd.Flags().StringVar(&listen, "listen", "", "the local address, on loopback (default "+defaultLocal+")")
 	return cmd

@@ -55,20 +55,17 @@ type savedStatus struct {
 }
 
 func (a *app) status() *cobra.Command {
-	return &cobra.Command{
-		Use: "status", Short: "Show this machine's daemon, its engines and its connection to the hub", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, now, running, err := a.daemonStatus(cmd.Context(), "ask for the status")
-			if err != nil {
-				return err
-			}
-			if !running {
-				return a.showSaved(config, now)
-			}
-			status := runningStatus{true, now, a.speeds(cmd.Context(), now.Tunnel)}
-			return a.print(status, func() { a.showStatus(status) })
-		},
-	}
+	return command("kith status", func(ctx context.Context, _ []string) error {
+		config, now, running, err := a.daemonStatus(ctx, "ask for the status")
+		if err != nil {
+			return err
+		}
+		if !running {
+			return a.showSaved(config, now)
+		}
+		status := runningStatus{true, now, a.speeds(ctx, now.Tunnel)}
+		return a.print(status, func() { a.showStatus(status) })
+	})
 }
 
 // daemonStatus returns the status of this machine's daemon. If the daemon is not running,

@@ -1,11 +1,10 @@
 package cli
 
 import (
+	"context"
 	"regexp"
 	"runtime"
 	"runtime/debug"
-
-	"github.com/spf13/cobra"
 
 	module "github.com/kith/kith"
 )
@@ -60,15 +59,7 @@ func buildOf(linked string, info *debug.BuildInfo) build {
 	return b
 }
 
-func (a *app) version() *cobra.Command {
-	return &cobra.Command{
-		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
-		Example: "  kith version\n  kith version --json",
-		RunE:    func(*cobra.Command, []string) error { return a.showVersion() },
-	}
-}
-
-func (a *app) showVersion() error {
+func (a *app) showVersion(context.Context, []string) error {
 	b := thisBuild()
 	return a.print(b, func() { a.say("kith %s %s\n", strong(b.Version), faint(b.Go+" "+b.Platform)) })
 }
