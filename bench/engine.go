@@ -14,7 +14,7 @@ const pacedMark = "at your own pace"
 // engine is the double that every rig ends in: 50 chunks a stream, 1 KB an
 // unary answer. It is one that keeps its connections: llama.cpp's server closes them after
 // each stream, on which plain proxies fail.
-func engine(listen string) error {
+func engine(listen string) {
 	double := enginetest.New(enginetest.VLLM, enginetest.Options{
 		Models: []enginetest.Model{{ID: model, ContextLength: 32768}}, Slots: 512,
 	})
@@ -29,9 +29,7 @@ func engine(listen string) error {
 			return enginetest.Behaviour{Text: kilobyte, Chunks: 50}
 		}
 	})
-	if err := double.Listen(listen); err != nil {
-		return err
-	}
+	check(double.Listen(listen))
 	select {} // until the bench ends it
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +24,14 @@ func cpu(pids []int) []time.Duration {
 	return used
 }
 
+// children returns the child processes of a process.
+func children(pid int) (pids []int) {
+	for _, child := range must((&process.Process{Pid: int32(pid)}).Children()) {
+		pids = append(pids, int(child.Pid))
+	}
+	return pids
+}
+
 // bench holds what a run started, so that all of it ends with the run.
 type bench struct {
 	dir   string
@@ -33,21 +40,19 @@ type bench struct {
 	procs []*exec.Cmd
 }
 
-// start runs a process whose output goes to a file in the bench's folder.
-func (b *bench) start(name string, env []string, program string, args ...string) (int, error) {
-	log, err := os.Create(filepath.Join(b.dir, name+".log"))
-	if err != nil {
-		return 0, err
-	}
+// start runs a process whose output goes to a file in the bench's folder, and returns its
+// id.
+func (b *bench) start(name string, env []string, program string, args ...string) int {
+	log := must(os.Create(filepath.Join(b.dir, name+".log")))
 	cmd := exec.Command(program, args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
-		return 0, fmt.Errorf("cannot start %s: %w", name, err)
+		check(fmt.Errorf("cannot start %s: %w", name, err))
 	}
 	b.procs = append(b.procs, cmd)
-	return cmd.Process.Pid, nil
+	return cmd.Process.Pid
 }
 
 // end stops everything the bench started.
@@ -85,14 +90,4 @@ func await(ctx context.Context, limit time.Duration, ready func() bool) error {
 		}
 	}
 	return nil
-}
-
-// freePort returns a loopback port without a listener.
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }

@@ -113,14 +113,10 @@ func before() *policy {
 // and by their true speeds, with the calls that they run now.
 func oracle(n *network, c *call, ready []*machine) *machine {
 	return least(n.rng, ready, func(m *machine) float64 {
-		tokens := 0
-		for _, b := range c.prompt {
-			tokens += b.tokens
-		}
 		_, cached := m.match(c)
 		prompts, answers := m.phases()
 		prompt, _ := m.rates(prompts+1, answers)
 		running := len(m.jobs) + 1
-		return m.start + float64(tokens-cached)/prompt + float64(c.answer.tokens)*float64(running)/m.throughput(running)
+		return m.start + float64(tokensOf(c.prompt)-cached)/prompt + float64(c.answer.tokens)*float64(running)/m.throughput(running)
 	})
 }
