@@ -111,11 +111,9 @@ func (o *operator) members() *cobra.Command {
 	})
 	list := command("kith admin member list", func(ctx context.Context, _ []string) error {
 		return ask(ctx, o.socket(), "list the members", api.OperatorListMembers.With(api.None{}), func(members []api.Member) {
-			var rows [][]string
-			for _, m := range members {
-				rows = append(rows, []string{m.Name, yes(m.Operator, "operator"), yes(m.Disabled, "disabled"), moment(m.Created), m.ID})
-			}
-			o.table("MEMBER ROLE STATE SINCE ID", rows)
+			o.table("MEMBER ROLE STATE SINCE ID", convert(members, func(m api.Member) []string {
+				return []string{m.Name, yes(m.Operator, "operator"), yes(m.Disabled, "disabled"), moment(m.Created), m.ID}
+			}))
 		})
 	})
 	disable := command("kith admin member disable", func(ctx context.Context, args []string) error {
@@ -161,11 +159,7 @@ func (o *operator) keys() *cobra.Command {
 	var member string
 	list := command("kith admin key list", func(ctx context.Context, _ []string) error {
 		return ask(ctx, o.socket(), "list the keys", api.OperatorListKeys.With(api.OfMember{Member: member}), func(keys []api.OperatorKey) {
-			views := make([]api.Key, len(keys))
-			for i, k := range keys {
-				views[i] = k.Key
-			}
-			o.keyTable(views)
+			o.keyTable(convert(keys, func(k api.OperatorKey) api.Key { return k.Key }))
 		})
 	})
 	list.Flags().StringVar(&member, "member", "", "whose keys")
@@ -197,8 +191,7 @@ func (o *operator) machines() *cobra.Command {
 	requiring(token, "member")
 	list := command("kith admin machine list", func(ctx context.Context, _ []string) error {
 		return ask(ctx, o.socket(), "list the machines", api.OperatorListMachines.With(api.OfMember{}), func(machines []api.OperatorMachine) {
-			var rows [][]string
-			for _, m := range machines {
+			o.table("MACHINE OWNER STATE NODE SEEN ID", convert(machines, func(m api.OperatorMachine) []string {
 				state, seen := "offline", moment(m.LastSeen)
 				switch {
 				case !m.Revoked.IsZero():
@@ -206,9 +199,8 @@ func (o *operator) machines() *cobra.Command {
 				case m.Online:
 					state, seen = "online", "now"
 				}
-				rows = append(rows, []string{m.Name, m.Owner, state, cmp.Or(m.Node, "-"), seen, m.ID})
-			}
-			o.table("MACHINE OWNER STATE NODE SEEN ID", rows)
+				return []string{m.Name, m.Owner, state, cmp.Or(m.Node, "-"), seen, m.ID}
+			}))
 		})
 	})
 	return group("kith admin machine", token, list, o.revoke("machine", api.OperatorRevokeMachine, "its tunnel ends within 5 s"))

@@ -174,15 +174,13 @@ func (a *app) keys() *cobra.Command {
 }
 
 func (a *app) keyTable(keys []api.Key) {
-	var rows [][]string
-	for _, k := range keys {
-		scope := "inference"
-		if k.Manage {
-			scope = "manage"
+	scope := map[bool]string{false: "inference", true: "manage"}
+	a.table("KEY NAME SECRET REGION REACH SCOPE STATE EXPIRES USED CALLS-30D BASE-URL", convert(keys, func(k api.Key) []string {
+		return []string{
+			k.ID, k.Name, "…" + k.LastFour, k.Region, string(k.Reach), scope[k.Manage], k.State, moment(k.Expires), moment(k.LastUsed),
+			short(k.Calls), k.BaseURL,
 		}
-		rows = append(rows, []string{k.ID, k.Name, "…" + k.LastFour, k.Region, string(k.Reach), scope, k.State, moment(k.Expires), moment(k.LastUsed), short(k.Calls), k.BaseURL})
-	}
-	a.table("KEY NAME SECRET REGION REACH SCOPE STATE EXPIRES USED CALLS-30D BASE-URL", rows)
+	}))
 }
 
 // hubToAsk returns the hub's address from the flag, the environment, the configuration or
@@ -203,11 +201,9 @@ func (a *app) hubToAsk(flag string) (string, error) {
 func (o *operator) devices() *cobra.Command {
 	list := command("kith admin device list", func(ctx context.Context, _ []string) error {
 		return ask(ctx, o.socket(), "list what waits", api.OperatorListDevices.With(api.None{}), func(waiting []api.Device) {
-			var rows [][]string
-			for _, g := range waiting {
-				rows = append(rows, []string{g.Code, g.Kind, g.Name, g.Address, moment(g.Created), g.Client})
-			}
-			o.table("CODE FOR NAME FROM SINCE PROGRAM", rows)
+			o.table("CODE FOR NAME FROM SINCE PROGRAM", convert(waiting, func(g api.Device) []string {
+				return []string{g.Code, g.Kind, g.Name, g.Address, moment(g.Created), g.Client}
+			}))
 		})
 	})
 	var member string

@@ -43,16 +43,12 @@ type gpuState struct {
 }
 
 func (a *app) engineCommand() *cobra.Command {
+	names := a.completeFirst(func(context.Context) []string {
+		return convert(gpuLibraries(), func(g llama.GPULibrary) string { return g.Name + "\tfor graphics cards of " + g.Cards })
+	})
 	return withCommands(command("kith engine", a.listGPULibraries),
-		completing(completeGPU, command("kith engine add", a.addGPULibrary)),
-		completing(completeGPU, command("kith engine remove", a.removeGPULibrary)))
-}
-
-// completeGPU completes the names of the libraries.
-func completeGPU(_ *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-	return firstArgument(args, typed, convert(gpuLibraries(), func(g llama.GPULibrary) string {
-		return g.Name + "\tfor graphics cards of " + g.Cards
-	}))
+		completing(names, command("kith engine add", a.addGPULibrary)),
+		completing(names, command("kith engine remove", a.removeGPULibrary)))
 }
 
 func (a *app) listGPULibraries(ctx context.Context, _ []string) error {
@@ -76,8 +72,7 @@ func (a *app) listGPULibraries(ctx context.Context, _ []string) error {
 			a.say("%s\n", noGPULibraries())
 			return
 		}
-		var rows [][]string
-		for _, s := range list {
+		a.table("NAME CARDS SIZE STATE", convert(list, func(s gpuState) []string {
 			state := "not added"
 			switch {
 			case s.Used:
@@ -89,9 +84,8 @@ func (a *app) listGPULibraries(ctx context.Context, _ []string) error {
 			case s.Added:
 				state = "added; used after the daemon's next start, with the built-in engine"
 			}
-			rows = append(rows, []string{s.Name, s.Cards, pull.Bytes(s.Size), state})
-		}
-		a.table("NAME CARDS SIZE STATE", rows)
+			return []string{s.Name, s.Cards, pull.Bytes(s.Size), state}
+		}))
 	})
 }
 

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"reflect"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,15 +19,7 @@ import (
 func (o *operator) reload() *cobra.Command {
 	return command("kith admin reload", func(ctx context.Context, _ []string) error {
 		return ask(ctx, o.socket(), "reload", api.OperatorReload.With(api.None{}), func(done api.Reloaded) {
-			if len(done.Applied)+len(done.Restart) == 0 {
-				o.say("nothing has changed\n")
-			}
-			if len(done.Applied) > 0 {
-				o.say("in effect now: %s\n", strong(strings.Join(done.Applied, ", ")))
-			}
-			if len(done.Restart) > 0 {
-				o.say("from the next start of the hub: %s\n", strong(strings.Join(done.Restart, ", ")))
-			}
+			o.showReloaded("hub", done.Applied, done.Restart)
 		})
 	})
 }

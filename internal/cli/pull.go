@@ -34,17 +34,15 @@ type pulled struct {
 }
 
 func (a *app) pull() *cobra.Command {
-	return completing(completeListed, command("kith pull", func(ctx context.Context, args []string) error {
+	names := func(context.Context) []string {
+		return convert(pull.List(), func(l pull.Listed) string { return l.Name + "\t" + l.About })
+	}
+	return completing(a.completeFirst(names), command("kith pull", func(ctx context.Context, args []string) error {
 		if len(args) == 0 {
 			return a.listPullable(ctx)
 		}
 		return a.pullModel(ctx, args[0])
 	}))
-}
-
-// completeListed completes the names of the list.
-func completeListed(_ *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-	return firstArgument(args, typed, convert(pull.List(), func(l pull.Listed) string { return l.Name + "\t" + l.About }))
 }
 
 // pullable is a model in the list that `kith pull --json` prints.
@@ -61,15 +59,13 @@ func (a *app) listPullable(ctx context.Context) error {
 		return pullable{l, l.Memory(), largest == 0 || l.Memory() <= largest}
 	})
 	return a.print(list, func() {
-		var rows [][]string
-		for _, l := range list {
+		a.table("MODEL SIZE FITS LICENCE GOOD-AT", convert(list, func(l pullable) []string {
 			fits := "yes"
 			if !l.Fits {
 				fits = "needs " + pull.Bytes(int64(l.Memory))
 			}
-			rows = append(rows, []string{l.Name, pull.Bytes(l.Size), fits, l.Licence, l.About})
-		}
-		a.table("MODEL SIZE FITS LICENCE GOOD-AT", rows)
+			return []string{l.Name, pull.Bytes(l.Size), fits, l.Licence, l.About}
+		}))
 		if largest > 0 {
 			a.say("\n%s\n", faint("FITS: in this machine's "+pull.Bytes(int64(largest))+" of memory. Any other model: kith pull hf.co/ORG/REPO:QUANT"))
 		}
@@ -249,7 +245,11 @@ func (r *rate) text(p pull.Progress, now time.Time) (text string, show bool) {
 }
 
 func (a *app) removeModel() *cobra.Command {
-	return completing(a.completeOwnModels, command("kith models rm", func(_ context.Context, args []string) error {
+	ids := func(context.Context) []string {
+		files, _ := a.ownModelFiles() // after an error there are none
+		return convert(files, func(f modelFile) string { return f.ID })
+	}
+	return completing(a.completeFirst(ids), command("kith models rm", func(_ context.Context, args []string) error {
 		files, err := a.ownModelFiles()
 		if err != nil {
 			return err
@@ -266,19 +266,9 @@ func (a *app) removeModel() *cobra.Command {
 	}))
 }
 
-// completeOwnModels completes the models in this machine's files.
-func (a *app) completeOwnModels(_ *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-	files, _ := a.ownModelFiles() // after an error there are none
-	return firstArgument(args, typed, convert(files, func(f modelFile) string { return f.ID }))
-}
-
 // ownModelFiles returns the models in this machine's files.
 func (a *app) ownModelFiles() ([]modelFile, error) {
-	home, err := kithHome()
-	if err != nil {
-		return nil, err
-	}
-	config, err := loadLocalFile(cmp.Or(a.home, home))
+	config, err := loadLocalFile(a.home)
 	if err != nil {
 		return nil, err
 	}

@@ -29,17 +29,22 @@ func (a *app) reload() *cobra.Command {
 		}
 		daemonOf := requester{a, func() (*client, error) { return control(config.Daemon.Data), nil }}
 		return ask(ctx, daemonOf, "reload", api.Request[daemon.ReloadResult]{Method: http.MethodPost, Path: "/reload"}, func(done daemon.ReloadResult) {
-			if len(done.Applied)+len(done.Restart) == 0 {
-				a.say("nothing has changed\n")
-			}
-			if len(done.Applied) > 0 {
-				a.say("in effect now: %s\n", strong(strings.Join(done.Applied, ", ")))
-			}
-			if len(done.Restart) > 0 {
-				a.say("from the next start of the daemon: %s\n", strong(strings.Join(done.Restart, ", ")))
-			}
+			a.showReloaded("daemon", done.Applied, done.Restart)
 		})
 	})
+}
+
+// showReloaded prints which settings of a process have changed.
+func (a *app) showReloaded(process string, applied, restart []string) {
+	if len(applied)+len(restart) == 0 {
+		a.say("nothing has changed\n")
+	}
+	if len(applied) > 0 {
+		a.say("in effect now: %s\n", strong(strings.Join(applied, ", ")))
+	}
+	if len(restart) > 0 {
+		a.say("from the next start of the %s: %s\n", process, strong(strings.Join(restart, ", ")))
+	}
 }
 
 // reload reads the configuration again and applies the settings that can change. On error

@@ -78,7 +78,7 @@ func waitingFor(comment string) string {
 }
 
 func (a *app) run() *cobra.Command {
-	return completing(a.completeModels, command("kith run", func(ctx context.Context, args []string) error {
+	return completing(a.completeFirst(a.anyModel()...), command("kith run", func(ctx context.Context, args []string) error {
 		surface, ok, err := a.byKey()
 		if err == nil && !ok {
 			surface, err = a.toDaemon()

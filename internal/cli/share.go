@@ -111,7 +111,7 @@ var inviteID = regexp.MustCompile(`^inv_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12
 
 func (a *app) share() *cobra.Command {
 	list := command("kith share list", func(ctx context.Context, _ []string) error { return a.listShares(ctx) })
-	remove := completing(a.completeGivenShares, command("kith share remove", func(ctx context.Context, args []string) error {
+	remove := completing(a.completeFirst(a.givenShares()...), command("kith share remove", func(ctx context.Context, args []string) error {
 		if inviteID.MatchString(args[0]) {
 			return ask(ctx, a.account(), "end the invite", api.RevokeInvite.With(api.InviteID{Invite: args[0]}), func(api.Revoked) {
 				a.say("invite %s can no longer be accepted\n", strong(args[0]))
@@ -178,7 +178,7 @@ func dataOf(listing []byte) jsontext.Value {
 
 func (a *app) addShare() *cobra.Command {
 	var flags limitFlags
-	cmd := completing(a.completeMembers, command("kith share add", func(ctx context.Context, args []string) error {
+	cmd := completing(a.completeFirst(a.anyMember()...), command("kith share add", func(ctx context.Context, args []string) error {
 		change, err := flags.change()
 		if err != nil {
 			return err

@@ -89,39 +89,31 @@ func (a *app) showUsage(title string, page api.UsagePage, side api.UsageSide) {
 	if terminal(a.out) {
 		a.chart(page, side)
 	}
-	var rows [][]string
-	row := func(name string, s api.UsageSum) {
-		rows = append(rows, []string{name, short(s.Calls), short(s.Refused), short(s.TokensIn), short(s.TokensOut), waited(s), first(s.FirstP50MS), first(s.FirstP95MS)})
+	row := func(name string, s api.UsageSum) []string {
+		return []string{
+			name, short(s.Calls), short(s.Refused), short(s.TokensIn), short(s.TokensOut), waited(s), first(s.FirstP50MS), first(s.FirstP95MS),
+		}
 	}
 	const columns = " CALLS FAILED TOKENS-IN TOKENS-OUT WAITED FIRST-P50 P95"
-	for _, m := range side.Models {
-		row(m.Model, m.UsageSum)
-	}
-	a.table("MODEL"+columns, rows)
-	rows = nil
-	for _, m := range side.Machines {
-		name := m.Machine
-		if m.Name != "" {
-			name = m.Owner + "/" + m.Name
+	a.table("MODEL"+columns, convert(side.Models, func(m api.UsageOfModel) []string { return row(m.Model, m.UsageSum) }))
+	a.tableIfAny("MACHINE"+columns, convert(side.Machines, func(m api.UsageOfMachine) []string {
+		if m.Name == "" {
+			return row(m.Machine, m.UsageSum)
 		}
-		row(name, m.UsageSum)
-	}
+		return row(m.Owner+"/"+m.Name, m.UsageSum)
+	}))
+	a.tableIfAny("KEY"+columns, convert(side.Keys, func(k api.UsageOfKey) []string {
+		return row(cmp.Or(k.Name, k.Key, "a machine of yours"), k.UsageSum)
+	}))
+	a.tableIfAny("REASON CODE CALLS", convert(side.Codes, func(c api.UsageOfCode) []string {
+		return []string{api.Title(c.Code), c.Code, short(c.Calls)}
+	}))
+}
+
+// tableIfAny prints a table unless it has no rows.
+func (a *app) tableIfAny(headings string, rows [][]string) {
 	if len(rows) > 0 {
-		a.table("MACHINE"+columns, rows)
-	}
-	rows = nil
-	for _, k := range side.Keys {
-		row(cmp.Or(k.Name, k.Key, "a machine of yours"), k.UsageSum)
-	}
-	if len(rows) > 0 {
-		a.table("KEY"+columns, rows)
-	}
-	rows = nil
-	for _, c := range side.Codes {
-		rows = append(rows, []string{api.Title(c.Code), c.Code, short(c.Calls)})
-	}
-	if len(rows) > 0 {
-		a.table("REASON CODE CALLS", rows)
+		a.table(headings, rows)
 	}
 }
 

@@ -20,7 +20,7 @@ var correlationID = regexp.MustCompile(`^req_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-
 
 func (a *app) why() *cobra.Command {
 	var family string
-	cmd := completing(a.completeModels, command("kith why", func(ctx context.Context, args []string) error {
+	cmd := completing(a.completeFirst(a.anyModel()...), command("kith why", func(ctx context.Context, args []string) error {
 		if correlationID.MatchString(args[0]) {
 			return ask(ctx, a.account(), "say why", api.ExplainCall.With(api.CallID{Call: args[0]}), a.showTrace)
 		}
@@ -47,8 +47,7 @@ func (a *app) showWhy(w api.Why) {
 		return
 	}
 	a.say("\n")
-	var rows [][]string
-	for _, m := range w.Machines {
+	a.table("MACHINE OWNER THROUGH STATE TRIED", convert(w.Machines, func(m api.WhyMachine) []string {
 		via, order := m.Via, "-"
 		if m.Group != "" {
 			via += " " + m.Group
@@ -59,9 +58,8 @@ func (a *app) showWhy(w api.Why) {
 		if m.Order > 0 {
 			order = strconv.Itoa(m.Order)
 		}
-		rows = append(rows, []string{m.Machine, m.Owner, via, fleet.StateText(m.State), order})
-	}
-	a.table("MACHINE OWNER THROUGH STATE TRIED", rows)
+		return []string{m.Machine, m.Owner, via, fleet.StateText(m.State), order}
+	}))
 }
 
 func because(reason string, row int) string {
@@ -115,15 +113,10 @@ func (a *app) showTrace(s api.CallTrace) {
 		return
 	}
 	a.say("\n")
-	var rows [][]string
-	for _, t := range s.Tries {
-		prompt := "no"
-		if t.Prompt {
-			prompt = "yes"
-		}
-		rows = append(rows, []string{t.Machine, t.Owner, t.Via, millis(t.AfterMS), millis(t.TookMS), prompt, t.Outcome})
-	}
-	a.table("MACHINE OWNER THROUGH AFTER TOOK GOT-PROMPT OUTCOME", rows)
+	prompt := map[bool]string{false: "no", true: "yes"}
+	a.table("MACHINE OWNER THROUGH AFTER TOOK GOT-PROMPT OUTCOME", convert(s.Tries, func(t account.Attempt) []string {
+		return []string{t.Machine, t.Owner, t.Via, millis(t.AfterMS), millis(t.TookMS), prompt[t.Prompt], t.Outcome}
+	}))
 }
 
 // millis formats a duration for people.
