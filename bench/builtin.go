@@ -62,7 +62,7 @@ func (b *bench) machine(name, file string, h *hub) (local string, pid int) {
 }
 
 // conversations measures the built-in engine: it holds conversations through a hub with two
-// daemons, in which each turn has the instructions and all turns before.
+// daemons. Each turn has the instructions and all turns before.
 func (b *bench) conversations(ctx context.Context, rounds int) string {
 	file := b.longModel()
 	h := b.startHub(ctx)

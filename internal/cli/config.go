@@ -139,7 +139,8 @@ func unknownKeys(text []byte, shape reflect.Type) (problems []problem) {
 	return problems
 }
 
-// contradiction is a key whose value is valid alone but not beside the others, if is says so.
+// contradiction is a key whose value is valid alone. If is holds, it is not valid beside
+// the others.
 type contradiction struct {
 	is           bool
 	key, message string

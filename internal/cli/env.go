@@ -76,7 +76,7 @@ func (a *app) env() *cobra.Command {
 }
 
 func (a *app) write(env environment, style shell, flags string) {
-	// Not with say: the output is for a shell and must not contain styles.
+	// Without styles, because the output is for a shell.
 	print := func(format string, args ...any) { fmt.Fprintf(a.out, format, args...) }
 	for _, s := range env.set {
 		print(style.set, s.name, strings.ReplaceAll(s.value, "'", style.quote))
