@@ -17,9 +17,14 @@ import (
 	"strings"
 	"sync"
 
+	"runtime"
+	"runtime/debug"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
+
+	module "github.com/kith/kith"
 )
 
 // The exit statuses. Scripts rely on them.
@@ -96,7 +101,9 @@ func Main(ctx context.Context, args []string, in io.Reader, out, errs io.Writer)
 func misused(cmd *cobra.Command, err error) error {
 	err = plainMisuse(err)
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
-		if like := flagLike(cmd, unknown.GetSpecifiedName()); like != "" {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if like := nameLike(unknown.GetSpecifiedName(), names); like != "" {
 			err = fmt.Errorf("%w, did you mean --%s?", err, like)
 		}
 	}
@@ -132,17 +139,6 @@ func plainMisuse(err error) error {
 		}
 	}
 	return err
-}
-
-// flagLike returns the command's flag with the most similar name, or "".
-func flagLike(cmd *cobra.Command, name string) string {
-	var names []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden {
-			names = append(names, f.Name)
-		}
-	})
-	return nameLike(name, names)
 }
 
 // oneLine returns a message as a single line that starts with "cannot".
@@ -305,3 +301,58 @@ func terminal(stream any) bool {
 
 // Commands returns the tree of all commands, for scripts/man.
 func Commands() *cobra.Command { return new(app).root() }
+
+// Version is the version that scripts/release and the image's build set by the linker.
+var Version string
+
+// build is the output of `kith version --json`.
+type build struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitzero"` // of the source code
+	Modified bool   `json:"modified,omitzero"` // built from uncommitted changes
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+// thisBuild returns what the toolchain recorded in the binary.
+func thisBuild() build {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		info = new(debug.BuildInfo)
+	}
+	return buildOf(Version, info)
+}
+
+// release is the module's version of a commit with a release's tag.
+var release = regexp.MustCompile(`^v(\d+\.\d+\.\d+)$`)
+
+// buildOf returns the build of a binary in which the linker set that version. One that is
+// of no release has the version before the next one, as scripts/release names it.
+func buildOf(linked string, info *debug.BuildInfo) build {
+	b := build{Version: linked, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	for _, setting := range info.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			b.Revision = setting.Value
+		case "vcs.modified":
+			b.Modified = setting.Value == "true"
+		}
+	}
+	if m := release.FindStringSubmatch(info.Main.Version); b.Version == "" && m != nil {
+		b.Version = m[1]
+	} else if b.Version == "" {
+		b.Version = module.Version() + "-dev"
+		if b.Revision != "" {
+			b.Version += ".g" + b.Revision[:min(len(b.Revision), 12)]
+		}
+		if b.Modified {
+			b.Version += ".modified"
+		}
+	}
+	return b
+}
+
+func (a *app) showVersion(context.Context, []string) error {
+	b := thisBuild()
+	return a.print(b, func() { a.say("kith %s %s\n", strong(b.Version), faint(b.Go+" "+b.Platform)) })
+}

@@ -245,8 +245,9 @@ func (c *client) call(ctx context.Context, doing string, r request, out any) ([]
 	res, err := c.send(ctx, r.method, r.path, r.body)
 	if err != nil {
 		err = callFailure(doing, err)
-		if f, ok := errors.AsType[failure](err); ok && isBad(err) && strings.HasPrefix(r.path, "/api/") {
-			err = failure{exitWrongUse, f.error} // caused by the command's arguments
+		refused, ok := errors.AsType[*refusal](err)
+		if ok && refused.status == http.StatusBadRequest && strings.HasPrefix(r.path, "/api/") {
+			err = failure{exitWrongUse, err} // caused by the command's arguments
 		}
 		return nil, err
 	}
@@ -301,23 +302,13 @@ func answer[Out any](ctx context.Context, c requester, doing string, r api.Reque
 	return out, err
 }
 
-// isBad reports whether the request itself was invalid.
-func isBad(err error) bool {
-	refused, ok := errors.AsType[*refusal](err)
-	return ok && refused.status == http.StatusBadRequest
-}
-
 // callFailure turns an error into a message for people, with the matching exit status.
 func callFailure(doing string, err error) error {
 	var refused *refusal
 	if !errors.As(err, &refused) {
 		return err
 	}
-	err = fmt.Errorf("cannot %s: %w", doing, refused)
-	if refused.code == "invalid_api_key" {
-		return notSignedIn("%w", err)
-	}
-	return failure{refused.exit(), err}
+	return failure{refused.exit(), fmt.Errorf("cannot %s: %w", doing, refused)}
 }
 
 // hubAddress parses a hub's address as people write it, with or without the /v1 of its

@@ -88,7 +88,7 @@ type daemonFile struct {
 		// others: "own", the default, caches only your prompts, and "all" everyone's. With
 		// "all", the time that an answer takes can reveal to others what was asked before;
 		// see docs/engines.md.
-		Cache cacheWord `toml:"cache"`
+		Cache word[cacheable] `toml:"cache"`
 		// Hours are when others may use this machine; default "", always.
 		Hours hours `toml:"hours"`
 		// Timezone is the IANA time zone of Hours; default "", this computer's. If that is
@@ -118,7 +118,7 @@ type upstreamTable struct {
 	URL serviceURL `toml:"url"`
 	// Dialect is the dialect of the service: "chat", the default (chat, embeddings and
 	// responses), "embeddings" or "responses" for only one of them, or "messages".
-	Dialect dialectWord `toml:"dialect"`
+	Dialect word[dialects] `toml:"dialect"`
 	// Key is its key, or "env:NAME" or "file:PATH" to read it from; default none. It is
 	// only sent to URL.
 	Key secret `toml:"key"`
@@ -250,7 +250,7 @@ type hubFile struct {
 	Site struct {
 		// SignUp is who may create an account: "open" is everyone, "invite", the default,
 		// everyone with a member's invite, "closed" no one.
-		SignUp signUp `toml:"signup"`
+		SignUp word[signUps] `toml:"signup"`
 		// OIDC is an OpenID provider that members can sign in with. Register
 		// PUBLIC_URL/signin/provider/back there as the redirect address.
 		OIDC oidcTable `toml:"oidc"`
@@ -294,9 +294,9 @@ func (t *tlsTable) domains() []string {
 // logTable is [log].
 type logTable struct {
 	// Level is the lowest level to log: "debug", "info", the default, "warn" or "error".
-	Level logLevel `toml:"level"`
+	Level word[levels] `toml:"level"`
 	// Format is "text", the default, or "json".
-	Format logFormat `toml:"format"`
+	Format word[formats] `toml:"format"`
 }
 
 // oidcTable is [site.oidc].
@@ -328,5 +328,5 @@ type smtpTable struct {
 	From sender `toml:"from"`
 	// TLS is "starttls", the default, which the server must support; "implicit", from the
 	// first byte; or "none", only for a server on this machine.
-	TLS mailTLS `toml:"tls"`
+	TLS word[mailTLS] `toml:"tls"`
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -355,14 +356,8 @@ func devFailure(err error, data string) error {
 
 // installEngine describes how to install a llama-server on the system.
 func installEngine(system string) string {
-	switch system {
-	case "darwin":
-		return "To run the small model, `brew install llama.cpp` and start again."
-	case "windows":
-		return "To run the small model, `winget install llama.cpp` and start again."
-	default:
-		return "To run the small model, install llama.cpp's llama-server on the PATH and start again."
-	}
+	how := map[string]string{"darwin": "`brew install llama.cpp`", "windows": "`winget install llama.cpp`"}[system]
+	return "To run the small model, " + cmp.Or(how, "install llama.cpp's llama-server on the PATH") + " and start again."
 }
 
 // showNetwork prints lines for copying.

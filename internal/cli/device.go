@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/daemon"
 )
 
 // deviceCode is a request waiting for a member's approval in the browser (RFC 8628), as
@@ -73,17 +74,11 @@ func (a *app) approved(ctx context.Context, hub *client, doing string, form url.
 		case refused != nil && refused.Code == "authorization_pending", refused != nil && refused.Code == "temporarily_unavailable":
 		case refused != nil && refused.Code == "slow_down":
 			every += 5 * time.Second // RFC 8628, section 3.5
-		case refused == nil && retryable(err):
+		case errors.As(err, new(unreachable)): // the hub may be restarting
 		default:
 			return granted{}, wordsOf(doing, refused, err)
 		}
 	}
-}
-
-// retryable reports whether the hub was not reached, since it may be restarting.
-func retryable(err error) bool {
-	_, off := errors.AsType[unreachable](err)
-	return off
 }
 
 func wordsOf(doing string, refused *grantRefusal, err error) error {
@@ -190,7 +185,8 @@ func (a *app) hubToAsk(flag string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	named := cmp.Or(flag, os.Getenv("KITH_HUB"), config.Hub.URL.Text, signedInTo(config.Daemon.Data))
+	saved, _ := daemon.LoadCredential(config.Daemon.Data) // without one the machine is not signed in
+	named := cmp.Or(flag, os.Getenv("KITH_HUB"), config.Hub.URL.Text, saved.Hub)
 	if named == "" {
 		return "", wrongUse("cannot determine the hub; name it with --hub URL, KITH_HUB, or [hub] url in config.toml")
 	}

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -142,19 +141,11 @@ func (a *app) addGPULibrary(ctx context.Context, args []string) error {
 	short := filepath.Base(library.Package)
 	archive := short + "-" + library.Version + ".tgz"
 	source := &pull.Source{Client: pull.NewClient()}
-	meter := rate{began: time.Now()}
-	err = source.Fetch(ctx, &pull.Model{ID: name, Files: []pull.File{{
+	err = a.fetchModel(ctx, source, &pull.Model{ID: name, Files: []pull.File{{
 		Name: archive, URL: base + "/" + library.Package + "/-/" + archive, Size: library.Size, SHA256: library.SHA256,
-	}}}, folder, func(p pull.Progress) {
-		if text, now := meter.text(p, time.Now()); now {
-			a.progress(text)
-		}
-	})
+	}}}, folder, doing)
 	if err != nil {
-		if ctx.Err() != nil {
-			return errors.New("cannot finish: interrupted; what was fetched is kept, and the same command resumes the download")
-		}
-		return fmt.Errorf("%s: %w", doing, err)
+		return err
 	}
 	a.progress("unpacking it")
 	packed := filepath.Join(folder, archive)

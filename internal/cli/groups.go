@@ -147,16 +147,10 @@ func (a *app) showGroups(groups []api.Group) {
 		for _, i := range g.Invitations {
 			names = append(names, i.Member+" (invited)")
 		}
-		members := strings.Join(names, ", ")
-		if members == "" {
-			members = strconv.Itoa(g.Size)
-		}
+		members := cmp.Or(strings.Join(names, ", "), strconv.Itoa(g.Size))
 		kept := slices.Clone(g.KeptOut)
 		for _, m := range g.Closed {
-			why := "out of all"
-			if m.By == "configuration" {
-				why = "[share] groups"
-			}
+			why := map[bool]string{false: "out of all", true: "[share] groups"}[m.By == "configuration"]
 			kept = append(kept, m.Machine+" ("+why+")")
 		}
 		var pinned []string

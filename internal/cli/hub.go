@@ -97,7 +97,7 @@ func (a *app) runHub(ctx context.Context, read func() (*hubFile, error), admin s
 	}
 	tuneMemory()
 	level := new(slog.LevelVar)
-	level.Set(config.Log.Level.level())
+	level.Set(config.Log.level())
 	p, err := openHub(ctx, config, config.Log.to(a.err, level))
 	if err != nil {
 		return err

@@ -42,7 +42,7 @@ func (p *hubProcess) reload(ctx context.Context) (api.Reloaded, error) {
 	}
 	applied := changed(reflect.ValueOf(*p.inForce), reflect.ValueOf(*after), "")
 	restart := changed(reflect.ValueOf(*after), reflect.ValueOf(*next), "")
-	p.level.Set(after.Log.Level.level())
+	p.level.Set(after.Log.level())
 	p.clients.Reconfigure(after.proxies(), int(after.RateLimit.Connections))
 	p.hub.Reload(p.hubConfig(after))
 	p.inForce = after

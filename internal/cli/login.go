@@ -98,15 +98,6 @@ func (a *app) askToJoin(ctx context.Context, hub *client) (daemon.Credential, er
 	return daemon.Credential{Hub: hub.base, Secret: made.Secret, Machine: made.ID, Member: made.Member, Region: made.Region}, err
 }
 
-// signedInTo returns the hub of the credential in data, or "" if there is none.
-func signedInTo(data string) string {
-	saved, err := daemon.LoadCredential(data)
-	if err != nil {
-		return ""
-	}
-	return saved.Hub
-}
-
 // readAgain makes a running daemon read the credential again.
 func readAgain(ctx context.Context, data string) (runs bool, err error) {
 	_, err = control(data).call(ctx, "notify the daemon", request{http.MethodPost, "/signin", nil}, nil)

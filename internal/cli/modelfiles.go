@@ -11,16 +11,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kith/kith/internal/llamaserver"
 	"github.com/kith/kith/internal/pull"
 )
 
-// modelFile is a model in one or more GGUF files on this machine.
-type modelFile struct {
-	ID        string
-	Path      string // of its first part
-	Projector string // the file for images; empty: none
-	Version   string // changes with the files
-}
+// modelFile is a model in one or more GGUF files on this machine. Path is that of its first
+// part.
+type modelFile = llamaserver.File
 
 // modelFiles returns the models at the configured paths. A model's id is the file name
 // without extension and part; of two models with the same id the first one is used.

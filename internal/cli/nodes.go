@@ -10,6 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"os"
+
+	"golang.org/x/term"
+
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -53,12 +57,6 @@ func nodeRow(n api.Node) []string {
 	return []string{name, n.Region, state, beat, yes(n.Linked, "yes"), strconv.Itoa(n.Machines), strconv.Itoa(n.Calls), n.Version, n.Address}
 }
 
-// drained is the output of `kith admin drain --json`.
-type drained struct {
-	Node  string `json:"node"`
-	State string `json:"state"` // "ended"
-}
-
 // drain is `kith admin drain`, which makes a node exit and shows the progress.
 func (o *operator) drain() *cobra.Command {
 	return command("kith admin drain", func(ctx context.Context, args []string) error {
@@ -74,7 +72,7 @@ func (o *operator) drain() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return o.print(drained{args[0], "ended"}, func() { o.say("node %s has ended\n", strong(args[0])) })
+		return o.print(map[string]string{"node": args[0], "state": "ended"}, func() { o.say("node %s has ended\n", strong(args[0])) })
 	})
 }
 
@@ -111,4 +109,76 @@ func (o *operator) awaitDrained(ctx context.Context, hub *client, name string) e
 			return ctx.Err()
 		}
 	}
+}
+
+// topEvery is how often kith admin top refreshes.
+const topEvery = 2 * time.Second
+
+func (o *operator) top() *cobra.Command {
+	var once bool
+	cmd := command("kith admin top", func(ctx context.Context, _ []string) error {
+		screen := terminal(o.out)
+		if !screen && !o.json {
+			once = true
+		}
+		return o.showTop(ctx, once, screen && !once && !o.json)
+	})
+	cmd.Flags().BoolVar(&once, "once", false, "show it once; the default if the output is not a terminal")
+	return cmd
+}
+
+// showTop prints the hub's activity repeatedly, or once. On a screen it always overwrites
+// the previous output.
+func (o *operator) showTop(ctx context.Context, once, screen bool) error {
+	for {
+		err := ask(ctx, o.socket(), "look at the hub", api.OperatorTop.With(api.None{}), func(top api.Top) {
+			lines := 1 << 20
+			if screen {
+				o.say("%s", ours("\x1b[H\x1b[2J"))
+				if _, height, err := term.GetSize(int(o.out.raw.(*os.File).Fd())); err == nil {
+					lines = height
+				}
+			}
+			o.printTop(top, lines)
+		})
+		if err != nil || once {
+			return err
+		}
+		select {
+		case <-time.After(topEvery):
+		case <-ctx.Done():
+			return nil // Ctrl-C is how the user ends it
+		}
+	}
+}
+
+// printTop prints at most the given number of lines.
+func (o *operator) printTop(top api.Top, lines int) {
+	o.say("%s  %s running, %d waiting, %s online\n\n", strong(top.At.Local().Format("15:04:05")), count(top.Running, "call"), top.Waiting, count(top.Online, "machine"))
+	age := func(since time.Time) string { return max(top.At.Sub(since), 0).Round(time.Second).String() }
+	room := max(lines-8, 6) // without headings and empty lines
+	var queues, calls, machines [][]string
+	for _, q := range top.Queues[:min(len(top.Queues), room/4)] {
+		queues = append(queues, []string{q.Model, strconv.Itoa(q.Waiting), age(q.Oldest)})
+	}
+	for _, c := range top.Calls[:min(len(top.Calls), (room-len(queues))/2)] {
+		where := "-"
+		if c.Machine != "" {
+			where = c.Machine + " of " + c.Owner
+		}
+		calls = append(calls, []string{c.Member, c.Model, c.State, where, age(c.Since)})
+	}
+	state := map[bool]string{false: "online", true: "paused"}
+	for _, m := range top.Machines[:min(len(top.Machines), room-len(queues)-len(calls))] {
+		machines = append(machines, []string{
+			m.Name, m.Owner, fmt.Sprintf("%d/%d", m.Running, m.Slots), strconv.Itoa(m.Queued), strconv.Itoa(m.Models), state[m.Paused],
+		})
+	}
+	o.table("MEMBER MODEL STATE MACHINE SINCE", calls)
+	if len(queues) > 0 {
+		o.say("\n")
+		o.table("QUEUE WAITING OLDEST", queues)
+	}
+	o.say("\n")
+	o.table("MACHINE OWNER RUNNING QUEUED MODELS STATE", machines)
 }

@@ -90,7 +90,7 @@ func (o *ownEngines) set(ctx context.Context, group *errgroup.Group, files []mod
 	notify(o.changed)
 	switch {
 	case o.pool != nil:
-		o.pool.SetModels(serverFiles(files))
+		o.pool.SetModels(files)
 	case o.supervisor != nil:
 		return o.supervisor.SetModels(ctx, builtinFiles(files))
 	default:
@@ -109,7 +109,7 @@ func (o *ownEngines) start(ctx context.Context, group *errgroup.Group) {
 	if program != "" {
 		computer := thisComputer()
 		o.pool = llamaserver.New(ctx, llamaserver.Config{
-			Program: program, Models: serverFiles(o.files), Slots: int(settings.Slots), Context: int(settings.Context),
+			Program: program, Models: o.files, Slots: int(settings.Slots), Context: int(settings.Context),
 			IdleUnload: settings.IdleUnload.Duration, Log: o.log,
 			RAM: func() llamaserver.Memory { return llamaserver.Memory(computer.RAM(ctx)) },
 			GPUs: func(ctx context.Context) []llamaserver.Memory {
@@ -290,12 +290,6 @@ func notify(changed chan struct{}) {
 	case changed <- struct{}{}:
 	default:
 	}
-}
-
-func serverFiles(files []modelFile) []llamaserver.File {
-	return convert(files, func(f modelFile) llamaserver.File {
-		return llamaserver.File{ID: f.ID, Path: f.Path, Projector: f.Projector, Version: f.Version}
-	})
 }
 
 func builtinFiles(files []modelFile) []llama.ModelFile {

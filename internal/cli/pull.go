@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,31 +98,18 @@ func (a *app) pullModel(ctx context.Context, reference string) error {
 	model, err := source.Resolve(ctx, reference)
 	if errors.Is(err, pull.ErrUnknown) {
 		like := ""
-		near := slices.MinFunc(pull.List(), func(a, b pull.Listed) int {
-			return cmp.Compare(distance(reference, a.Name), distance(reference, b.Name))
-		})
-		if distance(reference, near.Name) <= max(2, len(reference)/3) {
-			like = fmt.Sprintf(", did you mean %q?", near.Name)
+		if near := nameLike(reference, convert(pull.List(), func(l pull.Listed) string { return l.Name })); near != "" {
+			like = fmt.Sprintf(", did you mean %q?", near)
 		}
 		return wrongUse("%s: %w%s; `kith pull` lists names, and hf.co/ORG/REPO:QUANT names a model of the model hub", doing, err, like)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	meter := rate{began: time.Now()}
-	err = source.Fetch(ctx, model, folder, func(p pull.Progress) {
-		if text, now := meter.text(p, time.Now()); now {
-			a.progress(text)
-		}
-	})
-	if err != nil {
-		if ctx.Err() != nil {
-			return errors.New("cannot finish: interrupted; what was fetched is kept, and the same command resumes the download")
-		}
-		if errors.Is(err, pull.ErrNoSpace) {
-			err = fmt.Errorf("%w, or set [engine] models to a folder on another disk", err)
-		}
-		return fmt.Errorf("%s: %w", doing, err)
+	if err := a.fetchModel(ctx, source, model, folder, doing); errors.Is(err, pull.ErrNoSpace) {
+		return fmt.Errorf("%w, or set [engine] models to a folder on another disk", err)
+	} else if err != nil {
+		return err
 	}
 	done := pulled{ID: model.ID, From: model.Origin, Files: []string{}, Size: model.Size()}
 	for _, f := range model.Files {
@@ -144,6 +130,23 @@ func (a *app) pullModel(ctx context.Context, reference string) error {
 		return err
 	}
 	return failure{exitNoCapacity, fmt.Errorf("cannot serve %s on this machine: %s", model.ID, problem)}
+}
+
+// fetchModel downloads the files of a model and shows the progress.
+func (a *app) fetchModel(ctx context.Context, source *pull.Source, model *pull.Model, folder, doing string) error {
+	meter := rate{began: time.Now()}
+	err := source.Fetch(ctx, model, folder, func(p pull.Progress) {
+		if text, now := meter.text(p, time.Now()); now {
+			a.progress(text)
+		}
+	})
+	if err != nil && ctx.Err() != nil {
+		return errors.New("cannot finish: interrupted; what was fetched is kept, and the same command resumes the download")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return nil
 }
 
 func (a *app) showPulled(done pulled, model *pull.Model, server string, running bool) {

@@ -82,9 +82,7 @@ func (t *rehearsalNetwork) close() {
 		t.hub.close()
 	}
 	if t.dir != "" {
-		if err := os.RemoveAll(t.dir); err != nil {
-			t.log.Error("cannot remove the rehearsal's folder", "error", err)
-		}
+		_ = os.RemoveAll(t.dir) // it is among the temporary files
 	}
 }
 
@@ -95,7 +93,7 @@ type scenarioRun struct {
 	group  *errgroup.Group // ends with the scenario
 	data   string          // the machine's folder
 	double *enginetest.Engine
-	end    func() error // ends the machine and waits for it
+	end    func() // ends the machine and waits for it
 }
 
 // run sets up the scenario, makes the call and returns its result. Everything that it
@@ -103,7 +101,7 @@ type scenarioRun struct {
 func (t *rehearsalNetwork) run(ctx context.Context, s *scenario, stream bool) (rehearsalResult, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, 2*rehearsalTimeout, errors.New("it took too long"))
 	group, ctx := errgroup.WithContext(ctx)
-	g := &scenarioRun{rehearsalNetwork: t, scenario: s, group: group, end: func() error { return nil }}
+	g := &scenarioRun{rehearsalNetwork: t, scenario: s, group: group, end: func() {}}
 	defer func() {
 		cancel()
 		_ = group.Wait() // either cancelled here, or failed and so ended the scenario
@@ -167,10 +165,9 @@ func (s *scenarioRun) startMachine(ctx context.Context) error {
 		defer close(ended)
 		return m.run(running)
 	})
-	s.end = func() error {
+	s.end = func() {
 		stop()
 		<-ended
-		return nil
 	}
 	return nil
 }

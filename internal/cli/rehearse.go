@@ -89,7 +89,10 @@ func occupyMachine(ctx context.Context, s *scenarioRun) error {
 	return s.double.Wait(ctx, func(c enginetest.Counts) bool { return c.Running == 1 })
 }
 
-func endMachine(_ context.Context, s *scenarioRun) error { return s.end() }
+func endMachine(_ context.Context, s *scenarioRun) error {
+	s.end()
+	return nil
+}
 
 // closedToday returns sharing hours, in UTC, that do not open for two days.
 func closedToday(now time.Time) string {

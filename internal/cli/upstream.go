@@ -31,26 +31,6 @@ func (s *serviceURL) UnmarshalText(text []byte) error {
 	return err
 }
 
-// dialectWord is the dialect of an upstream; empty means "chat".
-type dialectWord struct{ Text string }
-
-func (dialectWord) takes() string { return `"chat", "embeddings", "responses" or "messages"` }
-
-func (d *dialectWord) UnmarshalText(text []byte) (err error) {
-	d.Text, err = oneOf(d, text, "chat", "embeddings", "responses", "messages")
-	return err
-}
-
-// cacheWord is whose prompts may be cached; empty means "own".
-type cacheWord struct{ Text string }
-
-func (cacheWord) takes() string { return `"own" or "all"` }
-
-func (c *cacheWord) UnmarshalText(text []byte) (err error) {
-	c.Text, err = oneOf(c, text, "own", "all")
-	return err
-}
-
 // secret is a value that is never printed, or its source. After resolve, text is the
 // value and file the file that contains it; file is empty for an environment variable.
 type secret struct{ text, file string }

@@ -28,14 +28,6 @@ import (
 // wrong returns the error of UnmarshalText for an invalid value.
 func wrong(value interface{ takes() string }) error { return errors.New("takes " + value.takes()) }
 
-// oneOf returns the text if it is one of the words.
-func oneOf(value interface{ takes() string }, text []byte, words ...string) (string, error) {
-	if !slices.Contains(words, string(text)) {
-		return "", wrong(value)
-	}
-	return string(text), nil
-}
-
 // parseURL parses the http or https URL of a site or an API. risk is what can happen with
 // plain http to another machine; if it is empty, plain http is accepted.
 func parseURL(value interface{ takes() string }, text, risk string) (*url.URL, error) {
@@ -263,29 +255,43 @@ func (a *acmeDirectory) UnmarshalText(text []byte) error {
 	return err
 }
 
-// logLevel is the lowest level that a log contains.
-type logLevel struct{ Text string }
+// word is one of the words of W. Its field may be empty if the file does not have the key.
+type word[W interface{ words() []string }] struct{ Text string }
 
-func (logLevel) takes() string { return `"debug", "info", "warn" or "error"` }
-
-func (l *logLevel) UnmarshalText(text []byte) (err error) {
-	l.Text, err = oneOf(l, text, "debug", "info", "warn", "error")
-	return err
+func (word[W]) takes() string {
+	quoted := convert((*new(W)).words(), strconv.Quote)
+	last := len(quoted) - 1
+	return strings.Join(quoted[:last], ", ") + " or " + quoted[last]
 }
 
-func (l *logLevel) level() (level slog.Level) {
-	_ = level.UnmarshalText([]byte(l.Text)) // it was checked
+func (w *word[W]) UnmarshalText(text []byte) error {
+	if w.Text = string(text); !slices.Contains((*new(W)).words(), w.Text) {
+		return wrong(w)
+	}
+	return nil
+}
+
+// The words of some keys.
+type (
+	levels    struct{} // of a log
+	formats   struct{} // of a log
+	signUps   struct{}
+	mailTLS   struct{} // the use of TLS with a mail server; empty means "starttls"
+	dialects  struct{} // of an upstream; empty means "chat"
+	cacheable struct{} // whose prompts may be cached; empty means "own"
+)
+
+func (levels) words() []string    { return []string{"debug", "info", "warn", "error"} }
+func (formats) words() []string   { return []string{"text", "json"} }
+func (signUps) words() []string   { return []string{"open", "invite", "closed"} }
+func (mailTLS) words() []string   { return []string{"starttls", "implicit", "none"} }
+func (dialects) words() []string  { return []string{"chat", "embeddings", "responses", "messages"} }
+func (cacheable) words() []string { return []string{"own", "all"} }
+
+// level returns the level of a log.
+func (l *logTable) level() (level slog.Level) {
+	_ = level.UnmarshalText([]byte(l.Level.Text)) // it was checked
 	return level
-}
-
-// logFormat is the format of the lines in a log.
-type logFormat struct{ Text string }
-
-func (logFormat) takes() string { return `"text" or "json"` }
-
-func (f *logFormat) UnmarshalText(text []byte) (err error) {
-	f.Text, err = oneOf(f, text, "text", "json")
-	return err
 }
 
 // reachWord is what calls can reach; "" means all.
@@ -301,16 +307,6 @@ func (r *reachWord) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// signUp is who may create an account on a hub's site.
-type signUp struct{ Text string }
-
-func (signUp) takes() string { return `"open", "invite" or "closed"` }
-
-func (s *signUp) UnmarshalText(text []byte) (err error) {
-	s.Text, err = oneOf(s, text, "open", "invite", "closed")
-	return err
-}
-
 // sender is the sender's address of e-mail, with or without a name.
 type sender struct{ Text string }
 
@@ -323,16 +319,6 @@ func (s *sender) UnmarshalText(text []byte) error {
 		return wrong(s)
 	}
 	return nil
-}
-
-// mailTLS is the use of TLS with a mail server; empty means "starttls".
-type mailTLS struct{ Text string }
-
-func (mailTLS) takes() string { return `"starttls", "implicit" or "none"` }
-
-func (m *mailTLS) UnmarshalText(text []byte) (err error) {
-	m.Text, err = oneOf(m, text, "starttls", "implicit", "none")
-	return err
 }
 
 // hours are weekly sharing hours; "" means always.
