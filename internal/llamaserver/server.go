@@ -2,6 +2,7 @@ package llamaserver
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -300,7 +301,7 @@ func (s *Server) awaitHealth(ctx context.Context, address string, ended chan err
 		select {
 		case err := <-ended:
 			ended <- err
-			return fmt.Errorf("it ended before its model was loaded: %w", exitError(err))
+			return fmt.Errorf("it ended before its model was loaded: %w", cmp.Or(err, errStatus0))
 		case <-ctx.Done():
 			return errors.New("its model was not loaded in time")
 		case <-time.After(healthInterval):
@@ -308,13 +309,8 @@ func (s *Server) awaitHealth(ctx context.Context, address string, ended chan err
 	}
 }
 
-// exitError returns the error of a process that ended by itself, even with exit status 0.
-func exitError(err error) error {
-	if err == nil {
-		return errors.New("it ended with status 0")
-	}
-	return err
-}
+// errStatus0 is the error of a process that ended by itself, with exit status 0.
+var errStatus0 = errors.New("it ended with status 0")
 
 // awaitEnd waits until the process should end (nil) or has ended by itself (the error).
 // If reply is not nil, the caller sends to it after the process has ended.
@@ -348,7 +344,7 @@ func (s *Server) awaitEnd(ctx context.Context, ended chan error) (reply chan boo
 			reply <- false
 		case err := <-ended:
 			ended <- err
-			return nil, exitError(err)
+			return nil, cmp.Or(err, errStatus0)
 		case <-ctx.Done():
 			return nil, nil
 		}
