@@ -59,7 +59,7 @@ func (o *operator) hub() (*client, error) {
 }
 
 // socket returns a requester for the hub's socket.
-func (o *operator) socket() requester { return requester{o.app, o.hub} }
+func (o *operator) socket(doing string) requester { return requester{o.app, o.hub, doing} }
 
 // table prints rows of cells under headings, in aligned columns.
 func (a *app) table(headings string, rows [][]string) {
@@ -98,33 +98,31 @@ func (o *operator) members() *cobra.Command {
 				return errors.New("no password came on standard input: type or pipe one line, of 10 characters or more")
 			}
 		}
-		return ask(ctx, o.socket(), "add the member", api.OperatorCreateMember.With(in), func(made api.Member) {
+		return ask(ctx, o.socket("add the member"), api.OperatorCreateMember.With(in), func(made api.Member) {
 			o.say("member %s added\n", strong(made.Name))
 		})
 	})
 	create.Flags().BoolVar(&asOperator, "operator", false, "may run the hub's site as its operator")
 	create.Flags().BoolVar(&withPassword, "password-stdin", false, "read the member's password, one line, from standard input")
 	link := command("kith admin member link", func(ctx context.Context, args []string) error {
-		return ask(ctx, o.socket(), "make the link", api.OperatorCreateLink.With(api.Named{Name: args[0]}), func(made api.SignInLink) {
+		return ask(ctx, o.socket("make the link"), api.OperatorCreateLink.With(api.Named{Name: args[0]}), func(made api.SignInLink) {
 			o.say("%s\n%s\n", strong(made.Link), faint("Give it to "+made.Member+" alone: it signs in as them, and can set a new password."))
 		})
 	})
 	list := command("kith admin member list", func(ctx context.Context, _ []string) error {
-		return ask(ctx, o.socket(), "list the members", api.OperatorListMembers.With(api.None{}), func(members []api.Member) {
+		return ask(ctx, o.socket("list the members"), api.OperatorListMembers.With(api.None{}), func(members []api.Member) {
 			o.table("MEMBER ROLE STATE SINCE ID", convert(members, func(m api.Member) []string {
 				return []string{m.Name, yes(m.Operator, "operator"), yes(m.Disabled, "disabled"), moment(m.Created), m.ID}
 			}))
 		})
 	})
 	disable := command("kith admin member disable", func(ctx context.Context, args []string) error {
-		return ask(ctx, o.socket(), "disable the member", api.OperatorDisableMember.With(api.Named{Name: args[0]}), func(api.Member) {
-			o.say("member %s disabled: its keys and machines are refused everywhere within 5 s\n", strong(args[0]))
-		})
+		return confirm(ctx, o.socket("disable the member"), api.OperatorDisableMember.With(api.Named{Name: args[0]}),
+			"member %s disabled: its keys and machines are refused everywhere within 5 s", strong(args[0]))
 	})
 	enable := command("kith admin member enable", func(ctx context.Context, args []string) error {
-		return ask(ctx, o.socket(), "enable the member", api.OperatorEnableMember.With(api.Named{Name: args[0]}), func(api.Member) {
-			o.say("member %s enabled: its keys and machines work again within 5 s\n", strong(args[0]))
-		})
+		return confirm(ctx, o.socket("enable the member"), api.OperatorEnableMember.With(api.Named{Name: args[0]}),
+			"member %s enabled: its keys and machines work again within 5 s", strong(args[0]))
 	})
 	roles := []string{"operator", "member"}
 	role := command("kith admin member role", func(ctx context.Context, args []string) error {
@@ -132,9 +130,8 @@ func (o *operator) members() *cobra.Command {
 			return wrongUse("cannot change the role: it is operator or member, not %q", args[1])
 		}
 		in := api.Role{Name: args[0], Operator: args[1] == "operator"}
-		return ask(ctx, o.socket(), "change the role", api.OperatorSetRole.With(in), func(api.Member) {
-			o.say("%s now has the role %s\n", strong(args[0]), args[1])
-		})
+		return confirm(ctx, o.socket("change the role"), api.OperatorSetRole.With(in),
+			"%s now has the role %s", strong(args[0]), args[1])
 	})
 	role.ValidArgs = roles
 	return group("kith admin member", create, list, link, role, disable, enable)
@@ -143,7 +140,7 @@ func (o *operator) members() *cobra.Command {
 func (o *operator) keys() *cobra.Command {
 	var in api.NewKey
 	create := command("kith admin key create", func(ctx context.Context, _ []string) error {
-		return ask(ctx, o.socket(), "create the key", api.OperatorCreateKey.With(in), func(made api.OperatorKey) {
+		return ask(ctx, o.socket("create the key"), api.OperatorCreateKey.With(in), func(made api.OperatorKey) {
 			o.say("%s\n", strong(made.Secret))
 			o.say("%s\n", faint("A key of "+made.Member+" in region "+made.Region+", base URL "+made.BaseURL+". It is shown this once; revoke it with `kith admin key revoke "+made.ID+"`."))
 		})
@@ -158,7 +155,7 @@ func (o *operator) keys() *cobra.Command {
 
 	var member string
 	list := command("kith admin key list", func(ctx context.Context, _ []string) error {
-		return ask(ctx, o.socket(), "list the keys", api.OperatorListKeys.With(api.OfMember{Member: member}), func(keys []api.OperatorKey) {
+		return ask(ctx, o.socket("list the keys"), api.OperatorListKeys.With(api.OfMember{Member: member}), func(keys []api.OperatorKey) {
 			o.keyTable(convert(keys, func(k api.OperatorKey) api.Key { return k.Key }))
 		})
 	})
@@ -170,16 +167,15 @@ func (o *operator) keys() *cobra.Command {
 // revoke returns the command that revokes a key or a machine by id.
 func (o *operator) revoke(what string, act api.Route[api.ID, api.Revoked], effect string) *cobra.Command {
 	return command("kith admin "+what+" revoke", func(ctx context.Context, args []string) error {
-		return ask(ctx, o.socket(), "revoke the "+what, act.With(api.ID{ID: args[0]}), func(api.Revoked) {
-			o.say("%s %s revoked: %s\n", what, strong(args[0]), effect)
-		})
+		return confirm(ctx, o.socket("revoke the "+what), act.With(api.ID{ID: args[0]}),
+			"%s %s revoked: %s", what, strong(args[0]), effect)
 	})
 }
 
 func (o *operator) machines() *cobra.Command {
 	var in api.NewToken
 	token := command("kith admin machine token", func(ctx context.Context, _ []string) error {
-		return ask(ctx, o.socket(), "make the token", api.OperatorCreateToken.With(in), func(made api.LoginToken) {
+		return ask(ctx, o.socket("make the token"), api.OperatorCreateToken.With(in), func(made api.LoginToken) {
 			o.say("%s\n", strong(made.Token))
 			if terminal(o.out) {
 				o.say("%s\n", faint("On the machine: kith login --hub ADDRESS --token TOKEN. It works once."))
@@ -190,7 +186,7 @@ func (o *operator) machines() *cobra.Command {
 	token.Flags().StringVar(&in.Name, "name", "", "the machine's name (default: what it calls itself)")
 	requiring(token, "member")
 	list := command("kith admin machine list", func(ctx context.Context, _ []string) error {
-		return ask(ctx, o.socket(), "list the machines", api.OperatorListMachines.With(api.OfMember{}), func(machines []api.OperatorMachine) {
+		return ask(ctx, o.socket("list the machines"), api.OperatorListMachines.With(api.OfMember{}), func(machines []api.OperatorMachine) {
 			o.table("MACHINE OWNER STATE NODE SEEN ID", convert(machines, func(m api.OperatorMachine) []string {
 				state, seen := "offline", moment(m.LastSeen)
 				switch {
@@ -210,9 +206,7 @@ func (o *operator) shares() *cobra.Command {
 	change := func(name, doing, done string, act api.Route[api.BetweenMembers, api.OperatorShare]) *cobra.Command {
 		var in api.BetweenMembers
 		cmd := command("kith admin share "+name, func(ctx context.Context, _ []string) error {
-			return ask(ctx, o.socket(), doing, act.With(in), func(api.OperatorShare) {
-				o.say(done+"\n", strong(in.Owner), strong(in.With))
-			})
+			return confirm(ctx, o.socket(doing), act.With(in), done, strong(in.Owner), strong(in.With))
 		})
 		cmd.Flags().StringVar(&in.Owner, "owner", "", "whose machines")
 		cmd.Flags().StringVar(&in.With, "with", "", "who may use them")
@@ -230,30 +224,26 @@ func (o *operator) groups() *cobra.Command {
 			return wrongUse("cannot create a group of kind %q; use --kind org (its admins run it) or --kind open (anyone can join)", kind)
 		}
 		in := api.NewOperatorGroup{Name: args[0], Kind: account.GroupKind(kind), Admin: admin}
-		return ask(ctx, o.socket(), "create the group", api.OperatorCreateGroup.With(in), func(api.OperatorGroup) {
-			o.say("group %s created; %s is invited to be its admin, and is in it after accepting: on the site, or with `kith group accept`\n", strong(args[0]), strong(admin))
-		})
+		return confirm(ctx, o.socket("create the group"), api.OperatorCreateGroup.With(in),
+			"group %s created; %s is invited to be its admin, and is in it after accepting: on the site, or with `kith group accept`", strong(args[0]), strong(admin))
 	})
 	create.Flags().StringVar(&kind, "kind", "", "org (its admins run it) or open (anyone can join)")
 	create.Flags().StringVar(&admin, "admin", "", "who is invited to be its first member and admin")
 	requiring(create, "kind", "admin")
 	add := command("kith admin group add", func(ctx context.Context, args []string) error {
 		in := api.MemberOfGroup{Name: args[0], Member: args[1]}
-		return ask(ctx, o.socket(), "invite to the group", api.OperatorInviteToGroup.With(in), func(api.GroupAct) {
-			o.say("%s is invited to group %s, and is in it after accepting: on the site, or with `kith group accept`\n", strong(args[1]), strong(args[0]))
-		})
+		return confirm(ctx, o.socket("invite to the group"), api.OperatorInviteToGroup.With(in),
+			"%s is invited to group %s, and is in it after accepting: on the site, or with `kith group accept`", strong(args[1]), strong(args[0]))
 	})
 	remove := command("kith admin group remove", func(ctx context.Context, args []string) error {
 		in := api.MemberOfGroup{Name: args[0], Member: args[1]}
-		return ask(ctx, o.socket(), "take out of the group", api.OperatorRemoveFromGroup.With(in), func(api.GroupAct) {
-			o.say("%s is neither in group %s nor invited to it\n", strong(args[1]), strong(args[0]))
-		})
+		return confirm(ctx, o.socket("take out of the group"), api.OperatorRemoveFromGroup.With(in),
+			"%s is neither in group %s nor invited to it", strong(args[1]), strong(args[0]))
 	})
 	name := command("kith admin group admin", func(ctx context.Context, args []string) error {
 		in := api.MemberOfGroup{Name: args[0], Member: args[1]}
-		return ask(ctx, o.socket(), "name an admin", api.OperatorNameAdmin.With(in), func(api.GroupAct) {
-			o.say("%s is now an admin of group %s\n", strong(args[1]), args[0])
-		})
+		return confirm(ctx, o.socket("name an admin"), api.OperatorNameAdmin.With(in),
+			"%s is now an admin of group %s", strong(args[1]), args[0])
 	})
 	return group("kith admin group", create, add, remove, name)
 }

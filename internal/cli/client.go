@@ -269,29 +269,36 @@ func fetch[Out any](ctx context.Context, at *client, doing string, r api.Request
 	return out, text, err
 }
 
-// requester makes requests to the surface that to returns.
+// requester makes requests to the surface that to returns. doing completes "cannot …" in
+// the error.
 type requester struct {
 	*app
-	to func() (*client, error)
+	to    func() (*client, error)
+	doing string
 }
 
 // account returns a requester for the hub, as the member.
-func (a *app) account() requester { return requester{a, a.toAccount} }
+func (a *app) account(doing string) requester { return requester{a, a.toAccount, doing} }
 
 // ask makes one request. With --json it prints the original answer, otherwise it calls
 // show.
-func ask[Out any](ctx context.Context, c requester, doing string, r api.Request[Out], show func(Out)) error {
-	_, err := answer(ctx, c, doing, r, show)
+func ask[Out any](ctx context.Context, c requester, r api.Request[Out], show func(Out)) error {
+	_, err := answer(ctx, c, r, show)
 	return err
 }
 
+// confirm does the same as ask, and prints a line if the request succeeds.
+func confirm[Out any](ctx context.Context, c requester, r api.Request[Out], format string, args ...any) error {
+	return ask(ctx, c, r, func(Out) { c.say(format+"\n", args...) })
+}
+
 // answer does the same as ask, and returns the answer.
-func answer[Out any](ctx context.Context, c requester, doing string, r api.Request[Out], show func(Out)) (out Out, err error) {
+func answer[Out any](ctx context.Context, c requester, r api.Request[Out], show func(Out)) (out Out, err error) {
 	at, err := c.to()
 	if err != nil {
 		return out, err
 	}
-	out, text, err := fetch(ctx, at, doing, r)
+	out, text, err := fetch(ctx, at, c.doing, r)
 	switch {
 	case err != nil:
 	case c.json:

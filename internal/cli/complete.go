@@ -83,14 +83,15 @@ func rowsOf[Row any](a *app, listing api.Route[api.None, api.List[Row]], names f
 	}
 }
 
-// completeFirst completes a command's first argument.
-func (a *app) completeFirst(sources ...source) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+// completing returns the command. The sources complete its first argument.
+func (a *app) completing(sources []source, cmd *cobra.Command) *cobra.Command {
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		return a.complete(cmd.Context(), typed, sources...)
 	}
+	return cmd
 }
 
 // completeModelFlag completes models of this machine and of the account.

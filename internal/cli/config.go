@@ -147,7 +147,7 @@ type contradiction struct {
 }
 
 // firstOf returns the first contradiction as a list of problems.
-func firstOf(all ...contradiction) []problem {
+func firstOf(all []contradiction) []problem {
 	for _, c := range all {
 		if c.is {
 			return wrongKey(c.key, c.message)
@@ -167,37 +167,42 @@ const noBurst = "takes 1 or more where there is a rate: with 0 every request wou
 // contradictions returns the keys whose values are valid alone but not together.
 func (c *daemonFile) contradictions() []problem {
 	rate := c.RateLimit
-	problems := firstOf(contradiction{rate.Enabled && rate.RPS > 0 && rate.Burst == 0, "ratelimit.burst", noBurst + "enabled = false is no limit"})
+	problems := firstOf([]contradiction{
+		{rate.Enabled && rate.RPS > 0 && rate.Burst == 0, "ratelimit.burst", noBurst + "enabled = false is no limit"},
+	})
 	if c.Share.Hours.Text == "" || c.Share.Timezone.Text != "" || problems != nil {
 		return problems
 	}
-	_, err := host.Zone()
-	return firstOf(contradiction{err != nil, "share.hours", fmt.Sprintf("takes share.timezone beside it: the time zone of this computer is not known (%v)", err)})
+	if _, err := host.Zone(); err != nil {
+		why := fmt.Sprintf("takes share.timezone beside it: the time zone of this computer is not known (%v)", err)
+		return wrongKey("share.hours", why)
+	}
+	return nil
 }
 
 func (c *hubFile) contradictions() []problem {
 	t, every, peers := c.TLS, c.Backup.Every.Duration, c.Peer.Listen.Text != "" || c.Peer.Address.Text != ""
 	return slices.Concat(
-		firstOf(contradiction{c.RateLimit.RPS > 0 && c.RateLimit.Burst == 0, "ratelimit.burst", noBurst + "rps = 0 is no limit"}),
-		firstOf(
-			contradiction{t.Certificate != "" && t.Key == "", "tls.certificate", "is of no use without tls.key: set both"},
-			contradiction{t.Certificate == "" && t.Key != "", "tls.key", "is of no use without tls.certificate: set both"},
-		),
-		firstOf(
-			contradiction{t.ACME && t.Certificate != "", "tls.acme", "is of no use beside tls.certificate: remove one of them"},
-			contradiction{t.ACME && len(t.Domains) == 0, "tls.acme", "is of no use without tls.domains: name this hub as members do"},
-			contradiction{t.ACME && peers, "tls.acme", "is for one hub, and this one has others beside it ([peer]): " +
+		firstOf([]contradiction{{c.RateLimit.RPS > 0 && c.RateLimit.Burst == 0, "ratelimit.burst", noBurst + "rps = 0 is no limit"}}),
+		firstOf([]contradiction{
+			{t.Certificate != "" && t.Key == "", "tls.certificate", "is of no use without tls.key: set both"},
+			{t.Certificate == "" && t.Key != "", "tls.key", "is of no use without tls.certificate: set both"},
+		}),
+		firstOf([]contradiction{
+			{t.ACME && t.Certificate != "", "tls.acme", "is of no use beside tls.certificate: remove one of them"},
+			{t.ACME && len(t.Domains) == 0, "tls.acme", "is of no use without tls.domains: name this hub as members do"},
+			{t.ACME && peers, "tls.acme", "is for one hub, and this one has others beside it ([peer]): " +
 				"end TLS at the proxy in front of them, or give each the files of one certificate"},
-			contradiction{!t.ACME && len(t.Domains) > 0, "tls.domains", "is of no use without tls.acme: set both"},
-			contradiction{!t.ACME && t.Email != "", "tls.email", "is of no use without tls.acme: set both"},
-			contradiction{!t.ACME && t.Directory.Text != "", "tls.directory", "is of no use without tls.acme: set both"},
-		),
-		firstOf(
-			contradiction{every > 0 && c.Database.URL.text != "", "backup.every",
+			{!t.ACME && len(t.Domains) > 0, "tls.domains", "is of no use without tls.acme: set both"},
+			{!t.ACME && t.Email != "", "tls.email", "is of no use without tls.acme: set both"},
+			{!t.ACME && t.Directory.Text != "", "tls.directory", "is of no use without tls.acme: set both"},
+		}),
+		firstOf([]contradiction{
+			{every > 0 && c.Database.URL.text != "", "backup.every",
 				"is for the embedded database; back up PostgreSQL with its own tools (docs/operate/backup.md)"},
-			contradiction{every > 0 && every < time.Minute, "backup.every", `takes "1m" or longer, or "0s" for never`},
-			contradiction{every > 0 && c.Backup.Keep == 0, "backup.keep", "takes 1 or more: with 0 no backup would stay"},
-		),
+			{every > 0 && every < time.Minute, "backup.every", `takes "1m" or longer, or "0s" for never`},
+			{every > 0 && c.Backup.Keep == 0, "backup.keep", "takes 1 or more: with 0 no backup would stay"},
+		}),
 		c.regionContradictions(), c.Site.OIDC.contradictions(), c.Site.SMTP.contradictions())
 }
 
@@ -205,11 +210,12 @@ func (c *hubFile) regionContradictions() (problems []problem) {
 	names := slices.Sorted(maps.Keys(c.Regions))
 	for _, name := range names {
 		key := "regions." + name
-		problems = append(problems, firstOf(
-			contradiction{!credential.ValidRegion(name), key, `is no region: a name is 1 to 16 of a-z, 0-9 and "-"`},
-			contradiction{name == c.Hub.Region.Text, key, "is the region of this hub (hub.region): name the others only"},
-			contradiction{c.Regions[name].URL.String() == c.Hub.PublicURL.Text, key, "takes the address of another region: this is hub.public_url"},
-		)...)
+		problems = append(problems, firstOf([]contradiction{
+			{!credential.ValidRegion(name), key, `is no region: a name is 1 to 16 of a-z, 0-9 and "-"`},
+			{name == c.Hub.Region.Text, key, "is the region of this hub (hub.region): name the others only"},
+			{c.Regions[name].URL.String() == c.Hub.PublicURL.Text, key,
+				"takes the address of another region: this is hub.public_url"},
+		})...)
 	}
 	if problems == nil && len(names) > 0 && c.Database.URL.text == "" {
 		return wrongKey("regions."+names[0], "is of no use without database.url: regions share a PostgreSQL database")
@@ -218,13 +224,13 @@ func (c *hubFile) regionContradictions() (problems []problem) {
 }
 
 func (o *oidcTable) contradictions() []problem {
-	return firstOf(
-		contradiction{o.Issuer.Text != "" && o.ClientID == "", "site.oidc.issuer",
+	return firstOf([]contradiction{
+		{o.Issuer.Text != "" && o.ClientID == "", "site.oidc.issuer",
 			"is of no use without site.oidc.client_id: register this hub at the provider, and set both"},
-		contradiction{o.Issuer.Text == "" && o.ClientID != "", "site.oidc.client_id", "is of no use without site.oidc.issuer: set both"},
-		contradiction{len(o.Name) > 40 || !fleet.ModelID(o.Name).Valid() && o.Name != "", "site.oidc.name",
+		{o.Issuer.Text == "" && o.ClientID != "", "site.oidc.client_id", "is of no use without site.oidc.issuer: set both"},
+		{len(o.Name) > 40 || !fleet.ModelID(o.Name).Valid() && o.Name != "", "site.oidc.name",
 			"is on a button: give it 1 to 40 printable bytes"},
-	)
+	})
 }
 
 func (m *smtpTable) contradictions() []problem {
@@ -237,14 +243,14 @@ func (m *smtpTable) contradictions() []problem {
 		return nil
 	}
 	domain := strings.Trim(strings.ToLower(m.Host), "abcdefghijklmnopqrstuvwxyz0123456789.-:") == ""
-	return firstOf(
-		contradiction{!domain, "site.smtp.host", `takes the name of a mail server, such as "mail.example.org": its port is site.smtp.port`},
-		contradiction{m.From.Text == "", "site.smtp.host", "is of no use without site.smtp.from, the sender's address: set both"},
-		contradiction{m.User != "" && m.Password.text == "", "site.smtp.user", "is of no use without site.smtp.password: set both"},
-		contradiction{m.User == "" && m.Password.text != "", "site.smtp.password", "is of no use without site.smtp.user: set both"},
-		contradiction{m.TLS.Text == "none" && !isLocalHost(m.Host), "site.smtp.tls", `takes "starttls" or "implicit" for a server ` +
+	return firstOf([]contradiction{
+		{!domain, "site.smtp.host", `takes the name of a mail server, such as "mail.example.org": its port is site.smtp.port`},
+		{m.From.Text == "", "site.smtp.host", "is of no use without site.smtp.from, the sender's address: set both"},
+		{m.User != "" && m.Password.text == "", "site.smtp.user", "is of no use without site.smtp.password: set both"},
+		{m.User == "" && m.Password.text != "", "site.smtp.password", "is of no use without site.smtp.user: set both"},
+		{m.TLS.Text == "none" && !isLocalHost(m.Host), "site.smtp.tls", `takes "starttls" or "implicit" for a server ` +
 			"that is not on this machine: without TLS others on the network could sign in as any member"},
-	)
+	})
 }
 
 // otherRegions returns the addresses in [regions].

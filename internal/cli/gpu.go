@@ -42,12 +42,12 @@ type gpuState struct {
 }
 
 func (a *app) engineCommand() *cobra.Command {
-	names := a.completeFirst(func(context.Context) []string {
+	names := []source{func(context.Context) []string {
 		return convert(gpuLibraries(), func(g llama.GPULibrary) string { return g.Name + "\tfor graphics cards of " + g.Cards })
-	})
+	}}
 	return withCommands(command("kith engine", a.listGPULibraries),
-		completing(names, command("kith engine add", a.addGPULibrary)),
-		completing(names, command("kith engine remove", a.removeGPULibrary)))
+		a.completing(names, command("kith engine add", a.addGPULibrary)),
+		a.completing(names, command("kith engine remove", a.removeGPULibrary)))
 }
 
 func (a *app) listGPULibraries(ctx context.Context, _ []string) error {

@@ -16,9 +16,12 @@ import (
 //go:embed help.txt
 var helpText string
 
+// action runs a command.
+type action = func(ctx context.Context, args []string) error
+
 // command returns the command that helpText describes under the name, such as "kith admin
 // member list". It takes the arguments in its usage.
-func command(name string, run func(ctx context.Context, args []string) error) *cobra.Command {
+func command(name string, run action) *cobra.Command {
 	at := strings.Index("\n"+helpText, "\n# "+name+"\n")
 	if at < 0 { // its usage has arguments, and it has no subcommands
 		at = strings.Index("\n"+helpText, "\n# "+name+" ")
@@ -65,12 +68,6 @@ func argumentsOf(usage ...string) cobra.PositionalArgs {
 			return fmt.Errorf("it takes %s, not %d", count(most, "argument"), n)
 		}
 	}
-}
-
-// completing returns the command, whose arguments are completed by complete.
-func completing(complete cobra.CompletionFunc, cmd *cobra.Command) *cobra.Command {
-	cmd.ValidArgsFunction = complete
-	return cmd
 }
 
 // group returns a command that only has subcommands.

@@ -18,7 +18,7 @@ import (
 // reload is `kith admin reload`, which makes the hub read its configuration again.
 func (o *operator) reload() *cobra.Command {
 	return command("kith admin reload", func(ctx context.Context, _ []string) error {
-		return ask(ctx, o.socket(), "reload", api.OperatorReload.With(api.None{}), func(done api.Reloaded) {
+		return ask(ctx, o.socket("reload"), api.OperatorReload.With(api.None{}), func(done api.Reloaded) {
 			o.showReloaded("hub", done.Applied, done.Restart)
 		})
 	})

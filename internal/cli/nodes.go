@@ -22,7 +22,7 @@ import (
 // serves calls.
 func (o *operator) health() *cobra.Command {
 	return command("kith admin health", func(ctx context.Context, _ []string) error {
-		got, err := answer(ctx, o.socket(), "check the hub", api.OperatorGetHealth.With(api.None{}), func(h api.Health) {
+		got, err := answer(ctx, o.socket("check the hub"), api.OperatorGetHealth.With(api.None{}), func(h api.Health) {
 			if h.Ready {
 				o.say("the hub serves calls\n")
 			}
@@ -37,7 +37,7 @@ func (o *operator) health() *cobra.Command {
 // nodes is `kith admin nodes`, which lists the hub's nodes.
 func (o *operator) nodes() *cobra.Command {
 	return command("kith admin nodes", func(ctx context.Context, _ []string) error {
-		return ask(ctx, o.socket(), "list the nodes", api.OperatorListNodes.With(api.None{}), func(nodes []api.Node) {
+		return ask(ctx, o.socket("list the nodes"), api.OperatorListNodes.With(api.None{}), func(nodes []api.Node) {
 			o.table("NODE REGION STATE BEAT LINK MACHINES CALLS VERSION ADDRESS", convert(nodes, nodeRow))
 		})
 	})
@@ -131,7 +131,7 @@ func (o *operator) top() *cobra.Command {
 // the previous output.
 func (o *operator) showTop(ctx context.Context, once, screen bool) error {
 	for {
-		err := ask(ctx, o.socket(), "look at the hub", api.OperatorTop.With(api.None{}), func(top api.Top) {
+		err := ask(ctx, o.socket("look at the hub"), api.OperatorTop.With(api.None{}), func(top api.Top) {
 			lines := 1 << 20
 			if screen {
 				o.say("%s", ours("\x1b[H\x1b[2J"))

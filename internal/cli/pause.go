@@ -162,7 +162,9 @@ func (a *app) hours() *cobra.Command {
 	})
 	set.Flags().StringVar(&zone, "tz", "", "the IANA time zone of the hours, like Europe/Lisbon")
 	set.Args = argumentsOf("HOURS")
-	always := command("kith hours clear", func(ctx context.Context, _ []string) error { return a.setHours(ctx, "", "") })
+	always := command("kith hours clear", func(ctx context.Context, _ []string) error {
+		return a.setHours(ctx, "", "")
+	})
 	return withCommands(command("kith hours", a.showHours), command("kith hours show", a.showHours), set, always)
 }
 

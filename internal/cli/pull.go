@@ -36,7 +36,7 @@ func (a *app) pull() *cobra.Command {
 	names := func(context.Context) []string {
 		return convert(pull.List(), func(l pull.Listed) string { return l.Name + "\t" + l.About })
 	}
-	return completing(a.completeFirst(names), command("kith pull", func(ctx context.Context, args []string) error {
+	return a.completing([]source{names}, command("kith pull", func(ctx context.Context, args []string) error {
 		if len(args) == 0 {
 			return a.listPullable(ctx)
 		}
@@ -252,7 +252,7 @@ func (a *app) removeModel() *cobra.Command {
 		files, _ := a.ownModelFiles() // after an error there are none
 		return convert(files, func(f modelFile) string { return f.ID })
 	}
-	return completing(a.completeFirst(ids), command("kith models rm", func(_ context.Context, args []string) error {
+	return a.completing([]source{ids}, command("kith models rm", func(_ context.Context, args []string) error {
 		files, err := a.ownModelFiles()
 		if err != nil {
 			return err

@@ -111,15 +111,13 @@ var inviteID = regexp.MustCompile(`^inv_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12
 
 func (a *app) share() *cobra.Command {
 	list := command("kith share list", func(ctx context.Context, _ []string) error { return a.listShares(ctx) })
-	remove := completing(a.completeFirst(a.givenShares()...), command("kith share remove", func(ctx context.Context, args []string) error {
+	remove := a.completing(a.givenShares(), command("kith share remove", func(ctx context.Context, args []string) error {
 		if inviteID.MatchString(args[0]) {
-			return ask(ctx, a.account(), "end the invite", api.RevokeInvite.With(api.InviteID{Invite: args[0]}), func(api.Revoked) {
-				a.say("invite %s can no longer be accepted\n", strong(args[0]))
-			})
+			return confirm(ctx, a.account("end the invite"), api.RevokeInvite.With(api.InviteID{Invite: args[0]}),
+				"invite %s can no longer be accepted", strong(args[0]))
 		}
-		return ask(ctx, a.account(), "end the share", api.EndShare.With(api.MemberName{Member: args[0]}), func(api.EndedShare) {
-			a.say("%s can no longer use your machines\n", strong(args[0]))
-		})
+		return confirm(ctx, a.account("end the share"), api.EndShare.With(api.MemberName{Member: args[0]}),
+			"%s can no longer use your machines", strong(args[0]))
 	}))
 	return group("kith share", list, a.addShare(), remove, a.invite())
 }
@@ -178,12 +176,12 @@ func dataOf(listing []byte) jsontext.Value {
 
 func (a *app) addShare() *cobra.Command {
 	var flags limitFlags
-	cmd := completing(a.completeFirst(a.anyMember()...), command("kith share add", func(ctx context.Context, args []string) error {
+	cmd := a.completing(a.anyMember(), command("kith share add", func(ctx context.Context, args []string) error {
 		change, err := flags.change()
 		if err != nil {
 			return err
 		}
-		made, err := answer(ctx, a.account(), "share", api.PutShare.With(api.NewShare{With: args[0], LimitChange: change}), func(made api.Share) {
+		made, err := answer(ctx, a.account("share"), api.PutShare.With(api.NewShare{With: args[0], LimitChange: change}), func(made api.Share) {
 			a.say("%s may use your machines: %s\n", strong(made.With), limitsText(&made.Limits))
 		})
 		a.warn(made.Warnings)
@@ -203,7 +201,7 @@ func (a *app) invite() *cobra.Command {
 		if in.Uses < 1 {
 			return wrongUse("cannot create an invite for %d; give --uses 1 or more", in.Uses)
 		}
-		made, err := answer(ctx, a.account(), "create the invite", api.CreateInvite.With(in), func(made api.Invite) {
+		made, err := answer(ctx, a.account("create the invite"), api.CreateInvite.With(in), func(made api.Invite) {
 			a.say("%s\n", strong(made.Code))
 			times := "once"
 			if made.Uses > 1 {
@@ -222,7 +220,7 @@ func (a *app) invite() *cobra.Command {
 
 func (a *app) accept() *cobra.Command {
 	return command("kith accept", func(ctx context.Context, args []string) error {
-		return ask(ctx, a.account(), "accept the invite", api.AcceptInvite.With(api.InviteCode{Code: api.InviteIn(args[0])}), func(made api.Accepted) {
+		return ask(ctx, a.account("accept the invite"), api.AcceptInvite.With(api.InviteCode{Code: api.InviteIn(args[0])}), func(made api.Accepted) {
 			if made.State != "accepted" { // the existing share and its limits stay unchanged
 				a.say("%s shares with you already: the invite is not used and the limits stay, which `kith share list` shows\n", strong(made.Owner))
 				return

@@ -21,7 +21,7 @@ func (a *app) usage() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return ask(ctx, a.account(), "show your usage", api.GetUsage.With(in), func(page api.UsagePage) {
+		return ask(ctx, a.account("show your usage"), api.GetUsage.With(in), func(page api.UsagePage) {
 			a.showUsage("Your calls", page, page.As)
 			a.say("\n")
 			a.showUsage("On your machines", page, page.On)
@@ -39,7 +39,7 @@ func (o *operator) usage() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return ask(ctx, o.socket(), "show the usage", api.OperatorGetUsage.With(in), func(usage api.HubUsage) {
+		return ask(ctx, o.socket("show the usage"), api.OperatorGetUsage.With(in), func(usage api.HubUsage) {
 			days := make([]api.UsageOfDay, len(usage.Steps))
 			for i, step := range usage.Steps {
 				days[i] = step.UsageOfDay

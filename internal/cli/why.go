@@ -20,12 +20,12 @@ var correlationID = regexp.MustCompile(`^req_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-
 
 func (a *app) why() *cobra.Command {
 	var family string
-	cmd := completing(a.completeFirst(a.anyModel()...), command("kith why", func(ctx context.Context, args []string) error {
+	cmd := a.completing(a.anyModel(), command("kith why", func(ctx context.Context, args []string) error {
 		if correlationID.MatchString(args[0]) {
-			return ask(ctx, a.account(), "say why", api.ExplainCall.With(api.CallID{Call: args[0]}), a.showTrace)
+			return ask(ctx, a.account("say why"), api.ExplainCall.With(api.CallID{Call: args[0]}), a.showTrace)
 		}
 		in := api.ModelQuestion{Model: fleet.ModelID(args[0]), Family: family}
-		return ask(ctx, a.account(), "say why", api.ExplainModel.With(in), a.showWhy)
+		return ask(ctx, a.account("say why"), api.ExplainModel.With(in), a.showWhy)
 	}))
 	cmd.Flags().StringVar(&family, "family", "chat", "what the model is for: chat, embeddings or audio")
 	return cmd
