@@ -16,7 +16,6 @@ import (
 	"encoding/json/v2"
 	"io"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -336,24 +335,4 @@ func lastFrame(stream string) string {
 		}
 	}
 	return last
-}
-
-// lines returns the call and its response as a client sees them, without headers that do
-// not matter.
-func (t *rehearsalResult) lines() []string {
-	lines := []string{fmt.Sprintf("> POST %s  %s", t.Path, t.Request)}
-	if t.Prefer != "" {
-		lines = append(lines, "> Prefer: "+t.Prefer)
-	}
-	lines = append(lines, fmt.Sprintf("< %d %s", t.Status, http.StatusText(t.Status)))
-	for _, name := range shownHeaders {
-		if value := t.Headers[name]; value != "" {
-			lines = append(lines, "< "+name+": "+value)
-		}
-	}
-	body := slices.DeleteFunc(strings.Split(t.Answer, "\n"), func(line string) bool { return line == "" })
-	for _, line := range body {
-		lines = append(lines, "< "+line)
-	}
-	return lines
 }

@@ -162,13 +162,24 @@ func (a *app) runRehearsal(ctx context.Context, chosen []scenario, stream bool) 
 	return nil
 }
 
-// printResult prints a result: with --json a document on a line, otherwise the
-// circumstances and the response as a client sees it.
+// printResult prints a result: with --json a document on a line, otherwise the circumstances
+// and the call and its response as a client sees them.
 func (a *app) printResult(t rehearsalResult) error {
 	return a.print(t, func() {
-		a.say("%s  %s\n", strong(t.Code), t.Staged)
-		for _, line := range t.lines() {
-			a.say("    %s\n", line)
+		a.say("%s  %s\n    > POST %s  %s\n", strong(t.Code), t.Staged, t.Path, t.Request)
+		if t.Prefer != "" {
+			a.say("    > Prefer: %s\n", t.Prefer)
+		}
+		a.say("    < %d %s\n", t.Status, http.StatusText(t.Status))
+		for _, name := range shownHeaders {
+			if value := t.Headers[name]; value != "" {
+				a.say("    < %s: %s\n", name, value)
+			}
+		}
+		for line := range strings.SplitSeq(t.Answer, "\n") {
+			if line != "" {
+				a.say("    < %s\n", line)
+			}
 		}
 		if t.Wrong != "" {
 			a.say("    %s\n", strong("wrong: "+t.Wrong))

@@ -40,10 +40,7 @@ func (o *operator) usage() *cobra.Command {
 			return err
 		}
 		return ask(ctx, o.socket("show the usage"), api.OperatorGetUsage.With(in), func(usage api.HubUsage) {
-			days := make([]api.UsageOfDay, len(usage.Steps))
-			for i, step := range usage.Steps {
-				days[i] = step.UsageOfDay
-			}
+			days := convert(usage.Steps, func(step api.HubStep) api.UsageOfDay { return step.UsageOfDay })
 			o.showUsage("Calls of "+count(usage.Members, "member"), api.UsagePage{Days: usage.Days, By: usage.By, Since: usage.Since},
 				api.UsageSide{Total: usage.Total, Days: days, Models: usage.Models, Codes: usage.Codes})
 		})
