@@ -1,8 +1,10 @@
 package enginetest
 
 import (
+	"cmp"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
+	"slices"
 	"time"
 )
 
@@ -67,15 +69,11 @@ func (e *Engine) reuse(p kept, tokens int) (cached int) {
 			at, cached = i, n/bytesOfToken
 		}
 	}
-	most := e.timing.Kept
-	if most == 0 {
-		most = e.slots
-	}
-	if at < 0 && len(e.kept) >= most {
+	if at < 0 && len(e.kept) >= cmp.Or(e.timing.Kept, e.slots) {
 		at = 0
 	}
 	if at >= 0 {
-		e.kept = append(e.kept[:at], e.kept[at+1:]...)
+		e.kept = slices.Delete(e.kept, at, at+1)
 	}
 	e.kept = append(e.kept, p)
 	return min(cached, tokens-1)

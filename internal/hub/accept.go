@@ -143,12 +143,6 @@ const (
 // pace limits how often one machine dials and advertises.
 type pace struct{ dials, offers *rate.Limiter }
 
-// isFull reports whether the machine has been absent long enough for its limits to be
-// fully restored.
-func (p pace) isFull(now time.Time) bool {
-	return p.dials.TokensAt(now) >= burst && p.offers.TokensAt(now) >= burst
-}
-
 // paces holds the pace of each recently seen machine.
 type paces struct {
 	mu sync.Mutex
@@ -162,7 +156,10 @@ func (p *paces) of(machine string, now time.Time) pace {
 		return known
 	}
 	fresh := pace{rate.NewLimiter(perSecond, burst), rate.NewLimiter(perSecond, burst)}
-	p.by.Put(machine, fresh, func(known pace) bool { return known.isFull(now) })
+	// A machine that was absent until its limits are restored can be forgotten.
+	p.by.Put(machine, fresh, func(known pace) bool {
+		return known.dials.TokensAt(now) >= burst && known.offers.TokensAt(now) >= burst
+	})
 	return fresh
 }
 
@@ -208,31 +205,28 @@ func (t *tunnels) take(member, machine string) (free func(), ok bool) {
 }
 
 // machineOf returns the machine and the owner that the request's credential identifies.
-func (h *Hub) machineOf(r *http.Request) (account.Machine, account.Member, error) {
+func (h *Hub) machineOf(r *http.Request) (machine account.Machine, owner account.Member, err error) {
 	text, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok {
-		return account.Machine{}, account.Member{}, badMachine()
-	}
 	secret, err := credential.Parse(text)
-	if err != nil || secret.Kind() != credential.MachineKey {
-		return account.Machine{}, account.Member{}, badMachine()
+	if !ok || err != nil || secret.Kind() != credential.MachineKey {
+		return machine, owner, badMachine()
 	}
 	if region := secret.Region(); region != h.cfg.Region {
-		return account.Machine{}, account.Member{}, h.misdirected(region)
+		return machine, owner, h.misdirected(region)
 	}
 	known, err := h.guess(r.Context())
 	if err != nil {
-		return account.Machine{}, account.Member{}, err
+		return machine, owner, err
 	}
-	machine, owner, err := h.records.MachineByHash(r.Context(), secret.Hash())
+	machine, owner, err = h.records.MachineByHash(r.Context(), secret.Hash())
 	if errors.Is(err, account.ErrNotFound) {
-		return account.Machine{}, account.Member{}, badMachine()
+		return machine, owner, badMachine()
 	}
 	known()
 	if err != nil {
-		return account.Machine{}, account.Member{}, comeBack(fault.CascadeExhausted, "the service could not check the machine's credential just now").Because(err)
+		err = comeBack(fault.CascadeExhausted, "the service could not check the machine's credential just now").Because(err)
 	}
-	return machine, owner, nil
+	return machine, owner, err
 }
 
 // comeBack returns a 503 for a machine. Retry-After is random, so that machines that were

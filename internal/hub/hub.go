@@ -7,8 +7,7 @@
 //
 // It contains the wiring (hub.go, management.go), the authentication of callers
 // (identify.go), accepting machines (accept.go), health (health.go), metrics
-// (metrics.go), the list of nodes (nodes.go), backups (backups.go) and the shutdown
-// (drain.go).
+// (metrics.go), backups (backups.go) and the shutdown (drain.go).
 package hub
 
 import (

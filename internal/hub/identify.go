@@ -3,10 +3,12 @@ package hub
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
+
+	"net/http"
+	"net/netip"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
@@ -14,6 +16,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/limit"
 	"github.com/kith/kith/internal/site"
 )
 
@@ -133,11 +136,12 @@ func (h *Hub) otherRegion(secret credential.Secret) error {
 		return h.badKey()
 	}
 	region := secret.Region()
-	text := fmt.Sprintf("the API key is of region %q and this hub serves %q: use the base URL that was shown with the key", region, h.cfg.Region)
+	next := "use the base URL that was shown with the key"
 	if at := h.cfg.Regions[region]; at != nil {
-		text = fmt.Sprintf("the API key is of region %q and this hub serves %q: send it to %s", region, h.cfg.Region, at)
+		next = "send it to " + at.String()
 	}
-	return fault.New(fault.InvalidAPIKey, "%s", text).Because(gateway.OtherRegion(region))
+	return fault.New(fault.InvalidAPIKey, "the API key is of region %q and this hub serves %q: %s", region, h.cfg.Region, next).
+		Because(gateway.OtherRegion(region))
 }
 
 // lookUp reads the caller for a secret from the database, and determines how long to
@@ -204,4 +208,39 @@ func (h *Hub) revoked(ctx context.Context, caller gateway.Caller) (*fault.Fault,
 		return h.badKey(), nil
 	}
 	return nil, err
+}
+
+// A client may look up guessBurst secrets that are not in the database, and then one per
+// guessEvery (spec/api.md#limit-guesses). The checksums of these secrets are correct, so
+// nothing else shows that they are guesses.
+const (
+	guessBurst = 100
+	guessEvery = 200 * time.Millisecond
+)
+
+// clientKey is the context key for the client of a request, a netip.Prefix.
+type clientKey struct{}
+
+// withClient returns the request with its client in its context.
+func withClient(r *http.Request) *http.Request {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return r
+	}
+	return r.WithContext(context.WithValue(r.Context(), clientKey{}, limit.Network(from.Addr())))
+}
+
+// guess counts a look-up of a secret, or returns a fault if the client made too many
+// guesses. The caller must call known if the secret is known or could not be looked up.
+func (h *Hub) guess(ctx context.Context) (known func(), err error) {
+	client, ok := ctx.Value(clientKey{}).(netip.Prefix)
+	if !ok {
+		return func() {}, nil
+	}
+	if wait := h.guesses.Take(client, time.Now()); wait > 0 {
+		return nil, fault.New(fault.RateLimitExceeded,
+			"too many unknown keys came from this address: at most %d a second, %d at once; correct the key, and wait for Retry-After",
+			time.Second/guessEvery, guessBurst).WithRetryAfter(int(wait/time.Second) + 1)
+	}
+	return func() { h.guesses.Give(client, time.Now()) }, nil
 }
