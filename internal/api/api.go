@@ -93,7 +93,7 @@ type Caller struct {
 	Member  fleet.MemberID
 	Name    string
 	KeyID   string          // empty: not an API key
-	Narrow  fleet.Narrow    // of the key
+	Reach   fleet.KeyReach  // of the key
 	Machine fleet.MachineID // the machine whose credential was sent, or empty
 	// Inference reports that the key may only be used for inference and for listing
 	// models.

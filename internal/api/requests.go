@@ -70,7 +70,7 @@ func (a *API) explainModel(_ context.Context, c Caller, in ModelQuestion) (Why, 
 	}
 	now := a.DB.Now()
 	why, f := explain(a.Snapshot(), fleet.Query{
-		Caller: c.Member, Narrow: c.Narrow, Model: in.Model, Family: family,
+		Caller: c.Member, Reach: c.Reach, Model: in.Model, Family: family,
 		Now: now, Unconfirmed: !a.Confirmed(time.Now()),
 	})
 	if f != nil {
@@ -89,10 +89,10 @@ func explain(s *fleet.Snapshot, ask fleet.Query) (Why, *fault.Fault) {
 		Model: ask.Model, Family: ask.Family.String(), Verdict: d.Verdict.String(),
 		Row: reason.Row, Reason: reason.What, Change: reason.Fix, Machines: []WhyMachine{},
 	}
-	if ask.Narrow != fleet.Everything {
-		w.Reason += map[fleet.Narrow]string{
+	if ask.Reach != fleet.Everything {
+		w.Reason += map[fleet.KeyReach]string{
 			fleet.OwnOnly: "; the key reaches your own machines only", fleet.OwnAndShared: "; the key reaches your own machines and those shared with you only",
-		}[ask.Narrow]
+		}[ask.Reach]
 	}
 	if f := d.Fault; f != nil {
 		w.Code, w.Status, w.Message, w.NoRetry = f.Code, f.Status(), f.Message, f.NoRetry

@@ -115,7 +115,7 @@ func TestWhyOverHTTP(t *testing.T) {
 			t.Errorf("%s is shown %+v", who, got.Machines)
 		}
 	}
-	why, _ := explain(w.snapshot, fleet.Query{Caller: bob, Narrow: fleet.OwnOnly, Model: "tiny", Now: time.Now()})
+	why, _ := explain(w.snapshot, fleet.Query{Caller: bob, Reach: fleet.OwnOnly, Model: "tiny", Now: time.Now()})
 	if want := "; the key reaches your own machines only"; !strings.HasSuffix(why.Reason, want) || !strings.Contains(why.Message, "this call (narrowed to your own machines)") {
 		t.Errorf("a narrowed key: %q, %q", why.Reason, why.Message)
 	}

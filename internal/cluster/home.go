@@ -68,7 +68,7 @@ func (r refusal) err() error {
 func (c *Cluster) Describe(r *http.Request, call *gateway.Call, served bool, hold string) {
 	r.Header.Set(headerAsk, url.Values{
 		"member": {string(call.Caller.Member)}, "name": {call.Caller.Name}, "key": {call.Caller.KeyID},
-		"narrow": {strconv.Itoa(int(call.Caller.Narrow))}, "machine": {string(call.Caller.Machine)},
+		"narrow": {strconv.Itoa(int(call.Caller.Reach))}, "machine": {string(call.Caller.Machine)},
 		"model": {string(call.Model)}, "endpoint": {call.Endpoint.Path()}, "stream": {strconv.FormatBool(call.Stream)},
 		"choices": {strconv.Itoa(call.Choices)}, "proven": {strconv.FormatBool(served)},
 	}.Encode())
@@ -96,7 +96,7 @@ func readAsk(text string) (call *gateway.Call, served bool, err error) {
 		Endpoint: endpoint, Model: fleet.ModelID(ask.Get("model")), Stream: ask.Get("stream") == "true", Choices: choices,
 		Caller: gateway.Caller{
 			Member: fleet.MemberID(ask.Get("member")), Name: ask.Get("name"), KeyID: ask.Get("key"),
-			Narrow: fleet.Narrow(narrow), Machine: fleet.MachineID(ask.Get("machine")),
+			Reach: fleet.KeyReach(narrow), Machine: fleet.MachineID(ask.Get("machine")),
 		},
 		Arrived: time.Now(),
 	}, ask.Get("proven") == "true", nil

@@ -53,7 +53,7 @@ func (d *Daemon) runTunnel(ctx context.Context) {
 		}
 		return
 	}
-	d.hubClient.Store(&hubClient{credential: c, transport: d.hubTransport, reach: func() fleet.Narrow { return d.policy.Load().reach }, recordError: d.recordError})
+	d.hubClient.Store(&hubClient{credential: c, transport: d.hubTransport, reach: func() fleet.KeyReach { return d.policy.Load().reach }, recordError: d.recordError})
 	d.setTunnel(func(t *TunnelStatus) {
 		*t = TunnelStatus{SignedIn: true, Hub: c.Hub, Machine: c.Machine, Name: d.config.Name, State: TunnelUnshared}
 	})

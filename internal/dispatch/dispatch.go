@@ -230,7 +230,7 @@ func (d *Dispatcher) waitLimit(call *gateway.Call) time.Duration {
 
 func queryOf(call *gateway.Call) fleet.Query {
 	return fleet.Query{
-		Caller: call.Caller.Member, Narrow: call.Caller.Narrow, Exclude: call.Caller.Machine,
+		Caller: call.Caller.Member, Reach: call.Caller.Reach, Exclude: call.Caller.Machine,
 		Model: call.Model, Family: call.Endpoint.Family(),
 	}
 }

@@ -25,7 +25,7 @@ func ListModels(s *fleet.Snapshot, caller gateway.Caller, now time.Time) []gatew
 		best fleet.State
 	}
 	byID := map[fleet.ModelID]*entry{}
-	for machine, standing := range s.Reach(caller.Member, caller.Narrow) {
+	for machine, standing := range s.Reach(caller.Member, caller.Reach) {
 		if machine.ID == caller.Machine || !machine.Online {
 			continue
 		}

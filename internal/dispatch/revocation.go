@@ -131,7 +131,7 @@ func (d *Dispatcher) endOutOfReach(c *activeCall) {
 	if machine == nil {
 		return
 	}
-	if _, ok := s.AccessTo(caller.Member, caller.Narrow, machine).State(machine, a.Offer, d.cfg.Registry.Now()); !ok {
+	if _, ok := s.AccessTo(caller.Member, caller.Reach, machine).State(machine, a.Offer, d.cfg.Registry.Now()); !ok {
 		a.cancel(d.outOfReach(c.call))
 	}
 }

@@ -244,7 +244,7 @@ func (c answer) message(t Tally, q *Query) string {
 		case "states":
 			buffer = t.append(buffer)
 		case "you":
-			buffer = append(buffer, users[q.Narrow]...)
+			buffer = append(buffer, users[q.Reach]...)
 		}
 	}
 }
@@ -260,7 +260,7 @@ func appendQuoted(to []byte, id ModelID) []byte {
 // tally evaluates every reachable machine that offers the model, once. It returns the
 // counts and the best of the ready machines.
 func tally(s *Snapshot, q *Query) (Tally, topCandidates) {
-	w := newWalk(s, q.Caller, q.Narrow)
+	w := newWalk(s, q.Caller, q.Reach)
 	t := Tally{
 		SharedWith:  w.sharedWith(),
 		Unconfirmed: q.Unconfirmed,

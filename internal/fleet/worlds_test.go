@@ -345,7 +345,7 @@ func randomWindows(rng *rand.Rand) []wWindow {
 func randomAsk(rng *rand.Rand, w *world) wAsk {
 	a := wAsk{
 		caller: pick(rng, wMembers[:2]), model: pick(rng, wModels), family: pick(rng, []Family{Chat, Chat, Embeddings, Audio}),
-		narrow:      pick(rng, []Narrow{Everything, Everything, OwnAndShared, OwnOnly}),
+		narrow:      pick(rng, []KeyReach{Everything, Everything, OwnAndShared, OwnOnly}),
 		unconfirmed: chance(rng, 1, 20), waited: chance(rng, 1, 4),
 	}
 	if chance(rng, 1, 20) {
@@ -377,7 +377,7 @@ func randomAsk(rng *rand.Rand, w *world) wAsk {
 
 func (a wAsk) ask(w *world, draw uint64) Query {
 	out := Query{
-		Caller: MemberID(a.caller), Narrow: a.narrow, Exclude: MachineID(a.exclude), Model: ModelID(a.model), Family: a.family,
+		Caller: MemberID(a.caller), Reach: a.narrow, Exclude: MachineID(a.exclude), Model: ModelID(a.model), Family: a.family,
 		Unconfirmed: a.unconfirmed, Waited: a.waited, Gone: a.gone, Now: w.now, Draw: draw,
 	}
 	out.Work = Work{Prompt: a.prompt, Output: a.output, Typical: a.typical.speed(w.now)}
@@ -612,12 +612,12 @@ func reachable(w *world, a Query, m *Machine) bool {
 		return true
 	}
 	for _, s := range w.shares {
-		if s.owner == string(m.Owner) && s.member == string(a.Caller) && a.Narrow != OwnOnly {
+		if s.owner == string(m.Owner) && s.member == string(a.Caller) && a.Reach != OwnOnly {
 			return true
 		}
 	}
 	for _, g := range w.groups {
-		if a.Narrow == Everything && slices.Contains(g.members, string(a.Caller)) && slices.Contains(g.members, string(m.Owner)) {
+		if a.Reach == Everything && slices.Contains(g.members, string(a.Caller)) && slices.Contains(g.members, string(m.Owner)) {
 			return true
 		}
 	}
@@ -705,7 +705,7 @@ func TestReachIsWhatTheTwinSees(t *testing.T) {
 			looked = append(looked, line(string(m.Machine.ID), m.Class, m.State))
 		}
 		var order []Class
-		for m, access := range s.Reach(ask.Caller, ask.Narrow) {
+		for m, access := range s.Reach(ask.Caller, ask.Reach) {
 			order = append(order, access.Class)
 			if access.Class != Own && len(access.shares) == 0 && access.group == nil {
 				t.Errorf("world %d: Reach shows %s, to which there is no way", seed, m.ID)
@@ -733,7 +733,7 @@ func TestReachAndReachableEndEarly(t *testing.T) {
 		w := randomWorld(rng)
 		s, ask := w.snapshot(t, rng), randomAsk(rng, w).ask(w, 0)
 		var reached, looked, all []MachineID
-		for m := range s.Reach(ask.Caller, ask.Narrow) {
+		for m := range s.Reach(ask.Caller, ask.Reach) {
 			reached = append(reached, m.ID)
 		}
 		for m := range Reachable(s, ask) {
@@ -747,7 +747,7 @@ func TestReachAndReachableEndEarly(t *testing.T) {
 		}
 		for at := range reached {
 			var seen []MachineID
-			for m := range s.Reach(ask.Caller, ask.Narrow) {
+			for m := range s.Reach(ask.Caller, ask.Reach) {
 				if seen = append(seen, m.ID); len(seen) > at {
 					break
 				}

@@ -16,8 +16,8 @@ type Caller struct {
 	Name   string
 	// KeyID names the API key; empty for a machine credential and locally.
 	KeyID string
-	// Narrow limits what the key can reach (spec/routing.md#narrowed-key).
-	Narrow fleet.Narrow
+	// Reach limits what the key can reach (spec/routing.md#narrowed-key).
+	Reach fleet.KeyReach
 	// Machine is set for a machine credential. The machine's own calls are never routed
 	// back to it.
 	Machine fleet.MachineID

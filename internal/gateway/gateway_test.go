@@ -567,9 +567,9 @@ func TestAnswerBeforeBooks(t *testing.T) {
 // key.
 func TestReachOfACall(t *testing.T) {
 	for _, c := range []struct {
-		key   fleet.Narrow
+		key   fleet.KeyReach
 		words []string
-		want  fleet.Narrow
+		want  fleet.KeyReach
 	}{
 		{fleet.Everything, nil, fleet.Everything},
 		{fleet.Everything, []string{"all"}, fleet.Everything},
@@ -579,16 +579,16 @@ func TestReachOfACall(t *testing.T) {
 		{fleet.OwnOnly, []string{"shared"}, fleet.OwnOnly},
 		{fleet.Everything, []string{"all", "own", "shared"}, fleet.OwnOnly}, // the narrowest of several
 	} {
-		got := fleet.Narrow(99)
+		got := fleet.KeyReach(99)
 		b := &backend{do: func(_ context.Context, call *Call) (*Answer, error) {
-			got = call.Caller.Narrow
+			got = call.Caller.Reach
 			return nil, fault.New(fault.CapacityFull, "enough")
 		}}
 		config := hostedConfig(b)
 		identify := config.Identify
 		config.Identify = func(ctx context.Context, secret string) (Caller, error) {
 			caller, err := identify(ctx, secret)
-			caller.Narrow = c.key
+			caller.Reach = c.key
 			return caller, err
 		}
 		r := ask("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"}]}`)

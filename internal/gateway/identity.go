@@ -40,11 +40,11 @@ const HeaderReach = "X-Kith-Reach"
 // there are several. An empty value is refused: it may be a variable that was not set.
 func (x *exchange) narrow() error {
 	for _, word := range x.r.Header[HeaderReach] {
-		narrow, ok := fleet.ParseNarrow(word)
+		reach, ok := fleet.ParseKeyReach(word)
 		if !ok {
 			return fault.New(fault.InvalidRequest, "%s is own, shared or all, not %.40q", HeaderReach, word).WithParam(HeaderReach)
 		}
-		x.caller.Narrow = max(x.caller.Narrow, narrow)
+		x.caller.Reach = max(x.caller.Reach, reach)
 	}
 	return nil
 }

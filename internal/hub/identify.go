@@ -161,9 +161,9 @@ func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (holder, err
 			until = began.Add(left)
 		}
 		h.ledger.KeyUsed(key.ID)
-		narrow, _ := fleet.ParseNarrow(string(key.Reach)) // the store contains no other values
+		reach, _ := fleet.ParseKeyReach(string(key.Reach)) // the store contains no other values
 		return holder{gateway.Caller{
-			Member: fleet.MemberID(member.ID), Name: member.Name, KeyID: key.ID, Narrow: narrow, Inference: !key.Manage,
+			Member: fleet.MemberID(member.ID), Name: member.Name, KeyID: key.ID, Reach: reach, Inference: !key.Manage,
 		}, until}, nil
 	case credential.MachineKey:
 		machine, member, err := h.records.MachineByHash(ctx, secret.Hash())

@@ -48,13 +48,13 @@ func (h *Hub) newAPI() *api.API {
 // credential.
 func (h *Hub) memberOf(ctx context.Context, secret string) (api.Caller, error) {
 	c, err := h.Identify(ctx, secret)
-	return api.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Narrow: c.Narrow, Machine: c.Machine, Inference: c.Inference}, err
+	return api.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Reach: c.Reach, Machine: c.Machine, Inference: c.Inference}, err
 }
 
 // accountModels returns the models that the account can reach, including those of the
 // machine that asks.
 func (h *Hub) accountModels(ctx context.Context, c api.Caller) ([]api.Model, error) {
-	models, err := h.calls.Models(ctx, gateway.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Narrow: c.Narrow})
+	models, err := h.calls.Models(ctx, gateway.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Reach: c.Reach})
 	out := make([]api.Model, len(models))
 	for i, m := range models {
 		out[i] = api.Model{

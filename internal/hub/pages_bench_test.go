@@ -54,7 +54,7 @@ func newCity(b *testing.B) *city {
 		Identify: func(context.Context, string) (api.Caller, error) { return api.Caller{}, nil },
 		Snapshot: func() *fleet.Snapshot { return c.snapshot },
 		Models: func(_ context.Context, w api.Caller) (out []api.Model, err error) {
-			for _, m := range dispatch.ListModels(c.snapshot, gateway.Caller{Member: w.Member, Narrow: w.Narrow}, time.Now()) {
+			for _, m := range dispatch.ListModels(c.snapshot, gateway.Caller{Member: w.Member, Reach: w.Reach}, time.Now()) {
 				out = append(out, api.Model{ID: m.ID, Availability: string(m.Availability), Via: m.Via.String(), Machines: m.Machines})
 			}
 			return out, nil
