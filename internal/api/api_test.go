@@ -76,7 +76,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 	w.api = New(Config{
 		DB: db, Region: "home", Identify: w.identify,
 		Snapshot: func() *fleet.Snapshot { return w.snapshot },
-		Models: func(_ context.Context, c Caller) ([]Model, error) {
+		Models: func(_ context.Context, c fleet.Caller) ([]Model, error) {
 			return []Model{{ID: fleet.ModelID("of-" + c.Name)}}, nil
 		},
 		Control: func(_ context.Context, id fleet.MachineID, c Control) error {
@@ -87,13 +87,13 @@ func worldOn(t *testing.T, config store.Config) *world {
 			return w.refuse
 		},
 		Changed: func(context.Context) { w.changed++ },
-		Admit: func(Caller) error {
+		Admit: func(fleet.Caller) error {
 			if w.crash {
 				panic("the secret inside")
 			}
 			return w.limit
 		},
-		Miss: func(_ Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
+		Miss: func(_ fleet.Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
 			if w.missed = append(w.missed, model); len(w.missed) > 60 {
 				return fault.New(fault.RateLimitExceeded, "too many")
 			}
@@ -117,15 +117,15 @@ func check(t *testing.T, err error) {
 	}
 }
 
-func (w *world) identify(_ context.Context, secret string) (Caller, error) {
+func (w *world) identify(_ context.Context, secret string) (fleet.Caller, error) {
 	if whose, ok := w.keys[secret]; ok {
-		return Caller{Member: fleet.MemberID(w.members[whose].ID), Name: whose, KeyID: "key_of_" + whose, Inference: strings.HasPrefix(secret, "inference")}, nil
+		return fleet.Caller{Member: fleet.MemberID(w.members[whose].ID), Name: whose, KeyID: "key_of_" + whose, Inference: strings.HasPrefix(secret, "inference")}, nil
 	}
 	m, ok := w.members[secret]
 	if !ok {
-		return Caller{}, fault.New(fault.InvalidAPIKey, "who is that?")
+		return fleet.Caller{}, fault.New(fault.InvalidAPIKey, "who is that?")
 	}
-	return Caller{Member: fleet.MemberID(m.ID), Name: m.Name}, nil
+	return fleet.Caller{Member: fleet.MemberID(m.ID), Name: m.Name}, nil
 }
 
 // response is what the tests look at of an answer.

@@ -55,7 +55,7 @@ type TopMachine struct {
 	Models  int    `json:"models"`
 }
 
-func (a *API) operatorTop(_ context.Context, _ Caller, _ None) (Top, error) {
+func (a *API) operatorTop(_ context.Context, _ fleet.Caller, _ None) (Top, error) {
 	running, waiting, machines := a.Running(), a.Waiting(), a.Snapshot().Machines()
 	top := Top{At: time.Now().UTC(), Running: len(running), Waiting: len(waiting), Calls: []TopCall{}, Queues: []TopQueue{}, Machines: []TopMachine{}}
 	byAge := func(x, y Use) int { return x.Since.Compare(y.Since) }

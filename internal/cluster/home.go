@@ -94,7 +94,7 @@ func readAsk(text string) (call *gateway.Call, served bool, err error) {
 	choices, _ := strconv.Atoi(ask.Get("choices"))
 	return &gateway.Call{
 		Endpoint: endpoint, Model: fleet.ModelID(ask.Get("model")), Stream: ask.Get("stream") == "true", Choices: choices,
-		Caller: gateway.Caller{
+		Caller: fleet.Caller{
 			Member: fleet.MemberID(ask.Get("member")), Name: ask.Get("name"), KeyID: ask.Get("key"),
 			Reach: fleet.KeyReach(narrow), Machine: fleet.MachineID(ask.Get("machine")),
 		},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/tunnel"
@@ -83,7 +84,7 @@ func TestUnreachedCallerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &Dispatcher{cfg: Config{
 			Registry: registry.New(registry.Config{}),
-			Revoked: func(ctx context.Context, _ gateway.Caller) (*fault.Fault, error) {
+			Revoked: func(ctx context.Context, _ fleet.Caller) (*fault.Fault, error) {
 				<-ctx.Done() // the database does not answer
 				return nil, ctx.Err()
 			},

@@ -75,7 +75,7 @@ type Config struct {
 	// Revoked returns the fault that ends the caller's calls if the caller's credential
 	// is revoked, and nil while it is valid. It fails if the store cannot be read; it is
 	// then called again.
-	Revoked func(context.Context, gateway.Caller) (*fault.Fault, error)
+	Revoked func(context.Context, fleet.Caller) (*fault.Fault, error)
 	// Activity is called when a call reserves or releases a slot, and when it starts or
 	// stops waiting. It must not block.
 	Activity func()

@@ -44,6 +44,22 @@ func ParseKeyReach(word string) (KeyReach, bool) {
 	return KeyReach(max(i, 0)), i >= 0
 }
 
+// Caller is the member who makes a call or a request of the management API, identified by
+// an API key, a machine credential or a session of the site. The zero Caller is the owner,
+// on the local surface.
+type Caller struct {
+	Member MemberID
+	Name   string
+	KeyID  string // empty: a machine credential, or locally
+	Reach  KeyReach
+	// Machine is set for a machine credential. The machine's own calls are never routed
+	// back to it.
+	Machine MachineID
+	// Inference is set if the key is only for inference and for listing models
+	// (spec/api.md#scopes).
+	Inference bool
+}
+
 // Limits are an owner's limits for a share or a group (spec/routing.md#limits). A nil
 // *Limits limits nothing. Once in a Snapshot, only its Load changes.
 type Limits struct {

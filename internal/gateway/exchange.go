@@ -33,7 +33,7 @@ type exchange struct {
 	route        *route    // nil until the path is matched
 	envelope     dialect.Dialect
 	region       string // to forward the request to; empty: serve it here
-	caller       Caller
+	caller       fleet.Caller
 	identified   bool // the caller is known, or the route needs no key
 	bodyDone     bool // the body was read or discarded
 	bodyTooLarge bool // the body is over the limit

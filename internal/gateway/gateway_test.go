@@ -33,8 +33,8 @@ type backend struct {
 	fault  error // of Models
 }
 
-func (b *backend) Do(ctx context.Context, call *Call) (*Answer, error) { return b.do(ctx, call) }
-func (b *backend) Models(context.Context, Caller) ([]Model, error)     { return b.models, b.fault }
+func (b *backend) Do(ctx context.Context, call *Call) (*Answer, error)   { return b.do(ctx, call) }
+func (b *backend) Models(context.Context, fleet.Caller) ([]Model, error) { return b.models, b.fault }
 
 // answers returns a Backend that answers every call with body.
 func answers(body string) *backend {
@@ -95,14 +95,14 @@ func noRoom() *spool.Spool {
 }
 
 // keys is an Identify that knows one key.
-func keys(_ context.Context, secret string) (Caller, error) {
+func keys(_ context.Context, secret string) (fleet.Caller, error) {
 	switch secret {
 	case goodKey:
-		return Caller{Member: "mem_1", Name: "ann", KeyID: "key_1"}, nil
+		return fleet.Caller{Member: "mem_1", Name: "ann", KeyID: "key_1"}, nil
 	case "kith_test_unsure":
-		return Caller{}, fault.New(fault.CascadeExhausted, "cannot confirm the key just now")
+		return fleet.Caller{}, fault.New(fault.CascadeExhausted, "cannot confirm the key just now")
 	default:
-		return Caller{}, fault.New(fault.InvalidAPIKey, "%s", RefusedKey("").Message)
+		return fleet.Caller{}, fault.New(fault.InvalidAPIKey, "%s", RefusedKey("").Message)
 	}
 }
 
@@ -586,7 +586,7 @@ func TestReachOfACall(t *testing.T) {
 		}}
 		config := hostedConfig(b)
 		identify := config.Identify
-		config.Identify = func(ctx context.Context, secret string) (Caller, error) {
+		config.Identify = func(ctx context.Context, secret string) (fleet.Caller, error) {
 			caller, err := identify(ctx, secret)
 			caller.Reach = c.key
 			return caller, err

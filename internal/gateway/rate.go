@@ -25,7 +25,7 @@ type bucketKey struct {
 	machine fleet.MachineID
 }
 
-func bucketOf(c Caller) bucketKey { return bucketKey{key: c.KeyID, machine: c.Machine} }
+func bucketOf(c fleet.Caller) bucketKey { return bucketKey{key: c.KeyID, machine: c.Machine} }
 
 // Taken is how many requests of one key or machine credential a node has accepted and not
 // yet reported to the other nodes (spec/peers.md#rates).

@@ -218,7 +218,7 @@ func TestIdentifyWithoutDatabase(t *testing.T) {
 func TestKeyringIsBounded(t *testing.T) {
 	var k keyring
 	for i := range maxCachedKeys + 1 {
-		k.put([32]byte{byte(i), byte(i >> 8), byte(i >> 16)}, holder{gateway.Caller{Name: "ann"}, time.Unix(1, 0)}, 0)
+		k.put([32]byte{byte(i), byte(i >> 8), byte(i >> 16)}, holder{fleet.Caller{Name: "ann"}, time.Unix(1, 0)}, 0)
 	}
 	if n := len(k.byHash); n != 1 {
 		t.Errorf("%d keys", n)

@@ -6,9 +6,7 @@ import (
 	"net/http"
 
 	"github.com/kith/kith/internal/api"
-	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/site"
 	"github.com/kith/kith/internal/tunnel"
@@ -20,7 +18,7 @@ func (h *Hub) newAPI() *api.API {
 		DB:       h.cfg.DB,
 		Region:   h.cfg.Region,
 		Regions:  h.cfg.Regions,
-		Identify: h.memberOf,
+		Identify: h.Identify,
 		Snapshot: h.live.Snapshot,
 		Models:   h.accountModels,
 		Running:  h.running,
@@ -29,12 +27,10 @@ func (h *Hub) newAPI() *api.API {
 		Control:  h.control,
 		Ready:    h.Ready,
 		Nodes:    h.nodes, Home: h.home, DrainNode: h.drainNode,
-		Reload:  h.cfg.ReloadConfig,
-		Changed: h.live.Settle,
-		Admit:   func(c api.Caller) error { return h.edge.Admit(gateway.Caller(c)) },
-		Miss: func(c api.Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
-			return h.edge.Miss(gateway.Caller(c), model, f)
-		},
+		Reload:    h.cfg.ReloadConfig,
+		Changed:   h.live.Settle,
+		Admit:     h.edge.Admit,
+		Miss:      h.edge.Miss,
 		Guess:     h.guess,
 		Confirmed: h.live.Confirmed,
 		Trace:     h.traces.Get,
@@ -44,17 +40,11 @@ func (h *Hub) newAPI() *api.API {
 	})
 }
 
-// memberOf returns the caller of the members' API: the holder of an API key or a machine
-// credential.
-func (h *Hub) memberOf(ctx context.Context, secret string) (api.Caller, error) {
-	c, err := h.Identify(ctx, secret)
-	return api.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Reach: c.Reach, Machine: c.Machine, Inference: c.Inference}, err
-}
-
 // accountModels returns the models that the account can reach, including those of the
 // machine that asks.
-func (h *Hub) accountModels(ctx context.Context, c api.Caller) ([]api.Model, error) {
-	models, err := h.calls.Models(ctx, gateway.Caller{Member: c.Member, Name: c.Name, KeyID: c.KeyID, Reach: c.Reach})
+func (h *Hub) accountModels(ctx context.Context, c fleet.Caller) ([]api.Model, error) {
+	c.Machine = ""
+	models, err := h.calls.Models(ctx, c)
 	out := make([]api.Model, len(models))
 	for i, m := range models {
 		out[i] = api.Model{
@@ -78,8 +68,8 @@ func (h *Hub) control(ctx context.Context, id fleet.MachineID, change api.Contro
 func (h *Hub) newSite() *site.Site {
 	c := h.cfg.Site
 	c.Edge, c.Health, c.Limits, c.Near = h.drain.counted(h.edge.ServeHTTP), h.health, h.limits, h.near
-	c.Call = func(w http.ResponseWriter, r *http.Request, who api.Caller) {
-		h.drain.counted(func(w http.ResponseWriter, r *http.Request) { h.edge.ServeAs(w, r, gateway.Caller(who)) })(w, r)
+	c.Call = func(w http.ResponseWriter, r *http.Request, who fleet.Caller) {
+		h.drain.counted(func(w http.ResponseWriter, r *http.Request) { h.edge.ServeAs(w, r, who) })(w, r)
 	}
 	return site.New(h.api, c)
 }

@@ -78,7 +78,7 @@ func TestSessionContinues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	caller := gateway.Caller{Member: fleet.MemberID(ada.ID), Name: "ada", KeyID: site.SiteKey + ada.ID}
+	caller := fleet.Caller{Member: fleet.MemberID(ada.ID), Name: "ada", KeyID: site.SiteKey + ada.ID}
 	if f, err := r.revoked(t.Context(), caller); f != nil || err != nil {
 		t.Error("a session is not valid")
 	}
@@ -108,12 +108,12 @@ func TestCredentialContinues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	callers := map[string]gateway.Caller{}
+	callers := map[string]fleet.Caller{}
 	for _, id := range []string{key, other, "key_gone"} {
-		callers[id] = gateway.Caller{Member: fleet.MemberID(ada.ID), KeyID: id}
+		callers[id] = fleet.Caller{Member: fleet.MemberID(ada.ID), KeyID: id}
 	}
 	for _, id := range []string{box, den, "mch_gone"} {
-		callers[id] = gateway.Caller{Member: fleet.MemberID(ada.ID), Machine: fleet.MachineID(id)}
+		callers[id] = fleet.Caller{Member: fleet.MemberID(ada.ID), Machine: fleet.MachineID(id)}
 	}
 	continues := func(want ...string) {
 		t.Helper()

@@ -72,7 +72,7 @@ func accessShape(seen *glance, member fleet.MemberID) shape {
 
 // accessScene shows current use by share or group: by each member on the caller's
 // machines, and by the caller on other members' machines.
-func accessScene(_ *Site, seen *glance, who api.Caller) scene {
+func accessScene(_ *Site, seen *glance, who fleet.Caller) scene {
 	out := scene{shape: accessShape(seen, who.Member), texts: map[string]words{}}
 	all := map[string]map[string]int{}
 	for _, u := range seen.uses {
@@ -135,7 +135,7 @@ func machineState(m *api.Machine, now time.Time) words {
 }
 
 // machinesScene is the live content for the caller's machines.
-func machinesScene(s *Site, seen *glance, who api.Caller) scene {
+func machinesScene(s *Site, seen *glance, who fleet.Caller) scene {
 	out := scene{texts: map[string]words{}}
 	users := map[fleet.MachineID][]string{}
 	for _, u := range seen.uses {

@@ -93,7 +93,7 @@ func (s *Site) glance(now time.Time) *glance {
 }
 
 // livePage renders the live content of a page for a caller.
-type livePage func(*Site, *glance, api.Caller) scene
+type livePage func(*Site, *glance, fleet.Caller) scene
 
 // tie is something that depends on a session and ends with it: a page's stream, or an
 // answer on /try.
@@ -106,7 +106,7 @@ type tie struct {
 // stream is one open page.
 type stream struct {
 	look   livePage
-	caller api.Caller
+	caller fleet.Caller
 	now    atomic.Pointer[scene] // as of the last check; nil: there was none
 	wake   chan struct{}         // signals a change, or that a heartbeat is due
 }
@@ -332,7 +332,7 @@ func (s *Site) whileSignedIn(v *visit, answer func(context.Context, http.Respons
 }
 
 // join registers a stream of a page for a member. leave removes it.
-func (l *live) join(look livePage, who api.Caller) (*stream, error) {
+func (l *live) join(look livePage, who fleet.Caller) (*stream, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -380,7 +380,7 @@ func liveStream(page string, look livePage) handler {
 }
 
 // follow writes a page's stream until ctx ends, the browser disconnects or the hub stops.
-func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who api.Caller, look livePage) error {
+func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who fleet.Caller, look livePage) error {
 	st, err := s.live.join(look, who)
 	if err != nil {
 		return err

@@ -56,13 +56,13 @@ func benchLive(b *testing.B, of string, pages, moved int) {
 	var uses []api.Use
 	a := api.New(api.Config{
 		DB: db, Snapshot: func() *fleet.Snapshot { return s }, Running: func() []api.Use { return uses }, Queued: func(*fleet.Machine) int { return 0 },
-		Confirmed: func(time.Time) bool { return true }, Admit: func(api.Caller) error { return nil },
-		Models: func(_ context.Context, c api.Caller) ([]api.Model, error) { return reached(s, c.Member), nil },
+		Confirmed: func(time.Time) bool { return true }, Admit: func(fleet.Caller) error { return nil },
+		Models: func(_ context.Context, c fleet.Caller) ([]api.Model, error) { return reached(s, c.Member), nil },
 	})
 	site := New(a, Config{Base: "http://localhost"})
 	look := map[string]livePage{"machines": machinesScene, "models": modelsScene, "access": accessScene}[of]
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = site.follow(r.Context(), w, api.Caller{Member: fleet.MemberID(r.URL.Query().Get("member"))}, look)
+		_ = site.follow(r.Context(), w, fleet.Caller{Member: fleet.MemberID(r.URL.Query().Get("member"))}, look)
 	}))
 	defer server.Close()
 	events := make(chan struct{}, 4*pages)

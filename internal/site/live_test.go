@@ -166,7 +166,7 @@ func TestLiveMachines(t *testing.T) {
 func TestLivePass(t *testing.T) {
 	tn := newTown(t, nil)
 	s, looks := tn.site, 0
-	_, err := s.live.join(func(*Site, *glance, api.Caller) scene { looks++; return scene{shape(looks), map[string]words{}} }, api.Caller{Member: "m"})
+	_, err := s.live.join(func(*Site, *glance, fleet.Caller) scene { looks++; return scene{shape(looks), map[string]words{}} }, fleet.Caller{Member: "m"})
 	check(t, err)
 	at := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	for i, step := range []struct {
@@ -211,7 +211,7 @@ func testLiveEnds(t *testing.T, tn *town) {
 		tn.site.OnChange(changes)
 	}
 	begun, causes := make(chan struct{}, 8), make(chan error, 8)
-	tn.call = func(w http.ResponseWriter, r *http.Request, _ api.Caller) {
+	tn.call = func(w http.ResponseWriter, r *http.Request, _ fleet.Caller) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		check(t, http.NewResponseController(w).Flush())
 		begun <- struct{}{}
@@ -400,7 +400,7 @@ func TestLiveAccess(t *testing.T) {
 		tn.site.live.beaten, tn.site.live.rest = now, time.Time{}
 		tn.site.pass(now)
 		for name, l := range streams {
-			got := accessScene(tn.site, tn.site.glance(now), api.Caller{Member: id(name)}).shape.String()
+			got := accessScene(tn.site, tn.site.glance(now), fleet.Caller{Member: id(name)}).shape.String()
 			if changed := got != shown[name]; changed != slices.Contains(step.changes, name) {
 				t.Fatalf("%s: the page of %s has another shape: %t", step.name, name, changed)
 			}
@@ -555,7 +555,7 @@ func TestLiveStuckReader(t *testing.T) {
 			Snapshot: fleet.NewSnapshot, Running: func() []api.Use { return nil }, Confirmed: func(time.Time) bool { return true },
 		}), Config{Base: "http://localhost"})
 		var looks atomic.Uint64
-		look := func(*Site, *glance, api.Caller) scene {
+		look := func(*Site, *glance, fleet.Caller) scene {
 			n := looks.Add(1)
 			return scene{shape(n), map[string]words{"n": {text: fmt.Sprint(n)}}}
 		}
@@ -564,7 +564,7 @@ func TestLiveStuckReader(t *testing.T) {
 			took = make(chan time.Duration, 1)
 			go func() {
 				began := time.Now()
-				check(t, site.follow(t.Context(), socket{near, http.Header{}}, api.Caller{Member: "m"}, look))
+				check(t, site.follow(t.Context(), socket{near, http.Header{}}, fleet.Caller{Member: "m"}, look))
 				took <- time.Since(began)
 			}()
 			return far, took

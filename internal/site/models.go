@@ -198,7 +198,7 @@ func modelRows(models []api.Model) []modelRow {
 }
 
 // modelsScene is the live content for the models that the caller reaches.
-func modelsScene(s *Site, _ *glance, who api.Caller) scene {
+func modelsScene(s *Site, _ *glance, who fleet.Caller) scene {
 	models, err := s.Models(context.Background(), who)
 	if err != nil {
 		s.Log.Warn("cannot notify an open page of the models in reach", "member", string(who.Member), "error", err)

@@ -55,7 +55,7 @@ type Config struct {
 	Edge http.Handler
 	// Call serves a request to a hosted route like one from a client, on behalf of a
 	// caller who is identified by a session.
-	Call func(w http.ResponseWriter, r *http.Request, caller api.Caller)
+	Call func(w http.ResponseWriter, r *http.Request, caller fleet.Caller)
 	// Health returns the state of the hub's parts, for its operator.
 	Health func(context.Context) []Part
 	// Limits returns the limits that are in force now, for the hub's operator.
@@ -166,8 +166,8 @@ const SiteKey = "site of "
 
 // caller returns the member as a caller of the API. All browsers of a member share one
 // rate limit.
-func (v *visit) caller() api.Caller {
-	return api.Caller{Member: fleet.MemberID(v.me.ID), Name: v.me.Name, KeyID: SiteKey + v.me.ID}
+func (v *visit) caller() fleet.Caller {
+	return fleet.Caller{Member: fleet.MemberID(v.me.ID), Name: v.me.Name, KeyID: SiteKey + v.me.ID}
 }
 
 // reply is the result of a page's handler: a page to render, or a redirect.
