@@ -39,15 +39,15 @@ type Config struct {
 	// Models returns the models that the caller can reach now.
 	Models func(ctx context.Context, caller fleet.Caller) ([]Model, error)
 	// Running returns the calls that are running on this hub's machines.
-	Running func() []Use
+	Running func() []fleet.ActiveCall
 	// Waiting returns this hub's calls that are waiting for a machine.
-	Waiting func() []Use
+	Waiting func() []fleet.ActiveCall
 	// Queued returns how many waiting calls the machine could serve. If there are very
 	// many it may return a lower number.
 	Queued func(*fleet.Machine) int
-	// Control sends a change to a connected machine. The error is ErrNotConnected or the
-	// machine's reason for refusing the change.
-	Control func(ctx context.Context, machine fleet.MachineID, change Control) error
+	// Control sends a change to a connected machine. The error is fleet.ErrNotConnected or
+	// the machine's reason for refusing the change.
+	Control func(ctx context.Context, machine fleet.MachineID, change fleet.Control) error
 	// Ready returns why this hub currently refuses all calls, or nil.
 	Ready func(now time.Time) error
 	// Nodes returns the hub's nodes as seen by this one. Home returns the name of the node
@@ -83,9 +83,6 @@ type Config struct {
 	LinkMade func(ctx context.Context, memberID string)
 	Log      *slog.Logger
 }
-
-// ErrNotConnected is the error of Config.Control if the machine has no tunnel.
-var ErrNotConnected = errors.New("the machine is not connected")
 
 // API serves the routes of the table. Create it with New.
 type API struct {

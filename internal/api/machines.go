@@ -255,7 +255,7 @@ func (a *API) revokeMachine(ctx context.Context, c fleet.Caller, in MachineID) (
 	if err != nil {
 		return MachineAct{}, err
 	}
-	cut := a.cut(func(_ *fleet.Snapshot, u Use) bool { return string(u.Machine.ID) == m.ID })
+	cut := a.cut(func(_ *fleet.Snapshot, u fleet.ActiveCall) bool { return string(u.Machine.ID) == m.ID })
 	err = a.DB.RevokeMachine(ctx, m.ID, a.DB.Now().UTC())
 	return MachineAct{m.ID, m.Name, "revoked", cut}, NotFound(err, "machine %q was revoked already", m.Name)
 }
@@ -280,24 +280,10 @@ func (a *API) renameMachine(ctx context.Context, c fleet.Caller, in MachineName)
 	return MachineAct{ID: m.ID, Name: in.Name, State: "renamed"}, nil
 }
 
-// Control is an owner's change to a machine. Nil fields stay unchanged.
-type Control struct {
-	// Paused stops or resumes accepting calls. Running calls finish.
-	Paused *bool `json:"paused,omitzero"`
-	// Until is when the pause ends automatically.
-	Until *time.Time `json:"until,omitzero"`
-	// Hours are weekly windows in the format of ParseHours, in the IANA time zone
-	// Timezone; empty: always.
-	Hours    *string `json:"hours,omitzero"`
-	Timezone *string `json:"timezone,omitzero"`
-	// Slots is the number of concurrent calls; 0: as many as the engines allow.
-	Slots *int `json:"slots,omitzero"`
-}
-
-// check rejects what a machine would reject, and names the member of the body.
-func (c *Control) check(now time.Time) error {
+// checkControl rejects what a machine would reject, and names the member of the body.
+func checkControl(c fleet.Control, now time.Time) error {
 	switch {
-	case *c == Control{}:
+	case c == fleet.Control{}:
 		return fault.New(fault.InvalidRequest, "there is nothing to change: give paused, hours, timezone or slots")
 	case c.Until != nil && (c.Paused == nil || !*c.Paused):
 		return fault.New(fault.InvalidRequest, "until ends a pause: it goes with paused = true").WithParam("until")
@@ -322,7 +308,7 @@ func (c *Control) check(now time.Time) error {
 // MachineControl is a change to a machine.
 type MachineControl struct {
 	Machine string `json:"-" path:"machine"`
-	Control
+	fleet.Control
 }
 
 // controlMachine sends a change to a machine, which saves it.
@@ -331,14 +317,14 @@ func (a *API) controlMachine(ctx context.Context, c fleet.Caller, in MachineCont
 	if err != nil {
 		return MachineAct{}, err
 	}
-	if err := in.check(a.DB.Now()); err != nil {
+	if err := checkControl(in.Control, a.DB.Now()); err != nil {
 		return MachineAct{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, controlTime)
 	defer cancel()
 	err = a.Control(ctx, fleet.MachineID(m.ID), in.Control)
 	switch {
-	case errors.Is(err, ErrNotConnected):
+	case errors.Is(err, fleet.ErrNotConnected):
 		return MachineAct{}, fault.New(fault.MachineOffline, "machine %q is not connected: change it there, or once it is", m.Name)
 	case err != nil:
 		return MachineAct{}, fault.New(fault.MachineOffline, "machine %q did not take the change; try again", m.Name).Because(err)
@@ -374,7 +360,7 @@ func (a *API) keepMachineOut(ctx context.Context, c fleet.Caller, in KeepOut) (K
 	answer := KeptOut{Machine: m.Name, KeptOut: !in.Undo, All: in.All}
 	if in.All {
 		if !in.Undo {
-			answer.Cut = a.cut(func(s *fleet.Snapshot, u Use) bool {
+			answer.Cut = a.cut(func(s *fleet.Snapshot, u fleet.ActiveCall) bool {
 				shares, _ := s.Ways(u.Caller, u.Machine, u.Model)
 				return string(u.Machine.ID) == m.ID && len(shares) == 0
 			})
@@ -387,7 +373,7 @@ func (a *API) keepMachineOut(ctx context.Context, c fleet.Caller, in KeepOut) (K
 	}
 	if answer.Group = group.Name; !in.Undo {
 		ends := endsWithGroup(group.ID)
-		answer.Cut = a.cut(func(s *fleet.Snapshot, u Use) bool { return string(u.Machine.ID) == m.ID && ends(s, u) })
+		answer.Cut = a.cut(func(s *fleet.Snapshot, u fleet.ActiveCall) bool { return string(u.Machine.ID) == m.ID && ends(s, u) })
 	}
 	return answer, a.DB.KeepOutOwn(ctx, string(c.Member), group.ID, m.ID, !in.Undo)
 }

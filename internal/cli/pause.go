@@ -22,7 +22,7 @@ type sharingNow struct {
 
 // changeSharing sends in to this machine's daemon. If no daemon is running, it applies
 // the same change to the saved state.
-func (a *app) changeSharing(ctx context.Context, doing, path string, in any, change daemon.Change) (sharingNow, error) {
+func (a *app) changeSharing(ctx context.Context, doing, path string, in any, change fleet.Control) (sharingNow, error) {
 	config, err := loadLocalFile(a.home)
 	if err != nil {
 		return sharingNow{}, err
@@ -74,7 +74,7 @@ func (a *app) pause() *cobra.Command {
 			}
 			yes := true
 			now, err := a.changeSharing(cmd.Context(), "pause this machine", "/pause",
-				daemon.PauseChange{Until: end}, daemon.Change{Paused: &yes, Until: &end})
+				daemon.PauseChange{Until: end}, fleet.Control{Paused: &yes, Until: &end})
 			if err != nil {
 				return err
 			}
@@ -147,7 +147,7 @@ func (a *app) resume() *cobra.Command {
 		Use: "resume", Short: "End a pause", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			no := false
-			now, err := a.changeSharing(cmd.Context(), "resume", "/resume", nil, daemon.Change{Paused: &no})
+			now, err := a.changeSharing(cmd.Context(), "resume", "/resume", nil, fleet.Control{Paused: &no})
 			if err != nil {
 				return err
 			}
@@ -187,7 +187,7 @@ func (a *app) hours() *cobra.Command {
 }
 
 func (a *app) setHours(ctx context.Context, hours, zone string) error {
-	change := daemon.Change{Hours: &hours}
+	change := fleet.Control{Hours: &hours}
 	if zone != "" {
 		change.Timezone = &zone
 	}

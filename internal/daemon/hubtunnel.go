@@ -66,7 +66,7 @@ func (d *Daemon) runTunnel(ctx context.Context) {
 		Instance:   d.instance,
 		Handler:    d.machineHandler(),
 		Advertise:  d.advertise,
-		Control:    func(_ context.Context, change tunnel.Control) error { return d.change(change) },
+		Control:    func(_ context.Context, change fleet.Control) error { return d.change(change) },
 		Notice:     d.onNotice,
 		OnState:    d.onTunnelState,
 		Log:        d.log,

@@ -300,17 +300,3 @@ func (h *Hub) onMachine(id fleet.MachineID) {
 	h.site.Stir()
 	h.calls.OnMachine(id)
 }
-
-// running returns the calls that are running on machines, for the members' pages.
-func (h *Hub) running() []api.Use { return uses(h.calls.Running()) }
-
-// waiting returns the calls that wait for a machine.
-func (h *Hub) waiting() []api.Use { return uses(h.calls.Waiting()) }
-
-func uses(running []dispatch.Running) []api.Use {
-	uses := make([]api.Use, len(running))
-	for i, r := range running {
-		uses[i] = api.Use(r)
-	}
-	return uses
-}

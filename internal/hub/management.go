@@ -7,9 +7,7 @@ import (
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/site"
-	"github.com/kith/kith/internal/tunnel"
 )
 
 // newAPI returns the management API for this hub's database and registry.
@@ -21,10 +19,10 @@ func (h *Hub) newAPI() *api.API {
 		Identify: h.Identify,
 		Snapshot: h.live.Snapshot,
 		Models:   h.accountModels,
-		Running:  h.running,
-		Waiting:  h.waiting,
+		Running:  h.calls.Running,
+		Waiting:  h.calls.Waiting,
 		Queued:   h.calls.Queued,
-		Control:  h.control,
+		Control:  h.live.Control,
 		Ready:    h.Ready,
 		Nodes:    h.nodes, Home: h.home, DrainNode: h.drainNode,
 		Reload:    h.cfg.ReloadConfig,
@@ -53,15 +51,6 @@ func (h *Hub) accountModels(ctx context.Context, c fleet.Caller) ([]api.Model, e
 		}
 	}
 	return out, err
-}
-
-// control sends an owner's change to a connected machine.
-func (h *Hub) control(ctx context.Context, id fleet.MachineID, change api.Control) error {
-	err := h.live.Control(ctx, id, tunnel.Control(change))
-	if errors.Is(err, registry.ErrNotConnected) {
-		return api.ErrNotConnected
-	}
-	return err
 }
 
 // newSite returns the members' pages, which use the management API.

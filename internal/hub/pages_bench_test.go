@@ -58,8 +58,8 @@ func newCity(b *testing.B) *city {
 			}
 			return out, nil
 		},
-		Running: func() []api.Use { return nil }, Queued: func(*fleet.Machine) int { return 0 },
-		Control: func(context.Context, fleet.MachineID, api.Control) error { return nil },
+		Running: func() []fleet.ActiveCall { return nil }, Queued: func(*fleet.Machine) int { return 0 },
+		Control: func(context.Context, fleet.MachineID, fleet.Control) error { return nil },
 		Changed: func(context.Context) {}, Admit: func(fleet.Caller) error { return nil },
 		Miss:      func(_ fleet.Caller, _ fleet.ModelID, f *fault.Fault) *fault.Fault { return f },
 		Confirmed: func(time.Time) bool { return true }, Trace: db.Trace,

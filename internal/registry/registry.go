@@ -63,8 +63,6 @@ var (
 	ErrFenced = errors.New("a newer tunnel of the machine took over")
 	// ErrRevoked ends Serve: the machine may no longer connect.
 	ErrRevoked = errors.New("the machine was revoked or its owner disabled")
-	// ErrNotConnected is the error of Control for a machine that is connected to no node.
-	ErrNotConnected = errors.New("the machine is not connected")
 )
 
 // Facts is the part of the store that the registry reads, for one region. After an error
@@ -424,12 +422,12 @@ func (r *Registry) disconnected(id fleet.MachineID) {
 	}
 }
 
-// Control sends a change by the owner to a connected machine. It returns ErrNotConnected
-// if the machine is not connected.
-func (r *Registry) Control(ctx context.Context, id fleet.MachineID, change tunnel.Control) error {
+// Control sends a change by the owner to a connected machine. It returns
+// fleet.ErrNotConnected if the machine is not connected.
+func (r *Registry) Control(ctx context.Context, id fleet.MachineID, change fleet.Control) error {
 	line, ok := r.lines.Load(id)
 	if !ok {
-		return ErrNotConnected
+		return fleet.ErrNotConnected
 	}
 	return tunnel.SendControl(ctx, line.(*connection), change)
 }

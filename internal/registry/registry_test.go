@@ -657,12 +657,12 @@ func TestControl(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newFacts("m"))
 		yes := true
-		if err := n.Control(t.Context(), "m", tunnel.Control{Paused: &yes}); !errors.Is(err, ErrNotConnected) {
+		if err := n.Control(t.Context(), "m", fleet.Control{Paused: &yes}); !errors.Is(err, fleet.ErrNotConnected) {
 			t.Errorf("Control of an absent machine = %v", err)
 		}
 		n.connect(t, "m", offering("llama"))
 		synctest.Wait()
-		if err := n.Control(t.Context(), "m", tunnel.Control{Paused: &yes}); err == nil || errors.Is(err, ErrNotConnected) {
+		if err := n.Control(t.Context(), "m", fleet.Control{Paused: &yes}); err == nil || errors.Is(err, fleet.ErrNotConnected) {
 			t.Errorf("Control = %v, want the daemon's refusal", err)
 		}
 	})

@@ -83,7 +83,7 @@ func (h shape) String() string { return strconv.FormatUint(uint64(h), 36) }
 type glance struct {
 	now      time.Time
 	snapshot *fleet.Snapshot
-	uses     []api.Use
+	uses     []fleet.ActiveCall
 	shares   func() map[fleet.MemberID]shape // of the shares that name a member
 }
 

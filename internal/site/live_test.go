@@ -330,7 +330,7 @@ func TestLiveBounds(t *testing.T) {
 // TestLiveIsTheMembersOwn checks that streams show another member nothing of ada's.
 func TestLiveIsTheMembersOwn(t *testing.T) {
 	tn := newTown(t, nil)
-	tn.uses = []api.Use{{Caller: fleet.MemberID(tn.members["bob"].ID), Name: "bob", Machine: tn.box(), Model: "tiny", Class: fleet.Shared}}
+	tn.uses = []fleet.ActiveCall{{Caller: fleet.MemberID(tn.members["bob"].ID), Name: "bob", Machine: tn.box(), Model: "tiny", Class: fleet.Shared}}
 	eve := tn.as("eve")
 	for path, want := range map[string]map[string][]string{
 		"/live/machines": {}, "/live/access": {}, "/live/models": {"now-0": {"unknown", "warn"}, "machines-0": {"0"}},
@@ -441,11 +441,11 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 		}
 		tn.snapshot = s
 	}
-	use := func(who, name string, class fleet.Class) api.Use {
-		return api.Use{Caller: fleet.MemberID(who), Name: name, Machine: tn.box(), Model: "tiny", Class: class}
+	use := func(who, name string, class fleet.Class) fleet.ActiveCall {
+		return fleet.ActiveCall{Caller: fleet.MemberID(who), Name: name, Machine: tn.box(), Model: "tiny", Class: class}
 	}
 	reach(true, ada, bob, eve)
-	tn.uses = []api.Use{use(ada, "ada", fleet.Own), use(bob, "bob", fleet.Shared), use(bob, "bob", fleet.Shared), use(eve, "eve", fleet.Grouped)}
+	tn.uses = []fleet.ActiveCall{use(ada, "ada", fleet.Own), use(bob, "bob", fleet.Shared), use(bob, "bob", fleet.Shared), use(eve, "eve", fleet.Grouped)}
 	a := tn.as("ada")
 	a.get("/access").want(t, 200, `id="use-`+nameKey("bob")+`" data-live data-idle="nothing" class="state good">tiny on box (2 calls)<`, `id="use-`+nameKey("eve")+`" data-live data-idle="nothing" class="state good">tiny on box<`)
 	tn.as("eve").get("/access").want(t, 200, `id="using-`+nameKey("ada")+`" data-live data-idle="nothing" class="state good">tiny on box<`)
@@ -552,7 +552,7 @@ func TestLiveStuckReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		site := New(api.New(api.Config{
 			DB:       new(store.DB), // for its clock
-			Snapshot: fleet.NewSnapshot, Running: func() []api.Use { return nil }, Confirmed: func(time.Time) bool { return true },
+			Snapshot: fleet.NewSnapshot, Running: func() []fleet.ActiveCall { return nil }, Confirmed: func(time.Time) bool { return true },
 		}), Config{Base: "http://localhost"})
 		var looks atomic.Uint64
 		look := func(*Site, *glance, fleet.Caller) scene {

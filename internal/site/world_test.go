@@ -31,13 +31,13 @@ type world struct {
 	machine  account.Machine // ada's
 	snapshot *fleet.Snapshot
 	changed  int
-	controls []api.Control
+	controls []fleet.Control
 	refuse   error // result of Control
 	limit    error // result of Admit
 	missed   []fleet.ModelID
 	blind    bool              // nothing can be confirmed
 	keys     map[string]string // secrets of API keys, and their members
-	uses     []api.Use
+	uses     []fleet.ActiveCall
 	queued   int
 	crash    bool        // Admit panics
 	models   []api.Model // in reach of everyone, if not nil
@@ -79,7 +79,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 			}
 			return []api.Model{{ID: fleet.ModelID("of-" + c.Name)}}, nil
 		},
-		Control: func(_ context.Context, id fleet.MachineID, c api.Control) error {
+		Control: func(_ context.Context, id fleet.MachineID, c fleet.Control) error {
 			if string(id) != w.machine.ID {
 				t.Errorf("machine %s was to be changed", id)
 			}
@@ -100,7 +100,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 			return f
 		},
 		Confirmed: func(time.Time) bool { return !w.blind },
-		Running:   func() []api.Use { return w.uses },
+		Running:   func() []fleet.ActiveCall { return w.uses },
 		Queued:    func(*fleet.Machine) int { return w.queued },
 		Trace:     db.Trace,
 		Nodes: func() []api.Node {
