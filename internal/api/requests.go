@@ -84,10 +84,10 @@ func (a *API) explainModel(_ context.Context, c fleet.Caller, in ModelQuestion) 
 // explain describes Route's decision, and returns the fault if it is a refusal.
 func explain(s *fleet.Snapshot, ask fleet.Query) (Why, *fault.Fault) {
 	d := fleet.Route(s, ask)
-	reason := fleet.ReasonOf(d.Row, ask.Family)
+	reason := reasonOf(d.Row, ask.Family)
 	w := Why{
 		Model: ask.Model, Family: ask.Family.String(), Verdict: d.Verdict.String(),
-		Row: reason.Row, Reason: reason.What, Change: reason.Fix, Machines: []WhyMachine{},
+		Row: reason.row, Reason: reason.what, Change: reason.fix, Machines: []WhyMachine{},
 	}
 	if ask.Reach != fleet.Everything {
 		w.Reason += map[fleet.KeyReach]string{
@@ -177,8 +177,8 @@ func viewTrace(s account.Trace) CallTrace {
 	}
 	view := CallTrace{Trace: s, Meaning: Meaning(s.Code)}
 	for _, j := range s.Decisions {
-		reason := fleet.ReasonOf(j.Row, family)
-		view.Decisions = append(view.Decisions, TracedDecision{j, reason.What, reason.Fix})
+		reason := reasonOf(j.Row, family)
+		view.Decisions = append(view.Decisions, TracedDecision{j, reason.what, reason.fix})
 	}
 	return view
 }
