@@ -26,8 +26,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/dispatch"
-	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/registry"
 )
@@ -171,7 +171,7 @@ func isClosed(done <-chan struct{}) bool {
 // following nodes that ended or whose name another process took over.
 func (c *Cluster) updatePeers(ctx context.Context, running *sync.WaitGroup) {
 	nodes := make(map[string]registry.Node)
-	var trusted []fleet.Node
+	var trusted []account.Node
 	for _, n := range c.parts.Registry.Peers(time.Now()) {
 		nodes[n.Name] = n
 		trusted = append(trusted, n.Node)

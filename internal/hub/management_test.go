@@ -137,10 +137,10 @@ type wrongClock struct {
 	ahead time.Duration
 }
 
-func (f wrongClock) Poll(ctx context.Context, after fleet.Position) (fleet.Update, error) {
-	update, err := f.Facts.Poll(ctx, after)
-	update.Nodes, update.ClockAhead = []fleet.Node{{Name: "hub-home", Region: "home"}}, f.ahead
-	return update, err
+func (f wrongClock) Poll(ctx context.Context, after account.Position) (account.StoreState, []fleet.Change, error) {
+	state, changes, err := f.Facts.Poll(ctx, after)
+	state.Nodes, state.ClockAhead = []account.Node{{Name: "hub-home", Region: "home"}}, f.ahead
+	return state, changes, err
 }
 
 // TestClock: the operator's page and a metric have by how much this computer's clock differs

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/fault"
@@ -18,9 +19,9 @@ func (h *Hub) nodes() []api.Node {
 	now := time.Now()
 	seen := h.live.NodeDetails(now)
 	if len(seen) == 0 {
-		state := fleet.NodeServing
+		state := account.NodeServing
 		if h.drain.begun.Load() {
-			state = fleet.NodeDraining
+			state = account.NodeDraining
 		}
 		return []api.Node{{
 			Name: h.cfg.Node, Region: h.cfg.Region, Address: h.cfg.Site.Base, Version: h.cfg.Edge.Version, State: state, Started: h.started,
@@ -58,7 +59,7 @@ func (h *Hub) drainNode(ctx context.Context, name string) error {
 	case !h.live.HasSuccessor(name, now):
 		return fault.New(fault.InvalidRequest, "node %q is the last of its region that serves: start another one first, or end it with SIGTERM", name)
 	}
-	return h.cfg.DB.SetNodeState(ctx, name, fleet.NodeDraining)
+	return h.cfg.DB.SetNodeState(ctx, name, account.NodeDraining)
 }
 
 // home returns the name of the node with the machine's tunnel, or "" if it has no tunnel.

@@ -212,9 +212,9 @@ type blind struct {
 	down atomic.Bool
 }
 
-func (b *blind) Poll(ctx context.Context, after fleet.Position) (fleet.Update, error) {
+func (b *blind) Poll(ctx context.Context, after account.Position) (account.StoreState, []fleet.Change, error) {
 	if b.down.Load() {
-		return fleet.Update{}, errDown
+		return account.StoreState{}, nil, errDown
 	}
 	return b.Facts.Poll(ctx, after)
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -27,7 +28,7 @@ func (r *Registry) HasSuccessor(name string, now time.Time) bool {
 	nodes := r.Nodes(now)
 	at := slices.IndexFunc(nodes, func(n Node) bool { return n.Name == name })
 	return at >= 0 && slices.ContainsFunc(nodes, func(n Node) bool {
-		return n.Name != name && n.Region == nodes[at].Region && n.Alive && n.State != fleet.NodeDraining
+		return n.Name != name && n.Region == nodes[at].Region && n.Alive && n.State != account.NodeDraining
 	})
 }
 

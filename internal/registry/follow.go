@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -18,7 +19,7 @@ import (
 type update func(*fleet.Snapshot) *fleet.Snapshot
 
 // follow updates the snapshot from the store until ctx ends, and then returns nil. It
-// returns fleet.ErrReplaced if another process takes this node's name.
+// returns account.ErrReplaced if another process takes this node's name.
 func (r *Registry) follow(ctx context.Context) error {
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
@@ -40,7 +41,7 @@ func (r *Registry) follow(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, fleet.ErrReplaced):
+		case errors.Is(err, account.ErrReplaced):
 			return err
 		case err != nil && !failing:
 			r.config.Log.Error("cannot read keys, shares and machines in the database; after 5 s of this all calls are refused", "error", err)
@@ -62,22 +63,22 @@ func (r *Registry) poll(ctx context.Context) error {
 	defer cancel()
 	began := time.Now()
 	r.polls.begin()
-	polled, err := r.config.Facts.Poll(ctx, r.position)
-	if errors.Is(err, fleet.ErrBehind) {
+	state, changes, err := r.config.Facts.Poll(ctx, r.position)
+	if errors.Is(err, account.ErrBehind) {
 		if err := r.load(ctx, time.Time{}); err != nil {
 			return err
 		}
 		r.notifyStore(nil, nil, nil)
 		r.notifyFailedOver()
 		began = time.Now()
-		polled, err = r.config.Facts.Poll(ctx, r.position)
+		state, changes, err = r.config.Facts.Poll(ctx, r.position)
 	}
 	if err != nil {
 		return err
 	}
-	r.seeNodes(polled.Nodes, began)
-	r.seeClock(polled.ClockAhead)
-	if polled.FailedOver {
+	r.seeNodes(state.Nodes, began)
+	r.seeClock(state.ClockAhead)
+	if state.FailedOver {
 		r.notifyFailedOver()
 	}
 	if r.cutOff(began) {
@@ -88,7 +89,6 @@ func (r *Registry) poll(ctx context.Context) error {
 	if r.others != nil {
 		r.others.Polled()
 	}
-	changes := polled.Changes
 	var updates []update
 	if len(changes) > 0 {
 		var notified sync.WaitGroup
@@ -116,7 +116,7 @@ func (r *Registry) poll(ctx context.Context) error {
 			return s, freed
 		})
 	}
-	r.position = polled.Position
+	r.position = state.Position
 	r.confirmed.Store(&began)
 	if len(changes) > 0 {
 		// Calls that end because of a change get that change's error first. The end of a

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -33,7 +34,7 @@ type facts struct {
 	down        bool
 	groupsDown  bool
 	behind      bool
-	nodes       []fleet.Node
+	nodes       []account.Node
 	ahead       time.Duration // how far this computer's clock is ahead
 	replaced    bool
 }
@@ -132,29 +133,29 @@ func (f *facts) Group(_ context.Context, id fleet.GroupID) (out *fleet.Group, er
 	return out, err
 }
 
-func (f *facts) Position(context.Context) (at fleet.Position, err error) {
+func (f *facts) Position(context.Context) (at account.Position, err error) {
 	err = f.locked(func() { at.Epoch = int64(len(f.changes)) })
 	return at, err
 }
 
-func (f *facts) Poll(_ context.Context, after fleet.Position) (u fleet.Update, err error) {
+func (f *facts) Poll(_ context.Context, after account.Position) (state account.StoreState, changes []fleet.Change, err error) {
 	behind, replaced := false, false
 	err = f.locked(func() {
 		f.polls++
-		u = fleet.Update{Position: fleet.Position{Epoch: int64(len(f.changes))}, Nodes: slices.Clone(f.nodes), ClockAhead: f.ahead}
+		state = account.StoreState{Position: account.Position{Epoch: int64(len(f.changes))}, Nodes: slices.Clone(f.nodes), ClockAhead: f.ahead}
 		replaced = f.replaced
-		if behind, f.behind = f.behind || after.Epoch > u.Position.Epoch, false; !behind {
-			u.Changes = slices.Clone(f.changes[after.Epoch:])
+		if behind, f.behind = f.behind || after.Epoch > state.Position.Epoch, false; !behind {
+			changes = slices.Clone(f.changes[after.Epoch:])
 		}
 	})
 	switch {
 	case err != nil:
 	case replaced:
-		err = fleet.ErrReplaced
+		err = account.ErrReplaced
 	case behind:
-		err = fleet.ErrBehind
+		err = account.ErrBehind
 	}
-	return u, err
+	return state, changes, err
 }
 
 func (f *facts) Follow(ctx context.Context, _ func()) { <-ctx.Done() }
@@ -174,9 +175,9 @@ func (f *facts) Now() time.Time {
 	return time.Now().Add(-f.ahead)
 }
 
-func (f *facts) RemoveNode(_ context.Context, n fleet.Node) error {
+func (f *facts) RemoveNode(_ context.Context, n account.Node) error {
 	return f.locked(func() {
-		f.nodes = slices.DeleteFunc(f.nodes, func(o fleet.Node) bool { return o == n })
+		f.nodes = slices.DeleteFunc(f.nodes, func(o account.Node) bool { return o == n })
 	})
 }
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/account"
 )
 
 // aliveFor is how long a node counts as alive after its beat changed. A node that cannot
@@ -14,7 +14,7 @@ const aliveFor = confirmedFor
 
 // Node is a hub node as seen by this one.
 type Node struct {
-	fleet.Node
+	account.Node
 	// Alive reports whether this node saw the other's beat change within aliveFor. It
 	// uses only this node's monotonic clock, so the nodes' clocks need not agree.
 	Alive bool
@@ -32,7 +32,7 @@ const deadFor = 24 * time.Hour
 // seenNode is a node with the time when its beat was last seen to change, or zero if it
 // never was.
 type seenNode struct {
-	fleet.Node
+	account.Node
 	moved time.Time
 	still time.Time // when the beat last changed, or the node was first seen
 }
@@ -79,7 +79,7 @@ func (r *Registry) Peers(now time.Time) []Node {
 }
 
 // seeNodes publishes the nodes that a poll returned at a time.
-func (r *Registry) seeNodes(nodes []fleet.Node, at time.Time) {
+func (r *Registry) seeNodes(nodes []account.Node, at time.Time) {
 	before := make(map[string]seenNode)
 	if seen := r.nodes.Load(); seen != nil {
 		for _, n := range *seen {
@@ -96,7 +96,7 @@ func (r *Registry) seeNodes(nodes []fleet.Node, at time.Time) {
 		case moves:
 			seen[i].moved, seen[i].still = at, at
 		}
-		if n.Name == r.config.Node && n.State == fleet.NodeDraining {
+		if n.Name == r.config.Node && n.State == account.NodeDraining {
 			r.drainOnce.Do(func() { close(r.drained) })
 		}
 	}

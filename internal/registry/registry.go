@@ -28,6 +28,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -83,19 +84,19 @@ type Facts interface {
 	// Group returns one group as in Groups, or nil if it does not exist.
 	Group(ctx context.Context, id fleet.GroupID) (*fleet.Group, error)
 	// Position returns the position of the newest change.
-	Position(ctx context.Context) (fleet.Position, error)
+	Position(ctx context.Context) (account.Position, error)
 	// Follow calls changed, which does not block, after each commit that Poll would
 	// return, until ctx ends. It may miss some commits.
 	Follow(ctx context.Context, changed func())
-	// Poll returns what changed after that position. The error fleet.ErrBehind means that
-	// everything has to be read again, and fleet.ErrReplaced that this node ends. When
+	// Poll returns what changed after that position. The error account.ErrBehind means that
+	// everything has to be read again, and account.ErrReplaced that this node ends. When
 	// Poll returns, the store has confirmed that it holds everything that was committed
 	// before the call.
-	Poll(ctx context.Context, after fleet.Position) (fleet.Update, error)
+	Poll(ctx context.Context, after account.Position) (account.StoreState, []fleet.Change, error)
 	// Generations returns the number of each machine's newest tunnel, if it has one.
 	Generations(ctx context.Context, ids []fleet.MachineID) (map[fleet.MachineID]int64, error)
 	// RemoveNode removes a node that ended, unless its row changed since it was read.
-	RemoveNode(context.Context, fleet.Node) error
+	RemoveNode(context.Context, account.Node) error
 	// SaveOffers stores a machine's last advertisement and when it was last seen.
 	SaveOffers(ctx context.Context, id fleet.MachineID, advertisement []byte, seen time.Time) error
 }
@@ -117,7 +118,7 @@ type Observer struct {
 	// same changes again if they could not be read. After a gap they are nil, as for
 	// Store.
 	Committed func([]fleet.Change)
-	// Store gets the store's changes and what they affect. After a gap (fleet.ErrBehind)
+	// Store gets the store's changes and what they affect. After a gap (account.ErrBehind)
 	// the changes are nil: anything may have changed.
 	Store func([]fleet.Change, fleet.Affected)
 	// FailedOver is called when another database server may have taken over. It may lack
@@ -151,7 +152,7 @@ type Registry struct {
 	shared  map[fleet.MemberID]struct{} // members with shares in the snapshot
 	groups  map[fleet.GroupID]struct{}  // groups in the snapshot
 	// position is that of the snapshot. Only poll and load use it.
-	position fleet.Position
+	position account.Position
 	// What endTunnels ends after the snapshot is published: tunnels of revoked machines
 	// and replaced tunnels, tunnels of clones, and connections that were removed from
 	// lines.
@@ -251,7 +252,7 @@ func (r *Registry) SetOthers(o Others) { r.others = o }
 
 // Run loads the store's data and follows its changes until ctx ends. It fails if the
 // store cannot be read at the start, or if another process takes this node's name
-// (fleet.ErrReplaced).
+// (account.ErrReplaced).
 func (r *Registry) Run(ctx context.Context) error {
 	defer r.stopped.Store(true)
 	if err := r.load(ctx, r.Now().Add(returnAfterStart)); err != nil {

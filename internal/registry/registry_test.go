@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -793,8 +794,8 @@ func TestUnknownZone(t *testing.T) {
 func TestNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts()
-		set := func(nodes ...fleet.Node) { f.mu.Lock(); f.nodes = nodes; f.mu.Unlock() }
-		set(fleet.Node{Name: "a", Incarnation: "1", Beat: 7}, fleet.Node{Name: "b", Incarnation: "1", Beat: 3})
+		set := func(nodes ...account.Node) { f.mu.Lock(); f.nodes = nodes; f.mu.Unlock() }
+		set(account.Node{Name: "a", Incarnation: "1", Beat: 7}, account.Node{Name: "b", Incarnation: "1", Beat: 3})
 		n := newNode(t, f)
 		expect := func(when string, alive ...bool) {
 			t.Helper()
@@ -805,12 +806,12 @@ func TestNodes(t *testing.T) {
 			}
 		}
 		expect("seen once", false, false)
-		set(fleet.Node{Name: "a", Incarnation: "1", Beat: 8}, fleet.Node{Name: "b", Incarnation: "1", Beat: 3})
+		set(account.Node{Name: "a", Incarnation: "1", Beat: 8}, account.Node{Name: "b", Incarnation: "1", Beat: 3})
 		time.Sleep(1100 * time.Millisecond)
 		expect("a beats", true, false)
 		time.Sleep(5500 * time.Millisecond)
 		expect("a stopped 5 s ago", false, false)
-		set(fleet.Node{Name: "a", Incarnation: "1", Beat: 8}, fleet.Node{Name: "b", Incarnation: "2", Beat: 3})
+		set(account.Node{Name: "a", Incarnation: "1", Beat: 8}, account.Node{Name: "b", Incarnation: "2", Beat: 3})
 		time.Sleep(1100 * time.Millisecond)
 		expect("b started again", false, true)
 	})
@@ -827,7 +828,7 @@ func TestReplaced(t *testing.T) {
 		f.mu.Lock()
 		f.replaced = true
 		f.mu.Unlock()
-		if err := <-ended; !errors.Is(err, fleet.ErrReplaced) {
+		if err := <-ended; !errors.Is(err, account.ErrReplaced) {
 			t.Errorf("Run returned %v", err)
 		}
 	})

@@ -9,12 +9,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 )
 
 // aPeer returns another node's row.
-func aPeer(name string, beat int64) fleet.Node {
-	return fleet.Node{Name: name, Incarnation: "one", Region: "home", Address: "127.0.0.1:1", Pin: "pin", Beat: beat}
+func aPeer(name string, beat int64) account.Node {
+	return account.Node{Name: name, Incarnation: "one", Region: "home", Address: "127.0.0.1:1", Pin: "pin", Beat: beat}
 }
 
 // Each poll compares this computer's clock with the store's. It is logged when the clock
@@ -69,10 +70,10 @@ func TestJoined(t *testing.T) {
 			r.loaded = began
 			others := new(others)
 			r.SetOthers(others)
-			r.seeNodes([]fleet.Node{aPeer("a", 0), aPeer("b", 0)}, at(0))
+			r.seeNodes([]account.Node{aPeer("a", 0), aPeer("b", 0)}, at(0))
 			if c.beats {
-				r.seeNodes([]fleet.Node{aPeer("a", 1), aPeer("b", 1)}, at(0.5))
-				r.seeNodes([]fleet.Node{aPeer("a", 2), aPeer("b", 2)}, at(8))
+				r.seeNodes([]account.Node{aPeer("a", 1), aPeer("b", 1)}, at(0.5))
+				r.seeNodes([]account.Node{aPeer("a", 2), aPeer("b", 2)}, at(8))
 			}
 			if r.Joined(at(0)) || r.Joined(at(c.before)) {
 				t.Errorf("%s: joined too early", c.name)
@@ -84,7 +85,7 @@ func TestJoined(t *testing.T) {
 				t.Errorf("%s: not joined after %v s", c.name, c.after)
 			}
 			others.heard = time.Time{}
-			r.seeNodes([]fleet.Node{aPeer("a", 9), aPeer("b", 9), aPeer("c", 9)}, at(20))
+			r.seeNodes([]account.Node{aPeer("a", 9), aPeer("b", 9), aPeer("c", 9)}, at(20))
 			if !r.Joined(at(20)) {
 				t.Errorf("%s: a node that starts later keeps this one from serving", c.name)
 			}
@@ -100,7 +101,7 @@ func TestJoined(t *testing.T) {
 func TestDeadNodesAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts()
-		f.nodes = []fleet.Node{aPeer("hub-1", 1), aPeer("dead", 1), aPeer("moves", 1)}
+		f.nodes = []account.Node{aPeer("hub-1", 1), aPeer("dead", 1), aPeer("moves", 1)}
 		newNode(t, f)
 		names := func() (names []string) {
 			f.locked(func() {

@@ -102,13 +102,13 @@ type facts struct {
 	*trouble
 }
 
-func (f facts) Poll(ctx context.Context, after fleet.Position) (fleet.Update, error) {
+func (f facts) Poll(ctx context.Context, after account.Position) (account.StoreState, []fleet.Change, error) {
 	if err := f.meet(ctx); err != nil {
-		return fleet.Update{}, err
+		return account.StoreState{}, nil, err
 	}
-	u, err := f.Facts.Poll(ctx, after)
-	u.FailedOver = err == nil && f.over.Swap(false)
-	return u, err
+	state, changes, err := f.Facts.Poll(ctx, after)
+	state.FailedOver = err == nil && f.over.Swap(false)
+	return state, changes, err
 }
 
 func (f facts) Follow(ctx context.Context, changed func()) {

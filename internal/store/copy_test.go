@@ -84,7 +84,7 @@ func TestCopy(t *testing.T) {
 	t.Parallel()
 	from, to := openSQLite(t), openPostgres(t)
 	owner, member := fillToCopy(t, from)
-	before := must[fleet.Position](t)(from.Position(t.Context()))
+	before := must[account.Position](t)(from.Position(t.Context()))
 	var reported []string
 	copied, err := store.Copy(t.Context(), from, to, func(c store.TableCopy) {
 		if !slices.Contains(reported, c.Table) {
@@ -103,7 +103,7 @@ func TestCopy(t *testing.T) {
 		t.Errorf("copied: %v, reported: %v", rows, reported)
 	}
 	same(t, seen(t, to, owner, member), seen(t, from, owner, member))
-	if now := must[fleet.Position](t)(to.Position(t.Context())); now.Epoch < before.Epoch+1_000_000_000 || now.Nonce == "" || now.Nonce == before.Nonce {
+	if now := must[account.Position](t)(to.Position(t.Context())); now.Epoch < before.Epoch+1_000_000_000 || now.Nonce == "" || now.Nonce == before.Nonce {
 		t.Errorf("the position is %+v after %+v", now, before)
 	}
 	_, _, err = to.Changes(t.Context(), before)

@@ -193,7 +193,7 @@ func newGroup(t *testing.T, db *store.DB, name string, members ...account.Member
 // watch returns a function that returns the changes since its last call.
 func watch(t *testing.T, db *store.DB) func() []fleet.Change {
 	t.Helper()
-	at := must[fleet.Position](t)(db.Position(t.Context()))
+	at := must[account.Position](t)(db.Position(t.Context()))
 	return func() []fleet.Change {
 		t.Helper()
 		now, changes, err := db.Changes(t.Context(), at)

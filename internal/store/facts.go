@@ -171,16 +171,16 @@ func routingGroup(r account.Group, limits limitsOfGroups) *fleet.Group {
 }
 
 // Position returns the position of the newest change.
-func (f *Facts) Position(ctx context.Context) (fleet.Position, error) { return f.db.Position(ctx) }
+func (f *Facts) Position(ctx context.Context) (account.Position, error) { return f.db.Position(ctx) }
 
-// Poll returns what changed after a position; fleet.ErrBehind if the changes are not
+// Poll returns what changed after a position; account.ErrBehind if the changes are not
 // known one by one. On PostgreSQL each Poll is also a beat of the node: see StartNode.
-func (f *Facts) Poll(ctx context.Context, after fleet.Position) (fleet.Update, error) {
+func (f *Facts) Poll(ctx context.Context, after account.Position) (account.StoreState, []fleet.Change, error) {
 	if f.db.node.Name != "" {
 		return f.db.beat(ctx, after)
 	}
 	position, changes, err := f.db.Changes(ctx, after)
-	return fleet.Update{Position: position, Changes: changes}, err
+	return account.StoreState{Position: position}, changes, err
 }
 
 // SaveOffers stores a machine's last advertisement and when the machine was last seen.
