@@ -88,6 +88,7 @@ func (k *Key) Expired(now time.Time) bool { return !k.Expires.IsZero() && !now.B
 type Machine struct {
 	ID         string
 	OwnerID    string
+	OwnerName  string // not written: it is the name of the member
 	Name       string // unique among its owner's machines
 	Region     string
 	Hash       [32]byte // SHA-256 of its credential
@@ -378,10 +379,4 @@ type Backup struct {
 type Place struct {
 	At time.Time
 	ID string // orders entries of the same millisecond, descending
-}
-
-// Kept is a machine that may connect, with its owner's name.
-type Kept struct {
-	Machine   Machine
-	OwnerName string
 }

@@ -284,16 +284,9 @@ type OperatorMachine struct {
 }
 
 func (a *API) operatorListMachines(ctx context.Context, _ fleet.Caller, in OfMember) ([]OperatorMachine, error) {
-	members, err := a.DB.Members(ctx)
-	if err != nil {
-		return nil, err
-	}
-	names := make(map[string]string, len(members))
-	for _, m := range members {
-		names[m.ID] = m.Name
-	}
 	var owner account.Member
 	if in.Member != "" {
+		var err error
 		if owner, err = a.anyMember(ctx, in.Member); err != nil {
 			return nil, err
 		}
@@ -302,7 +295,7 @@ func (a *API) operatorListMachines(ctx context.Context, _ fleet.Caller, in OfMem
 	snapshot := a.Snapshot()
 	return views(machines, func(m account.Machine) OperatorMachine {
 		live := snapshot.Machine(fleet.MachineID(m.ID))
-		return OperatorMachine{m.ID, m.Name, names[m.OwnerID], m.Region, live != nil && live.Online, a.Home(fleet.MachineID(m.ID)), m.Created, m.LastSeen, m.Revoked}
+		return OperatorMachine{m.ID, m.Name, m.OwnerName, m.Region, live != nil && live.Online, a.Home(fleet.MachineID(m.ID)), m.Created, m.LastSeen, m.Revoked}
 	}), err
 }
 

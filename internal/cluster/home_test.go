@@ -91,7 +91,7 @@ func atHome(t *testing.T, test func(*homeNode)) {
 			<-live.Ready()
 			if line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: 1}); err == nil {
 				h.line = line
-				_ = live.Serve(ctx, fleet.StoredMachine{ID: "box", Owner: "ann", OwnerName: "ann", Name: "box"}, 1, line)
+				_ = live.Serve(ctx, account.Machine{ID: "box", OwnerID: "ann", OwnerName: "ann", Name: "box", Generation: 1}, line)
 			}
 		})}
 		dialer := tunnel.Dialer{

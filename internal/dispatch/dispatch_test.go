@@ -115,7 +115,7 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 		line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: number})
 		if err == nil {
 			m.tunnels <- line
-			err = m.live.Serve(ctx, fleet.StoredMachine{ID: m.id, Owner: "ann", OwnerName: "ann", Name: "box"}, number, line)
+			err = m.live.Serve(ctx, account.Machine{ID: string(m.id), OwnerID: "ann", OwnerName: "ann", Name: "box", Generation: number}, line)
 		}
 		if !errors.Is(err, context.Canceled) {
 			t.Log("the tunnel ended:", err)

@@ -332,17 +332,3 @@ func tieBreaker(id MachineID) uint64 {
 	_, _ = h.Write([]byte(id)) // never fails
 	return h.Sum64()
 }
-
-// StoredMachine is a machine as stored across restarts of the hub. Its last advertisement
-// is unparsed; registry parses it.
-type StoredMachine struct {
-	ID            MachineID
-	Owner         MemberID
-	OwnerName     string
-	Name          string
-	Generation    int64  // number of its newest tunnel
-	Advertisement []byte // JSON; nil: it has never connected
-	KeptOut       bool   // excluded from all groups
-	LastSeen      time.Time
-	Created       time.Time
-}

@@ -122,7 +122,7 @@ type Records interface {
 	MachineByHash(context.Context, [32]byte) (account.Machine, account.Member, error)
 	Member(ctx context.Context, id string) (account.Member, error)
 	Key(ctx context.Context, id string) (account.Key, error)
-	KeptMachine(ctx context.Context, id string) (account.Kept, error)
+	ActiveMachine(ctx context.Context, id string) (account.Machine, error)
 	NextGeneration(ctx context.Context, machineID string) (int64, error)
 	Grant(ctx context.Context, hash [32]byte) (account.Grant, error)
 

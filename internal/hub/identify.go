@@ -196,7 +196,7 @@ func (h *Hub) revoked(ctx context.Context, caller fleet.Caller) (*fault.Fault, e
 	case strings.HasPrefix(caller.KeyID, site.SiteKey):
 		member, err = h.records.Member(ctx, string(caller.Member))
 	case caller.KeyID == "":
-		_, err = h.records.KeptMachine(ctx, string(caller.Machine))
+		_, err = h.records.ActiveMachine(ctx, string(caller.Machine))
 	default:
 		_, err = h.records.Key(ctx, caller.KeyID)
 	}

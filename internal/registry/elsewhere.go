@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -127,7 +128,7 @@ func (r *Registry) SetElsewhere(ctx context.Context, node string, st *Elsewhere)
 }
 
 // readUnknown reads the stored records of the machines that this node does not know yet.
-func (r *Registry) readUnknown(ctx context.Context, machines []Announced) (map[fleet.MachineID]fleet.StoredMachine, error) {
+func (r *Registry) readUnknown(ctx context.Context, machines []Announced) (map[fleet.MachineID]account.Machine, error) {
 	var ids []fleet.MachineID
 	r.mu.Lock()
 	for i := range machines {
@@ -136,14 +137,14 @@ func (r *Registry) readUnknown(ctx context.Context, machines []Announced) (map[f
 		}
 	}
 	r.mu.Unlock()
-	unknown := make(map[fleet.MachineID]fleet.StoredMachine, len(ids))
+	unknown := make(map[fleet.MachineID]account.Machine, len(ids))
 	for _, id := range ids {
-		kept, ok, err := r.config.Facts.KeptMachine(ctx, id)
+		stored, ok, err := r.config.Facts.ActiveMachine(ctx, id)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read machine %s: %w", id, err)
 		}
 		if ok {
-			unknown[id] = kept
+			unknown[id] = stored
 		}
 	}
 	return unknown, nil
@@ -166,14 +167,14 @@ func (r *Registry) absent(node string, machines []Announced) (gone []fleet.Machi
 
 // setMachine publishes a machine that is connected to another node, unless a newer tunnel
 // of it is known. mu must be held.
-func (r *Registry) setMachine(s *fleet.Snapshot, node string, st *Elsewhere, a *Announced, unknown map[fleet.MachineID]fleet.StoredMachine) *fleet.Snapshot {
+func (r *Registry) setMachine(s *fleet.Snapshot, node string, st *Elsewhere, a *Announced, unknown map[fleet.MachineID]account.Machine) *fleet.Snapshot {
 	e := r.entries[a.ID]
 	if e == nil {
-		kept, ok := unknown[a.ID]
+		stored, ok := unknown[a.ID]
 		if !ok { // revoked
 			return s
 		}
-		e = &entry{kept: withoutOffers(kept), refreshed: true}
+		e = &entry{stored: withoutOffers(stored), refreshed: true}
 		r.entries[a.ID] = e
 	}
 	elsewhere := e.client != nil || e.home != "" && e.home != node
@@ -191,7 +192,7 @@ func (r *Registry) setMachine(s *fleet.Snapshot, node string, st *Elsewhere, a *
 		r.supersede(a.ID, e, a.Instance)
 		s, _ = r.lose(s, a.ID, returnAfterLoss)
 	}
-	e.home, e.generation, e.instance, e.kept.LastSeen = node, a.Generation, a.Instance, r.Now()
+	e.home, e.generation, e.instance, e.stored.LastSeen = node, a.Generation, a.Instance, r.Now()
 	m.Online, m.Elsewhere, m.Generation = true, true, a.Generation
 	e.name(m)
 	s = s.WithMachine(m)

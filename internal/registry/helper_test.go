@@ -24,7 +24,7 @@ import (
 // facts is a store in memory that records changes and can be down.
 type facts struct {
 	mu          sync.Mutex
-	kept        map[fleet.MachineID]fleet.StoredMachine
+	kept        map[fleet.MachineID]account.Machine
 	shares      []*fleet.Share
 	groups      map[fleet.GroupID]*fleet.Group
 	changes     []fleet.Change
@@ -41,13 +41,13 @@ type facts struct {
 
 func newFacts(ids ...fleet.MachineID) *facts {
 	f := &facts{
-		kept:        make(map[fleet.MachineID]fleet.StoredMachine),
+		kept:        make(map[fleet.MachineID]account.Machine),
 		groups:      make(map[fleet.GroupID]*fleet.Group),
 		generations: make(map[fleet.MachineID]int64),
 		saves:       make(map[fleet.MachineID]int),
 	}
 	for _, id := range ids {
-		f.kept[id] = fleet.StoredMachine{ID: id, Owner: "owner-" + fleet.MemberID(id), OwnerName: "ann", Name: "box-" + string(id)}
+		f.kept[id] = account.Machine{ID: string(id), OwnerID: "owner-" + string(id), OwnerName: "ann", Name: "box-" + string(id)}
 	}
 	return f
 }
@@ -77,7 +77,7 @@ func (f *facts) revoke(id fleet.MachineID) {
 	f.change(fleet.MachineChanged, string(id), func() { delete(f.kept, id) })
 }
 
-func (f *facts) Kept(_ context.Context, since time.Time) (out []fleet.StoredMachine, err error) {
+func (f *facts) ActiveMachines(_ context.Context, since time.Time) (out []account.Machine, err error) {
 	err = f.locked(func() {
 		for _, k := range f.kept {
 			if !k.LastSeen.Before(since) {
@@ -88,7 +88,7 @@ func (f *facts) Kept(_ context.Context, since time.Time) (out []fleet.StoredMach
 	return out, err
 }
 
-func (f *facts) KeptMachine(_ context.Context, id fleet.MachineID) (k fleet.StoredMachine, ok bool, err error) {
+func (f *facts) ActiveMachine(_ context.Context, id fleet.MachineID) (k account.Machine, ok bool, err error) {
 	err = f.locked(func() { k, ok = f.kept[id] })
 	return k, ok, err
 }
@@ -184,7 +184,7 @@ func (f *facts) RemoveNode(_ context.Context, n account.Node) error {
 func (f *facts) SaveOffers(_ context.Context, id fleet.MachineID, ad []byte, seen time.Time) error {
 	return f.locked(func() {
 		k := f.kept[id]
-		k.Advertisement, k.LastSeen = ad, seen
+		k.Offers, k.LastSeen = ad, seen
 		f.kept[id] = k
 		f.saves[id]++
 	})
@@ -249,7 +249,7 @@ func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		n.facts.generations[id]++
 		generation = n.facts.generations[id]
 	})
-	kept, ok, err := n.facts.KeptMachine(r.Context(), id)
+	kept, ok, err := n.facts.ActiveMachine(r.Context(), id)
 	if err != nil || !ok {
 		w.WriteHeader(http.StatusUnauthorized)
 		return
@@ -258,7 +258,8 @@ func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	n.ends <- n.Serve(r.Context(), kept, generation, line)
+	kept.Generation = generation
+	n.ends <- n.Serve(r.Context(), kept, line)
 }
 
 // machine returns the snapshot's machine, or a zero one.

@@ -71,10 +71,12 @@ var (
 type Facts interface {
 	// Now returns the time by the store's clock, which is the same for all nodes.
 	Now() time.Time
-	// Kept returns every machine that may connect and was seen at since or later.
-	Kept(ctx context.Context, since time.Time) ([]fleet.StoredMachine, error)
-	// KeptMachine returns one machine; false if it is revoked or its owner is disabled.
-	KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.StoredMachine, bool, error)
+	// ActiveMachines returns every machine that may connect and was seen at since or
+	// later.
+	ActiveMachines(ctx context.Context, since time.Time) ([]account.Machine, error)
+	// ActiveMachine returns one machine that may connect; false if it is revoked or its
+	// owner is disabled.
+	ActiveMachine(ctx context.Context, id fleet.MachineID) (account.Machine, bool, error)
 	// Shares returns every share in force.
 	Shares(ctx context.Context) ([]*fleet.Share, error)
 	// SharesTo returns every share in force to the member.
@@ -214,9 +216,9 @@ func (l Line) HasEnded() bool {
 
 // entry is what the writer knows about a machine apart from its fleet.Machine.
 type entry struct {
-	kept       fleet.StoredMachine      // without the advertisement
+	stored     account.Machine          // without the advertisement
 	client     *tunnel.Client           // of its tunnel if that ends here; else nil
-	refreshed  bool                     // kept was read again after the tunnel was attached
+	refreshed  bool                     // stored was read again after the tunnel was attached
 	moving     bool                     // the daemon was asked to open another tunnel
 	instance   string                   // id of the daemon's process; may be empty
 	home       string                   // the other node, if its tunnel ends there; else empty

@@ -168,7 +168,7 @@ func TestRevoked(t *testing.T) {
 		if took := time.Since(start); took > 1100*time.Millisecond {
 			t.Errorf("without a hint it took %v", took)
 		}
-		kept, _, _ := n.facts.KeptMachine(t.Context(), "c")
+		kept, _, _ := n.facts.ActiveMachine(t.Context(), "c")
 		n.facts.mu.Lock()
 		delete(n.facts.kept, "c") // its change was polled long ago
 		n.facts.mu.Unlock()
@@ -181,21 +181,22 @@ func TestRevoked(t *testing.T) {
 
 // connectUnchecked opens a tunnel whose key check saw kept, and returns the result of
 // Serve.
-func (n *node) connectUnchecked(t *testing.T, kept fleet.StoredMachine) <-chan error {
+func (n *node) connectUnchecked(t *testing.T, kept account.Machine) <-chan error {
 	end := make(chan error, 1)
 	gate := &node{Registry: n.Registry, conns: make(chan net.Conn)}
 	ctx, cancel := context.WithCancel(context.Background())
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: 1})
 		if err == nil {
-			err = n.Serve(r.Context(), kept, 1, line)
+			kept.Generation = 1
+			err = n.Serve(r.Context(), kept, line)
 		}
 		end <- err
 	})}
 	done := make(chan struct{})
 	go func() { defer close(done); server.Serve(listener{gate.conns, ctx}) }()
 	t.Cleanup(func() { cancel(); server.Close(); <-done })
-	d := gate.connect(t, kept.ID, offering("llama"))
+	d := gate.connect(t, fleet.MachineID(kept.ID), offering("llama"))
 	t.Cleanup(d.stop)
 	return end
 }
@@ -294,7 +295,7 @@ func TestFollowsChanges(t *testing.T) {
 		f.revoke("m")
 		time.Sleep(1100 * time.Millisecond)
 		f.change(fleet.MachineChanged, "m", func() { // its owner was disabled and enabled
-			f.kept["m"] = fleet.StoredMachine{ID: "m", Owner: "owner-m", Advertisement: []byte(`{"models":[{"id":"llama","families":["chat"]}]}`)}
+			f.kept["m"] = account.Machine{ID: "m", OwnerID: "owner-m", Offers: []byte(`{"models":[{"id":"llama","families":["chat"]}]}`)}
 		})
 		time.Sleep(1100 * time.Millisecond)
 		if m := n.machine("m"); m.ID != "m" || m.Online || m.ReturningUntil.After(time.Now()) {
@@ -530,9 +531,9 @@ func TestAdvertisesWithoutEnd(t *testing.T) {
 		d.stop()
 		time.Sleep(saveEvery)
 		synctest.Wait()
-		k, _, _ := f.KeptMachine(t.Context(), "m")
-		if m, err := readKept(k); err != nil || m.Slots != 8 {
-			t.Errorf("kept %s, %v", k.Advertisement, err)
+		k, _, _ := f.ActiveMachine(t.Context(), "m")
+		if m, err := restore(k); err != nil || m.Slots != 8 {
+			t.Errorf("kept %s, %v", k.Offers, err)
 		}
 	})
 }
@@ -568,9 +569,9 @@ func TestKeepsOffers(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		d.stop()
 		want(2+5, "the end")
-		k, _, _ := f.KeptMachine(t.Context(), "m")
-		if m, err := readKept(k); err != nil || m.Offer("llama") == nil || m.Groups == nil || time.Since(k.LastSeen) > 2*time.Second {
-			t.Errorf("kept %s, %v", k.Advertisement, err)
+		k, _, _ := f.ActiveMachine(t.Context(), "m")
+		if m, err := restore(k); err != nil || m.Offer("llama") == nil || m.Groups == nil || time.Since(k.LastSeen) > 2*time.Second {
+			t.Errorf("kept %s, %v", k.Offers, err)
 		}
 		n.purge(time.Now().Add(29 * 24 * time.Hour))
 		if n.Snapshot().Machine("m") == nil {
@@ -726,11 +727,11 @@ func TestKeepsWhatWasAccepted(t *testing.T) {
 		n.connect(t, "m", ad)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		k, _, _ := f.KeptMachine(t.Context(), "m")
-		if len(k.Advertisement) > 2000 || !strings.Contains(string(k.Advertisement), `"lab"`) {
-			t.Errorf("%d bytes are kept: %.300s", len(k.Advertisement), k.Advertisement)
+		k, _, _ := f.ActiveMachine(t.Context(), "m")
+		if len(k.Offers) > 2000 || !strings.Contains(string(k.Offers), `"lab"`) {
+			t.Errorf("%d bytes are kept: %.300s", len(k.Offers), k.Offers)
 		}
-		if m, err := readKept(k); err != nil || len(m.Offers) != 1 || len(m.Groups) != 21 {
+		if m, err := restore(k); err != nil || len(m.Offers) != 1 || len(m.Groups) != 21 {
 			t.Errorf("read again: %+v, %v", m, err)
 		}
 	})

@@ -238,16 +238,15 @@ type allMachinesData struct {
 
 func (s *Site) allMachines(v *visit) (allMachinesData, error) {
 	data := allMachinesData{Name: v.URL.Query().Get("name")}
-	find := func(from account.Place, most int) ([]account.Kept, error) {
+	find := func(from account.Place, most int) ([]account.Machine, error) {
 		return s.DB.MachinesBefore(v.Context(), from, searched(data.Name), most)
 	}
-	place := func(k account.Kept) account.Place { return account.Place{At: k.Machine.Created, ID: k.Machine.ID} }
-	kept, next, err := api.Paged(v.URL.Query().Get("before"), mostListed, find, place)
+	place := func(m account.Machine) account.Place { return account.Place{At: m.Created, ID: m.ID} }
+	machines, next, err := api.Paged(v.URL.Query().Get("before"), mostListed, find, place)
 	data.Next = next
 	snapshot := s.Snapshot()
-	for _, k := range kept {
-		m := k.Machine
-		line := machineLine{ID: m.ID, Name: m.Name, Owner: k.OwnerName, Revoked: !m.Revoked.IsZero(), Created: m.Created, LastSeen: m.LastSeen}
+	for _, m := range machines {
+		line := machineLine{ID: m.ID, Name: m.Name, Owner: m.OwnerName, Revoked: !m.Revoked.IsZero(), Created: m.Created, LastSeen: m.LastSeen}
 		if live := snapshot.Machine(fleet.MachineID(m.ID)); live != nil && live.Online {
 			line.Online, line.Models, line.Slots = true, len(live.Offers), live.Slots
 		}

@@ -61,7 +61,7 @@ func seen(t *testing.T, db *store.DB, owner, member account.Member) map[string]a
 	ctx := t.Context()
 	out := map[string]any{
 		"members": must[[]account.Member](t)(db.Members(ctx)), "groups": must[[]account.Group](t)(db.GroupList(ctx)),
-		"shares": must[[]account.Share](t)(db.ShareList(ctx)), "machines": must[[]account.Kept](t)(db.KeptMachines(ctx, "eu", time.Time{})),
+		"shares": must[[]account.Share](t)(db.ShareList(ctx)), "machines": must[[]account.Machine](t)(db.Facts("eu").ActiveMachines(ctx, time.Time{})),
 		"acts": must[[]account.Act](t)(db.Acts(ctx, account.Place{}, account.ActFilter{}, 10)), "password": must[string](t)(db.Password(ctx, owner.ID)),
 		"turn":  must[account.Turn](t)(db.Turn(ctx, aTurn(owner, "resp_1", 0, 64).Hash, owner.ID, start)),
 		"trace": must[account.Trace](t)(db.Trace(ctx, "call-1", owner.ID)), "hub": must[string](t)(db.Meta(ctx, store.MetaHub, "another")),
