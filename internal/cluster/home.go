@@ -52,15 +52,15 @@ const (
 func (r refusal) err() error {
 	switch r {
 	case refusedBusy, refusedGone, refusedMoved, refusedReach, refusedUnavailable:
-		return fmt.Errorf("%w: %s", registry.ErrRefused, string(r))
+		return fmt.Errorf("%w: %s", dispatch.ErrRefused, string(r))
 	case endedLost:
-		return registry.ErrLost
+		return dispatch.ErrLost
 	case endedReach:
-		return registry.ErrUnreached
+		return dispatch.ErrUnreached
 	case endedBroken:
 		return errors.New("the machine broke the exchange off")
 	default:
-		return fmt.Errorf("%w: %s", registry.ErrNotTaken, string(r))
+		return fmt.Errorf("%w: %s", dispatch.ErrNotTaken, string(r))
 	}
 }
 

@@ -106,6 +106,7 @@ func (c *Cluster) sendRates(ctx context.Context) {
 func (c *Cluster) lineAfter(reached int64) (l line, sequence int64) {
 	records, sequence, complete := c.feed.after(reached)
 	l = line{Complete: complete, Calls: c.parts.Calls()}
+	s := c.parts.Registry.Snapshot()
 	whole := make(map[fleet.MachineID]bool) // machines that are included completely
 	for _, r := range records {
 		switch key := r.key.(type) {
@@ -116,12 +117,12 @@ func (c *Cluster) lineAfter(reached int64) (l line, sequence int64) {
 				continue
 			}
 			announced := *m
-			announced.Load = c.parts.Registry.LoadOf(m)
+			announced.Load = loadOf(s, m)
 			l.Machines = append(l.Machines, announced)
 			whole[m.ID] = true
 		case loadKey:
 			if m := r.value.(*registry.Announced); !whole[m.ID] {
-				l.Loads = append(l.Loads, c.parts.Registry.LoadOf(m))
+				l.Loads = append(l.Loads, loadOf(s, m))
 			}
 		case waitingKey:
 			w, _ := r.value.(dispatch.Waiting)
@@ -142,6 +143,22 @@ func (c *Cluster) lineAfter(reached int64) (l line, sequence int64) {
 		}
 	}
 	return l, sequence
+}
+
+// loadOf returns the load of a machine that is connected to this node.
+func loadOf(s *fleet.Snapshot, a *registry.Announced) registry.MachineLoad {
+	l := registry.MachineLoad{ID: a.ID, Models: make([]int, len(a.Advertisement.Models))}
+	m := s.Machine(a.ID)
+	if m == nil {
+		return l
+	}
+	l.Used = m.Load.Used()
+	for i := range a.Advertisement.Models {
+		if o := m.Offer(fleet.ModelID(a.Advertisement.Models[i].ID)); o != nil {
+			l.Models[i] = o.Load.Used()
+		}
+	}
+	return l
 }
 
 // serveState sends this node's state to another one, line by line, until the request ends

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"time"
@@ -39,6 +40,23 @@ type Others interface {
 	// the caller's circle. hold is as in Take, or "".
 	Describe(r *http.Request, call *gateway.Call, served bool, hold string)
 }
+
+// Errors of a request to a machine that is connected to another hub node, and of reading
+// the response's body.
+var (
+	// ErrRefused means that the machine's home refused the request because, by its own
+	// snapshot, the machine takes no call of the caller at the moment. This node's
+	// snapshot will follow (spec/peers.md#news). The machine did not get the request.
+	ErrRefused = errors.New("refused by the machine's hub node: it takes no call of the caller now")
+	// ErrNotTaken means that the machine's home refused the request for another reason.
+	// The machine did not get it.
+	ErrNotTaken = errors.New("refused by the machine's hub node, which did not forward the request")
+	// ErrLost means that the machine was disconnected, or its home is gone.
+	ErrLost = errors.New("the machine's tunnel, or the hub node that it is connected to, is gone")
+	// ErrUnreached means that the home ended the request because the caller no longer
+	// reaches the machine.
+	ErrUnreached = errors.New("ended by the machine's hub node: the machine is out of the caller's reach")
+)
 
 // Waiting holds the oldest calls of a cohort.
 type Waiting struct {

@@ -17,7 +17,7 @@ import (
 // only node.
 func (h *Hub) nodes() []api.Node {
 	now := time.Now()
-	seen := h.live.NodeDetails(now)
+	seen := h.live.Nodes(now)
 	if len(seen) == 0 {
 		state := account.NodeServing
 		if h.drain.begun.Load() {
@@ -28,7 +28,7 @@ func (h *Hub) nodes() []api.Node {
 			Alive: true, Seen: now, Linked: true, Here: true, Machines: h.live.MachinesHere(), Calls: h.Calls(),
 		}}
 	}
-	nodes := make([]api.Node, len(seen))
+	nodes, machines := make([]api.Node, len(seen)), h.live.MachinesByNode()
 	var peers []cluster.Peer
 	if h.cfg.Cluster != nil {
 		peers = h.cfg.Cluster.Peers(now)
@@ -36,7 +36,7 @@ func (h *Hub) nodes() []api.Node {
 	for i, n := range seen {
 		nodes[i] = api.Node{
 			Name: n.Name, Region: n.Region, Address: n.Address, Version: n.Version, State: n.State, Started: n.Started,
-			Alive: n.Alive, Seen: n.Seen, Here: n.Name == h.cfg.Node, Machines: n.Machines,
+			Alive: n.Alive, Seen: n.Seen, Here: n.Name == h.cfg.Node, Machines: machines[n.Name],
 		}
 		if nodes[i].Here {
 			nodes[i].Linked, nodes[i].Calls = true, h.Calls()

@@ -32,19 +32,26 @@ func (r *Registry) HasSuccessor(name string, now time.Time) bool {
 	})
 }
 
-// MachinesHere returns the number of machines whose tunnel ends at this node, not
-// counting tunnels that are only kept open for running calls.
-func (r *Registry) MachinesHere() int {
+// MachinesByNode returns the number of machines whose tunnel ends at each node, as far as
+// this node knows.
+func (r *Registry) MachinesByNode() map[string]int {
+	machines := make(map[string]int)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := 0
 	for _, e := range r.entries {
-		if e.client != nil {
-			n++
+		switch {
+		case e.client != nil:
+			machines[r.config.Node]++
+		case e.home != "":
+			machines[e.home]++
 		}
 	}
-	return n
+	return machines
 }
+
+// MachinesHere returns the number of machines whose tunnel ends at this node, not
+// counting tunnels that are only kept open for running calls.
+func (r *Registry) MachinesHere() int { return r.MachinesByNode()[r.config.Node] }
 
 // Move asks each machine whose tunnel ends here to open another tunnel, one machine after
 // another, and returns when all were asked or ctx ends (spec/tunnel.md#move). A machine

@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -10,23 +9,6 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
-)
-
-// Errors of a request to a machine that is connected to another hub node, and of reading
-// the response's body.
-var (
-	// ErrRefused means that the machine's home refused the request because, by its own
-	// snapshot, the machine takes no call of the caller at the moment. This node's
-	// snapshot will follow (spec/peers.md#news). The machine did not get the request.
-	ErrRefused = errors.New("refused by the machine's hub node: it takes no call of the caller now")
-	// ErrNotTaken means that the machine's home refused the request for another reason.
-	// The machine did not get it.
-	ErrNotTaken = errors.New("refused by the machine's hub node, which did not forward the request")
-	// ErrLost means that the machine was disconnected, or its home is gone.
-	ErrLost = errors.New("the machine's tunnel, or the hub node that it is connected to, is gone")
-	// ErrUnreached means that the home ended the request because the caller no longer
-	// reaches the machine.
-	ErrUnreached = errors.New("ended by the machine's hub node: the machine is out of the caller's reach")
 )
 
 // Others is the other hub nodes of the region (package cluster). The registry calls its
@@ -42,9 +24,9 @@ type Others interface {
 	Disconnected(fleet.MachineID)
 	// Polled is called after each poll of the store, without the lock.
 	Polled()
-	// Heard returns when the state of a node was last received, or the zero time if it
-	// never was.
-	Heard(node string) time.Time
+	// Silent reports, without the lock, whether another node is alive but has not been
+	// heard for a while: a machine may have moved there.
+	Silent(now time.Time) bool
 }
 
 // Announced is a machine that is connected to a hub node, as the node announces it.
@@ -64,22 +46,6 @@ type MachineLoad struct {
 	Models []int           `json:"models,omitempty"`
 }
 
-// LoadOf returns the load of a machine that is connected here.
-func (r *Registry) LoadOf(a *Announced) MachineLoad {
-	l := MachineLoad{ID: a.ID, Models: make([]int, len(a.Advertisement.Models))}
-	m := r.Snapshot().Machine(a.ID)
-	if m == nil {
-		return l
-	}
-	l.Used = m.Load.Used()
-	for i := range a.Advertisement.Models {
-		if o := m.Offer(fleet.ModelID(a.Advertisement.Models[i].ID)); o != nil {
-			l.Models[i] = o.Load.Used()
-		}
-	}
-	return l
-}
-
 // Elsewhere is what another hub node announced about the machines that are connected to
 // it.
 type Elsewhere struct {
@@ -88,8 +54,7 @@ type Elsewhere struct {
 	Machines []Announced
 	Left     []fleet.MachineID
 	Loads    []MachineLoad
-	// Way returns a RoundTripper that sends requests to one of the machines. Its errors
-	// are those of this package.
+	// Way returns a RoundTripper that sends requests to one of the machines.
 	Way func(*Announced) http.RoundTripper
 }
 

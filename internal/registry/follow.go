@@ -81,12 +81,12 @@ func (r *Registry) poll(ctx context.Context) error {
 	if state.FailedOver {
 		r.notifyFailedOver()
 	}
-	if r.cutOff(began) {
-		if err := r.endReplaced(ctx); err != nil {
-			return err
-		}
-	}
 	if r.others != nil {
+		if r.others.Silent(began) {
+			if err := r.endReplaced(ctx); err != nil {
+				return err
+			}
+		}
 		r.others.Polled()
 	}
 	var updates []update

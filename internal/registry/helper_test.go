@@ -210,7 +210,7 @@ type node struct {
 	pace      *rate.Limiter // limits each machine's advertisements; nil: no limit
 }
 
-func newNode(t *testing.T, f *facts) *node {
+func newNode(t *testing.T, f *facts, others ...Others) *node {
 	t.Helper()
 	n := &node{
 		facts: f, conns: make(chan net.Conn),
@@ -219,6 +219,9 @@ func newNode(t *testing.T, f *facts) *node {
 	n.Registry = New(Config{
 		Node: "hub-1", Region: "home", Facts: f, Log: slog.New(slog.DiscardHandler),
 	})
+	for _, o := range others {
+		n.SetOthers(o)
+	}
 	n.Observe(Observer{
 		Committed: func(c []fleet.Change) {
 			if n.committed != nil {

@@ -8,21 +8,18 @@ import (
 	"github.com/kith/kith/internal/account"
 )
 
-// aliveFor is how long a node counts as alive after its beat changed. A node that cannot
+// AliveFor is how long a node counts as alive after its beat changed. A node that cannot
 // beat for that long grants nothing either.
-const aliveFor = confirmedFor
+const AliveFor = confirmedFor
 
 // Node is a hub node as seen by this one.
 type Node struct {
 	account.Node
-	// Alive reports whether this node saw the other's beat change within aliveFor. It
+	// Alive reports whether this node saw the other's beat change within AliveFor. It
 	// uses only this node's monotonic clock, so the nodes' clocks need not agree.
 	Alive bool
 	// Seen is when its beat was last seen to change, or zero if never.
 	Seen time.Time
-	// Machines is the number of machines whose tunnel ends there, as far as this node
-	// knows.
-	Machines int
 }
 
 // deadFor is how long a node's beat must be unchanged before this node removes it from
@@ -46,27 +43,7 @@ func (r *Registry) Nodes(now time.Time) []Node {
 	}
 	nodes := make([]Node, len(*seen))
 	for i, n := range *seen {
-		nodes[i] = Node{Node: n.Node, Alive: !n.moved.IsZero() && now.Sub(n.moved) <= aliveFor, Seen: n.moved}
-	}
-	return nodes
-}
-
-// NodeDetails returns Nodes with the number of machines of each.
-func (r *Registry) NodeDetails(now time.Time) []Node {
-	machines := make(map[string]int)
-	r.mu.Lock()
-	for _, e := range r.entries {
-		switch {
-		case e.client != nil:
-			machines[r.config.Node]++
-		case e.home != "":
-			machines[e.home]++
-		}
-	}
-	r.mu.Unlock()
-	nodes := r.Nodes(now)
-	for i := range nodes {
-		nodes[i].Machines = machines[nodes[i].Name]
+		nodes[i] = Node{Node: n.Node, Alive: !n.moved.IsZero() && now.Sub(n.moved) <= AliveFor, Seen: n.moved}
 	}
 	return nodes
 }

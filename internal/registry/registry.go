@@ -21,7 +21,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,7 +47,6 @@ const (
 	pollWithin   = 4 * time.Second       // timeout of the store
 	readsAtOnce  = 4                     // parallel reads of what changed
 	settleWithin = time.Second           // timeout of Settle
-	joinWithin   = 10 * time.Second      // after the start, Joined is true in any case
 	ackWithin    = 5 * time.Second       // timeout of the acknowledgement
 )
 
@@ -162,8 +160,7 @@ type Registry struct {
 	taken            []*connection
 	// retired has the tunnels that are kept open for their running calls.
 	retired map[*tunnel.Client]retired
-	loaded  time.Time   // when everything was first loaded
-	joined  atomic.Bool // see Joined
+	loaded  time.Time // when everything was first loaded
 
 	clockAhead atomic.Int64 // nanoseconds, see ClockAhead
 }
@@ -287,27 +284,6 @@ func (r *Registry) Loaded() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return time.Since(r.loaded)
-}
-
-// Joined reports whether the Snapshot has the machines of the other nodes, too. It is
-// always true some seconds after the start, so that an unreachable node does not keep
-// this one from serving.
-func (r *Registry) Joined(now time.Time) bool {
-	if r.joined.Load() {
-		return true
-	}
-	r.mu.Lock()
-	since := now.Sub(r.loaded)
-	r.mu.Unlock()
-	if since < joinWithin && slices.ContainsFunc(r.Peers(now), func(n Node) bool {
-		// Until a node's beat had time to change, it is not known whether the node is
-		// alive.
-		return r.heard(n.Name).IsZero() && (n.Alive || since < aliveFor)
-	}) {
-		return false
-	}
-	r.joined.Store(true)
-	return true
 }
 
 // Snapshot returns the current state. It is cheap to call.

@@ -139,12 +139,21 @@ func TestRefusedMove(t *testing.T) {
 	})
 }
 
+// others stands for other nodes that are alive and send nothing.
+type others struct{}
+
+func (others) Connected(*Announced)         {}
+func (others) Loaded(fleet.MachineID)       {}
+func (others) Disconnected(fleet.MachineID) {}
+func (others) Polled()                      {}
+func (others) Silent(time.Time) bool        { return true }
+
 // A node that hears nothing from another one ends the tunnels that are older than those
 // in the store, within a second of the poll (spec/peers.md#newest).
 func TestNewerTunnelInTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts("m", "stays")
-		n := newNode(t, f)
+		n := newNode(t, f, others{})
 		d := n.connect(t, "m", offering("llama"))
 		n.connect(t, "stays", offering("qwen"))
 		synctest.Wait()
