@@ -24,7 +24,7 @@ func endsWithShare(owner, member string) func(*fleet.Snapshot, fleet.ActiveCall)
 		if string(u.Machine.Owner) != owner || string(u.Caller) != member {
 			return false
 		}
-		_, groups := s.WithoutShare(u.Machine.Owner, u.Caller).Ways(u.Caller, u.Machine, u.Model)
+		_, groups := s.WithoutShare(u.Machine.Owner, u.Caller).AccessPaths(u.Caller, u.Machine, u.Model)
 		return len(groups) == 0
 	}
 }
@@ -66,7 +66,7 @@ func endsWithGroup(group string, members ...string) func(*fleet.Snapshot, fleet.
 		if len(members) > 0 && !slices.Contains(members, string(u.Caller)) && !slices.Contains(members, string(u.Machine.Owner)) {
 			return false
 		}
-		shares, groups := s.Ways(u.Caller, u.Machine, u.Model)
+		shares, groups := s.AccessPaths(u.Caller, u.Machine, u.Model)
 		return len(shares) == 0 && len(groups) == 1 && string(groups[0].ID) == group
 	}
 }

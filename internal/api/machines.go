@@ -361,7 +361,7 @@ func (a *API) keepMachineOut(ctx context.Context, c fleet.Caller, in KeepOut) (K
 	if in.All {
 		if !in.Undo {
 			answer.Cut = a.cut(func(s *fleet.Snapshot, u fleet.ActiveCall) bool {
-				shares, _ := s.Ways(u.Caller, u.Machine, u.Model)
+				shares, _ := s.AccessPaths(u.Caller, u.Machine, u.Model)
 				return string(u.Machine.ID) == m.ID && len(shares) == 0
 			})
 		}

@@ -76,7 +76,7 @@ func (c *Cluster) Sent(prompt []byte) { c.feed.send(seen(prompt)) }
 
 // Used implements dispatch.Others.
 func (c *Cluster) Used(by *fleet.Candidate) {
-	if !by.Machine.Elsewhere {
+	if !by.Machine.Remote {
 		c.feed.update(loadKey(by.Machine.ID))
 	}
 	if by.Limits.Counts() {
@@ -219,7 +219,7 @@ func (c *Cluster) follow(ctx context.Context, f *followed) {
 		c.readStates(ctx, f, lost)
 		c.parts.Registry.LoseNode(name)
 		c.takeWaiting(name, true, nil)
-		c.parts.Dispatch.OnRoom(c.uses.lose(c.parts.Registry, name))
+		c.parts.Dispatch.OnLimitsFreed(c.uses.lose(c.parts.Registry, name))
 		if ctx.Err() == nil { // otherwise this node is stopping or the other one restarted
 			c.config.Log.Info("another hub node is gone", "node", name)
 		}
@@ -295,17 +295,17 @@ func (c *Cluster) readState(ctx context.Context, f *followed) error {
 func (c *Cluster) take(ctx context.Context, f *followed, l *line) error {
 	now, node := time.Now(), &f.peer.node
 	if room := c.uses.apply(c.parts.Registry, node, l.Limits); len(room) > 0 {
-		c.parts.Dispatch.OnRoom(room)
+		c.parts.Dispatch.OnLimitsFreed(room)
 	}
 	c.takeWaiting(node.Name, l.Complete, l.Waiting)
 	for _, prompt := range l.Seen {
 		c.parts.Dispatch.OnSeen(prompt)
 	}
 	for _, taken := range l.Rates {
-		c.parts.Edge.TakeElsewhere(taken)
+		c.parts.Edge.ApplyTaken(taken)
 	}
 	if l.Complete || len(l.Machines)+len(l.Left)+len(l.Loads) > 0 {
-		err := c.parts.Registry.SetElsewhere(ctx, node.Name, &registry.Elsewhere{
+		err := c.parts.Registry.ApplyState(ctx, node.Name, &registry.NodeState{
 			Complete: l.Complete, Machines: l.Machines, Left: l.Left, Loads: l.Loads,
 			Way: func(m *registry.Announced) http.RoundTripper { return &way{c, f.peer, m.ID, m.Generation} },
 		})

@@ -50,7 +50,7 @@ func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
 // ended returns the error for an exchange that the home ended for the given reason.
 func (w *way) ended(how refusal) error {
 	if how == refusedGone || how == refusedMoved || how == endedLost {
-		w.cluster.parts.Registry.LoseElsewhere(w.peer.node.Name, w.machine, w.generation)
+		w.cluster.parts.Registry.LoseMachine(w.peer.node.Name, w.machine, w.generation)
 	}
 	return how.err()
 }

@@ -274,7 +274,7 @@ func (s *scheduler) takeHeld(number int64, id fleet.MachineID, generation int64,
 	query := w.cohort.query
 	snapshot := s.refresh(&query)
 	machine := snapshot.Machine(id)
-	if machine == nil || !machine.Online || !machine.Elsewhere || machine.Generation != generation || query.Unconfirmed {
+	if machine == nil || !machine.Online || !machine.Remote || machine.Generation != generation || query.Unconfirmed {
 		return false, true
 	}
 	seen, ok := fleet.StateOf(snapshot, &query, machine)
@@ -287,9 +287,9 @@ func (s *scheduler) takeHeld(number int64, id fleet.MachineID, generation int64,
 	return true, true
 }
 
-// OnRoom handles members that may have room again under limits used by calls at other
-// nodes: their waiting calls are decided again.
-func (d *Dispatcher) OnRoom(members []fleet.MemberID) {
+// OnLimitsFreed handles members that may have room again under limits used by calls at
+// other nodes: their waiting calls are decided again.
+func (d *Dispatcher) OnLimitsFreed(members []fleet.MemberID) {
 	s := &d.scheduler
 	s.mu.Lock()
 	cohorts := s.cohortsOf(members)

@@ -71,9 +71,9 @@ type Machine struct {
 	Created   time.Time
 	// Online reports that the machine has an acknowledged tunnel.
 	Online bool
-	// Elsewhere reports that the tunnel ends at another hub node, which reserves the
+	// Remote reports that the tunnel ends at another hub node, which reserves the
 	// machine's slots and counts its owner's limits.
-	Elsewhere bool
+	Remote bool
 	// ReturningUntil is set for a machine that is offline but expected back: the end of
 	// the time in which it counts as returning (spec/routing.md#returning). Otherwise it
 	// is zero.

@@ -317,11 +317,11 @@ func (w *walk) access(m *Machine) Access {
 	return a
 }
 
-// Ways returns all the ways for the caller to reach another member's machine for the
+// AccessPaths returns all the ways for the caller to reach another member's machine for the
 // model: the shares that cover it or, if the owner does not share with the caller, the
 // common groups that the machine serves and whose limits cover the model. A call
 // continues if one way ends and another remains.
-func (s *Snapshot) Ways(caller MemberID, m *Machine, model ModelID) (shares []*Share, groups []*Group) {
+func (s *Snapshot) AccessPaths(caller MemberID, m *Machine, model ModelID) (shares []*Share, groups []*Group) {
 	n, known := s.owners.Get(m.ID)
 	if !known || m.Owner == caller {
 		return nil, nil

@@ -80,7 +80,7 @@ func TestWaysAreThoseOfReach(t *testing.T) {
 			reached[sight.Machine.ID] = sight.Candidate
 		}
 		for m := range s.Machines() {
-			shares, groups := s.Ways(caller, m, model)
+			shares, groups := s.AccessPaths(caller, m, model)
 			if m.Owner == caller && len(shares)+len(groups) > 0 {
 				t.Fatalf("world %d: %s has ways to the own machine", seed, caller)
 			}
@@ -93,22 +93,22 @@ func TestWaysAreThoseOfReach(t *testing.T) {
 			}
 			seen[fmt.Sprint(len(shares) > 0, len(groups))]++
 			for _, sh := range shares { // without it, the groups decide
-				_, alone := s.Ways(caller, m, model)
+				_, alone := s.AccessPaths(caller, m, model)
 				if len(alone) > 0 {
 					t.Fatalf("world %d: %v beside the share", seed, alone)
 				}
 				without := s.WithoutShare(sh.Owner, caller)
-				if shares, groups := without.Ways(caller, m, model); len(shares) > 0 || len(groups) > 0 != w.common(string(caller), string(m.ID), string(model)) {
+				if shares, groups := without.AccessPaths(caller, m, model); len(shares) > 0 || len(groups) > 0 != w.common(string(caller), string(m.ID), string(model)) {
 					t.Fatalf("world %d: without its owner's share, the ways of %s to %s are %v and %v", seed, caller, m.ID, shares, groups)
 				}
-				if again, _ := s.Ways(caller, m, model); len(again) != len(shares) {
+				if again, _ := s.AccessPaths(caller, m, model); len(again) != len(shares) {
 					t.Fatalf("world %d: the snapshot before has lost its share", seed)
 				}
 			}
 			for _, g := range groups { // one by one, until none is left
 				s = s.WithoutGroup(g.ID)
 			}
-			if _, groups = s.Ways(caller, m, model); len(groups) > 0 {
+			if _, groups = s.AccessPaths(caller, m, model); len(groups) > 0 {
 				t.Fatalf("world %d: %v are left", seed, groups)
 			}
 			break // the world is another one now
@@ -315,9 +315,9 @@ func (s *wSpeed) speed(now time.Time) *Speed {
 	speed := &Speed{
 		Start: s.start, Prefill: s.prefill, Decode: [levels]float64{s.decode[1], s.decode[2], s.decode[4], s.decode[8]}, Due: now.Add(s.dueIn),
 	}
-	for i := range speed.Kept {
-		if speed.Kept[i] = s.lost; 256<<i <= s.room {
-			speed.Kept[i] = s.hit
+	for i := range speed.HitRates {
+		if speed.HitRates[i] = s.lost; 256<<i <= s.room {
+			speed.HitRates[i] = s.hit
 		}
 	}
 	return speed

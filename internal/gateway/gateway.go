@@ -205,8 +205,8 @@ func (g *Edge) Admit(c fleet.Caller) error { return g.buckets.take(bucketOf(c), 
 // returned once.
 func (g *Edge) Taken() []Taken { return g.buckets.collected() }
 
-// TakeElsewhere subtracts the result of another node's Taken from the Rate here.
-func (g *Edge) TakeElsewhere(taken []Taken) { g.buckets.takeElsewhere(taken, time.Now()) }
+// ApplyTaken subtracts the result of another node's Taken from the Rate here.
+func (g *Edge) ApplyTaken(taken []Taken) { g.buckets.applyTaken(taken, time.Now()) }
 
 // Miss counts f, the refusal of a model that is out of reach. It returns the refusal for
 // the caller: f, or rate_limit_exceeded after too many such models

@@ -97,9 +97,9 @@ func (b *buckets) collected() []Taken {
 	return reports
 }
 
-// takeElsewhere takes the tokens of requests that another node accepted. A bucket can go
+// applyTaken takes the tokens of requests that another node accepted. A bucket can go
 // as far below zero as its capacity.
-func (b *buckets) takeElsewhere(taken []Taken, now time.Time) {
+func (b *buckets) applyTaken(taken []Taken, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, t := range taken {

@@ -86,7 +86,7 @@ func TestRateIsShared(t *testing.T) {
 	if len(reports) != 7 || here.collected() != nil { // 5 requests each
 		t.Fatalf("reported %v", reports)
 	}
-	there.takeElsewhere(reports, now)
+	there.applyTaken(reports, now)
 	for range 5 {
 		if there.take(key, now) != nil {
 			t.Error("refused, of the 5 requests that are left")
@@ -95,7 +95,7 @@ func TestRateIsShared(t *testing.T) {
 	if f := fault.Of(there.take(key, now)); f == nil || f.RetryAfter != 1 {
 		t.Errorf("the sixth request: %v", f)
 	}
-	there.takeElsewhere([]Taken{{Key: "a", Requests: 1000}, {Key: "a", Requests: 1000}, {Key: "a", Requests: -1000}}, now)
+	there.applyTaken([]Taken{{Key: "a", Requests: 1000}, {Key: "a", Requests: 1000}, {Key: "a", Requests: -1000}}, now)
 	if f := fault.Of(there.take(key, now)); f == nil || f.RetryAfter != 5 {
 		t.Errorf("after many requests at another node: %v, want 4.1 s to the next token", f)
 	}

@@ -56,7 +56,7 @@ func (h *Hub) accountModels(ctx context.Context, c fleet.Caller) ([]api.Model, e
 // newSite returns the members' pages, which use the management API.
 func (h *Hub) newSite() *site.Site {
 	c := h.cfg.Site
-	c.Edge, c.Health, c.Limits, c.Near = h.drain.counted(h.edge.ServeHTTP), h.health, h.limits, h.near
+	c.Edge, c.Health, c.Limits, c.BusyClients = h.drain.counted(h.edge.ServeHTTP), h.health, h.limits, h.busyClients
 	c.Call = func(w http.ResponseWriter, r *http.Request, who fleet.Caller) {
 		h.drain.counted(func(w http.ResponseWriter, r *http.Request) { h.edge.ServeAs(w, r, who) })(w, r)
 	}

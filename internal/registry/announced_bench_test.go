@@ -54,7 +54,7 @@ func BenchmarkAnnounced(b *testing.B) {
 	store := manyFacts{newFacts(), machines}
 	var states [2][]byte
 	for home := range states {
-		var st Elsewhere
+		var st NodeState
 		for i := home; i < machines; i += len(states) {
 			st.Machines = append(st.Machines, Announced{ID: fleet.MachineID(store.stored(i).ID), Generation: 1, Advertisement: store.offering(i), Load: MachineLoad{Models: make([]int, 2)}})
 		}
@@ -74,11 +74,11 @@ func BenchmarkAnnounced(b *testing.B) {
 			b.Fatal(err)
 		}
 		for home, text := range states {
-			st := Elsewhere{Complete: true, Way: func(*Announced) http.RoundTripper { return http.DefaultTransport }}
+			st := NodeState{Complete: true, Way: func(*Announced) http.RoundTripper { return http.DefaultTransport }}
 			if err := json.Unmarshal(text, &st.Machines); err != nil {
 				b.Fatal(err)
 			}
-			if err := r.SetElsewhere(b.Context(), fmt.Sprint("peer", home), &st); err != nil {
+			if err := r.ApplyState(b.Context(), fmt.Sprint("peer", home), &st); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -11,9 +11,10 @@ import (
 )
 
 // Serve publishes a machine's advertisements as long as its tunnel is open, and closes
-// the tunnel at the end. The machine's Generation is that of the tunnel. It acknowledges the first advertisement. If a machine has two
-// tunnels, the one with the higher generation stays (ErrFenced), and supersede ends the
-// other. Serve returns why the tunnel ended.
+// the tunnel at the end. The machine's Generation is that of the tunnel. Serve
+// acknowledges the first advertisement. If a machine has two tunnels, the one with the
+// higher generation stays (ErrFenced), and supersede ends the other. Serve returns why the
+// tunnel ended.
 func (r *Registry) Serve(ctx context.Context, machine account.Machine, client *tunnel.Client) error {
 	defer client.Close()
 	if !r.attach(machine, client) {

@@ -28,7 +28,7 @@ type operatorData struct {
 	Members, Disabled, Machines, Online int
 	Region                              string
 	Nodes                               []api.Node
-	Near                                []Near
+	BusyClients                         []BusyClient
 	// MakesBackups reports whether the hub itself makes backups. With PostgreSQL it does
 	// not.
 	MakesBackups bool
@@ -38,7 +38,7 @@ type operatorData struct {
 }
 
 func (s *Site) operatorData(v *visit) (data operatorData, err error) {
-	data = operatorData{Parts: s.Health(v.Context()), Limits: s.Limits(), Near: s.Near(), Region: s.Region, MakesBackups: s.DB.MakesBackups()}
+	data = operatorData{Parts: s.Health(v.Context()), Limits: s.Limits(), BusyClients: s.BusyClients(), Region: s.Region, MakesBackups: s.DB.MakesBackups()}
 	if data.Nodes, err = call(s, v, api.OperatorListNodes, api.None{}); err != nil {
 		return data, err
 	}

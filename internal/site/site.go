@@ -60,9 +60,9 @@ type Config struct {
 	Health func(context.Context) []Part
 	// Limits returns the limits that are in force now, for the hub's operator.
 	Limits func() []Limit
-	// Near returns the clients whose connections or requests are close to the limit for
-	// one client, for the hub's operator.
-	Near func() []Near
+	// BusyClients returns the clients whose connections or requests are close to the limit
+	// for one client, for the hub's operator.
+	BusyClients func() []BusyClient
 }
 
 // Part is one part of a hub, and its state.
@@ -75,8 +75,8 @@ type Part struct {
 // Limit is one limit of a hub.
 type Limit struct{ Name, Value string }
 
-// Near is a client that is close to a limit.
-type Near struct {
+// BusyClient is a client that is close to a limit.
+type BusyClient struct {
 	Client, What string // its address or network; connections or requests
 	Held, Limit  int
 }

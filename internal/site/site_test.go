@@ -61,7 +61,9 @@ func townOf(t *testing.T, w *world, change func(*Config)) *town {
 		return []Part{{Name: "Database", Good: true, Text: "answered"}, {Name: "Journal"}}
 	}
 	c.Limits = func() []Limit { return []Limit{{Name: "Requests of one key", Value: "50 a second"}} }
-	c.Near = func() []Near { return []Near{{Client: "192.0.2.7", What: "connections", Held: 190, Limit: 200}} }
+	c.BusyClients = func() []BusyClient {
+		return []BusyClient{{Client: "192.0.2.7", What: "connections", Held: 190, Limit: 200}}
+	}
 	c.Call = func(rw http.ResponseWriter, r *http.Request, who fleet.Caller) { tn.call(rw, r, who) }
 	if change != nil {
 		change(&c)

@@ -46,9 +46,9 @@ type MachineLoad struct {
 	Models []int           `json:"models,omitempty"`
 }
 
-// Elsewhere is what another hub node announced about the machines that are connected to
+// NodeState is what another hub node announced about the machines that are connected to
 // it.
-type Elsewhere struct {
+type NodeState struct {
 	// Complete means that Machines are all machines that are connected there.
 	Complete bool
 	Machines []Announced
@@ -58,10 +58,10 @@ type Elsewhere struct {
 	Way func(*Announced) http.RoundTripper
 }
 
-// SetElsewhere publishes what another node announced. If a machine has tunnels at two
+// ApplyState publishes what another node announced. If a machine has tunnels at two
 // nodes, the one with the higher generation stays; supersede ends an older one at this
-// node. SetElsewhere fails if the store cannot be read, and then publishes nothing.
-func (r *Registry) SetElsewhere(ctx context.Context, node string, st *Elsewhere) error {
+// node. ApplyState fails if the store cannot be read, and then publishes nothing.
+func (r *Registry) ApplyState(ctx context.Context, node string, st *NodeState) error {
 	unknown, err := r.readUnknown(ctx, st.Machines)
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func (r *Registry) absent(node string, machines []Announced) (gone []fleet.Machi
 
 // setMachine publishes a machine that is connected to another node, unless a newer tunnel
 // of it is known. mu must be held.
-func (r *Registry) setMachine(s *fleet.Snapshot, node string, st *Elsewhere, a *Announced, unknown map[fleet.MachineID]account.Machine) *fleet.Snapshot {
+func (r *Registry) setMachine(s *fleet.Snapshot, node string, st *NodeState, a *Announced, unknown map[fleet.MachineID]account.Machine) *fleet.Snapshot {
 	e := r.entries[a.ID]
 	if e == nil {
 		stored, ok := unknown[a.ID]
@@ -158,7 +158,7 @@ func (r *Registry) setMachine(s *fleet.Snapshot, node string, st *Elsewhere, a *
 		s, _ = r.lose(s, a.ID, returnAfterLoss)
 	}
 	e.home, e.generation, e.instance, e.stored.LastSeen = node, a.Generation, a.Instance, r.Now()
-	m.Online, m.Elsewhere, m.Generation = true, true, a.Generation
+	m.Online, m.Remote, m.Generation = true, true, a.Generation
 	e.name(m)
 	s = s.WithMachine(m)
 	setUsed(m, a.Load)
@@ -194,9 +194,9 @@ func (r *Registry) LoseNode(node string) {
 	})
 }
 
-// LoseElsewhere marks a machine as returning, after its home reported the end of its
+// LoseMachine marks a machine as returning, after its home reported the end of its
 // tunnel of that generation. Anything that the home announces afterwards is newer.
-func (r *Registry) LoseElsewhere(node string, id fleet.MachineID, generation int64) {
+func (r *Registry) LoseMachine(node string, id fleet.MachineID, generation int64) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		e := r.entries[id]
 		if e == nil || e.home != node || e.generation != generation {
