@@ -62,7 +62,7 @@ func FirstChoice(models []Model) *Model {
 // listModels lists the models that the account can reach. Unlike the inference routes, it
 // includes those of the machine whose credential was sent: the machine cannot send calls
 // to itself, but it belongs to the account.
-func (a *API) listModels(ctx context.Context, c Caller, _ None) (List[Model], error) {
+func (a *API) listModels(ctx context.Context, c fleet.Caller, _ None) (List[Model], error) {
 	models, err := a.Models(ctx, c)
 	return listOf(models), err
 }

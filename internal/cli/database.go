@@ -259,10 +259,10 @@ type restoredHub struct {
 	Members  int64      `json:"members"`
 	Keys     int64      `json:"keys"`
 	Machines int64      `json:"machines"`
-	// Kept is the number of keys, machines and members that are valid in the backup but
+	// StillRevoked is the number of keys, machines and members that are valid in the backup but
 	// stay revoked.
-	Kept   int64  `json:"kept_revoked"`
-	Before string `json:"before,omitempty"` // the replaced database
+	StillRevoked int64  `json:"kept_revoked"`
+	Before       string `json:"before,omitempty"` // the replaced database
 	// Lost is why the replaced database could not be read. In that case everything revoked
 	// since the backup is valid again.
 	Lost string `json:"lost,omitempty"`
@@ -298,7 +298,7 @@ func (o *operator) restoreFile(ctx context.Context, file, path string) error {
 		return err
 	}
 	o.progress("")
-	out := restoredHub{File: file, Members: done.Members, Keys: done.Keys, Machines: done.Machines, Kept: done.Kept, Before: done.Before}
+	out := restoredHub{File: file, Members: done.Members, Keys: done.Keys, Machines: done.Machines, StillRevoked: done.StillRevoked, Before: done.Before}
 	if done.Lost != nil {
 		out.Lost = oneLine(done.Lost.Error())
 	}
@@ -311,8 +311,8 @@ func (o *operator) restoreFile(ctx context.Context, file, path string) error {
 		if done.Before != "" {
 			o.say("the database of before is %s; remove it once all is well\n", done.Before)
 		}
-		if done.Kept > 0 {
-			o.say("%d of the keys, machines and members that it had as revoked or disabled were valid in the backup, and stay revoked\n", done.Kept)
+		if done.StillRevoked > 0 {
+			o.say("%d of the keys, machines and members that it had as revoked or disabled were valid in the backup, and stay revoked\n", done.StillRevoked)
 		}
 		if out.Lost != "" {
 			o.say("it cannot be read (%s): what was revoked since the backup is valid again\n", out.Lost)

@@ -31,7 +31,6 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/daemon"
-	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/host"
 	"github.com/kith/kith/internal/hub"
@@ -316,10 +315,10 @@ func (p *hubProcess) startNode(ctx context.Context) error {
 	if p.cluster != nil {
 		pin = p.cluster.Pin()
 	}
-	return p.records.StartNode(ctx, fleet.Node{
+	return p.records.StartNode(ctx, account.Node{
 		Address: p.peerAddress, Pin: pin,
 		Name: p.config.Hub.Node.Text, Incarnation: rand.Text(), Region: p.config.Hub.Region.Text,
-		Version: thisBuild().Version, State: fleet.NodeServing, Started: p.records.Now(),
+		Version: thisBuild().Version, State: account.NodeServing, Started: p.records.Now(),
 	})
 }
 
@@ -442,7 +441,7 @@ func (p *hubProcess) drain(ended, serving context.Context) {
 		return
 	}
 	within, cancel := context.WithTimeout(serving, endWithin)
-	if err := p.records.SetNodeState(within, p.config.Hub.Node.Text, fleet.NodeDraining); err != nil && !errors.Is(err, account.ErrNotFound) {
+	if err := p.records.SetNodeState(within, p.config.Hub.Node.Text, account.NodeDraining); err != nil && !errors.Is(err, account.ErrNotFound) {
 		p.log.Warn("the other nodes cannot read that this one drains", "error", err)
 	}
 	cancel()

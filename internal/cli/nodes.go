@@ -4,18 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"os"
-
 	"golang.org/x/term"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
-	"github.com/kith/kith/internal/fleet"
 )
 
 // health is `kith admin health`, a container's health check: it reports whether the hub
@@ -94,12 +92,12 @@ func (o *operator) awaitDrained(ctx context.Context, hub *client, name string) e
 		if i < 0 || !nodes[i].Alive {
 			return nil
 		}
-		if nodes[i].State != fleet.NodeDraining && shown != "" {
+		if nodes[i].State != account.NodeDraining && shown != "" {
 			return fmt.Errorf("node %s was started again; it is no longer draining", name)
 		}
 		here = nodes[i].Here
 		left := count(nodes[i].Machines, "machine") + ", " + count(nodes[i].Calls, "call")
-		if left != shown && nodes[i].State == fleet.NodeDraining {
+		if left != shown && nodes[i].State == account.NodeDraining {
 			shown = left
 			o.progress("node " + name + " still has " + left)
 		}

@@ -22,7 +22,7 @@ type sharingNow struct {
 
 // changeSharing sends in to this machine's daemon. If no daemon is running, it applies
 // the same change to the saved state.
-func (a *app) changeSharing(ctx context.Context, doing, path string, in any, change daemon.Change) (sharingNow, error) {
+func (a *app) changeSharing(ctx context.Context, doing, path string, in any, change fleet.Control) (sharingNow, error) {
 	config, err := loadLocalFile(a.home)
 	if err != nil {
 		return sharingNow{}, err
@@ -73,7 +73,7 @@ func (a *app) pause() *cobra.Command {
 		}
 		yes := true
 		now, err := a.changeSharing(ctx, "pause this machine", "/pause",
-			daemon.PauseChange{Until: end}, daemon.Change{Paused: &yes, Until: &end})
+			daemon.PauseChange{Until: end}, fleet.Control{Paused: &yes, Until: &end})
 		if err != nil {
 			return err
 		}
@@ -143,7 +143,7 @@ func (a *app) drain(ctx context.Context, now sharingNow) error {
 func (a *app) resume() *cobra.Command {
 	return command("kith resume", func(ctx context.Context, _ []string) error {
 		no := false
-		now, err := a.changeSharing(ctx, "resume", "/resume", nil, daemon.Change{Paused: &no})
+		now, err := a.changeSharing(ctx, "resume", "/resume", nil, fleet.Control{Paused: &no})
 		if err != nil {
 			return err
 		}
@@ -169,7 +169,7 @@ func (a *app) hours() *cobra.Command {
 }
 
 func (a *app) setHours(ctx context.Context, hours, zone string) error {
-	change := daemon.Change{Hours: &hours}
+	change := fleet.Control{Hours: &hours}
 	if zone != "" {
 		change.Timezone = &zone
 	}

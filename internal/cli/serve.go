@@ -156,7 +156,7 @@ func (m *daemonProcess) daemonConfig() daemon.Config {
 		Audio:       engine.AudioConfig{Engine: c.Audio.Engine.Text, MaxUpload: c.Audio.MaxUpload.Bytes, Model: c.Audio.Model},
 		Upstreams:   c.upstreams(),
 		Unshared:    !c.Share.Enabled,
-		Reach:       c.Hub.Reach.Narrow,
+		Reach:       c.Hub.Reach.Reach,
 		SharedCache: c.Share.Cache.Text == "all",
 		PowerPolicy: c.powerPolicy(),
 		Log:         m.log,

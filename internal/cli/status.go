@@ -83,7 +83,7 @@ func (a *app) daemonStatus(ctx context.Context, doing string) (config *daemonFil
 	if _, off := errors.AsType[unreachable](err); !off {
 		return config, now, true, err
 	}
-	if now.Sharing, err = daemon.ChangeSaved(config.Daemon.Data, config.sharing(), daemon.Change{}); err == nil {
+	if now.Sharing, err = daemon.ChangeSaved(config.Daemon.Data, config.sharing(), fleet.Control{}); err == nil {
 		now.Open, err = isOpen(now.Sharing)
 	}
 	return config, now, false, err

@@ -312,13 +312,13 @@ func (l *logTable) level() (level slog.Level) {
 }
 
 // reachWord is what calls can reach; "" means all.
-type reachWord struct{ Narrow fleet.Narrow }
+type reachWord struct{ Reach fleet.KeyReach }
 
 func (reachWord) takes() string { return `"all", "shared" or "own"` }
 
 func (r *reachWord) UnmarshalText(text []byte) error {
-	narrow, ok := fleet.ParseNarrow(string(text))
-	if r.Narrow = narrow; !ok {
+	reach, ok := fleet.ParseKeyReach(string(text))
+	if r.Reach = reach; !ok {
 		return wrong(r)
 	}
 	return nil

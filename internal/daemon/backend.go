@@ -207,7 +207,7 @@ func modelNotServed(model fleet.ModelID) *fault.Fault {
 
 // Models implements gateway.Backend. It returns the models that this daemon serves
 // itself; the hub lists the models that the account can reach.
-func (d *Daemon) Models(context.Context, gateway.Caller) ([]gateway.Model, error) {
+func (d *Daemon) Models(context.Context, fleet.Caller) ([]gateway.Model, error) {
 	offers := d.offers.models(d.offers.forOwner())
 	models := make([]gateway.Model, len(offers))
 	for i, o := range offers {

@@ -86,7 +86,7 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 		"POST /pause": d.servePause,
 		"POST /resume": func(w http.ResponseWriter, r *http.Request) {
 			d.retryRefused()
-			d.answerChange(w, Change{Paused: &no})
+			d.answerChange(w, fleet.Control{Paused: &no})
 		},
 		"POST /drain":  d.serveDrain,
 		"POST /hours":  d.serveHours,
@@ -117,7 +117,7 @@ func (d *Daemon) serveHours(w http.ResponseWriter, r *http.Request) {
 	if !readChange(w, r, &body) {
 		return
 	}
-	change := Change{Hours: &body.Hours}
+	change := fleet.Control{Hours: &body.Hours}
 	if body.Timezone != "" {
 		change.Timezone = &body.Timezone
 	}
@@ -135,7 +135,7 @@ func (d *Daemon) servePause(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	yes := true
-	d.answerChange(w, Change{Paused: &yes, Until: &body.Until})
+	d.answerChange(w, fleet.Control{Paused: &yes, Until: &body.Until})
 }
 
 // serveDrain responds once no call of the hub is running. It fails if this machine is not
@@ -171,7 +171,7 @@ func readChange(w http.ResponseWriter, r *http.Request, into any) bool {
 	return err == nil
 }
 
-func (d *Daemon) answerChange(w http.ResponseWriter, change Change) {
+func (d *Daemon) answerChange(w http.ResponseWriter, change fleet.Control) {
 	if err := d.change(change); err != nil {
 		refuseChange(w, err)
 		return
@@ -182,7 +182,7 @@ func (d *Daemon) answerChange(w http.ResponseWriter, change Change) {
 
 // change applies a change made by the owner over the socket or on the site, and notifies
 // the hub.
-func (d *Daemon) change(c Change) error {
+func (d *Daemon) change(c fleet.Control) error {
 	err := d.settings.change(c)
 	if err != nil && !errors.Is(err, errPauseUnsaved) {
 		return err
@@ -208,7 +208,7 @@ func (d *Daemon) endTimedPauses(ctx context.Context) error {
 			left := time.Until(until)
 			if left <= 0 {
 				no := false
-				if err := d.change(Change{Paused: &no}); err != nil {
+				if err := d.change(fleet.Control{Paused: &no}); err != nil {
 					d.recordError("the pause has ended, but this cannot be saved: %v", err)
 					d.offers.setChanged() // the pause is over in either case
 					over = time.After(pauseCheckInterval)

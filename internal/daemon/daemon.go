@@ -74,7 +74,7 @@ type Config struct {
 	// may still be sent to the hub.
 	Unshared bool
 	// Reach restricts what local calls can reach through the hub.
-	Reach fleet.Narrow
+	Reach fleet.KeyReach
 	// SharedCache lets other members' calls use the prompt cache of an engine with a
 	// single shared cache (engine.Request.SharedCache).
 	SharedCache bool

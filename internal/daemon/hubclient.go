@@ -29,7 +29,7 @@ type hubClient struct {
 	credential Credential
 	transport  http.RoundTripper
 	// reach returns what local calls can reach.
-	reach func() fleet.Narrow
+	reach func() fleet.KeyReach
 	// recordError records an error that affects every call to the hub.
 	recordError func(format string, args ...any)
 }
@@ -48,8 +48,8 @@ func (c *hubClient) post(ctx context.Context, call *gateway.Call, path string) (
 		req.Header.Set(dialect.VersionHeader, messagesVersion)
 	}
 	call.Attach(req, call.Body)
-	if narrow := max(c.reach(), call.Caller.Narrow); narrow != fleet.Everything {
-		req.Header.Set(gateway.HeaderReach, narrow.String())
+	if reach := max(c.reach(), call.Caller.Reach); reach != fleet.Everything {
+		req.Header.Set(gateway.HeaderReach, reach.String())
 	}
 	if call.Wait >= 0 {
 		req.Header.Set("Prefer", "wait="+strconv.FormatInt(int64(call.Wait/time.Second), 10))

@@ -55,7 +55,7 @@ func (d *Daemon) runTunnel(ctx context.Context) {
 	}
 	d.hubClient.Store(&hubClient{
 		credential: c, transport: d.hubTransport, recordError: d.recordError,
-		reach: func() fleet.Narrow { return d.policy.Load().reach },
+		reach: func() fleet.KeyReach { return d.policy.Load().reach },
 	})
 	d.setTunnel(func(t *TunnelStatus) {
 		*t = TunnelStatus{SignedIn: true, Hub: c.Hub, Machine: c.Machine, Name: d.config.Name, State: TunnelUnshared}
@@ -69,7 +69,7 @@ func (d *Daemon) runTunnel(ctx context.Context) {
 		Instance:   d.instance,
 		Handler:    d.machineHandler(),
 		Advertise:  d.advertise,
-		Control:    func(_ context.Context, change tunnel.Control) error { return d.change(change) },
+		Control:    func(_ context.Context, change fleet.Control) error { return d.change(change) },
 		Notice:     d.onNotice,
 		OnState:    d.onTunnelState,
 		Log:        d.log,

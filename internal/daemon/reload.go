@@ -18,7 +18,7 @@ type policy struct {
 	unshared    bool
 	power       PowerPolicy
 	sharedCache bool
-	reach       fleet.Narrow
+	reach       fleet.KeyReach
 }
 
 func (c *Config) policy() *policy {

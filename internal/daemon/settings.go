@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/tunnel"
 )
 
 // Sharing are the settings that the owner can change while the daemon runs. The initial
@@ -34,19 +33,15 @@ type Sharing struct {
 	Slots int `json:"slots"`
 }
 
-// Change is an owner's change of Sharing. Nil fields stay unchanged, except that a change
-// of Paused also sets Until.
-type Change = tunnel.Control
-
 // settings is the Sharing in effect and the file with the saved changes.
 type settings struct {
 	path string
 
 	mu         sync.Mutex
-	configured Sharing     // from the configuration
-	saved      Change      // the owner's changes, as in the state file
-	inForce    Sharing     // configured, with the saved changes applied
-	hours      fleet.Hours // inForce.Hours, parsed
+	configured Sharing       // from the configuration
+	saved      fleet.Control // the owner's changes, as in the state file
+	inForce    Sharing       // configured, with the saved changes applied
+	hours      fleet.Hours   // inForce.Hours, parsed
 }
 
 // openSettings reads the state file at path. It fails if the file cannot be read, because
@@ -116,7 +111,7 @@ var errPauseUnsaved = errors.New("the running daemon is paused, but will not be 
 
 // change validates c, saves it and applies it. On any error except errPauseUnsaved
 // nothing changes.
-func (s *settings) change(c Change) error {
+func (s *settings) change(c fleet.Control) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.Slots != nil && s.configured.Slots > 0 && *c.Slots > s.configured.Slots {
@@ -142,11 +137,11 @@ func (s *settings) change(c Change) error {
 // ChangeSaved applies c to the saved state in home, for a daemon that is not running. It
 // returns the Sharing for that daemon's next start. The state before c may be invalid: c
 // may correct it.
-func ChangeSaved(home string, configured Sharing, c Change) (Sharing, error) {
+func ChangeSaved(home string, configured Sharing, c fleet.Control) (Sharing, error) {
 	s, err := readSettings(filepath.Join(home, stateFile), configured)
 	switch {
 	case err != nil:
-	case c == (Change{}):
+	case c == (fleet.Control{}):
 		s.inForce, s.hours, err = effective(configured, s.saved)
 	default:
 		if err = os.MkdirAll(home, 0o700); err == nil {
@@ -161,7 +156,7 @@ func ChangeSaved(home string, configured Sharing, c Change) (Sharing, error) {
 }
 
 // merge returns base with the fields that c sets.
-func merge(base, c Change) Change {
+func merge(base, c fleet.Control) fleet.Control {
 	if c.Paused != nil {
 		base.Paused, base.Until = c.Paused, c.Until
 	}
@@ -171,8 +166,8 @@ func merge(base, c Change) Change {
 }
 
 // effective returns configured with the fields that saved sets, validated.
-func effective(configured Sharing, saved Change) (Sharing, fleet.Hours, error) {
-	c := merge(Change{Paused: &configured.Paused, Hours: &configured.Hours, Timezone: &configured.Timezone,
+func effective(configured Sharing, saved fleet.Control) (Sharing, fleet.Hours, error) {
+	c := merge(fleet.Control{Paused: &configured.Paused, Hours: &configured.Hours, Timezone: &configured.Timezone,
 		Slots: &configured.Slots}, saved)
 	now := Sharing{Paused: *c.Paused, Hours: *c.Hours, Timezone: *c.Timezone, Slots: *c.Slots}
 	if c.Until != nil && now.Paused {

@@ -211,7 +211,7 @@ func unfinished(code string) string {
 // forCaller returns the part of a decision that the caller may see.
 func forCaller(decision gateway.Decision, family fleet.Family) account.Decision {
 	t := account.Decision{
-		AfterMS: decision.After.Milliseconds(), Verdict: decision.Verdict.String(), Row: fleet.ReasonOf(decision.Row, family).Row,
+		AfterMS: decision.After.Milliseconds(), Verdict: decision.Verdict.String(), Row: fleet.ShownRow(decision.Row, family),
 		Order: orderText(&decision),
 	}
 	for class, counts := range decision.Tally.Counts {

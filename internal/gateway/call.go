@@ -11,22 +11,6 @@ import (
 	"github.com/kith/kith/internal/spool"
 )
 
-// Caller identifies who makes a call. The zero Caller is the owner, on the local surface.
-type Caller struct {
-	Member fleet.MemberID
-	Name   string
-	// KeyID names the API key; empty for a machine credential and locally.
-	KeyID string
-	// Narrow limits what the key can reach (spec/routing.md#narrowed-key).
-	Narrow fleet.Narrow
-	// Machine is set for a machine credential. The machine's own calls are never routed
-	// back to it.
-	Machine fleet.MachineID
-	// Inference is set if the key is only for inference and for listing models
-	// (spec/api.md#scopes).
-	Inference bool
-}
-
 // Call is one inference request. The gateway creates it; a Backend reads it and may
 // change only Trace.
 type Call struct {
@@ -35,7 +19,7 @@ type Call struct {
 	Model    fleet.ModelID
 	Stream   bool
 	Choices  int // number of answers requested; 0: one
-	Caller   Caller
+	Caller   fleet.Caller
 	// Body is the request body as received. It is never logged or changed. The gateway
 	// closes it.
 	Body *spool.Bytes
@@ -242,7 +226,7 @@ type Backend interface {
 	Do(ctx context.Context, call *Call) (*Answer, error)
 	// Models returns the models that the caller can reach now, sorted by id, without
 	// duplicates.
-	Models(ctx context.Context, caller Caller) ([]Model, error)
+	Models(ctx context.Context, caller fleet.Caller) ([]Model, error)
 }
 
 // Outcome is how a call ended, for the log event and the usage record.

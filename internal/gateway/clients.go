@@ -129,9 +129,9 @@ type Holder struct {
 // nearLimit reports whether a client holds 80 % or more of the limit.
 func nearLimit(held, limit int) bool { return held*5 >= limit*4 }
 
-// Near returns the clients that hold 80 % or more of the limit, at most most of them,
-// those that hold the most first.
-func (c *Clients) Near(most int) (all []Holder) {
+// BusyClients returns the clients that hold 80 % or more of the limit, at most most of
+// them, those that hold the most first.
+func (c *Clients) BusyClients(most int) (all []Holder) {
 	if c == nil || c.rules.Load().limit <= 0 {
 		return nil
 	}

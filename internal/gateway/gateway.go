@@ -30,7 +30,7 @@ type Config struct {
 	// valid now (a RefusedKey, so that the caller does not learn why), another code if
 	// that is not known. If Identify is nil, the surface is the local one and needs no
 	// key (spec/api.md#local-no-key).
-	Identify func(ctx context.Context, secret string) (Caller, error)
+	Identify func(ctx context.Context, secret string) (fleet.Caller, error)
 	// Region is the name of this surface's region; Regions has the addresses of the other
 	// regions. For a key of another region, Identify returns an OtherRegion. If Regions
 	// lists it, the request is forwarded there; otherwise it is refused.
@@ -182,7 +182,7 @@ func (g *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // ServeAs serves one request as ServeHTTP does, for a caller that is already identified.
 // A key in the request is ignored.
-func (g *Edge) ServeAs(w http.ResponseWriter, r *http.Request, caller Caller) {
+func (g *Edge) ServeAs(w http.ResponseWriter, r *http.Request, caller fleet.Caller) {
 	q := newRequest(g, w, r)
 	q.caller, q.identified = caller, true
 	q.finish(q.run())
@@ -200,19 +200,19 @@ func (g *Edge) Refuse(w http.ResponseWriter, r *http.Request, err error) {
 
 // Admit takes a token of the caller's Rate. Without one it returns a fault with the time
 // to retry.
-func (g *Edge) Admit(c Caller) error { return g.buckets.take(bucketOf(c), time.Now()) }
+func (g *Edge) Admit(c fleet.Caller) error { return g.buckets.take(bucketOf(c), time.Now()) }
 
 // Taken returns the tokens that callers took from Rate here, for the other nodes. Each is
 // returned once.
 func (g *Edge) Taken() []Taken { return g.buckets.collected() }
 
-// TakeElsewhere subtracts the result of another node's Taken from the Rate here.
-func (g *Edge) TakeElsewhere(taken []Taken) { g.buckets.takeElsewhere(taken, time.Now()) }
+// ApplyTaken subtracts the result of another node's Taken from the Rate here.
+func (g *Edge) ApplyTaken(taken []Taken) { g.buckets.applyTaken(taken, time.Now()) }
 
 // Miss counts f, the refusal of a model that is out of reach. It returns the refusal for
 // the caller: f, or rate_limit_exceeded after too many such models
 // (spec/security.md#enumeration).
-func (g *Edge) Miss(c Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
+func (g *Edge) Miss(c fleet.Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
 	if !isOutOfReach(f) {
 		return f
 	}

@@ -33,8 +33,8 @@ type backend struct {
 	fault  error // of Models
 }
 
-func (b *backend) Do(ctx context.Context, call *Call) (*Answer, error) { return b.do(ctx, call) }
-func (b *backend) Models(context.Context, Caller) ([]Model, error)     { return b.models, b.fault }
+func (b *backend) Do(ctx context.Context, call *Call) (*Answer, error)   { return b.do(ctx, call) }
+func (b *backend) Models(context.Context, fleet.Caller) ([]Model, error) { return b.models, b.fault }
 
 // answers returns a Backend that answers every call with body.
 func answers(body string) *backend {
@@ -95,14 +95,14 @@ func noRoom() *spool.Spool {
 }
 
 // keys is an Identify that knows one key.
-func keys(_ context.Context, secret string) (Caller, error) {
+func keys(_ context.Context, secret string) (fleet.Caller, error) {
 	switch secret {
 	case goodKey:
-		return Caller{Member: "mem_1", Name: "ann", KeyID: "key_1"}, nil
+		return fleet.Caller{Member: "mem_1", Name: "ann", KeyID: "key_1"}, nil
 	case "kith_test_unsure":
-		return Caller{}, fault.New(fault.CascadeExhausted, "cannot confirm the key just now")
+		return fleet.Caller{}, fault.New(fault.CascadeExhausted, "cannot confirm the key just now")
 	default:
-		return Caller{}, fault.New(fault.InvalidAPIKey, "%s", RefusedKey("").Message)
+		return fleet.Caller{}, fault.New(fault.InvalidAPIKey, "%s", RefusedKey("").Message)
 	}
 }
 
@@ -567,9 +567,9 @@ func TestAnswerBeforeBooks(t *testing.T) {
 // key.
 func TestReachOfACall(t *testing.T) {
 	for _, c := range []struct {
-		key   fleet.Narrow
+		key   fleet.KeyReach
 		words []string
-		want  fleet.Narrow
+		want  fleet.KeyReach
 	}{
 		{fleet.Everything, nil, fleet.Everything},
 		{fleet.Everything, []string{"all"}, fleet.Everything},
@@ -579,16 +579,16 @@ func TestReachOfACall(t *testing.T) {
 		{fleet.OwnOnly, []string{"shared"}, fleet.OwnOnly},
 		{fleet.Everything, []string{"all", "own", "shared"}, fleet.OwnOnly}, // the narrowest of several
 	} {
-		got := fleet.Narrow(99)
+		got := fleet.KeyReach(99)
 		b := &backend{do: func(_ context.Context, call *Call) (*Answer, error) {
-			got = call.Caller.Narrow
+			got = call.Caller.Reach
 			return nil, fault.New(fault.CapacityFull, "enough")
 		}}
 		config := hostedConfig(b)
 		identify := config.Identify
-		config.Identify = func(ctx context.Context, secret string) (Caller, error) {
+		config.Identify = func(ctx context.Context, secret string) (fleet.Caller, error) {
 			caller, err := identify(ctx, secret)
-			caller.Narrow = c.key
+			caller.Reach = c.key
 			return caller, err
 		}
 		r := ask("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"}]}`)

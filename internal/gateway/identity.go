@@ -41,12 +41,12 @@ const HeaderReach = "X-Kith-Reach"
 // there are several. An empty value is refused: it may be a variable that was not set.
 func (r *request) narrow() error {
 	for _, word := range r.Header[HeaderReach] {
-		narrow, ok := fleet.ParseNarrow(word)
+		reach, ok := fleet.ParseKeyReach(word)
 		if !ok {
 			return fault.New(fault.InvalidRequest, "%s must be own, shared or all, not %.40q", HeaderReach,
 				word).WithParam(HeaderReach)
 		}
-		r.caller.Narrow = max(r.caller.Narrow, narrow)
+		r.caller.Reach = max(r.caller.Reach, reach)
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ type bucketKey struct {
 	machine fleet.MachineID
 }
 
-func bucketOf(c Caller) bucketKey { return bucketKey{key: c.KeyID, machine: c.Machine} }
+func bucketOf(c fleet.Caller) bucketKey { return bucketKey{key: c.KeyID, machine: c.Machine} }
 
 // Taken is how many requests of one key or machine credential a node has accepted and not
 // yet reported to the other nodes (spec/peers.md#rates).
@@ -98,9 +98,9 @@ func (b *buckets) collected() []Taken {
 	return reports
 }
 
-// takeElsewhere takes the tokens of requests that another node accepted. A bucket can go
+// applyTaken takes the tokens of requests that another node accepted. A bucket can go
 // as far below zero as its capacity.
-func (b *buckets) takeElsewhere(taken []Taken, now time.Time) {
+func (b *buckets) applyTaken(taken []Taken, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, t := range taken {

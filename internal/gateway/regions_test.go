@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // farKey is a key of region "us", and lostKey one of an unknown region.
@@ -24,12 +25,12 @@ const (
 )
 
 // byRegion is an Identify of region "eu".
-func byRegion(ctx context.Context, secret string) (Caller, error) {
+func byRegion(ctx context.Context, secret string) (fleet.Caller, error) {
 	region, _, _ := strings.Cut(strings.TrimPrefix(secret, "kith_"), "_")
 	if region == "test" {
 		return keys(ctx, secret)
 	}
-	return Caller{}, fault.New(fault.InvalidAPIKey, "the API key is of region %q", region).Because(OtherRegion(region))
+	return fleet.Caller{}, fault.New(fault.InvalidAPIKey, "the API key is of region %q", region).Because(OtherRegion(region))
 }
 
 // edgeTo returns the edge of region "eu" with region "us" at address. It serves and
@@ -44,7 +45,7 @@ func edgeTo(t *testing.T, address string, set func(*Config)) *Edge {
 	c.Identify, c.Region, c.Regions = byRegion, "eu", map[string]*url.URL{"us": at}
 	c.Finished = func(*Call, Outcome) { t.Error("a call of another region was recorded") }
 	c.Refused = func(call *Call, _ Outcome) {
-		if call.Caller != (Caller{}) {
+		if call.Caller != (fleet.Caller{}) {
 			t.Errorf("the caller of another region is %+v", call.Caller)
 		}
 	}

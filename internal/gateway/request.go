@@ -30,7 +30,7 @@ type request struct {
 	route      *route    // nil until the path is matched
 	envelope   dialect.Dialect
 	region     string // that it is forwarded to; empty: it is served here
-	caller     Caller
+	caller     fleet.Caller
 	identified bool // the caller is known, or the route needs no key
 	body       requestBody
 	turns      heldTurns // stored turns that it needs

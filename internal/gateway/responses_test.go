@@ -63,9 +63,9 @@ func (s *shelf) kept() *Turns {
 func stateful(b Backend, s *shelf) Config {
 	c := hostedConfig(b)
 	c.Turns = s.kept()
-	c.Identify = func(ctx context.Context, secret string) (Caller, error) {
+	c.Identify = func(ctx context.Context, secret string) (fleet.Caller, error) {
 		if secret == "kith_test_eve" {
-			return Caller{Member: "mem_eve", Name: "eve", KeyID: "key_eve"}, nil
+			return fleet.Caller{Member: "mem_eve", Name: "eve", KeyID: "key_eve"}, nil
 		}
 		return keys(ctx, secret)
 	}

@@ -445,7 +445,7 @@ func TestServedUntilEnded(t *testing.T) {
 				w, aborted := newTape(), false
 				func() {
 					defer func() { aborted = recover() == http.ErrAbortHandler }()
-					New(c).ServeAs(w, ask("POST", "/v1/chat/completions", streamRequest).WithContext(ctx), Caller{Member: "ann"})
+					New(c).ServeAs(w, ask("POST", "/v1/chat/completions", streamRequest).WithContext(ctx), fleet.Caller{Member: "ann"})
 				}()
 				if time.Since(w.began) != after {
 					t.Errorf("it ended after %s", time.Since(w.began))

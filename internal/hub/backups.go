@@ -13,6 +13,7 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/site"
 )
 
@@ -71,7 +72,7 @@ func (h *Hub) backUp(ctx context.Context, now time.Time) error {
 	unrecorded := err != nil
 	if err == nil {
 		h.backups.removeIncomplete()
-		_, err = api.OperatorBackUp.Do(ctx, h.api, api.Caller{Name: "the schedule"}, api.BackupFile{File: file})
+		_, err = api.OperatorBackUp.Do(ctx, h.api, fleet.Caller{Name: "the schedule"}, api.BackupFile{File: file})
 		f, refused := errors.AsType[*fault.Fault](err)
 		unrecorded = refused && f.Code == fault.InvalidRequest
 	}

@@ -121,7 +121,7 @@ type Records interface {
 	MachineByHash(context.Context, [32]byte) (account.Machine, account.Member, error)
 	Member(ctx context.Context, id string) (account.Member, error)
 	Key(ctx context.Context, id string) (account.Key, error)
-	KeptMachine(ctx context.Context, id string) (account.Kept, error)
+	ActiveMachine(ctx context.Context, id string) (account.Machine, error)
 	NextGeneration(ctx context.Context, machineID string) (int64, error)
 	Grant(ctx context.Context, hash [32]byte) (account.Grant, error)
 
@@ -298,18 +298,4 @@ func (h *Hub) onChange(changes []fleet.Change, affected fleet.Affected) {
 func (h *Hub) onMachine(id fleet.MachineID) {
 	h.site.MarkChanged()
 	h.calls.OnMachine(id)
-}
-
-// running returns the calls that are running on machines, for the members' pages.
-func (h *Hub) running() []api.Use { return uses(h.calls.Running()) }
-
-// waiting returns the calls that wait for a machine.
-func (h *Hub) waiting() []api.Use { return uses(h.calls.Waiting()) }
-
-func uses(running []dispatch.Running) []api.Use {
-	uses := make([]api.Use, len(running))
-	for i, r := range running {
-		uses[i] = api.Use(r)
-	}
-	return uses
 }

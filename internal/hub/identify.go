@@ -51,7 +51,7 @@ type keyring struct {
 // process, because the store's clock can be set back. The zero caller is for an unknown
 // credential.
 type holder struct {
-	caller gateway.Caller
+	caller fleet.Caller
 	until  time.Time
 }
 
@@ -94,13 +94,13 @@ func (k *keyring) clear() {
 // machine credential. A mistyped secret does not reach the database, because its checksum
 // is wrong. Neither does a secret of another region; the cause of its fault is a
 // gateway.OtherRegion. If the database does not answer, the fault is CASCADE_EXHAUSTED.
-func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, error) {
+func (h *Hub) Identify(ctx context.Context, secret string) (fleet.Caller, error) {
 	parsed, err := credential.Parse(secret)
 	if err != nil {
-		return gateway.Caller{}, h.badKey()
+		return fleet.Caller{}, h.badKey()
 	}
 	if parsed.Region() != h.cfg.Region {
-		return gateway.Caller{}, h.otherRegion(parsed)
+		return fleet.Caller{}, h.otherRegion(parsed)
 	}
 	hash := parsed.Hash()
 	last, age, holds := h.keys.get(hash)
@@ -108,22 +108,22 @@ func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, erro
 	case holds && last.known():
 		return last.caller, nil
 	case holds:
-		return gateway.Caller{}, h.badKey()
+		return fleet.Caller{}, h.badKey()
 	}
 	isKnown := func() {}
 	if !last.known() { // a known secret is no guess, even if others at the same address are guessing
 		if isKnown, err = h.guess(ctx); err != nil {
-			return gateway.Caller{}, err
+			return fleet.Caller{}, err
 		}
 	}
 	found, err := h.lookUp(ctx, parsed)
 	if errors.Is(err, account.ErrNotFound) {
 		h.keys.put(hash, holder{until: time.Now().Add(cacheFor)}, age)
-		return gateway.Caller{}, h.badKey()
+		return fleet.Caller{}, h.badKey()
 	}
 	isKnown()
 	if err != nil {
-		return gateway.Caller{}, err
+		return fleet.Caller{}, err
 	}
 	h.keys.put(hash, found, age)
 	return found.caller, nil
@@ -165,16 +165,16 @@ func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (holder, err
 			until = began.Add(left)
 		}
 		h.ledger.KeyUsed(key.ID)
-		narrow, _ := fleet.ParseNarrow(string(key.Reach)) // the store contains no other values
-		return holder{gateway.Caller{
-			Member: fleet.MemberID(member.ID), Name: member.Name, KeyID: key.ID, Narrow: narrow, Inference: !key.Manage,
+		reach, _ := fleet.ParseKeyReach(string(key.Reach)) // the store contains no other values
+		return holder{fleet.Caller{
+			Member: fleet.MemberID(member.ID), Name: member.Name, KeyID: key.ID, Reach: reach, Inference: !key.Manage,
 		}, until}, nil
 	case credential.MachineKey:
 		machine, member, err := h.records.MachineByHash(ctx, secret.Hash())
 		if err != nil {
 			return holder{}, h.unknownOr(err)
 		}
-		return holder{gateway.Caller{
+		return holder{fleet.Caller{
 			Member: fleet.MemberID(member.ID), Name: member.Name, Machine: fleet.MachineID(machine.ID),
 		}, until}, nil
 	default:
@@ -193,14 +193,14 @@ func (h *Hub) unknownOr(err error) error {
 
 // revoked returns the fault that ends the calls of a caller if the credential was
 // revoked, or nil if it is valid. It fails if the database does not answer.
-func (h *Hub) revoked(ctx context.Context, caller gateway.Caller) (*fault.Fault, error) {
+func (h *Hub) revoked(ctx context.Context, caller fleet.Caller) (*fault.Fault, error) {
 	var member account.Member
 	var err error
 	switch {
 	case strings.HasPrefix(caller.KeyID, site.SiteKey):
 		member, err = h.records.Member(ctx, string(caller.Member))
 	case caller.KeyID == "":
-		_, err = h.records.KeptMachine(ctx, string(caller.Machine))
+		_, err = h.records.ActiveMachine(ctx, string(caller.Machine))
 	default:
 		_, err = h.records.Key(ctx, caller.KeyID)
 	}

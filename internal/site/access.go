@@ -240,7 +240,7 @@ func usableList(s *fleet.Snapshot, caller fleet.MemberID, received []api.Share, 
 		row := of(m.OwnerName)
 		row.Machines = append(row.Machines, usableMachine{m.Name, m.Online})
 		for _, o := range m.Offers {
-			shares, groups := s.Ways(caller, m, o.ID)
+			shares, groups := s.AccessPaths(caller, m, o.ID)
 			for _, g := range groups {
 				row.Through = append(row.Through, g.Name)
 			}

@@ -77,7 +77,7 @@ func accessShape(hub *hubView, member fleet.MemberID) shape {
 
 // accessContent shows current use by share or group: by each member on the caller's
 // machines, and by the caller on other members' machines.
-func accessContent(_ *Site, hub *hubView, who api.Caller) liveContent {
+func accessContent(_ *Site, hub *hubView, who fleet.Caller) liveContent {
 	out := liveContent{shape: accessShape(hub, who.Member), texts: map[string]words{}}
 	all := map[string]map[string]int{}
 	for _, u := range hub.uses {
@@ -140,7 +140,7 @@ func machineState(m *api.Machine, now time.Time) words {
 }
 
 // machinesContent is the live content for the caller's machines.
-func machinesContent(s *Site, hub *hubView, who api.Caller) liveContent {
+func machinesContent(s *Site, hub *hubView, who fleet.Caller) liveContent {
 	out := liveContent{texts: map[string]words{}}
 	users := map[fleet.MachineID][]string{}
 	for _, u := range hub.uses {

@@ -125,7 +125,7 @@ const trialTime = 60 * time.Second
 
 // tryKey makes a short call with a caller's key, as a client would. If model is empty, it
 // uses the preferred model, or else the first that the key reaches.
-func (s *Site) tryKey(ctx context.Context, secret string, who api.Caller, model fleet.ModelID) trial {
+func (s *Site) tryKey(ctx context.Context, secret string, who fleet.Caller, model fleet.ModelID) trial {
 	ctx, cancel := context.WithTimeout(ctx, trialTime)
 	defer cancel()
 	if model == "" {

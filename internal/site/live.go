@@ -85,7 +85,7 @@ func (h shape) String() string { return strconv.FormatUint(uint64(h), 36) }
 type hubView struct {
 	now      time.Time
 	snapshot *fleet.Snapshot
-	uses     []api.Use
+	uses     []fleet.ActiveCall
 	shares   func() map[fleet.MemberID]shape // of the shares that name a member
 }
 
@@ -96,7 +96,7 @@ func (s *Site) hubView(now time.Time) *hubView {
 }
 
 // livePage renders the live content of a page for a caller.
-type livePage func(*Site, *hubView, api.Caller) liveContent
+type livePage func(*Site, *hubView, fleet.Caller) liveContent
 
 // sessionUse is something that depends on a session and ends with it: a page's stream, or
 // an answer on /try.
@@ -109,7 +109,7 @@ type sessionUse struct {
 // stream is one open page.
 type stream struct {
 	render livePage
-	caller api.Caller
+	caller fleet.Caller
 	now    atomic.Pointer[liveContent] // as of the last check; nil: there was none
 	wake   chan struct{}               // signals a change, or that a heartbeat is due
 }
@@ -335,7 +335,7 @@ func (s *Site) whileSignedIn(v *visit, answer func(context.Context, http.Respons
 }
 
 // join registers a stream of a page for a member. leave removes it.
-func (l *live) join(render livePage, who api.Caller) (*stream, error) {
+func (l *live) join(render livePage, who fleet.Caller) (*stream, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -385,7 +385,7 @@ func liveStream(page string, render livePage) handler {
 }
 
 // follow writes a page's stream until ctx ends, the browser disconnects or the hub stops.
-func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who api.Caller, render livePage) error {
+func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who fleet.Caller, render livePage) error {
 	st, err := s.live.join(render, who)
 	if err != nil {
 		return err

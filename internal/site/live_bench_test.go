@@ -53,16 +53,16 @@ func benchLive(b *testing.B, of string, pages, moved int) {
 		}
 		s = s.WithShares(member(i), shares)
 	}
-	var uses []api.Use
+	var uses []fleet.ActiveCall
 	a := api.New(api.Config{
-		DB: db, Snapshot: func() *fleet.Snapshot { return s }, Running: func() []api.Use { return uses }, Queued: func(*fleet.Machine) int { return 0 },
-		Confirmed: func(time.Time) bool { return true }, Admit: func(api.Caller) error { return nil },
-		Models: func(_ context.Context, c api.Caller) ([]api.Model, error) { return reached(s, c.Member), nil },
+		DB: db, Snapshot: func() *fleet.Snapshot { return s }, Running: func() []fleet.ActiveCall { return uses }, Queued: func(*fleet.Machine) int { return 0 },
+		Confirmed: func(time.Time) bool { return true }, Admit: func(fleet.Caller) error { return nil },
+		Models: func(_ context.Context, c fleet.Caller) ([]api.Model, error) { return reached(s, c.Member), nil },
 	})
 	site := New(a, Config{Base: "http://localhost"})
 	render := map[string]livePage{"machines": machinesContent, "models": modelsContent, "access": accessContent}[of]
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = site.follow(r.Context(), w, api.Caller{Member: fleet.MemberID(r.URL.Query().Get("member"))}, render)
+		_ = site.follow(r.Context(), w, fleet.Caller{Member: fleet.MemberID(r.URL.Query().Get("member"))}, render)
 	}))
 	defer server.Close()
 	events := make(chan struct{}, 4*pages)
@@ -98,7 +98,7 @@ func benchLive(b *testing.B, of string, pages, moved int) {
 			m := s.Machine(fleet.MachineID(fmt.Sprintf("mch_%d", i)))
 			if at%2 == 1 {
 				m.Reserve("llama3", false)
-				uses = append(uses, api.Use{Caller: member((i + pages - 1) % pages), Name: "n", Machine: m, Model: "llama3", Class: fleet.Shared})
+				uses = append(uses, fleet.ActiveCall{Caller: member((i + pages - 1) % pages), Name: "n", Machine: m, Model: "llama3", Class: fleet.Shared})
 			} else {
 				m.Release("llama3")
 			}

@@ -170,10 +170,10 @@ func TestLiveMachines(t *testing.T) {
 func TestLivePass(t *testing.T) {
 	tn := newTown(t, nil)
 	s, looks := tn.site, 0
-	_, err := s.live.join(func(*Site, *hubView, api.Caller) liveContent {
+	_, err := s.live.join(func(*Site, *hubView, fleet.Caller) liveContent {
 		looks++
 		return liveContent{shape(looks), map[string]words{}}
-	}, api.Caller{Member: "m"})
+	}, fleet.Caller{Member: "m"})
 	check(t, err)
 	at := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	for i, step := range []struct {
@@ -218,7 +218,7 @@ func testLiveEnds(t *testing.T, tn *town) {
 		tn.site.OnChange(changes)
 	}
 	begun, causes := make(chan struct{}, 8), make(chan error, 8)
-	tn.call = func(w http.ResponseWriter, r *http.Request, _ api.Caller) {
+	tn.call = func(w http.ResponseWriter, r *http.Request, _ fleet.Caller) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		check(t, http.NewResponseController(w).Flush())
 		begun <- struct{}{}
@@ -337,7 +337,7 @@ func TestLiveBounds(t *testing.T) {
 // TestLiveIsTheMembersOwn checks that streams show another member nothing of ada's.
 func TestLiveIsTheMembersOwn(t *testing.T) {
 	tn := newTown(t, nil)
-	tn.uses = []api.Use{{Caller: fleet.MemberID(tn.members["bob"].ID), Name: "bob", Machine: tn.box(), Model: "tiny", Class: fleet.Shared}}
+	tn.uses = []fleet.ActiveCall{{Caller: fleet.MemberID(tn.members["bob"].ID), Name: "bob", Machine: tn.box(), Model: "tiny", Class: fleet.Shared}}
 	eve := tn.as("eve")
 	for path, want := range map[string]map[string][]string{
 		"/live/machines": {}, "/live/access": {}, "/live/models": {"now-0": {"unknown", "warn"}, "machines-0": {"0"}},
@@ -407,7 +407,7 @@ func TestLiveAccess(t *testing.T) {
 		tn.site.live.lastHeartbeat, tn.site.live.notBefore = now, time.Time{}
 		tn.site.refresh(now)
 		for name, l := range streams {
-			got := accessContent(tn.site, tn.site.hubView(now), api.Caller{Member: id(name)}).shape.String()
+			got := accessContent(tn.site, tn.site.hubView(now), fleet.Caller{Member: id(name)}).shape.String()
 			if changed := got != shown[name]; changed != slices.Contains(step.changes, name) {
 				t.Fatalf("%s: the page of %s has another shape: %t", step.name, name, changed)
 			}
@@ -448,11 +448,11 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 		}
 		tn.snapshot = s
 	}
-	use := func(who, name string, class fleet.Class) api.Use {
-		return api.Use{Caller: fleet.MemberID(who), Name: name, Machine: tn.box(), Model: "tiny", Class: class}
+	use := func(who, name string, class fleet.Class) fleet.ActiveCall {
+		return fleet.ActiveCall{Caller: fleet.MemberID(who), Name: name, Machine: tn.box(), Model: "tiny", Class: class}
 	}
 	reach(true, ada, bob, eve)
-	tn.uses = []api.Use{use(ada, "ada", fleet.Own), use(bob, "bob", fleet.Shared), use(bob, "bob", fleet.Shared), use(eve, "eve", fleet.Grouped)}
+	tn.uses = []fleet.ActiveCall{use(ada, "ada", fleet.Own), use(bob, "bob", fleet.Shared), use(bob, "bob", fleet.Shared), use(eve, "eve", fleet.Grouped)}
 	a := tn.as("ada")
 	a.get("/access").want(t, 200, `id="use-`+nameKey("bob")+`" data-live data-idle="nothing" class="state good">tiny on box (2 calls)<`, `id="use-`+nameKey("eve")+`" data-live data-idle="nothing" class="state good">tiny on box<`)
 	tn.as("eve").get("/access").want(t, 200, `id="using-`+nameKey("ada")+`" data-live data-idle="nothing" class="state good">tiny on box<`)
@@ -559,10 +559,10 @@ func TestLiveStuckReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		site := New(api.New(api.Config{
 			DB:       new(store.DB), // for its clock
-			Snapshot: fleet.NewSnapshot, Running: func() []api.Use { return nil }, Confirmed: func(time.Time) bool { return true },
+			Snapshot: fleet.NewSnapshot, Running: func() []fleet.ActiveCall { return nil }, Confirmed: func(time.Time) bool { return true },
 		}), Config{Base: "http://localhost"})
 		var looks atomic.Uint64
-		render := func(*Site, *hubView, api.Caller) liveContent {
+		render := func(*Site, *hubView, fleet.Caller) liveContent {
 			n := looks.Add(1)
 			return liveContent{shape(n), map[string]words{"n": {text: fmt.Sprint(n)}}}
 		}
@@ -571,7 +571,7 @@ func TestLiveStuckReader(t *testing.T) {
 			took = make(chan time.Duration, 1)
 			go func() {
 				began := time.Now()
-				check(t, site.follow(t.Context(), socket{near, http.Header{}}, api.Caller{Member: "m"}, render))
+				check(t, site.follow(t.Context(), socket{near, http.Header{}}, fleet.Caller{Member: "m"}, render))
 				took <- time.Since(began)
 			}()
 			return far, took

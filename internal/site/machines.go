@@ -11,6 +11,7 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // machinesData is the content of /machines.
@@ -118,7 +119,7 @@ func (s *Site) machinePage(v *visit) (reply, error) {
 }
 
 // control returns a change to the machine that a form names.
-func control(v *visit, change api.Control) api.MachineControl {
+func control(v *visit, change fleet.Control) api.MachineControl {
 	return api.MachineControl{Machine: v.form.Get("machine"), Control: change}
 }
 
@@ -126,7 +127,7 @@ func control(v *visit, change api.Control) api.MachineControl {
 // duration like "2h", or "morning".
 func pause(v *visit) (api.MachineControl, error) {
 	paused := true
-	change := api.Control{Paused: &paused}
+	change := fleet.Control{Paused: &paused}
 	if length := v.form.Get("for"); length == "morning" {
 		until := morning(v.came, v.form.Get("timezone"))
 		change.Until = &until
@@ -173,13 +174,13 @@ func morningDay(now time.Time, zone string) string {
 
 func resume(v *visit) (api.MachineControl, error) {
 	paused := false
-	return control(v, api.Control{Paused: &paused}), nil
+	return control(v, fleet.Control{Paused: &paused}), nil
 }
 
 // hours reads from the form a machine, its time zone, and the rows of the editor.
 func hours(v *visit) (api.MachineControl, error) {
 	rows, zone := readRows(v.form), strings.TrimSpace(v.form.Get("timezone"))
-	change := api.Control{Hours: &rows}
+	change := fleet.Control{Hours: &rows}
 	if zone != "" {
 		change.Timezone = &zone
 	}
@@ -188,7 +189,7 @@ func hours(v *visit) (api.MachineControl, error) {
 
 func slots(v *visit) (api.MachineControl, error) {
 	n, err := v.number("slots")
-	return control(v, api.Control{Slots: &n}), err
+	return control(v, fleet.Control{Slots: &n}), err
 }
 
 // revokeMachineQuestion returns the confirmation page for revoking a machine.

@@ -180,7 +180,7 @@ func modelRows(models []api.Model) []modelRow {
 }
 
 // modelsContent is the live content for the models that the caller reaches.
-func modelsContent(s *Site, _ *hubView, who api.Caller) liveContent {
+func modelsContent(s *Site, _ *hubView, who fleet.Caller) liveContent {
 	models, err := s.Models(context.Background(), who)
 	if err != nil {
 		s.Log.Warn("cannot notify an open page of the models in reach", "member", string(who.Member), "error", err)

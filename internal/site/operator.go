@@ -26,12 +26,12 @@ type operatorData struct {
 	Members, Disabled, Machines, Online int
 	Region                              string
 	Nodes                               []api.Node
-	Near                                []Near
+	BusyClients                         []BusyClient
 	api.Backups
 }
 
 func (s *Site) operatorData(v *visit) (data operatorData, err error) {
-	data = operatorData{Parts: s.Health(v.Context()), Limits: s.Limits(), Near: s.Near(), Region: s.Region}
+	data = operatorData{Parts: s.Health(v.Context()), Limits: s.Limits(), BusyClients: s.BusyClients(), Region: s.Region}
 	if data.Nodes, err = call(s, v, api.OperatorListNodes, api.None{}); err != nil {
 		return data, err
 	}
@@ -221,16 +221,15 @@ type allMachinesData struct {
 
 func (s *Site) allMachines(v *visit) (allMachinesData, error) {
 	data := allMachinesData{Name: v.URL.Query().Get("name")}
-	find := func(from account.Place, most int) ([]account.Kept, error) {
+	find := func(from account.Place, most int) ([]account.Machine, error) {
 		return s.DB.MachinesBefore(v.Context(), from, searched(data.Name), most)
 	}
-	place := func(k account.Kept) account.Place { return account.Place{At: k.Machine.Created, ID: k.Machine.ID} }
-	kept, next, err := api.Paged(v.URL.Query().Get("before"), mostListed, find, place)
+	place := func(m account.Machine) account.Place { return account.Place{At: m.Created, ID: m.ID} }
+	machines, next, err := api.Paged(v.URL.Query().Get("before"), mostListed, find, place)
 	data.Next = next
 	snapshot := s.Snapshot()
-	for _, k := range kept {
-		m := k.Machine
-		line := machineLine{ID: m.ID, Name: m.Name, Owner: k.OwnerName, Revoked: !m.Revoked.IsZero(),
+	for _, m := range machines {
+		line := machineLine{ID: m.ID, Name: m.Name, Owner: m.OwnerName, Revoked: !m.Revoked.IsZero(),
 			Created: m.Created, LastSeen: m.LastSeen}
 		if live := snapshot.Machine(fleet.MachineID(m.ID)); live != nil && live.Online {
 			line.Online, line.Models, line.Slots = true, len(live.Offers), live.Slots

@@ -54,7 +54,7 @@ func TestHoursEditor(t *testing.T) {
 	post(url.Values{}).goes(t, "/machines/"+tn.machine.ID)
 	ada.post("/machines/slots", "machine", tn.machine.ID, "slots", "2").goes(t, "/machines/"+tn.machine.ID)
 	hours, zone, always, two := "Mon,Tue,Wed 18:00-23:00; Sat 22:00-00:00", "Asia/Kolkata", "", 2
-	if diff := cmp.Diff([]api.Control{{Hours: &hours, Timezone: &zone}, {Hours: &always}, {Slots: &two}}, tn.controls); diff != "" {
+	if diff := cmp.Diff([]fleet.Control{{Hours: &hours, Timezone: &zone}, {Hours: &always}, {Slots: &two}}, tn.controls); diff != "" {
 		t.Error(diff)
 	}
 	post(url.Values{"days-0": {"Mon"}, "from-0": {"10:00"}}).want(t, 400, "cannot read the window", `id="hours-`+tn.machine.ID+`" open="">`)

@@ -55,14 +55,14 @@ type Config struct {
 	Edge http.Handler
 	// Call serves a request to a hosted route like one from a client, on behalf of a
 	// caller who is identified by a session.
-	Call func(w http.ResponseWriter, r *http.Request, caller api.Caller)
+	Call func(w http.ResponseWriter, r *http.Request, caller fleet.Caller)
 	// Health returns the state of the hub's parts, for its operator.
 	Health func(context.Context) []Part
 	// Limits returns the limits that are in force now, for the hub's operator.
 	Limits func() []Limit
-	// Near returns the clients whose connections or requests are close to the limit for
-	// one client, for the hub's operator.
-	Near func() []Near
+	// BusyClients returns the clients whose connections or requests are close to the limit
+	// for one client, for the hub's operator.
+	BusyClients func() []BusyClient
 }
 
 // Part is one part of a hub, and its state.
@@ -75,8 +75,8 @@ type Part struct {
 // Limit is one limit of a hub.
 type Limit struct{ Name, Value string }
 
-// Near is a client that is close to a limit.
-type Near struct {
+// BusyClient is a client that is close to a limit.
+type BusyClient struct {
 	Client, What string // its address or network; connections or requests
 	Held, Limit  int
 }
@@ -169,8 +169,8 @@ const SiteKey = "site of "
 
 // caller returns the member as a caller of the API. All browsers of a member share one
 // rate limit.
-func (v *visit) caller() api.Caller {
-	return api.Caller{Member: fleet.MemberID(v.me.ID), Name: v.me.Name, KeyID: SiteKey + v.me.ID}
+func (v *visit) caller() fleet.Caller {
+	return fleet.Caller{Member: fleet.MemberID(v.me.ID), Name: v.me.Name, KeyID: SiteKey + v.me.ID}
 }
 
 // reply is the result of a page's handler: a page to render, or a redirect.

@@ -69,7 +69,7 @@ type Store interface {
 	CountMembers(ctx context.Context) (all, disabled int, err error)
 	CountMachines(ctx context.Context) (int, error)
 	MembersBefore(ctx context.Context, from account.Place, part string, most int) ([]account.Member, error)
-	MachinesBefore(ctx context.Context, from account.Place, part string, most int) ([]account.Kept, error)
+	MachinesBefore(ctx context.Context, from account.Place, part string, most int) ([]account.Machine, error)
 	Acts(ctx context.Context, from account.Place, f account.ActFilter, most int) ([]account.Act, error)
 	ActFields(ctx context.Context) (who, what []string, err error)
 }

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/outbound"
 )
 
@@ -425,7 +426,7 @@ func (c *Client) Move(ctx context.Context) error { return post(ctx, c, PathMove,
 
 // SendControl sends the daemon at the other end of way a change that its owner made
 // elsewhere. If the daemon refuses it, the error contains the daemon's text.
-func SendControl(ctx context.Context, way http.RoundTripper, change Control) error {
+func SendControl(ctx context.Context, way http.RoundTripper, change fleet.Control) error {
 	body, err := json.Marshal(change)
 	if err != nil {
 		return fmt.Errorf("cannot write a control message: %w", err)
