@@ -81,7 +81,7 @@ func (spaces) Read(p []byte) (n int, err error) {
 // grow in memory.
 func files(t *testing.T) *spool.Spool {
 	t.Helper()
-	s, err := spool.Open(t.TempDir(), spool.Limits{})
+	s, err := spool.Open(t.TempDir(), spool.Limits{Memory: 8 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -378,7 +378,7 @@ func TestMemberFull(t *testing.T) {
 // dialect and in a translated one. No file remains.
 func TestLargeBodiesInFiles(t *testing.T) {
 	room := files(t)
-	text := strings.Repeat("words and more ", 80_000) // more than a body in memory may have
+	text := strings.Repeat("words and more ", 150_000) // more than may be in memory
 	said := `{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"` + text + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":3}}`
 	c := hostedConfig(&backend{do: func(_ context.Context, call *Call) (*Answer, error) {
 		_, body := call.Request()
