@@ -19,7 +19,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shirou/gopsutil/v4/process"
+	"github.com/kith/kith/internal/enginetest"
 )
 
 const (
@@ -31,87 +31,46 @@ const (
 	storyTokens = 150
 )
 
-// builtin measures the built-in engine: conversations over two daemons, and the tokens a
-// second beside node-llama-cpp, which has the same libraries.
-func (b *bench) builtin(ctx context.Context, rounds int) error {
-	text, err := b.conversations(ctx, rounds)
-	if err != nil {
-		return err
-	}
-	fmt.Print(text)
-	text, err = b.decoding(ctx, rounds)
-	fmt.Print(text)
-	return err
-}
-
 // longModel copies the small model with a context of 8,192 tokens: the answers make no
 // sense beyond those that it was trained on, and take as long.
-func (b *bench) longModel() (string, error) {
+func (b *bench) longModel() string {
 	file, err := os.ReadFile(tinyModel)
 	if err != nil {
-		return "", fmt.Errorf("cannot read the small model: %w; run bench in the repository's folder", err)
+		check(fmt.Errorf("cannot read the small model: %w; run bench in the repository's folder", err))
 	}
 	key := []byte("llama.context_length")
 	at := bytes.Index(file, key)
 	if at < 0 {
-		return "", errors.New("cannot find the length of the context in " + tinyModel)
+		check(errors.New("cannot find the length of the context in " + tinyModel))
 	}
 	binary.LittleEndian.PutUint32(file[at+len(key)+4:], 8192) // after the type of the value
 	path := filepath.Join(b.dir, model+".gguf")
-	return path, os.WriteFile(path, file, 0o600)
+	check(os.WriteFile(path, file, 0o600))
+	return path
 }
 
 // machine starts a daemon whose built-in engine runs the model file. It is signed in at
 // the hub, if there is one.
-func (b *bench) machine(name, file string, h *hub) (local string, pid int, err error) {
-	if local, err = freePort(); err != nil {
-		return "", 0, err
-	}
-	home := filepath.Join(b.dir, name)
-	conf := fmt.Appendf(nil, "[daemon]\nlisten = %q\n[engine]\nmodels = [%q]\nslots = 4\n[discovery]\nenabled = false\n", local, file)
-	err = errors.Join(os.MkdirAll(home, 0o700), os.WriteFile(filepath.Join(home, "config.toml"), conf, 0o600))
-	if err != nil {
-		return "", 0, err
-	}
-	env := []string{"KITH_HOME=" + home, "PATH=/nowhere"} // no llama-server instead of the built-in engine
+func (b *bench) machine(name, file string, h *hub) (local string, pid int) {
+	local = enginetest.FreeAddress()
+	conf := fmt.Sprintf("[daemon]\nlisten = %q\n[engine]\nmodels = [%q]\nslots = 4\n[discovery]\nenabled = false\n", local, file)
+	env := append(b.home(name, conf), "PATH=/nowhere") // no llama-server instead of the built-in engine
 	if h != nil {
-		env = append(env, "SSL_CERT_FILE="+h.cert)
-		token, err := b.run(nil, "admin", "machine", "token", "--member", "bench", "--data", h.data)
-		if err == nil {
-			_, err = b.run(env, "login", "--hub", "https://"+h.addr, "--token", token)
-		}
-		if err != nil {
-			return "", 0, err
-		}
+		env = b.login(h, env)
 	}
-	pid, err = b.start(name, env, b.kith, "serve")
-	return local, pid, err
+	return local, b.start(name, env, b.kith, "serve")
 }
 
-// conversations holds conversations through a hub with two daemons: each turn has the
-// instructions and all turns before.
-func (b *bench) conversations(ctx context.Context, rounds int) (string, error) {
-	file, err := b.longModel()
-	if err != nil {
-		return "", err
-	}
-	h, err := b.startHub(ctx)
-	if err != nil {
-		return "", err
-	}
-	key, err := b.run(nil, "admin", "key", "create", "--member", "bench", "--data", h.data)
-	if err != nil {
-		return "", err
-	}
+// conversations measures the built-in engine: it holds conversations through a hub with two
+// daemons. Each turn has the instructions and all turns before.
+func (b *bench) conversations(ctx context.Context, rounds int) string {
+	file := b.longModel()
+	h := b.startHub(ctx)
 	for _, name := range []string{"desk", "attic"} {
-		if _, _, err := b.machine(name, file, h); err != nil {
-			return "", err
-		}
+		b.machine(name, file, h)
 	}
-	t := &target{name: ours, base: "https://" + h.addr + "/v1", key: key, cas: h.pool}
-	if err := b.ready(ctx, t, "hub", "desk", "attic"); err != nil {
-		return "", err
-	}
+	t := &target{name: ours, base: "https://" + h.addr + "/v1", key: b.key(h), cas: h.pool}
+	b.ready(ctx, t, "hub", "desk", "attic")
 	c := t.client(1)
 	defer c.CloseIdleConnections()
 	all := make([][]turnFigure, turns)
@@ -120,15 +79,12 @@ func (b *bench) conversations(ctx context.Context, rounds int) (string, error) {
 		talk := []message{{"system", instructions(uint64(round))}}
 		for n := range turns {
 			talk = append(talk, message{"user", fmt.Sprintf("Turn %d: what is %d+%d?", n, n+1, n+2)})
-			f, err := t.turn(ctx, c, talk)
-			if err != nil {
-				return "", err
-			}
+			f := must(t.turn(ctx, c, talk))
 			talk = append(talk, message{"assistant", f.text})
 			all[n] = append(all[n], f)
 		}
 	}
-	return conversationTable(all), nil
+	return conversationTable(all)
 }
 
 type message struct {
@@ -236,72 +192,48 @@ func middle[T int | float64 | time.Duration](list []T) T {
 type speed struct{ wall, cpu float64 }
 
 // decoding compares the tokens a second of a daemon's built-in engine with those of
-// node-llama-cpp, for one answer and for four at once, on one thread. The two take
-// turns.
-func (b *bench) decoding(ctx context.Context, rounds int) (string, error) {
-	folder, err := b.installNode(ctx)
-	if err != nil {
-		return "", err
-	}
-	file, err := filepath.Abs(tinyModel)
-	if err != nil {
-		return "", err
-	}
-	local, pid, err := b.machine("alone", file, nil)
-	if err != nil {
-		return "", err
-	}
+// node-llama-cpp, which has the same libraries, for one answer and for four at once, on one
+// thread. The two take turns.
+func (b *bench) decoding(ctx context.Context, rounds int) string {
+	folder := b.installNode(ctx)
+	file := must(filepath.Abs(tinyModel))
+	local, pid := b.machine("alone", file, nil)
 	t := &target{name: "the built-in engine", base: "http://" + local + "/v1"}
 	if err := await(ctx, 20*time.Second, func() bool { _, err := t.story(ctx, 1); return err == nil }); err != nil {
-		return "", fmt.Errorf("the built-in engine is not ready: %w%s", err, b.logs("alone"))
+		check(fmt.Errorf("the built-in engine is not ready: %w%s", err, b.logs("alone")))
 	}
 	var text strings.Builder
-	text.WriteString("| At once | built-in engine, tokens/s | node-llama-cpp | ratio | tokens a second of CPU | node-llama-cpp | ratio |\n|---|---|---|---|---|---|---|\n")
+	text.WriteString("| At once | built-in engine, tokens/s | node-llama-cpp | ratio | tokens a second of CPU | node-llama-cpp | ratio |\n" +
+		"|---|---|---|---|---|---|---|\n")
 	for _, atOnce := range []int{1, 4} {
 		var here, there []speed
 		for round := range rounds {
 			fmt.Fprintf(os.Stderr, "decoding %d at once, round %d/%d\n", atOnce, round+1, rounds)
-			node, err := nodeSpeed(ctx, folder, file, atOnce)
-			if err != nil {
-				return "", err
-			}
-			own, err := t.speed(ctx, pid, atOnce)
-			if err != nil {
-				return "", err
-			}
-			here, there = append(here, own), append(there, node)
+			there = append(there, must(nodeSpeed(ctx, folder, file, atOnce)))
+			here = append(here, must(t.speed(ctx, pid, atOnce)))
 		}
-		wall := func(s speed) float64 { return s.wall }
-		cpu := func(s speed) float64 { return s.cpu }
-		fmt.Fprintf(&text, "| %d | %.0f | %.0f | %.2f | %.0f | %.0f | %.2f |\n", atOnce,
-			medianOf(here, wall), medianOf(there, wall), medianOf(here, wall)/medianOf(there, wall),
-			medianOf(here, cpu), medianOf(there, cpu), medianOf(here, cpu)/medianOf(there, cpu))
+		fmt.Fprintf(&text, "| %d |", atOnce)
+		for _, read := range []func(speed) float64{func(s speed) float64 { return s.wall }, func(s speed) float64 { return s.cpu }} {
+			own, other := median(here, read), median(there, read)
+			fmt.Fprintf(&text, " %.0f | %.0f | %.2f |", own, other, own/other)
+		}
+		text.WriteString("\n")
 	}
-	return text.String(), nil
-}
-
-func medianOf(list []speed, value func(speed) float64) float64 {
-	values := make([]float64, len(list))
-	for i, s := range list {
-		values[i] = value(s)
-	}
-	return middle(values)
+	return text.String()
 }
 
 const storyQuestion = "Tell me a long story about an owl."
 
 // installNode installs node-llama-cpp in the bench's folder.
-func (b *bench) installNode(ctx context.Context) (string, error) {
+func (b *bench) installNode(ctx context.Context) string {
 	folder := filepath.Join(b.dir, "nodellama")
-	if err := os.CopyFS(folder, os.DirFS("bench/nodellama")); err != nil {
-		return "", err
-	}
+	check(os.CopyFS(folder, os.DirFS("bench/nodellama")))
 	cmd := exec.CommandContext(ctx, "npm", "install", "--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund")
 	cmd.Dir = folder
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("cannot install node-llama-cpp: %w: %s", err, out)
+		check(fmt.Errorf("cannot install node-llama-cpp: %w: %s", err, out))
 	}
-	return folder, nil
+	return folder
 }
 
 // nodeSpeed runs node-llama-cpp once.
@@ -319,14 +251,7 @@ func nodeSpeed(ctx context.Context, folder, file string, atOnce int) (s speed, e
 // speed asks for atOnce stories and returns the tokens a second, and those a second of
 // CPU of the daemon and its worker.
 func (t *target) speed(ctx context.Context, pid, atOnce int) (s speed, err error) {
-	pids := []int{pid}
-	children, err := (&process.Process{Pid: int32(pid)}).Children()
-	if err != nil {
-		return s, err
-	}
-	for _, child := range children {
-		pids = append(pids, int(child.Pid))
-	}
+	pids := append(children(pid), pid)
 	if _, err := t.stories(ctx, atOnce); err != nil {
 		return s, err
 	}

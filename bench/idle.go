@@ -30,19 +30,10 @@ const (
 
 // idle measures n tunnels without calls: memory of the hub for each, and how long all
 // take to come back after the hub was killed and started again.
-func (b *bench) idle(ctx context.Context, n int) error {
-	h, err := b.startHub(ctx)
-	if err != nil {
-		return err
-	}
-	secrets, err := h.machines(ctx, n)
-	if err != nil {
-		return err
-	}
-	before, err := h.memory()
-	if err != nil {
-		return err
-	}
+func (b *bench) idle(ctx context.Context, n int) {
+	h := b.startHub(ctx)
+	secrets := must(h.machines(ctx, n))
+	before := h.memory()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var ready atomic.Int64 // tunnels that are acknowledged
@@ -52,33 +43,25 @@ func (b *bench) idle(ctx context.Context, n int) error {
 	began := time.Now()
 	all := func() bool { return ready.Load() == int64(n) }
 	if err := await(ctx, 5*time.Minute, all); err != nil {
-		return fmt.Errorf("%w: %d of %d tunnels are up%s", err, ready.Load(), n, b.logs("hub"))
+		check(fmt.Errorf("%w: %d of %d tunnels are up%s", err, ready.Load(), n, b.logs("hub")))
 	}
 	fmt.Printf("%d tunnels up after %.1f s\n", n, time.Since(began).Seconds())
 	time.Sleep(20 * time.Second) // pings have gone both ways
-	after, err := h.memory()
-	if err != nil {
-		return err
-	}
+	after := h.memory()
 	each := func(a, b int64) float64 { return float64(b-a) / float64(n) / 1024 }
 	fmt.Printf("memory of the hub for each: %.1f KB in use after a collection, %.1f KB resident (goal %d KB)\n",
 		each(before.used, after.used), each(before.resident, after.resident), idleKB)
 
 	began = time.Now()
-	if err := syscall.Kill(h.pid, syscall.SIGKILL); err != nil {
-		return err
-	}
+	check(syscall.Kill(h.pid, syscall.SIGKILL))
 	if err := await(ctx, time.Minute, func() bool { return ready.Load() == 0 }); err != nil {
-		return fmt.Errorf("%w: %d tunnels outlive the hub", err, ready.Load())
+		check(fmt.Errorf("%w: %d tunnels outlive the hub", err, ready.Load()))
 	}
-	if err := b.serve(ctx, h); err != nil {
-		return err
-	}
+	b.serve(ctx, h)
 	if err := await(ctx, 5*time.Minute, all); err != nil {
-		return fmt.Errorf("%w: %d of %d tunnels came back", err, ready.Load(), n)
+		check(fmt.Errorf("%w: %d of %d tunnels came back", err, ready.Load(), n))
 	}
 	fmt.Printf("all back %.1f s after the hub was killed (goal %.0f s)\n", time.Since(began).Seconds(), backSoon.Seconds())
-	return nil
 }
 
 // machines makes n machines of the member and returns their credentials.
@@ -146,23 +129,14 @@ func (h *hub) machine(ctx context.Context, secret string, ready *atomic.Int64) {
 type memory struct{ used, resident int64 }
 
 // memory reads it after a collection.
-func (h *hub) memory() (m memory, err error) {
+func (h *hub) memory() (m memory) {
 	for _, page := range []string{"/debug/pprof/heap?gc=1", "/debug/pprof/heap?gc=1", "/metrics"} {
-		answer, err := http.Get("http://" + h.admin + page)
-		if err != nil {
-			return m, err
-		}
-		text, err := io.ReadAll(answer.Body)
+		answer := must(http.Get("http://" + h.admin + page))
+		text := must(io.ReadAll(answer.Body))
 		answer.Body.Close()
-		if err != nil {
-			return m, err
-		}
 		for line := range strings.Lines(string(text)) {
 			name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-			n, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				continue
-			}
+			n, _ := strconv.ParseFloat(value, 64) // other lines have no number
 			switch name {
 			case "go_memstats_heap_alloc_bytes", "go_memstats_stack_inuse_bytes":
 				m.used += int64(n)
@@ -171,5 +145,5 @@ func (h *hub) memory() (m memory, err error) {
 			}
 		}
 	}
-	return m, nil
+	return m
 }

@@ -29,22 +29,43 @@ import (
 const model = "bench-model"
 
 func main() {
-	var err error
+	defer func() {
+		switch v := recover().(type) {
+		case nil:
+		case failure:
+			fmt.Fprintln(os.Stderr, "bench:", v.error)
+			os.Exit(1)
+		default:
+			panic(v)
+		}
+	}()
 	switch {
 	case len(os.Args) > 2 && os.Args[1] == "engine":
-		err = engine(os.Args[2])
+		engine(os.Args[2])
 	case len(os.Args) > 3 && os.Args[1] == "proxy":
-		err = proxy(os.Args[2], os.Args[3])
+		proxy(os.Args[2], os.Args[3])
 	default:
-		err = measure()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
+		measure()
 	}
 }
 
-func measure() error {
+// failure is the error that ends the run.
+type failure struct{ error }
+
+// check ends the run if there is an error. What the run started ends first.
+func check(err error) {
+	if err != nil {
+		panic(failure{err})
+	}
+}
+
+// must returns the value, or ends the run if there is an error.
+func must[T any](value T, err error) T {
+	check(err)
+	return value
+}
+
+func measure() {
 	rounds := flag.Int("rounds", 5, "rounds of each workload on each rig")
 	kith := flag.String("kith", "bin/kith", "the binary under measurement")
 	out := flag.String("out", "", "a page whose part between the bench marks is replaced with the table")
@@ -55,35 +76,22 @@ func measure() error {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-
-	self, err := os.Executable()
-	if err != nil {
-		return err
+	b := &bench{self: must(os.Executable()), kith: must(filepath.Abs(*kith))}
+	if _, err := os.Stat(b.kith); err != nil {
+		check(fmt.Errorf("cannot find %s: run make build first", *kith))
 	}
-	binary, err := filepath.Abs(*kith)
-	if err != nil {
-		return err
-	}
-	if _, err := os.Stat(binary); err != nil {
-		return fmt.Errorf("cannot find %s: run make build first", *kith)
-	}
-	dir, err := os.MkdirTemp("", "kith-bench-")
-	if err != nil {
-		return err
-	}
-	b := &bench{dir: dir, self: self, kith: binary}
+	b.dir = must(os.MkdirTemp("", "kith-bench-"))
 	defer b.end()
-
 	if *machines > 0 {
-		return b.idle(ctx, *machines)
+		b.idle(ctx, *machines)
+		return
 	}
 	if *engines {
-		return b.builtin(ctx, *rounds)
+		fmt.Print(b.conversations(ctx, *rounds))
+		fmt.Print(b.decoding(ctx, *rounds))
+		return
 	}
-	rigs, err := b.rigs(ctx, *only)
-	if err != nil {
-		return err
-	}
+	rigs := slices.DeleteFunc(b.rigs(ctx), func(t *target) bool { return !strings.Contains(t.name, *only) })
 	loads := []workload{
 		{name: "unary", ask: chat(), connections: 16, length: 2 * time.Second},
 		{name: "paced", ask: streamed(paced()), connections: 64, rounds: 4},
@@ -97,62 +105,49 @@ func measure() error {
 		loads = slices.DeleteFunc(loads, func(l workload) bool { return l.name != *alone })
 	}
 	if len(loads) == 0 || len(rigs) == 0 {
-		return errors.New("nothing to measure: see -load and -only in bench -help")
+		check(errors.New("nothing to measure: see -load and -only in bench -help"))
 	}
+	text := table(rigs, results(ctx, rigs, loads, *rounds), *rounds)
+	fmt.Print(text)
+	if *out != "" {
+		check(replace(*out, text))
+	}
+}
+
+// results runs the workloads on the rigs and returns their figures by rig and workload.
+func results(ctx context.Context, rigs []*target, loads []workload, rounds int) map[string]map[string][]figure {
 	results := map[string]map[string][]figure{}
-	for round := range *rounds {
+	for _, rig := range rigs {
+		results[rig.name] = map[string][]figure{}
+	}
+	for round := range rounds {
 		for _, load := range loads {
 			for _, rig := range rigs {
 				if load.alone && rig.name != ours {
 					continue
 				}
-				fmt.Fprintf(os.Stderr, "round %d/%d  %-8s %s\n", round+1, *rounds, load.name, rig.name)
+				fmt.Fprintf(os.Stderr, "round %d/%d  %-8s %s\n", round+1, rounds, load.name, rig.name)
 				f, err := load.run(ctx, rig)
 				if err != nil {
-					return errors.Join(fmt.Errorf("%s on %s: %w", load.name, rig.name, err), ctx.Err())
-				}
-				if results[rig.name] == nil {
-					results[rig.name] = map[string][]figure{}
+					check(errors.Join(fmt.Errorf("%s on %s: %w", load.name, rig.name, err), ctx.Err()))
 				}
 				results[rig.name][load.name] = append(results[rig.name][load.name], f)
 			}
 		}
 	}
-	text := table(rigs, results, *rounds)
-	fmt.Print(text)
-	if *out == "" {
-		return nil
-	}
-	return replace(*out, text)
+	return results
 }
 
-func (b *bench) rigs(ctx context.Context, only string) ([]*target, error) {
-	direct, err := b.directRig(ctx)
-	if err != nil {
-		return nil, err
-	}
-	all := []*target{direct}
-	for _, build := range []func(context.Context, string) (*target, error){b.goRig, b.nginxRig, b.kithRig} {
-		t, err := build(ctx, direct.engine)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, t)
-	}
-	return slices.DeleteFunc(all, func(t *target) bool { return !strings.Contains(t.name, only) }), nil
-}
-
-// median of one reading over the rounds.
-func median(figures []figure, read func(figure) float64) float64 {
-	values := make([]float64, len(figures))
-	for i, f := range figures {
-		values[i] = read(f)
+// median returns the median of one reading, or 0 if there is none.
+func median[T any](list []T, read func(T) float64) float64 {
+	values := make([]float64, len(list))
+	for i, one := range list {
+		values[i] = read(one)
 	}
 	if len(values) == 0 {
 		return 0
 	}
-	slices.Sort(values)
-	return values[len(values)/2]
+	return middle(values)
 }
 
 func table(rigs []*target, results map[string]map[string][]figure, rounds int) string {
@@ -171,18 +166,16 @@ func table(rigs []*target, results map[string]map[string][]figure, rounds int) s
 	ms := func(read func(figure) time.Duration) func(figure) float64 {
 		return func(f figure) float64 { return float64(read(f).Microseconds()) / 1000 }
 	}
-	base := 0.0
-	if direct, ok := results["direct"]; ok {
-		base = median(direct["open"], ms(func(f figure) time.Duration { return f.p50 }))
-	}
+	p50 := ms(func(f figure) time.Duration { return f.p50 })
+	base := median(results["direct"]["open"], p50)
 	fmt.Fprintf(&s, "Medians of %d interleaved rounds, %s.\n\n", rounds, time.Now().UTC().Format("2006-01-02"))
 	s.WriteString("| | unary CPU µs | paced chunk CPU µs | to messages | to responses | batched chunk CPU µs | 2 MB prompt CPU ms | requests/s, c=16 | p50 / p99 ms, c=16 | added p50 at 250/s, µs | failed |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, rig := range rigs {
 		r := results[rig.name]
 		fmt.Fprintf(&s, "| %s | %s | %s | %s | %s | %s | %s | %.0f | %.2f / %.2f | %.0f | %d |\n", rig.name,
 			cost("%.0f", rig, r["unary"]), cost("%.1f", rig, r["paced"]), cost("%.1f", rig, r["messages"]), cost("%.1f", rig, r["responses"]), cost("%.1f", rig, r["batched"]), cost("%.1f", rig, milli(r["prompt"])), median(r["unary"], rate),
-			median(r["unary"], ms(func(f figure) time.Duration { return f.p50 })), median(r["unary"], ms(func(f figure) time.Duration { return f.p99 })),
-			1000*(median(r["open"], ms(func(f figure) time.Duration { return f.p50 }))-base), broken(r))
+			median(r["unary"], p50), median(r["unary"], ms(func(f figure) time.Duration { return f.p99 })),
+			1000*(median(r["open"], p50)-base), broken(r))
 	}
 	s.WriteString(ratios(results, base))
 	return s.String()

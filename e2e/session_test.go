@@ -29,7 +29,7 @@ func coder(ts *testscript.TestScript, neg bool, args []string) {
 	timing := enginetest.Timing{Start: 50 * time.Millisecond, Prefill: 4000, Decode: 200}
 	switch args[len(args)-1] {
 	case "cold":
-		timing.Kept = -1
+		timing.KeptPrompts = -1
 	case "slow":
 		timing.Prefill = 100
 	}

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/kith/kith/internal/fleet"
 )
@@ -39,13 +41,6 @@ type sequence struct {
 	member int
 	blocks []block
 	used   float64 // when its call ended
-}
-
-func (s *sequence) tokens() (n int) {
-	for _, b := range s.blocks {
-		n += b.tokens
-	}
-	return n
 }
 
 // machine is a machine's engine: its calls share its speed, and it keeps what it
@@ -95,10 +90,7 @@ func (m *machine) begin(now float64, c *call) *job {
 	if m.rng.IntN(50) == 0 {
 		j.pace /= 2 // something else runs there
 	}
-	c.tokens, c.cached = 0, 0
-	for _, b := range c.prompt {
-		c.tokens += b.tokens
-	}
+	c.tokens = tokensOf(c.prompt)
 	reused, n := m.match(c)
 	c.cached = min(n, c.tokens-1) // the last token is always computed
 	if m.pool == 0 {
@@ -114,7 +106,7 @@ func (m *machine) begin(now float64, c *call) *job {
 
 // end takes a completed call off the machine, which keeps its sequence.
 func (m *machine) end(now float64, j *job) {
-	m.remove(j)
+	m.jobs = slices.DeleteFunc(m.jobs, func(other *job) bool { return other == j })
 	if m.uncaching {
 		return
 	}
@@ -125,45 +117,30 @@ func (m *machine) end(now float64, j *job) {
 	// A longer prompt of the same conversation contains what was kept of it.
 	last := m.kept[len(m.kept)-1]
 	total := 0
-	for _, s := range append([]*sequence(nil), m.kept...) {
-		if s != last && common(s.blocks, last.blocks) == s.tokens() && s.member == last.member {
+	for _, s := range slices.Clone(m.kept) {
+		if s != last && common(s.blocks, last.blocks) == tokensOf(s.blocks) && s.member == last.member {
 			m.forget(s)
 			continue
 		}
-		total += s.tokens()
+		total += tokensOf(s.blocks)
 	}
 	for total > m.pool {
 		s := m.oldest()
-		total -= s.tokens()
+		total -= tokensOf(s.blocks)
 		m.forget(s)
 	}
 }
 
-func (m *machine) oldest() (oldest *sequence) {
-	for _, s := range m.kept {
-		if oldest == nil || s.used < oldest.used {
-			oldest = s
-		}
+// oldest returns the kept sequence that was used longest ago, or nil if there is none.
+func (m *machine) oldest() *sequence {
+	if len(m.kept) == 0 {
+		return nil
 	}
-	return oldest
+	return slices.MinFunc(m.kept, func(a, b *sequence) int { return cmp.Compare(a.used, b.used) })
 }
 
 func (m *machine) forget(s *sequence) {
-	for i := range m.kept {
-		if m.kept[i] == s {
-			m.kept = append(m.kept[:i], m.kept[i+1:]...)
-			return
-		}
-	}
-}
-
-func (m *machine) remove(j *job) {
-	for i := range m.jobs {
-		if m.jobs[i] == j {
-			m.jobs = append(m.jobs[:i], m.jobs[i+1:]...)
-			return
-		}
-	}
+	m.kept = slices.DeleteFunc(m.kept, func(other *sequence) bool { return other == s })
 }
 
 // die ends the machine's calls and returns them; it keeps nothing.

@@ -78,11 +78,10 @@ func run(t *trace, rate float64, seed uint64, p *policy) []*call {
 	length := t.sessions[len(t.sessions)-1].arrives * spacing
 	changes := []float64{outage.from * length, outage.to * length}
 	for len(n.calls) < t.calls {
-		change := math.Inf(1)
+		change, arrival := math.Inf(1), math.Inf(1)
 		if len(changes) > 0 {
 			change = changes[0]
 		}
-		arrival := math.Inf(1)
 		if len(n.arrivals) > 0 {
 			arrival = n.arrivals[0].arrived
 		}

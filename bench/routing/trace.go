@@ -12,6 +12,13 @@ type block struct {
 	tokens int
 }
 
+func tokensOf(blocks []block) (n int) {
+	for _, b := range blocks {
+		n += b.tokens
+	}
+	return n
+}
+
 // turn is one call of a session.
 type turn struct {
 	adds   block   // what the prompt has beside the prompt and the answer of the turn before

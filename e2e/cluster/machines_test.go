@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -29,7 +30,7 @@ type machines struct {
 
 	mu   sync.Mutex
 	runs map[string][]*run // by call
-	last tunnel.Control    // the change that a machine got last
+	last fleet.Control     // the change that a machine got last
 }
 
 // run is one run of a call on a machine.
@@ -56,7 +57,7 @@ func (m *machines) connect(ctx context.Context, hub, secret string, slots int) {
 				ID: model, Families: []string{"chat"}, Endpoints: []string{"/v1/chat/completions"}, Slots: slots, Free: slots,
 			}}}, nil
 		},
-		Control: func(_ context.Context, change tunnel.Control) error {
+		Control: func(_ context.Context, change fleet.Control) error {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			m.last = change

@@ -1,6 +1,7 @@
 // Package account defines the records that the store keeps about members: accounts, API
-// keys, machines, login tokens, shares, groups and usage. They are plain types; times
-// are UTC with millisecond precision. Callers of the store make the ids with NewID.
+// keys, machines, login tokens, shares, groups and usage, and about the hub nodes. They
+// are plain types; times are UTC with millisecond precision. Callers of the store make the
+// ids with NewID.
 package account
 
 import (
@@ -38,6 +39,11 @@ var (
 	ErrTooMany = errors.New("too many")
 	// ErrUsed: the member has already accepted this invite.
 	ErrUsed = errors.New("used already")
+	// ErrBehind: the changes after a Position are not available one by one, so the reader
+	// must read everything again.
+	ErrBehind = errors.New("too far behind to get each change: read everything again")
+	// ErrReplaced: another process took over this node's name.
+	ErrReplaced = errors.New("another hub process took this node's name")
 )
 
 // Member is a person with an account on the hub.
@@ -82,6 +88,7 @@ func (k *Key) Expired(now time.Time) bool { return !k.Expires.IsZero() && !now.B
 type Machine struct {
 	ID         string
 	OwnerID    string
+	OwnerName  string // not written: it is the name of the member
 	Name       string // unique among its owner's machines
 	Region     string
 	Hash       [32]byte // SHA-256 of its credential
@@ -372,10 +379,4 @@ type Backup struct {
 type Place struct {
 	At time.Time
 	ID string // orders entries of the same millisecond, descending
-}
-
-// Kept is a machine that may connect, with its owner's name.
-type Kept struct {
-	Machine   Machine
-	OwnerName string
 }

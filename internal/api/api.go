@@ -33,21 +33,21 @@ type Config struct {
 	// Base is the site's address without a trailing slash, for sign-in links.
 	Base string
 	// Identify returns the caller for a secret. Its errors are faults.
-	Identify func(ctx context.Context, secret string) (Caller, error)
+	Identify func(ctx context.Context, secret string) (fleet.Caller, error)
 	// Snapshot returns the connected machines and who can reach them.
 	Snapshot func() *fleet.Snapshot
 	// Models returns the models that the caller can reach now.
-	Models func(ctx context.Context, caller Caller) ([]Model, error)
+	Models func(ctx context.Context, caller fleet.Caller) ([]Model, error)
 	// Running returns the calls that are running on this hub's machines.
-	Running func() []Use
+	Running func() []fleet.ActiveCall
 	// Waiting returns this hub's calls that are waiting for a machine.
-	Waiting func() []Use
+	Waiting func() []fleet.ActiveCall
 	// Queued returns how many waiting calls the machine could serve. If there are very
 	// many it may return a lower number.
 	Queued func(*fleet.Machine) int
-	// Control sends a change to a connected machine. The error is ErrNotConnected or the
-	// machine's reason for refusing the change.
-	Control func(ctx context.Context, machine fleet.MachineID, change Control) error
+	// Control sends a change to a connected machine. The error is fleet.ErrNotConnected or
+	// the machine's reason for refusing the change.
+	Control func(ctx context.Context, machine fleet.MachineID, change fleet.Control) error
 	// Ready returns why this hub currently refuses all calls, or nil.
 	Ready func(now time.Time) error
 	// Nodes returns the hub's nodes as seen by this one. Home returns the name of the node
@@ -63,14 +63,14 @@ type Config struct {
 	Changed func(context.Context)
 	// Admit takes a token from the caller's rate limit, or returns a fault with the time
 	// of the next token. The API and the inference routes share one limit.
-	Admit func(Caller) error
+	Admit func(fleet.Caller) error
 	// Guess counts the look-up of a secret for the client that sent it, or returns a fault
 	// if the client sent too many unknown ones. The caller calls known if the secret is
 	// known. If Guess is nil there is no limit.
 	Guess func(context.Context) (known func(), err error)
 	// Miss returns f, the fault for a model that may be out of reach, or a different fault
 	// if the caller has caused too many of those.
-	Miss func(caller Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault
+	Miss func(caller fleet.Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault
 	// Confirmed reports whether the data about who may use which machine is current.
 	Confirmed func(now time.Time) bool
 	// Trace returns the trace of a past call for the member, or account.ErrNotFound.
@@ -83,25 +83,6 @@ type Config struct {
 	LinkMade func(ctx context.Context, memberID string)
 	Log      *slog.Logger
 }
-
-// ErrNotConnected is the error of Config.Control if the machine has no tunnel.
-var ErrNotConnected = errors.New("the machine is not connected")
-
-// Caller is the member who makes a request, identified by an API key, a machine
-// credential or a session of the site.
-type Caller struct {
-	Member  fleet.MemberID
-	Name    string
-	KeyID   string          // empty: not an API key
-	Narrow  fleet.Narrow    // of the key
-	Machine fleet.MachineID // the machine whose credential was sent, or empty
-	// Inference reports that the key may only be used for inference and for listing
-	// models.
-	Inference bool
-}
-
-// id returns the caller's member id as the store's type.
-func (c Caller) id() string { return string(c.Member) }
 
 // API serves the routes of the table. Create it with New.
 type API struct {

@@ -36,13 +36,13 @@ type world struct {
 	machine  account.Machine // ada's
 	snapshot *fleet.Snapshot
 	changed  int
-	controls []Control
+	controls []fleet.Control
 	refuse   error // what Control answers
 	limit    error // what Admit answers
 	missed   []fleet.ModelID
 	blind    bool              // nothing can be confirmed
 	keys     map[string]string // secrets of API keys, and whose they are
-	uses     []Use
+	uses     []fleet.ActiveCall
 	queued   int
 	crash    bool // Admit panics
 	log      bytes.Buffer
@@ -76,10 +76,10 @@ func worldOn(t *testing.T, config store.Config) *world {
 	w.api = New(Config{
 		DB: db, Region: "home", Identify: w.identify,
 		Snapshot: func() *fleet.Snapshot { return w.snapshot },
-		Models: func(_ context.Context, c Caller) ([]Model, error) {
+		Models: func(_ context.Context, c fleet.Caller) ([]Model, error) {
 			return []Model{{ID: fleet.ModelID("of-" + c.Name)}}, nil
 		},
-		Control: func(_ context.Context, id fleet.MachineID, c Control) error {
+		Control: func(_ context.Context, id fleet.MachineID, c fleet.Control) error {
 			if string(id) != w.machine.ID {
 				t.Errorf("machine %s was to be changed", id)
 			}
@@ -87,20 +87,20 @@ func worldOn(t *testing.T, config store.Config) *world {
 			return w.refuse
 		},
 		Changed: func(context.Context) { w.changed++ },
-		Admit: func(Caller) error {
+		Admit: func(fleet.Caller) error {
 			if w.crash {
 				panic("the secret inside")
 			}
 			return w.limit
 		},
-		Miss: func(_ Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
+		Miss: func(_ fleet.Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
 			if w.missed = append(w.missed, model); len(w.missed) > 60 {
 				return fault.New(fault.RateLimitExceeded, "too many")
 			}
 			return f
 		},
 		Confirmed: func(time.Time) bool { return !w.blind },
-		Running:   func() []Use { return w.uses },
+		Running:   func() []fleet.ActiveCall { return w.uses },
 		Queued:    func(*fleet.Machine) int { return w.queued },
 		Trace:     db.Trace,
 		Log:       slog.New(slog.NewTextHandler(&w.log, nil)),
@@ -117,15 +117,15 @@ func check(t *testing.T, err error) {
 	}
 }
 
-func (w *world) identify(_ context.Context, secret string) (Caller, error) {
+func (w *world) identify(_ context.Context, secret string) (fleet.Caller, error) {
 	if whose, ok := w.keys[secret]; ok {
-		return Caller{Member: fleet.MemberID(w.members[whose].ID), Name: whose, KeyID: "key_of_" + whose, Inference: strings.HasPrefix(secret, "inference")}, nil
+		return fleet.Caller{Member: fleet.MemberID(w.members[whose].ID), Name: whose, KeyID: "key_of_" + whose, Inference: strings.HasPrefix(secret, "inference")}, nil
 	}
 	m, ok := w.members[secret]
 	if !ok {
-		return Caller{}, fault.New(fault.InvalidAPIKey, "who is that?")
+		return fleet.Caller{}, fault.New(fault.InvalidAPIKey, "who is that?")
 	}
-	return Caller{Member: fleet.MemberID(m.ID), Name: m.Name}, nil
+	return fleet.Caller{Member: fleet.MemberID(m.ID), Name: m.Name}, nil
 }
 
 // response is what the tests look at of an answer.
@@ -631,7 +631,7 @@ func TestMachines(t *testing.T) {
 	good[anything](w, "ada", "POST", path+"/control", `{"paused":true,"until":"`+until.Format(time.RFC3339)+`"}`)
 	good[anything](w, "ada", "POST", path+"/control", `{"hours":"","slots":0}`)
 	yes, always, none := true, "", 0
-	if diff := cmp.Diff([]Control{{Paused: &yes, Until: &until}, {Hours: &always, Slots: &none}}, w.controls); diff != "" {
+	if diff := cmp.Diff([]fleet.Control{{Paused: &yes, Until: &until}, {Hours: &always, Slots: &none}}, w.controls); diff != "" {
 		t.Error(diff)
 	}
 	for body, param := range map[string]string{
@@ -646,7 +646,7 @@ func TestMachines(t *testing.T) {
 	if len(w.controls) != 2 {
 		t.Errorf("a machine was asked for %+v", w.controls[2:])
 	}
-	for _, refuse := range []error{ErrNotConnected, errors.New("it broke")} {
+	for _, refuse := range []error{fleet.ErrNotConnected, errors.New("it broke")} {
 		w.refuse = refuse
 		if got := w.ask("ada", "POST", path+"/control", `{"paused":false}`); got.status != 503 || got.code != "machine_offline" || strings.Contains(got.body, "broke") {
 			t.Errorf("%v: %+v", refuse, got)

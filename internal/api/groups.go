@@ -73,9 +73,9 @@ func viewGroup(g account.SeenGroup) Group {
 }
 
 // groupSeen returns the group with the given name if the caller may see it.
-func (a *API) groupSeen(ctx context.Context, c Caller, name string) (account.SeenGroup, error) {
+func (a *API) groupSeen(ctx context.Context, c fleet.Caller, name string) (account.SeenGroup, error) {
 	if name != "" {
-		groups, err := a.DB.SeenGroups(ctx, c.id(), name, a.DB.Now())
+		groups, err := a.DB.SeenGroups(ctx, string(c.Member), name, a.DB.Now())
 		if err != nil && !isNotFound(err) {
 			return account.SeenGroup{}, err
 		}
@@ -87,7 +87,7 @@ func (a *API) groupSeen(ctx context.Context, c Caller, name string) (account.See
 }
 
 // groupIn is groupSeen for actions of the group's members.
-func (a *API) groupIn(ctx context.Context, c Caller, name string) (account.SeenGroup, error) {
+func (a *API) groupIn(ctx context.Context, c fleet.Caller, name string) (account.SeenGroup, error) {
 	g, err := a.groupSeen(ctx, c, name)
 	switch {
 	case err != nil || g.In:
@@ -99,7 +99,7 @@ func (a *API) groupIn(ctx context.Context, c Caller, name string) (account.SeenG
 }
 
 // groupRun is groupIn for actions of the group's admins.
-func (a *API) groupRun(ctx context.Context, c Caller, name string) (account.SeenGroup, error) {
+func (a *API) groupRun(ctx context.Context, c fleet.Caller, name string) (account.SeenGroup, error) {
 	g, err := a.groupIn(ctx, c, name)
 	if err == nil && !g.Admin {
 		err = fault.New(fault.NotAllowed, "only an admin of group %q may do this", g.Name)
@@ -109,7 +109,7 @@ func (a *API) groupRun(ctx context.Context, c Caller, name string) (account.Seen
 
 // orgRun is groupRun for actions that exist only in an org. In an open group, members
 // decide for themselves whether to belong to it.
-func (a *API) orgRun(ctx context.Context, c Caller, name string) (account.SeenGroup, error) {
+func (a *API) orgRun(ctx context.Context, c fleet.Caller, name string) (account.SeenGroup, error) {
 	g, err := a.groupRun(ctx, c, name)
 	if err == nil && g.Kind != account.GroupOrg {
 		err = fault.New(fault.InvalidRequest, "group %q is open: members join and leave it by themselves", g.Name)
@@ -119,12 +119,12 @@ func (a *API) orgRun(ctx context.Context, c Caller, name string) (account.SeenGr
 
 // listGroups lists the groups that the caller belongs to or is invited to, and all open
 // groups.
-func (a *API) listGroups(ctx context.Context, c Caller, _ None) (List[Group], error) {
-	groups, err := a.DB.SeenGroups(ctx, c.id(), "", a.DB.Now())
+func (a *API) listGroups(ctx context.Context, c fleet.Caller, _ None) (List[Group], error) {
+	groups, err := a.DB.SeenGroups(ctx, string(c.Member), "", a.DB.Now())
 	if err != nil {
 		return List[Group]{}, err
 	}
-	machines, err := a.DB.Machines(ctx, c.id())
+	machines, err := a.DB.Machines(ctx, string(c.Member))
 	all, snapshot := views(groups, viewGroup), a.Snapshot()
 	for i, g := range groups {
 		if g.In {
@@ -171,7 +171,7 @@ func (a *API) newGroup(name string, kind account.GroupKind) (account.Group, erro
 }
 
 // createGroup creates a group with the caller as its first member and admin.
-func (a *API) createGroup(ctx context.Context, c Caller, in NewGroup) (Group, error) {
+func (a *API) createGroup(ctx context.Context, c fleet.Caller, in NewGroup) (Group, error) {
 	if f := CheckChosenName(in.Name); f != nil {
 		return Group{}, f
 	}
@@ -179,7 +179,7 @@ func (a *API) createGroup(ctx context.Context, c Caller, in NewGroup) (Group, er
 	if err != nil {
 		return Group{}, err
 	}
-	group.Members = []account.GroupMember{{MemberID: c.id(), Admin: true}}
+	group.Members = []account.GroupMember{{MemberID: string(c.Member), Admin: true}}
 	if err := a.DB.CreateGroup(ctx, group); err != nil {
 		return Group{}, Taken(inTooManyGroups(err), "a group named %q is there already", in.Name)
 	}
@@ -219,17 +219,17 @@ func (act GroupAct) done(err error) (GroupAct, error) {
 }
 
 // endGroup deletes a group.
-func (a *API) endGroup(ctx context.Context, c Caller, in GroupName) (GroupAct, error) {
+func (a *API) endGroup(ctx context.Context, c fleet.Caller, in GroupName) (GroupAct, error) {
 	g, err := a.groupRun(ctx, c, in.Group)
 	if err != nil {
 		return GroupAct{}, err
 	}
 	cut := a.cut(endsWithGroup(g.ID))
-	return GroupAct{g.Name, c.Name, "ended", cut}.done(a.DB.EndGroup(ctx, c.id(), g.ID))
+	return GroupAct{g.Name, c.Name, "ended", cut}.done(a.DB.EndGroup(ctx, string(c.Member), g.ID))
 }
 
 // joinGroup makes the caller a member of an open group.
-func (a *API) joinGroup(ctx context.Context, c Caller, in GroupName) (GroupAct, error) {
+func (a *API) joinGroup(ctx context.Context, c fleet.Caller, in GroupName) (GroupAct, error) {
 	g, err := a.groupSeen(ctx, c, in.Group)
 	switch {
 	case err != nil:
@@ -238,8 +238,8 @@ func (a *API) joinGroup(ctx context.Context, c Caller, in GroupName) (GroupAct, 
 	case g.Kind != account.GroupOpen: // the caller sees the group because of an invitation
 		return GroupAct{}, fault.New(fault.NotAllowed, "group %q takes members by invitation: accept or decline yours", g.Name)
 	default:
-		if err = a.DB.JoinGroup(ctx, g.ID, c.id(), a.DB.Now()); err == nil {
-			a.noteAccess(ctx, account.Notice{MemberID: c.id(), Subject: g.ID, Text: "You joined " + g.Name + "."})
+		if err = a.DB.JoinGroup(ctx, g.ID, string(c.Member), a.DB.Now()); err == nil {
+			a.noteAccess(ctx, account.Notice{MemberID: string(c.Member), Subject: g.ID, Text: "You joined " + g.Name + "."})
 		}
 		if errors.Is(err, account.ErrExists) { // by a concurrent request
 			err = nil
@@ -258,30 +258,30 @@ func inTooManyGroups(err error) error {
 }
 
 // leaveGroup ends the caller's membership.
-func (a *API) leaveGroup(ctx context.Context, c Caller, in GroupName) (GroupAct, error) {
+func (a *API) leaveGroup(ctx context.Context, c fleet.Caller, in GroupName) (GroupAct, error) {
 	g, err := a.groupIn(ctx, c, in.Group)
 	if err != nil {
 		return GroupAct{}, err
 	}
-	cut := a.cut(endsWithGroup(g.ID, c.id()))
-	return GroupAct{g.Name, c.Name, "left", cut}.done(a.DB.LeaveGroup(ctx, g.ID, c.id()))
+	cut := a.cut(endsWithGroup(g.ID, string(c.Member)))
+	return GroupAct{g.Name, c.Name, "left", cut}.done(a.DB.LeaveGroup(ctx, g.ID, string(c.Member)))
 }
 
 // changeMember performs an admin's action on a member of an org.
-func (a *API) changeMember(ctx context.Context, c Caller, in GroupMemberName, state string, change func(ctx context.Context, by, group, member string) error) (GroupAct, error) {
+func (a *API) changeMember(ctx context.Context, c fleet.Caller, in GroupMemberName, state string, change func(ctx context.Context, by, group, member string) error) (GroupAct, error) {
 	g, err := a.orgRun(ctx, c, in.Group)
 	if err != nil {
 		return GroupAct{}, err
 	}
 	member, err := a.DB.MemberByName(ctx, in.Member)
 	if err == nil {
-		err = change(ctx, c.id(), g.ID, member.ID)
+		err = change(ctx, string(c.Member), g.ID, member.ID)
 	}
 	return GroupAct{Group: g.Name, Member: in.Member, State: state}.done(err)
 }
 
 // removeFromGroup removes a member from an org, or withdraws the member's invitation.
-func (a *API) removeFromGroup(ctx context.Context, c Caller, in GroupMemberName) (GroupAct, error) {
+func (a *API) removeFromGroup(ctx context.Context, c fleet.Caller, in GroupMemberName) (GroupAct, error) {
 	cut := 0
 	act, err := a.changeMember(ctx, c, in, "removed", func(ctx context.Context, by, group, member string) error {
 		cut = a.cut(endsWithGroup(group, member))
@@ -292,12 +292,12 @@ func (a *API) removeFromGroup(ctx context.Context, c Caller, in GroupMemberName)
 }
 
 // makeAdmin makes a member of an org an additional admin.
-func (a *API) makeAdmin(ctx context.Context, c Caller, in GroupMemberName) (GroupAct, error) {
+func (a *API) makeAdmin(ctx context.Context, c fleet.Caller, in GroupMemberName) (GroupAct, error) {
 	return a.changeMember(ctx, c, in, "admin", a.DB.MakeAdmin)
 }
 
 // dropAdmin removes the role of admin from a member of an org, who remains a member.
-func (a *API) dropAdmin(ctx context.Context, c Caller, in GroupMemberName) (GroupAct, error) {
+func (a *API) dropAdmin(ctx context.Context, c fleet.Caller, in GroupMemberName) (GroupAct, error) {
 	return a.changeMember(ctx, c, in, "member", a.DB.DropAdmin)
 }
 
@@ -313,7 +313,7 @@ type GroupMachine struct {
 
 // setGroupMachine pins or excludes a member's machine in a group, or removes either, on
 // behalf of an admin. The machine's owner is notified of a change.
-func (a *API) setGroupMachine(ctx context.Context, c Caller, in GroupMachine) (GroupMachine, error) {
+func (a *API) setGroupMachine(ctx context.Context, c fleet.Caller, in GroupMachine) (GroupMachine, error) {
 	switch in.Rule {
 	case account.NoRule, account.MachinePinned, account.MachineExcluded:
 	default:
@@ -334,7 +334,7 @@ func (a *API) setGroupMachine(ctx context.Context, c Caller, in GroupMachine) (G
 	i := slices.IndexFunc(machines, func(m account.Machine) bool { return m.Name == in.Machine && m.Revoked.IsZero() })
 	err = account.ErrNotFound
 	if i >= 0 {
-		err = a.DB.SetGroupMachine(ctx, c.id(), g.ID, machines[i].ID, in.Rule)
+		err = a.DB.SetGroupMachine(ctx, string(c.Member), g.ID, machines[i].ID, in.Rule)
 	}
 	if err != nil {
 		return in, NotFound(err, "%s has no machine %.80q in group %q", owner.Name, in.Machine, g.Name)

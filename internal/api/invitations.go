@@ -7,6 +7,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // Invitation asks a member to join an org.
@@ -47,7 +48,7 @@ func (a *API) invite(i account.GroupInvitation, keep func(account.GroupInvitatio
 }
 
 // inviteToGroup invites a member to an org. The member joins only by accepting.
-func (a *API) inviteToGroup(ctx context.Context, c Caller, in GroupMemberName) (GroupAct, error) {
+func (a *API) inviteToGroup(ctx context.Context, c fleet.Caller, in GroupMemberName) (GroupAct, error) {
 	g, err := a.orgRun(ctx, c, in.Group)
 	if err != nil {
 		return GroupAct{}, err
@@ -61,7 +62,7 @@ func (a *API) inviteToGroup(ctx context.Context, c Caller, in GroupMemberName) (
 			return GroupAct{Group: g.Name, Member: member.Name, State: "joined"}, nil
 		}
 	}
-	invitation := account.GroupInvitation{GroupID: g.ID, MemberID: member.ID, ByID: c.id(), Member: member.Name, By: c.Name}
+	invitation := account.GroupInvitation{GroupID: g.ID, MemberID: member.ID, ByID: string(c.Member), Member: member.Name, By: c.Name}
 	err = a.invite(invitation, func(i account.GroupInvitation) error { return a.DB.InviteToGroup(ctx, i) })
 	if errors.Is(err, account.ErrExists) { // repeated requests leave a single invitation
 		err = nil
@@ -70,7 +71,7 @@ func (a *API) inviteToGroup(ctx context.Context, c Caller, in GroupMemberName) (
 }
 
 // invitedTo returns the group if the caller belongs to it or is invited to it.
-func (a *API) invitedTo(ctx context.Context, c Caller, name string) (account.SeenGroup, error) {
+func (a *API) invitedTo(ctx context.Context, c fleet.Caller, name string) (account.SeenGroup, error) {
 	g, err := a.groupSeen(ctx, c, name)
 	if err == nil && g.Invited == nil && !g.In {
 		err = fault.New(fault.InvalidRequest, "group %q is open: join it, there is nothing to accept or decline", g.Name)
@@ -79,22 +80,22 @@ func (a *API) invitedTo(ctx context.Context, c Caller, name string) (account.See
 }
 
 // acceptGroup accepts the caller's invitation.
-func (a *API) acceptGroup(ctx context.Context, c Caller, in GroupName) (GroupAct, error) {
+func (a *API) acceptGroup(ctx context.Context, c fleet.Caller, in GroupName) (GroupAct, error) {
 	g, err := a.invitedTo(ctx, c, in.Group)
 	if err != nil {
 		return GroupAct{}, err
 	}
 	if !g.In || g.Invited != nil {
-		if err := a.DB.AcceptGroup(ctx, g.ID, c.id(), a.DB.Now()); err != nil {
+		if err := a.DB.AcceptGroup(ctx, g.ID, string(c.Member), a.DB.Now()); err != nil {
 			return GroupAct{}, noInvitation(inTooManyGroups(err), g)
 		}
-		a.noteAccess(ctx, account.Notice{MemberID: c.id(), Subject: g.ID, Text: "You joined " + g.Name + "."})
+		a.noteAccess(ctx, account.Notice{MemberID: string(c.Member), Subject: g.ID, Text: "You joined " + g.Name + "."})
 	}
 	return GroupAct{Group: g.Name, Member: c.Name, State: "joined"}, nil
 }
 
 // declineGroup declines the caller's invitation.
-func (a *API) declineGroup(ctx context.Context, c Caller, in GroupName) (GroupAct, error) {
+func (a *API) declineGroup(ctx context.Context, c fleet.Caller, in GroupName) (GroupAct, error) {
 	g, err := a.invitedTo(ctx, c, in.Group)
 	switch {
 	case err != nil:
@@ -102,7 +103,7 @@ func (a *API) declineGroup(ctx context.Context, c Caller, in GroupName) (GroupAc
 	case g.In && g.Invited == nil:
 		return GroupAct{}, fault.New(fault.InvalidRequest, "you are in group %q already: leave it instead", g.Name)
 	}
-	err = a.DB.DeclineGroup(ctx, g.ID, c.id(), a.DB.Now())
+	err = a.DB.DeclineGroup(ctx, g.ID, string(c.Member), a.DB.Now())
 	return GroupAct{Group: g.Name, Member: c.Name, State: "declined"}, noInvitation(err, g)
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // Key is an API key as shown to its member.
@@ -47,8 +48,8 @@ func (a *API) viewKey(k account.Key) Key {
 }
 
 // listKeys lists the caller's keys, including revoked and expired ones, newest first.
-func (a *API) listKeys(ctx context.Context, c Caller, _ None) (List[Key], error) {
-	keys, err := a.keysOf(ctx, c.id())
+func (a *API) listKeys(ctx context.Context, c fleet.Caller, _ None) (List[Key], error) {
+	keys, err := a.keysOf(ctx, string(c.Member))
 	slices.Reverse(keys)
 	return listOf(keys), err
 }
@@ -76,9 +77,9 @@ type Revoked struct {
 }
 
 // revokeKey revokes a key. It is refused everywhere within 5 s.
-func (a *API) revokeKey(ctx context.Context, c Caller, in KeyID) (Revoked, error) {
-	if err := a.DB.RevokeOwnKey(ctx, c.id(), in.Key, a.DB.Now().UTC()); err != nil {
-		return Revoked{}, NotFound(err, "you have no live key with the id %.80q", in.Key)
+func (a *API) revokeKey(ctx context.Context, c fleet.Caller, in KeyID) (Revoked, error) {
+	if err := a.DB.RevokeOwnKey(ctx, string(c.Member), in.Key, a.DB.Now().UTC()); err != nil {
+		return Revoked{}, NotFound(err, "you have no active key with the id %.80q", in.Key)
 	}
 	return Revoked{in.Key, "revoked"}, nil
 }
@@ -98,7 +99,7 @@ type NewKey struct {
 // CreateKey creates a key for the caller, in any region, and returns its secret, which is
 // not stored. It is not a route: a key or a machine's credential must not be able to
 // create further keys, so only the site can.
-func (a *API) CreateKey(ctx context.Context, c Caller, in NewKey) (Key, credential.Secret, error) {
+func (a *API) CreateKey(ctx context.Context, c fleet.Caller, in NewKey) (Key, credential.Secret, error) {
 	key, secret, err := a.MintKey(in)
 	if err != nil {
 		return Key{}, secret, err
@@ -110,7 +111,7 @@ func (a *API) CreateKey(ctx context.Context, c Caller, in NewKey) (Key, credenti
 // one, which it does not revoke. The name is not validated, because no one chooses it
 // here; a key created by the operator may have an empty name. Like CreateKey it is not a
 // route.
-func (a *API) RollKey(ctx context.Context, c Caller, old Key) (Key, credential.Secret, error) {
+func (a *API) RollKey(ctx context.Context, c fleet.Caller, old Key) (Key, credential.Secret, error) {
 	in := NewKey{Name: old.Name, Region: old.Region, Reach: old.Reach, Manage: old.Manage}
 	if !old.Expires.IsZero() {
 		in.Expires = old.Expires.Format(time.RFC3339Nano)
@@ -123,12 +124,12 @@ func (a *API) RollKey(ctx context.Context, c Caller, old Key) (Key, credential.S
 }
 
 // saveKey assigns a key to the caller and stores it.
-func (a *API) saveKey(ctx context.Context, c Caller, key account.Key, secret credential.Secret) (Key, credential.Secret, error) {
-	key.MemberID = c.id()
+func (a *API) saveKey(ctx context.Context, c fleet.Caller, key account.Key, secret credential.Secret) (Key, credential.Secret, error) {
+	key.MemberID = string(c.Member)
 	if err := a.DB.CreateKey(ctx, key); err != nil {
 		return Key{}, secret, err
 	}
-	a.Log.Info("member act", "member", c.id(), "what", "create a key", "key", key.ID)
+	a.Log.Info("member act", "member", string(c.Member), "what", "create a key", "key", key.ID)
 	a.Changed(ctx)
 	return a.viewKey(key), secret, nil
 }

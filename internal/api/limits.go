@@ -114,7 +114,7 @@ func (c LimitChange) check() (account.LimitChange, error) {
 
 // warnings lists the models in the limits that no machine of the caller offers, online or
 // not. Such limits are accepted, because a machine may offer the model later.
-func (a *API) warnings(c Caller, to account.LimitChange) []string {
+func (a *API) warnings(c fleet.Caller, to account.LimitChange) []string {
 	var offered []fleet.ModelID
 	var out []string
 	for m := range a.Snapshot().Reach(c.Member, fleet.OwnOnly) {
@@ -157,7 +157,7 @@ type GroupLimitChange struct {
 }
 
 // limitGroup sets the caller's limits for all members of a group together.
-func (a *API) limitGroup(ctx context.Context, c Caller, in GroupLimitChange) (GroupLimits, error) {
+func (a *API) limitGroup(ctx context.Context, c fleet.Caller, in GroupLimitChange) (GroupLimits, error) {
 	group, err := a.groupIn(ctx, c, in.Group)
 	if err != nil {
 		return GroupLimits{}, err
@@ -168,9 +168,9 @@ func (a *API) limitGroup(ctx context.Context, c Caller, in GroupLimitChange) (Gr
 	}
 	cut := 0
 	if to.Models != nil {
-		cut = a.cut(endsWithGroupLimits(group.ID, c.id(), *to.Models))
+		cut = a.cut(endsWithGroupLimits(group.ID, string(c.Member), *to.Models))
 	}
-	now, err := a.DB.PutGroupLimits(ctx, c.id(), group.ID, to)
+	now, err := a.DB.PutGroupLimits(ctx, string(c.Member), group.ID, to)
 	if err != nil {
 		return GroupLimits{}, NotFound(err, "you are not in group %q", group.Name)
 	}

@@ -112,8 +112,8 @@ func measured(s *fleet.Speed) (firstTokenMS int64, tokensPerSecond float64) {
 }
 
 // listMachines lists the caller's machines with valid credentials.
-func (a *API) listMachines(ctx context.Context, c Caller, _ None) (List[Machine], error) {
-	records, err := a.DB.Machines(ctx, c.id())
+func (a *API) listMachines(ctx context.Context, c fleet.Caller, _ None) (List[Machine], error) {
+	records, err := a.DB.Machines(ctx, string(c.Member))
 	if err != nil {
 		return List[Machine]{}, err
 	}
@@ -144,9 +144,9 @@ type offered struct{ machine, model string }
 
 // speeds returns the tokens per second for each model on each of the caller's machines
 // since the given time, over all calls that were completely served.
-func (a *API) speeds(ctx context.Context, c Caller, since time.Time) (map[offered]float64, error) {
+func (a *API) speeds(ctx context.Context, c fleet.Caller, since time.Time) (map[offered]float64, error) {
 	tokens, took := map[offered]int64{}, map[offered]time.Duration{}
-	err := a.DB.DaysOfOwner(ctx, c.id(), since, func(d account.UsageDay) {
+	err := a.DB.DaysOfOwner(ctx, string(c.Member), since, func(d account.UsageDay) {
 		if of := (offered{d.MachineID, d.Model}); d.Code == "" {
 			tokens[of] += d.TokensOut
 			took[of] += d.Duration - d.Waited
@@ -167,8 +167,8 @@ type MachineID struct {
 }
 
 // ownMachine returns the caller's machine with the given id.
-func (a *API) ownMachine(ctx context.Context, c Caller, id string) (account.Machine, error) {
-	m, err := a.DB.OwnMachine(ctx, c.id(), id)
+func (a *API) ownMachine(ctx context.Context, c fleet.Caller, id string) (account.Machine, error) {
+	m, err := a.DB.OwnMachine(ctx, string(c.Member), id)
 	return m, NotFound(err, "you have no machine with the id %.80q", id)
 }
 
@@ -189,7 +189,7 @@ type MachineUser struct {
 }
 
 // machineUsage sums the calls on one of the caller's machines.
-func (a *API) machineUsage(ctx context.Context, c Caller, in MachineID) (OneMachineUsage, error) {
+func (a *API) machineUsage(ctx context.Context, c fleet.Caller, in MachineID) (OneMachineUsage, error) {
 	m, err := a.ownMachine(ctx, c, in.Machine)
 	if err != nil {
 		return OneMachineUsage{}, err
@@ -203,7 +203,7 @@ func (a *API) machineUsage(ctx context.Context, c Caller, in MachineID) (OneMach
 		usage.Hours = append(usage.Hours, UsageOfDay{Day: hourly.Name(hourly.since.Add(time.Duration(i) * time.Hour))})
 	}
 	today, month, days := a.DB.Now().UTC().Truncate(24*time.Hour), sums{}, sums{}
-	err = a.DB.HoursOfOwner(ctx, c.id(), hourly.since, func(h account.UsageHour) {
+	err = a.DB.HoursOfOwner(ctx, string(c.Member), hourly.since, func(h account.UsageHour) {
 		i := int(h.Hour.Sub(hourly.since) / time.Hour)
 		if h.MachineID == m.ID && i < len(usage.Hours) {
 			usage.Hours[i].add(sumOf(account.UsageDay{
@@ -214,7 +214,7 @@ func (a *API) machineUsage(ctx context.Context, c Caller, in MachineID) (OneMach
 	if err != nil {
 		return OneMachineUsage{}, err
 	}
-	err = a.DB.DaysOfOwner(ctx, c.id(), today.AddDate(0, 0, 1-keyDays), func(d account.UsageDay) {
+	err = a.DB.DaysOfOwner(ctx, string(c.Member), today.AddDate(0, 0, 1-keyDays), func(d account.UsageDay) {
 		if d.MachineID != m.ID {
 			return
 		}
@@ -226,7 +226,9 @@ func (a *API) machineUsage(ctx context.Context, c Caller, in MachineID) (OneMach
 	if err != nil {
 		return OneMachineUsage{}, err
 	}
-	usage.Members = sorted(month, func(id string, s UsageSum) MachineUser { return MachineUser{id, id == c.id(), days.of(id).Calls, s} })
+	usage.Members = sorted(month, func(id string, s UsageSum) MachineUser {
+		return MachineUser{id, id == string(c.Member), days.of(id).Calls, s}
+	})
 	usage.Members = usage.Members[:min(len(usage.Members), maxOthers)]
 	for i := range usage.Members {
 		who, err := a.DB.Member(ctx, usage.Members[i].Member)
@@ -248,12 +250,12 @@ type MachineAct struct {
 
 // revokeMachine revokes a machine's credential, which ends its tunnel. The ledger keeps
 // the machine's records.
-func (a *API) revokeMachine(ctx context.Context, c Caller, in MachineID) (MachineAct, error) {
+func (a *API) revokeMachine(ctx context.Context, c fleet.Caller, in MachineID) (MachineAct, error) {
 	m, err := a.ownMachine(ctx, c, in.Machine)
 	if err != nil {
 		return MachineAct{}, err
 	}
-	cut := a.cut(func(_ *fleet.Snapshot, u Use) bool { return string(u.Machine.ID) == m.ID })
+	cut := a.cut(func(_ *fleet.Snapshot, u fleet.ActiveCall) bool { return string(u.Machine.ID) == m.ID })
 	err = a.DB.RevokeMachine(ctx, m.ID, a.DB.Now().UTC())
 	return MachineAct{m.ID, m.Name, "revoked", cut}, NotFound(err, "machine %q was revoked already", m.Name)
 }
@@ -264,7 +266,7 @@ type MachineName struct {
 	Name    string `json:"name"`
 }
 
-func (a *API) renameMachine(ctx context.Context, c Caller, in MachineName) (MachineAct, error) {
+func (a *API) renameMachine(ctx context.Context, c fleet.Caller, in MachineName) (MachineAct, error) {
 	m, err := a.ownMachine(ctx, c, in.Machine)
 	if err != nil {
 		return MachineAct{}, err
@@ -272,30 +274,16 @@ func (a *API) renameMachine(ctx context.Context, c Caller, in MachineName) (Mach
 	if f := CheckName(in.Name); f != nil {
 		return MachineAct{}, f
 	}
-	if err := a.DB.RenameMachine(ctx, c.id(), m.ID, in.Name); err != nil {
+	if err := a.DB.RenameMachine(ctx, string(c.Member), m.ID, in.Name); err != nil {
 		return MachineAct{}, Taken(NotFound(err, "machine %q was revoked", m.Name), "you have a machine named %q already", in.Name)
 	}
 	return MachineAct{ID: m.ID, Name: in.Name, State: "renamed"}, nil
 }
 
-// Control is an owner's change to a machine. Nil fields stay unchanged.
-type Control struct {
-	// Paused stops or resumes accepting calls. Running calls finish.
-	Paused *bool `json:"paused,omitzero"`
-	// Until is when the pause ends automatically.
-	Until *time.Time `json:"until,omitzero"`
-	// Hours are weekly windows in the format of ParseHours, in the IANA time zone
-	// Timezone; empty: always.
-	Hours    *string `json:"hours,omitzero"`
-	Timezone *string `json:"timezone,omitzero"`
-	// Slots is the number of concurrent calls; 0: as many as the engines allow.
-	Slots *int `json:"slots,omitzero"`
-}
-
-// check rejects what a machine would reject, and names the member of the body.
-func (c *Control) check(now time.Time) error {
+// checkControl rejects what a machine would reject, and names the member of the body.
+func checkControl(c fleet.Control, now time.Time) error {
 	switch {
-	case *c == Control{}:
+	case c == fleet.Control{}:
 		return fault.New(fault.InvalidRequest, "there is nothing to change: give paused, hours, timezone or slots")
 	case c.Until != nil && (c.Paused == nil || !*c.Paused):
 		return fault.New(fault.InvalidRequest, "until ends a pause: it goes with paused = true").WithParam("until")
@@ -320,23 +308,23 @@ func (c *Control) check(now time.Time) error {
 // MachineControl is a change to a machine.
 type MachineControl struct {
 	Machine string `json:"-" path:"machine"`
-	Control
+	fleet.Control
 }
 
 // controlMachine sends a change to a machine, which saves it.
-func (a *API) controlMachine(ctx context.Context, c Caller, in MachineControl) (MachineAct, error) {
+func (a *API) controlMachine(ctx context.Context, c fleet.Caller, in MachineControl) (MachineAct, error) {
 	m, err := a.ownMachine(ctx, c, in.Machine)
 	if err != nil {
 		return MachineAct{}, err
 	}
-	if err := in.check(a.DB.Now()); err != nil {
+	if err := checkControl(in.Control, a.DB.Now()); err != nil {
 		return MachineAct{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, controlTime)
 	defer cancel()
 	err = a.Control(ctx, fleet.MachineID(m.ID), in.Control)
 	switch {
-	case errors.Is(err, ErrNotConnected):
+	case errors.Is(err, fleet.ErrNotConnected):
 		return MachineAct{}, fault.New(fault.MachineOffline, "machine %q is not connected: change it there, or once it is", m.Name)
 	case err != nil:
 		return MachineAct{}, fault.New(fault.MachineOffline, "machine %q did not take the change; try again", m.Name).Because(err)
@@ -361,7 +349,7 @@ type KeptOut struct {
 	Cut     int    `json:"cut,omitzero"` // running calls that end because of it
 }
 
-func (a *API) keepMachineOut(ctx context.Context, c Caller, in KeepOut) (KeptOut, error) {
+func (a *API) keepMachineOut(ctx context.Context, c fleet.Caller, in KeepOut) (KeptOut, error) {
 	m, err := a.ownMachine(ctx, c, in.Machine)
 	switch {
 	case err != nil:
@@ -372,12 +360,12 @@ func (a *API) keepMachineOut(ctx context.Context, c Caller, in KeepOut) (KeptOut
 	answer := KeptOut{Machine: m.Name, KeptOut: !in.Undo, All: in.All}
 	if in.All {
 		if !in.Undo {
-			answer.Cut = a.cut(func(s *fleet.Snapshot, u Use) bool {
-				shares, _ := s.Ways(u.Caller, u.Machine, u.Model)
+			answer.Cut = a.cut(func(s *fleet.Snapshot, u fleet.ActiveCall) bool {
+				shares, _ := s.AccessPaths(u.Caller, u.Machine, u.Model)
 				return string(u.Machine.ID) == m.ID && len(shares) == 0
 			})
 		}
-		return answer, a.DB.KeepOutOfAll(ctx, c.id(), m.ID, !in.Undo)
+		return answer, a.DB.KeepOutOfAll(ctx, string(c.Member), m.ID, !in.Undo)
 	}
 	group, err := a.groupSeen(ctx, c, in.Group)
 	if err != nil {
@@ -385,9 +373,9 @@ func (a *API) keepMachineOut(ctx context.Context, c Caller, in KeepOut) (KeptOut
 	}
 	if answer.Group = group.Name; !in.Undo {
 		ends := endsWithGroup(group.ID)
-		answer.Cut = a.cut(func(s *fleet.Snapshot, u Use) bool { return string(u.Machine.ID) == m.ID && ends(s, u) })
+		answer.Cut = a.cut(func(s *fleet.Snapshot, u fleet.ActiveCall) bool { return string(u.Machine.ID) == m.ID && ends(s, u) })
 	}
-	return answer, a.DB.KeepOutOwn(ctx, c.id(), group.ID, m.ID, !in.Undo)
+	return answer, a.DB.KeepOutOwn(ctx, string(c.Member), group.ID, m.ID, !in.Undo)
 }
 
 // MintMachine creates a machine without an owner, and its credential.
@@ -416,7 +404,7 @@ type SignedInMachine struct {
 
 // signInMachine redeems a login token and creates a machine. If the member already has a
 // machine of the name that the machine chose, it appends a random word.
-func (a *API) signInMachine(ctx context.Context, _ Caller, in MachineLogin) (SignedInMachine, error) {
+func (a *API) signInMachine(ctx context.Context, _ fleet.Caller, in MachineLogin) (SignedInMachine, error) {
 	dead := fault.New(fault.InvalidAPIKey, "the login token is wrong, used or expired; ask the operator for a new one (kith admin machine token)")
 	hash, ok := a.CodeHash(in.Token, credential.LoginToken)
 	if !ok {

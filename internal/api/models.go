@@ -62,7 +62,7 @@ func FirstChoice(models []Model) *Model {
 // listModels lists the models that the account can reach. Unlike the inference routes, it
 // includes those of the machine whose credential was sent: the machine cannot send calls
 // to itself, but it belongs to the account.
-func (a *API) listModels(ctx context.Context, c Caller, _ None) (List[Model], error) {
+func (a *API) listModels(ctx context.Context, c fleet.Caller, _ None) (List[Model], error) {
 	models, err := a.Models(ctx, c)
 	return listOf(models), err
 }
@@ -78,4 +78,25 @@ func Skeleton(id fleet.ModelID) string {
 		return -1
 	}, text)
 	return cmp.Or(letters, text) // an id without letters and digits is similar to no other
+}
+
+// Distance returns the Levenshtein distance between a and b.
+func Distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			edit := diagonal
+			if a[i] != b[j] {
+				edit++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(edit, diagonal+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
 }

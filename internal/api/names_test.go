@@ -62,3 +62,14 @@ func TestCheckChosenName(t *testing.T) {
 		t.Errorf("a machine is called as its member likes: %v", f)
 	}
 }
+
+func TestDistance(t *testing.T) {
+	for _, test := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"a", "", 1}, {"", "ab", 2}, {"kitten", "sitting", 3}, {"slots", "slotz", 1}} {
+		if got := Distance(test.a, test.b); got != test.want {
+			t.Errorf("distance(%q, %q) = %d, want %d", test.a, test.b, got, test.want)
+		}
+	}
+}

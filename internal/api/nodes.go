@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // Node is a hub node as seen by the node that serves the request.
@@ -35,16 +36,18 @@ type Health struct {
 	Reason string `json:"reason,omitempty"` // why it refuses all calls
 }
 
-func (a *API) operatorGetHealth(context.Context, Caller, None) (Health, error) {
+func (a *API) operatorGetHealth(context.Context, fleet.Caller, None) (Health, error) {
 	if err := a.Ready(time.Now()); err != nil {
 		return Health{Reason: err.Error()}, nil
 	}
 	return Health{Ready: true}, nil
 }
 
-func (a *API) operatorListNodes(context.Context, Caller, None) ([]Node, error) { return a.Nodes(), nil }
+func (a *API) operatorListNodes(context.Context, fleet.Caller, None) ([]Node, error) {
+	return a.Nodes(), nil
+}
 
-func (a *API) operatorDrainNode(ctx context.Context, _ Caller, in Named) (Named, error) {
+func (a *API) operatorDrainNode(ctx context.Context, _ fleet.Caller, in Named) (Named, error) {
 	return in, a.DrainNode(ctx, in.Name)
 }
 
@@ -54,7 +57,7 @@ type Reloaded struct {
 	Restart []string `json:"restart"` // changed keys that need a restart
 }
 
-func (a *API) operatorReload(ctx context.Context, _ Caller, _ None) (Reloaded, error) {
+func (a *API) operatorReload(ctx context.Context, _ fleet.Caller, _ None) (Reloaded, error) {
 	done, err := a.Reload(ctx)
 	if err != nil {
 		return Reloaded{}, fault.New(fault.InvalidRequest, "nothing has changed: %s", err)

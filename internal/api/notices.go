@@ -11,6 +11,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // Notice is a message to the caller.
@@ -30,12 +31,12 @@ const maxNotices = 100
 
 // listNotices lists the caller's pending invitations, joins in the caller's groups and
 // stored notices, newest first, except the kinds that the caller switched off.
-func (a *API) listNotices(ctx context.Context, c Caller, _ None) (List[Notice], error) {
+func (a *API) listNotices(ctx context.Context, c fleet.Caller, _ None) (List[Notice], error) {
 	now := a.DB.Now()
-	choices, noChoices := a.DB.NoticeChoices(ctx, c.id())
-	invited, noInvitations := a.invitedSince(ctx, c.id(), now, time.Time{})
-	joins, noJoins := a.DB.Joins(ctx, c.id(), now, maxNotices)
-	kept, noNotices := a.DB.Notices(ctx, c.id(), now.Add(-account.NoticeLife), now, maxNotices)
+	choices, noChoices := a.DB.NoticeChoices(ctx, string(c.Member))
+	invited, noInvitations := a.invitedSince(ctx, string(c.Member), now, time.Time{})
+	joins, noJoins := a.DB.Joins(ctx, string(c.Member), now, maxNotices)
+	kept, noNotices := a.DB.Notices(ctx, string(c.Member), now.Add(-account.NoticeLife), now, maxNotices)
 	notices := slices.Concat(invited, views(joins, viewJoin), views(kept, viewNotice))
 	return listOf(wanted(notices, choices.OffSite)), cmp.Or(noChoices, noInvitations, noJoins, noNotices)
 }
@@ -87,11 +88,11 @@ type SeenUntil struct {
 // seeNotices marks the notices up to the given time as seen. The client sends the time of
 // the newest notice that it listed, so that later ones are not missed. Invitations stay
 // until they are answered.
-func (a *API) seeNotices(ctx context.Context, c Caller, in SeenUntil) (SeenUntil, error) {
+func (a *API) seeNotices(ctx context.Context, c fleet.Caller, in SeenUntil) (SeenUntil, error) {
 	if in.Until.UnixMilli() <= 0 || in.Until.After(a.DB.Now()) {
 		return in, fault.New(fault.InvalidRequest, "until is the time of the newest notice that was seen").WithParam("until")
 	}
-	return in, a.DB.SeeNotices(ctx, c.id(), in.Until)
+	return in, a.DB.SeeNotices(ctx, string(c.Member), in.Until)
 }
 
 // NoticesOff are the kinds that the caller has switched off.
@@ -106,8 +107,8 @@ type NoticeSwitch struct {
 	Mail Given[[]account.NoticeKind] `json:"mail,omitzero"`
 }
 
-func (a *API) getNotified(ctx context.Context, c Caller, _ None) (NoticesOff, error) {
-	off, err := a.DB.NoticeChoices(ctx, c.id())
+func (a *API) getNotified(ctx context.Context, c fleet.Caller, _ None) (NoticesOff, error) {
+	off, err := a.DB.NoticeChoices(ctx, string(c.Member))
 	return viewOff(off), err
 }
 
@@ -116,8 +117,8 @@ func viewOff(c account.NoticeChoices) NoticesOff {
 	return NoticesOff{Site: append(none, c.OffSite...), Mail: append(none, c.OffMail...)}
 }
 
-func (a *API) switchNotices(ctx context.Context, c Caller, in NoticeSwitch) (NoticesOff, error) {
-	off, err := a.DB.NoticeChoices(ctx, c.id())
+func (a *API) switchNotices(ctx context.Context, c fleet.Caller, in NoticeSwitch) (NoticesOff, error) {
+	off, err := a.DB.NoticeChoices(ctx, string(c.Member))
 	if err != nil {
 		return NoticesOff{}, err
 	}
@@ -139,7 +140,7 @@ func (a *API) switchNotices(ctx context.Context, c Caller, in NoticeSwitch) (Not
 			}
 		}
 	}
-	return viewOff(off), a.DB.SetNoticeChoices(ctx, c.id(), off)
+	return viewOff(off), a.DB.SetNoticeChoices(ctx, string(c.Member), off)
 }
 
 // kindNames lists the kinds, for an error message.
@@ -234,21 +235,46 @@ func spentNotices(s account.SpentLimit, now time.Time) []account.Notice {
 	return []account.Notice{n, other}
 }
 
+// Backups is the state of the hub's own backups, for its operators.
+type Backups struct {
+	MakesBackups bool // with PostgreSQL a hub makes none
+	// Backup is the latest attempt, Made the latest valid backup; nil: there is none.
+	Backup, Made *account.Backup
+	// Due are the operators of a hub that should have a valid backup from the last days,
+	// and has none.
+	Due []string
+}
+
+// Backups returns the state of the hub's own backups.
+func (a *API) Backups(ctx context.Context, now time.Time) (b Backups, err error) {
+	if b.MakesBackups = a.DB.MakesBackups(); !b.MakesBackups {
+		return b, nil
+	}
+	if b.Backup, err = found(a.DB.LastBackup(ctx)); err != nil {
+		return b, err
+	}
+	if b.Made, err = found(a.DB.LastGoodBackup(ctx)); err != nil {
+		return b, err
+	}
+	if old := now.Add(-account.BackupOldAfter); b.Made == nil || !b.Made.At.After(old) {
+		b.Due, err = a.DB.OperatorsSince(ctx, old)
+	}
+	return b, err
+}
+
+// found returns nil without an error if the backup does not exist.
+func found(b account.Backup, err error) (*account.Backup, error) {
+	if errors.Is(err, account.ErrNotFound) {
+		return nil, nil
+	}
+	return &b, err
+}
+
 // missingBackup returns notices for the operators, once a week while there is no valid
 // backup from the last days.
 func (a *API) missingBackup(ctx context.Context, now time.Time) ([]account.Notice, error) {
-	if !a.DB.MakesBackups() {
-		return nil, nil
-	}
-	old := now.Add(-account.BackupOldAfter)
-	switch backup, err := a.DB.LastGoodBackup(ctx); {
-	case err != nil && !errors.Is(err, account.ErrNotFound):
-		return nil, err
-	case err == nil && backup.At.After(old):
-		return nil, nil
-	}
-	operators, err := a.DB.OperatorsSince(ctx, old)
-	return views(operators, func(id string) account.Notice {
+	backups, err := a.Backups(ctx, now)
+	return views(backups.Due, func(id string) account.Notice {
 		return account.Notice{
 			MemberID: id, Kind: account.NoticeBackup, Subject: "hub", Occasion: now.UTC().Truncate(account.BackupOldAfter),
 			Text: "This hub has no valid backup from the last 7 days.",

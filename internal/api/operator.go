@@ -48,7 +48,7 @@ type NewMember struct {
 	Password string `json:"password,omitzero"` // empty: the member cannot sign in with a password
 }
 
-func (a *API) operatorCreateMember(ctx context.Context, _ Caller, in NewMember) (Member, error) {
+func (a *API) operatorCreateMember(ctx context.Context, _ fleet.Caller, in NewMember) (Member, error) {
 	if f := CheckName(in.Name); f != nil {
 		return Member{}, f
 	}
@@ -68,16 +68,16 @@ func viewMember(m account.Member) Member {
 	return Member{m.ID, m.Name, m.Operator, m.Disabled, m.Created}
 }
 
-func (a *API) operatorListMembers(ctx context.Context, _ Caller, _ None) ([]Member, error) {
+func (a *API) operatorListMembers(ctx context.Context, _ fleet.Caller, _ None) ([]Member, error) {
 	members, err := a.DB.Members(ctx)
 	return views(members, viewMember), err
 }
 
-func (a *API) operatorDisableMember(ctx context.Context, _ Caller, in Named) (Member, error) {
+func (a *API) operatorDisableMember(ctx context.Context, _ fleet.Caller, in Named) (Member, error) {
 	return a.setDisabled(ctx, in.Name, true)
 }
 
-func (a *API) operatorEnableMember(ctx context.Context, _ Caller, in Named) (Member, error) {
+func (a *API) operatorEnableMember(ctx context.Context, _ fleet.Caller, in Named) (Member, error) {
 	return a.setDisabled(ctx, in.Name, false)
 }
 
@@ -106,7 +106,7 @@ type Role struct {
 
 // operatorSetRole gives a member the role of operator, or removes it. The last operator
 // cannot lose it.
-func (a *API) operatorSetRole(ctx context.Context, _ Caller, in Role) (Member, error) {
+func (a *API) operatorSetRole(ctx context.Context, _ fleet.Caller, in Role) (Member, error) {
 	member, err := a.anyMember(ctx, in.Name)
 	if err != nil {
 		return Member{}, err
@@ -126,7 +126,7 @@ type SignInLink struct {
 	Link   string `json:"link"`
 }
 
-func (a *API) operatorCreateLink(ctx context.Context, _ Caller, in Named) (SignInLink, error) {
+func (a *API) operatorCreateLink(ctx context.Context, _ fleet.Caller, in Named) (SignInLink, error) {
 	member, err := a.enabledMember(ctx, in.Name)
 	if err != nil {
 		return SignInLink{}, err
@@ -171,7 +171,7 @@ func viewDevice(g account.Grant) Device {
 	return Device{g.UserCode, string(g.Kind), g.Name, g.Client, g.Address, g.Created, g.Expires}
 }
 
-func (a *API) operatorListDevices(ctx context.Context, _ Caller, _ None) ([]Device, error) {
+func (a *API) operatorListDevices(ctx context.Context, _ fleet.Caller, _ None) ([]Device, error) {
 	grants, err := a.DB.WaitingGrants(ctx, a.DB.Now())
 	return views(grants, viewDevice), err
 }
@@ -182,7 +182,7 @@ type DeviceApproval struct {
 	Member string `json:"member"`
 }
 
-func (a *API) operatorApproveDevice(ctx context.Context, _ Caller, in DeviceApproval) (Device, error) {
+func (a *API) operatorApproveDevice(ctx context.Context, _ fleet.Caller, in DeviceApproval) (Device, error) {
 	member, err := a.enabledMember(ctx, in.Member)
 	if err != nil {
 		return Device{}, err
@@ -200,7 +200,7 @@ type OperatorKey struct {
 	Secret string `json:"secret,omitzero"`
 }
 
-func (a *API) operatorCreateKey(ctx context.Context, _ Caller, in NewKey) (OperatorKey, error) {
+func (a *API) operatorCreateKey(ctx context.Context, _ fleet.Caller, in NewKey) (OperatorKey, error) {
 	key, secret, err := a.mintKey(in)
 	if err != nil {
 		return OperatorKey{}, err
@@ -219,7 +219,7 @@ type OfMember struct {
 	Member string `json:"-" query:"member"`
 }
 
-func (a *API) operatorListKeys(ctx context.Context, _ Caller, in OfMember) ([]OperatorKey, error) {
+func (a *API) operatorListKeys(ctx context.Context, _ fleet.Caller, in OfMember) ([]OperatorKey, error) {
 	member, err := a.anyMember(ctx, in.Member)
 	if err != nil {
 		return nil, err
@@ -233,7 +233,7 @@ type ID struct {
 	ID string `json:"-" path:"id"`
 }
 
-func (a *API) operatorRevokeKey(ctx context.Context, _ Caller, in ID) (Revoked, error) {
+func (a *API) operatorRevokeKey(ctx context.Context, _ fleet.Caller, in ID) (Revoked, error) {
 	err := a.DB.RevokeKey(ctx, in.ID, a.DB.Now().UTC())
 	return Revoked{in.ID, "revoked"}, NotFound(err, "no key has the id %q", in.ID)
 }
@@ -254,7 +254,7 @@ type LoginToken struct {
 	Expires time.Time `json:"expires"`
 }
 
-func (a *API) operatorCreateToken(ctx context.Context, _ Caller, in NewToken) (LoginToken, error) {
+func (a *API) operatorCreateToken(ctx context.Context, _ fleet.Caller, in NewToken) (LoginToken, error) {
 	member, err := a.enabledMember(ctx, in.Member)
 	if err != nil {
 		return LoginToken{}, err
@@ -283,17 +283,10 @@ type OperatorMachine struct {
 	Revoked  time.Time `json:"revoked,omitzero"`
 }
 
-func (a *API) operatorListMachines(ctx context.Context, _ Caller, in OfMember) ([]OperatorMachine, error) {
-	members, err := a.DB.Members(ctx)
-	if err != nil {
-		return nil, err
-	}
-	names := make(map[string]string, len(members))
-	for _, m := range members {
-		names[m.ID] = m.Name
-	}
+func (a *API) operatorListMachines(ctx context.Context, _ fleet.Caller, in OfMember) ([]OperatorMachine, error) {
 	var owner account.Member
 	if in.Member != "" {
+		var err error
 		if owner, err = a.anyMember(ctx, in.Member); err != nil {
 			return nil, err
 		}
@@ -302,11 +295,11 @@ func (a *API) operatorListMachines(ctx context.Context, _ Caller, in OfMember) (
 	snapshot := a.Snapshot()
 	return views(machines, func(m account.Machine) OperatorMachine {
 		live := snapshot.Machine(fleet.MachineID(m.ID))
-		return OperatorMachine{m.ID, m.Name, names[m.OwnerID], m.Region, live != nil && live.Online, a.Home(fleet.MachineID(m.ID)), m.Created, m.LastSeen, m.Revoked}
+		return OperatorMachine{m.ID, m.Name, m.OwnerName, m.Region, live != nil && live.Online, a.Home(fleet.MachineID(m.ID)), m.Created, m.LastSeen, m.Revoked}
 	}), err
 }
 
-func (a *API) operatorRevokeMachine(ctx context.Context, _ Caller, in ID) (Revoked, error) {
+func (a *API) operatorRevokeMachine(ctx context.Context, _ fleet.Caller, in ID) (Revoked, error) {
 	err := a.DB.RevokeMachine(ctx, in.ID, a.DB.Now().UTC())
 	return Revoked{in.ID, "revoked"}, NotFound(err, "no machine has the id %q", in.ID)
 }
@@ -325,7 +318,7 @@ type OperatorShare struct {
 	State string `json:"state,omitzero"` // "ended", or absent
 }
 
-func (a *API) operatorAddShare(ctx context.Context, _ Caller, in BetweenMembers) (OperatorShare, error) {
+func (a *API) operatorAddShare(ctx context.Context, _ fleet.Caller, in BetweenMembers) (OperatorShare, error) {
 	owner, with, err := a.twoMembers(ctx, in.Owner, in.With)
 	if err != nil {
 		return OperatorShare{}, err
@@ -339,7 +332,7 @@ func (a *API) operatorAddShare(ctx context.Context, _ Caller, in BetweenMembers)
 	return OperatorShare{ID: share.ID, Owner: owner.Name, With: with.Name}, Taken(err, "%s shares with %s already", owner.Name, with.Name)
 }
 
-func (a *API) operatorEndShare(ctx context.Context, _ Caller, in BetweenMembers) (OperatorShare, error) {
+func (a *API) operatorEndShare(ctx context.Context, _ fleet.Caller, in BetweenMembers) (OperatorShare, error) {
 	owner, with, err := a.twoMembers(ctx, in.Owner, in.With)
 	if err != nil {
 		return OperatorShare{}, err
@@ -366,7 +359,7 @@ type NewOperatorGroup struct {
 
 // operatorCreateGroup creates a group for a member, who is invited to become its first
 // member and admin, and joins only by accepting.
-func (a *API) operatorCreateGroup(ctx context.Context, _ Caller, in NewOperatorGroup) (OperatorGroup, error) {
+func (a *API) operatorCreateGroup(ctx context.Context, _ fleet.Caller, in NewOperatorGroup) (OperatorGroup, error) {
 	group, err := a.newGroup(in.Name, in.Kind)
 	if err != nil {
 		return OperatorGroup{}, err
@@ -392,7 +385,7 @@ type MemberOfGroup struct {
 
 // operatorInviteToGroup invites a member to an org. An operator cannot add a member to a
 // group directly: the member accepts or declines, as with an admin's invitation.
-func (a *API) operatorInviteToGroup(ctx context.Context, _ Caller, in MemberOfGroup) (GroupAct, error) {
+func (a *API) operatorInviteToGroup(ctx context.Context, _ fleet.Caller, in MemberOfGroup) (GroupAct, error) {
 	group, member, err := a.groupAndMember(ctx, in)
 	if err != nil {
 		return GroupAct{}, err
@@ -409,7 +402,7 @@ func (a *API) operatorInviteToGroup(ctx context.Context, _ Caller, in MemberOfGr
 	return GroupAct{Group: group.Name, Member: member.Name, State: "invited"}, Taken(err, "%s is in %s already, or invited to it", member.Name, group.Name)
 }
 
-func (a *API) operatorRemoveFromGroup(ctx context.Context, _ Caller, in MemberOfGroup) (GroupAct, error) {
+func (a *API) operatorRemoveFromGroup(ctx context.Context, _ fleet.Caller, in MemberOfGroup) (GroupAct, error) {
 	group, member, err := a.groupAndMember(ctx, in)
 	if err != nil {
 		return GroupAct{}, err
@@ -419,7 +412,7 @@ func (a *API) operatorRemoveFromGroup(ctx context.Context, _ Caller, in MemberOf
 }
 
 // operatorNameAdmin makes a member of an org its admin if all its admins are disabled.
-func (a *API) operatorNameAdmin(ctx context.Context, _ Caller, in MemberOfGroup) (GroupAct, error) {
+func (a *API) operatorNameAdmin(ctx context.Context, _ fleet.Caller, in MemberOfGroup) (GroupAct, error) {
 	group, member, err := a.groupAndMember(ctx, in)
 	if err != nil {
 		return GroupAct{}, err
@@ -455,7 +448,7 @@ type Backup struct {
 // it. It first writes the records in memory to the database and then adds the running
 // calls' records to the copy, so that the copy includes every call whose end its caller
 // has seen.
-func (a *API) operatorBackUp(ctx context.Context, _ Caller, in BackupFile) (Backup, error) {
+func (a *API) operatorBackUp(ctx context.Context, _ fleet.Caller, in BackupFile) (Backup, error) {
 	about(ctx, cmp.Or(in.As, in.File))
 	running := a.Open() // first: calls that end later are in memory or already written
 	if err := a.Flush(ctx); err != nil {

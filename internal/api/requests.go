@@ -60,7 +60,7 @@ type ModelQuestion struct {
 // explainModel explains how a call for the model would be routed now. A model out of
 // reach is counted like a failed attempt. Like the account's listing, it includes the
 // machine whose credential was sent.
-func (a *API) explainModel(_ context.Context, c Caller, in ModelQuestion) (Why, error) {
+func (a *API) explainModel(_ context.Context, c fleet.Caller, in ModelQuestion) (Why, error) {
 	if !in.Model.Valid() {
 		return Why{}, fault.New(fault.InvalidRequest, "name the model: ?model=ID, an id of 1 to %d printable bytes", fleet.MaxModelID).WithParam("model")
 	}
@@ -70,7 +70,7 @@ func (a *API) explainModel(_ context.Context, c Caller, in ModelQuestion) (Why, 
 	}
 	now := a.DB.Now()
 	why, f := explain(a.Snapshot(), fleet.Query{
-		Caller: c.Member, Narrow: c.Narrow, Model: in.Model, Family: family,
+		Caller: c.Member, Reach: c.Reach, Model: in.Model, Family: family,
 		Now: now, Unconfirmed: !a.Confirmed(time.Now()),
 	})
 	if f != nil {
@@ -84,15 +84,15 @@ func (a *API) explainModel(_ context.Context, c Caller, in ModelQuestion) (Why, 
 // explain describes Route's decision, and returns the fault if it is a refusal.
 func explain(s *fleet.Snapshot, ask fleet.Query) (Why, *fault.Fault) {
 	d := fleet.Route(s, ask)
-	reason := fleet.ReasonOf(d.Row, ask.Family)
+	reason := reasonOf(d.Row, ask.Family)
 	w := Why{
 		Model: ask.Model, Family: ask.Family.String(), Verdict: d.Verdict.String(),
-		Row: reason.Row, Reason: reason.What, Change: reason.Fix, Machines: []WhyMachine{},
+		Row: reason.row, Reason: reason.what, Change: reason.fix, Machines: []WhyMachine{},
 	}
-	if ask.Narrow != fleet.Everything {
-		w.Reason += map[fleet.Narrow]string{
+	if ask.Reach != fleet.Everything {
+		w.Reason += map[fleet.KeyReach]string{
 			fleet.OwnOnly: "; the key reaches your own machines only", fleet.OwnAndShared: "; the key reaches your own machines and those shared with you only",
-		}[ask.Narrow]
+		}[ask.Reach]
 	}
 	if f := d.Fault; f != nil {
 		w.Code, w.Status, w.Message, w.NoRetry = f.Code, f.Status(), f.Message, f.NoRetry
@@ -161,8 +161,8 @@ type CallID struct {
 // explainCall explains what happened to a call of the caller or on the caller's machines.
 // Ids contain enough random bits that they cannot be guessed, and a wrong id gets the
 // same answer as another member's.
-func (a *API) explainCall(ctx context.Context, c Caller, in CallID) (CallTrace, error) {
-	s, err := a.Trace(ctx, in.Call, c.id())
+func (a *API) explainCall(ctx context.Context, c fleet.Caller, in CallID) (CallTrace, error) {
+	s, err := a.Trace(ctx, in.Call, string(c.Member))
 	if err != nil {
 		return CallTrace{}, NotFound(err, "nothing is known of a call %.80q of yours or on your machines: if it ended just now, ask again in 2 seconds; what happened to calls is kept for %d days; "+
 			"a call whose key was refused (401) belongs to no member, and one over the rate (429) is not kept", in.Call, int(account.TraceLife.Hours()/24))
@@ -177,8 +177,8 @@ func viewTrace(s account.Trace) CallTrace {
 	}
 	view := CallTrace{Trace: s, Meaning: Meaning(s.Code)}
 	for _, j := range s.Decisions {
-		reason := fleet.ReasonOf(j.Row, family)
-		view.Decisions = append(view.Decisions, TracedDecision{j, reason.What, reason.Fix})
+		reason := reasonOf(j.Row, family)
+		view.Decisions = append(view.Decisions, TracedDecision{j, reason.what, reason.fix})
 	}
 	return view
 }
@@ -294,14 +294,14 @@ func (f *RequestFilter) shows(t *account.Trace) bool {
 // listRequests lists the caller's newest calls, and those on the caller's machines,
 // without the routing decisions. A page can contain fewer than maxRequests calls, or
 // none, even if there is a next one, because it reads at most maxSearched calls.
-func (a *API) listRequests(ctx context.Context, c Caller, in RequestFilter) (Requests, error) {
+func (a *API) listRequests(ctx context.Context, c fleet.Caller, in RequestFilter) (Requests, error) {
 	out := Requests{Object: "list", Data: []account.Trace{}}
 	since, before, err := in.read()
 	if err != nil {
 		return out, err
 	}
 	find := func(from account.Place, most int) ([]account.Trace, error) {
-		return a.DB.TracesOf(ctx, c.id(), from, most)
+		return a.DB.TracesOf(ctx, string(c.Member), from, most)
 	}
 	place := func(t account.Trace) account.Place { return account.Place{At: t.Started, ID: t.CallID} }
 	for searched := 0; searched < maxSearched; searched += maxRequests {

@@ -115,7 +115,7 @@ func TestWhyOverHTTP(t *testing.T) {
 			t.Errorf("%s is shown %+v", who, got.Machines)
 		}
 	}
-	why, _ := explain(w.snapshot, fleet.Query{Caller: bob, Narrow: fleet.OwnOnly, Model: "tiny", Now: time.Now()})
+	why, _ := explain(w.snapshot, fleet.Query{Caller: bob, Reach: fleet.OwnOnly, Model: "tiny", Now: time.Now()})
 	if want := "; the key reaches your own machines only"; !strings.HasSuffix(why.Reason, want) || !strings.Contains(why.Message, "this call (narrowed to your own machines)") {
 		t.Errorf("a narrowed key: %q, %q", why.Reason, why.Message)
 	}
@@ -231,7 +231,7 @@ func TestAStoryIsForWhomItConcerns(t *testing.T) {
 	check(t, w.db.SaveTraces(t.Context(), []account.Trace{of("bob", true), of("ada", false)}, now))
 	bobs := good[anything](w, "bob", "GET", "/api/why/req_1", "")
 	decisions, _ := bobs["decisions"].([]any)
-	if len(decisions) != 1 || decisions[0].(anything)["reason"] != fleet.ReasonOf(3, fleet.Embeddings).What || bobs["mine"] != true {
+	if len(decisions) != 1 || decisions[0].(anything)["reason"] != reasonOf(3, fleet.Embeddings).what || bobs["mine"] != true {
 		t.Errorf("bob is told %v", bobs)
 	}
 	adas := good[anything](w, "ada", "GET", "/api/why/req_1", "")
@@ -248,5 +248,24 @@ func TestAStoryIsForWhomItConcerns(t *testing.T) {
 	another, none := w.ask("eve", "GET", "/api/why/req_1", ""), w.ask("eve", "GET", "/api/why/req_2", "")
 	if another.status != 404 || strings.ReplaceAll(message(t, another), "req_1", "req_2") != message(t, none) {
 		t.Errorf("%+v and %+v", another, none)
+	}
+}
+
+func TestEveryRowHasItsReason(t *testing.T) {
+	for row := 1; row <= 12; row++ {
+		for _, family := range []fleet.Family{fleet.Chat, fleet.Embeddings, fleet.Audio} {
+			r := reasonOf(row, family)
+			if r.what == "" || r.fix == "" || r.row != fleet.ShownRow(row, family) {
+				t.Errorf("row %d for %s has the reason %+v", row, family, r)
+			}
+			if says := strings.Contains(r.what, "this kind of call"); says != (family != fleet.Chat && r.row == 1) {
+				t.Errorf("row %d for %s says %q", row, family, r.what)
+			}
+		}
+	}
+	for _, none := range []int{-1, 0, 13} {
+		if got := reasonOf(none, fleet.Chat); got != (reason{}) {
+			t.Errorf("row %d has the reason %+v", none, got)
+		}
 	}
 }

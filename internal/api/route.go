@@ -9,6 +9,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // access determines who may use a route.
@@ -34,7 +35,7 @@ type None struct{}
 // member of the body, too.
 type Route[In, Out any] struct {
 	*line
-	do func(*API, context.Context, Caller, In) (Out, error)
+	do func(*API, context.Context, fleet.Caller, In) (Out, error)
 }
 
 // line is a route without its Go types.
@@ -51,7 +52,7 @@ type line struct {
 	fields    []field // fields of in that come from the path or the query
 	body      bool    // the request has a JSON body
 	needed    bool    // the body has required members
-	serve     func(*API, *http.Request, Caller, []byte) (any, error)
+	serve     func(*API, *http.Request, fleet.Caller, []byte) (any, error)
 }
 
 // field is a request field that comes from the path or the query.
@@ -65,30 +66,30 @@ type field struct {
 var table []*line
 
 // member, caller, machine and operator add a route to the table.
-func member[In, Out any](pattern, about string, do func(*API, context.Context, Caller, In) (Out, error)) Route[In, Out] {
+func member[In, Out any](pattern, about string, do func(*API, context.Context, fleet.Caller, In) (Out, error)) Route[In, Out] {
 	return add(members, pattern, about, do)
 }
 
-func caller[In, Out any](pattern, about string, do func(*API, context.Context, Caller, In) (Out, error)) Route[In, Out] {
+func caller[In, Out any](pattern, about string, do func(*API, context.Context, fleet.Caller, In) (Out, error)) Route[In, Out] {
 	r := add(members, pattern, about, do)
 	r.inference = true
 	return r
 }
 
-func machine[In, Out any](pattern, about string, do func(*API, context.Context, Caller, In) (Out, error)) Route[In, Out] {
+func machine[In, Out any](pattern, about string, do func(*API, context.Context, fleet.Caller, In) (Out, error)) Route[In, Out] {
 	return add(machines, pattern, about, do)
 }
 
-func operator[In, Out any](pattern, about string, do func(*API, context.Context, Caller, In) (Out, error)) Route[In, Out] {
+func operator[In, Out any](pattern, about string, do func(*API, context.Context, fleet.Caller, In) (Out, error)) Route[In, Out] {
 	return add(operators, pattern, about, do)
 }
 
-func add[In, Out any](may access, pattern, about string, do func(*API, context.Context, Caller, In) (Out, error)) Route[In, Out] {
+func add[In, Out any](may access, pattern, about string, do func(*API, context.Context, fleet.Caller, In) (Out, error)) Route[In, Out] {
 	method, path, _ := strings.Cut(pattern, " ")
 	l := &line{method: method, path: path, about: about, may: may, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out]()}
 	l.bind()
 	r := Route[In, Out]{l, do}
-	l.serve = func(a *API, req *http.Request, c Caller, body []byte) (any, error) {
+	l.serve = func(a *API, req *http.Request, c fleet.Caller, body []byte) (any, error) {
 		var in In
 		if err := l.decode(req, body, &in); err != nil {
 			return nil, err
@@ -141,11 +142,11 @@ func (l *line) decode(r *http.Request, body []byte, into any) error {
 
 // Do serves the route for an authenticated caller; the site's pages use it. It logs a
 // change and makes it effective.
-func (r Route[In, Out]) Do(ctx context.Context, a *API, c Caller, in In) (Out, error) {
+func (r Route[In, Out]) Do(ctx context.Context, a *API, c fleet.Caller, in In) (Out, error) {
 	reads := r.method == http.MethodGet
 	if r.may == operators && !reads {
 		ctx = account.Acting(ctx, &account.Act{
-			ID: account.NewID("act_"), At: a.DB.Now().UTC(), By: c.id(), ByName: c.Name, What: r.about, Subject: r.subject(in),
+			ID: account.NewID("act_"), At: a.DB.Now().UTC(), By: string(c.Member), ByName: c.Name, What: r.about, Subject: r.subject(in),
 		})
 	}
 	out, err := r.do(a, ctx, c, in)
@@ -154,9 +155,9 @@ func (r Route[In, Out]) Do(ctx context.Context, a *API, c Caller, in In) (Out, e
 	}
 	switch r.may {
 	case operators:
-		a.Log.Info("operator act", "operator", c.id(), "request", r.method+" "+r.path, "subject", account.ActOf(ctx).Subject)
+		a.Log.Info("operator act", "operator", string(c.Member), "request", r.method+" "+r.path, "subject", account.ActOf(ctx).Subject)
 	case members:
-		a.Log.Info("member act", "member", c.id(), "method", r.method, "path", r.path)
+		a.Log.Info("member act", "member", string(c.Member), "method", r.method, "path", r.path)
 	}
 	a.Changed(ctx)
 	return out, nil

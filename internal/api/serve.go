@@ -16,6 +16,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // The limits for a request's body: its size in bytes and the time to receive it.
@@ -159,7 +160,7 @@ func (a *API) answer(l *line, r *http.Request, body []byte, late error) (answer 
 			answer, err = nil, fault.Defect(v)
 		}
 	}()
-	var caller Caller
+	var caller fleet.Caller
 	if l.may == members {
 		secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if !ok {
@@ -199,7 +200,7 @@ func ReadBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	_ = control.EnableFullDuplex()
 	w.Header().Set("Connection", "close")
 	if err == nil {
-		return nil, fault.New(fault.RequestTooLarge, "the body is larger than %d bytes: send less", maxBody)
+		return nil, fault.New(fault.RequestTooLarge, "the body exceeds %d bytes", maxBody)
 	}
 	return nil, fault.New(fault.InvalidRequest, "cannot read the body: it ended too early").Because(err)
 }

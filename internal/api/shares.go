@@ -40,20 +40,20 @@ type Share struct {
 	Warnings []string `json:"warnings,omitzero"`
 }
 
-func viewShare(s account.NamedShare, c Caller) Share {
+func viewShare(s account.NamedShare, c fleet.Caller) Share {
 	view := Share{
 		ID: s.ID, Owner: s.Owner, With: s.Member, OwnerID: s.OwnerID, WithID: s.MemberID, Direction: "received", Created: s.Created,
 		Limits: viewLimits(s.Limits), Disabled: s.Disabled,
 	}
-	if s.OwnerID == c.id() {
+	if s.OwnerID == string(c.Member) {
 		view.Direction = "given"
 	}
 	return view
 }
 
 // listShares lists the shares from and with the caller.
-func (a *API) listShares(ctx context.Context, c Caller, _ None) (List[Share], error) {
-	shares, err := a.DB.NamedShares(ctx, c.id())
+func (a *API) listShares(ctx context.Context, c fleet.Caller, _ None) (List[Share], error) {
+	shares, err := a.DB.NamedShares(ctx, string(c.Member))
 	return listOf(views(shares, func(s account.NamedShare) Share { return viewShare(s, c) })), err
 }
 
@@ -65,7 +65,7 @@ type NewShare struct {
 
 // putShare shares the caller's machines with a member. If the share exists, it changes
 // the limits that the request contains.
-func (a *API) putShare(ctx context.Context, c Caller, in NewShare) (Share, error) {
+func (a *API) putShare(ctx context.Context, c fleet.Caller, in NewShare) (Share, error) {
 	to, err := in.check()
 	if err != nil {
 		return Share{}, err
@@ -74,19 +74,19 @@ func (a *API) putShare(ctx context.Context, c Caller, in NewShare) (Share, error
 	if err != nil {
 		return Share{}, err
 	}
-	if with.ID == c.id() {
+	if with.ID == string(c.Member) {
 		return Share{}, fault.New(fault.InvalidRequest, "your own machines are yours already: share them with another member").WithParam("with")
 	}
 	id := account.NewID("shr_")
-	made, err := a.DB.PutShare(ctx, account.Share{ID: id, OwnerID: c.id(), MemberID: with.ID, Created: a.DB.Now().UTC()}, to)
+	made, err := a.DB.PutShare(ctx, account.Share{ID: id, OwnerID: string(c.Member), MemberID: with.ID, Created: a.DB.Now().UTC()}, to)
 	if err != nil {
 		return Share{}, err
 	}
 	if made.ID == id { // otherwise the share already existed and keeps its other limits
-		a.noteShare(ctx, account.Named{ID: c.id(), Name: c.Name}, account.Named{ID: with.ID, Name: with.Name}, "")
+		a.noteShare(ctx, account.Named{ID: string(c.Member), Name: c.Name}, account.Named{ID: with.ID, Name: with.Name}, "")
 	}
 	view := viewShare(account.NamedShare{Share: made, Owner: c.Name, Member: with.Name}, c)
-	view.Cut, view.Warnings = a.cut(endsWithLimits(c.id(), with.ID, made.Models)), a.warnings(c, to)
+	view.Cut, view.Warnings = a.cut(endsWithLimits(string(c.Member), with.ID, made.Models)), a.warnings(c, to)
 	return view, nil
 }
 
@@ -104,12 +104,12 @@ type EndedShare struct {
 }
 
 // endShare ends the caller's share with a member, even if the member is disabled.
-func (a *API) endShare(ctx context.Context, c Caller, in MemberName) (EndedShare, error) {
+func (a *API) endShare(ctx context.Context, c fleet.Caller, in MemberName) (EndedShare, error) {
 	with, err := a.DB.MemberByName(ctx, in.Member)
 	cut := 0
 	if err == nil {
-		cut = a.cut(endsWithShare(c.id(), with.ID))
-		err = a.DB.RemoveShare(ctx, c.id(), with.ID)
+		cut = a.cut(endsWithShare(string(c.Member), with.ID))
+		err = a.DB.RemoveShare(ctx, string(c.Member), with.ID)
 	}
 	return EndedShare{c.Name, with.Name, "ended", cut}, NotFound(err, "you do not share with %q", in.Member)
 }
@@ -151,7 +151,7 @@ type NewInvite struct {
 
 // createInvite creates a code that shares the caller's machines with the members who
 // accept it.
-func (a *API) createInvite(ctx context.Context, c Caller, in NewInvite) (Invite, error) {
+func (a *API) createInvite(ctx context.Context, c fleet.Caller, in NewInvite) (Invite, error) {
 	to, err := in.check()
 	if err != nil {
 		return Invite{}, err
@@ -171,7 +171,7 @@ func (a *API) createInvite(ctx context.Context, c Caller, in NewInvite) (Invite,
 	}
 	code, now := credential.Mint(credential.InviteCode, a.Region), a.DB.Now().UTC().Truncate(time.Millisecond)
 	made := account.Invite{
-		ID: account.NewID("inv_"), OwnerID: c.id(), Hash: code.Hash(), LastFour: code.LastFour(),
+		ID: account.NewID("inv_"), OwnerID: string(c.Member), Hash: code.Hash(), LastFour: code.LastFour(),
 		Uses: in.Uses, Limits: to.Of(account.Limits{}), Created: now, Expires: now.Add(life),
 	}
 	err = a.DB.CreateInvite(ctx, made)
@@ -204,8 +204,8 @@ func parseLife(text string) (time.Duration, error) {
 }
 
 // listInvites lists the caller's invites.
-func (a *API) listInvites(ctx context.Context, c Caller, _ None) (List[Invite], error) {
-	invites, err := a.DB.Invites(ctx, c.id())
+func (a *API) listInvites(ctx context.Context, c fleet.Caller, _ None) (List[Invite], error) {
+	invites, err := a.DB.Invites(ctx, string(c.Member))
 	now := a.DB.Now()
 	return listOf(views(invites, func(i account.Invite) Invite { return viewInvite(i, now) })), err
 }
@@ -216,8 +216,8 @@ type InviteID struct {
 }
 
 // revokeInvite revokes an invite. The shares that it created stay.
-func (a *API) revokeInvite(ctx context.Context, c Caller, in InviteID) (Revoked, error) {
-	if err := a.DB.RevokeInvite(ctx, c.id(), in.Invite, a.DB.Now().UTC()); err != nil {
+func (a *API) revokeInvite(ctx context.Context, c fleet.Caller, in InviteID) (Revoked, error) {
+	if err := a.DB.RevokeInvite(ctx, string(c.Member), in.Invite, a.DB.Now().UTC()); err != nil {
 		return Revoked{}, NotFound(err, "you have no open invite with the id %.80q", in.Invite)
 	}
 	return Revoked{in.Invite, "revoked"}, nil
@@ -285,14 +285,14 @@ type Accepted struct {
 // the share still exists, it succeeds again without using the invite, because the first
 // answer may have been lost. Once the share has ended, only its owner can create a new
 // one.
-func (a *API) acceptInvite(ctx context.Context, c Caller, in InviteCode) (Accepted, error) {
+func (a *API) acceptInvite(ctx context.Context, c fleet.Caller, in InviteCode) (Accepted, error) {
 	dead := deadInvite()
 	hash, ok := a.CodeHash(in.Code, credential.InviteCode)
 	if !ok {
 		return Accepted{}, dead
 	}
 	now := a.DB.Now().UTC().Truncate(time.Millisecond)
-	share := account.Share{ID: account.NewID("shr_"), MemberID: c.id(), Created: now}
+	share := account.Share{ID: account.NewID("shr_"), MemberID: string(c.Member), Created: now}
 	share, owner, err := a.DB.AcceptInvite(ctx, hash, share, now)
 	switch {
 	case errors.Is(err, account.ErrNotFound):
@@ -306,7 +306,7 @@ func (a *API) acceptInvite(ctx context.Context, c Caller, in InviteCode) (Accept
 	case err != nil:
 		return Accepted{}, err
 	}
-	a.noteShare(ctx, account.Named{ID: owner.ID, Name: owner.Name}, account.Named{ID: c.id(), Name: c.Name}, ", by an invite")
+	a.noteShare(ctx, account.Named{ID: owner.ID, Name: owner.Name}, account.Named{ID: string(c.Member), Name: c.Name}, ", by an invite")
 	limits := viewLimits(share.Limits)
 	return Accepted{share.ID, owner.Name, c.Name, "accepted", &limits}, nil
 }

@@ -55,10 +55,10 @@ type TopMachine struct {
 	Models  int    `json:"models"`
 }
 
-func (a *API) operatorTop(_ context.Context, _ Caller, _ None) (Top, error) {
+func (a *API) operatorTop(_ context.Context, _ fleet.Caller, _ None) (Top, error) {
 	running, waiting, machines := a.Running(), a.Waiting(), a.Snapshot().Machines()
 	top := Top{At: time.Now().UTC(), Running: len(running), Waiting: len(waiting), Calls: []TopCall{}, Queues: []TopQueue{}, Machines: []TopMachine{}}
-	byAge := func(x, y Use) int { return x.Since.Compare(y.Since) }
+	byAge := func(x, y fleet.ActiveCall) int { return x.Since.Compare(y.Since) }
 	slices.SortFunc(running, byAge)
 	slices.SortFunc(waiting, byAge)
 	on := make(map[fleet.MachineID]int)

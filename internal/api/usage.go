@@ -220,7 +220,7 @@ func (in Span) read(now time.Time) (steps, error) {
 
 // getUsage sums the caller's usage in the span. Days and weeks use the daily sums; hours,
 // keys and times to the first token use the hourly sums.
-func (a *API) getUsage(ctx context.Context, c Caller, in Span) (UsagePage, error) {
+func (a *API) getUsage(ctx context.Context, c fleet.Caller, in Span) (UsagePage, error) {
 	steps, err := in.read(a.DB.Now())
 	if err != nil {
 		return UsagePage{}, err
@@ -228,12 +228,12 @@ func (a *API) getUsage(ctx context.Context, c Caller, in Span) (UsagePage, error
 	as := adding(steps, func(d account.UsageDay) string { return d.OwnerID })
 	on := adding(steps, func(d account.UsageDay) string { return d.MemberID })
 	as.keys = sums{}
-	if err = a.DB.HoursOfCaller(ctx, c.id(), steps.since, as.addHour); err == nil {
-		err = a.DB.HoursOfOwner(ctx, c.id(), steps.since, on.addHour)
+	if err = a.DB.HoursOfCaller(ctx, string(c.Member), steps.since, as.addHour); err == nil {
+		err = a.DB.HoursOfOwner(ctx, string(c.Member), steps.since, on.addHour)
 	}
 	if err == nil && steps.Step != Hour {
-		if err = a.DB.DaysOfCaller(ctx, c.id(), steps.since, as.add); err == nil {
-			err = a.DB.DaysOfOwner(ctx, c.id(), steps.since, on.add)
+		if err = a.DB.DaysOfCaller(ctx, string(c.Member), steps.since, as.add); err == nil {
+			err = a.DB.DaysOfOwner(ctx, string(c.Member), steps.since, on.add)
 		}
 	}
 	if err != nil {
@@ -265,7 +265,7 @@ type HubStep struct {
 
 // operatorGetUsage sums the usage of all members in the span, in the same way as getUsage
 // for one member.
-func (a *API) operatorGetUsage(ctx context.Context, _ Caller, in Span) (HubUsage, error) {
+func (a *API) operatorGetUsage(ctx context.Context, _ fleet.Caller, in Span) (HubUsage, error) {
 	steps, err := in.read(a.DB.Now())
 	if err != nil {
 		return HubUsage{}, err
@@ -282,7 +282,7 @@ func (a *API) operatorGetUsage(ctx context.Context, _ Caller, in Span) (HubUsage
 	if err != nil {
 		return HubUsage{}, err
 	}
-	side, err := a.usageSide(ctx, Caller{}, all)
+	side, err := a.usageSide(ctx, fleet.Caller{}, all)
 	usage := HubUsage{Days: steps.days, By: steps.Step, Since: steps.Name(steps.since), Members: members, Total: side.Total, Models: side.Models, Codes: side.Codes}
 	at := map[string]int64{}
 	for begin, n := range active {
@@ -343,7 +343,7 @@ func (a *addition) of(d account.UsageDay) [5]*tally {
 }
 
 // usageSide returns the sums of one side, with names instead of ids.
-func (a *API) usageSide(ctx context.Context, c Caller, of *addition) (UsageSide, error) {
+func (a *API) usageSide(ctx context.Context, c fleet.Caller, of *addition) (UsageSide, error) {
 	for _, none := range []sums{of.machines, of.members, of.codes} { // no machine accepted the call, or it was served
 		delete(none, "")
 	}
@@ -360,7 +360,7 @@ func (a *API) usageSide(ctx context.Context, c Caller, of *addition) (UsageSide,
 		}
 		return m
 	})
-	side.Members = sorted(of.members, func(id string, s UsageSum) UsageOfMember { return UsageOfMember{id, id == c.id(), s} })
+	side.Members = sorted(of.members, func(id string, s UsageSum) UsageOfMember { return UsageOfMember{id, id == string(c.Member), s} })
 	side.Members = side.Members[:min(len(side.Members), maxOthers)]
 	for i := range side.Members {
 		m, err := a.DB.Member(ctx, side.Members[i].Member)
@@ -372,7 +372,7 @@ func (a *API) usageSide(ctx context.Context, c Caller, of *addition) (UsageSide,
 	if of.keys == nil {
 		return side, nil
 	}
-	keys, err := a.DB.Keys(ctx, c.id())
+	keys, err := a.DB.Keys(ctx, string(c.Member))
 	side.Keys = sorted(of.keys, func(id string, s UsageSum) UsageOfKey {
 		k := UsageOfKey{Key: id, UsageSum: s}
 		if i := slices.IndexFunc(keys, func(key account.Key) bool { return key.ID == id }); i >= 0 {

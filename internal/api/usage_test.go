@@ -26,12 +26,12 @@ import (
 func usageOf(t *testing.T, db *store.DB, member, query string) (page UsagePage, status int) {
 	t.Helper()
 	api := New(Config{
-		DB: db, Log: slog.New(slog.DiscardHandler), Admit: func(Caller) error { return nil },
-		Identify: func(_ context.Context, secret string) (Caller, error) {
+		DB: db, Log: slog.New(slog.DiscardHandler), Admit: func(fleet.Caller) error { return nil },
+		Identify: func(_ context.Context, secret string) (fleet.Caller, error) {
 			if secret != member {
-				return Caller{}, fault.New(fault.InvalidAPIKey, "no")
+				return fleet.Caller{}, fault.New(fault.InvalidAPIKey, "no")
 			}
-			return Caller{Member: fleet.MemberID(member), Name: member}, nil
+			return fleet.Caller{Member: fleet.MemberID(member), Name: member}, nil
 		},
 		Snapshot: func() *fleet.Snapshot {
 			return fleet.NewSnapshot().WithMachine(&fleet.Machine{ID: "mch_desk", Owner: "bob", OwnerName: "Bob", Name: "desk"})
@@ -265,9 +265,9 @@ func BenchmarkUsagePage(b *testing.B) {
 		}
 	}
 	api := New(Config{
-		DB: db, Log: slog.New(slog.DiscardHandler), Admit: func(Caller) error { return nil }, Snapshot: fleet.NewSnapshot,
-		Identify: func(_ context.Context, secret string) (Caller, error) {
-			return Caller{Member: fleet.MemberID(secret)}, nil
+		DB: db, Log: slog.New(slog.DiscardHandler), Admit: func(fleet.Caller) error { return nil }, Snapshot: fleet.NewSnapshot,
+		Identify: func(_ context.Context, secret string) (fleet.Caller, error) {
+			return fleet.Caller{Member: fleet.MemberID(secret)}, nil
 		},
 	})
 	for _, days := range []string{"1", "30", "90"} {

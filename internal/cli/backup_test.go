@@ -142,7 +142,7 @@ func TestRestoreDrill(t *testing.T) {
 	if err := r.admin(&restored, "restore", file); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(restored.Before); err != nil || restored.Kept != 1 {
+	if _, err := os.Stat(restored.Before); err != nil || restored.StillRevoked != 1 {
 		t.Errorf("restored over the old one: %+v, %v", restored, err)
 	}
 	r.startHub()

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,23 +18,17 @@ import (
 
 func (a *app) config() *cobra.Command {
 	var hub bool
-	check := &cobra.Command{
-		Use: "check [FILE]", Short: "Check a configuration file and list what is wrong in it",
-		Long: "Check a configuration file in the same way as at start. Without FILE it is the daemon's, config.toml in\n" +
-			"KITH_HOME; a file named hub.toml is a hub's.",
-		Args: cobra.MaximumNArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			file := filepath.Join(a.home, "config.toml")
-			if len(args) == 1 {
-				file = pathHere(args[0])
-			} else if hub {
-				file = filepath.Join(a.home, "hub.toml")
-			}
-			return a.checkConfig(file, len(args) == 1, hub || filepath.Base(file) == "hub.toml")
-		},
-	}
+	check := command("kith config check", func(_ context.Context, args []string) error {
+		file := filepath.Join(a.home, "config.toml")
+		if len(args) == 1 {
+			file = pathHere(args[0])
+		} else if hub {
+			file = filepath.Join(a.home, "hub.toml")
+		}
+		return a.checkConfig(file, len(args) == 1, hub || filepath.Base(file) == "hub.toml")
+	})
 	check.Flags().BoolVar(&hub, "hub", false, "FILE is a hub's, whatever its name")
-	return group("config", "Check a configuration file", check)
+	return group("kith config", check)
 }
 
 // goodConfig returns the message for a valid configuration file, which may be missing.

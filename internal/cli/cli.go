@@ -13,6 +13,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +22,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
+
+	module "github.com/kith/kith"
+	"github.com/kith/kith/internal/api"
 )
 
 // The exit statuses. Scripts rely on them.
@@ -96,7 +101,9 @@ func Main(ctx context.Context, args []string, in io.Reader, out, errs io.Writer)
 func misused(cmd *cobra.Command, err error) error {
 	err = plainMisuse(err)
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
-		if like := flagLike(cmd, unknown.GetSpecifiedName()); like != "" {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if like := nameLike(unknown.GetSpecifiedName(), names); like != "" {
 			err = fmt.Errorf("%w, did you mean --%s?", err, like)
 		}
 	}
@@ -107,14 +114,11 @@ func misused(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("cannot understand the command: %w; %ssee `%s --help`", err, usage, cmd.CommandPath())
 }
 
-// cobraTexts maps cobra's messages about missing or excess arguments and flags to kith's.
+// cobraTexts maps cobra's messages about flags to kith's.
 var cobraTexts = []struct {
 	cobra *regexp.Regexp
 	plain string
 }{
-	{regexp.MustCompile(`^(accepts 1|requires at least 1) arg\(s\), (only )?received 0$`), "its argument is missing"},
-	{regexp.MustCompile(`^accepts (\d+) arg\(s\), received (\d+)$`), "it takes $1 arguments, not $2"},
-	{regexp.MustCompile(`^accepts at most (\d+) arg\(s\), received (\d+)$`), "it takes at most $1 arguments, not $2"},
 	{regexp.MustCompile(`^required flag\(s\) "(\w+)" not set$`), "--$1 is missing"},
 	{regexp.MustCompile(`^required flag\(s\) "(\w+)", "(\w+)" not set$`), "--$1 and --$2 are missing"},
 	{regexp.MustCompile(`^if any flags in the group \[(\S+) (\S+)\] are set none .*$`), "give --$1 or --$2, not both"},
@@ -131,22 +135,10 @@ func plainMisuse(err error) error {
 	}
 	for _, text := range cobraTexts {
 		if text.cobra.MatchString(err.Error()) {
-			plain := text.cobra.ReplaceAllString(err.Error(), text.plain)
-			return errors.New(strings.Replace(plain, "takes 1 arguments", "takes 1 argument", 1))
+			return errors.New(text.cobra.ReplaceAllString(err.Error(), text.plain))
 		}
 	}
 	return err
-}
-
-// flagLike returns the command's flag with the most similar name, or "".
-func flagLike(cmd *cobra.Command, name string) string {
-	var names []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden {
-			names = append(names, f.Name)
-		}
-	})
-	return nameLike(name, names)
 }
 
 // oneLine returns a message as a single line that starts with "cannot".
@@ -160,18 +152,13 @@ func oneLine(text string) string {
 
 func (a *app) root() *cobra.Command {
 	var version bool
-	root := &cobra.Command{
-		Use:           "kith",
-		Short:         "Run language models on your machines and on those of people who share with you",
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          known,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if version {
-				return a.showVersion()
-			}
-			return cmd.Help()
-		},
+	root := group("kith")
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if version {
+			return a.showVersion(cmd.Context(), args)
+		}
+		return cmd.Help()
 	}
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON and nothing else on standard output")
@@ -193,19 +180,8 @@ func (a *app) root() *cobra.Command {
 			root.AddCommand(cmd)
 		}
 	}
-	root.AddCommand(a.version())
-	addExamples(root)
+	root.AddCommand(command("kith version", a.showVersion))
 	return root
-}
-
-// group returns a command that only has subcommands.
-func group(use, short string, commands ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: use, Short: short, Args: known,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(commands...)
-	return cmd
 }
 
 // known rejects an unknown subcommand and suggests one with a similar name.
@@ -230,7 +206,7 @@ func known(cmd *cobra.Command, args []string) error {
 func nameLike(text string, names []string) (like string) {
 	nearest := max(2, len(text)/3) + 1
 	for _, name := range names {
-		d := distance(text, name)
+		d := api.Distance(text, name)
 		if strings.HasPrefix(name, text) {
 			d = 1
 		}
@@ -325,3 +301,58 @@ func terminal(stream any) bool {
 
 // Commands returns the tree of all commands, for scripts/man.
 func Commands() *cobra.Command { return new(app).root() }
+
+// Version is the version that scripts/release and the image's build set by the linker.
+var Version string
+
+// build is the output of `kith version --json`.
+type build struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitzero"` // of the source code
+	Modified bool   `json:"modified,omitzero"` // built from uncommitted changes
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+// thisBuild returns what the toolchain recorded in the binary.
+func thisBuild() build {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		info = new(debug.BuildInfo)
+	}
+	return buildOf(Version, info)
+}
+
+// release is the module's version of a commit with a release's tag.
+var release = regexp.MustCompile(`^v(\d+\.\d+\.\d+)$`)
+
+// buildOf returns the build of a binary in which the linker set that version. One that is
+// of no release has the version before the next one, as scripts/release names it.
+func buildOf(linked string, info *debug.BuildInfo) build {
+	b := build{Version: linked, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	for _, setting := range info.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			b.Revision = setting.Value
+		case "vcs.modified":
+			b.Modified = setting.Value == "true"
+		}
+	}
+	if m := release.FindStringSubmatch(info.Main.Version); b.Version == "" && m != nil {
+		b.Version = m[1]
+	} else if b.Version == "" {
+		b.Version = module.Version() + "-dev"
+		if b.Revision != "" {
+			b.Version += ".g" + b.Revision[:min(len(b.Revision), 12)]
+		}
+		if b.Modified {
+			b.Version += ".modified"
+		}
+	}
+	return b
+}
+
+func (a *app) showVersion(context.Context, []string) error {
+	b := thisBuild()
+	return a.print(b, func() { a.say("kith %s %s\n", strong(b.Version), faint(b.Go+" "+b.Platform)) })
+}

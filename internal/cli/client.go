@@ -245,8 +245,9 @@ func (c *client) call(ctx context.Context, doing string, r request, out any) ([]
 	res, err := c.send(ctx, r.method, r.path, r.body)
 	if err != nil {
 		err = callFailure(doing, err)
-		if f, ok := errors.AsType[failure](err); ok && isBad(err) && strings.HasPrefix(r.path, "/api/") {
-			err = failure{exitWrongUse, f.error} // caused by the command's arguments
+		refused, ok := errors.AsType[*refusal](err)
+		if ok && refused.status == http.StatusBadRequest && strings.HasPrefix(r.path, "/api/") {
+			err = failure{exitWrongUse, err} // caused by the command's arguments
 		}
 		return nil, err
 	}
@@ -268,29 +269,36 @@ func fetch[Out any](ctx context.Context, at *client, doing string, r api.Request
 	return out, text, err
 }
 
-// command makes requests to the surface that at returns.
-type command struct {
+// requester makes requests to the surface that to returns. doing completes "cannot …" in
+// the error.
+type requester struct {
 	*app
-	to func() (*client, error)
+	to    func() (*client, error)
+	doing string
 }
 
-// account returns a command for the hub, as the member.
-func (a *app) account() command { return command{a, a.toAccount} }
+// account returns a requester for the hub, as the member.
+func (a *app) account(doing string) requester { return requester{a, a.toAccount, doing} }
 
 // ask makes one request. With --json it prints the original answer, otherwise it calls
 // show.
-func ask[Out any](ctx context.Context, c command, doing string, r api.Request[Out], show func(Out)) error {
-	_, err := answer(ctx, c, doing, r, show)
+func ask[Out any](ctx context.Context, c requester, r api.Request[Out], show func(Out)) error {
+	_, err := answer(ctx, c, r, show)
 	return err
 }
 
+// confirm does the same as ask, and prints a line if the request succeeds.
+func confirm[Out any](ctx context.Context, c requester, r api.Request[Out], format string, args ...any) error {
+	return ask(ctx, c, r, func(Out) { c.say(format+"\n", args...) })
+}
+
 // answer does the same as ask, and returns the answer.
-func answer[Out any](ctx context.Context, c command, doing string, r api.Request[Out], show func(Out)) (out Out, err error) {
+func answer[Out any](ctx context.Context, c requester, r api.Request[Out], show func(Out)) (out Out, err error) {
 	at, err := c.to()
 	if err != nil {
 		return out, err
 	}
-	out, text, err := fetch(ctx, at, doing, r)
+	out, text, err := fetch(ctx, at, c.doing, r)
 	switch {
 	case err != nil:
 	case c.json:
@@ -301,23 +309,13 @@ func answer[Out any](ctx context.Context, c command, doing string, r api.Request
 	return out, err
 }
 
-// isBad reports whether the request itself was invalid.
-func isBad(err error) bool {
-	refused, ok := errors.AsType[*refusal](err)
-	return ok && refused.status == http.StatusBadRequest
-}
-
 // callFailure turns an error into a message for people, with the matching exit status.
 func callFailure(doing string, err error) error {
 	var refused *refusal
 	if !errors.As(err, &refused) {
 		return err
 	}
-	err = fmt.Errorf("cannot %s: %w", doing, refused)
-	if refused.code == "invalid_api_key" {
-		return notSignedIn("%w", err)
-	}
-	return failure{refused.exit(), err}
+	return failure{refused.exit(), fmt.Errorf("cannot %s: %w", doing, refused)}
 }
 
 // hubAddress parses a hub's address as people write it, with or without the /v1 of its

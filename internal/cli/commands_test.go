@@ -500,7 +500,7 @@ func TestLogout(t *testing.T) {
 
 func TestStatusOfARunningDaemon(t *testing.T) {
 	handler, _ := double(t, words(`{"version":"v1","started":"2026-11-21T08:00:00Z","local":"http://127.0.0.1:8701/v1",`+
-		`"line":{"signed_in":true,"hub":"http://h","name":"desk","state":"acked","since":"2026-11-21T08:00:00Z"},`+
+		`"tunnel":{"signed_in":true,"hub":"http://h","name":"desk","state":"acked","since":"2026-11-21T08:00:00Z"},`+
 		`"sharing":{"paused":true,"hours":"","timezone":"UTC","slots":0},"open":true,"slots":4,"routed":1,"own":2,"models":["tiny"],"engines":[]}`))
 	dir := onSocket(t, "daemon.sock", handler)
 	t.Setenv("KITH_HOME", dir)
@@ -535,7 +535,7 @@ func TestStatusShowsSpeeds(t *testing.T) {
 	defer server.Close()
 	state := "acked"
 	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		io.WriteString(w, `{"line":{"signed_in":true,"state":"`+state+`"},"models":["tiny","new","slow","quick"],"engines":[]}`)
+		io.WriteString(w, `{"tunnel":{"signed_in":true,"state":"`+state+`"},"models":["tiny","new","slow","quick"],"engines":[]}`)
 	})
 	dir := onSocket(t, "daemon.sock", handler)
 	t.Setenv("KITH_HOME", dir)

@@ -83,26 +83,31 @@ func rowsOf[Row any](a *app, listing api.Route[api.None, api.List[Row]], names f
 	}
 }
 
+// completing returns the command. The sources complete its first argument.
+func (a *app) completing(sources []source, cmd *cobra.Command) *cobra.Command {
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return a.complete(cmd.Context(), typed, sources...)
+	}
+	return cmd
+}
+
 // completeModelFlag completes models of this machine and of the account.
 func (a *app) completeModelFlag(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-	return a.complete(cmd.Context(), typed, modelsOf(a.toDaemon, "/v1/models"), modelsOf(a.toAccount, api.ListModels.With(api.None{}).Path))
+	return a.complete(cmd.Context(), typed, a.anyModel()...)
 }
 
-// completeModels completes models for a command's first argument.
-func (a *app) completeModels(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return a.completeModelFlag(cmd, nil, typed)
+// anyModel lists the models of this machine and of the account.
+func (a *app) anyModel() []source {
+	return []source{modelsOf(a.toDaemon, "/v1/models"), modelsOf(a.toAccount, api.ListModels.With(api.None{}).Path)}
 }
 
-// completeMembers completes the members of the account's shares and groups, and those
-// invited to the groups.
-func (a *app) completeMembers(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return a.complete(cmd.Context(), typed, rowsOf(a, api.ListShares, func(s api.Share) []string {
+// anyMember lists the members of the account's shares and groups, and those invited to the
+// groups.
+func (a *app) anyMember() []source {
+	return []source{rowsOf(a, api.ListShares, func(s api.Share) []string {
 		if s.Direction == "received" {
 			return []string{s.Owner}
 		}
@@ -115,17 +120,15 @@ func (a *app) completeMembers(cmd *cobra.Command, args []string, typed string) (
 			names = append(names, i.Member)
 		}
 		return names
-	}))
+	})}
 }
 
-// completeGivenShares completes the argument of `kith share remove`.
-func (a *app) completeGivenShares(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+// givenShares lists the members that the account shares with, and its open invites.
+func (a *app) givenShares() []source {
+	return []source{
+		rowsOf(a, api.ListShares, func(s api.Share) []string { return nameIf(s.Direction != "received", s.With) }),
+		rowsOf(a, api.ListInvites, func(i api.Invite) []string { return nameIf(i.State == "open", i.ID) }),
 	}
-	return a.complete(cmd.Context(), typed, rowsOf(a, api.ListShares, func(s api.Share) []string {
-		return nameIf(s.Direction != "received", s.With)
-	}), rowsOf(a, api.ListInvites, func(i api.Invite) []string { return nameIf(i.State == "open", i.ID) }))
 }
 
 // completeGroups completes the groups that pass and, if members is set, a member as the
@@ -136,7 +139,7 @@ func (a *app) completeGroups(passes func(api.Group) bool, members bool) cobra.Co
 		case len(args) == 0:
 			return a.complete(cmd.Context(), typed, rowsOf(a, api.ListGroups, func(g api.Group) []string { return nameIf(passes(g), g.Name) }))
 		case members && len(args) == 1:
-			return a.completeMembers(cmd, nil, typed)
+			return a.complete(cmd.Context(), typed, a.anyMember()...)
 		}
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
 
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/host"
@@ -139,14 +140,18 @@ func unknownKeys(text []byte, shape reflect.Type) (problems []problem) {
 	return problems
 }
 
-// contradictions returns the keys whose values are valid alone but not together.
-func (c *daemonFile) contradictions() []problem {
-	if c.RateLimit.Enabled && c.RateLimit.RPS > 0 && c.RateLimit.Burst == 0 {
-		return wrongKey("ratelimit.burst", "takes 1 or more where there is a rate: with 0 every request would be refused; enabled = false is no limit")
-	}
-	if c.Share.Hours.Text != "" && c.Share.Timezone.Text == "" {
-		if _, err := host.Zone(); err != nil {
-			return wrongKey("share.hours", fmt.Sprintf("takes share.timezone beside it: the time zone of this computer is not known (%v)", err))
+// contradiction is a key whose value is valid alone. If is holds, it is not valid beside
+// the others.
+type contradiction struct {
+	is           bool
+	key, message string
+}
+
+// firstOf returns the first contradiction as a list of problems.
+func firstOf(all []contradiction) []problem {
+	for _, c := range all {
+		if c.is {
+			return wrongKey(c.key, c.message)
 		}
 	}
 	return nil
@@ -157,63 +162,61 @@ func wrongKey(key, message string) []problem {
 	return []problem{{Key: key, Message: key + " " + message}}
 }
 
-func (c *hubFile) contradictions() (problems []problem) {
-	if c.RateLimit.RPS > 0 && c.RateLimit.Burst == 0 {
-		problems = wrongKey("ratelimit.burst", "takes 1 or more where there is a rate: with 0 every request would be refused; rps = 0 is no limit")
-	}
-	switch {
-	case c.TLS.Certificate != "" && c.TLS.Key == "":
-		problems = append(problems, wrongKey("tls.certificate", "is of no use without tls.key: set both")...)
-	case c.TLS.Certificate == "" && c.TLS.Key != "":
-		problems = append(problems, wrongKey("tls.key", "is of no use without tls.certificate: set both")...)
-	}
-	return slices.Concat(problems, c.acmeContradictions(), c.backupContradictions(), c.regionContradictions(), c.Site.OIDC.contradictions(), c.Site.SMTP.contradictions())
-}
+// noBurst is the message about a burst of 0.
+const noBurst = "takes 1 or more where there is a rate: with 0 every request would be refused; "
 
-func (c *hubFile) acmeContradictions() []problem {
-	switch t := c.TLS; {
-	case t.ACME && t.Certificate != "":
-		return wrongKey("tls.acme", "is of no use beside tls.certificate: remove one of them")
-	case t.ACME && len(t.Domains) == 0:
-		return wrongKey("tls.acme", "is of no use without tls.domains: name this hub as members do")
-	case t.ACME && (c.Peer.Listen.Text != "" || c.Peer.Address.Text != ""):
-		return wrongKey("tls.acme", "is for one hub, and this one has others beside it ([peer]): end TLS at the proxy in front of them, or give each the files of one certificate")
-	case !t.ACME && len(t.Domains) > 0:
-		return wrongKey("tls.domains", "is of no use without tls.acme: set both")
-	case !t.ACME && t.Email != "":
-		return wrongKey("tls.email", "is of no use without tls.acme: set both")
-	case !t.ACME && t.Directory.Text != "":
-		return wrongKey("tls.directory", "is of no use without tls.acme: set both")
+// contradictions returns the keys whose values are valid alone but not together.
+func (c *daemonFile) contradictions() []problem {
+	rate := c.RateLimit
+	problems := firstOf([]contradiction{
+		{rate.Enabled && rate.RPS > 0 && rate.Burst == 0, "ratelimit.burst", noBurst + "enabled = false is no limit"},
+	})
+	if c.Share.Hours.Text == "" || c.Share.Timezone.Text != "" || problems != nil {
+		return problems
+	}
+	if _, err := host.Zone(); err != nil {
+		why := fmt.Sprintf("takes share.timezone beside it: the time zone of this computer is not known (%v)", err)
+		return wrongKey("share.hours", why)
 	}
 	return nil
 }
 
-func (c *hubFile) backupContradictions() []problem {
-	switch {
-	case c.Backup.Every.Duration == 0:
-		return nil
-	case c.Database.URL.text != "":
-		return wrongKey("backup.every", "is for the embedded database; back up PostgreSQL with its own tools (docs/operate/backup.md)")
-	case c.Backup.Every.Duration < time.Minute:
-		return wrongKey("backup.every", `takes "1m" or longer, or "0s" for never`)
-	case c.Backup.Keep == 0:
-		return wrongKey("backup.keep", "takes 1 or more: with 0 no backup would stay")
-	}
-	return nil
+func (c *hubFile) contradictions() []problem {
+	t, every, peers := c.TLS, c.Backup.Every.Duration, c.Peer.Listen.Text != "" || c.Peer.Address.Text != ""
+	return slices.Concat(
+		firstOf([]contradiction{{c.RateLimit.RPS > 0 && c.RateLimit.Burst == 0, "ratelimit.burst", noBurst + "rps = 0 is no limit"}}),
+		firstOf([]contradiction{
+			{t.Certificate != "" && t.Key == "", "tls.certificate", "is of no use without tls.key: set both"},
+			{t.Certificate == "" && t.Key != "", "tls.key", "is of no use without tls.certificate: set both"},
+		}),
+		firstOf([]contradiction{
+			{t.ACME && t.Certificate != "", "tls.acme", "is of no use beside tls.certificate: remove one of them"},
+			{t.ACME && len(t.Domains) == 0, "tls.acme", "is of no use without tls.domains: name this hub as members do"},
+			{t.ACME && peers, "tls.acme", "is for one hub, and this one has others beside it ([peer]): " +
+				"end TLS at the proxy in front of them, or give each the files of one certificate"},
+			{!t.ACME && len(t.Domains) > 0, "tls.domains", "is of no use without tls.acme: set both"},
+			{!t.ACME && t.Email != "", "tls.email", "is of no use without tls.acme: set both"},
+			{!t.ACME && t.Directory.Text != "", "tls.directory", "is of no use without tls.acme: set both"},
+		}),
+		firstOf([]contradiction{
+			{every > 0 && c.Database.URL.text != "", "backup.every",
+				"is for the embedded database; back up PostgreSQL with its own tools (docs/operate/backup.md)"},
+			{every > 0 && every < time.Minute, "backup.every", `takes "1m" or longer, or "0s" for never`},
+			{every > 0 && c.Backup.Keep == 0, "backup.keep", "takes 1 or more: with 0 no backup would stay"},
+		}),
+		c.regionContradictions(), c.Site.OIDC.contradictions(), c.Site.SMTP.contradictions())
 }
 
 func (c *hubFile) regionContradictions() (problems []problem) {
 	names := slices.Sorted(maps.Keys(c.Regions))
 	for _, name := range names {
 		key := "regions." + name
-		switch {
-		case !credential.ValidRegion(name):
-			problems = append(problems, wrongKey(key, "is no region: a name is 1 to 16 of a-z, 0-9 and \"-\"")...)
-		case name == c.Hub.Region.Text:
-			problems = append(problems, wrongKey(key, "is the region of this hub (hub.region): name the others only")...)
-		case c.Regions[name].URL.String() == c.Hub.PublicURL.Text:
-			problems = append(problems, wrongKey(key, "takes the address of another region: this is hub.public_url")...)
-		}
+		problems = append(problems, firstOf([]contradiction{
+			{!credential.ValidRegion(name), key, `is no region: a name is 1 to 16 of a-z, 0-9 and "-"`},
+			{name == c.Hub.Region.Text, key, "is the region of this hub (hub.region): name the others only"},
+			{c.Regions[name].URL.String() == c.Hub.PublicURL.Text, key,
+				"takes the address of another region: this is hub.public_url"},
+		})...)
 	}
 	if problems == nil && len(names) > 0 && c.Database.URL.text == "" {
 		return wrongKey("regions."+names[0], "is of no use without database.url: regions share a PostgreSQL database")
@@ -222,44 +225,33 @@ func (c *hubFile) regionContradictions() (problems []problem) {
 }
 
 func (o *oidcTable) contradictions() []problem {
-	switch {
-	case o.Issuer.Text != "" && o.ClientID == "":
-		return wrongKey("site.oidc.issuer", "is of no use without site.oidc.client_id: register this hub at the provider, and set both")
-	case o.Issuer.Text == "" && o.ClientID != "":
-		return wrongKey("site.oidc.client_id", "is of no use without site.oidc.issuer: set both")
-	case len(o.Name) > 40 || !fleet.ModelID(o.Name).Valid() && o.Name != "":
-		return wrongKey("site.oidc.name", "is on a button: give it 1 to 40 printable bytes")
-	}
-	return nil
+	return firstOf([]contradiction{
+		{o.Issuer.Text != "" && o.ClientID == "", "site.oidc.issuer",
+			"is of no use without site.oidc.client_id: register this hub at the provider, and set both"},
+		{o.Issuer.Text == "" && o.ClientID != "", "site.oidc.client_id", "is of no use without site.oidc.issuer: set both"},
+		{len(o.Name) > 40 || !fleet.ModelID(o.Name).Valid() && o.Name != "", "site.oidc.name",
+			"is on a button: give it 1 to 40 printable bytes"},
+	})
 }
 
 func (m *smtpTable) contradictions() []problem {
-	one := func(key, message string) []problem { return wrongKey("site.smtp."+key, message) }
-	domain := m.Host != "" && strings.Trim(strings.ToLower(m.Host), "abcdefghijklmnopqrstuvwxyz0123456789.-:") == ""
-	switch {
-	case m.Host == "" && *m != (smtpTable{}):
-		key := "from"
+	if m.Host == "" {
 		for field := range reflect.TypeOf(*m).Fields() {
 			if !reflect.ValueOf(*m).FieldByIndex(field.Index).IsZero() {
-				key = field.Tag.Get("toml")
-				break
+				return wrongKey("site.smtp."+field.Tag.Get("toml"), "is of no use without site.smtp.host: set both")
 			}
 		}
-		return one(key, "is of no use without site.smtp.host: set both")
-	case m.Host == "":
 		return nil
-	case !domain:
-		return one("host", "takes the name of a mail server, such as \"mail.example.org\": its port is site.smtp.port")
-	case m.From.Text == "":
-		return one("host", "is of no use without site.smtp.from, the sender's address: set both")
-	case m.User != "" && m.Password.text == "":
-		return one("user", "is of no use without site.smtp.password: set both")
-	case m.User == "" && m.Password.text != "":
-		return one("password", "is of no use without site.smtp.user: set both")
-	case m.TLS.Text == "none" && !isLocalHost(m.Host):
-		return one("tls", "takes \"starttls\" or \"implicit\" for a server that is not on this machine: without TLS others on the network could sign in as any member")
 	}
-	return nil
+	domain := strings.Trim(strings.ToLower(m.Host), "abcdefghijklmnopqrstuvwxyz0123456789.-:") == ""
+	return firstOf([]contradiction{
+		{!domain, "site.smtp.host", `takes the name of a mail server, such as "mail.example.org": its port is site.smtp.port`},
+		{m.From.Text == "", "site.smtp.host", "is of no use without site.smtp.from, the sender's address: set both"},
+		{m.User != "" && m.Password.text == "", "site.smtp.user", "is of no use without site.smtp.password: set both"},
+		{m.User == "" && m.Password.text != "", "site.smtp.password", "is of no use without site.smtp.user: set both"},
+		{m.TLS.Text == "none" && !isLocalHost(m.Host), "site.smtp.tls", `takes "starttls" or "implicit" for a server ` +
+			"that is not on this machine: without TLS others on the network could sign in as any member"},
+	})
 }
 
 // otherRegions returns the addresses in [regions].
@@ -484,11 +476,11 @@ func unknownKey(key string, known []string) string {
 		return k[:dot], k[dot:]
 	}
 	section, last := split(key)
-	nearest := slices.MinFunc(known, func(a, b string) int { return cmp.Compare(distance(key, a), distance(key, b)) })
+	nearest := slices.MinFunc(known, func(a, b string) int { return cmp.Compare(api.Distance(key, a), api.Distance(key, b)) })
 	if at := slices.IndexFunc(known, func(k string) bool { return strings.EqualFold(k, key) }); at >= 0 {
 		nearest = known[at]
 	}
-	if distance(key, nearest) > max(2, len(last)/2) && !strings.EqualFold(key, nearest) {
+	if api.Distance(key, nearest) > max(2, len(last)/2) && !strings.EqualFold(key, nearest) {
 		var beside []string
 		for _, k := range known {
 			switch s, l := split(k); {
@@ -501,27 +493,6 @@ func unknownKey(key string, known []string) string {
 		return fmt.Sprintf("unknown key %q; the right keys there are %s", key, strings.Join(beside, ", "))
 	}
 	return fmt.Sprintf("unknown key %q; the nearest right key is %q", key, nearest)
-}
-
-// distance returns the Levenshtein distance between a and b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			edit := diagonal
-			if a[i] != b[j] {
-				edit++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(edit, diagonal+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // pathIn resolves a path in a configuration file: "~/" is the user's home, and a relative

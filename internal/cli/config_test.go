@@ -215,17 +215,6 @@ func TestConfigIsRead(t *testing.T) {
 	}
 }
 
-func TestDistance(t *testing.T) {
-	for _, test := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"a", "", 1}, {"", "ab", 2}, {"kitten", "sitting", 3}, {"slots", "slotz", 1}} {
-		if got := distance(test.a, test.b); got != test.want {
-			t.Errorf("distance(%q, %q) = %d, want %d", test.a, test.b, got, test.want)
-		}
-	}
-}
-
 // TestProviderConfig: what the hub is given of [site.oidc], and what is printed.
 func TestProviderConfig(t *testing.T) {
 	t.Setenv("KITH_TEST_SECRET", "canary-secret")

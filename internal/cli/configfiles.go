@@ -1,6 +1,14 @@
 package cli
 
-import "github.com/kith/kith/internal/fleet"
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/fleet"
+)
 
 // daemonFile is ~/.kith/config.toml: every key of `kith serve`, with its meaning and
 // default. A missing file, section or key has its default.
@@ -88,7 +96,7 @@ type daemonFile struct {
 		// others: "own", the default, caches only your prompts, and "all" everyone's. With
 		// "all", the time that an answer takes can reveal to others what was asked before;
 		// see docs/engines.md.
-		Cache cacheWord `toml:"cache"`
+		Cache word[cacheable] `toml:"cache"`
 		// Hours are when others may use this machine; default "", always.
 		Hours hours `toml:"hours"`
 		// Timezone is the IANA time zone of Hours; default "", this computer's. If that is
@@ -118,7 +126,7 @@ type upstreamTable struct {
 	URL serviceURL `toml:"url"`
 	// Dialect is the dialect of the service: "chat", the default (chat, embeddings and
 	// responses), "embeddings" or "responses" for only one of them, or "messages".
-	Dialect dialectWord `toml:"dialect"`
+	Dialect word[dialects] `toml:"dialect"`
 	// Key is its key, or "env:NAME" or "file:PATH" to read it from; default none. It is
 	// only sent to URL.
 	Key secret `toml:"key"`
@@ -251,7 +259,7 @@ type hubFile struct {
 	Site struct {
 		// SignUp is who may create an account: "open" is everyone, "invite", the default,
 		// everyone with a member's invite, "closed" no one.
-		SignUp signUp `toml:"signup"`
+		SignUp word[signUps] `toml:"signup"`
 		// OIDC is an OpenID provider that members can sign in with. Register
 		// PUBLIC_URL/signin/provider/back there as the redirect address.
 		OIDC oidcTable `toml:"oidc"`
@@ -295,9 +303,9 @@ func (t *tlsTable) domains() []string {
 // logTable is [log].
 type logTable struct {
 	// Level is the lowest level to log: "debug", "info", the default, "warn" or "error".
-	Level logLevel `toml:"level"`
+	Level word[levels] `toml:"level"`
 	// Format is "text", the default, or "json".
-	Format logFormat `toml:"format"`
+	Format word[formats] `toml:"format"`
 }
 
 // oidcTable is [site.oidc].
@@ -329,5 +337,103 @@ type smtpTable struct {
 	From sender `toml:"from"`
 	// TLS is "starttls", the default, which the server must support; "implicit", from the
 	// first byte; or "none", only for a server on this machine.
-	TLS mailTLS `toml:"tls"`
+	TLS word[mailTLS] `toml:"tls"`
+}
+
+// The default addresses, and whether a daemon looks for engines on their usual ports.
+// Only tests of this package change them, so that commands under test do not reach a hub,
+// daemon or engine of the computer's owner.
+var (
+	defaultHub       = "127.0.0.1:8700"
+	defaultLocal     = "127.0.0.1:8701"
+	defaultAdmin     = "127.0.0.1:8702"
+	defaultDiscovery = true
+)
+
+// loadDaemonFile reads config.toml over its defaults. If file is empty it is the one in
+// home, which may be missing. If onlySecrets is true of the error, the rest was read.
+func loadDaemonFile(home, file string) (*daemonFile, error) {
+	c, named := defaultDaemonFile(home), file != ""
+	file = cmp.Or(file, filepath.Join(home, "config.toml"))
+	c.setPowerDefaults(thisComputer())
+	err := readConfig(file, named, c)
+	if err != nil && !onlySecrets(err) {
+		return nil, err
+	}
+	c.Daemon.Data = pathIn(file, c.Daemon.Data)
+	for i, path := range c.Engine.Models {
+		c.Engine.Models[i] = pathIn(file, path)
+	}
+	c.Share.Timezone.find()
+	return c, err
+}
+
+// loadLocalFile reads config.toml for a command other than the daemon. It does not use
+// the secrets, which may only be in the service's environment.
+func loadLocalFile(home string) (*daemonFile, error) {
+	c, err := loadDaemonFile(home, "")
+	if onlySecrets(err) {
+		err = nil
+	}
+	return c, err
+}
+
+func defaultDaemonFile(home string) *daemonFile {
+	c := new(daemonFile)
+	c.Daemon.Listen.Text = defaultLocal
+	c.Daemon.Data = home
+	c.RateLimit.Enabled, c.RateLimit.RPS, c.RateLimit.Burst = true, 100, 200
+	c.Engine.Builtin = true
+	c.Engine.IdleUnload.Duration = 10 * time.Minute
+	c.Engine.Models = []string{filepath.Join(home, "models")}
+	c.Discovery.Enabled = defaultDiscovery
+	c.Audio.MaxUpload.Bytes = daemon.DefaultMaxUpload
+	c.Share.Enabled = true
+	return c
+}
+
+// loadHubFile reads hub.toml over its defaults. If file is empty it is the one in home,
+// which may be missing. If onlySecrets is true of the error, the rest was read.
+func loadHubFile(home, file string) (*hubFile, error) {
+	c, named := defaultHubFile(home), file != ""
+	file = cmp.Or(file, filepath.Join(home, "hub.toml"))
+	err := readConfig(file, named, c)
+	if err != nil && !onlySecrets(err) {
+		return nil, err
+	}
+	c.Hub.Data = pathIn(file, c.Hub.Data)
+	if c.Backup.Folder != "" {
+		c.Backup.Folder = pathIn(file, c.Backup.Folder)
+	}
+	if c.TLS.Certificate != "" {
+		c.TLS.Certificate = pathIn(file, c.TLS.Certificate)
+		c.TLS.Key = pathIn(file, c.TLS.Key)
+	}
+	return c, err
+}
+
+func defaultHubFile(home string) *hubFile {
+	c := new(hubFile)
+	c.Hub.Listen.Text = defaultHub
+	c.Hub.Region.Text = "local"
+	host, _ := os.Hostname() // on failure the name is that of an unknown host
+	c.Hub.Node.Text = cmp.Or(validNode(host), "hub")
+	c.Hub.Data = filepath.Join(home, "hub")
+	c.Hub.Drain.Duration = 30 * time.Minute
+	c.Backup.Keep = 7
+	c.Limits.Body.Bytes = 32 << 20
+	c.Limits.Upload.Bytes = 25 << 20
+	c.Limits.Member.Bytes = 256 << 20
+	c.Limits.Spool.Bytes = diskLimit
+	c.Limits.Running, c.Limits.Waiting, c.Limits.Machines = 64, 256, 1000
+	c.Limits.Wait.Duration = 60 * time.Second
+	c.Limits.WaitStream.Duration = 180 * time.Second
+	c.Limits.FirstByte.Duration = 10 * time.Minute
+	c.Limits.Idle.Duration = 2 * time.Minute
+	c.Limits.Total.Duration = 30 * time.Minute
+	c.Responses.Keep.Duration = 24 * time.Hour
+	c.RateLimit.RPS, c.RateLimit.Burst, c.RateLimit.Connections = 50, 100, 200
+	c.Site.SignUp.Text = "invite"
+	c.Log.Level.Text, c.Log.Format.Text = "info", "text"
+	return c
 }

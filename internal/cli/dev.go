@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ import (
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/llama"
 	"github.com/kith/kith/internal/llamaserver"
+	"github.com/kith/kith/internal/postgres"
 )
 
 const (
@@ -57,20 +59,12 @@ type network struct {
 
 func (a *app) dev() *cobra.Command {
 	var flags devFlags
-	cmd := &cobra.Command{
-		Use: "dev", Short: "Run a complete network on this machine: hub, member, key, daemon and a small model", Args: cobra.NoArgs,
-		Long: "Run a complete network in one process, on loopback: a hub, a member, an API key, and this machine's\n" +
-			"daemon with the built-in engine and its small model. It prints what to paste and serves until interrupted.\n\n" +
-			"With --nodes there are several hub nodes on a PostgreSQL database of their own. The daemon connects to the last\n" +
-			"one, and a call may come to any of them.",
-		Example: "  kith dev\n  kith dev --nodes 3",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if flags.data == "" {
-				flags.data = filepath.Join(a.home, "dev")
-			}
-			return a.runDev(cmd.Context(), flags)
-		},
-	}
+	cmd := command("kith dev", func(ctx context.Context, _ []string) error {
+		if flags.data == "" {
+			flags.data = filepath.Join(a.home, "dev")
+		}
+		return a.runDev(ctx, flags)
+	})
 	cmd.Flags().StringVar(&flags.data, "data", "", "the folder of all data (default: dev in KITH_HOME)")
 	cmd.Flags().StringVar(&flags.listen, "listen", defaultHub, "the hub's address, on loopback")
 	cmd.Flags().StringVar(&flags.local, "local", defaultLocal, "the daemon's local address, on loopback")
@@ -363,14 +357,8 @@ func devFailure(err error, data string) error {
 
 // installEngine describes how to install a llama-server on the system.
 func installEngine(system string) string {
-	switch system {
-	case "darwin":
-		return "To run the small model, `brew install llama.cpp` and start again."
-	case "windows":
-		return "To run the small model, `winget install llama.cpp` and start again."
-	default:
-		return "To run the small model, install llama.cpp's llama-server on the PATH and start again."
-	}
+	how := map[string]string{"darwin": "`brew install llama.cpp`", "windows": "`winget install llama.cpp`"}[system]
+	return "To run the small model, " + cmp.Or(how, "install llama.cpp's llama-server on the PATH") + " and start again."
 }
 
 // showNetwork prints lines for copying.
@@ -403,4 +391,84 @@ func (a *app) showNetwork(n network, data string) {
 	a.say("  curl %s/chat/completions \\\n    -H 'Content-Type: application/json' \\\n"+
 		"    -d '{\"model\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"What is the capital of France?\"}]}'\n\n", n.Local, n.Models[0])
 	a.say("%s\n", faint("Data, and the log, in "+data+". Ctrl-C ends."))
+}
+
+const (
+	maxDevNodes = 9
+	anyLoopback = "127.0.0.1:0"
+)
+
+// devNodes are the hub nodes that `kith dev` runs in this process. A single node uses
+// SQLite.
+type devNodes struct {
+	nodes    []*hubProcess
+	database *postgres.Server // nil: a single node
+}
+
+// openNodes opens n hub nodes. The first has the given configuration. The others use any
+// free port, and folders inside the first one's. The caller must close the devNodes, even
+// after an error.
+func openNodes(ctx context.Context, first *hubFile, n int, log *slog.Logger) (*devNodes, error) {
+	opened := new(devNodes)
+	if n > 1 {
+		if err := opened.startDatabase(filepath.Join(first.Hub.Data, "postgres")); err != nil {
+			return opened, err
+		}
+		first.Database.URL.text = opened.database.URL("postgres") // every PostgreSQL server has this database
+	}
+	for i := range n {
+		config := *first
+		if n > 1 {
+			config.Hub.Node.Text = fmt.Sprintf("node%d", i+1)
+			config.Peer.Listen.Text = anyLoopback
+		}
+		if i > 0 {
+			config.Hub.Data = filepath.Join(first.Hub.Data, config.Hub.Node.Text)
+			config.Hub.Listen.Text = anyLoopback
+		}
+		p, err := openHub(ctx, &config, log)
+		if err != nil {
+			return opened, err
+		}
+		opened.nodes = append(opened.nodes, p)
+	}
+	return opened, nil
+}
+
+// startDatabase starts PostgreSQL with its data in the given folder.
+func (d *devNodes) startDatabase(data string) (err error) {
+	d.database, err = postgres.Start(postgres.Config{Data: data})
+	if errors.Is(err, postgres.ErrMissing) {
+		return fmt.Errorf("cannot start several nodes: %w", err)
+	}
+	if err != nil {
+		// The error contains the server's long log.
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		return fmt.Errorf("%s; see that no other kith dev uses %s, or choose another folder with --data", first, data)
+	}
+	return nil
+}
+
+// bases returns the addresses of the nodes.
+func (d *devNodes) bases() []string {
+	return convert(d.nodes, func(p *hubProcess) string { return p.base })
+}
+
+// run serves all nodes until ctx ends (nil) or one of them fails.
+func (d *devNodes) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, p := range d.nodes {
+		group.Go(func() error { return p.run(ctx) })
+	}
+	return group.Wait()
+}
+
+// close closes the nodes, then their database.
+func (d *devNodes) close() {
+	for _, p := range d.nodes {
+		p.close()
+	}
+	if d.database != nil {
+		_ = d.database.Close()
+	}
 }

@@ -62,18 +62,11 @@ type doctor struct {
 }
 
 func (a *app) doctor() *cobra.Command {
-	return &cobra.Command{
-		Use: "doctor", Short: "Check this machine and suggest fixes", Args: cobra.NoArgs,
-		Long: "Check the configuration, folders and disk, the credential, the daemon and its port, engines and models, the\n" +
-			"hub, the clock and the connection to it. For each problem it prints the cause and what to do, and the exit\n" +
-			"status is then 1. A hub explains all of them on its page /docs/operate/troubleshooting.",
-		Example: "  kith doctor\n  kith doctor --json",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			d := &doctor{app: a, away: map[string]bool{}, free: freeSpace, write: tryWrite, lookup: net.DefaultResolver.LookupHost}
-			d.examine(cmd.Context())
-			return d.report()
-		},
-	}
+	return command("kith doctor", func(ctx context.Context, _ []string) error {
+		d := &doctor{app: a, away: map[string]bool{}, free: freeSpace, write: tryWrite, lookup: net.DefaultResolver.LookupHost}
+		d.examine(ctx)
+		return d.report()
+	})
 }
 
 func (d *doctor) ok(check, format string, args ...any) {
@@ -416,21 +409,17 @@ func (d *doctor) nameFound(ctx context.Context, check string, address *url.URL) 
 		d.fail(check, "correct HTTPS_PROXY", "the proxy in the environment cannot be used: %v", err)
 		return "", false
 	}
-	if via == nil {
-		if _, err := d.lookup(ctx, address.Hostname()); err != nil {
-			d.fail(check, "check the address and this machine's network and name servers",
-				"the name %s cannot be found: %v", address.Hostname(), err)
-			return "", false
-		}
-		return "", true
+	host, what := address.Hostname(), "name"
+	do := "check the address and this machine's network and name servers"
+	if via != nil {
+		d.viaProxy, through, host, what = true, " through the proxy "+via.Host, via.Hostname(), "proxy's name"
+		do = "correct HTTPS_PROXY, or check this machine's network and name servers; the proxy itself looks up the hub"
 	}
-	d.viaProxy = true
-	if _, err := d.lookup(ctx, via.Hostname()); err != nil {
-		d.fail(check, "correct HTTPS_PROXY, or check this machine's network and name servers; the proxy itself looks up the hub",
-			"the proxy's name %s cannot be found: %v", via.Hostname(), err)
+	if _, err := d.lookup(ctx, host); err != nil {
+		d.fail(check, do, "the %s %s cannot be found: %v", what, host, err)
 		return "", false
 	}
-	return " through the proxy " + via.Host, true
+	return through, true
 }
 
 // whenUnreachable returns what to do after a request to the hub failed with err. through
@@ -470,20 +459,17 @@ func (d *doctor) certificate(connection *tls.ConnectionState, now time.Time) {
 
 func (d *doctor) clock(date string, asked time.Time) {
 	theirs, err := http.ParseTime(date)
-	if err != nil {
+	ahead := asked.Sub(theirs)
+	switch {
+	case err != nil:
 		d.note("clock", "", "the hub's response has no date")
-		return
-	}
-	if ahead := asked.Sub(theirs); ahead.Abs() > clockSkew {
-		word := "behind"
-		if ahead > 0 {
-			word = "ahead of"
-		}
+	case ahead.Abs() <= clockSkew:
+		d.ok("clock", "as the hub's")
+	default:
+		word := map[bool]string{false: "behind", true: "ahead of"}[ahead > 0]
 		d.fail("clock", "set it by the network (on Linux: `timedatectl set-ntp true`): hours, pauses and certificates depend on it",
 			"this machine's clock is %s %s the hub's", ahead.Abs().Round(5*time.Second), word)
-		return
 	}
-	d.ok("clock", "as the hub's")
 }
 
 func (d *doctor) line(line daemon.TunnelStatus) {

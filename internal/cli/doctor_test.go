@@ -51,7 +51,7 @@ func newPatient(t *testing.T) *patient {
 	}
 	p.hub = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.answer(w, r) }))
 	t.Cleanup(p.hub.Close)
-	p.status = `{"version":"` + thisBuild().Version + `","local":"http://127.0.0.1:8701/v1","line":{"signed_in":true,"state":"acked"},"sharing":{},"open":true,` +
+	p.status = `{"version":"` + thisBuild().Version + `","local":"http://127.0.0.1:8701/v1","tunnel":{"signed_in":true,"state":"acked"},"sharing":{},"open":true,` +
 		`"models":["tiny"],"engines":[{"place":"http://127.0.0.1:11434","kind":"ollama","name":"Ollama","models":1},{"place":"http://127.0.0.1:1234","why":"nobody listens there"}]}`
 	listener, err := net.Listen("unix", filepath.Join(p.home, "daemon.sock"))
 	if err != nil {
@@ -274,7 +274,7 @@ func TestDoctorNamesTheCause(t *testing.T) {
 			p.status = strings.Replace(p.status, `{"place":"http://127.0.0.1:1234",`, `{"place":"http://127.0.0.1:1234","configured":true,`, 1)
 		}, "engines", "no engine can be used at http://127.0.0.1:1234: nobody listens there", "start the engine there"},
 		{"dead engine that had all models", func(t *testing.T, p *patient) {
-			p.status = `{"version":"` + thisBuild().Version + `","local":"http://127.0.0.1:8701/v1","line":{"signed_in":true,"state":"acked"},"sharing":{},"open":true,` +
+			p.status = `{"version":"` + thisBuild().Version + `","local":"http://127.0.0.1:8701/v1","tunnel":{"signed_in":true,"state":"acked"},"sharing":{},"open":true,` +
 				`"models":[],"engines":[{"place":"http://127.0.0.1:1234","configured":true,"why":"nobody listens there"}]}`
 		}, "engines", "no engine can be used at http://127.0.0.1:1234", "start the engine there"},
 		{"engine that ends at each start", func(t *testing.T, p *patient) {
@@ -340,7 +340,7 @@ func TestDoctorNamesTheCause(t *testing.T) {
 		{"two daemons with one credential", func(t *testing.T, p *patient) { p.status = strings.Replace(p.status, `"acked"`, `"fenced"`, 1) },
 			"line", "another daemon uses this machine's credential", "kith login"},
 		{"proxy that refuses tunnels", func(t *testing.T, p *patient) {
-			p.status = strings.Replace(p.status, `"acked"`, `"lost","trouble":"the proxy cuts it"`, 1)
+			p.status = strings.Replace(p.status, `"acked"`, `"lost","error":"the proxy cuts it"`, 1)
 		}, "line", "lost, the proxy cuts it", "between this machine and the hub"},
 		{"hub of no address", func(t *testing.T, p *patient) {
 			t.Setenv("KITH_HUB", "ftp://x")

@@ -20,10 +20,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
-	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/storetest"
 )
 
@@ -321,7 +321,7 @@ func TestHubEndsInOrder(t *testing.T) {
 	}
 	draining := func() error {
 		nodes, _, err := fetch(t.Context(), r.operator(), "list the nodes", api.OperatorListNodes.With(api.None{}))
-		if err == nil && nodes[0].State != fleet.NodeDraining {
+		if err == nil && nodes[0].State != account.NodeDraining {
 			err = fmt.Errorf("%+v", nodes)
 		}
 		return err

@@ -140,8 +140,8 @@ func TestLaunchLocal(t *testing.T) {
 	check(t, kith(t, "", "launch", "claude", "--model", "large"), said{3, "", "the daemon of this machine does not serve it"})
 	check(t, kith(t, "", "launch", "codex"), said{3, "", "without an API key"})
 	check(t, kith(t, "", "launch", "opencode"), said{7, "<>\nKITH_API_KEY=kith\n" +
-		`OPENCODE_CONFIG_CONTENT={"model":"kith/small","provider":{"kith":{"npm":"@ai-sdk/openai-compatible","options":{"apiKey":"{env:KITH_API_KEY}","baseURL":"` + server.URL +
-		`/v1"},"models":{"small":{"limit":{"context":8192,"output":2048}}}}}}` + "\n", ""})
+		`OPENCODE_CONFIG_CONTENT={"model":"kith/small","provider":{"kith":{"models":{"small":{"limit":{"context":8192,"output":2048}}},` +
+		`"npm":"@ai-sdk/openai-compatible","options":{"apiKey":"{env:KITH_API_KEY}","baseURL":"` + server.URL + `/v1"}}}}` + "\n", ""})
 
 	t.Setenv("KITH_HUB", hub.URL)
 	t.Setenv("KITH_API_KEY", "it's")
@@ -165,7 +165,8 @@ func TestLaunch(t *testing.T) {
 		"codex": {[]string{"--", "exec"}, `<-c><model="large"><-c><model_provider="kith"><-c><model_providers.kith.name="kith"><-c><model_providers.kith.base_url="HUB/v1">` +
 			`<-c><model_providers.kith.env_key="KITH_API_KEY"><-c><model_providers.kith.wire_api="responses"><-c><model_context_window=262144><exec>` + "\nANTHROPIC_API_KEY=of another service\nKITH_API_KEY=it's\n"},
 		"opencode": {[]string{"--model=small"}, "<>\nANTHROPIC_API_KEY=of another service\nKITH_API_KEY=it's\n" +
-			`OPENCODE_CONFIG_CONTENT={"model":"kith/small","provider":{"kith":{"npm":"@ai-sdk/openai-compatible","options":{"apiKey":"{env:KITH_API_KEY}","baseURL":"HUB/v1"},"models":{"small":{"limit":{"context":4096,"output":1024}}}}}}` + "\n"},
+			`OPENCODE_CONFIG_CONTENT={"model":"kith/small","provider":{"kith":{"models":{"small":{"limit":{"context":4096,"output":1024}}},` +
+			`"npm":"@ai-sdk/openai-compatible","options":{"apiKey":"{env:KITH_API_KEY}","baseURL":"HUB/v1"}}}}` + "\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fakeAgent(t, name)

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -43,41 +42,15 @@ type gpuState struct {
 }
 
 func (a *app) engineCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "engine", Short: "List the libraries for graphics cards of the built-in engine; add or remove one", Args: known,
-		Long: "List the libraries that let the built-in engine compute on graphics cards, and which one is in use. Without\n" +
-			"one, it computes on the processor. A llama-server on the PATH is preferred to the built-in engine and brings\n" +
-			"its own GPU support.",
-		Example: "  kith engine\n  kith engine add vulkan",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.listGPULibraries(cmd.Context()) },
-	}
-	cmd.AddCommand(&cobra.Command{
-		Use: "add NAME", Short: "Fetch a library for graphics cards: vulkan or cuda", Args: cobra.ExactArgs(1), ValidArgsFunction: completeGPU,
-		Long: "Download a library that lets the built-in engine compute on graphics cards, from the npm registry or the one\n" +
-			"in npm_config_registry. Interrupted downloads are resumed, and the file is verified. The daemon uses the\n" +
-			"library from its next start; if the library cannot be loaded, it computes on the processor, and `kith\n" +
-			"status` shows the reason.",
-		Example: "  kith engine add vulkan\n  kith engine add cuda",
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.addGPULibrary(cmd.Context(), args[0]) },
-	}, &cobra.Command{
-		Use: "remove NAME", Short: "Delete a library for graphics cards", Args: cobra.ExactArgs(1), ValidArgsFunction: completeGPU,
-		Example: "  kith engine remove vulkan",
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.removeGPULibrary(cmd.Context(), args[0]) },
-	})
-	return cmd
+	names := []source{func(context.Context) []string {
+		return convert(gpuLibraries(), func(g llama.GPULibrary) string { return g.Name + "\tfor graphics cards of " + g.Cards })
+	}}
+	return withCommands(command("kith engine", a.listGPULibraries),
+		a.completing(names, command("kith engine add", a.addGPULibrary)),
+		a.completing(names, command("kith engine remove", a.removeGPULibrary)))
 }
 
-// completeGPU completes the names of the libraries.
-func completeGPU(_ *cobra.Command, args []string, typed string) (names []string, _ cobra.ShellCompDirective) {
-	for _, g := range gpuLibraries() {
-		if len(args) == 0 && strings.HasPrefix(g.Name, typed) {
-			names = append(names, g.Name+"\tfor graphics cards of "+g.Cards)
-		}
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
-}
-
-func (a *app) listGPULibraries(ctx context.Context) error {
+func (a *app) listGPULibraries(ctx context.Context, _ []string) error {
 	config, now, running, err := a.daemonStatus(ctx, "ask what the engine computes with")
 	if err != nil {
 		return err
@@ -98,8 +71,7 @@ func (a *app) listGPULibraries(ctx context.Context) error {
 			a.say("%s\n", noGPULibraries())
 			return
 		}
-		var rows [][]string
-		for _, s := range list {
+		a.table("NAME CARDS SIZE STATE", convert(list, func(s gpuState) []string {
 			state := "not added"
 			switch {
 			case s.Used:
@@ -111,9 +83,8 @@ func (a *app) listGPULibraries(ctx context.Context) error {
 			case s.Added:
 				state = "added; used after the daemon's next start, with the built-in engine"
 			}
-			rows = append(rows, []string{s.Name, s.Cards, pull.Bytes(s.Size), state})
-		}
-		a.table("NAME CARDS SIZE STATE", rows)
+			return []string{s.Name, s.Cards, pull.Bytes(s.Size), state}
+		}))
 	})
 }
 
@@ -151,7 +122,8 @@ func gpuLibrary(doing, name string) (llama.GPULibrary, error) {
 
 // addGPULibrary downloads a library to the folder that the daemon loads libraries from
 // when it starts.
-func (a *app) addGPULibrary(ctx context.Context, name string) error {
+func (a *app) addGPULibrary(ctx context.Context, args []string) error {
+	name := args[0]
 	doing := "cannot add " + name
 	library, err := gpuLibrary(doing, name)
 	if err != nil {
@@ -169,19 +141,11 @@ func (a *app) addGPULibrary(ctx context.Context, name string) error {
 	short := filepath.Base(library.Package)
 	archive := short + "-" + library.Version + ".tgz"
 	source := &pull.Source{Client: pull.NewClient()}
-	meter := rate{began: time.Now()}
-	err = source.Fetch(ctx, &pull.Model{ID: name, Files: []pull.File{{
+	err = a.fetchModel(ctx, source, &pull.Model{ID: name, Files: []pull.File{{
 		Name: archive, URL: base + "/" + library.Package + "/-/" + archive, Size: library.Size, SHA256: library.SHA256,
-	}}}, folder, func(p pull.Progress) {
-		if text, now := meter.text(p, time.Now()); now {
-			a.progress(text)
-		}
-	})
+	}}}, folder, doing)
 	if err != nil {
-		if ctx.Err() != nil {
-			return errors.New("cannot finish: interrupted; what was fetched is kept, and the same command resumes the download")
-		}
-		return fmt.Errorf("%s: %w", doing, err)
+		return err
 	}
 	a.progress("unpacking it")
 	packed := filepath.Join(folder, archive)
@@ -203,7 +167,8 @@ func (a *app) addGPULibrary(ctx context.Context, name string) error {
 	})
 }
 
-func (a *app) removeGPULibrary(ctx context.Context, name string) error {
+func (a *app) removeGPULibrary(ctx context.Context, args []string) error {
+	name := args[0]
 	doing := "cannot remove " + name
 	library, err := gpuLibrary(doing, name)
 	if err != nil {

@@ -10,8 +10,10 @@ import (
 // TestHelp walks all commands: each one says what it does, and has examples, which are
 // commands that it understands.
 func TestHelp(t *testing.T) {
+	commands := 0
 	var walk func(*cobra.Command)
 	walk = func(cmd *cobra.Command) {
+		commands++
 		if cmd.Short == "" || strings.HasSuffix(cmd.Short, ".") {
 			t.Errorf("%s: its line in a list is %q", cmd.CommandPath(), cmd.Short)
 		}
@@ -26,6 +28,9 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	walk(new(app).root())
+	if n := strings.Count("\n"+helpText, "\n# "); n != commands {
+		t.Errorf("help.txt is about %d commands; there are %d", n, commands)
+	}
 }
 
 // checkExample checks each call of kith in a line of shell.

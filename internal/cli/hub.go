@@ -24,10 +24,13 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/shirou/gopsutil/v4/disk"
+
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/daemon"
-	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/host"
 	"github.com/kith/kith/internal/hub"
@@ -49,40 +52,26 @@ func (a *app) hub() *cobra.Command {
 		if data != "" {
 			config.Hub.Data = pathHere(data)
 		}
-		if listen != "" {
-			if err := config.Hub.Listen.UnmarshalText([]byte(listen)); err != nil {
-				return nil, wrongUse("cannot use --listen %s: it %w", listen, err)
-			}
+		err = config.Hub.Listen.set("--listen", listen)
+		if err == nil {
+			err = config.Peer.Address.set("--peer-address", peerAddress)
 		}
-		if peerAddress != "" {
-			if err := config.Peer.Address.UnmarshalText([]byte(peerAddress)); err != nil {
-				return nil, wrongUse("cannot use --peer-address %s: it %w", peerAddress, err)
-			}
-		}
-		return config, nil
+		return config, err
 	}
-	cmd := &cobra.Command{
-		Use: "hub", Short: "Run a hub", Args: cobra.NoArgs,
-		Long: "Run a hub: the hosted API and the machines' tunnels on one address; metrics, health and profiles on a second\n" +
-			"one; and the operator's socket admin.sock in the data folder. SIGHUP makes it read its configuration again,\n" +
-			"SIGTERM makes it exit when its calls have ended.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if admin != "" {
-				if err := new(address).UnmarshalText([]byte(admin)); err != nil {
-					return wrongUse("cannot use --admin %s: it %w", admin, err)
-				}
-				if err := new(loopback).UnmarshalText([]byte(admin)); err != nil && !anyAdmin {
-					return wrongUse("cannot use --admin %s: metrics and profiles need no key there; "+
-						"take a loopback address such as %s, or add --admin-any where only your own tools reach it", admin, defaultAdmin)
-				}
-			}
-			err := a.runHub(cmd.Context(), read, admin, anyAdmin)
-			if next := store.WhatToDo(err); next != "" && !strings.Contains(err.Error(), next) {
-				err = fmt.Errorf("%w: %s", err, next)
-			}
+	cmd := command("kith hub", func(ctx context.Context, _ []string) error {
+		if err := new(address).set("--admin", admin); err != nil {
 			return err
-		},
-	}
+		}
+		if err := new(loopback).UnmarshalText([]byte(admin)); err != nil && admin != "" && !anyAdmin {
+			return wrongUse("cannot use --admin %s: metrics and profiles need no key there; "+
+				"take a loopback address such as %s, or add --admin-any where only your own tools reach it", admin, defaultAdmin)
+		}
+		err := a.runHub(ctx, read, admin, anyAdmin)
+		if next := store.WhatToDo(err); next != "" && !strings.Contains(err.Error(), next) {
+			err = fmt.Errorf("%w: %s", err, next)
+		}
+		return err
+	})
 	cmd.Flags().StringVar(&file, "config", "", "the configuration file (default: hub.toml in KITH_HOME)")
 	cmd.Flags().StringVar(&listen, "listen", "", "the public address (default "+defaultHub+")")
 	cmd.Flags().StringVar(&data, "data", "", "the data folder (default: hub in KITH_HOME)")
@@ -103,7 +92,7 @@ func (a *app) runHub(ctx context.Context, read func() (*hubFile, error), admin s
 	}
 	tuneMemory()
 	level := new(slog.LevelVar)
-	level.Set(config.Log.Level.level())
+	level.Set(config.Log.level())
 	p, err := openHub(ctx, config, config.Log.to(a.err, level))
 	if err != nil {
 		return err
@@ -326,10 +315,10 @@ func (p *hubProcess) startNode(ctx context.Context) error {
 	if p.cluster != nil {
 		pin = p.cluster.Pin()
 	}
-	return p.records.StartNode(ctx, fleet.Node{
+	return p.records.StartNode(ctx, account.Node{
 		Address: p.peerAddress, Pin: pin,
 		Name: p.config.Hub.Node.Text, Incarnation: rand.Text(), Region: p.config.Hub.Region.Text,
-		Version: thisBuild().Version, State: fleet.NodeServing, Started: p.records.Now(),
+		Version: thisBuild().Version, State: account.NodeServing, Started: p.records.Now(),
 	})
 }
 
@@ -387,7 +376,7 @@ func bound(n uint16) int {
 // run serves until ctx ends or the node must drain, and its calls have ended (nil), or
 // until a part fails.
 func (p *hubProcess) run(ended context.Context) error {
-	if err := p.hub.TakeUp(ended); err != nil {
+	if err := p.hub.FlushJournal(ended); err != nil {
 		return fmt.Errorf("cannot take up the ledger of the last start: %w", err)
 	}
 	serving, stop := context.WithCancel(context.WithoutCancel(ended))
@@ -452,7 +441,7 @@ func (p *hubProcess) drain(ended, serving context.Context) {
 		return
 	}
 	within, cancel := context.WithTimeout(serving, endWithin)
-	if err := p.records.SetNodeState(within, p.config.Hub.Node.Text, fleet.NodeDraining); err != nil && !errors.Is(err, account.ErrNotFound) {
+	if err := p.records.SetNodeState(within, p.config.Hub.Node.Text, account.NodeDraining); err != nil && !errors.Is(err, account.ErrNotFound) {
 		p.log.Warn("the other nodes cannot read that this one drains", "error", err)
 	}
 	cancel()
@@ -512,4 +501,94 @@ func (p *hubProcess) adminHandler() http.Handler {
 	mux.HandleFunc("GET /readyz", p.hub.ServeReady)
 	mux.Handle("GET /debug/pprof/", http.DefaultServeMux)
 	return mux
+}
+
+// defaultPeers is the default address for connections from the other hubs of the region.
+const defaultPeers = ":8703"
+
+// openPeers opens the address for the region's other hubs, if [peer] is configured. A hub
+// with the embedded database has no other hubs.
+func (p *hubProcess) openPeers(ctx context.Context) (err error) {
+	config := p.config.Peer
+	if config.Listen.Text == "" && config.Address.Text == "" {
+		return nil
+	}
+	if p.config.Database.URL.text == "" {
+		return errors.New("cannot connect to other hubs: they share a PostgreSQL database; set [database] url, or remove [peer]")
+	}
+	if p.cluster, err = cluster.New(cluster.Config{Log: p.log}); err != nil {
+		return err
+	}
+	if p.peers, err = listenTCP(ctx, cmp.Or(config.Listen.Text, defaultPeers), "[peer] listen"); err != nil {
+		return err
+	}
+	if p.peerAddress = config.Address.Text; p.peerAddress != "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(p.peers.Addr().String())
+	if err != nil {
+		return err
+	}
+	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
+		if host, err = os.Hostname(); err != nil {
+			return errors.New("cannot find this computer's name; set [peer] address to where other hubs reach this one")
+		}
+	}
+	p.peerAddress = net.JoinHostPort(host, port)
+	return nil
+}
+
+// metrics returns the metrics for GET /metrics: the hub's and those of its process.
+func (p *hubProcess) metrics() *prometheus.Registry {
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "kith_build_info", Help: "The version of this hub; the value is always 1.",
+		ConstLabels: prometheus.Labels{"version": thisBuild().Version},
+	})
+	build.Set(1)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		build,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "kith_data_free_bytes", Help: "Free space of the disk with the data folder; 0 if it cannot be read.",
+		}, func() float64 {
+			usage, err := disk.Usage(p.config.Hub.Data)
+			if err != nil {
+				return 0
+			}
+			return float64(usage.Free)
+		}),
+	)
+	for name, g := range map[string]struct {
+		help  string
+		value func(held, limit int) int
+	}{
+		"kith_client_held_max":   {"The most connections, or behind a proxy requests, that one client holds now.", func(held, _ int) int { return held }},
+		"kith_client_held_limit": {"How many of them one client may hold; 0 is any number.", func(_, limit int) int { return limit }},
+	} {
+		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: g.help}, func() float64 {
+			return float64(g.value(p.clients.Fullest()))
+		}))
+	}
+	registry.MustRegister(p.hub.Metrics()...)
+	if p.certificate != nil {
+		registry.MustRegister(certificateEnd{p.certificate})
+	}
+	return registry
+}
+
+// certificateEnd is the metric with the certificate's expiry.
+type certificateEnd struct{ certificateSource }
+
+var certificateEndDesc = prometheus.NewDesc("kith_certificate_expiry_timestamp_seconds", "When the certificate of [tls] ends; absent without one.", nil, nil)
+
+// Describe implements prometheus.Collector.
+func (certificateEnd) Describe(descs chan<- *prometheus.Desc) { descs <- certificateEndDesc }
+
+// Collect implements prometheus.Collector.
+func (c certificateEnd) Collect(out chan<- prometheus.Metric) {
+	if end := c.Expires(); !end.IsZero() {
+		out <- prometheus.MustNewConstMetric(certificateEndDesc, prometheus.GaugeValue, float64(end.Unix()))
+	}
 }

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"reflect"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,26 +17,11 @@ import (
 
 // reload is `kith admin reload`, which makes the hub read its configuration again.
 func (o *operator) reload() *cobra.Command {
-	return &cobra.Command{
-		Use: "reload", Short: "Have the hub read its configuration again, while its calls run", Args: cobra.NoArgs,
-		Long: "Make the hub read its configuration and its certificate again, like SIGHUP to its process. No call and no\n" +
-			"machine is disconnected. Settings that cannot change while the hub runs are listed and take effect at its\n" +
-			"next start. If the file has an error, nothing changes.",
-		Example: "  kith admin reload",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return ask(cmd.Context(), o.command(), "reload", api.OperatorReload.With(api.None{}), func(done api.Reloaded) {
-				if len(done.Applied)+len(done.Restart) == 0 {
-					o.say("nothing has changed\n")
-				}
-				if len(done.Applied) > 0 {
-					o.say("in effect now: %s\n", strong(strings.Join(done.Applied, ", ")))
-				}
-				if len(done.Restart) > 0 {
-					o.say("from the next start of the hub: %s\n", strong(strings.Join(done.Restart, ", ")))
-				}
-			})
-		},
-	}
+	return command("kith admin reload", func(ctx context.Context, _ []string) error {
+		return ask(ctx, o.socket("reload"), api.OperatorReload.With(api.None{}), func(done api.Reloaded) {
+			o.showReloaded("hub", done.Applied, done.Restart)
+		})
+	})
 }
 
 // reload reads the configuration and the certificate again and applies the settings that
@@ -58,7 +42,7 @@ func (p *hubProcess) reload(ctx context.Context) (api.Reloaded, error) {
 	}
 	applied := changed(reflect.ValueOf(*p.inForce), reflect.ValueOf(*after), "")
 	restart := changed(reflect.ValueOf(*after), reflect.ValueOf(*next), "")
-	p.level.Set(after.Log.Level.level())
+	p.level.Set(after.Log.level())
 	p.clients.Reconfigure(after.proxies(), int(after.RateLimit.Connections))
 	p.hub.Reload(p.hubConfig(after))
 	p.inForce = after

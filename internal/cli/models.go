@@ -147,35 +147,31 @@ func (a *app) credential() (*daemonFile, daemon.Credential, error) {
 
 func (a *app) models() *cobra.Command {
 	var account bool
-	cmd := &cobra.Command{
-		Use: "models", Short: "List the models this machine can serve, or with `--account` all you can reach", Args: known,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			from, path := a.toDaemon, "/v1/models"
-			if account {
-				from, path = a.toAccount, api.ListModels.With(api.None{}).Path
-			}
-			surface, err := from()
-			if err != nil {
-				return err
-			}
-			var list listing
-			text, err := surface.call(cmd.Context(), "list the models", request{http.MethodGet, path, nil}, &list)
-			if err != nil {
-				return err
-			}
-			if a.json {
-				return a.writeJSON(text)
-			}
-			a.showModels(list, account)
-			if len(list.Data) == 0 && !account {
-				_, _ = fmt.Fprintln(a.err, "`kith pull` lists models that fit this machine") // only a hint
-			}
-			return nil
-		},
-	}
+	cmd := command("kith models", func(ctx context.Context, _ []string) error {
+		from, path := a.toDaemon, "/v1/models"
+		if account {
+			from, path = a.toAccount, api.ListModels.With(api.None{}).Path
+		}
+		surface, err := from()
+		if err != nil {
+			return err
+		}
+		var list listing
+		text, err := surface.call(ctx, "list the models", request{http.MethodGet, path, nil}, &list)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return a.writeJSON(text)
+		}
+		a.showModels(list, account)
+		if len(list.Data) == 0 && !account {
+			_, _ = fmt.Fprintln(a.err, "`kith pull` lists models that fit this machine") // only a hint
+		}
+		return nil
+	})
 	cmd.Flags().BoolVar(&account, "account", false, "what your account can reach through its hub")
-	cmd.AddCommand(a.removeModel())
-	return cmd
+	return withCommands(cmd, a.removeModel())
 }
 
 func (a *app) showModels(list listing, account bool) {

@@ -14,12 +14,17 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sync/errgroup"
 
+	"io/fs"
+	"strconv"
+	"strings"
+
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/host"
 	"github.com/kith/kith/internal/llama"
 	"github.com/kith/kith/internal/llamaserver"
+	"github.com/kith/kith/internal/pull"
 )
 
 const (
@@ -90,7 +95,7 @@ func (o *ownEngines) set(ctx context.Context, group *errgroup.Group, files []mod
 	notify(o.changed)
 	switch {
 	case o.pool != nil:
-		o.pool.SetModels(serverFiles(files))
+		o.pool.SetModels(files)
 	case o.supervisor != nil:
 		return o.supervisor.SetModels(ctx, builtinFiles(files))
 	default:
@@ -109,7 +114,7 @@ func (o *ownEngines) start(ctx context.Context, group *errgroup.Group) {
 	if program != "" {
 		computer := thisComputer()
 		o.pool = llamaserver.New(ctx, llamaserver.Config{
-			Program: program, Models: serverFiles(o.files), Slots: int(settings.Slots), Context: int(settings.Context),
+			Program: program, Models: o.files, Slots: int(settings.Slots), Context: int(settings.Context),
 			IdleUnload: settings.IdleUnload.Duration, Log: o.log,
 			RAM: func() llamaserver.Memory { return llamaserver.Memory(computer.RAM(ctx)) },
 			GPUs: func(ctx context.Context) []llamaserver.Memory {
@@ -292,12 +297,6 @@ func notify(changed chan struct{}) {
 	}
 }
 
-func serverFiles(files []modelFile) []llamaserver.File {
-	return convert(files, func(f modelFile) llamaserver.File {
-		return llamaserver.File{ID: f.ID, Path: f.Path, Projector: f.Projector, Version: f.Version}
-	})
-}
-
 func builtinFiles(files []modelFile) []llama.ModelFile {
 	return convert(files, func(f modelFile) llama.ModelFile { return llama.ModelFile{ID: f.ID, Path: f.Path, Version: f.Version} })
 }
@@ -334,4 +333,95 @@ func builtinModels(models []llama.Model) []engine.Model {
 		}
 		return offer
 	})
+}
+
+// modelFile is a model in one or more GGUF files on this machine. Path is that of its first
+// part.
+type modelFile = llamaserver.File
+
+// modelFiles returns the models at the configured paths. A model's id is the file name
+// without extension and part; of two models with the same id the first one is used.
+// Folders are searched with their subfolders. In a folder, a file whose name starts with
+// mmproj belongs to the models next to it. Folders may be missing, files may not.
+func modelFiles(paths []string) ([]modelFile, error) {
+	var files []modelFile
+	add := func(path, projector string) {
+		m := modelFile{ID: pull.ModelID(filepath.Base(path)), Path: path, Projector: projector, Version: versionOf(path) + versionOf(projector)}
+		if !slices.ContainsFunc(files, func(other modelFile) bool { return other.ID == m.ID }) {
+			files = append(files, m)
+		}
+	}
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && filepath.Ext(path) != ".gguf":
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("cannot use a path of [engine] models: %w", err)
+		case info.Mode().IsRegular():
+			add(path, "")
+			continue
+		case !info.IsDir():
+			return nil, fmt.Errorf("cannot use a path of [engine] models: %s is neither a file nor a folder", path)
+		}
+		folders, err := modelFolders(path)
+		if err != nil {
+			return nil, fmt.Errorf("cannot look for models: %w", err)
+		}
+		for _, folder := range folders {
+			models, projector := ggufIn(folder)
+			for _, m := range models {
+				add(m, projector)
+			}
+		}
+	}
+	return files, nil
+}
+
+// modelFolders returns a folder and its subfolders.
+func modelFolders(path string) ([]string, error) {
+	folders := []string{path}
+	entries, err := os.ReadDir(path)
+	for _, entry := range entries {
+		if name := filepath.Join(path, entry.Name()); !strings.HasPrefix(entry.Name(), ".") && isFolder(name) {
+			folders = append(folders, name)
+		}
+	}
+	return folders, err
+}
+
+func isFolder(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
+}
+
+// ggufIn returns the first file of each model in a folder, and the folder's projector. If
+// the folder cannot be read it returns none.
+func ggufIn(folder string) (models []string, projector string) {
+	entries, _ := os.ReadDir(folder)
+	for _, entry := range entries {
+		path := filepath.Join(folder, entry.Name())
+		switch {
+		case filepath.Ext(path) != ".gguf", !isFile(path): // opening a pipe would block until it has a writer
+		case pull.IsProjector(entry.Name()):
+			projector = path
+		case pull.IsFirstPart(entry.Name()):
+			models = append(models, path)
+		}
+	}
+	return models, projector
+}
+
+// versionOf returns a string that changes when a file's content does.
+func versionOf(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	return strconv.FormatInt(info.Size(), 10) + " " + info.ModTime().UTC().Format(time.RFC3339Nano) + ";"
 }

@@ -22,7 +22,7 @@ type sharingNow struct {
 
 // changeSharing sends in to this machine's daemon. If no daemon is running, it applies
 // the same change to the saved state.
-func (a *app) changeSharing(ctx context.Context, doing, path string, in any, change daemon.Change) (sharingNow, error) {
+func (a *app) changeSharing(ctx context.Context, doing, path string, in any, change fleet.Control) (sharingNow, error) {
 	config, err := loadLocalFile(a.home)
 	if err != nil {
 		return sharingNow{}, err
@@ -65,25 +65,23 @@ func (a *app) pause() *cobra.Command {
 	var length time.Duration
 	var until string
 	var drain bool
-	cmd := &cobra.Command{
-		Use: "pause [--for 2h | --until 18:30] [--drain]", Short: "Stop accepting calls from the hub; running calls finish", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			end, err := pauseEnd(time.Now(), length, cmd.Flags().Changed("for"), until)
-			if err != nil {
-				return err
-			}
-			yes := true
-			now, err := a.changeSharing(cmd.Context(), "pause this machine", "/pause",
-				daemon.PauseChange{Until: end}, daemon.Change{Paused: &yes, Until: &end})
-			if err != nil {
-				return err
-			}
-			if drain {
-				return a.drain(cmd.Context(), now)
-			}
-			return a.printSharing(now, func() { a.sayPaused(now) })
-		},
-	}
+	var cmd *cobra.Command
+	cmd = command("kith pause", func(ctx context.Context, _ []string) error {
+		end, err := pauseEnd(time.Now(), length, cmd.Flags().Changed("for"), until)
+		if err != nil {
+			return err
+		}
+		yes := true
+		now, err := a.changeSharing(ctx, "pause this machine", "/pause",
+			daemon.PauseChange{Until: end}, fleet.Control{Paused: &yes, Until: &end})
+		if err != nil {
+			return err
+		}
+		if drain {
+			return a.drain(ctx, now)
+		}
+		return a.printSharing(now, func() { a.sayPaused(now) })
+	})
 	cmd.Flags().DurationVar(&length, "for", 0, "end the pause after this time, like 2h or 45m")
 	cmd.Flags().StringVar(&until, "until", "", "end the pause at this time of today or tomorrow, like 18:30")
 	cmd.Flags().BoolVar(&drain, "drain", false, "wait until every call from the hub has ended")
@@ -143,51 +141,35 @@ func (a *app) drain(ctx context.Context, now sharingNow) error {
 }
 
 func (a *app) resume() *cobra.Command {
-	return &cobra.Command{
-		Use: "resume", Short: "End a pause", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			no := false
-			now, err := a.changeSharing(cmd.Context(), "resume", "/resume", nil, daemon.Change{Paused: &no})
-			if err != nil {
-				return err
-			}
-			return a.printSharing(now, func() { a.say("taking calls from the hub again\n") })
-		},
-	}
+	return command("kith resume", func(ctx context.Context, _ []string) error {
+		no := false
+		now, err := a.changeSharing(ctx, "resume", "/resume", nil, fleet.Control{Paused: &no})
+		if err != nil {
+			return err
+		}
+		return a.printSharing(now, func() { a.say("taking calls from the hub again\n") })
+	})
 }
 
 func (a *app) hours() *cobra.Command {
-	show := &cobra.Command{
-		Use: "show", Short: "Show when others may use this machine", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.showHours(cmd.Context()) },
-	}
 	var zone string
-	set := &cobra.Command{
-		Use: `set "Mon-Fri 18:00-23:00; Sat,Sun 00:00-24:00" [--tz Europe/Lisbon]`, Short: "Let others use this machine in these hours only",
-		Long: "Let others use this machine in these weekly hours only. A window that ends before it starts ends on the next\n" +
-			"day. The hours are in the time zone --tz. Without it the zone is unchanged, or else this computer's; if that\n" +
-			"is unknown, as in many containers, --tz is required. The hours do not limit your own calls.",
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			read, err := fleet.ParseHours(args[0], zone)
-			if err != nil {
-				return failure{exitWrongUse, err}
-			}
-			return a.setHours(cmd.Context(), read.String(), zone)
-		},
-	}
+	set := command("kith hours set", func(ctx context.Context, args []string) error {
+		read, err := fleet.ParseHours(args[0], zone)
+		if err != nil {
+			return failure{exitWrongUse, err}
+		}
+		return a.setHours(ctx, read.String(), zone)
+	})
 	set.Flags().StringVar(&zone, "tz", "", "the IANA time zone of the hours, like Europe/Lisbon")
-	always := &cobra.Command{
-		Use: "clear", Short: "Let others use this machine at any time", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.setHours(cmd.Context(), "", "") },
-	}
-	cmd := group("hours", "Show or set when others may use this machine", show, set, always)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.showHours(cmd.Context()) }
-	return cmd
+	set.Args = argumentsOf("HOURS")
+	always := command("kith hours clear", func(ctx context.Context, _ []string) error {
+		return a.setHours(ctx, "", "")
+	})
+	return withCommands(command("kith hours", a.showHours), command("kith hours show", a.showHours), set, always)
 }
 
 func (a *app) setHours(ctx context.Context, hours, zone string) error {
-	change := daemon.Change{Hours: &hours}
+	change := fleet.Control{Hours: &hours}
 	if zone != "" {
 		change.Timezone = &zone
 	}
@@ -198,7 +180,7 @@ func (a *app) setHours(ctx context.Context, hours, zone string) error {
 	return a.printSharing(now, func() { a.sayHours(now) })
 }
 
-func (a *app) showHours(ctx context.Context) error {
+func (a *app) showHours(ctx context.Context, _ []string) error {
 	_, status, running, err := a.daemonStatus(ctx, "ask for the hours")
 	if err != nil {
 		return err

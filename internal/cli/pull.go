@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,35 +33,15 @@ type pulled struct {
 }
 
 func (a *app) pull() *cobra.Command {
-	return &cobra.Command{
-		Use: "pull [MODEL|URL]", Short: "Fetch a model for this machine; without a name, list some that fit it",
-		Long: "Download a model in GGUF files into the first folder of [engine] models (~/.kith/models), which the daemon\n" +
-			"watches. MODEL is a name in the list, hf.co/ORG/REPO with an optional :QUANT or :FILE, or the URL of a file.\n" +
-			"Interrupted downloads are resumed, and the files are verified. HF_TOKEN is the token for models with terms\n" +
-			"to accept, HF_ENDPOINT the address of another model hub.",
-		Example:           "  kith pull\n  kith pull qwen3-4b\n  kith pull hf.co/Qwen/Qwen3-8B-GGUF:Q5_K_M",
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: completeListed,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return a.listPullable(cmd.Context())
-			}
-			return a.pullModel(cmd.Context(), args[0])
-		},
+	names := func(context.Context) []string {
+		return convert(pull.List(), func(l pull.Listed) string { return l.Name + "\t" + l.About })
 	}
-}
-
-// completeListed completes the names of the list.
-func completeListed(_ *cobra.Command, args []string, typed string) (names []string, _ cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	for _, l := range pull.List() {
-		if strings.HasPrefix(l.Name, typed) {
-			names = append(names, l.Name+"\t"+l.About)
+	return a.completing([]source{names}, command("kith pull", func(ctx context.Context, args []string) error {
+		if len(args) == 0 {
+			return a.listPullable(ctx)
 		}
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+		return a.pullModel(ctx, args[0])
+	}))
 }
 
 // pullable is a model in the list that `kith pull --json` prints.
@@ -79,15 +58,13 @@ func (a *app) listPullable(ctx context.Context) error {
 		return pullable{l, l.Memory(), largest == 0 || l.Memory() <= largest}
 	})
 	return a.print(list, func() {
-		var rows [][]string
-		for _, l := range list {
+		a.table("MODEL SIZE FITS LICENCE GOOD-AT", convert(list, func(l pullable) []string {
 			fits := "yes"
 			if !l.Fits {
 				fits = "needs " + pull.Bytes(int64(l.Memory))
 			}
-			rows = append(rows, []string{l.Name, pull.Bytes(l.Size), fits, l.Licence, l.About})
-		}
-		a.table("MODEL SIZE FITS LICENCE GOOD-AT", rows)
+			return []string{l.Name, pull.Bytes(l.Size), fits, l.Licence, l.About}
+		}))
 		if largest > 0 {
 			a.say("\n%s\n", faint("FITS: in this machine's "+pull.Bytes(int64(largest))+" of memory. Any other model: kith pull hf.co/ORG/REPO:QUANT"))
 		}
@@ -121,31 +98,18 @@ func (a *app) pullModel(ctx context.Context, reference string) error {
 	model, err := source.Resolve(ctx, reference)
 	if errors.Is(err, pull.ErrUnknown) {
 		like := ""
-		near := slices.MinFunc(pull.List(), func(a, b pull.Listed) int {
-			return cmp.Compare(distance(reference, a.Name), distance(reference, b.Name))
-		})
-		if distance(reference, near.Name) <= max(2, len(reference)/3) {
-			like = fmt.Sprintf(", did you mean %q?", near.Name)
+		if near := nameLike(reference, convert(pull.List(), func(l pull.Listed) string { return l.Name })); near != "" {
+			like = fmt.Sprintf(", did you mean %q?", near)
 		}
 		return wrongUse("%s: %w%s; `kith pull` lists names, and hf.co/ORG/REPO:QUANT names a model of the model hub", doing, err, like)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	meter := rate{began: time.Now()}
-	err = source.Fetch(ctx, model, folder, func(p pull.Progress) {
-		if text, now := meter.text(p, time.Now()); now {
-			a.progress(text)
-		}
-	})
-	if err != nil {
-		if ctx.Err() != nil {
-			return errors.New("cannot finish: interrupted; what was fetched is kept, and the same command resumes the download")
-		}
-		if errors.Is(err, pull.ErrNoSpace) {
-			err = fmt.Errorf("%w, or set [engine] models to a folder on another disk", err)
-		}
-		return fmt.Errorf("%s: %w", doing, err)
+	if err := a.fetchModel(ctx, source, model, folder, doing); errors.Is(err, pull.ErrNoSpace) {
+		return fmt.Errorf("%w, or set [engine] models to a folder on another disk", err)
+	} else if err != nil {
+		return err
 	}
 	done := pulled{ID: model.ID, From: model.Origin, Files: []string{}, Size: model.Size()}
 	for _, f := range model.Files {
@@ -166,6 +130,23 @@ func (a *app) pullModel(ctx context.Context, reference string) error {
 		return err
 	}
 	return failure{exitNoCapacity, fmt.Errorf("cannot serve %s on this machine: %s", model.ID, problem)}
+}
+
+// fetchModel downloads the files of a model and shows the progress.
+func (a *app) fetchModel(ctx context.Context, source *pull.Source, model *pull.Model, folder, doing string) error {
+	meter := rate{began: time.Now()}
+	err := source.Fetch(ctx, model, folder, func(p pull.Progress) {
+		if text, now := meter.text(p, time.Now()); now {
+			a.progress(text)
+		}
+	})
+	if err != nil && ctx.Err() != nil {
+		return errors.New("cannot finish: interrupted; what was fetched is kept, and the same command resumes the download")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return nil
 }
 
 func (a *app) showPulled(done pulled, model *pull.Model, server string, running bool) {
@@ -267,45 +248,30 @@ func (r *rate) text(p pull.Progress, now time.Time) (text string, show bool) {
 }
 
 func (a *app) removeModel() *cobra.Command {
-	return &cobra.Command{
-		Use: "rm ID", Short: "Delete the files of a model from this machine", Args: cobra.ExactArgs(1),
-		ValidArgsFunction: func(_ *cobra.Command, args []string, typed string) (ids []string, _ cobra.ShellCompDirective) {
-			files, err := a.ownModelFiles()
-			if err != nil || len(args) > 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			for _, f := range files {
-				if strings.HasPrefix(f.ID, typed) {
-					ids = append(ids, f.ID)
-				}
-			}
-			return ids, cobra.ShellCompDirectiveNoFileComp
-		},
-		RunE: func(_ *cobra.Command, args []string) error {
-			files, err := a.ownModelFiles()
-			if err != nil {
-				return err
-			}
-			at := slices.IndexFunc(files, func(f modelFile) bool { return f.ID == args[0] })
-			if at < 0 {
-				return fmt.Errorf("cannot delete %s: no file of that model is in the folders of [engine] models; `kith models` lists what this machine serves", args[0])
-			}
-			freed, err := deleteModel(files[at])
-			if err != nil {
-				return fmt.Errorf("cannot delete %s: %w", args[0], err)
-			}
-			return a.print(map[string]any{"id": args[0], "freed": freed}, func() { a.say("deleted %s; %s are free again\n", strong(args[0]), pull.Bytes(freed)) })
-		},
+	ids := func(context.Context) []string {
+		files, _ := a.ownModelFiles() // after an error there are none
+		return convert(files, func(f modelFile) string { return f.ID })
 	}
+	return a.completing([]source{ids}, command("kith models rm", func(_ context.Context, args []string) error {
+		files, err := a.ownModelFiles()
+		if err != nil {
+			return err
+		}
+		at := slices.IndexFunc(files, func(f modelFile) bool { return f.ID == args[0] })
+		if at < 0 {
+			return fmt.Errorf("cannot delete %s: no file of that model is in the folders of [engine] models; `kith models` lists what this machine serves", args[0])
+		}
+		freed, err := deleteModel(files[at])
+		if err != nil {
+			return fmt.Errorf("cannot delete %s: %w", args[0], err)
+		}
+		return a.print(map[string]any{"id": args[0], "freed": freed}, func() { a.say("deleted %s; %s are free again\n", strong(args[0]), pull.Bytes(freed)) })
+	}))
 }
 
 // ownModelFiles returns the models in this machine's files.
 func (a *app) ownModelFiles() ([]modelFile, error) {
-	home, err := kithHome()
-	if err != nil {
-		return nil, err
-	}
-	config, err := loadLocalFile(cmp.Or(a.home, home))
+	config, err := loadLocalFile(a.home)
 	if err != nil {
 		return nil, err
 	}

@@ -89,7 +89,10 @@ func occupyMachine(ctx context.Context, s *scenarioRun) error {
 	return s.double.Wait(ctx, func(c enginetest.Counts) bool { return c.Running == 1 })
 }
 
-func endMachine(_ context.Context, s *scenarioRun) error { return s.end() }
+func endMachine(_ context.Context, s *scenarioRun) error {
+	s.end()
+	return nil
+}
 
 // closedToday returns sharing hours, in UTC, that do not open for two days.
 func closedToday(now time.Time) string {
@@ -99,23 +102,17 @@ func closedToday(now time.Time) string {
 func (a *app) rehearse() *cobra.Command {
 	codes := convert(scenarios, func(s scenario) string { return s.code })
 	var stream bool
-	cmd := &cobra.Command{
-		Use: "rehearse CODE|all", Short: "Stage a refusal for real and print the answer a client gets",
-		Long: "Stage the circumstances of one of the six hosted error codes, or of each, with throw-away members,\n" +
-			"machines, hours and failures in one process, make the call over HTTP, and print the real answer.\n\n" +
-			"The codes: " + strings.Join(codes, ", ") + ".",
-		ValidArgs: append(codes, "all"), Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if args[0] == "all" {
-				return a.runRehearsal(cmd.Context(), scenarios, stream)
-			}
-			at := slices.Index(codes, args[0])
-			if at < 0 {
-				return wrongUse("cannot stage %q: the codes are %s, or all for each; casing matters", args[0], strings.Join(codes, ", "))
-			}
-			return a.runRehearsal(cmd.Context(), scenarios[at:at+1], stream)
-		},
-	}
+	cmd := command("kith rehearse", func(ctx context.Context, args []string) error {
+		if args[0] == "all" {
+			return a.runRehearsal(ctx, scenarios, stream)
+		}
+		at := slices.Index(codes, args[0])
+		if at < 0 {
+			return wrongUse("cannot stage %q: the codes are %s, or all for each; casing matters", args[0], strings.Join(codes, ", "))
+		}
+		return a.runRehearsal(ctx, scenarios[at:at+1], stream)
+	})
+	cmd.ValidArgs = append(codes, "all")
 	cmd.Flags().BoolVar(&stream, "stream", false, "make the call with stream: true")
 	return cmd
 }
@@ -165,13 +162,24 @@ func (a *app) runRehearsal(ctx context.Context, chosen []scenario, stream bool) 
 	return nil
 }
 
-// printResult prints a result: with --json a document on a line, otherwise the
-// circumstances and the response as a client sees it.
+// printResult prints a result: with --json a document on a line, otherwise the circumstances
+// and the call and its response as a client sees them.
 func (a *app) printResult(t rehearsalResult) error {
 	return a.print(t, func() {
-		a.say("%s  %s\n", strong(t.Code), t.Staged)
-		for _, line := range t.lines() {
-			a.say("    %s\n", line)
+		a.say("%s  %s\n    > POST %s  %s\n", strong(t.Code), t.Staged, t.Path, t.Request)
+		if t.Prefer != "" {
+			a.say("    > Prefer: %s\n", t.Prefer)
+		}
+		a.say("    < %d %s\n", t.Status, http.StatusText(t.Status))
+		for _, name := range shownHeaders {
+			if value := t.Headers[name]; value != "" {
+				a.say("    < %s: %s\n", name, value)
+			}
+		}
+		for line := range strings.SplitSeq(t.Answer, "\n") {
+			if line != "" {
+				a.say("    < %s\n", line)
+			}
 		}
 		if t.Wrong != "" {
 			a.say("    %s\n", strong("wrong: "+t.Wrong))

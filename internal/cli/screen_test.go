@@ -57,8 +57,8 @@ func TestForeignTextsDoNothing(t *testing.T) {
 	answers := map[string]string{
 		"/v1/chat/completions": `data: {"choices":[{"delta":{"content":"` + q + `"}}]}` + "\n\ndata: [DONE]\n\n",
 		"/v1/models":           `{"data":[{"id":"m` + q + `","owner":"` + q + `","capabilities":["` + q + `"]}]}`,
-		"/status": `{"version":"` + q + `","local":"` + q + `","line":{"signed_in":true,"hub":"` + q + `","name":"` + q + `","state":"` + q + `","trouble":"` + q + `"},` +
-			`"models":["` + q + `"],"engines":[{"kind":"` + q + `","name":"` + q + `","place":"` + q + `","why":"` + q + `"}],"troubles":[{"at":"2026-11-27T00:00:00Z","what":"` + q + `"}]}`,
+		"/status": `{"version":"` + q + `","local":"` + q + `","tunnel":{"signed_in":true,"hub":"` + q + `","name":"` + q + `","state":"` + q + `","error":"` + q + `"},` +
+			`"models":["` + q + `"],"engines":[{"kind":"` + q + `","name":"` + q + `","place":"` + q + `","why":"` + q + `"}],"recent_errors":[{"at":"2026-11-27T00:00:00Z","what":"` + q + `"}]}`,
 		"/api/why/tiny": `{"model":"tiny","status":503,"code":"` + q + `","message":"` + q + `","machines":[{"machine":"` + q + `","owner":"` + q + `","state":"` + q + `"}]}`,
 	}
 	handler, _ := double(t, func(w http.ResponseWriter, path string) {

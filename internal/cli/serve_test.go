@@ -357,7 +357,7 @@ func TestAMachineJoins(t *testing.T) {
 	check(t, kith(t, "", "models"), said{0, "MODEL       CONTEXT\nllama3:8b   -\n", ""})
 	check(t, kith(t, "", "run", "llama3:8b", "hi"), said{0, "Hello from here\n", ""})
 	check(t, kith(t, "", "run", "nope", "hi"), said{4, "", "cannot run nope"})
-	check(t, kith(t, "", "serve"), said{1, "", "another kith does already"})
+	check(t, kith(t, "", "serve"), said{1, "", "another kith is listening there"})
 
 	secret := func(args ...string) string {
 		t.Helper()

@@ -65,22 +65,17 @@ var managers = map[string]manager{
 }
 
 func (a *app) service() *cobra.Command {
-	on := func(use, short string, act func(context.Context, *service) error) *cobra.Command {
-		return &cobra.Command{
-			Use: use, Short: short, Args: cobra.NoArgs,
-			RunE: func(cmd *cobra.Command, _ []string) error {
-				s, err := a.newService(runtime.GOOS)
-				if err != nil {
-					return err
-				}
-				return act(cmd.Context(), s)
-			},
-		}
+	on := func(name string, act func(context.Context, *service) error) *cobra.Command {
+		return command("kith service "+name, func(ctx context.Context, _ []string) error {
+			s, err := a.newService(runtime.GOOS)
+			if err != nil {
+				return err
+			}
+			return act(ctx, s)
+		})
 	}
-	return group("service", "Have the system start the daemon at each sign-in, or no longer",
-		on("install", "Have the system start the daemon now and at each sign-in", a.installService),
-		on("uninstall", "Stop and remove the service", a.uninstallService),
-		on("status", "Show whether it is installed and runs", a.serviceStatus))
+	return group("kith service",
+		on("install", a.installService), on("uninstall", a.uninstallService), on("status", a.serviceStatus))
 }
 
 // service is the daemon as a service of this user.

@@ -41,6 +41,7 @@ func limitsText(l *api.Limits) string {
 type limitFlags struct {
 	models                    []string
 	hours, concurrent, perDay string
+	changed                   func(flag string) bool
 }
 
 // The words that remove a limit.
@@ -50,32 +51,33 @@ const (
 	noLimit     = "none"
 )
 
-func (l *limitFlags) flags(cmd *cobra.Command) {
+func (l *limitFlags) add(a *app, cmd *cobra.Command) {
+	l.changed = cmd.Flags().Changed
 	cmd.Flags().StringSliceVar(&l.models, "models", nil, `only these models, by their exact ids, separated by commas; "all" removes the limit`)
 	cmd.Flags().StringVar(&l.hours, "hours", "", `only in these hours of each machine's zone, like "Mon-Fri 18:00-23:00"; "always" removes the limit`)
 	cmd.Flags().StringVar(&l.concurrent, "concurrent", "", `maximum concurrent calls; "none" removes the limit`)
 	cmd.Flags().StringVar(&l.perDay, "per-day", "", `maximum calls per day (UTC); "none" removes the limit`)
+	_ = cmd.RegisterFlagCompletionFunc("models", a.completeModelFlag)
 }
 
 // change returns the limits in the command's flags. It rejects values that the hub would
 // reject.
-func (l *limitFlags) change(cmd *cobra.Command) (c api.LimitChange, err error) {
-	changed := cmd.Flags().Changed
-	if changed("models") {
+func (l *limitFlags) change() (c api.LimitChange, err error) {
+	if l.changed("models") {
 		c.Models = orEnd(l.models, len(l.models) == 0 || len(l.models) == 1 && l.models[0] == allModels)
 	}
 	always := l.hours == "" || l.hours == alwaysHours
 	if _, err := fleet.ParseHours(l.hours, ""); err != nil && !always {
 		return c, failure{exitWrongUse, err}
 	}
-	if changed("hours") {
+	if l.changed("hours") {
 		c.Hours = orEnd(l.hours, always)
 	}
 	for _, number := range []struct {
 		flag, text string
 		into       *api.Given[int]
 	}{{"concurrent", l.concurrent, &c.Concurrent}, {"per-day", l.perDay, &c.PerDay}} {
-		if !changed(number.flag) {
+		if !l.changed(number.flag) {
 			continue
 		}
 		n, err := strconv.Atoi(number.text)
@@ -108,26 +110,16 @@ func (a *app) warn(warnings []string) {
 var inviteID = regexp.MustCompile(`^inv_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
 func (a *app) share() *cobra.Command {
-	list := &cobra.Command{
-		Use: "list", Short: "List who may use your machines, whose you may use, and your open invites", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.listShares(cmd.Context()) },
-	}
-	remove := &cobra.Command{
-		Use: "remove MEMBER|INVITE", Short: "Stop sharing with a member, within 5 s, or end an invite", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeGivenShares,
-		Long: "Stop sharing with a member, within 5 s, or revoke an invite by its id in `kith share list`. Shares that were\n" +
-			"made with the invite stay.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if inviteID.MatchString(args[0]) {
-				return ask(cmd.Context(), a.account(), "end the invite", api.RevokeInvite.With(api.InviteID{Invite: args[0]}), func(api.Revoked) {
-					a.say("invite %s can no longer be accepted\n", strong(args[0]))
-				})
-			}
-			return ask(cmd.Context(), a.account(), "end the share", api.EndShare.With(api.MemberName{Member: args[0]}), func(api.EndedShare) {
-				a.say("%s can no longer use your machines\n", strong(args[0]))
-			})
-		},
-	}
-	return group("share", "Who may use your machines", list, a.addShare(), remove, a.invite())
+	list := command("kith share list", func(ctx context.Context, _ []string) error { return a.listShares(ctx) })
+	remove := a.completing(a.givenShares(), command("kith share remove", func(ctx context.Context, args []string) error {
+		if inviteID.MatchString(args[0]) {
+			return confirm(ctx, a.account("end the invite"), api.RevokeInvite.With(api.InviteID{Invite: args[0]}),
+				"invite %s can no longer be accepted", strong(args[0]))
+		}
+		return confirm(ctx, a.account("end the share"), api.EndShare.With(api.MemberName{Member: args[0]}),
+			"%s can no longer use your machines", strong(args[0]))
+	}))
+	return group("kith share", list, a.addShare(), remove, a.invite())
 }
 
 // listShares prints the shares and the invites that can still be accepted; with --json
@@ -184,71 +176,56 @@ func dataOf(listing []byte) jsontext.Value {
 
 func (a *app) addShare() *cobra.Command {
 	var flags limitFlags
-	cmd := &cobra.Command{
-		Use: "add MEMBER", Short: "Let a member use your machines, or change the limits", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeMembers,
-		Long: "Let a member use your machines, within the given limits. If you already share with the member, the limits\n" +
-			"that you give change, and all others stay; --models all, --hours always, --concurrent none and --per-day\n" +
-			"none remove a limit.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			change, err := flags.change(cmd)
-			if err != nil {
-				return err
-			}
-			made, err := answer(cmd.Context(), a.account(), "share", api.PutShare.With(api.NewShare{With: args[0], LimitChange: change}), func(made api.Share) {
-				a.say("%s may use your machines: %s\n", strong(made.With), limitsText(&made.Limits))
-			})
-			a.warn(made.Warnings)
+	cmd := a.completing(a.anyMember(), command("kith share add", func(ctx context.Context, args []string) error {
+		change, err := flags.change()
+		if err != nil {
 			return err
-		},
-	}
-	flags.flags(cmd)
-	_ = cmd.RegisterFlagCompletionFunc("models", a.completeModelFlag)
+		}
+		made, err := answer(ctx, a.account("share"), api.PutShare.With(api.NewShare{With: args[0], LimitChange: change}), func(made api.Share) {
+			a.say("%s may use your machines: %s\n", strong(made.With), limitsText(&made.Limits))
+		})
+		a.warn(made.Warnings)
+		return err
+	}))
+	flags.add(a, cmd)
 	return cmd
 }
 
 func (a *app) invite() *cobra.Command {
 	var in api.NewInvite
 	var flags limitFlags
-	cmd := &cobra.Command{
-		Use: "invite", Short: "Create a code that shares your machines with the member who accepts it", Args: cobra.NoArgs,
-		Long: "Create a code that shares your machines with the member who accepts it, within the given limits.",
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if in.LimitChange, err = flags.change(cmd); err != nil {
-				return err
-			}
-			if in.Uses < 1 {
-				return wrongUse("cannot create an invite for %d; give --uses 1 or more", in.Uses)
-			}
-			made, err := answer(cmd.Context(), a.account(), "create the invite", api.CreateInvite.With(in), func(made api.Invite) {
-				a.say("%s\n", strong(made.Code))
-				times := "once"
-				if made.Uses > 1 {
-					times = fmt.Sprintf("%d times", made.Uses)
-				}
-				a.say("%s\n", faint(fmt.Sprintf("A member who runs `kith accept CODE` may use your machines: %s. It works %s, until %s, and is shown this once; `kith share list` and `kith share remove` end it sooner.", limitsText(&made.Limits), times, moment(made.Expires))))
-			})
-			a.warn(made.Warnings)
+	cmd := command("kith share invite", func(ctx context.Context, _ []string) (err error) {
+		if in.LimitChange, err = flags.change(); err != nil {
 			return err
-		},
-	}
+		}
+		if in.Uses < 1 {
+			return wrongUse("cannot create an invite for %d; give --uses 1 or more", in.Uses)
+		}
+		made, err := answer(ctx, a.account("create the invite"), api.CreateInvite.With(in), func(made api.Invite) {
+			a.say("%s\n", strong(made.Code))
+			times := "once"
+			if made.Uses > 1 {
+				times = fmt.Sprintf("%d times", made.Uses)
+			}
+			a.say("%s\n", faint(fmt.Sprintf("A member who runs `kith accept CODE` may use your machines: %s. It works %s, until %s, and is shown this once; `kith share list` and `kith share remove` end it sooner.", limitsText(&made.Limits), times, moment(made.Expires))))
+		})
+		a.warn(made.Warnings)
+		return err
+	})
 	cmd.Flags().IntVar(&in.Uses, "uses", 1, "how many may accept it")
 	cmd.Flags().StringVar(&in.Expires, "expires", "7d", "how long it works, like 7d or 12h")
-	flags.flags(cmd)
-	_ = cmd.RegisterFlagCompletionFunc("models", a.completeModelFlag)
+	flags.add(a, cmd)
 	return cmd
 }
 
 func (a *app) accept() *cobra.Command {
-	return &cobra.Command{
-		Use: "accept CODE", Short: "Accept an invite, by its code or link: use the machines of who created it", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return ask(cmd.Context(), a.account(), "accept the invite", api.AcceptInvite.With(api.InviteCode{Code: api.InviteIn(args[0])}), func(made api.Accepted) {
-				if made.State != "accepted" { // the existing share and its limits stay unchanged
-					a.say("%s shares with you already: the invite is not used and the limits stay, which `kith share list` shows\n", strong(made.Owner))
-					return
-				}
-				a.say("%s shares with you: %s; `kith models --account` lists what you can use\n", strong(made.Owner), limitsText(made.Limits))
-			})
-		},
-	}
+	return command("kith accept", func(ctx context.Context, args []string) error {
+		return ask(ctx, a.account("accept the invite"), api.AcceptInvite.With(api.InviteCode{Code: api.InviteIn(args[0])}), func(made api.Accepted) {
+			if made.State != "accepted" { // the existing share and its limits stay unchanged
+				a.say("%s shares with you already: the invite is not used and the limits stay, which `kith share list` shows\n", strong(made.Owner))
+				return
+			}
+			a.say("%s shares with you: %s; `kith models --account` lists what you can use\n", strong(made.Owner), limitsText(made.Limits))
+		})
+	})
 }

@@ -13,8 +13,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"math"
+	"time"
+
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/engine"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // control returns a client for the API of the daemon on data, over its socket.
@@ -44,31 +49,28 @@ type runningStatus struct {
 // savedStatus is the output if no daemon is running: the saved state.
 type savedStatus struct {
 	Running bool `json:"running"` // false
-	Line    struct {
+	Tunnel  struct {
 		SignedIn bool   `json:"signed_in"`
 		Hub      string `json:"hub,omitempty"`
 		Machine  string `json:"machine,omitempty"`
-	} `json:"line"`
+	} `json:"tunnel"`
 	Sharing daemon.Sharing `json:"sharing"`
 	Open    bool           `json:"open"` // now inside the sharing hours
 	Groups  []string       `json:"groups,omitzero"`
 }
 
 func (a *app) status() *cobra.Command {
-	return &cobra.Command{
-		Use: "status", Short: "Show this machine's daemon, its engines and its connection to the hub", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, now, running, err := a.daemonStatus(cmd.Context(), "ask for the status")
-			if err != nil {
-				return err
-			}
-			if !running {
-				return a.showSaved(config, now)
-			}
-			status := runningStatus{true, now, a.speeds(cmd.Context(), now.Tunnel)}
-			return a.print(status, func() { a.showStatus(status) })
-		},
-	}
+	return command("kith status", func(ctx context.Context, _ []string) error {
+		config, now, running, err := a.daemonStatus(ctx, "ask for the status")
+		if err != nil {
+			return err
+		}
+		if !running {
+			return a.showSaved(config, now)
+		}
+		status := runningStatus{true, now, a.speeds(ctx, now.Tunnel)}
+		return a.print(status, func() { a.showStatus(status) })
+	})
 }
 
 // daemonStatus returns the status of this machine's daemon. If the daemon is not running,
@@ -81,7 +83,7 @@ func (a *app) daemonStatus(ctx context.Context, doing string) (config *daemonFil
 	if _, off := errors.AsType[unreachable](err); !off {
 		return config, now, true, err
 	}
-	if now.Sharing, err = daemon.ChangeSaved(config.Daemon.Data, config.sharing(), daemon.Change{}); err == nil {
+	if now.Sharing, err = daemon.ChangeSaved(config.Daemon.Data, config.sharing(), fleet.Control{}); err == nil {
 		now.Open, err = isOpen(now.Sharing)
 	}
 	return config, now, false, err
@@ -101,11 +103,11 @@ func (a *app) showSaved(config *daemonFile, state daemon.Status) error {
 		return missing
 	}
 	now := savedStatus{Groups: config.Share.Groups, Sharing: state.Sharing, Open: state.Open}
-	now.Line.SignedIn, now.Line.Hub, now.Line.Machine = missing == nil, saved.Hub, saved.Machine
+	now.Tunnel.SignedIn, now.Tunnel.Hub, now.Tunnel.Machine = missing == nil, saved.Hub, saved.Machine
 	return a.print(now, func() {
 		a.fact("daemon", "not running; %s", startDaemon(config.Daemon.Data))
 		hub := signedOut
-		if now.Line.SignedIn {
+		if now.Tunnel.SignedIn {
 			hub = fmt.Sprintf("%s, as machine %s of %s", saved.Hub, saved.Machine, saved.Member)
 		}
 		a.fact("hub", "%s", hub)
@@ -155,7 +157,7 @@ func (a *app) showStatus(now runningStatus) {
 		label = ""
 	}
 	for _, e := range now.RecentErrors {
-		a.fact("trouble", "%s %s", moment(e.At), e.What)
+		a.fact("error", "%s %s", moment(e.At), e.What)
 	}
 }
 
@@ -245,4 +247,68 @@ func sharing(now daemon.Sharing, open bool) string {
 		return "outside its hours: " + when
 	}
 	return "open; hours: " + when
+}
+
+// modelSpeed is how fast this machine runs a model, as measured by its hub.
+type modelSpeed struct {
+	Model           fleet.ModelID `json:"model"`
+	FirstTokenMS    int64         `json:"first_token_ms,omitzero"`
+	TokensPerSecond float64       `json:"tokens_per_second,omitzero"`
+}
+
+// speedsWithin limits how long the hub may take to report the speeds, because the status
+// does not require them.
+const speedsWithin = 3 * time.Second
+
+// speeds returns the hub's measurements of this machine's models. It returns none if the
+// machine is not connected or the hub does not report them.
+func (a *app) speeds(ctx context.Context, line daemon.TunnelStatus) (speeds []modelSpeed) {
+	if line.State != tunnelUp {
+		return nil
+	}
+	_, saved, err := a.credential()
+	if err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, speedsWithin)
+	defer cancel()
+	machines, _, err := fetch(ctx, toHub(saved.Hub, saved.Secret), "read the speeds", api.ListMachines.With(api.None{}))
+	if err != nil {
+		return nil
+	}
+	for _, machine := range machines.Data {
+		if machine.ID != saved.Machine {
+			continue
+		}
+		for _, m := range machine.Models {
+			if m.FirstTokenMS > 0 || m.TokensPerSecond > 0 {
+				speeds = append(speeds, modelSpeed{m.ID, m.FirstTokenMS, m.TokensPerSecond})
+			}
+		}
+	}
+	return speeds
+}
+
+// String formats the speed: "about 0.4 s to first token, 48 tokens/s".
+func (s modelSpeed) String() string {
+	var parts []string
+	switch first := time.Duration(s.FirstTokenMS) * time.Millisecond; {
+	case first == 0:
+	case first < 100*time.Millisecond:
+		parts = append(parts, fmt.Sprintf("%d ms to first token", s.FirstTokenMS))
+	default:
+		parts = append(parts, estimate(first.Seconds())+" s to first token")
+	}
+	if s.TokensPerSecond > 0 {
+		parts = append(parts, estimate(s.TokensPerSecond)+" tokens/s")
+	}
+	return "about " + strings.Join(parts, ", ")
+}
+
+// estimate formats an estimate. Numbers below 10 get one decimal.
+func estimate(x float64) string {
+	if text := fmt.Sprintf("%.1f", x); len(text) == len("1.0") {
+		return text
+	}
+	return api.Number(int64(math.Round(x)))
 }

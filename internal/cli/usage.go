@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -15,23 +16,17 @@ import (
 
 func (a *app) usage() *cobra.Command {
 	var span spanFlags
-	cmd := &cobra.Command{
-		Use: "usage", Short: "Show what you used, and what ran on your machines", Args: cobra.NoArgs,
-		Long: "Show your calls by hour, day or week, by model, machine and key, and what ran on your machines for you and\n" +
-			"for others. FIRST-P50 and P95 are the 50th and 95th percentiles of the time to the first token of streamed\n" +
-			"answers. Days are UTC. Prompts and answers are not kept, so they are not shown.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			in, err := span.read(cmd)
-			if err != nil {
-				return err
-			}
-			return ask(cmd.Context(), a.account(), "show your usage", api.GetUsage.With(in), func(page api.UsagePage) {
-				a.showUsage("Your calls", page, page.As)
-				a.say("\n")
-				a.showUsage("On your machines", page, page.On)
-			})
-		},
-	}
+	cmd := command("kith usage", func(ctx context.Context, _ []string) error {
+		in, err := span.read()
+		if err != nil {
+			return err
+		}
+		return ask(ctx, a.account("show your usage"), api.GetUsage.With(in), func(page api.UsagePage) {
+			a.showUsage("Your calls", page, page.As)
+			a.say("\n")
+			a.showUsage("On your machines", page, page.On)
+		})
+	})
 	span.add(cmd)
 	return cmd
 }
@@ -39,47 +34,40 @@ func (a *app) usage() *cobra.Command {
 // usage is `kith admin usage`: the usage of all members, without names.
 func (o *operator) usage() *cobra.Command {
 	var span spanFlags
-	cmd := &cobra.Command{
-		Use: "usage", Short: "Show what all members called, by hour, day or week", Args: cobra.NoArgs,
-		Example: "  kith admin usage --by hour\n  kith admin usage --days 90 --json",
-		Long: "Show the calls of all members by hour, day or week and by model, the refusals by code, and how many members made calls.\n" +
-			"Members are not named, and prompts and answers are not kept. Days are UTC.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			in, err := span.read(cmd)
-			if err != nil {
-				return err
-			}
-			return ask(cmd.Context(), o.command(), "show the usage", api.OperatorGetUsage.With(in), func(usage api.HubUsage) {
-				days := make([]api.UsageOfDay, len(usage.Steps))
-				for i, step := range usage.Steps {
-					days[i] = step.UsageOfDay
-				}
-				o.showUsage("Calls of "+count(usage.Members, "member"), api.UsagePage{Days: usage.Days, By: usage.By, Since: usage.Since},
-					api.UsageSide{Total: usage.Total, Days: days, Models: usage.Models, Codes: usage.Codes})
-			})
-		},
-	}
+	cmd := command("kith admin usage", func(ctx context.Context, _ []string) error {
+		in, err := span.read()
+		if err != nil {
+			return err
+		}
+		return ask(ctx, o.socket("show the usage"), api.OperatorGetUsage.With(in), func(usage api.HubUsage) {
+			days := convert(usage.Steps, func(step api.HubStep) api.UsageOfDay { return step.UsageOfDay })
+			o.showUsage("Calls of "+count(usage.Members, "member"), api.UsagePage{Days: usage.Days, By: usage.By, Since: usage.Since},
+				api.UsageSide{Total: usage.Total, Days: days, Models: usage.Models, Codes: usage.Codes})
+		})
+	})
 	span.add(cmd)
 	return cmd
 }
 
 // spanFlags are the flags for the time span of usage.
 type spanFlags struct {
-	days int
-	by   string
+	days    int
+	by      string
+	changed func(flag string) bool
 }
 
 func (s *spanFlags) add(cmd *cobra.Command) {
+	s.changed = cmd.Flags().Changed
 	cmd.Flags().IntVar(&s.days, "days", 30, "how many days back, including today; the default is 1 by hour and 84 by week")
 	cmd.Flags().StringVar(&s.by, "by", "day", "what a bar is: hour, day or week")
 }
 
-func (s *spanFlags) read(cmd *cobra.Command) (api.Span, error) {
+func (s *spanFlags) read() (api.Span, error) {
 	if !slices.Contains([]string{"hour", "day", "week"}, s.by) {
 		return api.Span{}, wrongUse("cannot show usage by %q: --by takes hour, day or week", s.by)
 	}
 	in := api.Span{By: api.Step(s.by)}
-	if cmd.Flags().Changed("days") {
+	if s.changed("days") {
 		in.Days = strconv.Itoa(s.days)
 	}
 	return in, nil
@@ -98,39 +86,31 @@ func (a *app) showUsage(title string, page api.UsagePage, side api.UsageSide) {
 	if terminal(a.out) {
 		a.chart(page, side)
 	}
-	var rows [][]string
-	row := func(name string, s api.UsageSum) {
-		rows = append(rows, []string{name, short(s.Calls), short(s.Refused), short(s.TokensIn), short(s.TokensOut), waited(s), first(s.FirstP50MS), first(s.FirstP95MS)})
+	row := func(name string, s api.UsageSum) []string {
+		return []string{
+			name, short(s.Calls), short(s.Refused), short(s.TokensIn), short(s.TokensOut), waited(s), first(s.FirstP50MS), first(s.FirstP95MS),
+		}
 	}
 	const columns = " CALLS FAILED TOKENS-IN TOKENS-OUT WAITED FIRST-P50 P95"
-	for _, m := range side.Models {
-		row(m.Model, m.UsageSum)
-	}
-	a.table("MODEL"+columns, rows)
-	rows = nil
-	for _, m := range side.Machines {
-		name := m.Machine
-		if m.Name != "" {
-			name = m.Owner + "/" + m.Name
+	a.table("MODEL"+columns, convert(side.Models, func(m api.UsageOfModel) []string { return row(m.Model, m.UsageSum) }))
+	a.tableIfAny("MACHINE"+columns, convert(side.Machines, func(m api.UsageOfMachine) []string {
+		if m.Name == "" {
+			return row(m.Machine, m.UsageSum)
 		}
-		row(name, m.UsageSum)
-	}
+		return row(m.Owner+"/"+m.Name, m.UsageSum)
+	}))
+	a.tableIfAny("KEY"+columns, convert(side.Keys, func(k api.UsageOfKey) []string {
+		return row(cmp.Or(k.Name, k.Key, "a machine of yours"), k.UsageSum)
+	}))
+	a.tableIfAny("REASON CODE CALLS", convert(side.Codes, func(c api.UsageOfCode) []string {
+		return []string{api.Title(c.Code), c.Code, short(c.Calls)}
+	}))
+}
+
+// tableIfAny prints a table unless it has no rows.
+func (a *app) tableIfAny(headings string, rows [][]string) {
 	if len(rows) > 0 {
-		a.table("MACHINE"+columns, rows)
-	}
-	rows = nil
-	for _, k := range side.Keys {
-		row(cmp.Or(k.Name, k.Key, "a machine of yours"), k.UsageSum)
-	}
-	if len(rows) > 0 {
-		a.table("KEY"+columns, rows)
-	}
-	rows = nil
-	for _, c := range side.Codes {
-		rows = append(rows, []string{api.Title(c.Code), c.Code, short(c.Calls)})
-	}
-	if len(rows) > 0 {
-		a.table("REASON CODE CALLS", rows)
+		a.table(headings, rows)
 	}
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -19,19 +20,13 @@ var correlationID = regexp.MustCompile(`^req_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-
 
 func (a *app) why() *cobra.Command {
 	var family string
-	cmd := &cobra.Command{
-		Use: "why MODEL|CORRELATION_ID", Short: "Explain where a call goes or went, and what would change that", Args: cobra.ExactArgs(1), ValidArgsFunction: a.completeModels,
-		Long: "With a model: whether a call would be served now and where, or which rule refuses it and what would\n" +
-			"change that. With the X-Correlation-ID of an answer: what happened to that call; the owner of a machine\n" +
-			"sees what happened on it.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if correlationID.MatchString(args[0]) {
-				return ask(cmd.Context(), a.account(), "say why", api.ExplainCall.With(api.CallID{Call: args[0]}), a.showTrace)
-			}
-			in := api.ModelQuestion{Model: fleet.ModelID(args[0]), Family: family}
-			return ask(cmd.Context(), a.account(), "say why", api.ExplainModel.With(in), a.showWhy)
-		},
-	}
+	cmd := a.completing(a.anyModel(), command("kith why", func(ctx context.Context, args []string) error {
+		if correlationID.MatchString(args[0]) {
+			return ask(ctx, a.account("say why"), api.ExplainCall.With(api.CallID{Call: args[0]}), a.showTrace)
+		}
+		in := api.ModelQuestion{Model: fleet.ModelID(args[0]), Family: family}
+		return ask(ctx, a.account("say why"), api.ExplainModel.With(in), a.showWhy)
+	}))
 	cmd.Flags().StringVar(&family, "family", "chat", "what the model is for: chat, embeddings or audio")
 	return cmd
 }
@@ -52,8 +47,7 @@ func (a *app) showWhy(w api.Why) {
 		return
 	}
 	a.say("\n")
-	var rows [][]string
-	for _, m := range w.Machines {
+	a.table("MACHINE OWNER THROUGH STATE TRIED", convert(w.Machines, func(m api.WhyMachine) []string {
 		via, order := m.Via, "-"
 		if m.Group != "" {
 			via += " " + m.Group
@@ -64,9 +58,8 @@ func (a *app) showWhy(w api.Why) {
 		if m.Order > 0 {
 			order = strconv.Itoa(m.Order)
 		}
-		rows = append(rows, []string{m.Machine, m.Owner, via, fleet.StateText(m.State), order})
-	}
-	a.table("MACHINE OWNER THROUGH STATE TRIED", rows)
+		return []string{m.Machine, m.Owner, via, fleet.StateText(m.State), order}
+	}))
 }
 
 func because(reason string, row int) string {
@@ -120,15 +113,10 @@ func (a *app) showTrace(s api.CallTrace) {
 		return
 	}
 	a.say("\n")
-	var rows [][]string
-	for _, t := range s.Tries {
-		prompt := "no"
-		if t.Prompt {
-			prompt = "yes"
-		}
-		rows = append(rows, []string{t.Machine, t.Owner, t.Via, millis(t.AfterMS), millis(t.TookMS), prompt, t.Outcome})
-	}
-	a.table("MACHINE OWNER THROUGH AFTER TOOK GOT-PROMPT OUTCOME", rows)
+	prompt := map[bool]string{false: "no", true: "yes"}
+	a.table("MACHINE OWNER THROUGH AFTER TOOK GOT-PROMPT OUTCOME", convert(s.Tries, func(t account.Attempt) []string {
+		return []string{t.Machine, t.Owner, t.Via, millis(t.AfterMS), millis(t.TookMS), prompt[t.Prompt], t.Outcome}
+	}))
 }
 
 // millis formats a duration for people.

@@ -22,12 +22,13 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/dispatch"
-	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/registry"
 )
@@ -59,6 +60,7 @@ type Cluster struct {
 	uses     limitUses
 	queues   queues
 	repeated repetitions
+	joined   atomic.Bool                                                  // see Joined
 	before   map[string]chan struct{}                                     // followed.done of the latest node of each name; only Run uses it
 	send     func(ctx context.Context, node string, g grant) (status int) // sendGrant, or a test's
 }
@@ -171,7 +173,7 @@ func isClosed(done <-chan struct{}) bool {
 // following nodes that ended or whose name another process took over.
 func (c *Cluster) updatePeers(ctx context.Context, running *sync.WaitGroup) {
 	nodes := make(map[string]registry.Node)
-	var trusted []fleet.Node
+	var trusted []account.Node
 	for _, n := range c.parts.Registry.Peers(time.Now()) {
 		nodes[n.Name] = n
 		trusted = append(trusted, n.Node)
@@ -241,8 +243,47 @@ func (c *Cluster) Peers(now time.Time) (peers []Peer) {
 // Forwards returns how many requests to machines of other nodes ended in each way.
 func (c *Cluster) Forwards() map[string]uint64 { return c.forwards.counts() }
 
-// Heard implements registry.Others.
-func (c *Cluster) Heard(node string) time.Time {
+// joinWithin is how long after the start Joined is true in any case.
+const joinWithin = 10 * time.Second
+
+// Joined reports whether the registry has the machines of the other nodes. It is always
+// true some seconds after the start, so that an unreachable node does not keep this one
+// from serving.
+func (c *Cluster) Joined(now time.Time) bool {
+	if c.joined.Load() {
+		return true
+	}
+	select {
+	case <-c.parts.Registry.Ready():
+	default:
+		return false
+	}
+	since := c.parts.Registry.Loaded()
+	if since < joinWithin && slices.ContainsFunc(c.parts.Registry.Peers(now), func(n registry.Node) bool {
+		// Until a node's beat had time to change, it is not known whether the node is
+		// alive.
+		return c.heard(n.Name).IsZero() && (n.Alive || since < registry.AliveFor)
+	}) {
+		return false
+	}
+	c.joined.Store(true)
+	return true
+}
+
+// cutOffAfter is how long a node that is alive may send nothing until Silent reports it.
+const cutOffAfter = time.Second
+
+// Silent implements registry.Others.
+func (c *Cluster) Silent(now time.Time) bool {
+	return slices.ContainsFunc(c.parts.Registry.Peers(now), func(n registry.Node) bool {
+		heard := c.heard(n.Name)
+		return n.Alive && (heard.IsZero() || now.Sub(heard) > cutOffAfter)
+	})
+}
+
+// heard returns when the state of a node was last received, or the zero time if it never
+// was.
+func (c *Cluster) heard(node string) time.Time {
 	if f := c.followedNode(node); f != nil && f.heard.Load() != nil {
 		return *f.heard.Load()
 	}

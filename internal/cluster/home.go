@@ -52,15 +52,15 @@ const (
 func (r refusal) err() error {
 	switch r {
 	case refusedBusy, refusedGone, refusedMoved, refusedReach, refusedUnavailable:
-		return fmt.Errorf("%w: %s", registry.ErrRefused, string(r))
+		return fmt.Errorf("%w: %s", dispatch.ErrRefused, string(r))
 	case endedLost:
-		return registry.ErrLost
+		return dispatch.ErrLost
 	case endedReach:
-		return registry.ErrUnreached
+		return dispatch.ErrUnreached
 	case endedBroken:
-		return errors.New("the machine broke the exchange off")
+		return errors.New("the machine closed the stream")
 	default:
-		return fmt.Errorf("%w: %s", registry.ErrNotTaken, string(r))
+		return fmt.Errorf("%w: %s", dispatch.ErrNotTaken, string(r))
 	}
 }
 
@@ -68,7 +68,7 @@ func (r refusal) err() error {
 func (c *Cluster) Describe(r *http.Request, call *gateway.Call, served bool, hold string) {
 	r.Header.Set(headerAsk, url.Values{
 		"member": {string(call.Caller.Member)}, "name": {call.Caller.Name}, "key": {call.Caller.KeyID},
-		"narrow": {strconv.Itoa(int(call.Caller.Narrow))}, "machine": {string(call.Caller.Machine)},
+		"narrow": {strconv.Itoa(int(call.Caller.Reach))}, "machine": {string(call.Caller.Machine)},
 		"model": {string(call.Model)}, "endpoint": {call.Endpoint.Path()}, "stream": {strconv.FormatBool(call.Stream)},
 		"choices": {strconv.Itoa(call.Choices)}, "proven": {strconv.FormatBool(served)},
 	}.Encode())
@@ -94,9 +94,9 @@ func readAsk(text string) (call *gateway.Call, served bool, err error) {
 	choices, _ := strconv.Atoi(ask.Get("choices"))
 	return &gateway.Call{
 		Endpoint: endpoint, Model: fleet.ModelID(ask.Get("model")), Stream: ask.Get("stream") == "true", Choices: choices,
-		Caller: gateway.Caller{
+		Caller: fleet.Caller{
 			Member: fleet.MemberID(ask.Get("member")), Name: ask.Get("name"), KeyID: ask.Get("key"),
-			Narrow: fleet.Narrow(narrow), Machine: fleet.MachineID(ask.Get("machine")),
+			Reach: fleet.KeyReach(narrow), Machine: fleet.MachineID(ask.Get("machine")),
 		},
 		Arrived: time.Now(),
 	}, ask.Get("proven") == "true", nil

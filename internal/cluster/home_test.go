@@ -70,7 +70,7 @@ func atHome(t *testing.T, test func(*homeNode)) {
 			Limits:   dispatch.Limits{Wait: time.Minute, WaitStream: time.Minute, FirstByte: time.Minute, Stream: time.Minute},
 			Registry: live, Ledger: ledger.New(db, nil, log), Traces: ledger.NewTraces(db, log),
 			SaveSpeeds: db.SaveSpeeds, Speeds: db.Speeds, PrefixKey: db.PrefixKey, Activity: func() { h.activity() }, Log: log,
-			Revoked: func(context.Context, gateway.Caller) (*fault.Fault, error) { return nil, nil },
+			Revoked: func(context.Context, fleet.Caller) (*fault.Fault, error) { return nil, nil },
 		})
 		live.Observe(registry.Observer{Machine: calls.OnMachine})
 		bodies, _ := spool.Open("", spool.Limits{}) // without a folder nothing fails
@@ -91,7 +91,7 @@ func atHome(t *testing.T, test func(*homeNode)) {
 			<-live.Ready()
 			if line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: 1}); err == nil {
 				h.line = line
-				_ = live.Serve(ctx, fleet.StoredMachine{ID: "box", Owner: "ann", OwnerName: "ann", Name: "box"}, 1, line)
+				_ = live.Serve(ctx, account.Machine{ID: "box", OwnerID: "ann", OwnerName: "ann", Name: "box", Generation: 1}, line)
 			}
 		})}
 		dialer := tunnel.Dialer{

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/registry"
 )
@@ -67,7 +68,7 @@ type nodeUse struct {
 // members whose calls may now be within the limits. When this node starts it reads the
 // day's calls from the ledger. That includes the earlier calls of the nodes that it
 // finds, so for those it only counts later ones.
-func (u *limitUses) apply(r *registry.Registry, n *fleet.Node, uses []limitUse) (room []fleet.MemberID) {
+func (u *limitUses) apply(r *registry.Registry, n *account.Node, uses []limitUse) (room []fleet.MemberID) {
 	now, s := r.Now(), r.Snapshot()
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
-	"github.com/kith/kith/internal/fleet"
 )
 
 // What another node announces of a share that is not known here yet counts once it is. If
@@ -13,7 +12,7 @@ import (
 func TestLimitsOfALaterShare(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		atHome(t, func(h *homeNode) {
-			r, other := h.parts.Registry, &fleet.Node{Name: "other", Incarnation: "one"}
+			r, other := h.parts.Registry, &account.Node{Name: "other", Incarnation: "one"}
 			time.Sleep(2 * startFor) // what is announced is not in the ledger's counts
 			h.must(h.db.RemoveShare(h.t.Context(), "ann", "bob"))
 			r.Settle(h.t.Context())
@@ -45,7 +44,7 @@ func TestPrune(t *testing.T) {
 		close(ended)
 		h.before["ended"], h.before["runs"] = ended, runs
 		h.takeWaiting("ended", true, nil)
-		h.uses.apply(h.parts.Registry, &fleet.Node{Name: "ended"}, nil)
+		h.uses.apply(h.parts.Registry, &account.Node{Name: "ended"}, nil)
 		h.prune()
 		if len(h.before) != 1 || h.before["runs"] == nil || len(h.queues.hosts) != 0 || len(h.uses.nodes) != 0 {
 			t.Errorf("kept: %v, %v, %v", h.before, h.queues.hosts, h.uses.nodes)

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/outbound"
 )
 
@@ -40,7 +40,7 @@ var errLost = errors.New("the connection to the other hub node was lost")
 // peer is the connection to one other node: an http.RoundTripper that uses several links.
 // Create it with mesh.peer and call run.
 type peer struct {
-	node fleet.Node
+	node account.Node
 	mesh *mesh
 
 	mu    sync.Mutex
@@ -56,7 +56,7 @@ type link struct {
 }
 
 // peer returns the connection to a node, without links yet.
-func (m *mesh) peer(node fleet.Node) *peer {
+func (m *mesh) peer(node account.Node) *peer {
 	p := &peer{node: node, mesh: m, up: make(chan struct{}), down: make(chan struct{})}
 	close(p.down)
 	return p
@@ -226,7 +226,7 @@ func (l *link) hello(ctx context.Context) error {
 	}
 	response.Body.Close()
 	if response.StatusCode != http.StatusNoContent {
-		return fmt.Errorf("it does not serve this node: %s", response.Status)
+		return fmt.Errorf("it refuses this node: %s", response.Status)
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/account"
 )
 
 const (
@@ -91,7 +91,7 @@ func pinOf(certificate *x509.Certificate) string {
 
 // trust replaces the set of trusted nodes. Requests of other nodes are refused from now
 // on.
-func (m *mesh) trust(nodes []fleet.Node) {
+func (m *mesh) trust(nodes []account.Node) {
 	trusted := make(map[string]bool, len(nodes))
 	for _, n := range nodes {
 		if n.Pin != "" {

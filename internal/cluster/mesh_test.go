@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/account"
 )
 
 // pipes is a listener in memory.
@@ -88,8 +88,8 @@ func inPair(t *testing.T, handler http.HandlerFunc, test func(context.Context, *
 		n := newPipes()
 		a := meshOn(t, n)
 		b := meshOn(t, n)
-		b.trust([]fleet.Node{{Name: "a", Pin: a.pin}})
-		p := &pair{a: a, b: b, net: n, peer: a.peer(fleet.Node{Name: "b", Address: "b:8703", Pin: b.pin})}
+		b.trust([]account.Node{{Name: "a", Pin: a.pin}})
+		p := &pair{a: a, b: b, net: n, peer: a.peer(account.Node{Name: "b", Address: "b:8703", Pin: b.pin})}
 		var running sync.WaitGroup
 		running.Go(func() {
 			if err := b.serve(ctx, n, handler); err != nil {
@@ -167,7 +167,7 @@ func TestSilentConnections(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		n := newPipes()
 		a, b := meshOn(t, n), meshOn(t, n)
-		b.trust([]fleet.Node{{Name: "a", Pin: a.pin}})
+		b.trust([]account.Node{{Name: "a", Pin: a.pin}})
 		listener := &fromListener{pipes: n}
 		listener.silent.Store(true)
 		var running sync.WaitGroup
@@ -194,7 +194,7 @@ func TestSilentConnections(t *testing.T) {
 			t.Errorf("%d silent connections are open", open.Load())
 		}
 		listener.silent.Store(false)
-		peer := a.peer(fleet.Node{Name: "b", Address: "b:8703", Pin: b.pin})
+		peer := a.peer(account.Node{Name: "b", Address: "b:8703", Pin: b.pin})
 		for range 2 * maxArrivals { // links that are open do not count
 			if _, err := peer.dial(ctx); err != nil {
 				t.Fatal(err)
@@ -248,7 +248,7 @@ func TestUnknownKeyIsRefused(t *testing.T) {
 
 func TestAnotherProcessAtTheAddress(t *testing.T) {
 	inPair(t, func(w http.ResponseWriter, r *http.Request) {}, func(ctx context.Context, p *pair) {
-		wrong := p.a.peer(fleet.Node{Name: "c", Address: "c:8703", Pin: strings.Repeat("0", 64)})
+		wrong := p.a.peer(account.Node{Name: "c", Address: "c:8703", Pin: strings.Repeat("0", 64)})
 		if _, err := wrong.dial(ctx); err == nil || !strings.Contains(err.Error(), `the process at c:8703 is not hub node "c"`) {
 			t.Errorf("dialled a node of another key: %v", err)
 		}

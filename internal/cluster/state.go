@@ -76,7 +76,7 @@ func (c *Cluster) Sent(prompt []byte) { c.feed.send(seen(prompt)) }
 
 // Used implements dispatch.Others.
 func (c *Cluster) Used(by *fleet.Candidate) {
-	if !by.Machine.Elsewhere {
+	if !by.Machine.Remote {
 		c.feed.update(loadKey(by.Machine.ID))
 	}
 	if by.Limits.Counts() {
@@ -106,6 +106,7 @@ func (c *Cluster) sendRates(ctx context.Context) {
 func (c *Cluster) lineAfter(reached int64) (l line, sequence int64) {
 	records, sequence, complete := c.feed.after(reached)
 	l = line{Complete: complete, Calls: c.parts.Calls()}
+	s := c.parts.Registry.Snapshot()
 	whole := make(map[fleet.MachineID]bool) // machines that are included completely
 	for _, r := range records {
 		switch key := r.key.(type) {
@@ -116,12 +117,12 @@ func (c *Cluster) lineAfter(reached int64) (l line, sequence int64) {
 				continue
 			}
 			announced := *m
-			announced.Load = c.parts.Registry.LoadOf(m)
+			announced.Load = loadOf(s, m)
 			l.Machines = append(l.Machines, announced)
 			whole[m.ID] = true
 		case loadKey:
 			if m := r.value.(*registry.Announced); !whole[m.ID] {
-				l.Loads = append(l.Loads, c.parts.Registry.LoadOf(m))
+				l.Loads = append(l.Loads, loadOf(s, m))
 			}
 		case waitingKey:
 			w, _ := r.value.(dispatch.Waiting)
@@ -142,6 +143,22 @@ func (c *Cluster) lineAfter(reached int64) (l line, sequence int64) {
 		}
 	}
 	return l, sequence
+}
+
+// loadOf returns the load of a machine that is connected to this node.
+func loadOf(s *fleet.Snapshot, a *registry.Announced) registry.MachineLoad {
+	l := registry.MachineLoad{ID: a.ID, Models: make([]int, len(a.Advertisement.Models))}
+	m := s.Machine(a.ID)
+	if m == nil {
+		return l
+	}
+	l.Used = m.Load.Used()
+	for i := range a.Advertisement.Models {
+		if o := m.Offer(fleet.ModelID(a.Advertisement.Models[i].ID)); o != nil {
+			l.Models[i] = o.Load.Used()
+		}
+	}
+	return l
 }
 
 // serveState sends this node's state to another one, line by line, until the request ends
@@ -202,7 +219,7 @@ func (c *Cluster) follow(ctx context.Context, f *followed) {
 		c.readStates(ctx, f, lost)
 		c.parts.Registry.LoseNode(name)
 		c.takeWaiting(name, true, nil)
-		c.parts.Dispatch.OnRoom(c.uses.lose(c.parts.Registry, name))
+		c.parts.Dispatch.OnLimitsFreed(c.uses.lose(c.parts.Registry, name))
 		if ctx.Err() == nil { // otherwise this node is stopping or the other one restarted
 			c.config.Log.Info("another hub node is gone", "node", name)
 		}
@@ -278,17 +295,17 @@ func (c *Cluster) readState(ctx context.Context, f *followed) error {
 func (c *Cluster) take(ctx context.Context, f *followed, l *line) error {
 	now, node := time.Now(), &f.peer.node
 	if room := c.uses.apply(c.parts.Registry, node, l.Limits); len(room) > 0 {
-		c.parts.Dispatch.OnRoom(room)
+		c.parts.Dispatch.OnLimitsFreed(room)
 	}
 	c.takeWaiting(node.Name, l.Complete, l.Waiting)
 	for _, prompt := range l.Seen {
 		c.parts.Dispatch.OnSeen(prompt)
 	}
 	for _, taken := range l.Rates {
-		c.parts.Edge.TakeElsewhere(taken)
+		c.parts.Edge.ApplyTaken(taken)
 	}
 	if l.Complete || len(l.Machines)+len(l.Left)+len(l.Loads) > 0 {
-		err := c.parts.Registry.SetElsewhere(ctx, node.Name, &registry.Elsewhere{
+		err := c.parts.Registry.ApplyState(ctx, node.Name, &registry.NodeState{
 			Complete: l.Complete, Machines: l.Machines, Left: l.Left, Loads: l.Loads,
 			Way: func(m *registry.Announced) http.RoundTripper { return &way{c, f.peer, m.ID, m.Generation} },
 		})

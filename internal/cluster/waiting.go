@@ -33,7 +33,7 @@ const (
 type waiting struct {
 	ID      int64             `json:"id"` // of this group of calls at their node
 	Member  fleet.MemberID    `json:"member,omitempty"`
-	Narrow  fleet.Narrow      `json:"narrow,omitempty"`
+	Reach   fleet.KeyReach    `json:"narrow,omitempty"`
 	Machine fleet.MachineID   `json:"machine,omitempty"` // the machine whose daemon sent the calls
 	Model   fleet.ModelID     `json:"model,omitempty"`
 	Family  fleet.Family      `json:"family,omitempty"`
@@ -51,7 +51,7 @@ type waitingCall struct {
 // waitingOf returns the announcement of waiting calls as of now.
 func waitingOf(w dispatch.Waiting) waiting {
 	q := &w.Query
-	out := waiting{ID: w.ID, Member: q.Caller, Narrow: q.Narrow, Machine: q.Exclude, Model: q.Model, Family: q.Family, Avoid: q.Avoid}
+	out := waiting{ID: w.ID, Member: q.Caller, Reach: q.Reach, Machine: q.Exclude, Model: q.Model, Family: q.Family, Avoid: q.Avoid}
 	for _, call := range w.Calls {
 		out.Calls = append(out.Calls, waitingCall{call.Number, time.Since(call.Arrived).Microseconds()})
 	}
@@ -59,7 +59,7 @@ func waitingOf(w dispatch.Waiting) waiting {
 }
 
 func (w *waiting) query() fleet.Query {
-	return fleet.Query{Caller: w.Member, Narrow: w.Narrow, Exclude: w.Machine, Model: w.Model, Family: w.Family, Avoid: w.Avoid}
+	return fleet.Query{Caller: w.Member, Reach: w.Reach, Exclude: w.Machine, Model: w.Model, Family: w.Family, Avoid: w.Avoid}
 }
 
 // calls returns the calls with their arrival times by this node's clock.

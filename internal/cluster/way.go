@@ -10,8 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/kith/kith/internal/dispatch"
 	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/registry"
 )
 
 // way is an http.RoundTripper for a machine whose tunnel ends at another node. It sends
@@ -24,8 +24,8 @@ type way struct {
 }
 
 // RoundTrip sends a request to the machine through its home. If the home refuses, the
-// error is registry.ErrRefused or ErrNotTaken. If the link or the machine's tunnel ends,
-// it fails with registry.ErrLost, and so do reads of the response's body.
+// error is dispatch.ErrRefused or ErrNotTaken. If the link or the machine's tunnel ends,
+// it fails with dispatch.ErrLost, and so do reads of the response's body.
 func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.WithContext(r.Context())
 	r.Header = r.Header.Clone()
@@ -50,15 +50,15 @@ func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
 // ended returns the error for an exchange that the home ended for the given reason.
 func (w *way) ended(how refusal) error {
 	if how == refusedGone || how == refusedMoved || how == endedLost {
-		w.cluster.parts.Registry.LoseElsewhere(w.peer.node.Name, w.machine, w.generation)
+		w.cluster.parts.Registry.LoseMachine(w.peer.node.Name, w.machine, w.generation)
 	}
 	return how.err()
 }
 
-// lostBy returns err, wrapped as registry.ErrLost if the link to the other node ended.
+// lostBy returns err, wrapped as dispatch.ErrLost if the link to the other node ended.
 func lostBy(err error) error {
 	if errors.Is(err, errLost) {
-		return fmt.Errorf("%w: %w", registry.ErrLost, err)
+		return fmt.Errorf("%w: %w", dispatch.ErrLost, err)
 	}
 	return err
 }
@@ -90,7 +90,7 @@ func (b *wayBody) Read(p []byte) (int, error) {
 		return n, io.EOF
 	case "":
 		b.count(linkLost)
-		return n, registry.ErrLost
+		return n, dispatch.ErrLost
 	default:
 		b.count(ended)
 		return n, b.way.ended(ended)

@@ -50,7 +50,8 @@ func (c *callCounts) add(model fleet.ModelID, n int) {
 func (a *admission) admit(model fleet.ModelID, slots, ofModel int) (release func(), ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.ownerOnlyLocked() || a.hub.total+a.local.total >= slots || ofModel > 0 && a.hub.byModel[model]+a.local.byModel[model] >= ofModel {
+	if a.ownerOnlyLocked() || a.hub.total+a.local.total >= slots ||
+		ofModel > 0 && a.hub.byModel[model]+a.local.byModel[model] >= ofModel {
 		return nil, false
 	}
 	a.hub.add(model, 1)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/spool"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -57,19 +58,19 @@ func TestAdmittedByTheHead(t *testing.T) {
 	}
 	for _, step := range []struct {
 		name   string
-		change tunnel.Control
+		change fleet.Control
 		path   string
 		model  string
 		busy   bool
 		want   tunnel.Refusal
 	}{
-		{"another model", tunnel.Control{}, completions, "another", false, tunnel.RefusedUnknownModel},
-		{"another endpoint", tunnel.Control{}, "/v1/embeddings", "test-model", false, tunnel.RefusedUnknownModel},
-		{"speech", tunnel.Control{}, "/v1/audio/transcriptions", "test-model", false, tunnel.RefusedUnknownModel},
-		{"a count", tunnel.Control{}, tunnel.PathTokenize, "another", false, tunnel.RefusedUnknownModel},
-		{"busy", tunnel.Control{}, completions, "test-model", true, tunnel.RefusedBusy},
-		{"paused", tunnel.Control{Paused: &yes}, completions, "test-model", false, tunnel.RefusedPaused},
-		{"out of hours", tunnel.Control{Paused: &no, Hours: &shut}, completions, "test-model", false, tunnel.RefusedHours},
+		{"another model", fleet.Control{}, completions, "another", false, tunnel.RefusedUnknownModel},
+		{"another endpoint", fleet.Control{}, "/v1/embeddings", "test-model", false, tunnel.RefusedUnknownModel},
+		{"speech", fleet.Control{}, "/v1/audio/transcriptions", "test-model", false, tunnel.RefusedUnknownModel},
+		{"a count", fleet.Control{}, tunnel.PathTokenize, "another", false, tunnel.RefusedUnknownModel},
+		{"busy", fleet.Control{}, completions, "test-model", true, tunnel.RefusedBusy},
+		{"paused", fleet.Control{Paused: &yes}, completions, "test-model", false, tunnel.RefusedPaused},
+		{"out of hours", fleet.Control{Paused: &no, Hours: &shut}, completions, "test-model", false, tunnel.RefusedHours},
 	} {
 		if err := tunnel.SendControl(t.Context(), l, step.change); err != nil {
 			t.Fatal(err)
@@ -86,7 +87,7 @@ func TestAdmittedByTheHead(t *testing.T) {
 			check()
 		}
 	}
-	if err := tunnel.SendControl(t.Context(), l, tunnel.Control{Hours: &always}); err != nil {
+	if err := tunnel.SendControl(t.Context(), l, fleet.Control{Hours: &always}); err != nil {
 		t.Fatal(err)
 	}
 	if w, read := ask(completions, "test-model", "group eve", chat(false)); w.Code != 200 || !read {

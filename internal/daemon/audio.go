@@ -32,8 +32,7 @@ func (d *Daemon) runAudioChecks(ctx context.Context) error {
 		return nil
 	}
 	for {
-		before := d.audio.Engine()
-		wait := discoveryInterval
+		before, wait := d.audio.Engine(), discoveryInterval
 		if d.audio.Check(ctx) {
 			wait = audioCheckInterval
 		}
@@ -47,8 +46,6 @@ func (d *Daemon) runAudioChecks(ctx context.Context) error {
 	}
 }
 
-func (d *Daemon) checkAudioSoon() { request(d.checkAudioNow) }
-
 // serveTranscription serves one transcription call of the hub.
 func (d *Daemon) serveTranscription(w http.ResponseWriter, r *http.Request, began *bool) {
 	a, ok := d.admitHead(w, r, fleet.Transcriptions)
@@ -59,10 +56,12 @@ func (d *Daemon) serveTranscription(w http.ResponseWriter, r *http.Request, bega
 	limit := d.config.Audio.MaxUpload
 	clip := d.config.Spool.Hold(spool.Holder{Member: hubMember}, -1)
 	defer clip.Close()
-	form, err := dialect.ReadTranscription(r.Header.Get("Content-Type"), http.MaxBytesReader(w, r.Body, limit+dialect.FormOverhead), clip, limit)
+	form, err := dialect.ReadTranscription(r.Header.Get("Content-Type"),
+		http.MaxBytesReader(w, r.Body, limit+dialect.FormOverhead), clip, limit)
 	if err != nil {
-		refuseBody(w, r, err, fault.New(fault.RequestTooLarge, "the form is larger than %d bytes", limit+dialect.FormOverhead))
+		refuseBody(w, r, err, fault.New(fault.RequestTooLarge, "the form exceeds %d bytes", limit+dialect.FormOverhead))
 		return
 	}
-	d.serveCall(w, r, began, a, engine.Request{Endpoint: fleet.Transcriptions, Model: form.Model, Stream: form.Stream, Form: form})
+	d.serveCall(w, r, began, a,
+		engine.Request{Endpoint: fleet.Transcriptions, Model: form.Model, Stream: form.Stream, Form: form})
 }

@@ -134,7 +134,7 @@ func TestAudioNotOffered(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	e.Set(enginetest.Behaviour{Status: 413})
-	r.checkAudioSoon()
+	r.checkAudioNow.request()
 	r.await("offered", func(s Status) bool { return audioOf(s).Models == 1 })
 	if _, err := New(Config{Home: shortHome(t), Audio: engine.AudioConfig{Engine: "ftp://x"}, Log: r.Daemon.log}); err == nil {
 		t.Error("an odd address is taken")

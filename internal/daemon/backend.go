@@ -54,7 +54,8 @@ func (d *Daemon) Do(ctx context.Context, call *gateway.Call) (*gateway.Answer, e
 		return nil, here // no machine of the hub has the model either: the local cause is more helpful
 	}
 	if code == fault.InvalidRequest && fault.Of(err).Param == "model" && d.offers.hasSpeech() {
-		return nil, d.noBackend(call) // no machine of the hub has a speech model but this one does: the model is unknown
+		// No machine of the hub has a speech model, but this one does: the model is unknown.
+		return nil, d.noBackend(call)
 	}
 	return answer, err
 }
@@ -70,7 +71,8 @@ func codeOf(err error) fault.Code {
 // tryEngine sends the call to an engine or upstream. next reports that the call did not
 // start there and the next one can be tried. Local calls are counted but never refused:
 // they wait in the engine's queue.
-func (d *Daemon) tryEngine(ctx context.Context, call *gateway.Call, e *engine.Engine) (answer *gateway.Answer, next bool, err error) {
+func (d *Daemon) tryEngine(ctx context.Context, call *gateway.Call,
+	e *engine.Engine) (answer *gateway.Answer, next bool, err error) {
 	native := modelOf(e, call.Model, call.Endpoint) != nil && (call.Endpoint != fleet.ChatCompletions || e.IsUpstream())
 	endpoint, body, err := call.ForEngine(native)
 	if err != nil {
@@ -83,7 +85,8 @@ func (d *Daemon) tryEngine(ctx context.Context, call *gateway.Call, e *engine.En
 		}
 	}()
 	request := engine.Request{
-		Endpoint: endpoint, Model: call.Model, Stream: call.Stream, Form: call.Form, Header: call.Header, Trusted: true, Spool: d.config.Spool,
+		Endpoint: endpoint, Model: call.Model, Stream: call.Stream, Form: call.Form, Header: call.Header, Trusted: true,
+		Spool: d.config.Spool,
 	}
 	if call.Form == nil {
 		if request.Body, err = body.Load(); err != nil {
@@ -95,7 +98,8 @@ func (d *Daemon) tryEngine(ctx context.Context, call *gateway.Call, e *engine.En
 	if err != nil {
 		if errors.Is(err, engine.ErrUnreachable) {
 			d.engineGone(err)
-			return nil, true, unavailable(call, "%s, which runs %q here, cannot be reached; `kith status` says more", e.Name(), call.Model).Because(err)
+			return nil, true, unavailable(call, "%s, which runs %q here, cannot be reached; `kith status` says more",
+				e.Name(), call.Model).Because(err)
 		}
 		code := codeOf(err)
 		if code == fault.EngineError {
@@ -125,7 +129,8 @@ func (d *Daemon) tryEngine(ctx context.Context, call *gateway.Call, e *engine.En
 func engineFault(call *gateway.Call, e *engine.Engine, resp *http.Response) (next bool, f *fault.Fault) {
 	switch resp.StatusCode {
 	case http.StatusNotFound:
-		return true, fault.New(fault.ModelNotFound, "%s lists %q and does not have it loaded; load it there, or list the models again", e.Name(), call.Model)
+		return true, fault.New(fault.ModelNotFound,
+			"%s lists %q but has not loaded it; load it there, or list the models again", e.Name(), call.Model)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		return true, unavailable(call, "%s, which runs %q here, is busy; try again", e.Name(), call.Model)
 	}
@@ -138,7 +143,8 @@ func engineFault(call *gateway.Call, e *engine.Engine, resp *http.Response) (nex
 	case text == "":
 		return false, fault.New(f.Code, "%s answered with status %d", e.Name(), resp.StatusCode).WithParam(f.Param)
 	default:
-		return false, fault.New(f.Code, "%s answered with status %d: %s", e.Name(), resp.StatusCode, text).WithParam(f.Param)
+		return false, fault.New(f.Code, "%s answered with status %d: %s", e.Name(), resp.StatusCode,
+			text).WithParam(f.Param)
 	}
 }
 
@@ -159,12 +165,12 @@ func (d *Daemon) whyNot(call *gateway.Call) *fault.Fault {
 		switch {
 		case why == "":
 			continue
-		case e.IsStarting() && (call.Endpoint == fleet.Responses || call.Endpoint == fleet.Transcriptions): // these models never serve it
-			continue
+		case e.IsStarting() && (call.Endpoint == fleet.Responses || call.Endpoint == fleet.Transcriptions):
+			continue // these models never serve it
 		case e.IsStarting():
 			return unavailable(call, "%q is not served yet: %s; try again", call.Model, why)
 		}
-		return fault.New(fault.ModelNotFound, "this machine cannot serve %q just now: %s", call.Model, why)
+		return fault.New(fault.ModelNotFound, "this machine cannot serve %q now: %s", call.Model, why)
 	}
 	return nil
 }
@@ -174,11 +180,14 @@ func (d *Daemon) whyNot(call *gateway.Call) *fault.Fault {
 func (d *Daemon) noBackend(call *gateway.Call) *fault.Fault {
 	switch {
 	case call.Endpoint == fleet.Transcriptions && !d.offers.hasSpeech():
-		return fault.New(fault.InvalidRequest, "no speech model is available here; configure an audio engine, or sign in with `kith login`").WithParam("model")
-	case d.config.NoBackend && d.hubClient.Load() == nil && len(d.offers.forOwner()) == 0 && len(*d.offers.own.Load()) == 0:
+		return fault.New(fault.InvalidRequest, "no speech model is available here; configure an audio engine, "+
+			"or sign in with `kith login`").WithParam("model")
+	case d.config.NoBackend && d.hubClient.Load() == nil && len(d.offers.forOwner()) == 0 &&
+		len(*d.offers.own.Load()) == 0:
 		return fault.New(fault.NoInferenceBackend, "no inference backend compiled in") // the contract's exact text
 	case call.Endpoint == fleet.Responses:
-		return fault.New(fault.ModelNotFound, "no configured upstream serves %q for %s; use /v1/chat/completions", call.Model, call.Endpoint.Path())
+		return fault.New(fault.ModelNotFound, "no configured upstream serves %q for %s; use /v1/chat/completions",
+			call.Model, call.Endpoint.Path())
 	}
 	for _, e := range d.offers.forOwner() {
 		for _, m := range e.Models() {
@@ -192,12 +201,13 @@ func (d *Daemon) noBackend(call *gateway.Call) *fault.Fault {
 
 // modelNotServed returns the fault for a model that nothing on this machine serves.
 func modelNotServed(model fleet.ModelID) *fault.Fault {
-	return fault.New(fault.ModelNotFound, "nothing on this machine serves %q; GET /v1/models lists what does, `kith login` reaches more", model)
+	return fault.New(fault.ModelNotFound,
+		"nothing on this machine serves %q; GET /v1/models lists what does, `kith login` reaches more", model)
 }
 
 // Models implements gateway.Backend. It returns the models that this daemon serves
 // itself; the hub lists the models that the account can reach.
-func (d *Daemon) Models(context.Context, gateway.Caller) ([]gateway.Model, error) {
+func (d *Daemon) Models(context.Context, fleet.Caller) ([]gateway.Model, error) {
 	offers := d.offers.models(d.offers.forOwner())
 	models := make([]gateway.Model, len(offers))
 	for i, o := range offers {

@@ -22,7 +22,7 @@ type Status struct {
 	Started time.Time `json:"started"`
 	Local   string    `json:"local"` // the local base URL, with /v1
 
-	Tunnel TunnelStatus `json:"line"`
+	Tunnel TunnelStatus `json:"tunnel"`
 
 	Sharing Sharing `json:"sharing"`
 	Open    bool    `json:"open"` // now within the sharing hours
@@ -41,7 +41,7 @@ type Status struct {
 	Models  []fleet.ModelID `json:"models"`
 	Engines []EngineStatus  `json:"engines"` // the built-in engine, and each address that was checked
 	// RecentErrors are the most recent errors, oldest first.
-	RecentErrors []RecentError `json:"troubles,omitempty"`
+	RecentErrors []RecentError `json:"recent_errors,omitempty"`
 }
 
 // EngineStatus is an engine, or an address without a usable engine.
@@ -63,7 +63,7 @@ type TunnelStatus struct {
 	// Retry is the time of the next attempt; absent if none is scheduled.
 	Retry time.Time `json:"retry,omitzero"`
 	// Error is why the tunnel is not open, if known.
-	Error string `json:"trouble,omitempty"`
+	Error string `json:"error,omitempty"`
 }
 
 // RecentError is an error shown by status. It contains nothing of a call's content.
@@ -86,7 +86,7 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 		"POST /pause": d.servePause,
 		"POST /resume": func(w http.ResponseWriter, r *http.Request) {
 			d.retryRefused()
-			d.answerChange(w, Change{Paused: &no})
+			d.answerChange(w, fleet.Control{Paused: &no})
 		},
 		"POST /drain":  d.serveDrain,
 		"POST /hours":  d.serveHours,
@@ -117,7 +117,7 @@ func (d *Daemon) serveHours(w http.ResponseWriter, r *http.Request) {
 	if !readChange(w, r, &body) {
 		return
 	}
-	change := Change{Hours: &body.Hours}
+	change := fleet.Control{Hours: &body.Hours}
 	if body.Timezone != "" {
 		change.Timezone = &body.Timezone
 	}
@@ -135,7 +135,7 @@ func (d *Daemon) servePause(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	yes := true
-	d.answerChange(w, Change{Paused: &yes, Until: &body.Until})
+	d.answerChange(w, fleet.Control{Paused: &yes, Until: &body.Until})
 }
 
 // serveDrain responds once no call of the hub is running. It fails if this machine is not
@@ -145,7 +145,8 @@ func (d *Daemon) serveDrain(w http.ResponseWriter, r *http.Request) {
 		changed := d.offers.watch() // first, so that no change is missed while reading
 		now, _ := d.settings.current(time.Now())
 		if !now.Paused {
-			refuseChange(w, errors.New("cannot drain this machine: it is not paused, or no longer, and still accepts calls"))
+			refuseChange(w,
+				errors.New("cannot drain this machine: it is not paused, or no longer, and still accepts calls"))
 			return
 		}
 		drained := d.admission.drained()
@@ -170,7 +171,7 @@ func readChange(w http.ResponseWriter, r *http.Request, into any) bool {
 	return err == nil
 }
 
-func (d *Daemon) answerChange(w http.ResponseWriter, change Change) {
+func (d *Daemon) answerChange(w http.ResponseWriter, change fleet.Control) {
 	if err := d.change(change); err != nil {
 		refuseChange(w, err)
 		return
@@ -181,14 +182,15 @@ func (d *Daemon) answerChange(w http.ResponseWriter, change Change) {
 
 // change applies a change made by the owner over the socket or on the site, and notifies
 // the hub.
-func (d *Daemon) change(c Change) error {
+func (d *Daemon) change(c fleet.Control) error {
 	err := d.settings.change(c)
 	if err != nil && !errors.Is(err, errPauseUnsaved) {
 		return err
 	}
 	d.offers.setChanged()
 	now, _ := d.settings.current(time.Now())
-	d.log.Info("sharing changed", "paused", now.Paused, "until", now.Until, "hours", now.Hours, "timezone", now.Timezone, "slots", now.Slots)
+	d.log.Info("sharing changed", "paused", now.Paused, "until", now.Until, "hours", now.Hours,
+		"timezone", now.Timezone, "slots", now.Slots)
 	return err
 }
 
@@ -206,8 +208,8 @@ func (d *Daemon) endTimedPauses(ctx context.Context) error {
 			left := time.Until(until)
 			if left <= 0 {
 				no := false
-				if err := d.change(Change{Paused: &no}); err != nil {
-					d.recordError("the pause is over, and that cannot be saved: %v", err)
+				if err := d.change(fleet.Control{Paused: &no}); err != nil {
+					d.recordError("the pause has ended, but this cannot be saved: %v", err)
 					d.offers.setChanged() // the pause is over in either case
 					over = time.After(pauseCheckInterval)
 				}
@@ -231,7 +233,8 @@ func (d *Daemon) Status() Status {
 	ofHub, local := d.admission.running("")
 	s := Status{
 		Version: d.config.Version, Started: d.started,
-		Sharing: sharing, Open: hours.Open(time.Now()), Slots: d.slots(sharing), Groups: d.policy.Load().groups, Routed: ofHub, Own: local,
+		Sharing: sharing, Open: hours.Open(time.Now()), Slots: d.slots(sharing), Groups: d.policy.Load().groups,
+		Routed: ofHub, Own: local,
 		Yielding: d.admission.ownerOnly(),
 		Models:   []fleet.ModelID{}, Engines: []EngineStatus{},
 	}
@@ -258,7 +261,8 @@ func (d *Daemon) Status() Status {
 // statusesOf returns the status of an engine run by kith, and of each model that it
 // cannot serve. A process for a single model has the model's name.
 func statusesOf(e *engine.Engine) (all []EngineStatus) {
-	status := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models()), Graphics: e.Graphics()}
+	status := EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name(), Models: len(e.Models()),
+		Graphics: e.Graphics()}
 	problems := e.Problems()
 	switch models := e.Models(); {
 	case e.IsStarting():
@@ -272,7 +276,8 @@ func statusesOf(e *engine.Engine) (all []EngineStatus) {
 		all = append(all, status)
 	}
 	for _, id := range slices.Sorted(maps.Keys(problems)) {
-		all = append(all, EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name() + " for " + string(id), Model: string(id), Why: problems[id]})
+		all = append(all, EngineStatus{Place: e.Base(), Kind: e.Kind(), Name: e.Name() + " for " + string(id),
+			Model: string(id), Why: problems[id]})
 	}
 	return all
 }

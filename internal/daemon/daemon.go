@@ -74,7 +74,7 @@ type Config struct {
 	// may still be sent to the hub.
 	Unshared bool
 	// Reach restricts what local calls can reach through the hub.
-	Reach fleet.Narrow
+	Reach fleet.KeyReach
 	// SharedCache lets other members' calls use the prompt cache of an engine with a
 	// single shared cache (engine.Request.SharedCache).
 	SharedCache bool
@@ -125,10 +125,10 @@ type Daemon struct {
 	hubClient              atomic.Pointer[hubClient] // nil: not signed in
 	policy                 atomic.Pointer[policy]
 	instance               string        // a random id of this process
-	reconnectNow           chan struct{} // requests a new tunnel; see reconnect
-	discoverNow            chan struct{} // requests a check of the engines
-	checkAudioNow          chan struct{} // requests a check of the audio engine
-	checkUpstreamsNow      chan struct{} // requests a check of the upstreams
+	reconnectNow           trigger       // of a new tunnel; see reconnect
+	discoverNow            trigger       // of a check of the engines
+	checkAudioNow          trigger       // of a check of the audio engine
+	checkUpstreamsNow      trigger       // of a check of the upstreams
 	ready                  chan struct{} // closed once the local surface listens
 
 	mu           sync.Mutex
@@ -146,7 +146,8 @@ func New(c Config) (*Daemon, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(c.Home, 0o700); err != nil {
-		return nil, fmt.Errorf("cannot use the daemon's folder: %w; set KITH_HOME, or [daemon] data, to one that you can write", err)
+		return nil, fmt.Errorf("cannot use the daemon's folder: %w; "+
+			"set KITH_HOME, or [daemon] data, to one that you can write", err)
 	}
 	if _, err := LoadCredential(c.Home); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -178,7 +179,8 @@ func New(c Config) (*Daemon, error) {
 		hubCounts: semaphore.NewWeighted(maxCounts), localCounts: semaphore.NewWeighted(maxCounts),
 		hubTransport: tunnel.HubTransport(c.Dial, c.TLS),
 		instance:     rand.Text(),
-		reconnectNow: make(chan struct{}, 1), discoverNow: make(chan struct{}, 1), checkAudioNow: make(chan struct{}, 1), checkUpstreamsNow: make(chan struct{}, 1), ready: make(chan struct{}),
+		reconnectNow: make(trigger, 1), discoverNow: make(trigger, 1), checkAudioNow: make(trigger, 1),
+		checkUpstreamsNow: make(trigger, 1), ready: make(chan struct{}),
 	}
 	d.policy.Store(c.policy())
 	d.surface = d.newSurface(address.Port())
@@ -208,10 +210,13 @@ func loopback(listen string) (netip.AddrPort, error) {
 	}
 	address, err := netip.ParseAddrPort(listen)
 	if err != nil {
-		return address, fmt.Errorf("cannot listen on %q: give a loopback address and a port, like %s", listen, defaultListen)
+		return address, fmt.Errorf("cannot listen on %q: give a loopback address and a port, like %s", listen,
+			defaultListen)
 	}
 	if a := address.Addr(); !a.IsLoopback() || a.Is4In6() || a.Zone() != "" {
-		return address, fmt.Errorf("cannot listen on %s: the local surface requires no key, so it may only be on a loopback address, like %s; to reach this machine from elsewhere, sign in with `kith login`", listen, defaultListen)
+		return address, fmt.Errorf("cannot listen on %s: the local surface requires no key, "+
+			"so it may only be on a loopback address, like %s; to reach this machine from elsewhere, "+
+			"sign in with `kith login`", listen, defaultListen)
 	}
 	return address, nil
 }

@@ -112,13 +112,13 @@ func TestSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	yes, hours := true, "Sat 00:00-24:00"
-	for _, c := range []tunnel.Control{{Paused: &yes}, {Hours: &hours}} {
+	for _, c := range []fleet.Control{{Paused: &yes}, {Hours: &hours}} {
 		if err := s.change(c); err != nil {
 			t.Fatal(err)
 		}
 	}
 	bad, negative := "Someday", -1
-	for _, c := range []tunnel.Control{{Hours: &bad}, {Timezone: &bad}, {Slots: &negative}} {
+	for _, c := range []fleet.Control{{Hours: &bad}, {Timezone: &bad}, {Slots: &negative}} {
 		if err := s.change(c); err == nil {
 			t.Errorf("%+v was taken", c)
 		}
@@ -136,7 +136,7 @@ func TestSettings(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	no, none := false, ""
-	if err := s.change(tunnel.Control{Paused: &no, Hours: &none}); err != nil {
+	if err := s.change(fleet.Control{Paused: &no, Hours: &none}); err != nil {
 		t.Fatal(err)
 	}
 	if s, err = openSettings(path, first); err != nil {
@@ -164,16 +164,16 @@ func TestSettingsUnsaved(t *testing.T) {
 		t.Fatal(err)
 	}
 	yes, no, hours := true, false, "Sat 10:00-12:00"
-	if err := s.change(tunnel.Control{Hours: &hours}); err == nil || errors.Is(err, errPauseUnsaved) {
+	if err := s.change(fleet.Control{Hours: &hours}); err == nil || errors.Is(err, errPauseUnsaved) {
 		t.Errorf("hours: %v", err)
 	}
-	if err := s.change(tunnel.Control{Paused: &yes}); !errors.Is(err, errPauseUnsaved) {
+	if err := s.change(fleet.Control{Paused: &yes}); !errors.Is(err, errPauseUnsaved) {
 		t.Errorf("a pause: %v", err)
 	}
 	if now, _ := s.current(time.Now()); !now.Paused || now.Hours != "" {
 		t.Errorf("in force: %+v", now)
 	}
-	if err := s.change(tunnel.Control{Paused: &no}); err == nil {
+	if err := s.change(fleet.Control{Paused: &no}); err == nil {
 		t.Error("the end of the pause: no error")
 	}
 	if now, _ := s.current(time.Now()); !now.Paused {
@@ -204,7 +204,7 @@ func TestSpoiltFiles(t *testing.T) {
 	if err := os.WriteFile(state, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openSettings(state, Sharing{}); err == nil || !strings.Contains(err.Error(), "cannot know whether this machine is paused: "+state+" is empty") {
+	if _, err := openSettings(state, Sharing{}); err == nil || !strings.Contains(err.Error(), "cannot determine whether this machine is paused: "+state+" is empty") {
 		t.Errorf("an empty state: %v", err)
 	}
 }

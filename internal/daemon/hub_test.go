@@ -85,7 +85,7 @@ func TestHubServes(t *testing.T) {
 		}
 	}
 	// What the account reaches is not this daemon's list.
-	if models, err := r.Models(t.Context(), gateway.Caller{}); err != nil || len(models) != 0 {
+	if models, err := r.Models(t.Context(), fleet.Caller{}); err != nil || len(models) != 0 {
 		t.Errorf("models: %v, %v", models, err)
 	}
 }

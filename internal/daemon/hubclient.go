@@ -29,7 +29,7 @@ type hubClient struct {
 	credential Credential
 	transport  http.RoundTripper
 	// reach returns what local calls can reach.
-	reach func() fleet.Narrow
+	reach func() fleet.KeyReach
 	// recordError records an error that affects every call to the hub.
 	recordError func(format string, args ...any)
 }
@@ -48,8 +48,8 @@ func (c *hubClient) post(ctx context.Context, call *gateway.Call, path string) (
 		req.Header.Set(dialect.VersionHeader, messagesVersion)
 	}
 	call.Attach(req, call.Body)
-	if narrow := max(c.reach(), call.Caller.Narrow); narrow != fleet.Everything {
-		req.Header.Set(gateway.HeaderReach, narrow.String())
+	if reach := max(c.reach(), call.Caller.Reach); reach != fleet.Everything {
+		req.Header.Set(gateway.HeaderReach, reach.String())
 	}
 	if call.Wait >= 0 {
 		req.Header.Set("Prefer", "wait="+strconv.FormatInt(int64(call.Wait/time.Second), 10))
@@ -74,7 +74,8 @@ func (c *hubClient) do(ctx context.Context, call *gateway.Call) (*gateway.Answer
 		return nil, c.refusal(resp)
 	}
 	resp.Body = &responseBody{ReadCloser: resp.Body, onError: func(err error) error {
-		return fault.New(fault.CascadeExhausted, "the connection to the hub at %s broke during the answer; try again", c.credential.Hub).Because(err)
+		return fault.New(fault.CascadeExhausted, "the connection to the hub at %s broke during the answer; try again",
+			c.credential.Hub).Because(err)
 	}}
 	return &gateway.Answer{Response: resp, Endpoint: call.Endpoint, FromHub: true, Untranslated: true}, nil
 }
@@ -96,7 +97,8 @@ func (c *hubClient) count(ctx context.Context, call *gateway.Call) (tokens int64
 	var count struct {
 		Tokens int64 `json:"input_tokens"`
 	}
-	if resp.Header.Get("X-Kith-Estimate") != "" || json.UnmarshalRead(io.LimitReader(resp.Body, maxError), &count) != nil {
+	if resp.Header.Get("X-Kith-Estimate") != "" ||
+		json.UnmarshalRead(io.LimitReader(resp.Body, maxError), &count) != nil {
 		return 0, nil
 	}
 	return max(count.Tokens, 0), nil
@@ -107,21 +109,28 @@ func (c *hubClient) unreachable(ctx context.Context, cause error) *fault.Fault {
 	if ctx.Err() == nil {
 		c.recordError("the hub at %s cannot be reached: %v", c.credential.Hub, cause)
 	}
-	return fault.New(fault.CascadeExhausted, "nothing here serves this model and the hub at %s cannot be reached; check the network and `kith status`", c.credential.Hub).Because(cause)
+	return fault.New(fault.CascadeExhausted,
+		"nothing here serves this model and the hub at %s cannot be reached; check the network and `kith status`",
+		c.credential.Hub).Because(cause)
 }
 
 // refusal returns the fault in the hub's error response.
 func (c *hubClient) refusal(resp *http.Response) *fault.Fault {
 	document, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // if it does not parse, there is no code
 	f, ok := dialect.ParseFault(document)
-	cause := fmt.Errorf("the hub answered %d, its correlation id %q", resp.StatusCode, resp.Header.Get("X-Correlation-ID"))
+	cause := fmt.Errorf("the hub answered %d, its correlation id %q", resp.StatusCode,
+		resp.Header.Get("X-Correlation-ID"))
 	if resp.StatusCode == http.StatusUnauthorized || ok && f.Code == fault.InvalidAPIKey {
 		c.recordError("the hub at %s refuses this machine's credential", c.credential.Hub)
-		return fault.New(fault.CascadeExhausted, "nothing here serves this model and the hub at %s refuses this machine's credential; run `kith login`", c.credential.Hub).Because(cause)
+		return fault.New(fault.CascadeExhausted,
+			"nothing here serves this model and the hub at %s refuses this machine's credential; run `kith login`",
+			c.credential.Hub).Because(cause)
 	}
 	if !ok || !passes(f.Code) {
 		c.recordError("the response of %s is not a kith hub's: status %d", c.credential.Hub, resp.StatusCode)
-		return fault.New(fault.CascadeExhausted, "nothing here serves this model and the response of %s (status %d) is not a kith hub's; check the address with `kith status`", c.credential.Hub, resp.StatusCode).Because(cause)
+		return fault.New(fault.CascadeExhausted, "nothing here serves this model and the response of %s (status %d) "+
+			"is not a kith hub's; check the address with `kith status`", c.credential.Hub,
+			resp.StatusCode).Because(cause)
 	}
 	f = f.Because(cause)
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
@@ -137,7 +146,8 @@ func (c *hubClient) refusal(resp *http.Response) *fault.Fault {
 // about the route or the browser are about the daemon's own request.
 func passes(code fault.Code) bool {
 	switch code {
-	case fault.InvalidAPIKey, fault.ForbiddenOrigin, fault.RouteNotFound, fault.MethodNotAllowed, fault.NoInferenceBackend:
+	case fault.InvalidAPIKey, fault.ForbiddenOrigin, fault.RouteNotFound, fault.MethodNotAllowed,
+		fault.NoInferenceBackend:
 		return false
 	}
 	return true

@@ -53,7 +53,10 @@ func (d *Daemon) runTunnel(ctx context.Context) {
 		}
 		return
 	}
-	d.hubClient.Store(&hubClient{credential: c, transport: d.hubTransport, reach: func() fleet.Narrow { return d.policy.Load().reach }, recordError: d.recordError})
+	d.hubClient.Store(&hubClient{
+		credential: c, transport: d.hubTransport, recordError: d.recordError,
+		reach: func() fleet.KeyReach { return d.policy.Load().reach },
+	})
 	d.setTunnel(func(t *TunnelStatus) {
 		*t = TunnelStatus{SignedIn: true, Hub: c.Hub, Machine: c.Machine, Name: d.config.Name, State: TunnelUnshared}
 	})
@@ -66,7 +69,7 @@ func (d *Daemon) runTunnel(ctx context.Context) {
 		Instance:   d.instance,
 		Handler:    d.machineHandler(),
 		Advertise:  d.advertise,
-		Control:    func(_ context.Context, change tunnel.Control) error { return d.change(change) },
+		Control:    func(_ context.Context, change fleet.Control) error { return d.change(change) },
 		Notice:     d.onNotice,
 		OnState:    d.onTunnelState,
 		Log:        d.log,
@@ -121,7 +124,8 @@ func (d *Daemon) onNotice(n tunnel.Notice) {
 	d.setTunnel(func(t *TunnelStatus) { t.ZoneUnknown = n.ZoneUnknown })
 	if n.ZoneUnknown {
 		sharing, _ := d.settings.current(time.Now())
-		d.recordError("the hub does not know the time zone %q of this machine, which others cannot use in its sharing hours; "+
+		d.recordError("the hub does not know the time zone %q of this machine, "+
+			"which others cannot use in its sharing hours; "+
 			"set them in a zone that it knows: `kith hours set %q --tz ZONE`", sharing.Timezone, sharing.Hours)
 	}
 }
@@ -130,7 +134,7 @@ func (d *Daemon) onNotice(n tunnel.Notice) {
 func isRefused(state string) bool { return state == TunnelRefused || state == TunnelFenced }
 
 // reconnect reads the credential again, ends the tunnel and opens a new one.
-func (d *Daemon) reconnect() { request(d.reconnectNow) }
+func (d *Daemon) reconnect() { d.reconnectNow.request() }
 
 // retryRefused reconnects if the tunnel would otherwise be retried only slowly.
 func (d *Daemon) retryRefused() {

@@ -54,7 +54,7 @@ func TestLocalEngineFailures(t *testing.T) {
 		"422":      {enginetest.Behaviour{Status: 422}, 400, fault.InvalidRequest, "an_engine_code"},
 		"401":      {enginetest.Behaviour{Status: 401}, 502, fault.EngineError, "401"},
 		"403":      {enginetest.Behaviour{Status: 403}, 502, fault.EngineError, "403"},
-		"404":      {enginetest.Behaviour{Status: 404}, 404, fault.ModelNotFound, "does not have it loaded"},
+		"404":      {enginetest.Behaviour{Status: 404}, 404, fault.ModelNotFound, "has not loaded it"},
 		"429":      {enginetest.Behaviour{Status: 429}, 503, fault.CapacityFull, "busy"},
 		"503":      {enginetest.Behaviour{Status: 503}, 503, fault.CapacityFull, "busy"},
 		"500":      {enginetest.Behaviour{Status: 500}, 502, fault.EngineError, "500"},
@@ -160,7 +160,7 @@ func TestLocalModels(t *testing.T) {
 		return engine.Model{ID: id, Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, ContextLength: 256, Slots: 1}
 	}
 	r := run(t, Config{Own: []*engine.Engine{builtinOf(inner, model("tiny"), model("org/Model:7b"))}}, found)
-	models, err := r.Models(t.Context(), gateway.Caller{})
+	models, err := r.Models(t.Context(), fleet.Caller{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func TestBuiltinComesLater(t *testing.T) {
 	r.OfferOwn([]*engine.Engine{builtinOf(inner, engine.Model{ID: "tiny", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 1})})
 	<-changed // what the tunnel waits for, too
 	read(t, r.post("/v1/chat/completions", strings.Replace(chat(false), "test-model", "tiny", 1)).Body)
-	if models, err := r.Models(t.Context(), gateway.Caller{}); err != nil || len(models) != 2 || inner.Counts().Runs != 1 {
+	if models, err := r.Models(t.Context(), fleet.Caller{}); err != nil || len(models) != 2 || inner.Counts().Runs != 1 {
 		t.Errorf("%+v %v; the built-in engine ran %d", models, err, inner.Counts().Runs)
 	}
 }
@@ -194,7 +194,7 @@ func TestBuiltinComesLater(t *testing.T) {
 func TestBuiltinStarts(t *testing.T) {
 	why := "the built-in engine is starting"
 	r := run(t, Config{Own: []*engine.Engine{engine.Starting("kith", []fleet.ModelID{"tiny", "small"}, func() string { return why })}})
-	if models, err := r.Models(t.Context(), gateway.Caller{}); err != nil || len(models) > 0 {
+	if models, err := r.Models(t.Context(), fleet.Caller{}); err != nil || len(models) > 0 {
 		t.Errorf("it lists %v (%v)", models, err)
 	}
 	for _, model := range []string{"tiny", "small"} {

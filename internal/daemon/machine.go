@@ -27,7 +27,8 @@ const maxRequest = 40 << 20
 // the hub.
 func (d *Daemon) machineHandler() http.Handler {
 	mux := http.NewServeMux()
-	for _, endpoint := range []fleet.Endpoint{fleet.ChatCompletions, fleet.EmbeddingsEndpoint, fleet.Responses, fleet.Messages} {
+	for _, endpoint := range []fleet.Endpoint{fleet.ChatCompletions, fleet.EmbeddingsEndpoint, fleet.Responses,
+		fleet.Messages} {
 		mux.HandleFunc("POST "+endpoint.Path(), d.isolate(func(w http.ResponseWriter, r *http.Request, began *bool) {
 			d.serveJSON(w, r, began, endpoint)
 		}))
@@ -73,7 +74,8 @@ func (d *Daemon) serveJSON(w http.ResponseWriter, r *http.Request, began *bool, 
 		return
 	}
 	stream := head.Stream && endpoint != fleet.EmbeddingsEndpoint // embeddings are not streamed
-	d.serveCall(w, r, began, a, engine.Request{Endpoint: endpoint, Model: head.Model, Stream: stream, Choices: head.Choices, Body: text})
+	d.serveCall(w, r, began, a,
+		engine.Request{Endpoint: endpoint, Model: head.Model, Stream: stream, Choices: head.Choices, Body: text})
 }
 
 // admittedCall is the engine and the slot of a call.
@@ -108,7 +110,8 @@ const endWithin = 200 * time.Millisecond
 
 // awaitEnd calls reserve again whenever a call of the hub ends, for at most endWithin and
 // only while the hub's calls are the reason why the machine is busy.
-func (d *Daemon) awaitEnd(ctx context.Context, reserve func() (*engine.Engine, func(), tunnel.Refusal)) (*engine.Engine, func(), tunnel.Refusal) {
+func (d *Daemon) awaitEnd(ctx context.Context,
+	reserve func() (*engine.Engine, func(), tunnel.Refusal)) (*engine.Engine, func(), tunnel.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, endWithin)
 	defer cancel()
 	for {
@@ -139,7 +142,8 @@ func cacheOf(r *http.Request) string {
 	return "hub " + r.Header.Get(tunnel.HeaderCache)
 }
 
-var errOtherModel = fault.New(fault.InvalidRequest, "the request is for another model than its head names").WithParam("model")
+var errOtherModel = fault.New(fault.InvalidRequest,
+	"the model of the request differs from that of its header").WithParam("model")
 
 // serveCall sends a call of the hub to its engine and copies the response. *began is true
 // from the first byte on. The caller releases a.
@@ -154,7 +158,8 @@ func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, 
 	ctx, cancel := withDeadline(r.Context(), r.Header.Get(tunnel.HeaderDeadline))
 	defer cancel()
 	// Trusted is never set here: no caller from the network may set an engine's options.
-	call.Caller, call.SharedCache, call.Spool, call.Holder = cacheOf(r), d.policy.Load().sharedCache, d.config.Spool, hubMember
+	call.Caller, call.SharedCache, call.Spool, call.Holder = cacheOf(r), d.policy.Load().sharedCache, d.config.Spool,
+		hubMember
 	resp, err := e.Do(ctx, call)
 	for _, other := range serving(d.offers.forHub(), call.Model, call.Endpoint) {
 		if !errors.Is(err, engine.ErrUnreachable) || call.Form != nil {
@@ -188,7 +193,8 @@ const hubMember = "hub"
 
 // readRequest reads the complete body of a call into the spool and parses its head;
 // release frees the body. If it fails, it writes the response and ok is false.
-func (d *Daemon) readRequest(w http.ResponseWriter, r *http.Request, limit int64) (head dialect.Head, text []byte, release func(), ok bool) {
+func (d *Daemon) readRequest(w http.ResponseWriter, r *http.Request,
+	limit int64) (head dialect.Head, text []byte, release func(), ok bool) {
 	body := d.config.Spool.Hold(spool.Holder{Member: hubMember}, r.ContentLength)
 	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
 	if err == nil {
@@ -199,7 +205,7 @@ func (d *Daemon) readRequest(w http.ResponseWriter, r *http.Request, limit int64
 	}
 	if err != nil {
 		body.Close()
-		refuseBody(w, r, err, fault.New(fault.RequestTooLarge, "the request is larger than %d MiB", limit>>20))
+		refuseBody(w, r, err, fault.New(fault.RequestTooLarge, "the request exceeds %d MiB", limit>>20))
 	}
 	return head, text, body.Close, err == nil
 }
@@ -228,7 +234,8 @@ func refuseCall(w http.ResponseWriter, reason tunnel.Refusal) {
 // engineFor returns the engine for a call of the hub, or why this machine refuses the
 // call; it does not check slots. Sharing hours do not apply to the owner, but a pause
 // does.
-func (d *Daemon) engineFor(model fleet.ModelID, endpoint fleet.Endpoint, own bool, now time.Time) (*engine.Engine, Sharing, tunnel.Refusal) {
+func (d *Daemon) engineFor(model fleet.ModelID, endpoint fleet.Endpoint, own bool,
+	now time.Time) (*engine.Engine, Sharing, tunnel.Refusal) {
 	sharing, hours := d.settings.current(now)
 	candidates := serving(d.offers.forHub(), model, endpoint)
 	switch {
@@ -244,7 +251,8 @@ func (d *Daemon) engineFor(model fleet.ModelID, endpoint fleet.Endpoint, own boo
 
 // reserve reserves a slot of an engine for a call of the hub, or returns why this machine
 // refuses the call.
-func (d *Daemon) reserve(model fleet.ModelID, endpoint fleet.Endpoint, own bool, now time.Time) (*engine.Engine, func(), tunnel.Refusal) {
+func (d *Daemon) reserve(model fleet.ModelID, endpoint fleet.Endpoint, own bool,
+	now time.Time) (*engine.Engine, func(), tunnel.Refusal) {
 	e, sharing, refusal := d.engineFor(model, endpoint, own, now)
 	if refusal != "" {
 		return nil, nil, refusal
@@ -280,7 +288,8 @@ func withDeadline(ctx context.Context, header string) (context.Context, context.
 }
 
 // writeEngineFailure responds to a call that failed with an error of the engine.
-func (d *Daemon) writeEngineFailure(ctx context.Context, w http.ResponseWriter, r *http.Request, e *engine.Engine, model fleet.ModelID, err error) {
+func (d *Daemon) writeEngineFailure(ctx context.Context, w http.ResponseWriter, r *http.Request, e *engine.Engine,
+	model fleet.ModelID, err error) {
 	var f *fault.Fault
 	switch {
 	case ctx.Err() != nil:

@@ -104,23 +104,23 @@ func TestRefusals(t *testing.T) {
 	yes, no, shut, always := true, false, closedNow(), ""
 	for _, step := range []struct {
 		name   string
-		change tunnel.Control
+		change fleet.Control
 		path   string
 		body   string
 		caller string
 		want   tunnel.Refusal // empty: taken
 	}{
-		{"open", tunnel.Control{}, "/v1/chat/completions", chat(false), "shared bob", ""},
-		{"another model", tunnel.Control{}, "/v1/chat/completions", `{"model":"unknown","messages":[]}`, "own ada", tunnel.RefusedUnknownModel},
-		{"another endpoint", tunnel.Control{}, "/v1/embeddings", `{"model":"test-model","input":"x"}`, "own ada", tunnel.RefusedUnknownModel},
-		{"not native", tunnel.Control{}, "/v1/messages", `{"model":"test-model","messages":[]}`, "own ada", tunnel.RefusedUnknownModel},
-		{"paused, other member", tunnel.Control{Paused: &yes}, "/v1/chat/completions", chat(false), "shared bob", tunnel.RefusedPaused},
-		{"paused, owner", tunnel.Control{}, "/v1/chat/completions", chat(false), "own ada", tunnel.RefusedPaused},
-		{"resumed, out of hours, other member", tunnel.Control{Paused: &no, Hours: &shut}, "/v1/chat/completions", chat(false), "group eve", tunnel.RefusedHours},
-		{"out of hours, no caller named", tunnel.Control{}, "/v1/chat/completions", chat(false), "", tunnel.RefusedHours},
-		{"out of hours, owner", tunnel.Control{}, "/v1/chat/completions", chat(false), "own ada", ""},
-		{"always open", tunnel.Control{Hours: &always}, "/v1/embeddings", `{"model":"vectors","input":"x"}`, "shared bob", ""},
-		{"no stream of embeddings", tunnel.Control{}, "/v1/embeddings", `{"model":"vectors","input":"x","stream":true}`, "shared bob", ""},
+		{"open", fleet.Control{}, "/v1/chat/completions", chat(false), "shared bob", ""},
+		{"another model", fleet.Control{}, "/v1/chat/completions", `{"model":"unknown","messages":[]}`, "own ada", tunnel.RefusedUnknownModel},
+		{"another endpoint", fleet.Control{}, "/v1/embeddings", `{"model":"test-model","input":"x"}`, "own ada", tunnel.RefusedUnknownModel},
+		{"not native", fleet.Control{}, "/v1/messages", `{"model":"test-model","messages":[]}`, "own ada", tunnel.RefusedUnknownModel},
+		{"paused, other member", fleet.Control{Paused: &yes}, "/v1/chat/completions", chat(false), "shared bob", tunnel.RefusedPaused},
+		{"paused, owner", fleet.Control{}, "/v1/chat/completions", chat(false), "own ada", tunnel.RefusedPaused},
+		{"resumed, out of hours, other member", fleet.Control{Paused: &no, Hours: &shut}, "/v1/chat/completions", chat(false), "group eve", tunnel.RefusedHours},
+		{"out of hours, no caller named", fleet.Control{}, "/v1/chat/completions", chat(false), "", tunnel.RefusedHours},
+		{"out of hours, owner", fleet.Control{}, "/v1/chat/completions", chat(false), "own ada", ""},
+		{"always open", fleet.Control{Hours: &always}, "/v1/embeddings", `{"model":"vectors","input":"x"}`, "shared bob", ""},
+		{"no stream of embeddings", fleet.Control{}, "/v1/embeddings", `{"model":"vectors","input":"x","stream":true}`, "shared bob", ""},
 	} {
 		if err := tunnel.SendControl(t.Context(), l, step.change); err != nil {
 			t.Fatal(err)
@@ -345,7 +345,7 @@ func TestRoutedEngineGone(t *testing.T) {
 	if err := e.Listen(address); err != nil {
 		t.Fatal(err)
 	}
-	r.discoverSoon()
+	r.discoverNow.request()
 	l.until("with it", func(ad tunnel.Advertisement) bool { return len(ad.Models) == 1 })
 }
 
@@ -366,7 +366,7 @@ func TestRoutedEngineDies(t *testing.T) {
 	}
 	r.await("idle", func(s Status) bool { return s.Routed == 0 })
 	if s := r.Status(); len(s.RecentErrors) != 1 || !strings.Contains(s.RecentErrors[0].What, "failed on a call") { // twice the same
-		t.Errorf("troubles: %+v", s.RecentErrors)
+		t.Errorf("recent errors: %+v", s.RecentErrors)
 	}
 }
 
@@ -381,7 +381,7 @@ func TestRoutedMistake(t *testing.T) {
 	}
 	r.await("idle", func(s Status) bool { return s.Routed == 0 })
 	if s := r.Status(); len(s.RecentErrors) != 0 {
-		t.Errorf("troubles: %+v", s.RecentErrors)
+		t.Errorf("recent errors: %+v", s.RecentErrors)
 	}
 }
 

@@ -84,7 +84,8 @@ func serving(engines []*engine.Engine, model fleet.ModelID, endpoint fleet.Endpo
 // modelOf returns the engine's model with this id at the endpoint, or nil.
 func modelOf(e *engine.Engine, model fleet.ModelID, endpoint fleet.Endpoint) *engine.Model {
 	models := e.Models()
-	i := slices.IndexFunc(models, func(m engine.Model) bool { return m.ID == model && slices.Contains(m.Endpoints, endpoint) })
+	i := slices.IndexFunc(models,
+		func(m engine.Model) bool { return m.ID == model && slices.Contains(m.Endpoints, endpoint) })
 	if i < 0 {
 		return nil
 	}
@@ -94,7 +95,8 @@ func modelOf(e *engine.Engine, model fleet.ModelID, endpoint fleet.Endpoint) *en
 // hasSpeech reports whether an engine or upstream here has a speech model.
 func (o *offers) hasSpeech() bool {
 	return slices.ContainsFunc(o.forOwner(), func(e *engine.Engine) bool {
-		return slices.ContainsFunc(e.Models(), func(m engine.Model) bool { return slices.Contains(m.Families, fleet.Audio) })
+		return slices.ContainsFunc(e.Models(),
+			func(m engine.Model) bool { return slices.Contains(m.Families, fleet.Audio) })
 	})
 }
 
@@ -149,7 +151,8 @@ func (o *offers) models(engines []*engine.Engine) []tunnel.Model {
 		for _, m := range e.Models() {
 			offer := merged[m.ID]
 			if offer == nil {
-				offer = &tunnel.Model{ID: string(m.ID), ContextLength: m.ContextLength, Capabilities: slices.Clone(m.Capabilities), Engine: e.Kind()}
+				offer = &tunnel.Model{ID: string(m.ID), ContextLength: m.ContextLength,
+					Capabilities: slices.Clone(m.Capabilities), Engine: e.Kind()}
 				merged[m.ID] = offer
 			}
 			offer.Slots += m.Slots // each engine has its own slots

@@ -32,7 +32,7 @@ func TestTimedPause(t *testing.T) {
 		_, l := falseTime(t, Config{Home: home}, double)
 		began, yes := time.Now(), true
 		until := began.Add(2 * time.Hour)
-		if err := tunnel.SendControl(t.Context(), l, tunnel.Control{Paused: &yes, Until: &until}); err != nil {
+		if err := tunnel.SendControl(t.Context(), l, fleet.Control{Paused: &yes, Until: &until}); err != nil {
 			t.Fatal(err)
 		}
 		l.until("paused", func(ad tunnel.Advertisement) bool { return ad.Paused })
@@ -62,7 +62,7 @@ func TestTimedPause(t *testing.T) {
 
 		// One that ended while the daemon did not run is over when it starts.
 		until = time.Now().Add(time.Minute)
-		if err := tunnel.SendControl(t.Context(), l, tunnel.Control{Paused: &yes, Until: &until}); err != nil {
+		if err := tunnel.SendControl(t.Context(), l, fleet.Control{Paused: &yes, Until: &until}); err != nil {
 			t.Fatal(err)
 		}
 		l.leave()
@@ -82,13 +82,13 @@ func TestTimedPause(t *testing.T) {
 func TestPauseForGood(t *testing.T) {
 	yes, soon := true, time.Now().Add(time.Hour)
 	home := t.TempDir()
-	for _, change := range []Change{{Paused: &yes, Until: &soon}, {Paused: &yes}} {
+	for _, change := range []fleet.Control{{Paused: &yes, Until: &soon}, {Paused: &yes}} {
 		if _, err := ChangeSaved(home, Sharing{}, change); err != nil {
 			t.Fatal(err)
 		}
 	}
 	slots := 3
-	if now, err := ChangeSaved(home, Sharing{Hours: "Sat 10:00-12:00", Timezone: "UTC"}, Change{Slots: &slots}); err != nil ||
+	if now, err := ChangeSaved(home, Sharing{Hours: "Sat 10:00-12:00", Timezone: "UTC"}, fleet.Control{Slots: &slots}); err != nil ||
 		now != (Sharing{Paused: true, Slots: 3, Hours: "Sat 10:00-12:00", Timezone: "UTC"}) {
 		t.Errorf("saved %+v, %v", now, err)
 	}
@@ -100,28 +100,28 @@ func TestSlotsAreOnlyLowered(t *testing.T) {
 	home := t.TempDir()
 	few, many, none := 2, 5, 0
 	first := Sharing{Slots: 4}
-	if now, err := ChangeSaved(home, first, Change{Slots: &few}); err != nil || now.Slots != 2 {
+	if now, err := ChangeSaved(home, first, fleet.Control{Slots: &few}); err != nil || now.Slots != 2 {
 		t.Errorf("fewer: %+v, %v", now, err)
 	}
-	if now, err := ChangeSaved(home, first, Change{Slots: &many}); err == nil || !strings.Contains(err.Error(), "[share] slots") {
+	if now, err := ChangeSaved(home, first, fleet.Control{Slots: &many}); err == nil || !strings.Contains(err.Error(), "[share] slots") {
 		t.Errorf("more: %+v, %v", now, err)
 	}
-	if now, err := ChangeSaved(home, Sharing{Slots: 1}, Change{}); err != nil || now.Slots != 1 {
+	if now, err := ChangeSaved(home, Sharing{Slots: 1}, fleet.Control{}); err != nil || now.Slots != 1 {
 		t.Errorf("the owner's went below it: %+v, %v", now, err)
 	}
-	if now, err := ChangeSaved(home, first, Change{Slots: &none}); err != nil || now.Slots != 4 {
+	if now, err := ChangeSaved(home, first, fleet.Control{Slots: &none}); err != nil || now.Slots != 4 {
 		t.Errorf("the owner's again: %+v, %v", now, err)
 	}
 
 	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Slots: 3})
 	r, _, l := joined(t, Config{}, e)
-	if err := r.change(Change{Slots: &many}); err != nil {
+	if err := r.change(fleet.Control{Slots: &many}); err != nil {
 		t.Fatal(err)
 	}
 	if s := r.Status(); s.Slots != 3 {
 		t.Errorf("%d slots of an engine's 3", s.Slots)
 	}
-	if err := r.change(Change{Slots: &few}); err != nil {
+	if err := r.change(fleet.Control{Slots: &few}); err != nil {
 		t.Fatal(err)
 	}
 	l.until("fewer", func(ad tunnel.Advertisement) bool { return ad.Slots == 2 && ad.Free == 2 })

@@ -18,7 +18,7 @@ type policy struct {
 	unshared    bool
 	power       PowerPolicy
 	sharedCache bool
-	reach       fleet.Narrow
+	reach       fleet.KeyReach
 }
 
 func (c *Config) policy() *policy {
@@ -55,8 +55,8 @@ func (d *Daemon) Reload(ctx context.Context, c Config) error {
 	d.surface.Reconfigure(gateway.Config{Rate: c.Rate, Limits: limits})
 	d.mu.Unlock()
 	d.admission.setYields(c.PowerPolicy.Yield)
-	d.checkAudioSoon()
-	d.checkUpstreamsSoon()
+	d.checkAudioNow.request()
+	d.checkUpstreamsNow.request()
 	d.finder.Probe(ctx)
 	d.discoverLate()
 	d.offers.setChanged()

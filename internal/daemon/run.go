@@ -122,14 +122,14 @@ func (d *Daemon) runDiscovery(ctx context.Context) error {
 
 func (d *Daemon) engineGone(err error) {
 	d.recordError("%v", err)
-	d.discoverSoon()
-	d.checkAudioSoon()
+	d.discoverNow.request()
+	d.checkAudioNow.request()
 }
 
 // engineFailed records that an engine failed during a call, and checks the engines.
 func (d *Daemon) engineFailed(e *engine.Engine, model fleet.ModelID, err error) {
 	d.recordError("%s failed on a call for %q: %s", e.Name(), model, fault.Of(err).Code)
-	d.discoverSoon()
+	d.discoverNow.request()
 }
 
 // engineRefused checks the engines after a status that may mean that the offers are
@@ -138,28 +138,29 @@ func (d *Daemon) engineFailed(e *engine.Engine, model fleet.ModelID, err error) 
 func (d *Daemon) engineRefused(e *engine.Engine, model fleet.ModelID, status int) {
 	switch status {
 	case http.StatusNotFound:
-		d.recordError("%s lists %q and answers that it does not have it", e.Name(), model)
+		d.recordError("%s lists %q but answers that it does not have it", e.Name(), model)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 	default:
 		return
 	}
-	d.discoverSoon()
+	d.discoverNow.request()
 }
-
-func (d *Daemon) discoverSoon() { request(d.discoverNow) }
 
 // discoverLate checks the engines again soon if one of them was too late in the last
 // probe.
 func (d *Daemon) discoverLate() {
 	if d.finder.Late() {
-		d.discoverSoon()
+		d.discoverNow.request()
 	}
 }
 
-// request sends a request on a channel with capacity 1, unless one is pending.
-func request(now chan struct{}) {
+// trigger is a channel of requests with capacity 1.
+type trigger chan struct{}
+
+// request sends a request, unless one is pending.
+func (t trigger) request() {
 	select {
-	case now <- struct{}{}:
+	case t <- struct{}{}:
 	default:
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/tunnel"
 )
 
 // Sharing are the settings that the owner can change while the daemon runs. The initial
@@ -34,19 +33,15 @@ type Sharing struct {
 	Slots int `json:"slots"`
 }
 
-// Change is an owner's change of Sharing. Nil fields stay unchanged, except that a change
-// of Paused also sets Until.
-type Change = tunnel.Control
-
 // settings is the Sharing in effect and the file with the saved changes.
 type settings struct {
 	path string
 
 	mu         sync.Mutex
-	configured Sharing     // from the configuration
-	saved      Change      // the owner's changes, as in the state file
-	inForce    Sharing     // configured, with the saved changes applied
-	hours      fleet.Hours // inForce.Hours, parsed
+	configured Sharing       // from the configuration
+	saved      fleet.Control // the owner's changes, as in the state file
+	inForce    Sharing       // configured, with the saved changes applied
+	hours      fleet.Hours   // inForce.Hours, parsed
 }
 
 // openSettings reads the state file at path. It fails if the file cannot be read, because
@@ -63,7 +58,8 @@ func openSettings(path string, configured Sharing) (*settings, error) {
 func readSettings(path string, configured Sharing) (*settings, error) {
 	s := &settings{path: path, configured: configured}
 	if err := readPrivate(path, &s.saved); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("cannot know whether this machine is paused: %w, and set pause, hours and slots again", err)
+		return nil,
+			fmt.Errorf("cannot determine whether this machine is paused: %w, and set pause, hours and slots again", err)
 	}
 	return s, nil
 }
@@ -111,52 +107,46 @@ func (s Sharing) at(now time.Time) Sharing {
 }
 
 // errPauseUnsaved is the error of a pause that is in effect but could not be saved.
-var errPauseUnsaved = errors.New("a daemon that runs is paused, but not after its next start")
+var errPauseUnsaved = errors.New("the running daemon is paused, but will not be after its next start")
 
 // change validates c, saves it and applies it. On any error except errPauseUnsaved
 // nothing changes.
-func (s *settings) change(c Change) error {
+func (s *settings) change(c fleet.Control) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.Slots != nil && s.configured.Slots > 0 && *c.Slots > s.configured.Slots {
-		return fmt.Errorf("cannot share %d slots: the configuration of this machine says %d ([share] slots), and only there can it be more", *c.Slots, s.configured.Slots)
+		return fmt.Errorf("cannot share %d slots: this machine's configuration allows %d ([share] slots); "+
+			"raise it there", *c.Slots, s.configured.Slots)
 	}
 	saved := merge(s.saved, c)
 	now, hours, err := effective(s.configured, saved)
 	if err != nil {
 		return err
 	}
-	if err := writePrivate(s.path, saved); err != nil {
-		if c.Paused == nil || !*c.Paused {
-			return err
-		}
-		// The owner's pause must take effect even if the disk is full.
-		s.saved, s.inForce, s.hours = saved, now, hours
-		return fmt.Errorf("%w: %w; make room and pause again", errPauseUnsaved, err)
+	err = writePrivate(s.path, saved)
+	if err != nil && (c.Paused == nil || !*c.Paused) {
+		return err
 	}
 	s.saved, s.inForce, s.hours = saved, now, hours
+	if err != nil { // the owner's pause must take effect even if the disk is full
+		return fmt.Errorf("%w: %w; make room and pause again", errPauseUnsaved, err)
+	}
 	return nil
 }
 
 // ChangeSaved applies c to the saved state in home, for a daemon that is not running. It
 // returns the Sharing for that daemon's next start. The state before c may be invalid: c
 // may correct it.
-func ChangeSaved(home string, configured Sharing, c Change) (Sharing, error) {
-	path := filepath.Join(home, stateFile)
-	if c == (Change{}) {
-		s, err := openSettings(path, configured)
-		if err != nil {
-			return Sharing{}, err
+func ChangeSaved(home string, configured Sharing, c fleet.Control) (Sharing, error) {
+	s, err := readSettings(filepath.Join(home, stateFile), configured)
+	switch {
+	case err != nil:
+	case c == (fleet.Control{}):
+		s.inForce, s.hours, err = effective(configured, s.saved)
+	default:
+		if err = os.MkdirAll(home, 0o700); err == nil {
+			err = s.change(c)
 		}
-		now, _ := s.current(time.Now())
-		return now, nil
-	}
-	s, err := readSettings(path, configured)
-	if err == nil {
-		err = os.MkdirAll(home, 0o700)
-	}
-	if err == nil {
-		err = s.change(c)
 	}
 	if err != nil {
 		return Sharing{}, err
@@ -166,31 +156,35 @@ func ChangeSaved(home string, configured Sharing, c Change) (Sharing, error) {
 }
 
 // merge returns base with the fields that c sets.
-func merge(base, c Change) Change {
+func merge(base, c fleet.Control) fleet.Control {
 	if c.Paused != nil {
 		base.Paused, base.Until = c.Paused, c.Until
 	}
-	base.Hours, base.Timezone, base.Slots = cmp.Or(c.Hours, base.Hours), cmp.Or(c.Timezone, base.Timezone), cmp.Or(c.Slots, base.Slots)
+	base.Hours, base.Timezone, base.Slots = cmp.Or(c.Hours, base.Hours), cmp.Or(c.Timezone, base.Timezone),
+		cmp.Or(c.Slots, base.Slots)
 	return base
 }
 
 // effective returns configured with the fields that saved sets, validated.
-func effective(configured Sharing, saved Change) (Sharing, fleet.Hours, error) {
-	c := merge(Change{Paused: &configured.Paused, Hours: &configured.Hours, Timezone: &configured.Timezone, Slots: &configured.Slots}, saved)
+func effective(configured Sharing, saved fleet.Control) (Sharing, fleet.Hours, error) {
+	c := merge(fleet.Control{Paused: &configured.Paused, Hours: &configured.Hours, Timezone: &configured.Timezone,
+		Slots: &configured.Slots}, saved)
 	now := Sharing{Paused: *c.Paused, Hours: *c.Hours, Timezone: *c.Timezone, Slots: *c.Slots}
 	if c.Until != nil && now.Paused {
 		now.Until = *c.Until
 	}
 	if now.Slots < 0 {
-		return Sharing{}, fleet.Hours{}, fmt.Errorf("cannot share %d slots: give a number of calls, or 0 for the engines' own number", now.Slots)
+		return Sharing{}, fleet.Hours{},
+			fmt.Errorf("cannot share %d slots: give a number of calls, or 0 for the engines' own number", now.Slots)
 	}
 	if configured.Slots > 0 && (now.Slots == 0 || now.Slots > configured.Slots) {
 		now.Slots = configured.Slots
 	}
 	if now.Hours != "" && now.Timezone == "" {
-		return Sharing{}, fleet.Hours{}, fmt.Errorf("cannot use the hours %q: the time zone of this machine is not known (%s); "+
-			"name it, like `kith hours set … --tz Europe/Lisbon`, or as timezone in [share] of config.toml",
-			now.Hours, cmp.Or(configured.NoZone, "it is not configured"))
+		return Sharing{}, fleet.Hours{},
+			fmt.Errorf("cannot use the hours %q: the time zone of this machine is not known (%s); "+
+				"name it, like `kith hours set … --tz Europe/Lisbon`, or as timezone in [share] of config.toml",
+				now.Hours, cmp.Or(configured.NoZone, "it is not configured"))
 	}
 	hours, err := fleet.ParseHours(now.Hours, now.Timezone)
 	if err != nil {

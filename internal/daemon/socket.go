@@ -14,10 +14,11 @@ import (
 func ListenSocket(path string) (net.Listener, error) {
 	if c, err := DialSocket(context.Background(), path); err == nil {
 		c.Close()
-		return nil, fmt.Errorf("cannot listen on %s: another kith does already; end it, or use another folder", path)
+		return nil, fmt.Errorf("cannot listen on %s: another kith is listening there; end it, or use another folder",
+			path)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("cannot make the folder of %s: %w", path, err)
+		return nil, fmt.Errorf("cannot create the folder of %s: %w", path, err)
 	}
 	return listenSocket(path)
 }

@@ -24,7 +24,7 @@ func listenSocket(path string) (net.Listener, error) {
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		l.Close()
-		return nil, fmt.Errorf("cannot close %s to others: %w", path, err)
+		return nil, fmt.Errorf("cannot restrict access to %s: %w", path, err)
 	}
 	return l, nil
 }

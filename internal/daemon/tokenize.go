@@ -50,7 +50,8 @@ func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) 
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), countTimeout)
 	defer cancel()
-	tokens, err := e.Count(ctx, engine.Request{Endpoint: fleet.ChatCompletions, Model: head.Model, Body: text, Caller: cacheOf(r)})
+	tokens, err := e.Count(ctx,
+		engine.Request{Endpoint: fleet.ChatCompletions, Model: head.Model, Body: text, Caller: cacheOf(r)})
 	switch {
 	case err == nil:
 		w.Header().Set("Content-Type", "application/json")
@@ -78,7 +79,7 @@ func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, e
 		candidates = serving(d.offers.forOwner(), call.Model, fleet.Messages)
 	}
 	if len(candidates) == 0 && len(serving(d.offers.forOwner(), call.Model, fleet.ChatCompletions)) > 0 {
-		return 0, nil // the model is served here, but no engine here can count this form of prompt: the caller estimates
+		return 0, nil // no engine here can count this form of prompt: the caller estimates
 	}
 	if len(candidates) == 0 {
 		if hub := d.hubClient.Load(); hub != nil {
@@ -88,7 +89,8 @@ func (d *Daemon) count(ctx context.Context, call *gateway.Call) (tokens int64, e
 	}
 	text, err := body.Load()
 	if err == nil {
-		tokens, err = candidates[0].Count(ctx, engine.Request{Endpoint: endpoint, Model: call.Model, Body: text, Header: call.Header, Trusted: true})
+		tokens, err = candidates[0].Count(ctx,
+			engine.Request{Endpoint: endpoint, Model: call.Model, Body: text, Header: call.Header, Trusted: true})
 	}
 	if err != nil {
 		return 0, nil // the caller estimates

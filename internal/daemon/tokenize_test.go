@@ -10,6 +10,7 @@ import (
 
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/enginetest"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
 
@@ -35,21 +36,21 @@ func TestTokenize(t *testing.T) {
 	yes, no, shut := true, false, closedNow()
 	for _, c := range []struct {
 		what    string
-		control tunnel.Control
+		control fleet.Control
 		body    string
 		caller  string
 		status  int
 		refused tunnel.Refusal
 	}{
-		{"another model", tunnel.Control{}, strings.Replace(question, "test-model", "none", 1), "own ada", 503, tunnel.RefusedUnknownModel},
-		{"not JSON", tunnel.Control{}, "{", "own ada", 400, ""},
-		{"too large", tunnel.Control{}, strings.Replace(question, "one", strings.Repeat("x", tunnel.MaxTokenize), 1), "own ada", 413, ""},
-		{"a URL", tunnel.Control{}, `{"model":"test-model","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://10.0.0.1/"}}]}]}`, "own ada", 400, ""},
-		{"paused", tunnel.Control{Paused: &yes}, question, "own ada", 503, tunnel.RefusedPaused},
-		{"out of hours", tunnel.Control{Paused: &no, Hours: &shut}, question, "shared bob", 503, tunnel.RefusedHours},
-		{"out of hours, the owner", tunnel.Control{}, question, "own ada", 200, ""},
+		{"another model", fleet.Control{}, strings.Replace(question, "test-model", "none", 1), "own ada", 503, tunnel.RefusedUnknownModel},
+		{"not JSON", fleet.Control{}, "{", "own ada", 400, ""},
+		{"too large", fleet.Control{}, strings.Replace(question, "one", strings.Repeat("x", tunnel.MaxTokenize), 1), "own ada", 413, ""},
+		{"a URL", fleet.Control{}, `{"model":"test-model","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://10.0.0.1/"}}]}]}`, "own ada", 400, ""},
+		{"paused", fleet.Control{Paused: &yes}, question, "own ada", 503, tunnel.RefusedPaused},
+		{"out of hours", fleet.Control{Paused: &no, Hours: &shut}, question, "shared bob", 503, tunnel.RefusedHours},
+		{"out of hours, the owner", fleet.Control{}, question, "own ada", 200, ""},
 	} {
-		if c.control != (tunnel.Control{}) {
+		if c.control != (fleet.Control{}) {
 			if err := tunnel.SendControl(t.Context(), l, c.control); err != nil {
 				t.Fatal(err)
 			}

@@ -63,6 +63,3 @@ func (d *Daemon) runUpstreamChecks(ctx context.Context) error {
 		}
 	}
 }
-
-// checkUpstreamsSoon requests a check of the upstreams without waiting for the interval.
-func (d *Daemon) checkUpstreamsSoon() { request(d.checkUpstreamsNow) }

@@ -325,7 +325,7 @@ func (q *ResponsesRequest) Resolve(load func(response string) ([]byte, error)) e
 // notKept returns the fault for a response, or an item of one, that is not stored for
 // this caller.
 func notKept(param string) error {
-	return fault.New(fault.PreviousResponseNotFound, "no such response is kept for you: it is unknown, has expired, was not stored or was deleted; send the complete input").WithParam(param)
+	return fault.New(fault.PreviousResponseNotFound, "no such response is stored for you: it is unknown, has expired, was not stored or was deleted; send the complete input").WithParam(param)
 }
 
 // readTurn reads the items of a stored turn: its input, then its output.

@@ -181,7 +181,7 @@ func (t *Transcription) readSound(part *multipart.Part, limit int64) error {
 	size, err := t.sound.ReadFrom(io.LimitReader(part, limit+1))
 	switch {
 	case size > limit:
-		return fault.New(fault.RequestTooLarge, "the sound is larger than %d bytes: send less", limit).WithParam("file")
+		return fault.New(fault.RequestTooLarge, "audio exceeds %d bytes", limit).WithParam("file")
 	case errors.As(err, new(*fault.Fault)): // no memory left, which is not the form's fault
 		return err
 	case err != nil:

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -73,11 +72,11 @@ func (a *activeCalls) enter(c *activeCall, next phase) error {
 	case c.phase == next:
 		return nil
 	case next == phaseRunning && c.phase == phaseDeciding && a.maxRunning > 0 && running >= a.maxRunning:
-		return fault.New(fault.RateLimitExceeded, "you have %d calls running, which is as many as one member may have at once; wait until one ends", a.maxRunning)
+		return fault.New(fault.RateLimitExceeded, "you have %d calls running, the maximum for one member; wait until one ends", a.maxRunning)
 	case next == phaseWaiting && a.maxWaiting > 0 && waiting >= a.maxWaiting:
-		return fault.New(fault.RateLimitExceeded, "you have %d calls waiting for a machine, which is as many as one member may have; wait until one ends", a.maxWaiting)
+		return fault.New(fault.RateLimitExceeded, "you have %d calls waiting for a machine, the maximum for one member; wait until one ends", a.maxWaiting)
 	case next == phaseWaiting && c.phase == phaseDeciding && a.maxWaiting > 0 && a.maxRunning > 0 && running+waiting >= a.maxRunning+a.maxWaiting:
-		return fault.New(fault.RateLimitExceeded, "you have %d calls running or waiting for a machine, which is as many as one member may have; wait until one ends", running+waiting)
+		return fault.New(fault.RateLimitExceeded, "you have %d calls running or waiting, the maximum for one member; wait until one ends", running+waiting)
 	}
 	a.setPhase(c, next)
 	return nil
@@ -125,32 +124,29 @@ func (a *activeCalls) waiting() (calls []*activeCall) {
 	return calls
 }
 
-// Running is a call that runs on a machine now.
-type Running struct {
-	Caller  fleet.MemberID
-	Name    string // name of the caller
-	Machine *fleet.Machine
-	Model   fleet.ModelID
-	Class   fleet.Class // how the caller reached it
-	Since   time.Time   // arrival of the call
-}
-
 // Running returns the calls that run on machines now.
-func (d *Dispatcher) Running() []Running {
-	var out []Running
+func (d *Dispatcher) Running() []fleet.ActiveCall {
+	var out []fleet.ActiveCall
 	for _, c := range d.active.all() {
 		if a := c.attempt.Load(); a != nil {
-			out = append(out, Running{c.call.Caller.Member, c.call.Caller.Name, a.Machine, c.call.Model, a.Class, c.call.Arrived})
+			call := c.listed()
+			call.Machine, call.Class = a.Machine, a.Class
+			out = append(out, call)
 		}
 	}
 	return out
 }
 
-// Waiting returns the calls that wait for a machine now. Their Machine is nil.
-func (d *Dispatcher) Waiting() []Running {
-	var out []Running
+// Waiting returns the calls that wait for a machine now.
+func (d *Dispatcher) Waiting() []fleet.ActiveCall {
+	var out []fleet.ActiveCall
 	for _, c := range d.active.waiting() {
-		out = append(out, Running{Caller: c.call.Caller.Member, Name: c.call.Caller.Name, Model: c.call.Model, Since: c.call.Arrived})
+		out = append(out, c.listed())
 	}
 	return out
+}
+
+// listed returns the call without a machine.
+func (c *activeCall) listed() fleet.ActiveCall {
+	return fleet.ActiveCall{Caller: c.call.Caller.Member, Name: c.call.Caller.Name, Model: c.call.Model, Since: c.call.Arrived}
 }

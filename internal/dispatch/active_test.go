@@ -17,7 +17,7 @@ func TestActiveTogether(t *testing.T) {
 	var ends []func()
 	n := 0
 	for range 20 {
-		c := &activeCall{call: &gateway.Call{Caller: gateway.Caller{Member: "ann"}}}
+		c := &activeCall{call: &gateway.Call{Caller: fleet.Caller{Member: "ann"}}}
 		_, unregister := u.register(t.Context(), c)
 		if err := u.enter(c, phaseWaiting); err != nil {
 			if f := fault.Of(err); f.Code != fault.RateLimitExceeded {
@@ -52,7 +52,7 @@ func TestDefectInDo(t *testing.T) {
 				t.Error("there was no defect")
 			}
 		}()
-		_, _ = d.Do(t.Context(), &gateway.Call{Caller: gateway.Caller{Member: "ann"}, Arrived: time.Now()})
+		_, _ = d.Do(t.Context(), &gateway.Call{Caller: fleet.Caller{Member: "ann"}, Arrived: time.Now()})
 	}()
 	if n := len(d.active.all()); n != 0 {
 		t.Errorf("%d calls are left underway", n)
@@ -88,7 +88,7 @@ func TestDefectLeavesNoSlot(t *testing.T) {
 				go func() {
 					defer func() { ended <- recover() }()
 					_, err := d.Do(t.Context(), &gateway.Call{
-						Model: "m", Endpoint: fleet.ChatCompletions, Caller: gateway.Caller{Member: "bob"}, Arrived: time.Now(), Wait: -1,
+						Model: "m", Endpoint: fleet.ChatCompletions, Caller: fleet.Caller{Member: "bob"}, Arrived: time.Now(), Wait: -1,
 						Waiting: func(ahead int, _ time.Duration) { c.waiting(ahead) },
 					})
 					t.Error("there was no defect:", err)

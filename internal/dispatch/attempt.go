@@ -37,7 +37,7 @@ const (
 
 // errNotAdmitted is the cause when an attempt ends because its machine did not admit it
 // in time.
-var errNotAdmitted = errors.New("the machine neither took nor refused the call in time")
+var errNotAdmitted = errors.New("the machine did not respond to the call in time")
 
 // attempt is a call on one machine.
 type attempt struct {
@@ -97,7 +97,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	ctx, cancel := context.WithCancelCause(ctx)
 	firstByte := d.limits.Load().FirstByte
 	firstByteTimer := time.AfterFunc(firstByte, func() {
-		cancel(fault.New(fault.EngineTimeout, "the machine took the call but its engine gave no answer for %s", firstByte))
+		cancel(fault.New(fault.EngineTimeout, "the machine accepted the call, but its engine sent no answer for %s", firstByte))
 	})
 	finish := func(out outcome) {
 		firstByteTimer.Stop()
@@ -116,7 +116,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	response, err := line.RoundTrip(request)
 	admitTimer.Stop() // a machine that answers has accepted the call, whether or not it read the body
 	if err != nil {
-		a.gotBody = body.stop() && !errors.Is(err, registry.ErrRefused) && !errors.Is(err, registry.ErrNotTaken)
+		a.gotBody = body.stop() && !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNotTaken)
 		out, f := d.afterBreak(ctx, a, err)
 		if errors.Is(err, tunnel.ErrFull) || out == notAdmitted {
 			d.leaveOut(a)
@@ -178,7 +178,7 @@ func (d *Dispatcher) afterBreak(ctx context.Context, a *attempt, err error) (out
 	out, f := classifyBreak(ctx, a.call, a.line, err)
 	stopped := true
 	switch {
-	case errors.Is(err, registry.ErrLost):
+	case errors.Is(err, ErrLost):
 		d.awaitStopped(ctx, a, homeTimeout)
 	case out == revoked:
 		stopped = d.awaitStopped(ctx, a, cancelTimeout)
@@ -218,11 +218,11 @@ func (d *Dispatcher) awaitStopped(ctx context.Context, a *attempt, within time.D
 			line = a.line
 		}
 		stopped, err := askStopped(ctx, line, a)
-		lost := errors.Is(err, registry.ErrLost)
+		lost := errors.Is(err, ErrLost)
 		switch {
 		case err == nil:
 			return stopped
-		case errors.Is(err, registry.ErrRefused), lost && !ok, !lost && line.Ended(ctx):
+		case errors.Is(err, ErrRefused), lost && !ok, !lost && line.Ended(ctx):
 			return true
 		}
 		select {
@@ -349,16 +349,16 @@ func classifyBreak(ctx context.Context, call *gateway.Call, line registry.Line, 
 		return failed, context.Cause(ctx)
 	case errors.As(err, &f):
 		return failed, f
-	case errors.Is(err, tunnel.ErrFull), errors.Is(err, registry.ErrRefused):
+	case errors.Is(err, tunnel.ErrFull), errors.Is(err, ErrRefused):
 		return busy, nil
 	case errors.Is(err, tunnel.ErrEnded):
 		return unsent, nil
-	case errors.Is(err, registry.ErrNotTaken):
+	case errors.Is(err, ErrNotTaken):
 		return notTaken, nil
-	case errors.Is(err, registry.ErrUnreached):
+	case errors.Is(err, ErrUnreached):
 		return revoked, nil
-	case !errors.Is(err, registry.ErrLost) && !line.Ended(ctx):
-		return failed, fault.New(fault.EngineError, "the engine on the machine broke off before it answered").Because(err)
+	case !errors.Is(err, ErrLost) && !line.Ended(ctx):
+		return failed, fault.New(fault.EngineError, "the engine on the machine failed before it answered").Because(err)
 	case call.Stream:
 		return notTaken, nil
 	default:

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/tunnel"
@@ -35,9 +36,9 @@ func TestClassifyBreak(t *testing.T) {
 		"too late to be one":     {false, io.ErrUnexpectedEOF, time.Second, false, failed, fault.New(fault.EngineError, "")},
 		"no stream left":         {false, tunnel.ErrFull, 0, false, busy, nil},
 		"tunnel ended before":    {false, tunnel.ErrEnded, 100 * time.Millisecond, false, unsent, nil},
-		"refused by the home":    {false, registry.ErrRefused, 0, false, busy, nil},
-		"not taken by the home":  {false, registry.ErrNotTaken, 0, false, notTaken, nil},
-		"out of reach there":     {false, registry.ErrUnreached, 0, false, revoked, nil},
+		"refused by the home":    {false, ErrRefused, 0, false, busy, nil},
+		"not taken by the home":  {false, ErrNotTaken, 0, false, notTaken, nil},
+		"out of reach there":     {false, ErrUnreached, 0, false, revoked, nil},
 		"a fault":                {false, fault.New(fault.InvalidRequest, ""), 0, false, failed, fault.New(fault.InvalidRequest, "")},
 		"caller left":            {true, context.Canceled, 100 * time.Millisecond, true, failed, left},
 	} {
@@ -83,7 +84,7 @@ func TestUnreachedCallerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &Dispatcher{cfg: Config{
 			Registry: registry.New(registry.Config{}),
-			Revoked: func(ctx context.Context, _ gateway.Caller) (*fault.Fault, error) {
+			Revoked: func(ctx context.Context, _ fleet.Caller) (*fault.Fault, error) {
 				<-ctx.Done() // the database does not answer
 				return nil, ctx.Err()
 			},
@@ -92,7 +93,7 @@ func TestUnreachedCallerLeaves(t *testing.T) {
 		ctx, leave := context.WithCancelCause(t.Context())
 		time.AfterFunc(time.Millisecond, func() { leave(gone) })
 		body := &answerBody{
-			in: iotest.ErrReader(registry.ErrUnreached), ctx: ctx, mayRun: func() bool { return true },
+			in: iotest.ErrReader(ErrUnreached), ctx: ctx, mayRun: func() bool { return true },
 			unreached: func(ctx context.Context) error { return d.unreached(ctx, new(gateway.Call)) },
 		}
 		if _, err := body.Read(make([]byte, 1)); err != gone || time.Since(began) != time.Millisecond {

@@ -80,12 +80,12 @@ func (b *answerBody) Read(p []byte) (int, error) {
 		return 0, context.Cause(b.ctx)
 	case err == nil || err == io.EOF:
 		return n, err
-	case errors.Is(err, registry.ErrUnreached):
+	case errors.Is(err, ErrUnreached):
 		return n, b.unreached(b.ctx)
-	case errors.Is(err, registry.ErrLost), b.line.Ended(b.ctx):
-		return n, fault.New(fault.MachineOffline, "the machine went away in the middle of the answer").Because(err)
+	case errors.Is(err, ErrLost), b.line.Ended(b.ctx):
+		return n, fault.New(fault.MachineOffline, "the machine disconnected during the answer").Because(err)
 	default:
-		return n, fault.New(fault.EngineError, "the engine broke off in the middle of the answer").Because(err)
+		return n, fault.New(fault.EngineError, "the engine failed during the answer").Because(err)
 	}
 }
 

@@ -33,7 +33,7 @@ type activeCall struct {
 }
 
 // errDecideAgain is returned by runOn for a call that must be decided again.
-var errDecideAgain = errors.New("the call is to be decided again")
+var errDecideAgain = errors.New("the call must be routed again")
 
 // run decides, reserves or waits, and attempts until there is an answer or a fault.
 func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
@@ -121,7 +121,7 @@ func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer
 		c.query.Full = append(c.query.Full, r.Machine.ID) // until the call joins a queue
 		return nil, errDecideAgain
 	case outcome == vanished && c.lostOne:
-		return nil, fault.New(fault.MachineOffline, "two machines went away in the middle of the answer; try again shortly")
+		return nil, fault.New(fault.MachineOffline, "two machines disconnected during the answer; try again shortly")
 	}
 	c.lostOne = c.lostOne || outcome == vanished
 	c.query.Avoid, c.query.Gone = append(c.query.Avoid, r.Machine.ID), true
@@ -139,7 +139,7 @@ func (c *activeCall) refusal(ctx context.Context, row int, f *fault.Fault) error
 		return context.Cause(ctx)
 	}
 	if c.lostOne && row == rowExhausted {
-		f = fault.New(fault.MachineOffline, "the machine went away in the middle of the answer and no other one could take over; try again shortly")
+		f = fault.New(fault.MachineOffline, "the machine disconnected during the answer and no other machine could continue it; try again shortly")
 		if c.query.Waited {
 			f = f.AfterWait()
 		}
@@ -168,7 +168,7 @@ func (c *activeCall) exhausted(ctx context.Context) error {
 	if c.query.Family != fleet.Chat {
 		code = fault.CascadeExhausted
 	}
-	f := fault.New(code, "every machine that was tried for this model was busy or went away before it started; try again shortly")
+	f := fault.New(code, "every machine that was tried for this model was busy or disconnected; try again shortly")
 	if c.query.Waited {
 		f = f.AfterWait()
 	}

@@ -75,7 +75,7 @@ type Config struct {
 	// Revoked returns the fault that ends the caller's calls if the caller's credential
 	// is revoked, and nil while it is valid. It fails if the store cannot be read; it is
 	// then called again.
-	Revoked func(context.Context, gateway.Caller) (*fault.Fault, error)
+	Revoked func(context.Context, fleet.Caller) (*fault.Fault, error)
 	// Activity is called when a call reserves or releases a slot, and when it starts or
 	// stops waiting. It must not block.
 	Activity func()
@@ -230,7 +230,7 @@ func (d *Dispatcher) waitLimit(call *gateway.Call) time.Duration {
 
 func queryOf(call *gateway.Call) fleet.Query {
 	return fleet.Query{
-		Caller: call.Caller.Member, Narrow: call.Caller.Narrow, Exclude: call.Caller.Machine,
+		Caller: call.Caller.Member, Reach: call.Caller.Reach, Exclude: call.Caller.Machine,
 		Model: call.Model, Family: call.Endpoint.Family(),
 	}
 }

@@ -51,7 +51,7 @@ func (m *sharedMachine) speeds(ctx context.Context, since time.Time) ([]account.
 }
 
 // revoked implements Config.Revoked.
-func (m *sharedMachine) revoked(ctx context.Context, caller gateway.Caller) (*fault.Fault, error) {
+func (m *sharedMachine) revoked(ctx context.Context, caller fleet.Caller) (*fault.Fault, error) {
 	member, err := m.db.Member(ctx, string(caller.Member))
 	if err != nil || !member.Disabled {
 		return nil, err
@@ -115,7 +115,7 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 		line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: number})
 		if err == nil {
 			m.tunnels <- line
-			err = m.live.Serve(ctx, fleet.StoredMachine{ID: m.id, Owner: "ann", OwnerName: "ann", Name: "box"}, number, line)
+			err = m.live.Serve(ctx, account.Machine{ID: string(m.id), OwnerID: "ann", OwnerName: "ann", Name: "box", Generation: number}, line)
 		}
 		if !errors.Is(err, context.Canceled) {
 			t.Log("the tunnel ended:", err)
@@ -189,7 +189,7 @@ func TestShareEndsBeforeTheAttempt(t *testing.T) {
 // refused because its reach ended, before it continued (spec/routing.md#wait-end).
 func TestDisabledAndOutOfReach(t *testing.T) {
 	m := newSharedMachine(t, func(*sharedMachine) {})
-	busy := m.answer(t, &gateway.Call{Caller: gateway.Caller{Member: "ann", Name: "ann"}, Stream: true})
+	busy := m.answer(t, &gateway.Call{Caller: fleet.Caller{Member: "ann", Name: "ann"}, Stream: true})
 	defer busy.Close()
 	disable := func(disabled bool) {
 		if err := m.db.SetMemberDisabled(t.Context(), "bob", disabled); err != nil {
@@ -318,7 +318,7 @@ func (m *sharedMachine) do(t *testing.T, call *gateway.Call) (*gateway.Answer, e
 	}
 	call.ID, call.Endpoint, call.Model, call.Body, call.Arrived = "req_1", fleet.ChatCompletions, "m", body, time.Now()
 	if call.Caller.Member == "" {
-		call.Caller = gateway.Caller{Member: "bob", Name: "bob"}
+		call.Caller = fleet.Caller{Member: "bob", Name: "bob"}
 	}
 	return m.Do(t.Context(), call)
 }

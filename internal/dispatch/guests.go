@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"time"
@@ -39,6 +40,23 @@ type Others interface {
 	// the caller's circle. hold is as in Take, or "".
 	Describe(r *http.Request, call *gateway.Call, served bool, hold string)
 }
+
+// Errors of a request to a machine that is connected to another hub node, and of reading
+// the response's body.
+var (
+	// ErrRefused means that the machine's home refused the request because, by its own
+	// snapshot, the machine takes no call of the caller at the moment. This node's
+	// snapshot will follow (spec/peers.md#news). The machine did not get the request.
+	ErrRefused = errors.New("refused by the machine's hub node: it accepts no calls from the caller now")
+	// ErrNotTaken means that the machine's home refused the request for another reason.
+	// The machine did not get it.
+	ErrNotTaken = errors.New("refused by the machine's hub node, which did not forward the request")
+	// ErrLost means that the machine was disconnected, or its home is gone.
+	ErrLost = errors.New("the machine's tunnel, or the hub node that it is connected to, was lost")
+	// ErrUnreached means that the home ended the request because the caller no longer
+	// reaches the machine.
+	ErrUnreached = errors.New("ended by the machine's hub node: the machine is out of the caller's reach")
+)
 
 // Waiting holds the oldest calls of a cohort.
 type Waiting struct {
@@ -256,7 +274,7 @@ func (s *scheduler) takeHeld(number int64, id fleet.MachineID, generation int64,
 	query := w.cohort.query
 	snapshot := s.refresh(&query)
 	machine := snapshot.Machine(id)
-	if machine == nil || !machine.Online || !machine.Elsewhere || machine.Generation != generation || query.Unconfirmed {
+	if machine == nil || !machine.Online || !machine.Remote || machine.Generation != generation || query.Unconfirmed {
 		return false, true
 	}
 	seen, ok := fleet.StateOf(snapshot, &query, machine)
@@ -269,9 +287,9 @@ func (s *scheduler) takeHeld(number int64, id fleet.MachineID, generation int64,
 	return true, true
 }
 
-// OnRoom handles members that may have room again under limits used by calls at other
-// nodes: their waiting calls are decided again.
-func (d *Dispatcher) OnRoom(members []fleet.MemberID) {
+// OnLimitsFreed handles members that may have room again under limits used by calls at
+// other nodes: their waiting calls are decided again.
+func (d *Dispatcher) OnLimitsFreed(members []fleet.MemberID) {
 	s := &d.scheduler
 	s.mu.Lock()
 	cohorts := s.cohortsOf(members)

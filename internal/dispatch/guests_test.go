@@ -151,7 +151,7 @@ func TestAnnounceFirst(t *testing.T) {
 func TestTakeHeld(t *testing.T) {
 	atHome(t, func(h *home, first *reservation) {
 		far := *h.snapshot.Machine("box")
-		far.Elsewhere, far.Generation = true, 3
+		far.Remote, far.Generation = true, 3
 		h.snapshot = h.snapshot.WithMachine(&far)
 		w := h.join(queryBy("bob"), time.Now())
 		h.release(first, ran)

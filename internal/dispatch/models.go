@@ -12,20 +12,20 @@ import (
 )
 
 // Models returns the models that the caller can reach now.
-func (d *Dispatcher) Models(_ context.Context, caller gateway.Caller) ([]gateway.Model, error) {
+func (d *Dispatcher) Models(_ context.Context, caller fleet.Caller) ([]gateway.Model, error) {
 	return ListModels(d.cfg.Registry.Snapshot(), caller, d.cfg.Registry.Now()), nil
 }
 
 // ListModels returns the models that the caller can reach at that time: those of
 // connected machines, sorted by id, without duplicates. Each is described by the machine
 // that would serve it best.
-func ListModels(s *fleet.Snapshot, caller gateway.Caller, now time.Time) []gateway.Model {
+func ListModels(s *fleet.Snapshot, caller fleet.Caller, now time.Time) []gateway.Model {
 	type entry struct {
 		gateway.Model
 		best fleet.State
 	}
 	byID := map[fleet.ModelID]*entry{}
-	for machine, standing := range s.Reach(caller.Member, caller.Narrow) {
+	for machine, standing := range s.Reach(caller.Member, caller.Reach) {
 		if machine.ID == caller.Machine || !machine.Online {
 			continue
 		}

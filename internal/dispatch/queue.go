@@ -94,7 +94,7 @@ func (q *queue) cohortOf(query fleet.Query) *cohort {
 // alike reports whether two queries of one caller for one model are the same to routing.
 // The order of the machines tried before does not matter.
 func alike(a, b *fleet.Query) bool {
-	return a.Narrow == b.Narrow && a.Exclude == b.Exclude && a.Family == b.Family &&
+	return a.Reach == b.Reach && a.Exclude == b.Exclude && a.Family == b.Family &&
 		a.Gone == b.Gone && len(a.Avoid) == len(b.Avoid) &&
 		!slices.ContainsFunc(a.Avoid, func(id fleet.MachineID) bool { return !slices.Contains(b.Avoid, id) })
 }

@@ -110,7 +110,7 @@ var outcomeText = [...]string{
 	notTaken:    "was gone, or its engine was, before it started",
 	notAdmitted: "did not take it: no reply in time",
 	revoked:     "was no longer available to the caller",
-	vanished:    "went away in the middle of the answer",
+	vanished:    "disconnected during the answer",
 }
 
 // describe returns a description of how the attempt ended.
@@ -211,7 +211,7 @@ func unfinished(code string) string {
 // forCaller returns the part of a decision that the caller may see.
 func forCaller(decision gateway.Decision, family fleet.Family) account.Decision {
 	t := account.Decision{
-		AfterMS: decision.After.Milliseconds(), Verdict: decision.Verdict.String(), Row: fleet.ReasonOf(decision.Row, family).Row,
+		AfterMS: decision.After.Milliseconds(), Verdict: decision.Verdict.String(), Row: fleet.ShownRow(decision.Row, family),
 		Order: orderText(&decision),
 	}
 	for class, counts := range decision.Tally.Counts {

@@ -13,8 +13,8 @@ import (
 	"github.com/kith/kith/internal/storetest"
 )
 
-func callerOf(name string) gateway.Caller {
-	return gateway.Caller{Member: fleet.MemberID("mem_" + name), Name: name}
+func callerOf(name string) fleet.Caller {
+	return fleet.Caller{Member: fleet.MemberID("mem_" + name), Name: name}
 }
 
 // Whatever an engine claims and a clock does, the store accepts the record.

@@ -49,7 +49,7 @@ func (d *Dispatcher) OnChange(affected fleet.Affected) {
 }
 
 // concerns reports whether a change is about the caller's key, machine or member.
-func concerns(changes []fleet.Change, caller gateway.Caller) bool {
+func concerns(changes []fleet.Change, caller fleet.Caller) bool {
 	return changes == nil || slices.ContainsFunc(changes, func(c fleet.Change) bool {
 		return c.ID == caller.KeyID || c.ID == string(caller.Member) || c.ID == string(caller.Machine)
 	})
@@ -61,7 +61,7 @@ func concerns(changes []fleet.Change, caller gateway.Caller) bool {
 func (d *Dispatcher) endRevoked(calls []*activeCall, now time.Time) {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	callsOf := make(map[gateway.Caller][]*activeCall)
+	callsOf := make(map[fleet.Caller][]*activeCall)
 	for _, c := range calls {
 		callsOf[c.call.Caller] = append(callsOf[c.call.Caller], c)
 	}
@@ -131,7 +131,7 @@ func (d *Dispatcher) endOutOfReach(c *activeCall) {
 	if machine == nil {
 		return
 	}
-	if _, ok := s.AccessTo(caller.Member, caller.Narrow, machine).State(machine, a.Offer, d.cfg.Registry.Now()); !ok {
+	if _, ok := s.AccessTo(caller.Member, caller.Reach, machine).State(machine, a.Offer, d.cfg.Registry.Now()); !ok {
 		a.cancel(d.outOfReach(c.call))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 )
 
@@ -17,7 +18,7 @@ func TestLateLookUp(t *testing.T) {
 	for name, failed := range map[string]bool{"the first": false, "one that is repeated": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				away := func(context.Context, gateway.Caller) (*fault.Fault, error) { return nil, errors.New("away") }
+				away := func(context.Context, fleet.Caller) (*fault.Fault, error) { return nil, errors.New("away") }
 				d := &Dispatcher{cfg: Config{Revoked: away}}
 				c := &activeCall{d: d, call: new(gateway.Call)}
 				_, unregister := d.active.register(t.Context(), c)
@@ -27,7 +28,7 @@ func TestLateLookUp(t *testing.T) {
 					again()
 				}
 
-				d.cfg.Revoked = func(context.Context, gateway.Caller) (*fault.Fault, error) {
+				d.cfg.Revoked = func(context.Context, fleet.Caller) (*fault.Fault, error) {
 					time.Sleep(time.Second)
 					return nil, nil
 				}
@@ -39,7 +40,7 @@ func TestLateLookUp(t *testing.T) {
 				if c.unchecked.Load() == nil {
 					t.Error("it is not repeated")
 				}
-				d.cfg.Revoked = func(context.Context, gateway.Caller) (*fault.Fault, error) { return nil, nil }
+				d.cfg.Revoked = func(context.Context, fleet.Caller) (*fault.Fault, error) { return nil, nil }
 				if again(); c.unchecked.Load() != nil {
 					t.Error("a look-up that succeeds is repeated")
 				}

@@ -68,7 +68,7 @@ func reserve(c fleet.Candidate, model fleet.ModelID, now time.Time) *reservation
 	if !c.Machine.Reserve(model, c.Alone()) {
 		return nil
 	}
-	if c.Machine.Elsewhere {
+	if c.Machine.Remote {
 		c.Limits = nil
 	}
 	if c.Limits != nil && !c.Limits.Reserve(now) {
@@ -114,7 +114,7 @@ func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
 	var moment fleet.Query
 	snapshot := s.refresh(&moment)
 	machine := snapshot.Machine(id)
-	if machine == nil || machine.Elsewhere {
+	if machine == nil || machine.Remote {
 		return false
 	}
 	if moment.Unconfirmed {
@@ -222,12 +222,12 @@ func (s *scheduler) decide(c *cohort, full []fleet.MachineID) {
 // If other nodes grant the slots of some candidates, it tries all machines that are
 // ready, because those of this node may not be among the best. mu must be held.
 func (s *scheduler) grantCandidates(snapshot *fleet.Snapshot, query fleet.Query, candidates []fleet.Candidate) (granted bool) {
-	elsewhere := false
+	remote := false
 	for _, c := range candidates {
-		elsewhere = elsewhere || c.Machine.Elsewhere
+		remote = remote || c.Machine.Remote
 		granted = s.grantSlots(c.Machine.ID) || granted
 	}
-	if granted || !elsewhere {
+	if granted || !remote {
 		return granted
 	}
 	for seen := range fleet.Reachable(snapshot, query) {
@@ -258,7 +258,7 @@ func (s *scheduler) take(candidates []fleet.Candidate, model fleet.ModelID, now 
 		defer s.mu.Unlock()
 	}
 	for _, c := range candidates {
-		if crowded && c.Machine.Elsewhere {
+		if crowded && c.Machine.Remote {
 			if w, _ := s.nextWaiter(s.refresh(new(fleet.Query)), c.Machine, now); w != nil {
 				continue
 			}

@@ -184,7 +184,7 @@ func TestCohorts(t *testing.T) {
 		{"nothing", func(*fleet.Query) {}, true},
 		{"time and draw", func(a *fleet.Query) { a.Now, a.Draw = noon, 7 }, true},
 		{"caller", func(a *fleet.Query) { a.Caller = "cid" }, false},
-		{"narrowing", func(a *fleet.Query) { a.Narrow = fleet.OwnAndShared }, false},
+		{"narrowing", func(a *fleet.Query) { a.Reach = fleet.OwnAndShared }, false},
 		{"exclusion", func(a *fleet.Query) { a.Exclude = "box" }, false},
 		{"family", func(a *fleet.Query) { a.Family = fleet.Embeddings }, false},
 		{"what was tried", func(a *fleet.Query) { a.Avoid = []fleet.MachineID{"box"} }, false},

@@ -25,8 +25,8 @@ func (d *Dispatcher) Count(ctx context.Context, call *gateway.Call) (tokens int6
 	if f := decision.Fault; f != nil && f.Code == fault.ModelNotFound {
 		return 0, f
 	}
-	if query.Narrow == fleet.Everything {
-		query.Narrow = fleet.OwnAndShared
+	if query.Reach == fleet.Everything {
+		query.Reach = fleet.OwnAndShared
 		decision = d.route(&query)
 	}
 	for _, c := range decision.Candidates {

@@ -41,7 +41,7 @@ func TestSchedulerOldestOfTheMachine(t *testing.T) {
 	h := r.newcomer("ann")
 	var order []*waiter
 	for i, query := range []fleet.Query{
-		{Caller: "bob", Model: "m"}, {Caller: "cid", Model: "n"}, {Caller: "bob", Model: "m", Narrow: fleet.OwnAndShared},
+		{Caller: "bob", Model: "m"}, {Caller: "cid", Model: "n"}, {Caller: "bob", Model: "m", Reach: fleet.OwnAndShared},
 		{Caller: "bob", Model: "n"}, {Caller: "bob", Model: "m", Avoid: []fleet.MachineID{"other"}, Gone: true}, {Caller: "cid", Model: "n"},
 	} {
 		order = append(order, r.join(query, noon.Add(time.Duration(i))))
@@ -209,7 +209,7 @@ func (c *crowd) reshare() (member fleet.MemberID) {
 }
 
 func (c *crowd) query() fleet.Query {
-	a := fleet.Query{Caller: c.member(), Model: []fleet.ModelID{"m", "n", "o"}[c.rng.IntN(3)], Narrow: fleet.Narrow(c.rng.IntN(3))}
+	a := fleet.Query{Caller: c.member(), Model: []fleet.ModelID{"m", "n", "o"}[c.rng.IntN(3)], Reach: fleet.KeyReach(c.rng.IntN(3))}
 	if c.rng.IntN(4) == 0 {
 		a.Avoid, a.Gone = []fleet.MachineID{"box0"}, true
 	}

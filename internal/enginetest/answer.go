@@ -224,12 +224,10 @@ func (r *run) pause(d time.Duration) error {
 	if d <= 0 {
 		return r.ctx.Err()
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-r.ctx.Done():
 		return r.ctx.Err()
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	}
 }
@@ -324,6 +322,14 @@ func (r *run) unary(text string) error {
 	return err
 }
 
+func (r *run) unaryJSON(answer object) error {
+	text, err := json.Marshal(answer, json.Deterministic(true))
+	if err != nil {
+		return err
+	}
+	return r.unary(string(text))
+}
+
 // streamChat answers a chat call as a stream.
 func (r *run) streamChat(words []string) error {
 	model := quote(r.call.Model)
@@ -415,13 +421,9 @@ func (r *run) embeddings() error {
 		data = append(data, object{"object": "embedding", "index": i, "embedding": r.e.vector(input, r.call.Base64)})
 	}
 	tokens := len(strings.Fields(r.call.Input))
-	out, err := json.Marshal(object{
+	return r.unaryJSON(object{
 		"object": "list", "data": data, "model": r.call.Model, "usage": object{"prompt_tokens": tokens, "total_tokens": tokens},
-	}, json.Deterministic(true))
-	if err != nil {
-		return err
-	}
-	return r.unary(string(out))
+	})
 }
 
 // vector returns eight numbers derived from the input, or their bytes, which JSON encodes

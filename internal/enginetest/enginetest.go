@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"sync"
@@ -277,4 +278,34 @@ func (e *Engine) Close() error {
 		return nil
 	}
 	return e.server.Close()
+}
+
+var chosen sync.Map // the addresses that FreeAddress has tried
+
+// FreeAddress returns a loopback address for a process that a test starts. Nothing
+// listens there, outgoing connections do not use its port, and it is returned only once.
+// FreeAddress does not listen there itself, because a process started at that moment
+// would inherit the listener. It panics if it finds no address.
+func FreeAddress() string {
+	for range 100 {
+		address := fmt.Sprintf("127.0.0.1:%d", 13_000+rand.IntN(17_000)) // engines use 11434, 12434 and 30000
+		if _, again := chosen.LoadOrStore(address, true); again {
+			continue
+		}
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			return address
+		}
+		conn.Close()
+	}
+	panic("enginetest: no port is free")
+}
+
+// OneDay waits until the UTC day has at least a minute left, so that everything a test
+// counts per day in real time falls on one day.
+func OneDay() {
+	now := time.Now()
+	if left := now.Truncate(24 * time.Hour).Add(24 * time.Hour).Sub(now); left < time.Minute {
+		time.Sleep(left)
+	}
 }

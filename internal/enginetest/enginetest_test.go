@@ -139,7 +139,7 @@ func BenchmarkUnary(b *testing.B) {
 
 // An answer that calls a tool has its text, or none.
 func TestTool(t *testing.T) {
-	e := New(LlamaCpp, Options{Timing: &Timing{Prefill: 1e9, Decode: 1e9, Kept: -1}})
+	e := New(LlamaCpp, Options{Timing: &Timing{Prefill: 1e9, Decode: 1e9, KeptPrompts: -1}})
 	for text, content := range map[string]string{"": "null", "one two": `"one two"`} {
 		e.Set(Behaviour{Text: text, Tool: &ToolCall{"call_1", "Read", `{"a":"b"}`}})
 		for _, stream := range []string{"true", "false"} {

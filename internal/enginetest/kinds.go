@@ -1,6 +1,7 @@
 package enginetest
 
 import (
+	"cmp"
 	"encoding/json/v2"
 	"net/http"
 	"slices"
@@ -75,31 +76,28 @@ func writeJSON(w http.ResponseWriter, status int, what any) {
 	_ = json.MarshalWrite(w, what) // fails only if the caller left
 }
 
+// owners are the owned_by of the models that a kind lists, if it has its own.
+var owners = map[Kind]string{
+	LlamaCpp: "llamacpp", Ollama: "library", VLLM: "vllm", SGLang: "sglang", Docker: "docker",
+	LlamaSwap: "llama-swap", KoboldCpp: "koboldcpp", TabbyAPI: "tabbyAPI", Jan: "user",
+}
+
 // list answers GET /v1/models with the fields that the kind adds.
 func (e *Engine) list() any {
 	var data []any
 	for _, m := range e.models {
-		d := object{"id": m.ID, "object": "model", "created": created, "owned_by": "organization_owner"}
+		d := object{"id": m.ID, "object": "model", "created": created, "owned_by": cmp.Or(owners[e.kind], "organization_owner")}
 		switch e.kind {
 		case LlamaCpp:
-			d["owned_by"] = "llamacpp"
 			d["meta"] = object{"n_ctx": m.ContextLength, "n_ctx_train": 2 * m.ContextLength, "n_vocab": 32000}
-		case Ollama:
-			d["owned_by"] = "library"
 		case VLLM, SGLang:
-			d["owned_by"], d["root"], d["max_model_len"] = string(e.kind), m.ID, m.ContextLength
+			d["root"], d["max_model_len"] = m.ID, m.ContextLength
 		case Docker:
-			d["owned_by"], d["dmr"] = "docker", object{"context_window": m.ContextLength}
+			d["dmr"] = object{"context_window": m.ContextLength}
 		case LocalAI, MLX:
 			delete(d, "owned_by")
 		case LlamaSwap:
-			d["owned_by"], d["meta"] = "llama-swap", object{"llamaswap": object{"type": "model"}}
-		case KoboldCpp:
-			d["owned_by"] = "koboldcpp"
-		case TabbyAPI:
-			d["owned_by"] = "tabbyAPI"
-		case Jan:
-			d["owned_by"] = "user"
+			d["meta"] = object{"llamaswap": object{"type": "model"}}
 		}
 		data = append(data, d)
 	}
@@ -202,16 +200,16 @@ func (e *Engine) check(c Call) (int, string) {
 
 // refuse answers with an error in the kind's form.
 func (e *Engine) refuse(w http.ResponseWriter, status int, text string) {
+	answer := object{"message": text, "type": "invalid_request_error", "code": "an_engine_code"}
 	switch e.kind {
 	case LlamaCpp:
-		writeJSON(w, status, object{"error": object{"code": status, "message": text, "type": "invalid_request_error"}})
+		answer["code"] = status
 	case Ollama:
-		writeJSON(w, status, object{"error": object{"message": text, "type": "api_error", "param": nil, "code": nil}})
+		answer["type"], answer["param"], answer["code"] = "api_error", nil, nil
 	case VLLM:
-		writeJSON(w, status, object{"error": object{"message": text, "type": "BadRequestError", "param": nil, "code": status}})
-	default:
-		writeJSON(w, status, object{"error": object{"message": text, "type": "invalid_request_error", "code": "an_engine_code"}})
+		answer["type"], answer["param"], answer["code"] = "BadRequestError", nil, status
 	}
+	writeJSON(w, status, object{"error": answer})
 }
 
 // reasoningName returns the name that the kind has for reasoning.

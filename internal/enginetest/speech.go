@@ -2,7 +2,6 @@ package enginetest
 
 import (
 	"encoding/json/jsontext"
-	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io"
@@ -91,9 +90,5 @@ func (r *run) transcribe() error {
 		}
 		out["language"], out["duration"], out["segments"] = "english", len(words), segments
 	}
-	answer, err := json.Marshal(out, json.Deterministic(true))
-	if err != nil {
-		return err
-	}
-	return r.unary(string(answer))
+	return r.unaryJSON(out)
 }

@@ -1,8 +1,10 @@
 package enginetest
 
 import (
+	"cmp"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
+	"slices"
 	"time"
 )
 
@@ -10,10 +12,10 @@ import (
 // prompt with the same beginning as one of them takes less time. A token of a prompt is
 // four bytes of its tools and messages; a chunk of an answer is a token.
 type Timing struct {
-	Start   time.Duration // before the first token, independent of the prompt's length
-	Prefill float64       // prompt tokens per second
-	Decode  float64       // answer tokens per second
-	Kept    int           // number of prompts to keep; 0: the number of slots; negative: none
+	Start       time.Duration // before the first token, independent of the prompt's length
+	Prefill     float64       // prompt tokens per second
+	Decode      float64       // answer tokens per second
+	KeptPrompts int           // number of prompts to keep; 0: the number of slots; negative: none
 }
 
 const bytesOfToken = 4
@@ -44,7 +46,7 @@ func (e *Engine) charge(body []byte) cost {
 	}
 	c := cost{tokens: max(1, len(text)/bytesOfToken)}
 	e.count(func(counts *Counts) {
-		if e.timing.Kept >= 0 && (asked.Cache == nil || *asked.Cache) {
+		if e.timing.KeptPrompts >= 0 && (asked.Cache == nil || *asked.Cache) {
 			c.cached = e.reuse(kept{asked.Salt, text}, c.tokens)
 		}
 		counts.Prompt += c.tokens
@@ -67,15 +69,11 @@ func (e *Engine) reuse(p kept, tokens int) (cached int) {
 			at, cached = i, n/bytesOfToken
 		}
 	}
-	most := e.timing.Kept
-	if most == 0 {
-		most = e.slots
-	}
-	if at < 0 && len(e.kept) >= most {
+	if at < 0 && len(e.kept) >= cmp.Or(e.timing.KeptPrompts, e.slots) {
 		at = 0
 	}
 	if at >= 0 {
-		e.kept = append(e.kept[:at], e.kept[at+1:]...)
+		e.kept = slices.Delete(e.kept, at, at+1)
 	}
 	e.kept = append(e.kept, p)
 	return min(cached, tokens-1)

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"errors"
 	"hash/fnv"
 	"iter"
 	"math"
@@ -70,9 +71,9 @@ type Machine struct {
 	Created   time.Time
 	// Online reports that the machine has an acknowledged tunnel.
 	Online bool
-	// Elsewhere reports that the tunnel ends at another hub node, which reserves the
+	// Remote reports that the tunnel ends at another hub node, which reserves the
 	// machine's slots and counts its owner's limits.
-	Elsewhere bool
+	Remote bool
 	// ReturningUntil is set for a machine that is offline but expected back: the end of
 	// the time in which it counts as returning (spec/routing.md#returning). Otherwise it
 	// is zero.
@@ -103,6 +104,36 @@ type Machine struct {
 
 // maxWithdrawn bounds Machine.withdrawn.
 const maxWithdrawn = 256
+
+// ErrNotConnected is returned for a Control of a machine that is connected to no node.
+var ErrNotConnected = errors.New("the machine is not connected")
+
+// Control is a change of a machine's settings by its owner, on the site or with the CLI:
+// the body of POST /control on the tunnel, and of the management API. A nil field leaves
+// the setting unchanged.
+type Control struct {
+	// Paused stops or resumes accepting calls. Running calls finish.
+	Paused *bool `json:"paused,omitzero"`
+	// Until is when a pause ends automatically. The zero time means never. It belongs to
+	// Paused: a change that sets only Paused removes the end.
+	Until *time.Time `json:"until,omitzero"`
+	// Hours are weekly windows in the format of ParseHours, in the IANA time zone
+	// Timezone. Empty hours are a change: always.
+	Hours    *string `json:"hours,omitzero"`
+	Timezone *string `json:"timezone,omitzero"`
+	// Slots is the number of concurrent calls; 0: as many as the engines allow.
+	Slots *int `json:"slots,omitzero"`
+}
+
+// ActiveCall is a call that runs on a machine, or that waits for one.
+type ActiveCall struct {
+	Caller  MemberID
+	Name    string   // the caller's name
+	Machine *Machine // nil: it waits
+	Model   ModelID
+	Class   Class     // how the caller reaches the machine
+	Since   time.Time // when the call arrived
+}
 
 // Offer returns the machine's offer with exactly this id, or nil. A nil Machine offers
 // nothing.
@@ -300,18 +331,4 @@ func tieBreaker(id MachineID) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id)) // never fails
 	return h.Sum64()
-}
-
-// StoredMachine is a machine as stored across restarts of the hub. Its last advertisement
-// is unparsed; registry parses it.
-type StoredMachine struct {
-	ID            MachineID
-	Owner         MemberID
-	OwnerName     string
-	Name          string
-	Generation    int64  // number of its newest tunnel
-	Advertisement []byte // JSON; nil: it has never connected
-	KeptOut       bool   // excluded from all groups
-	LastSeen      time.Time
-	Created       time.Time
 }

@@ -27,7 +27,7 @@ type Measurements struct {
 	At      time.Time         // time of the newest
 	Prompts []PromptSample    // oldest first
 	Decode  [levels][]float64 // by concurrency level, oldest first
-	Missed  [reaches]float64  // 1 − Speed.Kept
+	Missed  [reaches]float64  // 1 − Speed.HitRates
 }
 
 // PromptSample is a sample of the time to the first token.
@@ -101,7 +101,7 @@ func (m *Measurements) Speed() *Speed {
 	}
 	s := &Speed{Prefill: slope(m.Prompts)}
 	for i, missed := range m.Missed {
-		s.Kept[i] = 1 - missed
+		s.HitRates[i] = 1 - missed
 	}
 	var buffer [maxPrompts]float64
 	rest := buffer[:0]
@@ -213,7 +213,7 @@ func TypicalSpeed(of []*Speed) *Speed {
 		}
 		return median(values)
 	}
-	out := &Speed{Kept: allKept}
+	out := &Speed{HitRates: allKept}
 	out.Start = middle(func(s *Speed) float64 { return s.Start })
 	out.Prefill = middle(func(s *Speed) float64 { return s.Prefill })
 	out.FirstToken = middle(func(s *Speed) float64 { return s.FirstToken })

@@ -21,27 +21,43 @@ const (
 // String returns the name of the class in the protocol and in X-Kith-Route.
 func (c Class) String() string { return [...]string{"own", "shared", "group"}[c] }
 
-// Narrow is the part of its member's reach that a key has (spec/routing.md#narrowed-key).
-type Narrow uint8
+// KeyReach is the part of its member's reach that a key has (spec/routing.md#narrowed-key).
+type KeyReach uint8
 
-// The values of Narrow.
+// The values of KeyReach.
 const (
-	Everything Narrow = iota
+	Everything KeyReach = iota
 	OwnAndShared
 	OwnOnly
 )
 
-// narrows are the names of the constants, in their order.
-var narrows = [...]string{"all", "shared", "own"}
+// keyReaches are the names of the constants, in their order.
+var keyReaches = [...]string{"all", "shared", "own"}
 
 // String returns the name: "all", "shared" (own and shared) or "own".
-func (n Narrow) String() string { return narrows[n] }
+func (r KeyReach) String() string { return keyReaches[r] }
 
-// ParseNarrow parses the name of a Narrow. It returns false if there is none of that
+// ParseKeyReach parses the name of a KeyReach. It returns false if there is none of that
 // name.
-func ParseNarrow(word string) (Narrow, bool) {
-	i := slices.Index(narrows[:], word)
-	return Narrow(max(i, 0)), i >= 0
+func ParseKeyReach(word string) (KeyReach, bool) {
+	i := slices.Index(keyReaches[:], word)
+	return KeyReach(max(i, 0)), i >= 0
+}
+
+// Caller is the member who makes a call or a request of the management API, identified by
+// an API key, a machine credential or a session of the site. The zero Caller is the owner,
+// on the local surface.
+type Caller struct {
+	Member MemberID
+	Name   string
+	KeyID  string // empty: a machine credential, or locally
+	Reach  KeyReach
+	// Machine is set for a machine credential. The machine's own calls are never routed
+	// back to it.
+	Machine MachineID
+	// Inference is set if the key is only for inference and for listing models
+	// (spec/api.md#scopes).
+	Inference bool
 }
 
 // Limits are an owner's limits for a share or a group (spec/routing.md#limits). A nil

@@ -171,9 +171,9 @@ func (m *Machine) room(o *Offer) bool {
 
 // Reach yields every machine that the caller can reach with a key of the given reach,
 // once each and own machines first, regardless of offers and state.
-func (s *Snapshot) Reach(caller MemberID, narrow Narrow) iter.Seq2[*Machine, Access] {
+func (s *Snapshot) Reach(caller MemberID, key KeyReach) iter.Seq2[*Machine, Access] {
 	return func(yield func(*Machine, Access) bool) {
-		w := newWalk(s, caller, narrow)
+		w := newWalk(s, caller, key)
 		w.all("", yield)
 	}
 }
@@ -198,12 +198,12 @@ type walk struct {
 	s      *Snapshot
 	caller int // the caller's number
 	me     *person
-	narrow Narrow
+	key    KeyReach
 }
 
-func newWalk(s *Snapshot, caller MemberID, narrow Narrow) walk {
+func newWalk(s *Snapshot, caller MemberID, key KeyReach) walk {
 	n, me := s.find(caller)
-	return walk{s: s, caller: n, me: me, narrow: narrow}
+	return walk{s: s, caller: n, me: me, key: key}
 }
 
 // all calls visit once for every machine in reach, with the caller's access, until visit
@@ -215,7 +215,7 @@ func (w *walk) all(model ModelID, visit func(*Machine, Access) bool) {
 			return
 		}
 	}
-	if w.narrow == OwnOnly || !w.shared(visit) || w.narrow == OwnAndShared {
+	if w.key == OwnOnly || !w.shared(visit) || w.key == OwnAndShared {
 		return
 	}
 	for _, id := range w.me.groups {
@@ -292,8 +292,8 @@ func (w *walk) member(g *groupIndex, n int, visit func(*Machine, Access) bool) b
 
 // AccessTo returns the access to a machine for a caller with a key of the given reach. If
 // the machine is out of reach, the access's State returns false.
-func (s *Snapshot) AccessTo(caller MemberID, narrow Narrow, m *Machine) Access {
-	w := newWalk(s, caller, narrow)
+func (s *Snapshot) AccessTo(caller MemberID, key KeyReach, m *Machine) Access {
+	w := newWalk(s, caller, key)
 	return w.access(m)
 }
 
@@ -304,24 +304,24 @@ func (w *walk) access(m *Machine) Access {
 	switch {
 	case known && n == w.caller:
 		return Access{Class: Own}
-	case !known || w.narrow == OwnOnly:
+	case !known || w.key == OwnOnly:
 		return Access{Class: Grouped}
 	}
 	if shares := w.sharesOf(n); len(shares) > 0 {
 		return Access{Class: Shared, shares: shares}
 	}
 	a := Access{Class: Grouped, snapshot: w.s, me: w.me, owner: w.s.people.Get(n)}
-	if w.narrow == Everything {
+	if w.key == Everything {
 		a.group = w.s.common(w.me.groups, a.owner.groups, m)
 	}
 	return a
 }
 
-// Ways returns all the ways for the caller to reach another member's machine for the
+// AccessPaths returns all the ways for the caller to reach another member's machine for the
 // model: the shares that cover it or, if the owner does not share with the caller, the
 // common groups that the machine serves and whose limits cover the model. A call
 // continues if one way ends and another remains.
-func (s *Snapshot) Ways(caller MemberID, m *Machine, model ModelID) (shares []*Share, groups []*Group) {
+func (s *Snapshot) AccessPaths(caller MemberID, m *Machine, model ModelID) (shares []*Share, groups []*Group) {
 	n, known := s.owners.Get(m.ID)
 	if !known || m.Owner == caller {
 		return nil, nil

@@ -125,6 +125,19 @@ var rows = [...]row{
 	{12, func(t Tally) bool { return true }, exhausted, exhausted},
 }
 
+// rowNotFound is the first of the rows with model_not_found. It stands for all of them.
+const rowNotFound = 1
+
+// ShownRow returns the number of a row as a caller may see it. Rows with the same answer
+// have the same number, because their own would reveal what is out of reach: 1 and 5 and,
+// except for chat, 6 and 7.
+func ShownRow(row int, family Family) int {
+	if row == 5 || family != Chat && (row == 6 || row == 7) {
+		return rowNotFound
+	}
+	return row
+}
+
 // runnable reports whether a reachable machine can run the call now or soon.
 func (t Tally) runnable() bool { return t.In(Ready, Busy, Returning) > 0 }
 
@@ -244,7 +257,7 @@ func (c answer) message(t Tally, q *Query) string {
 		case "states":
 			buffer = t.append(buffer)
 		case "you":
-			buffer = append(buffer, users[q.Narrow]...)
+			buffer = append(buffer, users[q.Reach]...)
 		}
 	}
 }
@@ -260,7 +273,7 @@ func appendQuoted(to []byte, id ModelID) []byte {
 // tally evaluates every reachable machine that offers the model, once. It returns the
 // counts and the best of the ready machines.
 func tally(s *Snapshot, q *Query) (Tally, topCandidates) {
-	w := newWalk(s, q.Caller, q.Narrow)
+	w := newWalk(s, q.Caller, q.Reach)
 	t := Tally{
 		SharedWith:  w.sharedWith(),
 		Unconfirmed: q.Unconfirmed,

@@ -517,9 +517,9 @@ func TestWhatARefusalSays(t *testing.T) {
 	s := w.snapshot(t, rand.New(rand.NewPCG(1, 1)))
 	for _, model := range []ModelID{evil, "m", ModelID(strings.Repeat("x", 100_000))} {
 		for _, family := range []Family{Chat, Embeddings} {
-			for _, narrow := range []Narrow{Everything, OwnAndShared, OwnOnly} {
+			for _, narrow := range []KeyReach{Everything, OwnAndShared, OwnOnly} {
 				for _, unconfirmed := range []bool{false, true} {
-					f := Route(s, Query{Caller: "me", Model: model, Family: family, Narrow: narrow, Unconfirmed: unconfirmed, Now: noon}).Fault
+					f := Route(s, Query{Caller: "me", Model: model, Family: family, Reach: narrow, Unconfirmed: unconfirmed, Now: noon}).Fault
 					if strings.ContainsAny(f.Message, "\r\n\u202e") || len(f.Message) > 1000 || strings.Contains(f.Message, "secret") ||
 						strings.Contains(f.Message, "mallory") || strings.Contains(f.Message, "%!") {
 						t.Errorf("the message is %q", f.Message)
@@ -584,12 +584,12 @@ func TestEveryRowSaysItsOwn(t *testing.T) {
 // A narrowed call is named as what cannot use the machine; a long id is cut.
 func TestARefusalNamesWhoAndWhat(t *testing.T) {
 	s := stateWorld([]State{Offline}, nil).snapshot(t, rand.New(rand.NewPCG(1, 1)))
-	for narrow, want := range map[Narrow]string{
+	for narrow, want := range map[KeyReach]string{
 		Everything:   "every machine you can use that",
 		OwnAndShared: "every machine this call (narrowed to your own machines and those shared with you) can use that",
 		OwnOnly:      "every machine this call (narrowed to your own machines) can use that",
 	} {
-		if f := Route(s, Query{Caller: "me", Narrow: narrow, Model: "m", Now: noon}).Fault; !strings.HasPrefix(f.Message, want) {
+		if f := Route(s, Query{Caller: "me", Reach: narrow, Model: "m", Now: noon}).Fault; !strings.HasPrefix(f.Message, want) {
 			t.Errorf("the message is %q, want %q first", f.Message, want)
 		}
 	}

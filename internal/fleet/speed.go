@@ -14,10 +14,10 @@ type Speed struct {
 	// Decode is the time per token of the answer, in seconds, with 1, 2, 4, and 8 or more
 	// calls running on the machine; 0: not measured.
 	Decode [levels]float64
-	// Kept is the cache hit rate for a prompt that was sent to the machine before, by the
-	// number of tokens of other prompts sent since: less than 256, less than 512, and so
-	// on. The rates are between 0 and 1 and do not increase.
-	Kept [reaches]float64
+	// HitRates are the cache hit rates for a prompt that was sent to the machine before, by
+	// the number of tokens of other prompts sent since: less than 256, less than 512, and
+	// so on. The rates are between 0 and 1 and do not increase.
+	HitRates [reaches]float64
 	// FirstToken is the median of the recent times to the first token, in seconds.
 	FirstToken float64
 	// Measured is the time of the last measurement, and Due when the machine is to be
@@ -45,19 +45,19 @@ func level(running int) int {
 // calls returns the lowest number of running calls in a level.
 func calls(level int) float64 { return float64(int(1) << level) }
 
-// reaches is the number of intervals of Speed.Kept. The last one begins at 262,144
+// reaches is the number of intervals of Speed.HitRates. The last one begins at 262,144
 // tokens.
 const reaches = 12
 
-// reach returns the index in Speed.Kept for the given number of tokens of other prompts.
+// reach returns the index in Speed.HitRates for the given number of tokens of other prompts.
 func reach(tokens int) int { return min(bits.Len(uint(max(tokens, 0))/256), reaches-1) }
 
-// allKept is the Kept of an engine that never evicts anything.
+// allKept are the HitRates of an engine that never evicts anything.
 var allKept = [reaches]float64{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
 
 // DefaultSpeed is the speed of a machine if no machine was measured with the model: an
 // ordinary graphics card and a model with 8 billion parameters.
-var DefaultSpeed = Speed{Start: 0.3, Prefill: 0.001, Decode: [levels]float64{0.02}, Kept: allKept}
+var DefaultSpeed = Speed{Start: 0.3, Prefill: 0.001, Decode: [levels]float64{0.02}, HitRates: allKept}
 
 // DecodeAt returns the seconds per token while the given number of calls are running. A
 // level without measurements is derived from the nearest level below, or else above: each
@@ -146,7 +146,7 @@ func (c *CandidateState) expect(q *Query) (measure bool) {
 	e.Cached = 0
 	for _, sent := range w.Sent {
 		if sent.Machine == uint32(c.Machine.tieBreaker) {
-			e.Cached = max(e.Cached, min(int(float64(sent.Tokens)*s.Kept[reach(sent.Since)]), w.Prompt))
+			e.Cached = max(e.Cached, min(int(float64(sent.Tokens)*s.HitRates[reach(sent.Since)]), w.Prompt))
 		}
 	}
 	uncached := w.Prompt - e.Cached

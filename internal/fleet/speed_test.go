@@ -167,7 +167,7 @@ func TestKeptFollowsReports(t *testing.T) {
 	var l Load
 	turn := func(sent, cached int) float64 {
 		l.Measure(Circle{}, Measurement{At: noon, FirstToken: 1, Sent: sent, Cached: cached})
-		return l.Speed(Circle{}).Kept[0]
+		return l.Speed(Circle{}).HitRates[0]
 	}
 	for i, want := range []struct {
 		sent, cached int
@@ -193,7 +193,7 @@ func TestKeptByTextSince(t *testing.T) {
 			if l.Measure(Circle{}, m); i < 100 {
 				continue
 			}
-			kept := l.Speed(Circle{}).Kept
+			kept := l.Speed(Circle{}).HitRates
 			if kept[reach(4095)] < 0.9 || kept[reach(40_000)] > 0.1 {
 				t.Fatalf("seed %d, after %d calls: %v", seed, i, kept)
 			}
@@ -316,7 +316,7 @@ func TestTypicalSpeed(t *testing.T) {
 		t.Error("of none")
 	}
 	got := TypicalSpeed([]*Speed{{Start: 1, Prefill: 3}, {Start: 2, Prefill: 2, Decode: [levels]float64{5}}, {Start: 3, Prefill: 1}})
-	if want := (Speed{Start: 2, Prefill: 2, Decode: [levels]float64{5}, Kept: allKept}); *got != want {
+	if want := (Speed{Start: 2, Prefill: 2, Decode: [levels]float64{5}, HitRates: allKept}); *got != want {
 		t.Errorf("%+v, want %+v", *got, want)
 	}
 }

@@ -10,7 +10,7 @@ import (
 // Query is a call that needs a machine, with all of Route's input except the Snapshot.
 type Query struct {
 	Caller MemberID
-	Narrow Narrow
+	Reach  KeyReach
 	// Exclude is the machine whose own daemon sent the call. It does not exist for this
 	// call (spec/routing.md#same-machine). Empty: none.
 	Exclude MachineID
@@ -109,7 +109,7 @@ func (t Tally) append(to []byte) []byte {
 // states: those that the caller can reach and that offer the model for the family.
 func Reachable(s *Snapshot, q Query) iter.Seq[CandidateState] {
 	return func(yield func(CandidateState) bool) {
-		w := newWalk(s, q.Caller, q.Narrow)
+		w := newWalk(s, q.Caller, q.Reach)
 		w.offering(&q, func(m *Machine, o *Offer, access Access) bool {
 			var c CandidateState
 			return !access.evaluate(&c, m, o, &q) || yield(c)
@@ -125,7 +125,7 @@ func StateOf(s *Snapshot, q *Query, m *Machine) (c CandidateState, ok bool) {
 	if o == nil || !o.Families.Has(q.Family) || m.ID == q.Exclude || slices.Contains(q.Avoid, m.ID) {
 		return c, false
 	}
-	access := s.AccessTo(q.Caller, q.Narrow, m)
+	access := s.AccessTo(q.Caller, q.Reach, m)
 	ok = access.evaluate(&c, m, o, q)
 	return c, ok
 }

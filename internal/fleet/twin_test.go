@@ -86,7 +86,7 @@ type wGroup struct {
 
 type wAsk struct {
 	caller, exclude, model    string
-	narrow                    Narrow
+	narrow                    KeyReach
 	family                    Family
 	avoid                     []string
 	unconfirmed, waited, gone bool

@@ -80,7 +80,7 @@ func TestWaysAreThoseOfReach(t *testing.T) {
 			reached[sight.Machine.ID] = sight.Candidate
 		}
 		for m := range s.Machines() {
-			shares, groups := s.Ways(caller, m, model)
+			shares, groups := s.AccessPaths(caller, m, model)
 			if m.Owner == caller && len(shares)+len(groups) > 0 {
 				t.Fatalf("world %d: %s has ways to the own machine", seed, caller)
 			}
@@ -93,22 +93,22 @@ func TestWaysAreThoseOfReach(t *testing.T) {
 			}
 			seen[fmt.Sprint(len(shares) > 0, len(groups))]++
 			for _, sh := range shares { // without it, the groups decide
-				_, alone := s.Ways(caller, m, model)
+				_, alone := s.AccessPaths(caller, m, model)
 				if len(alone) > 0 {
 					t.Fatalf("world %d: %v beside the share", seed, alone)
 				}
 				without := s.WithoutShare(sh.Owner, caller)
-				if shares, groups := without.Ways(caller, m, model); len(shares) > 0 || len(groups) > 0 != w.common(string(caller), string(m.ID), string(model)) {
+				if shares, groups := without.AccessPaths(caller, m, model); len(shares) > 0 || len(groups) > 0 != w.common(string(caller), string(m.ID), string(model)) {
 					t.Fatalf("world %d: without its owner's share, the ways of %s to %s are %v and %v", seed, caller, m.ID, shares, groups)
 				}
-				if again, _ := s.Ways(caller, m, model); len(again) != len(shares) {
+				if again, _ := s.AccessPaths(caller, m, model); len(again) != len(shares) {
 					t.Fatalf("world %d: the snapshot before has lost its share", seed)
 				}
 			}
 			for _, g := range groups { // one by one, until none is left
 				s = s.WithoutGroup(g.ID)
 			}
-			if _, groups = s.Ways(caller, m, model); len(groups) > 0 {
+			if _, groups = s.AccessPaths(caller, m, model); len(groups) > 0 {
 				t.Fatalf("world %d: %v are left", seed, groups)
 			}
 			break // the world is another one now
@@ -315,9 +315,9 @@ func (s *wSpeed) speed(now time.Time) *Speed {
 	speed := &Speed{
 		Start: s.start, Prefill: s.prefill, Decode: [levels]float64{s.decode[1], s.decode[2], s.decode[4], s.decode[8]}, Due: now.Add(s.dueIn),
 	}
-	for i := range speed.Kept {
-		if speed.Kept[i] = s.lost; 256<<i <= s.room {
-			speed.Kept[i] = s.hit
+	for i := range speed.HitRates {
+		if speed.HitRates[i] = s.lost; 256<<i <= s.room {
+			speed.HitRates[i] = s.hit
 		}
 	}
 	return speed
@@ -345,7 +345,7 @@ func randomWindows(rng *rand.Rand) []wWindow {
 func randomAsk(rng *rand.Rand, w *world) wAsk {
 	a := wAsk{
 		caller: pick(rng, wMembers[:2]), model: pick(rng, wModels), family: pick(rng, []Family{Chat, Chat, Embeddings, Audio}),
-		narrow:      pick(rng, []Narrow{Everything, Everything, OwnAndShared, OwnOnly}),
+		narrow:      pick(rng, []KeyReach{Everything, Everything, OwnAndShared, OwnOnly}),
 		unconfirmed: chance(rng, 1, 20), waited: chance(rng, 1, 4),
 	}
 	if chance(rng, 1, 20) {
@@ -377,7 +377,7 @@ func randomAsk(rng *rand.Rand, w *world) wAsk {
 
 func (a wAsk) ask(w *world, draw uint64) Query {
 	out := Query{
-		Caller: MemberID(a.caller), Narrow: a.narrow, Exclude: MachineID(a.exclude), Model: ModelID(a.model), Family: a.family,
+		Caller: MemberID(a.caller), Reach: a.narrow, Exclude: MachineID(a.exclude), Model: ModelID(a.model), Family: a.family,
 		Unconfirmed: a.unconfirmed, Waited: a.waited, Gone: a.gone, Now: w.now, Draw: draw,
 	}
 	out.Work = Work{Prompt: a.prompt, Output: a.output, Typical: a.typical.speed(w.now)}
@@ -612,12 +612,12 @@ func reachable(w *world, a Query, m *Machine) bool {
 		return true
 	}
 	for _, s := range w.shares {
-		if s.owner == string(m.Owner) && s.member == string(a.Caller) && a.Narrow != OwnOnly {
+		if s.owner == string(m.Owner) && s.member == string(a.Caller) && a.Reach != OwnOnly {
 			return true
 		}
 	}
 	for _, g := range w.groups {
-		if a.Narrow == Everything && slices.Contains(g.members, string(a.Caller)) && slices.Contains(g.members, string(m.Owner)) {
+		if a.Reach == Everything && slices.Contains(g.members, string(a.Caller)) && slices.Contains(g.members, string(m.Owner)) {
 			return true
 		}
 	}
@@ -705,7 +705,7 @@ func TestReachIsWhatTheTwinSees(t *testing.T) {
 			looked = append(looked, line(string(m.Machine.ID), m.Class, m.State))
 		}
 		var order []Class
-		for m, access := range s.Reach(ask.Caller, ask.Narrow) {
+		for m, access := range s.Reach(ask.Caller, ask.Reach) {
 			order = append(order, access.Class)
 			if access.Class != Own && len(access.shares) == 0 && access.group == nil {
 				t.Errorf("world %d: Reach shows %s, to which there is no way", seed, m.ID)
@@ -733,7 +733,7 @@ func TestReachAndReachableEndEarly(t *testing.T) {
 		w := randomWorld(rng)
 		s, ask := w.snapshot(t, rng), randomAsk(rng, w).ask(w, 0)
 		var reached, looked, all []MachineID
-		for m := range s.Reach(ask.Caller, ask.Narrow) {
+		for m := range s.Reach(ask.Caller, ask.Reach) {
 			reached = append(reached, m.ID)
 		}
 		for m := range Reachable(s, ask) {
@@ -747,7 +747,7 @@ func TestReachAndReachableEndEarly(t *testing.T) {
 		}
 		for at := range reached {
 			var seen []MachineID
-			for m := range s.Reach(ask.Caller, ask.Narrow) {
+			for m := range s.Reach(ask.Caller, ask.Reach) {
 				if seen = append(seen, m.ID); len(seen) > at {
 					break
 				}

@@ -3,28 +3,13 @@ package gateway
 import (
 	"context"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/spool"
 )
-
-// Caller identifies who makes a call. The zero Caller is the owner, on the local surface.
-type Caller struct {
-	Member fleet.MemberID
-	Name   string
-	// KeyID names the API key; empty for a machine credential and locally.
-	KeyID string
-	// Narrow limits what the key can reach (spec/routing.md#narrowed-key).
-	Narrow fleet.Narrow
-	// Machine is set for a machine credential. The machine's own calls are never routed
-	// back to it.
-	Machine fleet.MachineID
-	// Inference is set if the key is only for inference and for listing models
-	// (spec/api.md#scopes).
-	Inference bool
-}
 
 // Call is one inference request. The gateway creates it; a Backend reads it and may
 // change only Trace.
@@ -34,7 +19,7 @@ type Call struct {
 	Model    fleet.ModelID
 	Stream   bool
 	Choices  int // number of answers requested; 0: one
-	Caller   Caller
+	Caller   fleet.Caller
 	// Body is the request body as received. It is never logged or changed. The gateway
 	// closes it.
 	Body *spool.Bytes
@@ -59,6 +44,13 @@ type Call struct {
 	// translationErr is why Body cannot be translated to chat. On the local surface an
 	// upstream that speaks the call's own dialect may still serve it.
 	translationErr error
+	// response translates the answer to a call of the responses dialect, forms that to a
+	// chat call that was sent to the machine in another form.
+	response *dialect.Response
+	forms    *dialect.ChatForms
+	// maxPrompt is the upper bound of the request's tokens, without tokenRoom; text is the
+	// length in bytes of its conversation, 0 if unknown, as with images.
+	maxPrompt, text int
 }
 
 // Request returns the endpoint and the body to send to a machine: the call's own body, or
@@ -87,9 +79,9 @@ func (c *Call) ForEngine(own bool) (fleet.Endpoint, *spool.Bytes, error) {
 func (c *Call) Attach(r *http.Request, body *spool.Bytes) { dialect.SetBody(r, c.Form, body, true) }
 
 // answered releases the request bodies when no transport needs them: the call goes to no
-// other machine. If needed is set, Body is kept for the answer.
-func (c *Call) answered(needed bool) {
-	if c.Body != nil && !needed {
+// other machine. The answer in the responses dialect repeats parts of Body.
+func (c *Call) answered() {
+	if c.Body != nil && c.response == nil {
 		c.Body.Done()
 	}
 	if c.chat != nil {
@@ -113,6 +105,20 @@ func (c *Call) close() {
 func (c *Call) translated(a *Answer) bool {
 	return c.chat != nil && !a.Untranslated && a.Endpoint == fleet.ChatCompletions
 }
+
+// events returns the translator for a chat stream that answers the call.
+func (c *Call) events() *dialect.Events {
+	switch {
+	case c.response != nil:
+		return c.response.Events()
+	case c.forms != nil:
+		return c.forms.Events()
+	}
+	return dialect.NewMessageEvents(c.messageID(), c.Model)
+}
+
+// messageID returns the id of the message that answers the call.
+func (c *Call) messageID() string { return "msg_" + strings.TrimPrefix(c.ID, "req_") }
 
 // Trace is what a Backend records while it serves a call.
 type Trace struct {
@@ -220,7 +226,7 @@ type Backend interface {
 	Do(ctx context.Context, call *Call) (*Answer, error)
 	// Models returns the models that the caller can reach now, sorted by id, without
 	// duplicates.
-	Models(ctx context.Context, caller Caller) ([]Model, error)
+	Models(ctx context.Context, caller fleet.Caller) ([]Model, error)
 }
 
 // Outcome is how a call ended, for the log event and the usage record.

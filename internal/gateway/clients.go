@@ -44,7 +44,8 @@ type clientRules struct {
 // hold at once; 0 is off. A warning is logged, at most once a minute, when a client holds
 // 80 % of the limit.
 func NewClients(proxies []netip.Prefix, limit int, log *slog.Logger) *Clients {
-	c := &Clients{log: log, warned: rate.Sometimes{Interval: time.Minute}, malformed: rate.Sometimes{Interval: time.Minute}}
+	c := &Clients{log: log, warned: rate.Sometimes{Interval: time.Minute},
+		malformed: rate.Sometimes{Interval: time.Minute}}
 	c.Reconfigure(proxies, limit)
 	return c
 }
@@ -128,9 +129,9 @@ type Holder struct {
 // nearLimit reports whether a client holds 80 % or more of the limit.
 func nearLimit(held, limit int) bool { return held*5 >= limit*4 }
 
-// Near returns the clients that hold 80 % or more of the limit, at most most of them,
-// those that hold the most first.
-func (c *Clients) Near(most int) (all []Holder) {
+// BusyClients returns the clients that hold 80 % or more of the limit, at most most of
+// them, those that hold the most first.
+func (c *Clients) BusyClients(most int) (all []Holder) {
 	if c == nil || c.rules.Load().limit <= 0 {
 		return nil
 	}
@@ -255,7 +256,9 @@ func (c *Clients) Admit(r *http.Request) (leave func(), err error) {
 		return func() {}, nil
 	}
 	if leave = c.take(&c.requests, "requests", from.Addr()); leave == nil {
-		return nil, fault.New(fault.RateLimitExceeded, "your address has %d requests running here, which is as many as one may have; wait until one ends", c.rules.Load().limit)
+		return nil, fault.New(fault.RateLimitExceeded,
+			"your address has %d requests running here, the maximum for one address; wait until one ends",
+			c.rules.Load().limit)
 	}
 	return leave, nil
 }

@@ -84,12 +84,12 @@ func TestConnectionsOfAClient(t *testing.T) {
 	clients, log := clientsOf(2)
 	open, dial := accepting(t, clients)
 	first := open()
-	if near := clients.Near(10); len(near) != 0 {
+	if near := clients.BusyClients(10); len(near) != 0 {
 		t.Errorf("one of two connections is near the limit: %+v", near)
 	}
 	open()
 	refused(t, dial())
-	if near := clients.Near(10); len(near) != 1 || near[0].Held != 2 || near[0].Limit != 2 || near[0].What != "connections" || !near[0].Client.IsSingleIP() {
+	if near := clients.BusyClients(10); len(near) != 1 || near[0].Held != 2 || near[0].Limit != 2 || near[0].What != "connections" || !near[0].Client.IsSingleIP() {
 		t.Errorf("two of two connections: %+v", near)
 	}
 	if _, ok := first.(interface{ CloseWrite() error }); !ok {
@@ -103,7 +103,7 @@ func TestConnectionsOfAClient(t *testing.T) {
 		t.Errorf("%d warnings, want one a minute: %s", n, log)
 	}
 	clients.Reconfigure(nil, 0) // off
-	if near := clients.Near(10); near != nil {
+	if near := clients.BusyClients(10); near != nil {
 		t.Errorf("without a limit: %+v", near)
 	}
 	for range 5 {
@@ -250,7 +250,7 @@ func TestRequestsBehindAProxy(t *testing.T) {
 
 // A refusal before routing is rendered in the dialect that the path selects.
 func TestRefuse(t *testing.T) {
-	edge := New(hostedConfig(answers(reply)))
+	edge := New(hostedConfig(answers(chatAnswer)))
 	clients, _ := clientsOf(1, "192.0.2.0/24")
 	first, err := clients.Admit(httptest.NewRequest("GET", "/", nil))
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 
 // exposed are the response headers that a web application may read in addition to the
 // CORS-safelisted ones.
-const exposed = "X-Correlation-ID, Request-Id, X-Request-Id, Retry-After, X-Kith-Route, X-Should-Retry, X-Kith-Estimate, X-Kith-Truncated"
+const exposed = "X-Correlation-ID, Request-Id, X-Request-Id, Retry-After, X-Kith-Route, X-Should-Retry, " +
+	"X-Kith-Estimate, X-Kith-Truncated"
 
 // cors sets the headers that allow the web applications of Origins to call the hosted
 // surface from a browser. They do not allow credentials, so a browser sends no cookie and

@@ -13,7 +13,7 @@ import (
 // All other pages are treated as before.
 func TestCORS(t *testing.T) {
 	const app = "https://app.example"
-	c := hostedConfig(answers(reply))
+	c := hostedConfig(answers(chatAnswer))
 	plain := New(c)
 	c.Origins = []string{app}
 	h := New(c)
@@ -51,7 +51,7 @@ func TestCORS(t *testing.T) {
 		"a wrong key":      {[]string{"Origin", app, "Authorization", "Bearer x"}, 401},
 		"a cookie, no key": {[]string{"Origin", app, "Authorization", "", "Cookie", "kith=x"}, 401},
 	} {
-		w, _ := do(h, ask("POST", "/v1/chat/completions", request, c.fields...))
+		w, _ := do(h, ask("POST", "/v1/chat/completions", chatRequest, c.fields...))
 		if w.Code != c.status || w.Header().Get("Access-Control-Allow-Origin") != app || w.Header().Get("Access-Control-Allow-Credentials") != "" {
 			t.Errorf("%s: %d %v", name, w.Code, w.Header())
 		}
@@ -62,17 +62,17 @@ func TestCORS(t *testing.T) {
 		}
 	}
 	refused := httptest.NewRecorder()
-	if h.Refuse(refused, ask("POST", "/v1/chat/completions", request, "Origin", app), fault.New(fault.RateLimitExceeded, "too many")); refused.Header().Get("Access-Control-Allow-Origin") != app {
+	if h.Refuse(refused, ask("POST", "/v1/chat/completions", chatRequest, "Origin", app), fault.New(fault.RateLimitExceeded, "too many")); refused.Header().Get("Access-Control-Allow-Origin") != app {
 		t.Errorf("refused before it is read: %d %v", refused.Code, refused.Header())
 	}
-	if w, _ := do(h, ask("POST", "/v1/chat/completions", request)); w.Code != 200 || w.Header().Get("Access-Control-Allow-Origin") != "" || w.Header().Get("Vary") != "Origin" {
+	if w, _ := do(h, ask("POST", "/v1/chat/completions", chatRequest)); w.Code != 200 || w.Header().Get("Access-Control-Allow-Origin") != "" || w.Header().Get("Vary") != "Origin" {
 		t.Errorf("a program: %d %v", w.Code, w.Header())
 	}
 }
 
 // Clients that are not browsers get the answer to GET / without a key, on both surfaces.
 func TestGreetingWithoutABrowser(t *testing.T) {
-	hosted, local := hostedConfig(answers(reply)), localConfig(answers(reply))
+	hosted, local := hostedConfig(answers(chatAnswer)), localConfig(answers(chatAnswer))
 	hosted.Base, hosted.Version, local.Base, local.Version = "https://hub.example", "1.2.3", "http://localhost:8701", "1.2.3"
 	for base, h := range map[string]*Edge{"https://hub.example": New(hosted), "http://localhost:8701": New(local)} {
 		r := ask("GET", "/", "", "Authorization", "")

@@ -23,38 +23,45 @@ func EngineFault(status int, body []byte) *fault.Fault {
 	case dialect.Crowded(body):
 		return nil
 	case dialect.NoInput(body):
-		return fault.New(fault.InvalidRequest, "the machine refused the request: its model reads no such pictures or sounds (%s)", text).WithParam("messages")
+		return fault.New(fault.InvalidRequest,
+			"the machine refused the request: its model does not accept such images or audio (%s)",
+			text).WithParam("messages")
 	case status == 400 || status == 422:
 		if text == "" {
 			text = "it gave no reason"
 		}
 		// The engine refused the request, or one of the daemon's own checks.
-		return fault.New(fault.InvalidRequest, "the machine refused the request: %s", text).WithParam(dialect.EngineParam(body))
+		return fault.New(fault.InvalidRequest, "the machine refused the request: %s",
+			text).WithParam(dialect.EngineParam(body))
 	case status == 413: // its owner allows smaller requests than this service
 		return fault.New(fault.RequestTooLarge, "the request is too large for the machine's engine: send less")
 	case status == 404 || status == 429 || status == 503:
 		return nil
 	case status == 401 || status == 403:
-		return fault.New(fault.EngineError, "the engine on the machine asks for a credential that its owner has not configured")
+		return fault.New(fault.EngineError,
+			"the engine on the machine requires a credential that its owner has not configured")
 	case text != "":
 		return fault.New(fault.EngineError, "the engine on the machine failed on this request: %s", text)
 	default:
-		return fault.New(fault.EngineError, "the engine on the machine failed on this request (its status was %d)", status)
+		return fault.New(fault.EngineError, "the engine on the machine failed on this request (its status was %d)",
+			status)
 	}
 }
 
 // inOwnTerms rewrites a machine's refusal of the translated request: it names the
 // parameter at fault as the caller's own request does, or no parameter if the caller did
 // not send it. Other errors are returned unchanged.
-func (x *exchange) inOwnTerms(err error) error {
+func (r *request) inOwnTerms(err error) error {
 	var f *fault.Fault
-	if !errors.As(err, &f) || f.Code != fault.InvalidRequest || f.Param == "" || x.call.Body == nil || x.call.translationErr != nil {
+	if !errors.As(err, &f) || f.Code != fault.InvalidRequest || f.Param == "" || r.call.Body == nil ||
+		r.call.translationErr != nil {
 		return err
 	}
 	own := ""
 	// If the body cannot be read again, no parameter is named.
-	_ = x.call.Body.View(x.r.Context(), func(body []byte) error {
-		own = dialect.OwnParam(body, x.call.Endpoint, f.Param, x.forms == nil && x.call.Endpoint == fleet.ChatCompletions)
+	_ = r.call.Body.View(r.Context(), func(body []byte) error {
+		own = dialect.OwnParam(body, r.call.Endpoint, f.Param,
+			r.call.forms == nil && r.call.Endpoint == fleet.ChatCompletions)
 		return nil
 	})
 	g := f.WithParam(own)

@@ -22,7 +22,7 @@ func TestMembersAtFault(t *testing.T) {
 		"chat, allowed":     {"/v1/chat/completions", `{"model":"m","tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}],"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"g"}}]}},"messages":[]}`, "tools.0.function.name", "tools"},
 		"chat, one allowed": {"/v1/chat/completions", `{"model":"m","tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}],"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"g"}}]}},"messages":[]}`, "tools.0", "tools"},
 		"chat, short":       {"/v1/chat/completions", `{"model":"m","n":9,"messages":[]}`, "n", "n"},
-		"chat, not there":   {"/v1/chat/completions", request, "secret.7", ""},
+		"chat, not there":   {"/v1/chat/completions", chatRequest, "secret.7", ""},
 		"chat, its list":    {"/v1/chat/completions", `{"model":"m","messages":[]}`, "messages.7.secret", "messages.7.secret"},
 		"messages":          {"/v1/messages", `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image","source":{"type":"url","url":"http://x"}}]}]}`, picture, "messages"},
 		"messages, nowhere": {"/v1/messages", messagesRequest, "tools.3", ""},

@@ -30,7 +30,7 @@ type Config struct {
 	// valid now (a RefusedKey, so that the caller does not learn why), another code if
 	// that is not known. If Identify is nil, the surface is the local one and needs no
 	// key (spec/api.md#local-no-key).
-	Identify func(ctx context.Context, secret string) (Caller, error)
+	Identify func(ctx context.Context, secret string) (fleet.Caller, error)
 	// Region is the name of this surface's region; Regions has the addresses of the other
 	// regions. For a key of another region, Identify returns an OtherRegion. If Regions
 	// lists it, the request is forwarded there; otherwise it is refused.
@@ -150,7 +150,8 @@ func (g *Edge) Reconfigure(c Config) {
 	limits := c.Limits.withDefaults()
 	next := &tuning{
 		Rate: c.Rate, Limits: limits, origins: c.Origins,
-		late: fault.New(fault.EngineTimeout, "the answer took longer than %s: ask for less, or stream it", limits.Unary),
+		late: fault.New(fault.EngineTimeout, "the answer took longer than %s: ask for less, or stream it",
+			limits.Unary),
 	}
 	if last := g.tuning.Load(); last != nil && last.Unary == limits.Unary {
 		next.transport = last.transport // keeps its connections
@@ -171,20 +172,20 @@ func (g *Edge) InForce() (Rate, Limits) {
 // ServeHTTP serves one request. This includes the answer or the fault, the log event, and
 // the call to Finished or Refused.
 func (g *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	x := newExchange(g, w, r)
+	q := newRequest(g, w, r)
 	if g.cors(w.Header(), r) {
-		x.begin(http.StatusNoContent)
+		q.reply.begin(http.StatusNoContent)
 		return
 	}
-	x.finish(x.run())
+	q.finish(q.run())
 }
 
 // ServeAs serves one request as ServeHTTP does, for a caller that is already identified.
 // A key in the request is ignored.
-func (g *Edge) ServeAs(w http.ResponseWriter, r *http.Request, caller Caller) {
-	x := newExchange(g, w, r)
-	x.caller, x.identified = caller, true
-	x.finish(x.run())
+func (g *Edge) ServeAs(w http.ResponseWriter, r *http.Request, caller fleet.Caller) {
+	q := newRequest(g, w, r)
+	q.caller, q.identified = caller, true
+	q.finish(q.run())
 }
 
 // EndBodies answers f to every request whose body is incomplete, now and in the future.
@@ -194,24 +195,24 @@ func (g *Edge) EndBodies(f *fault.Fault) { g.end(f) }
 // path and headers select.
 func (g *Edge) Refuse(w http.ResponseWriter, r *http.Request, err error) {
 	g.cors(w.Header(), r)
-	newExchange(g, w, r).finish(err)
+	newRequest(g, w, r).finish(err)
 }
 
 // Admit takes a token of the caller's Rate. Without one it returns a fault with the time
 // to retry.
-func (g *Edge) Admit(c Caller) error { return g.buckets.take(bucketOf(c), time.Now()) }
+func (g *Edge) Admit(c fleet.Caller) error { return g.buckets.take(bucketOf(c), time.Now()) }
 
 // Taken returns the tokens that callers took from Rate here, for the other nodes. Each is
 // returned once.
 func (g *Edge) Taken() []Taken { return g.buckets.collected() }
 
-// TakeElsewhere subtracts the result of another node's Taken from the Rate here.
-func (g *Edge) TakeElsewhere(taken []Taken) { g.buckets.takeElsewhere(taken, time.Now()) }
+// ApplyTaken subtracts the result of another node's Taken from the Rate here.
+func (g *Edge) ApplyTaken(taken []Taken) { g.buckets.applyTaken(taken, time.Now()) }
 
 // Miss counts f, the refusal of a model that is out of reach. It returns the refusal for
 // the caller: f, or rate_limit_exceeded after too many such models
 // (spec/security.md#enumeration).
-func (g *Edge) Miss(c Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
+func (g *Edge) Miss(c fleet.Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
 	if !isOutOfReach(f) {
 		return f
 	}

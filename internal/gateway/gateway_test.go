@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	goodKey = "kith_test_good"
-	request = `{"model":"m","messages":[{"role":"user","content":"canary"}]}`
-	reply   = `{"object":"chat.completion","choices":[],"usage":{"prompt_tokens":2,"completion_tokens":3}}`
+	goodKey     = "kith_test_good"
+	chatRequest = `{"model":"m","messages":[{"role":"user","content":"canary"}]}`
+	chatAnswer  = `{"object":"chat.completion","choices":[],"usage":{"prompt_tokens":2,"completion_tokens":3}}`
 )
 
 // backend is a Backend made from functions.
@@ -33,8 +33,8 @@ type backend struct {
 	fault  error // of Models
 }
 
-func (b *backend) Do(ctx context.Context, call *Call) (*Answer, error) { return b.do(ctx, call) }
-func (b *backend) Models(context.Context, Caller) ([]Model, error)     { return b.models, b.fault }
+func (b *backend) Do(ctx context.Context, call *Call) (*Answer, error)   { return b.do(ctx, call) }
+func (b *backend) Models(context.Context, fleet.Caller) ([]Model, error) { return b.models, b.fault }
 
 // answers returns a Backend that answers every call with body.
 func answers(body string) *backend {
@@ -81,7 +81,7 @@ func (spaces) Read(p []byte) (n int, err error) {
 // grow in memory.
 func files(t *testing.T) *spool.Spool {
 	t.Helper()
-	s, err := spool.Open(t.TempDir(), spool.Limits{})
+	s, err := spool.Open(t.TempDir(), spool.Limits{Memory: 8 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,14 +95,14 @@ func noRoom() *spool.Spool {
 }
 
 // keys is an Identify that knows one key.
-func keys(_ context.Context, secret string) (Caller, error) {
+func keys(_ context.Context, secret string) (fleet.Caller, error) {
 	switch secret {
 	case goodKey:
-		return Caller{Member: "mem_1", Name: "ann", KeyID: "key_1"}, nil
+		return fleet.Caller{Member: "mem_1", Name: "ann", KeyID: "key_1"}, nil
 	case "kith_test_unsure":
-		return Caller{}, fault.New(fault.CascadeExhausted, "cannot confirm the key just now")
+		return fleet.Caller{}, fault.New(fault.CascadeExhausted, "cannot confirm the key just now")
 	default:
-		return Caller{}, fault.New(fault.InvalidAPIKey, "%s", RefusedKey("").Message)
+		return fleet.Caller{}, fault.New(fault.InvalidAPIKey, "%s", RefusedKey("").Message)
 	}
 }
 
@@ -188,39 +188,39 @@ func checkFault(t *testing.T, w *httptest.ResponseRecorder, status int, code fau
 }
 
 func TestRefusalsOfTheHostedEdge(t *testing.T) {
-	h := New(hostedConfig(answers(reply)))
+	h := New(hostedConfig(answers(chatAnswer)))
 	for name, c := range map[string]struct {
 		r      *http.Request
 		status int
 		code   fault.Code
 		says   string
 	}{
-		"no path":            {ask("POST", "/v1/nothing", request), 404, fault.RouteNotFound, "base URL"},
-		"v1 missing":         {ask("POST", "/chat/completions", request), 404, fault.RouteNotFound, "/v1/chat/completions"},
-		"v1 doubled":         {ask("POST", "/v1/v1/chat/completions", request), 404, fault.RouteNotFound, "/v1/chat/completions"},
-		"trailing slash":     {ask("POST", "/v1/chat/completions/", request), 404, fault.RouteNotFound, "/v1/chat/completions"},
-		"doubled slash":      {ask("POST", "//v1/chat/completions", request), 404, fault.RouteNotFound, "/v1/chat/completions"},
-		"other case":         {ask("POST", "/V1/Chat/completions", request), 404, fault.RouteNotFound, "/v1/chat/completions"},
-		"prefix":             {ask("POST", "/openai/v1/embeddings", request), 404, fault.RouteNotFound, "/v1/embeddings"},
+		"no path":            {ask("POST", "/v1/nothing", chatRequest), 404, fault.RouteNotFound, "base URL"},
+		"v1 missing":         {ask("POST", "/chat/completions", chatRequest), 404, fault.RouteNotFound, "/v1/chat/completions"},
+		"v1 doubled":         {ask("POST", "/v1/v1/chat/completions", chatRequest), 404, fault.RouteNotFound, "/v1/chat/completions"},
+		"trailing slash":     {ask("POST", "/v1/chat/completions/", chatRequest), 404, fault.RouteNotFound, "/v1/chat/completions"},
+		"doubled slash":      {ask("POST", "//v1/chat/completions", chatRequest), 404, fault.RouteNotFound, "/v1/chat/completions"},
+		"other case":         {ask("POST", "/V1/Chat/completions", chatRequest), 404, fault.RouteNotFound, "/v1/chat/completions"},
+		"prefix":             {ask("POST", "/openai/v1/embeddings", chatRequest), 404, fault.RouteNotFound, "/v1/embeddings"},
 		"models, v1 missing": {ask("GET", "/models", ""), 404, fault.RouteNotFound, "/v1/models"},
 		"model, v1 doubled":  {ask("GET", "/v1/v1/models/a/b", ""), 404, fault.RouteNotFound, "/v1/models/{id}"},
 		"models/":            {ask("GET", "/v1/models/", ""), 404, fault.RouteNotFound, "/v1/models;"},
 		"base":               {ask("GET", "/v1", ""), 404, fault.RouteNotFound, "base URL"},
-		"no path, no key":    {ask("POST", "/v2/x", request, "Authorization", ""), 404, fault.RouteNotFound, ""},
+		"no path, no key":    {ask("POST", "/v2/x", chatRequest, "Authorization", ""), 404, fault.RouteNotFound, ""},
 		"method":             {ask("GET", "/v1/chat/completions", ""), 405, fault.MethodNotAllowed, "POST"},
 		"method, no key":     {ask("DELETE", "/v1/models", "", "Authorization", ""), 405, fault.MethodNotAllowed, "GET"},
 		"preflight":          {ask("OPTIONS", "/v1/chat/completions", ""), 405, fault.MethodNotAllowed, "POST"},
-		"no key":             {ask("POST", "/v1/chat/completions", request, "Authorization", ""), 401, fault.InvalidAPIKey, "create one at Keys (/applications)"},
-		"wrong key":          {ask("POST", "/v1/chat/completions", request, "Authorization", "", "Authorization", "Bearer kith_x"), 401, fault.InvalidAPIKey, "create one at Keys (/applications)"},
-		"two keys":           {ask("POST", "/v1/chat/completions", request, "X-Api-Key", "kith_x"), 401, fault.InvalidAPIKey, "create one at Keys (/applications)"},
+		"no key":             {ask("POST", "/v1/chat/completions", chatRequest, "Authorization", ""), 401, fault.InvalidAPIKey, "create one at Keys (/applications)"},
+		"wrong key":          {ask("POST", "/v1/chat/completions", chatRequest, "Authorization", "", "Authorization", "Bearer kith_x"), 401, fault.InvalidAPIKey, "create one at Keys (/applications)"},
+		"two keys":           {ask("POST", "/v1/chat/completions", chatRequest, "X-Api-Key", "kith_x"), 401, fault.InvalidAPIKey, "create one at Keys (/applications)"},
 		"two keys, one good": {ask("GET", "/v1/models", "", "Authorization", "", "Authorization", "Bearer kith_x", "X-Api-Key", goodKey), 401, fault.InvalidAPIKey, ""},
-		"two bearers":        {ask("POST", "/v1/chat/completions", request, "Authorization", "Bearer kith_x"), 401, fault.InvalidAPIKey, "create one at Keys (/applications)"},
-		"basic":              {ask("POST", "/v1/chat/completions", request, "Authorization", "", "Authorization", "Basic abc"), 401, fault.InvalidAPIKey, ""},
-		"x-api-key on chat":  {ask("POST", "/v1/chat/completions", request, "Authorization", "", "X-Api-Key", goodKey), 401, fault.InvalidAPIKey, ""},
-		"unsure":             {ask("POST", "/v1/chat/completions", request, "Authorization", "", "Authorization", "Bearer kith_test_unsure"), 503, fault.CascadeExhausted, "confirm"},
-		"completions":        {ask("POST", "/v1/completions", request), 501, fault.NotImplemented, "/v1/chat/completions"},
-		"completions no key": {ask("POST", "/v1/completions", request, "Authorization", ""), 401, fault.InvalidAPIKey, ""},
-		"encoding":           {ask("POST", "/v1/chat/completions", request, "Content-Encoding", "gzip"), 415, fault.UnsupportedEncoding, "Content-Encoding"},
+		"two bearers":        {ask("POST", "/v1/chat/completions", chatRequest, "Authorization", "Bearer kith_x"), 401, fault.InvalidAPIKey, "create one at Keys (/applications)"},
+		"basic":              {ask("POST", "/v1/chat/completions", chatRequest, "Authorization", "", "Authorization", "Basic abc"), 401, fault.InvalidAPIKey, ""},
+		"x-api-key on chat":  {ask("POST", "/v1/chat/completions", chatRequest, "Authorization", "", "X-Api-Key", goodKey), 401, fault.InvalidAPIKey, ""},
+		"unsure":             {ask("POST", "/v1/chat/completions", chatRequest, "Authorization", "", "Authorization", "Bearer kith_test_unsure"), 503, fault.CascadeExhausted, "confirm"},
+		"completions":        {ask("POST", "/v1/completions", chatRequest), 501, fault.NotImplemented, "/v1/chat/completions"},
+		"completions no key": {ask("POST", "/v1/completions", chatRequest, "Authorization", ""), 401, fault.InvalidAPIKey, ""},
+		"encoding":           {ask("POST", "/v1/chat/completions", chatRequest, "Content-Encoding", "gzip"), 415, fault.UnsupportedEncoding, "Content-Encoding"},
 		"broken JSON":        {ask("POST", "/v1/chat/completions", `{"model":`), 400, fault.InvalidRequest, "JSON"},
 		"empty":              {ask("POST", "/v1/chat/completions", ``), 400, fault.InvalidRequest, "empty"},
 		"duplicate model":    {ask("POST", "/v1/embeddings", `{"model":"a","model":"b"}`), 400, fault.InvalidRequest, "twice"},
@@ -240,8 +240,8 @@ func TestRefusalsOfTheHostedEdge(t *testing.T) {
 			}
 		})
 	}
-	one, _ := do(h, ask("POST", "/v1/chat/completions", request, "Authorization", ""))
-	two, _ := do(h, ask("POST", "/v1/chat/completions", request, "Authorization", "", "Authorization", "Bearer kith_x"))
+	one, _ := do(h, ask("POST", "/v1/chat/completions", chatRequest, "Authorization", ""))
+	two, _ := do(h, ask("POST", "/v1/chat/completions", chatRequest, "Authorization", "", "Authorization", "Bearer kith_x"))
 	hide := func(w *httptest.ResponseRecorder) string {
 		return strings.ReplaceAll(w.Body.String(), w.Header().Get("X-Correlation-ID"), "")
 	}
@@ -256,7 +256,7 @@ func TestFaultsOfTheBackend(t *testing.T) {
 	for code, status := range fault.Codes() {
 		t.Run(string(code), func(t *testing.T) {
 			h := New(hostedConfig(refuses(errors.Join(errors.New("inside"), fault.New(code, "why, and what next")))))
-			w, aborted := do(h, ask("POST", "/v1/chat/completions", request))
+			w, aborted := do(h, ask("POST", "/v1/chat/completions", chatRequest))
 			got := checkFault(t, w, status, code)
 			if got.Error.Message != "why, and what next" || aborted {
 				t.Errorf("%s, aborted %v", w.Body, aborted)
@@ -264,19 +264,19 @@ func TestFaultsOfTheBackend(t *testing.T) {
 		})
 	}
 	t.Run("after a wait", func(t *testing.T) {
-		w, _ := do(New(hostedConfig(refuses(fault.New(fault.CapacityFull, "busy").AfterWait()))), ask("POST", "/v1/chat/completions", request))
+		w, _ := do(New(hostedConfig(refuses(fault.New(fault.CapacityFull, "busy").AfterWait()))), ask("POST", "/v1/chat/completions", chatRequest))
 		if got := checkFault(t, w, 503, fault.CapacityFull); got.Error.Reason != fault.WaitElapsed {
 			t.Errorf("%s", w.Body)
 		}
 	})
 	t.Run("no retry", func(t *testing.T) {
-		w, _ := do(New(hostedConfig(refuses(fault.New(fault.CascadeExhausted, "no").WithNoRetry()))), ask("POST", "/v1/chat/completions", request))
+		w, _ := do(New(hostedConfig(refuses(fault.New(fault.CascadeExhausted, "no").WithNoRetry()))), ask("POST", "/v1/chat/completions", chatRequest))
 		if w.Header().Get("X-Should-Retry") != "false" {
 			t.Errorf("%v", w.Header())
 		}
 	})
 	t.Run("not a fault", func(t *testing.T) {
-		w, _ := do(New(hostedConfig(refuses(errors.New("the secret inside")))), ask("POST", "/v1/chat/completions", request))
+		w, _ := do(New(hostedConfig(refuses(errors.New("the secret inside")))), ask("POST", "/v1/chat/completions", chatRequest))
 		checkFault(t, w, 500, fault.InternalError)
 		if strings.Contains(w.Body.String(), "secret") {
 			t.Errorf("%s", w.Body)
@@ -287,7 +287,7 @@ func TestFaultsOfTheBackend(t *testing.T) {
 		var log bytes.Buffer
 		c := hostedConfig(b)
 		c.Log = slog.New(slog.NewJSONHandler(&log, nil))
-		w, aborted := do(New(c), ask("POST", "/v1/chat/completions", request))
+		w, aborted := do(New(c), ask("POST", "/v1/chat/completions", chatRequest))
 		checkFault(t, w, 500, fault.InternalError)
 		if aborted || strings.Contains(w.Body.String()+log.String(), "secret") || !strings.Contains(log.String(), "panic (string)") {
 			t.Errorf("%s\n%s", w.Body, log.String())
@@ -297,7 +297,7 @@ func TestFaultsOfTheBackend(t *testing.T) {
 		seen := map[string]bool{}
 		h := New(hostedConfig(refuses(fault.New(fault.CapacityFull, "busy"))))
 		for range 300 {
-			w, _ := do(h, ask("POST", "/v1/chat/completions", request))
+			w, _ := do(h, ask("POST", "/v1/chat/completions", chatRequest))
 			seen[w.Header().Get("Retry-After")] = true
 		}
 		if len(seen) != 3 || !seen["4"] || !seen["5"] || !seen["6"] {
@@ -307,7 +307,7 @@ func TestFaultsOfTheBackend(t *testing.T) {
 }
 
 func TestEnvelopeFollowsRouteAndVersion(t *testing.T) {
-	h := New(hostedConfig(answers(reply)))
+	h := New(hostedConfig(answers(chatAnswer)))
 	version := []string{"Anthropic-Version", "2023-06-01"}
 	for _, c := range []struct {
 		r        *http.Request
@@ -317,8 +317,8 @@ func TestEnvelopeFollowsRouteAndVersion(t *testing.T) {
 		{ask("GET", "/v1/models/x", ""), false},
 		{ask("GET", "/nowhere", "", version...), true},
 		{ask("GET", "/nowhere", ""), false},
-		{ask("POST", "/v1/messages", request), true},
-		{ask("POST", "/v1/messages/count_tokens", request), true},
+		{ask("POST", "/v1/messages", chatRequest), true},
+		{ask("POST", "/v1/messages/count_tokens", chatRequest), true},
 		{ask("GET", "/v1/chat/completions", "", version...), false},
 	} {
 		w, _ := do(h, c.r)
@@ -337,7 +337,7 @@ func TestUnary(t *testing.T) {
 	b := &backend{do: func(_ context.Context, c *Call) (*Answer, error) {
 		call, sent = c, textOf(c.Body)
 		c.Trace = Trace{Machine: "mch_1", Attempts: 1, Route: "own; machine=box\r\nX: y; owner=ann"}
-		return answer(io.NopCloser(strings.NewReader(reply))), nil
+		return answer(io.NopCloser(strings.NewReader(chatAnswer))), nil
 	}}
 	var log bytes.Buffer
 	var out Outcome
@@ -345,16 +345,16 @@ func TestUnary(t *testing.T) {
 	c.Log = slog.New(slog.NewJSONHandler(&log, nil))
 	c.Finished = func(_ *Call, o Outcome) { out = o }
 	h := New(c)
-	w, aborted := do(h, ask("POST", "/v1/chat/completions", request, "Prefer", "respond-async, wait=7", "X-Correlation-ID", "mine"))
-	if w.Code != 200 || w.Body.String() != reply || aborted {
+	w, aborted := do(h, ask("POST", "/v1/chat/completions", chatRequest, "Prefer", "respond-async, wait=7", "X-Correlation-ID", "mine"))
+	if w.Code != 200 || w.Body.String() != chatAnswer || aborted {
 		t.Errorf("%d %q", w.Code, w.Body)
 	}
 	header := w.Header()
-	if header.Get("Content-Length") != strconv.Itoa(len(reply)) || header.Get("Content-Type") != "application/json" ||
+	if header.Get("Content-Length") != strconv.Itoa(len(chatAnswer)) || header.Get("Content-Type") != "application/json" ||
 		header.Get("X-Kith-Route") != "own; machine=box  X: y; owner=ann" {
 		t.Errorf("%v", header)
 	}
-	if call.ID != header.Get("X-Correlation-ID") || call.ID == "mine" || sent != request || call.Model != "m" || call.Stream ||
+	if call.ID != header.Get("X-Correlation-ID") || call.ID == "mine" || sent != chatRequest || call.Model != "m" || call.Stream ||
 		call.Caller.KeyID != "key_1" || call.Wait != 7*time.Second || call.Endpoint != fleet.ChatCompletions {
 		t.Errorf("%+v", call)
 	}
@@ -379,7 +379,7 @@ func TestUnary(t *testing.T) {
 func TestUnaryAnswersThatAreNone(t *testing.T) {
 	broken := func(err error) *backend {
 		return &backend{do: func(context.Context, *Call) (*Answer, error) {
-			return answer(io.NopCloser(io.MultiReader(strings.NewReader(reply[:20]), &failing{err}))), nil
+			return answer(io.NopCloser(io.MultiReader(strings.NewReader(chatAnswer[:20]), &failing{err}))), nil
 		}}
 	}
 	for name, c := range map[string]struct {
@@ -393,7 +393,7 @@ func TestUnaryAnswersThatAreNone(t *testing.T) {
 		"gone":     {broken(fault.New(fault.MachineOffline, "gone")), fault.MachineOffline},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, _ := do(New(hostedConfig(c.b)), ask("POST", "/v1/chat/completions", request))
+			w, _ := do(New(hostedConfig(c.b)), ask("POST", "/v1/chat/completions", chatRequest))
 			checkFault(t, w, fault.New(c.code, "").Status(), c.code)
 		})
 	}
@@ -538,7 +538,7 @@ func TestModelIDsAreExact(t *testing.T) {
 // Finished waits until the caller has read it.
 func TestAnswerBeforeBooks(t *testing.T) {
 	read, finished := make(chan struct{}), make(chan struct{})
-	c := hostedConfig(answers(reply))
+	c := hostedConfig(answers(chatAnswer))
 	c.Finished = func(*Call, Outcome) {
 		defer close(finished)
 		select {
@@ -549,14 +549,14 @@ func TestAnswerBeforeBooks(t *testing.T) {
 	}
 	server := httptest.NewServer(New(c))
 	defer server.Close()
-	r := ask("POST", server.URL+"/v1/chat/completions", request)
+	r := ask("POST", server.URL+"/v1/chat/completions", chatRequest)
 	r.RequestURI = ""
 	answer, err := server.Client().Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer answer.Body.Close()
-	if body, err := io.ReadAll(answer.Body); string(body) != reply || err != nil {
+	if body, err := io.ReadAll(answer.Body); string(body) != chatAnswer || err != nil {
 		t.Errorf("%q, %v", body, err)
 	}
 	close(read)
@@ -567,9 +567,9 @@ func TestAnswerBeforeBooks(t *testing.T) {
 // key.
 func TestReachOfACall(t *testing.T) {
 	for _, c := range []struct {
-		key   fleet.Narrow
+		key   fleet.KeyReach
 		words []string
-		want  fleet.Narrow
+		want  fleet.KeyReach
 	}{
 		{fleet.Everything, nil, fleet.Everything},
 		{fleet.Everything, []string{"all"}, fleet.Everything},
@@ -579,16 +579,16 @@ func TestReachOfACall(t *testing.T) {
 		{fleet.OwnOnly, []string{"shared"}, fleet.OwnOnly},
 		{fleet.Everything, []string{"all", "own", "shared"}, fleet.OwnOnly}, // the narrowest of several
 	} {
-		got := fleet.Narrow(99)
+		got := fleet.KeyReach(99)
 		b := &backend{do: func(_ context.Context, call *Call) (*Answer, error) {
-			got = call.Caller.Narrow
+			got = call.Caller.Reach
 			return nil, fault.New(fault.CapacityFull, "enough")
 		}}
 		config := hostedConfig(b)
 		identify := config.Identify
-		config.Identify = func(ctx context.Context, secret string) (Caller, error) {
+		config.Identify = func(ctx context.Context, secret string) (fleet.Caller, error) {
 			caller, err := identify(ctx, secret)
-			caller.Narrow = c.key
+			caller.Reach = c.key
 			return caller, err
 		}
 		r := ask("POST", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"}]}`)
@@ -603,7 +603,7 @@ func TestReachOfACall(t *testing.T) {
 		r := ask("POST", "/v1/chat/completions", `{"model":"m","messages":[]}`)
 		r.Header[HeaderReach] = words
 		w, _ := do(New(hostedConfig(&backend{})), r)
-		if w.Code != 400 || !strings.Contains(w.Body.String(), "X-Kith-Reach is own, shared or all") {
+		if w.Code != 400 || !strings.Contains(w.Body.String(), "X-Kith-Reach must be own, shared or all") {
 			t.Errorf("%q: %d %s", words, w.Code, w.Body)
 		}
 	}

@@ -41,7 +41,8 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 // and a page on loopback has a valid Host.
 func (g *Guard) check(r *http.Request) error {
 	if !g.AnyHost && !g.ownHost(r.Host) {
-		return fault.New(fault.ForbiddenOrigin, "this surface answers to localhost, 127.0.0.1 and [::1] with port %d only: use one of those in the base URL", g.Port)
+		return fault.New(fault.ForbiddenOrigin, "this surface answers to localhost, "+
+			"127.0.0.1 and [::1] with port %d only: use one of those in the base URL", g.Port)
 	}
 	listed := false
 	for _, origin := range r.Header["Origin"] {
@@ -51,7 +52,8 @@ func (g *Guard) check(r *http.Request) error {
 	}
 	for _, site := range r.Header["Sec-Fetch-Site"] {
 		if site != "none" && site != "same-origin" && !listed {
-			return fault.New(fault.ForbiddenOrigin, "web pages of another site may not call this surface: call from a program")
+			return fault.New(fault.ForbiddenOrigin,
+				"web pages of another site may not call this surface: call from a program")
 		}
 	}
 	return nil

@@ -66,7 +66,7 @@ func TestGuardHost(t *testing.T) {
 
 func TestGuardOrigin(t *testing.T) {
 	runs := 0
-	b := answers(reply)
+	b := answers(chatAnswer)
 	served := b.do
 	b.do = func(ctx context.Context, call *Call) (*Answer, error) { runs++; return served(ctx, call) }
 	c := localConfig(b)
@@ -84,7 +84,7 @@ func TestGuardOrigin(t *testing.T) {
 		{"Sec-Fetch-Site", "odd"},
 		{"Sec-Fetch-Site", "none", "Sec-Fetch-Site", "cross-site"},
 	} {
-		w, _ := do(h, ask("POST", target, request, headers...))
+		w, _ := do(h, ask("POST", target, chatRequest, headers...))
 		checkFault(t, w, 403, fault.ForbiddenOrigin)
 		for name := range w.Header() {
 			if strings.HasPrefix(name, "Access-Control") {
@@ -106,7 +106,7 @@ func TestGuardOrigin(t *testing.T) {
 			if value == "" {
 				value = "http://localhost:8701/"
 			}
-			w, _ := do(h, ask("POST", target, request, "Content-Type", "", "Content-Type", contentType, mark, value))
+			w, _ := do(h, ask("POST", target, chatRequest, "Content-Type", "", "Content-Type", contentType, mark, value))
 			checkFault(t, w, 400, fault.InvalidRequest)
 		}
 	}
@@ -121,7 +121,7 @@ func TestGuardOrigin(t *testing.T) {
 		{"Content-Type", ""}, {"Content-Type", "", "Content-Type", "text/plain"},
 		{"Authorization", "", "Authorization", "Bearer anything"}, {"Authorization", ""},
 	} {
-		if w, _ := do(h, ask("POST", target, request, headers...)); w.Code != 200 {
+		if w, _ := do(h, ask("POST", target, chatRequest, headers...)); w.Code != 200 {
 			t.Errorf("%v: %d %s", headers, w.Code, w.Body)
 		}
 	}

@@ -330,7 +330,7 @@ func TestMemberFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := hostedConfig(answers(reply))
+	c := hostedConfig(answers(chatAnswer))
 	c.Spool = room
 	h := New(c)
 	other, err := room.Keep(spool.Holder{Member: "mem_2"}, make([]byte, 3<<20))
@@ -351,7 +351,7 @@ func TestMemberFull(t *testing.T) {
 			t.Errorf("still held: %+v", held)
 		}
 	}
-	if w, _ := do(h, ask("POST", "/v1/chat/completions", request)); w.Code != 200 {
+	if w, _ := do(h, ask("POST", "/v1/chat/completions", chatRequest)); w.Code != 200 {
 		t.Errorf("afterwards: %d %s", w.Code, w.Body)
 	}
 	// What the member holds already leaves less for the next request and for an answer.
@@ -359,13 +359,13 @@ func TestMemberFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	long := strings.Replace(request, "{", "{"+strings.Repeat(" ", 1<<20), 1)
-	c.Backend = answers(reply + strings.Repeat(" ", 3<<19))
+	long := strings.Replace(chatRequest, "{", "{"+strings.Repeat(" ", 1<<20), 1)
+	c.Backend = answers(chatAnswer + strings.Repeat(" ", 3<<19))
 	answering := New(c)
 	if w, _ := do(h, ask("POST", "/v1/chat/completions", long)); w.Code != 503 {
 		t.Errorf("a request beside what the member has: %d", w.Code)
 	}
-	if w, _ := do(answering, ask("POST", "/v1/chat/completions", request)); w.Code != 503 {
+	if w, _ := do(answering, ask("POST", "/v1/chat/completions", chatRequest)); w.Code != 503 {
 		t.Errorf("an answer beside what the member has: %d", w.Code)
 	}
 	own.Close()
@@ -378,7 +378,7 @@ func TestMemberFull(t *testing.T) {
 // dialect and in a translated one. No file remains.
 func TestLargeBodiesInFiles(t *testing.T) {
 	room := files(t)
-	text := strings.Repeat("words and more ", 80_000) // more than a body in memory may have
+	text := strings.Repeat("words and more ", 150_000) // more than may be in memory
 	said := `{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"` + text + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":3}}`
 	c := hostedConfig(&backend{do: func(_ context.Context, call *Call) (*Answer, error) {
 		_, body := call.Request()

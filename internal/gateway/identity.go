@@ -12,22 +12,23 @@ import (
 // keys: the caller does not learn which it was (spec/api.md#check-key). Its message names
 // the page at base where keys are created.
 func RefusedKey(base string) *fault.Fault {
-	return fault.New(fault.InvalidAPIKey, "the API key is missing, wrong or revoked: create one at Keys (%s/applications) and send it as Authorization: Bearer", base)
+	return fault.New(fault.InvalidAPIKey, "the API key is missing, wrong or revoked: "+
+		"create one at Keys (%s/applications) and send it as Authorization: Bearer", base)
 }
 
 // identify identifies the caller of a hosted request. No other function reads a key.
 // x-api-key alone is enough only on routes that accept it; if a request has two keys,
 // they must be equal on every route.
-func (x *exchange) identify() error {
-	secret, ok := secretOf(x.r.Header, x.route.takesAPIKey())
+func (r *request) identify() error {
+	secret, ok := secretOf(r.Header, r.route.takesAPIKey())
 	if !ok {
-		return RefusedKey(x.g.cfg.Base)
+		return RefusedKey(r.edge.cfg.Base)
 	}
-	caller, err := x.g.cfg.Identify(x.r.Context(), secret)
+	caller, err := r.edge.cfg.Identify(r.Context(), secret)
 	if err != nil {
 		return err
 	}
-	x.caller = caller
+	r.caller = caller
 	return nil
 }
 
@@ -38,13 +39,14 @@ const HeaderReach = "X-Kith-Reach"
 
 // narrow narrows the caller's reach to that of the request's header, the narrowest if
 // there are several. An empty value is refused: it may be a variable that was not set.
-func (x *exchange) narrow() error {
-	for _, word := range x.r.Header[HeaderReach] {
-		narrow, ok := fleet.ParseNarrow(word)
+func (r *request) narrow() error {
+	for _, word := range r.Header[HeaderReach] {
+		reach, ok := fleet.ParseKeyReach(word)
 		if !ok {
-			return fault.New(fault.InvalidRequest, "%s is own, shared or all, not %.40q", HeaderReach, word).WithParam(HeaderReach)
+			return fault.New(fault.InvalidRequest, "%s must be own, shared or all, not %.40q", HeaderReach,
+				word).WithParam(HeaderReach)
 		}
-		x.caller.Narrow = max(x.caller.Narrow, narrow)
+		r.caller.Reach = max(r.caller.Reach, reach)
 	}
 	return nil
 }

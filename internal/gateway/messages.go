@@ -30,7 +30,8 @@ func checkVersion(h http.Header) error {
 			return nil
 		}
 	}
-	return fault.New(fault.InvalidRequest, "send the header anthropic-version with a date, as in 2023-06-01").WithParam("anthropic-version")
+	return fault.New(fault.InvalidRequest,
+		"send the header anthropic-version with a date, as in 2023-06-01").WithParam("anthropic-version")
 }
 
 // ownHeaders returns the headers that are specific to the messages dialect.
@@ -45,9 +46,9 @@ func ownHeaders(h http.Header) http.Header {
 }
 
 // translate translates the body of a messages call to chat.
-func (x *exchange) translate(body []byte) (dialect.Head, []byte, error) {
+func (r *request) translate(body []byte) (dialect.Head, []byte, error) {
 	head, chat, err := dialect.MessagesToChat(body)
-	if err == nil && int64(len(chat)) > x.tuning.Body+translationRoom {
+	if err == nil && int64(len(chat)) > r.tuning.Body+translationRoom {
 		err = tooLargeForMachines()
 	}
 	return head, chat, err
@@ -56,9 +57,6 @@ func (x *exchange) translate(body []byte) (dialect.Head, []byte, error) {
 func tooLargeForMachines() error {
 	return fault.New(fault.RequestTooLarge, "the body is too large for the machines behind this service: send less")
 }
-
-// messageID returns the id of the message that answers the call.
-func (x *exchange) messageID() string { return "msg_" + strings.TrimPrefix(x.id, "req_") }
 
 // countLimit is the time limit of a token count.
 const countLimit = 3 * time.Second
@@ -70,60 +68,60 @@ var countRate = Rate{PerSecond: 1, Burst: 60}
 
 // countTokens serves POST /v1/messages/count_tokens. It answers with the count of a
 // tokenizer, or with an estimate that is marked as one (spec/api.md#count-tokens).
-func (x *exchange) countTokens() error {
-	call := x.newCall(fleet.Messages)
-	call.Header = ownHeaders(x.r.Header)
+func (r *request) countTokens() error {
+	call := r.newCall(fleet.Messages)
+	call.Header = ownHeaders(r.Header)
 	defer call.close()
 	var count dialect.Count
 	var err error
-	if call.Body, err = x.readBody(); err != nil {
+	if call.Body, err = r.readBody(); err != nil {
 		return err
 	}
-	err = call.Body.View(x.r.Context(), func(body []byte) (err error) {
+	err = call.Body.View(r.Context(), func(body []byte) (err error) {
 		count, err = dialect.CountMessages(body)
 		return err
 	})
 	if err != nil {
-		return x.faultOf(x.r.Context(), err)
+		return r.faultOf(r.Context(), err)
 	}
 	if count.Chat != nil {
-		if call.chat, err = x.keep(count.Chat); err != nil {
+		if call.chat, err = r.keep(count.Chat); err != nil {
 			return err
 		}
 		count.Chat = nil
 	}
 	call.Model = count.Model
-	tokens, err := x.tokenize(call)
+	tokens, err := r.tokenize(call)
 	if err != nil {
 		return err
 	}
 	if tokens == 0 {
 		tokens = count.Estimate
-		x.w.Header()["X-Kith-Estimate"] = []string{"true"}
+		r.reply.Header()["X-Kith-Estimate"] = []string{"true"}
 	}
-	return x.writeJSON(struct {
+	return r.writeJSON(struct {
 		InputTokens int64 `json:"input_tokens"`
 	}{tokens})
 }
 
 // tokenize returns the number of tokens of the call's prompt, 0 if no tokenizer counted
 // them. The call is routed but not served: it does not wait and is not recorded.
-func (x *exchange) tokenize(call *Call) (tokens int64, err error) {
+func (r *request) tokenize(call *Call) (tokens int64, err error) {
 	if !call.Model.Valid() { // no machine can offer it
 		return 0, impossibleModel()
 	}
-	if x.g.cfg.Count == nil {
+	if r.edge.cfg.Count == nil {
 		return 0, nil
 	}
-	if x.g.surface == hosted && x.g.counts.take(bucketOf(x.caller), x.arrived) != nil {
+	if r.edge.surface == hosted && r.edge.counts.take(bucketOf(r.caller), r.arrived) != nil {
 		return 0, nil
 	}
-	ctx, cancel := context.WithTimeout(x.r.Context(), countLimit)
+	ctx, cancel := context.WithTimeout(r.Context(), countLimit)
 	defer cancel()
-	tokens, err = x.g.cfg.Count(ctx, call)
-	if f := fault.Of(err); f != nil && x.g.surface == hosted {
-		err = x.g.Miss(x.caller, call.Model, f)
+	tokens, err = r.edge.cfg.Count(ctx, call)
+	if f := fault.Of(err); f != nil && r.edge.surface == hosted {
+		err = r.edge.Miss(r.caller, call.Model, f)
 	}
-	setRoute(x.w.Header(), call)
+	r.reply.setRoute(call)
 	return tokens, err
 }

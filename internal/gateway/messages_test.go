@@ -94,7 +94,7 @@ func TestMessagesRefusals(t *testing.T) {
 		"too large":         {askMessages(long), 413, "request_too_large", fault.RequestTooLarge, ""},
 		"encoding":          {askMessages(messagesRequest, "Content-Encoding", "gzip"), 415, "invalid_request_error", fault.UnsupportedEncoding, ""},
 		"broken JSON":       {askMessages(`{"model":`), 400, "invalid_request_error", fault.InvalidRequest, ""},
-		"no max_tokens":     {askMessages(request), 400, "invalid_request_error", fault.InvalidRequest, "max_tokens"},
+		"no max_tokens":     {askMessages(chatRequest), 400, "invalid_request_error", fault.InvalidRequest, "max_tokens"},
 		"bad block":         {askMessages(`{"model":"m","max_tokens":9,"messages":[{"role":"user","content":[{"type":"text"}]}]}`), 400, "invalid_request_error", fault.InvalidRequest, "messages.0.content.0"},
 		"impossible model":  {askMessages(strings.Replace(messagesRequest, `"m"`, `"a\u0000b"`, 1)), 404, "not_found_error", fault.ModelNotFound, "model"},
 		"count: no body":    {ask("POST", "/v1/messages/count_tokens", "", "Anthropic-Version", "2023-06-01"), 400, "invalid_request_error", fault.InvalidRequest, ""},

@@ -39,7 +39,7 @@ type messagesModel struct {
 }
 
 // entry returns the entry of m in the dialect of the request.
-func (x *exchange) entry(m Model) any {
+func (r *request) entry(m Model) any {
 	created := m.Created.UTC().Truncate(time.Second)
 	if created.Unix() < 0 {
 		created = time.Unix(0, 0).UTC()
@@ -48,7 +48,7 @@ func (x *exchange) entry(m Model) any {
 		ContextLength: m.ContextLength, Capabilities: m.Capabilities,
 		Availability: m.Availability, Via: m.Via.String(), Machines: m.Machines,
 	}
-	if x.envelope == dialect.Messages {
+	if r.envelope == dialect.Messages {
 		return messagesModel{Type: "model", ID: m.ID, DisplayName: m.ID, CreatedAt: created, modelExtras: extras}
 	}
 	return chatModel{ID: m.ID, Object: "model", Created: created.Unix(), OwnedBy: "kith", modelExtras: extras}
@@ -56,18 +56,18 @@ func (x *exchange) entry(m Model) any {
 
 // listModels serves GET /v1/models: the complete list in the chat dialect, a page of it
 // in the messages dialect.
-func (x *exchange) listModels() error {
-	models, err := x.g.cfg.Backend.Models(x.r.Context(), x.caller)
+func (r *request) listModels() error {
+	models, err := r.edge.cfg.Backend.Models(r.Context(), r.caller)
 	if err != nil {
-		return x.faultOf(x.r.Context(), err)
+		return r.faultOf(r.Context(), err)
 	}
-	if x.envelope != dialect.Messages {
-		return x.writeJSON(struct {
+	if r.envelope != dialect.Messages {
+		return r.writeJSON(struct {
 			Object string `json:"object"`
 			Data   []any  `json:"data"`
-		}{"list", x.entries(models)})
+		}{"list", r.entries(models)})
 	}
-	models, more, err := page(models, x.r.URL.Query())
+	models, more, err := page(models, r.URL.Query())
 	if err != nil {
 		return err
 	}
@@ -75,18 +75,18 @@ func (x *exchange) listModels() error {
 	if len(models) > 0 {
 		first, last = &models[0].ID, &models[len(models)-1].ID
 	}
-	return x.writeJSON(struct {
+	return r.writeJSON(struct {
 		Data    []any          `json:"data"`
 		HasMore bool           `json:"has_more"`
 		FirstID *fleet.ModelID `json:"first_id"`
 		LastID  *fleet.ModelID `json:"last_id"`
-	}{x.entries(models), more, first, last})
+	}{r.entries(models), more, first, last})
 }
 
-func (x *exchange) entries(models []Model) []any {
+func (r *request) entries(models []Model) []any {
 	entries := make([]any, len(models))
 	for i, m := range models {
-		entries[i] = x.entry(m)
+		entries[i] = r.entry(m)
 	}
 	return entries
 }
@@ -121,16 +121,17 @@ func page(models []Model, query url.Values) (_ []Model, more bool, err error) {
 
 // oneModel serves GET /v1/models/{id}. An id may contain slashes and colons, plain or
 // percent-encoded.
-func (x *exchange) oneModel() error {
-	id := fleet.ModelID(x.route.argument(x.r.URL.EscapedPath()))
-	models, err := x.g.cfg.Backend.Models(x.r.Context(), x.caller)
+func (r *request) oneModel() error {
+	id := fleet.ModelID(r.route.argument(r.URL.EscapedPath()))
+	models, err := r.edge.cfg.Backend.Models(r.Context(), r.caller)
 	if err != nil {
-		return x.faultOf(x.r.Context(), err)
+		return r.faultOf(r.Context(), err)
 	}
 	for _, m := range models {
 		if m.ID == id {
-			return x.writeJSON(x.entry(m))
+			return r.writeJSON(r.entry(m))
 		}
 	}
-	return fault.New(fault.ModelNotFound, "you reach no model of that id: GET /v1/models lists those you do")
+	return fault.New(fault.ModelNotFound,
+		"no model with that id is available to you: GET /v1/models lists those that are")
 }

@@ -48,7 +48,7 @@ func TestContextLengthExceeded(t *testing.T) {
 	const code = fault.Code("context_length_exceeded")
 	h := New(hostedConfig(refuses(fault.New(code, message))))
 
-	w, _ := do(h, ask("POST", "/v1/chat/completions", request))
+	w, _ := do(h, ask("POST", "/v1/chat/completions", chatRequest))
 	if got := checkFault(t, w, 400, code); got.Error.Message != message || got.Error.Param == nil || *got.Error.Param != "messages" {
 		t.Errorf("chat: %s", w.Body)
 	}
@@ -67,7 +67,7 @@ func TestContextLengthExceeded(t *testing.T) {
 		!strings.Contains(w.Body.String()[failed:], `"error":{"code":"context_length_exceeded","message":"`+message+`"}`) {
 		t.Errorf("responses, streamed: aborted %v, %d %s", aborted, w.Code, w.Body)
 	}
-	w, _ = do(h, ask("POST", "/v1/chat/completions", strings.Replace(request, "{", `{"stream":true,`, 1)))
+	w, _ = do(h, ask("POST", "/v1/chat/completions", strings.Replace(chatRequest, "{", `{"stream":true,`, 1)))
 	checkFault(t, w, 400, code)
 }
 
@@ -82,9 +82,9 @@ func TestParam(t *testing.T) {
 		path, body string
 		want       string
 	}{
-		"chat, the model":          {missing, "/v1/chat/completions", request, `"param":"model"`},
-		"chat, no name can be":     {missing, "/v1/chat/completions", strings.Replace(request, `"m"`, `" m"`, 1), `"param":"model"`},
-		"chat":                     {full, "/v1/chat/completions", request, `"param":null`},
+		"chat, the model":          {missing, "/v1/chat/completions", chatRequest, `"param":"model"`},
+		"chat, no name can be":     {missing, "/v1/chat/completions", strings.Replace(chatRequest, `"m"`, `" m"`, 1), `"param":"model"`},
+		"chat":                     {full, "/v1/chat/completions", chatRequest, `"param":null`},
 		"embeddings, the model":    {missing, "/v1/embeddings", `{"model":"m","input":"x"}`, `"param":"model"`},
 		"responses, the model":     {missing, "/v1/responses", responsesRequest, `"param":"model"`},
 		"responses":                {full, "/v1/responses", responsesRequest, `"param":""`},

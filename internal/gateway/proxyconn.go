@@ -16,7 +16,7 @@ import (
 // first bytes; with a shorter limit its clients would get 502.
 const proxyHeaderLimit = 30 * time.Second
 
-var errTooManyConnections = errors.New("the client behind the proxy holds as many connections as one may")
+var errTooManyConnections = errors.New("the client behind the proxy has the maximum number of connections")
 
 // proxyConn is a connection of a trusted proxy. If it begins with a PROXY header,
 // RemoteAddr is the client that the header names, and the connection is counted for that
@@ -32,7 +32,8 @@ type proxyConn struct {
 }
 
 func newProxyConn(clients *Clients, conn net.Conn) *proxyConn {
-	c := &proxyConn{Conn: conn, header: proxyproto.NewConn(conn, proxyproto.WithPolicy(proxyproto.USE), proxyproto.SetReadHeaderTimeout(proxyHeaderLimit))}
+	c := &proxyConn{Conn: conn, header: proxyproto.NewConn(conn, proxyproto.WithPolicy(proxyproto.USE),
+		proxyproto.SetReadHeaderTimeout(proxyHeaderLimit))}
 	c.begin = sync.OnceValue(func() error { return c.count(clients) })
 	return c
 }
@@ -45,7 +46,8 @@ func (c *proxyConn) count(clients *Clients) error {
 	if err != nil {
 		if _, lost := errors.AsType[net.Error](err); !lost {
 			clients.malformed.Do(func() {
-				clients.log.Warn("a trusted proxy sent a PROXY header that cannot be read", "proxy", c.Conn.RemoteAddr(), "error", err)
+				clients.log.Warn("a trusted proxy sent a PROXY header that cannot be read",
+					"proxy", c.Conn.RemoteAddr(), "error", err)
 			})
 		}
 		return readError(err)

@@ -25,7 +25,7 @@ type bucketKey struct {
 	machine fleet.MachineID
 }
 
-func bucketOf(c Caller) bucketKey { return bucketKey{key: c.KeyID, machine: c.Machine} }
+func bucketOf(c fleet.Caller) bucketKey { return bucketKey{key: c.KeyID, machine: c.Machine} }
 
 // Taken is how many requests of one key or machine credential a node has accepted and not
 // yet reported to the other nodes (spec/peers.md#rates).
@@ -75,7 +75,8 @@ func (b *buckets) take(key bucketKey, now time.Time) error {
 	if !of.AllowN(now, 1) {
 		perSecond := float64(of.Limit())
 		wait := time.Duration((1 - of.TokensAt(now)) / perSecond * float64(time.Second))
-		return fault.New(fault.RateLimitExceeded, "too many requests: at most %g a second, %d at once; wait as Retry-After says",
+		return fault.New(fault.RateLimitExceeded,
+			"too many requests: at most %g per second, %d at once; wait for the time in Retry-After",
 			perSecond, of.Burst()).WithRetryAfter(wholeSeconds(wait))
 	}
 	if of.unreported++; b.shared && of.unreported >= max(b.rate.Burst/8, 1) {
@@ -97,9 +98,9 @@ func (b *buckets) collected() []Taken {
 	return reports
 }
 
-// takeElsewhere takes the tokens of requests that another node accepted. A bucket can go
+// applyTaken takes the tokens of requests that another node accepted. A bucket can go
 // as far below zero as its capacity.
-func (b *buckets) takeElsewhere(taken []Taken, now time.Time) {
+func (b *buckets) applyTaken(taken []Taken, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, t := range taken {
@@ -157,7 +158,8 @@ func (m *misses) add(key bucketKey, model fleet.ModelID, now time.Time) *fault.F
 		return nil
 	}
 	if len(seen.models) >= maxMisses {
-		return fault.New(fault.RateLimitExceeded, "too many different models asked for that you cannot reach: ask for those that GET /v1/models lists").
+		return fault.New(fault.RateLimitExceeded,
+			"too many requests for models that you cannot reach: use those that GET /v1/models lists").
 			WithRetryAfter(wholeSeconds(missWindow - now.Sub(seen.since)))
 	}
 	seen.models[model] = struct{}{}

@@ -14,12 +14,12 @@ import (
 // The local surface accepts 200 requests at once and then 100 a second, of any kind.
 func TestLocalRateIsExact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := localConfig(answers(reply))
+		c := localConfig(answers(chatAnswer))
 		c.Rate = Rate{PerSecond: 100, Burst: 200}
 		h := New(c)
 		served := func(n int) (ok int) {
 			for i := range n {
-				r := ask("POST", "http://localhost:8701/v1/chat/completions", request)
+				r := ask("POST", "http://localhost:8701/v1/chat/completions", chatRequest)
 				if i%2 == 0 {
 					r = ask("HEAD", "http://localhost:8701/", "")
 				}
@@ -58,7 +58,7 @@ func TestHostedRateIsPerKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := buckets{rate: Rate{PerSecond: 0.1, Burst: 1}}
 		now := time.Now()
-		one, two := bucketOf(Caller{KeyID: "a"}), bucketOf(Caller{Machine: "a"})
+		one, two := bucketOf(fleet.Caller{KeyID: "a"}), bucketOf(fleet.Caller{Machine: "a"})
 		if b.take(one, now) != nil || b.take(two, now) != nil {
 			t.Error("the first request of a key was refused")
 		}
@@ -76,7 +76,7 @@ func TestHostedRateIsPerKey(t *testing.T) {
 // zero as its capacity (spec/peers.md#rates).
 func TestRateIsShared(t *testing.T) {
 	here, there := buckets{rate: Rate{PerSecond: 10, Burst: 40}, shared: true}, buckets{rate: Rate{PerSecond: 10, Burst: 40}, shared: true}
-	now, key := time.Now(), bucketOf(Caller{KeyID: "a"})
+	now, key := time.Now(), bucketOf(fleet.Caller{KeyID: "a"})
 	for range 39 {
 		if here.take(key, now) != nil {
 			t.Fatal("a request was refused")
@@ -86,7 +86,7 @@ func TestRateIsShared(t *testing.T) {
 	if len(reports) != 7 || here.collected() != nil { // 5 requests each
 		t.Fatalf("reported %v", reports)
 	}
-	there.takeElsewhere(reports, now)
+	there.applyTaken(reports, now)
 	for range 5 {
 		if there.take(key, now) != nil {
 			t.Error("refused, of the 5 requests that are left")
@@ -95,7 +95,7 @@ func TestRateIsShared(t *testing.T) {
 	if f := fault.Of(there.take(key, now)); f == nil || f.RetryAfter != 1 {
 		t.Errorf("the sixth request: %v", f)
 	}
-	there.takeElsewhere([]Taken{{Key: "a", Requests: 1000}, {Key: "a", Requests: 1000}, {Key: "a", Requests: -1000}}, now)
+	there.applyTaken([]Taken{{Key: "a", Requests: 1000}, {Key: "a", Requests: 1000}, {Key: "a", Requests: -1000}}, now)
 	if f := fault.Of(there.take(key, now)); f == nil || f.RetryAfter != 5 {
 		t.Errorf("after many requests at another node: %v, want 4.1 s to the next token", f)
 	}
@@ -108,7 +108,7 @@ func TestRateIsShared(t *testing.T) {
 	}
 	for i := range maxTaken + 1 {
 		for range 5 {
-			_ = here.take(bucketOf(Caller{KeyID: fmt.Sprint(i)}), now)
+			_ = here.take(bucketOf(fleet.Caller{KeyID: fmt.Sprint(i)}), now)
 		}
 	}
 	if first, rest := here.collected(), here.collected(); len(first) != maxTaken || len(rest) != 1 {
@@ -117,7 +117,7 @@ func TestRateIsShared(t *testing.T) {
 }
 
 func TestUnknownKeysTakeNoTokens(t *testing.T) {
-	c := hostedConfig(answers(reply))
+	c := hostedConfig(answers(chatAnswer))
 	c.Rate = Rate{PerSecond: 0.001, Burst: 1}
 	h := New(c)
 	for range 5 {
@@ -212,7 +212,7 @@ func TestLimitsHoldBesideTheEdge(t *testing.T) {
 	c := hostedConfig(refuses(fault.New(fault.ModelNotFound, "no")))
 	c.Rate = Rate{PerSecond: 1, Burst: 61 + 1}
 	g := New(c)
-	ann := Caller{Member: "ann", KeyID: "key_ann"}
+	ann := fleet.Caller{Member: "ann", KeyID: "key_ann"}
 	out := fault.New(fault.NotInCircle, "not yours")
 	for i := range maxMisses {
 		if f := g.Miss(ann, fleet.ModelID(fmt.Sprint(i)), out); f != out {
@@ -228,7 +228,7 @@ func TestLimitsHoldBesideTheEdge(t *testing.T) {
 	if f := fault.New(fault.CapacityFull, "busy"); g.Miss(ann, "busy", f) != f {
 		t.Error("a refusal within reach is a miss")
 	}
-	if f := g.Miss(Caller{Member: "bob", KeyID: "key_bob"}, "x", out); f != out {
+	if f := g.Miss(fleet.Caller{Member: "bob", KeyID: "key_bob"}, "x", out); f != out {
 		t.Errorf("another's: %v", f)
 	}
 	admitted := 0

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // farKey is a key of region "us", and lostKey one of an unknown region.
@@ -24,12 +25,12 @@ const (
 )
 
 // byRegion is an Identify of region "eu".
-func byRegion(ctx context.Context, secret string) (Caller, error) {
+func byRegion(ctx context.Context, secret string) (fleet.Caller, error) {
 	region, _, _ := strings.Cut(strings.TrimPrefix(secret, "kith_"), "_")
 	if region == "test" {
 		return keys(ctx, secret)
 	}
-	return Caller{}, fault.New(fault.InvalidAPIKey, "the API key is of region %q", region).Because(OtherRegion(region))
+	return fleet.Caller{}, fault.New(fault.InvalidAPIKey, "the API key is of region %q", region).Because(OtherRegion(region))
 }
 
 // edgeTo returns the edge of region "eu" with region "us" at address. It serves and
@@ -44,7 +45,7 @@ func edgeTo(t *testing.T, address string, set func(*Config)) *Edge {
 	c.Identify, c.Region, c.Regions = byRegion, "eu", map[string]*url.URL{"us": at}
 	c.Finished = func(*Call, Outcome) { t.Error("a call of another region was recorded") }
 	c.Refused = func(call *Call, _ Outcome) {
-		if call.Caller != (Caller{}) {
+		if call.Caller != (fleet.Caller{}) {
 			t.Errorf("the caller of another region is %+v", call.Caller)
 		}
 	}
@@ -158,7 +159,7 @@ func TestForwardedStream(t *testing.T) {
 		close(left)
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	r := farRequest(t, listen(t, edgeTo(t, address, nil)), "POST", "/v1/chat/completions", strings.NewReader(request))
+	r := farRequest(t, listen(t, edgeTo(t, address, nil)), "POST", "/v1/chat/completions", strings.NewReader(chatRequest))
 	res := send(t, r.WithContext(ctx))
 	for range 3 {
 		frame := make([]byte, len("data: {}\n\n"))
@@ -177,7 +178,7 @@ func TestForwardedBodyEnds(t *testing.T) {
 	body := io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(http.ErrBodyReadAfterClose))
 	r := httptest.NewRequest("POST", "/v1/chat/completions", body)
 	r.ContentLength = 3
-	b := &forwardedBody{x: &exchange{r: r, control: http.NewResponseController(httptest.NewRecorder())}}
+	b := &requestBody{r: r, src: body, control: http.NewResponseController(httptest.NewRecorder())}
 	if got, err := io.ReadAll(b); string(got) != "abc" || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -195,7 +196,7 @@ func TestForwardedAnswerBreaksOff(t *testing.T) {
 				_ = http.NewResponseController(w).Flush()
 				panic(http.ErrAbortHandler)
 			})
-			res, err := http.DefaultClient.Do(farRequest(t, listen(t, edgeTo(t, address, nil)), "POST", "/v1/chat/completions", strings.NewReader(request)))
+			res, err := http.DefaultClient.Do(farRequest(t, listen(t, edgeTo(t, address, nil)), "POST", "/v1/chat/completions", strings.NewReader(chatRequest)))
 			var text []byte
 			if err == nil { // otherwise the connection ended before the status was sent
 				text, err = io.ReadAll(res.Body)
@@ -241,13 +242,13 @@ func TestRegionUnreachable(t *testing.T) {
 				if path == "/v1/models" {
 					method = "GET"
 				}
-				w, _ := do(edge, ask(method, path, request, "Authorization", "", "Authorization", "Bearer "+farKey))
+				w, _ := do(edge, ask(method, path, chatRequest, "Authorization", "", "Authorization", "Bearer "+farKey))
 				got := checkFault(t, w, 503, fault.CascadeExhausted)
 				if !strings.Contains(got.Error.Message, `region "us"`) || w.Header().Get("Retry-After") == "" || w.Header().Get("Location") != "" {
 					t.Errorf("%s: %v %v", path, got, w.Header())
 				}
 			}
-			w, _ := do(edge, ask("POST", "/v1/messages", request, "Authorization", "", "X-Api-Key", farKey, "Anthropic-Version", "2023-06-01"))
+			w, _ := do(edge, ask("POST", "/v1/messages", chatRequest, "Authorization", "", "X-Api-Key", farKey, "Anthropic-Version", "2023-06-01"))
 			if w.Code != 503 || !strings.HasPrefix(w.Body.String(), `{"type":"error"`) || w.Header().Get("X-Correlation-Id") == "" {
 				t.Errorf("messages: %d %s", w.Code, w.Body)
 			}

@@ -34,17 +34,17 @@ const keepLimit = 2 * time.Second
 
 // readResponses parses the body of a call in the responses dialect, translates it to chat
 // and prepares its answer.
-func (x *exchange) readResponses(body []byte) (dialect.Head, []byte, error) {
+func (r *request) readResponses(call *Call, body []byte) (dialect.Head, []byte, error) {
 	q, err := dialect.ReadResponses(body)
 	if err != nil {
 		return dialect.Head{}, nil, err
 	}
-	defer x.turns.read()
-	if err := q.Resolve(x.loadTurn); err != nil {
+	defer r.turns.read()
+	if err := q.Resolve(r.loadTurn); err != nil {
 		return dialect.Head{}, nil, err
 	}
 	chat, err := q.Chat()
-	if err == nil && int64(len(chat)) > x.tuning.Body+translationRoom {
+	if err == nil && int64(len(chat)) > r.tuning.Body+translationRoom {
 		err = tooLargeForMachines()
 	}
 	if err != nil {
@@ -52,7 +52,7 @@ func (x *exchange) readResponses(body []byte) (dialect.Head, []byte, error) {
 	}
 	// Not derived from the correlation id: that is in logs, and a response's id opens its
 	// turn.
-	x.response = q.Answer(rand.Text(), x.arrived, q.Stores() && x.g.cfg.Turns != nil)
+	call.response = q.Answer(rand.Text(), r.arrived, q.Stores() && r.edge.cfg.Turns != nil)
 	return q.Head, chat, nil
 }
 
@@ -62,31 +62,31 @@ const maxShortened = 6
 // serveCall serves the call with the Backend. If the prompt is too long for the machine,
 // a call of the responses dialect that allows it is retried without the oldest turns
 // (docs/dialects.md, truncation).
-func (x *exchange) serveCall(ctx context.Context) (*Answer, error) {
+func (r *request) serveCall(ctx context.Context) (*Answer, error) {
 	for again := 0; ; again++ {
-		answer, err := x.g.cfg.Backend.Do(ctx, x.call)
+		answer, err := r.edge.cfg.Backend.Do(ctx, r.call)
 		var f *fault.Fault
-		if x.response == nil || again == maxShortened || ctx.Err() != nil || !errors.As(err, &f) {
+		if r.call.response == nil || again == maxShortened || ctx.Err() != nil || !errors.As(err, &f) {
 			return answer, err
 		}
-		shorter, ok := x.response.Shorten(f)
+		shorter, ok := r.call.response.Shorten(f)
 		if !ok {
 			return answer, err
 		}
-		x.call.chat.Close()
-		if x.call.chat, err = x.keep(shorter); err != nil {
+		r.call.chat.Close()
+		if r.call.chat, err = r.keep(shorter); err != nil {
 			return nil, err
 		}
 	}
 }
 
 // loadTurn returns a turn of the caller, or nil.
-func (x *exchange) loadTurn(response string) ([]byte, error) {
-	if x.g.cfg.Turns == nil {
+func (r *request) loadTurn(response string) ([]byte, error) {
+	if r.edge.cfg.Turns == nil {
 		return nil, nil
 	}
-	return x.g.cfg.Turns.Load(x.r.Context(), x.caller.Member, response, func(size int64) error {
-		return x.turns.reserve(x.g.cfg.Spool, x.holder(), size)
+	return r.edge.cfg.Turns.Load(r.Context(), r.caller.Member, response, func(size int64) error {
+		return r.turns.reserve(r.edge.cfg.Spool, r.holder(), size)
 	})
 }
 
@@ -131,64 +131,59 @@ func releaseAll(all []func()) (none []func()) {
 // writeTurn answers with a document made from stored turns. It holds the document as it
 // does any answer and releases the turns before it writes, because the caller may read
 // slowly.
-func (x *exchange) writeTurn(document []byte) error {
-	holder := x.holder()
+func (r *request) writeTurn(document []byte) error {
+	holder := r.holder()
 	holder.Answer = true
-	held, err := x.g.cfg.Spool.Keep(holder, document)
-	x.turns.close()
+	held, err := r.edge.cfg.Spool.Keep(holder, document)
+	r.turns.close()
 	if err != nil {
 		return err
 	}
 	defer held.Close()
-	h := x.w.Header()
-	h["Content-Type"] = []string{"application/json"}
-	h["Content-Length"] = []string{strconv.FormatInt(held.Len(), 10)}
-	x.arm(time.Now())
-	x.begin(http.StatusOK)
-	_, err = held.WriteTo(chunked{x})
-	return err
+	return r.reply.writeHeld("application/json", held)
 }
 
 // finishResponse stores the turn and returns the end of the answer, which reports whether
 // it was stored. A failure to store the turn never fails the answer.
-func (x *exchange) finishResponse() []byte {
+func (r *request) finishResponse() []byte {
 	now := time.Now()
-	turn := x.response.Turn(now)
+	turn := r.call.response.Turn(now)
 	if turn == nil {
-		return x.response.Finish(now, false)
+		return r.call.response.Finish(now, false)
 	}
-	ctx, cancel := context.WithTimeout(x.r.Context(), keepLimit)
+	ctx, cancel := context.WithTimeout(r.Context(), keepLimit)
 	defer cancel()
-	err := x.g.cfg.Turns.Keep(ctx, x.caller.Member, x.response.ID(), turn)
+	err := r.edge.cfg.Turns.Keep(ctx, r.caller.Member, r.call.response.ID(), turn)
 	if err != nil && !errors.Is(err, context.Canceled) {
-		x.g.cfg.Log.Warn("cannot keep a turn; its answer says that it was not stored", "id", x.id, "error", err)
+		r.edge.cfg.Log.Warn("cannot store a turn; the answer reports that", "id", r.id, "error", err)
 	}
-	return x.response.Finish(now, err == nil)
+	return r.call.response.Finish(now, err == nil)
 }
 
 // turnNamed returns the stored turn that the path names, and the id of its response.
-func (x *exchange) turnNamed() (id string, turn []byte, err error) {
-	id = x.route.argument(x.r.URL.EscapedPath())
-	if turn, err = x.loadTurn(id); err == nil && turn == nil {
+func (r *request) turnNamed() (id string, turn []byte, err error) {
+	id = r.route.argument(r.URL.EscapedPath())
+	if turn, err = r.loadTurn(id); err == nil && turn == nil {
 		err = noSuchResponse()
 	}
 	return id, turn, err
 }
 
 func noSuchResponse() error {
-	return fault.New(fault.PreviousResponseNotFound, "no such response is kept for you: it is unknown, has expired, was not stored or was deleted").WithParam("response_id")
+	return fault.New(fault.PreviousResponseNotFound, "no such response is stored for you: "+
+		"it is unknown, has expired, was not stored or was deleted").WithParam("response_id")
 }
 
 // oneResponse serves GET and DELETE of /v1/responses/{id}.
-func (x *exchange) oneResponse() error {
-	if x.r.Method == http.MethodDelete {
-		return x.deleteResponse()
+func (r *request) oneResponse() error {
+	if r.Method == http.MethodDelete {
+		return r.deleteResponse()
 	}
-	if x.r.URL.Query().Get("stream") == "true" {
-		return fault.New(fault.InvalidRequest, "a kept response is not streamed again: leave stream away").WithParam("stream")
+	if r.URL.Query().Get("stream") == "true" {
+		return fault.New(fault.InvalidRequest, "a stored response cannot be streamed: omit stream").WithParam("stream")
 	}
-	defer x.turns.close()
-	_, turn, err := x.turnNamed()
+	defer r.turns.close()
+	_, turn, err := r.turnNamed()
 	if err != nil {
 		return err
 	}
@@ -196,21 +191,21 @@ func (x *exchange) oneResponse() error {
 	if err != nil {
 		return err
 	}
-	return x.writeTurn(object)
+	return r.writeTurn(object)
 }
 
-func (x *exchange) deleteResponse() error {
-	id, there := x.route.argument(x.r.URL.EscapedPath()), false
-	if x.g.cfg.Turns != nil {
+func (r *request) deleteResponse() error {
+	id, there := r.route.argument(r.URL.EscapedPath()), false
+	if r.edge.cfg.Turns != nil {
 		var err error
-		if there, err = x.g.cfg.Turns.Forget(x.r.Context(), x.caller.Member, id); err != nil {
+		if there, err = r.edge.cfg.Turns.Forget(r.Context(), r.caller.Member, id); err != nil {
 			return err
 		}
 	}
 	if !there {
 		return noSuchResponse()
 	}
-	return x.writeJSON(struct {
+	return r.writeJSON(struct {
 		ID      string `json:"id"`
 		Object  string `json:"object"`
 		Deleted bool   `json:"deleted"`
@@ -218,8 +213,8 @@ func (x *exchange) deleteResponse() error {
 }
 
 // inputItems serves GET /v1/responses/{id}/input_items.
-func (x *exchange) inputItems() error {
-	query := x.r.URL.Query()
+func (r *request) inputItems() error {
+	query := r.URL.Query()
 	page := dialect.InputPage{After: query.Get("after"), Limit: 20}
 	if text := query.Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)
@@ -235,8 +230,8 @@ func (x *exchange) inputItems() error {
 	default:
 		return fault.New(fault.InvalidRequest, "order must be asc or desc").WithParam("order")
 	}
-	defer x.turns.close()
-	_, turn, err := x.turnNamed()
+	defer r.turns.close()
+	_, turn, err := r.turnNamed()
 	if err != nil {
 		return err
 	}
@@ -244,5 +239,5 @@ func (x *exchange) inputItems() error {
 	if err != nil {
 		return err
 	}
-	return x.writeTurn(list)
+	return r.writeTurn(list)
 }

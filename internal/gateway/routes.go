@@ -34,24 +34,25 @@ type route struct {
 	messages bool
 	open     bool // no key is required on the hosted surface
 	// serve answers the request; nil: it is an inference route for endpoint.
-	serve    func(*exchange) error
+	serve    func(*request) error
 	endpoint fleet.Endpoint
 }
 
 // routes are all routes of both surfaces (spec/api.md#routes).
 var routes = []route{
-	{path: "/", methods: "GET, HEAD", on: both, byVersion: true, open: true, serve: (*exchange).serviceInfo},
-	{path: "/v1/models", methods: "GET, HEAD", on: both, byVersion: true, serve: (*exchange).listModels},
-	{path: "/v1/models/", methods: "GET, HEAD", on: both, byVersion: true, serve: (*exchange).oneModel},
+	{path: "/", methods: "GET, HEAD", on: both, byVersion: true, open: true, serve: (*request).serviceInfo},
+	{path: "/v1/models", methods: "GET, HEAD", on: both, byVersion: true, serve: (*request).listModels},
+	{path: "/v1/models/", methods: "GET, HEAD", on: both, byVersion: true, serve: (*request).oneModel},
 	{path: "/v1/chat/completions", methods: "POST", on: both, endpoint: fleet.ChatCompletions},
 	{path: "/v1/embeddings", methods: "POST", on: both, endpoint: fleet.EmbeddingsEndpoint},
 	{path: "/v1/responses", methods: "POST", on: both, endpoint: fleet.Responses},
-	{path: "/v1/responses/", methods: "GET, DELETE", on: hosted, segment: true, serve: (*exchange).oneResponse},
-	{path: "/v1/responses/", tail: "/input_items", methods: "GET", on: hosted, segment: true, serve: (*exchange).inputItems},
+	{path: "/v1/responses/", methods: "GET, DELETE", on: hosted, segment: true, serve: (*request).oneResponse},
+	{path: "/v1/responses/", tail: "/input_items", methods: "GET", on: hosted, segment: true,
+		serve: (*request).inputItems},
 	{path: "/v1/audio/transcriptions", methods: "POST", on: both, endpoint: fleet.Transcriptions},
 	{path: "/v1/messages", methods: "POST", on: both, messages: true, endpoint: fleet.Messages},
-	{path: "/v1/messages/count_tokens", methods: "POST", on: both, messages: true, serve: (*exchange).countTokens},
-	{path: "/v1/completions", methods: "POST", on: both, serve: (*exchange).notImplemented},
+	{path: "/v1/messages/count_tokens", methods: "POST", on: both, messages: true, serve: (*request).countTokens},
+	{path: "/v1/completions", methods: "POST", on: both, serve: (*request).notImplemented},
 }
 
 // noResponse are the last parts of other services' paths that are not an {id} of

@@ -70,11 +70,11 @@ func (h held) Handle(context.Context, slog.Record) error {
 // The caller has the complete answer, or the refusal, while its log line is still being
 // written.
 func TestAnswerBeforeTheLog(t *testing.T) {
-	for _, b := range []*backend{answers(reply), refuses(fault.New(fault.MachineOffline, "gone"))} {
+	for _, b := range []*backend{answers(chatAnswer), refuses(fault.New(fault.MachineOffline, "gone"))} {
 		c, log := hostedConfig(b), held{until: make(chan struct{})}
 		c.Log = slog.New(log)
 		address := listen(t, New(c))
-		r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+address+"/v1/chat/completions", strings.NewReader(request))
+		r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+address+"/v1/chat/completions", strings.NewReader(chatRequest))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +95,7 @@ func TestAnswerBeforeTheLog(t *testing.T) {
 const rawHead = "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " + goodKey + "\r\nContent-Type: application/json\r\n"
 
 func TestTooLargeAtTheByte(t *testing.T) {
-	c := hostedConfig(answers(reply))
+	c := hostedConfig(answers(chatAnswer))
 	c.Limits.Body = 1000
 	address := listen(t, New(c))
 	body := func(n int) string { return `{"model":"m","x":"` + strings.Repeat("y", n-20) + `"}` }
@@ -124,21 +124,21 @@ func TestTooLargeAtTheByte(t *testing.T) {
 
 func TestSmuggling(t *testing.T) {
 	var calls atomic.Int32
-	b := answers(reply)
+	b := answers(chatAnswer)
 	served := b.do
 	b.do = func(ctx context.Context, call *Call) (*Answer, error) { calls.Add(1); return served(ctx, call) }
 	address := listen(t, New(hostedConfig(b)))
-	whole := fmt.Sprintf("Content-Length: %d\r\n", len(request))
+	whole := fmt.Sprintf("Content-Length: %d\r\n", len(chatRequest))
 	second := "GET /v1/models HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
 	for name, text := range map[string]string{
-		"two lengths":         rawHead + whole + "Content-Length: 5\r\n\r\n" + request + second,
+		"two lengths":         rawHead + whole + "Content-Length: 5\r\n\r\n" + chatRequest + second,
 		"length and chunked":  rawHead + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + second,
 		"odd coding":          rawHead + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + second,
 		"two codings":         rawHead + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n" + second,
-		"signed length":       rawHead + "Content-Length: +57\r\n\r\n" + request + second,
-		"space before colon":  rawHead + "Content-Length : 5\r\n\r\n" + request + second,
-		"folded header":       rawHead + "X-A: b\r\n Content-Length: 5\r\nTransfer-Encoding : chunked\r\n\r\n" + request + second,
-		"bare LF in chunk":    rawHead + "Transfer-Encoding: chunked\r\n\r\n39\n" + request + "\r\n0\r\n\r\n" + second,
+		"signed length":       rawHead + "Content-Length: +57\r\n\r\n" + chatRequest + second,
+		"space before colon":  rawHead + "Content-Length : 5\r\n\r\n" + chatRequest + second,
+		"folded header":       rawHead + "X-A: b\r\n Content-Length: 5\r\nTransfer-Encoding : chunked\r\n\r\n" + chatRequest + second,
+		"bare LF in chunk":    rawHead + "Transfer-Encoding: chunked\r\n\r\n39\n" + chatRequest + "\r\n0\r\n\r\n" + second,
 		"two hosts":           "GET /v1/models HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n" + second,
 		"no host":             "GET /v1/models HTTP/1.1\r\n\r\n" + second,
 		"header with a NUL":   "GET /v1/models HTTP/1.1\r\nHost: h\r\nX: a\x00b\r\n\r\n" + second,
@@ -229,7 +229,7 @@ func TestSlowCallers(t *testing.T) {
 			text("GET /v1/models HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\nAuthorization: Bearer " + goodKey + "\r\n\r\n")}, 1, 3, "200"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			virtually(t, New(hostedConfig(answers(reply))), nil, func(t *testing.T, conn net.Conn) {
+			virtually(t, New(hostedConfig(answers(chatAnswer))), nil, func(t *testing.T, conn net.Conn) {
 				began := time.Now()
 				var sending sync.WaitGroup
 				sending.Go(func() {
@@ -254,7 +254,7 @@ func TestSlowCallers(t *testing.T) {
 // A body over the limit is refused at its first excess byte, not when the rest has
 // arrived or its time is over.
 func TestTooLargeAtOnce(t *testing.T) {
-	c := hostedConfig(answers(reply))
+	c := hostedConfig(answers(chatAnswer))
 	c.Limits.Body = 10
 	for name, text := range map[string]string{
 		"length":  rawHead + "Content-Length: 11\r\n\r\n",
@@ -277,7 +277,7 @@ func TestTooLargeAtOnce(t *testing.T) {
 func TestEndBodies(t *testing.T) {
 	for name, length := range map[string]int{"small": 100, "large": 1_000_000} {
 		t.Run(name, func(t *testing.T) {
-			g := New(hostedConfig(answers(reply)))
+			g := New(hostedConfig(answers(chatAnswer)))
 			virtually(t, g, nil, func(t *testing.T, conn net.Conn) {
 				fmt.Fprintf(conn, "%sContent-Length: %d\r\n\r\n{", rawHead, length)
 				synctest.Wait()
@@ -295,12 +295,12 @@ func TestEndBodies(t *testing.T) {
 // docs/faults.md#5: the limit is 32 MiB, and the byte after them is one too many.
 func TestFault05OneByteTooMany(t *testing.T) {
 	const limit = 32 << 20
-	for name, request := range map[string]string{"unary": request, "streamed": streamRequest} {
+	for name, request := range map[string]string{"unary": chatRequest, "streamed": streamRequest} {
 		for length, status := range map[int]string{limit: "HTTP/1.1 200", limit + 1: "HTTP/1.1 413"} {
 			t.Run(fmt.Sprint(name, length), func(t *testing.T) {
 				b := sends(0, line{0, frame, nil}, line{0, done, nil})
 				if name == "unary" {
-					b = answers(reply)
+					b = answers(chatAnswer)
 				}
 				c := hostedConfig(b)
 				c.Spool = files(t)
@@ -323,7 +323,7 @@ func TestFault05OneByteTooMany(t *testing.T) {
 // A caller that does not read is disconnected 20 s after the first write that it did not
 // read.
 func TestSlowReaders(t *testing.T) {
-	for name, body := range map[string]string{"unary": request, "streamed": streamRequest} {
+	for name, body := range map[string]string{"unary": chatRequest, "streamed": streamRequest} {
 		t.Run(name, func(t *testing.T) {
 			var ended chan Outcome
 			c := hostedConfig(&backend{do: func(ctx context.Context, call *Call) (*Answer, error) {
@@ -441,7 +441,7 @@ func TestConnectionIsKept(t *testing.T) {
 	defer c.Close()
 	reader := bufio.NewReader(c)
 	for i := range 6 {
-		body := request
+		body := chatRequest
 		if i%2 == 0 {
 			body = streamRequest
 		}
@@ -481,7 +481,7 @@ func TestHTTP2(t *testing.T) {
 }
 
 func BenchmarkUnary(b *testing.B) {
-	c := hostedConfig(answers(reply))
+	c := hostedConfig(answers(chatAnswer))
 	c.Rate = Rate{PerSecond: 1e9, Burst: 1 << 30}
 	c.Log = slog.New(slog.NewJSONHandler(io.Discard, nil))
 	h := New(c)

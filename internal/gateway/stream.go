@@ -2,10 +2,9 @@ package gateway
 
 import (
 	"context"
+	"fmt"
 	"io"
-	"net/http"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,22 +29,20 @@ const (
 	closeLimit = 10 * time.Second
 )
 
-// stream is the streamed answer of an exchange. One timer drives its heartbeats and its
-// limits on silence and total time; it has no goroutine.
+// stream is the streamed answer to a call. One timer drives its heartbeats and its limits
+// on silence and total time; it has no goroutine.
 type stream struct {
-	x      *exchange
+	*request
 	check  dialect.Stream
 	cancel context.CancelCauseFunc
-	// body is the body of the answer, nil until a machine accepts the call; closeBody
-	// closes it once.
-	body      io.Reader
-	closeBody func()
-	queue     atomic.Pointer[position] // nil: not waiting
-	answer    *Answer                  // the trailer has the usage if the caller did not request it in the stream
+	timer  *time.Timer
+	queue  atomic.Pointer[position] // nil: not waiting
+	// answer is nil until a machine accepts the call. Its trailer has the usage if the
+	// caller did not request it in the stream. closeAnswer closes it once.
+	answer      *Answer
+	closeAnswer func()
 
-	timer *time.Timer
-
-	// Protected by x.mu.
+	// Protected by reply.mu.
 	stopped    bool
 	lastWrite  time.Time     // the arrival until the first write
 	lastSign   time.Time     // last sign of life from the machine; zero: none has accepted the call
@@ -59,25 +56,23 @@ type position struct {
 	until time.Time
 }
 
-func (x *exchange) stream() error {
-	ctx, cancel := context.WithCancelCause(x.r.Context())
+func (r *request) stream() error {
+	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	s := &stream{x: x, cancel: cancel, lastWrite: x.arrived}
-	x.call.Waiting = s.waiting
+	s := &stream{request: r, cancel: cancel, lastWrite: r.arrived}
+	r.call.Waiting = s.waiting
 	s.timer = time.AfterFunc(time.Hour, s.watch) // watch reads s.timer, so set it before watch can run
-	s.timer.Reset(firstBeat - time.Since(x.arrived))
+	s.timer.Reset(firstBeat - time.Since(r.arrived))
 	defer s.stop()
-	answer, err := x.serveCall(ctx)
+	answer, err := r.serveCall(ctx)
 	if err != nil {
-		return x.faultOf(ctx, x.inOwnTerms(err))
+		return r.faultOf(ctx, r.inOwnTerms(err))
 	}
-	s.body, s.closeBody = answer.Body, sync.OnceFunc(func() { answer.Body.Close() })
-	defer s.closeBody()
-	x.call.answered(x.response != nil)
+	s.closeAnswer = sync.OnceFunc(func() { answer.Body.Close() })
+	defer s.closeAnswer()
 	s.took(answer)
-	s.answer = answer
 	if err = s.copy(); err != nil {
-		return x.faultOf(ctx, err)
+		return r.faultOf(ctx, err)
 	}
 	return nil
 }
@@ -91,44 +86,34 @@ func (s *stream) waiting(ahead int, left time.Duration) {
 	s.queue.Store(&position{ahead: ahead, until: time.Now().Add(left)})
 }
 
-// took starts the answer's timers.
+// took begins the answer of a machine and starts its timers.
 func (s *stream) took(answer *Answer) {
-	s.check.MaxBytes = s.x.tuning.Streamed
+	s.answer = answer
+	s.call.answered()
+	s.check.MaxBytes = s.tuning.Streamed
 	s.check.Trusted = answer.FromHub
-	s.check.Speech = s.x.call.Form != nil
+	s.check.Speech = s.call.Form != nil
 	if s.check.Passthrough = dialect.PassesThrough(answer.Endpoint); answer.Endpoint == fleet.Responses {
-		s.x.passed = &s.check
+		s.reply.passed = &s.check
 	}
-	if s.x.call.translated(answer) {
-		s.check.Events = s.x.events()
+	if s.call.translated(answer) {
+		s.check.Events = s.call.events()
 	}
 	s.queue.Store(nil)
-	x := s.x
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	s.reply.mu.Lock()
+	defer s.reply.mu.Unlock()
 	now := time.Now()
-	s.lastSign, s.maxSilence, s.end = now, x.tuning.FirstByte, now.Add(x.tuning.Stream)
+	s.lastSign, s.maxSilence, s.end = now, s.tuning.FirstByte, now.Add(s.tuning.Stream)
 	s.timer.Reset(s.next().Sub(now))
-}
-
-// events returns the translator for a chat stream.
-func (x *exchange) events() *dialect.Events {
-	switch {
-	case x.response != nil:
-		return x.response.Events()
-	case x.forms != nil:
-		return x.forms.Events()
-	}
-	return dialect.NewMessageEvents(x.messageID(), x.call.Model)
 }
 
 // stop stops the timer; after it only the handler writes.
 func (s *stream) stop() {
-	s.x.mu.Lock()
-	defer s.x.mu.Unlock()
+	s.reply.mu.Lock()
+	defer s.reply.mu.Unlock()
 	s.stopped = true
 	s.timer.Stop()
-	s.x.usage = s.usage()
+	s.reply.usage = s.usage()
 }
 
 // usage returns what the engine has reported so far, in the stream or in its trailer.
@@ -137,8 +122,10 @@ func (s *stream) usage() dialect.Usage {
 	if s.answer == nil || usage.Reported {
 		return usage
 	}
-	if trailer, ok := dialect.ParseTrailer(s.answer.Trailer.Get(dialect.UsageTrailer), s.answer.Trailer.Get(dialect.CachedTrailer)); ok {
-		return trailer
+	trailer := s.answer.Trailer
+	reported, ok := dialect.ParseTrailer(trailer.Get(dialect.UsageTrailer), trailer.Get(dialect.CachedTrailer))
+	if ok {
+		return reported
 	}
 	return usage
 }
@@ -156,7 +143,7 @@ func (s *stream) copy() error {
 		if held == len(buffer) {
 			buffer = append(buffer, make([]byte, len(buffer))...)
 		}
-		n, readErr := s.body.Read(buffer[held:])
+		n, readErr := s.answer.Body.Read(buffer[held:])
 		held += n
 		complete, err := s.check.Take(buffer[:held])
 		frames := buffer[:complete]
@@ -164,7 +151,7 @@ func (s *stream) copy() error {
 			frames = s.check.Events.Next()
 		}
 		if err == nil && s.check.Ended() { // anything after it is ignored
-			return s.finish(frames, readErr)
+			return s.last(frames, readErr)
 		}
 		if complete > 0 {
 			if err := s.pass(frames); err != nil {
@@ -176,36 +163,36 @@ func (s *stream) copy() error {
 		case err != nil:
 			return err
 		case readErr == io.EOF:
-			return fault.New(fault.EngineError, "the answer ended without its end mark: it is not complete")
+			return fault.New(fault.EngineError, "the answer ended without its end mark and is incomplete")
 		case readErr != nil:
 			return broken(readErr)
 		}
 	}
 }
 
-// finish passes on the last frames of an answer and closes its body. Both first wait for
+// last passes on the last frames of an answer and closes its body. Both first wait for
 // the end of the body, so that closing it cancels nothing and the usage in the trailer is
 // known. The timer only writes: a panic in its goroutine would end the process.
-func (s *stream) finish(frames []byte, readErr error) error {
-	var last, mark []byte
-	if s.x.response != nil {
-		frames = slices.Clone(frames) // their buffer is reused for the last frames
-		last = s.x.finishResponse()
+func (s *stream) last(frames []byte, readErr error) error {
+	var end, mark []byte
+	if s.call.response != nil {
+		frames = slices.Clone(frames) // their buffer is reused for the end
+		end = s.finishResponse()
 	}
 	pass := sync.OnceValue(func() error {
 		err := s.pass(frames)
-		if err == nil && last != nil {
-			err = s.pass(last)
+		if err == nil && end != nil {
+			err = s.pass(end)
 		}
 		return err
 	})
 	if readErr == nil {
 		passing := time.AfterFunc(endLimit, func() { _ = pass() })
-		closing := time.AfterFunc(closeLimit, s.closeBody)
+		closing := time.AfterFunc(closeLimit, s.closeAnswer)
 		after := make([]byte, 512)
-		n, _ := s.body.Read(after)
+		n, _ := s.answer.Body.Read(after)
 		if waits := passing.Stop(); waits {
-			if cut := s.x.truncation(s.usage()); cut != "" {
+			if cut := s.call.truncation(s.usage()); cut != "" {
 				frames = append([]byte(": "+cut+"\n\n"), frames...)
 			}
 		}
@@ -214,7 +201,7 @@ func (s *stream) finish(frames []byte, readErr error) error {
 			mark = after[:n]
 		}
 	}
-	s.closeBody()
+	s.closeAnswer()
 	err := pass()
 	if err == nil && mark != nil {
 		err = s.pass(mark)
@@ -224,84 +211,74 @@ func (s *stream) finish(frames []byte, readErr error) error {
 
 // pass writes complete frames, or their translation, and flushes them.
 func (s *stream) pass(frames []byte) error {
-	x := s.x
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	w := &s.reply
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	now := time.Now()
+	since := now.Sub(s.arrived)
 	fresh, first := s.check.Frames() > s.frames, s.frames == 0
 	s.frames = s.check.Frames()
 	if fresh || s.check.Trusted { // comments of a machine do not prove that its engine is alive
 		s.lastSign = now
 	}
 	if fresh && first {
-		x.firstByte = now.Sub(x.arrived)
-		s.maxSilence = x.tuning.Idle
+		w.outcome.FirstByte = since
+		s.maxSilence = s.tuning.Idle
 		s.timer.Reset(s.next().Sub(now))
 	}
-	if content := s.check.Content(); content > x.frames {
-		if x.lastToken = now.Sub(x.arrived); x.frames == 0 {
-			x.firstToken = x.lastToken
+	if content := s.check.Content(); content > w.outcome.Frames {
+		if w.outcome.LastToken = since; w.outcome.Frames == 0 {
+			w.outcome.FirstToken = since
 		}
-		x.frames = content
+		w.outcome.Frames = content
 	}
 	if len(frames) == 0 { // no translation
 		return nil
 	}
-	if !x.began {
-		setRoute(x.w.Header(), x.call)
-		x.routeSent = true
+	if !w.began {
+		w.setRoute(s.call)
+		w.routeSent = true
 	}
-	x.written += int64(len(frames))
-	if comment := x.routeComment(); comment != nil { // too late for the header
+	w.written += int64(len(frames))
+	if comment := w.routeComment(s.call); comment != nil { // too late for the header
 		frames = append(comment, frames...)
 	}
 	err := s.write(frames, now)
-	x.blocked += time.Since(now)
+	w.outcome.Blocked += time.Since(now)
 	return err
 }
 
 // write sends p at once, after the headers if they are not sent yet.
 func (s *stream) write(p []byte, now time.Time) error {
-	x := s.x
-	x.arm(now)
-	if !x.began {
-		x.beginStream()
+	if !s.reply.began {
+		s.reply.beginStream()
 	}
 	s.lastWrite = now
-	if _, err := x.w.Write(p); err != nil {
-		return errGone
+	if _, err := s.reply.Write(p); err != nil {
+		return err
 	}
-	if err := x.control.Flush(); err != nil {
+	if err := s.reply.control.Flush(); err != nil {
 		return errGone
 	}
 	return nil
 }
 
-// beginStream sends the status and headers of a streamed answer.
-func (x *exchange) beginStream() {
-	h := x.w.Header()
-	h["Content-Type"] = []string{"text/event-stream"}
-	h["Cache-Control"] = []string{"no-cache"}
-	h["X-Accel-Buffering"] = []string{"no"}
-	x.begin(http.StatusOK)
-}
-
 // watch runs when the timer fires. It ends an answer that takes too long, sends the
 // heartbeat that is due, and sets the timer again.
 func (s *stream) watch() {
-	x := s.x
-	if !x.mu.TryLock() { // another write is in progress
+	if !s.reply.mu.TryLock() { // another write is in progress
 		s.timer.Reset(time.Second)
 		return
 	}
-	defer x.mu.Unlock()
+	defer s.reply.mu.Unlock()
 	if s.stopped {
 		return
 	}
 	now := time.Now()
 	if !s.lastSign.IsZero() {
 		if !now.Before(s.end) {
-			s.cancel(fault.New(fault.EngineTimeout, "the answer took longer than %s in all: ask for less", x.tuning.Stream))
+			s.cancel(fault.New(fault.EngineTimeout, "the answer took longer than %s in all: ask for less",
+				s.tuning.Stream))
 			return
 		}
 		if now.Sub(s.lastSign) >= s.maxSilence {
@@ -320,8 +297,8 @@ func (s *stream) watch() {
 
 // beat returns when the next heartbeat is due.
 func (s *stream) beat() time.Time {
-	if !s.x.began {
-		return s.x.arrived.Add(firstBeat)
+	if !s.reply.began {
+		return s.arrived.Add(firstBeat)
 	}
 	return s.lastWrite.Add(nextBeat)
 }
@@ -342,7 +319,7 @@ func (s *stream) next() time.Time {
 // heartbeat returns a comment with the position in the queue. In the messages dialect it
 // is an event, which also resets the idle timers of its clients.
 func (s *stream) heartbeat(now time.Time) []byte {
-	if s.x.envelope == dialect.Messages {
+	if s.envelope == dialect.Messages {
 		return []byte(dialect.PingEvent)
 	}
 	at := s.queue.Load()
@@ -350,8 +327,5 @@ func (s *stream) heartbeat(now time.Time) []byte {
 		return []byte(": working\n\n")
 	}
 	left := max(0, (at.until.Sub(now)+time.Second/2)/time.Second)
-	line := strconv.AppendInt([]byte(": waiting "), int64(at.ahead), 10)
-	line = append(line, " ahead, "...)
-	line = strconv.AppendInt(line, int64(left), 10)
-	return append(line, " s left\n\n"...)
+	return fmt.Appendf(nil, ": waiting %d ahead, %d s left\n\n", at.ahead, left)
 }

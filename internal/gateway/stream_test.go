@@ -272,12 +272,12 @@ func TestStreamTotal(t *testing.T) {
 func TestUnaryTotal(t *testing.T) {
 	for name, b := range map[string]*backend{
 		"no answer":    sends(time.Hour),
-		"no end of it": sends(time.Second, line{time.Hour, reply, nil}),
+		"no end of it": sends(time.Second, line{time.Hour, chatAnswer, nil}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				w, _ := do(New(hostedConfig(b)), ask("POST", "/v1/chat/completions", request))
+				w, _ := do(New(hostedConfig(b)), ask("POST", "/v1/chat/completions", chatRequest))
 				checkFault(t, w, 504, fault.EngineTimeout)
 				if took := time.Since(began); took != 590*time.Second || w.Header().Get("X-Should-Retry") != "false" {
 					t.Errorf("after %v, %v", took, w.Header())
@@ -445,7 +445,7 @@ func TestServedUntilEnded(t *testing.T) {
 				w, aborted := newTape(), false
 				func() {
 					defer func() { aborted = recover() == http.ErrAbortHandler }()
-					New(c).ServeAs(w, ask("POST", "/v1/chat/completions", streamRequest).WithContext(ctx), Caller{Member: "ann"})
+					New(c).ServeAs(w, ask("POST", "/v1/chat/completions", streamRequest).WithContext(ctx), fleet.Caller{Member: "ann"})
 				}()
 				if time.Since(w.began) != after {
 					t.Errorf("it ended after %s", time.Since(w.began))

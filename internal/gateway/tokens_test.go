@@ -19,14 +19,14 @@ func TestClaimedTokens(t *testing.T) {
 		mostIn, mostOut   int64
 		exactIn, exactOut int64 // -1: only limited
 	}{
-		"honest":      {request, chat("hi", "7", "3"), 0, 0, 7, 3},
-		"many":        {request, chat("hi", "2000000000", "2000000000"), tokenRoom + 200, tokenRoom + 500, -1, -1},
-		"too many":    {request, chat("hi", "9223372036854775807", "9223372036854775807"), tokenRoom + 200, tokenRoom + 500, -1, -1},
-		"below zero":  {request, chat("hi", "-5", "-9223372036854775808"), 0, 1, 0, -1}, // frames are counted
-		"long answer": {request, chat(long, "7", "9000"), 0, 0, 7, 9000},
-		"a picture": {strings.Replace(request, `"messages"`, `"x":"data:image/png;base64,AA==","messages"`, 1),
+		"honest":      {chatRequest, chat("hi", "7", "3"), 0, 0, 7, 3},
+		"many":        {chatRequest, chat("hi", "2000000000", "2000000000"), tokenRoom + 200, tokenRoom + 500, -1, -1},
+		"too many":    {chatRequest, chat("hi", "9223372036854775807", "9223372036854775807"), tokenRoom + 200, tokenRoom + 500, -1, -1},
+		"below zero":  {chatRequest, chat("hi", "-5", "-9223372036854775808"), 0, 1, 0, -1}, // frames are counted
+		"long answer": {chatRequest, chat(long, "7", "9000"), 0, 0, 7, 9000},
+		"a picture": {strings.Replace(chatRequest, `"messages"`, `"x":"data:image/png;base64,AA==","messages"`, 1),
 			chat("hi", "8000", "3"), 0, 0, 8000, 3},
-		"a picture, and more": {strings.Replace(request, `"messages"`, `"x":"data:image/png;base64,AA==","messages"`, 1),
+		"a picture, and more": {strings.Replace(chatRequest, `"messages"`, `"x":"data:image/png;base64,AA==","messages"`, 1),
 			chat("hi", "80000", "3"), tokenRoom + pictureRoom + 200, 0, -1, 3},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -72,7 +72,7 @@ func TestTranscription(t *testing.T) {
 				if again, _ := r.GetBody(); err != nil || int64(len(body)) != r.ContentLength || again == nil || !strings.Contains(string(body), "\r\n\r\n"+sound+"\r\n") {
 					t.Errorf("%v: %q", err, body)
 				}
-				if call.Endpoint != fleet.Transcriptions || call.Model != "m" || call.Stream || call.Body != nil || call.Caller.Narrow != 0 {
+				if call.Endpoint != fleet.Transcriptions || call.Model != "m" || call.Stream || call.Body != nil || call.Caller.Reach != 0 {
 					t.Errorf("%+v", call)
 				}
 				return answer(io.NopCloser(strings.NewReader(verbose))), nil

@@ -3,8 +3,6 @@ package gateway
 import (
 	"context"
 	"io"
-	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
@@ -31,19 +29,20 @@ func release(buffer *[]byte) {
 
 // unary serves a call that is not streamed. It holds and checks the complete answer
 // before it sends the first byte.
-func (x *exchange) unary() error {
-	ctx, cancel := context.WithDeadlineCause(x.r.Context(), x.arrived.Add(x.tuning.Unary), x.tuning.late)
+func (r *request) unary() error {
+	call, w := r.call, &r.reply
+	ctx, cancel := context.WithDeadlineCause(r.Context(), r.arrived.Add(r.tuning.Unary), r.tuning.late)
 	defer cancel()
-	answer, err := x.serveCall(ctx)
+	answer, err := r.serveCall(ctx)
 	if err != nil {
-		return x.faultOf(ctx, x.inOwnTerms(err))
+		return r.faultOf(ctx, r.inOwnTerms(err))
 	}
 	defer answer.Close()
-	x.call.answered(x.response != nil)
+	call.answered()
 	held := answer.Held
 	if held == nil {
-		if held, err = x.call.Hold(x.g.cfg.Spool, answer.Body, answer.ContentLength); err != nil {
-			return x.faultOf(ctx, broken(err))
+		if held, err = call.Hold(r.edge.cfg.Spool, answer.Body, answer.ContentLength); err != nil {
+			return r.faultOf(ctx, broken(err))
 		}
 	}
 	defer held.Close()
@@ -51,52 +50,37 @@ func (x *exchange) unary() error {
 	body := held.Open()
 	defer body.Close()
 	switch {
-	case x.call.Form != nil:
-		made, contentType, x.usage, err = x.call.Form.Answer(body)
+	case call.Form != nil:
+		made, contentType, w.usage, err = call.Form.Answer(body)
 	case dialect.PassesThrough(answer.Endpoint):
-		x.usage, err = dialect.CheckPassthrough(body)
-	case !x.call.translated(answer):
-		x.usage, err = dialect.CheckUnary(body)
-	case x.response != nil:
-		if x.usage, err = x.response.Unary(body); err == nil {
-			made = x.finishResponse()
+		w.usage, err = dialect.CheckPassthrough(body)
+	case !call.translated(answer):
+		w.usage, err = dialect.CheckUnary(body)
+	case call.response != nil:
+		if w.usage, err = call.response.Unary(body); err == nil {
+			made = r.finishResponse()
 		}
-	case x.forms != nil:
-		made, x.usage, err = x.forms.Answer(body)
+	case call.forms != nil:
+		made, w.usage, err = call.forms.Answer(body)
 	default:
-		made, x.usage, err = dialect.MessageAnswer(body, x.messageID(), x.call.Model)
+		made, w.usage, err = dialect.MessageAnswer(body, call.messageID(), call.Model)
 	}
 	if err != nil {
-		return x.faultOf(ctx, err)
+		return r.faultOf(ctx, err)
 	}
 	if made != nil { // the translation of the machine's answer
 		held.Close()
-		if held, err = x.g.cfg.Spool.Keep(x.call.holder(), made); err != nil {
+		if held, err = r.edge.cfg.Spool.Keep(call.holder(), made); err != nil {
 			return err
 		}
 		defer held.Close()
 	}
-	x.firstByte, x.written = time.Since(x.arrived), held.Len()
-	h := x.w.Header()
-	h["Content-Type"] = []string{contentType}
-	h["Content-Length"] = []string{strconv.FormatInt(held.Len(), 10)}
-	setRoute(h, x.call)
-	if cut := x.truncation(x.usage); cut != "" {
-		h["X-Kith-Truncated"] = []string{cut}
+	w.outcome.FirstByte, w.written = time.Since(r.arrived), held.Len()
+	w.setRoute(call)
+	if cut := call.truncation(w.usage); cut != "" {
+		w.Header()["X-Kith-Truncated"] = []string{cut}
 	}
-	x.begin(http.StatusOK)
-	_, err = held.WriteTo(chunked{x})
-	return err
-}
-
-// chunked writes to the caller with writeAll.
-type chunked struct{ x *exchange }
-
-func (c chunked) Write(p []byte) (int, error) {
-	if err := c.x.writeAll(p); err != nil {
-		return 0, err
-	}
-	return len(p), nil
+	return w.writeHeld(contentType, held)
 }
 
 // Hold reads and holds a complete unary answer to the call, counted for its caller, of at

@@ -28,7 +28,7 @@ func vectors(count int) io.Reader {
 // copy.
 func TestUnaryAnswerIsHeldOnce(t *testing.T) {
 	const count = 2000 // 14 MB
-	held, err := spool.Open(t.TempDir(), spool.Limits{})
+	held, err := spool.Open(t.TempDir(), spool.Limits{Memory: 4 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package host
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -108,3 +109,22 @@ func mountOf(file *os.File) (mount, error) {
 
 // unescaped restores the characters that mountinfo escapes in paths.
 var unescaped = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
+// ReadText reads a file that a person or this program wrote. It removes a byte order
+// mark, which some editors add. It refuses empty files, which result from a full disk or
+// a power cut, and files in UTF-16.
+func ReadText(name string) ([]byte, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(name)
+	regular := err == nil && info.Mode().IsRegular() // /dev/null is empty on purpose
+	switch {
+	case bytes.HasPrefix(text, []byte("\xff\xfe")), bytes.HasPrefix(text, []byte("\xfe\xff")):
+		return nil, fmt.Errorf("%s is in UTF-16, as Windows' Notepad and PowerShell's > write it: save it as UTF-8", name)
+	case len(text) == 0 && regular:
+		return nil, fmt.Errorf("%s is empty, as a full disk or a power cut leaves it: restore it, or remove it", name)
+	}
+	return bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), nil
+}

@@ -56,7 +56,7 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 	leave := sync.OnceFunc(func() { <-h.admitted })
 	defer leave()
 
-	machine, owner, err := h.machineOf(r)
+	machine, err := h.machineOf(r)
 	if err != nil {
 		if region, ok := errors.AsType[gateway.OtherRegion](err); ok && h.cfg.Regions[string(region)] != nil {
 			w.Header().Set(tunnel.HeaderHub, h.cfg.Regions[string(region)].String())
@@ -99,10 +99,8 @@ func (h *Hub) acceptTunnel(w http.ResponseWriter, r *http.Request) {
 	}
 	// The tunnel outlives this handler. Returning frees the server's buffers.
 	open = true
-	go h.serveTunnel(context.WithoutCancel(r.Context()), fleet.StoredMachine{
-		ID: fleet.MachineID(machine.ID), Owner: fleet.MemberID(machine.OwnerID), OwnerName: owner.Name,
-		Name: machine.Name, Generation: generation, LastSeen: machine.LastSeen, Created: machine.Created,
-	}, line, free)
+	machine.Generation = generation
+	go h.serveTunnel(context.WithoutCancel(r.Context()), machine, line, free)
 }
 
 // admit waits up to gateWait for a place at the admission gate. When a hub node ends, all
@@ -121,16 +119,16 @@ func (h *Hub) admit(ctx context.Context) bool {
 
 // serveTunnel keeps the machine reachable until its tunnel ends, and then calls free. A
 // panic ends only this tunnel.
-func (h *Hub) serveTunnel(ctx context.Context, kept fleet.StoredMachine, line *tunnel.Client, free func()) {
+func (h *Hub) serveTunnel(ctx context.Context, m account.Machine, line *tunnel.Client, free func()) {
 	defer free()
 	defer line.Close()
 	defer func() {
 		if v := recover(); v != nil {
-			h.log.Error("tunnel failed", "machine", kept.ID, "error", fault.Defect(v))
+			h.log.Error("tunnel failed", "machine", m.ID, "error", fault.Defect(v))
 		}
 	}()
-	err := h.live.Serve(ctx, kept, kept.Generation, line)
-	h.log.Info("tunnel ended", "machine", kept.ID, "name", kept.Name, "owner", kept.OwnerName, "generation", kept.Generation, "reason", err)
+	err := h.live.Serve(ctx, m, line)
+	h.log.Info("tunnel ended", "machine", m.ID, "name", m.Name, "owner", m.OwnerName, "generation", m.Generation, "reason", err)
 }
 
 // Limits for how often a machine may dial and advertise. Further dials are refused with
@@ -142,12 +140,6 @@ const (
 
 // pace limits how often one machine dials and advertises.
 type pace struct{ dials, offers *rate.Limiter }
-
-// isFull reports whether the machine has been absent long enough for its limits to be
-// fully restored.
-func (p pace) isFull(now time.Time) bool {
-	return p.dials.TokensAt(now) >= burst && p.offers.TokensAt(now) >= burst
-}
 
 // paces holds the pace of each recently seen machine.
 type paces struct {
@@ -162,7 +154,10 @@ func (p *paces) of(machine string, now time.Time) pace {
 		return known
 	}
 	fresh := pace{rate.NewLimiter(perSecond, burst), rate.NewLimiter(perSecond, burst)}
-	p.by.Put(machine, fresh, func(known pace) bool { return known.isFull(now) })
+	// A machine that was absent until its limits are restored can be forgotten.
+	p.by.Put(machine, fresh, func(known pace) bool {
+		return known.dials.TokensAt(now) >= burst && known.offers.TokensAt(now) >= burst
+	})
 	return fresh
 }
 
@@ -207,32 +202,29 @@ func (t *tunnels) take(member, machine string) (free func(), ok bool) {
 	}, true
 }
 
-// machineOf returns the machine and the owner that the request's credential identifies.
-func (h *Hub) machineOf(r *http.Request) (account.Machine, account.Member, error) {
+// machineOf returns the machine that the request's credential identifies.
+func (h *Hub) machineOf(r *http.Request) (machine account.Machine, err error) {
 	text, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok {
-		return account.Machine{}, account.Member{}, badMachine()
-	}
 	secret, err := credential.Parse(text)
-	if err != nil || secret.Kind() != credential.MachineKey {
-		return account.Machine{}, account.Member{}, badMachine()
+	if !ok || err != nil || secret.Kind() != credential.MachineKey {
+		return machine, badMachine()
 	}
 	if region := secret.Region(); region != h.cfg.Region {
-		return account.Machine{}, account.Member{}, h.misdirected(region)
+		return machine, h.misdirected(region)
 	}
 	known, err := h.guess(r.Context())
 	if err != nil {
-		return account.Machine{}, account.Member{}, err
+		return machine, err
 	}
-	machine, owner, err := h.records.MachineByHash(r.Context(), secret.Hash())
+	machine, _, err = h.records.MachineByHash(r.Context(), secret.Hash())
 	if errors.Is(err, account.ErrNotFound) {
-		return account.Machine{}, account.Member{}, badMachine()
+		return machine, badMachine()
 	}
 	known()
 	if err != nil {
-		return account.Machine{}, account.Member{}, comeBack(fault.CascadeExhausted, "the service could not check the machine's credential just now").Because(err)
+		err = comeBack(fault.CascadeExhausted, "the service could not check the machine's credential just now").Because(err)
 	}
-	return machine, owner, nil
+	return machine, err
 }
 
 // comeBack returns a 503 for a machine. Retry-After is random, so that machines that were

@@ -13,6 +13,7 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/site"
 )
 
@@ -45,8 +46,8 @@ func (h *Hub) runBackups(ctx context.Context) error {
 		return nil
 	}
 	next := time.Now().Add(backupAtStart)
-	if made := h.backups.made(); len(made) > 0 {
-		next = later(next, made[0].Add(h.backups.Every))
+	if made := h.backups.made(); len(made) > 0 && made[0].Add(h.backups.Every).After(next) {
+		next = made[0].Add(h.backups.Every)
 	}
 	for {
 		due := next
@@ -63,13 +64,6 @@ func (h *Hub) runBackups(ctx context.Context) error {
 	}
 }
 
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
-}
-
 // backUp makes one scheduled backup and removes those in excess of Keep. It records and
 // logs an error.
 func (h *Hub) backUp(ctx context.Context, now time.Time) error {
@@ -78,7 +72,7 @@ func (h *Hub) backUp(ctx context.Context, now time.Time) error {
 	unrecorded := err != nil
 	if err == nil {
 		h.backups.removeIncomplete()
-		_, err = api.OperatorBackUp.Do(ctx, h.api, api.Caller{Name: "the schedule"}, api.BackupFile{File: file})
+		_, err = api.OperatorBackUp.Do(ctx, h.api, fleet.Caller{Name: "the schedule"}, api.BackupFile{File: file})
 		f, refused := errors.AsType[*fault.Fault](err)
 		unrecorded = refused && f.Code == fault.InvalidRequest
 	}
@@ -108,18 +102,12 @@ func (b *backups) made() (times []time.Time) {
 	entries, _ := os.ReadDir(b.Folder) // no folder: the first backup creates it or reports the error
 	for _, e := range entries {
 		about, err := e.Info()
-		if at, named := backupTime(e.Name()); named && err == nil && about.Size() > 0 {
+		if at, notNamed := time.Parse(backupName, e.Name()); notNamed == nil && err == nil && about.Size() > 0 {
 			times = append(times, at)
 		}
 	}
 	slices.SortFunc(times, func(x, y time.Time) int { return y.Compare(x) })
 	return times
-}
-
-// backupTime returns the time in the name of a scheduled backup.
-func backupTime(name string) (at time.Time, named bool) {
-	at, err := time.Parse(backupName, name)
-	return at, err == nil
 }
 
 // removeIncomplete removes partial files of backups that were interrupted by the hub's
@@ -128,7 +116,7 @@ func (b *backups) removeIncomplete() {
 	parts, _ := filepath.Glob(filepath.Join(b.Folder, "kith-*.db.part")) // the pattern is valid
 	for _, part := range parts {
 		file := part[:len(part)-len(".part")]
-		if _, named := backupTime(filepath.Base(file)); !named {
+		if _, err := time.Parse(backupName, filepath.Base(file)); err != nil {
 			continue
 		}
 		_ = os.Remove(part) // the next backup has a different name
@@ -151,17 +139,16 @@ func (b *backups) prune(report func(file string, err error)) {
 
 // health returns the state of the schedule for the operator. scheduled is false if there
 // is no schedule.
-func (b *backups) health() (part site.Part, scheduled bool) {
+func (b *backups) health() (_ site.Part, scheduled bool) {
 	next := b.next.Load()
 	if b.Every == 0 || next == nil {
 		return site.Part{}, false
 	}
-	part = site.Part{Name: "Backups", Good: true, Text: fmt.Sprintf("every %s to %s, the newest %d stay there; the next one: %s",
-		length(b.Every), b.Folder, b.Keep, api.Moment(*next, time.Now().UTC()))}
+	now := time.Now().UTC()
 	if failed := b.failed.Load(); failed != nil {
-		part.Good = false
-		part.Text = fmt.Sprintf("the last one failed, %s: %s; the next attempt: %s",
-			api.Moment(failed.At, time.Now().UTC()), failed.Fault, api.Moment(*next, time.Now().UTC()))
+		return site.Part{Name: "Backups", Text: fmt.Sprintf("the last one failed, %s: %s; the next attempt: %s",
+			api.Moment(failed.At, now), failed.Fault, api.Moment(*next, now))}, true
 	}
-	return part, true
+	return site.Part{Name: "Backups", Good: true, Text: fmt.Sprintf("every %s to %s, the newest %d stay there; the next one: %s",
+		length(b.Every), b.Folder, b.Keep, api.Moment(*next, now))}, true
 }

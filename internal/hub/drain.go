@@ -130,7 +130,7 @@ func (h *Hub) Drain(ctx context.Context, stopAccepting func()) {
 // it stops waiting if none was sent for lastFrames, and after allFrames at the latest.
 func (h *Hub) endCalls() {
 	h.log.Warn("ending the calls that still run", "calls", h.Calls())
-	replaced := fault.New(fault.CascadeExhausted, "this hub is being replaced and cannot wait any longer; try again").WithRetryAfter(retryDrained)
+	replaced := fault.New(fault.CascadeExhausted, "this hub is stopping; try again").WithRetryAfter(retryDrained)
 	h.edge.EndBodies(replaced)
 	h.calls.EndAll(replaced)
 	left, most := h.Calls(), time.Now().Add(allFrames)

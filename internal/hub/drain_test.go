@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // TestDrainCountsSite: the calls of the site's pages keep a hub that drains as others do.
@@ -18,7 +18,7 @@ func TestDrainCountsSite(t *testing.T) {
 	_, secret := h.member("ada")
 	for name, call := range map[string]http.HandlerFunc{
 		"a client":        h.Handler().ServeHTTP,
-		"the chat":        func(w http.ResponseWriter, r *http.Request) { h.site.Call(w, r, api.Caller{Name: "ada", KeyID: "k"}) },
+		"the chat":        func(w http.ResponseWriter, r *http.Request) { h.site.Call(w, r, fleet.Caller{Name: "ada", KeyID: "k"}) },
 		"a test of a key": h.site.Edge.ServeHTTP,
 	} {
 		counted := 0

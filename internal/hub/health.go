@@ -49,8 +49,8 @@ func (h *Hub) Ready(now time.Time) error {
 		return errors.New("the journal of the ledger cannot be written")
 	case now.Sub(records.Refused) < refusedLately:
 		return errors.New("calls cannot be recorded: the disk or the journal is full")
-	case !h.live.Joined(now):
-		return errors.New("the machines of the other hubs are not known yet")
+	case h.cfg.Cluster != nil && !h.cfg.Cluster.Joined(now):
+		return errors.New("the machines of the other hub nodes are not known yet")
 	}
 	return nil
 }
@@ -140,14 +140,14 @@ func (h *Hub) limits() []site.Limit {
 	return limits
 }
 
-// mostNear is the maximum number of clients near a limit that the operator sees.
-const mostNear = 20
+// mostBusyClients is the maximum number of clients near a limit that the operator sees.
+const mostBusyClients = 20
 
-// near returns the clients that are near a limit, for the operator.
-func (h *Hub) near() []site.Near {
-	var all []site.Near
-	for _, held := range h.cfg.Clients.Near(mostNear) {
-		all = append(all, site.Near{Client: addressText(held.Client), What: held.What, Held: held.Held, Limit: held.Limit})
+// busyClients returns the clients that are near a limit, for the operator.
+func (h *Hub) busyClients() []site.BusyClient {
+	var all []site.BusyClient
+	for _, held := range h.cfg.Clients.BusyClients(mostBusyClients) {
+		all = append(all, site.BusyClient{Client: addressText(held.Client), What: held.What, Held: held.Held, Limit: held.Limit})
 	}
 	return all
 }

@@ -7,8 +7,7 @@
 //
 // It contains the wiring (hub.go, management.go), the authentication of callers
 // (identify.go), accepting machines (accept.go), health (health.go), metrics
-// (metrics.go), the list of nodes (nodes.go), backups (backups.go) and the shutdown
-// (drain.go).
+// (metrics.go), backups (backups.go) and the shutdown (drain.go).
 package hub
 
 import (
@@ -122,7 +121,7 @@ type Records interface {
 	MachineByHash(context.Context, [32]byte) (account.Machine, account.Member, error)
 	Member(ctx context.Context, id string) (account.Member, error)
 	Key(ctx context.Context, id string) (account.Key, error)
-	KeptMachine(ctx context.Context, id string) (account.Kept, error)
+	ActiveMachine(ctx context.Context, id string) (account.Machine, error)
 	NextGeneration(ctx context.Context, machineID string) (int64, error)
 	Grant(ctx context.Context, hash [32]byte) (account.Grant, error)
 
@@ -181,7 +180,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 		Limits:   cfg.callLimits(),
 		Registry: live, Ledger: h.ledger, Traces: h.traces, Spool: h.spool,
 		SaveSpeeds: records.SaveSpeeds, Speeds: records.Speeds, PrefixKey: records.PrefixKey,
-		Revoked: h.revoked, Activity: func() { h.site.Stir() }, Draw: cfg.Draw, Log: cfg.Log,
+		Revoked: h.revoked, Activity: func() { h.site.MarkChanged() }, Draw: cfg.Draw, Log: cfg.Log,
 	})
 	edge.Spool, edge.Region, edge.Regions, edge.SharedRate = h.spool, cfg.Region, cfg.Regions, cfg.Cluster != nil
 	edge.Backend, edge.Identify, edge.Now, edge.Log = h.calls, h.Identify, records.Now, cfg.Log
@@ -192,7 +191,7 @@ func New(cfg Config, records Records, live *registry.Registry) *Hub {
 	h.edge = gateway.New(edge)
 	h.api = h.newAPI()
 	h.site = h.newSite()
-	live.Observe(registry.Observer{Committed: h.onCommitted, Store: h.onChange, FailedOver: h.ledger.WriteAgain, Machine: h.onMachine})
+	live.Observe(registry.Observer{Committed: h.onCommitted, Store: h.onChange, FailedOver: h.ledger.Requeue, Machine: h.onMachine})
 	if cfg.Cluster != nil {
 		cfg.Cluster.Join(cluster.Parts{Registry: live, Dispatch: h.calls, Edge: h.edge, Calls: h.Calls})
 	}
@@ -262,9 +261,9 @@ func (h *Hub) ServePeers(ctx context.Context, listener net.Listener) error {
 	return h.cfg.Cluster.Serve(ctx, listener, h.drain.counted)
 }
 
-// TakeUp writes what a previous process left in the journal to the database. Call it
+// FlushJournal writes what a previous process left in the journal to the database. Call it
 // before loading the registry, which counts the day's calls of each share.
-func (h *Hub) TakeUp(ctx context.Context) error { return h.ledger.Flush(ctx) }
+func (h *Hub) FlushJournal(ctx context.Context) error { return h.ledger.Flush(ctx) }
 
 // Run runs the hub until ctx ends. It starts by writing pending records.
 func (h *Hub) Run(ctx context.Context) error {
@@ -297,20 +296,6 @@ func (h *Hub) onChange(changes []fleet.Change, affected fleet.Affected) {
 
 // onMachine is called when a machine connected, disconnected or changed.
 func (h *Hub) onMachine(id fleet.MachineID) {
-	h.site.Stir()
+	h.site.MarkChanged()
 	h.calls.OnMachine(id)
-}
-
-// running returns the calls that are running on machines, for the members' pages.
-func (h *Hub) running() []api.Use { return uses(h.calls.Running()) }
-
-// waiting returns the calls that wait for a machine.
-func (h *Hub) waiting() []api.Use { return uses(h.calls.Waiting()) }
-
-func uses(running []dispatch.Running) []api.Use {
-	uses := make([]api.Use, len(running))
-	for i, r := range running {
-		uses[i] = api.Use(r)
-	}
-	return uses
 }

@@ -3,10 +3,12 @@ package hub
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
+
+	"net/http"
+	"net/netip"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
@@ -14,6 +16,7 @@ import (
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
+	"github.com/kith/kith/internal/limit"
 	"github.com/kith/kith/internal/site"
 )
 
@@ -48,7 +51,7 @@ type keyring struct {
 // process, because the store's clock can be set back. The zero caller is for an unknown
 // credential.
 type holder struct {
-	caller gateway.Caller
+	caller fleet.Caller
 	until  time.Time
 }
 
@@ -91,13 +94,13 @@ func (k *keyring) clear() {
 // machine credential. A mistyped secret does not reach the database, because its checksum
 // is wrong. Neither does a secret of another region; the cause of its fault is a
 // gateway.OtherRegion. If the database does not answer, the fault is CASCADE_EXHAUSTED.
-func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, error) {
+func (h *Hub) Identify(ctx context.Context, secret string) (fleet.Caller, error) {
 	parsed, err := credential.Parse(secret)
 	if err != nil {
-		return gateway.Caller{}, h.badKey()
+		return fleet.Caller{}, h.badKey()
 	}
 	if parsed.Region() != h.cfg.Region {
-		return gateway.Caller{}, h.otherRegion(parsed)
+		return fleet.Caller{}, h.otherRegion(parsed)
 	}
 	hash := parsed.Hash()
 	last, age, holds := h.keys.get(hash)
@@ -105,22 +108,22 @@ func (h *Hub) Identify(ctx context.Context, secret string) (gateway.Caller, erro
 	case holds && last.known():
 		return last.caller, nil
 	case holds:
-		return gateway.Caller{}, h.badKey()
+		return fleet.Caller{}, h.badKey()
 	}
 	isKnown := func() {}
 	if !last.known() { // a known secret is no guess, even if others at the same address are guessing
 		if isKnown, err = h.guess(ctx); err != nil {
-			return gateway.Caller{}, err
+			return fleet.Caller{}, err
 		}
 	}
 	found, err := h.lookUp(ctx, parsed)
 	if errors.Is(err, account.ErrNotFound) {
 		h.keys.put(hash, holder{until: time.Now().Add(cacheFor)}, age)
-		return gateway.Caller{}, h.badKey()
+		return fleet.Caller{}, h.badKey()
 	}
 	isKnown()
 	if err != nil {
-		return gateway.Caller{}, err
+		return fleet.Caller{}, err
 	}
 	h.keys.put(hash, found, age)
 	return found.caller, nil
@@ -133,11 +136,12 @@ func (h *Hub) otherRegion(secret credential.Secret) error {
 		return h.badKey()
 	}
 	region := secret.Region()
-	text := fmt.Sprintf("the API key is of region %q and this hub serves %q: use the base URL that was shown with the key", region, h.cfg.Region)
+	next := "use the base URL that was shown with the key"
 	if at := h.cfg.Regions[region]; at != nil {
-		text = fmt.Sprintf("the API key is of region %q and this hub serves %q: send it to %s", region, h.cfg.Region, at)
+		next = "send it to " + at.String()
 	}
-	return fault.New(fault.InvalidAPIKey, "%s", text).Because(gateway.OtherRegion(region))
+	return fault.New(fault.InvalidAPIKey, "the API key is of region %q and this hub serves %q: %s", region, h.cfg.Region, next).
+		Because(gateway.OtherRegion(region))
 }
 
 // lookUp reads the caller for a secret from the database, and determines how long to
@@ -161,16 +165,16 @@ func (h *Hub) lookUp(ctx context.Context, secret credential.Secret) (holder, err
 			until = began.Add(left)
 		}
 		h.ledger.KeyUsed(key.ID)
-		narrow, _ := fleet.ParseNarrow(string(key.Reach)) // the store contains no other values
-		return holder{gateway.Caller{
-			Member: fleet.MemberID(member.ID), Name: member.Name, KeyID: key.ID, Narrow: narrow, Inference: !key.Manage,
+		reach, _ := fleet.ParseKeyReach(string(key.Reach)) // the store contains no other values
+		return holder{fleet.Caller{
+			Member: fleet.MemberID(member.ID), Name: member.Name, KeyID: key.ID, Reach: reach, Inference: !key.Manage,
 		}, until}, nil
 	case credential.MachineKey:
 		machine, member, err := h.records.MachineByHash(ctx, secret.Hash())
 		if err != nil {
 			return holder{}, h.unknownOr(err)
 		}
-		return holder{gateway.Caller{
+		return holder{fleet.Caller{
 			Member: fleet.MemberID(member.ID), Name: member.Name, Machine: fleet.MachineID(machine.ID),
 		}, until}, nil
 	default:
@@ -184,19 +188,19 @@ func (h *Hub) unknownOr(err error) error {
 	if errors.Is(err, account.ErrNotFound) {
 		return err
 	}
-	return fault.New(fault.CascadeExhausted, "the service could not check the key just now; try again shortly").Because(err)
+	return fault.New(fault.CascadeExhausted, "the key could not be checked; try again shortly").Because(err)
 }
 
 // revoked returns the fault that ends the calls of a caller if the credential was
 // revoked, or nil if it is valid. It fails if the database does not answer.
-func (h *Hub) revoked(ctx context.Context, caller gateway.Caller) (*fault.Fault, error) {
+func (h *Hub) revoked(ctx context.Context, caller fleet.Caller) (*fault.Fault, error) {
 	var member account.Member
 	var err error
 	switch {
 	case strings.HasPrefix(caller.KeyID, site.SiteKey):
 		member, err = h.records.Member(ctx, string(caller.Member))
 	case caller.KeyID == "":
-		_, err = h.records.KeptMachine(ctx, string(caller.Machine))
+		_, err = h.records.ActiveMachine(ctx, string(caller.Machine))
 	default:
 		_, err = h.records.Key(ctx, caller.KeyID)
 	}
@@ -204,4 +208,39 @@ func (h *Hub) revoked(ctx context.Context, caller gateway.Caller) (*fault.Fault,
 		return h.badKey(), nil
 	}
 	return nil, err
+}
+
+// A client may look up guessBurst secrets that are not in the database, and then one per
+// guessEvery (spec/api.md#limit-guesses). The checksums of these secrets are correct, so
+// nothing else shows that they are guesses.
+const (
+	guessBurst = 100
+	guessEvery = 200 * time.Millisecond
+)
+
+// clientKey is the context key for the client of a request, a netip.Prefix.
+type clientKey struct{}
+
+// withClient returns the request with its client in its context.
+func withClient(r *http.Request) *http.Request {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return r
+	}
+	return r.WithContext(context.WithValue(r.Context(), clientKey{}, limit.Network(from.Addr())))
+}
+
+// guess counts a look-up of a secret, or returns a fault if the client made too many
+// guesses. The caller must call known if the secret is known or could not be looked up.
+func (h *Hub) guess(ctx context.Context) (known func(), err error) {
+	client, ok := ctx.Value(clientKey{}).(netip.Prefix)
+	if !ok {
+		return func() {}, nil
+	}
+	if wait := h.guesses.Take(client, time.Now()); wait > 0 {
+		return nil, fault.New(fault.RateLimitExceeded,
+			"too many unknown keys came from this address: at most %d a second, %d at once; correct the key, and wait for Retry-After",
+			time.Second/guessEvery, guessBurst).WithRetryAfter(int(wait/time.Second) + 1)
+	}
+	return func() { h.guesses.Give(client, time.Now()) }, nil
 }

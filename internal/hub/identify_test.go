@@ -30,16 +30,16 @@ func TestIdentify(t *testing.T) {
 	keyID, key := r.member("ann")
 	machineID, machine := r.machine("ann", "box")
 	caller, err := r.Identify(t.Context(), key)
-	if err != nil || caller.Name != "ann" || caller.KeyID != keyID || caller.Machine != "" || caller.Narrow != fleet.Everything {
+	if err != nil || caller.Name != "ann" || caller.KeyID != keyID || caller.Machine != "" || caller.Reach != fleet.Everything {
 		t.Errorf("%+v, %v", caller, err)
 	}
 	caller, err = r.Identify(t.Context(), machine)
 	if err != nil || caller.Name != "ann" || caller.KeyID != "" || caller.Machine != fleet.MachineID(machineID) {
 		t.Errorf("%+v, %v", caller, err)
 	}
-	for reach, want := range map[string]fleet.Narrow{"own": fleet.OwnOnly, "shared": fleet.OwnAndShared} {
+	for reach, want := range map[string]fleet.KeyReach{"own": fleet.OwnOnly, "shared": fleet.OwnAndShared} {
 		secret := r.ok("POST", "/keys", `{"member":"ann","reach":"`+reach+`"}`).Body["secret"].(string)
-		if caller, err := r.Identify(t.Context(), secret); err != nil || caller.Narrow != want {
+		if caller, err := r.Identify(t.Context(), secret); err != nil || caller.Reach != want {
 			t.Errorf("%s: %+v, %v", reach, caller, err)
 		}
 	}
@@ -218,7 +218,7 @@ func TestIdentifyWithoutDatabase(t *testing.T) {
 func TestKeyringIsBounded(t *testing.T) {
 	var k keyring
 	for i := range maxCachedKeys + 1 {
-		k.put([32]byte{byte(i), byte(i >> 8), byte(i >> 16)}, holder{gateway.Caller{Name: "ann"}, time.Unix(1, 0)}, 0)
+		k.put([32]byte{byte(i), byte(i >> 8), byte(i >> 16)}, holder{fleet.Caller{Name: "ann"}, time.Unix(1, 0)}, 0)
 	}
 	if n := len(k.byHash); n != 1 {
 		t.Errorf("%d keys", n)

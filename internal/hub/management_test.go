@@ -78,7 +78,7 @@ func TestSessionContinues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	caller := gateway.Caller{Member: fleet.MemberID(ada.ID), Name: "ada", KeyID: site.SiteKey + ada.ID}
+	caller := fleet.Caller{Member: fleet.MemberID(ada.ID), Name: "ada", KeyID: site.SiteKey + ada.ID}
 	if f, err := r.revoked(t.Context(), caller); f != nil || err != nil {
 		t.Error("a session is not valid")
 	}
@@ -108,12 +108,12 @@ func TestCredentialContinues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	callers := map[string]gateway.Caller{}
+	callers := map[string]fleet.Caller{}
 	for _, id := range []string{key, other, "key_gone"} {
-		callers[id] = gateway.Caller{Member: fleet.MemberID(ada.ID), KeyID: id}
+		callers[id] = fleet.Caller{Member: fleet.MemberID(ada.ID), KeyID: id}
 	}
 	for _, id := range []string{box, den, "mch_gone"} {
-		callers[id] = gateway.Caller{Member: fleet.MemberID(ada.ID), Machine: fleet.MachineID(id)}
+		callers[id] = fleet.Caller{Member: fleet.MemberID(ada.ID), Machine: fleet.MachineID(id)}
 	}
 	continues := func(want ...string) {
 		t.Helper()
@@ -137,10 +137,10 @@ type wrongClock struct {
 	ahead time.Duration
 }
 
-func (f wrongClock) Poll(ctx context.Context, after fleet.Position) (fleet.Update, error) {
-	update, err := f.Facts.Poll(ctx, after)
-	update.Nodes, update.ClockAhead = []fleet.Node{{Name: "hub-home", Region: "home"}}, f.ahead
-	return update, err
+func (f wrongClock) Poll(ctx context.Context, after account.Position) (account.StoreState, []fleet.Change, error) {
+	state, changes, err := f.Facts.Poll(ctx, after)
+	state.Nodes, state.ClockAhead = []account.Node{{Name: "hub-home", Region: "home"}}, f.ahead
+	return state, changes, err
 }
 
 // TestClock: the operator's page and a metric have by how much this computer's clock differs

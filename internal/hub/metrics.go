@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"time"
@@ -74,11 +75,7 @@ func dialectOf(endpoint fleet.Endpoint) string {
 
 // count counts a call that has ended.
 func (m *callMetrics) count(call *gateway.Call, out gateway.Outcome) {
-	code := out.Code
-	if code == "" {
-		code = Served
-	}
-	m.calls.WithLabelValues(code, call.Endpoint.Path(), dialectOf(call.Endpoint)).Inc()
+	m.calls.WithLabelValues(cmp.Or(out.Code, Served), call.Endpoint.Path(), dialectOf(call.Endpoint)).Inc()
 }
 
 // observe counts and times a call that reached dispatch.

@@ -107,7 +107,7 @@ func TestCallsMoveTheirSeries(t *testing.T) {
 		}
 	}
 	r.finished(&gateway.Call{
-		ID: "req_1", Endpoint: fleet.ChatCompletions, Caller: gateway.Caller{Member: "mem_1"}, Arrived: time.Now(), Started: time.Now(),
+		ID: "req_1", Endpoint: fleet.ChatCompletions, Caller: fleet.Caller{Member: "mem_1"}, Arrived: time.Now(), Started: time.Now(),
 		Trace: gateway.Trace{Waited: 3 * time.Second},
 	}, gateway.Outcome{Status: 200, FirstByte: 4 * time.Second, Duration: 20 * time.Second})
 	if got := count(Served, chat, "chat"); got != 1 {

@@ -19,7 +19,6 @@ import (
 	"github.com/kith/kith/internal/dispatch"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/site"
 	"github.com/kith/kith/internal/store"
 )
@@ -51,18 +50,18 @@ func newCity(b *testing.B) *city {
 	c.history(b)
 	a := api.New(api.Config{
 		DB: db, Region: "home", Log: slog.New(slog.DiscardHandler),
-		Identify: func(context.Context, string) (api.Caller, error) { return api.Caller{}, nil },
+		Identify: func(context.Context, string) (fleet.Caller, error) { return fleet.Caller{}, nil },
 		Snapshot: func() *fleet.Snapshot { return c.snapshot },
-		Models: func(_ context.Context, w api.Caller) (out []api.Model, err error) {
-			for _, m := range dispatch.ListModels(c.snapshot, gateway.Caller{Member: w.Member, Narrow: w.Narrow}, time.Now()) {
+		Models: func(_ context.Context, w fleet.Caller) (out []api.Model, err error) {
+			for _, m := range dispatch.ListModels(c.snapshot, fleet.Caller{Member: w.Member, Reach: w.Reach}, time.Now()) {
 				out = append(out, api.Model{ID: m.ID, Availability: string(m.Availability), Via: m.Via.String(), Machines: m.Machines})
 			}
 			return out, nil
 		},
-		Running: func() []api.Use { return nil }, Queued: func(*fleet.Machine) int { return 0 },
-		Control: func(context.Context, fleet.MachineID, api.Control) error { return nil },
-		Changed: func(context.Context) {}, Admit: func(api.Caller) error { return nil },
-		Miss:      func(_ api.Caller, _ fleet.ModelID, f *fault.Fault) *fault.Fault { return f },
+		Running: func() []fleet.ActiveCall { return nil }, Queued: func(*fleet.Machine) int { return 0 },
+		Control: func(context.Context, fleet.MachineID, fleet.Control) error { return nil },
+		Changed: func(context.Context) {}, Admit: func(fleet.Caller) error { return nil },
+		Miss:      func(_ fleet.Caller, _ fleet.ModelID, f *fault.Fault) *fault.Fault { return f },
 		Confirmed: func(time.Time) bool { return true }, Trace: db.Trace,
 	})
 	c.site = site.New(a, site.Config{Base: "http://localhost", Health: func(context.Context) []site.Part { return nil }})

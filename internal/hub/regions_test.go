@@ -18,7 +18,6 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fleet"
-	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
 )
@@ -199,7 +198,7 @@ func (w *world) check(r *rig, region string, keys map[[2]string]string) (calls i
 			}
 			calls++
 		}
-		list, err := r.calls.Models(w.t.Context(), gateway.Caller{Member: fleet.MemberID(member.ID)})
+		list, err := r.calls.Models(w.t.Context(), fleet.Caller{Member: fleet.MemberID(member.ID)})
 		if err != nil || len(list) != 0 {
 			w.t.Errorf("region %s lists %v, %v", region, list, err)
 		}
@@ -213,9 +212,9 @@ type blind struct {
 	down atomic.Bool
 }
 
-func (b *blind) Poll(ctx context.Context, after fleet.Position) (fleet.Update, error) {
+func (b *blind) Poll(ctx context.Context, after account.Position) (account.StoreState, []fleet.Change, error) {
 	if b.down.Load() {
-		return fleet.Update{}, errDown
+		return account.StoreState{}, nil, errDown
 	}
 	return b.Facts.Poll(ctx, after)
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
-	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/ledger"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
@@ -30,9 +29,9 @@ func TestFailoverLosesNoRecord(t *testing.T) {
 
 	db = open(t, strings.Replace(url, neturl.QueryEscape(old.Host()), neturl.QueryEscape(old.Host()+","+next.Host()), 1))
 	t.Cleanup(func() { check(t, db.Close()) })
-	node := fleet.Node{Name: "a", Incarnation: "first", Region: "eu", Started: time.Now()}
+	node := account.Node{Name: "a", Incarnation: "first", Region: "eu", Started: time.Now()}
 	check(t, db.StartNode(t.Context(), node))
-	update, err := db.Facts("eu").Poll(t.Context(), fleet.Position{})
+	update, _, err := db.Facts("eu").Poll(t.Context(), account.Position{})
 	check(t, err)
 	if update.FailedOver {
 		t.Error("the first poll is a fail-over")
@@ -49,20 +48,20 @@ func TestFailoverLosesNoRecord(t *testing.T) {
 	}
 	recorded(t, db, 0)
 	at := update.Position
-	for update, err = db.Facts("eu").Poll(t.Context(), at); err != nil && t.Context().Err() == nil; {
-		update, err = db.Facts("eu").Poll(t.Context(), at)
+	for update, _, err = db.Facts("eu").Poll(t.Context(), at); err != nil && t.Context().Err() == nil; {
+		update, _, err = db.Facts("eu").Poll(t.Context(), at)
 	}
 	if !update.FailedOver {
 		t.Error("the poll after the fail-over does not say so")
 	}
-	l.WriteAgain()
+	l.Requeue()
 	for l.Flush(t.Context()) != nil && t.Context().Err() == nil { // the day's partition is gone, too
 	}
 	recorded(t, db, 10)
-	l.WriteAgain()
+	l.Requeue()
 	check(t, l.Flush(t.Context()))
 	recorded(t, db, 10)
-	if update, err = db.Facts("eu").Poll(t.Context(), update.Position); err != nil || update.FailedOver {
+	if update, _, err = db.Facts("eu").Poll(t.Context(), update.Position); err != nil || update.FailedOver {
 		t.Errorf("the next poll: %+v, %v", update, err)
 	}
 }

@@ -37,7 +37,7 @@ const (
 	// maxPending is the maximum number of records that wait while the database cannot be
 	// written. Beyond it calls are refused, and refusals are not recorded.
 	maxPending = 100_000
-	// maxWritten and writtenFor limit the records that are kept for WriteAgain.
+	// maxWritten and writtenFor limit the records that are kept for Requeue.
 	maxWritten = maxPending / 2
 	writtenFor = time.Minute
 	// shutdownTimeout is the timeout of the last write when the hub stops.
@@ -496,7 +496,7 @@ func (l *Ledger) Flush(ctx context.Context) error {
 	}
 }
 
-// keepWritten keeps a batch for WriteAgain, and drops old ones. mu must be held.
+// keepWritten keeps a batch for Requeue, and drops old ones. mu must be held.
 func (l *Ledger) keepWritten(batch []account.Usage, now time.Time) {
 	l.written = append(l.written, writtenBatch{now, batch})
 	kept, drop := 0, 0
@@ -509,9 +509,9 @@ func (l *Ledger) keepWritten(batch []account.Usage, now time.Time) {
 	l.written = slices.Delete(l.written, 0, drop)
 }
 
-// WriteAgain makes the records of the last minute pending again, because the database
+// Requeue makes the records of the last minute pending again, because the database
 // failed over to a server that may lack them. It does not block.
-func (l *Ledger) WriteAgain() {
+func (l *Ledger) Requeue() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, w := range l.written {

@@ -60,7 +60,7 @@ func TestLedgerWritesInBatches(t *testing.T) {
 	})
 }
 
-// WriteAgain writes the records of the last minute again, once.
+// Requeue writes the records of the last minute again, once.
 func TestLedgerWritesAgain(t *testing.T) {
 	keepLedger(t, func(l *Ledger, r *recorder, end func() error) {
 		records := func(from, to int) {
@@ -72,7 +72,7 @@ func TestLedgerWritesAgain(t *testing.T) {
 		records(0, 10)
 		time.Sleep(time.Minute)
 		records(10, 20)
-		l.WriteAgain()
+		l.Requeue()
 		records(20, 30)
 		want := slices.Concat(numbered(0, 20), numbered(10, 30))
 		if got := r.ids(); !slices.Equal(got, want) {
@@ -82,7 +82,7 @@ func TestLedgerWritesAgain(t *testing.T) {
 			records(0, maxWritten)
 		}
 		before := len(r.ids())
-		l.WriteAgain()
+		l.Requeue()
 		time.Sleep(time.Minute)
 		if again := len(r.ids()) - before; again > maxWritten || again < maxWritten-batchSize {
 			t.Errorf("%d records were kept, want about %d", again, maxWritten)

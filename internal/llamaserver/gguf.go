@@ -253,17 +253,9 @@ func inspect(path string) (*modelInfo, error) {
 		return nil, errors.New("its context length is missing")
 	}
 	heads := max(number("attention.head_count"), 1)
-	kvHeads := number("attention.head_count_kv")
-	if kvHeads == 0 {
-		kvHeads = heads
-	}
-	keys, values := number("attention.key_length"), number("attention.value_length")
-	if keys == 0 {
-		keys = number("embedding_length") / heads
-	}
-	if values == 0 {
-		values = keys
-	}
+	kvHeads := cmp.Or(number("attention.head_count_kv"), heads)
+	keys := cmp.Or(number("attention.key_length"), number("embedding_length")/heads)
+	values := cmp.Or(number("attention.value_length"), keys)
 	const halfFloat, sane = 2, 1 << 32
 	f.perSlot = min(number("block_count"), 4096) * min(kvHeads, 4096) * (min(keys, 1<<16) + min(values, 1<<16)) * halfFloat
 	if f.perSlot >= sane {

@@ -6,6 +6,7 @@
 package llamaserver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -96,13 +97,7 @@ type Pool struct {
 // New reads the headers of the model files. If this machine has a GPU, it runs the
 // program once to find out whether it uses the GPU. It starts no server.
 func New(ctx context.Context, c Config) *Pool {
-	if c.Slots <= 0 {
-		c.Slots = defaultSlots
-	}
-	if c.Context <= 0 {
-		c.Context = defaultContext
-	}
-	c.Slots = min(c.Slots, maxSlots)
+	c.Slots, c.Context = min(cmp.Or(c.Slots, defaultSlots), maxSlots), cmp.Or(c.Context, defaultContext)
 	p := &Pool{config: c, loading: make(chan struct{}, 1)}
 	p.SetModels(c.Models)
 	p.usesGPU = c.GPUs(ctx) != nil && canUseGPU(ctx, c.Program)

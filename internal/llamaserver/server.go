@@ -2,6 +2,7 @@ package llamaserver
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"encoding/json/v2"
 
 	"github.com/cenkalti/backoff/v5"
 )
@@ -300,7 +303,7 @@ func (s *Server) awaitHealth(ctx context.Context, address string, ended chan err
 		select {
 		case err := <-ended:
 			ended <- err
-			return fmt.Errorf("it ended before its model was loaded: %w", exitError(err))
+			return fmt.Errorf("it ended before its model was loaded: %w", cmp.Or(err, errStatus0))
 		case <-ctx.Done():
 			return errors.New("its model was not loaded in time")
 		case <-time.After(healthInterval):
@@ -308,13 +311,8 @@ func (s *Server) awaitHealth(ctx context.Context, address string, ended chan err
 	}
 }
 
-// exitError returns the error of a process that ended by itself, even with exit status 0.
-func exitError(err error) error {
-	if err == nil {
-		return errors.New("it ended with status 0")
-	}
-	return err
-}
+// errStatus0 is the error of a process that ended by itself, with exit status 0.
+var errStatus0 = errors.New("it ended with status 0")
 
 // awaitEnd waits until the process should end (nil) or has ended by itself (the error).
 // If reply is not nil, the caller sends to it after the process has ended.
@@ -348,7 +346,7 @@ func (s *Server) awaitEnd(ctx context.Context, ended chan error) (reply chan boo
 			reply <- false
 		case err := <-ended:
 			ended <- err
-			return nil, exitError(err)
+			return nil, cmp.Or(err, errStatus0)
 		case <-ctx.Done():
 			return nil, nil
 		}
@@ -532,4 +530,74 @@ func (t *outputTail) annotate(err error) error {
 		return fmt.Errorf("%w: %s", err, bytes.Join(words, []byte(" ")))
 	}
 	return err
+}
+
+const (
+	propsTimeout  = 5 * time.Second
+	maxPropsBytes = 1 << 20 // the answer holds the chat template
+)
+
+// props is the used part of llama-server's answer to GET /props.
+type props struct {
+	Settings struct {
+		Context int `json:"n_ctx"` // tokens of each slot
+	} `json:"default_generation_settings"`
+	Slots      int `json:"total_slots"`
+	Modalities struct {
+		Vision bool `json:"vision"`
+		Audio  bool `json:"audio"`
+	} `json:"modalities"`
+	Template *struct {
+		Tools bool `json:"supports_tools"`
+		Calls bool `json:"supports_tool_calls"`
+	} `json:"chat_template_caps"`
+}
+
+// readProps updates s.model from the server's properties of the loaded model. Without an
+// answer, the values from the file remain.
+func (s *Server) readProps(ctx context.Context, address string) {
+	ctx, cancel := context.WithTimeout(ctx, propsTimeout)
+	defer cancel()
+	var got props
+	if err := getProps(ctx, address, &got); err != nil {
+		s.pool.config.Log.Warn("cannot read llama-server's properties of its model", "model", s.file.ID, "cause", err)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if got.Settings.Context > 0 {
+		s.model.ContextLength = min(s.context, got.Settings.Context)
+	}
+	if got.Slots > 0 {
+		s.model.Slots = min(s.pool.config.Slots, got.Slots)
+	}
+	if s.model.Embeddings {
+		return
+	}
+	s.model.Vision, s.model.Audio = got.Modalities.Vision, got.Modalities.Audio
+	if got.Template != nil {
+		s.model.Tools = got.Template.Tools || got.Template.Calls
+	}
+}
+
+func getProps(ctx context.Context, address string, into *props) error {
+	resp, err := get(ctx, address, "/props")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("it answered with status %d", resp.StatusCode)
+	}
+	return json.UnmarshalRead(io.LimitReader(resp.Body, maxPropsBytes), into)
+}
+
+// get requests a page of a server over a separate connection.
+func get(ctx context.Context, address, path string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://llama-server"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	t := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dialTo(ctx, address) }}
+	return t.RoundTrip(req)
 }

@@ -4,6 +4,7 @@
 package pull
 
 import (
+	"cmp"
 	"context"
 	"encoding/json/v2"
 	"errors"
@@ -140,10 +141,7 @@ func (s *Source) Resolve(ctx context.Context, reference string) (*Model, error) 
 var hubHosts = []string{"hf.co", "huggingface.co"}
 
 func (s *Source) endpoint() string {
-	if s.Endpoint == "" {
-		return DefaultEndpoint
-	}
-	return strings.TrimSuffix(s.Endpoint, "/")
+	return cmp.Or(strings.TrimSuffix(s.Endpoint, "/"), DefaultEndpoint)
 }
 
 // inHub returns the repository of a URL on the model hub, and the file if the URL names
@@ -249,7 +247,7 @@ func (s *Source) resolveRepo(ctx context.Context, repo, choice string) (*Model, 
 		if err := checkName(name); err != nil {
 			return nil, err
 		}
-		f := File{Name: folder + name, URL: s.endpoint() + "/" + repo + "/resolve/main/" + escapePath(e.Path), Size: e.Size, tag: e.OID}
+		f := File{Name: folder + name, URL: s.endpoint() + "/" + repo + "/resolve/main/" + (&url.URL{Path: e.Path}).EscapedPath(), Size: e.Size, tag: e.OID}
 		if len(e.LFS.OID) == 64 {
 			f.SHA256, f.Size = strings.ToLower(e.LFS.OID), e.LFS.Size
 		}
@@ -257,8 +255,6 @@ func (s *Source) resolveRepo(ctx context.Context, repo, choice string) (*Model, 
 	}
 	return m, nil
 }
-
-func escapePath(p string) string { return (&url.URL{Path: p}).EscapedPath() }
 
 // list appends a page of a repository's files to all, and returns the next page.
 func (s *Source) list(ctx context.Context, repo, page string, all *[]entry) (next string, err error) {

@@ -14,6 +14,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -163,10 +164,11 @@ type keeper struct {
 	closed bool
 }
 
-func (r *Registry) newKeeper(kept fleet.StoredMachine) *keeper {
+func (r *Registry) newKeeper(stored account.Machine) *keeper {
+	id := fleet.MachineID(stored.ID)
 	return &keeper{
-		facts: r.config.Facts, log: r.config.Log, id: kept.ID, replaced: func() bool { return r.Attached(kept.ID) },
-		saved: sha256.Sum256(kept.Advertisement), at: kept.LastSeen,
+		facts: r.config.Facts, log: r.config.Log, id: id, replaced: func() bool { return r.Attached(id) },
+		saved: sha256.Sum256(stored.Offers), at: stored.LastSeen,
 	}
 }
 
@@ -250,15 +252,15 @@ func (k *keeper) save(ctx context.Context) bool {
 	return true
 }
 
-// readKept returns a stored machine as it last advertised itself, offline, or nil if it
+// restore returns a stored machine as it last advertised itself, offline, or nil if it
 // never did.
-func readKept(kept fleet.StoredMachine) (*fleet.Machine, error) {
-	if len(kept.Advertisement) == 0 {
+func restore(stored account.Machine) (*fleet.Machine, error) {
+	if len(stored.Offers) == 0 {
 		return nil, nil
 	}
 	var ad tunnel.Advertisement
-	if err := json.Unmarshal(kept.Advertisement, &ad); err != nil {
-		return nil, fmt.Errorf("cannot read the kept offers of machine %s: %w", kept.ID, err)
+	if err := json.Unmarshal(stored.Offers, &ad); err != nil {
+		return nil, fmt.Errorf("cannot read the kept offers of machine %s: %w", stored.ID, err)
 	}
 	m, _, err := accept(ad)
 	return m, err

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -21,12 +22,12 @@ type manyFacts struct {
 	machines int
 }
 
-func (f manyFacts) stored(i int) fleet.StoredMachine {
+func (f manyFacts) stored(i int) account.Machine {
 	text, _ := json.Marshal(f.offering(i))
-	return fleet.StoredMachine{
-		ID: fleet.MachineID(fmt.Sprintf("mch_01a20459-ecc3-72c1-865d-%012d", i)), Owner: fleet.MemberID(fmt.Sprintf("mem_01a20459-e2be-716f-a526-%012d", i/4)),
+	return account.Machine{
+		ID: fmt.Sprintf("mch_01a20459-ecc3-72c1-865d-%012d", i), OwnerID: fmt.Sprintf("mem_01a20459-e2be-716f-a526-%012d", i/4),
 		OwnerName: fmt.Sprintf("owner%d", i/4), Name: fmt.Sprintf("box%d", i),
-		Advertisement: text, LastSeen: time.Now(),
+		Offers: text, LastSeen: time.Now(),
 	}
 }
 
@@ -36,8 +37,8 @@ func (f manyFacts) offering(i int) tunnel.Advertisement {
 	return ad
 }
 
-func (f manyFacts) Kept(context.Context, time.Time) ([]fleet.StoredMachine, error) {
-	out := make([]fleet.StoredMachine, f.machines)
+func (f manyFacts) ActiveMachines(context.Context, time.Time) ([]account.Machine, error) {
+	out := make([]account.Machine, f.machines)
 	for i := range out {
 		out[i] = f.stored(i)
 	}
@@ -53,9 +54,9 @@ func BenchmarkAnnounced(b *testing.B) {
 	store := manyFacts{newFacts(), machines}
 	var states [2][]byte
 	for home := range states {
-		var st Elsewhere
+		var st NodeState
 		for i := home; i < machines; i += len(states) {
-			st.Machines = append(st.Machines, Announced{ID: store.stored(i).ID, Generation: 1, Advertisement: store.offering(i), Load: MachineLoad{Models: make([]int, 2)}})
+			st.Machines = append(st.Machines, Announced{ID: fleet.MachineID(store.stored(i).ID), Generation: 1, Advertisement: store.offering(i), Load: MachineLoad{Models: make([]int, 2)}})
 		}
 		text, err := json.Marshal(st.Machines)
 		if err != nil {
@@ -73,11 +74,11 @@ func BenchmarkAnnounced(b *testing.B) {
 			b.Fatal(err)
 		}
 		for home, text := range states {
-			st := Elsewhere{Complete: true, Way: func(*Announced) http.RoundTripper { return http.DefaultTransport }}
+			st := NodeState{Complete: true, Way: func(*Announced) http.RoundTripper { return http.DefaultTransport }}
 			if err := json.Unmarshal(text, &st.Machines); err != nil {
 				b.Fatal(err)
 			}
-			if err := r.SetElsewhere(b.Context(), fmt.Sprint("peer", home), &st); err != nil {
+			if err := r.ApplyState(b.Context(), fmt.Sprint("peer", home), &st); err != nil {
 				b.Fatal(err)
 			}
 		}

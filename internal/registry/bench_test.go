@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"testing"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -21,7 +22,7 @@ func BenchmarkStateChange(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			e := &entry{kept: fleet.StoredMachine{ID: id, Owner: fleet.MemberID(fmt.Sprintf("p%05d", i/4))}}
+			e := &entry{stored: account.Machine{ID: string(id), OwnerID: fmt.Sprintf("p%05d", i/4)}}
 			e.name(m)
 			r.entries[id] = e
 			s = s.WithMachine(m)
@@ -29,8 +30,8 @@ func BenchmarkStateChange(b *testing.B) {
 		return s, nil
 	})
 	line := new(tunnel.Client)
-	kept := fleet.StoredMachine{ID: "m050000", Owner: "p12500"}
-	r.attach(kept, 1, line)
+	const id = "m050000"
+	r.attach(account.Machine{ID: id, OwnerID: "p12500", Generation: 1}, line)
 	for name, change := range map[string]func(*tunnel.Advertisement, int){
 		"paused": func(ad *tunnel.Advertisement, i int) { ad.Paused = i%2 == 0 },
 		"models": func(ad *tunnel.Advertisement, i int) { ad.Models[1].ID = fmt.Sprintf("own-%d", i%2) },
@@ -44,7 +45,7 @@ func BenchmarkStateChange(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if !r.advertise(kept.ID, line, m, ad) {
+				if !r.advertise(id, line, m, ad) {
 					b.Fatal("not the machine's line")
 				}
 			}
@@ -55,7 +56,7 @@ func BenchmarkStateChange(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
 			ad.Local = i % 2
-			r.advertise(kept.ID, line, nil, ad)
+			r.advertise(id, line, nil, ad)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -27,23 +28,30 @@ func (r *Registry) HasSuccessor(name string, now time.Time) bool {
 	nodes := r.Nodes(now)
 	at := slices.IndexFunc(nodes, func(n Node) bool { return n.Name == name })
 	return at >= 0 && slices.ContainsFunc(nodes, func(n Node) bool {
-		return n.Name != name && n.Region == nodes[at].Region && n.Alive && n.State != fleet.NodeDraining
+		return n.Name != name && n.Region == nodes[at].Region && n.Alive && n.State != account.NodeDraining
 	})
+}
+
+// MachinesByNode returns the number of machines whose tunnel ends at each node, as far as
+// this node knows.
+func (r *Registry) MachinesByNode() map[string]int {
+	machines := make(map[string]int)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.entries {
+		switch {
+		case e.client != nil:
+			machines[r.config.Node]++
+		case e.home != "":
+			machines[e.home]++
+		}
+	}
+	return machines
 }
 
 // MachinesHere returns the number of machines whose tunnel ends at this node, not
 // counting tunnels that are only kept open for running calls.
-func (r *Registry) MachinesHere() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := 0
-	for _, e := range r.entries {
-		if e.client != nil {
-			n++
-		}
-	}
-	return n
-}
+func (r *Registry) MachinesHere() int { return r.MachinesByNode()[r.config.Node] }
 
 // Move asks each machine whose tunnel ends here to open another tunnel, one machine after
 // another, and returns when all were asked or ctx ends (spec/tunnel.md#move). A machine

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -18,7 +19,7 @@ import (
 type update func(*fleet.Snapshot) *fleet.Snapshot
 
 // follow updates the snapshot from the store until ctx ends, and then returns nil. It
-// returns fleet.ErrReplaced if another process takes this node's name.
+// returns account.ErrReplaced if another process takes this node's name.
 func (r *Registry) follow(ctx context.Context) error {
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
@@ -40,7 +41,7 @@ func (r *Registry) follow(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, fleet.ErrReplaced):
+		case errors.Is(err, account.ErrReplaced):
 			return err
 		case err != nil && !failing:
 			r.config.Log.Error("cannot read keys, shares and machines in the database; after 5 s of this all calls are refused", "error", err)
@@ -62,33 +63,32 @@ func (r *Registry) poll(ctx context.Context) error {
 	defer cancel()
 	began := time.Now()
 	r.polls.begin()
-	polled, err := r.config.Facts.Poll(ctx, r.position)
-	if errors.Is(err, fleet.ErrBehind) {
+	state, changes, err := r.config.Facts.Poll(ctx, r.position)
+	if errors.Is(err, account.ErrBehind) {
 		if err := r.load(ctx, time.Time{}); err != nil {
 			return err
 		}
 		r.notifyStore(nil, nil, nil)
 		r.notifyFailedOver()
 		began = time.Now()
-		polled, err = r.config.Facts.Poll(ctx, r.position)
+		state, changes, err = r.config.Facts.Poll(ctx, r.position)
 	}
 	if err != nil {
 		return err
 	}
-	r.seeNodes(polled.Nodes, began)
-	r.seeClock(polled.ClockAhead)
-	if polled.FailedOver {
+	r.seeNodes(state.Nodes, began)
+	r.seeClock(state.ClockAhead)
+	if state.FailedOver {
 		r.notifyFailedOver()
 	}
-	if r.cutOff(began) {
-		if err := r.endReplaced(ctx); err != nil {
-			return err
-		}
-	}
 	if r.others != nil {
+		if r.others.Silent(began) {
+			if err := r.endReplaced(ctx); err != nil {
+				return err
+			}
+		}
 		r.others.Polled()
 	}
-	changes := polled.Changes
 	var updates []update
 	if len(changes) > 0 {
 		var notified sync.WaitGroup
@@ -116,7 +116,7 @@ func (r *Registry) poll(ctx context.Context) error {
 			return s, freed
 		})
 	}
-	r.position = polled.Position
+	r.position = state.Position
 	r.confirmed.Store(&began)
 	if len(changes) > 0 {
 		// Calls that end because of a change get that change's error first. The end of a
@@ -182,14 +182,14 @@ func (r *Registry) readChanges(ctx context.Context, changes []fleet.Change) ([]u
 }
 
 func (r *Registry) readMachine(ctx context.Context, id fleet.MachineID) (update, error) {
-	kept, ok, err := r.config.Facts.KeptMachine(ctx, id)
+	stored, ok, err := r.config.Facts.ActiveMachine(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	if !ok {
 		return func(s *fleet.Snapshot) *fleet.Snapshot { return r.forget(s, id) }, nil
 	}
-	return r.keptMachine(kept, time.Time{}), nil
+	return r.storedMachine(stored, time.Time{}), nil
 }
 
 func (r *Registry) readShares(ctx context.Context, member fleet.MemberID) (update, error) {
@@ -216,19 +216,20 @@ func (r *Registry) readGroup(ctx context.Context, id fleet.GroupID) (update, err
 	}, err
 }
 
-// keptMachine returns the update for a machine's stored record. A machine that is not
+// storedMachine returns the update for a machine's stored record. A machine that is not
 // known yet becomes offline, but counts as returning until the given time.
-func (r *Registry) keptMachine(kept fleet.StoredMachine, returning time.Time) update {
-	state, err := readKept(kept)
+func (r *Registry) storedMachine(stored account.Machine, returning time.Time) update {
+	id := fleet.MachineID(stored.ID)
+	state, err := restore(stored)
 	if err != nil {
-		r.config.Log.Warn("left out a kept machine", "machine", kept.ID, "error", err)
+		r.config.Log.Warn("left out a kept machine", "machine", id, "error", err)
 	}
 	return func(s *fleet.Snapshot) *fleet.Snapshot {
-		e, m := r.entries[kept.ID], s.Machine(kept.ID)
+		e, m := r.entries[id], s.Machine(id)
 		if e == nil {
 			e = new(entry)
 		}
-		e.kept, e.refreshed = withoutOffers(kept), true
+		e.stored, e.refreshed = withoutOffers(stored), true
 		switch {
 		case m != nil: // online or not, this state is newer than the store's
 			named := *m
@@ -241,7 +242,7 @@ func (r *Registry) keptMachine(kept fleet.StoredMachine, returning time.Time) up
 		default:
 			return s // never advertised; if attached, it is in entries already
 		}
-		r.entries[kept.ID] = e
+		r.entries[id] = e
 		return s
 	}
 }
@@ -270,7 +271,7 @@ func (r *Registry) load(ctx context.Context, returning time.Time) error {
 	if err != nil {
 		return err
 	}
-	kept, err := facts.Kept(ctx, facts.Now().Add(-keepFor))
+	machines, err := facts.ActiveMachines(ctx, facts.Now().Add(-keepFor))
 	if err != nil {
 		return err
 	}
@@ -282,20 +283,20 @@ func (r *Registry) load(ctx context.Context, returning time.Time) error {
 	if err != nil {
 		return err
 	}
-	strays, err := r.strays(ctx, kept)
+	removed, err := r.removed(ctx, machines)
 	if err != nil {
 		return err
 	}
 	r.notifyCommitted(nil)
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		var freed []fleet.MachineID
-		for _, id := range strays {
+		for _, id := range removed {
 			s = r.forget(s, id)
 			freed = append(freed, id)
 		}
-		for _, k := range kept {
-			s = r.keptMachine(k, returning)(s)
-			freed = append(freed, k.ID)
+		for _, m := range machines {
+			s = r.storedMachine(m, returning)(s)
+			freed = append(freed, fleet.MachineID(m.ID))
 		}
 		return r.withGroups(r.withShares(s, shares), groups), freed
 	})
@@ -303,28 +304,28 @@ func (r *Registry) load(ctx context.Context, returning time.Time) error {
 	return nil
 }
 
-// strays returns the machines that are known here but no longer in the store.
-func (r *Registry) strays(ctx context.Context, kept []fleet.StoredMachine) ([]fleet.MachineID, error) {
+// removed returns the machines that are known here but no longer in the store.
+func (r *Registry) removed(ctx context.Context, stored []account.Machine) ([]fleet.MachineID, error) {
 	known := make(map[fleet.MachineID]bool)
 	r.mu.Lock()
 	for id := range r.entries {
 		known[id] = true
 	}
 	r.mu.Unlock()
-	for _, k := range kept {
-		delete(known, k.ID)
+	for _, m := range stored {
+		delete(known, fleet.MachineID(m.ID))
 	}
-	var strays []fleet.MachineID
+	var removed []fleet.MachineID
 	for id := range known { // not seen for a long time, or revoked
-		_, ok, err := r.config.Facts.KeptMachine(ctx, id)
+		_, ok, err := r.config.Facts.ActiveMachine(ctx, id)
 		if err != nil {
 			return nil, err
 		}
 		if !ok {
-			strays = append(strays, id)
+			removed = append(removed, id)
 		}
 	}
-	return strays, nil
+	return removed, nil
 }
 
 // withShares replaces every share.
@@ -366,7 +367,7 @@ func (r *Registry) purge(now time.Time) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		var freed []fleet.MachineID
 		for id, e := range r.entries {
-			if e.client == nil && e.home == "" && now.Sub(e.kept.LastSeen) >= keepFor {
+			if e.client == nil && e.home == "" && now.Sub(e.stored.LastSeen) >= keepFor {
 				s = r.forget(s, id)
 				freed = append(freed, id)
 			}

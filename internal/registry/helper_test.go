@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -23,7 +24,7 @@ import (
 // facts is a store in memory that records changes and can be down.
 type facts struct {
 	mu          sync.Mutex
-	kept        map[fleet.MachineID]fleet.StoredMachine
+	kept        map[fleet.MachineID]account.Machine
 	shares      []*fleet.Share
 	groups      map[fleet.GroupID]*fleet.Group
 	changes     []fleet.Change
@@ -33,20 +34,20 @@ type facts struct {
 	down        bool
 	groupsDown  bool
 	behind      bool
-	nodes       []fleet.Node
+	nodes       []account.Node
 	ahead       time.Duration // how far this computer's clock is ahead
 	replaced    bool
 }
 
 func newFacts(ids ...fleet.MachineID) *facts {
 	f := &facts{
-		kept:        make(map[fleet.MachineID]fleet.StoredMachine),
+		kept:        make(map[fleet.MachineID]account.Machine),
 		groups:      make(map[fleet.GroupID]*fleet.Group),
 		generations: make(map[fleet.MachineID]int64),
 		saves:       make(map[fleet.MachineID]int),
 	}
 	for _, id := range ids {
-		f.kept[id] = fleet.StoredMachine{ID: id, Owner: "owner-" + fleet.MemberID(id), OwnerName: "ann", Name: "box-" + string(id)}
+		f.kept[id] = account.Machine{ID: string(id), OwnerID: "owner-" + string(id), OwnerName: "ann", Name: "box-" + string(id)}
 	}
 	return f
 }
@@ -76,7 +77,7 @@ func (f *facts) revoke(id fleet.MachineID) {
 	f.change(fleet.MachineChanged, string(id), func() { delete(f.kept, id) })
 }
 
-func (f *facts) Kept(_ context.Context, since time.Time) (out []fleet.StoredMachine, err error) {
+func (f *facts) ActiveMachines(_ context.Context, since time.Time) (out []account.Machine, err error) {
 	err = f.locked(func() {
 		for _, k := range f.kept {
 			if !k.LastSeen.Before(since) {
@@ -87,7 +88,7 @@ func (f *facts) Kept(_ context.Context, since time.Time) (out []fleet.StoredMach
 	return out, err
 }
 
-func (f *facts) KeptMachine(_ context.Context, id fleet.MachineID) (k fleet.StoredMachine, ok bool, err error) {
+func (f *facts) ActiveMachine(_ context.Context, id fleet.MachineID) (k account.Machine, ok bool, err error) {
 	err = f.locked(func() { k, ok = f.kept[id] })
 	return k, ok, err
 }
@@ -132,29 +133,29 @@ func (f *facts) Group(_ context.Context, id fleet.GroupID) (out *fleet.Group, er
 	return out, err
 }
 
-func (f *facts) Position(context.Context) (at fleet.Position, err error) {
+func (f *facts) Position(context.Context) (at account.Position, err error) {
 	err = f.locked(func() { at.Epoch = int64(len(f.changes)) })
 	return at, err
 }
 
-func (f *facts) Poll(_ context.Context, after fleet.Position) (u fleet.Update, err error) {
+func (f *facts) Poll(_ context.Context, after account.Position) (state account.StoreState, changes []fleet.Change, err error) {
 	behind, replaced := false, false
 	err = f.locked(func() {
 		f.polls++
-		u = fleet.Update{Position: fleet.Position{Epoch: int64(len(f.changes))}, Nodes: slices.Clone(f.nodes), ClockAhead: f.ahead}
+		state = account.StoreState{Position: account.Position{Epoch: int64(len(f.changes))}, Nodes: slices.Clone(f.nodes), ClockAhead: f.ahead}
 		replaced = f.replaced
-		if behind, f.behind = f.behind || after.Epoch > u.Position.Epoch, false; !behind {
-			u.Changes = slices.Clone(f.changes[after.Epoch:])
+		if behind, f.behind = f.behind || after.Epoch > state.Position.Epoch, false; !behind {
+			changes = slices.Clone(f.changes[after.Epoch:])
 		}
 	})
 	switch {
 	case err != nil:
 	case replaced:
-		err = fleet.ErrReplaced
+		err = account.ErrReplaced
 	case behind:
-		err = fleet.ErrBehind
+		err = account.ErrBehind
 	}
-	return u, err
+	return state, changes, err
 }
 
 func (f *facts) Follow(ctx context.Context, _ func()) { <-ctx.Done() }
@@ -174,16 +175,16 @@ func (f *facts) Now() time.Time {
 	return time.Now().Add(-f.ahead)
 }
 
-func (f *facts) RemoveNode(_ context.Context, n fleet.Node) error {
+func (f *facts) RemoveNode(_ context.Context, n account.Node) error {
 	return f.locked(func() {
-		f.nodes = slices.DeleteFunc(f.nodes, func(o fleet.Node) bool { return o == n })
+		f.nodes = slices.DeleteFunc(f.nodes, func(o account.Node) bool { return o == n })
 	})
 }
 
 func (f *facts) SaveOffers(_ context.Context, id fleet.MachineID, ad []byte, seen time.Time) error {
 	return f.locked(func() {
 		k := f.kept[id]
-		k.Advertisement, k.LastSeen = ad, seen
+		k.Offers, k.LastSeen = ad, seen
 		f.kept[id] = k
 		f.saves[id]++
 	})
@@ -209,7 +210,7 @@ type node struct {
 	pace      *rate.Limiter // limits each machine's advertisements; nil: no limit
 }
 
-func newNode(t *testing.T, f *facts) *node {
+func newNode(t *testing.T, f *facts, others ...Others) *node {
 	t.Helper()
 	n := &node{
 		facts: f, conns: make(chan net.Conn),
@@ -218,6 +219,9 @@ func newNode(t *testing.T, f *facts) *node {
 	n.Registry = New(Config{
 		Node: "hub-1", Region: "home", Facts: f, Log: slog.New(slog.DiscardHandler),
 	})
+	for _, o := range others {
+		n.SetOthers(o)
+	}
 	n.Observe(Observer{
 		Committed: func(c []fleet.Change) {
 			if n.committed != nil {
@@ -248,7 +252,7 @@ func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		n.facts.generations[id]++
 		generation = n.facts.generations[id]
 	})
-	kept, ok, err := n.facts.KeptMachine(r.Context(), id)
+	kept, ok, err := n.facts.ActiveMachine(r.Context(), id)
 	if err != nil || !ok {
 		w.WriteHeader(http.StatusUnauthorized)
 		return
@@ -257,7 +261,8 @@ func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	n.ends <- n.Serve(r.Context(), kept, generation, line)
+	kept.Generation = generation
+	n.ends <- n.Serve(r.Context(), kept, line)
 }
 
 // machine returns the snapshot's machine, or a zero one.

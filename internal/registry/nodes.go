@@ -5,24 +5,21 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/account"
 )
 
-// aliveFor is how long a node counts as alive after its beat changed. A node that cannot
+// AliveFor is how long a node counts as alive after its beat changed. A node that cannot
 // beat for that long grants nothing either.
-const aliveFor = confirmedFor
+const AliveFor = confirmedFor
 
 // Node is a hub node as seen by this one.
 type Node struct {
-	fleet.Node
-	// Alive reports whether this node saw the other's beat change within aliveFor. It
+	account.Node
+	// Alive reports whether this node saw the other's beat change within AliveFor. It
 	// uses only this node's monotonic clock, so the nodes' clocks need not agree.
 	Alive bool
 	// Seen is when its beat was last seen to change, or zero if never.
 	Seen time.Time
-	// Machines is the number of machines whose tunnel ends there, as far as this node
-	// knows.
-	Machines int
 }
 
 // deadFor is how long a node's beat must be unchanged before this node removes it from
@@ -32,7 +29,7 @@ const deadFor = 24 * time.Hour
 // seenNode is a node with the time when its beat was last seen to change, or zero if it
 // never was.
 type seenNode struct {
-	fleet.Node
+	account.Node
 	moved time.Time
 	still time.Time // when the beat last changed, or the node was first seen
 }
@@ -46,27 +43,7 @@ func (r *Registry) Nodes(now time.Time) []Node {
 	}
 	nodes := make([]Node, len(*seen))
 	for i, n := range *seen {
-		nodes[i] = Node{Node: n.Node, Alive: !n.moved.IsZero() && now.Sub(n.moved) <= aliveFor, Seen: n.moved}
-	}
-	return nodes
-}
-
-// NodeDetails returns Nodes with the number of machines of each.
-func (r *Registry) NodeDetails(now time.Time) []Node {
-	machines := make(map[string]int)
-	r.mu.Lock()
-	for _, e := range r.entries {
-		switch {
-		case e.client != nil:
-			machines[r.config.Node]++
-		case e.home != "":
-			machines[e.home]++
-		}
-	}
-	r.mu.Unlock()
-	nodes := r.Nodes(now)
-	for i := range nodes {
-		nodes[i].Machines = machines[nodes[i].Name]
+		nodes[i] = Node{Node: n.Node, Alive: !n.moved.IsZero() && now.Sub(n.moved) <= AliveFor, Seen: n.moved}
 	}
 	return nodes
 }
@@ -79,7 +56,7 @@ func (r *Registry) Peers(now time.Time) []Node {
 }
 
 // seeNodes publishes the nodes that a poll returned at a time.
-func (r *Registry) seeNodes(nodes []fleet.Node, at time.Time) {
+func (r *Registry) seeNodes(nodes []account.Node, at time.Time) {
 	before := make(map[string]seenNode)
 	if seen := r.nodes.Load(); seen != nil {
 		for _, n := range *seen {
@@ -96,7 +73,7 @@ func (r *Registry) seeNodes(nodes []fleet.Node, at time.Time) {
 		case moves:
 			seen[i].moved, seen[i].still = at, at
 		}
-		if n.Name == r.config.Node && n.State == fleet.NodeDraining {
+		if n.Name == r.config.Node && n.State == account.NodeDraining {
 			r.drainOnce.Do(func() { close(r.drained) })
 		}
 	}

@@ -21,13 +21,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -47,7 +47,6 @@ const (
 	pollWithin   = 4 * time.Second       // timeout of the store
 	readsAtOnce  = 4                     // parallel reads of what changed
 	settleWithin = time.Second           // timeout of Settle
-	joinWithin   = 10 * time.Second      // after the start, Joined is true in any case
 	ackWithin    = 5 * time.Second       // timeout of the acknowledgement
 )
 
@@ -59,12 +58,10 @@ const (
 )
 
 var (
-	// ErrFenced ends Serve: a newer tunnel of the machine took over.
-	ErrFenced = errors.New("a newer tunnel of the machine took over")
+	// ErrFenced ends Serve: a newer tunnel of the machine replaced it.
+	ErrFenced = errors.New("a newer tunnel of the machine replaced it")
 	// ErrRevoked ends Serve: the machine may no longer connect.
 	ErrRevoked = errors.New("the machine was revoked or its owner disabled")
-	// ErrNotConnected is the error of Control for a machine that is connected to no node.
-	ErrNotConnected = errors.New("the machine is not connected")
 )
 
 // Facts is the part of the store that the registry reads, for one region. After an error
@@ -72,10 +69,12 @@ var (
 type Facts interface {
 	// Now returns the time by the store's clock, which is the same for all nodes.
 	Now() time.Time
-	// Kept returns every machine that may connect and was seen at since or later.
-	Kept(ctx context.Context, since time.Time) ([]fleet.StoredMachine, error)
-	// KeptMachine returns one machine; false if it is revoked or its owner is disabled.
-	KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.StoredMachine, bool, error)
+	// ActiveMachines returns every machine that may connect and was seen at since or
+	// later.
+	ActiveMachines(ctx context.Context, since time.Time) ([]account.Machine, error)
+	// ActiveMachine returns one machine that may connect; false if it is revoked or its
+	// owner is disabled.
+	ActiveMachine(ctx context.Context, id fleet.MachineID) (account.Machine, bool, error)
 	// Shares returns every share in force.
 	Shares(ctx context.Context) ([]*fleet.Share, error)
 	// SharesTo returns every share in force to the member.
@@ -85,19 +84,19 @@ type Facts interface {
 	// Group returns one group as in Groups, or nil if it does not exist.
 	Group(ctx context.Context, id fleet.GroupID) (*fleet.Group, error)
 	// Position returns the position of the newest change.
-	Position(ctx context.Context) (fleet.Position, error)
+	Position(ctx context.Context) (account.Position, error)
 	// Follow calls changed, which does not block, after each commit that Poll would
 	// return, until ctx ends. It may miss some commits.
 	Follow(ctx context.Context, changed func())
-	// Poll returns what changed after that position. The error fleet.ErrBehind means that
-	// everything has to be read again, and fleet.ErrReplaced that this node ends. When
+	// Poll returns what changed after that position. The error account.ErrBehind means that
+	// everything has to be read again, and account.ErrReplaced that this node ends. When
 	// Poll returns, the store has confirmed that it holds everything that was committed
 	// before the call.
-	Poll(ctx context.Context, after fleet.Position) (fleet.Update, error)
+	Poll(ctx context.Context, after account.Position) (account.StoreState, []fleet.Change, error)
 	// Generations returns the number of each machine's newest tunnel, if it has one.
 	Generations(ctx context.Context, ids []fleet.MachineID) (map[fleet.MachineID]int64, error)
 	// RemoveNode removes a node that ended, unless its row changed since it was read.
-	RemoveNode(context.Context, fleet.Node) error
+	RemoveNode(context.Context, account.Node) error
 	// SaveOffers stores a machine's last advertisement and when it was last seen.
 	SaveOffers(ctx context.Context, id fleet.MachineID, advertisement []byte, seen time.Time) error
 }
@@ -119,7 +118,7 @@ type Observer struct {
 	// same changes again if they could not be read. After a gap they are nil, as for
 	// Store.
 	Committed func([]fleet.Change)
-	// Store gets the store's changes and what they affect. After a gap (fleet.ErrBehind)
+	// Store gets the store's changes and what they affect. After a gap (account.ErrBehind)
 	// the changes are nil: anything may have changed.
 	Store func([]fleet.Change, fleet.Affected)
 	// FailedOver is called when another database server may have taken over. It may lack
@@ -153,7 +152,7 @@ type Registry struct {
 	shared  map[fleet.MemberID]struct{} // members with shares in the snapshot
 	groups  map[fleet.GroupID]struct{}  // groups in the snapshot
 	// position is that of the snapshot. Only poll and load use it.
-	position fleet.Position
+	position account.Position
 	// What endTunnels ends after the snapshot is published: tunnels of revoked machines
 	// and replaced tunnels, tunnels of clones, and connections that were removed from
 	// lines.
@@ -161,8 +160,7 @@ type Registry struct {
 	taken            []*connection
 	// retired has the tunnels that are kept open for their running calls.
 	retired map[*tunnel.Client]retired
-	loaded  time.Time   // when everything was first loaded
-	joined  atomic.Bool // see Joined
+	loaded  time.Time // when everything was first loaded
 
 	clockAhead atomic.Int64 // nanoseconds, see ClockAhead
 }
@@ -215,9 +213,9 @@ func (l Line) HasEnded() bool {
 
 // entry is what the writer knows about a machine apart from its fleet.Machine.
 type entry struct {
-	kept       fleet.StoredMachine      // without the advertisement
+	stored     account.Machine          // without the advertisement
 	client     *tunnel.Client           // of its tunnel if that ends here; else nil
-	refreshed  bool                     // kept was read again after the tunnel was attached
+	refreshed  bool                     // stored was read again after the tunnel was attached
 	moving     bool                     // the daemon was asked to open another tunnel
 	instance   string                   // id of the daemon's process; may be empty
 	home       string                   // the other node, if its tunnel ends there; else empty
@@ -253,7 +251,7 @@ func (r *Registry) SetOthers(o Others) { r.others = o }
 
 // Run loads the store's data and follows its changes until ctx ends. It fails if the
 // store cannot be read at the start, or if another process takes this node's name
-// (fleet.ErrReplaced).
+// (account.ErrReplaced).
 func (r *Registry) Run(ctx context.Context) error {
 	defer r.stopped.Store(true)
 	if err := r.load(ctx, r.Now().Add(returnAfterStart)); err != nil {
@@ -286,27 +284,6 @@ func (r *Registry) Loaded() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return time.Since(r.loaded)
-}
-
-// Joined reports whether the Snapshot has the machines of the other nodes, too. It is
-// always true some seconds after the start, so that an unreachable node does not keep
-// this one from serving.
-func (r *Registry) Joined(now time.Time) bool {
-	if r.joined.Load() {
-		return true
-	}
-	r.mu.Lock()
-	since := now.Sub(r.loaded)
-	r.mu.Unlock()
-	if since < joinWithin && slices.ContainsFunc(r.Peers(now), func(n Node) bool {
-		// Until a node's beat had time to change, it is not known whether the node is
-		// alive.
-		return r.heard(n.Name).IsZero() && (n.Alive || since < aliveFor)
-	}) {
-		return false
-	}
-	r.joined.Store(true)
-	return true
 }
 
 // Snapshot returns the current state. It is cheap to call.
@@ -424,12 +401,12 @@ func (r *Registry) disconnected(id fleet.MachineID) {
 	}
 }
 
-// Control sends a change by the owner to a connected machine. It returns ErrNotConnected
-// if the machine is not connected.
-func (r *Registry) Control(ctx context.Context, id fleet.MachineID, change tunnel.Control) error {
+// Control sends a change by the owner to a connected machine. It returns
+// fleet.ErrNotConnected if the machine is not connected.
+func (r *Registry) Control(ctx context.Context, id fleet.MachineID, change fleet.Control) error {
 	line, ok := r.lines.Load(id)
 	if !ok {
-		return ErrNotConnected
+		return fleet.ErrNotConnected
 	}
 	return tunnel.SendControl(ctx, line.(*connection), change)
 }

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -167,7 +168,7 @@ func TestRevoked(t *testing.T) {
 		if took := time.Since(start); took > 1100*time.Millisecond {
 			t.Errorf("without a hint it took %v", took)
 		}
-		kept, _, _ := n.facts.KeptMachine(t.Context(), "c")
+		kept, _, _ := n.facts.ActiveMachine(t.Context(), "c")
 		n.facts.mu.Lock()
 		delete(n.facts.kept, "c") // its change was polled long ago
 		n.facts.mu.Unlock()
@@ -180,21 +181,22 @@ func TestRevoked(t *testing.T) {
 
 // connectUnchecked opens a tunnel whose key check saw kept, and returns the result of
 // Serve.
-func (n *node) connectUnchecked(t *testing.T, kept fleet.StoredMachine) <-chan error {
+func (n *node) connectUnchecked(t *testing.T, kept account.Machine) <-chan error {
 	end := make(chan error, 1)
 	gate := &node{Registry: n.Registry, conns: make(chan net.Conn)}
 	ctx, cancel := context.WithCancel(context.Background())
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		line, err := tunnel.Upgrade(w, r, tunnel.UpgradeConfig{Generation: 1})
 		if err == nil {
-			err = n.Serve(r.Context(), kept, 1, line)
+			kept.Generation = 1
+			err = n.Serve(r.Context(), kept, line)
 		}
 		end <- err
 	})}
 	done := make(chan struct{})
 	go func() { defer close(done); server.Serve(listener{gate.conns, ctx}) }()
 	t.Cleanup(func() { cancel(); server.Close(); <-done })
-	d := gate.connect(t, kept.ID, offering("llama"))
+	d := gate.connect(t, fleet.MachineID(kept.ID), offering("llama"))
 	t.Cleanup(d.stop)
 	return end
 }
@@ -293,7 +295,7 @@ func TestFollowsChanges(t *testing.T) {
 		f.revoke("m")
 		time.Sleep(1100 * time.Millisecond)
 		f.change(fleet.MachineChanged, "m", func() { // its owner was disabled and enabled
-			f.kept["m"] = fleet.StoredMachine{ID: "m", Owner: "owner-m", Advertisement: []byte(`{"models":[{"id":"llama","families":["chat"]}]}`)}
+			f.kept["m"] = account.Machine{ID: "m", OwnerID: "owner-m", Offers: []byte(`{"models":[{"id":"llama","families":["chat"]}]}`)}
 		})
 		time.Sleep(1100 * time.Millisecond)
 		if m := n.machine("m"); m.ID != "m" || m.Online || m.ReturningUntil.After(time.Now()) {
@@ -529,9 +531,9 @@ func TestAdvertisesWithoutEnd(t *testing.T) {
 		d.stop()
 		time.Sleep(saveEvery)
 		synctest.Wait()
-		k, _, _ := f.KeptMachine(t.Context(), "m")
-		if m, err := readKept(k); err != nil || m.Slots != 8 {
-			t.Errorf("kept %s, %v", k.Advertisement, err)
+		k, _, _ := f.ActiveMachine(t.Context(), "m")
+		if m, err := restore(k); err != nil || m.Slots != 8 {
+			t.Errorf("kept %s, %v", k.Offers, err)
 		}
 	})
 }
@@ -567,9 +569,9 @@ func TestKeepsOffers(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		d.stop()
 		want(2+5, "the end")
-		k, _, _ := f.KeptMachine(t.Context(), "m")
-		if m, err := readKept(k); err != nil || m.Offer("llama") == nil || m.Groups == nil || time.Since(k.LastSeen) > 2*time.Second {
-			t.Errorf("kept %s, %v", k.Advertisement, err)
+		k, _, _ := f.ActiveMachine(t.Context(), "m")
+		if m, err := restore(k); err != nil || m.Offer("llama") == nil || m.Groups == nil || time.Since(k.LastSeen) > 2*time.Second {
+			t.Errorf("kept %s, %v", k.Offers, err)
 		}
 		n.purge(time.Now().Add(29 * 24 * time.Hour))
 		if n.Snapshot().Machine("m") == nil {
@@ -657,12 +659,12 @@ func TestControl(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, newFacts("m"))
 		yes := true
-		if err := n.Control(t.Context(), "m", tunnel.Control{Paused: &yes}); !errors.Is(err, ErrNotConnected) {
+		if err := n.Control(t.Context(), "m", fleet.Control{Paused: &yes}); !errors.Is(err, fleet.ErrNotConnected) {
 			t.Errorf("Control of an absent machine = %v", err)
 		}
 		n.connect(t, "m", offering("llama"))
 		synctest.Wait()
-		if err := n.Control(t.Context(), "m", tunnel.Control{Paused: &yes}); err == nil || errors.Is(err, ErrNotConnected) {
+		if err := n.Control(t.Context(), "m", fleet.Control{Paused: &yes}); err == nil || errors.Is(err, fleet.ErrNotConnected) {
 			t.Errorf("Control = %v, want the daemon's refusal", err)
 		}
 	})
@@ -725,11 +727,11 @@ func TestKeepsWhatWasAccepted(t *testing.T) {
 		n.connect(t, "m", ad)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		k, _, _ := f.KeptMachine(t.Context(), "m")
-		if len(k.Advertisement) > 2000 || !strings.Contains(string(k.Advertisement), `"lab"`) {
-			t.Errorf("%d bytes are kept: %.300s", len(k.Advertisement), k.Advertisement)
+		k, _, _ := f.ActiveMachine(t.Context(), "m")
+		if len(k.Offers) > 2000 || !strings.Contains(string(k.Offers), `"lab"`) {
+			t.Errorf("%d bytes are kept: %.300s", len(k.Offers), k.Offers)
 		}
-		if m, err := readKept(k); err != nil || len(m.Offers) != 1 || len(m.Groups) != 21 {
+		if m, err := restore(k); err != nil || len(m.Offers) != 1 || len(m.Groups) != 21 {
 			t.Errorf("read again: %+v, %v", m, err)
 		}
 	})
@@ -793,8 +795,8 @@ func TestUnknownZone(t *testing.T) {
 func TestNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts()
-		set := func(nodes ...fleet.Node) { f.mu.Lock(); f.nodes = nodes; f.mu.Unlock() }
-		set(fleet.Node{Name: "a", Incarnation: "1", Beat: 7}, fleet.Node{Name: "b", Incarnation: "1", Beat: 3})
+		set := func(nodes ...account.Node) { f.mu.Lock(); f.nodes = nodes; f.mu.Unlock() }
+		set(account.Node{Name: "a", Incarnation: "1", Beat: 7}, account.Node{Name: "b", Incarnation: "1", Beat: 3})
 		n := newNode(t, f)
 		expect := func(when string, alive ...bool) {
 			t.Helper()
@@ -805,12 +807,12 @@ func TestNodes(t *testing.T) {
 			}
 		}
 		expect("seen once", false, false)
-		set(fleet.Node{Name: "a", Incarnation: "1", Beat: 8}, fleet.Node{Name: "b", Incarnation: "1", Beat: 3})
+		set(account.Node{Name: "a", Incarnation: "1", Beat: 8}, account.Node{Name: "b", Incarnation: "1", Beat: 3})
 		time.Sleep(1100 * time.Millisecond)
 		expect("a beats", true, false)
 		time.Sleep(5500 * time.Millisecond)
 		expect("a stopped 5 s ago", false, false)
-		set(fleet.Node{Name: "a", Incarnation: "1", Beat: 8}, fleet.Node{Name: "b", Incarnation: "2", Beat: 3})
+		set(account.Node{Name: "a", Incarnation: "1", Beat: 8}, account.Node{Name: "b", Incarnation: "2", Beat: 3})
 		time.Sleep(1100 * time.Millisecond)
 		expect("b started again", false, true)
 	})
@@ -827,7 +829,7 @@ func TestReplaced(t *testing.T) {
 		f.mu.Lock()
 		f.replaced = true
 		f.mu.Unlock()
-		if err := <-ended; !errors.Is(err, fleet.ErrReplaced) {
+		if err := <-ended; !errors.Is(err, account.ErrReplaced) {
 			t.Errorf("Run returned %v", err)
 		}
 	})

@@ -16,7 +16,7 @@ const (
 	idleCheck = 100 * time.Millisecond
 )
 
-// supersede stops using the machine's current tunnel, because a newer tunnel from that
+// replaceTunnel stops using the machine's current tunnel, because a newer tunnel from that
 // daemon instance exists (spec/tunnel.md#instance). endTunnels then ends the old tunnel:
 //
 //  1. If the newer tunnel is from another instance, the credential was copied: the old one
@@ -25,7 +25,7 @@ const (
 //  3. If the same daemon dialed again by itself, its older tunnel is dead, and is closed.
 //
 // mu must be held.
-func (r *Registry) supersede(id fleet.MachineID, e *entry, instance string) {
+func (r *Registry) replaceTunnel(id fleet.MachineID, e *entry, instance string) {
 	client, same := e.client, instance == e.instance
 	switch e.client = nil; {
 	case client == nil:

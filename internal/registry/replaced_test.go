@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -138,18 +139,27 @@ func TestRefusedMove(t *testing.T) {
 	})
 }
 
+// others stands for other nodes that are alive and send nothing.
+type others struct{}
+
+func (others) Connected(*Announced)         {}
+func (others) Loaded(fleet.MachineID)       {}
+func (others) Disconnected(fleet.MachineID) {}
+func (others) Polled()                      {}
+func (others) Silent(time.Time) bool        { return true }
+
 // A node that hears nothing from another one ends the tunnels that are older than those
 // in the store, within a second of the poll (spec/peers.md#newest).
 func TestNewerTunnelInTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts("m", "stays")
-		n := newNode(t, f)
+		n := newNode(t, f, others{})
 		d := n.connect(t, "m", offering("llama"))
 		n.connect(t, "stays", offering("qwen"))
 		synctest.Wait()
 		beat := func(by int64) {
 			f.locked(func() {
-				f.nodes = []fleet.Node{{Name: "b", Incarnation: "i", Region: "home", Pin: "p", Address: "a", Beat: by}}
+				f.nodes = []account.Node{{Name: "b", Incarnation: "i", Region: "home", Pin: "p", Address: "a", Beat: by}}
 			})
 			time.Sleep(pollEvery)
 		}
@@ -175,19 +185,19 @@ func TestDrainAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts()
 		n := newNode(t, f)
-		other := fleet.Node{Name: "b", Incarnation: "i", Region: "home", Pin: "p", Address: "a", State: fleet.NodeServing}
-		for _, own := range []string{fleet.NodeServing, fleet.NodeDraining} {
+		other := account.Node{Name: "b", Incarnation: "i", Region: "home", Pin: "p", Address: "a", State: account.NodeServing}
+		for _, own := range []string{account.NodeServing, account.NodeDraining} {
 			other.Beat++
-			f.locked(func() { f.nodes = []fleet.Node{other, {Name: "hub-1", Region: "home", State: own}} })
+			f.locked(func() { f.nodes = []account.Node{other, {Name: "hub-1", Region: "home", State: own}} })
 			time.Sleep(pollEvery + pollGap)
 			synctest.Wait()
 			select {
 			case <-n.DrainAsked():
-				if own == fleet.NodeServing {
+				if own == account.NodeServing {
 					t.Error("it drains without being asked")
 				}
 			default:
-				if own == fleet.NodeDraining {
+				if own == account.NodeDraining {
 					t.Error("it does not drain")
 				}
 			}
@@ -205,17 +215,17 @@ func TestHasSuccessor(t *testing.T) {
 			b                string // state of the other node of the region
 			ofHub, ofB, ofIt bool   // whether hub-1, b, and the node of another region have a successor
 		}{
-			{fleet.NodeServing, true, true, false},
-			{fleet.NodeDraining, false, true, false},
+			{account.NodeServing, true, true, false},
+			{account.NodeDraining, false, true, false},
 		} {
 			for range 2 { // a node is alive after its beat changed
 				beat++
 				f.locked(func() {
-					f.nodes = []fleet.Node{
-						{Name: "hub-1", Region: "home", Pin: "p", Address: "a", State: fleet.NodeServing, Beat: beat},
+					f.nodes = []account.Node{
+						{Name: "hub-1", Region: "home", Pin: "p", Address: "a", State: account.NodeServing, Beat: beat},
 						{Name: "b", Region: "home", Pin: "p", Address: "a", State: c.b, Beat: beat},
-						{Name: "it", Region: "elsewhere", Pin: "p", Address: "a", State: fleet.NodeServing, Beat: beat},
-						{Name: "dead", Region: "elsewhere", Pin: "p", Address: "a", State: fleet.NodeServing},
+						{Name: "it", Region: "elsewhere", Pin: "p", Address: "a", State: account.NodeServing, Beat: beat},
+						{Name: "dead", Region: "elsewhere", Pin: "p", Address: "a", State: account.NodeServing},
 					}
 				})
 				time.Sleep(pollEvery + pollGap)

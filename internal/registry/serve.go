@@ -5,33 +5,36 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
 
 // Serve publishes a machine's advertisements as long as its tunnel is open, and closes
-// the tunnel at the end. It acknowledges the first advertisement. If a machine has two
-// tunnels, the one with the higher generation stays (ErrFenced), and supersede ends the
-// other. Serve returns why the tunnel ended.
-func (r *Registry) Serve(ctx context.Context, kept fleet.StoredMachine, generation int64, client *tunnel.Client) error {
+// the tunnel at the end. The machine's Generation is that of the tunnel. Serve
+// acknowledges the first advertisement. If a machine has two tunnels, the one with the
+// higher generation stays (ErrFenced), and replaceTunnel ends the other. Serve returns why the
+// tunnel ended.
+func (r *Registry) Serve(ctx context.Context, machine account.Machine, client *tunnel.Client) error {
 	defer client.Close()
-	if !r.attach(kept, generation, client) {
+	if !r.attach(machine, client) {
 		<-client.Done()
 		return ErrFenced
 	}
-	defer r.detach(kept.ID, client)
+	id := fleet.MachineID(machine.ID)
+	defer r.detach(id, client)
 	// From here on a revocation finds the tunnel. This read detects an earlier one.
-	kept, ok, err := r.config.Facts.KeptMachine(ctx, kept.ID)
+	stored, ok, err := r.config.Facts.ActiveMachine(ctx, id)
 	switch {
 	case err != nil:
-		return fmt.Errorf("cannot check machine %s: %w", kept.ID, err)
+		return fmt.Errorf("cannot check machine %s: %w", id, err)
 	case !ok:
 		return ErrRevoked
 	}
-	r.identify(kept, client)
-	keeper := r.newKeeper(kept)
+	r.identify(stored, client)
+	keeper := r.newKeeper(stored)
 	defer keeper.close(ctx)
-	err = r.publishAll(ctx, client, kept.ID, keeper)
+	err = r.publishAll(ctx, client, id, keeper)
 	if r.isRetired(client) {
 		<-client.Done()
 	}
@@ -39,7 +42,7 @@ func (r *Registry) Serve(ctx context.Context, kept fleet.StoredMachine, generati
 		err = reason
 	}
 	client.Close()
-	r.detach(kept.ID, client) // before keeper saves, which may take long
+	r.detach(id, client) // before keeper saves, which may take long
 	return err
 }
 
@@ -97,15 +100,16 @@ func (r *Registry) notifyZone(ctx context.Context, client *tunnel.Client, id fle
 
 // attach makes a tunnel the machine's current one. If the machine has a newer tunnel,
 // attach ends this one and returns false.
-func (r *Registry) attach(kept fleet.StoredMachine, generation int64, client *tunnel.Client) (ok bool) {
+func (r *Registry) attach(machine account.Machine, client *tunnel.Client) (ok bool) {
+	id := fleet.MachineID(machine.ID)
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
-		e := r.entries[kept.ID]
+		e := r.entries[id]
 		if e == nil {
 			e = new(entry)
-			r.entries[kept.ID] = e
+			r.entries[id] = e
 		}
 		connected := e.client != nil || e.home != ""
-		if connected && e.generation >= generation {
+		if connected && e.generation >= machine.Generation {
 			if client.Instance() != e.instance {
 				r.fencing = append(r.fencing, client)
 			} else {
@@ -114,13 +118,13 @@ func (r *Registry) attach(kept fleet.StoredMachine, generation int64, client *tu
 			return s, nil
 		}
 		ok = true
-		r.supersede(kept.ID, e, client.Instance())
-		e.client, e.home, e.generation, e.refreshed, e.instance = client, "", generation, false, client.Instance()
-		e.kept = withoutOffers(kept)
+		r.replaceTunnel(id, e, client.Instance())
+		e.client, e.home, e.generation, e.refreshed, e.instance = client, "", machine.Generation, false, client.Instance()
+		e.stored = withoutOffers(machine)
 		if !connected {
 			return s, nil
 		}
-		return r.lose(s, kept.ID, returnAfterLoss)
+		return r.lose(s, id, returnAfterLoss)
 	})
 	return ok
 }
@@ -135,11 +139,11 @@ func (r *Registry) Attached(id fleet.MachineID) bool {
 
 // identify sets the stored record that was read after the machine was attached, unless a
 // change has already set a newer one.
-func (r *Registry) identify(kept fleet.StoredMachine, client *tunnel.Client) {
+func (r *Registry) identify(stored account.Machine, client *tunnel.Client) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e := r.entries[kept.ID]; e != nil && e.client == client && !e.refreshed {
-		e.kept = withoutOffers(kept)
+	if e := r.entries[fleet.MachineID(stored.ID)]; e != nil && e.client == client && !e.refreshed {
+		e.stored = withoutOffers(stored)
 	}
 }
 
@@ -183,7 +187,7 @@ func (r *Registry) detach(id fleet.MachineID, client *tunnel.Client) {
 		if e == nil || e.client != client {
 			return s, nil
 		}
-		e.client, e.moving, e.kept.LastSeen = nil, false, r.Now()
+		e.client, e.moving, e.stored.LastSeen = nil, false, r.Now()
 		if s.Machine(id) == nil { // it has never advertised
 			delete(r.entries, id)
 			return s, nil
@@ -213,8 +217,8 @@ func (r *Registry) notifyAfter(id fleet.MachineID, d time.Duration) {
 
 // name sets the machine's fields that come from the store.
 func (e *entry) name(m *fleet.Machine) {
-	m.ID, m.Owner, m.OwnerName = e.kept.ID, e.kept.Owner, e.kept.OwnerName
-	m.Name, m.KeptOut, m.Created = e.kept.Name, e.kept.KeptOut, e.kept.Created
+	m.ID, m.Owner, m.OwnerName = fleet.MachineID(e.stored.ID), fleet.MemberID(e.stored.OwnerID), e.stored.OwnerName
+	m.Name, m.KeptOut, m.Created = e.stored.Name, e.stored.KeptOut, e.stored.Created
 }
 
 // countArrival records a connection. If the machine flaps, it gets no calls for a while.
@@ -234,7 +238,7 @@ func (e *entry) flaps(now time.Duration) bool {
 	return often
 }
 
-func withoutOffers(kept fleet.StoredMachine) fleet.StoredMachine {
-	kept.Advertisement = nil
-	return kept
+func withoutOffers(m account.Machine) account.Machine {
+	m.Offers = nil
+	return m
 }

@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"slices"
 	"time"
 )
 
@@ -59,30 +58,8 @@ func (r *Registry) seeClock(ahead time.Duration) {
 	r.clockAhead.Store(int64(ahead))
 	switch wrong := r.ClockWrong(); {
 	case wrong && !was:
-		r.config.Log.Warn("this computer's clock differs from the database's, which all hubs use: synchronize both computers, as with NTP", "ahead", ahead.Round(time.Millisecond))
+		r.config.Log.Warn("this computer's clock differs from that of the database, which all hubs use: synchronize both, for example with NTP", "ahead", ahead.Round(time.Millisecond))
 	case was && !wrong:
 		r.config.Log.Info("this computer's clock agrees with the database's again")
 	}
-}
-
-// cutOff reports whether a node is alive but has not sent its state within silentFor. A
-// machine may have moved to that node.
-func (r *Registry) cutOff(now time.Time) bool {
-	return slices.ContainsFunc(r.Peers(now), func(n Node) bool {
-		heard := r.heard(n.Name)
-		return n.Alive && (heard.IsZero() || now.Sub(heard) > silentFor)
-	})
-}
-
-// silentFor is how long another node may be silent before this node looks in the store
-// for newer tunnels of its machines.
-const silentFor = time.Second
-
-// heard returns when the state of another node was last received, or the zero time if it
-// never was.
-func (r *Registry) heard(node string) time.Time {
-	if r.others == nil {
-		return time.Time{}
-	}
-	return r.others.Heard(node)
 }

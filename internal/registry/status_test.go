@@ -9,12 +9,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/account"
 )
 
 // aPeer returns another node's row.
-func aPeer(name string, beat int64) fleet.Node {
-	return fleet.Node{Name: name, Incarnation: "one", Region: "home", Address: "127.0.0.1:1", Pin: "pin", Beat: beat}
+func aPeer(name string, beat int64) account.Node {
+	return account.Node{Name: name, Incarnation: "one", Region: "home", Address: "127.0.0.1:1", Pin: "pin", Beat: beat}
 }
 
 // Each poll compares this computer's clock with the store's. It is logged when the clock
@@ -40,67 +40,12 @@ func TestClockWrong(t *testing.T) {
 	}
 }
 
-// others stands for other nodes, whose state was last received at heard.
-type others struct{ heard time.Time }
-
-func (o *others) Connected(*Announced)         {}
-func (o *others) Loaded(fleet.MachineID)       {}
-func (o *others) Disconnected(fleet.MachineID) {}
-func (o *others) Polled()                      {}
-func (o *others) Heard(string) time.Time       { return o.heard }
-
-// A node accepts calls when it knows the machines of the other nodes that are alive. It
-// waits only some seconds for a dead node's row or an unreachable node.
-func TestJoined(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		at := func(seconds float64) time.Time { return began.Add(time.Duration(seconds * float64(time.Second))) }
-		for _, c := range []struct {
-			name          string
-			beats         bool
-			heard         bool
-			before, after float64 // not joined at before, but joined at after
-		}{
-			{"alive and heard", true, true, 1, 2},
-			{"alive and out of reach", true, false, joinWithin.Seconds() - 0.1, joinWithin.Seconds()},
-			{"dead", false, false, aliveFor.Seconds() - 0.1, aliveFor.Seconds()},
-		} {
-			r := New(Config{Node: "a", Region: "home", Log: slog.New(slog.DiscardHandler)})
-			r.loaded = began
-			others := new(others)
-			r.SetOthers(others)
-			r.seeNodes([]fleet.Node{aPeer("a", 0), aPeer("b", 0)}, at(0))
-			if c.beats {
-				r.seeNodes([]fleet.Node{aPeer("a", 1), aPeer("b", 1)}, at(0.5))
-				r.seeNodes([]fleet.Node{aPeer("a", 2), aPeer("b", 2)}, at(8))
-			}
-			if r.Joined(at(0)) || r.Joined(at(c.before)) {
-				t.Errorf("%s: joined too early", c.name)
-			}
-			if c.heard {
-				others.heard = began
-			}
-			if !r.Joined(at(c.after)) {
-				t.Errorf("%s: not joined after %v s", c.name, c.after)
-			}
-			others.heard = time.Time{}
-			r.seeNodes([]fleet.Node{aPeer("a", 9), aPeer("b", 9), aPeer("c", 9)}, at(20))
-			if !r.Joined(at(20)) {
-				t.Errorf("%s: a node that starts later keeps this one from serving", c.name)
-			}
-		}
-		if !New(Config{}).Joined(began) {
-			t.Error("a hub without other nodes has not joined")
-		}
-	})
-}
-
 // A node's row that has not changed for a day is removed, but never the node's own row or
 // one that changes.
 func TestDeadNodesAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFacts()
-		f.nodes = []fleet.Node{aPeer("hub-1", 1), aPeer("dead", 1), aPeer("moves", 1)}
+		f.nodes = []account.Node{aPeer("hub-1", 1), aPeer("dead", 1), aPeer("moves", 1)}
 		newNode(t, f)
 		names := func() (names []string) {
 			f.locked(func() {

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/registry"
@@ -27,7 +28,7 @@ type nodeTable struct {
 	seats []*seat
 
 	mu   sync.Mutex
-	rows []fleet.Node
+	rows []account.Node
 	cuts map[*seat]time.Time // nodes whose peers do not reach them, until then
 }
 
@@ -56,8 +57,8 @@ func (c *nodeTable) join(w *world, n *node, config *registry.Config) {
 	config.Facts = clusterFacts{config.Facts.(facts), c, others.Pin()}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.rows = slices.DeleteFunc(c.rows, func(r fleet.Node) bool { return r.Name == n.name })
-	c.rows = append(c.rows, fleet.Node{Name: n.name, Incarnation: others.Pin(), Region: region, Address: n.name + ":8703", Pin: others.Pin()})
+	c.rows = slices.DeleteFunc(c.rows, func(r account.Node) bool { return r.Name == n.name })
+	c.rows = append(c.rows, account.Node{Name: n.name, Incarnation: others.Pin(), Region: region, Address: n.name + ":8703", Pin: others.Pin()})
 	at := slices.IndexFunc(c.seats, func(s *seat) bool { return s.Load().name == n.name })
 	if at < 0 {
 		at = len(c.seats)
@@ -131,10 +132,10 @@ type clusterFacts struct {
 }
 
 // Poll is a beat of the node, as on PostgreSQL.
-func (f clusterFacts) Poll(ctx context.Context, after fleet.Position) (fleet.Update, error) {
-	u, err := f.facts.Poll(ctx, after)
+func (f clusterFacts) Poll(ctx context.Context, after account.Position) (account.StoreState, []fleet.Change, error) {
+	state, changes, err := f.facts.Poll(ctx, after)
 	if err != nil {
-		return u, err
+		return state, changes, err
 	}
 	f.cluster.mu.Lock()
 	defer f.cluster.mu.Unlock()
@@ -143,8 +144,8 @@ func (f clusterFacts) Poll(ctx context.Context, after fleet.Position) (fleet.Upd
 			f.cluster.rows[i].Beat++
 		}
 	}
-	u.Nodes = slices.Clone(f.cluster.rows)
-	return u, nil
+	state.Nodes = slices.Clone(f.cluster.rows)
+	return state, changes, nil
 }
 
 // inCluster runs a test in a world of so many nodes. The first is the world's own.

@@ -65,11 +65,11 @@ func (r records) Key(ctx context.Context, id string) (account.Key, error) {
 	return r.DB.Key(ctx, id)
 }
 
-func (r records) KeptMachine(ctx context.Context, id string) (account.Kept, error) {
+func (r records) ActiveMachine(ctx context.Context, id string) (account.Machine, error) {
 	if err := r.meet(ctx); err != nil {
-		return account.Kept{}, err
+		return account.Machine{}, err
 	}
-	return r.DB.KeptMachine(ctx, id)
+	return r.DB.ActiveMachine(ctx, id)
 }
 
 func (r records) MachineByHash(ctx context.Context, hash [32]byte) (account.Machine, account.Member, error) {
@@ -102,13 +102,13 @@ type facts struct {
 	*trouble
 }
 
-func (f facts) Poll(ctx context.Context, after fleet.Position) (fleet.Update, error) {
+func (f facts) Poll(ctx context.Context, after account.Position) (account.StoreState, []fleet.Change, error) {
 	if err := f.meet(ctx); err != nil {
-		return fleet.Update{}, err
+		return account.StoreState{}, nil, err
 	}
-	u, err := f.Facts.Poll(ctx, after)
-	u.FailedOver = err == nil && f.over.Swap(false)
-	return u, err
+	state, changes, err := f.Facts.Poll(ctx, after)
+	state.FailedOver = err == nil && f.over.Swap(false)
+	return state, changes, err
 }
 
 func (f facts) Follow(ctx context.Context, changed func()) {
@@ -119,11 +119,11 @@ func (f facts) Follow(ctx context.Context, changed func()) {
 	})
 }
 
-func (f facts) KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.StoredMachine, bool, error) {
+func (f facts) ActiveMachine(ctx context.Context, id fleet.MachineID) (account.Machine, bool, error) {
 	if err := f.meet(ctx); err != nil {
-		return fleet.StoredMachine{}, false, err
+		return account.Machine{}, false, err
 	}
-	return f.Facts.KeptMachine(ctx, id)
+	return f.Facts.ActiveMachine(ctx, id)
 }
 
 func (f facts) SharesTo(ctx context.Context, member fleet.MemberID) ([]*fleet.Share, error) {

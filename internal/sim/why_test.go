@@ -49,7 +49,7 @@ func TestWhy(t *testing.T) {
 		for range 2 {
 			s, _ := w.why(cy, a)
 			if len(s.Tries) != 2 || !s.Mine || s.Status != 200 || s.Code != "" || s.Decisions == nil ||
-				s.Tries[0].Machine != lost.name || s.Tries[0].Outcome != "went away in the middle of the answer" ||
+				s.Tries[0].Machine != lost.name || s.Tries[0].Outcome != "disconnected during the answer" ||
 				s.Tries[1].Machine != second.name || s.Tries[1].Owner != second.owner.Name || s.Tries[1].Outcome != "answered" {
 				w.t.Errorf("the caller is told %+v", s)
 			}

@@ -43,7 +43,8 @@ func accessList(owner string, machines []api.Machine, given []api.Share, groups 
 	}
 	for _, m := range machines {
 		for _, share := range given {
-			rows = append(rows, accessRow{Member: share.With, Machines: []string{m.Name}, Ways: []accessWay{{Limits: share.Limits}}})
+			rows = append(rows, accessRow{Member: share.With, Machines: []string{m.Name},
+				Ways: []accessWay{{Limits: share.Limits}}})
 		}
 		ofShares := len(rows)
 		for _, g := range groups {
@@ -58,7 +59,8 @@ func accessList(owner string, machines []api.Machine, given []api.Share, groups 
 				if fellow.Name == owner {
 					continue
 				}
-				at := slices.IndexFunc(rows, func(r accessRow) bool { return r.Member == fellow.Name && r.Machines[0] == m.Name })
+				at := slices.IndexFunc(rows,
+					func(r accessRow) bool { return r.Member == fellow.Name && r.Machines[0] == m.Name })
 				if at < 0 {
 					at, rows = len(rows), append(rows, accessRow{Member: fellow.Name, Machines: []string{m.Name}})
 				}
@@ -76,7 +78,8 @@ func accessList(owner string, machines []api.Machine, given []api.Share, groups 
 // serves reports whether the members of a group reach a machine of the owner by the
 // group.
 func serves(owner string, m api.Machine, g api.Group) bool {
-	return !m.KeptOut && (m.Groups == nil || slices.Contains(m.Groups, g.Name)) && !slices.Contains(g.KeptOut, m.Name) &&
+	return !m.KeptOut && (m.Groups == nil || slices.Contains(m.Groups, g.Name)) &&
+		!slices.Contains(g.KeptOut, m.Name) &&
 		ruleOf(g, owner, m.Name) != account.MachineExcluded
 }
 
@@ -98,14 +101,16 @@ func joinRows(each []accessRow) (rows []accessRow) {
 		}
 	}
 	slices.SortStableFunc(rows, func(a, b accessRow) int {
-		return cmp.Or(strings.Compare(strings.ToLower(a.Member), strings.ToLower(b.Member)), strings.Compare(a.Member, b.Member))
+		return cmp.Or(strings.Compare(strings.ToLower(a.Member), strings.ToLower(b.Member)),
+			strings.Compare(a.Member, b.Member))
 	})
 	return rows
 }
 
 // exceeds reports whether limits allow a call that the others do not.
 func exceeds(a, others api.Limits) bool {
-	return len(others.Models) > 0 && (len(a.Models) == 0 || slices.ContainsFunc(a.Models, func(id string) bool { return !slices.Contains(others.Models, id) })) ||
+	return len(others.Models) > 0 && (len(a.Models) == 0 ||
+		slices.ContainsFunc(a.Models, func(id string) bool { return !slices.Contains(others.Models, id) })) ||
 		!within(a.Hours, others.Hours) || above(a.Concurrent, others.Concurrent) || above(a.PerDay, others.PerDay)
 }
 
@@ -137,7 +142,8 @@ func within(a, others string) bool {
 // express that. Otherwise the share's limits win.
 func tightened(group, share api.Limits) api.Limits {
 	out := share
-	common := slices.DeleteFunc(slices.Clone(group.Models), func(id string) bool { return len(share.Models) > 0 && !slices.Contains(share.Models, id) })
+	common := slices.DeleteFunc(slices.Clone(group.Models),
+		func(id string) bool { return len(share.Models) > 0 && !slices.Contains(share.Models, id) })
 	if len(common) > 0 {
 		out.Models = common
 	}
@@ -234,7 +240,7 @@ func usableList(s *fleet.Snapshot, caller fleet.MemberID, received []api.Share, 
 		row := of(m.OwnerName)
 		row.Machines = append(row.Machines, usableMachine{m.Name, m.Online})
 		for _, o := range m.Offers {
-			shares, groups := s.Ways(caller, m, o.ID)
+			shares, groups := s.AccessPaths(caller, m, o.ID)
 			for _, g := range groups {
 				row.Through = append(row.Through, g.Name)
 			}

@@ -297,7 +297,7 @@ func TestUsableListIsReach(t *testing.T) {
 				for _, model := range accessModels {
 					want := false
 					for _, m := range w.machines[owner] {
-						shares, groups := s.Ways(fleet.MemberID(caller), s.Machine(fleet.MachineID(m.ID)), fleet.ModelID(model))
+						shares, groups := s.AccessPaths(fleet.MemberID(caller), s.Machine(fleet.MachineID(m.ID)), fleet.ModelID(model))
 						offers := slices.ContainsFunc(m.Models, func(o api.MachineModel) bool { return string(o.ID) == model })
 						want = want || offers && len(shares)+len(groups) > 0
 					}

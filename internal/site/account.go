@@ -31,7 +31,8 @@ func (s *Site) accountData(v *visit) (accountData, error) {
 	if err != nil && !errors.Is(err, account.ErrNotFound) {
 		return accountData{}, err
 	}
-	data := accountData{HasPassword: err == nil, Recent: s.recent(v), CanPasskeys: s.passkeys != nil, Provider: s.provider.name(), CanMail: s.mail != nil}
+	data := accountData{HasPassword: err == nil, Recent: s.recent(v), CanPasskeys: s.passkeys != nil,
+		Provider: s.provider.name(), CanMail: s.mail != nil}
 	data.NeedsOld = data.HasPassword && s.sessions.GetString(v.Context(), sessionHow) != "link"
 	var failed [5]error
 	data.CodesLeft, failed[0] = s.DB.RecoveryCodes(v.Context(), v.me.ID)
@@ -82,7 +83,7 @@ func (s *Site) checkPassword(v *visit) error {
 		if s.recent(v) {
 			return nil
 		}
-		return fault.New(fault.NotAllowed, "you signed in a while ago: sign in once more, then do it again")
+		return fault.New(fault.NotAllowed, "your sign-in is not recent enough: sign in again, then repeat this")
 	}
 	if err != nil {
 		return err

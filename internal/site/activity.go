@@ -11,16 +11,21 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// cutWords describes how many running calls an action ends.
-func cutWords(n int) string {
+// counted returns the text for a number of things: none, one, or many with the number.
+func counted(n int, none, one, many string) string {
 	switch n {
 	case 0:
-		return "No running call is cut."
+		return none
 	case 1:
-		return "1 running call is cut within 5 seconds."
-	default:
-		return fmt.Sprintf("%d running calls are cut within 5 seconds.", n)
+		return one
 	}
+	return fmt.Sprintf(many, n)
+}
+
+// cutWords describes how many running calls an action ends.
+func cutWords(n int) string {
+	return counted(n, "No running call is cut.", "1 running call is cut within 5 seconds.",
+		"%d running calls are cut within 5 seconds.")
 }
 
 // limitShape extends the shape by limits, and by whether their daily calls are used up.
@@ -43,9 +48,9 @@ func shareShapes(s *fleet.Snapshot, now time.Time) map[fleet.MemberID]shape {
 
 // accessShape returns the shape of everything that decides who can use whose machines, as
 // far as it concerns the member.
-func accessShape(seen *glance, member fleet.MemberID) shape {
-	sum := seen.shares()[member]
-	for g := range seen.snapshot.GroupsOf(member) {
+func accessShape(hub *hubView, member fleet.MemberID) shape {
+	sum := hub.shares()[member]
+	for g := range hub.snapshot.GroupsOf(member) {
 		group := shape(0).with(string(g.ID), g.Name)
 		for _, fellow := range g.Members {
 			sum += group.with("member", string(fellow))
@@ -57,10 +62,10 @@ func accessShape(seen *glance, member fleet.MemberID) shape {
 			sum += group.with("pinned", string(machine))
 		}
 		for owner, limits := range g.Limits {
-			sum += limitShape(group.with(string(owner)), limits, seen.now)
+			sum += limitShape(group.with(string(owner)), limits, hub.now)
 		}
 	}
-	for m := range seen.snapshot.Reach(member, fleet.Everything) {
+	for m := range hub.snapshot.Reach(member, fleet.Everything) {
 		texts := []string{string(m.ID), m.Name, fmt.Sprint(m.Online, m.KeptOut, len(m.Groups), m.Groups == nil)}
 		for i := range m.Offers {
 			texts = append(texts, string(m.Offers[i].ID))
@@ -70,12 +75,12 @@ func accessShape(seen *glance, member fleet.MemberID) shape {
 	return sum
 }
 
-// accessScene shows current use by share or group: by each member on the caller's
+// accessContent shows current use by share or group: by each member on the caller's
 // machines, and by the caller on other members' machines.
-func accessScene(_ *Site, seen *glance, who api.Caller) scene {
-	out := scene{shape: accessShape(seen, who.Member), texts: map[string]words{}}
+func accessContent(_ *Site, hub *hubView, who fleet.Caller) liveContent {
+	out := liveContent{shape: accessShape(hub, who.Member), texts: map[string]words{}}
 	all := map[string]map[string]int{}
-	for _, u := range seen.uses {
+	for _, u := range hub.uses {
 		id := ""
 		switch {
 		case u.Machine.Owner == u.Caller:
@@ -134,20 +139,21 @@ func machineState(m *api.Machine, now time.Time) words {
 	}
 }
 
-// machinesScene is the live content for the caller's machines.
-func machinesScene(s *Site, seen *glance, who api.Caller) scene {
-	out := scene{texts: map[string]words{}}
+// machinesContent is the live content for the caller's machines.
+func machinesContent(s *Site, hub *hubView, who fleet.Caller) liveContent {
+	out := liveContent{texts: map[string]words{}}
 	users := map[fleet.MachineID][]string{}
-	for _, u := range seen.uses {
+	for _, u := range hub.uses {
 		if u.Machine.Owner == who.Member {
 			users[u.Machine.ID] = append(users[u.Machine.ID], u.Name+": "+string(u.Model))
 		}
 	}
-	for live := range seen.snapshot.Reach(who.Member, fleet.OwnOnly) {
-		m := s.LiveMachine(live, seen.now)
+	for live := range hub.snapshot.Reach(who.Member, fleet.OwnOnly) {
+		m := s.LiveMachine(live, hub.now)
 		id := string(live.ID)
-		out.shape = out.shape.with(id, m.Name, fmt.Sprint(m.Online, m.Paused, m.PausedUntil, m.KeptOut, m.Slots, m.Groups != nil), m.Hours, m.Timezone).with(m.Groups...)
-		out.texts["state-"+id] = machineState(&m, seen.now)
+		out.shape = out.shape.with(id, m.Name, fmt.Sprint(m.Online, m.Paused, m.PausedUntil, m.KeptOut, m.Slots,
+			m.Groups != nil), m.Hours, m.Timezone).with(m.Groups...)
+		out.texts["state-"+id] = machineState(&m, hub.now)
 		if !m.Online {
 			continue
 		}
@@ -156,7 +162,7 @@ func machinesScene(s *Site, seen *glance, who api.Caller) scene {
 			running = fmt.Sprintf("%d of %d slots", m.Running, m.Slots)
 		}
 		out.texts["running-"+id] = words{text: running}
-		out.texts["queue-"+id] = words{text: queueWords(m.Queued)}
+		out.texts["queue-"+id] = words{text: counted(m.Queued, "no call", "1 call", "%d calls")}
 		if names := users[live.ID]; len(names) > 0 {
 			slices.Sort(names)
 			out.texts["users-"+id] = words{text: strings.Join(names, "; ")}
@@ -169,17 +175,6 @@ func machinesScene(s *Site, seen *glance, who api.Caller) scene {
 		}
 	}
 	return out
-}
-
-func queueWords(n int) string {
-	switch n {
-	case 0:
-		return "no call"
-	case 1:
-		return "1 call"
-	default:
-		return fmt.Sprintf("%d calls", n)
-	}
 }
 
 // seconds returns a time to the first token as text.

@@ -56,7 +56,8 @@ func (s *Site) applicationsData(v *visit) (applicationsData, error) {
 // owner of a machine chooses its models' names, so a name can contain a quote and a
 // command.
 func pastes(id fleet.ModelID) bool {
-	return id != "" && strings.Trim(string(id), "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:/@+-") == ""
+	return id != "" && strings.Trim(string(id),
+		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:/@+-") == ""
 }
 
 // testKey handles POST /applications/test: a real call with one of the member's own keys.
@@ -65,18 +66,20 @@ func (s *Site) testKey(v *visit) (reply, error) {
 	model := fleet.ModelID(v.form.Get("model"))
 	parsed, err := credential.Parse(secret)
 	if err != nil || parsed.Kind() != credential.APIKey {
-		return reply{}, fault.New(fault.InvalidRequest, "that is not a complete API key: copy it again, as it was shown").WithParam("secret")
+		return reply{}, fault.New(fault.InvalidRequest,
+			"that is not a complete API key: copy it again, as it was shown").WithParam("secret")
 	}
 	if at := s.Address(parsed.Region()); parsed.Region() != s.Region && at != "" {
-		return reply{}, fault.New(fault.InvalidRequest, "the key is of region %q: test it at %s/applications", parsed.Region(), at).WithParam("secret")
+		return reply{}, fault.New(fault.InvalidRequest, "the key belongs to region %q: test it at %s/applications",
+			parsed.Region(), at).WithParam("secret")
 	}
 	if model != "" && !model.Valid() {
-		return reply{}, fault.New(fault.InvalidRequest, "%.80q is no model's id", model).WithParam("model")
+		return reply{}, fault.New(fault.InvalidRequest, "invalid model id %.80q", model).WithParam("model")
 	}
 	// Not through the caller cache, which may not know a key that was just created.
 	caller, err := s.Identify(v.Context(), secret)
 	if err != nil || caller.KeyID == "" || string(caller.Member) != v.me.ID {
-		return reply{}, fault.New(fault.InvalidRequest, "that is no live key of yours").WithParam("secret")
+		return reply{}, fault.New(fault.InvalidRequest, "you have no active key with this secret").WithParam("secret")
 	}
 	data, err := s.applicationsData(v)
 	if err != nil {
@@ -122,13 +125,14 @@ const trialTime = 60 * time.Second
 
 // tryKey makes a short call with a caller's key, as a client would. If model is empty, it
 // uses the preferred model, or else the first that the key reaches.
-func (s *Site) tryKey(ctx context.Context, secret string, who api.Caller, model fleet.ModelID) trial {
+func (s *Site) tryKey(ctx context.Context, secret string, who fleet.Caller, model fleet.ModelID) trial {
 	ctx, cancel := context.WithTimeout(ctx, trialTime)
 	defer cancel()
 	if model == "" {
 		models, err := s.Models(ctx, who)
 		if err != nil || len(models) == 0 {
-			f := fault.New(fault.ModelNotFound, "the key reaches no model just now: connect a machine that runs one, or accept an invite")
+			f := fault.New(fault.ModelNotFound,
+				"the key reaches no model just now: connect a machine that runs one, or accept an invite")
 			return trial{chatAnswer: chatAnswer{Status: f.Status(), Code: string(f.Code), Message: f.Message}}
 		}
 		model = models[0].ID

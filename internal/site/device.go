@@ -54,7 +54,8 @@ func (s *Site) serveGrant(w http.ResponseWriter, r *http.Request, body []byte, l
 		api.WriteFault(w, f, w.Header().Get("X-Correlation-ID"))
 	default:
 		s.Log.Error("device sign-in failed", "id", w.Header().Get("X-Correlation-ID"), "error", err)
-		refuse(http.StatusServiceUnavailable, "temporarily_unavailable", "the service could not do this just now; try again shortly")
+		refuse(http.StatusServiceUnavailable, "temporarily_unavailable",
+			"the service could not do this just now; try again shortly")
 	}
 }
 
@@ -77,8 +78,10 @@ func (s *Site) beginGrant(r *http.Request, form url.Values) (any, error) {
 	}
 	code, now := credential.Mint(credential.DeviceCode, s.Region), s.DB.Now().UTC().Truncate(time.Millisecond)
 	g := account.Grant{
-		ID: account.NewID("grt_"), Hash: code.Hash(), Kind: account.GrantKind(form.Get("scope")), Name: form.Get("name"),
-		Reach: account.Reach(form.Get("reach")), Manage: form.Get("manage") == "true", Client: plain(r.UserAgent(), 100), Address: from,
+		ID: account.NewID("grt_"), Hash: code.Hash(), Kind: account.GrantKind(form.Get("scope")),
+		Name:  form.Get("name"),
+		Reach: account.Reach(form.Get("reach")), Manage: form.Get("manage") == "true",
+		Client: plain(r.UserAgent(), 100), Address: from,
 		Created: now, Expires: now.Add(grantLife),
 	}
 	if g.Reach == "" {
@@ -89,7 +92,8 @@ func (s *Site) beginGrant(r *http.Request, form url.Values) (any, error) {
 		g.Name = "machine"
 	case g.Kind == account.GrantKey:
 		g.Region = form.Get("region")
-		asked, _, err := s.MintKey(api.NewKey{Name: g.Name, Region: g.Region, Reach: g.Reach, Expires: form.Get("expires")})
+		asked, _, err := s.MintKey(api.NewKey{Name: g.Name, Region: g.Region, Reach: g.Reach,
+			Expires: form.Get("expires")})
 		if err != nil {
 			return nil, grantRefusal{"invalid_request", fault.Of(err).Message}
 		}
@@ -190,7 +194,8 @@ func (s *Site) redeem(r *http.Request, g account.Grant, now time.Time) (any, err
 		return nil, err
 	}
 	out.Member = member.Name
-	s.Log.Info("member act", "member", member.ID, "method", r.Method, "path", r.URL.Path, "kind", g.Kind, "made", out.ID)
+	s.Log.Info("member act", "member", member.ID, "method", r.Method, "path", r.URL.Path, "kind", g.Kind,
+		"made", out.ID)
 	s.Changed(r.Context())
 	return out, nil
 }
@@ -228,7 +233,8 @@ func (s *Site) typed(v *visit) (account.Grant, error) {
 		s.limits.userCodes.Give(v.me.ID, now)
 		return account.Grant{}, err
 	}
-	wrong := fault.New(fault.NotFound, "nothing waits under this code: look at it again; a code lasts 10 minutes and works once").WithParam("code")
+	wrong := fault.New(fault.NotFound, "no device is waiting with this code: check it; "+
+		"a code is valid for 10 minutes and works once").WithParam("code")
 	code := credential.ReadUserCode(v.form.Get("code"))
 	if code == "" {
 		return account.Grant{}, wrong
@@ -259,15 +265,17 @@ func (s *Site) decideDevice(v *visit) (reply, error) {
 		state = account.GrantApproved
 	case "deny":
 	default:
-		return reply{}, fault.New(fault.InvalidRequest, "approve it or deny it")
+		return reply{}, fault.New(fault.InvalidRequest, "choose to approve or to deny")
 	}
 	if _, err = s.DB.DecideGrant(v.Context(), g.UserCode, state, v.me.ID, s.DB.Now()); err != nil {
 		return reply{}, api.NotFound(err, "it was decided already, or is too old")
 	}
 	s.sessions.Remove(v.Context(), sessionDevice)
-	s.Log.Info("member act", "member", v.me.ID, "method", v.Method, "path", "/device/decide", "grant", g.ID, "decision", state)
+	s.Log.Info("member act", "member", v.me.ID, "method", v.Method, "path", "/device/decide", "grant", g.ID,
+		"decision", state)
 	if state == account.GrantApproved {
-		s.notice(v, "A "+string(g.Kind)+" was approved, with the name "+line(g.Name)+": it acts as you until you revoke it.")
+		s.notice(v,
+			"A "+string(g.Kind)+" was approved, with the name "+line(g.Name)+": it acts as you until you revoke it.")
 	}
 	return reply{page: "device", title: "Done", data: deviceData{Grant: &g, Decided: state}}, nil
 }

@@ -50,7 +50,8 @@ func (s *Site) documentation(v *visit) (reply, error) {
 	}
 	page, found := docsite.Find(name)
 	if !found || page.Path() != v.URL.Path {
-		return reply{}, fault.New(fault.RouteNotFound, "the documentation has no such page; its first one is %s", docsite.Root)
+		return reply{}, fault.New(fault.RouteNotFound, "the documentation has no such page; its first one is %s",
+			docsite.Root)
 	}
 	query := v.URL.Query().Get("q")
 	query = query[:min(len(query), longestQuery)]

@@ -95,7 +95,8 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 	}
 	address, ok := mail.Address(v.form.Get("address"))
 	if !ok {
-		return reply{}, fault.New(fault.InvalidRequest, "an e-mail address is like ada@example.org; a domain in another script is written as xn--…").WithParam("address")
+		return reply{}, fault.New(fault.InvalidRequest, "an e-mail address is like ada@example.org; "+
+			"a domain in another script is written as xn--…").WithParam("address")
 	}
 	kept, err := s.emailOf(v.Context(), v.me.ID)
 	if err != nil {
@@ -119,17 +120,22 @@ func (s *Site) askEmail(v *visit) (reply, error) {
 	if s.limits.verified.Take(strings.ToLower(address), now) > 0 {
 		s.Log.Warn("mail not sent: too many to one address", "member", v.me.ID)
 	} else {
-		s.mail.Send(mail.Message{MemberID: v.me.ID, To: address, Subject: "kith: is this your address?", Until: time.Now().Add(verifyFor), Text: fmt.Sprintf(
-			"A member at\n%s\ngave this address as theirs. If that was you, open this link where you are signed in:\n\n%s\n\n"+
-				"It works once, until %s. If it was not you, do nothing:\nno one can use your address without the link.\n",
-			s.Base, s.Base+"/account/email/"+code.Reveal(), complete(asked.Expires))})
+		s.mail.Send(mail.Message{MemberID: v.me.ID, To: address, Subject: "kith: is this your address?",
+			Until: time.Now().Add(verifyFor), Text: fmt.Sprintf(
+				"A member at\n%s\ngave this address as theirs. If that was you, "+
+					"open this link where you are signed in:\n\n%s\n\n"+
+					"It works once, until %s. "+
+					"If it was not you, do nothing:\nno one can use your address without the link.\n",
+				s.Base, s.Base+"/account/email/"+code.Reveal(), complete(asked.Expires))})
 	}
-	return reply{to: "/account", done: "A link was mailed to " + address + ": open it within a day, in a browser where you are signed in. Only a few an hour go to one address."}, nil
+	return reply{to: "/account", done: "A link was mailed to " + address +
+		": open it within a day, in a browser where you are signed in. Only a few an hour go to one address."}, nil
 }
 
 // deadProof is the error for a link that is not valid.
 func deadProof() *fault.Fault {
-	return fault.New(fault.NotFound, "the link was used, is too old, is not complete or is of another account: ask for another at your name, in the menu")
+	return fault.New(fault.NotFound, "the link was used, has expired, is incomplete or belongs to another account: "+
+		"request another one in the menu at your name")
 }
 
 // emailData is the content of the page behind a mailed link. Only its form uses up the
@@ -140,7 +146,8 @@ func (s *Site) emailData(v *visit) (emailData, error) {
 	text := v.PathValue("code")
 	hash, ok := s.CodeHash(text, credential.LinkCode)
 	kept, err := s.emailOf(v.Context(), v.me.ID)
-	if err == nil && (!ok || kept.Asked == "" || subtle.ConstantTimeCompare(hash[:], kept.Hash[:]) != 1 || !s.DB.Now().Before(kept.Expires)) {
+	if err == nil && (!ok || kept.Asked == "" || subtle.ConstantTimeCompare(hash[:], kept.Hash[:]) != 1 ||
+		!s.DB.Now().Before(kept.Expires)) {
 		err = deadProof()
 	}
 	return emailData{kept.Asked, text}, err
@@ -172,7 +179,8 @@ func (s *Site) removeEmail(v *visit) (reply, error) {
 		return reply{}, api.NotFound(err, "you have no e-mail address here")
 	}
 	s.Log.Info("e-mail address removed", "member", v.me.ID)
-	s.noticeTo(before.Address, v, "This e-mail address was removed from your account: nothing is mailed to it any more.")
+	s.noticeTo(before.Address, v,
+		"This e-mail address was removed from your account: nothing is mailed to it any more.")
 	return reply{to: "/account", done: "The e-mail address is removed."}, nil
 }
 
@@ -188,7 +196,8 @@ func (s *Site) recoverByMail(v *visit) (reply, error) {
 	}
 	address, ok := mail.Address(v.form.Get("address"))
 	if !ok {
-		return reply{}, fault.New(fault.InvalidRequest, "an e-mail address is like ada@example.org").WithParam("address")
+		return reply{}, fault.New(fault.InvalidRequest,
+			"an e-mail address is like ada@example.org").WithParam("address")
 	}
 	if err := tooSoon(s.limits.recoveries.Take(strings.ToLower(address), time.Now())); err != nil {
 		return reply{}, err
@@ -221,15 +230,19 @@ func (s *Site) mailLink(ctx context.Context, e account.Email, from string) error
 		return err
 	}
 	secret, now := mintLink(s.Region), s.DB.Now().UTC()
-	link := account.Link{Hash: secret.Hash(), MemberID: member.ID, Created: now, Expires: now.Add(recoverFor), Mailed: true}
+	link := account.Link{Hash: secret.Hash(), MemberID: member.ID, Created: now, Expires: now.Add(recoverFor),
+		Mailed: true}
 	if err := s.DB.CreateLink(ctx, link); err != nil {
 		return err
 	}
 	s.Log.Info("recovery link made", "member", member.ID, "from", from)
-	s.mail.Send(mail.Message{MemberID: member.ID, To: e.Address, Subject: "kith: a link to sign in", Until: time.Now().Add(recoverFor), Text: fmt.Sprintf(
-		"A person at the network address %s asked for a link that signs %s in at\n%s\n\nThis one does, once, until %s;\na link mailed before no longer works:\n\n%s\n\n"+
-			"After it, set a new password at your name, in the menu. If it was not you, do nothing:\nthe link is in no other message.\n",
-		from, line(member.Name), s.Base, complete(link.Expires), s.Base+"/welcome/"+secret.Reveal())})
+	s.mail.Send(mail.Message{MemberID: member.ID, To: e.Address, Subject: "kith: a link to sign in",
+		Until: time.Now().Add(recoverFor), Text: fmt.Sprintf(
+			"A person at the network address %s asked for a link that signs %s in at\n%s\n\nThis one does, once, "+
+				"until %s;\na link mailed before no longer works:\n\n%s\n\n"+
+				"After it, set a new password at your name, in the menu. "+
+				"If it was not you, do nothing:\nthe link is in no other message.\n",
+			from, line(member.Name), s.Base, complete(link.Expires), s.Base+"/welcome/"+secret.Reveal())})
 	return nil
 }
 
@@ -259,7 +272,8 @@ func (s *Site) noticeTo(address string, v *visit, what string) {
 // the account.
 func (s *Site) noticeOfLink(ctx context.Context, memberID string) {
 	if member, err := s.DB.Member(ctx, memberID); err == nil { // the link works even if this fails
-		s.sendNotice(s.mailAddress(ctx, memberID), member, "The operator of this hub made a link that signs in to your account, once, within a day.")
+		s.sendNotice(s.mailAddress(ctx, memberID), member,
+			"The operator of this hub made a link that signs in to your account, once, within a day.")
 	}
 }
 
@@ -269,7 +283,8 @@ func (s *Site) sendNotice(address string, m account.Member, what string) {
 		return
 	}
 	s.mail.Send(mail.Message{MemberID: m.ID, To: address, Subject: "kith: a change to your account", Text: fmt.Sprintf(
-		"Hello %s,\n\non %s, at %s:\n%s\n\nIf that was you, or you asked for it, there is nothing to do. If not, sign in, end the other\nsessions (%s) and set another password (%s), or ask the hub's operator.\n",
+		"Hello %s,\n\non %s, at %s:\n%s\n\nIf that was you, or you asked for it, there is nothing to do. "+
+			"If not, sign in, end the other\nsessions (%s) and set another password (%s), or ask the hub's operator.\n",
 		line(m.Name), complete(s.DB.Now()), s.Base, what, s.Base+"/sessions", s.Base+"/account")})
 }
 

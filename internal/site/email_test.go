@@ -357,7 +357,7 @@ func TestMailLimits(t *testing.T) {
 	for _, address := range []string{"x@example.org", "X@example.org", "x@Example.org"} {
 		tn.browser().post("/recover/mail", "address", address).want(t, 200)
 	}
-	tn.browser().post("/recover/mail", "address", "x@example.org").want(t, 429, "tried too often")
+	tn.browser().post("/recover/mail", "address", "x@example.org").want(t, 429, "too many attempts")
 	one := tn.inProcess("192.0.2.7")
 	for i := range 20 {
 		one("/recover/mail", "address", fmt.Sprintf("y%d@example.org", i)).want(t, 200)

@@ -52,7 +52,8 @@ func groupMachines(s *fleet.Snapshot, g api.Group) (all []groupMachine) {
 	}
 	if g.Admin {
 		for m := range s.MachinesOf(id) {
-			at := slices.IndexFunc(all[:len(g.Machines)], func(o groupMachine) bool { return o.Owner == m.OwnerName && o.Machine == m.Name })
+			at := slices.IndexFunc(all[:len(g.Machines)],
+				func(o groupMachine) bool { return o.Owner == m.OwnerName && o.Machine == m.Name })
 			if at < 0 {
 				at, all = len(all), append(all, groupMachine{Owner: m.OwnerName, Machine: m.Name})
 			}
@@ -67,9 +68,9 @@ func groupMachines(s *fleet.Snapshot, g api.Group) (all []groupMachine) {
 
 // standingWords describes a machine's standing in a group, based on what it served there.
 func standingWords(m *fleet.Machine, group fleet.GroupID) string {
-	established := 0
+	established, circle := 0, fleet.Circle{Class: fleet.Grouped, Group: group}
 	for i := range m.Offers {
-		if standing, _, _ := m.Offers[i].Load.Standing(fleet.Circle{Class: fleet.Grouped, Group: group}); standing == fleet.Established {
+		if standing, _, _ := m.Offers[i].Load.Standing(circle); standing == fleet.Established {
 			established++
 		}
 	}
@@ -91,7 +92,8 @@ func (s *Site) groupsData(v *visit) (groupsData, []api.Group, error) {
 		case g.Invited != nil:
 			data.Invited = append(data.Invited, g)
 		case g.In:
-			data.Groups = append(data.Groups, groupLine{g, v.URL.Query().Get("group") == g.Name, groupMachines(s.Snapshot(), g)})
+			data.Groups = append(data.Groups,
+				groupLine{g, v.URL.Query().Get("group") == g.Name, groupMachines(s.Snapshot(), g)})
 		default:
 			data.Others = append(data.Others, g)
 		}
@@ -112,7 +114,8 @@ func decidedOn(m api.GroupMachine) string {
 	case account.MachinePinned:
 		return name + " is pinned: it counts as established in " + m.Group + "."
 	case account.MachineExcluded:
-		return name + " is excluded: within 5 seconds the members of " + m.Group + " do not reach it by the group, and what runs by it is cut."
+		return name + " is excluded: within 5 seconds the members of " + m.Group +
+			" do not reach it by the group, and what runs by it is cut."
 	}
 	return name + " is neither pinned nor excluded in " + m.Group + " any more."
 }

@@ -165,7 +165,7 @@ func testInvitationPages(t *testing.T, tn *town) {
 	ada.post("/notices/seen", "until", strings.ReplaceAll(until, "&#43;", "+")).goes(t, "/notices")
 	quiet(ada, "/access")
 	ada.get("/notices").want(t, 200, "Nothing new", "Earlier", "bob joined the group lab.")
-	ada.post("/notices/seen", "until", "yesterday").want(t, 400, "up to when")
+	ada.post("/notices/seen", "until", "yesterday").want(t, 400, "has no time")
 }
 
 // TestMachinesOfAGroup checks that an admin sees each machine that the group reaches, and

@@ -28,7 +28,7 @@ type homeData struct {
 	Calls     int64      // today
 	Chart     usageChart // of the last homeDays
 	Machines  []api.Machine
-	Live      scene
+	Live      liveContent
 	Attention []concern
 	Refusals  []refusal
 }
@@ -79,8 +79,9 @@ func (s *Site) home(v *visit) (reply, error) {
 	}
 	now := s.DB.Now()
 	data := homeData{
-		Models: len(models.Data), Machines: machines.Data, Live: machinesScene(s, s.glance(now), v.caller()),
-		Chart: chartOf(usage, usage.As.Days, now), Attention: slices.Concat(s.concerns(v, machines.Data, now), s.spent(v, shares.Data, now)),
+		Models: len(models.Data), Machines: machines.Data, Live: machinesContent(s, s.hubView(now), v.caller()),
+		Chart:     chartOf(usage, usage.As.Days, now),
+		Attention: slices.Concat(s.concerns(v, machines.Data, now), s.spent(v, shares.Data, now)),
 	}
 	for _, k := range keys.Data {
 		if k.State == "live" {
@@ -96,12 +97,15 @@ func (s *Site) home(v *visit) (reply, error) {
 		if n > 0 && data.Refusals[n-1].Code == t.Code && data.Refusals[n-1].Model == t.Model {
 			data.Refusals[n-1].Times++
 		} else if n < mostRefusals {
-			trace, _ := call(s, v, api.ExplainCall, api.CallID{Call: t.CallID}) // a listing has no decisions; nor has a trace just deleted
+			// A listing has no decisions, nor has a trace that was just deleted.
+			trace, _ := call(s, v, api.ExplainCall, api.CallID{Call: t.CallID})
 			data.Refusals = append(data.Refusals, refusal{t, cmp.Or(causeOf(trace.Trace), api.Meaning(t.Code)), 1})
 		}
 	}
-	called := usage.As.Total.Calls > usage.As.Total.Refused || slices.ContainsFunc(requests.Data, func(t account.Trace) bool { return t.Mine && t.Code == "" })
-	invited := len(invites.Data) > 0 || slices.ContainsFunc(shares.Data, func(sh api.Share) bool { return sh.Direction == "given" }) ||
+	called := usage.As.Total.Calls > usage.As.Total.Refused ||
+		slices.ContainsFunc(requests.Data, func(t account.Trace) bool { return t.Mine && t.Code == "" })
+	invited := len(invites.Data) > 0 ||
+		slices.ContainsFunc(shares.Data, func(sh api.Share) bool { return sh.Direction == "given" }) ||
 		slices.ContainsFunc(groups.Data, func(g api.Group) bool { return g.In && g.Size > 1 })
 	data.Steps = steps(len(models.Data), len(machines.Data), shares.Data, data.Keys > 0, called, invited)
 	for _, st := range data.Steps {
@@ -118,17 +122,21 @@ func (s *Site) home(v *visit) (reply, error) {
 // steps returns the checklist for a new member. If a member has no machine and uses those
 // of others, connecting one is optional and comes last.
 func steps(models, machines int, shares []api.Share, hasKey, called, invited bool) []step {
-	connect := step{Text: "Connect a machine", Help: "Install kith on a computer that runs models, and sign it in.", Href: "/machines#connect", Do: "Connect", Done: machines > 0}
+	connect := step{Text: "Connect a machine", Help: "Install kith on a computer that runs models, and sign it in.",
+		Href: "/machines#connect", Do: "Connect", Done: machines > 0}
 	reach := reachStep(models, machines, shares)
 	first := []step{
-		{Text: "Create a key", Help: "It lets a program call models in your name, with lines to paste.", Href: "/applications#create", Do: "Create a key", Done: hasKey},
+		{Text: "Create a key", Help: "It lets a program call models in your name, with lines to paste.",
+			Href: "/applications#create", Do: "Create a key", Done: hasKey},
 		{Text: "Make a first call", Help: "From a program, or here.", Href: "/try", Do: "Chat", Done: called},
 	}
 	if machines == 0 && (models > 0 || receives(shares) >= 0) {
-		connect.Optional, connect.Help = true, "Only to run models yourself: the machines of others serve you without it."
+		connect.Optional, connect.Help = true,
+			"Only to run models yourself: the machines of others serve you without it."
 		return slices.Concat([]step{reach}, first, []step{connect})
 	}
-	invite := step{Text: "Invite someone", Help: "They can then use your machines, within limits that you set.", Href: "/access#invite-person", Do: "Invite", Done: invited}
+	invite := step{Text: "Invite someone", Help: "They can then use your machines, within limits that you set.",
+		Href: "/access#invite-person", Do: "Invite", Done: invited}
 	return slices.Concat([]step{connect, reach}, first, []step{invite})
 }
 
@@ -140,14 +148,17 @@ func receives(shares []api.Share) int {
 // reachStep returns the step to reach a first model. Its text depends on what exists
 // already.
 func reachStep(models, machines int, shares []api.Share) step {
-	reach := step{Text: "Reach a model", Help: "One on your machine, or one that a member shares with you.", Href: "/access#accept-invite", Do: "Accept an invite", Done: models > 0}
+	reach := step{Text: "Reach a model", Help: "One on your machine, or one that a member shares with you.",
+		Href: "/access#accept-invite", Do: "Accept an invite", Done: models > 0}
 	if reach.Done {
 		return reach
 	}
 	if i := receives(shares); i >= 0 {
-		reach.Help, reach.Href, reach.Do = shares[i].Owner+" shares with you, and has no model online now. Wait for one, or connect a machine of your own.", accessPath, "See what you can use"
+		reach.Help, reach.Href, reach.Do = shares[i].Owner+" shares with you, and has no model online now. "+
+			"Wait for one, or connect a machine of your own.", accessPath, "See what you can use"
 	} else if machines > 0 {
-		reach.Help, reach.Href, reach.Do = "Your machine has none yet: `kith pull` there fetches one.", "/machines", "See your machines"
+		reach.Help, reach.Href, reach.Do = "Your machine has none yet: `kith pull` there fetches one.", "/machines",
+			"See your machines"
 	}
 	return reach
 }
@@ -185,7 +196,8 @@ func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []
 		}
 	}
 	if len(idle) > mostConcerns+1 {
-		more := concern{api.Number(len(idle)-mostConcerns) + " more of your machines are offline or paused, or have no model.", "/machines"}
+		more := concern{api.Number(len(idle)-mostConcerns) +
+			" more of your machines are offline or paused, or have no model.", "/machines"}
 		idle = append(idle[:mostConcerns], more)
 	}
 	all = append(all, idle...)
@@ -197,17 +209,7 @@ func (s *Site) concerns(v *visit, machines []api.Machine, now time.Time) (all []
 			all = append(all, concern{part.Name + " of this hub is not well.", operatorPath})
 		}
 	}
-	if !s.DB.MakesBackups() {
-		return all
-	}
-	old := now.Add(-account.BackupOldAfter)
-	backup, err := s.DB.LastGoodBackup(v.Context())
-	missing := err != nil || backup.At.Before(old)
-	if errors.Is(err, account.ErrNotFound) { // a hub that is a few days old does not need one yet
-		operators, err := s.DB.OperatorsSince(v.Context(), old)
-		missing = err != nil || len(operators) > 0
-	}
-	if missing {
+	if backups, err := s.Backups(v.Context(), now); err != nil || len(backups.Due) > 0 {
 		all = append(all, concern{"No backup of the hub succeeded in the last 7 days.", operatorPath})
 	}
 	return all
@@ -225,9 +227,12 @@ func (s *Site) spent(v *visit, shares []api.Share, now time.Time) (all []concern
 			continue
 		}
 		if sh.Direction == "given" {
-			all = append(all, concern{fmt.Sprintf("%s has used up the %s calls that you allow a day.", sh.With, api.Number(*sh.Limits.PerDay)), accessPath + "?member=" + url.QueryEscape(sh.With)})
+			all = append(all, concern{fmt.Sprintf("%s has used up the %s calls that you allow a day.", sh.With,
+				api.Number(*sh.Limits.PerDay)), accessPath + "?member=" + url.QueryEscape(sh.With)})
 		} else {
-			all = append(all, concern{fmt.Sprintf("You have used up the %s calls a day that %s allows you, until midnight UTC.", api.Number(*sh.Limits.PerDay), sh.Owner), accessPath})
+			all = append(all,
+				concern{fmt.Sprintf("You have used up the %s calls a day that %s allows you, until midnight UTC.",
+					api.Number(*sh.Limits.PerDay), sh.Owner), accessPath})
 		}
 	}
 	return all

@@ -27,9 +27,9 @@ import (
 const livePath = "/live/"
 
 const (
-	passEvery = time.Second      // at most one check for changes, and so one event, in this time
-	passRest  = 20               // the pause after a check, as a multiple of its duration: 5 % of one core in all
-	beatEvery = 15 * time.Second // proxies cut connections that are silent for long
+	refreshEvery   = time.Second      // at most one check for changes, and so one event, in this time
+	refreshRest    = 20               // the pause after a check, as a multiple of its duration: 5 % of one core in all
+	heartbeatEvery = 15 * time.Second // proxies cut connections that are silent for long
 	// streamWrite is the write deadline for one event.
 	streamWrite = 20 * time.Second
 	// maxStreams is the number of open pages of one member that are updated at the same
@@ -48,9 +48,9 @@ func (w words) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]string{w.text, w.tone})
 }
 
-// scene is the live content of one page for one member. The page and its stream are
-// rendered from the same scene.
-type scene struct {
+// liveContent is the live content of one page for one member. The page and its stream are
+// rendered from the same content.
+type liveContent struct {
 	// shape is a hash of the live content that cannot be updated in place. When it
 	// changes, the page has to be loaded again.
 	shape shape
@@ -58,9 +58,11 @@ type scene struct {
 }
 
 // Shape returns the shape, for templates.
-func (a scene) Shape() shape { return a.shape }
+func (a liveContent) Shape() shape { return a.shape }
 
-func (a scene) equal(b scene) bool { return a.shape == b.shape && maps.Equal(a.texts, b.texts) }
+func (a liveContent) equal(b liveContent) bool {
+	return a.shape == b.shape && maps.Equal(a.texts, b.texts)
+}
 
 // shape is a hash that is the same on all nodes of a hub.
 type shape uint64
@@ -79,25 +81,26 @@ func (h shape) with(texts ...string) shape {
 
 func (h shape) String() string { return strconv.FormatUint(uint64(h), 36) }
 
-// glance is a snapshot of the hub for rendering. It serves any number of members.
-type glance struct {
+// hubView is a snapshot of the hub for rendering. It serves any number of members.
+type hubView struct {
 	now      time.Time
 	snapshot *fleet.Snapshot
-	uses     []api.Use
+	uses     []fleet.ActiveCall
 	shares   func() map[fleet.MemberID]shape // of the shares that name a member
 }
 
-func (s *Site) glance(now time.Time) *glance {
+func (s *Site) hubView(now time.Time) *hubView {
 	snapshot := s.Snapshot()
-	return &glance{now, snapshot, s.Running(), sync.OnceValue(func() map[fleet.MemberID]shape { return shareShapes(snapshot, now) })}
+	return &hubView{now, snapshot, s.Running(),
+		sync.OnceValue(func() map[fleet.MemberID]shape { return shareShapes(snapshot, now) })}
 }
 
 // livePage renders the live content of a page for a caller.
-type livePage func(*Site, *glance, api.Caller) scene
+type livePage func(*Site, *hubView, fleet.Caller) liveContent
 
-// tie is something that depends on a session and ends with it: a page's stream, or an
-// answer on /try.
-type tie struct {
+// sessionUse is something that depends on a session and ends with it: a page's stream, or
+// an answer on /try.
+type sessionUse struct {
 	member, session string
 	until           time.Time // when the session ends unless it is used again
 	end             context.CancelCauseFunc
@@ -105,68 +108,68 @@ type tie struct {
 
 // stream is one open page.
 type stream struct {
-	look   livePage
-	caller api.Caller
-	now    atomic.Pointer[scene] // as of the last check; nil: there was none
-	wake   chan struct{}         // signals a change, or that a heartbeat is due
+	render livePage
+	caller fleet.Caller
+	now    atomic.Pointer[liveContent] // as of the last check; nil: there was none
+	wake   chan struct{}               // signals a change, or that a heartbeat is due
 }
 
 // live holds the state behind open pages. One goroutine checks for changes for all of
 // them; the goroutine of each stream only writes.
 type live struct {
-	stirred atomic.Bool // something may have changed since the last check
-	asked   chan struct{}
+	changed    atomic.Bool // something may have changed since the last check
+	recheckNow chan struct{}
 
-	mu       sync.Mutex
-	stopped  bool
-	ties     map[*tie]struct{}
-	streams  map[*stream]struct{}
-	open     map[string]int  // number of streams, by member
-	suspects map[string]bool // members whose sessions have to be checked
+	mu          sync.Mutex
+	stopped     bool
+	sessionUses map[*sessionUse]struct{}
+	streams     map[*stream]struct{}
+	open        map[string]int  // number of streams, by member
+	unchecked   map[string]bool // members whose sessions have to be checked
 
 	// The following fields are used only by the goroutine that runs keepLive.
-	minute time.Time // of the last check: sharing hours open and close on a minute
-	rest   time.Time // no check before this time
-	beaten time.Time
+	minute        time.Time // of the last check: sharing hours open and close on a minute
+	notBefore     time.Time // no check before this time
+	lastHeartbeat time.Time
 }
 
 func newLive() live {
 	return live{
-		asked: make(chan struct{}, 1), ties: map[*tie]struct{}{}, streams: map[*stream]struct{}{},
-		open: map[string]int{}, suspects: map[string]bool{},
+		recheckNow: make(chan struct{}, 1), sessionUses: map[*sessionUse]struct{}{}, streams: map[*stream]struct{}{},
+		open: map[string]int{}, unchecked: map[string]bool{},
 	}
 }
 
-// Stir marks the pages as possibly out of date, after a machine or its load changed. It
-// is cheap enough to call for each change.
-func (s *Site) Stir() {
-	if !s.live.stirred.Load() {
-		s.live.stirred.Store(true)
+// MarkChanged marks the pages as possibly out of date, after a machine or its load
+// changed. It is cheap enough to call for each change.
+func (s *Site) MarkChanged() {
+	if !s.live.changed.Load() {
+		s.live.changed.Store(true)
 	}
 }
 
 // OnChange schedules a refresh after facts in the store changed (nil: any of them), and
 // has keepLive check the sessions of the affected members.
 func (s *Site) OnChange(changes []fleet.Change) {
-	s.Stir()
+	s.MarkChanged()
 	l := &s.live
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	suspect := func(member string) {
-		l.suspects[member] = true
+	check := func(member string) {
+		l.unchecked[member] = true
 		select {
-		case l.asked <- struct{}{}:
+		case l.recheckNow <- struct{}{}:
 		default:
 		}
 	}
 	for _, c := range changes {
 		if c.Kind == fleet.MemberChanged || c.Kind == fleet.SessionsChanged {
-			suspect(c.ID)
+			check(c.ID)
 		}
 	}
 	if changes == nil {
-		for t := range l.ties {
-			suspect(t.member)
+		for u := range l.sessionUses {
+			check(u.member)
 		}
 	}
 }
@@ -175,62 +178,62 @@ func (s *Site) OnChange(changes []fleet.Change) {
 // /try end with their own requests.
 func (s *Site) keepLive(ctx context.Context) error {
 	defer s.live.stop()
-	tick := time.NewTicker(passEvery)
+	tick := time.NewTicker(refreshEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.live.asked:
+		case <-s.live.recheckNow:
 			s.recheck(ctx, s.DB.Now())
 		case <-tick.C:
 			now := s.DB.Now()
 			s.recheck(ctx, now)
-			s.pass(now)
+			s.refresh(now)
 		}
 	}
 }
 
-// pass renders every open page again if anything changed, and wakes the streams of the
+// refresh renders every open page again if anything changed, and wakes the streams of the
 // pages that are different now.
-func (s *Site) pass(now time.Time) {
+func (s *Site) refresh(now time.Time) {
 	l := &s.live
 	if minute := now.Truncate(time.Minute); !minute.Equal(l.minute) {
 		l.minute = minute
-		l.stirred.Store(true)
+		l.changed.Store(true)
 	}
-	beat := now.Sub(l.beaten) >= beatEvery
-	if beat {
-		l.beaten = now
+	heartbeat := now.Sub(l.lastHeartbeat) >= heartbeatEvery
+	if heartbeat {
+		l.lastHeartbeat = now
 	}
 	// Pages are not updated while the hub cannot confirm who reaches what.
-	look := l.stirred.Load() && !now.Before(l.rest) && s.Confirmed(time.Now())
-	if !beat && !look {
+	due := l.changed.Load() && !now.Before(l.notBefore) && s.Confirmed(time.Now())
+	if !heartbeat && !due {
 		return
 	}
 	l.mu.Lock()
 	streams := slices.Collect(maps.Keys(l.streams))
 	l.mu.Unlock()
-	var changed []*stream
-	if look {
-		l.stirred.Store(false) // before the check, so that a change during it causes another check
+	var woken []*stream
+	if due {
+		l.changed.Store(false) // before the check, so that a change during it causes another check
 		if len(streams) > 0 {
-			seen := s.glance(now)
+			hub := s.hubView(now)
 			for _, st := range streams {
-				next := st.look(s, seen, st.caller)
+				next := st.render(s, hub, st.caller)
 				if last := st.now.Load(); last == nil || !next.equal(*last) {
 					st.now.Store(&next)
-					changed = append(changed, st)
+					woken = append(woken, st)
 				}
 			}
 		}
 		done := s.DB.Now()
-		l.rest = done.Add(passRest * done.Sub(now))
+		l.notBefore = done.Add(refreshRest * done.Sub(now))
 	}
-	if beat {
-		changed = streams
+	if heartbeat {
+		woken = streams
 	}
-	for _, st := range changed {
+	for _, st := range woken {
 		select {
 		case st.wake <- struct{}{}:
 		default:
@@ -248,24 +251,24 @@ func signedOut() *fault.Fault {
 func (s *Site) recheck(ctx context.Context, now time.Time) {
 	l := &s.live
 	l.mu.Lock()
-	var due []*tie
-	for t := range l.ties {
-		if l.suspects[t.member] || !now.Before(t.until) {
-			due = append(due, t)
+	var due []*sessionUse
+	for u := range l.sessionUses {
+		if l.unchecked[u.member] || !now.Before(u.until) {
+			due = append(due, u)
 		}
 	}
-	clear(l.suspects)
+	clear(l.unchecked)
 	l.mu.Unlock()
-	for _, t := range due {
-		until, err := s.sessionUntil(ctx, t.member, t.session, now)
+	for _, u := range due {
+		until, err := s.sessionUntil(ctx, u.member, u.session, now)
 		switch {
 		case errors.Is(err, account.ErrNotFound):
-			t.end(signedOut())
+			u.end(signedOut())
 		case err != nil:
 			until = now
 		}
 		l.mu.Lock()
-		t.until = until
+		u.until = until
 		l.mu.Unlock()
 	}
 }
@@ -284,25 +287,25 @@ func (s *Site) sessionUntil(ctx context.Context, member, session string, now tim
 	return kept.Expires, err
 }
 
-// tie returns a context that is canceled when the visitor's session ends, with signedOut
-// as its cause. The caller must call release.
-func (s *Site) tie(v *visit) (_ context.Context, release func(), _ error) {
+// useSession returns a context that is canceled when the visitor's session ends, with
+// signedOut as its cause. The caller must call release.
+func (s *Site) useSession(v *visit) (_ context.Context, release func(), _ error) {
 	ctx, end := context.WithCancelCause(v.Context())
-	t := &tie{member: v.me.ID, session: s.sessionID(v.Context()), end: end}
+	u := &sessionUse{member: v.me.ID, session: s.sessionID(v.Context()), end: end}
 	l := &s.live
 	l.mu.Lock()
-	t.until = s.DB.Now().Add(sessionIdle)
-	l.ties[t] = struct{}{}
+	u.until = s.DB.Now().Add(sessionIdle)
+	l.sessionUses[u] = struct{}{}
 	l.mu.Unlock()
 	release = func() {
 		l.mu.Lock()
-		delete(l.ties, t)
+		delete(l.sessionUses, u)
 		l.mu.Unlock()
 		end(nil)
 	}
 	// The session may have ended after the visit was authorized and before it was
 	// registered.
-	until, err := s.sessionUntil(ctx, t.member, t.session, s.DB.Now())
+	until, err := s.sessionUntil(ctx, u.member, u.session, s.DB.Now())
 	if err != nil {
 		release()
 		if errors.Is(err, account.ErrNotFound) {
@@ -311,7 +314,7 @@ func (s *Site) tie(v *visit) (_ context.Context, release func(), _ error) {
 		return nil, nil, err
 	}
 	l.mu.Lock()
-	t.until = until
+	u.until = until
 	l.mu.Unlock()
 	return ctx, release, nil
 }
@@ -320,7 +323,7 @@ func (s *Site) tie(v *visit) (_ context.Context, release func(), _ error) {
 // visitor's session.
 func (s *Site) whileSignedIn(v *visit, answer func(context.Context, http.ResponseWriter) error) reply {
 	return reply{write: func(w http.ResponseWriter) {
-		ctx, release, err := s.tie(v)
+		ctx, release, err := s.useSession(v)
 		if err == nil {
 			defer release()
 			err = answer(ctx, w)
@@ -332,16 +335,17 @@ func (s *Site) whileSignedIn(v *visit, answer func(context.Context, http.Respons
 }
 
 // join registers a stream of a page for a member. leave removes it.
-func (l *live) join(look livePage, who api.Caller) (*stream, error) {
+func (l *live) join(render livePage, who fleet.Caller) (*stream, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.stopped:
 		return nil, fault.New(fault.CapacityFull, "this hub is about to stop: load the page again shortly")
 	case l.open[string(who.Member)] >= maxStreams:
-		return nil, fault.New(fault.RateLimitExceeded, "you have %d pages open that keep themselves up to date: close one, or reload this one by hand", maxStreams)
+		return nil, fault.New(fault.RateLimitExceeded,
+			"you have %d live pages open, the maximum: close one, or reload this one manually", maxStreams)
 	}
-	st := &stream{look: look, caller: who, wake: make(chan struct{}, 1)}
+	st := &stream{render: render, caller: who, wake: make(chan struct{}, 1)}
 	l.streams[st] = struct{}{}
 	l.open[string(who.Member)]++
 	return st, nil
@@ -370,18 +374,19 @@ func (l *live) stop() {
 // liveStream handles GET /live/…. The first event has all live content of the page; after
 // each change another event has the difference. Events carry no id, because a browser
 // that reconnects starts with the full content.
-func liveStream(page string, look livePage) handler {
+func liveStream(page string, render livePage) handler {
 	return func(s *Site, v *visit) (reply, error) {
 		if !strings.Contains(v.Header.Get("Accept"), "text/event-stream") {
 			return reply{to: page}, nil // a person opened the address
 		}
-		return s.whileSignedIn(v, func(ctx context.Context, w http.ResponseWriter) error { return s.follow(ctx, w, v.caller(), look) }), nil
+		return s.whileSignedIn(v,
+			func(ctx context.Context, w http.ResponseWriter) error { return s.follow(ctx, w, v.caller(), render) }), nil
 	}
 }
 
 // follow writes a page's stream until ctx ends, the browser disconnects or the hub stops.
-func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who api.Caller, look livePage) error {
-	st, err := s.live.join(look, who)
+func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who fleet.Caller, render livePage) error {
+	st, err := s.live.join(render, who)
 	if err != nil {
 		return err
 	}
@@ -396,11 +401,11 @@ func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who api.Caller
 		}
 		return control.Flush()
 	}
-	sent := look(s, s.glance(s.DB.Now()), who)
+	sent := render(s, s.hubView(s.DB.Now()), who)
 	begun := sent
 	st.now.CompareAndSwap(nil, &begun) // the next check compares with it
 	// When a hub stops, its browsers reconnect at random times, not all at once.
-	text, err := appendEvent(fmt.Appendf(nil, "retry: %d\n", 2000+rand.IntN(5000)), scene{}, sent)
+	text, err := appendEvent(fmt.Appendf(nil, "retry: %d\n", 2000+rand.IntN(5000)), liveContent{}, sent)
 	for err == nil && send(text) == nil {
 		select {
 		case <-ctx.Done():
@@ -420,9 +425,9 @@ func (s *Site) follow(ctx context.Context, w http.ResponseWriter, who api.Caller
 	return nil // the browser disconnected
 }
 
-// appendEvent appends the event that updates a page from one scene to another. If from is
+// appendEvent appends the event that updates a page from one content to another. If from is
 // empty, the event has everything.
-func appendEvent(text []byte, from, to scene) ([]byte, error) {
+func appendEvent(text []byte, from, to liveContent) ([]byte, error) {
 	event := struct {
 		Shape string           `json:"shape"`
 		All   bool             `json:"all,omitzero"`

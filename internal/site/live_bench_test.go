@@ -53,16 +53,16 @@ func benchLive(b *testing.B, of string, pages, moved int) {
 		}
 		s = s.WithShares(member(i), shares)
 	}
-	var uses []api.Use
+	var uses []fleet.ActiveCall
 	a := api.New(api.Config{
-		DB: db, Snapshot: func() *fleet.Snapshot { return s }, Running: func() []api.Use { return uses }, Queued: func(*fleet.Machine) int { return 0 },
-		Confirmed: func(time.Time) bool { return true }, Admit: func(api.Caller) error { return nil },
-		Models: func(_ context.Context, c api.Caller) ([]api.Model, error) { return reached(s, c.Member), nil },
+		DB: db, Snapshot: func() *fleet.Snapshot { return s }, Running: func() []fleet.ActiveCall { return uses }, Queued: func(*fleet.Machine) int { return 0 },
+		Confirmed: func(time.Time) bool { return true }, Admit: func(fleet.Caller) error { return nil },
+		Models: func(_ context.Context, c fleet.Caller) ([]api.Model, error) { return reached(s, c.Member), nil },
 	})
 	site := New(a, Config{Base: "http://localhost"})
-	look := map[string]livePage{"machines": machinesScene, "models": modelsScene, "access": accessScene}[of]
+	render := map[string]livePage{"machines": machinesContent, "models": modelsContent, "access": accessContent}[of]
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = site.follow(r.Context(), w, api.Caller{Member: fleet.MemberID(r.URL.Query().Get("member"))}, look)
+		_ = site.follow(r.Context(), w, fleet.Caller{Member: fleet.MemberID(r.URL.Query().Get("member"))}, render)
 	}))
 	defer server.Close()
 	events := make(chan struct{}, 4*pages)
@@ -87,7 +87,7 @@ func benchLive(b *testing.B, of string, pages, moved int) {
 		<-events
 	}
 	now := time.Now()
-	site.pass(now)
+	site.refresh(now)
 	var before, after syscall.Rusage
 	at := 0
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &before)
@@ -98,7 +98,7 @@ func benchLive(b *testing.B, of string, pages, moved int) {
 			m := s.Machine(fleet.MachineID(fmt.Sprintf("mch_%d", i)))
 			if at%2 == 1 {
 				m.Reserve("llama3", false)
-				uses = append(uses, api.Use{Caller: member((i + pages - 1) % pages), Name: "n", Machine: m, Model: "llama3", Class: fleet.Shared})
+				uses = append(uses, fleet.ActiveCall{Caller: member((i + pages - 1) % pages), Name: "n", Machine: m, Model: "llama3", Class: fleet.Shared})
 			} else {
 				m.Release("llama3")
 			}
@@ -106,10 +106,10 @@ func benchLive(b *testing.B, of string, pages, moved int) {
 				m.Load.SetLocal(at % 2 * 3) // with the reserved slot: busy
 			}
 		}
-		site.Stir()
+		site.MarkChanged()
 		now = now.Add(time.Second)
-		site.live.rest, site.live.beaten, site.live.minute = time.Time{}, now, now.Truncate(time.Minute)
-		for range changedBy(site, func() { site.pass(now) }) {
+		site.live.notBefore, site.live.lastHeartbeat, site.live.minute = time.Time{}, now, now.Truncate(time.Minute)
+		for range changedBy(site, func() { site.refresh(now) }) {
 			<-events
 		}
 	}
@@ -119,12 +119,12 @@ func benchLive(b *testing.B, of string, pages, moved int) {
 }
 
 // changedBy returns how many pages a check changed.
-func changedBy(s *Site, look func()) int {
-	before := map[*stream]*scene{}
+func changedBy(s *Site, render func()) int {
+	before := map[*stream]*liveContent{}
 	for st := range s.live.streams {
 		before[st] = st.now.Load()
 	}
-	look()
+	render()
 	n := 0
 	for st, was := range before {
 		if st.now.Load() != was {

@@ -117,25 +117,29 @@ func TestLiveMachines(t *testing.T) {
 		t.Errorf("a stream is answered with %v", l.header)
 	}
 	now := time.Now()
-	pass := func() { now = now.Add(passEvery); tn.site.live.beaten, tn.site.live.rest = now, now; tn.site.pass(now) }
-	pass() // nothing changed
+	refresh := func() {
+		now = now.Add(refreshEvery)
+		tn.site.live.lastHeartbeat, tn.site.live.notBefore = now, now
+		tn.site.refresh(now)
+	}
+	refresh() // nothing changed
 
 	if !tn.box().Reserve("tiny", false) {
 		t.Fatal("no slot")
 	}
 	tn.box().Offer("tiny").Load.Measure(fleet.Circle{}, fleet.Measurement{At: time.Now(), FirstToken: 420 * time.Millisecond})
 	tn.queued = 2
-	tn.site.Stir()
-	pass()
-	pass()
+	tn.site.MarkChanged()
+	refresh()
+	refresh()
 	l.expect(false, map[string][]string{"running-" + id: {"1 of 3 slots"}, "queue-" + id: {"2 calls"}, "first-" + id + "-0": {"420 ms"}})
 
 	tn.blind = true // nothing is updated that cannot be confirmed
 	tn.box().Release("tiny")
-	tn.site.Stir()
-	pass()
+	tn.site.MarkChanged()
+	refresh()
 	tn.blind = false
-	pass()
+	refresh()
 	same := l.expect(false, map[string][]string{"running-" + id: {"0 of 3 slots"}})
 	if same.Shape != first.Shape {
 		t.Error("a slot changed the page's shape")
@@ -143,16 +147,16 @@ func TestLiveMachines(t *testing.T) {
 	paused := *tn.box()
 	paused.Paused = true
 	tn.snapshot = tn.snapshot.WithMachine(&paused)
-	tn.site.Stir()
-	pass()
+	tn.site.MarkChanged()
+	refresh()
 	changed := l.expect(false, map[string][]string{"state-" + id: {"paused", "warn"}})
 	if changed.Shape == first.Shape {
 		t.Error("a page that offers other buttons has the same shape")
 	}
 	ada.get("/machines/"+id).want(t, 200, `data-shape="`+changed.Shape+`"`, ">paused<", ">420 ms<", ">2 calls<")
 
-	tn.site.live.beaten = time.Time{}
-	tn.site.pass(now.Add(time.Millisecond))
+	tn.site.live.lastHeartbeat = time.Time{}
+	tn.site.refresh(now.Add(time.Millisecond))
 	l.wants("beat")
 	tn.site.live.stop()
 	l.wants("end")
@@ -166,7 +170,10 @@ func TestLiveMachines(t *testing.T) {
 func TestLivePass(t *testing.T) {
 	tn := newTown(t, nil)
 	s, looks := tn.site, 0
-	_, err := s.live.join(func(*Site, *glance, api.Caller) scene { looks++; return scene{shape(looks), map[string]words{}} }, api.Caller{Member: "m"})
+	_, err := s.live.join(func(*Site, *hubView, fleet.Caller) liveContent {
+		looks++
+		return liveContent{shape(looks), map[string]words{}}
+	}, fleet.Caller{Member: "m"})
 	check(t, err)
 	at := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	for i, step := range []struct {
@@ -175,19 +182,19 @@ func TestLivePass(t *testing.T) {
 		want  int
 	}{{false, 0, 1}, {false, 59 * time.Second, 1}, {true, 59 * time.Second, 2}, {false, 60 * time.Second, 3}, {false, 61 * time.Second, 3}} {
 		if step.stir {
-			s.Stir()
+			s.MarkChanged()
 		}
-		s.live.rest = time.Time{}
-		if s.pass(at.Add(step.after)); looks != step.want {
+		s.live.notBefore = time.Time{}
+		if s.refresh(at.Add(step.after)); looks != step.want {
 			t.Errorf("step %d: %d looks, want %d", i, looks, step.want)
 		}
 	}
-	s.Stir()
-	s.live.rest = at.Add(70 * time.Second)
-	if s.pass(at.Add(69 * time.Second)); looks != 3 {
+	s.MarkChanged()
+	s.live.notBefore = at.Add(70 * time.Second)
+	if s.refresh(at.Add(69 * time.Second)); looks != 3 {
 		t.Error("no rest between looks")
 	}
-	if s.pass(at.Add(70 * time.Second)); looks != 4 {
+	if s.refresh(at.Add(70 * time.Second)); looks != 4 {
 		t.Error("what moved during the rest was forgotten")
 	}
 }
@@ -211,7 +218,7 @@ func testLiveEnds(t *testing.T, tn *town) {
 		tn.site.OnChange(changes)
 	}
 	begun, causes := make(chan struct{}, 8), make(chan error, 8)
-	tn.call = func(w http.ResponseWriter, r *http.Request, _ api.Caller) {
+	tn.call = func(w http.ResponseWriter, r *http.Request, _ fleet.Caller) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		check(t, http.NewResponseController(w).Flush())
 		begun <- struct{}{}
@@ -275,7 +282,7 @@ func testLiveEnds(t *testing.T, tn *town) {
 func (s *Site) tied() int {
 	s.live.mu.Lock()
 	defer s.live.mu.Unlock()
-	return len(s.live.ties)
+	return len(s.live.sessionUses)
 }
 
 // sessionOf returns the id of a browser's session.
@@ -330,7 +337,7 @@ func TestLiveBounds(t *testing.T) {
 // TestLiveIsTheMembersOwn checks that streams show another member nothing of ada's.
 func TestLiveIsTheMembersOwn(t *testing.T) {
 	tn := newTown(t, nil)
-	tn.uses = []api.Use{{Caller: fleet.MemberID(tn.members["bob"].ID), Name: "bob", Machine: tn.box(), Model: "tiny", Class: fleet.Shared}}
+	tn.uses = []fleet.ActiveCall{{Caller: fleet.MemberID(tn.members["bob"].ID), Name: "bob", Machine: tn.box(), Model: "tiny", Class: fleet.Shared}}
 	eve := tn.as("eve")
 	for path, want := range map[string]map[string][]string{
 		"/live/machines": {}, "/live/access": {}, "/live/models": {"now-0": {"unknown", "warn"}, "machines-0": {"0"}},
@@ -396,11 +403,11 @@ func TestLiveAccess(t *testing.T) {
 		{"all as it was", func(*fleet.Snapshot) *fleet.Snapshot { return none }, []string{"ada", "bob", "eve"}},
 	} {
 		tn.snapshot = step.next(tn.snapshot)
-		tn.site.Stir()
-		tn.site.live.beaten, tn.site.live.rest = now, time.Time{}
-		tn.site.pass(now)
+		tn.site.MarkChanged()
+		tn.site.live.lastHeartbeat, tn.site.live.notBefore = now, time.Time{}
+		tn.site.refresh(now)
 		for name, l := range streams {
-			got := accessScene(tn.site, tn.site.glance(now), api.Caller{Member: id(name)}).shape.String()
+			got := accessContent(tn.site, tn.site.hubView(now), fleet.Caller{Member: id(name)}).shape.String()
 			if changed := got != shown[name]; changed != slices.Contains(step.changes, name) {
 				t.Fatalf("%s: the page of %s has another shape: %t", step.name, name, changed)
 			}
@@ -441,11 +448,11 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 		}
 		tn.snapshot = s
 	}
-	use := func(who, name string, class fleet.Class) api.Use {
-		return api.Use{Caller: fleet.MemberID(who), Name: name, Machine: tn.box(), Model: "tiny", Class: class}
+	use := func(who, name string, class fleet.Class) fleet.ActiveCall {
+		return fleet.ActiveCall{Caller: fleet.MemberID(who), Name: name, Machine: tn.box(), Model: "tiny", Class: class}
 	}
 	reach(true, ada, bob, eve)
-	tn.uses = []api.Use{use(ada, "ada", fleet.Own), use(bob, "bob", fleet.Shared), use(bob, "bob", fleet.Shared), use(eve, "eve", fleet.Grouped)}
+	tn.uses = []fleet.ActiveCall{use(ada, "ada", fleet.Own), use(bob, "bob", fleet.Shared), use(bob, "bob", fleet.Shared), use(eve, "eve", fleet.Grouped)}
 	a := tn.as("ada")
 	a.get("/access").want(t, 200, `id="use-`+nameKey("bob")+`" data-live data-idle="nothing" class="state good">tiny on box (2 calls)<`, `id="use-`+nameKey("eve")+`" data-live data-idle="nothing" class="state good">tiny on box<`)
 	tn.as("eve").get("/access").want(t, 200, `id="using-`+nameKey("ada")+`" data-live data-idle="nothing" class="state good">tiny on box<`)
@@ -481,7 +488,7 @@ func testWhoUsesWhat(t *testing.T, tn *town) {
 	a.get("/access").want(t, 200, "Removed. 1 running call is cut")
 	tn.as("bob").post("/groups/leave", "group", "lab").goes(t, "/access")
 	a.get("/groups/end?group=lab").want(t, 200, "End the group lab?", cutWords(3))
-	a.get("/groups/end?group=none").want(t, 404, "you are admin of no group")
+	a.get("/groups/end?group=none").want(t, 404, "you are not an admin of a group")
 	a.post("/groups/end", "group", "lab").goes(t, "/access")
 	a.get("/access").want(t, 200, "The group lab has ended", "3 running calls are cut")
 	a.post("/machines/revoke", "machine", tn.machine.ID).goes(t, "/machines")
@@ -529,7 +536,7 @@ func TestLiveLetIn(t *testing.T) {
 	check(t, err)
 	check(t, tn.db.EndSession(t.Context(), tn.sessionOf(ada)))
 	r := httptest.NewRequest("GET", "/live/machines", nil).WithContext(ctx)
-	_, _, err = tn.site.tie(&visit{Request: r, me: tn.members["ada"]})
+	_, _, err = tn.site.useSession(&visit{Request: r, me: tn.members["ada"]})
 	if err == nil || fault.Of(err).Code != fault.InvalidAPIKey || tn.site.tied() != 0 {
 		t.Errorf("told %v, %d tied", err, tn.site.tied())
 	}
@@ -552,19 +559,19 @@ func TestLiveStuckReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		site := New(api.New(api.Config{
 			DB:       new(store.DB), // for its clock
-			Snapshot: fleet.NewSnapshot, Running: func() []api.Use { return nil }, Confirmed: func(time.Time) bool { return true },
+			Snapshot: fleet.NewSnapshot, Running: func() []fleet.ActiveCall { return nil }, Confirmed: func(time.Time) bool { return true },
 		}), Config{Base: "http://localhost"})
 		var looks atomic.Uint64
-		look := func(*Site, *glance, api.Caller) scene {
+		render := func(*Site, *hubView, fleet.Caller) liveContent {
 			n := looks.Add(1)
-			return scene{shape(n), map[string]words{"n": {text: fmt.Sprint(n)}}}
+			return liveContent{shape(n), map[string]words{"n": {text: fmt.Sprint(n)}}}
 		}
 		follow := func() (far net.Conn, took chan time.Duration) {
 			near, far := net.Pipe()
 			took = make(chan time.Duration, 1)
 			go func() {
 				began := time.Now()
-				check(t, site.follow(t.Context(), socket{near, http.Header{}}, api.Caller{Member: "m"}, look))
+				check(t, site.follow(t.Context(), socket{near, http.Header{}}, fleet.Caller{Member: "m"}, render))
 				took <- time.Since(began)
 			}()
 			return far, took
@@ -574,10 +581,10 @@ func TestLiveStuckReader(t *testing.T) {
 		reader := &listener{t, nil, bufio.NewScanner(far)}
 		reader.wants("event")
 		for range 5 {
-			time.Sleep(passEvery) // in the bubble
-			site.Stir()
-			site.live.rest = time.Time{}
-			site.pass(time.Now())
+			time.Sleep(refreshEvery) // in the bubble
+			site.MarkChanged()
+			site.live.notBefore = time.Time{}
+			site.refresh(time.Now())
 			reader.wants("event")
 		}
 		if took := <-stuck; took != streamWrite {
@@ -587,8 +594,8 @@ func TestLiveStuckReader(t *testing.T) {
 			t.Errorf("%d pages are counted, want 1", n)
 		}
 		check(t, far.Close())
-		site.live.beaten = time.Time{}
-		site.pass(time.Now())
+		site.live.lastHeartbeat = time.Time{}
+		site.refresh(time.Now())
 		<-gone
 		if len(site.live.open)+len(site.live.streams) != 0 {
 			t.Errorf("left behind: %v, %v", site.live.open, site.live.streams)

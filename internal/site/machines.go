@@ -2,7 +2,6 @@ package site
 
 import (
 	"cmp"
-	"fmt"
 	"net/http"
 	"path"
 	"slices"
@@ -12,12 +11,13 @@ import (
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/fault"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // machinesData is the content of /machines.
 type machinesData struct {
 	Machines []machineRow
-	Live     scene
+	Live     liveContent
 }
 
 // machineRow is a machine, and the groups that give their members access to it.
@@ -29,7 +29,7 @@ type machineRow struct {
 // machineData is the content of the page of one machine.
 type machineData struct {
 	api.Machine
-	Live   scene
+	Live   liveContent
 	Week   week
 	Rows   []hoursRow
 	Asked  string // the form of this machine that was just refused
@@ -55,7 +55,7 @@ const machinePath = "/machines/{machine}"
 func (s *Site) machinesData(v *visit) (machinesData, error) {
 	machines, noMachines := call(s, v, api.ListMachines, api.None{})
 	groups, noGroups := call(s, v, api.ListGroups, api.None{})
-	data := machinesData{Live: machinesScene(s, s.glance(s.DB.Now()), v.caller())}
+	data := machinesData{Live: machinesContent(s, s.hubView(s.DB.Now()), v.caller())}
 	for _, m := range machines.Data {
 		row := machineRow{Machine: m}
 		for _, g := range groups.Data {
@@ -78,7 +78,7 @@ func (s *Site) machineData(v *visit) (machineData, error) {
 	usage, noUsage := call(s, v, api.MachineUsage, api.MachineID{Machine: m.ID})
 	err = cmp.Or(noGroups, noUsage)
 	now := s.DB.Now()
-	data := machineData{Machine: m, Live: machinesScene(s, s.glance(now), v.caller()), Rows: hoursRows(m.Hours)}
+	data := machineData{Machine: m, Live: machinesContent(s, s.hubView(now), v.caller()), Rows: hoursRows(m.Hours)}
 	if v.Method == http.MethodPost {
 		data.Asked = path.Base(v.URL.Path)
 	}
@@ -96,7 +96,8 @@ func (s *Site) machineData(v *visit) (machineData, error) {
 	for _, g := range groups.Data {
 		if g.In {
 			data.Serves = append(data.Serves, groupRow{
-				Name: g.Name, KeptOut: slices.Contains(g.KeptOut, m.Name), Beyond: data.Named && !slices.Contains(m.Groups, g.Name),
+				Name: g.Name, KeptOut: slices.Contains(g.KeptOut, m.Name),
+				Beyond:   data.Named && !slices.Contains(m.Groups, g.Name),
 				Excluded: ruleOf(g, v.me.Name, m.Name) == account.MachineExcluded, Limits: g.Limits,
 			})
 		}
@@ -106,7 +107,8 @@ func (s *Site) machineData(v *visit) (machineData, error) {
 
 // machinePage handles GET /machines/{machine}. Forms have paths beside it.
 func (s *Site) machinePage(v *visit) (reply, error) {
-	if id := v.PathValue("machine"); id != "" && slices.ContainsFunc(s.pages, func(p page) bool { return p.path == "/machines/"+id }) {
+	if id := v.PathValue("machine"); id != "" &&
+		slices.ContainsFunc(s.pages, func(p page) bool { return p.path == "/machines/"+id }) {
 		return reply{to: "/machines"}, nil
 	}
 	data, err := s.machineData(v)
@@ -117,7 +119,7 @@ func (s *Site) machinePage(v *visit) (reply, error) {
 }
 
 // control returns a change to the machine that a form names.
-func control(v *visit, change api.Control) api.MachineControl {
+func control(v *visit, change fleet.Control) api.MachineControl {
 	return api.MachineControl{Machine: v.form.Get("machine"), Control: change}
 }
 
@@ -125,14 +127,15 @@ func control(v *visit, change api.Control) api.MachineControl {
 // duration like "2h", or "morning".
 func pause(v *visit) (api.MachineControl, error) {
 	paused := true
-	change := api.Control{Paused: &paused}
+	change := fleet.Control{Paused: &paused}
 	if length := v.form.Get("for"); length == "morning" {
 		until := morning(v.came, v.form.Get("timezone"))
 		change.Until = &until
 	} else if length != "" {
 		d, err := time.ParseDuration(length)
 		if err != nil || d <= 0 {
-			return api.MachineControl{}, fault.New(fault.InvalidRequest, "a pause lasts a time like 2h, not %.20q", length).WithParam("for")
+			return api.MachineControl{}, fault.New(fault.InvalidRequest,
+				"a pause must be a duration such as 2h, not %.20q", length).WithParam("for")
 		}
 		until := v.came.Add(d).UTC().Truncate(time.Second)
 		change.Until = &until
@@ -171,13 +174,13 @@ func morningDay(now time.Time, zone string) string {
 
 func resume(v *visit) (api.MachineControl, error) {
 	paused := false
-	return control(v, api.Control{Paused: &paused}), nil
+	return control(v, fleet.Control{Paused: &paused}), nil
 }
 
 // hours reads from the form a machine, its time zone, and the rows of the editor.
 func hours(v *visit) (api.MachineControl, error) {
 	rows, zone := readRows(v.form), strings.TrimSpace(v.form.Get("timezone"))
-	change := api.Control{Hours: &rows}
+	change := fleet.Control{Hours: &rows}
 	if zone != "" {
 		change.Timezone = &zone
 	}
@@ -186,42 +189,29 @@ func hours(v *visit) (api.MachineControl, error) {
 
 func slots(v *visit) (api.MachineControl, error) {
 	n, err := v.number("slots")
-	return control(v, api.Control{Slots: &n}), err
+	return control(v, fleet.Control{Slots: &n}), err
 }
 
 // revokeMachineQuestion returns the confirmation page for revoking a machine.
 func (s *Site) revokeMachineQuestion(v *visit) (question, error) {
 	m, err := s.ownMachine(v, v.URL.Query().Get("machine"))
 	return question{
-		Title: "Revoke " + m.Name + "?", Button: "Revoke the machine", Action: "/machines/revoke", Back: "/machines/" + m.ID, Field: "machine", Value: m.ID,
+		Title: "Revoke " + m.Name + "?", Button: "Revoke the machine", Action: "/machines/revoke",
+		Back: "/machines/" + m.ID, Field: "machine", Value: m.ID,
 		Cuts: []string{
-			runningWords(m.Running), "Its models are out of reach for you and for everyone who uses them through you.",
+			counted(m.Running, "No call runs on it now.", "1 call that runs on it is cut.",
+				"%d calls that run on it are cut."),
+			"Its models are out of reach for you and for everyone who uses them through you.",
 			"To come back it has to sign in again, with kith login.",
 		},
 	}, err
 }
 
-// runningWords describes the calls that a revocation cuts off.
-func runningWords(running int) string {
-	switch running {
-	case 0:
-		return "No call runs on it now."
-	case 1:
-		return "1 call that runs on it is cut."
-	}
-	return fmt.Sprintf("%d calls that run on it are cut.", running)
-}
-
 // ownMachine returns a machine of the member.
 func (s *Site) ownMachine(v *visit, id string) (api.Machine, error) {
 	machines, err := call(s, v, api.ListMachines, api.None{})
-	if err != nil {
-		return api.Machine{}, err
-	}
-	if i := slices.IndexFunc(machines.Data, func(m api.Machine) bool { return m.ID == id }); i >= 0 {
-		return machines.Data[i], nil
-	}
-	return api.Machine{}, fault.New(fault.NotFound, "you have no machine with the id %.80q", id)
+	return pick(machines.Data, err, func(m api.Machine) bool { return m.ID == id },
+		"you have no machine with the id %.80q", id)
 }
 
 func revokedMachine(act api.MachineAct) string {
@@ -231,7 +221,8 @@ func revokedMachine(act api.MachineAct) string {
 // keepOut reads a machine and a group from the form. No group means all.
 func keepOut(v *visit) (api.KeepOut, error) {
 	group := v.form.Get("group")
-	return api.KeepOut{Machine: v.form.Get("machine"), Group: group, All: group == "", Undo: v.form.Get("undo") != ""}, nil
+	undo := v.form.Get("undo") != ""
+	return api.KeepOut{Machine: v.form.Get("machine"), Group: group, All: group == "", Undo: undo}, nil
 }
 
 func keptOut(act api.KeptOut) string {

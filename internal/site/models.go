@@ -17,7 +17,7 @@ import (
 type modelsData struct {
 	Models []modelRow
 	All    int // number of models in reach, whether they match the search or not
-	Live   scene
+	Live   liveContent
 	Search string
 }
 
@@ -54,9 +54,11 @@ func (s *Site) modelsPage(v *visit) (reply, error) {
 	search := strings.TrimSpace(query.Get("q"))
 	rows := modelRows(models.Data)
 	rows = slices.DeleteFunc(rows, func(r modelRow) bool {
-		return !strings.Contains(strings.ToLower(strings.Join(append([]string{string(r.ID), r.Via, r.Availability}, r.Capabilities...), " ")), strings.ToLower(search))
+		return !strings.Contains(strings.ToLower(strings.Join(append([]string{string(r.ID), r.Via, r.Availability},
+			r.Capabilities...), " ")), strings.ToLower(search))
 	})
-	return reply{page: "models", title: "Models", data: modelsData{rows, len(models.Data), sceneOf(models.Data), search}}, nil
+	return reply{page: "models", title: "Models",
+		data: modelsData{rows, len(models.Data), contentOfModels(models.Data), search}}, nil
 }
 
 func (s *Site) modelData(v *visit, id fleet.ModelID, family string, models []api.Model) (modelData, error) {
@@ -68,7 +70,8 @@ func (s *Site) modelData(v *visit, id fleet.ModelID, family string, models []api
 	data := modelData{Why: why, Cause: cmp.Or(causeNow(why), why.Reason), Remedies: remedies(why, own.Data)}
 	for _, m := range why.Machines {
 		machine := modelMachine{WhyMachine: m}
-		if i := slices.IndexFunc(own.Data, func(o api.Machine) bool { return m.Via == "own" && o.Name == m.Machine }); i >= 0 {
+		if i := slices.IndexFunc(own.Data,
+			func(o api.Machine) bool { return m.Via == "own" && o.Name == m.Machine }); i >= 0 {
 			machine.ID = own.Data[i].ID
 		}
 		data.Machines = append(data.Machines, machine)
@@ -120,7 +123,8 @@ func remedies(why api.Why, own []api.Machine) (all []remedy) {
 		}
 	}
 	if len(why.Machines) == 0 && why.Verdict == "refuse" {
-		all = append(all, remedy{Text: "See the models you can use", Href: "/models"}, remedy{Text: "Accept an invite", Href: "/access#accept-invite"}, remedy{Text: "Connect a machine", Href: "/machines#connect"})
+		all = append(all, remedy{Text: "See the models you can use", Href: "/models"}, remedy{Text: "Accept an invite",
+			Href: "/access#accept-invite"}, remedy{Text: "Connect a machine", Href: "/machines#connect"})
 	}
 	return all
 }
@@ -142,29 +146,7 @@ func near(a, b fleet.ModelID) bool {
 	if len(x) > len(y) {
 		x, y = y, x
 	}
-	return len(x) >= 3 && strings.HasPrefix(y, x) || len(y) <= 64 && distance(x, y) <= min(2, len(x)/3)
-}
-
-// distance returns how many characters have to be added, removed or changed to turn one
-// text into the other.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		corner := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := corner
-			if a[i] != b[j] {
-				change++
-			}
-			corner = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
+	return len(x) >= 3 && strings.HasPrefix(y, x) || len(y) <= 64 && api.Distance(x, y) <= min(2, len(x)/3)
 }
 
 // modelRow is a model on /models, listed next to models with very similar ids.
@@ -197,17 +179,17 @@ func modelRows(models []api.Model) []modelRow {
 	return rows
 }
 
-// modelsScene is the live content for the models that the caller reaches.
-func modelsScene(s *Site, _ *glance, who api.Caller) scene {
+// modelsContent is the live content for the models that the caller reaches.
+func modelsContent(s *Site, _ *hubView, who fleet.Caller) liveContent {
 	models, err := s.Models(context.Background(), who)
 	if err != nil {
 		s.Log.Warn("cannot notify an open page of the models in reach", "member", string(who.Member), "error", err)
 	}
-	return sceneOf(models)
+	return contentOfModels(models)
 }
 
-func sceneOf(models []api.Model) scene {
-	out := scene{texts: map[string]words{}}
+func contentOfModels(models []api.Model) liveContent {
+	out := liveContent{texts: map[string]words{}}
 	for i, m := range models {
 		out.shape = out.shape.with(string(m.ID), m.Via, fmt.Sprint(m.ContextLength)).with(m.Capabilities...)
 		out.texts[fmt.Sprint("now-", i)] = availabilityWords(m.Availability)

@@ -5,14 +5,12 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/credential"
-	"github.com/kith/kith/internal/fault"
 )
 
 // newKeyPath is the page that shows a key's secret once.
@@ -25,7 +23,8 @@ const newKeyTime = 5 * time.Minute
 // so that a reload does not create a second key.
 func (s *Site) createKey(v *visit) (reply, error) {
 	key, secret, err := s.CreateKey(v.Context(), v.caller(), api.NewKey{
-		Name: strings.TrimSpace(v.form.Get("name")), Region: v.form.Get("region"), Reach: account.Reach(v.form.Get("reach")), Expires: v.form.Get("expires"),
+		Name: strings.TrimSpace(v.form.Get("name")), Region: v.form.Get("region"),
+		Reach: account.Reach(v.form.Get("reach")), Expires: v.form.Get("expires"),
 		Manage: v.form.Get("manage") != "",
 	})
 	if err != nil {
@@ -53,13 +52,8 @@ func (s *Site) rollKey(v *visit) (reply, error) {
 // ownKey returns a key of the member that is not revoked.
 func (s *Site) ownKey(v *visit, id string) (api.Key, error) {
 	keys, err := call(s, v, api.ListKeys, api.None{})
-	if err != nil {
-		return api.Key{}, err
-	}
-	if i := slices.IndexFunc(keys.Data, func(k api.Key) bool { return k.ID == id && k.State == "live" }); i >= 0 {
-		return keys.Data[i], nil
-	}
-	return api.Key{}, fault.New(fault.NotFound, "you have no live key with the id %.80q", id)
+	live := func(k api.Key) bool { return k.ID == id && k.State == "live" }
+	return pick(keys.Data, err, live, "you have no active key with the id %.80q", id)
 }
 
 // toShow redirects to the page that shows a new key's secret. The session stores the
@@ -77,7 +71,8 @@ func (s *Site) toShow(v *visit, key api.Key, secret credential.Secret) reply {
 // the cookie.
 func (s *Site) newKeyCookie(seal string, life time.Duration) string {
 	return (&http.Cookie{
-		Name: sessionNewKey, Value: seal, Path: newKeyPath, MaxAge: int(life.Seconds()), Secure: s.secure, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+		Name: sessionNewKey, Value: seal, Path: newKeyPath, MaxAge: int(life.Seconds()), Secure: s.secure,
+		HttpOnly: true, SameSite: http.SameSiteStrictMode,
 	}).String()
 }
 
@@ -89,7 +84,8 @@ func (s *Site) newKey(v *visit) (reply, error) {
 	key, noKey := s.ownKey(v, id)
 	bytes, malformed := base64.RawURLEncoding.DecodeString(sealed)
 	if noCookie != nil || noKey != nil || malformed != nil || s.DB.Now().Sub(key.Created) > newKeyTime {
-		return reply{to: "/applications", done: "A key's secret is shown once. If you did not copy it, give the key a new secret."}, nil
+		return reply{to: "/applications",
+			done: "A key's secret is shown once. If you did not copy it, give the key a new secret."}, nil
 	}
 	secret, err := credential.Unseal(cookie.Value, v.me.ID, bytes)
 	if err != nil {
@@ -104,8 +100,10 @@ func (s *Site) newKey(v *visit) (reply, error) {
 func (s *Site) revokeKeyQuestion(v *visit) (question, error) {
 	key, err := s.ownKey(v, v.URL.Query().Get("key"))
 	return question{
-		Title: "Revoke " + keyName(key) + "?", Button: "Revoke the key", Action: "/applications/revoke", Back: "/applications", Field: "key", Value: key.ID,
-		Cuts: []string{"Programs that use the key ending in " + key.LastFour + " are refused within 5 seconds, for good.", lastUse(key, s.DB.Now())},
+		Title: "Revoke " + keyName(key) + "?", Button: "Revoke the key", Action: "/applications/revoke",
+		Back: "/applications", Field: "key", Value: key.ID,
+		Cuts: []string{"Programs that use the key ending in " + key.LastFour +
+			" are refused within 5 seconds, for good.", lastUse(key, s.DB.Now())},
 	}, err
 }
 
@@ -113,8 +111,11 @@ func (s *Site) revokeKeyQuestion(v *visit) (question, error) {
 func (s *Site) rollKeyQuestion(v *visit) (question, error) {
 	key, err := s.ownKey(v, v.URL.Query().Get("key"))
 	return question{
-		Title: "Give " + keyName(key) + " a new secret?", Button: "Create the new secret", Action: "/applications/roll", Back: "/applications", Field: "key", Value: key.ID,
-		Cuts: []string{"You get a new secret for the same name, reach, region, scope and end.", "Programs that use the old one, ending in " + key.LastFour + ", are refused within 5 seconds, for good.", lastUse(key, s.DB.Now())},
+		Title: "Give " + keyName(key) + " a new secret?", Button: "Create the new secret", Action: "/applications/roll",
+		Back: "/applications", Field: "key", Value: key.ID,
+		Cuts: []string{"You get a new secret for the same name, reach, region, scope and end.",
+			"Programs that use the old one, ending in " + key.LastFour + ", are refused within 5 seconds, for good.",
+			lastUse(key, s.DB.Now())},
 	}, err
 }
 

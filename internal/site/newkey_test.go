@@ -68,8 +68,8 @@ func TestRollKey(t *testing.T) {
 	if made.ID == old.ID || made.Name != "editor" || made.Reach != account.ReachOwn || !made.Revoked.IsZero() {
 		t.Errorf("the new key is %+v", made)
 	}
-	ada.get("/applications/revoke?key="+old.ID).want(t, 404, "no live key")
-	ada.post("/applications/roll", "key", old.ID).want(t, 404, "no live key")
+	ada.get("/applications/revoke?key="+old.ID).want(t, 404, "no active key")
+	ada.post("/applications/roll", "key", old.ID).want(t, 404, "no active key")
 	ada.get("/applications/revoke?key="+made.ID).want(t, 200, "Revoke editor?", `action="/applications/revoke"`)
 	tn.as("bob").get("/applications/revoke?key="+made.ID).want(t, 404)
 
@@ -115,7 +115,7 @@ func TestKeyWithAnEnd(t *testing.T) {
 		{CallID: "req_2", Attempt: 1, Started: now.AddDate(0, 0, -31), MemberID: past.MemberID, KeyID: past.ID, Model: "m"},
 	}))
 	ada.get("/applications").want(t, 200, ">expired<", `aria-label="Calls of past: 1"`)
-	ada.post("/applications/roll", "key", past.ID).want(t, 404, "no live key")
+	ada.post("/applications/roll", "key", past.ID).want(t, 404, "no active key")
 }
 
 // newest returns ada's newest key.

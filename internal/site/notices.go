@@ -68,7 +68,7 @@ func (s *Site) noticeLine(n api.Notice) noticeLine {
 func seenUntil(v *visit) (api.SeenUntil, error) {
 	until, err := time.Parse(time.RFC3339Nano, v.form.Get("until"))
 	if err != nil {
-		err = fault.New(fault.InvalidRequest, "the form does not say up to when").WithParam("until")
+		err = fault.New(fault.InvalidRequest, "the form has no time").WithParam("until")
 	}
 	return api.SeenUntil{Until: until}, err
 }
@@ -86,7 +86,8 @@ func (s *Site) noticeChoices(v *visit) (all []noticeChoice, err error) {
 	for _, c := range []noticeChoice{
 		{Kind: account.NoticeInvited, Text: "You are invited to a group"},
 		{Kind: account.NoticeJoined, Text: "A member joined a group of yours"},
-		{Kind: account.NoticeAccess, Text: "There is a new share of yours or with you, you joined a group, or an admin of one pinned or excluded a machine of yours"},
+		{Kind: account.NoticeAccess, Text: "There is a new share of yours or with you, you joined a group, " +
+			"or an admin of one pinned or excluded a machine of yours"},
 		{Kind: account.NoticeSpent, Text: "The calls a day of a share or a group are used up"},
 		{Kind: account.NoticeOffline, Text: "A machine of yours is offline for more than an hour"},
 		{Kind: account.NoticeEnding, Text: "A key of yours ends within 7 days"},

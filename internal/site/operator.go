@@ -2,10 +2,8 @@ package site
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -28,17 +26,12 @@ type operatorData struct {
 	Members, Disabled, Machines, Online int
 	Region                              string
 	Nodes                               []api.Node
-	Near                                []Near
-	// MakesBackups reports whether the hub itself makes backups. With PostgreSQL it does
-	// not.
-	MakesBackups bool
-	// Backup is the latest attempt, and Made the latest valid backup; nil if there is
-	// none.
-	Backup, Made *account.Backup
+	BusyClients                         []BusyClient
+	api.Backups
 }
 
 func (s *Site) operatorData(v *visit) (data operatorData, err error) {
-	data = operatorData{Parts: s.Health(v.Context()), Limits: s.Limits(), Near: s.Near(), Region: s.Region, MakesBackups: s.DB.MakesBackups()}
+	data = operatorData{Parts: s.Health(v.Context()), Limits: s.Limits(), BusyClients: s.BusyClients(), Region: s.Region}
 	if data.Nodes, err = call(s, v, api.OperatorListNodes, api.None{}); err != nil {
 		return data, err
 	}
@@ -48,10 +41,7 @@ func (s *Site) operatorData(v *visit) (data operatorData, err error) {
 	if data.Machines, err = s.DB.CountMachines(v.Context()); err != nil {
 		return data, err
 	}
-	if data.Backup, err = found(s.DB.LastBackup(v.Context())); err != nil {
-		return data, err
-	}
-	if data.Made, err = found(s.DB.LastGoodBackup(v.Context())); err != nil {
+	if data.Backups, err = s.Backups(v.Context(), s.DB.Now()); err != nil {
 		return data, err
 	}
 	for m := range s.Snapshot().Machines() {
@@ -62,33 +52,20 @@ func (s *Site) operatorData(v *visit) (data operatorData, err error) {
 	return data, nil
 }
 
-// found returns nil without an error if the backup does not exist.
-func found(b account.Backup, err error) (*account.Backup, error) {
-	if errors.Is(err, account.ErrNotFound) {
-		return nil, nil
-	}
-	return &b, err
-}
-
 // drainQuestion returns the confirmation page for draining a hub node.
 func (s *Site) drainQuestion(v *visit) (question, error) {
 	nodes, err := call(s, v, api.OperatorListNodes, api.None{})
 	name := v.URL.Query().Get("node")
-	at := slices.IndexFunc(nodes, func(n api.Node) bool { return n.Name == name })
-	if err == nil && at < 0 {
-		err = fault.New(fault.NotFound, "there is no such node")
-	}
-	if err != nil {
-		return question{}, err
-	}
+	node, err := pick(nodes, err, func(n api.Node) bool { return n.Name == name }, "there is no such node")
 	return question{
-		Title: "Drain " + name + "?", Button: "Drain the node", Action: operatorPath + "/drain", Back: operatorPath, Field: "name", Value: name,
+		Title: "Drain " + name + "?", Button: "Drain the node", Action: operatorPath + "/drain", Back: operatorPath,
+		Field: "name", Value: name,
 		Cuts: []string{
-			fmt.Sprintf("Its %d machines and the calls that wait there move to the other nodes.", nodes[at].Machines),
-			fmt.Sprintf("The %d calls that it serves end by themselves; then the process ends.", nodes[at].Calls),
+			fmt.Sprintf("Its %d machines and the calls that wait there move to the other nodes.", node.Machines),
+			fmt.Sprintf("The %d calls that it serves end by themselves; then the process ends.", node.Calls),
 			"It serves again once it is started again.",
 		},
-	}, nil
+	}, err
 }
 
 // membersData is the content of /operator/members.
@@ -109,7 +86,8 @@ func (s *Site) membersData(v *visit) (membersData, error) {
 		return s.DB.MembersBefore(v.Context(), from, searched(data.Name), most)
 	}
 	var err error
-	data.Members, data.Next, err = api.Paged(v.URL.Query().Get("before"), mostListed, find, func(m account.Member) account.Place { return account.Place{At: m.Created, ID: m.ID} })
+	data.Members, data.Next, err = api.Paged(v.URL.Query().Get("before"), mostListed, find,
+		func(m account.Member) account.Place { return account.Place{At: m.Created, ID: m.ID} })
 	own, noAccount := s.accountData(v)
 	data.NeedsOld = own.NeedsOld
 	return data, cmp.Or(err, noAccount)
@@ -131,8 +109,10 @@ func (s *Site) named(v *visit) (account.Member, error) {
 func (s *Site) disableMemberQuestion(v *visit) (question, error) {
 	m, err := s.DB.Member(v.Context(), v.URL.Query().Get("member"))
 	return question{
-		Title: "Disable " + m.Name + "?", Button: "Disable the member", Action: operatorPath + "/members/disable", Back: operatorPath + "/members", Field: "member", Value: m.ID,
-		Cuts: []string{"Sessions, keys and machines of " + m.Name + " are refused within 5 seconds.", "Nothing is deleted: the member can be enabled again."},
+		Title: "Disable " + m.Name + "?", Button: "Disable the member", Action: operatorPath + "/members/disable",
+		Back: operatorPath + "/members", Field: "member", Value: m.ID,
+		Cuts: []string{"Sessions, keys and machines of " + m.Name + " are refused within 5 seconds.",
+			"Nothing is deleted: the member can be enabled again."},
 	}, api.NotFound(err, "there is no such member")
 }
 
@@ -142,10 +122,12 @@ func (s *Site) disableMember(v *visit) (reply, error) {
 		return reply{}, err
 	}
 	if m.ID == v.me.ID {
-		return reply{}, fault.New(fault.InvalidRequest, "an operator cannot disable the own account: another operator can")
+		return reply{}, fault.New(fault.InvalidRequest,
+			"operators cannot disable their own account; another operator can")
 	}
 	_, err = call(s, v, api.OperatorDisableMember, api.Named{Name: m.Name})
-	return reply{to: operatorPath + "/members", done: m.Name + " is disabled: sessions, keys and machines are refused within 5 seconds."}, err
+	return reply{to: operatorPath + "/members",
+		done: m.Name + " is disabled: sessions, keys and machines are refused within 5 seconds."}, err
 }
 
 // addMember handles POST /operator/members. It creates an account and a link that signs
@@ -154,7 +136,8 @@ func (s *Site) addMember(v *visit) (reply, error) {
 	if err := s.checkOld(v); err != nil {
 		return reply{}, err
 	}
-	made, err := call(s, v, api.OperatorCreateMember, api.NewMember{Name: strings.TrimSpace(v.form.Get("name")), Operator: v.form.Get("operator") != ""})
+	made, err := call(s, v, api.OperatorCreateMember,
+		api.NewMember{Name: strings.TrimSpace(v.form.Get("name")), Operator: v.form.Get("operator") != ""})
 	if err != nil {
 		return reply{}, err
 	}
@@ -238,16 +221,16 @@ type allMachinesData struct {
 
 func (s *Site) allMachines(v *visit) (allMachinesData, error) {
 	data := allMachinesData{Name: v.URL.Query().Get("name")}
-	find := func(from account.Place, most int) ([]account.Kept, error) {
+	find := func(from account.Place, most int) ([]account.Machine, error) {
 		return s.DB.MachinesBefore(v.Context(), from, searched(data.Name), most)
 	}
-	place := func(k account.Kept) account.Place { return account.Place{At: k.Machine.Created, ID: k.Machine.ID} }
-	kept, next, err := api.Paged(v.URL.Query().Get("before"), mostListed, find, place)
+	place := func(m account.Machine) account.Place { return account.Place{At: m.Created, ID: m.ID} }
+	machines, next, err := api.Paged(v.URL.Query().Get("before"), mostListed, find, place)
 	data.Next = next
 	snapshot := s.Snapshot()
-	for _, k := range kept {
-		m := k.Machine
-		line := machineLine{ID: m.ID, Name: m.Name, Owner: k.OwnerName, Revoked: !m.Revoked.IsZero(), Created: m.Created, LastSeen: m.LastSeen}
+	for _, m := range machines {
+		line := machineLine{ID: m.ID, Name: m.Name, Owner: m.OwnerName, Revoked: !m.Revoked.IsZero(),
+			Created: m.Created, LastSeen: m.LastSeen}
 		if live := snapshot.Machine(fleet.MachineID(m.ID)); live != nil && live.Online {
 			line.Online, line.Models, line.Slots = true, len(live.Offers), live.Slots
 		}
@@ -270,14 +253,16 @@ func (s *Site) auditData(v *visit) (data auditData, err error) {
 	if err != nil {
 		return data, err
 	}
-	data.Filter = url.Values{"who": {filter.Who}, "what": {filter.What}, "from": {asked.Get("from")}, "to": {asked.Get("to")}}
+	data.Filter = url.Values{"who": {filter.Who}, "what": {filter.What}, "from": {asked.Get("from")},
+		"to": {asked.Get("to")}}
 	if data.Who, data.What, err = s.DB.ActFields(v.Context()); err != nil {
 		return data, err
 	}
 	find := func(from account.Place, most int) ([]account.Act, error) {
 		return s.DB.Acts(v.Context(), from, filter, most)
 	}
-	data.Acts, data.Next, err = api.Paged(before, mostListed, find, func(a account.Act) account.Place { return account.Place{At: a.At, ID: a.ID} })
+	data.Acts, data.Next, err = api.Paged(before, mostListed, find,
+		func(a account.Act) account.Place { return account.Place{At: a.At, ID: a.ID} })
 	return data, err
 }
 
@@ -295,11 +280,13 @@ func (d auditData) Older() string {
 // readAudit reads the filter of the audit log and the start of the list from the query.
 // Days are in UTC and include the last one.
 func readAudit(asked url.Values) (f account.ActFilter, before string, err error) {
-	f, before = account.ActFilter{Who: searched(asked.Get("who")), What: searched(asked.Get("what"))}, asked.Get("before")
+	f, before = account.ActFilter{Who: searched(asked.Get("who")), What: searched(asked.Get("what"))},
+		asked.Get("before")
 	day := func(name string) (at time.Time) {
 		if text := asked.Get(name); text != "" && err == nil {
 			if at, err = time.Parse(time.DateOnly, text); err != nil {
-				err = fault.New(fault.InvalidRequest, "%s is a day like 2026-11-21, not %.20q", name, text).WithParam(name)
+				err = fault.New(fault.InvalidRequest, "%s must be a day such as 2026-11-21, not %.20q", name,
+					text).WithParam(name)
 			}
 		}
 		return at

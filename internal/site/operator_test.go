@@ -205,7 +205,7 @@ func testAuditFilters(t *testing.T, tn *town) {
 	if n := strings.Count(rest.body, "<td>many-"); n != 1 {
 		t.Errorf("the second page has %d acts, want 1", n)
 	}
-	op.get("/operator/audit?from=soon").want(t, 400, "from is a day like")
+	op.get("/operator/audit?from=soon").want(t, 400, "from must be a day such as")
 }
 
 // TestActIsPartOfWhatItDoes checks that the log has no acts that failed.

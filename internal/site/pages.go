@@ -60,7 +60,8 @@ func form[In, Out any](path string, route api.Route[In, Out], read func(*visit) 
 }
 
 // formSaying is like form, but the confirmation message depends on the output.
-func formSaying[In, Out any](path string, route api.Route[In, Out], read func(*visit) (In, error), done func(Out) string) page {
+func formSaying[In, Out any](path string, route api.Route[In, Out], read func(*visit) (In, error),
+	done func(Out) string) page {
 	return post(path, func(s *Site, v *visit) (reply, error) {
 		in, err := read(v)
 		if err != nil {
@@ -104,6 +105,18 @@ func call[In, Out any](s *Site, v *visit, route api.Route[In, Out], in In) (Out,
 	return route.Do(v.Context(), s.API, v.caller(), in)
 }
 
+// pick returns the element of a list for which is returns true, or a fault with the text.
+// err is the error of the list.
+func pick[T any](all []T, err error, is func(T) bool, format string, args ...any) (one T, _ error) {
+	if i := slices.IndexFunc(all, is); err == nil && i >= 0 {
+		return all[i], nil
+	}
+	if err == nil {
+		err = fault.New(fault.NotFound, format, args...)
+	}
+	return one, err
+}
+
 // fields fills a request whose fields are all strings. The form fields have the names of
 // the path's segments and of the fields of the JSON body.
 func fields[In any](v *visit) (in In, _ error) {
@@ -119,7 +132,8 @@ func fields[In any](v *visit) (in In, _ error) {
 
 // sitePages returns all pages of the site. No path contains a name that a person chose.
 func sitePages() []page {
-	return slices.Concat(of(anyone, visitorPages()), of(members, accountPages()), of(members, memberPages()), of(members, sharePages()), of(members, groupPages()), of(operators, operatorPages()))
+	return slices.Concat(of(anyone, visitorPages()), of(members, accountPages()), of(members, memberPages()),
+		of(members, sharePages()), of(members, groupPages()), of(operators, operatorPages()))
 }
 
 // of sets who may see the pages.
@@ -191,18 +205,21 @@ func memberPages() []page {
 		post("/applications/roll", (*Site).rollKey),
 		asks("/applications/revoke", (*Site).revokeKeyQuestion),
 		post("/applications/test", (*Site).testKey),
-		form("/applications/revoke", api.RevokeKey, fields, "The key is revoked: it is refused everywhere within 5 seconds."),
+		form("/applications/revoke", api.RevokeKey, fields,
+			"The key is revoked: it is refused everywhere within 5 seconds."),
 
-		view("/device", "device", "Approve a device", func(*Site, *visit) (deviceData, error) { return deviceData{}, nil }),
+		view("/device", "device", "Approve a device",
+			func(*Site, *visit) (deviceData, error) { return deviceData{}, nil }),
 		post("/device", (*Site).showDevice),
 		post("/device/decide", (*Site).decideDevice),
 
 		view("/machines", "machines", "Machines", (*Site).machinesData),
 		get(machinePath, (*Site).machinePage),
-		get(livePath+"machines", liveStream("/machines", machinesScene)),
+		get(livePath+"machines", liveStream("/machines", machinesContent)),
 		onMachine(form("/machines/pause", api.ControlMachine, pause, "The machine pauses; what runs on it finishes.")),
 		onMachine(form("/machines/resume", api.ControlMachine, resume, "The machine takes calls again.")),
-		onMachine(form("/machines/hours", api.ControlMachine, hours, "The machine has its new hours, and this page shows them as soon as the machine reports them; what runs now finishes.")),
+		onMachine(form("/machines/hours", api.ControlMachine, hours, "The machine has its new hours, "+
+			"and this page shows them as soon as the machine reports them; what runs now finishes.")),
 		onMachine(form("/machines/slots", api.ControlMachine, slots, "The limit is set.")),
 		onMachine(form("/machines/rename", api.RenameMachine, fields, "The machine has its new name.")),
 		asks("/machines/revoke", (*Site).revokeMachineQuestion),
@@ -214,7 +231,7 @@ func memberPages() []page {
 		{method: http.MethodPost, path: "/try/stream", serve: (*Site).tryLive, raw: true},
 
 		get("/models", (*Site).modelsPage),
-		get(livePath+"models", liveStream("/models", modelsScene)),
+		get(livePath+"models", liveStream("/models", modelsContent)),
 		view("/usage", "usage", "Usage", (*Site).usageData),
 		get("/usage.csv", (*Site).usageCSV),
 		get("/requests", (*Site).requestsPage),
@@ -231,11 +248,12 @@ const accessPath = "/access"
 func sharePages() []page {
 	return slices.Concat([]page{
 		view(accessPath, "access", "Access", (*Site).accessData),
-		get(livePath+"access", liveStream(accessPath, accessScene)),
+		get(livePath+"access", liveStream(accessPath, accessContent)),
 		asks("/sharing/end", (*Site).endShareQuestion),
 		asks("/groups/end", (*Site).endGroupQuestion),
 	}, formsOn(accessPath,
-		formSaying("/sharing/share", api.PutShare, newShare(false), func(made api.Share) string { return "Shared with " + made.With + afterLimits(made.Cut, made.Warnings) }),
+		formSaying("/sharing/share", api.PutShare, newShare(false),
+			func(made api.Share) string { return "Shared with " + made.With + afterLimits(made.Cut, made.Warnings) }),
 		formSaying("/sharing/limits", api.PutShare, newShare(true), func(made api.Share) string {
 			return "These are now the limits of the share with " + made.With + afterLimits(made.Cut, made.Warnings)
 		}),
@@ -243,7 +261,8 @@ func sharePages() []page {
 			return "The share with " + act.With + " has ended. " + cutWords(act.Cut)
 		}),
 		post("/sharing/invite", (*Site).makeInvite),
-		form("/sharing/revoke", api.RevokeInvite, fields, "The invite is revoked: it can no longer be accepted. It cuts no call; shares that it made stay until you end them."),
+		form("/sharing/revoke", api.RevokeInvite, fields, "The invite is revoked: it can no longer be accepted. "+
+			"It cuts no call; shares that it made stay until you end them."),
 		formSaying("/sharing/accept", api.AcceptInvite, inviteCode, acceptedInvite),
 	))
 }
@@ -262,7 +281,8 @@ func groupPages() []page {
 		form("/groups/create", api.CreateGroup, fields, "The group is there, and you are its admin."),
 		form("/groups/join", api.JoinGroup, fields, "You are in the group."),
 		formSaying("/groups/leave", api.LeaveGroup, fields, func(act api.GroupAct) string {
-			return "You left " + act.Group + ": neither side reaches the other's machines through it. " + cutWords(act.Cut)
+			return "You left " + act.Group + ": neither side reaches the other's machines through it. " +
+				cutWords(act.Cut)
 		}),
 		formSaying("/groups/limit", api.LimitGroup, groupLimits, func(made api.GroupLimits) string {
 			return "These are now your limits for " + made.Group + afterLimits(made.Cut, made.Warnings)
@@ -270,7 +290,8 @@ func groupPages() []page {
 		formSaying("/groups/end", api.EndGroup, fields, func(act api.GroupAct) string {
 			return "The group " + act.Group + " has ended: no member reaches machines through it. " + cutWords(act.Cut)
 		}),
-		form("/groups/accept", api.AcceptGroup, fields, "You are in the group: its members reach your machines, and you reach theirs."),
+		form("/groups/accept", api.AcceptGroup, fields,
+			"You are in the group: its members reach your machines, and you reach theirs."),
 		form("/groups/decline", api.DeclineGroup, fields, "Declined: nothing is shared."),
 		formSaying("/groups/invite", api.InviteToGroup, fields, func(act api.GroupAct) string {
 			if act.State == "joined" {
@@ -278,9 +299,12 @@ func groupPages() []page {
 			}
 			return act.Member + " is invited, and is in the group after accepting."
 		}),
-		formSaying("/groups/withdraw", api.RemoveFromGroup, fields, func(act api.GroupAct) string { return "The invitation of " + act.Member + " is withdrawn." }),
-		formSaying("/groups/remove", api.RemoveFromGroup, fields, func(act api.GroupAct) string { return "Removed. " + cutWords(act.Cut) }),
-		formSaying("/groups/admin", api.MakeAdmin, fields, func(act api.GroupAct) string { return act.Member + " is an admin of " + act.Group + " now." }),
+		formSaying("/groups/withdraw", api.RemoveFromGroup, fields,
+			func(act api.GroupAct) string { return "The invitation of " + act.Member + " is withdrawn." }),
+		formSaying("/groups/remove", api.RemoveFromGroup, fields,
+			func(act api.GroupAct) string { return "Removed. " + cutWords(act.Cut) }),
+		formSaying("/groups/admin", api.MakeAdmin, fields,
+			func(act api.GroupAct) string { return act.Member + " is an admin of " + act.Group + " now." }),
 		formSaying("/groups/machine", api.SetGroupMachine, fields, decidedOn),
 		form("/groups/demote", api.DropAdmin, fields, "That member is no admin any more, and stays in the group."),
 	)
@@ -290,7 +314,8 @@ func operatorPages() []page {
 	return []page{
 		view(operatorPath, "operator", "Operator", (*Site).operatorData),
 		asks(operatorPath+"/drain", (*Site).drainQuestion),
-		form(operatorPath+"/drain", api.OperatorDrainNode, fields, "The node drains: it takes nothing new, and ends once its calls have."),
+		form(operatorPath+"/drain", api.OperatorDrainNode, fields,
+			"The node drains: it takes nothing new, and ends once its calls have."),
 		view(operatorPath+"/members", "operator-members", "Members", (*Site).membersData),
 		post(operatorPath+"/members", (*Site).addMember),
 		post(operatorPath+"/members/role", (*Site).setRole),

@@ -40,7 +40,8 @@ func newPasskeys(base string) *webauthn.WebAuthn {
 		RPID: u.Hostname(), RPDisplayName: "kith at " + u.Host, RPOrigins: []string{u.Scheme + "://" + u.Host},
 		AttestationPreference: protocol.PreferNoAttestation,
 		AuthenticatorSelection: protocol.AuthenticatorSelection{
-			RequireResidentKey: &discoverable, ResidentKey: protocol.ResidentKeyRequirementRequired, UserVerification: protocol.VerificationRequired,
+			RequireResidentKey: &discoverable, ResidentKey: protocol.ResidentKeyRequirementRequired,
+			UserVerification: protocol.VerificationRequired,
 		},
 		Timeouts: webauthn.TimeoutsConfig{
 			Login:        webauthn.TimeoutConfig{Timeout: ceremonyLife},
@@ -102,7 +103,8 @@ func (s *Site) remember(ctx context.Context, challenge string, c account.Ceremon
 // recall decodes the stored data of an answered challenge into data. It returns
 // account.ErrNotFound if the challenge is unknown, was for another purpose, or has
 // expired.
-func (s *Site) recall(ctx context.Context, challenge string, kind account.CeremonyKind, data any) (memberID string, err error) {
+func (s *Site) recall(ctx context.Context, challenge string, kind account.CeremonyKind,
+	data any) (memberID string, err error) {
 	c, err := s.DB.TakeCeremony(ctx, hashOf(challenge), kind, s.DB.Now())
 	if err != nil {
 		return "", err
@@ -117,7 +119,8 @@ func (s *Site) passkeyCeremony(kind account.CeremonyKind, memberID string) accou
 
 func (s *Site) canPasskeys() error {
 	if s.passkeys == nil {
-		return fault.New(fault.InvalidRequest, "this hub has no address that a passkey can be bound to: its operator can set public_url to an https:// name")
+		return fault.New(fault.InvalidRequest, "this hub has no address that a passkey can be bound to: "+
+			"its operator can set public_url to an https:// name")
 	}
 	return nil
 }
@@ -164,7 +167,8 @@ func (s *Site) signInByPasskey(v *visit) (reply, error) {
 func (s *Site) asserted(ctx context.Context, text string) (account.Member, error) {
 	refuse := func(cause error) (account.Member, error) {
 		return account.Member{}, fault.New(fault.NotAllowed,
-			"the passkey was not accepted: it may have been removed here, or the page waited too long; try once more, or sign in with the password").Because(cause)
+			"the passkey was not accepted: it may have been removed, or the page waited too long; "+
+				"try again, or sign in with the password").Because(cause)
 	}
 	answer, err := protocol.ParseCredentialRequestResponseBytes([]byte(text))
 	if err != nil {
@@ -200,7 +204,8 @@ func (s *Site) asserted(ctx context.Context, text string) (account.Member, error
 		}
 		err := s.DB.UsePasskey(ctx, p.ID, int64(answer.Response.AuthenticatorData.Counter), s.DB.Now().UTC())
 		if errors.Is(err, account.ErrNotFound) { // or it was just removed
-			s.Log.Warn("a passkey's counter did not grow: it may have been copied", "member", member.ID, "passkey", p.ID)
+			s.Log.Warn("a passkey's counter did not grow: it may have been copied", "member", member.ID,
+				"passkey", p.ID)
 			return refuse(err)
 		}
 		return member, err
@@ -222,7 +227,8 @@ func (s *Site) newPasskeyChallenge(v *visit) (*protocol.CredentialCreation, erro
 		return nil, err
 	}
 	if len(whose.passkeys) >= maxPasskeys {
-		return nil, fault.New(fault.InvalidRequest, "you have %d passkeys, the most that an account may have: remove one first", maxPasskeys)
+		return nil, fault.New(fault.InvalidRequest,
+			"you have %d passkeys, the maximum for one account: remove one first", maxPasskeys)
 	}
 	options, session, err := s.passkeys.BeginRegistration(whose,
 		webauthn.WithExclusions(webauthn.Credentials(whose.WebAuthnCredentials()).CredentialDescriptors()))
@@ -238,7 +244,8 @@ func (s *Site) addPasskey(v *visit) (reply, error) {
 		return reply{}, err
 	}
 	refuse := func(cause error) (reply, error) {
-		return reply{}, fault.New(fault.InvalidRequest, "the passkey was not added: the page waited too long, or this device cannot make one; try once more").Because(cause)
+		return reply{}, fault.New(fault.InvalidRequest, "the passkey was not added: the page waited too long, "+
+			"or this device cannot create one; try again").Because(cause)
 	}
 	answer, err := protocol.ParseCredentialCreationResponseBytes([]byte(v.form.Get("answer")))
 	if err != nil {
@@ -258,7 +265,8 @@ func (s *Site) addPasskey(v *visit) (reply, error) {
 	}
 	p := account.Passkey{
 		ID: account.NewID("pky_"), MemberID: v.me.ID, Name: cmp.Or(plain(v.form.Get("name"), 64), "Passkey"),
-		Credential: made.ID, PublicKey: made.PublicKey, Synced: made.Flags.BackupEligible, Signs: int64(made.Authenticator.SignCount),
+		Credential: made.ID, PublicKey: made.PublicKey, Synced: made.Flags.BackupEligible,
+		Signs:   int64(made.Authenticator.SignCount),
 		Created: s.DB.Now().UTC().Truncate(time.Millisecond),
 	}
 	if err := s.DB.AddPasskey(v.Context(), p); err != nil {
@@ -278,13 +286,14 @@ func (s *Site) removePasskey(v *visit) (reply, error) {
 	}
 	s.Log.Info("passkey removed", "member", v.me.ID, "passkey", v.form.Get("passkey"))
 	s.notice(v, "A passkey was removed from your account.")
-	return reply{to: "/account", done: "The passkey is removed, and every other session ended. Delete it on the device, too."}, nil
+	return reply{to: "/account",
+		done: "The passkey is removed, and every other session ended. Delete it on the device, too."}, nil
 }
 
 // lastWay explains what to do if an action would remove the last sign-in method.
 func lastWay(err error) error {
 	if errors.Is(err, account.ErrLastWay) {
-		return fault.New(fault.InvalidRequest, "nothing else lets you in: set a password first").Because(err)
+		return fault.New(fault.InvalidRequest, "this is your only way to sign in: set a password first").Because(err)
 	}
 	return err
 }

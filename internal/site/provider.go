@@ -78,7 +78,7 @@ func noSecretElsewhere(to *http.Request, via []*http.Request) error {
 	case first.URL.Scheme == "https" && to.URL.Scheme != "https":
 		return fmt.Errorf("it points to %s without TLS", to.URL.Host)
 	case len(via) >= 10:
-		return errors.New("it points from one address to the next without an end")
+		return errors.New("too many redirects")
 	}
 	return nil
 }
@@ -98,11 +98,13 @@ func (p *provider) discover(ctx context.Context) (*known, error) {
 	}
 	found, err := oidc.NewProvider(oidc.ClientContext(ctx, p.client), p.Issuer)
 	if err != nil {
-		return nil, fault.New(fault.CascadeExhausted, "%s cannot be reached just now; try again shortly, or sign in in another way", p.Name).Because(err)
+		return nil, fault.New(fault.CascadeExhausted,
+			"%s cannot be reached just now; try again shortly, or sign in in another way", p.Name).Because(err)
 	}
-	if token := found.Endpoint().TokenURL; strings.HasPrefix(p.Issuer, "https://") && !strings.HasPrefix(token, "https://") {
-		return nil, fault.New(fault.CascadeExhausted, "%s cannot be used: ask who runs this hub", p.Name).
-			Because(fmt.Errorf("its token endpoint %q is not https, and the secret would travel in the clear", token))
+	if token := found.Endpoint().TokenURL; strings.HasPrefix(p.Issuer, "https://") &&
+		!strings.HasPrefix(token, "https://") {
+		return nil, fault.New(fault.CascadeExhausted, "%s cannot be used: ask this hub's operator", p.Name).
+			Because(fmt.Errorf("its token endpoint %q is not https, so the secret would not be encrypted", token))
 	}
 	k := &known{
 		oauth: &oauth2.Config{
@@ -153,7 +155,7 @@ func (s *Site) linkProvider(v *visit) (reply, error) {
 }
 
 func noProvider() error {
-	return fault.New(fault.NotFound, "this hub has no provider to sign in at")
+	return fault.New(fault.NotFound, "this hub has no sign-in provider")
 }
 
 // sendOn shows a page that links to the provider. It is not a redirect, because the
@@ -167,7 +169,8 @@ func (s *Site) sendOn(v *visit, memberID string, going away) (reply, error) {
 	}
 	k, err := s.provider.discover(v.Context())
 	if err != nil {
-		s.Log.Warn("cannot ask the OpenID provider about itself", "issuer", s.provider.Issuer, "error", errors.Unwrap(err))
+		s.Log.Warn("cannot read the metadata of the OpenID provider", "issuer", s.provider.Issuer,
+			"error", errors.Unwrap(err))
 		return reply{}, err
 	}
 	state := rand.Text()
@@ -178,7 +181,8 @@ func (s *Site) sendOn(v *visit, memberID string, going away) (reply, error) {
 	}
 	s.sessions.Put(v.Context(), sessionState, state)
 	to := k.oauth.AuthCodeURL(state, oidc.Nonce(going.Nonce), oauth2.S256ChallengeOption(going.Verifier))
-	return reply{page: "leave", title: "On to " + s.provider.Name, data: map[string]string{"Name": s.provider.Name, "To": to}}, nil
+	return reply{page: "leave", title: "On to " + s.provider.Name,
+		data: map[string]string{"Name": s.provider.Name, "To": to}}, nil
 }
 
 // comeBack handles GET /signin/provider/back, to which the provider redirects the browser
@@ -188,7 +192,7 @@ func (s *Site) comeBack(v *visit) (reply, error) {
 		return reply{}, noProvider()
 	}
 	query, began := v.URL.Query(), s.sessions.GetString(v.Context(), sessionState)
-	stray := fault.New(fault.NotAllowed, "this sign-in did not begin in this browser just now: begin it here once more")
+	stray := fault.New(fault.NotAllowed, "this sign-in did not start in this browser: start it again here")
 	if state := query.Get("state"); began == "" || subtle.ConstantTimeCompare([]byte(state), []byte(began)) != 1 {
 		return reply{}, stray
 	}
@@ -203,7 +207,7 @@ func (s *Site) comeBack(v *visit) (reply, error) {
 	}
 	if why := query.Get("error"); why != "" {
 		s.Log.Info("sign-in refused", "from", v.from, "how", "provider", "cause", plain(why, 60))
-		return reply{}, fault.New(fault.NotAllowed, "%s did not sign you in: it says %q", s.provider.Name, plain(why, 60))
+		return reply{}, fault.New(fault.NotAllowed, "%s did not sign you in: %q", s.provider.Name, plain(why, 60))
 	}
 	who, err := s.whoCame(v.Context(), query, from)
 	if err != nil {
@@ -220,7 +224,8 @@ func (s *Site) comeBack(v *visit) (reply, error) {
 func (s *Site) whoCame(ctx context.Context, query url.Values, from away) (who account.Identity, err error) {
 	refuse := func(cause error) (account.Identity, error) {
 		s.Log.Warn("the OpenID provider's answer was refused", "issuer", s.provider.Issuer, "cause", cause)
-		return who, fault.New(fault.NotAllowed, "what %s answered was not accepted; try once more, or ask who runs this hub", s.provider.Name).Because(cause)
+		return who, fault.New(fault.NotAllowed,
+			"the answer of %s was not accepted; try again, or ask this hub's operator", s.provider.Name).Because(cause)
 	}
 	k, err := s.provider.discover(ctx)
 	if err != nil {
@@ -233,11 +238,12 @@ func (s *Site) whoCame(ctx context.Context, query url.Values, from away) (who ac
 	defer cancel()
 	token, err := k.oauth.Exchange(ctx, query.Get("code"), oauth2.VerifierOption(from.Verifier))
 	if refusal := (*oauth2.RetrieveError)(nil); errors.As(err, &refusal) {
-		return refuse(errors.New("it took no code: " + plain(refusal.ErrorCode, 60))) // the full text is untrusted
+		return refuse(errors.New("it refused the code: " + plain(refusal.ErrorCode, 60))) // the full text is untrusted
 	}
 	if err != nil {
 		s.Log.Warn("cannot redeem a code at the OpenID provider", "issuer", s.provider.Issuer, "error", err)
-		return who, fault.New(fault.CascadeExhausted, "%s cannot be reached just now; try again shortly", s.provider.Name).Because(err)
+		return who, fault.New(fault.CascadeExhausted, "%s cannot be reached just now; try again shortly",
+			s.provider.Name).Because(err)
 	}
 	raw, _ := token.Extra("id_token").(string)
 	signed, err := k.verifier.Verify(ctx, raw)
@@ -245,10 +251,10 @@ func (s *Site) whoCame(ctx context.Context, query url.Values, from away) (who ac
 		return refuse(err)
 	}
 	if subtle.ConstantTimeCompare([]byte(signed.Nonce), []byte(from.Nonce)) != 1 {
-		return refuse(errors.New("the token is of another sign-in"))
+		return refuse(errors.New("the token belongs to another sign-in"))
 	}
 	if signed.Subject == "" || plain(signed.Subject, 255) != signed.Subject {
-		return refuse(errors.New("the token names no account, or in no fit text"))
+		return refuse(errors.New("the token has no valid account id"))
 	}
 	var forParty struct {
 		Client string `json:"azp"`
@@ -269,10 +275,12 @@ func (s *Site) whoCame(ctx context.Context, query url.Values, from away) (who ac
 func (s *Site) bind(v *visit, who account.Identity) (reply, error) {
 	who.ID, who.MemberID, who.Created = account.NewID("idn_"), v.me.ID, s.DB.Now().UTC().Truncate(time.Millisecond)
 	if err := s.DB.AddIdentity(v.Context(), who); err != nil {
-		return reply{}, api.Taken(err, "that account at %s signs a member in already: another one, or you", s.provider.Name)
+		return reply{}, api.Taken(err, "that account at %s signs a member in already: another one, or you",
+			s.provider.Name)
 	}
 	s.Log.Info("identity bound", "member", v.me.ID, "identity", who.ID)
-	s.notice(v, "An account at "+line(s.provider.Name)+" was bound to yours, and signs you in: "+line(cmp.Or(who.Shown, who.Subject))+".")
+	s.notice(v, "An account at "+line(s.provider.Name)+" was bound to yours, and signs you in: "+line(cmp.Or(who.Shown,
+		who.Subject))+".")
 	return reply{to: "/account", done: "Your account at " + s.provider.Name + " signs you in from now on."}, nil
 }
 
@@ -292,7 +300,7 @@ func (s *Site) signInAs(v *visit, who account.Identity, from away) (reply, error
 		return reply{}, err
 	}
 	if member.Disabled {
-		return reply{}, fault.New(fault.NotAllowed, "this account is disabled: ask who runs this hub")
+		return reply{}, fault.New(fault.NotAllowed, "this account is disabled: ask this hub's operator")
 	}
 	if err := s.begin(v, member, "provider"); err != nil {
 		return reply{}, err
@@ -302,9 +310,11 @@ func (s *Site) signInAs(v *visit, who account.Identity, from away) (reply, error
 
 func (s *Site) greet(v *visit, who account.Identity, from away) (reply, error) {
 	if s.SignUp == SignUpClosed {
-		return reply{}, fault.New(fault.NotAllowed, "no member here is bound to this account at %s, and sign-up is closed. If you are a member, sign in as before and bind it at Account", s.provider.Name)
+		return reply{}, fault.New(fault.NotAllowed, "no member here is bound to this account at %s, "+
+			"and sign-up is closed. If you are a member, sign in as before and bind it at Account", s.provider.Name)
 	}
-	text, err := json.Marshal(newcomer{who.Issuer, who.Subject, who.Shown, from.Invite, from.Next, s.DB.Now().Add(newcomerFor).UTC()})
+	text, err := json.Marshal(newcomer{who.Issuer, who.Subject, who.Shown, from.Invite, from.Next,
+		s.DB.Now().Add(newcomerFor).UTC()})
 	if err != nil {
 		return reply{}, err
 	}
@@ -330,7 +340,8 @@ func (s *Site) newcomerPage(v *visit) (reply, error) {
 		return reply{to: "/signin"}, nil
 	}
 	data := map[string]string{
-		"Provider": s.provider.Name, "Shown": n.Shown, "Invite": cmp.Or(v.form.Get("invite"), n.Invite), "Name": v.form.Get("name"),
+		"Provider": s.provider.Name, "Shown": n.Shown, "Invite": cmp.Or(v.form.Get("invite"), n.Invite),
+		"Name": v.form.Get("name"),
 	}
 	if data["Name"] == "" && api.CheckChosenName(n.Shown) == nil {
 		data["Name"] = n.Shown
@@ -346,17 +357,19 @@ func (s *Site) signUpByProvider(v *visit) (reply, error) {
 	}
 	n := s.newcomer(v)
 	if n == nil {
-		return reply{}, fault.New(fault.NotAllowed, "that took too long: begin once more at Sign in")
+		return reply{}, fault.New(fault.NotAllowed, "that took too long: start again at Sign in")
 	}
 	made, err := s.newMember(v)
 	if err != nil {
 		return reply{}, err
 	}
 	made.Identity = &account.Identity{
-		ID: account.NewID("idn_"), MemberID: made.Member.ID, Issuer: n.Issuer, Subject: n.Subject, Shown: n.Shown, Created: made.Member.Created,
+		ID: account.NewID("idn_"), MemberID: made.Member.ID, Issuer: n.Issuer, Subject: n.Subject, Shown: n.Shown,
+		Created: made.Member.Created,
 	}
 	if _, err := s.DB.Identity(v.Context(), n.Issuer, n.Subject); err == nil {
-		return reply{}, fault.New(fault.InvalidRequest, "that account at %s is bound by now: sign in with it", s.provider.Name)
+		return reply{}, fault.New(fault.InvalidRequest, "that account at %s is already bound: sign in with it",
+			s.provider.Name)
 	}
 	seen, _ := s.SeeInvite(v.Context(), api.InviteIn(v.form.Get("invite"))) // who invites, before the invite is used up
 	return reply{to: n.Next, done: welcomed(seen)}, s.takeIn(v, made, "provider")

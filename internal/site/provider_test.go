@@ -182,7 +182,7 @@ func testProvider(t *testing.T, p *idp, tn *town) {
 	zoe.get("/signin").want(t, 200, "Sign in with Example &lt;ID&gt;")
 	zoe.through(p.at("z", "ada"), "/signin/provider", "next", "/machines").goes(t, "/signup/provider")
 	zoe.get("/signup/provider").want(t, 200, `value="ada"`)
-	zoe.post("/signup/provider", "name", "ada").want(t, 400, "choose another name")
+	zoe.post("/signup/provider", "name", "ada").want(t, 400, "choose another one")
 	zoe.post("/signup/provider", "name", "zoe").goes(t, "/machines")
 	zoe.get("/account").want(t, 200, "zoe", p.server.URL)
 	zoe.post("/signout").goes(t, "/signin")
@@ -239,7 +239,7 @@ func TestProviderRules(t *testing.T) {
 	late.through(p, "/signin/provider").goes(t, "/signup/provider")
 	zoe.post("/signup/provider", "name", "zoe", "invite", invite).goes(t, "/")
 	zoe.get("/access").want(t, 200, `<th scope="row">ada</th>`)
-	late.post("/signup/provider", "name", "zoe2", "invite", invite).want(t, 400, "bound by now")
+	late.post("/signup/provider", "name", "zoe2", "invite", invite).want(t, 400, "is already bound")
 	tn := invited.browser()
 	tn.through(p.at("2", "yan"), "/signin/provider").goes(t, "/signup/provider")
 	tn.post("/signup/provider", "name", "yan", "invite", invite).want(t, 404)
@@ -263,12 +263,12 @@ func TestProviderRefused(t *testing.T) {
 	// Used in another browser, twice, or in a browser that did not begin a sign-in.
 	one, two := tn.browser(), tn.browser()
 	to := way(one, "/signin/provider")
-	two.back(to).want(t, 403, "did not begin in this browser")
+	two.back(to).want(t, 403, "did not start in this browser")
 	way(two, "/signin/provider")
-	two.back(to).want(t, 403, "did not begin in this browser")
+	two.back(to).want(t, 403, "did not start in this browser")
 	one.get(backPath+"?state=x").want(t, 403)
 	one.back(to).goes(t, "/")
-	one.back(to).want(t, 403, "did not begin in this browser")
+	one.back(to).want(t, 403, "did not start in this browser")
 	// What ada began binds nothing to the member who signed in afterwards.
 	to = way(ada, "/account/provider")
 	ada.post("/signout").goes(t, "/signin")
@@ -391,8 +391,8 @@ func TestProviderDown(t *testing.T) {
 	away.get(backPath+"?code=x&state="+there.Query().Get("state")).want(t, 503, "cannot be reached")
 
 	none := newTown(t, nil)
-	none.browser().post("/signin/provider").want(t, 404, "no provider")
-	none.browser().get(backPath).want(t, 404, "no provider")
+	none.browser().post("/signin/provider").want(t, 404, "no sign-in provider")
+	none.browser().get(backPath).want(t, 404, "no sign-in provider")
 	if page := none.browser().get("/signin"); strings.Contains(page.body, "/signin/provider") {
 		t.Error("a provider is offered where there is none")
 	}
@@ -424,7 +424,7 @@ func TestProviderTimes(t *testing.T) {
 		if got := ask("GET", strings.TrimPrefix(to, tn.web.URL), cookie(late)); got.Code != 403 {
 			t.Errorf("back after a while: %d", got.Code)
 		}
-		if got := tn.inProcessAs("192.0.2.1", cookie(ada))("/account/provider"); got.status != 403 || !strings.Contains(got.body, "sign in once more") {
+		if got := tn.inProcessAs("192.0.2.1", cookie(ada))("/account/provider"); got.status != 403 || !strings.Contains(got.body, "sign in again") {
 			t.Errorf("binding a while after the sign-in: %d", got.status)
 		}
 		if got := ask("GET", "/signup/provider", cookie(zoe)); got.Code != 200 {

@@ -43,7 +43,8 @@ type asset struct {
 // assetKinds are the types of the static files and of the documentation's pictures. They
 // do not depend on the MIME tables of this computer.
 var assetKinds = map[string]string{
-	".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".png": "image/png", ".woff2": "font/woff2",
+	".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+	".png": "image/png", ".woff2": "font/woff2",
 }
 
 // assetInCSS matches a file name in a stylesheet, which is replaced by the file's path.
@@ -128,7 +129,8 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		"size":     size,
 		"rate":     rate,
 		"link": func(v screen, href, text, icon string) navLink {
-			link := navLink{Href: href, Text: text, Icon: icon, Here: v.under(href) || href == accessPath && (v.under("/sharing") || v.under("/groups"))}
+			link := navLink{Href: href, Text: text, Icon: icon,
+				Here: v.under(href) || href == accessPath && (v.under("/sharing") || v.under("/groups"))}
 			if href == noticesPath {
 				link.Count = v.Notices
 			}
@@ -156,7 +158,7 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 		"reach":    reachWords,
 		"qr":       qrCode,
 		"pre":      preText,
-		"live": func(s scene, id, idle string) liveWords {
+		"live": func(s liveContent, id, idle string) liveWords {
 			now := s.texts[id]
 			return liveWords{id, cmp.Or(now.text, idle), now.tone, idle}
 		},
@@ -230,7 +232,8 @@ type navLink struct {
 
 // icon returns a symbol of static/icons.svg.
 func icon(name string) template.HTML {
-	return template.HTML(`<svg class="icon" aria-hidden="true"><use href="` + assetPaths()["icons.svg"] + "#" + name + `"/></svg>`)
+	at := assetPaths()["icons.svg"] + "#" + name
+	return template.HTML(`<svg class="icon" aria-hidden="true"><use href="` + at + `"/></svg>`)
 }
 
 // liveWords is an element whose text is updated live. Idle is its text when the page's
@@ -360,9 +363,11 @@ func browserName(agent string) string {
 		return ""
 	}
 	// A browser also claims to be those that follow it in this list.
-	program := first([2]string{"Firefox/", "Firefox"}, [2]string{"Edg", "Edge"}, [2]string{"OPR/", "Opera"}, [2]string{"Chrome/", "Chrome"}, [2]string{"CriOS/", "Chrome"},
+	program := first([2]string{"Firefox/", "Firefox"}, [2]string{"Edg", "Edge"}, [2]string{"OPR/", "Opera"},
+		[2]string{"Chrome/", "Chrome"}, [2]string{"CriOS/", "Chrome"},
 		[2]string{"FxiOS/", "Firefox"}, [2]string{"Safari/", "Safari"})
-	system := first([2]string{"Android", "Android"}, [2]string{"iPhone", "iPhone"}, [2]string{"iPad", "iPad"}, [2]string{"Windows", "Windows"}, [2]string{"Mac OS X", "macOS"},
+	system := first([2]string{"Android", "Android"}, [2]string{"iPhone", "iPhone"}, [2]string{"iPad", "iPad"},
+		[2]string{"Windows", "Windows"}, [2]string{"Mac OS X", "macOS"},
 		[2]string{"CrOS", "ChromeOS"}, [2]string{"Linux", "Linux"})
 	if program == "" || system == "" {
 		return cmp.Or(agent, "unknown")
@@ -429,7 +434,8 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 		return
 	}
 	seen := screen{
-		Title: out.title, Path: v.URL.Path, Here: v.URL.RequestURI(), Theme: theme(v.Request), Me: v.me, SignUp: s.SignUp, Base: s.Base, ID: v.id, Data: out.data, Form: v.form,
+		Title: out.title, Path: v.URL.Path, Here: v.URL.RequestURI(), Theme: theme(v.Request), Me: v.me,
+		SignUp: s.SignUp, Base: s.Base, ID: v.id, Data: out.data, Form: v.form,
 	}
 	status := http.StatusOK
 	if err != nil {
@@ -451,12 +457,14 @@ func (s *Site) answerWith(w http.ResponseWriter, v *visit, out reply, err error)
 	var text bytes.Buffer
 	if err := templates()[out.page].ExecuteTemplate(&text, "layout", seen); err != nil {
 		s.Log.Error("cannot write a page", "id", v.id, "page", out.page, "error", err)
-		http.Error(w, "something went wrong on our side; the id "+v.id+" finds it in the log", http.StatusInternalServerError)
+		http.Error(w, "something went wrong on our side; the id "+v.id+" finds it in the log",
+			http.StatusInternalServerError)
 		return
 	}
 	page := text.Bytes()
 	if seen.Problem != nil && v.Method == http.MethodPost {
-		page = atForm(page, v.URL.Path, cmp.Or(v.form.Get("machine"), v.form.Get("group"), v.form.Get("with"), v.form.Get("member")), seen.Problem.Param)
+		page = atForm(page, v.URL.Path, cmp.Or(v.form.Get("machine"), v.form.Get("group"), v.form.Get("with"),
+			v.form.Get("member")), seen.Problem.Param)
 	}
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)

@@ -33,8 +33,9 @@ func (s *Site) requestsPage(v *visit) (reply, error) {
 	}
 	word := func(name string) string { return strings.TrimSpace(query.Get(name)) }
 	filter := api.RequestFilter{
-		Before: query.Get("before"), Outcome: word("outcome"), Code: word("code"), Model: word("model"), Machine: word("machine"),
-		Key: word("key"), Text: word("q"), From: word("from"), To: word("to"),
+		Before: query.Get("before"), Outcome: word("outcome"), Code: word("code"), Model: word("model"),
+		Machine: word("machine"),
+		Key:     word("key"), Text: word("q"), From: word("from"), To: word("to"),
 	}
 	requests, err := call(s, v, api.ListRequests, filter)
 	if err != nil {
@@ -61,7 +62,8 @@ func (s *Site) requestsPage(v *visit) (reply, error) {
 	// The next page has the same filter.
 	address := url.Values{}
 	for name, value := range map[string]string{
-		"outcome": filter.Outcome, "code": filter.Code, "model": filter.Model, "machine": filter.Machine, "key": filter.Key, "q": filter.Text,
+		"outcome": filter.Outcome, "code": filter.Code, "model": filter.Model, "machine": filter.Machine,
+		"key": filter.Key, "q": filter.Text,
 		"from": filter.From, "to": filter.To,
 	} {
 		if value != "" {
@@ -165,8 +167,10 @@ var stateWords = map[string]string{
 
 // The tenses, each for one machine and for several.
 var (
-	past    = [2]*strings.Replacer{strings.NewReplacer("{is}", "was", "{has}", "had"), strings.NewReplacer("{is}", "were", "{has}", "had")}
-	present = [2]*strings.Replacer{strings.NewReplacer("{is}", "is", "{has}", "has"), strings.NewReplacer("{is}", "are", "{has}", "have")}
+	past = [2]*strings.Replacer{strings.NewReplacer("{is}", "was", "{has}", "had"),
+		strings.NewReplacer("{is}", "were", "{has}", "had")}
+	present = [2]*strings.Replacer{strings.NewReplacer("{is}", "is", "{has}", "has"),
+		strings.NewReplacer("{is}", "are", "{has}", "have")}
 )
 
 // seenWords describes how many machines are in a state.
@@ -235,7 +239,8 @@ func timeLine(t api.CallTrace) []lineEvent {
 	}
 	for i, try := range t.Tries {
 		line = append(line,
-			lineEvent{AfterMS: try.AfterMS, What: fmt.Sprintf("Attempt %d on %s", i+1, try.Machine), More: "of " + try.Owner + ", " + try.Via},
+			lineEvent{AfterMS: try.AfterMS, What: fmt.Sprintf("Attempt %d on %s", i+1, try.Machine),
+				More: "of " + try.Owner + ", " + try.Via},
 			lineEvent{AfterMS: try.AfterMS + try.TookMS, What: fmt.Sprintf("Attempt %d ended", i+1), More: try.Outcome})
 	}
 	if t.FirstMS > 0 && t.Mine {

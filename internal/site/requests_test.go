@@ -104,7 +104,7 @@ func TestChangeNamesPages(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
 	for row := 1; row <= 12; row++ {
-		shown := fleet.ReasonOf(row, fleet.Chat).Row // rows with the same answer are one
+		shown := fleet.ShownRow(row, fleet.Chat) // rows with the same answer are one
 		if shown == 3 {
 			continue // the call is served
 		}

@@ -13,7 +13,6 @@ import (
 	"github.com/alexedwards/scs/v2"
 
 	"github.com/kith/kith/internal/account"
-	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/limit"
 )
@@ -40,13 +39,15 @@ const (
 )
 
 func newSessions(kept sessionStore, secure bool) *scs.SessionManager {
-	cookie := scs.SessionCookie{Name: "kith", Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: secure, Persist: true}
+	cookie := scs.SessionCookie{Name: "kith", Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: secure,
+		Persist: true}
 	if secure {
 		cookie.Name = "__Host-kith"
 	}
 	// scs.New would start a goroutine for a store that is not used.
 	return &scs.SessionManager{
-		IdleTimeout: sessionIdle, Lifetime: sessionLife, Store: kept, Codec: sessionCodec{}, Cookie: cookie, HashTokenInStore: true,
+		IdleTimeout: sessionIdle, Lifetime: sessionLife, Store: kept, Codec: sessionCodec{}, Cookie: cookie,
+		HashTokenInStore: true,
 	}
 }
 
@@ -84,12 +85,12 @@ func (sessionCodec) Decode(text []byte) (time.Time, map[string]any, error) {
 // of the browser's token.
 type sessionStore struct {
 	scs.Store // for calls without a context, which never happen
-	api       *api.API
+	db        Store
 }
 
 // FindCtx satisfies scs.CtxStore.
 func (k sessionStore) FindCtx(ctx context.Context, id string) ([]byte, bool, error) {
-	session, err := k.api.DB.Session(ctx, id, k.api.DB.Now())
+	session, err := k.db.Session(ctx, id, k.db.Now())
 	if errors.Is(err, account.ErrNotFound) {
 		return nil, false, nil
 	}
@@ -103,18 +104,19 @@ func (k sessionStore) CommitCtx(ctx context.Context, id string, text []byte, exp
 	if err := json.Unmarshal(text, &data); err != nil {
 		return err
 	}
-	now := k.api.DB.Now().UTC()
+	now := k.db.Now().UTC()
 	expires = now.Add(time.Until(expires)) // expires is by this computer's clock
-	session := account.Session{ID: id, MemberID: data.Values[sessionMember], Data: text, Created: now, Seen: now, Expires: expires}
+	session := account.Session{ID: id, MemberID: data.Values[sessionMember], Data: text, Created: now, Seen: now,
+		Expires: expires}
 	if data.Values[sessionKept] != "" {
-		return k.api.DB.TouchSession(ctx, session)
+		return k.db.TouchSession(ctx, session)
 	}
-	return k.api.DB.CreateSession(ctx, session)
+	return k.db.CreateSession(ctx, session)
 }
 
 // DeleteCtx satisfies scs.CtxStore.
 func (k sessionStore) DeleteCtx(ctx context.Context, id string) error {
-	return k.api.DB.EndSession(ctx, id)
+	return k.db.EndSession(ctx, id)
 }
 
 // begin signs the member in. The browser always gets a new token.
@@ -188,23 +190,24 @@ type limits struct {
 }
 
 func newLimits() limits {
+	every := func(d time.Duration, burst int) *throttle { return &throttle{Every: d, Burst: burst} }
 	return limits{
-		fromAddress: &throttle{Every: 6 * time.Second, Burst: 20},  // sign-ins and sign-ups, by address
-		guesses:     &throttle{Every: 30 * time.Second, Burst: 10}, // passwords, by address and account name
+		fromAddress: every(6*time.Second, 20),  // sign-ins and sign-ups, by address
+		guesses:     every(30*time.Second, 10), // passwords, by address and account name
 		// By name, for all addresses together. It allows twice the sustained
 		// rate of one address, so that one address cannot lock out the others.
-		ofName:      &throttle{Every: 15 * time.Second, Burst: 100},
-		ofBrowser:   &throttle{Every: 30 * time.Second, Burst: 10},                // by browser used before
-		confirms:    &throttle{Every: 30 * time.Second, Burst: 10},                // by member, after the sign-in
-		recoverFrom: &throttle{Every: 6 * time.Second, Burst: 20},                 // recoveries, by address
-		recoverOf:   &throttle{Every: 30 * time.Second, Burst: 10},                // recoveries, by address and name
-		codes:       &throttle{Every: 2 * time.Second, Burst: 30},                 // unknown codes, by address
-		devices:     &throttle{Every: 2 * time.Minute, Burst: 30},                 // requests for approval, by address
-		polls:       &throttle{Every: pollEvery - 200*time.Millisecond, Burst: 1}, // polls, by request
-		userCodes:   &throttle{Every: 2 * time.Minute, Burst: 5},                  // typed codes, by member
-		codesFrom:   &throttle{Every: 2 * time.Minute, Burst: 30},                 // typed codes, by address
-		verifiers:   &throttle{Every: 10 * time.Minute, Burst: 5},                 // verifying e-mails, by member
-		verified:    &throttle{Every: 20 * time.Minute, Burst: 3},                 // verifying e-mails, by address
-		recoveries:  &throttle{Every: 10 * time.Minute, Burst: 3},                 // recoveries by mail, by e-mail address
+		ofName:      every(15*time.Second, 100),
+		ofBrowser:   every(30*time.Second, 10),                // by browser used before
+		confirms:    every(30*time.Second, 10),                // by member, after the sign-in
+		recoverFrom: every(6*time.Second, 20),                 // recoveries, by address
+		recoverOf:   every(30*time.Second, 10),                // recoveries, by address and name
+		codes:       every(2*time.Second, 30),                 // unknown codes, by address
+		devices:     every(2*time.Minute, 30),                 // requests for approval, by address
+		polls:       every(pollEvery-200*time.Millisecond, 1), // polls, by request
+		userCodes:   every(2*time.Minute, 5),                  // typed codes, by member
+		codesFrom:   every(2*time.Minute, 30),                 // typed codes, by address
+		verifiers:   every(10*time.Minute, 5),                 // verifying e-mails, by member
+		verified:    every(20*time.Minute, 3),                 // verifying e-mails, by address
+		recoveries:  every(10*time.Minute, 3),                 // recoveries by mail, by e-mail address
 	}
 }

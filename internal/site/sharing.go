@@ -27,7 +27,7 @@ type accessData struct {
 	Invites  []api.Invite
 	Link     string   // the link of a new invite, shown only once
 	Warnings []string // about the limits of the new invite
-	Live     scene
+	Live     liveContent
 	Known    []string // members who are named on the page
 }
 
@@ -58,7 +58,8 @@ func (s *Site) accessData(v *visit) (accessData, error) {
 		return accessData{}, err
 	}
 	now := s.DB.Now()
-	data := accessData{Machines: len(machines.Data), Groups: groups, Invites: invites.Data, Live: accessScene(s, s.glance(now), v.caller())}
+	data := accessData{Machines: len(machines.Data), Groups: groups, Invites: invites.Data,
+		Live: accessContent(s, s.hubView(now), v.caller())}
 	slices.Reverse(data.Invites)
 	var given, received []api.Share
 	for _, share := range shares.Data {
@@ -77,7 +78,8 @@ func (s *Site) accessData(v *visit) (accessData, error) {
 	}
 	last := ""
 	for _, row := range accessList(v.me.Name, machines.Data, given, all) {
-		line := accessLine{accessRow: row, Key: nameKey(row.Member), First: row.Member != last, Today: today[row.Member], Open: v.URL.Query().Get("member") == row.Member}
+		line := accessLine{accessRow: row, Key: nameKey(row.Member), First: row.Member != last,
+			Today: today[row.Member], Open: v.URL.Query().Get("member") == row.Member}
 		if i := slices.IndexFunc(given, func(share api.Share) bool { return share.With == row.Member }); i >= 0 {
 			line.Share = &given[i]
 		}
@@ -108,7 +110,8 @@ func (s *Site) countUses(owner fleet.MemberID, line accessLine, groups []api.Gro
 		}
 		var limits *fleet.Limits
 		if way.Group == "" {
-			if share := snapshot.ShareOf(fleet.MemberID(line.Share.WithID), fleet.ShareID(line.Share.ID)); share != nil {
+			with, id := fleet.MemberID(line.Share.WithID), fleet.ShareID(line.Share.ID)
+			if share := snapshot.ShareOf(with, id); share != nil {
 				limits = &share.Limits
 			}
 		} else if at := slices.IndexFunc(groups, func(g api.Group) bool { return g.Name == way.Group }); at >= 0 {
@@ -127,7 +130,7 @@ func (v *visit) number(name string) (int, error) {
 	text := strings.TrimSpace(v.form.Get(name))
 	n, err := strconv.Atoi(cmp.Or(text, "0"))
 	if err != nil {
-		return 0, fault.New(fault.InvalidRequest, "%s is a whole number, not %.20q", name, text).WithParam(name)
+		return 0, fault.New(fault.InvalidRequest, "%s must be a whole number, not %.20q", name, text).WithParam(name)
 	}
 	return n, nil
 }
@@ -188,24 +191,24 @@ func shareToEnd(v *visit) (api.MemberName, error) {
 func (s *Site) endShareQuestion(v *visit) (question, error) {
 	with := v.URL.Query().Get("with")
 	data, err := s.accessData(v)
-	at := slices.IndexFunc(data.Given, func(line accessLine) bool { return line.Member == with && line.Share != nil })
-	if err == nil && at < 0 {
-		err = fault.New(fault.NotFound, "you do not share with %.80q", with)
-	}
+	named := func(line accessLine) bool { return line.Member == with && line.Share != nil }
+	line, err := pick(data.Given, err, named, "you do not share with %.80q", with)
 	if err != nil {
 		return question{}, err
 	}
-	line := data.Given[at]
 	q := question{
-		Title: "End the share with " + with + "?", Button: "End the share", Action: "/sharing/end", Back: accessPath, Field: "with", Value: with,
+		Title: "End the share with " + with + "?", Button: "End the share", Action: "/sharing/end", Back: accessPath,
+		Field: "with", Value: with,
 	}
 	for _, idle := range line.Idle {
-		q.Cuts = append(q.Cuts, with+" can use your machines through the group "+idle.Group+" all the same: "+limitWords(idle.Limits)+".")
+		q.Cuts = append(q.Cuts,
+			with+" can use your machines through the group "+idle.Group+" all the same: "+limitWords(idle.Limits)+".")
 	}
 	if len(line.Idle) == 0 {
 		q.Cuts = append(q.Cuts, with+" cannot use your machines any more, within 5 seconds.")
 	}
-	q.Cuts = append(q.Cuts, cutWords(s.CutByShareEnd(v.me.ID, line.Share.WithID)), "What "+with+" shares with you stays. You can share again at any time.")
+	q.Cuts = append(q.Cuts, cutWords(s.CutByShareEnd(v.me.ID, line.Share.WithID)),
+		"What "+with+" shares with you stays. You can share again at any time.")
 	return q, nil
 }
 
@@ -213,22 +216,17 @@ func (s *Site) endShareQuestion(v *visit) (question, error) {
 func (s *Site) endGroupQuestion(v *visit) (question, error) {
 	name := v.URL.Query().Get("group")
 	groups, err := call(s, v, api.ListGroups, api.None{})
-	at := slices.IndexFunc(groups.Data, func(g api.Group) bool { return g.Name == name && g.Admin })
-	if err == nil && at < 0 {
-		err = fault.New(fault.NotFound, "you are admin of no group named %.80q", name)
-	}
-	if err != nil {
-		return question{}, err
-	}
-	g := groups.Data[at]
+	led := func(g api.Group) bool { return g.Name == name && g.Admin }
+	g, err := pick(groups.Data, err, led, "you are not an admin of a group named %.80q", name)
 	return question{
-		Title: "End the group " + name + "?", Button: "End the group", Action: "/groups/end", Back: accessPath, Field: "group", Value: name,
+		Title: "End the group " + name + "?", Button: "End the group", Action: "/groups/end", Back: accessPath,
+		Field: "group", Value: name,
 		Cuts: []string{
 			cutWords(s.CutByGroupEnd(g.ID)),
 			"Its members can no longer use each other's machines through it. Shares between them stay.",
 			"It cannot be brought back: a new group begins without members.",
 		},
-	}, nil
+	}, err
 }
 
 // afterLimits returns the end of the confirmation message for new limits: how many calls
@@ -258,7 +256,8 @@ func (s *Site) makeInvite(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	made, err := call(s, v, api.CreateInvite, api.NewInvite{Uses: uses, Expires: v.form.Get("expires"), LimitChange: limits})
+	made, err := call(s, v, api.CreateInvite,
+		api.NewInvite{Uses: uses, Expires: v.form.Get("expires"), LimitChange: limits})
 	if err != nil {
 		return reply{}, err
 	}
@@ -274,7 +273,8 @@ func inviteCode(v *visit) (api.InviteCode, error) {
 
 func acceptedInvite(made api.Accepted) string {
 	if made.State != "accepted" {
-		return made.Owner + " shares with you already: that share and its limits are as they were, and the invite is not used."
+		return made.Owner +
+			" shares with you already: that share and its limits are as they were, and the invite is not used."
 	}
 	return "Accepted: these machines are yours to use now."
 }

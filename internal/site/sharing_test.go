@@ -29,7 +29,7 @@ func TestInvitePage(t *testing.T) {
 		t.Error(diff)
 	}
 	// The values of a refused form are still in it, and in no other form.
-	again := ada.post("/sharing/invite", "uses", "3", "per_day", "many", "hours", "Mon 10:00-12:00").want(t, 400, "per_day is a whole number", `id="invite-per-day" inputmode="numeric" pattern="[0-9]*" placeholder="no limit" value="many"`, `id="uses" inputmode="numeric" pattern="[0-9]*" value="3"`)
+	again := ada.post("/sharing/invite", "uses", "3", "per_day", "many", "hours", "Mon 10:00-12:00").want(t, 400, "per_day must be a whole number", `id="invite-per-day" inputmode="numeric" pattern="[0-9]*" placeholder="no limit" value="many"`, `id="uses" inputmode="numeric" pattern="[0-9]*" value="3"`)
 	if strings.Count(again.body, `value="many"`) != 1 {
 		t.Error("the form for a share holds what was typed for an invite")
 	}
@@ -54,7 +54,7 @@ func TestHoursEditor(t *testing.T) {
 	post(url.Values{}).goes(t, "/machines/"+tn.machine.ID)
 	ada.post("/machines/slots", "machine", tn.machine.ID, "slots", "2").goes(t, "/machines/"+tn.machine.ID)
 	hours, zone, always, two := "Mon,Tue,Wed 18:00-23:00; Sat 22:00-00:00", "Asia/Kolkata", "", 2
-	if diff := cmp.Diff([]api.Control{{Hours: &hours, Timezone: &zone}, {Hours: &always}, {Slots: &two}}, tn.controls); diff != "" {
+	if diff := cmp.Diff([]fleet.Control{{Hours: &hours, Timezone: &zone}, {Hours: &always}, {Slots: &two}}, tn.controls); diff != "" {
 		t.Error(diff)
 	}
 	post(url.Values{"days-0": {"Mon"}, "from-0": {"10:00"}}).want(t, 400, "cannot read the window", `id="hours-`+tn.machine.ID+`" open="">`)

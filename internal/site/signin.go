@@ -44,7 +44,7 @@ func tooSoon(wait time.Duration) error {
 		return nil
 	}
 	seconds := int(math.Ceil(wait.Seconds()))
-	return fault.New(fault.RateLimitExceeded, "that was tried too often; try again in %d s", seconds).WithRetryAfter(seconds)
+	return fault.New(fault.RateLimitExceeded, "too many attempts; try again in %d s", seconds).WithRetryAfter(seconds)
 }
 
 // guess counts the lookup of a code against its address, and refuses it after too many
@@ -135,7 +135,8 @@ func (d signUpData) SignIn() string {
 }
 
 func (s *Site) signUpData(v *visit) (signUpData, error) {
-	return signUpData{Invite: v.form.Get("invite"), Link: v.form.Get("link"), Provider: s.provider.name(), Empty: !s.hasMembers(v)}, nil
+	return signUpData{Invite: v.form.Get("invite"), Link: v.form.Get("link"), Provider: s.provider.name(),
+		Empty: !s.hasMembers(v)}, nil
 }
 
 // signUp handles POST /signup. It creates a member with a password and signs the member
@@ -169,7 +170,8 @@ func (s *Site) newMember(v *visit) (made account.SignUp, err error) {
 	if f := api.CheckName(name); f != nil {
 		return made, f
 	}
-	made.Member = account.Member{ID: account.NewID("mem_"), Name: name, Created: s.DB.Now().UTC().Truncate(time.Millisecond)}
+	made.Member = account.Member{ID: account.NewID("mem_"), Name: name,
+		Created: s.DB.Now().UTC().Truncate(time.Millisecond)}
 	if err := s.letIn(v, &made); err != nil || made.Member.Operator {
 		return made, err
 	}
@@ -186,13 +188,16 @@ func (s *Site) takeIn(v *visit, made account.SignUp, how string) error {
 	case errors.Is(err, account.ErrLooksTaken):
 		return api.Taken(err, "")
 	case errors.Is(err, account.ErrExists):
-		return fault.New(fault.InvalidRequest, "a member is called %q already: choose another name", made.Member.Name).WithParam("name")
+		return fault.New(fault.InvalidRequest, "the name %q is taken: choose another one",
+			made.Member.Name).WithParam("name")
 	case errors.Is(err, account.ErrNotFound):
-		return fault.New(fault.NotFound, "the invite or link is wrong, used up, expired or revoked; ask for another").WithParam("invite")
+		return fault.New(fault.NotFound,
+			"the invite or link is wrong, used up, expired or revoked; ask for another").WithParam("invite")
 	case err != nil:
 		return err
 	}
-	s.Log.Info("member signed up", "member", made.Member.ID, "operator", made.Member.Operator, "invited", made.Invite != nil, "how", how)
+	s.Log.Info("member signed up", "member", made.Member.ID, "operator", made.Member.Operator,
+		"invited", made.Invite != nil, "how", how)
 	s.Changed(v.Context())
 	if made.Link != nil && s.FirstMade != nil {
 		s.FirstMade()
@@ -222,17 +227,18 @@ func (s *Site) letIn(v *visit, made *account.SignUp) error {
 	case text != "":
 		hash, ok := s.CodeHash(api.InviteIn(text), credential.InviteCode)
 		if !ok {
-			return fault.New(fault.NotFound, "the invite is wrong; copy all of it").WithParam("invite")
+			return fault.New(fault.NotFound, "the invite is incomplete or wrong: copy all of it").WithParam("invite")
 		}
 		made.Invite = &hash
 	case s.SignUp == SignUpInvite:
-		return fault.New(fault.NotAllowed, "an invite is needed to sign up here; ask a member for one").WithParam("invite")
+		return fault.New(fault.NotAllowed,
+			"an invite is needed to sign up here; ask a member for one").WithParam("invite")
 	}
 	return nil
 }
 
 func deadLink() *fault.Fault {
-	return fault.New(fault.NotFound, "the link was used, is too old, or is not complete; ask for another")
+	return fault.New(fault.NotFound, "the link was used, has expired or is incomplete; ask for another")
 }
 
 // welcomePage handles GET /welcome/{code}, the page behind a one-time link. Only its form
@@ -301,12 +307,15 @@ func (s *Site) invitePage(v *visit) (reply, error) {
 		return reply{}, err
 	}
 	if seen.State != "open" {
-		return reply{}, fault.New(fault.NotFound, "the invite of %s is %s: ask %s for another; if you accepted it, what it gives is at /access", seen.Owner, seen.State, seen.Owner)
+		return reply{}, fault.New(fault.NotFound,
+			"the invite of %s is %s: ask %s for another; if you accepted it, what it gives is at /access", seen.Owner,
+			seen.State, seen.Owner)
 	}
 	if v.me.ID != "" {
 		return reply{page: "invite", title: "An invite", data: inviteData{code, seen}}, nil
 	}
-	return reply{page: "signup", title: "You are invited", data: signUpData{Invite: code, Seen: &seen, Provider: s.provider.name()}}, nil
+	return reply{page: "signup", title: "You are invited",
+		data: signUpData{Invite: code, Seen: &seen, Provider: s.provider.name()}}, nil
 }
 
 // recoverData is the content of /recover.
@@ -379,7 +388,8 @@ func (s *Site) sessionsData(v *visit) ([]sessionView, error) {
 	for i, k := range kept {
 		var data sessionData
 		_ = json.Unmarshal(k.Data, &data) // a session that cannot be decoded can still be ended
-		views[i] = sessionView{k.ID, k.ID == this, data.Values[sessionFrom], data.Values[sessionAgent], data.Values[sessionHow], k.Created, k.Seen}
+		views[i] = sessionView{k.ID, k.ID == this, data.Values[sessionFrom], data.Values[sessionAgent],
+			data.Values[sessionHow], k.Created, k.Seen}
 	}
 	return views, err
 }

@@ -55,14 +55,14 @@ type Config struct {
 	Edge http.Handler
 	// Call serves a request to a hosted route like one from a client, on behalf of a
 	// caller who is identified by a session.
-	Call func(w http.ResponseWriter, r *http.Request, caller api.Caller)
+	Call func(w http.ResponseWriter, r *http.Request, caller fleet.Caller)
 	// Health returns the state of the hub's parts, for its operator.
 	Health func(context.Context) []Part
 	// Limits returns the limits that are in force now, for the hub's operator.
 	Limits func() []Limit
-	// Near returns the clients whose connections or requests are close to the limit for
-	// one client, for the hub's operator.
-	Near func() []Near
+	// BusyClients returns the clients whose connections or requests are close to the limit
+	// for one client, for the hub's operator.
+	BusyClients func() []BusyClient
 }
 
 // Part is one part of a hub, and its state.
@@ -75,8 +75,8 @@ type Part struct {
 // Limit is one limit of a hub.
 type Limit struct{ Name, Value string }
 
-// Near is a client that is close to a limit.
-type Near struct {
+// BusyClient is a client that is close to a limit.
+type BusyClient struct {
 	Client, What string // its address or network; connections or requests
 	Held, Limit  int
 }
@@ -85,6 +85,7 @@ type Near struct {
 type Site struct {
 	*api.API
 	Config
+	DB       Store // in the place of the API's
 	pages    []page
 	mux      api.Mux // of the pages
 	secure   bool
@@ -103,18 +104,20 @@ func New(a *api.API, c Config) *Site {
 	if c.SignUp == "" {
 		c.SignUp = SignUpInvite
 	}
-	s := &Site{API: a, Config: c, secure: strings.HasPrefix(c.Base, "https://"), cross: http.NewCrossOriginProtection()}
+	s := &Site{API: a, Config: c, DB: a.DB, secure: strings.HasPrefix(c.Base, "https://"),
+		cross: http.NewCrossOriginProtection()}
 	s.pages = sitePages()
 	for i := range s.pages {
 		s.mux.Handle(s.pages[i].method, s.pages[i].path, s.handler(&s.pages[i]))
 	}
-	s.sessions = newSessions(sessionStore{api: a}, s.secure)
+	s.sessions = newSessions(sessionStore{db: s.DB}, s.secure)
 	s.sessions.ErrorFunc = func(w http.ResponseWriter, _ *http.Request, err error) {
 		s.Log.Error("cannot keep a session", "error", err)
-		http.Error(w, "the service could not read its database just now; try again shortly", http.StatusServiceUnavailable)
+		http.Error(w, "the service could not read its database just now; try again shortly",
+			http.StatusServiceUnavailable)
 	}
 	s.limits, s.live = newLimits(), newLive()
-	s.passkeys, s.provider = newPasskeys(c.Base), newProvider(c.Provider, c.Base, a.DB.Now)
+	s.passkeys, s.provider = newPasskeys(c.Base), newProvider(c.Provider, c.Base, s.DB.Now)
 	s.mail, s.lookups = mail.New(c.Mail, a.Log), make(chan lookup, mostLookups)
 	a.Base = c.Base
 	a.LinkMade = s.noticeOfLink
@@ -166,8 +169,8 @@ const SiteKey = "site of "
 
 // caller returns the member as a caller of the API. All browsers of a member share one
 // rate limit.
-func (v *visit) caller() api.Caller {
-	return api.Caller{Member: fleet.MemberID(v.me.ID), Name: v.me.Name, KeyID: SiteKey + v.me.ID}
+func (v *visit) caller() fleet.Caller {
+	return fleet.Caller{Member: fleet.MemberID(v.me.ID), Name: v.me.Name, KeyID: SiteKey + v.me.ID}
 }
 
 // reply is the result of a page's handler: a page to render, or a redirect.
@@ -184,7 +187,8 @@ type reply struct {
 // ServeHTTP handles the requests that Serves accepts.
 func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id := []string{account.NewID("req_")}
-	w.Header()["X-Correlation-Id"], w.Header()["Request-Id"], w.Header()["X-Request-Id"] = id, id, id // spec/api.md#correlation-id
+	// spec/api.md#correlation-id
+	w.Header()["X-Correlation-Id"], w.Header()["Request-Id"], w.Header()["X-Request-Id"] = id, id, id
 	s.secureHeaders(w.Header())
 	if strings.HasPrefix(r.URL.Path, staticPath) {
 		serveStatic(w, r)
@@ -211,7 +215,8 @@ func (s *Site) handler(p *page) http.Handler {
 			body, late = api.ReadBody(w, r)
 		}
 		answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			v := &visit{Request: r, page: p, id: w.Header().Get("X-Correlation-ID"), from: addressOf(r), came: s.DB.Now(), header: w.Header()}
+			v := &visit{Request: r, page: p, id: w.Header().Get("X-Correlation-ID"), from: addressOf(r),
+				came: s.DB.Now(), header: w.Header()}
 			out, err := s.visit(v, body, late)
 			s.answerWith(w, v, out, err)
 		})
@@ -242,7 +247,8 @@ func (s *Site) loadOnly(next http.Handler) http.Handler {
 
 // secureHeaders sets the headers that every response of the site has.
 func (s *Site) secureHeaders(h http.Header) {
-	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; "+
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "+
+		"font-src 'self'; connect-src 'self'; "+
 		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
@@ -287,10 +293,11 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 	case v.page == nil:
 		allow := strings.Join(allowed, ", ")
 		v.header.Set("Allow", allow)
-		return reply{}, fault.New(fault.MethodNotAllowed, "this page takes %s", allow)
+		return reply{}, fault.New(fault.MethodNotAllowed, "this page accepts %s", allow)
 	}
 	if err := s.cross.Check(v.Request); err != nil {
-		return reply{}, fault.New(fault.ForbiddenOrigin, "another site sent this request, so nothing was done; do it from the page here").Because(err)
+		return reply{}, fault.New(fault.ForbiddenOrigin,
+			"another site sent this request, so nothing was done; do it from the page here").Because(err)
 	}
 	if late != nil {
 		return reply{}, late
@@ -326,7 +333,8 @@ func (s *Site) visit(v *visit, body []byte, late error) (out reply, err error) {
 // page at its path, or the nearest one above. It returns nil if there is none.
 func (s *Site) pageWith(form *page) *page {
 	for at := cmp.Or(form.on, form.path); at != "/"; at = path.Dir(at) {
-		if i := slices.IndexFunc(s.pages, func(p page) bool { return p.method == http.MethodGet && p.path == at && !p.asks }); i >= 0 {
+		if i := slices.IndexFunc(s.pages,
+			func(p page) bool { return p.method == http.MethodGet && p.path == at && !p.asks }); i >= 0 {
 			return &s.pages[i]
 		}
 	}
@@ -349,9 +357,8 @@ func formOf(r *http.Request, body []byte) (url.Values, error) {
 	if r.Method == http.MethodGet {
 		return url.Values{}, nil
 	}
-	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
-	if len(body) > 0 && !strings.EqualFold(strings.TrimSpace(kind), "application/x-www-form-urlencoded") {
-		return nil, fault.New(fault.InvalidRequest, "a page's form comes as application/x-www-form-urlencoded")
+	if len(body) > 0 && !hasType(r, "application/x-www-form-urlencoded") {
+		return nil, fault.New(fault.InvalidRequest, "send the form as application/x-www-form-urlencoded")
 	}
 	form, err := url.ParseQuery(string(body))
 	if err != nil {
@@ -360,11 +367,18 @@ func formOf(r *http.Request, body []byte) (url.Values, error) {
 	return form, nil
 }
 
+// hasType reports whether a request's body has that media type.
+func hasType(r *http.Request, want string) bool {
+	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
+	return strings.EqualFold(strings.TrimSpace(kind), want)
+}
+
 // localPath returns next if it is a page of this site that sign-in may redirect to, else
 // "/". A link can never lead off the site.
 func (s *Site) localPath(next string) string {
 	u, err := url.Parse(next)
-	if err != nil || u.Host != "" || u.Scheme != "" || u.Opaque != "" || !strings.HasPrefix(next, "/") || strings.ContainsAny(next, "\\\r\n\t") {
+	if err != nil || u.Host != "" || u.Scheme != "" || u.Opaque != "" || !strings.HasPrefix(next, "/") ||
+		strings.ContainsAny(next, "\\\r\n\t") {
 		return "/"
 	}
 	if !slices.Contains(s.mux.Allowed(u), http.MethodGet) {
@@ -385,7 +399,8 @@ func (s *Site) whoIs(ctx context.Context) (account.Member, error) {
 	case errors.Is(err, account.ErrNotFound) || err == nil && member.Disabled:
 		return account.Member{}, nil
 	case err != nil:
-		return account.Member{}, fault.New(fault.CascadeExhausted, "the service could not read its database just now; try again shortly").Because(err)
+		return account.Member{}, fault.New(fault.CascadeExhausted,
+			"the service could not read its database just now; try again shortly").Because(err)
 	}
 	return member, nil
 }

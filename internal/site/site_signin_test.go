@@ -252,7 +252,7 @@ func TestSignUpRules(t *testing.T) {
 		t.Error("a member is left of a sign-up that failed")
 	}
 	open.browser().post("/signup", "name", "xia", "password", aPassword).goes(t, "/")
-	open.browser().post("/signup", "name", "xia", "password", aPassword).want(t, 400, "a member is called")
+	open.browser().post("/signup", "name", "xia", "password", aPassword).want(t, 400, "is taken: choose another one")
 	for _, alike := range []string{"XIA", "хіа"} {
 		open.browser().post("/signup", "name", alike, "password", aPassword).want(t, 400, "looks like one that is taken")
 	}
@@ -434,8 +434,8 @@ func TestMadeUpCodes(t *testing.T) {
 		"device codes": {func(code string) seen {
 			return tn.browser().post("/device/token", "grant_type", grantType, "device_code", code)
 		}, credential.DeviceCode, "slow_down"},
-		"links":   {func(code string) seen { return tn.browser().get("/welcome/" + code) }, credential.LinkCode, "tried too often"},
-		"invites": {func(code string) seen { return tn.browser().get("/invite/" + code) }, credential.InviteCode, "tried too often"},
+		"links":   {func(code string) seen { return tn.browser().get("/welcome/" + code) }, credential.LinkCode, "too many attempts"},
+		"invites": {func(code string) seen { return tn.browser().get("/invite/" + code) }, credential.InviteCode, "too many attempts"},
 	} {
 		tn.site.limits.codes = &throttle{Every: time.Hour, Burst: 30} // independent of the test's speed
 		d := tn.ask4("scope", "machine", "name", "laptop")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/fleet"
 
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
@@ -27,7 +28,7 @@ type town struct {
 	site *Site
 	web  *httptest.Server
 	// call serves the hosted routes for the signed-in member.
-	call func(http.ResponseWriter, *http.Request, api.Caller)
+	call func(http.ResponseWriter, *http.Request, fleet.Caller)
 }
 
 const aPassword = "correct horse battery"
@@ -60,8 +61,10 @@ func townOf(t *testing.T, w *world, change func(*Config)) *town {
 		return []Part{{Name: "Database", Good: true, Text: "answered"}, {Name: "Journal"}}
 	}
 	c.Limits = func() []Limit { return []Limit{{Name: "Requests of one key", Value: "50 a second"}} }
-	c.Near = func() []Near { return []Near{{Client: "192.0.2.7", What: "connections", Held: 190, Limit: 200}} }
-	c.Call = func(rw http.ResponseWriter, r *http.Request, who api.Caller) { tn.call(rw, r, who) }
+	c.BusyClients = func() []BusyClient {
+		return []BusyClient{{Client: "192.0.2.7", What: "connections", Held: 190, Limit: 200}}
+	}
+	c.Call = func(rw http.ResponseWriter, r *http.Request, who fleet.Caller) { tn.call(rw, r, who) }
 	if change != nil {
 		change(&c)
 	}
@@ -193,7 +196,7 @@ func TestFirstSteps(t *testing.T) {
 	}
 	code := strings.TrimPrefix(link, "/welcome/")
 	op.post("/signup", "link", code, "name", "root", "password", "short").want(t, 400, "at least 10")
-	op.post("/signup", "link", code, "name", "ada", "password", aPassword).want(t, 400, "a member is called")
+	op.post("/signup", "link", code, "name", "ada", "password", aPassword).want(t, 400, "is taken: choose another one")
 	op.post("/signup", "link", code, "name", "root", "password", aPassword).goes(t, "/")
 	op.get("/").want(t, 200, "Hello, root")
 	if m, err := tn.db.MemberByName(t.Context(), "root"); err != nil || !m.Operator {

@@ -21,13 +21,15 @@ func theme(r *http.Request) string {
 
 // setTheme handles POST /theme. It stores the choice and shows the page again.
 func (s *Site) setTheme(v *visit) (reply, error) {
-	cookie := http.Cookie{Name: themeCookie, Value: v.form.Get("theme"), Path: "/", MaxAge: int((365 * 24 * time.Hour).Seconds()), Secure: s.secure, HttpOnly: true, SameSite: http.SameSiteLaxMode}
+	cookie := http.Cookie{Name: themeCookie, Value: v.form.Get("theme"), Path: "/",
+		MaxAge: int((365 * 24 * time.Hour).Seconds()), Secure: s.secure, HttpOnly: true, SameSite: http.SameSiteLaxMode}
 	switch cookie.Value {
 	case "light", "dark":
 	case "":
 		cookie.MaxAge = -1
 	default:
-		return reply{}, fault.New(fault.InvalidRequest, "a theme is light, dark or empty, not %.20q", cookie.Value).WithParam("theme")
+		return reply{}, fault.New(fault.InvalidRequest, "theme must be light, dark or empty, not %.20q",
+			cookie.Value).WithParam("theme")
 	}
 	v.header.Add("Set-Cookie", cookie.String())
 	return reply{to: s.localPath(v.form.Get("next"))}, nil

@@ -51,7 +51,8 @@ type said struct {
 
 func (s *Site) tryData(v *visit) (tryData, error) {
 	models, err := call(s, v, api.ListModels, api.None{})
-	data := tryData{Titles: titles(), Said: conversation(v), Ask: lines(v.form.Get("ask")), Model: fleet.ModelID(cmp.Or(v.form.Get("model"), v.URL.Query().Get("model")))}
+	data := tryData{Titles: titles(), Said: conversation(v), Ask: lines(v.form.Get("ask")),
+		Model: fleet.ModelID(cmp.Or(v.form.Get("model"), v.URL.Query().Get("model")))}
 	for _, m := range models.Data {
 		data.Models = append(data.Models, tryModel{m.ID, slices.Contains(m.Capabilities, "vision"), m.Whose()})
 	}
@@ -62,7 +63,8 @@ func (s *Site) tryData(v *visit) (tryData, error) {
 		data.Model = ""
 	}
 	if data.Model != "" && !slices.ContainsFunc(data.Models, func(m tryModel) bool { return m.ID == data.Model }) {
-		data.Models = append(data.Models, tryModel{ID: data.Model}) // it was there a moment ago; the call will fail if not
+		// it was there a moment ago; the call will fail if not
+		data.Models = append(data.Models, tryModel{ID: data.Model})
 	}
 	return data, err
 }
@@ -114,7 +116,7 @@ func tryCall(v *visit) (*http.Request, error) {
 	model, question := fleet.ModelID(v.form.Get("model")), lines(v.form.Get("ask"))
 	switch {
 	case !model.Valid():
-		return nil, fault.New(fault.InvalidRequest, "choose a model that you reach").WithParam("model")
+		return nil, fault.New(fault.InvalidRequest, "choose a model that you can use").WithParam("model")
 	case strings.TrimSpace(question) == "":
 		return nil, fault.New(fault.InvalidRequest, "type something to say to the model").WithParam("ask")
 	}
@@ -125,7 +127,8 @@ func tryCall(v *visit) (*http.Request, error) {
 // of the page, and the browser does not prefetch DNS for links in it.
 func (s *Site) tryPage(v *visit) (reply, error) {
 	data, err := s.tryData(v)
-	v.header.Set("Content-Security-Policy", v.header.Get("Content-Security-Policy")+"; worker-src 'self'; require-trusted-types-for 'script'; trusted-types dompurify chat-worker")
+	v.header.Set("Content-Security-Policy", v.header.Get("Content-Security-Policy")+"; worker-src 'self'; "+
+		"require-trusted-types-for 'script'; trusted-types dompurify chat-worker")
 	v.header.Set("X-DNS-Prefetch-Control", "off")
 	return reply{page: "try", title: "Chat", data: data}, err
 }
@@ -134,8 +137,8 @@ func (s *Site) tryPage(v *visit) (reply, error) {
 // the same event stream that a client would get.
 func (s *Site) tryLive(v *visit) (reply, error) {
 	return s.whileSignedIn(v, func(ctx context.Context, w http.ResponseWriter) error {
-		if kind, _, _ := strings.Cut(v.Header.Get("Content-Type"), ";"); !strings.EqualFold(strings.TrimSpace(kind), "application/json") {
-			return fault.New(fault.InvalidRequest, "a call comes as application/json")
+		if !hasType(v.Request, "application/json") {
+			return fault.New(fault.InvalidRequest, "send the call as application/json")
 		}
 		r, err := chatPost(ctx, v.Body)
 		if err != nil {
@@ -153,7 +156,7 @@ func (s *Site) tryOnce(v *visit) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	ctx, release, err := s.tie(v)
+	ctx, release, err := s.useSession(v)
 	if err != nil {
 		return reply{}, err
 	}

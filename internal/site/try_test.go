@@ -12,6 +12,7 @@ import (
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/credential"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // asked is a call as sent by /try.
@@ -22,7 +23,7 @@ type asked struct {
 }
 
 // parrot answers calls with their question. It never answers "nothing".
-func parrot(w http.ResponseWriter, r *http.Request, who api.Caller) {
+func parrot(w http.ResponseWriter, r *http.Request, who fleet.Caller) {
 	var call asked
 	if err := json.UnmarshalRead(r.Body, &call); err != nil {
 		panic(err)
@@ -61,7 +62,7 @@ func testTry(t *testing.T, tn *town) {
 	ada.post("/try", "model", "of-ada", "ask", " ").want(t, 400, "type something")
 	ada.post("/try", "model", "", "ask", "x").want(t, 400, "choose a model")
 	ada.post("/try", "model", "of-ada", "said", "odd", "ask", "\xff").want(t, 400, "not UTF-8")
-	ada.post("/try/stream", "model", "of-ada", "ask", "x").want(t, 400, `"code":"invalid_request"`, "a call comes as application/json", `"correlation_id":"req_`)
+	ada.post("/try/stream", "model", "of-ada", "ask", "x").want(t, 400, `"code":"invalid_request"`, "send the call as application/json", `"correlation_id":"req_`)
 	ada.chat(`{"model":"nothing","stream":true,"messages":[]}`).want(t, 403, "NOT_IN_CIRCLE")
 	if text := tn.log.String(); strings.Contains(text, "bold") || strings.Contains(text, "typed and kept") {
 		t.Errorf("what was said is logged: %s", text)
@@ -122,7 +123,7 @@ func (b *browser) chat(body string) seen {
 func TestTryTakesImages(t *testing.T) {
 	tn := newTown(t, nil)
 	body := `{"model":"tiny","stream":true,"messages":[{"role":"user","content":"` + strings.Repeat("x", 1<<20) + `"}]}`
-	tn.call = func(w http.ResponseWriter, r *http.Request, c api.Caller) {
+	tn.call = func(w http.ResponseWriter, r *http.Request, c fleet.Caller) {
 		got, err := io.ReadAll(r.Body)
 		if err != nil || string(got) != body || r.ContentLength != int64(len(body)) || c.Name != "ada" {
 			t.Errorf("%d of %d bytes came, said to be %d, of %s: %v", len(got), len(body), r.ContentLength, c.Name, err)
@@ -158,10 +159,10 @@ func TestTryPolicy(t *testing.T) {
 // complete conversation and none of the browser's headers.
 func TestTryIsTheMembersOwn(t *testing.T) {
 	tn := newTown(t, nil)
-	var who api.Caller
+	var who fleet.Caller
 	var got asked
 	var header http.Header
-	tn.call = func(w http.ResponseWriter, r *http.Request, c api.Caller) {
+	tn.call = func(w http.ResponseWriter, r *http.Request, c fleet.Caller) {
 		who, header = c, r.Header
 		if err := json.UnmarshalRead(r.Body, &got); err != nil {
 			t.Error(err)
@@ -187,7 +188,7 @@ func TestTryIsTheMembersOwn(t *testing.T) {
 func TestTryStops(t *testing.T) {
 	tn := newTown(t, nil)
 	ended := make(chan struct{})
-	tn.call = func(w http.ResponseWriter, r *http.Request, c api.Caller) {
+	tn.call = func(w http.ResponseWriter, r *http.Request, c fleet.Caller) {
 		defer close(ended)
 		parrot(w, r, c)
 	}

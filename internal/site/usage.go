@@ -72,7 +72,8 @@ func (s *Site) usageData(v *visit) (usageData, error) {
 		return usageData{}, err
 	}
 	data := usageData{UsagePage: usage, At: "/usage", Balance: balances(usage), Spans: usageSpans(usage)}
-	for _, side := range []usageSide{{Title: "Your calls", ID: "caller", Side: usage.As}, {Title: "Calls on your machines", ID: "owner", Side: usage.On}} {
+	for _, side := range []usageSide{{Title: "Your calls", ID: "caller", Side: usage.As},
+		{Title: "Calls on your machines", ID: "owner", Side: usage.On}} {
 		data.Sides = append(data.Sides, side.of(usage, data.At, s.DB.Now()))
 	}
 	return data, nil
@@ -149,7 +150,8 @@ func (s *Site) hubUsagePage(v *visit) (reply, error) {
 	}
 	return reply{page: "usage", title: "Hub usage", data: usageData{
 		UsagePage: page, At: hubUsagePath, Spans: usageSpans(page), Members: usage.Members,
-		Sides: []usageSide{usageSide{Title: "Calls of all members", ID: "hub", Side: side, Active: active}.of(page, hubUsagePath, s.DB.Now())},
+		Sides: []usageSide{usageSide{Title: "Calls of all members", ID: "hub", Side: side, Active: active}.of(page,
+			hubUsagePath, s.DB.Now())},
 	}}, nil
 }
 
@@ -168,7 +170,9 @@ func (s *Site) hubUsageCSV(v *visit) (reply, error) {
 
 // usageSpans returns the spans that a member can choose, with the current one marked.
 func usageSpans(usage api.UsagePage) (spans []usageSpan) {
-	for _, span := range []usageSpan{{Text: "24 hours", By: api.Hour, Days: 1}, {Text: "14 days", By: api.Day, Days: 14}, {Text: "30 days", By: api.Day, Days: 30}, {Text: "12 weeks", By: api.Week, Days: 84}, {Text: "A year", By: api.Week, Days: 365}} {
+	for _, span := range []usageSpan{{Text: "24 hours", By: api.Hour, Days: 1},
+		{Text: "14 days", By: api.Day, Days: 14}, {Text: "30 days", By: api.Day, Days: 30},
+		{Text: "12 weeks", By: api.Week, Days: 84}, {Text: "A year", By: api.Week, Days: 365}} {
 		span.Here = span.By == usage.By && span.Days == usage.Days
 		spans = append(spans, span)
 	}
@@ -244,7 +248,8 @@ var usageViews = []string{"day", "model", "machine", "member", "key", "code"}
 // usageView returns the requested table of a usage page; empty means all.
 func usageView(v *visit) (of string, err error) {
 	if of = v.URL.Query().Get("of"); of != "" && !slices.Contains(usageViews, of) {
-		err = fault.New(fault.InvalidRequest, "of is %s, not %.20q", strings.Join(usageViews, ", "), of).WithParam("of")
+		err = fault.New(fault.InvalidRequest, "of must be one of %s, not %.20q", strings.Join(usageViews, ", "),
+			of).WithParam("of")
 	}
 	return of, err
 }
@@ -256,7 +261,8 @@ func (s *Site) usageCSV(v *visit) (reply, error) {
 	query := v.URL.Query()
 	side := query.Get("side")
 	if side != "" && side != "caller" && side != "owner" {
-		return reply{}, fault.New(fault.InvalidRequest, "side is caller or owner, not %.20q", side).WithParam("side")
+		return reply{}, fault.New(fault.InvalidRequest, "side must be caller or owner, not %.20q",
+			side).WithParam("side")
 	}
 	of, err := usageView(v)
 	if err != nil {
@@ -284,7 +290,8 @@ func writeUsage(parts []usagePart, of, since string) reply {
 	var text bytes.Buffer
 	w := csv.NewWriter(&text)
 	w.UseCRLF = true // required by RFC 4180
-	_ = w.Write([]string{"side", "of", "name", "calls", "refused", "others", "waited_ms", "tokens_in", "tokens_out", "first_token_p50_ms", "first_token_p95_ms"})
+	_ = w.Write([]string{"side", "of", "name", "calls", "refused", "others", "waited_ms", "tokens_in", "tokens_out",
+		"first_token_p50_ms", "first_token_p95_ms"})
 	side := ""
 	for _, part := range parts {
 		if len(parts) == 1 {

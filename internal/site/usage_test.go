@@ -71,7 +71,7 @@ func TestUsageCSV(t *testing.T) {
 			t.Errorf("no %s in %s", want, got)
 		}
 	}
-	for query, says := range map[string]string{"?side=x": "side is", "?of=x": "of is", "?days=x": "whole number", "?by=x": "by is hour"} {
+	for query, says := range map[string]string{"?side=x": "side must be", "?of=x": "of must be one of", "?days=x": "whole number", "?by=x": "by is hour"} {
 		b.get("/usage.csv"+query).want(t, 400, says)
 	}
 	if name := b.get("/usage.csv?days=7&side=owner&of=model").header.Get("Content-Disposition"); !strings.Contains(name, "kith-usage-owner-model-") {

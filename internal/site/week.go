@@ -52,12 +52,15 @@ func drawWeek(hours, zone string, now time.Time) week {
 	case h.ZoneKnown():
 		pic.Words += fmt.Sprintf("; there it is %s now.", there.Format("Monday, 15:04"))
 	case h.Always():
-		pic.Words = fmt.Sprintf("Open always; its time zone %q is not known here, so that members whose share has hours are outside of them.", zone)
+		pic.Words = fmt.Sprintf("Open always; its time zone %q is not known here, "+
+			"so that members whose share has hours are outside of them.", zone)
 	default:
-		pic.Words = fmt.Sprintf("Open %s in the time zone %q, which this hub does not know: others are outside its hours until you set them in another.", hours, zone)
+		pic.Words = fmt.Sprintf("Open %s in the time zone %q, which this hub does not know: "+
+			"others are outside its hours until you set them in another.", hours, zone)
 	}
 	for i, day := range weekOrder {
-		d := weekDay{Name: day.String()[:3], Today: h.ZoneKnown() && day == there.Weekday(), Now: there.Hour()*60 + there.Minute()}
+		d := weekDay{Name: day.String()[:3], Today: h.ZoneKnown() && day == there.Weekday(),
+			Now: there.Hour()*60 + there.Minute()}
 		before := weekOrder[(i+6)%7]
 		for _, w := range windows {
 			on := slices.Contains(w.Days, day)
@@ -123,7 +126,8 @@ func readRows(form url.Values) string {
 	for i := range maxHoursRows {
 		n := fmt.Sprint("-", i)
 		if days := form["days"+n]; len(days) > 0 {
-			windows = append(windows, fmt.Sprintf("%s %s-%s", strings.Join(days, ","), form.Get("from"+n), form.Get("to"+n)))
+			windows = append(windows,
+				fmt.Sprintf("%s %s-%s", strings.Join(days, ","), form.Get("from"+n), form.Get("to"+n)))
 		}
 	}
 	return strings.Join(windows, "; ")

@@ -31,13 +31,13 @@ type world struct {
 	machine  account.Machine // ada's
 	snapshot *fleet.Snapshot
 	changed  int
-	controls []api.Control
+	controls []fleet.Control
 	refuse   error // result of Control
 	limit    error // result of Admit
 	missed   []fleet.ModelID
 	blind    bool              // nothing can be confirmed
 	keys     map[string]string // secrets of API keys, and their members
-	uses     []api.Use
+	uses     []fleet.ActiveCall
 	queued   int
 	crash    bool        // Admit panics
 	models   []api.Model // in reach of everyone, if not nil
@@ -73,13 +73,13 @@ func worldOn(t *testing.T, config store.Config) *world {
 	w.api = api.New(api.Config{
 		DB: db, Region: "home", Identify: w.identify,
 		Snapshot: func() *fleet.Snapshot { return w.snapshot },
-		Models: func(_ context.Context, c api.Caller) ([]api.Model, error) {
+		Models: func(_ context.Context, c fleet.Caller) ([]api.Model, error) {
 			if w.models != nil {
 				return w.models, nil
 			}
 			return []api.Model{{ID: fleet.ModelID("of-" + c.Name)}}, nil
 		},
-		Control: func(_ context.Context, id fleet.MachineID, c api.Control) error {
+		Control: func(_ context.Context, id fleet.MachineID, c fleet.Control) error {
 			if string(id) != w.machine.ID {
 				t.Errorf("machine %s was to be changed", id)
 			}
@@ -87,20 +87,20 @@ func worldOn(t *testing.T, config store.Config) *world {
 			return w.refuse
 		},
 		Changed: func(context.Context) { w.changed++ },
-		Admit: func(api.Caller) error {
+		Admit: func(fleet.Caller) error {
 			if w.crash {
 				panic("the secret inside")
 			}
 			return w.limit
 		},
-		Miss: func(_ api.Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
+		Miss: func(_ fleet.Caller, model fleet.ModelID, f *fault.Fault) *fault.Fault {
 			if w.missed = append(w.missed, model); len(w.missed) > 60 {
 				return fault.New(fault.RateLimitExceeded, "too many")
 			}
 			return f
 		},
 		Confirmed: func(time.Time) bool { return !w.blind },
-		Running:   func() []api.Use { return w.uses },
+		Running:   func() []fleet.ActiveCall { return w.uses },
 		Queued:    func(*fleet.Machine) int { return w.queued },
 		Trace:     db.Trace,
 		Nodes: func() []api.Node {
@@ -121,15 +121,15 @@ func check(t *testing.T, err error) {
 	}
 }
 
-func (w *world) identify(_ context.Context, secret string) (api.Caller, error) {
+func (w *world) identify(_ context.Context, secret string) (fleet.Caller, error) {
 	if whose, ok := w.keys[secret]; ok {
-		return api.Caller{Member: fleet.MemberID(w.members[whose].ID), Name: whose, KeyID: "key_of_" + whose}, nil
+		return fleet.Caller{Member: fleet.MemberID(w.members[whose].ID), Name: whose, KeyID: "key_of_" + whose}, nil
 	}
 	m, ok := w.members[secret]
 	if !ok {
-		return api.Caller{}, fault.New(fault.InvalidAPIKey, "who is that?")
+		return fleet.Caller{}, fault.New(fault.InvalidAPIKey, "who is that?")
 	}
-	return api.Caller{Member: fleet.MemberID(m.ID), Name: m.Name}, nil
+	return fleet.Caller{Member: fleet.MemberID(m.ID), Name: m.Name}, nil
 }
 
 // response is the part of a response that tests use.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kith/kith/internal/fleet"
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
 )
@@ -54,7 +54,7 @@ func TestClock(t *testing.T) {
 	if got := store.ClockAhead(db); got != time.Hour {
 		t.Errorf("this computer's clock is %v ahead", got)
 	}
-	update := must[fleet.Update](t)(db.Facts("eu").Poll(t.Context(), fleet.Position{}))
+	update, _ := poll(t, db, account.Position{})
 	if update.ClockAhead.Abs() > 10*time.Second {
 		t.Errorf("after a beat it is %v ahead", update.ClockAhead)
 	}

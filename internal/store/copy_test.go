@@ -61,7 +61,7 @@ func seen(t *testing.T, db *store.DB, owner, member account.Member) map[string]a
 	ctx := t.Context()
 	out := map[string]any{
 		"members": must[[]account.Member](t)(db.Members(ctx)), "groups": must[[]account.Group](t)(db.GroupList(ctx)),
-		"shares": must[[]account.Share](t)(db.ShareList(ctx)), "machines": must[[]account.Kept](t)(db.KeptMachines(ctx, "eu", time.Time{})),
+		"shares": must[[]account.Share](t)(db.ShareList(ctx)), "machines": must[[]account.Machine](t)(db.Facts("eu").ActiveMachines(ctx, time.Time{})),
 		"acts": must[[]account.Act](t)(db.Acts(ctx, account.Place{}, account.ActFilter{}, 10)), "password": must[string](t)(db.Password(ctx, owner.ID)),
 		"turn":  must[account.Turn](t)(db.Turn(ctx, aTurn(owner, "resp_1", 0, 64).Hash, owner.ID, start)),
 		"trace": must[account.Trace](t)(db.Trace(ctx, "call-1", owner.ID)), "hub": must[string](t)(db.Meta(ctx, store.MetaHub, "another")),
@@ -84,7 +84,7 @@ func TestCopy(t *testing.T) {
 	t.Parallel()
 	from, to := openSQLite(t), openPostgres(t)
 	owner, member := fillToCopy(t, from)
-	before := must[fleet.Position](t)(from.Position(t.Context()))
+	before := must[account.Position](t)(from.Position(t.Context()))
 	var reported []string
 	copied, err := store.Copy(t.Context(), from, to, func(c store.TableCopy) {
 		if !slices.Contains(reported, c.Table) {
@@ -103,7 +103,7 @@ func TestCopy(t *testing.T) {
 		t.Errorf("copied: %v, reported: %v", rows, reported)
 	}
 	same(t, seen(t, to, owner, member), seen(t, from, owner, member))
-	if now := must[fleet.Position](t)(to.Position(t.Context())); now.Epoch < before.Epoch+1_000_000_000 || now.Nonce == "" || now.Nonce == before.Nonce {
+	if now := must[account.Position](t)(to.Position(t.Context())); now.Epoch < before.Epoch+1_000_000_000 || now.Nonce == "" || now.Nonce == before.Nonce {
 		t.Errorf("the position is %+v after %+v", now, before)
 	}
 	_, _, err = to.Changes(t.Context(), before)

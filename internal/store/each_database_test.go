@@ -30,7 +30,7 @@ func onDatabase(t *testing.T, open func(t *testing.T) *store.DB) {
 		{"meta", testMeta},
 		{"keys", testKeys},
 		{"machines", testMachines},
-		{"kept machines", testKeptMachines},
+		{"kept machines", testActiveMachines},
 		{"generations", testGenerations},
 		{"login tokens", testLoginTokens},
 		{"login token race", testLoginTokenRace},
@@ -161,7 +161,7 @@ func newKey(t *testing.T, db *store.DB, m account.Member, secret string) account
 
 func aMachine(owner account.Member, name string) account.Machine {
 	return account.Machine{
-		ID: account.NewID("mch_"), OwnerID: owner.ID, Name: name, Region: "eu",
+		ID: account.NewID("mch_"), OwnerID: owner.ID, OwnerName: owner.Name, Name: name, Region: "eu",
 		Hash: sha256.Sum256([]byte(owner.ID + "/" + name)), LastFour: "wxyz", Created: start,
 	}
 }
@@ -193,7 +193,7 @@ func newGroup(t *testing.T, db *store.DB, name string, members ...account.Member
 // watch returns a function that returns the changes since its last call.
 func watch(t *testing.T, db *store.DB) func() []fleet.Change {
 	t.Helper()
-	at := must[fleet.Position](t)(db.Position(t.Context()))
+	at := must[account.Position](t)(db.Position(t.Context()))
 	return func() []fleet.Change {
 		t.Helper()
 		now, changes, err := db.Changes(t.Context(), at)

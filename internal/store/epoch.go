@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store/internal/query"
 )
@@ -63,38 +64,38 @@ func changed(kind fleet.ChangeKind, id string) []fleet.Change {
 // Position returns the position of the newest change; the zero Position before the
 // first. A new reader gets the position first, then reads everything, then calls
 // Changes.
-func (db *DB) Position(ctx context.Context) (fleet.Position, error) {
+func (db *DB) Position(ctx context.Context) (account.Position, error) {
 	row, err := db.query.Position(ctx)
-	return fleet.Position{Epoch: row.N, Nonce: row.Nonce}, db.wrap(err, "read the epoch")
+	return account.Position{Epoch: row.N, Nonce: row.Nonce}, db.wrap(err, "read the epoch")
 }
 
 // Changes returns all changes after a position, in order and without gaps, and the
 // position of the last one. It returns ErrBehind if the changes are too old, as they are
 // kept for a day, or if the database lost changes that the reader has seen. The reader
 // then reads everything again, like a new one.
-func (db *DB) Changes(ctx context.Context, after fleet.Position) (fleet.Position, []fleet.Change, error) {
+func (db *DB) Changes(ctx context.Context, after account.Position) (account.Position, []fleet.Change, error) {
 	position, changes, err := changesAfter(ctx, db.query, after)
 	return position, changes, db.wrap(err, "read the changes after %d", after.Epoch)
 }
 
-func changesAfter(ctx context.Context, q *query.Queries, after fleet.Position) (fleet.Position, []fleet.Change, error) {
+func changesAfter(ctx context.Context, q *query.Queries, after account.Position) (account.Position, []fleet.Change, error) {
 	rows, err := q.ChangesAfter(ctx, after.Epoch)
 	if err != nil {
-		return fleet.Position{}, nil, err
+		return account.Position{}, nil, err
 	}
 	position, epoch := after, int64(0)
 	var changes []fleet.Change
 	for _, row := range rows {
 		if epoch = row.N; row.Known != after.Nonce {
-			return fleet.Position{}, nil, fmt.Errorf("%w: change %d is not the one known here", ErrBehind, after.Epoch)
+			return account.Position{}, nil, fmt.Errorf("%w: change %d is not the one known here", ErrBehind, after.Epoch)
 		}
 		if row.Epoch != nil {
-			position = fleet.Position{Epoch: int64(*row.Epoch), Nonce: *row.Nonce}
+			position = account.Position{Epoch: int64(*row.Epoch), Nonce: *row.Nonce}
 			changes = append(changes, fleet.Change{Epoch: position.Epoch, Kind: fleet.ChangeKind(*row.Kind), ID: *row.Subject})
 		}
 	}
 	if position.Epoch != epoch || int64(len(changes)) != epoch-after.Epoch {
-		return fleet.Position{}, nil, fmt.Errorf("%w: the newest change is %d", ErrBehind, epoch)
+		return account.Position{}, nil, fmt.Errorf("%w: the newest change is %d", ErrBehind, epoch)
 	}
 	return position, changes, nil
 }

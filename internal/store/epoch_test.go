@@ -16,7 +16,7 @@ import (
 // epoch by one, and that other writes and failed ones do not.
 func testEpoch(t *testing.T, db *store.DB) {
 	ctx := t.Context()
-	same(t, must[fleet.Position](t)(db.Position(ctx)), fleet.Position{})
+	same(t, must[account.Position](t)(db.Position(ctx)), account.Position{})
 	changes := watch(t, db)
 	ada := newMember(t, db, "ada")
 	key := newKey(t, db, ada, "one")
@@ -28,7 +28,7 @@ func testEpoch(t *testing.T, db *store.DB) {
 		{Kind: fleet.MachineChanged, ID: box.ID},
 		{Kind: fleet.KeyChanged, ID: key.ID},
 	})
-	same(t, must[fleet.Position](t)(db.Position(ctx)).Epoch, int64(4))
+	same(t, must[account.Position](t)(db.Position(ctx)).Epoch, int64(4))
 
 	must[int64](t)(db.NextGeneration(ctx, box.ID))
 	ok(t, db.SaveOffers(ctx, box.ID, []byte("{}"), start))
@@ -38,7 +38,7 @@ func testEpoch(t *testing.T, db *store.DB) {
 	fails(t, db.CreateMember(ctx, ada), store.ErrExists)
 	fails(t, db.RevokeKey(ctx, key.ID, start), store.ErrNotFound)
 	same(t, changes(), []fleet.Change{})
-	same(t, must[fleet.Position](t)(db.Position(ctx)).Epoch, int64(4))
+	same(t, must[account.Position](t)(db.Position(ctx)).Epoch, int64(4))
 }
 
 // testEpochConcurrency checks that during concurrent writes, readers that poll see each
@@ -49,7 +49,7 @@ func testEpochConcurrency(t *testing.T, db *store.DB) {
 	var reading sync.WaitGroup
 	for r := range readers {
 		reading.Go(func() {
-			var at fleet.Position
+			var at account.Position
 			for epoch := int64(0); epoch < writers*each; {
 				now, changes, err := db.Changes(t.Context(), at)
 				if err != nil {
@@ -94,12 +94,12 @@ func testEpochConcurrency(t *testing.T, db *store.DB) {
 // gets ErrBehind.
 func testBehind(t *testing.T, db *store.DB) {
 	ctx := t.Context()
-	at, changes, err := db.Changes(ctx, fleet.Position{})
+	at, changes, err := db.Changes(ctx, account.Position{})
 	ok(t, err)
-	same(t, at, fleet.Position{})
+	same(t, at, account.Position{})
 	same(t, changes, []fleet.Change{})
 	newMember(t, db, "ada")
-	_, _, err = db.Changes(ctx, fleet.Position{Epoch: 7, Nonce: "of change 7"})
+	_, _, err = db.Changes(ctx, account.Position{Epoch: 7, Nonce: "of change 7"})
 	fails(t, err, store.ErrBehind)
 }
 
@@ -108,16 +108,16 @@ func testBehind(t *testing.T, db *store.DB) {
 func testLostChanges(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	newMember(t, db, "ada")
-	at := must[fleet.Position](t)(db.Position(ctx))
+	at := must[account.Position](t)(db.Position(ctx))
 	newMember(t, db, "bob")
 	now, changes, err := db.Changes(ctx, at)
 	ok(t, err)
 	same(t, len(changes), 1)
-	same(t, must[fleet.Position](t)(db.Position(ctx)), now)
+	same(t, must[account.Position](t)(db.Position(ctx)), now)
 	if at.Nonce == "" || at.Nonce == now.Nonce {
 		t.Fatalf("changes 1 and 2 have the nonces %q and %q", at.Nonce, now.Nonce)
 	}
-	for _, lost := range []fleet.Position{{Epoch: 1, Nonce: now.Nonce}, {Epoch: 2, Nonce: at.Nonce}, {Epoch: 2}} {
+	for _, lost := range []account.Position{{Epoch: 1, Nonce: now.Nonce}, {Epoch: 2, Nonce: at.Nonce}, {Epoch: 2}} {
 		_, _, err = db.Changes(ctx, lost)
 		fails(t, err, store.ErrBehind)
 	}
@@ -131,13 +131,13 @@ func testPruning(t *testing.T, open func(t *testing.T) *store.DB) {
 		nonces := []string{""}
 		add := func(name string) {
 			newMember(t, db, name)
-			nonces = append(nonces, must[fleet.Position](t)(db.Position(t.Context())).Nonce)
+			nonces = append(nonces, must[account.Position](t)(db.Position(t.Context())).Nonce)
 		}
 		add("one")
 		add("two")
 		time.Sleep(23 * time.Hour)
 		add("three")
-		at := func(epoch int64) fleet.Position { return fleet.Position{Epoch: epoch, Nonce: nonces[epoch]} }
+		at := func(epoch int64) account.Position { return account.Position{Epoch: epoch, Nonce: nonces[epoch]} }
 		_, changes, err := db.Changes(t.Context(), at(0))
 		ok(t, err)
 		same(t, len(changes), 3)

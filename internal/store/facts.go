@@ -23,32 +23,22 @@ func (db *DB) Facts(region string) *Facts { return &Facts{db, region} }
 // Now returns the time by the database's clock.
 func (f *Facts) Now() time.Time { return f.db.Now() }
 
-// Kept returns the machines of the region that were seen at since or later. The
-// zero time includes those that were never seen.
-func (f *Facts) Kept(ctx context.Context, since time.Time) ([]fleet.StoredMachine, error) {
-	machines, err := f.db.KeptMachines(ctx, f.region, since)
-	if err != nil {
-		return nil, err
-	}
-	return convert(machines, storedMachine), nil
+// ActiveMachines returns the machines of the region that may connect and were seen at
+// since or later. The zero time includes those that were never seen.
+func (f *Facts) ActiveMachines(ctx context.Context, since time.Time) ([]account.Machine, error) {
+	rows, err := f.db.query.ActiveMachines(ctx, f.region, millis(since))
+	read := func(row query.ActiveMachinesRow) account.Machine { return machine(row.Machine, row.OwnerName) }
+	return convert(rows, read), f.db.wrap(err, "list the machines of region %q", f.region)
 }
 
-// KeptMachine returns one machine; false if it is unknown or revoked, or its owner is
-// disabled.
-func (f *Facts) KeptMachine(ctx context.Context, id fleet.MachineID) (fleet.StoredMachine, bool, error) {
-	m, err := f.db.KeptMachine(ctx, string(id))
-	if errors.Is(err, ErrNotFound) || err == nil && m.Machine.Region != f.region {
-		return fleet.StoredMachine{}, false, nil
+// ActiveMachine returns one machine of the region that may connect; false if it is
+// unknown or revoked, or its owner is disabled.
+func (f *Facts) ActiveMachine(ctx context.Context, id fleet.MachineID) (account.Machine, bool, error) {
+	m, err := f.db.ActiveMachine(ctx, string(id))
+	if errors.Is(err, ErrNotFound) || err == nil && m.Region != f.region {
+		return account.Machine{}, false, nil
 	}
-	return storedMachine(m), err == nil, err
-}
-
-func storedMachine(m account.Kept) fleet.StoredMachine {
-	return fleet.StoredMachine{
-		ID: fleet.MachineID(m.Machine.ID), Owner: fleet.MemberID(m.Machine.OwnerID), OwnerName: m.OwnerName,
-		Name: m.Machine.Name, Generation: m.Machine.Generation, Advertisement: m.Machine.Offers, KeptOut: m.Machine.KeptOut,
-		LastSeen: m.Machine.LastSeen, Created: m.Machine.Created,
-	}
+	return m, err == nil, err
 }
 
 // Shares returns all shares in force, each with the number of calls of the current UTC
@@ -171,16 +161,16 @@ func routingGroup(r account.Group, limits limitsOfGroups) *fleet.Group {
 }
 
 // Position returns the position of the newest change.
-func (f *Facts) Position(ctx context.Context) (fleet.Position, error) { return f.db.Position(ctx) }
+func (f *Facts) Position(ctx context.Context) (account.Position, error) { return f.db.Position(ctx) }
 
-// Poll returns what changed after a position; fleet.ErrBehind if the changes are not
+// Poll returns what changed after a position; account.ErrBehind if the changes are not
 // known one by one. On PostgreSQL each Poll is also a beat of the node: see StartNode.
-func (f *Facts) Poll(ctx context.Context, after fleet.Position) (fleet.Update, error) {
+func (f *Facts) Poll(ctx context.Context, after account.Position) (account.StoreState, []fleet.Change, error) {
 	if f.db.node.Name != "" {
 		return f.db.beat(ctx, after)
 	}
 	position, changes, err := f.db.Changes(ctx, after)
-	return fleet.Update{Position: position, Changes: changes}, err
+	return account.StoreState{Position: position}, changes, err
 }
 
 // SaveOffers stores a machine's last advertisement and when the machine was last seen.

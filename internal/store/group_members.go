@@ -247,7 +247,7 @@ func (db *DB) OwnMachine(ctx context.Context, ownerID, id string) (account.Machi
 	if err != nil {
 		return account.Machine{}, db.wrap(err, "read machine %q", id)
 	}
-	return machine(row), nil
+	return machine(row.Machine, row.OwnerName), nil
 }
 
 // KeepOutOwn keeps the owner's machine out of a group, or lets it in again. It is

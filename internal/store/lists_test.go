@@ -36,8 +36,8 @@ func testPages(t *testing.T, db *store.DB) {
 			return places(must[[]account.Member](t)(db.MembersBefore(ctx, p, "member_", 4)), func(m account.Member) account.Place { return account.Place{At: m.Created, ID: m.ID} })
 		},
 		"mch_": func(p account.Place) []account.Place {
-			return places(must[[]account.Kept](t)(db.MachinesBefore(ctx, p, "%", 4)), func(k account.Kept) account.Place {
-				return account.Place{At: k.Machine.Created, ID: k.Machine.ID}
+			return places(must[[]account.Machine](t)(db.MachinesBefore(ctx, p, "%", 4)), func(k account.Machine) account.Place {
+				return account.Place{At: k.Created, ID: k.ID}
 			})
 		},
 		"act_": func(p account.Place) []account.Place {
@@ -67,11 +67,11 @@ func testPages(t *testing.T, db *store.DB) {
 	for part, n := range map[string]int{"": many, "MEMBER_1": 10, "_": many, "%": 0, "member-": 0, "!": 0} {
 		same(t, len(must[[]account.Member](t)(db.MembersBefore(ctx, account.Place{}, part, 100))), n)
 	}
-	found := must[[]account.Kept](t)(db.MachinesBefore(ctx, account.Place{}, "ember_07", 100))
-	if len(found) != 1 || found[0].OwnerName != "Member_07" || found[0].Machine.Name != "box 7%" {
+	found := must[[]account.Machine](t)(db.MachinesBefore(ctx, account.Place{}, "ember_07", 100))
+	if len(found) != 1 || found[0].OwnerName != "Member_07" || found[0].Name != "box 7%" {
 		t.Errorf("by its owner is found %+v", found)
 	}
-	same(t, len(must[[]account.Kept](t)(db.MachinesBefore(ctx, account.Place{}, "BOX 1", 100))), 11)
+	same(t, len(must[[]account.Machine](t)(db.MachinesBefore(ctx, account.Place{}, "BOX 1", 100))), 11)
 	_, err := db.MembersBefore(ctx, account.Place{}, "\x00", 1)
 	fails(t, err, store.ErrInvalid)
 

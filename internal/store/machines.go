@@ -30,7 +30,7 @@ func (db *DB) MachineByHash(ctx context.Context, hash [32]byte) (account.Machine
 	if err != nil {
 		return account.Machine{}, account.Member{}, db.wrap(err, "read a machine by its credential's hash")
 	}
-	return machine(row.Machine), member(row.Member), nil
+	return machine(row.Machine, row.Member.Name), member(row.Member), nil
 }
 
 // Machines returns every machine of the owner, or of all owners if ownerID is empty,
@@ -38,10 +38,12 @@ func (db *DB) MachineByHash(ctx context.Context, hash [32]byte) (account.Machine
 func (db *DB) Machines(ctx context.Context, ownerID string) ([]account.Machine, error) {
 	if ownerID == "" {
 		rows, err := db.query.Machines(ctx)
-		return convert(rows, machine), db.wrap(err, "list the machines")
+		read := func(row query.MachinesRow) account.Machine { return machine(row.Machine, row.OwnerName) }
+		return convert(rows, read), db.wrap(err, "list the machines")
 	}
 	rows, err := db.query.MachinesOf(ctx, ownerID)
-	return convert(rows, machine), db.wrap(err, "list the machines of member %q", ownerID)
+	read := func(row query.MachinesOfRow) account.Machine { return machine(row.Machine, row.OwnerName) }
+	return convert(rows, read), db.wrap(err, "list the machines of member %q", ownerID)
 }
 
 // CountMachines returns the number of machines that are not revoked.
@@ -53,34 +55,24 @@ func (db *DB) CountMachines(ctx context.Context) (int, error) {
 // MachinesBefore returns one page of all machines, newest first, including revoked ones:
 // up to most machines with part in their own or their owner's name, beginning at from.
 // The case of ASCII characters is ignored.
-func (db *DB) MachinesBefore(ctx context.Context, from account.Place, part string, most int) ([]account.Kept, error) {
+func (db *DB) MachinesBefore(ctx context.Context, from account.Place, part string, most int) ([]account.Machine, error) {
 	if err := checkText(part, from.ID); err != nil {
 		return nil, db.wrap(err, "list machines")
 	}
 	at, id := pageStart(from)
 	rows, err := db.query.MachinesBefore(ctx, at, id, likePattern(part), int32(most))
-	return convert(rows, func(row query.MachinesBeforeRow) account.Kept { return keptMachine(query.KeptMachineRow(row)) }), db.wrap(err, "list machines")
+	read := func(row query.MachinesBeforeRow) account.Machine { return machine(row.Machine, row.OwnerName) }
+	return convert(rows, read), db.wrap(err, "list machines")
 }
 
-// KeptMachines returns the machines of the region that may connect and were seen at
-// since or later. The zero time includes those that were never seen.
-func (db *DB) KeptMachines(ctx context.Context, region string, since time.Time) ([]account.Kept, error) {
-	rows, err := db.query.KeptMachines(ctx, region, millis(since))
-	return convert(rows, func(row query.KeptMachinesRow) account.Kept { return keptMachine(query.KeptMachineRow(row)) }), db.wrap(err, "list the machines of region %q", region)
-}
-
-// KeptMachine returns one machine that may connect; ErrNotFound if it is revoked or
+// ActiveMachine returns one machine that may connect; ErrNotFound if it is revoked or
 // its owner is disabled.
-func (db *DB) KeptMachine(ctx context.Context, id string) (account.Kept, error) {
-	row, err := db.query.KeptMachine(ctx, id)
+func (db *DB) ActiveMachine(ctx context.Context, id string) (account.Machine, error) {
+	row, err := db.query.ActiveMachine(ctx, id)
 	if err != nil {
-		return account.Kept{}, db.wrap(err, "read machine %q", id)
+		return account.Machine{}, db.wrap(err, "read machine %q", id)
 	}
-	return keptMachine(row), nil
-}
-
-func keptMachine(row query.KeptMachineRow) account.Kept {
-	return account.Kept{Machine: machine(row.Machine), OwnerName: row.OwnerName}
+	return machine(row.Machine, row.OwnerName), nil
 }
 
 // RenameMachine renames a live machine of the owner; ErrExists if the owner has another
@@ -161,7 +153,7 @@ func (db *DB) RedeemLoginToken(ctx context.Context, hash [32]byte, m account.Mac
 			return nil, sql.ErrNoRows
 		}
 		owner = member(row)
-		m.OwnerID = owner.ID
+		m.OwnerID, m.OwnerName = owner.ID, owner.Name
 		if token.Name != "" {
 			m.Name = token.Name
 		}
@@ -189,9 +181,9 @@ func insertMachine(ctx context.Context, q *query.Queries, m account.Machine) err
 	return nil
 }
 
-func machine(row query.Machine) account.Machine {
+func machine(row query.Machine, owner string) account.Machine {
 	return account.Machine{
-		ID: row.ID, OwnerID: row.OwnerID, Name: row.Name, Region: row.Region,
+		ID: row.ID, OwnerID: row.OwnerID, OwnerName: owner, Name: row.Name, Region: row.Region,
 		Hash: [32]byte(row.Hash), LastFour: row.LastFour,
 		Created: timeOf(row.Created), LastSeen: timeOf(row.LastSeen),
 		Offers: row.Offers, Generation: row.Generation, Revoked: timeOf(row.Revoked), KeptOut: row.KeptOut,

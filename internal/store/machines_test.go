@@ -59,7 +59,7 @@ func testMachines(t *testing.T, db *store.DB) {
 	expect(t, changes(), fleet.Change{Kind: fleet.MachineChanged, ID: again.ID})
 }
 
-func testKeptMachines(t *testing.T, db *store.DB) {
+func testActiveMachines(t *testing.T, db *store.DB) {
 	ctx := t.Context()
 	ada := newMember(t, db, "ada")
 	never, old, fresh := newMachine(t, db, ada, "never"), newMachine(t, db, ada, "old"), newMachine(t, db, ada, "fresh")
@@ -73,28 +73,18 @@ func testKeptMachines(t *testing.T, db *store.DB) {
 	}
 	ok(t, db.RevokeMachine(ctx, gone.ID, later(300)))
 
-	kept := func(machines ...account.Machine) []account.Kept {
-		slices.SortFunc(machines, func(a, b account.Machine) int {
-			if a.ID < b.ID {
-				return -1
-			}
-			return 1
-		})
-		var out []account.Kept
-		for _, m := range machines {
-			out = append(out, account.Kept{Machine: m, OwnerName: "ada"})
-		}
-		return out
+	list := func(region string, since time.Time) []account.Machine {
+		t.Helper()
+		return must[[]account.Machine](t)(db.Facts(region).ActiveMachines(ctx, since))
 	}
-	list := must[[]account.Kept](t)
-	same(t, list(db.KeptMachines(ctx, "eu", time.Time{})), kept(never, old, fresh))
-	same(t, list(db.KeptMachines(ctx, "eu", old.LastSeen)), kept(old, fresh))
-	same(t, list(db.KeptMachines(ctx, "eu", old.LastSeen.Add(time.Millisecond))), kept(fresh))
-	same(t, list(db.KeptMachines(ctx, "us", time.Time{})), kept(abroad))
-	same(t, must[account.Kept](t)(db.KeptMachine(ctx, never.ID)), kept(never)[0])
-	_, err := db.KeptMachine(ctx, gone.ID)
+	same(t, list("eu", time.Time{}), []account.Machine{never, old, fresh})
+	same(t, list("eu", old.LastSeen), []account.Machine{old, fresh})
+	same(t, list("eu", old.LastSeen.Add(time.Millisecond)), []account.Machine{fresh})
+	same(t, list("us", time.Time{}), []account.Machine{abroad})
+	same(t, must[account.Machine](t)(db.ActiveMachine(ctx, never.ID)), never)
+	_, err := db.ActiveMachine(ctx, gone.ID)
 	fails(t, err, store.ErrNotFound)
-	_, err = db.KeptMachine(ctx, "mch_none")
+	_, err = db.ActiveMachine(ctx, "mch_none")
 	fails(t, err, store.ErrNotFound)
 }
 
@@ -114,7 +104,7 @@ func testGenerations(t *testing.T, db *store.DB) {
 			t.Fatalf("sixteen tunnels from %d on were numbered %v", began, generations)
 		}
 	}
-	same(t, must[account.Kept](t)(db.KeptMachine(t.Context(), box.ID)).Machine.Generation, generations[15])
+	same(t, must[account.Machine](t)(db.ActiveMachine(t.Context(), box.ID)).Generation, generations[15])
 	ok(t, db.RevokeMachine(t.Context(), box.ID, start))
 	_, err := db.NextGeneration(t.Context(), box.ID)
 	fails(t, err, store.ErrNotFound)
@@ -152,7 +142,7 @@ func testLoginTokens(t *testing.T, db *store.DB) {
 	ok(t, err)
 	want.Name = "den"
 	same(t, got, want)
-	same(t, must[account.Kept](t)(db.KeptMachine(ctx, got.ID)).Machine, want)
+	same(t, must[account.Machine](t)(db.ActiveMachine(ctx, got.ID)), want)
 	expect(t, changes(), fleet.Change{Kind: fleet.MachineChanged, ID: got.ID})
 	_, err = redeem(named, aMachine(ada, "another"), later(2))
 	fails(t, err, store.ErrNotFound)

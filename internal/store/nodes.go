@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store/internal/query"
 )
@@ -13,7 +14,7 @@ import (
 // an earlier process with the same name, whose next beat fails. From then on each Poll of
 // Facts is a beat of this node. On SQLite, which only one process at a time can open,
 // StartNode does nothing. It must be called before Facts are used.
-func (db *DB) StartNode(ctx context.Context, n fleet.Node) error {
+func (db *DB) StartNode(ctx context.Context, n account.Node) error {
 	if db.flavor.primary == nil {
 		return nil
 	}
@@ -35,18 +36,18 @@ func (db *DB) StartNode(ctx context.Context, n fleet.Node) error {
 // beat increments this node's beat and returns the nodes and what changed after the
 // position, in one transaction. The result is only valid after the commit: a server that
 // was replaced as the primary still answers reads, but cannot commit without its
-// synchronous standby. beat returns fleet.ErrReplaced if the node's row no longer exists.
-func (db *DB) beat(ctx context.Context, after fleet.Position) (update fleet.Update, err error) {
+// synchronous standby. beat returns account.ErrReplaced if the node's row no longer exists.
+func (db *DB) beat(ctx context.Context, after account.Position) (state account.StoreState, changes []fleet.Change, err error) {
 	var behind error // does not keep the beat from being committed
 	failedOver, err := db.flavor.primary.confirm(ctx, func(q *query.Queries) error {
 		n, err := q.Beat(ctx, db.node.Name, db.node.Incarnation)
 		if err == nil && n == 0 {
-			return fmt.Errorf("%w: give each hub a name of its own with hub.node; if the database was restored, start this one again", fleet.ErrReplaced)
+			return fmt.Errorf("%w: give each hub a different name with hub.node; if the database was restored, start this one again", account.ErrReplaced)
 		}
 		if err != nil {
 			return err
 		}
-		update.Position, update.Changes, err = changesAfter(ctx, q, after)
+		state.Position, changes, err = changesAfter(ctx, q, after)
 		if errors.Is(err, ErrBehind) {
 			behind = err
 			return nil
@@ -55,17 +56,17 @@ func (db *DB) beat(ctx context.Context, after fleet.Position) (update fleet.Upda
 			return err
 		}
 		nodes, err := q.Nodes(ctx)
-		update.Nodes = convert(nodes, node)
+		state.Nodes = convert(nodes, node)
 		return err
 	})
-	update.ClockAhead, update.FailedOver = db.clockAhead(), failedOver
+	state.ClockAhead, state.FailedOver = db.clockAhead(), failedOver
 	if err == nil {
 		err = behind
 	}
 	if err != nil {
-		return fleet.Update{}, db.wrap(err, "confirm the state of node %q", db.node.Name)
+		return account.StoreState{}, nil, db.wrap(err, "confirm the state of node %q", db.node.Name)
 	}
-	return update, nil
+	return state, changes, nil
 }
 
 // SetNodeState sets the state of a node, which all nodes read with their next beat;
@@ -92,7 +93,7 @@ func (db *DB) EndNode(ctx context.Context) error {
 
 // RemoveNode removes a node that ended without removing itself, unless its row changed
 // since it was read.
-func (f *Facts) RemoveNode(ctx context.Context, n fleet.Node) error {
+func (f *Facts) RemoveNode(ctx context.Context, n account.Node) error {
 	return f.db.wrap(f.db.query.RemoveNode(ctx, n.Name, n.Incarnation, n.Beat), "remove node %q", n.Name)
 }
 
@@ -122,13 +123,13 @@ func (f *Facts) Generations(ctx context.Context, ids []fleet.MachineID) (map[fle
 
 // Nodes returns the nodes that started on this database and did not remove themselves, by
 // name.
-func (db *DB) Nodes(ctx context.Context) ([]fleet.Node, error) {
+func (db *DB) Nodes(ctx context.Context) ([]account.Node, error) {
 	rows, err := db.query.Nodes(ctx)
 	return convert(rows, node), db.wrap(err, "list the nodes")
 }
 
-func node(row query.Node) fleet.Node {
-	return fleet.Node{
+func node(row query.Node) account.Node {
+	return account.Node{
 		Name: row.Name, Incarnation: row.Incarnation, Region: row.Region, Address: row.Address, Pin: row.Pin,
 		Version: row.Version, State: row.State, Beat: row.Beat, Started: timeOf(row.Started),
 	}

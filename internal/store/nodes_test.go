@@ -8,17 +8,28 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
 )
 
-func aNode(name, incarnation string) fleet.Node {
-	return fleet.Node{
+func aNode(name, incarnation string) account.Node {
+	return account.Node{
 		Name: name, Incarnation: incarnation, Region: "eu", Address: "10.0.0.1:8703", Pin: "af", Version: "v1", State: "ready",
 		Started: start,
 	}
 }
+
+// poll polls the store as a hub of the region eu does.
+func poll(t *testing.T, db *store.DB, after account.Position) (account.StoreState, []fleet.Change) {
+	t.Helper()
+	state, changes, err := db.Facts("eu").Poll(t.Context(), after)
+	ok(t, err)
+	return state, changes
+}
+
+func nodes(state account.StoreState, _ []fleet.Change) int { return len(state.Nodes) }
 
 // TestBeat checks that a poll of a node on PostgreSQL increments its beat and returns all
 // nodes with what changed, and fails if another process has taken the name.
@@ -30,22 +41,22 @@ func TestBeat(t *testing.T) {
 	ok(t, other.StartNode(t.Context(), aNode("b", "second")))
 	ada := newMember(t, other, "ada")
 
-	update := must[fleet.Update](t)(db.Facts("eu").Poll(t.Context(), fleet.Position{}))
-	same(t, update.Changes, []fleet.Change{{Epoch: 1, Kind: fleet.MemberChanged, ID: ada.ID}})
-	same(t, update.Position, must[fleet.Position](t)(other.Position(t.Context())))
+	update, changes := poll(t, db, account.Position{})
+	same(t, changes, []fleet.Change{{Epoch: 1, Kind: fleet.MemberChanged, ID: ada.ID}})
+	same(t, update.Position, must[account.Position](t)(other.Position(t.Context())))
 	a, b := aNode("a", "first"), aNode("b", "second")
 	a.Beat = 1
-	same(t, update.Nodes, []fleet.Node{a, b})
-	_, err := db.Facts("eu").Poll(t.Context(), fleet.Position{Epoch: 1, Nonce: "another"})
+	same(t, update.Nodes, []account.Node{a, b})
+	_, _, err := db.Facts("eu").Poll(t.Context(), account.Position{Epoch: 1, Nonce: "another"})
 	fails(t, err, store.ErrBehind)
 
 	again := open(t, config)
 	ok(t, again.StartNode(t.Context(), aNode("a", "third")))
-	_, err = db.Facts("eu").Poll(t.Context(), update.Position)
-	fails(t, err, fleet.ErrReplaced)
-	update = must[fleet.Update](t)(again.Facts("eu").Poll(t.Context(), update.Position))
+	_, _, err = db.Facts("eu").Poll(t.Context(), update.Position)
+	fails(t, err, account.ErrReplaced)
+	update, _ = poll(t, again, update.Position)
 	a.Incarnation, a.Beat = "third", 1
-	same(t, update.Nodes, []fleet.Node{a, b})
+	same(t, update.Nodes, []account.Node{a, b})
 }
 
 // TestNodeState checks that any node can set another's state, which all read with their
@@ -56,31 +67,31 @@ func TestNodeState(t *testing.T) {
 	db, other := open(t, config), open(t, config)
 	ok(t, db.StartNode(t.Context(), aNode("a", "first")))
 	ok(t, other.StartNode(t.Context(), aNode("b", "second")))
-	fails(t, db.SetNodeState(t.Context(), "c", fleet.NodeDraining), store.ErrNotFound)
-	ok(t, db.SetNodeState(t.Context(), "b", fleet.NodeDraining))
-	update := must[fleet.Update](t)(other.Facts("eu").Poll(t.Context(), fleet.Position{}))
-	same(t, []string{update.Nodes[0].State, update.Nodes[1].State}, []string{"ready", fleet.NodeDraining})
+	fails(t, db.SetNodeState(t.Context(), "c", account.NodeDraining), store.ErrNotFound)
+	ok(t, db.SetNodeState(t.Context(), "b", account.NodeDraining))
+	update, _ := poll(t, other, account.Position{})
+	same(t, []string{update.Nodes[0].State, update.Nodes[1].State}, []string{"ready", account.NodeDraining})
 	earlier := update.Nodes[1]
-	update = must[fleet.Update](t)(other.Facts("eu").Poll(t.Context(), fleet.Position{}))
+	update, _ = poll(t, other, account.Position{})
 	ok(t, db.Facts("eu").RemoveNode(t.Context(), earlier)) // its row has changed since
 	ok(t, db.Facts("eu").RemoveNode(t.Context(), update.Nodes[0]))
-	same(t, len(must[fleet.Update](t)(other.Facts("eu").Poll(t.Context(), fleet.Position{})).Nodes), 1)
+	same(t, nodes(poll(t, other, account.Position{})), 1)
 	ok(t, db.StartNode(t.Context(), aNode("a", "again")))
 	ok(t, other.EndNode(t.Context()))
-	_, err := other.Facts("eu").Poll(t.Context(), update.Position)
-	fails(t, err, fleet.ErrReplaced)
-	same(t, len(must[fleet.Update](t)(db.Facts("eu").Poll(t.Context(), fleet.Position{})).Nodes), 1)
+	_, _, err := other.Facts("eu").Poll(t.Context(), update.Position)
+	fails(t, err, account.ErrReplaced)
+	same(t, nodes(poll(t, db, account.Position{})), 1)
 
 	alone := open(t, store.Config{Path: storetest.SQLite(t)})
-	fails(t, alone.SetNodeState(t.Context(), "a", fleet.NodeDraining), store.ErrNotFound)
+	fails(t, alone.SetNodeState(t.Context(), "a", account.NodeDraining), store.ErrNotFound)
 	ok(t, alone.EndNode(t.Context()))
 }
 
 // confirms polls until the store confirms.
-func confirms(t *testing.T, db *store.DB, after fleet.Position) fleet.Update {
+func confirms(t *testing.T, db *store.DB, after account.Position) account.StoreState {
 	t.Helper()
 	for {
-		update, err := db.Facts("eu").Poll(t.Context(), after)
+		update, _, err := db.Facts("eu").Poll(t.Context(), after)
 		if err == nil {
 			return update
 		}
@@ -99,7 +110,7 @@ func TestOldPrimaryDoesNotConfirm(t *testing.T) {
 	db := open(t, config)
 	ok(t, db.StartNode(t.Context(), aNode("a", "first")))
 	newMember(t, db, "ada")
-	at := confirms(t, db, fleet.Position{}).Position
+	at := confirms(t, db, account.Position{}).Position
 	standby := func(name string) {
 		t.Helper()
 		execute(t, config.URL, "ALTER SYSTEM SET synchronous_standby_names = '"+name+"'", "SELECT pg_reload_conf()")
@@ -107,12 +118,12 @@ func TestOldPrimaryDoesNotConfirm(t *testing.T) {
 	standby("gone")
 	for { // until the server has read its configuration
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		_, err := db.Facts("eu").Poll(ctx, at)
+		_, _, err := db.Facts("eu").Poll(ctx, at)
 		if cancel(); err != nil {
 			break
 		}
 	}
-	same(t, must[fleet.Position](t)(db.Position(t.Context())), at)
+	same(t, must[account.Position](t)(db.Position(t.Context())), at)
 	standby("")
 	same(t, confirms(t, db, at).Position, at)
 }
@@ -133,9 +144,9 @@ func TestReplacedPrimary(t *testing.T) {
 		t.Errorf("several hosts and no standby: %q", warning)
 	}
 	ok(t, db.StartNode(t.Context(), aNode("a", "first")))
-	at := confirms(t, db, fleet.Position{}).Position
+	at := confirms(t, db, account.Position{}).Position
 	old.Stop(t)
-	_, err := db.Facts("eu").Poll(t.Context(), at)
+	_, _, err := db.Facts("eu").Poll(t.Context(), at)
 	if err == nil {
 		t.Fatal("it confirmed without a server")
 	}
@@ -158,9 +169,9 @@ func TestNodeOnSQLite(t *testing.T) {
 	db := openSQLite(t)
 	ok(t, db.StartNode(t.Context(), aNode("a", "first")))
 	ada := newMember(t, db, "ada")
-	update := must[fleet.Update](t)(db.Facts("eu").Poll(t.Context(), fleet.Position{}))
-	same(t, update.Changes, []fleet.Change{{Epoch: 1, Kind: fleet.MemberChanged, ID: ada.ID}})
-	same(t, update.Nodes, []fleet.Node{})
+	update, changes := poll(t, db, account.Position{})
+	same(t, changes, []fleet.Change{{Epoch: 1, Kind: fleet.MemberChanged, ID: ada.ID}})
+	same(t, update.Nodes, []account.Node{})
 }
 
 // TestStoppedNode checks that a node that stopped in the middle of a transaction, or was cut

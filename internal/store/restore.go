@@ -21,9 +21,9 @@ type Restored struct {
 	// Members, Keys and Machines are their numbers in the restored database, without
 	// revoked keys and machines.
 	Members, Keys, Machines int64
-	// Kept is the number of keys, machines and members that stay revoked or disabled
-	// because the replaced database had them so, and the backup did not.
-	Kept int64
+	// StillRevoked is the number of keys, machines and members that stay revoked or
+	// disabled because the replaced database had them so, and the backup did not.
+	StillRevoked int64
 	// Before is the file with the replaced database; empty if there was none.
 	Before string
 	// Lost is the error if the replaced database could not be read.
@@ -217,7 +217,7 @@ func (done *Restored) finish(ctx context.Context, path string, old revocations) 
 		if _, err := endOnce(ctx, q, old.epoch); err != nil {
 			return err
 		}
-		if done.Kept, err = keepRevoked(ctx, q, old); err != nil {
+		if done.StillRevoked, err = keepRevoked(ctx, q, old); err != nil {
 			return err
 		}
 		n, err := q.CountRestored(ctx)

@@ -102,7 +102,7 @@ func TestRestoreOver(t *testing.T) {
 	ok(t, db.Close())
 	done, err := store.Restore(t.Context(), file, path, later(50), noProgress)
 	ok(t, err)
-	same(t, done, store.Restored{Made: later(20), Members: 2, Machines: 1, Kept: 3, Before: path + ".before-" + later(50).UTC().Format("20060102-150405")})
+	same(t, done, store.Restored{Made: later(20), Members: 2, Machines: 1, StillRevoked: 3, Before: path + ".before-" + later(50).UTC().Format("20060102-150405")})
 	restored := open(t, store.Config{Path: path})
 	same(t, must[[]account.Key](t)(restored.Keys(t.Context(), owner.ID))[0].Revoked, later(40))
 	same(t, must[[]account.Machine](t)(restored.Machines(t.Context(), owner.ID))[0].Revoked, later(41))
@@ -140,7 +140,7 @@ func TestRestoreOverDamage(t *testing.T) {
 	ok(t, os.WriteFile(path+"-wal", []byte("damage"), 0o600))
 	done, err := store.Restore(t.Context(), file, path, later(50), noProgress)
 	ok(t, err)
-	if done.Lost == nil || done.Kept != 0 || done.Members != 2 {
+	if done.Lost == nil || done.StillRevoked != 0 || done.Members != 2 {
 		t.Errorf("%+v", done)
 	}
 	if text, err := os.ReadFile(done.Before); err != nil || !strings.HasPrefix(string(text), "damage") {

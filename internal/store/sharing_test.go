@@ -427,9 +427,9 @@ func testKeptOutOfAll(t *testing.T, db *store.DB) {
 	facts := db.Facts("eu")
 	keptOut := func() bool {
 		t.Helper()
-		kept, there, err := facts.KeptMachine(ctx, fleet.MachineID(box.ID))
+		kept, there, err := facts.ActiveMachine(ctx, fleet.MachineID(box.ID))
 		ok(t, err)
-		all := must[[]fleet.StoredMachine](t)(facts.Kept(ctx, time.Time{}))
+		all := must[[]account.Machine](t)(facts.ActiveMachines(ctx, time.Time{}))
 		if !there || len(all) != 1 || all[0].KeptOut != kept.KeptOut {
 			t.Fatalf("the machine is %+v alone and %+v among all", kept, all)
 		}

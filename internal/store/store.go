@@ -22,7 +22,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/kith/kith/internal/account"
-	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
@@ -36,7 +35,7 @@ var (
 	ErrExists   = account.ErrExists
 	ErrInvalid  = account.ErrInvalid
 	// ErrBehind: see DB.Changes.
-	ErrBehind = fleet.ErrBehind
+	ErrBehind = account.ErrBehind
 )
 
 // Config names the database. Exactly one field is set.
@@ -55,7 +54,7 @@ type DB struct {
 	write     *sql.DB
 	read      *sql.DB        // may be the same as write
 	query     *query.Queries // runs on read
-	node      fleet.Node     // this process, after StartNode on PostgreSQL
+	node      account.Node   // this process, after StartNode on PostgreSQL
 	followers followers
 	pruned    atomic.Int64 // the hour of the newest record when old hourly sums were last deleted
 }

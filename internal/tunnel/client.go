@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/outbound"
 )
 
@@ -42,7 +43,7 @@ var (
 
 var (
 	// errFenced is why a Client ended after Fence.
-	errFenced = errors.New("a newer tunnel of the machine took over")
+	errFenced = errors.New("a newer tunnel of the machine replaced it")
 	// errOrigin refuses pages in browsers, even with a valid credential.
 	errOrigin = errors.New("cannot open a tunnel: no page in a browser may, and only one sends an Origin")
 )
@@ -347,7 +348,7 @@ func (c *Client) Offers(ctx context.Context) iter.Seq2[Advertisement, error] {
 			}
 			var ad Advertisement
 			if err := json.Unmarshal(line, &ad); err != nil {
-				fail(fmt.Errorf("a line of %d bytes is no advertisement: %w", len(line), err))
+				fail(fmt.Errorf("an advertisement of %d bytes is invalid: %w", len(line), err))
 				return
 			}
 			if !yield(ad, nil) {
@@ -425,7 +426,7 @@ func (c *Client) Move(ctx context.Context) error { return post(ctx, c, PathMove,
 
 // SendControl sends the daemon at the other end of way a change that its owner made
 // elsewhere. If the daemon refuses it, the error contains the daemon's text.
-func SendControl(ctx context.Context, way http.RoundTripper, change Control) error {
+func SendControl(ctx context.Context, way http.RoundTripper, change fleet.Control) error {
 	body, err := json.Marshal(change)
 	if err != nil {
 		return fmt.Errorf("cannot write a control message: %w", err)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/outbound"
 )
 
@@ -74,7 +75,7 @@ type Dialer struct {
 	Advertise func() (Advertisement, <-chan struct{})
 	// Control applies a change that the owner made elsewhere. If it fails, the text of
 	// the error is sent to the hub. If Control is nil, every change is refused.
-	Control func(context.Context, Control) error
+	Control func(context.Context, fleet.Control) error
 	// Notice, if not nil, is called with what the hub cannot use of the machine's state.
 	Notice func(Notice)
 	// OnState is called for each State, never concurrently. It must not block.

@@ -62,7 +62,7 @@ const (
 	MaxTokenize  = 8 << 20
 )
 
-// PathControl is the path for a Control.
+// PathControl is the path for a fleet.Control.
 const PathControl = "/control"
 
 // PathNotice is the path for a Notice.
@@ -154,17 +154,4 @@ func RefusalIn(h http.Header) Refusal {
 	default:
 		return RefusedOther
 	}
-}
-
-// Control is the body of POST /control: a change that the owner made on the site or with
-// the CLI of another machine. A nil field leaves the setting unchanged. Empty hours are a
-// change.
-type Control struct {
-	Paused *bool `json:"paused,omitzero"`
-	// Until is when a pause ends. The zero time means never. It belongs to Paused: a
-	// change that sets only Paused removes the end.
-	Until    *time.Time `json:"until,omitzero"`
-	Hours    *string    `json:"hours,omitzero"`
-	Timezone *string    `json:"timezone,omitzero"`
-	Slots    *int       `json:"slots,omitzero"`
 }

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/kith/kith/internal/fleet"
 )
 
 const (
@@ -233,7 +235,7 @@ func (s *session) control(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
 		return
 	}
-	var change Control
+	var change fleet.Control
 	err = json.Unmarshal(body, &change)
 	if err == nil {
 		if s.dialer.Control == nil {

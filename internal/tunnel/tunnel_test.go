@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kith/kith/internal/fleet"
 )
 
 // first reads one advertisement.
@@ -569,8 +571,8 @@ func TestControl(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := make(chan *Client, 1)
 		m := newMachine(serveHub(t, acceptTunnels(t, out)), echo)
-		var got Control
-		m.Control = func(_ context.Context, c Control) error {
+		var got fleet.Control
+		m.Control = func(_ context.Context, c fleet.Control) error {
 			got = c
 			if c.Hours != nil {
 				return errors.New("hours cannot be read")
@@ -580,10 +582,10 @@ func TestControl(t *testing.T) {
 		m.run(t)
 		client := <-out
 		yes, hours := true, "whenever"
-		if err := SendControl(t.Context(), client, Control{Paused: &yes}); err != nil || got.Paused == nil || !*got.Paused || got.Slots != nil {
+		if err := SendControl(t.Context(), client, fleet.Control{Paused: &yes}); err != nil || got.Paused == nil || !*got.Paused || got.Slots != nil {
 			t.Errorf("Control = %v, arrived %+v", err, got)
 		}
-		err := SendControl(t.Context(), client, Control{Hours: &hours})
+		err := SendControl(t.Context(), client, fleet.Control{Hours: &hours})
 		if err == nil || !strings.Contains(err.Error(), "hours cannot be read") {
 			t.Errorf("Control = %v", err)
 		}

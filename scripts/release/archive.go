@@ -61,13 +61,18 @@ func writeTar(w io.Writer, files []file, date time.Time) error {
 	return out.Close()
 }
 
-// writeTarGz is writeTar, compressed. The header of gzip holds no date.
+// writeTarGz is writeTar, compressed.
 func writeTarGz(w io.Writer, files []file, date time.Time) error {
+	return compress(w, func(w io.Writer) error { return writeTar(w, files, date) })
+}
+
+// compress compresses what write writes. The header of gzip holds no date.
+func compress(w io.Writer, write func(io.Writer) error) error {
 	packed, err := gzip.NewWriterLevel(w, gzip.BestCompression)
 	if err != nil {
 		return err
 	}
-	return errors.Join(writeTar(packed, files, date), packed.Close())
+	return errors.Join(write(packed), packed.Close())
 }
 
 // writeZip writes the files, sorted by name, all of one date.

@@ -3,7 +3,6 @@ package main
 import (
 	"archive/tar"
 	"archive/zip"
-	"bytes"
 	"compress/gzip"
 	"context"
 	"debug/elf"
@@ -19,6 +18,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
@@ -125,21 +125,16 @@ func (r *release) checkImage() error {
 	if err != nil {
 		return err
 	}
-	images, err := r.readImage(folder)
+	index, err := r.readImage(folder)
 	if err != nil {
 		return err
 	}
-	for _, image := range images {
-		if err := validate.Image(image); err != nil {
-			return err
-		}
-	}
-	return nil
+	return validate.Index(index)
 }
 
-// readImage unpacks the image's archive to a folder and returns the image of each
-// processor.
-func (r *release) readImage(folder string) ([]v1.Image, error) {
+// readImage unpacks the image's archive to a folder and returns the index of the images,
+// one for each processor.
+func (r *release) readImage(folder string) (v1.ImageIndex, error) {
 	in, err := os.Open(filepath.Join(r.out, r.imageName()))
 	if err != nil {
 		return nil, err
@@ -152,28 +147,15 @@ func (r *release) readImage(folder string) ([]v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	named, err := top.IndexManifest()
-	if err != nil || len(named.Manifests) != 1 {
+	indexes, err := partial.FindIndexes(top, anything)
+	if err != nil || len(indexes) != 1 {
 		return nil, fmt.Errorf("the layout does not hold one image (%w)", err)
 	}
-	index, err := top.ImageIndex(named.Manifests[0].Digest)
-	if err != nil {
-		return nil, err
-	}
-	list, err := index.IndexManifest()
-	if err != nil {
-		return nil, err
-	}
-	var out []v1.Image
-	for _, one := range list.Manifests {
-		image, err := index.Image(one.Digest)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, image)
-	}
-	return out, nil
+	return indexes[0], nil
 }
+
+// anything matches every part of an index.
+func anything(v1.Descriptor) bool { return true }
 
 func unpackTarGz(name, folder string) error {
 	in, err := os.Open(name)
@@ -223,24 +205,7 @@ func unpackZip(name, folder string) error {
 		return err
 	}
 	defer in.Close()
-	for _, f := range in.File {
-		part, err := f.Open()
-		if err != nil {
-			return err
-		}
-		var data bytes.Buffer
-		_, err = io.Copy(&data, part)
-		if err = errors.Join(err, part.Close()); err != nil {
-			return err
-		}
-		if !filepath.IsLocal(f.Name) {
-			return fmt.Errorf("the archive holds %q, which is outside of it", f.Name)
-		}
-		if err := put(filepath.Join(folder, f.Name), f.Mode(), data.Bytes()); err != nil {
-			return err
-		}
-	}
-	return nil
+	return os.CopyFS(folder, in)
 }
 
 // put writes a file or makes a folder.

@@ -108,36 +108,35 @@ func newRelease(ctx context.Context, source, out string) (*release, error) {
 // describe reads the commit, its date and the version. A commit without a tag, or with
 // changes that are not committed, has a version that comes before the one in VERSION.
 func (r *release) describe(ctx context.Context) error {
-	git := func(args ...string) (string, error) {
+	var failed error // the first
+	git := func(doing string, args ...string) string {
 		out, err := exec.CommandContext(ctx, "git", append([]string{"-C", r.source}, args...)...).Output()
-		return strings.TrimSpace(string(out)), err
+		if err != nil && failed == nil {
+			failed = fmt.Errorf("cannot %s of %s: %w; a release is built from a git clone", doing, r.source, err)
+		}
+		return strings.TrimSpace(string(out))
 	}
-	commit, err := git("rev-parse", "HEAD")
-	if err != nil {
-		return fmt.Errorf("cannot read the commit of %s: %w; a release is built from a git clone", r.source, err)
+	commit := git("read the commit", "rev-parse", "HEAD")
+	date := git("read the date of the commit", "show", "-s", "--format=%cI", "HEAD")
+	changed := git("compare the files with the commit", "status", "--porcelain")
+	if failed != nil {
+		return failed
 	}
-	date, err := git("show", "-s", "--format=%cI", "HEAD")
+	at, err := time.Parse(time.RFC3339, date)
 	if err != nil {
 		return fmt.Errorf("cannot read the date of the commit: %w", err)
-	}
-	if r.date, err = time.Parse(time.RFC3339, date); err != nil {
-		return fmt.Errorf("cannot read the date of the commit: %w", err)
-	}
-	changed, err := git("status", "--porcelain")
-	if err != nil {
-		return fmt.Errorf("cannot compare the files with the commit: %w", err)
 	}
 	next, err := os.ReadFile(filepath.Join(r.source, "VERSION"))
 	if err != nil {
 		return fmt.Errorf("cannot read the version of the next release: %w", err)
 	}
 	dev := strings.TrimSpace(string(next)) + "-dev.g" + commit[:12]
-	tag, untagged := git("describe", "--tags", "--exact-match", "--match", "v[0-9]*")
-	r.commit, r.date = commit, r.date.UTC()
+	tag := git("find the tag", "describe", "--tags", "--exact-match", "--match", "v[0-9]*")
+	r.commit, r.date = commit, at.UTC()
 	switch {
 	case changed != "":
 		r.version = dev + ".modified"
-	case untagged != nil:
+	case failed != nil: // it has no tag
 		r.version = dev
 	default:
 		r.version = strings.TrimPrefix(tag, "v")

@@ -47,13 +47,13 @@ var templates = map[string]string{
 // finish writes the installer, the manifests and the checksums of everything.
 func (r *release) finish(context.Context) error {
 	installer, err := os.ReadFile(filepath.Join(r.source, "install.sh"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(r.out, "install.sh"), installer, 0o755)
+	}
+	if err == nil {
+		err = r.manifests()
+	}
 	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(r.out, "install.sh"), installer, 0o755); err != nil {
-		return err
-	}
-	if err := r.manifests(); err != nil {
 		return err
 	}
 	return r.sums()

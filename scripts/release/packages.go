@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"io"
@@ -106,28 +105,16 @@ func (r *release) packageFiles(format, binary string) (files.Contents, error) {
 		return nil, err
 	}
 	for _, page := range pages {
-		packed, err := r.compress(page)
+		text, err := os.ReadFile(page)
 		if err != nil {
 			return nil, err
 		}
-		add("/usr/share/man/man1/"+path.Base(filepath.ToSlash(packed)), packed, 0o644, "")
+		var packed bytes.Buffer
+		err = compress(&packed, func(w io.Writer) error { _, err := w.Write(text); return err })
+		if err = errors.Join(err, os.WriteFile(page+".gz", packed.Bytes(), 0o644)); err != nil {
+			return nil, err
+		}
+		add("/usr/share/man/man1/"+path.Base(filepath.ToSlash(page))+".gz", page+".gz", 0o644, "")
 	}
 	return out, nil
-}
-
-// compress writes a man page's gzipped twin and returns its name.
-func (r *release) compress(page string) (string, error) {
-	text, err := os.ReadFile(page)
-	if err != nil {
-		return "", err
-	}
-	var packed bytes.Buffer
-	w, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
-	if err != nil {
-		return "", err
-	}
-	if _, err = w.Write(text); errors.Join(err, w.Close()) != nil {
-		return "", err
-	}
-	return page + ".gz", os.WriteFile(page+".gz", packed.Bytes(), 0o644)
 }

@@ -44,7 +44,8 @@ DELETE FROM group_members WHERE group_id = $1;
 DELETE FROM groups WHERE id = $1;
 
 -- name: OwnMachine :one
-SELECT * FROM machines WHERE id = $1 AND owner_id = $2 AND revoked = 0;
+SELECT sqlc.embed(x), m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+WHERE x.id = $1 AND x.owner_id = $2 AND x.revoked = 0;
 
 -- name: SetKeptOut :execrows
 UPDATE machines SET kept_out = sqlc.arg(kept_out) WHERE id = $1 AND owner_id = $2 AND revoked = 0;

@@ -8,10 +8,12 @@ SELECT sqlc.embed(x), sqlc.embed(m) FROM machines x JOIN members m ON m.id = x.o
 WHERE x.hash = $1 AND x.revoked = 0 AND NOT m.disabled;
 
 -- name: Machines :many
-SELECT * FROM machines ORDER BY created, id;
+SELECT sqlc.embed(x), m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+ORDER BY x.created, x.id;
 
 -- name: MachinesOf :many
-SELECT * FROM machines WHERE owner_id = $1 ORDER BY created, id;
+SELECT sqlc.embed(x), m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+WHERE x.owner_id = $1 ORDER BY x.created, x.id;
 
 -- name: CountMachines :one
 SELECT count(*) FROM machines WHERE revoked = 0;
@@ -22,12 +24,12 @@ WHERE x.created <= sqlc.arg(before) AND (x.created < sqlc.arg(before) OR x.id < 
   AND (lower(x.name) LIKE lower(cast(sqlc.arg(pattern) AS text)) ESCAPE '!' OR lower(m.name) LIKE lower(cast(sqlc.arg(pattern) AS text)) ESCAPE '!')
 ORDER BY x.created DESC, x.id DESC LIMIT sqlc.arg(most);
 
--- name: KeptMachines :many
+-- name: ActiveMachines :many
 SELECT sqlc.embed(x), m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.region = $1 AND x.last_seen >= $2 AND x.revoked = 0 AND NOT m.disabled
 ORDER BY x.created, x.id;
 
--- name: KeptMachine :one
+-- name: ActiveMachine :one
 SELECT sqlc.embed(x), m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.id = $1 AND x.revoked = 0 AND NOT m.disabled;
 

@@ -168,25 +168,32 @@ func (q *Queries) OtherAdmins(ctx context.Context, groupID string, member string
 }
 
 const ownMachine = `-- name: OwnMachine :one
-SELECT id, owner_id, name, region, kept_out, hash, last_four, created, last_seen, offers, generation, revoked FROM machines WHERE id = $1 AND owner_id = $2 AND revoked = 0
+SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+WHERE x.id = $1 AND x.owner_id = $2 AND x.revoked = 0
 `
 
-func (q *Queries) OwnMachine(ctx context.Context, iD string, ownerID string) (Machine, error) {
+type OwnMachineRow struct {
+	Machine   Machine
+	OwnerName string
+}
+
+func (q *Queries) OwnMachine(ctx context.Context, iD string, ownerID string) (OwnMachineRow, error) {
 	row := q.db.QueryRowContext(ctx, ownMachine, iD, ownerID)
-	var i Machine
+	var i OwnMachineRow
 	err := row.Scan(
-		&i.ID,
-		&i.OwnerID,
-		&i.Name,
-		&i.Region,
-		&i.KeptOut,
-		&i.Hash,
-		&i.LastFour,
-		&i.Created,
-		&i.LastSeen,
-		&i.Offers,
-		&i.Generation,
-		&i.Revoked,
+		&i.Machine.ID,
+		&i.Machine.OwnerID,
+		&i.Machine.Name,
+		&i.Machine.Region,
+		&i.Machine.KeptOut,
+		&i.Machine.Hash,
+		&i.Machine.LastFour,
+		&i.Machine.Created,
+		&i.Machine.LastSeen,
+		&i.Machine.Offers,
+		&i.Machine.Generation,
+		&i.Machine.Revoked,
+		&i.OwnerName,
 	)
 	return i, err
 }

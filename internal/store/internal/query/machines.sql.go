@@ -9,6 +9,85 @@ import (
 	"context"
 )
 
+const activeMachine = `-- name: ActiveMachine :one
+SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+WHERE x.id = $1 AND x.revoked = 0 AND NOT m.disabled
+`
+
+type ActiveMachineRow struct {
+	Machine   Machine
+	OwnerName string
+}
+
+func (q *Queries) ActiveMachine(ctx context.Context, id string) (ActiveMachineRow, error) {
+	row := q.db.QueryRowContext(ctx, activeMachine, id)
+	var i ActiveMachineRow
+	err := row.Scan(
+		&i.Machine.ID,
+		&i.Machine.OwnerID,
+		&i.Machine.Name,
+		&i.Machine.Region,
+		&i.Machine.KeptOut,
+		&i.Machine.Hash,
+		&i.Machine.LastFour,
+		&i.Machine.Created,
+		&i.Machine.LastSeen,
+		&i.Machine.Offers,
+		&i.Machine.Generation,
+		&i.Machine.Revoked,
+		&i.OwnerName,
+	)
+	return i, err
+}
+
+const activeMachines = `-- name: ActiveMachines :many
+SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+WHERE x.region = $1 AND x.last_seen >= $2 AND x.revoked = 0 AND NOT m.disabled
+ORDER BY x.created, x.id
+`
+
+type ActiveMachinesRow struct {
+	Machine   Machine
+	OwnerName string
+}
+
+func (q *Queries) ActiveMachines(ctx context.Context, region string, lastSeen int64) ([]ActiveMachinesRow, error) {
+	rows, err := q.db.QueryContext(ctx, activeMachines, region, lastSeen)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ActiveMachinesRow
+	for rows.Next() {
+		var i ActiveMachinesRow
+		if err := rows.Scan(
+			&i.Machine.ID,
+			&i.Machine.OwnerID,
+			&i.Machine.Name,
+			&i.Machine.Region,
+			&i.Machine.KeptOut,
+			&i.Machine.Hash,
+			&i.Machine.LastFour,
+			&i.Machine.Created,
+			&i.Machine.LastSeen,
+			&i.Machine.Offers,
+			&i.Machine.Generation,
+			&i.Machine.Revoked,
+			&i.OwnerName,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const countMachines = `-- name: CountMachines :one
 SELECT count(*) FROM machines WHERE revoked = 0
 `
@@ -85,85 +164,6 @@ func (q *Queries) InsertMachine(ctx context.Context, arg InsertMachineParams) er
 	return err
 }
 
-const keptMachine = `-- name: KeptMachine :one
-SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
-WHERE x.id = $1 AND x.revoked = 0 AND NOT m.disabled
-`
-
-type KeptMachineRow struct {
-	Machine   Machine
-	OwnerName string
-}
-
-func (q *Queries) KeptMachine(ctx context.Context, id string) (KeptMachineRow, error) {
-	row := q.db.QueryRowContext(ctx, keptMachine, id)
-	var i KeptMachineRow
-	err := row.Scan(
-		&i.Machine.ID,
-		&i.Machine.OwnerID,
-		&i.Machine.Name,
-		&i.Machine.Region,
-		&i.Machine.KeptOut,
-		&i.Machine.Hash,
-		&i.Machine.LastFour,
-		&i.Machine.Created,
-		&i.Machine.LastSeen,
-		&i.Machine.Offers,
-		&i.Machine.Generation,
-		&i.Machine.Revoked,
-		&i.OwnerName,
-	)
-	return i, err
-}
-
-const keptMachines = `-- name: KeptMachines :many
-SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
-WHERE x.region = $1 AND x.last_seen >= $2 AND x.revoked = 0 AND NOT m.disabled
-ORDER BY x.created, x.id
-`
-
-type KeptMachinesRow struct {
-	Machine   Machine
-	OwnerName string
-}
-
-func (q *Queries) KeptMachines(ctx context.Context, region string, lastSeen int64) ([]KeptMachinesRow, error) {
-	rows, err := q.db.QueryContext(ctx, keptMachines, region, lastSeen)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []KeptMachinesRow
-	for rows.Next() {
-		var i KeptMachinesRow
-		if err := rows.Scan(
-			&i.Machine.ID,
-			&i.Machine.OwnerID,
-			&i.Machine.Name,
-			&i.Machine.Region,
-			&i.Machine.KeptOut,
-			&i.Machine.Hash,
-			&i.Machine.LastFour,
-			&i.Machine.Created,
-			&i.Machine.LastSeen,
-			&i.Machine.Offers,
-			&i.Machine.Generation,
-			&i.Machine.Revoked,
-			&i.OwnerName,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const machineByHash = `-- name: MachineByHash :one
 SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.id, m.name, m.operator, m.disabled, m.created FROM machines x JOIN members m ON m.id = x.owner_id
 WHERE x.hash = $1 AND x.revoked = 0 AND NOT m.disabled
@@ -201,31 +201,38 @@ func (q *Queries) MachineByHash(ctx context.Context, hash []byte) (MachineByHash
 }
 
 const machines = `-- name: Machines :many
-SELECT id, owner_id, name, region, kept_out, hash, last_four, created, last_seen, offers, generation, revoked FROM machines ORDER BY created, id
+SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+ORDER BY x.created, x.id
 `
 
-func (q *Queries) Machines(ctx context.Context) ([]Machine, error) {
+type MachinesRow struct {
+	Machine   Machine
+	OwnerName string
+}
+
+func (q *Queries) Machines(ctx context.Context) ([]MachinesRow, error) {
 	rows, err := q.db.QueryContext(ctx, machines)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []Machine
+	var items []MachinesRow
 	for rows.Next() {
-		var i Machine
+		var i MachinesRow
 		if err := rows.Scan(
-			&i.ID,
-			&i.OwnerID,
-			&i.Name,
-			&i.Region,
-			&i.KeptOut,
-			&i.Hash,
-			&i.LastFour,
-			&i.Created,
-			&i.LastSeen,
-			&i.Offers,
-			&i.Generation,
-			&i.Revoked,
+			&i.Machine.ID,
+			&i.Machine.OwnerID,
+			&i.Machine.Name,
+			&i.Machine.Region,
+			&i.Machine.KeptOut,
+			&i.Machine.Hash,
+			&i.Machine.LastFour,
+			&i.Machine.Created,
+			&i.Machine.LastSeen,
+			&i.Machine.Offers,
+			&i.Machine.Generation,
+			&i.Machine.Revoked,
+			&i.OwnerName,
 		); err != nil {
 			return nil, err
 		}
@@ -295,31 +302,38 @@ func (q *Queries) MachinesBefore(ctx context.Context, before int64, beforeID str
 }
 
 const machinesOf = `-- name: MachinesOf :many
-SELECT id, owner_id, name, region, kept_out, hash, last_four, created, last_seen, offers, generation, revoked FROM machines WHERE owner_id = $1 ORDER BY created, id
+SELECT x.id, x.owner_id, x.name, x.region, x.kept_out, x.hash, x.last_four, x.created, x.last_seen, x.offers, x.generation, x.revoked, m.name AS owner_name FROM machines x JOIN members m ON m.id = x.owner_id
+WHERE x.owner_id = $1 ORDER BY x.created, x.id
 `
 
-func (q *Queries) MachinesOf(ctx context.Context, ownerID string) ([]Machine, error) {
+type MachinesOfRow struct {
+	Machine   Machine
+	OwnerName string
+}
+
+func (q *Queries) MachinesOf(ctx context.Context, ownerID string) ([]MachinesOfRow, error) {
 	rows, err := q.db.QueryContext(ctx, machinesOf, ownerID)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []Machine
+	var items []MachinesOfRow
 	for rows.Next() {
-		var i Machine
+		var i MachinesOfRow
 		if err := rows.Scan(
-			&i.ID,
-			&i.OwnerID,
-			&i.Name,
-			&i.Region,
-			&i.KeptOut,
-			&i.Hash,
-			&i.LastFour,
-			&i.Created,
-			&i.LastSeen,
-			&i.Offers,
-			&i.Generation,
-			&i.Revoked,
+			&i.Machine.ID,
+			&i.Machine.OwnerID,
+			&i.Machine.Name,
+			&i.Machine.Region,
+			&i.Machine.KeptOut,
+			&i.Machine.Hash,
+			&i.Machine.LastFour,
+			&i.Machine.Created,
+			&i.Machine.LastSeen,
+			&i.Machine.Offers,
+			&i.Machine.Generation,
+			&i.Machine.Revoked,
+			&i.OwnerName,
 		); err != nil {
 			return nil, err
 		}

@@ -10,33 +10,19 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-func TestEveryRowHasItsReason(t *testing.T) {
+// model_not_found is one answer, whichever row gives it; that there is no speech model at
+// all is shown as the same row, with its own code.
+func TestRowsWithOneAnswerAreShownAsOne(t *testing.T) {
 	for _, r := range rows {
 		for _, family := range []Family{Chat, Embeddings, Audio} {
-			reason := ReasonOf(r.number, family)
-			if reason.What == "" || reason.Fix == "" || reason.Row == 0 {
-				t.Errorf("row %d for %s has the reason %+v", r.number, family, reason)
-			}
-			if says := strings.Contains(reason.What, "this kind of call"); says != (family != Chat && reason.Row == rowNotFound) {
-				t.Errorf("row %d for %s says %q", r.number, family, reason.What)
-			}
-			answer := r.chat
+			shown, answer := ShownRow(r.number, family), r.chat
 			if family != Chat {
 				answer = r.others
 			}
-			// model_not_found is one answer, whichever row gives it; that there is no
-			// speech model at all has the same reason, with its own code.
-			if notFound := answer.code == fault.ModelNotFound || answer.code == noSpeech.code; notFound != (reason.Row == rowNotFound) {
-				t.Errorf("row %d for %s has the reason of row %d with the code %q", r.number, family, reason.Row, answer.code)
+			notFound := answer.code == fault.ModelNotFound || answer.code == noSpeech.code
+			if notFound != (shown == rowNotFound) || !notFound && shown != r.number {
+				t.Errorf("row %d for %s is shown as row %d with the code %q", r.number, family, shown, answer.code)
 			}
-		}
-	}
-	if ReasonOf(1, Chat) != ReasonOf(5, Chat) || ReasonOf(7, Audio) != ReasonOf(1, Embeddings) {
-		t.Error("rows with one answer have more than one reason")
-	}
-	for _, none := range []int{-1, 0, 13} {
-		if got := ReasonOf(none, Chat); got != (Reason{}) {
-			t.Errorf("row %d has the reason %+v", none, got)
 		}
 	}
 }
@@ -48,8 +34,7 @@ func TestAReasonSaysNothingOfWhatIsOutOfReach(t *testing.T) {
 	tellable := func(s *Snapshot, a wAsk, w *world) (said, seen string) {
 		ask := a.ask(w, 1)
 		d := Route(s, ask)
-		r := ReasonOf(d.Row, a.family)
-		said = fmt.Sprintf("%s %+v", d.Verdict, r)
+		said = fmt.Sprintf("%s %d", d.Verdict, ShownRow(d.Row, a.family))
 		if d.Fault != nil {
 			said += fmt.Sprintf(" %s %s %v", d.Fault.Code, d.Fault.Message, d.Fault.NoRetry)
 		}

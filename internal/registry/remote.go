@@ -2,30 +2,13 @@ package registry
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
-)
-
-// Errors of a request to a machine that is connected to another hub node, and of reading
-// the response's body.
-var (
-	// ErrRefused means that the machine's home refused the request because, by its own
-	// snapshot, the machine takes no call of the caller at the moment. This node's
-	// snapshot will follow (spec/peers.md#news). The machine did not get the request.
-	ErrRefused = errors.New("refused by the machine's hub node: it takes no call of the caller now")
-	// ErrNotTaken means that the machine's home refused the request for another reason.
-	// The machine did not get it.
-	ErrNotTaken = errors.New("refused by the machine's hub node, which did not forward the request")
-	// ErrLost means that the machine was disconnected, or its home is gone.
-	ErrLost = errors.New("the machine's tunnel, or the hub node that it is connected to, is gone")
-	// ErrUnreached means that the home ended the request because the caller no longer
-	// reaches the machine.
-	ErrUnreached = errors.New("ended by the machine's hub node: the machine is out of the caller's reach")
 )
 
 // Others is the other hub nodes of the region (package cluster). The registry calls its
@@ -41,9 +24,9 @@ type Others interface {
 	Disconnected(fleet.MachineID)
 	// Polled is called after each poll of the store, without the lock.
 	Polled()
-	// Heard returns when the state of a node was last received, or the zero time if it
-	// never was.
-	Heard(node string) time.Time
+	// Silent reports, without the lock, whether another node is alive but has not been
+	// heard for a while: a machine may have moved there.
+	Silent(now time.Time) bool
 }
 
 // Announced is a machine that is connected to a hub node, as the node announces it.
@@ -63,39 +46,22 @@ type MachineLoad struct {
 	Models []int           `json:"models,omitempty"`
 }
 
-// LoadOf returns the load of a machine that is connected here.
-func (r *Registry) LoadOf(a *Announced) MachineLoad {
-	l := MachineLoad{ID: a.ID, Models: make([]int, len(a.Advertisement.Models))}
-	m := r.Snapshot().Machine(a.ID)
-	if m == nil {
-		return l
-	}
-	l.Used = m.Load.Used()
-	for i := range a.Advertisement.Models {
-		if o := m.Offer(fleet.ModelID(a.Advertisement.Models[i].ID)); o != nil {
-			l.Models[i] = o.Load.Used()
-		}
-	}
-	return l
-}
-
-// Elsewhere is what another hub node announced about the machines that are connected to
+// NodeState is what another hub node announced about the machines that are connected to
 // it.
-type Elsewhere struct {
+type NodeState struct {
 	// Complete means that Machines are all machines that are connected there.
 	Complete bool
 	Machines []Announced
 	Left     []fleet.MachineID
 	Loads    []MachineLoad
-	// Way returns a RoundTripper that sends requests to one of the machines. Its errors
-	// are those of this package.
+	// Way returns a RoundTripper that sends requests to one of the machines.
 	Way func(*Announced) http.RoundTripper
 }
 
-// SetElsewhere publishes what another node announced. If a machine has tunnels at two
-// nodes, the one with the higher generation stays; supersede ends an older one at this
-// node. SetElsewhere fails if the store cannot be read, and then publishes nothing.
-func (r *Registry) SetElsewhere(ctx context.Context, node string, st *Elsewhere) error {
+// ApplyState publishes what another node announced. If a machine has tunnels at two
+// nodes, the one with the higher generation stays; replaceTunnel ends an older one at this
+// node. ApplyState fails if the store cannot be read, and then publishes nothing.
+func (r *Registry) ApplyState(ctx context.Context, node string, st *NodeState) error {
 	unknown, err := r.readUnknown(ctx, st.Machines)
 	if err != nil {
 		return err
@@ -127,7 +93,7 @@ func (r *Registry) SetElsewhere(ctx context.Context, node string, st *Elsewhere)
 }
 
 // readUnknown reads the stored records of the machines that this node does not know yet.
-func (r *Registry) readUnknown(ctx context.Context, machines []Announced) (map[fleet.MachineID]fleet.StoredMachine, error) {
+func (r *Registry) readUnknown(ctx context.Context, machines []Announced) (map[fleet.MachineID]account.Machine, error) {
 	var ids []fleet.MachineID
 	r.mu.Lock()
 	for i := range machines {
@@ -136,14 +102,14 @@ func (r *Registry) readUnknown(ctx context.Context, machines []Announced) (map[f
 		}
 	}
 	r.mu.Unlock()
-	unknown := make(map[fleet.MachineID]fleet.StoredMachine, len(ids))
+	unknown := make(map[fleet.MachineID]account.Machine, len(ids))
 	for _, id := range ids {
-		kept, ok, err := r.config.Facts.KeptMachine(ctx, id)
+		stored, ok, err := r.config.Facts.ActiveMachine(ctx, id)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read machine %s: %w", id, err)
 		}
 		if ok {
-			unknown[id] = kept
+			unknown[id] = stored
 		}
 	}
 	return unknown, nil
@@ -166,14 +132,14 @@ func (r *Registry) absent(node string, machines []Announced) (gone []fleet.Machi
 
 // setMachine publishes a machine that is connected to another node, unless a newer tunnel
 // of it is known. mu must be held.
-func (r *Registry) setMachine(s *fleet.Snapshot, node string, st *Elsewhere, a *Announced, unknown map[fleet.MachineID]fleet.StoredMachine) *fleet.Snapshot {
+func (r *Registry) setMachine(s *fleet.Snapshot, node string, st *NodeState, a *Announced, unknown map[fleet.MachineID]account.Machine) *fleet.Snapshot {
 	e := r.entries[a.ID]
 	if e == nil {
-		kept, ok := unknown[a.ID]
+		stored, ok := unknown[a.ID]
 		if !ok { // revoked
 			return s
 		}
-		e = &entry{kept: withoutOffers(kept), refreshed: true}
+		e = &entry{stored: withoutOffers(stored), refreshed: true}
 		r.entries[a.ID] = e
 	}
 	elsewhere := e.client != nil || e.home != "" && e.home != node
@@ -188,11 +154,11 @@ func (r *Registry) setMachine(s *fleet.Snapshot, node string, st *Elsewhere, a *
 	arrival := e.generation != a.Generation
 	moved := e.home != node || arrival
 	if moved && (e.client != nil || e.home != "") {
-		r.supersede(a.ID, e, a.Instance)
+		r.replaceTunnel(a.ID, e, a.Instance)
 		s, _ = r.lose(s, a.ID, returnAfterLoss)
 	}
-	e.home, e.generation, e.instance, e.kept.LastSeen = node, a.Generation, a.Instance, r.Now()
-	m.Online, m.Elsewhere, m.Generation = true, true, a.Generation
+	e.home, e.generation, e.instance, e.stored.LastSeen = node, a.Generation, a.Instance, r.Now()
+	m.Online, m.Remote, m.Generation = true, true, a.Generation
 	e.name(m)
 	s = s.WithMachine(m)
 	setUsed(m, a.Load)
@@ -228,9 +194,9 @@ func (r *Registry) LoseNode(node string) {
 	})
 }
 
-// LoseElsewhere marks a machine as returning, after its home reported the end of its
+// LoseMachine marks a machine as returning, after its home reported the end of its
 // tunnel of that generation. Anything that the home announces afterwards is newer.
-func (r *Registry) LoseElsewhere(node string, id fleet.MachineID, generation int64) {
+func (r *Registry) LoseMachine(node string, id fleet.MachineID, generation int64) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		e := r.entries[id]
 		if e == nil || e.home != node || e.generation != generation {
