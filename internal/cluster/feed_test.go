@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dispatch"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -96,9 +97,7 @@ func TestFeedWakes(t *testing.T) {
 	}
 	f.set("a", 2, true)
 	f.remove("a", true)
-	if len(woken) != 1 {
-		t.Error("not woken once")
-	}
+	assert.Equal(t, len(woken), 1, "not woken once")
 	<-woken
 	done()
 	f.set("a", 3, true)

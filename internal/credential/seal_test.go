@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 func TestSeal(t *testing.T) {
@@ -20,9 +22,7 @@ func TestSeal(t *testing.T) {
 	if err != nil || !bytes.Equal(got, text) {
 		t.Errorf("%q, %v", got, err)
 	}
-	if got, err := Unseal("resp_1", "mem_ann", Seal("resp_1", "mem_ann", nil)); err != nil || len(got) != 0 {
-		t.Errorf("%q, %v", got, err)
-	}
+	assert.Equal(t, len(assert.Value(Unseal("resp_1", "mem_ann", Seal("resp_1", "mem_ann", nil)))(t)), 0)
 	damaged := func(i int) []byte {
 		d := bytes.Clone(sealed)
 		d[i] ^= 1
@@ -60,21 +60,15 @@ func TestSealNameOpensNothing(t *testing.T) {
 // What was sealed once opens for as long as it is kept, whatever kith is newer.
 func TestUnsealWhatWasSealedBefore(t *testing.T) {
 	sealed, err := hex.DecodeString("3f6a94f4239b984891249f0fc3d4442db4f2a94d5574774e9a66e8c4183be77c97eb947f4640a4112277b7caf71851ede707a6e4")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := Unseal("resp_1", "mem_ann", sealed); err != nil || string(got) != "what only the name opens" {
-		t.Errorf("%q, %v", got, err)
-	}
+	assert.OK(t, err)
+	assert.Equal(t, string(assert.Value(Unseal("resp_1", "mem_ann", sealed))(t)), "what only the name opens")
 }
 
 // Nothing is sealed by a cipher that could not be made.
 func TestMust(t *testing.T) {
 	wrong := errors.New("wrong")
 	defer func() {
-		if got := recover(); got != wrong {
-			t.Errorf("it stopped at %v", got)
-		}
+		assert.Equal[any](t, recover(), wrong, "it stopped at")
 	}()
 	must(1, wrong)
 }

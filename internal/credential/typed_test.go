@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 func TestTypedCodes(t *testing.T) {
@@ -31,8 +33,6 @@ func TestTypedCodes(t *testing.T) {
 		}
 	}
 	for _, typed := range []string{"", "BCDF", "BCDF-GHJA", "BCDF-GHJK-L", "BCDF_GHJK", "ＢCDFGHJ", strings.Repeat("B", 1<<20)} {
-		if got := ReadUserCode(typed); got != "" {
-			t.Errorf("%.20q was read as %q", typed, got)
-		}
+		assert.Equal(t, ReadUserCode(typed), "", typed, "was read as")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -87,10 +88,7 @@ func TestBadThinkingOnTheLocalSurface(t *testing.T) {
 		`"thinking_budget":"many"`:                               "thinking_budget",
 	} {
 		resp := r.post("/v1/chat/completions", strings.Replace(chat(false), "{", "{"+said+",", 1))
-		text, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := assert.Value(io.ReadAll(resp.Body))(t)
 		var got struct {
 			Error struct{ Code, Param string } `json:"error"`
 		}
@@ -98,7 +96,5 @@ func TestBadThinkingOnTheLocalSurface(t *testing.T) {
 			t.Errorf("%s: %d %s", said, resp.StatusCode, text)
 		}
 	}
-	if runs := e.Counts().Runs; runs != 0 {
-		t.Errorf("the engine ran %d times", runs)
-	}
+	assert.Equal(t, e.Counts().Runs, 0, "the engine ran")
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -109,9 +110,7 @@ func FuzzPeek(f *testing.F) {
 			return
 		}
 		var other map[string]any
-		if err := json.Unmarshal(body, &other); err != nil {
-			t.Fatalf("passed what another reader refuses: %v", err)
-		}
+		assert.OK(t, json.Unmarshal(body, &other), "passed what another reader refuses")
 		if other["model"] != string(head.Model) {
 			t.Fatalf("model is %q here and %q there", head.Model, other["model"])
 		}
@@ -133,9 +132,7 @@ func BenchmarkPeek(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := ReadHead(body); err != nil {
-					b.Fatal(err)
-				}
+				assert.Value(ReadHead(body))(b)
 			}
 		})
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -18,9 +19,7 @@ func TestMessagesGoldens(t *testing.T) {
 		got := map[string]string{}
 		if request, ok := files["request.json"]; ok {
 			_, chat, err := MessagesToChat([]byte(request))
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, err)
 			if _, err := ReadHead(chat); err != nil {
 				t.Errorf("what was written is not taken: %v", err)
 			}
@@ -251,10 +250,7 @@ func TestMessagesToChatControls(t *testing.T) {
 func TestCountMessages(t *testing.T) {
 	count := func(body string) int64 {
 		t.Helper()
-		n, err := CountMessages([]byte(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := assert.Value(CountMessages([]byte(body)))(t)
 		if head, err := ReadHead(n.Chat); n.Model != "m" || n.Chat != nil && (err != nil || head.Model != "m" || head.Stream) {
 			t.Errorf("%+v %s: %v", n.Head, n.Chat, err)
 		}
@@ -365,10 +361,7 @@ func BenchmarkEventsChunk(b *testing.B) {
 }
 
 func BenchmarkMessagesToChat(b *testing.B) {
-	archive, err := txtar.ParseFile("testdata/messages/agent.txtar")
-	if err != nil {
-		b.Fatal(err)
-	}
+	archive := assert.Value(txtar.ParseFile("testdata/messages/agent.txtar"))(b)
 	body := bytes.Replace(archive.Files[0].Data, []byte("hello "), bytes.Repeat([]byte("hello "), 16<<10), 1)
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -47,9 +48,7 @@ func asks(request string, load func(string) ([]byte, error)) (*ResponsesRequest,
 func answerTo(t testing.TB, request string, load func(string) ([]byte, error)) *Response {
 	t.Helper()
 	q, _, err := asks(request, load)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	return q.Answer("OWN", began, q.Stores())
 }
 
@@ -61,9 +60,7 @@ func TestResponsesGoldens(t *testing.T) {
 			request = `{"model":"m","input":"x"}`
 		}
 		q, chat, err := asks(request, loader(files))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		if _, err := ReadHead(chat); err != nil {
 			t.Errorf("what was written is not taken: %v\n%s", err, chat)
 		}
@@ -295,9 +292,7 @@ func checkMembers(t *testing.T, event string) {
 	var e struct {
 		Response map[string]jsontext.Value `json:"response"`
 	}
-	if err := json.Unmarshal([]byte(event), &e); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, json.Unmarshal([]byte(event), &e))
 	for _, name := range everyMember {
 		if _, ok := e.Response[name]; !ok {
 			t.Fatalf("the response lacks %s: %s", name, event)
@@ -401,9 +396,7 @@ func TestResponsesNotKept(t *testing.T) {
 				t.Errorf("%s: %v", body, err)
 			}
 		case param == "other":
-			if f.Code != fault.InvalidRequest {
-				t.Errorf("%s: %v", body, err)
-			}
+			assert.Equal(t, f.Code, fault.InvalidRequest, body, err)
 		case f.Code != fault.PreviousResponseNotFound || f.Param != param || f.Status() != 400:
 			t.Errorf("%s: %v, param %q", body, err, f.Param)
 		}
@@ -426,9 +419,7 @@ func TestResponsesNotKept(t *testing.T) {
 	t.Run("a store that is away", func(t *testing.T) {
 		away := errors.New("away")
 		_, _, err := asks(`{"model":"m","previous_response_id":"resp_A","input":"x"}`, func(string) ([]byte, error) { return nil, away })
-		if !errors.Is(err, away) {
-			t.Error(err)
-		}
+		assert.Is(t, err, away)
 	})
 }
 
@@ -476,9 +467,7 @@ func TestResponsesControls(t *testing.T) {
 			t.Errorf("%s: %v", chat, err)
 		}
 		object := q.Answer("OWN", began, q.Stores()).Finish(done1, q.Stores())
-		if !strings.Contains(string(object), want[1]) {
-			t.Errorf("%s:\n%s\nlacks %s", members, object, want[1])
-		}
+		assert.Contains(t, string(object), want[1], members, object, "lacks")
 		checkMembers(t, `{"response":`+string(object)+`}`)
 	}
 }
@@ -559,9 +548,7 @@ func TestInputItems(t *testing.T) {
 			Last  *string `json:"last_id"`
 			More  bool    `json:"has_more"`
 		}
-		if err := errors.Join(err, json.Unmarshal(list, &got)); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, errors.Join(err, json.Unmarshal(list, &got)))
 		ids := []string{}
 		for _, item := range got.Data {
 			ids = append(ids, strings.TrimPrefix(item.ID, "msg_"))
@@ -660,10 +647,7 @@ func BenchmarkResponseChunk(b *testing.B) {
 
 // The body of an agent's call, with and without storing it.
 func BenchmarkResponsesToChat(b *testing.B) {
-	archive, err := txtar.ParseFile("testdata/responses/codex.txtar")
-	if err != nil {
-		b.Fatal(err)
-	}
+	archive := assert.Value(txtar.ParseFile("testdata/responses/codex.txtar"))(b)
 	body := strings.Replace(string(archive.Files[0].Data), "hello ", strings.Repeat("hello ", 16<<10), 1)
 	for _, kept := range []bool{false, true} {
 		b.Run(map[bool]string{false: "unstored", true: "kept"}[kept], func(b *testing.B) {
@@ -671,9 +655,7 @@ func BenchmarkResponsesToChat(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				q, _, err := asks(body, loader(nil))
-				if err != nil {
-					b.Fatal(err)
-				}
+				assert.OK(b, err)
 				if turn := q.Answer("OWN", began, kept).Turn(done1); (turn != nil) != kept {
 					b.Fatal("kept", kept)
 				}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -54,12 +55,8 @@ func TestStreamCountsContentWithoutUsage(t *testing.T) {
 		`data: {"choices":[{"delta":{"reasoning_content":"x"}}]}` + "\n\n" +
 		`data: {"choices":[{"delta":{"tool_calls":[{"index":0}]}}],"usage":null}` + "\n\n" +
 		`data: {"choices":[{"delta":{"tool_calls":[],"content":null},"finish_reason":"stop"}],"usage":{"prompt_tokens":-1}}` + "\n\n" + done
-	if _, err := feed(&s, text, 7); err != nil {
-		t.Fatal(err)
-	}
-	if got := s.Usage(); got != (Usage{Out: 3}) {
-		t.Errorf("usage %+v", got)
-	}
+	assert.Value(feed(&s, text, 7))(t)
+	assert.Equal(t, s.Usage(), (Usage{Out: 3}), "usage")
 }
 
 // A machine cannot imitate the hub: its comments lose their text.
@@ -222,9 +219,7 @@ func BenchmarkStreamChunk(b *testing.B) {
 	b.SetBytes(int64(len(frame)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if n, err := s.Take(frame); err != nil || n != len(frame) {
-			b.Fatal(n, err)
-		}
+		assert.Equal(b, assert.Value(s.Take(frame))(b), len(frame))
 		s.frames, s.bytes = 0, 0
 	}
 }
@@ -235,8 +230,6 @@ func BenchmarkCheckUnary(b *testing.B) {
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := CheckUnary(bytes.NewReader(body)); err != nil {
-			b.Fatal(err)
-		}
+		assert.Value(CheckUnary(bytes.NewReader(body)))(b)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -15,13 +16,8 @@ func long(word string, tokens int) string { return word + strings.Repeat(" la", 
 // bodies.
 func shortenedTo(t *testing.T, body, message string) []string {
 	t.Helper()
-	q, err := ReadResponses([]byte(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := q.Chat(); err != nil {
-		t.Fatal(err)
-	}
+	q := assert.Value(ReadResponses([]byte(body)))(t)
+	assert.Value(q.Chat())(t)
 	r := q.Answer("own", began, false)
 	var bodies []string
 	for range 20 {
@@ -53,14 +49,10 @@ func TestShorten(t *testing.T) {
 	check := func(name, body string, there, gone []string) {
 		t.Helper()
 		for _, word := range there {
-			if !strings.Contains(body, word) {
-				t.Errorf("%s: lacks %q: %s", name, word, body)
-			}
+			assert.Contains(t, body, word, name, "lacks")
 		}
 		for _, word := range gone {
-			if strings.Contains(body, word) {
-				t.Errorf("%s: holds %q: %s", name, word, body)
-			}
+			assert.Lacks(t, body, word, name, "holds")
 		}
 	}
 

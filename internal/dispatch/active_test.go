@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -32,9 +33,7 @@ func TestActiveTogether(t *testing.T) {
 			t.Fatalf("one that waited is refused: %v", err)
 		}
 	}
-	if n != 5 {
-		t.Errorf("%d calls underway, want 5", n)
-	}
+	assert.Equal(t, n, 5, "calls underway")
 	for _, end := range ends {
 		end()
 	}
@@ -54,9 +53,7 @@ func TestDefectInDo(t *testing.T) {
 		}()
 		_, _ = d.Do(t.Context(), &gateway.Call{Caller: gateway.Caller{Member: "ann"}, Arrived: time.Now()})
 	}()
-	if n := len(d.active.all()); n != 0 {
-		t.Errorf("%d calls are left underway", n)
-	}
+	assert.Equal(t, len(d.active.all()), 0, "calls are left underway")
 }
 
 // A call that ends because of a defect leaves no slot reserved and does not wait,

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -165,9 +166,7 @@ func TestSchedulerLeaving(t *testing.T) {
 		t.Fatal("the grant is lost")
 	}
 	r.release(g.slot, unused)
-	if r.inFlight() != 0 {
-		t.Error("the slot is lost")
-	}
+	assert.Equal(t, r.inFlight(), 0, "the slot is lost")
 }
 
 // Calls that are the same to routing are in one cohort, regardless of their time and
@@ -192,9 +191,7 @@ func TestCohorts(t *testing.T) {
 	} {
 		query := queryBy("bob")
 		c.change(&query)
-		if one := q.cohortOf(query) == w.cohort; one != c.alike {
-			t.Errorf("with another %s: in one cohort: %t", c.what, one)
-		}
+		assert.Equal(t, q.cohortOf(query) == w.cohort, c.alike, "with another", c.what, "in one cohort")
 	}
 	one, other := queryBy("cid"), queryBy("cid")
 	one.Avoid, other.Avoid = []fleet.MachineID{"a", "b"}, []fleet.MachineID{"b", "a"}
@@ -255,9 +252,7 @@ func TestSchedulerAfterAMachineIsRevoked(t *testing.T) {
 	w := r.wait("bob", 0)
 	r.snapshot = r.snapshot.WithoutMachine("box")
 	r.release(h, ran)
-	if got(w) != (waitResult{}) {
-		t.Error("a slot of no machine was given out")
-	}
+	assert.Equal(t, got(w), (waitResult{}), "a slot of no machine was given out")
 }
 
 // A call that starts to wait is not sent back to the machine that has just refused it.
@@ -321,9 +316,7 @@ func TestSchedulerGivesAllThatCameIntoReach(t *testing.T) {
 		WithGroup(&fleet.Group{ID: "g", Members: []fleet.MemberID{"bob", "dan"}})
 	r.onChange(anything)
 	for i, w := range all {
-		if served := got(w).slot != nil; served != (i < 4) {
-			t.Errorf("waiter %d was served: %t", i, served)
-		}
+		assert.Equal(t, got(w).slot != nil, (i < 4), "waiter", i, "was served")
 	}
 }
 
@@ -405,22 +398,16 @@ func TestSchedulerQueued(t *testing.T) {
 	moved("a call waits")
 	r.wait("eve", 3) // out of reach: refused at once
 	r.wait("cid", 4)
-	if n := r.queued(box); n != 3 {
-		t.Errorf("%d wait for the machine, want 3", n)
-	}
+	assert.Equal(t, r.queued(box), 3, "wait for the machine")
 	other := *box
 	other.Offers = other.Offers[1:]
-	if n := r.queued(&other); n != 0 {
-		t.Errorf("%d wait for another model", n)
-	}
+	assert.Equal(t, r.queued(&other), 0, "wait for another model")
 	r.activities = 0
 	r.leave(bob)
 	moved("a call left")
 	r.release(first, ran)
 	moved("a slot came free")
-	if n := r.queued(box); n != 1 {
-		t.Errorf("%d wait, want 1", n)
-	}
+	assert.Equal(t, r.queued(box), 1, "wait")
 
 	alone := newScheduler(t, 1)
 	for what, end := range map[string]func(*reservation){
@@ -444,9 +431,7 @@ func TestRouteHeader(t *testing.T) {
 		"Größe\r\nX:": `shared; machine="Gr\u00f6\u00dfe\r\nX:"; owner=ann`,
 		`a"; b=c, d`:  `shared; machine="a\"; b=c, d"; owner=ann`,
 	} {
-		if got := routeHeader([]gateway.Attempt{try(fleet.Shared, name, "ann", true)}); got != want {
-			t.Errorf("%q: %s", name, got)
-		}
+		assert.Equal(t, routeHeader([]gateway.Attempt{try(fleet.Shared, name, "ann", true)}), want, name)
 	}
 	own, group, other := try(fleet.Own, "box", "me", true), try(fleet.Grouped, "trap", "eve", true), try(fleet.Grouped, "shy", "cy", false)
 	for _, c := range []struct {
@@ -459,9 +444,7 @@ func TestRouteHeader(t *testing.T) {
 		{[]gateway.Attempt{own, group, own, own}, "group; machine=trap; owner=eve, own; machine=box; owner=me"},
 		{[]gateway.Attempt{group, own, try(fleet.Grouped, "trap", "eve", false)}, "group; machine=trap; owner=eve, own; machine=box; owner=me"},
 	} {
-		if got := routeHeader(c.tries); got != c.want {
-			t.Errorf("%+v: %s", c.tries, got)
-		}
+		assert.Equal(t, routeHeader(c.tries), c.want, c.tries)
 	}
 }
 
@@ -471,14 +454,10 @@ func TestSchedulerCountsAnswers(t *testing.T) {
 	r := newScheduler(t, 4)
 	one, four := r.newcomer("ann"), r.newcomer("bob")
 	r.widen(four, 4)
-	if n := r.inFlight(); n != 5 {
-		t.Errorf("%d slots are held, not 5", n)
-	}
+	assert.Equal(t, r.inFlight(), 5, "slots are held")
 	w := r.wait("cid", 0)
 	r.release(one, ran)
-	if got(w) != (waitResult{}) {
-		t.Error("a slot of four that are held was given away")
-	}
+	assert.Equal(t, got(w), (waitResult{}), "a slot of four that are held was given away")
 	r.release(four, ran)
 	r.release(four, ran)
 	if h := got(w).slot; h == nil {

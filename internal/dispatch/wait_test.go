@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -28,9 +29,7 @@ func TestSchedulerOwnerGoesFirst(t *testing.T) {
 		if h = got(w).slot; h == nil {
 			t.Fatalf("waiter %d was passed over", i)
 		}
-		if n := r.position(w); n != 0 {
-			t.Errorf("waiter %d was served and has %d ahead", i, n)
-		}
+		assert.Equal(t, r.position(w), 0, "waiter", i, "was served and")
 	}
 }
 

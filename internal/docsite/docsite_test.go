@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kith/kith/docs"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/docsite"
 )
 
@@ -26,9 +27,7 @@ func pages(t *testing.T) []docsite.Page {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	return out
 }
 
@@ -108,15 +107,11 @@ func TestRendering(t *testing.T) {
 		`<div class="scroll" tabindex="0"><table class="stack">`,
 		`href="/docs/operate/backup#postgresql"`,
 	} {
-		if !strings.Contains(install.HTML, want) {
-			t.Errorf("docs/install.md has no %s", want)
-		}
+		assert.Contains(t, install.HTML, want, "docs/install.md has no")
 	}
 	file := regexp.MustCompile(`<a href="/docs[^"]*">(?:<code>)?[^<]*\.md<`)
 	for _, page := range pages(t) {
-		if link := file.FindString(page.HTML); link != "" {
-			t.Errorf("%s has a link that is named after a file: %s", page.Name, link)
-		}
+		assert.Equal(t, file.FindString(page.HTML), "", page.Name, "has a link that is named after a file")
 		if strings.Contains(page.HTML, "</th>\n<th></th>") || strings.Contains(page.HTML, "<th></th>\n</tr>") {
 			t.Errorf("%s has a table with a column without a name", page.Name)
 		}
@@ -131,9 +126,7 @@ func TestRendering(t *testing.T) {
 	}
 	commands, _ := docsite.Find("commands") // a word of code stays on one line, a long one may break
 	for _, want := range []string{"<code><span>--json</span></code>", "<code><span>kith</span> <span>models</span></code>", "<span>claude|codex|opencode</span> <span>[--model</span> <span>M]</span>"} {
-		if !strings.Contains(commands.HTML, want) {
-			t.Errorf("docs/commands.md has no %s", want)
-		}
+		assert.Contains(t, commands.HTML, want, "docs/commands.md has no")
 	}
 	if !strings.Contains(install.HTML, "<code>kith-slim_VERSION_linux_amd64.tar.gz</code>") {
 		t.Error("docs/install.md: a long name cannot break")
@@ -161,7 +154,5 @@ func TestSearch(t *testing.T) {
 			t.Errorf("%q: %+v", query, hits)
 		}
 	}
-	if hits := docsite.Search("the"); len(hits) != 40 {
-		t.Errorf("%d hits", len(hits))
-	}
+	assert.Equal(t, len(docsite.Search("the")), 40, "hits")
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -42,9 +43,7 @@ func TestEngineOfOneThread(t *testing.T) {
 	resp, err := e.Do(t.Context(), Request{
 		Endpoint: fleet.ChatCompletions, Model: "m", Stream: true, Body: []byte(`{"model":"m","stream":true,"messages":[{"role":"user","content":"x"}]}`),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	_, _ = io.ReadFull(resp.Body, make([]byte, 1))
 	offered("during a call of ours", true, 0)
 	resp.Body.Close()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -134,8 +135,6 @@ func TestEmbeddingInputs(t *testing.T) {
 	}
 	for input, n := range map[string]string{`"a"`: "1", `[1,2,3]`: "1", `[[1],[2]]`: "2", `["a","b","c"]`: "3"} {
 		_, _, err := embedded(t, enginetest.VLLM, enginetest.Behaviour{Answer: `{"data":[]}`}, `"input":`+input, false)
-		if err == nil || !strings.Contains(err.Error(), "0 embeddings for "+n+" inputs") {
-			t.Errorf("%s: %v", input, err)
-		}
+		assert.Fails(t, err, "0 embeddings for "+n+" inputs", input)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dialect"
 )
 
@@ -387,9 +388,7 @@ func TestBothWays(t *testing.T) {
 	checkAnswer(t, stream, want)
 	_, one, _ := unaryOf(document)
 	_, other, _ := unaryOf(stream)
-	if diff := cmp.Diff(string(one), string(other)); diff != "" {
-		t.Errorf("-document +stream\n%s", diff)
-	}
+	assert.Same(t, string(other), string(one), "-document +stream")
 	for _, has := range []string{`"model":"m"`, `"created":7,`, `"logprobs":{"content":[{"token":"Hi"}],"refusal":null}`, `"usage":{"prompt_tokens":2,"completion_tokens":3,"total_tokens":5}`, `"timings":{"x":1.5}`} {
 		if !bytes.Contains(one, []byte(has)) {
 			t.Errorf("%s is not in %s", has, one)
@@ -403,9 +402,7 @@ func TestJoinedAnswerTooLong(t *testing.T) {
 		"text": `{"content":"` + strings.Repeat("x", 200<<10) + `"}`, "reasoning": `{"reasoning":"` + strings.Repeat("x", 200<<10) + `"}`, "other members": `{"x":"` + strings.Repeat("x", 200<<10) + `"}`,
 	} {
 		_, document, err := unaryOf(strings.Repeat(chunk(delta, `null`), 60) + doneMark)
-		if err == nil || !strings.Contains(err.Error(), "larger than 8 MiB") {
-			t.Errorf("%s: %v, %d bytes", name, err, len(document))
-		}
+		assert.Fails(t, err, "larger than 8 MiB", name, len(document), "bytes")
 	}
 }
 

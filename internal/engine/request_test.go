@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -73,9 +74,7 @@ func TestUnaryIsStreamed(t *testing.T) {
 func value(t *testing.T, text string) any {
 	t.Helper()
 	var v any
-	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		t.Fatalf("%s: %v", text, err)
-	}
+	assert.OK(t, json.Unmarshal([]byte(text), &v), text)
 	return v
 }
 
@@ -103,9 +102,7 @@ var killers = []string{
 func TestKillersNeverArrive(t *testing.T) {
 	for _, kind := range []enginetest.Kind{enginetest.LlamaCpp, enginetest.Ollama, enginetest.LMStudio, enginetest.VLLM, enginetest.Plain} {
 		got, err := sent(t, kind, Request{Body: chatBody(strings.Join(killers, ","))})
-		if err != nil {
-			t.Fatal(kind, err)
-		}
+		assert.OK(t, err, kind)
 		if diff := cmp.Diff(value(t, `{"model":"m","stream":false,"messages":[{"role":"user","content":"hi"}]}`), value(t, unstreamed(got))); diff != "" {
 			t.Errorf("%s: -want +got\n%s", kind, diff)
 		}
@@ -144,9 +141,7 @@ func TestAllowed(t *testing.T) {
 			test.want = "," + test.want
 		}
 		want := `{"model":"m","stream":false,"messages":[{"role":"user","content":"hi"}]` + test.want + `}`
-		if diff := cmp.Diff(value(t, want), value(t, unstreamed(got))); diff != "" {
-			t.Errorf("%s: -want +got\n%s", name, diff)
-		}
+		assert.Same(t, value(t, unstreamed(got)), value(t, want), name, "-want +got")
 	}
 	messages := `[{"role":"system","content":"s","cache_control":{}},
 		{"role":"user","content":[{"type":"text","text":"a","x":1},{"type":"image_url","image_url":{"url":"` + png + `","detail":"low","y":2}},{"type":"image_url","image_url":"` + png + `"}],"images":["/etc/passwd"]},
@@ -157,9 +152,7 @@ func TestAllowed(t *testing.T) {
 		{"role":"assistant","content":null,"reasoning_content":"r","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},
 		{"role":"tool","tool_call_id":"c","content":"t"}]`
 	got, err := sent(t, enginetest.VLLM, Request{Body: []byte(`{"model":"m","messages":` + messages + `}`)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	if diff := cmp.Diff(value(t, `{"model":"m","stream":false,"messages":`+want+`}`), value(t, unstreamed(got))); diff != "" {
 		t.Errorf("messages: -want +got\n%s", diff)
 	}
@@ -331,14 +324,9 @@ func TestTrusted(t *testing.T) {
 		{enginetest.LlamaCpp, `"chat_template_kwargs":{"enable_thinking":false,"mine":1}`, `"thinking_budget_tokens":0,"chat_template_kwargs":{"enable_thinking":false,"mine":1}`},
 		{enginetest.VLLM, `"thinking_token_budget":5,"max_tokens":-1`, `"thinking_token_budget":5,"chat_template_kwargs":{"enable_thinking":true,"thinking":true}`},
 	} {
-		got, err := sent(t, test.kind, Request{Body: chatBody(test.body), Trusted: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := assert.Value(sent(t, test.kind, Request{Body: chatBody(test.body), Trusted: true}))(t)
 		want := `{"model":"m","stream":false,"messages":[{"role":"user","content":"hi"}],` + test.want + `}`
-		if diff := cmp.Diff(value(t, want), value(t, unstreamed(got))); diff != "" {
-			t.Errorf("%s %s: -want +got\n%s", test.kind, test.body, diff)
-		}
+		assert.Same(t, value(t, unstreamed(got)), value(t, want), test.kind, test.body, "-want +got")
 	}
 }
 
@@ -406,14 +394,9 @@ func TestCachesApart(t *testing.T) {
 		if r.Body == nil {
 			r.Body = chatBody("")
 		}
-		got, err := sent(t, kind, r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := assert.Value(sent(t, kind, r))(t)
 		var b cache
-		if err := json.Unmarshal([]byte(got), &b); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, json.Unmarshal([]byte(got), &b))
 		return b
 	}
 	for _, test := range []struct {
@@ -431,9 +414,7 @@ func TestCachesApart(t *testing.T) {
 		if test.salts != (ann.Salt != "") || ann.Salt != again.Salt || test.salts && ann.Salt == bob.Salt || strings.Contains(ann.Salt, "ann") {
 			t.Errorf("%s: salts %q %q %q", test.kind, ann.Salt, again.Salt, bob.Salt)
 		}
-		if (ann.Prompt != nil && !*ann.Prompt) != test.single {
-			t.Errorf("%s: cache_prompt %v", test.kind, ann.Prompt)
-		}
+		assert.Equal(t, (ann.Prompt != nil && !*ann.Prompt), test.single, test.kind, "cache_prompt", ann.Prompt)
 		if shared := of(test.kind, Request{Caller: "ann", SharedCache: true}); shared.Prompt != nil || shared.Salt != ann.Salt {
 			t.Errorf("%s, one cache for all: %+v", test.kind, shared)
 		}
@@ -480,9 +461,7 @@ func FuzzRequest(f *testing.F) {
 			return
 		}
 		var got map[string]jsontext.Value
-		if err := json.Unmarshal(out, &got); err != nil {
-			t.Fatalf("%s: %v", out, err)
-		}
+		assert.OK(t, json.Unmarshal(out, &got), out)
 		for name := range got {
 			if !allowed[name] {
 				t.Fatalf("%s arrived", name)
@@ -514,10 +493,7 @@ func TestThinkingOfModelsThatDoNot(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				double := enginetest.New(kind, enginetest.Options{Models: []enginetest.Model{{ID: "m"}}})
 				f := finder(t, Config{Endpoints: []string{"http://127.0.0.1:1"}, Transport: double.Transport()})
-				resp, err := f.Engines()[0].Do(t.Context(), Request{Model: "m", Body: chatBody(said)})
-				if err != nil {
-					t.Fatal(err)
-				}
+				resp := assert.Value(f.Engines()[0].Do(t.Context(), Request{Model: "m", Body: chatBody(said)}))(t)
 				resp.Body.Close()
 				if body := string(double.Last().Body); strings.Contains(body, "think") || strings.Contains(body, "reason") {
 					t.Errorf("%s %s: %s", kind, said, body)
@@ -557,9 +533,7 @@ func TestOlderVLLM(t *testing.T) {
 				return enginetest.Behaviour{}
 			})
 			resp, err := f.Engines()[0].Do(t.Context(), Request{Model: "m", Body: chatBody(`"reasoning_effort":"none"`)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, err)
 			resp.Body.Close()
 			if resp.StatusCode != status || double.Counts().Runs != min(refusals, 1)+1 {
 				t.Errorf("%d refusals: status %d after %d runs", refusals, resp.StatusCode, double.Counts().Runs)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/ledger"
 	"github.com/kith/kith/internal/store"
@@ -78,14 +79,10 @@ func recorded(t *testing.T, db *store.DB, want int) {
 	t.Helper()
 	records, err := db.Usage(t.Context())
 	check(t, err)
-	if len(records) != want {
-		t.Errorf("the database has %d records, want %d", len(records), want)
-	}
+	assert.Equal(t, len(records), want, "the database")
 }
 
 func check(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 }

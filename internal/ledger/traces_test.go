@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 )
 
 // shelf is a Store that only stores traces.
@@ -82,9 +83,7 @@ func TestTracesAreReadBeforeAndAfterTheyAreWritten(t *testing.T) {
 		if !slices.Equal(records.kept, []string{"1", "2", "3"}) {
 			t.Errorf("kept %v", records.kept)
 		}
-		if len(s.pending) != 0 {
-			t.Errorf("still pending: %v", s.pending)
-		}
+		assert.Equal(t, len(s.pending), 0, "still pending", s.pending)
 	})
 }
 

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 func TestNetwork(t *testing.T) {
@@ -44,9 +46,7 @@ func TestThrottle(t *testing.T) {
 		}
 	}
 	for range 3 { // refused attempts take nothing
-		if wait := limit.Take("ada", now); wait != 30*time.Second {
-			t.Errorf("the eleventh waits %s", wait)
-		}
+		assert.Equal(t, limit.Take("ada", now), 30*time.Second, "the eleventh waits")
 	}
 	if !try("bob") {
 		t.Error("bob is held to what ada did")

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 func TestHolder(t *testing.T) {
@@ -33,9 +35,7 @@ func TestHolder(t *testing.T) {
 			got = append(got, text)
 		}
 		got = append(got, h.flush())
-		if strings.Join(got, "|") != strings.Join(c.want, "|") {
-			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
-		}
+		assert.Equal(t, strings.Join(got, "|"), strings.Join(c.want, "|"), c.name, got, c.want)
 	}
 }
 
@@ -234,15 +234,10 @@ func TestTemplates(t *testing.T) {
 		{"a date", "{{ strftime_now('%%') }}", "%"},
 		{"counting", "{% for i in range(3) %}{{ i }}{% endfor %}{% for i in range(4, 0, -2) %}{{ i }}{% endfor %}", "01242"},
 	} {
-		got, err := render(c.source, map[string]any{"enable_thinking": false})
-		if err != nil || got != c.want {
-			t.Errorf("%s: got %q, %v, want %q", c.name, got, err, c.want)
-		}
+		assert.Equal(t, assert.Value(render(c.source, map[string]any{"enable_thinking": false}))(t), c.want, c.name)
 	}
 	file := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(file, []byte("secret"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(file, []byte("secret"), 0o600))
 	for name, source := range map[string]string{
 		"a file":      "{% include '" + file + "' %}",
 		"an import":   "{% from '" + file + "' import x %}",
@@ -266,21 +261,11 @@ func TestLibrariesAreChecked(t *testing.T) {
 		return // nothing is unpacked
 	}
 	data := t.TempDir()
-	dir, err := libraries(data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := assert.Value(libraries(data))(t)
 	changed := filepath.Join(dir, libraryNames[0])
-	if err := os.WriteFile(changed, []byte("something else"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	before, err := fileSum(changed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if again, err := libraries(data); err != nil || again != dir {
-		t.Fatalf("%s, %v", again, err)
-	}
+	assert.OK(t, os.WriteFile(changed, []byte("something else"), 0o600))
+	before := assert.Value(fileSum(changed))(t)
+	assert.Equal(t, assert.Value(libraries(data))(t), dir)
 	if after, err := fileSum(changed); err != nil || after == before {
 		t.Errorf("a changed library stays: %v", err)
 	}
@@ -296,8 +281,6 @@ func TestTiny(t *testing.T) {
 		if err != nil || file.ID != TinyID {
 			t.Fatalf("%+v, %v", file, err)
 		}
-		if sum, err := fileSum(file.Path); err != nil || sum != tinySum {
-			t.Errorf("sum %s, %v", sum, err)
-		}
+		assert.Equal(t, assert.Value(fileSum(file.Path))(t), tinySum, "sum")
 	}
 }

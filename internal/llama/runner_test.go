@@ -9,26 +9,18 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/shirou/gopsutil/v4/process"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // openModel loads llama.cpp into this process and inspects a model.
 func openModel(t testing.TB, file ModelFile, slots int) *modelSpec {
 	t.Helper()
 	needLibraries(t)
-	dir, err := libraries(testData)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lib, err := open(dir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	spec, err := inspect(lib, file, slots, defaultContext)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := assert.Value(libraries(testData))(t)
+	lib := assert.Value(open(dir, nil))(t)
+	spec := assert.Value(inspect(lib, file, slots, defaultContext))(t)
 	spec.free = memoryUnknown
 	return spec
 }
@@ -52,27 +44,20 @@ func TestLayout(t *testing.T) {
 		"context.abort": 112, "context.embeddings": 128, "context.samplers": 136,
 		"batch": 56, "batch.token": 8,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, got, want)
 	spec := openModel(t, testModels[0], 1)
 	if v := spec.lib.llama_version(); !strings.Contains(libraryVersion, v) && !strings.Contains(v, strings.TrimPrefix(libraryVersion, "v")) {
 		t.Errorf("the library is %q, pinned is %s", v, libraryVersion)
 	}
 	spec.lib.llama_context_default_params = func() contextParams { return contextParams{nCtx: 2048, nBatch: 512, nUbatch: 512} }
-	if err := spec.lib.checkLayout(); err == nil || !strings.Contains(err.Error(), libraryVersion) {
-		t.Errorf("another layout: %v", err)
-	}
+	assert.Fails(t, spec.lib.checkLayout(), libraryVersion, "another layout")
 }
 
 // endless returns a job that generates up to its limit.
 func endless(t *testing.T, ctx context.Context, r *runner) *job {
 	t.Helper()
 	c := &chat{turns: []turn{{"user", "x"}}, sampling: sampling{temperature: 1, seed: 3, grammar: "root ::= [a-z]* \"\\n\" [a-z]* root"}}
-	j, err := r.start(ctx, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := assert.Value(r.start(ctx, c))(t)
 	return j
 }
 
@@ -93,9 +78,7 @@ func TestLeaving(t *testing.T) {
 	go r.run()
 	ctx, leave := context.WithCancel(t.Context())
 	first := endless(t, ctx, r)
-	if _, err := first.out.take(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.Value(first.out.take(t.Context()))(t)
 	second := endless(t, t.Context(), r)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -108,9 +91,7 @@ func TestLeaving(t *testing.T) {
 	if err != nil || finish != "length" || tokens != r.ContextLength-len(second.prompt)+1 {
 		t.Errorf("the next: %d tokens, %q, %v", tokens, finish, err)
 	}
-	if _, _, err := finishOf(third); !errors.Is(err, context.Canceled) {
-		t.Errorf("one that left in the queue: %v", err)
-	}
+	assert.Is(t, assert.Err(finishOf(third)), context.Canceled, "one that left in the queue")
 }
 
 // TestQueueIsBounded fills the queue of a model without a running goroutine.
@@ -120,9 +101,7 @@ func TestQueueIsBounded(t *testing.T) {
 		endless(t, t.Context(), r)
 	}
 	c := &chat{turns: []turn{{"user", "x"}}}
-	if _, err := r.start(t.Context(), c); !errors.Is(err, errTooMany) {
-		t.Errorf("one more: %v", err)
-	}
+	assert.Is(t, assert.Err(r.start(t.Context(), c)), errTooMany, "one more")
 }
 
 // TestIdleUnload frees the weights and loads them again.
@@ -130,10 +109,7 @@ func TestIdleUnload(t *testing.T) {
 	r := newRunner(openModel(t, testModels[0], 2), time.Nanosecond)
 	c := &chat{turns: []turn{{"user", "Hello"}}, limit: 1}
 	for range 3 {
-		j, err := r.start(t.Context(), c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		j := assert.Value(r.start(t.Context(), c))(t)
 		r.await()
 		for r.busy() {
 			r.admit()
@@ -158,9 +134,7 @@ func TestTooLargeForMemory(t *testing.T) {
 	r := newRunner(spec, 0)
 	go r.run()
 	j, err := r.start(t.Context(), &chat{turns: []turn{{"user", "Hello"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	_, _, err = finishOf(j)
 	if status, body := errorResponse(err); status != 503 || !strings.Contains(body.Error.Message, "MiB are free") {
 		t.Errorf("status %d: %v", status, body)
@@ -175,19 +149,13 @@ func TestPromptInPieces(t *testing.T) {
 	go r.run()
 	question := strings.Repeat("Tell me about the owl. ", 110)
 	ask := func() *job {
-		j, err := r.start(t.Context(), &chat{turns: []turn{{"user", question}}, limit: 20})
-		if err != nil {
-			t.Fatal(err)
-		}
+		j := assert.Value(r.start(t.Context(), &chat{turns: []turn{{"user", question}}, limit: 20}))(t)
 		return j
 	}
 	text := func(j *job) string {
 		var b strings.Builder
 		for {
-			p, err := j.out.take(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := assert.Value(j.out.take(t.Context()))(t)
 			b.WriteString(p.text)
 			if p.ended {
 				return b.String()
@@ -201,9 +169,7 @@ func TestPromptInPieces(t *testing.T) {
 	want := text(first)
 	three := []*job{ask(), ask(), ask()}
 	for i, j := range three {
-		if got := text(j); got != want {
-			t.Errorf("%d of three: %q, alone: %q", i, got, want)
-		}
+		assert.Equal(t, text(j), want, i, "of three")
 	}
 }
 
@@ -225,9 +191,7 @@ func BenchmarkTokens(b *testing.B) {
 				}
 				for _, j := range jobs {
 					n, _, err := finishOf(j)
-					if err != nil {
-						b.Fatal(err)
-					}
+					assert.OK(b, err)
 					tokens += n
 				}
 			}
@@ -239,9 +203,6 @@ func BenchmarkTokens(b *testing.B) {
 
 // cpuTime returns what this process has used.
 func cpuTime(b *testing.B) time.Duration {
-	times, err := (&process.Process{Pid: int32(os.Getpid())}).Times()
-	if err != nil {
-		b.Fatal(err)
-	}
+	times := assert.Value((&process.Process{Pid: int32(os.Getpid())}).Times())(b)
 	return time.Duration((times.User + times.System) * float64(time.Second))
 }

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/mail/mailtest"
 )
 
@@ -56,9 +57,7 @@ func TestDelivers(t *testing.T) {
 					server.User, server.Password = "hub", "s3cret/+&"
 					c.User, c.Password = server.User, server.Password
 				}
-				if err := (transport{c, server.Roots}).deliver(t.Context(), message); err != nil {
-					t.Fatal(err)
-				}
+				assert.OK(t, (transport{c, server.Roots}).deliver(t.Context(), message))
 				got := <-server.Messages
 				if got.From != "kith@hub.example" || got.To != message.To || got.Text != message.Text || got.User != user || got.Secured != (kind != NoTLS) {
 					t.Errorf("came %+v", got)
@@ -67,9 +66,7 @@ func TestDelivers(t *testing.T) {
 					"From": `"kith" <kith@hub.example>`, "To": "<ada@example.org>", "Subject": message.Subject, "Auto-Submitted": "auto-generated",
 					"Content-Type": "text/plain; charset=UTF-8", "User-Agent": "", "X-Mailer": "",
 				} {
-					if got.Header.Get(name) != want {
-						t.Errorf("%s: %q, want %q", name, got.Header.Get(name), want)
-					}
+					assert.Equal(t, got.Header.Get(name), want, name)
 				}
 				if id := got.Header.Get("Message-ID"); !strings.HasSuffix(id, "@hub.example>") || got.Header.Get("Date") == "" {
 					t.Errorf("Message-ID %q, Date %q", id, got.Header.Get("Date"))
@@ -86,9 +83,7 @@ func TestRefusesWithoutTLS(t *testing.T) {
 	bare.User, bare.Password = "hub", "s3cret"
 	c := configOf(bare, StartTLS)
 	c.User, c.Password = "hub", "s3cret"
-	if err := (transport{c, bare.Roots}).deliver(t.Context(), message); err == nil || !strings.Contains(err.Error(), "STARTTLS") {
-		t.Errorf("a server without STARTTLS: %v", err)
-	}
+	assert.Fails(t, (transport{c, bare.Roots}).deliver(t.Context(), message), "STARTTLS", "a server without STARTTLS")
 	for _, mode := range []TLS{StartTLS, Implicit} {
 		server := mailtest.Start(t, string(mode))
 		if err := (transport{configOf(server, mode), nil}).deliver(t.Context(), message); err == nil || !strings.Contains(err.Error(), "certificate") {
@@ -195,9 +190,7 @@ func TestRetries(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		want := "down at 0s, short at 1s, well at 1s, down at 30s, short at 31s, down at 2m30s, down at 12m30s"
-		if got := strings.Join(tried, ", "); got != want {
-			t.Errorf("tried %s, want %s", got, want)
-		}
+		assert.Equal(t, strings.Join(tried, ", "), want, "tried")
 		if last, why := s.Health(); why != "down" || !last.Equal(began.Add(12*time.Minute+30*time.Second)) {
 			t.Errorf("after it failed: %v %s", last, why)
 		}
@@ -253,9 +246,7 @@ func TestNoServer(t *testing.T) {
 	if err := s.Run(ctx); err != nil {
 		t.Error(err)
 	}
-	if got := fmt.Sprint((Config{Host: "h", Password: "canary"}).LogValue()); strings.Contains(got, "canary") {
-		t.Error(got)
-	}
+	assert.Lacks(t, fmt.Sprint((Config{Host: "h", Password: "canary"}).LogValue()), "canary")
 }
 
 func TestAddress(t *testing.T) {

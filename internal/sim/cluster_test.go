@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/registry"
@@ -224,14 +225,10 @@ func TestPeersCountAnswers(t *testing.T) {
 		held := func() int {
 			return int(seats[1].Load().live.Snapshot().Machine(fleet.MachineID(box.id)).Load.InFlight())
 		}
-		if n := held(); n != 3 {
-			w.t.Errorf("%d slots are held for 3 answers", n)
-		}
+		assert.Equal(w.t, held(), 3, "slots are held for 3 answers")
 		<-a.over
 		w.settled()
-		if n := held(); n != 0 {
-			w.t.Errorf("afterwards %d slots are held", n)
-		}
+		assert.Equal(w.t, held(), 0, "afterwards", "slots are held")
 	})
 }
 
@@ -350,9 +347,7 @@ func TestPeersKeyRevokedUnderway(t *testing.T) {
 		w.live.Settle(w.t.Context())
 		<-a.over
 		w.wantCode(a, "invalid_api_key", "")
-		if ran := w.runs.where(a.tag); ran != "box " {
-			w.t.Errorf("it ran on %s", ran)
-		}
+		assert.Equal(w.t, w.runs.where(a.tag), "box ", "it ran on")
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -129,9 +130,7 @@ func TestCountAsksNoGroup(t *testing.T) {
 		if _, header, _ := w.countAt(ann, "m"); header.Get("X-Kith-Estimate") != "true" || !strings.HasSuffix(header.Get("X-Kith-Route"), "machine=box; owner=bob") {
 			t.Errorf("none counted: %v", header)
 		}
-		if path := trap.engine.Last().Path; path != "" {
-			t.Errorf("the group's machine was asked %s", path)
-		}
+		assert.Equal(t, trap.engine.Last().Path, "", "the group's machine was asked")
 	})
 }
 
@@ -155,9 +154,7 @@ func TestCountAsksFewMachines(t *testing.T) {
 				asked++
 			}
 		}
-		if asked != 3 {
-			t.Errorf("%d machines were asked", asked)
-		}
+		assert.Equal(t, asked, 3, "machines were asked")
 	})
 }
 

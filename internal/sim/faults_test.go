@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/spool"
 )
@@ -475,10 +476,7 @@ func TestFault28MemoryHigh(t *testing.T) {
 			}
 		}
 		keep := func(member string, n int64) *spool.Bytes {
-			held, err := room.Keep(spool.Holder{Member: member}, make([]byte, n))
-			if err != nil {
-				w.t.Fatal(err)
-			}
+			held := assert.Value(room.Keep(spool.Holder{Member: member}, make([]byte, n)))(w.t)
 			return held
 		}
 		half := keep(ann.ID, memory/16*7-room.Use().Memory)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/tunnel"
@@ -200,9 +201,7 @@ func TestFault52TrapThatReadsIsNamed(t *testing.T) {
 				for range 30 {
 					a := w.do(ask{by: ann, model: "m", stream: stream, prefer: "wait=1"})
 					w.wantCode(a, "CAPACITY_FULL", a.reason)
-					if x.knows(a) != a.names("trap") {
-						w.t.Errorf("the trap has the prompt: %v, named: %v; %s", x.knows(a), a.names("trap"), a)
-					}
+					assert.Equal(w.t, x.knows(a), a.names("trap"), "the trap has the prompt", a)
 					if x.knows(a) {
 						known++
 						s, _ := w.why(ann, a)
@@ -323,18 +322,14 @@ func TestClaimsInAGroupAttractOneCall(t *testing.T) {
 		for range 10 { // the one that has served goes first
 			w.wantServed(w.do(ask{by: ann, model: "m", stream: true}), 1)
 		}
-		if n := x.asked(); n != 0 {
-			w.t.Errorf("the trap was asked %d times before a machine that has served", n)
-		}
+		assert.Equal(w.t, x.asked(), 0, "the trap was asked", "times before a machine that has served")
 		honest.engine.Set(enginetest.Behaviour{First: time.Minute})
 		var all []*answer
 		for range 10 {
 			all = append(all, w.begin(ask{by: ann, model: "m", stream: true}))
 			synctest.Wait()
 		}
-		if n := x.asked(); n != 1 {
-			w.t.Errorf("the trap runs %d calls at once", n)
-		}
+		assert.Equal(w.t, x.asked(), 1, "the trap runs", "calls at once")
 		for _, a := range all {
 			a.quit()
 			<-a.over
@@ -400,9 +395,7 @@ func TestASilentTrapIsLeftOut(t *testing.T) {
 			a := w.do(ask{by: ann, model: "m", stream: stream, prefer: "wait=1"})
 			w.wantCode(a, "CAPACITY_FULL", a.reason)
 		}
-		if x.asked() != 2 {
-			w.t.Errorf("the trap was asked %d times", x.asked())
-		}
+		assert.Equal(w.t, x.asked(), 2, "the trap was asked")
 	})
 }
 

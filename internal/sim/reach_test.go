@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // notTwice fails the test if a call began on a machine while it ran on another one.
@@ -121,9 +123,7 @@ func TestPeersShareEndsAsALinkIsLost(t *testing.T) {
 				<-a.over
 				time.Sleep(10 * time.Second)
 				w.notTwice(lingers.String(), a)
-				if got := len(w.runs.of(a.tag)); got != runs {
-					t.Errorf("%s: %d runs: %s", lingers, got, a)
-				}
+				assert.Equal(t, len(w.runs.of(a.tag)), runs, lingers, a)
 			})
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 )
 
 var roundsFlag = flag.Int("rounds", 0, "how often TestRevocations ends each kind of right; 0: 10, with -short 2")
@@ -232,9 +233,7 @@ func (w *world) revoke(kind string, how hearing, all *delays) {
 	w.must(revocations[kind](w, ann, bob))
 	w.noted(kind + ", " + how.name)
 	how.notifies(w)
-	if len(w.lost) != len(calls) {
-		w.t.Errorf("%d calls lost their right, not %d", len(w.lost), len(calls))
-	}
+	assert.Equal(w.t, len(w.lost), len(calls), "calls lost their right")
 	for _, a := range calls {
 		<-a.over
 		if a.done || a.err != nil || a.code == "" {

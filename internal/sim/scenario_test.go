@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
 )
@@ -81,9 +82,7 @@ func TestServed(t *testing.T) {
 		w.addMachine(ann, "box", 2, "m", "emb")
 		a := w.do(ask{by: ann, model: "m", stream: stream})
 		w.wantServed(a, 1)
-		if route := a.header.Get("X-Kith-Route"); route != "own; machine=box; owner=ann" {
-			w.t.Errorf("route %q", route)
-		}
+		assert.Equal(w.t, a.header.Get("X-Kith-Route"), "own; machine=box; owner=ann", "route")
 		w.wantServed(w.do(ask{by: ann, model: "emb"}), 1)
 		w.settled()
 	})
@@ -828,15 +827,11 @@ func (w *world) settled() {
 	synctest.Wait()
 	for _, n := range w.nodes() {
 		for m := range n.live.Snapshot().Machines() {
-			if held := m.Load.InFlight(); held != 0 {
-				w.t.Errorf("%s holds %d slots of %s", n.name, held, m.Name)
-			}
+			assert.Equal(w.t, m.Load.InFlight(), 0, n.name, "holds", "slots of", m.Name)
 		}
 	}
 	for _, m := range w.machines {
-		if c := m.engine.Counts(); c.Running != 0 {
-			w.t.Errorf("the engine of %s still runs %d", m.name, c.Running)
-		}
+		assert.Equal(w.t, m.engine.Counts().Running, 0, "the engine of", m.name, "still runs")
 		if m.end != nil && m.Status().Routed != 0 {
 			w.t.Errorf("the daemon of %s holds %d slots", m.name, m.Status().Routed)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 )
@@ -153,9 +154,7 @@ func TestUsageOutlivesFailover(t *testing.T) {
 			w.t.Helper()
 			records, err := w.db.Usage(w.t.Context())
 			w.must(err)
-			if len(records) != want {
-				w.t.Errorf("%d calls are recorded, want %d", len(records), want)
-			}
+			assert.Equal(w.t, len(records), want, "calls are recorded")
 		}
 		recorded(0)
 		w.trouble.lags.Store(false)

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/daemon"
@@ -267,9 +268,7 @@ func (w *world) share(owner, with *member) {
 
 func (w *world) must(err error) {
 	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	assert.OK(w.t, err)
 }
 
 // machine is a member's computer: a daemon and the double that is its engine.

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // texts returns the records as strings.
@@ -30,19 +32,14 @@ func bytesOf(texts []string) [][]byte {
 
 func reopen(t *testing.T, path string, size int64) (*Journal, []string) {
 	t.Helper()
-	j, err := open(path, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := assert.Value(open(path, size))(t)
 	t.Cleanup(func() { j.Close() })
 	return j, texts(j.Found())
 }
 
 func ok(t *testing.T, errs ...error) {
 	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, errors.Join(errs...))
 }
 
 func same(t *testing.T, got, want []string) {
@@ -222,9 +219,7 @@ func TestAnyMoment(t *testing.T) {
 			ok(t, os.WriteFile(name, slices.Concat(now[slot][:cut], disk[slot][cut:]), 0o600))
 		}
 		j, err = open(path, size)
-		if err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
+		assert.OK(t, err, "seed", seed)
 		found := texts(j.Found())
 		for _, s := range synced {
 			if !slices.Contains(found, s) {
@@ -260,17 +255,12 @@ func TestOpenFails(t *testing.T) {
 
 // BenchmarkAppend appends a record of 250 bytes without syncing it.
 func BenchmarkAppend(b *testing.B) {
-	j, err := Open(filepath.Join(b.TempDir(), "j-"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	j := assert.Value(Open(filepath.Join(b.TempDir(), "j-")))(b)
 	defer j.Close()
 	record := make([]byte, 250)
 	for b.Loop() {
 		if j.Append(record) != nil {
-			if err := j.Restart(nil); err != nil {
-				b.Fatal(err)
-			}
+			assert.OK(b, j.Restart(nil))
 		}
 	}
 }
