@@ -23,18 +23,18 @@ func TestFailoverLosesNoRecord(t *testing.T) {
 	old := storetest.Start(t)
 	url := old.Database(t)
 	db := open(t, url)
-	check(t, db.CreateMember(t.Context(), account.Member{ID: "mem_ada", Name: "ada", Created: time.Now().UTC()}))
-	check(t, db.Close())
+	assert.OK(t, db.CreateMember(t.Context(), account.Member{ID: "mem_ada", Name: "ada", Created: time.Now().UTC()}))
+	assert.OK(t, db.Close())
 	old.Stop(t)
 	next := old.Promoted(t)
 	old.Start(t)
 
 	db = open(t, strings.Replace(url, neturl.QueryEscape(old.Host()), neturl.QueryEscape(old.Host()+","+next.Host()), 1))
-	t.Cleanup(func() { check(t, db.Close()) })
+	t.Cleanup(func() { assert.OK(t, db.Close()) })
 	node := fleet.Node{Name: "a", Incarnation: "first", Region: "eu", Started: time.Now()}
-	check(t, db.StartNode(t.Context(), node))
+	assert.OK(t, db.StartNode(t.Context(), node))
 	update, err := db.Facts("eu").Poll(t.Context(), fleet.Position{})
-	check(t, err)
+	assert.OK(t, err)
 	if update.FailedOver {
 		t.Error("the first poll is a fail-over")
 	}
@@ -42,7 +42,7 @@ func TestFailoverLosesNoRecord(t *testing.T) {
 	for i := range 10 {
 		l.End(account.Usage{CallID: fmt.Sprint("req_", i), MemberID: "mem_ada", Started: time.Now().UTC(), Model: "m"})
 	}
-	check(t, l.Flush(t.Context()))
+	assert.OK(t, l.Flush(t.Context()))
 	recorded(t, db, 10)
 
 	old.Stop(t)
@@ -61,7 +61,7 @@ func TestFailoverLosesNoRecord(t *testing.T) {
 	}
 	recorded(t, db, 10)
 	l.WriteAgain()
-	check(t, l.Flush(t.Context()))
+	assert.OK(t, l.Flush(t.Context()))
 	recorded(t, db, 10)
 	if update, err = db.Facts("eu").Poll(t.Context(), update.Position); err != nil || update.FailedOver {
 		t.Errorf("the next poll: %+v, %v", update, err)
@@ -71,14 +71,14 @@ func TestFailoverLosesNoRecord(t *testing.T) {
 func open(t *testing.T, url string) *store.DB {
 	t.Helper()
 	db, err := store.Open(context.WithoutCancel(t.Context()), store.Config{URL: url})
-	check(t, err)
+	assert.OK(t, err)
 	return db
 }
 
 func recorded(t *testing.T, db *store.DB, want int) {
 	t.Helper()
 	records, err := db.Usage(t.Context())
-	check(t, err)
+	assert.OK(t, err)
 	assert.Equal(t, len(records), want, "the database")
 }
 

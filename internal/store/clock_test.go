@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
@@ -51,9 +52,7 @@ func TestClock(t *testing.T) {
 	near(db, time.Until(db.Facts("eu").Now()))
 	generation := must[int64](t)(db.NextGeneration(t.Context(), box.ID))
 	near(db, time.Until(time.UnixMilli(generation)))
-	if got := store.ClockAhead(db); got != time.Hour {
-		t.Errorf("this computer's clock is %v ahead", got)
-	}
+	assert.Equal(t, store.ClockAhead(db), time.Hour, "this computer's clock")
 	update := must[fleet.Update](t)(db.Facts("eu").Poll(t.Context(), fleet.Position{}))
 	if update.ClockAhead.Abs() > 10*time.Second {
 		t.Errorf("after a beat it is %v ahead", update.ClockAhead)

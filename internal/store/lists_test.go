@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/store"
 )
 
@@ -72,8 +73,7 @@ func testPages(t *testing.T, db *store.DB) {
 		t.Errorf("by its owner is found %+v", found)
 	}
 	same(t, len(must[[]account.Kept](t)(db.MachinesBefore(ctx, account.Place{}, "BOX 1", 100))), 11)
-	_, err := db.MembersBefore(ctx, account.Place{}, "\x00", 1)
-	fails(t, err, store.ErrInvalid)
+	fails(t, assert.Err(db.MembersBefore(ctx, account.Place{}, "\x00", 1)), store.ErrInvalid)
 
 	all, disabled, err := db.CountMembers(ctx)
 	ok(t, err)

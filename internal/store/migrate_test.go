@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
 )
@@ -57,8 +58,7 @@ func TestNewer(t *testing.T) {
 			t.Errorf("the schema is %+v", schema)
 		}
 
-		_, err = raw.ExecContext(t.Context(), "UPDATE meta SET value = '9998' WHERE name = 'readable_from'")
-		ok(t, err)
+		ok(t, assert.Err(raw.ExecContext(t.Context(), "UPDATE meta SET value = '9998' WHERE name = 'readable_from'")))
 		cannotOpen(t, config, "version 9999")
 		cannotOpen(t, config, "version 9998")
 		cannotOpen(t, config, "update kith")

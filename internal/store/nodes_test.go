@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
@@ -36,13 +37,11 @@ func TestBeat(t *testing.T) {
 	a, b := aNode("a", "first"), aNode("b", "second")
 	a.Beat = 1
 	same(t, update.Nodes, []fleet.Node{a, b})
-	_, err := db.Facts("eu").Poll(t.Context(), fleet.Position{Epoch: 1, Nonce: "another"})
-	fails(t, err, store.ErrBehind)
+	fails(t, assert.Err(db.Facts("eu").Poll(t.Context(), fleet.Position{Epoch: 1, Nonce: "another"})), store.ErrBehind)
 
 	again := open(t, config)
 	ok(t, again.StartNode(t.Context(), aNode("a", "third")))
-	_, err = db.Facts("eu").Poll(t.Context(), update.Position)
-	fails(t, err, fleet.ErrReplaced)
+	fails(t, assert.Err(db.Facts("eu").Poll(t.Context(), update.Position)), fleet.ErrReplaced)
 	update = must[fleet.Update](t)(again.Facts("eu").Poll(t.Context(), update.Position))
 	a.Incarnation, a.Beat = "third", 1
 	same(t, update.Nodes, []fleet.Node{a, b})
@@ -67,8 +66,7 @@ func TestNodeState(t *testing.T) {
 	same(t, len(must[fleet.Update](t)(other.Facts("eu").Poll(t.Context(), fleet.Position{})).Nodes), 1)
 	ok(t, db.StartNode(t.Context(), aNode("a", "again")))
 	ok(t, other.EndNode(t.Context()))
-	_, err := other.Facts("eu").Poll(t.Context(), update.Position)
-	fails(t, err, fleet.ErrReplaced)
+	fails(t, assert.Err(other.Facts("eu").Poll(t.Context(), update.Position)), fleet.ErrReplaced)
 	same(t, len(must[fleet.Update](t)(db.Facts("eu").Poll(t.Context(), fleet.Position{})).Nodes), 1)
 
 	alone := open(t, store.Config{Path: storetest.SQLite(t)})
@@ -174,8 +172,7 @@ func TestStoppedNode(t *testing.T) {
 	const change = "UPDATE members SET name = name"
 	stopped := must[*sql.Tx](t)(db.Begin(t.Context()))
 	defer func() { _ = stopped.Rollback() }()
-	_, err := stopped.ExecContext(t.Context(), change)
-	ok(t, err)
+	ok(t, assert.Err(stopped.ExecContext(t.Context(), change)))
 	execute(t, url, change)
 }
 
@@ -186,7 +183,6 @@ func execute(t *testing.T, url string, statements ...string) {
 	ok(t, err)
 	defer raw.Close()
 	for _, s := range statements {
-		_, err := raw.ExecContext(t.Context(), s)
-		ok(t, err)
+		ok(t, assert.Err(raw.ExecContext(t.Context(), s)))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
 )
@@ -43,9 +44,7 @@ func TestRestore(t *testing.T) {
 	ok(t, err)
 	files, err := os.ReadDir(filepath.Dir(file))
 	ok(t, err)
-	if len(files) != 1 {
-		t.Errorf("the backup left %v", files)
-	}
+	assert.Equal(t, len(files), 1, "the backup left", files)
 
 	path := filepath.Join(t.TempDir(), "new", "kith.db")
 	var copied, all int64
@@ -65,14 +64,11 @@ func TestRestore(t *testing.T) {
 	if after.Epoch < before.Epoch+1_000_000 || after.Nonce == "" {
 		t.Errorf("the epoch was %+v, is %+v", before, after)
 	}
-	_, err = restored.Session(t.Context(), "ses_1", start)
-	fails(t, err, store.ErrNotFound)
-	_, err = restored.Link(t.Context(), hashOf("link"), start)
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(restored.Session(t.Context(), "ses_1", start)), store.ErrNotFound)
+	fails(t, assert.Err(restored.Link(t.Context(), hashOf("link"), start)), store.ErrNotFound)
 	_, _, err = restored.RedeemLoginToken(t.Context(), hashOf("token"), aMachine(owner, "x"), start)
 	fails(t, err, store.ErrNotFound)
-	_, err = from.Session(t.Context(), "ses_1", start)
-	ok(t, err)
+	ok(t, assert.Err(from.Session(t.Context(), "ses_1", start)))
 
 	left, err := os.ReadDir(filepath.Dir(path))
 	ok(t, err)
@@ -178,9 +174,7 @@ func TestRestoreRefuses(t *testing.T) {
 	} {
 		bad := filepath.Join(t.TempDir(), "bad")
 		ok(t, os.WriteFile(bad, content, 0o600))
-		if _, err := store.Restore(t.Context(), bad, path, later(50), noProgress); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", want, err)
-		}
+		assert.Fails(t, assert.Err(store.Restore(t.Context(), bad, path, later(50), noProgress)), want)
 	}
 	ok(t, os.WriteFile(file+"-wal", []byte("changes"), 0o600))
 	for _, name := range []string{file, filepath.Join(dir, "none")} {
@@ -190,9 +184,7 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 	now, err := os.ReadFile(path)
 	ok(t, err)
-	if string(now) != string(was) {
-		t.Error("a restore that was refused changed the database")
-	}
+	assert.Equal(t, string(now), string(was), "a restore that was refused changed the database")
 	left, err := os.ReadDir(dir)
 	ok(t, err)
 	for _, f := range left {
@@ -207,8 +199,7 @@ func makeTable(t *testing.T, path string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", path)
 	ok(t, err)
-	_, err = db.ExecContext(t.Context(), "CREATE TABLE other (a text)")
-	ok(t, err)
+	ok(t, assert.Err(db.ExecContext(t.Context(), "CREATE TABLE other (a text)")))
 	ok(t, db.Close())
 }
 
@@ -221,9 +212,7 @@ func TestBackupFails(t *testing.T) {
 	ok(t, err)
 	store.FailCopies(db, "database or disk is full")
 	_, err = db.Backup(t.Context(), account.Backup{ID: "bak_2", At: later(2), File: file + "2"}, nil)
-	if err == nil || !strings.Contains(err.Error(), "disk is full") {
-		t.Errorf("%v", err)
-	}
+	assert.Fails(t, err, "disk is full")
 	if files, err := filepath.Glob(file + "2*"); err != nil || files != nil {
 		t.Errorf("left: %v, %v", files, err)
 	}
