@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -35,9 +36,7 @@ func TestEveryRowHasItsReason(t *testing.T) {
 		t.Error("rows with one answer have more than one reason")
 	}
 	for _, none := range []int{-1, 0, 13} {
-		if got := ReasonOf(none, Chat); got != (Reason{}) {
-			t.Errorf("row %d has the reason %+v", none, got)
-		}
+		assert.Equal(t, ReasonOf(none, Chat), (Reason{}), "row", none, "has the reason")
 	}
 }
 

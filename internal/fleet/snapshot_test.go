@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // facts are all that a snapshot can be asked, as text.
@@ -206,9 +208,7 @@ func TestMachinesAreInOrder(t *testing.T) {
 	for m := range s.Machines() {
 		shown += string(m.ID)
 	}
-	if shown != "abc" {
-		t.Errorf("shows %s", shown)
-	}
+	assert.Equal(t, shown, "abc", "shows")
 }
 
 // OfferedBy differs where machines do, online or not, and where a machine offers the
@@ -234,9 +234,7 @@ func TestOfferedBy(t *testing.T) {
 		"offline": with(one, "1", false, x), "back": with(with(one, "1", true), "1", true, x), "another model": with(one, "2", true, offering("y")...),
 		"exchanged twice": with(with(one, "2", true, x), "2", true),
 	} {
-		if s.OfferedBy("x") != one.OfferedBy("x") {
-			t.Errorf("%s: it differs", name)
-		}
+		assert.Equal(t, s.OfferedBy("x"), one.OfferedBy("x"), name, "it differs")
 	}
 }
 
@@ -249,9 +247,7 @@ func TestDifference(t *testing.T) {
 		for e, joined := range difference([]byte(c.before), []byte(c.after)) {
 			steps = append(steps, map[bool]string{true: "+", false: "-"}[joined]+string(e))
 		}
-		if got := strings.Join(steps, ""); got != c.want {
-			t.Errorf("from %q to %q is %q, want %q", c.before, c.after, got, c.want)
-		}
+		assert.Equal(t, strings.Join(steps, ""), c.want, "from", c.before, "to", c.after)
 		for at := range steps {
 			n := 0
 			for range difference([]byte(c.before), []byte(c.after)) { // the language panics where this goes on
@@ -321,9 +317,7 @@ func TestReserveKeepsToEveryBound(t *testing.T) {
 	take("any", 4)
 	m.Offer("two").Load.SetLocal(1)
 	take("two", 1)
-	if m.Load.InFlight() != 0 {
-		t.Errorf("%d in flight after all was given back", m.Load.InFlight())
-	}
+	assert.Equal(t, m.Load.InFlight(), 0, "in flight after all was given back")
 }
 
 // Whether a machine takes others' calls is a matter of its state, not of its slots.
@@ -333,9 +327,7 @@ func TestAMachineTakesCalls(t *testing.T) {
 		w := in(state, "a", "me")
 		m = NewSnapshot().WithMachine(w.machine(t, noon)).Machine("a")
 		w.load(m, noon)
-		if m.Accepts(noon) != (state >= Busy) {
-			t.Errorf("a machine that is %s takes calls: %t", state, m.Accepts(noon))
-		}
+		assert.Equal(t, m.Accepts(noon), (state >= Busy), "a machine that is", state, "takes calls")
 	}
 	if m.Load.HoldOut(noon.Add(time.Second)); m.Accepts(noon) || !m.Accepts(noon.Add(time.Second)) {
 		t.Error("a machine that is held out takes calls until then")
@@ -441,9 +433,7 @@ func TestAShareCountsItsDay(t *testing.T) {
 		t.Error("yesterday's calls are counted")
 	}
 	share.Release(false, late) // of yesterday: no business of today's count
-	if share.Load.Started(tomorrow) != 1 {
-		t.Errorf("%d calls today, want 1", share.Load.Started(tomorrow))
-	}
+	assert.Equal(t, share.Load.Started(tomorrow), 1, "calls today")
 	if share.Load = NewLimitLoad(late, 2); share.Load.Started(late) != 2 || !share.spent(late) || share.spent(tomorrow) {
 		t.Errorf("after a restart %d calls of two are counted on their day, %d on the next", share.Load.Started(late), share.Load.Started(tomorrow))
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 var (
@@ -680,9 +682,7 @@ func TestAWalkLooksOnlyAtWhoOffers(t *testing.T) {
 			seen += string(m.ID)
 			return true
 		})
-		if seen != want {
-			t.Errorf("for %q shows %q, want %q", model, seen, want)
-		}
+		assert.Equal(t, seen, want, "for", model, "shows")
 	}
 }
 
