@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // A flood of notifications (docs/faults.md#21) causes at most 50 polls a second, and
@@ -29,8 +31,6 @@ func TestManyNotifications(t *testing.T) {
 		if polls > 52 {
 			t.Errorf("%d polls in a second", polls)
 		}
-		if n.Snapshot() != before {
-			t.Error("notifications alone changed the snapshot")
-		}
+		assert.Equal(t, n.Snapshot(), before, "notifications alone changed the snapshot")
 	})
 }

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -46,9 +47,7 @@ func TestRoutableAfterAck(t *testing.T) {
 			t.Fatalf("not routable after it: %v, %+v", ok, m)
 		}
 		r, _ := http.NewRequest(http.MethodPost, "http://machine/v1/chat/completions", nil)
-		if answer, err := line.RoundTrip(r); err != nil || answer.StatusCode != 200 {
-			t.Errorf("call: %v", err)
-		}
+		assert.Equal(t, assert.Value(line.RoundTrip(r))(t).StatusCode, 200, "call")
 		n.cut("m")
 		if <-line.Gone; n.machine("m").Online {
 			t.Error("it is online in the snapshot when its line is lost")
@@ -74,9 +73,7 @@ func TestLostIsReturningThenOffline(t *testing.T) {
 		if m := n.machine("m"); m.Online || !m.ReturningUntil.Equal(lost.Add(10*time.Second)) || m.Offer("llama") == nil {
 			t.Errorf("after the loss: %+v", m)
 		}
-		if id := <-n.machines; id != "m" {
-			t.Errorf("notified of %q", id)
-		}
+		assert.Equal(t, <-n.machines, "m", "notified of")
 		if id := <-n.machines; id != "m" || time.Since(lost) != 10*time.Second {
 			t.Errorf("notified of %q %v after the loss", id, time.Since(lost))
 		}
@@ -105,9 +102,7 @@ func TestLoadSurvives(t *testing.T) {
 		if <-n.machines; again.Reserve("llama", false) {
 			t.Error("a slot that others hold was given")
 		}
-		if n.Snapshot().Machine("m") != again {
-			t.Error("held slots alone made a new version of the machine")
-		}
+		assert.Equal(t, n.Snapshot().Machine("m"), again, "held slots alone made a new version of the machine")
 		d.change(func(ad *tunnel.Advertisement) { ad.Local = 0 })
 		if <-n.machines; !again.Reserve("llama", false) {
 			t.Error("a slot that came free is not given")
@@ -123,9 +118,7 @@ func TestNewerTunnelFencesOlder(t *testing.T) {
 		first := n.connect(t, "m", offering("llama"))
 		synctest.Wait()
 		second := n.connect(t, "m", offering("qwen"))
-		if err := <-first.lost; !errors.Is(err, tunnel.ErrFenced) {
-			t.Errorf("the older daemon ended with %v", err)
-		}
+		assert.Is(t, <-first.lost, tunnel.ErrFenced, "the older daemon ended with")
 		synctest.Wait()
 		if m := n.machine("m"); !m.Online || m.Generation != 2 || m.Offer("qwen") == nil {
 			t.Errorf("after fencing: %+v", m)
@@ -133,9 +126,7 @@ func TestNewerTunnelFencesOlder(t *testing.T) {
 		// A tunnel that was numbered before the live one but connected after it.
 		n.facts.locked(func() { n.facts.generations["m"] = 0 })
 		late := n.connect(t, "m", offering("phi"))
-		if err := <-late.lost; !errors.Is(err, tunnel.ErrFenced) {
-			t.Errorf("the late tunnel ended with %v", err)
-		}
+		assert.Is(t, <-late.lost, tunnel.ErrFenced, "the late tunnel ended with")
 		if len(second.lost) != 0 || !n.machine("m").Online {
 			t.Error("a late tunnel disturbed the live one")
 		}
@@ -172,9 +163,7 @@ func TestRevoked(t *testing.T) {
 		delete(n.facts.kept, "c") // its change was polled long ago
 		n.facts.mu.Unlock()
 		d := n.connectUnchecked(t, kept)
-		if err := <-d; !errors.Is(err, ErrRevoked) {
-			t.Errorf("Serve of a machine revoked before = %v", err)
-		}
+		assert.Is(t, <-d, ErrRevoked, "Serve of a machine revoked before")
 	})
 }
 
@@ -218,9 +207,7 @@ func TestStart(t *testing.T) {
 			t.Error("a machine without readable offers is in the snapshot")
 		}
 		for _, member := range []fleet.MemberID{"bob", "cleo", "owner-m"} {
-			if reached(n, member) != 1 {
-				t.Errorf("%s reaches %d machines", member, reached(n, member))
-			}
+			assert.Equal(t, reached(n, member), 1, member, "reaches")
 		}
 		drain(n.machines)
 		if id := <-n.machines; id != "m" || time.Since(start) != 30*time.Second {
@@ -262,9 +249,7 @@ func TestFollowsChanges(t *testing.T) {
 			f.change(fleet.MemberChanged, "bob", func() {})
 			f.change("of a later version", "x", func() {})
 			time.Sleep(1100 * time.Millisecond)
-			if got := reached(n, "bob"); got != want {
-				t.Errorf("%s: bob reaches %d machines, want %d", what, got, want)
-			}
+			assert.Equal(t, reached(n, "bob"), want, what, "bob reaches")
 		}
 		f.change(fleet.SharesChanged, "bob", func() { f.shares = []*fleet.Share{{ID: "s", Owner: "owner-m", Member: "bob"}} })
 		f.change(fleet.SharesChanged, "bob", func() {})
@@ -287,9 +272,7 @@ func TestFollowsChanges(t *testing.T) {
 		for len(n.changes) > 0 {
 			notified += len(<-n.changes)
 		}
-		if notified != len(f.changes) {
-			t.Errorf("notified of %d changes, want %d", notified, len(f.changes))
-		}
+		assert.Equal(t, notified, len(f.changes), "notified of")
 		f.revoke("m")
 		time.Sleep(1100 * time.Millisecond)
 		f.change(fleet.MachineChanged, "m", func() { // its owner was disabled and enabled
@@ -326,9 +309,7 @@ func TestBehind(t *testing.T) {
 			t.Error("the machines are not what the store has")
 		}
 		for member, want := range map[fleet.MemberID]int{"bob": 0, "cleo": 0, "dora": 1, "emil": 1} {
-			if got := reached(n, member); got != want {
-				t.Errorf("%s reaches %d, want %d", member, got, want)
-			}
+			assert.Equal(t, reached(n, member), want, member, "reaches")
 		}
 		if !n.Confirmed(time.Now()) {
 			t.Error("not confirmed after reading everything")
@@ -371,9 +352,7 @@ func TestCommitted(t *testing.T) {
 					t.Fatal("Committed is not called")
 				}
 				synctest.Wait()
-				if n.Snapshot() != before {
-					t.Error("the snapshot holds the change before its end")
-				}
+				assert.Equal(t, n.Snapshot(), before, "the snapshot holds the change before its end")
 				got <- nil
 				synctest.Wait()
 				if n.Snapshot() == before {
@@ -407,9 +386,7 @@ func TestCommittedAgain(t *testing.T) {
 		if failed < 2 {
 			t.Errorf("committed %d times while the group could not be read", failed)
 		}
-		if n.Snapshot() != before {
-			t.Error("the snapshot holds what could not be read")
-		}
+		assert.Equal(t, n.Snapshot(), before, "the snapshot holds what could not be read")
 		f.locked(func() { f.groupsDown = false })
 		n.Settle(t.Context())
 		if n.Snapshot().Group("g") == nil {
@@ -448,16 +425,12 @@ func TestSettle(t *testing.T) {
 		f.mu.Unlock()
 		began := time.Now()
 		n.Settle(t.Context())
-		if took := time.Since(began); took != settleWithin {
-			t.Errorf("%v without the store", took)
-		}
+		assert.Equal(t, time.Since(began), settleWithin, "without the store")
 		ctx, leave := context.WithTimeout(t.Context(), time.Millisecond)
 		defer leave()
 		began = time.Now()
 		n.Settle(ctx)
-		if took := time.Since(began); took != time.Millisecond {
-			t.Errorf("%v for a caller who left after 1 ms", took)
-		}
+		assert.Equal(t, time.Since(began), time.Millisecond, "for a caller who left after 1 ms")
 	})
 }
 
@@ -518,9 +491,7 @@ func TestAdvertisesWithoutEnd(t *testing.T) {
 			t.Errorf("1,000 states in 50 s: saved %d times", saves)
 		}
 		time.Sleep(1100 * time.Millisecond)
-		if slots := n.Snapshot().Machine("m").Slots; slots != 1001 {
-			t.Errorf("the fleet has %d slots, not the newest state's", slots)
-		}
+		assert.Equal(t, n.Snapshot().Machine("m").Slots, 1001, "the fleet")
 		time.Sleep(saveEvery)
 		d.change(func(ad *tunnel.Advertisement) { ad.Slots = 7 })
 		time.Sleep(100 * time.Millisecond)
@@ -530,9 +501,7 @@ func TestAdvertisesWithoutEnd(t *testing.T) {
 		time.Sleep(saveEvery)
 		synctest.Wait()
 		k, _, _ := f.KeptMachine(t.Context(), "m")
-		if m, err := readKept(k); err != nil || m.Slots != 8 {
-			t.Errorf("kept %s, %v", k.Advertisement, err)
-		}
+		assert.Equal(t, assert.Value(readKept(k))(t).Slots, 8, "kept", k.Advertisement)
 	})
 }
 
@@ -549,9 +518,7 @@ func TestKeepsOffers(t *testing.T) {
 			t.Helper()
 			time.Sleep(time.Second)
 			synctest.Wait()
-			if got := f.saved("m"); got != saves {
-				t.Errorf("%s: saved %d times, want %d", what, got, saves)
-			}
+			assert.Equal(t, f.saved("m"), saves, what, "saved")
 		}
 		want(1, "first offers")
 		d.change(func(ad *tunnel.Advertisement) { ad.Local = 1; ad.Models[0].Local = 1 })
@@ -646,9 +613,7 @@ func TestChurn(t *testing.T) {
 		}
 		time.Sleep(60 * time.Second)
 		synctest.Wait()
-		if got := online(); got != machines {
-			t.Errorf("%d of %d machines came back in 60 s", got, machines)
-		}
+		assert.Equal(t, online(), machines, "of", "machines came back in 60 s")
 	})
 }
 
@@ -677,9 +642,7 @@ func TestRead(t *testing.T) {
 		ad.Models = append(ad.Models, tunnel.Model{ID: fmt.Sprint(i), Families: []string{"chat", "telepathy"}, Slots: -1, ContextLength: -5})
 	}
 	m, _, err := accept(ad)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	if len(m.Offers) != maxModels || m.Offers[0].ID != "same" || m.Offers[1].ID != "0" || m.Slots != maxSlots {
 		t.Errorf("%d offers, the first %q and %q, %d slots", len(m.Offers), m.Offers[0].ID, m.Offers[1].ID, m.Slots)
 	}
@@ -799,9 +762,7 @@ func TestNodes(t *testing.T) {
 		expect := func(when string, alive ...bool) {
 			t.Helper()
 			for i, node := range n.Nodes(time.Now()) {
-				if node.Alive != alive[i] {
-					t.Errorf("%s: %s is alive: %t", when, node.Name, node.Alive)
-				}
+				assert.Equal(t, node.Alive, alive[i], when, node.Name, "is alive")
 			}
 		}
 		expect("seen once", false, false)
@@ -827,8 +788,6 @@ func TestReplaced(t *testing.T) {
 		f.mu.Lock()
 		f.replaced = true
 		f.mu.Unlock()
-		if err := <-ended; !errors.Is(err, fleet.ErrReplaced) {
-			t.Errorf("Run returned %v", err)
-		}
+		assert.Is(t, <-ended, fleet.ErrReplaced, "Run returned")
 	})
 }
