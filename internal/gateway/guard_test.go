@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -95,9 +96,7 @@ func TestGuardOrigin(t *testing.T) {
 	for _, method := range []string{"GET", "POST", "PUT", "OPTIONS", "HEAD"} {
 		for _, path := range []string{"/", "/v1/models", "/v1/chat/completions", "/nowhere", "/v1/completions"} {
 			w, _ := do(h, ask(method, "http://localhost:8701"+path, "", "Origin", "https://evil.example"))
-			if w.Code != 403 {
-				t.Errorf("%s %s of a page: %d", method, path, w.Code)
-			}
+			assert.Equal(t, w.Code, 403, method, path, "of a page")
 		}
 	}
 	for _, contentType := range []string{"text/plain", "text/plain; application/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "application/jsonp", "x;;"} {
@@ -129,9 +128,7 @@ func TestGuardOrigin(t *testing.T) {
 
 func TestGuardNamesItsPort(t *testing.T) {
 	err := (&Guard{Port: 8701}).check(ask("GET", "http://evil.example/", ""))
-	if !strings.Contains(fmt.Sprint(err), "8701") {
-		t.Error(err)
-	}
+	assert.Contains(t, fmt.Sprint(err), "8701", err)
 }
 
 // The guard also works around a handler that is not an edge. With AnyHost it accepts
@@ -161,8 +158,6 @@ func TestGuardHandler(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		c.guard.Handler(served).ServeHTTP(w, r)
-		if w.Code != c.status {
-			t.Errorf("%+v: %d %s", c, w.Code, w.Body)
-		}
+		assert.Equal(t, w.Code, c.status, c, w.Body)
 	}
 }

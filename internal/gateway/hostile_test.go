@@ -14,6 +14,7 @@ import (
 	"testing/iotest"
 	"unicode/utf8"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -326,17 +327,11 @@ func (c *counted) Read(p []byte) (int, error) {
 // The memory of a member is limited to the byte: if a body does not fit, the rest is not
 // read, and nothing stays counted. Another member is not affected.
 func TestMemberFull(t *testing.T) {
-	room, err := spool.Open(t.TempDir(), spool.Limits{Member: 4 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	room := assert.Value(spool.Open(t.TempDir(), spool.Limits{Member: 4 << 20}))(t)
 	c := hostedConfig(answers(reply))
 	c.Spool = room
 	h := New(c)
-	other, err := room.Keep(spool.Holder{Member: "mem_2"}, make([]byte, 3<<20))
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := assert.Value(room.Keep(spool.Holder{Member: "mem_2"}, make([]byte, 3<<20)))(t)
 	defer other.Close()
 	for _, length := range []int64{-1, 30 << 20} {
 		var came counted
@@ -355,10 +350,7 @@ func TestMemberFull(t *testing.T) {
 		t.Errorf("afterwards: %d %s", w.Code, w.Body)
 	}
 	// What the member holds already leaves less for the next request and for an answer.
-	own, err := room.Keep(spool.Holder{Member: "mem_1"}, make([]byte, 3<<20))
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := assert.Value(room.Keep(spool.Holder{Member: "mem_1"}, make([]byte, 3<<20)))(t)
 	long := strings.Replace(request, "{", "{"+strings.Repeat(" ", 1<<20), 1)
 	c.Backend = answers(reply + strings.Repeat(" ", 3<<19))
 	answering := New(c)
@@ -404,8 +396,6 @@ func TestLargeBodiesInFiles(t *testing.T) {
 		if path == "/v1/chat/completions" && w.Body.String() != said {
 			t.Error("other bytes came back")
 		}
-		if held := room.Use(); held != (spool.Use{}) {
-			t.Errorf("%s: still held %+v", path, held)
-		}
+		assert.Equal(t, room.Use(), (spool.Use{}), path, "still held")
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -54,9 +55,7 @@ type envelope struct {
 func checkEnvelope(t *testing.T, h http.Header, body string, kind string, code fault.Code) envelope {
 	t.Helper()
 	var got envelope
-	if err := json.Unmarshal([]byte(body), &got); err != nil {
-		t.Fatalf("%q: %v", body, err)
-	}
+	assert.OK(t, json.Unmarshal([]byte(body), &got), body)
 	id := h.Get("X-Correlation-ID")
 	if got.Type != "error" || got.Error.Type != kind || got.Error.Code != string(code) || got.Error.Details.Code != string(code) || got.Error.Message == "" {
 		t.Errorf("want %s %s: %s", kind, code, body)
@@ -385,9 +384,7 @@ func TestMessagesStreamFails(t *testing.T) {
 					t.Errorf("aborted %v: %s", aborted, text)
 				}
 				got := checkEnvelope(t, w.header, data, c.kind, c.code)
-				if (got.Error.Details.Reason == fault.WaitElapsed) != (c.code == fault.CapacityFull) {
-					t.Error(data)
-				}
+				assert.Equal(t, (got.Error.Details.Reason == fault.WaitElapsed), (c.code == fault.CapacityFull), data)
 			})
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -15,10 +16,7 @@ import (
 // becomes context_length_exceeded, unless the status means that another machine is tried
 // (spec/routing.md#what-the-engines-answer-becomes).
 func TestEngineFaultOverContext(t *testing.T) {
-	text, err := os.ReadFile("../dialect/testdata/overflow.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile("../dialect/testdata/overflow.txt"))(t)
 	rows := 0
 	for line := range strings.Lines(string(text)) {
 		row := strings.SplitN(strings.TrimSuffix(line, "\n"), " | ", 4)
@@ -101,9 +99,7 @@ func TestParam(t *testing.T) {
 		}
 	}
 	w, _ := do(missing, ask("GET", "/v1/models/other", ""))
-	if !strings.Contains(w.Body.String(), `"param":"model"`) {
-		t.Errorf("a model of the list: %s", w.Body)
-	}
+	assert.Contains(t, w.Body.String(), `"param":"model"`, "a model of the list", w.Body)
 }
 
 // With truncation auto the call is retried with a shorter conversation until it fits,

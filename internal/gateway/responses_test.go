@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -90,9 +91,7 @@ type object struct {
 func readObject(t *testing.T, text string) object {
 	t.Helper()
 	var o object
-	if err := json.Unmarshal([]byte(text), &o); err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
+	assert.OK(t, json.Unmarshal([]byte(text), &o), text)
 	return o
 }
 
@@ -267,13 +266,9 @@ func TestResponsesState(t *testing.T) {
 	// Neither ids nor content are in the log.
 	do(h, ask("GET", "/responses/"+first.ID, ""))
 	for _, secret := range []string{strings.TrimPrefix(first.ID, "resp_"), strings.TrimPrefix(second.ID, "resp_"), "canary", "again"} {
-		if strings.Contains(log.String(), secret) {
-			t.Errorf("%s is in the log:\n%s", secret, log.String())
-		}
+		assert.Lacks(t, log.String(), secret, "is in the log")
 	}
-	if !strings.Contains(log.String(), "/v1/responses/") {
-		t.Errorf("the log says nothing: %s", log.String())
-	}
+	assert.Contains(t, log.String(), "/v1/responses/", "the log says nothing")
 }
 
 // An answer is sent whether or not its turn could be stored, and reports which.
@@ -450,10 +445,7 @@ func (w firstWrite) Write(p []byte) (int, error) {
 // it runs. If there is no memory, they are not read.
 func TestTurnsAreCounted(t *testing.T) {
 	const mib = 1 << 20
-	room, err := spool.Open(t.TempDir(), spool.Limits{Member: 16 * mib})
-	if err != nil {
-		t.Fatal(err)
-	}
+	room := assert.Value(spool.Open(t.TempDir(), spool.Limits{Member: 16 * mib}))(t)
 	var held spool.Use
 	c := stateful(&backend{do: func(context.Context, *Call) (*Answer, error) {
 		held = room.Use()
@@ -476,10 +468,7 @@ func TestTurnsAreCounted(t *testing.T) {
 		t.Errorf("a call after it: %d, held %+v", w.Code, held)
 	}
 
-	other, err := room.Keep(spool.Holder{Member: "mem_1"}, make([]byte, 6*mib))
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := assert.Value(room.Keep(spool.Holder{Member: "mem_1"}, make([]byte, 6*mib)))(t)
 	for name, r := range map[string]*http.Request{
 		"items": ask("GET", items, ""), "response": ask("GET", "/v1/responses/"+first.ID, ""), "call": ask("POST", "/v1/responses", next),
 	} {

@@ -18,16 +18,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
 // listen serves the edge on loopback as the hub does, and returns its address.
 func listen(t testing.TB, h http.Handler) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	server := NewServer(h, slog.New(slog.DiscardHandler))
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
@@ -42,15 +40,10 @@ func listen(t testing.TB, h http.Handler) string {
 // server closes the connection, which must happen before the time limit of a body.
 func raw(t *testing.T, address, text string) (reply string) {
 	t.Helper()
-	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(net.Dial("tcp", address))(t)
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(bodyGrace))
-	if _, err := io.WriteString(c, text); err != nil {
-		t.Fatal(err)
-	}
+	assert.Value(io.WriteString(c, text))(t)
 	all, _ := io.ReadAll(c)
 	return string(all)
 }
@@ -75,9 +68,7 @@ func TestAnswerBeforeTheLog(t *testing.T) {
 		c.Log = slog.New(log)
 		address := listen(t, New(c))
 		r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+address+"/v1/chat/completions", strings.NewReader(request))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		r.Header.Set("Authorization", "Bearer "+goodKey)
 		client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 		resp, err := client.Do(r)
@@ -151,9 +142,7 @@ func TestSmuggling(t *testing.T) {
 			}
 		})
 	}
-	if n := calls.Load(); n != 0 {
-		t.Errorf("%d calls ran", n)
-	}
+	assert.Equal(t, calls.Load(), 0, "calls ran")
 }
 
 // memory is a listener of in-memory connections, so that time limits can be tested in
@@ -369,9 +358,7 @@ func TestFramesArriveOneByOneThenTheCut(t *testing.T) {
 	r.Header.Set("Authorization", "Bearer "+goodKey)
 	go func() { next <- frame }()
 	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer response.Body.Close()
 	got := make([]byte, len(frame))
 	for i := range 5 {
@@ -410,10 +397,7 @@ func TestCallerHangsUp(t *testing.T) {
 	virtually(t, New(hostedConfig(b)), nil, func(t *testing.T, c net.Conn) {
 		fmt.Fprintf(c, "%sContent-Length: %d\r\n\r\n%s", rawHead, len(streamRequest), streamRequest)
 		for reader := bufio.NewReader(c); ; {
-			text, err := reader.ReadString('\n')
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := assert.Value(reader.ReadString('\n'))(t)
 			if strings.HasPrefix(text, "data:") {
 				break
 			}
@@ -434,10 +418,7 @@ func TestConnectionIsKept(t *testing.T) {
 		}
 		return nil, fault.New(fault.CapacityFull, "busy")
 	}})))
-	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(net.Dial("tcp", address))(t)
 	defer c.Close()
 	reader := bufio.NewReader(c)
 	for i := range 6 {
@@ -447,9 +428,7 @@ func TestConnectionIsKept(t *testing.T) {
 		}
 		fmt.Fprintf(c, "%sContent-Length: %d\r\n\r\n%s", rawHead, len(body), body)
 		response, err := http.ReadResponse(reader, nil)
-		if err != nil {
-			t.Fatal(i, err)
-		}
+		assert.OK(t, err, i)
 		text, err := io.ReadAll(response.Body)
 		if err != nil || (response.StatusCode == 200) != (i%2 == 0) || i%2 == 0 && string(text) != frame+done {
 			t.Errorf("%d: %d %q %v", i, response.StatusCode, text, err)
@@ -470,9 +449,7 @@ func TestHTTP2(t *testing.T) {
 	r, _ := http.NewRequest("POST", server.URL+"/v1/chat/completions", strings.NewReader(streamRequest))
 	r.Header.Set("Authorization", "Bearer "+goodKey)
 	response, err := server.Client().Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	if response.ProtoMajor != 2 || err == nil || !strings.HasPrefix(string(text), frame+`data: {"error":{"code":"engine_error"`) {

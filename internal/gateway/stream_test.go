@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -167,9 +168,7 @@ func TestHeartbeats(t *testing.T) {
 		if aborted || strings.Join(w.notes, "|") != strings.Join(want, "|") {
 			t.Errorf("aborted %v\n%q", aborted, w.notes)
 		}
-		if w.header.Get("X-Kith-Route") != "" {
-			t.Error("a header after the headers")
-		}
+		assert.Equal(t, w.header.Get("X-Kith-Route"), "", "a header after the headers")
 	})
 }
 
@@ -240,9 +239,7 @@ func checkEnd(t *testing.T, w *tape, aborted bool, status int, code fault.Code) 
 		}
 	}
 	var got told
-	if err := json.Unmarshal([]byte(text), &got); err != nil {
-		t.Fatalf("%q: %v", text, err)
-	}
+	assert.OK(t, json.Unmarshal([]byte(text), &got), text)
 	reason := got.Error.Reason
 	if status == 200 {
 		reason = got.Error.Details.Reason
@@ -300,9 +297,7 @@ func TestStreamOfAHub(t *testing.T) {
 		}}
 		w, aborted := play(t, hostedConfig(b))
 		checkEnd(t, w, aborted, 200, fault.CapacityFull)
-		if strings.Count(w.text.String(), waiting) != 2 {
-			t.Errorf("%q", w.text.String())
-		}
+		assert.Equal(t, strings.Count(w.text.String(), waiting), 2, w.text.String())
 	})
 }
 
@@ -358,9 +353,7 @@ func TestMachineIsFreeAtTheEnd(t *testing.T) {
 				} else {
 					want = append(want, c.closed+" closed")
 				}
-				if strings.Join(w.notes, "|") != strings.Join(want, "|") {
-					t.Errorf("%q", w.notes)
-				}
+				assert.Equal(t, strings.Join(w.notes, "|"), strings.Join(want, "|"), w.notes)
 				if out.Reported != c.reported || c.reported && out.TokensIn != 7 {
 					t.Errorf("%+v", out)
 				}
@@ -447,9 +440,7 @@ func TestServedUntilEnded(t *testing.T) {
 					defer func() { aborted = recover() == http.ErrAbortHandler }()
 					New(c).ServeAs(w, ask("POST", "/v1/chat/completions", streamRequest).WithContext(ctx), Caller{Member: "ann"})
 				}()
-				if time.Since(w.began) != after {
-					t.Errorf("it ended after %s", time.Since(w.began))
-				}
+				assert.Equal(t, time.Since(w.began), after, "it ended after")
 				status := map[bool]int{true: 200, false: 401}[after > 2*time.Second]
 				checkEnd(t, w, aborted, status, fault.InvalidAPIKey)
 			})

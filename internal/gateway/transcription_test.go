@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -39,10 +39,7 @@ func transcribe(body string, headers ...string) *http.Request {
 // its directory, or even has a name there.
 func spoolFolder(t *testing.T) (*spool.Spool, func(when string)) {
 	folder := t.TempDir()
-	s, err := spool.Open(folder, spool.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := assert.Value(spool.Open(folder, spool.Limits{}))(t)
 	return s, func(when string) {
 		t.Helper()
 		if names, err := os.ReadDir(folder); err != nil || len(names) > 0 {
@@ -89,12 +86,8 @@ func TestTranscription(t *testing.T) {
 				t.Errorf("%s: %d %s %q", format, w.Code, w.Header().Get("Content-Type"), w.Body)
 			}
 			_, _, body := form.Encode(true)
-			if _, err := io.ReadAll(body()); !errors.Is(err, os.ErrClosed) {
-				t.Errorf("the sound is still there after the call: %v", err)
-			}
-			if held := kept.Use(); held != (spool.Use{}) {
-				t.Errorf("still held after the call: %+v", held)
-			}
+			assert.Is(t, assert.Err(io.ReadAll(body())), os.ErrClosed, "the sound is still there after the call")
+			assert.Equal(t, kept.Use(), (spool.Use{}), "still held after the call")
 		}
 	}
 	empty("at the end")
@@ -135,9 +128,7 @@ func TestTranscriptionFails(t *testing.T) {
 		t.Errorf("a defect: %d", w.Code)
 	}
 	empty("a defect")
-	if held := kept.Use(); held != (spool.Use{}) {
-		t.Errorf("still held: %+v", held)
-	}
+	assert.Equal(t, kept.Use(), (spool.Use{}), "still held")
 	c.Spool = noRoom()
 	if w, _ := do(New(c), transcribe(formOf("sound"))); w.Code != 503 || !strings.Contains(w.Body.String(), "CAPACITY_FULL") {
 		t.Errorf("no room: %d %s", w.Code, w.Body)
@@ -211,9 +202,7 @@ func TestSlowSound(t *testing.T) {
 		_, aborted := do(New(c), r)
 		ended <- aborted
 	}()
-	if _, err := io.WriteString(write, formOf("sound")[:90]); err != nil {
-		t.Fatal(err)
-	}
+	assert.Value(io.WriteString(write, formOf("sound")[:90]))(t)
 	empty("while it comes")
 	cancel()
 	write.CloseWithError(context.Canceled)
