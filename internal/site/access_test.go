@@ -8,10 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -343,9 +342,7 @@ func TestWarnings(t *testing.T) {
 		}},
 		"two equal groups": {accessRow{Ways: []accessWay{{Group: "all", Limits: day(8)}, {Group: "lab", Limits: day(8)}}}, nil},
 	} {
-		if diff := cmp.Diff(test.want, test.row.warnings()); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
+		assert.Same(t, test.row.warnings(), test.want, name)
 		for _, w := range test.row.warnings() {
 			for _, way := range test.row.Ways {
 				if (way.Group == w.By) && exceeds(w.Limits, way.Limits) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/mail"
 	"github.com/kith/kith/internal/mail/mailtest"
 )
@@ -144,9 +145,7 @@ func testEmail(t *testing.T, tn *town) {
 
 	// Other members do not see it, or learn that it is in use.
 	for _, page := range []seen{op.get("/operator/members"), op.get("/operator/audit"), eve.get("/access"), eve.get("/account")} {
-		if strings.Contains(strings.ToLower(page.want(t, 200).body), "ada@example.org") {
-			t.Error("somebody else is told of it")
-		}
+		assert.Lacks(t, strings.ToLower(page.want(t, 200).body), "ada@example.org", "somebody else is told of it")
 	}
 	eve.verify(post, "ada@example.org")
 	post.none(tn)
@@ -249,9 +248,7 @@ func testRecoverByMail(t *testing.T, tn *town) {
 	}
 	_, old := tn.linkIn(post.next("ada@example.org"))
 	letter := ask("ADA@example.org")
-	if letter.Header.Get("Subject") != "kith: a link to sign in" {
-		t.Errorf("%v", letter.Header)
-	}
+	assert.Equal(t, letter.Header.Get("Subject"), "kith: a link to sign in", letter.Header)
 
 	// The link signs in once and requires no password. A GET does not use it up.
 	path, code := tn.linkIn(letter)
@@ -400,9 +397,7 @@ func TestMailServerAway(t *testing.T) {
 			}
 			page(func() { tn.browser().post("/signin", "name", "ada", "password", aPassword).goes(t, "/") })
 			post.stop()
-			if log := tn.log.String(); strings.Contains(log, "example.org") {
-				t.Error("the log tells of an address")
-			}
+			assert.Lacks(t, tn.log.String(), "example.org", "the log tells of an address")
 		})
 	}
 }

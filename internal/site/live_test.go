@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
@@ -137,9 +138,7 @@ func TestLiveMachines(t *testing.T) {
 	tn.blind = false
 	pass()
 	same := l.expect(false, map[string][]string{"running-" + id: {"0 of 3 slots"}})
-	if same.Shape != first.Shape {
-		t.Error("a slot changed the page's shape")
-	}
+	assert.Equal(t, same.Shape, first.Shape, "a slot changed the page's shape")
 	paused := *tn.box()
 	paused.Paused = true
 	tn.snapshot = tn.snapshot.WithMachine(&paused)
@@ -244,9 +243,7 @@ func testLiveEnds(t *testing.T, tn *town) {
 			go func() { answer <- b.chat(`{"model":"of-ada"}`) }()
 			<-begun // if a session ends before this, it is refused instead (TestLiveLetIn)
 			tn.site.recheck(ctx, time.Now())
-			if tn.site.tied() != 3 {
-				t.Errorf("%d things go on, want two streams and an answer", tn.site.tied())
-			}
+			assert.Equal(t, tn.site.tied(), 3, "things go on")
 			end(b, other)
 			took()
 			mine.ends()
@@ -254,9 +251,7 @@ func testLiveEnds(t *testing.T, tn *town) {
 				t.Errorf("an answer ended with %v", f)
 			}
 			<-answer
-			if tn.site.tied() != 1 {
-				t.Errorf("%d things go on, want the other browser's stream", tn.site.tied())
-			}
+			assert.Equal(t, tn.site.tied(), 1, "things go on")
 			if name == "a new password" {
 				check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["ada"].ID, true))
 				took()
@@ -412,9 +407,7 @@ func TestLiveAccess(t *testing.T) {
 			}
 		}
 	}
-	if shown["ada"] != begin {
-		t.Error("where all is as it was the shape is another one")
-	}
+	assert.Equal(t, shown["ada"], begin, "where all is as it was the shape is another one")
 }
 
 // TestWhoUsesWhat checks that the page shows running calls, and that ending an access
@@ -515,9 +508,7 @@ func testRoles(t *testing.T, tn *town) {
 	bob.post("/groups/demote", "group", "lab", "member", "ada").goes(t, "/access")
 	ada.post("/groups/demote", "group", "lab", "member", "bob").want(t, 403, "only an admin")
 	got := good[api.List[api.Group]](tn.world, "ada", "GET", "/api/groups", "").Data[0].Members
-	if diff := cmp.Diff([]api.GroupMember{{Name: "ada"}, {Name: "bob", Admin: true}}, got); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, got, []api.GroupMember{{Name: "ada"}, {Name: "bob", Admin: true}})
 }
 
 // TestLiveLetIn checks that a session that ends after its visit was authorized, but
@@ -580,12 +571,8 @@ func TestLiveStuckReader(t *testing.T) {
 			site.pass(time.Now())
 			reader.wants("event")
 		}
-		if took := <-stuck; took != streamWrite {
-			t.Errorf("let go after %s, want %s", took, streamWrite)
-		}
-		if n := site.live.open["m"]; n != 1 {
-			t.Errorf("%d pages are counted, want 1", n)
-		}
+		assert.Equal(t, <-stuck, streamWrite, "let go after")
+		assert.Equal(t, site.live.open["m"], 1, "pages are counted")
 		check(t, far.Close())
 		site.live.beaten = time.Time{}
 		site.pass(time.Now())

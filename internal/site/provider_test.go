@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 )
 
 // idp is an OpenID provider with one signed-in account. Tests can falsify its answers.
@@ -327,9 +328,7 @@ func TestProviderRefused(t *testing.T) {
 	}
 	p.spoil, p.sign = nil, good
 	for _, secret := range []string{clientSecret, "canary-description"} {
-		if strings.Contains(log.String(), secret) {
-			t.Errorf("the log holds %q", secret)
-		}
+		assert.Lacks(t, log.String(), secret, "the log holds")
 	}
 	// A subject that no database can store, and names with HTML in them.
 	b := tn.browser()
@@ -357,9 +356,7 @@ func TestProviderMoved(t *testing.T) {
 	for address, want := range map[string]bool{"https://id.example/new": true, "http://id.example/new": false} {
 		to := httptest.NewRequest("GET", address, nil)
 		err := noSecretElsewhere(to, []*http.Request{httptest.NewRequest("GET", "https://id.example/old", nil)})
-		if (err == nil) != want {
-			t.Errorf("to %s: %v", address, err)
-		}
+		assert.Equal(t, (err == nil), want, "to", address, err)
 	}
 }
 
@@ -382,9 +379,7 @@ func TestProviderDown(t *testing.T) {
 	for range 3 {
 		b.through(p, "/account/provider")
 	}
-	if p.asked != 2 {
-		t.Errorf("it was asked about itself %d times", p.asked)
-	}
+	assert.Equal(t, p.asked, 2, "it was asked about itself")
 	p.server.Close()
 	away := tn.browser()
 	there := must1(url.Parse(away.leaves("/signin/provider")))
@@ -421,19 +416,13 @@ func TestProviderTimes(t *testing.T) {
 		}
 		began := must1(tn.db.SessionsOf(t.Context(), tn.members["ada"].ID, time.Now()))[0].Created
 		time.Sleep(time.Until(began.Add(awayFor + time.Minute))) // sessions use the real time
-		if got := ask("GET", strings.TrimPrefix(to, tn.web.URL), cookie(late)); got.Code != 403 {
-			t.Errorf("back after a while: %d", got.Code)
-		}
+		assert.Equal(t, ask("GET", strings.TrimPrefix(to, tn.web.URL), cookie(late)).Code, 403, "back after a while")
 		if got := tn.inProcessAs("192.0.2.1", cookie(ada))("/account/provider"); got.status != 403 || !strings.Contains(got.body, "sign in once more") {
 			t.Errorf("binding a while after the sign-in: %d", got.status)
 		}
-		if got := ask("GET", "/signup/provider", cookie(zoe)); got.Code != 200 {
-			t.Errorf("choosing a name in time: %d", got.Code)
-		}
+		assert.Equal(t, ask("GET", "/signup/provider", cookie(zoe)).Code, 200, "choosing a name in time")
 		time.Sleep(newcomerFor)
-		if got := ask("GET", "/signup/provider", cookie(zoe)); got.Code != 303 {
-			t.Errorf("choosing a name late: %d", got.Code)
-		}
+		assert.Equal(t, ask("GET", "/signup/provider", cookie(zoe)).Code, 303, "choosing a name late")
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -71,9 +72,7 @@ func TestCauseOfARefusal(t *testing.T) {
 		{account.Trace{Code: "invalid_request"}, ""},
 		{account.Trace{Model: "tiny", Decisions: []account.Decision{{Verdict: "try"}}}, ""},
 	} {
-		if got := causeOf(tt.trace); got != tt.want {
-			t.Errorf("%s: %q, want %q", tt.trace.Code, got, tt.want)
-		}
+		assert.Equal(t, causeOf(tt.trace), tt.want, tt.trace.Code)
 	}
 	for state := fleet.Offline; state < fleet.Ready; state++ {
 		if stateWords[state.String()] == "" {
@@ -122,9 +121,7 @@ func TestChangeNamesPages(t *testing.T) {
 		}
 	}
 	page := ada.get("/models?model=nothing").want(t, 200, `What would change that: The exact id, as <a href="/models">Models</a> lists it.`)
-	if strings.Contains(page.body, "<code>kith") {
-		t.Error("the page of a model names a command")
-	}
+	assert.Lacks(t, page.body, "<code>kith", "the page of a model names a command")
 }
 
 // The filter of the requests is in the URL, also of the next page. A request shows its

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -78,9 +79,7 @@ func TestSignInLimits(t *testing.T) {
 		if held.status != 429 || held.header.Get("Retry-After") != "30" {
 			t.Errorf("the eleventh: %d, Retry-After %q", held.status, held.header.Get("Retry-After"))
 		}
-		if got := one("/signin", "name", "bob", "password", "wrong"); got.status != 403 {
-			t.Errorf("another name: %d", got.status)
-		}
+		assert.Equal(t, one("/signin", "name", "bob", "password", "wrong").status, 403, "another name")
 		tn.inProcess("192.0.2.2")("/signin", "name", "ada", "password", aPassword).goes(t, "/")
 		time.Sleep(30 * time.Second)
 		one("/signin", "name", "ada", "password", aPassword).goes(t, "/")
@@ -274,9 +273,7 @@ func testSessionsEnd(t *testing.T, tn *town) {
 		t.Fatalf("%d sessions", len(ids))
 	}
 	token := two.session().Value
-	if strings.Contains(page.body, token) {
-		t.Error("a session's token is on a page")
-	}
+	assert.Lacks(t, page.body, token, "a session's token is on a page")
 	one.post("/sessions/end", "session", ids[1][1]).goes(t, "/sessions")
 	two.get("/account").goes(t, "/signin?next=%2Faccount")
 	three.get("/account").want(t, 200)
@@ -334,9 +331,7 @@ func TestSessionsAge(t *testing.T) {
 			}
 		}
 		time.Sleep(sessionIdle)
-		if got := get(cookie); got != 303 {
-			t.Errorf("after two weeks: %d", got)
-		}
+		assert.Equal(t, get(cookie), 303, "after two weeks")
 	})
 }
 
@@ -448,9 +443,7 @@ func TestMadeUpCodes(t *testing.T) {
 				refused++
 			}
 		}
-		if refused != 10 {
-			t.Errorf("of 40 made-up %s %d were refused, not 10", name, refused)
-		}
+		assert.Equal(t, refused, 10, "of 40 made-up", name, "were refused")
 	}
 }
 
@@ -499,9 +492,7 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 		d.want("") // all of them came too soon
 		won.Add(1)
 	}
-	if won.Load() != 1 {
-		t.Errorf("%d were told the secret", won.Load())
-	}
+	assert.Equal(t, won.Load(), 1, "were told the secret")
 	d.want("invalid_grant")
 	machines := must1(tn.db.Machines(t.Context(), tn.members["ada"].ID))
 	if len(machines) != 2 || machines[1].Name != "laptop" {
@@ -622,9 +613,7 @@ func TestPasted(t *testing.T) {
 	secret := credential.Mint(credential.APIKey, "home").Reveal()
 	tn.keys = map[string]string{secret: "ada"}
 	page := tn.as("ada").post("/applications/test", "secret", secret, "model", string(evil)).want(t, 200)
-	if lines := page.body[strings.Index(page.body, "Paste into"):]; strings.Contains(lines, "evil") {
-		t.Errorf("the lines to paste hold %s", lines)
-	}
+	assert.Lacks(t, page.body[strings.Index(page.body, "Paste into"):], "evil", "the lines to paste hold")
 }
 
 func TestAddressOf(t *testing.T) {
@@ -635,8 +624,6 @@ func TestAddressOf(t *testing.T) {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = remote
 		r.Header.Set("X-Forwarded-For", "198.51.100.1") // only the hub reads this header
-		if got := addressOf(r); got != want {
-			t.Errorf("%s: %s, want %s", remote, got, want)
-		}
+		assert.Equal(t, addressOf(r), want, remote)
 	}
 }

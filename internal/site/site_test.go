@@ -15,6 +15,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
@@ -211,9 +212,7 @@ func TestFirstSteps(t *testing.T) {
 	secret := textOf(t, page, "secret")
 	op.get(newKeyPath).goes(t, "/applications") // a reload shows nothing and creates nothing
 	listed := op.get("/applications").want(t, 200, "my editor", "your machines and those shared with you")
-	if strings.Contains(listed.body, secret) {
-		t.Error("the secret is shown again")
-	}
+	assert.Lacks(t, listed.body, secret, "the secret is shown again")
 	keys, err := tn.db.Keys(t.Context(), memberID(t, tn, "root"))
 	check(t, err)
 	op.post("/applications/revoke", "key", keys[0].ID).goes(t, "/applications")
@@ -311,9 +310,7 @@ func TestAPIPage(t *testing.T) {
 			t.Errorf("the page does not list %s %s", op.Method, op.Path)
 		}
 	}
-	if strings.Contains(page.body, `href="#type-"`) {
-		t.Error("the page has a link to no type")
-	}
+	assert.Lacks(t, page.body, `href="#type-"`, "the page has a link to no type")
 }
 
 // TestModelsWithAKey checks that /models with a key, from a client whose base URL lacks
@@ -335,8 +332,6 @@ func TestModelsWithAKey(t *testing.T) {
 		if test.header != "" {
 			r.Header.Set(test.header, test.value)
 		}
-		if got := tn.site.Serves(r); got != test.want {
-			t.Errorf("%+v: %v", test, got)
-		}
+		assert.Equal(t, tn.site.Serves(r), test.want, test)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
@@ -80,9 +81,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 			return []api.Model{{ID: fleet.ModelID("of-" + c.Name)}}, nil
 		},
 		Control: func(_ context.Context, id fleet.MachineID, c api.Control) error {
-			if string(id) != w.machine.ID {
-				t.Errorf("machine %s was to be changed", id)
-			}
+			assert.Equal(t, string(id), w.machine.ID, "machine", id, "was to be changed")
 			w.controls = append(w.controls, c)
 			return w.refuse
 		},
@@ -116,9 +115,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 
 func check(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 }
 
 func (w *world) identify(_ context.Context, secret string) (api.Caller, error) {
