@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // pane is one command in a terminal that tmux plays.
@@ -129,9 +131,7 @@ func TestChatInATerminal(t *testing.T) {
 		for _, m := range <-questions {
 			got = append(got, m.Content)
 		}
-		if strings.Join(got, "|") != strings.Join(want, "|") {
-			t.Errorf("asked %q, want %q", got, want)
-		}
+		assert.Equal(t, strings.Join(got, "|"), strings.Join(want, "|"), "asked", got, want)
 	}
 	p := inTerminal(t, "kith run tiny", "KITH_HOME="+t.TempDir(), "KITH_HUB="+server.URL, "KITH_API_KEY=k", "NO_COLOR=1")
 	p.shows("Chatting with tiny.")
@@ -237,13 +237,9 @@ func TestProgressInATerminal(t *testing.T) {
 				continue
 			}
 			rest = after
-			if strings.Contains(screen, shows) {
-				t.Errorf("%s left %q:\n%s", test.command, shows, screen)
-			}
+			assert.Lacks(t, screen, shows, test.command, "left")
 		}
-		if !strings.Contains(rest, "\r\x1b[K") {
-			t.Errorf("%s never wiped its last word:\n%q", test.command, rest)
-		}
+		assert.Contains(t, rest, "\r\x1b[K", test.command, "never wiped its last word")
 	}
 }
 
@@ -268,12 +264,8 @@ func TestColours(t *testing.T) {
 		p := inTerminal(t, "cd "+shortDir(t)+"; "+test.command, env...)
 		p.shows("[status 0]")
 		screen := p.tmux("capture-pane", "-p", "-e", "-J")
-		if got := strings.Contains(screen, "█"); got != test.chart {
-			t.Errorf("%s: a chart: %v\n%s", test.command, got, screen)
-		}
-		if got := strings.Contains(screen, "\x1b[36m"); got != test.colours {
-			t.Errorf("%s: colours: %v\n%q", test.command, got, screen)
-		}
+		assert.Equal(t, strings.Contains(screen, "█"), test.chart, test.command, "a chart", screen)
+		assert.Equal(t, strings.Contains(screen, "\x1b[36m"), test.colours, test.command, "colours", screen)
 	}
 }
 
@@ -282,9 +274,7 @@ func TestWaitingFor(t *testing.T) {
 		": working": atWork, ": waiting 3 ahead, 9 s left": "waiting for a machine: 3 ahead, 9 s left",
 		": waiting 0 ahead, 9 s left": "waiting for a machine: next in line, 9 s left", ": hello": "", "": "",
 	} {
-		if got := waitingFor(comment); got != want {
-			t.Errorf("%q: %q, want %q", comment, got, want)
-		}
+		assert.Equal(t, waitingFor(comment), want, comment)
 	}
 }
 
@@ -298,9 +288,7 @@ func TestChatCommands(t *testing.T) {
 		app:     &app{in: strings.NewReader("one\n/clear\n/nonsense\ntwo\n/quit\nthree\n"), out: screen{&out}, err: screen{&errs}},
 		surface: toHub(server.URL, ""), model: "tiny",
 	}
-	if err := c.chat(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, c.chat(t.Context()))
 	if len(*log) != 2 || strings.Contains((*log)[1].body, "one") || errs.Len() > 0 {
 		t.Errorf("asked %+v, said %s %s", *log, out.String(), errs.String())
 	}

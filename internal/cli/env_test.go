@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // clientsHub plays a hub whose first ready model is for embeddings.
@@ -100,9 +102,7 @@ func fakeAgent(t *testing.T, name string) {
 	t.Helper()
 	dir := t.TempDir()
 	script := "#!/bin/sh\nprintf '<%s>' \"$@\"; echo\nenv | grep -E '^(ANTHROPIC|CLAUDE|KITH_API|OPENCODE)_' | sort\nexit 7\n"
-	if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o700))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 

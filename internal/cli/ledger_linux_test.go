@@ -10,6 +10,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -33,10 +34,7 @@ func TestLedgerFullDisk(t *testing.T) {
 
 	var refused []string
 	for range 3 {
-		res, err := r.begin(false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		res := assert.Value(r.begin(false))(t)
 		refusal := readRefusal(res)
 		res.Body.Close()
 		if refusal.status != http.StatusServiceUnavailable || refusal.code != "CASCADE_EXHAUSTED" || res.Header.Get("Retry-After") == "" {
@@ -59,9 +57,7 @@ func TestLedgerFullDisk(t *testing.T) {
 		return nil
 	})
 	ran, err := complete(res, true)
-	if err != nil {
-		t.Fatalf("the stream that ran when the disk was full: %v", err)
-	}
+	assert.OK(t, err, "the stream that ran when the disk was full")
 	if now := r.engine.Counts().Runs; now != runs {
 		t.Fatalf("%d calls were sent to a machine while the ledger could not be written", now-runs)
 	}

@@ -5,8 +5,7 @@ import (
 	"log/slog"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/llama"
 )
@@ -22,9 +21,7 @@ func TestOwnEnginesStart(t *testing.T) {
 		t.Fatalf("got %v, want one that starts", all)
 	}
 	want := map[fleet.ModelID]string{"a": "the built-in engine is starting", "b": "the built-in engine is starting"}
-	if diff := cmp.Diff(want, all[0].Problems()); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, all[0].Problems(), want)
 	failure := errors.New("it cannot")
 	o.failure.Store(&failure)
 	if all := o.all(); len(all) > 0 {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/llama"
 )
 
@@ -39,10 +40,7 @@ func TestPull(t *testing.T) {
 	if err := llama.Available(); err != nil {
 		t.Fatalf("%v: use `make test`, or scripts/fetch-llama.sh and go test -tags llama", err)
 	}
-	small, err := os.ReadFile("../llama/data/tiny.gguf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	small := assert.Value(os.ReadFile("../llama/data/tiny.gguf"))(t)
 	hub := localModelHub(t, map[string][]byte{"words-Q4_K_M.gguf": small, "words-Q8_0.gguf": []byte("GGUF, and no more")})
 	home := shortDir(t)
 	t.Setenv("KITH_HOME", home)

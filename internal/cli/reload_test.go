@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestReload changes the configuration under a running daemon, by the command
@@ -39,9 +41,7 @@ func TestReload(t *testing.T) {
 	check(t, kith(t, "", "reload"), said{1, "", "config.toml:2:9: share.slots takes"})
 
 	write(t, file, strings.Replace(changed, "slots = 3", "slots = 4", 1))
-	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
 	for late := time.Now().Add(soon); !strings.Contains(kith(t, "", "status").out, "slots     4;"); <-again.C {
