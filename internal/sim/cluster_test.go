@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -105,12 +106,7 @@ func (c *nodeTable) links(from, to *seat) []*link {
 
 // cut breaks the links to a node; no other is made for so long.
 func (c *nodeTable) cut(to *seat, away time.Duration) {
-	c.mu.Lock()
-	if c.cuts == nil {
-		c.cuts = map[*seat]time.Time{}
-	}
-	c.cuts[to] = time.Now().Add(away)
-	c.mu.Unlock()
+	c.mute(to, away)
 	to.Load().peers.cut()
 }
 
@@ -195,9 +191,7 @@ func (m *machine) moveTo(to *seat) {
 func TestPeersServe(t *testing.T) {
 	for _, stream := range []bool{true, false} {
 		inCluster(t, 3, func(w *world, seats []*seat) {
-			ann, bob := w.addMember("ann"), w.addMember("bob")
-			box := w.addMachine(ann, "box", 1, "m")
-			w.share(ann, bob)
+			ann, bob, box := w.addShared(1)
 			for _, home := range seats {
 				box.moveTo(home)
 				for _, by := range []*member{ann, bob} {
@@ -216,8 +210,7 @@ func TestPeersServe(t *testing.T) {
 // A call for several answers holds a slot for each at the home of its machine.
 func TestPeersCountAnswers(t *testing.T) {
 	inCluster(t, 2, func(w *world, seats []*seat) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 4, "m")
+		ann, box := w.addBox(4)
 		box.moveTo(seats[1])
 		w.set(slow(10 * time.Second))
 		a := w.begin(ask{by: ann, model: "m", n: 3})
@@ -236,9 +229,7 @@ func TestPeersCountAnswers(t *testing.T) {
 // does not know of a revocation yet gives no more than the home does.
 func TestPeersReachIsCheckedAtHome(t *testing.T) {
 	inCluster(t, 2, func(w *world, seats []*seat) {
-		ann, bob := w.addMember("ann"), w.addMember("bob")
-		box := w.addMachine(ann, "box", 1, "m")
-		w.share(ann, bob)
+		ann, bob, box := w.addShared(1)
 		box.moveTo(seats[1])
 		w.wantServed(w.do(ask{by: bob, model: "m"}), 1)
 		w.down.Store(true) // the entry cannot read what changes
@@ -258,9 +249,7 @@ func TestPeersHomeEndsRevoked(t *testing.T) {
 	for _, blind := range []bool{false, true} {
 		for _, stream := range []bool{true, false} {
 			inCluster(t, 2, func(w *world, seats []*seat) {
-				ann, bob := w.addMember("ann"), w.addMember("bob")
-				box := w.addMachine(ann, "box", 1, "m")
-				w.share(ann, bob)
+				ann, bob, box := w.addShared(1)
 				box.moveTo(seats[1])
 				w.set(paced(time.Second))
 				a := w.begin(ask{by: bob, model: "m", stream: stream, words: 100})
@@ -288,8 +277,7 @@ func TestPeersHomeEndsRevoked(t *testing.T) {
 // A call whose caller leaves ends on the machine of another node.
 func TestPeersClientLeaves(t *testing.T) {
 	inCluster(t, 2, func(w *world, seats []*seat) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, box := w.addBox(1)
 		box.moveTo(seats[1])
 		w.set(paced(time.Second))
 		a := w.begin(ask{by: ann, model: "m", stream: true, words: 100, leave: 5 * time.Second})
@@ -305,8 +293,7 @@ func TestFault22OtherHubDiesBeforeFirstByte(t *testing.T) {
 		both := []bool{true, false}
 		for _, stream := range both {
 			inCluster(t, 2, func(w *world, seats []*seat) {
-				ann := w.addMember("ann")
-				box := w.addMachine(ann, "box", 1, "m")
+				ann, box := w.addBox(1)
 				spare := w.addMachine(ann, "spare", 1, "m")
 				box.moveTo(seats[1])
 				spare.setAway(true)
@@ -331,8 +318,7 @@ func TestFault22OtherHubDiesBeforeFirstByte(t *testing.T) {
 // to know: it does not move on while its own node comes to know, too.
 func TestPeersKeyRevokedUnderway(t *testing.T) {
 	inCluster(t, 2, func(w *world, seats []*seat) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, box := w.addBox(1)
 		box.moveTo(seats[1])
 		box.lingers = time.Second
 		box.engine.Set(slow(time.Minute))
@@ -358,8 +344,7 @@ func TestPeersLinksLostInTurn(t *testing.T) {
 	for _, stream := range []bool{true, false} {
 		for _, all := range []bool{true, false} {
 			inCluster(t, 2, func(w *world, seats []*seat) {
-				ann := w.addMember("ann")
-				box := w.addMachine(ann, "box", 1, "m")
+				ann, box := w.addBox(1)
 				box.moveTo(seats[1])
 				box.lingers = time.Second
 				box.engine.Set(slow(time.Minute))
@@ -413,8 +398,7 @@ func (c *nodeTable) mute(to *seat, away time.Duration) {
 func TestFault23OtherHubDiesUnderway(t *testing.T) {
 	for name, die := range faultsOfNodes {
 		inCluster(t, 2, func(w *world, seats []*seat) {
-			ann := w.addMember("ann")
-			box := w.addMachine(ann, "box", 1, "m")
+			ann, box := w.addBox(1)
 			w.addMachine(ann, "spare", 1, "n")
 			box.moveTo(seats[1])
 			w.set(paced(2 * time.Second))
@@ -464,27 +448,12 @@ func (c *nodeTable) happens(w *world) {
 // TestClusterSeeds plays the histories of TestSeeds on two or three nodes: calls and
 // machines come to any of them, machines move, links break.
 func TestClusterSeeds(t *testing.T) {
-	first, n := *firstFlag, *clusterSeedsFlag
-	switch {
-	case *seedFlag != 0:
-		first, n = *seedFlag, 1
-	case n == 0:
-		n = unlessShort(100, 8)
-	}
 	all := new(delays)
 	t.Cleanup(func() { t.Logf("from the commit to the end of what it ended, in false time:\n%s", all) })
-	for seed := first; seed < first+uint64(n); seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			defer func() {
-				if t.Failed() {
-					t.Logf("play it again: go test ./internal/sim -run TestClusterSeeds -seed %d -count 5", seed)
-				}
-			}()
-			inCluster(t, 2+int(seed%2), func(w *world, _ []*seat) {
-				w.rng = rand.New(rand.NewPCG(seed, 1))
-				w.play(seed, all)
-			})
+	eachSeed(t, cmp.Or(*clusterSeedsFlag, unlessShort(100, 8)), func(t *testing.T, seed uint64) {
+		inCluster(t, 2+int(seed%2), func(w *world, _ []*seat) {
+			w.rng = rand.New(rand.NewPCG(seed, 1))
+			w.play(seed, all)
 		})
-	}
+	})
 }

@@ -180,9 +180,7 @@ func TestALongCountFollowsItsHead(t *testing.T) {
 // entry may not know yet that a share has ended.
 func TestPeersCountAsksNoGroup(t *testing.T) {
 	inCluster(t, 2, func(w *world, seats []*seat) {
-		ann, bob := w.addMember("ann"), w.addMember("bob")
-		box := w.addMachine(ann, "box", 1, "m")
-		w.share(ann, bob)
+		ann, bob, box := w.addShared(1)
 		w.together(ann, bob)
 		box.moveTo(seats[1])
 		if text, estimate := w.tokens(bob, "m"); estimate {

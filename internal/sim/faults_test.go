@@ -69,8 +69,7 @@ func (w *world) refused(q ask, status int, code string) {
 
 func TestFault02ClientLeavesTheQueue(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
+		ann, _ := w.addBox(1)
 		w.set(slow(10 * time.Second))
 		first := w.begin(ask{by: ann, model: "m"})
 		w.begun(first)
@@ -118,8 +117,7 @@ func TestFault03ClientLeavesBeforeFirstByte(t *testing.T) {
 // frame it did not take.
 func TestFault04ClientStopsReading(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, box := w.addBox(1)
 		w.set(enginetest.Behaviour{Chunks: 1000, Interval: time.Second})
 		client, err := w.at.Load().dial(w.t.Context())
 		w.must(err)
@@ -188,32 +186,6 @@ func TestFault08ShareEndsBeforeFirstByte(t *testing.T) {
 	}
 }
 
-func TestFault09GroupLeftUnderway(t *testing.T) {
-	inBubble(t, func(w *world) {
-		ann, bob := w.addMember("ann"), w.addMember("bob")
-		box := w.addMachine(ann, "box", 1, "m")
-		group := account.Group{
-			ID: w.newID("grp_"), Name: "g", Kind: account.GroupOrg, Created: time.Now().UTC(),
-			Members: []account.GroupMember{{MemberID: ann.ID, Admin: true}, {MemberID: bob.ID}},
-		}
-		w.must(w.db.CreateGroup(w.t.Context(), group))
-		time.Sleep(2 * time.Second)
-		w.set(paced(time.Second))
-		a := w.begin(ask{by: bob, model: "m", stream: true, words: 100})
-		time.Sleep(10 * time.Second)
-		w.must(w.db.RemoveGroupMember(w.t.Context(), group.ID, bob.ID))
-		<-a.over
-		w.wantCode(a, "NOT_IN_CIRCLE", "")
-		if !a.framed || a.text == "" || a.took() > 15*time.Second {
-			w.t.Fatal(a)
-		}
-		w.stopped(box)
-		if u := w.wantRecord(a, "NOT_IN_CIRCLE", box); u.TokensOut < 9 {
-			w.t.Fatalf("%+v", u)
-		}
-	})
-}
-
 // A share decides alone between its owner and its member: one that does not cover
 // the model ends, within 5 s, the call that runs by a group of both; while one
 // that covers it ends, the call goes on by the group (spec/routing.md#share).
@@ -223,10 +195,7 @@ func TestFault09ShareBesideAGroup(t *testing.T) {
 			inBubble(t, func(w *world) {
 				ann, bob := w.addMember("ann"), w.addMember("bob")
 				box := w.addMachine(ann, "box", 1, "m")
-				w.must(w.db.CreateGroup(w.t.Context(), account.Group{
-					ID: w.newID("grp_"), Name: "g", Kind: account.GroupOpen, Created: time.Now().UTC(),
-					Members: []account.GroupMember{{MemberID: ann.ID, Admin: true}, {MemberID: bob.ID}},
-				}))
+				w.together(ann, bob)
 				time.Sleep(2 * time.Second)
 				w.set(paced(time.Second))
 				a := w.begin(ask{by: bob, model: "m", stream: true, words: 30})
@@ -310,8 +279,7 @@ func TestFault11HoursEndUnderway(t *testing.T) {
 
 func TestFault12NobodyServesTheModel(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
+		ann, _ := w.addBox(1)
 		w.refused(ask{by: ann, model: "nobody's", stream: stream}, 404, "model_not_found")
 	})
 }
@@ -338,8 +306,7 @@ func TestFault14AllOffline(t *testing.T) {
 // A slow database costs time and not more than 5 s of it.
 func TestFault16DatabaseSlow(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
+		ann, _ := w.addBox(1)
 		w.slow.Store(int64(700 * time.Millisecond))
 		time.Sleep(10 * time.Second)
 		a := w.do(ask{by: ann, model: "m", stream: stream})
@@ -361,8 +328,7 @@ func TestFault16DatabaseSlow(t *testing.T) {
 // Without the database what is known holds for 5 s.
 func TestFault17DatabaseDown(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
+		ann, _ := w.addBox(1)
 		w.wantServed(w.do(ask{by: ann, model: "m"}), 1) // the key is known
 		w.down.Store(true)
 		time.Sleep(3900 * time.Millisecond)
@@ -380,8 +346,7 @@ func TestFault17DatabaseDown(t *testing.T) {
 // A running call continues for 30 s in which no revocation could be seen.
 func TestFault18DatabaseDownUnderway(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, box := w.addBox(1)
 		w.set(paced(2 * time.Second))
 		a := w.begin(ask{by: ann, model: "m", stream: stream, words: 30}) // 60 s in all
 		w.begun(a)
@@ -432,8 +397,7 @@ func TestFault24HubDies(t *testing.T) {
 	for name, b := range map[string]enginetest.Behaviour{"before the first byte": slow(time.Minute), "after it": paced(time.Second)} {
 		t.Run(name, func(t *testing.T) {
 			both(t, func(w *world, stream bool) {
-				ann := w.addMember("ann")
-				box := w.addMachine(ann, "box", 1, "m")
+				ann, box := w.addBox(1)
 				w.set(b)
 				q := ask{by: ann, model: "m", stream: stream, words: 60}
 				a := w.begin(q)
@@ -459,8 +423,7 @@ func TestFault24HubDies(t *testing.T) {
 // own half is turned away with the other half free.
 func TestFault28MemoryHigh(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
+		ann, _ := w.addBox(1)
 		w.set(paced(5 * time.Second))
 		runs := w.begin(ask{by: ann, model: "m", stream: stream, words: 10})
 		w.begun(runs)

@@ -115,15 +115,22 @@ func (a *answer) names(machine string) bool {
 	return strings.Contains(a.header.Get("X-Kith-Route")+strings.Join(a.comments, "\n"), "machine="+machine+";")
 }
 
+// addGroup makes a group of the members, the first of which is its admin.
+func (w *world) addGroup(kind account.GroupKind, members ...*member) (id string) {
+	w.t.Helper()
+	id = w.newID("grp_")
+	g := account.Group{ID: id, Name: "group-" + id[4:], Kind: kind, Created: time.Now().UTC()}
+	for i, m := range members {
+		g.Members = append(g.Members, account.GroupMember{MemberID: m.ID, Admin: i == 0})
+	}
+	w.must(w.db.CreateGroup(w.t.Context(), g))
+	return id
+}
+
 // together makes an open group of the members.
 func (w *world) together(members ...*member) {
 	w.t.Helper()
-	id := w.newID("grp_")
-	g := account.Group{ID: id, Name: "open-" + id[4:], Kind: account.GroupOpen, Created: time.Now().UTC()}
-	w.must(w.db.CreateGroup(w.t.Context(), g))
-	for _, m := range members {
-		w.must(w.db.JoinGroup(w.t.Context(), g.ID, m.ID, time.Now()))
-	}
+	w.addGroup(account.GroupOpen, members...)
 	w.live.Settle(w.t.Context())
 	synctest.Wait()
 }

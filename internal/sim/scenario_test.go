@@ -76,55 +76,57 @@ func both(t *testing.T, test func(w *world, stream bool)) {
 	}
 }
 
-func TestServed(t *testing.T) {
-	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 2, "m", "emb")
-		a := w.do(ask{by: ann, model: "m", stream: stream})
-		w.wantServed(a, 1)
-		assert.Equal(w.t, a.header.Get("X-Kith-Route"), "own; machine=box; owner=ann", "route")
-		w.wantServed(w.do(ask{by: ann, model: "emb"}), 1)
-		w.settled()
-	})
+// deaths are the ways in which a machine goes away.
+var deaths = map[string]func(*machine){
+	"reset": (*machine).cut, "stopped": (*machine).stop, "black-holed": (*machine).blackhole,
 }
 
+// A call whose machine goes away before the first byte is served by another machine. If
+// there is none, a streamed call ends as full, and a unary one, which may have started, as
+// offline.
 func TestMachineDiesBeforeFirstByte(t *testing.T) {
-	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "one", 1, "m")
-		w.addMachine(ann, "two", 1, "m")
-		w.set(slow(3 * time.Second))
-		a := w.begin(ask{by: ann, model: "m", stream: stream})
-		w.on(a).stop()
-		<-a.over
-		w.wantServed(a, 2)
-		w.within("served", a.took(), 3*time.Second)
-	})
-}
-
-// The only machine is gone before it started: full for a streamed call, for
-// nothing says that a unary one had not started: offline.
-func TestOnlyMachineDiesBeforeFirstByte(t *testing.T) {
-	for stream, code := range map[bool]string{true: "CAPACITY_FULL", false: "machine_offline"} {
-		inBubble(t, func(w *world) {
-			ann := w.addMember("ann")
-			box := w.addMachine(ann, "box", 1, "m")
-			w.set(slow(time.Second))
-			a := w.begin(ask{by: ann, model: "m", stream: stream})
-			w.begun(a)
-			box.stop()
-			<-a.over
-			w.wantCode(a, code, "")
-		})
+	for name, die := range deaths {
+		for _, other := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, other %v", name, other), func(t *testing.T) {
+				both(t, func(w *world, stream bool) {
+					ann, box := w.addBox(1)
+					w.set(slow(time.Minute))
+					a := w.begin(ask{by: ann, model: "m", stream: stream})
+					w.begun(a)
+					if other {
+						w.addMachine(ann, "other", 1, "m")
+					}
+					time.Sleep(time.Second)
+					die(box)
+					<-a.over
+					found, code, hidden := time.Second, "", name == "black-holed"
+					if hidden {
+						found = 16 * time.Second
+					}
+					if a.took() > found+500*time.Millisecond {
+						w.t.Errorf("found late: %s", a)
+					}
+					if other {
+						w.wantServed(a, 2)
+					} else {
+						code = map[bool]string{true: "CAPACITY_FULL", false: "machine_offline"}[stream]
+						w.wantCode(a, code, "")
+						assert.Equal(w.t, a.framed, stream && hidden, a)
+					}
+					time.Sleep(15 * time.Second) // the daemon finds out by itself
+					w.stopped(box)
+					if u := w.wantRecord(a, code, nil); other && (u.Attempt != 2 || u.MachineID == box.id) {
+						w.t.Errorf("%+v", u)
+					}
+					w.settled()
+				})
+			})
+		}
 	}
 }
 
 func TestMachineDiesAfterFirstByte(t *testing.T) {
-	for name, die := range map[string]func(*machine){
-		"reset":       (*machine).cut,
-		"stopped":     (*machine).stop,
-		"black-holed": (*machine).blackhole,
-	} {
+	for name, die := range deaths {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				ann := w.addMember("ann")
@@ -224,61 +226,57 @@ func TestUnaryVanishesLast(t *testing.T) {
 	}
 }
 
+// inOrder lets calls of two members wait for a machine of one slot, the i-th at the node
+// via(i), and newcomers come each 100 ms, also at the instants at which the slot comes
+// free. The newcomers pass none. It returns the last call that waited.
+func (w *world) inOrder(n int, via func(i int) *seat, bob, cid *member) *answer {
+	w.t.Helper()
+	time.Sleep(5 * time.Second)
+	w.set(slow(10 * time.Second))
+	var all []*answer
+	for i := range n {
+		by := []*member{cid, bob}[i%2]
+		all = append(all, w.begin(ask{by: by, model: "m", stream: true, via: via(i)}))
+		time.Sleep(time.Second)
+	}
+	for i := range 70 {
+		all = append(all, w.begin(ask{by: bob, model: "m", prefer: "wait=2", via: via(i)}))
+		time.Sleep(100 * time.Millisecond)
+	}
+	var order, ran []string
+	for i, a := range all {
+		<-a.over
+		if i < n {
+			w.wantServed(a, 1)
+			order = append(order, a.tag)
+		} else {
+			w.wantCode(a, "CAPACITY_FULL", "wait_elapsed")
+		}
+	}
+	for _, r := range w.runs.all {
+		ran = append(ran, r.call)
+	}
+	assert.Same(w.t, ran, order)
+	return all[n-1]
+}
+
 func TestQueueIsFirstInFirstOut(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann, bob, cid := w.addMember("ann"), w.addMember("bob"), w.addMember("cid")
-		w.addMachine(ann, "box", 1, "m")
-		w.share(ann, bob)
+		ann, bob, _ := w.addShared(1)
+		cid := w.addMember("cid")
 		w.share(ann, cid)
-		time.Sleep(5 * time.Second)
-		w.set(slow(10 * time.Second))
-		var all []*answer
-		for i := range 5 {
-			by := cid
-			if i%2 == 1 {
-				by = bob
-			}
-			all = append(all, w.begin(ask{by: by, model: "m", stream: true}))
-			time.Sleep(time.Second)
-		}
-		// A newcomer each 100 ms, also at the instants at which a slot comes free,
-		// passes none of them.
-		for range 70 {
-			all = append(all, w.begin(ask{by: bob, model: "m", prefer: "wait=2"}))
-			time.Sleep(100 * time.Millisecond)
-		}
-		var order []string
-		for i, a := range all {
-			<-a.over
-			if i < 5 {
-				w.wantServed(a, 1)
-				order = append(order, a.tag)
-			} else {
-				w.wantCode(a, "CAPACITY_FULL", "wait_elapsed")
-			}
-		}
-		var ran []string
-		for _, r := range w.runs.all {
-			ran = append(ran, r.call)
-		}
-		if !slices.Equal(ran, order) {
-			w.t.Fatalf("ran %v, asked %v", ran, order)
-		}
-		if got := all[4].comments[:4]; !slices.Equal(got, []string{
+		last := w.inOrder(5, func(int) *seat { return nil }, bob, cid)
+		assert.Same(w.t, last.comments[:4], []string{
 			"waiting 3 ahead, 175 s left", "waiting 2 ahead, 165 s left", "waiting 1 ahead, 155 s left", "waiting 0 ahead, 145 s left",
-		}) {
-			w.t.Fatalf("%q", got)
-		}
+		})
 	})
 }
 
 // A machine's owner goes ahead of others on that machine, and nowhere else.
 func TestOwnerGoesAheadInTheQueue(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		ann, bob := w.addMember("ann"), w.addMember("bob")
-		w.addMachine(ann, "box", 1, "m")
+		ann, bob, _ := w.addShared(1)
 		w.addMachine(bob, "tower", 1, "n")
-		w.share(ann, bob)
 		w.share(bob, ann)
 		time.Sleep(5 * time.Second)
 		w.set(slow(10 * time.Second))
@@ -346,8 +344,7 @@ func TestWaitElapses(t *testing.T) {
 // A call that waited says so no longer once a machine took it.
 func TestHeartbeatAfterTheWait(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
+		ann, _ := w.addBox(1)
 		w.set(slow(30 * time.Second))
 		w.begin(ask{by: ann, model: "m"})
 		time.Sleep(time.Second)
@@ -362,8 +359,7 @@ func TestHeartbeatAfterTheWait(t *testing.T) {
 
 func TestHubRestarts(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, box := w.addBox(1)
 		w.set(paced(time.Second))
 		cut := w.begin(ask{by: ann, model: "m", stream: true, words: 60})
 		w.begun(cut)
@@ -401,26 +397,9 @@ func TestHubRestarts(t *testing.T) {
 	})
 }
 
-func TestBlackHoleBeforeFirstByte(t *testing.T) {
-	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "one", 1, "m")
-		w.addMachine(ann, "two", 1, "m")
-		w.set(slow(20 * time.Second))
-		a := w.begin(ask{by: ann, model: "m", stream: stream})
-		w.on(a).blackhole()
-		<-a.over
-		w.wantServed(a, 2)
-		if a.took() > 35*time.Second+100*time.Millisecond {
-			w.t.Fatalf("served after %s", a.took())
-		}
-	})
-}
-
 func TestClientLeaves(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, box := w.addBox(1)
 		w.set(paced(time.Second))
 		a := w.begin(ask{by: ann, model: "m", stream: stream, words: 100})
 		w.begun(a)
@@ -497,30 +476,12 @@ func TestEngineFails(t *testing.T) {
 	}
 }
 
-// An engine that is down is no engine error: the call goes elsewhere, and else
-// it is row 11.
-func TestEngineDown(t *testing.T) {
-	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		one := w.addMachine(ann, "one", 1, "m")
-		one.setDown(true)
-		a := w.do(ask{by: ann, model: "m"})
-		w.wantCode(a, "CAPACITY_FULL", "")
-		time.Sleep(time.Minute) // the daemon has seen that it is gone
-		w.wantCode(w.do(ask{by: ann, model: "m"}), "model_not_found", "")
-		one.setDown(false)
-		time.Sleep(time.Minute)
-		w.wantServed(w.do(ask{by: ann, model: "m"}), 1)
-	})
-}
-
 // A machine that its owner's own call fills before the hub knows it refuses;
 // the call waits and is served soon after the slot is free, and those who wait
 // with it are not sent there in circles.
 func TestBusyWithoutTheHubKnowing(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, box := w.addBox(1)
 		w.set(slow(10 * time.Second))
 		local := make(chan int)
 		go func() {
@@ -556,22 +517,10 @@ func TestBusyWithoutTheHubKnowing(t *testing.T) {
 	})
 }
 
-func TestKeyRevoked(t *testing.T) {
-	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
-		w.wantServed(w.do(ask{by: ann, model: "m"}), 1)
-		w.must(w.db.RevokeKey(w.t.Context(), ann.key.ID, time.Now())) // without a hint
-		time.Sleep(5 * time.Second)
-		w.wantCode(w.do(ask{by: ann, model: "m"}), "invalid_api_key", "")
-	})
-}
-
 // The end of a key ends what runs by it and what waits with it.
 func TestKeyRevokedUnderway(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
+		ann, _ := w.addBox(1)
 		w.set(paced(2 * time.Second))
 		runs := w.begin(ask{by: ann, model: "m", stream: stream, words: 100})
 		w.begun(runs)
@@ -608,8 +557,7 @@ func TestKeyRevokedUnderway(t *testing.T) {
 func TestKeyRevokedUnseen(t *testing.T) {
 	for code, fails := range map[string]time.Duration{"invalid_api_key": 10 * time.Second, "CASCADE_EXHAUSTED": time.Minute} {
 		inBubble(t, func(w *world) {
-			ann := w.addMember("ann")
-			w.addMachine(ann, "box", 1, "m")
+			ann, _ := w.addBox(1)
 			w.set(paced(time.Second))
 			a := w.begin(ask{by: ann, model: "m", stream: true, words: 100})
 			w.begun(a)
@@ -628,32 +576,43 @@ func TestKeyRevokedUnseen(t *testing.T) {
 	}
 }
 
-// The end of a share ends what runs by it.
+// The end of a share, or of a membership, ends what runs by it, and not the owner's calls.
 func TestShareEndedUnderway(t *testing.T) {
-	for elsewhere, code := range map[bool]string{false: "NOT_IN_CIRCLE", true: "CASCADE_EXHAUSTED"} {
-		inBubble(t, func(w *world) {
-			ann, bob := w.addMember("ann"), w.addMember("bob")
-			w.addMachine(ann, "box", 2, "m")
-			w.share(ann, bob)
-			w.set(paced(2 * time.Second))
-			a := w.begin(ask{by: bob, model: "m", stream: true, words: 100})
-			own := w.begin(ask{by: ann, model: "m", stream: true, words: 10})
-			time.Sleep(11 * time.Second)
-			if elsewhere {
-				w.addMachine(bob, "bobs", 1, "m")
-			}
-			w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
-			<-a.over
-			w.wantCode(a, code, "")
-			if !a.framed || a.text == "" || a.took() > 16*time.Second {
-				w.t.Error(a)
-			}
-			if u := w.wantRecord(a, code, w.on(a)); u.TokensOut < 5 {
-				w.t.Errorf("%+v", u)
-			}
-			<-own.over
-			w.wantServed(own, 1)
-			w.settled()
+	for name, c := range map[string]struct {
+		kind, code string
+		elsewhere  bool
+	}{
+		"share":                  {"share ended", "NOT_IN_CIRCLE", false},
+		"share, another machine": {"share ended", "CASCADE_EXHAUSTED", true},
+		"group":                  {"group left", "NOT_IN_CIRCLE", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				ann, box := w.addBox(2)
+				bob := w.addMember("bob")
+				w.give(c.kind, ann, bob)
+				time.Sleep(2 * time.Second)
+				w.wantServed(w.do(ask{by: bob, model: "m"}), 1) // until then a machine of a group runs one at once
+				w.set(paced(2 * time.Second))
+				a := w.begin(ask{by: bob, model: "m", stream: true, words: 100})
+				own := w.begin(ask{by: ann, model: "m", stream: true, words: 10})
+				time.Sleep(11 * time.Second)
+				if c.elsewhere {
+					w.addMachine(bob, "bobs", 1, "m")
+				}
+				w.must(revocations[c.kind](w, ann, bob))
+				<-a.over
+				w.wantCode(a, c.code, "")
+				if !a.framed || a.text == "" || a.took() > 16*time.Second {
+					w.t.Error(a)
+				}
+				if u := w.wantRecord(a, c.code, box); u.TokensOut < 5 {
+					w.t.Errorf("%+v", u)
+				}
+				<-own.over
+				w.wantServed(own, 1)
+				w.settled()
+			})
 		})
 	}
 }
@@ -743,10 +702,8 @@ func TestShareEnded(t *testing.T) {
 
 func TestMemberDisabled(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann, bob := w.addMember("ann"), w.addMember("bob")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, bob, box := w.addShared(1)
 		w.addMachine(bob, "bobs", 1, "n")
-		w.share(ann, bob)
 		w.must(w.db.SetMemberDisabled(w.t.Context(), ann.ID, true))
 		time.Sleep(5 * time.Second)
 		w.wantCode(w.do(ask{by: ann, model: "m"}), "invalid_api_key", "")
@@ -764,8 +721,7 @@ func TestMemberDisabled(t *testing.T) {
 
 func TestMachineRevoked(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, box := w.addBox(1)
 		w.set(paced(time.Second))
 		a := w.begin(ask{by: ann, model: "m", stream: true, words: 60})
 		time.Sleep(3 * time.Second)
@@ -790,8 +746,7 @@ func TestMachineRevoked(t *testing.T) {
 // and then refuses; who waits, waits on.
 func TestDatabaseDown(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
+		ann, _ := w.addBox(1)
 		w.set(slow(20 * time.Second))
 		a := w.begin(ask{by: ann, model: "m"})
 		w.begun(a)

@@ -145,8 +145,7 @@ func (f facts) Group(ctx context.Context, id fleet.GroupID) (*fleet.Group, error
 // again (docs/decisions/0008-confirmation.md).
 func TestUsageOutlivesFailover(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
+		ann, _ := w.addBox(1)
 		w.trouble.lags.Store(true)
 		w.wantServed(w.do(ask{by: ann, model: "m"}), 1)
 		time.Sleep(5 * time.Second)

@@ -259,6 +259,22 @@ func (w *world) addKey(m *member, reach account.Reach) {
 	w.must(w.db.CreateKey(w.t.Context(), m.key))
 }
 
+// addBox adds ann, and her machine box that serves the model m.
+func (w *world) addBox(slots int) (ann *member, box *machine) {
+	w.t.Helper()
+	ann = w.addMember("ann")
+	return ann, w.addMachine(ann, "box", slots, "m")
+}
+
+// addShared adds ann and her box, which she shares with bob.
+func (w *world) addShared(slots int) (ann, bob *member, box *machine) {
+	w.t.Helper()
+	ann, box = w.addBox(slots)
+	bob = w.addMember("bob")
+	w.share(ann, bob)
+	return ann, bob, box
+}
+
 func (w *world) share(owner, with *member) {
 	w.t.Helper()
 	w.must(w.db.AddShare(w.t.Context(), account.Share{ID: w.newID("shr_"), OwnerID: owner.ID, MemberID: with.ID, Created: time.Now().UTC()}))
