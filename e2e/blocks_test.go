@@ -223,9 +223,7 @@ func TestCommandsExist(t *testing.T) {
 			}
 		}
 	}
-	if compared < 150 {
-		t.Errorf("%d commands were found, which is too few", compared)
-	}
+	assert.That(t, compared >= 150, compared, "commands were found, which is too few")
 }
 
 // exists reports an error unless kith has the command and its flags; in full, it also

@@ -49,15 +49,9 @@ func TestIdleDaemon(t *testing.T) {
 	}
 	t.Logf("the first answer %v after the start; idle %d KB of its own, %d KB in all; go version takes %v",
 		start.Round(time.Millisecond), least.own, least.all, control.Round(time.Millisecond))
-	if start > most {
-		t.Errorf("the first answer came %v after the start, want %v", start, most)
-	}
-	if least.own > maxOwn {
-		t.Errorf("an idle daemon holds %d KB of its own, want %d", least.own, maxOwn)
-	}
-	if least.all > maxAll {
-		t.Errorf("an idle daemon holds %d KB in all, want %d", least.all, maxAll)
-	}
+	assert.That(t, start <= most, "the first answer came", start, "after the start", most)
+	assert.That(t, least.own <= maxOwn, "an idle daemon holds", least.own, "KB of its own", maxOwn)
+	assert.That(t, least.all <= maxAll, "an idle daemon holds", least.all, "KB in all", maxAll)
 }
 
 // idleMemory is what a process holds, in KB.

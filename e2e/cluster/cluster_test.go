@@ -343,9 +343,7 @@ func (c *cluster) checkLedger() (lost, doubled int) {
 			c.t.Errorf("call %s was answered and is not in the ledger", id)
 		}
 	}
-	if doubled > 0 {
-		c.t.Errorf("%d calls are in the ledger twice", doubled)
-	}
+	assert.That(c.t, doubled <= 0, doubled, "calls are in the ledger twice")
 	c.t.Logf("ledger: %d records, %d answered calls", len(records), len(c.answered))
 	return lost, doubled
 }

@@ -362,9 +362,7 @@ func TestSleepingServer(t *testing.T) {
 	// kith reload looks at every engine at once.
 	for range 3 {
 		n.run("reload")
-		if !asleep() {
-			t.Error("a look woke it")
-		}
+		assert.That(t, asleep(), "a look woke it")
 	}
 	if got := n.models(); !slices.Contains(got, "real") {
 		t.Errorf("offered while it sleeps: %v", got)
@@ -391,9 +389,7 @@ func TestAnotherProgram(t *testing.T) {
 		programs.Wait()
 		began := time.Now()
 		status, text, err := n.post(t.Context(), n.hub, "/v1/chat/completions", chat("real", "hi", 2, false))
-		if err != nil || status != 200 {
-			t.Errorf("after it: %d %v %s", status, err, text)
-		}
+		assert.That(t, err == nil && status == 200, "after it", status, err, text)
 		t.Logf("served %v after the program ended", time.Since(began))
 	}
 }

@@ -146,9 +146,7 @@ func (w *world) ask(who, method, path, body string) response {
 	text, err := io.ReadAll(resp.Body)
 	check(w.t, err)
 	answer := response{status: resp.StatusCode, body: string(text)}
-	if resp.Header.Get("X-Correlation-ID") == "" {
-		w.t.Errorf("%s %s has no correlation id", method, path)
-	}
+	assert.That(w.t, resp.Header.Get("X-Correlation-ID") != "", method, path, "has no correlation id")
 	if resp.StatusCode != http.StatusOK {
 		var envelope struct{ Error Problem }
 		check(w.t, json.Unmarshal(text, &envelope, json.MatchCaseInsensitiveNames(true)))
@@ -268,9 +266,7 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 			continue
 		}
 		name := l.method + " " + l.path
-		if attempts[name] == nil {
-			t.Errorf("%s: say here what a stranger gets", name)
-		}
+		assert.That(t, attempts[name] != nil, name, "say here what a stranger gets")
 		if got := w.ask("", l.method, l.path, ""); got.status != 401 {
 			t.Errorf("%s without a key: %+v", name, got)
 		}
@@ -290,9 +286,7 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 			t.Fatalf("%s changed what is ada's:\n%s", name, diff)
 		}
 	}
-	if len(w.controls) > 0 {
-		t.Errorf("a stranger changed ada's machine: %+v", w.controls)
-	}
+	assert.That(t, len(w.controls) == 0, "a stranger changed ada's machine", w.controls)
 	// An org and a group that is not there cannot be distinguished.
 	hidden, absent := w.ask("eve", "POST", "/api/groups/lab/leave", ""), w.ask("eve", "POST", "/api/groups/bal/leave", "")
 	if a, b := message(t, hidden), message(t, absent); strings.ReplaceAll(a, "lab", "bal") != b {
@@ -695,9 +689,7 @@ func TestBodiesThatDoNotEnd(t *testing.T) {
 	check(t, err)
 	text, err := io.ReadAll(c) // to the end of the connection: nothing waits for the rest
 	check(t, err)
-	if !strings.HasPrefix(string(text), "HTTP/1.1 401 ") {
-		t.Errorf("answered %s", text)
-	}
+	assert.That(t, strings.HasPrefix(string(text), "HTTP/1.1 401 "), "answered", text)
 }
 
 // history gives ada a past: a call that was served, and one that was refused.

@@ -143,9 +143,7 @@ func TestAccessIsNoted(t *testing.T) {
 			}
 		}
 		slices.Sort(got)
-		if !slices.Equal(got, says) {
-			t.Errorf("%s is notified of %q, want %q", who, got, says)
-		}
+		assert.That(t, slices.Equal(got, says), who, "is notified of", got, says)
 	}
 	for range 3 {
 		good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob"}`)

@@ -194,9 +194,7 @@ func TestOpenAPI(t *testing.T) {
 		}
 	}
 	for _, name := range known {
-		if !answered[name] {
-			t.Errorf("%s: have it answer here", name)
-		}
+		assert.That(t, answered[name], name, "have it answer here")
 	}
 }
 

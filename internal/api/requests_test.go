@@ -176,9 +176,7 @@ func TestRequestFilter(t *testing.T) {
 		for range 20 {
 			page := good[Requests](w, "ada", "GET", "/api/requests?"+query+"&before="+url.QueryEscape(before), "")
 			for _, tr := range page.Data {
-				if seen[tr.CallID] {
-					t.Errorf("%s: %s is listed twice", query, tr.CallID)
-				}
+				assert.That(t, !seen[tr.CallID], query, tr.CallID, "is listed twice")
 				seen[tr.CallID] = true
 			}
 			late := traces[0] // a call that comes meanwhile

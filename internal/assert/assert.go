@@ -31,6 +31,14 @@ func Value[T any](value T, err error) func(testing.TB) T {
 	}
 }
 
+// That fails the test, which continues, if ok is false. The message is about.
+func That(t testing.TB, ok bool, about ...any) {
+	t.Helper()
+	if !ok {
+		t.Error(strings.TrimSuffix(text(about), ": "))
+	}
+}
+
 // Equal fails the test, which continues, if got is not want.
 func Equal[T comparable](t testing.TB, got, want T, about ...any) {
 	t.Helper()
@@ -96,7 +104,7 @@ func text(about []any) string {
 		if bytes, ok := word.([]byte); ok {
 			word = string(bytes)
 		}
-		words = append(words, fmt.Sprint(word))
+		words = append(words, fmt.Sprintf("%+v", word))
 	}
 	if words == nil {
 		return ""

@@ -97,9 +97,7 @@ func TestEndIsLogged(t *testing.T) {
 		var log bytes.Buffer
 		f := assert.Value(Open(chain, key, slog.New(slog.NewTextHandler(&log, nil))))(t)
 		f.warn(time.Now())
-		if log.Len() > 0 {
-			t.Errorf("years before its end: %s", log.String())
-		}
+		assert.That(t, log.Len() == 0, "years before its end", log.String())
 		time.Sleep(time.Until(f.Expires()) - 10*24*time.Hour)
 		for range 3 * 24 { // three days
 			f.warn(time.Now())

@@ -394,9 +394,7 @@ func TestLoginRevokesTheOneBefore(t *testing.T) {
 			assert.OK(t, daemon.SaveCredential(home, c.before))
 			*log, *otherLog = nil, nil
 			got := kith(t, "", "login", "--hub", hub.URL, "--token", "kitht_home_s")
-			if got.status != 0 || !strings.Contains(got.out, c.out) {
-				t.Errorf("%+v does not say %q", got, c.out)
-			}
+			assert.That(t, got.status == 0 && strings.Contains(got.out, c.out), got, "does not say", c.out)
 			var revoked []asked
 			for _, a := range append(*log, *otherLog...) {
 				if a.method == http.MethodDelete {

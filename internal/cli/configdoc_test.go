@@ -131,9 +131,7 @@ func (p *configPage) about(field *ast.Field, s *ast.StructType, shape reflect.Ty
 		return ""
 	}
 	rest, named := strings.CutPrefix(text, field.Names[0].Name)
-	if !named {
-		p.t.Errorf("the comment on %s does not begin with its name: %q", key, text)
-	}
+	assert.That(p.t, named, "the comment on", key, "does not begin with its name", text)
 	if s == nil {
 		return "`" + key + "`" + rest
 	}

@@ -367,9 +367,7 @@ func TestDoctorNamesTheCause(t *testing.T) {
 				}
 			}
 			if test.check == "" {
-				if err != nil || failed != nil {
-					t.Errorf("%v: %+v", err, failed)
-				}
+				assert.That(t, err == nil && failed == nil, err, failed)
 				return
 			}
 			if len(failed) != 1 || failed[0].Check != test.check || !strings.Contains(failed[0].Found, test.found) || !strings.Contains(failed[0].Do, test.do) {
@@ -476,9 +474,7 @@ func TestDoctorJSON(t *testing.T) {
 func TestDisk(t *testing.T) {
 	dir := t.TempDir()
 	free, err := freeSpace(dir)
-	if err != nil || free == 0 {
-		t.Errorf("%d free: %v", free, err)
-	}
+	assert.That(t, err == nil && free != 0, free, "free", err)
 	if _, err := freeSpace(filepath.Join(dir, "none")); err == nil {
 		t.Error("a folder that is not there has room")
 	}

@@ -51,9 +51,7 @@ func TestEnv(t *testing.T) {
 	shell := exec.Command("sh", "-euc", `ANTHROPIC_API_KEY=old; export ANTHROPIC_API_KEY; eval "$1"; env | grep -E '^(OPENAI|ANTHROPIC)_' | sort`, "sh", lines.out)
 	got, err := shell.CombinedOutput()
 	want := "ANTHROPIC_AUTH_TOKEN=it's\nANTHROPIC_BASE_URL=" + server.URL + "\nOPENAI_API_KEY=it's\nOPENAI_BASE_URL=" + server.URL + "/v1\n"
-	if err != nil || string(got) != want {
-		t.Errorf("%v %s\nwant %s", err, got, want)
-	}
+	assert.That(t, err == nil && string(got) == want, err, got, want)
 	if want := []string{
 		"/v1/models ",
 		`/v1/chat/completions {"model":"vectors","max_tokens":1,"messages":[{"role":"user","content":"Hello"}]}`,

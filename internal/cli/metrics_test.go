@@ -40,9 +40,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	defer p.close()
 	registry := p.metrics()
 	problems, err := testutil.GatherAndLint(registry)
-	if err != nil || len(problems) > 0 {
-		t.Error(err, problems)
-	}
+	assert.That(t, err == nil && len(problems) == 0, err, problems)
 	descriptions := make(map[string]bool)
 	families, err := registry.Gather()
 	assert.OK(t, err)
@@ -55,16 +53,12 @@ func TestMetricsAreDocumented(t *testing.T) {
 		"kith_backup_last_timestamp_seconds", "kith_backup_last_failed",
 		"kith_call_wait_seconds", "kith_call_first_byte_seconds", "kith_call_duration_seconds",
 	} {
-		if descriptions[name] {
-			t.Errorf("%s is there from the start: take it off this list", name)
-		}
+		assert.That(t, !descriptions[name], name, "is there from the start: take it off this list")
 		descriptions[name] = true
 	}
 	page := namesIn(t, "docs/operate/metrics.md")
 	for name := range descriptions {
-		if strings.HasPrefix(name, "kith_") && !page[name] {
-			t.Errorf("docs/operate/metrics.md lacks %s", name)
-		}
+		assert.That(t, !strings.HasPrefix(name, "kith_") || page[name], "docs/operate/metrics.md lacks", name)
 	}
 	for _, used := range []string{"docs/operate/metrics.md", "deploy/prometheus/alerts.yml", "deploy/grafana/kith.json"} {
 		for name := range namesIn(t, used) {
@@ -74,9 +68,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 					base = whole
 				}
 			}
-			if !descriptions[base] {
-				t.Errorf("%s names %s, which a hub does not have", used, name)
-			}
+			assert.That(t, descriptions[base], used, "names", name, "which a hub does not")
 		}
 	}
 }

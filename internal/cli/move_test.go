@@ -121,9 +121,7 @@ func TestMove(t *testing.T) {
 	for id, u := range before {
 		assert.Equal(t, after[id], u, "the usage of call", id)
 	}
-	if len(after) <= len(before) {
-		t.Errorf("%d calls after the move, %d before, want the new one too", len(after), len(before))
-	}
+	assert.That(t, len(after) > len(before), len(after), "calls after the move", len(before), "before")
 	var status struct {
 		Version int64 `json:"version"`
 		Known   int64 `json:"known"`

@@ -276,9 +276,7 @@ func TestUnusedConnections(t *testing.T) {
 				t.Fatalf("%s: %v", file, err)
 			}
 		}
-		if unused > hub/2 {
-			t.Errorf("%s keeps an unused connection for %s, the hub for %s", file, unused, hub)
-		}
+		assert.That(t, unused <= hub/2, file, "keeps an unused connection for", unused, "the hub for", hub)
 	}
 }
 

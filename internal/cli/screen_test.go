@@ -79,9 +79,7 @@ func TestForeignTextsDoNothing(t *testing.T) {
 	} {
 		got := kith(t, "", strings.Split(command, " ")...)
 		harmless(t, command, got.out+got.err)
-		if got.out+got.err == "" {
-			t.Errorf("%s: nothing is shown", command)
-		}
+		assert.That(t, got.out+got.err != "", command, "nothing is shown")
 		got = kith(t, "", append(strings.Split(command, " "), "--json")...)
 		harmless(t, command+" --json", got.out+got.err)
 	}

@@ -275,9 +275,7 @@ func TestDevKeepsTheMemberAndReplacesTheKey(t *testing.T) {
 	}
 
 	p, second := start()
-	if second.APIKey == first.APIKey {
-		t.Error("the key was not replaced")
-	}
+	assert.That(t, second.APIKey != first.APIKey, "the key was not replaced")
 	assert.Equal(t, kith(t, "", "admin", "member", "list", "--data", dir, "--json").out, members, "another member")
 	if got := kith(t, "", "admin", "machine", "list", "--data", dir, "--json").out; strings.Count(got, `"id"`) != 1 {
 		t.Errorf("another machine: %s", got)

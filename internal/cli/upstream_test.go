@@ -97,9 +97,7 @@ func TestUpstreamProblems(t *testing.T) {
 			for _, p := range refused.Problems {
 				text += refused.place(p) + "\n"
 			}
-			if !strings.Contains(text, c.want) || strings.Contains(text, "canary") {
-				t.Errorf("want %s\ngot  %s", c.want, text)
-			}
+			assert.That(t, strings.Contains(text, c.want) && !strings.Contains(text, "canary"), c.want, text)
 		})
 	}
 }

@@ -40,9 +40,7 @@ No free capacity   CAPACITY_FULL   3
 On your machines  7 days, since 2026-11-15
 none
 `
-	if got.status != 0 || got.out != want {
-		t.Errorf("%d %s\n%s", got.status, got.err, got.out)
-	}
+	assert.That(t, got.status == 0 && got.out == want, got.status, got.err, got.out)
 	if asked := (*log)[0]; asked.path != "/api/usage?by=day&days=7" || asked.bearer != "Bearer kith_home_secret" {
 		t.Errorf("%+v", asked)
 	}

@@ -125,9 +125,7 @@ func atHome(t *testing.T, test func(*homeNode)) {
 }
 
 func (h *homeNode) must(err error) {
-	if err != nil && !errors.Is(err, context.Canceled) {
-		h.t.Error(err)
-	}
+	assert.That(h.t, err == nil || errors.Is(err, context.Canceled), err)
 }
 
 // forwarded returns the answer to a request of another node for a call of bob: its status,

@@ -123,9 +123,7 @@ func TestRequest(t *testing.T) {
 		response, err := get(ctx, p.peer, "/x")
 		assert.OK(t, err)
 		text, err := io.ReadAll(response.Body)
-		if err != nil || string(text) != "/x HTTP/2.0" {
-			t.Errorf("got %q, %v", text, err)
-		}
+		assert.That(t, err == nil && string(text) == "/x HTTP/2.0", text, err)
 		response.Body.Close()
 	})
 }

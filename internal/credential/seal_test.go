@@ -12,16 +12,12 @@ import (
 func TestSeal(t *testing.T) {
 	text := []byte("what only the name opens")
 	sealed := Seal("resp_1", "mem_ann", text)
-	if bytes.Contains(sealed, text[:8]) || len(sealed) < len(text)+28 {
-		t.Errorf("%q", sealed)
-	}
+	assert.That(t, !bytes.Contains(sealed, text[:8]) && len(sealed) >= len(text)+28, sealed)
 	if again := Seal("resp_1", "mem_ann", text); bytes.Equal(again, sealed) {
 		t.Error("two seals are the same")
 	}
 	got, err := Unseal("resp_1", "mem_ann", sealed)
-	if err != nil || !bytes.Equal(got, text) {
-		t.Errorf("%q, %v", got, err)
-	}
+	assert.That(t, err == nil && bytes.Equal(got, text), got, err)
 	assert.Equal(t, len(assert.Value(Unseal("resp_1", "mem_ann", Seal("resp_1", "mem_ann", nil)))(t)), 0)
 	damaged := func(i int) []byte {
 		d := bytes.Clone(sealed)
@@ -44,9 +40,7 @@ func TestSeal(t *testing.T) {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
-	if SealName("resp_1") == SealName("resp_2") {
-		t.Error("two names are found as one")
-	}
+	assert.That(t, SealName("resp_1") != SealName("resp_2"), "two names are found as one")
 }
 
 // The key of a seal is not the hash by which it is found, nor made of it.

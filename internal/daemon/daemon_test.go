@@ -211,9 +211,7 @@ func TestSocket(t *testing.T) {
 		if got := r.Status().Sharing; resp.StatusCode != step.status || got != step.want {
 			t.Errorf("%s: status %d, now %+v, want %+v", step.path, resp.StatusCode, got, step.want)
 		}
-		if resp.StatusCode == 400 && faultIn(t, resp).Message == "" {
-			t.Error("a refusal without words")
-		}
+		assert.That(t, resp.StatusCode != 400 || faultIn(t, resp).Message != "", "a refusal without words")
 	}
 	if text := read(t, post(t, r.socket(), "http://localhost/v1/chat/completions", chat(true)).Body); !strings.HasSuffix(text, done) {
 		t.Errorf("the local surface over the socket: %s", text)
@@ -275,9 +273,7 @@ func TestSignIn(t *testing.T) {
 	r.await("acknowledged again", func(s Status) bool {
 		return s.Tunnel.State == string(tunnel.Acked) && s.Tunnel.Error == "" && s.Tunnel.Retry.IsZero()
 	})
-	if l.Instance() == "" {
-		t.Error("the tunnel names no instance")
-	}
+	assert.That(t, l.Instance() != "", "the tunnel names no instance")
 
 	assert.OK(t, os.Remove(filepath.Join(r.home, "credential")))
 	post(t, r.socket(), "http://localhost/signin", "")

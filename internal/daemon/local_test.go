@@ -25,9 +25,7 @@ func TestLocalCall(t *testing.T) {
 	if text := read(t, resp.Body); resp.StatusCode != 200 || !strings.Contains(text, "one two three") {
 		t.Fatalf("status %d, body %s", resp.StatusCode, text)
 	}
-	if resp.Header.Get("X-Correlation-ID") == "" {
-		t.Error("no correlation id")
-	}
+	assert.That(t, resp.Header.Get("X-Correlation-ID") != "", "no correlation id")
 	assert.Contains(t, string(e.Last().Body), `"n_probs":3`, "the owner's own field did not reach the engine")
 
 	resp = r.post("/v1/chat/completions", chat(true))

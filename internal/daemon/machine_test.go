@@ -64,9 +64,7 @@ func TestPromptCaches(t *testing.T) {
 		return b.Salt
 	}
 	bob, again, eve := salt(tunnel.HeaderCache, "1"), salt(tunnel.HeaderCache, "1", tunnel.HeaderCaller, "group robert"), salt(tunnel.HeaderCache, "2")
-	if bob == "" || bob != again || bob == eve {
-		t.Errorf("by the header: %q %q %q", bob, again, eve)
-	}
+	assert.That(t, bob != "" && bob == again && bob != eve, "by the header", bob, again, eve)
 	assert.Equal(t, salt(tunnel.HeaderCaller, "own ada", tunnel.HeaderCache, "3"), "", "the owner's")
 	read(t, r.post("/v1/chat/completions", chat(false)).Body)
 	assert.Lacks(t, string(vllm.Last().Body), "cache_salt", "a local call")

@@ -202,9 +202,7 @@ func TestModelsForTheHub(t *testing.T) {
 	if !slices.Equal(l.ad.Groups, []string{"lab"}) || !slices.Equal(r.Status().Groups, []string{"lab"}) {
 		t.Errorf("limited to %q, in the status %q", l.ad.Groups, r.Status().Groups)
 	}
-	if len(l.ad.Models) != 1 || l.ad.Models[0].ID != "test-model" {
-		t.Errorf("offered %+v", l.ad.Models)
-	}
+	assert.That(t, len(l.ad.Models) == 1 && l.ad.Models[0].ID == "test-model", "offered", l.ad.Models)
 	private := strings.Replace(chat(false), "test-model", "private", 1)
 	if got := l.served("/v1/chat/completions", private, tunnel.HeaderCaller, "own ada").Header.Get(tunnel.HeaderRefused); got != string(tunnel.RefusedUnknownModel) {
 		t.Errorf("a model that is not shared: refused %q", got)

@@ -158,9 +158,7 @@ func TestYieldsToLocal(t *testing.T) {
 			local(t, d, chat(false))
 			time.Sleep(yieldGrace - time.Second)
 		}
-		if !d.Status().Yielding {
-			t.Error("the yieldGrace of the first call ended that of the second")
-		}
+		assert.That(t, d.Status().Yielding, "the yieldGrace of the first call ended that of the second")
 		l.leave()
 	})
 }
@@ -169,13 +167,9 @@ func TestYieldsToLocal(t *testing.T) {
 func TestDoesNotYieldToUpstream(t *testing.T) {
 	k := &admission{yields: true, onLocal: func() {}}
 	release := k.startLocal("gpt", 1, false)
-	if k.ownerOnly() {
-		t.Error("yields while an upstream serves")
-	}
+	assert.That(t, !k.ownerOnly(), "yields while an upstream serves")
 	release()
-	if k.ownerOnly() {
-		t.Error("yields after an upstream served")
-	}
+	assert.That(t, !k.ownerOnly(), "yields after an upstream served")
 	release = k.startLocal("llama", 1, true)
 	if release(); !k.ownerOnly() {
 		t.Error("does not yield in the yieldGrace after an engine here served")

@@ -45,7 +45,5 @@ func TestLogprobsAreBounded(t *testing.T) {
 		assert.Equal(t, assert.Value(s.Take([]byte(part)))(t), len(part))
 		s.Events.Next()
 	}
-	if len(r.output) > maxLogprobs+100<<10 {
-		t.Errorf("%d bytes are held", len(r.output))
-	}
+	assert.That(t, len(r.output) <= maxLogprobs+100<<10, len(r.output), "bytes are held")
 }

@@ -238,9 +238,7 @@ func TestMessagesToChatControls(t *testing.T) {
 		`"metadata":{"user_id":"u"},"grammar":"x","n_predict":5,"cache_prompt":true,"messages2":[{"role":1}]`: `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}]}`,
 	} {
 		_, chat, err := MessagesToChat([]byte(`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}],` + members + `}`))
-		if err != nil || !strings.Contains(string(chat), want) {
-			t.Errorf("%s: %v\n%s\nlacks %s", members, err, chat, want)
-		}
+		assert.That(t, err == nil && strings.Contains(string(chat), want), members, err, chat, "lacks", want)
 		if _, err := ReadHead(chat); err != nil {
 			t.Errorf("%s: %v", chat, err)
 		}
@@ -258,13 +256,9 @@ func TestCountMessages(t *testing.T) {
 	}
 	short := count(`{"model":"m","messages":[{"role":"user","content":"Hello there"}]}`)
 	long := count(`{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("Hello there ", 100) + `"}]}`)
-	if short < 4 || short > 12 || long < 200 || long > 400 {
-		t.Errorf("short %d, long %d", short, long)
-	}
+	assert.That(t, short >= 4 && short <= 12 && long >= 200 && long <= 400, "short", short, "long", long)
 	picture := count(`{"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + strings.Repeat("A", 100_000) + `"}}]}]}`)
-	if picture < 500 || picture > 2000 {
-		t.Errorf("picture %d", picture)
-	}
+	assert.That(t, picture >= 500 && picture <= 2000, "picture", picture)
 	for body, whole := range map[string]bool{
 		`{"model":"m","stream":true,"messages":[{"role":"user","content":"Hello"}],"tools":[{"name":"f","input_schema":{}}]}`:                                                 true,
 		`{"model":"m","messages":[{"role":"user","content":""}]}`:                                                                                                             false, // empty

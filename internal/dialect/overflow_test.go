@@ -43,9 +43,7 @@ func TestContextLengthExceeded(t *testing.T) {
 		_, err = s.Take([]byte("data: " + body + "\n\n"))
 		check("in a stream", err)
 	}
-	if engines < 20 {
-		t.Errorf("only %d rows were read", engines)
-	}
+	assert.That(t, engines >= 20, "only", engines, "rows were read")
 }
 
 // Calls that together fill the memory mean busy, not too long.

@@ -86,7 +86,5 @@ func TestCheckNative(t *testing.T) {
 		}
 	}
 	usage, err := CheckPassthrough(strings.NewReader(`{"usage":{"input_tokens":-1,"output_tokens":9223372036854775807,"cache_read_input_tokens":9223372036854775807}}`))
-	if err != nil || usage.In < 0 || usage.Out < 0 {
-		t.Errorf("%+v, %v", usage, err)
-	}
+	assert.That(t, err == nil && usage.In >= 0 && usage.Out >= 0, usage, err)
 }

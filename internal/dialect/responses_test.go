@@ -98,13 +98,9 @@ func TestResponsesGoldens(t *testing.T) {
 func checkTurn(t *testing.T, turn []byte, told string) {
 	t.Helper()
 	object, err := KeptResponse(turn)
-	if err != nil || indented(t, object) != told {
-		t.Errorf("kept is not what was told: %v\n%s\n%s", err, object, told)
-	}
+	assert.That(t, err == nil && indented(t, object) == told, "kept is not what was told", err, object, told)
 	q, chat, err := asks(`{"model":"m","previous_response_id":"resp_OWN","input":"And then?"}`, func(string) ([]byte, error) { return turn, nil })
-	if err != nil || !bytes.Contains(chat, []byte("And then?")) {
-		t.Errorf("cannot go on: %v %s", err, chat)
-	}
+	assert.That(t, err == nil && bytes.Contains(chat, []byte("And then?")), "cannot go on", err, chat)
 	for i := range q.context {
 		if item := &q.context[i]; item.id == "" || !bytes.Contains(item.raw, []byte(`"status"`)) || !bytes.Contains(item.raw, []byte(`"type"`)) {
 			t.Errorf("an item lacks what every item has: %s", item.raw)
@@ -691,25 +687,19 @@ func TestResponsesHostileStreams(t *testing.T) {
 		}
 		for _, ending := range hostileEndings {
 			events, err := translateResponse(answerTo(t, request, loader(files)), stream+ending, 1000)
-			if err == nil {
-				t.Errorf("%q passes for an end", ending)
-			}
+			assert.That(t, err != nil, ending, "passes for an end")
 			checkResponseEvents(t, events, false)
 			cases++
 		}
 		for cut := 0; cut < len(stream); cut += 3 * stride() {
 			events, err := translateResponse(answerTo(t, request, loader(files)), stream[:cut], max(cut, 1))
-			if err == nil {
-				t.Errorf("cut after %d bytes it passes for an end", cut)
-			}
+			assert.That(t, err != nil, "cut after", cut, "bytes it passes for an end")
 			checkResponseEvents(t, events, false)
 			cases++
 		}
 		return nil
 	})
-	if cases < 250 {
-		t.Errorf("%d cases", cases)
-	}
+	assert.That(t, cases >= 250, cases, "cases")
 }
 
 // An answer that grows without end is cut off, and its memory stays limited.
@@ -722,9 +712,7 @@ func TestResponseStreamBounds(t *testing.T) {
 		n, err := s.Take(frame)
 		s.Events.Next()
 		if err != nil {
-			if fault.Of(err).Code != fault.EngineError || n != 0 {
-				t.Error(n, err)
-			}
+			assert.That(t, fault.Of(err).Code == fault.EngineError && n == 0, n, err)
 			break
 		}
 		if sent += n; sent > 2*maxAnswerText {

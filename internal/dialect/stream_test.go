@@ -148,9 +148,7 @@ func TestStreamLimits(t *testing.T) {
 			passed += n
 			pending = pending[:copy(pending, pending[n:])]
 		}
-		if err == nil || passed != most/len(frame)*len(frame) {
-			t.Errorf("passed %d bytes, %v", passed, err)
-		}
+		assert.That(t, err != nil && passed == most/len(frame)*len(frame), "passed", passed, "bytes", err)
 	})
 	t.Run("a frame of exactly the limit", func(t *testing.T) {
 		var s Stream
@@ -175,9 +173,7 @@ func TestStreamTrustedKeepsCodes(t *testing.T) {
 
 func TestCheckUnary(t *testing.T) {
 	got, err := CheckUnary(strings.NewReader(`{"object":"list","data":[],"usage":{"prompt_tokens":4,"total_tokens":4}}`))
-	if err != nil || got != (Usage{In: 4, Reported: true}) {
-		t.Errorf("%+v, %v", got, err)
-	}
+	assert.That(t, err == nil && got == (Usage{In: 4, Reported: true}), got, err)
 	for _, bad := range []string{``, `[]`, `{"a":1}{}`, `{"a":1,"a":2}`, "{\"a\":\"\xff\"}", `{"error":{"message":"x"}}`, `data: {}`} {
 		if _, err := CheckUnary(strings.NewReader(bad)); err == nil || fault.Of(err).Code != fault.EngineError {
 			t.Errorf("CheckUnary(%q): %v", bad, err)

@@ -47,9 +47,7 @@ func TestDefectInDo(t *testing.T) {
 	d := &Dispatcher{} // without a registry the first decision panics
 	func() {
 		defer func() {
-			if recover() == nil {
-				t.Error("there was no defect")
-			}
+			assert.That(t, recover() != nil, "there was no defect")
 		}()
 		_, _ = d.Do(t.Context(), &gateway.Call{Caller: gateway.Caller{Member: "ann"}, Arrived: time.Now()})
 	}()
@@ -94,9 +92,7 @@ func TestDefectLeavesNoSlot(t *testing.T) {
 				if held != nil {
 					d.scheduler.release(held, ran)
 				}
-				if <-ended == nil {
-					t.Error("there was no defect")
-				}
+				assert.That(t, <-ended != nil, "there was no defect")
 				if n := one.inFlight(); n != 0 || d.scheduler.waitCount.Load() != 0 || len(d.active.all()) != 0 {
 					t.Errorf("%d slots are reserved, %d calls wait, %d are active", n, d.scheduler.waitCount.Load(), len(d.active.all()))
 				}

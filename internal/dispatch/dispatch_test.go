@@ -176,9 +176,7 @@ func TestShareEndsBeforeTheAttempt(t *testing.T) {
 		call.Trace.Tries[0].Outcome != "was no longer available to the caller" {
 		t.Errorf("%v; tries %+v", err, call.Trace.Tries)
 	}
-	if !reserved || len(m.asked) != 0 {
-		t.Error("the machine was asked")
-	}
+	assert.That(t, reserved && len(m.asked) == 0, "the machine was asked")
 	assert.Equal(t, m.live.Snapshot().Machine(m.id).Load.InFlight(), 0, "slots are reserved")
 }
 

@@ -88,9 +88,7 @@ func TestSchedulerIsFirstInFirstOut(t *testing.T) {
 		t.Fatalf("early %+v, in flight %d", g, r.inFlight())
 	}
 	r.release(first, ran) // has no effect the second time
-	if got(late).slot != nil || r.inFlight() != 1 {
-		t.Error("a slot came back twice")
-	}
+	assert.That(t, got(late).slot == nil && r.inFlight() == 1, "a slot came back twice")
 	r.release(g.slot, ran)
 	g = got(late)
 	if g.slot == nil {
@@ -109,9 +107,7 @@ func TestSchedulerServesOtherModels(t *testing.T) {
 	first := r.newcomer("ann")
 	w := r.join(fleet.Query{Caller: "ann", Model: "n"}, noon)
 	r.release(first, ran)
-	if got(w).slot == nil {
-		t.Error("waits on")
-	}
+	assert.That(t, got(w).slot != nil, "waits on")
 }
 
 // A slot that a machine refused is granted to no waiting call; the next new call is
@@ -127,9 +123,7 @@ func TestSchedulerAfterARefusal(t *testing.T) {
 	if r.newcomer("ann") != nil {
 		t.Error("a newcomer passed a waiter")
 	}
-	if got(w).slot == nil {
-		t.Error("the waiter was passed over")
-	}
+	assert.That(t, got(w).slot != nil, "the waiter was passed over")
 }
 
 // If a machine refuses a call as busy, the call's place under a share's limits is
@@ -148,9 +142,7 @@ func TestSchedulerSharesPlaceAfterARefusal(t *testing.T) {
 	if got(same).slot != nil {
 		t.Error("was sent to the machine that had just refused")
 	}
-	if got(other).slot == nil {
-		t.Error("waits on for the owner's other machine")
-	}
+	assert.That(t, got(other).slot != nil, "waits on for the owner's other machine")
 }
 
 func TestSchedulerLeaving(t *testing.T) {
@@ -195,9 +187,7 @@ func TestCohorts(t *testing.T) {
 	}
 	one, other := queryBy("cid"), queryBy("cid")
 	one.Avoid, other.Avoid = []fleet.MachineID{"a", "b"}, []fleet.MachineID{"b", "a"}
-	if !alike(&one, &other) {
-		t.Error("the order of what was tried makes another cohort")
-	}
+	assert.That(t, alike(&one, &other), "the order of what was tried makes another cohort")
 	if q.remove(w); len(q.waiters)+len(q.cohorts)+len(q.byCaller) != 0 {
 		t.Errorf("left over: %d waiters, %d cohorts, of %d callers", len(q.waiters), len(q.cohorts), len(q.byCaller))
 	}
@@ -228,9 +218,7 @@ func TestSchedulerDecidesAgain(t *testing.T) {
 	}
 	r.onChange(concerns(fleet.SharesChanged, "bob"))
 	g := got(w)
-	if g.refusal == nil || g.refusal.Code != fault.NotInCircle || r.waitCount.Load() != 0 {
-		t.Errorf("%+v", g)
-	}
+	assert.That(t, g.refusal != nil && g.refusal.Code == fault.NotInCircle && r.waitCount.Load() == 0, g)
 	if j := g.decision; j.Verdict != fleet.Refuse || j.Row != 6 {
 		t.Errorf("recorded: %s, row %d", j.Verdict, j.Row)
 	}
@@ -386,9 +374,7 @@ func TestSchedulerQueued(t *testing.T) {
 	box := r.snapshot.Machine("box")
 	moved := func(what string) {
 		t.Helper()
-		if r.activities == 0 {
-			t.Errorf("no activity: %s", what)
-		}
+		assert.That(t, r.activities != 0, "no activity", what)
 		r.activities = 0
 	}
 	first := r.newcomer("ann")

@@ -65,9 +65,7 @@ func TestSchedulerSharesPlaceElsewhere(t *testing.T) {
 		t.Fatal("over the share's limit")
 	}
 	r.release(h, ran)
-	if got(w).slot == nil {
-		t.Error("waits on")
-	}
+	assert.That(t, got(w).slot != nil, "waits on")
 }
 
 // So can a place under the limits of a group, by any waiting member.
@@ -479,7 +477,5 @@ func TestSchedulerRefusesACohort(t *testing.T) {
 			t.Errorf("%+v", g)
 		}
 	}
-	if r.waitCount.Load() != 0 || len(r.queues) != 0 {
-		t.Error("left over")
-	}
+	assert.That(t, r.waitCount.Load() == 0 && len(r.queues) == 0, "left over")
 }

@@ -20,9 +20,7 @@ func pages(t *testing.T) []docsite.Page {
 	err := fs.WalkDir(docs.Files, ".", func(name string, _ fs.DirEntry, err error) error {
 		if name, ok := strings.CutSuffix(name, ".md"); ok {
 			page, found := docsite.Find(name)
-			if !found {
-				t.Errorf("docs/%s.md is not served", name)
-			}
+			assert.That(t, found, "docs", name, ".md is not served")
 			out = append(out, page)
 		}
 		return err
@@ -72,9 +70,7 @@ func TestLinks(t *testing.T) {
 			}
 		}
 	}
-	if followed < 300 {
-		t.Errorf("the pages have %d links: the pattern finds few", followed)
-	}
+	assert.That(t, followed >= 300, "the pages", followed, "links: the pattern finds few")
 }
 
 // TestEveryPageIsListed: docs/README.md links each page, and each once.

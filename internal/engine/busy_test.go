@@ -54,14 +54,10 @@ func TestEngineOfOneThread(t *testing.T) {
 	f.addresses[0].answeredAt = time.Now().Add(-busyLimit)
 	f.ProbeAgain(t.Context())
 	offered("silent for long", false, 0)
-	if !f.Restarting() {
-		t.Error("its return is not looked for")
-	}
+	assert.That(t, f.Restarting(), "its return is not looked for")
 	thread.Unlock()
 	offered("back", true, 0)
-	if f.Restarting() {
-		t.Error("it is back, and looked for")
-	}
+	assert.That(t, !f.Restarting(), "it is back, and looked for")
 
 	server.Close()
 	f.ProbeAgain(t.Context())

@@ -195,13 +195,9 @@ func TestLocalhost(t *testing.T) {
 			t.Errorf("endpoint %s: %+v, %v", address, f.addresses[0], err)
 		}
 		a, err := NewAudio(AudioConfig{Engine: address, MaxUpload: minUpload})
-		if err != nil || a.Finding().Place != want {
-			t.Errorf("audio engine %s: %v, %v", address, a, err)
-		}
+		assert.That(t, err == nil && a.Finding().Place == want, "audio engine", address, a, err)
 		u, err := NewUpstream(UpstreamConfig{URL: address + "/v1", Dialect: "chat"})
-		if err != nil || u.Finding().Place != want+"/v1" {
-			t.Errorf("upstream %s: %v, %v", address, u, err)
-		}
+		assert.That(t, err == nil && u.Finding().Place == want+"/v1", "upstream", address, u, err)
 	}
 }
 
@@ -234,9 +230,7 @@ func TestSlowPlaces(t *testing.T) {
 			t.Errorf("found %v", got)
 		}
 		assert.Equal(t, f.Report()[0].Why, "it did not answer within 300ms", "why")
-		if !f.Late() {
-			t.Error("three engines may be late, and it does not say so")
-		}
+		assert.That(t, f.Late(), "three engines may be late, and it does not say so")
 		// The next probe in the background gives them longer, but only once sooner.
 		f.ProbeAgain(t.Context())
 		if got := kindsOf(f); !slices.Equal(got, []string{"http://127.0.0.1:8080 llama.cpp", "http://127.0.0.1:8000 llama.cpp"}) || f.Late() {
@@ -290,9 +284,7 @@ func TestLateDetails(t *testing.T) {
 			assert.Equal(t, got, want, when)
 		}
 		slots("late at first", 0)
-		if !f.Late() {
-			t.Error("the first look does not report that it is to be repeated soon")
-		}
+		assert.That(t, f.Late(), "the first look does not report that it is to be repeated soon")
 		late = false
 		f.ProbeAgain(t.Context())
 		slots("then in time", 4)
@@ -361,9 +353,7 @@ func TestAppearAndDisappear(t *testing.T) {
 			f.ProbeAgain(t.Context())
 			select {
 			case <-changed:
-				if !want {
-					t.Error("a change was told where nothing changed")
-				}
+				assert.That(t, want, "a change was told where nothing changed")
 			default:
 				if want {
 					t.Error("the change was not told")

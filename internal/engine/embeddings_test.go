@@ -60,9 +60,7 @@ func TestEmbeddingCodings(t *testing.T) {
 		"floats, nothing said": {`"encoding_format":null`, answer(`"` + encoded + `"`), want(`[0.5,-1]`)},
 	} {
 		got, _, err := embedded(t, enginetest.VLLM, enginetest.Behaviour{Answer: c.engine}, `"input":"x",`+c.asked, false)
-		if err != nil || got != c.want {
-			t.Errorf("%s: %v\n got %s\nwant %s", name, err, got, c.want)
-		}
+		assert.That(t, err == nil && got == c.want, name, err, got, c.want)
 	}
 	two := `{"data":[{"index":1,"embedding":[2]},{"index":0,"embedding":[1]}]}`
 	if got, _, err := embedded(t, enginetest.VLLM, enginetest.Behaviour{Answer: two}, `"input":["a","b"]`, false); err != nil ||

@@ -390,9 +390,7 @@ func TestBothWays(t *testing.T) {
 	_, other, _ := unaryOf(stream)
 	assert.Same(t, string(other), string(one), "-document +stream")
 	for _, has := range []string{`"model":"m"`, `"created":7,`, `"logprobs":{"content":[{"token":"Hi"}],"refusal":null}`, `"usage":{"prompt_tokens":2,"completion_tokens":3,"total_tokens":5}`, `"timings":{"x":1.5}`} {
-		if !bytes.Contains(one, []byte(has)) {
-			t.Errorf("%s is not in %s", has, one)
-		}
+		assert.That(t, bytes.Contains(one, []byte(has)), has, "is not in", one)
 	}
 }
 

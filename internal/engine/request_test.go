@@ -63,9 +63,7 @@ func TestUnaryIsStreamed(t *testing.T) {
 	} {
 		for _, trusted := range []bool{true, false} {
 			got, err := sent(t, c.kind, Request{Body: chatBody(c.members), Trusted: trusted})
-			if err != nil || (unstreamed(got) != got) != c.want {
-				t.Errorf("%s %s: %s %v", c.kind, c.members, got, err)
-			}
+			assert.That(t, err == nil && (unstreamed(got) != got) == c.want, c.kind, c.members, got, err)
 		}
 	}
 }
@@ -108,9 +106,7 @@ func TestKillersNeverArrive(t *testing.T) {
 		}
 	}
 	got, err := sent(t, enginetest.LlamaCpp, Request{Endpoint: fleet.EmbeddingsEndpoint, Model: "e", Body: []byte(`{"model":"e","input":"x","content":"y","embd_normalize":9,"user":"u"}`)})
-	if err != nil || got != `{"model":"e","input":"x"}` {
-		t.Errorf("embeddings: %s %v", got, err)
-	}
+	assert.That(t, err == nil && got == `{"model":"e","input":"x"}`, "embeddings", got, err)
 }
 
 // Allowed members of an untrusted caller arrive, clamped.
@@ -221,9 +217,7 @@ func TestTidied(t *testing.T) {
 	// What the owner sends is otherwise as it was.
 	mine := `"messages":[{"role":"narrator","content":[{"type":"video_url","video_url":{"url":"http://x"}}],"x":1}],"tools":[{"type":"web","function":{"name":"f","parameters":{"pattern":"a","deep":[[[[]]]]}},"y":2}]`
 	got, err := sent(t, enginetest.VLLM, Request{Body: []byte(`{"model":"m",` + mine + `}`), Trusted: true})
-	if err != nil || !strings.Contains(got, mine) {
-		t.Errorf("%s %v", got, err)
-	}
+	assert.That(t, err == nil && strings.Contains(got, mine), got, err)
 }
 
 // A value that must not be passed on is refused with 400 and its path.
@@ -408,9 +402,7 @@ func TestCachesApart(t *testing.T) {
 		{enginetest.Ollama, false, false}, {enginetest.LMStudio, false, false},
 	} {
 		own, ann, again, bob := of(test.kind, Request{}), of(test.kind, Request{Caller: "ann"}), of(test.kind, Request{Caller: "ann"}), of(test.kind, Request{Caller: "bob"})
-		if own.Salt != "" || own.Prompt != nil {
-			t.Errorf("%s, the owner: %+v", test.kind, own)
-		}
+		assert.That(t, own.Salt == "" && own.Prompt == nil, test.kind, "the owner", own)
 		if test.salts != (ann.Salt != "") || ann.Salt != again.Salt || test.salts && ann.Salt == bob.Salt || strings.Contains(ann.Salt, "ann") {
 			t.Errorf("%s: salts %q %q %q", test.kind, ann.Salt, again.Salt, bob.Salt)
 		}
@@ -508,9 +500,7 @@ func TestThinkingOfModelsThatDoNot(t *testing.T) {
 func TestNoThinkingBehindABegunAnswer(t *testing.T) {
 	begun := []byte(`{"model":"m","messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"Well,"}],"reasoning_effort":"high"}`)
 	got, err := sent(t, enginetest.LlamaCpp, Request{Body: begun})
-	if err != nil || !strings.Contains(got, `"enable_thinking":false`) {
-		t.Errorf("%s %v", got, err)
-	}
+	assert.That(t, err == nil && strings.Contains(got, `"enable_thinking":false`), got, err)
 	if got, err = sent(t, enginetest.VLLM, Request{Body: begun}); err != nil || !strings.Contains(got, `"enable_thinking":true`) {
 		t.Errorf("%s %v", got, err)
 	}

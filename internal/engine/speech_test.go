@@ -55,9 +55,7 @@ func TestOverBudgetClip(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			e := enginetest.New(enginetest.Speech, enginetest.Options{Models: whisper, MaxUpload: c.max, Behaviour: c.behaviour})
 			a := audio(t, e, "whisper")
-			if a.Engine() != nil || a.Finding().Why == "" {
-				t.Error("offered unchecked")
-			}
+			assert.That(t, a.Engine() == nil && a.Finding().Why != "", "offered unchecked")
 			reached := a.Check(t.Context())
 			offered := a.Engine() != nil
 			if offered != (c.why == "") || !strings.Contains(a.Finding().Why, c.why) || offered != (a.Finding().Why == "") || reached != (name != "dies") {
@@ -186,9 +184,7 @@ func TestHostilePartsNeverArrive(t *testing.T) {
 	if clip.FileName != "audio" || clip.FileType != "application/octet-stream" || string(clip.Sound) != "sound" {
 		t.Errorf("%q of %q: %q", clip.FileName, clip.FileType, clip.Sound)
 	}
-	if len(hostileParts) < 50 {
-		t.Errorf("only %d hostile parts", len(hostileParts))
-	}
+	assert.That(t, len(hostileParts) >= 50, "only", len(hostileParts), "hostile parts")
 	_, clip, err = transcribed(t, enginetest.Behaviour{}, form, true)
 	if err != nil || clip.Fields["vad_filter"] == nil || clip.FileName != "audio" {
 		t.Errorf("the owner's own: %v %v", clip.Fields, err)
@@ -218,9 +214,7 @@ func TestSpeechStreams(t *testing.T) {
 		"nonsense":      {enginetest.Behaviour{Raw: []string{"data: x\n\n"}}, "data: x\n\n"},
 	} {
 		got, _, err := transcribed(t, c.b, speechForm(t, "stream=true", "file;a.wav=x"), false)
-		if err != nil || got != c.want {
-			t.Errorf("%s: %v\n got %q\nwant %q", name, err, got, c.want)
-		}
+		assert.That(t, err == nil && got == c.want, name, err, got, c.want)
 	}
 	for name, b := range map[string]enginetest.Behaviour{
 		"no transcript":   {Answer: `{"x":1}`, Fault: enginetest.Unstreamed},

@@ -387,9 +387,7 @@ func TestConnectionsAreKept(t *testing.T) {
 		resp.Body.Close()
 		inTime := time.Since(began) < drainTimeout
 		from := e.Last().From
-		if last != "" && from != last {
-			t.Errorf("call %d came from %s, not %s", calls, from, last)
-		}
+		assert.That(t, last == "" || from == last, "call", calls, "came from", from, last)
 		if last = ""; inTime {
 			last, kept = from, kept+1
 		}

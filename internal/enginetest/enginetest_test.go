@@ -94,9 +94,7 @@ func TestScriptAndPace(t *testing.T) {
 		assert.Value(io.Copy(io.Discard, resp.Body))(t)
 		assert.Equal(t, time.Since(begun), time.Minute+490*time.Millisecond, "it took")
 		resp, err = post(t, t.Context(), e.Transport(), "http://anywhere", strings.Replace(streamed, "true", "false", 1))
-		if err != nil || resp.StatusCode != http.StatusTooManyRequests {
-			t.Errorf("%v", err)
-		}
+		assert.That(t, err == nil && resp.StatusCode == http.StatusTooManyRequests, err)
 		resp.Body.Close()
 	})
 }

@@ -14,9 +14,7 @@ var update = flag.Bool("update", false, "write docs/errors.md")
 func TestErrorsPage(t *testing.T) {
 	titles := map[string]Code{}
 	for code := range codes {
-		if code.When() == "" {
-			t.Errorf("%s has no description", code)
-		}
+		assert.That(t, code.When() != "", code, "has no description")
 		if title := code.Title(); title == string(code) || len(title) > 30 || titles[title] != "" {
 			t.Errorf("the title of %s, %q, is missing, too long or that of %s, too", code, title, titles[title])
 		}

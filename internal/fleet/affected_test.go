@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // In random worlds, whatever the store changed, a caller who is not affected gets the
@@ -167,9 +169,7 @@ func TestConcernIsSmall(t *testing.T) {
 				}
 			}
 		}
-		if got != c.want || affected.Any() != (c.want != "") {
-			t.Errorf("%s concerns %q, want %q", c.name, got, c.want)
-		}
+		assert.That(t, got == c.want && affected.Any() == (c.want != ""), c.name, "concerns", got, c.want)
 	}
 	affected := AffectedBy(start.WithGroup(&Group{ID: "g", Members: members[:2]}), start, []Change{{Kind: GroupChanged, ID: "g"}})
 	if !affected.Includes(&Query{Caller: "fay", Model: "m"}) || affected.Includes(&Query{Caller: "fay", Model: "x"}) {

@@ -74,9 +74,7 @@ func TestOneRaceIsForgiven(t *testing.T) {
 		if c.want > 0 {
 			want = at(c.came).Add(c.want)
 		}
-		if !until.Equal(want) {
-			t.Errorf("sent at %d s: left out until %s, want %s", c.sent, until, want)
-		}
+		assert.That(t, until.Equal(want), "sent at", c.sent, "s: left out until", until, want)
 	}
 }
 
@@ -160,19 +158,11 @@ func TestClaimsAttractNothingInAGroup(t *testing.T) {
 		c, _ := StateOf(s, &Query{Caller: "me", Model: "m", Now: noon}, a)
 		return a.Reserve("m", c.Alone())
 	}
-	if !reserve() || reserve() {
-		t.Error("a machine that has not served runs one call at once")
-	}
+	assert.That(t, reserve() && !reserve(), "a machine that has not served runs one call at once")
 	for _, c := range Route(s, Query{Caller: "me", Model: "m", Now: noon}).Candidates {
-		if c.Machine == a {
-			t.Error("it is tried while it runs that one")
-		}
+		assert.That(t, c.Machine != a, "it is tried while it runs that one")
 	}
-	if !a.Reserve("m", false) {
-		t.Error("it holds for a share, or for the owner")
-	}
+	assert.That(t, a.Reserve("m", false), "it holds for a share, or for the owner")
 	a.Offer("m").Load.RaiseStanding(g)
-	if !reserve() {
-		t.Error("it served: its slots count")
-	}
+	assert.That(t, reserve(), "it served: its slots count")
 }

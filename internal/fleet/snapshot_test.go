@@ -263,9 +263,7 @@ func TestDifference(t *testing.T) {
 func TestAGroupsMembersStayInTheirOrder(t *testing.T) {
 	g := &Group{ID: "g", Members: []MemberID{"b", "a"}, KeptOut: []MachineID{"2", "1"}}
 	NewSnapshot().WithGroup(g)
-	if g.Members[0] != "b" || g.KeptOut[0] != "2" {
-		t.Errorf("now %v without %v", g.Members, g.KeptOut)
-	}
+	assert.That(t, g.Members[0] == "b" && g.KeptOut[0] == "2", "now", g.Members, "without", g.KeptOut)
 }
 
 // A share that names another member, or its own owner, gives no reach.
@@ -286,9 +284,7 @@ func TestTheFirstOfEqualSharesIsUsed(t *testing.T) {
 			shares = append(shares, &Share{ID: id, Owner: "you", Member: "me"})
 		}
 		d := Route(s.WithShares("me", shares), Query{Caller: "me", Model: "x", Now: noon})
-		if len(d.Candidates) != 1 || d.Candidates[0].Share.ID != "1" {
-			t.Errorf("of %v: %+v", ids, d.Candidates)
-		}
+		assert.That(t, len(d.Candidates) == 1 && d.Candidates[0].Share.ID == "1", "of", ids, d.Candidates)
 	}
 }
 
@@ -423,15 +419,11 @@ func TestAShareCountsItsDay(t *testing.T) {
 		t.Fatal("two of two calls, and the day is not spent")
 	}
 	share.Release(false, late) // no machine started it: it does not count
-	if share.spent(late) || !share.Reserve(late) {
-		t.Error("a call that never started is counted")
-	}
+	assert.That(t, !share.spent(late) && share.Reserve(late), "a call that never started is counted")
 	if n := share.Load.running.Load(); share.Reserve(late) || share.Load.running.Load() != n || n != 2 {
 		t.Errorf("a third call of two was taken, or left a trace: %d run", share.Load.running.Load())
 	}
-	if share.spent(tomorrow) || !share.Reserve(tomorrow) {
-		t.Error("yesterday's calls are counted")
-	}
+	assert.That(t, !share.spent(tomorrow) && share.Reserve(tomorrow), "yesterday's calls are counted")
 	share.Release(false, late) // of yesterday: no business of today's count
 	assert.Equal(t, share.Load.Started(tomorrow), 1, "calls today")
 	if share.Load = NewLimitLoad(late, 2); share.Load.Started(late) != 2 || !share.spent(late) || share.spent(tomorrow) {

@@ -230,9 +230,7 @@ func TestTiesGoByTheDraw(t *testing.T) {
 // A machine is sent one call to measure it, and the next one 10 minutes later.
 func TestOneCallMeasures(t *testing.T) {
 	var l Load
-	if !l.Trying(Circle{}, noon) {
-		t.Error("it was not measured")
-	}
+	assert.That(t, l.Trying(Circle{}, noon), "it was not measured")
 	if l.Trying(Circle{}, noon.Add(retryMeasure-1)) || !l.Trying(Circle{}, noon.Add(retryMeasure)) {
 		t.Error("the call failed: the next one is to come after 10 minutes")
 	}
@@ -254,9 +252,7 @@ func TestSetProofs(t *testing.T) {
 	proofs, at := from.Proofs()
 	m := proofs[Circle{}].Measurements
 	set := func(m Measurements) bool { return to.SetProofs(map[Circle]Proof{{}: {Measurements: m}}) }
-	if at != m.At || !set(m) || set(m) {
-		t.Error("it is younger once")
-	}
+	assert.That(t, at == m.At && set(m) && !set(m), "it is younger once")
 	assert.Equal(t, *to.Speed(Circle{}), *from.Speed(Circle{}), "became")
 	for i, edge := range []func(*Measurements){
 		func(m *Measurements) { m.Prompts[3] = PromptSample{} },

@@ -153,9 +153,7 @@ func TestProofsAreKept(t *testing.T) {
 		t.Errorf("%v after %d calls of %d members", standing, calls, members)
 	}
 	for _, text := range []string{"", "group", "shared x", "other x"} {
-		if new(Circle).UnmarshalText([]byte(text)) == nil {
-			t.Errorf("%q is a circle", text)
-		}
+		assert.That(t, new(Circle).UnmarshalText([]byte(text)) != nil, text, "is a circle")
 	}
 }
 

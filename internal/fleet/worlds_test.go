@@ -61,9 +61,7 @@ func TestRouteAgreesWithItsTwin(t *testing.T) {
 		}
 	}
 	for row := 1; row <= 12; row++ {
-		if rows[row] == 0 && n >= 100_000 {
-			t.Errorf("no world came to row %d", row)
-		}
+		assert.That(t, rows[row] != 0 || n < 100_000, "no world came to row", row)
 	}
 	t.Logf("decisions by row: %v", rows)
 }
@@ -117,9 +115,7 @@ func TestWaysAreThoseOfReach(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"false 0", "true 0", "false 1", "false 2"} {
-		if seen[want] == 0 {
-			t.Errorf("no world had share and groups %s: %v", want, seen)
-		}
+		assert.That(t, seen[want] != 0, "no world had share and groups", want, seen)
 	}
 	if seen["true 1"]+seen["true 2"] > 0 {
 		t.Errorf("a group is a way beside a share, which decides alone: %v", seen)

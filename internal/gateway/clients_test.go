@@ -130,9 +130,7 @@ func TestProxysConnections(t *testing.T) {
 	for range 5 {
 		open()
 	}
-	if log.Len() > 0 {
-		t.Error(log)
-	}
+	assert.That(t, log.Len() == 0, log)
 }
 
 func TestResolve(t *testing.T) {

@@ -252,9 +252,7 @@ func TestFaultsOfTheBackend(t *testing.T) {
 			h := New(hostedConfig(refuses(errors.Join(errors.New("inside"), fault.New(code, "why, and what next")))))
 			w, aborted := do(h, ask("POST", "/v1/chat/completions", request))
 			got := checkFault(t, w, status, code)
-			if got.Error.Message != "why, and what next" || aborted {
-				t.Errorf("%s, aborted %v", w.Body, aborted)
-			}
+			assert.That(t, got.Error.Message == "why, and what next" && !aborted, w.Body, "aborted", aborted)
 		})
 	}
 	t.Run("after a wait", func(t *testing.T) {
@@ -334,9 +332,7 @@ func TestUnary(t *testing.T) {
 	c.Finished = func(_ *Call, o Outcome) { out = o }
 	h := New(c)
 	w, aborted := do(h, ask("POST", "/v1/chat/completions", request, "Prefer", "respond-async, wait=7", "X-Correlation-ID", "mine"))
-	if w.Code != 200 || w.Body.String() != reply || aborted {
-		t.Errorf("%d %q", w.Code, w.Body)
-	}
+	assert.That(t, w.Code == 200 && w.Body.String() == reply && !aborted, w.Code, w.Body)
 	header := w.Header()
 	if header.Get("Content-Length") != strconv.Itoa(len(reply)) || header.Get("Content-Type") != "application/json" ||
 		header.Get("X-Kith-Route") != "own; machine=box  X: y; owner=ann" {

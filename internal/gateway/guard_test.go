@@ -49,9 +49,7 @@ func TestGuardHost(t *testing.T) {
 		checkFault(t, w, 403, fault.ForbiddenOrigin)
 	}
 	for _, host := range []string{"localhost:8701", "127.0.0.1:8701", "[::1]:8701"} {
-		if !passed[host] {
-			t.Errorf("%s was refused", host)
-		}
+		assert.That(t, passed[host], host, "was refused")
 		delete(passed, host)
 	}
 	for host := range passed {
@@ -59,9 +57,7 @@ func TestGuardHost(t *testing.T) {
 	}
 	on80 := &Guard{Port: 80}
 	for _, host := range []string{"localhost", "localhost:80", "[::1]"} {
-		if !on80.ownHost(host) {
-			t.Errorf("%s was refused on port 80", host)
-		}
+		assert.That(t, on80.ownHost(host), host, "was refused on port 80")
 	}
 }
 
@@ -88,9 +84,7 @@ func TestGuardOrigin(t *testing.T) {
 		w, _ := do(h, ask("POST", target, request, headers...))
 		checkFault(t, w, 403, fault.ForbiddenOrigin)
 		for name := range w.Header() {
-			if strings.HasPrefix(name, "Access-Control") {
-				t.Errorf("%v: %s", headers, name)
-			}
+			assert.That(t, !strings.HasPrefix(name, "Access-Control"), headers, name)
 		}
 	}
 	for _, method := range []string{"GET", "POST", "PUT", "OPTIONS", "HEAD"} {

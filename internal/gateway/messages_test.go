@@ -202,9 +202,7 @@ func TestMessagesUnary(t *testing.T) {
 			t.Errorf("%d %v\n%s\n%s", w.Code, w.Header(), w.Body, want)
 		}
 	}
-	if call.Endpoint != fleet.Messages || call.Model != "m" {
-		t.Errorf("%+v", call)
-	}
+	assert.That(t, call.Endpoint == fleet.Messages && call.Model == "m", call)
 	if out.TokensIn != 2 || out.TokensOut != 3 || !out.Reported || out.Status != 200 || out.Code != "" {
 		t.Errorf("%+v", out)
 	}
@@ -345,9 +343,7 @@ func TestMessagesStream(t *testing.T) {
 		if w.header.Get("Content-Type") != "text/event-stream" || strings.Contains(w.text.String(), "[DONE]") || strings.Contains(w.text.String(), "choices") {
 			t.Errorf("%v %s", w.header, w.text.String())
 		}
-		if out.Code != "" || out.TokensOut != 2 || out.FirstByte != 8*time.Second {
-			t.Errorf("%+v", out)
-		}
+		assert.That(t, out.Code == "" && out.TokensOut == 2 && out.FirstByte == 8*time.Second, out)
 	})
 }
 

@@ -34,9 +34,7 @@ func TestEngineFaultOverContext(t *testing.T) {
 			t.Errorf("%s, as a 503: %v", row[0], f)
 		}
 	}
-	if rows < 20 {
-		t.Errorf("only %d rows were read", rows)
-	}
+	assert.That(t, rows >= 20, "only", rows, "rows were read")
 }
 
 // A prompt that is too long is reported in each dialect in the form that agents read:
@@ -181,13 +179,9 @@ func TestChatForms(t *testing.T) {
 	}
 	toBody = true
 	w, _ = do(New(localConfig(b)), ask("POST", "http://localhost:8701/v1/chat/completions", body))
-	if w.Code != 200 || w.Body.String() != tools || asked != body {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
+	assert.That(t, w.Code == 200 && w.Body.String() == tools && asked == body, w.Code, w.Body)
 	for _, body := range []string{search, option} {
 		w, _ = do(New(localConfig(b)), ask("POST", "http://localhost:8701/v1/chat/completions", body))
-		if w.Code != 200 || asked != body {
-			t.Errorf("a service elsewhere: %d %s", w.Code, w.Body)
-		}
+		assert.That(t, w.Code == 200 && asked == body, "a service elsewhere", w.Code, w.Body)
 	}
 }

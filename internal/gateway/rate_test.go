@@ -56,9 +56,7 @@ func TestHostedRateIsPerKey(t *testing.T) {
 			t.Error("the first request of a key was refused")
 		}
 		f := fault.Of(b.take(one, now.Add(2*time.Second)))
-		if f == nil || f.RetryAfter != 8 {
-			t.Errorf("%+v, want 8 s to the next token", f)
-		}
+		assert.That(t, f != nil && f.RetryAfter == 8, f)
 		if b.take(one, now.Add(10*time.Second)) != nil {
 			t.Error("the next token was not there")
 		}
@@ -216,7 +214,5 @@ func TestLimitsHoldBesideTheEdge(t *testing.T) {
 	for g.Admit(ann) == nil {
 		admitted++
 	}
-	if admitted < 62 || admitted > 64 {
-		t.Errorf("%d admitted with a burst of 62", admitted)
-	}
+	assert.That(t, admitted >= 62 && admitted <= 64, admitted, "admitted with a burst of 62")
 }

@@ -185,9 +185,7 @@ func TestForwardedAnswerBreaksOff(t *testing.T) {
 				text, err = io.ReadAll(res.Body)
 				res.Body.Close()
 			}
-			if err == nil {
-				t.Errorf("%q is complete", text)
-			}
+			assert.That(t, err != nil, text, "is complete")
 		})
 	}
 }

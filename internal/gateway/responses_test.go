@@ -161,9 +161,7 @@ func TestResponsesOnTheLocalSurface(t *testing.T) {
 	}}))
 	w, _ := do(h, ask("POST", "http://localhost:8701/v1/responses", responsesRequest))
 	checkFault(t, w, 404, fault.ModelNotFound)
-	if !called {
-		t.Error("nothing was asked")
-	}
+	assert.That(t, called, "nothing was asked")
 	w, _ = do(h, ask("GET", "http://localhost:8701/v1/responses/resp_1", ""))
 	checkFault(t, w, 404, fault.RouteNotFound)
 }
@@ -198,9 +196,7 @@ func TestResponsesUnary(t *testing.T) {
 		t.Errorf("%+v", out)
 	}
 	again, _ := do(New(c), ask("POST", "/v1/responses", responsesRequest))
-	if readObject(t, again.Body.String()).ID == got.ID {
-		t.Error("two responses have one id")
-	}
+	assert.That(t, readObject(t, again.Body.String()).ID != got.ID, "two responses have one id")
 	w, _ = do(New(hostedConfig(answers("<html>"))), ask("POST", "/v1/responses", responsesRequest))
 	checkFault(t, w, 502, fault.EngineError)
 }
@@ -222,9 +218,7 @@ func TestResponsesState(t *testing.T) {
 	told := w.Body.String()
 
 	w, _ = do(h, ask("GET", "/v1/responses/"+first.ID, ""))
-	if w.Code != 200 || w.Body.String() != told {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
+	assert.That(t, w.Code == 200 && w.Body.String() == told, w.Code, w.Body)
 	w, _ = do(h, ask("GET", "/v1/responses/"+first.ID+"/input_items?order=asc&limit=1", ""))
 	if w.Code != 200 || !strings.Contains(w.Body.String(), `"data":[{"id":"msg_`) || !strings.Contains(w.Body.String(), `"content":[{"type":"input_text","text":"canary"}]`) {
 		t.Errorf("%d %s", w.Code, w.Body)
@@ -359,9 +353,7 @@ func TestResponsesStream(t *testing.T) {
 				t.Errorf("another response is kept than was told: %v %s", err, turn)
 			}
 		}
-		if out.Code != "" || out.TokensOut != 2 || out.FirstByte != 8*time.Second {
-			t.Errorf("%+v", out)
-		}
+		assert.That(t, out.Code == "" && out.TokensOut == 2 && out.FirstByte == 8*time.Second, out)
 	})
 }
 

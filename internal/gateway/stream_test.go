@@ -354,9 +354,7 @@ func TestMachineIsFreeAtTheEnd(t *testing.T) {
 					want = append(want, c.closed+" closed")
 				}
 				assert.Equal(t, strings.Join(w.notes, "|"), strings.Join(want, "|"), w.notes)
-				if out.Reported != c.reported || c.reported && out.TokensIn != 7 {
-					t.Errorf("%+v", out)
-				}
+				assert.That(t, out.Reported == c.reported && (!c.reported || out.TokensIn == 7), out)
 				time.Sleep(time.Hour)
 			})
 		})
@@ -468,8 +466,6 @@ func TestCallerTakesNothing(t *testing.T) {
 			New(c).ServeHTTP(slow{newTape()}, ask("POST", "/v1/chat/completions", streamRequest))
 		}()
 		<-closed
-		if out.Code != Cancelled || out.Duration != 5*time.Second {
-			t.Errorf("%+v", out)
-		}
+		assert.That(t, out.Code == Cancelled && out.Duration == 5*time.Second, out)
 	})
 }

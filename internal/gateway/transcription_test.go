@@ -206,8 +206,6 @@ func TestSlowSound(t *testing.T) {
 	empty("while it comes")
 	cancel()
 	write.CloseWithError(context.Canceled)
-	if !<-ended {
-		t.Error("it was answered")
-	}
+	assert.That(t, <-ended, "it was answered")
 	empty("after it left")
 }

@@ -49,9 +49,7 @@ func TestPersonal(t *testing.T) {
 			t.Errorf("chassis %q: personal %v, want %v", chassis, got, want)
 		}
 	}
-	if stage(t, nil).Personal() {
-		t.Error("a computer that says nothing is a person's")
-	}
+	assert.That(t, !stage(t, nil).Personal(), "a computer that says nothing is a person's")
 }
 
 func TestOnBattery(t *testing.T) {

@@ -47,9 +47,7 @@ func TestMountedSecrets(t *testing.T) {
 	if err != nil && len(out) == 0 {
 		t.Skipf("users of this computer cannot make namespaces: %v", err)
 	}
-	if err != nil || !strings.Contains(string(out), "--- PASS") {
-		t.Errorf("%v\n%s", err, out)
-	}
+	assert.That(t, err == nil && strings.Contains(string(out), "--- PASS"), err, out)
 }
 
 func checkMounts(t *testing.T, dir string) {

@@ -138,9 +138,7 @@ func TestWakelockEndsWithItsProcess(t *testing.T) {
 	if err != nil {
 		return // not Linux
 	}
-	if !strings.HasPrefix(target, "pipe:") {
-		t.Errorf("the program's input is %s, want a pipe of this process", target)
-	}
+	assert.That(t, strings.HasPrefix(target, "pipe:"), "the program's input", target)
 }
 
 func TestAwakeCommand(t *testing.T) {

@@ -45,9 +45,7 @@ func TestAuditLog(t *testing.T) {
 	var got []string
 	for i := range acts {
 		a := acts[len(acts)-1-i]
-		if a.By != "" || a.At.IsZero() {
-			t.Errorf("the log tells %+v", a)
-		}
+		assert.That(t, a.By == "" && !a.At.IsZero(), "the log tells", a)
 		got = append(got, a.What+": "+a.Subject)
 	}
 	want := []string{

@@ -52,9 +52,7 @@ func TestMetricsAreWellFormed(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"kith_backup_last_timestamp_seconds", "kith_queue_calls", "kith_forwards_total", "kith_calls_total"} {
-		if !seen[name] {
-			t.Errorf("%s is missing", name)
-		}
+		assert.That(t, seen[name], name, "is missing")
 	}
 	if seen["kith_confirmation_age_seconds"] {
 		t.Error("a hub that follows no database has a confirmation")

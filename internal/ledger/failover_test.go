@@ -35,9 +35,7 @@ func TestFailoverLosesNoRecord(t *testing.T) {
 	assert.OK(t, db.StartNode(t.Context(), node))
 	update, err := db.Facts("eu").Poll(t.Context(), fleet.Position{})
 	assert.OK(t, err)
-	if update.FailedOver {
-		t.Error("the first poll is a fail-over")
-	}
+	assert.That(t, !update.FailedOver, "the first poll is a fail-over")
 	l := ledger.New(db, nil, slog.New(slog.DiscardHandler))
 	for i := range 10 {
 		l.End(account.Usage{CallID: fmt.Sprint("req_", i), MemberID: "mem_ada", Started: time.Now().UTC(), Model: "m"})
@@ -53,9 +51,7 @@ func TestFailoverLosesNoRecord(t *testing.T) {
 	for update, err = db.Facts("eu").Poll(t.Context(), at); err != nil && t.Context().Err() == nil; {
 		update, err = db.Facts("eu").Poll(t.Context(), at)
 	}
-	if !update.FailedOver {
-		t.Error("the poll after the fail-over does not say so")
-	}
+	assert.That(t, update.FailedOver, "the poll after the fail-over does not say so")
 	l.WriteAgain()
 	for l.Flush(t.Context()) != nil && t.Context().Err() == nil { // the day's partition is gone, too
 	}

@@ -80,9 +80,7 @@ func TestTracesAreReadBeforeAndAfterTheyAreWritten(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		if !slices.Equal(records.kept, []string{"1", "2", "3"}) {
-			t.Errorf("kept %v", records.kept)
-		}
+		assert.That(t, slices.Equal(records.kept, []string{"1", "2", "3"}), "kept", records.kept)
 		assert.Equal(t, len(s.pending), 0, "still pending", s.pending)
 	})
 }

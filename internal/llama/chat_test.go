@@ -84,9 +84,7 @@ func TestSeed(t *testing.T) {
 	}
 	first := q(7)
 	assert.Equal(t, q(7), first, "seed 7 gave", first, "then")
-	if q(8) == first && q(9) == first {
-		t.Errorf("three seeds gave the same %q", first)
-	}
+	assert.That(t, q(8) != first || q(9) != first, "three seeds gave the same", first)
 }
 
 func TestLimitsAndStops(t *testing.T) {
@@ -170,9 +168,7 @@ func readFrames(t *testing.T, res *http.Response) (frames []frame, done bool) {
 	lines := bufio.NewScanner(res.Body)
 	for lines.Scan() {
 		line := lines.Text()
-		if !utf8.ValidString(line) {
-			t.Errorf("not UTF-8: %q", line)
-		}
+		assert.That(t, utf8.ValidString(line), "UTF-8", line)
 		data, ok := strings.CutPrefix(line, "data: ")
 		if !ok {
 			assert.Equal(t, line, "", "a line that is no data")
@@ -223,9 +219,7 @@ func TestStream(t *testing.T) {
 		if withUsage && (len(last.Choices) != 0 || last.Usage == nil || last.Usage.Completion == 0) {
 			t.Errorf("last frame with usage: %+v", last)
 		}
-		if !withUsage && last.Usage != nil {
-			t.Errorf("usage nobody asked for: %+v", last)
-		}
+		assert.That(t, withUsage || last.Usage == nil, "usage nobody asked for", last)
 	}
 }
 
@@ -364,9 +358,7 @@ func TestRefusals(t *testing.T) {
 		{"far over the context", ask(strings.Repeat("All that glitters is not gold. ", 20000)), 400, "exceed_context_size_error", "context holds 256"},
 	} {
 		code, message := e.refused("/v1/chat/completions", c.body, c.status)
-		if code != c.code || !strings.Contains(message, c.says) {
-			t.Errorf("%s: %s: %s", c.name, code, message)
-		}
+		assert.That(t, code == c.code && strings.Contains(message, c.says), c.name, code, message)
 	}
 	if got := e.say(ask("Hello", object{"tools": []object{{"type": "function"}}, "tool_choice": "auto", "anything": 1})); got != conversation[0][1] {
 		t.Errorf("tools with auto: %q", got)

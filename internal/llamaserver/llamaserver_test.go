@@ -550,9 +550,7 @@ func TestRetiresWhenNobodyIsIn(t *testing.T) {
 		t.Fatalf("retired with a call in it: %v", err)
 	}
 	s.release()
-	if !s.closeIfIdle() {
-		t.Error("does not retire")
-	}
+	assert.That(t, s.closeIfIdle(), "does not retire")
 	assert.Is(t, s.acquire(t.Context(), false), errNotRunning, "let in after that")
 }
 
@@ -659,13 +657,9 @@ func TestHeader(t *testing.T) {
 		return inspect(path)
 	}
 	f, err := inspected(chats(), "m.gguf")
-	if err != nil || f.context != 4096 || f.perSlot != 1024 || f.embeds || !f.tools {
-		t.Errorf("%+v, %v", f, err)
-	}
+	assert.That(t, err == nil && f.context == 4096 && f.perSlot == 1024 && !f.embeds && f.tools, f, err)
 	f, err = inspected([]entry{{"general.architecture", "nomic-bert"}, {"nomic-bert.context_length", uint32(2048)}, {"nomic-bert.pooling_type", uint32(1)}}, "e.gguf")
-	if err != nil || !f.embeds || !f.pooled {
-		t.Errorf("%+v, %v", f, err)
-	}
+	assert.That(t, err == nil && f.embeds && f.pooled, f, err)
 	if _, err := inspected([]entry{{"general.architecture", "llama"}}, "c.gguf"); err == nil {
 		t.Error("a model without a context was taken")
 	}
@@ -712,8 +706,6 @@ func FuzzHeader(f *testing.F) {
 	f.Add(huge)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		h, err := parseHeader(bytes.NewReader(data))
-		if err == nil && h == nil {
-			t.Error("neither a header nor why not")
-		}
+		assert.That(t, err != nil || h != nil, "neither a header nor why not")
 	})
 }

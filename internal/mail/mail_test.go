@@ -93,13 +93,9 @@ func TestRefusesWithoutTLS(t *testing.T) {
 		if err := (transport{configOf(server, mode), other.Roots}).deliver(t.Context(), message); err == nil {
 			t.Errorf("%s: another's certificate was taken", mode)
 		}
-		if len(server.Messages) > 0 {
-			t.Errorf("%s: a message was sent", mode)
-		}
+		assert.That(t, len(server.Messages) == 0, mode, "a message was sent")
 	}
-	if len(bare.Messages) > 0 {
-		t.Error("a message was sent in the clear")
-	}
+	assert.That(t, len(bare.Messages) == 0, "a message was sent in the clear")
 }
 
 // TestCauses: each failure has its cause, which holds no text of the server, as that
@@ -139,9 +135,7 @@ func TestCauses(t *testing.T) {
 	if why, final := cause(c.deliver(t.Context(), message)); final || why != "the server does not speak SMTP" {
 		t.Errorf("no SMTP: %q, final %t", why, final)
 	}
-	if len(server.Messages) > 0 {
-		t.Error("a message was sent")
-	}
+	assert.That(t, len(server.Messages) == 0, "a message was sent")
 	away := c
 	away.Port = 1
 	if why, final := cause(away.deliver(t.Context(), message)); final || !strings.Contains(why, "refused") {

@@ -80,9 +80,7 @@ func (h *modelHub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
-	if r.Host != "hub.test" && r.Header.Get("Authorization") != "" {
-		h.t.Errorf("%s got the token", r.Host)
-	}
+	assert.That(h.t, r.Host == "hub.test" || r.Header.Get("Authorization") == "", r.Host, "got the token")
 	if strings.HasPrefix(r.URL.Path, "/api/models/ann/words/tree/main") {
 		h.list(w, r)
 		return
@@ -189,9 +187,7 @@ func (h *modelHub) holds(folder string, want map[string]string) {
 		}
 		delete(found, name)
 	}
-	if len(found) > 0 {
-		h.t.Errorf("also there: %v", found)
-	}
+	assert.That(h.t, len(found) == 0, "also there", found)
 }
 
 // The references that Resolve takes, and what they are.
@@ -444,9 +440,7 @@ func TestList(t *testing.T) {
 		}
 		seen[l.Name] = true
 	}
-	if Find(strings.ToUpper(List()[0].Name)) == nil || Find("") != nil {
-		t.Error("Find")
-	}
+	assert.That(t, Find(strings.ToUpper(List()[0].Name)) != nil && Find("") == nil, "Find")
 }
 
 // A lock has one owner at a time, also while owners remove its file.

@@ -127,9 +127,7 @@ func TestNewerTunnelFencesOlder(t *testing.T) {
 		n.facts.locked(func() { n.facts.generations["m"] = 0 })
 		late := n.connect(t, "m", offering("phi"))
 		assert.Is(t, <-late.lost, tunnel.ErrFenced, "the late tunnel ended with")
-		if len(second.lost) != 0 || !n.machine("m").Online {
-			t.Error("a late tunnel disturbed the live one")
-		}
+		assert.That(t, len(second.lost) == 0 && n.machine("m").Online, "a late tunnel disturbed the live one")
 	})
 }
 
@@ -311,9 +309,7 @@ func TestBehind(t *testing.T) {
 		for member, want := range map[fleet.MemberID]int{"bob": 0, "cleo": 0, "dora": 1, "emil": 1} {
 			assert.Equal(t, reached(n, member), want, member, "reaches")
 		}
-		if !n.Confirmed(time.Now()) {
-			t.Error("not confirmed after reading everything")
-		}
+		assert.That(t, n.Confirmed(time.Now()), "not confirmed after reading everything")
 	})
 }
 
@@ -345,9 +341,7 @@ func TestCommitted(t *testing.T) {
 				test.change(f)
 				select {
 				case changes := <-got:
-					if !slices.Equal(changes, test.want) {
-						t.Errorf("got %v, want %v", changes, test.want)
-					}
+					assert.That(t, slices.Equal(changes, test.want), changes, test.want)
 				case <-time.After(2 * time.Second):
 					t.Fatal("Committed is not called")
 				}
@@ -355,9 +349,7 @@ func TestCommitted(t *testing.T) {
 				assert.Equal(t, n.Snapshot(), before, "the snapshot holds the change before its end")
 				got <- nil
 				synctest.Wait()
-				if n.Snapshot() == before {
-					t.Error("the snapshot does not hold the change")
-				}
+				assert.That(t, n.Snapshot() != before, "the snapshot does not hold the change")
 			})
 		})
 	}
@@ -371,9 +363,7 @@ func TestCommittedAgain(t *testing.T) {
 		before := n.Snapshot()
 		var committed atomic.Int64
 		n.committed = func(changes []fleet.Change) {
-			if len(changes) != 1 || changes[0].ID != "g" {
-				t.Errorf("got %v", changes)
-			}
+			assert.That(t, len(changes) == 1 && changes[0].ID == "g", changes)
 			committed.Add(1)
 		}
 		f.change(fleet.GroupChanged, "g", func() {
@@ -383,19 +373,13 @@ func TestCommittedAgain(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		failed := committed.Load()
-		if failed < 2 {
-			t.Errorf("committed %d times while the group could not be read", failed)
-		}
+		assert.That(t, failed >= 2, "committed", failed, "times while the group could not be read")
 		assert.Equal(t, n.Snapshot(), before, "the snapshot holds what could not be read")
 		f.locked(func() { f.groupsDown = false })
 		n.Settle(t.Context())
-		if n.Snapshot().Group("g") == nil {
-			t.Error("the snapshot does not hold the change")
-		}
+		assert.That(t, n.Snapshot().Group("g") != nil, "the snapshot does not hold the change")
 		read := committed.Load()
-		if read <= failed {
-			t.Errorf("committed %d times, the last before it was read", read)
-		}
+		assert.That(t, read > failed, "committed", read, "times, the last before it was read")
 		time.Sleep(time.Minute)
 		if again := committed.Load(); again != read {
 			t.Errorf("committed %d times more after it was read", again-read)
@@ -440,28 +424,18 @@ func TestConfirmed(t *testing.T) {
 		f := newFacts()
 		n := newNode(t, f)
 		time.Sleep(time.Hour)
-		if !n.Confirmed(time.Now()) {
-			t.Error("not confirmed with a good store")
-		}
+		assert.That(t, n.Confirmed(time.Now()), "not confirmed with a good store")
 		set := func(down bool) { f.mu.Lock(); f.down = down; f.mu.Unlock() }
 		set(true)
 		time.Sleep(3900 * time.Millisecond)
-		if !n.Confirmed(time.Now()) {
-			t.Error("not confirmed after 3.9 s")
-		}
+		assert.That(t, n.Confirmed(time.Now()), "not confirmed after 3.9 s")
 		time.Sleep(1200 * time.Millisecond)
-		if n.Confirmed(time.Now()) {
-			t.Error("confirmed after 5.1 s without the store")
-		}
+		assert.That(t, !n.Confirmed(time.Now()), "confirmed after 5.1 s without the store")
 		set(false)
 		time.Sleep(1100 * time.Millisecond)
-		if !n.Confirmed(time.Now()) {
-			t.Error("not confirmed when the store is back")
-		}
+		assert.That(t, n.Confirmed(time.Now()), "not confirmed when the store is back")
 	})
-	if New(Config{}).Confirmed(time.Now()) {
-		t.Error("confirmed before anything was read")
-	}
+	assert.That(t, !New(Config{}).Confirmed(time.Now()), "confirmed before anything was read")
 }
 
 // If a machine advertises constantly, five advertisements are read at once and then one a
@@ -484,9 +458,7 @@ func TestAdvertisesWithoutEnd(t *testing.T) {
 				taken, seen = taken+1, slots
 			}
 		}
-		if taken < 50 || taken > 56 {
-			t.Errorf("1,000 states in 50 s: %d were taken in", taken)
-		}
+		assert.That(t, taken >= 50 && taken <= 56, "1,000 states in 50 s", taken, "were taken in")
 		if saves := f.saved("m") - before; saves < 9 || saves > 11 {
 			t.Errorf("1,000 states in 50 s: saved %d times", saves)
 		}
@@ -539,9 +511,7 @@ func TestKeepsOffers(t *testing.T) {
 			t.Errorf("kept %s, %v", k.Advertisement, err)
 		}
 		n.purge(time.Now().Add(29 * 24 * time.Hour))
-		if n.Snapshot().Machine("m") == nil {
-			t.Error("forgotten after 29 days")
-		}
+		assert.That(t, n.Snapshot().Machine("m") != nil, "forgotten after 29 days")
 		n.purge(time.Now().Add(30 * 24 * time.Hour))
 		if n.Snapshot().Machine("m") != nil {
 			t.Error("still known after 30 days")
@@ -732,9 +702,7 @@ func TestUnknownZone(t *testing.T) {
 			}
 			select {
 			case got := <-d.notices:
-				if got.ZoneUnknown == open {
-					t.Errorf("%s: the machine was notified %+v", when, got)
-				}
+				assert.That(t, got.ZoneUnknown != open, when, "the machine was notified", got)
 			default:
 				t.Errorf("%s: the machine was not notified", when)
 			}

@@ -177,13 +177,9 @@ func TestDrainAsked(t *testing.T) {
 			synctest.Wait()
 			select {
 			case <-n.DrainAsked():
-				if own == fleet.NodeServing {
-					t.Error("it drains without being asked")
-				}
+				assert.That(t, own != fleet.NodeServing, "it drains without being asked")
 			default:
-				if own == fleet.NodeDraining {
-					t.Error("it does not drain")
-				}
+				assert.That(t, own != fleet.NodeDraining, "it does not drain")
 			}
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -74,24 +75,16 @@ func TestJoined(t *testing.T) {
 				r.seeNodes([]fleet.Node{aPeer("a", 1), aPeer("b", 1)}, at(0.5))
 				r.seeNodes([]fleet.Node{aPeer("a", 2), aPeer("b", 2)}, at(8))
 			}
-			if r.Joined(at(0)) || r.Joined(at(c.before)) {
-				t.Errorf("%s: joined too early", c.name)
-			}
+			assert.That(t, !r.Joined(at(0)) && !r.Joined(at(c.before)), c.name, "joined too early")
 			if c.heard {
 				others.heard = began
 			}
-			if !r.Joined(at(c.after)) {
-				t.Errorf("%s: not joined after %v s", c.name, c.after)
-			}
+			assert.That(t, r.Joined(at(c.after)), c.name, "joined after", c.after, "s")
 			others.heard = time.Time{}
 			r.seeNodes([]fleet.Node{aPeer("a", 9), aPeer("b", 9), aPeer("c", 9)}, at(20))
-			if !r.Joined(at(20)) {
-				t.Errorf("%s: a node that starts later keeps this one from serving", c.name)
-			}
+			assert.That(t, r.Joined(at(20)), c.name, "a node that starts later keeps this one from serving")
 		}
-		if !New(Config{}).Joined(began) {
-			t.Error("a hub without other nodes has not joined")
-		}
+		assert.That(t, New(Config{}).Joined(began), "a hub without other nodes has not joined")
 	})
 }
 

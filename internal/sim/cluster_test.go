@@ -236,9 +236,7 @@ func TestPeersReachIsCheckedAtHome(t *testing.T) {
 		w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
 		time.Sleep(1100 * time.Millisecond)
 		a := w.do(ask{by: bob, model: "m"})
-		if a.served() || len(w.runs.of(a.tag)) != 0 {
-			w.t.Errorf("it ran out of reach: %s", a)
-		}
+		assert.That(w.t, !a.served() && len(w.runs.of(a.tag)) == 0, "it ran out of reach", a)
 		w.down.Store(false)
 	})
 }
@@ -261,9 +259,7 @@ func TestPeersHomeEndsRevoked(t *testing.T) {
 				<-a.over
 				time.Sleep(10 * time.Millisecond)
 				synctest.Wait()
-				if a.done || a.code == "" || a.err != nil {
-					w.t.Errorf("blind %v: %s", blind, a)
-				}
+				assert.That(w.t, !a.done && a.code != "" && a.err == nil, "blind", blind, a)
 				if r := w.runs.of(a.tag)[0]; r.live || r.left.Sub(ended) > bound {
 					w.t.Errorf("blind %v: it ran on for %s: %s", blind, r.left.Sub(ended), a)
 				}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/gateway"
 )
@@ -71,9 +72,7 @@ func TestPeersOwnerGoesAhead(t *testing.T) {
 		for _, a := range others {
 			<-a.over
 			w.wantServed(a, 1)
-			if a.ended.Before(owners.ended) {
-				w.t.Errorf("before the owner: %s", a)
-			}
+			assert.That(w.t, !a.ended.Before(owners.ended), "before the owner", a)
 		}
 	})
 }
@@ -289,9 +288,7 @@ func (h *crowded) check() {
 		}
 	}
 	for _, idle := range h.idle {
-		if idle > most {
-			h.w.t.Errorf("a slot was idle for %s while a call waited for it", idle)
-		}
+		assert.That(h.w.t, idle <= most, "a slot was idle for", idle, "while a call waited for it")
 	}
 	for _, a := range h.answers {
 		if runs := len(h.w.runs.of(a.tag)); runs > 1 || !a.served() && a.leave == 0 {
@@ -379,9 +376,7 @@ func TestPeersLimits(t *testing.T) {
 				w.t.Error(a)
 			}
 		}
-		if most != 2 || served != 9 {
-			w.t.Errorf("%d calls at once, %d served", most, served)
-		}
+		assert.That(w.t, most == 2 && served == 9, most, "calls at once", served, "served")
 		w.settled()
 		seats[2].Load().stop() // one that starts reads what was used from the ledger
 		w.startNode("hub3", w.db)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -211,9 +212,7 @@ func TestFault51EngineDeniesTheModelOnce(t *testing.T) {
 		for range 2 {
 			a := w.do(ask{by: ann, model: "m", stream: stream})
 			w.wantServed(a, 1)
-			if a.took() > time.Second {
-				w.t.Error(a)
-			}
+			assert.That(w.t, a.took() <= time.Second, a)
 		}
 	})
 }

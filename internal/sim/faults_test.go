@@ -336,9 +336,7 @@ func TestFault17DatabaseDown(t *testing.T) {
 		time.Sleep(1200 * time.Millisecond)
 		a := w.do(ask{by: ann, model: "m", stream: stream})
 		w.wantCode(a, "CASCADE_EXHAUSTED", "")
-		if a.status != 503 || a.took() != 0 || len(w.runs.of(a.tag)) != 0 {
-			w.t.Error(a)
-		}
+		assert.That(w.t, a.status == 503 && a.took() == 0 && len(w.runs.of(a.tag)) == 0, a)
 		w.down.Store(false)
 	})
 }
@@ -434,9 +432,7 @@ func TestFault28MemoryHigh(t *testing.T) {
 			a := w.begin(ask{by: ann, model: "m", stream: stream})
 			<-a.over
 			w.wantCode(a, "CAPACITY_FULL", "")
-			if a.status != 503 || a.took() != 0 {
-				w.t.Errorf("%s: %s", why, a)
-			}
+			assert.That(w.t, a.status == 503 && a.took() == 0, why, a)
 		}
 		keep := func(member string, n int64) *spool.Bytes {
 			held := assert.Value(room.Keep(spool.Holder{Member: member}, make([]byte, n)))(w.t)

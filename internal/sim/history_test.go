@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/store"
@@ -397,9 +398,7 @@ func (w *world) checkRun(r *run, earlier []*run) {
 		good, reached, own = good || known, reached || way != "", own || way == "own"
 	}
 	m := r.machine
-	if !good || !reached {
-		w.t.Errorf("call %s of %s ran on %s, out of its reach", r.call, a.by.Name, m.name)
-	}
+	assert.That(w.t, good && reached, "call", r.call, "of", a.by.Name, "ran on", m.name, "out of its reach")
 	m.mu.Lock()
 	paused := m.paused && m.pauses[len(m.pauses)-1].Before(now)
 	m.mu.Unlock()

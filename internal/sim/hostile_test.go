@@ -185,9 +185,7 @@ func TestFault52TrapThatRefusesSeesNothing(t *testing.T) {
 					w.wantServed(a, 1)
 					check(a)
 				}
-				if x.asked() == 0 {
-					w.t.Error("the trap was never asked")
-				}
+				assert.That(w.t, x.asked() != 0, "the trap was never asked")
 			})
 		})
 	}
@@ -252,9 +250,7 @@ func TestATrapThatServesIsNamed(t *testing.T) {
 				}
 			}
 		}
-		if known == 0 || known == 30 {
-			w.t.Errorf("the trap got %d prompts of 30", known)
-		}
+		assert.That(w.t, known != 0 && known != 30, "the trap", known, "prompts of 30")
 	})
 }
 
@@ -362,9 +358,7 @@ func TestAnAnswerBeforeTheBody(t *testing.T) {
 		defer x.end()
 		w.together(ann, eve)
 		a := w.do(ask{by: ann, model: "m", stream: stream})
-		if !a.served() || x.knows(a) {
-			w.t.Error(a)
-		}
+		assert.That(w.t, a.served() && !x.knows(a), a)
 	})
 }
 

@@ -143,9 +143,7 @@ func TestPeersHomeKnowsFirstWhy(t *testing.T) {
 			<-a.over
 			w.slow.Store(0)
 			w.wantCode(a, code, "")
-			if !a.framed || a.text == "" {
-				t.Error(a)
-			}
+			assert.That(t, a.framed && a.text != "", a)
 		})
 	}
 }

@@ -236,9 +236,7 @@ func (w *world) revoke(kind string, how hearing, all *delays) {
 	assert.Equal(w.t, len(w.lost), len(calls), "calls lost their right")
 	for _, a := range calls {
 		<-a.over
-		if a.done || a.err != nil || a.code == "" {
-			w.t.Error(a)
-		}
+		assert.That(w.t, !a.done && a.err == nil && a.code != "", a)
 	}
 	synctest.Wait()
 	w.checkLosses(all)

@@ -103,9 +103,7 @@ func TestMachineDiesBeforeFirstByte(t *testing.T) {
 					if hidden {
 						found = 16 * time.Second
 					}
-					if a.took() > found+500*time.Millisecond {
-						w.t.Errorf("found late: %s", a)
-					}
+					assert.That(w.t, a.took() <= found+500*time.Millisecond, "found late", a)
 					if other {
 						w.wantServed(a, 2)
 					} else {
@@ -509,9 +507,7 @@ func TestBusyWithoutTheHubKnowing(t *testing.T) {
 		records, err := w.db.Usage(w.t.Context())
 		w.must(err)
 		for _, u := range records {
-			if u.Attempt > 5 {
-				w.t.Errorf("%d attempts", u.Attempt)
-			}
+			assert.That(w.t, u.Attempt <= 5, u.Attempt, "attempts")
 		}
 		w.settled()
 	})
@@ -535,13 +531,9 @@ func TestKeyRevokedUnderway(t *testing.T) {
 		<-waits.over
 		for _, a := range []*answer{runs, waits} {
 			w.wantCode(a, "invalid_api_key", "")
-			if a.took() > 25*time.Second {
-				w.t.Error(a)
-			}
+			assert.That(w.t, a.took() <= 25*time.Second, a)
 		}
-		if runs.framed != stream || !stream && runs.status != 401 {
-			w.t.Error(runs)
-		}
+		assert.That(w.t, runs.framed == stream && (stream || runs.status == 401), runs)
 		u := w.wantRecord(runs, "invalid_api_key", w.on(runs))
 		if w.wantRecord(waits, "invalid_api_key", nil); stream && u.TokensOut < 9 {
 			w.t.Errorf("%+v", u)
@@ -603,9 +595,7 @@ func TestShareEndedUnderway(t *testing.T) {
 				w.must(revocations[c.kind](w, ann, bob))
 				<-a.over
 				w.wantCode(a, c.code, "")
-				if !a.framed || a.text == "" || a.took() > 16*time.Second {
-					w.t.Error(a)
-				}
+				assert.That(w.t, a.framed && a.text != "" && a.took() <= 16*time.Second, a)
 				if u := w.wantRecord(a, c.code, box); u.TokensOut < 5 {
 					w.t.Errorf("%+v", u)
 				}
@@ -663,9 +653,7 @@ func (w *world) movesOnOnceStopped(stream bool, lingers time.Duration, runs int,
 	<-a.over
 	time.Sleep(10 * time.Second)
 	got := w.runs.of(a.tag)
-	if len(got) != runs || runs == 2 && got[1].at.Before(got[0].left) {
-		w.t.Errorf("%s: %+v", a, got)
-	}
+	assert.That(w.t, len(got) == runs && (runs != 2 || !got[1].at.Before(got[0].left)), a, got)
 	if runs == 2 {
 		w.wantServed(a, 2)
 		if why, _ := w.why(bob, a); why.Tries[0].Outcome != "was no longer available to the caller" {
@@ -691,9 +679,7 @@ func TestShareEnded(t *testing.T) {
 		w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
 		<-waits.over
 		w.wantCode(waits, "NOT_IN_CIRCLE", "")
-		if waits.took() > 6*time.Second {
-			w.t.Error(waits)
-		}
+		assert.That(w.t, waits.took() <= 6*time.Second, waits)
 		w.wantCode(w.do(ask{by: bob, model: "m", stream: true}), "NOT_IN_CIRCLE", "")
 		<-a.over
 		w.wantServed(a, 1)
@@ -728,16 +714,12 @@ func TestMachineRevoked(t *testing.T) {
 		w.must(w.db.RevokeMachine(w.t.Context(), box.id, time.Now()))
 		<-a.over
 		w.wantCode(a, "machine_offline", "")
-		if a.took() > 8*time.Second {
-			w.t.Error(a)
-		}
+		assert.That(w.t, a.took() <= 8*time.Second, a)
 		time.Sleep(time.Second)
 		if s := box.Status().Tunnel; s.State != daemon.TunnelRefused || !strings.Contains(s.Error, "sign in again") {
 			w.t.Errorf("%+v", s)
 		}
-		if !box.newest().dead() {
-			w.t.Error("the tunnel lives")
-		}
+		assert.That(w.t, box.newest().dead(), "the tunnel lives")
 		w.wantCode(w.do(ask{by: ann, model: "m"}), "model_not_found", "")
 	})
 }

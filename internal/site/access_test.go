@@ -311,9 +311,7 @@ func TestUsableListIsReach(t *testing.T) {
 			}
 		}
 	}
-	if found < 1000 {
-		t.Errorf("only %d models are used", found)
-	}
+	assert.That(t, found >= 1000, "only", found, "models are used")
 }
 
 // TestWarnings checks that a group that gives more than a share or another group is

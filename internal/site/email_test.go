@@ -421,9 +421,7 @@ func TestNotices(t *testing.T) {
 			got.Header.Get("Subject") != "kith: a change to your account" || strings.Contains(got.Text, "\nBcc") || !strings.Contains(got.Text, tn.web.URL+"/sessions") {
 			t.Errorf("the letter is %s\n\n%s", got.Head, got.Text)
 		}
-		if codeIn.MatchString(got.Text) {
-			t.Error("a notice holds a secret")
-		}
+		assert.That(t, !codeIn.MatchString(got.Text), "a notice holds a secret")
 	}
 	zoe.post("/account/password", "password", aPassword).goes(t, "/account")
 	told("The password of your account was set. It was done from the network address 127.0.0.1.")

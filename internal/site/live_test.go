@@ -145,9 +145,7 @@ func TestLiveMachines(t *testing.T) {
 	tn.site.Stir()
 	pass()
 	changed := l.expect(false, map[string][]string{"state-" + id: {"paused", "warn"}})
-	if changed.Shape == first.Shape {
-		t.Error("a page that offers other buttons has the same shape")
-	}
+	assert.That(t, changed.Shape != first.Shape, "a page that offers other buttons has the same shape")
 	ada.get("/machines/"+id).want(t, 200, `data-shape="`+changed.Shape+`"`, ">paused<", ">420 ms<", ">2 calls<")
 
 	tn.site.live.beaten = time.Time{}

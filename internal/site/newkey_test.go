@@ -28,9 +28,7 @@ func TestNewKeyIsShownOnce(t *testing.T) {
 			assert.Lacks(t, string(s), "kith_", "the database has the secret", s)
 		}
 		secret := textOf(t, ada.get(newKeyPath).want(t, 200, "this once", "editor"), "secret")
-		if !strings.HasPrefix(secret, "kith_home_") {
-			t.Errorf("the page shows %q", secret)
-		}
+		assert.That(t, strings.HasPrefix(secret, "kith_home_"), "the page shows", secret)
 		for range 2 {
 			ada.get(newKeyPath).goes(t, "/applications")
 		}

@@ -55,9 +55,7 @@ func testOperator(t *testing.T, tn *town) {
 	changed := tn.changed
 	op.post(members+"/disable", "member", tn.members["bob"].ID).goes(t, members)
 	op.get(members).want(t, 200, "bob is disabled", "Enable bob")
-	if tn.changed == changed {
-		t.Error("nobody was told of the change")
-	}
+	assert.That(t, tn.changed != changed, "nobody was told of the change")
 	bob.get("/machines").goes(t, "/signin?next=%2Fmachines")
 	op.post(members+"/link", "member", tn.members["bob"].ID).want(t, 400, "enable the account first")
 	op.post(members+"/enable", "member", tn.members["bob"].ID).goes(t, members)

@@ -366,14 +366,10 @@ func TestProviderDown(t *testing.T) {
 	p := newIDP(t)
 	p.down = true
 	tn := p.town(newWorld(t), SignUpOpen)
-	if p.asked > 0 {
-		t.Error("it was asked before anybody went there")
-	}
+	assert.That(t, p.asked <= 0, "it was asked before anybody went there")
 	b := tn.browser()
 	got := b.post("/signin/provider").want(t, 503, "cannot be reached", "Sign in")
-	if got.header.Get("Retry-After") == "" {
-		t.Error("no Retry-After")
-	}
+	assert.That(t, got.header.Get("Retry-After") != "", "no Retry-After")
 	b.post("/signup", "name", "zoe", "password", aPassword).goes(t, "/")
 	p.down = false
 	for range 3 {

@@ -31,9 +31,7 @@ func TestKeysOfRegions(t *testing.T) {
 
 	keys, err := tn.db.Keys(t.Context(), tn.members["ada"].ID)
 	check(t, err)
-	if len(keys) != 2 || keys[0].Region != "us" || keys[1].Region != "home" {
-		t.Errorf("%+v", keys)
-	}
+	assert.That(t, len(keys) == 2 && keys[0].Region == "us" && keys[1].Region == "home", keys)
 }
 
 // If a device requests a key for another region, the member sees that before approving.
@@ -50,9 +48,7 @@ func TestDeviceKeyOfRegion(t *testing.T) {
 	}
 	key, _, err := tn.db.KeyByHash(t.Context(), must1(credential.Parse(got.Secret)).Hash())
 	check(t, err)
-	if key.Region != "us" || key.Reach != account.ReachAll {
-		t.Errorf("%+v", key)
-	}
+	assert.That(t, key.Region == "us" && key.Reach == account.ReachAll, key)
 	tn.browser().post("/device/code", "client_id", "kith", "scope", "key", "name", "ci", "region", "moon").want(t, 400, "there is no region", "home, us")
 }
 

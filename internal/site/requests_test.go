@@ -36,9 +36,7 @@ func TestRemedyInTwoClicks(t *testing.T) {
 		_, rest, _ := strings.Cut(page.body, `<div class="actions">`)
 		actions, _, _ := strings.Cut(rest, "</section>")
 		links := regexp.MustCompile(`class="button secondary" href="([^"]+)"`).FindAllStringSubmatch(actions, -1)
-		if len(links) == 0 {
-			t.Errorf("%s: nothing can be done about it", code)
-		}
+		assert.That(t, len(links) != 0, code, "nothing can be done about it")
 		for _, link := range links {
 			at, err := url.Parse(link[1])
 			check(t, err)
@@ -75,9 +73,7 @@ func TestCauseOfARefusal(t *testing.T) {
 		assert.Equal(t, causeOf(tt.trace), tt.want, tt.trace.Code)
 	}
 	for state := fleet.Offline; state < fleet.Ready; state++ {
-		if stateWords[state.String()] == "" {
-			t.Errorf("nothing is said of a machine that is %s", state)
-		}
+		assert.That(t, stateWords[state.String()] != "", "nothing is said of a machine that", state)
 	}
 	now := time.Now()
 	why := api.Why{Verdict: "refuse", Machines: []api.WhyMachine{{Via: "shared", State: "spent"}, {Via: "own", State: "paused"}, {Via: "shared", State: "spent"}}}

@@ -131,9 +131,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 			t.Fatalf("%s %s changed what is ada's:\n%s", p.method, p.path, diff)
 		}
 	}
-	if len(tn.controls) > 0 {
-		t.Errorf("a stranger changed ada's machine: %+v", tn.controls)
-	}
+	assert.That(t, len(tn.controls) == 0, "a stranger changed ada's machine", tn.controls)
 	ada.get("/account").want(t, 200)
 }
 
@@ -183,9 +181,7 @@ func TestWhoMay(t *testing.T) {
 	for path, accept := range map[string]string{"/v1/models": "text/html", "/v1": "text/html", "/nothing": "*/*", "/": "*/*"} {
 		r := httptest.NewRequest("GET", path, nil)
 		r.Header.Set("Accept", accept)
-		if tn.site.Serves(r) {
-			t.Errorf("GET %s for %s is the site's", path, accept)
-		}
+		assert.That(t, !tn.site.Serves(r), "GET", path, "for", accept, "is the site's")
 	}
 }
 

@@ -137,9 +137,7 @@ func TestGuessesDoNotLockOut(t *testing.T) {
 				passed++
 			}
 		}
-		if passed > 100 {
-			t.Errorf("%d guesses at once for one name", passed)
-		}
+		assert.That(t, passed <= 100, passed, "guesses at once for one name")
 		tn.inProcess("192.0.2.1")("/signin", "name", "ada", "password", aPassword).want(t, 429)
 		signed := tn.inProcessAs("192.0.2.1", known)("/signin", "name", "ada", "password", aPassword)
 		signed.goes(t, "/")
@@ -495,9 +493,7 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 	assert.Equal(t, won.Load(), 1, "were told the secret")
 	d.want("invalid_grant")
 	machines := must1(tn.db.Machines(t.Context(), tn.members["ada"].ID))
-	if len(machines) != 2 || machines[1].Name != "laptop" {
-		t.Errorf("machines are %+v", machines)
-	}
+	assert.That(t, len(machines) == 2 && machines[1].Name == "laptop", "machines", machines)
 	// If the name is taken, a word is appended.
 	again := tn.ask4("scope", "machine", "name", "laptop")
 	ada.post("/device", "code", again.user).want(t, 200)

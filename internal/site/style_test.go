@@ -77,9 +77,7 @@ func TestTokens(t *testing.T) {
 		t.Fatalf("found only %d", len(used))
 	}
 	for token, name := range used {
-		if !known[token] {
-			t.Errorf("%s: nothing sets %s", name, token)
-		}
+		assert.That(t, known[token], name, "nothing sets", token)
 	}
 }
 

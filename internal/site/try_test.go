@@ -141,9 +141,7 @@ func TestTryPolicy(t *testing.T) {
 	for _, name := range []string{"app.js", "marked.js", "purify.js", "markdown.js", "history.js", "try.js", "stream.js"} {
 		sent += len(assets()[assetPaths()[name]].zipped)
 	}
-	if sent == 0 || sent > 120<<10 {
-		t.Errorf("the scripts of the page are %d bytes over the wire, want at most 120 KiB", sent)
-	}
+	assert.That(t, sent != 0 && sent <= 120<<10, "the scripts of the page", sent, "bytes over the wire")
 	t.Logf("%d bytes of scripts", sent)
 }
 

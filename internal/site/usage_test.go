@@ -52,9 +52,7 @@ func TestUsageCSV(t *testing.T) {
 			t.Errorf("%s: %q, want %d rows", of, rows, n)
 		}
 		for _, row := range rows {
-			if row[0] != "owner" || row[1] != of {
-				t.Errorf("%s: %q", of, row)
-			}
+			assert.That(t, row[0] == "owner" && row[1] == of, of, row)
 		}
 	}
 	assert.Equal(t, len(read("?days=7&side=owner")), sum, "the side", "rows, its tables")
@@ -111,9 +109,7 @@ func testRequestPages(t *testing.T, tn *town) {
 	for id, n := range seen {
 		assert.Equal(t, n, 1, id, "is told")
 	}
-	if len(seen) != many || pages != 3 {
-		t.Errorf("%d of %d told on %d pages", len(seen), many, pages)
-	}
+	assert.That(t, len(seen) == many && pages == 3, len(seen), "of", many, "told on", pages, "pages")
 	b.get("/requests?id=+req_0007+").goes(t, "/requests/req_0007")
 	b.get("/requests?before=2026-11-21T10:30:00Z,%00").want(t, 400, "before is a time")
 	none := b.get("/requests/req_none").want(t, 404, "<h1>Call</h1>", "nothing is known of a call", "if it ended just now, ask again in 2 seconds", "401")

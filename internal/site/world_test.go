@@ -150,9 +150,7 @@ func (w *world) ask(who, method, path, body string) response {
 	text, err := io.ReadAll(resp.Body)
 	check(w.t, err)
 	answer := response{status: resp.StatusCode, body: string(text)}
-	if resp.Header.Get("X-Correlation-ID") == "" {
-		w.t.Errorf("%s %s has no correlation id", method, path)
-	}
+	assert.That(w.t, resp.Header.Get("X-Correlation-ID") != "", method, path, "has no correlation id")
 	if resp.StatusCode != http.StatusOK {
 		var envelope struct{ Error api.Problem }
 		check(w.t, json.Unmarshal(text, &envelope, json.MatchCaseInsensitiveNames(true)))

@@ -293,9 +293,7 @@ func TestKeepChangesNothing(t *testing.T) {
 		if _, err := b.WriteTo(&got); err != nil || !bytes.Equal(got.Bytes(), text(n)) {
 			t.Errorf("%d bytes come back otherwise: %v", n, err)
 		}
-		if !bytes.Equal(whole, text(n)) {
-			t.Errorf("%d bytes were changed", n)
-		}
+		assert.That(t, bytes.Equal(whole, text(n)), n, "bytes were changed")
 		if u := s.Use(); u.Memory+u.Disk != int64(n) {
 			t.Errorf("%d bytes are counted as %+v", n, u)
 		}
@@ -338,9 +336,7 @@ func TestGivenBack(t *testing.T) {
 		b.Done()
 		one.Close()
 		one.Close()
-		if s.Use() == (Use{}) {
-			t.Error("given back under a reader")
-		}
+		assert.That(t, s.Use() != (Use{}), "given back under a reader")
 		if got, err := io.ReadAll(two); err != nil || !bytes.Equal(got, want) {
 			t.Error("a reader of what is done:", len(got), err)
 		}

@@ -109,9 +109,7 @@ func TestBackupPostgres(t *testing.T) {
 	ok(t, err)
 	defer db.Close()
 	_, err = db.Backup(t.Context(), account.Backup{ID: "bak_1", File: filepath.Join(t.TempDir(), "x")}, nil)
-	if !errors.Is(err, store.ErrInvalid) || !strings.Contains(err.Error(), "pg_dump") {
-		t.Errorf("%v", err)
-	}
+	assert.That(t, errors.Is(err, store.ErrInvalid) && strings.Contains(err.Error(), "pg_dump"), err)
 }
 
 // A call that ends while a backup is made has a trace in the database before the copy,

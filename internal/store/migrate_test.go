@@ -81,9 +81,7 @@ func TestReadSchema(t *testing.T) {
 		}
 		open(t, config)
 		schema = must[store.Schema](t)(store.ReadSchema(t.Context(), config))
-		if schema.Version != schema.Known || schema.ReadableFrom != 1 {
-			t.Errorf("the schema is %+v", schema)
-		}
+		assert.That(t, schema.Version == schema.Known && schema.ReadableFrom == 1, "the schema", schema)
 		for _, m := range schema.Migrations {
 			if m.Name == "" || strings.ContainsAny(m.Name, "_.") || time.Since(m.Applied).Abs() > time.Minute {
 				t.Errorf("a migration is %+v", m)

@@ -61,9 +61,7 @@ func TestRestore(t *testing.T) {
 	ok(t, err)
 	after, err := restored.Position(t.Context())
 	ok(t, err)
-	if after.Epoch < before.Epoch+1_000_000 || after.Nonce == "" {
-		t.Errorf("the epoch was %+v, is %+v", before, after)
-	}
+	assert.That(t, after.Epoch >= before.Epoch+1_000_000 && after.Nonce != "", "the epoch", before, after)
 	fails(t, assert.Err(restored.Session(t.Context(), "ses_1", start)), store.ErrNotFound)
 	fails(t, assert.Err(restored.Link(t.Context(), hashOf("link"), start)), store.ErrNotFound)
 	_, _, err = restored.RedeemLoginToken(t.Context(), hashOf("token"), aMachine(owner, "x"), start)
@@ -136,9 +134,7 @@ func TestRestoreOverDamage(t *testing.T) {
 	ok(t, os.WriteFile(path+"-wal", []byte("damage"), 0o600))
 	done, err := store.Restore(t.Context(), file, path, later(50), noProgress)
 	ok(t, err)
-	if done.Lost == nil || done.Kept != 0 || done.Members != 2 {
-		t.Errorf("%+v", done)
-	}
+	assert.That(t, done.Lost != nil && done.Kept == 0 && done.Members == 2, done)
 	if text, err := os.ReadFile(done.Before); err != nil || !strings.HasPrefix(string(text), "damage") {
 		t.Errorf("the database of before: %.20q, %v", text, err)
 	}
@@ -218,9 +214,7 @@ func TestBackupFails(t *testing.T) {
 	}
 	last, err := db.LastBackup(t.Context())
 	ok(t, err)
-	if last.ID != "bak_2" || !strings.Contains(last.Fault, "disk is full") {
-		t.Errorf("the last one is %+v", last)
-	}
+	assert.That(t, last.ID == "bak_2" && strings.Contains(last.Fault, "disk is full"), "the last one", last)
 	kept, err := db.LastGoodBackup(t.Context())
 	ok(t, err)
 	same(t, kept.ID, good.ID)
@@ -241,7 +235,5 @@ func TestAfterRestore(t *testing.T) {
 	same(t, ended, int64(2))
 	after, err := db.Position(t.Context())
 	ok(t, err)
-	if after.Epoch < before.Epoch+1_000_000 {
-		t.Errorf("the epoch was %+v, is %+v", before, after)
-	}
+	assert.That(t, after.Epoch >= before.Epoch+1_000_000, "the epoch", before, after)
 }

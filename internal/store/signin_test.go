@@ -284,9 +284,7 @@ func testOwnThings(t *testing.T, db *store.DB) {
 	ok(t, db.SaveTraces(ctx, stories, later(10)))
 	ids := func(before time.Time, most int) (ids []string) {
 		for _, s := range must[[]account.Trace](t)(db.TracesOf(ctx, ada.ID, account.Place{At: before}, most)) {
-			if !s.Mine || s.MemberID != ada.ID {
-				t.Errorf("ada gets %+v", s)
-			}
+			assert.That(t, s.Mine && s.MemberID == ada.ID, "ada gets", s)
 			ids = append(ids, s.CallID)
 		}
 		return ids

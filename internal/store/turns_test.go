@@ -85,7 +85,5 @@ func testTurnBounds(t *testing.T, db *store.DB) {
 			ok(t, db.ForgetTurn(ctx, turn.Hash, ann.ID, start))
 		}
 	}
-	if !there(bobs) {
-		t.Error("another member's turn went")
-	}
+	assert.That(t, there(bobs), "another member's turn went")
 }

@@ -101,9 +101,7 @@ func TestOddFrames(t *testing.T) {
 				daemon.Conn.Write(frames(t, write))
 				<-client.Done()
 				assert.Is(t, client.Err(), errUnexpectedFrame, "the line ended with")
-				if logged.Len() > 0 {
-					t.Errorf("the process's log has %q", logged.String())
-				}
+				assert.That(t, logged.Len() == 0, "the process's log", logged.String())
 			})
 		})
 	}

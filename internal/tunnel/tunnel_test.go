@@ -76,9 +76,7 @@ func TestFromDialToCall(t *testing.T) {
 		assert.OK(t, client.Ack(t.Context()))
 		m.until(t, Acked)
 		status, body, err := call(t.Context(), client, "/v1/chat/completions", "hello")
-		if status != 200 || body != "hello" || err != nil {
-			t.Errorf("call = %d %q %v", status, body, err)
-		}
+		assert.That(t, status == 200 && body == "hello" && err == nil, "call", status, body, err)
 	})
 }
 
@@ -424,9 +422,7 @@ func TestAdmissionGate(t *testing.T) {
 				t.Errorf("dialled after %v, said %v", took, s.Retry)
 			}
 		}
-		if len(seen) < 10 {
-			t.Errorf("20 pauses, %d different: no jitter", len(seen))
-		}
+		assert.That(t, len(seen) >= 10, "20 pauses", len(seen), "different: no jitter")
 		retry.Store(time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
 		m.until(t, Lost)
 		m.until(t, Dialing)
@@ -554,9 +550,7 @@ func TestEarlyBytes(t *testing.T) {
 	go func() { b.Write([]byte("later")); b.Close() }()
 	early := bufioWith(t, "early ")
 	got, _ := io.ReadAll(withBuffer(a, early))
-	if !bytes.Equal(got, []byte("early later")) {
-		t.Errorf("read %q", got)
-	}
+	assert.That(t, bytes.Equal(got, []byte("early later")), "read", got)
 }
 
 // TestCacheName checks that a cache's name depends on the member, the machine and the
@@ -568,13 +562,9 @@ func TestCacheName(t *testing.T) {
 		t.Errorf("%q, later on the same day %q", name, evening)
 	}
 	for _, other := range []string{CacheName("mem_2", "mch_1", noon), CacheName("mem_1", "mch_2", noon), CacheName("mem_1", "mch_1", noon.Add(12*time.Hour))} {
-		if other == name {
-			t.Errorf("the same name twice: %q", name)
-		}
+		assert.That(t, other != name, "the same name twice", name)
 	}
-	if len(name) != 22 || strings.Contains(name, "mem") {
-		t.Errorf("the name %q", name)
-	}
+	assert.That(t, len(name) == 22 && !strings.Contains(name, "mem"), "the name", name)
 }
 
 // TestHubThatDoesNotAnswer checks that a hub that accepts the connection and does not

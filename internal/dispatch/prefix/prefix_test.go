@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 var (
@@ -45,9 +47,7 @@ func TestPromptsShareTheirPrefixes(t *testing.T) {
 		"another order":  Read(&key, "ann m", []byte(`{"tools":[{"a":[1,{"b":"]"}]}],"messages":[`+user+`,`+system+`]}`)),
 	} {
 		for _, sum := range sums(other) {
-			if slices.Contains(sums(next), sum) {
-				t.Errorf("%s has the same fingerprint", name)
-			}
+			assert.That(t, !slices.Contains(sums(next), sum), name, "has the same fingerprint")
 		}
 	}
 	for _, body := range []string{``, `null`, `[]`, `{}`, `{"messages":7}`, `{"messages":[]}`, `{"messages":[`, `{"messages"`, `{"a":"`, `{"max_tokens":"x"}`, `{"max_tokens":-3}`} {
