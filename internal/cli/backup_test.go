@@ -190,6 +190,7 @@ func TestRestorePostgres(t *testing.T) {
 // TestNoNewDatabaseBesideAJournal: a hub whose database is gone or empty, while its journal
 // has calls, is not taken for a new one.
 func TestNoNewDatabaseBesideAJournal(t *testing.T) {
+	t.Parallel()
 	dir := shortDir(t)
 	config := defaultHubFile(dir)
 	config.Hub.Data, config.Hub.Listen.Text = dir, "127.0.0.1:0"

@@ -200,6 +200,7 @@ func TestRunInATerminal(t *testing.T) {
 // TestProgressInATerminal: every command that takes its time says what it waits
 // for, and leaves nothing of that.
 func TestProgressInATerminal(t *testing.T) {
+	t.Parallel()
 	handler, _ := double(t, words(`{"paused":true,"hours":"","timezone":"UTC","slots":0}`))
 	home := onSocket(t, "daemon.sock", handler)
 	for _, test := range []struct {
@@ -212,34 +213,37 @@ func TestProgressInATerminal(t *testing.T) {
 		{"kith dev --data dev --listen 127.0.0.1:0 --local 127.0.0.1:0", []string{
 			"starting the hub …", "starting the engine and the daemon …", "connecting the daemon to the hub …"}, "Ctrl-C ends."},
 	} {
-		record := filepath.Join(t.TempDir(), "record")
-		p := inTerminal(t, "read begin; cd "+t.TempDir()+"; "+test.command, "KITH_HOME="+home, "NO_COLOR=1")
-		p.tmux("resize-window", "-x", "200")
-		p.tmux("pipe-pane", "cat >"+record)
-		p.keys("Enter")
-		if test.serves != "" {
-			p.shows(test.serves)
-			p.keys("C-c")
-		}
-		screen := p.shows("[status 0]")
-		var written []byte
-		for late := time.Now().Add(soon); !strings.Contains(string(written), "[status 0]"); <-time.After(10 * time.Millisecond) {
-			var err error
-			if written, err = os.ReadFile(record); err != nil || time.Now().After(late) { // another process writes it
-				t.Fatalf("what the command wrote ends with %q: %v", written, err)
+		t.Run(test.command, func(t *testing.T) {
+			t.Parallel()
+			record := filepath.Join(t.TempDir(), "record")
+			p := inTerminal(t, "read begin; cd "+t.TempDir()+"; "+test.command, "KITH_HOME="+home, "NO_COLOR=1")
+			p.tmux("resize-window", "-x", "200")
+			p.tmux("pipe-pane", "cat >"+record)
+			p.keys("Enter")
+			if test.serves != "" {
+				p.shows(test.serves)
+				p.keys("C-c")
 			}
-		}
-		rest := string(written)
-		for _, shows := range test.shows {
-			_, after, shown := strings.Cut(rest, "\r\x1b[K\x1b[2m"+shows)
-			if !shown {
-				t.Errorf("%s never said %q:\n%q", test.command, shows, written)
-				continue
+			screen := p.shows("[status 0]")
+			var written []byte
+			for late := time.Now().Add(soon); !strings.Contains(string(written), "[status 0]"); <-time.After(10 * time.Millisecond) {
+				var err error
+				if written, err = os.ReadFile(record); err != nil || time.Now().After(late) { // another process writes it
+					t.Fatalf("what the command wrote ends with %q: %v", written, err)
+				}
 			}
-			rest = after
-			assert.Lacks(t, screen, shows, test.command, "left")
-		}
-		assert.Contains(t, rest, "\r\x1b[K", test.command, "never wiped its last word")
+			rest := string(written)
+			for _, shows := range test.shows {
+				_, after, shown := strings.Cut(rest, "\r\x1b[K\x1b[2m"+shows)
+				if !shown {
+					t.Errorf("%s never said %q:\n%q", test.command, shows, written)
+					continue
+				}
+				rest = after
+				assert.Lacks(t, screen, shows, test.command, "left")
+			}
+			assert.Contains(t, rest, "\r\x1b[K", test.command, "never wiped its last word")
+		})
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 // connects to one, the calls come to the other. When the machine's hub is killed, the
 // other one refuses them within its wait and stays up.
 func TestTwoHubs(t *testing.T) {
+	t.Parallel()
 	settings := fmt.Sprintf("[database]\nurl = %q\n[peer]\nlisten = \"127.0.0.1:0\"\n", storetest.Postgres(t))
 	home := newRig(t, settings, "[hub]\nnode = \"a\"\n")
 	entry := emptyRig(t)

@@ -25,6 +25,7 @@ import (
 // back: calls go on by the other one, to which the machine connects. The metrics of both
 // say who did what.
 func TestBehindHAProxy(t *testing.T) {
+	t.Parallel()
 	certificate, key := selfSigned(t)
 	settings := fmt.Sprintf("[database]\nurl = %q\n[peer]\nlisten = \"127.0.0.1:0\"\n", storetest.Postgres(t))
 	a := newRig(t, settings, "[hub]\nnode = \"a\"\nproxies = [\"127.0.0.1\"]\n")
@@ -40,7 +41,7 @@ func TestBehindHAProxy(t *testing.T) {
 	saved := assert.Value(daemon.LoadCredential(a.home))(t)
 	saved.Hub = proxied.base
 	assert.OK(t, daemon.SaveCredential(a.home, saved))
-	t.Setenv("SSL_CERT_FILE", certificate) // of the daemon
+	a.env = []string{"SSL_CERT_FILE=" + certificate} // of the daemon
 	a.startDaemon()
 	proxied.daemon = a.daemon
 

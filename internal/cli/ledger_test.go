@@ -44,6 +44,7 @@ type rig struct {
 	key    string
 	engine *enginetest.Engine
 	client *http.Client // nil: the default one
+	env    []string     // of processes that start from now on
 	// hasty limits the wait of each call to 1 s, for tests that expect refusals. Without
 	// it a call waits as long as the hub lets it: on a busy computer that may be seconds.
 	hasty bool
@@ -62,7 +63,7 @@ type child struct {
 func (r *rig) start(args ...string) *child {
 	r.t.Helper()
 	c := &child{cmd: exec.Command("kith", args...)}
-	c.cmd.Env = append(os.Environ(), "KITH_HOME="+r.home)
+	c.cmd.Env = append(append(os.Environ(), "KITH_HOME="+r.home), r.env...)
 	c.cmd.Stderr = &c.errs
 	var err error
 	if c.out, err = c.cmd.StdoutPipe(); err == nil {

@@ -101,6 +101,7 @@ func TestPullWaitsForTheEngine(t *testing.T) {
 		"does not start": {`{"models":[],"engines":[{"kind":"builtin","name":"kith","why":"it ended"}]}`, "the daemon does not offer it yet; `kith status` says more"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			began := time.Now()
 			a := &app{home: onSocket(t, "daemon.sock", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				if time.Since(began) < 3*within {

@@ -196,6 +196,7 @@ func TestDoesNotYieldUnasked(t *testing.T) {
 // The computer is kept awake for local calls, for those of the hub and for those sent
 // to the hub, each until its response is complete; and not for a refusal.
 func TestAwakeWhileAnAnswerRuns(t *testing.T) {
+	t.Parallel()
 	pipe := filepath.Join(t.TempDir(), "said")
 	e := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Fault: enginetest.Hang, After: 1}})
 	r, _, l := joined(t, Config{PowerPolicy: PowerPolicy{Awake: []string{"sh", "-c", "echo awake >>" + pipe + "; cat; echo over >>" + pipe}}}, e)

@@ -176,6 +176,7 @@ func TestCallsOfOthers(t *testing.T) {
 
 // Hostile servers are bounded in time and bytes and never taken for an engine.
 func TestHostilePlaces(t *testing.T) {
+	t.Parallel()
 	zeros := func() io.Reader { return io.LimitReader(silent{}, 1<<40) }
 	for name, answer := range map[string]func(w http.ResponseWriter, r *http.Request){
 		"huge": func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, zeros()) },
@@ -207,6 +208,7 @@ func TestHostilePlaces(t *testing.T) {
 		"break": func(w http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			l := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 			server := &http.Server{Handler: http.HandlerFunc(answer), ReadHeaderTimeout: time.Second}
 			go func() { _ = server.Serve(l) }()

@@ -18,6 +18,7 @@ import (
 // a call of ours, and, as busy, while another program uses it. A refused connection
 // withdraws them, as does silence for busyLimit; then its return is looked for soon.
 func TestEngineOfOneThread(t *testing.T) {
+	t.Parallel()
 	double := enginetest.New(enginetest.Plain, enginetest.Options{Models: []enginetest.Model{{ID: "m"}}})
 	var thread sync.Mutex
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

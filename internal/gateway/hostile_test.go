@@ -272,18 +272,6 @@ func (w *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func serveTo(h http.Handler, w http.ResponseWriter, r *http.Request) (aborted bool) {
-	defer func() {
-		if v := recover(); v == http.ErrAbortHandler {
-			aborted = true
-		} else if v != nil {
-			panic(v)
-		}
-	}()
-	h.ServeHTTP(w, r)
-	return false
-}
-
 // leaveOut reports whether a test skips the i-th of its many cases: with -short, as under
 // the race detector, it runs every fourth.
 func leaveOut(i int) bool { return testing.Short() && i%4 != 0 }

@@ -302,15 +302,7 @@ func TestNoRoom(t *testing.T) {
 // playMessages serves a streamed messages call and returns the tape.
 func playMessages(c Config) (w *tape, aborted bool) {
 	w = newTape()
-	defer func() {
-		if v := recover(); v == http.ErrAbortHandler {
-			aborted = true
-		} else if v != nil {
-			panic(v)
-		}
-	}()
-	New(c).ServeHTTP(w, askMessages(messagesStream))
-	return w, false
+	return w, serveTo(New(c), w, askMessages(messagesStream))
 }
 
 // Pings are sent while a call waits, and while its machine sends only what has no
@@ -349,23 +341,11 @@ func TestMessagesStream(t *testing.T) {
 
 // A stream that fails ends with an error event, without a message_stop.
 func TestMessagesStreamFails(t *testing.T) {
-	gone := fault.New(fault.MachineOffline, "the machine went away")
-	for name, c := range map[string]struct {
-		b    *backend
-		kind string
-		code fault.Code
-	}{
-		"machine gone": {sends(0, line{0, frame, nil}, line{time.Second, "", gone}), "api_error", fault.MachineOffline},
-		"no end mark":  {sends(0, line{0, frame, io.EOF}), "api_error", fault.EngineError},
-		"error frame":  {sends(0, line{0, frame + `data: {"error":{"message":"boom"}}` + "\n\n", nil}), "api_error", fault.EngineError},
-		"nonsense":     {sends(0, line{0, frame + "data: {\n\n", nil}), "api_error", fault.EngineError},
-		"silence":      {sends(0, line{0, frame, nil}, line{time.Hour, "", nil}), "timeout_error", fault.EngineTimeout},
-		"refused, late": {&backend{do: func(context.Context, *Call) (*Answer, error) {
-			time.Sleep(9 * time.Second)
-			return nil, fault.New(fault.CapacityFull, "busy").AfterWait()
-		}}, "overloaded_error", fault.CapacityFull},
-		"broken tool": {sends(0, line{0, `data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"x"}}]}}]}` + "\n\n" + done, nil}), "api_error", fault.EngineError},
-	} {
+	cases := brokenStreams()
+	first := cases["broken tool"]
+	first.b = sends(0, line{0, `data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"x"}}]}}]}` + "\n\n" + done, nil})
+	cases["broken tool, first"] = first
+	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, aborted := playMessages(hostedConfig(c.b))

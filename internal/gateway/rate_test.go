@@ -177,19 +177,6 @@ func TestMissesAreLimited(t *testing.T) {
 	})
 }
 
-func TestMissesArePerKey(t *testing.T) {
-	var m misses
-	now := time.Now()
-	for i := range maxMisses {
-		if m.add(bucketKey{key: "a"}, fleet.ModelID(fmt.Sprint(i)), now) != nil {
-			t.Fatal(i)
-		}
-	}
-	if m.add(bucketKey{key: "a"}, "x", now) == nil || m.add(bucketKey{key: "b"}, "x", now) != nil {
-		t.Error("not one window a key")
-	}
-}
-
 // Answers of another handler of the address count against the same limits.
 func TestLimitsHoldBesideTheEdge(t *testing.T) {
 	c := hostedConfig(refuses(fault.New(fault.ModelNotFound, "no")))

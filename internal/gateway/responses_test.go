@@ -306,15 +306,7 @@ func TestResponsesNotStored(t *testing.T) {
 // playResponses serves a streamed call of the dialect and returns the tape.
 func playResponses(c Config) (w *tape, aborted bool) {
 	w = newTape()
-	defer func() {
-		if v := recover(); v == http.ErrAbortHandler {
-			aborted = true
-		} else if v != nil {
-			panic(v)
-		}
-	}()
-	New(c).ServeHTTP(w, ask("POST", "/v1/responses", responsesStream))
-	return w, false
+	return w, serveTo(New(c), w, ask("POST", "/v1/responses", responsesStream))
 }
 
 // Comments are sent while a call waits. The answer is translated as it arrives, and the
@@ -376,22 +368,7 @@ func TestResponsesStoreHangs(t *testing.T) {
 // A stream that fails ends with the error and the failed response, without an end mark,
 // and its turn is not stored.
 func TestResponsesStreamFails(t *testing.T) {
-	gone := fault.New(fault.MachineOffline, "the machine went away")
-	for name, c := range map[string]struct {
-		b    *backend
-		code fault.Code
-	}{
-		"machine gone": {sends(0, line{0, frame, nil}, line{time.Second, "", gone}), fault.MachineOffline},
-		"no end mark":  {sends(0, line{0, frame, io.EOF}), fault.EngineError},
-		"error frame":  {sends(0, line{0, frame + `data: {"error":{"message":"boom"}}` + "\n\n", nil}), fault.EngineError},
-		"nonsense":     {sends(0, line{0, frame + "data: {\n\n", nil}), fault.EngineError},
-		"silence":      {sends(0, line{0, frame, nil}, line{time.Hour, "", nil}), fault.EngineTimeout},
-		"refused, late": {&backend{do: func(context.Context, *Call) (*Answer, error) {
-			time.Sleep(9 * time.Second)
-			return nil, fault.New(fault.CapacityFull, "busy").AfterWait()
-		}}, fault.CapacityFull},
-		"broken tool": {sends(0, line{0, frame + `data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"x"}}]}}]}` + "\n\n" + done, nil}), fault.EngineError},
-	} {
+	for name, c := range brokenStreams() {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newShelf()

@@ -60,15 +60,7 @@ func (w *tape) Flush() { w.note("flush") }
 func play(t *testing.T, c Config) (w *tape, aborted bool) {
 	t.Helper()
 	w = newTape()
-	defer func() {
-		if v := recover(); v == http.ErrAbortHandler {
-			aborted = true
-		} else if v != nil {
-			panic(v)
-		}
-	}()
-	New(c).ServeHTTP(w, ask("POST", "/v1/chat/completions", streamRequest))
-	return w, false
+	return w, serveTo(New(c), w, ask("POST", "/v1/chat/completions", streamRequest))
 }
 
 // script is a body that returns its lines at their times and fails when its context ends.
@@ -221,6 +213,32 @@ func TestFailuresBeforeAndAfterTheFirstByte(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// brokenStreams are ways in which a streamed call of a translated dialect fails, with what
+// its caller gets.
+func brokenStreams() map[string]struct {
+	b    *backend
+	kind string
+	code fault.Code
+} {
+	gone := fault.New(fault.MachineOffline, "the machine went away")
+	return map[string]struct {
+		b    *backend
+		kind string
+		code fault.Code
+	}{
+		"machine gone": {sends(0, line{0, frame, nil}, line{time.Second, "", gone}), "api_error", fault.MachineOffline},
+		"no end mark":  {sends(0, line{0, frame, io.EOF}), "api_error", fault.EngineError},
+		"error frame":  {sends(0, line{0, frame + `data: {"error":{"message":"boom"}}` + "\n\n", nil}), "api_error", fault.EngineError},
+		"nonsense":     {sends(0, line{0, frame + "data: {\n\n", nil}), "api_error", fault.EngineError},
+		"silence":      {sends(0, line{0, frame, nil}, line{time.Hour, "", nil}), "timeout_error", fault.EngineTimeout},
+		"refused, late": {&backend{do: func(context.Context, *Call) (*Answer, error) {
+			time.Sleep(9 * time.Second)
+			return nil, fault.New(fault.CapacityFull, "busy").AfterWait()
+		}}, "overloaded_error", fault.CapacityFull},
+		"broken tool": {sends(0, line{0, frame + `data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"x"}}]}}]}` + "\n\n" + done, nil}), "api_error", fault.EngineError},
 	}
 }
 
@@ -408,11 +426,8 @@ func TestCallerLeaves(t *testing.T) {
 				c.Finished = func(_ *Call, o Outcome) { out = o }
 				ctx, leave := context.WithTimeout(context.Background(), after)
 				defer leave()
-				w, aborted := newTape(), false
-				func() {
-					defer func() { aborted = recover() == http.ErrAbortHandler }()
-					New(c).ServeHTTP(w, ask("POST", "/v1/chat/completions", streamRequest).WithContext(ctx))
-				}()
+				w := newTape()
+				aborted := serveTo(New(c), w, ask("POST", "/v1/chat/completions", streamRequest).WithContext(ctx))
 				<-closed
 				if !aborted || out.Code != Cancelled || strings.Contains(w.text.String(), "error") || time.Since(w.began) != after {
 					t.Errorf("aborted %v, %+v, %q", aborted, out, w.text.String())
@@ -433,11 +448,9 @@ func TestServedUntilEnded(t *testing.T) {
 				c := hostedConfig(sends(2*time.Second, line{0, frame, nil}, line{time.Hour, frame, nil}))
 				ctx, end := context.WithCancelCause(context.Background())
 				time.AfterFunc(after, func() { end(fault.New(fault.InvalidAPIKey, "you are signed out")) })
-				w, aborted := newTape(), false
-				func() {
-					defer func() { aborted = recover() == http.ErrAbortHandler }()
-					New(c).ServeAs(w, ask("POST", "/v1/chat/completions", streamRequest).WithContext(ctx), Caller{Member: "ann"})
-				}()
+				w, h := newTape(), New(c)
+				served := func(w http.ResponseWriter, r *http.Request) { h.ServeAs(w, r, Caller{Member: "ann"}) }
+				aborted := serveTo(http.HandlerFunc(served), w, ask("POST", "/v1/chat/completions", streamRequest).WithContext(ctx))
 				assert.Equal(t, time.Since(w.began), after, "it ended after")
 				status := map[bool]int{true: 200, false: 401}[after > 2*time.Second]
 				checkEnd(t, w, aborted, status, fault.InvalidAPIKey)
@@ -461,10 +474,7 @@ func TestCallerTakesNothing(t *testing.T) {
 			return nil, ctx.Err()
 		}})
 		c.Finished = func(_ *Call, o Outcome) { out = o }
-		func() {
-			defer func() { _ = recover() }()
-			New(c).ServeHTTP(slow{newTape()}, ask("POST", "/v1/chat/completions", streamRequest))
-		}()
+		serveTo(New(c), slow{newTape()}, ask("POST", "/v1/chat/completions", streamRequest))
 		<-closed
 		assert.That(t, out.Code == Cancelled && out.Duration == 5*time.Second, out)
 	})

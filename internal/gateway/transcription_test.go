@@ -135,27 +135,19 @@ func TestTranscriptionFails(t *testing.T) {
 	}
 }
 
-// Over a real connection: too much audio is refused at the first excess byte, not at the
-// end.
+// Too much audio is refused at the first excess byte, not at the end.
 func TestSoundTooLargeAtTheByte(t *testing.T) {
 	c := hostedConfig(answers(`{"text":"x"}`))
 	c.Limits.Upload = 1000
-	address := listen(t, New(c))
 	head := "POST /v1/audio/transcriptions HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " + goodKey + "\r\nContent-Type: " + formType + "\r\n"
 	whole := formOf(strings.Repeat("x", 1000))
 	begun := strings.Split(formOf(strings.Repeat("x", 1000)), "\r\n--B\r\n")[0]
-	for name, c := range map[string]struct{ text, status string }{
+	answered(t, c, map[string]sending{
 		"at the limit":  {fmt.Sprintf("%sConnection: close\r\nContent-Length: %d\r\n\r\n%s", head, len(whole), whole), "200"},
 		"length":        {fmt.Sprintf("%sContent-Length: %d\r\n\r\n", head, 1001+dialect.FormOverhead), "413"},
 		"a byte over":   {fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n8\r\nyyyyyyyy\r\n", head, len(begun), begun), "413"}, // its end never comes
 		"a long ending": {fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n%x\r\n%s", head, len(whole), whole, dialect.FormOverhead, strings.Repeat("z", dialect.FormOverhead)), "413"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := raw(t, address, c.text); !strings.HasPrefix(got, "HTTP/1.1 "+c.status) {
-				t.Errorf("%q", got)
-			}
-		})
-	}
+	})
 }
 
 // A streamed transcript has heartbeats before it and its own events, and it is complete
@@ -172,11 +164,7 @@ func TestTranscriptionStream(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newTape()
-			aborted := false
-			func() {
-				defer func() { aborted = recover() == http.ErrAbortHandler }()
-				New(hostedConfig(sends(6*time.Second, c.said...))).ServeHTTP(w, transcribe(formOf("sound", "stream=true")))
-			}()
+			aborted := serveTo(New(hostedConfig(sends(6*time.Second, c.said...))), w, transcribe(formOf("sound", "stream=true")))
 			text := w.text.String()
 			if w.status != 200 || !strings.HasPrefix(text, ": working\n\n") || !strings.Contains(text, delta) {
 				t.Errorf("%s: %d %q", name, w.status, text)

@@ -67,6 +67,7 @@ func next[T any](t *testing.T, from <-chan T) T {
 // One program runs from the first hold until idleTime after the last release,
 // however many holds there are. The next hold starts another.
 func TestWakelock(t *testing.T) {
+	t.Parallel()
 	w, lines, _, stop := runWakelock(t, inhibitor)
 	one, two := w.Hold(), w.Hold()
 	first := next(t, lines)

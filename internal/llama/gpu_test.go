@@ -69,6 +69,7 @@ func TestGPUFallback(t *testing.T) {
 		"crash":      {compile(t, "#include <stdlib.h>\n__attribute__((constructor)) void f(void){abort();}"), "the engine failed with it: it ended before it was ready"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			data := t.TempDir()
 			g, archive := testGPU(t, "odd", c.library)
 			assert.OK(t, g.Install(data, archive))
