@@ -3,9 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json/v2"
-	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -221,60 +219,6 @@ func TestUsageOfMany(t *testing.T) {
 		t.Errorf("%d are told apart, first %+v", len(got), got[:2])
 	}
 	assert.Equal(t, on.On.Total.Calls, maxOthers+7, "in all", on.On.Total)
-}
-
-// BenchmarkUsagePage asks for a page over 1,000,000 records of 90 days: 200
-// members, each calling 4 of 50 machines for 3 models, and 1 call in 20 is
-// refused.
-func BenchmarkUsagePage(b *testing.B) {
-	db := openStore(b)
-	today := time.Now().UTC()
-	const records, batch = 1_000_000, 20_000
-	random := rand.New(rand.NewPCG(1, 2))
-	for from := 0; from < records; from += batch {
-		list := make([]account.Usage, batch)
-		for i := range list {
-			n := from + i
-			member := random.IntN(200)
-			machine := (member + 13*random.IntN(4)) % 50
-			code := ""
-			if random.IntN(20) == 0 {
-				code = "CAPACITY_FULL"
-			}
-			list[i] = account.Usage{
-				CallID: account.NewID("req_"), Attempt: 1, Started: today.Add(-time.Duration(n) * (90 * 24 * time.Hour / records)),
-				MemberID: name("mem_", member), OwnerID: name("mem_", machine), MachineID: name("mch_", machine), Model: name("model-", random.IntN(3)),
-				Code: code, TokensIn: 100, TokensOut: 200, TokensHow: account.TokensReported,
-			}
-		}
-		assert.OK(b, db.RecordUsage(b.Context(), list))
-	}
-	api := New(Config{
-		DB: db, Log: slog.New(slog.DiscardHandler), Admit: func(Caller) error { return nil }, Snapshot: fleet.NewSnapshot,
-		Identify: func(_ context.Context, secret string) (Caller, error) {
-			return Caller{Member: fleet.MemberID(secret)}, nil
-		},
-	})
-	for _, days := range []string{"1", "30", "90"} {
-		b.Run(days+" days", func(b *testing.B) {
-			since := today.AddDate(0, 0, -90)
-			n := 0
-			count := func(account.UsageDay) { n++ }
-			err := errors.Join(db.DaysOfCaller(b.Context(), "mem_aa", since, count), db.DaysOfOwner(b.Context(), "mem_aa", since, count))
-			if err != nil || n == 0 {
-				b.Fatal(err, n)
-			}
-			b.ReportMetric(float64(n), "sums/90days")
-			for i := 0; b.Loop(); i++ {
-				r := httptest.NewRequest(http.MethodGet, "/api/usage?days="+days, nil)
-				r.Header.Set("Authorization", "Bearer "+name("mem_", i%50))
-				w := httptest.NewRecorder()
-				if api.ServeHTTP(w, r); w.Code != http.StatusOK {
-					b.Fatal(errors.New(w.Body.String()))
-				}
-			}
-		})
-	}
 }
 
 func name(prefix string, n int) string {

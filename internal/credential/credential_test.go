@@ -220,14 +220,6 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func BenchmarkParse(b *testing.B) {
-	text := Mint(APIKey, "eu").Reveal()
-	b.ReportAllocs()
-	for b.Loop() {
-		assert.Value(Parse(text))(b)
-	}
-}
-
 func parses(text string) bool {
 	_, err := Parse(text)
 	return err == nil

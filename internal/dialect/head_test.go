@@ -119,21 +119,3 @@ func FuzzPeek(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkPeek(b *testing.B) {
-	text := strings.Repeat("The quick brown fox jumps over the lazy dog, \\\"quoted\\\" and all. ", 8)
-	message := `{"role":"user","content":"` + text + `"},`
-	for _, size := range []struct {
-		name  string
-		count int
-	}{{"1KB", 1}, {"100KB", 180}, {"4MB", 7200}} {
-		body := []byte(`{"model":"some/model:7b","stream":true,"temperature":0.7,"messages":[` + strings.Repeat(message, size.count) + message[:len(message)-1] + `]}`)
-		b.Run(size.name, func(b *testing.B) {
-			b.SetBytes(int64(len(body)))
-			b.ReportAllocs()
-			for b.Loop() {
-				assert.Value(ReadHead(body))(b)
-			}
-		})
-	}
-}

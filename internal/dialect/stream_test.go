@@ -219,13 +219,3 @@ func BenchmarkStreamChunk(b *testing.B) {
 		s.frames, s.bytes = 0, 0
 	}
 }
-
-func BenchmarkCheckUnary(b *testing.B) {
-	body := []byte(`{"id":"c","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"` +
-		strings.Repeat("word ", 160) + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":160,"total_tokens":167}}`)
-	b.SetBytes(int64(len(body)))
-	b.ReportAllocs()
-	for b.Loop() {
-		assert.Value(CheckUnary(bytes.NewReader(body)))(b)
-	}
-}

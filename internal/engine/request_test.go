@@ -4,7 +4,6 @@ import (
 	"encoding/json/jsontext"
 	"encoding/json/v2"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -460,21 +459,6 @@ func FuzzRequest(f *testing.F) {
 			}
 		}
 	})
-}
-
-func BenchmarkRequest(b *testing.B) {
-	e := &Engine{kind: kinds[0], models: []Model{chatModel("m", 4096)}}
-	body := chatBody(`"temperature":0.7,"max_tokens":100,"stop":["` + strings.Repeat("x", 400) + `"]`)
-	for _, trusted := range []bool{false, true} {
-		b.Run(fmt.Sprintf("trusted=%v", trusted), func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, _, err := e.request(&Request{Model: "m", Stream: true, Body: body, Trusted: trusted}, &e.models[0]); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
 }
 
 // A model that is not known to think gets no thinking setting, not even "off":

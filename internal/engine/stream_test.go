@@ -492,32 +492,6 @@ func TestAnswerTooLong(t *testing.T) {
 	})
 }
 
-// Chunks of about 240 bytes, one for each Read, as engines send them.
-func BenchmarkStream(b *testing.B) {
-	plain := `data: {"choices":[{"finish_reason":null,"index":0,"delta":{"content":" word"}}],"created":1795219200,"id":"chatcmpl-yFzPZ0kAyXlbw8ECPXBhkX8Z2s9aM9aK","model":"m","system_fingerprint":"b8681-3f3a4fb9c","object":"chat.completion.chunk"}` + "\n\n"
-	for name, frame := range map[string]string{
-		"untouched": plain,
-		"reasoning": strings.Replace(plain, `"content"`, `"reasoning_content"`, 1),
-		"model":     strings.Replace(plain, `"m"`, `"other"`, 1),
-	} {
-		b.Run(name, func(b *testing.B) {
-			src := &again{frame: []byte(frame)}
-			s := streamOf(src, wants{})
-			buf := make([]byte, 4096)
-			b.SetBytes(int64(len(frame)))
-			b.ReportAllocs()
-			for b.Loop() {
-				assert.Value(s.Read(buf))(b)
-			}
-		})
-	}
-}
-
-// again is the same frame for each Read.
-type again struct{ frame []byte }
-
-func (a *again) Read(p []byte) (int, error) { return copy(p, a.frame), nil }
-
 // A call that finds the idle connection dead is sent on a new one. If the handshake of
 // that fails, nothing of the call was sent either.
 func TestHandshakeFailsAfterIdle(t *testing.T) {

@@ -99,21 +99,6 @@ func TestScriptAndPace(t *testing.T) {
 	})
 }
 
-func BenchmarkUnary(b *testing.B) {
-	e := New(LlamaCpp, Options{Behaviour: Behaviour{Text: strings.Repeat("word ", 200)}})
-	rt := e.Transport()
-	body := strings.Replace(streamed, "true", "false", 1)
-	b.ReportAllocs()
-	for b.Loop() {
-		req, err := http.NewRequest(http.MethodPost, "http://anywhere/v1/chat/completions", strings.NewReader(body))
-		assert.OK(b, err)
-		resp, err := rt.RoundTrip(req)
-		assert.OK(b, err)
-		assert.Value(io.Copy(io.Discard, resp.Body))(b)
-		resp.Body.Close()
-	}
-}
-
 // An answer that calls a tool has its text, or none.
 func TestTool(t *testing.T) {
 	e := New(LlamaCpp, Options{Timing: &Timing{Prefill: 1e9, Decode: 1e9, Kept: -1}})

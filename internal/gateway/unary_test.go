@@ -38,7 +38,7 @@ func TestUnaryAnswerIsHeldOnce(t *testing.T) {
 	}})
 	c.Spool, c.Finished = held, func(_ *Call, o Outcome) { got = o }
 	h := New(c)
-	w := &counting{sink: sink{header: http.Header{}}, spool: held}
+	w := &counting{bounded: bounded{header: http.Header{}}, spool: held}
 	// A garbage collection would empty the pools of buffers, and the number of
 	// allocations would depend on it.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
@@ -58,10 +58,10 @@ func TestUnaryAnswerIsHeldOnce(t *testing.T) {
 	}
 }
 
-// counting is a sink that counts the bytes written and records the most that the spool
+// counting is a ResponseWriter that counts the bytes written and records the most that the spool
 // holds during that time.
 type counting struct {
-	sink
+	bounded
 	spool   *spool.Spool
 	written int
 	most    spool.Use
@@ -89,7 +89,7 @@ func TestUnaryAnswerLimit(t *testing.T) {
 				return answer(io.NopCloser(padded(c.answer, c.limit+more))), nil
 			}})
 			config.Spool = files(t)
-			w := &sink{header: http.Header{}}
+			w := &bounded{header: http.Header{}}
 			New(config).ServeHTTP(w, ask("POST", path, c.request))
 			assert.Equal(t, w.status, status, path, more, "bytes more than the limit")
 		}

@@ -129,12 +129,3 @@ func TestObservingAllocatesNothing(t *testing.T) {
 	m.observe(call, out)
 	assert.Equal(t, testing.AllocsPerRun(100, func() { m.observe(call, out) }), 0, "allocations a call")
 }
-
-// BenchmarkObserve is what the metrics of one call cost.
-func BenchmarkObserve(b *testing.B) {
-	m := newCallMetrics()
-	call, out := &gateway.Call{Endpoint: fleet.Messages}, gateway.Outcome{FirstByte: time.Second, Duration: time.Minute}
-	for b.Loop() {
-		m.observe(call, out)
-	}
-}

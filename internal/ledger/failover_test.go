@@ -77,8 +77,3 @@ func recorded(t *testing.T, db *store.DB, want int) {
 	assert.OK(t, err)
 	assert.Equal(t, len(records), want, "the database")
 }
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	assert.OK(t, err)
-}

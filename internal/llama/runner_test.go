@@ -3,13 +3,10 @@ package llama
 import (
 	"context"
 	"errors"
-	"os"
 	"strings"
 	"testing"
 	"time"
 	"unsafe"
-
-	"github.com/shirou/gopsutil/v4/process"
 
 	"github.com/kith/kith/internal/assert"
 )
@@ -171,38 +168,4 @@ func TestPromptInPieces(t *testing.T) {
 	for i, j := range three {
 		assert.Equal(t, text(j), want, i, "of three")
 	}
-}
-
-// BenchmarkTokens generates 150 tokens at temperature 0, for one caller and for four at
-// once, on one thread. Its CPU figure is steady on a loaded machine.
-func BenchmarkTokens(b *testing.B) {
-	for _, slots := range []int{1, 4} {
-		b.Run(map[int]string{1: "slots=1", 4: "slots=4"}[slots], func(b *testing.B) {
-			r := newRunner(openModel(b, testModels[0], slots), 0)
-			go r.run()
-			tokens, before := 0, cpuTime(b)
-			for b.Loop() {
-				jobs := make([]*job, slots)
-				for i := range jobs {
-					var err error
-					if jobs[i], err = r.start(b.Context(), &chat{turns: []turn{{"user", "Tell me a long story about an owl."}}, limit: 150}); err != nil {
-						b.Fatal(err)
-					}
-				}
-				for _, j := range jobs {
-					n, _, err := finishOf(j)
-					assert.OK(b, err)
-					tokens += n
-				}
-			}
-			b.ReportMetric(float64(tokens)/b.Elapsed().Seconds(), "tokens/s")
-			b.ReportMetric(float64(tokens)/(cpuTime(b)-before).Seconds(), "tokens/cpu-s")
-		})
-	}
-}
-
-// cpuTime returns what this process has used.
-func cpuTime(b *testing.B) time.Duration {
-	times := assert.Value((&process.Process{Pid: int32(os.Getpid())}).Times())(b)
-	return time.Duration((times.User + times.System) * float64(time.Second))
 }

@@ -252,15 +252,3 @@ func TestOpenFails(t *testing.T) {
 	_, found := reopen(t, path, 1<<10)
 	same(t, found, nil)
 }
-
-// BenchmarkAppend appends a record of 250 bytes without syncing it.
-func BenchmarkAppend(b *testing.B) {
-	j := assert.Value(Open(filepath.Join(b.TempDir(), "j-")))(b)
-	defer j.Close()
-	record := make([]byte, 250)
-	for b.Loop() {
-		if j.Append(record) != nil {
-			assert.OK(b, j.Restart(nil))
-		}
-	}
-}
