@@ -87,9 +87,7 @@ func idleDaemon(t *testing.T, binary string) (took time.Duration, memory idleMem
 			resp.Body.Close()
 			break
 		}
-		if time.Since(began) > patience {
-			t.Fatal(err)
-		}
+		assert.Require(t, time.Since(began) <= patience, err)
 		<-time.After(time.Millisecond)
 	}
 	took = time.Since(began)

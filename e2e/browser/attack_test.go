@@ -47,9 +47,7 @@ func pages(t *testing.T, target string) []page {
 			"HALF", strings.TrimSuffix(call, "}")+`,"x":"`, "ENCODED", base64.StdEncoding.EncodeToString([]byte(call)))
 		all = append(all, page{name, "<!doctype html><title>attack</title><body>" + fill.Replace(html)})
 	}
-	if len(all) < 30 {
-		t.Fatalf("%d attack pages, want 30", len(all))
-	}
+	assert.Require(t, len(all) >= 30, len(all), "attack pages")
 	return all
 }
 

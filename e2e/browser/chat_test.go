@@ -55,9 +55,7 @@ func hostileMarkdown() (all []string) {
 func TestHostileMarkdown(t *testing.T) {
 	t.Parallel()
 	cases := hostileMarkdown()
-	if len(cases) < 500 {
-		t.Fatalf("only %d cases", len(cases))
-	}
+	assert.Require(t, len(cases) >= 500, "only", len(cases), "cases")
 	w := &walk{stage: newStage(t, "llama3"), scripts: true}
 	w.op = newTab(t, chromium(t, nil), w.base, true)
 	w.chatting()

@@ -72,9 +72,7 @@ var unprintable = []string{
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	names := hostileNames()
-	if len(names) < 500 {
-		t.Fatalf("only %d names", len(names))
-	}
+	assert.Require(t, len(names) >= 500, "only", len(names), "names")
 	browser := chromium(t, nil)
 	n := 0
 	for part := range slices.Chunk(names, 190) {

@@ -178,12 +178,8 @@ func (n *libraries) anthropic(t *testing.T) {
 		for stream.Next() {
 			said += stream.Current().Delta.Text
 		}
-		if stream.Err() == nil || said != "one two " {
-			t.Errorf("said %q, then %v", said, stream.Err())
-		}
-		if !strings.Contains(stream.Err().Error(), "engine_error") {
-			t.Errorf("the code is lost: %v", stream.Err())
-		}
+		assert.That(t, stream.Err() != nil && said == "one two ", said, "then", stream.Err())
+		assert.Contains(t, stream.Err().Error(), "engine_error", "the code is lost", stream.Err())
 	})
 	n.refused(t, func(r refusal, streamed bool) error {
 		client := messagesClient(r.hub, r.key)

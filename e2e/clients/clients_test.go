@@ -105,13 +105,9 @@ func ask(text string) openai.ChatCompletionNewParams {
 func list(ctx context.Context, t *testing.T, client *openai.Client) {
 	page, err := client.Models.List(ctx)
 	assert.OK(t, err)
-	if len(page.Data) != 1 || page.Data[0].ID != "tiny" {
-		t.Fatalf("listed %+v, want tiny alone", page.Data)
-	}
+	assert.Require(t, len(page.Data) == 1 && page.Data[0].ID == "tiny", "listed", page.Data)
 	one, err := client.Models.Get(ctx, "tiny")
-	if err != nil || one.ID != "tiny" {
-		t.Fatalf("get: %+v, %v", one, err)
-	}
+	assert.Require(t, err == nil && one.ID == "tiny", "get", one, err)
 }
 
 func chat(ctx context.Context, t *testing.T, client *openai.Client) {

@@ -139,9 +139,7 @@ func (n *libraries) javaScript(t *testing.T) {
 		t.Fatalf("cannot find the libraries: %v; run scripts/setup-test.sh, or make test", err)
 	}
 	files, err := filepath.Glob("node/*.test.mjs")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no tests in node: %v", err)
-	}
+	assert.Require(t, err == nil && len(files) != 0, "no tests in node", err)
 	where, err := json.Marshal(map[string]any{
 		"base": n.hub, "keys": n.keys,
 		"limited": map[string]string{"base": n.limited.hub, "key": n.limited.keys["ada"]},

@@ -106,9 +106,7 @@ func TestResponsesGo(t *testing.T) {
 			t.Fatalf("%+v, %v", second, err)
 		}
 		got, err := client.Responses.Get(ctx, second.ID, responses.ResponseGetParams{})
-		if err != nil || got.RawJSON() != second.RawJSON() {
-			t.Errorf("%v: %s", err, got.RawJSON())
-		}
+		assert.That(t, err == nil && got.RawJSON() == second.RawJSON(), err, got.RawJSON())
 		var items []string
 		pages := client.Responses.InputItems.ListAutoPaging(ctx, second.ID, responses.InputItemListParams{Limit: openai.Int(1), Order: responses.InputItemListParamsOrderAsc})
 		for pages.Next() {
@@ -176,9 +174,7 @@ func (n *libraries) openAIResponses(t *testing.T) {
 				return *answer
 			}
 			first := ask(params)
-			if len(first.Output) != 3 {
-				t.Fatalf("%s", first.RawJSON())
-			}
+			assert.Require(t, len(first.Output) == 3, first.RawJSON())
 			thought, said, call := first.Output[0], first.Output[1], first.Output[2]
 			if thought.Type != "reasoning" || thought.Summary[0].Text != "A file." || said.Content[0].Text != "I look." ||
 				call.Type != "function_call" || call.Name != "read" || call.CallID != "call_1" || call.Arguments.OfString != `{"path":"a b.txt"}` || call.ID == call.CallID ||

@@ -61,9 +61,7 @@ func TestSix(t *testing.T) {
 		check := func(t *testing.T, err error) {
 			t.Helper()
 			var api *openai.Error
-			if !errors.As(err, &api) {
-				t.Fatalf("gave %v, not the library's error", err)
-			}
+			assert.Require(t, errors.As(err, &api), "gave", err)
 			if api.Code != c.code || api.StatusCode != c.status || api.Message == "" {
 				t.Errorf("gave %d %s %q, not %d %s", api.StatusCode, api.Code, api.Message, c.status, c.code)
 			}

@@ -209,8 +209,6 @@ func (n *staged) curl(home, path string) {
 		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(home, "daemon.sock"))
 	}}}
 	response, err := client.Post("http://localhost"+path, "", nil)
-	if err != nil || response.StatusCode != 200 {
-		n.t.Fatalf("POST %s: %v %v", path, response, err)
-	}
+	assert.Require(n.t, err == nil && response.StatusCode == 200, "POST", path, response, err)
 	response.Body.Close()
 }

@@ -224,9 +224,7 @@ func TestExamples(t *testing.T) {
 		if err != nil || strings.ContainsAny(call, "{}") && op.Body == nil || !strings.HasPrefix(call, "curl -sS "+method+"'https://hub.example/api/") {
 			t.Errorf("%s %s: %v: %s", op.Method, op.Path, err, call)
 		}
-		if anchors[op.Anchor()] {
-			t.Errorf("two sections are called %s", op.Anchor())
-		}
+		assert.That(t, !anchors[op.Anchor()], "two sections are called", op.Anchor())
 		anchors[op.Anchor()] = true
 	}
 	if call, _ := d.Call("https://hub.example", d.Operations[2]); !strings.Contains(call, `"with":"bob"`) || !strings.Contains(call, `"per_day":50`) {

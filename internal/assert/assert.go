@@ -39,6 +39,14 @@ func That(t testing.TB, ok bool, about ...any) {
 	}
 }
 
+// Require ends the test if ok is false. The message is about.
+func Require(t testing.TB, ok bool, about ...any) {
+	t.Helper()
+	if !ok {
+		t.Fatal(strings.TrimSuffix(text(about), ": "))
+	}
+}
+
 // Equal fails the test, which continues, if got is not want.
 func Equal[T comparable](t testing.TB, got, want T, about ...any) {
 	t.Helper()

@@ -81,9 +81,7 @@ func TestAccountCommands(t *testing.T) {
 			t.Setenv("KITH_HOME", home)
 			t.Setenv("KITH_HUB", "")
 			got := kith(t, "", test.args...)
-			if got.status != 0 || !strings.Contains(got.out, test.out) || got.err != "" {
-				t.Errorf("got %+v, want it to say %q", got, test.out)
-			}
+			assert.That(t, got.status == 0 && strings.Contains(got.out, test.out) && got.err == "", got, test.out)
 			check(t, kith(t, "", append(test.args, "--json")...), said{0, test.answer + "\n", ""})
 			for _, ask := range *log {
 				if got := ask.method + " " + ask.path + " " + ask.body; got != test.asked || ask.bearer != "Bearer kithm_x" {
@@ -110,9 +108,7 @@ func TestLimitsThatAreNone(t *testing.T) {
 				t.Errorf("%v %s: %+v", command, flag, got)
 			}
 		}
-		if len(*log) > 0 {
-			t.Fatalf("asked %+v", *log)
-		}
+		assert.Require(t, len(*log) == 0, "asked", *log)
 	}
 	for _, command := range [][]string{{"share", "add", "bob"}, {"share", "invite"}, {"group", "limit", "lab"}} {
 		if got := kith(t, "", append(command, "--models", "x")...); got.status != 0 || got.err != "warning: no machine of yours offers the model \"x\"\n" {
@@ -151,9 +147,7 @@ func TestShareList(t *testing.T) {
 		}
 	}
 	check(t, kith(t, "", "share", "list", "--json"), said{0, `{"object":"list","data":` + shares + `,"invites":` + invites + "}\n", ""})
-	if len(*log) != 4 {
-		t.Errorf("asked %+v", *log)
-	}
+	assert.That(t, len(*log) == 4, "asked", *log)
 }
 
 // TestWhoseAccount: which hub is asked with which secret, by what is set.
@@ -309,9 +303,7 @@ func TestMachineCommands(t *testing.T) {
 				args[i] = strings.ReplaceAll(args[i], "|", " ")
 			}
 			got := kith(t, "", args...)
-			if got.status != 0 || !strings.Contains(got.out, test.out) || got.err != "" {
-				t.Errorf("got %+v, want it to say %q", got, test.out)
-			}
+			assert.That(t, got.status == 0 && strings.Contains(got.out, test.out) && got.err == "", got, test.out)
 			var asked []string
 			for _, ask := range *log {
 				body := ask.body

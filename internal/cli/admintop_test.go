@@ -68,9 +68,7 @@ func TestTop(t *testing.T) {
 	for _, want := range []string{"1 call running, 1 waiting, 1 machine online", "MEMBER", "QUEUE", "MACHINE", "1/1"} {
 		assert.Contains(t, got.out, want, "no", got)
 	}
-	if strings.Contains(got.out, "secret") || strings.Contains(got.out, "\x1b") {
-		t.Errorf("printed %q", got.out)
-	}
+	assert.That(t, !strings.Contains(got.out, "secret") && !strings.Contains(got.out, "\x1b"), "printed", got.out)
 }
 
 // TestMemberEnable: a disabled member gets no token, key or link, and the refusal says

@@ -65,9 +65,7 @@ func (p *pane) until(what string, holds func(screen string) bool) string {
 		if holds(screen) {
 			return screen
 		}
-		if time.Now().After(late) {
-			p.t.Fatalf("the screen never %s:\n%s", what, screen)
-		}
+		assert.Require(p.t, !time.Now().After(late), "the screen never", what, screen)
 	}
 }
 

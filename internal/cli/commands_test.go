@@ -321,9 +321,7 @@ func TestAdmin(t *testing.T) {
 			dir := onSocket(t, "admin.sock", handler)
 			args := append([]string{"admin", "--data", dir}, strings.Fields(test.args)...)
 			got := kith(t, "", args...)
-			if got.status != 0 || !strings.Contains(got.out, test.out) || got.err != "" {
-				t.Errorf("got %+v, want it to say %q", got, test.out)
-			}
+			assert.That(t, got.status == 0 && strings.Contains(got.out, test.out) && got.err == "", got, test.out)
 			check(t, kith(t, "", append(args, "--json")...), said{0, test.answer + "\n", ""})
 			for _, ask := range *log {
 				assert.Equal(t, ask.method+" "+ask.path+" "+ask.body, test.asked, "asked")

@@ -220,9 +220,7 @@ func TestRollingReplacement(t *testing.T) {
 			assert.OK(t, r.nodes[before].cmd.Process.Signal(syscall.SIGTERM))
 		} else {
 			out, err := r.command("admin", "drain", before, "--json", "--data", r.data[after])
-			if err != nil || !strings.Contains(out, `"state":"ended"`) {
-				t.Fatalf("%s, %v", out, err)
-			}
+			assert.Require(t, err == nil && strings.Contains(out, `"state":"ended"`), out, err)
 		}
 		if err := r.nodes[before].cmd.Wait(); err != nil {
 			t.Fatalf("%v\n%s", err, &r.nodes[before].errs)
@@ -302,9 +300,7 @@ func TestHubEndsInOrder(t *testing.T) {
 		if err == nil {
 			_, err = io.ReadFull(res.Body, make([]byte, 1))
 		}
-		if err != nil || res.StatusCode != http.StatusOK {
-			t.Fatal(res, err)
-		}
+		assert.Require(t, err == nil && res.StatusCode == http.StatusOK, res, err)
 		return res
 	}
 	draining := func() error {

@@ -44,9 +44,7 @@ func TestEnv(t *testing.T) {
 	t.Setenv("KITH_API_KEY", "it's")
 	t.Setenv("SHELL", "/bin/sh")
 	lines := kith(t, "", "env")
-	if lines.status != 0 || lines.err != "" {
-		t.Fatalf("got %+v", lines)
-	}
+	assert.Require(t, lines.status == 0 && lines.err == "", lines)
 	// The lines mean to a shell what they say.
 	shell := exec.Command("sh", "-euc", `ANTHROPIC_API_KEY=old; export ANTHROPIC_API_KEY; eval "$1"; env | grep -E '^(OPENAI|ANTHROPIC)_' | sort`, "sh", lines.out)
 	got, err := shell.CombinedOutput()
@@ -88,9 +86,7 @@ func TestEnvLocal(t *testing.T) {
 	check(t, kith(t, "", "env", "--local"), said{out: "export OPENAI_BASE_URL='" + server.URL + "/v1'\nexport OPENAI_API_KEY='kith'\n" +
 		"export ANTHROPIC_BASE_URL='" + server.URL + "'\nexport ANTHROPIC_AUTH_TOKEN='kith'\nunset ANTHROPIC_API_KEY\n" +
 		"# The address and the key are valid; no model is ready for a call now. Use them with:\n#   eval \"$(kith env --local)\"\n"})
-	if len(*log) != 1 {
-		t.Errorf("asked %+v", *log)
-	}
+	assert.That(t, len(*log) == 1, "asked", *log)
 	server.Close()
 	check(t, kith(t, "", "env", "--local"), said{1, "", "start it with `kith serve`"})
 }

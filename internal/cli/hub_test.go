@@ -133,9 +133,7 @@ func TestHubDoors(t *testing.T) {
 	}
 	assert.OK(t, json.Unmarshal([]byte(out.until(t, "\n")), &at, json.MatchCaseInsensitiveNames(true)))
 	link, err := os.ReadFile(at.FirstLinkFile)
-	if err != nil || at.FirstLink != "" || filepath.Dir(at.FirstLinkFile) != data {
-		t.Fatalf("%+v: %v", at, err)
-	}
+	assert.Require(t, err == nil && at.FirstLink == "" && filepath.Dir(at.FirstLinkFile) == data, at, err)
 	if info, err := os.Stat(at.FirstLinkFile); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
 	}

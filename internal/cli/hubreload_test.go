@@ -124,9 +124,7 @@ func TestHubReloadsCertificate(t *testing.T) {
 			t.Error(err)
 		}
 		res, err := http.ReadResponse(answers, nil)
-		if err != nil || res.StatusCode != http.StatusOK {
-			t.Fatalf("on a connection from before: %v, %v", res, err)
-		}
+		assert.Require(t, err == nil && res.StatusCode == http.StatusOK, "on a connection from before", res, err)
 		_, _ = io.Copy(io.Discard, res.Body)
 	}
 	ask()

@@ -66,9 +66,7 @@ func TestConfigurationPagePackaged(t *testing.T) {
 			t.Errorf("%s is not the default", line)
 		}
 	}
-	if len(file.examples) == 0 || len(lines.FindAll(text, -1)) < 30 {
-		t.Error("the file lists too few keys")
-	}
+	assert.That(t, len(file.examples) != 0 && len(lines.FindAll(text, -1)) >= 30, "the file lists too few keys")
 }
 
 // packagedDefaults are the defaults of the packaged hub, whose data folder

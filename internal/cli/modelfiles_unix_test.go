@@ -19,9 +19,7 @@ func TestPipesAreNoModels(t *testing.T) {
 		assert.OK(t, syscall.Mkfifo(filepath.Join(folder, name), 0o600))
 	}
 	files, err := modelFiles([]string{folder})
-	if err != nil || len(files) != 1 || files[0].ID != "words" || files[0].Projector != "" {
-		t.Errorf("%+v, %v", files, err)
-	}
+	assert.That(t, err == nil && len(files) == 1 && files[0].ID == "words" && files[0].Projector == "", files, err)
 	if _, err := modelFiles([]string{filepath.Join(folder, "pipe.gguf")}); err == nil {
 		t.Error("a pipe is taken by its name")
 	}

@@ -17,9 +17,7 @@ func TestOwnEnginesStart(t *testing.T) {
 	o.files = []modelFile{{ID: "a"}, {ID: "b"}}
 	o.supervisor = llama.NewSupervisor(llama.Config{}) // Run would start it
 	all := o.all()
-	if len(all) != 1 || !all[0].IsStarting() {
-		t.Fatalf("got %v, want one that starts", all)
-	}
+	assert.Require(t, len(all) == 1 && all[0].IsStarting(), all)
 	want := map[fleet.ModelID]string{"a": "the built-in engine is starting", "b": "the built-in engine is starting"}
 	assert.Same(t, all[0].Problems(), want)
 	failure := errors.New("it cannot")

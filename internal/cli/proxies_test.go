@@ -89,9 +89,7 @@ func (c recipe) start(t *testing.T, hub string) (address string, roots *tls.Conf
 	write(t, both, string(pair))
 	config := string(text)
 	for i := 0; i < len(c.replace); i += 2 {
-		if !strings.Contains(config, c.replace[i]) {
-			t.Fatalf("%s has no %q", c.file, c.replace[i])
-		}
+		assert.Require(t, strings.Contains(config, c.replace[i]), c.file, "has no", c.replace[i])
 		config = strings.ReplaceAll(config, c.replace[i], c.replace[i+1])
 	}
 	file := filepath.Join(dir, c.file)

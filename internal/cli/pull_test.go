@@ -80,9 +80,7 @@ func TestPull(t *testing.T) {
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
 	for late := time.Now().Add(soon); strings.Contains(kith(t, "", "models").out, "words-Q4_K_M"); <-again.C {
-		if time.Now().After(late) {
-			t.Fatal("a model that was deleted is still offered")
-		}
+		assert.Require(t, !time.Now().After(late), "a model that was deleted is still offered")
 	}
 	if end := p.stop(); end.status != 0 {
 		t.Errorf("the daemon ended with %+v", end)

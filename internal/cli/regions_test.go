@@ -94,9 +94,7 @@ func TestTwoRegions(t *testing.T) {
 	// A member of one region makes a key of the other, is out of reach there, is shared
 	// with, and loses the key.
 	made, _, err := fetch(t.Context(), eu.operator(), "make a key", api.OperatorCreateKey.With(api.NewKey{Member: "ada", Region: "us"}))
-	if err != nil || made.Region != "us" || made.BaseURL != us.base+"/v1" {
-		t.Fatalf("%+v, %v", made, err)
-	}
+	assert.Require(t, err == nil && made.Region == "us" && made.BaseURL == us.base+"/v1", made, err)
 	answered(eu, made.Secret, "us-model", "hi", false, 403, "NOT_IN_CIRCLE")
 	_, _, err = fetch(t.Context(), eu.operator(), "share", api.OperatorAddShare.With(api.BetweenMembers{Owner: "ben", With: "ada"}))
 	assert.OK(t, err)

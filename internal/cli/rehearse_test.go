@@ -75,12 +75,8 @@ func TestClosedTodayIsClosedNow(t *testing.T) {
 	for now := start; now.Before(start.AddDate(0, 0, 8)); now = now.Add(29 * time.Minute) {
 		hours := assert.Value(fleet.ParseHours(closedToday(now), "UTC"))(t)
 		for _, soon := range []time.Duration{0, time.Hour, 24 * time.Hour} {
-			if hours.Open(now.Add(soon)) {
-				t.Fatalf("%s is open %s after %s", hours, soon, now)
-			}
+			assert.Require(t, !hours.Open(now.Add(soon)), hours, "is open", soon, "after", now)
 		}
-		if !hours.Open(now.AddDate(0, 0, 3)) {
-			t.Fatalf("%s never opens", hours)
-		}
+		assert.Require(t, hours.Open(now.AddDate(0, 0, 3)), hours, "never opens")
 	}
 }

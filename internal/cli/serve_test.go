@@ -178,9 +178,7 @@ func awaitRefusal(t *testing.T) {
 			check(t, got, said{3, "", "cannot list the models"})
 			return
 		}
-		if time.Now().After(late) {
-			t.Fatalf("a revoked key is still good: %+v", got)
-		}
+		assert.Require(t, !time.Now().After(late), "a revoked key is still good", got)
 	}
 }
 
@@ -196,9 +194,7 @@ func TestHubAndItsOperator(t *testing.T) {
 	admin := func(args string) string {
 		t.Helper()
 		got := kith(t, "", append([]string{"admin", "--data", dir, "--json"}, strings.Fields(args)...)...)
-		if got.status != 0 {
-			t.Fatalf("admin %s: %+v", args, got)
-		}
+		assert.Require(t, got.status == 0, "admin", args, got)
 		return got.out
 	}
 	field := func(text, name string) string {
@@ -206,9 +202,7 @@ func TestHubAndItsOperator(t *testing.T) {
 		var members map[string]any
 		assert.OK(t, json.Unmarshal([]byte(text), &members))
 		value, _ := members[name].(string)
-		if value == "" {
-			t.Fatalf("%s has no %q", text, name)
-		}
+		assert.Require(t, value != "", text, "has no", name)
 		return value
 	}
 	admin("member create ann")
@@ -328,16 +322,12 @@ func TestAMachineJoins(t *testing.T) {
 		t.Helper()
 		got := kith(t, "", append([]string{"admin", "--data", dir}, args...)...)
 		line, _, _ := strings.Cut(got.out, "\n")
-		if got.status != 0 || line == "" {
-			t.Fatalf("%v: %+v", args, got)
-		}
+		assert.Require(t, got.status == 0 && line != "", args, got)
 		return line
 	}
 	secret("member", "create", "ann")
 	got := kith(t, "", "login", "--hub", base, "--token", secret("machine", "token", "--member", "ann", "--name", "desk"))
-	if got.status != 0 || !strings.Contains(got.out, "its daemon connects now") {
-		t.Fatalf("login: %+v", got)
-	}
+	assert.Require(t, got.status == 0 && strings.Contains(got.out, "its daemon connects now"), "login", got)
 	t.Setenv("KITH_HUB", base)
 	t.Setenv("KITH_API_KEY", secret("key", "create", "--member", "ann"))
 	want := "MODEL       CONTEXT   AVAILABILITY   MACHINES   THROUGH\nllama3:8b   -         ready          1          own\n"
@@ -359,9 +349,7 @@ func TestAMachineJoins(t *testing.T) {
 		if strings.Contains(got.out, ": connected") && strings.Contains(got.out, "\nspeed     llama3:8b: about ") {
 			break
 		}
-		if time.Now().After(late) {
-			t.Fatalf("status: %+v", got)
-		}
+		assert.Require(t, !time.Now().After(late), "status", got)
 	}
 	for _, each := range []process{daemon, p} {
 		if end := each.stop(); end.status != 0 {

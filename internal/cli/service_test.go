@@ -180,9 +180,7 @@ func TestLaunchdAgent(t *testing.T) {
 	t.Setenv("PATH", "/opt/homebrew/bin:/usr/bin")
 	t.Setenv("HTTPS_PROXY", "http://ann:a&b@proxy.test:3128")
 	s, err := (&app{home: "/Users/ann/R&D <kith>"}).newService("darwin")
-	if err != nil || s.path != "/Users/ann/Library/LaunchAgents/org.kith.daemon.plist" {
-		t.Fatalf("%v %+v", err, s)
-	}
+	assert.Require(t, err == nil && s.path == "/Users/ann/Library/LaunchAgents/org.kith.daemon.plist", err, s)
 	text, err := s.text("/opt/kith & co/kith")
 	assert.OK(t, err)
 	want := map[string]any{

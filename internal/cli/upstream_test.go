@@ -90,9 +90,7 @@ func TestUpstreamProblems(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := configured(t, c.text, 0o644)
 			var refused *configError
-			if !errors.As(err, &refused) {
-				t.Fatalf("%v", err)
-			}
+			assert.Require(t, errors.As(err, &refused), err)
 			text := ""
 			for _, p := range refused.Problems {
 				text += refused.place(p) + "\n"

@@ -172,9 +172,7 @@ func TestAwaitsTheEndOfACancelledCall(t *testing.T) {
 			{"after a local call", 150 * time.Millisecond, false, true, tunnel.RefusedBusy, 0},
 		} {
 			release, ok := d.admission.admit("test-model", 1, 0)
-			if !ok {
-				t.Fatalf("%s: an idle machine is full", c.name)
-			}
+			assert.Require(t, ok, c.name, "an idle machine is full")
 			time.AfterFunc(c.ends, release)
 			d.admission.setYields(c.yields)
 			leave := d.admission.startLocal("test-model", 1, true)

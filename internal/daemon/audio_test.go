@@ -64,9 +64,7 @@ func TestLocalAudio(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	r := run(t, c)
 	r.await("offered", func(s Status) bool { return audioOf(s).Models == 1 && len(s.Models) == 1 })
-	if e.Counts().TooLarge != 1 {
-		t.Errorf("%+v", e.Counts())
-	}
+	assert.Equal(t, e.Counts().TooLarge, 1, e.Counts())
 	for format, want := range map[string]string{
 		"json": `{"text":"one two","usage":{"type":"duration","seconds":2}}`, "text": "one two\n",
 		"srt": "1\n00:00:00,000 --> 00:00:00,500\none\n\n2\n00:00:01,000 --> 00:00:01,500\ntwo\n\n",

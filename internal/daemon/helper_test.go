@@ -128,9 +128,7 @@ func (r *rig) socket() *http.Client { return socketClient(r.home) }
 func (r *rig) await(what string, holds func(Status) bool) {
 	r.t.Helper()
 	for end := time.Now().Add(patience); !holds(r.Status()); <-time.After(time.Millisecond) {
-		if time.Now().After(end) {
-			r.t.Fatalf("never %s: %+v\n%s", what, r.Status(), r.log)
-		}
+		assert.Require(r.t, !time.Now().After(end), "never", what, r.Status(), r.log)
 	}
 }
 
@@ -265,9 +263,7 @@ func (l *link) until(what string, holds func(tunnel.Advertisement) bool) {
 	l.t.Helper()
 	for {
 		ad, err, ok := l.next()
-		if !ok || err != nil {
-			l.t.Fatalf("waiting until %s: %v; last %+v", what, err, l.ad)
-		}
+		assert.Require(l.t, ok && err == nil, "waiting until", what, err, "last", l.ad)
 		if l.ad = ad; holds(ad) {
 			return
 		}

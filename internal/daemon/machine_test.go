@@ -155,9 +155,7 @@ func TestBusy(t *testing.T) {
 func TestAdmission(t *testing.T) {
 	k := &admission{onLocal: func() {}}
 	end, ok := k.admit("m", 3, 1)
-	if !ok {
-		t.Fatal("an idle machine is full")
-	}
+	assert.Require(t, ok, "an idle machine is full")
 	if _, ok := k.admit("m", 3, 1); ok {
 		t.Error("a second call of a model with one slot")
 	}
@@ -185,9 +183,7 @@ func TestAdmissionCountsChoices(t *testing.T) {
 	call := func(answers int) (end func()) {
 		t.Helper()
 		release, ok := k.admit("m", 4, 0)
-		if !ok {
-			t.Fatal("a slot is free")
-		}
+		assert.Require(t, ok, "a slot is free")
 		narrow := k.addChoices("m", answers)
 		return func() { narrow(); release() }
 	}
@@ -265,9 +261,7 @@ func TestRoutedEngineUnlisted(t *testing.T) {
 		place.Store(new(listing(enginetest.Model{ID: "gone"}, enginetest.Model{ID: "other"})))
 		_, l := falseTime(t, Config{Home: home, Discovery: engine.Config{Endpoints: []string{"http://127.0.0.1:8080"}, Transport: &place}},
 			enginetest.New(enginetest.Plain, enginetest.Options{}))
-		if len(l.ad.Models) != 3 {
-			t.Fatalf("offered: %+v", l.ad.Models)
-		}
+		assert.Require(t, len(l.ad.Models) == 3, "offered", l.ad.Models)
 		time.Sleep(2 * time.Second)
 		place.Store(new(listing(enginetest.Model{ID: "other"})))
 		asked := time.Now()

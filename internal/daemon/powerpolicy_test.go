@@ -207,9 +207,7 @@ func TestAwakeWhileAnAnswerRuns(t *testing.T) {
 			if string(text) == want {
 				return
 			}
-			if time.Now().After(end) {
-				t.Fatalf("said %q, want %q", text, want)
-			}
+			assert.Require(t, !time.Now().After(end), text, want)
 		}
 	}
 	r.post("/v1/chat/completions", strings.Replace(chat(false), "{", `{"model":1,`, 1)) // malformed: never a call

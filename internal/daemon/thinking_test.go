@@ -53,9 +53,7 @@ func TestThinkingOnBothSurfaces(t *testing.T) {
 				}
 				resp := ask(body)
 				text := read(t, resp.Body)
-				if resp.StatusCode != 200 {
-					t.Fatalf("%s %s: %d %s", surface, said, resp.StatusCode, text)
-				}
+				assert.Require(t, resp.StatusCode == 200, surface, said, resp.StatusCode, text)
 				sent := string(e.Last().Body)
 				if !strings.Contains(sent, c.has) || c.hasNot != "" && strings.Contains(sent, c.hasNot) {
 					t.Errorf("%s %s: the engine got %s", surface, said, sent)

@@ -134,9 +134,7 @@ func TestUpstreamResponsesEnds(t *testing.T) {
 	}
 	got := ask(all[:last]...)
 	rest, ok := strings.CutPrefix(got, strings.Join(all[:last], ""))
-	if !ok {
-		t.Fatalf("got %s", got)
-	}
+	assert.Require(t, ok, got)
 	for _, has := range []string{
 		`event: error` + "\n" + `data: {"type":"error","sequence_number":`, `"code":"engine_error"`, `"error":{"code":"engine_error"`,
 		"event: response.failed\n", `"status":"failed"`, `"type":"response.failed"`,
@@ -351,9 +349,7 @@ func TestUpstreamListing(t *testing.T) {
 	wrong.Key = "sk-canary-wrong"
 	r := run(t, Config{Upstreams: []engine.UpstreamConfig{wrong}})
 	r.await("refused", func(s Status) bool { return strings.Contains(s.Engines[len(s.Engines)-1].Why, "refuses the key") })
-	if len(r.listed()) != 0 {
-		t.Errorf("listed %v", r.listed())
-	}
+	assert.Equal(t, len(r.listed()), 0, "listed", r.listed())
 	r.keyless()
 
 	address := strings.TrimPrefix(e.URL(), "http://")

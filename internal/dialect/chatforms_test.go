@@ -110,9 +110,7 @@ func TestChatFormsAnswers(t *testing.T) {
 				`data: {"choices":[],"usage":{"prompt_tokens":2,"completion_tokens":3}}` + "\n\ndata: [DONE]\n\n"},
 	} {
 		_, forms, _, err := ReadChatHead([]byte(`{"model":"m",` + c.request + `,` + formTalk + `}`))
-		if err != nil || forms == nil {
-			t.Fatal(name, err)
-		}
+		assert.Require(t, err == nil && forms != nil, name, err)
 		if whole, _, err := forms.Answer(strings.NewReader(c.answer)); err != nil || string(whole) != c.whole {
 			t.Errorf("%s: %v\n got %s\nwant %s", name, err, whole, c.whole)
 		}

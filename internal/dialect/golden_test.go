@@ -21,9 +21,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // the files of the same names.
 func goldens(t *testing.T, folder string, each func(t *testing.T, files map[string]string) map[string]string) {
 	names, err := filepath.Glob("testdata/" + folder + "/*.txtar")
-	if err != nil || len(names) == 0 {
-		t.Fatal(names, err)
-	}
+	assert.Require(t, err == nil && len(names) != 0, names, err)
 	for _, name := range names {
 		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
 			archive := assert.Value(txtar.ParseFile(name))(t)
@@ -61,9 +59,7 @@ func stride() int {
 // storied returns the files of that name in the stories of a folder of testdata.
 func storied(f *testing.F, folder, file string) []string {
 	names, err := filepath.Glob("testdata/" + folder + "/*.txtar")
-	if err != nil || len(names) == 0 {
-		f.Fatal(names, err)
-	}
+	assert.Require(f, err == nil && len(names) != 0, names, err)
 	var texts []string
 	for _, name := range names {
 		archive := assert.Value(txtar.ParseFile(name))(f)

@@ -104,9 +104,7 @@ func FuzzPeek(f *testing.F) {
 		head, err := ReadHead(body)
 		if err != nil {
 			var refused *fault.Fault
-			if !errors.As(err, &refused) || refused.Code != fault.InvalidRequest {
-				t.Fatalf("not a refusal: %v", err)
-			}
+			assert.Require(t, errors.As(err, &refused) && refused.Code == fault.InvalidRequest, "a refusal", err)
 			return
 		}
 		var other map[string]any

@@ -300,9 +300,7 @@ func FuzzMessagesToChat(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		head, chat, err := MessagesToChat(body)
 		if err != nil {
-			if fault.Of(err).Code != fault.InvalidRequest {
-				t.Fatal(err)
-			}
+			assert.Require(t, fault.Of(err).Code == fault.InvalidRequest, err)
 			return
 		}
 		if _, err := CountMessages(body); err != nil {
@@ -327,9 +325,7 @@ func FuzzEvents(f *testing.F) {
 	f.Fuzz(func(t *testing.T, stream string, size byte) {
 		whole, err := translate(stream, max(len(stream), 1))
 		checkEvents(t, whole, strings.Contains(whole, "event: message_stop\n"))
-		if err == nil && !strings.Contains(stream, "[DONE]") {
-			t.Fatal("a good end without an end mark")
-		}
+		assert.Require(t, err != nil || strings.Contains(stream, "[DONE]"), "a good end without an end mark")
 		pieces, pieceErr := translate(stream, int(size)+1)
 		if strings.Contains(stream, "[DONE]") {
 			return // bytes after the end are seen sooner or later

@@ -590,9 +590,7 @@ func FuzzResponsesRequest(f *testing.F) {
 		}
 		kept := r.Turn(done1)
 		object, err := KeptResponse(kept)
-		if err != nil || !bytes.Equal(object, r.Finish(done1, true)) {
-			t.Fatalf("%v\n%s\n%s", err, kept, object)
-		}
+		assert.Require(t, err == nil && bytes.Equal(object, r.Finish(done1, true)), err, kept, object)
 		if _, _, err := asks(`{"model":"m","previous_response_id":"resp_OWN","input":"x"}`, func(string) ([]byte, error) { return kept, nil }); err != nil {
 			t.Fatalf("%v\n%s", err, kept)
 		}
@@ -613,9 +611,7 @@ func FuzzResponseEvents(f *testing.F) {
 		}
 		whole, err := translateResponse(begin(), stream, max(len(stream), 1))
 		checkResponseEvents(t, whole, err == nil)
-		if err == nil && !strings.Contains(stream, "[DONE]") {
-			t.Fatal("a good end without an end mark")
-		}
+		assert.Require(t, err != nil || strings.Contains(stream, "[DONE]"), "a good end without an end mark")
 		pieces, pieceErr := translateResponse(begin(), stream, int(size)+1)
 		if strings.Contains(stream, "[DONE]") {
 			return // bytes after the end are seen sooner or later

@@ -153,9 +153,7 @@ func TestStreamLimits(t *testing.T) {
 	t.Run("a frame of exactly the limit", func(t *testing.T) {
 		var s Stream
 		frame := `data: {"x":"` + strings.Repeat("y", MaxFrame-16) + `"}` + "\n\n"
-		if len(frame) != MaxFrame {
-			t.Fatalf("%d bytes", len(frame))
-		}
+		assert.Require(t, len(frame) == MaxFrame, len(frame), "bytes")
 		if passed, err := feed(&s, frame, 10_000); err != nil || passed != frame {
 			t.Errorf("passed %d bytes, %v", len(passed), err)
 		}
@@ -197,9 +195,7 @@ func FuzzStream(f *testing.F) {
 		if !bytes.HasPrefix(text, []byte(a)) || !bytes.HasPrefix(text, []byte(b)) {
 			t.Fatal("changed what it passed")
 		}
-		if a != "" && !strings.HasSuffix(a, "\n") {
-			t.Fatalf("passed a part of a frame: %q", a)
-		}
+		assert.Require(t, a == "" || strings.HasSuffix(a, "\n"), "passed a part of a frame", a)
 		if strings.Contains(string(text), "[DONE]") {
 			return // bytes after the end are seen sooner or later
 		}

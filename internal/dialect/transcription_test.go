@@ -87,9 +87,7 @@ func encodedParts(t *testing.T, f *Transcription, others bool) []string {
 	t.Helper()
 	contentType, length, body := f.Encode(others)
 	text, err := io.ReadAll(body())
-	if err != nil || int64(len(text)) != length {
-		t.Fatalf("%d bytes, told %d, %v", len(text), length, err)
-	}
+	assert.Require(t, err == nil && int64(len(text)) == length, len(text), "bytes, told", length, err)
 	if again, _ := io.ReadAll(body()); !bytes.Equal(text, again) {
 		t.Error("the second reading differs")
 	}
@@ -178,9 +176,7 @@ func TestTranscriptionBreaks(t *testing.T) {
 	whole := form("file:a.wav=sound", "model=m")
 	for n := range len(whole) {
 		_, err := ReadTranscription(formType, io.MultiReader(strings.NewReader(whole[:n]), failing{broken}), sound(0), 1000)
-		if !errors.Is(err, broken) {
-			t.Fatalf("after %d bytes: %v", n, err)
-		}
+		assert.Require(t, errors.Is(err, broken), "after", n, "bytes", err)
 	}
 	_, err := ReadTranscription(formType, strings.NewReader(whole), sound(1), 1000)
 	if f, told := errors.AsType[*fault.Fault](err); !told || f.Code != fault.CapacityFull {
@@ -214,9 +210,7 @@ func TestTranscriptAnswers(t *testing.T) {
 	} {
 		f := &Transcription{Format: c.format}
 		body, kind, _, err := f.Answer(strings.NewReader(c.answer))
-		if err != nil || string(body) != c.want || kind != c.kind {
-			t.Errorf("%s: %v %s\n got %q\nwant %q", c.format, err, kind, body, c.want)
-		}
+		assert.That(t, err == nil && string(body) == c.want && kind == c.kind, c.format, err, kind, body, c.want)
 	}
 	_, _, usage, _ := (&Transcription{Format: "text"}).Answer(strings.NewReader(plainText))
 	assert.Equal(t, usage, (Usage{In: 14, Out: 101, Reported: true}), "usage")

@@ -59,16 +59,12 @@ func TestShorten(t *testing.T) {
 	talk := request(`{"role":"developer","content":"the rules"}`, user(long("first", 300)), said(long("answer1", 300)), call("A"), output("A"),
 		user(long("second", 300)), said("answer2"), user("third"))
 	bodies := shortenedTo(t, talk, "prompt is too long: 1400 tokens > 1000 maximum")
-	if len(bodies) != 2 {
-		t.Fatalf("shortened %d times", len(bodies))
-	}
+	assert.Require(t, len(bodies) == 2, "shortened", len(bodies), "times")
 	check("by the numbers", bodies[0], []string{"the instructions", "the rules", "second", "answer2", "third"}, []string{"first", "answer1", "A"})
 	check("again", bodies[1], []string{"the instructions", "the rules", "third"}, []string{"second", "answer2"})
 
 	bodies = shortenedTo(t, talk, "prompt is too long: 9000 tokens > 1000 maximum")
-	if len(bodies) != 1 {
-		t.Fatalf("far too long: shortened %d times", len(bodies))
-	}
+	assert.Require(t, len(bodies) == 1, "far too long: shortened", len(bodies), "times")
 	check("far too long", bodies[0], []string{"the instructions", "the rules", "third"}, []string{"first", "second"})
 
 	bodies = shortenedTo(t, talk, "prompt is too long for the model's context")

@@ -369,9 +369,7 @@ func TestSpeedsAreKept(t *testing.T) {
 	m.Finished(call, gateway.Outcome{Status: 200, FirstByte: time.Second})
 	run()
 	stored, err := m.db.Speeds(t.Context(), time.Time{})
-	if err != nil || len(stored) != 2 {
-		t.Fatalf("%v are stored, %v", stored, err)
-	}
+	assert.Require(t, err == nil && len(stored) == 2, stored, "are stored", err)
 	var kept map[fleet.Circle]fleet.Proof
 	if err := json.Unmarshal([]byte(stored[0].Samples), &kept); err != nil || len(kept[fleet.Circle{}].Prompts) != 2 {
 		t.Errorf("%+v are stored, %v", kept, err)

@@ -32,9 +32,7 @@ func TestRecordIsAlwaysTaken(t *testing.T) {
 	})
 	assert.OK(t, db.RecordUsage(t.Context(), []account.Usage{u}))
 	got, err := db.Usage(t.Context())
-	if err != nil || len(got) != 1 {
-		t.Fatal(got, err)
-	}
+	assert.Require(t, err == nil && len(got) == 1, got, err)
 	if g := got[0]; g.TokensIn != math.MaxInt32 || g.TokensOut != 0 || g.FirstByte != 24*time.Hour || g.Duration != 0 || g.Waited != 0 || g.Attempt != 1 {
 		t.Errorf("%+v", g)
 	}
@@ -68,9 +66,7 @@ func TestTracesOf(t *testing.T) {
 		byMember[s.MemberID] = s
 	}
 	bob, ann, dan := byMember["mem_bob"], byMember["mem_ann"], byMember["mem_dan"]
-	if len(all) != 3 || len(bob.Tries) != 4 || len(ann.Tries) != 2 || len(dan.Tries) != 1 {
-		t.Fatalf("%+v", all)
-	}
+	assert.Require(t, len(all) == 3 && len(bob.Tries) == 4 && len(ann.Tries) == 2 && len(dan.Tries) == 1, all)
 	if !bob.Mine || bob.WaitedMS != 60_000 || bob.TookMS != 3000 || len(bob.Decisions) != 2 {
 		t.Errorf("the caller sees %+v", bob)
 	}

@@ -76,9 +76,7 @@ func TestSchedulerIsFirstInFirstOut(t *testing.T) {
 	r := newScheduler(t, 1)
 	first := r.newcomer("ann")
 	late, early := r.wait("cid", 2*time.Second), r.wait("bob", time.Second)
-	if r.position(late) != 1 || r.position(early) != 0 {
-		t.Errorf("ahead: %d, %d", r.position(late), r.position(early))
-	}
+	assert.That(t, r.position(late) == 1 && r.position(early) == 0, "ahead", r.position(late), r.position(early))
 	if r.newcomer("ann") != nil {
 		t.Error("a newcomer got a slot that is not there")
 	}
@@ -91,9 +89,7 @@ func TestSchedulerIsFirstInFirstOut(t *testing.T) {
 	assert.That(t, got(late).slot == nil && r.inFlight() == 1, "a slot came back twice")
 	r.release(g.slot, ran)
 	g = got(late)
-	if g.slot == nil {
-		t.Fatal("the second waiter waits on")
-	}
+	assert.Require(t, g.slot != nil, "the second waiter waits on")
 	r.release(g.slot, ran)
 	if r.inFlight() != 0 || r.waitCount.Load() != 0 || len(r.queues) != 0 {
 		t.Errorf("left over: in flight %d, waiting %d", r.inFlight(), r.waitCount.Load())
@@ -117,9 +113,7 @@ func TestSchedulerAfterARefusal(t *testing.T) {
 	first := r.newcomer("ann")
 	w := r.wait("bob", 0)
 	r.release(first, refusedBusy)
-	if got(w).slot != nil || r.inFlight() != 0 {
-		t.Fatal("a waiter was woken")
-	}
+	assert.Require(t, got(w).slot == nil && r.inFlight() == 0, "a waiter was woken")
 	if r.newcomer("ann") != nil {
 		t.Error("a newcomer passed a waiter")
 	}
@@ -135,9 +129,7 @@ func TestSchedulerSharesPlaceAfterARefusal(t *testing.T) {
 	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 1}}})
 	h := r.newcomer("bob")
 	same, other := r.wait("bob", 0), r.join(fleet.Query{Caller: "bob", Model: "x"}, noon)
-	if got(same) != (waitResult{}) || got(other) != (waitResult{}) {
-		t.Fatal("over the share's limit")
-	}
+	assert.Require(t, got(same) == (waitResult{}) && got(other) == (waitResult{}), "over the share's limit")
 	r.release(h, refusedBusy)
 	if got(same).slot != nil {
 		t.Error("was sent to the machine that had just refused")
@@ -154,9 +146,7 @@ func TestSchedulerLeaving(t *testing.T) {
 	}
 	r.release(first, ran)
 	g, ok := r.leave(raced) // its grant came at the same time
-	if !ok || g.slot == nil || got(left).slot != nil {
-		t.Fatal("the grant is lost")
-	}
+	assert.Require(t, ok && g.slot != nil && got(left).slot == nil, "the grant is lost")
 	r.release(g.slot, unused)
 	assert.Equal(t, r.inFlight(), 0, "the slot is lost")
 }
@@ -250,14 +240,10 @@ func TestSchedulerJoiningAfterARefusal(t *testing.T) {
 	query := queryBy("bob")
 	query.Full = []fleet.MachineID{"box"}
 	w := r.join(query, noon)
-	if got(w) != (waitResult{}) {
-		t.Fatal("was sent back to the machine that had just refused it")
-	}
+	assert.Require(t, got(w) == (waitResult{}), "was sent back to the machine that had just refused it")
 	r.onChange(anything)
 	g := got(w)
-	if g.slot == nil {
-		t.Fatal("waits on")
-	}
+	assert.Require(t, g.slot != nil, "waits on")
 	if j := g.decision; j.Verdict != fleet.Try || j.Row != 3 {
 		t.Errorf("recorded: %s, row %d", j.Verdict, j.Row)
 	}
@@ -271,9 +257,7 @@ func TestSchedulerJoiningUnconfirmed(t *testing.T) {
 	r.unconfirmed = true
 	w := r.wait("bob", 0)
 	r.unconfirmed = false
-	if got(w) != (waitResult{}) {
-		t.Fatal("reach was not confirmed")
-	}
+	assert.Require(t, got(w) == (waitResult{}), "reach was not confirmed")
 	if r.tick(noon); got(w).slot == nil {
 		t.Error("waits on")
 	}
@@ -315,13 +299,9 @@ func TestSchedulerGrantsAllSlotsOfAPinnedMachine(t *testing.T) {
 	r := newScheduler(t, 2)
 	r.snapshot = r.snapshot.WithShares("bob", nil).WithShares("cid", nil).
 		WithGroup(&fleet.Group{ID: "g", Members: []fleet.MemberID{"ann", "bob", "cid"}, Pinned: []fleet.MachineID{"box"}})
-	if r.newcomer("bob") == nil {
-		t.Fatal("no slot for the first")
-	}
+	assert.Require(t, r.newcomer("bob") != nil, "no slot for the first")
 	second := r.wait("cid", 0)
-	if got(second).slot == nil || r.inFlight() != 2 {
-		t.Errorf("%d calls run", r.inFlight())
-	}
+	assert.That(t, got(second).slot != nil && r.inFlight() == 2, r.inFlight(), "calls run")
 }
 
 // A share's limits are reserved and released with the slot.
@@ -332,15 +312,11 @@ func TestSchedulerHoldsTheShare(t *testing.T) {
 		r.release(r.newcomer("bob"), refusedBusy)
 	}
 	first := r.newcomer("bob")
-	if first == nil || r.newcomer("bob") != nil {
-		t.Fatal("the share's limit does not hold")
-	}
+	assert.Require(t, first != nil && r.newcomer("bob") == nil, "the share's limit does not hold")
 	r.release(first, unused) // no machine accepted it: it does not count for the day
 	for range 2 {
 		h := r.newcomer("bob")
-		if h == nil {
-			t.Fatal("the day is over too soon")
-		}
+		assert.Require(t, h != nil, "the day is over too soon")
 		r.release(h, ran)
 	}
 	if r.newcomer("bob") != nil {

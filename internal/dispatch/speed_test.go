@@ -79,9 +79,7 @@ func TestWorkFollowsCalls(t *testing.T) {
 	if after.Prompt < 1990 || after.Prompt > 2000 || after.Output < 50 || after.Output > 51 || after.Typical == nil || math.Abs(fleet.Predict(after.Typical, 2000, 0, 1)-2) > 1e-6 {
 		t.Errorf("after 100 calls: %+v, typical %+v", after, after.Typical)
 	}
-	if load.Speed(fleet.Circle{}) == nil || len(s.changed) != 1 {
-		t.Error("the machine's speed is not known")
-	}
+	assert.That(t, load.Speed(fleet.Circle{}) != nil && len(s.changed) == 1, "the machine's speed is not known")
 	p.MaxTokens = 7
 	if w := s.work("m", &p, nil); w.Output != 7 {
 		t.Errorf("at most 7 tokens: %+v", w)

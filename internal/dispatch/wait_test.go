@@ -100,9 +100,7 @@ func TestSchedulerSharesDayElsewhere(t *testing.T) {
 	h := r.newcomer("bob")
 	mine.Reserve("x", false) // busy: something to wait for
 	w := r.join(fleet.Query{Caller: "bob", Model: "x"}, noon)
-	if got(w) != (waitResult{}) {
-		t.Fatal("does not wait")
-	}
+	assert.Require(t, got(w) == (waitResult{}), "does not wait")
 	r.release(h, unused)
 	if g := got(w); g.slot == nil || g.slot.Machine.ID != "more" || g.slot.Limits.Load.Started(noon) != 1 {
 		t.Error("waits on, or does not count in the day of the decision")
@@ -123,9 +121,7 @@ func TestSchedulerTicks(t *testing.T) {
 	r.unconfirmed = true
 	r.release(h, ran)
 	next(time.Second)
-	if got(w) != (waitResult{}) {
-		t.Fatal("reach was not confirmed")
-	}
+	assert.Require(t, got(w) == (waitResult{}), "reach was not confirmed")
 	r.unconfirmed = false
 	if next(time.Second); got(w).slot == nil {
 		t.Fatal("reach is confirmed: waits on")

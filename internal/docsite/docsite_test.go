@@ -40,9 +40,7 @@ func TestLinks(t *testing.T) {
 	ids := map[string][]string{}
 	for _, page := range pages(t) {
 		for _, m := range id.FindAllStringSubmatch(page.HTML, -1) {
-			if slices.Contains(ids[page.Path()], m[1]) {
-				t.Errorf("%s has the id %q twice", page.Name, m[1])
-			}
+			assert.That(t, !slices.Contains(ids[page.Path()], m[1]), page.Name, "has the id", m[1], "twice")
 			ids[page.Path()] = append(ids[page.Path()], m[1])
 		}
 	}

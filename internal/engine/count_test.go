@@ -35,9 +35,7 @@ func TestCount(t *testing.T) {
 				assert.Is(t, err, ErrNoTokenizer, tokens)
 				return
 			}
-			if tokens != 8 || err != nil || !strings.HasPrefix(last, "/tokenize ") {
-				t.Errorf("%d, %v, %s", tokens, err, last)
-			}
+			assert.That(t, tokens == 8 && err == nil && strings.HasPrefix(last, "/tokenize "), tokens, err, last)
 			for _, word := range []string{"guided_json", "grammar", `"another"`, "chat_template\":\"", `"stream":true`} {
 				assert.Lacks(t, last, word, "arrived")
 			}
@@ -66,9 +64,7 @@ func TestCount(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tokens, _, err := count(t, c.kind, c.b, c.req)
-			if err == nil || tokens != 0 || c.wants != nil && !errors.Is(err, c.wants) {
-				t.Errorf("%d, %v", tokens, err)
-			}
+			assert.That(t, err != nil && tokens == 0 && (c.wants == nil || errors.Is(err, c.wants)), tokens, err)
 		})
 	}
 }

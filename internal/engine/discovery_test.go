@@ -115,9 +115,7 @@ func TestSlotsOfTheOwner(t *testing.T) {
 
 func TestRecordedEngines(t *testing.T) {
 	files, err := filepath.Glob("testdata/find/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no recordings", err)
-	}
+	assert.Require(t, err == nil && len(files) != 0, "no recordings", err)
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			a := assert.Value(txtar.ParseFile(file))(t)
@@ -191,9 +189,7 @@ func TestLocalhost(t *testing.T) {
 		"https://localhost.example.com": "https://localhost.example.com",
 	} {
 		f, err := NewFinder(Config{Endpoints: []string{address}})
-		if err != nil || f.addresses[0].base != want {
-			t.Errorf("endpoint %s: %+v, %v", address, f.addresses[0], err)
-		}
+		assert.That(t, err == nil && f.addresses[0].base == want, "endpoint", address, f.addresses[0], err)
 		a, err := NewAudio(AudioConfig{Engine: address, MaxUpload: minUpload})
 		assert.That(t, err == nil && a.Finding().Place == want, "audio engine", address, a, err)
 		u, err := NewUpstream(UpstreamConfig{URL: address + "/v1", Dialect: "chat"})

@@ -61,9 +61,7 @@ func hostileBodies() []string {
 // call from what an engine receives.
 func TestHostileBodies(t *testing.T) {
 	bodies := hostileBodies()
-	if len(bodies) < 300 {
-		t.Fatalf("%d bodies", len(bodies))
-	}
+	assert.Require(t, len(bodies) >= 300, len(bodies), "bodies")
 	spooled := 0
 	for _, text := range bodies {
 		head, err := dialect.ReadHead([]byte(text))

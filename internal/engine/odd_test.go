@@ -204,9 +204,7 @@ func checkAnswer(t *testing.T, in string, want answerOf) {
 	for way, src := range map[string]io.Reader{"whole": strings.NewReader(in), "byte by byte": iotest.OneByteReader(strings.NewReader(in))} {
 		out, err := io.ReadAll(streamOf(src, wants{usage: true}))
 		got, failed, broken := readCanonical(out)
-		if err != nil || failed != "" || broken != "" {
-			t.Fatalf("%s: %v, %q, %s\n%s", way, err, failed, broken, out)
-		}
+		assert.Require(t, err == nil && failed == "" && broken == "", way, err, failed, broken, out)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("%s: -want +got\n%s\n%s", way, diff, out)
 		}
@@ -421,12 +419,8 @@ func FuzzCanonical(f *testing.F) {
 			t.Fatalf("cut at %d: %q %v, else %q %v", at, parts, err2, whole, err)
 		}
 		a, failed, broken := readCanonical(whole)
-		if broken != "" {
-			t.Fatalf("%s\n%q\n%q", broken, in, whole)
-		}
-		if hide && a.Thought != "" {
-			t.Fatalf("reasoning that was to be hidden: %q", whole)
-		}
+		assert.Require(t, broken == "", broken, in, whole)
+		assert.Require(t, !hide || a.Thought == "", "reasoning that was to be hidden", whole)
 		var check dialect.Stream
 		if n, err := check.Take(whole); (err != nil) != (failed != "") || err == nil && n != len(whole) {
 			t.Fatalf("the edge: %d of %d, %v\n%q", n, len(whole), err, whole)
@@ -438,8 +432,6 @@ func FuzzCanonical(f *testing.F) {
 				t.Fatalf("unary: %s\n%s\n%s", diff, whole, document)
 			}
 		}
-		if (err == nil) != check.Ended() {
-			t.Fatalf("unary %v, streamed %q", err, whole)
-		}
+		assert.Require(t, (err == nil) == check.Ended(), "unary", err, "streamed", whole)
 	})
 }

@@ -415,9 +415,7 @@ func TestCachesApart(t *testing.T) {
 		t.Errorf("another caller's own members: %+v", asked)
 	}
 	asked = of(enginetest.LlamaCpp, Request{Trusted: true, Body: chatBody(`"cache_prompt":false,"cache_salt":"x"`)})
-	if asked.Prompt == nil || *asked.Prompt || asked.Salt != "x" {
-		t.Errorf("the owner's own members: %+v", asked)
-	}
+	assert.That(t, asked.Prompt != nil && !*asked.Prompt && asked.Salt == "x", "the owner's own members", asked)
 }
 
 // A stream always requests the token counts. A unary call has no stream options.
@@ -454,9 +452,7 @@ func FuzzRequest(f *testing.F) {
 		var got map[string]jsontext.Value
 		assert.OK(t, json.Unmarshal(out, &got), out)
 		for name := range got {
-			if !allowed[name] {
-				t.Fatalf("%s arrived", name)
-			}
+			assert.Require(t, allowed[name], name, "arrived")
 		}
 	})
 }

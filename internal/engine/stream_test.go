@@ -55,9 +55,7 @@ func streamOf(src io.Reader, want wants) *stream {
 
 func golden(t testing.TB) map[string]map[string]string {
 	files, err := filepath.Glob("testdata/normalize/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no golden files", err)
-	}
+	assert.Require(t, err == nil && len(files) != 0, "no golden files", err)
 	out := map[string]map[string]string{}
 	for _, file := range files {
 		a := assert.Value(txtar.ParseFile(file))(t)
@@ -138,9 +136,7 @@ func TestOtherLineEnds(t *testing.T) {
 		in := "\ufeff" + strings.ReplaceAll(in, "\n", end)
 		for i := range in {
 			got, err := io.ReadAll(streamOf(&chunked{[][]byte{[]byte(in[:i]), []byte(in[i:])}}, wants{}))
-			if err != nil || !bytes.Equal(got, want) {
-				t.Fatalf("%q cut at %d: %q %v", end, i, got, err)
-			}
+			assert.Require(t, err == nil && bytes.Equal(got, want), end, "cut at", i, got, err)
 		}
 	}
 }
@@ -300,9 +296,7 @@ func TestFramesComeAtOnce(t *testing.T) {
 		buf := make([]byte, 4096)
 		for i := range 11 {
 			n, err := resp.Body.Read(buf)
-			if err != nil || bytes.Count(buf[:n], []byte("\n\n")) != 1 {
-				t.Fatalf("%q %v", buf[:n], err)
-			}
+			assert.Require(t, err == nil && bytes.Count(buf[:n], []byte("\n\n")) == 1, buf[:n], err)
 			if took, want := time.Since(begun), time.Minute+time.Duration(max(i-1, 0))*time.Second; took != want {
 				t.Errorf("frame %d after %v, want %v", i, took, want)
 			}
@@ -391,9 +385,7 @@ func TestConnectionsAreKept(t *testing.T) {
 		if last = ""; inTime {
 			last, kept = from, kept+1
 		}
-		if calls == 100 {
-			t.Fatalf("%d of 100 calls ended in time", kept)
-		}
+		assert.Require(t, calls != 100, kept, "of 100 calls ended in time")
 	}
 }
 

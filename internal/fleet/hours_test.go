@@ -59,9 +59,7 @@ func TestParseHours(t *testing.T) {
 		{"Tue-Mon 00:00-24:00", "Mon-Sun 00:00-24:00"},
 	} {
 		h := hours(t, c.text, "Europe/Lisbon")
-		if h.String() != c.want || h.Zone() != "Europe/Lisbon" {
-			t.Errorf("%q is %q in %s, want %q", c.text, h, h.Zone(), c.want)
-		}
+		assert.That(t, h.String() == c.want && h.Zone() == "Europe/Lisbon", c.text, h, "in", h.Zone(), c.want)
 	}
 	if h := hours(t, strings.Repeat("Mon 18:00-19:00;", 63)+"Tue 18:00-19:00", ""); strings.Count(h.String(), ";") != 63 {
 		t.Errorf("64 windows are %q", h)

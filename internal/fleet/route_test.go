@@ -469,9 +469,7 @@ func TestOrderOfAttempts(t *testing.T) {
 				for _, m := range Route(s, c.ask.ask(w, seed)).Candidates {
 					got = append(got, string(m.Machine.ID))
 				}
-				if strings.Join(got, " ") != c.want {
-					t.Fatalf("tried in the order %v, want %s", got, c.want)
-				}
+				assert.Require(t, strings.Join(got, " ") == c.want, "tried in the order", got, c.want)
 			}
 		})
 	}
@@ -488,9 +486,7 @@ func TestTheDrawBreaksTies(t *testing.T) {
 	for draw := range uint64(draws) {
 		a := Query{Caller: "me", Model: "m", Draw: draw, Now: noon}
 		d, again := Route(s, a), Route(s, a)
-		if !slices.Equal(d.Candidates, again.Candidates) {
-			t.Fatal("the same draw gave another order")
-		}
+		assert.Require(t, slices.Equal(d.Candidates, again.Candidates), "the same draw gave another order")
 		first[d.Candidates[0].Machine.ID]++
 	}
 	for id, n := range first {

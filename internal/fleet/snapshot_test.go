@@ -141,9 +141,7 @@ func TestLoadsSurviveTheMachinesVersions(t *testing.T) {
 	if second.Load != first.Load || second.Offer("x").Load != first.Offer("x").Load {
 		t.Error("the new version lost the loads")
 	}
-	if second.Load.InFlight() != 2 || second.Reserve("w", false) {
-		t.Errorf("%d in flight", second.Load.InFlight())
-	}
+	assert.That(t, second.Load.InFlight() == 2 && !second.Reserve("w", false), second.Load.InFlight(), "in flight")
 	first.Release("y")
 	if !second.Reserve("w", false) || second.Reserve("x", false) {
 		t.Error("a slot given back through the old version is not free in the new one")
@@ -152,9 +150,7 @@ func TestLoadsSurviveTheMachinesVersions(t *testing.T) {
 	s = s.WithShares("me", []*Share{{ID: "s", Owner: "you", Member: "me", Limits: Limits{Concurrent: 1}}})
 	_, me := s.find("me")
 	old := me.shares[0]
-	if !old.Reserve(noon) {
-		t.Fatal("cannot reserve of an idle share")
-	}
+	assert.Require(t, old.Reserve(noon), "cannot reserve of an idle share")
 	s = s.WithShares("me", []*Share{{ID: "s", Owner: "you", Member: "me", Limits: Limits{Concurrent: 1, PerDay: 9, Load: NewLimitLoad(time.Now(), 9)}}})
 	_, me = s.find("me")
 	if me.shares[0].Load != old.Load || me.shares[0].Reserve(noon) {
@@ -166,9 +162,7 @@ func TestLoadsSurviveTheMachinesVersions(t *testing.T) {
 		return l
 	}
 	was := limited(&Limits{Concurrent: 1})
-	if !was.Reserve(noon) {
-		t.Fatal("cannot reserve of idle limits")
-	}
+	assert.Require(t, was.Reserve(noon), "cannot reserve of idle limits")
 	if is := limited(&Limits{Concurrent: 1, PerDay: 9, Load: NewLimitLoad(time.Now(), 9)}); is.Load != was.Load || is.Reserve(noon) {
 		t.Error("the new version of a group's limits lost its load")
 	}
@@ -415,9 +409,7 @@ func TestAShareCountsItsDay(t *testing.T) {
 			t.Fatalf("call %d of a day with two: reserved %v", i+1, got)
 		}
 	}
-	if !share.spent(late) {
-		t.Fatal("two of two calls, and the day is not spent")
-	}
+	assert.Require(t, share.spent(late), "two of two calls, and the day is not spent")
 	share.Release(false, late) // no machine started it: it does not count
 	assert.That(t, !share.spent(late) && share.Reserve(late), "a call that never started is counted")
 	if n := share.Load.running.Load(); share.Reserve(late) || share.Load.running.Load() != n || n != 2 {

@@ -212,9 +212,7 @@ func TestReadyCanBeReserved(t *testing.T) {
 					}
 					for n := 0; ; n++ {
 						c, ok := StateOf(s, &Query{Caller: caller, Model: "m", Now: noon}, &m)
-						if !ok || c.Class != class {
-							t.Fatalf("%v %v", c.Class, ok)
-						}
+						assert.Require(t, ok && c.Class == class, c.Class, ok)
 						if reserved := m.Reserve("m", c.Alone()); reserved != (c.State == Ready) {
 							t.Fatalf("pinned in %q, %v to the group, for %v, %d slots, %d calls: %v, and a slot is reserved: %v", pinned, standing, class, slots, n, c.State, reserved)
 						}

@@ -94,9 +94,7 @@ func TestWaysAreThoseOfReach(t *testing.T) {
 			seen[fmt.Sprint(len(shares) > 0, len(groups))]++
 			for _, sh := range shares { // without it, the groups decide
 				_, alone := s.Ways(caller, m, model)
-				if len(alone) > 0 {
-					t.Fatalf("world %d: %v beside the share", seed, alone)
-				}
+				assert.Require(t, len(alone) == 0, "world", seed, alone, "beside the share")
 				without := s.WithoutShare(sh.Owner, caller)
 				if shares, groups := without.Ways(caller, m, model); len(shares) > 0 || len(groups) > 0 != w.common(string(caller), string(m.ID), string(model)) {
 					t.Fatalf("world %d: without its owner's share, the ways of %s to %s are %v and %v", seed, caller, m.ID, shares, groups)

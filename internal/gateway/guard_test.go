@@ -34,9 +34,7 @@ func hostForms() []string {
 
 func TestGuardHost(t *testing.T) {
 	forms, passed := hostForms(), map[string]bool{}
-	if len(forms) < 200 {
-		t.Fatalf("only %d forms", len(forms))
-	}
+	assert.Require(t, len(forms) >= 200, "only", len(forms), "forms")
 	h := New(localConfig(&backend{}))
 	for _, host := range forms {
 		r := ask("GET", "/v1/models", "")
@@ -103,9 +101,7 @@ func TestGuardOrigin(t *testing.T) {
 			checkFault(t, w, 400, fault.InvalidRequest)
 		}
 	}
-	if runs != 0 {
-		t.Fatalf("%d calls ran", runs)
-	}
+	assert.Require(t, runs == 0, runs, "calls ran")
 	for _, headers := range [][]string{
 		{}, {"Sec-Fetch-Site", "none"}, {"Sec-Fetch-Site", "same-origin"},
 		{"Origin", "https://app.example", "Sec-Fetch-Site", "cross-site"},

@@ -181,9 +181,7 @@ func hostileEdge(b *backend) *Edge {
 // failure, and memory stays limited (spec/security.md#hostile-streams).
 func TestHostileStreams(t *testing.T) {
 	cases := hostileStreams()
-	if len(cases) < 250 {
-		t.Fatalf("%d cases", len(cases))
-	}
+	assert.Require(t, len(cases) >= 250, len(cases), "cases")
 	for i, c := range cases {
 		if leaveOut(i) {
 			continue
@@ -327,9 +325,7 @@ func TestMemberFull(t *testing.T) {
 		r.Body, r.ContentLength = io.NopCloser(&came), length
 		w, _ := do(h, r)
 		checkFault(t, w, 503, fault.CapacityFull)
-		if w.Header().Get("Retry-After") == "" || came > 4<<20 {
-			t.Errorf("%d bytes were read; %v", came, w.Header())
-		}
+		assert.That(t, w.Header().Get("Retry-After") != "" && came <= 4<<20, came, "bytes were read", w.Header())
 		if held := room.Use(); held.Memory != 0 || held.Disk != 3<<20 {
 			t.Errorf("still held: %+v", held)
 		}

@@ -262,9 +262,7 @@ func TestCountRate(t *testing.T) {
 		count := func(n int) (estimates int) {
 			for range n {
 				w, _ := do(h, ask("POST", "/v1/messages/count_tokens", messagesRequest, "Anthropic-Version", "2023-06-01"))
-				if w.Code != 200 {
-					t.Fatal(w.Code, w.Body)
-				}
+				assert.Require(t, w.Code == 200, w.Code, w.Body)
 				if w.Header().Get("X-Kith-Estimate") == "true" {
 					estimates++
 				}

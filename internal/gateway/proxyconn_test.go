@@ -202,17 +202,13 @@ func TestProxyHeaderIsCounted(t *testing.T) {
 		return conn, conn.ask("GET", path, "")
 	}
 	tunnel, got := open(first, "/hijack")
-	if got != "hijacked" {
-		t.Fatal(got)
-	}
+	assert.Require(t, got == "hijacked", got)
 	assert.Value(io.WriteString(tunnel, "hello"))(t)
 	if _, err := io.ReadFull(tunnel.in, make([]byte, 5)); err != nil {
 		t.Error(err)
 	}
 	kept, got := open(first, "/")
-	if got == "" {
-		t.Fatal("the first was refused")
-	}
+	assert.Require(t, got != "", "the first was refused")
 	if _, got = open(first, "/"); got == "" {
 		t.Error("the second was refused: the tunnel is counted")
 	}
@@ -226,9 +222,7 @@ func TestProxyHeaderIsCounted(t *testing.T) {
 	_ = kept.Close()
 	late := time.Now().Add(2 * time.Minute)
 	for _, got = open(first, "/"); got == ""; _, got = open(first, "/") {
-		if time.Now().After(late) {
-			t.Fatal("one that ended is still counted")
-		}
+		assert.Require(t, !time.Now().After(late), "one that ended is still counted")
 	}
 	clients.Reconfigure(nil, 2)
 	if _, got = open(first, "/"); got != "400 Bad Request" {

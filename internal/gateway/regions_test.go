@@ -262,9 +262,7 @@ func TestNotForwarded(t *testing.T) {
 			t.Errorf("%s: %q", name, got.Error.Message)
 		}
 	}
-	if calls != 0 {
-		t.Fatalf("%d requests were forwarded", calls)
-	}
+	assert.Require(t, calls == 0, calls, "requests were forwarded")
 
 	edge = edgeTo(t, address, func(c *Config) { c.Rate = Rate{PerSecond: 0.001, Burst: 3} })
 	var statuses []int

@@ -222,9 +222,7 @@ func TestListenersOfThisComputer(t *testing.T) {
 	l := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	found := Computer{}.listeners([]uint16{uint16(l.Addr().(*net.TCPAddr).Port)})
-	if len(found.sockets) != 1 || len(found.users) != 0 {
-		t.Fatalf("found %+v", found)
-	}
+	assert.Require(t, len(found.sockets) == 1 && len(found.users) == 0, "found", found)
 	if fds := linksTo("/proc/self", found.sockets[0]); len(fds) != 1 {
 		t.Errorf("the socket is open at %v", fds)
 	}

@@ -110,13 +110,9 @@ func TestBackupScheduleFails(t *testing.T) {
 			t.Errorf("health: %+v", part)
 		}
 		last, err := r.kept.LastBackup(t.Context())
-		if err != nil || !strings.Contains(last.Fault, "not a directory") {
-			t.Errorf("the last one is %+v, %v", last, err)
-		}
+		assert.That(t, err == nil && strings.Contains(last.Fault, "not a directory"), "the last one", last, err)
 		reading := stateMetrics{r.Hub}.read()
-		if !reading.failed || !reading.backup.At.IsZero() {
-			t.Errorf("measured: %v, %+v", reading.failed, reading.backup)
-		}
+		assert.That(t, reading.failed && reading.backup.At.IsZero(), "measured", reading.failed, reading.backup)
 		assert.OK(t, os.Remove(folder))
 		time.Sleep(time.Hour)
 		synctest.Wait()

@@ -55,9 +55,7 @@ func TestRefusedBeforeRoutingLeavesATrace(t *testing.T) {
 		q.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
 		r.Handler().ServeHTTP(w, q)
-		if !strings.Contains(w.Body.String(), `"code":"`+c.code+`"`) {
-			t.Fatalf("%d: %d %s", i, w.Code, w.Body)
-		}
+		assert.Require(t, strings.Contains(w.Body.String(), `"code":"`+c.code+`"`), i, w.Code, w.Body)
 		s, err := r.traces.Get(t.Context(), w.Header().Get("X-Correlation-ID"), member.ID)
 		assert.Equal(t, c.kept, (err == nil), i, s, err)
 		if c.kept && (!s.Mine || s.Code != c.code || s.Status != w.Code || s.Endpoint != path || s.Model != c.model || s.Decisions != nil || strings.Contains(fmt.Sprintf("%+v", s), "hush")) {

@@ -124,9 +124,7 @@ func (r *rig) admin(method, path, body string) reply {
 func (r *rig) ok(method, path, body string) reply {
 	r.t.Helper()
 	a := r.admin(method, path, body)
-	if a.Status != 200 {
-		r.t.Fatalf("%s %s %s: %d %v", method, path, body, a.Status, a.Body)
-	}
+	assert.Require(r.t, a.Status == 200, method, path, body, a.Status, a.Body)
 	return a
 }
 
@@ -143,9 +141,7 @@ func (r *rig) machine(member, name string) (id, secret string) {
 	r.t.Helper()
 	token := r.ok("POST", "/machines/token", `{"member":"`+member+`","name":"`+name+`"}`).Body["token"].(string)
 	a := send(r.t, r.Handler(), "POST", "/login", `{"token":"`+token+`"}`)
-	if a.Status != 200 {
-		r.t.Fatalf("login: %d %v", a.Status, a.Body)
-	}
+	assert.Require(r.t, a.Status == 200, "login", a.Status, a.Body)
 	return a.Body["machine"].(string), a.Body["secret"].(string)
 }
 

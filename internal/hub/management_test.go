@@ -190,9 +190,7 @@ func TestHealth(t *testing.T) {
 	}
 	held.Close()
 	other.Close()
-	if len(r.limits()) < 10 || r.limits()[0].Value != "not limited" {
-		t.Errorf("limits: %+v", r.limits())
-	}
+	assert.That(t, len(r.limits()) >= 10 && r.limits()[0].Value == "not limited", "limits", r.limits())
 	if nodes := r.nodes(); len(nodes) != 1 || time.Since(nodes[0].Started) > time.Hour {
 		t.Errorf("nodes: %+v", nodes)
 	}

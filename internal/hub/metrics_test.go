@@ -45,18 +45,14 @@ func TestMetricsAreWellFormed(t *testing.T) {
 		seen[family.GetName()] = true
 		for _, metric := range family.GetMetric() {
 			for _, label := range metric.GetLabel() {
-				if !may[label.GetName()] {
-					t.Errorf("%s has the label %s", family.GetName(), label.GetName())
-				}
+				assert.That(t, may[label.GetName()], family.GetName(), "has the label", label.GetName())
 			}
 		}
 	}
 	for _, name := range []string{"kith_backup_last_timestamp_seconds", "kith_queue_calls", "kith_forwards_total", "kith_calls_total"} {
 		assert.That(t, seen[name], name, "is missing")
 	}
-	if seen["kith_confirmation_age_seconds"] {
-		t.Error("a hub that follows no database has a confirmation")
-	}
+	assert.That(t, !seen["kith_confirmation_age_seconds"], "a hub that follows no database has a confirmation")
 }
 
 // TestCallsMoveTheirSeries makes calls that end in different ways and looks which

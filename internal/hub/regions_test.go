@@ -61,9 +61,7 @@ var regionNames = []string{"eu", "us", "asia"}
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil && !errors.Is(err, account.ErrExists) {
-		t.Fatal(err)
-	}
+	assert.Require(t, err == nil || errors.Is(err, account.ErrExists), err)
 }
 
 func (w *world) member() account.Member { return w.members[w.draw.IntN(len(w.members))] }

@@ -31,9 +31,7 @@ func TestMap(t *testing.T) {
 	for i := range 3 * minPrune {
 		m.Put(i, i, func(int) bool { return false })
 	}
-	if m.Len() < 3*minPrune {
-		t.Errorf("%d keys in use are kept", m.Len())
-	}
+	assert.That(t, m.Len() >= 3*minPrune, m.Len(), "keys in use are kept")
 }
 
 func TestThrottle(t *testing.T) {

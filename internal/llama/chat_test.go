@@ -255,9 +255,7 @@ func TestLogprobs(t *testing.T) {
 	} {
 		alternatives, _ := more["top_logprobs"].(int)
 		choice := e.chat(ask("Count to 7.", more)).Choices[0]
-		if choice.Logprobs == nil {
-			t.Fatalf("%s: none", name)
-		}
+		assert.Require(t, choice.Logprobs != nil, name, "none")
 		check(name, choice.Message.Content, choice.Logprobs.Content, alternatives)
 		res := e.open(t.Context(), "/v1/chat/completions", ask("Count to 7.", more, object{"stream": true}))
 		frames, done := readFrames(t, res)

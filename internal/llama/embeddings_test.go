@@ -17,9 +17,7 @@ func (e *engine) embed(q object) ([][]float64, int) {
 	e.t.Helper()
 	q["model"] = "tiny"
 	status, b := e.post("/v1/embeddings", q)
-	if status != http.StatusOK {
-		e.t.Fatalf("status %d: %s", status, b)
-	}
+	assert.Require(e.t, status == http.StatusOK, "status", status, b)
 	var got struct {
 		Object string `json:"object"`
 		Data   []struct {

@@ -163,14 +163,10 @@ type completion struct {
 func (e *engine) chat(q object) completion {
 	e.t.Helper()
 	status, b := e.post("/v1/chat/completions", q)
-	if status != http.StatusOK {
-		e.t.Fatalf("status %d: %s", status, b)
-	}
+	assert.Require(e.t, status == http.StatusOK, "status", status, b)
 	var c completion
 	assert.OK(e.t, json.Unmarshal(b, &c), b)
-	if len(c.Choices) != 1 {
-		e.t.Fatalf("%d choices: %s", len(c.Choices), b)
-	}
+	assert.Require(e.t, len(c.Choices) == 1, len(c.Choices), "choices", b)
 	return c
 }
 
@@ -184,9 +180,7 @@ func (e *engine) say(q object) string {
 func (e *engine) refused(path string, body any, status int) (code, message string) {
 	e.t.Helper()
 	got, b := e.post(path, body)
-	if got != status {
-		e.t.Fatalf("status %d, want %d: %s", got, status, b)
-	}
+	assert.Require(e.t, got == status, "status", got, status, b)
 	var x errorBody
 	assert.OK(e.t, json.Unmarshal(b, &x), b)
 	return x.Error.Code, x.Error.Message

@@ -53,17 +53,13 @@ func FuzzStopFilter(f *testing.F) {
 		for rest := text; rest != ""; {
 			n := min(int(cut)+1, len(rest))
 			part, _ := h.write([]byte(rest[:n]))
-			if !utf8.ValidString(part) {
-				t.Fatalf("%q is not UTF-8", part)
-			}
+			assert.Require(t, utf8.ValidString(part), part, "is not UTF-8")
 			out.WriteString(part)
 			rest = rest[n:]
 		}
 		out.WriteString(h.flush())
 		want, _, _ := strings.Cut(text, stop)
-		if out.String() != want {
-			t.Fatalf("got %q, want %q", out.String(), want)
-		}
+		assert.Require(t, out.String() == want, out.String(), want)
 	})
 }
 
@@ -99,9 +95,7 @@ func TestRefusalsNameTheMember(t *testing.T) {
 	} {
 		_, err := parseChat([]byte(`{"model":"m",` + body + `}`))
 		status, answer := errorResponse(err)
-		if err == nil || status != 400 || answer.Error.Param != param {
-			t.Errorf("%s: %d %+v, want %q", body, status, answer, param)
-		}
+		assert.That(t, err != nil && status == 400 && answer.Error.Param == param, body, status, answer, param)
 	}
 	_, err := parseInputs(jsontext.Value(`""`))
 	if _, answer := errorResponse(err); answer.Error.Param != "input" {
@@ -118,9 +112,7 @@ func FuzzParseChat(f *testing.F) {
 		c, err := parseChat(body)
 		var r *refusal
 		if err != nil {
-			if !errors.As(err, &r) || r.status != 400 || r.message == "" {
-				t.Fatalf("refused with %v", err)
-			}
+			assert.Require(t, errors.As(err, &r) && r.status == 400 && r.message != "", "refused with", err)
 			return
 		}
 		if len(c.turns) == 0 || c.limit < 0 || c.sampling.temperature < 0 || c.sampling.temperature > maxTemperature {
@@ -143,12 +135,8 @@ func FuzzSchema(f *testing.F) {
 			return
 		}
 		grammar, err := schemaGrammar(v)
-		if err == nil && len(grammar) > 2*maxGrammarBytes {
-			t.Fatalf("%d bytes of grammar", len(grammar))
-		}
-		if err != nil && !errors.Is(err, errUnsupportedSchema) {
-			t.Fatal(err)
-		}
+		assert.Require(t, err != nil || len(grammar) <= 2*maxGrammarBytes, len(grammar), "bytes of grammar")
+		assert.Require(t, err == nil || errors.Is(err, errUnsupportedSchema), err)
 	})
 }
 
@@ -278,9 +266,7 @@ func TestTiny(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "models")
 	for range 2 {
 		file, err := Tiny(dir)
-		if err != nil || file.ID != TinyID {
-			t.Fatalf("%+v, %v", file, err)
-		}
+		assert.Require(t, err == nil && file.ID == TinyID, file, err)
 		assert.Equal(t, assert.Value(fileSum(file.Path))(t), tinySum, "sum")
 	}
 }

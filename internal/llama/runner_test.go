@@ -115,9 +115,7 @@ func TestIdleUnload(t *testing.T) {
 		if _, finish, err := finishOf(j); finish != "length" || err != nil {
 			t.Fatalf("finish %q, %v", finish, err)
 		}
-		if r.loaded == nil {
-			t.Fatal("no weights after an answer")
-		}
+		assert.Require(t, r.loaded != nil, "no weights after an answer")
 		r.await()
 		if r.loaded != nil {
 			t.Fatal("the weights stay in memory")
@@ -160,9 +158,7 @@ func TestPromptInPieces(t *testing.T) {
 		}
 	}
 	first := ask()
-	if len(first.prompt) <= batchTokens {
-		t.Fatalf("the prompt has only %d tokens", len(first.prompt))
-	}
+	assert.Require(t, len(first.prompt) > batchTokens, "the prompt has only", len(first.prompt), "tokens")
 	want := text(first)
 	three := []*job{ask(), ask(), ask()}
 	for i, j := range three {

@@ -219,9 +219,7 @@ func TestCachedTokens(t *testing.T) {
 			stream := e.open(t.Context(), "/v1/chat/completions", ask(question, object{"cache_salt": salt + "streamed", "stream": true, "stream_options": object{"include_usage": true}}))
 			frames, err := io.ReadAll(stream.Body)
 			stream.Body.Close()
-			if status != 200 || err != nil {
-				t.Fatal(status, err)
-			}
+			assert.Require(t, status == 200 && err == nil, status, err)
 			for _, text := range [][]byte{answer, frames} {
 				assert.Equal(t, bytes.Contains(text, []byte(`"cached_tokens":0}`)), (n == 0), salt, "call", n, text)
 			}

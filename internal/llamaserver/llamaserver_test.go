@@ -275,18 +275,14 @@ func (r *rig) ask(ctx context.Context, model, text string) (string, error) {
 func (r *rig) says(model, text string) {
 	r.t.Helper()
 	answer, err := r.ask(r.t.Context(), model, text)
-	if err != nil || !strings.Contains(answer, text) {
-		r.t.Fatalf("%s answered %q, %v", model, answer, err)
-	}
+	assert.Require(r.t, err == nil && strings.Contains(answer, text), model, "answered", answer, err)
 }
 
 // until waits for a condition.
 func (r *rig) until(what string, holds func() bool) {
 	r.t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !holds(); <-time.After(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			r.t.Fatalf("never: %s", what)
-		}
+		assert.Require(r.t, !time.Now().After(end), "never", what)
 	}
 }
 
@@ -305,9 +301,7 @@ func TestStartedOnceByTheFirstCall(t *testing.T) {
 	}
 	all.Wait()
 	starts := r.starts()
-	if len(starts) != 1 {
-		t.Fatalf("started %d times: %v", len(starts), starts)
-	}
+	assert.Require(t, len(starts) == 1, "started", len(starts), "times", starts)
 	for _, want := range []string{"--alias one", "-np 2", "-c 8192", "--offline", "--metrics", ".sock", "cache_ram=0", filepath.Join(r.dir, "one.gguf")} {
 		assert.Contains(t, starts[0], want, "started without")
 	}
@@ -355,9 +349,7 @@ func TestSetModels(t *testing.T) {
 	r.SetModels([]File{again})
 	r.says("one", "hello")
 	r.until("only the new one is left", func() bool { return len(r.all()) == 1 })
-	if r.server("one") == one || len(r.starts()) != 4 {
-		t.Errorf("%v", r.starts())
-	}
+	assert.That(t, r.server("one") != one && len(r.starts()) == 4, r.starts())
 }
 
 // Counting tokens uses a running model and loads none.
@@ -437,9 +429,7 @@ func TestMemory(t *testing.T) {
 		t.Errorf("no room: %v", err)
 	}
 	assert.Contains(t, r.server("one").Problem(), "137 MiB", "problem")
-	if len(r.starts()) != 0 {
-		t.Fatalf("started all the same: %v", r.starts())
-	}
+	assert.Require(t, len(r.starts()) == 0, "started all the same", r.starts())
 
 	r.fit(1000, 200)
 	r.says("one", "hello")
@@ -603,9 +593,7 @@ func TestModelsOnTheGPU(t *testing.T) {
 	r = newRig(t, 0, "  ROCm0: AMD Radeon RX 7800 XT (16368 MiB, 16342 MiB free)\n", computer, "one")
 	r.says("one", "hello")
 	want := capacity{Memory{1000 << 20, 150<<20 - (r.server("one").info.size - took)}, Memory{1024 << 20, 1024<<20 - took}}
-	if took >= r.server("one").info.size || r.capacity() != want {
-		t.Errorf("%+v, want %+v", r.capacity(), want)
-	}
+	assert.That(t, took < r.server("one").info.size && r.capacity() == want, r.capacity(), want)
 }
 
 // What the server reports of a loaded model replaces what the file says.

@@ -87,9 +87,7 @@ func TestLoadSurvives(t *testing.T) {
 		d := n.connect(t, "m", offering("llama"))
 		synctest.Wait()
 		m := n.Snapshot().Machine("m")
-		if !m.Reserve("llama", false) {
-			t.Fatal("no slot")
-		}
+		assert.Require(t, m.Reserve("llama", false), "no slot")
 		n.cut("m")
 		time.Sleep(5 * time.Second) // in the bubble: it reconnects
 		again := n.Snapshot().Machine("m")
@@ -144,9 +142,7 @@ func TestRevoked(t *testing.T) {
 		n.facts.revoke("a")
 		n.pollNow()
 		synctest.Wait()
-		if n.Snapshot().Machine("a") != nil || time.Since(start) > 0 {
-			t.Error("still there after a nudge")
-		}
+		assert.That(t, n.Snapshot().Machine("a") == nil && time.Since(start) <= 0, "still there after a nudge")
 		if _, ok := n.Line("a"); ok {
 			t.Error("its line is still there")
 		}
@@ -399,9 +395,7 @@ func TestSettle(t *testing.T) {
 				f.groups[group] = &fleet.Group{ID: group, Members: []fleet.MemberID{"owner-m", "bob"}}
 			})
 			n.Settle(t.Context())
-			if n.Snapshot().Group(group) == nil {
-				t.Fatalf("group %d is not there", i)
-			}
+			assert.Require(t, n.Snapshot().Group(group) != nil, "group", i, "is not there")
 			time.Sleep(time.Duration(i) * time.Millisecond)
 		}
 		f.mu.Lock()
@@ -697,9 +691,7 @@ func TestUnknownZone(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			m := n.machine("m")
-			if !m.Online || m.Hours.Open(n.Now()) != open {
-				t.Fatalf("%s: %+v", when, m)
-			}
+			assert.Require(t, m.Online && m.Hours.Open(n.Now()) == open, when, m)
 			select {
 			case got := <-d.notices:
 				assert.That(t, got.ZoneUnknown != open, when, "the machine was notified", got)

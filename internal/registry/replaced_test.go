@@ -29,9 +29,7 @@ func held(end <-chan struct{}) http.HandlerFunc {
 func (n *node) call(t *testing.T, id fleet.MachineID) (*http.Response, Line) {
 	t.Helper()
 	line, ok := n.Line(id)
-	if !ok {
-		t.Fatal("no way to the machine")
-	}
+	assert.Require(t, ok, "no way to the machine")
 	r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/chat/completions", nil)
 	response := assert.Value(line.RoundTrip(r))(t)
 	return response, line

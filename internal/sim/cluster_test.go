@@ -355,9 +355,7 @@ func TestPeersLinksLostInTurn(t *testing.T) {
 						lost++
 					}
 				}
-				if lost != 1 {
-					w.t.Fatalf("%d links carry the call", lost)
-				}
+				assert.Require(w.t, lost == 1, lost, "links carry the call")
 				if all {
 					time.Sleep(2 * time.Second)
 					w.cluster.swallow(seats[1])

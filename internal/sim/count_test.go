@@ -16,9 +16,7 @@ import (
 func (w *world) tokens(by *member, model string) (text string, estimate bool) {
 	w.t.Helper()
 	status, header, text := w.countAt(by, model)
-	if status != http.StatusOK {
-		w.t.Fatalf("%d %s", status, text)
-	}
+	assert.Require(w.t, status == http.StatusOK, status, text)
 	// The machine that has seen the prompt is named, if one has.
 	estimate = header.Get("X-Kith-Estimate") == "true"
 	if route := header.Get("X-Kith-Route"); !estimate && !strings.HasSuffix(route, "; machine=box; owner=ann") {

@@ -27,9 +27,7 @@ func TestFault37LaptopSleeps(t *testing.T) {
 		box.blackhole()
 		<-a.over
 		w.wantCode(a, "machine_offline", "")
-		if !a.framed || a.text == "" || a.took() > 25500*time.Millisecond {
-			w.t.Fatal(a)
-		}
+		assert.Require(w.t, a.framed && a.text != "" && a.took() <= 25500*time.Millisecond, a)
 		if u := w.wantRecord(a, "machine_offline", box); u.TokensOut < 9 {
 			w.t.Fatalf("%+v", u)
 		}
@@ -38,9 +36,7 @@ func TestFault37LaptopSleeps(t *testing.T) {
 		box.setAway(false)
 		w.routable(box)
 		w.wantServed(w.do(ask{by: ann, model: "m", stream: true}), 1)
-		if len(w.runs.of(a.tag)) != 1 {
-			w.t.Fatal("the work of before ran again")
-		}
+		assert.Require(w.t, len(w.runs.of(a.tag)) == 1, "the work of before ran again")
 		w.settled()
 	})
 }
@@ -64,9 +60,7 @@ func TestFault40EngineRefusesConnections(t *testing.T) {
 		own.setDown(true)
 		a = w.do(ask{by: ann, model: "m", stream: stream})
 		w.wantCode(a, "CAPACITY_FULL", "")
-		if a.status != 503 {
-			w.t.Fatal(a)
-		}
+		assert.Require(w.t, a.status == 503, a)
 		time.Sleep(time.Minute) // the daemons have seen that they are gone
 		w.wantCode(w.do(ask{by: ann, model: "m", stream: stream}), "model_not_found", "")
 		own.setDown(false)
@@ -84,9 +78,7 @@ func TestFault42EverySlotOfTheEngineTaken(t *testing.T) {
 			w.set(enginetest.Behaviour{Status: status})
 			a := w.do(ask{by: ann, model: "m", stream: stream})
 			w.wantCode(a, "CAPACITY_FULL", "")
-			if a.status != 503 || len(w.runs.of(a.tag)) != 2 {
-				w.t.Fatal(a)
-			}
+			assert.Require(w.t, a.status == 503 && len(w.runs.of(a.tag)) == 2, a)
 			w.wantRecord(a, "CAPACITY_FULL", nil)
 		}
 	})
@@ -108,13 +100,9 @@ func TestFault45EngineHangsBeforeFirstByte(t *testing.T) {
 			w.within("given up", a.took(), 10*time.Minute)
 		} else {
 			w.within("given up", a.took(), 590*time.Second)
-			if a.status != 504 || a.header.Get("X-Should-Retry") != "false" {
-				w.t.Fatal(a, a.header)
-			}
+			assert.Require(w.t, a.status == 504 && a.header.Get("X-Should-Retry") == "false", a, a.header)
 		}
-		if a.framed != stream || a.text != "" || len(w.runs.of(a.tag)) != 1 {
-			w.t.Fatal(a)
-		}
+		assert.Require(w.t, a.framed == stream && a.text == "" && len(w.runs.of(a.tag)) == 1, a)
 		w.stopped(box)
 		w.wantRecord(a, "engine_timeout", box)
 		w.settled()
@@ -128,9 +116,7 @@ func TestFault46EngineHangsUnderway(t *testing.T) {
 		a := w.do(ask{by: ann, model: "m", stream: true})
 		w.wantCode(a, "engine_timeout", "")
 		w.within("given up", a.took(), 2*time.Minute)
-		if !a.framed || a.text == "" {
-			w.t.Fatal(a)
-		}
+		assert.Require(w.t, a.framed && a.text != "", a)
 		w.stopped(box)
 		if u := w.wantRecord(a, "engine_timeout", box); u.TokensOut != 2 {
 			w.t.Fatalf("%+v", u)
@@ -146,9 +132,7 @@ func TestFault48EngineNeverEnds(t *testing.T) {
 		a := w.do(ask{by: ann, model: "m", stream: true})
 		w.wantCode(a, "engine_timeout", "")
 		w.within("given up", a.took(), 30*time.Minute)
-		if !a.framed || len(w.runs.of(a.tag)) != 1 {
-			w.t.Fatal(a)
-		}
+		assert.Require(w.t, a.framed && len(w.runs.of(a.tag)) == 1, a)
 		w.stopped(box)
 		if u := w.wantRecord(a, "engine_timeout", box); u.TokensOut < 257 || u.TokensOut > 259 {
 			w.t.Fatalf("%+v", u)
@@ -180,9 +164,7 @@ func TestFault50AnswerInAnotherForm(t *testing.T) {
 					return
 				}
 				w.wantCode(a, c.code, "")
-				if a.status != 502 || len(w.runs.of(a.tag)) != 1 {
-					w.t.Fatal(a)
-				}
+				assert.Require(w.t, a.status == 502 && len(w.runs.of(a.tag)) == 1, a)
 			})
 		})
 	}
@@ -200,9 +182,7 @@ func TestFault51EngineDeniesTheModelOnce(t *testing.T) {
 		w.set(enginetest.Behaviour{Status: http.StatusNotFound})
 		a := w.do(ask{by: ann, model: "m", stream: stream})
 		w.wantCode(a, "CAPACITY_FULL", "")
-		if a.status != 503 || len(w.runs.of(a.tag)) != 3 {
-			w.t.Errorf("%d runs; %s", len(w.runs.of(a.tag)), a)
-		}
+		assert.That(w.t, a.status == 503 && len(w.runs.of(a.tag)) == 3, len(w.runs.of(a.tag)), "runs", a)
 		for _, m := range machines { // the one that was not tried serves none of the next
 			if !slices.ContainsFunc(w.runs.of(a.tag), func(r run) bool { return r.machine == m }) {
 				w.pause(m, true)

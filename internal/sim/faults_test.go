@@ -29,9 +29,7 @@ func (w *world) record(a *answer) account.Usage {
 			found = append(found, u)
 		}
 	}
-	if len(found) != 1 || found[0].MemberID != a.by.ID {
-		w.t.Fatalf("%d records: %s", len(found), a)
-	}
+	assert.Require(w.t, len(found) == 1 && found[0].MemberID == a.by.ID, len(found), "records", a)
 	return found[0]
 }
 
@@ -40,9 +38,7 @@ func (w *world) record(a *answer) account.Usage {
 func (w *world) wantRecord(a *answer, code string, ran *machine) account.Usage {
 	w.t.Helper()
 	u := w.record(a)
-	if u.Code != code || ran != nil && u.MachineID != ran.id {
-		w.t.Fatalf("record %+v: %s", u, a)
-	}
+	assert.Require(w.t, u.Code == code && (ran == nil || u.MachineID == ran.id), "record", u, a)
 	return u
 }
 
@@ -61,9 +57,7 @@ func (w *world) refused(q ask, status int, code string) {
 	w.t.Helper()
 	a := w.do(q)
 	w.wantCode(a, code, "")
-	if a.status != status || a.took() > 50*time.Millisecond || len(w.runs.of(a.tag)) != 0 {
-		w.t.Fatal(a)
-	}
+	assert.Require(w.t, a.status == status && a.took() <= 50*time.Millisecond && len(w.runs.of(a.tag)) == 0, a)
 	w.wantRecord(a, code, nil)
 }
 
@@ -84,9 +78,7 @@ func TestFault02ClientLeavesTheQueue(t *testing.T) {
 		<-behind.over
 		w.wantServed(behind, 1)
 		w.within("the slot passed on", behind.took(), 18*time.Second)
-		if len(w.runs.of(a.tag)) != 0 {
-			w.t.Fatal("a call ran for nobody")
-		}
+		assert.Require(w.t, len(w.runs.of(a.tag)) == 0, "a call ran for nobody")
 		if u := w.wantRecord(a, "cancelled", nil); u.MachineID != "" {
 			w.t.Fatalf("%+v", u)
 		}
@@ -105,9 +97,7 @@ func TestFault03ClientLeavesBeforeFirstByte(t *testing.T) {
 		a.quit()
 		<-a.over
 		w.stopped(box)
-		if len(w.runs.of(a.tag)) != 1 {
-			w.t.Fatal("it was tried again")
-		}
+		assert.Require(w.t, len(w.runs.of(a.tag)) == 1, "it was tried again")
 		w.wantRecord(a, "cancelled", box)
 		w.settled()
 	})
@@ -134,9 +124,7 @@ func TestFault04ClientStopsReading(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		w.stopped(box)
 		u := w.wantRecord(&answer{ask: ask{by: ann}, began: began}, "cancelled", box)
-		if u.TokensOut < 2 || u.TokensOut > 25 {
-			w.t.Fatalf("%+v", u)
-		}
+		assert.Require(w.t, u.TokensOut >= 2 && u.TokensOut <= 25, u)
 		w.settled()
 	})
 }
@@ -170,9 +158,7 @@ func TestFault08ShareEndsBeforeFirstByte(t *testing.T) {
 				time.Sleep(8 * time.Second)
 				w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
 				<-a.over
-				if a.took() > 13*time.Second {
-					w.t.Fatal(a)
-				}
+				assert.Require(w.t, a.took() <= 13*time.Second, a)
 				if c.code == "" {
 					w.wantServed(a, 2)
 				} else if w.wantCode(a, c.code, ""); a.framed != stream {
@@ -213,9 +199,7 @@ func TestFault09ShareBesideAGroup(t *testing.T) {
 				}
 				<-a.over
 				w.wantCode(a, "CASCADE_EXHAUSTED", "")
-				if !a.framed || a.text == "" || a.took() > 15*time.Second {
-					w.t.Fatal(a)
-				}
+				assert.Require(w.t, a.framed && a.text != "" && a.took() <= 15*time.Second, a)
 				w.stopped(box)
 			})
 		})
@@ -316,9 +300,7 @@ func TestFault16DatabaseSlow(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		a = w.do(ask{by: ann, model: "m", stream: stream})
 		w.wantCode(a, "CASCADE_EXHAUSTED", "")
-		if a.status != 503 || a.took() > 5*time.Second {
-			w.t.Fatal(a)
-		}
+		assert.Require(w.t, a.status == 503 && a.took() <= 5*time.Second, a)
 		w.slow.Store(0)
 		time.Sleep(5 * time.Second)
 		w.wantServed(w.do(ask{by: ann, model: "m", stream: stream}), 1)
@@ -402,9 +384,7 @@ func TestFault24HubDies(t *testing.T) {
 				time.Sleep(4 * time.Second)
 				w.stopHub()
 				<-a.over
-				if a.served() || a.done || a.err == nil && !a.framed {
-					w.t.Fatal(a)
-				}
+				assert.Require(w.t, !a.served() && !a.done && (a.err != nil || a.framed), a)
 				w.stopped(box)
 				w.startHub()
 				w.set(enginetest.Behaviour{})

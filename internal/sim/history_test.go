@@ -405,9 +405,7 @@ func (w *world) checkRun(r *run, earlier []*run) {
 	if paused {
 		w.t.Errorf("call %s ran on %s, which is paused", r.call, m.name)
 	}
-	if !own && !m.open(now) {
-		w.t.Errorf("call %s of %s ran on %s outside its hours", r.call, a.by.Name, m.name)
-	}
+	assert.That(w.t, own || m.open(now), "call", r.call, "of", a.by.Name, "ran on", m.name, "outside its hours")
 	running := 1
 	for _, e := range earlier {
 		if !e.live {
@@ -484,9 +482,7 @@ func (w *world) checkQuiet() {
 		for _, model := range append(modelNames, "nobody's") {
 			want := v.verdict(w, by, model, time.Now())
 			a := w.do(ask{by: by, model: model, stream: model != "emb" && w.rng.IntN(2) == 0})
-			if a.err != nil || a.code != want || a.served() != (want == "") {
-				w.t.Errorf("the table says %q: %s", want, a)
-			}
+			assert.That(w.t, a.err == nil && a.code == want && a.served() == (want == ""), "the table", want, a)
 		}
 	}
 }

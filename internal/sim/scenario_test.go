@@ -38,9 +38,7 @@ func (w *world) on(a *answer) *machine {
 // wantServed fails the test unless the call was served completely, by so many runs.
 func (w *world) wantServed(a *answer, runs int) {
 	w.t.Helper()
-	if a.err != nil || !a.served() || a.text != a.said {
-		w.t.Fatal(a)
-	}
+	assert.Require(w.t, a.err == nil && a.served() && a.text == a.said, a)
 	if n := len(w.runs.of(a.tag)); n != runs {
 		w.t.Fatalf("%d runs, not %d: %s", n, runs, a)
 	}
@@ -49,9 +47,7 @@ func (w *world) wantServed(a *answer, runs int) {
 // wantCode fails the test unless the call ended with that code and reason.
 func (w *world) wantCode(a *answer, code, reason string) {
 	w.t.Helper()
-	if a.err != nil || a.code != code || a.reason != reason || a.done {
-		w.t.Fatalf("want %s %s: %s", code, reason, a)
-	}
+	assert.Require(w.t, a.err == nil && a.code == code && a.reason == reason && !a.done, code, reason, a)
 	if retry := a.header.Get("Retry-After"); a.status == 503 && retry == "" {
 		w.t.Fatalf("no Retry-After: %s", a)
 	}
@@ -143,9 +139,7 @@ func TestMachineDiesAfterFirstByte(t *testing.T) {
 				if name == "black-holed" {
 					limit = 36*time.Second + 100*time.Millisecond
 				}
-				if a.took() > limit {
-					w.t.Fatalf("found after %s", a.took())
-				}
+				assert.Require(w.t, a.took() <= limit, "found after", a.took())
 				if u := w.wantRecord(a, "machine_offline", w.on(a)); u.TokensOut != 2 {
 					w.t.Fatalf("%+v", u)
 				}
@@ -174,9 +168,7 @@ func TestUnaryVanishes(t *testing.T) {
 		w.on(a).cut()
 		<-a.over
 		w.wantCode(a, "machine_offline", "")
-		if a.status != 503 || len(w.runs.of(a.tag)) != 2 {
-			w.t.Fatal(a)
-		}
+		assert.Require(w.t, a.status == 503 && len(w.runs.of(a.tag)) == 2, a)
 	})
 }
 
@@ -320,9 +312,7 @@ func TestWaitElapses(t *testing.T) {
 				a := w.do(c.ask)
 				w.wantCode(a, c.code, "wait_elapsed")
 				w.within("refused", a.took(), c.want)
-				if a.framed != (a.stream && c.want > 5*time.Second) {
-					w.t.Fatal(a)
-				}
+				assert.Require(w.t, a.framed == (a.stream && c.want > 5*time.Second), a)
 				if name == "stream" {
 					for i, at := range a.beats {
 						w.within("heartbeat", at, 5*time.Second+time.Duration(i)*10*time.Second)
@@ -349,9 +339,7 @@ func TestHeartbeatAfterTheWait(t *testing.T) {
 		a := w.do(ask{by: ann, model: "m", stream: true})
 		w.wantServed(a, 1)
 		want := []string{"waiting 0 ahead, 175 s left", "waiting 0 ahead, 165 s left", "waiting 0 ahead, 155 s left", "working", "working", "working", "own; machine=box; owner=ann"}
-		if !slices.Equal(a.comments, want) {
-			w.t.Fatalf("%q", a.comments)
-		}
+		assert.Require(w.t, slices.Equal(a.comments, want), a.comments)
 	})
 }
 
@@ -364,9 +352,7 @@ func TestHubRestarts(t *testing.T) {
 		box.setAway(true)
 		w.stopHub()
 		<-cut.over
-		if cut.done {
-			w.t.Fatal(cut)
-		}
+		assert.Require(w.t, !cut.done, cut)
 		w.startHub()
 		// Until 30 s after its start the hub expects the machine back.
 		a := w.begin(ask{by: ann, model: "m"})

@@ -413,9 +413,7 @@ func (m *machine) post(path, body string) {
 	response, err := client.Post("http://daemon"+path, "application/json", strings.NewReader(body))
 	m.w.must(err)
 	response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		m.w.t.Fatalf("%s of %s: %s", path, m.name, response.Status)
-	}
+	assert.Require(m.w.t, response.StatusCode == http.StatusOK, path, "of", m.name, response.Status)
 }
 
 // stop ends it, with every connection it has.

@@ -59,9 +59,7 @@ func TestAccessAgreesWithRoute(t *testing.T) {
 		}
 	}
 	for _, way := range []string{"share", "group", "none"} {
-		if seen[way] < 1000 {
-			t.Errorf("only %d calls by %s: %v", seen[way], way, seen)
-		}
+		assert.That(t, seen[way] >= 1000, "only", seen[way], "calls by", way, seen)
 	}
 }
 

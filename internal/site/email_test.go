@@ -58,13 +58,9 @@ func (l *letters) next(to string, says ...string) mailtest.Message {
 	l.t.Helper()
 	select {
 	case got := <-l.server.Messages:
-		if got.To != to {
-			l.t.Fatalf("a letter to %s, want one to %s: %s", got.To, to, got.Text)
-		}
+		assert.Require(l.t, got.To == to, "a letter to", got.To, to, got.Text)
 		for _, text := range says {
-			if !strings.Contains(got.Text, text) {
-				l.t.Fatalf("the letter does not say %q: %s", text, got.Text)
-			}
+			assert.Require(l.t, strings.Contains(got.Text, text), "the letter does not say", text, got.Text)
 		}
 		return got
 	case <-time.After(2 * time.Minute):

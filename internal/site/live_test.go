@@ -121,9 +121,7 @@ func TestLiveMachines(t *testing.T) {
 	pass := func() { now = now.Add(passEvery); tn.site.live.beaten, tn.site.live.rest = now, now; tn.site.pass(now) }
 	pass() // nothing changed
 
-	if !tn.box().Reserve("tiny", false) {
-		t.Fatal("no slot")
-	}
+	assert.Require(t, tn.box().Reserve("tiny", false), "no slot")
 	tn.box().Offer("tiny").Load.Measure(fleet.Circle{}, fleet.Measurement{At: time.Now(), FirstToken: 420 * time.Millisecond})
 	tn.queued = 2
 	tn.site.Stir()
@@ -290,9 +288,7 @@ func TestLiveExpires(t *testing.T) {
 	session.Data = append(session.Data, ' ')
 	check(t, tn.db.TouchSession(t.Context(), session))
 	tn.site.recheck(t.Context(), session.Expires.Add(-time.Minute))
-	if tn.site.tied() != 1 {
-		t.Fatal("a stream ended with a session that goes on")
-	}
+	assert.Require(t, tn.site.tied() == 1, "a stream ended with a session that goes on")
 	tn.site.recheck(t.Context(), session.Expires.Add(time.Minute))
 	l.wants("end")
 }
@@ -312,9 +308,7 @@ func TestLiveBounds(t *testing.T) {
 	tn.site.live.mu.Lock()
 	open := tn.site.live.open[tn.members["ada"].ID]
 	tn.site.live.mu.Unlock()
-	if open != maxStreams || tn.site.tied() != maxStreams+1 {
-		t.Errorf("%d streams, %d tied", open, tn.site.tied())
-	}
+	assert.That(t, open == maxStreams && tn.site.tied() == maxStreams+1, open, "streams", tn.site.tied(), "tied")
 	if resp := tn.browser().knock("/live/machines"); resp.StatusCode != 303 || !strings.HasPrefix(resp.Header.Get("Location"), "/signin?") {
 		t.Errorf("without a session: %s", resp.Status)
 	}

@@ -97,9 +97,7 @@ func (p *idp) agree(asked url.Values) string {
 		p.t.Errorf("asked %v", asked)
 	}
 	for _, name := range []string{"state", "nonce", "code_challenge"} {
-		if len(asked.Get(name)) < 26 {
-			p.t.Errorf("%s is %q", name, asked.Get(name))
-		}
+		assert.That(p.t, len(asked.Get(name)) >= 26, name, asked.Get(name))
 	}
 	code := rand.Text()
 	p.codes[code] = asked

@@ -22,9 +22,7 @@ func TestRemedyInTwoClicks(t *testing.T) {
 	now := time.Now()
 	ada := tn.as("ada")
 	codes := regexp.MustCompile(`<a id="(\w+)"`).FindAllStringSubmatch(fault.Page(), -1)
-	if len(codes) < 20 {
-		t.Fatalf("%d codes", len(codes))
-	}
+	assert.Require(t, len(codes) >= 20, len(codes), "codes")
 	pages := map[string]string{}
 	for _, m := range codes {
 		code := m[1]

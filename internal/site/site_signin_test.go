@@ -267,9 +267,7 @@ func testSessionsEnd(t *testing.T, tn *town) {
 	}
 	page := one.get("/sessions").want(t, 200, "(this one)", "password")
 	ids := regexp.MustCompile(`name="session" value="([^"]+)"`).FindAllStringSubmatch(page.body, -1)
-	if len(ids) != 3 {
-		t.Fatalf("%d sessions", len(ids))
-	}
+	assert.Require(t, len(ids) == 3, len(ids), "sessions")
 	token := two.session().Value
 	assert.Lacks(t, page.body, token, "a session's token is on a page")
 	one.post("/sessions/end", "session", ids[1][1]).goes(t, "/sessions")
@@ -341,9 +339,7 @@ func testRecovery(t *testing.T, tn *town) {
 	ada.post("/account/codes").want(t, 403)
 	page := ada.post("/account/codes", "old", aPassword).want(t, 200, "recovery codes")
 	codes := strings.Fields(textOf(t, page, "codes"))
-	if len(codes) != recoveryCodes {
-		t.Fatalf("made %q", codes)
-	}
+	assert.Require(t, len(codes) == recoveryCodes, "made", codes)
 	if again := ada.get("/account").want(t, 200, "You have 8 left"); strings.Contains(again.body, codes[0]) {
 		t.Error("the codes are shown again")
 	}
@@ -407,9 +403,7 @@ func (d *device) pollKey() string {
 func (d *device) want(code string) granted {
 	d.t.Helper()
 	got, answer := d.poll()
-	if got != code {
-		d.t.Fatalf("polled %q, want %q", got, code)
-	}
+	assert.Require(d.t, got == code, "polled", got, code)
 	return answer
 }
 

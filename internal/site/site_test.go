@@ -136,9 +136,7 @@ func (s seen) want(t *testing.T, status int, says ...string) seen {
 		t.Fatalf("status %d, want %d (Location %q): %s", s.status, status, s.header.Get("Location"), problemIn(s.body))
 	}
 	for _, text := range says {
-		if !strings.Contains(s.body, text) {
-			t.Fatalf("the page does not say %q: %s", text, s.body)
-		}
+		assert.Require(t, strings.Contains(s.body, text), "the page does not say", text, s.body)
 	}
 	return s
 }
@@ -162,9 +160,7 @@ func problemIn(body string) string {
 func textOf(t *testing.T, page seen, id string) string {
 	t.Helper()
 	found := regexp.MustCompile(`(?s)id="` + id + `"[^>]*>([^<]*)<`).FindStringSubmatch(page.body)
-	if found == nil {
-		t.Fatalf("the page has no %q: %s", id, page.body)
-	}
+	assert.Require(t, found != nil, "the page has no", id, page.body)
 	return strings.TrimSpace(found[1])
 }
 

@@ -73,9 +73,7 @@ func TestTokens(t *testing.T) {
 			used[m[1]] = name
 		}
 	}
-	if len(used) < 20 {
-		t.Fatalf("found only %d", len(used))
-	}
+	assert.Require(t, len(used) >= 20, "found only", len(used))
 	for token, name := range used {
 		assert.That(t, known[token], name, "nothing sets", token)
 	}

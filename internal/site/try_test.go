@@ -187,9 +187,7 @@ func TestTryStops(t *testing.T) {
 	first := make([]byte, 5)
 	_, err = io.ReadFull(resp.Body, first)
 	check(t, err)
-	if string(first) != "data:" || resp.Header.Get("Cache-Control") != "no-store" {
-		t.Errorf("%q, %v", first, resp.Header)
-	}
+	assert.That(t, string(first) == "data:" && resp.Header.Get("Cache-Control") == "no-store", first, resp.Header)
 	check(t, resp.Body.Close())
 	<-ended
 }

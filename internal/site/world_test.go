@@ -166,9 +166,7 @@ func (w *world) ask(who, method, path, body string) response {
 func good[T any](w *world, who, method, path, body string) T {
 	w.t.Helper()
 	answer := w.ask(who, method, path, body)
-	if answer.status != http.StatusOK {
-		w.t.Fatalf("%s: %s %s %s: %d %s", who, method, path, body, answer.status, answer.body)
-	}
+	assert.Require(w.t, answer.status == http.StatusOK, who, method, path, body, answer.status, answer.body)
 	var into T
 	check(w.t, json.Unmarshal([]byte(answer.body), &into))
 	return into

@@ -77,9 +77,7 @@ func TestRoundTrip(t *testing.T) {
 					t.Errorf("%d bytes, %d expected: in a file: %v", n, expected, b.file != nil)
 				}
 				u := s.Use()
-				if b.file != nil && (u != Use{Disk: int64(n)}) {
-					t.Errorf("%d bytes in a file are counted as %+v", n, u)
-				}
+				assert.That(t, b.file == nil || u == Use{Disk: int64(n)}, n, "bytes in a file are counted as", u)
 				if b.file == nil && (u != Use{Memory: int64(cap(b.memory))}) {
 					t.Errorf("%d bytes in memory are counted as %+v; the buffer has %d", n, u, cap(b.memory))
 				}

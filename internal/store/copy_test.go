@@ -160,9 +160,7 @@ func TestCopyFails(t *testing.T) {
 			cancel()
 		}
 	})
-	if !errors.Is(err, context.Canceled) {
-		t.Fatalf("the error is %v", err)
-	}
+	assert.Require(t, errors.Is(err, context.Canceled), "the error", err)
 	same(t, len(must[[]account.Member](t)(to.Members(t.Context()))), 0)
 	ok(t, assert.Err(store.Copy(t.Context(), from, to, func(store.TableCopy) {})))
 	same(t, seen(t, to, owner, member), seen(t, from, owner, member))

@@ -117,9 +117,7 @@ func must[T any](t *testing.T) func(value T, err error) T {
 // fails checks the kind of an error.
 func fails(t *testing.T, err, kind error) {
 	t.Helper()
-	if !errors.Is(err, kind) {
-		t.Fatalf("the error is %v, want %v", err, kind)
-	}
+	assert.Require(t, errors.Is(err, kind), "the error", err, kind)
 }
 
 // same checks that got equals want. An empty and a nil slice are equal.

@@ -59,9 +59,7 @@ func testPages(t *testing.T, db *store.DB) {
 			}
 			from = found[len(found)-1]
 		}
-		if !slices.Equal(got, want[kind]) {
-			t.Errorf("pages of 4 tell %q, want %q", got, want[kind])
-		}
+		assert.That(t, slices.Equal(got, want[kind]), "pages of 4 tell", got, want[kind])
 	}
 
 	// The search text is not a pattern.

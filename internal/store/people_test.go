@@ -50,9 +50,7 @@ func testMeta(t *testing.T, db *store.DB) {
 		}
 	})
 	for _, answer := range answers {
-		if answer == "" || answer != answers[0] {
-			t.Fatalf("eight hubs that began together got %q", answers)
-		}
+		assert.Require(t, answer != "" && answer == answers[0], "eight hubs that began together", answers)
 	}
 	same(t, must[string](t)(db.Meta(t.Context(), store.MetaRegion, "eu")), "eu")
 	same(t, must[string](t)(db.Meta(t.Context(), store.MetaRegion, "us")), "eu")

@@ -62,9 +62,7 @@ func testPasskeys(t *testing.T, db *store.DB) {
 	ok(t, db.RemovePasskey(ctx, ada.ID, one.ID, "here"))
 	expect(t, changes(), ended) // so that what depends on them ends
 	sessions := must[[]account.Session](t)(db.SessionsOf(ctx, ada.ID, start))
-	if len(sessions) != 1 || sessions[0].ID != "here" {
-		t.Fatalf("left are %+v", sessions)
-	}
+	assert.Require(t, len(sessions) == 1 && sessions[0].ID == "here", "left", sessions)
 	same(t, must[[]account.Passkey](t)(db.Passkeys(ctx, ada.ID)), []account.Passkey{two})
 	same(t, must[[]account.Passkey](t)(db.Passkeys(ctx, bob.ID)), []account.Passkey{bobs})
 

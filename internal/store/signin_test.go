@@ -45,9 +45,7 @@ func testSignUp(t *testing.T, db *store.DB) {
 	ok(t, db.SignUp(ctx, eve, later(2)))
 	expect(t, changes(), fleet.Change{Kind: fleet.MemberChanged, ID: eve.Member.ID}, fleet.Change{Kind: fleet.SharesChanged, ID: eve.Member.ID})
 	shares := must[[]account.Share](t)(db.SharesTo(ctx, eve.Member.ID))
-	if len(shares) != 1 || shares[0].OwnerID != ada.ID {
-		t.Fatalf("shared %+v", shares)
-	}
+	assert.Require(t, len(shares) == 1 && shares[0].OwnerID == ada.ID, "shared", shares)
 	spent := up("zoe")
 	spent.Invite = &invite.Hash
 	fails(t, db.SignUp(ctx, spent, later(3)), store.ErrNotFound)

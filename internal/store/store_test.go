@@ -124,9 +124,7 @@ func modes(t *testing.T, dir string) {
 		if err != nil {
 			return err
 		}
-		if info.Mode().Perm()&0o077 != 0 {
-			t.Errorf("others may use %s: %s", path, info.Mode())
-		}
+		assert.Equal(t, info.Mode().Perm()&0o077, 0, "others may use", path, info.Mode())
 		return nil
 	})
 	ok(t, err)

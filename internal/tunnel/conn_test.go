@@ -131,8 +131,6 @@ func TestFrameCounter(t *testing.T) {
 				t.Fatalf("in pieces of %d bytes: a type is not ok", piece)
 			}
 		}
-		if small != 5 {
-			t.Fatalf("in pieces of %d bytes: %d small frames, not 5", piece, small)
-		}
+		assert.Require(t, small == 5, "in pieces of", piece, "bytes", small, "small frames")
 	}
 }

@@ -106,9 +106,7 @@ func TestFault33OneSlowStream(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			beside := chunks(t, read)
 			t.Logf("p50 %s, p99 %s", beside[len(beside)/2], p99(beside))
-			if p99(beside) > 2*p99(alone) {
-				t.Errorf("p99 %s, alone %s", p99(beside), p99(alone))
-			}
+			assert.That(t, p99(beside) <= 2*p99(alone), "p99", p99(beside), "alone", p99(alone))
 		})
 	}
 }

@@ -308,9 +308,7 @@ func TestMove(t *testing.T) {
 			}
 			older.Close()
 			synctest.Wait()
-			if len(out) != 0 || newer.Err() != nil {
-				t.Error("the end of the first tunnel disturbed the second")
-			}
+			assert.That(t, len(out) == 0 && newer.Err() == nil, "the end of the first tunnel disturbed the second")
 		})
 	})
 }

@@ -44,9 +44,7 @@ func ok(t *testing.T, errs ...error) {
 
 func same(t *testing.T, got, want []string) {
 	t.Helper()
-	if !slices.Equal(got, want) {
-		t.Fatalf("got %q, want %q", got, want)
-	}
+	assert.Require(t, slices.Equal(got, want), got, want)
 }
 
 // TestKept checks that appended records are found after the process has ended, together
@@ -162,9 +160,7 @@ func TestFull(t *testing.T) {
 	n := 0
 	for ; ; n++ {
 		if err := j.Append(record); err != nil {
-			if !errors.Is(err, ErrFull) {
-				t.Fatal(err)
-			}
+			assert.Require(t, errors.Is(err, ErrFull), err)
 			break
 		}
 	}
@@ -222,9 +218,7 @@ func TestAnyMoment(t *testing.T) {
 		assert.OK(t, err, "seed", seed)
 		found := texts(j.Found())
 		for _, s := range synced {
-			if !slices.Contains(found, s) {
-				t.Fatalf("seed %d: %s was synced and is lost; found %q", seed, s, found)
-			}
+			assert.Require(t, slices.Contains(found, s), "seed", seed, s, "was synced and is lost; found", found)
 		}
 		ok(t, j.Close())
 	}
