@@ -42,18 +42,6 @@ func TestActiveTogether(t *testing.T) {
 	}
 }
 
-// TestDefectInDo: a call that ends because of a defect is no longer counted.
-func TestDefectInDo(t *testing.T) {
-	d := &Dispatcher{} // without a registry the first decision panics
-	func() {
-		defer func() {
-			assert.That(t, recover() != nil, "there was no defect")
-		}()
-		_, _ = d.Do(t.Context(), &gateway.Call{Caller: gateway.Caller{Member: "ann"}, Arrived: time.Now()})
-	}()
-	assert.Equal(t, len(d.active.all()), 0, "calls are left underway")
-}
-
 // A call that ends because of a defect leaves no slot reserved and does not wait,
 // wherever the defect is.
 func TestDefectLeavesNoSlot(t *testing.T) {

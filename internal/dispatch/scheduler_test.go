@@ -96,16 +96,6 @@ func TestSchedulerIsFirstInFirstOut(t *testing.T) {
 	}
 }
 
-// A freed slot of one model is granted to a call that waits for another model of the
-// machine.
-func TestSchedulerServesOtherModels(t *testing.T) {
-	r := newScheduler(t, 1)
-	first := r.newcomer("ann")
-	w := r.join(fleet.Query{Caller: "ann", Model: "n"}, noon)
-	r.release(first, ran)
-	assert.That(t, got(w).slot != nil, "waits on")
-}
-
 // A slot that a machine refused is granted to no waiting call; the next new call is
 // served after the waiting ones.
 func TestSchedulerAfterARefusal(t *testing.T) {
@@ -211,15 +201,6 @@ func TestSchedulerDecidesAgain(t *testing.T) {
 	assert.That(t, g.refusal != nil && g.refusal.Code == fault.NotInCircle && r.waitCount.Load() == 0, g)
 	if j := g.decision; j.Verdict != fleet.Refuse || j.Row != 6 {
 		t.Errorf("recorded: %s, row %d", j.Verdict, j.Row)
-	}
-}
-
-// A slot that becomes free between a call's decision and its joining is granted at once.
-func TestSchedulerJoiningWhereOneIsFree(t *testing.T) {
-	r := newScheduler(t, 1)
-	first, second := r.wait("bob", 0), r.wait("bob", 1)
-	if got(first).slot == nil || got(second) != (waitResult{}) || r.inFlight() != 1 {
-		t.Errorf("%d slots given out", r.inFlight())
 	}
 }
 
