@@ -63,20 +63,3 @@ func TestABrokenAnswerIsNotServed(t *testing.T) {
 		w.within("the second refusal in a row", a.took(), 30*time.Second)
 	})
 }
-
-// An owner's page says how long a caller waited for the machine.
-func TestTheOwnerSeesTheWait(t *testing.T) {
-	both(t, func(w *world, stream bool) {
-		ann, bob, _ := w.addShared(1)
-		w.set(slow(7 * time.Second))
-		first := w.begin(ask{by: ann, model: "m"})
-		w.begun(first)
-		a := w.do(ask{by: bob, model: "m", stream: stream})
-		w.wantServed(a, 1)
-		s, _ := w.why(ann, a)
-		u := w.record(a)
-		if s.WaitedMS < 6900 || s.WaitedMS > 7100 || u.Waited.Milliseconds() != s.WaitedMS {
-			w.t.Errorf("the owner reads %d ms, the ledger of %s", s.WaitedMS, u.Waited)
-		}
-	})
-}

@@ -329,20 +329,6 @@ func TestWaitElapses(t *testing.T) {
 	}
 }
 
-// A call that waited says so no longer once a machine took it.
-func TestHeartbeatAfterTheWait(t *testing.T) {
-	inBubble(t, func(w *world) {
-		ann, _ := w.addBox(1)
-		w.set(slow(30 * time.Second))
-		w.begin(ask{by: ann, model: "m"})
-		time.Sleep(time.Second)
-		a := w.do(ask{by: ann, model: "m", stream: true})
-		w.wantServed(a, 1)
-		want := []string{"waiting 0 ahead, 175 s left", "waiting 0 ahead, 165 s left", "waiting 0 ahead, 155 s left", "working", "working", "working", "own; machine=box; owner=ann"}
-		assert.Require(w.t, slices.Equal(a.comments, want), a.comments)
-	})
-}
-
 func TestHubRestarts(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ann, box := w.addBox(1)
