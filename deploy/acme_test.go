@@ -64,10 +64,7 @@ func newAuthority(t *testing.T, port int) *authority {
 // names is a DNS server that knows every name as this computer's.
 func names(t *testing.T) (address string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	server := &dns.Server{Listener: listener, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, asked *dns.Msg) {
 		answer := new(dns.Msg).SetReply(asked)
 		for _, q := range asked.Question {
@@ -94,21 +91,15 @@ func TestACME(t *testing.T) {
 	authority := newAuthority(t, port)
 
 	home, err := os.MkdirTemp("", "kith") // a socket's path has to be short
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	t.Cleanup(func() { os.RemoveAll(home) })
 	config := fmt.Sprintf("[hub]\nlisten = %q\n[tls]\nacme = true\ndomains = [\"hub.example.org\"]\ndirectory = %q\n", address, authority.directory)
-	if err := os.WriteFile(filepath.Join(home, "hub.toml"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.WriteFile(filepath.Join(home, "hub.toml"), []byte(config), 0o600))
 	hub := exec.Command(bin, "hub", "--admin", "")
 	hub.Env = append(os.Environ(), "KITH_HOME="+home, "SSL_CERT_FILE="+authority.file)
 	said := new(bytes.Buffer)
 	hub.Stderr = said
-	if err := hub.Start(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, hub.Start())
 	t.Cleanup(func() {
 		_ = hub.Process.Kill()
 		_ = hub.Wait()
@@ -159,9 +150,7 @@ func TestACME(t *testing.T) {
 			}
 		})
 	}
-	if err := hub.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, hub.Process.Signal(syscall.SIGHUP))
 	until("the certificate is renewed", func() error {
 		now, err := get()
 		if err == nil && now == first {
@@ -171,9 +160,7 @@ func TestACME(t *testing.T) {
 	})
 	close(done)
 	load.Wait()
-	if err := hub.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, hub.Process.Signal(syscall.SIGTERM))
 	if err := hub.Wait(); err != nil {
 		t.Error(err)
 	}

@@ -40,10 +40,7 @@ func run(t *testing.T, env []string, name string, args ...string) string {
 
 func read(t *testing.T, file string) string {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := value(os.ReadFile(file))(t)
 	return string(text)
 }
 
@@ -76,21 +73,15 @@ func checkHubFile(t *testing.T, text string) {
 	file := filepath.Join(t.TempDir(), "hub.toml")
 	// The secret is not here.
 	text = regexp.MustCompile(`url = "file:[^"]*"`).ReplaceAllString(text, `url = "postgres://kith@db/kith"`)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.WriteFile(file, []byte(text), 0o600))
 	run(t, []string{"KITH_HOME=" + t.TempDir()}, bin, "config", "check", file)
 }
 
 func TestCompose(t *testing.T) {
 	options, err := compose.NewProjectOptions([]string{"compose/compose.yaml"}, compose.WithEnvFiles("compose/.env.example"), compose.WithDotEnv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	project, err := options.LoadProject(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	for name, service := range project.Services {
 		if service.HealthCheck == nil {
 			t.Errorf("%s has no health check", name)
@@ -141,9 +132,7 @@ func TestCompose(t *testing.T) {
 // TestHAProxy has HAProxy check its configuration, with the certificate that setup.sh makes.
 func TestHAProxy(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("compose")); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.CopyFS(dir, os.DirFS("compose")))
 	run(t, nil, filepath.Join(dir, "setup.sh"), "hub.example.org")
 	run(t, nil, filepath.Join(dir, "setup.sh")) // again: it changes nothing
 	out := run(t, []string{
@@ -169,9 +158,7 @@ func TestAlerts(t *testing.T) {
 			}
 		}
 	}
-	if err := yaml.Unmarshal([]byte(read(t, "prometheus/alerts.yml")), &file); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, yaml.Unmarshal([]byte(read(t, "prometheus/alerts.yml")), &file))
 	tests, page := read(t, "prometheus/alerts_test.yml"), read(t, "../docs/operate/cluster.md")
 	for _, rule := range file.Groups[0].Rules {
 		if !strings.Contains(tests, "- name: "+rule.Alert+"\n") {
@@ -197,9 +184,7 @@ func TestDashboard(t *testing.T) {
 			Targets []struct{ RefID, Expr string }
 		}
 	}
-	if err := json.Unmarshal([]byte(read(t, "grafana/kith.json")), &board); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, json.Unmarshal([]byte(read(t, "grafana/kith.json")), &board))
 	var ids []int
 	var rules strings.Builder
 	rules.WriteString("groups:\n- name: dashboard\n  rules:\n")
@@ -214,9 +199,7 @@ func TestDashboard(t *testing.T) {
 		}
 	}
 	file := filepath.Join(t.TempDir(), "dashboard.yml")
-	if err := os.WriteFile(file, []byte(rules.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.WriteFile(file, []byte(rules.String()), 0o600))
 	run(t, nil, "promtool", "check", "rules", file)
 }
 
@@ -234,9 +217,7 @@ func TestSystemd(t *testing.T) {
 	for _, unit := range []string{"kith-hub.service", "kith.service"} {
 		text := strings.NewReplacer("/usr/bin/kith", "/bin/true", "Documentation=", "#").Replace(read(t, "systemd/"+unit))
 		file := filepath.Join(dir, unit)
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, os.WriteFile(file, []byte(text), 0o600))
 		if out := run(t, nil, "systemd-analyze", "verify", "--man=no", "--recursive-errors=no", file); strings.Contains(out, unit) {
 			t.Errorf("%s: %s", unit, out)
 		}
@@ -267,9 +248,7 @@ func TestTraefikRecipe(t *testing.T) {
 			}
 		}
 	}
-	if err := yaml.UnmarshalStrict([]byte(read(t, "proxies/traefik.yml")), &file); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, yaml.UnmarshalStrict([]byte(read(t, "proxies/traefik.yml")), &file))
 	for _, router := range file.HTTP.Routers {
 		service, there := file.HTTP.Services[router.Service]
 		if !there || len(service.LoadBalancer.Servers) != 1 || service.LoadBalancer.ResponseForwarding.FlushInterval != "-1ms" {

@@ -73,9 +73,7 @@ func TestHelm(t *testing.T) {
 	for name, text := range valueSets {
 		t.Run(name, func(t *testing.T) {
 			var values map[string]any
-			if err := yaml.Unmarshal([]byte(text), &values); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, yaml.Unmarshal([]byte(text), &values))
 			linted := lint.All("helm/kith", values, "kith", true)
 			for _, m := range linted.Messages {
 				if m.Severity > support.InfoSev {
@@ -99,18 +97,13 @@ func TestHelm(t *testing.T) {
 
 // TestHelmRefuses: values that no hub can run with are refused before anything is installed.
 func TestHelmRefuses(t *testing.T) {
-	chart, err := loader.Load("helm/kith")
-	if err != nil {
-		t.Fatal(err)
-	}
+	chart := value(loader.Load("helm/kith"))(t)
 	for _, text := range []string{
 		`{}`, `{publicURL: hub.example.org, database: {secret: a}}`, `{publicURL: "https://a.example"}`,
 		`{publicURL: "https://a.example", database: {secret: a}, replica: 3}`, `{publicURL: "https://a.example", database: {secret: a}, replicas: 0}`,
 	} {
 		var values map[string]any
-		if err := yaml.Unmarshal([]byte(text), &values); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, yaml.Unmarshal([]byte(text), &values))
 		if _, err := chartutil.ToRenderValues(chart, values, chartutil.ReleaseOptions{Name: "a"}, nil); err == nil {
 			t.Errorf("%s is taken", text)
 		}
@@ -120,18 +113,11 @@ func TestHelmRefuses(t *testing.T) {
 // render renders the chart and decodes each object strictly: an unknown field fails.
 func render(t *testing.T, values map[string]any) (o objects) {
 	t.Helper()
-	chart, err := loader.Load("helm/kith")
-	if err != nil {
-		t.Fatal(err)
-	}
+	chart := value(loader.Load("helm/kith"))(t)
 	complete, err := chartutil.ToRenderValues(chart, values, chartutil.ReleaseOptions{Name: "kith", Namespace: "kith", IsInstall: true}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	files, err := engine.Render(chart, complete)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	o.kinds = make(map[string]int)
 	for _, file := range slices.Sorted(maps.Keys(files)) {
 		if strings.HasSuffix(file, ".txt") || strings.Contains(file, "/_") {

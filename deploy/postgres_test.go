@@ -22,10 +22,7 @@ func TestPostgres(t *testing.T) {
 	s.primary = primary.port
 	s.must(primary, "initdb", "--username", "kith", "--auth-local", "trust", "--auth-host", "scram-sha-256", "--no-sync")
 	settings := "unix_socket_directories = '" + s.dir + "'\nlisten_addresses = '127.0.0.1'\n"
-	file, err := os.OpenFile(filepath.Join(primary.data, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := value(os.OpenFile(filepath.Join(primary.data, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0))(t)
 	if _, err := file.WriteString(settings); err != nil || file.Close() != nil {
 		t.Fatal(err)
 	}
@@ -77,26 +74,17 @@ func newServers(t *testing.T) *servers {
 		t.Fatal("PostgreSQL is not installed: make setup-test installs it")
 	}
 	dir, err := os.MkdirTemp("", "kith") // t.TempDir is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	s := &servers{t: t, dir: dir, path: slices.Max(found) + ":" + os.Getenv("PATH")}
 	secret := filepath.Join(dir, "replication_password")
-	if err := os.WriteFile(secret, []byte("a password-with_all\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.WriteFile(secret, []byte("a password-with_all\n"), 0o644))
 	if os.Getuid() == 0 {
-		postgres, err := user.Lookup("postgres")
-		if err != nil {
-			t.Fatal(err)
-		}
+		postgres := value(user.Lookup("postgres"))(t)
 		uid, _ := strconv.Atoi(postgres.Uid)
 		gid, _ := strconv.Atoi(postgres.Gid)
 		s.as = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
-		if err := os.Chown(dir, uid, gid); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, os.Chown(dir, uid, gid))
 	}
 	return s
 }
@@ -110,9 +98,7 @@ func (s *servers) server(name string) *server {
 func (s *servers) script(name string) string {
 	s.t.Helper()
 	to := filepath.Join(s.dir, name)
-	if err := os.WriteFile(to, []byte(read(s.t, "compose/postgres/"+name)), 0o755); err != nil {
-		s.t.Fatal(err)
-	}
+	ok(s.t, os.WriteFile(to, []byte(read(s.t, "compose/postgres/"+name)), 0o755))
 	return to
 }
 
@@ -131,9 +117,7 @@ func (s *servers) must(on *server, name string, args ...string) string {
 	cmd := s.command(on, name, args...)
 	out := filepath.Join(s.dir, "out") // a pipe would stay open in a server that the command starts
 	file, err := os.Create(out)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	ok(s.t, err)
 	defer file.Close()
 	cmd.Stdout, cmd.Stderr = file, file
 	err = cmd.Run()
@@ -167,9 +151,7 @@ func (s *servers) until(what string, is func() bool) {
 func (r *server) start(name string, args ...string) {
 	r.t.Helper()
 	r.process = r.command(r, name, args...)
-	if err := r.process.Start(); err != nil {
-		r.t.Fatal(err)
-	}
+	ok(r.t, r.process.Start())
 	r.t.Cleanup(r.kill)
 	r.until(name+" answers", func() bool { return r.command(r, "pg_isready", "--quiet").Run() == nil })
 }

@@ -44,13 +44,9 @@ func TestSetUpsStart(t *testing.T) {
 		t.Fatal("only root can change users and mounts: run the tests of this folder with -exec sudo")
 	}
 	dir, err := os.MkdirTemp("", "kith") // other users reach it
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.Chmod(dir, 0o755))
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSetUpsStart$", "-test.v")
 	cmd.Env = append(os.Environ(), inNamespaces+"="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID}
@@ -84,9 +80,7 @@ func startSetUps(t *testing.T, dir string) {
 
 func do(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 }
 
 // loopback turns on the loopback interface of a new network.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/cli"
 )
 
@@ -75,15 +76,9 @@ func pages(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for _, pattern := range []string{"../*.md", "../docs/*.md", "../docs/start/*.md", "../docs/operate/*.md", "../docs/spec/*.md", "../deploy/*/*.md", "../deploy/helm/*/*.md"} {
-		files, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := assert.Value(filepath.Glob(pattern))(t)
 		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := assert.Value(os.ReadFile(file))(t)
 			if name := filepath.ToSlash(strings.TrimPrefix(file, "../")); name != "CHANGELOG.md" {
 				out[name] = string(text)
 			}
@@ -142,23 +137,12 @@ var pairFile = regexp.MustCompile(`(?m)^(certificate|key) = "(/[^"]+)"`)
 // certificateIn makes a certificate and its key in a folder: the files certificate and key.
 func certificateIn(t *testing.T, folder string) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := assert.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"hub.example"}, NotAfter: time.Now().Add(time.Hour)}
-	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	certificate := assert.Value(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
+	private := assert.Value(x509.MarshalPKCS8PrivateKey(key))(t)
 	for name, block := range map[string]*pem.Block{"certificate": {Type: "CERTIFICATE", Bytes: certificate}, "key": {Type: "PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(filepath.Join(folder, name), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.WriteFile(filepath.Join(folder, name), pem.EncodeToMemory(block), 0o600))
 	}
 }
 
@@ -239,9 +223,7 @@ func TestCommandsExist(t *testing.T) {
 			}
 		}
 	}
-	if compared < 150 {
-		t.Errorf("%d commands were found, which is too few", compared)
-	}
+	assert.That(t, compared >= 150, compared, "commands were found, which is too few")
 }
 
 // exists reports an error unless kith has the command and its flags; in full, it also

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -32,22 +33,12 @@ const (
 // of it, up to 55 MB.
 func TestIdleDaemon(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "kith")
-	code, err := os.ReadFile(builtBinary(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.OpenFile(binary, os.O_CREATE|os.O_WRONLY, 0o700)
-	if err != nil {
-		t.Fatal(err)
-	}
+	code := assert.Value(os.ReadFile(builtBinary(t)))(t)
+	file := assert.Value(os.OpenFile(binary, os.O_CREATE|os.O_WRONLY, 0o700))(t)
 	for page := range slices.Chunk(code, os.Getpagesize()) {
-		if _, err := file.Write(page); err != nil {
-			t.Fatal(err)
-		}
+		assert.Value(file.Write(page))(t)
 	}
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, file.Close())
 	start, control, most, least := time.Hour, time.Hour, maxStart, idleMemory{own: 1 << 30, all: 1 << 30}
 	for n, late := 0, time.Now().Add(patience); n < 7 || start > most && time.Now().Before(late); n++ {
 		control = min(control, startOfGo(t))
@@ -58,15 +49,9 @@ func TestIdleDaemon(t *testing.T) {
 	}
 	t.Logf("the first answer %v after the start; idle %d KB of its own, %d KB in all; go version takes %v",
 		start.Round(time.Millisecond), least.own, least.all, control.Round(time.Millisecond))
-	if start > most {
-		t.Errorf("the first answer came %v after the start, want %v", start, most)
-	}
-	if least.own > maxOwn {
-		t.Errorf("an idle daemon holds %d KB of its own, want %d", least.own, maxOwn)
-	}
-	if least.all > maxAll {
-		t.Errorf("an idle daemon holds %d KB in all, want %d", least.all, maxAll)
-	}
+	assert.That(t, start <= most, "the first answer came", start, "after the start", most)
+	assert.That(t, least.own <= maxOwn, "an idle daemon holds", least.own, "KB of its own", maxOwn)
+	assert.That(t, least.all <= maxAll, "an idle daemon holds", least.all, "KB in all", maxAll)
 }
 
 // idleMemory is what a process holds, in KB.
@@ -79,9 +64,7 @@ type idleMemory struct {
 func startOfGo(t *testing.T) time.Duration {
 	t.Helper()
 	began := time.Now()
-	if err := exec.Command("go", "version").Run(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, exec.Command("go", "version").Run())
 	return time.Since(began)
 }
 
@@ -89,17 +72,13 @@ func startOfGo(t *testing.T) time.Duration {
 func idleDaemon(t *testing.T, binary string) (took time.Duration, memory idleMemory) {
 	t.Helper()
 	home, err := os.MkdirTemp("", "kith") // a socket's path is short
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer os.RemoveAll(home)
 	address := enginetest.FreeAddress()
 	cmd := exec.Command(binary, "serve", "--listen", address)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "KITH_HOME=" + home}
 	began := time.Now()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, cmd.Start())
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
 	for {
@@ -108,16 +87,12 @@ func idleDaemon(t *testing.T, binary string) (took time.Duration, memory idleMem
 			resp.Body.Close()
 			break
 		}
-		if time.Since(began) > patience {
-			t.Fatal(err)
-		}
+		assert.Require(t, time.Since(began) <= patience, err)
 		<-time.After(time.Millisecond)
 	}
 	took = time.Since(began)
 	file, err := os.Open(filepath.Join("/proc", fmt.Sprint(cmd.Process.Pid), "smaps_rollup"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer file.Close()
 	for lines := bufio.NewScanner(file); lines.Scan(); {
 		name, rest, _ := strings.Cut(lines.Text(), ":")
@@ -125,9 +100,7 @@ func idleDaemon(t *testing.T, binary string) (took time.Duration, memory idleMem
 			if name != of {
 				continue
 			}
-			if _, err := fmt.Sscan(rest, kb); err != nil {
-				t.Fatal(err)
-			}
+			assert.Value(fmt.Sscan(rest, kb))(t)
 		}
 	}
 	if memory.own == 0 || memory.all == 0 {

@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -90,14 +91,10 @@ type sandbox struct {
 func newSandbox(t *testing.T, binary string) *sandbox {
 	t.Helper()
 	engine := enginetest.New(enginetest.Ollama, enginetest.Options{Models: []enginetest.Model{{ID: "llama3:latest"}, {ID: "llama3"}}})
-	if err := engine.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, engine.Start())
 	t.Cleanup(func() { engine.Close() })
 	folder, err := os.MkdirTemp("", "kith-page-") // short: sockets are below it
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(folder) })
 	s := &sandbox{t: t, folder: folder, site: enginetest.FreeAddress(), local: enginetest.FreeAddress(), member: "ada"}
 	program := "#!/bin/sh\ncase $1 in hub) shift; exec " + binary + " hub --admin '' \"$@\" ;; esac\nexec " + binary + " \"$@\"\n"
@@ -121,12 +118,8 @@ func newSandbox(t *testing.T, binary string) *sandbox {
 func (s *sandbox) write(name string, mode os.FileMode, text string) {
 	s.t.Helper()
 	name = filepath.Join(s.folder, name)
-	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-		s.t.Fatal(err)
-	}
-	if err := os.WriteFile(name, []byte(text), mode); err != nil {
-		s.t.Fatal(err)
-	}
+	assert.OK(s.t, os.MkdirAll(filepath.Dir(name), 0o700))
+	assert.OK(s.t, os.WriteFile(name, []byte(text), mode))
 }
 
 // prepare makes the members, a machine of ada's whose daemon runs, and a key in
@@ -197,10 +190,7 @@ func (s *sandbox) run(script string) {
 
 // exported is the value of a variable that a script exported.
 func (s *sandbox) exported(name string) string {
-	text, err := os.ReadFile(s.folder + "/exports")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile(s.folder + "/exports"))(s.t)
 	_, value, _ := strings.Cut(string(text), "export "+name+"=")
 	value, _, _ = strings.Cut(value, "\n")
 	return strings.Trim(value, `'"`)
@@ -234,9 +224,7 @@ func (s *sandbox) start(command string) {
 	said := &output{}
 	cmd.Stdout = &output{line: func(string) { once.Do(func() { close(begun) }) }}
 	cmd.Stderr = said
-	if err := cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
+	assert.OK(s.t, cmd.Start())
 	go func() { ended <- cmd.Wait() }()
 	s.t.Cleanup(func() {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
@@ -301,10 +289,7 @@ func (s *sandbox) pullsFrom(address string) {
 // does, and returns its address.
 func modelHub(t *testing.T) string {
 	t.Helper()
-	model, err := os.ReadFile("../internal/llama/data/tiny.gguf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	model := assert.Value(os.ReadFile("../internal/llama/data/tiny.gguf"))(t)
 	sum := fmt.Sprintf("%x", sha256.Sum256(model))
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/models/{org}/{repo}/tree/main", func(w http.ResponseWriter, r *http.Request) {
@@ -329,22 +314,15 @@ func releases(t *testing.T, program string) string {
 	zip := gzip.NewWriter(&archive)
 	files := tar.NewWriter(zip)
 	for _, file := range []string{"kith", "man/man1/kith.1", "completions/kith.bash", "completions/_kith", "completions/kith.fish"} {
-		if err := files.WriteHeader(&tar.Header{Name: name + "/" + file, Mode: 0o755, Size: int64(len(program))}); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, files.WriteHeader(&tar.Header{Name: name + "/" + file, Mode: 0o755, Size: int64(len(program))}))
 		_, _ = io.WriteString(files, program) // into memory
 	}
-	if err := errors.Join(files.Close(), zip.Close()); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, errors.Join(files.Close(), zip.Close()))
 	mux := http.NewServeMux()
 	serve := func(name string, content []byte) {
 		mux.HandleFunc("GET /latest/download/"+name, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(content) })
 	}
-	installer, err := os.ReadFile("../install.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	installer := assert.Value(os.ReadFile("../install.sh"))(t)
 	serve("install.sh", installer)
 	serve("SHA256SUMS", fmt.Appendf(nil, "%x  %s.tar.gz\n", sha256.Sum256(archive.Bytes()), name))
 	serve(name+".tar.gz", archive.Bytes())

@@ -29,6 +29,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -50,22 +51,13 @@ type wayOut struct {
 func newWayOut(t *testing.T) *wayOut {
 	t.Helper()
 	w := &wayOut{t: t, dir: t.TempDir(), hosts: map[string]string{}}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := assert.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(90 * 24 * time.Hour),
 		DNSNames: []string{"hub.test", "upstream.test", "models.test"}, IsCA: true, BasicConstraintsValid: true,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := assert.Value(x509.CreateCertificate(rand.Reader, template, template, key.Public(), key))(t)
+	pkcs8 := assert.Value(x509.MarshalPKCS8PrivateKey(key))(t)
 	w.write("cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
 	w.write("key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})))
 	w.cert = tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
@@ -127,12 +119,8 @@ func (w *wayOut) serve(name string, handler http.Handler) {
 
 func (w *wayOut) write(name, text string) string {
 	path := filepath.Join(w.dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		w.t.Fatal(err)
-	}
+	assert.OK(w.t, os.MkdirAll(filepath.Dir(path), 0o700))
+	assert.OK(w.t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -151,9 +139,7 @@ func (w *wayOut) run(env []string, args ...string) {
 	var log bytes.Buffer
 	cmd := exec.Command(builtBinary(w.t), args...)
 	cmd.Env, cmd.Stderr = env, &log
-	if err := cmd.Start(); err != nil {
-		w.t.Fatal(err)
-	}
+	assert.OK(w.t, cmd.Start())
 	w.t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -256,9 +242,7 @@ func TestWayOut(t *testing.T) {
 		return string(text), response.StatusCode == http.StatusOK
 	})
 	response, err := http.Post("http://"+local+"/v1/chat/completions", "application/json", strings.NewReader(`{"model":"nowhere","messages":[]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	if response.Body.Close(); response.StatusCode != http.StatusNotFound { // the hub's answer; 503 if it is not reached
 		t.Errorf("a local call that the hub answers: %s", response.Status)
 	}
@@ -285,8 +269,6 @@ func TestWayOut(t *testing.T) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, host := range []string{"hub.test:443", "upstream.test:443", "models.test:443"} {
-		if !slices.Contains(w.asked, host) {
-			t.Errorf("the proxy was never asked for %s: %q", host, w.asked)
-		}
+		assert.That(t, slices.Contains(w.asked, host), "the proxy was never asked for", host, w.asked)
 	}
 }

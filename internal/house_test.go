@@ -51,6 +51,7 @@ var mayImport = map[string][]string{
 	"dispatch":    {"account", "fault", "fleet", "gateway", "ledger", "registry", "spool", "tunnel"},
 	"daemon":      {"gateway", "dialect", "fleet", "fault", "engine", "tunnel", "host", "spool"},
 	"cli":         {"account", "api", "certificate", "site", "hub", "ledger/journal", "daemon", "cluster", "store", "registry", "llama", "llamaserver", "credential", "enginetest", "engine", "gateway", "fleet", "host", "postgres", "pull", "spool", "outbound"},
+	"assert":      {},
 	"enginetest":  {},
 	"postgres":    {},
 	"storetest":   {"postgres", "store"},

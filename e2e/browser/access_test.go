@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // click presses what leads to another page, and counts it.
@@ -37,8 +39,6 @@ func (w *walk) limitGroup() {
 	w.click(op, "details[open] form[action='/groups/limit'] button")
 	op.see("These are now your limits for lab.")
 	op.see("10 calls a day")
-	if w.clicks > 4 {
-		w.t.Errorf("to limit a group takes %d clicks, want 4 at most", w.clicks)
-	}
+	assert.That(w.t, w.clicks <= 4, "to limit a group takes", w.clicks, "clicks")
 	w.look(op, "access-limited")
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/chromedp/cdproto/fetch"
 	"github.com/chromedp/chromedp"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // attacks are pages, each under a line "# name". In them TARGET is the base URL
@@ -45,9 +47,7 @@ func pages(t *testing.T, target string) []page {
 			"HALF", strings.TrimSuffix(call, "}")+`,"x":"`, "ENCODED", base64.StdEncoding.EncodeToString([]byte(call)))
 		all = append(all, page{name, "<!doctype html><title>attack</title><body>" + fill.Replace(html)})
 	}
-	if len(all) < 30 {
-		t.Fatalf("%d attack pages, want 30", len(all))
-	}
+	assert.Require(t, len(all) >= 30, len(all), "attack pages")
 	return all
 }
 
@@ -70,10 +70,7 @@ func lair(t *testing.T, all []page, target string) (port string) {
 	})
 	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)
-	u, err := url.Parse(s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := assert.Value(url.Parse(s.URL))(t)
 	return u.Port()
 }
 
@@ -246,15 +243,11 @@ func TestHostForms(t *testing.T) {
 func (d *daemon) answers(t *testing.T, host string) bool {
 	t.Helper()
 	c, err := net.Dial("tcp", "127.0.0.1:"+d.port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer c.Close()
 	fmt.Fprintf(c, "GET /v1/models HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", host)
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		t.Fatalf("Host %q: %v", host, err)
-	}
+	assert.OK(t, err, "Host", host)
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusBadRequest {
 		t.Errorf("Host %q: status %d", host, resp.StatusCode)

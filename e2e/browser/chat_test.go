@@ -15,6 +15,7 @@ import (
 	"github.com/chromedp/cdproto/performance"
 	"github.com/chromedp/chromedp"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -54,17 +55,12 @@ func hostileMarkdown() (all []string) {
 func TestHostileMarkdown(t *testing.T) {
 	t.Parallel()
 	cases := hostileMarkdown()
-	if len(cases) < 500 {
-		t.Fatalf("only %d cases", len(cases))
-	}
+	assert.Require(t, len(cases) >= 500, "only", len(cases), "cases")
 	w := &walk{stage: newStage(t, "llama3"), scripts: true}
 	w.op = newTab(t, chromium(t, nil), w.base, true)
 	w.chatting()
 	op := w.op
-	list, err := json.Marshal(cases)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := assert.Value(json.Marshal(cases))(t)
 	wrong := run(op, chromedp.Evaluate[[]string](`(async () => {
 		const wrong = [];
 		for (const text of `+string(list)+`) {
@@ -100,9 +96,7 @@ func TestHostileMarkdown(t *testing.T) {
 	w.engine.Set(enginetest.Behaviour{Text: strings.Join(cases[:50], "\n\n")})
 	w.say("Attack")
 	w.answered(1, "evil.example")
-	if run(op, chromedp.Evaluate[bool](`Boolean(window.pwned)`)) {
-		t.Error("an answer ran")
-	}
+	assert.That(t, !run(op, chromedp.Evaluate[bool](`Boolean(window.pwned)`)), "an answer ran")
 	op.quiet()
 }
 
@@ -155,9 +149,7 @@ func TestChat(t *testing.T) {
 	w.engine.Set(enginetest.Behaviour{Text: "regenerated"})
 	run(op, clickOn("#said .assistant .tools button:last-child"))
 	said("regenerated")
-	if got := op.text("#said"); strings.Contains(got, "edited") {
-		t.Errorf("beside the new answer is %q", got)
-	}
+	assert.Lacks(t, op.text("#said"), "edited", "beside the new answer")
 
 	run(op, chromedp.Evaluate[chromedp.Void](`(async () => {
 		const canvas = document.createElement("canvas");
@@ -195,9 +187,7 @@ func TestChat(t *testing.T) {
 	run(op, clickOn("#clear")) // the tab answers the question with yes
 	w.until("all are deleted", func() bool { return op.text("#history ul") == "" && op.text("#said") == "" })
 	op.open("/try")
-	if got := op.text("#history ul"); got != "" {
-		t.Errorf("after the deletion there is %q", got)
-	}
+	assert.Equal(t, op.text("#history ul"), "", "after the deletion there")
 	op.quiet()
 }
 
@@ -219,9 +209,7 @@ func TestChatDrawsOnlyTheLastBlock(t *testing.T) {
 	w.op = newTab(t, chromium(t, nil), w.base, true)
 	w.chatting()
 	text, err := json.Marshal(answerText(40) + "\nThe end [of it][ref].\n\n[ref]: https://example.org/ref\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	got := run(w.op, chromedp.Evaluate[struct {
 		Length, Read int
 		Same         bool
@@ -235,9 +223,7 @@ func TestChatDrawsOnlyTheLastBlock(t *testing.T) {
 		all.end();
 		return { Length: text.length, Read: read, Same: places[0].innerHTML === places[1].innerHTML };
 	})()`))
-	if !got.Same {
-		t.Error("an answer in pieces is drawn otherwise than the complete one")
-	}
+	assert.That(t, got.Same, "an answer in pieces is drawn otherwise than the complete one")
 	if got.Read > 6*got.Length {
 		t.Errorf("the lexer reads %d characters for an answer of %d", got.Read, got.Length)
 	}
@@ -321,13 +307,8 @@ func TestChatEnds(t *testing.T) {
 	w.say("And now?")
 	says("another worker")
 
-	cookies, err := chromedp.Call(op.ctx, network.GetCookies, network.GetCookiesParams{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := chromedp.Call(op.ctx, network.ClearBrowserCookies, cdp.Empty{}); err != nil {
-		t.Fatal(err)
-	}
+	cookies := assert.Value(chromedp.Call(op.ctx, network.GetCookies, network.GetCookiesParams{}))(t)
+	assert.Value(chromedp.Call(op.ctx, network.ClearBrowserCookies, cdp.Empty{}))(t)
 	w.say("Who am I?")
 	says("you are not signed in any more")
 	for _, c := range cookies.Cookies {
@@ -341,9 +322,7 @@ func TestChatEnds(t *testing.T) {
 	w.engine.Set(endless)
 	w.say("Lose the hub")
 	w.until("the answer begins", func() bool { return strings.Contains(op.text("#said .turn:last-child .assistant .text"), "word word") })
-	if err := w.hub.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, w.hub.Kill())
 	w.until("the loss is said", func() bool {
 		return strings.Contains(op.text("#said .turn:last-child .meta"), "the connection ended before the answer did")
 	})
@@ -369,10 +348,7 @@ func TestChatMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	metrics := func() map[string]float64 {
-		got, err := chromedp.Call(op.ctx, performance.GetMetrics, cdp.Empty{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := assert.Value(chromedp.Call(op.ctx, performance.GetMetrics, cdp.Empty{}))(t)
 		all := map[string]float64{}
 		for _, m := range got.Metrics {
 			all[m.Name] = m.Value

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // patience bounds every wait for the browser or a process.
@@ -34,9 +36,7 @@ func chromium(t *testing.T, flags map[string]any) context.Context {
 	t.Cleanup(stop) // waits for the process
 	tab, leave := chromedp.NewContext(allocated)
 	t.Cleanup(leave)
-	if err := chromedp.Do(tab); err != nil {
-		t.Fatalf("cannot start Chromium: %v", err)
-	}
+	assert.OK(t, chromedp.Do(tab), "cannot start Chromium")
 	return tab
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -96,13 +97,8 @@ func serve(t *testing.T, config string) *daemon {
 	}
 	d := &daemon{home: shortDir(t), engine: double(t)}
 	config = fmt.Sprintf("[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n%s", d.engine.URL(), config)
-	if err := os.WriteFile(filepath.Join(d.home, "config.toml"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(filepath.Join(d.home, "config.toml"), []byte(config), 0o600))
+	free := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	_, d.port, _ = net.SplitHostPort(free.Addr().String())
 	// The browser speaks to a relay that counts, on the port that the daemon knows
 	// as its own, at another loopback address.
@@ -111,9 +107,7 @@ func serve(t *testing.T, config string) *daemon {
 	cmd := exec.Command(binary, "serve", "--listen", address)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.home, "KITH_HOME=" + d.home, "KITH_SYSTEM_ROOT=" + d.home}
 	cmd.Stderr = d
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() {
@@ -138,10 +132,7 @@ func serve(t *testing.T, config string) *daemon {
 // shortDir is a folder whose path leaves room for a socket's name.
 func shortDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "kith")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := assert.Value(os.MkdirTemp("", "kith"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
@@ -150,9 +141,7 @@ func shortDir(t *testing.T) string {
 func double(t *testing.T) *enginetest.Engine {
 	t.Helper()
 	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{})
-	if err := e.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, e.Start())
 	t.Cleanup(func() { e.Close() })
 	return e
 }

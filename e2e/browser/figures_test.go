@@ -12,6 +12,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -101,9 +102,7 @@ func (w *walk) refusedTry() {
 	w.say("Anybody?")
 	w.until("it is refused", func() bool { return strings.Contains(op.text("#refused"), "CASCADE_EXHAUSTED") })
 	w.look(op, "try-refused")
-	if text := op.text("#refused"); !strings.Contains(text, "No machine available CASCADE_EXHAUSTED: no machine") {
-		w.t.Errorf("the chat says %q", text)
-	}
+	assert.Contains(w.t, op.text("#refused"), "No machine available CASCADE_EXHAUSTED: no machine", "the chat")
 	id := path.Base(run(op, chromedp.Evaluate[string](`document.querySelector("#refused a").pathname`)))
 	w.until("the request is explained", func() bool {
 		op.open("/requests")
@@ -126,9 +125,7 @@ func (w *walk) counted() {
 	op := w.op
 	w.until("the calls are counted", func() bool { op.open("/usage?days=7"); return op.text("#caller-codes") != "" })
 	op.see("Calls on your machines")
-	if by := op.text("#owner-members"); !strings.Contains(by, "you") {
-		w.t.Errorf("who called: %q", by)
-	}
+	assert.Contains(w.t, op.text("#owner-members"), "you", "who called")
 	charts := func() int {
 		return run(op, chromedp.Evaluate[int](`[...document.querySelectorAll(".chart[role=img] canvas")].filter(c => {
 			const seen = new OffscreenCanvas(c.width, c.height).getContext("2d", { willReadFrequently: true });
@@ -146,9 +143,7 @@ func (w *walk) counted() {
 	w.look(op, "usage-charts")
 	for _, view := range []string{"tokens", "waits", "calls"} {
 		run(op, chromedp.Evaluate[bool](fmt.Sprintf(`(() => { const s = document.querySelector("main section select"); s.value = %q; return s.dispatchEvent(new Event("change")); })()`, view)))
-		if n := charts(); n != 2 {
-			w.t.Errorf("%s: %d charts are drawn, want 2", view, n)
-		}
+		assert.Equal(w.t, charts(), 2, view, "charts are drawn")
 	}
 	op.scheme("dark")
 	w.until("the charts are drawn in the dark", func() bool { return charts() == 2 })
@@ -164,9 +159,7 @@ func (w *walk) counted() {
 func (w *walk) operates() {
 	op := w.op
 	op.open("/operator")
-	if got := op.text("#backup"); got != "none yet" {
-		w.t.Errorf("before any backup: %q", got)
-	}
+	assert.Equal(w.t, op.text("#backup"), "none yet", "before any backup")
 	out, err := exec.Command(w.binary, "admin", "backup", filepath.Join(w.home, "copy.db"), "--data", filepath.Join(w.home, "hub")).CombinedOutput()
 	if err != nil {
 		w.t.Fatalf("kith admin backup: %v: %s", err, out)

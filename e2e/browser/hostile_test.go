@@ -16,6 +16,8 @@ import (
 	"github.com/chromedp/cdproto/network"
 	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // hostileNames are what a page may be asked to show, each of which would set
@@ -70,9 +72,7 @@ var unprintable = []string{
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	names := hostileNames()
-	if len(names) < 500 {
-		t.Fatalf("only %d names", len(names))
-	}
+	assert.Require(t, len(names) >= 500, "only", len(names), "names")
 	browser := chromium(t, nil)
 	n := 0
 	for part := range slices.Chunk(names, 190) {
@@ -82,9 +82,7 @@ func TestHostileNames(t *testing.T) {
 			t.Parallel()
 			w := &walk{stage: newStage(t, part...)}
 			w.op, w.ben = newTab(t, browser, w.base, true), newTab(t, browser, w.base, true)
-			if _, err := chromedp.Call(w.op.ctx, cdppage.SetBypassCSP, cdppage.SetBypassCSPParams{Enabled: true}); err != nil {
-				t.Fatal(err)
-			}
+			assert.Value(chromedp.Call(w.op.ctx, cdppage.SetBypassCSP, cdppage.SetBypassCSPParams{Enabled: true}))(t)
 			w.signUp()
 			w.join()
 			w.machine()
@@ -194,10 +192,7 @@ func (w *walk) asked(names []string) {
 			}
 			all = append(all, question{"/try", map[string]string{"model": batch[0], "said": strings.ToValidUTF8(name, "\ufffd"), "ask": " "}})
 		}
-		list, err := json.Marshal(all)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		list := assert.Value(json.Marshal(all))(w.t)
 		if wrong := run(op, chromedp.Evaluate[[]string](`Promise.all(`+string(list)+`.map(async q => {
 			const r = await fetch(q.path, { headers: { Accept: "text/html" }, ...(q.form ? { method: "POST", body: new URLSearchParams(q.form) } : {}) }), text = await r.text();
 			if (r.status >= 500 && r.status !== 503 || !r.url.startsWith(location.origin + "/")) return q.path + " " + r.status + " " + r.url;
@@ -245,9 +240,7 @@ func (w *walk) crossSite() {
 			answers[e.RequestID] = e.StatusCode
 		}
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	assert.OK(w.t, err)
 	actions := slices.Sorted(maps.Keys(w.op.forms))
 	list, _ := json.Marshal(actions)
 	err = chromedp.Do(ctx, chromedp.Navigate(strings.Replace(evil.URL, "127.0.0.1", "localhost", 1)))
@@ -255,9 +248,7 @@ func (w *walk) crossSite() {
 		_, err = chromedp.Run(ctx, chromedp.Evaluate[bool](fmt.Sprintf(`Promise.all(%s.map(a => fetch(%q + a,
 			{method: "POST", mode: "no-cors", credentials: "include", body: new URLSearchParams({name: "evil", all: "yes"})}).catch(() => 0))).then(() => true)`, list, w.base), chromedp.EvalAwaitPromise))
 	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	assert.OK(w.t, err)
 	got := map[string]int64{}
 	w.until("the browser reports every answer", func() bool { // on a way of its own, after the page has it
 		mu.Lock()
@@ -268,11 +259,7 @@ func (w *walk) crossSite() {
 		return !slices.ContainsFunc(actions, func(action string) bool { return got[action] == 0 })
 	})
 	for _, action := range actions {
-		if got[action] != http.StatusForbidden {
-			w.t.Errorf("%s from another site: status %d, want 403", action, got[action])
-		}
+		assert.Equal(w.t, got[action], http.StatusForbidden, action, "from another site: status")
 	}
-	if len(actions) < 15 {
-		w.t.Errorf("%d forms were tried, want 15: %q", len(actions), actions)
-	}
+	assert.That(w.t, len(actions) >= 15, len(actions), "forms were tried", actions)
 }

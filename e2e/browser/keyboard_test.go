@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // mostStops is how many times Tab is pressed for an element before it counts as out of
@@ -26,9 +28,7 @@ func (b *tab) tabTo(selector string) {
 			if (!e.matches(":focus-visible") || style.outlineStyle === "none" && style.boxShadow === "none") return "unmarked: " + e.outerHTML.slice(0, 200);
 			return "";
 		})()`))
-		if seen != "" {
-			b.t.Errorf("the focus is not in sight, %s", seen)
-		}
+		assert.Equal(b.t, seen, "", "the focus is not in sight")
 		if run(b, chromedp.Evaluate[bool](fmt.Sprintf("document.activeElement.matches(%q)", selector))) {
 			return
 		}

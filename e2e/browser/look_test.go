@@ -11,6 +11,8 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // axe looks for what keeps people out of a page. testdata/LICENSES.md says whose
@@ -46,9 +48,7 @@ func (b *tab) scheme(name string) {
 	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}, {Name: "prefers-reduced-motion", Value: "reduce"}},
 	})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	assert.OK(b.t, err)
 }
 
 // inspect looks at the page closely: as it was loaded, then light and dark on a
@@ -138,17 +138,10 @@ func (b *tab) picture(name string, width int64) {
 		return
 	}
 	tall := run(b, chromedp.Evaluate[float64](`document.documentElement.scrollHeight`))
-	shot, err := chromedp.Call(b.ctx, cdppage.CaptureScreenshot, cdppage.CaptureScreenshotParams{
+	shot := assert.Value(chromedp.Call(b.ctx, cdppage.CaptureScreenshot, cdppage.CaptureScreenshotParams{
 		Clip:                  &cdppage.Viewport{Width: float64(width), Height: tall, Scale: 1},
 		CaptureBeyondViewport: new(true),
-	})
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	if err := os.MkdirAll(*screens, 0o755); err != nil {
-		b.t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(*screens, name+".png"), shot.Data, 0o644); err != nil {
-		b.t.Fatal(err)
-	}
+	}))(b.t)
+	assert.OK(b.t, os.MkdirAll(*screens, 0o755))
+	assert.OK(b.t, os.WriteFile(filepath.Join(*screens, name+".png"), shot.Data, 0o644))
 }

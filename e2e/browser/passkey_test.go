@@ -8,6 +8,7 @@ import (
 	"github.com/chromedp/cdproto/webauthn"
 	"github.com/chromedp/chromedp"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -35,9 +36,7 @@ func TestPasskey(t *testing.T) {
 		b.inspect("signin-passkey")
 		b.send("#use-passkey")
 		b.see("passkey")
-		if at := run(b, chromedp.Location()); at != s.base+"/sessions" {
-			t.Errorf("the sign-in leads to %s", at)
-		}
+		assert.Equal(t, run(b, chromedp.Location()), s.base+"/sessions", "the sign-in leads to")
 	}
 	b.open("/account")
 	b.send("#passkeys form button")
@@ -69,9 +68,7 @@ func (b *tab) authenticator() {
 			HasResidentKey: true, HasUserVerification: true, IsUserVerified: true, AutomaticPresenceSimulation: true,
 		}})
 	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	assert.OK(b.t, err)
 }
 
 // stageAt is a stage whose hub has a name, as passkeys need, and listens there.

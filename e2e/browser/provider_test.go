@@ -16,6 +16,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/go-jose/go-jose/v4"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -67,9 +68,7 @@ func TestProvider(t *testing.T) {
 			b.goAndCome(s, "/sessions")
 			b.see("provider")
 			for _, wrong := range b.wrong {
-				if !strings.HasPrefix(wrong, "it loads "+p.URL) {
-					t.Error(wrong)
-				}
+				assert.That(t, strings.HasPrefix(wrong, "it loads "+p.URL), wrong)
 			}
 		})
 	}
@@ -96,10 +95,7 @@ type vouching struct {
 
 func newProvider(t *testing.T) *vouching {
 	t.Helper()
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := assert.Value(rsa.GenerateKey(rand.Reader, 2048))(t)
 	p := &vouching{}
 	tell := func(w http.ResponseWriter, answer any) {
 		w.Header().Set("Content-Type", "application/json")

@@ -11,6 +11,8 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/makiuchi-d/gozxing"
 	"github.com/makiuchi-d/gozxing/qrcode"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // readQR returns what the QR code on the page says. The picture is the code and its border
@@ -19,14 +21,8 @@ import (
 func (b *tab) readQR() string {
 	b.t.Helper()
 	source := run(b, chromedp.Evaluate[string](`document.querySelector("img.qr")?.src ?? ""`))
-	data, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(source, "data:image/png;base64,"))
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	img, err := png.Decode(bytes.NewReader(data))
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	data := assert.Value(base64.StdEncoding.DecodeString(strings.TrimPrefix(source, "data:image/png;base64,")))(b.t)
+	img := assert.Value(png.Decode(bytes.NewReader(data)))(b.t)
 	return decodeQR(b.t, img)
 }
 
@@ -42,13 +38,8 @@ func decodeQR(t *testing.T, img image.Image) string {
 			}
 		}
 	}
-	bitmap, err := gozxing.NewBinaryBitmapFromImage(img)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bitmap := assert.Value(gozxing.NewBinaryBitmapFromImage(img))(t)
 	read, err := qrcode.NewQRCodeReader().Decode(bitmap, map[gozxing.DecodeHintType]any{gozxing.DecodeHintType_PURE_BARCODE: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	return read.GetText()
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -87,9 +88,7 @@ func (w *walk) signUp() {
 	op.see("40 calls a day")
 	w.look(op, "invite-made")
 	w.invite = op.text("#link")
-	if got := op.readQR(); got != w.invite {
-		w.t.Errorf("a phone reads %q, not %q", got, w.invite)
-	}
+	assert.Equal(w.t, op.readQR(), w.invite, "a phone reads")
 }
 
 // join makes the second account, by the invite.
@@ -123,9 +122,7 @@ func (w *walk) firstCall() {
 	if err != nil || !strings.Contains(string(out), "Hello from the attic") {
 		w.t.Fatalf("the lines for curl, pasted: %v: %s", err, out)
 	}
-	if w.clicks > 3 {
-		w.t.Errorf("from the invite to the first call takes %d clicks, want 3 at most", w.clicks)
-	}
+	assert.That(w.t, w.clicks <= 3, "from the invite to the first call takes", w.clicks, "clicks")
 }
 
 // machine approves a machine of op's by its code.

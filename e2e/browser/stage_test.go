@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -48,9 +49,7 @@ func newStageWith(t *testing.T, listen, config string, models ...string) *stage 
 		offered = append(offered, enginetest.Model{ID: id, ContextLength: 4096 << (i % 4), Tools: i == 0})
 	}
 	engine := enginetest.New(enginetest.Ollama, enginetest.Options{Models: offered, Behaviour: enginetest.Behaviour{Text: "Hello from the attic"}})
-	if err := engine.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, engine.Start())
 	t.Cleanup(func() { engine.Close() })
 	s.engine = engine
 	s.write("hub.toml", "[site]\nsignup = \"invite\"\n[ratelimit]\nrps = 0\n"+config)
@@ -71,9 +70,7 @@ func newStageWith(t *testing.T, listen, config string, models ...string) *stage 
 
 func (s *stage) write(name, text string) {
 	s.t.Helper()
-	if err := os.WriteFile(filepath.Join(s.home, name), []byte(text), 0o600); err != nil {
-		s.t.Fatal(err)
-	}
+	assert.OK(s.t, os.WriteFile(filepath.Join(s.home, name), []byte(text), 0o600))
 }
 
 // read is what a file of the stage holds by now: "hub.err" is what the hub said
@@ -89,16 +86,11 @@ func (s *stage) start(args ...string) *os.Process {
 	cmd := exec.Command(s.binary, args...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.home, "KITH_HOME=" + s.home, "KITH_SYSTEM_ROOT=" + s.home, "NO_COLOR=1"}
 	for ending, to := range map[string]*io.Writer{".out": &cmd.Stdout, ".err": &cmd.Stderr} {
-		file, err := os.Create(filepath.Join(s.home, args[0]+ending))
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		file := assert.Value(os.Create(filepath.Join(s.home, args[0]+ending)))(s.t)
 		defer file.Close() // the process has its own
 		*to = file
 	}
-	if err := cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
+	assert.OK(s.t, cmd.Start())
 	s.t.Cleanup(func() {
 		cmd.Process.Signal(os.Interrupt) // it may have ended by itself
 		if err := cmd.Wait(); err != nil || s.t.Failed() {
@@ -150,16 +142,11 @@ func (s *stage) call(key, model string) (status int, code, route string) {
 	req, _ := http.NewRequest("POST", s.base+"/v1/chat/completions", strings.NewReader(string(body)))
 	req.Header.Set("Authorization", "Bearer "+key)
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	resp := assert.Value(http.DefaultClient.Do(req))(s.t)
 	defer resp.Body.Close()
 	var answer struct {
 		Error struct{ Code string }
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
-		s.t.Fatal(err)
-	}
+	assert.OK(s.t, json.NewDecoder(resp.Body).Decode(&answer))
 	return resp.StatusCode, answer.Error.Code, resp.Header.Get("X-Kith-Route")
 }

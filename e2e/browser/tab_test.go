@@ -15,6 +15,8 @@ import (
 	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // tab is one member's browser at the site. It answers every question with yes.
@@ -42,9 +44,7 @@ func newTab(t *testing.T, browser context.Context, base string, scripts bool) *t
 	} else if err == nil {
 		_, err = chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	return b
 }
 
@@ -99,9 +99,7 @@ func (b *tab) leads(want int64, steps ...chromedp.Action[chromedp.Void]) {
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
 	got, err := chromedp.RunResponse(ctx, steps...)
-	if err != nil {
-		b.t.Fatalf("no page follows: %v", err)
-	}
+	assert.OK(b.t, err, "no page follows")
 	if int64(got.Status) != want {
 		b.t.Fatalf("status %d, want %d: %s says %q", got.Status, want, got.URL, b.text("main"))
 	}
@@ -115,10 +113,7 @@ func run[T any](b *tab, action chromedp.Action[T]) T {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
-	got, err := chromedp.Run(ctx, action)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	got := assert.Value(chromedp.Run(ctx, action))(b.t)
 	return got
 }
 

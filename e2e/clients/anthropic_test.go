@@ -11,6 +11,8 @@ import (
 
 	"github.com/anthropics/anthropic-sdk-go"
 	"github.com/anthropics/anthropic-sdk-go/option"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // messagesClient is a client that has nothing but the base and the key.
@@ -37,15 +39,10 @@ func TestAnthropicGo(t *testing.T) {
 		if err != nil || len(page.Data) != 1 || page.Data[0].ID != "tiny" || page.HasMore {
 			t.Fatalf("%+v, %v", page, err)
 		}
-		if one, err := client.Models.Get(ctx, "tiny", anthropic.ModelGetParams{}); err != nil || one.ID != "tiny" {
-			t.Fatalf("%+v, %v", one, err)
-		}
+		assert.Equal(t, assert.Value(client.Models.Get(ctx, "tiny", anthropic.ModelGetParams{}))(t).ID, "tiny")
 	})
 	t.Run("message", func(t *testing.T) {
-		answer, err := client.Messages.New(ctx, askAnthropic("tiny", "What is the capital of France?"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := assert.Value(client.Messages.New(ctx, askAnthropic("tiny", "What is the capital of France?")))(t)
 		if answer.Content[0].Text != "The capital of France is Paris." || answer.StopReason != anthropic.StopReasonEndTurn || answer.Model != "tiny" ||
 			answer.Usage.InputTokens == 0 || answer.Usage.OutputTokens == 0 || !strings.HasPrefix(answer.ID, "msg_") {
 			t.Errorf("%s", answer.RawJSON())
@@ -60,16 +57,12 @@ func TestAnthropicGo(t *testing.T) {
 	t.Run("limit", func(t *testing.T) {
 		params := askAnthropic("tiny", "Tell me a long story about an owl.")
 		params.MaxTokens = 3
-		if answer, err := client.Messages.New(ctx, params); err != nil || answer.StopReason != anthropic.StopReasonMaxTokens {
-			t.Errorf("%+v, %v", answer, err)
-		}
+		assert.Equal(t, assert.Value(client.Messages.New(ctx, params))(t).StopReason, anthropic.StopReasonMaxTokens)
 	})
 	t.Run("count", func(t *testing.T) {
 		params := askAnthropic("tiny", "What is the capital of France?")
 		answer, err := client.Messages.New(ctx, params)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		var response *http.Response // counted by the model's tokenizer, not estimated
 		count, err := client.Messages.CountTokens(ctx, anthropic.MessageCountTokensParams{Model: "tiny", Messages: params.Messages}, option.WithResponseInto(&response))
 		sent := answer.Usage.InputTokens + answer.Usage.CacheReadInputTokens
@@ -129,13 +122,9 @@ func accumulate(ctx context.Context, t *testing.T, client *anthropic.Client, par
 	stream := client.Messages.NewStreaming(ctx, params)
 	defer stream.Close()
 	for ; stream.Next(); events++ {
-		if err := whole.Accumulate(stream.Current()); err != nil {
-			t.Fatalf("event %d: %v", events, err)
-		}
+		assert.OK(t, whole.Accumulate(stream.Current()), "event", events)
 	}
-	if err := stream.Err(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, stream.Err())
 	return whole, events
 }
 
@@ -157,10 +146,7 @@ func (n *libraries) anthropic(t *testing.T) {
 					answer, _ := accumulate(ctx, t, &client, params)
 					return &answer
 				}
-				answer, err := client.Messages.New(ctx, params)
-				if err != nil {
-					t.Fatal(err)
-				}
+				answer := assert.Value(client.Messages.New(ctx, params))(t)
 				return answer
 			}
 			first := ask(params)
@@ -181,9 +167,7 @@ func (n *libraries) anthropic(t *testing.T) {
 				`"reasoning_content":"A file."`, `"tool_calls":[{"id":"call_1","type":"function","function":{"name":"read","arguments":"{\"path\":\"a b.txt\"}"}}]`,
 				`{"role":"tool","tool_call_id":"call_1","content":"hello"}`, `"max_tokens":4096`, `"enable_thinking":true`, `"thinking_token_budget":1024`,
 			} {
-				if !strings.Contains(asked, part) {
-					t.Errorf("the engine did not get %s:\n%s", part, asked)
-				}
+				assert.Contains(t, asked, part, "the engine did not get")
 			}
 		})
 	}
@@ -194,12 +178,8 @@ func (n *libraries) anthropic(t *testing.T) {
 		for stream.Next() {
 			said += stream.Current().Delta.Text
 		}
-		if stream.Err() == nil || said != "one two " {
-			t.Errorf("said %q, then %v", said, stream.Err())
-		}
-		if !strings.Contains(stream.Err().Error(), "engine_error") {
-			t.Errorf("the code is lost: %v", stream.Err())
-		}
+		assert.That(t, stream.Err() != nil && said == "one two ", said, "then", stream.Err())
+		assert.Contains(t, stream.Err().Error(), "engine_error", "the code is lost", stream.Err())
 	})
 	n.refused(t, func(r refusal, streamed bool) error {
 		client := messagesClient(r.hub, r.key)

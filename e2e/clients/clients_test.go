@@ -19,6 +19,8 @@ import (
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // network is what `kith dev --json` says about itself.
@@ -50,12 +52,8 @@ func dev(t *testing.T) network {
 	cmd.Env = append(os.Environ(), "KITH_HOME="+t.TempDir())
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
+	assert.OK(t, cmd.Start())
 	t.Cleanup(func() {
 		cmd.Process.Signal(syscall.SIGINT)
 		if err := cmd.Wait(); err != nil {
@@ -63,9 +61,7 @@ func dev(t *testing.T) network {
 		}
 	})
 	line, err := bufio.NewReader(out).ReadBytes('\n')
-	if err != nil {
-		t.Fatalf("kith dev printed no line: %v", err)
-	}
+	assert.OK(t, err, "kith dev printed no line")
 	var n network
 	if err := json.Unmarshal(line, &n); err != nil {
 		t.Fatalf("the first line is not the document promised: %v: %s", err, line)
@@ -108,26 +104,15 @@ func ask(text string) openai.ChatCompletionNewParams {
 
 func list(ctx context.Context, t *testing.T, client *openai.Client) {
 	page, err := client.Models.List(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(page.Data) != 1 || page.Data[0].ID != "tiny" {
-		t.Fatalf("listed %+v, want tiny alone", page.Data)
-	}
+	assert.OK(t, err)
+	assert.Require(t, len(page.Data) == 1 && page.Data[0].ID == "tiny", "listed", page.Data)
 	one, err := client.Models.Get(ctx, "tiny")
-	if err != nil || one.ID != "tiny" {
-		t.Fatalf("get: %+v, %v", one, err)
-	}
+	assert.Require(t, err == nil && one.ID == "tiny", "get", one, err)
 }
 
 func chat(ctx context.Context, t *testing.T, client *openai.Client) {
-	answer, err := client.Chat.Completions.New(ctx, ask("What is the capital of France?"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text := answer.Choices[0].Message.Content; text != "The capital of France is Paris." {
-		t.Errorf("answered %q", text)
-	}
+	answer := assert.Value(client.Chat.Completions.New(ctx, ask("What is the capital of France?")))(t)
+	assert.Equal(t, answer.Choices[0].Message.Content, "The capital of France is Paris.", "answered")
 	if answer.Choices[0].FinishReason != "stop" || answer.Model != "tiny" || answer.Usage.CompletionTokens == 0 {
 		t.Errorf("finish %q, model %q, usage %+v", answer.Choices[0].FinishReason, answer.Model, answer.Usage)
 	}
@@ -146,9 +131,7 @@ func stream(ctx context.Context, t *testing.T, client *openai.Client) {
 			t.Fatalf("the accumulator refused chunk %d: %s", chunks, events.Current().RawJSON())
 		}
 	}
-	if err := events.Err(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, events.Err())
 	text := whole.Choices[0].Message.Content
 	// Tokens that come faster than they are sent on share a chunk; the end and the usage have one each.
 	if chunks < 3 || !strings.Contains(text, "owl") || whole.Choices[0].FinishReason != "stop" || whole.Usage.CompletionTokens < 20 {
@@ -160,9 +143,7 @@ func embeddings(ctx context.Context, t *testing.T, client *openai.Client) {
 	answer, err := client.Embeddings.New(ctx, openai.EmbeddingNewParams{
 		Model: "tiny", Input: openai.EmbeddingNewParamsInputUnion{OfArrayOfStrings: []string{"What is the capital of France?", "What is the capital of Spain?"}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	if len(answer.Data) != 2 || len(answer.Data[0].Embedding) != 128 || answer.Data[1].Index != 1 {
 		t.Errorf("%d embeddings of %d dimensions", len(answer.Data), len(answer.Data[0].Embedding))
 	}
@@ -227,16 +208,10 @@ func toolsRoundTrip(ctx context.Context, t *testing.T, client *openai.Client, st
 	once := func() *openai.ChatCompletion {
 		if streamed {
 			params.StreamOptions.IncludeUsage = openai.Bool(true)
-			whole, err := accumulateChat(ctx, client, params)
-			if err != nil {
-				t.Fatal(err)
-			}
+			whole := assert.Value(accumulateChat(ctx, client, params))(t)
 			return &whole.ChatCompletion
 		}
-		answer, err := client.Chat.Completions.New(ctx, params)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := assert.Value(client.Chat.Completions.New(ctx, params))(t)
 		return answer
 	}
 	first := once()

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -57,9 +58,7 @@ data: [DONE]
 
 func startLibraries(t *testing.T) *libraries {
 	engine := enginetest.New(enginetest.VLLM, enginetest.Options{})
-	if err := engine.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, engine.Start())
 	t.Cleanup(func() { engine.Close() })
 	engine.Script(func(c enginetest.Call) enginetest.Behaviour {
 		switch {
@@ -73,10 +72,7 @@ func startLibraries(t *testing.T) *libraries {
 	})
 	n := &libraries{staged: startNetwork(t, ""), engine: engine, limited: startNetwork(t, "[ratelimit]\nrps = 1\nburst = 1\n")}
 	n.member("eve")
-	tiny, err := filepath.Abs("../../internal/llama/data/tiny.gguf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	tiny := assert.Value(filepath.Abs("../../internal/llama/data/tiny.gguf"))(t)
 	n.daemon("box", fmt.Sprintf("[engine]\nmodels = [%q]\n[discovery]\nenabled = false\nendpoints = [%q]\n[share]\nslots = 8\n", tiny, engine.URL()))
 	away := n.machine(paused, "")
 	for _, model := range []string{"tiny", "test-model", paused} {
@@ -143,22 +139,16 @@ func (n *libraries) javaScript(t *testing.T) {
 		t.Fatalf("cannot find the libraries: %v; run scripts/setup-test.sh, or make test", err)
 	}
 	files, err := filepath.Glob("node/*.test.mjs")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no tests in node: %v", err)
-	}
+	assert.Require(t, err == nil && len(files) != 0, "no tests in node", err)
 	where, err := json.Marshal(map[string]any{
 		"base": n.hub, "keys": n.keys,
 		"limited": map[string]string{"base": n.limited.hub, "key": n.limited.keys["ada"]},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "node", append([]string{"--test", "--test-reporter=spec", "--test-timeout=60000"}, files...)...)
 	cmd.Env = append(os.Environ(), "KITH_E2E="+string(where))
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("node --test: %v", err)
-	}
+	assert.OK(t, cmd.Run(), "node --test")
 }

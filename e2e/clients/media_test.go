@@ -20,6 +20,8 @@ import (
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // mostSound is the largest clip of the daemon's and of its engine, in bytes.
@@ -139,13 +141,9 @@ func formats(t *testing.T, client *openai.Client) {
 	defer cancel()
 	const text = "3 bytes in en"
 	answer, err := transcribe(ctx, client, 3, openai.AudioResponseFormatJSON)
-	if err != nil || answer.Text != text || answer.Usage.Seconds != 2 {
-		t.Errorf("json: %+v %v", answer, err)
-	}
+	assert.That(t, err == nil && answer.Text == text && answer.Usage.Seconds == 2, "json", answer, err)
 	answer, err = transcribe(ctx, client, 3, openai.AudioResponseFormatVerboseJSON)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	if v := answer.AsTranscriptionVerbose(); v.Text != text || v.Duration != 1.5 || len(v.Segments) != 1 || v.Segments[0].End != 1.5 || len(v.Words) != 1 || v.Words[0].Word != "bytes" {
 		t.Errorf("verbose_json: %+v", v)
 	}
@@ -176,9 +174,7 @@ func formats(t *testing.T, client *openai.Client) {
 	events = client.Audio.Transcriptions.NewStreaming(ctx, params)
 	for events.Next() {
 	}
-	if events.Err() == nil {
-		t.Error("a stream that broke looks whole")
-	}
+	assert.That(t, events.Err() != nil, "a stream that broke looks whole")
 }
 
 // TestEmbeddingCodings is what the library reads of each coding, on both

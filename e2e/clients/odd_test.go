@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -175,9 +176,7 @@ func TestOddStreams(t *testing.T) {
 	t.Parallel()
 	const streams = 1000
 	engine := enginetest.New(enginetest.VLLM, enginetest.Options{})
-	if err := engine.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, engine.Start())
 	t.Cleanup(func() { engine.Close() })
 	engine.Script(func(c enginetest.Call) enginetest.Behaviour {
 		seed, err := strconv.ParseUint(strings.TrimPrefix(c.Input, "odd "), 10, 64)
@@ -193,19 +192,12 @@ func TestOddStreams(t *testing.T) {
 	for seed := range uint64(streams) {
 		all = append(all, newOddStream(seed))
 	}
-	text, err := json.Marshal(all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(json.Marshal(all))(t)
 	meant := filepath.Join(t.TempDir(), "meant.json")
-	if err := os.WriteFile(meant, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(meant, text, 0o600))
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "node", "node/odd.mjs", n.hub, n.keys["ada"], meant)
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("node: %v", err)
-	}
+	assert.OK(t, cmd.Run(), "node")
 }

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // goProgram is the text around a block of Go on the page.
@@ -33,10 +35,7 @@ fmt.Println(answer.Content[0].Text, err)
 // page runs the programs of the members' page as they are, with
 // this network's hub and model; e2e/agents does so with the rest of the page.
 func (n *libraries) page(t *testing.T) {
-	text, err := os.ReadFile("../../docs/clients.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile("../../docs/clients.md"))(t)
 	forPrograms, _, _ := strings.Cut(string(text), "\n## Claude Code\n")
 	ran := 0
 	for _, section := range strings.Split(forPrograms, "\n## ")[1:] {
@@ -53,9 +52,7 @@ func (n *libraries) page(t *testing.T) {
 			t.Run(heading, func(t *testing.T) { n.runBlock(t, language, code) })
 		}
 	}
-	if ran != 10 {
-		t.Errorf("%d blocks were found", ran)
-	}
+	assert.Equal(t, ran, 10, "blocks were found")
 }
 
 // runBlock runs one block; all of them ask for the capital of France.
@@ -70,9 +67,7 @@ func (n *libraries) runBlock(t *testing.T, language, code string) {
 		library, _, _ := strings.Cut(strings.TrimPrefix(code, "client := "), ".")
 		around := goProgram[library]
 		file := filepath.Join(t.TempDir(), "main.go")
-		if err := os.WriteFile(file, []byte(around[0]+code+around[1]), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.WriteFile(file, []byte(around[0]+code+around[1]), 0o600))
 		cmd = exec.CommandContext(t.Context(), "go", "run", file)
 	}
 	cmd.Env = append(os.Environ(), "KITH_API_KEY="+n.keys["ada"])

@@ -11,6 +11,8 @@ import (
 	"github.com/openai/openai-go/v3/option"
 	"github.com/openai/openai-go/v3/packages/param"
 	"github.com/openai/openai-go/v3/responses"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 func askResponse(model, text string) responses.ResponseNewParams {
@@ -43,9 +45,7 @@ func streamResponse(ctx context.Context, t *testing.T, client *openai.Client, pa
 	text := ""
 	for ; stream.Next(); events++ {
 		event := stream.Current()
-		if event.SequenceNumber != int64(events) {
-			t.Errorf("event %d has the number %d", events, event.SequenceNumber)
-		}
+		assert.Equal(t, event.SequenceNumber, int64(events), "event", events, "has the number")
 		switch event.Type {
 		case "response.output_text.delta":
 			text += event.Delta
@@ -53,9 +53,7 @@ func streamResponse(ctx context.Context, t *testing.T, client *openai.Client, pa
 			whole = event.Response
 		}
 	}
-	if err := stream.Err(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, stream.Err())
 	if whole.ID == "" || whole.OutputText() != text {
 		t.Errorf("the deltas say %q, the response %q", text, whole.OutputText())
 	}
@@ -70,10 +68,7 @@ func TestResponsesGo(t *testing.T) {
 	defer cancel()
 	client := openai.NewClient(option.WithBaseURL(n.Hub), option.WithAPIKey(n.APIKey), option.WithMaxRetries(0))
 	const question, answer = "What is the capital of France?", "The capital of France is Paris."
-	first, err := client.Responses.New(ctx, askResponse("tiny", question))
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := assert.Value(client.Responses.New(ctx, askResponse("tiny", question)))(t)
 	if first.OutputText() != answer || first.Status != responses.ResponseStatusCompleted || first.Model != "tiny" || !strings.HasPrefix(first.ID, "resp_") ||
 		first.Usage.InputTokens == 0 || first.Usage.TotalTokens != first.Usage.InputTokens+first.Usage.OutputTokens || first.CompletedAt < first.CreatedAt {
 		t.Errorf("%s", first.RawJSON())
@@ -111,9 +106,7 @@ func TestResponsesGo(t *testing.T) {
 			t.Fatalf("%+v, %v", second, err)
 		}
 		got, err := client.Responses.Get(ctx, second.ID, responses.ResponseGetParams{})
-		if err != nil || got.RawJSON() != second.RawJSON() {
-			t.Errorf("%v: %s", err, got.RawJSON())
-		}
+		assert.That(t, err == nil && got.RawJSON() == second.RawJSON(), err, got.RawJSON())
 		var items []string
 		pages := client.Responses.InputItems.ListAutoPaging(ctx, second.ID, responses.InputItemListParams{Limit: openai.Int(1), Order: responses.InputItemListParamsOrderAsc})
 		for pages.Next() {
@@ -134,9 +127,7 @@ func TestResponsesGo(t *testing.T) {
 		unstored := askResponse("tiny", question)
 		unstored.Store = openai.Bool(false)
 		gone, err := client.Responses.New(ctx, unstored)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		checkResponseError(t, client.Responses.Delete(ctx, gone.ID), 400, "previous_response_not_found", "response_id")
 	})
 	wrong := openai.NewClient(option.WithBaseURL(n.Hub), option.WithAPIKey("kith_wrong"), option.WithMaxRetries(0))
@@ -179,16 +170,11 @@ func (n *libraries) openAIResponses(t *testing.T) {
 					answer, _ := streamResponse(ctx, t, &client, params)
 					return answer
 				}
-				answer, err := client.Responses.New(ctx, params)
-				if err != nil {
-					t.Fatal(err)
-				}
+				answer := assert.Value(client.Responses.New(ctx, params))(t)
 				return *answer
 			}
 			first := ask(params)
-			if len(first.Output) != 3 {
-				t.Fatalf("%s", first.RawJSON())
-			}
+			assert.Require(t, len(first.Output) == 3, first.RawJSON())
 			thought, said, call := first.Output[0], first.Output[1], first.Output[2]
 			if thought.Type != "reasoning" || thought.Summary[0].Text != "A file." || said.Content[0].Text != "I look." ||
 				call.Type != "function_call" || call.Name != "read" || call.CallID != "call_1" || call.Arguments.OfString != `{"path":"a b.txt"}` || call.ID == call.CallID ||
@@ -221,18 +207,14 @@ func (n *libraries) openAIResponses(t *testing.T) {
 					`"tool_calls":[{"id":"call_1","type":"function","function":{"name":"read","arguments":"{\"path\":\"a b.txt\"}"}}]`,
 					`{"role":"tool","tool_call_id":"call_1","content":"hello"}`, `"reasoning_effort":"high"`, `"strict":true`,
 				} {
-					if !strings.Contains(asked, part) {
-						t.Errorf("%s: the engine was not told %s:\n%s", way, part, asked)
-					}
+					assert.Contains(t, asked, part, way, "the engine was not told")
 				}
 			}
 		})
 	}
 	t.Run("another member", func(t *testing.T) {
 		first, err := client.Responses.New(ctx, params)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		n.member("ben")
 		ben := n.clients["ben"]
 		_, err = ben.Responses.Get(ctx, first.ID, responses.ResponseGetParams{})

@@ -11,6 +11,8 @@ import (
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestSix stages the six refusals with separate processes and asks through the
@@ -59,9 +61,7 @@ func TestSix(t *testing.T) {
 		check := func(t *testing.T, err error) {
 			t.Helper()
 			var api *openai.Error
-			if !errors.As(err, &api) {
-				t.Fatalf("gave %v, not the library's error", err)
-			}
+			assert.Require(t, errors.As(err, &api), "gave", err)
 			if api.Code != c.code || api.StatusCode != c.status || api.Message == "" {
 				t.Errorf("gave %d %s %q, not %d %s", api.StatusCode, api.Code, api.Message, c.status, c.code)
 			}
@@ -70,9 +70,7 @@ func TestSix(t *testing.T) {
 			if ok := 1 <= seconds && seconds <= 30; ok != (c.status == 503) {
 				t.Errorf("Retry-After is %q with a %d", h.Get("Retry-After"), c.status)
 			}
-			if got := h.Get("X-Should-Retry"); got != c.retry {
-				t.Errorf("x-should-retry is %q, not %q", got, c.retry)
-			}
+			assert.Equal(t, h.Get("X-Should-Retry"), c.retry, "x-should-retry")
 		}
 		t.Run(c.code, func(t *testing.T) { check(t, n.ask(t.Context(), c.caller, c.model, "Hello", wait(c.wait[0])...)) })
 		t.Run(c.code+"/streamed", func(t *testing.T) {

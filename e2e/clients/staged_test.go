@@ -18,6 +18,7 @@ import (
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -34,17 +35,13 @@ type staged struct {
 func startNetwork(t *testing.T, config string) *staged {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kith-six-") // short enough for sockets
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	n := &staged{t: t, binary: kithBinary(t), dir: dir, data: filepath.Join(dir, "hub"), keys: map[string]string{}, clients: map[string]openai.Client{}}
 	addr := enginetest.FreeAddress()
 	n.hub = "http://" + addr
 	file := filepath.Join(dir, "hub.toml")
-	if err := os.WriteFile(file, []byte("# an empty file is refused\n"+config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(file, []byte("# an empty file is refused\n"+config), 0o600))
 	n.start("hub", "hub", "--config", file, "--data", n.data, "--listen", addr, "--admin", "")
 	n.until("the hub answers", func() error {
 		_, err := n.try("admin", "member", "list", "--data", n.data)
@@ -59,9 +56,7 @@ func (n *staged) start(home string, args ...string) (kill func()) {
 	cmd := exec.Command(n.binary, args...)
 	cmd.Env = append(os.Environ(), "KITH_HOME="+filepath.Join(n.dir, home))
 	cmd.Stderr = n.t.Output()
-	if err := cmd.Start(); err != nil {
-		n.t.Fatal(err)
-	}
+	assert.OK(n.t, cmd.Start())
 	killed := false
 	kill = func() {
 		if !killed {
@@ -86,10 +81,7 @@ func (n *staged) try(args ...string) ([]byte, error) {
 
 func (n *staged) kith(args ...string) []byte {
 	n.t.Helper()
-	out, err := n.try(args...)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	out := assert.Value(n.try(args...))(n.t)
 	return out
 }
 
@@ -128,12 +120,8 @@ func engineConfig(url string) string {
 // daemon signs a machine of ada's in and serves on it under that configuration.
 func (n *staged) daemon(name, config string) (kill func()) {
 	home := filepath.Join(n.dir, name)
-	if err := os.MkdirAll(home, 0o700); err != nil {
-		n.t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600); err != nil {
-		n.t.Fatal(err)
-	}
+	assert.OK(n.t, os.MkdirAll(home, 0o700))
+	assert.OK(n.t, os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600))
 	var made struct {
 		Token string `json:"token"`
 	}
@@ -221,8 +209,6 @@ func (n *staged) curl(home, path string) {
 		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(home, "daemon.sock"))
 	}}}
 	response, err := client.Post("http://localhost"+path, "", nil)
-	if err != nil || response.StatusCode != 200 {
-		n.t.Fatalf("POST %s: %v %v", path, response, err)
-	}
+	assert.Require(n.t, err == nil && response.StatusCode == 200, "POST", path, response, err)
 	response.Body.Close()
 }

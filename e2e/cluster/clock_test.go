@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/store"
 )
 
@@ -152,9 +153,7 @@ func (c *cluster) owners() []clockOwner {
 
 func check(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 }
 
 // at returns the node of that index, counted round.
@@ -215,9 +214,7 @@ func (c *cluster) waitByAge(owners []clockOwner) string {
 			all, last = all+1, began
 		}
 	}
-	if passed > 0 {
-		c.t.Errorf("%d calls began before an older one", passed)
-	}
+	assert.That(c.t, passed <= 0, passed, "calls began before an older one")
 	return fmt.Sprint(all, " calls, each ", apart, " after the one before; out of order: ", passed)
 }
 
@@ -464,9 +461,7 @@ func (c *cluster) drainAhead(owners []clockOwner) string {
 			c.t.Error(*fault)
 		}
 	}
-	if served == 0 {
-		c.t.Error("no call was served")
-	}
+	assert.That(c.t, served != 0, "no call was served")
 	return fmt.Sprintf("%d calls at the other nodes; failed: %d", served, failed)
 }
 
@@ -491,9 +486,7 @@ func (c *cluster) usageEverywhere(owners []clockOwner) string {
 		byMember[u.MemberID]++
 		off = max(off, time.Until(u.Started))
 	}
-	if off > 5*time.Second {
-		c.t.Errorf("a call began %v from now", off)
-	}
+	assert.That(c.t, off <= 5*time.Second, "a call began", off, "from now")
 	var counts []int64
 	for _, o := range owners {
 		var shown []int64

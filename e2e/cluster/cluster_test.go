@@ -25,6 +25,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/postgres"
 	"github.com/kith/kith/internal/store"
@@ -69,9 +70,7 @@ type node struct {
 func start(t *testing.T, homes int, clocks ...time.Duration) *cluster {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kith-cluster-") // short enough for sockets
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	c := &cluster{t: t, dir: dir, network: newNetwork(), machines: &machines{runs: make(map[string][]*run)}, binary: os.Getenv("KITH_BIN")}
 	switch {
@@ -131,9 +130,7 @@ func (c *cluster) proxy(from string, i int) string {
 func (c *cluster) startDatabase(i int, primary string) {
 	var err error
 	c.database[i], err = postgres.Start(postgres.Config{Listen: c.address[i], Settings: []string{"fsync=off"}, Primary: primary})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	assert.OK(c.t, err)
 }
 
 // startStandby starts the database that is not the primary as its synchronous standby.
@@ -149,9 +146,7 @@ func (c *cluster) startStandby() {
 // failOver makes the standby the primary. The old primary was killed, or lives on.
 func (c *cluster) failOver() {
 	c.primary = 1 - c.primary
-	if err := c.database[c.primary].Promote(); err != nil {
-		c.t.Fatal(err)
-	}
+	assert.OK(c.t, c.database[c.primary].Promote())
 	c.synchronous(c.primary, "") // it has no standby yet
 }
 
@@ -179,9 +174,7 @@ func (c *cluster) write(n *node) {
 	if err == nil {
 		n.log, err = os.OpenFile(filepath.Join(n.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	}
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	assert.OK(c.t, err)
 }
 
 // startNode starts a node's process.
@@ -223,9 +216,7 @@ func (c *cluster) connect(hub string) {
 			return err
 		})
 	}
-	if err := group.Wait(); err != nil {
-		c.t.Fatal(err)
-	}
+	assert.OK(c.t, group.Wait())
 	c.allConnected(*machineCount)
 }
 
@@ -294,18 +285,14 @@ func (c *cluster) member(name string) {
 	if err == nil && name != owner {
 		err = c.nodes[0].operate("POST", "/shares", map[string]string{"owner": owner, "with": name}, nil)
 	}
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	assert.OK(c.t, err)
 }
 
 // key is an API key.
 type key struct{ ID, Secret string }
 
 func (c *cluster) key(member string) (made key) {
-	if err := c.nodes[0].operate("POST", "/keys", map[string]any{"member": member, "manage": true}, &made); err != nil {
-		c.t.Fatal(err)
-	}
+	assert.OK(c.t, c.nodes[0].operate("POST", "/keys", map[string]any{"member": member, "manage": true}, &made))
 	return made
 }
 
@@ -340,15 +327,9 @@ func (c *cluster) checkLedger() (lost, doubled int) {
 		_ = n.cmd.Process.Signal(os.Interrupt)
 		_ = n.cmd.Wait()
 	}
-	db, err := store.Open(c.t.Context(), store.Config{URL: c.databases("")})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	db := assert.Value(store.Open(c.t.Context(), store.Config{URL: c.databases("")}))(c.t)
 	defer db.Close()
-	records, err := db.Usage(c.t.Context())
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	records := assert.Value(db.Usage(c.t.Context()))(c.t)
 	count := make(map[string]int)
 	for _, r := range records {
 		count[r.CallID]++
@@ -362,9 +343,7 @@ func (c *cluster) checkLedger() (lost, doubled int) {
 			c.t.Errorf("call %s was answered and is not in the ledger", id)
 		}
 	}
-	if doubled > 0 {
-		c.t.Errorf("%d calls are in the ledger twice", doubled)
-	}
+	assert.That(c.t, doubled <= 0, doubled, "calls are in the ledger twice")
 	c.t.Logf("ledger: %d records, %d answered calls", len(records), len(c.answered))
 	return lost, doubled
 }

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 const (
@@ -58,10 +60,7 @@ func TestCost(t *testing.T) {
 func (c *cluster) cpu() (sum time.Duration) {
 	c.t.Helper()
 	for _, n := range c.nodes {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", n.cmd.Process.Pid))
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		text := assert.Value(os.ReadFile(fmt.Sprintf("/proc/%d/stat", n.cmd.Process.Pid)))(c.t)
 		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 		for _, ticks := range fields[11:13] { // utime and stime, of 10 ms
 			n, _ := strconv.Atoi(ticks)

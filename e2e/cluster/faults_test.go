@@ -13,6 +13,8 @@ import (
 	"testing"
 	"text/tabwriter"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 var (
@@ -255,9 +257,7 @@ func (c *cluster) settle() {
 func (c *cluster) killPrimary() time.Duration {
 	k := c.key(owner)
 	began := time.Now()
-	if err := c.database[c.primary].Kill(); err != nil {
-		c.t.Fatal(err)
-	}
+	assert.OK(c.t, c.database[c.primary].Kill())
 	c.failOver()
 	for _, n := range c.nodes {
 		c.until(n.name+" serves", func() error { _, err := c.call(n, k, unary); return err })

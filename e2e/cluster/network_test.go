@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // network carries every connection between the processes of a cluster. It can cut the
@@ -73,10 +75,7 @@ func (n *network) started(name string, pid int) {
 // accepts them, beginning with another one each time. Who connects to a node is found out.
 func (n *network) proxy(t testing.TB, w way, targets ...string) (address string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { listener.Close() })
 	go func() {
 		for turn := 0; ; turn++ {

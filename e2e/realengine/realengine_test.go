@@ -23,8 +23,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -56,9 +55,7 @@ func start(t *testing.T, env []string, program string, args ...string) *bytes.Bu
 	cmd := exec.Command(program, args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(os.Interrupt)
 		dead := time.AfterFunc(10*time.Second, func() { _ = cmd.Process.Kill() })
@@ -121,9 +118,7 @@ type network struct {
 func newNetwork(t *testing.T, engines ...string) *network {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kith") // sockets have short names
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	n := &network{t: t, hub: "http://" + enginetest.FreeAddress(), local: "http://" + enginetest.FreeAddress()}
 	data, home := filepath.Join(dir, "hub"), filepath.Join(dir, "home")
@@ -142,15 +137,11 @@ func newNetwork(t *testing.T, engines ...string) *network {
 	}
 	read := func(out []byte, member string) string {
 		var values map[string]any
-		if err := json.Unmarshal(out, &values); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
+		assert.OK(t, json.Unmarshal(out, &values), out)
 		return fmt.Sprint(values[member])
 	}
 	rates := filepath.Join(dir, "hub.toml")
-	if err := os.WriteFile(rates, []byte("[ratelimit]\nrps = 10000\nburst = 10000\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(rates, []byte("[ratelimit]\nrps = 10000\nburst = 10000\n"), 0o600))
 	start(t, env, kith(t), "hub", "--config", rates, "--listen", strings.TrimPrefix(n.hub, "http://"), "--admin", enginetest.FreeAddress(), "--data", data)
 	await(t, "the hub", func() bool {
 		_, err := os.Stat(filepath.Join(data, "admin.sock"))
@@ -163,14 +154,10 @@ func newNetwork(t *testing.T, engines ...string) *network {
 	run("admin", "member", "create", "ana", "--data", data)
 	n.key = read(run("admin", "key", "create", "--member", "ana", "--data", data, "--json"), "secret")
 	token := read(run("admin", "machine", "token", "--member", "ana", "--name", "desk", "--data", data, "--json"), "token")
-	if err := os.MkdirAll(home, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.MkdirAll(home, 0o700))
 	config := fmt.Sprintf("[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [%q]\n[share]\nyield_to_local = false\n[ratelimit]\nenabled = false\n", strings.Join(engines, `", "`))
 	config = strings.ReplaceAll(config, `\"`, `"`)
-	if err := os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600))
 	run("login", "--hub", n.hub, "--token", token)
 	n.run = run
 	start(t, env, kith(t), "serve", "--config", filepath.Join(home, "config.toml"), "--listen", strings.TrimPrefix(n.local, "http://"))
@@ -282,17 +269,12 @@ func TestStreamsAreComplete(t *testing.T) {
 // slotsBusy returns how many slots of the server compute.
 func slotsBusy(t *testing.T, server string) (busy int) {
 	t.Helper()
-	resp, err := http.Get(server + "/slots")
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := assert.Value(http.Get(server + "/slots"))(t)
 	defer resp.Body.Close()
 	var slots []struct {
 		Busy bool `json:"is_processing"`
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&slots); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, json.NewDecoder(resp.Body).Decode(&slots))
 	for _, s := range slots {
 		if s.Busy {
 			busy++
@@ -368,10 +350,7 @@ func TestSleepingServer(t *testing.T) {
 	server := llamaServer(t, "--alias", "real", "--sleep-idle-seconds", "1", "-c", "1024")
 	n := newNetwork(t, server)
 	asleep := func() bool {
-		resp, err := http.Get(server + "/props")
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := assert.Value(http.Get(server + "/props"))(t)
 		defer resp.Body.Close()
 		var props struct {
 			Sleeping bool `json:"is_sleeping"`
@@ -383,9 +362,7 @@ func TestSleepingServer(t *testing.T) {
 	// kith reload looks at every engine at once.
 	for range 3 {
 		n.run("reload")
-		if !asleep() {
-			t.Error("a look woke it")
-		}
+		assert.That(t, asleep(), "a look woke it")
 	}
 	if got := n.models(); !slices.Contains(got, "real") {
 		t.Errorf("offered while it sleeps: %v", got)
@@ -412,9 +389,7 @@ func TestAnotherProgram(t *testing.T) {
 		programs.Wait()
 		began := time.Now()
 		status, text, err := n.post(t.Context(), n.hub, "/v1/chat/completions", chat("real", "hi", 2, false))
-		if err != nil || status != 200 {
-			t.Errorf("after it: %d %v %s", status, err, text)
-		}
+		assert.That(t, err == nil && status == 200, "after it", status, err, text)
 		t.Logf("served %v after the program ended", time.Since(began))
 	}
 }
@@ -425,17 +400,12 @@ func TestRouter(t *testing.T) {
 	preset := filepath.Join(t.TempDir(), "models.ini")
 	tiny := absolute(t, "internal/llama/data/tiny.gguf", "")
 	text := "[chatty]\nmodel = " + tiny + "\nctx-size = 2048\nparallel = 2\n[vectors]\nmodel = " + tiny + "\nembeddings = true\npooling = mean\nctx-size = 512\nparallel = 1\n"
-	if err := os.WriteFile(preset, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(preset, []byte(text), 0o600))
 	router := server(t, "--models-preset", preset)
 	n := newNetwork(t, router)
 	await(t, "both models", func() bool { return len(n.list()) == 2 })
 	states := func() (states []string) {
-		resp, err := http.Get(router + "/v1/models")
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := assert.Value(http.Get(router + "/v1/models"))(t)
 		defer resp.Body.Close()
 		var list struct {
 			Data []struct {
@@ -450,9 +420,7 @@ func TestRouter(t *testing.T) {
 		return states
 	}
 	n.run("reload")
-	if diff := cmp.Diff([]string{"chatty unloaded", "vectors unloaded"}, states()); diff != "" {
-		t.Errorf("after looks:%s", diff)
-	}
+	assert.Same(t, states(), []string{"chatty unloaded", "vectors unloaded"}, "after looks")
 	if got := n.list(); slices.Contains(got[0].Capabilities, "embeddings") || !slices.Contains(got[1].Capabilities, "embeddings") {
 		t.Errorf("offered: %+v", got)
 	}
@@ -487,15 +455,9 @@ func shapeOf(t *testing.T, base, method, path, body string) shape {
 	t.Helper()
 	transport := new(http.Transport)
 	defer transport.CloseIdleConnections()
-	req, err := http.NewRequest(method, base+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := assert.Value(http.NewRequest(method, base+path, strings.NewReader(body)))(t)
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := assert.Value(transport.RoundTrip(req))(t)
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(resp.Body)
 	s := shape{
@@ -520,16 +482,12 @@ func shapeOf(t *testing.T, base, method, path, body string) shape {
 func closedAfter(t *testing.T, host, path, body string) bool {
 	t.Helper()
 	conn, err := net.Dial("tcp", host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer conn.Close()
 	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, host, len(body), body)
 	from := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(from, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	_, _ = io.Copy(io.Discard, resp.Body)
 	_ = conn.SetReadDeadline(time.Now().Add(time.Second))
 	_, err = from.ReadByte()
@@ -541,9 +499,7 @@ func closedAfter(t *testing.T, host, path, body string) bool {
 func TestDouble(t *testing.T) {
 	real := llamaServer(t, "--alias", "test-model", "-c", "1024", "--metrics")
 	double := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Models: []enginetest.Model{{ID: "test-model", ContextLength: 1024}}})
-	if err := double.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, double.Start())
 	defer double.Close()
 	for name, c := range map[string]struct{ method, path, body string }{
 		"a stream":         {"POST", "/v1/chat/completions", chat("test-model", "hi", 3, true)},
@@ -560,8 +516,6 @@ func TestDouble(t *testing.T) {
 		"without a method": {"GET", "/v1/chat/completions", ""},
 	} {
 		want, got := shapeOf(t, real, c.method, c.path, c.body), shapeOf(t, double.URL(), c.method, c.path, c.body)
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: -real +double\n%s", name, diff)
-		}
+		assert.Same(t, got, want, name, "-real +double")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 )
 
 // Names that look alike have a skeleton in common, and others have none.
@@ -22,8 +23,6 @@ func TestSkeletons(t *testing.T) {
 		}
 	}
 	for _, pair := range [][2]string{{"ana", "anna"}, {"lan", "ian"}, {"joe", "joé"}, {"box-1", "box-2"}, {"ada b", "ada-b"}, {"анна", "анка"}, {"日本", "日木"}} {
-		if alike(pair[0], pair[1]) {
-			t.Errorf("%q is not %q", pair[0], pair[1])
-		}
+		assert.That(t, !alike(pair[0], pair[1]), pair[0], "is not", pair[1])
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -80,9 +81,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 			return []Model{{ID: fleet.ModelID("of-" + c.Name)}}, nil
 		},
 		Control: func(_ context.Context, id fleet.MachineID, c fleet.Control) error {
-			if string(id) != w.machine.ID {
-				t.Errorf("machine %s was to be changed", id)
-			}
+			assert.Equal(t, string(id), w.machine.ID, "machine", id, "was to be changed")
 			w.controls = append(w.controls, c)
 			return w.refuse
 		},
@@ -112,9 +111,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 
 func check(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 }
 
 func (w *world) identify(_ context.Context, secret string) (fleet.Caller, error) {
@@ -149,9 +146,7 @@ func (w *world) ask(who, method, path, body string) response {
 	text, err := io.ReadAll(resp.Body)
 	check(w.t, err)
 	answer := response{status: resp.StatusCode, body: string(text)}
-	if resp.Header.Get("X-Correlation-ID") == "" {
-		w.t.Errorf("%s %s has no correlation id", method, path)
-	}
+	assert.That(w.t, resp.Header.Get("X-Correlation-ID") != "", method, path, "has no correlation id")
 	if resp.StatusCode != http.StatusOK {
 		var envelope struct{ Error Problem }
 		check(w.t, json.Unmarshal(text, &envelope, json.MatchCaseInsensitiveNames(true)))
@@ -170,9 +165,7 @@ func (w *world) ask(who, method, path, body string) response {
 func good[T any](w *world, who, method, path, body string) T {
 	w.t.Helper()
 	answer := w.ask(who, method, path, body)
-	if answer.status != http.StatusOK {
-		w.t.Fatalf("%s: %s %s %s: %d %s", who, method, path, body, answer.status, answer.body)
-	}
+	assert.Require(w.t, answer.status == http.StatusOK, who, method, path, body, answer.status, answer.body)
 	var into T
 	check(w.t, json.Unmarshal([]byte(answer.body), &into))
 	return into
@@ -271,9 +264,7 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 			continue
 		}
 		name := l.method + " " + l.path
-		if attempts[name] == nil {
-			t.Errorf("%s: say here what a stranger gets", name)
-		}
+		assert.That(t, attempts[name] != nil, name, "say here what a stranger gets")
 		if got := w.ask("", l.method, l.path, ""); got.status != 401 {
 			t.Errorf("%s without a key: %+v", name, got)
 		}
@@ -282,9 +273,7 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 		}
 		for _, a := range attempts[name] {
 			got := w.ask(a.who, l.method, a.path, a.body)
-			if got.status != a.want {
-				t.Errorf("%s as %s: %+v, want %d", name, a.who, got, a.want)
-			}
+			assert.Equal(t, got.status, a.want, name, "as", a.who, got)
 			for _, secret := range []string{"secret-model", w.machine.ID, invite.Code, invite.ID, key.ID, `"pat"`} {
 				if (a.who == "eve" || secret == `"pat"` && a.who == "bob") && strings.Contains(got.body, secret) && !strings.Contains(a.path, secret) {
 					t.Errorf("%s tells eve of ada's %s: %s", name, secret, got.body)
@@ -295,9 +284,7 @@ func TestWhatIsAdasIsNotEves(t *testing.T) {
 			t.Fatalf("%s changed what is ada's:\n%s", name, diff)
 		}
 	}
-	if len(w.controls) > 0 {
-		t.Errorf("a stranger changed ada's machine: %+v", w.controls)
-	}
+	assert.That(t, len(w.controls) == 0, "a stranger changed ada's machine", w.controls)
 	// An org and a group that is not there cannot be distinguished.
 	hidden, absent := w.ask("eve", "POST", "/api/groups/lab/leave", ""), w.ask("eve", "POST", "/api/groups/bal/leave", "")
 	if a, b := message(t, hidden), message(t, absent); strings.ReplaceAll(a, "lab", "bal") != b {
@@ -388,29 +375,19 @@ func TestShares(t *testing.T) {
 	made := good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob","models":["tiny"],"hours":"sat,sun 00:00-24:00","concurrent":2,"per_day":9}`)
 	want := Share{ID: made.ID, Owner: "ada", With: "bob", Direction: "given", Created: made.Created,
 		Limits: Limits{Models: []string{"tiny"}, Hours: "Sat,Sun 00:00-24:00", Concurrent: limit(2), PerDay: limit(9)}}
-	if diff := cmp.Diff(want, made); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, made, want)
 	again := good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob","per_day":5}`)
 	want.PerDay = limit(5) // all else stays
-	if diff := cmp.Diff(want, again); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff(want, good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob"}`)); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, again, want)
+	assert.Same(t, good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob"}`), want)
 	want.Models, want.Hours, want.Concurrent = []string{}, "", nil
 	again = good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob","models":null,"hours":null,"concurrent":null}`)
-	if diff := cmp.Diff(want, again); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, again, want)
 	for who, direction := range map[string]string{"ada": "given", "bob": "received"} {
 		got := good[List[Share]](w, who, "GET", "/api/shares", "").Data
 		want := again
 		want.Direction = direction
-		if diff := cmp.Diff([]Share{want}, got); diff != "" {
-			t.Error(diff)
-		}
+		assert.Same(t, got, []Share{want})
 	}
 	for _, body := range []string{
 		`{"with":"bob","hours":"never"}`, `{"with":"bob","concurrent":-1}`, `{"with":"bob","per_day":-1}`, `{"with":"bob","concurrent":0}`, `{"with":"bob","per_day":0}`, `{"with":"bob","models":[""]}`,
@@ -457,9 +434,7 @@ func TestInvites(t *testing.T) {
 	accepted := good[Share](w, "eve", "POST", "/api/invites/accept", `{"code":"`+limited.Code+`"}`)
 	received := good[List[Share]](w, "eve", "GET", "/api/shares", "").Data[0]
 	for what, got := range map[string]Limits{"made": limited.Limits, "accepted": accepted.Limits, "in force": received.Limits} {
-		if diff := cmp.Diff(limits, got); diff != "" {
-			t.Errorf("%s with\n%s", what, diff)
-		}
+		assert.Same(t, got, limits, what, "with")
 	}
 	// A use is left, but the share that eve got by it was ended.
 	check(t, w.db.RemoveShare(t.Context(), w.members["ada"].ID, w.members["eve"].ID))
@@ -483,14 +458,10 @@ func TestInvites(t *testing.T) {
 	}
 	var states []string
 	for _, i := range good[List[Invite]](w, "ada", "GET", "/api/invites", "").Data {
-		if i.Code != "" {
-			t.Errorf("the code is told again: %+v", i)
-		}
+		assert.Equal(t, i.Code, "", "the code is told again", i)
 		states = append(states, i.State)
 	}
-	if diff := cmp.Diff([]string{"used up", "revoked", "used up"}, states); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, states, []string{"used up", "revoked", "used up"})
 	for _, body := range []string{`{"uses":-1}`, `{"uses":1001}`, `{"expires":"0d"}`, `{"expires":"-7d"}`, `{"expires":"400d"}`, `{"expires":"soon"}`, `{"expires":"d"}`, `{"expires":"99999999999999d"}`, `{"hours":"never"}`, `{"per_day":-1}`, `{"per_day":0}`, `{"concurrent":0}`, `{"models":[""]}`} {
 		if got := w.ask("ada", "POST", "/api/invites", body); got.status != 400 {
 			t.Errorf("%s: %+v", body, got)
@@ -520,9 +491,7 @@ func TestGroups(t *testing.T) {
 		Name: "all", Kind: account.GroupOpen, In: true, Admin: true, Size: 2, Created: got[0].Created,
 		Members: []GroupMember{{"ada", true}, {"bob", false}}, Invitations: []Invitation{}, KeptOut: []string{"box"}, Closed: []Closed{}, Limits: &Limits{Models: []string{}},
 	}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, got, want)
 	for _, step := range []struct {
 		change string
 		closed []Closed
@@ -567,9 +536,7 @@ func TestGroupLimits(t *testing.T) {
 			[]string{`no machine of yours offers the model "Tiny:latest": until one does, this names nothing; did you mean "tiny"?`}}},
 		{`{}`, GroupLimits{"lab", Limits{[]string{"Tiny:latest"}, "", nil, limit(5)}, 0, nil}},
 	} {
-		if diff := cmp.Diff(step.want, good[GroupLimits](w, "ada", "POST", "/api/groups/lab/limits", step.body)); diff != "" {
-			t.Errorf("%s: %s", step.body, diff)
-		}
+		assert.Same(t, good[GroupLimits](w, "ada", "POST", "/api/groups/lab/limits", step.body), step.want, step.body)
 	}
 	for who, perDay := range map[string]*int{"ada": limit(5), "bob": nil} {
 		if got := good[List[Group]](w, who, "GET", "/api/groups", "").Data[0].Limits; got == nil || !cmp.Equal(got.PerDay, perDay) {
@@ -618,9 +585,7 @@ func TestMachines(t *testing.T) {
 		ID: w.machine.ID, Name: "box", Online: true, Hours: "Mon-Sun 00:00-24:00", Timezone: "Europe/Lisbon", Open: true, Slots: 3,
 		Models: []MachineModel{{ID: "tiny", ContextLength: 512, Slots: 2}}, KeptOut: true, Groups: []string{"lab"}, Created: got[0].Created, LastSeen: got[0].LastSeen,
 	}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, got, want)
 	for _, body := range []string{`{}`, `{"all":true,"group":"x"}`, `{"undo":true}`} {
 		if got := w.ask("ada", "POST", path+"/keep-out", body); got.status != 400 {
 			t.Errorf("%s: %+v", body, got)
@@ -631,9 +596,7 @@ func TestMachines(t *testing.T) {
 	good[anything](w, "ada", "POST", path+"/control", `{"paused":true,"until":"`+until.Format(time.RFC3339)+`"}`)
 	good[anything](w, "ada", "POST", path+"/control", `{"hours":"","slots":0}`)
 	yes, always, none := true, "", 0
-	if diff := cmp.Diff([]fleet.Control{{Paused: &yes, Until: &until}, {Hours: &always, Slots: &none}}, w.controls); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, w.controls, []fleet.Control{{Paused: &yes, Until: &until}, {Hours: &always, Slots: &none}})
 	for body, param := range map[string]string{
 		`{}`: "", `{"until":"2099-01-01T00:00:00Z"}`: "until", `{"paused":true,"until":"2001-01-01T00:00:00Z"}`: "until",
 		`{"hours":"x"}`: "hours", `{"timezone":"Mars/Olympus"}`: "timezone", `{"slots":-1}`: "slots", `{"slots":"1"}`: "slots",
@@ -705,9 +668,7 @@ func TestWrongBodies(t *testing.T) {
 			t.Errorf("%s: %d %s (param %q)", c.body, got.status, answer.Error.Message, param)
 		}
 		for _, inside := range []string{"Go ", "api.", "jsontext", "unmarshal"} {
-			if strings.Contains(answer.Error.Message, inside) {
-				t.Errorf("%s: %s", c.body, answer.Error.Message)
-			}
+			assert.Lacks(t, answer.Error.Message, inside, c.body)
 		}
 	}
 }
@@ -726,9 +687,7 @@ func TestBodiesThatDoNotEnd(t *testing.T) {
 	check(t, err)
 	text, err := io.ReadAll(c) // to the end of the connection: nothing waits for the rest
 	check(t, err)
-	if !strings.HasPrefix(string(text), "HTTP/1.1 401 ") {
-		t.Errorf("answered %s", text)
-	}
+	assert.That(t, strings.HasPrefix(string(text), "HTTP/1.1 401 "), "answered", text)
 }
 
 // history gives ada a past: a call that was served, and one that was refused.
@@ -806,9 +765,7 @@ func TestGroupMachines(t *testing.T) {
 			}
 		}
 		slices.Sort(got)
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("ada's notices: %s", diff)
-		}
+		assert.Same(t, got, want, "ada's notices")
 	}
 	want := []string{ // each once a day
 		"An admin of all excluded your machine box: its members do not reach it by the group.",

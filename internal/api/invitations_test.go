@@ -6,9 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestConsent: no one is in a group but by an act of their own. Whatever an org's
@@ -136,9 +135,7 @@ func TestInvitationsOfUnknown(t *testing.T) {
 			}
 		}
 	}
-	if taken != account.MaxUnknown {
-		t.Errorf("they took %d places", taken)
-	}
+	assert.Equal(t, taken, account.MaxUnknown, "they took")
 	ask := func() response { return w.ask("ada", "POST", "/api/groups/lab/invitations", `{"member":"bob"}`) }
 	if got := ask(); got.status != 400 || !strings.Contains(got.body, `25 invitations by admins that \"bob\" does not share with`) {
 		t.Errorf("ada, whom bob does not know: %+v", got)
@@ -181,9 +178,7 @@ func TestGroupNotices(t *testing.T) {
 	}
 	same := func(got []Notice, want ...Notice) {
 		t.Helper()
-		if diff := cmp.Diff(append([]Notice{}, want...), got); diff != "" {
-			t.Error(diff)
-		}
+		assert.Same(t, got, append([]Notice{}, want...))
 	}
 	good[Group](w, "ada", "POST", "/api/groups", `{"name":"lab","kind":"org"}`)
 	good[Group](w, "ada", "POST", "/api/groups", `{"name":"all","kind":"open"}`)

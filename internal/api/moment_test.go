@@ -3,6 +3,8 @@ package api
 import (
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestMoment: what a time says depends on how far it is from now, on now's clock.
@@ -22,16 +24,12 @@ func TestMoment(t *testing.T) {
 		{at, at.Add(-3 * time.Hour).In(east), "24 Nov 01:05"},
 		{at.In(east), at, "23:05 UTC"},
 	} {
-		if got := Moment(test.t, test.now); got != test.want {
-			t.Errorf("%v at %v: %q, want %q", test.t, test.now, got, test.want)
-		}
+		assert.Equal(t, Moment(test.t, test.now), test.want, test.t, "at", test.now)
 	}
 }
 
 func TestNumber(t *testing.T) {
 	for n, want := range map[any]string{0: "0", 999: "999", 1000: "1,000", -1000: "-1,000", int64(1234567): "1,234,567"} {
-		if got := Number(n); got != want {
-			t.Errorf("%v: %q, want %q", n, got, want)
-		}
+		assert.Equal(t, Number(n), want, n)
 	}
 }

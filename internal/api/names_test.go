@@ -3,6 +3,8 @@ package api
 import (
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 func TestCheckName(t *testing.T) {
@@ -34,9 +36,7 @@ func TestCheckName(t *testing.T) {
 		"\u3164":                "see", // the same, before NFKC
 	} {
 		f := CheckName(name)
-		if f == nil || !strings.Contains(f.Message, want) || f.Param != "name" {
-			t.Errorf("%q: %v, want %q", name, f, want)
-		}
+		assert.That(t, f != nil && strings.Contains(f.Message, want) && f.Param == "name", name, f, want)
 	}
 	if f := checkLabel("Mac ноутбук"); f != nil {
 		t.Errorf("a key may be called as its member likes: %v", f)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
 )
@@ -124,13 +125,9 @@ func testNoteWhatIsDue(t *testing.T, w *world) {
 	if n := news(account.NewsFor{Since: since, Off: []account.NoticeKind{account.NoticeOffline}}); n != 4 {
 		t.Errorf("%d notices to mail without machines, want 4", n)
 	}
-	if n := news(account.NewsFor{Since: time.Now()}); n != 0 {
-		t.Errorf("%d notices to mail of now, want none", n)
-	}
+	assert.Equal(t, news(account.NewsFor{Since: time.Now()}), 0, "notices to mail of now")
 	good[anything](w, "ada", "POST", "/api/notices/seen", `{"until":"`+time.Now().Format(time.RFC3339Nano)+`"}`)
-	if n := news(account.NewsFor{Since: since}); n != 0 {
-		t.Errorf("%d notices to mail that are seen", n)
-	}
+	assert.Equal(t, news(account.NewsFor{Since: since}), 0, "notices to mail that are seen")
 }
 
 // Both members are notified of a new share, by whatever key or invite it was made, once a
@@ -146,9 +143,7 @@ func TestAccessIsNoted(t *testing.T) {
 			}
 		}
 		slices.Sort(got)
-		if !slices.Equal(got, says) {
-			t.Errorf("%s is notified of %q, want %q", who, got, says)
-		}
+		assert.That(t, slices.Equal(got, says), who, "is notified of", got, says)
 	}
 	for range 3 {
 		good[Share](w, "ada", "POST", "/api/shares", `{"with":"bob"}`)

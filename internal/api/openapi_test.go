@@ -16,6 +16,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 )
 
 // strictly is the API's description, in which no object may have a member that
@@ -52,9 +53,7 @@ func asDescribed(t *testing.T, method, path string, status int, body string) {
 	_, c := strictly()
 	schema, err := c.Compile(at)
 	compiling.Unlock()
-	if err != nil {
-		t.Fatalf("%s: %v", at, err)
-	}
+	assert.OK(t, err, at)
 	value, err := jsonschema.UnmarshalJSON(strings.NewReader(body))
 	if err == nil {
 		err = schema.Validate(value)
@@ -131,16 +130,12 @@ func TestOpenAPI(t *testing.T) {
 		}
 	}
 	whole, _ := strictly()
-	if version := whole["openapi"]; version != "3.1.0" {
-		t.Errorf("version %v", version)
-	}
+	assert.Equal(t, whole["openapi"], "3.1.0", "version")
 	n := 0
 	for _, operations := range whole["paths"].(map[string]any) {
 		n += len(operations.(map[string]any))
 	}
-	if n != len(known) {
-		t.Errorf("%d operations of %d routes", n, len(known))
-	}
+	assert.Equal(t, n, len(known), "operations of")
 
 	w := newWorld(t)
 	w.refuse = nil
@@ -175,9 +170,7 @@ func TestOpenAPI(t *testing.T) {
 			body = `{"code":"` + invite.Code + `"}`
 		}
 		got := w.ask(step.who, step.method, path, body) // which looks at the answer
-		if got.status != 200 {
-			t.Errorf("%s %s %s: %d %s", step.who, step.method, path, got.status, got.body)
-		}
+		assert.Equal(t, got.status, 200, step.who, step.method, path, got.body)
 		name := step.method + " " + routeOf(step.method, path)
 		if answered[name] = true; name == "POST /api/invites" {
 			check(t, json.Unmarshal([]byte(got.body), &invite))
@@ -201,9 +194,7 @@ func TestOpenAPI(t *testing.T) {
 		}
 	}
 	for _, name := range known {
-		if !answered[name] {
-			t.Errorf("%s: have it answer here", name)
-		}
+		assert.That(t, answered[name], name, "have it answer here")
 	}
 }
 
@@ -214,9 +205,7 @@ func TestOpenAPIServed(t *testing.T) {
 	if got.status != 200 || got.body != string(OpenAPI()) {
 		t.Errorf("%d %.80s", got.status, got.body)
 	}
-	if got := w.ask("", "POST", openAPIPath, ""); got.status != 404 {
-		t.Errorf("POST: %d", got.status)
-	}
+	assert.Equal(t, w.ask("", "POST", openAPIPath, "").status, 404, "POST")
 }
 
 // The examples of the page are as the description has it.
@@ -225,9 +214,7 @@ func TestExamples(t *testing.T) {
 	anchors := map[string]bool{}
 	for _, op := range d.Operations {
 		text, err := d.Example(op.Responses.Done.Content.JSON.Schema)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		asDescribed(t, op.Method, op.Path, 200, text)
 		method := "" // curl's own is GET
 		if op.Method != "GET" {
@@ -237,9 +224,7 @@ func TestExamples(t *testing.T) {
 		if err != nil || strings.ContainsAny(call, "{}") && op.Body == nil || !strings.HasPrefix(call, "curl -sS "+method+"'https://hub.example/api/") {
 			t.Errorf("%s %s: %v: %s", op.Method, op.Path, err, call)
 		}
-		if anchors[op.Anchor()] {
-			t.Errorf("two sections are called %s", op.Anchor())
-		}
+		assert.That(t, !anchors[op.Anchor()], "two sections are called", op.Anchor())
 		anchors[op.Anchor()] = true
 	}
 	if call, _ := d.Call("https://hub.example", d.Operations[2]); !strings.Contains(call, `"with":"bob"`) || !strings.Contains(call, `"per_day":50`) {

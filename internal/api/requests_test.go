@@ -7,9 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -82,9 +81,7 @@ func TestEveryRowIsExplained(t *testing.T) {
 			if w.Reason == "" || w.Change == "" || (w.Verdict == "refuse") != (w.Message != "" && w.Status >= 400) {
 				t.Errorf("not explained: %+v", w)
 			}
-			if strings.Contains(fmt.Sprint(w), "stranger") {
-				t.Errorf("tells of a stranger's machine: %+v", w)
-			}
+			assert.Lacks(t, fmt.Sprint(w), "stranger", "tells of a stranger's machine", w)
 			// The machine of another member beside those in reach changes nothing.
 			if len(w.Machines) > 0 {
 				more := map[string]func(*fleet.Machine){"stranger": nil}
@@ -92,9 +89,7 @@ func TestEveryRowIsExplained(t *testing.T) {
 					more[owner] = edit
 				}
 				with, _ := explain(kin(t, more), ask)
-				if diff := cmp.Diff(w, with); diff != "" {
-					t.Errorf("a machine out of reach changes the answer:\n%s", diff)
-				}
+				assert.Same(t, with, w, "a machine out of reach changes the answer")
 			}
 		})
 	}
@@ -138,9 +133,7 @@ func TestWhyOverHTTP(t *testing.T) {
 	for i := range 61 {
 		last = w.ask("eve", "GET", "/api/why?"+url.Values{"model": {fmt.Sprint("guess", i)}}.Encode(), "")
 	}
-	if last.status != 429 {
-		t.Errorf("after 61 guesses: %+v", last)
-	}
+	assert.Equal(t, last.status, 429, "after 61 guesses", last)
 	w.limit = fault.New(fault.RateLimitExceeded, "slow down")
 	if got := w.ask("ada", "GET", "/api/why?model=tiny", ""); got.status != 429 || got.code != "rate_limit_exceeded" {
 		t.Errorf("over the rate: %+v", got)
@@ -183,9 +176,7 @@ func TestRequestFilter(t *testing.T) {
 		for range 20 {
 			page := good[Requests](w, "ada", "GET", "/api/requests?"+query+"&before="+url.QueryEscape(before), "")
 			for _, tr := range page.Data {
-				if seen[tr.CallID] {
-					t.Errorf("%s: %s is listed twice", query, tr.CallID)
-				}
+				assert.That(t, !seen[tr.CallID], query, tr.CallID, "is listed twice")
 				seen[tr.CallID] = true
 			}
 			late := traces[0] // a call that comes meanwhile

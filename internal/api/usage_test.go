@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
@@ -42,22 +42,15 @@ func usageOf(t *testing.T, db *store.DB, member, query string) (page UsagePage, 
 	w := httptest.NewRecorder()
 	api.ServeHTTP(w, r)
 	if w.Code == http.StatusOK {
-		if err := json.Unmarshal(w.Body.Bytes(), &page, json.RejectUnknownMembers(true)); err != nil {
-			t.Fatal(err)
-		}
-		if strings.Contains(w.Body.String(), "eve") {
-			t.Errorf("the page tells of who is not its business: %s", w.Body)
-		}
+		assert.OK(t, json.Unmarshal(w.Body.Bytes(), &page, json.RejectUnknownMembers(true)))
+		assert.Lacks(t, w.Body.String(), "eve", "the page tells of who is not its business", w.Body)
 	}
 	return page, w.Code
 }
 
 func openStore(t testing.TB) *store.DB {
 	t.Helper()
-	db, err := store.Open(t.Context(), store.Config{Path: storetest.SQLite(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := assert.Value(store.Open(t.Context(), store.Config{Path: storetest.SQLite(t)}))(t)
 	t.Cleanup(func() { db.Close() })
 	return db
 }
@@ -96,9 +89,7 @@ func testUsage(t *testing.T, db *store.DB) {
 		call("6", "bob", "bob", "mch_desk", "m1", "", day(0)),
 		call("7", "ann", "bob", "mch_desk", "m1", "", day(31)),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	sum := func(calls, refused, others int64) UsageSum {
 		return UsageSum{Calls: calls, Refused: refused, Others: others, WaitedMS: 1500 * calls, TokensIn: 10 * calls, TokensOut: 100 * calls}
 	}
@@ -124,9 +115,7 @@ func testUsage(t *testing.T, db *store.DB) {
 			Codes:    []UsageOfCode{},
 		},
 	}
-	if diff := cmp.Diff(want, page); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
+	assert.Same(t, page, want, "-want +got")
 	page, _ = usageOf(t, db, "bob", "")
 	if page.Days != 30 || page.As.Total != sum(1, 0, 0) || page.On.Total != sum(4, 1, 3) {
 		t.Errorf("bob's: %+v", page)
@@ -231,9 +220,7 @@ func TestUsageOfMany(t *testing.T) {
 	if got := on.On.Members; len(got) != maxOthers || got[0].Member != "Most" || got[0].Calls != 2 || got[1].Member != "" {
 		t.Errorf("%d are told apart, first %+v", len(got), got[:2])
 	}
-	if on.On.Total.Calls != maxOthers+7 {
-		t.Errorf("in all %+v", on.On.Total)
-	}
+	assert.Equal(t, on.On.Total.Calls, maxOthers+7, "in all", on.On.Total)
 }
 
 // BenchmarkUsagePage asks for a page over 1,000,000 records of 90 days: 200
@@ -260,9 +247,7 @@ func BenchmarkUsagePage(b *testing.B) {
 				Code: code, TokensIn: 100, TokensOut: 200, TokensHow: account.TokensReported,
 			}
 		}
-		if err := db.RecordUsage(b.Context(), list); err != nil {
-			b.Fatal(err)
-		}
+		assert.OK(b, db.RecordUsage(b.Context(), list))
 	}
 	api := New(Config{
 		DB: db, Log: slog.New(slog.DiscardHandler), Admit: func(fleet.Caller) error { return nil }, Snapshot: fleet.NewSnapshot,
@@ -276,9 +261,7 @@ func BenchmarkUsagePage(b *testing.B) {
 			n := 0
 			count := func(account.UsageDay) { n++ }
 			err := errors.Join(db.DaysOfCaller(b.Context(), "mem_aa", since, count), db.DaysOfOwner(b.Context(), "mem_aa", since, count))
-			if err != nil || n == 0 {
-				b.Fatal(err, n)
-			}
+			assert.Require(b, err == nil && n != 0, err, n)
 			b.ReportMetric(float64(n), "sums/90days")
 			for i := 0; b.Loop(); i++ {
 				r := httptest.NewRequest(http.MethodGet, "/api/usage?days="+days, nil)

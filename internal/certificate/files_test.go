@@ -16,25 +16,18 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // pair writes a new certificate with a serial number, and its key, and returns their
 // files.
 func pair(t *testing.T, serial int64) (chain, key string) {
 	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	private := assert.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{SerialNumber: big.NewInt(serial), DNSNames: []string{"hub.example.org"}, NotAfter: time.Date(2030, 1, 1, 0, 0, int(serial), 0, time.UTC)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := assert.Value(x509.CreateCertificate(rand.Reader, template, template, private.Public(), private))(t)
+	secret := assert.Value(x509.MarshalPKCS8PrivateKey(private))(t)
 	dir := t.TempDir()
 	chain, key = filepath.Join(dir, "chain.pem"), filepath.Join(dir, "key.pem")
 	write(t, chain, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
@@ -44,31 +37,21 @@ func pair(t *testing.T, serial int64) (chain, key string) {
 
 func write(t *testing.T, file string, text []byte) {
 	t.Helper()
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(file, text, 0o600))
 }
 
 // copyOver replaces the content of a file.
 func copyOver(t *testing.T, to, from string) {
 	t.Helper()
-	text, err := os.ReadFile(from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile(from))(t)
 	write(t, to+".new", text)
-	if err := os.Rename(to+".new", to); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.Rename(to+".new", to))
 }
 
 // serial is the serial number of the certificate that a handshake gets.
 func serial(t *testing.T, f *Files) int64 {
 	t.Helper()
-	got, err := f.TLS().GetCertificate(new(tls.ClientHelloInfo))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := assert.Value(f.TLS().GetCertificate(new(tls.ClientHelloInfo)))(t)
 	return got.Leaf.SerialNumber.Int64()
 }
 
@@ -78,14 +61,9 @@ func TestFilesAreTakenUp(t *testing.T) {
 	chain3, key3 := pair(t, 3)
 	synctest.Test(t, func(t *testing.T) {
 		log := new(bytes.Buffer)
-		f, err := Open(chain, key, slog.New(slog.NewTextHandler(log, nil)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := assert.Value(Open(chain, key, slog.New(slog.NewTextHandler(log, nil))))(t)
 		go f.Run(t.Context())
-		if serial(t, f) != 1 {
-			t.Error("another certificate")
-		}
+		assert.Equal(t, serial(t, f), 1, "another certificate")
 		time.Sleep(time.Minute)
 		copyOver(t, chain, chain2) // its key is still the old one
 		time.Sleep(time.Minute)
@@ -97,9 +75,7 @@ func TestFilesAreTakenUp(t *testing.T) {
 		if serial(t, f) != 2 || !f.Expires().Equal(time.Date(2030, 1, 1, 0, 0, 2, 0, time.UTC)) {
 			t.Errorf("after both files changed: %d, %s", serial(t, f), f.Expires())
 		}
-		if err := os.Remove(chain); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.Remove(chain))
 		time.Sleep(time.Minute)
 		if serial(t, f) != 2 || strings.Count(log.String(), "level=ERROR") != 2 {
 			t.Errorf("without its file: %d, %s", serial(t, f), log)
@@ -119,14 +95,9 @@ func TestEndIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		chain, key := pair(t, 1)
 		var log bytes.Buffer
-		f, err := Open(chain, key, slog.New(slog.NewTextHandler(&log, nil)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := assert.Value(Open(chain, key, slog.New(slog.NewTextHandler(&log, nil))))(t)
 		f.warn(time.Now())
-		if log.Len() > 0 {
-			t.Errorf("years before its end: %s", log.String())
-		}
+		assert.That(t, log.Len() == 0, "years before its end", log.String())
 		time.Sleep(time.Until(f.Expires()) - 10*24*time.Hour)
 		for range 3 * 24 { // three days
 			f.warn(time.Now())
@@ -147,9 +118,7 @@ func TestEndIsLogged(t *testing.T) {
 func TestKeyIsPrivate(t *testing.T) {
 	chain, key := pair(t, 1)
 	for mode, want := range map[os.FileMode]string{0o600: "", 0o400: "", 0o640: "", 0o440: "", 0o644: "chmod 640", 0o604: "chmod 600", 0o660: "chmod 600", 0o666: "mode 0666"} {
-		if err := os.Chmod(key, mode); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.Chmod(key, mode))
 		_, err := Open(chain, key, slog.New(slog.DiscardHandler))
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("mode %04o: %v", mode, err)

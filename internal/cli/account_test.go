@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/daemon"
 )
 
@@ -76,15 +77,11 @@ func TestAccountCommands(t *testing.T) {
 			defer server.Close()
 			home := t.TempDir()
 			credential := `{"hub":"` + server.URL + `","machine":"mch_1","member":"ann","region":"home","secret":"kithm_x"}`
-			if err := os.WriteFile(filepath.Join(home, "credential"), []byte(credential), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, os.WriteFile(filepath.Join(home, "credential"), []byte(credential), 0o600))
 			t.Setenv("KITH_HOME", home)
 			t.Setenv("KITH_HUB", "")
 			got := kith(t, "", test.args...)
-			if got.status != 0 || !strings.Contains(got.out, test.out) || got.err != "" {
-				t.Errorf("got %+v, want it to say %q", got, test.out)
-			}
+			assert.That(t, got.status == 0 && strings.Contains(got.out, test.out) && got.err == "", got, test.out)
 			check(t, kith(t, "", append(test.args, "--json")...), said{0, test.answer + "\n", ""})
 			for _, ask := range *log {
 				if got := ask.method + " " + ask.path + " " + ask.body; got != test.asked || ask.bearer != "Bearer kithm_x" {
@@ -111,9 +108,7 @@ func TestLimitsThatAreNone(t *testing.T) {
 				t.Errorf("%v %s: %+v", command, flag, got)
 			}
 		}
-		if len(*log) > 0 {
-			t.Fatalf("asked %+v", *log)
-		}
+		assert.Require(t, len(*log) == 0, "asked", *log)
 	}
 	for _, command := range [][]string{{"share", "add", "bob"}, {"share", "invite"}, {"group", "limit", "lab"}} {
 		if got := kith(t, "", append(command, "--models", "x")...); got.status != 0 || got.err != "warning: no machine of yours offers the model \"x\"\n" {
@@ -152,9 +147,7 @@ func TestShareList(t *testing.T) {
 		}
 	}
 	check(t, kith(t, "", "share", "list", "--json"), said{0, `{"object":"list","data":` + shares + `,"invites":` + invites + "}\n", ""})
-	if len(*log) != 4 {
-		t.Errorf("asked %+v", *log)
-	}
+	assert.That(t, len(*log) == 4, "asked", *log)
 }
 
 // TestWhoseAccount: which hub is asked with which secret, by what is set.
@@ -220,9 +213,7 @@ func TestRefusedCredential(t *testing.T) {
 // TestInternalError: what fails at the hub is found in its log by the id that is printed.
 func TestInternalError(t *testing.T) {
 	err := refusalIn(500, []byte(`{"error":{"code":"internal_error","message":"something","correlation_id":"req_7"}}`))
-	if text := err.Error(); !strings.Contains(text, "its log says what, at req_7") {
-		t.Error(text)
-	}
+	assert.Contains(t, err.Error(), "its log says what, at req_7")
 }
 
 // TestSilentHub: a hub that accepts the connection and does not answer is given up.
@@ -235,9 +226,7 @@ func TestSilentHub(t *testing.T) {
 		if err == nil || err.Error() != "cannot reach the hub at https://hub.example.org: it did not answer within 30s; check its address and the network" {
 			t.Error(err)
 		}
-		if took := time.Since(began); took != 30*time.Second {
-			t.Errorf("after %v", took)
-		}
+		assert.Equal(t, time.Since(began), 30*time.Second, "after")
 	})
 }
 
@@ -269,12 +258,8 @@ func (refusedDial) RoundTrip(*http.Request) (*http.Response, error) {
 // write puts a private file of a test in place.
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	assert.OK(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func TestAccountRefusals(t *testing.T) {
@@ -318,9 +303,7 @@ func TestMachineCommands(t *testing.T) {
 				args[i] = strings.ReplaceAll(args[i], "|", " ")
 			}
 			got := kith(t, "", args...)
-			if got.status != 0 || !strings.Contains(got.out, test.out) || got.err != "" {
-				t.Errorf("got %+v, want it to say %q", got, test.out)
-			}
+			assert.That(t, got.status == 0 && strings.Contains(got.out, test.out) && got.err == "", got, test.out)
 			var asked []string
 			for _, ask := range *log {
 				body := ask.body
@@ -329,9 +312,7 @@ func TestMachineCommands(t *testing.T) {
 				}
 				asked = append(asked, ask.method+" "+ask.path+" "+body)
 			}
-			if got := strings.Join(asked, " "); got != test.asked {
-				t.Errorf("asked %s\nwant  %s", got, test.asked)
-			}
+			assert.Equal(t, strings.Join(asked, " "), test.asked, "asked")
 			if got := kith(t, "", append(args, "--json")...); got.status != 0 || !strings.HasPrefix(got.out, `{"running":true,"paused":`) || strings.Count(got.out, "\n") != 1 {
 				t.Errorf("as JSON: %+v", got)
 			}
@@ -356,9 +337,7 @@ func TestDaemonOfDev(t *testing.T) {
 	home := shortDir(t)
 	t.Setenv("KITH_HOME", home)
 	dev := filepath.Join(home, "dev")
-	if err := os.Mkdir(dev, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.Mkdir(dev, 0o700))
 	says := func(want string) {
 		for _, command := range []string{"status", "pause", "reload"} {
 			if got := kith(t, "", command); !strings.Contains(got.out+got.err, want) {
@@ -367,10 +346,7 @@ func TestDaemonOfDev(t *testing.T) {
 		}
 	}
 	says("start it with `kith serve`")
-	listener, err := net.Listen("unix", filepath.Join(dev, "daemon.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := assert.Value(net.Listen("unix", filepath.Join(dev, "daemon.sock")))(t)
 	defer listener.Close()
 	says("`kith dev` runs one: set KITH_HOME=" + dev + " to reach that")
 }
@@ -380,9 +356,7 @@ func TestMachineCommandsWithoutADaemon(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("KITH_HOME", home)
 	config := "[share]\nhours = \"Sun 10:00-11:00\"\ntimezone = \"UTC\"\nslots = 2\n"
-	if err := os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600))
 	if got := kith(t, "", "hours"); got.status != 0 || !strings.Contains(got.out, "Sun 10:00-11:00") || !strings.Contains(got.out, "not running") {
 		t.Errorf("got %+v", got)
 	}
@@ -420,16 +394,10 @@ func TestMachineCommandsWithoutADaemon(t *testing.T) {
 }
 
 func TestPauseEnd(t *testing.T) {
-	lisbon, err := time.LoadLocation("Europe/Lisbon")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lisbon := assert.Value(time.LoadLocation("Europe/Lisbon"))(t)
 	at := func(text string) time.Time {
 		t.Helper()
-		moment, err := time.ParseInLocation("2006-01-02 15:04", text, lisbon)
-		if err != nil {
-			t.Fatal(err)
-		}
+		moment := assert.Value(time.ParseInLocation("2006-01-02 15:04", text, lisbon))(t)
 		return moment
 	}
 	for _, test := range []struct{ now, until, want string }{
@@ -456,9 +424,7 @@ func TestHoursWithoutAZone(t *testing.T) {
 	t.Setenv("TZ", "CET-1CEST")
 	const reason = `TZ is "CET-1CEST", which is not in the zone database`
 	write := func(name, text string) {
-		if err := os.WriteFile(filepath.Join(home, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.WriteFile(filepath.Join(home, name), []byte(text), 0o600))
 	}
 	expect := func(status int, want string, args ...string) {
 		t.Helper()

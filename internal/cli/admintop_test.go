@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -32,9 +33,7 @@ func TestTop(t *testing.T) {
 	for range 2 {
 		body := `{"model":"test-model","stream":true,"messages":[{"role":"user","content":"a secret text"}]}`
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.base+"/v1/chat/completions", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set("Authorization", "Bearer "+r.key)
 		go func() {
@@ -67,13 +66,9 @@ func TestTop(t *testing.T) {
 	}
 	got := kith(t, "", "admin", "top", "--data", r.dir) // no terminal: once
 	for _, want := range []string{"1 call running, 1 waiting, 1 machine online", "MEMBER", "QUEUE", "MACHINE", "1/1"} {
-		if !strings.Contains(got.out, want) {
-			t.Errorf("no %q in %+v", want, got)
-		}
+		assert.Contains(t, got.out, want, "no", got)
 	}
-	if strings.Contains(got.out, "secret") || strings.Contains(got.out, "\x1b") {
-		t.Errorf("printed %q", got.out)
-	}
+	assert.That(t, !strings.Contains(got.out, "secret") && !strings.Contains(got.out, "\x1b"), "printed", got.out)
 }
 
 // TestMemberEnable: a disabled member gets no token, key or link, and the refusal says
@@ -81,9 +76,7 @@ func TestTop(t *testing.T) {
 func TestMemberEnable(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	if err := r.admin(new(any), "member", "disable", "ada"); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.admin(new(any), "member", "disable", "ada"))
 	for _, args := range [][]string{
 		{"machine", "token", "--member", "ada"}, {"key", "create", "--member", "ada"}, {"member", "link", "ada"},
 		{"group", "create", "lab", "--kind", "org", "--admin", "ada"},
@@ -93,9 +86,7 @@ func TestMemberEnable(t *testing.T) {
 		}
 	}
 	r.answered(r.key, http.StatusUnauthorized, "invalid_api_key")
-	if err := r.admin(new(any), "member", "enable", "ada"); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.admin(new(any), "member", "enable", "ada"))
 	if err := r.admin(new(any), "machine", "token", "--member", "ada"); err != nil {
 		t.Error(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/ledger/journal"
 	"github.com/kith/kith/internal/storetest"
 )
@@ -103,9 +104,7 @@ func TestRestoreDrill(t *testing.T) {
 	})
 	calls, keys := had.until(t, 60, 20)
 	file := filepath.Join(t.TempDir(), "backup.db")
-	if err := r.admin(new(any), "backup", file); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.admin(new(any), "backup", file))
 	had.until(t, len(calls)+60, len(keys)+5)
 	stop()
 	load.Wait()
@@ -114,9 +113,7 @@ func TestRestoreDrill(t *testing.T) {
 		revoked = secret
 		break
 	}
-	if err := r.admin(new(any), "key", "revoke", keys[revoked]); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.admin(new(any), "key", "revoke", keys[revoked]))
 	var restored restoredHub
 	if err := r.admin(&restored, "restore", file); err == nil || !strings.Contains(err.Error(), "another kith process has it open; stop that one") {
 		t.Errorf("over a live hub: %v", err)
@@ -125,9 +122,7 @@ func TestRestoreDrill(t *testing.T) {
 
 	old := r.dir
 	r.dir = filepath.Join(shortDir(t), "elsewhere")
-	if err := r.admin(&restored, "restore", file); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.admin(&restored, "restore", file))
 	if restored.Made == nil || restored.Members != 1 || restored.Keys < int64(len(keys)) || restored.Machines != 1 || restored.Before != "" {
 		t.Errorf("restored: %+v", restored)
 	}
@@ -139,9 +134,7 @@ func TestRestoreDrill(t *testing.T) {
 	checkLedger(t, filepath.Join(r.dir, "kith.db"), calls)
 
 	r.dir = old
-	if err := r.admin(&restored, "restore", file); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.admin(&restored, "restore", file))
 	if _, err := os.Stat(restored.Before); err != nil || restored.StillRevoked != 1 {
 		t.Errorf("restored over the old one: %+v, %v", restored, err)
 	}
@@ -158,17 +151,12 @@ func TestBackupToOutput(t *testing.T) {
 	t.Parallel()
 	r := emptyRig(t)
 	r.open()
-	before, err := os.ReadDir(r.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := assert.Value(os.ReadDir(r.dir))(t)
 	got := kith(t, "", "admin", "backup", "-", "--data", r.dir)
 	if got.status != 0 || !strings.HasPrefix(got.out, "SQLite format 3\x00") || got.err != "" {
 		t.Fatalf("%d, %d bytes, %s", got.status, len(got.out), got.err)
 	}
-	if after, err := os.ReadDir(r.dir); err != nil || len(after) != len(before) {
-		t.Errorf("in the folder: %v, %v", after, err)
-	}
+	assert.Equal(t, len(assert.Value(os.ReadDir(r.dir))(t)), len(before), "in the folder")
 	file := filepath.Join(t.TempDir(), "backup.db")
 	write(t, file, got.out)
 	elsewhere := t.TempDir()
@@ -202,6 +190,7 @@ func TestRestorePostgres(t *testing.T) {
 // TestNoNewDatabaseBesideAJournal: a hub whose database is gone or empty, while its journal
 // has calls, is not taken for a new one.
 func TestNoNewDatabaseBesideAJournal(t *testing.T) {
+	t.Parallel()
 	dir := shortDir(t)
 	config := defaultHubFile(dir)
 	config.Hub.Data, config.Hub.Listen.Text = dir, "127.0.0.1:0"
@@ -211,34 +200,24 @@ func TestNoNewDatabaseBesideAJournal(t *testing.T) {
 		return err
 	}
 	db := filepath.Join(dir, "kith.db")
-	if err := start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, start())
 	remove := func() {
 		for _, file := range []string{db, db + "-wal", db + "-shm"} {
 			_ = os.Remove(file)
 		}
 	}
 	remove()
-	if err := start(); err != nil {
-		t.Fatalf("beside an empty journal: %v", err)
-	}
+	assert.OK(t, start(), "beside an empty journal")
 	j, err := journal.Open(filepath.Join(dir, "ledger-"))
 	if err == nil {
 		err = errors.Join(j.Restart([][]byte{[]byte("a call")}), j.Sync(), j.Close())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	remove()
 	if err := start(); err == nil || !strings.Contains(err.Error(), db+" is not there, and the journal beside it has 1 record of calls; restore a backup") {
 		t.Errorf("without a database: %v", err)
 	}
-	if _, err := os.Stat(db); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a database was made: %v", err)
-	}
+	assert.Is(t, assert.Err(os.Stat(db)), fs.ErrNotExist, "a database was made")
 	write(t, db, "")
-	if err := start(); err == nil || !strings.Contains(err.Error(), db+" is empty, and the journal") {
-		t.Errorf("with an empty database: %v", err)
-	}
+	assert.Fails(t, start(), db+" is empty, and the journal", "with an empty database")
 }

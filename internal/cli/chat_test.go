@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // pane is one command in a terminal that tmux plays.
@@ -63,9 +65,7 @@ func (p *pane) until(what string, holds func(screen string) bool) string {
 		if holds(screen) {
 			return screen
 		}
-		if time.Now().After(late) {
-			p.t.Fatalf("the screen never %s:\n%s", what, screen)
-		}
+		assert.Require(p.t, !time.Now().After(late), "the screen never", what, screen)
 	}
 }
 
@@ -129,9 +129,7 @@ func TestChatInATerminal(t *testing.T) {
 		for _, m := range <-questions {
 			got = append(got, m.Content)
 		}
-		if strings.Join(got, "|") != strings.Join(want, "|") {
-			t.Errorf("asked %q, want %q", got, want)
-		}
+		assert.Equal(t, strings.Join(got, "|"), strings.Join(want, "|"), "asked", got, want)
 	}
 	p := inTerminal(t, "kith run tiny", "KITH_HOME="+t.TempDir(), "KITH_HUB="+server.URL, "KITH_API_KEY=k", "NO_COLOR=1")
 	p.shows("Chatting with tiny.")
@@ -200,6 +198,7 @@ func TestRunInATerminal(t *testing.T) {
 // TestProgressInATerminal: every command that takes its time says what it waits
 // for, and leaves nothing of that.
 func TestProgressInATerminal(t *testing.T) {
+	t.Parallel()
 	handler, _ := double(t, words(`{"paused":true,"hours":"","timezone":"UTC","slots":0}`))
 	home := onSocket(t, "daemon.sock", handler)
 	for _, test := range []struct {
@@ -212,38 +211,37 @@ func TestProgressInATerminal(t *testing.T) {
 		{"kith dev --data dev --listen 127.0.0.1:0 --local 127.0.0.1:0", []string{
 			"starting the hub …", "starting the engine and the daemon …", "connecting the daemon to the hub …"}, "Ctrl-C ends."},
 	} {
-		record := filepath.Join(t.TempDir(), "record")
-		p := inTerminal(t, "read begin; cd "+t.TempDir()+"; "+test.command, "KITH_HOME="+home, "NO_COLOR=1")
-		p.tmux("resize-window", "-x", "200")
-		p.tmux("pipe-pane", "cat >"+record)
-		p.keys("Enter")
-		if test.serves != "" {
-			p.shows(test.serves)
-			p.keys("C-c")
-		}
-		screen := p.shows("[status 0]")
-		var written []byte
-		for late := time.Now().Add(soon); !strings.Contains(string(written), "[status 0]"); <-time.After(10 * time.Millisecond) {
-			var err error
-			if written, err = os.ReadFile(record); err != nil || time.Now().After(late) { // another process writes it
-				t.Fatalf("what the command wrote ends with %q: %v", written, err)
+		t.Run(test.command, func(t *testing.T) {
+			t.Parallel()
+			record := filepath.Join(t.TempDir(), "record")
+			p := inTerminal(t, "read begin; cd "+t.TempDir()+"; "+test.command, "KITH_HOME="+home, "NO_COLOR=1")
+			p.tmux("resize-window", "-x", "200")
+			p.tmux("pipe-pane", "cat >"+record)
+			p.keys("Enter")
+			if test.serves != "" {
+				p.shows(test.serves)
+				p.keys("C-c")
 			}
-		}
-		rest := string(written)
-		for _, shows := range test.shows {
-			_, after, shown := strings.Cut(rest, "\r\x1b[K\x1b[2m"+shows)
-			if !shown {
-				t.Errorf("%s never said %q:\n%q", test.command, shows, written)
-				continue
+			screen := p.shows("[status 0]")
+			var written []byte
+			for late := time.Now().Add(soon); !strings.Contains(string(written), "[status 0]"); <-time.After(10 * time.Millisecond) {
+				var err error
+				if written, err = os.ReadFile(record); err != nil || time.Now().After(late) { // another process writes it
+					t.Fatalf("what the command wrote ends with %q: %v", written, err)
+				}
 			}
-			rest = after
-			if strings.Contains(screen, shows) {
-				t.Errorf("%s left %q:\n%s", test.command, shows, screen)
+			rest := string(written)
+			for _, shows := range test.shows {
+				_, after, shown := strings.Cut(rest, "\r\x1b[K\x1b[2m"+shows)
+				if !shown {
+					t.Errorf("%s never said %q:\n%q", test.command, shows, written)
+					continue
+				}
+				rest = after
+				assert.Lacks(t, screen, shows, test.command, "left")
 			}
-		}
-		if !strings.Contains(rest, "\r\x1b[K") {
-			t.Errorf("%s never wiped its last word:\n%q", test.command, rest)
-		}
+			assert.Contains(t, rest, "\r\x1b[K", test.command, "never wiped its last word")
+		})
 	}
 }
 
@@ -268,12 +266,8 @@ func TestColours(t *testing.T) {
 		p := inTerminal(t, "cd "+shortDir(t)+"; "+test.command, env...)
 		p.shows("[status 0]")
 		screen := p.tmux("capture-pane", "-p", "-e", "-J")
-		if got := strings.Contains(screen, "█"); got != test.chart {
-			t.Errorf("%s: a chart: %v\n%s", test.command, got, screen)
-		}
-		if got := strings.Contains(screen, "\x1b[36m"); got != test.colours {
-			t.Errorf("%s: colours: %v\n%q", test.command, got, screen)
-		}
+		assert.Equal(t, strings.Contains(screen, "█"), test.chart, test.command, "a chart", screen)
+		assert.Equal(t, strings.Contains(screen, "\x1b[36m"), test.colours, test.command, "colours", screen)
 	}
 }
 
@@ -282,9 +276,7 @@ func TestWaitingFor(t *testing.T) {
 		": working": atWork, ": waiting 3 ahead, 9 s left": "waiting for a machine: 3 ahead, 9 s left",
 		": waiting 0 ahead, 9 s left": "waiting for a machine: next in line, 9 s left", ": hello": "", "": "",
 	} {
-		if got := waitingFor(comment); got != want {
-			t.Errorf("%q: %q, want %q", comment, got, want)
-		}
+		assert.Equal(t, waitingFor(comment), want, comment)
 	}
 }
 
@@ -298,9 +290,7 @@ func TestChatCommands(t *testing.T) {
 		app:     &app{in: strings.NewReader("one\n/clear\n/nonsense\ntwo\n/quit\nthree\n"), out: screen{&out}, err: screen{&errs}},
 		surface: toHub(server.URL, ""), model: "tiny",
 	}
-	if err := c.chat(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, c.chat(t.Context()))
 	if len(*log) != 2 || strings.Contains((*log)[1].body, "one") || errs.Len() > 0 {
 		t.Errorf("asked %+v, said %s %s", *log, out.String(), errs.String())
 	}

@@ -4,6 +4,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestAcceptedSecrets: `kith config check` says why it accepts a secret that is mounted as
@@ -29,9 +31,7 @@ func TestAcceptedSecrets(t *testing.T) {
 		script := `mount --bind "$1" "$1"; mount -o remount,bind,ro "$1"; shift; exec kith config check "$@"`
 		cmd := exec.CommandContext(t.Context(), "unshare", append([]string{"-rm", "sh", "-euc", script, "sh", secrets}, args...)...)
 		cmd.Env = append(cmd.Environ(), "KITH_HOME="+dir)
-		if out, err := cmd.CombinedOutput(); err != nil || string(out) != want {
-			t.Errorf("%v\n%s\nwant\n%s", err, out, want)
-		}
+		assert.Equal(t, string(assert.Value(cmd.CombinedOutput())(t)), want)
 	}
 	because := " gives others access, and it is accepted since it is on a mount of its own that is read-only, " + secrets
 	mounted(hub+" is good\n"+url+": its mode 0444"+because+"\n", hub)

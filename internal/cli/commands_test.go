@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/llama"
 )
@@ -151,17 +152,13 @@ func TestChatKeepsWhatWasSaid(t *testing.T) {
 		app:     &app{in: strings.NewReader("one\n\n  two \n/bye\nthree\n"), out: screen{&out}, err: screen{io.Discard}},
 		surface: toHub(server.URL, ""), model: "tiny",
 	}
-	if err := c.chat(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, c.chat(t.Context()))
 	if len(*log) != 2 {
 		t.Fatalf("asked %d times, want 2 (an empty line asks nothing, /bye ends)", len(*log))
 	}
 	want := `{"model":"tiny","stream":true,"messages":[{"role":"user","content":"one"},` +
 		`{"role":"assistant","content":"Hello there"},{"role":"user","content":"two"}]}`
-	if got := (*log)[1].body; got != want {
-		t.Errorf("second turn sent\n%s\nwant\n%s", got, want)
-	}
+	assert.Equal(t, (*log)[1].body, want, "second turn sent")
 }
 
 // A Ctrl-C that came when the last answer had ended does not stop the next one.
@@ -195,15 +192,9 @@ func TestChatGoesOnAfterAFailure(t *testing.T) {
 		app:     &app{in: strings.NewReader("one\ntwo\n"), out: screen{io.Discard}, err: screen{&errs}},
 		surface: toHub(server.URL, ""), model: "tiny",
 	}
-	if err := c.chat(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(errs.String(), "kith: cannot run tiny: all busy") {
-		t.Errorf("the failure was reported as %q", errs.String())
-	}
-	if got := (*log)[1].body; strings.Contains(got, "one") {
-		t.Errorf("a turn that failed is still in the conversation: %s", got)
-	}
+	assert.OK(t, c.chat(t.Context()))
+	assert.Contains(t, errs.String(), "kith: cannot run tiny: all busy", "the failure was reported as")
+	assert.Lacks(t, (*log)[1].body, "one", "a turn that failed is still in the conversation")
 }
 
 func TestInterruptStopsTheAnswerNotTheChat(t *testing.T) {
@@ -221,12 +212,8 @@ func TestInterruptStopsTheAnswerNotTheChat(t *testing.T) {
 		interrupts <- os.Interrupt
 	}()
 	c := &conversation{app: &app{out: screen{io.Discard}, err: screen{io.Discard}}, surface: toHub(server.URL, ""), model: "tiny"}
-	if err := c.turn(t.Context(), interrupts, "hello"); err != nil {
-		t.Fatalf("the interrupt ended the chat: %v", err)
-	}
-	if len(c.said) != 0 {
-		t.Errorf("the stopped turn is remembered: %+v", c.said)
-	}
+	assert.OK(t, c.turn(t.Context(), interrupts, "hello"), "the interrupt ended the chat")
+	assert.Equal(t, len(c.said), 0, "the stopped turn is remembered", c.said)
 }
 
 func TestModels(t *testing.T) {
@@ -290,10 +277,7 @@ func TestRunWaitsForTheEngine(t *testing.T) {
 func onSocket(t *testing.T, name string, handler http.Handler) (dir string) {
 	t.Helper()
 	dir = shortDir(t)
-	listener, err := new(net.ListenConfig).Listen(context.Background(), "unix", filepath.Join(dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := assert.Value(new(net.ListenConfig).Listen(context.Background(), "unix", filepath.Join(dir, name)))(t)
 	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: handler}}
 	server.Start()
 	t.Cleanup(server.Close)
@@ -337,14 +321,10 @@ func TestAdmin(t *testing.T) {
 			dir := onSocket(t, "admin.sock", handler)
 			args := append([]string{"admin", "--data", dir}, strings.Fields(test.args)...)
 			got := kith(t, "", args...)
-			if got.status != 0 || !strings.Contains(got.out, test.out) || got.err != "" {
-				t.Errorf("got %+v, want it to say %q", got, test.out)
-			}
+			assert.That(t, got.status == 0 && strings.Contains(got.out, test.out) && got.err == "", got, test.out)
 			check(t, kith(t, "", append(args, "--json")...), said{0, test.answer + "\n", ""})
 			for _, ask := range *log {
-				if got := ask.method + " " + ask.path + " " + ask.body; got != test.asked {
-					t.Errorf("asked %s\nwant  %s", got, test.asked)
-				}
+				assert.Equal(t, ask.method+" "+ask.path+" "+ask.body, test.asked, "asked")
 			}
 		})
 	}
@@ -371,13 +351,8 @@ func TestLoginKeepsTheCredential(t *testing.T) {
 		t.Errorf("asked %+v", got)
 	}
 	file := filepath.Join(home, "credential")
-	info, err := os.Stat(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info.Mode().Perm() != 0o600 {
-		t.Errorf("%s has mode %o, want 600", file, info.Mode().Perm())
-	}
+	info := assert.Value(os.Stat(file))(t)
+	assert.Equal(t, info.Mode().Perm(), 0o600, file, "has mode")
 	// What was saved is what later commands use.
 	t.Setenv("KITH_API_KEY", "")
 	kith(t, "", "models", "--account")
@@ -414,14 +389,10 @@ func TestLoginRevokesTheOneBefore(t *testing.T) {
 		"the same once": {daemon.Credential{Hub: hub.URL, Machine: "mch_2", Secret: "kithm_home_old"}, nil, "kith serve`\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := daemon.SaveCredential(home, c.before); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, daemon.SaveCredential(home, c.before))
 			*log, *otherLog = nil, nil
 			got := kith(t, "", "login", "--hub", hub.URL, "--token", "kitht_home_s")
-			if got.status != 0 || !strings.Contains(got.out, c.out) {
-				t.Errorf("%+v does not say %q", got, c.out)
-			}
+			assert.That(t, got.status == 0 && strings.Contains(got.out, c.out), got, "does not say", c.out)
 			var revoked []asked
 			for _, a := range append(*log, *otherLog...) {
 				if a.method == http.MethodDelete {
@@ -431,9 +402,7 @@ func TestLoginRevokesTheOneBefore(t *testing.T) {
 			if c.log == nil && len(revoked) > 0 || c.log != nil && (len(revoked) != 1 || (*c.log)[len(*c.log)-1] != asked{"DELETE", "/api/machines/mch_1", "Bearer kithm_home_old", ""}) {
 				t.Errorf("revoked %+v", revoked)
 			}
-			if saved, err := daemon.LoadCredential(home); err != nil || saved.Secret != "kithm_home_new" {
-				t.Errorf("kept %v, %v", saved, err)
-			}
+			assert.Equal(t, assert.Value(daemon.LoadCredential(home))(t).Secret, "kithm_home_new", "kept")
 		})
 	}
 }
@@ -506,9 +475,7 @@ func TestStatusOfARunningDaemon(t *testing.T) {
 	t.Setenv("KITH_HOME", dir)
 	got := kith(t, "", "status")
 	for _, part := range []string{"http://127.0.0.1:8701/v1", "machine desk: connected", "4; calls from the hub take 1, your own 2", "paused", "tiny"} {
-		if !strings.Contains(got.out, part) {
-			t.Errorf("status does not say %q:\n%s%s", part, got.out, got.err)
-		}
+		assert.Contains(t, got.out, part, "status does not say", got.err)
 	}
 	if got := kith(t, "", "status", "--json"); !strings.HasPrefix(got.out, `{"running":true,`) {
 		t.Errorf("got %+v", got)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestCommandsPage: docs/commands.md has each command, as its help describes it.
@@ -47,9 +49,7 @@ func TestCommandsPage(t *testing.T) {
 
 	const path = "../../docs/commands.md"
 	if *update {
-		if err := os.WriteFile(path, []byte(page.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.WriteFile(path, []byte(page.String()), 0o644))
 	}
 	if got, err := os.ReadFile(path); err != nil || string(got) != page.String() {
 		t.Errorf("docs/commands.md is not what the commands' help says (%v): run go test ./internal/cli -run CommandsPage -update", err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/site"
 )
 
@@ -159,21 +160,15 @@ var inside = cmp.Exporter(func(reflect.Type) bool { return true })
 func TestConfigOfNoGroup(t *testing.T) {
 	for text, want := range map[string][]string{"": nil, "[share]\ngroups = []\n": {}, "[share]\ngroups = [\"lab\"]\n": {"lab"}} {
 		got := defaultDaemonFile("/home")
-		if err := parseConfig("f", []byte(text), got); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(want, got.Share.Groups); diff != "" {
-			t.Errorf("%q:\n%s", text, diff)
-		}
+		assert.OK(t, parseConfig("f", []byte(text), got))
+		assert.Same(t, got.Share.Groups, want, text)
 	}
 }
 
 func TestConfigZeroValuesAreTheDefaults(t *testing.T) {
 	for _, text := range []string{"", "[daemon]\n[hub]\n[ratelimit]\n[engine]\n[discovery]\n[share]\n"} {
 		got := defaultDaemonFile("/home")
-		if err := parseConfig("f", []byte(text), got); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, parseConfig("f", []byte(text), got))
 		if diff := cmp.Diff(defaultDaemonFile("/home"), got, inside); diff != "" {
 			t.Errorf("%q changes the defaults:\n%s", text, diff)
 		}
@@ -192,13 +187,8 @@ func TestConfigIsRead(t *testing.T) {
 	file := filepath.Join(dir, "hub.toml")
 	text := "[hub]\nlisten = \"0.0.0.0:443\"\npublic_url = \"https://hub.example/\"\ndata = \"data\"\n" +
 		"[limits]\nbody = \"64KiB\"\nwait = \"90s\"\n[responses]\nkeep = \"1h\"\n[tls]\ncertificate = \"c.pem\"\nkey = \"/k.pem\"\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	got, err := loadHubFile(dir, file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(file, []byte(text), 0o600))
+	got := assert.Value(loadHubFile(dir, file))(t)
 	want := defaultHubFile(dir)
 	want.Hub.Listen.Text = "0.0.0.0:443"
 	want.Hub.PublicURL.Text = "https://hub.example"
@@ -226,9 +216,7 @@ func TestProviderConfig(t *testing.T) {
 	if got := c.Site.OIDC.provider(); got != want {
 		t.Errorf("given %s", got.Issuer)
 	}
-	if printed := fmt.Sprintf("%v %+v %#v", c, c, *c); strings.Contains(printed, "canary") {
-		t.Error("the secret is printed")
-	}
+	assert.Lacks(t, fmt.Sprintf("%v %+v %#v", c, c, *c), "canary", "the secret is printed")
 	if got := defaultHubFile("/home").Site.OIDC.provider(); got != (site.Provider{}) {
 		t.Errorf("without one: %s", got.Issuer)
 	}
@@ -247,14 +235,10 @@ func TestMailConfig(t *testing.T) {
 		"host = \"mail.example\"\nport = 2525\nfrom = \"kith@x.example\"\ntls = \"starttls\"\n": {Host: "mail.example", Port: 2525, From: "kith@x.example", TLS: "starttls"},
 	} {
 		c := defaultHubFile("/home")
-		if err := parseConfig("f", []byte("[site.smtp]\n"+text), c); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, parseConfig("f", []byte("[site.smtp]\n"+text), c))
 		if got := c.Site.SMTP.mail(); got != want {
 			t.Errorf("%q: given port %d, %+v", text, got.Port, got.From)
 		}
-		if printed := fmt.Sprintf("%v %+v %#v", c, c, *c); strings.Contains(printed, "canary") {
-			t.Error("the password is printed")
-		}
+		assert.Lacks(t, fmt.Sprintf("%v %+v %#v", c, c, *c), "canary", "the password is printed")
 	}
 }

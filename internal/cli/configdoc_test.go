@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 var update = flag.Bool("update", false, "write docs/configuration.md, docs/commands.md and packaging/hub.toml")
@@ -33,9 +35,7 @@ func TestConfigurationPage(t *testing.T) {
 
 	const path = "../../docs/configuration.md"
 	if *update {
-		if err := os.WriteFile(path, []byte(page.text.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.WriteFile(path, []byte(page.text.String()), 0o644))
 	}
 	if got, err := os.ReadFile(path); err != nil || string(got) != page.text.String() {
 		t.Errorf("docs/configuration.md is not what the comments say (%v): run go test ./internal/cli -run ConfigurationPage -update", err)
@@ -50,10 +50,7 @@ type configPage struct {
 
 // newConfigPage reads the comments of the configuration's structs.
 func newConfigPage(t *testing.T) *configPage {
-	file, err := parser.ParseFile(token.NewFileSet(), "configfiles.go", nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := assert.Value(parser.ParseFile(token.NewFileSet(), "configfiles.go", nil, parser.ParseComments))(t)
 	page := &configPage{t: t, types: map[string]*ast.StructType{}}
 	ast.Inspect(file, func(n ast.Node) bool {
 		if spec, ok := n.(*ast.TypeSpec); ok {
@@ -134,9 +131,7 @@ func (p *configPage) about(field *ast.Field, s *ast.StructType, shape reflect.Ty
 		return ""
 	}
 	rest, named := strings.CutPrefix(text, field.Names[0].Name)
-	if !named {
-		p.t.Errorf("the comment on %s does not begin with its name: %q", key, text)
-	}
+	assert.That(p.t, named, "the comment on", key, "does not begin with its name", text)
 	if s == nil {
 		return "`" + key + "`" + rest
 	}

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/llama"
 )
 
@@ -65,22 +66,16 @@ func TestSlowStart(t *testing.T) {
 		}()
 		time.Sleep(slowStart - time.Millisecond)
 		synctest.Wait()
-		if got := said(); got != "" {
-			t.Errorf("early: %s", got)
-		}
+		assert.Equal(t, said(), "", "early")
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
 		a.progress("connecting the daemon to the hub")
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		want := "kith: still starting the hub after 2s; the log is in /data/log\nkith: still connecting the daemon to the hub after 12s; the log is in /data/log\n"
-		if got := said(); got != want {
-			t.Errorf("%q, not %q", got, want)
-		}
+		assert.Equal(t, said(), want)
 		a.progress("")
 		<-done
-		if got := said(); got != want {
-			t.Errorf("once it is up: %q", got)
-		}
+		assert.Equal(t, said(), want, "once it is up")
 	})
 }

@@ -25,6 +25,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // patient is a machine without failures, and the parts that a test breaks.
@@ -54,9 +56,7 @@ func newPatient(t *testing.T) *patient {
 	p.status = `{"version":"` + thisBuild().Version + `","local":"http://127.0.0.1:8701/v1","tunnel":{"signed_in":true,"state":"acked"},"sharing":{},"open":true,` +
 		`"models":["tiny"],"engines":[{"place":"http://127.0.0.1:11434","kind":"ollama","name":"Ollama","models":1},{"place":"http://127.0.0.1:1234","why":"nobody listens there"}]}`
 	listener, err := net.Listen("unix", filepath.Join(p.home, "daemon.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	p.daemon = &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, p.status)
 	})}}
@@ -263,10 +263,7 @@ func TestDoctorNamesTheCause(t *testing.T) {
 		}, "daemon", "the daemon does not run", "kith service install"},
 		{"port taken", func(t *testing.T, p *patient) {
 			p.daemon.Close()
-			other, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			other := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 			t.Cleanup(func() { other.Close() })
 			p.write(t, "config.toml", "[discovery]\nenabled = false\nendpoints = [\""+engineThere(t)+"\"]\n[daemon]\nlisten = \""+other.Addr().String()+"\"\n")
 		}, "port", "address already in use", "[daemon] listen"},
@@ -294,12 +291,8 @@ func TestDoctorNamesTheCause(t *testing.T) {
 			"configuration", `config.toml:2:1: unknown key "daemon.lisen"; the nearest right key is "daemon.listen"`, "kith config check"},
 		{"unreadable configuration", func(t *testing.T, p *patient) {
 			file := filepath.Join(p.home, "config.toml")
-			if err := os.Remove(file); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Mkdir(file, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, os.Remove(file))
+			assert.OK(t, os.Mkdir(file, 0o700))
 		}, "configuration", "cannot read the configuration: ", "kith config check"},
 		{"wrong configuration, and so no daemon", func(t *testing.T, p *patient) {
 			p.daemon.Close()
@@ -310,18 +303,14 @@ func TestDoctorNamesTheCause(t *testing.T) {
 		}, "folder", "nothing can be written in", "chown"},
 		{"path too long", func(t *testing.T, p *patient) {
 			long := filepath.Join(t.TempDir(), strings.Repeat("a", 100))
-			if err := os.Mkdir(long, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, os.Mkdir(long, 0o700))
 			p.write(t, "config.toml", "[daemon]\nlisten = \"127.0.0.1:0\"\ndata = \""+long+"\"\n[discovery]\nenabled = false\nendpoints = [\""+engineThere(t)+"\"]\n")
 		}, "folder", "systems take about 100", "shorter path"},
 		{"folder for all", func(t *testing.T, p *patient) { chmod(t, p.home, 0o777) }, "folder", "other users can change", "chmod 700"},
 		{"full disk", func(t *testing.T, p *patient) {
 			p.doctor.free = func(string) (uint64, error) { return 1000, nil }
 			p.doctor.write = func(string) error { return errors.New("no space left on device") }
-			if err := os.Mkdir(filepath.Join(p.home, "models"), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, os.Mkdir(filepath.Join(p.home, "models"), 0o700))
 		}, "disk", "is full: 1.0k bytes are free", "free some"},
 		{"full models folder", func(t *testing.T, p *patient) {
 			models := t.TempDir()
@@ -357,9 +346,7 @@ func TestDoctorNamesTheCause(t *testing.T) {
 				`{"place":"http://builtin","kind":"builtin","name":"kith","models":1,"why":"the built-in engine is starting"}`, 1)
 		}, "", "", ""},
 		{"not signed in", func(t *testing.T, p *patient) {
-			if err := os.Remove(filepath.Join(p.home, "credential")); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, os.Remove(filepath.Join(p.home, "credential")))
 		}, "", "", ""},
 	} {
 		if test.check != "" {
@@ -380,9 +367,7 @@ func TestDoctorNamesTheCause(t *testing.T) {
 				}
 			}
 			if test.check == "" {
-				if err != nil || failed != nil {
-					t.Errorf("%v: %+v", err, failed)
-				}
+				assert.That(t, err == nil && failed == nil, err, failed)
 				return
 			}
 			if len(failed) != 1 || failed[0].Check != test.check || !strings.Contains(failed[0].Found, test.found) || !strings.Contains(failed[0].Do, test.do) {
@@ -406,21 +391,12 @@ func TestDoctorNamesTheCause(t *testing.T) {
 // test ends.
 func certificateUntil(t *testing.T, end time.Time) tls.Certificate {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := assert.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotAfter: end, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"hub.test"}, IsCA: true, BasicConstraintsValid: true,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := assert.Value(x509.CreateCertificate(rand.Reader, template, template, key.Public(), key))(t)
+	leaf := assert.Value(x509.ParseCertificate(der))(t)
 	trusting := http.DefaultTransport.(*http.Transport).Clone()
 	trusting.TLSClientConfig = &tls.Config{RootCAs: x509.NewCertPool()}
 	trusting.TLSClientConfig.RootCAs.AddCert(leaf)
@@ -441,10 +417,7 @@ func slug(name string) string {
 // readTroubles returns the rows of docs/operate/troubleshooting.md by their ids.
 func readTroubles(t *testing.T) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/operate/troubleshooting.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile("../../docs/operate/troubleshooting.md"))(t)
 	rows := make(map[string]string)
 	for _, m := range regexp.MustCompile(`(?m)^\| <a id="([\w-]+)"></a>(.*)$`).FindAllStringSubmatch(string(text), -1) {
 		rows[m[1]] = m[2]
@@ -478,9 +451,7 @@ func engineThere(t *testing.T) string {
 
 func chmod(t *testing.T, path string, mode os.FileMode) {
 	t.Helper()
-	if err := os.Chmod(path, mode); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.Chmod(path, mode))
 }
 
 // With --json there is one document on standard output and the error beside it.
@@ -503,9 +474,7 @@ func TestDoctorJSON(t *testing.T) {
 func TestDisk(t *testing.T) {
 	dir := t.TempDir()
 	free, err := freeSpace(dir)
-	if err != nil || free == 0 {
-		t.Errorf("%d free: %v", free, err)
-	}
+	assert.That(t, err == nil && free != 0, free, "free", err)
 	if _, err := freeSpace(filepath.Join(dir, "none")); err == nil {
 		t.Error("a folder that is not there has room")
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/storetest"
@@ -44,10 +45,7 @@ type balancer struct {
 
 func newBalancer(t *testing.T) *balancer {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	b := &balancer{Listener: listener, client: http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}}
 	t.Cleanup(func() { listener.Close() })
 	go func() {
@@ -132,14 +130,10 @@ func newRolling(t *testing.T, names ...string) *rolling {
 		Slots:     max(64, 2**callers),
 		Behaviour: enginetest.Behaviour{Chunks: 40, Interval: 50 * time.Millisecond * time.Duration(max(1, *callers/100))},
 	})
-	if err := r.engine.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.engine.Start())
 	t.Cleanup(func() { r.engine.Close() })
 	config := "[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [\"" + r.engine.URL() + "\"]\n"
-	if err := os.WriteFile(filepath.Join(r.home, "config.toml"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(filepath.Join(r.home, "config.toml"), []byte(config), 0o600))
 	for _, name := range names {
 		r.startNode(name)
 	}
@@ -158,9 +152,7 @@ func (r *rolling) startNode(name string) {
 	r.data[name] = shortDir(r.t)
 	file := filepath.Join(r.data[name], "hub.toml")
 	text := fmt.Sprintf("%s[hub]\nnode = %q\npublic_url = %q\n", r.settings, name, r.base)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		r.t.Fatal(err)
-	}
+	assert.OK(r.t, os.WriteFile(file, []byte(text), 0o600))
 	c := r.start("hub", "--listen", address, "--data", r.data[name], "--admin", "", "--config", file)
 	r.nodes[name], r.hub = c, c
 	r.t.Cleanup(c.kill)
@@ -225,14 +217,10 @@ func TestRollingReplacement(t *testing.T) {
 			return err
 		})
 		if i%2 == 0 {
-			if err := r.nodes[before].cmd.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, r.nodes[before].cmd.Process.Signal(syscall.SIGTERM))
 		} else {
 			out, err := r.command("admin", "drain", before, "--json", "--data", r.data[after])
-			if err != nil || !strings.Contains(out, `"state":"ended"`) {
-				t.Fatalf("%s, %v", out, err)
-			}
+			assert.Require(t, err == nil && strings.Contains(out, `"state":"ended"`), out, err)
 		}
 		if err := r.nodes[before].cmd.Wait(); err != nil {
 			t.Fatalf("%v\n%s", err, &r.nodes[before].errs)
@@ -303,9 +291,7 @@ func TestHubEndsInOrder(t *testing.T) {
 	r := newRig(t)
 	interrupt := func() {
 		t.Helper()
-		if err := r.hub.cmd.Process.Signal(os.Interrupt); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, r.hub.cmd.Process.Signal(os.Interrupt))
 	}
 	begin := func(chunks int) *http.Response {
 		t.Helper()
@@ -314,9 +300,7 @@ func TestHubEndsInOrder(t *testing.T) {
 		if err == nil {
 			_, err = io.ReadFull(res.Body, make([]byte, 1))
 		}
-		if err != nil || res.StatusCode != http.StatusOK {
-			t.Fatal(res, err)
-		}
+		assert.Require(t, err == nil && res.StatusCode == http.StatusOK, res, err)
 		return res
 	}
 	draining := func() error {
@@ -349,9 +333,7 @@ func TestHubEndsInOrder(t *testing.T) {
 	if _, err := r.ask(true); err == nil {
 		t.Error("the hub took a call too many on a connection, or a new one")
 	}
-	if _, err := io.WriteString(more, `"test-model","messages":[{"role":"user","content":"hi"}]}`); err != nil {
-		t.Fatal(err)
-	}
+	assert.Value(io.WriteString(more, `"test-model","messages":[{"role":"user","content":"hi"}]}`))(t)
 	more.Close()
 	if status, code := answer(); status != http.StatusOK {
 		t.Errorf("a call whose body came meanwhile: %d %s", status, code)
@@ -392,10 +374,7 @@ func (r *rig) upload() (more io.WriteCloser, answer func() (status int, code str
 	r.t.Helper()
 	body, more := io.Pipe()
 	ctx, cancel := context.WithTimeout(r.t.Context(), soon)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.base+"/v1/chat/completions", body)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	req := assert.Value(http.NewRequestWithContext(ctx, http.MethodPost, r.base+"/v1/chat/completions", body))(r.t)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer "+r.key)
 	type result struct {
@@ -441,9 +420,7 @@ func TestCloneIsFenced(t *testing.T) {
 		if err == nil {
 			err = os.WriteFile(filepath.Join(clone.home, name), text, 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 	}
 	await := func(home, state string) {
 		t.Helper()

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // clientsHub plays a hub whose first ready model is for embeddings.
@@ -42,16 +44,12 @@ func TestEnv(t *testing.T) {
 	t.Setenv("KITH_API_KEY", "it's")
 	t.Setenv("SHELL", "/bin/sh")
 	lines := kith(t, "", "env")
-	if lines.status != 0 || lines.err != "" {
-		t.Fatalf("got %+v", lines)
-	}
+	assert.Require(t, lines.status == 0 && lines.err == "", lines)
 	// The lines mean to a shell what they say.
 	shell := exec.Command("sh", "-euc", `ANTHROPIC_API_KEY=old; export ANTHROPIC_API_KEY; eval "$1"; env | grep -E '^(OPENAI|ANTHROPIC)_' | sort`, "sh", lines.out)
 	got, err := shell.CombinedOutput()
 	want := "ANTHROPIC_AUTH_TOKEN=it's\nANTHROPIC_BASE_URL=" + server.URL + "\nOPENAI_API_KEY=it's\nOPENAI_BASE_URL=" + server.URL + "/v1\n"
-	if err != nil || string(got) != want {
-		t.Errorf("%v %s\nwant %s", err, got, want)
-	}
+	assert.That(t, err == nil && string(got) == want, err, got, want)
 	if want := []string{
 		"/v1/models ",
 		`/v1/chat/completions {"model":"vectors","max_tokens":1,"messages":[{"role":"user","content":"Hello"}]}`,
@@ -88,9 +86,7 @@ func TestEnvLocal(t *testing.T) {
 	check(t, kith(t, "", "env", "--local"), said{out: "export OPENAI_BASE_URL='" + server.URL + "/v1'\nexport OPENAI_API_KEY='kith'\n" +
 		"export ANTHROPIC_BASE_URL='" + server.URL + "'\nexport ANTHROPIC_AUTH_TOKEN='kith'\nunset ANTHROPIC_API_KEY\n" +
 		"# The address and the key are valid; no model is ready for a call now. Use them with:\n#   eval \"$(kith env --local)\"\n"})
-	if len(*log) != 1 {
-		t.Errorf("asked %+v", *log)
-	}
+	assert.That(t, len(*log) == 1, "asked", *log)
 	server.Close()
 	check(t, kith(t, "", "env", "--local"), said{1, "", "start it with `kith serve`"})
 }
@@ -100,9 +96,7 @@ func fakeAgent(t *testing.T, name string) {
 	t.Helper()
 	dir := t.TempDir()
 	script := "#!/bin/sh\nprintf '<%s>' \"$@\"; echo\nenv | grep -E '^(ANTHROPIC|CLAUDE|KITH_API|OPENCODE)_' | sort\nexit 7\n"
-	if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o700))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // front is an address that a test holds and that leads to a hub process, whose own
@@ -19,10 +21,7 @@ type front struct {
 
 func newFront(t *testing.T) *front {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { listener.Close() })
 	f := &front{Listener: listener}
 	go func() {

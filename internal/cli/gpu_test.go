@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/llama"
 )
@@ -79,18 +80,14 @@ func TestEngineAdd(t *testing.T) {
 	t.Setenv("KITH_HOME", home)
 	t.Setenv("PATH", home) // no llama-server
 	write(t, filepath.Join(home, "config.toml"), "[discovery]\nenabled = false\n[daemon]\nlisten = \"127.0.0.1:0\"\n")
-	if _, err := llama.Tiny(filepath.Join(home, "models")); err != nil {
-		t.Fatal(err)
-	}
+	assert.Value(llama.Tiny(filepath.Join(home, "models")))(t)
 	check(t, kith(t, "", "engine", "add", "cuda"), said{2, "", "cannot add cuda: there is odd"})
 	check(t, kith(t, "", "engine", "remove", "odd"), said{1, "", "it was not added"})
 	if got := kith(t, "", "engine"); got.status != 0 || !strings.Contains(got.out, "not added") {
 		t.Errorf("before: %+v", got)
 	}
 	check(t, kith(t, "", "engine", "add", "odd"), said{out: "added odd; it needs an odd card\n`kith serve` uses it; check with `kith engine`\n"})
-	if got := requests.Load(); got != 2 {
-		t.Errorf("%d requests for a download that breaks off once", got)
-	}
+	assert.Equal(t, requests.Load(), 2, "requests for a download that breaks off once")
 	if left, err := filepath.Glob(filepath.Join(home, "engine", "*")); err != nil || len(left) != 1 || filepath.Base(left[0]) != "odd-9" {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
@@ -143,9 +140,7 @@ func TestEngineAddFails(t *testing.T) {
 		if got.status != 1 || !strings.HasPrefix(got.err, "kith: cannot add odd: ") || !strings.Contains(got.err, c.want) || g.Installed(filepath.Join(home, "engine")) {
 			t.Errorf("%s: %+v", name, got)
 		}
-		if err := os.RemoveAll(filepath.Join(home, "engine")); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.RemoveAll(filepath.Join(home, "engine")))
 	}
 	setGPU(t)
 	check(t, kith(t, "", "engine", "add", "vulkan"), said{1, "", "a llama-server on the PATH"})
@@ -160,8 +155,6 @@ func TestGraphicsText(t *testing.T) {
 		"": {},
 		"; computes with cuda on A, B; vulkan is not used: kith uses cuda": {Library: "cuda", Cards: []string{"A", "B"}, Unused: map[string]string{"vulkan": "kith uses cuda"}},
 	} {
-		if got := graphicsText(g); got != want {
-			t.Errorf("%q, not %q", got, want)
-		}
+		assert.Equal(t, graphicsText(g), want)
 	}
 }

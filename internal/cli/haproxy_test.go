@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/storetest"
@@ -24,6 +25,7 @@ import (
 // back: calls go on by the other one, to which the machine connects. The metrics of both
 // say who did what.
 func TestBehindHAProxy(t *testing.T) {
+	t.Parallel()
 	certificate, key := selfSigned(t)
 	settings := fmt.Sprintf("[database]\nurl = %q\n[peer]\nlisten = \"127.0.0.1:0\"\n", storetest.Postgres(t))
 	a := newRig(t, settings, "[hub]\nnode = \"a\"\nproxies = [\"127.0.0.1\"]\n")
@@ -36,15 +38,10 @@ func TestBehindHAProxy(t *testing.T) {
 
 	proxied := &rig{t: t, base: "https://" + startHAProxy(t, certificate, key, a, b), key: a.key, hub: a.hub, client: trusting(t, certificate)}
 	a.daemon.kill()
-	saved, err := daemon.LoadCredential(a.home)
-	if err != nil {
-		t.Fatal(err)
-	}
+	saved := assert.Value(daemon.LoadCredential(a.home))(t)
 	saved.Hub = proxied.base
-	if err := daemon.SaveCredential(a.home, saved); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("SSL_CERT_FILE", certificate) // of the daemon
+	assert.OK(t, daemon.SaveCredential(a.home, saved))
+	a.env = []string{"SSL_CERT_FILE=" + certificate} // of the daemon
 	a.startDaemon()
 	proxied.daemon = a.daemon
 
@@ -86,9 +83,7 @@ func TestBehindHAProxy(t *testing.T) {
 	}
 	const complete, ok = `kith_forwards_total{outcome="complete"}`, `kith_calls_total{code="ok",dialect="chat",route="/v1/chat/completions"}`
 	forwards, calls := entry.metric(complete), entry.metric(ok)
-	if _, err := entry.ask(true); err != nil {
-		t.Fatal(err)
-	}
+	assert.Value(entry.ask(true))(t)
 	entry.until("it is counted where it came in", func() error {
 		if entry.metric(ok) != calls+1 || entry.metric(complete) <= forwards {
 			return fmt.Errorf("calls %v → %v, forwards %v → %v", calls, entry.metric(ok), forwards, entry.metric(complete))
@@ -114,10 +109,7 @@ func startHAProxy(t *testing.T, certificate, key string, a, b *rig) string {
 	both := filepath.Join(t.TempDir(), "certificate.pem")
 	var text []byte
 	for _, file := range []string{certificate, key} {
-		part, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		part := assert.Value(os.ReadFile(file))(t)
 		text = append(text, part...)
 	}
 	write(t, both, string(text))
@@ -131,9 +123,7 @@ func startHAProxy(t *testing.T, certificate, key string, a, b *rig) string {
 		"KITH_HUB_2="+b.listen, "KITH_HUB_2_ADMIN="+healthB)
 	log := newPrinted()
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -148,10 +138,7 @@ func startHAProxy(t *testing.T, certificate, key string, a, b *rig) string {
 // trusting returns a client that trusts a certificate.
 func trusting(t *testing.T, certificate string) *http.Client {
 	t.Helper()
-	text, err := os.ReadFile(certificate)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile(certificate))(t)
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(text)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: true}
@@ -189,10 +176,7 @@ func sumOf(t *testing.T, text, begin string) (sum float64) {
 	for line := range strings.Lines(text) {
 		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if series == begin || strings.HasPrefix(series, begin+"{") {
-			n, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			n := assert.Value(strconv.ParseFloat(value, 64))(t)
 			sum += n
 		}
 	}

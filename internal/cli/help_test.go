@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestHelp walks all commands: each one says what it does, and has examples, which are
@@ -20,9 +22,7 @@ func TestHelp(t *testing.T) {
 		for _, sub := range cmd.Commands() {
 			walk(sub)
 		}
-		if !strings.Contains(cmd.Example, cmd.CommandPath()) {
-			t.Errorf("%s has no example: %q", cmd.CommandPath(), cmd.Example)
-		}
+		assert.Contains(t, cmd.Example, cmd.CommandPath(), "has no example")
 		for line := range strings.Lines(cmd.Example) {
 			checkExample(t, cmd, strings.TrimSpace(line))
 		}
@@ -108,9 +108,7 @@ func TestVersionFlag(t *testing.T) {
 	if got := kith(t, "", "--version"); got != want || !strings.HasPrefix(got.out, "kith ") {
 		t.Errorf("%+v, not %+v", got, want)
 	}
-	if got, want := kith(t, "", "--version", "--json"), kith(t, "", "version", "--json"); got != want {
-		t.Errorf("%+v, not %+v", got, want)
-	}
+	assert.Equal(t, kith(t, "", "--version", "--json"), kith(t, "", "version", "--json"))
 }
 
 // TestSuggestions: the nearest command or flag is named, and only one that is near.

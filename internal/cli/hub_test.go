@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json/v2"
-	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -17,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // printed is what a command that serves has printed so far.
@@ -90,17 +91,13 @@ func TestPlainWarning(t *testing.T) {
 // A hub says that it waits for its database, and Ctrl-C ends the wait.
 func TestSilentDatabase(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // connections are accepted, and hear nothing
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer silent.Close()
 	home := t.TempDir()
 	file := filepath.Join(home, "hub.toml")
 	write(t, file, "[hub]\nlisten = \"127.0.0.1:0\"\ndata = \""+home+"\"\n[database]\nurl = \"postgres://u@"+silent.Addr().String()+"/x?sslmode=disable&connect_timeout=3600\"\n")
 	config, err := loadHubFile(home, file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	ctx, interrupt := context.WithCancel(t.Context())
 	said, ended := newPrinted(), make(chan error)
 	go func() {
@@ -109,9 +106,7 @@ func TestSilentDatabase(t *testing.T) {
 	}()
 	said.until(t, "opening the database takes long")
 	interrupt()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("it ended with %v", err)
-	}
+	assert.Is(t, <-ended, context.Canceled, "it ended with")
 }
 
 // TestHubDoors runs a hub: the first link is in a file that its user alone can read,
@@ -129,22 +124,16 @@ func TestHubDoors(t *testing.T) {
 	}()
 	t.Cleanup(func() {
 		cancel()
-		if status := <-ended; status != 0 {
-			t.Errorf("status %d: %s", status, errs)
-		}
+		assert.Equal(t, <-ended, 0, "status", errs)
 	})
 	var at struct {
 		Hub, Admin    string
 		FirstLink     string `json:"first_link"`
 		FirstLinkFile string `json:"first_link_file"`
 	}
-	if err := json.Unmarshal([]byte(out.until(t, "\n")), &at, json.MatchCaseInsensitiveNames(true)); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, json.Unmarshal([]byte(out.until(t, "\n")), &at, json.MatchCaseInsensitiveNames(true)))
 	link, err := os.ReadFile(at.FirstLinkFile)
-	if err != nil || at.FirstLink != "" || filepath.Dir(at.FirstLinkFile) != data {
-		t.Fatalf("%+v: %v", at, err)
-	}
+	assert.Require(t, err == nil && at.FirstLink == "" && filepath.Dir(at.FirstLinkFile) == data, at, err)
 	if info, err := os.Stat(at.FirstLinkFile); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
@@ -155,9 +144,7 @@ func TestHubDoors(t *testing.T) {
 	send := func(method, address string, form url.Values, headers ...string) (int, http.Header, string) {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(form.Encode()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		if form != nil {
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		}
@@ -168,14 +155,10 @@ func TestHubDoors(t *testing.T) {
 			}
 		}
 		response, err := http.DefaultTransport.RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		defer response.Body.Close()
 		body, err := io.ReadAll(response.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		return response.StatusCode, response.Header, string(body)
 	}
 	if status, _, body := send("GET", at.Hub+"/", nil); status != 200 || !strings.HasPrefix(body, `{"name":"kith","version":"`+thisBuild().Version+`","base_url":"`+at.Hub+`/v1","messages_base":"`+at.Hub+`"}`) {

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -36,46 +37,31 @@ func TestHubReload(t *testing.T) {
 		t.Helper()
 		body := fmt.Sprintf(`{"model":"test-model","messages":[{"role":"user","content":%q}]}`, strings.Repeat("x", size))
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.base+"/v1/chat/completions", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		req.Header.Set("Authorization", "Bearer "+r.key)
 		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		defer res.Body.Close()
 		_, _ = io.Copy(io.Discard, res.Body)
 		return res.StatusCode
 	}
-	if got := reload(before); got != `{"applied":[],"restart":[]}` {
-		t.Errorf("without a change: %s", got)
-	}
+	assert.Equal(t, reload(before), `{"applied":[],"restart":[]}`, "without a change")
 	r.engine.Set(enginetest.Behaviour{Chunks: 40, Interval: 50 * time.Millisecond})
-	running, err := r.begin(true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	running := assert.Value(r.begin(true))(t)
 	r.engine.Set(enginetest.Behaviour{Chunks: 1})
 
 	if got := reload(before + "[limits]\nbody = \"2KiB\"\nspool = \"1GiB\"\n[site]\nsignup = \"open\"\n"); got != `{"applied":["limits.body"],"restart":["limits.spool","site.signup"]}` {
 		t.Errorf("a smaller body: %s", got)
 	}
-	if got := status(3000); got != http.StatusRequestEntityTooLarge {
-		t.Errorf("over the new limit: %d", got)
-	}
+	assert.Equal(t, status(3000), http.StatusRequestEntityTooLarge, "over the new limit")
 	if got := reload("[ratelimit]\nrps = \"many\"\n"); !strings.Contains(got, "hub.toml:2:7: ratelimit.rps takes") || !strings.Contains(got, "nothing has changed") {
 		t.Errorf("a mistake: %s", got)
 	}
-	if got := status(3000); got != http.StatusRequestEntityTooLarge {
-		t.Errorf("after a mistake: %d", got)
-	}
+	assert.Equal(t, status(3000), http.StatusRequestEntityTooLarge, "after a mistake")
 
 	// By the signal.
 	r.write("hub.toml", before+"[log]\nlevel = \"error\"\n")
-	if err := r.hub.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.hub.cmd.Process.Signal(syscall.SIGHUP))
 	r.until("the limit is the default again", func() error {
 		if got := status(3000); got != http.StatusOK {
 			return fmt.Errorf("%d", got)
@@ -129,10 +115,7 @@ func TestHubReloadsCertificate(t *testing.T) {
 	var before []byte
 	r.until("the hub serves", func() (err error) { before, err = get(); return err })
 
-	open, err := tls.Dial("tcp", r.listen, &tls.Config{InsecureSkipVerify: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	open := assert.Value(tls.Dial("tcp", r.listen, &tls.Config{InsecureSkipVerify: true}))(t)
 	defer open.Close()
 	answers := bufio.NewReader(open)
 	ask := func() {
@@ -141,21 +124,15 @@ func TestHubReloadsCertificate(t *testing.T) {
 			t.Error(err)
 		}
 		res, err := http.ReadResponse(answers, nil)
-		if err != nil || res.StatusCode != http.StatusOK {
-			t.Fatalf("on a connection from before: %v, %v", res, err)
-		}
+		assert.Require(t, err == nil && res.StatusCode == http.StatusOK, "on a connection from before", res, err)
 		_, _ = io.Copy(io.Discard, res.Body)
 	}
 	ask()
 	newChain, newKey := selfSigned(t)
 	for to, from := range map[string]string{chain: newChain, key: newKey} {
-		if err := os.Rename(from, to); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.Rename(from, to))
 	}
-	if err := r.hub.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.hub.cmd.Process.Signal(syscall.SIGHUP))
 	r.until("the new certificate is used", func() error {
 		now, err := get()
 		if err == nil && string(now) == string(before) {
@@ -164,9 +141,7 @@ func TestHubReloadsCertificate(t *testing.T) {
 		return err
 	})
 	// A key that others can read is refused, and the certificate stays.
-	if err := os.Chmod(key, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.Chmod(key, 0o644))
 	if out, err := r.command("admin", "reload", "--data", r.dir); err == nil || !strings.Contains(out, "chmod 640 "+filepath.Clean(key)) {
 		t.Errorf("%s %v", out, err)
 	}
@@ -228,9 +203,7 @@ func TestStreamsAtSIGTERM(t *testing.T) {
 	}
 	start(streams/2, enginetest.Behaviour{Chunks: 3600, Interval: time.Second})
 	start(streams/2, enginetest.Behaviour{Chunks: 4, Interval: 200 * time.Millisecond})
-	if err := r.hub.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.hub.cmd.Process.Signal(syscall.SIGTERM))
 	ended.Wait()
 	if err := r.hub.cmd.Wait(); err != nil {
 		t.Fatalf("%v\n%s", err, &r.hub.errs)

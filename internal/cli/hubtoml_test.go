@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // packagedHome is KITH_HOME of the hub that the deb and rpm packages install.
@@ -42,9 +44,7 @@ func TestConfigurationPagePackaged(t *testing.T) {
 
 	const path = "../../packaging/hub.toml"
 	if *update {
-		if err := os.WriteFile(path, []byte(page.text.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.WriteFile(path, []byte(page.text.String()), 0o644))
 	}
 	text, err := os.ReadFile(path)
 	if err != nil || string(text) != page.text.String() {
@@ -61,16 +61,12 @@ func TestConfigurationPagePackaged(t *testing.T) {
 		c := packagedDefaults()
 		if err := parseConfig(path, []byte(used), c); err != nil {
 			// A key that needs another one, or a file, is refused with that cause.
-			if strings.Contains(err.Error(), "unknown") {
-				t.Errorf("%s: %v", line, err)
-			}
+			assert.Lacks(t, err.Error(), "unknown", line, err)
 		} else if !file.examples[line] && !equalFiles(c, packagedDefaults()) {
 			t.Errorf("%s is not the default", line)
 		}
 	}
-	if len(file.examples) == 0 || len(lines.FindAll(text, -1)) < 30 {
-		t.Error("the file lists too few keys")
-	}
+	assert.That(t, len(file.examples) != 0 && len(lines.FindAll(text, -1)) >= 30, "the file lists too few keys")
 }
 
 // packagedDefaults are the defaults of the packaged hub, whose data folder

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -21,9 +22,7 @@ func TestLedgerFullDisk(t *testing.T) {
 	r := newRig(t)
 	r.engine.Set(enginetest.Behaviour{Chunks: 20, Interval: 50 * time.Millisecond})
 	res, err := r.begin(true)
-	if err != nil || res.StatusCode != http.StatusOK {
-		t.Fatal(res, err)
-	}
+	assert.Require(t, err == nil && res.StatusCode == http.StatusOK, res, err)
 	if err := r.engine.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Running == 1 }); err != nil {
 		t.Fatal(err) // what the caller has may be a sign of life from the hub
 	}
@@ -33,10 +32,7 @@ func TestLedgerFullDisk(t *testing.T) {
 
 	var refused []string
 	for range 3 {
-		res, err := r.begin(false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		res := assert.Value(r.begin(false))(t)
 		refusal := readRefusal(res)
 		res.Body.Close()
 		if refusal.status != http.StatusServiceUnavailable || refusal.code != "CASCADE_EXHAUSTED" || res.Header.Get("Retry-After") == "" {
@@ -59,9 +55,7 @@ func TestLedgerFullDisk(t *testing.T) {
 		return nil
 	})
 	ran, err := complete(res, true)
-	if err != nil {
-		t.Fatalf("the stream that ran when the disk was full: %v", err)
-	}
+	assert.OK(t, err, "the stream that ran when the disk was full")
 	if now := r.engine.Counts().Runs; now != runs {
 		t.Fatalf("%d calls were sent to a machine while the ledger could not be written", now-runs)
 	}
@@ -84,7 +78,5 @@ func (c *child) limitFiles(t *testing.T, size uint64) {
 	t.Helper()
 	limit := syscall.Rlimit{Cur: size, Max: math.MaxUint64}
 	_, _, errno := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, uintptr(c.cmd.Process.Pid), syscall.RLIMIT_FSIZE, uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
-	if errno != 0 {
-		t.Fatal(errno)
-	}
+	assert.Require(t, errno == 0, errno)
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/store"
@@ -43,6 +44,7 @@ type rig struct {
 	key    string
 	engine *enginetest.Engine
 	client *http.Client // nil: the default one
+	env    []string     // of processes that start from now on
 	// hasty limits the wait of each call to 1 s, for tests that expect refusals. Without
 	// it a call waits as long as the hub lets it: on a busy computer that may be seconds.
 	hasty bool
@@ -61,15 +63,13 @@ type child struct {
 func (r *rig) start(args ...string) *child {
 	r.t.Helper()
 	c := &child{cmd: exec.Command("kith", args...)}
-	c.cmd.Env = append(os.Environ(), "KITH_HOME="+r.home)
+	c.cmd.Env = append(append(os.Environ(), "KITH_HOME="+r.home), r.env...)
 	c.cmd.Stderr = &c.errs
 	var err error
 	if c.out, err = c.cmd.StdoutPipe(); err == nil {
 		err = c.cmd.Start()
 	}
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	assert.OK(r.t, err)
 	return c
 }
 
@@ -84,9 +84,7 @@ func (c *child) stop(t *testing.T) {
 	t.Helper()
 	late := time.AfterFunc(soon, func() { _ = c.cmd.Process.Kill() })
 	defer late.Stop()
-	if err := c.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, c.cmd.Process.Signal(os.Interrupt))
 	if err := c.cmd.Wait(); err != nil {
 		t.Fatalf("%v\n%s", err, &c.errs)
 	}
@@ -121,9 +119,7 @@ func emptyRig(t *testing.T) *rig {
 // write writes a file in the daemon's home.
 func (r *rig) write(name, text string) {
 	r.t.Helper()
-	if err := os.WriteFile(filepath.Join(r.home, name), []byte(text), 0o600); err != nil {
-		r.t.Fatal(err)
-	}
+	assert.OK(r.t, os.WriteFile(filepath.Join(r.home, name), []byte(text), 0o600))
 }
 
 // open starts the hub, with settings, and waits for its operator's socket.
@@ -145,9 +141,7 @@ func (r *rig) open(settings ...string) {
 func (r *rig) serve(member string, options enginetest.Options) {
 	r.t.Helper()
 	r.engine = enginetest.New(enginetest.LlamaCpp, options)
-	if err := r.engine.Start(); err != nil {
-		r.t.Fatal(err)
-	}
+	assert.OK(r.t, r.engine.Start())
 	r.t.Cleanup(func() { r.engine.Close() })
 	r.write("config.toml", "[engine]\nbuiltin = false\n[discovery]\nenabled = false\nendpoints = [\""+r.engine.URL()+"\"]\n")
 	r.signIn(member)
@@ -164,16 +158,12 @@ func (r *rig) signIn(member string) {
 	_, _, err1 := fetch(ctx, operator, "make a member", api.OperatorCreateMember.With(api.NewMember{Name: member}))
 	key, _, err2 := fetch(ctx, operator, "make a key", api.OperatorCreateKey.With(api.NewKey{Member: member, Name: "k"}))
 	token, _, err3 := fetch(ctx, operator, "make a token", api.OperatorCreateToken.With(api.NewToken{Member: member}))
-	if err := errors.Join(err1, err2, err3); err != nil {
-		r.t.Fatal(err)
-	}
+	assert.OK(r.t, errors.Join(err1, err2, err3))
 	saved, err := redeem(ctx, toHub(r.base, ""), token.Token)
 	if err == nil {
 		err = daemon.SaveCredential(r.home, saved)
 	}
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	assert.OK(r.t, err)
 	r.key = key.Secret
 }
 
@@ -310,14 +300,10 @@ func TestLedgerOutlivesKills(t *testing.T) {
 func checkLedger(t *testing.T, path string, answered []string) (calls map[string]account.Usage) {
 	t.Helper()
 	db, err := store.Open(t.Context(), store.Config{Path: path}) // which checks the file
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer db.Close()
 	records, err := db.Usage(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	calls = map[string]account.Usage{}
 	ends := map[string]int{}
 	var sum account.UsageDay
@@ -346,17 +332,13 @@ func checkLedger(t *testing.T, path string, answered []string) (calls map[string
 		}
 	}
 	days, err := db.UsageDays(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	var kept account.UsageDay
 	for _, d := range days {
 		kept.Calls, kept.Waited, kept.Duration = kept.Calls+d.Calls, kept.Waited+d.Waited, kept.Duration+d.Duration
 		kept.TokensIn, kept.TokensOut = kept.TokensIn+d.TokensIn, kept.TokensOut+d.TokensOut
 	}
-	if kept != sum {
-		t.Errorf("the days sum up to %+v, the records to %+v", kept, sum)
-	}
+	assert.Equal(t, kept, sum, "the days sum up to", "the records to")
 	t.Logf("%d answered, %d of them by a hub that died before it recorded the end; %d records by code: %v", len(answered), unknown, len(records), ends)
 	return calls
 }

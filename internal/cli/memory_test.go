@@ -4,6 +4,7 @@ import (
 	"runtime/debug"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/spool"
 )
 
@@ -12,9 +13,7 @@ func TestSpoolHasAQuarterOfTheMemory(t *testing.T) {
 	const mib = 1 << 20
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(4 << 30))
 	room, err := openSpool(t.TempDir(), diskLimit, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	bytes := make([]byte, mib) // counted each time
 	for _, member := range []string{"ann", "bob", "eve"} {
 		for err == nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/storetest"
 )
 
@@ -33,24 +34,16 @@ func TestMetricsAreDocumented(t *testing.T) {
 	write(t, file, "[hub]\nlisten = \"127.0.0.1:0\"\ndata = \""+home+"\"\n[database]\nurl = \""+storetest.Postgres(t)+"\"\n"+
 		"[tls]\ncertificate = \""+certificate+"\"\nkey = \""+key+"\"\n")
 	config, err := loadHubFile(home, file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	p, err := openHub(t.Context(), config, logTo(newPrinted(), slog.LevelInfo))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer p.close()
 	registry := p.metrics()
 	problems, err := testutil.GatherAndLint(registry)
-	if err != nil || len(problems) > 0 {
-		t.Error(err, problems)
-	}
+	assert.That(t, err == nil && len(problems) == 0, err, problems)
 	descriptions := make(map[string]bool)
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	for _, f := range families {
 		descriptions[f.GetName()] = true
 	}
@@ -60,16 +53,12 @@ func TestMetricsAreDocumented(t *testing.T) {
 		"kith_backup_last_timestamp_seconds", "kith_backup_last_failed",
 		"kith_call_wait_seconds", "kith_call_first_byte_seconds", "kith_call_duration_seconds",
 	} {
-		if descriptions[name] {
-			t.Errorf("%s is there from the start: take it off this list", name)
-		}
+		assert.That(t, !descriptions[name], name, "is there from the start: take it off this list")
 		descriptions[name] = true
 	}
 	page := namesIn(t, "docs/operate/metrics.md")
 	for name := range descriptions {
-		if strings.HasPrefix(name, "kith_") && !page[name] {
-			t.Errorf("docs/operate/metrics.md lacks %s", name)
-		}
+		assert.That(t, !strings.HasPrefix(name, "kith_") || page[name], "docs/operate/metrics.md lacks", name)
 	}
 	for _, used := range []string{"docs/operate/metrics.md", "deploy/prometheus/alerts.yml", "deploy/grafana/kith.json"} {
 		for name := range namesIn(t, used) {
@@ -79,9 +68,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 					base = whole
 				}
 			}
-			if !descriptions[base] {
-				t.Errorf("%s names %s, which a hub does not have", used, name)
-			}
+			assert.That(t, descriptions[base], used, "names", name, "which a hub does not")
 		}
 	}
 }
@@ -89,10 +76,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 // namesIn returns the names of our metrics in a file of the repository.
 func namesIn(t *testing.T, file string) map[string]bool {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(file)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(file))))(t)
 	names := make(map[string]bool)
 	for _, name := range metricName.FindAllString(string(text), -1) {
 		names[name] = true
@@ -103,19 +87,10 @@ func namesIn(t *testing.T, file string) map[string]bool {
 // selfSigned writes a certificate and its key, and returns their files.
 func selfSigned(t *testing.T) (certificate, key string) {
 	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	private := assert.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := assert.Value(x509.CreateCertificate(rand.Reader, template, template, private.Public(), private))(t)
+	secret := assert.Value(x509.MarshalPKCS8PrivateKey(private))(t)
 	dir := t.TempDir()
 	certificate, key = filepath.Join(dir, "certificate.pem"), filepath.Join(dir, "key.pem")
 	write(t, certificate, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))

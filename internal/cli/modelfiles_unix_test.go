@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestPipesAreNoModels: a pipe that is named as a model is left out: opening it would wait
@@ -14,14 +16,10 @@ func TestPipesAreNoModels(t *testing.T) {
 	folder := t.TempDir()
 	write(t, filepath.Join(folder, "words.gguf"), "GGUF")
 	for _, name := range []string{"pipe.gguf", "mmproj-pipe.gguf"} {
-		if err := syscall.Mkfifo(filepath.Join(folder, name), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, syscall.Mkfifo(filepath.Join(folder, name), 0o600))
 	}
 	files, err := modelFiles([]string{folder})
-	if err != nil || len(files) != 1 || files[0].ID != "words" || files[0].Projector != "" {
-		t.Errorf("%+v, %v", files, err)
-	}
+	assert.That(t, err == nil && len(files) == 1 && files[0].ID == "words" && files[0].Projector == "", files, err)
 	if _, err := modelFiles([]string{filepath.Join(folder, "pipe.gguf")}); err == nil {
 		t.Error("a pipe is taken by its name")
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
 )
@@ -41,9 +42,7 @@ func TestMigrate(t *testing.T) {
 			Applied string `json:"applied"`
 		} `json:"migrations"`
 	}
-	if err := r.admin(&listed, "migrate", "--status"); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.admin(&listed, "migrate", "--status"))
 	last := listed.Migrations[len(listed.Migrations)-1]
 	if listed.Version != listed.Known || last.Version != listed.Known || last.Applied == "" || listed.Pending != 0 || listed.ReadableFrom != 1 {
 		t.Errorf("the steps are %+v", listed)
@@ -77,13 +76,9 @@ func TestMove(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	url := filepath.Join(r.home, "database")
-	if err := os.WriteFile(url, []byte(storetest.Postgres(t)+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(url, []byte(storetest.Postgres(t)+"\n"), 0o600))
 	for range 20 {
-		if _, err := r.ask(true); err != nil {
-			t.Fatal(err)
-		}
+		assert.Value(r.ask(true))(t)
 	}
 	type copied struct {
 		Tables []struct {
@@ -98,18 +93,14 @@ func TestMove(t *testing.T) {
 		t.Errorf("a copy of a database in use: %v", err)
 	}
 	snapshot := filepath.Join(r.dir, "snapshot.db")
-	if err := r.admin(new(any), "backup", snapshot); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.admin(new(any), "backup", snapshot))
 	if err := r.admin(&done, "copy", "--from", snapshot, "--to", storetest.Postgres(t)); err != nil || done.Rows == 0 {
 		t.Errorf("a copy of a backup: %+v, %v", done, err)
 	}
 
 	r.hub.stop(t)
 	done = copied{}
-	if err := r.admin(&done, "copy", "--to", "file:"+url); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.admin(&done, "copy", "--to", "file:"+url))
 	rows := map[string]int64{}
 	for _, table := range done.Tables {
 		rows[table.Table] = table.Rows
@@ -117,31 +108,20 @@ func TestMove(t *testing.T) {
 	if rows["members"] != 1 || rows["keys"] != 1 || rows["machines"] != 1 || rows["usage"] < 21 {
 		t.Errorf("copied: %v", rows)
 	}
-	if err := r.admin(&done, "copy", "--to", "file:"+url); err == nil || !strings.Contains(err.Error(), "in use") {
-		t.Errorf("a copy over data: %v", err)
-	}
+	assert.Fails(t, r.admin(&done, "copy", "--to", "file:"+url), "in use", "a copy over data")
 
 	before := usageOf(t, store.Config{Path: filepath.Join(r.dir, "kith.db")})
 	hubToml := "[ratelimit]\nrps = 0\nconnections = 0\n[database]\nurl = \"file:" + url + "\"\n"
-	if err := os.WriteFile(filepath.Join(r.home, "hub.toml"), []byte(hubToml), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(filepath.Join(r.home, "hub.toml"), []byte(hubToml), 0o600))
 	r.startHub()
 	r.until("a call is served", func() error { _, err := r.ask(true); return err })
 	r.hub.stop(t)
-	address, err := os.ReadFile(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := assert.Value(os.ReadFile(url))(t)
 	after := usageOf(t, store.Config{URL: strings.TrimSpace(string(address))})
 	for id, u := range before {
-		if after[id] != u {
-			t.Errorf("the usage of call %s is %+v, was %+v", id, after[id], u)
-		}
+		assert.Equal(t, after[id], u, "the usage of call", id)
 	}
-	if len(after) <= len(before) {
-		t.Errorf("%d calls after the move, %d before, want the new one too", len(after), len(before))
-	}
+	assert.That(t, len(after) > len(before), len(after), "calls after the move", len(before), "before")
 	var status struct {
 		Version int64 `json:"version"`
 		Known   int64 `json:"known"`
@@ -154,15 +134,9 @@ func TestMove(t *testing.T) {
 // usageOf returns the usage records of a database, by call.
 func usageOf(t *testing.T, config store.Config) map[string]account.Usage {
 	t.Helper()
-	db, err := store.Open(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := assert.Value(store.Open(t.Context(), config))(t)
 	defer db.Close()
-	records, err := db.Usage(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	records := assert.Value(db.Usage(t.Context()))(t)
 	calls := make(map[string]account.Usage)
 	for _, u := range records {
 		calls[u.CallID] = u

@@ -5,8 +5,7 @@ import (
 	"log/slog"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/llama"
 )
@@ -18,13 +17,9 @@ func TestOwnEnginesStart(t *testing.T) {
 	o.files = []modelFile{{ID: "a"}, {ID: "b"}}
 	o.supervisor = llama.NewSupervisor(llama.Config{}) // Run would start it
 	all := o.all()
-	if len(all) != 1 || !all[0].IsStarting() {
-		t.Fatalf("got %v, want one that starts", all)
-	}
+	assert.Require(t, len(all) == 1 && all[0].IsStarting(), all)
 	want := map[fleet.ModelID]string{"a": "the built-in engine is starting", "b": "the built-in engine is starting"}
-	if diff := cmp.Diff(want, all[0].Problems()); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, all[0].Problems(), want)
 	failure := errors.New("it cannot")
 	o.failure.Store(&failure)
 	if all := o.all(); len(all) > 0 {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
 )
@@ -45,9 +46,7 @@ func TestHubOnPostgres(t *testing.T) {
 	server := storetest.Start(t)
 	url := server.Database(t)
 	source := filepath.Join(t.TempDir(), "url")
-	if err := os.WriteFile(source, []byte(url+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(source, []byte(url+"\n"), 0o600))
 	r := newRig(t, "[hub]\nnode = \"one\"\n[database]\nurl = \"file:"+source+"\"\n")
 	if _, err := os.Stat(filepath.Join(r.dir, "kith.db")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("an SQLite file beside PostgreSQL: %v", err)
@@ -55,13 +54,9 @@ func TestHubOnPostgres(t *testing.T) {
 	operator := overSocket(filepath.Join(r.dir, "admin.sock"), "", "")
 	_, _, err1 := fetch(t.Context(), operator, "make a member", api.OperatorCreateMember.With(api.NewMember{Name: "ben"}))
 	key, _, err2 := fetch(t.Context(), operator, "make a key", api.OperatorCreateKey.With(api.NewKey{Member: "ben", Name: "k"}))
-	if err := errors.Join(err1, err2); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, errors.Join(err1, err2))
 	_, _, err := fetch(t.Context(), operator, "back up", api.OperatorBackUp.With(api.BackupFile{File: filepath.Join(r.dir, "copy.db")}))
-	if err == nil || !strings.Contains(err.Error(), "pg_dump") {
-		t.Errorf("a backup of PostgreSQL: %v", err)
-	}
+	assert.Fails(t, err, "pg_dump", "a backup of PostgreSQL")
 
 	r.answered(key.Secret, http.StatusForbidden, "NOT_IN_CIRCLE")
 	if _, _, err := fetch(t.Context(), operator, "share", api.OperatorAddShare.With(api.BetweenMembers{Owner: "ada", With: "ben"})); err != nil {
@@ -80,13 +75,9 @@ func TestHubOnPostgres(t *testing.T) {
 	r.answered(r.key, http.StatusOK, "")
 
 	other, err := store.Open(t.Context(), store.Config{URL: url})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer other.Close()
-	if err := other.RevokeKey(t.Context(), key.ID, time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, other.RevokeKey(t.Context(), key.ID, time.Now()))
 	r.answered(key.Secret, http.StatusUnauthorized, "invalid_api_key")
 
 	// Another process of this name, with a data folder of its own.
@@ -96,9 +87,7 @@ func TestHubOnPostgres(t *testing.T) {
 	}
 	second.kill()
 	for _, said := range []string{r.hub.errs.String(), second.errs.String()} {
-		if strings.Contains(said, url) {
-			t.Errorf("a log holds the URL of the database: %s", said)
-		}
+		assert.Lacks(t, said, url, "a log holds the URL of the database")
 	}
 }
 
@@ -106,9 +95,7 @@ func TestHubOnPostgres(t *testing.T) {
 func (r *rig) execute(url string, statements ...string) {
 	r.t.Helper()
 	raw, err := sql.Open("pgx", url)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	assert.OK(r.t, err)
 	defer raw.Close()
 	tx, err := raw.BeginTx(r.t.Context(), nil)
 	for _, s := range statements {
@@ -119,7 +106,5 @@ func (r *rig) execute(url string, statements ...string) {
 	if err == nil {
 		err = tx.Commit()
 	}
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	assert.OK(r.t, err)
 }

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/tunnel"
@@ -76,27 +77,19 @@ func (c recipe) start(t *testing.T, hub string) (address string, roots *tls.Conf
 	if _, err := exec.LookPath(c.command[0]); err != nil {
 		t.Fatalf("%v: make setup-test installs it", err)
 	}
-	text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "proxies", c.file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile(filepath.Join("..", "..", "deploy", "proxies", c.file)))(t)
 	chain, key := selfSigned(t)
 	dir, address := t.TempDir(), enginetest.FreeAddress()
 	both := filepath.Join(dir, "both.pem")
 	var pair []byte
 	for _, file := range []string{chain, key} {
-		part, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		part := assert.Value(os.ReadFile(file))(t)
 		pair = append(pair, part...)
 	}
 	write(t, both, string(pair))
 	config := string(text)
 	for i := 0; i < len(c.replace); i += 2 {
-		if !strings.Contains(config, c.replace[i]) {
-			t.Fatalf("%s has no %q", c.file, c.replace[i])
-		}
+		assert.Require(t, strings.Contains(config, c.replace[i]), c.file, "has no", c.replace[i])
 		config = strings.ReplaceAll(config, c.replace[i], c.replace[i+1])
 	}
 	file := filepath.Join(dir, c.file)
@@ -114,9 +107,7 @@ func (c recipe) start(t *testing.T, hub string) (address string, roots *tls.Conf
 	cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
 	said := newPrinted()
 	cmd.Stdout, cmd.Stderr = said, said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, cmd.Start())
 	t.Cleanup(func() {
 		// SIGTERM ends nginx's workers, too. An interrupt does not end HAProxy where
 		// the tests are a shell's background job, in which interrupts are ignored.
@@ -242,13 +233,9 @@ func TestProxies(t *testing.T) {
 	p.signIn("ada")
 	for range tunnels {
 		token, _, err := fetch(t.Context(), p.operator(), "make a token", api.OperatorCreateToken.With(api.NewToken{Member: "ada"}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		saved, err := redeem(t.Context(), toHub(p.base, ""), token.Token)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		p.secrets = append(p.secrets, saved.Secret)
 	}
 	for name, c := range map[string]recipe{"nginx": nginxRecipe, "Caddy": caddyRecipe, "HAProxy": haproxyRecipe, "WebSockets only": webSocketsOnly} {
@@ -280,18 +267,14 @@ func TestUnusedConnections(t *testing.T) {
 		"Caddyfile":  {regexp.MustCompile(`(?m)^\s*keepalive (\w+)$`), 2 * time.Minute},
 	} {
 		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "proxies", file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		unused := idle.own
 		if found := idle.setting.FindSubmatch(text); found != nil {
 			if unused, err = time.ParseDuration(string(found[1])); err != nil {
 				t.Fatalf("%s: %v", file, err)
 			}
 		}
-		if unused > hub/2 {
-			t.Errorf("%s keeps an unused connection for %s, the hub for %s", file, unused, hub)
-		}
+		assert.That(t, unused <= hub/2, file, "keeps an unused connection for", unused, "the hub for", hub)
 	}
 }
 
@@ -322,9 +305,7 @@ func (p *proxied) check(address string, secure *tls.Config, streams, browsers in
 
 	for size, want := range map[int64]int{32 << 20: http.StatusOK, 32<<20 + 4096: http.StatusRequestEntityTooLarge} {
 		res, err := p.askOfSize(one, base, size)
-		if err != nil {
-			t.Fatalf("a body of %d bytes: %v", size, err)
-		}
+		assert.OK(t, err, "a body of", size, "bytes")
 		text, _ := io.ReadAll(res.Body)
 		res.Body.Close()
 		if res.StatusCode != want || want != http.StatusOK && !strings.Contains(string(text), "request_too_large") {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/llama"
 )
 
@@ -39,10 +40,7 @@ func TestPull(t *testing.T) {
 	if err := llama.Available(); err != nil {
 		t.Fatalf("%v: use `make test`, or scripts/fetch-llama.sh and go test -tags llama", err)
 	}
-	small, err := os.ReadFile("../llama/data/tiny.gguf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	small := assert.Value(os.ReadFile("../llama/data/tiny.gguf"))(t)
 	hub := localModelHub(t, map[string][]byte{"words-Q4_K_M.gguf": small, "words-Q8_0.gguf": []byte("GGUF, and no more")})
 	home := shortDir(t)
 	t.Setenv("KITH_HOME", home)
@@ -82,9 +80,7 @@ func TestPull(t *testing.T) {
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
 	for late := time.Now().Add(soon); strings.Contains(kith(t, "", "models").out, "words-Q4_K_M"); <-again.C {
-		if time.Now().After(late) {
-			t.Fatal("a model that was deleted is still offered")
-		}
+		assert.Require(t, !time.Now().After(late), "a model that was deleted is still offered")
 	}
 	if end := p.stop(); end.status != 0 {
 		t.Errorf("the daemon ended with %+v", end)
@@ -103,6 +99,7 @@ func TestPullWaitsForTheEngine(t *testing.T) {
 		"does not start": {`{"models":[],"engines":[{"kind":"builtin","name":"kith","why":"it ended"}]}`, "the daemon does not offer it yet; `kith status` says more"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			began := time.Now()
 			a := &app{home: onSocket(t, "daemon.sock", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				if time.Since(began) < 3*within {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/store"
@@ -93,14 +94,10 @@ func TestTwoRegions(t *testing.T) {
 	// A member of one region makes a key of the other, is out of reach there, is shared
 	// with, and loses the key.
 	made, _, err := fetch(t.Context(), eu.operator(), "make a key", api.OperatorCreateKey.With(api.NewKey{Member: "ada", Region: "us"}))
-	if err != nil || made.Region != "us" || made.BaseURL != us.base+"/v1" {
-		t.Fatalf("%+v, %v", made, err)
-	}
+	assert.Require(t, err == nil && made.Region == "us" && made.BaseURL == us.base+"/v1", made, err)
 	answered(eu, made.Secret, "us-model", "hi", false, 403, "NOT_IN_CIRCLE")
 	_, _, err = fetch(t.Context(), eu.operator(), "share", api.OperatorAddShare.With(api.BetweenMembers{Owner: "ben", With: "ada"}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	served = append(served, answered(eu, made.Secret, "us-model", "hi", true, 200, ""))
 	answered(eu, eu.key, "us-model", "hi", false, 404, "model_not_found")
 	if _, _, err := fetch(t.Context(), eu.operator(), "revoke", api.OperatorRevokeKey.With(api.ID{ID: made.ID})); err != nil {
@@ -151,16 +148,11 @@ func (r *rig) models(key string) (ids []string) {
 // another region: its status says where to sign in.
 func (r *rig) misdirect(to *rig) {
 	r.t.Helper()
-	c, err := daemon.LoadCredential(r.home)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	c := assert.Value(daemon.LoadCredential(r.home))(r.t)
 	lost := &rig{t: r.t, home: shortDir(r.t), hub: to.hub}
 	lost.write("config.toml", "[engine]\nbuiltin = false\n[discovery]\nenabled = false\n")
 	c.Hub = to.base
-	if err := daemon.SaveCredential(lost.home, c); err != nil {
-		r.t.Fatal(err)
-	}
+	assert.OK(r.t, daemon.SaveCredential(lost.home, c))
 	lost.startDaemon()
 	defer lost.daemon.kill()
 	go func() { _, _ = io.Copy(io.Discard, lost.daemon.out) }()

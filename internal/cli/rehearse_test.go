@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -72,17 +73,10 @@ func TestAJudgeFindsWhatIsWrong(t *testing.T) {
 func TestClosedTodayIsClosedNow(t *testing.T) {
 	start := time.Date(2026, 10, 1, 0, 0, 0, 0, time.FixedZone("far east", 14*60*60))
 	for now := start; now.Before(start.AddDate(0, 0, 8)); now = now.Add(29 * time.Minute) {
-		hours, err := fleet.ParseHours(closedToday(now), "UTC")
-		if err != nil {
-			t.Fatal(err)
-		}
+		hours := assert.Value(fleet.ParseHours(closedToday(now), "UTC"))(t)
 		for _, soon := range []time.Duration{0, time.Hour, 24 * time.Hour} {
-			if hours.Open(now.Add(soon)) {
-				t.Fatalf("%s is open %s after %s", hours, soon, now)
-			}
+			assert.Require(t, !hours.Open(now.Add(soon)), hours, "is open", soon, "after", now)
 		}
-		if !hours.Open(now.AddDate(0, 0, 3)) {
-			t.Fatalf("%s never opens", hours)
-		}
+		assert.Require(t, hours.Open(now.AddDate(0, 0, 3)), hours, "never opens")
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestReload changes the configuration under a running daemon, by the command
@@ -21,9 +23,7 @@ func TestReload(t *testing.T) {
 	write(t, file, base)
 	check(t, kith(t, "", "reload"), said{1, "", "start it with `kith serve`"})
 	p := begin(t, "serve")
-	if !strings.HasPrefix(p.first, "daemon on http://127.0.0.1:") {
-		t.Fatal(p.first)
-	}
+	assert.Require(t, strings.HasPrefix(p.first, "daemon on http://127.0.0.1:"), p.first)
 	check(t, kith(t, "", "reload"), said{out: "nothing has changed\n"})
 
 	changed := base + "[share]\nslots = 3\ngroups = [\"lab\"]\n[ratelimit]\nrps = 7\n[engine]\nslots = 2\n"
@@ -39,15 +39,11 @@ func TestReload(t *testing.T) {
 	check(t, kith(t, "", "reload"), said{1, "", "config.toml:2:9: share.slots takes"})
 
 	write(t, file, strings.Replace(changed, "slots = 3", "slots = 4", 1))
-	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
 	for late := time.Now().Add(soon); !strings.Contains(kith(t, "", "status").out, "slots     4;"); <-again.C {
-		if time.Now().After(late) {
-			t.Fatal("SIGHUP changed nothing")
-		}
+		assert.Require(t, !time.Now().After(late), "SIGHUP changed nothing")
 	}
 	if end := p.stop(); end.status != 0 {
 		t.Errorf("the daemon ended with %+v", end)

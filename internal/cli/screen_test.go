@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // attacks are texts that a terminal obeys: the clipboard and the title by OSC, a colour
@@ -30,9 +32,7 @@ func TestScreen(t *testing.T) {
 	var out bytes.Buffer
 	s := screen{&out}
 	for _, text := range []string{attacks, "\x1b", "[31m", "\x9b31m", "\x00" + "A\x1b[1m", "one\n\ttwo 日本 שלום é\n"} {
-		if n, err := io.WriteString(s, text); err != nil || n != len(text) {
-			t.Errorf("%q: %d, %v", text, n, err)
-		}
+		assert.Equal(t, assert.Value(io.WriteString(s, text))(t), len(text), text)
 	}
 	harmless(t, "the screen", out.String())
 	if !strings.HasSuffix(out.String(), "one\n\ttwo 日本 שלום é\n") {
@@ -41,18 +41,13 @@ func TestScreen(t *testing.T) {
 	if got := plain(strong("bold" + attacks)); !strings.HasPrefix(got, "\x1b[1mbold") || strings.ContainsAny(got[len("\x1b[1m"):len(got)-len("\x1b[m")], "\x1b\a\u009b") {
 		t.Errorf("a style: %q", got)
 	}
-	if got := plain(ours("\r\x1b[K") + "\x1b[2J"); got != "\r\x1b[K[2J" {
-		t.Errorf("progress: %q", got)
-	}
+	assert.Equal(t, plain(ours("\r\x1b[K")+"\x1b[2J"), "\r\x1b[K[2J", "progress")
 }
 
 // Answers, ids of models, states and messages of servers, and names of files are shown
 // without what a terminal obeys; with --json they are what they are.
 func TestForeignTextsDoNothing(t *testing.T) {
-	quoted, err := json.Marshal(attacks)
-	if err != nil {
-		t.Fatal(err)
-	}
+	quoted := assert.Value(json.Marshal(attacks))(t)
 	q := strings.Trim(string(quoted), `"`)
 	answers := map[string]string{
 		"/v1/chat/completions": `data: {"choices":[{"delta":{"content":"` + q + `"}}]}` + "\n\ndata: [DONE]\n\n",
@@ -76,21 +71,15 @@ func TestForeignTextsDoNothing(t *testing.T) {
 	t.Setenv("KITH_HUB", server.URL)
 	t.Setenv("KITH_API_KEY", "kith_local_key")
 	models := filepath.Join(home, "models")
-	if err := os.MkdirAll(models, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(models, "a\x1b[31m\u009b.gguf"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.MkdirAll(models, 0o700))
+	assert.OK(t, os.WriteFile(filepath.Join(models, "a\x1b[31m\u009b.gguf"), nil, 0o600))
 	for _, command := range []string{
 		"run tiny hello", "models", "models --account", "status", "why tiny", "why req_0", "doctor", "pull list", "pull http://127.0.0.1:1/\u009b.gguf",
 		"share list", "nonsense\x1b[31m", "run tiny --\x1b[31m",
 	} {
 		got := kith(t, "", strings.Split(command, " ")...)
 		harmless(t, command, got.out+got.err)
-		if got.out+got.err == "" {
-			t.Errorf("%s: nothing is shown", command)
-		}
+		assert.That(t, got.out+got.err != "", command, "nothing is shown")
 		got = kith(t, "", append(strings.Split(command, " "), "--json")...)
 		harmless(t, command+" --json", got.out+got.err)
 	}

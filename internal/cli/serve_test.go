@@ -16,8 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
@@ -30,17 +29,10 @@ func TestModelFiles(t *testing.T) {
 		"sees/sees.gguf", "sees/mmproj-F16.gguf", "sees/deeper/no.gguf", ".hidden/no.gguf", "other/a.gguf",
 	} {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(name), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		assert.OK(t, os.WriteFile(path, []byte(name), 0o600))
 	}
-	got, err := modelFiles([]string{dir, filepath.Join(dir, "absent"), filepath.Join(dir, "a.gguf")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := assert.Value(modelFiles([]string{dir, filepath.Join(dir, "absent"), filepath.Join(dir, "a.gguf")}))(t)
 	for i := range got {
 		if got[i].Version == "" {
 			t.Errorf("%s has no version", got[i].ID)
@@ -54,9 +46,7 @@ func TestModelFiles(t *testing.T) {
 		{ID: "large", Path: in("large-00001-of-00002.gguf")},
 		{ID: "sees", Path: in("sees/sees.gguf"), Projector: in("sees/mmproj-F16.gguf")},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, got, want)
 	if _, err := modelFiles([]string{filepath.Join(dir, "absent.gguf")}); err == nil {
 		t.Error("a model file that is not there is passed over in silence")
 	}
@@ -69,15 +59,11 @@ func TestSocketIsOursAlone(t *testing.T) {
 	}
 	dead := filepath.Join(dir, "new", "dead.sock")
 	first, err := daemon.ListenSocket(dead)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	first.(*net.UnixListener).SetUnlinkOnClose(false) // as a killed process leaves it
 	first.Close()
 	second, err := daemon.ListenSocket(dead)
-	if err != nil {
-		t.Fatalf("a dead socket is in the way: %v", err)
-	}
+	assert.OK(t, err, "a dead socket is in the way")
 	defer second.Close()
 	info, err := os.Stat(dead)
 	if err != nil || info.Mode().Perm() != 0o600 {
@@ -103,9 +89,7 @@ func TestReadyText(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	status.Models = []fleet.ModelID{"tiny"}
-	if got, want := readyText(status), "daemon on "+strong(status.Local)+"\n"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	assert.Equal(t, readyText(status), "daemon on "+strong(status.Local)+"\n")
 }
 
 // process is a command that serves, in this process.
@@ -175,10 +159,7 @@ func begin(t *testing.T, args ...string) process {
 // shortDir is a folder whose path leaves room for a socket's.
 func shortDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "kith")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := assert.Value(os.MkdirTemp("", "kith"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
@@ -197,9 +178,7 @@ func awaitRefusal(t *testing.T) {
 			check(t, got, said{3, "", "cannot list the models"})
 			return
 		}
-		if time.Now().After(late) {
-			t.Fatalf("a revoked key is still good: %+v", got)
-		}
+		assert.Require(t, !time.Now().After(late), "a revoked key is still good", got)
 	}
 }
 
@@ -211,27 +190,19 @@ func TestHubAndItsOperator(t *testing.T) {
 	t.Setenv("KITH_HUB", "")
 	p := begin(t, "hub", "--data", dir, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--json")
 	var at struct{ Hub, Admin string }
-	if err := json.Unmarshal([]byte(p.first), &at, json.MatchCaseInsensitiveNames(true)); err != nil {
-		t.Fatalf("first line %q: %v", p.first, err)
-	}
+	assert.OK(t, json.Unmarshal([]byte(p.first), &at, json.MatchCaseInsensitiveNames(true)), "first line", p.first)
 	admin := func(args string) string {
 		t.Helper()
 		got := kith(t, "", append([]string{"admin", "--data", dir, "--json"}, strings.Fields(args)...)...)
-		if got.status != 0 {
-			t.Fatalf("admin %s: %+v", args, got)
-		}
+		assert.Require(t, got.status == 0, "admin", args, got)
 		return got.out
 	}
 	field := func(text, name string) string {
 		t.Helper()
 		var members map[string]any
-		if err := json.Unmarshal([]byte(text), &members); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, json.Unmarshal([]byte(text), &members))
 		value, _ := members[name].(string)
-		if value == "" {
-			t.Fatalf("%s has no %q", text, name)
-		}
+		assert.Require(t, value != "", text, "has no", name)
 		return value
 	}
 	admin("member create ann")
@@ -252,9 +223,7 @@ func TestHubAndItsOperator(t *testing.T) {
 
 	for path, want := range map[string]string{"/healthz": "ok", "/readyz": "ok", "/metrics": "kith_machines_online 0", "/debug/pprof/cmdline": ""} {
 		res, err := http.Get(at.Admin + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		text, err := io.ReadAll(res.Body)
 		res.Body.Close()
 		if err != nil || res.StatusCode != 200 || !strings.Contains(string(text), want) {
@@ -282,9 +251,7 @@ func TestDevKeepsTheMemberAndReplacesTheKey(t *testing.T) {
 		t.Helper()
 		p := begin(t, args...)
 		var n network
-		if err := json.Unmarshal([]byte(p.first), &n, json.RejectUnknownMembers(true)); err != nil {
-			t.Fatalf("first line %q: %v", p.first, err)
-		}
+		assert.OK(t, json.Unmarshal([]byte(p.first), &n, json.RejectUnknownMembers(true)), "first line", p.first)
 		return p, n
 	}
 	p, first := start()
@@ -302,12 +269,8 @@ func TestDevKeepsTheMemberAndReplacesTheKey(t *testing.T) {
 	}
 
 	p, second := start()
-	if second.APIKey == first.APIKey {
-		t.Error("the key was not replaced")
-	}
-	if got := kith(t, "", "admin", "member", "list", "--data", dir, "--json").out; got != members {
-		t.Errorf("another member: %s, was %s", got, members)
-	}
+	assert.That(t, second.APIKey != first.APIKey, "the key was not replaced")
+	assert.Equal(t, kith(t, "", "admin", "member", "list", "--data", dir, "--json").out, members, "another member")
 	if got := kith(t, "", "admin", "machine", "list", "--data", dir, "--json").out; strings.Count(got, `"id"`) != 1 {
 		t.Errorf("another machine: %s", got)
 	}
@@ -334,14 +297,10 @@ func TestAMachineJoins(t *testing.T) {
 	home := filepath.Join(dir, "home")
 	t.Setenv("KITH_HOME", home)
 	t.Setenv("KITH_HUB", "")
-	if err := os.Mkdir(home, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.Mkdir(home, 0o700))
 	config := "[daemon]\nlisten = \"127.0.0.1:0\"\n[engine]\nbuiltin = false\n" +
 		"[discovery]\nenabled = false\nendpoints = [\"" + engine.URL + "/v1\"]\n"
-	if err := os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(filepath.Join(home, "config.toml"), []byte(config), 0o600))
 	p := begin(t, "hub", "--data", dir, "--listen", "127.0.0.1:0", "--admin", "", "--json")
 	base, _, _ := strings.Cut(strings.TrimPrefix(p.first, `{"hub":"`), `"`)
 	daemon := begin(t, "serve", "--json")
@@ -363,16 +322,12 @@ func TestAMachineJoins(t *testing.T) {
 		t.Helper()
 		got := kith(t, "", append([]string{"admin", "--data", dir}, args...)...)
 		line, _, _ := strings.Cut(got.out, "\n")
-		if got.status != 0 || line == "" {
-			t.Fatalf("%v: %+v", args, got)
-		}
+		assert.Require(t, got.status == 0 && line != "", args, got)
 		return line
 	}
 	secret("member", "create", "ann")
 	got := kith(t, "", "login", "--hub", base, "--token", secret("machine", "token", "--member", "ann", "--name", "desk"))
-	if got.status != 0 || !strings.Contains(got.out, "its daemon connects now") {
-		t.Fatalf("login: %+v", got)
-	}
+	assert.Require(t, got.status == 0 && strings.Contains(got.out, "its daemon connects now"), "login", got)
 	t.Setenv("KITH_HUB", base)
 	t.Setenv("KITH_API_KEY", secret("key", "create", "--member", "ann"))
 	want := "MODEL       CONTEXT   AVAILABILITY   MACHINES   THROUGH\nllama3:8b   -         ready          1          own\n"
@@ -394,9 +349,7 @@ func TestAMachineJoins(t *testing.T) {
 		if strings.Contains(got.out, ": connected") && strings.Contains(got.out, "\nspeed     llama3:8b: about ") {
 			break
 		}
-		if time.Now().After(late) {
-			t.Fatalf("status: %+v", got)
-		}
+		assert.Require(t, !time.Now().After(late), "status", got)
 	}
 	for _, each := range []process{daemon, p} {
 		if end := each.stop(); end.status != 0 {

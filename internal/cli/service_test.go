@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestService installs, queries and uninstalls with a systemctl that only records its
@@ -22,9 +24,7 @@ func TestService(t *testing.T) {
 	home, programs := t.TempDir(), t.TempDir()
 	log := filepath.Join(programs, "log")
 	fake := "#!/bin/sh\necho \"$@\" >>" + log + "\ncase \"$2\" in is-active) test -e " + programs + "/up;; enable) touch " + programs + "/up;; disable) rm -f " + programs + "/up;; esac\n"
-	if err := os.WriteFile(filepath.Join(programs, "systemctl"), []byte(fake), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(filepath.Join(programs, "systemctl"), []byte(fake), 0o700))
 	t.Setenv("PATH", programs+":"+os.Getenv("PATH"))
 	t.Setenv("HOME", home)
 	t.Setenv("XDG_CONFIG_HOME", "")
@@ -54,9 +54,7 @@ func TestService(t *testing.T) {
 		`Environment="PATH=` + programs + ":", `Environment="HTTPS_PROXY=http://ann:50%%40$5\"@proxy.test:3128"`, `Environment="no_proxy=intranet.test"`,
 		`Environment="SSL_CERT_FILE=/etc/our ca.pem"`, `Environment="KITH_TEST_FAR=sk-1"`,
 	} {
-		if !strings.Contains(string(text), "\n"+line) {
-			t.Errorf("the unit has no line %s:\n%s", line, text)
-		}
+		assert.Contains(t, string(text), "\n"+line, "the unit has no line", line, text)
 	}
 	check(t, kith(t, "", "service", "status", "--json"), json("true", "true"))
 	again := json("true", "true") // over itself
@@ -68,9 +66,7 @@ func TestService(t *testing.T) {
 	}
 	calls, _ := os.ReadFile(log)
 	for _, line := range []string{"--user daemon-reload", "--user enable --now kith.service", "--user is-active --quiet kith.service", "--user disable --now kith.service"} {
-		if !strings.Contains(string(calls), line+"\n") {
-			t.Errorf("systemctl was never called with %q:\n%s", line, calls)
-		}
+		assert.Contains(t, string(calls), line+"\n", "systemctl was never called with", line, calls)
 	}
 
 	// Without a systemd for this user, or if it does not start the service, nothing is left.
@@ -123,9 +119,7 @@ func thisProgram(t *testing.T) string {
 	if err == nil {
 		self, err = stableProgram(self, os.Args[0])
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	return self
 }
 
@@ -145,10 +139,7 @@ func TestStableProgram(t *testing.T) {
 		t.Log("Windows has no service")
 		return
 	}
-	root, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := assert.Value(filepath.EvalSymlinks(t.TempDir()))(t)
 	cellar := filepath.Join(root, "Cellar", "kith", "1.0", "bin", "kith")
 	other := filepath.Join(root, "other", "kith")
 	for _, file := range []string{cellar, other} {
@@ -157,12 +148,8 @@ func TestStableProgram(t *testing.T) {
 	}
 	link, named := filepath.Join(root, "bin", "kith"), filepath.Join(root, "opt", "kith-2")
 	for _, l := range []string{link, named} {
-		if err := os.MkdirAll(filepath.Dir(l), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(cellar, l); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.MkdirAll(filepath.Dir(l), 0o700))
+		assert.OK(t, os.Symlink(cellar, l))
 	}
 	for name, c := range map[string]struct{ path, started, want string }{
 		"link on the PATH":         {filepath.Dir(link), "kith", link},
@@ -172,22 +159,14 @@ func TestStableProgram(t *testing.T) {
 		"nothing known":            {root, "-kith", cellar},
 	} {
 		t.Setenv("PATH", c.path)
-		if got, err := stableProgram(cellar, c.started); err != nil || got != c.want {
-			t.Errorf("%s: %s, %v; want %s", name, got, err, c.want)
-		}
+		assert.Equal(t, assert.Value(stableProgram(cellar, c.started))(t), c.want, name)
 	}
 }
 
 // The packages' user unit is the one that `kith service install` writes.
 func TestPackagedService(t *testing.T) {
-	text, err := serviceTemplates.ReadFile("service/kith.service")
-	if err != nil {
-		t.Fatal(err)
-	}
-	packaged, err := os.ReadFile(filepath.Join("..", "..", "deploy", "systemd", "kith.service"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(serviceTemplates.ReadFile("service/kith.service"))(t)
+	packaged := assert.Value(os.ReadFile(filepath.Join("..", "..", "deploy", "systemd", "kith.service")))(t)
 	if want := strings.NewReplacer("{{program}}", "/usr/bin/kith", "{{home}}", "%h/.kith", "{{environment}}", "").Replace(string(text)); want != string(packaged) {
 		t.Errorf("deploy/systemd/kith.service is\n%s\nand has to be\n%s", packaged, want)
 	}
@@ -201,13 +180,9 @@ func TestLaunchdAgent(t *testing.T) {
 	t.Setenv("PATH", "/opt/homebrew/bin:/usr/bin")
 	t.Setenv("HTTPS_PROXY", "http://ann:a&b@proxy.test:3128")
 	s, err := (&app{home: "/Users/ann/R&D <kith>"}).newService("darwin")
-	if err != nil || s.path != "/Users/ann/Library/LaunchAgents/org.kith.daemon.plist" {
-		t.Fatalf("%v %+v", err, s)
-	}
+	assert.Require(t, err == nil && s.path == "/Users/ann/Library/LaunchAgents/org.kith.daemon.plist", err, s)
 	text, err := s.text("/opt/kith & co/kith")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	want := map[string]any{
 		"Label":            "org.kith.daemon",
 		"ProgramArguments": []any{"/opt/kith & co/kith", "serve"},
@@ -274,7 +249,5 @@ func TestStartAtSignIn(t *testing.T) {
 			t.Errorf("%s: %s", system, got)
 		}
 	}
-	if got := ownerCommand("windows", `C:\kith`); strings.Contains(got, "chown") {
-		t.Error(got)
-	}
+	assert.Lacks(t, ownerCommand("windows", `C:\kith`), "chown")
 }

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestSpoiltConfigurations: what editors, full disks and other spellings make of a file is
@@ -67,21 +69,14 @@ func TestPasswords(t *testing.T) {
 // TestHomeInPaths: the ~ of KITH_HOME and of flags, which no shell has resolved, is the
 // user's home.
 func TestHomeInPaths(t *testing.T) {
-	home, err := os.UserHomeDir()
-	if err != nil {
-		t.Fatal(err)
-	}
+	home := assert.Value(os.UserHomeDir())(t)
 	for path, want := range map[string]string{
 		"~": home, "~/x": filepath.Join(home, "x"), "~x": "~x", "a/~/x": "a/~/x", "": "",
 	} {
-		if got := pathHere(path); got != want {
-			t.Errorf("%q is %q, not %q", path, got, want)
-		}
+		assert.Equal(t, pathHere(path), want, path)
 	}
 	t.Setenv("KITH_HOME", "~/of kith")
-	if got, err := kithHome(); err != nil || got != filepath.Join(home, "of kith") {
-		t.Errorf("KITH_HOME is %q, %v", got, err)
-	}
+	assert.Equal(t, assert.Value(kithHome())(t), filepath.Join(home, "of kith"), "KITH_HOME")
 }
 
 // TestCommandsWithoutSecrets: a command beside a hub or a daemon does not need the secrets
@@ -92,16 +87,10 @@ func TestCommandsWithoutSecrets(t *testing.T) {
 	write(t, file, "[hub]\ndata = \"data\"\n[database]\nurl = \"env:KITH_TEST_NONE\"\n[regions]\nus = \"https://us.example\"\n"+
 		"[site.smtp]\nhost = \"mail.example\"\nfrom = \"k@x.example\"\nuser = \"k\"\npassword = \"file:none\"\n")
 	o := &operator{app: &app{home: home}, file: file}
-	if got, err := o.folder(); err != nil || got != filepath.Join(home, "data") {
-		t.Errorf("the hub's folder is %q, %v", got, err)
-	}
-	if _, err := o.database(); err == nil || !strings.Contains(err.Error(), "KITH_TEST_NONE, which is not set") {
-		t.Errorf("without the database's URL: %v", err)
-	}
+	assert.Equal(t, assert.Value(o.folder())(t), filepath.Join(home, "data"), "the hub's folder")
+	assert.Fails(t, assert.Err(o.database()), "KITH_TEST_NONE, which is not set", "without the database's URL")
 	t.Setenv("KITH_TEST_NONE", "postgres://k@db/kith")
-	if at, err := o.database(); err != nil || at.URL != "postgres://k@db/kith" {
-		t.Errorf("without the mail server's password: %+v, %v", at, err)
-	}
+	assert.Equal(t, assert.Value(o.database())(t).URL, "postgres://k@db/kith", "without the mail server's password")
 	write(t, file, "[hub]\ndata = 1\n[database]\nurl = \"env:KITH_TEST_NONE\"\n")
 	if _, err := o.folder(); err == nil {
 		t.Error("a file that is wrong is taken")

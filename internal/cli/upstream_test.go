@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/kith/kith/internal/assert"
 )
 
 // configured writes a config.toml of that mode and loads it.
@@ -25,16 +25,14 @@ func configured(t *testing.T, text string, mode os.FileMode) (*daemonFile, error
 		"empty.key":   {"\n", 0o600},
 		"two.key":     {"sk-canary-1\nsk-canary-2\n", 0o600},
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(file.text), file.mode); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(file.text), file.mode))
 	}
 	return loadDaemonFile(dir, "")
 }
 
 func TestUpstreamTables(t *testing.T) {
 	t.Setenv("KITH_TEST_KEY", "sk-canary-env")
-	c, err := configured(t, `[[upstream]]
+	c := assert.Value(configured(t, `[[upstream]]
 name = "a"
 url = "https://api.example.com/v1"
 key = "env:KITH_TEST_KEY"
@@ -48,10 +46,7 @@ key = "file:good.key"
 [[upstream]]
 name = "c"
 url = "https://api.example.com/v1beta/openai"
-`, 0o644)
-	if err != nil {
-		t.Fatal(err)
-	}
+`, 0o644))(t)
 	var got []string
 	for _, u := range c.upstreams() {
 		got = append(got, fmt.Sprint(u.Name, " ", u.URL, " ", u.Dialect, " ", string(u.Key), " ", u.Models, " ", u.Share))
@@ -61,12 +56,8 @@ url = "https://api.example.com/v1beta/openai"
 		"b http://127.0.0.1:9/v1/ messages sk-canary-file [] false",
 		"c https://api.example.com/v1beta/openai chat  [] false",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-	if printed := fmt.Sprintf("%v %+v %#v", c.Upstream, c, c.upstreams()); strings.Contains(printed, "canary") {
-		t.Errorf("the key is printed: %s", printed)
-	}
+	assert.Same(t, got, want)
+	assert.Lacks(t, fmt.Sprintf("%v %+v %#v", c.Upstream, c, c.upstreams()), "canary", "the key is printed")
 	if _, err := configured(t, "[[upstream]]\nname = \"a\"\nurl = \"https://h/v1\"\nkey = \"sk-canary\"\n", 0o600); err != nil {
 		t.Errorf("a key in a private file: %v", err)
 	}
@@ -99,16 +90,12 @@ func TestUpstreamProblems(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := configured(t, c.text, 0o644)
 			var refused *configError
-			if !errors.As(err, &refused) {
-				t.Fatalf("%v", err)
-			}
+			assert.Require(t, errors.As(err, &refused), err)
 			text := ""
 			for _, p := range refused.Problems {
 				text += refused.place(p) + "\n"
 			}
-			if !strings.Contains(text, c.want) || strings.Contains(text, "canary") {
-				t.Errorf("want %s\ngot  %s", c.want, text)
-			}
+			assert.That(t, strings.Contains(text, c.want) && !strings.Contains(text, "canary"), c.want, text)
 		})
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 const aPage = `{"days":7,"since":"2026-11-15",
@@ -38,9 +40,7 @@ No free capacity   CAPACITY_FULL   3
 On your machines  7 days, since 2026-11-15
 none
 `
-	if got.status != 0 || got.out != want {
-		t.Errorf("%d %s\n%s", got.status, got.err, got.out)
-	}
+	assert.That(t, got.status == 0 && got.out == want, got.status, got.err, got.out)
 	if asked := (*log)[0]; asked.path != "/api/usage?by=day&days=7" || asked.bearer != "Bearer kith_home_secret" {
 		t.Errorf("%+v", asked)
 	}
@@ -57,24 +57,18 @@ func TestUsageNotSignedIn(t *testing.T) {
 
 func TestCount(t *testing.T) {
 	for n, want := range map[int]string{0: "0 models", 1: "1 model", 2: "2 models", 1200: "1.2k models"} {
-		if got := count(n, "model"); got != want {
-			t.Errorf("%d: %s, want %s", n, got, want)
-		}
+		assert.Equal(t, count(n, "model"), want, n)
 	}
 }
 
 func TestShort(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1.0k", 12_345: "12.3k", 99_949: "99.9k", 123_456: "123k", 999_499: "999k", 999_500: "1.0M", 4_000_000_000: "4.0G", 5e15: "5000T"} {
-		if got := short(n); got != want {
-			t.Errorf("%d: %s, want %s", n, got, want)
-		}
+		assert.Equal(t, short(n), want, n)
 	}
 }
 
 func TestBar(t *testing.T) {
 	for n, want := range map[int64]string{0: "", 1: "▏", 500: strings.Repeat("█", 20), 1000: strings.Repeat("█", 40), 512: strings.Repeat("█", 20) + "▍"} {
-		if got := bar(n, 1000); got != want {
-			t.Errorf("%d: %q, want %q", n, got, want)
-		}
+		assert.Equal(t, bar(n, 1000), want, n)
 	}
 }

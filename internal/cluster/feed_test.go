@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dispatch"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -36,9 +37,7 @@ func TestFeed(t *testing.T) {
 	if got := keysOf(records); got != "a=1 " || !complete {
 		t.Errorf("a new reader gets %q, complete %t", got, complete)
 	}
-	if f.changedAfter(reached) {
-		t.Error("a reader that has everything is behind")
-	}
+	assert.That(t, !f.changedAfter(reached), "a reader that has everything is behind")
 	f.set("c", 1, false)
 	f.set("a", 2, false)
 	f.send("late")
@@ -91,20 +90,14 @@ func TestFeedWakes(t *testing.T) {
 	var f feed
 	woken, done := f.open()
 	f.set("a", 1, false)
-	if len(woken) > 0 {
-		t.Error("woken for a change that is not urgent")
-	}
+	assert.That(t, len(woken) == 0, "woken for a change that is not urgent")
 	f.set("a", 2, true)
 	f.remove("a", true)
-	if len(woken) != 1 {
-		t.Error("not woken once")
-	}
+	assert.Equal(t, len(woken), 1, "not woken once")
 	<-woken
 	done()
 	f.set("a", 3, true)
-	if len(woken) > 0 || len(f.readers) > 0 {
-		t.Error("a reader that is gone is woken")
-	}
+	assert.That(t, len(woken) == 0 && len(f.readers) == 0, "a reader that is gone is woken")
 }
 
 // What waits at a node travels as ages: the clocks of two nodes are not compared.

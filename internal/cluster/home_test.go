@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dispatch"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -124,9 +125,7 @@ func atHome(t *testing.T, test func(*homeNode)) {
 }
 
 func (h *homeNode) must(err error) {
-	if err != nil && !errors.Is(err, context.Canceled) {
-		h.t.Error(err)
-	}
+	assert.That(h.t, err == nil || errors.Is(err, context.Canceled), err)
 }
 
 // forwarded returns the answer to a request of another node for a call of bob: its status,
@@ -199,9 +198,7 @@ func TestMachineLeavesBeforeAForwardedCall(t *testing.T) {
 		if code, refused := h.forwarded("/v1/chat/completions", "1 1", ""); code != 503 || refused != "gone" || len(h.asked) != 0 {
 			t.Errorf("%d, refused as %q; the machine was asked %d times", code, refused, len(h.asked))
 		}
-		if n := load.InFlight(); n != 0 {
-			t.Errorf("%d slots are reserved", n)
-		}
+		assert.Equal(t, load.InFlight(), 0, "slots are reserved")
 	})
 }
 

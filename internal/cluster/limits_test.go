@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 )
 
 // What another node announces of a share that is not known here yet counts once it is. If
@@ -27,12 +28,8 @@ func TestLimitsOfALaterShare(t *testing.T) {
 			r.Settle(h.t.Context())
 			h.uses.apply(r, other, nil)
 			limits := &r.Snapshot().ShareOf("bob", "later").Limits
-			if n := limits.Load.Started(r.Now()); n != 3 {
-				t.Errorf("lost %t: %d calls count for the day, not 3", lost, n)
-			}
-			if room := limits.Reserve(r.Now()); room != lost {
-				t.Errorf("lost %t: room for another call: %t", lost, room)
-			}
+			assert.Equal(t, limits.Load.Started(r.Now()), 3, "lost", lost, "calls count for the day")
+			assert.Equal(t, limits.Reserve(r.Now()), lost, "lost", lost, "room for another call")
 		})
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 )
 
 // pipes is a listener in memory.
@@ -105,10 +106,7 @@ func inPair(t *testing.T, handler http.HandlerFunc, test func(context.Context, *
 
 func meshOn(t *testing.T, n *pipes) *mesh {
 	t.Helper()
-	m, err := newMesh(n.dial, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := assert.Value(newMesh(n.dial, slog.New(slog.DiscardHandler)))(t)
 	return m
 }
 
@@ -121,17 +119,11 @@ func TestRequest(t *testing.T) {
 	inPair(t, func(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, r.URL.Path+" "+r.Proto)
 	}, func(ctx context.Context, p *pair) {
-		if _, err := p.peer.connected(ctx); err != nil {
-			t.Fatal(err)
-		}
+		assert.Value(p.peer.connected(ctx))(t)
 		response, err := get(ctx, p.peer, "/x")
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		text, err := io.ReadAll(response.Body)
-		if err != nil || string(text) != "/x HTTP/2.0" {
-			t.Errorf("got %q, %v", text, err)
-		}
+		assert.That(t, err == nil && string(text) == "/x HTTP/2.0", text, err)
 		response.Body.Close()
 	})
 }
@@ -178,10 +170,7 @@ func TestSilentConnections(t *testing.T) {
 		})
 		var open, closed atomic.Int64
 		for range 1500 {
-			c, err := n.dial(ctx, "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := assert.Value(n.dial(ctx, ""))(t)
 			open.Add(1)
 			running.Go(func() {
 				_, _ = c.Read(make([]byte, 1)) // until the other end closes it
@@ -190,21 +179,15 @@ func TestSilentConnections(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		if open.Load() != maxArrivals {
-			t.Errorf("%d silent connections are open", open.Load())
-		}
+		assert.Equal(t, open.Load(), maxArrivals, "silent connections are open")
 		listener.silent.Store(false)
 		peer := a.peer(account.Node{Name: "b", Address: "b:8703", Pin: b.pin})
 		for range 2 * maxArrivals { // links that are open do not count
-			if _, err := peer.dial(ctx); err != nil {
-				t.Fatal(err)
-			}
+			assert.Value(peer.dial(ctx))(t)
 		}
 		time.Sleep(handshakeTimeout + time.Second)
 		synctest.Wait()
-		if open.Load() != 0 {
-			t.Errorf("%d silent connections are open after their time", open.Load())
-		}
+		assert.Equal(t, open.Load(), 0, "silent connections are open after their time")
 		cancel()
 		n.cut(true)
 		running.Wait()
@@ -214,23 +197,17 @@ func TestSilentConnections(t *testing.T) {
 // Who follows a node and stops does not find it connected once more.
 func TestConnectedEndsWithItsContext(t *testing.T) {
 	inPair(t, func(http.ResponseWriter, *http.Request) {}, func(ctx context.Context, p *pair) {
-		if _, err := p.peer.connected(ctx); err != nil {
-			t.Fatal(err)
-		}
+		assert.Value(p.peer.connected(ctx))(t)
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		if _, err := p.peer.connected(ended); !errors.Is(err, context.Canceled) {
-			t.Errorf("with links and an ended context: %v", err)
-		}
+		assert.Is(t, assert.Err(p.peer.connected(ended)), context.Canceled, "with links and an ended context")
 	})
 }
 
 func TestUnknownKeyIsRefused(t *testing.T) {
 	inPair(t, func(w http.ResponseWriter, r *http.Request) {}, func(ctx context.Context, p *pair) {
 		lost, err := p.peer.connected(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		p.b.trust(nil) // the database knows node a no more
 		response, err := get(ctx, p.peer, "/")
 		if err != nil || response.StatusCode != http.StatusForbidden {
@@ -263,22 +240,14 @@ func TestLostLink(t *testing.T) {
 		}
 		<-r.Context().Done()
 	}, func(ctx context.Context, p *pair) {
-		lost, err := p.peer.connected(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		response, err := get(ctx, p.peer, "/begun")
-		if err != nil {
-			t.Fatal(err)
-		}
+		lost := assert.Value(p.peer.connected(ctx))(t)
+		response := assert.Value(get(ctx, p.peer, "/begun"))(t)
 		before := make(chan error, 1)
 		go func() { _, err := get(ctx, p.peer, "/"); before <- err }()
 		synctest.Wait()
 		p.net.cut(true)
 		<-lost
-		if err := <-before; !errors.Is(err, errLost) {
-			t.Errorf("a request without an answer ended with %v", err)
-		}
+		assert.Is(t, <-before, errLost, "a request without an answer ended with")
 		if text, err := io.ReadAll(response.Body); !errors.Is(err, errLost) || string(text) != "some" {
 			t.Errorf("an answer that began ended with %q, %v", text, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -39,8 +40,6 @@ func TestRefusalOfAbsent(t *testing.T) {
 		{&fleet.Machine{Generation: 2, Online: true}, refusedGone},
 		{&fleet.Machine{Generation: 3, Online: true}, refusedMoved},
 	} {
-		if got := refusalOfAbsent(c.machine, 2); got != c.want {
-			t.Errorf("%+v: %s", c.machine, got)
-		}
+		assert.Equal(t, refusalOfAbsent(c.machine, 2), c.want, c.machine)
 	}
 }

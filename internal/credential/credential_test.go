@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 func TestMintAndParse(t *testing.T) {
@@ -23,19 +25,14 @@ func TestMintAndParse(t *testing.T) {
 				t.Fatalf("minted a wrong or repeated text (%d characters)", len(text))
 			}
 			seen[text] = true
-			p, err := Parse(text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := assert.Value(Parse(text))(t)
 			if p.Kind() != kind || p.Region() != region || p.Reveal() != text {
 				t.Errorf("parsed %v %q, minted %v %q", p.Kind(), p.Region(), kind, region)
 			}
 			if p.Hash() != sha256.Sum256([]byte(text)) || p.Hash() != s.Hash() {
 				t.Error("the hash is not the SHA-256 of the text")
 			}
-			if p.LastFour() != text[len(text)-4:] {
-				t.Errorf("last four %q", p.LastFour())
-			}
+			assert.Equal(t, p.LastFour(), text[len(text)-4:], "last four")
 		}
 	}
 }
@@ -72,9 +69,7 @@ func TestMintIsFair(t *testing.T) {
 
 func TestMintRefusesAnImpossibleRegion(t *testing.T) {
 	for _, region := range []string{"", "EU", "eu_west", "a-region-of-17-ch", "é", "eu "} {
-		if ValidRegion(region) {
-			t.Errorf("%q passes for a region", region)
-		}
+		assert.That(t, !ValidRegion(region), region, "passes for a region")
 		func() {
 			defer func() {
 				if why, want := fmt.Sprint(recover()), fmt.Sprintf("credential: %q cannot be a region", region); why != want {
@@ -183,21 +178,14 @@ func TestRedaction(t *testing.T) {
 		l.Info("x", "secret", s, "hidden", hidden{s}, "shown", shown{s}, "any", slog.AnyValue(&s), slog.Group("g", "s", s))
 	}
 	got = append(got, log.String())
-	if !strings.Contains(log.String(), "secret=kith_eu_[redacted]") {
-		t.Errorf("the log does not show the redacted form: %s", log.String())
-	}
+	assert.Contains(t, log.String(), "secret=kith_eu_[redacted]", "the log does not show the redacted form")
 
-	encoded, err := json.Marshal(struct {
+	encoded := assert.Value(json.Marshal(struct {
 		S Secret
 		P *Secret
 		M map[string]Secret
-	}{s, &s, map[string]Secret{"k": s}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(encoded), `"S":"kith_eu_[redacted]"`) {
-		t.Errorf("JSON is %s", encoded)
-	}
+	}{s, &s, map[string]Secret{"k": s}}))(t)
+	assert.Contains(t, string(encoded), `"S":"kith_eu_[redacted]"`, "JSON", encoded)
 	got = append(got, string(encoded))
 
 	body := s.Reveal()[len("kith_eu_"):]
@@ -221,25 +209,13 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := Parse(text)
 		if err != nil {
-			if s != (Secret{}) {
-				t.Fatal("an error came with a secret")
-			}
+			assert.Require(t, s == (Secret{}), "an error came with a secret")
 			return
 		}
 		if s.Reveal() != text || !strings.HasPrefix(text, string(s.Kind())+"_"+s.Region()+"_") || !ValidRegion(s.Region()) {
 			t.Fatalf("parsed %v from another text", s)
 		}
 	})
-}
-
-func BenchmarkParse(b *testing.B) {
-	text := Mint(APIKey, "eu").Reveal()
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := Parse(text); err != nil {
-			b.Fatal(err)
-		}
-	}
 }
 
 func parses(text string) bool {

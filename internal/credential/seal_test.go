@@ -5,24 +5,20 @@ import (
 	"encoding/hex"
 	"errors"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 func TestSeal(t *testing.T) {
 	text := []byte("what only the name opens")
 	sealed := Seal("resp_1", "mem_ann", text)
-	if bytes.Contains(sealed, text[:8]) || len(sealed) < len(text)+28 {
-		t.Errorf("%q", sealed)
-	}
+	assert.That(t, !bytes.Contains(sealed, text[:8]) && len(sealed) >= len(text)+28, sealed)
 	if again := Seal("resp_1", "mem_ann", text); bytes.Equal(again, sealed) {
 		t.Error("two seals are the same")
 	}
 	got, err := Unseal("resp_1", "mem_ann", sealed)
-	if err != nil || !bytes.Equal(got, text) {
-		t.Errorf("%q, %v", got, err)
-	}
-	if got, err := Unseal("resp_1", "mem_ann", Seal("resp_1", "mem_ann", nil)); err != nil || len(got) != 0 {
-		t.Errorf("%q, %v", got, err)
-	}
+	assert.That(t, err == nil && bytes.Equal(got, text), got, err)
+	assert.Equal(t, len(assert.Value(Unseal("resp_1", "mem_ann", Seal("resp_1", "mem_ann", nil)))(t)), 0)
 	damaged := func(i int) []byte {
 		d := bytes.Clone(sealed)
 		d[i] ^= 1
@@ -44,9 +40,7 @@ func TestSeal(t *testing.T) {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
-	if SealName("resp_1") == SealName("resp_2") {
-		t.Error("two names are found as one")
-	}
+	assert.That(t, SealName("resp_1") != SealName("resp_2"), "two names are found as one")
 }
 
 // The key of a seal is not the hash by which it is found, nor made of it.
@@ -60,21 +54,15 @@ func TestSealNameOpensNothing(t *testing.T) {
 // What was sealed once opens for as long as it is kept, whatever kith is newer.
 func TestUnsealWhatWasSealedBefore(t *testing.T) {
 	sealed, err := hex.DecodeString("3f6a94f4239b984891249f0fc3d4442db4f2a94d5574774e9a66e8c4183be77c97eb947f4640a4112277b7caf71851ede707a6e4")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := Unseal("resp_1", "mem_ann", sealed); err != nil || string(got) != "what only the name opens" {
-		t.Errorf("%q, %v", got, err)
-	}
+	assert.OK(t, err)
+	assert.Equal(t, string(assert.Value(Unseal("resp_1", "mem_ann", sealed))(t)), "what only the name opens")
 }
 
 // Nothing is sealed by a cipher that could not be made.
 func TestMust(t *testing.T) {
 	wrong := errors.New("wrong")
 	defer func() {
-		if got := recover(); got != wrong {
-			t.Errorf("it stopped at %v", got)
-		}
+		assert.Equal[any](t, recover(), wrong, "it stopped at")
 	}()
 	must(1, wrong)
 }

@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 func TestTypedCodes(t *testing.T) {
@@ -11,16 +13,10 @@ func TestTypedCodes(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {
 		code, recovery := UserCode(), RecoveryCode()
-		if seen[code] || seen[recovery] {
-			t.Fatalf("%s or %s came twice", code, recovery)
-		}
+		assert.Require(t, !seen[code] && !seen[recovery], code, "or", recovery, "came twice")
 		seen[code], seen[recovery] = true, true
-		if len(code) != 9 || code[4] != '-' || strings.ContainsAny(code, "AEIOUY01") {
-			t.Fatalf("made %s", code)
-		}
-		if !form.MatchString(recovery) {
-			t.Fatalf("made %s", recovery)
-		}
+		assert.Require(t, len(code) == 9 && code[4] == '-' && !strings.ContainsAny(code, "AEIOUY01"), "made", code)
+		assert.Require(t, form.MatchString(recovery), "made", recovery)
 		for _, typed := range []string{code, strings.ToLower(code), strings.ReplaceAll(code, "-", " "), "\t" + strings.ReplaceAll(code, "-", "") + " "} {
 			if got := ReadUserCode(typed); got != code {
 				t.Fatalf("%q was read as %q", typed, got)
@@ -31,8 +27,6 @@ func TestTypedCodes(t *testing.T) {
 		}
 	}
 	for _, typed := range []string{"", "BCDF", "BCDF-GHJA", "BCDF-GHJK-L", "BCDF_GHJK", "ＢCDFGHJ", strings.Repeat("B", 1<<20)} {
-		if got := ReadUserCode(typed); got != "" {
-			t.Errorf("%.20q was read as %q", typed, got)
-		}
+		assert.Equal(t, ReadUserCode(typed), "", typed, "was read as")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/spool"
@@ -72,9 +73,7 @@ func TestAdmittedByTheHead(t *testing.T) {
 		{"paused", fleet.Control{Paused: &yes}, completions, "test-model", false, tunnel.RefusedPaused},
 		{"out of hours", fleet.Control{Paused: &no, Hours: &shut}, completions, "test-model", false, tunnel.RefusedHours},
 	} {
-		if err := tunnel.SendControl(t.Context(), l, step.change); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, tunnel.SendControl(t.Context(), l, step.change))
 		check := func() {
 			w, read := ask(step.path, step.model, "group eve", chat(false))
 			if got := tunnel.Refusal(w.Header().Get(tunnel.HeaderRefused)); got != step.want || w.Code != http.StatusServiceUnavailable || read {
@@ -87,9 +86,7 @@ func TestAdmittedByTheHead(t *testing.T) {
 			check()
 		}
 	}
-	if err := tunnel.SendControl(t.Context(), l, fleet.Control{Hours: &always}); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, tunnel.SendControl(t.Context(), l, fleet.Control{Hours: &always}))
 	if w, read := ask(completions, "test-model", "group eve", chat(false)); w.Code != 200 || !read {
 		t.Errorf("admitted: %d %s", w.Code, w.Body)
 	}
@@ -100,9 +97,7 @@ func TestAdmittedByTheHead(t *testing.T) {
 	if w, _ := ask(completions, "größer+ %", "own ada", chat(false)); w.Code != 400 || e.Counts().Runs != runs {
 		t.Errorf("another model than the head's: %d %s, %d runs", w.Code, w.Body, e.Counts().Runs-runs)
 	}
-	if s := r.Status(); s.Routed != 0 {
-		t.Errorf("%d slots are not given back", s.Routed)
-	}
+	assert.Equal(t, r.Status().Routed, 0, "slots are not given back")
 }
 
 // A hub holds no more of this computer with the bodies of its calls than half of what
@@ -110,9 +105,7 @@ func TestAdmittedByTheHead(t *testing.T) {
 func TestHubCannotFillTheSpool(t *testing.T) {
 	const mib, bodies = 1 << 20, 100
 	room, err := spool.Open(filepath.Join(t.TempDir(), "spool"), spool.Limits{Memory: 8 * mib, Disk: 8 * mib})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	r, _, _ := joined(t, Config{Spool: room}, enginetest.New(enginetest.LlamaCpp, enginetest.Options{Slots: bodies}))
 	var calls sync.WaitGroup
 	var refused atomic.Int64
@@ -180,9 +173,7 @@ func TestAwaitsTheEndOfACancelledCall(t *testing.T) {
 			{"after a local call", 150 * time.Millisecond, false, true, tunnel.RefusedBusy, 0},
 		} {
 			release, ok := d.admission.admit("test-model", 1, 0)
-			if !ok {
-				t.Fatalf("%s: an idle machine is full", c.name)
-			}
+			assert.Require(t, ok, c.name, "an idle machine is full")
 			time.AfterFunc(c.ends, release)
 			d.admission.setYields(c.yields)
 			leave := d.admission.startLocal("test-model", 1, true)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fault"
@@ -34,19 +35,14 @@ func speech(sound string, parts ...string) string {
 func speaking(t *testing.T) (*enginetest.Engine, Config) {
 	t.Helper()
 	e := enginetest.New(enginetest.Speech, enginetest.Options{Models: []enginetest.Model{{ID: "whisper"}}, MaxUpload: 8 << 10})
-	if err := e.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, e.Start())
 	t.Cleanup(func() { e.Close() })
 	return e, Config{Audio: engine.AudioConfig{Engine: e.URL(), MaxUpload: 8 << 10}}
 }
 
 func (r *rig) transcribe(body string) *http.Response {
 	r.t.Helper()
-	resp, err := http.Post(r.base()+speechPath, speechType, strings.NewReader(body))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	resp := assert.Value(http.Post(r.base()+speechPath, speechType, strings.NewReader(body)))(r.t)
 	r.t.Cleanup(func() { resp.Body.Close() })
 	return resp
 }
@@ -68,9 +64,7 @@ func TestLocalAudio(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	r := run(t, c)
 	r.await("offered", func(s Status) bool { return audioOf(s).Models == 1 && len(s.Models) == 1 })
-	if e.Counts().TooLarge != 1 {
-		t.Errorf("%+v", e.Counts())
-	}
+	assert.Equal(t, e.Counts().TooLarge, 1, e.Counts())
 	for format, want := range map[string]string{
 		"json": `{"text":"one two","usage":{"type":"duration","seconds":2}}`, "text": "one two\n",
 		"srt": "1\n00:00:00,000 --> 00:00:00,500\none\n\n2\n00:00:01,000 --> 00:00:01,500\ntwo\n\n",
@@ -109,9 +103,7 @@ func TestLocalAudio(t *testing.T) {
 	if got.Code == string(fault.EngineError) {
 		got = faultIn(t, r.transcribe(speech("x")))
 	}
-	if got.Code != string(fault.CascadeExhausted) {
-		t.Errorf("gone: %+v", got)
-	}
+	assert.Equal(t, got.Code, string(fault.CascadeExhausted), "gone", got)
 	r.await("withdrawn", func(s Status) bool {
 		return audioOf(s).Models == 0 && strings.Contains(audioOf(s).Why, "cannot be reached") && len(s.Models) == 0
 	})
@@ -124,9 +116,7 @@ func TestLocalAudio(t *testing.T) {
 // correct and checked again, it is offered.
 func TestAudioNotOffered(t *testing.T) {
 	e := enginetest.New(enginetest.Speech, enginetest.Options{Models: []enginetest.Model{{ID: "whisper"}}})
-	if err := e.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, e.Start())
 	t.Cleanup(func() { e.Close() })
 	r := run(t, Config{Audio: engine.AudioConfig{Engine: e.URL(), MaxUpload: 8 << 10, Model: "whisper"}})
 	r.await("judged", func(s Status) bool { return strings.Contains(audioOf(s).Why, "accepted a clip of 8193 bytes") })
@@ -161,9 +151,7 @@ func TestRoutedAudio(t *testing.T) {
 	if clip := e.Last().Clip; clip.Fields["vad_filter"] != nil || clip.Fields["response_format"][0] != "verbose_json" {
 		t.Errorf("%+v", clip)
 	}
-	if text := read(t, ask(speech("one two", "stream=true")).Body); !strings.Contains(text, "transcript.text.done") {
-		t.Errorf("stream: %q", text)
-	}
+	assert.Contains(t, read(t, ask(speech("one two", "stream=true")).Body), "transcript.text.done", "stream")
 	for body, want := range map[string]int{`hello "model":"whisper"`: 400, speech(strings.Repeat("x", 8<<10+1)): 413, speech("x", "temperature=7"): 400} {
 		if resp := ask(body); resp.StatusCode != want || resp.Header.Get(tunnel.HeaderRefused) != "" {
 			t.Errorf("%.40q: %d", body, resp.StatusCode)

@@ -20,6 +20,7 @@ import (
 	"time"
 	"unicode/utf16"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
@@ -43,9 +44,7 @@ func TestListenOnLoopbackOnly(t *testing.T) {
 		"localhost:8701", "example.com:8701", ":8701", "127.0.0.1", "127.1:8701", "[::ffff:127.0.0.1]:8701", "[::1%lo]:8701", "2130706433:8701",
 	} {
 		_, err := New(Config{Home: t.TempDir(), Listen: address, Log: slog.New(slog.DiscardHandler)})
-		if err == nil || !strings.Contains(err.Error(), "loopback") {
-			t.Errorf("%s: %v", address, err)
-		}
+		assert.Fails(t, err, "loopback", address)
 	}
 	for _, address := range []string{"", "127.0.0.1:8701", "127.0.0.2:1", "[::1]:8701"} {
 		if _, err := New(Config{Home: t.TempDir(), Listen: address, Log: slog.New(slog.DiscardHandler)}); err != nil {
@@ -57,13 +56,9 @@ func TestListenOnLoopbackOnly(t *testing.T) {
 // Only its owner can read the credential, and it is never printed.
 func TestCredential(t *testing.T) {
 	home := filepath.Join(t.TempDir(), "new")
-	if _, err := LoadCredential(home); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("not signed in: %v", err)
-	}
+	assert.Is(t, assert.Err(LoadCredential(home)), fs.ErrNotExist, "signed in")
 	c := Credential{Hub: "https://hub.example/", Machine: "mch_1", Member: "ada", Region: "here", Secret: "kithm_secret"}
-	if err := SaveCredential(home, c); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, SaveCredential(home, c))
 	path := filepath.Join(home, "credential")
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
@@ -73,29 +68,19 @@ func TestCredential(t *testing.T) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	for _, text := range []string{fmt.Sprint(c), fmt.Sprintf("%v %+v %#v %s", c, c, c, c), c.LogValue().String()} {
-		if strings.Contains(text, "secret") {
-			t.Errorf("printed: %s", text)
-		}
+		assert.Lacks(t, text, "secret", "printed")
 	}
 	for _, mode := range []fs.FileMode{0o644, 0o604, 0o660, 0o606, 0o601} {
-		if err := os.Chmod(path, mode); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := LoadCredential(home); err == nil || !strings.Contains(err.Error(), "chmod 600") {
-			t.Errorf("mode %o: %v", mode, err)
-		}
+		assert.OK(t, os.Chmod(path, mode))
+		assert.Fails(t, assert.Err(LoadCredential(home)), "chmod 600", "mode", mode)
 		if _, err := New(Config{Home: home, Log: slog.New(slog.DiscardHandler)}); err == nil {
 			t.Errorf("mode %o: a daemon starts on it", mode)
 		}
 	}
 	for _, text := range []string{`{}`, `{"hub":"https://h"}`, `{"secret":"s"}`, `nonsense`,
 		`{"hub":"http://hub.example","secret":"s"}`, `{"hub":"ftp://127.0.0.1","secret":"s"}`, `{"hub":"https://a:b@hub.example","secret":"s"}`} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(path, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.WriteFile(path, []byte(text), 0o600))
+		assert.OK(t, os.Chmod(path, 0o600))
 		if _, err := LoadCredential(home); err == nil {
 			t.Errorf("%s: %v", text, err)
 		}
@@ -108,14 +93,10 @@ func TestSettings(t *testing.T) {
 	path := filepath.Join(t.TempDir(), stateFile)
 	first := Sharing{Hours: "Mon-Fri 18:00-23:00", Timezone: "Europe/Lisbon", Slots: 2}
 	s, err := openSettings(path, first)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	yes, hours := true, "Sat 00:00-24:00"
 	for _, c := range []fleet.Control{{Paused: &yes}, {Hours: &hours}} {
-		if err := s.change(c); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, s.change(c))
 	}
 	bad, negative := "Someday", -1
 	for _, c := range []fleet.Control{{Hours: &bad}, {Timezone: &bad}, {Slots: &negative}} {
@@ -128,17 +109,13 @@ func TestSettings(t *testing.T) {
 	}
 	first.Slots, first.Hours = 5, "Sun 00:00-24:00" // the configuration was edited
 	s, err = openSettings(path, first)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	want := Sharing{Paused: true, Hours: hours, Timezone: "Europe/Lisbon", Slots: 5}
 	if got, open := s.current(time.Now()); got != want || !open.Open(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	no, none := false, ""
-	if err := s.change(fleet.Control{Paused: &no, Hours: &none}); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, s.change(fleet.Control{Paused: &no, Hours: &none}))
 	if s, err = openSettings(path, first); err != nil {
 		t.Fatal(err)
 	}
@@ -146,12 +123,8 @@ func TestSettings(t *testing.T) {
 	if got, _ := s.current(time.Now()); got != want {
 		t.Errorf("taken back: got %+v, want %+v", got, want)
 	}
-	if err := os.WriteFile(path, []byte(`{"paused":tr`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := openSettings(path, first); err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("a broken state: %v", err)
-	}
+	assert.OK(t, os.WriteFile(path, []byte(`{"paused":tr`), 0o600))
+	assert.Fails(t, assert.Err(openSettings(path, first)), path, "a broken state")
 	if _, err := openSettings(filepath.Join(t.TempDir(), stateFile), Sharing{Hours: "x"}); err == nil {
 		t.Error("impossible hours in the configuration were taken")
 	}
@@ -159,17 +132,12 @@ func TestSettings(t *testing.T) {
 
 // A change that cannot be saved does not happen, except a pause.
 func TestSettingsUnsaved(t *testing.T) {
-	s, err := openSettings(filepath.Join(t.TempDir(), "gone", stateFile), Sharing{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := assert.Value(openSettings(filepath.Join(t.TempDir(), "gone", stateFile), Sharing{}))(t)
 	yes, no, hours := true, false, "Sat 10:00-12:00"
 	if err := s.change(fleet.Control{Hours: &hours}); err == nil || errors.Is(err, errPauseUnsaved) {
 		t.Errorf("hours: %v", err)
 	}
-	if err := s.change(fleet.Control{Paused: &yes}); !errors.Is(err, errPauseUnsaved) {
-		t.Errorf("a pause: %v", err)
-	}
+	assert.Is(t, s.change(fleet.Control{Paused: &yes}), errPauseUnsaved, "a pause")
 	if now, _ := s.current(time.Now()); !now.Paused || now.Hours != "" {
 		t.Errorf("in force: %+v", now)
 	}
@@ -193,17 +161,13 @@ func TestSpoiltFiles(t *testing.T) {
 		"\ufeff" + good:    "",
 		good[:len(good)/2]: "run `kith login` again",
 	} {
-		if err := os.WriteFile(filepath.Join(home, credentialFile), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.WriteFile(filepath.Join(home, credentialFile), []byte(text), 0o600))
 		if _, err := LoadCredential(home); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
 	state := filepath.Join(home, stateFile)
-	if err := os.WriteFile(state, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(state, nil, 0o600))
 	if _, err := openSettings(state, Sharing{}); err == nil || !strings.Contains(err.Error(), "cannot determine whether this machine is paused: "+state+" is empty") {
 		t.Errorf("an empty state: %v", err)
 	}
@@ -223,14 +187,10 @@ func TestSocket(t *testing.T) {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
 	resp, err := r.socket().Get("http://localhost/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer resp.Body.Close()
 	var s Status
-	if err := json.UnmarshalRead(resp.Body, &s); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, json.UnmarshalRead(resp.Body, &s))
 	if s.Version != "test" || s.Slots != 3 || len(s.Engines) != 1 || s.Engines[0].Kind != "llama.cpp" || s.Tunnel.State != TunnelOff ||
 		!strings.HasPrefix(s.Local, "http://127.0.0.1:") || !strings.HasSuffix(s.Local, "/v1") || !s.Open || len(s.Models) != 1 {
 		t.Errorf("status %+v", s)
@@ -251,9 +211,7 @@ func TestSocket(t *testing.T) {
 		if got := r.Status().Sharing; resp.StatusCode != step.status || got != step.want {
 			t.Errorf("%s: status %d, now %+v, want %+v", step.path, resp.StatusCode, got, step.want)
 		}
-		if resp.StatusCode == 400 && faultIn(t, resp).Message == "" {
-			t.Error("a refusal without words")
-		}
+		assert.That(t, resp.StatusCode != 400 || faultIn(t, resp).Message != "", "a refusal without words")
 	}
 	if text := read(t, post(t, r.socket(), "http://localhost/v1/chat/completions", chat(true)).Body); !strings.HasSuffix(text, done) {
 		t.Errorf("the local surface over the socket: %s", text)
@@ -263,16 +221,10 @@ func TestSocket(t *testing.T) {
 	}
 
 	second, err := New(Config{Home: home, Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another kith") {
-		t.Errorf("a second daemon: %v", err)
-	}
+	assert.OK(t, err)
+	assert.Fails(t, second.Run(t.Context()), "another kith", "a second daemon")
 	r.end()
-	if _, err := os.Stat(filepath.Join(home, "daemon.sock")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the socket stays: %v", err)
-	}
+	assert.Is(t, assert.Err(os.Stat(filepath.Join(home, "daemon.sock"))), fs.ErrNotExist, "the socket stays")
 }
 
 // A pause is kept after the daemon ends and is reported to the hub.
@@ -287,9 +239,7 @@ func TestPauseOutlivesRestart(t *testing.T) {
 		t.Errorf("advertised %+v", l.ad)
 	}
 	// The owner's own programs are served all the same.
-	if resp := r.post("/v1/chat/completions", chat(false)); resp.StatusCode != 200 {
-		t.Errorf("a local call while paused: %d", resp.StatusCode)
-	}
+	assert.Equal(t, r.post("/v1/chat/completions", chat(false)).StatusCode, 200, "a local call while paused")
 }
 
 // Signing in requires no restart. A daemon that the hub refuses, or that another one
@@ -302,9 +252,7 @@ func TestSignIn(t *testing.T) {
 	h.signIn(r.home)
 	post(t, r.socket(), "http://localhost/signin", "")
 	r.await("refused", func(s Status) bool { return s.Tunnel.State == TunnelRefused && s.Tunnel.Error != "" })
-	if resp := r.post("/v1/chat/completions", chat(false)); resp.StatusCode != 200 {
-		t.Errorf("a local call: %d", resp.StatusCode)
-	}
+	assert.Equal(t, r.post("/v1/chat/completions", chat(false)).StatusCode, 200, "a local call")
 	h.mu.Lock()
 	h.refuse = 0
 	h.mu.Unlock()
@@ -325,18 +273,12 @@ func TestSignIn(t *testing.T) {
 	r.await("acknowledged again", func(s Status) bool {
 		return s.Tunnel.State == string(tunnel.Acked) && s.Tunnel.Error == "" && s.Tunnel.Retry.IsZero()
 	})
-	if l.Instance() == "" {
-		t.Error("the tunnel names no instance")
-	}
+	assert.That(t, l.Instance() != "", "the tunnel names no instance")
 
-	if err := os.Remove(filepath.Join(r.home, "credential")); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.Remove(filepath.Join(r.home, "credential")))
 	post(t, r.socket(), "http://localhost/signin", "")
 	r.await("signed out", func(s Status) bool { return s.Tunnel.State == TunnelOff && !s.Tunnel.SignedIn })
-	if text := r.log.String(); strings.Contains(text, "kithm_") {
-		t.Errorf("the secret is in the log: %s", text)
-	}
+	assert.Lacks(t, r.log.String(), "kithm_", "the secret is in the log")
 }
 
 // A machine that is not shared keeps no tunnel.
@@ -344,9 +286,7 @@ func TestUnshared(t *testing.T) {
 	r, h := away(t, nil)
 	r.await("not shared", func(s Status) bool { return s.Tunnel.State == TunnelUnshared })
 	r.end()
-	if len(h.clients) != 0 {
-		t.Error("it dialled")
-	}
+	assert.Equal(t, len(h.clients), 0, "it dialled")
 }
 
 // pipes is a network in memory: one address, connections of net.Pipe.
@@ -395,9 +335,7 @@ func TestHubDoesNotKnowTheZone(t *testing.T) {
 	r, _, l := joined(t, Config{Sharing: Sharing{Hours: "Mon-Sun 00:00-24:00", Timezone: "Europe/Lisbon"}})
 	notify := func(unknown bool) {
 		t.Helper()
-		if err := l.Notify(t.Context(), tunnel.Notice{ZoneUnknown: unknown}); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, l.Notify(t.Context(), tunnel.Notice{ZoneUnknown: unknown}))
 	}
 	notify(true)
 	r.await("the notice", func(s Status) bool { return s.Tunnel.ZoneUnknown })
@@ -425,9 +363,7 @@ func TestHoursEnd(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		for caller, want := range map[string]string{"shared bob": string(tunnel.RefusedHours), "own ada": ""} {
 			resp := l.served("/v1/chat/completions", strings.Replace(chat(false), "three", "", 1), tunnel.HeaderCaller, caller)
-			if got := resp.Header.Get(tunnel.HeaderRefused); got != want {
-				t.Errorf("%s: refused %q, want %q", caller, got, want)
-			}
+			assert.Equal(t, resp.Header.Get(tunnel.HeaderRefused), want, caller, "refused")
 		}
 		if text := read(t, running.Body); !strings.HasSuffix(text, done) {
 			t.Errorf("what ran when the hours ended: %s", text)
@@ -452,9 +388,7 @@ func TestLateEngine(t *testing.T) {
 		time.Sleep(4 * time.Second)
 		found(1)
 		c.Discovery.Endpoints = append(c.Discovery.Endpoints, "http://127.0.0.1:8081")
-		if err := d.Reload(t.Context(), c); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, d.Reload(t.Context(), c))
 		time.Sleep(4 * time.Second)
 		found(2)
 		for range 60 {
@@ -481,9 +415,7 @@ func (l lateTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 // the link's leave is called.
 func falseTime(t *testing.T, c Config, double *enginetest.Engine) (*Daemon, *link) {
 	t.Helper()
-	if err := SaveCredential(c.Home, Credential{Hub: "http://127.0.0.1:1", Machine: "m", Secret: "s"}); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, SaveCredential(c.Home, Credential{Hub: "http://127.0.0.1:1", Machine: "m", Secret: "s"}))
 	model := engine.Model{ID: "test-model", Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, Slots: 4}
 	hub := newPipes()
 	clients := make(chan *tunnel.Client, 1)
@@ -498,10 +430,7 @@ func falseTime(t *testing.T, c Config, double *enginetest.Engine) (*Daemon, *lin
 	go server.Serve(hub)
 	c.Log, c.Own, c.Dial = slog.New(slog.DiscardHandler), []*engine.Engine{builtinOf(double, model)}, hub.dial
 	c.ListenOn = func(string, string) (net.Listener, error) { return newPipes(), nil }
-	d, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := assert.Value(New(c))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
@@ -520,8 +449,6 @@ func falseTime(t *testing.T, c Config, double *enginetest.Engine) (*Daemon, *lin
 	})
 	t.Cleanup(l.leave)
 	l.until("there", func(tunnel.Advertisement) bool { return true })
-	if err := client.Ack(ctx); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, client.Ack(ctx))
 	return d, l
 }

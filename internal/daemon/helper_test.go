@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/gateway"
@@ -57,10 +58,7 @@ func (l *logbook) String() string {
 // shortHome is a folder whose path leaves room for a socket's name.
 func shortHome(t *testing.T) string {
 	t.Helper()
-	home, err := os.MkdirTemp("", "kith")
-	if err != nil {
-		t.Fatal(err)
-	}
+	home := assert.Value(os.MkdirTemp("", "kith"))(t)
 	t.Cleanup(func() { os.RemoveAll(home) })
 	return home
 }
@@ -76,17 +74,12 @@ func run(t *testing.T, c Config, engines ...*enginetest.Engine) *rig {
 	c.Log = slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	for _, e := range engines {
 		if e.URL() == "" {
-			if err := e.Start(); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, e.Start())
 			t.Cleanup(func() { e.Close() })
 		}
 		c.Discovery.Endpoints = append(c.Discovery.Endpoints, e.URL())
 	}
-	d, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := assert.Value(New(c))(t)
 	r.Daemon = d
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -123,10 +116,7 @@ func (r *rig) post(path, body string) *http.Response {
 
 func post(t *testing.T, client *http.Client, url, body string) *http.Response {
 	t.Helper()
-	resp, err := client.Post(url, "application/json", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := assert.Value(client.Post(url, "application/json", strings.NewReader(body)))(t)
 	t.Cleanup(func() { resp.Body.Close() })
 	return resp
 }
@@ -138,18 +128,14 @@ func (r *rig) socket() *http.Client { return socketClient(r.home) }
 func (r *rig) await(what string, holds func(Status) bool) {
 	r.t.Helper()
 	for end := time.Now().Add(patience); !holds(r.Status()); <-time.After(time.Millisecond) {
-		if time.Now().After(end) {
-			r.t.Fatalf("never %s: %+v\n%s", what, r.Status(), r.log)
-		}
+		assert.Require(r.t, !time.Now().After(end), "never", what, r.Status(), r.log)
 	}
 }
 
 func read(t *testing.T, r io.Reader) string {
 	t.Helper()
 	text, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatalf("after %q: %v", text, err)
-	}
+	assert.OK(t, err, "after", text)
 	return string(text)
 }
 
@@ -240,9 +226,7 @@ func (h *fakeHub) does(answer http.HandlerFunc) {
 func (h *fakeHub) signIn(home string) {
 	h.t.Helper()
 	c := Credential{Hub: h.URL, Machine: "mch_1", Member: "ada", Region: "here", Secret: "kithm_here_secret"}
-	if err := SaveCredential(home, c); err != nil {
-		h.t.Fatal(err)
-	}
+	assert.OK(h.t, SaveCredential(home, c))
 }
 
 // link is a daemon's tunnel as the hub sees it.
@@ -266,9 +250,7 @@ func (h *fakeHub) connected() *link {
 		h.t.Cleanup(stop)
 		l := &link{Client: client, t: h.t, next: next}
 		l.until("there", func(tunnel.Advertisement) bool { return true })
-		if err := client.Ack(ctx); err != nil {
-			h.t.Fatal(err)
-		}
+		assert.OK(h.t, client.Ack(ctx))
 		return l
 	case <-time.After(patience):
 		h.t.Fatal("no daemon came")
@@ -281,9 +263,7 @@ func (l *link) until(what string, holds func(tunnel.Advertisement) bool) {
 	l.t.Helper()
 	for {
 		ad, err, ok := l.next()
-		if !ok || err != nil {
-			l.t.Fatalf("waiting until %s: %v; last %+v", what, err, l.ad)
-		}
+		assert.Require(l.t, ok && err == nil, "waiting until", what, err, "last", l.ad)
 		if l.ad = ad; holds(ad) {
 			return
 		}
@@ -293,9 +273,7 @@ func (l *link) until(what string, holds func(tunnel.Advertisement) bool) {
 // call sends a call down the tunnel as the hub does.
 func (l *link) call(ctx context.Context, path, body string, header ...string) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine"+path, strings.NewReader(body))
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	assert.OK(l.t, err)
 	r.Header.Set(tunnel.HeaderCorrelation, "req_1")
 	r.Header.Set(tunnel.HeaderCaller, "shared bob")
 	r.Header.Set(tunnel.HeaderModel, tunnel.EscapeModel(modelIn(body)))
@@ -318,10 +296,7 @@ func modelIn(body string) string {
 // served is call, and fails the test on an error.
 func (l *link) served(path, body string, header ...string) *http.Response {
 	l.t.Helper()
-	resp, err := l.call(l.t.Context(), path, body, header...)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	resp := assert.Value(l.call(l.t.Context(), path, body, header...))(l.t)
 	l.t.Cleanup(func() { resp.Body.Close() })
 	return resp
 }
@@ -341,10 +316,7 @@ func firstFrame(t *testing.T, body io.Reader) *bufio.Reader {
 	t.Helper()
 	lines := bufio.NewReader(body)
 	for {
-		line, err := lines.ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
+		line := assert.Value(lines.ReadString('\n'))(t)
 		if strings.Contains(line, `"content":"`) && !strings.Contains(line, `"content":""`) {
 			return lines
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -58,36 +59,26 @@ func TestHubServes(t *testing.T) {
 	const answer = `{"id":"1","object":"chat.completion","choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}`
 	r, h := away(t, refuseWith(200, answer, "X-Kith-Route", "shared; machine=desk; owner=bob"))
 	req, err := http.NewRequest(http.MethodPost, r.base()+"/v1/chat/completions", strings.NewReader(chat(false)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Prefer", "wait=7")
 	req.Header.Set("Authorization", "Bearer whatever-the-client-insists-on")
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer resp.Body.Close()
 	if text := read(t, resp.Body); resp.StatusCode != 200 || text != answer {
 		t.Fatalf("status %d, body %s", resp.StatusCode, text)
 	}
-	if route := resp.Header.Get("X-Kith-Route"); route != "shared; machine=desk; owner=bob" {
-		t.Errorf("X-Kith-Route: %q", route)
-	}
+	assert.Equal(t, resp.Header.Get("X-Kith-Route"), "shared; machine=desk; owner=bob", "X-Kith-Route")
 	asked := h.asked[0]
 	if h.bodies[0] != chat(false) || asked.URL.Path != "/v1/chat/completions" {
 		t.Errorf("the hub got %s %s", asked.URL.Path, h.bodies[0])
 	}
 	for name, want := range map[string]string{"Authorization": "Bearer kithm_here_secret", "Prefer": "wait=7", "Content-Type": "application/json"} {
-		if got := asked.Header.Get(name); got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
-		}
+		assert.Equal(t, asked.Header.Get(name), want, name)
 	}
 	// What the account reaches is not this daemon's list.
-	if models, err := r.Models(t.Context(), fleet.Caller{}); err != nil || len(models) != 0 {
-		t.Errorf("models: %v, %v", models, err)
-	}
+	assert.Equal(t, len(assert.Value(r.Models(t.Context(), fleet.Caller{}))(t)), 0, "models")
 }
 
 // What local calls reach through the hub is narrowed by the configuration, also by one that
@@ -96,15 +87,11 @@ func TestReachOfLocalCalls(t *testing.T) {
 	r, h := away(t, refuseWith(200, `{"id":"1","object":"chat.completion","choices":[]}`))
 	reach := func(word string) string {
 		req, err := http.NewRequest(http.MethodPost, r.base()+"/v1/chat/completions", strings.NewReader(chat(false)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set("X-Kith-Reach", word)
 		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		resp.Body.Close()
 		return h.asked[len(h.asked)-1].Header.Get("X-Kith-Reach")
 	}
@@ -113,9 +100,7 @@ func TestReachOfLocalCalls(t *testing.T) {
 	}
 	c := r.config
 	c.Reach = fleet.OwnAndShared
-	if err := r.Reload(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.Reload(t.Context(), c))
 	if all, own := reach("all"), reach("own"); all != "shared" || own != "own" {
 		t.Errorf("with the limit shared: %q of a call to all, %q of one to own", all, own)
 	}
@@ -127,21 +112,15 @@ func TestHubStreams(t *testing.T) {
 	const chunk = `data: {"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"hi"}}]}` + "\n\n"
 	r, h := away(t, sayFrames(": waiting 2 ahead, 41 s left\n\n", chunk, done))
 	resp := r.post("/v1/chat/completions", chat(true))
-	if text := read(t, resp.Body); text != ": waiting 2 ahead, 41 s left\n\n"+chunk+done {
-		t.Errorf("got %s", text)
-	}
+	assert.Equal(t, read(t, resp.Body), ": waiting 2 ahead, 41 s left\n\n"+chunk+done)
 
 	h.does(sayFrames(chunk, `data: {"error":{"code":"machine_offline","message":"it left","type":"server_error","details":{"reason":"wait_elapsed"}}}`+"\n\n"))
 	resp = r.post("/v1/chat/completions", chat(true))
 	text, _ := io.ReadAll(resp.Body) // the end is unclean
 	for _, want := range []string{chunk, `"code":"machine_offline"`, "it left", `"reason":"wait_elapsed"`} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("no %s in %s", want, text)
-		}
+		assert.Contains(t, string(text), want, "no", text)
 	}
-	if strings.Contains(string(text), "[DONE]") {
-		t.Errorf("an end mark after an error: %s", text)
-	}
+	assert.Lacks(t, string(text), "[DONE]", "an end mark after an error", text)
 }
 
 // A hub that dies during a response causes an error, never an end marker.
@@ -191,20 +170,14 @@ func TestHubRefusals(t *testing.T) {
 			r, _ := away(t, c.answer)
 			resp := r.post("/v1/chat/completions", chat(false))
 			got := faultIn(t, resp)
-			if !strings.Contains(got.Message, c.want.Message) {
-				t.Errorf("message %q does not say %q", got.Message, c.want.Message)
-			}
+			assert.Contains(t, got.Message, c.want.Message, "message", "does not say")
 			if got.Message = c.want.Message; got != c.want {
 				t.Errorf("got %+v, want %+v", got, c.want)
 			}
 			for name, want := range c.header {
-				if got := resp.Header.Get(name); got != want {
-					t.Errorf("%s: %q, want %q", name, got, want)
-				}
+				assert.Equal(t, resp.Header.Get(name), want, name)
 			}
-			if strings.Contains(r.log.String(), "kithm_") {
-				t.Error("the credential is in the log")
-			}
+			assert.Lacks(t, r.log.String(), "kithm_", "the credential is in the log")
 		})
 	}
 }
@@ -230,9 +203,7 @@ func TestEngineThenHub(t *testing.T) {
 	r.await("signed in", func(s Status) bool { return s.Tunnel.SignedIn })
 
 	h.does(refuseWith(200, `{"choices":[]}`))
-	if text := read(t, r.post("/v1/chat/completions", chat(false)).Body); text != `{"choices":[]}` {
-		t.Errorf("got %s", text)
-	}
+	assert.Equal(t, read(t, r.post("/v1/chat/completions", chat(false)).Body), `{"choices":[]}`)
 	h.does(refuseWith(404, `{"error":{"code":"model_not_found","message":"none"}}`))
 	if got := faultIn(t, r.post("/v1/chat/completions", chat(false))); got.Code != string(fault.CapacityFull) {
 		t.Errorf("got %+v", got)
@@ -240,9 +211,7 @@ func TestEngineThenHub(t *testing.T) {
 	// An engine that denies having the model denies it for this machine alone.
 	e.Set(enginetest.Behaviour{Status: 404})
 	h.does(refuseWith(200, `{"choices":[]}`))
-	if text := read(t, r.post("/v1/chat/completions", chat(false)).Body); text != `{"choices":[]}` {
-		t.Errorf("after a 404 here: %s", text)
-	}
+	assert.Equal(t, read(t, r.post("/v1/chat/completions", chat(false)).Body), `{"choices":[]}`, "after a 404 here")
 	// What is wrong with the request is wrong everywhere.
 	before := len(h.asked)
 	e.Set(enginetest.Behaviour{Status: 400})
@@ -275,9 +244,7 @@ func TestHubCancelled(t *testing.T) {
 		leave()
 	}()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.base()+"/v1/chat/completions", strings.NewReader(chat(false)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	if _, err := http.DefaultClient.Do(req); err == nil {
 		t.Fatal("answered")

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
@@ -19,10 +20,7 @@ func TestLargeBodyGoesOn(t *testing.T) {
 	h.does(refuseWith(200, `{"id":"msg_1","type":"message","role":"assistant","model":"far","content":[],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":1,"output_tokens":2}}`))
 	home := shortHome(t)
 	h.signIn(home)
-	room, err := spool.Open(filepath.Join(t.TempDir(), "spool"), spool.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	room := assert.Value(spool.Open(filepath.Join(t.TempDir(), "spool"), spool.Limits{}))(t)
 	busy := service(t, "both")
 	busy.Set(enginetest.Behaviour{Status: http.StatusServiceUnavailable})
 	c := upstream(busy, "messages")
@@ -36,9 +34,7 @@ func TestLargeBodyGoesOn(t *testing.T) {
 			t.Errorf("%d bytes: %d %s", size, resp.StatusCode, text)
 		}
 		h.mu.Lock()
-		if got := h.bodies[len(h.bodies)-1]; got != sent {
-			t.Errorf("%d bytes: the hub got others: %.80q", size, got)
-		}
+		assert.Equal(t, h.bodies[len(h.bodies)-1], sent, size, "bytes: the hub got others")
 		h.mu.Unlock()
 		if u := room.Use(); u.Memory != 0 || u.Disk != 0 {
 			t.Errorf("%d bytes: still held: %+v", size, u)

@@ -8,8 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fault"
@@ -26,12 +25,8 @@ func TestLocalCall(t *testing.T) {
 	if text := read(t, resp.Body); resp.StatusCode != 200 || !strings.Contains(text, "one two three") {
 		t.Fatalf("status %d, body %s", resp.StatusCode, text)
 	}
-	if resp.Header.Get("X-Correlation-ID") == "" {
-		t.Error("no correlation id")
-	}
-	if body := string(e.Last().Body); !strings.Contains(body, `"n_probs":3`) {
-		t.Errorf("the owner's own field did not reach the engine: %s", body)
-	}
+	assert.That(t, resp.Header.Get("X-Correlation-ID") != "", "no correlation id")
+	assert.Contains(t, string(e.Last().Body), `"n_probs":3`, "the owner's own field did not reach the engine")
 
 	resp = r.post("/v1/chat/completions", chat(true))
 	if text := read(t, resp.Body); resp.StatusCode != 200 || !strings.HasSuffix(text, "data: [DONE]\n\n") {
@@ -121,10 +116,7 @@ func TestNothingToServe(t *testing.T) {
 	if want := (decodedFault{503, "no_inference_backend", "no inference backend compiled in", ""}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	resp, err := http.Get(r.base() + "/v1/models")
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := assert.Value(http.Get(r.base() + "/v1/models"))(t)
 	defer resp.Body.Close()
 	if text := read(t, resp.Body); resp.StatusCode != 200 || !strings.Contains(text, `"data":[]`) {
 		t.Errorf("models: %d %s", resp.StatusCode, text)
@@ -160,10 +152,7 @@ func TestLocalModels(t *testing.T) {
 		return engine.Model{ID: id, Families: []fleet.Family{fleet.Chat}, Endpoints: []fleet.Endpoint{fleet.ChatCompletions}, ContextLength: 256, Slots: 1}
 	}
 	r := run(t, Config{Own: []*engine.Engine{builtinOf(inner, model("tiny"), model("org/Model:7b"))}}, found)
-	models, err := r.Models(t.Context(), fleet.Caller{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	models := assert.Value(r.Models(t.Context(), fleet.Caller{}))(t)
 	if len(models) != 2 || models[0].ID != "org/Model:7b" || models[1].ID != "tiny" || models[0].Via != fleet.Own {
 		t.Errorf("got %+v", models)
 	}
@@ -217,9 +206,7 @@ func TestBuiltinStarts(t *testing.T) {
 		t.Errorf("responses, which it does not serve: %+v", got)
 	}
 	want := []EngineStatus{{Place: "http://builtin", Kind: "builtin", Name: "kith", Models: 2, Why: why}}
-	if diff := cmp.Diff(want, r.Status().Engines); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, r.Status().Engines, want)
 }
 
 // The owner's calls go beyond the slots into the engine's own queue, are
@@ -230,14 +217,10 @@ func TestLocalLoadAndCancel(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	for range 3 {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.base()+"/v1/chat/completions", strings.NewReader(chat(true)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		req.Header.Set("Content-Type", "application/json")
 		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		defer resp.Body.Close()
 		firstFrame(t, resp.Body)
 	}
@@ -267,23 +250,17 @@ func TestGuard(t *testing.T) {
 		"a page's image":   func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") },
 	} {
 		req, err := http.NewRequest(http.MethodPost, r.base()+"/v1/chat/completions", strings.NewReader(chat(false)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		req.Header.Set("Content-Type", "application/json")
 		set(req)
 		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		if got := faultIn(t, resp); got.Code != string(fault.ForbiddenOrigin) {
 			t.Errorf("%s: %+v", name, got)
 		}
 		resp.Body.Close()
 	}
-	if runs := e.Counts().Runs; runs != 0 {
-		t.Errorf("the engine ran %d times", runs)
-	}
+	assert.Equal(t, e.Counts().Runs, 0, "the engine ran")
 }
 
 // One bucket for all routes.
@@ -305,9 +282,7 @@ func TestLogHoldsNoContent(t *testing.T) {
 	for _, status := range []int{0, 400, 500, 503, 404} {
 		e.Set(enginetest.Behaviour{Status: status, Text: "canaryanswer"})
 		body, err := json.Marshal(map[string]any{"model": "test-model", "messages": []any{map[string]any{"role": "user", "content": "canaryprompt"}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		read(t, r.post("/v1/chat/completions", string(body)).Body)
 	}
 	r.end()

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/enginetest"
@@ -42,9 +43,7 @@ func TestRoutedCall(t *testing.T) {
 	if text := read(t, resp.Body); !strings.HasSuffix(text, done) || resp.Header.Get("Content-Type") != "text/event-stream" {
 		t.Errorf("%s %s", resp.Header.Get("Content-Type"), text)
 	}
-	if got := resp.Trailer.Get(dialect.UsageTrailer); got != "3 3" {
-		t.Errorf("the engine's counts: %q", got)
-	}
+	assert.Equal(t, resp.Trailer.Get(dialect.UsageTrailer), "3 3", "the engine's counts")
 }
 
 // The prompt cache that a call uses follows from the header Kith-Cache. The owner's calls
@@ -61,22 +60,14 @@ func TestPromptCaches(t *testing.T) {
 		var b struct {
 			Salt string `json:"cache_salt"`
 		}
-		if err := json.Unmarshal(vllm.Last().Body, &b); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, json.Unmarshal(vllm.Last().Body, &b))
 		return b.Salt
 	}
 	bob, again, eve := salt(tunnel.HeaderCache, "1"), salt(tunnel.HeaderCache, "1", tunnel.HeaderCaller, "group robert"), salt(tunnel.HeaderCache, "2")
-	if bob == "" || bob != again || bob == eve {
-		t.Errorf("by the header: %q %q %q", bob, again, eve)
-	}
-	if own := salt(tunnel.HeaderCaller, "own ada", tunnel.HeaderCache, "3"); own != "" {
-		t.Errorf("the owner's: %q", own)
-	}
+	assert.That(t, bob != "" && bob == again && bob != eve, "by the header", bob, again, eve)
+	assert.Equal(t, salt(tunnel.HeaderCaller, "own ada", tunnel.HeaderCache, "3"), "", "the owner's")
 	read(t, r.post("/v1/chat/completions", chat(false)).Body)
-	if sent := string(vllm.Last().Body); strings.Contains(sent, "cache_salt") {
-		t.Errorf("a local call: %s", sent)
-	}
+	assert.Lacks(t, string(vllm.Last().Body), "cache_salt", "a local call")
 
 	single := enginetest.New(enginetest.LlamaCpp, enginetest.Options{})
 	r, _, l = joined(t, Config{}, single)
@@ -90,9 +81,7 @@ func TestPromptCaches(t *testing.T) {
 		}
 		changed := r.config
 		changed.SharedCache = true
-		if err := r.Reload(t.Context(), changed); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, r.Reload(t.Context(), changed))
 	}
 }
 
@@ -122,9 +111,7 @@ func TestRefusals(t *testing.T) {
 		{"always open", fleet.Control{Hours: &always}, "/v1/embeddings", `{"model":"vectors","input":"x"}`, "shared bob", ""},
 		{"no stream of embeddings", fleet.Control{}, "/v1/embeddings", `{"model":"vectors","input":"x","stream":true}`, "shared bob", ""},
 	} {
-		if err := tunnel.SendControl(t.Context(), l, step.change); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, tunnel.SendControl(t.Context(), l, step.change))
 		resp := l.served(step.path, step.body, tunnel.HeaderCaller, step.caller)
 		read(t, resp.Body)
 		got := tunnel.Refusal(resp.Header.Get(tunnel.HeaderRefused))
@@ -168,9 +155,7 @@ func TestBusy(t *testing.T) {
 func TestAdmission(t *testing.T) {
 	k := &admission{onLocal: func() {}}
 	end, ok := k.admit("m", 3, 1)
-	if !ok {
-		t.Fatal("an idle machine is full")
-	}
+	assert.Require(t, ok, "an idle machine is full")
 	if _, ok := k.admit("m", 3, 1); ok {
 		t.Error("a second call of a model with one slot")
 	}
@@ -198,9 +183,7 @@ func TestAdmissionCountsChoices(t *testing.T) {
 	call := func(answers int) (end func()) {
 		t.Helper()
 		release, ok := k.admit("m", 4, 0)
-		if !ok {
-			t.Fatal("a slot is free")
-		}
+		assert.Require(t, ok, "a slot is free")
 		narrow := k.addChoices("m", answers)
 		return func() { narrow(); release() }
 	}
@@ -233,9 +216,7 @@ func TestRoutedChoices(t *testing.T) {
 	r, _, l := joined(t, Config{}, e)
 	first := l.served("/v1/chat/completions", strings.Replace(chat(true), "{", `{"n":3,`, 1))
 	firstFrame(t, first.Body)
-	if s := r.Status(); s.Routed != 3 {
-		t.Errorf("%d slots are held for 3 answers", s.Routed)
-	}
+	assert.Equal(t, r.Status().Routed, 3, "slots are held for 3 answers")
 	if got := l.served("/v1/chat/completions", chat(true)).Header.Get(tunnel.HeaderRefused); got != string(tunnel.RefusedBusy) {
 		t.Errorf("beside them: refused %q", got)
 	}
@@ -280,9 +261,7 @@ func TestRoutedEngineUnlisted(t *testing.T) {
 		place.Store(new(listing(enginetest.Model{ID: "gone"}, enginetest.Model{ID: "other"})))
 		_, l := falseTime(t, Config{Home: home, Discovery: engine.Config{Endpoints: []string{"http://127.0.0.1:8080"}, Transport: &place}},
 			enginetest.New(enginetest.Plain, enginetest.Options{}))
-		if len(l.ad.Models) != 3 {
-			t.Fatalf("offered: %+v", l.ad.Models)
-		}
+		assert.Require(t, len(l.ad.Models) == 3, "offered", l.ad.Models)
 		time.Sleep(2 * time.Second)
 		place.Store(new(listing(enginetest.Model{ID: "other"})))
 		asked := time.Now()
@@ -331,9 +310,7 @@ func (noWay) RoundTrip(*http.Request) (*http.Response, error) {
 func TestRoutedEngineGone(t *testing.T) {
 	e := enginetest.New(enginetest.Plain, enginetest.Options{})
 	address := enginetest.FreeAddress()
-	if err := e.Listen(address); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, e.Listen(address))
 	t.Cleanup(func() { e.Close() })
 	r, _, l := joined(t, Config{}, e)
 	e.Close()
@@ -342,9 +319,7 @@ func TestRoutedEngineGone(t *testing.T) {
 		t.Errorf("status %d, refused %q", resp.StatusCode, resp.Header.Get(tunnel.HeaderRefused))
 	}
 	l.until("without it", func(ad tunnel.Advertisement) bool { return len(ad.Models) == 0 })
-	if err := e.Listen(address); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, e.Listen(address))
 	r.discoverNow.request()
 	l.until("with it", func(ad tunnel.Advertisement) bool { return len(ad.Models) == 1 })
 }
@@ -376,9 +351,7 @@ func TestRoutedMistake(t *testing.T) {
 	e := enginetest.New(enginetest.Plain, enginetest.Options{})
 	r, _, l := joined(t, Config{}, e)
 	body := strings.TrimSuffix(chat(false), "}") + `,"max_tokens":0}`
-	if resp := l.served("/v1/chat/completions", body); resp.StatusCode != 400 {
-		t.Errorf("status %d", resp.StatusCode)
-	}
+	assert.Equal(t, l.served("/v1/chat/completions", body).StatusCode, 400, "status")
 	r.await("idle", func(s Status) bool { return s.Routed == 0 })
 	if s := r.Status(); len(s.RecentErrors) != 0 {
 		t.Errorf("recent errors: %+v", s.RecentErrors)
@@ -406,9 +379,7 @@ func TestRoutedCancel(t *testing.T) {
 					resp.Body.Close()
 				}
 			}()
-			if err := e.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Runs > before.Runs }); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, e.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Runs > before.Runs }))
 			giveUp()
 			soon, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			if err := e.Wait(soon, func(c enginetest.Counts) bool { return c.Cancelled > before.Cancelled }); err != nil {
@@ -491,15 +462,9 @@ func TestRoutedNonsense(t *testing.T) {
 		}
 	}
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://machine/v1/chat/completions", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if resp, err := l.RoundTrip(r); err != nil || resp.StatusCode != 405 {
-		t.Errorf("GET: %v %v", resp, err)
-	}
-	if runs := e.Counts().Runs; runs != 0 {
-		t.Errorf("the engine ran %d times", runs)
-	}
+	assert.OK(t, err)
+	assert.Equal(t, assert.Value(l.RoundTrip(r))(t).StatusCode, 405, "GET")
+	assert.Equal(t, e.Counts().Runs, 0, "the engine ran")
 }
 
 // crashes is a transport to an engine that panics: at once, or with "late" after the
@@ -557,9 +522,7 @@ func TestOthersAtTheEngine(t *testing.T) {
 			t.Errorf("%d of %d slots free, %d of the model's; want %d", ad.Free, ad.Slots, ad.Models[0].Free, want)
 		}
 		_, release, refusal := r.reserve("test-model", fleet.ChatCompletions, false, time.Now())
-		if (refusal == "") != (want > 0) {
-			t.Errorf("with %d free: refused %q", want, refusal)
-		}
+		assert.Equal(t, (refusal == ""), (want > 0), "with", want, "free: refused", refusal)
 		if release != nil {
 			release()
 		}
@@ -574,9 +537,7 @@ func TestOthersAtTheEngine(t *testing.T) {
 				resp.Body.Close()
 			}
 		}()
-		if err := e.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Running == n }); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, e.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Running == n }))
 		free(2 - n)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
@@ -32,17 +33,13 @@ func TestTimedPause(t *testing.T) {
 		_, l := falseTime(t, Config{Home: home}, double)
 		began, yes := time.Now(), true
 		until := began.Add(2 * time.Hour)
-		if err := tunnel.SendControl(t.Context(), l, fleet.Control{Paused: &yes, Until: &until}); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, tunnel.SendControl(t.Context(), l, fleet.Control{Paused: &yes, Until: &until}))
 		l.until("paused", func(ad tunnel.Advertisement) bool { return ad.Paused })
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("notified of the pause after %v", took)
 		}
 		for _, caller := range []string{"own ada", "shared bob"} {
-			if got := l.refusedAs(caller); got != tunnel.RefusedPaused {
-				t.Errorf("%s in the pause: refused %q", caller, got)
-			}
+			assert.Equal(t, l.refusedAs(caller), tunnel.RefusedPaused, caller, "in the pause: refused")
 		}
 		time.Sleep(time.Hour)
 		l.leave()
@@ -62,15 +59,11 @@ func TestTimedPause(t *testing.T) {
 
 		// One that ended while the daemon did not run is over when it starts.
 		until = time.Now().Add(time.Minute)
-		if err := tunnel.SendControl(t.Context(), l, fleet.Control{Paused: &yes, Until: &until}); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, tunnel.SendControl(t.Context(), l, fleet.Control{Paused: &yes, Until: &until}))
 		l.leave()
 		time.Sleep(time.Hour)
 		_, l = falseTime(t, Config{Home: home}, double)
-		if got := l.refusedAs("shared bob"); got != "" {
-			t.Errorf("refused %q long after the pause", got)
-		}
+		assert.Equal(t, l.refusedAs("shared bob"), "", "refused", "long after the pause")
 		l.leave()
 		if s, err := openSettings(filepath.Join(home, stateFile), Sharing{}); err != nil || *s.saved.Paused {
 			t.Errorf("saved %+v, %v", s.saved, err)
@@ -83,9 +76,7 @@ func TestPauseForGood(t *testing.T) {
 	yes, soon := true, time.Now().Add(time.Hour)
 	home := t.TempDir()
 	for _, change := range []fleet.Control{{Paused: &yes, Until: &soon}, {Paused: &yes}} {
-		if _, err := ChangeSaved(home, Sharing{}, change); err != nil {
-			t.Fatal(err)
-		}
+		assert.Value(ChangeSaved(home, Sharing{}, change))(t)
 	}
 	slots := 3
 	if now, err := ChangeSaved(home, Sharing{Hours: "Sat 10:00-12:00", Timezone: "UTC"}, fleet.Control{Slots: &slots}); err != nil ||
@@ -100,9 +91,7 @@ func TestSlotsAreOnlyLowered(t *testing.T) {
 	home := t.TempDir()
 	few, many, none := 2, 5, 0
 	first := Sharing{Slots: 4}
-	if now, err := ChangeSaved(home, first, fleet.Control{Slots: &few}); err != nil || now.Slots != 2 {
-		t.Errorf("fewer: %+v, %v", now, err)
-	}
+	assert.Equal(t, assert.Value(ChangeSaved(home, first, fleet.Control{Slots: &few}))(t).Slots, 2, "fewer")
 	if now, err := ChangeSaved(home, first, fleet.Control{Slots: &many}); err == nil || !strings.Contains(err.Error(), "[share] slots") {
 		t.Errorf("more: %+v, %v", now, err)
 	}
@@ -115,15 +104,9 @@ func TestSlotsAreOnlyLowered(t *testing.T) {
 
 	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Slots: 3})
 	r, _, l := joined(t, Config{}, e)
-	if err := r.change(fleet.Control{Slots: &many}); err != nil {
-		t.Fatal(err)
-	}
-	if s := r.Status(); s.Slots != 3 {
-		t.Errorf("%d slots of an engine's 3", s.Slots)
-	}
-	if err := r.change(fleet.Control{Slots: &few}); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.change(fleet.Control{Slots: &many}))
+	assert.Equal(t, r.Status().Slots, 3, "slots of an engine's 3")
+	assert.OK(t, r.change(fleet.Control{Slots: &few}))
 	l.until("fewer", func(ad tunnel.Advertisement) bool { return ad.Slots == 2 && ad.Free == 2 })
 }
 
@@ -156,9 +139,7 @@ func TestDrain(t *testing.T) {
 		if len(draining) > 0 {
 			t.Fatalf("drained while a call runs: %s", (<-draining).Body)
 		}
-		if got := l.refusedAs("own ada"); got != tunnel.RefusedPaused {
-			t.Errorf("a new call while draining: refused %q", got)
-		}
+		assert.Equal(t, l.refusedAs("own ada"), tunnel.RefusedPaused, "a new call while draining: refused")
 		<-ask("/resume")
 		for _, answer := range []<-chan *httptest.ResponseRecorder{draining, resumed} {
 			if w := <-answer; w.Code != 400 {
@@ -200,19 +181,14 @@ func TestHoursAcrossClockChanges(t *testing.T) {
 		"2027-10-31T02:29:00Z": true,
 		"2027-10-31T02:30:00Z": false,
 	} {
-		now, err := time.Parse(time.RFC3339, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		now := assert.Value(time.Parse(time.RFC3339, at))(t)
 		for _, own := range []bool{false, true} {
 			want := tunnel.RefusedHours
 			if open || own {
 				want = ""
 			}
 			_, release, got := r.reserve("test-model", fleet.ChatCompletions, own, now)
-			if got != want {
-				t.Errorf("%s, own %v: refused %q, want %q", at, own, got, want)
-			}
+			assert.Equal(t, got, want, at, "own", own, "refused")
 			if got == "" {
 				release()
 			}
@@ -228,9 +204,7 @@ func TestModelsForTheHub(t *testing.T) {
 	if !slices.Equal(l.ad.Groups, []string{"lab"}) || !slices.Equal(r.Status().Groups, []string{"lab"}) {
 		t.Errorf("limited to %q, in the status %q", l.ad.Groups, r.Status().Groups)
 	}
-	if len(l.ad.Models) != 1 || l.ad.Models[0].ID != "test-model" {
-		t.Errorf("offered %+v", l.ad.Models)
-	}
+	assert.That(t, len(l.ad.Models) == 1 && l.ad.Models[0].ID == "test-model", "offered", l.ad.Models)
 	private := strings.Replace(chat(false), "test-model", "private", 1)
 	if got := l.served("/v1/chat/completions", private, tunnel.HeaderCaller, "own ada").Header.Get(tunnel.HeaderRefused); got != string(tunnel.RefusedUnknownModel) {
 		t.Errorf("a model that is not shared: refused %q", got)

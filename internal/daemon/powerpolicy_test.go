@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/host"
 	"github.com/kith/kith/internal/tunnel"
@@ -25,12 +26,8 @@ type computer struct {
 func (c computer) set(name, text string) {
 	c.t.Helper()
 	path := filepath.Join(c.root, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		c.t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text+"\n"), 0o600); err != nil {
-		c.t.Fatal(err)
-	}
+	assert.OK(c.t, os.MkdirAll(filepath.Dir(path), 0o700))
+	assert.OK(c.t, os.WriteFile(path, []byte(text+"\n"), 0o600))
 }
 
 // local makes a call of the local surface without a connection.
@@ -58,12 +55,8 @@ func TestPausesByItself(t *testing.T) {
 		staged.set("proc/40/comm", "game")
 		staged.set("proc/40/status", "PPid:\t1")
 		staged.set("proc/40/fdinfo/3", "drm-client-id:\t1\ndrm-memory-vram:\t4 MiB")
-		if err := os.MkdirAll(filepath.Join(staged.root, "proc/40/fd"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink("/dev/dri/renderD128", filepath.Join(staged.root, "proc/40/fd/3")); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.MkdirAll(filepath.Join(staged.root, "proc/40/fd"), 0o700))
+		assert.OK(t, os.Symlink("/dev/dri/renderD128", filepath.Join(staged.root, "proc/40/fd/3")))
 		for name, c := range map[string]struct {
 			file, bad, good, says string
 		}{
@@ -82,9 +75,7 @@ func TestPausesByItself(t *testing.T) {
 				t.Errorf("%s: the status says %q, paused by the owner: %v", name, s.PausedBy, s.Sharing.Paused)
 			}
 			for _, caller := range []string{"own ada", "shared bob"} {
-				if got := l.refusedAs(caller); got != tunnel.RefusedPaused {
-					t.Errorf("%s: %s is refused %q", name, caller, got)
-				}
+				assert.Equal(t, l.refusedAs(caller), tunnel.RefusedPaused, name, caller, "is refused")
 			}
 			if w := local(t, d, chat(false)); w.Code != 200 {
 				t.Errorf("%s: the owner's program: %d %s", name, w.Code, w.Body)
@@ -149,9 +140,7 @@ func TestYieldsToLocal(t *testing.T) {
 		if text := read(t, running.Body); !strings.HasSuffix(text, done) {
 			t.Errorf("what ran already: %s", text)
 		}
-		if code := <-served; code != 200 {
-			t.Errorf("the owner's call: %d", code)
-		}
+		assert.Equal(t, <-served, 200, "the owner's call")
 		ended := time.Now()
 		if got := l.refusedAs("own ada"); got != tunnel.RefusedBusy || !d.Status().Yielding {
 			t.Errorf("just after it: refused %q", got)
@@ -169,9 +158,7 @@ func TestYieldsToLocal(t *testing.T) {
 			local(t, d, chat(false))
 			time.Sleep(yieldGrace - time.Second)
 		}
-		if !d.Status().Yielding {
-			t.Error("the yieldGrace of the first call ended that of the second")
-		}
+		assert.That(t, d.Status().Yielding, "the yieldGrace of the first call ended that of the second")
 		l.leave()
 	})
 }
@@ -180,13 +167,9 @@ func TestYieldsToLocal(t *testing.T) {
 func TestDoesNotYieldToUpstream(t *testing.T) {
 	k := &admission{yields: true, onLocal: func() {}}
 	release := k.startLocal("gpt", 1, false)
-	if k.ownerOnly() {
-		t.Error("yields while an upstream serves")
-	}
+	assert.That(t, !k.ownerOnly(), "yields while an upstream serves")
 	release()
-	if k.ownerOnly() {
-		t.Error("yields after an upstream served")
-	}
+	assert.That(t, !k.ownerOnly(), "yields after an upstream served")
 	release = k.startLocal("llama", 1, true)
 	if release(); !k.ownerOnly() {
 		t.Error("does not yield in the yieldGrace after an engine here served")
@@ -213,6 +196,7 @@ func TestDoesNotYieldUnasked(t *testing.T) {
 // The computer is kept awake for local calls, for those of the hub and for those sent
 // to the hub, each until its response is complete; and not for a refusal.
 func TestAwakeWhileAnAnswerRuns(t *testing.T) {
+	t.Parallel()
 	pipe := filepath.Join(t.TempDir(), "said")
 	e := enginetest.New(enginetest.Plain, enginetest.Options{Behaviour: enginetest.Behaviour{Fault: enginetest.Hang, After: 1}})
 	r, _, l := joined(t, Config{PowerPolicy: PowerPolicy{Awake: []string{"sh", "-c", "echo awake >>" + pipe + "; cat; echo over >>" + pipe}}}, e)
@@ -223,9 +207,7 @@ func TestAwakeWhileAnAnswerRuns(t *testing.T) {
 			if string(text) == want {
 				return
 			}
-			if time.Now().After(end) {
-				t.Fatalf("said %q, want %q", text, want)
-			}
+			assert.Require(t, !time.Now().After(end), text, want)
 		}
 	}
 	r.post("/v1/chat/completions", strings.Replace(chat(false), "{", `{"model":1,`, 1)) // malformed: never a call

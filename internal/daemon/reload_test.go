@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
@@ -19,9 +20,7 @@ import (
 func TestReload(t *testing.T) {
 	first := enginetest.New(enginetest.LlamaCpp, enginetest.Options{Slots: 2, Behaviour: enginetest.Behaviour{Fault: enginetest.Hang, After: 1}})
 	second := enginetest.New(enginetest.Ollama, enginetest.Options{Models: []enginetest.Model{{ID: "other"}}})
-	if err := second.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, second.Start())
 	t.Cleanup(func() { second.Close() })
 	r, _, l := joined(t, Config{Sharing: Sharing{Hours: ""}}, first)
 	firstFrame(t, l.served("/v1/chat/completions", chat(true)).Body)
@@ -33,9 +32,7 @@ func TestReload(t *testing.T) {
 		Models:    []fleet.ModelID{"other"}, Groups: []string{"lab"},
 		Rate: gateway.Rate{PerSecond: 0.001, Burst: 1},
 	}
-	if err := r.Reload(t.Context(), next); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.Reload(t.Context(), next))
 	l.until("reloaded", func(ad tunnel.Advertisement) bool {
 		return ad.Slots == 7 && ad.Hours == "Mon-Sun 00:00-24:00" && len(ad.Groups) == 1 && len(ad.Models) == 1 && ad.Models[0].ID == "other"
 	})
@@ -49,9 +46,7 @@ func TestReload(t *testing.T) {
 
 	// No more for others: none begins, and the one that runs is left alone.
 	next.Unshared = true
-	if err := r.Reload(t.Context(), next); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.Reload(t.Context(), next))
 	l.until("closed", func(ad tunnel.Advertisement) bool { return ad.Paused })
 	refused := l.served("/v1/chat/completions", strings.Replace(chat(false), "test-model", "other", 1))
 	if got := tunnel.Refusal(refused.Header.Get(tunnel.HeaderRefused)); got != tunnel.RefusedPaused {
@@ -79,9 +74,7 @@ func TestReloadOpensTheLine(t *testing.T) {
 	h.signIn(home)
 	r := run(t, Config{Home: home, Unshared: true})
 	r.await("not shared", func(s Status) bool { return s.Tunnel.State == TunnelUnshared })
-	if err := r.Reload(t.Context(), Config{}); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.Reload(t.Context(), Config{}))
 	h.connected()
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/tunnel"
@@ -26,10 +27,7 @@ func TestSlotsOfOtherProgramsReachTheHub(t *testing.T) {
 		begin := func() (end func()) {
 			ctx, cancel := context.WithCancel(t.Context())
 			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://127.0.0.1:8080/v1/chat/completions", strings.NewReader(strings.Replace(chat(true), "test-model", "theirs", 1)))
-			resp, err := others.Transport().RoundTrip(req)
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := assert.Value(others.Transport().RoundTrip(req))(t)
 			return func() {
 				cancel()
 				resp.Body.Close()

@@ -12,6 +12,8 @@ import (
 
 	"github.com/Microsoft/go-winio"
 	"golang.org/x/sys/windows"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestPipeOfOwner: the pipe of a folder is found by each spelling of the folder, has
@@ -22,26 +24,15 @@ func TestPipeOfOwner(t *testing.T) {
 	if _, err := DialSocket(t.Context(), path); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("before there is a server: %v", err)
 	}
-	l, err := ListenSocket(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := assert.Value(ListenSocket(path))(t)
 	answered := make(chan error, 1)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "kith") })}
 	go func() { answered <- server.Serve(l) }()
-	c, err := DialSocket(t.Context(), filepath.Join(strings.ToUpper(folder), "..", "KITH", "daemon.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	me, err := currentUser()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(DialSocket(t.Context(), filepath.Join(strings.ToUpper(folder), "..", "KITH", "daemon.sock")))(t)
+	me := assert.Value(currentUser())(t)
 	pipe := windows.Handle(c.(interface{ Fd() uintptr }).Fd())
 	rights, err := windows.GetSecurityInfo(pipe, windows.SE_KERNEL_OBJECT, windows.DACL_SECURITY_INFORMATION)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	if list := rights.String(); strings.Count(list, "(") != 1 || !strings.HasSuffix(list, ";;;"+me.String()+")") {
 		t.Errorf("rights %s, want those of %s only", list, me)
 	}
@@ -51,33 +42,20 @@ func TestPipeOfOwner(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	c.Close()
-	if _, err := ListenSocket(path); err == nil || !strings.Contains(err.Error(), "another kith") {
-		t.Errorf("a second server: %v", err)
-	}
+	assert.Fails(t, assert.Err(ListenSocket(path)), "another kith", "a second server")
 	other, err := ListenSocket(filepath.Join(folder, "admin.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	other.Close()
 	server.Close()
-	if err := <-answered; !errors.Is(err, http.ErrServerClosed) {
-		t.Error(err)
-	}
-	if _, err := DialSocket(t.Context(), path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("after its server: %v", err)
-	}
-	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a file is left: %v", err)
-	}
+	assert.Is(t, <-answered, http.ErrServerClosed)
+	assert.Is(t, assert.Err(DialSocket(t.Context(), path)), fs.ErrNotExist, "after its server")
+	assert.Is(t, assert.Err(os.Stat(path)), fs.ErrNotExist, "a file is left")
 }
 
 // emptyFolder is t.TempDir, which Wine 8 cannot remove with all that is in it.
 func emptyFolder(t *testing.T) string {
 	t.Helper()
-	folder, err := os.MkdirTemp("", "kith")
-	if err != nil {
-		t.Fatal(err)
-	}
+	folder := assert.Value(os.MkdirTemp("", "kith"))(t)
 	t.Cleanup(func() {
 		_ = os.Remove(filepath.Join(folder, "kith"))
 		if err := os.Remove(folder); err != nil {
@@ -91,16 +69,12 @@ func emptyFolder(t *testing.T) string {
 func TestPipeOfAnotherUser(t *testing.T) {
 	path := filepath.Join(emptyFolder(t), "daemon.sock")
 	l, err := winio.ListenPipe(pipeName(path), &winio.PipeConfig{SecurityDescriptor: "O:BAD:P(A;;GA;;;WD)"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer l.Close()
 	go func() {
 		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
 			defer c.Close()
 		}
 	}()
-	if _, err := DialSocket(t.Context(), path); !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("a pipe of the administrators: %v", err)
-	}
+	assert.Is(t, assert.Err(DialSocket(t.Context(), path)), fs.ErrPermission, "a pipe of the administrators")
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -52,9 +53,7 @@ func TestThinkingOnBothSurfaces(t *testing.T) {
 				}
 				resp := ask(body)
 				text := read(t, resp.Body)
-				if resp.StatusCode != 200 {
-					t.Fatalf("%s %s: %d %s", surface, said, resp.StatusCode, text)
-				}
+				assert.Require(t, resp.StatusCode == 200, surface, said, resp.StatusCode, text)
 				sent := string(e.Last().Body)
 				if !strings.Contains(sent, c.has) || c.hasNot != "" && strings.Contains(sent, c.hasNot) {
 					t.Errorf("%s %s: the engine got %s", surface, said, sent)
@@ -87,10 +86,7 @@ func TestBadThinkingOnTheLocalSurface(t *testing.T) {
 		`"thinking_budget":"many"`:                               "thinking_budget",
 	} {
 		resp := r.post("/v1/chat/completions", strings.Replace(chat(false), "{", "{"+said+",", 1))
-		text, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := assert.Value(io.ReadAll(resp.Body))(t)
 		var got struct {
 			Error struct{ Code, Param string } `json:"error"`
 		}
@@ -98,7 +94,5 @@ func TestBadThinkingOnTheLocalSurface(t *testing.T) {
 			t.Errorf("%s: %d %s", said, resp.StatusCode, text)
 		}
 	}
-	if runs := e.Counts().Runs; runs != 0 {
-		t.Errorf("the engine ran %d times", runs)
-	}
+	assert.Equal(t, e.Counts().Runs, 0, "the engine ran")
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
@@ -51,9 +52,7 @@ func TestTokenize(t *testing.T) {
 		{"out of hours, the owner", fleet.Control{}, question, "own ada", 200, ""},
 	} {
 		if c.control != (fleet.Control{}) {
-			if err := tunnel.SendControl(t.Context(), l, c.control); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, tunnel.SendControl(t.Context(), l, c.control))
 		}
 		if status, refused, text := ask(c.body, c.caller); status != c.status || refused != c.refused {
 			t.Errorf("%s: %d %s %s", c.what, status, refused, text)
@@ -99,9 +98,7 @@ func TestTokenize(t *testing.T) {
 // An engine without a tokenizer gives a status of its own.
 func TestTokenizeWithout(t *testing.T) {
 	_, _, l := joined(t, Config{}, enginetest.New(enginetest.Ollama, enginetest.Options{}))
-	if resp := l.served(tunnel.PathTokenize, question); resp.StatusCode != http.StatusNotImplemented {
-		t.Errorf("status %d", resp.StatusCode)
-	}
+	assert.Equal(t, l.served(tunnel.PathTokenize, question).StatusCode, http.StatusNotImplemented, "status")
 }
 
 // While local calls use the engines nothing is counted for the hub, and a count has a
@@ -136,15 +133,11 @@ func TestTokenizeGivesWay(t *testing.T) {
 func (r *rig) countHere(body string) (status int, text string, estimate bool) {
 	r.t.Helper()
 	req, err := http.NewRequest(http.MethodPost, r.base()+"/v1/messages/count_tokens", strings.NewReader(body))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	assert.OK(r.t, err)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Anthropic-Version", "2023-06-01")
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	assert.OK(r.t, err)
 	defer resp.Body.Close()
 	return resp.StatusCode, read(r.t, resp.Body), resp.Header.Get("X-Kith-Estimate") == "true"
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/engine"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fault"
@@ -31,9 +32,7 @@ func service(t *testing.T, models ...string) *enginetest.Engine {
 		o.Models = append(o.Models, enginetest.Model{ID: id})
 	}
 	e := enginetest.New(enginetest.Service, o)
-	if err := e.Listen(enginetest.FreeAddress()); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, e.Listen(enginetest.FreeAddress()))
 	t.Cleanup(func() { e.Close() })
 	return e
 }
@@ -53,16 +52,11 @@ func (r *rig) listed() []string {
 // keyless fails if the key is anywhere it must not be.
 func (r *rig) keyless(texts ...string) {
 	r.t.Helper()
-	status, err := json.Marshal(r.Status())
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	status := assert.Value(json.Marshal(r.Status()))(r.t)
 	ad, _ := r.advertise()
 	config := fmt.Sprintf("%v %+v %#v", r.config, r.config, r.config)
 	for _, text := range append(texts, string(status), r.log.String(), fmt.Sprintf("%+v", ad), config) {
-		if strings.Contains(text, "canary") {
-			r.t.Errorf("the key is in %s", text)
-		}
+		assert.Lacks(r.t, text, "canary", "the key is in")
 	}
 }
 
@@ -84,20 +78,14 @@ func TestUpstreamNative(t *testing.T) {
 			r.await("listed", func(s Status) bool { return slices.Contains(s.Models, "big-model") })
 			for _, stream := range []bool{false, true} {
 				body := fmt.Sprintf(`{ "model":"big-model",  "stream":%v, "tools":[{"type":"web_search"}], "max_tokens":5e2, "input":"hi" }`, stream)
-				req, err := http.NewRequest(http.MethodPost, r.base()+c.path, strings.NewReader(body))
-				if err != nil {
-					t.Fatal(err)
-				}
+				req := assert.Value(http.NewRequest(http.MethodPost, r.base()+c.path, strings.NewReader(body)))(t)
 				for name, value := range map[string]string{
 					"Content-Type": "application/json", "Anthropic-Version": "2023-06-01", "Anthropic-Beta": "tools-1",
 					"X-Api-Key": "the-callers-own", "Authorization": "Bearer the-callers-own", "Cookie": "a=b",
 				} {
 					req.Header.Set(name, value)
 				}
-				resp, err := http.DefaultClient.Do(req)
-				if err != nil {
-					t.Fatal(err)
-				}
+				resp := assert.Value(http.DefaultClient.Do(req))(t)
 				got, want := read(t, resp.Body), c.whole
 				resp.Body.Close()
 				if stream {
@@ -107,15 +95,11 @@ func TestUpstreamNative(t *testing.T) {
 					t.Fatalf("status %d\n%s", resp.StatusCode, diff)
 				}
 				last := e.Last()
-				if string(last.Body) != body {
-					t.Errorf("sent up: %s", last.Body)
-				}
+				assert.Equal(t, string(last.Body), body, "sent up", last.Body)
 				wantKey, version, beta := "Bearer "+upstreamKey, "", ""
 				if c.dialect == "messages" {
 					wantKey, version, beta = "", "2023-06-01", "tools-1"
-					if last.Header.Get("X-Api-Key") != upstreamKey {
-						t.Error("the key is not in x-api-key")
-					}
+					assert.Equal(t, last.Header.Get("X-Api-Key"), upstreamKey, "the key is not in x-api-key")
 				}
 				if h := last.Header; h.Get("Authorization") != wantKey || h.Get("Anthropic-Version") != version || h.Get("Anthropic-Beta") != beta || h.Get("Cookie") != "" {
 					t.Errorf("sent up: %v", h)
@@ -146,22 +130,16 @@ func TestUpstreamResponsesEnds(t *testing.T) {
 	all, done := enginetest.ResponseStream, "data: [DONE]\n\n"
 	last := len(all) - 1
 	for _, raw := range [][]string{append(slices.Clone(all), done), append(slices.Clone(all[:last]), all[last]+done)} {
-		if got, want := ask(raw...), strings.Join(all, "")+done; got != want {
-			t.Errorf("got %s", got)
-		}
+		assert.Equal(t, ask(raw...), strings.Join(all, "")+done)
 	}
 	got := ask(all[:last]...)
 	rest, ok := strings.CutPrefix(got, strings.Join(all[:last], ""))
-	if !ok {
-		t.Fatalf("got %s", got)
-	}
+	assert.Require(t, ok, got)
 	for _, has := range []string{
 		`event: error` + "\n" + `data: {"type":"error","sequence_number":`, `"code":"engine_error"`, `"error":{"code":"engine_error"`,
 		"event: response.failed\n", `"status":"failed"`, `"type":"response.failed"`,
 	} {
-		if !strings.Contains(rest, has) {
-			t.Errorf("%s is not in %s", has, rest)
-		}
+		assert.Contains(t, rest, has, "is not in")
 	}
 	if strings.Contains(rest, "[DONE]") || strings.Contains(rest, "response.completed") {
 		t.Errorf("a good end: %s", rest)
@@ -202,9 +180,7 @@ func TestUpstreamAfterEnginesHere(t *testing.T) {
 			if engine == c.served {
 				want++
 			}
-			if engine.Counts().Runs != want {
-				t.Errorf("%s of %s ran elsewhere than it should", c.path, c.model)
-			}
+			assert.Equal(t, engine.Counts().Runs, want, c.path, "of", c.model, "ran elsewhere than it should")
 		}
 	}
 	// An engine here that is busy or gone: the upstream serves its models too.
@@ -226,9 +202,7 @@ func TestResponsesAreForUpstreamsOnly(t *testing.T) {
 			t.Errorf("%d %s", resp.StatusCode, text)
 		}
 	}
-	if e.Counts().Runs != 0 {
-		t.Error("the engine ran")
-	}
+	assert.Equal(t, e.Counts().Runs, 0, "the engine ran")
 }
 
 // Others see an upstream only where its owner shares it, and then through the
@@ -248,9 +222,7 @@ func TestUpstreamSharing(t *testing.T) {
 		if share {
 			want = []string{"big-model[chat] [/v1/chat/completions] 4upstream", "text-embedding-9[embeddings] [/v1/embeddings] 4upstream"}
 		}
-		if diff := cmp.Diff(want, offered); diff != "" {
-			t.Errorf("share %v: %s", share, diff)
-		}
+		assert.Same(t, offered, want, "share", share)
 		before := e.Counts().Runs
 		for path, served := range map[string]bool{"/v1/chat/completions": share, "/v1/responses": false, "/v1/messages": false} {
 			w := httptest.NewRecorder()
@@ -332,9 +304,7 @@ func TestUpstreamGoesWrong(t *testing.T) {
 			r.keyless(text)
 		})
 	}
-	if elsewhere.Load() != 0 {
-		t.Error("a redirect was followed")
-	}
+	assert.Equal(t, elsewhere.Load(), 0, "a redirect was followed")
 }
 
 // A stream that breaks off or is malformed ends with the dialect's own error event and
@@ -359,10 +329,7 @@ func TestUpstreamStreamsGoWrong(t *testing.T) {
 				req, _ := http.NewRequest(http.MethodPost, r.base()+c.path, strings.NewReader(`{"model":"big-model","stream":true}`))
 				req.Header.Set("Content-Type", "application/json")
 				req.Header.Set("Anthropic-Version", "2023-06-01")
-				resp, err := http.DefaultClient.Do(req)
-				if err != nil {
-					t.Fatal(err)
-				}
+				resp := assert.Value(http.DefaultClient.Do(req))(t)
 				defer resp.Body.Close()
 				text, _ := io.ReadAll(resp.Body) // it is cut after the error
 				if !strings.Contains(string(text), "event: error\ndata: {\"type\":\"error\",") || !strings.Contains(string(text), "engine_error") ||
@@ -382,18 +349,14 @@ func TestUpstreamListing(t *testing.T) {
 	wrong.Key = "sk-canary-wrong"
 	r := run(t, Config{Upstreams: []engine.UpstreamConfig{wrong}})
 	r.await("refused", func(s Status) bool { return strings.Contains(s.Engines[len(s.Engines)-1].Why, "refuses the key") })
-	if len(r.listed()) != 0 {
-		t.Errorf("listed %v", r.listed())
-	}
+	assert.Equal(t, len(r.listed()), 0, "listed", r.listed())
 	r.keyless()
 
 	address := strings.TrimPrefix(e.URL(), "http://")
 	e.Close()
 	r = run(t, Config{Upstreams: []engine.UpstreamConfig{upstream(e, "chat")}})
 	r.await("away", func(s Status) bool { return s.Engines[len(s.Engines)-1].Why == "nothing listens there" })
-	if err := e.Listen(address); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, e.Listen(address))
 	r.checkUpstreams(t.Context())
 	if got := r.listed(); !slices.Equal(got, []string{"big-model"}) {
 		t.Errorf("after it came back: %v", got)
@@ -408,13 +371,9 @@ func TestReloadLooksAtUpstreams(t *testing.T) {
 	e.Close()
 	r := run(t, Config{Upstreams: []engine.UpstreamConfig{upstream(e, "chat")}})
 	r.await("away", func(s Status) bool { return s.Engines[len(s.Engines)-1].Why == "nothing listens there" })
-	if err := e.Listen(address); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, e.Listen(address))
 	began := time.Now()
-	if err := r.Reload(t.Context(), Config{}); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.Reload(t.Context(), Config{}))
 	r.await("back", func(s Status) bool { return s.Engines[len(s.Engines)-1].Models == 1 })
 	if took := time.Since(began); took > upstreamRetryInterval/2 {
 		t.Errorf("back after %v", took)

@@ -3,6 +3,8 @@ package dialect
 import (
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // Engines write their errors in different forms; unknown forms yield no text.
@@ -26,9 +28,7 @@ func TestEngineText(t *testing.T) {
 		``:                                                          "",
 		`{"error":"` + strings.Repeat("é", 400) + `"}`:              strings.Repeat("é", 150) + "…",
 	} {
-		if got := EngineText([]byte(answer)); got != want {
-			t.Errorf("%s: %q, want %q", answer, got, want)
-		}
+		assert.Equal(t, EngineText([]byte(answer)), want, answer)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -47,12 +48,8 @@ func TestPeekBounds(t *testing.T) {
 			if _, err := ReadHead([]byte(c.within)); err != nil {
 				t.Errorf("just within: %v", err)
 			}
-			if _, _, err := MessagesToChat([]byte(c.body)); err == nil || !strings.Contains(err.Error(), c.words) {
-				t.Errorf("the messages dialect: %v", err)
-			}
-			if _, err := ReadResponses([]byte(c.body)); err == nil || !strings.Contains(err.Error(), c.words) {
-				t.Errorf("the responses dialect: %v", err)
-			}
+			assert.Fails(t, assert.Err(MessagesToChat([]byte(c.body))), c.words, "the messages dialect")
+			assert.Fails(t, assert.Err(ReadResponses([]byte(c.body))), c.words, "the responses dialect")
 		})
 	}
 }
@@ -65,9 +62,7 @@ func TestEmbeddingsBounds(t *testing.T) {
 		t.Error(err)
 	}
 	for _, refused := range [][]byte{body(2_000_000), []byte(`{"model":"m","other":[` + zeros(200_000) + `],"input":"x"}`)} {
-		if _, err := ReadEmbeddingsHead(refused); err == nil || !strings.Contains(err.Error(), "000 values") {
-			t.Errorf("got %v", err)
-		}
+		assert.Fails(t, assert.Err(ReadEmbeddingsHead(refused)), "000 values")
 	}
 	if _, err := ReadHead(body(200_000)); err == nil {
 		t.Error("a chat call may not have as many")

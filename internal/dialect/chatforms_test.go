@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -29,9 +30,7 @@ func TestPeekChatForms(t *testing.T) {
 			continue
 		}
 		for _, want := range wants {
-			if !strings.Contains(string(chat), want) {
-				t.Errorf("%s:\n%s lacks\n%s", body, chat, want)
-			}
+			assert.Contains(t, string(chat), want, body, chat, "lacks")
 		}
 		if _, again, _, err := ReadChatHead(chat); again != nil || err != nil {
 			t.Errorf("what was written has forms, too: %s %v", chat, err)
@@ -111,9 +110,7 @@ func TestChatFormsAnswers(t *testing.T) {
 				`data: {"choices":[],"usage":{"prompt_tokens":2,"completion_tokens":3}}` + "\n\ndata: [DONE]\n\n"},
 	} {
 		_, forms, _, err := ReadChatHead([]byte(`{"model":"m",` + c.request + `,` + formTalk + `}`))
-		if err != nil || forms == nil {
-			t.Fatal(name, err)
-		}
+		assert.Require(t, err == nil && forms != nil, name, err)
 		if whole, _, err := forms.Answer(strings.NewReader(c.answer)); err != nil || string(whole) != c.whole {
 			t.Errorf("%s: %v\n got %s\nwant %s", name, err, whole, c.whole)
 		}
@@ -124,9 +121,7 @@ func TestChatFormsAnswers(t *testing.T) {
 				n := min(size, len(rest))
 				pending, rest = append(pending, rest[:n]...), rest[n:]
 				taken, err := s.Take(pending)
-				if err != nil {
-					t.Fatal(name, err)
-				}
+				assert.OK(t, err, name)
 				pending = pending[taken:]
 				out.Write(s.Events.Next())
 			}

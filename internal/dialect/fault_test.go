@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -31,9 +32,7 @@ func TestFaultForms(t *testing.T) {
 		{"messages frame", FaultFrame(Messages, full, "id"),
 			"event: error\ndata: " + `{"type":"error","error":{"type":"overloaded_error","code":"CAPACITY_FULL","message":"all \"busy\"\n","correlation_id":"id","details":{"error_code":"CAPACITY_FULL","reason":"wait_elapsed"}},"request_id":"id"}` + "\n\n"},
 	} {
-		if string(c.got) != c.want {
-			t.Errorf("%s:\n got %s\nwant %s", c.name, c.got, c.want)
-		}
+		assert.Equal(t, string(c.got), c.want, c.name, c.got)
 	}
 }
 
@@ -41,10 +40,7 @@ func TestFaultForms(t *testing.T) {
 // (spec/api.md#error-param). model_not_found always names the model.
 func TestFaultParam(t *testing.T) {
 	plain, missing := fault.New(fault.EngineError, "no"), fault.New(fault.ModelNotFound, "no")
-	q, err := ReadResponses([]byte(`{"model":"m","input":"x"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := assert.Value(ReadResponses([]byte(`{"model":"m","input":"x"}`)))(t)
 	for name, c := range map[string]struct{ got, want string }{
 		"chat":                       {string(FaultBody(Chat, plain, "id")), `"param":null`},
 		"chat, the model":            {string(FaultBody(Chat, missing, "id")), `"param":"model"`},
@@ -73,9 +69,7 @@ func TestMessagesTypes(t *testing.T) {
 		fault.InternalError: "api_error", fault.NotImplemented: "api_error", fault.EngineError: "api_error",
 		fault.CapacityFull: "overloaded_error", fault.MachineOffline: "api_error", fault.EngineTimeout: "timeout_error",
 	} {
-		if got := messagesType(fault.New(code, "")); got != want {
-			t.Errorf("%s: %s, want %s", code, got, want)
-		}
+		assert.Equal(t, messagesType(fault.New(code, "")), want, code)
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -19,15 +21,10 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // the files of the same names.
 func goldens(t *testing.T, folder string, each func(t *testing.T, files map[string]string) map[string]string) {
 	names, err := filepath.Glob("testdata/" + folder + "/*.txtar")
-	if err != nil || len(names) == 0 {
-		t.Fatal(names, err)
-	}
+	assert.Require(t, err == nil && len(names) != 0, names, err)
 	for _, name := range names {
 		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
-			archive, err := txtar.ParseFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			archive := assert.Value(txtar.ParseFile(name))(t)
 			files := map[string]string{}
 			for _, f := range archive.Files {
 				files[f.Name] = string(f.Data)
@@ -44,9 +41,7 @@ func goldens(t *testing.T, folder string, each func(t *testing.T, files map[stri
 				archive.Files[i].Data = []byte(text)
 			}
 			if *update {
-				if err := os.WriteFile(name, txtar.Format(archive), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				assert.OK(t, os.WriteFile(name, txtar.Format(archive), 0o644))
 			}
 		})
 	}
@@ -64,15 +59,10 @@ func stride() int {
 // storied returns the files of that name in the stories of a folder of testdata.
 func storied(f *testing.F, folder, file string) []string {
 	names, err := filepath.Glob("testdata/" + folder + "/*.txtar")
-	if err != nil || len(names) == 0 {
-		f.Fatal(names, err)
-	}
+	assert.Require(f, err == nil && len(names) != 0, names, err)
 	var texts []string
 	for _, name := range names {
-		archive, err := txtar.ParseFile(name)
-		if err != nil {
-			f.Fatal(err)
-		}
+		archive := assert.Value(txtar.ParseFile(name))(f)
 		for _, one := range archive.Files {
 			if one.Name == file {
 				texts = append(texts, string(one.Data))
@@ -86,8 +76,6 @@ func storied(f *testing.F, folder, file string) []string {
 func indented(t *testing.T, document []byte) string {
 	t.Helper()
 	value := jsontext.Value(bytes.Clone(document))
-	if err := value.Indent(jsontext.WithIndent("  ")); err != nil {
-		t.Fatalf("%v: %s", err, document)
-	}
+	assert.OK(t, value.Indent(jsontext.WithIndent("  ")), document)
 	return string(value) + "\n"
 }

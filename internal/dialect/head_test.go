@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -105,18 +106,14 @@ func FuzzPeek(f *testing.F) {
 		head, err := ReadHead(body)
 		if err != nil {
 			var refused *fault.Fault
-			if !errors.As(err, &refused) || refused.Code != fault.InvalidRequest {
-				t.Fatalf("not a refusal: %v", err)
-			}
+			assert.Require(t, errors.As(err, &refused) && refused.Code == fault.InvalidRequest, "a refusal", err)
 			return
 		}
 		if scanErr != nil || scanned.Model != head.Model || scanned.Stream != head.Stream || scanned.Choices != head.Choices {
 			t.Fatalf("ScanHead returned %+v, %v; ReadHead %+v", scanned, scanErr, head)
 		}
 		var other map[string]any
-		if err := json.Unmarshal(body, &other); err != nil {
-			t.Fatalf("passed what another reader refuses: %v", err)
-		}
+		assert.OK(t, json.Unmarshal(body, &other), "passed what another reader refuses")
 		if other["model"] != string(head.Model) {
 			t.Fatalf("model is %q here and %q there", head.Model, other["model"])
 		}
@@ -124,24 +121,4 @@ func FuzzPeek(f *testing.F) {
 			t.Fatalf("stream is %v here and %v there", head.Stream, stream)
 		}
 	})
-}
-
-func BenchmarkPeek(b *testing.B) {
-	text := strings.Repeat("The quick brown fox jumps over the lazy dog, \\\"quoted\\\" and all. ", 8)
-	message := `{"role":"user","content":"` + text + `"},`
-	for _, size := range []struct {
-		name  string
-		count int
-	}{{"1KB", 1}, {"100KB", 180}, {"4MB", 7200}} {
-		body := []byte(`{"model":"some/model:7b","stream":true,"temperature":0.7,"messages":[` + strings.Repeat(message, size.count) + message[:len(message)-1] + `]}`)
-		b.Run(size.name, func(b *testing.B) {
-			b.SetBytes(int64(len(body)))
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := ReadHead(body); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
 }

@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // However a machine distributes logprobs over an answer, few of them are kept, and
@@ -25,9 +27,7 @@ func TestLogprobsAreBounded(t *testing.T) {
 		r, answer := ask(), []byte(`{"choices":[{"message":{"content":"x"},"finish_reason":"stop","logprobs":{"content":[`+content+`]}}]}`)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		if _, err := r.Unary(bytes.NewReader(answer)); err != nil {
-			t.Fatal(err)
-		}
+		assert.Value(r.Unary(bytes.NewReader(answer)))(t)
 		runtime.ReadMemStats(&after)
 		if taken := after.TotalAlloc - before.TotalAlloc; taken > 12*sent {
 			t.Errorf("%s: %d MiB were taken for an answer of 8", name, taken>>20)
@@ -42,12 +42,8 @@ func TestLogprobsAreBounded(t *testing.T) {
 	r := ask()
 	s := Stream{Events: r.Events()}
 	for range sent / len(part) {
-		if n, err := s.Take([]byte(part)); err != nil || n != len(part) {
-			t.Fatal(n, err)
-		}
+		assert.Equal(t, assert.Value(s.Take([]byte(part)))(t), len(part))
 		s.Events.Next()
 	}
-	if len(r.output) > maxLogprobs+100<<10 {
-		t.Errorf("%d bytes are held", len(r.output))
-	}
+	assert.That(t, len(r.output) <= maxLogprobs+100<<10, len(r.output), "bytes are held")
 }

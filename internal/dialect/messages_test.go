@@ -10,6 +10,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -18,9 +19,7 @@ func TestMessagesGoldens(t *testing.T) {
 		got := map[string]string{}
 		if request, ok := files["request.json"]; ok {
 			_, chat, err := MessagesToChat([]byte(request))
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, err)
 			if _, err := ReadHead(chat); err != nil {
 				t.Errorf("what was written is not taken: %v", err)
 			}
@@ -239,9 +238,7 @@ func TestMessagesToChatControls(t *testing.T) {
 		`"metadata":{"user_id":"u"},"grammar":"x","n_predict":5,"cache_prompt":true,"messages2":[{"role":1}]`: `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}]}`,
 	} {
 		_, chat, err := MessagesToChat([]byte(`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}],` + members + `}`))
-		if err != nil || !strings.Contains(string(chat), want) {
-			t.Errorf("%s: %v\n%s\nlacks %s", members, err, chat, want)
-		}
+		assert.That(t, err == nil && strings.Contains(string(chat), want), members, err, chat, "lacks", want)
 		if _, err := ReadHead(chat); err != nil {
 			t.Errorf("%s: %v", chat, err)
 		}
@@ -251,10 +248,7 @@ func TestMessagesToChatControls(t *testing.T) {
 func TestCountMessages(t *testing.T) {
 	count := func(body string) int64 {
 		t.Helper()
-		n, err := CountMessages([]byte(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := assert.Value(CountMessages([]byte(body)))(t)
 		if head, err := ReadHead(n.Chat); n.Model != "m" || n.Chat != nil && (err != nil || head.Model != "m" || head.Stream) {
 			t.Errorf("%+v %s: %v", n.Head, n.Chat, err)
 		}
@@ -262,13 +256,9 @@ func TestCountMessages(t *testing.T) {
 	}
 	short := count(`{"model":"m","messages":[{"role":"user","content":"Hello there"}]}`)
 	long := count(`{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("Hello there ", 100) + `"}]}`)
-	if short < 4 || short > 12 || long < 200 || long > 400 {
-		t.Errorf("short %d, long %d", short, long)
-	}
+	assert.That(t, short >= 4 && short <= 12 && long >= 200 && long <= 400, "short", short, "long", long)
 	picture := count(`{"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + strings.Repeat("A", 100_000) + `"}}]}]}`)
-	if picture < 500 || picture > 2000 {
-		t.Errorf("picture %d", picture)
-	}
+	assert.That(t, picture >= 500 && picture <= 2000, "picture", picture)
 	for body, whole := range map[string]bool{
 		`{"model":"m","stream":true,"messages":[{"role":"user","content":"Hello"}],"tools":[{"name":"f","input_schema":{}}]}`:                                                 true,
 		`{"model":"m","messages":[{"role":"user","content":""}]}`:                                                                                                             false, // empty
@@ -310,9 +300,7 @@ func FuzzMessagesToChat(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		head, chat, err := MessagesToChat(body)
 		if err != nil {
-			if fault.Of(err).Code != fault.InvalidRequest {
-				t.Fatal(err)
-			}
+			assert.Require(t, fault.Of(err).Code == fault.InvalidRequest, err)
 			return
 		}
 		if _, err := CountMessages(body); err != nil {
@@ -337,9 +325,7 @@ func FuzzEvents(f *testing.F) {
 	f.Fuzz(func(t *testing.T, stream string, size byte) {
 		whole, err := translate(stream, max(len(stream), 1))
 		checkEvents(t, whole, strings.Contains(whole, "event: message_stop\n"))
-		if err == nil && !strings.Contains(stream, "[DONE]") {
-			t.Fatal("a good end without an end mark")
-		}
+		assert.Require(t, err != nil || strings.Contains(stream, "[DONE]"), "a good end without an end mark")
 		pieces, pieceErr := translate(stream, int(size)+1)
 		if strings.Contains(stream, "[DONE]") {
 			return // bytes after the end are seen sooner or later
@@ -365,10 +351,7 @@ func BenchmarkEventsChunk(b *testing.B) {
 }
 
 func BenchmarkMessagesToChat(b *testing.B) {
-	archive, err := txtar.ParseFile("testdata/messages/agent.txtar")
-	if err != nil {
-		b.Fatal(err)
-	}
+	archive := assert.Value(txtar.ParseFile("testdata/messages/agent.txtar"))(b)
 	body := bytes.Replace(archive.Files[0].Data, []byte("hello "), bytes.Repeat([]byte("hello "), 16<<10), 1)
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -12,10 +13,7 @@ import (
 // in a unary answer and in a stream. Agents shorten their conversation when they read the
 // message (spec/routing.md#engine-too-long).
 func TestContextLengthExceeded(t *testing.T) {
-	text, err := os.ReadFile("testdata/overflow.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile("testdata/overflow.txt"))(t)
 	engines := 0
 	for line := range strings.Lines(string(text)) {
 		row := strings.SplitN(strings.TrimSuffix(line, "\n"), " | ", 4)
@@ -45,9 +43,7 @@ func TestContextLengthExceeded(t *testing.T) {
 		_, err = s.Take([]byte("data: " + body + "\n\n"))
 		check("in a stream", err)
 	}
-	if engines < 20 {
-		t.Errorf("only %d rows were read", engines)
-	}
+	assert.That(t, engines >= 20, "only", engines, "rows were read")
 }
 
 // Calls that together fill the memory mean busy, not too long.

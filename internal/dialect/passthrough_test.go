@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -37,9 +38,7 @@ func TestNativeStreams(t *testing.T) {
 		if err != nil || passed != begin+said+count+stop || !s.Ended() {
 			t.Errorf("in pieces of %d: %v, ended %v, passed %q", piece, err, s.Ended(), passed)
 		}
-		if u := s.Usage(); u != (Usage{In: 7, Out: 9, Reported: true}) {
-			t.Errorf("usage %+v", u)
-		}
+		assert.Equal(t, s.Usage(), (Usage{In: 7, Out: 9, Reported: true}), "usage")
 	}
 	last := "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"pad\":\"" + strings.Repeat("x", 1<<20) +
 		"\",\"usage\":{\"input_tokens\":5,\"input_tokens_details\":{\"cached_tokens\":4},\"output_tokens\":6}}}\n\n"
@@ -87,7 +86,5 @@ func TestCheckNative(t *testing.T) {
 		}
 	}
 	usage, err := CheckPassthrough(strings.NewReader(`{"usage":{"input_tokens":-1,"output_tokens":9223372036854775807,"cache_read_input_tokens":9223372036854775807}}`))
-	if err != nil || usage.In < 0 || usage.Out < 0 {
-		t.Errorf("%+v, %v", usage, err)
-	}
+	assert.That(t, err == nil && usage.In >= 0 && usage.Out >= 0, usage, err)
 }

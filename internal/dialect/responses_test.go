@@ -13,6 +13,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -47,9 +48,7 @@ func asks(request string, load func(string) ([]byte, error)) (*ResponsesRequest,
 func answerTo(t testing.TB, request string, load func(string) ([]byte, error)) *Response {
 	t.Helper()
 	q, _, err := asks(request, load)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	return q.Answer("OWN", began, q.Stores())
 }
 
@@ -61,9 +60,7 @@ func TestResponsesGoldens(t *testing.T) {
 			request = `{"model":"m","input":"x"}`
 		}
 		q, chat, err := asks(request, loader(files))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		if _, err := ReadHead(chat); err != nil {
 			t.Errorf("what was written is not taken: %v\n%s", err, chat)
 		}
@@ -101,13 +98,9 @@ func TestResponsesGoldens(t *testing.T) {
 func checkTurn(t *testing.T, turn []byte, told string) {
 	t.Helper()
 	object, err := KeptResponse(turn)
-	if err != nil || indented(t, object) != told {
-		t.Errorf("kept is not what was told: %v\n%s\n%s", err, object, told)
-	}
+	assert.That(t, err == nil && indented(t, object) == told, "kept is not what was told", err, object, told)
 	q, chat, err := asks(`{"model":"m","previous_response_id":"resp_OWN","input":"And then?"}`, func(string) ([]byte, error) { return turn, nil })
-	if err != nil || !bytes.Contains(chat, []byte("And then?")) {
-		t.Errorf("cannot go on: %v %s", err, chat)
-	}
+	assert.That(t, err == nil && bytes.Contains(chat, []byte("And then?")), "cannot go on", err, chat)
 	for i := range q.context {
 		if item := &q.context[i]; item.id == "" || !bytes.Contains(item.raw, []byte(`"status"`)) || !bytes.Contains(item.raw, []byte(`"type"`)) {
 			t.Errorf("an item lacks what every item has: %s", item.raw)
@@ -295,9 +288,7 @@ func checkMembers(t *testing.T, event string) {
 	var e struct {
 		Response map[string]jsontext.Value `json:"response"`
 	}
-	if err := json.Unmarshal([]byte(event), &e); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, json.Unmarshal([]byte(event), &e))
 	for _, name := range everyMember {
 		if _, ok := e.Response[name]; !ok {
 			t.Fatalf("the response lacks %s: %s", name, event)
@@ -401,9 +392,7 @@ func TestResponsesNotKept(t *testing.T) {
 				t.Errorf("%s: %v", body, err)
 			}
 		case param == "other":
-			if f.Code != fault.InvalidRequest {
-				t.Errorf("%s: %v", body, err)
-			}
+			assert.Equal(t, f.Code, fault.InvalidRequest, body, err)
 		case f.Code != fault.PreviousResponseNotFound || f.Param != param || f.Status() != 400:
 			t.Errorf("%s: %v, param %q", body, err, f.Param)
 		}
@@ -426,9 +415,7 @@ func TestResponsesNotKept(t *testing.T) {
 	t.Run("a store that is away", func(t *testing.T) {
 		away := errors.New("away")
 		_, _, err := asks(`{"model":"m","previous_response_id":"resp_A","input":"x"}`, func(string) ([]byte, error) { return nil, away })
-		if !errors.Is(err, away) {
-			t.Error(err)
-		}
+		assert.Is(t, err, away)
 	})
 }
 
@@ -476,9 +463,7 @@ func TestResponsesControls(t *testing.T) {
 			t.Errorf("%s: %v", chat, err)
 		}
 		object := q.Answer("OWN", began, q.Stores()).Finish(done1, q.Stores())
-		if !strings.Contains(string(object), want[1]) {
-			t.Errorf("%s:\n%s\nlacks %s", members, object, want[1])
-		}
+		assert.Contains(t, string(object), want[1], members, object, "lacks")
 		checkMembers(t, `{"response":`+string(object)+`}`)
 	}
 }
@@ -559,9 +544,7 @@ func TestInputItems(t *testing.T) {
 			Last  *string `json:"last_id"`
 			More  bool    `json:"has_more"`
 		}
-		if err := errors.Join(err, json.Unmarshal(list, &got)); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, errors.Join(err, json.Unmarshal(list, &got)))
 		ids := []string{}
 		for _, item := range got.Data {
 			ids = append(ids, strings.TrimPrefix(item.ID, "msg_"))
@@ -607,9 +590,7 @@ func FuzzResponsesRequest(f *testing.F) {
 		}
 		kept := r.Turn(done1)
 		object, err := KeptResponse(kept)
-		if err != nil || !bytes.Equal(object, r.Finish(done1, true)) {
-			t.Fatalf("%v\n%s\n%s", err, kept, object)
-		}
+		assert.Require(t, err == nil && bytes.Equal(object, r.Finish(done1, true)), err, kept, object)
 		if _, _, err := asks(`{"model":"m","previous_response_id":"resp_OWN","input":"x"}`, func(string) ([]byte, error) { return kept, nil }); err != nil {
 			t.Fatalf("%v\n%s", err, kept)
 		}
@@ -630,9 +611,7 @@ func FuzzResponseEvents(f *testing.F) {
 		}
 		whole, err := translateResponse(begin(), stream, max(len(stream), 1))
 		checkResponseEvents(t, whole, err == nil)
-		if err == nil && !strings.Contains(stream, "[DONE]") {
-			t.Fatal("a good end without an end mark")
-		}
+		assert.Require(t, err != nil || strings.Contains(stream, "[DONE]"), "a good end without an end mark")
 		pieces, pieceErr := translateResponse(begin(), stream, int(size)+1)
 		if strings.Contains(stream, "[DONE]") {
 			return // bytes after the end are seen sooner or later
@@ -660,10 +639,7 @@ func BenchmarkResponseChunk(b *testing.B) {
 
 // The body of an agent's call, with and without storing it.
 func BenchmarkResponsesToChat(b *testing.B) {
-	archive, err := txtar.ParseFile("testdata/responses/codex.txtar")
-	if err != nil {
-		b.Fatal(err)
-	}
+	archive := assert.Value(txtar.ParseFile("testdata/responses/codex.txtar"))(b)
 	body := strings.Replace(string(archive.Files[0].Data), "hello ", strings.Repeat("hello ", 16<<10), 1)
 	for _, kept := range []bool{false, true} {
 		b.Run(map[bool]string{false: "unstored", true: "kept"}[kept], func(b *testing.B) {
@@ -671,9 +647,7 @@ func BenchmarkResponsesToChat(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				q, _, err := asks(body, loader(nil))
-				if err != nil {
-					b.Fatal(err)
-				}
+				assert.OK(b, err)
 				if turn := q.Answer("OWN", began, kept).Turn(done1); (turn != nil) != kept {
 					b.Fatal("kept", kept)
 				}
@@ -709,25 +683,19 @@ func TestResponsesHostileStreams(t *testing.T) {
 		}
 		for _, ending := range hostileEndings {
 			events, err := translateResponse(answerTo(t, request, loader(files)), stream+ending, 1000)
-			if err == nil {
-				t.Errorf("%q passes for an end", ending)
-			}
+			assert.That(t, err != nil, ending, "passes for an end")
 			checkResponseEvents(t, events, false)
 			cases++
 		}
 		for cut := 0; cut < len(stream); cut += 3 * stride() {
 			events, err := translateResponse(answerTo(t, request, loader(files)), stream[:cut], max(cut, 1))
-			if err == nil {
-				t.Errorf("cut after %d bytes it passes for an end", cut)
-			}
+			assert.That(t, err != nil, "cut after", cut, "bytes it passes for an end")
 			checkResponseEvents(t, events, false)
 			cases++
 		}
 		return nil
 	})
-	if cases < 250 {
-		t.Errorf("%d cases", cases)
-	}
+	assert.That(t, cases >= 250, cases, "cases")
 }
 
 // An answer that grows without end is cut off, and its memory stays limited.
@@ -740,9 +708,7 @@ func TestResponseStreamBounds(t *testing.T) {
 		n, err := s.Take(frame)
 		s.Events.Next()
 		if err != nil {
-			if fault.Of(err).Code != fault.EngineError || n != 0 {
-				t.Error(n, err)
-			}
+			assert.That(t, fault.Of(err).Code == fault.EngineError && n == 0, n, err)
 			break
 		}
 		if sent += n; sent > 2*maxAnswerText {

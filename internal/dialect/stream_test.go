@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -54,12 +55,8 @@ func TestStreamCountsContentWithoutUsage(t *testing.T) {
 		`data: {"choices":[{"delta":{"reasoning_content":"x"}}]}` + "\n\n" +
 		`data: {"choices":[{"delta":{"tool_calls":[{"index":0}]}}],"usage":null}` + "\n\n" +
 		`data: {"choices":[{"delta":{"tool_calls":[],"content":null},"finish_reason":"stop"}],"usage":{"prompt_tokens":-1}}` + "\n\n" + done
-	if _, err := feed(&s, text, 7); err != nil {
-		t.Fatal(err)
-	}
-	if got := s.Usage(); got != (Usage{Out: 3}) {
-		t.Errorf("usage %+v", got)
-	}
+	assert.Value(feed(&s, text, 7))(t)
+	assert.Equal(t, s.Usage(), (Usage{Out: 3}), "usage")
 }
 
 // A machine cannot imitate the hub: its comments lose their text.
@@ -151,16 +148,12 @@ func TestStreamLimits(t *testing.T) {
 			passed += n
 			pending = pending[:copy(pending, pending[n:])]
 		}
-		if err == nil || passed != most/len(frame)*len(frame) {
-			t.Errorf("passed %d bytes, %v", passed, err)
-		}
+		assert.That(t, err != nil && passed == most/len(frame)*len(frame), "passed", passed, "bytes", err)
 	})
 	t.Run("a frame of exactly the limit", func(t *testing.T) {
 		var s Stream
 		frame := `data: {"x":"` + strings.Repeat("y", MaxFrame-16) + `"}` + "\n\n"
-		if len(frame) != MaxFrame {
-			t.Fatalf("%d bytes", len(frame))
-		}
+		assert.Require(t, len(frame) == MaxFrame, len(frame), "bytes")
 		if passed, err := feed(&s, frame, 10_000); err != nil || passed != frame {
 			t.Errorf("passed %d bytes, %v", len(passed), err)
 		}
@@ -178,9 +171,7 @@ func TestStreamTrustedKeepsCodes(t *testing.T) {
 
 func TestCheckUnary(t *testing.T) {
 	got, err := CheckUnary(strings.NewReader(`{"object":"list","data":[],"usage":{"prompt_tokens":4,"total_tokens":4}}`))
-	if err != nil || got != (Usage{In: 4, Reported: true}) {
-		t.Errorf("%+v, %v", got, err)
-	}
+	assert.That(t, err == nil && got == (Usage{In: 4, Reported: true}), got, err)
 	for _, bad := range []string{``, `[]`, `{"a":1}{}`, `{"a":1,"a":2}`, "{\"a\":\"\xff\"}", `{"error":{"message":"x"}}`, `data: {}`} {
 		if _, err := CheckUnary(strings.NewReader(bad)); err == nil || fault.Of(err).Code != fault.EngineError {
 			t.Errorf("CheckUnary(%q): %v", bad, err)
@@ -204,9 +195,7 @@ func FuzzStream(f *testing.F) {
 		if !bytes.HasPrefix(text, []byte(a)) || !bytes.HasPrefix(text, []byte(b)) {
 			t.Fatal("changed what it passed")
 		}
-		if a != "" && !strings.HasSuffix(a, "\n") {
-			t.Fatalf("passed a part of a frame: %q", a)
-		}
+		assert.Require(t, a == "" || strings.HasSuffix(a, "\n"), "passed a part of a frame", a)
 		if strings.Contains(string(text), "[DONE]") {
 			return // bytes after the end are seen sooner or later
 		}
@@ -222,21 +211,7 @@ func BenchmarkStreamChunk(b *testing.B) {
 	b.SetBytes(int64(len(frame)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if n, err := s.Take(frame); err != nil || n != len(frame) {
-			b.Fatal(n, err)
-		}
+		assert.Equal(b, assert.Value(s.Take(frame))(b), len(frame))
 		s.frames, s.bytes = 0, 0
-	}
-}
-
-func BenchmarkCheckUnary(b *testing.B) {
-	body := []byte(`{"id":"c","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"` +
-		strings.Repeat("word ", 160) + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":160,"total_tokens":167}}`)
-	b.SetBytes(int64(len(body)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := CheckUnary(bytes.NewReader(body)); err != nil {
-			b.Fatal(err)
-		}
 	}
 }

@@ -10,8 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/spool"
 )
@@ -61,9 +60,7 @@ func TestTranscriptionOrder(t *testing.T) {
 	}
 	for turn := range parts {
 		got, err := readForm(t, formType, form(append(parts[turn:len(parts):len(parts)], parts[:turn]...)...), 100)
-		if err != nil {
-			t.Fatalf("turn %d: %v", turn, err)
-		}
+		assert.OK(t, err, "turn", turn)
 		if got.Model != "whisper" || got.Stream || got.Head() != (Head{Model: "whisper"}) {
 			t.Errorf("turn %d: %+v", turn, got)
 		}
@@ -80,9 +77,7 @@ func TestTranscriptionOrder(t *testing.T) {
 				want = append(want, "chunking_strategy=auto", "include[]=logprobs")
 			}
 			want = append(want, "file audio.wav audio/wav=RIFFsound\r\n--BX")
-			if diff := cmp.Diff(want, encodedParts(t, got, others)); diff != "" {
-				t.Errorf("turn %d: -want +got\n%s", turn, diff)
-			}
+			assert.Same(t, encodedParts(t, got, others), want, "turn", turn, "-want +got")
 		}
 	}
 }
@@ -92,16 +87,12 @@ func encodedParts(t *testing.T, f *Transcription, others bool) []string {
 	t.Helper()
 	contentType, length, body := f.Encode(others)
 	text, err := io.ReadAll(body())
-	if err != nil || int64(len(text)) != length {
-		t.Fatalf("%d bytes, told %d, %v", len(text), length, err)
-	}
+	assert.Require(t, err == nil && int64(len(text)) == length, len(text), "bytes, told", length, err)
 	if again, _ := io.ReadAll(body()); !bytes.Equal(text, again) {
 		t.Error("the second reading differs")
 	}
 	_, params, err := mime.ParseMediaType(contentType)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	var got []string
 	r := multipart.NewReader(bytes.NewReader(text), params["boundary"])
 	for {
@@ -109,13 +100,9 @@ func encodedParts(t *testing.T, f *Transcription, others bool) []string {
 		if err == io.EOF {
 			return got
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		value, err := io.ReadAll(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		name := p.FormName()
 		if p.FileName() != "" {
 			name += " " + p.FileName() + " " + p.Header.Get("Content-Type")
@@ -189,9 +176,7 @@ func TestTranscriptionBreaks(t *testing.T) {
 	whole := form("file:a.wav=sound", "model=m")
 	for n := range len(whole) {
 		_, err := ReadTranscription(formType, io.MultiReader(strings.NewReader(whole[:n]), failing{broken}), sound(0), 1000)
-		if !errors.Is(err, broken) {
-			t.Fatalf("after %d bytes: %v", n, err)
-		}
+		assert.Require(t, errors.Is(err, broken), "after", n, "bytes", err)
 	}
 	_, err := ReadTranscription(formType, strings.NewReader(whole), sound(1), 1000)
 	if f, told := errors.AsType[*fault.Fault](err); !told || f.Code != fault.CapacityFull {
@@ -225,14 +210,10 @@ func TestTranscriptAnswers(t *testing.T) {
 	} {
 		f := &Transcription{Format: c.format}
 		body, kind, _, err := f.Answer(strings.NewReader(c.answer))
-		if err != nil || string(body) != c.want || kind != c.kind {
-			t.Errorf("%s: %v %s\n got %q\nwant %q", c.format, err, kind, body, c.want)
-		}
+		assert.That(t, err == nil && string(body) == c.want && kind == c.kind, c.format, err, kind, body, c.want)
 	}
 	_, _, usage, _ := (&Transcription{Format: "text"}).Answer(strings.NewReader(plainText))
-	if usage != (Usage{In: 14, Out: 101, Reported: true}) {
-		t.Errorf("usage %+v", usage)
-	}
+	assert.Equal(t, usage, (Usage{In: 14, Out: 101, Reported: true}), "usage")
 }
 
 // It is an error if an answer is not a transcript or cannot be converted to the format.
@@ -276,9 +257,7 @@ func TestSpeechStream(t *testing.T) {
 		case n != len(text):
 			t.Errorf("%.80q: took %d bytes of %d", text, n, len(text))
 		}
-		if got != want {
-			t.Errorf("%.80q: %s, want %s", text, got, want)
-		}
+		assert.Equal(t, got, want, text)
 	}
 	s := &Stream{Speech: true}
 	if _, err := s.Take([]byte(delta + done)); err != nil || s.Usage() != (Usage{In: 7, Out: 3, Reported: true}) || s.Frames() != 2 {
@@ -304,13 +283,9 @@ func FuzzTranscription(f *testing.F) {
 		}
 		contentType, _, encoded := got.Encode(false)
 		text, err := io.ReadAll(encoded())
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		again, err := read(t, contentType, bytes.NewReader(text))
-		if err != nil {
-			t.Fatalf("what was read is refused when it is encoded: %v", err)
-		}
+		assert.OK(t, err, "what was read is refused when it is encoded")
 		if again.Model != got.Model || again.Prompt != got.Prompt || again.Language != got.Language || again.Stream != got.Stream || again.size != got.size || again.extension != got.extension {
 			t.Errorf("got %+v, then %+v", got, again)
 		}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -15,13 +16,8 @@ func long(word string, tokens int) string { return word + strings.Repeat(" la", 
 // bodies.
 func shortenedTo(t *testing.T, body, message string) []string {
 	t.Helper()
-	q, err := ReadResponses([]byte(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := q.Chat(); err != nil {
-		t.Fatal(err)
-	}
+	q := assert.Value(ReadResponses([]byte(body)))(t)
+	assert.Value(q.Chat())(t)
 	r := q.Answer("own", began, false)
 	var bodies []string
 	for range 20 {
@@ -53,30 +49,22 @@ func TestShorten(t *testing.T) {
 	check := func(name, body string, there, gone []string) {
 		t.Helper()
 		for _, word := range there {
-			if !strings.Contains(body, word) {
-				t.Errorf("%s: lacks %q: %s", name, word, body)
-			}
+			assert.Contains(t, body, word, name, "lacks")
 		}
 		for _, word := range gone {
-			if strings.Contains(body, word) {
-				t.Errorf("%s: holds %q: %s", name, word, body)
-			}
+			assert.Lacks(t, body, word, name, "holds")
 		}
 	}
 
 	talk := request(`{"role":"developer","content":"the rules"}`, user(long("first", 300)), said(long("answer1", 300)), call("A"), output("A"),
 		user(long("second", 300)), said("answer2"), user("third"))
 	bodies := shortenedTo(t, talk, "prompt is too long: 1400 tokens > 1000 maximum")
-	if len(bodies) != 2 {
-		t.Fatalf("shortened %d times", len(bodies))
-	}
+	assert.Require(t, len(bodies) == 2, "shortened", len(bodies), "times")
 	check("by the numbers", bodies[0], []string{"the instructions", "the rules", "second", "answer2", "third"}, []string{"first", "answer1", "A"})
 	check("again", bodies[1], []string{"the instructions", "the rules", "third"}, []string{"second", "answer2"})
 
 	bodies = shortenedTo(t, talk, "prompt is too long: 9000 tokens > 1000 maximum")
-	if len(bodies) != 1 {
-		t.Fatalf("far too long: shortened %d times", len(bodies))
-	}
+	assert.Require(t, len(bodies) == 1, "far too long: shortened", len(bodies), "times")
 	check("far too long", bodies[0], []string{"the instructions", "the rules", "third"}, []string{"first", "second"})
 
 	bodies = shortenedTo(t, talk, "prompt is too long for the model's context")

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -32,9 +33,7 @@ func TestActiveTogether(t *testing.T) {
 			t.Fatalf("one that waited is refused: %v", err)
 		}
 	}
-	if n != 5 {
-		t.Errorf("%d calls underway, want 5", n)
-	}
+	assert.Equal(t, n, 5, "calls underway")
 	for _, end := range ends {
 		end()
 	}
@@ -48,15 +47,11 @@ func TestDefectInDo(t *testing.T) {
 	d := &Dispatcher{} // without a registry the first decision panics
 	func() {
 		defer func() {
-			if recover() == nil {
-				t.Error("there was no defect")
-			}
+			assert.That(t, recover() != nil, "there was no defect")
 		}()
 		_, _ = d.Do(t.Context(), &gateway.Call{Caller: fleet.Caller{Member: "ann"}, Arrived: time.Now()})
 	}()
-	if n := len(d.active.all()); n != 0 {
-		t.Errorf("%d calls are left underway", n)
-	}
+	assert.Equal(t, len(d.active.all()), 0, "calls are left underway")
 }
 
 // A call that ends because of a defect leaves no slot reserved and does not wait,
@@ -97,9 +92,7 @@ func TestDefectLeavesNoSlot(t *testing.T) {
 				if held != nil {
 					d.scheduler.release(held, ran)
 				}
-				if <-ended == nil {
-					t.Error("there was no defect")
-				}
+				assert.That(t, <-ended != nil, "there was no defect")
 				if n := one.inFlight(); n != 0 || d.scheduler.waitCount.Load() != 0 || len(d.active.all()) != 0 {
 					t.Errorf("%d slots are reserved, %d calls wait, %d are active", n, d.scheduler.waitCount.Load(), len(d.active.all()))
 				}

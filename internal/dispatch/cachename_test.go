@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -28,7 +29,5 @@ func TestCacheNames(t *testing.T) {
 	for i := range 2 * maxCacheNames {
 		names.of("ann", fleet.MachineID(fmt.Sprint(i)), noon)
 	}
-	if len(names.names) > maxCacheNames {
-		t.Errorf("%d names are kept", len(names.names))
-	}
+	assert.That(t, len(names.names) <= maxCacheNames, len(names.names), "names are kept")
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dispatch"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -67,9 +68,7 @@ func newSharedMachine(t *testing.T, activity func(*sharedMachine)) *sharedMachin
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 	}
 	var err error
 	m.db, err = store.Open(ctx, store.Config{Path: storetest.SQLite(t)})
@@ -177,12 +176,8 @@ func TestShareEndsBeforeTheAttempt(t *testing.T) {
 		call.Trace.Tries[0].Outcome != "was no longer available to the caller" {
 		t.Errorf("%v; tries %+v", err, call.Trace.Tries)
 	}
-	if !reserved || len(m.asked) != 0 {
-		t.Error("the machine was asked")
-	}
-	if n := m.live.Snapshot().Machine(m.id).Load.InFlight(); n != 0 {
-		t.Errorf("%d slots are reserved", n)
-	}
+	assert.That(t, reserved && len(m.asked) == 0, "the machine was asked")
+	assert.Equal(t, m.live.Snapshot().Machine(m.id).Load.InFlight(), 0, "slots are reserved")
 }
 
 // A waiting call whose member is disabled gets the fault of its key, even if it was also
@@ -205,9 +200,7 @@ func TestDisabledAndOutOfReach(t *testing.T) {
 				ended()
 			}
 		}})
-		if f := fault.Of(err); f.Code != fault.InvalidAPIKey {
-			t.Errorf("refused with %v", err)
-		}
+		assert.Equal(t, fault.Of(err).Code, fault.InvalidAPIKey, "refused with", err)
 		disable(false)
 	}
 }
@@ -240,9 +233,7 @@ func TestMachineLeavesBeforeTheAttempt(t *testing.T) {
 		if len(tries) != 2 || tries[0].Prompt || tries[0].Outcome != "had disconnected before it was asked" || !tries[1].Began {
 			t.Errorf("stream %v: tries %+v", stream, tries)
 		}
-		if len(m.asked) != 1 {
-			t.Errorf("stream %v: the machine was asked %d times", stream, len(m.asked))
-		}
+		assert.Equal(t, len(m.asked), 1, "stream", stream, "the machine was asked")
 	}
 }
 
@@ -273,9 +264,7 @@ func TestDayOfALostCall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newSharedMachine(t, func(*sharedMachine) {})
 			must := func(err error) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.OK(t, err)
 			}
 			must(m.db.RemoveShare(t.Context(), "ann", "bob"))
 			must(m.db.AddShare(t.Context(), account.Share{
@@ -312,10 +301,7 @@ func TestDayOfALostCall(t *testing.T) {
 // do makes a chat call, for bob unless it has a caller.
 func (m *sharedMachine) do(t *testing.T, call *gateway.Call) (*gateway.Answer, error) {
 	t.Helper()
-	body, err := m.spool.Keep(spool.Holder{}, []byte(`{"model":"m"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := assert.Value(m.spool.Keep(spool.Holder{}, []byte(`{"model":"m"}`)))(t)
 	call.ID, call.Endpoint, call.Model, call.Body, call.Arrived = "req_1", fleet.ChatCompletions, "m", body, time.Now()
 	if call.Caller.Member == "" {
 		call.Caller = fleet.Caller{Member: "bob", Name: "bob"}
@@ -326,10 +312,7 @@ func (m *sharedMachine) do(t *testing.T, call *gateway.Call) (*gateway.Answer, e
 // answer returns the machine's answer to a chat call.
 func (m *sharedMachine) answer(t *testing.T, call *gateway.Call) *gateway.Answer {
 	t.Helper()
-	answer, err := m.do(t, call)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := assert.Value(m.do(t, call))(t)
 	return answer
 }
 
@@ -339,9 +322,7 @@ func TestUnaryAnswerRunsNoMore(t *testing.T) {
 	m := newSharedMachine(t, func(*sharedMachine) {})
 	answer := m.answer(t, &gateway.Call{})
 	defer answer.Close()
-	if n := m.live.Snapshot().Machine(m.id).Load.InFlight(); n != 0 {
-		t.Errorf("%d slots are reserved", n)
-	}
+	assert.Equal(t, m.live.Snapshot().Machine(m.id).Load.InFlight(), 0, "slots are reserved")
 	if running := m.Running(); len(running) != 0 {
 		t.Errorf("a machine runs %+v", running)
 	}
@@ -352,13 +333,9 @@ func TestChoicesHoldSlots(t *testing.T) {
 	m := newSharedMachine(t, func(*sharedMachine) {})
 	answer := m.answer(t, &gateway.Call{Stream: true, Choices: 3})
 	load := m.live.Snapshot().Machine(m.id).Load
-	if n := load.InFlight(); n != 3 {
-		t.Errorf("%d slots are reserved for 3 answers", n)
-	}
+	assert.Equal(t, load.InFlight(), 3, "slots are reserved for 3 answers")
 	answer.Close()
-	if n := load.InFlight(); n != 0 {
-		t.Errorf("afterwards %d slots are reserved", n)
-	}
+	assert.Equal(t, load.InFlight(), 0, "afterwards", "slots are reserved")
 }
 
 // Measured speeds survive a restart of the hub, and measurements of other nodes are used.
@@ -371,24 +348,18 @@ func TestSpeedsAreKept(t *testing.T) {
 		go func() { ended <- m.RunSpeeds(ctx) }()
 		<-m.read
 		cancel()
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, <-ended)
 	}
 	var other fleet.Load // measured by another node
 	other.Measure(fleet.Circle{}, fleet.Measurement{At: time.Now(), FirstToken: 3 * time.Second})
 	proofs, _ := other.Proofs()
 	samples, err := json.Marshal(proofs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	rows := []account.Speed{
 		{MachineID: string(m.id), Model: "m", Measured: time.Now(), Samples: string(samples)},
 		{MachineID: string(m.id), Model: "not offered", Measured: time.Now(), Samples: "{}"},
 	}
-	if err := m.db.SaveSpeeds(t.Context(), rows, time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, m.db.SaveSpeeds(t.Context(), rows, time.Now()))
 	if run(); load.LatestSpeed() == nil || load.LatestSpeed().FirstToken != 3 {
 		t.Fatalf("after reading: %+v", load.LatestSpeed())
 	}
@@ -398,9 +369,7 @@ func TestSpeedsAreKept(t *testing.T) {
 	m.Finished(call, gateway.Outcome{Status: 200, FirstByte: time.Second})
 	run()
 	stored, err := m.db.Speeds(t.Context(), time.Time{})
-	if err != nil || len(stored) != 2 {
-		t.Fatalf("%v are stored, %v", stored, err)
-	}
+	assert.Require(t, err == nil && len(stored) == 2, stored, "are stored", err)
 	var kept map[fleet.Circle]fleet.Proof
 	if err := json.Unmarshal([]byte(stored[0].Samples), &kept); err != nil || len(kept[fleet.Circle{}].Prompts) != 2 {
 		t.Errorf("%+v are stored, %v", kept, err)

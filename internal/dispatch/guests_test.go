@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 )
@@ -63,9 +64,7 @@ func calls(age time.Duration, numbers ...int64) (calls []WaitingCall) {
 
 func (h *home) want(what string, numbers ...int64) {
 	h.t.Helper()
-	if !slices.Equal(h.granted, numbers) {
-		h.t.Fatalf("%s: granted to %v, not to %v", what, h.granted, numbers)
-	}
+	assert.Require(h.t, slices.Equal(h.granted, numbers), what, "granted to", h.granted, numbers)
 }
 
 // A guest that got a slot stays out of the queue for as long as it is among the waiting

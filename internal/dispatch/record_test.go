@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/store"
@@ -20,9 +21,7 @@ func callerOf(name string) fleet.Caller {
 // Whatever an engine claims and a clock does, the store accepts the record.
 func TestRecordIsAlwaysTaken(t *testing.T) {
 	db, err := store.Open(t.Context(), store.Config{Path: storetest.SQLite(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer db.Close()
 	call := &gateway.Call{
 		ID: "req_1", Model: fleet.ModelID(strings.Repeat("m", fleet.MaxModelID)), Caller: callerOf("ann"), Arrived: time.Now(), Started: time.Now(),
@@ -31,13 +30,9 @@ func TestRecordIsAlwaysTaken(t *testing.T) {
 	u := usageOf(call, gateway.Outcome{
 		Status: 200, FirstByte: math.MaxInt64, FirstToken: math.MaxInt64, Frames: 1, Duration: math.MinInt64, TokensIn: math.MaxInt64, TokensOut: -5, Reported: true,
 	})
-	if err := db.RecordUsage(t.Context(), []account.Usage{u}); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, db.RecordUsage(t.Context(), []account.Usage{u}))
 	got, err := db.Usage(t.Context())
-	if err != nil || len(got) != 1 {
-		t.Fatal(got, err)
-	}
+	assert.Require(t, err == nil && len(got) == 1, got, err)
 	if g := got[0]; g.TokensIn != math.MaxInt32 || g.TokensOut != 0 || g.FirstByte != 24*time.Hour || g.Duration != 0 || g.Waited != 0 || g.Attempt != 1 {
 		t.Errorf("%+v", g)
 	}
@@ -71,9 +66,7 @@ func TestTracesOf(t *testing.T) {
 		byMember[s.MemberID] = s
 	}
 	bob, ann, dan := byMember["mem_bob"], byMember["mem_ann"], byMember["mem_dan"]
-	if len(all) != 3 || len(bob.Tries) != 4 || len(ann.Tries) != 2 || len(dan.Tries) != 1 {
-		t.Fatalf("%+v", all)
-	}
+	assert.Require(t, len(all) == 3 && len(bob.Tries) == 4 && len(ann.Tries) == 2 && len(dan.Tries) == 1, all)
 	if !bob.Mine || bob.WaitedMS != 60_000 || bob.TookMS != 3000 || len(bob.Decisions) != 2 {
 		t.Errorf("the caller sees %+v", bob)
 	}
@@ -86,9 +79,7 @@ func TestTracesOf(t *testing.T) {
 	if dan.KeyID != "" || dan.FirstMS != 0 || dan.TokensIn != 0 || dan.TokensOut != 0 {
 		t.Errorf("the owner whose machine did not sees of the answer %+v", dan)
 	}
-	if row := bob.Decisions[1].Row; row != 1 {
-		t.Errorf("row %d of an embeddings call reveals what is out of reach", row)
-	}
+	assert.Equal(t, bob.Decisions[1].Row, 1, "row", "of an embeddings call reveals what is out of reach")
 	if ann.Mine || ann.WaitedMS != 60_000 || ann.Decisions != nil || ann.Status != 200 || ann.TookMS != 2000 || ann.Tries[0].Machine != "a1" {
 		t.Errorf("the owner whose machine served it sees %+v", ann)
 	}

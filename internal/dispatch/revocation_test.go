@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -37,9 +38,7 @@ func TestLateLookUp(t *testing.T) {
 				d.cfg.Revoked = away
 				again()
 				time.Sleep(2 * time.Second)
-				if c.unchecked.Load() == nil {
-					t.Error("it is not repeated")
-				}
+				assert.That(t, c.unchecked.Load() != nil, "it is not repeated")
 				d.cfg.Revoked = func(context.Context, fleet.Caller) (*fault.Fault, error) { return nil, nil }
 				if again(); c.unchecked.Load() != nil {
 					t.Error("a look-up that succeeds is repeated")

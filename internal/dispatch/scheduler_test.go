@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -75,9 +76,7 @@ func TestSchedulerIsFirstInFirstOut(t *testing.T) {
 	r := newScheduler(t, 1)
 	first := r.newcomer("ann")
 	late, early := r.wait("cid", 2*time.Second), r.wait("bob", time.Second)
-	if r.position(late) != 1 || r.position(early) != 0 {
-		t.Errorf("ahead: %d, %d", r.position(late), r.position(early))
-	}
+	assert.That(t, r.position(late) == 1 && r.position(early) == 0, "ahead", r.position(late), r.position(early))
 	if r.newcomer("ann") != nil {
 		t.Error("a newcomer got a slot that is not there")
 	}
@@ -87,29 +86,13 @@ func TestSchedulerIsFirstInFirstOut(t *testing.T) {
 		t.Fatalf("early %+v, in flight %d", g, r.inFlight())
 	}
 	r.release(first, ran) // has no effect the second time
-	if got(late).slot != nil || r.inFlight() != 1 {
-		t.Error("a slot came back twice")
-	}
+	assert.That(t, got(late).slot == nil && r.inFlight() == 1, "a slot came back twice")
 	r.release(g.slot, ran)
 	g = got(late)
-	if g.slot == nil {
-		t.Fatal("the second waiter waits on")
-	}
+	assert.Require(t, g.slot != nil, "the second waiter waits on")
 	r.release(g.slot, ran)
 	if r.inFlight() != 0 || r.waitCount.Load() != 0 || len(r.queues) != 0 {
 		t.Errorf("left over: in flight %d, waiting %d", r.inFlight(), r.waitCount.Load())
-	}
-}
-
-// A freed slot of one model is granted to a call that waits for another model of the
-// machine.
-func TestSchedulerServesOtherModels(t *testing.T) {
-	r := newScheduler(t, 1)
-	first := r.newcomer("ann")
-	w := r.join(fleet.Query{Caller: "ann", Model: "n"}, noon)
-	r.release(first, ran)
-	if got(w).slot == nil {
-		t.Error("waits on")
 	}
 }
 
@@ -120,15 +103,11 @@ func TestSchedulerAfterARefusal(t *testing.T) {
 	first := r.newcomer("ann")
 	w := r.wait("bob", 0)
 	r.release(first, refusedBusy)
-	if got(w).slot != nil || r.inFlight() != 0 {
-		t.Fatal("a waiter was woken")
-	}
+	assert.Require(t, got(w).slot == nil && r.inFlight() == 0, "a waiter was woken")
 	if r.newcomer("ann") != nil {
 		t.Error("a newcomer passed a waiter")
 	}
-	if got(w).slot == nil {
-		t.Error("the waiter was passed over")
-	}
+	assert.That(t, got(w).slot != nil, "the waiter was passed over")
 }
 
 // If a machine refuses a call as busy, the call's place under a share's limits is
@@ -140,16 +119,12 @@ func TestSchedulerSharesPlaceAfterARefusal(t *testing.T) {
 	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 1}}})
 	h := r.newcomer("bob")
 	same, other := r.wait("bob", 0), r.join(fleet.Query{Caller: "bob", Model: "x"}, noon)
-	if got(same) != (waitResult{}) || got(other) != (waitResult{}) {
-		t.Fatal("over the share's limit")
-	}
+	assert.Require(t, got(same) == (waitResult{}) && got(other) == (waitResult{}), "over the share's limit")
 	r.release(h, refusedBusy)
 	if got(same).slot != nil {
 		t.Error("was sent to the machine that had just refused")
 	}
-	if got(other).slot == nil {
-		t.Error("waits on for the owner's other machine")
-	}
+	assert.That(t, got(other).slot != nil, "waits on for the owner's other machine")
 }
 
 func TestSchedulerLeaving(t *testing.T) {
@@ -161,13 +136,9 @@ func TestSchedulerLeaving(t *testing.T) {
 	}
 	r.release(first, ran)
 	g, ok := r.leave(raced) // its grant came at the same time
-	if !ok || g.slot == nil || got(left).slot != nil {
-		t.Fatal("the grant is lost")
-	}
+	assert.Require(t, ok && g.slot != nil && got(left).slot == nil, "the grant is lost")
 	r.release(g.slot, unused)
-	if r.inFlight() != 0 {
-		t.Error("the slot is lost")
-	}
+	assert.Equal(t, r.inFlight(), 0, "the slot is lost")
 }
 
 // Calls that are the same to routing are in one cohort, regardless of their time and
@@ -192,15 +163,11 @@ func TestCohorts(t *testing.T) {
 	} {
 		query := queryBy("bob")
 		c.change(&query)
-		if one := q.cohortOf(query) == w.cohort; one != c.alike {
-			t.Errorf("with another %s: in one cohort: %t", c.what, one)
-		}
+		assert.Equal(t, q.cohortOf(query) == w.cohort, c.alike, "with another", c.what, "in one cohort")
 	}
 	one, other := queryBy("cid"), queryBy("cid")
 	one.Avoid, other.Avoid = []fleet.MachineID{"a", "b"}, []fleet.MachineID{"b", "a"}
-	if !alike(&one, &other) {
-		t.Error("the order of what was tried makes another cohort")
-	}
+	assert.That(t, alike(&one, &other), "the order of what was tried makes another cohort")
 	if q.remove(w); len(q.waiters)+len(q.cohorts)+len(q.byCaller) != 0 {
 		t.Errorf("left over: %d waiters, %d cohorts, of %d callers", len(q.waiters), len(q.cohorts), len(q.byCaller))
 	}
@@ -231,20 +198,9 @@ func TestSchedulerDecidesAgain(t *testing.T) {
 	}
 	r.onChange(concerns(fleet.SharesChanged, "bob"))
 	g := got(w)
-	if g.refusal == nil || g.refusal.Code != fault.NotInCircle || r.waitCount.Load() != 0 {
-		t.Errorf("%+v", g)
-	}
+	assert.That(t, g.refusal != nil && g.refusal.Code == fault.NotInCircle && r.waitCount.Load() == 0, g)
 	if j := g.decision; j.Verdict != fleet.Refuse || j.Row != 6 {
 		t.Errorf("recorded: %s, row %d", j.Verdict, j.Row)
-	}
-}
-
-// A slot that becomes free between a call's decision and its joining is granted at once.
-func TestSchedulerJoiningWhereOneIsFree(t *testing.T) {
-	r := newScheduler(t, 1)
-	first, second := r.wait("bob", 0), r.wait("bob", 1)
-	if got(first).slot == nil || got(second) != (waitResult{}) || r.inFlight() != 1 {
-		t.Errorf("%d slots given out", r.inFlight())
 	}
 }
 
@@ -255,9 +211,7 @@ func TestSchedulerAfterAMachineIsRevoked(t *testing.T) {
 	w := r.wait("bob", 0)
 	r.snapshot = r.snapshot.WithoutMachine("box")
 	r.release(h, ran)
-	if got(w) != (waitResult{}) {
-		t.Error("a slot of no machine was given out")
-	}
+	assert.Equal(t, got(w), (waitResult{}), "a slot of no machine was given out")
 }
 
 // A call that starts to wait is not sent back to the machine that has just refused it.
@@ -267,14 +221,10 @@ func TestSchedulerJoiningAfterARefusal(t *testing.T) {
 	query := queryBy("bob")
 	query.Full = []fleet.MachineID{"box"}
 	w := r.join(query, noon)
-	if got(w) != (waitResult{}) {
-		t.Fatal("was sent back to the machine that had just refused it")
-	}
+	assert.Require(t, got(w) == (waitResult{}), "was sent back to the machine that had just refused it")
 	r.onChange(anything)
 	g := got(w)
-	if g.slot == nil {
-		t.Fatal("waits on")
-	}
+	assert.Require(t, g.slot != nil, "waits on")
 	if j := g.decision; j.Verdict != fleet.Try || j.Row != 3 {
 		t.Errorf("recorded: %s, row %d", j.Verdict, j.Row)
 	}
@@ -288,9 +238,7 @@ func TestSchedulerJoiningUnconfirmed(t *testing.T) {
 	r.unconfirmed = true
 	w := r.wait("bob", 0)
 	r.unconfirmed = false
-	if got(w) != (waitResult{}) {
-		t.Fatal("reach was not confirmed")
-	}
+	assert.Require(t, got(w) == (waitResult{}), "reach was not confirmed")
 	if r.tick(noon); got(w).slot == nil {
 		t.Error("waits on")
 	}
@@ -321,9 +269,7 @@ func TestSchedulerGivesAllThatCameIntoReach(t *testing.T) {
 		WithGroup(&fleet.Group{ID: "g", Members: []fleet.MemberID{"bob", "dan"}})
 	r.onChange(anything)
 	for i, w := range all {
-		if served := got(w).slot != nil; served != (i < 4) {
-			t.Errorf("waiter %d was served: %t", i, served)
-		}
+		assert.Equal(t, got(w).slot != nil, (i < 4), "waiter", i, "was served")
 	}
 }
 
@@ -334,13 +280,9 @@ func TestSchedulerGrantsAllSlotsOfAPinnedMachine(t *testing.T) {
 	r := newScheduler(t, 2)
 	r.snapshot = r.snapshot.WithShares("bob", nil).WithShares("cid", nil).
 		WithGroup(&fleet.Group{ID: "g", Members: []fleet.MemberID{"ann", "bob", "cid"}, Pinned: []fleet.MachineID{"box"}})
-	if r.newcomer("bob") == nil {
-		t.Fatal("no slot for the first")
-	}
+	assert.Require(t, r.newcomer("bob") != nil, "no slot for the first")
 	second := r.wait("cid", 0)
-	if got(second).slot == nil || r.inFlight() != 2 {
-		t.Errorf("%d calls run", r.inFlight())
-	}
+	assert.That(t, got(second).slot != nil && r.inFlight() == 2, r.inFlight(), "calls run")
 }
 
 // A share's limits are reserved and released with the slot.
@@ -351,15 +293,11 @@ func TestSchedulerHoldsTheShare(t *testing.T) {
 		r.release(r.newcomer("bob"), refusedBusy)
 	}
 	first := r.newcomer("bob")
-	if first == nil || r.newcomer("bob") != nil {
-		t.Fatal("the share's limit does not hold")
-	}
+	assert.Require(t, first != nil && r.newcomer("bob") == nil, "the share's limit does not hold")
 	r.release(first, unused) // no machine accepted it: it does not count for the day
 	for range 2 {
 		h := r.newcomer("bob")
-		if h == nil {
-			t.Fatal("the day is over too soon")
-		}
+		assert.Require(t, h != nil, "the day is over too soon")
 		r.release(h, ran)
 	}
 	if r.newcomer("bob") != nil {
@@ -393,9 +331,7 @@ func TestSchedulerQueued(t *testing.T) {
 	box := r.snapshot.Machine("box")
 	moved := func(what string) {
 		t.Helper()
-		if r.activities == 0 {
-			t.Errorf("no activity: %s", what)
-		}
+		assert.That(t, r.activities != 0, "no activity", what)
 		r.activities = 0
 	}
 	first := r.newcomer("ann")
@@ -405,22 +341,16 @@ func TestSchedulerQueued(t *testing.T) {
 	moved("a call waits")
 	r.wait("eve", 3) // out of reach: refused at once
 	r.wait("cid", 4)
-	if n := r.queued(box); n != 3 {
-		t.Errorf("%d wait for the machine, want 3", n)
-	}
+	assert.Equal(t, r.queued(box), 3, "wait for the machine")
 	other := *box
 	other.Offers = other.Offers[1:]
-	if n := r.queued(&other); n != 0 {
-		t.Errorf("%d wait for another model", n)
-	}
+	assert.Equal(t, r.queued(&other), 0, "wait for another model")
 	r.activities = 0
 	r.leave(bob)
 	moved("a call left")
 	r.release(first, ran)
 	moved("a slot came free")
-	if n := r.queued(box); n != 1 {
-		t.Errorf("%d wait, want 1", n)
-	}
+	assert.Equal(t, r.queued(box), 1, "wait")
 
 	alone := newScheduler(t, 1)
 	for what, end := range map[string]func(*reservation){
@@ -444,9 +374,7 @@ func TestRouteHeader(t *testing.T) {
 		"Größe\r\nX:": `shared; machine="Gr\u00f6\u00dfe\r\nX:"; owner=ann`,
 		`a"; b=c, d`:  `shared; machine="a\"; b=c, d"; owner=ann`,
 	} {
-		if got := routeHeader([]gateway.Attempt{try(fleet.Shared, name, "ann", true)}); got != want {
-			t.Errorf("%q: %s", name, got)
-		}
+		assert.Equal(t, routeHeader([]gateway.Attempt{try(fleet.Shared, name, "ann", true)}), want, name)
 	}
 	own, group, other := try(fleet.Own, "box", "me", true), try(fleet.Grouped, "trap", "eve", true), try(fleet.Grouped, "shy", "cy", false)
 	for _, c := range []struct {
@@ -459,9 +387,7 @@ func TestRouteHeader(t *testing.T) {
 		{[]gateway.Attempt{own, group, own, own}, "group; machine=trap; owner=eve, own; machine=box; owner=me"},
 		{[]gateway.Attempt{group, own, try(fleet.Grouped, "trap", "eve", false)}, "group; machine=trap; owner=eve, own; machine=box; owner=me"},
 	} {
-		if got := routeHeader(c.tries); got != c.want {
-			t.Errorf("%+v: %s", c.tries, got)
-		}
+		assert.Equal(t, routeHeader(c.tries), c.want, c.tries)
 	}
 }
 
@@ -471,14 +397,10 @@ func TestSchedulerCountsAnswers(t *testing.T) {
 	r := newScheduler(t, 4)
 	one, four := r.newcomer("ann"), r.newcomer("bob")
 	r.widen(four, 4)
-	if n := r.inFlight(); n != 5 {
-		t.Errorf("%d slots are held, not 5", n)
-	}
+	assert.Equal(t, r.inFlight(), 5, "slots are held")
 	w := r.wait("cid", 0)
 	r.release(one, ran)
-	if got(w) != (waitResult{}) {
-		t.Error("a slot of four that are held was given away")
-	}
+	assert.Equal(t, got(w), (waitResult{}), "a slot of four that are held was given away")
 	r.release(four, ran)
 	r.release(four, ran)
 	if h := got(w).slot; h == nil {

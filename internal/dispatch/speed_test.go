@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dispatch/prefix"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -55,9 +56,7 @@ func TestMeasurementsOfCalls(t *testing.T) {
 		if d := got.Decoding - c.want.Decoding; d.Abs() < time.Millisecond {
 			got.Decoding = c.want.Decoding
 		}
-		if got != c.want {
-			t.Errorf("%s:\n got %+v\nwant %+v", c.name, got, c.want)
-		}
+		assert.Equal(t, got, c.want, c.name)
 	}
 }
 
@@ -80,9 +79,7 @@ func TestWorkFollowsCalls(t *testing.T) {
 	if after.Prompt < 1990 || after.Prompt > 2000 || after.Output < 50 || after.Output > 51 || after.Typical == nil || math.Abs(fleet.Predict(after.Typical, 2000, 0, 1)-2) > 1e-6 {
 		t.Errorf("after 100 calls: %+v, typical %+v", after, after.Typical)
 	}
-	if load.Speed(fleet.Circle{}) == nil || len(s.changed) != 1 {
-		t.Error("the machine's speed is not known")
-	}
+	assert.That(t, load.Speed(fleet.Circle{}) != nil && len(s.changed) == 1, "the machine's speed is not known")
 	p.MaxTokens = 7
 	if w := s.work("m", &p, nil); w.Output != 7 {
 		t.Errorf("at most 7 tokens: %+v", w)
@@ -96,9 +93,7 @@ func TestWorkFollowsCalls(t *testing.T) {
 	for i := range 3 * maxTypical {
 		s.of("m").learn(provenTo{machine: fleet.MachineID(group(i))}, load.Speed(fleet.Circle{}))
 	}
-	if n := len(s.of("m").machines); n != maxTypical {
-		t.Errorf("%d machines are remembered", n)
-	}
+	assert.Equal(t, len(s.of("m").machines), maxTypical, "machines are remembered")
 }
 
 // In a group, a call does not count as a measurement if the answer has only a few tokens
@@ -155,9 +150,7 @@ func TestOrderText(t *testing.T) {
 		"desk before attic: own machines come before shared ones":                                         candidate("attic", fleet.Shared, known(0.1, 0)),
 		"desk before attic: it is to be measured again":                                                   candidate("attic", fleet.Own, known(0.1, 0)),
 	} {
-		if got := orderText(&gateway.Decision{Best: desk, Second: second, Prompt: 19_000}); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		assert.Equal(t, orderText(&gateway.Decision{Best: desk, Second: second, Prompt: 19_000}), want)
 	}
 	fresh := candidate("fresh", fleet.Own, fleet.Expectation{Seconds: 5})
 	if got := orderText(&gateway.Decision{Best: fresh, Second: desk}); got != "fresh before desk: it was not measured yet" {
@@ -173,16 +166,12 @@ func TestOrderText(t *testing.T) {
 		theirs.Offer.Load.ServedGroup(s, theirs.Group, "ann", "bob", time.Now())
 	}
 	const new = "theirs is new in the group, where it served 7 of 20 calls, of 1 member"
-	if got := orderText(&gateway.Decision{Best: ours, Second: theirs}); got != "ours before theirs: "+new {
-		t.Errorf("%q", got)
-	}
+	assert.Equal(t, orderText(&gateway.Decision{Best: ours, Second: theirs}), "ours before theirs: "+new)
 	ours.Standing = fleet.Established
 	if got := orderText(&gateway.Decision{Best: theirs, Second: ours}); got != "theirs before ours: one call in ten goes to a newcomer of the group, and "+new {
 		t.Errorf("%q", got)
 	}
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567"} {
-		if got := group(n); got != want {
-			t.Errorf("%d is written %s", n, got)
-		}
+		assert.Equal(t, group(n), want, n, "is written")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -16,8 +17,6 @@ func TestStatus(t *testing.T) {
 	r.wait("ann", 1)
 	q := r.queues["m"]
 	q.insert(&waiter{arrived: noon.Add(-time.Hour), cohort: &cohort{queue: q, guests: &Guests{host: new(Host)}, query: fleet.Query{Caller: "eve", Model: "m"}}})
-	if got, want := r.status(noon.Add(time.Minute)), (Status{Waiting: 2, Oldest: time.Minute}); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
+	assert.Equal(t, r.status(noon.Add(time.Minute)), (Status{Waiting: 2, Oldest: time.Minute}))
 	r.release(first, ran)
 }

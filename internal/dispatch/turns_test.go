@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -30,9 +31,7 @@ func TestTurns(t *testing.T) {
 		turns.tried("ann", old, false) // the call moved on
 		turns.tried("ann", candidate(fleet.Established, "h"), true)
 	}
-	if firsts != 10 {
-		t.Errorf("a newcomer was first for %d of 100 calls", firsts)
-	}
+	assert.Equal(t, firsts, 10, "a newcomer was first for", "of 100 calls")
 	if got := turns.claim("bob"); len(got) > 0 {
 		t.Errorf("another member has turns in %v", got)
 	}
@@ -40,9 +39,7 @@ func TestTurns(t *testing.T) {
 		t.Errorf("turns in %v, want h", got)
 	}
 	turns.giveBack("ann", []fleet.GroupID{"h"}, nil)
-	if got := turns.claim("ann"); len(got) != 1 {
-		t.Error("a turn that no newcomer used is lost")
-	}
+	assert.Equal(t, len(turns.claim("ann")), 1, "a turn that no newcomer used is lost")
 	turns.tried("ann", &fleet.Candidate{Class: fleet.Own}, true)
 	for range callsBetween {
 		turns.tried("ann", old, true)

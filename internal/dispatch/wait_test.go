@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -28,9 +29,7 @@ func TestSchedulerOwnerGoesFirst(t *testing.T) {
 		if h = got(w).slot; h == nil {
 			t.Fatalf("waiter %d was passed over", i)
 		}
-		if n := r.position(w); n != 0 {
-			t.Errorf("waiter %d was served and has %d ahead", i, n)
-		}
+		assert.Equal(t, r.position(w), 0, "waiter", i, "was served and")
 	}
 }
 
@@ -66,9 +65,7 @@ func TestSchedulerSharesPlaceElsewhere(t *testing.T) {
 		t.Fatal("over the share's limit")
 	}
 	r.release(h, ran)
-	if got(w).slot == nil {
-		t.Error("waits on")
-	}
+	assert.That(t, got(w).slot != nil, "waits on")
 }
 
 // So can a place under the limits of a group, by any waiting member.
@@ -103,9 +100,7 @@ func TestSchedulerSharesDayElsewhere(t *testing.T) {
 	h := r.newcomer("bob")
 	mine.Reserve("x", false) // busy: something to wait for
 	w := r.join(fleet.Query{Caller: "bob", Model: "x"}, noon)
-	if got(w) != (waitResult{}) {
-		t.Fatal("does not wait")
-	}
+	assert.Require(t, got(w) == (waitResult{}), "does not wait")
 	r.release(h, unused)
 	if g := got(w); g.slot == nil || g.slot.Machine.ID != "more" || g.slot.Limits.Load.Started(noon) != 1 {
 		t.Error("waits on, or does not count in the day of the decision")
@@ -126,9 +121,7 @@ func TestSchedulerTicks(t *testing.T) {
 	r.unconfirmed = true
 	r.release(h, ran)
 	next(time.Second)
-	if got(w) != (waitResult{}) {
-		t.Fatal("reach was not confirmed")
-	}
+	assert.Require(t, got(w) == (waitResult{}), "reach was not confirmed")
 	r.unconfirmed = false
 	if next(time.Second); got(w).slot == nil {
 		t.Fatal("reach is confirmed: waits on")
@@ -480,7 +473,5 @@ func TestSchedulerRefusesACohort(t *testing.T) {
 			t.Errorf("%+v", g)
 		}
 	}
-	if r.waitCount.Load() != 0 || len(r.queues) != 0 {
-		t.Error("left over")
-	}
+	assert.That(t, r.waitCount.Load() == 0 && len(r.queues) == 0, "left over")
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kith/kith/docs"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/docsite"
 )
 
@@ -19,16 +20,12 @@ func pages(t *testing.T) []docsite.Page {
 	err := fs.WalkDir(docs.Files, ".", func(name string, _ fs.DirEntry, err error) error {
 		if name, ok := strings.CutSuffix(name, ".md"); ok {
 			page, found := docsite.Find(name)
-			if !found {
-				t.Errorf("docs/%s.md is not served", name)
-			}
+			assert.That(t, found, "docs", name, ".md is not served")
 			out = append(out, page)
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	return out
 }
 
@@ -43,9 +40,7 @@ func TestLinks(t *testing.T) {
 	ids := map[string][]string{}
 	for _, page := range pages(t) {
 		for _, m := range id.FindAllStringSubmatch(page.HTML, -1) {
-			if slices.Contains(ids[page.Path()], m[1]) {
-				t.Errorf("%s has the id %q twice", page.Name, m[1])
-			}
+			assert.That(t, !slices.Contains(ids[page.Path()], m[1]), page.Name, "has the id", m[1], "twice")
 			ids[page.Path()] = append(ids[page.Path()], m[1])
 		}
 	}
@@ -73,9 +68,7 @@ func TestLinks(t *testing.T) {
 			}
 		}
 	}
-	if followed < 300 {
-		t.Errorf("the pages have %d links: the pattern finds few", followed)
-	}
+	assert.That(t, followed >= 300, "the pages", followed, "links: the pattern finds few")
 }
 
 // TestEveryPageIsListed: docs/README.md links each page, and each once.
@@ -108,15 +101,11 @@ func TestRendering(t *testing.T) {
 		`<div class="scroll" tabindex="0"><table class="stack">`,
 		`href="/docs/operate/backup#postgresql"`,
 	} {
-		if !strings.Contains(install.HTML, want) {
-			t.Errorf("docs/install.md has no %s", want)
-		}
+		assert.Contains(t, install.HTML, want, "docs/install.md has no")
 	}
 	file := regexp.MustCompile(`<a href="/docs[^"]*">(?:<code>)?[^<]*\.md<`)
 	for _, page := range pages(t) {
-		if link := file.FindString(page.HTML); link != "" {
-			t.Errorf("%s has a link that is named after a file: %s", page.Name, link)
-		}
+		assert.Equal(t, file.FindString(page.HTML), "", page.Name, "has a link that is named after a file")
 		if strings.Contains(page.HTML, "</th>\n<th></th>") || strings.Contains(page.HTML, "<th></th>\n</tr>") {
 			t.Errorf("%s has a table with a column without a name", page.Name)
 		}
@@ -131,9 +120,7 @@ func TestRendering(t *testing.T) {
 	}
 	commands, _ := docsite.Find("commands") // a word of code stays on one line, a long one may break
 	for _, want := range []string{"<code><span>--json</span></code>", "<code><span>kith</span> <span>models</span></code>", "<span>claude|codex|opencode</span> <span>[--model</span> <span>M]</span>"} {
-		if !strings.Contains(commands.HTML, want) {
-			t.Errorf("docs/commands.md has no %s", want)
-		}
+		assert.Contains(t, commands.HTML, want, "docs/commands.md has no")
 	}
 	if !strings.Contains(install.HTML, "<code>kith-slim_VERSION_linux_amd64.tar.gz</code>") {
 		t.Error("docs/install.md: a long name cannot break")
@@ -161,7 +148,5 @@ func TestSearch(t *testing.T) {
 			t.Errorf("%q: %+v", query, hits)
 		}
 	}
-	if hits := docsite.Search("the"); len(hits) != 40 {
-		t.Errorf("%d hits", len(hits))
-	}
+	assert.Equal(t, len(docsite.Search("the")), 40, "hits")
 }

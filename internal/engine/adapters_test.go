@@ -12,8 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -38,9 +37,7 @@ func TestNoKindIsTakenForAnother(t *testing.T) {
 				at[fmt.Sprintf("127.0.0.1:%d", port)] = double
 			}
 			f := finder(t, Config{Usual: true, Transport: at})
-			if n := len(f.Engines()); n != len(ports) {
-				t.Errorf("%s: %d engines at %d ports", k, n, len(ports))
-			}
+			assert.Equal(t, len(f.Engines()), len(ports), k, "engines at")
 			for _, e := range f.Engines() {
 				if e.Kind() != string(k) || e.Models()[0].ID != fleet.ModelID("model-of-"+string(k)) {
 					t.Errorf("%s is spooled for %s with %v", k, e.Kind(), e.Models())
@@ -63,9 +60,7 @@ func TestOnePortTwoAddresses(t *testing.T) {
 			"[::1]:11434":     ollama,
 		}})
 		want := []string{"http://127.0.0.1:8080 llama.cpp", "http://127.0.0.1:11434 ollama", "http://[::1]:8080 mlx"}
-		if diff := cmp.Diff(want, kindsOf(f)); diff != "" {
-			t.Error(diff)
-		}
+		assert.Same(t, kindsOf(f), want)
 		for _, finding := range f.Report() {
 			if strings.Contains(finding.Place, "[::1]") && finding.Place != "http://[::1]:8080" {
 				t.Errorf("a place with nothing to say is reported: %+v", finding)
@@ -119,9 +114,7 @@ func TestCallsOfOthers(t *testing.T) {
 	for _, k := range []enginetest.Kind{enginetest.LlamaCpp, enginetest.VLLM, enginetest.SGLang, enginetest.KoboldCpp, enginetest.Docker} {
 		t.Run(string(k), func(t *testing.T) {
 			double := enginetest.New(k, enginetest.Options{Slots: 4, Models: []enginetest.Model{{ID: "m"}}, Behaviour: enginetest.Behaviour{Fault: enginetest.Hang}})
-			if err := double.Start(); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, double.Start())
 			defer double.Close()
 			f := finder(t, Config{Endpoints: []string{double.URL()}})
 			e := f.Engines()[0]
@@ -138,9 +131,7 @@ func TestCallsOfOthers(t *testing.T) {
 			}
 			running := func(n int) {
 				t.Helper()
-				if err := double.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Running == n }); err != nil {
-					t.Fatal(err)
-				}
+				assert.OK(t, double.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Running == n }))
 			}
 			others(0, "idle")
 			body := `{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}`
@@ -185,6 +176,7 @@ func TestCallsOfOthers(t *testing.T) {
 
 // Hostile servers are bounded in time and bytes and never taken for an engine.
 func TestHostilePlaces(t *testing.T) {
+	t.Parallel()
 	zeros := func() io.Reader { return io.LimitReader(silent{}, 1<<40) }
 	for name, answer := range map[string]func(w http.ResponseWriter, r *http.Request){
 		"huge": func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, zeros()) },
@@ -216,10 +208,8 @@ func TestHostilePlaces(t *testing.T) {
 		"break": func(w http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			t.Parallel()
+			l := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 			server := &http.Server{Handler: http.HandlerFunc(answer), ReadHeaderTimeout: time.Second}
 			go func() { _ = server.Serve(l) }()
 			defer server.Close()
@@ -246,9 +236,7 @@ func TestGauges(t *testing.T) {
 		if !known {
 			sum = -1
 		}
-		if sum != want {
-			t.Errorf("%q: %d, want %d", text, sum, want)
-		}
+		assert.Equal(t, sum, want, text)
 	}
 	if !slices.Contains(enginetest.Kinds, enginetest.Jan) || len(enginetest.Kinds) != len(kinds) {
 		t.Errorf("%d kinds have a double, of %d", len(enginetest.Kinds), len(kinds))

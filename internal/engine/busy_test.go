@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -17,6 +18,7 @@ import (
 // a call of ours, and, as busy, while another program uses it. A refused connection
 // withdraws them, as does silence for busyLimit; then its return is looked for soon.
 func TestEngineOfOneThread(t *testing.T) {
+	t.Parallel()
 	double := enginetest.New(enginetest.Plain, enginetest.Options{Models: []enginetest.Model{{ID: "m"}}})
 	var thread sync.Mutex
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -42,9 +44,7 @@ func TestEngineOfOneThread(t *testing.T) {
 	resp, err := e.Do(t.Context(), Request{
 		Endpoint: fleet.ChatCompletions, Model: "m", Stream: true, Body: []byte(`{"model":"m","stream":true,"messages":[{"role":"user","content":"x"}]}`),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	_, _ = io.ReadFull(resp.Body, make([]byte, 1))
 	offered("during a call of ours", true, 0)
 	resp.Body.Close()
@@ -55,14 +55,10 @@ func TestEngineOfOneThread(t *testing.T) {
 	f.addresses[0].answeredAt = time.Now().Add(-busyLimit)
 	f.ProbeAgain(t.Context())
 	offered("silent for long", false, 0)
-	if !f.Restarting() {
-		t.Error("its return is not looked for")
-	}
+	assert.That(t, f.Restarting(), "its return is not looked for")
 	thread.Unlock()
 	offered("back", true, 0)
-	if f.Restarting() {
-		t.Error("it is back, and looked for")
-	}
+	assert.That(t, !f.Restarting(), "it is back, and looked for")
 
 	server.Close()
 	f.ProbeAgain(t.Context())

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -31,18 +32,12 @@ func TestCount(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			tokens, last, err := count(t, kind, enginetest.Behaviour{}, chat)
 			if kind != enginetest.LlamaCpp && kind != enginetest.VLLM {
-				if !errors.Is(err, ErrNoTokenizer) {
-					t.Errorf("%d, %v", tokens, err)
-				}
+				assert.Is(t, err, ErrNoTokenizer, tokens)
 				return
 			}
-			if tokens != 8 || err != nil || !strings.HasPrefix(last, "/tokenize ") {
-				t.Errorf("%d, %v, %s", tokens, err, last)
-			}
+			assert.That(t, tokens == 8 && err == nil && strings.HasPrefix(last, "/tokenize "), tokens, err, last)
 			for _, word := range []string{"guided_json", "grammar", `"another"`, "chat_template\":\"", `"stream":true`} {
-				if strings.Contains(last, word) {
-					t.Errorf("%s arrived: %s", word, last)
-				}
+				assert.Lacks(t, last, word, "arrived")
 			}
 		})
 	}
@@ -69,9 +64,7 @@ func TestCount(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tokens, _, err := count(t, c.kind, c.b, c.req)
-			if err == nil || tokens != 0 || c.wants != nil && !errors.Is(err, c.wants) {
-				t.Errorf("%d, %v", tokens, err)
-			}
+			assert.That(t, err != nil && tokens == 0 && (c.wants == nil || errors.Is(err, c.wants)), tokens, err)
 		})
 	}
 }
@@ -80,9 +73,7 @@ func TestCount(t *testing.T) {
 func TestNativeIsTheOwners(t *testing.T) {
 	double := enginetest.New(enginetest.Service, enginetest.Options{Models: []enginetest.Model{{ID: "m"}}})
 	u, err := NewUpstream(UpstreamConfig{Name: "s", URL: "https://127.0.0.1/v1", Dialect: "messages", Models: []fleet.ModelID{"m"}, Transport: double.Transport()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	_, err = u.Engine().Do(t.Context(), Request{Endpoint: fleet.Messages, Model: "m", Body: []byte(`{}`)})
 	if f := fault.Of(err); f == nil || f.Code != fault.ModelNotFound || double.Counts().Runs != 0 {
 		t.Errorf("%v, %+v", err, double.Counts())

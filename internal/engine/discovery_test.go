@@ -18,9 +18,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -58,10 +58,7 @@ func recording(a *txtar.Archive) http.Handler {
 func probed(t *testing.T, c Config) *Finder {
 	t.Helper()
 	c.Log = quiet
-	f, err := NewFinder(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := assert.Value(NewFinder(c))(t)
 	f.Probe(t.Context())
 	return f
 }
@@ -108,9 +105,7 @@ func TestSlotsOfTheOwner(t *testing.T) {
 		if m := f.Engines()[0].Models()[0]; m.Slots != want {
 			t.Errorf("%s: %d slots, want %d", kind, m.Slots, want)
 		}
-		if err := f.Reconfigure(Config{Endpoints: []string{"http://127.0.0.1:1"}, Slots: 9}); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, f.Reconfigure(Config{Endpoints: []string{"http://127.0.0.1:1"}, Slots: 9}))
 		f.Probe(t.Context())
 		if m := f.Engines()[0].Models()[0]; want == 7 && m.Slots != 9 {
 			t.Errorf("%s after a change: %d slots", kind, m.Slots)
@@ -120,21 +115,14 @@ func TestSlotsOfTheOwner(t *testing.T) {
 
 func TestRecordedEngines(t *testing.T) {
 	files, err := filepath.Glob("testdata/find/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no recordings", err)
-	}
+	assert.Require(t, err == nil && len(files) != 0, "no recordings", err)
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			a, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := assert.Value(txtar.ParseFile(file))(t)
 			server := httptest.NewServer(recording(a))
 			defer server.Close()
 			f := finder(t, Config{Endpoints: []string{server.URL + "/v1/"}})
-			if diff := cmp.Diff(string(a.Files[0].Data), describe(f)); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
-			}
+			assert.Same(t, describe(f), string(a.Files[0].Data), "-want +got")
 		})
 	}
 }
@@ -173,9 +161,7 @@ func TestPortsAreHints(t *testing.T) {
 			"127.0.0.1:8000":  double(enginetest.Ollama),
 		}})
 		want := []string{"http://127.0.0.1:8080 vllm", "http://127.0.0.1:11434 lmstudio", "http://127.0.0.1:1234 llama.cpp", "http://127.0.0.1:8000 ollama"}
-		if diff := cmp.Diff(want, kindsOf(f)); diff != "" {
-			t.Error(diff)
-		}
+		assert.Same(t, kindsOf(f), want)
 	})
 }
 
@@ -203,17 +189,11 @@ func TestLocalhost(t *testing.T) {
 		"https://localhost.example.com": "https://localhost.example.com",
 	} {
 		f, err := NewFinder(Config{Endpoints: []string{address}})
-		if err != nil || f.addresses[0].base != want {
-			t.Errorf("endpoint %s: %+v, %v", address, f.addresses[0], err)
-		}
+		assert.That(t, err == nil && f.addresses[0].base == want, "endpoint", address, f.addresses[0], err)
 		a, err := NewAudio(AudioConfig{Engine: address, MaxUpload: minUpload})
-		if err != nil || a.Finding().Place != want {
-			t.Errorf("audio engine %s: %v, %v", address, a, err)
-		}
+		assert.That(t, err == nil && a.Finding().Place == want, "audio engine", address, a, err)
 		u, err := NewUpstream(UpstreamConfig{URL: address + "/v1", Dialect: "chat"})
-		if err != nil || u.Finding().Place != want+"/v1" {
-			t.Errorf("upstream %s: %v, %v", address, u, err)
-		}
+		assert.That(t, err == nil && u.Finding().Place == want+"/v1", "upstream", address, u, err)
 	}
 }
 
@@ -245,12 +225,8 @@ func TestSlowPlaces(t *testing.T) {
 		if got := kindsOf(f); !slices.Equal(got, []string{"http://127.0.0.1:8000 llama.cpp"}) {
 			t.Errorf("found %v", got)
 		}
-		if why := f.Report()[0].Why; why != "it did not answer within 300ms" {
-			t.Errorf("why: %q", why)
-		}
-		if !f.Late() {
-			t.Error("three engines may be late, and it does not say so")
-		}
+		assert.Equal(t, f.Report()[0].Why, "it did not answer within 300ms", "why")
+		assert.That(t, f.Late(), "three engines may be late, and it does not say so")
 		// The next probe in the background gives them longer, but only once sooner.
 		f.ProbeAgain(t.Context())
 		if got := kindsOf(f); !slices.Equal(got, []string{"http://127.0.0.1:8080 llama.cpp", "http://127.0.0.1:8000 llama.cpp"}) || f.Late() {
@@ -278,9 +254,7 @@ func TestLatePagesDecideNothing(t *testing.T) {
 		}
 		looks++
 		f.Probe(t.Context())
-		if diff := cmp.Diff([]string{"http://127.0.0.1:1 koboldcpp", "http://127.0.0.1:2 openai"}, kindsOf(f)); diff != "" {
-			t.Error(diff)
-		}
+		assert.Same(t, kindsOf(f), []string{"http://127.0.0.1:1 koboldcpp", "http://127.0.0.1:2 openai"})
 	})
 }
 
@@ -303,14 +277,10 @@ func TestLateDetails(t *testing.T) {
 			for _, e := range f.Engines() {
 				got = e.Models()[0].Slots
 			}
-			if got != want {
-				t.Errorf("%s: %d slots, want %d", when, got, want)
-			}
+			assert.Equal(t, got, want, when)
 		}
 		slots("late at first", 0)
-		if !f.Late() {
-			t.Error("the first look does not report that it is to be repeated soon")
-		}
+		assert.That(t, f.Late(), "the first look does not report that it is to be repeated soon")
 		late = false
 		f.ProbeAgain(t.Context())
 		slots("then in time", 4)
@@ -346,9 +316,7 @@ func TestLateLoad(t *testing.T) {
 		}()
 		defer synctest.Wait()
 		defer cancel()
-		if err := double.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Running == 1 }); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, double.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Running == 1 }))
 		for _, look := range []struct {
 			when string
 			wait time.Duration
@@ -374,19 +342,14 @@ func TestAppearAndDisappear(t *testing.T) {
 			return atPorts{}.RoundTrip(r)
 		})
 		put := func(rt http.RoundTripper) { there.Store(&rt) }
-		f, err := NewFinder(Config{Usual: true, Log: quiet, Transport: at})
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := assert.Value(NewFinder(Config{Usual: true, Log: quiet, Transport: at}))(t)
 		changes := func(want bool) {
 			t.Helper()
 			changed := f.Changed()
 			f.ProbeAgain(t.Context())
 			select {
 			case <-changed:
-				if !want {
-					t.Error("a change was told where nothing changed")
-				}
+				assert.That(t, want, "a change was told where nothing changed")
 			default:
 				if want {
 					t.Error("the change was not told")
@@ -398,20 +361,14 @@ func TestAppearAndDisappear(t *testing.T) {
 		changes(true)
 		same := f.Engines()[0]
 		changes(false)
-		if f.Engines()[0] != same {
-			t.Error("an engine that stayed the same is another now")
-		}
+		assert.Equal(t, f.Engines()[0], same, "an engine that stayed the same is another now")
 		put(enginetest.New(enginetest.Ollama, enginetest.Options{Models: []enginetest.Model{{ID: "other"}}}).Transport())
 		changes(true)
-		if got := f.Engines()[0].Models()[0].ID; got != "other" {
-			t.Errorf("model %q", got)
-		}
+		assert.Equal(t, f.Engines()[0].Models()[0].ID, "other", "model")
 		put(tripper(func(r *http.Request) (*http.Response, error) { return nil, context.DeadlineExceeded }))
 		changes(false) // busy, perhaps
 		changes(true)  // gone
-		if len(f.Engines()) != 0 {
-			t.Error("it is still there")
-		}
+		assert.Equal(t, len(f.Engines()), 0, "it is still there")
 	})
 }
 
@@ -421,9 +378,7 @@ func TestRealPlaces(t *testing.T) {
 	var endpoints, want []string
 	for _, k := range append(slices.Clone(enginetest.Kinds), enginetest.Plain) {
 		e := enginetest.New(k, enginetest.Options{Slots: 3, Models: []enginetest.Model{{ID: "m", Tools: true}}})
-		if err := e.Start(); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, e.Start())
 		defer e.Close()
 		endpoints = append(endpoints, e.URL())
 		base := e.URL()
@@ -449,13 +404,9 @@ func TestRealPlaces(t *testing.T) {
 		}
 		f.Probe(t.Context())
 	}
-	if diff := cmp.Diff(want, kindsOf(f)); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, kindsOf(f), want)
 	report := f.Report()
-	if why := report[len(report)-2].Why; why != "nothing listens there" {
-		t.Errorf("dead port: %q", why)
-	}
+	assert.Equal(t, report[len(report)-2].Why, "nothing listens there", "dead port")
 	// How much of it arrives in time depends on this computer.
 	if why := report[len(report)-1].Why; !strings.Contains(why, "larger than") && !strings.Contains(why, "did not answer") {
 		t.Errorf("huge answer: %q", why)
@@ -496,15 +447,10 @@ func TestOllamaHost(t *testing.T) {
 		"0.0.0.0:1234": "http://127.0.0.1:1234", "http://localhost:5000/": "http://127.0.0.1:5000", "[::1]:7": "http://[::1]:7", "::1": "http://[::1]:11434", "[::]": "http://127.0.0.1:11434",
 		" '127.0.0.1:8000' ": "http://127.0.0.1:8000", "10.0.0.7": "", "https://ollama.example.com": "", "https://127.0.0.1:4": "https://127.0.0.1:4",
 	} {
-		if got := ollamaHost(value); got != want {
-			t.Errorf("%q: %q, want %q", value, got, want)
-		}
+		assert.Equal(t, ollamaHost(value), want, value)
 	}
 	t.Setenv("OLLAMA_HOST", "127.0.0.1:18765")
-	f, err := NewFinder(Config{Usual: true, Log: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := assert.Value(NewFinder(Config{Usual: true, Log: quiet}))(t)
 	if !slices.ContainsFunc(f.addresses, func(a *address) bool { return a.base == "http://127.0.0.1:18765" && !a.configured }) {
 		t.Error("the finder does not look there")
 	}

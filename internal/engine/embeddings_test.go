@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -59,9 +60,7 @@ func TestEmbeddingCodings(t *testing.T) {
 		"floats, nothing said": {`"encoding_format":null`, answer(`"` + encoded + `"`), want(`[0.5,-1]`)},
 	} {
 		got, _, err := embedded(t, enginetest.VLLM, enginetest.Behaviour{Answer: c.engine}, `"input":"x",`+c.asked, false)
-		if err != nil || got != c.want {
-			t.Errorf("%s: %v\n got %s\nwant %s", name, err, got, c.want)
-		}
+		assert.That(t, err == nil && got == c.want, name, err, got, c.want)
 	}
 	two := `{"data":[{"index":1,"embedding":[2]},{"index":0,"embedding":[1]}]}`
 	if got, _, err := embedded(t, enginetest.VLLM, enginetest.Behaviour{Answer: two}, `"input":["a","b"]`, false); err != nil ||
@@ -134,8 +133,6 @@ func TestEmbeddingInputs(t *testing.T) {
 	}
 	for input, n := range map[string]string{`"a"`: "1", `[1,2,3]`: "1", `[[1],[2]]`: "2", `["a","b","c"]`: "3"} {
 		_, _, err := embedded(t, enginetest.VLLM, enginetest.Behaviour{Answer: `{"data":[]}`}, `"input":`+input, false)
-		if err == nil || !strings.Contains(err.Error(), "0 embeddings for "+n+" inputs") {
-			t.Errorf("%s: %v", input, err)
-		}
+		assert.Fails(t, err, "0 embeddings for "+n+" inputs", input)
 	}
 }

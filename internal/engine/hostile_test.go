@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 )
@@ -60,9 +61,7 @@ func hostileBodies() []string {
 // call from what an engine receives.
 func TestHostileBodies(t *testing.T) {
 	bodies := hostileBodies()
-	if len(bodies) < 300 {
-		t.Fatalf("%d bodies", len(bodies))
-	}
+	assert.Require(t, len(bodies) >= 300, len(bodies), "bodies")
 	spooled := 0
 	for _, text := range bodies {
 		head, err := dialect.ReadHead([]byte(text))
@@ -107,9 +106,7 @@ func TestHostileBodies(t *testing.T) {
 			}
 		}
 	}
-	if spooled < 30 || spooled > len(bodies)/2 {
-		t.Errorf("%d of %d were spooled", spooled, len(bodies))
-	}
+	assert.That(t, spooled >= 30 && spooled <= len(bodies)/2, spooled, "of", len(bodies), "were spooled")
 }
 
 // The same for embeddings, whose input is checked by the gateway and by the engine.
@@ -158,8 +155,6 @@ func FuzzBothHalves(f *testing.F) {
 			t.Errorf("%d bytes are held", cap(e.line)+cap(e.data))
 		}
 		marks := bytes.Count(in, []byte("[DONE]")) + bytes.Count(in, []byte("done")) + bytes.Count(in, []byte(`\u`))
-		if check.Ended() && marks == 0 {
-			t.Errorf("%q ended well without an end mark", in)
-		}
+		assert.That(t, !check.Ended() || marks != 0, in, "ended well without an end mark")
 	})
 }

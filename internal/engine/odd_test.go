@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dialect"
 )
 
@@ -203,9 +204,7 @@ func checkAnswer(t *testing.T, in string, want answerOf) {
 	for way, src := range map[string]io.Reader{"whole": strings.NewReader(in), "byte by byte": iotest.OneByteReader(strings.NewReader(in))} {
 		out, err := io.ReadAll(streamOf(src, wants{usage: true}))
 		got, failed, broken := readCanonical(out)
-		if err != nil || failed != "" || broken != "" {
-			t.Fatalf("%s: %v, %q, %s\n%s", way, err, failed, broken, out)
-		}
+		assert.Require(t, err == nil && failed == "" && broken == "", way, err, failed, broken, out)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("%s: -want +got\n%s\n%s", way, diff, out)
 		}
@@ -387,13 +386,9 @@ func TestBothWays(t *testing.T) {
 	checkAnswer(t, stream, want)
 	_, one, _ := unaryOf(document)
 	_, other, _ := unaryOf(stream)
-	if diff := cmp.Diff(string(one), string(other)); diff != "" {
-		t.Errorf("-document +stream\n%s", diff)
-	}
+	assert.Same(t, string(other), string(one), "-document +stream")
 	for _, has := range []string{`"model":"m"`, `"created":7,`, `"logprobs":{"content":[{"token":"Hi"}],"refusal":null}`, `"usage":{"prompt_tokens":2,"completion_tokens":3,"total_tokens":5}`, `"timings":{"x":1.5}`} {
-		if !bytes.Contains(one, []byte(has)) {
-			t.Errorf("%s is not in %s", has, one)
-		}
+		assert.That(t, bytes.Contains(one, []byte(has)), has, "is not in", one)
 	}
 }
 
@@ -403,9 +398,7 @@ func TestJoinedAnswerTooLong(t *testing.T) {
 		"text": `{"content":"` + strings.Repeat("x", 200<<10) + `"}`, "reasoning": `{"reasoning":"` + strings.Repeat("x", 200<<10) + `"}`, "other members": `{"x":"` + strings.Repeat("x", 200<<10) + `"}`,
 	} {
 		_, document, err := unaryOf(strings.Repeat(chunk(delta, `null`), 60) + doneMark)
-		if err == nil || !strings.Contains(err.Error(), "larger than 8 MiB") {
-			t.Errorf("%s: %v, %d bytes", name, err, len(document))
-		}
+		assert.Fails(t, err, "larger than 8 MiB", name, len(document), "bytes")
 	}
 }
 
@@ -426,12 +419,8 @@ func FuzzCanonical(f *testing.F) {
 			t.Fatalf("cut at %d: %q %v, else %q %v", at, parts, err2, whole, err)
 		}
 		a, failed, broken := readCanonical(whole)
-		if broken != "" {
-			t.Fatalf("%s\n%q\n%q", broken, in, whole)
-		}
-		if hide && a.Thought != "" {
-			t.Fatalf("reasoning that was to be hidden: %q", whole)
-		}
+		assert.Require(t, broken == "", broken, in, whole)
+		assert.Require(t, !hide || a.Thought == "", "reasoning that was to be hidden", whole)
 		var check dialect.Stream
 		if n, err := check.Take(whole); (err != nil) != (failed != "") || err == nil && n != len(whole) {
 			t.Fatalf("the edge: %d of %d, %v\n%q", n, len(whole), err, whole)
@@ -443,8 +432,6 @@ func FuzzCanonical(f *testing.F) {
 				t.Fatalf("unary: %s\n%s\n%s", diff, whole, document)
 			}
 		}
-		if (err == nil) != check.Ended() {
-			t.Fatalf("unary %v, streamed %q", err, whole)
-		}
+		assert.Require(t, (err == nil) == check.Ended(), "unary", err, "streamed", whole)
 	})
 }

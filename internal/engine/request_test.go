@@ -4,13 +4,13 @@ import (
 	"encoding/json/jsontext"
 	"encoding/json/v2"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -62,9 +62,7 @@ func TestUnaryIsStreamed(t *testing.T) {
 	} {
 		for _, trusted := range []bool{true, false} {
 			got, err := sent(t, c.kind, Request{Body: chatBody(c.members), Trusted: trusted})
-			if err != nil || (unstreamed(got) != got) != c.want {
-				t.Errorf("%s %s: %s %v", c.kind, c.members, got, err)
-			}
+			assert.That(t, err == nil && (unstreamed(got) != got) == c.want, c.kind, c.members, got, err)
 		}
 	}
 }
@@ -73,9 +71,7 @@ func TestUnaryIsStreamed(t *testing.T) {
 func value(t *testing.T, text string) any {
 	t.Helper()
 	var v any
-	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		t.Fatalf("%s: %v", text, err)
-	}
+	assert.OK(t, json.Unmarshal([]byte(text), &v), text)
 	return v
 }
 
@@ -103,17 +99,13 @@ var killers = []string{
 func TestKillersNeverArrive(t *testing.T) {
 	for _, kind := range []enginetest.Kind{enginetest.LlamaCpp, enginetest.Ollama, enginetest.LMStudio, enginetest.VLLM, enginetest.Plain} {
 		got, err := sent(t, kind, Request{Body: chatBody(strings.Join(killers, ","))})
-		if err != nil {
-			t.Fatal(kind, err)
-		}
+		assert.OK(t, err, kind)
 		if diff := cmp.Diff(value(t, `{"model":"m","stream":false,"messages":[{"role":"user","content":"hi"}]}`), value(t, unstreamed(got))); diff != "" {
 			t.Errorf("%s: -want +got\n%s", kind, diff)
 		}
 	}
 	got, err := sent(t, enginetest.LlamaCpp, Request{Endpoint: fleet.EmbeddingsEndpoint, Model: "e", Body: []byte(`{"model":"e","input":"x","content":"y","embd_normalize":9,"user":"u"}`)})
-	if err != nil || got != `{"model":"e","input":"x"}` {
-		t.Errorf("embeddings: %s %v", got, err)
-	}
+	assert.That(t, err == nil && got == `{"model":"e","input":"x"}`, "embeddings", got, err)
 }
 
 // Allowed members of an untrusted caller arrive, clamped.
@@ -144,9 +136,7 @@ func TestAllowed(t *testing.T) {
 			test.want = "," + test.want
 		}
 		want := `{"model":"m","stream":false,"messages":[{"role":"user","content":"hi"}]` + test.want + `}`
-		if diff := cmp.Diff(value(t, want), value(t, unstreamed(got))); diff != "" {
-			t.Errorf("%s: -want +got\n%s", name, diff)
-		}
+		assert.Same(t, value(t, unstreamed(got)), value(t, want), name, "-want +got")
 	}
 	messages := `[{"role":"system","content":"s","cache_control":{}},
 		{"role":"user","content":[{"type":"text","text":"a","x":1},{"type":"image_url","image_url":{"url":"` + png + `","detail":"low","y":2}},{"type":"image_url","image_url":"` + png + `"}],"images":["/etc/passwd"]},
@@ -157,9 +147,7 @@ func TestAllowed(t *testing.T) {
 		{"role":"assistant","content":null,"reasoning_content":"r","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},
 		{"role":"tool","tool_call_id":"c","content":"t"}]`
 	got, err := sent(t, enginetest.VLLM, Request{Body: []byte(`{"model":"m","messages":` + messages + `}`)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	if diff := cmp.Diff(value(t, `{"model":"m","stream":false,"messages":`+want+`}`), value(t, unstreamed(got))); diff != "" {
 		t.Errorf("messages: -want +got\n%s", diff)
 	}
@@ -228,9 +216,7 @@ func TestTidied(t *testing.T) {
 	// What the owner sends is otherwise as it was.
 	mine := `"messages":[{"role":"narrator","content":[{"type":"video_url","video_url":{"url":"http://x"}}],"x":1}],"tools":[{"type":"web","function":{"name":"f","parameters":{"pattern":"a","deep":[[[[]]]]}},"y":2}]`
 	got, err := sent(t, enginetest.VLLM, Request{Body: []byte(`{"model":"m",` + mine + `}`), Trusted: true})
-	if err != nil || !strings.Contains(got, mine) {
-		t.Errorf("%s %v", got, err)
-	}
+	assert.That(t, err == nil && strings.Contains(got, mine), got, err)
 }
 
 // A value that must not be passed on is refused with 400 and its path.
@@ -331,14 +317,9 @@ func TestTrusted(t *testing.T) {
 		{enginetest.LlamaCpp, `"chat_template_kwargs":{"enable_thinking":false,"mine":1}`, `"thinking_budget_tokens":0,"chat_template_kwargs":{"enable_thinking":false,"mine":1}`},
 		{enginetest.VLLM, `"thinking_token_budget":5,"max_tokens":-1`, `"thinking_token_budget":5,"chat_template_kwargs":{"enable_thinking":true,"thinking":true}`},
 	} {
-		got, err := sent(t, test.kind, Request{Body: chatBody(test.body), Trusted: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := assert.Value(sent(t, test.kind, Request{Body: chatBody(test.body), Trusted: true}))(t)
 		want := `{"model":"m","stream":false,"messages":[{"role":"user","content":"hi"}],` + test.want + `}`
-		if diff := cmp.Diff(value(t, want), value(t, unstreamed(got))); diff != "" {
-			t.Errorf("%s %s: -want +got\n%s", test.kind, test.body, diff)
-		}
+		assert.Same(t, value(t, unstreamed(got)), value(t, want), test.kind, test.body, "-want +got")
 	}
 }
 
@@ -406,14 +387,9 @@ func TestCachesApart(t *testing.T) {
 		if r.Body == nil {
 			r.Body = chatBody("")
 		}
-		got, err := sent(t, kind, r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := assert.Value(sent(t, kind, r))(t)
 		var b cache
-		if err := json.Unmarshal([]byte(got), &b); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, json.Unmarshal([]byte(got), &b))
 		return b
 	}
 	for _, test := range []struct {
@@ -425,15 +401,11 @@ func TestCachesApart(t *testing.T) {
 		{enginetest.Ollama, false, false}, {enginetest.LMStudio, false, false},
 	} {
 		own, ann, again, bob := of(test.kind, Request{}), of(test.kind, Request{Caller: "ann"}), of(test.kind, Request{Caller: "ann"}), of(test.kind, Request{Caller: "bob"})
-		if own.Salt != "" || own.Prompt != nil {
-			t.Errorf("%s, the owner: %+v", test.kind, own)
-		}
+		assert.That(t, own.Salt == "" && own.Prompt == nil, test.kind, "the owner", own)
 		if test.salts != (ann.Salt != "") || ann.Salt != again.Salt || test.salts && ann.Salt == bob.Salt || strings.Contains(ann.Salt, "ann") {
 			t.Errorf("%s: salts %q %q %q", test.kind, ann.Salt, again.Salt, bob.Salt)
 		}
-		if (ann.Prompt != nil && !*ann.Prompt) != test.single {
-			t.Errorf("%s: cache_prompt %v", test.kind, ann.Prompt)
-		}
+		assert.Equal(t, (ann.Prompt != nil && !*ann.Prompt), test.single, test.kind, "cache_prompt", ann.Prompt)
 		if shared := of(test.kind, Request{Caller: "ann", SharedCache: true}); shared.Prompt != nil || shared.Salt != ann.Salt {
 			t.Errorf("%s, one cache for all: %+v", test.kind, shared)
 		}
@@ -443,9 +415,7 @@ func TestCachesApart(t *testing.T) {
 		t.Errorf("another caller's own members: %+v", asked)
 	}
 	asked = of(enginetest.LlamaCpp, Request{Trusted: true, Body: chatBody(`"cache_prompt":false,"cache_salt":"x"`)})
-	if asked.Prompt == nil || *asked.Prompt || asked.Salt != "x" {
-		t.Errorf("the owner's own members: %+v", asked)
-	}
+	assert.That(t, asked.Prompt != nil && !*asked.Prompt && asked.Salt == "x", "the owner's own members", asked)
 }
 
 // A stream always requests the token counts. A unary call has no stream options.
@@ -480,30 +450,11 @@ func FuzzRequest(f *testing.F) {
 			return
 		}
 		var got map[string]jsontext.Value
-		if err := json.Unmarshal(out, &got); err != nil {
-			t.Fatalf("%s: %v", out, err)
-		}
+		assert.OK(t, json.Unmarshal(out, &got), out)
 		for name := range got {
-			if !allowed[name] {
-				t.Fatalf("%s arrived", name)
-			}
+			assert.Require(t, allowed[name], name, "arrived")
 		}
 	})
-}
-
-func BenchmarkRequest(b *testing.B) {
-	e := &Engine{kind: kinds[0], models: []Model{chatModel("m", 4096)}}
-	body := chatBody(`"temperature":0.7,"max_tokens":100,"stop":["` + strings.Repeat("x", 400) + `"]`)
-	for _, trusted := range []bool{false, true} {
-		b.Run(fmt.Sprintf("trusted=%v", trusted), func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, _, err := e.request(&Request{Model: "m", Stream: true, Body: body, Trusted: trusted}, &e.models[0]); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
 }
 
 // A model that is not known to think gets no thinking setting, not even "off":
@@ -514,10 +465,7 @@ func TestThinkingOfModelsThatDoNot(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				double := enginetest.New(kind, enginetest.Options{Models: []enginetest.Model{{ID: "m"}}})
 				f := finder(t, Config{Endpoints: []string{"http://127.0.0.1:1"}, Transport: double.Transport()})
-				resp, err := f.Engines()[0].Do(t.Context(), Request{Model: "m", Body: chatBody(said)})
-				if err != nil {
-					t.Fatal(err)
-				}
+				resp := assert.Value(f.Engines()[0].Do(t.Context(), Request{Model: "m", Body: chatBody(said)}))(t)
 				resp.Body.Close()
 				if body := string(double.Last().Body); strings.Contains(body, "think") || strings.Contains(body, "reason") {
 					t.Errorf("%s %s: %s", kind, said, body)
@@ -532,9 +480,7 @@ func TestThinkingOfModelsThatDoNot(t *testing.T) {
 func TestNoThinkingBehindABegunAnswer(t *testing.T) {
 	begun := []byte(`{"model":"m","messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"Well,"}],"reasoning_effort":"high"}`)
 	got, err := sent(t, enginetest.LlamaCpp, Request{Body: begun})
-	if err != nil || !strings.Contains(got, `"enable_thinking":false`) {
-		t.Errorf("%s %v", got, err)
-	}
+	assert.That(t, err == nil && strings.Contains(got, `"enable_thinking":false`), got, err)
 	if got, err = sent(t, enginetest.VLLM, Request{Body: begun}); err != nil || !strings.Contains(got, `"enable_thinking":true`) {
 		t.Errorf("%s %v", got, err)
 	}
@@ -557,9 +503,7 @@ func TestOlderVLLM(t *testing.T) {
 				return enginetest.Behaviour{}
 			})
 			resp, err := f.Engines()[0].Do(t.Context(), Request{Model: "m", Body: chatBody(`"reasoning_effort":"none"`)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, err)
 			resp.Body.Close()
 			if resp.StatusCode != status || double.Counts().Runs != min(refusals, 1)+1 {
 				t.Errorf("%d refusals: status %d after %d runs", refusals, resp.StatusCode, double.Counts().Runs)

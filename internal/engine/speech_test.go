@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
@@ -26,9 +27,7 @@ var whisper = []enginetest.Model{{ID: "whisper"}}
 func audio(t *testing.T, e *enginetest.Engine, model fleet.ModelID) *Audio {
 	t.Helper()
 	a, err := NewAudio(AudioConfig{Engine: "http://127.0.0.1:1", MaxUpload: 8 << 10, Model: model, Transport: e.Transport(), Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	return a
 }
 
@@ -56,9 +55,7 @@ func TestOverBudgetClip(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			e := enginetest.New(enginetest.Speech, enginetest.Options{Models: whisper, MaxUpload: c.max, Behaviour: c.behaviour})
 			a := audio(t, e, "whisper")
-			if a.Engine() != nil || a.Finding().Why == "" {
-				t.Error("offered unchecked")
-			}
+			assert.That(t, a.Engine() == nil && a.Finding().Why != "", "offered unchecked")
 			reached := a.Check(t.Context())
 			offered := a.Engine() != nil
 			if offered != (c.why == "") || !strings.Contains(a.Finding().Why, c.why) || offered != (a.Finding().Why == "") || reached != (name != "dies") {
@@ -95,15 +92,11 @@ func TestOverBudgetClipOverTCP(t *testing.T) {
 	}))
 	defer early.Close()
 	late := enginetest.New(enginetest.Speech, enginetest.Options{Models: whisper, MaxUpload: 1 << 20})
-	if err := late.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, late.Start())
 	defer late.Close()
 	for place, offered := range map[string]bool{early.URL + "/v1": true, late.URL(): true, "http://" + enginetest.FreeAddress(): false} {
 		a, err := NewAudio(AudioConfig{Engine: place, MaxUpload: 1 << 20, Model: "m", Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		if reached := a.Check(t.Context()); reached != offered || (a.Engine() != nil) != offered {
 			t.Errorf("%s: reached %v, %+v", place, reached, a.Finding())
 		}
@@ -127,9 +120,7 @@ func TestAudioModel(t *testing.T) {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(status) }))
 		defer server.Close()
 		a, err := NewAudio(AudioConfig{Engine: server.URL, MaxUpload: 1 << 20, Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		if a.Check(t.Context()); a.Engine() != nil || !strings.Contains(a.Finding().Why, why) {
 			t.Errorf("status %d: %+v", status, a.Finding())
 		}
@@ -151,9 +142,7 @@ func speechForm(t *testing.T, parts ...string) *dialect.Transcription {
 		body += "--B\r\nContent-Disposition: form-data; name=\"" + strings.ReplaceAll(name, ";", `"; filename="`) + "\"\r\n\r\n" + value + "\r\n"
 	}
 	f, err := dialect.ReadTranscription("multipart/form-data; boundary=B", strings.NewReader(body+"--B--\r\n"), room.Hold(spool.Holder{}, -1), 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
@@ -189,19 +178,13 @@ var hostileParts = []string{
 func TestHostilePartsNeverArrive(t *testing.T) {
 	form := speechForm(t, append(hostileParts, "file;../../etc/cron.d/x.sh=sound", "temperature=1", "prompt=--help", "timestamp_granularities[]=word", "response_format=vtt")...)
 	_, clip, err := transcribed(t, enginetest.Behaviour{}, form, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	want := map[string][]string{"model": {"whisper"}, "response_format": {"verbose_json"}, "temperature": {"1"}, "prompt": {"--help"}, "timestamp_granularities[]": {"word"}}
-	if diff := cmp.Diff(want, clip.Fields); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
+	assert.Same(t, clip.Fields, want, "-want +got")
 	if clip.FileName != "audio" || clip.FileType != "application/octet-stream" || string(clip.Sound) != "sound" {
 		t.Errorf("%q of %q: %q", clip.FileName, clip.FileType, clip.Sound)
 	}
-	if len(hostileParts) < 50 {
-		t.Errorf("only %d hostile parts", len(hostileParts))
-	}
+	assert.That(t, len(hostileParts) >= 50, "only", len(hostileParts), "hostile parts")
 	_, clip, err = transcribed(t, enginetest.Behaviour{}, form, true)
 	if err != nil || clip.Fields["vad_filter"] == nil || clip.FileName != "audio" {
 		t.Errorf("the owner's own: %v %v", clip.Fields, err)
@@ -231,9 +214,7 @@ func TestSpeechStreams(t *testing.T) {
 		"nonsense":      {enginetest.Behaviour{Raw: []string{"data: x\n\n"}}, "data: x\n\n"},
 	} {
 		got, _, err := transcribed(t, c.b, speechForm(t, "stream=true", "file;a.wav=x"), false)
-		if err != nil || got != c.want {
-			t.Errorf("%s: %v\n got %q\nwant %q", name, err, got, c.want)
-		}
+		assert.That(t, err == nil && got == c.want, name, err, got, c.want)
 	}
 	for name, b := range map[string]enginetest.Behaviour{
 		"no transcript":   {Answer: `{"x":1}`, Fault: enginetest.Unstreamed},
@@ -255,12 +236,8 @@ func TestSpeechCancel(t *testing.T) {
 		a.Check(t.Context())
 		e.Set(enginetest.Behaviour{Text: "a b", Interval: time.Hour})
 		resp, err := a.Engine().Do(t.Context(), Request{Endpoint: fleet.Transcriptions, Model: "whisper", Form: speechForm(t, "stream=true", "file;a.wav=x"), Stream: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := resp.Body.Read(make([]byte, 1)); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
+		assert.Value(resp.Body.Read(make([]byte, 1)))(t)
 		resp.Body.Close()
 		if err := e.Wait(t.Context(), func(c enginetest.Counts) bool { return c.Cancelled == 1 }); err != nil {
 			t.Error(err)

@@ -23,6 +23,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fault"
@@ -54,15 +55,10 @@ func streamOf(src io.Reader, want wants) *stream {
 
 func golden(t testing.TB) map[string]map[string]string {
 	files, err := filepath.Glob("testdata/normalize/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no golden files", err)
-	}
+	assert.Require(t, err == nil && len(files) != 0, "no golden files", err)
 	out := map[string]map[string]string{}
 	for _, file := range files {
-		a, err := txtar.ParseFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := assert.Value(txtar.ParseFile(file))(t)
 		parts := map[string]string{}
 		for _, f := range a.Files {
 			parts[f.Name] = string(f.Data)
@@ -77,9 +73,7 @@ func golden(t testing.TB) map[string]map[string]string {
 func asked(t testing.TB, ask string) wants {
 	e := &Engine{kind: kinds[0], models: []Model{chatModel("m", 0)}}
 	_, want, err := e.request(&Request{Model: "m", Stream: true, Body: chatBody(strings.TrimSpace(ask))}, &e.models[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	return want
 }
 
@@ -94,18 +88,13 @@ func TestMendedStreams(t *testing.T) {
 			if *update {
 				got, _ := io.ReadAll(streamOf(bytes.NewReader(in), want))
 				file := filepath.Join("testdata/normalize", name)
-				a, err := txtar.ParseFile(file)
-				if err != nil {
-					t.Fatal(err)
-				}
+				a := assert.Value(txtar.ParseFile(file))(t)
 				for i := range a.Files {
 					if a.Files[i].Name == "out" {
 						a.Files[i].Data = got
 					}
 				}
-				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				assert.OK(t, os.WriteFile(file, txtar.Format(a), 0o644))
 				return
 			}
 			check := func(how string, src io.Reader, small bool) {
@@ -116,9 +105,7 @@ func TestMendedStreams(t *testing.T) {
 					r = iotest.OneByteReader(s)
 				}
 				got, err := io.ReadAll(r)
-				if err != nil {
-					t.Fatalf("%s: %v", how, err)
-				}
+				assert.OK(t, err, how)
 				if diff := cmp.Diff(g["out"], string(got)); diff != "" {
 					t.Fatalf("%s: -want +got\n%s", how, diff)
 				}
@@ -149,9 +136,7 @@ func TestOtherLineEnds(t *testing.T) {
 		in := "\ufeff" + strings.ReplaceAll(in, "\n", end)
 		for i := range in {
 			got, err := io.ReadAll(streamOf(&chunked{[][]byte{[]byte(in[:i]), []byte(in[i:])}}, wants{}))
-			if err != nil || !bytes.Equal(got, want) {
-				t.Fatalf("%q cut at %d: %q %v", end, i, got, err)
-			}
+			assert.Require(t, err == nil && bytes.Equal(got, want), end, "cut at", i, got, err)
 		}
 	}
 }
@@ -180,9 +165,7 @@ func TestFrameTooLarge(t *testing.T) {
 	good := `data: {"id":"chatcmpl-1","model":"test-model","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}` + "\n\n"
 	endless := io.MultiReader(strings.NewReader(good+"data: {\""), &chunked{[][]byte{bytes.Repeat([]byte("x"), maxFrame)}})
 	text, err := io.ReadAll(streamOf(endless, wants{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	var check dialect.Stream
 	n, err := check.Take(text)
 	if f := fault.Of(err); n != bytes.Index(text, []byte(`data: {"error"`)) || f == nil || f.Code != fault.EngineError || !strings.Contains(f.Message, "a frame of more than 256 KiB") || check.Ended() {
@@ -231,24 +214,18 @@ func TestAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				resp, err := do(t, t.Context(), double(test.b), test.stream)
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.OK(t, err)
 				want := max(test.b.Status, 200)
 				if name == "error, unary" {
 					want = 429
 				}
-				if resp.StatusCode != want {
-					t.Errorf("status %d, want %d", resp.StatusCode, want)
-				}
+				assert.Equal(t, resp.StatusCode, want, "status")
 				got, err := io.ReadAll(resp.Body)
 				if f, _ := errors.AsType[*fault.Fault](err); (f == nil) != (test.err == "") || f != nil && f.Code != test.err {
 					t.Errorf("body broke with %v", err)
 				}
 				for _, has := range test.has {
-					if !strings.Contains(string(got), has) {
-						t.Errorf("%s is not in\n%s", has, got)
-					}
+					assert.Contains(t, string(got), has, "is not in", got)
 				}
 				if test.hasNot != "" && strings.Contains(string(got), test.hasNot) {
 					t.Errorf("%s is in\n%s", test.hasNot, got)
@@ -287,10 +264,7 @@ func TestFailures(t *testing.T) {
 			if _, err := do(t, t.Context(), double(b), false); code(err) != fault.EngineError {
 				t.Errorf("%s: %v", answer, err)
 			}
-			resp, err := do(t, t.Context(), double(b), true)
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := assert.Value(do(t, t.Context(), double(b), true))(t)
 			var check dialect.Stream
 			got, _ := io.ReadAll(resp.Body)
 			if _, err := check.Take(got); code(err) != fault.EngineError {
@@ -298,9 +272,7 @@ func TestFailures(t *testing.T) {
 			}
 		}
 		gone := Builtin("gone", atPorts{}, BuiltinState{Models: []Model{chatModel("m", 0)}})
-		if _, err := gone.Do(t.Context(), Request{Model: "m", Body: chatBody("")}); !errors.Is(err, ErrUnreachable) {
-			t.Error(err)
-		}
+		assert.Is(t, assert.Err(gone.Do(t.Context(), Request{Model: "m", Body: chatBody("")})), ErrUnreachable)
 		for _, r := range []Request{{Model: "M"}, {Model: "m", Endpoint: fleet.EmbeddingsEndpoint}, {Model: "m", Endpoint: fleet.Messages}} {
 			if _, err := gone.Do(t.Context(), r); code(err) != fault.ModelNotFound {
 				t.Errorf("%v: %v", r, err)
@@ -319,16 +291,12 @@ func TestFramesComeAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		resp, err := do(t, t.Context(), double(enginetest.Behaviour{Chunks: 10, First: time.Minute, Interval: time.Second}), true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		defer resp.Body.Close()
 		buf := make([]byte, 4096)
 		for i := range 11 {
 			n, err := resp.Body.Read(buf)
-			if err != nil || bytes.Count(buf[:n], []byte("\n\n")) != 1 {
-				t.Fatalf("%q %v", buf[:n], err)
-			}
+			assert.Require(t, err == nil && bytes.Count(buf[:n], []byte("\n\n")) == 1, buf[:n], err)
 			if took, want := time.Since(begun), time.Minute+time.Duration(max(i-1, 0))*time.Second; took != want {
 				t.Errorf("frame %d after %v, want %v", i, took, want)
 			}
@@ -342,9 +310,7 @@ func TestCancelReachesTheEngine(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	e := enginetest.New(enginetest.LlamaCpp, enginetest.Options{})
-	if err := e.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, e.Start())
 	defer e.Close()
 	f := finder(t, Config{Endpoints: []string{e.URL()}})
 	call := func(ctx context.Context, stream bool) (*http.Response, error) {
@@ -352,18 +318,12 @@ func TestCancelReachesTheEngine(t *testing.T) {
 	}
 	cancelled := func(n int) {
 		t.Helper()
-		if err := e.Wait(ctx, func(c enginetest.Counts) bool { return c.Cancelled == n && c.Running == 0 }); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, e.Wait(ctx, func(c enginetest.Counts) bool { return c.Cancelled == n && c.Running == 0 }))
 	}
 	e.Set(enginetest.Behaviour{Fault: enginetest.Endless, Text: "on and on "})
 	resp, err := call(ctx, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(resp.Body, make([]byte, 1000)); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
+	assert.Value(io.ReadFull(resp.Body, make([]byte, 1000)))(t)
 	resp.Body.Close()
 	cancelled(1)
 
@@ -372,9 +332,7 @@ func TestCancelReachesTheEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	leave()
-	if _, err := io.Copy(io.Discard, resp.Body); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	assert.Is(t, assert.Err(io.Copy(io.Discard, resp.Body)), context.Canceled)
 	resp.Body.Close()
 	cancelled(2)
 
@@ -386,13 +344,9 @@ func TestCancelReachesTheEngine(t *testing.T) {
 			_, err := call(leaving, stream)
 			ended <- err
 		}()
-		if err := e.Wait(ctx, func(c enginetest.Counts) bool { return c.Running == 1 }); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, e.Wait(ctx, func(c enginetest.Counts) bool { return c.Running == 1 }))
 		leave()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		assert.Is(t, <-ended, context.Canceled)
 		cancelled(3 + i)
 	}
 
@@ -402,9 +356,7 @@ func TestCancelReachesTheEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
-	if got := e.Last().Header.Get("Connection"); got != "close" {
-		t.Errorf("Connection: %q", got)
-	}
+	assert.Equal(t, e.Last().Header.Get("Connection"), "close", "Connection")
 }
 
 // The connection of an answer is used again.
@@ -412,9 +364,7 @@ func TestConnectionsAreKept(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	e := enginetest.New(enginetest.VLLM, enginetest.Options{})
-	if err := e.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, e.Start())
 	defer e.Close()
 	f := finder(t, Config{Endpoints: []string{e.URL()}})
 	call := func(ctx context.Context, stream bool) (*http.Response, error) {
@@ -425,26 +375,17 @@ func TestConnectionsAreKept(t *testing.T) {
 	e.Set(enginetest.Behaviour{Raw: []string{chunk(`{"content":"a"}`, `"stop"`) + doneMark, ": bye\n\n"}, Interval: time.Millisecond})
 	last := "" // the connection of the call before, if it was kept
 	for calls, kept := 0, 0; kept < 10; calls++ {
-		resp, err := call(ctx, calls%2 == 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-			t.Fatal(err)
-		}
+		resp := assert.Value(call(ctx, calls%2 == 0))(t)
+		assert.Value(io.Copy(io.Discard, resp.Body))(t)
 		began := time.Now()
 		resp.Body.Close()
 		inTime := time.Since(began) < drainTimeout
 		from := e.Last().From
-		if last != "" && from != last {
-			t.Errorf("call %d came from %s, not %s", calls, from, last)
-		}
+		assert.That(t, last == "" || from == last, "call", calls, "came from", from, last)
 		if last = ""; inTime {
 			last, kept = from, kept+1
 		}
-		if calls == 100 {
-			t.Fatalf("%d of 100 calls ended in time", kept)
-		}
+		assert.Require(t, calls != 100, kept, "of 100 calls ended in time")
 	}
 }
 
@@ -473,9 +414,7 @@ func TestDeadConnections(t *testing.T) {
 			}))
 			defer server.Close()
 			u, err := NewUpstream(UpstreamConfig{Name: "s", URL: server.URL + "/v1", Dialect: "chat", Models: []fleet.ModelID{"m"}, Key: "k"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, err)
 			for i := range 2 {
 				answer, err := u.Engine().Do(t.Context(), Request{Endpoint: fleet.ChatCompletions, Model: "m", Body: chatBody("")})
 				if fails := i == 0 && test.deaths[0] || i == 1 && test.fails; (err != nil) != fails {
@@ -508,14 +447,10 @@ func TestDrain(t *testing.T) {
 				case <-s.ctx.Done():
 				}
 			}()
-			if _, err := io.Copy(io.Discard, s); err != nil {
-				t.Fatal(err)
-			}
+			assert.Value(io.Copy(io.Discard, s))(t)
 			began := time.Now()
 			s.Close()
-			if took := time.Since(began); took != want {
-				t.Errorf("an end after %s: it waits %s, want %s", ends, took, want)
-			}
+			assert.Equal(t, time.Since(began), want, "an end after", ends, "it waits")
 		})
 	}
 }
@@ -528,13 +463,9 @@ func TestBase64Embeddings(t *testing.T) {
 			double := enginetest.New(kind, enginetest.Options{Models: []enginetest.Model{{ID: "m", Embeddings: true}}})
 			f := finder(t, Config{Endpoints: []string{"http://127.0.0.1:1"}, Transport: double.Transport()})
 			resp, err := f.Engines()[0].Do(t.Context(), Request{Endpoint: fleet.EmbeddingsEndpoint, Model: "m", Body: []byte(`{"input":["a","b"],"encoding_format":"base64"}`)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, err)
 			got, err := io.ReadAll(resp.Body)
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, err)
 			answers = append(answers, string(got))
 		})
 	}
@@ -552,34 +483,6 @@ func TestAnswerTooLong(t *testing.T) {
 		}
 	})
 }
-
-// Chunks of about 240 bytes, one for each Read, as engines send them.
-func BenchmarkStream(b *testing.B) {
-	plain := `data: {"choices":[{"finish_reason":null,"index":0,"delta":{"content":" word"}}],"created":1795219200,"id":"chatcmpl-yFzPZ0kAyXlbw8ECPXBhkX8Z2s9aM9aK","model":"m","system_fingerprint":"b8681-3f3a4fb9c","object":"chat.completion.chunk"}` + "\n\n"
-	for name, frame := range map[string]string{
-		"untouched": plain,
-		"reasoning": strings.Replace(plain, `"content"`, `"reasoning_content"`, 1),
-		"model":     strings.Replace(plain, `"m"`, `"other"`, 1),
-	} {
-		b.Run(name, func(b *testing.B) {
-			src := &again{frame: []byte(frame)}
-			s := streamOf(src, wants{})
-			buf := make([]byte, 4096)
-			b.SetBytes(int64(len(frame)))
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := s.Read(buf); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-// again is the same frame for each Read.
-type again struct{ frame []byte }
-
-func (a *again) Read(p []byte) (int, error) { return copy(p, a.frame), nil }
 
 // A call that finds the idle connection dead is sent on a new one. If the handshake of
 // that fails, nothing of the call was sent either.
@@ -604,14 +507,10 @@ func TestHandshakeFailsAfterIdle(t *testing.T) {
 		return c, nil
 	}
 	u, err := NewUpstream(UpstreamConfig{Name: "s", URL: server.URL + "/v1", Dialect: "chat", Models: []fleet.ModelID{"m"}, Transport: transport})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	call := Request{Endpoint: fleet.ChatCompletions, Model: "m", Body: chatBody("")}
 	answer, err := u.Engine().Do(t.Context(), call)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	io.Copy(io.Discard, answer.Body)
 	answer.Body.Close()
 	first := <-conns
@@ -654,9 +553,7 @@ func TestHandshakeFails(t *testing.T) {
 					return ours, nil
 				}
 				u, err := NewUpstream(UpstreamConfig{Name: "s", URL: "https://127.0.0.1/v1", Dialect: "chat", Models: []fleet.ModelID{"m"}, Transport: transport})
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.OK(t, err)
 				if _, err := u.Engine().Do(t.Context(), Request{Model: "m", Body: chatBody("")}); !errors.Is(err, ErrUnreachable) {
 					t.Errorf("%v", err)
 				}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // said returns the texts of a canonical stream: content, reasoning and arguments of
@@ -31,9 +33,7 @@ func said(t *testing.T, frames []byte) (out [2]struct{ content, thought, argumen
 		if !ok {
 			continue
 		}
-		if err := json.Unmarshal([]byte("{"+data), &chunk); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, json.Unmarshal([]byte("{"+data), &chunk))
 		for _, c := range chunk.Choices {
 			out[c.Index].content += c.Delta.Content
 			out[c.Index].thought += c.Delta.Thought

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 const streamed = `{"model":"test-model","stream":true,"messages":[{"role":"user","content":"one two three"}]}`
@@ -17,9 +19,7 @@ const streamed = `{"model":"test-model","stream":true,"messages":[{"role":"user"
 func post(t *testing.T, ctx context.Context, rt http.RoundTripper, url, body string) (*http.Response, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/chat/completions", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	return rt.RoundTrip(req)
 }
 
@@ -28,9 +28,7 @@ func TestBothWays(t *testing.T) {
 	for name, through := range map[string]func(*Engine) (http.RoundTripper, string){
 		"in memory": func(e *Engine) (http.RoundTripper, string) { return e.Transport(), "http://anywhere" },
 		"socket": func(e *Engine) (http.RoundTripper, string) {
-			if err := e.Start(); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, e.Start())
 			return &http.Transport{DisableKeepAlives: true}, e.URL()
 		},
 	} {
@@ -61,20 +59,13 @@ func TestBothWays(t *testing.T) {
 				t.Errorf("died in the middle: %v\n%s", err, got)
 			}
 			e.Set(Behaviour{Fault: Hang, After: 1})
-			resp, err := post(t, ctx, rt, url, streamed)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := e.Wait(ctx, func(c Counts) bool { return c.Running == 1 }); err != nil {
-				t.Fatal(err)
-			}
+			resp := assert.Value(post(t, ctx, rt, url, streamed))(t)
+			assert.OK(t, e.Wait(ctx, func(c Counts) bool { return c.Running == 1 }))
 			if busy, err := post(t, ctx, rt, url, streamed); err != nil || busy.StatusCode != http.StatusServiceUnavailable {
 				t.Errorf("over the limit: %v", err)
 			}
 			resp.Body.Close()
-			if err := e.Wait(ctx, func(c Counts) bool { return c.Cancelled == 1 }); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, e.Wait(ctx, func(c Counts) bool { return c.Cancelled == 1 }))
 			got := e.Counts()
 			got.Chunks = 0
 			if want := (Counts{Runs: 4, Completed: 1, Cancelled: 1, Failed: 2, Refused: 1}); got != want {
@@ -99,42 +90,13 @@ func TestScriptAndPace(t *testing.T) {
 		})
 		begun := time.Now()
 		resp, err := post(t, t.Context(), e.Transport(), "http://anywhere", streamed)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-			t.Fatal(err)
-		}
-		if took, want := time.Since(begun), time.Minute+490*time.Millisecond; took != want {
-			t.Errorf("it took %v, want %v", took, want)
-		}
+		assert.OK(t, err)
+		assert.Value(io.Copy(io.Discard, resp.Body))(t)
+		assert.Equal(t, time.Since(begun), time.Minute+490*time.Millisecond, "it took")
 		resp, err = post(t, t.Context(), e.Transport(), "http://anywhere", strings.Replace(streamed, "true", "false", 1))
-		if err != nil || resp.StatusCode != http.StatusTooManyRequests {
-			t.Errorf("%v", err)
-		}
+		assert.That(t, err == nil && resp.StatusCode == http.StatusTooManyRequests, err)
 		resp.Body.Close()
 	})
-}
-
-func BenchmarkUnary(b *testing.B) {
-	e := New(LlamaCpp, Options{Behaviour: Behaviour{Text: strings.Repeat("word ", 200)}})
-	rt := e.Transport()
-	body := strings.Replace(streamed, "true", "false", 1)
-	b.ReportAllocs()
-	for b.Loop() {
-		req, err := http.NewRequest(http.MethodPost, "http://anywhere/v1/chat/completions", strings.NewReader(body))
-		if err != nil {
-			b.Fatal(err)
-		}
-		resp, err := rt.RoundTrip(req)
-		if err != nil {
-			b.Fatal(err)
-		}
-		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-			b.Fatal(err)
-		}
-		resp.Body.Close()
-	}
 }
 
 // An answer that calls a tool has its text, or none.
@@ -144,9 +106,7 @@ func TestTool(t *testing.T) {
 		e.Set(Behaviour{Text: text, Tool: &ToolCall{"call_1", "Read", `{"a":"b"}`}})
 		for _, stream := range []string{"true", "false"} {
 			resp, err := post(t, t.Context(), e.Transport(), "http://anywhere", strings.Replace(streamed, "true", stream, 1))
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, err)
 			got, err := io.ReadAll(resp.Body)
 			resp.Body.Close()
 			want := []string{`"tool_calls":[{"index":0,"id":"call_1","type":"function","function":{"name":"Read","arguments":"{\"a\":\"b\"}"}}]`, `"finish_reason":"tool_calls"`}
@@ -158,9 +118,7 @@ func TestTool(t *testing.T) {
 					t.Errorf("%q, stream %s: no %s: %v\n%s", text, stream, part, err, got)
 				}
 			}
-			if strings.Contains(string(got), "three") {
-				t.Errorf("it echoes: %s", got)
-			}
+			assert.Lacks(t, string(got), "three", "it echoes", got)
 		}
 	}
 }
@@ -189,23 +147,17 @@ func TestTiming(t *testing.T) {
 		} {
 			began, before := time.Now(), e.Counts()
 			resp, err := post(t, t.Context(), e.Transport(), "http://anywhere", step.body)
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, err)
 			text, err := io.ReadAll(resp.Body)
 			resp.Body.Close()
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, err)
 			after := e.Counts()
 			tokens := after.Prompt - before.Prompt
 			if want := fmt.Sprintf(`"cached_tokens":%d}`, step.cached); !strings.Contains(string(text), want) || after.Computed-before.Computed != tokens-step.cached {
 				t.Errorf("call %d: want %s: %s %+v", i, want, text, after)
 			}
 			want := time.Second + time.Duration(tokens-step.cached)*10*time.Millisecond + 200*time.Millisecond
-			if took := time.Since(began); took != want {
-				t.Errorf("call %d took %s, want %s", i, took, want)
-			}
+			assert.Equal(t, time.Since(began), want, "call", i, "took")
 		}
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 var update = flag.Bool("update", false, "write docs/errors.md")
@@ -12,30 +14,19 @@ var update = flag.Bool("update", false, "write docs/errors.md")
 func TestErrorsPage(t *testing.T) {
 	titles := map[string]Code{}
 	for code := range codes {
-		if code.When() == "" {
-			t.Errorf("%s has no description", code)
-		}
+		assert.That(t, code.When() != "", code, "has no description")
 		if title := code.Title(); title == string(code) || len(title) > 30 || titles[title] != "" {
 			t.Errorf("the title of %s, %q, is missing, too long or that of %s, too", code, title, titles[title])
 		}
 		titles[code.Title()] = code
 	}
-	if got := Code("an_old_one").Title(); got != "an_old_one" {
-		t.Errorf("the title of an unknown code is %q", got)
-	}
+	assert.Equal(t, Code("an_old_one").Title(), "an_old_one", "the title of an unknown code")
 	path := filepath.Join("..", "..", "docs", "errors.md")
 	if *update {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(Page()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		assert.OK(t, os.WriteFile(path, []byte(Page()), 0o644))
 	}
-	page, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := assert.Value(os.ReadFile(path))(t)
 	if string(page) != Page() {
 		t.Error("docs/errors.md is not what the table says: run go test ./internal/fault -update")
 	}

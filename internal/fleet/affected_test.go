@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // In random worlds, whatever the store changed, a caller who is not affected gets the
@@ -41,9 +43,7 @@ func TestUnaffectedCallersGetTheSame(t *testing.T) {
 			}
 		}
 	}
-	if moved == 0 || spared == 0 {
-		t.Errorf("%d decisions moved, %d were spared: this tested nothing", moved, spared)
-	}
+	assert.That(t, moved != 0 && spared != 0, moved, "decisions moved", spared, "were spared: this tested nothing")
 }
 
 // Keys, members and sessions move no one's reach by themselves.
@@ -167,17 +167,13 @@ func TestConcernIsSmall(t *testing.T) {
 				}
 			}
 		}
-		if got != c.want || affected.Any() != (c.want != "") {
-			t.Errorf("%s concerns %q, want %q", c.name, got, c.want)
-		}
+		assert.That(t, got == c.want && affected.Any() == (c.want != ""), c.name, "concerns", got, c.want)
 	}
 	affected := AffectedBy(start.WithGroup(&Group{ID: "g", Members: members[:2]}), start, []Change{{Kind: GroupChanged, ID: "g"}})
 	if !affected.Includes(&Query{Caller: "fay", Model: "m"}) || affected.Includes(&Query{Caller: "fay", Model: "x"}) {
 		t.Error("one joins with a machine: not those who ask for what it offers")
 	}
-	if !AffectedBy(start, start, nil).Includes(&Query{}) {
-		t.Error("no word on what changed concerns no one")
-	}
+	assert.That(t, AffectedBy(start, start, nil).Includes(&Query{}), "no word on what changed concerns no one")
 }
 
 // Each of an owner's limits for a group affects its members when it changes alone.

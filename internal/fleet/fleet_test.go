@@ -3,6 +3,8 @@ package fleet
 import (
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 func TestModelIDValid(t *testing.T) {
@@ -41,9 +43,7 @@ func TestTheWordsOfTheWire(t *testing.T) {
 	}
 	family, ok1 := ParseFamily("video")
 	endpoint, ok2 := ParseEndpoint("/v1/video")
-	if ok1 || ok2 || family != 0 || endpoint != 0 {
-		t.Error("a word that no one knows parses")
-	}
+	assert.That(t, !ok1 && !ok2 && family == 0 && endpoint == 0, "a word that no one knows parses")
 }
 
 // Equal on every hub, whatever it was built with: these numbers break ties.
@@ -51,9 +51,7 @@ func TestMixIsSplitMix64(t *testing.T) {
 	// SplitMix64 from seed 0: its state goes up by the golden ratio.
 	golden, want := uint64(0x9e3779b97f4a7c15), []uint64{0xe220a8397b1dcdaf, 0x6e789e6aa1b965f4, 0x06c45d188009454f}
 	for i := range want {
-		if got := mix(golden * uint64(i+1)); got != want[i] {
-			t.Errorf("number %d is %x, want %x", i, got, want[i])
-		}
+		assert.Equal(t, mix(golden*uint64(i+1)), want[i], "number", i)
 	}
 }
 

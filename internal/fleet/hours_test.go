@@ -6,14 +6,13 @@ import (
 	"testing"
 	"time"
 	_ "time/tzdata" // so that the zones are the same wherever the tests run
+
+	"github.com/kith/kith/internal/assert"
 )
 
 func hours(t testing.TB, text, zone string) Hours {
 	t.Helper()
-	h, err := ParseHours(text, zone)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := assert.Value(ParseHours(text, zone))(t)
 	return h
 }
 
@@ -60,9 +59,7 @@ func TestParseHours(t *testing.T) {
 		{"Tue-Mon 00:00-24:00", "Mon-Sun 00:00-24:00"},
 	} {
 		h := hours(t, c.text, "Europe/Lisbon")
-		if h.String() != c.want || h.Zone() != "Europe/Lisbon" {
-			t.Errorf("%q is %q in %s, want %q", c.text, h, h.Zone(), c.want)
-		}
+		assert.That(t, h.String() == c.want && h.Zone() == "Europe/Lisbon", c.text, h, "in", h.Zone(), c.want)
 	}
 	if h := hours(t, strings.Repeat("Mon 18:00-19:00;", 63)+"Tue 18:00-19:00", ""); strings.Count(h.String(), ";") != 63 {
 		t.Errorf("64 windows are %q", h)
@@ -131,13 +128,8 @@ func TestHoursOpen(t *testing.T) {
 		{"Sun 23:00-01:00", "", "2026-11-23T00:30:00Z", true},
 		{"Sat 23:00-01:00", "", "2026-11-22T00:30:00Z", true},
 	} {
-		at, err := time.Parse(time.RFC3339, c.at)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := hours(t, c.text, c.zone).Open(at); got != c.want {
-			t.Errorf("%q in %q at %s: open %v, want %v", c.text, c.zone, c.at, got, c.want)
-		}
+		at := assert.Value(time.Parse(time.RFC3339, c.at))(t)
+		assert.Equal(t, hours(t, c.text, c.zone).Open(at), c.want, c.text, "in", c.zone, "at", c.at, "open")
 	}
 }
 
@@ -158,9 +150,7 @@ func TestHoursInAnUnknownZone(t *testing.T) {
 		if got := m.state(Shared, &Limits{Hours: evening}, noon, true); got != OutsideHours {
 			t.Errorf("%q: a share with hours finds the machine %s", zone, got)
 		}
-		if got := m.state(Shared, nil, noon, true); got != Ready {
-			t.Errorf("%q: a share without hours finds the machine %s", zone, got)
-		}
+		assert.Equal(t, m.state(Shared, nil, noon, true), Ready, zone, "a share without hours finds the machine")
 	}
 	if _, err := AdvertisedHours("whenever", "Mars/Olympus"); err == nil {
 		t.Error("unreadable hours were read")
@@ -240,9 +230,7 @@ func TestHoursWhenClocksChange(t *testing.T) {
 					got++
 				}
 			}
-			if got != day.want {
-				t.Errorf("%s, %s: open %d min, want %d", c.text, day.name, got, day.want)
-			}
+			assert.Equal(t, got, day.want, c.text, day.name, "open")
 		}
 	}
 	// A week without a change, for comparison.
@@ -269,9 +257,7 @@ func FuzzParseHours(f *testing.F) {
 			return
 		}
 		again, err := ParseHours(h.String(), h.Zone())
-		if err != nil {
-			t.Fatalf("%q prints as %q, which does not parse: %v", text, h, err)
-		}
+		assert.OK(t, err, text, "prints as", h, "which does not parse")
 		at := time.Unix(unix%(1<<35), 0)
 		if again.String() != h.String() || again.Open(at) != h.Open(at) || h.Always() != (strings.TrimSpace(text) == "") {
 			t.Fatalf("%q is %q and then %q", text, h, again)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // A machine that refuses what it advertised is left out for 30 s, doubling to 10
@@ -35,9 +37,7 @@ func TestNewsIsNoStrike(t *testing.T) {
 	l, now := new(Load), noon
 	for i, want := range []time.Duration{raceWindow, newsRetry, newsRetry, newsRetry} {
 		until := l.Refused(Shared, now, now, true, true)
-		if got := until.Sub(now); got != want {
-			t.Errorf("refusal %d: left out for %s", i, got)
-		}
+		assert.Equal(t, until.Sub(now), want, "refusal", i, "left out for")
 		now = until
 	}
 	for _, want := range []time.Duration{raceWindow, firstBackoff} {
@@ -74,9 +74,7 @@ func TestOneRaceIsForgiven(t *testing.T) {
 		if c.want > 0 {
 			want = at(c.came).Add(c.want)
 		}
-		if !until.Equal(want) {
-			t.Errorf("sent at %d s: left out until %s, want %s", c.sent, until, want)
-		}
+		assert.That(t, until.Equal(want), "sent at", c.sent, "s: left out until", until, want)
 	}
 }
 
@@ -94,9 +92,7 @@ func TestTheOwnersCallsHaveTheirOwnRecord(t *testing.T) {
 		t.Errorf("left out for others: %s for others, %s for the owner", me, eve)
 	}
 	l.Served(Own)
-	if me := verdict("me"); me != "wait" {
-		t.Errorf("the owner's call ended it: %s", me)
-	}
+	assert.Equal(t, verdict("me"), "wait", "the owner's call ended it")
 	l.Served(Shared)
 	l.Refused(Own, noon, noon, false, false)
 	if me, eve := verdict("me"), verdict("eve"); me != "try" || eve != "wait" {
@@ -116,9 +112,7 @@ func TestARecordOutlivesItsOffer(t *testing.T) {
 		s = s.WithMachine(machine("y"))
 		s = s.WithMachine(machine())
 	}
-	if n := len(s.Machine("a").withdrawn); n != 1 {
-		t.Errorf("%d records are kept of models that were not asked for", n)
-	}
+	assert.Equal(t, len(s.Machine("a").withdrawn), 1, "records are kept of models that were not asked for")
 	s = s.WithMachine(machine("y", "x"))
 	if m := s.Machine("a"); m.Offer("x").Load != before || m.Offer("y").Load == before || len(m.withdrawn) != 0 {
 		t.Error("the record is lost")
@@ -164,19 +158,11 @@ func TestClaimsAttractNothingInAGroup(t *testing.T) {
 		c, _ := StateOf(s, &Query{Caller: "me", Model: "m", Now: noon}, a)
 		return a.Reserve("m", c.Alone())
 	}
-	if !reserve() || reserve() {
-		t.Error("a machine that has not served runs one call at once")
-	}
+	assert.That(t, reserve() && !reserve(), "a machine that has not served runs one call at once")
 	for _, c := range Route(s, Query{Caller: "me", Model: "m", Now: noon}).Candidates {
-		if c.Machine == a {
-			t.Error("it is tried while it runs that one")
-		}
+		assert.That(t, c.Machine != a, "it is tried while it runs that one")
 	}
-	if !a.Reserve("m", false) {
-		t.Error("it holds for a share, or for the owner")
-	}
+	assert.That(t, a.Reserve("m", false), "it holds for a share, or for the owner")
 	a.Offer("m").Load.RaiseStanding(g)
-	if !reserve() {
-		t.Error("it served: its slots count")
-	}
+	assert.That(t, reserve(), "it served: its slots count")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -129,14 +130,9 @@ func TestVerdicts(t *testing.T) {
 
 	const file = "testdata/verdicts.txt"
 	if *update {
-		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.WriteFile(file, []byte(b.String()), 0o644))
 	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := assert.Value(os.ReadFile(file))(t)
 	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(b.String(), "\n")); diff != "" {
 		t.Errorf("%s is not what Route decides (-file +Route); if Route is right, run with -update and read the change:\n%s", file, diff)
 	}
@@ -147,9 +143,7 @@ func cell(t *testing.T, s *Snapshot, w *world, a wAsk) string {
 	one := func(family Family) string {
 		a.family = family
 		d := Route(s, a.ask(w, 7))
-		if diff := w.disagrees(d, a); diff != "" {
-			t.Errorf("%+v: %s", a, diff)
-		}
+		assert.Equal(t, w.disagrees(d, a), "", a)
 		out := fmt.Sprintf("%d ", d.Row)
 		switch d.Verdict {
 		case Refuse:
@@ -475,9 +469,7 @@ func TestOrderOfAttempts(t *testing.T) {
 				for _, m := range Route(s, c.ask.ask(w, seed)).Candidates {
 					got = append(got, string(m.Machine.ID))
 				}
-				if strings.Join(got, " ") != c.want {
-					t.Fatalf("tried in the order %v, want %s", got, c.want)
-				}
+				assert.Require(t, strings.Join(got, " ") == c.want, "tried in the order", got, c.want)
 			}
 		})
 	}
@@ -494,9 +486,7 @@ func TestTheDrawBreaksTies(t *testing.T) {
 	for draw := range uint64(draws) {
 		a := Query{Caller: "me", Model: "m", Draw: draw, Now: noon}
 		d, again := Route(s, a), Route(s, a)
-		if !slices.Equal(d.Candidates, again.Candidates) {
-			t.Fatal("the same draw gave another order")
-		}
+		assert.Require(t, slices.Equal(d.Candidates, again.Candidates), "the same draw gave another order")
 		first[d.Candidates[0].Machine.ID]++
 	}
 	for id, n := range first {
@@ -504,9 +494,7 @@ func TestTheDrawBreaksTies(t *testing.T) {
 			t.Errorf("%s was first %d times of %d, expected about %d", id, n, draws, want)
 		}
 	}
-	if len(first) != machines {
-		t.Errorf("%d of %d machines were ever first", len(first), machines)
-	}
+	assert.Equal(t, len(first), machines, "of", "machines were ever first")
 }
 
 // What a refusal says: the model, safely quoted, and a next step; nothing of
@@ -598,9 +586,7 @@ func TestARefusalNamesWhoAndWhat(t *testing.T) {
 	if quote(ModelID(longest)) != `"`+longest+`"` || quote(ModelID(longest+"y")) != `"`+longest+`…"` {
 		t.Errorf("ids are quoted as %s and %s", quote(ModelID(longest)), quote(ModelID(longest+"y")))
 	}
-	if none := (Tally{}).String(); none != "none" {
-		t.Errorf("a survey of nothing is %q", none)
-	}
+	assert.Equal(t, (Tally{}).String(), "none", "a survey of nothing")
 }
 
 // A call that a daemon sent up never sees that daemon's machine, nor counts it.
@@ -664,9 +650,7 @@ func TestNoSpeech(t *testing.T) {
 		t.Errorf("the machine that offered speech has left: %s", got)
 	}
 	ask.Family = Embeddings
-	if got := code(s, ask); got != fault.ModelNotFound {
-		t.Errorf("embeddings: %s", got)
-	}
+	assert.Equal(t, code(s, ask), fault.ModelNotFound, "embeddings")
 }
 
 // A model that a reachable machine offers for other calls: the message names the path,

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // facts are all that a snapshot can be asked, as text.
@@ -139,9 +141,7 @@ func TestLoadsSurviveTheMachinesVersions(t *testing.T) {
 	if second.Load != first.Load || second.Offer("x").Load != first.Offer("x").Load {
 		t.Error("the new version lost the loads")
 	}
-	if second.Load.InFlight() != 2 || second.Reserve("w", false) {
-		t.Errorf("%d in flight", second.Load.InFlight())
-	}
+	assert.That(t, second.Load.InFlight() == 2 && !second.Reserve("w", false), second.Load.InFlight(), "in flight")
 	first.Release("y")
 	if !second.Reserve("w", false) || second.Reserve("x", false) {
 		t.Error("a slot given back through the old version is not free in the new one")
@@ -150,9 +150,7 @@ func TestLoadsSurviveTheMachinesVersions(t *testing.T) {
 	s = s.WithShares("me", []*Share{{ID: "s", Owner: "you", Member: "me", Limits: Limits{Concurrent: 1}}})
 	_, me := s.find("me")
 	old := me.shares[0]
-	if !old.Reserve(noon) {
-		t.Fatal("cannot reserve of an idle share")
-	}
+	assert.Require(t, old.Reserve(noon), "cannot reserve of an idle share")
 	s = s.WithShares("me", []*Share{{ID: "s", Owner: "you", Member: "me", Limits: Limits{Concurrent: 1, PerDay: 9, Load: NewLimitLoad(time.Now(), 9)}}})
 	_, me = s.find("me")
 	if me.shares[0].Load != old.Load || me.shares[0].Reserve(noon) {
@@ -164,9 +162,7 @@ func TestLoadsSurviveTheMachinesVersions(t *testing.T) {
 		return l
 	}
 	was := limited(&Limits{Concurrent: 1})
-	if !was.Reserve(noon) {
-		t.Fatal("cannot reserve of idle limits")
-	}
+	assert.Require(t, was.Reserve(noon), "cannot reserve of idle limits")
 	if is := limited(&Limits{Concurrent: 1, PerDay: 9, Load: NewLimitLoad(time.Now(), 9)}); is.Load != was.Load || is.Reserve(noon) {
 		t.Error("the new version of a group's limits lost its load")
 	}
@@ -206,9 +202,7 @@ func TestMachinesAreInOrder(t *testing.T) {
 	for m := range s.Machines() {
 		shown += string(m.ID)
 	}
-	if shown != "abc" {
-		t.Errorf("shows %s", shown)
-	}
+	assert.Equal(t, shown, "abc", "shows")
 }
 
 // OfferedBy differs where machines do, online or not, and where a machine offers the
@@ -234,9 +228,7 @@ func TestOfferedBy(t *testing.T) {
 		"offline": with(one, "1", false, x), "back": with(with(one, "1", true), "1", true, x), "another model": with(one, "2", true, offering("y")...),
 		"exchanged twice": with(with(one, "2", true, x), "2", true),
 	} {
-		if s.OfferedBy("x") != one.OfferedBy("x") {
-			t.Errorf("%s: it differs", name)
-		}
+		assert.Equal(t, s.OfferedBy("x"), one.OfferedBy("x"), name, "it differs")
 	}
 }
 
@@ -249,9 +241,7 @@ func TestDifference(t *testing.T) {
 		for e, joined := range difference([]byte(c.before), []byte(c.after)) {
 			steps = append(steps, map[bool]string{true: "+", false: "-"}[joined]+string(e))
 		}
-		if got := strings.Join(steps, ""); got != c.want {
-			t.Errorf("from %q to %q is %q, want %q", c.before, c.after, got, c.want)
-		}
+		assert.Equal(t, strings.Join(steps, ""), c.want, "from", c.before, "to", c.after)
 		for at := range steps {
 			n := 0
 			for range difference([]byte(c.before), []byte(c.after)) { // the language panics where this goes on
@@ -267,9 +257,7 @@ func TestDifference(t *testing.T) {
 func TestAGroupsMembersStayInTheirOrder(t *testing.T) {
 	g := &Group{ID: "g", Members: []MemberID{"b", "a"}, KeptOut: []MachineID{"2", "1"}}
 	NewSnapshot().WithGroup(g)
-	if g.Members[0] != "b" || g.KeptOut[0] != "2" {
-		t.Errorf("now %v without %v", g.Members, g.KeptOut)
-	}
+	assert.That(t, g.Members[0] == "b" && g.KeptOut[0] == "2", "now", g.Members, "without", g.KeptOut)
 }
 
 // A share that names another member, or its own owner, gives no reach.
@@ -290,9 +278,7 @@ func TestTheFirstOfEqualSharesIsUsed(t *testing.T) {
 			shares = append(shares, &Share{ID: id, Owner: "you", Member: "me"})
 		}
 		d := Route(s.WithShares("me", shares), Query{Caller: "me", Model: "x", Now: noon})
-		if len(d.Candidates) != 1 || d.Candidates[0].Share.ID != "1" {
-			t.Errorf("of %v: %+v", ids, d.Candidates)
-		}
+		assert.That(t, len(d.Candidates) == 1 && d.Candidates[0].Share.ID == "1", "of", ids, d.Candidates)
 	}
 }
 
@@ -321,9 +307,7 @@ func TestReserveKeepsToEveryBound(t *testing.T) {
 	take("any", 4)
 	m.Offer("two").Load.SetLocal(1)
 	take("two", 1)
-	if m.Load.InFlight() != 0 {
-		t.Errorf("%d in flight after all was given back", m.Load.InFlight())
-	}
+	assert.Equal(t, m.Load.InFlight(), 0, "in flight after all was given back")
 }
 
 // Whether a machine takes others' calls is a matter of its state, not of its slots.
@@ -333,9 +317,7 @@ func TestAMachineTakesCalls(t *testing.T) {
 		w := in(state, "a", "me")
 		m = NewSnapshot().WithMachine(w.machine(t, noon)).Machine("a")
 		w.load(m, noon)
-		if m.Accepts(noon) != (state >= Busy) {
-			t.Errorf("a machine that is %s takes calls: %t", state, m.Accepts(noon))
-		}
+		assert.Equal(t, m.Accepts(noon), (state >= Busy), "a machine that is", state, "takes calls")
 	}
 	if m.Load.HoldOut(noon.Add(time.Second)); m.Accepts(noon) || !m.Accepts(noon.Add(time.Second)) {
 		t.Error("a machine that is held out takes calls until then")
@@ -427,23 +409,15 @@ func TestAShareCountsItsDay(t *testing.T) {
 			t.Fatalf("call %d of a day with two: reserved %v", i+1, got)
 		}
 	}
-	if !share.spent(late) {
-		t.Fatal("two of two calls, and the day is not spent")
-	}
+	assert.Require(t, share.spent(late), "two of two calls, and the day is not spent")
 	share.Release(false, late) // no machine started it: it does not count
-	if share.spent(late) || !share.Reserve(late) {
-		t.Error("a call that never started is counted")
-	}
+	assert.That(t, !share.spent(late) && share.Reserve(late), "a call that never started is counted")
 	if n := share.Load.running.Load(); share.Reserve(late) || share.Load.running.Load() != n || n != 2 {
 		t.Errorf("a third call of two was taken, or left a trace: %d run", share.Load.running.Load())
 	}
-	if share.spent(tomorrow) || !share.Reserve(tomorrow) {
-		t.Error("yesterday's calls are counted")
-	}
+	assert.That(t, !share.spent(tomorrow) && share.Reserve(tomorrow), "yesterday's calls are counted")
 	share.Release(false, late) // of yesterday: no business of today's count
-	if share.Load.Started(tomorrow) != 1 {
-		t.Errorf("%d calls today, want 1", share.Load.Started(tomorrow))
-	}
+	assert.Equal(t, share.Load.Started(tomorrow), 1, "calls today")
 	if share.Load = NewLimitLoad(late, 2); share.Load.Started(late) != 2 || !share.spent(late) || share.spent(tomorrow) {
 		t.Errorf("after a restart %d calls of two are counted on their day, %d on the next", share.Load.Started(late), share.Load.Started(tomorrow))
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // measured returns the Speed after calls that a machine of that start and prefill served,
@@ -67,9 +69,7 @@ func TestSpeedFollows(t *testing.T) {
 		t.Errorf("prompts of 10,000 tokens take 10 s: %v s a token", got)
 	}
 	alike.Measure(Circle{}, Measurement{At: noon, Uncached: 10_000})
-	if got := len(alike.prove(Circle{}).kept.Prompts); got != 4 {
-		t.Errorf("a call without a first token was measured: %d samples", got)
-	}
+	assert.Equal(t, len(alike.prove(Circle{}).kept.Prompts), 4, "a call without a first token was measured")
 	if s := same.Speed(Circle{}); s.FirstToken != 1 || s.Due != noon.Add(3*time.Hour) {
 		t.Errorf("%+v", s)
 	}
@@ -85,13 +85,9 @@ func TestDecodingByConcurrency(t *testing.T) {
 		l.Measure(Circle{}, Measurement{At: noon, FirstToken: 1, Output: output, Decoding: took, Running: running})
 	}
 	add(1, minDecoded-1, time.Hour) // too short to count
-	if got := l.Speed(Circle{}).DecodeAt(1); got != DefaultSpeed.Decode[0] {
-		t.Errorf("not measured: %v s", got)
-	}
+	assert.Equal(t, l.Speed(Circle{}).DecodeAt(1), DefaultSpeed.Decode[0], "measured")
 	add(1, 100, 0)
-	if got := l.Speed(Circle{}).DecodeAt(1); got != DefaultSpeed.Decode[0] {
-		t.Errorf("of no time: %v s", got)
-	}
+	assert.Equal(t, l.Speed(Circle{}).DecodeAt(1), DefaultSpeed.Decode[0], "of no time")
 	var short Load
 	if short.Measure(Circle{}, Measurement{At: noon, FirstToken: 1, Output: minDecoded, Decoding: minDecoded * time.Second, Running: 1}); short.Speed(Circle{}).DecodeAt(1) != 1 {
 		t.Errorf("the shortest that counts: %v s", short.Speed(Circle{}).DecodeAt(1))
@@ -173,9 +169,7 @@ func TestKeptFollowsReports(t *testing.T) {
 		sent, cached int
 		kept         float64
 	}{{0, 0, 1}, {1000, 0, 0.5}, {1000, 0, 0.25}, {0, 500, 0.25}, {1000, 1000, 0.625}, {1000, 5000, 0.8125}, {1000, -1, 0.40625}} {
-		if got := turn(want.sent, want.cached); got != want.kept {
-			t.Errorf("turn %d: %v, want %v", i, got, want.kept)
-		}
+		assert.Equal(t, turn(want.sent, want.cached), want.kept, "turn", i)
 	}
 }
 
@@ -203,9 +197,7 @@ func TestKeptByTextSince(t *testing.T) {
 		}
 	}
 	for tokens, want := range map[int]int{-1: 0, 0: 0, 255: 0, 256: 1, 511: 1, 512: 2, 262_143: 10, 262_144: 11, math.MaxInt: 11} {
-		if got := reach(tokens); got != want {
-			t.Errorf("%d tokens: %d, want %d", tokens, got, want)
-		}
+		assert.Equal(t, reach(tokens), want, tokens, "tokens")
 	}
 }
 
@@ -238,9 +230,7 @@ func TestTiesGoByTheDraw(t *testing.T) {
 // A machine is sent one call to measure it, and the next one 10 minutes later.
 func TestOneCallMeasures(t *testing.T) {
 	var l Load
-	if !l.Trying(Circle{}, noon) {
-		t.Error("it was not measured")
-	}
+	assert.That(t, l.Trying(Circle{}, noon), "it was not measured")
 	if l.Trying(Circle{}, noon.Add(retryMeasure-1)) || !l.Trying(Circle{}, noon.Add(retryMeasure)) {
 		t.Error("the call failed: the next one is to come after 10 minutes")
 	}
@@ -262,12 +252,8 @@ func TestSetProofs(t *testing.T) {
 	proofs, at := from.Proofs()
 	m := proofs[Circle{}].Measurements
 	set := func(m Measurements) bool { return to.SetProofs(map[Circle]Proof{{}: {Measurements: m}}) }
-	if at != m.At || !set(m) || set(m) {
-		t.Error("it is younger once")
-	}
-	if *to.Speed(Circle{}) != *from.Speed(Circle{}) {
-		t.Errorf("%+v became %+v", *from.Speed(Circle{}), *to.Speed(Circle{}))
-	}
+	assert.That(t, at == m.At && set(m) && !set(m), "it is younger once")
+	assert.Equal(t, *to.Speed(Circle{}), *from.Speed(Circle{}), "became")
 	for i, edge := range []func(*Measurements){
 		func(m *Measurements) { m.Prompts[3] = PromptSample{} },
 		func(m *Measurements) { m.Prompts[3] = PromptSample{longestPrompt, longestSample} },
@@ -305,9 +291,7 @@ func TestSetProofs(t *testing.T) {
 // What is read from elsewhere may make a line that falls, or one of which nothing is known.
 func TestPositive(t *testing.T) {
 	for x, want := range map[float64]float64{2: 2, 0: 0, -1: 0, math.Inf(1): 0, math.Inf(-1): 0, math.NaN(): 0} {
-		if got := positive(x); got != want {
-			t.Errorf("%v: %v, want %v", x, got, want)
-		}
+		assert.Equal(t, positive(x), want, x)
 	}
 }
 

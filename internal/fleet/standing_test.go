@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // village returns an open group of so many members, m0 to mN, where m0 owns the machine "a"
@@ -105,9 +107,7 @@ func TestProofsStayInTheirCircle(t *testing.T) {
 			}
 		}
 	}
-	if standingOf(s) != Unserved {
-		t.Errorf("in the open group it is %v", standingOf(s))
-	}
+	assert.Equal(t, standingOf(s), Unserved, "in the open group it")
 }
 
 // A newcomer comes after the established machines of its group, except when it is a
@@ -122,20 +122,12 @@ func TestNewcomersComeLast(t *testing.T) {
 	first := func(turns ...GroupID) MachineID {
 		return Route(s, Query{Caller: "m5", Model: "m", Now: noon, Turns: turns}).Candidates[0].Machine.ID
 	}
-	if got := first(); got != "a" {
-		t.Errorf("%s is first", got)
-	}
-	if got := first("g"); got != "b" {
-		t.Errorf("%s is first in a newcomer's turn", got)
-	}
-	if got := first("h"); got != "a" {
-		t.Errorf("%s is first in the turn of another group", got)
-	}
+	assert.Equal(t, first(), "a", "is first")
+	assert.Equal(t, first("g"), "b", "is first in a newcomer's turn")
+	assert.Equal(t, first("h"), "a", "is first in the turn of another group")
 	for s.Machine("a").Reserve("m", false) {
 	}
-	if got := first(); got != "b" {
-		t.Errorf("%s is first while the other is busy", got)
-	}
+	assert.Equal(t, first(), "b", "is first while the other is busy")
 }
 
 // Proofs are stored as JSON, and taken over by circle.
@@ -145,10 +137,7 @@ func TestProofsAreKept(t *testing.T) {
 	l := s.Machine("a").Offer("m").Load
 	l.Measure(Circle{Class: Shared}, Measurement{At: noon, FirstToken: time.Second})
 	proofs, _ := l.Proofs()
-	text, err := json.Marshal(proofs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(json.Marshal(proofs))(t)
 	var read map[Circle]Proof
 	if err := json.Unmarshal(text, &read); err != nil {
 		t.Fatal(err, string(text))
@@ -164,9 +153,7 @@ func TestProofsAreKept(t *testing.T) {
 		t.Errorf("%v after %d calls of %d members", standing, calls, members)
 	}
 	for _, text := range []string{"", "group", "shared x", "other x"} {
-		if new(Circle).UnmarshalText([]byte(text)) == nil {
-			t.Errorf("%q is a circle", text)
-		}
+		assert.That(t, new(Circle).UnmarshalText([]byte(text)) != nil, text, "is a circle")
 	}
 }
 
@@ -181,9 +168,7 @@ func TestServingIsNoMeasurement(t *testing.T) {
 	l := s.Machine("a").Offer("m").Load
 	l.ServedGroup(s, s.Group("g"), "m0", "m2", noon.Add(time.Hour))
 	proofs, at := l.Proofs()
-	if at != noon.Add(time.Hour) {
-		t.Errorf("it changed at %v", at)
-	}
+	assert.Equal(t, at, noon.Add(time.Hour), "it changed at")
 	here.SetProofs(proofs)
 	if speed := here.Speed(g); speed == nil || speed.FirstToken != 1 {
 		t.Errorf("the measurements are lost: %+v", speed)
@@ -227,9 +212,7 @@ func TestReadyCanBeReserved(t *testing.T) {
 					}
 					for n := 0; ; n++ {
 						c, ok := StateOf(s, &Query{Caller: caller, Model: "m", Now: noon}, &m)
-						if !ok || c.Class != class {
-							t.Fatalf("%v %v", c.Class, ok)
-						}
+						assert.Require(t, ok && c.Class == class, c.Class, ok)
 						if reserved := m.Reserve("m", c.Alone()); reserved != (c.State == Ready) {
 							t.Fatalf("pinned in %q, %v to the group, for %v, %d slots, %d calls: %v, and a slot is reserved: %v", pinned, standing, class, slots, n, c.State, reserved)
 						}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 var (
@@ -59,9 +61,7 @@ func TestRouteAgreesWithItsTwin(t *testing.T) {
 		}
 	}
 	for row := 1; row <= 12; row++ {
-		if rows[row] == 0 && n >= 100_000 {
-			t.Errorf("no world came to row %d", row)
-		}
+		assert.That(t, rows[row] != 0 || n < 100_000, "no world came to row", row)
 	}
 	t.Logf("decisions by row: %v", rows)
 }
@@ -94,9 +94,7 @@ func TestWaysAreThoseOfReach(t *testing.T) {
 			seen[fmt.Sprint(len(shares) > 0, len(groups))]++
 			for _, sh := range shares { // without it, the groups decide
 				_, alone := s.AccessPaths(caller, m, model)
-				if len(alone) > 0 {
-					t.Fatalf("world %d: %v beside the share", seed, alone)
-				}
+				assert.Require(t, len(alone) == 0, "world", seed, alone, "beside the share")
 				without := s.WithoutShare(sh.Owner, caller)
 				if shares, groups := without.AccessPaths(caller, m, model); len(shares) > 0 || len(groups) > 0 != w.common(string(caller), string(m.ID), string(model)) {
 					t.Fatalf("world %d: without its owner's share, the ways of %s to %s are %v and %v", seed, caller, m.ID, shares, groups)
@@ -115,9 +113,7 @@ func TestWaysAreThoseOfReach(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"false 0", "true 0", "false 1", "false 2"} {
-		if seen[want] == 0 {
-			t.Errorf("no world had share and groups %s: %v", want, seen)
-		}
+		assert.That(t, seen[want] != 0, "no world had share and groups", want, seen)
 	}
 	if seen["true 1"]+seen["true 2"] > 0 {
 		t.Errorf("a group is a way beside a share, which decides alone: %v", seen)
@@ -680,9 +676,7 @@ func TestAWalkLooksOnlyAtWhoOffers(t *testing.T) {
 			seen += string(m.ID)
 			return true
 		})
-		if seen != want {
-			t.Errorf("for %q shows %q, want %q", model, seen, want)
-		}
+		assert.Equal(t, seen, want, "for", model, "shows")
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 func clientsOf(limit int, proxies ...string) (*Clients, *bytes.Buffer) {
@@ -30,10 +32,7 @@ func clientsOf(limit int, proxies ...string) (*Clients, *bytes.Buffer) {
 // end; dial returns the dialing end.
 func accepting(t *testing.T, c *Clients) (open, dial func() net.Conn) {
 	t.Helper()
-	inner, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := assert.Value(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	l := c.Listen(inner)
 	t.Cleanup(func() { _ = l.Close() })
 	accepted := make(chan net.Conn, 10)
@@ -47,10 +46,7 @@ func accepting(t *testing.T, c *Clients) (open, dial func() net.Conn) {
 		}
 	}()
 	dial = func() net.Conn {
-		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", inner.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := assert.Value(new(net.Dialer).DialContext(t.Context(), "tcp", inner.Addr().String()))(t)
 		t.Cleanup(func() { _ = conn.Close() })
 		return conn
 	}
@@ -99,9 +95,7 @@ func TestConnectionsOfAClient(t *testing.T) {
 	_ = first.Close() // its place is released only once
 	open()
 	refused(t, dial())
-	if n := strings.Count(log.String(), "[hub] proxies"); n != 1 {
-		t.Errorf("%d warnings, want one a minute: %s", n, log)
-	}
+	assert.Equal(t, strings.Count(log.String(), "[hub] proxies"), 1, "warnings", log)
 	clients.Reconfigure(nil, 0) // off
 	if near := clients.BusyClients(10); near != nil {
 		t.Errorf("without a limit: %+v", near)
@@ -136,9 +130,7 @@ func TestProxysConnections(t *testing.T) {
 	for range 5 {
 		open()
 	}
-	if log.Len() > 0 {
-		t.Error(log)
-	}
+	assert.That(t, log.Len() == 0, log)
 }
 
 func TestResolve(t *testing.T) {
@@ -185,9 +177,7 @@ func TestResolve(t *testing.T) {
 		if got.RemoteAddr != c.want || proxied != (c.remote != "@" && !strings.HasPrefix(c.remote, "192.") && !strings.HasPrefix(c.remote, "127.")) {
 			t.Errorf("%+v: %s, %v", c, got.RemoteAddr, proxied)
 		}
-		if r.RemoteAddr != c.remote {
-			t.Errorf("%+v: the request was changed", c)
-		}
+		assert.Equal(t, r.RemoteAddr, c.remote, c, "the request was changed")
 	}
 	var none *Clients
 	r := httptest.NewRequest("GET", "/", nil)
@@ -212,20 +202,14 @@ func TestRequestsBehindAProxy(t *testing.T) {
 		var leaves []func()
 		for i := range 10 {
 			leave, err := from(fmt.Sprintf("2001:db8::%x", i))
-			if err != nil {
-				t.Fatalf("request %d: %v", i, err)
-			}
+			assert.OK(t, err, "request", i)
 			leaves = append(leaves, leave)
-			if warned := log.Len() > 0; warned != (i >= 7) {
-				t.Errorf("request %d: warned %v", i, warned)
-			}
+			assert.Equal(t, log.Len() > 0, (i >= 7), "request", i, "warned")
 		}
 		if held, limit := clients.Fullest(); held != 10 || limit != 10 {
 			t.Errorf("the fullest client holds %d of %d", held, limit)
 		}
-		if _, err := from("2001:db8::ff:1"); err == nil || !strings.Contains(err.Error(), "10 requests") {
-			t.Errorf("one more: %v", err)
-		}
+		assert.Fails(t, assert.Err(from("2001:db8::ff:1")), "10 requests", "one more")
 		if _, err := from("2001:db8:0:1::1"); err != nil {
 			t.Errorf("another client: %v", err)
 		}
@@ -237,14 +221,10 @@ func TestRequestsBehindAProxy(t *testing.T) {
 		if _, err := from("2001:db8::1"); err == nil {
 			t.Error("one end made two places")
 		}
-		if n := strings.Count(log.String(), "\n"); n != 1 {
-			t.Errorf("%d warnings: %s", n, log)
-		}
+		assert.Equal(t, strings.Count(log.String(), "\n"), 1, "warnings", log)
 		time.Sleep(time.Minute)
 		_, _ = from("2001:db8::1")
-		if n := strings.Count(log.String(), "\n"); n != 2 {
-			t.Errorf("%d warnings after a minute: %s", n, log)
-		}
+		assert.Equal(t, strings.Count(log.String(), "\n"), 2, "warnings after a minute", log)
 	})
 }
 
@@ -253,9 +233,7 @@ func TestRefuse(t *testing.T) {
 	edge := New(hostedConfig(answers(chatAnswer)))
 	clients, _ := clientsOf(1, "192.0.2.0/24")
 	first, err := clients.Admit(httptest.NewRequest("GET", "/", nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer first()
 	_, err = clients.Admit(httptest.NewRequest("GET", "/", nil))
 	for path, want := range map[string]string{

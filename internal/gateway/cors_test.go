@@ -3,9 +3,9 @@ package gateway
 import (
 	"encoding/json/v2"
 	"net/http/httptest"
-	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -56,9 +56,7 @@ func TestCORS(t *testing.T) {
 			t.Errorf("%s: %d %v", name, w.Code, w.Header())
 		}
 		for _, name := range []string{"X-Correlation-ID", "Retry-After", "X-Kith-Route"} {
-			if !strings.Contains(w.Header().Get("Access-Control-Expose-Headers"), name) {
-				t.Errorf("%s is not exposed", name)
-			}
+			assert.Contains(t, w.Header().Get("Access-Control-Expose-Headers"), name, "is not exposed")
 		}
 	}
 	refused := httptest.NewRecorder()

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/spool"
@@ -81,10 +82,7 @@ func (spaces) Read(p []byte) (n int, err error) {
 // grow in memory.
 func files(t *testing.T) *spool.Spool {
 	t.Helper()
-	s, err := spool.Open(t.TempDir(), spool.Limits{Memory: 8 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := assert.Value(spool.Open(t.TempDir(), spool.Limits{Memory: 8 << 20}))(t)
 	return s
 }
 
@@ -133,6 +131,11 @@ func ask(method, target, body string, headers ...string) *http.Request {
 // do serves r and returns the answer, even if it was aborted.
 func do(h http.Handler, r *http.Request) (w *httptest.ResponseRecorder, aborted bool) {
 	w = httptest.NewRecorder()
+	return w, serveTo(h, w, r)
+}
+
+// serveTo serves r to w, and reports whether the answer was aborted.
+func serveTo(h http.Handler, w http.ResponseWriter, r *http.Request) (aborted bool) {
 	defer func() {
 		if v := recover(); v == http.ErrAbortHandler {
 			aborted = true
@@ -141,7 +144,7 @@ func do(h http.Handler, r *http.Request) (w *httptest.ResponseRecorder, aborted 
 		}
 	}()
 	h.ServeHTTP(w, r)
-	return w, false
+	return false
 }
 
 // told is a fault as a caller of the chat dialect receives it.
@@ -163,9 +166,7 @@ type told struct {
 func checkFault(t *testing.T, w *httptest.ResponseRecorder, status int, code fault.Code) told {
 	t.Helper()
 	var got told
-	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
-		t.Fatalf("body %q: %v", w.Body, err)
-	}
+	assert.OK(t, json.Unmarshal(w.Body.Bytes(), &got), "body", w.Body)
 	h := w.Result().Header
 	id := h.Get("X-Correlation-ID")
 	if w.Code != status || got.Error.Code != string(code) {
@@ -245,9 +246,7 @@ func TestRefusalsOfTheHostedEdge(t *testing.T) {
 	hide := func(w *httptest.ResponseRecorder) string {
 		return strings.ReplaceAll(w.Body.String(), w.Header().Get("X-Correlation-ID"), "")
 	}
-	if hide(one) != hide(two) {
-		t.Errorf("a missing and a wrong key are told apart:\n%s\n%s", one.Body, two.Body)
-	}
+	assert.Equal(t, hide(one), hide(two), "a missing and a wrong key are told apart", one.Body, two.Body)
 }
 
 // Every fault of the table is answered with its status and code in both envelopes,
@@ -258,9 +257,7 @@ func TestFaultsOfTheBackend(t *testing.T) {
 			h := New(hostedConfig(refuses(errors.Join(errors.New("inside"), fault.New(code, "why, and what next")))))
 			w, aborted := do(h, ask("POST", "/v1/chat/completions", chatRequest))
 			got := checkFault(t, w, status, code)
-			if got.Error.Message != "why, and what next" || aborted {
-				t.Errorf("%s, aborted %v", w.Body, aborted)
-			}
+			assert.That(t, got.Error.Message == "why, and what next" && !aborted, w.Body, "aborted", aborted)
 		})
 	}
 	t.Run("after a wait", func(t *testing.T) {
@@ -271,16 +268,12 @@ func TestFaultsOfTheBackend(t *testing.T) {
 	})
 	t.Run("no retry", func(t *testing.T) {
 		w, _ := do(New(hostedConfig(refuses(fault.New(fault.CascadeExhausted, "no").WithNoRetry()))), ask("POST", "/v1/chat/completions", chatRequest))
-		if w.Header().Get("X-Should-Retry") != "false" {
-			t.Errorf("%v", w.Header())
-		}
+		assert.Equal(t, w.Header().Get("X-Should-Retry"), "false", w.Header())
 	})
 	t.Run("not a fault", func(t *testing.T) {
 		w, _ := do(New(hostedConfig(refuses(errors.New("the secret inside")))), ask("POST", "/v1/chat/completions", chatRequest))
 		checkFault(t, w, 500, fault.InternalError)
-		if strings.Contains(w.Body.String(), "secret") {
-			t.Errorf("%s", w.Body)
-		}
+		assert.Lacks(t, w.Body.String(), "secret", w.Body)
 	})
 	t.Run("panic", func(t *testing.T) {
 		b := &backend{do: func(context.Context, *Call) (*Answer, error) { panic("the secret inside") }}
@@ -325,9 +318,7 @@ func TestEnvelopeFollowsRouteAndVersion(t *testing.T) {
 		if got := strings.HasPrefix(w.Body.String(), `{"type":"error","error":{"type":"`); got != c.messages {
 			t.Errorf("%s %s: %s", c.r.Method, c.r.URL, w.Body)
 		}
-		if !strings.Contains(w.Body.String(), w.Header().Get("X-Correlation-ID")) {
-			t.Errorf("no correlation id: %s", w.Body)
-		}
+		assert.Contains(t, w.Body.String(), w.Header().Get("X-Correlation-ID"), "no correlation id", w.Body)
 	}
 }
 
@@ -346,9 +337,7 @@ func TestUnary(t *testing.T) {
 	c.Finished = func(_ *Call, o Outcome) { out = o }
 	h := New(c)
 	w, aborted := do(h, ask("POST", "/v1/chat/completions", chatRequest, "Prefer", "respond-async, wait=7", "X-Correlation-ID", "mine"))
-	if w.Code != 200 || w.Body.String() != chatAnswer || aborted {
-		t.Errorf("%d %q", w.Code, w.Body)
-	}
+	assert.That(t, w.Code == 200 && w.Body.String() == chatAnswer && !aborted, w.Code, w.Body)
 	header := w.Header()
 	if header.Get("Content-Length") != strconv.Itoa(len(chatAnswer)) || header.Get("Content-Type") != "application/json" ||
 		header.Get("X-Kith-Route") != "own; machine=box  X: y; owner=ann" {
@@ -366,9 +355,7 @@ func TestUnary(t *testing.T) {
 		!strings.Contains(log.String(), `"endpoint":"/v1/chat/completions"`) || !strings.Contains(log.String(), `"machine":"mch_1"`) {
 		t.Errorf("log:\n%s", log.String())
 	}
-	if strings.Contains(log.String(), goodKey) {
-		t.Error("the log holds a key")
-	}
+	assert.Lacks(t, log.String(), goodKey, "the log holds a key")
 
 	w, _ = do(h, ask("POST", "/v1/embeddings", `{"model":"m","stream":true,"input":"x"}`))
 	if w.Code != 200 || call.Stream || call.Endpoint != fleet.EmbeddingsEndpoint || call.Wait >= 0 {
@@ -453,9 +440,7 @@ func TestModels(t *testing.T) {
 			First   string `json:"first_id"`
 			Last    string `json:"last_id"`
 		}
-		if err := json.Unmarshal(w.Body.Bytes(), &page, json.MatchCaseInsensitiveNames(true)); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, json.Unmarshal(w.Body.Bytes(), &page, json.MatchCaseInsensitiveNames(true)))
 		got := ""
 		for _, m := range page.Data {
 			got += m.ID + " "
@@ -465,28 +450,13 @@ func TestModels(t *testing.T) {
 		}
 	}
 	w, _ = do(h, ask("GET", "/v1/models?limit=0", "", "Anthropic-Version", "x"))
-	if w.Code != 400 {
-		t.Errorf("limit=0: %d", w.Code)
-	}
+	assert.Equal(t, w.Code, 400, "limit=0")
 	w, _ = do(New(hostedConfig(&backend{fault: fault.New(fault.CascadeExhausted, "x")})), ask("GET", "/v1/models", ""))
 	checkFault(t, w, 503, fault.CascadeExhausted)
 	w, _ = do(New(hostedConfig(&backend{})), ask("GET", "/v1/models", ""))
-	if w.Body.String() != `{"object":"list","data":[]}` {
-		t.Errorf("%s", w.Body)
-	}
+	assert.Equal(t, w.Body.String(), `{"object":"list","data":[]}`, w.Body)
 	w, _ = do(New(hostedConfig(&backend{})), ask("GET", "/v1/models", "", "Anthropic-Version", "x"))
-	if w.Body.String() != `{"data":[],"has_more":false,"first_id":null,"last_id":null}` {
-		t.Errorf("%s", w.Body)
-	}
-}
-
-func TestGreeting(t *testing.T) {
-	for _, c := range []Config{hostedConfig(nil), localConfig(nil)} {
-		w, _ := do(New(c), ask("HEAD", "http://localhost:8701/", "", "Authorization", ""))
-		if w.Code != 200 || w.Body.Len() != 0 || w.Header().Get("X-Correlation-ID") == "" {
-			t.Errorf("%d %v", w.Code, w.Header())
-		}
-	}
+	assert.Equal(t, w.Body.String(), `{"data":[],"has_more":false,"first_id":null,"last_id":null}`, w.Body)
 }
 
 func TestPreferredWait(t *testing.T) {
@@ -494,9 +464,7 @@ func TestPreferredWait(t *testing.T) {
 		"": -1, "wait=0": 0, "wait=10": 10 * time.Second, "handling=lenient, WAIT = \"3\"": 3 * time.Second,
 		"wait=-1": -1, "wait=x": -1, "wait": -1, "wait=99999999999": -1,
 	} {
-		if got := preferredWait(http.Header{"Prefer": {value}}); got != want {
-			t.Errorf("%q: %v, want %v", value, got, want)
-		}
+		assert.Equal(t, preferredWait(http.Header{"Prefer": {value}}), want, value)
 	}
 }
 
@@ -514,9 +482,7 @@ func TestModelIDsAreExact(t *testing.T) {
 	} {
 		asked = nil
 		body, err := json.Marshal(map[string]any{"model": id, "input": "x", "max_tokens": 1, "messages": []map[string]string{{"role": "user", "content": "x"}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		for _, path := range []string{"/v1/chat/completions", "/v1/embeddings", "/v1/messages", "/v1/responses"} {
 			w, _ := do(h, ask("POST", path, string(body), "Anthropic-Version", "2023-06-01"))
 			if w.Code != 404 || !strings.Contains(w.Body.String(), "model_not_found") || !reaches && !strings.Contains(w.Body.String(), "no space at either end") {
@@ -551,10 +517,7 @@ func TestAnswerBeforeBooks(t *testing.T) {
 	defer server.Close()
 	r := ask("POST", server.URL+"/v1/chat/completions", chatRequest)
 	r.RequestURI = ""
-	answer, err := server.Client().Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := assert.Value(server.Client().Do(r))(t)
 	defer answer.Body.Close()
 	if body, err := io.ReadAll(answer.Body); string(body) != chatAnswer || err != nil {
 		t.Errorf("%q, %v", body, err)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -33,9 +34,7 @@ func hostForms() []string {
 
 func TestGuardHost(t *testing.T) {
 	forms, passed := hostForms(), map[string]bool{}
-	if len(forms) < 200 {
-		t.Fatalf("only %d forms", len(forms))
-	}
+	assert.Require(t, len(forms) >= 200, "only", len(forms), "forms")
 	h := New(localConfig(&backend{}))
 	for _, host := range forms {
 		r := ask("GET", "/v1/models", "")
@@ -48,9 +47,7 @@ func TestGuardHost(t *testing.T) {
 		checkFault(t, w, 403, fault.ForbiddenOrigin)
 	}
 	for _, host := range []string{"localhost:8701", "127.0.0.1:8701", "[::1]:8701"} {
-		if !passed[host] {
-			t.Errorf("%s was refused", host)
-		}
+		assert.That(t, passed[host], host, "was refused")
 		delete(passed, host)
 	}
 	for host := range passed {
@@ -58,9 +55,7 @@ func TestGuardHost(t *testing.T) {
 	}
 	on80 := &Guard{Port: 80}
 	for _, host := range []string{"localhost", "localhost:80", "[::1]"} {
-		if !on80.ownHost(host) {
-			t.Errorf("%s was refused on port 80", host)
-		}
+		assert.That(t, on80.ownHost(host), host, "was refused on port 80")
 	}
 }
 
@@ -87,17 +82,13 @@ func TestGuardOrigin(t *testing.T) {
 		w, _ := do(h, ask("POST", target, chatRequest, headers...))
 		checkFault(t, w, 403, fault.ForbiddenOrigin)
 		for name := range w.Header() {
-			if strings.HasPrefix(name, "Access-Control") {
-				t.Errorf("%v: %s", headers, name)
-			}
+			assert.That(t, !strings.HasPrefix(name, "Access-Control"), headers, name)
 		}
 	}
 	for _, method := range []string{"GET", "POST", "PUT", "OPTIONS", "HEAD"} {
 		for _, path := range []string{"/", "/v1/models", "/v1/chat/completions", "/nowhere", "/v1/completions"} {
 			w, _ := do(h, ask(method, "http://localhost:8701"+path, "", "Origin", "https://evil.example"))
-			if w.Code != 403 {
-				t.Errorf("%s %s of a page: %d", method, path, w.Code)
-			}
+			assert.Equal(t, w.Code, 403, method, path, "of a page")
 		}
 	}
 	for _, contentType := range []string{"text/plain", "text/plain; application/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "application/jsonp", "x;;"} {
@@ -110,9 +101,7 @@ func TestGuardOrigin(t *testing.T) {
 			checkFault(t, w, 400, fault.InvalidRequest)
 		}
 	}
-	if runs != 0 {
-		t.Fatalf("%d calls ran", runs)
-	}
+	assert.Require(t, runs == 0, runs, "calls ran")
 	for _, headers := range [][]string{
 		{}, {"Sec-Fetch-Site", "none"}, {"Sec-Fetch-Site", "same-origin"},
 		{"Origin", "https://app.example", "Sec-Fetch-Site", "cross-site"},
@@ -129,9 +118,7 @@ func TestGuardOrigin(t *testing.T) {
 
 func TestGuardNamesItsPort(t *testing.T) {
 	err := (&Guard{Port: 8701}).check(ask("GET", "http://evil.example/", ""))
-	if !strings.Contains(fmt.Sprint(err), "8701") {
-		t.Error(err)
-	}
+	assert.Contains(t, fmt.Sprint(err), "8701", err)
 }
 
 // The guard also works around a handler that is not an edge. With AnyHost it accepts
@@ -161,8 +148,6 @@ func TestGuardHandler(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		c.guard.Handler(served).ServeHTTP(w, r)
-		if w.Code != c.status {
-			t.Errorf("%+v: %d %s", c, w.Code, w.Body)
-		}
+		assert.Equal(t, w.Code, c.status, c, w.Body)
 	}
 }

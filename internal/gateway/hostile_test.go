@@ -14,6 +14,7 @@ import (
 	"testing/iotest"
 	"unicode/utf8"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -180,9 +181,7 @@ func hostileEdge(b *backend) *Edge {
 // failure, and memory stays limited (spec/security.md#hostile-streams).
 func TestHostileStreams(t *testing.T) {
 	cases := hostileStreams()
-	if len(cases) < 250 {
-		t.Fatalf("%d cases", len(cases))
-	}
+	assert.Require(t, len(cases) >= 250, len(cases), "cases")
 	for i, c := range cases {
 		if leaveOut(i) {
 			continue
@@ -271,18 +270,6 @@ func (w *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func serveTo(h http.Handler, w http.ResponseWriter, r *http.Request) (aborted bool) {
-	defer func() {
-		if v := recover(); v == http.ErrAbortHandler {
-			aborted = true
-		} else if v != nil {
-			panic(v)
-		}
-	}()
-	h.ServeHTTP(w, r)
-	return false
-}
-
 // leaveOut reports whether a test skips the i-th of its many cases: with -short, as under
 // the race detector, it runs every fourth.
 func leaveOut(i int) bool { return testing.Short() && i%4 != 0 }
@@ -326,17 +313,11 @@ func (c *counted) Read(p []byte) (int, error) {
 // The memory of a member is limited to the byte: if a body does not fit, the rest is not
 // read, and nothing stays counted. Another member is not affected.
 func TestMemberFull(t *testing.T) {
-	room, err := spool.Open(t.TempDir(), spool.Limits{Member: 4 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	room := assert.Value(spool.Open(t.TempDir(), spool.Limits{Member: 4 << 20}))(t)
 	c := hostedConfig(answers(chatAnswer))
 	c.Spool = room
 	h := New(c)
-	other, err := room.Keep(spool.Holder{Member: "mem_2"}, make([]byte, 3<<20))
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := assert.Value(room.Keep(spool.Holder{Member: "mem_2"}, make([]byte, 3<<20)))(t)
 	defer other.Close()
 	for _, length := range []int64{-1, 30 << 20} {
 		var came counted
@@ -344,9 +325,7 @@ func TestMemberFull(t *testing.T) {
 		r.Body, r.ContentLength = io.NopCloser(&came), length
 		w, _ := do(h, r)
 		checkFault(t, w, 503, fault.CapacityFull)
-		if w.Header().Get("Retry-After") == "" || came > 4<<20 {
-			t.Errorf("%d bytes were read; %v", came, w.Header())
-		}
+		assert.That(t, w.Header().Get("Retry-After") != "" && came <= 4<<20, came, "bytes were read", w.Header())
 		if held := room.Use(); held.Memory != 0 || held.Disk != 3<<20 {
 			t.Errorf("still held: %+v", held)
 		}
@@ -355,10 +334,7 @@ func TestMemberFull(t *testing.T) {
 		t.Errorf("afterwards: %d %s", w.Code, w.Body)
 	}
 	// What the member holds already leaves less for the next request and for an answer.
-	own, err := room.Keep(spool.Holder{Member: "mem_1"}, make([]byte, 3<<20))
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := assert.Value(room.Keep(spool.Holder{Member: "mem_1"}, make([]byte, 3<<20)))(t)
 	long := strings.Replace(chatRequest, "{", "{"+strings.Repeat(" ", 1<<20), 1)
 	c.Backend = answers(chatAnswer + strings.Repeat(" ", 3<<19))
 	answering := New(c)
@@ -401,11 +377,7 @@ func TestLargeBodiesInFiles(t *testing.T) {
 		if w.Code != 200 || !strings.Contains(w.Body.String(), text) || w.Header().Get("Content-Length") != strconv.Itoa(w.Body.Len()) {
 			t.Errorf("%s: %d, %d bytes", path, w.Code, w.Body.Len())
 		}
-		if path == "/v1/chat/completions" && w.Body.String() != said {
-			t.Error("other bytes came back")
-		}
-		if held := room.Use(); held != (spool.Use{}) {
-			t.Errorf("%s: still held %+v", path, held)
-		}
+		assert.That(t, path != "/v1/chat/completions" || w.Body.String() == said, "other bytes came back")
+		assert.Equal(t, room.Use(), (spool.Use{}), path, "still held")
 	}
 }

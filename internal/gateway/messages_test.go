@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -54,9 +55,7 @@ type envelope struct {
 func checkEnvelope(t *testing.T, h http.Header, body string, kind string, code fault.Code) envelope {
 	t.Helper()
 	var got envelope
-	if err := json.Unmarshal([]byte(body), &got); err != nil {
-		t.Fatalf("%q: %v", body, err)
-	}
+	assert.OK(t, json.Unmarshal([]byte(body), &got), body)
 	id := h.Get("X-Correlation-ID")
 	if got.Type != "error" || got.Error.Type != kind || got.Error.Code != string(code) || got.Error.Details.Code != string(code) || got.Error.Message == "" {
 		t.Errorf("want %s %s: %s", kind, code, body)
@@ -203,9 +202,7 @@ func TestMessagesUnary(t *testing.T) {
 			t.Errorf("%d %v\n%s\n%s", w.Code, w.Header(), w.Body, want)
 		}
 	}
-	if call.Endpoint != fleet.Messages || call.Model != "m" {
-		t.Errorf("%+v", call)
-	}
+	assert.That(t, call.Endpoint == fleet.Messages && call.Model == "m", call)
 	if out.TokensIn != 2 || out.TokensOut != 3 || !out.Reported || out.Status != 200 || out.Code != "" {
 		t.Errorf("%+v", out)
 	}
@@ -265,9 +262,7 @@ func TestCountRate(t *testing.T) {
 		count := func(n int) (estimates int) {
 			for range n {
 				w, _ := do(h, ask("POST", "/v1/messages/count_tokens", messagesRequest, "Anthropic-Version", "2023-06-01"))
-				if w.Code != 200 {
-					t.Fatal(w.Code, w.Body)
-				}
+				assert.Require(t, w.Code == 200, w.Code, w.Body)
 				if w.Header().Get("X-Kith-Estimate") == "true" {
 					estimates++
 				}
@@ -305,15 +300,7 @@ func TestNoRoom(t *testing.T) {
 // playMessages serves a streamed messages call and returns the tape.
 func playMessages(c Config) (w *tape, aborted bool) {
 	w = newTape()
-	defer func() {
-		if v := recover(); v == http.ErrAbortHandler {
-			aborted = true
-		} else if v != nil {
-			panic(v)
-		}
-	}()
-	New(c).ServeHTTP(w, askMessages(messagesStream))
-	return w, false
+	return w, serveTo(New(c), w, askMessages(messagesStream))
 }
 
 // Pings are sent while a call waits, and while its machine sends only what has no
@@ -346,31 +333,17 @@ func TestMessagesStream(t *testing.T) {
 		if w.header.Get("Content-Type") != "text/event-stream" || strings.Contains(w.text.String(), "[DONE]") || strings.Contains(w.text.String(), "choices") {
 			t.Errorf("%v %s", w.header, w.text.String())
 		}
-		if out.Code != "" || out.TokensOut != 2 || out.FirstByte != 8*time.Second {
-			t.Errorf("%+v", out)
-		}
+		assert.That(t, out.Code == "" && out.TokensOut == 2 && out.FirstByte == 8*time.Second, out)
 	})
 }
 
 // A stream that fails ends with an error event, without a message_stop.
 func TestMessagesStreamFails(t *testing.T) {
-	gone := fault.New(fault.MachineOffline, "the machine went away")
-	for name, c := range map[string]struct {
-		b    *backend
-		kind string
-		code fault.Code
-	}{
-		"machine gone": {sends(0, line{0, frame, nil}, line{time.Second, "", gone}), "api_error", fault.MachineOffline},
-		"no end mark":  {sends(0, line{0, frame, io.EOF}), "api_error", fault.EngineError},
-		"error frame":  {sends(0, line{0, frame + `data: {"error":{"message":"boom"}}` + "\n\n", nil}), "api_error", fault.EngineError},
-		"nonsense":     {sends(0, line{0, frame + "data: {\n\n", nil}), "api_error", fault.EngineError},
-		"silence":      {sends(0, line{0, frame, nil}, line{time.Hour, "", nil}), "timeout_error", fault.EngineTimeout},
-		"refused, late": {&backend{do: func(context.Context, *Call) (*Answer, error) {
-			time.Sleep(9 * time.Second)
-			return nil, fault.New(fault.CapacityFull, "busy").AfterWait()
-		}}, "overloaded_error", fault.CapacityFull},
-		"broken tool": {sends(0, line{0, `data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"x"}}]}}]}` + "\n\n" + done, nil}), "api_error", fault.EngineError},
-	} {
+	cases := brokenStreams()
+	first := cases["broken tool"]
+	first.b = sends(0, line{0, `data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"x"}}]}}]}` + "\n\n" + done, nil})
+	cases["broken tool, first"] = first
+	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, aborted := playMessages(hostedConfig(c.b))
@@ -385,9 +358,7 @@ func TestMessagesStreamFails(t *testing.T) {
 					t.Errorf("aborted %v: %s", aborted, text)
 				}
 				got := checkEnvelope(t, w.header, data, c.kind, c.code)
-				if (got.Error.Details.Reason == fault.WaitElapsed) != (c.code == fault.CapacityFull) {
-					t.Error(data)
-				}
+				assert.Equal(t, (got.Error.Details.Reason == fault.WaitElapsed), (c.code == fault.CapacityFull), data)
 			})
 		})
 	}

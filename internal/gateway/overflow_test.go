@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -15,10 +16,7 @@ import (
 // becomes context_length_exceeded, unless the status means that another machine is tried
 // (spec/routing.md#what-the-engines-answer-becomes).
 func TestEngineFaultOverContext(t *testing.T) {
-	text, err := os.ReadFile("../dialect/testdata/overflow.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := assert.Value(os.ReadFile("../dialect/testdata/overflow.txt"))(t)
 	rows := 0
 	for line := range strings.Lines(string(text)) {
 		row := strings.SplitN(strings.TrimSuffix(line, "\n"), " | ", 4)
@@ -36,9 +34,7 @@ func TestEngineFaultOverContext(t *testing.T) {
 			t.Errorf("%s, as a 503: %v", row[0], f)
 		}
 	}
-	if rows < 20 {
-		t.Errorf("only %d rows were read", rows)
-	}
+	assert.That(t, rows >= 20, "only", rows, "rows were read")
 }
 
 // A prompt that is too long is reported in each dialect in the form that agents read:
@@ -101,9 +97,7 @@ func TestParam(t *testing.T) {
 		}
 	}
 	w, _ := do(missing, ask("GET", "/v1/models/other", ""))
-	if !strings.Contains(w.Body.String(), `"param":"model"`) {
-		t.Errorf("a model of the list: %s", w.Body)
-	}
+	assert.Contains(t, w.Body.String(), `"param":"model"`, "a model of the list", w.Body)
 }
 
 // With truncation auto the call is retried with a shorter conversation until it fits,
@@ -185,13 +179,9 @@ func TestChatForms(t *testing.T) {
 	}
 	toBody = true
 	w, _ = do(New(localConfig(b)), ask("POST", "http://localhost:8701/v1/chat/completions", body))
-	if w.Code != 200 || w.Body.String() != tools || asked != body {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
+	assert.That(t, w.Code == 200 && w.Body.String() == tools && asked == body, w.Code, w.Body)
 	for _, body := range []string{search, option} {
 		w, _ = do(New(localConfig(b)), ask("POST", "http://localhost:8701/v1/chat/completions", body))
-		if w.Code != 200 || asked != body {
-			t.Errorf("a service elsewhere: %d %s", w.Code, w.Body)
-		}
+		assert.That(t, w.Code == 200 && asked == body, "a service elsewhere", w.Code, w.Body)
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/pires/go-proxyproto"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // behindProxy starts a server that accepts through Clients with a limit, and answers each
@@ -24,10 +26,7 @@ func behindProxy(t *testing.T, limit int, proxies ...string) (address string, cl
 	log = new(printedLog)
 	clients, _ = clientsOf(limit, proxies...)
 	clients.log = slog.New(slog.NewTextHandler(log, nil))
-	inner, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := assert.Value(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	server := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hijack" {
 			conn, buffered, err := http.NewResponseController(w).Hijack()
@@ -83,14 +82,9 @@ type caller struct {
 // connect opens a connection and sends begin.
 func connect(t *testing.T, address string, begin []byte) *caller {
 	t.Helper()
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := assert.Value(new(net.Dialer).DialContext(t.Context(), "tcp", address))(t)
 	t.Cleanup(func() { _ = conn.Close() })
-	if _, err := conn.Write(begin); err != nil {
-		t.Fatal(err)
-	}
+	assert.Value(conn.Write(begin))(t)
 	return &caller{conn, bufio.NewReader(conn)}
 }
 
@@ -121,9 +115,7 @@ func proxyHeader(t *testing.T, version byte, client string) []byte {
 		to.IP = net.ParseIP("2001:db8::1")
 	}
 	var text bytes.Buffer
-	if _, err := proxyproto.HeaderProxyFromAddrs(version, from, to).WriteTo(&text); err != nil {
-		t.Fatal(err)
-	}
+	assert.Value(proxyproto.HeaderProxyFromAddrs(version, from, to).WriteTo(&text))(t)
 	return text.Bytes()
 }
 
@@ -147,20 +139,14 @@ func TestProxyHeader(t *testing.T) {
 	} {
 		conn := connect(t, address, c.begin)
 		for range 2 {
-			if got := conn.ask("POST", "/", c.forwarded); got != c.want {
-				t.Errorf("%s: %q, want %q", name, got, c.want)
-			}
+			assert.Equal(t, conn.ask("POST", "/", c.forwarded), c.want, name)
 		}
 	}
-	if log.String() != "" {
-		t.Error(log)
-	}
+	assert.Equal(t, log.String(), "", log)
 	if got := connect(t, address, []byte("PROXY TCP4 nonsense\r\n")).ask("GET", "/", ""); got != "" {
 		t.Errorf("a header that cannot be read: %q", got)
 	}
-	if !strings.Contains(log.String(), "PROXY header that cannot be read") {
-		t.Errorf("logged: %s", log)
-	}
+	assert.Contains(t, log.String(), "PROXY header that cannot be read", "logged", log)
 }
 
 // pipe is one end of a net.Pipe. Like TCP, and unlike net.Pipe, it reads into an empty
@@ -186,15 +172,10 @@ func TestSlowProxy(t *testing.T) {
 				time.Sleep(after)
 				status := ""
 				if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: h\r\n\r\n"); err == nil {
-					response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-					if err != nil {
-						t.Fatal(err)
-					}
+					response := assert.Value(http.ReadResponse(bufio.NewReader(conn), nil))(t)
 					status = response.Status
 				}
-				if status != want {
-					t.Errorf("%q, want %q", status, want)
-				}
+				assert.Equal(t, status, want)
 			})
 		})
 	}
@@ -221,37 +202,27 @@ func TestProxyHeaderIsCounted(t *testing.T) {
 		return conn, conn.ask("GET", path, "")
 	}
 	tunnel, got := open(first, "/hijack")
-	if got != "hijacked" {
-		t.Fatal(got)
-	}
-	if _, err := io.WriteString(tunnel, "hello"); err != nil {
-		t.Fatal(err)
-	}
+	assert.Require(t, got == "hijacked", got)
+	assert.Value(io.WriteString(tunnel, "hello"))(t)
 	if _, err := io.ReadFull(tunnel.in, make([]byte, 5)); err != nil {
 		t.Error(err)
 	}
 	kept, got := open(first, "/")
-	if got == "" {
-		t.Fatal("the first was refused")
-	}
+	assert.Require(t, got != "", "the first was refused")
 	if _, got = open(first, "/"); got == "" {
 		t.Error("the second was refused: the tunnel is counted")
 	}
 	if _, got = open(first, "/"); got != "" {
 		t.Errorf("the third: %q", got)
 	}
-	if !strings.Contains(log.String(), "198.51.100.1/32") {
-		t.Errorf("logged: %s", log)
-	}
+	assert.Contains(t, log.String(), "198.51.100.1/32", "logged", log)
 	if _, got = open(proxyHeader(t, 1, "198.51.100.2:99"), "/"); got == "" {
 		t.Error("another client was refused")
 	}
 	_ = kept.Close()
 	late := time.Now().Add(2 * time.Minute)
 	for _, got = open(first, "/"); got == ""; _, got = open(first, "/") {
-		if time.Now().After(late) {
-			t.Fatal("one that ended is still counted")
-		}
+		assert.Require(t, !time.Now().After(late), "one that ended is still counted")
 	}
 	clients.Reconfigure(nil, 2)
 	if _, got = open(first, "/"); got != "400 Bad Request" {

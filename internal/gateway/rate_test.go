@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -31,26 +32,18 @@ func TestLocalRateIsExact(t *testing.T) {
 					if r.Method == "POST" {
 						checkFault(t, w, 429, fault.RateLimitExceeded)
 					}
-					if w.Header().Get("Retry-After") != "1" {
-						t.Errorf("Retry-After %s", w.Header().Get("Retry-After"))
-					}
+					assert.Equal(t, w.Header().Get("Retry-After"), "1", "Retry-After")
 				default:
 					t.Fatal(w.Code)
 				}
 			}
 			return ok
 		}
-		if got := served(250); got != 200 {
-			t.Errorf("%d of 250 at once served, want 200", got)
-		}
+		assert.Equal(t, served(250), 200, "of 250 at once served")
 		time.Sleep(100 * time.Millisecond)
-		if got := served(50); got != 10 {
-			t.Errorf("%d of 50 served after 100 ms, want 10", got)
-		}
+		assert.Equal(t, served(50), 10, "of 50 served after 100 ms")
 		time.Sleep(time.Minute)
-		if got := served(250); got != 200 {
-			t.Errorf("%d of 250 served after a minute, want 200", got)
-		}
+		assert.Equal(t, served(250), 200, "of 250 served after a minute")
 	})
 }
 
@@ -63,9 +56,7 @@ func TestHostedRateIsPerKey(t *testing.T) {
 			t.Error("the first request of a key was refused")
 		}
 		f := fault.Of(b.take(one, now.Add(2*time.Second)))
-		if f == nil || f.RetryAfter != 8 {
-			t.Errorf("%+v, want 8 s to the next token", f)
-		}
+		assert.That(t, f != nil && f.RetryAfter == 8, f)
 		if b.take(one, now.Add(10*time.Second)) != nil {
 			t.Error("the next token was not there")
 		}
@@ -171,40 +162,19 @@ func TestMissesAreLimited(t *testing.T) {
 				t.Fatalf("miss %d: %d", i, got)
 			}
 		}
-		if got := miss("m0"); got != 503 {
-			t.Errorf("a model asked for before: %d", got)
-		}
+		assert.Equal(t, miss("m0"), 503, "a model asked for before")
 		refusal = fault.New(fault.MachineOffline, "x")
-		if got := miss("other"); got != 503 {
-			t.Errorf("what is no miss: %d", got)
-		}
+		assert.Equal(t, miss("other"), 503, "what is no miss")
 		time.Sleep(45 * time.Second)
 		for _, refusal = range []error{kinds[0], kinds[1], kinds[2]} {
 			w, _ := do(h, ask("POST", "/v1/chat/completions", `{"model":"m60"}`))
 			checkFault(t, w, 429, fault.RateLimitExceeded)
-			if w.Header().Get("Retry-After") != "15" {
-				t.Errorf("Retry-After %s, want 15", w.Header().Get("Retry-After"))
-			}
+			assert.Equal(t, w.Header().Get("Retry-After"), "15", "Retry-After")
 		}
 		time.Sleep(15 * time.Second)
 		refusal = kinds[1]
-		if got := miss("m60"); got != 403 {
-			t.Errorf("a minute later: %d", got)
-		}
+		assert.Equal(t, miss("m60"), 403, "a minute later")
 	})
-}
-
-func TestMissesArePerKey(t *testing.T) {
-	var m misses
-	now := time.Now()
-	for i := range maxMisses {
-		if m.add(bucketKey{key: "a"}, fleet.ModelID(fmt.Sprint(i)), now) != nil {
-			t.Fatal(i)
-		}
-	}
-	if m.add(bucketKey{key: "a"}, "x", now) == nil || m.add(bucketKey{key: "b"}, "x", now) != nil {
-		t.Error("not one window a key")
-	}
 }
 
 // Answers of another handler of the address count against the same limits.
@@ -222,20 +192,14 @@ func TestLimitsHoldBesideTheEdge(t *testing.T) {
 	if f := g.Miss(ann, "one more", out); f.Code != fault.RateLimitExceeded {
 		t.Errorf("one miss too many: %v", f)
 	}
-	if f := g.Miss(ann, "0", out); f != out {
-		t.Errorf("one missed before: %v", f)
-	}
+	assert.Equal(t, g.Miss(ann, "0", out), out, "one missed before")
 	if f := fault.New(fault.CapacityFull, "busy"); g.Miss(ann, "busy", f) != f {
 		t.Error("a refusal within reach is a miss")
 	}
-	if f := g.Miss(fleet.Caller{Member: "bob", KeyID: "key_bob"}, "x", out); f != out {
-		t.Errorf("another's: %v", f)
-	}
+	assert.Equal(t, g.Miss(fleet.Caller{Member: "bob", KeyID: "key_bob"}, "x", out), out, "another's")
 	admitted := 0
 	for g.Admit(ann) == nil {
 		admitted++
 	}
-	if admitted < 62 || admitted > 64 {
-		t.Errorf("%d admitted with a burst of 62", admitted)
-	}
+	assert.That(t, admitted >= 62 && admitted <= 64, admitted, "admitted with a burst of 62")
 }

@@ -14,6 +14,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -37,17 +38,12 @@ func byRegion(ctx context.Context, secret string) (fleet.Caller, error) {
 // records no calls itself.
 func edgeTo(t *testing.T, address string, set func(*Config)) *Edge {
 	t.Helper()
-	at, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := assert.Value(url.Parse(address))(t)
 	c := hostedConfig(refuses(errors.New("a call of another region ran here")))
 	c.Identify, c.Region, c.Regions = byRegion, "eu", map[string]*url.URL{"us": at}
 	c.Finished = func(*Call, Outcome) { t.Error("a call of another region was recorded") }
 	c.Refused = func(call *Call, _ Outcome) {
-		if call.Caller != (fleet.Caller{}) {
-			t.Errorf("the caller of another region is %+v", call.Caller)
-		}
+		assert.Equal(t, call.Caller, (fleet.Caller{}), "the caller of another region")
 	}
 	if set != nil {
 		set(&c)
@@ -69,20 +65,14 @@ func far(t *testing.T, serve http.HandlerFunc) (address string) {
 // farRequest returns a request with a key of region "us" to an edge that listens.
 func farRequest(t *testing.T, edge, method, target string, body io.Reader) *http.Request {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+edge+target, body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := assert.Value(http.NewRequestWithContext(t.Context(), method, "http://"+edge+target, body))(t)
 	r.Header.Set("Authorization", "Bearer "+farKey)
 	return r
 }
 
 func send(t *testing.T, r *http.Request) *http.Response {
 	t.Helper()
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	res := assert.Value(http.DefaultClient.Do(r))(t)
 	t.Cleanup(func() { res.Body.Close() })
 	return res
 }
@@ -125,17 +115,13 @@ func TestForwardedWhole(t *testing.T) {
 		"Accept-Encoding": "br", "X-Forwarded-For": "127.0.0.1", "Kith-Forwarded-From": "eu",
 		"Cookie": "", "Origin": "", "Keep-Alive": "", "X-Mine": "", "Upgrade": "", "Connection": "",
 	} {
-		if values := strings.Join(got.Header[name], "|"); values != want {
-			t.Errorf("%s arrived as %q, not %q", name, values, want)
-		}
+		assert.Equal(t, strings.Join(got.Header[name], "|"), want, name, "arrived as")
 	}
 	for name, want := range map[string]string{
 		"X-Correlation-Id": "req_far", "X-Kith-Route": "own; machine=box", "Set-Cookie": "", "Request-Id": "",
 		"Access-Control-Allow-Origin": "https://app.example", "Vary": "Origin",
 	} {
-		if values := strings.Join(res.Header[name], "|"); values != want {
-			t.Errorf("%s came back as %q, not %q", name, values, want)
-		}
+		assert.Equal(t, strings.Join(res.Header[name], "|"), want, name, "came back as")
 	}
 }
 
@@ -163,9 +149,7 @@ func TestForwardedStream(t *testing.T) {
 	res := send(t, r.WithContext(ctx))
 	for range 3 {
 		frame := make([]byte, len("data: {}\n\n"))
-		if _, err := io.ReadFull(res.Body, frame); err != nil {
-			t.Fatal(err)
-		}
+		assert.Value(io.ReadFull(res.Body, frame))(t)
 		seen <- struct{}{}
 	}
 	cancel()
@@ -202,9 +186,7 @@ func TestForwardedAnswerBreaksOff(t *testing.T) {
 				text, err = io.ReadAll(res.Body)
 				res.Body.Close()
 			}
-			if err == nil {
-				t.Errorf("%q is complete", text)
-			}
+			assert.That(t, err != nil, text, "is complete")
 		})
 	}
 }
@@ -281,9 +263,7 @@ func TestNotForwarded(t *testing.T) {
 			t.Errorf("%s: %q", name, got.Error.Message)
 		}
 	}
-	if calls != 0 {
-		t.Fatalf("%d requests were forwarded", calls)
-	}
+	assert.Require(t, calls == 0, calls, "requests were forwarded")
 
 	edge = edgeTo(t, address, func(c *Config) { c.Rate = Rate{PerSecond: 0.001, Burst: 3} })
 	var statuses []int

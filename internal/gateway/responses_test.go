@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -90,9 +91,7 @@ type object struct {
 func readObject(t *testing.T, text string) object {
 	t.Helper()
 	var o object
-	if err := json.Unmarshal([]byte(text), &o); err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
+	assert.OK(t, json.Unmarshal([]byte(text), &o), text)
 	return o
 }
 
@@ -162,9 +161,7 @@ func TestResponsesOnTheLocalSurface(t *testing.T) {
 	}}))
 	w, _ := do(h, ask("POST", "http://localhost:8701/v1/responses", responsesRequest))
 	checkFault(t, w, 404, fault.ModelNotFound)
-	if !called {
-		t.Error("nothing was asked")
-	}
+	assert.That(t, called, "nothing was asked")
 	w, _ = do(h, ask("GET", "http://localhost:8701/v1/responses/resp_1", ""))
 	checkFault(t, w, 404, fault.RouteNotFound)
 }
@@ -199,9 +196,7 @@ func TestResponsesUnary(t *testing.T) {
 		t.Errorf("%+v", out)
 	}
 	again, _ := do(New(c), ask("POST", "/v1/responses", responsesRequest))
-	if readObject(t, again.Body.String()).ID == got.ID {
-		t.Error("two responses have one id")
-	}
+	assert.That(t, readObject(t, again.Body.String()).ID != got.ID, "two responses have one id")
 	w, _ = do(New(hostedConfig(answers("<html>"))), ask("POST", "/v1/responses", responsesRequest))
 	checkFault(t, w, 502, fault.EngineError)
 }
@@ -223,9 +218,7 @@ func TestResponsesState(t *testing.T) {
 	told := w.Body.String()
 
 	w, _ = do(h, ask("GET", "/v1/responses/"+first.ID, ""))
-	if w.Code != 200 || w.Body.String() != told {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
+	assert.That(t, w.Code == 200 && w.Body.String() == told, w.Code, w.Body)
 	w, _ = do(h, ask("GET", "/v1/responses/"+first.ID+"/input_items?order=asc&limit=1", ""))
 	if w.Code != 200 || !strings.Contains(w.Body.String(), `"data":[{"id":"msg_`) || !strings.Contains(w.Body.String(), `"content":[{"type":"input_text","text":"canary"}]`) {
 		t.Errorf("%d %s", w.Code, w.Body)
@@ -267,13 +260,9 @@ func TestResponsesState(t *testing.T) {
 	// Neither ids nor content are in the log.
 	do(h, ask("GET", "/responses/"+first.ID, ""))
 	for _, secret := range []string{strings.TrimPrefix(first.ID, "resp_"), strings.TrimPrefix(second.ID, "resp_"), "canary", "again"} {
-		if strings.Contains(log.String(), secret) {
-			t.Errorf("%s is in the log:\n%s", secret, log.String())
-		}
+		assert.Lacks(t, log.String(), secret, "is in the log")
 	}
-	if !strings.Contains(log.String(), "/v1/responses/") {
-		t.Errorf("the log says nothing: %s", log.String())
-	}
+	assert.Contains(t, log.String(), "/v1/responses/", "the log says nothing")
 }
 
 // An answer is sent whether or not its turn could be stored, and reports which.
@@ -317,15 +306,7 @@ func TestResponsesNotStored(t *testing.T) {
 // playResponses serves a streamed call of the dialect and returns the tape.
 func playResponses(c Config) (w *tape, aborted bool) {
 	w = newTape()
-	defer func() {
-		if v := recover(); v == http.ErrAbortHandler {
-			aborted = true
-		} else if v != nil {
-			panic(v)
-		}
-	}()
-	New(c).ServeHTTP(w, ask("POST", "/v1/responses", responsesStream))
-	return w, false
+	return w, serveTo(New(c), w, ask("POST", "/v1/responses", responsesStream))
 }
 
 // Comments are sent while a call waits. The answer is translated as it arrives, and the
@@ -364,9 +345,7 @@ func TestResponsesStream(t *testing.T) {
 				t.Errorf("another response is kept than was told: %v %s", err, turn)
 			}
 		}
-		if out.Code != "" || out.TokensOut != 2 || out.FirstByte != 8*time.Second {
-			t.Errorf("%+v", out)
-		}
+		assert.That(t, out.Code == "" && out.TokensOut == 2 && out.FirstByte == 8*time.Second, out)
 	})
 }
 
@@ -389,22 +368,7 @@ func TestResponsesStoreHangs(t *testing.T) {
 // A stream that fails ends with the error and the failed response, without an end mark,
 // and its turn is not stored.
 func TestResponsesStreamFails(t *testing.T) {
-	gone := fault.New(fault.MachineOffline, "the machine went away")
-	for name, c := range map[string]struct {
-		b    *backend
-		code fault.Code
-	}{
-		"machine gone": {sends(0, line{0, frame, nil}, line{time.Second, "", gone}), fault.MachineOffline},
-		"no end mark":  {sends(0, line{0, frame, io.EOF}), fault.EngineError},
-		"error frame":  {sends(0, line{0, frame + `data: {"error":{"message":"boom"}}` + "\n\n", nil}), fault.EngineError},
-		"nonsense":     {sends(0, line{0, frame + "data: {\n\n", nil}), fault.EngineError},
-		"silence":      {sends(0, line{0, frame, nil}, line{time.Hour, "", nil}), fault.EngineTimeout},
-		"refused, late": {&backend{do: func(context.Context, *Call) (*Answer, error) {
-			time.Sleep(9 * time.Second)
-			return nil, fault.New(fault.CapacityFull, "busy").AfterWait()
-		}}, fault.CapacityFull},
-		"broken tool": {sends(0, line{0, frame + `data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"x"}}]}}]}` + "\n\n" + done, nil}), fault.EngineError},
-	} {
+	for name, c := range brokenStreams() {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newShelf()
@@ -450,10 +414,7 @@ func (w firstWrite) Write(p []byte) (int, error) {
 // it runs. If there is no memory, they are not read.
 func TestTurnsAreCounted(t *testing.T) {
 	const mib = 1 << 20
-	room, err := spool.Open(t.TempDir(), spool.Limits{Member: 16 * mib})
-	if err != nil {
-		t.Fatal(err)
-	}
+	room := assert.Value(spool.Open(t.TempDir(), spool.Limits{Member: 16 * mib}))(t)
 	var held spool.Use
 	c := stateful(&backend{do: func(context.Context, *Call) (*Answer, error) {
 		held = room.Use()
@@ -476,10 +437,7 @@ func TestTurnsAreCounted(t *testing.T) {
 		t.Errorf("a call after it: %d, held %+v", w.Code, held)
 	}
 
-	other, err := room.Keep(spool.Holder{Member: "mem_1"}, make([]byte, 6*mib))
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := assert.Value(room.Keep(spool.Holder{Member: "mem_1"}, make([]byte, 6*mib)))(t)
 	for name, r := range map[string]*http.Request{
 		"items": ask("GET", items, ""), "response": ask("GET", "/v1/responses/"+first.ID, ""), "call": ask("POST", "/v1/responses", next),
 	} {

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,16 +19,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
 // listen serves the edge on loopback as the hub does, and returns its address.
 func listen(t testing.TB, h http.Handler) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	server := NewServer(h, slog.New(slog.DiscardHandler))
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
@@ -42,15 +41,10 @@ func listen(t testing.TB, h http.Handler) string {
 // server closes the connection, which must happen before the time limit of a body.
 func raw(t *testing.T, address, text string) (reply string) {
 	t.Helper()
-	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(net.Dial("tcp", address))(t)
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(bodyGrace))
-	if _, err := io.WriteString(c, text); err != nil {
-		t.Fatal(err)
-	}
+	assert.Value(io.WriteString(c, text))(t)
 	all, _ := io.ReadAll(c)
 	return string(all)
 }
@@ -75,9 +69,7 @@ func TestAnswerBeforeTheLog(t *testing.T) {
 		c.Log = slog.New(log)
 		address := listen(t, New(c))
 		r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+address+"/v1/chat/completions", strings.NewReader(chatRequest))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		r.Header.Set("Authorization", "Bearer "+goodKey)
 		client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 		resp, err := client.Do(r)
@@ -94,30 +86,41 @@ func TestAnswerBeforeTheLog(t *testing.T) {
 
 const rawHead = "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " + goodKey + "\r\nContent-Type: application/json\r\n"
 
+// A body over the limit is refused at its first excess byte, not when the rest has
+// arrived or its time is over.
 func TestTooLargeAtTheByte(t *testing.T) {
 	c := hostedConfig(answers(chatAnswer))
 	c.Limits.Body = 1000
-	address := listen(t, New(c))
 	body := func(n int) string { return `{"model":"m","x":"` + strings.Repeat("y", n-20) + `"}` }
 	chunked := func(s string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(s), s) }
-	for name, c := range map[string]struct {
-		text   string
-		status string
-	}{
+	answered(t, c, map[string]sending{
 		"length at the limit":   {rawHead + "Connection: close\r\nContent-Length: 1000\r\n\r\n" + body(1000), "200"},
 		"length over it":        {rawHead + "Content-Length: 1001\r\n\r\n", "413"}, // before its first byte arrived
 		"huge length":           {rawHead + "Content-Length: 99999999999\r\n\r\n", "413"},
 		"chunked at the limit":  {rawHead + "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(body(1000)) + "0\r\n\r\n", "200"},
 		"chunked one byte over": {rawHead + "Transfer-Encoding: chunked\r\n\r\n" + chunked(body(1000)) + "1\r\nz", "413"}, // the end never arrives
-	} {
+		"in a chunk":            {rawHead + "Transfer-Encoding: chunked\r\n\r\nfff\r\n" + body(1001), "413"},
+	})
+}
+
+// sending is what a caller sends and the status of the answer.
+type sending struct{ text, status string }
+
+// answered checks that each text is answered at once.
+func answered(t *testing.T, config Config, cases map[string]sending) {
+	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := raw(t, address, c.text)
-			if !strings.HasPrefix(got, "HTTP/1.1 "+c.status) || !strings.Contains(got, "X-Correlation-Id: req_") {
-				t.Errorf("%q", got)
-			}
-			if c.status == "413" && !strings.Contains(got, `"code":"request_too_large"`) {
-				t.Errorf("%q", got)
-			}
+			virtually(t, New(config), nil, func(t *testing.T, conn net.Conn) {
+				began := time.Now()
+				go func() { _, _ = io.WriteString(conn, c.text) }()
+				response := assert.Value(http.ReadResponse(bufio.NewReader(conn), nil))(t)
+				took := time.Since(began)
+				body, _ := io.ReadAll(response.Body)
+				if took != 0 || strconv.Itoa(response.StatusCode) != c.status || response.Header.Get("X-Correlation-Id") == "" {
+					t.Errorf("%s after %v: %s", response.Status, took, body)
+				}
+				assert.That(t, c.status != "413" || strings.Contains(string(body), `"code":"request_too_large"`), body)
+			})
 		})
 	}
 }
@@ -151,9 +154,7 @@ func TestSmuggling(t *testing.T) {
 			}
 		})
 	}
-	if n := calls.Load(); n != 0 {
-		t.Errorf("%d calls ran", n)
-	}
+	assert.Equal(t, calls.Load(), 0, "calls ran")
 }
 
 // memory is a listener of in-memory connections, so that time limits can be tested in
@@ -311,9 +312,7 @@ func TestFault05OneByteTooMany(t *testing.T) {
 						_, _ = io.WriteString(conn, "\r\n0\r\n\r\n")
 					}()
 					got, err := bufio.NewReader(conn).ReadString('\n')
-					if !strings.HasPrefix(got, status) {
-						t.Errorf("%q, %v", got, err)
-					}
+					assert.That(t, strings.HasPrefix(got, status), got, err)
 				})
 			})
 		}
@@ -369,9 +368,7 @@ func TestFramesArriveOneByOneThenTheCut(t *testing.T) {
 	r.Header.Set("Authorization", "Bearer "+goodKey)
 	go func() { next <- frame }()
 	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer response.Body.Close()
 	got := make([]byte, len(frame))
 	for i := range 5 {
@@ -410,10 +407,7 @@ func TestCallerHangsUp(t *testing.T) {
 	virtually(t, New(hostedConfig(b)), nil, func(t *testing.T, c net.Conn) {
 		fmt.Fprintf(c, "%sContent-Length: %d\r\n\r\n%s", rawHead, len(streamRequest), streamRequest)
 		for reader := bufio.NewReader(c); ; {
-			text, err := reader.ReadString('\n')
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := assert.Value(reader.ReadString('\n'))(t)
 			if strings.HasPrefix(text, "data:") {
 				break
 			}
@@ -434,10 +428,7 @@ func TestConnectionIsKept(t *testing.T) {
 		}
 		return nil, fault.New(fault.CapacityFull, "busy")
 	}})))
-	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(net.Dial("tcp", address))(t)
 	defer c.Close()
 	reader := bufio.NewReader(c)
 	for i := range 6 {
@@ -447,9 +438,7 @@ func TestConnectionIsKept(t *testing.T) {
 		}
 		fmt.Fprintf(c, "%sContent-Length: %d\r\n\r\n%s", rawHead, len(body), body)
 		response, err := http.ReadResponse(reader, nil)
-		if err != nil {
-			t.Fatal(i, err)
-		}
+		assert.OK(t, err, i)
 		text, err := io.ReadAll(response.Body)
 		if err != nil || (response.StatusCode == 200) != (i%2 == 0) || i%2 == 0 && string(text) != frame+done {
 			t.Errorf("%d: %d %q %v", i, response.StatusCode, text, err)
@@ -470,9 +459,7 @@ func TestHTTP2(t *testing.T) {
 	r, _ := http.NewRequest("POST", server.URL+"/v1/chat/completions", strings.NewReader(streamRequest))
 	r.Header.Set("Authorization", "Bearer "+goodKey)
 	response, err := server.Client().Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	if response.ProtoMajor != 2 || err == nil || !strings.HasPrefix(string(text), frame+`data: {"error":{"code":"engine_error"`) {
@@ -491,9 +478,7 @@ func BenchmarkUnary(b *testing.B) {
 		w := &sink{header: http.Header{}}
 		r := &http.Request{Method: "POST", URL: target.URL, Header: benchHeader, Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body))}
 		h.ServeHTTP(w, r)
-		if w.status != 200 {
-			b.Fatal(w.status)
-		}
+		assert.Require(b, w.status == 200, w.status)
 	}
 }
 

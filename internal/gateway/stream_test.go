@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -59,15 +60,7 @@ func (w *tape) Flush() { w.note("flush") }
 func play(t *testing.T, c Config) (w *tape, aborted bool) {
 	t.Helper()
 	w = newTape()
-	defer func() {
-		if v := recover(); v == http.ErrAbortHandler {
-			aborted = true
-		} else if v != nil {
-			panic(v)
-		}
-	}()
-	New(c).ServeHTTP(w, ask("POST", "/v1/chat/completions", streamRequest))
-	return w, false
+	return w, serveTo(New(c), w, ask("POST", "/v1/chat/completions", streamRequest))
 }
 
 // script is a body that returns its lines at their times and fails when its context ends.
@@ -167,9 +160,7 @@ func TestHeartbeats(t *testing.T) {
 		if aborted || strings.Join(w.notes, "|") != strings.Join(want, "|") {
 			t.Errorf("aborted %v\n%q", aborted, w.notes)
 		}
-		if w.header.Get("X-Kith-Route") != "" {
-			t.Error("a header after the headers")
-		}
+		assert.Equal(t, w.header.Get("X-Kith-Route"), "", "a header after the headers")
 	})
 }
 
@@ -225,6 +216,32 @@ func TestFailuresBeforeAndAfterTheFirstByte(t *testing.T) {
 	}
 }
 
+// brokenStreams are ways in which a streamed call of a translated dialect fails, with what
+// its caller gets.
+func brokenStreams() map[string]struct {
+	b    *backend
+	kind string
+	code fault.Code
+} {
+	gone := fault.New(fault.MachineOffline, "the machine went away")
+	return map[string]struct {
+		b    *backend
+		kind string
+		code fault.Code
+	}{
+		"machine gone": {sends(0, line{0, frame, nil}, line{time.Second, "", gone}), "api_error", fault.MachineOffline},
+		"no end mark":  {sends(0, line{0, frame, io.EOF}), "api_error", fault.EngineError},
+		"error frame":  {sends(0, line{0, frame + `data: {"error":{"message":"boom"}}` + "\n\n", nil}), "api_error", fault.EngineError},
+		"nonsense":     {sends(0, line{0, frame + "data: {\n\n", nil}), "api_error", fault.EngineError},
+		"silence":      {sends(0, line{0, frame, nil}, line{time.Hour, "", nil}), "timeout_error", fault.EngineTimeout},
+		"refused, late": {&backend{do: func(context.Context, *Call) (*Answer, error) {
+			time.Sleep(9 * time.Second)
+			return nil, fault.New(fault.CapacityFull, "busy").AfterWait()
+		}}, "overloaded_error", fault.CapacityFull},
+		"broken tool": {sends(0, line{0, frame + `data: {"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"x"}}]}}]}` + "\n\n" + done, nil}), "api_error", fault.EngineError},
+	}
+}
+
 // checkEnd checks how a failed streamed call ended.
 func checkEnd(t *testing.T, w *tape, aborted bool, status int, code fault.Code) {
 	t.Helper()
@@ -240,9 +257,7 @@ func checkEnd(t *testing.T, w *tape, aborted bool, status int, code fault.Code) 
 		}
 	}
 	var got told
-	if err := json.Unmarshal([]byte(text), &got); err != nil {
-		t.Fatalf("%q: %v", text, err)
-	}
+	assert.OK(t, json.Unmarshal([]byte(text), &got), text)
 	reason := got.Error.Reason
 	if status == 200 {
 		reason = got.Error.Details.Reason
@@ -300,9 +315,7 @@ func TestStreamOfAHub(t *testing.T) {
 		}}
 		w, aborted := play(t, hostedConfig(b))
 		checkEnd(t, w, aborted, 200, fault.CapacityFull)
-		if strings.Count(w.text.String(), waiting) != 2 {
-			t.Errorf("%q", w.text.String())
-		}
+		assert.Equal(t, strings.Count(w.text.String(), waiting), 2, w.text.String())
 	})
 }
 
@@ -358,12 +371,8 @@ func TestMachineIsFreeAtTheEnd(t *testing.T) {
 				} else {
 					want = append(want, c.closed+" closed")
 				}
-				if strings.Join(w.notes, "|") != strings.Join(want, "|") {
-					t.Errorf("%q", w.notes)
-				}
-				if out.Reported != c.reported || c.reported && out.TokensIn != 7 {
-					t.Errorf("%+v", out)
-				}
+				assert.Equal(t, strings.Join(w.notes, "|"), strings.Join(want, "|"), w.notes)
+				assert.That(t, out.Reported == c.reported && (!c.reported || out.TokensIn == 7), out)
 				time.Sleep(time.Hour)
 			})
 		})
@@ -417,11 +426,8 @@ func TestCallerLeaves(t *testing.T) {
 				c.Finished = func(_ *Call, o Outcome) { out = o }
 				ctx, leave := context.WithTimeout(context.Background(), after)
 				defer leave()
-				w, aborted := newTape(), false
-				func() {
-					defer func() { aborted = recover() == http.ErrAbortHandler }()
-					New(c).ServeHTTP(w, ask("POST", "/v1/chat/completions", streamRequest).WithContext(ctx))
-				}()
+				w := newTape()
+				aborted := serveTo(New(c), w, ask("POST", "/v1/chat/completions", streamRequest).WithContext(ctx))
 				<-closed
 				if !aborted || out.Code != Cancelled || strings.Contains(w.text.String(), "error") || time.Since(w.began) != after {
 					t.Errorf("aborted %v, %+v, %q", aborted, out, w.text.String())
@@ -447,9 +453,7 @@ func TestServedUntilEnded(t *testing.T) {
 					defer func() { aborted = recover() == http.ErrAbortHandler }()
 					New(c).ServeAs(w, ask("POST", "/v1/chat/completions", streamRequest).WithContext(ctx), fleet.Caller{Member: "ann"})
 				}()
-				if time.Since(w.began) != after {
-					t.Errorf("it ended after %s", time.Since(w.began))
-				}
+				assert.Equal(t, time.Since(w.began), after, "it ended after")
 				status := map[bool]int{true: 200, false: 401}[after > 2*time.Second]
 				checkEnd(t, w, aborted, status, fault.InvalidAPIKey)
 			})
@@ -472,13 +476,8 @@ func TestCallerTakesNothing(t *testing.T) {
 			return nil, ctx.Err()
 		}})
 		c.Finished = func(_ *Call, o Outcome) { out = o }
-		func() {
-			defer func() { _ = recover() }()
-			New(c).ServeHTTP(slow{newTape()}, ask("POST", "/v1/chat/completions", streamRequest))
-		}()
+		serveTo(New(c), slow{newTape()}, ask("POST", "/v1/chat/completions", streamRequest))
 		<-closed
-		if out.Code != Cancelled || out.Duration != 5*time.Second {
-			t.Errorf("%+v", out)
-		}
+		assert.That(t, out.Code == Cancelled && out.Duration == 5*time.Second, out)
 	})
 }

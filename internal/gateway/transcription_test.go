@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -39,10 +39,7 @@ func transcribe(body string, headers ...string) *http.Request {
 // its directory, or even has a name there.
 func spoolFolder(t *testing.T) (*spool.Spool, func(when string)) {
 	folder := t.TempDir()
-	s, err := spool.Open(folder, spool.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := assert.Value(spool.Open(folder, spool.Limits{}))(t)
 	return s, func(when string) {
 		t.Helper()
 		if names, err := os.ReadDir(folder); err != nil || len(names) > 0 {
@@ -89,12 +86,8 @@ func TestTranscription(t *testing.T) {
 				t.Errorf("%s: %d %s %q", format, w.Code, w.Header().Get("Content-Type"), w.Body)
 			}
 			_, _, body := form.Encode(true)
-			if _, err := io.ReadAll(body()); !errors.Is(err, os.ErrClosed) {
-				t.Errorf("the sound is still there after the call: %v", err)
-			}
-			if held := kept.Use(); held != (spool.Use{}) {
-				t.Errorf("still held after the call: %+v", held)
-			}
+			assert.Is(t, assert.Err(io.ReadAll(body())), os.ErrClosed, "the sound is still there after the call")
+			assert.Equal(t, kept.Use(), (spool.Use{}), "still held after the call")
 		}
 	}
 	empty("at the end")
@@ -135,36 +128,26 @@ func TestTranscriptionFails(t *testing.T) {
 		t.Errorf("a defect: %d", w.Code)
 	}
 	empty("a defect")
-	if held := kept.Use(); held != (spool.Use{}) {
-		t.Errorf("still held: %+v", held)
-	}
+	assert.Equal(t, kept.Use(), (spool.Use{}), "still held")
 	c.Spool = noRoom()
 	if w, _ := do(New(c), transcribe(formOf("sound"))); w.Code != 503 || !strings.Contains(w.Body.String(), "CAPACITY_FULL") {
 		t.Errorf("no room: %d %s", w.Code, w.Body)
 	}
 }
 
-// Over a real connection: too much audio is refused at the first excess byte, not at the
-// end.
+// Too much audio is refused at the first excess byte, not at the end.
 func TestSoundTooLargeAtTheByte(t *testing.T) {
 	c := hostedConfig(answers(`{"text":"x"}`))
 	c.Limits.Upload = 1000
-	address := listen(t, New(c))
 	head := "POST /v1/audio/transcriptions HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " + goodKey + "\r\nContent-Type: " + formType + "\r\n"
 	whole := formOf(strings.Repeat("x", 1000))
 	begun := strings.Split(formOf(strings.Repeat("x", 1000)), "\r\n--B\r\n")[0]
-	for name, c := range map[string]struct{ text, status string }{
+	answered(t, c, map[string]sending{
 		"at the limit":  {fmt.Sprintf("%sConnection: close\r\nContent-Length: %d\r\n\r\n%s", head, len(whole), whole), "200"},
 		"length":        {fmt.Sprintf("%sContent-Length: %d\r\n\r\n", head, 1001+dialect.FormOverhead), "413"},
 		"a byte over":   {fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n8\r\nyyyyyyyy\r\n", head, len(begun), begun), "413"}, // its end never comes
 		"a long ending": {fmt.Sprintf("%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n%x\r\n%s", head, len(whole), whole, dialect.FormOverhead, strings.Repeat("z", dialect.FormOverhead)), "413"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := raw(t, address, c.text); !strings.HasPrefix(got, "HTTP/1.1 "+c.status) {
-				t.Errorf("%q", got)
-			}
-		})
-	}
+	})
 }
 
 // A streamed transcript has heartbeats before it and its own events, and it is complete
@@ -181,11 +164,7 @@ func TestTranscriptionStream(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newTape()
-			aborted := false
-			func() {
-				defer func() { aborted = recover() == http.ErrAbortHandler }()
-				New(hostedConfig(sends(6*time.Second, c.said...))).ServeHTTP(w, transcribe(formOf("sound", "stream=true")))
-			}()
+			aborted := serveTo(New(hostedConfig(sends(6*time.Second, c.said...))), w, transcribe(formOf("sound", "stream=true")))
 			text := w.text.String()
 			if w.status != 200 || !strings.HasPrefix(text, ": working\n\n") || !strings.Contains(text, delta) {
 				t.Errorf("%s: %d %q", name, w.status, text)
@@ -211,14 +190,10 @@ func TestSlowSound(t *testing.T) {
 		_, aborted := do(New(c), r)
 		ended <- aborted
 	}()
-	if _, err := io.WriteString(write, formOf("sound")[:90]); err != nil {
-		t.Fatal(err)
-	}
+	assert.Value(io.WriteString(write, formOf("sound")[:90]))(t)
 	empty("while it comes")
 	cancel()
 	write.CloseWithError(context.Canceled)
-	if !<-ended {
-		t.Error("it was answered")
-	}
+	assert.That(t, <-ended, "it was answered")
 	empty("after it left")
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/spool"
 )
@@ -28,10 +29,7 @@ func vectors(count int) io.Reader {
 // copy.
 func TestUnaryAnswerIsHeldOnce(t *testing.T) {
 	const count = 2000 // 14 MB
-	held, err := spool.Open(t.TempDir(), spool.Limits{Memory: 4 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := assert.Value(spool.Open(t.TempDir(), spool.Limits{Memory: 4 << 20}))(t)
 	var got Outcome
 	c := hostedConfig(&backend{do: func(context.Context, *Call) (*Answer, error) {
 		a := answer(io.NopCloser(vectors(count)))
@@ -40,7 +38,7 @@ func TestUnaryAnswerIsHeldOnce(t *testing.T) {
 	}})
 	c.Spool, c.Finished = held, func(_ *Call, o Outcome) { got = o }
 	h := New(c)
-	w := &counting{sink: sink{header: http.Header{}}, spool: held}
+	w := &counting{bounded: bounded{header: http.Header{}}, spool: held}
 	// A garbage collection would empty the pools of buffers, and the number of
 	// allocations would depend on it.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
@@ -51,9 +49,7 @@ func TestUnaryAnswerIsHeldOnce(t *testing.T) {
 	if length, _ := strconv.Atoi(w.header.Get("Content-Length")); w.status != 200 || w.written != length || length < 14e6 || got.TokensIn != 3 {
 		t.Fatalf("%d, %d of %d bytes, %+v", w.status, w.written, length, got)
 	}
-	if disk := w.most.Disk; disk != int64(w.written) {
-		t.Errorf("%d bytes are in files while an answer of %d is passed on", disk, w.written)
-	}
+	assert.Equal(t, w.most.Disk, int64(w.written), "bytes are in files while an answer of", w.written, "is passed on")
 	if taken := after.TotalAlloc - before.TotalAlloc; taken > 4<<20 {
 		t.Errorf("an answer of %d bytes took %d bytes of memory", w.written, taken)
 	}
@@ -62,10 +58,10 @@ func TestUnaryAnswerIsHeldOnce(t *testing.T) {
 	}
 }
 
-// counting is a sink that counts the bytes written and records the most that the spool
+// counting is a ResponseWriter that counts the bytes written and records the most that the spool
 // holds during that time.
 type counting struct {
-	sink
+	bounded
 	spool   *spool.Spool
 	written int
 	most    spool.Use
@@ -93,11 +89,9 @@ func TestUnaryAnswerLimit(t *testing.T) {
 				return answer(io.NopCloser(padded(c.answer, c.limit+more))), nil
 			}})
 			config.Spool = files(t)
-			w := &sink{header: http.Header{}}
+			w := &bounded{header: http.Header{}}
 			New(config).ServeHTTP(w, ask("POST", path, c.request))
-			if w.status != status {
-				t.Errorf("%s: %d bytes more than the limit: %d, not %d", path, more, w.status, status)
-			}
+			assert.Equal(t, w.status, status, path, more, "bytes more than the limit")
 		}
 	}
 }
@@ -130,9 +124,7 @@ func TestTruncatedPrompt(t *testing.T) {
 		if got := w.Header().Get("X-Kith-Truncated"); w.Code != 200 || (got == words) != c.cut || !c.cut && got != "" {
 			t.Errorf("%s: %d %q", name, w.Code, got)
 		}
-		if out.Truncated != c.cut {
-			t.Errorf("%s: recorded as truncated: %v", name, out.Truncated)
-		}
+		assert.Equal(t, out.Truncated, c.cut, name, "recorded as truncated")
 		w, _ = do(New(hostedConfig(answers(stream))), ask("POST", c.path, c.body+`,"stream":true}`, header...))
 		if text := w.Body.String(); w.Code != 200 || strings.Contains(text, ": "+words+"\n\n") != c.cut {
 			t.Errorf("%s, streamed: %d %s", name, w.Code, text)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestMain gives the scripts of tests, which end by themselves, the time that they take on
@@ -25,18 +27,14 @@ func stage(t *testing.T, files map[string]string) Computer {
 	root := t.TempDir()
 	for name, text := range files {
 		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		var err error
 		if target, link := strings.CutPrefix(text, "-> "); link {
 			err = os.Symlink(target, path)
 		} else {
 			err = os.WriteFile(path, []byte(text+"\n"), 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 	}
 	return Computer{Root: root}
 }
@@ -51,9 +49,7 @@ func TestPersonal(t *testing.T) {
 			t.Errorf("chassis %q: personal %v, want %v", chassis, got, want)
 		}
 	}
-	if stage(t, nil).Personal() {
-		t.Error("a computer that says nothing is a person's")
-	}
+	assert.That(t, !stage(t, nil).Personal(), "a computer that says nothing is a person's")
 }
 
 func TestOnBattery(t *testing.T) {
@@ -82,9 +78,7 @@ func TestOnBattery(t *testing.T) {
 		"a supply in the cellar": {map[string]string{supply + "ups/type": "UPS", supply + "ups/status": "Discharging"}, true},
 		"two, one in use":        {with(battery("Full"), "BAT1/type", "Battery", "BAT1/status", "Discharging"), true},
 	} {
-		if got := stage(t, c.files).OnBattery(t.Context()); got != c.want {
-			t.Errorf("%s: on battery %v, want %v", name, got, c.want)
-		}
+		assert.Equal(t, stage(t, c.files).OnBattery(t.Context()), c.want, name, "on battery")
 	}
 }
 
@@ -167,9 +161,7 @@ func TestGPUUserAMD(t *testing.T) {
 		"another user's engine":  {gpuTree("60", 1024, map[string]string{"proc/60/status": "PPid:\t1\nUid:\t998"}), "game"},
 		"a process that is gone": {gpuTree("99", 1024, nil), "process 99"},
 	} {
-		if got := stage(t, c.files).GPUUser(t.Context(), engines); got != c.want {
-			t.Errorf("%s: %q uses the GPU, want %q", name, got, c.want)
-		}
+		assert.Equal(t, stage(t, c.files).GPUUser(t.Context(), engines), c.want, name, "uses the GPU")
 	}
 	if got := stage(t, gpuTree("51", 6000, nil)).GPUUser(t.Context(), []uint16{1}); got != "runner" {
 		t.Errorf("an engine that is none of ours: %q", got)
@@ -189,9 +181,7 @@ func nvidiaSays(t *testing.T, args, says string) {
 	t.Helper()
 	dir := t.TempDir()
 	script := "#!/bin/sh\n[ \"$*\" = '" + args + "' ] || exit 1\ncat <<'END'\n" + says + "END\n"
-	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(script), 0o700))
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
 
@@ -216,9 +206,7 @@ func TestGPUUserNVIDIA(t *testing.T) {
 		for name, text := range c.more {
 			files[name] = text
 		}
-		if got := stage(t, files).GPUUser(t.Context(), []uint16{11434}); got != c.want {
-			t.Errorf("%s: %q uses the GPU, want %q", name, got, c.want)
-		}
+		assert.Equal(t, stage(t, files).GPUUser(t.Context(), []uint16{11434}), c.want, name, "uses the GPU")
 	}
 	nvidiaSMI(t, "    0         60     G   1024      0    game\n")
 	if got := stage(t, gpuTree("60", 0, map[string]string{"sys/class/drm/card0/device/mem_info_vram_used": "0"})).GPUUser(t.Context(), nil); got != "" {
@@ -231,15 +219,10 @@ func TestListenersOfThisComputer(t *testing.T) {
 	if _, err := os.Stat("/proc/net/tcp"); err != nil {
 		return // the readings are Linux's
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	found := Computer{}.listeners([]uint16{uint16(l.Addr().(*net.TCPAddr).Port)})
-	if len(found.sockets) != 1 || len(found.users) != 0 {
-		t.Fatalf("found %+v", found)
-	}
+	assert.Require(t, len(found.sockets) == 1 && len(found.users) == 0, "found", found)
 	if fds := linksTo("/proc/self", found.sockets[0]); len(fds) != 1 {
 		t.Errorf("the socket is open at %v", fds)
 	}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 func TestRAM(t *testing.T) {
@@ -31,20 +33,14 @@ func TestRAM(t *testing.T) {
 			"proc/meminfo": info, "proc/self/cgroup": c.group, "sys/fs/cgroup/a/b/memory.max": c.max,
 			"sys/fs/cgroup/a/b/memory.current": c.used, "sys/fs/cgroup/a/b/memory.stat": "anon 5\ninactive_file " + c.cache,
 		}).RAM(t.Context())
-		if got != c.want {
-			t.Errorf("%s: %+v, want %+v", name, got, c.want)
-		}
+		assert.Equal(t, got, c.want, name)
 	}
 	around := stage(t, map[string]string{
 		"proc/meminfo": info, "proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/b/memory.max": "max", "sys/fs/cgroup/a/b/memory.current": "1048576",
 		"sys/fs/cgroup/a/memory.max": "1048576000", "sys/fs/cgroup/a/memory.current": "524288000",
 	})
-	if got, want := around.RAM(t.Context()), (Memory{1000 * mib, 500 * mib}); got != want {
-		t.Errorf("within a group within a bound: %+v, want %+v", got, want)
-	}
-	if got := stage(t, nil).RAM(t.Context()); got != (Memory{}) {
-		t.Errorf("a system without such files has %+v", got)
-	}
+	assert.Equal(t, around.RAM(t.Context()), (Memory{1000 * mib, 500 * mib}), "within a group within a bound")
+	assert.Equal(t, stage(t, nil).RAM(t.Context()), (Memory{}), "a system without such files has")
 	if got := (Computer{}).RAM(t.Context()); got.Free == 0 || got.Free > got.Total {
 		t.Errorf("this computer has %+v", got)
 	}
@@ -87,12 +83,8 @@ func TestGPUs(t *testing.T) {
 	}
 	c := stage(t, wsl)
 	script := c.path(wslPrograms, "nvidia-smi")
-	if err := os.MkdirAll(filepath.Dir(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(script, []byte("#!/bin/sh\necho 8192, 0\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.MkdirAll(filepath.Dir(script), 0o700))
+	assert.OK(t, os.WriteFile(script, []byte("#!/bin/sh\necho 8192, 0\n"), 0o700))
 	if got := c.GPUs(t.Context()); len(got) != 1 || got[0].Total != 8192<<20 {
 		t.Errorf("within WSL2, where nvidia-smi is not on PATH: %v", got)
 	}
@@ -106,9 +98,7 @@ func TestHangingProgram(t *testing.T) {
 	dir := t.TempDir()
 	child := filepath.Join(dir, "child")
 	script := "#!/bin/sh\nsleep 1000 &\necho $! >" + child + ".new && mv " + child + ".new " + child + "\nwait\n"
-	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(script), 0o700))
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 	c := stage(t, map[string]string{"proc/driver/nvidia/version": "NVRM"})
 	for name, try := range map[string]func(){
@@ -122,9 +112,7 @@ func TestHangingProgram(t *testing.T) {
 			commandTimeout, exitTimeout = time.Hour, 100*time.Millisecond
 			ctx, interrupt := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer interrupt()
-			if got := c.GPUUser(ctx, nil); got != "" {
-				t.Errorf("%v", got)
-			}
+			assert.Equal(t, c.GPUUser(ctx, nil), "")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

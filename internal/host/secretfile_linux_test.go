@@ -7,18 +7,16 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestSecretFileModes: the owner and the group may read a secret, no one else.
 func TestSecretFileModes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(file, []byte("k"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(file, []byte("k"), 0o600))
 	for mode, want := range map[os.FileMode]string{0o600: "", 0o400: "", 0o640: "", 0o440: "", 0o644: "mode 0644", 0o604: "chmod 600", 0o444: "chmod 640", 0o660: "mode 0660"} {
-		if err := os.Chmod(file, mode); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.Chmod(file, mode))
 		err := CheckSecretFile(file)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("mode %04o: %v, want %q", mode, err, want)
@@ -49,9 +47,7 @@ func TestMountedSecrets(t *testing.T) {
 	if err != nil && len(out) == 0 {
 		t.Skipf("users of this computer cannot make namespaces: %v", err)
 	}
-	if err != nil || !strings.Contains(string(out), "--- PASS") {
-		t.Errorf("%v\n%s", err, out)
-	}
+	assert.That(t, err == nil && strings.Contains(string(out), "--- PASS"), err, out)
 }
 
 func checkMounts(t *testing.T, dir string) {
@@ -61,28 +57,18 @@ func checkMounts(t *testing.T, dir string) {
 		if err == nil && readOnly {
 			err = syscall.Mount("", to, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, "")
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 	}
 	tmpfs := func(to, options string) {
 		t.Helper()
-		if err := syscall.Mount("tmpfs", to, "tmpfs", 0, options); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, syscall.Mount("tmpfs", to, "tmpfs", 0, options))
 	}
 	at := func(parts ...string) string { return filepath.Join(append([]string{dir}, parts...)...) }
 	write := func(name string, mode os.FileMode) string {
 		t.Helper()
-		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte("k"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(name, mode); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.MkdirAll(filepath.Dir(name), 0o700))
+		assert.OK(t, os.WriteFile(name, []byte("k"), 0o600))
+		assert.OK(t, os.Chmod(name, mode))
 		return name
 	}
 	compose, writable := write(at("compose"), 0o644), write(at("writable"), 0o644)
@@ -91,15 +77,11 @@ func checkMounts(t *testing.T, dir string) {
 	folder := write(at("with a space", "url"), 0o664)
 	bind(filepath.Dir(folder), filepath.Dir(folder), true)
 	for _, name := range []string{"kubernetes", "everyones", "changeable"} {
-		if err := os.Mkdir(at(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.Mkdir(at(name), 0o755))
 	}
 	tmpfs(at("kubernetes"), "mode=0755")
 	linked := write(at("kubernetes", "..2026", "url"), 0o644)
-	if err := os.Symlink("..2026/url", at("kubernetes", "url")); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.Symlink("..2026/url", at("kubernetes", "url")))
 	tmpfs(at("everyones"), "mode=1777")
 	tmpfs(at("changeable"), "mode=0755")
 	readOnly, memory := "accepted since it is on a mount of its own that is read-only, ", "accepted since it is on a tmpfs of its own, "+at("kubernetes")
@@ -113,7 +95,5 @@ func checkMounts(t *testing.T, dir string) {
 			t.Errorf("%s: %v, %q; want %q", file, err, why, accepted)
 		}
 	}
-	if why := WhyAccepted(write(at("kubernetes", "own"), 0o640)); why != "" {
-		t.Errorf("a mode that gives others nothing: %q", why)
-	}
+	assert.Equal(t, WhyAccepted(write(at("kubernetes", "own"), 0o640)), "", "a mode that gives others nothing")
 }

@@ -4,13 +4,14 @@ package host
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // inhibitor writes its process id to a pipe when it starts, and a second line when
@@ -22,13 +23,8 @@ const inhibitor = `echo $$ >&3; cat; echo over >&3`
 func runWakelock(t *testing.T, script string) (w *Wakelock, output <-chan string, failures <-chan error, stop func()) {
 	t.Helper()
 	pipe := filepath.Join(t.TempDir(), "lines")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.OpenFile(pipe, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, syscall.Mkfifo(pipe, 0o600))
+	file := assert.Value(os.OpenFile(pipe, os.O_RDWR, 0))(t)
 	t.Cleanup(func() { file.Close() })
 	lines := make(chan string, 16)
 	go func() {
@@ -71,6 +67,7 @@ func next[T any](t *testing.T, from <-chan T) T {
 // One program runs from the first hold until idleTime after the last release,
 // however many holds there are. The next hold starts another.
 func TestWakelock(t *testing.T) {
+	t.Parallel()
 	w, lines, _, stop := runWakelock(t, inhibitor)
 	one, two := w.Hold(), w.Hold()
 	first := next(t, lines)
@@ -90,9 +87,7 @@ func TestWakelock(t *testing.T) {
 		t.Errorf("the program wrote %q, want a new program", second)
 	}
 	stop()
-	if got := next(t, lines); got != "over" {
-		t.Errorf("the program wrote %q, want the end with Run's", got)
-	}
+	assert.Equal(t, next(t, lines), "over", "the program wrote")
 }
 
 // A command that fails is reported once, with its output, and is not run for
@@ -123,9 +118,7 @@ func TestWakelockWithoutProgram(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
 	w.Hold()
-	if err := next(t, failed); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("reported %v", err)
-	}
+	assert.Is(t, next(t, failed), os.ErrNotExist, "reported")
 	cancel()
 	next(t, ended)
 	none := new(Wakelock)
@@ -146,9 +139,7 @@ func TestWakelockEndsWithItsProcess(t *testing.T) {
 	if err != nil {
 		return // not Linux
 	}
-	if !strings.HasPrefix(target, "pipe:") {
-		t.Errorf("the program's input is %s, want a pipe of this process", target)
-	}
+	assert.That(t, strings.HasPrefix(target, "pipe:"), "the program's input", target)
 }
 
 func TestAwakeCommand(t *testing.T) {
@@ -158,9 +149,7 @@ func TestAwakeCommand(t *testing.T) {
 	if got := booted.AwakeCommand(); got != nil {
 		t.Errorf("without the program: %q", got)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "systemd-inhibit"), []byte("#!/bin/sh\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(filepath.Join(dir, "systemd-inhibit"), []byte("#!/bin/sh\n"), 0o700))
 	if got := booted.AwakeCommand(); len(got) == 0 || got[len(got)-1] != "cat" {
 		t.Errorf("the command is %q", got)
 	}

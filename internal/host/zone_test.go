@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // zoneRoot returns a folder with these files; a content "-> TARGET" is a link, and
@@ -16,9 +18,7 @@ func zoneRoot(t *testing.T, files map[string]string) string {
 	root := t.TempDir()
 	for name, content := range files {
 		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		var err error
 		if target, ok := strings.CutPrefix(content, "-> "); ok {
 			err = os.Symlink(target, path)
@@ -31,9 +31,7 @@ func zoneRoot(t *testing.T, files map[string]string) string {
 			}
 			err = os.WriteFile(path, data, 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 	}
 	return root
 }

@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/tunnel"
@@ -51,9 +52,7 @@ func TestTunnelRefused(t *testing.T) {
 			t.Errorf("%s: %d %v", name, a.Status, a.Body)
 		}
 	}
-	if n := r.kept.lookups.Load() - before; n != 1 {
-		t.Errorf("%d look-ups", n)
-	}
+	assert.Equal(t, r.kept.lookups.Load()-before, 1, "look-ups")
 
 	for region, address := range map[string]string{"moon": "", "us": "https://us.example"} {
 		a := r.knock("Bearer " + credential.Mint(credential.MachineKey, region).Reveal())
@@ -62,9 +61,7 @@ func TestTunnelRefused(t *testing.T) {
 			t.Errorf("of region %s: %d %v %v", region, a.Status, a.Body, a.Header)
 		}
 	}
-	if n := r.kept.lookups.Load() - before; n != 1 {
-		t.Errorf("%d look-ups after those of other regions", n)
-	}
+	assert.Equal(t, r.kept.lookups.Load()-before, 1, "look-ups after those of other regions")
 
 	soon := func(name string, a reply, code string) {
 		t.Helper()
@@ -76,9 +73,7 @@ func TestTunnelRefused(t *testing.T) {
 	soon("database down", r.knock("Bearer "+good), "CASCADE_EXHAUSTED")
 	r.kept.down.Store(false)
 	r.ok("POST", "/machines/"+machineID+"/revoke", "")
-	if a := r.knock("Bearer " + good); a.Status != 401 {
-		t.Errorf("revoked: %d", a.Status)
-	}
+	assert.Equal(t, r.knock("Bearer "+good).Status, 401, "revoked")
 	select {
 	case r.admitted <- struct{}{}:
 	default:
@@ -101,9 +96,7 @@ func TestGate(t *testing.T) {
 		if after, err := strconv.Atoi(a.Header.Get("Retry-After")); a.Status != 503 || a.code() != "CAPACITY_FULL" || err != nil || after < 1 || after > 30 {
 			t.Errorf("no place becomes free: %d %v, %v", a.Status, a.Body, a.Header)
 		}
-		if waited := time.Since(began); waited != gateWait {
-			t.Errorf("waited %v", waited)
-		}
+		assert.Equal(t, time.Since(began), gateWait, "waited")
 	})
 }
 
@@ -134,9 +127,7 @@ func TestTunnelRequestsAreCounted(t *testing.T) {
 			t.Errorf("the first one: %d", w.Code)
 		}
 		<-r.admitted
-		if w := knock("203.0.113.1"); w.Code != 401 {
-			t.Errorf("the next one of the client: %d", w.Code)
-		}
+		assert.Equal(t, knock("203.0.113.1").Code, 401, "the next one of the client")
 	})
 }
 
@@ -153,9 +144,7 @@ func TestRedialsAreLimited(t *testing.T) {
 			w, q := httptest.NewRecorder(), httptest.NewRequest("GET", "/tunnel", nil)
 			q.Header.Set("Authorization", "Bearer "+secret)
 			r.Handler().ServeHTTP(w, q)
-			if w.Code != want {
-				t.Errorf("%s: %d %s, want %d", what, w.Code, w.Body, want)
-			}
+			assert.Equal(t, w.Code, want, what, w.Body)
 			if after, err := strconv.Atoi(w.Header().Get("Retry-After")); want == 503 && (err != nil || after < 1) {
 				t.Errorf("%s: Retry-After %q", what, w.Header().Get("Retry-After"))
 			}
@@ -224,10 +213,7 @@ func TestTunnelsOfOneMember(t *testing.T) {
 	r.member("bob")
 	_, anns := r.machine("ann", "box")
 	_, bobs := r.machine("bob", "box")
-	owner, err := r.kept.MemberByName(t.Context(), "ann")
-	if err != nil {
-		t.Fatal(err)
-	}
+	owner := assert.Value(r.kept.MemberByName(t.Context(), "ann"))(t)
 	first, ok := r.tunnels.take(owner.ID, "a")
 	if _, second := r.tunnels.take(owner.ID, "b"); !ok || !second {
 		t.Fatal("no two machines of two")
@@ -256,22 +242,14 @@ func TestTunnelsOfOneMember(t *testing.T) {
 // openTunnel asks for a tunnel, and returns the connection and the hub's answer.
 func openTunnel(t *testing.T, server *httptest.Server, secret string) (net.Conn, *http.Response) {
 	t.Helper()
-	c, err := net.Dial("tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(net.Dial("tcp", server.Listener.Addr().String()))(t)
 	t.Cleanup(func() { c.Close() })
 	q, _ := http.NewRequest("GET", server.URL+"/tunnel", nil)
 	q.Header = http.Header{
 		"Connection": {"Upgrade"}, "Upgrade": {tunnel.Protocol}, "Authorization": {"Bearer " + secret}, tunnel.HeaderVersion: {"1"}, tunnel.HeaderInstance: {"one"},
 	}
-	if err := q.Write(c); err != nil {
-		t.Fatal(err)
-	}
-	answer, err := http.ReadResponse(bufio.NewReader(c), q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, q.Write(c))
+	answer := assert.Value(http.ReadResponse(bufio.NewReader(c), q))(t)
 	return c, answer
 }
 
@@ -296,9 +274,7 @@ func TestOpenTunnelsCount(t *testing.T) {
 		if left == 0 {
 			break
 		}
-		if time.Now().After(late) {
-			t.Fatal("the first machine's end is not counted")
-		}
+		assert.Require(t, !time.Now().After(late), "the first machine's end is not counted")
 	}
 	if _, second = openTunnel(t, server, den); second.StatusCode != http.StatusSwitchingProtocols {
 		t.Errorf("after the first one's end the second gets %d", second.StatusCode)
@@ -343,9 +319,7 @@ func TestGateIsLeftBeforeTheAnswer(t *testing.T) {
 	}
 	places := -1
 	r.Handler().ServeHTTP(hijacked{httptest.NewRecorder(), func() { places = len(r.admitted) }}, q)
-	if places != 0 {
-		t.Errorf("%d places are taken at the answer", places)
-	}
+	assert.Equal(t, places, 0, "places are taken at the answer")
 }
 
 // hijacked calls a function when its connection is to be taken over, and has none.
@@ -388,9 +362,7 @@ func TestLogin(t *testing.T) {
 	if s, err := credential.Parse(secret); a.Status != 200 || err != nil || s.Kind() != credential.MachineKey || a.Body["name"] != "box" || a.Body["member"] != "ann" || a.Body["region"] != "home" {
 		t.Fatalf("%d %v", a.Status, a.Body)
 	}
-	if a := login(`{"token":"` + token + `"}`); a.Status != 401 {
-		t.Errorf("used: %d", a.Status)
-	}
+	assert.Equal(t, login(`{"token":"`+token+`"}`).Status, 401, "used")
 	// A name that is taken leaves the token good for when it is not.
 	again := r.ok("POST", "/machines/token", `{"member":"ann","name":"box"}`).Body["token"].(string)
 	if b := login(`{"token":"` + again + `"}`); b.Status != 400 || b.code() != "invalid_request" {
@@ -409,8 +381,6 @@ func TestLogin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old := r.ok("POST", "/machines/token", `{"member":"ann"}`).Body["token"].(string)
 		time.Sleep(24*time.Hour + time.Second)
-		if b := login(`{"token":"` + old + `"}`); b.Status != 401 {
-			t.Errorf("expired: %d", b.Status)
-		}
+		assert.Equal(t, login(`{"token":"`+old+`"}`).Status, 401, "expired")
 	})
 }

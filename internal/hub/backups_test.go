@@ -11,16 +11,14 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/site"
 )
 
 // files returns the names in a folder.
 func files(t *testing.T, folder string) (names []string) {
 	t.Helper()
-	entries, err := os.ReadDir(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := assert.Value(os.ReadDir(folder))(t)
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
@@ -60,9 +58,7 @@ func TestBackupSchedule(t *testing.T) {
 			if name == "kith-19990101-000000.db" {
 				content = ""
 			}
-			if err := os.WriteFile(filepath.Join(folder, name), []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, os.WriteFile(filepath.Join(folder, name), []byte(content), 0o600))
 		}
 		time.Sleep(48 * time.Hour)
 		synctest.Wait()
@@ -104,9 +100,7 @@ func TestBackupScheduleFails(t *testing.T) {
 	place := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		folder := filepath.Join(place, "backups")
-		if err := os.WriteFile(folder, []byte("in the way"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.WriteFile(folder, []byte("in the way"), 0o600))
 		r := newRig(t, Config{Backups: Backups{Every: 24 * time.Hour, Keep: 1, Folder: folder}})
 		ctx, stop := context.WithCancel(t.Context())
 		go r.runBackups(ctx)
@@ -116,16 +110,10 @@ func TestBackupScheduleFails(t *testing.T) {
 			t.Errorf("health: %+v", part)
 		}
 		last, err := r.kept.LastBackup(t.Context())
-		if err != nil || !strings.Contains(last.Fault, "not a directory") {
-			t.Errorf("the last one is %+v, %v", last, err)
-		}
+		assert.That(t, err == nil && strings.Contains(last.Fault, "not a directory"), "the last one", last, err)
 		reading := stateMetrics{r.Hub}.read()
-		if !reading.failed || !reading.backup.At.IsZero() {
-			t.Errorf("measured: %v, %+v", reading.failed, reading.backup)
-		}
-		if err := os.Remove(folder); err != nil {
-			t.Fatal(err)
-		}
+		assert.That(t, reading.failed && reading.backup.At.IsZero(), "measured", reading.failed, reading.backup)
+		assert.OK(t, os.Remove(folder))
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if got := files(t, folder); len(got) != 1 {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/gateway"
 )
@@ -18,10 +19,7 @@ func TestKeyRevokedWhileTheBodyComes(t *testing.T) {
 	r := newRig(t, Config{Region: "home"})
 	id, secret := r.member("ann")
 	arrived := time.Now()
-	caller, err := r.Identify(t.Context(), secret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	caller := assert.Value(r.Identify(t.Context(), secret))(t)
 	code := func() fault.Code {
 		_, err := r.calls.Do(context.Background(), &gateway.Call{Caller: caller, Model: "m", Arrived: arrived, Waiting: func(int, time.Duration) {}})
 		return fault.Of(err).Code
@@ -31,12 +29,8 @@ func TestKeyRevokedWhileTheBodyComes(t *testing.T) {
 	}
 	r.ok("POST", "/keys/"+id+"/revoke", "")
 	r.onCommitted(nil)
-	if got := code(); got != fault.InvalidAPIKey {
-		t.Errorf("after it: %s, want %s", got, fault.InvalidAPIKey)
-	}
-	if n := len(r.calls.Running()); n != 0 {
-		t.Errorf("%d calls are still active", n)
-	}
+	assert.Equal(t, code(), fault.InvalidAPIKey, "after it")
+	assert.Equal(t, len(r.calls.Running()), 0, "calls are still active")
 }
 
 // A refusal before the routing leaves a trace for its caller, without content; a wrong
@@ -44,10 +38,7 @@ func TestKeyRevokedWhileTheBodyComes(t *testing.T) {
 func TestRefusedBeforeRoutingLeavesATrace(t *testing.T) {
 	r := newRig(t, Config{Edge: gateway.Config{Rate: gateway.Rate{PerSecond: 1e-9, Burst: 3}}})
 	_, secret := r.member("bob")
-	member, err := r.kept.MemberByName(t.Context(), "bob")
-	if err != nil {
-		t.Fatal(err)
-	}
+	member := assert.Value(r.kept.MemberByName(t.Context(), "bob"))(t)
 	const path = "/v1/chat/completions"
 	for i, c := range []struct {
 		secret, body, model, code string
@@ -64,13 +55,9 @@ func TestRefusedBeforeRoutingLeavesATrace(t *testing.T) {
 		q.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
 		r.Handler().ServeHTTP(w, q)
-		if !strings.Contains(w.Body.String(), `"code":"`+c.code+`"`) {
-			t.Fatalf("%d: %d %s", i, w.Code, w.Body)
-		}
+		assert.Require(t, strings.Contains(w.Body.String(), `"code":"`+c.code+`"`), i, w.Code, w.Body)
 		s, err := r.traces.Get(t.Context(), w.Header().Get("X-Correlation-ID"), member.ID)
-		if c.kept != (err == nil) {
-			t.Errorf("%d: %+v, %v", i, s, err)
-		}
+		assert.Equal(t, c.kept, (err == nil), i, s, err)
 		if c.kept && (!s.Mine || s.Code != c.code || s.Status != w.Code || s.Endpoint != path || s.Model != c.model || s.Decisions != nil || strings.Contains(fmt.Sprintf("%+v", s), "hush")) {
 			t.Errorf("%d: %+v", i, s)
 		}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/credential"
 )
 
@@ -77,9 +78,7 @@ func TestGuesses(t *testing.T) {
 				t.Fatalf("one wrong key again: %d", status)
 			}
 		}
-		if looked := r.kept.lookups.Load() - before; looked != 1 {
-			t.Errorf("one wrong key was looked up %d times", looked)
-		}
+		assert.Equal(t, r.kept.lookups.Load()-before, 1, "one wrong key was looked up")
 		time.Sleep(guessEvery)
 		if status, _ := ask("GET", "/v1/models", here, made(credential.APIKey)); status != 401 {
 			t.Errorf("after the wait: %d", status)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/registry"
 	"github.com/kith/kith/internal/store"
@@ -69,10 +70,7 @@ type rig struct {
 
 func newRig(t *testing.T, cfg Config) *rig {
 	t.Helper()
-	db, err := store.Open(t.Context(), store.Config{Path: storetest.SQLite(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := assert.Value(store.Open(t.Context(), store.Config{Path: storetest.SQLite(t)}))(t)
 	t.Cleanup(func() { db.Close() })
 	cfg.Region = cmp.Or(cfg.Region, "home")
 	return rigOn(t, db, db.Facts(cfg.Region), cfg)
@@ -109,9 +107,7 @@ func send(t *testing.T, handler http.Handler, method, path, body string) reply {
 	handler.ServeHTTP(recorder, httptest.NewRequest(method, path, strings.NewReader(body)))
 	a := reply{Status: recorder.Code, Header: recorder.Header()}
 	if text := recorder.Body.Bytes(); strings.HasPrefix(string(text), "[") {
-		if err := json.Unmarshal(text, &a.List); err != nil {
-			t.Fatalf("%s %s: %s: %v", method, path, text, err)
-		}
+		assert.OK(t, json.Unmarshal(text, &a.List), method, path, text)
 	} else if err := json.Unmarshal(text, &a.Body); err != nil {
 		t.Fatalf("%s %s: %d %q: %v", method, path, recorder.Code, text, err)
 	}
@@ -128,9 +124,7 @@ func (r *rig) admin(method, path, body string) reply {
 func (r *rig) ok(method, path, body string) reply {
 	r.t.Helper()
 	a := r.admin(method, path, body)
-	if a.Status != 200 {
-		r.t.Fatalf("%s %s %s: %d %v", method, path, body, a.Status, a.Body)
-	}
+	assert.Require(r.t, a.Status == 200, method, path, body, a.Status, a.Body)
 	return a
 }
 
@@ -147,9 +141,7 @@ func (r *rig) machine(member, name string) (id, secret string) {
 	r.t.Helper()
 	token := r.ok("POST", "/machines/token", `{"member":"`+member+`","name":"`+name+`"}`).Body["token"].(string)
 	a := send(r.t, r.Handler(), "POST", "/login", `{"token":"`+token+`"}`)
-	if a.Status != 200 {
-		r.t.Fatalf("login: %d %v", a.Status, a.Body)
-	}
+	assert.Require(r.t, a.Status == 200, "login", a.Status, a.Body)
 	return a.Body["machine"].(string), a.Body["secret"].(string)
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
@@ -39,9 +40,7 @@ func TestIdentify(t *testing.T) {
 	}
 	for reach, want := range map[string]fleet.KeyReach{"own": fleet.OwnOnly, "shared": fleet.OwnAndShared} {
 		secret := r.ok("POST", "/keys", `{"member":"ann","reach":"`+reach+`"}`).Body["secret"].(string)
-		if caller, err := r.Identify(t.Context(), secret); err != nil || caller.Reach != want {
-			t.Errorf("%s: %+v, %v", reach, caller, err)
-		}
+		assert.Equal(t, assert.Value(r.Identify(t.Context(), secret))(t).Reach, want, reach)
 	}
 }
 
@@ -59,19 +58,13 @@ func TestIdentifyAsksOnlyForWhatMayBe(t *testing.T) {
 		"another region": elsewhere(credential.APIKey),
 		"a login token":  credential.Mint(credential.LoginToken, "home").Reveal(),
 	} {
-		if code := r.code(secret); code != fault.InvalidAPIKey {
-			t.Errorf("%s: %q", name, code)
-		}
+		assert.Equal(t, r.code(secret), fault.InvalidAPIKey, name)
 	}
-	if n := r.kept.lookups.Load() - before; n != 0 {
-		t.Errorf("%d look-ups", n)
-	}
+	assert.Equal(t, r.kept.lookups.Load()-before, 0, "look-ups")
 	if code := r.code(credential.Mint(credential.APIKey, "home").Reveal()); code != fault.InvalidAPIKey {
 		t.Errorf("an unknown key: %q", code)
 	}
-	if n := r.kept.lookups.Load() - before; n != 1 {
-		t.Errorf("%d look-ups for an unknown key", n)
-	}
+	assert.Equal(t, r.kept.lookups.Load()-before, 1, "look-ups for an unknown key")
 }
 
 // A key is believed for 5 s and no longer; what changed is looked up at once.
@@ -94,9 +87,7 @@ func TestIdentifyForgets(t *testing.T) {
 		good("", 2)
 		r.onCommitted(nil)
 		good("", 3)
-		if err := r.kept.RevokeKey(t.Context(), keyID, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, r.kept.RevokeKey(t.Context(), keyID, time.Now()))
 		good("", 3)
 		r.kept.clock = -time.Hour // set back: the key is believed no longer for that
 		time.Sleep(cacheFor)
@@ -116,17 +107,11 @@ func TestIdentifyExpired(t *testing.T) {
 		err := r.kept.CreateKey(t.Context(), account.Key{
 			ID: "key_1", MemberID: memberID.ID, Region: "home", Reach: account.ReachAll, Hash: secret.Hash(), Created: time.Now(), Expires: end,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		time.Sleep(time.Hour - time.Second)
-		if code := r.code(secret.Reveal()); code != "" {
-			t.Errorf("before its end: %q", code)
-		}
+		assert.Equal(t, r.code(secret.Reveal()), "", "before its end")
 		time.Sleep(time.Second - time.Nanosecond)
-		if code := r.code(secret.Reveal()); code != "" {
-			t.Errorf("just before its end: %q", code)
-		}
+		assert.Equal(t, r.code(secret.Reveal()), "", "just before its end")
 		time.Sleep(time.Nanosecond)
 		for range 2 {
 			_, err := r.Identify(t.Context(), secret.Reveal())
@@ -143,16 +128,12 @@ func TestRefusedKeyNamesThePage(t *testing.T) {
 	r := newRig(t, Config{Edge: gateway.Config{Base: "https://hub.example"}})
 	_, secret := r.member("ann")
 	member, err := r.kept.MemberByName(t.Context(), "ann")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	old := credential.Mint(credential.APIKey, "home")
 	err = r.kept.CreateKey(t.Context(), account.Key{
 		ID: "key_1", MemberID: member.ID, Region: "home", Reach: account.ReachAll, Hash: old.Hash(), Created: time.Now(), Expires: time.Now().Add(-time.Hour),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	const bad = "the API key is missing, wrong or revoked: create one at Keys (https://hub.example/applications) and send it as"
 	for sent, want := range map[string]string{
 		"": bad, mistyped(secret): bad, credential.Mint(credential.APIKey, "home").Reveal(): bad,
@@ -183,9 +164,7 @@ func TestIdentifyRevokedMeanwhile(t *testing.T) {
 		r.onCommitted(nil)
 	}
 	_ = r.code(key)
-	if code := r.code(key); code != fault.InvalidAPIKey {
-		t.Errorf("after the change: %q", code)
-	}
+	assert.Equal(t, r.code(key), fault.InvalidAPIKey, "after the change")
 }
 
 // While the database is down no new key is accepted, and none is called wrong.
@@ -198,21 +177,13 @@ func TestIdentifyWithoutDatabase(t *testing.T) {
 		t.Fatal(code)
 	}
 	r.kept.down.Store(true)
-	if code := r.code(known); code != "" {
-		t.Errorf("a key just seen: %q", code)
-	}
+	assert.Equal(t, r.code(known), "", "a key just seen")
 	for _, secret := range []string{other, machine} {
-		if code := r.code(secret); code != fault.CascadeExhausted {
-			t.Errorf("%q", code)
-		}
+		assert.Equal(t, r.code(secret), fault.CascadeExhausted)
 	}
-	if code := r.code(mistyped(other)); code != fault.InvalidAPIKey {
-		t.Errorf("mistyped: %q", code)
-	}
+	assert.Equal(t, r.code(mistyped(other)), fault.InvalidAPIKey, "mistyped")
 	r.kept.down.Store(false)
-	if code := r.code(other); code != "" {
-		t.Errorf("a failed look-up was kept: %q", code)
-	}
+	assert.Equal(t, r.code(other), "", "a failed look-up was kept")
 }
 
 func TestKeyringIsBounded(t *testing.T) {
@@ -220,7 +191,5 @@ func TestKeyringIsBounded(t *testing.T) {
 	for i := range maxCachedKeys + 1 {
 		k.put([32]byte{byte(i), byte(i >> 8), byte(i >> 16)}, holder{fleet.Caller{Name: "ann"}, time.Unix(1, 0)}, 0)
 	}
-	if n := len(k.byHash); n != 1 {
-		t.Errorf("%d keys", n)
-	}
+	assert.Equal(t, len(k.byHash), 1, "keys")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
 	"github.com/kith/kith/internal/registry"
@@ -40,16 +41,11 @@ func TestAuditLog(t *testing.T) {
 	r.ok("POST", "/machines/token", `{"member":"ada","name":"box"}`)
 	r.ok("POST", "/members/bob/link", "")
 	r.ok("POST", "/members/bob/disable", "")
-	acts, err := r.kept.Acts(t.Context(), account.Place{}, account.ActFilter{}, 100)
-	if err != nil {
-		t.Fatal(err)
-	}
+	acts := assert.Value(r.kept.Acts(t.Context(), account.Place{}, account.ActFilter{}, 100))(t)
 	var got []string
 	for i := range acts {
 		a := acts[len(acts)-1-i]
-		if a.By != "" || a.At.IsZero() {
-			t.Errorf("the log tells %+v", a)
-		}
+		assert.That(t, a.By == "" && !a.At.IsZero(), "the log tells", a)
 		got = append(got, a.What+": "+a.Subject)
 	}
 	want := []string{
@@ -74,10 +70,7 @@ func TestAuditLog(t *testing.T) {
 func TestSessionContinues(t *testing.T) {
 	r := newRig(t, Config{})
 	id, _ := r.member("ada")
-	ada, err := r.kept.MemberByName(t.Context(), "ada")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ada := assert.Value(r.kept.MemberByName(t.Context(), "ada"))(t)
 	caller := fleet.Caller{Member: fleet.MemberID(ada.ID), Name: "ada", KeyID: site.SiteKey + ada.ID}
 	if f, err := r.revoked(t.Context(), caller); f != nil || err != nil {
 		t.Error("a session is not valid")
@@ -104,10 +97,7 @@ func TestCredentialContinues(t *testing.T) {
 	other := r.ok("POST", "/keys", `{"member":"ada"}`).Body["id"].(string)
 	box, _ := r.machine("ada", "box")
 	den, _ := r.machine("ada", "den")
-	ada, err := r.kept.MemberByName(t.Context(), "ada")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ada := assert.Value(r.kept.MemberByName(t.Context(), "ada"))(t)
 	callers := map[string]fleet.Caller{}
 	for _, id := range []string{key, other, "key_gone"} {
 		callers[id] = fleet.Caller{Member: fleet.MemberID(ada.ID), KeyID: id}
@@ -146,10 +136,7 @@ func (f wrongClock) Poll(ctx context.Context, after account.Position) (account.S
 // TestClock: the operator's page and a metric have by how much this computer's clock differs
 // from the database's.
 func TestClock(t *testing.T) {
-	db, err := store.Open(t.Context(), store.Config{Path: storetest.SQLite(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := assert.Value(store.Open(t.Context(), store.Config{Path: storetest.SQLite(t)}))(t)
 	t.Cleanup(func() { db.Close() })
 	for ahead, want := range map[time.Duration]site.Part{
 		time.Second:  {Name: "Clock", Good: true, Text: "agrees with the database's"},
@@ -177,10 +164,7 @@ func TestClock(t *testing.T) {
 // TestHealth: the operator's page has the state of each part, and names a database
 // that does not answer.
 func TestHealth(t *testing.T) {
-	room, err := spool.Open("", spool.Limits{Memory: 2000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	room := assert.Value(spool.Open("", spool.Limits{Memory: 2000}))(t)
 	r := newRig(t, Config{Edge: gateway.Config{Spool: room}})
 	states := func() map[string]bool {
 		all := map[string]bool{}
@@ -192,31 +176,21 @@ func TestHealth(t *testing.T) {
 		return all
 	}
 	// The registry does not run here: nothing follows the database, or hints.
-	if diff := cmp.Diff(map[string]bool{"Database": false, "Journal": true, "Memory": true}, states()); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, states(), map[string]bool{"Database": false, "Journal": true, "Memory": true})
 	if err := r.Ready(time.Now()); err == nil {
 		t.Error("a hub that follows no database is ready")
 	}
-	held, err := r.spool.Keep(spool.Holder{Member: "mem_1"}, make([]byte, 800))
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := assert.Value(r.spool.Keep(spool.Holder{Member: "mem_1"}, make([]byte, 800)))(t)
 	if got := states(); !got["Memory"] {
 		t.Error("room is called none")
 	}
-	other, err := r.spool.Keep(spool.Holder{Member: "mem_2"}, make([]byte, 800))
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := assert.Value(r.spool.Keep(spool.Holder{Member: "mem_2"}, make([]byte, 800)))(t)
 	if got := states(); got["Memory"] {
 		t.Error("a full memory is called well")
 	}
 	held.Close()
 	other.Close()
-	if len(r.limits()) < 10 || r.limits()[0].Value != "not limited" {
-		t.Errorf("limits: %+v", r.limits())
-	}
+	assert.That(t, len(r.limits()) >= 10 && r.limits()[0].Value == "not limited", "limits", r.limits())
 	if nodes := r.nodes(); len(nodes) != 1 || time.Since(nodes[0].Started) > time.Hour {
 		t.Errorf("nodes: %+v", nodes)
 	}
@@ -227,8 +201,6 @@ func TestHealth(t *testing.T) {
 		-time.Second: "none", 500 * time.Millisecond: "500 ms", 10 * time.Second: "10 s", 9*time.Minute + 50*time.Second: "9 min 50 s",
 		time.Hour: "1 h", 24 * time.Hour: "24 h", 25*time.Hour + time.Minute: "25 h 1 min", 60 * time.Hour: "2 days 12 h", 7 * 24 * time.Hour: "7 days",
 	} {
-		if got := length(d); got != want {
-			t.Errorf("%v: %q, want %q", d, got, want)
-		}
+		assert.Equal(t, length(d), want, d)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/gateway"
@@ -20,9 +21,7 @@ func newMetricsRegistry(t *testing.T, h *Hub) *prometheus.Registry {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry() // it checks what is collected against what is described
 	for _, c := range h.Metrics() {
-		if err := registry.Register(c); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, registry.Register(c))
 	}
 	return registry
 }
@@ -30,47 +29,30 @@ func newMetricsRegistry(t *testing.T, h *Hub) *prometheus.Registry {
 // TestMetricsAreWellFormed checks names, types, help texts and units by the rules of
 // Prometheus, with every value present, and that no label names who called what.
 func TestMetricsAreWellFormed(t *testing.T) {
-	others, err := cluster.New(cluster.Config{Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	others := assert.Value(cluster.New(cluster.Config{Log: slog.New(slog.DiscardHandler)}))(t)
 	r := newRig(t, Config{Cluster: others})
 	backup := account.Backup{ID: "bak_1", At: time.Now(), File: t.TempDir() + "/copy.db"}
-	if _, err := r.kept.Backup(t.Context(), backup, nil); err != nil {
-		t.Fatal(err)
-	}
+	assert.Value(r.kept.Backup(t.Context(), backup, nil))(t)
 	registry := newMetricsRegistry(t, r.Hub)
-	problems, err := testutil.GatherAndLint(registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	problems := assert.Value(testutil.GatherAndLint(registry))(t)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := assert.Value(registry.Gather())(t)
 	may := map[string]bool{"code": true, "route": true, "dialect": true, "outcome": true, "peer": true}
 	seen := map[string]bool{}
 	for _, family := range families {
 		seen[family.GetName()] = true
 		for _, metric := range family.GetMetric() {
 			for _, label := range metric.GetLabel() {
-				if !may[label.GetName()] {
-					t.Errorf("%s has the label %s", family.GetName(), label.GetName())
-				}
+				assert.That(t, may[label.GetName()], family.GetName(), "has the label", label.GetName())
 			}
 		}
 	}
 	for _, name := range []string{"kith_backup_last_timestamp_seconds", "kith_queue_calls", "kith_forwards_total", "kith_calls_total"} {
-		if !seen[name] {
-			t.Errorf("%s is missing", name)
-		}
+		assert.That(t, seen[name], name, "is missing")
 	}
-	if seen["kith_confirmation_age_seconds"] {
-		t.Error("a hub that follows no database has a confirmation")
-	}
+	assert.That(t, !seen["kith_confirmation_age_seconds"], "a hub that follows no database has a confirmation")
 }
 
 // TestCallsMoveTheirSeries makes calls that end in different ways and looks which
@@ -102,17 +84,13 @@ func TestCallsMoveTheirSeries(t *testing.T) {
 		{"model_not_found", chat, "chat", 1}, {"model_not_found", messages, "messages", 1},
 		{"invalid_request", chat, "chat", 1}, {"invalid_api_key", chat, "chat", 1}, {Served, chat, "chat", 0},
 	} {
-		if got := count(c.code, c.route, c.dialect); got != c.want {
-			t.Errorf("%s %s: %v, want %v", c.code, c.route, got, c.want)
-		}
+		assert.Equal(t, count(c.code, c.route, c.dialect), c.want, c.code, c.route)
 	}
 	r.finished(&gateway.Call{
 		ID: "req_1", Endpoint: fleet.ChatCompletions, Caller: fleet.Caller{Member: "mem_1"}, Arrived: time.Now(), Started: time.Now(),
 		Trace: gateway.Trace{Waited: 3 * time.Second},
 	}, gateway.Outcome{Status: 200, FirstByte: 4 * time.Second, Duration: 20 * time.Second})
-	if got := count(Served, chat, "chat"); got != 1 {
-		t.Errorf("served: %v", got)
-	}
+	assert.Equal(t, count(Served, chat, "chat"), 1, "served")
 	want := `
 # HELP kith_call_first_byte_seconds Time from the arrival of calls to the first byte of their answers.
 # TYPE kith_call_first_byte_seconds histogram
@@ -145,16 +123,5 @@ func TestObservingAllocatesNothing(t *testing.T) {
 	m := newCallMetrics()
 	call, out := &gateway.Call{Endpoint: fleet.Messages}, gateway.Outcome{FirstByte: time.Second, Duration: time.Minute}
 	m.observe(call, out)
-	if n := testing.AllocsPerRun(100, func() { m.observe(call, out) }); n != 0 {
-		t.Errorf("%v allocations a call", n)
-	}
-}
-
-// BenchmarkObserve is what the metrics of one call cost.
-func BenchmarkObserve(b *testing.B) {
-	m := newCallMetrics()
-	call, out := &gateway.Call{Endpoint: fleet.Messages}, gateway.Outcome{FirstByte: time.Second, Duration: time.Minute}
-	for b.Loop() {
-		m.observe(call, out)
-	}
+	assert.Equal(t, testing.AllocsPerRun(100, func() { m.observe(call, out) }), 0, "allocations a call")
 }

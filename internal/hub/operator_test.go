@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/credential"
 )
 
@@ -120,9 +121,7 @@ func TestOperatorShowsASecretOnce(t *testing.T) {
 		t.Errorf("%v", machines)
 	}
 	members := r.ok("GET", "/members", "").List
-	if len(members) != 1 || members[0]["disabled"] != false {
-		t.Errorf("%v", members)
-	}
+	assert.That(t, len(members) == 1 && members[0]["disabled"] == false, members)
 }
 
 // A panic in front of a tunnel is answered as an internal error, with the id under

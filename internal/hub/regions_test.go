@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
@@ -59,9 +60,7 @@ var regionNames = []string{"eu", "us", "asia"}
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil && !errors.Is(err, account.ErrExists) {
-		t.Fatal(err)
-	}
+	assert.Require(t, err == nil || errors.Is(err, account.ErrExists), err)
 }
 
 func (w *world) member() account.Member { return w.members[w.draw.IntN(len(w.members))] }
@@ -199,9 +198,7 @@ func (w *world) check(r *rig, region string, keys map[[2]string]string) (calls i
 			calls++
 		}
 		list, err := r.calls.Models(w.t.Context(), fleet.Caller{Member: fleet.MemberID(member.ID)})
-		if err != nil || len(list) != 0 {
-			w.t.Errorf("region %s lists %v, %v", region, list, err)
-		}
+		assert.That(w.t, err == nil && len(list) == 0, "region", region, "lists", list, err)
 	}
 	return calls
 }

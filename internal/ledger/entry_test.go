@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 )
 
 // everyField is an entry without zero fields.
@@ -32,9 +33,7 @@ const onDisk = "a201f502b401657265715f310203037818323032332d31312d31345432323a31
 func TestEntryIsReadAsWritten(t *testing.T) {
 	want := everyField(t)
 	text := want.encode()
-	if got := hex.EncodeToString(text); got != onDisk {
-		t.Errorf("an entry is written as\n%s, not as\n%s", got, onDisk)
-	}
+	assert.Equal(t, hex.EncodeToString(text), onDisk, "an entry is written as")
 	intent := entry{Usage: account.Usage{CallID: "req_2", Attempt: 1, Started: want.Usage.Started.Add(time.Microsecond)}}
 	for _, e := range []entry{want, intent} {
 		if got, err := decodeEntry(e.encode()); err != nil || !reflect.DeepEqual(got, e) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/ledger"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
@@ -21,26 +22,24 @@ func TestFailoverLosesNoRecord(t *testing.T) {
 	old := storetest.Start(t)
 	url := old.Database(t)
 	db := open(t, url)
-	check(t, db.CreateMember(t.Context(), account.Member{ID: "mem_ada", Name: "ada", Created: time.Now().UTC()}))
-	check(t, db.Close())
+	assert.OK(t, db.CreateMember(t.Context(), account.Member{ID: "mem_ada", Name: "ada", Created: time.Now().UTC()}))
+	assert.OK(t, db.Close())
 	old.Stop(t)
 	next := old.Promoted(t)
 	old.Start(t)
 
 	db = open(t, strings.Replace(url, neturl.QueryEscape(old.Host()), neturl.QueryEscape(old.Host()+","+next.Host()), 1))
-	t.Cleanup(func() { check(t, db.Close()) })
+	t.Cleanup(func() { assert.OK(t, db.Close()) })
 	node := account.Node{Name: "a", Incarnation: "first", Region: "eu", Started: time.Now()}
-	check(t, db.StartNode(t.Context(), node))
+	assert.OK(t, db.StartNode(t.Context(), node))
 	update, _, err := db.Facts("eu").Poll(t.Context(), account.Position{})
-	check(t, err)
-	if update.FailedOver {
-		t.Error("the first poll is a fail-over")
-	}
+	assert.OK(t, err)
+	assert.That(t, !update.FailedOver, "the first poll is a fail-over")
 	l := ledger.New(db, nil, slog.New(slog.DiscardHandler))
 	for i := range 10 {
 		l.End(account.Usage{CallID: fmt.Sprint("req_", i), MemberID: "mem_ada", Started: time.Now().UTC(), Model: "m"})
 	}
-	check(t, l.Flush(t.Context()))
+	assert.OK(t, l.Flush(t.Context()))
 	recorded(t, db, 10)
 
 	old.Stop(t)
@@ -51,15 +50,13 @@ func TestFailoverLosesNoRecord(t *testing.T) {
 	for update, _, err = db.Facts("eu").Poll(t.Context(), at); err != nil && t.Context().Err() == nil; {
 		update, _, err = db.Facts("eu").Poll(t.Context(), at)
 	}
-	if !update.FailedOver {
-		t.Error("the poll after the fail-over does not say so")
-	}
+	assert.That(t, update.FailedOver, "the poll after the fail-over does not say so")
 	l.Requeue()
 	for l.Flush(t.Context()) != nil && t.Context().Err() == nil { // the day's partition is gone, too
 	}
 	recorded(t, db, 10)
 	l.Requeue()
-	check(t, l.Flush(t.Context()))
+	assert.OK(t, l.Flush(t.Context()))
 	recorded(t, db, 10)
 	if update, _, err = db.Facts("eu").Poll(t.Context(), update.Position); err != nil || update.FailedOver {
 		t.Errorf("the next poll: %+v, %v", update, err)
@@ -69,22 +66,13 @@ func TestFailoverLosesNoRecord(t *testing.T) {
 func open(t *testing.T, url string) *store.DB {
 	t.Helper()
 	db, err := store.Open(context.WithoutCancel(t.Context()), store.Config{URL: url})
-	check(t, err)
+	assert.OK(t, err)
 	return db
 }
 
 func recorded(t *testing.T, db *store.DB, want int) {
 	t.Helper()
 	records, err := db.Usage(t.Context())
-	check(t, err)
-	if len(records) != want {
-		t.Errorf("the database has %d records, want %d", len(records), want)
-	}
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
+	assert.Equal(t, len(records), want, "the database")
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/ledger/journal"
 )
@@ -80,10 +81,7 @@ type life struct {
 
 func begin(t testing.TB, path string, b *books) life {
 	t.Helper()
-	j, err := journal.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := assert.Value(journal.Open(path))(t)
 	l := New(b, j, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
@@ -132,9 +130,7 @@ func (l life) send(c *call) {
 	if err == nil {
 		err = l.Await(l.t.Context(), receipt)
 	}
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	assert.OK(l.t, err)
 }
 
 // TestLedgerTakesUp checks that a new hub records what a killed one left in its journal,
@@ -182,28 +178,19 @@ func TestLedgerTakesUp(t *testing.T) {
 func TestLedgerSaysDamage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ledger-")
 	j, err := journal.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	hit, after := aCall("hit"), aCall("after")
 	texts := [][]byte{
 		entry{Usage: hit.attempt()}.encode(), entry{Usage: after.attempt()}.encode(),
 		entry{true, hit.ended("")}.encode(), entry{true, after.ended("")}.encode(),
 	}
-	if err := errors.Join(j.Restart(texts), j.Sync(), j.Close()); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, errors.Join(j.Restart(texts), j.Sync(), j.Close()))
 	for _, slot := range []string{"a", "b"} {
-		text, err := os.ReadFile(path + slot)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := assert.Value(os.ReadFile(path + slot))(t)
 		if at := bytes.Index(text, texts[2]); at >= 0 {
 			text[at+len(texts[2])/2] ^= 1
 		}
-		if err := os.WriteFile(path+slot, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.WriteFile(path+slot, text, 0o600))
 	}
 	if j, err = journal.Open(path); err != nil {
 		t.Fatal(err)
@@ -211,9 +198,7 @@ func TestLedgerSaysDamage(t *testing.T) {
 	defer j.Close()
 	var log strings.Builder
 	b := &books{calls: map[string]account.Usage{}}
-	if err := New(b, j, slog.New(slog.NewTextHandler(&log, nil))).Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, New(b, j, slog.New(slog.NewTextHandler(&log, nil))).Flush(t.Context()))
 	all := b.all()
 	if len(all) != 2 || all["hit"].Code != account.Interrupted || all["after"].Code != "" || all["after"].Status != 200 {
 		t.Errorf("%+v", all)
@@ -229,10 +214,7 @@ func TestLedgerSyncsWhenSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := begin(t, filepath.Join(t.TempDir(), "ledger-"), &books{calls: map[string]account.Usage{}})
 		defer l.stop()
-		first, err := l.Begin(aCall("one").attempt())
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := assert.Value(l.Begin(aCall("one").attempt()))(t)
 		time.Sleep(time.Minute) // in the bubble
 		select {
 		case <-first.done:
@@ -241,10 +223,7 @@ func TestLedgerSyncsWhenSent(t *testing.T) {
 		}
 		l.RequestSync()
 		<-first.done
-		second, err := l.Begin(aCall("two").attempt())
-		if err != nil {
-			t.Fatal(err)
-		}
+		second := assert.Value(l.Begin(aCall("two").attempt()))(t)
 		if err := l.Await(t.Context(), second); err != nil {
 			t.Error(err)
 		}
@@ -255,10 +234,7 @@ func TestLedgerSyncsWhenSent(t *testing.T) {
 // and is not sent if that fails.
 func TestLedgerAwaitsTheDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j, err := journal.Open(filepath.Join(t.TempDir(), "ledger-"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		j := assert.Value(journal.Open(filepath.Join(t.TempDir(), "ledger-")))(t)
 		l := New(forgetful{}, j, slog.New(slog.DiscardHandler)) // without Run
 		wait := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -269,9 +245,7 @@ func TestLedgerAwaitsTheDisk(t *testing.T) {
 			}
 			return l.Await(ctx, n)
 		}
-		if err := wait(); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("before the sync: %v", err)
-		}
+		assert.Is(t, wait(), context.DeadlineExceeded, "before the sync")
 		time.AfterFunc(time.Second, l.syncJournal)
 		if err := wait(); err != nil {
 			t.Errorf("after the sync: %v", err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -147,9 +148,7 @@ func TestLedgerKeepsUsesOfKeys(t *testing.T) {
 		l.KeyUsed("key_2")
 		first := time.Now().UTC()
 		for range 2 {
-			if err := l.Flush(t.Context()); !errors.Is(err, errDown) {
-				t.Errorf("flushed: %v", err)
-			}
+			assert.Is(t, l.Flush(t.Context()), errDown, "flushed")
 		}
 		time.Sleep(time.Second)
 		l.KeyUsed("key_2")
@@ -194,9 +193,7 @@ func TestLedgerAtTheEnd(t *testing.T) {
 func TestLedgerOpen(t *testing.T) {
 	keepLedger(t, func(l *Ledger, _ *recorder, end func() error) {
 		for i := range 2 {
-			if _, err := l.Begin(usage(i)); err != nil {
-				t.Fatal(err)
-			}
+			assert.Value(l.Begin(usage(i)))(t)
 		}
 		l.End(usage(0))
 		open := l.Open()

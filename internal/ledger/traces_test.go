@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 )
 
 // shelf is a Store that only stores traces.
@@ -79,12 +80,8 @@ func TestTracesAreReadBeforeAndAfterTheyAreWritten(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		if !slices.Equal(records.kept, []string{"1", "2", "3"}) {
-			t.Errorf("kept %v", records.kept)
-		}
-		if len(s.pending) != 0 {
-			t.Errorf("still pending: %v", s.pending)
-		}
+		assert.That(t, slices.Equal(records.kept, []string{"1", "2", "3"}), "kept", records.kept)
+		assert.Equal(t, len(s.pending), 0, "still pending", s.pending)
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
@@ -25,21 +26,15 @@ func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, dir := t.Context(), t.TempDir()
 		db, err := store.Open(ctx, store.Config{Path: filepath.Join(dir, "kith.db")})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		defer db.Close()
 		const ann, eve, id = "mem_ann", "mem_eve", "resp_SECRETSECRETSECRET"
 		for _, m := range []string{ann, eve} {
-			if err := db.CreateMember(ctx, account.Member{ID: m, Name: m, Created: time.Now()}); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, db.CreateMember(ctx, account.Member{ID: m, Name: m, Created: time.Now()}))
 		}
 		kept := NewTurns(db, time.Hour, slog.New(slog.DiscardHandler))
 		turn := bytes.Repeat([]byte("the canary sings. "), 1000)
-		if err := kept.Keep(ctx, ann, id, turn); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, kept.Keep(ctx, ann, id, turn))
 		reads := func(when string, member fleet.MemberID, id string, want []byte) {
 			t.Helper()
 			if got, err := kept.Load(ctx, member, id, enough); err != nil || !bytes.Equal(got, want) {
@@ -69,9 +64,7 @@ func TestTurns(t *testing.T) {
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		time.Sleep(time.Hour - time.Millisecond)
 		reads("just before its end", ann, id, turn)
 		time.Sleep(time.Millisecond)
@@ -79,9 +72,7 @@ func TestTurns(t *testing.T) {
 		if there, err := kept.Forget(ctx, ann, id); there || err != nil {
 			t.Errorf("it was there after its end: %v", err)
 		}
-		if err := kept.Keep(ctx, ann, "resp_2", turn); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, kept.Keep(ctx, ann, "resp_2", turn))
 		if there, err := kept.Forget(ctx, ann, "resp_2"); !there || err != nil {
 			t.Errorf("%v, %v", there, err)
 		}
@@ -122,9 +113,7 @@ func TestTurnsWithoutADatabase(t *testing.T) {
 		go func() { ended <- all.Run(ctx) }()
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if n := records.sweeps.Load(); n != 7 {
-			t.Errorf("%d sweeps in an hour", n)
-		}
+		assert.Equal(t, records.sweeps.Load(), 7, "sweeps in an hour")
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 func TestNetwork(t *testing.T) {
@@ -29,9 +31,7 @@ func TestMap(t *testing.T) {
 	for i := range 3 * minPrune {
 		m.Put(i, i, func(int) bool { return false })
 	}
-	if m.Len() < 3*minPrune {
-		t.Errorf("%d keys in use are kept", m.Len())
-	}
+	assert.That(t, m.Len() >= 3*minPrune, m.Len(), "keys in use are kept")
 }
 
 func TestThrottle(t *testing.T) {
@@ -44,25 +44,15 @@ func TestThrottle(t *testing.T) {
 		}
 	}
 	for range 3 { // refused attempts take nothing
-		if wait := limit.Take("ada", now); wait != 30*time.Second {
-			t.Errorf("the eleventh waits %s", wait)
-		}
+		assert.Equal(t, limit.Take("ada", now), 30*time.Second, "the eleventh waits")
 	}
-	if !try("bob") {
-		t.Error("bob is held to what ada did")
-	}
+	assert.That(t, try("bob"), "bob is held to what ada did")
 	now = now.Add(30 * time.Second)
-	if !try("ada") || try("ada") {
-		t.Error("after 30 s, one more and no more")
-	}
+	assert.That(t, try("ada") && !try("ada"), "after 30 s, one more and no more")
 	limit.Give("ada", now)
-	if !try("ada") || try("ada") {
-		t.Error("what was given back can be taken once")
-	}
+	assert.That(t, try("ada") && !try("ada"), "what was given back can be taken once")
 	now = now.Add(-time.Hour) // the clock was set back
-	if try("ada") || limit.Take("ada", now) > 30*time.Second {
-		t.Error("it waits for the clock")
-	}
+	assert.That(t, !try("ada") && limit.Take("ada", now) <= 30*time.Second, "it waits for the clock")
 	now = now.Add(2 * time.Hour)
 	limit.Give("ada", now)
 	for range 10 {

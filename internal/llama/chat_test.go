@@ -15,6 +15,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // conversation is the model's answers at temperature 0 (data/README.md).
@@ -42,13 +44,9 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("%s: usage is %+v", c[0], u)
 		}
 	}
-	if got := e.say(ask("Who won the last election?")); got != tooSmall {
-		t.Errorf("unknown: got %q", got)
-	}
+	assert.Equal(t, e.say(ask("Who won the last election?")), tooSmall, "unknown")
 	parts := ask("", object{"messages": []object{{"role": "user", "content": []object{{"type": "text", "text": "What is "}, {"type": "text", "text": "7+5?"}}}}})
-	if got := e.say(parts); got != "7 + 5 = 12." {
-		t.Errorf("parts: got %q", got)
-	}
+	assert.Equal(t, e.say(parts), "7 + 5 = 12.", "parts")
 	long := e.chat(ask("Tell me a long story about an owl."))
 	if n := long.Usage.Completion; n < 100 || n > 250 {
 		t.Errorf("the long story has %d tokens", n)
@@ -71,9 +69,7 @@ func TestTogether(t *testing.T) {
 	for range 3 {
 		for _, q := range questions {
 			wg.Go(func() {
-				if got := e.say(ask(q)); got != alone[q] {
-					t.Errorf("%s: together %q, alone %q", q, got, alone[q])
-				}
+				assert.Equal(t, e.say(ask(q)), alone[q], q, "together")
 			})
 		}
 	}
@@ -87,12 +83,8 @@ func TestSeed(t *testing.T) {
 		return e.say(ask("Tell me a long story about an owl.", hot, object{"seed": seed}))
 	}
 	first := q(7)
-	if again := q(7); again != first {
-		t.Errorf("seed 7 gave %q, then %q", first, again)
-	}
-	if q(8) == first && q(9) == first {
-		t.Errorf("three seeds gave the same %q", first)
-	}
+	assert.Equal(t, q(7), first, "seed 7 gave", first, "then")
+	assert.That(t, q(8) != first || q(9) != first, "three seeds gave the same", first)
 }
 
 func TestLimitsAndStops(t *testing.T) {
@@ -112,9 +104,7 @@ func TestLimitsAndStops(t *testing.T) {
 		{"one that never comes", object{"stop": []string{", 8", "7.."}}, "1, 2, 3, 4, 5, 6, 7.|stop|"},
 		{"no limit", object{"max_tokens": -1, "stop": nil}, "1, 2, 3, 4, 5, 6, 7.|stop|"},
 	} {
-		if got := finish(e.chat(ask("Count to 7.", c.more))); got != c.want {
-			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
-		}
+		assert.Equal(t, finish(e.chat(ask("Count to 7.", c.more))), c.want, c.name)
 	}
 	story := "Tell me a long story about an owl."
 	free := e.say(ask(story, object{"max_tokens": 60}))
@@ -178,14 +168,10 @@ func readFrames(t *testing.T, res *http.Response) (frames []frame, done bool) {
 	lines := bufio.NewScanner(res.Body)
 	for lines.Scan() {
 		line := lines.Text()
-		if !utf8.ValidString(line) {
-			t.Errorf("not UTF-8: %q", line)
-		}
+		assert.That(t, utf8.ValidString(line), "UTF-8", line)
 		data, ok := strings.CutPrefix(line, "data: ")
 		if !ok {
-			if line != "" {
-				t.Errorf("a line that is no data: %q", line)
-			}
+			assert.Equal(t, line, "", "a line that is no data")
 			continue
 		}
 		if data == "[DONE]" {
@@ -196,9 +182,7 @@ func readFrames(t *testing.T, res *http.Response) (frames []frame, done bool) {
 			t.Errorf("a frame after [DONE]: %s", data)
 		}
 		var f frame
-		if err := json.Unmarshal([]byte(data), &f); err != nil {
-			t.Fatalf("%v: %s", err, data)
-		}
+		assert.OK(t, json.Unmarshal([]byte(data), &f), data)
 		frames = append(frames, f)
 	}
 	return frames, done
@@ -208,18 +192,14 @@ func TestStream(t *testing.T) {
 	e := startEngine(t, Config{})
 	for _, withUsage := range []bool{false, true} {
 		res := e.open(t.Context(), "/v1/chat/completions", ask("Count to 7.", object{"stream": true, "stream_options": object{"include_usage": withUsage}}))
-		if got := res.Header.Get("Content-Type"); got != "text/event-stream" {
-			t.Errorf("content type is %q", got)
-		}
+		assert.Equal(t, res.Header.Get("Content-Type"), "text/event-stream", "content type")
 		frames, done := readFrames(t, res)
 		res.Body.Close()
 		if !done || len(frames) < 3 { // a slow reader gets several tokens in one
 			t.Fatalf("done %v after %d frames", done, len(frames))
 		}
 		first := frames[0]
-		if diff := cmp.Diff(map[string]string{"role": "assistant", "content": ""}, first.Choices[0].Delta); diff != "" {
-			t.Errorf("first delta: %s", diff)
-		}
+		assert.Same(t, first.Choices[0].Delta, map[string]string{"role": "assistant", "content": ""}, "first delta")
 		text, finishes := "", []string{}
 		for i, f := range frames {
 			if f.ID != first.ID || f.Created != first.Created || f.Model != "tiny" || f.Object != "chat.completion.chunk" {
@@ -239,9 +219,7 @@ func TestStream(t *testing.T) {
 		if withUsage && (len(last.Choices) != 0 || last.Usage == nil || last.Usage.Completion == 0) {
 			t.Errorf("last frame with usage: %+v", last)
 		}
-		if !withUsage && last.Usage != nil {
-			t.Errorf("usage nobody asked for: %+v", last)
-		}
+		assert.That(t, withUsage || last.Usage == nil, "usage nobody asked for", last)
 	}
 }
 
@@ -268,9 +246,7 @@ func TestLogprobs(t *testing.T) {
 				t.Errorf("%s: said %q, likeliest %q", name, l.Token, l.Top[0].Token)
 			}
 		}
-		if said != text {
-			t.Errorf("%s: logprobs of %q, the answer is %q", name, said, text)
-		}
+		assert.Equal(t, said, text, name, "logprobs of", "the answer")
 	}
 	for name, more := range map[string]object{
 		"none other": {"logprobs": true},
@@ -279,9 +255,7 @@ func TestLogprobs(t *testing.T) {
 	} {
 		alternatives, _ := more["top_logprobs"].(int)
 		choice := e.chat(ask("Count to 7.", more)).Choices[0]
-		if choice.Logprobs == nil {
-			t.Fatalf("%s: none", name)
-		}
+		assert.Require(t, choice.Logprobs != nil, name, "none")
 		check(name, choice.Message.Content, choice.Logprobs.Content, alternatives)
 		res := e.open(t.Context(), "/v1/chat/completions", ask("Count to 7.", more, object{"stream": true}))
 		frames, done := readFrames(t, res)
@@ -382,9 +356,7 @@ func TestRefusals(t *testing.T) {
 		{"far over the context", ask(strings.Repeat("All that glitters is not gold. ", 20000)), 400, "exceed_context_size_error", "context holds 256"},
 	} {
 		code, message := e.refused("/v1/chat/completions", c.body, c.status)
-		if code != c.code || !strings.Contains(message, c.says) {
-			t.Errorf("%s: %s: %s", c.name, code, message)
-		}
+		assert.That(t, code == c.code && strings.Contains(message, c.says), c.name, code, message)
 	}
 	if got := e.say(ask("Hello", object{"tools": []object{{"type": "function"}}, "tool_choice": "auto", "anything": 1})); got != conversation[0][1] {
 		t.Errorf("tools with auto: %q", got)
@@ -403,9 +375,7 @@ func TestNothingShared(t *testing.T) {
 	plain := e.say(ask("Hello"))
 	for range 3 {
 		e.say(secret)
-		if got := e.say(ask("Hello")); got != plain {
-			t.Errorf("after another's turns: %q, before: %q", got, plain)
-		}
+		assert.Equal(t, e.say(ask("Hello")), plain, "after another's turns")
 	}
 }
 
@@ -431,39 +401,27 @@ func TestTokenize(t *testing.T) {
 	}
 	more := object{"chat_template_kwargs": object{"enable_thinking": true}, "tools": []object{}, "max_tokens": 3, "stream": false}
 	asked := ask("Count to 7.", more)
-	if n, want := count(asked), e.chat(asked).Usage.Prompt; n != want {
-		t.Errorf("with switches counted %d tokens, used %d", n, want)
-	}
+	assert.Equal(t, count(asked), e.chat(asked).Usage.Prompt, "with switches counted", "tokens, used")
 	if text, turns := count(object{"model": "tiny", "content": "Count to 7."}), count(object{"model": "tiny", "messages": turns}); text == 0 || text >= turns {
 		t.Errorf("text has %d tokens, in its form %d", text, turns)
 	}
 }
 
 func TestListAndHealth(t *testing.T) {
-	whole, err := os.ReadFile("data/tiny.gguf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := assert.Value(os.ReadFile("data/tiny.gguf"))(t)
 	cut := filepath.Join(t.TempDir(), "cut.gguf")
-	if err := os.WriteFile(cut, whole[:len(whole)/2], 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(cut, whole[:len(whole)/2], 0o600))
 	e := startEngine(t, Config{Slots: 3, Models: append([]ModelFile{{ID: "gone", Path: "data/none.gguf"}, {ID: "text", Path: "data/README.md"}, {ID: "cut", Path: cut}}, testModels...)})
 	want := []Model{
 		{ID: "tiny", ContextLength: 1024, Slots: 3, Chat: true, Embeddings: true, Dimensions: 128},
 		{ID: "random", ContextLength: 1024, Slots: 3, Chat: true, Embeddings: true, Dimensions: e.Models()[1].Dimensions},
 	}
-	if diff := cmp.Diff(want, e.Models()); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, e.Models(), want)
 	if p := e.Problems(); len(p) != 3 || !strings.Contains(p["cut"], "incomplete") || !strings.Contains(p["gone"], "cannot read") || !strings.Contains(p["text"], "GGUF") {
 		t.Errorf("problems: %v", p)
 	}
 	for path, says := range map[string]string{"/health": `"ok"`, "/v1/models": `"id":"tiny"`} {
-		res, err := e.client.Get("http://engine" + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		res := assert.Value(e.client.Get("http://engine" + path))(t)
 		var b strings.Builder
 		fmt.Fprint(&b, res.StatusCode, " ")
 		lines := bufio.NewScanner(res.Body)

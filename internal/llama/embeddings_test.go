@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // embed requests embeddings and returns them with the number of tokens.
@@ -15,9 +17,7 @@ func (e *engine) embed(q object) ([][]float64, int) {
 	e.t.Helper()
 	q["model"] = "tiny"
 	status, b := e.post("/v1/embeddings", q)
-	if status != http.StatusOK {
-		e.t.Fatalf("status %d: %s", status, b)
-	}
+	assert.Require(e.t, status == http.StatusOK, "status", status, b)
 	var got struct {
 		Object string `json:"object"`
 		Data   []struct {
@@ -30,9 +30,7 @@ func (e *engine) embed(q object) ([][]float64, int) {
 			Total  int `json:"total_tokens"`
 		} `json:"usage"`
 	}
-	if err := json.Unmarshal(b, &got); err != nil {
-		e.t.Fatal(err)
-	}
+	assert.OK(e.t, json.Unmarshal(b, &got))
 	var vectors [][]float64
 	for i, d := range got.Data {
 		if d.Index != i || d.Object != "embedding" || got.Object != "list" || got.Usage.Prompt != got.Usage.Total {
@@ -45,10 +43,7 @@ func (e *engine) embed(q object) ([][]float64, int) {
 				v = append(v, f.(float64))
 			}
 		case string:
-			raw, err := base64.StdEncoding.DecodeString(x)
-			if err != nil {
-				e.t.Fatal(err)
-			}
+			raw := assert.Value(base64.StdEncoding.DecodeString(x))(e.t)
 			for ; len(raw) >= 4; raw = raw[4:] {
 				v = append(v, float64(math.Float32frombits(binary.LittleEndian.Uint32(raw))))
 			}

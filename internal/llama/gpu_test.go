@@ -14,6 +14,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // testGPU returns a library of these bytes, and its package.
@@ -28,13 +30,9 @@ func testGPU(t *testing.T, name string, library []byte) (g GPULibrary, archive s
 			t.Fatal(err, fail)
 		}
 	}
-	if err := errors.Join(files.Close(), zip.Close()); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, errors.Join(files.Close(), zip.Close()))
 	archive = filepath.Join(t.TempDir(), name+".tgz")
-	if err := os.WriteFile(archive, packed.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(archive, packed.Bytes(), 0o600))
 	sum := sha256.Sum256(library)
 	return GPULibrary{Name: name, Needs: "a card", Version: "2", Member: "package/bins/lib" + name + ".so", Sum: hex.EncodeToString(sum[:])}, archive
 }
@@ -44,16 +42,11 @@ func compile(t *testing.T, source string, args ...string) []byte {
 	t.Helper()
 	dir := t.TempDir()
 	in, out := filepath.Join(dir, "x.c"), filepath.Join(dir, "x.so")
-	if err := os.WriteFile(in, []byte(source), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(in, []byte(source), 0o600))
 	if said, err := exec.Command("gcc", append([]string{"-shared", "-fPIC", "-o", out, in}, args...)...).CombinedOutput(); err != nil {
 		t.Fatalf("gcc (see make setup-test): %v: %s", err, said)
 	}
-	library, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	library := assert.Value(os.ReadFile(out))(t)
 	return library
 }
 
@@ -76,18 +69,15 @@ func TestGPUFallback(t *testing.T) {
 		"crash":      {compile(t, "#include <stdlib.h>\n__attribute__((constructor)) void f(void){abort();}"), "the engine failed with it: it ended before it was ready"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			data := t.TempDir()
 			g, archive := testGPU(t, "odd", c.library)
-			if err := g.Install(data, archive); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, g.Install(data, archive))
 			e := startEngine(t, Config{Data: data, GPUs: []GPULibrary{g}})
 			if got := e.Graphics(); got.Library != "" || !strings.Contains(got.Unused["odd"], c.why) {
 				t.Errorf("%+v, not %q", got, c.why)
 			}
-			if got := e.say(ask("Hello")); got != conversation[0][1] {
-				t.Errorf("on the CPU: %q", got)
-			}
+			assert.Equal(t, e.say(ask("Hello")), conversation[0][1], "on the CPU")
 		})
 	}
 }
@@ -100,28 +90,20 @@ func TestGPUInstall(t *testing.T) {
 	if usable, unused := installedGPUs(data, all); len(usable)+len(unused) != 0 || g.Installed(data) {
 		t.Errorf("none installed: %v, %v", usable, unused)
 	}
-	if err := g.Remove(data); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("remove none: %v", err)
-	}
+	assert.Is(t, g.Remove(data), fs.ErrNotExist, "remove none")
 	old := g
 	old.Version = "1"
-	if err := old.Install(data, archive); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, old.Install(data, archive))
 	if usable, unused := installedGPUs(data, all); len(usable) != 0 || !strings.Contains(unused["odd"], "another version") || !g.Installed(data) {
 		t.Errorf("the old one: %v, %v", usable, unused)
 	}
 	for range 2 {
-		if err := g.Install(data, archive); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, g.Install(data, archive))
 	}
 	if usable, unused := installedGPUs(data, all); len(usable) != 1 || len(unused) != 0 || len(g.versions(data)) != 1 {
 		t.Errorf("installed: %v, %v, %v", usable, unused, g.versions(data))
 	}
-	if err := os.WriteFile(g.path(data), []byte("other"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(g.path(data), []byte("other"), 0o600))
 	if usable, unused := installedGPUs(data, all); len(usable) != 0 || !strings.Contains(unused["odd"], "damaged") {
 		t.Errorf("damaged: %v, %v", usable, unused)
 	}
@@ -133,9 +115,7 @@ func TestGPUInstall(t *testing.T) {
 		t.Errorf("a library of another sum is installed: %v", err)
 	}
 	g.Member = "package/bins/none.so"
-	if err := g.Install(data, archive); err == nil || !strings.Contains(err.Error(), "has no") {
-		t.Errorf("a package without the library: %v", err)
-	}
+	assert.Fails(t, g.Install(data, archive), "has no", "a package without the library")
 }
 
 // TestShare: as many layers as fit go to the cards, and the rest to the main memory.
@@ -155,10 +135,7 @@ func TestShare(t *testing.T) {
 
 // TestPins: the libraries of the CPU and the GPUs come from one release.
 func TestPins(t *testing.T) {
-	script, err := os.ReadFile("../../scripts/fetch-llama.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	script := assert.Value(os.ReadFile("../../scripts/fetch-llama.sh"))(t)
 	if m := regexp.MustCompile(`(?m)^version=(\S+)`).FindSubmatch(script); m == nil || string(m[1]) != packageVersion {
 		t.Errorf("scripts/fetch-llama.sh pins %s, this package %s", m, packageVersion)
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestMain makes the test binary the worker that the supervisors start.
@@ -90,18 +92,14 @@ func (e *engine) post(path string, body any) (int, []byte) {
 	res := e.open(context.Background(), path, body)
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
-	if err != nil {
-		e.t.Fatalf("%s: %v", path, err)
-	}
+	assert.OK(e.t, err, path)
 	return res.StatusCode, b
 }
 
 func (e *engine) open(ctx context.Context, path string, body any) *http.Response {
 	e.t.Helper()
 	res, err := e.try(ctx, path, body)
-	if err != nil {
-		e.t.Fatalf("%s: %v", path, err)
-	}
+	assert.OK(e.t, err, path)
 	return res
 }
 
@@ -165,16 +163,10 @@ type completion struct {
 func (e *engine) chat(q object) completion {
 	e.t.Helper()
 	status, b := e.post("/v1/chat/completions", q)
-	if status != http.StatusOK {
-		e.t.Fatalf("status %d: %s", status, b)
-	}
+	assert.Require(e.t, status == http.StatusOK, "status", status, b)
 	var c completion
-	if err := json.Unmarshal(b, &c); err != nil {
-		e.t.Fatalf("%v: %s", err, b)
-	}
-	if len(c.Choices) != 1 {
-		e.t.Fatalf("%d choices: %s", len(c.Choices), b)
-	}
+	assert.OK(e.t, json.Unmarshal(b, &c), b)
+	assert.Require(e.t, len(c.Choices) == 1, len(c.Choices), "choices", b)
 	return c
 }
 
@@ -188,12 +180,8 @@ func (e *engine) say(q object) string {
 func (e *engine) refused(path string, body any, status int) (code, message string) {
 	e.t.Helper()
 	got, b := e.post(path, body)
-	if got != status {
-		e.t.Fatalf("status %d, want %d: %s", got, status, b)
-	}
+	assert.Require(e.t, got == status, "status", got, status, b)
 	var x errorBody
-	if err := json.Unmarshal(b, &x); err != nil {
-		e.t.Fatalf("%v: %s", err, b)
-	}
+	assert.OK(e.t, json.Unmarshal(b, &x), b)
 	return x.Error.Code, x.Error.Message
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestSetModels changes the models of a worker that answers: the answer goes on, a new
@@ -15,30 +17,22 @@ import (
 // change.
 func TestSetModels(t *testing.T) {
 	broken := filepath.Join(t.TempDir(), "broken.gguf")
-	if err := os.WriteFile(broken, []byte("no model"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(broken, []byte("no model"), 0o600))
 	var changes atomic.Int32
 	e := startEngine(t, Config{Models: testModels[1:], OnModels: func() { changes.Add(1) }})
 	set := func(files ...ModelFile) {
 		t.Helper()
-		if err := e.SetModels(t.Context(), files); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, e.SetModels(t.Context(), files))
 	}
 	res := e.open(t.Context(), "/v1/chat/completions", ask("x", object{"model": "random", "stream": true, "temperature": 1, "seed": 3, "max_tokens": 2000}))
 	defer res.Body.Close()
 	begun := make([]byte, 1)
-	if _, err := res.Body.Read(begun); err != nil {
-		t.Fatal(err)
-	}
+	assert.Value(res.Body.Read(begun))(t)
 	if code, _ := e.refused("/v1/chat/completions", ask("Hello"), 404); code != "model_not_found" {
 		t.Errorf("a model that is not there yet: %s", code)
 	}
 	set(testModels[1], testModels[0], ModelFile{ID: "broken", Path: broken})
-	if got := e.say(ask("Hello")); got != conversation[0][1] {
-		t.Errorf("the new model: %q", got)
-	}
+	assert.Equal(t, e.say(ask("Hello")), conversation[0][1], "the new model")
 	if problems := e.Problems(); len(problems) != 1 || !strings.Contains(problems["broken"], "is it GGUF") {
 		t.Errorf("problems: %v", problems)
 	}
@@ -50,9 +44,7 @@ func TestSetModels(t *testing.T) {
 	again := testModels[0]
 	again.Version = "2"
 	set(again)
-	if got := e.say(ask("Hello")); got != conversation[0][1] {
-		t.Errorf("the model whose file changed: %q", got)
-	}
+	assert.Equal(t, e.say(ask("Hello")), conversation[0][1], "the model whose file changed")
 	if models := e.Models(); len(models) != 1 || models[0].ID != "tiny" || changes.Load() != 4 {
 		t.Errorf("%v after %d changes", models, changes.Load())
 	}

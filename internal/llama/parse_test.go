@@ -3,12 +3,15 @@ package llama
 import (
 	"encoding/json/jsontext"
 	"errors"
-	"github.com/kith/kith/internal/llama/chatform"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/kith/kith/internal/llama/chatform"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 func TestHolder(t *testing.T) {
@@ -34,9 +37,7 @@ func TestHolder(t *testing.T) {
 			got = append(got, text)
 		}
 		got = append(got, h.flush())
-		if strings.Join(got, "|") != strings.Join(c.want, "|") {
-			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
-		}
+		assert.Equal(t, strings.Join(got, "|"), strings.Join(c.want, "|"), c.name, got, c.want)
 	}
 }
 
@@ -54,17 +55,13 @@ func FuzzStopFilter(f *testing.F) {
 		for rest := text; rest != ""; {
 			n := min(int(cut)+1, len(rest))
 			part, _ := h.write([]byte(rest[:n]))
-			if !utf8.ValidString(part) {
-				t.Fatalf("%q is not UTF-8", part)
-			}
+			assert.Require(t, utf8.ValidString(part), part, "is not UTF-8")
 			out.WriteString(part)
 			rest = rest[n:]
 		}
 		out.WriteString(h.flush())
 		want, _, _ := strings.Cut(text, stop)
-		if out.String() != want {
-			t.Fatalf("got %q, want %q", out.String(), want)
-		}
+		assert.Require(t, out.String() == want, out.String(), want)
 	})
 }
 
@@ -100,9 +97,7 @@ func TestRefusalsNameTheMember(t *testing.T) {
 	} {
 		_, err := parseChat([]byte(`{"model":"m",` + body + `}`))
 		status, answer := errorResponse(err)
-		if err == nil || status != 400 || answer.Error.Param != param {
-			t.Errorf("%s: %d %+v, want %q", body, status, answer, param)
-		}
+		assert.That(t, err != nil && status == 400 && answer.Error.Param == param, body, status, answer, param)
 	}
 	_, err := parseInputs(jsontext.Value(`""`))
 	if _, answer := errorResponse(err); answer.Error.Param != "input" {
@@ -119,9 +114,7 @@ func FuzzParseChat(f *testing.F) {
 		c, err := parseChat(body)
 		var r *refusal
 		if err != nil {
-			if !errors.As(err, &r) || r.status != 400 || r.message == "" {
-				t.Fatalf("refused with %v", err)
-			}
+			assert.Require(t, errors.As(err, &r) && r.status == 400 && r.message != "", "refused with", err)
 			return
 		}
 		if len(c.conversation.Messages) == 0 || c.limit < 0 || c.sampling.temperature < 0 || c.sampling.temperature > maxTemperature {
@@ -144,12 +137,8 @@ func FuzzSchema(f *testing.F) {
 			return
 		}
 		grammar, err := schemaGrammar(v)
-		if err == nil && len(grammar) > 2*maxGrammarBytes {
-			t.Fatalf("%d bytes of grammar", len(grammar))
-		}
-		if err != nil && !errors.Is(err, errUnsupportedSchema) {
-			t.Fatal(err)
-		}
+		assert.Require(t, err != nil || len(grammar) <= 2*maxGrammarBytes, len(grammar), "bytes of grammar")
+		assert.Require(t, err == nil || errors.Is(err, errUnsupportedSchema), err)
 	})
 }
 
@@ -223,10 +212,7 @@ func manyProperties(n int) string {
 // with llama.cpp's built-in templates, and with hostile templates.
 func TestTemplates(t *testing.T) {
 	spec := openModel(t, testModels[0], 1)
-	renderer, err := newRenderer()
-	if err != nil {
-		t.Fatal(err)
-	}
+	renderer := assert.Value(newRenderer())(t)
 	t.Cleanup(renderer.Close)
 	talk := chatform.Conversation{Messages: []chatform.Message{{Role: "system", Content: "Be kind."}, {Role: "user", Content: "Hi"}, {Role: "user", Content: "there"}}, Answer: true}
 	render := func(source string, extra map[string]any) (string, error) {
@@ -247,15 +233,10 @@ func TestTemplates(t *testing.T) {
 		{"a date", "{{ strftime_now('%%') }}", "%"},
 		{"counting", "{% for i in range(3) %}{{ i }}{% endfor %}{% for i in range(4, 0, -2) %}{{ i }}{% endfor %}", "01242"},
 	} {
-		got, err := render(c.source, map[string]any{"enable_thinking": false})
-		if err != nil || got != c.want {
-			t.Errorf("%s: got %q, %v, want %q", c.name, got, err, c.want)
-		}
+		assert.Equal(t, assert.Value(render(c.source, map[string]any{"enable_thinking": false}))(t), c.want, c.name)
 	}
 	file := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(file, []byte("secret"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(file, []byte("secret"), 0o600))
 	for name, source := range map[string]string{
 		"a file":      "{% include '" + file + "' %}",
 		"an import":   "{% from '" + file + "' import x %}",
@@ -279,21 +260,11 @@ func TestLibrariesAreChecked(t *testing.T) {
 		return // nothing is unpacked
 	}
 	data := t.TempDir()
-	dir, err := libraries(data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := assert.Value(libraries(data))(t)
 	changed := filepath.Join(dir, libraryNames[0])
-	if err := os.WriteFile(changed, []byte("something else"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	before, err := fileSum(changed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if again, err := libraries(data); err != nil || again != dir {
-		t.Fatalf("%s, %v", again, err)
-	}
+	assert.OK(t, os.WriteFile(changed, []byte("something else"), 0o600))
+	before := assert.Value(fileSum(changed))(t)
+	assert.Equal(t, assert.Value(libraries(data))(t), dir)
 	if after, err := fileSum(changed); err != nil || after == before {
 		t.Errorf("a changed library stays: %v", err)
 	}
@@ -306,11 +277,7 @@ func TestTiny(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "models")
 	for range 2 {
 		file, err := Tiny(dir)
-		if err != nil || file.ID != TinyID {
-			t.Fatalf("%+v, %v", file, err)
-		}
-		if sum, err := fileSum(file.Path); err != nil || sum != tinySum {
-			t.Errorf("sum %s, %v", sum, err)
-		}
+		assert.Require(t, err == nil && file.ID == TinyID, file, err)
+		assert.Equal(t, assert.Value(fileSum(file.Path))(t), tinySum, "sum")
 	}
 }

@@ -6,28 +6,21 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 func newTestStore(t testing.TB, limit int64) *promptStore {
 	t.Helper()
-	key, err := NewPromptKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := newPromptStore(filepath.Join(t.TempDir(), "prompts"), limit, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := assert.Value(NewPromptKey())(t)
+	p := assert.Value(newPromptStore(filepath.Join(t.TempDir(), "prompts"), limit, key))(t)
 	return p
 }
 
 // names returns the paths of the files in the store.
 func (p *promptStore) names(t *testing.T) []string {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(p.dir, "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := assert.Value(filepath.Glob(filepath.Join(p.dir, "*")))(t)
 	return names
 }
 
@@ -44,14 +37,10 @@ func TestPromptsOutliveWeights(t *testing.T) {
 	question := strings.Repeat("Tell me about the owl. ", 60)
 	r := with(store)
 	first, all := r.ask("ann", question)
-	if all < minStored {
-		t.Fatalf("the prompt has only %d tokens", all)
-	}
+	assert.Require(t, all >= minStored, "the prompt has only", all, "tokens")
 	r.unload()
 	names := store.names(t)
-	if len(names) != 1 {
-		t.Fatalf("stored: %v", names)
-	}
+	assert.Require(t, len(names) == 1, "stored", names)
 	if info, err := os.Stat(names[0]); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
@@ -67,9 +56,7 @@ func TestPromptsOutliveWeights(t *testing.T) {
 		t.Errorf("the next turn: %d of %d tokens were computed; %q, want %q", computed, all, text, want)
 	}
 	r.unload()
-	if n := len(store.names(t)); n != 2 {
-		t.Errorf("%d files of two conversations", n)
-	}
+	assert.Equal(t, len(store.names(t)), 2, "files of two conversations")
 	if text, computed := with(store).ask("ann", next...); text != want || computed != 1 {
 		t.Errorf("another process: %d tokens were computed; %q, want %q", computed, text, want)
 	}
@@ -79,9 +66,7 @@ func TestPromptsOutliveWeights(t *testing.T) {
 		t.Errorf("another file: %d tokens were computed", computed)
 	}
 	store.keepOnly(nil)
-	if n := len(store.names(t)); n != 0 {
-		t.Errorf("%d files of a model that was removed", n)
-	}
+	assert.Equal(t, len(store.names(t)), 0, "files of a model that was removed")
 }
 
 // A damaged file is deleted, and its prompt computed.
@@ -99,13 +84,8 @@ func TestDamagedPrompts(t *testing.T) {
 			want, all := r.ask("ann", question)
 			r.unload()
 			path := r.prompts.names(t)[0]
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, damage(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			text := assert.Value(os.ReadFile(path))(t)
+			assert.OK(t, os.WriteFile(path, damage(text), 0o600))
 			if text, computed := r.ask("ann", question); text != want || computed != all {
 				t.Errorf("%d of %d tokens were computed; %q, want %q", computed, all, text, want)
 			}
@@ -120,16 +100,12 @@ func TestDamagedPrompts(t *testing.T) {
 func TestPromptsAreBounded(t *testing.T) {
 	p := newTestStore(t, 3000)
 	for range 5 {
-		if _, err := p.save("m-", "ann", make([]token, 10), make([]byte, 700)); err != nil {
-			t.Fatal(err)
-		}
+		assert.Value(p.save("m-", "ann", make([]token, 10), make([]byte, 700)))(t)
 	}
 	if n := len(p.names(t)); n != 2 && n != 3 {
 		t.Errorf("%d files of 900 bytes in 3000", n)
 	}
-	if _, err := p.save("m-", "ann", nil, make([]byte, 3001)); err == nil || !strings.Contains(err.Error(), "more than may be kept") {
-		t.Error(err)
-	}
+	assert.Fails(t, assert.Err(p.save("m-", "ann", nil, make([]byte, 3001))), "more than may be kept")
 	if none, err := newPromptStore(p.dir, 0, ""); none != nil || err != nil {
 		t.Errorf("%v, %v", none, err)
 	}
@@ -152,10 +128,7 @@ func BenchmarkReload(b *testing.B) {
 			}
 			question := strings.Repeat("Tell me about the owl. ", 6*r.ContextLength/64)
 			for b.Loop() {
-				j, err := r.start(b.Context(), &chat{conversation: says(question), limit: 1})
-				if err != nil {
-					b.Fatal(err)
-				}
+				j := assert.Value(r.start(b.Context(), &chat{conversation: says(question), limit: 1}))(b)
 				r.admit()
 				for r.busy() {
 					r.step()

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // The reasoning is separated from the answer wherever the pieces end.
@@ -65,9 +67,7 @@ func thinkingModel(t *testing.T) ModelFile {
 func TestThinkingModel(t *testing.T) {
 	e := startEngine(t, Config{Models: []ModelFile{thinkingModel(t), testModels[0]}})
 	for _, m := range e.Models() {
-		if m.Thinking != (m.ID == "thinker") {
-			t.Errorf("%+v", m)
-		}
+		assert.Equal(t, m.Thinking, (m.ID == "thinker"), m)
 	}
 	const text = `{"model":"thinker","messages":[{"role":"user","content":"What is 7+5?"}],"temperature":0,"max_tokens":8,"chat_template_kwargs":{"enable_thinking":true}`
 	if status, body := e.post("/v1/chat/completions", text+"}"); status != 200 || !strings.Contains(string(body), `"reasoning_content":"`) || !strings.Contains(string(body), `"content":""`) {

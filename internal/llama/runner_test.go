@@ -3,38 +3,27 @@ package llama
 import (
 	"context"
 	"errors"
-	"github.com/kith/kith/internal/llama/chatform"
 	"os"
 	"strings"
 	"testing"
 	"time"
 	"unsafe"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/kith/kith/internal/llama/chatform"
 	"github.com/shirou/gopsutil/v4/process"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // openModel loads llama.cpp into this process and inspects a model.
 func openModel(t testing.TB, file ModelFile, slots int) *modelSpec {
 	t.Helper()
 	needLibraries(t)
-	dir, err := libraries(testData)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lib, err := open(dir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	renderer, err := newRenderer()
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := assert.Value(libraries(testData))(t)
+	lib := assert.Value(open(dir, nil))(t)
+	renderer := assert.Value(newRenderer())(t)
 	t.Cleanup(renderer.Close)
-	spec, err := inspect(lib, renderer, file, slots, 0, memoryUnknown)
-	if err != nil {
-		t.Fatal(err)
-	}
+	spec := assert.Value(inspect(lib, renderer, file, slots, 0, memoryUnknown))(t)
 	return spec
 }
 
@@ -66,27 +55,20 @@ func TestLayout(t *testing.T) {
 		"context.abort": 112, "context.embeddings": 128, "context.samplers": 136,
 		"batch": 56, "batch.token": 8,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, got, want)
 	spec := openModel(t, testModels[0], 1)
 	if v := spec.lib.llama_version(); !strings.Contains(libraryVersion, v) && !strings.Contains(v, strings.TrimPrefix(libraryVersion, "v")) {
 		t.Errorf("the library is %q, pinned is %s", v, libraryVersion)
 	}
 	spec.lib.llama_context_default_params = func() contextParams { return contextParams{nCtx: 2048, nBatch: 512, nUbatch: 512} }
-	if err := spec.lib.checkLayout(); err == nil || !strings.Contains(err.Error(), libraryVersion) {
-		t.Errorf("another layout: %v", err)
-	}
+	assert.Fails(t, spec.lib.checkLayout(), libraryVersion, "another layout")
 }
 
 // endless returns a job that generates up to its limit.
 func endless(t *testing.T, ctx context.Context, r *runner) *job {
 	t.Helper()
 	c := &chat{conversation: says("x"), sampling: sampling{temperature: 1, seed: 3, grammar: "root ::= [a-z]* \"\\n\" [a-z]* root"}}
-	j, err := r.start(ctx, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := assert.Value(r.start(ctx, c))(t)
 	return j
 }
 
@@ -107,9 +89,7 @@ func TestLeaving(t *testing.T) {
 	go r.run()
 	ctx, leave := context.WithCancel(t.Context())
 	first := endless(t, ctx, r)
-	if _, err := first.out.take(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.Value(first.out.take(t.Context()))(t)
 	second := endless(t, t.Context(), r)
 	gone, cancel := context.WithCancel(t.Context())
 	third := endless(t, gone, r)
@@ -122,9 +102,7 @@ func TestLeaving(t *testing.T) {
 	if err != nil || finish != "length" || tokens != r.ContextLength-len(second.prompt)+1 {
 		t.Errorf("the next: %d tokens, %q, %v", tokens, finish, err)
 	}
-	if _, _, err := finishOf(third); !errors.Is(err, context.Canceled) {
-		t.Errorf("one that left in the queue: %v", err)
-	}
+	assert.Is(t, assert.Err(finishOf(third)), context.Canceled, "one that left in the queue")
 }
 
 // TestQueueIsBounded fills the queue of a model without a running goroutine.
@@ -134,9 +112,7 @@ func TestQueueIsBounded(t *testing.T) {
 		endless(t, t.Context(), r)
 	}
 	c := &chat{conversation: says("x")}
-	if _, err := r.start(t.Context(), c); !errors.Is(err, errTooMany) {
-		t.Errorf("one more: %v", err)
-	}
+	assert.Is(t, assert.Err(r.start(t.Context(), c)), errTooMany, "one more")
 }
 
 // TestIdleUnload frees the weights and loads them again.
@@ -144,10 +120,7 @@ func TestIdleUnload(t *testing.T) {
 	r := newRunner(openModel(t, testModels[0], 2), time.Nanosecond, nil)
 	c := &chat{conversation: says("Hello"), limit: 1}
 	for range 3 {
-		j, err := r.start(t.Context(), c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		j := assert.Value(r.start(t.Context(), c))(t)
 		r.await()
 		for r.busy() {
 			r.admit()
@@ -156,9 +129,7 @@ func TestIdleUnload(t *testing.T) {
 		if _, finish, err := finishOf(j); finish != "length" || err != nil {
 			t.Fatalf("finish %q, %v", finish, err)
 		}
-		if r.loaded == nil {
-			t.Fatal("no weights after an answer")
-		}
+		assert.Require(t, r.loaded != nil, "no weights after an answer")
 		r.await()
 		if r.loaded != nil {
 			t.Fatal("the weights stay in memory")
@@ -172,9 +143,7 @@ func TestTooLargeForMemory(t *testing.T) {
 	r := newRunner(spec, 0, nil)
 	go r.run()
 	j, err := r.start(t.Context(), &chat{conversation: says("Hello")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	_, _, err = finishOf(j)
 	if status, body := errorResponse(err); status != 503 || !strings.Contains(body.Error.Message, "MiB are free") {
 		t.Errorf("status %d: %v", status, body)
@@ -189,19 +158,13 @@ func TestPromptInPieces(t *testing.T) {
 	go r.run()
 	question := strings.Repeat("Tell me about the owl. ", 110)
 	ask := func() *job {
-		j, err := r.start(t.Context(), &chat{conversation: says(question), limit: 20})
-		if err != nil {
-			t.Fatal(err)
-		}
+		j := assert.Value(r.start(t.Context(), &chat{conversation: says(question), limit: 20}))(t)
 		return j
 	}
 	text := func(j *job) string {
 		var b strings.Builder
 		for {
-			p, err := j.out.take(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := assert.Value(j.out.take(t.Context()))(t)
 			b.WriteString(p.text)
 			if p.ended {
 				return b.String()
@@ -209,15 +172,11 @@ func TestPromptInPieces(t *testing.T) {
 		}
 	}
 	first := ask()
-	if len(first.prompt) <= batchTokens {
-		t.Fatalf("the prompt has only %d tokens", len(first.prompt))
-	}
+	assert.Require(t, len(first.prompt) > batchTokens, "the prompt has only", len(first.prompt), "tokens")
 	want := text(first)
 	three := []*job{ask(), ask(), ask()}
 	for i, j := range three {
-		if got := text(j); got != want {
-			t.Errorf("%d of three: %q, alone: %q", i, got, want)
-		}
+		assert.Equal(t, text(j), want, i, "of three")
 	}
 }
 
@@ -239,9 +198,7 @@ func BenchmarkTokens(b *testing.B) {
 				}
 				for _, j := range jobs {
 					n, _, err := finishOf(j)
-					if err != nil {
-						b.Fatal(err)
-					}
+					assert.OK(b, err)
 					tokens += n
 				}
 			}
@@ -253,9 +210,6 @@ func BenchmarkTokens(b *testing.B) {
 
 // cpuTime returns what this process has used.
 func cpuTime(b *testing.B) time.Duration {
-	times, err := (&process.Process{Pid: int32(os.Getpid())}).Times()
-	if err != nil {
-		b.Fatal(err)
-	}
+	times := assert.Value((&process.Process{Pid: int32(os.Getpid())}).Times())(b)
 	return time.Duration((times.User + times.System) * float64(time.Second))
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestPlace enumerates where prompts are computed.
@@ -36,9 +38,7 @@ func TestPlace(t *testing.T) {
 		{"one slot", []slot{{caller: "x", used: 1, tokens: repeat(5, slices.Repeat([]token{1}, 90)...)}}, repeat(90), placement{0, 0, 5}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := place(test.slots, "x", test.prompt); got != test.want {
-				t.Errorf("got %+v, want %+v", got, test.want)
-			}
+			assert.Equal(t, place(test.slots, "x", test.prompt), test.want)
 		})
 	}
 }
@@ -78,10 +78,7 @@ func (r *counted) steps() {
 // queue queues a chat of the caller, at temperature 0.
 func (r *counted) queue(ctx context.Context, caller string, turns ...string) *job {
 	r.t.Helper()
-	j, err := r.start(ctx, &chat{caller: caller, conversation: says(turns...), limit: 30})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	j := assert.Value(r.start(ctx, &chat{caller: caller, conversation: says(turns...), limit: 30}))(r.t)
 	return j
 }
 
@@ -90,10 +87,7 @@ func (r *counted) answer(j *job) string {
 	r.t.Helper()
 	var text strings.Builder
 	for {
-		p, err := j.out.take(r.t.Context())
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		p := assert.Value(j.out.take(r.t.Context()))(r.t)
 		text.WriteString(p.text)
 		if p.ended {
 			return text.String()
@@ -127,9 +121,7 @@ func TestTurns(t *testing.T) {
 		turns = append(turns, fmt.Sprintf("What is %d+%d?", n+1, n))
 		text, computed := r.ask("ann", turns...)
 		plain, all := fresh.ask(fmt.Sprint(n), turns...)
-		if text != plain {
-			t.Errorf("turn %d: %q, without the cache: %q", n, text, plain)
-		}
+		assert.Equal(t, text, plain, "turn", n, "without the cache")
 		if n > 0 && computed > all-before {
 			t.Errorf("turn %d: %d of %d tokens were computed, %d were there", n, computed, all, before)
 		}
@@ -177,9 +169,7 @@ func TestCommonStart(t *testing.T) {
 	}
 	two := r.queue(t.Context(), "ann", b...)
 	r.steps()
-	if text := r.answer(one); text != wantA {
-		t.Errorf("the first: %q, want %q", text, wantA)
-	}
+	assert.Equal(t, r.answer(one), wantA, "the first")
 	if text := r.answer(two); text != wantB || two.cached < minCopied {
 		t.Errorf("the second, %d tokens cached: %q, want %q", two.cached, text, wantB)
 	}
@@ -203,16 +193,12 @@ func TestKeptAfterCancel(t *testing.T) {
 	cancel()
 	r.steps()
 	want, computed := r.ask("ann", question)
-	if computed != 1 {
-		t.Errorf("after a canceled call: %d tokens were computed, want the last one", computed)
-	}
+	assert.Equal(t, computed, 1, "after a canceled call", "tokens were computed")
 	failed := r.queue(t.Context(), "ann", question)
 	r.admit()
 	r.fail = true
 	r.step()
-	if _, _, err := finishOf(failed); err == nil || !strings.Contains(err.Error(), "llama_decode returned 1") {
-		t.Errorf("a step that failed: %v", err)
-	}
+	assert.Fails(t, assert.Err(finishOf(failed)), "llama_decode returned 1", "a step that failed")
 	for _, after := range []string{"a step that failed", "an unload"} {
 		text, computed := r.ask("ann", question)
 		if diff := cmp.Diff(want, text); diff != "" || computed < 100 {
@@ -232,13 +218,9 @@ func TestCachedTokens(t *testing.T) {
 			stream := e.open(t.Context(), "/v1/chat/completions", ask(question, object{"cache_salt": salt + "streamed", "stream": true, "stream_options": object{"include_usage": true}}))
 			frames, err := io.ReadAll(stream.Body)
 			stream.Body.Close()
-			if status != 200 || err != nil {
-				t.Fatal(status, err)
-			}
+			assert.Require(t, status == 200 && err == nil, status, err)
 			for _, text := range [][]byte{answer, frames} {
-				if none := bytes.Contains(text, []byte(`"cached_tokens":0}`)); none != (n == 0) {
-					t.Errorf("%q, call %d: %s", salt, n, text)
-				}
+				assert.Equal(t, bytes.Contains(text, []byte(`"cached_tokens":0}`)), (n == 0), salt, "call", n, text)
 			}
 		}
 	}

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // pids is a log that yields the process id of each worker that becomes ready.
@@ -74,9 +76,7 @@ func TestWorkerKilled(t *testing.T) {
 	if again := <-started; again == pid {
 		t.Errorf("the same process, %d", pid)
 	}
-	if got := e.say(ask("Hello")); got != conversation[0][1] {
-		t.Errorf("after the restart: %q", got)
-	}
+	assert.Equal(t, e.say(ask("Hello")), conversation[0][1], "after the restart")
 }
 
 const orphanArg = "llama-orphan-parent"
@@ -99,29 +99,19 @@ func orphanParent() int {
 func TestOrphan(t *testing.T) {
 	needLibraries(t)
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	parent := exec.Command(exe, orphanArg, testData)
 	parent.Stderr = os.Stderr
 	out, err := parent.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := parent.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
+	assert.OK(t, parent.Start())
 	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	pid, err := strconv.Atoi(strings.TrimSpace(line))
 	if err != nil {
 		t.Fatalf("the supervisor says %q", line)
 	}
-	if err := parent.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, parent.Process.Kill())
 	if err := parent.Wait(); err == nil {
 		t.Error("a killed process ended well")
 	}
@@ -135,13 +125,8 @@ func TestOrphan(t *testing.T) {
 
 func kill(t *testing.T, pid int) {
 	t.Helper()
-	p, err := os.FindProcess(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	p := assert.Value(os.FindProcess(pid))(t)
+	assert.OK(t, p.Kill())
 }
 
 // gone reports whether a process has ended, also if it was not waited for.
@@ -158,9 +143,7 @@ func TestWorkerCannotStart(t *testing.T) {
 	needLibraries(t)
 	dir := t.TempDir()
 	for _, name := range libraryNames {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("no library"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.WriteFile(filepath.Join(dir, name), []byte("no library"), 0o600))
 	}
 	t.Setenv(libraryEnv, dir)
 	s := NewSupervisor(Config{Data: testData, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
@@ -170,9 +153,7 @@ func TestWorkerCannotStart(t *testing.T) {
 	client := &http.Client{Transport: s.Transport()}
 	for {
 		_, err := client.Get("http://engine/health")
-		if err == nil {
-			t.Fatal("a worker without libraries answers")
-		}
+		assert.Require(t, err != nil, "a worker without libraries answers")
 		if strings.Contains(err.Error(), libraryNames[0]) {
 			break
 		}
@@ -182,9 +163,7 @@ func TestWorkerCannotStart(t *testing.T) {
 		t.Errorf("Run: %v", err)
 	}
 	t.Setenv(libraryEnv, t.TempDir()) // holds none
-	if err := Available(); err == nil || !strings.Contains(err.Error(), libraryEnv) {
-		t.Errorf("Available in an empty folder: %v", err)
-	}
+	assert.Fails(t, Available(), libraryEnv, "Available in an empty folder")
 	if err := s.Run(t.Context()); err == nil {
 		t.Error("Run without libraries does not fail")
 	}

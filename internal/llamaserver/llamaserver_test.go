@@ -24,6 +24,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -205,18 +206,11 @@ func (r *rig) fit(total, free uint64) {
 func newRig(t *testing.T, idle time.Duration, devices string, c *computer, names ...string) *rig {
 	t.Helper()
 	r := &rig{computer: c, t: t, dir: t.TempDir()}
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := assert.Value(os.Executable())(t)
 	program := filepath.Join(r.dir, "llama-server")
-	if err := os.Symlink(exe, program); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.Symlink(exe, program))
 	if devices != "" {
-		if err := os.WriteFile(filepath.Join(r.dir, "devices"), []byte(devices), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.WriteFile(filepath.Join(r.dir, "devices"), []byte(devices), 0o600))
 	}
 	config := Config{Program: program, RAM: c.RAM, GPUs: c.GPUs, IdleUnload: idle, Slots: 2, Log: slog.New(slog.DiscardHandler)}
 	for _, name := range names {
@@ -225,9 +219,7 @@ func newRig(t *testing.T, idle time.Duration, devices string, c *computer, names
 		if name == "large" { // 64 KiB a token
 			header = append(header, entry{"llama.attention.key_length", uint32(4096)})
 		}
-		if err := os.WriteFile(path, gguf(header, 1<<20), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.WriteFile(path, gguf(header, 1<<20), 0o600))
 		config.Models = append(config.Models, File{ID: name, Path: path})
 	}
 	r.Pool = New(t.Context(), config)
@@ -270,9 +262,7 @@ func (r *rig) starts() []string {
 func (r *rig) ask(ctx context.Context, model, text string) (string, error) {
 	body := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%q}]}`, model, text)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://any/v1/chat/completions", strings.NewReader(body))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	assert.OK(r.t, err)
 	resp, err := r.server(model).RoundTrip(req)
 	if err != nil {
 		return "", err
@@ -285,18 +275,14 @@ func (r *rig) ask(ctx context.Context, model, text string) (string, error) {
 func (r *rig) says(model, text string) {
 	r.t.Helper()
 	answer, err := r.ask(r.t.Context(), model, text)
-	if err != nil || !strings.Contains(answer, text) {
-		r.t.Fatalf("%s answered %q, %v", model, answer, err)
-	}
+	assert.Require(r.t, err == nil && strings.Contains(answer, text), model, "answered", answer, err)
 }
 
 // until waits for a condition.
 func (r *rig) until(what string, holds func() bool) {
 	r.t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !holds(); <-time.After(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			r.t.Fatalf("never: %s", what)
-		}
+		assert.Require(r.t, !time.Now().After(end), "never", what)
 	}
 }
 
@@ -315,13 +301,9 @@ func TestStartedOnceByTheFirstCall(t *testing.T) {
 	}
 	all.Wait()
 	starts := r.starts()
-	if len(starts) != 1 {
-		t.Fatalf("started %d times: %v", len(starts), starts)
-	}
+	assert.Require(t, len(starts) == 1, "started", len(starts), "times", starts)
 	for _, want := range []string{"--alias one", "-np 2", "-c 8192", "--offline", "--metrics", ".sock", "cache_ram=0", filepath.Join(r.dir, "one.gguf")} {
-		if !strings.Contains(starts[0], want) {
-			t.Errorf("started without %s: %s", want, starts[0])
-		}
+		assert.Contains(t, starts[0], want, "started without")
 	}
 	if m := r.server("one").Model(); m.ContextLength != 4096 || m.Slots != 2 || !m.Tools || m.Embeddings {
 		t.Errorf("%+v", m)
@@ -344,9 +326,7 @@ func TestSetModels(t *testing.T) {
 	r.until("it runs", func() bool { other.mu.Lock(); defer other.mu.Unlock(); return other.address != "" })
 	seeing := File{ID: "sees", Path: filepath.Join(r.dir, "sees.gguf"), Projector: filepath.Join(r.dir, "mmproj.gguf")}
 	for from, to := range map[string]string{one.file.Path: seeing.Path, other.file.Path: seeing.Projector} {
-		if err := os.Link(from, to); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.Link(from, to))
 	}
 	r.SetModels([]File{one.file, seeing})
 	r.says("sees", "hello")
@@ -369,9 +349,7 @@ func TestSetModels(t *testing.T) {
 	r.SetModels([]File{again})
 	r.says("one", "hello")
 	r.until("only the new one is left", func() bool { return len(r.all()) == 1 })
-	if r.server("one") == one || len(r.starts()) != 4 {
-		t.Errorf("%v", r.starts())
-	}
+	assert.That(t, r.server("one") != one && len(r.starts()) == 4, r.starts())
 }
 
 // Counting tokens uses a running model and loads none.
@@ -379,9 +357,7 @@ func TestOnlyCallsStart(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "one")
 	count := func() (int, error) {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://llama-server/tokenize", strings.NewReader(`{"content":"one two"}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		resp, err := r.server("one").RoundTrip(req)
 		if err != nil {
 			return 0, err
@@ -403,9 +379,7 @@ func TestIdleUnload(t *testing.T) {
 	r.says("one", "hello")
 	r.until("it ends when idle", func() bool { _, idle := r.server("one").idle(); return !idle })
 	r.says("one", "again")
-	if n := len(r.starts()); n != 2 {
-		t.Errorf("started %d times", n)
-	}
+	assert.Equal(t, len(r.starts()), 2, "started")
 }
 
 // After a crash the server is not started again during the back-off, in which its model
@@ -429,9 +403,7 @@ func TestCrash(t *testing.T) {
 	if op, ok := errors.AsType[*net.OpError](err); !ok || op.Op != "dial" || !strings.Contains(err.Error(), "exit status 139") {
 		t.Errorf("during the back-off: %v", err)
 	}
-	if why := s.Problem(); why != "" {
-		t.Errorf("a model that was loaded is not offered: %s", why)
-	}
+	assert.Equal(t, s.Problem(), "", "a model that was loaded is not offered")
 	s.mu.Lock()
 	s.notBefore = time.Time{}
 	s.mu.Unlock()
@@ -441,16 +413,12 @@ func TestCrash(t *testing.T) {
 func TestBrokenModel(t *testing.T) {
 	r := newRig(t, 0, "", free(900), "broken")
 	_, err := r.ask(t.Context(), "broken", "hello")
-	if err == nil || !strings.Contains(err.Error(), "unknown model architecture") {
-		t.Errorf("%v", err)
-	}
+	assert.Fails(t, err, "unknown model architecture")
 	s := r.server("broken")
 	s.mu.Lock()
 	s.notBefore = time.Now().Add(time.Hour)
 	s.mu.Unlock()
-	if why := s.Problem(); !strings.Contains(why, "unknown model architecture") {
-		t.Errorf("problem: %q", why)
-	}
+	assert.Contains(t, s.Problem(), "unknown model architecture", "problem")
 }
 
 // Each model needs 128 MiB besides its 9 MiB, so 200 MiB hold one.
@@ -460,12 +428,8 @@ func TestMemory(t *testing.T) {
 	if op, ok := errors.AsType[*net.OpError](err); !ok || op.Op != "dial" || !strings.Contains(err.Error(), "137 MiB of memory and 100 MiB are free") {
 		t.Errorf("no room: %v", err)
 	}
-	if why := r.server("one").Problem(); !strings.Contains(why, "137 MiB") {
-		t.Errorf("problem: %q", why)
-	}
-	if len(r.starts()) != 0 {
-		t.Fatalf("started all the same: %v", r.starts())
-	}
+	assert.Contains(t, r.server("one").Problem(), "137 MiB", "problem")
+	assert.Require(t, len(r.starts()) == 0, "started all the same", r.starts())
 
 	r.fit(1000, 200)
 	r.says("one", "hello")
@@ -473,9 +437,7 @@ func TestMemory(t *testing.T) {
 		t.Errorf("%d bytes are free beside what is mapped", m.ram.Free)
 	}
 	r.fit(1000, 70) // as the system sees it now
-	if why := r.server("other").Problem(); why != "" {
-		t.Errorf("the idle one can make room, but: %q", why)
-	}
+	assert.Equal(t, r.server("other").Problem(), "", "the idle one can make room, but")
 	hang, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	over := make(chan struct{})
@@ -511,18 +473,14 @@ func TestMemory(t *testing.T) {
 func TestTooLargeForThisMachine(t *testing.T) {
 	dir, c := t.TempDir(), &computer{ram: Memory{100 << 20, 90 << 20}}
 	path := filepath.Join(dir, "m.gguf")
-	if err := os.WriteFile(path, gguf(chats(), 0), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.WriteFile(path, gguf(chats(), 0), 0o600))
 	p := New(t.Context(), Config{
 		Models: []File{{ID: "m", Path: path}, {ID: "none", Path: filepath.Join(dir, "none")}}, RAM: c.RAM, GPUs: c.GPUs, Slots: 1, Log: slog.New(slog.DiscardHandler),
 	})
 	if why := p.Servers()[0].Problem(); why != "it needs about 132 MiB of memory and this machine has 100 MiB; use fewer slots, a shorter context or a smaller model" {
 		t.Errorf("problem: %q", why)
 	}
-	if why := p.Servers()[1].Problem(); !strings.Contains(why, "no such file") {
-		t.Errorf("problem: %q", why)
-	}
+	assert.Contains(t, p.Servers()[1].Problem(), "no such file", "problem")
 }
 
 // A model that does not fit ends no other.
@@ -530,9 +488,7 @@ func TestNobodyIsEndedInVain(t *testing.T) {
 	r := newRig(t, 0, "", free(200), "one", "other")
 	r.says("one", "hello")
 	r.fit(130, 100)
-	if _, err := r.ask(t.Context(), "other", "hello"); err == nil || !strings.Contains(err.Error(), "this machine has 130 MiB") {
-		t.Errorf("%v", err)
-	}
+	assert.Fails(t, assert.Err(r.ask(t.Context(), "other", "hello")), "this machine has 130 MiB")
 	if _, idle := r.server("one").idle(); !idle {
 		t.Error("the idle one was ended")
 	}
@@ -544,12 +500,8 @@ func TestNobodyIsEndedForTooLittle(t *testing.T) {
 	r.says("one", "hello")
 	r.fit(1000, 400)
 	const why = "it needs about 641 MiB of memory and 398 MiB are free"
-	if got := r.server("large").Problem(); !strings.Contains(got, why) {
-		t.Errorf("problem: %q", got)
-	}
-	if _, err := r.ask(t.Context(), "large", "hello"); err == nil || !strings.Contains(err.Error(), why) {
-		t.Errorf("%v", err)
-	}
+	assert.Contains(t, r.server("large").Problem(), why, "problem")
+	assert.Fails(t, assert.Err(r.ask(t.Context(), "large", "hello")), why)
 	if _, idle := r.server("one").idle(); !idle || len(r.starts()) != 1 {
 		t.Errorf("the idle one was ended: %v", r.starts())
 	}
@@ -588,12 +540,8 @@ func TestRetiresWhenNobodyIsIn(t *testing.T) {
 		t.Fatalf("retired with a call in it: %v", err)
 	}
 	s.release()
-	if !s.closeIfIdle() {
-		t.Error("does not retire")
-	}
-	if err := s.acquire(t.Context(), false); !errors.Is(err, errNotRunning) {
-		t.Errorf("let in after that: %v", err)
-	}
+	assert.That(t, s.closeIfIdle(), "does not retire")
+	assert.Is(t, s.acquire(t.Context(), false), errNotRunning, "let in after that")
 }
 
 // The memory of a GPU counts, without what llama-server leaves free, and only if
@@ -645,9 +593,7 @@ func TestModelsOnTheGPU(t *testing.T) {
 	r = newRig(t, 0, "  ROCm0: AMD Radeon RX 7800 XT (16368 MiB, 16342 MiB free)\n", computer, "one")
 	r.says("one", "hello")
 	want := capacity{Memory{1000 << 20, 150<<20 - (r.server("one").info.size - took)}, Memory{1024 << 20, 1024<<20 - took}}
-	if took >= r.server("one").info.size || r.capacity() != want {
-		t.Errorf("%+v, want %+v", r.capacity(), want)
-	}
+	assert.That(t, took < r.server("one").info.size && r.capacity() == want, r.capacity(), want)
 }
 
 // What the server reports of a loaded model replaces what the file says.
@@ -659,13 +605,9 @@ func TestAbilitiesOnceLoaded(t *testing.T) {
 		"sees":  {ID: "sees", ContextLength: 4096, Slots: 2, Tools: true, Vision: true},
 		"short": {ID: "short", ContextLength: 2048, Slots: 2, Tools: true},
 	} {
-		if m := r.server(id).Model(); m != (Model{ID: id, ContextLength: 4096, Slots: 2, Tools: true}) {
-			t.Errorf("before: %+v", m)
-		}
+		assert.Equal(t, r.server(id).Model(), (Model{ID: id, ContextLength: 4096, Slots: 2, Tools: true}), "before")
 		r.says(id, "hello")
-		if m := r.server(id).Model(); m != want {
-			t.Errorf("%+v, want %+v", m, want)
-		}
+		assert.Equal(t, r.server(id).Model(), want)
 	}
 }
 
@@ -699,19 +641,13 @@ func TestHeader(t *testing.T) {
 	dir := t.TempDir()
 	inspected := func(entries []entry, name string) (*modelInfo, error) {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, gguf(entries, 1000), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.WriteFile(path, gguf(entries, 1000), 0o600))
 		return inspect(path)
 	}
 	f, err := inspected(chats(), "m.gguf")
-	if err != nil || f.context != 4096 || f.perSlot != 1024 || f.embeds || !f.tools {
-		t.Errorf("%+v, %v", f, err)
-	}
+	assert.That(t, err == nil && f.context == 4096 && f.perSlot == 1024 && !f.embeds && f.tools, f, err)
 	f, err = inspected([]entry{{"general.architecture", "nomic-bert"}, {"nomic-bert.context_length", uint32(2048)}, {"nomic-bert.pooling_type", uint32(1)}}, "e.gguf")
-	if err != nil || !f.embeds || !f.pooled {
-		t.Errorf("%+v, %v", f, err)
-	}
+	assert.That(t, err == nil && f.embeds && f.pooled, f, err)
 	if _, err := inspected([]entry{{"general.architecture", "llama"}}, "c.gguf"); err == nil {
 		t.Error("a model without a context was taken")
 	}
@@ -726,31 +662,20 @@ func TestHeader(t *testing.T) {
 
 // A file that was not written to its end is named before a server is started for it.
 func TestIncompleteFile(t *testing.T) {
-	whole, err := os.ReadFile("../llama/data/tiny.gguf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := assert.Value(os.ReadFile("../llama/data/tiny.gguf"))(t)
 	dir := t.TempDir()
 	write := func(name string, content []byte) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.WriteFile(path, content, 0o600))
 		return path
 	}
-	if h, err := readHeader(write("whole.gguf", whole)); err != nil || h.bytes != uint64(len(whole)) {
-		t.Errorf("a whole file: %+v, %v", h, err)
-	}
+	assert.Equal(t, assert.Value(readHeader(write("whole.gguf", whole)))(t).bytes, uint64(len(whole)), "a whole file")
 	for _, n := range []int{len(whole) - 1, len(whole) / 2, 5000, 100, 0} {
-		if _, err := inspect(write("cut.gguf", whole[:n])); err == nil || !strings.Contains(err.Error(), "not complete") {
-			t.Errorf("%d bytes of %d: %v", n, len(whole), err)
-		}
+		assert.Fails(t, assert.Err(inspect(write("cut.gguf", whole[:n]))), "not complete", n, "bytes of", len(whole))
 	}
 	write("p-00002-of-00002.gguf", whole[:len(whole)/2])
 	first := write("p-00001-of-00002.gguf", gguf(append(chats(), entry{"split.count", uint32(2)}), 1000))
-	if _, err := inspect(first); err == nil || !strings.Contains(err.Error(), "its part p-00002-of-00002.gguf: it is not complete") {
-		t.Errorf("a part is cut: %v", err)
-	}
+	assert.Fails(t, assert.Err(inspect(first)), "its part p-00002-of-00002.gguf: it is not complete", "a part is cut")
 }
 
 // What is no header is refused, whatever it claims, without using memory.
@@ -769,8 +694,6 @@ func FuzzHeader(f *testing.F) {
 	f.Add(huge)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		h, err := parseHeader(bytes.NewReader(data))
-		if err == nil && h == nil {
-			t.Error("neither a header nor why not")
-		}
+		assert.That(t, err != nil || h != nil, "neither a header nor why not")
 	})
 }

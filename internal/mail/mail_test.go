@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/mail/mailtest"
 )
 
@@ -56,9 +57,7 @@ func TestDelivers(t *testing.T) {
 					server.User, server.Password = "hub", "s3cret/+&"
 					c.User, c.Password = server.User, server.Password
 				}
-				if err := (transport{c, server.Roots}).deliver(t.Context(), message); err != nil {
-					t.Fatal(err)
-				}
+				assert.OK(t, (transport{c, server.Roots}).deliver(t.Context(), message))
 				got := <-server.Messages
 				if got.From != "kith@hub.example" || got.To != message.To || got.Text != message.Text || got.User != user || got.Secured != (kind != NoTLS) {
 					t.Errorf("came %+v", got)
@@ -67,9 +66,7 @@ func TestDelivers(t *testing.T) {
 					"From": `"kith" <kith@hub.example>`, "To": "<ada@example.org>", "Subject": message.Subject, "Auto-Submitted": "auto-generated",
 					"Content-Type": "text/plain; charset=UTF-8", "User-Agent": "", "X-Mailer": "",
 				} {
-					if got.Header.Get(name) != want {
-						t.Errorf("%s: %q, want %q", name, got.Header.Get(name), want)
-					}
+					assert.Equal(t, got.Header.Get(name), want, name)
 				}
 				if id := got.Header.Get("Message-ID"); !strings.HasSuffix(id, "@hub.example>") || got.Header.Get("Date") == "" {
 					t.Errorf("Message-ID %q, Date %q", id, got.Header.Get("Date"))
@@ -86,9 +83,7 @@ func TestRefusesWithoutTLS(t *testing.T) {
 	bare.User, bare.Password = "hub", "s3cret"
 	c := configOf(bare, StartTLS)
 	c.User, c.Password = "hub", "s3cret"
-	if err := (transport{c, bare.Roots}).deliver(t.Context(), message); err == nil || !strings.Contains(err.Error(), "STARTTLS") {
-		t.Errorf("a server without STARTTLS: %v", err)
-	}
+	assert.Fails(t, (transport{c, bare.Roots}).deliver(t.Context(), message), "STARTTLS", "a server without STARTTLS")
 	for _, mode := range []TLS{StartTLS, Implicit} {
 		server := mailtest.Start(t, string(mode))
 		if err := (transport{configOf(server, mode), nil}).deliver(t.Context(), message); err == nil || !strings.Contains(err.Error(), "certificate") {
@@ -98,13 +93,9 @@ func TestRefusesWithoutTLS(t *testing.T) {
 		if err := (transport{configOf(server, mode), other.Roots}).deliver(t.Context(), message); err == nil {
 			t.Errorf("%s: another's certificate was taken", mode)
 		}
-		if len(server.Messages) > 0 {
-			t.Errorf("%s: a message was sent", mode)
-		}
+		assert.That(t, len(server.Messages) == 0, mode, "a message was sent")
 	}
-	if len(bare.Messages) > 0 {
-		t.Error("a message was sent in the clear")
-	}
+	assert.That(t, len(bare.Messages) == 0, "a message was sent in the clear")
 }
 
 // TestCauses: each failure has its cause, which holds no text of the server, as that
@@ -144,9 +135,7 @@ func TestCauses(t *testing.T) {
 	if why, final := cause(c.deliver(t.Context(), message)); final || why != "the server does not speak SMTP" {
 		t.Errorf("no SMTP: %q, final %t", why, final)
 	}
-	if len(server.Messages) > 0 {
-		t.Error("a message was sent")
-	}
+	assert.That(t, len(server.Messages) == 0, "a message was sent")
 	away := c
 	away.Port = 1
 	if why, final := cause(away.deliver(t.Context(), message)); final || !strings.Contains(why, "refused") {
@@ -195,9 +184,7 @@ func TestRetries(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		want := "down at 0s, short at 1s, well at 1s, down at 30s, short at 31s, down at 2m30s, down at 12m30s"
-		if got := strings.Join(tried, ", "); got != want {
-			t.Errorf("tried %s, want %s", got, want)
-		}
+		assert.Equal(t, strings.Join(tried, ", "), want, "tried")
 		if last, why := s.Health(); why != "down" || !last.Equal(began.Add(12*time.Minute+30*time.Second)) {
 			t.Errorf("after it failed: %v %s", last, why)
 		}
@@ -253,9 +240,7 @@ func TestNoServer(t *testing.T) {
 	if err := s.Run(ctx); err != nil {
 		t.Error(err)
 	}
-	if got := fmt.Sprint((Config{Host: "h", Password: "canary"}).LogValue()); strings.Contains(got, "canary") {
-		t.Error(got)
-	}
+	assert.Lacks(t, fmt.Sprint((Config{Host: "h", Password: "canary"}).LogValue()), "canary")
 }
 
 func TestAddress(t *testing.T) {

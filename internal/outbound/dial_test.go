@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // fakeNetwork is a host's addresses and what each does: "dead" gives no answer, "refused"
@@ -98,13 +100,9 @@ func TestAddresses(t *testing.T) {
 				f := newFakeNetwork(c.does...)
 				begun := time.Now()
 				conn, err := f.dial(t.Context(), "tcp", "hub.test:443")
-				if took := time.Since(begun); took != c.after {
-					t.Errorf("after %v, not %v", took, c.after)
-				}
+				assert.Equal(t, time.Since(begun), c.after, "after")
 				synctest.Wait()
-				if got := strings.Join(f.tried, " "); got != c.tried {
-					t.Errorf("tried %s, not %s", got, c.tried)
-				}
+				assert.Equal(t, strings.Join(f.tried, " "), c.tried, "tried")
 				switch {
 				case c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)):
 					t.Errorf("error %v", err)
@@ -122,10 +120,7 @@ func TestAddresses(t *testing.T) {
 func TestLosersAreClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeNetwork("10.0.0.1", "late", "10.0.0.2", "up")
-		conn, err := f.dial(t.Context(), "tcp", "hub.test:443")
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := assert.Value(f.dial(t.Context(), "tcp", "hub.test:443"))(t)
 		defer conn.Close()
 		time.Sleep(time.Second)
 		synctest.Wait()

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // startProxy starts a proxy that lets ann:s3cret@: through to host, wherever they ask to go.
@@ -162,10 +164,7 @@ func TestProxy(t *testing.T) {
 
 // TestSocks: a SOCKS5 proxy is a way out, too, as it is for net/http.
 func TestSocks(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
 	asked := make(chan string, 1)
 	go func() {
@@ -189,12 +188,7 @@ func TestSocks(t *testing.T) {
 	}
 	t.Setenv("HTTPS_PROXY", "socks5://"+listener.Addr().String())
 	u, _ := url.Parse("https://hub.test")
-	c, err := Connect(t.Context(), u, "hub.test:443", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := assert.Value(Connect(t.Context(), u, "hub.test:443", nil))(t)
 	defer c.Close()
-	if got := <-asked; got != "hub.test" {
-		t.Errorf("the proxy was asked for %q", got)
-	}
+	assert.Equal(t, <-asked, "hub.test", "the proxy was asked for")
 }

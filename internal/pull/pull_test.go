@@ -21,6 +21,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // modelHub plays a model hub in memory: the API's list of files, and the files with
@@ -78,9 +80,7 @@ func (h *modelHub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
-	if r.Host != "hub.test" && r.Header.Get("Authorization") != "" {
-		h.t.Errorf("%s got the token", r.Host)
-	}
+	assert.That(h.t, r.Host == "hub.test" || r.Header.Get("Authorization") == "", r.Host, "got the token")
 	if strings.HasPrefix(r.URL.Path, "/api/models/ann/words/tree/main") {
 		h.list(w, r)
 		return
@@ -187,9 +187,7 @@ func (h *modelHub) holds(folder string, want map[string]string) {
 		}
 		delete(found, name)
 	}
-	if len(found) > 0 {
-		h.t.Errorf("also there: %v", found)
-	}
+	assert.That(h.t, len(found) == 0, "also there", found)
 }
 
 // The references that Resolve takes, and what they are.
@@ -249,9 +247,7 @@ func TestResolveFaults(t *testing.T) {
 			"http://files.test/other-Q8_0.gguf": "is not there",
 			endpoint + "/ann":                   "does not contain a repository",
 		} {
-			if _, err := s.Resolve(t.Context(), reference); err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: %v", reference, err)
-			}
+			assert.Fails(t, assert.Err(s.Resolve(t.Context(), reference)), want, reference)
 		}
 		wrong := *s
 		for wrong.Endpoint = range map[string]bool{"garbage": true, "ftp://hub.test": true, "http://": true} {
@@ -260,13 +256,9 @@ func TestResolveFaults(t *testing.T) {
 			}
 		}
 		h.gated = true
-		if _, err := s.Resolve(t.Context(), "ann/words"); err == nil || !strings.Contains(err.Error(), "set HF_TOKEN") {
-			t.Errorf("without a token: %v", err)
-		}
+		assert.Fails(t, assert.Err(s.Resolve(t.Context(), "ann/words")), "set HF_TOKEN", "without a token")
 		s.Token = "another"
-		if _, err := s.Resolve(t.Context(), "ann/words"); err == nil || !strings.Contains(err.Error(), "refuses the token") {
-			t.Errorf("with a wrong token: %v", err)
-		}
+		assert.Fails(t, assert.Err(s.Resolve(t.Context(), "ann/words")), "refuses the token", "with a wrong token")
 		s.Token = "t0ken"
 		if _, err := fetch(t, s, t.TempDir(), "ann/words"); err != nil {
 			t.Error(err)
@@ -280,14 +272,10 @@ func TestFetch(t *testing.T) {
 	inBubble(t, func(t *testing.T, h *modelHub, s *Source) {
 		folder := t.TempDir()
 		for _, reference := range []string{"ann/words:BF16", "http://files.test/words-Q8_0.gguf"} {
-			if _, err := fetch(t, s, folder, reference); err != nil {
-				t.Fatal(err)
-			}
+			assert.Value(fetch(t, s, folder, reference))(t)
 		}
 		s.Images = true
-		if _, err := fetch(t, s, folder, "ann/words"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Value(fetch(t, s, folder, "ann/words"))(t)
 		want := map[string]string{
 			"words-BF16-00001-of-00003.gguf": "BF16/words-BF16-00001-of-00003.gguf",
 			"words-BF16-00002-of-00003.gguf": "BF16/words-BF16-00002-of-00003.gguf",
@@ -301,9 +289,7 @@ func TestFetch(t *testing.T) {
 			t.Errorf("a model that is there was fetched again: %v", err)
 		}
 		damaged := filepath.Join(folder, "words-BF16-00002-of-00003.gguf")
-		if err := os.WriteFile(damaged, noise("other", 300_000), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.WriteFile(damaged, noise("other", 300_000), 0o600))
 		s.Images = false
 		if _, err := fetch(t, s, folder, "ann/words:BF16"); err != nil || len(h.ranges) != asked+1 {
 			t.Errorf("%v, %d requests", err, len(h.ranges)-asked)
@@ -349,13 +335,9 @@ func TestFetchContinues(t *testing.T) {
 		}
 		began := time.Now()
 		folder := t.TempDir()
-		if _, err := fetch(t, s, folder, "ann/words"); err != nil {
-			t.Fatal(err)
-		}
+		assert.Value(fetch(t, s, folder, "ann/words"))(t)
 		h.holds(folder, map[string]string{"words-Q4_K_M.gguf": "words-Q4_K_M.gguf"})
-		if last := h.ranges[len(h.ranges)-1]; last != "bytes=240000-" {
-			t.Errorf("the last request was for %s", last)
-		}
+		assert.Equal(t, h.ranges[len(h.ranges)-1], "bytes=240000-", "the last request was for")
 		if took := time.Since(began); took < 160*time.Second {
 			t.Errorf("it took %s: the server was not given its time, or the silence was not", took)
 		}
@@ -384,9 +366,7 @@ func TestFetchLater(t *testing.T) {
 					http.NewResponseController(w).Flush()
 					panic(http.ErrAbortHandler)
 				}
-				if _, err := fetch(t, s, folder, reference); err == nil || !strings.Contains(err.Error(), "run the same command again") {
-					t.Fatal(err)
-				}
+				assert.Fails(t, assert.Err(fetch(t, s, folder, reference)), "run the same command again")
 				if gguf, _ := filepath.Glob(filepath.Join(folder, "*.gguf")); len(gguf) > 0 {
 					t.Errorf("a file that is not complete has its name: %v", gguf)
 				}
@@ -396,9 +376,7 @@ func TestFetchLater(t *testing.T) {
 					want = ""
 				}
 				h.fault, h.ranges = nil, nil
-				if _, err := fetch(t, s, folder, reference); err != nil {
-					t.Fatal(err)
-				}
+				assert.Value(fetch(t, s, folder, reference))(t)
 				h.holds(folder, map[string]string{"words-Q8_0.gguf": "words-Q8_0.gguf"})
 				if !slices.Equal(h.ranges, []string{want}) {
 					t.Errorf("%s, changed %v: requests for %q", reference, changed, h.ranges)
@@ -412,15 +390,10 @@ func TestFetchLater(t *testing.T) {
 func TestFetchDamaged(t *testing.T) {
 	inBubble(t, func(t *testing.T, h *modelHub, s *Source) {
 		folder := t.TempDir()
-		m, err := s.Resolve(t.Context(), "ann/words")
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := assert.Value(s.Resolve(t.Context(), "ann/words"))(t)
 		right := h.files["words-Q4_K_M.gguf"]
 		h.files["words-Q4_K_M.gguf"] = noise("evil", len(right))
-		if err := s.Fetch(t.Context(), m, folder, func(Progress) {}); err == nil || !strings.Contains(err.Error(), "is damaged") {
-			t.Errorf("another file was taken: %v", err)
-		}
+		assert.Fails(t, s.Fetch(t.Context(), m, folder, func(Progress) {}), "is damaged", "another file was taken")
 		h.holds(folder, nil)
 		h.files["words-Q4_K_M.gguf"] = right
 		if err := s.Fetch(t.Context(), m, folder, func(Progress) {}); err != nil {
@@ -434,10 +407,7 @@ func TestFetchDamaged(t *testing.T) {
 func TestFetchRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T, h *modelHub, s *Source) {
 		folder := t.TempDir()
-		m, err := s.Resolve(t.Context(), "ann/words")
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := assert.Value(s.Resolve(t.Context(), "ann/words"))(t)
 		large := *m
 		large.Files = []File{{Name: "large.gguf", URL: m.Files[0].URL, Size: 1 << 60}}
 		if err := s.Fetch(t.Context(), &large, folder, func(Progress) {}); err == nil || !strings.Contains(err.Error(), "make room") {
@@ -456,9 +426,7 @@ func TestFetchRefused(t *testing.T) {
 		h.holds(folder, map[string]string{"words-Q4_K_M.gguf": "words-Q4_K_M.gguf"})
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := s.Fetch(ctx, m, t.TempDir(), func(Progress) {}); err != context.Canceled {
-			t.Errorf("interrupted: %v", err)
-		}
+		assert.Equal(t, s.Fetch(ctx, m, t.TempDir(), func(Progress) {}), context.Canceled, "interrupted")
 	})
 }
 
@@ -472,9 +440,7 @@ func TestList(t *testing.T) {
 		}
 		seen[l.Name] = true
 	}
-	if Find(strings.ToUpper(List()[0].Name)) == nil || Find("") != nil {
-		t.Error("Find")
-	}
+	assert.That(t, Find(strings.ToUpper(List()[0].Name)) != nil && Find("") == nil, "Find")
 }
 
 // A lock has one owner at a time, also while owners remove its file.
@@ -489,9 +455,7 @@ func TestLockFile(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				} else if unlock != nil {
-					if n := owners.Add(1); n != 1 {
-						t.Errorf("%d owners", n)
-					}
+					assert.Equal(t, owners.Add(1), 1, "owners")
 					taken.Add(1)
 					runtime.Gosched()
 					owners.Add(-1)

@@ -3,7 +3,6 @@ package pull
 import (
 	"bytes"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -11,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/shirou/gopsutil/v4/disk"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // Without a checksum: what is no model, more than was announced, or refused is not kept.
@@ -64,15 +65,11 @@ func TestFetchUnverified(t *testing.T) {
 				folder := t.TempDir()
 				_, err := fetch(t, s, folder, "http://files.test/model.gguf")
 				if c.want == "" {
-					if err != nil {
-						t.Fatal(err)
-					}
+					assert.OK(t, err)
 					h.holds(folder, map[string]string{"model.gguf": "model.gguf"})
 					return
 				}
-				if err == nil || !strings.Contains(err.Error(), c.want) {
-					t.Errorf("%v, want %q", err, c.want)
-				}
+				assert.Fails(t, err, c.want)
 				h.holds(folder, nil)
 			})
 		})
@@ -139,9 +136,7 @@ func TestReplacedBeforeResume(t *testing.T) {
 						return true
 					}
 					folder := t.TempDir()
-					if _, err := fetch(t, s, folder, "http://files.test/a.gguf"); err != nil {
-						t.Fatal(err)
-					}
+					assert.Value(fetch(t, s, folder, "http://files.test/a.gguf"))(t)
 					h.holds(folder, map[string]string{"a.gguf": "a.gguf"})
 				})
 			})
@@ -170,9 +165,7 @@ func TestEndlessBody(t *testing.T) {
 			return true
 		}
 		folder := t.TempDir()
-		if _, err := fetch(t, s, folder, "http://files.test/endless.gguf"); !errors.Is(err, ErrNoSpace) {
-			t.Errorf("an endless body: %v", err)
-		}
+		assert.Is(t, assert.Err(fetch(t, s, folder, "http://files.test/endless.gguf")), ErrNoSpace, "an endless body")
 		h.holds(folder, nil)
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -376,16 +377,11 @@ func (n *node) cut(id fleet.MachineID) {
 // rawDaemon performs the upgrade itself and serves with any handler.
 func (n *node) rawDaemon(t *testing.T, id fleet.MachineID, handler http.HandlerFunc) {
 	t.Helper()
-	raw, err := n.dial(t.Context(), "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := assert.Value(n.dial(t.Context(), "", ""))(t)
 	go raw.Write([]byte("GET /tunnel HTTP/1.1\r\nHost: hub\r\nConnection: Upgrade\r\nUpgrade: " + tunnel.Protocol +
 		"\r\nAuthorization: Bearer " + string(id) + "\r\nKith-Version: 1\r\nKith-Instance: raw\r\n\r\n"))
 	r := bufio.NewReader(raw)
-	if _, err := http.ReadResponse(r, nil); err != nil {
-		t.Fatal(err)
-	}
+	assert.Value(http.ReadResponse(r, nil))(t)
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
 	server := &http.Server{Handler: handler, Protocols: protocols}

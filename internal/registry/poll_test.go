@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // A flood of notifications (docs/faults.md#21) causes at most 50 polls a second, and
@@ -26,11 +28,7 @@ func TestManyNotifications(t *testing.T) {
 		f.mu.Lock()
 		polls := f.polls
 		f.mu.Unlock()
-		if polls > 52 {
-			t.Errorf("%d polls in a second", polls)
-		}
-		if n.Snapshot() != before {
-			t.Error("notifications alone changed the snapshot")
-		}
+		assert.That(t, polls <= 52, polls, "polls in a second")
+		assert.Equal(t, n.Snapshot(), before, "notifications alone changed the snapshot")
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -47,9 +48,7 @@ func TestRoutableAfterAck(t *testing.T) {
 			t.Fatalf("not routable after it: %v, %+v", ok, m)
 		}
 		r, _ := http.NewRequest(http.MethodPost, "http://machine/v1/chat/completions", nil)
-		if answer, err := line.RoundTrip(r); err != nil || answer.StatusCode != 200 {
-			t.Errorf("call: %v", err)
-		}
+		assert.Equal(t, assert.Value(line.RoundTrip(r))(t).StatusCode, 200, "call")
 		n.cut("m")
 		if <-line.Gone; n.machine("m").Online {
 			t.Error("it is online in the snapshot when its line is lost")
@@ -75,9 +74,7 @@ func TestLostIsReturningThenOffline(t *testing.T) {
 		if m := n.machine("m"); m.Online || !m.ReturningUntil.Equal(lost.Add(10*time.Second)) || m.Offer("llama") == nil {
 			t.Errorf("after the loss: %+v", m)
 		}
-		if id := <-n.machines; id != "m" {
-			t.Errorf("notified of %q", id)
-		}
+		assert.Equal(t, <-n.machines, "m", "notified of")
 		if id := <-n.machines; id != "m" || time.Since(lost) != 10*time.Second {
 			t.Errorf("notified of %q %v after the loss", id, time.Since(lost))
 		}
@@ -91,9 +88,7 @@ func TestLoadSurvives(t *testing.T) {
 		d := n.connect(t, "m", offering("llama"))
 		synctest.Wait()
 		m := n.Snapshot().Machine("m")
-		if !m.Reserve("llama", false) {
-			t.Fatal("no slot")
-		}
+		assert.Require(t, m.Reserve("llama", false), "no slot")
 		n.cut("m")
 		time.Sleep(5 * time.Second) // in the bubble: it reconnects
 		again := n.Snapshot().Machine("m")
@@ -106,9 +101,7 @@ func TestLoadSurvives(t *testing.T) {
 		if <-n.machines; again.Reserve("llama", false) {
 			t.Error("a slot that others hold was given")
 		}
-		if n.Snapshot().Machine("m") != again {
-			t.Error("held slots alone made a new version of the machine")
-		}
+		assert.Equal(t, n.Snapshot().Machine("m"), again, "held slots alone made a new version of the machine")
 		d.change(func(ad *tunnel.Advertisement) { ad.Local = 0 })
 		if <-n.machines; !again.Reserve("llama", false) {
 			t.Error("a slot that came free is not given")
@@ -124,9 +117,7 @@ func TestNewerTunnelFencesOlder(t *testing.T) {
 		first := n.connect(t, "m", offering("llama"))
 		synctest.Wait()
 		second := n.connect(t, "m", offering("qwen"))
-		if err := <-first.lost; !errors.Is(err, tunnel.ErrFenced) {
-			t.Errorf("the older daemon ended with %v", err)
-		}
+		assert.Is(t, <-first.lost, tunnel.ErrFenced, "the older daemon ended with")
 		synctest.Wait()
 		if m := n.machine("m"); !m.Online || m.Generation != 2 || m.Offer("qwen") == nil {
 			t.Errorf("after fencing: %+v", m)
@@ -134,12 +125,8 @@ func TestNewerTunnelFencesOlder(t *testing.T) {
 		// A tunnel that was numbered before the live one but connected after it.
 		n.facts.locked(func() { n.facts.generations["m"] = 0 })
 		late := n.connect(t, "m", offering("phi"))
-		if err := <-late.lost; !errors.Is(err, tunnel.ErrFenced) {
-			t.Errorf("the late tunnel ended with %v", err)
-		}
-		if len(second.lost) != 0 || !n.machine("m").Online {
-			t.Error("a late tunnel disturbed the live one")
-		}
+		assert.Is(t, <-late.lost, tunnel.ErrFenced, "the late tunnel ended with")
+		assert.That(t, len(second.lost) == 0 && n.machine("m").Online, "a late tunnel disturbed the live one")
 	})
 }
 
@@ -156,9 +143,7 @@ func TestRevoked(t *testing.T) {
 		n.facts.revoke("a")
 		n.pollNow()
 		synctest.Wait()
-		if n.Snapshot().Machine("a") != nil || time.Since(start) > 0 {
-			t.Error("still there after a nudge")
-		}
+		assert.That(t, n.Snapshot().Machine("a") == nil && time.Since(start) <= 0, "still there after a nudge")
 		if _, ok := n.Line("a"); ok {
 			t.Error("its line is still there")
 		}
@@ -173,9 +158,7 @@ func TestRevoked(t *testing.T) {
 		delete(n.facts.kept, "c") // its change was polled long ago
 		n.facts.mu.Unlock()
 		d := n.connectUnchecked(t, kept)
-		if err := <-d; !errors.Is(err, ErrRevoked) {
-			t.Errorf("Serve of a machine revoked before = %v", err)
-		}
+		assert.Is(t, <-d, ErrRevoked, "Serve of a machine revoked before")
 	})
 }
 
@@ -220,9 +203,7 @@ func TestStart(t *testing.T) {
 			t.Error("a machine without readable offers is in the snapshot")
 		}
 		for _, member := range []fleet.MemberID{"bob", "cleo", "owner-m"} {
-			if reached(n, member) != 1 {
-				t.Errorf("%s reaches %d machines", member, reached(n, member))
-			}
+			assert.Equal(t, reached(n, member), 1, member, "reaches")
 		}
 		drain(n.machines)
 		if id := <-n.machines; id != "m" || time.Since(start) != 30*time.Second {
@@ -264,9 +245,7 @@ func TestFollowsChanges(t *testing.T) {
 			f.change(fleet.MemberChanged, "bob", func() {})
 			f.change("of a later version", "x", func() {})
 			time.Sleep(1100 * time.Millisecond)
-			if got := reached(n, "bob"); got != want {
-				t.Errorf("%s: bob reaches %d machines, want %d", what, got, want)
-			}
+			assert.Equal(t, reached(n, "bob"), want, what, "bob reaches")
 		}
 		f.change(fleet.SharesChanged, "bob", func() { f.shares = []*fleet.Share{{ID: "s", Owner: "owner-m", Member: "bob"}} })
 		f.change(fleet.SharesChanged, "bob", func() {})
@@ -289,9 +268,7 @@ func TestFollowsChanges(t *testing.T) {
 		for len(n.changes) > 0 {
 			notified += len(<-n.changes)
 		}
-		if notified != len(f.changes) {
-			t.Errorf("notified of %d changes, want %d", notified, len(f.changes))
-		}
+		assert.Equal(t, notified, len(f.changes), "notified of")
 		f.revoke("m")
 		time.Sleep(1100 * time.Millisecond)
 		f.change(fleet.MachineChanged, "m", func() { // its owner was disabled and enabled
@@ -328,13 +305,9 @@ func TestBehind(t *testing.T) {
 			t.Error("the machines are not what the store has")
 		}
 		for member, want := range map[fleet.MemberID]int{"bob": 0, "cleo": 0, "dora": 1, "emil": 1} {
-			if got := reached(n, member); got != want {
-				t.Errorf("%s reaches %d, want %d", member, got, want)
-			}
+			assert.Equal(t, reached(n, member), want, member, "reaches")
 		}
-		if !n.Confirmed(time.Now()) {
-			t.Error("not confirmed after reading everything")
-		}
+		assert.That(t, n.Confirmed(time.Now()), "not confirmed after reading everything")
 	})
 }
 
@@ -366,21 +339,15 @@ func TestCommitted(t *testing.T) {
 				test.change(f)
 				select {
 				case changes := <-got:
-					if !slices.Equal(changes, test.want) {
-						t.Errorf("got %v, want %v", changes, test.want)
-					}
+					assert.That(t, slices.Equal(changes, test.want), changes, test.want)
 				case <-time.After(2 * time.Second):
 					t.Fatal("Committed is not called")
 				}
 				synctest.Wait()
-				if n.Snapshot() != before {
-					t.Error("the snapshot holds the change before its end")
-				}
+				assert.Equal(t, n.Snapshot(), before, "the snapshot holds the change before its end")
 				got <- nil
 				synctest.Wait()
-				if n.Snapshot() == before {
-					t.Error("the snapshot does not hold the change")
-				}
+				assert.That(t, n.Snapshot() != before, "the snapshot does not hold the change")
 			})
 		})
 	}
@@ -394,9 +361,7 @@ func TestCommittedAgain(t *testing.T) {
 		before := n.Snapshot()
 		var committed atomic.Int64
 		n.committed = func(changes []fleet.Change) {
-			if len(changes) != 1 || changes[0].ID != "g" {
-				t.Errorf("got %v", changes)
-			}
+			assert.That(t, len(changes) == 1 && changes[0].ID == "g", changes)
 			committed.Add(1)
 		}
 		f.change(fleet.GroupChanged, "g", func() {
@@ -406,21 +371,13 @@ func TestCommittedAgain(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		failed := committed.Load()
-		if failed < 2 {
-			t.Errorf("committed %d times while the group could not be read", failed)
-		}
-		if n.Snapshot() != before {
-			t.Error("the snapshot holds what could not be read")
-		}
+		assert.That(t, failed >= 2, "committed", failed, "times while the group could not be read")
+		assert.Equal(t, n.Snapshot(), before, "the snapshot holds what could not be read")
 		f.locked(func() { f.groupsDown = false })
 		n.Settle(t.Context())
-		if n.Snapshot().Group("g") == nil {
-			t.Error("the snapshot does not hold the change")
-		}
+		assert.That(t, n.Snapshot().Group("g") != nil, "the snapshot does not hold the change")
 		read := committed.Load()
-		if read <= failed {
-			t.Errorf("committed %d times, the last before it was read", read)
-		}
+		assert.That(t, read > failed, "committed", read, "times, the last before it was read")
 		time.Sleep(time.Minute)
 		if again := committed.Load(); again != read {
 			t.Errorf("committed %d times more after it was read", again-read)
@@ -440,9 +397,7 @@ func TestSettle(t *testing.T) {
 				f.groups[group] = &fleet.Group{ID: group, Members: []fleet.MemberID{"owner-m", "bob"}}
 			})
 			n.Settle(t.Context())
-			if n.Snapshot().Group(group) == nil {
-				t.Fatalf("group %d is not there", i)
-			}
+			assert.Require(t, n.Snapshot().Group(group) != nil, "group", i, "is not there")
 			time.Sleep(time.Duration(i) * time.Millisecond)
 		}
 		f.mu.Lock()
@@ -450,16 +405,12 @@ func TestSettle(t *testing.T) {
 		f.mu.Unlock()
 		began := time.Now()
 		n.Settle(t.Context())
-		if took := time.Since(began); took != settleWithin {
-			t.Errorf("%v without the store", took)
-		}
+		assert.Equal(t, time.Since(began), settleWithin, "without the store")
 		ctx, leave := context.WithTimeout(t.Context(), time.Millisecond)
 		defer leave()
 		began = time.Now()
 		n.Settle(ctx)
-		if took := time.Since(began); took != time.Millisecond {
-			t.Errorf("%v for a caller who left after 1 ms", took)
-		}
+		assert.Equal(t, time.Since(began), time.Millisecond, "for a caller who left after 1 ms")
 	})
 }
 
@@ -469,28 +420,18 @@ func TestConfirmed(t *testing.T) {
 		f := newFacts()
 		n := newNode(t, f)
 		time.Sleep(time.Hour)
-		if !n.Confirmed(time.Now()) {
-			t.Error("not confirmed with a good store")
-		}
+		assert.That(t, n.Confirmed(time.Now()), "not confirmed with a good store")
 		set := func(down bool) { f.mu.Lock(); f.down = down; f.mu.Unlock() }
 		set(true)
 		time.Sleep(3900 * time.Millisecond)
-		if !n.Confirmed(time.Now()) {
-			t.Error("not confirmed after 3.9 s")
-		}
+		assert.That(t, n.Confirmed(time.Now()), "not confirmed after 3.9 s")
 		time.Sleep(1200 * time.Millisecond)
-		if n.Confirmed(time.Now()) {
-			t.Error("confirmed after 5.1 s without the store")
-		}
+		assert.That(t, !n.Confirmed(time.Now()), "confirmed after 5.1 s without the store")
 		set(false)
 		time.Sleep(1100 * time.Millisecond)
-		if !n.Confirmed(time.Now()) {
-			t.Error("not confirmed when the store is back")
-		}
+		assert.That(t, n.Confirmed(time.Now()), "not confirmed when the store is back")
 	})
-	if New(Config{}).Confirmed(time.Now()) {
-		t.Error("confirmed before anything was read")
-	}
+	assert.That(t, !New(Config{}).Confirmed(time.Now()), "confirmed before anything was read")
 }
 
 // If a machine advertises constantly, five advertisements are read at once and then one a
@@ -513,16 +454,12 @@ func TestAdvertisesWithoutEnd(t *testing.T) {
 				taken, seen = taken+1, slots
 			}
 		}
-		if taken < 50 || taken > 56 {
-			t.Errorf("1,000 states in 50 s: %d were taken in", taken)
-		}
+		assert.That(t, taken >= 50 && taken <= 56, "1,000 states in 50 s", taken, "were taken in")
 		if saves := f.saved("m") - before; saves < 9 || saves > 11 {
 			t.Errorf("1,000 states in 50 s: saved %d times", saves)
 		}
 		time.Sleep(1100 * time.Millisecond)
-		if slots := n.Snapshot().Machine("m").Slots; slots != 1001 {
-			t.Errorf("the fleet has %d slots, not the newest state's", slots)
-		}
+		assert.Equal(t, n.Snapshot().Machine("m").Slots, 1001, "the fleet")
 		time.Sleep(saveEvery)
 		d.change(func(ad *tunnel.Advertisement) { ad.Slots = 7 })
 		time.Sleep(100 * time.Millisecond)
@@ -532,9 +469,7 @@ func TestAdvertisesWithoutEnd(t *testing.T) {
 		time.Sleep(saveEvery)
 		synctest.Wait()
 		k, _, _ := f.ActiveMachine(t.Context(), "m")
-		if m, err := restore(k); err != nil || m.Slots != 8 {
-			t.Errorf("kept %s, %v", k.Offers, err)
-		}
+		assert.Equal(t, assert.Value(restore(k))(t).Slots, 8, "kept", k.Offers)
 	})
 }
 
@@ -551,9 +486,7 @@ func TestKeepsOffers(t *testing.T) {
 			t.Helper()
 			time.Sleep(time.Second)
 			synctest.Wait()
-			if got := f.saved("m"); got != saves {
-				t.Errorf("%s: saved %d times, want %d", what, got, saves)
-			}
+			assert.Equal(t, f.saved("m"), saves, what, "saved")
 		}
 		want(1, "first offers")
 		d.change(func(ad *tunnel.Advertisement) { ad.Local = 1; ad.Models[0].Local = 1 })
@@ -574,9 +507,7 @@ func TestKeepsOffers(t *testing.T) {
 			t.Errorf("kept %s, %v", k.Offers, err)
 		}
 		n.purge(time.Now().Add(29 * 24 * time.Hour))
-		if n.Snapshot().Machine("m") == nil {
-			t.Error("forgotten after 29 days")
-		}
+		assert.That(t, n.Snapshot().Machine("m") != nil, "forgotten after 29 days")
 		n.purge(time.Now().Add(30 * 24 * time.Hour))
 		if n.Snapshot().Machine("m") != nil {
 			t.Error("still known after 30 days")
@@ -648,9 +579,7 @@ func TestChurn(t *testing.T) {
 		}
 		time.Sleep(60 * time.Second)
 		synctest.Wait()
-		if got := online(); got != machines {
-			t.Errorf("%d of %d machines came back in 60 s", got, machines)
-		}
+		assert.Equal(t, online(), machines, "of", "machines came back in 60 s")
 	})
 }
 
@@ -679,9 +608,7 @@ func TestRead(t *testing.T) {
 		ad.Models = append(ad.Models, tunnel.Model{ID: fmt.Sprint(i), Families: []string{"chat", "telepathy"}, Slots: -1, ContextLength: -5})
 	}
 	m, _, err := accept(ad)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	if len(m.Offers) != maxModels || m.Offers[0].ID != "same" || m.Offers[1].ID != "0" || m.Slots != maxSlots {
 		t.Errorf("%d offers, the first %q and %q, %d slots", len(m.Offers), m.Offers[0].ID, m.Offers[1].ID, m.Slots)
 	}
@@ -766,14 +693,10 @@ func TestUnknownZone(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			m := n.machine("m")
-			if !m.Online || m.Hours.Open(n.Now()) != open {
-				t.Fatalf("%s: %+v", when, m)
-			}
+			assert.Require(t, m.Online && m.Hours.Open(n.Now()) == open, when, m)
 			select {
 			case got := <-d.notices:
-				if got.ZoneUnknown == open {
-					t.Errorf("%s: the machine was notified %+v", when, got)
-				}
+				assert.That(t, got.ZoneUnknown != open, when, "the machine was notified", got)
 			default:
 				t.Errorf("%s: the machine was not notified", when)
 			}
@@ -801,9 +724,7 @@ func TestNodes(t *testing.T) {
 		expect := func(when string, alive ...bool) {
 			t.Helper()
 			for i, node := range n.Nodes(time.Now()) {
-				if node.Alive != alive[i] {
-					t.Errorf("%s: %s is alive: %t", when, node.Name, node.Alive)
-				}
+				assert.Equal(t, node.Alive, alive[i], when, node.Name, "is alive")
 			}
 		}
 		expect("seen once", false, false)
@@ -829,8 +750,6 @@ func TestReplaced(t *testing.T) {
 		f.mu.Lock()
 		f.replaced = true
 		f.mu.Unlock()
-		if err := <-ended; !errors.Is(err, account.ErrReplaced) {
-			t.Errorf("Run returned %v", err)
-		}
+		assert.Is(t, <-ended, account.ErrReplaced, "Run returned")
 	})
 }

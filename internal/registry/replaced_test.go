@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/tunnel"
 )
@@ -29,14 +30,9 @@ func held(end <-chan struct{}) http.HandlerFunc {
 func (n *node) call(t *testing.T, id fleet.MachineID) (*http.Response, Line) {
 	t.Helper()
 	line, ok := n.Line(id)
-	if !ok {
-		t.Fatal("no way to the machine")
-	}
+	assert.Require(t, ok, "no way to the machine")
 	r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/chat/completions", nil)
-	response, err := line.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := assert.Value(line.RoundTrip(r))(t)
 	return response, line
 }
 
@@ -86,9 +82,7 @@ func TestMoveKeepsCalls(t *testing.T) {
 		default:
 		}
 		close(end)
-		if text, err := io.ReadAll(answer.Body); err != nil || string(text) != "all of it" {
-			t.Errorf("%q, %v", text, err)
-		}
+		assert.Equal(t, string(assert.Value(io.ReadAll(answer.Body))(t)), "all of it")
 		answer.Body.Close()
 		began := time.Now()
 		<-older.Gone
@@ -131,9 +125,7 @@ func TestRefusedMove(t *testing.T) {
 			t.Errorf("%+v", m)
 		}
 		close(end)
-		if text, err := io.ReadAll(answer.Body); err != nil || string(text) != "all of it" {
-			t.Errorf("%q, %v", text, err)
-		}
+		assert.Equal(t, string(assert.Value(io.ReadAll(answer.Body))(t)), "all of it")
 		answer.Body.Close()
 		<-line.Gone
 	})
@@ -193,13 +185,9 @@ func TestDrainAsked(t *testing.T) {
 			synctest.Wait()
 			select {
 			case <-n.DrainAsked():
-				if own == account.NodeServing {
-					t.Error("it drains without being asked")
-				}
+				assert.That(t, own != account.NodeServing, "it drains without being asked")
 			default:
-				if own == account.NodeDraining {
-					t.Error("it does not drain")
-				}
+				assert.That(t, own != account.NodeDraining, "it does not drain")
 			}
 		}
 	})
@@ -231,9 +219,7 @@ func TestHasSuccessor(t *testing.T) {
 				time.Sleep(pollEvery + pollGap)
 			}
 			for name, want := range map[string]bool{"hub-1": c.ofHub, "b": c.ofB, "it": c.ofIt, "unknown": false} {
-				if got := n.HasSuccessor(name, time.Now()); got != want {
-					t.Errorf("b is %s: a successor of %s: %v, want %v", c.b, name, got, want)
-				}
+				assert.Equal(t, n.HasSuccessor(name, time.Now()), want, "b is", c.b, "a successor of", name)
 			}
 		}
 	})

@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // A hub without other nodes runs nothing of what several nodes need.
@@ -13,13 +15,9 @@ func TestAHubAloneRunsNoCluster(t *testing.T) {
 		return strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "/internal/cluster.")
 	}
 	inBubble(t, func(*world) {
-		if running() {
-			t.Error("a hub alone runs a goroutine of package cluster")
-		}
+		assert.That(t, !running(), "a hub alone runs a goroutine of package cluster")
 	})
 	inCluster(t, 2, func(*world, []*seat) {
-		if !running() {
-			t.Error("this test does not see the goroutines of package cluster")
-		}
+		assert.That(t, running(), "this test does not see the goroutines of package cluster")
 	})
 }

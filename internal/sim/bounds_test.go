@@ -13,9 +13,7 @@ func TestCallsOfOneMember(t *testing.T) {
 		w.stopHub()
 		w.config.Running, w.config.Waiting = 2, 1
 		w.startHub()
-		ann, bob := w.addMember("ann"), w.addMember("bob")
-		w.addMachine(ann, "box", 3, "m")
-		w.share(ann, bob)
+		ann, bob, _ := w.addShared(3)
 		w.set(slow(10 * time.Second))
 		call := func(by *member) *answer { return w.begin(ask{by: by, model: "m", stream: stream}) }
 		bounded := func(says string) {

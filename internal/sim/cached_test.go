@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -163,9 +164,7 @@ func TestPeersShareWhatIsCached(t *testing.T) {
 				}
 			}
 		}
-		if len(used) != 2 {
-			w.t.Errorf("only %d machines were used", len(used))
-		}
+		assert.Equal(w.t, len(used), 2, "only", "machines were used")
 		w.settled()
 	})
 }

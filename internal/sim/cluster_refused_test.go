@@ -13,8 +13,7 @@ func TestPeersHomeKnowsFirst(t *testing.T) {
 	for _, stream := range []bool{true, false} {
 		for v, where := range []string{"through the home", "at the home"} {
 			inCluster(t, 2, func(w *world, seats []*seat) {
-				ann := w.addMember("ann")
-				box := w.addMachine(ann, "box", 2, "m")
+				ann, box := w.addBox(2)
 				box.moveTo(seats[1])
 				via := seats[v]
 				time.Sleep(30 * time.Second)
@@ -48,8 +47,7 @@ func TestPeersHomeKnowsFirst(t *testing.T) {
 // A machine that flaps counts as offline at every node, not only at its home.
 func TestPeersFlapping(t *testing.T) {
 	inCluster(t, 2, func(w *world, seats []*seat) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, box := w.addBox(1)
 		box.moveTo(seats[1])
 		time.Sleep(2 * time.Minute)
 		for range 5 {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/registry"
@@ -105,12 +107,7 @@ func (c *nodeTable) links(from, to *seat) []*link {
 
 // cut breaks the links to a node; no other is made for so long.
 func (c *nodeTable) cut(to *seat, away time.Duration) {
-	c.mu.Lock()
-	if c.cuts == nil {
-		c.cuts = map[*seat]time.Time{}
-	}
-	c.cuts[to] = time.Now().Add(away)
-	c.mu.Unlock()
+	c.mute(to, away)
 	to.Load().peers.cut()
 }
 
@@ -195,9 +192,7 @@ func (m *machine) moveTo(to *seat) {
 func TestPeersServe(t *testing.T) {
 	for _, stream := range []bool{true, false} {
 		inCluster(t, 3, func(w *world, seats []*seat) {
-			ann, bob := w.addMember("ann"), w.addMember("bob")
-			box := w.addMachine(ann, "box", 1, "m")
-			w.share(ann, bob)
+			ann, bob, box := w.addShared(1)
 			for _, home := range seats {
 				box.moveTo(home)
 				for _, by := range []*member{ann, bob} {
@@ -216,8 +211,7 @@ func TestPeersServe(t *testing.T) {
 // A call for several answers holds a slot for each at the home of its machine.
 func TestPeersCountAnswers(t *testing.T) {
 	inCluster(t, 2, func(w *world, seats []*seat) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 4, "m")
+		ann, box := w.addBox(4)
 		box.moveTo(seats[1])
 		w.set(slow(10 * time.Second))
 		a := w.begin(ask{by: ann, model: "m", n: 3})
@@ -225,14 +219,10 @@ func TestPeersCountAnswers(t *testing.T) {
 		held := func() int {
 			return int(seats[1].Load().live.Snapshot().Machine(fleet.MachineID(box.id)).Load.InFlight())
 		}
-		if n := held(); n != 3 {
-			w.t.Errorf("%d slots are held for 3 answers", n)
-		}
+		assert.Equal(w.t, held(), 3, "slots are held for 3 answers")
 		<-a.over
 		w.settled()
-		if n := held(); n != 0 {
-			w.t.Errorf("afterwards %d slots are held", n)
-		}
+		assert.Equal(w.t, held(), 0, "afterwards", "slots are held")
 	})
 }
 
@@ -240,18 +230,14 @@ func TestPeersCountAnswers(t *testing.T) {
 // does not know of a revocation yet gives no more than the home does.
 func TestPeersReachIsCheckedAtHome(t *testing.T) {
 	inCluster(t, 2, func(w *world, seats []*seat) {
-		ann, bob := w.addMember("ann"), w.addMember("bob")
-		box := w.addMachine(ann, "box", 1, "m")
-		w.share(ann, bob)
+		ann, bob, box := w.addShared(1)
 		box.moveTo(seats[1])
 		w.wantServed(w.do(ask{by: bob, model: "m"}), 1)
 		w.down.Store(true) // the entry cannot read what changes
 		w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
 		time.Sleep(1100 * time.Millisecond)
 		a := w.do(ask{by: bob, model: "m"})
-		if a.served() || len(w.runs.of(a.tag)) != 0 {
-			w.t.Errorf("it ran out of reach: %s", a)
-		}
+		assert.That(w.t, !a.served() && len(w.runs.of(a.tag)) == 0, "it ran out of reach", a)
 		w.down.Store(false)
 	})
 }
@@ -262,9 +248,7 @@ func TestPeersHomeEndsRevoked(t *testing.T) {
 	for _, blind := range []bool{false, true} {
 		for _, stream := range []bool{true, false} {
 			inCluster(t, 2, func(w *world, seats []*seat) {
-				ann, bob := w.addMember("ann"), w.addMember("bob")
-				box := w.addMachine(ann, "box", 1, "m")
-				w.share(ann, bob)
+				ann, bob, box := w.addShared(1)
 				box.moveTo(seats[1])
 				w.set(paced(time.Second))
 				a := w.begin(ask{by: bob, model: "m", stream: stream, words: 100})
@@ -276,9 +260,7 @@ func TestPeersHomeEndsRevoked(t *testing.T) {
 				<-a.over
 				time.Sleep(10 * time.Millisecond)
 				synctest.Wait()
-				if a.done || a.code == "" || a.err != nil {
-					w.t.Errorf("blind %v: %s", blind, a)
-				}
+				assert.That(w.t, !a.done && a.code != "" && a.err == nil, "blind", blind, a)
 				if r := w.runs.of(a.tag)[0]; r.live || r.left.Sub(ended) > bound {
 					w.t.Errorf("blind %v: it ran on for %s: %s", blind, r.left.Sub(ended), a)
 				}
@@ -292,8 +274,7 @@ func TestPeersHomeEndsRevoked(t *testing.T) {
 // A call whose caller leaves ends on the machine of another node.
 func TestPeersClientLeaves(t *testing.T) {
 	inCluster(t, 2, func(w *world, seats []*seat) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, box := w.addBox(1)
 		box.moveTo(seats[1])
 		w.set(paced(time.Second))
 		a := w.begin(ask{by: ann, model: "m", stream: true, words: 100, leave: 5 * time.Second})
@@ -309,8 +290,7 @@ func TestFault22OtherHubDiesBeforeFirstByte(t *testing.T) {
 		both := []bool{true, false}
 		for _, stream := range both {
 			inCluster(t, 2, func(w *world, seats []*seat) {
-				ann := w.addMember("ann")
-				box := w.addMachine(ann, "box", 1, "m")
+				ann, box := w.addBox(1)
 				spare := w.addMachine(ann, "spare", 1, "m")
 				box.moveTo(seats[1])
 				spare.setAway(true)
@@ -335,8 +315,7 @@ func TestFault22OtherHubDiesBeforeFirstByte(t *testing.T) {
 // to know: it does not move on while its own node comes to know, too.
 func TestPeersKeyRevokedUnderway(t *testing.T) {
 	inCluster(t, 2, func(w *world, seats []*seat) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, box := w.addBox(1)
 		box.moveTo(seats[1])
 		box.lingers = time.Second
 		box.engine.Set(slow(time.Minute))
@@ -351,9 +330,7 @@ func TestPeersKeyRevokedUnderway(t *testing.T) {
 		w.live.Settle(w.t.Context())
 		<-a.over
 		w.wantCode(a, "invalid_api_key", "")
-		if ran := w.runs.where(a.tag); ran != "box " {
-			w.t.Errorf("it ran on %s", ran)
-		}
+		assert.Equal(w.t, w.runs.where(a.tag), "box ", "it ran on")
 	})
 }
 
@@ -364,8 +341,7 @@ func TestPeersLinksLostInTurn(t *testing.T) {
 	for _, stream := range []bool{true, false} {
 		for _, all := range []bool{true, false} {
 			inCluster(t, 2, func(w *world, seats []*seat) {
-				ann := w.addMember("ann")
-				box := w.addMachine(ann, "box", 1, "m")
+				ann, box := w.addBox(1)
 				box.moveTo(seats[1])
 				box.lingers = time.Second
 				box.engine.Set(slow(time.Minute))
@@ -380,9 +356,7 @@ func TestPeersLinksLostInTurn(t *testing.T) {
 						lost++
 					}
 				}
-				if lost != 1 {
-					w.t.Fatalf("%d links carry the call", lost)
-				}
+				assert.Require(w.t, lost == 1, lost, "links carry the call")
 				if all {
 					time.Sleep(2 * time.Second)
 					w.cluster.swallow(seats[1])
@@ -419,8 +393,7 @@ func (c *nodeTable) mute(to *seat, away time.Duration) {
 func TestFault23OtherHubDiesUnderway(t *testing.T) {
 	for name, die := range faultsOfNodes {
 		inCluster(t, 2, func(w *world, seats []*seat) {
-			ann := w.addMember("ann")
-			box := w.addMachine(ann, "box", 1, "m")
+			ann, box := w.addBox(1)
 			w.addMachine(ann, "spare", 1, "n")
 			box.moveTo(seats[1])
 			w.set(paced(2 * time.Second))
@@ -470,27 +443,12 @@ func (c *nodeTable) happens(w *world) {
 // TestClusterSeeds plays the histories of TestSeeds on two or three nodes: calls and
 // machines come to any of them, machines move, links break.
 func TestClusterSeeds(t *testing.T) {
-	first, n := *firstFlag, *clusterSeedsFlag
-	switch {
-	case *seedFlag != 0:
-		first, n = *seedFlag, 1
-	case n == 0:
-		n = unlessShort(100, 8)
-	}
 	all := new(delays)
 	t.Cleanup(func() { t.Logf("from the commit to the end of what it ended, in false time:\n%s", all) })
-	for seed := first; seed < first+uint64(n); seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			defer func() {
-				if t.Failed() {
-					t.Logf("play it again: go test ./internal/sim -run TestClusterSeeds -seed %d -count 5", seed)
-				}
-			}()
-			inCluster(t, 2+int(seed%2), func(w *world, _ []*seat) {
-				w.rng = rand.New(rand.NewPCG(seed, 1))
-				w.play(seed, all)
-			})
+	eachSeed(t, cmp.Or(*clusterSeedsFlag, unlessShort(100, 8)), func(t *testing.T, seed uint64) {
+		inCluster(t, 2+int(seed%2), func(w *world, _ []*seat) {
+			w.rng = rand.New(rand.NewPCG(seed, 1))
+			w.play(seed, all)
 		})
-	}
+	})
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/gateway"
 )
@@ -17,15 +19,18 @@ import (
 // grants is what the nodes offered to calls of other nodes.
 func (w *world) grants() (all cluster.Grants) {
 	for _, n := range w.nodes() {
-		g := n.others.Grants()
-		all.Offered += g.Offered
-		all.Taken += g.Taken
-		all.Gone += g.Gone
-		all.Declined += g.Declined
-		all.Lost += g.Lost
-		all.Expired += g.Expired
+		addGrants(&all, n.others.Grants())
 	}
 	return all
+}
+
+func addGrants(to *cluster.Grants, g cluster.Grants) {
+	to.Offered += g.Offered
+	to.Taken += g.Taken
+	to.Gone += g.Gone
+	to.Declined += g.Declined
+	to.Lost += g.Lost
+	to.Expired += g.Expired
 }
 
 // The calls of several nodes wait for a machine in one order, whichever node it is
@@ -38,37 +43,7 @@ func TestPeersQueueIsOne(t *testing.T) {
 			w.share(ann, bob)
 			w.share(ann, cid)
 			box.moveTo(seats[home])
-			time.Sleep(5 * time.Second)
-			w.set(slow(10 * time.Second))
-			var all []*answer
-			for i := range 6 {
-				by := cid
-				if i%2 == 1 {
-					by = bob
-				}
-				all = append(all, w.begin(ask{by: by, model: "m", stream: true, via: seats[i%3]}))
-				time.Sleep(time.Second)
-			}
-			for i := range 70 {
-				all = append(all, w.begin(ask{by: bob, model: "m", prefer: "wait=2", via: seats[i%3]}))
-				time.Sleep(100 * time.Millisecond)
-			}
-			var order, ran []string
-			for i, a := range all {
-				<-a.over
-				if i < 6 {
-					w.wantServed(a, 1)
-					order = append(order, a.tag)
-				} else {
-					w.wantCode(a, "CAPACITY_FULL", "wait_elapsed")
-				}
-			}
-			for _, r := range w.runs.all {
-				ran = append(ran, r.call)
-			}
-			if !slices.Equal(ran, order) {
-				w.t.Errorf("ran %v, asked %v", ran, order)
-			}
+			w.inOrder(6, func(i int) *seat { return seats[i%3] }, bob, cid)
 			if g := w.grants(); g.Offered != g.Taken || g.Taken < 3 || g.Expired != 0 {
 				w.t.Errorf("%+v", g)
 			}
@@ -80,9 +55,7 @@ func TestPeersQueueIsOne(t *testing.T) {
 // A machine's owner goes ahead of others on that machine also from another node.
 func TestPeersOwnerGoesAhead(t *testing.T) {
 	inCluster(t, 2, func(w *world, seats []*seat) {
-		ann, bob := w.addMember("ann"), w.addMember("bob")
-		box := w.addMachine(ann, "box", 1, "m")
-		w.share(ann, bob)
+		ann, bob, box := w.addShared(1)
 		box.moveTo(seats[0])
 		time.Sleep(5 * time.Second)
 		w.set(slow(10 * time.Second))
@@ -99,9 +72,7 @@ func TestPeersOwnerGoesAhead(t *testing.T) {
 		for _, a := range others {
 			<-a.over
 			w.wantServed(a, 1)
-			if a.ended.Before(owners.ended) {
-				w.t.Errorf("before the owner: %s", a)
-			}
+			assert.That(w.t, !a.ended.Before(owners.ended), "before the owner", a)
 		}
 	})
 }
@@ -121,35 +92,20 @@ const mostPassed = 250 * time.Millisecond
 //   - no slot is idle for longer than that while a call waits that may use it;
 //   - each call runs once, is served, and is in the ledger once.
 func TestClusterWaits(t *testing.T) {
-	first, n := *firstFlag, *clusterSeedsFlag
-	switch {
-	case *seedFlag != 0:
-		first, n = *seedFlag, 1
-	case n == 0:
-		n = unlessShort(100, 8)
-	}
 	var mu sync.Mutex
 	sum := new(tally)
 	t.Cleanup(func() { t.Log(sum) })
-	for seed := first; seed < first+uint64(n); seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			defer func() {
-				if t.Failed() {
-					t.Logf("play it again: go test ./internal/sim -run TestClusterWaits -seed %d -count 5", seed)
-				}
-			}()
-			inCluster(t, 2+int(seed%3), func(w *world, _ []*seat) {
-				w.rng, w.draw = rand.New(rand.NewPCG(seed, 2)), seed
-				w.cluster.distance(w, time.Duration(seed%3)*time.Millisecond)
-				h := w.crowd(crowd{members: 3 + w.rng.IntN(3), machines: 2 + w.rng.IntN(4), slots: 2, calls: 40 + w.rng.IntN(40), load: 1.1 + w.rng.Float64()})
-				h.check()
-				mu.Lock()
-				defer mu.Unlock()
-				sum.add(h)
-			})
+	eachSeed(t, cmp.Or(*clusterSeedsFlag, unlessShort(100, 8)), func(t *testing.T, seed uint64) {
+		inCluster(t, 2+int(seed%3), func(w *world, _ []*seat) {
+			w.rng, w.draw = rand.New(rand.NewPCG(seed, 2)), seed
+			w.cluster.distance(w, time.Duration(seed%3)*time.Millisecond)
+			h := w.crowd(crowd{members: 3 + w.rng.IntN(3), machines: 2 + w.rng.IntN(4), slots: 2, calls: 40 + w.rng.IntN(40), load: 1.1 + w.rng.Float64()})
+			h.check()
+			mu.Lock()
+			defer mu.Unlock()
+			sum.add(h)
 		})
-	}
+	})
 }
 
 // distance connects the nodes again, each so far from the others.
@@ -332,9 +288,7 @@ func (h *crowded) check() {
 		}
 	}
 	for _, idle := range h.idle {
-		if idle > most {
-			h.w.t.Errorf("a slot was idle for %s while a call waited for it", idle)
-		}
+		assert.That(h.w.t, idle <= most, "a slot was idle for", idle, "while a call waited for it")
 	}
 	for _, a := range h.answers {
 		if runs := len(h.w.runs.of(a.tag)); runs > 1 || !a.served() && a.leave == 0 {
@@ -358,12 +312,7 @@ func (t *tally) add(h *crowded) {
 		}
 	}
 	t.passed, t.idle = append(t.passed, h.passed...), append(t.idle, h.idle...)
-	t.grants.Offered += h.grants.Offered
-	t.grants.Taken += h.grants.Taken
-	t.grants.Gone += h.grants.Gone
-	t.grants.Declined += h.grants.Declined
-	t.grants.Lost += h.grants.Lost
-	t.grants.Expired += h.grants.Expired
+	addGrants(&t.grants, h.grants)
 }
 
 func (t *tally) String() string {
@@ -427,9 +376,7 @@ func TestPeersLimits(t *testing.T) {
 				w.t.Error(a)
 			}
 		}
-		if most != 2 || served != 9 {
-			w.t.Errorf("%d calls at once, %d served", most, served)
-		}
+		assert.That(w.t, most == 2 && served == 9, most, "calls at once", served, "served")
 		w.settled()
 		seats[2].Load().stop() // one that starts reads what was used from the ledger
 		w.startNode("hub3", w.db)

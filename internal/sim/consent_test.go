@@ -15,15 +15,11 @@ func TestInvitedIsNoCandidate(t *testing.T) {
 		ctx, ann, bob := w.t.Context(), w.addMember("ann"), w.addMember("bob")
 		w.addMachine(ann, "box", 1, "anns")
 		w.addMachine(bob, "den", 1, "bobs")
-		g := account.Group{
-			ID: w.newID("grp_"), Name: "g", Kind: account.GroupOrg, Created: time.Now().UTC(),
-			Members: []account.GroupMember{{MemberID: ann.ID, Admin: true}},
-		}
-		w.must(w.db.CreateGroup(ctx, g))
+		g := w.addGroup(account.GroupOrg, ann)
 		invite := func(by string) {
 			w.t.Helper()
 			now := time.Now().UTC()
-			w.must(w.db.InviteToGroup(ctx, account.GroupInvitation{GroupID: g.ID, MemberID: bob.ID, ByID: by, Created: now, Expires: now.Add(account.InvitationLife)}))
+			w.must(w.db.InviteToGroup(ctx, account.GroupInvitation{GroupID: g, MemberID: bob.ID, ByID: by, Created: now, Expires: now.Add(account.InvitationLife)}))
 		}
 		apart := func() {
 			w.t.Helper()
@@ -34,14 +30,14 @@ func TestInvitedIsNoCandidate(t *testing.T) {
 		apart()
 		invite(ann.ID)
 		apart()
-		w.must(w.db.DeclineGroup(ctx, g.ID, bob.ID, time.Now()))
+		w.must(w.db.DeclineGroup(ctx, g, bob.ID, time.Now()))
 		invite("")
 		apart()
-		w.must(w.db.AcceptGroup(ctx, g.ID, bob.ID, time.Now()))
+		w.must(w.db.AcceptGroup(ctx, g, bob.ID, time.Now()))
 		time.Sleep(6 * time.Second)
 		w.wantServed(w.do(ask{by: bob, model: "anns"}), 1)
 		w.wantServed(w.do(ask{by: ann, model: "bobs"}), 1)
-		w.must(w.db.LeaveGroup(ctx, g.ID, bob.ID))
+		w.must(w.db.LeaveGroup(ctx, g, bob.ID))
 		apart()
 		invite(ann.ID)
 		apart()

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 )
 
@@ -15,9 +16,7 @@ import (
 func (w *world) tokens(by *member, model string) (text string, estimate bool) {
 	w.t.Helper()
 	status, header, text := w.countAt(by, model)
-	if status != http.StatusOK {
-		w.t.Fatalf("%d %s", status, text)
-	}
+	assert.Require(w.t, status == http.StatusOK, status, text)
 	// The machine that has seen the prompt is named, if one has.
 	estimate = header.Get("X-Kith-Estimate") == "true"
 	if route := header.Get("X-Kith-Route"); !estimate && !strings.HasSuffix(route, "; machine=box; owner=ann") {
@@ -129,9 +128,7 @@ func TestCountAsksNoGroup(t *testing.T) {
 		if _, header, _ := w.countAt(ann, "m"); header.Get("X-Kith-Estimate") != "true" || !strings.HasSuffix(header.Get("X-Kith-Route"), "machine=box; owner=bob") {
 			t.Errorf("none counted: %v", header)
 		}
-		if path := trap.engine.Last().Path; path != "" {
-			t.Errorf("the group's machine was asked %s", path)
-		}
+		assert.Equal(t, trap.engine.Last().Path, "", "the group's machine was asked")
 	})
 }
 
@@ -155,9 +152,7 @@ func TestCountAsksFewMachines(t *testing.T) {
 				asked++
 			}
 		}
-		if asked != 3 {
-			t.Errorf("%d machines were asked", asked)
-		}
+		assert.Equal(t, asked, 3, "machines were asked")
 	})
 }
 
@@ -183,9 +178,7 @@ func TestALongCountFollowsItsHead(t *testing.T) {
 // entry may not know yet that a share has ended.
 func TestPeersCountAsksNoGroup(t *testing.T) {
 	inCluster(t, 2, func(w *world, seats []*seat) {
-		ann, bob := w.addMember("ann"), w.addMember("bob")
-		box := w.addMachine(ann, "box", 1, "m")
-		w.share(ann, bob)
+		ann, bob, box := w.addShared(1)
 		w.together(ann, bob)
 		box.moveTo(seats[1])
 		if text, estimate := w.tokens(bob, "m"); estimate {

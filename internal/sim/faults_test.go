@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/spool"
 )
@@ -28,9 +29,7 @@ func (w *world) record(a *answer) account.Usage {
 			found = append(found, u)
 		}
 	}
-	if len(found) != 1 || found[0].MemberID != a.by.ID {
-		w.t.Fatalf("%d records: %s", len(found), a)
-	}
+	assert.Require(w.t, len(found) == 1 && found[0].MemberID == a.by.ID, len(found), "records", a)
 	return found[0]
 }
 
@@ -39,9 +38,7 @@ func (w *world) record(a *answer) account.Usage {
 func (w *world) wantRecord(a *answer, code string, ran *machine) account.Usage {
 	w.t.Helper()
 	u := w.record(a)
-	if u.Code != code || ran != nil && u.MachineID != ran.id {
-		w.t.Fatalf("record %+v: %s", u, a)
-	}
+	assert.Require(w.t, u.Code == code && (ran == nil || u.MachineID == ran.id), "record", u, a)
 	return u
 }
 
@@ -60,16 +57,13 @@ func (w *world) refused(q ask, status int, code string) {
 	w.t.Helper()
 	a := w.do(q)
 	w.wantCode(a, code, "")
-	if a.status != status || a.took() > 50*time.Millisecond || len(w.runs.of(a.tag)) != 0 {
-		w.t.Fatal(a)
-	}
+	assert.Require(w.t, a.status == status && a.took() <= 50*time.Millisecond && len(w.runs.of(a.tag)) == 0, a)
 	w.wantRecord(a, code, nil)
 }
 
 func TestFault02ClientLeavesTheQueue(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
+		ann, _ := w.addBox(1)
 		w.set(slow(10 * time.Second))
 		first := w.begin(ask{by: ann, model: "m"})
 		w.begun(first)
@@ -84,9 +78,7 @@ func TestFault02ClientLeavesTheQueue(t *testing.T) {
 		<-behind.over
 		w.wantServed(behind, 1)
 		w.within("the slot passed on", behind.took(), 18*time.Second)
-		if len(w.runs.of(a.tag)) != 0 {
-			w.t.Fatal("a call ran for nobody")
-		}
+		assert.Require(w.t, len(w.runs.of(a.tag)) == 0, "a call ran for nobody")
 		if u := w.wantRecord(a, "cancelled", nil); u.MachineID != "" {
 			w.t.Fatalf("%+v", u)
 		}
@@ -105,9 +97,7 @@ func TestFault03ClientLeavesBeforeFirstByte(t *testing.T) {
 		a.quit()
 		<-a.over
 		w.stopped(box)
-		if len(w.runs.of(a.tag)) != 1 {
-			w.t.Fatal("it was tried again")
-		}
+		assert.Require(w.t, len(w.runs.of(a.tag)) == 1, "it was tried again")
 		w.wantRecord(a, "cancelled", box)
 		w.settled()
 	})
@@ -117,8 +107,7 @@ func TestFault03ClientLeavesBeforeFirstByte(t *testing.T) {
 // frame it did not take.
 func TestFault04ClientStopsReading(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, box := w.addBox(1)
 		w.set(enginetest.Behaviour{Chunks: 1000, Interval: time.Second})
 		client, err := w.at.Load().dial(w.t.Context())
 		w.must(err)
@@ -135,9 +124,7 @@ func TestFault04ClientStopsReading(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		w.stopped(box)
 		u := w.wantRecord(&answer{ask: ask{by: ann}, began: began}, "cancelled", box)
-		if u.TokensOut < 2 || u.TokensOut > 25 {
-			w.t.Fatalf("%+v", u)
-		}
+		assert.Require(w.t, u.TokensOut >= 2 && u.TokensOut <= 25, u)
 		w.settled()
 	})
 }
@@ -171,9 +158,7 @@ func TestFault08ShareEndsBeforeFirstByte(t *testing.T) {
 				time.Sleep(8 * time.Second)
 				w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
 				<-a.over
-				if a.took() > 13*time.Second {
-					w.t.Fatal(a)
-				}
+				assert.Require(w.t, a.took() <= 13*time.Second, a)
 				if c.code == "" {
 					w.wantServed(a, 2)
 				} else if w.wantCode(a, c.code, ""); a.framed != stream {
@@ -187,32 +172,6 @@ func TestFault08ShareEndsBeforeFirstByte(t *testing.T) {
 	}
 }
 
-func TestFault09GroupLeftUnderway(t *testing.T) {
-	inBubble(t, func(w *world) {
-		ann, bob := w.addMember("ann"), w.addMember("bob")
-		box := w.addMachine(ann, "box", 1, "m")
-		group := account.Group{
-			ID: w.newID("grp_"), Name: "g", Kind: account.GroupOrg, Created: time.Now().UTC(),
-			Members: []account.GroupMember{{MemberID: ann.ID, Admin: true}, {MemberID: bob.ID}},
-		}
-		w.must(w.db.CreateGroup(w.t.Context(), group))
-		time.Sleep(2 * time.Second)
-		w.set(paced(time.Second))
-		a := w.begin(ask{by: bob, model: "m", stream: true, words: 100})
-		time.Sleep(10 * time.Second)
-		w.must(w.db.RemoveGroupMember(w.t.Context(), group.ID, bob.ID))
-		<-a.over
-		w.wantCode(a, "NOT_IN_CIRCLE", "")
-		if !a.framed || a.text == "" || a.took() > 15*time.Second {
-			w.t.Fatal(a)
-		}
-		w.stopped(box)
-		if u := w.wantRecord(a, "NOT_IN_CIRCLE", box); u.TokensOut < 9 {
-			w.t.Fatalf("%+v", u)
-		}
-	})
-}
-
 // A share decides alone between its owner and its member: one that does not cover
 // the model ends, within 5 s, the call that runs by a group of both; while one
 // that covers it ends, the call goes on by the group (spec/routing.md#share).
@@ -222,10 +181,7 @@ func TestFault09ShareBesideAGroup(t *testing.T) {
 			inBubble(t, func(w *world) {
 				ann, bob := w.addMember("ann"), w.addMember("bob")
 				box := w.addMachine(ann, "box", 1, "m")
-				w.must(w.db.CreateGroup(w.t.Context(), account.Group{
-					ID: w.newID("grp_"), Name: "g", Kind: account.GroupOpen, Created: time.Now().UTC(),
-					Members: []account.GroupMember{{MemberID: ann.ID, Admin: true}, {MemberID: bob.ID}},
-				}))
+				w.together(ann, bob)
 				time.Sleep(2 * time.Second)
 				w.set(paced(time.Second))
 				a := w.begin(ask{by: bob, model: "m", stream: true, words: 30})
@@ -243,9 +199,7 @@ func TestFault09ShareBesideAGroup(t *testing.T) {
 				}
 				<-a.over
 				w.wantCode(a, "CASCADE_EXHAUSTED", "")
-				if !a.framed || a.text == "" || a.took() > 15*time.Second {
-					w.t.Fatal(a)
-				}
+				assert.Require(w.t, a.framed && a.text != "" && a.took() <= 15*time.Second, a)
 				w.stopped(box)
 			})
 		})
@@ -309,8 +263,7 @@ func TestFault11HoursEndUnderway(t *testing.T) {
 
 func TestFault12NobodyServesTheModel(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
+		ann, _ := w.addBox(1)
 		w.refused(ask{by: ann, model: "nobody's", stream: stream}, 404, "model_not_found")
 	})
 }
@@ -337,8 +290,7 @@ func TestFault14AllOffline(t *testing.T) {
 // A slow database costs time and not more than 5 s of it.
 func TestFault16DatabaseSlow(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
+		ann, _ := w.addBox(1)
 		w.slow.Store(int64(700 * time.Millisecond))
 		time.Sleep(10 * time.Second)
 		a := w.do(ask{by: ann, model: "m", stream: stream})
@@ -348,9 +300,7 @@ func TestFault16DatabaseSlow(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		a = w.do(ask{by: ann, model: "m", stream: stream})
 		w.wantCode(a, "CASCADE_EXHAUSTED", "")
-		if a.status != 503 || a.took() > 5*time.Second {
-			w.t.Fatal(a)
-		}
+		assert.Require(w.t, a.status == 503 && a.took() <= 5*time.Second, a)
 		w.slow.Store(0)
 		time.Sleep(5 * time.Second)
 		w.wantServed(w.do(ask{by: ann, model: "m", stream: stream}), 1)
@@ -360,8 +310,7 @@ func TestFault16DatabaseSlow(t *testing.T) {
 // Without the database what is known holds for 5 s.
 func TestFault17DatabaseDown(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
+		ann, _ := w.addBox(1)
 		w.wantServed(w.do(ask{by: ann, model: "m"}), 1) // the key is known
 		w.down.Store(true)
 		time.Sleep(3900 * time.Millisecond)
@@ -369,9 +318,7 @@ func TestFault17DatabaseDown(t *testing.T) {
 		time.Sleep(1200 * time.Millisecond)
 		a := w.do(ask{by: ann, model: "m", stream: stream})
 		w.wantCode(a, "CASCADE_EXHAUSTED", "")
-		if a.status != 503 || a.took() != 0 || len(w.runs.of(a.tag)) != 0 {
-			w.t.Error(a)
-		}
+		assert.That(w.t, a.status == 503 && a.took() == 0 && len(w.runs.of(a.tag)) == 0, a)
 		w.down.Store(false)
 	})
 }
@@ -379,8 +326,7 @@ func TestFault17DatabaseDown(t *testing.T) {
 // A running call continues for 30 s in which no revocation could be seen.
 func TestFault18DatabaseDownUnderway(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, box := w.addBox(1)
 		w.set(paced(2 * time.Second))
 		a := w.begin(ask{by: ann, model: "m", stream: stream, words: 30}) // 60 s in all
 		w.begun(a)
@@ -431,17 +377,14 @@ func TestFault24HubDies(t *testing.T) {
 	for name, b := range map[string]enginetest.Behaviour{"before the first byte": slow(time.Minute), "after it": paced(time.Second)} {
 		t.Run(name, func(t *testing.T) {
 			both(t, func(w *world, stream bool) {
-				ann := w.addMember("ann")
-				box := w.addMachine(ann, "box", 1, "m")
+				ann, box := w.addBox(1)
 				w.set(b)
 				q := ask{by: ann, model: "m", stream: stream, words: 60}
 				a := w.begin(q)
 				time.Sleep(4 * time.Second)
 				w.stopHub()
 				<-a.over
-				if a.served() || a.done || a.err == nil && !a.framed {
-					w.t.Fatal(a)
-				}
+				assert.Require(w.t, !a.served() && !a.done && (a.err != nil || a.framed), a)
 				w.stopped(box)
 				w.startHub()
 				w.set(enginetest.Behaviour{})
@@ -458,8 +401,7 @@ func TestFault24HubDies(t *testing.T) {
 // own half is turned away with the other half free.
 func TestFault28MemoryHigh(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
+		ann, _ := w.addBox(1)
 		w.set(paced(5 * time.Second))
 		runs := w.begin(ask{by: ann, model: "m", stream: stream, words: 10})
 		w.begun(runs)
@@ -470,15 +412,10 @@ func TestFault28MemoryHigh(t *testing.T) {
 			a := w.begin(ask{by: ann, model: "m", stream: stream})
 			<-a.over
 			w.wantCode(a, "CAPACITY_FULL", "")
-			if a.status != 503 || a.took() != 0 {
-				w.t.Errorf("%s: %s", why, a)
-			}
+			assert.That(w.t, a.status == 503 && a.took() == 0, why, a)
 		}
 		keep := func(member string, n int64) *spool.Bytes {
-			held, err := room.Keep(spool.Holder{Member: member}, make([]byte, n))
-			if err != nil {
-				w.t.Fatal(err)
-			}
+			held := assert.Value(room.Keep(spool.Holder{Member: member}, make([]byte, n)))(w.t)
 			return held
 		}
 		half := keep(ann.ID, memory/16*7-room.Use().Memory)

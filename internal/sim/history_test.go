@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/store"
@@ -38,24 +40,28 @@ var (
 // call is in the ledger once, and each member gets of each model exactly what
 // the table says.
 func TestSeeds(t *testing.T) {
-	first, n := *firstFlag, *seedsFlag
-	switch {
-	case *seedFlag != 0:
-		first, n = *seedFlag, 1
-	case n == 0:
-		n = unlessShort(300, 60)
-	}
 	all := new(delays)
 	t.Cleanup(func() { t.Logf("from the commit to the end of what it ended, in false time:\n%s", all) })
+	eachSeed(t, cmp.Or(*seedsFlag, unlessShort(300, 60)), func(t *testing.T, seed uint64) {
+		inBubble(t, func(w *world) { w.play(seed, all) })
+	})
+}
+
+// eachSeed plays a history for each of n seeds, or for the one that -seed names.
+func eachSeed(t *testing.T, n int, play func(t *testing.T, seed uint64)) {
+	first := *firstFlag
+	if *seedFlag != 0 {
+		first, n = *seedFlag, 1
+	}
 	for seed := first; seed < first+uint64(n); seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			defer func() {
-				if t.Failed() {
-					t.Logf("play it again: go test ./internal/sim -race -run TestSeeds -seed %d -count 5", seed)
+				if name, _, _ := strings.Cut(t.Name(), "/"); t.Failed() {
+					t.Logf("play it again: go test ./internal/sim -race -run %s -seed %d -count 5", name, seed)
 				}
 			}()
-			inBubble(t, func(w *world) { w.play(seed, all) })
+			play(t, seed)
 		})
 	}
 }
@@ -128,14 +134,8 @@ func (w *world) populate() {
 	for range w.rng.IntN(2 * len(w.people)) {
 		w.changeShare()
 	}
-	for i := range w.rng.IntN(3) {
-		admin := pick(w.rng, w.people...)
-		g := account.Group{
-			ID: w.newID("grp_"), Name: fmt.Sprintf("group%d", i), Kind: account.GroupOrg, Created: time.Now().UTC(),
-			Members: []account.GroupMember{{MemberID: admin.ID, Admin: true}},
-		}
-		w.must(w.db.CreateGroup(w.t.Context(), g))
-		w.groups = append(w.groups, g.ID)
+	for range w.rng.IntN(3) {
+		w.groups = append(w.groups, w.addGroup(account.GroupOrg, pick(w.rng, w.people...)))
 		for range w.rng.IntN(3) {
 			w.changeGroup()
 		}
@@ -398,18 +398,14 @@ func (w *world) checkRun(r *run, earlier []*run) {
 		good, reached, own = good || known, reached || way != "", own || way == "own"
 	}
 	m := r.machine
-	if !good || !reached {
-		w.t.Errorf("call %s of %s ran on %s, out of its reach", r.call, a.by.Name, m.name)
-	}
+	assert.That(w.t, good && reached, "call", r.call, "of", a.by.Name, "ran on", m.name, "out of its reach")
 	m.mu.Lock()
 	paused := m.paused && m.pauses[len(m.pauses)-1].Before(now)
 	m.mu.Unlock()
 	if paused {
 		w.t.Errorf("call %s ran on %s, which is paused", r.call, m.name)
 	}
-	if !own && !m.open(now) {
-		w.t.Errorf("call %s of %s ran on %s outside its hours", r.call, a.by.Name, m.name)
-	}
+	assert.That(w.t, own || m.open(now), "call", r.call, "of", a.by.Name, "ran on", m.name, "outside its hours")
 	running := 1
 	for _, e := range earlier {
 		if !e.live {
@@ -486,9 +482,7 @@ func (w *world) checkQuiet() {
 		for _, model := range append(modelNames, "nobody's") {
 			want := v.verdict(w, by, model, time.Now())
 			a := w.do(ask{by: by, model: model, stream: model != "emb" && w.rng.IntN(2) == 0})
-			if a.err != nil || a.code != want || a.served() != (want == "") {
-				w.t.Errorf("the table says %q: %s", want, a)
-			}
+			assert.That(w.t, a.err == nil && a.code == want && a.served() == (want == ""), "the table", want, a)
 		}
 	}
 }

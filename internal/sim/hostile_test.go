@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/tunnel"
@@ -114,15 +115,22 @@ func (a *answer) names(machine string) bool {
 	return strings.Contains(a.header.Get("X-Kith-Route")+strings.Join(a.comments, "\n"), "machine="+machine+";")
 }
 
+// addGroup makes a group of the members, the first of which is its admin.
+func (w *world) addGroup(kind account.GroupKind, members ...*member) (id string) {
+	w.t.Helper()
+	id = w.newID("grp_")
+	g := account.Group{ID: id, Name: "group-" + id[4:], Kind: kind, Created: time.Now().UTC()}
+	for i, m := range members {
+		g.Members = append(g.Members, account.GroupMember{MemberID: m.ID, Admin: i == 0})
+	}
+	w.must(w.db.CreateGroup(w.t.Context(), g))
+	return id
+}
+
 // together makes an open group of the members.
 func (w *world) together(members ...*member) {
 	w.t.Helper()
-	id := w.newID("grp_")
-	g := account.Group{ID: id, Name: "open-" + id[4:], Kind: account.GroupOpen, Created: time.Now().UTC()}
-	w.must(w.db.CreateGroup(w.t.Context(), g))
-	for _, m := range members {
-		w.must(w.db.JoinGroup(w.t.Context(), g.ID, m.ID, time.Now()))
-	}
+	w.addGroup(account.GroupOpen, members...)
 	w.live.Settle(w.t.Context())
 	synctest.Wait()
 }
@@ -177,9 +185,7 @@ func TestFault52TrapThatRefusesSeesNothing(t *testing.T) {
 					w.wantServed(a, 1)
 					check(a)
 				}
-				if x.asked() == 0 {
-					w.t.Error("the trap was never asked")
-				}
+				assert.That(w.t, x.asked() != 0, "the trap was never asked")
 			})
 		})
 	}
@@ -200,9 +206,7 @@ func TestFault52TrapThatReadsIsNamed(t *testing.T) {
 				for range 30 {
 					a := w.do(ask{by: ann, model: "m", stream: stream, prefer: "wait=1"})
 					w.wantCode(a, "CAPACITY_FULL", a.reason)
-					if x.knows(a) != a.names("trap") {
-						w.t.Errorf("the trap has the prompt: %v, named: %v; %s", x.knows(a), a.names("trap"), a)
-					}
+					assert.Equal(w.t, x.knows(a), a.names("trap"), "the trap has the prompt", a)
 					if x.knows(a) {
 						known++
 						s, _ := w.why(ann, a)
@@ -246,9 +250,7 @@ func TestATrapThatServesIsNamed(t *testing.T) {
 				}
 			}
 		}
-		if known == 0 || known == 30 {
-			w.t.Errorf("the trap got %d prompts of 30", known)
-		}
+		assert.That(w.t, known != 0 && known != 30, "the trap", known, "prompts of 30")
 	})
 }
 
@@ -323,18 +325,14 @@ func TestClaimsInAGroupAttractOneCall(t *testing.T) {
 		for range 10 { // the one that has served goes first
 			w.wantServed(w.do(ask{by: ann, model: "m", stream: true}), 1)
 		}
-		if n := x.asked(); n != 0 {
-			w.t.Errorf("the trap was asked %d times before a machine that has served", n)
-		}
+		assert.Equal(w.t, x.asked(), 0, "the trap was asked", "times before a machine that has served")
 		honest.engine.Set(enginetest.Behaviour{First: time.Minute})
 		var all []*answer
 		for range 10 {
 			all = append(all, w.begin(ask{by: ann, model: "m", stream: true}))
 			synctest.Wait()
 		}
-		if n := x.asked(); n != 1 {
-			w.t.Errorf("the trap runs %d calls at once", n)
-		}
+		assert.Equal(w.t, x.asked(), 1, "the trap runs", "calls at once")
 		for _, a := range all {
 			a.quit()
 			<-a.over
@@ -360,9 +358,7 @@ func TestAnAnswerBeforeTheBody(t *testing.T) {
 		defer x.end()
 		w.together(ann, eve)
 		a := w.do(ask{by: ann, model: "m", stream: stream})
-		if !a.served() || x.knows(a) {
-			w.t.Error(a)
-		}
+		assert.That(w.t, a.served() && !x.knows(a), a)
 	})
 }
 
@@ -400,9 +396,7 @@ func TestASilentTrapIsLeftOut(t *testing.T) {
 			a := w.do(ask{by: ann, model: "m", stream: stream, prefer: "wait=1"})
 			w.wantCode(a, "CAPACITY_FULL", a.reason)
 		}
-		if x.asked() != 2 {
-			w.t.Errorf("the trap was asked %d times", x.asked())
-		}
+		assert.Equal(w.t, x.asked(), 2, "the trap was asked")
 	})
 }
 

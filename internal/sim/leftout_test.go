@@ -12,8 +12,7 @@ import (
 // one call that it serves ends all of it.
 func TestLeftOut(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
+		ann, _ := w.addBox(1)
 		served := func(what string, within time.Duration) {
 			w.t.Helper()
 			a := w.do(ask{by: ann, model: "m", stream: stream})
@@ -46,8 +45,7 @@ func TestLeftOut(t *testing.T) {
 // A stream that breaks is no call served: it ends no backoff.
 func TestABrokenAnswerIsNotServed(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
+		ann, _ := w.addBox(1)
 		w.set(enginetest.Behaviour{Status: 503})
 		w.wantCode(w.do(ask{by: ann, model: "m", stream: true}), "CAPACITY_FULL", "")
 		w.set(enginetest.Behaviour{Fault: enginetest.Unmarked})
@@ -63,24 +61,5 @@ func TestABrokenAnswerIsNotServed(t *testing.T) {
 		a := w.do(ask{by: ann, model: "m", stream: true})
 		w.wantServed(a, 1)
 		w.within("the second refusal in a row", a.took(), 30*time.Second)
-	})
-}
-
-// An owner's page says how long a caller waited for the machine.
-func TestTheOwnerSeesTheWait(t *testing.T) {
-	both(t, func(w *world, stream bool) {
-		ann, bob := w.addMember("ann"), w.addMember("bob")
-		w.addMachine(ann, "box", 1, "m")
-		w.share(ann, bob)
-		w.set(slow(7 * time.Second))
-		first := w.begin(ask{by: ann, model: "m"})
-		w.begun(first)
-		a := w.do(ask{by: bob, model: "m", stream: stream})
-		w.wantServed(a, 1)
-		s, _ := w.why(ann, a)
-		u := w.record(a)
-		if s.WaitedMS < 6900 || s.WaitedMS > 7100 || u.Waited.Milliseconds() != s.WaitedMS {
-			w.t.Errorf("the owner reads %d ms, the ledger of %s", s.WaitedMS, u.Waited)
-		}
 	})
 }

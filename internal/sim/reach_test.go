@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // notTwice fails the test if a call began on a machine while it ran on another one.
@@ -69,10 +71,8 @@ func TestKeptTunnelEndsWithItsMachine(t *testing.T) {
 	for via := range 2 {
 		for _, kind := range []string{"machine revoked", "owner disabled"} {
 			inCluster(t, 2, func(w *world, seats []*seat) {
-				ann, bob := w.addMember("ann"), w.addMember("bob")
-				box := w.addMachine(ann, "box", 1, "m")
+				ann, bob, box := w.addShared(1)
 				box.moveTo(seats[1])
-				w.share(ann, bob)
 				time.Sleep(2 * time.Second)
 				box.engine.Set(paced(time.Second))
 				a := w.begin(ask{by: bob, model: "m", via: seats[via], stream: true, words: 100})
@@ -97,11 +97,9 @@ func TestPeersShareEndsAsALinkIsLost(t *testing.T) {
 	for lingers, runs := range map[time.Duration]int{2500 * time.Millisecond: 2, 4 * time.Second: 1} {
 		for _, stream := range []bool{true, false} {
 			inCluster(t, 2, func(w *world, seats []*seat) {
-				ann, bob := w.addMember("ann"), w.addMember("bob")
-				box := w.addMachine(ann, "box", 1, "m")
+				ann, bob, box := w.addShared(1)
 				box.moveTo(seats[1])
 				box.lingers = lingers
-				w.share(ann, bob)
 				time.Sleep(2 * time.Second)
 				box.engine.Set(slow(time.Minute))
 				time.Sleep(17 * time.Millisecond) // no ping is sent now
@@ -121,9 +119,7 @@ func TestPeersShareEndsAsALinkIsLost(t *testing.T) {
 				<-a.over
 				time.Sleep(10 * time.Second)
 				w.notTwice(lingers.String(), a)
-				if got := len(w.runs.of(a.tag)); got != runs {
-					t.Errorf("%s: %d runs: %s", lingers, got, a)
-				}
+				assert.Equal(t, len(w.runs.of(a.tag)), runs, lingers, a)
 			})
 		}
 	}
@@ -133,10 +129,8 @@ func TestPeersShareEndsAsALinkIsLost(t *testing.T) {
 func TestPeersHomeKnowsFirstWhy(t *testing.T) {
 	for kind, code := range map[string]string{"key revoked": "invalid_api_key", "share ended": "NOT_IN_CIRCLE"} {
 		inCluster(t, 2, func(w *world, seats []*seat) {
-			ann, bob := w.addMember("ann"), w.addMember("bob")
-			box := w.addMachine(ann, "box", 1, "m")
+			ann, bob, box := w.addShared(1)
 			box.moveTo(seats[1])
-			w.share(ann, bob)
 			time.Sleep(2 * time.Second)
 			w.set(paced(time.Second))
 			a := w.begin(ask{by: bob, model: "m", stream: true, words: 100})
@@ -149,9 +143,7 @@ func TestPeersHomeKnowsFirstWhy(t *testing.T) {
 			<-a.over
 			w.slow.Store(0)
 			w.wantCode(a, code, "")
-			if !a.framed || a.text == "" {
-				t.Error(a)
-			}
+			assert.That(t, a.framed && a.text != "", a)
 		})
 	}
 }

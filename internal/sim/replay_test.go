@@ -18,37 +18,31 @@ import (
 // than a sixth of the seeds differ where something does not come from the seed.
 func TestSeedsReplay(t *testing.T) {
 	const most = 6 // plays of a seed
-	first, n := *firstFlag, unlessShort(20, 5)
-	if *seedFlag != 0 {
-		first, n = *seedFlag, 1
-	}
+	n := unlessShort(20, 5)
 	var differ atomic.Int64 // seeds
 	t.Cleanup(func() {
 		if d := differ.Load(); d > int64(max(2, n/6)) {
 			t.Errorf("%d of %d seeds differ from play to play", d, n)
 		}
 	})
-	for seed := first; seed < first+uint64(n); seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			var plays [][]string
-			for len(plays) < most {
-				var played []string
-				inBubble(t, func(w *world) { played = w.minutes(w.play(seed, new(delays))) })
-				for _, earlier := range plays {
-					if slices.Equal(earlier, played) {
-						return
-					}
+	eachSeed(t, n, func(t *testing.T, seed uint64) {
+		var plays [][]string
+		for len(plays) < most {
+			var played []string
+			inBubble(t, func(w *world) { played = w.minutes(w.play(seed, new(delays))) })
+			for _, earlier := range plays {
+				if slices.Equal(earlier, played) {
+					return
 				}
-				if len(plays) == 1 {
-					differ.Add(1)
-					t.Logf("played again, it differs first in\n%s", firstDifference(plays[0], played))
-				}
-				plays = append(plays, played)
 			}
-			t.Errorf("no two of %d plays are the same", most)
-		})
-	}
+			if len(plays) == 1 {
+				differ.Add(1)
+				t.Logf("played again, it differs first in\n%s", firstDifference(plays[0], played))
+			}
+			plays = append(plays, played)
+		}
+		t.Errorf("no two of %d plays are the same", most)
+	})
 }
 
 // firstDifference is the first line in which two plays of a seed differ, of both.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 )
 
 var roundsFlag = flag.Int("rounds", 0, "how often TestRevocations ends each kind of right; 0: 10, with -short 2")
@@ -175,6 +176,15 @@ var revocations = map[string]func(w *world, ann, bob *member) error{
 	},
 }
 
+// give gives bob the right that the revocation of that kind ends.
+func (w *world) give(kind string, ann, bob *member) {
+	if kind == "group left" {
+		w.groups = []string{w.addGroup(account.GroupOrg, ann, bob)}
+		return
+	}
+	w.must(w.db.AddShare(w.t.Context(), account.Share{ID: w.newID("shr_"), OwnerID: ann.ID, MemberID: bob.ID, Created: time.Now().UTC()}))
+}
+
 // TestRevocations ends rights at random instants, again and again, while calls
 // run by them: nothing is served later than 5 s after the commit. It prints how
 // late, in false time.
@@ -207,16 +217,7 @@ func (w *world) revoke(kind string, how hearing, all *delays) {
 	ann, bob := w.addMember("ann"), w.addMember("bob")
 	w.people = []*member{ann, bob}
 	w.addMachine(ann, "box", 4, "m")
-	if kind == "group left" {
-		g := account.Group{
-			ID: w.newID("grp_"), Name: "g", Kind: account.GroupOrg, Created: time.Now().UTC(),
-			Members: []account.GroupMember{{MemberID: ann.ID, Admin: true}, {MemberID: bob.ID}},
-		}
-		w.must(w.db.CreateGroup(w.t.Context(), g))
-		w.groups = []string{g.ID}
-	} else {
-		w.must(w.db.AddShare(w.t.Context(), account.Share{ID: w.newID("shr_"), OwnerID: ann.ID, MemberID: bob.ID, Created: time.Now().UTC()}))
-	}
+	w.give(kind, ann, bob)
 	w.noted("")
 	time.Sleep(2 * time.Second)
 	w.wantServed(w.do(ask{by: bob, model: "m"}), 1) // until it served one, a machine of a group runs one at once
@@ -232,14 +233,10 @@ func (w *world) revoke(kind string, how hearing, all *delays) {
 	w.must(revocations[kind](w, ann, bob))
 	w.noted(kind + ", " + how.name)
 	how.notifies(w)
-	if len(w.lost) != len(calls) {
-		w.t.Errorf("%d calls lost their right, not %d", len(w.lost), len(calls))
-	}
+	assert.Equal(w.t, len(w.lost), len(calls), "calls lost their right")
 	for _, a := range calls {
 		<-a.over
-		if a.done || a.err != nil || a.code == "" {
-			w.t.Error(a)
-		}
+		assert.That(w.t, !a.done && a.err == nil && a.code != "", a)
 	}
 	synctest.Wait()
 	w.checkLosses(all)
@@ -252,10 +249,8 @@ func (w *world) revoke(kind string, how hearing, all *delays) {
 // decided again before the key was looked up (spec/routing.md#wait-end).
 func TestDisabledWhileWaiting(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann, bob := w.addMember("ann"), w.addMember("bob")
-		w.addMachine(ann, "box", 1, "m")
+		ann, bob, _ := w.addShared(1)
 		w.addMachine(bob, "den", 1, "m") // which leaves, so that the tick decides again
-		w.share(ann, bob)
 		w.set(slow(5 * time.Minute))
 		w.begun(w.begin(ask{by: ann, model: "m", stream: true}))
 		w.begun(w.begin(ask{by: bob, model: "m", stream: true}))

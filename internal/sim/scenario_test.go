@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/enginetest"
 )
@@ -37,9 +38,7 @@ func (w *world) on(a *answer) *machine {
 // wantServed fails the test unless the call was served completely, by so many runs.
 func (w *world) wantServed(a *answer, runs int) {
 	w.t.Helper()
-	if a.err != nil || !a.served() || a.text != a.said {
-		w.t.Fatal(a)
-	}
+	assert.Require(w.t, a.err == nil && a.served() && a.text == a.said, a)
 	if n := len(w.runs.of(a.tag)); n != runs {
 		w.t.Fatalf("%d runs, not %d: %s", n, runs, a)
 	}
@@ -48,9 +47,7 @@ func (w *world) wantServed(a *answer, runs int) {
 // wantCode fails the test unless the call ended with that code and reason.
 func (w *world) wantCode(a *answer, code, reason string) {
 	w.t.Helper()
-	if a.err != nil || a.code != code || a.reason != reason || a.done {
-		w.t.Fatalf("want %s %s: %s", code, reason, a)
-	}
+	assert.Require(w.t, a.err == nil && a.code == code && a.reason == reason && !a.done, code, reason, a)
 	if retry := a.header.Get("Retry-After"); a.status == 503 && retry == "" {
 		w.t.Fatalf("no Retry-After: %s", a)
 	}
@@ -75,57 +72,55 @@ func both(t *testing.T, test func(w *world, stream bool)) {
 	}
 }
 
-func TestServed(t *testing.T) {
-	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 2, "m", "emb")
-		a := w.do(ask{by: ann, model: "m", stream: stream})
-		w.wantServed(a, 1)
-		if route := a.header.Get("X-Kith-Route"); route != "own; machine=box; owner=ann" {
-			w.t.Errorf("route %q", route)
-		}
-		w.wantServed(w.do(ask{by: ann, model: "emb"}), 1)
-		w.settled()
-	})
+// deaths are the ways in which a machine goes away.
+var deaths = map[string]func(*machine){
+	"reset": (*machine).cut, "stopped": (*machine).stop, "black-holed": (*machine).blackhole,
 }
 
+// A call whose machine goes away before the first byte is served by another machine. If
+// there is none, a streamed call ends as full, and a unary one, which may have started, as
+// offline.
 func TestMachineDiesBeforeFirstByte(t *testing.T) {
-	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "one", 1, "m")
-		w.addMachine(ann, "two", 1, "m")
-		w.set(slow(3 * time.Second))
-		a := w.begin(ask{by: ann, model: "m", stream: stream})
-		w.on(a).stop()
-		<-a.over
-		w.wantServed(a, 2)
-		w.within("served", a.took(), 3*time.Second)
-	})
-}
-
-// The only machine is gone before it started: full for a streamed call, for
-// nothing says that a unary one had not started: offline.
-func TestOnlyMachineDiesBeforeFirstByte(t *testing.T) {
-	for stream, code := range map[bool]string{true: "CAPACITY_FULL", false: "machine_offline"} {
-		inBubble(t, func(w *world) {
-			ann := w.addMember("ann")
-			box := w.addMachine(ann, "box", 1, "m")
-			w.set(slow(time.Second))
-			a := w.begin(ask{by: ann, model: "m", stream: stream})
-			w.begun(a)
-			box.stop()
-			<-a.over
-			w.wantCode(a, code, "")
-		})
+	for name, die := range deaths {
+		for _, other := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, other %v", name, other), func(t *testing.T) {
+				both(t, func(w *world, stream bool) {
+					ann, box := w.addBox(1)
+					w.set(slow(time.Minute))
+					a := w.begin(ask{by: ann, model: "m", stream: stream})
+					w.begun(a)
+					if other {
+						w.addMachine(ann, "other", 1, "m")
+					}
+					time.Sleep(time.Second)
+					die(box)
+					<-a.over
+					found, code, hidden := time.Second, "", name == "black-holed"
+					if hidden {
+						found = 16 * time.Second
+					}
+					assert.That(w.t, a.took() <= found+500*time.Millisecond, "found late", a)
+					if other {
+						w.wantServed(a, 2)
+					} else {
+						code = map[bool]string{true: "CAPACITY_FULL", false: "machine_offline"}[stream]
+						w.wantCode(a, code, "")
+						assert.Equal(w.t, a.framed, stream && hidden, a)
+					}
+					time.Sleep(15 * time.Second) // the daemon finds out by itself
+					w.stopped(box)
+					if u := w.wantRecord(a, code, nil); other && (u.Attempt != 2 || u.MachineID == box.id) {
+						w.t.Errorf("%+v", u)
+					}
+					w.settled()
+				})
+			})
+		}
 	}
 }
 
 func TestMachineDiesAfterFirstByte(t *testing.T) {
-	for name, die := range map[string]func(*machine){
-		"reset":       (*machine).cut,
-		"stopped":     (*machine).stop,
-		"black-holed": (*machine).blackhole,
-	} {
+	for name, die := range deaths {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				ann := w.addMember("ann")
@@ -144,9 +139,7 @@ func TestMachineDiesAfterFirstByte(t *testing.T) {
 				if name == "black-holed" {
 					limit = 36*time.Second + 100*time.Millisecond
 				}
-				if a.took() > limit {
-					w.t.Fatalf("found after %s", a.took())
-				}
+				assert.Require(w.t, a.took() <= limit, "found after", a.took())
 				if u := w.wantRecord(a, "machine_offline", w.on(a)); u.TokensOut != 2 {
 					w.t.Fatalf("%+v", u)
 				}
@@ -175,9 +168,7 @@ func TestUnaryVanishes(t *testing.T) {
 		w.on(a).cut()
 		<-a.over
 		w.wantCode(a, "machine_offline", "")
-		if a.status != 503 || len(w.runs.of(a.tag)) != 2 {
-			w.t.Fatal(a)
-		}
+		assert.Require(w.t, a.status == 503 && len(w.runs.of(a.tag)) == 2, a)
 	})
 }
 
@@ -225,61 +216,57 @@ func TestUnaryVanishesLast(t *testing.T) {
 	}
 }
 
+// inOrder lets calls of two members wait for a machine of one slot, the i-th at the node
+// via(i), and newcomers come each 100 ms, also at the instants at which the slot comes
+// free. The newcomers pass none. It returns the last call that waited.
+func (w *world) inOrder(n int, via func(i int) *seat, bob, cid *member) *answer {
+	w.t.Helper()
+	time.Sleep(5 * time.Second)
+	w.set(slow(10 * time.Second))
+	var all []*answer
+	for i := range n {
+		by := []*member{cid, bob}[i%2]
+		all = append(all, w.begin(ask{by: by, model: "m", stream: true, via: via(i)}))
+		time.Sleep(time.Second)
+	}
+	for i := range 70 {
+		all = append(all, w.begin(ask{by: bob, model: "m", prefer: "wait=2", via: via(i)}))
+		time.Sleep(100 * time.Millisecond)
+	}
+	var order, ran []string
+	for i, a := range all {
+		<-a.over
+		if i < n {
+			w.wantServed(a, 1)
+			order = append(order, a.tag)
+		} else {
+			w.wantCode(a, "CAPACITY_FULL", "wait_elapsed")
+		}
+	}
+	for _, r := range w.runs.all {
+		ran = append(ran, r.call)
+	}
+	assert.Same(w.t, ran, order)
+	return all[n-1]
+}
+
 func TestQueueIsFirstInFirstOut(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann, bob, cid := w.addMember("ann"), w.addMember("bob"), w.addMember("cid")
-		w.addMachine(ann, "box", 1, "m")
-		w.share(ann, bob)
+		ann, bob, _ := w.addShared(1)
+		cid := w.addMember("cid")
 		w.share(ann, cid)
-		time.Sleep(5 * time.Second)
-		w.set(slow(10 * time.Second))
-		var all []*answer
-		for i := range 5 {
-			by := cid
-			if i%2 == 1 {
-				by = bob
-			}
-			all = append(all, w.begin(ask{by: by, model: "m", stream: true}))
-			time.Sleep(time.Second)
-		}
-		// A newcomer each 100 ms, also at the instants at which a slot comes free,
-		// passes none of them.
-		for range 70 {
-			all = append(all, w.begin(ask{by: bob, model: "m", prefer: "wait=2"}))
-			time.Sleep(100 * time.Millisecond)
-		}
-		var order []string
-		for i, a := range all {
-			<-a.over
-			if i < 5 {
-				w.wantServed(a, 1)
-				order = append(order, a.tag)
-			} else {
-				w.wantCode(a, "CAPACITY_FULL", "wait_elapsed")
-			}
-		}
-		var ran []string
-		for _, r := range w.runs.all {
-			ran = append(ran, r.call)
-		}
-		if !slices.Equal(ran, order) {
-			w.t.Fatalf("ran %v, asked %v", ran, order)
-		}
-		if got := all[4].comments[:4]; !slices.Equal(got, []string{
+		last := w.inOrder(5, func(int) *seat { return nil }, bob, cid)
+		assert.Same(w.t, last.comments[:4], []string{
 			"waiting 3 ahead, 175 s left", "waiting 2 ahead, 165 s left", "waiting 1 ahead, 155 s left", "waiting 0 ahead, 145 s left",
-		}) {
-			w.t.Fatalf("%q", got)
-		}
+		})
 	})
 }
 
 // A machine's owner goes ahead of others on that machine, and nowhere else.
 func TestOwnerGoesAheadInTheQueue(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		ann, bob := w.addMember("ann"), w.addMember("bob")
-		w.addMachine(ann, "box", 1, "m")
+		ann, bob, _ := w.addShared(1)
 		w.addMachine(bob, "tower", 1, "n")
-		w.share(ann, bob)
 		w.share(bob, ann)
 		time.Sleep(5 * time.Second)
 		w.set(slow(10 * time.Second))
@@ -325,9 +312,7 @@ func TestWaitElapses(t *testing.T) {
 				a := w.do(c.ask)
 				w.wantCode(a, c.code, "wait_elapsed")
 				w.within("refused", a.took(), c.want)
-				if a.framed != (a.stream && c.want > 5*time.Second) {
-					w.t.Fatal(a)
-				}
+				assert.Require(w.t, a.framed == (a.stream && c.want > 5*time.Second), a)
 				if name == "stream" {
 					for i, at := range a.beats {
 						w.within("heartbeat", at, 5*time.Second+time.Duration(i)*10*time.Second)
@@ -344,36 +329,16 @@ func TestWaitElapses(t *testing.T) {
 	}
 }
 
-// A call that waited says so no longer once a machine took it.
-func TestHeartbeatAfterTheWait(t *testing.T) {
-	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
-		w.set(slow(30 * time.Second))
-		w.begin(ask{by: ann, model: "m"})
-		time.Sleep(time.Second)
-		a := w.do(ask{by: ann, model: "m", stream: true})
-		w.wantServed(a, 1)
-		want := []string{"waiting 0 ahead, 175 s left", "waiting 0 ahead, 165 s left", "waiting 0 ahead, 155 s left", "working", "working", "working", "own; machine=box; owner=ann"}
-		if !slices.Equal(a.comments, want) {
-			w.t.Fatalf("%q", a.comments)
-		}
-	})
-}
-
 func TestHubRestarts(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, box := w.addBox(1)
 		w.set(paced(time.Second))
 		cut := w.begin(ask{by: ann, model: "m", stream: true, words: 60})
 		w.begun(cut)
 		box.setAway(true)
 		w.stopHub()
 		<-cut.over
-		if cut.done {
-			w.t.Fatal(cut)
-		}
+		assert.Require(w.t, !cut.done, cut)
 		w.startHub()
 		// Until 30 s after its start the hub expects the machine back.
 		a := w.begin(ask{by: ann, model: "m"})
@@ -402,26 +367,9 @@ func TestHubRestarts(t *testing.T) {
 	})
 }
 
-func TestBlackHoleBeforeFirstByte(t *testing.T) {
-	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "one", 1, "m")
-		w.addMachine(ann, "two", 1, "m")
-		w.set(slow(20 * time.Second))
-		a := w.begin(ask{by: ann, model: "m", stream: stream})
-		w.on(a).blackhole()
-		<-a.over
-		w.wantServed(a, 2)
-		if a.took() > 35*time.Second+100*time.Millisecond {
-			w.t.Fatalf("served after %s", a.took())
-		}
-	})
-}
-
 func TestClientLeaves(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, box := w.addBox(1)
 		w.set(paced(time.Second))
 		a := w.begin(ask{by: ann, model: "m", stream: stream, words: 100})
 		w.begun(a)
@@ -498,30 +446,12 @@ func TestEngineFails(t *testing.T) {
 	}
 }
 
-// An engine that is down is no engine error: the call goes elsewhere, and else
-// it is row 11.
-func TestEngineDown(t *testing.T) {
-	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		one := w.addMachine(ann, "one", 1, "m")
-		one.setDown(true)
-		a := w.do(ask{by: ann, model: "m"})
-		w.wantCode(a, "CAPACITY_FULL", "")
-		time.Sleep(time.Minute) // the daemon has seen that it is gone
-		w.wantCode(w.do(ask{by: ann, model: "m"}), "model_not_found", "")
-		one.setDown(false)
-		time.Sleep(time.Minute)
-		w.wantServed(w.do(ask{by: ann, model: "m"}), 1)
-	})
-}
-
 // A machine that its owner's own call fills before the hub knows it refuses;
 // the call waits and is served soon after the slot is free, and those who wait
 // with it are not sent there in circles.
 func TestBusyWithoutTheHubKnowing(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, box := w.addBox(1)
 		w.set(slow(10 * time.Second))
 		local := make(chan int)
 		go func() {
@@ -549,30 +479,16 @@ func TestBusyWithoutTheHubKnowing(t *testing.T) {
 		records, err := w.db.Usage(w.t.Context())
 		w.must(err)
 		for _, u := range records {
-			if u.Attempt > 5 {
-				w.t.Errorf("%d attempts", u.Attempt)
-			}
+			assert.That(w.t, u.Attempt <= 5, u.Attempt, "attempts")
 		}
 		w.settled()
-	})
-}
-
-func TestKeyRevoked(t *testing.T) {
-	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
-		w.wantServed(w.do(ask{by: ann, model: "m"}), 1)
-		w.must(w.db.RevokeKey(w.t.Context(), ann.key.ID, time.Now())) // without a hint
-		time.Sleep(5 * time.Second)
-		w.wantCode(w.do(ask{by: ann, model: "m"}), "invalid_api_key", "")
 	})
 }
 
 // The end of a key ends what runs by it and what waits with it.
 func TestKeyRevokedUnderway(t *testing.T) {
 	both(t, func(w *world, stream bool) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
+		ann, _ := w.addBox(1)
 		w.set(paced(2 * time.Second))
 		runs := w.begin(ask{by: ann, model: "m", stream: stream, words: 100})
 		w.begun(runs)
@@ -587,13 +503,9 @@ func TestKeyRevokedUnderway(t *testing.T) {
 		<-waits.over
 		for _, a := range []*answer{runs, waits} {
 			w.wantCode(a, "invalid_api_key", "")
-			if a.took() > 25*time.Second {
-				w.t.Error(a)
-			}
+			assert.That(w.t, a.took() <= 25*time.Second, a)
 		}
-		if runs.framed != stream || !stream && runs.status != 401 {
-			w.t.Error(runs)
-		}
+		assert.That(w.t, runs.framed == stream && (stream || runs.status == 401), runs)
 		u := w.wantRecord(runs, "invalid_api_key", w.on(runs))
 		if w.wantRecord(waits, "invalid_api_key", nil); stream && u.TokensOut < 9 {
 			w.t.Errorf("%+v", u)
@@ -609,8 +521,7 @@ func TestKeyRevokedUnderway(t *testing.T) {
 func TestKeyRevokedUnseen(t *testing.T) {
 	for code, fails := range map[string]time.Duration{"invalid_api_key": 10 * time.Second, "CASCADE_EXHAUSTED": time.Minute} {
 		inBubble(t, func(w *world) {
-			ann := w.addMember("ann")
-			w.addMachine(ann, "box", 1, "m")
+			ann, _ := w.addBox(1)
 			w.set(paced(time.Second))
 			a := w.begin(ask{by: ann, model: "m", stream: true, words: 100})
 			w.begun(a)
@@ -629,32 +540,41 @@ func TestKeyRevokedUnseen(t *testing.T) {
 	}
 }
 
-// The end of a share ends what runs by it.
+// The end of a share, or of a membership, ends what runs by it, and not the owner's calls.
 func TestShareEndedUnderway(t *testing.T) {
-	for elsewhere, code := range map[bool]string{false: "NOT_IN_CIRCLE", true: "CASCADE_EXHAUSTED"} {
-		inBubble(t, func(w *world) {
-			ann, bob := w.addMember("ann"), w.addMember("bob")
-			w.addMachine(ann, "box", 2, "m")
-			w.share(ann, bob)
-			w.set(paced(2 * time.Second))
-			a := w.begin(ask{by: bob, model: "m", stream: true, words: 100})
-			own := w.begin(ask{by: ann, model: "m", stream: true, words: 10})
-			time.Sleep(11 * time.Second)
-			if elsewhere {
-				w.addMachine(bob, "bobs", 1, "m")
-			}
-			w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
-			<-a.over
-			w.wantCode(a, code, "")
-			if !a.framed || a.text == "" || a.took() > 16*time.Second {
-				w.t.Error(a)
-			}
-			if u := w.wantRecord(a, code, w.on(a)); u.TokensOut < 5 {
-				w.t.Errorf("%+v", u)
-			}
-			<-own.over
-			w.wantServed(own, 1)
-			w.settled()
+	for name, c := range map[string]struct {
+		kind, code string
+		elsewhere  bool
+	}{
+		"share":                  {"share ended", "NOT_IN_CIRCLE", false},
+		"share, another machine": {"share ended", "CASCADE_EXHAUSTED", true},
+		"group":                  {"group left", "NOT_IN_CIRCLE", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				ann, box := w.addBox(2)
+				bob := w.addMember("bob")
+				w.give(c.kind, ann, bob)
+				time.Sleep(2 * time.Second)
+				w.wantServed(w.do(ask{by: bob, model: "m"}), 1) // until then a machine of a group runs one at once
+				w.set(paced(2 * time.Second))
+				a := w.begin(ask{by: bob, model: "m", stream: true, words: 100})
+				own := w.begin(ask{by: ann, model: "m", stream: true, words: 10})
+				time.Sleep(11 * time.Second)
+				if c.elsewhere {
+					w.addMachine(bob, "bobs", 1, "m")
+				}
+				w.must(revocations[c.kind](w, ann, bob))
+				<-a.over
+				w.wantCode(a, c.code, "")
+				assert.That(w.t, a.framed && a.text != "" && a.took() <= 16*time.Second, a)
+				if u := w.wantRecord(a, c.code, box); u.TokensOut < 5 {
+					w.t.Errorf("%+v", u)
+				}
+				<-own.over
+				w.wantServed(own, 1)
+				w.settled()
+			})
 		})
 	}
 }
@@ -705,9 +625,7 @@ func (w *world) movesOnOnceStopped(stream bool, lingers time.Duration, runs int,
 	<-a.over
 	time.Sleep(10 * time.Second)
 	got := w.runs.of(a.tag)
-	if len(got) != runs || runs == 2 && got[1].at.Before(got[0].left) {
-		w.t.Errorf("%s: %+v", a, got)
-	}
+	assert.That(w.t, len(got) == runs && (runs != 2 || !got[1].at.Before(got[0].left)), a, got)
 	if runs == 2 {
 		w.wantServed(a, 2)
 		if why, _ := w.why(bob, a); why.Tries[0].Outcome != "was no longer available to the caller" {
@@ -733,9 +651,7 @@ func TestShareEnded(t *testing.T) {
 		w.must(w.db.RemoveShare(w.t.Context(), ann.ID, bob.ID))
 		<-waits.over
 		w.wantCode(waits, "NOT_IN_CIRCLE", "")
-		if waits.took() > 6*time.Second {
-			w.t.Error(waits)
-		}
+		assert.That(w.t, waits.took() <= 6*time.Second, waits)
 		w.wantCode(w.do(ask{by: bob, model: "m", stream: true}), "NOT_IN_CIRCLE", "")
 		<-a.over
 		w.wantServed(a, 1)
@@ -744,10 +660,8 @@ func TestShareEnded(t *testing.T) {
 
 func TestMemberDisabled(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann, bob := w.addMember("ann"), w.addMember("bob")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, bob, box := w.addShared(1)
 		w.addMachine(bob, "bobs", 1, "n")
-		w.share(ann, bob)
 		w.must(w.db.SetMemberDisabled(w.t.Context(), ann.ID, true))
 		time.Sleep(5 * time.Second)
 		w.wantCode(w.do(ask{by: ann, model: "m"}), "invalid_api_key", "")
@@ -765,24 +679,19 @@ func TestMemberDisabled(t *testing.T) {
 
 func TestMachineRevoked(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, box := w.addBox(1)
 		w.set(paced(time.Second))
 		a := w.begin(ask{by: ann, model: "m", stream: true, words: 60})
 		time.Sleep(3 * time.Second)
 		w.must(w.db.RevokeMachine(w.t.Context(), box.id, time.Now()))
 		<-a.over
 		w.wantCode(a, "machine_offline", "")
-		if a.took() > 8*time.Second {
-			w.t.Error(a)
-		}
+		assert.That(w.t, a.took() <= 8*time.Second, a)
 		time.Sleep(time.Second)
 		if s := box.Status().Tunnel; s.State != daemon.TunnelRefused || !strings.Contains(s.Error, "sign in again") {
 			w.t.Errorf("%+v", s)
 		}
-		if !box.newest().dead() {
-			w.t.Error("the tunnel lives")
-		}
+		assert.That(w.t, box.newest().dead(), "the tunnel lives")
 		w.wantCode(w.do(ask{by: ann, model: "m"}), "model_not_found", "")
 	})
 }
@@ -791,8 +700,7 @@ func TestMachineRevoked(t *testing.T) {
 // and then refuses; who waits, waits on.
 func TestDatabaseDown(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
+		ann, _ := w.addBox(1)
 		w.set(slow(20 * time.Second))
 		a := w.begin(ask{by: ann, model: "m"})
 		w.begun(a)
@@ -828,15 +736,11 @@ func (w *world) settled() {
 	synctest.Wait()
 	for _, n := range w.nodes() {
 		for m := range n.live.Snapshot().Machines() {
-			if held := m.Load.InFlight(); held != 0 {
-				w.t.Errorf("%s holds %d slots of %s", n.name, held, m.Name)
-			}
+			assert.Equal(w.t, m.Load.InFlight(), 0, n.name, "holds", "slots of", m.Name)
 		}
 	}
 	for _, m := range w.machines {
-		if c := m.engine.Counts(); c.Running != 0 {
-			w.t.Errorf("the engine of %s still runs %d", m.name, c.Running)
-		}
+		assert.Equal(w.t, m.engine.Counts().Running, 0, "the engine of", m.name, "still runs")
 		if m.end != nil && m.Status().Routed != 0 {
 			w.t.Errorf("the daemon of %s holds %d slots", m.name, m.Status().Routed)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 )
@@ -144,8 +145,7 @@ func (f facts) Group(ctx context.Context, id fleet.GroupID) (*fleet.Group, error
 // again (docs/decisions/0008-confirmation.md).
 func TestUsageOutlivesFailover(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		w.addMachine(ann, "box", 1, "m")
+		ann, _ := w.addBox(1)
 		w.trouble.lags.Store(true)
 		w.wantServed(w.do(ask{by: ann, model: "m"}), 1)
 		time.Sleep(5 * time.Second)
@@ -153,9 +153,7 @@ func TestUsageOutlivesFailover(t *testing.T) {
 			w.t.Helper()
 			records, err := w.db.Usage(w.t.Context())
 			w.must(err)
-			if len(records) != want {
-				w.t.Errorf("%d calls are recorded, want %d", len(records), want)
-			}
+			assert.Equal(w.t, len(records), want, "calls are recorded")
 		}
 		recorded(0)
 		w.trouble.lags.Store(false)

@@ -75,8 +75,7 @@ func TestWhy(t *testing.T) {
 // A refusal is shown with the decision that ended the wait.
 func TestWhyRefused(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ann := w.addMember("ann")
-		box := w.addMachine(ann, "box", 1, "m")
+		ann, box := w.addBox(1)
 		w.set(slow(time.Hour))
 		first := w.begin(ask{by: ann, model: "m", stream: true})
 		w.begun(first)

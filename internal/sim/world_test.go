@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/cluster"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/daemon"
@@ -258,6 +259,22 @@ func (w *world) addKey(m *member, reach account.Reach) {
 	w.must(w.db.CreateKey(w.t.Context(), m.key))
 }
 
+// addBox adds ann, and her machine box that serves the model m.
+func (w *world) addBox(slots int) (ann *member, box *machine) {
+	w.t.Helper()
+	ann = w.addMember("ann")
+	return ann, w.addMachine(ann, "box", slots, "m")
+}
+
+// addShared adds ann and her box, which she shares with bob.
+func (w *world) addShared(slots int) (ann, bob *member, box *machine) {
+	w.t.Helper()
+	ann, box = w.addBox(slots)
+	bob = w.addMember("bob")
+	w.share(ann, bob)
+	return ann, bob, box
+}
+
 func (w *world) share(owner, with *member) {
 	w.t.Helper()
 	w.must(w.db.AddShare(w.t.Context(), account.Share{ID: w.newID("shr_"), OwnerID: owner.ID, MemberID: with.ID, Created: time.Now().UTC()}))
@@ -267,9 +284,7 @@ func (w *world) share(owner, with *member) {
 
 func (w *world) must(err error) {
 	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	assert.OK(w.t, err)
 }
 
 // machine is a member's computer: a daemon and the double that is its engine.
@@ -398,9 +413,7 @@ func (m *machine) post(path, body string) {
 	response, err := client.Post("http://daemon"+path, "application/json", strings.NewReader(body))
 	m.w.must(err)
 	response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		m.w.t.Fatalf("%s of %s: %s", path, m.name, response.Status)
-	}
+	assert.Require(m.w.t, response.StatusCode == http.StatusOK, path, "of", m.name, response.Status)
 }
 
 // stop ends it, with every connection it has.

@@ -8,10 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -60,9 +59,7 @@ func TestAccessAgreesWithRoute(t *testing.T) {
 		}
 	}
 	for _, way := range []string{"share", "group", "none"} {
-		if seen[way] < 1000 {
-			t.Errorf("only %d calls by %s: %v", seen[way], way, seen)
-		}
+		assert.That(t, seen[way] >= 1000, "only", seen[way], "calls by", way, seen)
 	}
 }
 
@@ -312,9 +309,7 @@ func TestUsableListIsReach(t *testing.T) {
 			}
 		}
 	}
-	if found < 1000 {
-		t.Errorf("only %d models are used", found)
-	}
+	assert.That(t, found >= 1000, "only", found, "models are used")
 }
 
 // TestWarnings checks that a group that gives more than a share or another group is
@@ -343,9 +338,7 @@ func TestWarnings(t *testing.T) {
 		}},
 		"two equal groups": {accessRow{Ways: []accessWay{{Group: "all", Limits: day(8)}, {Group: "lab", Limits: day(8)}}}, nil},
 	} {
-		if diff := cmp.Diff(test.want, test.row.warnings()); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
+		assert.Same(t, test.row.warnings(), test.want, name)
 		for _, w := range test.row.warnings() {
 			for _, way := range test.row.Ways {
 				if (way.Group == w.By) && exceeds(w.Limits, way.Limits) {

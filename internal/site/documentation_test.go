@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kith/kith"
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestDocumentation checks that visitors and members can read the pages, their pictures
@@ -14,9 +15,7 @@ func TestDocumentation(t *testing.T) {
 	b := tn.browser()
 	b.get("/docs").want(t, 200, `<h1 id="documentation">Documentation</h1>`)
 	page := b.get("/docs/install").want(t, 200, "<title>Install, upgrade, uninstall · kith</title>", `<a href="/docs/install" aria-current="page">`, "Sign in", `<details id="pages"><summary>All pages`)
-	if n := strings.Count(page.body, `href="/docs/start/pull"`); n != 1 {
-		t.Errorf("the list of pages is there %d times", n)
-	}
+	assert.Equal(t, strings.Count(page.body, `href="/docs/start/pull"`), 1, "the list of pages is there")
 	if csp := page.header.Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'") {
 		t.Errorf("Content-Security-Policy %q", csp)
 	}

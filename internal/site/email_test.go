@@ -16,6 +16,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/mail"
 	"github.com/kith/kith/internal/mail/mailtest"
 )
@@ -57,13 +58,9 @@ func (l *letters) next(to string, says ...string) mailtest.Message {
 	l.t.Helper()
 	select {
 	case got := <-l.server.Messages:
-		if got.To != to {
-			l.t.Fatalf("a letter to %s, want one to %s: %s", got.To, to, got.Text)
-		}
+		assert.Require(l.t, got.To == to, "a letter to", got.To, to, got.Text)
 		for _, text := range says {
-			if !strings.Contains(got.Text, text) {
-				l.t.Fatalf("the letter does not say %q: %s", text, got.Text)
-			}
+			assert.Require(l.t, strings.Contains(got.Text, text), "the letter does not say", text, got.Text)
 		}
 		return got
 	case <-time.After(2 * time.Minute):
@@ -144,9 +141,7 @@ func testEmail(t *testing.T, tn *town) {
 
 	// Other members do not see it, or learn that it is in use.
 	for _, page := range []seen{op.get("/operator/members"), op.get("/operator/audit"), eve.get("/access"), eve.get("/account")} {
-		if strings.Contains(strings.ToLower(page.want(t, 200).body), "ada@example.org") {
-			t.Error("somebody else is told of it")
-		}
+		assert.Lacks(t, strings.ToLower(page.want(t, 200).body), "ada@example.org", "somebody else is told of it")
 	}
 	eve.verify(post, "ada@example.org")
 	post.none(tn)
@@ -249,9 +244,7 @@ func testRecoverByMail(t *testing.T, tn *town) {
 	}
 	_, old := tn.linkIn(post.next("ada@example.org"))
 	letter := ask("ADA@example.org")
-	if letter.Header.Get("Subject") != "kith: a link to sign in" {
-		t.Errorf("%v", letter.Header)
-	}
+	assert.Equal(t, letter.Header.Get("Subject"), "kith: a link to sign in", letter.Header)
 
 	// The link signs in once and requires no password. A GET does not use it up.
 	path, code := tn.linkIn(letter)
@@ -400,9 +393,7 @@ func TestMailServerAway(t *testing.T) {
 			}
 			page(func() { tn.browser().post("/signin", "name", "ada", "password", aPassword).goes(t, "/") })
 			post.stop()
-			if log := tn.log.String(); strings.Contains(log, "example.org") {
-				t.Error("the log tells of an address")
-			}
+			assert.Lacks(t, tn.log.String(), "example.org", "the log tells of an address")
 		})
 	}
 }
@@ -426,9 +417,7 @@ func TestNotices(t *testing.T) {
 			got.Header.Get("Subject") != "kith: a change to your account" || strings.Contains(got.Text, "\nBcc") || !strings.Contains(got.Text, tn.web.URL+"/sessions") {
 			t.Errorf("the letter is %s\n\n%s", got.Head, got.Text)
 		}
-		if codeIn.MatchString(got.Text) {
-			t.Error("a notice holds a secret")
-		}
+		assert.That(t, !codeIn.MatchString(got.Text), "a notice holds a secret")
 	}
 	zoe.post("/account/password", "password", aPassword).goes(t, "/account")
 	told("The password of your account was set. It was done from the network address 127.0.0.1.")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -189,9 +190,7 @@ func testMachinesOfAGroup(t *testing.T, tn *town) {
 	without := func(page seen, texts ...string) {
 		t.Helper()
 		for _, text := range texts {
-			if strings.Contains(page.body, text) {
-				t.Errorf("the page has %q", text)
-			}
+			assert.Lacks(t, page.body, text, "the page")
 		}
 	}
 	without(bob.get("/access").want(t, 200, table, `<th scope="row">box</th><td>ada</td><td>new</td>`, pin, exclude), undo)

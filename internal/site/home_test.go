@@ -8,6 +8,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -37,12 +38,8 @@ func TestManyMachines(t *testing.T) {
 		t.Errorf("%d machines are named, want %d at most", n, mostConcerns)
 	}
 	names := []string{"a", "b", "c", "d", "e"}
-	if got := few(names); got != "a, b, c, d, e" {
-		t.Errorf("of five: %q", got)
-	}
-	if got := few(append(names, "f")); got != "a, b, c, d and 2 more" {
-		t.Errorf("of six: %q", got)
-	}
+	assert.Equal(t, few(names), "a, b, c, d, e", "of five")
+	assert.Equal(t, few(append(names, "f")), "a, b, c, d and 2 more", "of six")
 }
 
 // TestReachStep checks that a member with a share or a machine is not asked to accept an
@@ -113,9 +110,7 @@ func TestChart(t *testing.T) {
 		if strings.Contains(name, "T") {
 			by = api.Hour
 		}
-		if got := stepName(by, name); got != want {
-			t.Errorf("%s is called %q, want %q", name, got, want)
-		}
+		assert.Equal(t, stepName(by, name), want, name, "is called")
 	}
 }
 
@@ -141,8 +136,6 @@ func TestSteps(t *testing.T) {
 			}
 			got = append(got, st.Text)
 		}
-		if got := strings.Join(got, ", "); got != test.want {
-			t.Errorf("%s: %s, want %s", name, got, test.want)
-		}
+		assert.Equal(t, strings.Join(got, ", "), test.want, name)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
@@ -124,9 +125,7 @@ func TestLiveMachines(t *testing.T) {
 	}
 	refresh() // nothing changed
 
-	if !tn.box().Reserve("tiny", false) {
-		t.Fatal("no slot")
-	}
+	assert.Require(t, tn.box().Reserve("tiny", false), "no slot")
 	tn.box().Offer("tiny").Load.Measure(fleet.Circle{}, fleet.Measurement{At: time.Now(), FirstToken: 420 * time.Millisecond})
 	tn.queued = 2
 	tn.site.MarkChanged()
@@ -141,18 +140,14 @@ func TestLiveMachines(t *testing.T) {
 	tn.blind = false
 	refresh()
 	same := l.expect(false, map[string][]string{"running-" + id: {"0 of 3 slots"}})
-	if same.Shape != first.Shape {
-		t.Error("a slot changed the page's shape")
-	}
+	assert.Equal(t, same.Shape, first.Shape, "a slot changed the page's shape")
 	paused := *tn.box()
 	paused.Paused = true
 	tn.snapshot = tn.snapshot.WithMachine(&paused)
 	tn.site.MarkChanged()
 	refresh()
 	changed := l.expect(false, map[string][]string{"state-" + id: {"paused", "warn"}})
-	if changed.Shape == first.Shape {
-		t.Error("a page that offers other buttons has the same shape")
-	}
+	assert.That(t, changed.Shape != first.Shape, "a page that offers other buttons has the same shape")
 	ada.get("/machines/"+id).want(t, 200, `data-shape="`+changed.Shape+`"`, ">paused<", ">420 ms<", ">2 calls<")
 
 	tn.site.live.lastHeartbeat = time.Time{}
@@ -251,9 +246,7 @@ func testLiveEnds(t *testing.T, tn *town) {
 			go func() { answer <- b.chat(`{"model":"of-ada"}`) }()
 			<-begun // if a session ends before this, it is refused instead (TestLiveLetIn)
 			tn.site.recheck(ctx, time.Now())
-			if tn.site.tied() != 3 {
-				t.Errorf("%d things go on, want two streams and an answer", tn.site.tied())
-			}
+			assert.Equal(t, tn.site.tied(), 3, "things go on")
 			end(b, other)
 			took()
 			mine.ends()
@@ -261,9 +254,7 @@ func testLiveEnds(t *testing.T, tn *town) {
 				t.Errorf("an answer ended with %v", f)
 			}
 			<-answer
-			if tn.site.tied() != 1 {
-				t.Errorf("%d things go on, want the other browser's stream", tn.site.tied())
-			}
+			assert.Equal(t, tn.site.tied(), 1, "things go on")
 			if name == "a new password" {
 				check(t, tn.db.SetMemberDisabled(t.Context(), tn.members["ada"].ID, true))
 				took()
@@ -304,9 +295,7 @@ func TestLiveExpires(t *testing.T) {
 	session.Data = append(session.Data, ' ')
 	check(t, tn.db.TouchSession(t.Context(), session))
 	tn.site.recheck(t.Context(), session.Expires.Add(-time.Minute))
-	if tn.site.tied() != 1 {
-		t.Fatal("a stream ended with a session that goes on")
-	}
+	assert.Require(t, tn.site.tied() == 1, "a stream ended with a session that goes on")
 	tn.site.recheck(t.Context(), session.Expires.Add(time.Minute))
 	l.wants("end")
 }
@@ -326,9 +315,7 @@ func TestLiveBounds(t *testing.T) {
 	tn.site.live.mu.Lock()
 	open := tn.site.live.open[tn.members["ada"].ID]
 	tn.site.live.mu.Unlock()
-	if open != maxStreams || tn.site.tied() != maxStreams+1 {
-		t.Errorf("%d streams, %d tied", open, tn.site.tied())
-	}
+	assert.That(t, open == maxStreams && tn.site.tied() == maxStreams+1, open, "streams", tn.site.tied(), "tied")
 	if resp := tn.browser().knock("/live/machines"); resp.StatusCode != 303 || !strings.HasPrefix(resp.Header.Get("Location"), "/signin?") {
 		t.Errorf("without a session: %s", resp.Status)
 	}
@@ -419,9 +406,7 @@ func TestLiveAccess(t *testing.T) {
 			}
 		}
 	}
-	if shown["ada"] != begin {
-		t.Error("where all is as it was the shape is another one")
-	}
+	assert.Equal(t, shown["ada"], begin, "where all is as it was the shape is another one")
 }
 
 // TestWhoUsesWhat checks that the page shows running calls, and that ending an access
@@ -522,9 +507,7 @@ func testRoles(t *testing.T, tn *town) {
 	bob.post("/groups/demote", "group", "lab", "member", "ada").goes(t, "/access")
 	ada.post("/groups/demote", "group", "lab", "member", "bob").want(t, 403, "only an admin")
 	got := good[api.List[api.Group]](tn.world, "ada", "GET", "/api/groups", "").Data[0].Members
-	if diff := cmp.Diff([]api.GroupMember{{Name: "ada"}, {Name: "bob", Admin: true}}, got); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, got, []api.GroupMember{{Name: "ada"}, {Name: "bob", Admin: true}})
 }
 
 // TestLiveLetIn checks that a session that ends after its visit was authorized, but
@@ -587,12 +570,8 @@ func TestLiveStuckReader(t *testing.T) {
 			site.refresh(time.Now())
 			reader.wants("event")
 		}
-		if took := <-stuck; took != streamWrite {
-			t.Errorf("let go after %s, want %s", took, streamWrite)
-		}
-		if n := site.live.open["m"]; n != 1 {
-			t.Errorf("%d pages are counted, want 1", n)
-		}
+		assert.Equal(t, <-stuck, streamWrite, "let go after")
+		assert.Equal(t, site.live.open["m"], 1, "pages are counted")
 		check(t, far.Close())
 		site.live.lastHeartbeat = time.Time{}
 		site.refresh(time.Now())

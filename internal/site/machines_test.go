@@ -7,6 +7,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -17,17 +18,13 @@ func TestMachinePage(t *testing.T) {
 	tn := newTown(t, nil)
 	ada := tn.as("ada")
 	online := ada.get("/machines/"+tn.machine.ID).want(t, 200, `action="/machines/pause"`, `action="/machines/hours"`, "In use by")
-	if strings.Contains(online.body, "Last seen") {
-		t.Error("an online machine was last seen")
-	}
+	assert.Lacks(t, online.body, "Last seen", "an online machine was last seen")
 	away := tn.machine
 	away.ID, away.Name, away.Hash = account.NewID("mch_"), "cellar", [32]byte{2}
 	check(t, tn.db.CreateMachine(t.Context(), away))
 	offline := ada.get("/machines/"+away.ID).want(t, 200, "cellar", "Last seen", "offline")
 	for _, form := range []string{`action="/machines/pause"`, `action="/machines/resume"`, `action="/machines/hours"`, `action="/machines/slots"`} {
-		if strings.Contains(offline.body, form) {
-			t.Errorf("%s is offered for an offline machine", form)
-		}
+		assert.Lacks(t, offline.body, form, "is offered for an offline machine")
 	}
 	ada.get("/").want(t, 200, "cellar has never connected.")
 	ada.get("/machines/revoke?machine="+away.ID).want(t, 200, "Revoke cellar?", "No call runs on it now.")
@@ -86,9 +83,7 @@ func TestMachineUse(t *testing.T) {
 	}))
 	page := tn.as("ada").get("/machines/"+tn.machine.ID).want(t, 200, "<figcaption>2 calls; most at",
 		`<th scope="row">bob</th><td class="n">2</td><td class="n">3</td><td class="n">9 in, 3,702 out</td>`, `<th scope="row">you</th><td class="n">0</td><td class="n">1</td>`)
-	if strings.Contains(page.body, ">eve<") {
-		t.Error("a call of 40 days ago is among those of 30")
-	}
+	assert.Lacks(t, page.body, ">eve<", "a call of 40 days ago is among those of 30")
 }
 
 // The end of a pause is shown on the machine's own clock, and "tomorrow morning" is 8:00
@@ -97,17 +92,11 @@ func TestPauseEnd(t *testing.T) {
 	at := time.Date(2026, 11, 23, 15, 43, 0, 0, time.UTC)
 	for zone, want := range map[string]string{"": "paused until 15:43 UTC", "Asia/Tokyo": "paused until 24 Nov 00:43"} {
 		m := api.Machine{Online: true, Paused: true, PausedUntil: at, Timezone: zone}
-		if got := machineState(&m, at.Add(-time.Hour)).text; got != want {
-			t.Errorf("%q: %q, want %q", zone, got, want)
-		}
+		assert.Equal(t, machineState(&m, at.Add(-time.Hour)).text, want, zone)
 	}
-	if got := machineState(&api.Machine{Online: true, Paused: true}, at).text; got != "paused" {
-		t.Errorf("without an end: %q", got)
-	}
+	assert.Equal(t, machineState(&api.Machine{Online: true, Paused: true}, at).text, "paused", "without an end")
 	for zone, want := range map[string]string{"": "2026-11-24T08:00:00Z", "nonsense": "2026-11-24T08:00:00Z", "Asia/Tokyo": "2026-11-23T23:00:00Z", "America/New_York": "2026-11-24T13:00:00Z"} {
-		if got := morning(at, zone).Format(time.RFC3339); got != want {
-			t.Errorf("%q: %s, want %s", zone, got, want)
-		}
+		assert.Equal(t, morning(at, zone).Format(time.RFC3339), want, zone)
 	}
 	for hour, want := range map[int]string{2: "this", 3: "this", 5: "tomorrow", 15: "tomorrow", 23: "tomorrow"} {
 		if got := morningDay(time.Date(2026, 11, 24, hour, 0, 0, 0, time.UTC), "UTC"); got != want {

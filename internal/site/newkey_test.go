@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 )
 
 // The secret of a new key is shown once, to the browser that created it. Reloading the
@@ -24,14 +25,10 @@ func TestNewKeyIsShownOnce(t *testing.T) {
 		before := len(keys())
 		ada.post("/applications", "name", "editor", "reach", "own").goes(t, newKeyPath)
 		for _, s := range sessionsOf(t, tn, "ada") {
-			if strings.Contains(string(s), "kith_") {
-				t.Errorf("the database has the secret: %s", s)
-			}
+			assert.Lacks(t, string(s), "kith_", "the database has the secret", s)
 		}
 		secret := textOf(t, ada.get(newKeyPath).want(t, 200, "this once", "editor"), "secret")
-		if !strings.HasPrefix(secret, "kith_home_") {
-			t.Errorf("the page shows %q", secret)
-		}
+		assert.That(t, strings.HasPrefix(secret, "kith_home_"), "the page shows", secret)
 		for range 2 {
 			ada.get(newKeyPath).goes(t, "/applications")
 		}
@@ -46,9 +43,7 @@ func TestNewKeyIsShownOnce(t *testing.T) {
 		at, _ := url.Parse(tn.web.URL + newKeyPath)
 		ada.client.Jar.SetCookies(at, []*http.Cookie{{Name: sessionNewKey, Path: newKeyPath, MaxAge: -1}})
 		ada.get(newKeyPath).goes(t, "/applications")
-		if made := len(keys()) - before; made != 2 {
-			t.Errorf("%d keys were made, want 2", made)
-		}
+		assert.Equal(t, len(keys())-before, 2, "keys were made")
 	})
 }
 
@@ -96,9 +91,7 @@ func TestKeyWithAnEnd(t *testing.T) {
 	ada.post("/applications", "name", "trial", "reach", "own", "expires", "30d").goes(t, newKeyPath)
 	ada.get(newKeyPath).want(t, 200, "until <time")
 	old := newest(t, tn)
-	if life := old.Expires.Sub(old.Created); life != 30*24*time.Hour {
-		t.Errorf("the key ends after %s", life)
-	}
+	assert.Equal(t, old.Expires.Sub(old.Created), 30*24*time.Hour, "the key ends after")
 	ada.post("/applications/roll", "key", old.ID).goes(t, newKeyPath)
 	if made := newest(t, tn); made.ID == old.ID || !made.Expires.Equal(old.Expires) {
 		t.Errorf("the new key is %+v, the old one ends %s", made, old.Expires)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/mail"
 )
 
@@ -25,9 +26,7 @@ func testNoticesPage(t *testing.T, tn *town) {
 	ada.get("/").want(t, 200, "2 new notices", `aria-label="2 new"`)
 	page := ada.get("/notices").want(t, 200, "box has been offline for more than an hour.", `href="/machines/`+tn.machine.ID+`"`, `href="/machines" aria-label="See the machines: old box`, "Mark as read")
 	eve.get("/notices").want(t, 200, "Nothing new")
-	if strings.Contains(eve.get("/").body, "new notice") {
-		t.Error("eve is notified of ada's machine")
-	}
+	assert.Lacks(t, eve.get("/").body, "new notice", "eve is notified of ada's machine")
 
 	// There is only one notice, however many nodes and passes there are.
 	for i := range 3 {
@@ -43,15 +42,11 @@ func testNoticesPage(t *testing.T, tn *town) {
 	// and without a mail server there is none for mail.
 	account := ada.get("/account").want(t, 200, "A key of yours ends within 7 days", `name="site" value="offline" checked`)
 	for _, not := range []string{"backup", `name="mail"`} {
-		if strings.Contains(account.body, not) {
-			t.Errorf("the account page has %q", not)
-		}
+		assert.Lacks(t, account.body, not, "the account page")
 	}
 	ada.post("/account/notices", "kind", "offline", "kind", "spent", "site", "spent").goes(t, "/account")
 	ada.get("/account").want(t, 200, "Your choice of notices is kept.", `name="site" value="spent" checked`, `name="site" value="offline" aria-label`)
-	if strings.Contains(ada.get("/notices").body, "box has been offline") {
-		t.Error("a kind that is switched off is listed")
-	}
+	assert.Lacks(t, ada.get("/notices").body, "box has been offline", "a kind that is switched off is listed")
 	ada.post("/account/notices", "kind", "nonsense").want(t, 400, "unknown kind of notice")
 	tn.operator().get("/account").want(t, 200, "This hub has no good backup of the last 7 days")
 }
@@ -84,9 +79,7 @@ func testNewsMail(t *testing.T, tn *town) {
 	good[anything](tn.world, "ada", "POST", "/api/groups/lab/invitations", `{"member":"eve"}`) // she has no address
 	tn.passes(now, 2)
 	got := post.next("bob@example.org", "Hello bob", "- ada invites you to the group lab: accept or decline.", tn.web.URL+"/notices", tn.web.URL+"/account#notices")
-	if got.Header.Get("Subject") != "kith: 1 notice" {
-		t.Errorf("subject %q", got.Header.Get("Subject"))
-	}
+	assert.Equal(t, got.Header.Get("Subject"), "kith: 1 notice", "subject")
 	tn.passes(now, 4, 6)
 	post.none(tn)
 
@@ -111,9 +104,7 @@ func testNewsMail(t *testing.T, tn *town) {
 	check(t, tn.db.AddNotices(t.Context(), []account.Notice{{MemberID: tn.members["ada"].ID, Kind: account.NoticeSpent, Subject: "shr_1", Text: "eve has\r\nused up \u202e calls."}}, now.Add(200*time.Minute)))
 	tn.passes(now, 202)
 	got = post.next("ada@example.org", "- bob joined the group lab.", "- eve has  used up   calls.")
-	if got.Header.Get("Subject") != "kith: 2 notices" {
-		t.Errorf("subject %q", got.Header.Get("Subject"))
-	}
+	assert.Equal(t, got.Header.Get("Subject"), "kith: 2 notices", "subject")
 
 	// Notices that are switched off, or were seen before the mail, are not mailed.
 	ada.post("/account/notices", "mails", "yes", "kind", "spent", "kind", "offline", "mail", "offline", "site", "spent", "site", "offline").goes(t, "/account")
@@ -166,14 +157,10 @@ func TestNewsWhileServerAway(t *testing.T) {
 	for m := 11; m < 70; m++ {
 		tn.passes(now, m)
 	}
-	if n := tries(); n != 2 {
-		t.Errorf("two members were tried %d times in an hour", n)
-	}
+	assert.Equal(t, tries(), 2, "two members were tried", "times in an hour")
 	notes(100)
 	tn.passes(now, 102, 103, 104)
-	if n := tries(); n != 4 {
-		t.Errorf("two members were tried %d times in two hours", n)
-	}
+	assert.Equal(t, tries(), 4, "two members were tried", "times in two hours")
 	tn.site.mail = works
 	tn.passes(now, 105, 106)
 	post.none(tn)

@@ -9,9 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 )
 
 // operator returns a browser of a member who is an operator.
@@ -56,9 +55,7 @@ func testOperator(t *testing.T, tn *town) {
 	changed := tn.changed
 	op.post(members+"/disable", "member", tn.members["bob"].ID).goes(t, members)
 	op.get(members).want(t, 200, "bob is disabled", "Enable bob")
-	if tn.changed == changed {
-		t.Error("nobody was told of the change")
-	}
+	assert.That(t, tn.changed != changed, "nobody was told of the change")
 	bob.get("/machines").goes(t, "/signin?next=%2Fmachines")
 	op.post(members+"/link", "member", tn.members["bob"].ID).want(t, 400, "enable the account first")
 	op.post(members+"/enable", "member", tn.members["bob"].ID).goes(t, members)
@@ -70,9 +67,7 @@ func testOperator(t *testing.T, tn *town) {
 	path := strings.TrimPrefix(textOf(t, page, "link"), tn.web.URL)
 	tn.browser().get(path).want(t, 200, "Sign in as bob")
 	want := []string{"root: disable a member: bob", "root: enable a member: bob", "root: make a sign-in link: bob"}
-	if diff := cmp.Diff(want, tn.deeds()); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, tn.deeds(), want)
 	op.get("/operator/audit").want(t, 200, "make a sign-in link", "root")
 
 	// If the operator has a password, creating a link requires it.
@@ -111,9 +106,7 @@ func testOperatorAdds(t *testing.T, tn *town) {
 	for i := range want {
 		want[i] = strings.ReplaceAll(want[i], "&#39;", "'")
 	}
-	if diff := cmp.Diff(want, tn.deeds()); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, tn.deeds(), want)
 
 	// If the operator has a password, both actions require it.
 	op.post("/account/password", "password", aPassword).goes(t, "/account")
@@ -155,9 +148,7 @@ func testOperatorOverview(t *testing.T, tn *town) {
 	op.get("/operator/drain?node=c").want(t, 404)
 	op.post("/operator/drain", "name", "b").goes(t, "/operator")
 	tn.as("bob").post("/operator/drain", "name", "a").want(t, 404)
-	if diff := cmp.Diff([]string{"b"}, tn.drained); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, tn.drained, []string{"b"})
 }
 
 // The audit log can be filtered by who, what and when, on every page.
@@ -193,18 +184,14 @@ func testAuditFilters(t *testing.T, tn *town) {
 		body := op.get("/operator/audit?"+query).want(t, 200).body
 		for i := range 3 {
 			subject := fmt.Sprintf("subject-%d", i)
-			if strings.Contains(body, subject) != slices.Contains(want, subject) {
-				t.Errorf("%s: shows %s: %t", query, subject, strings.Contains(body, subject))
-			}
+			assert.Equal(t, strings.Contains(body, subject), slices.Contains(want, subject), query, "shows", subject)
 		}
 	}
 	page := op.get("/operator/audit?who=zoe&from=2026-03-02&to=2026-03-20").want(t, 200, "Older", `<option selected>zoe`)
 	_, link, _ := strings.Cut(page.body, `<p><a href="`)
 	link, _, _ = strings.Cut(link, `"`)
 	rest := op.get(strings.ReplaceAll(link, "&amp;", "&")).want(t, 200, `<option selected>zoe`)
-	if n := strings.Count(rest.body, "<td>many-"); n != 1 {
-		t.Errorf("the second page has %d acts, want 1", n)
-	}
+	assert.Equal(t, strings.Count(rest.body, "<td>many-"), 1, "the second page")
 	op.get("/operator/audit?from=soon").want(t, 400, "from must be a day such as")
 }
 
@@ -222,9 +209,7 @@ func testActIsPart(t *testing.T, tn *town) {
 	}
 	check(t, tn.db.SetMemberDisabled(ctx, tn.members["bob"].ID, true))
 	check(t, tn.db.SetMemberDisabled(ctx, tn.members["bob"].ID, false)) // the same act in two transactions
-	if diff := cmp.Diff([]string{": disable a member: no\ufffdbody\ufffd"}, tn.deeds()); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, tn.deeds(), []string{": disable a member: no\ufffdbody\ufffd"})
 }
 
 func TestOperatorSeesHostileNamesAsText(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 )
 
 // authenticator is a software authenticator with one passkey. Tests can falsify its
@@ -134,9 +135,7 @@ func testPasskeys(t *testing.T, tn *town) {
 	}
 	key := ada.enrol("my <b>phone")
 	page := ada.get("/account").want(t, 200, "The passkey is added", "my &lt;b&gt;phone", "used never")
-	if strings.Contains(page.body, "<b>phone") {
-		t.Error("a passkey's name is mark-up")
-	}
+	assert.Lacks(t, page.body, "<b>phone", "a passkey's name is mark-up")
 	if known := ada.challenge("/account/passkeys/begin").PublicKey.Exclude; len(known) != 1 || known[0].ID != b64(key.id) {
 		t.Errorf("the next one is told of %+v", known)
 	}
@@ -258,18 +257,14 @@ func TestReplayedAssertions(t *testing.T) {
 		asked := must1(tn.site.signInChallenge(&visit{Request: must1(http.NewRequestWithContext(t.Context(), "POST", "/", nil)), from: "192.0.2.1"}))
 		tn.site.limits = newLimits()
 		answer := key.get(asked.Response.Challenge.String())
-		if _, err := tn.site.asserted(t.Context(), answer); err != nil {
-			t.Fatal(err)
-		}
+		assert.Value(tn.site.asserted(t.Context(), answer))(t)
 		for range 10 {
 			if _, err := tn.site.asserted(t.Context(), answer); err == nil {
 				accepted++
 			}
 		}
 	}
-	if accepted > 0 {
-		t.Errorf("%d of 1,000 were accepted", accepted)
-	}
+	assert.That(t, accepted <= 0, accepted, "of 1,000 were accepted")
 }
 
 // TestPasskeyTimes checks that a challenge is valid for five minutes, and that adding a
@@ -297,20 +292,12 @@ func TestPasskeyTimes(t *testing.T) {
 			return tn.inProcessAs("192.0.2.1", cookie)("/account/passkeys/begin", fields...).status
 		}
 		for _, cookie := range []string{adas, bobs} {
-			if got := begin(cookie); got != 200 {
-				t.Errorf("just after the sign-in: %d", got)
-			}
+			assert.Equal(t, begin(cookie), 200, "just after the sign-in")
 		}
 		time.Sleep(recentFor)
-		if got := begin(adas); got != 403 {
-			t.Errorf("without the password: %d", got)
-		}
-		if got := begin(adas, "old", aPassword); got != 200 {
-			t.Errorf("with the password: %d", got)
-		}
-		if got := begin(bobs, "old", aPassword); got != 403 {
-			t.Errorf("a while after a passkey: %d", got)
-		}
+		assert.Equal(t, begin(adas), 403, "without the password")
+		assert.Equal(t, begin(adas, "old", aPassword), 200, "with the password")
+		assert.Equal(t, begin(bobs, "old", aPassword), 403, "a while after a passkey")
 		if got := tn.inProcessAs("192.0.2.1", bobs)("/account/password", "password", aPassword).status; got != 403 {
 			t.Errorf("a password, a while after a passkey: %d", got)
 		}
@@ -323,9 +310,7 @@ func TestNoPasskeys(t *testing.T) {
 		"https://hub.example.org": true, "https://hub.example.org:8443": true, "http://localhost:8700": true, "http://hub.localhost": true,
 		"http://hub.example.org": false, "http://127.0.0.1:8700": false, "https://192.0.2.1": false, "https://[2001:db8::1]": false, "": false, "://": false,
 	} {
-		if got := newPasskeys(base) != nil; got != can {
-			t.Errorf("%s: %v", base, got)
-		}
+		assert.Equal(t, newPasskeys(base) != nil, can, base)
 	}
 	tn := newTown(t, func(c *Config) { c.Base = "http://127.0.0.1:1" })
 	ada := tn.as("ada")

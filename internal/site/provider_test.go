@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 )
 
 // idp is an OpenID provider with one signed-in account. Tests can falsify its answers.
@@ -96,9 +97,7 @@ func (p *idp) agree(asked url.Values) string {
 		p.t.Errorf("asked %v", asked)
 	}
 	for _, name := range []string{"state", "nonce", "code_challenge"} {
-		if len(asked.Get(name)) < 26 {
-			p.t.Errorf("%s is %q", name, asked.Get(name))
-		}
+		assert.That(p.t, len(asked.Get(name)) >= 26, name, asked.Get(name))
 	}
 	code := rand.Text()
 	p.codes[code] = asked
@@ -327,9 +326,7 @@ func TestProviderRefused(t *testing.T) {
 	}
 	p.spoil, p.sign = nil, good
 	for _, secret := range []string{clientSecret, "canary-description"} {
-		if strings.Contains(log.String(), secret) {
-			t.Errorf("the log holds %q", secret)
-		}
+		assert.Lacks(t, log.String(), secret, "the log holds")
 	}
 	// A subject that no database can store, and names with HTML in them.
 	b := tn.browser()
@@ -357,9 +354,7 @@ func TestProviderMoved(t *testing.T) {
 	for address, want := range map[string]bool{"https://id.example/new": true, "http://id.example/new": false} {
 		to := httptest.NewRequest("GET", address, nil)
 		err := noSecretElsewhere(to, []*http.Request{httptest.NewRequest("GET", "https://id.example/old", nil)})
-		if (err == nil) != want {
-			t.Errorf("to %s: %v", address, err)
-		}
+		assert.Equal(t, (err == nil), want, "to", address, err)
 	}
 }
 
@@ -369,22 +364,16 @@ func TestProviderDown(t *testing.T) {
 	p := newIDP(t)
 	p.down = true
 	tn := p.town(newWorld(t), SignUpOpen)
-	if p.asked > 0 {
-		t.Error("it was asked before anybody went there")
-	}
+	assert.That(t, p.asked <= 0, "it was asked before anybody went there")
 	b := tn.browser()
 	got := b.post("/signin/provider").want(t, 503, "cannot be reached", "Sign in")
-	if got.header.Get("Retry-After") == "" {
-		t.Error("no Retry-After")
-	}
+	assert.That(t, got.header.Get("Retry-After") != "", "no Retry-After")
 	b.post("/signup", "name", "zoe", "password", aPassword).goes(t, "/")
 	p.down = false
 	for range 3 {
 		b.through(p, "/account/provider")
 	}
-	if p.asked != 2 {
-		t.Errorf("it was asked about itself %d times", p.asked)
-	}
+	assert.Equal(t, p.asked, 2, "it was asked about itself")
 	p.server.Close()
 	away := tn.browser()
 	there := must1(url.Parse(away.leaves("/signin/provider")))
@@ -421,19 +410,13 @@ func TestProviderTimes(t *testing.T) {
 		}
 		began := must1(tn.db.SessionsOf(t.Context(), tn.members["ada"].ID, time.Now()))[0].Created
 		time.Sleep(time.Until(began.Add(awayFor + time.Minute))) // sessions use the real time
-		if got := ask("GET", strings.TrimPrefix(to, tn.web.URL), cookie(late)); got.Code != 403 {
-			t.Errorf("back after a while: %d", got.Code)
-		}
+		assert.Equal(t, ask("GET", strings.TrimPrefix(to, tn.web.URL), cookie(late)).Code, 403, "back after a while")
 		if got := tn.inProcessAs("192.0.2.1", cookie(ada))("/account/provider"); got.status != 403 || !strings.Contains(got.body, "sign in again") {
 			t.Errorf("binding a while after the sign-in: %d", got.status)
 		}
-		if got := ask("GET", "/signup/provider", cookie(zoe)); got.Code != 200 {
-			t.Errorf("choosing a name in time: %d", got.Code)
-		}
+		assert.Equal(t, ask("GET", "/signup/provider", cookie(zoe)).Code, 200, "choosing a name in time")
 		time.Sleep(newcomerFor)
-		if got := ask("GET", "/signup/provider", cookie(zoe)); got.Code != 303 {
-			t.Errorf("choosing a name late: %d", got.Code)
-		}
+		assert.Equal(t, ask("GET", "/signup/provider", cookie(zoe)).Code, 303, "choosing a name late")
 	})
 }
 

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"golang.org/x/net/html"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestAtForm checks that a refusal is shown before its form, with the focus on the
@@ -76,7 +78,5 @@ func TestRefusedField(t *testing.T) {
 		}
 	}
 	page := tn.browser().post("/signin", "name", "ada", "password", "wrong").want(t, 403, `autofocus=""`)
-	if strings.Count(page.body, "aria-invalid") != 1 {
-		t.Error("not one field is marked")
-	}
+	assert.Equal(t, strings.Count(page.body, "aria-invalid"), 1, "not one field is marked")
 }

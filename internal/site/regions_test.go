@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/credential"
 )
 
@@ -21,9 +22,7 @@ func TestKeysOfRegions(t *testing.T) {
 	ada.post("/applications", "name", "editor", "reach", "all", "region", "us").goes(t, newKeyPath)
 	page := ada.get(newKeyPath).
 		want(t, 200, "kith_us_", "in region us", "OPENAI_BASE_URL=https://us.example/v1", "ANTHROPIC_BASE_URL=https://us.example\n", `href="https://us.example/applications"`)
-	if strings.Contains(page.body, `id="test-key"`) {
-		t.Error("it can be tested where it does not work")
-	}
+	assert.Lacks(t, page.body, `id="test-key"`, "it can be tested where it does not work")
 	ada.post("/applications", "name", "here", "reach", "all").goes(t, newKeyPath)
 	ada.get(newKeyPath).want(t, 200, "kith_home_", "in region home", `id="test-key"`)
 	ada.post("/applications", "name", "nowhere", "reach", "all", "region", "moon").want(t, 400, "a key is of home, asia, us")
@@ -32,9 +31,7 @@ func TestKeysOfRegions(t *testing.T) {
 
 	keys, err := tn.db.Keys(t.Context(), tn.members["ada"].ID)
 	check(t, err)
-	if len(keys) != 2 || keys[0].Region != "us" || keys[1].Region != "home" {
-		t.Errorf("%+v", keys)
-	}
+	assert.That(t, len(keys) == 2 && keys[0].Region == "us" && keys[1].Region == "home", keys)
 }
 
 // If a device requests a key for another region, the member sees that before approving.
@@ -51,9 +48,7 @@ func TestDeviceKeyOfRegion(t *testing.T) {
 	}
 	key, _, err := tn.db.KeyByHash(t.Context(), must1(credential.Parse(got.Secret)).Hash())
 	check(t, err)
-	if key.Region != "us" || key.Reach != account.ReachAll {
-		t.Errorf("%+v", key)
-	}
+	assert.That(t, key.Region == "us" && key.Reach == account.ReachAll, key)
 	tn.browser().post("/device/code", "client_id", "kith", "scope", "key", "name", "ci", "region", "moon").want(t, 400, "there is no region", "home, us")
 }
 

@@ -1,6 +1,10 @@
 package site
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/kith/kith/internal/assert"
+)
 
 // Commands in our texts become code, and everything else in them stays text.
 func TestInCode(t *testing.T) {
@@ -35,8 +39,6 @@ func TestBrowserName(t *testing.T) {
 
 func TestRate(t *testing.T) {
 	for x, want := range map[float64]string{4.26: "4.3", 48: "48.0", 123.4: "123", 11411.2: "11,411"} {
-		if got := rate(x); got != want {
-			t.Errorf("%v tokens a second: %q, want %q", x, got, want)
-		}
+		assert.Equal(t, rate(x), want, x, "tokens a second")
 	}
 }

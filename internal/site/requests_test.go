@@ -10,6 +10,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -21,9 +22,7 @@ func TestRemedyInTwoClicks(t *testing.T) {
 	now := time.Now()
 	ada := tn.as("ada")
 	codes := regexp.MustCompile(`<a id="(\w+)"`).FindAllStringSubmatch(fault.Page(), -1)
-	if len(codes) < 20 {
-		t.Fatalf("%d codes", len(codes))
-	}
+	assert.Require(t, len(codes) >= 20, len(codes), "codes")
 	pages := map[string]string{}
 	for _, m := range codes {
 		code := m[1]
@@ -35,9 +34,7 @@ func TestRemedyInTwoClicks(t *testing.T) {
 		_, rest, _ := strings.Cut(page.body, `<div class="actions">`)
 		actions, _, _ := strings.Cut(rest, "</section>")
 		links := regexp.MustCompile(`class="button secondary" href="([^"]+)"`).FindAllStringSubmatch(actions, -1)
-		if len(links) == 0 {
-			t.Errorf("%s: nothing can be done about it", code)
-		}
+		assert.That(t, len(links) != 0, code, "nothing can be done about it")
 		for _, link := range links {
 			at, err := url.Parse(link[1])
 			check(t, err)
@@ -71,14 +68,10 @@ func TestCauseOfARefusal(t *testing.T) {
 		{account.Trace{Code: "invalid_request"}, ""},
 		{account.Trace{Model: "tiny", Decisions: []account.Decision{{Verdict: "try"}}}, ""},
 	} {
-		if got := causeOf(tt.trace); got != tt.want {
-			t.Errorf("%s: %q, want %q", tt.trace.Code, got, tt.want)
-		}
+		assert.Equal(t, causeOf(tt.trace), tt.want, tt.trace.Code)
 	}
 	for state := fleet.Offline; state < fleet.Ready; state++ {
-		if stateWords[state.String()] == "" {
-			t.Errorf("nothing is said of a machine that is %s", state)
-		}
+		assert.That(t, stateWords[state.String()] != "", "nothing is said of a machine that", state)
 	}
 	now := time.Now()
 	why := api.Why{Verdict: "refuse", Machines: []api.WhyMachine{{Via: "shared", State: "spent"}, {Via: "own", State: "paused"}, {Via: "shared", State: "spent"}}}
@@ -122,9 +115,7 @@ func TestChangeNamesPages(t *testing.T) {
 		}
 	}
 	page := ada.get("/models?model=nothing").want(t, 200, `What would change that: The exact id, as <a href="/models">Models</a> lists it.`)
-	if strings.Contains(page.body, "<code>kith") {
-		t.Error("the page of a model names a command")
-	}
+	assert.Lacks(t, page.body, "<code>kith", "the page of a model names a command")
 }
 
 // The filter of the requests is in the URL, also of the next page. A request shows its

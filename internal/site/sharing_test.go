@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -54,9 +55,7 @@ func TestHoursEditor(t *testing.T) {
 	post(url.Values{}).goes(t, "/machines/"+tn.machine.ID)
 	ada.post("/machines/slots", "machine", tn.machine.ID, "slots", "2").goes(t, "/machines/"+tn.machine.ID)
 	hours, zone, always, two := "Mon,Tue,Wed 18:00-23:00; Sat 22:00-00:00", "Asia/Kolkata", "", 2
-	if diff := cmp.Diff([]fleet.Control{{Hours: &hours, Timezone: &zone}, {Hours: &always}, {Slots: &two}}, tn.controls); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, tn.controls, []fleet.Control{{Hours: &hours, Timezone: &zone}, {Hours: &always}, {Slots: &two}})
 	post(url.Values{"days-0": {"Mon"}, "from-0": {"10:00"}}).want(t, 400, "cannot read the window", `id="hours-`+tn.machine.ID+`" open="">`)
 	post(url.Values{"days-0": {"<b>"}, "from-0": {"10:00"}, "to-0": {"11:00"}}).want(t, 400, "&lt;b&gt;")
 	ada.post("/machines/slots", "machine", tn.machine.ID, "slots", "-1").want(t, 400, "slots is the number")
@@ -82,9 +81,7 @@ func TestDrawWeek(t *testing.T) {
 		}
 		want.Days = append(want.Days, d)
 	}
-	if diff := cmp.Diff(want, pic); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, pic, want)
 	if pic := drawWeek("Mon-Fri 18:00-23:00", "Mars/Olympus", now); len(pic.Days) != 7 || pic.Days[0].Today || !strings.Contains(pic.Words, `"Mars/Olympus", which this hub does not know`) {
 		t.Errorf("an unknown zone: %+v", pic)
 	}
@@ -106,9 +103,7 @@ func TestDrawWeek(t *testing.T) {
 		}
 		got, err := fleet.ParseHours(readRows(form), "")
 		check(t, err)
-		if got.String() != hours {
-			t.Errorf("%q comes back as %q", hours, got)
-		}
+		assert.Equal(t, got.String(), hours, "comes back as", got)
 	}
 }
 
@@ -155,7 +150,5 @@ func TestTwins(t *testing.T) {
 		{"Llama-3", 0, []fleet.ModelID{"llama3", "llama3:latest"}, true}, {"llama3", 1, []fleet.ModelID{"Llama-3", "llama3:latest"}, false},
 		{"llama3:latest", 3, []fleet.ModelID{"Llama-3", "llama3"}, false}, {"llama3.1", 2, nil, false}, {"qwen", 4, nil, false},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, got, want)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -130,9 +131,7 @@ func testPagesOfOthers(t *testing.T, tn *town) {
 			t.Fatalf("%s %s changed what is ada's:\n%s", p.method, p.path, diff)
 		}
 	}
-	if len(tn.controls) > 0 {
-		t.Errorf("a stranger changed ada's machine: %+v", tn.controls)
-	}
+	assert.That(t, len(tn.controls) == 0, "a stranger changed ada's machine", tn.controls)
 	ada.get("/account").want(t, 200)
 }
 
@@ -170,25 +169,19 @@ func TestWhoMay(t *testing.T) {
 	}
 	ada.header = http.Header{}
 	// A session is not a key: the API does not accept it.
-	if got := ada.get("/machines"); got.status != 200 {
-		t.Errorf("after all that: %d", got.status)
-	}
+	assert.Equal(t, ada.get("/machines").status, 200, "after all that")
 	r := httptest.NewRequest("GET", "/api/machines", nil)
 	for _, c := range ada.client.Jar.Cookies(must1(url.Parse(tn.web.URL))) {
 		r.AddCookie(c)
 	}
 	rec := httptest.NewRecorder()
 	tn.api.ServeHTTP(rec, r)
-	if rec.Code != 401 {
-		t.Errorf("the API took a session: %d", rec.Code)
-	}
+	assert.Equal(t, rec.Code, 401, "the API took a session")
 	// The site does not serve paths that are not its pages.
 	for path, accept := range map[string]string{"/v1/models": "text/html", "/v1": "text/html", "/nothing": "*/*", "/": "*/*"} {
 		r := httptest.NewRequest("GET", path, nil)
 		r.Header.Set("Accept", accept)
-		if tn.site.Serves(r) {
-			t.Errorf("GET %s for %s is the site's", path, accept)
-		}
+		assert.That(t, !tn.site.Serves(r), "GET", path, "for", accept, "is the site's")
 	}
 }
 
@@ -206,9 +199,7 @@ func TestHeaders(t *testing.T) {
 		plain, secure := tn.browser().get(path), tls.browser().get(path)
 		csp := plain.header.Get("Content-Security-Policy")
 		for _, part := range []string{"default-src 'none'", "script-src 'self'", "style-src 'self'", "base-uri 'none'", "frame-ancestors 'none'", "form-action 'self'"} {
-			if !strings.Contains(csp, part) {
-				t.Errorf("%s: the policy lacks %s: %s", path, part, csp)
-			}
+			assert.Contains(t, csp, part, path, "the policy lacks")
 		}
 		if strings.Contains(csp, "unsafe") || strings.Contains(csp, "http") || strings.Contains(csp, "*") {
 			t.Errorf("%s: the policy has an exception: %s", path, csp)
@@ -237,9 +228,7 @@ func TestHeaders(t *testing.T) {
 				}
 			}
 			for _, part := range []string{"HttpOnly", "SameSite=" + site, "Path=/"} {
-				if !strings.Contains(cookie, part) {
-					t.Errorf("the cookie lacks %s: %s", part, cookie)
-				}
+				assert.Contains(t, cookie, part, "the cookie lacks")
 			}
 			if town == tls && !strings.Contains(cookie, "Secure") || strings.Contains(cookie, "Domain") {
 				t.Errorf("over TLS the cookie is %s", cookie)
@@ -250,9 +239,7 @@ func TestHeaders(t *testing.T) {
 	page := tn.browser().get("/signin").body
 	for _, name := range []string{"tokens.css", "app.css", "app.js"} {
 		path := assetPaths()[name]
-		if !strings.Contains(page, `"`+path+`"`) {
-			t.Errorf("the page does not name %s", path)
-		}
+		assert.Contains(t, page, `"`+path+`"`, "the page does not name", path)
 		if got := tn.browser().get(path); got.status != 200 || !strings.Contains(got.header.Get("Cache-Control"), "immutable") {
 			t.Errorf("%s: %d %v", path, got.status, got.header)
 		}
@@ -286,9 +273,7 @@ func hostile() []string {
 // that was typed, are text on the pages.
 func TestHostileNames(t *testing.T) {
 	names := hostile()
-	if len(names) < 100 && !testing.Short() {
-		t.Fatalf("only %d", len(names))
-	}
+	assert.Require(t, len(names) >= 100 || testing.Short(), "only", len(names))
 	tn := newTown(t, nil)
 	tn.posts(t)
 	ada := tn.as("ada")
@@ -356,9 +341,7 @@ func inert(t *testing.T, name string, page seen) {
 	if to := page.header.Get("Location"); to != "" && (strings.HasPrefix(to, "//") || strings.Contains(to, "evil")) {
 		t.Fatalf("%q: leads to %s", name, to)
 	}
-	if page.status >= 500 && page.status != 503 {
-		t.Fatalf("%q: %d", name, page.status)
-	}
+	assert.Require(t, page.status < 500 || page.status == 503, name, page.status)
 }
 
 func TestNextStaysHere(t *testing.T) {
@@ -367,8 +350,6 @@ func TestNextStaysHere(t *testing.T) {
 		"/device": "/device", "/models?model=a%20b": "/models?model=a%20b", "": "/", "https://evil.example/": "/", "//evil.example": "/", "/\\evil.example": "/",
 		"/%5cevil.example": "/", "javascript:alert(1)": "/", "/nothing": "/", "/signout": "/", "device": "/", "/device\r\nX: y": "/", "///evil.example": "/",
 	} {
-		if got := tn.site.localPath(next); got != want {
-			t.Errorf("%q leads to %q, want %q", next, got, want)
-		}
+		assert.Equal(t, tn.site.localPath(next), want, next, "leads to")
 	}
 }

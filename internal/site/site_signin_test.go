@@ -17,6 +17,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -78,9 +79,7 @@ func TestSignInLimits(t *testing.T) {
 		if held.status != 429 || held.header.Get("Retry-After") != "30" {
 			t.Errorf("the eleventh: %d, Retry-After %q", held.status, held.header.Get("Retry-After"))
 		}
-		if got := one("/signin", "name", "bob", "password", "wrong"); got.status != 403 {
-			t.Errorf("another name: %d", got.status)
-		}
+		assert.Equal(t, one("/signin", "name", "bob", "password", "wrong").status, 403, "another name")
 		tn.inProcess("192.0.2.2")("/signin", "name", "ada", "password", aPassword).goes(t, "/")
 		time.Sleep(30 * time.Second)
 		one("/signin", "name", "ada", "password", aPassword).goes(t, "/")
@@ -138,9 +137,7 @@ func TestGuessesDoNotLockOut(t *testing.T) {
 				passed++
 			}
 		}
-		if passed > 100 {
-			t.Errorf("%d guesses at once for one name", passed)
-		}
+		assert.That(t, passed <= 100, passed, "guesses at once for one name")
 		tn.inProcess("192.0.2.1")("/signin", "name", "ada", "password", aPassword).want(t, 429)
 		signed := tn.inProcessAs("192.0.2.1", known)("/signin", "name", "ada", "password", aPassword)
 		signed.goes(t, "/")
@@ -270,13 +267,9 @@ func testSessionsEnd(t *testing.T, tn *town) {
 	}
 	page := one.get("/sessions").want(t, 200, "(this one)", "password")
 	ids := regexp.MustCompile(`name="session" value="([^"]+)"`).FindAllStringSubmatch(page.body, -1)
-	if len(ids) != 3 {
-		t.Fatalf("%d sessions", len(ids))
-	}
+	assert.Require(t, len(ids) == 3, len(ids), "sessions")
 	token := two.session().Value
-	if strings.Contains(page.body, token) {
-		t.Error("a session's token is on a page")
-	}
+	assert.Lacks(t, page.body, token, "a session's token is on a page")
 	one.post("/sessions/end", "session", ids[1][1]).goes(t, "/sessions")
 	two.get("/account").goes(t, "/signin?next=%2Faccount")
 	three.get("/account").want(t, 200)
@@ -334,9 +327,7 @@ func TestSessionsAge(t *testing.T) {
 			}
 		}
 		time.Sleep(sessionIdle)
-		if got := get(cookie); got != 303 {
-			t.Errorf("after two weeks: %d", got)
-		}
+		assert.Equal(t, get(cookie), 303, "after two weeks")
 	})
 }
 
@@ -348,9 +339,7 @@ func testRecovery(t *testing.T, tn *town) {
 	ada.post("/account/codes").want(t, 403)
 	page := ada.post("/account/codes", "old", aPassword).want(t, 200, "recovery codes")
 	codes := strings.Fields(textOf(t, page, "codes"))
-	if len(codes) != recoveryCodes {
-		t.Fatalf("made %q", codes)
-	}
+	assert.Require(t, len(codes) == recoveryCodes, "made", codes)
 	if again := ada.get("/account").want(t, 200, "You have 8 left"); strings.Contains(again.body, codes[0]) {
 		t.Error("the codes are shown again")
 	}
@@ -414,9 +403,7 @@ func (d *device) pollKey() string {
 func (d *device) want(code string) granted {
 	d.t.Helper()
 	got, answer := d.poll()
-	if got != code {
-		d.t.Fatalf("polled %q, want %q", got, code)
-	}
+	assert.Require(d.t, got == code, "polled", got, code)
 	return answer
 }
 
@@ -448,9 +435,7 @@ func TestMadeUpCodes(t *testing.T) {
 				refused++
 			}
 		}
-		if refused != 10 {
-			t.Errorf("of 40 made-up %s %d were refused, not 10", name, refused)
-		}
+		assert.Equal(t, refused, 10, "of 40 made-up", name, "were refused")
 	}
 }
 
@@ -499,14 +484,10 @@ func testDeviceSignIn(t *testing.T, tn *town) {
 		d.want("") // all of them came too soon
 		won.Add(1)
 	}
-	if won.Load() != 1 {
-		t.Errorf("%d were told the secret", won.Load())
-	}
+	assert.Equal(t, won.Load(), 1, "were told the secret")
 	d.want("invalid_grant")
 	machines := must1(tn.db.Machines(t.Context(), tn.members["ada"].ID))
-	if len(machines) != 2 || machines[1].Name != "laptop" {
-		t.Errorf("machines are %+v", machines)
-	}
+	assert.That(t, len(machines) == 2 && machines[1].Name == "laptop", "machines", machines)
 	// If the name is taken, a word is appended.
 	again := tn.ask4("scope", "machine", "name", "laptop")
 	ada.post("/device", "code", again.user).want(t, 200)
@@ -622,9 +603,7 @@ func TestPasted(t *testing.T) {
 	secret := credential.Mint(credential.APIKey, "home").Reveal()
 	tn.keys = map[string]string{secret: "ada"}
 	page := tn.as("ada").post("/applications/test", "secret", secret, "model", string(evil)).want(t, 200)
-	if lines := page.body[strings.Index(page.body, "Paste into"):]; strings.Contains(lines, "evil") {
-		t.Errorf("the lines to paste hold %s", lines)
-	}
+	assert.Lacks(t, page.body[strings.Index(page.body, "Paste into"):], "evil", "the lines to paste hold")
 }
 
 func TestAddressOf(t *testing.T) {
@@ -635,8 +614,6 @@ func TestAddressOf(t *testing.T) {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = remote
 		r.Header.Set("X-Forwarded-For", "198.51.100.1") // only the hub reads this header
-		if got := addressOf(r); got != want {
-			t.Errorf("%s: %s, want %s", remote, got, want)
-		}
+		assert.Equal(t, addressOf(r), want, remote)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 
 	"github.com/kith/kith/internal/store"
@@ -138,9 +139,7 @@ func (s seen) want(t *testing.T, status int, says ...string) seen {
 		t.Fatalf("status %d, want %d (Location %q): %s", s.status, status, s.header.Get("Location"), problemIn(s.body))
 	}
 	for _, text := range says {
-		if !strings.Contains(s.body, text) {
-			t.Fatalf("the page does not say %q: %s", text, s.body)
-		}
+		assert.Require(t, strings.Contains(s.body, text), "the page does not say", text, s.body)
 	}
 	return s
 }
@@ -164,9 +163,7 @@ func problemIn(body string) string {
 func textOf(t *testing.T, page seen, id string) string {
 	t.Helper()
 	found := regexp.MustCompile(`(?s)id="` + id + `"[^>]*>([^<]*)<`).FindStringSubmatch(page.body)
-	if found == nil {
-		t.Fatalf("the page has no %q: %s", id, page.body)
-	}
+	assert.Require(t, found != nil, "the page has no", id, page.body)
 	return strings.TrimSpace(found[1])
 }
 
@@ -214,9 +211,7 @@ func TestFirstSteps(t *testing.T) {
 	secret := textOf(t, page, "secret")
 	op.get(newKeyPath).goes(t, "/applications") // a reload shows nothing and creates nothing
 	listed := op.get("/applications").want(t, 200, "my editor", "your machines and those shared with you")
-	if strings.Contains(listed.body, secret) {
-		t.Error("the secret is shown again")
-	}
+	assert.Lacks(t, listed.body, secret, "the secret is shown again")
 	keys, err := tn.db.Keys(t.Context(), memberID(t, tn, "root"))
 	check(t, err)
 	op.post("/applications/revoke", "key", keys[0].ID).goes(t, "/applications")
@@ -314,9 +309,7 @@ func TestAPIPage(t *testing.T) {
 			t.Errorf("the page does not list %s %s", op.Method, op.Path)
 		}
 	}
-	if strings.Contains(page.body, `href="#type-"`) {
-		t.Error("the page has a link to no type")
-	}
+	assert.Lacks(t, page.body, `href="#type-"`, "the page has a link to no type")
 }
 
 // TestModelsWithAKey checks that /models with a key, from a client whose base URL lacks
@@ -338,8 +331,6 @@ func TestModelsWithAKey(t *testing.T) {
 		if test.header != "" {
 			r.Header.Set(test.header, test.value)
 		}
-		if got := tn.site.Serves(r); got != test.want {
-			t.Errorf("%+v: %v", test, got)
-		}
+		assert.Equal(t, tn.site.Serves(r), test.want, test)
 	}
 }

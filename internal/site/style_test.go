@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // Every class in templates and scripts has a rule, and every icon has a symbol.
@@ -71,13 +73,9 @@ func TestTokens(t *testing.T) {
 			used[m[1]] = name
 		}
 	}
-	if len(used) < 20 {
-		t.Fatalf("found only %d", len(used))
-	}
+	assert.Require(t, len(used) >= 20, "found only", len(used))
 	for token, name := range used {
-		if !known[token] {
-			t.Errorf("%s: nothing sets %s", name, token)
-		}
+		assert.That(t, known[token], name, "nothing sets", token)
 	}
 }
 
@@ -106,21 +104,15 @@ func TestAgo(t *testing.T) {
 		-3 * time.Hour: "3 h ago", -30 * time.Hour: "1 day ago", -7 * 24 * time.Hour: "7 days ago", 3 * 24 * time.Hour: "in 3 days", 7*24*time.Hour - time.Minute: "in 7 days", 30 * time.Hour: "in 1 day", 40 * time.Hour: "in 2 days",
 		-20 * 24 * time.Hour: "2 Nov 12:00 UTC", 60 * 24 * time.Hour: "21 Jan 2027 12:00 UTC",
 	} {
-		if got := ago(now.Add(apart), now); got != want {
-			t.Errorf("%v: %q, want %q", apart, got, want)
-		}
+		assert.Equal(t, ago(now.Add(apart), now), want, apart)
 	}
-	if got := ago(time.Time{}, now); got != "never" {
-		t.Errorf("no time: %q", got)
-	}
+	assert.Equal(t, ago(time.Time{}, now), "never", "no time")
 }
 
 func TestDuration(t *testing.T) {
 	for ms, want := range map[int64]string{
 		0: "0 ms", 999: "999 ms", 1_000: "1.0 s", 1_584: "1.6 s", 60_000: "1 min", 3_420_000: "57 min", 3_600_000: "1 h", 11_520_000: "3 h 12 min", 604_800_000: "7 days",
 	} {
-		if got := duration(ms); got != want {
-			t.Errorf("%d ms: %q, want %q", ms, got, want)
-		}
+		assert.Equal(t, duration(ms), want, ms, "ms")
 	}
 }

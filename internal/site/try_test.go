@@ -8,9 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/credential"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -55,9 +54,7 @@ func testTry(t *testing.T, tn *town) {
 	ada.get("/try").want(t, 200, "of-ada", `id="send"`, "No message yet", "&#34;CASCADE_EXHAUSTED&#34;:&#34;No machine available&#34;", assetPaths()["try.js"])
 	page := ada.post("/try", "model", "of-ada", "said", "one\r\ntwo", "said", "three", "ask", "is <b> bold?").want(t, 200,
 		"one\ntwo", "three", "is &lt;b&gt; bold?", "ada: is &lt;b&gt; bold?")
-	if n := strings.Count(page.body, `name="said"`); n != 4 {
-		t.Errorf("the next form brings %d messages of 4", n)
-	}
+	assert.Equal(t, strings.Count(page.body, `name="said"`), 4, "the next form brings", "messages of 4")
 	ada.post("/try", "model", "nothing", "ask", "typed and kept").want(t, 200, "<strong>Not shared with you</strong>", "<code>NOT_IN_CIRCLE</code></small>: not in reach.", `href="/requests/req_of_the_call">Why?`, "typed and kept</textarea>")
 	ada.post("/try", "model", "of-ada", "ask", " ").want(t, 400, "type something")
 	ada.post("/try", "model", "", "ask", "x").want(t, 400, "choose a model")
@@ -130,9 +127,7 @@ func TestTryTakesImages(t *testing.T) {
 		}
 	}
 	tn.as("ada").chat(body).want(t, 200)
-	if answer := tn.browser().chat("{}"); answer.status != http.StatusSeeOther {
-		t.Errorf("a visitor's call: %d", answer.status)
-	}
+	assert.Equal(t, tn.browser().chat("{}").status, http.StatusSeeOther, "a visitor's call")
 }
 
 // TestTryPolicy checks that the page of the chat has only the site's scripts, and that
@@ -141,17 +136,13 @@ func TestTryPolicy(t *testing.T) {
 	tn := newTown(t, nil)
 	policy := tn.as("ada").get("/try").want(t, 200).header.Get("Content-Security-Policy")
 	for _, part := range []string{"default-src 'none'", "script-src 'self'", "worker-src 'self'", "require-trusted-types-for 'script'", "trusted-types dompurify chat-worker"} {
-		if !strings.Contains(policy, part) {
-			t.Errorf("the policy lacks %q: %s", part, policy)
-		}
+		assert.Contains(t, policy, part, "the policy lacks")
 	}
 	sent := 0
 	for _, name := range []string{"app.js", "marked.js", "purify.js", "markdown.js", "history.js", "try.js", "stream.js"} {
 		sent += len(assets()[assetPaths()[name]].zipped)
 	}
-	if sent == 0 || sent > 120<<10 {
-		t.Errorf("the scripts of the page are %d bytes over the wire, want at most 120 KiB", sent)
-	}
+	assert.That(t, sent != 0 && sent <= 120<<10, "the scripts of the page", sent, "bytes over the wire")
 	t.Logf("%d bytes of scripts", sent)
 }
 
@@ -173,15 +164,11 @@ func TestTryIsTheMembersOwn(t *testing.T) {
 	eve.header.Set("Authorization", "Bearer ada")
 	eve.post("/try", "model", "tiny", "said", "a", "said", "b", "said", "half", "ask", "c").want(t, 200)
 	want := asked{"tiny", false, []said{{"user", "a"}, {"assistant", "b"}, {"user", "c"}}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, got, want)
 	if string(who.Member) != tn.members["eve"].ID || who.KeyID != SiteKey+tn.members["eve"].ID {
 		t.Errorf("called as %+v", who)
 	}
-	if diff := cmp.Diff(http.Header{"Content-Type": {"application/json"}}, header); diff != "" {
-		t.Error(diff)
-	}
+	assert.Same(t, header, http.Header{"Content-Type": {"application/json"}})
 }
 
 // TestTryStops checks that the answer is streamed, and ends when the browser disconnects.
@@ -201,9 +188,7 @@ func TestTryStops(t *testing.T) {
 	first := make([]byte, 5)
 	_, err = io.ReadFull(resp.Body, first)
 	check(t, err)
-	if string(first) != "data:" || resp.Header.Get("Cache-Control") != "no-store" {
-		t.Errorf("%q, %v", first, resp.Header)
-	}
+	assert.That(t, string(first) == "data:" && resp.Header.Get("Cache-Control") == "no-store", first, resp.Header)
 	check(t, resp.Body.Close())
 	<-ended
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
 )
@@ -36,9 +37,7 @@ func TestUsageCSV(t *testing.T) {
 		check(t, err)
 		for _, row := range rows {
 			for _, cell := range row {
-				if strings.ContainsAny(cell[:min(1, len(cell))], "=+-@\t\r") {
-					t.Errorf("%s: a formula: %q", query, row)
-				}
+				assert.That(t, !strings.ContainsAny(cell[:min(1, len(cell))], "=+-@\t\r"), query, "a formula", row)
 			}
 		}
 		return rows[1:]
@@ -51,14 +50,10 @@ func TestUsageCSV(t *testing.T) {
 			t.Errorf("%s: %q, want %d rows", of, rows, n)
 		}
 		for _, row := range rows {
-			if row[0] != "owner" || row[1] != of {
-				t.Errorf("%s: %q", of, row)
-			}
+			assert.That(t, row[0] == "owner" && row[1] == of, of, row)
 		}
 	}
-	if rows := read("?days=7&side=owner"); len(rows) != sum {
-		t.Errorf("the side has %d rows, its tables %d", len(rows), sum)
-	}
+	assert.Equal(t, len(read("?days=7&side=owner")), sum, "the side", "rows, its tables")
 	if all, caller := read("?days=7"), read("?days=7&side=caller"); len(all) != sum+len(caller) || len(caller) == 0 {
 		t.Errorf("%d rows in all, %d and %d of the sides", len(all), sum, len(caller))
 	}
@@ -67,9 +62,7 @@ func TestUsageCSV(t *testing.T) {
 	}
 	got := fmt.Sprint(read("?days=7&side=owner&of=model"))
 	for _, want := range []string{"'=1+1", "'+1", "'-1", "'@SUM(1)", "a,b", `a"b`} {
-		if !strings.Contains(got, want) {
-			t.Errorf("no %s in %s", want, got)
-		}
+		assert.Contains(t, got, want, "no")
 	}
 	for query, says := range map[string]string{"?side=x": "side must be", "?of=x": "of must be one of", "?days=x": "whole number", "?by=x": "by is hour"} {
 		b.get("/usage.csv"+query).want(t, 400, says)
@@ -112,19 +105,13 @@ func testRequestPages(t *testing.T, tn *town) {
 		path = next(page, "/requests?before=")
 	}
 	for id, n := range seen {
-		if n != 1 {
-			t.Errorf("%s is told %d times", id, n)
-		}
+		assert.Equal(t, n, 1, id, "is told")
 	}
-	if len(seen) != many || pages != 3 {
-		t.Errorf("%d of %d told on %d pages", len(seen), many, pages)
-	}
+	assert.That(t, len(seen) == many && pages == 3, len(seen), "of", many, "told on", pages, "pages")
 	b.get("/requests?id=+req_0007+").goes(t, "/requests/req_0007")
 	b.get("/requests?before=2026-11-21T10:30:00Z,%00").want(t, 400, "before is a time")
 	none := b.get("/requests/req_none").want(t, 404, "<h1>Call</h1>", "nothing is known of a call", "if it ended just now, ask again in 2 seconds", "401")
-	if strings.Contains(none.body, "<dt>") {
-		t.Errorf("the page of an unknown call describes one: %s", none.body)
-	}
+	assert.Lacks(t, none.body, "<dt>", "the page of an unknown call describes one")
 
 	early := account.Trace{CallID: "req_early", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 413, Code: "request_too_large", Endpoint: "/v1/chat/completions"}
 	lost := account.Trace{CallID: "req_lost", MemberID: ada, Started: now, Mine: true, Caller: "ada", Status: 200, Code: account.Interrupted, Model: "m"}
@@ -194,9 +181,7 @@ func TestOperatorPages(t *testing.T) {
 				break
 			}
 		}
-		if pages != 2 {
-			t.Errorf("%s: %d pages", path, pages)
-		}
+		assert.Equal(t, pages, 2, path)
 	}
 
 	op.get("/operator").want(t, 200, "none yet", fmt.Sprintf("%d members", many+4), fmt.Sprintf("1 of %d online", many+1))
@@ -232,9 +217,7 @@ func testHubUsage(t *testing.T, tn *town) {
 			t.Errorf("by %s the table is %q", by, rows)
 		}
 		for _, name := range []string{"bob", ">ada", ">box", tn.machine.ID} {
-			if strings.Contains(page.body, name) {
-				t.Errorf("by %s the page names %s", by, name)
-			}
+			assert.Lacks(t, page.body, name, "by", by, "the page names")
 		}
 	}
 	if rows := strings.Split(op.get("/operator/usage.csv?of=code").want(t, 200).body, "\r\n"); len(rows) != 3 {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
@@ -80,9 +81,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 			return []api.Model{{ID: fleet.ModelID("of-" + c.Name)}}, nil
 		},
 		Control: func(_ context.Context, id fleet.MachineID, c fleet.Control) error {
-			if string(id) != w.machine.ID {
-				t.Errorf("machine %s was to be changed", id)
-			}
+			assert.Equal(t, string(id), w.machine.ID, "machine", id, "was to be changed")
 			w.controls = append(w.controls, c)
 			return w.refuse
 		},
@@ -116,9 +115,7 @@ func worldOn(t *testing.T, config store.Config) *world {
 
 func check(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 }
 
 func (w *world) identify(_ context.Context, secret string) (fleet.Caller, error) {
@@ -153,9 +150,7 @@ func (w *world) ask(who, method, path, body string) response {
 	text, err := io.ReadAll(resp.Body)
 	check(w.t, err)
 	answer := response{status: resp.StatusCode, body: string(text)}
-	if resp.Header.Get("X-Correlation-ID") == "" {
-		w.t.Errorf("%s %s has no correlation id", method, path)
-	}
+	assert.That(w.t, resp.Header.Get("X-Correlation-ID") != "", method, path, "has no correlation id")
 	if resp.StatusCode != http.StatusOK {
 		var envelope struct{ Error api.Problem }
 		check(w.t, json.Unmarshal(text, &envelope, json.MatchCaseInsensitiveNames(true)))
@@ -171,9 +166,7 @@ func (w *world) ask(who, method, path, body string) response {
 func good[T any](w *world, who, method, path, body string) T {
 	w.t.Helper()
 	answer := w.ask(who, method, path, body)
-	if answer.status != http.StatusOK {
-		w.t.Fatalf("%s: %s %s %s: %d %s", who, method, path, body, answer.status, answer.body)
-	}
+	assert.Require(w.t, answer.status == http.StatusOK, who, method, path, body, answer.status, answer.body)
 	var into T
 	check(w.t, json.Unmarshal([]byte(answer.body), &into))
 	return into

@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fault"
 )
 
@@ -25,10 +26,7 @@ const mib = 1 << 20
 
 func open(t *testing.T, limits Limits) *Spool {
 	t.Helper()
-	s, err := Open(filepath.Join(t.TempDir(), "spool"), limits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := assert.Value(Open(filepath.Join(t.TempDir(), "spool"), limits))(t)
 	t.Cleanup(func() { // every test gives back all that it took
 		if u := s.Use(); u.Memory != 0 || u.Disk != 0 || len(s.members) != 0 {
 			t.Errorf("still held: %+v of %d members", u, len(s.members))
@@ -85,9 +83,7 @@ func TestRoundTrip(t *testing.T) {
 					t.Errorf("%d bytes, %d expected: in a file: %v", n, expected, b.file != nil)
 				}
 				u := s.Use()
-				if b.file != nil && (u != Use{Disk: int64(n)}) {
-					t.Errorf("%d bytes in a file are counted as %+v", n, u)
-				}
+				assert.That(t, b.file == nil || u == Use{Disk: int64(n)}, n, "bytes in a file are counted as", u)
 				if b.file == nil && (u != Use{Memory: int64(cap(b.memory))}) {
 					t.Errorf("%d bytes in memory are counted as %+v; the buffer has %d", n, u, cap(b.memory))
 				}
@@ -95,10 +91,7 @@ func TestRoundTrip(t *testing.T) {
 				b.Close()
 			}
 		}
-		b, err := s.Keep(Holder{Member: "m", Answer: true}, bytes.Clone(want))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := assert.Value(s.Keep(Holder{Member: "m", Answer: true}, bytes.Clone(want)))(t)
 		same(t, b, want)
 		b.Close()
 	}
@@ -158,9 +151,7 @@ func (e *expecting) Write(p []byte) (int, error) {
 func TestMemberLimit(t *testing.T) {
 	s := open(t, Limits{Memory: 64 * mib, Disk: 64 * mib, Member: 5 * mib})
 	first, err := hold(s, "ann", text(4*mib), -1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer first.Close()
 	src := bytes.NewReader(text(8 * mib))
 	second := s.Hold(Holder{Member: "ann", Answer: true}, -1)
@@ -175,9 +166,7 @@ func TestMemberLimit(t *testing.T) {
 	}
 	other.Close()
 	second.Close()
-	if u := s.Use(); u != (Use{Disk: 4 * mib, Refused: 1}) {
-		t.Errorf("held %+v", u)
-	}
+	assert.Equal(t, s.Use(), (Use{Disk: 4 * mib, Refused: 1}), "held")
 }
 
 // TestHalfOfMemory: one member never has more than half of the memory, and all
@@ -214,10 +203,7 @@ func TestLargeBodies(t *testing.T) {
 	s := open(t, Limits{Memory: 32 * mib})
 	var held []*Bytes
 	take := func(member string, n int, expected int64) *Bytes {
-		b, err := hold(s, member, text(n), expected)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := assert.Value(hold(s, member, text(n), expected))(t)
 		held = append(held, b)
 		return b
 	}
@@ -270,9 +256,7 @@ func TestLastEighth(t *testing.T) {
 	for _, limits := range []Limits{{Memory: 8000}, {Member: 4000}} {
 		s := open(t, limits)
 		first, err := s.Keep(Holder{Member: "ann"}, make([]byte, 3500))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		_, err = s.Keep(Holder{Member: "ann"}, make([]byte, 1))
 		refused(t, err)
 		second, err := s.Keep(Holder{Member: "ann", Answer: true}, make([]byte, 500))
@@ -290,9 +274,7 @@ func TestLastEighth(t *testing.T) {
 func TestReserve(t *testing.T) {
 	s := open(t, Limits{Member: 4 * mib})
 	free, err := s.Reserve(Holder{Member: "ann"}, 3*mib)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	if u := s.Use(); u.Memory != 3*mib {
 		t.Errorf("%+v is held", u)
 	}
@@ -308,24 +290,18 @@ func TestDisk(t *testing.T) {
 	s := open(t, Limits{Memory: scarce.Memory, Disk: 9 * mib})
 	want := text(4 * mib)
 	first, err := hold(s, "ann", want, -1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer first.Close()
 	more, err := hold(s, "ann", text(3*mib), -1)
 	refused(t, err)
 	more.Close()
 	other, err := hold(s, "eve", want, -1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	second, err := hold(s, "bob", want, -1)
 	refused(t, err)
 	second.Close()
 	other.Close()
-	if err := os.RemoveAll(s.folder); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, os.RemoveAll(s.folder))
 	third, err := hold(s, "bob", text(2*mib+1), -1)
 	refused(t, err)
 	third.Close()
@@ -360,9 +336,7 @@ func TestAnnouncedLargest(t *testing.T) {
 	s := open(t, Limits{Memory: 64 * mib})
 	b := s.Hold(Holder{Member: "m", Answer: true}, math.MaxInt64)
 	defer b.Close()
-	if _, err := b.ReadFrom(bytes.NewReader(text(10))); err != nil {
-		t.Fatal(err)
-	}
+	assert.Value(b.ReadFrom(bytes.NewReader(text(10))))(t)
 	if u := s.Use(); u.Memory != chunkSize {
 		t.Errorf("10 bytes of %d announced are counted as %+v", int64(math.MaxInt64), u)
 	}
@@ -373,17 +347,12 @@ func TestKeepChangesNothing(t *testing.T) {
 	s := open(t, scarce)
 	for _, n := range []int{maxSmall, maxSmall + 1, 3 * mib} {
 		whole := text(n)
-		b, err := s.Keep(Holder{Member: "m"}, whole)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := assert.Value(s.Keep(Holder{Member: "m"}, whole))(t)
 		var got bytes.Buffer
 		if _, err := b.WriteTo(&got); err != nil || !bytes.Equal(got.Bytes(), text(n)) {
 			t.Errorf("%d bytes come back otherwise: %v", n, err)
 		}
-		if !bytes.Equal(whole, text(n)) {
-			t.Errorf("%d bytes were changed", n)
-		}
+		assert.That(t, bytes.Equal(whole, text(n)), n, "bytes were changed")
 		if u := s.Use(); u.Memory+u.Disk != int64(n) {
 			t.Errorf("%d bytes are counted as %+v", n, u)
 		}
@@ -397,30 +366,18 @@ func TestFiles(t *testing.T) {
 	folder := t.TempDir()
 	left, other := filepath.Join(folder, prefix+"1"), filepath.Join(folder, "other")
 	for _, name := range []string{left, other} {
-		if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, os.WriteFile(name, []byte("x"), 0o600))
 	}
-	s, err := Open(folder, scarce)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
-		t.Error("what was left is still there:", err)
-	}
+	s := assert.Value(Open(folder, scarce))(t)
+	assert.Is(t, assert.Err(os.Stat(left)), os.ErrNotExist, "what was left is still there:")
 	if _, err := os.Stat(other); err != nil {
 		t.Error("a file that is not ours:", err)
 	}
 	secret := bytes.Repeat([]byte("a prompt of mine"), mib/4)
-	b, err := hold(s, "m", secret, -1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := assert.Value(hold(s, "m", secret, -1))(t)
 	defer b.Close()
 	raw := make([]byte, len(secret))
-	if _, err := b.file.ReadAt(raw, 0); err != nil {
-		t.Fatal(err)
-	}
+	assert.Value(b.file.ReadAt(raw, 0))(t)
 	if bytes.Contains(raw, []byte("prompt")) || bytes.Equal(raw[:16], raw[16:32]) {
 		t.Error("the file holds it in the clear")
 	}
@@ -433,23 +390,17 @@ func TestGivenBack(t *testing.T) {
 	for _, n := range []int{100, 2 * mib, 3 * mib} {
 		want := text(n)
 		b, err := hold(s, "m", want, -1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		one, two := b.Open(), b.Open()
 		b.Done()
 		one.Close()
 		one.Close()
-		if s.Use() == (Use{}) {
-			t.Error("given back under a reader")
-		}
+		assert.That(t, s.Use() != (Use{}), "given back under a reader")
 		if got, err := io.ReadAll(two); err != nil || !bytes.Equal(got, want) {
 			t.Error("a reader of what is done:", len(got), err)
 		}
 		two.Close()
-		if u := s.Use(); u != (Use{}) {
-			t.Errorf("after the last reader %+v is held", u)
-		}
+		assert.Equal(t, s.Use(), (Use{}), "after the last reader", "is held")
 		b.Close()
 		b.Close()
 		b.Done()
@@ -459,9 +410,7 @@ func TestGivenBack(t *testing.T) {
 		late := b.Open()
 		b.Close()
 		late.Close()
-		if u := s.Use(); u != (Use{}) {
-			t.Errorf("after Close %+v is held", u)
-		}
+		assert.Equal(t, s.Use(), (Use{}), "after Close", "is held")
 	}
 }
 
@@ -471,21 +420,13 @@ func TestLoad(t *testing.T) {
 	s := open(t, Limits{Memory: 8 * mib})
 	want := text(3 * mib)
 	one, err := hold(s, "m", want, -1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer one.Close()
 	two, err := hold(s, "m", want, -1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer two.Close()
-	if _, err := one.Load(); err != nil {
-		t.Fatal(err)
-	}
-	if u := s.Use(); u != (Use{Memory: 3 * mib, Disk: 6 * mib}) {
-		t.Errorf("held %+v", u)
-	}
+	assert.Value(one.Load())(t)
+	assert.Equal(t, s.Use(), (Use{Memory: 3 * mib, Disk: 6 * mib}), "held")
 	_, err = two.Load()
 	refused(t, err)
 }
@@ -494,24 +435,15 @@ func TestLoad(t *testing.T) {
 // be too much, and a wait ends with its context.
 func TestViewsWait(t *testing.T) {
 	s := open(t, scarce)
-	b, err := hold(s, "m", text(3*mib), -1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := assert.Value(hold(s, "m", text(3*mib), -1))(t)
 	defer b.Close()
-	if err := s.views.Acquire(t.Context(), viewRoom); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, s.views.Acquire(t.Context(), viewRoom))
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gone := errors.New("gone")
 	cancel(gone)
-	if err := b.View(ctx, func([]byte) error { return nil }); err != gone {
-		t.Error(err)
-	}
+	assert.Equal(t, b.View(ctx, func([]byte) error { return nil }), gone)
 	s.views.Release(viewRoom)
-	if err := b.View(t.Context(), func([]byte) error { return gone }); err != gone {
-		t.Error(err)
-	}
+	assert.Equal(t, b.View(t.Context(), func([]byte) error { return gone }), gone)
 }
 
 // TestGivesMemoryBack: within 10 s of the last large body, its memory is the system's
@@ -524,25 +456,15 @@ func TestGivesMemoryBack(t *testing.T) {
 			runtime.ReadMemStats(&m)
 			return m.NumForcedGC
 		}
-		first, err := hold(s, "m", text(8*mib), 8*mib)
-		if err != nil {
-			t.Fatal(err)
-		}
-		second, err := hold(s, "m", text(2*mib), 2*mib)
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := assert.Value(hold(s, "m", text(8*mib), 8*mib))(t)
+		second := assert.Value(hold(s, "m", text(2*mib), 2*mib))(t)
 		before := collections()
 		first.Close()
 		time.Sleep(10 * time.Second)
-		if n := collections() - before; n != 0 {
-			t.Errorf("%d collections while a body is in use", n)
-		}
+		assert.Equal(t, collections()-before, 0, "collections while a body is in use")
 		second.Close()
 		time.Sleep(10 * time.Second)
-		if n := collections() - before; n != 1 {
-			t.Errorf("%d collections after the last body, want 1", n)
-		}
+		assert.Equal(t, collections()-before, 1, "collections after the last body")
 	})
 }
 

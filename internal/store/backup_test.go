@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
 )
@@ -20,18 +21,12 @@ import (
 func TestBackup(t *testing.T) {
 	dir := t.TempDir()
 	db, err := store.Open(t.Context(), store.Config{Path: filepath.Join(dir, "kith.db")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer db.Close()
-	if _, err := db.LastBackup(t.Context()); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("a backup before any: %v", err)
-	}
+	assert.Is(t, assert.Err(db.LastBackup(t.Context())), store.ErrNotFound, "a backup before any")
 	add := func(name string) {
 		t.Helper()
-		if err := db.CreateMember(t.Context(), account.Member{ID: "mem_" + name, Name: name, Created: time.Now()}); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, db.CreateMember(t.Context(), account.Member{ID: "mem_" + name, Name: name, Created: time.Now()}))
 	}
 	add("before")
 	ended, over := make(chan struct{}), make(chan error)
@@ -71,9 +66,7 @@ func TestBackup(t *testing.T) {
 	}
 
 	copied, err := store.Open(t.Context(), store.Config{Path: file})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer copied.Close()
 	if all, _, err := copied.CountMembers(t.Context()); err != nil || all != 1 {
 		t.Errorf("the copy has %d members, %v; want the one from before", all, err)
@@ -113,14 +106,10 @@ func TestDumpPostgres(t *testing.T) {
 // TestBackupPostgres checks that on PostgreSQL the refusal names the tool to use.
 func TestBackupPostgres(t *testing.T) {
 	db, err := store.Open(t.Context(), store.Config{URL: storetest.Postgres(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer db.Close()
 	_, err = db.Backup(t.Context(), account.Backup{ID: "bak_1", File: filepath.Join(t.TempDir(), "x")}, nil)
-	if !errors.Is(err, store.ErrInvalid) || !strings.Contains(err.Error(), "pg_dump") {
-		t.Errorf("%v", err)
-	}
+	assert.That(t, errors.Is(err, store.ErrInvalid) && strings.Contains(err.Error(), "pg_dump"), err)
 }
 
 // A call that ends while a backup is made has a trace in the database before the copy,

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
 )
@@ -51,13 +52,9 @@ func TestClock(t *testing.T) {
 	near(db, time.Until(db.Facts("eu").Now()))
 	generation := must[int64](t)(db.NextGeneration(t.Context(), box.ID))
 	near(db, time.Until(time.UnixMilli(generation)))
-	if got := store.ClockAhead(db); got != time.Hour {
-		t.Errorf("this computer's clock is %v ahead", got)
-	}
+	assert.Equal(t, store.ClockAhead(db), time.Hour, "this computer's clock")
 	update, _ := poll(t, db, account.Position{})
-	if update.ClockAhead.Abs() > 10*time.Second {
-		t.Errorf("after a beat it is %v ahead", update.ClockAhead)
-	}
+	assert.That(t, update.ClockAhead.Abs() <= 10*time.Second, "after a beat it", update.ClockAhead, "ahead")
 	near(db, 0)
 	near(open(t, store.Config{Path: storetest.SQLite(t)}), 0)
 }

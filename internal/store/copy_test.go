@@ -8,11 +8,11 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
@@ -31,19 +31,16 @@ func fillToCopy(t *testing.T, db *store.DB) (owner, member account.Member) {
 	machine := newMachine(t, db, owner, "box")
 	ok(t, db.SaveOffers(ctx, machine.ID, []byte{0, 0xff, '"', 0}, later(3)))
 	newMachine(t, db, member, "no offers")
-	_, err := db.NextGeneration(ctx, machine.ID)
-	ok(t, err)
+	ok(t, assert.Err(db.NextGeneration(ctx, machine.ID)))
 	ok(t, db.AddShare(ctx, account.Share{
 		ID: account.NewID("shr_"), OwnerID: owner.ID, MemberID: member.ID, Created: start, Limits: account.Limits{Models: []string{"tiny"}, PerDay: 10},
 	}))
 	group := newGroup(t, db, "lab", owner, member)
-	_, err = db.PutGroupLimits(ctx, owner.ID, group.ID, account.LimitChange{})
-	ok(t, err)
+	ok(t, assert.Err(db.PutGroupLimits(ctx, owner.ID, group.ID, account.LimitChange{})))
 	ok(t, db.SetPassword(ctx, owner.ID, "$argon2id$", "", start))
 	ok(t, db.KeepTurn(ctx, aTurn(owner, "resp_1", 0, 64), 100, 1<<20))
 	ok(t, db.SaveTraces(ctx, []account.Trace{{CallID: "call-1", MemberID: owner.ID, Started: start}}, start))
-	_, err = db.Meta(ctx, store.MetaHub, "hub_1")
-	ok(t, err)
+	ok(t, assert.Err(db.Meta(ctx, store.MetaHub, "hub_1")))
 	var records []account.Usage
 	for i := range 1000 {
 		u := aCall(fmt.Sprint("call-", i), 1)
@@ -95,9 +92,7 @@ func TestCopy(t *testing.T) {
 	rows := make(map[string]int64)
 	for _, c := range copied {
 		rows[c.Table] = c.Rows
-		if c.Rows > 0 && c.Sum == 0 {
-			t.Errorf("%s has no sum", c.Table)
-		}
+		assert.That(t, c.Rows <= 0 || c.Sum != 0, c.Table, "has no sum")
 	}
 	if rows["usage"] != 1000 || rows["members"] != 2 || rows["acts"] != 1 || rows["turns"] != 1 || rows["meta"] < 2 || len(reported) != len(copied) {
 		t.Errorf("copied: %v, reported: %v", rows, reported)
@@ -106,8 +101,7 @@ func TestCopy(t *testing.T) {
 	if now := must[account.Position](t)(to.Position(t.Context())); now.Epoch < before.Epoch+1_000_000_000 || now.Nonce == "" || now.Nonce == before.Nonce {
 		t.Errorf("the position is %+v after %+v", now, before)
 	}
-	_, _, err = to.Changes(t.Context(), before)
-	fails(t, err, store.ErrBehind)
+	fails(t, assert.Err(to.Changes(t.Context(), before)), store.ErrBehind)
 
 	// The copy can be used: changes arrive in order, and records count once.
 	changes := watch(t, to)
@@ -118,13 +112,9 @@ func TestCopy(t *testing.T) {
 	same(t, len(must[[]account.Usage](t)(to.Usage(t.Context()))), 1000)
 
 	_, err = store.Copy(t.Context(), from, to, func(store.TableCopy) {})
-	if err == nil || !strings.Contains(err.Error(), "in use") {
-		t.Errorf("a second copy to the same database: %v", err)
-	}
+	assert.Fails(t, err, "in use", "a second copy to the same database")
 	_, err = store.Copy(t.Context(), to, from, func(store.TableCopy) {})
-	if err == nil || !strings.Contains(err.Error(), "from SQLite to PostgreSQL only") {
-		t.Errorf("a copy the other way: %v", err)
-	}
+	assert.Fails(t, err, "from SQLite to PostgreSQL only", "a copy the other way")
 }
 
 // TestCopyLaterTable checks that Copy also copies tables added in the future, and fails
@@ -140,14 +130,11 @@ func TestCopyLaterTable(t *testing.T) {
 	const made = `CREATE TABLE aaa (id text PRIMARY KEY, member_id text REFERENCES members (id), yes boolean, data bytea, n bigint)`
 	exec := func(on *sql.DB, text string) {
 		t.Helper()
-		_, err := on.ExecContext(t.Context(), text)
-		ok(t, err)
+		ok(t, assert.Err(on.ExecContext(t.Context(), text)))
 	}
 	exec(lite, made)
 	_, err = store.Copy(t.Context(), from, to, func(store.TableCopy) {})
-	if err == nil || !strings.Contains(err.Error(), "aaa") {
-		t.Fatalf("a table that the target lacks: %v", err)
-	}
+	assert.Fails(t, err, "aaa", "a table that the target lacks")
 	exec(raw, made)
 	m := newMember(t, from, "ada")
 	exec(lite, "INSERT INTO aaa VALUES ('a', '"+m.ID+"', true, x'00ff', 9007199254740993), ('b', NULL, NULL, NULL, NULL)")
@@ -173,11 +160,8 @@ func TestCopyFails(t *testing.T) {
 			cancel()
 		}
 	})
-	if !errors.Is(err, context.Canceled) {
-		t.Fatalf("the error is %v", err)
-	}
+	assert.Require(t, errors.Is(err, context.Canceled), "the error", err)
 	same(t, len(must[[]account.Member](t)(to.Members(t.Context()))), 0)
-	_, err = store.Copy(t.Context(), from, to, func(store.TableCopy) {})
-	ok(t, err)
+	ok(t, assert.Err(store.Copy(t.Context(), from, to, func(store.TableCopy) {})))
 	same(t, seen(t, to, owner, member), seen(t, from, owner, member))
 }

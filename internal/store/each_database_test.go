@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 )
@@ -101,9 +102,7 @@ func later(seconds int) time.Time { return start.Add(time.Duration(seconds) * ti
 
 func ok(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 }
 
 // must returns the value of a call, and fails the test if there is an error.
@@ -118,9 +117,7 @@ func must[T any](t *testing.T) func(value T, err error) T {
 // fails checks the kind of an error.
 func fails(t *testing.T, err, kind error) {
 	t.Helper()
-	if !errors.Is(err, kind) {
-		t.Fatalf("the error is %v, want %v", err, kind)
-	}
+	assert.Require(t, errors.Is(err, kind), "the error", err, kind)
 }
 
 // same checks that got equals want. An empty and a nil slice are equal.

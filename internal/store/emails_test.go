@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/store"
 )
 
@@ -22,14 +23,11 @@ func testEmails(t *testing.T, db *store.DB) {
 		}
 		return all
 	}
-	_, err := db.Email(ctx, ada.ID)
-	fails(t, err, store.ErrNotFound)
-	_, err = db.RemoveEmail(ctx, ada.ID)
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.Email(ctx, ada.ID)), store.ErrNotFound)
+	fails(t, assert.Err(db.RemoveEmail(ctx, ada.ID)), store.ErrNotFound)
 	fails(t, db.AskEmail(ctx, account.Email{MemberID: "mem_none", Asked: "x@y", Expires: later(1)}), store.ErrNotFound)
 	fails(t, db.AskEmail(ctx, account.Email{MemberID: ada.ID, Asked: "x@y\x00"}), store.ErrInvalid)
-	_, err = db.EmailsOf(ctx, "\xff", 5)
-	fails(t, err, store.ErrInvalid)
+	fails(t, assert.Err(db.EmailsOf(ctx, "\xff", 5)), store.ErrInvalid)
 
 	// An address is verified when the link is used: by the member, before it expires, the
 	// newest link, once.
@@ -41,8 +39,7 @@ func testEmails(t *testing.T, db *store.DB) {
 		member, code string
 		at           int
 	}{{ada.ID, "first", 1}, {bob.ID, "second", 1}, {ada.ID, "second", 100}, {ada.ID, "", 1}, {"mem_none", "second", 1}} {
-		_, err := db.VerifyEmail(ctx, try.member, hashOf(try.code), later(try.at))
-		fails(t, err, store.ErrNotFound)
+		fails(t, assert.Err(db.VerifyEmail(ctx, try.member, hashOf(try.code), later(try.at))), store.ErrNotFound)
 	}
 	var won atomic.Int64
 	together(8, func(int) {
@@ -62,8 +59,7 @@ func testEmails(t *testing.T, db *store.DB) {
 	// it is verified.
 	bobs := ask(bob, "ada@example.org", "bobs", 100)
 	same(t, of("ada@example.org"), []string{ada.ID})
-	_, err = db.VerifyEmail(ctx, bob.ID, bobs.Hash, later(3))
-	ok(t, err)
+	ok(t, assert.Err(db.VerifyEmail(ctx, bob.ID, bobs.Hash, later(3))))
 	same(t, of("ada@example.org"), []string{ada.ID, bob.ID})
 	same(t, len(must[[]account.Email](t)(db.EmailsOf(ctx, "ada@example.org", 1))), 1)
 	moved := ask(ada, "new@example.org", "moved", 200)
@@ -79,8 +75,7 @@ func testEmails(t *testing.T, db *store.DB) {
 	before, err = db.RemoveEmail(ctx, ada.ID)
 	ok(t, err)
 	same(t, []string{before.Address, before.Asked}, []string{"new@example.org", "later@example.org"})
-	_, err = db.VerifyEmail(ctx, ada.ID, hashOf("later"), later(160))
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.VerifyEmail(ctx, ada.ID, hashOf("later"), later(160))), store.ErrNotFound)
 	same(t, of("new@example.org"), []string{})
 	same(t, of("ada@example.org"), []string{bob.ID})
 }
@@ -128,8 +123,6 @@ func testMailedLinks(t *testing.T, db *store.DB) {
 		there(l, false)
 	}
 	used := add("used", true)
-	_, err := db.UseLink(ctx, used.Hash, later(2))
-	ok(t, err)
-	_, err = db.UseLink(ctx, used.Hash, later(2))
-	fails(t, err, store.ErrNotFound)
+	ok(t, assert.Err(db.UseLink(ctx, used.Hash, later(2))))
+	fails(t, assert.Err(db.UseLink(ctx, used.Hash, later(2))), store.ErrNotFound)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
 )
@@ -73,8 +74,6 @@ func TestEndedConnections(t *testing.T) {
 func TestEndedOnWindows(t *testing.T) {
 	for number, ended := range map[syscall.Errno]bool{10053: true, 10054: true, 10061: false} {
 		err := &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("wsarecv", number)}
-		if store.IsEnded(err) != ended {
-			t.Errorf("%v: ended should be %v", err, ended)
-		}
+		assert.Equal(t, store.IsEnded(err), ended, err, "ended should be")
 	}
 }

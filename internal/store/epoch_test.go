@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 )
@@ -66,9 +67,7 @@ func testEpochConcurrency(t *testing.T, db *store.DB) {
 					}
 					seen[r] = append(seen[r], c.ID)
 				}
-				if epoch != now.Epoch {
-					t.Errorf("read up to change %d, yet the epoch is %d", epoch, now.Epoch)
-				}
+				assert.Equal(t, epoch, now.Epoch, "read up to change", "yet the epoch")
 				if t.Failed() { // there are no further changes
 					return
 				}
@@ -144,8 +143,7 @@ func testPruning(t *testing.T, open func(t *testing.T) *store.DB) {
 
 		time.Sleep(2 * time.Hour)
 		add("four")
-		_, _, err = db.Changes(t.Context(), at(1))
-		fails(t, err, store.ErrBehind)
+		fails(t, assert.Err(db.Changes(t.Context(), at(1))), store.ErrBehind)
 		for after, want := range map[int64]int{2: 2, 3: 1, 4: 0} {
 			_, changes, err = db.Changes(t.Context(), at(after))
 			ok(t, err)

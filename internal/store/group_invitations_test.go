@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 )
@@ -149,8 +150,7 @@ func testInvitationBounds(t *testing.T, db *store.DB) {
 	ok(t, inviteTo(t, db, common, fellow, friend)) // of another member
 	ok(t, db.InviteToGroup(ctx, invitation(common, account.Member{}, bob)))
 	ok(t, db.AcceptGroup(ctx, common.ID, bob.ID, start))
-	_, _, err := accept(t, db, newInvite(t, db, host, "of host", 1), bob, start)
-	ok(t, err)
+	ok(t, assert.Err(accept(t, db, newInvite(t, db, host, "of host", 1), bob, start)))
 	for _, known := range []account.Member{friend, fellow} {
 		sent(known, account.MaxInvitationsByOne)
 		fails(t, inviteTo(t, db, newGroup(t, db, "more of "+known.Name, known), known, bob), account.ErrInvitationsByOne)
@@ -239,8 +239,7 @@ func testInvitationRaces(t *testing.T, db *store.DB) {
 				t.Error(err)
 			}
 		})
-		_, err := db.Group(ctx, lab.ID)
-		fails(t, err, store.ErrNotFound)
+		fails(t, assert.Err(db.Group(ctx, lab.ID)), store.ErrNotFound)
 	}
 }
 
@@ -388,21 +387,17 @@ func testGroupMadeFor(t *testing.T, db *store.DB) {
 		}
 		g := made()
 		ok(t, db.DeclineGroup(ctx, g.ID, ada.ID, start))
-		_, err := db.GroupByID(ctx, g.ID)
-		fails(t, err, store.ErrNotFound)
+		fails(t, assert.Err(db.GroupByID(ctx, g.ID)), store.ErrNotFound)
 		g = made()
 		ok(t, db.RemoveGroupMember(ctx, g.ID, ada.ID))
-		_, err = db.GroupByID(ctx, g.ID)
-		fails(t, err, store.ErrNotFound)
+		fails(t, assert.Err(db.GroupByID(ctx, g.ID)), store.ErrNotFound)
 		g = made()
 		if kind == account.GroupOpen { // another member joins first, and is not an admin
 			ok(t, db.JoinGroup(ctx, g.ID, bob.ID, start))
 		}
 		ok(t, db.AcceptGroup(ctx, g.ID, ada.ID, start))
 		for _, m := range must[account.Group](t)(db.GroupByID(ctx, g.ID)).Members {
-			if m.Admin != (m.MemberID == ada.ID) {
-				t.Errorf("%s: %+v", kind, m)
-			}
+			assert.Equal(t, m.Admin, (m.MemberID == ada.ID), kind, m)
 		}
 		ok(t, db.EndGroup(ctx, ada.ID, g.ID))
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/store"
 )
 
@@ -70,13 +71,8 @@ func runAndKill(t *testing.T, path string) []string {
 	child := exec.CommandContext(t.Context(), os.Args[0])
 	child.Env = append(os.Environ(), writerPath+"="+path)
 	child.Stderr = os.Stderr
-	out, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := assert.Value(child.StdoutPipe())(t)
+	ok(t, child.Start())
 	var written []string
 	lines := bufio.NewReader(out)
 	for last := rand.IntN(2000); ; last-- {
@@ -103,14 +99,10 @@ func runAndKill(t *testing.T, path string) []string {
 func checkLedger(t *testing.T, path string, written []string) {
 	t.Helper()
 	db, err := store.Open(t.Context(), store.Config{Path: path}) // this checks the file, too
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer db.Close()
 	records, err := db.Usage(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	kept := make(map[string]bool)
 	for _, u := range records {
 		kept[u.CallID] = true
@@ -121,9 +113,7 @@ func checkLedger(t *testing.T, path string, written []string) {
 		}
 	}
 	days, err := db.UsageDays(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	var calls, in, out int64
 	for _, day := range days {
 		calls, in, out = calls+day.Calls, in+day.TokensIn, out+day.TokensOut

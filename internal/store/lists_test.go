@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/store"
 )
 
@@ -58,9 +59,7 @@ func testPages(t *testing.T, db *store.DB) {
 			}
 			from = found[len(found)-1]
 		}
-		if !slices.Equal(got, want[kind]) {
-			t.Errorf("pages of 4 tell %q, want %q", got, want[kind])
-		}
+		assert.That(t, slices.Equal(got, want[kind]), "pages of 4 tell", got, want[kind])
 	}
 
 	// The search text is not a pattern.

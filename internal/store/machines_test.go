@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 )
@@ -26,8 +27,7 @@ func testMachines(t *testing.T, db *store.DB) {
 	if got.Offers != nil {
 		t.Fatalf("a machine that never connected has offers %q", got.Offers)
 	}
-	_, _, err = db.MachineByHash(ctx, [32]byte{})
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.MachineByHash(ctx, [32]byte{})), store.ErrNotFound)
 
 	box.Offers = make([]byte, 256)
 	for i := range box.Offers {
@@ -47,8 +47,7 @@ func testMachines(t *testing.T, db *store.DB) {
 	ok(t, db.RevokeMachine(ctx, box.ID, later(6)))
 	expect(t, changes(), fleet.Change{Kind: fleet.MachineChanged, ID: box.ID})
 	fails(t, db.RevokeMachine(ctx, box.ID, later(7)), store.ErrNotFound)
-	_, _, err = db.MachineByHash(ctx, box.Hash)
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.MachineByHash(ctx, box.Hash)), store.ErrNotFound)
 	box.Revoked = later(6)
 	same(t, must[[]account.Machine](t)(db.Machines(ctx, ada.ID)), []account.Machine{box})
 
@@ -106,8 +105,7 @@ func testGenerations(t *testing.T, db *store.DB) {
 	}
 	same(t, must[account.Machine](t)(db.ActiveMachine(t.Context(), box.ID)).Generation, generations[15])
 	ok(t, db.RevokeMachine(t.Context(), box.ID, start))
-	_, err := db.NextGeneration(t.Context(), box.ID)
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.NextGeneration(t.Context(), box.ID)), store.ErrNotFound)
 }
 
 func newToken(t *testing.T, db *store.DB, m account.Member, secret, name string) [32]byte {
@@ -144,29 +142,22 @@ func testLoginTokens(t *testing.T, db *store.DB) {
 	same(t, got, want)
 	same(t, must[account.Machine](t)(db.ActiveMachine(ctx, got.ID)), want)
 	expect(t, changes(), fleet.Change{Kind: fleet.MachineChanged, ID: got.ID})
-	_, err = redeem(named, aMachine(ada, "another"), later(2))
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(redeem(named, aMachine(ada, "another"), later(2))), store.ErrNotFound)
 
-	_, err = redeem(unnamed, aMachine(ada, ""), later(3))
-	fails(t, err, store.ErrInvalid)
-	_, err = redeem(unnamed, aMachine(ada, "attic"), later(600))
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(redeem(unnamed, aMachine(ada, ""), later(3))), store.ErrInvalid)
+	fails(t, assert.Err(redeem(unnamed, aMachine(ada, "attic"), later(600))), store.ErrNotFound)
 	got, err = redeem(unnamed, aMachine(ada, "attic"), later(599))
 	ok(t, err)
 	same(t, got.Name, "attic")
 	expect(t, changes(), fleet.Change{Kind: fleet.MachineChanged, ID: got.ID})
 
-	_, err = redeem(clash, aMachine(ada, "third"), later(4))
-	fails(t, err, store.ErrExists)
+	fails(t, assert.Err(redeem(clash, aMachine(ada, "third"), later(4))), store.ErrExists)
 	same(t, changes(), []fleet.Change{})
 	ok(t, db.RevokeMachine(ctx, box.ID, later(5)))
-	_, err = redeem(clash, aMachine(ada, "third"), later(6)) // the failed call did not use it
-	ok(t, err)
+	ok(t, assert.Err(redeem(clash, aMachine(ada, "third"), later(6)))) // the failed call did not use it
 
-	_, err = redeem(disabled, aMachine(eve, "cave"), later(7))
-	fails(t, err, store.ErrNotFound)
-	_, err = redeem([32]byte{}, aMachine(ada, "none"), later(8))
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(redeem(disabled, aMachine(eve, "cave"), later(7))), store.ErrNotFound)
+	fails(t, assert.Err(redeem([32]byte{}, aMachine(ada, "none"), later(8))), store.ErrNotFound)
 	fails(t, db.CreateLoginToken(ctx, account.LoginToken{ID: account.NewID("tok_"), MemberID: "mem_none", Hash: [32]byte{1}}), store.ErrNotFound)
 	fails(t, db.CreateLoginToken(ctx, account.LoginToken{ID: account.NewID("tok_"), MemberID: ada.ID, Hash: named}), store.ErrExists)
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
 )
@@ -57,8 +58,7 @@ func TestNewer(t *testing.T) {
 			t.Errorf("the schema is %+v", schema)
 		}
 
-		_, err = raw.ExecContext(t.Context(), "UPDATE meta SET value = '9998' WHERE name = 'readable_from'")
-		ok(t, err)
+		ok(t, assert.Err(raw.ExecContext(t.Context(), "UPDATE meta SET value = '9998' WHERE name = 'readable_from'")))
 		cannotOpen(t, config, "version 9999")
 		cannotOpen(t, config, "version 9998")
 		cannotOpen(t, config, "update kith")
@@ -81,9 +81,7 @@ func TestReadSchema(t *testing.T) {
 		}
 		open(t, config)
 		schema = must[store.Schema](t)(store.ReadSchema(t.Context(), config))
-		if schema.Version != schema.Known || schema.ReadableFrom != 1 {
-			t.Errorf("the schema is %+v", schema)
-		}
+		assert.That(t, schema.Version == schema.Known && schema.ReadableFrom == 1, "the schema", schema)
 		for _, m := range schema.Migrations {
 			if m.Name == "" || strings.ContainsAny(m.Name, "_.") || time.Since(m.Applied).Abs() > time.Minute {
 				t.Errorf("a migration is %+v", m)

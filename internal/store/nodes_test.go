@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
@@ -147,9 +148,7 @@ func TestReplacedPrimary(t *testing.T) {
 	at := confirms(t, db, account.Position{}).Position
 	old.Stop(t)
 	_, _, err := db.Facts("eu").Poll(t.Context(), at)
-	if err == nil {
-		t.Fatal("it confirmed without a server")
-	}
+	assert.Require(t, err != nil, "it confirmed without a server")
 	// The next primary was copied before the node existed. A closed connection is noticed
 	// when it is used.
 	for db.StartNode(t.Context(), aNode("a", "second")) != nil && t.Context().Err() == nil {
@@ -185,8 +184,7 @@ func TestStoppedNode(t *testing.T) {
 	const change = "UPDATE members SET name = name"
 	stopped := must[*sql.Tx](t)(db.Begin(t.Context()))
 	defer func() { _ = stopped.Rollback() }()
-	_, err := stopped.ExecContext(t.Context(), change)
-	ok(t, err)
+	ok(t, assert.Err(stopped.ExecContext(t.Context(), change)))
 	execute(t, url, change)
 }
 
@@ -197,7 +195,6 @@ func execute(t *testing.T, url string, statements ...string) {
 	ok(t, err)
 	defer raw.Close()
 	for _, s := range statements {
-		_, err := raw.ExecContext(t.Context(), s)
-		ok(t, err)
+		ok(t, assert.Err(raw.ExecContext(t.Context(), s)))
 	}
 }

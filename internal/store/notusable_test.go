@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestNotUsable checks that a database that cannot be opened is not reported as damaged
@@ -22,9 +24,7 @@ func TestNotUsable(t *testing.T) {
 	}
 
 	pool, err := sqlitePool(filepath.Join(t.TempDir(), "full.db"), 1, "immediate", "max_page_count(1)")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	defer pool.Close()
 	if _, err = pool.ExecContext(t.Context(), "CREATE TABLE t (x)"); err == nil {
 		t.Fatal("there is no limit of pages")
@@ -36,18 +36,12 @@ func TestNotUsable(t *testing.T) {
 	if what := WhatToDo(fmt.Errorf("cannot create a link: %w", err)); what != "the disk is full; free some space on it" {
 		t.Errorf("what to do on a full disk: %q", what)
 	}
-	if what := WhatToDo(errors.New("another")); what != "" {
-		t.Errorf("what to do about another error: %q", what)
-	}
+	assert.Equal(t, WhatToDo(errors.New("another")), "", "what to do about another error")
 	if err = createFile("/proc/none/kith.db"); err == nil || !strings.Contains(err.Error(), "; see that this user may write in its folder") {
 		t.Errorf("a folder that cannot be written: %v", err)
 	}
 
 	damaged := filepath.Join(t.TempDir(), "kith.db")
-	if err := os.WriteFile(damaged, []byte(strings.Repeat("not a database ", 1000)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Open(t.Context(), Config{Path: damaged}); err == nil || !strings.Contains(err.Error(), "damaged or not a database") {
-		t.Errorf("no database: %v", err)
-	}
+	assert.OK(t, os.WriteFile(damaged, []byte(strings.Repeat("not a database ", 1000)), 0o600))
+	assert.Fails(t, assert.Err(Open(t.Context(), Config{Path: damaged})), "damaged or not a database", "no database")
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 )
@@ -29,10 +30,8 @@ func testMembers(t *testing.T, db *store.DB) {
 	same(t, must[account.Member](t)(db.MemberByName(ctx, eve.Name)), eve)
 	same(t, must[[]account.Member](t)(db.Members(ctx)), []account.Member{bob, ada, eve})
 
-	_, err := db.Member(ctx, "mem_none")
-	fails(t, err, store.ErrNotFound)
-	_, err = db.MemberByName(ctx, "ADA")
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.Member(ctx, "mem_none")), store.ErrNotFound)
+	fails(t, assert.Err(db.MemberByName(ctx, "ADA")), store.ErrNotFound)
 	fails(t, db.SetMemberDisabled(ctx, "mem_none", true), store.ErrNotFound)
 	fails(t, db.CreateMember(ctx, account.Member{ID: account.NewID("mem_"), Name: "Ada", Created: start}), store.ErrExists)
 	fails(t, db.CreateMember(ctx, account.Member{ID: ada.ID, Name: "another", Created: start}), store.ErrExists)
@@ -51,9 +50,7 @@ func testMeta(t *testing.T, db *store.DB) {
 		}
 	})
 	for _, answer := range answers {
-		if answer == "" || answer != answers[0] {
-			t.Fatalf("eight hubs that began together got %q", answers)
-		}
+		assert.Require(t, answer != "" && answer == answers[0], "eight hubs that began together", answers)
 	}
 	same(t, must[string](t)(db.Meta(t.Context(), store.MetaRegion, "eu")), "eu")
 	same(t, must[string](t)(db.Meta(t.Context(), store.MetaRegion, "us")), "eu")
@@ -94,18 +91,14 @@ func testKeys(t *testing.T, db *store.DB) {
 
 	ok(t, db.RevokeKey(ctx, keys[1].ID, later(70)))
 	keys[1].Revoked = later(70)
-	_, _, err := db.KeyByHash(ctx, keys[1].Hash)
-	fails(t, err, store.ErrNotFound)
-	_, err = db.Key(ctx, keys[1].ID)
-	fails(t, err, store.ErrNotFound)
-	_, err = db.Key(ctx, "key_gone")
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.KeyByHash(ctx, keys[1].Hash)), store.ErrNotFound)
+	fails(t, assert.Err(db.Key(ctx, keys[1].ID)), store.ErrNotFound)
+	fails(t, assert.Err(db.Key(ctx, "key_gone")), store.ErrNotFound)
 	fails(t, db.RevokeKey(ctx, keys[1].ID, later(71)), store.ErrNotFound)
 	fails(t, db.RevokeKey(ctx, "key_gone", later(71)), store.ErrNotFound)
 	same(t, must[[]account.Key](t)(db.Keys(ctx, ada.ID)), keys)
 
-	_, _, err = db.KeyByHash(ctx, [32]byte{})
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.KeyByHash(ctx, [32]byte{})), store.ErrNotFound)
 	twin := keys[0]
 	twin.ID = account.NewID("key_")
 	fails(t, db.CreateKey(ctx, twin), store.ErrExists)
@@ -214,10 +207,8 @@ func testGroups(t *testing.T, db *store.DB) {
 	fails(t, db.RemoveGroupMember(ctx, org.ID, ada.ID), store.ErrNotFound)
 	fails(t, db.MakeAdmin(ctx, bob.ID, org.ID, ada.ID), store.ErrNotFound)
 	fails(t, db.KeepOutOwn(ctx, ada.ID, org.ID, "mch_none", true), store.ErrNotFound)
-	_, err := db.Group(ctx, "grp_none")
-	fails(t, err, store.ErrNotFound)
-	_, err = db.GroupByName(ctx, "Lab")
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.Group(ctx, "grp_none")), store.ErrNotFound)
+	fails(t, assert.Err(db.GroupByName(ctx, "Lab")), store.ErrNotFound)
 	taken := account.Group{ID: account.NewID("grp_"), Name: "lab", Kind: account.GroupOpen, Created: start}
 	fails(t, db.CreateGroup(ctx, taken), store.ErrExists)
 	taken.Name, taken.Kind = "den", "secret"

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // TestReadOnlyFile checks that a hub with a read-only database file fails at the start.
@@ -19,16 +21,9 @@ func TestReadOnlyFile(t *testing.T) {
 		return
 	}
 	path := filepath.Join(t.TempDir(), "kith.db")
-	db, err := Open(t.Context(), Config{Path: path})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(path, 0o400); err != nil {
-		t.Fatal(err)
-	}
+	db := assert.Value(Open(t.Context(), Config{Path: path}))(t)
+	assert.OK(t, db.Close())
+	assert.OK(t, os.Chmod(path, 0o400))
 	if _, err := Open(t.Context(), Config{Path: path}); err == nil || !strings.Contains(err.Error(), "cannot use the database "+path+": it cannot be written; check") {
 		t.Errorf("opened: %v", err)
 	}
@@ -40,15 +35,11 @@ func asAnotherUser(t *testing.T, tests string) {
 	t.Helper()
 	const user = 65534
 	folder, err := os.MkdirTemp("", "kith-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(folder) })
 	program := filepath.Join(folder, "store.test")
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	text, err := os.ReadFile(self)
 	if err == nil {
 		err = os.WriteFile(program, text, 0o755)
@@ -56,9 +47,7 @@ func asAnotherUser(t *testing.T, tests string) {
 	if err == nil {
 		err = os.Chown(folder, user, user)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	other := exec.CommandContext(t.Context(), program, "-test.v", "-test.run="+tests)
 	other.Dir, other.Env = folder, append(os.Environ(), "TMPDIR="+folder)
 	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
 )
@@ -43,9 +44,7 @@ func TestRestore(t *testing.T) {
 	ok(t, err)
 	files, err := os.ReadDir(filepath.Dir(file))
 	ok(t, err)
-	if len(files) != 1 {
-		t.Errorf("the backup left %v", files)
-	}
+	assert.Equal(t, len(files), 1, "the backup left", files)
 
 	path := filepath.Join(t.TempDir(), "new", "kith.db")
 	var copied, all int64
@@ -62,17 +61,12 @@ func TestRestore(t *testing.T) {
 	ok(t, err)
 	after, err := restored.Position(t.Context())
 	ok(t, err)
-	if after.Epoch < before.Epoch+1_000_000 || after.Nonce == "" {
-		t.Errorf("the epoch was %+v, is %+v", before, after)
-	}
-	_, err = restored.Session(t.Context(), "ses_1", start)
-	fails(t, err, store.ErrNotFound)
-	_, err = restored.Link(t.Context(), hashOf("link"), start)
-	fails(t, err, store.ErrNotFound)
+	assert.That(t, after.Epoch >= before.Epoch+1_000_000 && after.Nonce != "", "the epoch", before, after)
+	fails(t, assert.Err(restored.Session(t.Context(), "ses_1", start)), store.ErrNotFound)
+	fails(t, assert.Err(restored.Link(t.Context(), hashOf("link"), start)), store.ErrNotFound)
 	_, _, err = restored.RedeemLoginToken(t.Context(), hashOf("token"), aMachine(owner, "x"), start)
 	fails(t, err, store.ErrNotFound)
-	_, err = from.Session(t.Context(), "ses_1", start)
-	ok(t, err)
+	ok(t, assert.Err(from.Session(t.Context(), "ses_1", start)))
 
 	left, err := os.ReadDir(filepath.Dir(path))
 	ok(t, err)
@@ -140,9 +134,7 @@ func TestRestoreOverDamage(t *testing.T) {
 	ok(t, os.WriteFile(path+"-wal", []byte("damage"), 0o600))
 	done, err := store.Restore(t.Context(), file, path, later(50), noProgress)
 	ok(t, err)
-	if done.Lost == nil || done.StillRevoked != 0 || done.Members != 2 {
-		t.Errorf("%+v", done)
-	}
+	assert.That(t, done.Lost != nil && done.StillRevoked == 0 && done.Members == 2, done)
 	if text, err := os.ReadFile(done.Before); err != nil || !strings.HasPrefix(string(text), "damage") {
 		t.Errorf("the database of before: %.20q, %v", text, err)
 	}
@@ -178,9 +170,7 @@ func TestRestoreRefuses(t *testing.T) {
 	} {
 		bad := filepath.Join(t.TempDir(), "bad")
 		ok(t, os.WriteFile(bad, content, 0o600))
-		if _, err := store.Restore(t.Context(), bad, path, later(50), noProgress); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", want, err)
-		}
+		assert.Fails(t, assert.Err(store.Restore(t.Context(), bad, path, later(50), noProgress)), want)
 	}
 	ok(t, os.WriteFile(file+"-wal", []byte("changes"), 0o600))
 	for _, name := range []string{file, filepath.Join(dir, "none")} {
@@ -190,9 +180,7 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 	now, err := os.ReadFile(path)
 	ok(t, err)
-	if string(now) != string(was) {
-		t.Error("a restore that was refused changed the database")
-	}
+	assert.Equal(t, string(now), string(was), "a restore that was refused changed the database")
 	left, err := os.ReadDir(dir)
 	ok(t, err)
 	for _, f := range left {
@@ -207,8 +195,7 @@ func makeTable(t *testing.T, path string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", path)
 	ok(t, err)
-	_, err = db.ExecContext(t.Context(), "CREATE TABLE other (a text)")
-	ok(t, err)
+	ok(t, assert.Err(db.ExecContext(t.Context(), "CREATE TABLE other (a text)")))
 	ok(t, db.Close())
 }
 
@@ -221,17 +208,13 @@ func TestBackupFails(t *testing.T) {
 	ok(t, err)
 	store.FailCopies(db, "database or disk is full")
 	_, err = db.Backup(t.Context(), account.Backup{ID: "bak_2", At: later(2), File: file + "2"}, nil)
-	if err == nil || !strings.Contains(err.Error(), "disk is full") {
-		t.Errorf("%v", err)
-	}
+	assert.Fails(t, err, "disk is full")
 	if files, err := filepath.Glob(file + "2*"); err != nil || files != nil {
 		t.Errorf("left: %v, %v", files, err)
 	}
 	last, err := db.LastBackup(t.Context())
 	ok(t, err)
-	if last.ID != "bak_2" || !strings.Contains(last.Fault, "disk is full") {
-		t.Errorf("the last one is %+v", last)
-	}
+	assert.That(t, last.ID == "bak_2" && strings.Contains(last.Fault, "disk is full"), "the last one", last)
 	kept, err := db.LastGoodBackup(t.Context())
 	ok(t, err)
 	same(t, kept.ID, good.ID)
@@ -252,7 +235,5 @@ func TestAfterRestore(t *testing.T) {
 	same(t, ended, int64(2))
 	after, err := db.Position(t.Context())
 	ok(t, err)
-	if after.Epoch < before.Epoch+1_000_000 {
-		t.Errorf("the epoch was %+v, is %+v", before, after)
-	}
+	assert.That(t, after.Epoch >= before.Epoch+1_000_000, "the epoch", before, after)
 }

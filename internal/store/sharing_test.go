@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
@@ -45,14 +46,11 @@ func testPutShare(t *testing.T, db *store.DB) {
 	same(t, must[[]account.NamedShare](t)(db.NamedShares(ctx, bob.ID)), []account.NamedShare{{Share: want, Owner: "ada", Member: "bob"}})
 
 	changes()
-	_, err := db.PutShare(ctx, again, account.LimitChange{PerDay: limit(-1)})
-	fails(t, err, store.ErrInvalid)
+	fails(t, assert.Err(db.PutShare(ctx, again, account.LimitChange{PerDay: limit(-1)})), store.ErrInvalid)
 	again.MemberID = ada.ID
-	_, err = db.PutShare(ctx, again, account.LimitChange{})
-	fails(t, err, store.ErrInvalid)
+	fails(t, assert.Err(db.PutShare(ctx, again, account.LimitChange{})), store.ErrInvalid)
 	again.MemberID = "mem_none"
-	_, err = db.PutShare(ctx, again, account.LimitChange{})
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.PutShare(ctx, again, account.LimitChange{})), store.ErrNotFound)
 	same(t, changes(), []fleet.Change{})
 }
 
@@ -77,8 +75,7 @@ func testGroupLimits(t *testing.T, db *store.DB) {
 		fails(t, err, store.ErrNotFound)
 	}
 	for _, wrong := range []account.LimitChange{{PerDay: limit(-1)}, {Models: limit([]string{"a\x00"})}} {
-		_, err := db.PutGroupLimits(ctx, ada.ID, lab.ID, wrong)
-		fails(t, err, store.ErrInvalid)
+		fails(t, assert.Err(db.PutGroupLimits(ctx, ada.ID, lab.ID, wrong)), store.ErrInvalid)
 	}
 	same(t, changes(), []fleet.Change{})
 
@@ -132,9 +129,7 @@ func testCallsOfGroups(t *testing.T, db *store.DB) {
 		for g.Limits[fleet.MemberID(ada.ID)].Reserve(now) {
 			left++
 		}
-		if left != 10-5 {
-			t.Errorf("%s: %d calls left today, want 5", what, left)
-		}
+		assert.Equal(t, left, 10-5, what, "calls left today")
 	}
 }
 
@@ -162,15 +157,11 @@ func testInvites(t *testing.T, db *store.DB) {
 	changes := watch(t, db)
 	code := newInvite(t, db, ada, "one", 2)
 	same(t, changes(), []fleet.Change{}) // an invite by itself gives no reach
-	_, _, err := accept(t, db, code, ada, start)
-	fails(t, err, account.ErrOwn)
-	_, _, err = accept(t, db, code, bob, later(3600))
-	fails(t, err, store.ErrNotFound)
-	_, _, err = accept(t, db, account.Invite{}, bob, start)
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(accept(t, db, code, ada, start)), account.ErrOwn)
+	fails(t, assert.Err(accept(t, db, code, bob, later(3600))), store.ErrNotFound)
+	fails(t, assert.Err(accept(t, db, account.Invite{}, bob, start)), store.ErrNotFound)
 	ok(t, db.SetMemberDisabled(ctx, ada.ID, true))
-	_, _, err = accept(t, db, code, bob, start)
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(accept(t, db, code, bob, start)), store.ErrNotFound)
 	ok(t, db.SetMemberDisabled(ctx, ada.ID, false))
 
 	changes()
@@ -194,10 +185,8 @@ func testInvites(t *testing.T, db *store.DB) {
 	same(t, must[[]account.Invite](t)(db.Invites(ctx, ada.ID)), []account.Invite{code})
 	ok(t, db.AddShare(ctx, account.Share{ID: account.NewID("shr_"), OwnerID: ada.ID, MemberID: bob.ID, Created: start}))
 
-	_, _, err = accept(t, db, code, eve, later(3599))
-	ok(t, err)
-	_, _, err = accept(t, db, code, dan, start)
-	fails(t, err, store.ErrNotFound)
+	ok(t, assert.Err(accept(t, db, code, eve, later(3599))))
+	fails(t, assert.Err(accept(t, db, code, dan, start)), store.ErrNotFound)
 
 	limited := account.Invite{
 		ID: account.NewID("inv_"), OwnerID: ada.ID, Hash: sha256.Sum256([]byte("limited")), LastFour: "wxyz", Uses: 1,
@@ -215,8 +204,7 @@ func testInvites(t *testing.T, db *store.DB) {
 	fails(t, db.RevokeInvite(ctx, bob.ID, other.ID, later(5)), store.ErrNotFound)
 	ok(t, db.RevokeInvite(ctx, ada.ID, other.ID, later(5)))
 	fails(t, db.RevokeInvite(ctx, ada.ID, other.ID, later(6)), store.ErrNotFound)
-	_, _, err = accept(t, db, other, dan, start)
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(accept(t, db, other, dan, start)), store.ErrNotFound)
 	code.Used, other.Revoked = 2, later(5)
 	same(t, must[[]account.Invite](t)(db.Invites(ctx, ada.ID)), byID(code, limited, other))
 	same(t, must[[]account.Invite](t)(db.Invites(ctx, bob.ID)), []account.Invite{})
@@ -252,8 +240,7 @@ func testInviteBounds(t *testing.T, db *store.DB) {
 	}
 	fails(t, db.CreateInvite(ctx, made(account.MaxInvites)), account.ErrTooMany)
 	newInvite(t, db, bob, "bob's", 1)
-	_, _, err := accept(t, db, first, bob, later(1))
-	ok(t, err)
+	ok(t, assert.Err(accept(t, db, first, bob, later(1))))
 	last := made(account.MaxInvites) // for the one that is used up
 	ok(t, db.CreateInvite(ctx, last))
 	fails(t, db.CreateInvite(ctx, made(account.MaxInvites+1)), account.ErrTooMany)
@@ -386,15 +373,13 @@ func testRunningGroups(t *testing.T, db *store.DB) {
 	changes()
 	ok(t, db.EndGroup(ctx, bob.ID, lab.ID))
 	expect(t, changes(), inLab)
-	_, err := db.Group(ctx, lab.ID)
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.Group(ctx, lab.ID)), store.ErrNotFound)
 
 	// An open group needs no admin, and ends with its last member.
 	ok(t, db.LeaveGroup(ctx, open.ID, ada.ID))
 	must[account.Group](t)(db.Group(ctx, open.ID))
 	ok(t, db.LeaveGroup(ctx, open.ID, bob.ID))
-	_, err = db.Group(ctx, open.ID)
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.Group(ctx, open.ID)), store.ErrNotFound)
 	expect(t, changes(), inOpen, inOpen)
 }
 
@@ -444,12 +429,10 @@ func testKeptOutOfAll(t *testing.T, db *store.DB) {
 	same(t, keptOut(), true)
 	box.KeptOut = true
 	same(t, must[account.Machine](t)(db.OwnMachine(ctx, ada.ID, box.ID)), box)
-	_, err := db.OwnMachine(ctx, bob.ID, box.ID)
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.OwnMachine(ctx, bob.ID, box.ID)), store.ErrNotFound)
 	ok(t, db.KeepOutOfAll(ctx, ada.ID, box.ID, false))
 	same(t, keptOut(), false)
 	ok(t, db.RevokeMachine(ctx, box.ID, start))
 	fails(t, db.KeepOutOfAll(ctx, ada.ID, box.ID, true), store.ErrNotFound)
-	_, err = db.OwnMachine(ctx, ada.ID, box.ID)
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.OwnMachine(ctx, ada.ID, box.ID)), store.ErrNotFound)
 }

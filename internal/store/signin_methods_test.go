@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 )
@@ -30,8 +31,7 @@ func testPasskeys(t *testing.T, db *store.DB) {
 	fails(t, db.AddPasskey(ctx, taken), store.ErrInvalid)
 	taken.MemberID, taken.Name = "mem_none", "x"
 	fails(t, db.AddPasskey(ctx, taken), store.ErrNotFound)
-	_, err := db.Passkeys(ctx, "\x00")
-	fails(t, err, store.ErrInvalid)
+	fails(t, assert.Err(db.Passkeys(ctx, "\x00")), store.ErrInvalid)
 
 	// If the authenticator has a counter, it only increases.
 	ok(t, db.UsePasskey(ctx, one.ID, 0, later(1)))
@@ -62,9 +62,7 @@ func testPasskeys(t *testing.T, db *store.DB) {
 	ok(t, db.RemovePasskey(ctx, ada.ID, one.ID, "here"))
 	expect(t, changes(), ended) // so that what depends on them ends
 	sessions := must[[]account.Session](t)(db.SessionsOf(ctx, ada.ID, start))
-	if len(sessions) != 1 || sessions[0].ID != "here" {
-		t.Fatalf("left are %+v", sessions)
-	}
+	assert.Require(t, len(sessions) == 1 && sessions[0].ID == "here", "left", sessions)
 	same(t, must[[]account.Passkey](t)(db.Passkeys(ctx, ada.ID)), []account.Passkey{two})
 	same(t, must[[]account.Passkey](t)(db.Passkeys(ctx, bob.ID)), []account.Passkey{bobs})
 
@@ -87,11 +85,9 @@ func testIdentities(t *testing.T, db *store.DB) {
 	ok(t, db.AddIdentity(ctx, adas))
 	same(t, must[account.Identity](t)(db.Identity(ctx, adas.Issuer, "1")), adas)
 	for _, other := range [][2]string{{adas.Issuer, "2"}, {"https://id.other", "1"}, {adas.Shown, "1"}} {
-		_, err := db.Identity(ctx, other[0], other[1])
-		fails(t, err, store.ErrNotFound)
+		fails(t, assert.Err(db.Identity(ctx, other[0], other[1])), store.ErrNotFound)
 	}
-	_, err := db.Identity(ctx, adas.Issuer, "\xff")
-	fails(t, err, store.ErrInvalid)
+	fails(t, assert.Err(db.Identity(ctx, adas.Issuer, "\xff")), store.ErrInvalid)
 	bobs := adas
 	bobs.ID, bobs.MemberID = account.NewID("idn_"), bob.ID
 	fails(t, db.AddIdentity(ctx, bobs), store.ErrExists)
@@ -110,15 +106,13 @@ func testIdentities(t *testing.T, db *store.DB) {
 	eve.Identity = &account.Identity{ID: account.NewID("idn_"), MemberID: eve.Member.ID, Issuer: adas.Issuer, Subject: "3", Created: start}
 	ok(t, db.SignUp(ctx, eve, later(1)))
 	same(t, must[account.Identity](t)(db.Identity(ctx, adas.Issuer, "3")), *eve.Identity)
-	_, err = db.Password(ctx, eve.Member.ID)
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.Password(ctx, eve.Member.ID)), store.ErrNotFound)
 	same(t, must[bool](t)(db.OperatorCanSignIn(ctx)), true)
 	zoe := eve
 	zoe.Member.ID, zoe.Member.Name = account.NewID("mem_"), "zoe"
 	zoe.Identity = &account.Identity{ID: account.NewID("idn_"), MemberID: zoe.Member.ID, Issuer: adas.Issuer, Subject: "3", Created: start}
 	fails(t, db.SignUp(ctx, zoe, later(1)), store.ErrExists)
-	_, err = db.MemberByName(ctx, "zoe")
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.MemberByName(ctx, "zoe")), store.ErrNotFound)
 }
 
 func testCeremonies(t *testing.T, db *store.DB) {
@@ -129,10 +123,8 @@ func testCeremonies(t *testing.T, db *store.DB) {
 		return c
 	}
 	one := begin("one", 10)
-	_, err := db.TakeCeremony(ctx, one.Hash, account.AddPasskey, later(1))
-	fails(t, err, store.ErrNotFound)
-	_, err = db.TakeCeremony(ctx, one.Hash, one.Kind, later(10))
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.TakeCeremony(ctx, one.Hash, account.AddPasskey, later(1))), store.ErrNotFound)
+	fails(t, assert.Err(db.TakeCeremony(ctx, one.Hash, one.Kind, later(10))), store.ErrNotFound)
 	var won atomic.Int64
 	together(8, func(int) {
 		if got, err := db.TakeCeremony(ctx, one.Hash, one.Kind, later(9)); err == nil && string(got.Data) == "one" && got.MemberID == "mem_1" {
@@ -142,6 +134,5 @@ func testCeremonies(t *testing.T, db *store.DB) {
 	same(t, won.Load(), int64(1))
 	two := begin("two", 10)
 	ok(t, db.BeginCeremony(ctx, account.Ceremony{Hash: hashOf("three"), Kind: account.UsePasskey, Data: []byte{}, Expires: later(40)}, later(20))) // deletes expired ones
-	_, err = db.TakeCeremony(ctx, two.Hash, two.Kind, start)
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.TakeCeremony(ctx, two.Hash, two.Kind, start)), store.ErrNotFound)
 }

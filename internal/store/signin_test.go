@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
 )
@@ -31,8 +32,7 @@ func testSignUp(t *testing.T, db *store.DB) {
 	expect(t, changes(), fleet.Change{Kind: fleet.MemberChanged, ID: bob.Member.ID})
 	same(t, must[account.Member](t)(db.MemberByName(ctx, "bob")), bob.Member)
 	same(t, must[string](t)(db.Password(ctx, bob.Member.ID)), "$hash of bob")
-	_, err := db.Password(ctx, ada.ID)
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.Password(ctx, ada.ID)), store.ErrNotFound)
 
 	// A failed sign-up changes nothing: the invite is not used, and there is no member.
 	eve := up("ada")
@@ -40,15 +40,12 @@ func testSignUp(t *testing.T, db *store.DB) {
 	fails(t, db.SignUp(ctx, eve, later(1)), store.ErrExists)
 	eve.Member.Name = "eve"
 	fails(t, db.SignUp(ctx, eve, later(200)), store.ErrNotFound)
-	_, err = db.MemberByName(ctx, "eve")
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.MemberByName(ctx, "eve")), store.ErrNotFound)
 	same(t, changes(), []fleet.Change{})
 	ok(t, db.SignUp(ctx, eve, later(2)))
 	expect(t, changes(), fleet.Change{Kind: fleet.MemberChanged, ID: eve.Member.ID}, fleet.Change{Kind: fleet.SharesChanged, ID: eve.Member.ID})
 	shares := must[[]account.Share](t)(db.SharesTo(ctx, eve.Member.ID))
-	if len(shares) != 1 || shares[0].OwnerID != ada.ID {
-		t.Fatalf("shared %+v", shares)
-	}
+	assert.Require(t, len(shares) == 1 && shares[0].OwnerID == ada.ID, "shared", shares)
 	spent := up("zoe")
 	spent.Invite = &invite.Hash
 	fails(t, db.SignUp(ctx, spent, later(3)), store.ErrNotFound)
@@ -80,14 +77,11 @@ func testLinks(t *testing.T, db *store.DB) {
 	first := account.Link{Hash: hashOf("first"), MemberID: ada.ID, Created: start, Expires: later(100)}
 	ok(t, db.CreateLink(ctx, first))
 	same(t, must[account.Link](t)(db.Link(ctx, first.Hash, later(1))), first)
-	_, err := db.Link(ctx, first.Hash, later(100))
-	fails(t, err, store.ErrNotFound)
-	_, err = db.UseLink(ctx, first.Hash, later(100))
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.Link(ctx, first.Hash, later(100))), store.ErrNotFound)
+	fails(t, assert.Err(db.UseLink(ctx, first.Hash, later(100))), store.ErrNotFound)
 	second := account.Link{Hash: hashOf("second"), MemberID: ada.ID, Created: later(1), Expires: later(100)}
 	ok(t, db.CreateLink(ctx, second))
-	_, err = db.Link(ctx, first.Hash, later(2))
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.Link(ctx, first.Hash, later(2))), store.ErrNotFound)
 	var won atomic.Int64
 	together(8, func(int) {
 		if m, err := db.UseLink(ctx, second.Hash, later(2)); err == nil && m.ID == ada.ID {
@@ -98,8 +92,7 @@ func testLinks(t *testing.T, db *store.DB) {
 	third := account.Link{Hash: hashOf("third"), MemberID: ada.ID, Created: later(3), Expires: later(100)}
 	ok(t, db.CreateLink(ctx, third))
 	ok(t, db.SetMemberDisabled(ctx, ada.ID, true))
-	_, err = db.UseLink(ctx, third.Hash, later(4))
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.UseLink(ctx, third.Hash, later(4))), store.ErrNotFound)
 }
 
 func testSessions(t *testing.T, db *store.DB) {
@@ -113,10 +106,8 @@ func testSessions(t *testing.T, db *store.DB) {
 	one, two, three, bobs := make("one", ada.ID, 1), make("two", ada.ID, 2), make("three", ada.ID, 3), make("bobs", bob.ID, 4)
 	same(t, must[account.Session](t)(db.Session(ctx, "one", later(5))), one)
 	same(t, must[[]account.Session](t)(db.SessionsOf(ctx, ada.ID, later(5))), []account.Session{one, two, three})
-	_, err := db.Session(ctx, "one", later(1001))
-	fails(t, err, store.ErrNotFound)
-	_, err = db.Session(ctx, "\x00", later(1))
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.Session(ctx, "one", later(1001))), store.ErrNotFound)
+	fails(t, assert.Err(db.Session(ctx, "\x00", later(1))), store.ErrNotFound)
 
 	// If a session is seen again soon, nothing is written; after a minute, or with new
 	// data, it is.
@@ -148,8 +139,7 @@ func testSessions(t *testing.T, db *store.DB) {
 	ok(t, db.EndSession(ctx, "two"))
 	expect(t, changes(), adas)
 	make("late", bob.ID, 5000) // deletes expired ones
-	_, err = db.Session(ctx, "bobs", later(5))
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.Session(ctx, "bobs", later(5))), store.ErrNotFound)
 }
 
 func testRecovery(t *testing.T, db *store.DB) {
@@ -200,16 +190,13 @@ func testGrants(t *testing.T, db *store.DB) {
 	same(t, must[[]account.Grant](t)(db.WaitingGrants(ctx, later(1))), []account.Grant{box, key})
 	same(t, len(must[[]account.Grant](t)(db.WaitingGrants(ctx, later(600)))), 0)
 	for _, code := range []string{"", "XXXX-XXXX", "\x00"} {
-		_, err := db.WaitingGrant(ctx, code, later(1))
-		fails(t, err, store.ErrNotFound)
-		_, err = db.DecideGrant(ctx, code, account.GrantApproved, ada.ID, later(1))
-		fails(t, err, store.ErrNotFound)
+		fails(t, assert.Err(db.WaitingGrant(ctx, code, later(1))), store.ErrNotFound)
+		fails(t, assert.Err(db.DecideGrant(ctx, code, account.GrantApproved, ada.ID, later(1))), store.ErrNotFound)
 	}
-	_, err := db.WaitingGrant(ctx, box.UserCode, later(600))
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.WaitingGrant(ctx, box.UserCode, later(600))), store.ErrNotFound)
 
 	newBox := aMachine(ada, "box")
-	_, err = db.RedeemGrant(ctx, box.Hash, newBox, account.Key{}, later(1))
+	_, err := db.RedeemGrant(ctx, box.Hash, newBox, account.Key{}, later(1))
 	fails(t, err, store.ErrNotFound) // not approved yet
 
 	// It can be decided only once.
@@ -224,22 +211,18 @@ func testGrants(t *testing.T, db *store.DB) {
 		}
 	})
 	same(t, decided.Load(), int64(1))
-	_, err = db.WaitingGrant(ctx, box.UserCode, later(2))
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.WaitingGrant(ctx, box.UserCode, later(2))), store.ErrNotFound)
 
 	// It can be redeemed once, for the member who approved. If redeeming fails, it stays
 	// approved.
 	den := make("den", "DDDD-DDDD", account.GrantMachine)
-	_, err = db.DecideGrant(ctx, den.UserCode, account.GrantApproved, bob.ID, later(2))
-	ok(t, err)
+	ok(t, assert.Err(db.DecideGrant(ctx, den.UserCode, account.GrantApproved, bob.ID, later(2))))
 	newMachine(t, db, bob, "den")
 	newDen := aMachine(ada, "den")
 	newDen.Hash = hashOf("credential")
-	_, err = db.RedeemGrant(ctx, den.Hash, newDen, account.Key{}, later(3))
-	fails(t, err, store.ErrExists)
+	fails(t, assert.Err(db.RedeemGrant(ctx, den.Hash, newDen, account.Key{}, later(3))), store.ErrExists)
 	same(t, must[account.Grant](t)(db.Grant(ctx, den.Hash)).State, account.GrantApproved)
-	_, err = db.RedeemGrant(ctx, den.Hash, newDen, account.Key{}, later(600))
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.RedeemGrant(ctx, den.Hash, newDen, account.Key{}, later(600))), store.ErrNotFound)
 	newDen.Name = "den-2"
 	changes := watch(t, db)
 	var won atomic.Int64
@@ -254,27 +237,22 @@ func testGrants(t *testing.T, db *store.DB) {
 	same(t, must[account.Grant](t)(db.Grant(ctx, den.Hash)).State, account.GrantUsed)
 
 	// A key gets the request's name, reach and expiry.
-	_, err = db.DecideGrant(ctx, key.UserCode, account.GrantApproved, ada.ID, later(2))
-	ok(t, err)
+	ok(t, assert.Err(db.DecideGrant(ctx, key.UserCode, account.GrantApproved, ada.ID, later(2))))
 	made := account.Key{ID: account.NewID("key_"), Region: "eu", Name: "other", Reach: account.ReachAll, Hash: hashOf("secret"), Created: start}
-	_, err = db.RedeemGrant(ctx, key.Hash, account.Machine{}, made, later(3))
-	ok(t, err)
+	ok(t, assert.Err(db.RedeemGrant(ctx, key.Hash, account.Machine{}, made, later(3))))
 	made.MemberID, made.Name, made.Reach, made.Expires = ada.ID, "key", account.ReachOwn, key.KeyExpires
 	same(t, must[[]account.Key](t)(db.Keys(ctx, ada.ID)), []account.Key{made})
 
 	// If the member was disabled in between, nothing is created.
 	off := make("off", "FFFF-FFFF", account.GrantKey)
-	_, err = db.DecideGrant(ctx, off.UserCode, account.GrantApproved, bob.ID, later(2))
-	ok(t, err)
+	ok(t, assert.Err(db.DecideGrant(ctx, off.UserCode, account.GrantApproved, bob.ID, later(2))))
 	ok(t, db.SetMemberDisabled(ctx, bob.ID, true))
-	_, err = db.RedeemGrant(ctx, off.Hash, account.Machine{}, made, later(3))
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.RedeemGrant(ctx, off.Hash, account.Machine{}, made, later(3))), store.ErrNotFound)
 
 	// A request is deleted an hour after it expired.
 	g := account.Grant{ID: account.NewID("grt_"), Hash: hashOf("new"), UserCode: "GGGG-GGGG", Kind: account.GrantKey, Reach: account.ReachAll, Created: later(600 + 3600), Expires: later(9000)}
 	ok(t, db.CreateGrant(ctx, g))
-	_, err = db.Grant(ctx, key.Hash)
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.Grant(ctx, key.Hash)), store.ErrNotFound)
 }
 
 func testOwnThings(t *testing.T, db *store.DB) {
@@ -304,9 +282,7 @@ func testOwnThings(t *testing.T, db *store.DB) {
 	ok(t, db.SaveTraces(ctx, stories, later(10)))
 	ids := func(before time.Time, most int) (ids []string) {
 		for _, s := range must[[]account.Trace](t)(db.TracesOf(ctx, ada.ID, account.Place{At: before}, most)) {
-			if !s.Mine || s.MemberID != ada.ID {
-				t.Errorf("ada gets %+v", s)
-			}
+			assert.That(t, s.Mine && s.MemberID == ada.ID, "ada gets", s)
 			ids = append(ids, s.CallID)
 		}
 		return ids

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/store"
 )
 
@@ -41,18 +42,12 @@ func TestNamesThatLookAlike(t *testing.T) {
 				t.Errorf("%s again: %v", first, err)
 			}
 			for _, name := range looks {
-				if err := create(name); !errors.Is(err, account.ErrLooksTaken) {
-					t.Errorf("%s beside %s: %v", name, first, err)
-				}
+				assert.Is(t, create(name), account.ErrLooksTaken, name, "beside", first)
 			}
 		}
-		if _, err := db.MemberByName(ctx, "ALICE"); !errors.Is(err, account.ErrNotFound) {
-			t.Errorf("a refused member is there: %v", err)
-		}
+		assert.Is(t, assert.Err(db.MemberByName(ctx, "ALICE")), account.ErrNotFound, "a refused member is there")
 		ok(t, group("box-1"))
-		if err := group("b0x-1"); !errors.Is(err, account.ErrLooksTaken) {
-			t.Errorf("b0x-1: %v", err)
-		}
+		assert.Is(t, group("b0x-1"), account.ErrLooksTaken, "b0x-1")
 		// The name of a group is free after its last member left.
 		box := must[account.Group](t)(db.GroupByName(ctx, "box-1"))
 		ok(t, db.LeaveGroup(ctx, box.ID, box.Members[0].MemberID))

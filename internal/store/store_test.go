@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
 )
@@ -22,10 +23,7 @@ func TestMain(m *testing.M) {
 
 func open(t testing.TB, config store.Config) *store.DB {
 	t.Helper()
-	db, err := store.Open(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := assert.Value(store.Open(t.Context(), config))(t)
 	t.Cleanup(func() {
 		if err := db.Close(); err != nil {
 			t.Error(err)
@@ -104,9 +102,7 @@ func TestFiles(t *testing.T) {
 	ada := account.Member{ID: account.NewID("mem_"), Name: "ada", Created: time.UnixMilli(1).UTC()}
 	for restart := range 3 {
 		db, err := store.Open(t.Context(), config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		if restart == 0 {
 			err = db.CreateMember(t.Context(), ada)
 		}
@@ -114,9 +110,7 @@ func TestFiles(t *testing.T) {
 			t.Fatal(got, err, readErr)
 		}
 		modes(t, dir)
-		if err := db.Close(); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, db.Close())
 	}
 }
 
@@ -130,14 +124,10 @@ func modes(t *testing.T, dir string) {
 		if err != nil {
 			return err
 		}
-		if info.Mode().Perm()&0o077 != 0 {
-			t.Errorf("others may use %s: %s", path, info.Mode())
-		}
+		assert.Equal(t, info.Mode().Perm()&0o077, 0, "others may use", path, info.Mode())
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 }
 
 // TestOneProcess checks that opening an SQLite store a second time reports what prevents
@@ -145,15 +135,10 @@ func modes(t *testing.T, dir string) {
 // its death.
 func TestOneProcess(t *testing.T) {
 	config := store.Config{Path: filepath.Join(t.TempDir(), "kith.db")}
-	first, err := store.Open(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := assert.Value(store.Open(t.Context(), config))(t)
 	cannotOpen(t, config, "another kith process has it open")
 	cannotOpen(t, config, "another kith process has it open")
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, first.Close())
 	open(t, config)
 }
 
@@ -161,35 +146,24 @@ func TestDamaged(t *testing.T) {
 	fill := func(t *testing.T) string {
 		path := filepath.Join(t.TempDir(), "kith.db")
 		db, err := store.Open(t.Context(), store.Config{Path: path})
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		for range 200 {
 			m := account.Member{ID: account.NewID("mem_"), Name: account.NewID("a member "), Created: time.UnixMilli(1)}
 			err = errors.Join(err, db.CreateMember(t.Context(), m))
 		}
-		if err := errors.Join(err, db.Close()); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, errors.Join(err, db.Close()))
 		return path
 	}
 	t.Run("page", func(t *testing.T) {
 		path := fill(t)
-		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := assert.Value(os.ReadFile(path))(t)
 		clear(data[3*len(data)/4:])
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, os.WriteFile(path, data, 0o600))
 		cannotOpen(t, store.Config{Path: path}, "bring back a backup with `kith admin restore FILE`")
 	})
 	t.Run("no database", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "kith.db")
-		if err := os.WriteFile(path, []byte(strings.Repeat("# a hub.toml, say\n", 100)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, os.WriteFile(path, []byte(strings.Repeat("# a hub.toml, say\n", 100)), 0o600))
 		cannotOpen(t, store.Config{Path: path}, "bring back a backup with `kith admin restore FILE`")
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/store"
 )
 
@@ -26,8 +27,7 @@ func testStories(t *testing.T, db *store.DB) {
 	same(t, get(db.Trace(ctx, "req_1", "mem_ann")), anns)
 	same(t, get(db.Trace(ctx, "req_1", "mem_bob")), bobs)
 	for _, wrong := range [][2]string{{"req_1", "mem_eve"}, {"req_2", "mem_ann"}, {"req_1", ""}, {"", "mem_ann"}, {"req_%", "mem_ann"}, {"req__", "mem____"}} {
-		_, err := db.Trace(ctx, wrong[0], wrong[1])
-		fails(t, err, store.ErrNotFound)
+		fails(t, assert.Err(db.Trace(ctx, wrong[0], wrong[1])), store.ErrNotFound)
 	}
 
 	// A trace that is written again does not change. After its life it is deleted with
@@ -40,8 +40,7 @@ func testStories(t *testing.T, db *store.DB) {
 	ok(t, db.SaveTraces(ctx, []account.Trace{aStory("req_2", "mem_ann", end)}, end))
 	get(db.Trace(ctx, "req_1", "mem_ann"))
 	ok(t, db.SaveTraces(ctx, nil, end.Add(time.Millisecond)))
-	_, err := db.Trace(ctx, "req_1", "mem_ann")
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.Trace(ctx, "req_1", "mem_ann")), store.ErrNotFound)
 	get(db.Trace(ctx, "req_2", "mem_ann"))
 
 	// If a call has no trace, because its hub crashed or it ended within the last second,
@@ -68,8 +67,7 @@ func testStories(t *testing.T, db *store.DB) {
 		t.Errorf("the owner sees %+v", theirs)
 	}
 	for _, wrong := range [][2]string{{"req_cut", "mem_eve"}, {"req_old", caller.ID}} {
-		_, err := db.Trace(ctx, wrong[0], wrong[1])
-		fails(t, err, store.ErrNotFound)
+		fails(t, assert.Err(db.Trace(ctx, wrong[0], wrong[1])), store.ErrNotFound)
 	}
 
 	// A model's name can be any text that a request can contain.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/store"
 )
 
@@ -33,22 +34,18 @@ func testTurns(t *testing.T, db *store.DB) {
 
 	// Another member's turn looks like one that does not exist.
 	for _, hash := range [][32]byte{first.Hash, sha256.Sum256([]byte("resp_9"))} {
-		_, err := db.Turn(ctx, hash, bob.ID, later(1))
-		fails(t, err, store.ErrNotFound)
-		_, err = db.TurnSize(ctx, hash, bob.ID, later(1))
-		fails(t, err, store.ErrNotFound)
+		fails(t, assert.Err(db.Turn(ctx, hash, bob.ID, later(1))), store.ErrNotFound)
+		fails(t, assert.Err(db.TurnSize(ctx, hash, bob.ID, later(1))), store.ErrNotFound)
 		fails(t, db.ForgetTurn(ctx, hash, bob.ID, later(1)), store.ErrNotFound)
 	}
 	get(db.Turn(ctx, first.Hash, ann.ID, later(1)))
 
 	// An expired turn cannot be read, whether it was deleted or not.
-	_, err := db.Turn(ctx, first.Hash, ann.ID, first.Expires)
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.Turn(ctx, first.Hash, ann.ID, first.Expires)), store.ErrNotFound)
 	fails(t, db.ForgetTurn(ctx, first.Hash, ann.ID, first.Expires), store.ErrNotFound)
 	get(db.Turn(ctx, first.Hash, ann.ID, first.Expires.Add(-time.Millisecond)))
 	ok(t, db.PruneTurns(ctx, first.Expires))
-	_, err = db.Turn(ctx, first.Hash, ann.ID, start)
-	fails(t, err, store.ErrNotFound)
+	fails(t, assert.Err(db.Turn(ctx, first.Hash, ann.ID, start)), store.ErrNotFound)
 	get(db.Turn(ctx, second.Hash, ann.ID, first.Expires))
 
 	ok(t, db.ForgetTurn(ctx, second.Hash, ann.ID, later(2)))
@@ -82,15 +79,11 @@ func testTurnBounds(t *testing.T, db *store.DB) {
 			ok(t, db.KeepTurn(ctx, turns[i], c.most, c.mostBytes))
 		}
 		for i, turn := range turns {
-			if there(turn) != (i >= len(turns)-c.kept) {
-				t.Errorf("%s: of turn %d, kept is %v", c.name, i, there(turn))
-			}
+			assert.Equal(t, there(turn), (i >= len(turns)-c.kept), c.name, "of turn", i, "kept")
 		}
 		for _, turn := range turns[len(turns)-c.kept:] {
 			ok(t, db.ForgetTurn(ctx, turn.Hash, ann.ID, start))
 		}
 	}
-	if !there(bobs) {
-		t.Error("another member's turn went")
-	}
+	assert.That(t, there(bobs), "another member's turn went")
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/enginetest"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store"
@@ -128,9 +129,7 @@ func testCallsOfShares(t *testing.T, db *store.DB) {
 		for _, s := range shares {
 			got = append(got, left(s))
 		}
-		if !slices.Equal(got, want) || len(shares) < 2 {
-			t.Errorf("%s: %v calls left today, want %v", what, got, want)
-		}
+		assert.That(t, slices.Equal(got, want) && len(shares) >= 2, what, got, "calls left today", want)
 	}
 }
 

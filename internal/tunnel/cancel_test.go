@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // rawDaemon is a machine's end that writes HTTP/2 frames directly and so can break every
@@ -88,9 +90,7 @@ func promptly(t *testing.T, begin func(ctx context.Context, ended chan<- error))
 	begin(ctx, ended)
 	start := time.Now()
 	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("the call ended with %v", err)
-	}
+	assert.Is(t, <-ended, context.Canceled, "the call ended with")
 	if took := time.Since(start); took > 100*time.Millisecond {
 		t.Errorf("the call ended %v after its context", took)
 	}
@@ -151,9 +151,7 @@ func TestCancelIsPrompt(t *testing.T) {
 			client, daemon := connectRaw(t, 1<<20)
 			daemon.reads()
 			// The reservation comes first, then the settings, then the call.
-			if err := client.reserveStream(); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, client.reserveStream())
 			daemon.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 0})
 			synctest.Wait()
 			promptly(t, func(ctx context.Context, ended chan<- error) {
@@ -171,10 +169,7 @@ func TestCancelIsPrompt(t *testing.T) {
 					daemon.ReadFrame()
 					daemon.answers(1)
 				}()
-				answer, err := client.RoundTrip(r)
-				if err != nil {
-					t.Fatal(err)
-				}
+				answer := assert.Value(client.RoundTrip(r))(t)
 				stall(t, client)
 				go func() {
 					_, err := answer.Body.Read(make([]byte, 1))
@@ -208,14 +203,10 @@ func TestStreamsGranted(t *testing.T) {
 				}
 				synctest.Wait()
 				got = client.http.InFlight()
-				if got != test.want {
-					t.Errorf("%d streams are open, want %d", got, test.want)
-				}
+				assert.Equal(t, got, test.want, "streams are open")
 				go func() {
 					defer close(full)
-					if _, err := client.RoundTrip(upload(ctx, 10)); !errors.Is(err, ErrFull) {
-						t.Errorf("one more: %v, want ErrFull", err)
-					}
+					assert.Is(t, assert.Err(client.RoundTrip(upload(ctx, 10))), ErrFull, "one more")
 				}()
 				<-full
 				cancel()

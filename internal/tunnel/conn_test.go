@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // What is pending at Close is sent to a peer that reads it. A peer that reads very slowly
@@ -83,9 +85,7 @@ func TestWritesWait(t *testing.T) {
 		c.setCause(io.ErrClosedPipe)
 		c.Close()
 		for range 20 {
-			if err := <-ended; err != io.ErrClosedPipe {
-				t.Errorf("a write ended with %v", err)
-			}
+			assert.Equal(t, <-ended, io.ErrClosedPipe, "a write ended with")
 		}
 		<-sent
 	})
@@ -109,9 +109,7 @@ func TestSlowWrites(t *testing.T) {
 		began = time.Now()
 		c.Write(make([]byte, 1))
 		<-c.done
-		if took := time.Since(began); took != writeTimeout {
-			t.Errorf("a peer that takes nothing was given up after %v", took)
-		}
+		assert.Equal(t, time.Since(began), writeTimeout, "a peer that takes nothing was given up after")
 		<-sent
 	})
 }
@@ -133,8 +131,6 @@ func TestFrameCounter(t *testing.T) {
 				t.Fatalf("in pieces of %d bytes: a type is not ok", piece)
 			}
 		}
-		if small != 5 {
-			t.Fatalf("in pieces of %d bytes: %d small frames, not 5", piece, small)
-		}
+		assert.Require(t, small == 5, "in pieces of", piece, "bytes", small, "small frames")
 	}
 }

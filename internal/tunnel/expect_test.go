@@ -2,7 +2,6 @@ package tunnel
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -10,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // kept is a request body that records whether it was read.
@@ -53,16 +54,12 @@ func TestTheBodyFollowsTheHead(t *testing.T) {
 				newMachine(h, c.handler).run(t)
 				client := <-out
 				defer client.Close()
-				if err := client.Ack(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				assert.OK(t, client.Ack(t.Context()))
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				body := &kept{Reader: strings.NewReader("the prompt")}
 				r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine/v1/chat/completions", body)
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.OK(t, err)
 				r.ContentLength = int64(len("the prompt"))
 				if c.expect != "" {
 					r.Header.Set("Expect", c.expect)
@@ -70,9 +67,7 @@ func TestTheBodyFollowsTheHead(t *testing.T) {
 				answer, err := client.RoundTrip(r)
 				switch {
 				case c.status == 0:
-					if !errors.Is(err, context.DeadlineExceeded) {
-						t.Errorf("ended with %v", err)
-					}
+					assert.Is(t, err, context.DeadlineExceeded, "ended with")
 				case err != nil:
 					t.Fatal(err)
 				default:
@@ -82,9 +77,7 @@ func TestTheBodyFollowsTheHead(t *testing.T) {
 						t.Errorf("%d %s", answer.StatusCode, text)
 					}
 				}
-				if body.read.Load() != c.read {
-					t.Errorf("the body was read: %v", body.read.Load())
-				}
+				assert.Equal(t, body.read.Load(), c.read, "the body was read")
 			})
 		})
 	}

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // uplink is a machine's end of a connection whose upload has a rate and a latency, like a
@@ -104,9 +106,7 @@ func TestFault33OneSlowStream(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			beside := chunks(t, read)
 			t.Logf("p50 %s, p99 %s", beside[len(beside)/2], p99(beside))
-			if p99(beside) > 2*p99(alone) {
-				t.Errorf("p99 %s, alone %s", p99(beside), p99(alone))
-			}
+			assert.That(t, p99(beside) <= 2*p99(alone), "p99", p99(beside), "alone", p99(alone))
 		})
 	}
 }
@@ -142,15 +142,10 @@ func chunks(t *testing.T, read func(io.Reader)) (took []time.Duration) {
 		m.run(t)
 		client := <-out
 		defer client.Close()
-		if err := client.Ack(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, client.Ack(t.Context()))
 		open := func(path string) io.ReadCloser {
 			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine"+path, nil)
-			answer, err := client.RoundTrip(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := assert.Value(client.RoundTrip(r))(t)
 			return answer.Body
 		}
 		if read != nil {
@@ -176,9 +171,7 @@ func chunks(t *testing.T, read func(io.Reader)) (took []time.Duration) {
 			})
 		}
 		reading.Wait()
-		if len(took) != streams*each {
-			t.Errorf("%d chunks, not %d", len(took), streams*each)
-		}
+		assert.Equal(t, len(took), streams*each, "chunks")
 	})
 	slices.Sort(took)
 	return took

@@ -2,7 +2,6 @@ package tunnel
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"log"
 	"net"
@@ -14,6 +13,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // frames returns a batch of frames, about 4 KiB, to be sent repeatedly.
@@ -23,9 +24,7 @@ func frames(t *testing.T, write func(f *http2.Framer) error) []byte {
 	f := http2.NewFramer(&batch, nil)
 	f.AllowIllegalWrites = true
 	for batch.Len() < 4000 {
-		if err := write(f); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, write(f))
 	}
 	return batch.Bytes()
 }
@@ -101,12 +100,8 @@ func TestOddFrames(t *testing.T) {
 				client, daemon := connectRaw(t, 1<<20)
 				daemon.Conn.Write(frames(t, write))
 				<-client.Done()
-				if err := client.Err(); !errors.Is(err, errUnexpectedFrame) {
-					t.Errorf("the line ended with %v", err)
-				}
-				if logged.Len() > 0 {
-					t.Errorf("the process's log has %q", logged.String())
-				}
+				assert.Is(t, client.Err(), errUnexpectedFrame, "the line ended with")
+				assert.That(t, logged.Len() == 0, "the process's log", logged.String())
 			})
 		})
 	}

@@ -18,6 +18,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // network provides connections in memory: a listener and its dial function.
@@ -121,10 +123,7 @@ func acceptTunnels(t *testing.T, out chan<- *Client) http.HandlerFunc {
 // clientOn returns a Client on a connection that is upgraded already.
 func clientOn(t *testing.T, below net.Conn) *Client {
 	t.Helper()
-	client, err := newClient(t.Context(), below, UpgradeConfig{Generation: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := assert.Value(newClient(t.Context(), below, UpgradeConfig{Generation: 1}))(t)
 	return client
 }
 
@@ -196,23 +195,14 @@ func (m *machine) until(t *testing.T, phase Phase) State {
 // certificate returns a self-signed certificate for 127.0.0.1 and a pool that trusts it.
 func certificate(t testing.TB) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := assert.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1),
 		NotAfter:     time.Now().Add(time.Hour),
 		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := assert.Value(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))(t)
+	leaf := assert.Value(x509.ParseCertificate(der))(t)
 	pool := x509.NewCertPool()
 	pool.AddCert(leaf)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
@@ -223,10 +213,7 @@ func certificate(t testing.TB) (tls.Certificate, *x509.CertPool) {
 func overTLS(t testing.TB, pass passage, handler http.HandlerFunc) *Client {
 	t.Helper()
 	cert, pool := certificate(t)
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{cert}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := assert.Value(tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{cert}}))(t)
 	out := make(chan *Client, 1)
 	server := &http.Server{Handler: pass(func(w http.ResponseWriter, r *http.Request) {
 		client, err := Upgrade(w, r, UpgradeConfig{Generation: 1})
@@ -245,9 +232,7 @@ func overTLS(t testing.TB, pass passage, handler http.HandlerFunc) *Client {
 	go func() { defer close(done); m.Run(ctx) }()
 	client := <-out
 	t.Cleanup(func() { cancel(); <-done; client.Close(); server.Close() })
-	if err := client.Ack(ctx); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, client.Ack(ctx))
 	return client
 }
 
@@ -255,9 +240,7 @@ func overTLS(t testing.TB, pass passage, handler http.HandlerFunc) *Client {
 func bufioWith(t *testing.T, text string) *bufio.Reader {
 	t.Helper()
 	r := bufio.NewReader(strings.NewReader(text))
-	if _, err := r.Peek(len(text)); err != nil {
-		t.Fatal(err)
-	}
+	assert.Value(r.Peek(len(text)))(t)
 	return r
 }
 

@@ -3,7 +3,6 @@ package tunnel
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,6 +15,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/time/rate"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // hostile upgrades a connection whose daemon is an arbitrary HTTP/2 handler on the
@@ -26,10 +27,7 @@ func hostile(t *testing.T, h *http.HTTP2Config, handler http.HandlerFunc) *Clien
 	plain.SetUnencryptedHTTP2(true)
 	server, served := &http.Server{Handler: handler, Protocols: plain, HTTP2: h}, make(chan struct{})
 	go func() { defer close(served); server.Serve(n) }()
-	ours, err := n.Dial(t.Context(), "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours := assert.Value(n.Dial(t.Context(), "", ""))(t)
 	client := clientOn(t, ours)
 	t.Cleanup(func() { client.Close(); server.Close(); n.Close(); <-served })
 	return client
@@ -78,9 +76,7 @@ func TestHostileOffers(t *testing.T) {
 				client := hostile(t, nil, test.handler)
 				start := time.Now()
 				_, err := first(t.Context(), client)
-				if err == nil || !strings.Contains(err.Error(), test.want) {
-					t.Errorf("error %v, want %q", err, test.want)
-				}
+				assert.Fails(t, err, test.want, "error")
 				if took := time.Since(start); took > firstOfferTimeout {
 					t.Errorf("took %v", took)
 				}
@@ -106,9 +102,7 @@ func TestOffersFlood(t *testing.T) {
 		client.offerRate = rate.NewLimiter(1, 5)
 		start, taken := time.Now(), 0
 		for ad, err := range client.Offers(t.Context()) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, err)
 			taken++
 			if most := 5 + int(time.Since(start).Round(time.Millisecond).Seconds()); taken > most {
 				t.Fatalf("%d advertisements were taken in %v", taken, time.Since(start))
@@ -134,12 +128,8 @@ func TestFull(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		r, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://machine/v1/chat/completions", nil)
-		if _, err := client.RoundTrip(r); err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := call(ctx, client, "/v1/chat/completions", ""); !errors.Is(err, ErrFull) {
-			t.Errorf("second call: %v, want ErrFull", err)
-		}
+		assert.Value(client.RoundTrip(r))(t)
+		assert.Is(t, assert.Err(call(ctx, client, "/v1/chat/completions", "")), ErrFull, "second call")
 	})
 }
 
@@ -188,10 +178,7 @@ func TestAnswerIsNotRead(t *testing.T) {
 					client.Close()
 				}
 			})
-			c, err := h.Dial(t.Context(), "tcp", "hub:80")
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := assert.Value(h.Dial(t.Context(), "tcp", "hub:80"))(t)
 			defer c.Close()
 			r := httptest.NewRequest(http.MethodGet, "/tunnel", nil)
 			askForWebSocket(r.Header)
@@ -199,14 +186,10 @@ func TestAnswerIsNotRead(t *testing.T) {
 			r.Header.Set("Upgrade", protocol)
 			r.Header.Set(HeaderVersion, "1")
 			r.Header.Set(HeaderInstance, "one")
-			if err := r.Write(c); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, r.Write(c))
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			if took != writeTimeout {
-				t.Errorf("%s: the upgrade took %v", name, took)
-			}
+			assert.Equal(t, took, writeTimeout, name, "the upgrade took")
 		})
 	}
 }
@@ -221,9 +204,7 @@ func TestUpgradeRefuses(t *testing.T) {
 		r.Header.Set(HeaderInstance, "one")
 		return r
 	}
-	if err := checkUpgrade(good()); err != nil {
-		t.Fatalf("the good one: %v", err)
-	}
+	assert.OK(t, checkUpgrade(good()), "the good one")
 	for name, spoil := range map[string]func(*http.Request){
 		"POST":          func(r *http.Request) { r.Method = http.MethodPost },
 		"HTTP/2":        func(r *http.Request) { r.ProtoMajor = 2 },
@@ -269,13 +250,9 @@ func TestOddHub(t *testing.T) {
 					return a, nil
 				}
 				target, err := parseHub(d.HubURL)
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.OK(t, err)
 				_, err = d.upgrade(t.Context(), target, false)
-				if err == nil || !strings.Contains(err.Error(), test.want) {
-					t.Errorf("error %v, want %q", err, test.want)
-				}
+				assert.Fails(t, err, test.want, "error")
 			})
 		})
 	}
@@ -293,10 +270,7 @@ func TestWindows(t *testing.T) {
 		f := http2.NewFramer(io.Discard, a)
 		var stream, connection uint32
 		for connection == 0 {
-			frame, err := f.ReadFrame()
-			if err != nil {
-				t.Fatal(err)
-			}
+			frame := assert.Value(f.ReadFrame())(t)
 			switch frame := frame.(type) {
 			case *http2.SettingsFrame:
 				stream, _ = frame.Value(http2.SettingInitialWindowSize)
@@ -316,10 +290,7 @@ func TestWindows(t *testing.T) {
 		client := clientOn(t, a)
 		defer client.Close()
 		io.ReadFull(b, make([]byte, len(http2.ClientPreface)))
-		frame, err := http2.NewFramer(io.Discard, b).ReadFrame()
-		if err != nil {
-			t.Fatal(err)
-		}
+		frame := assert.Value(http2.NewFramer(io.Discard, b).ReadFrame())(t)
 		if got, _ := frame.(*http2.SettingsFrame).Value(http2.SettingInitialWindowSize); got != 512<<10 {
 			t.Errorf("the hub grants %d a stream", got)
 		}
@@ -358,10 +329,7 @@ func TestStalledUploads(t *testing.T) {
 				go writer.Write(make([]byte, 8<<20))
 			}()
 			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/stalled", body)
-			answer, err := client.RoundTrip(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := assert.Value(client.RoundTrip(r))(t)
 			defer answer.Body.Close()
 			select {
 			case <-wrote:
@@ -394,10 +362,7 @@ func TestStalledReader(t *testing.T) {
 		})
 		for range 20 {
 			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/endless", nil)
-			answer, err := client.RoundTrip(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := assert.Value(client.RoundTrip(r))(t)
 			defer answer.Body.Close()
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -425,22 +390,14 @@ func TestTLSOnly13(t *testing.T) {
 			return listenTLS(other, "1.3")
 		}, "certificate"},
 	} {
-		listener, err := test.server()
-		if err != nil {
-			t.Fatal(err)
-		}
+		listener := assert.Value(test.server())(t)
 		server := &http.Server{ErrorLog: quiet()}
 		go server.Serve(listener)
 		m := newMachine(nil, echo)
 		m.HubURL = fmt.Sprintf("https://%s", listener.Addr())
 		m.TLS = clientTLS(pool)
-		target, err := parseHub(m.HubURL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := m.upgrade(t.Context(), target, false); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %v", name, err)
-		}
+		target := assert.Value(parseHub(m.HubURL))(t)
+		assert.Fails(t, assert.Err(m.upgrade(t.Context(), target, false)), test.want, name)
 		server.Close()
 	}
 }

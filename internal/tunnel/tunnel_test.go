@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -57,16 +58,10 @@ func TestFromDialToCall(t *testing.T) {
 		m := newMachine(h, echo)
 		m.run(t)
 		client := <-out
-		if got := asked.Get("Authorization"); got != "Bearer kithm_test" {
-			t.Errorf("Authorization = %q", got)
-		}
-		if got := asked.Get(HeaderVersion); got != strconv.Itoa(Version) {
-			t.Errorf("%s = %q", HeaderVersion, got)
-		}
+		assert.Equal(t, asked.Get("Authorization"), "Bearer kithm_test", "Authorization")
+		assert.Equal(t, asked.Get(HeaderVersion), strconv.Itoa(Version), HeaderVersion)
 		ad, err := first(t.Context(), client)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		if ad.Name != "laptop" || ad.Generation != client.Generation() || ad.Version != Version || len(ad.Models) != 1 {
 			t.Errorf("advertisement = %+v", ad)
 		}
@@ -79,14 +74,10 @@ func TestFromDialToCall(t *testing.T) {
 		if len(m.states) != 0 {
 			t.Errorf("acknowledged before POST /ack: %+v", <-m.states)
 		}
-		if err := client.Ack(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, client.Ack(t.Context()))
 		m.until(t, Acked)
 		status, body, err := call(t.Context(), client, "/v1/chat/completions", "hello")
-		if status != 200 || body != "hello" || err != nil {
-			t.Errorf("call = %d %q %v", status, body, err)
-		}
+		assert.That(t, status == 200 && body == "hello" && err == nil, "call", status, body, err)
 	})
 }
 
@@ -107,9 +98,7 @@ func TestOffersFollowChanges(t *testing.T) {
 			}
 			close(got)
 		}()
-		if err := client.Ack(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, client.Ack(t.Context()))
 		<-got
 		m.change(func(a *Advertisement) { a.Paused = true })
 		if ad := <-got; !ad.Paused {
@@ -154,15 +143,10 @@ func TestBlackHoleIsFound(t *testing.T) {
 			})
 			m.run(t)
 			client := <-out
-			if err := client.Ack(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, client.Ack(t.Context()))
 			m.until(t, Acked)
 			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/chat/completions", nil)
-			answer, err := client.RoundTrip(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := assert.Value(client.RoundTrip(r))(t)
 			io.ReadFull(answer.Body, make([]byte, len("begun")))
 			time.Sleep(7 * time.Second)
 			h.blackHole()
@@ -191,9 +175,7 @@ func TestIdleTunnelStays(t *testing.T) {
 			m := newMachine(serveHub(t, pass(acceptTunnels(t, out))), echo)
 			m.run(t)
 			client := <-out
-			if err := client.Ack(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, client.Ack(t.Context()))
 			time.Sleep(24 * time.Hour)
 			if _, _, err := call(t.Context(), client, "/v1/embeddings", "x"); err != nil {
 				t.Errorf("after a day: %v", err)
@@ -223,14 +205,9 @@ func TestFence(t *testing.T) {
 			})
 			m.run(t)
 			client := <-out
-			if err := client.Ack(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, client.Ack(t.Context()))
 			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/chat/completions", nil)
-			answer, err := client.RoundTrip(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := assert.Value(client.RoundTrip(r))(t)
 			m.until(t, Acked)
 			taken.Store(true)
 			start := time.Now()
@@ -239,9 +216,7 @@ func TestFence(t *testing.T) {
 				t.Error("the call of a fenced tunnel ended well")
 			}
 			<-client.Done()
-			if !errors.Is(client.Err(), errFenced) {
-				t.Errorf("Err = %v", client.Err())
-			}
+			assert.Is(t, client.Err(), errFenced, "Err")
 			if took := time.Since(start); took > time.Second {
 				t.Errorf("fencing took %v", took)
 			}
@@ -289,15 +264,10 @@ func TestMove(t *testing.T) {
 			m.Instance = "one"
 			m.run(t)
 			older := <-out
-			if err := older.Ack(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, older.Ack(t.Context()))
 			r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://machine/v1/chat/completions", nil)
 			r.Header = http.Header{HeaderCorrelation: {"req_1"}, HeaderAttempt: {"1 1"}, HeaderModel: {"m"}}
-			answer, err := older.RoundTrip(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := assert.Value(older.RoundTrip(r))(t)
 			if err := older.Move(t.Context()); err != nil || older.Calls() != 1 {
 				t.Fatal(err, older.Calls())
 			}
@@ -313,15 +283,11 @@ func TestMove(t *testing.T) {
 					}
 				}
 			}()
-			if n := <-local; n != 11 {
-				t.Errorf("the second tunnel reports %d", n)
-			}
+			assert.Equal(t, <-local, 11, "the second tunnel reports")
 			if s := m.until(t, Moving); s.Err != nil {
 				t.Error(s)
 			}
-			if err := newer.Ack(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, newer.Ack(t.Context()))
 			m.until(t, Acked)
 			ended := make(chan error, 1)
 			go func() { // asked on the second tunnel, for a call of the first
@@ -331,13 +297,9 @@ func TestMove(t *testing.T) {
 				ended <- err
 			}()
 			synctest.Wait()
-			if len(ended) != 0 {
-				t.Error("a call that runs was reported as ended")
-			}
+			assert.Equal(t, len(ended), 0, "a call that runs was reported as ended")
 			close(end)
-			if text, err := io.ReadAll(answer.Body); err != nil || string(text) != "all of it" {
-				t.Errorf("%q, %v", text, err)
-			}
+			assert.Equal(t, string(assert.Value(io.ReadAll(answer.Body))(t)), "all of it")
 			answer.Body.Close()
 			if err := <-ended; err != nil {
 				t.Error(err)
@@ -347,9 +309,7 @@ func TestMove(t *testing.T) {
 			}
 			older.Close()
 			synctest.Wait()
-			if len(out) != 0 || newer.Err() != nil {
-				t.Error("the end of the first tunnel disturbed the second")
-			}
+			assert.That(t, len(out) == 0 && newer.Err() == nil, "the end of the first tunnel disturbed the second")
 		})
 	})
 }
@@ -369,13 +329,9 @@ func TestMovesAreBounded(t *testing.T) {
 			client := <-out
 			defer client.Close()
 			open++
-			if err := errors.Join(client.Ack(t.Context()), client.Move(t.Context())); err != nil {
-				t.Fatal(err)
-			}
+			assert.OK(t, errors.Join(client.Ack(t.Context()), client.Move(t.Context())))
 		}
-		if open != maxTunnels {
-			t.Errorf("%d tunnels are open", open)
-		}
+		assert.Equal(t, open, maxTunnels, "tunnels are open")
 	})
 }
 
@@ -430,9 +386,7 @@ func TestRefused(t *testing.T) {
 		m.wantSlowRetries(t, ErrRefused)
 		known.Store(true)
 		client := <-out
-		if err := client.Ack(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, client.Ack(t.Context()))
 		m.until(t, Acked)
 		known.Store(false)
 		client.Close()
@@ -467,9 +421,7 @@ func TestAdmissionGate(t *testing.T) {
 				t.Errorf("dialled after %v, said %v", took, s.Retry)
 			}
 		}
-		if len(seen) < 10 {
-			t.Errorf("20 pauses, %d different: no jitter", len(seen))
-		}
+		assert.That(t, len(seen) >= 10, "20 pauses", len(seen), "different: no jitter")
 		retry.Store(time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
 		m.until(t, Lost)
 		m.until(t, Dialing)
@@ -523,9 +475,7 @@ func TestBackoff(t *testing.T) {
 		}
 		broken.Store(false)
 		client := <-out
-		if err := client.Ack(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, client.Ack(t.Context()))
 		m.until(t, Acked)
 		client.Close()
 		if s := m.until(t, Lost); s.Retry > minPause {
@@ -561,9 +511,7 @@ func TestHubAddress(t *testing.T) {
 		}
 	}
 	err := (&Dialer{HubURL: "http://hub.example"}).Run(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "TLS") {
-		t.Errorf("Run without TLS = %v", err)
-	}
+	assert.Fails(t, err, "TLS", "Run without TLS")
 }
 
 // Control reaches the daemon. If the daemon refuses, its text is returned.
@@ -586,9 +534,7 @@ func TestControl(t *testing.T) {
 			t.Errorf("Control = %v, arrived %+v", err, got)
 		}
 		err := SendControl(t.Context(), client, fleet.Control{Hours: &hours})
-		if err == nil || !strings.Contains(err.Error(), "hours cannot be read") {
-			t.Errorf("Control = %v", err)
-		}
+		assert.Fails(t, err, "hours cannot be read", "Control")
 		// A large body is not a message from the hub.
 		if status, _, _ := call(t.Context(), client, "/control", `{"hours":"`+strings.Repeat("x", maxControl)+`"}`); status/100 == 2 {
 			t.Errorf("a huge control message: %d", status)
@@ -603,9 +549,7 @@ func TestEarlyBytes(t *testing.T) {
 	go func() { b.Write([]byte("later")); b.Close() }()
 	early := bufioWith(t, "early ")
 	got, _ := io.ReadAll(withBuffer(a, early))
-	if !bytes.Equal(got, []byte("early later")) {
-		t.Errorf("read %q", got)
-	}
+	assert.That(t, bytes.Equal(got, []byte("early later")), "read", got)
 }
 
 // TestCacheName checks that a cache's name depends on the member, the machine and the
@@ -617,13 +561,9 @@ func TestCacheName(t *testing.T) {
 		t.Errorf("%q, later on the same day %q", name, evening)
 	}
 	for _, other := range []string{CacheName("mem_2", "mch_1", noon), CacheName("mem_1", "mch_2", noon), CacheName("mem_1", "mch_1", noon.Add(12*time.Hour))} {
-		if other == name {
-			t.Errorf("the same name twice: %q", name)
-		}
+		assert.That(t, other != name, "the same name twice", name)
 	}
-	if len(name) != 22 || strings.Contains(name, "mem") {
-		t.Errorf("the name %q", name)
-	}
+	assert.That(t, len(name) == 22 && !strings.Contains(name, "mem"), "the name", name)
 }
 
 // TestHubThatDoesNotAnswer checks that a hub that accepts the connection and does not
@@ -639,9 +579,7 @@ func TestHubThatDoesNotAnswer(t *testing.T) {
 					return near, nil
 				}
 				target, err := parseHub("http://127.0.0.1")
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.OK(t, err)
 				_, err = m.upgrade(t.Context(), target, inWebSocket)
 				if blocked := (*blockedError)(nil); !errors.As(err, &blocked) || err.Error() != "the hub at 127.0.0.1:80 did not answer within 10s" {
 					t.Errorf("%T %[1]v", err)

@@ -20,6 +20,8 @@ import (
 
 	coder "github.com/coder/websocket"
 	"golang.org/x/net/websocket"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // passage is what a network between hub and machine lets through.
@@ -49,10 +51,7 @@ func eitherWay(t *testing.T, test func(t *testing.T, pass passage)) {
 // handles any other upgrade with the given handler.
 func proxy(t *testing.T, hub string, refuse func(net.Conn)) (address string, asked <-chan string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := assert.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	seen := make(chan string, 1000)
 	go func() {
 		for {
@@ -112,12 +111,8 @@ func TestBehindAProxy(t *testing.T) {
 			m.run(t)
 			for range 2 {
 				client := <-out
-				if _, err := first(t.Context(), client); err != nil {
-					t.Fatal(err)
-				}
-				if err := client.Ack(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				assert.Value(first(t.Context(), client))(t)
+				assert.OK(t, client.Ack(t.Context()))
 				m.until(t, Acked)
 				payload := strings.Repeat("0123456789", 100_000)
 				status, body, err := call(t.Context(), client, "/v1/chat/completions", payload)
@@ -158,10 +153,7 @@ func TestRefusalsNameTheProxy(t *testing.T) {
 	} {
 		server := httptest.NewServer(c.handler)
 		m := newMachine(nil, echo)
-		target, err := parseHub(server.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		target := assert.Value(parseHub(server.URL))(t)
 		for _, inWebSocket := range []bool{false, true} {
 			if _, err := m.upgrade(t.Context(), target, inWebSocket); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s, WebSocket %v: %v", name, inWebSocket, err)
@@ -244,9 +236,7 @@ func TestWaysByTurns(t *testing.T) {
 						break
 					}
 				}
-				if got := took.Load(); got != test.want {
-					t.Errorf("ways %q, want %q", got, test.want)
-				}
+				assert.Equal[any](t, took.Load(), test.want, "ways")
 			})
 		})
 	}
@@ -255,9 +245,7 @@ func TestWaysByTurns(t *testing.T) {
 		m := newMachine(nil, echo)
 		m.Dial = func(context.Context, string, string) (net.Conn, error) { return nil, io.ErrUnexpectedEOF }
 		target, err := parseHub(m.HubURL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		_, err = m.attempt(t.Context(), target, w.at(time.Now()), new(sync.WaitGroup))
 		if blocked := (*blockedError)(nil); err == nil || errors.As(err, &blocked) {
 			t.Errorf("out of reach: %v", err)
@@ -277,16 +265,12 @@ func TestForeignEnds(t *testing.T) {
 		}))
 		defer server.Close()
 		config, err := websocket.NewConfig("ws://"+server.Listener.Addr().String()+"/tunnel", "http://nowhere.example")
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		config.Protocol = []string{webSocketProtocol}
 		config.Header.Set(HeaderVersion, "1")
 		config.Header.Set(HeaderInstance, "one")
 		ws, err := websocket.DialConfig(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, err)
 		ws.PayloadType = websocket.BinaryFrame
 		ended := make(chan struct{})
 		go func() {
@@ -294,9 +278,7 @@ func TestForeignEnds(t *testing.T) {
 			newSession(newMachine(nil, echo).Dialer, upgraded{Conn: ws, generation: 1}).run(t.Context())
 		}()
 		client := <-out
-		if err := client.Ack(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		assert.OK(t, client.Ack(t.Context()))
 		if _, body, err := call(t.Context(), client, "/v1/x", payload); err != nil || body != payload {
 			t.Errorf("%d bytes, %v", len(body), err)
 		}
@@ -327,10 +309,7 @@ func TestForeignEnds(t *testing.T) {
 		defer server.Close()
 		m := newMachine(nil, echo)
 		m.HubURL = server.URL
-		target, err := parseHub(m.HubURL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		target := assert.Value(parseHub(m.HubURL))(t)
 		m.attempt(t.Context(), target, true, new(sync.WaitGroup))
 	})
 }
@@ -376,9 +355,7 @@ func TestOddWebSocketHub(t *testing.T) {
 				})
 				m := newMachine(h, echo)
 				target, err := parseHub(m.HubURL)
-				if err != nil {
-					t.Fatal(err)
-				}
+				assert.OK(t, err)
 				on, err := m.upgrade(t.Context(), target, true)
 				switch {
 				case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
@@ -402,10 +379,7 @@ func TestWebSocketIsNotRedirected(t *testing.T) {
 			http.Redirect(w, r, "http://elsewhere.example/tunnel", http.StatusTemporaryRedirect)
 		})
 		m := newMachine(h, echo)
-		target, err := parseHub(m.HubURL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		target := assert.Value(parseHub(m.HubURL))(t)
 		if _, err := m.upgrade(t.Context(), target, true); err == nil || !strings.Contains(err.Error(), "307") || asked != 1 {
 			t.Errorf("asked %d times, %v", asked, err)
 		}
@@ -423,9 +397,7 @@ func TestWebSocketRefuses(t *testing.T) {
 		askForWebSocket(r.Header)
 		return r
 	}
-	if err := checkUpgrade(good()); err != nil {
-		t.Fatalf("the good one: %v", err)
-	}
+	assert.OK(t, checkUpgrade(good()), "the good one")
 	for name, test := range map[string]struct {
 		status      int
 		header, set string
@@ -465,19 +437,14 @@ func frame(first byte, payload string) string {
 // is closed when the hub has closed the connection.
 func (h *hub) knock(t *testing.T) (c net.Conn, ended <-chan struct{}) {
 	t.Helper()
-	c, err := h.Dial(t.Context(), "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c = assert.Value(h.Dial(t.Context(), "", ""))(t)
 	t.Cleanup(func() { c.Close() })
 	r, _ := http.NewRequest(http.MethodGet, "http://hub/tunnel", nil)
 	r.Header.Set("Connection", "Upgrade")
 	r.Header.Set(HeaderVersion, "1")
 	r.Header.Set(HeaderInstance, "one")
 	askForWebSocket(r.Header)
-	if err := r.Write(c); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, r.Write(c))
 	end := make(chan struct{})
 	go func() {
 		defer close(end)
@@ -514,9 +481,7 @@ func TestHostileFrames(t *testing.T) {
 					}
 				}
 				synctest.Wait()
-				if err := client.Err(); err == nil || !strings.Contains(err.Error(), test.want) {
-					t.Errorf("after %d bytes: %v, want %q", sent, err, test.want)
-				}
+				assert.Fails(t, client.Err(), test.want, "after", sent, "bytes")
 			})
 		})
 	}
@@ -589,9 +554,7 @@ func TestPingsFromBetween(t *testing.T) {
 		}},
 		HTTPHeader: newMachine(nil, echo).header(), Subprotocols: []string{webSocketProtocol},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, err)
 	var ended sync.WaitGroup
 	ended.Go(func() {
 		newSession(newMachine(nil, echo).Dialer, upgraded{Conn: newWebSocketConn(ws, below), generation: 1}).run(t.Context())

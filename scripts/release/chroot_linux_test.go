@@ -32,9 +32,7 @@ func newRoot(t *testing.T) *root {
 	layers := t.TempDir()
 	r := &root{t, filepath.Join(layers, "root")}
 	for _, name := range []string{"upper", "work", "root"} {
-		if err := os.Mkdir(filepath.Join(layers, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, os.Mkdir(filepath.Join(layers, name), 0o755))
 	}
 	options := "lowerdir=/,upperdir=" + layers + "/upper,workdir=" + layers + "/work"
 	if err := syscall.Mount("overlay", r.folder, "overlay", 0, options); err != nil {
@@ -108,9 +106,7 @@ func TestRootOutlivesItsPrograms(t *testing.T) {
 	sleep := exec.Command("/bin/sleep", "0.3")
 	t.Run("root", func(t *testing.T) {
 		sleep.SysProcAttr = &syscall.SysProcAttr{Chroot: newRoot(t).folder}
-		if err := sleep.Start(); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, sleep.Start())
 	})
 	if err := sleep.Wait(); err != nil {
 		t.Error(err)
@@ -126,10 +122,7 @@ func TestImageRuns(t *testing.T) {
 	needRoot(t)
 	binary := built(t)
 	r := fakeRelease(t, "1.2.3")
-	data, err := os.ReadFile(binary)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := value(os.ReadFile(binary))(t)
 	write(t, r.binary(host()), string(data), 0o755)
 	if err := r.image(t.Context()); err != nil {
 		t.Fatal(err)
@@ -162,10 +155,7 @@ func TestImageRuns(t *testing.T) {
 	}
 	var log strings.Builder
 	cmd.Stderr = &log
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := value(cmd.StdoutPipe())(t)
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("cannot make namespaces: %v; a container needs the capability SYS_ADMIN for them", err)
 	}
@@ -180,10 +170,7 @@ func TestImageRuns(t *testing.T) {
 		return
 	}
 	go func() { _, _ = io.Copy(io.Discard, out) }()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"/v1/models", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := value(http.NewRequestWithContext(t.Context(), http.MethodGet, address+"/v1/models", nil))(t)
 	if res, err := http.DefaultClient.Do(req); err != nil || res.StatusCode != http.StatusUnauthorized {
 		t.Errorf("a call without a key: %+v (%v)", res, err)
 	} else {
@@ -206,29 +193,19 @@ func TestImageRuns(t *testing.T) {
 // unpackImage unpacks this processor's image and returns its configuration.
 func unpackImage(t *testing.T, images []v1.Image, folder string) v1.Config {
 	t.Helper()
-	if err := os.Chmod(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.Chmod(folder, 0o755))
 	for _, image := range images {
-		config, err := image.ConfigFile()
-		if err != nil {
-			t.Fatal(err)
-		}
+		config := value(image.ConfigFile())(t)
 		if config.Architecture != runtime.GOARCH {
 			continue
 		}
-		layers, err := image.Layers()
-		if err != nil {
-			t.Fatal(err)
-		}
+		layers := value(image.Layers())(t)
 		for _, layer := range layers {
 			in, err := layer.Uncompressed()
 			if err == nil {
 				err = unpackTar(in, folder)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 		}
 		return config.Config
 	}

@@ -17,21 +17,13 @@ func fetch(t *testing.T, registry, system string, programs ...string) (string, e
 	t.Helper()
 	folder, tools := t.TempDir(), t.TempDir()
 	for _, name := range []string{"fetch-llama.sh", "progress.sh"} {
-		text, err := os.ReadFile(filepath.Join(repository(t), "scripts", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := value(os.ReadFile(filepath.Join(repository(t), "scripts", name)))(t)
 		write(t, filepath.Join(folder, "scripts", name), string(text), 0o755)
 	}
 	write(t, filepath.Join(tools, "uname"), "#!/bin/sh\n[ \"$1\" = -s ] && echo "+strings.Replace(system, "-", " || echo ", 1)+"\n", 0o755)
 	for _, name := range append(programs, "bash", "sh", "dirname", "cat", "rm", "mkdir", "mktemp", "sleep", "wc", "tail", "tr", "grep", "base64", "od", "sha512sum", "cut", "env") {
-		path, err := exec.LookPath(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(path, filepath.Join(tools, name)); err != nil {
-			t.Fatal(err)
-		}
+		path := value(exec.LookPath(name))(t)
+		ok(t, os.Symlink(path, filepath.Join(tools, name)))
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(folder, "scripts/fetch-llama.sh"))
 	cmd.Env = []string{"PATH=" + tools, "npm_config_registry=" + registry}
@@ -70,9 +62,7 @@ func TestProgressScript(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	run := func(script string) (string, error) {
 		file, err := os.Create(out)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		defer file.Close()
 		cmd := exec.CommandContext(t.Context(), filepath.Join(repository(t), "scripts/progress.sh"), "building", "sh", "-c", script)
 		cmd.Env = append(os.Environ(), "KITH_PROGRESS_EVERY=0.05", "OUT="+out)

@@ -94,9 +94,7 @@ func TestInstaller(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range archives {
-		if err := os.WriteFile(name, []byte("damaged"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, os.WriteFile(name, []byte("damaged"), 0o644))
 	}
 	out, err = install(t, home, url, "KITH_VERSION=1.2.3")
 	if err == nil || !strings.Contains(out, "is not what the release's checksums say") || version(t, program) != "kith 1.3.0" {
@@ -108,10 +106,7 @@ func TestInstaller(t *testing.T) {
 // by curl or by wget; one that points to https is.
 func TestInstallerStaysInTLS(t *testing.T) {
 	plain, _ := releases(t, "1.2.3")
-	behind, err := url.Parse(plain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	behind := value(url.Parse(plain))(t)
 	pass := httputil.NewSingleHostReverseProxy(behind)
 	secure := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch path, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/"); path {
@@ -166,9 +161,7 @@ func TestInstallerWithoutRoom(t *testing.T) {
 	} {
 		tools, home, tmp := t.TempDir(), t.TempDir(), t.TempDir()
 		chmod, err := exec.LookPath("chmod")
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		write(t, filepath.Join(tools, c.tool), strings.NewReplacer("FOLDER", tmp, "CHMOD", chmod).Replace(c.script), 0o755)
 		out, err := install(t, home, url, "PATH="+tools+":"+os.Getenv("PATH"), "TMPDIR="+tmp)
 		if err == nil || !strings.Contains(out, strings.ReplaceAll(c.want, "<tmp>", tmp)) {

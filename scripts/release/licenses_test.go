@@ -10,10 +10,7 @@ import (
 // TestLicenses: each module of a binary has an entry with a licence text, and a missing
 // entry is found.
 func TestLicenses(t *testing.T) {
-	data, err := os.ReadFile(built(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := value(os.ReadFile(built(t)))(t)
 	r := fakeRelease(t, "1.2.3")
 	r.source = repository(t)
 	var here []target // without those whose libraries were not fetched
@@ -23,16 +20,11 @@ func TestLicenses(t *testing.T) {
 			here = append(here, target)
 		}
 	}
-	if err := r.writeLicenses(t.Context(), here); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, r.writeLicenses(t.Context(), here))
 	if err := r.checkLicenses(); err != nil {
 		t.Error(err)
 	}
-	text, err := os.ReadFile(r.licensesFile())
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := value(os.ReadFile(r.licensesFile()))(t)
 	for _, part := range []string{
 		"github.com/ebitengine/purego v", "@node-llama-cpp/linux-", "MIT License\n\nCopyright (c) 2023-2026 The ggml authors\n\nPermission is hereby granted",
 		"Copyright 2024 Mozilla Foundation", "Copyright (c) 2024 Gilad S.", "SIL OPEN FONT LICENSE", "uPlot",
@@ -53,17 +45,11 @@ func TestLicenses(t *testing.T) {
 func TestLlamaLicense(t *testing.T) {
 	r := fakeRelease(t, "1.2.3")
 	for _, target := range targets {
-		files, err := r.archiveFiles(target)
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := value(r.archiveFiles(target))(t)
 		text := ""
 		for _, f := range files {
 			if filepath.Base(f.name) == "LICENSE.llama.cpp" {
-				data, err := os.ReadFile(f.from)
-				if err != nil {
-					t.Fatal(err)
-				}
+				data := value(os.ReadFile(f.from))(t)
 				text = string(data)
 			}
 		}

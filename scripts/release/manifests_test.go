@@ -51,9 +51,7 @@ func TestWinget(t *testing.T) {
 				} `yaml:"NestedInstallerFiles"`
 			} `yaml:"Installers"`
 		}
-		if err := yaml.Unmarshal([]byte(read(t, r, "winget/"+name)), &m); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, yaml.Unmarshal([]byte(read(t, r, "winget/"+name)), &m))
 		if m.PackageIdentifier != "kith.kith" || m.PackageVersion != "1.2.3" || m.ManifestType != kind || m.ManifestVersion != "1.6.0" {
 			t.Errorf("%s: %+v", name, m)
 		}
@@ -74,10 +72,7 @@ func TestWinget(t *testing.T) {
 
 func read(t *testing.T, r *release, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(r.out, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := value(os.ReadFile(filepath.Join(r.out, name)))(t)
 	return string(text)
 }
 

@@ -45,22 +45,15 @@ func makeDeb(t *testing.T, version string) string {
 		t.Fatalf("cannot run dpkg: %v; these tests need Debian or Ubuntu", err)
 	}
 	name, err := r.makePackage("deb", strings.TrimSpace(string(arch)), r.binary(host()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return filepath.Join(r.out, name)
 }
 
 func TestDebContents(t *testing.T) {
 	deb := makeDeb(t, "1.2.3")
-	out, err := exec.CommandContext(t.Context(), "dpkg-deb", "--ctrl-tarfile", deb).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := value(exec.CommandContext(t.Context(), "dpkg-deb", "--ctrl-tarfile", deb).Output())(t)
 	control, folder := t.TempDir(), t.TempDir()
-	if err := unpackTar(strings.NewReader(string(out)), control); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, unpackTar(strings.NewReader(string(out)), control))
 	for name, want := range map[string]string{
 		"conffiles": "/etc/kith/hub.toml\n", "control": "Depends: libc6 (>= 2.34), libstdc++6", "postinst": "systemd-sysusers", "prerm": "disable --now", "postrm": "purge",
 	} {
@@ -76,23 +69,11 @@ func TestDebContents(t *testing.T) {
 
 func TestRPMContents(t *testing.T) {
 	r := fakeRelease(t, "1.2.3")
-	name, err := r.makePackage("rpm", "amd64", r.binary(targets[0]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, err := os.Open(filepath.Join(r.out, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	name := value(r.makePackage("rpm", "amd64", r.binary(targets[0])))(t)
+	in := value(os.Open(filepath.Join(r.out, name)))(t)
 	defer in.Close()
-	rpm, err := rpmutils.ReadRpm(in)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := rpm.Header.GetFiles()
-	if err != nil {
-		t.Fatal(err)
-	}
+	rpm := value(rpmutils.ReadRpm(in))(t)
+	files := value(rpm.Header.GetFiles())(t)
 	var found []string
 	for _, f := range files {
 		found = append(found, fmt.Sprintf("%s %04o", f.Name(), f.Mode()&0o777))
@@ -189,9 +170,7 @@ func listFiles(t *testing.T, folder string) (out []string) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return out
 }
 

@@ -52,15 +52,10 @@ func fakeRelease(t *testing.T, version string) *release {
 func withLibraries(t *testing.T, source string) string {
 	folder := t.TempDir()
 	for _, name := range []string{"packaging", "deploy"} {
-		if err := os.Symlink(filepath.Join(source, name), filepath.Join(folder, name)); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, os.Symlink(filepath.Join(source, name), filepath.Join(folder, name)))
 	}
 	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md", "install.sh"} { // a package has a link as a link
-		text, err := os.ReadFile(filepath.Join(source, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := value(os.ReadFile(filepath.Join(source, name)))(t)
 		write(t, filepath.Join(folder, name), string(text), 0o644)
 	}
 	for _, target := range targets {
@@ -72,42 +67,29 @@ func withLibraries(t *testing.T, source string) string {
 }
 
 func repository(t *testing.T) string {
-	folder, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	folder := value(filepath.Abs("../.."))(t)
 	return folder
 }
 
 func write(t *testing.T, name, text string, mode os.FileMode) {
 	t.Helper()
-	if err := put(name, mode, []byte(text)); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(name, mode); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, put(name, mode, []byte(text)))
+	ok(t, os.Chmod(name, mode))
 }
 
 // buildAll writes every artifact that fake binaries can be in.
 func (r *release) buildAll(t *testing.T) {
 	t.Helper()
 	for _, target := range targets {
-		if err := r.writeArchive(target); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, r.writeArchive(target))
 	}
 	for name, part := range map[string]func(context.Context) error{"packages": r.packages, "image": r.image, "finish": r.finish} {
 		if name == "finish" {
 			continue
 		}
-		if err := part(t.Context()); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		ok(t, part(t.Context()), name)
 	}
-	if err := r.finish(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, r.finish(t.Context()))
 }
 
 // TestEqualReleases: two releases of one commit, from other folders and with inputs of
@@ -119,16 +101,11 @@ func TestEqualReleases(t *testing.T) {
 		if i == 1 { // as if it were built at another time
 			old := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 			for _, name := range []string{r.binary(targets[0]), filepath.Join(r.work, "man", "kith.1")} {
-				if err := os.Chtimes(name, old, old); err != nil {
-					t.Fatal(err)
-				}
+				ok(t, os.Chtimes(name, old, old))
 			}
 		}
 		r.buildAll(t)
-		text, err := os.ReadFile(filepath.Join(r.out, sumsFile))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := value(os.ReadFile(filepath.Join(r.out, sumsFile)))(t)
 		sums[i] = string(text)
 		if err := r.checkSums(); err != nil {
 			t.Error(err)
@@ -178,10 +155,7 @@ func built(t *testing.T) string {
 	if runtime.GOOS != "linux" {
 		t.Skip("a static binary is made on Linux only")
 	}
-	binary, err := slim()
-	if err != nil {
-		t.Fatal(err)
-	}
+	binary := value(slim())(t)
 	return binary
 }
 
@@ -204,27 +178,20 @@ func TestStaticBinary(t *testing.T) {
 func TestBOM(t *testing.T) {
 	binary := built(t)
 	r := fakeRelease(t, "1.2.3")
-	data, err := os.ReadFile(binary)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := value(os.ReadFile(binary))(t)
 	target := target{"linux", runtime.GOARCH, false}
 	write(t, r.binary(target), string(data), 0o755)
 	r.source = t.TempDir()
 	write(t, filepath.Join(r.source, target.libraries(), "STAMP"), target.platform()+" 3.22.1 sha\n", 0o644)
 	var first, second bytes.Buffer
 	for _, out := range []*bytes.Buffer{&first, &second} {
-		if err := r.writeBOM(out, target); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, r.writeBOM(out, target))
 	}
 	if first.String() != second.String() {
 		t.Error("two of one binary differ")
 	}
 	var bom cdx.BOM
-	if err := json.Unmarshal(first.Bytes(), &bom); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, json.Unmarshal(first.Bytes(), &bom))
 	found := map[string]string{}
 	for _, c := range *bom.Components {
 		found[c.Name] = c.PackageURL
@@ -247,9 +214,7 @@ func TestProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		s := step{"build", func(context.Context) error { time.Sleep(25 * time.Second); return nil }}
-		if err := s.run(t.Context(), &out, "[1/2] "); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, s.run(t.Context(), &out, "[1/2] "))
 		want := "[1/2] build\n[1/2] build: 10 s so far\n[1/2] build: 20 s so far\n[1/2] done in 25 s\n"
 		if out.String() != want {
 			t.Errorf("%q, not %q", out.String(), want)

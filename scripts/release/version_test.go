@@ -14,9 +14,7 @@ func TestVersionOfACommit(t *testing.T) {
 	git := func(args ...string) string {
 		t.Helper()
 		out, err := exec.Command("git", append([]string{"-C", folder, "-c", "user.name=a", "-c", "user.email=a@example.org"}, args...)...).Output()
-		if err != nil {
-			t.Fatalf("git %v: %v", args, err)
-		}
+		ok(t, err, "git", args)
 		return strings.TrimSpace(string(out))
 	}
 	is := func(want string) {

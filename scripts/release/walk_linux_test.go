@@ -29,14 +29,10 @@ func TestWalk(t *testing.T) {
 
 	bare := t.TempDir()
 	for _, name := range []string{"tmp", "data"} {
-		if err := os.Mkdir(filepath.Join(bare, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, os.Mkdir(filepath.Join(bare, name), 0o700))
 	}
 	w.step("operator", "tar -xzf kith-slim_1.2.3_linux_"+runtime.GOARCH+".tar.gz", func() {
-		if err := unpackTarGz(archive, bare); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, unpackTarGz(archive, bare))
 	})
 	program := "/" + strings.TrimSuffix(filepath.Base(archive), ".tar.gz") + "/kith"
 	inBare := func(args ...string) *exec.Cmd {
@@ -60,9 +56,7 @@ func TestWalk(t *testing.T) {
 	_ = os.Remove(member.path("/var/lib/man-db/auto-update")) // dpkg would index all man pages of the computer
 	w.mount(member)
 	write(t, member.path("/home/ada/.kith/config.toml"), "[daemon]\nlisten = \"127.0.0.1:0\"\n[discovery]\nenabled = false\n", 0o600)
-	if err := os.Chmod(member.path("/home/ada/.kith"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.Chmod(member.path("/home/ada/.kith"), 0o700))
 	models := modelHub(t)
 	inMember := func(args ...string) *exec.Cmd {
 		cmd := exec.CommandContext(t.Context(), "/usr/bin/kith", args...)
@@ -119,12 +113,8 @@ func (w *walk) start(cmd *exec.Cmd) string {
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		w.t.Fatal(err)
-	}
+	ok(w.t, err)
+	ok(w.t, cmd.Start())
 	w.t.Cleanup(func() {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait()
@@ -148,9 +138,7 @@ func (w *walk) mount(r *root) {
 		source, target, kind string
 		flags                uintptr
 	}{{"proc", "/proc", "proc", 0}, {"/dev", "/dev", "", syscall.MS_BIND}} {
-		if err := syscall.Mount(m.source, r.path(m.target), m.kind, m.flags, ""); err != nil {
-			w.t.Fatalf("cannot mount %s: %v", m.target, err)
-		}
+		ok(w.t, syscall.Mount(m.source, r.path(m.target), m.kind, m.flags, ""), "cannot mount", m.target)
 		w.t.Cleanup(func() {
 			if err := syscall.Unmount(r.path(m.target), syscall.MNT_DETACH); err != nil {
 				w.t.Errorf("cannot unmount %s: %v", m.target, err)
@@ -166,15 +154,11 @@ func (w *walk) call(site, key string) {
 	for limit := time.Now().Add(2 * time.Minute); time.Now().Before(limit); {
 		body := strings.NewReader(`{"model":"Qwen3-0.6B-Q8_0","messages":[{"role":"user","content":"What is the capital of France?"}]}`)
 		req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, site+"/v1/chat/completions", body)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		ok(w.t, err)
 		req.Header.Set("Authorization", "Bearer "+key)
 		req.Header.Set("Content-Type", "application/json")
 		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		ok(w.t, err)
 		text, _ := io.ReadAll(res.Body)
 		res.Body.Close()
 		if res.StatusCode == http.StatusOK && bytes.Contains(text, []byte(`"content":"`)) {
@@ -195,22 +179,12 @@ func realArtifacts(t *testing.T) (archive, deb string) {
 	full.slim = false
 	build := &release{source: repository(t), work: t.TempDir(), version: "1.2.3"}
 	for _, target := range []target{host(), full} {
-		if err := build.build(t.Context(), target); err != nil {
-			t.Fatal(err)
-		}
-		data, err := os.ReadFile(build.binary(target))
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, build.build(t.Context(), target))
+		data := value(os.ReadFile(build.binary(target)))(t)
 		write(t, r.binary(target), string(data), 0o755)
 	}
-	if err := r.writeArchive(host()); err != nil {
-		t.Fatal(err)
-	}
-	name, err := r.makePackage("deb", runtime.GOARCH, r.binary(full))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, r.writeArchive(host()))
+	name := value(r.makePackage("deb", runtime.GOARCH, r.binary(full)))(t)
 	return filepath.Join(r.out, r.archiveName(host())), filepath.Join(r.out, name)
 }
 
@@ -218,10 +192,7 @@ func realArtifacts(t *testing.T) (archive, deb string) {
 // does, and returns its address.
 func modelHub(t *testing.T) string {
 	t.Helper()
-	model, err := os.ReadFile(filepath.Join(repository(t), "internal/llama/data/tiny.gguf"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	model := value(os.ReadFile(filepath.Join(repository(t), "internal/llama/data/tiny.gguf")))(t)
 	sum := fmt.Sprintf("%x", sha256.Sum256(model))
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/models/{org}/{repo}/tree/main", func(w http.ResponseWriter, r *http.Request) {

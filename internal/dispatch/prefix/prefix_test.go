@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 var (
@@ -32,9 +34,7 @@ func TestPromptsShareTheirPrefixes(t *testing.T) {
 	if len(first.Marks) != 2 || len(next.Marks) != 4 || !slices.Equal(sums(first), sums(next)[:2]) {
 		t.Errorf("%+v and %+v", first, next)
 	}
-	if first.MaxTokens != 12 || next.MaxTokens != 70 {
-		t.Errorf("%d and %d tokens", first.MaxTokens, next.MaxTokens)
-	}
+	assert.That(t, first.MaxTokens == 12 && next.MaxTokens == 70, first.MaxTokens, "and", next.MaxTokens, "tokens")
 	if want := len(`[{"a":[1,{"b":"]"}]}]`) + len(system) + len(user); first.Bytes != want || next.Marks[1].Bytes != want {
 		t.Errorf("%d bytes, want %d", first.Bytes, want)
 	}
@@ -45,9 +45,7 @@ func TestPromptsShareTheirPrefixes(t *testing.T) {
 		"another order":  Read(&key, "ann m", []byte(`{"tools":[{"a":[1,{"b":"]"}]}],"messages":[`+user+`,`+system+`]}`)),
 	} {
 		for _, sum := range sums(other) {
-			if slices.Contains(sums(next), sum) {
-				t.Errorf("%s has the same fingerprint", name)
-			}
+			assert.That(t, !slices.Contains(sums(next), sum), name, "has the same fingerprint")
 		}
 	}
 	for _, body := range []string{``, `null`, `[]`, `{}`, `{"messages":7}`, `{"messages":[]}`, `{"messages":[`, `{"messages"`, `{"a":"`, `{"max_tokens":"x"}`, `{"max_tokens":-3}`} {
@@ -80,9 +78,7 @@ func FuzzRead(f *testing.F) {
 		for _, m := range want.Messages {
 			size += len(m)
 		}
-		if got.Bytes != size {
-			t.Fatalf("%d bytes, want %d", got.Bytes, size)
-		}
+		assert.Require(t, got.Bytes == size, got.Bytes, "bytes", size)
 	})
 }
 
@@ -203,8 +199,6 @@ func BenchmarkMatch(b *testing.B) {
 	m.Sent(p.Marks, 3, noon)
 	b.ReportAllocs()
 	for b.Loop() {
-		if len(m.Match(p.Marks, noon)) != 1 {
-			b.Fatal("not found")
-		}
+		assert.Require(b, len(m.Match(p.Marks, noon)) == 1, "not found")
 	}
 }

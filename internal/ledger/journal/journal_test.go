@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 // texts returns the records as strings.
@@ -30,26 +32,19 @@ func bytesOf(texts []string) [][]byte {
 
 func reopen(t *testing.T, path string, size int64) (*Journal, []string) {
 	t.Helper()
-	j, err := open(path, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := assert.Value(open(path, size))(t)
 	t.Cleanup(func() { j.Close() })
 	return j, texts(j.Found())
 }
 
 func ok(t *testing.T, errs ...error) {
 	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
+	assert.OK(t, errors.Join(errs...))
 }
 
 func same(t *testing.T, got, want []string) {
 	t.Helper()
-	if !slices.Equal(got, want) {
-		t.Fatalf("got %q, want %q", got, want)
-	}
+	assert.Require(t, slices.Equal(got, want), got, want)
 }
 
 // TestKept checks that appended records are found after the process has ended, together
@@ -165,9 +160,7 @@ func TestFull(t *testing.T) {
 	n := 0
 	for ; ; n++ {
 		if err := j.Append(record); err != nil {
-			if !errors.Is(err, ErrFull) {
-				t.Fatal(err)
-			}
+			assert.Require(t, errors.Is(err, ErrFull), err)
 			break
 		}
 	}
@@ -222,14 +215,10 @@ func TestAnyMoment(t *testing.T) {
 			ok(t, os.WriteFile(name, slices.Concat(now[slot][:cut], disk[slot][cut:]), 0o600))
 		}
 		j, err = open(path, size)
-		if err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
+		assert.OK(t, err, "seed", seed)
 		found := texts(j.Found())
 		for _, s := range synced {
-			if !slices.Contains(found, s) {
-				t.Fatalf("seed %d: %s was synced and is lost; found %q", seed, s, found)
-			}
+			assert.Require(t, slices.Contains(found, s), "seed", seed, s, "was synced and is lost; found", found)
 		}
 		ok(t, j.Close())
 	}
@@ -256,21 +245,4 @@ func TestOpenFails(t *testing.T) {
 	ok(t, os.WriteFile(path+"a", text, 0o600))
 	_, found := reopen(t, path, 1<<10)
 	same(t, found, nil)
-}
-
-// BenchmarkAppend appends a record of 250 bytes without syncing it.
-func BenchmarkAppend(b *testing.B) {
-	j, err := Open(filepath.Join(b.TempDir(), "j-"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer j.Close()
-	record := make([]byte, 250)
-	for b.Loop() {
-		if j.Append(record) != nil {
-			if err := j.Restart(nil); err != nil {
-				b.Fatal(err)
-			}
-		}
-	}
 }
