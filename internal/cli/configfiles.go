@@ -46,14 +46,20 @@ type daemonFile struct {
 		// subfolders. The files run in a llama-server if there is one on this machine's
 		// PATH, otherwise in the built-in engine.
 		Models []string `toml:"models"`
-		// Slots is the number of concurrent calls for each model; 0, the default, is 4.
+		// Slots is the number of concurrent calls for each model; 0, the default, is up
+		// to 4, as many as fit into the memory.
 		Slots uint16 `toml:"slots"`
-		// Context is the context length of each slot in tokens; 0, the default, is 8192. A
-		// model with a shorter context uses its own.
+		// Context is the context length of each slot in tokens; 0, the default, is up to
+		// 32768, as many as fit into the memory. A model with a shorter context uses its own.
 		Context uint32 `toml:"context"`
 		// IdleUnload is how long after its last call a model is unloaded from memory; "0s"
 		// is never, default "10m".
 		IdleUnload duration `toml:"idle_unload"`
+		// KeepPrompts is how much of the disk computed prompts of models that are not in
+		// memory may use, encrypted, in the folder engine of Data; "0" keeps none, default
+		// "2GiB". A conversation goes on where it was after IdleUnload and a restart. Only the
+		// built-in engine can do that.
+		KeepPrompts size `toml:"keep_prompts"`
 	} `toml:"engine"`
 	Discovery struct {
 		// Enabled looks for engines on their usual ports on this machine; default true.
@@ -385,6 +391,7 @@ func defaultDaemonFile(home string) *daemonFile {
 	c.RateLimit.Enabled, c.RateLimit.RPS, c.RateLimit.Burst = true, 100, 200
 	c.Engine.Builtin = true
 	c.Engine.IdleUnload.Duration = 10 * time.Minute
+	c.Engine.KeepPrompts.Bytes = 2 << 30
 	c.Engine.Models = []string{filepath.Join(home, "models")}
 	c.Discovery.Enabled = defaultDiscovery
 	c.Audio.MaxUpload.Bytes = daemon.DefaultMaxUpload

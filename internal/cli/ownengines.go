@@ -2,21 +2,21 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sync/errgroup"
-
-	"io/fs"
-	"strconv"
-	"strings"
 
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/engine"
@@ -46,6 +46,7 @@ type ownEngines struct {
 	builtinOnly bool
 	log         *slog.Logger
 
+	secrets    secrets
 	files      []modelFile
 	pool       *llamaserver.Pool // nil: there is no llama-server, or no file yet
 	supervisor *llama.Supervisor // nil: the same for the built-in engine
@@ -67,6 +68,9 @@ func newOwnEngines(config *daemonFile, builtinOnly bool, log *slog.Logger) *ownE
 func (o *ownEngines) begin(ctx context.Context, group *errgroup.Group) error {
 	files, err := modelFiles(o.config.Engine.Models)
 	if err != nil {
+		return err
+	}
+	if o.secrets, err = o.config.secrets(); err != nil {
 		return err
 	}
 	if err := o.set(ctx, group, files); err != nil {
@@ -128,6 +132,7 @@ func (o *ownEngines) start(ctx context.Context, group *errgroup.Group) {
 		return
 	}
 	o.supervisor = llama.NewSupervisor(llama.Config{
+		KeepPrompts: settings.KeepPrompts.Bytes, PromptKey: o.secrets.PromptKey,
 		Models: builtinFiles(o.files), Slots: int(settings.Slots), Context: int(settings.Context),
 		IdleUnload: settings.IdleUnload.Duration, OnModels: func() { notify(o.changed) },
 		Data: o.config.engineFolder(), GPUs: gpuLibraries(), Log: o.log,
@@ -140,6 +145,28 @@ func (o *ownEngines) start(ctx context.Context, group *errgroup.Group) {
 		}
 		return nil
 	})
+}
+
+// secrets are keys that this machine makes at its first start.
+type secrets struct {
+	PromptKey string `json:"prompt_key"` // of computed prompts on disk
+	CacheKey  string `json:"cache_key"`  // of the names of callers' prompt caches
+}
+
+// secrets returns the machine's keys. Without the file it makes them.
+func (c *daemonFile) secrets() (s secrets, err error) {
+	path := filepath.Join(c.Daemon.Data, "secrets.json")
+	if err = daemon.ReadPrivate(path, &s); !errors.Is(err, fs.ErrNotExist) {
+		return s, err
+	}
+	if s.PromptKey, err = llama.NewPromptKey(); err != nil {
+		return s, err
+	}
+	s.CacheKey = rand.Text()
+	if err = os.MkdirAll(c.Daemon.Data, 0o700); err != nil {
+		return s, err
+	}
+	return s, daemon.WritePrivate(path, s)
 }
 
 // all returns the engines that are running.

@@ -4,19 +4,17 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"os"
+	"os/signal"
+	"reflect"
 	"slices"
+	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-
-	"strings"
-
-	"net/http"
-	"os/signal"
-	"reflect"
-	"syscall"
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
@@ -102,7 +100,7 @@ func (m *daemonProcess) run(ctx context.Context) error {
 		return errors.Join(err, group.Wait())
 	}
 	config := m.daemonConfig()
-	config.Spool, config.Own = room, m.engines.all()
+	config.Spool, config.Own, config.CacheKey = room, m.engines.all(), m.engines.secrets.CacheKey
 	if m.read != nil {
 		config.ReloadConfig = m.reload
 	}

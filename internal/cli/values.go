@@ -1,23 +1,22 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math"
 	"net"
 	"net/mail"
 	"net/netip"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
-
-	"cmp"
-	"io/fs"
-	"os"
 	"unicode/utf8"
 
 	"github.com/kith/kith/internal/credential"
@@ -84,6 +83,10 @@ type size struct{ Bytes int64 }
 func (size) takes() string { return `a size such as "32MiB" or "500KB"` }
 
 func (s *size) UnmarshalText(text []byte) error {
+	if string(text) == "0" {
+		s.Bytes = 0
+		return nil
+	}
 	number := strings.TrimRight(string(text), "BKMGTi")
 	unit, known := map[string]int64{
 		"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30,

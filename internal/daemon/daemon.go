@@ -5,6 +5,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -84,6 +85,9 @@ type Config struct {
 	// Spool holds the bodies of calls and responses. Those of the hub's calls count as one
 	// member's. Nil means a spool in memory without limits.
 	Spool *spool.Spool
+	// CacheKey makes the names of callers' prompt caches unpredictable. With the same key
+	// they are the same after a restart. Empty means a random one.
+	CacheKey string
 	// PowerPolicy configures when this machine pauses automatically.
 	PowerPolicy PowerPolicy
 	// TLS contains additional roots for connections to the hub; nil means the system's.
@@ -156,6 +160,7 @@ func New(c Config) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.CacheKey = cmp.Or(c.CacheKey, rand.Text())
 	if c.Spool == nil {
 		c.Spool, _ = spool.Open("", spool.Limits{}) // without a folder it cannot fail
 	}

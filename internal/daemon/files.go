@@ -48,7 +48,7 @@ func (c Credential) LogValue() slog.Value { return slog.StringValue(c.String()) 
 func LoadCredential(home string) (Credential, error) {
 	var c Credential
 	path := filepath.Join(home, credentialFile)
-	if err := readPrivate(path, &c); errors.Is(err, fs.ErrNotExist) {
+	if err := ReadPrivate(path, &c); errors.Is(err, fs.ErrNotExist) {
 		return Credential{}, err
 	} else if err != nil {
 		return Credential{}, fmt.Errorf("cannot use this machine's credential: %w; or run `kith login` again", err)
@@ -68,7 +68,7 @@ func SaveCredential(home string, c Credential) error {
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return fmt.Errorf("cannot keep the credential: %w", err)
 	}
-	return writePrivate(filepath.Join(home, credentialFile), c)
+	return WritePrivate(filepath.Join(home, credentialFile), c)
 }
 
 // RemoveCredential removes the credential in home. The error is fs.ErrNotExist if there
@@ -77,9 +77,9 @@ func RemoveCredential(home string) error {
 	return os.Remove(filepath.Join(home, credentialFile))
 }
 
-// readPrivate decodes the JSON file at path into v. It refuses a file that other users
+// ReadPrivate decodes the JSON file at path into v. It refuses a file that other users
 // can read or change.
-func readPrivate(path string, v any) error {
+func ReadPrivate(path string, v any) error {
 	if err := host.CheckSecretFile(path); errors.Is(err, fs.ErrNotExist) {
 		return err
 	} else if err != nil {
@@ -95,9 +95,9 @@ func readPrivate(path string, v any) error {
 	return nil
 }
 
-// writePrivate writes v as JSON to path with mode 0600. It syncs and renames a temporary
+// WritePrivate writes v as JSON to path with mode 0600. It syncs and renames a temporary
 // file, so that after a crash the file has either its old or its new content.
-func writePrivate(path string, v any) (err error) {
+func WritePrivate(path string, v any) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("cannot write %s: %w", path, err)

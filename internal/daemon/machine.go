@@ -2,6 +2,9 @@ package daemon
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
 	"net/http"
@@ -133,13 +136,15 @@ func fromOwner(r *http.Request) bool {
 	return class == fleet.Own.String()
 }
 
-// cacheOf returns the name of the caller's prompt cache. It is "" for this machine's
-// owner, whose local calls use the same cache.
-func cacheOf(r *http.Request) string {
+// cacheOf returns the name of the caller's prompt cache, which only this machine can
+// make. It is "" for this machine's owner, whose local calls use the same cache.
+func (d *Daemon) cacheOf(r *http.Request) string {
 	if fromOwner(r) {
 		return ""
 	}
-	return "hub " + r.Header.Get(tunnel.HeaderCache)
+	mac := hmac.New(sha256.New, []byte(d.config.CacheKey))
+	mac.Write([]byte(r.Header.Get(tunnel.HeaderCache)))
+	return hex.EncodeToString(mac.Sum(nil)[:16])
 }
 
 var errOtherModel = fault.New(fault.InvalidRequest,
@@ -158,7 +163,7 @@ func (d *Daemon) serveCall(w http.ResponseWriter, r *http.Request, began *bool, 
 	ctx, cancel := withDeadline(r.Context(), r.Header.Get(tunnel.HeaderDeadline))
 	defer cancel()
 	// Trusted is never set here: no caller from the network may set an engine's options.
-	call.Caller, call.SharedCache, call.Spool, call.Holder = cacheOf(r), d.policy.Load().sharedCache, d.config.Spool,
+	call.Caller, call.SharedCache, call.Spool, call.Holder = d.cacheOf(r), d.policy.Load().sharedCache, d.config.Spool,
 		hubMember
 	resp, err := e.Do(ctx, call)
 	for _, other := range serving(d.offers.forHub(), call.Model, call.Endpoint) {

@@ -51,7 +51,7 @@ func (d *Daemon) serveTokenize(w http.ResponseWriter, r *http.Request, _ *bool) 
 	ctx, cancel := context.WithTimeout(r.Context(), countTimeout)
 	defer cancel()
 	tokens, err := e.Count(ctx,
-		engine.Request{Endpoint: fleet.ChatCompletions, Model: head.Model, Body: text, Caller: cacheOf(r)})
+		engine.Request{Endpoint: fleet.ChatCompletions, Model: head.Model, Body: text, Caller: d.cacheOf(r)})
 	switch {
 	case err == nil:
 		w.Header().Set("Content-Type", "application/json")

@@ -228,8 +228,8 @@ type Request struct {
 	// Trusted marks a local call by the owner of this machine: all fields are passed on.
 	// For other calls only those in the allow-list are.
 	Trusted bool
-	// Caller identifies the caller; "" is the owner of this machine. An engine with a
-	// prompt cache uses cached prompts only for the same caller. Otherwise a fast answer
+	// Caller is a name of the caller that no one can guess; "" is the owner of this
+	// machine. An engine with a prompt cache uses cached prompts only for the same caller. Otherwise a fast answer
 	// would reveal that another caller had sent the same prompt
 	// (spec/security.md#prompt-cache).
 	Caller string

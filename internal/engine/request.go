@@ -2,10 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
 	"errors"
@@ -369,19 +365,9 @@ func (r *rebuild) addCache() {
 		return
 	}
 	if r.kind.salts {
-		r.write("cache_salt", quoted(cacheSalt(r.req.Caller)))
+		r.write("cache_salt", quoted(r.req.Caller))
 	}
 	if r.kind.cachePrompt && !r.req.SharedCache {
 		r.write("cache_prompt", "false")
 	}
-}
-
-// saltKey makes cache salts unpredictable.
-var saltKey = rand.Text()
-
-// cacheSalt returns the name of a caller's prompt cache.
-func cacheSalt(caller string) string {
-	mac := hmac.New(sha256.New, []byte(saltKey))
-	mac.Write([]byte(caller))
-	return hex.EncodeToString(mac.Sum(nil)[:16])
 }

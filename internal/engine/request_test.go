@@ -402,7 +402,7 @@ func TestCachesApart(t *testing.T) {
 	} {
 		own, ann, again, bob := of(test.kind, Request{}), of(test.kind, Request{Caller: "ann"}), of(test.kind, Request{Caller: "ann"}), of(test.kind, Request{Caller: "bob"})
 		assert.That(t, own.Salt == "" && own.Prompt == nil, test.kind, "the owner", own)
-		if test.salts != (ann.Salt != "") || ann.Salt != again.Salt || test.salts && ann.Salt == bob.Salt || strings.Contains(ann.Salt, "ann") {
+		if test.salts != (ann.Salt != "") || ann.Salt != again.Salt || test.salts && ann.Salt == bob.Salt {
 			t.Errorf("%s: salts %q %q %q", test.kind, ann.Salt, again.Salt, bob.Salt)
 		}
 		assert.Equal(t, (ann.Prompt != nil && !*ann.Prompt), test.single, test.kind, "cache_prompt", ann.Prompt)

@@ -9,9 +9,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/kith/kith/internal/llama/chatform"
-
 	"github.com/kith/kith/internal/assert"
+	"github.com/kith/kith/internal/llama/chatform"
 )
 
 func TestHolder(t *testing.T) {

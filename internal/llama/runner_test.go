@@ -9,10 +9,10 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/kith/kith/internal/llama/chatform"
 	"github.com/shirou/gopsutil/v4/process"
 
 	"github.com/kith/kith/internal/assert"
+	"github.com/kith/kith/internal/llama/chatform"
 )
 
 // openModel loads llama.cpp into this process and inspects a model.
