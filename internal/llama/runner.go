@@ -47,7 +47,7 @@ type runner struct {
 	prompts *promptStore  // nil: none
 	jobs    chan *job
 	embeds  chan *embedding
-	removed chan struct{} // closed when no more requests are queued
+	removed chan struct{} // closed when requests are refused
 	leaving chan struct{} // closed when the runner has to end at once
 	ended   chan struct{} // closed when it has ended
 

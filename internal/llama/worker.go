@@ -185,7 +185,7 @@ func (s *server) setModels(files []ModelFile) []Model {
 
 // leave makes all runners end and waits for them: they store their prompts.
 func (s *server) leave() {
-	s.setting.Lock() // no model is added any more
+	s.setting.Lock() // no model is added
 	for _, r := range s.runners {
 		r.leave()
 	}
