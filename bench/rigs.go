@@ -22,9 +22,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
-
 	"syscall"
+	"time"
 
 	"github.com/shirou/gopsutil/v4/process"
 

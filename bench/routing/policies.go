@@ -1,10 +1,9 @@
 package main
 
 import (
-	"math/rand/v2"
-
 	"encoding/binary"
 	"hash/fnv"
+	"math/rand/v2"
 	"time"
 
 	"github.com/kith/kith/internal/dispatch/prefix"

@@ -1,19 +1,18 @@
 package cli
 
 import (
+	"bufio"
 	"context"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/signal"
-	"strings"
-
-	"bufio"
-	"encoding/json/jsontext"
-	"encoding/json/v2"
-	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"

@@ -2,18 +2,17 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"crypto/rand"
-	"io"
-	"io/fs"
-	"os"
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/store"

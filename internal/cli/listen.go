@@ -8,11 +8,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"time"
-
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"time"
 
 	"github.com/kith/kith/internal/outbound"
 	"github.com/kith/kith/internal/spool"

@@ -1,23 +1,22 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
 	"net/url"
+	"os"
+	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"cmp"
-	"encoding/json/v2"
-	"os"
-	"runtime"
-	"strconv"
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"

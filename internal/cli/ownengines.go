@@ -4,19 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sync/errgroup"
-
-	"io/fs"
-	"strconv"
-	"strings"
 
 	"github.com/kith/kith/internal/daemon"
 	"github.com/kith/kith/internal/engine"

@@ -1,23 +1,22 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"bytes"
-	"encoding/json/jsontext"
-	"encoding/json/v2"
-	"io"
-	"net/http"
-	"strconv"
-	"strings"
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"

@@ -4,19 +4,17 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"os"
+	"os/signal"
+	"reflect"
 	"slices"
+	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-
-	"strings"
-
-	"net/http"
-	"os/signal"
-	"reflect"
-	"syscall"
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"

@@ -6,15 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
-
-	"math"
-	"time"
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"

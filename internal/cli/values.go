@@ -1,23 +1,22 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math"
 	"net"
 	"net/mail"
 	"net/netip"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
-
-	"cmp"
-	"io/fs"
-	"os"
 	"unicode/utf8"
 
 	"github.com/kith/kith/internal/credential"

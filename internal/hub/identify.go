@@ -3,12 +3,11 @@ package hub
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
-
-	"net/http"
-	"net/netip"
 
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/api"

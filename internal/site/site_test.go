@@ -17,7 +17,6 @@ import (
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/fleet"
-
 	"github.com/kith/kith/internal/store"
 	"github.com/kith/kith/internal/storetest"
 )
