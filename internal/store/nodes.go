@@ -25,11 +25,11 @@ func (db *DB) StartNode(ctx context.Context, n fleet.Node) error {
 			Name: n.Name, Incarnation: n.Incarnation, Region: n.Region, Address: n.Address, Pin: n.Pin,
 			Version: n.Version, State: n.State, Started: millis(n.Started),
 		})
-	})
+	}, "start node %q", n.Name)
 	if err == nil {
 		db.node = n
 	}
-	return db.wrap(err, "start node %q", n.Name)
+	return err
 }
 
 // beat increments this node's beat and returns the nodes and what changed after the
@@ -104,20 +104,11 @@ func (f *Facts) Generations(ctx context.Context, ids []fleet.MachineID) (map[fle
 	}
 	rows, err := f.db.reads().QueryContext(ctx, "SELECT id, generation FROM machines WHERE id IN (SELECT unnest(cast($1 AS text[])))",
 		convert(ids, func(id fleet.MachineID) string { return string(id) }))
-	if err != nil {
-		return nil, f.db.wrap(err, "read the tunnels' numbers")
-	}
-	defer rows.Close()
 	newest := make(map[fleet.MachineID]int64, len(ids))
-	for rows.Next() {
-		var id fleet.MachineID
-		var generation int64
-		if err := rows.Scan(&id, &generation); err != nil {
-			return nil, f.db.wrap(err, "read the tunnels' numbers")
-		}
-		newest[id] = generation
-	}
-	return newest, f.db.wrap(rows.Err(), "read the tunnels' numbers")
+	var id fleet.MachineID
+	var generation int64
+	err = scan(rows, err, func() { newest[id] = generation }, &id, &generation)
+	return newest, f.db.wrap(err, "read the tunnels' numbers")
 }
 
 // Nodes returns the nodes that started on this database and did not remove themselves, by

@@ -90,9 +90,14 @@ func (db *DB) Close() error {
 	return errors.Join(err, db.write.Close(), db.flavor.release())
 }
 
-// transact runs do in one write transaction and, if the context has an act, records it in
-// the audit log.
-func (db *DB) transact(ctx context.Context, do func(*query.Queries) error) error {
+// transact runs do in one write transaction, as inTransaction does, and wraps the error.
+func (db *DB) transact(ctx context.Context, do func(*query.Queries) error, what string, args ...any) error {
+	return db.wrap(db.inTransaction(ctx, do), what, args...)
+}
+
+// inTransaction runs do in one write transaction and, if the context has an act, records
+// it in the audit log.
+func (db *DB) inTransaction(ctx context.Context, do func(*query.Queries) error) error {
 	ctx, cancel := db.bound(ctx)
 	defer cancel()
 	tx, err := db.begin(ctx, db.write, nil)
@@ -118,14 +123,15 @@ func (db *DB) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, db.flavor.within)
 }
 
-// view runs do in one read transaction, so that all its queries see the same data.
-func (db *DB) view(ctx context.Context, do func(*query.Queries) error) error {
+// view runs do in one read transaction, so that all its queries see the same data. It
+// wraps the error.
+func (db *DB) view(ctx context.Context, do func(*query.Queries) error, what string, args ...any) error {
 	tx, err := db.begin(ctx, db.read, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 	if err != nil {
-		return err
+		return db.wrap(err, what, args...)
 	}
 	defer func() { _ = tx.Rollback() }() // there is nothing to commit
-	return do(query.New(tx))
+	return db.wrap(do(query.New(tx)), what, args...)
 }
 
 // wrap returns "cannot <what>: <kind>: <err>", where <kind> is this package's error for
@@ -163,9 +169,19 @@ func checkText(values ...string) error {
 	return nil
 }
 
-// sameHash compares hashes in constant time.
-func sameHash(found []byte, want [32]byte) bool {
-	return subtle.ConstantTimeCompare(found, want[:]) == 1
+// checkHash returns the error of reading a row or, if the row has another hash than it
+// should have, sql.ErrNoRows. It compares in constant time.
+func checkHash(err error, found []byte, want [32]byte) error {
+	if err == nil && subtle.ConstantTimeCompare(found, want[:]) != 1 {
+		err = sql.ErrNoRows
+	}
+	return err
+}
+
+// hashOf returns the hash of a row, which is zero if there is none.
+func hashOf(found []byte) (hash [32]byte) {
+	copy(hash[:], found)
+	return hash
 }
 
 // millis returns a time as stored in the database; the zero time is 0.
@@ -196,6 +212,21 @@ func pageStart(from account.Place) (at int64, id string) {
 // with part in it.
 func likePattern(part string) string {
 	return "%" + strings.NewReplacer("!", "!!", "%", "!%", "_", "!_").Replace(part) + "%"
+}
+
+// scan scans each row of a query into columns, and calls take after each.
+func scan(rows *sql.Rows, err error, take func(), columns ...any) error {
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := rows.Scan(columns...); err != nil {
+			return err
+		}
+		take()
+	}
+	return rows.Err()
 }
 
 // convert converts rows to records of package account.

@@ -243,17 +243,8 @@ DROP TABLE usage_before`)
 // usageDaysIn returns the days that have records in usage.
 func usageDaysIn(ctx context.Context, tx *sql.Tx) ([]int64, error) {
 	rows, err := tx.QueryContext(ctx, "SELECT DISTINCT started - started % $1 FROM usage", dayMillis)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
 	var days []int64
-	for rows.Next() {
-		var day int64
-		if err := rows.Scan(&day); err != nil {
-			return nil, err
-		}
-		days = append(days, day)
-	}
-	return days, rows.Err()
+	var day int64
+	err = scan(rows, err, func() { days = append(days, day) }, &day)
+	return days, err
 }
