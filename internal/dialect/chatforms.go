@@ -46,7 +46,10 @@ func ReadChatHead(body []byte) (Head, *ChatForms, []byte, error) {
 	if err := json.Unmarshal(body, &request); err != nil {
 		return h.Head, nil, nil, refusal(err)
 	}
-	for _, step := range []func(jsonObject) error{webSearch, f.functions, f.tools, f.choice, f.messages} {
+	if kind := request["web_search_options"].Kind(); kind != 'n' && kind != 0 { // only the vendor can search
+		return h.Head, nil, nil, vendorToolFault("web_search_options", "web search")
+	}
+	for _, step := range []func(jsonObject) error{f.functions, f.tools, f.choice, f.messages} {
 		if err := step(request); err != nil {
 			return h.Head, nil, nil, err
 		}
@@ -84,17 +87,8 @@ func onlyFunctions(tools jsontext.Value) bool {
 	return true
 }
 
-func formFault(param, format string, args ...any) error {
-	return fault.New(fault.InvalidRequest, param+": "+format, args...).WithParam(param)
-}
-
-// webSearch refuses web_search_options, with which a chat request asks for a web search.
-// Only the vendor runs it, as with the tools that ChatForms.tools refuses.
-func webSearch(request jsonObject) error {
-	if options := request["web_search_options"]; options != nil && options.Kind() != 'n' {
-		return vendorToolFault("web_search_options", "web search")
-	}
-	return nil
+func formFault(param, rule string) error {
+	return fault.New(fault.InvalidRequest, "%s: %s", param, rule).WithParam(param)
 }
 
 // functions translates functions and function_call to tools and tool_choice. An empty
@@ -298,11 +292,8 @@ func (f *ChatForms) Answer(answer io.Reader) ([]byte, Usage, error) {
 	if failure := document["error"]; failure != nil && failure.Kind() != 'n' {
 		return nil, Usage{}, errorMember(failure)
 	}
-	var usage Usage
-	if document["usage"].Kind() == '{' {
-		usage = readUsage(document["usage"])
-	}
 	e := &formEvents{forms: f}
+	usage := readUsage(document["usage"])
 	out, err := e.rewrite(document, "message", true)
 	return out, usage, err
 }

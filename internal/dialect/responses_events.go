@@ -76,20 +76,15 @@ func (r *Response) grow(value jsontext.Value) error {
 func (r *Response) chunk(p *delta) error {
 	r.begin()
 	r.takeLogprobs(p)
-	if p.thought != nil {
-		if err := r.say(reasoningItem, false, p.thought); err != nil {
-			return err
-		}
+	err := r.say(reasoningItem, false, p.thought)
+	if err == nil {
+		err = r.say(messageItem, false, p.text)
 	}
-	if p.text != nil {
-		if err := r.say(messageItem, false, p.text); err != nil {
-			return err
-		}
+	if err == nil {
+		err = r.say(messageItem, true, p.refusal)
 	}
-	if p.refusal != nil {
-		if err := r.say(messageItem, true, p.refusal); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	for i := range p.calls {
 		if err := r.toolCall(&p.calls[i]); err != nil {
@@ -244,8 +239,12 @@ func (o *openItem) part() *outputPart {
 	}
 }
 
-// say appends text to the open part, after opening a part of that kind if necessary.
+// say appends text, if there is any, to the open part, after opening a part of that kind
+// if necessary.
 func (r *Response) say(kind itemKind, refusal bool, text jsontext.Value) error {
+	if text == nil {
+		return nil
+	}
 	o := &r.item
 	if o.kind != kind {
 		r.close("completed")

@@ -49,9 +49,8 @@ func (q *ResponsesRequest) input() (err error) {
 	case '[', 'n':
 		q.inputs, err = q.items()
 		return err
-	default:
-		return q.refuseNext("must be a text or a list of items")
 	}
+	return q.refuseNext("must be a text or a list of items")
 }
 
 func (q *ResponsesRequest) items() (items []inputItem, err error) {
@@ -159,51 +158,27 @@ func (q *ResponsesRequest) checkMessage(item *inputItem) error {
 // vendors may have.
 func (q *ResponsesRequest) parts() ([]block, error) {
 	switch q.dec.PeekKind() {
-	case '"':
-		text, err := q.value()
-		return []block{{kind: textBlock, text: text}}, err
-	case '[':
-		var blocks []block
-		err := q.list(func() error {
-			if q.dec.PeekKind() != '{' {
-				blocks = append(blocks, block{})
-				return skip(q.dec)
-			}
-			b, err := q.part()
-			blocks = append(blocks, b)
-			return err
-		})
-		return blocks, err
-	default:
-		return nil, skip(q.dec)
+	case '"', '[':
+		return q.blocks(q.part)
 	}
+	return nil, skip(q.dec)
 }
 
 func (q *ResponsesRequest) part() (b block, err error) {
+	if q.dec.PeekKind() != '{' {
+		return b, skip(q.dec)
+	}
 	var kind jsontext.Value
-	err = Members(q.dec, func(name []byte) error {
-		switch string(name) {
-		case "type":
-			return q.stringInto(&kind)
-		case "text", "refusal":
-			return q.stringInto(&b.text)
-		case "detail":
-			return q.stringInto(&b.source.detail)
-		case "image_url":
-			if q.dec.PeekKind() != '{' {
-				return q.stringInto(&b.source.url)
-			}
-			return Members(q.dec, func(name []byte) error { // as in the chat dialect
-				switch string(name) {
-				case "url":
-					return q.stringInto(&b.source.url)
-				case "detail":
-					return q.stringInto(&b.source.detail)
-				}
-				return skip(q.dec)
-			})
+	err = q.object(func(name []byte) error {
+		if string(name) == "image_url" && q.dec.PeekKind() == '{' { // as in the chat dialect
+			return q.fields(field{"url", nil, &b.source.url}, field{"detail", nil, &b.source.detail})
 		}
-		return skip(q.dec)
+		return q.field(name, []field{
+			{"type", nil, &kind},
+			{"text", nil, &b.text}, {"refusal", nil, &b.text},
+			{"detail", nil, &b.source.detail},
+			{"image_url", nil, &b.source.url},
+		})
 	})
 	switch b.typeName = text(kind); b.typeName {
 	case "input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal":
@@ -220,13 +195,13 @@ func (q *ResponsesRequest) turnOf(item *inputItem) turn {
 	switch item.kind {
 	case messageItem:
 		return turn{role: item.role, blocks: item.content}
-	case callItem:
+	case callItem, customItem:
+		input := item.argument
+		if item.kind == customItem {
+			input = customArguments(input)
+		}
 		return turn{role: "assistant", blocks: []block{{
-			kind: toolUseBlock, id: item.callID, name: q.toolNamed(item.name, item.namespace), input: item.argument,
-		}}}
-	case customItem:
-		return turn{role: "assistant", blocks: []block{{
-			kind: toolUseBlock, id: item.callID, name: q.toolNamed(item.name, item.namespace), input: customArguments(item.argument),
+			kind: toolUseBlock, id: item.callID, name: q.toolNamed(item.name, item.namespace), input: input,
 		}}}
 	case resultItem:
 		shown := item.content[:0:0]

@@ -204,17 +204,14 @@ func (t *Transcription) readField(name string, part *multipart.Part) error {
 	case !utf8.ValidString(value):
 		return malformed("the part %q is not UTF-8", name)
 	}
+	into := map[string]*string{
+		"model": (*string)(&t.Model), "language": &t.Language, "prompt": &t.Prompt, "response_format": &t.Format, "temperature": &t.Temperature,
+	}
+	if into[name] != nil {
+		*into[name] = value
+		return nil
+	}
 	switch name {
-	case "model":
-		t.Model = fleet.ModelID(value)
-	case "language":
-		t.Language = value
-	case "prompt":
-		t.Prompt = value
-	case "response_format":
-		t.Format = value
-	case "temperature":
-		t.Temperature = value
 	case "timestamp_granularities[]", "timestamp_granularities":
 		t.Granularity = append(t.Granularity, value)
 	case "stream":
