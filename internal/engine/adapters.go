@@ -33,10 +33,6 @@ func (p *probe) sglang() (generates, ok bool) {
 }
 
 func sglangList(p *probe) ([]Model, error) {
-	l, err := p.models()
-	if err != nil {
-		return nil, err
-	}
 	var server struct {
 		Context int `json:"context_length"`
 		Slots   int `json:"max_running_requests"`
@@ -45,14 +41,12 @@ func sglangList(p *probe) ([]Model, error) {
 		_ = p.get("/server_info").into(&server) // optional
 	}
 	generates, _ := p.sglang()
-	return l.each(func(d listed) (Model, bool) {
+	return p.each(func(d listed) (Model, bool) {
 		m := chatModel(d.ID, cmp.Or(max(d.MaxModelLen, 0), server.Context))
 		m.Slots = max(server.Slots, 0)
-		if !generates {
-			m.embedsOnly()
-		}
+		m.setEmbeds(!generates, generates)
 		return m, true
-	}), nil
+	})
 }
 
 func sglangRunning(p *probe) (calls int, known bool) {
@@ -86,7 +80,7 @@ func dockerList(p *probe) ([]Model, error) {
 	return l.each(func(d listed) (Model, bool) {
 		if strings.Contains(d.Docker.Architecture, "bert") { // these models only embed
 			m := chatModel(d.ID, d.Docker.Context)
-			m.embedsOnly()
+			m.setEmbeds(true, false)
 			return m, true
 		}
 		return p.byName("/engines"+embeddingsPath, d.ID, d.Docker.Context)
@@ -126,10 +120,6 @@ func localAIDetect(p *probe) bool {
 // models that only speak, listen or draw are omitted. For older versions only the id is
 // known, because a request for more would load the model.
 func localAIList(p *probe) ([]Model, error) {
-	l, err := p.models()
-	if err != nil {
-		return nil, err
-	}
 	var detailed struct {
 		Data []struct {
 			ID  string   `json:"id"`
@@ -141,22 +131,17 @@ func localAIList(p *probe) ([]Model, error) {
 	for _, d := range detailed.Data {
 		can[d.ID] = d.Can
 	}
-	return l.each(func(d listed) (Model, bool) {
+	return p.each(func(d listed) (Model, bool) {
 		words := can[d.ID]
 		if words == nil {
 			return byName(d.ID, 0), true
 		}
 		m := chatModel(d.ID, 0)
 		embeds, chats := slices.Contains(words, "embeddings"), slices.Contains(words, "chat") || slices.Contains(words, "completion")
-		switch {
-		case embeds && chats:
-			m.alsoEmbeds()
-		case embeds:
-			m.embedsOnly()
-		}
+		m.setEmbeds(embeds, chats)
 		m.setCapability("vision", slices.Contains(words, "vision"))
 		return m, embeds || chats
-	}), nil
+	})
 }
 
 func swapDetect(p *probe) bool {
@@ -196,23 +181,17 @@ func koboldList(p *probe) ([]Model, error) {
 	if v.Protected {
 		return nil, errLocked
 	}
-	l, err := p.models()
-	if err != nil {
-		return nil, err
-	}
 	var context struct {
 		Value int `json:"value"`
 	}
 	_ = p.get("/api/extra/true_max_context_length").into(&context) // missing in older versions
-	return l.each(func(d listed) (Model, bool) {
+	return p.each(func(d listed) (Model, bool) {
 		m := chatModel(d.ID, context.Value)
 		m.setCapability("vision", v.Vision)
 		m.setCapability("audio", v.Audio)
-		if v.Embeddings {
-			m.alsoEmbeds()
-		}
+		m.setEmbeds(v.Embeddings, true)
 		return m, !strings.HasSuffix(d.ID, "inactive") // no text model is loaded
-	}), nil
+	})
 }
 
 func koboldRunning(p *probe) (calls int, known bool) {
@@ -298,9 +277,7 @@ const embeddingsPath = "/v1/embeddings"
 // model is for embeddings, otherwise for chat.
 func byName(id string, context int) Model {
 	m := chatModel(id, context)
-	if strings.Contains(strings.ToLower(id), "embed") {
-		m.embedsOnly()
-	}
+	m.setEmbeds(strings.Contains(strings.ToLower(id), "embed"), false)
 	return m
 }
 
@@ -320,14 +297,13 @@ func (p *probe) byName(embeddings, id string, context int) (m Model, ok bool) {
 
 // listByName lists models for which only the ids are known, and possibly the context.
 func (p *probe) listByName(about func(d listed) (context int, ok bool)) ([]Model, error) {
-	l, err := p.models()
-	return l.each(func(d listed) (m Model, ok bool) {
+	return p.each(func(d listed) (m Model, ok bool) {
 		context, ok := about(d)
 		if ok {
 			m, ok = p.byName(embeddingsPath, d.ID, context)
 		}
 		return m, ok
-	}), err
+	})
 }
 
 func genericList(p *probe) ([]Model, error) {

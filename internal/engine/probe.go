@@ -190,18 +190,6 @@ func (g page) into(v any) error {
 	return nil
 }
 
-// cached returns the stored result of load for key. It calls load if there is none.
-func (p *probe) cached(key string, load func() (Model, error)) (Model, error) {
-	if m, ok := p.known[key]; ok {
-		return m, nil
-	}
-	m, err := load()
-	if err == nil {
-		p.known[key] = m
-	}
-	return m, err
-}
-
 // gauges returns the sum of the gauges at /metrics over all labels; known reports that
 // the first gauge exists.
 func (p *probe) gauges(names ...string) (sum int, known bool) {

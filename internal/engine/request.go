@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -240,8 +241,9 @@ func (r *rebuild) control(name string, value jsontext.Value) error {
 		if n < 1 {
 			return fault.New(fault.InvalidRequest, "%s must be at least 1; leave it out, or send -1, for the engine's own limit", name).WithParam(name)
 		}
-		if !r.req.Trusted {
-			value = r.clampLimit(n)
+		if !r.req.Trusted { // at most the model's context
+			most := cmp.Or(max(r.model.ContextLength, 0), maxTokens)
+			value = strconv.AppendInt(nil, int64(min(n, float64(most))), 10)
 		}
 		if name == "max_tokens" {
 			r.limit = value
@@ -256,15 +258,6 @@ func (r *rebuild) control(name string, value jsontext.Value) error {
 		return r.think.read(name, value, r)
 	}
 	return nil
-}
-
-// clampLimit limits an untrusted limit to the model's context length.
-func (r *rebuild) clampLimit(limit float64) jsontext.Value {
-	most := maxTokens
-	if r.model.ContextLength > 0 {
-		most = r.model.ContextLength
-	}
-	return strconv.AppendInt(nil, int64(min(limit, float64(most))), 10)
 }
 
 // addOwn writes the members that kith sets itself.
@@ -329,11 +322,9 @@ func prefilled(body []byte) bool {
 			Role string `json:"role"`
 		} `json:"messages"`
 	}
-	n := 0
-	if json.Unmarshal(body, &talk) == nil {
-		n = len(talk.Messages)
-	}
-	return n > 0 && talk.Messages[n-1].Role == "assistant"
+	err := json.Unmarshal(body, &talk)
+	n := len(talk.Messages)
+	return err == nil && n > 0 && talk.Messages[n-1].Role == "assistant"
 }
 
 // write adds a member with a valid JSON value.
