@@ -55,6 +55,8 @@ const (
 	intentShare = 0.5
 	// restartAbove is how full the journal must be before a restart is worthwhile.
 	restartAbove = 0.25
+
+	usageRecords = "usage records" // in the log
 )
 
 // Store is the part of the database that this package uses. *store.DB implements it.
@@ -288,7 +290,7 @@ func (l *Ledger) End(u account.Usage) {
 	stopped := l.stopped
 	l.mu.Unlock()
 	if stopped {
-		_ = l.lastFlush(context.Background()) // it logs its error
+		_ = last(context.Background(), l.Flush, l.log, usageRecords) // it logs its error
 	}
 	notify(l.wake)
 }
@@ -343,7 +345,7 @@ func (l *Ledger) Run(ctx context.Context) error {
 	l.stopped = true
 	l.mu.Unlock()
 	l.syncJournal()
-	return l.lastFlush(ctx)
+	return last(ctx, l.Flush, l.log, usageRecords)
 }
 
 // runSync syncs the journal on request, at most once every syncInterval, until ctx ends.
@@ -427,14 +429,9 @@ func (l *Ledger) runFlush(ctx context.Context) {
 		case <-time.After(time.Minute): // for the last uses of keys, which do not wake it
 		case <-ctx.Done():
 		}
-		retry(ctx, l.Flush, l.log, "usage records")
+		retry(ctx, l.Flush, l.log, usageRecords)
 		sleep(ctx, batchDelay)
 	}
-}
-
-// lastFlush is Flush when the hub stops, after ctx has ended.
-func (l *Ledger) lastFlush(ctx context.Context) error {
-	return last(ctx, l.Flush, l.log, "usage records")
 }
 
 // retry calls flush until it succeeds or ctx ends. It logs the first failure, then at
