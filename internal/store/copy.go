@@ -92,7 +92,6 @@ func jumpEpoch(ctx context.Context, q *query.Queries) error {
 	return q.InsertChange(ctx, query.InsertChangeParams{Epoch: epoch, Nonce: rand.Text(), Kind: "moved", At: millis(time.Now())})
 }
 
-// table is a table that both databases have.
 type table struct {
 	name    string
 	columns []column
@@ -100,7 +99,6 @@ type table struct {
 
 type column struct{ name, kind string }
 
-// names returns the names of the columns.
 func (t table) names() []string {
 	return convert(t.columns, func(c column) string { return c.name })
 }
@@ -199,7 +197,6 @@ func emptyTarget(ctx context.Context, target *sql.Tx, tables []table) error {
 	return err
 }
 
-// copier copies tables from one transaction to another.
 type copier struct {
 	source, target *sql.Tx
 	conn           *sql.Conn // of the target
@@ -245,7 +242,6 @@ func (c *copier) copy(ctx context.Context, t table) (TableCopy, error) {
 	}
 }
 
-// tableReader reads a table's rows and counts them.
 type tableReader struct {
 	table    table
 	rows     *sql.Rows

@@ -55,7 +55,6 @@ func (db *DB) change(ctx context.Context, do func(*query.Queries) ([]fleet.Chang
 	}, what, args...)
 }
 
-// changed returns a change to one record.
 func changed(kind fleet.ChangeKind, id string) []fleet.Change {
 	return []fleet.Change{{Kind: kind, ID: id}}
 }

@@ -192,7 +192,6 @@ func millis(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// timeOf is the inverse of millis.
 func timeOf(ms int64) time.Time {
 	if ms == 0 {
 		return time.Time{}

@@ -79,7 +79,6 @@ func checkUsage(u account.Usage) error {
 	return checkText(u.CallID, u.MemberID, u.KeyID, u.MachineID, u.OwnerID, u.GroupID, u.Model, u.Endpoint, u.Code, string(u.TokensHow))
 }
 
-// usageSum is the sum of some calls.
 type usageSum struct{ calls, waited, took, in, out int64 }
 
 func (s usageSum) add(u account.Usage) usageSum {

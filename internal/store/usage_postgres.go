@@ -85,6 +85,7 @@ func (p *usagePartitions) record(ctx context.Context, records []account.Usage) e
 	if err := p.prepare(ctx, records); err != nil {
 		return err
 	}
+	type usageParams = query.InsertUsageParams
 	rows := convert(records, usageRow)
 	_, err := p.pool.ExecContext(ctx, recordUsage,
 		convert(rows, func(r usageParams) string { return r.CallID }),
@@ -115,9 +116,6 @@ func (p *usagePartitions) record(ctx context.Context, records []account.Usage) e
 	}
 	return err
 }
-
-// usageParams is a row of usage.
-type usageParams = query.InsertUsageParams
 
 // prepare creates the partitions for the records' days and for the following days, and
 // drops those older than usageLife. Usually all partitions are known already.
