@@ -22,11 +22,8 @@ func sglangDetect(p *probe) bool {
 // sglang reads SGLang's page about its one model, at the older or the newer path.
 func (p *probe) sglang() (generates, ok bool) {
 	for _, path := range []string{"/get_model_info", "/model_info"} {
-		var info struct {
-			Generates *bool `json:"is_generation"`
-		}
-		if p.get(path).into(&info) == nil && info.Generates != nil {
-			return *info.Generates, true
+		if kind := p.value(path, "is_generation").Kind(); kind == 't' || kind == 'f' {
+			return kind == 't', true
 		}
 	}
 	return false, false
@@ -104,16 +101,8 @@ func dockerRunning(p *probe) (calls int, known bool) {
 }
 
 func localAIDetect(p *probe) bool {
-	var version struct {
-		Version string `json:"version"`
-	}
-	var system struct {
-		Backends *[]string `json:"backends"`
-		Loaded   *[]any    `json:"loaded_models"`
-	}
-	return p.get("/readyz").status == http.StatusOK &&
-		p.get("/version").into(&version) == nil && version.Version != "" &&
-		p.get("/system").into(&system) == nil && (system.Backends != nil || system.Loaded != nil)
+	return p.get("/readyz").status == http.StatusOK && textIn(p.value("/version", "version")) != "" &&
+		(p.value("/system", "backends").Kind() == '[' || p.value("/system", "loaded_models").Kind() == '[')
 }
 
 // localAIList lists LocalAI's models. Newer versions report what each model is for;
@@ -145,12 +134,7 @@ func localAIList(p *probe) ([]Model, error) {
 }
 
 func swapDetect(p *probe) bool {
-	var l struct {
-		Running *[]struct {
-			Model string `json:"model"`
-		} `json:"running"`
-	}
-	return p.get("/running").into(&l) == nil && l.Running != nil
+	return p.value("/running", "running").Kind() == '['
 }
 
 // swapList lists the models that llama-swap starts on demand, except those that it
@@ -181,12 +165,9 @@ func koboldList(p *probe) ([]Model, error) {
 	if v.Protected {
 		return nil, errLocked
 	}
-	var context struct {
-		Value int `json:"value"`
-	}
-	_ = p.get("/api/extra/true_max_context_length").into(&context) // missing in older versions
+	context := atoi(p.value("/api/extra/true_max_context_length", "value")) // missing in older versions
 	return p.each(func(d listed) (Model, bool) {
-		m := chatModel(d.ID, context.Value)
+		m := chatModel(d.ID, context)
 		m.setCapability("vision", v.Vision)
 		m.setCapability("audio", v.Audio)
 		m.setEmbeds(v.Embeddings, true)
@@ -245,13 +226,10 @@ func tabbyList(p *probe) ([]Model, error) {
 
 // mlxDetect recognizes Python's http.server by its other page.
 func mlxDetect(p *probe) bool {
-	var health struct {
-		Status string `json:"status"`
-	}
 	l, err := p.models()
 	return err == nil && len(l.Data) > 0 && l.Data[0].OwnedBy == "" &&
 		strings.HasPrefix(p.get("/v1/models").header.Get("Server"), "BaseHTTP/") &&
-		p.get("/health").into(&health) == nil && health.Status == "ok"
+		textIn(p.value("/health", "status")) == "ok"
 }
 
 func janDetect(p *probe) bool { return p.titled("Jan API") }
@@ -263,12 +241,7 @@ func janList(p *probe) ([]Model, error) {
 
 // titled reports whether the title of the OpenAPI description starts with the prefix.
 func (p *probe) titled(title string) bool {
-	var described struct {
-		Info struct {
-			Title string `json:"title"`
-		} `json:"info"`
-	}
-	return p.get("/openapi.json").into(&described) == nil && strings.HasPrefix(described.Info.Title, title)
+	return strings.HasPrefix(textIn(p.value("/openapi.json", "info", "title")), title)
 }
 
 const embeddingsPath = "/v1/embeddings"

@@ -194,7 +194,6 @@ func (l *modelList) each(describe func(d listed) (m Model, ok bool)) []Model {
 	return out
 }
 
-// models returns the list at /v1/models.
 func (p *probe) models() (*modelList, error) {
 	var l modelList
 	return &l, p.get("/v1/models").into(&l)
@@ -279,10 +278,7 @@ func routed(d listed) (m Model, ok bool) {
 }
 
 func llamaRunning(p *probe) (calls int, known bool) {
-	var props struct {
-		Sleeping bool `json:"is_sleeping"`
-	}
-	if p.get("/props").into(&props) == nil && props.Sleeping {
+	if p.value("/props", "is_sleeping").Kind() == 't' {
 		return 0, true // requesting the list of slots would wake it
 	}
 	// The metrics come first, although they may be disabled: the list of slots may contain
@@ -461,10 +457,7 @@ func lmStudioList(p *probe) ([]Model, error) {
 }
 
 func vllmDetect(p *probe) bool {
-	var version struct {
-		Version string `json:"version"`
-	}
-	return p.ownedBy("vllm") && p.get("/version").into(&version) == nil && version.Version != ""
+	return p.ownedBy("vllm") && textIn(p.value("/version", "version")) != ""
 }
 
 func vllmList(p *probe) ([]Model, error) {
