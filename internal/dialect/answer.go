@@ -201,7 +201,6 @@ func readUsage(value jsontext.Value) Usage {
 	}
 }
 
-// invalidAnswer returns the fault for an answer that violates its dialect.
 func invalidAnswer(what string) *fault.Fault {
 	return fault.New(fault.EngineError, "the machine's engine sent %s; try again, or another model", what)
 }

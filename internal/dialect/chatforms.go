@@ -305,7 +305,6 @@ func (f *ChatForms) Events() *Events {
 	return &Events{outbox: out, writer: &formEvents{outbox: out, forms: f, open: map[int]*customCall{}}}
 }
 
-// formEvents writes the chunks of a chat stream in the forms of its request.
 type formEvents struct {
 	*outbox
 	forms *ChatForms

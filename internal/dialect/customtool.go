@@ -9,7 +9,6 @@ import (
 // a function with one string parameter, and its calls are translated back to custom
 // calls.
 
-// customSchema is the schema of the function that represents a custom tool.
 const customSchema = `{"type":"object","properties":{"input":{"type":"string","description":"the complete input of the tool, as plain text"}},"required":["input"],"additionalProperties":false}`
 
 // customTool returns the function that represents a custom tool. If the format of its

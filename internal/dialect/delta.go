@@ -20,13 +20,11 @@ type delta struct {
 	calls    []callDelta
 }
 
-// callDelta is a part of a tool call.
 type callDelta struct {
 	index               int64
 	id, name, arguments jsontext.Value
 }
 
-// choice handles a member of a choice.
 func (p *delta) choice(name []byte, value jsontext.Value) {
 	switch {
 	case p.done:

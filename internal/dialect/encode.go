@@ -19,7 +19,6 @@ func encode(v any) []byte {
 	return text
 }
 
-// quote returns text as a JSON string.
 func quote(text string) jsontext.Value {
 	quoted, _ := jsontext.AppendQuote(nil, text) // the error only reports invalid UTF-8, which becomes U+FFFD
 	return quoted

@@ -50,7 +50,6 @@ type errorDetails struct {
 	Reason string     `json:"reason,omitzero"`
 }
 
-// newChatError returns the error object of the chat or responses dialect.
 func newChatError(d Dialect, f *fault.Fault, id string, frame bool) chatError {
 	e := chatError{Code: f.Code, Message: f.Message, Type: f.Type(), CorrelationID: id}
 	if f.Param != "" || d == Responses { // one client library requires a string there

@@ -9,7 +9,6 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// messagesRequest is a decoded body of the messages dialect.
 type messagesRequest struct {
 	request
 	thinking struct{ kind, budget, display jsontext.Value }

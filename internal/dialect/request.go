@@ -60,7 +60,6 @@ type toolChoice struct {
 	vendorType string // type of the chosen tool, if only the vendor runs it
 }
 
-// blockKind is the kind of a content block.
 type blockKind uint8
 
 const (

@@ -180,7 +180,6 @@ type responseUsage struct {
 	Total int64 `json:"total_tokens"`
 }
 
-// object returns the current state of the response object.
 func (r *Response) object(failed *fault.Fault) *responseObject {
 	o := &responseObject{
 		ID: r.ID(), Object: "response", CreatedAt: r.created, Status: "in_progress", Model: r.model,

@@ -23,7 +23,6 @@ const (
 	referenceItem
 )
 
-// itemPrefixes are the prefixes of item ids.
 var itemPrefixes = [...]string{vendorItem: "item_", messageItem: "msg_", callItem: "fc_", customItem: "ctc_", resultItem: "fco_", reasoningItem: "rs_", referenceItem: "ref_"}
 
 // inputItem is one item of an input or a stored turn.
@@ -39,7 +38,6 @@ type inputItem struct {
 	output                            jsontext.Value // the content as received
 }
 
-// input reads the input: a text or a list of items.
 func (q *ResponsesRequest) input() (err error) {
 	switch q.dec.PeekKind() {
 	case '"':
@@ -242,15 +240,15 @@ const maxTurns = 16
 func (q *ResponsesRequest) Resolve(load func(response string) ([]byte, error)) error {
 	loads := 0
 	turn := func(id, param string) ([]inputItem, error) {
-		if loads++; loads > maxTurns {
+		if loads++; id == "" || loads > maxTurns {
 			return nil, notKept(param)
 		}
 		kept, err := load(id)
+		if err == nil && kept == nil {
+			err = notKept(param)
+		}
 		if err != nil {
 			return nil, err
-		}
-		if kept == nil {
-			return nil, notKept(param)
 		}
 		return q.readTurn(kept)
 	}
@@ -275,11 +273,7 @@ func (q *ResponsesRequest) Resolve(load func(response string) ([]byte, error)) e
 		found, ok := known[item.id]
 		if !ok {
 			param := "input." + strconv.Itoa(i) + ".id"
-			response := responseOf(item.id)
-			if response == "" {
-				return notKept(param)
-			}
-			items, err := turn(response, param)
+			items, err := turn(responseOf(item.id), param)
 			if err != nil {
 				return err
 			}
@@ -341,7 +335,6 @@ func (q *ResponsesRequest) writeItems(enc *jsontext.Encoder, own string) {
 	_ = enc.WriteToken(jsontext.EndArray)
 }
 
-// write writes the item in the form of a stored turn.
 func (item *inputItem) write(enc *jsontext.Encoder, own string, number int) {
 	member := func(name, value string) {
 		_ = enc.WriteToken(jsontext.String(name))
@@ -350,16 +343,12 @@ func (item *inputItem) write(enc *jsontext.Encoder, own string, number int) {
 	_ = enc.WriteToken(jsontext.BeginObject)
 	defer func() { _ = enc.WriteToken(jsontext.EndObject) }()
 	member("id", cmp.Or(item.id, itemPrefixes[item.kind]+own+"_i"+strconv.Itoa(number)))
-	if item.raw.Kind() == '"' {
-		member("type", "message")
-		member("role", "user")
-		member("status", "completed")
-		_ = enc.WriteToken(jsontext.String("content"))
-		writeContent(enc, item.raw, "user")
-		return
+	raw := item.raw
+	if raw.Kind() == '"' {
+		raw = slices.Concat([]byte(`{"type":"message","role":"user","status":"completed","content":`), raw, []byte{'}'})
 	}
 	typed, stated := false, false
-	dec := jsontext.NewDecoder(bytes.NewBuffer(item.raw))
+	dec := jsontext.NewDecoder(bytes.NewBuffer(raw))
 	_ = Members(dec, func(name []byte) error { // it was read before
 		key := string(name)
 		value, err := dec.ReadValue()
@@ -370,10 +359,13 @@ func (item *inputItem) write(enc *jsontext.Encoder, own string, number int) {
 		stated = stated || key == "status"
 		_ = enc.WriteToken(jsontext.String(key))
 		if item.kind == messageItem && key == "content" && value.Kind() == '"' {
-			writeContent(enc, value, item.role)
-		} else {
-			_ = enc.WriteValue(value)
+			part := outputPart{Type: "input_text", Text: value} // the form that the text abbreviates
+			if item.role == "assistant" {
+				part.Type, part.Annotations = "output_text", []struct{}{}
+			}
+			return json.MarshalEncode(enc, []outputPart{part})
 		}
+		_ = enc.WriteValue(value)
 		return err
 	})
 	if !typed {
@@ -382,15 +374,6 @@ func (item *inputItem) write(enc *jsontext.Encoder, own string, number int) {
 	if !stated {
 		member("status", "completed")
 	}
-}
-
-// writeContent writes text as a list with one part, the form that it abbreviates.
-func writeContent(enc *jsontext.Encoder, text jsontext.Value, role string) {
-	part := outputPart{Type: "input_text", Text: text}
-	if role == "assistant" {
-		part = outputPart{Type: "output_text", Annotations: []struct{}{}, Text: text}
-	}
-	_ = json.MarshalEncode(enc, []outputPart{part})
 }
 
 // KeptResponse returns the response object of a stored turn.
