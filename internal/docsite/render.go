@@ -142,7 +142,6 @@ func (p *Page) target(to string) string {
 	return file
 }
 
-// words returns the text of a node.
 func words(node ast.Node, source []byte) string {
 	var out strings.Builder
 	_ = ast.Walk(node, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
@@ -169,7 +168,6 @@ func slug(heading string) string {
 	}, heading)
 }
 
-// lines returns the source of a block.
 func lines(block ast.Node, source []byte) []byte {
 	var out bytes.Buffer
 	for _, line := range block.Lines().Sliced(0, block.Lines().Len()) {

@@ -25,7 +25,6 @@ type calls struct {
 	bytes int
 }
 
-// call is a tool call.
 type call struct {
 	id     string // the engine's, or ""
 	number int    // the engine's, or -1
@@ -163,7 +162,6 @@ func (c *call) repeatedBy(again []byte) bool {
 	return len(again) > 0 && bytes.HasPrefix(again, bytes.TrimRight(c.arguments, "}]\" \t\r\n"))
 }
 
-// add adds a part of the arguments.
 func (c *call) add(sent jsontext.Value) error {
 	more := sent
 	if sent.Kind() == '"' {

@@ -229,7 +229,6 @@ func (a *address) duplicate() bool {
 	return a.engine.kind == a.ipv4.engine.kind && slices.EqualFunc(a.engine.models, a.ipv4.engine.models, sameModel)
 }
 
-// probe updates one address.
 func (f *Finder) probe(ctx context.Context, a *address, thorough bool) {
 	p := &probe{rt: f.rt, base: a.base, wait: nearWait, pages: map[string]page{}, known: a.known, retried: a.missed}
 	limit := nearProbe

@@ -343,7 +343,6 @@ func (e *Engine) target(endpoint fleet.Endpoint) string {
 // connection.
 type sending struct{ shaking, connected, sent atomic.Bool }
 
-// traced returns the context for the request.
 func (s *sending) traced(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		// Called again if an idle connection turned out to be dead.

@@ -30,7 +30,6 @@ type wants struct {
 	effort   bool // reasoning_effort was sent, but the engine may not support its value
 }
 
-// member is a member of a JSON object with its raw value.
 type member struct{ name, value string }
 
 // maxTokens limits an untrusted max_tokens if the context length is unknown.
@@ -65,7 +64,6 @@ func refused(err error) error {
 	return fault.New(fault.InvalidRequest, "the body ended too early; send one complete JSON object").Because(err)
 }
 
-// rebuild rewrites a body.
 type rebuild struct {
 	copier
 	req   *Request
@@ -215,7 +213,6 @@ func controlling(name string) bool {
 	return thinking
 }
 
-// control reads such a member.
 func (r *rebuild) control(name string, value jsontext.Value) error {
 	if value.Kind() == 'n' {
 		return nil
@@ -344,7 +341,6 @@ func joined(members []member) string {
 	return string(text)
 }
 
-// quoted returns s as a JSON string.
 func quoted(s string) string {
 	b, _ := jsontext.AppendQuote(nil, s) // the error only reports invalid UTF-8, which becomes U+FFFD
 	return string(b)
@@ -370,7 +366,6 @@ func (r *rebuild) addCache() {
 // saltKey makes cache salts unpredictable.
 var saltKey = rand.Text()
 
-// cacheSalt returns the name of a caller's prompt cache.
 func cacheSalt(caller string) string {
 	mac := hmac.New(sha256.New, []byte(saltKey))
 	mac.Write([]byte(caller))

@@ -26,7 +26,6 @@ func (e entry) encode() []byte {
 	return text
 }
 
-// decodeEntry decodes the result of encode.
 func decodeEntry(text []byte) (e entry, err error) {
 	if err := cbor.Unmarshal(text, &e); err != nil {
 		return entry{}, errors.Join(errEntry, err)

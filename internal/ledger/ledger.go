@@ -548,7 +548,6 @@ func notify(c chan<- struct{}) {
 	}
 }
 
-// sleep waits for d, or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):

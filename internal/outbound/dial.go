@@ -45,7 +45,6 @@ type racer struct {
 	one    dialFunc // connects to one address
 }
 
-// attempt is the result of connecting to one address.
 type attempt struct {
 	conn net.Conn
 	err  error

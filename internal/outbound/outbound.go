@@ -71,10 +71,8 @@ func Connect(ctx context.Context, target *url.URL, address string, roots *tls.Co
 	return c, err
 }
 
-// proxyFailure returns err as the failure of a proxy.
 func proxyFailure(err error) error { return &net.OpError{Op: "proxyconnect", Net: "tcp", Err: err} }
 
-// connectThrough connects to address through the proxy via.
 func connectThrough(ctx context.Context, via *url.URL, address string, roots *tls.Config) (net.Conn, error) {
 	ports := map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}
 	port, known := ports[via.Scheme]

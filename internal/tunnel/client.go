@@ -143,7 +143,6 @@ func hijack(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter, error) {
 	return raw, buffered, nil
 }
 
-// checkUpgrade returns an error if a request for a tunnel lacks something.
 func checkUpgrade(r *http.Request) error {
 	switch {
 	case r.Method != http.MethodGet, r.ProtoMajor != 1:

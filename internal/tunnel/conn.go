@@ -261,7 +261,6 @@ func (c *conn) Close() error {
 	return c.setWriteDeadline()
 }
 
-// closeInnermost closes the innermost connection inside c.
 func closeInnermost(c net.Conn) {
 	for {
 		outer, ok := c.(interface{ NetConn() net.Conn }) // tls.Conn, webSocketConn, bufferedConn

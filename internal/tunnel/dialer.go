@@ -264,7 +264,6 @@ func CheckHub(address string) error {
 	return err
 }
 
-// hubTarget is a parsed hub address.
 type hubTarget struct {
 	url     *url.URL // of GET /tunnel
 	address string   // host:port
@@ -316,7 +315,6 @@ func (d *Dialer) attempt(ctx context.Context, target hubTarget, inWebSocket bool
 	return acked, err
 }
 
-// upgrade dials the hub and requests the tunnel.
 func (d *Dialer) upgrade(ctx context.Context, target hubTarget, inWebSocket bool) (upgraded, error) {
 	ctx, cancel := context.WithTimeout(ctx, upgradeTimeout)
 	defer cancel()
@@ -403,7 +401,6 @@ func HubTransport(
 // of a server without TLS 1.3.
 const alertProtocolVersion = "tls: protocol version not supported"
 
-// header returns the headers of GET /tunnel for both kinds of upgrade.
 func (d *Dialer) header() http.Header {
 	h := http.Header{"Authorization": {"Bearer " + d.Credential()}, HeaderVersion: {strconv.Itoa(Version)}, HeaderInstance: {d.Instance}}
 	if d.yields {
@@ -443,7 +440,6 @@ func upgradedBy(response *http.Response, c net.Conn) (upgraded, error) {
 	return upgraded{c, generation, response.Header.Get(HeaderNode)}, nil
 }
 
-// refusal returns the error for a response other than 101.
 func refusal(response *http.Response) error {
 	switch response.StatusCode {
 	case http.StatusUnauthorized:

@@ -218,7 +218,6 @@ func equalExceptFree(a, b Advertisement) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// control applies a change that the owner made elsewhere.
 func (s *session) control(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxControl))
 	if err != nil {
@@ -252,7 +251,6 @@ func (s *session) notice(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// oneConn is a listener with one connection.
 type oneConn struct{ conn *conn }
 
 // Accept implements net.Listener.
