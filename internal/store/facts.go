@@ -27,10 +27,7 @@ func (f *Facts) Now() time.Time { return f.db.Now() }
 // zero time includes those that were never seen.
 func (f *Facts) Kept(ctx context.Context, since time.Time) ([]fleet.StoredMachine, error) {
 	machines, err := f.db.KeptMachines(ctx, f.region, since)
-	if err != nil {
-		return nil, err
-	}
-	return convert(machines, storedMachine), nil
+	return convert(machines, storedMachine), err
 }
 
 // KeptMachine returns one machine; false if it is unknown or revoked, or its owner is

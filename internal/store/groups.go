@@ -45,11 +45,6 @@ func (db *DB) CreateGroup(ctx context.Context, g account.Group) error {
 	}, "create group %q", g.Name)
 }
 
-// Group returns the group with that id and all its members, disabled ones included.
-func (db *DB) Group(ctx context.Context, id string) (account.Group, error) {
-	return db.group(ctx, id, true)
-}
-
 // GroupByID returns the group in the form that routing uses: without disabled members.
 func (db *DB) GroupByID(ctx context.Context, id string) (account.Group, error) {
 	return db.group(ctx, id, false)
@@ -68,15 +63,22 @@ func (db *DB) GroupByName(ctx context.Context, name string) (account.Group, erro
 	return db.group(ctx, row.ID, true)
 }
 
-// Groups returns every group with all its members, disabled ones included, oldest
-// first.
-func (db *DB) Groups(ctx context.Context) ([]account.Group, error) {
-	return db.groups(ctx, true)
-}
-
 // GroupList returns every group in the form that routing uses: without disabled members.
+// The oldest is first.
 func (db *DB) GroupList(ctx context.Context) ([]account.Group, error) {
-	return db.groups(ctx, false)
+	var groups []account.Group
+	err := db.view(ctx, func(q *query.Queries) error {
+		rows, err := q.Groups(ctx)
+		if err != nil {
+			return err
+		}
+		members, err1 := q.GroupMembers(ctx, false)
+		keepOuts, err2 := q.KeepOuts(ctx)
+		rules, err3 := q.GroupMachines(ctx)
+		groups = assemble(rows, members, keepOuts, rules)
+		return cmp.Or(err1, err2, err3)
+	}, "list the groups")
+	return groups, err
 }
 
 func (db *DB) group(ctx context.Context, id string, disabledToo bool) (account.Group, error) {
@@ -93,22 +95,6 @@ func (db *DB) group(ctx context.Context, id string, disabledToo bool) (account.G
 		return cmp.Or(err1, err2, err3)
 	}, "read group %q", id)
 	return group, err
-}
-
-func (db *DB) groups(ctx context.Context, disabledToo bool) ([]account.Group, error) {
-	var groups []account.Group
-	err := db.view(ctx, func(q *query.Queries) error {
-		rows, err := q.Groups(ctx)
-		if err != nil {
-			return err
-		}
-		members, err1 := q.GroupMembers(ctx, disabledToo)
-		keepOuts, err2 := q.KeepOuts(ctx)
-		rules, err3 := q.GroupMachines(ctx)
-		groups = assemble(rows, members, keepOuts, rules)
-		return cmp.Or(err1, err2, err3)
-	}, "list the groups")
-	return groups, err
 }
 
 // assemble builds groups from their rows and the rows of their members, kept-out machines

@@ -129,27 +129,3 @@ func (db *DB) SetMemberOperator(ctx context.Context, id string, operator bool) e
 func member(row query.Member) account.Member {
 	return account.Member{ID: row.ID, Name: row.Name, Operator: row.Operator, Disabled: row.Disabled, Created: timeOf(row.Created)}
 }
-
-// Names for Meta.
-const (
-	MetaHub    = "hub"    // the hub's id
-	MetaRegion = "region" // the region of the hub that created the database
-)
-
-// Meta returns the value stored under a name. If there is none, it first stores first, so
-// that all hubs of the database get the value of the first caller.
-func (db *DB) Meta(ctx context.Context, name, first string) (string, error) {
-	var kept string
-	err := db.transact(ctx, func(q *query.Queries) error {
-		err := checkText(name, first)
-		if err != nil {
-			return err
-		}
-		if err = q.InsertMeta(ctx, name, first); err != nil {
-			return err
-		}
-		kept, err = q.Meta(ctx, name)
-		return err
-	}, "read the database's own %s", name)
-	return kept, err
-}

@@ -74,11 +74,7 @@ func (db *DB) SetNodeState(ctx context.Context, name, state string) error {
 	if db.flavor.primary == nil {
 		return db.wrap(ErrNotFound, "set the state of node %q", name)
 	}
-	n, err := db.query.SetNodeState(ctx, name, state)
-	if err == nil && n == 0 {
-		err = ErrNotFound
-	}
-	return db.wrap(err, "set the state of node %q", name)
+	return db.wrap(oneRow(db.query.SetNodeState(ctx, name, state)), "set the state of node %q", name)
 }
 
 // EndNode removes this process from the nodes when it shuts down normally. Poll fails
@@ -109,13 +105,6 @@ func (f *Facts) Generations(ctx context.Context, ids []fleet.MachineID) (map[fle
 	var generation int64
 	err = scan(rows, err, func() { newest[id] = generation }, &id, &generation)
 	return newest, f.db.wrap(err, "read the tunnels' numbers")
-}
-
-// Nodes returns the nodes that started on this database and did not remove themselves, by
-// name.
-func (db *DB) Nodes(ctx context.Context) ([]fleet.Node, error) {
-	rows, err := db.query.Nodes(ctx)
-	return convert(rows, node), db.wrap(err, "list the nodes")
 }
 
 func node(row query.Node) fleet.Node {

@@ -55,13 +55,6 @@ func (db *DB) RemoveShare(ctx context.Context, ownerID, memberID string) error {
 	}, "end the share of %q's machines with member %q", ownerID, memberID)
 }
 
-// Shares returns every share from or to the member, oldest first, including those with a
-// disabled member.
-func (db *DB) Shares(ctx context.Context, memberID string) ([]account.Share, error) {
-	rows, err := db.query.SharesOf(ctx, memberID)
-	return convert(rows, share), db.wrap(err, "list the shares of member %q", memberID)
-}
-
 // ShareList returns all shares in force, which are those without a disabled member.
 func (db *DB) ShareList(ctx context.Context) ([]account.Share, error) {
 	rows, err := db.query.LiveShares(ctx)
@@ -74,7 +67,8 @@ func (db *DB) SharesTo(ctx context.Context, memberID string) ([]account.Share, e
 	return convert(rows, share), db.wrap(err, "list the shares to member %q", memberID)
 }
 
-// NamedShares returns the same as Shares, with both members' names.
+// NamedShares returns every share from or to the member, oldest first, including those
+// with a disabled member, and both members' names.
 func (db *DB) NamedShares(ctx context.Context, memberID string) ([]account.NamedShare, error) {
 	rows, err := db.query.NamedShares(ctx, memberID)
 	return convert(rows, func(row query.NamedSharesRow) account.NamedShare {
