@@ -90,7 +90,7 @@ type chatCall struct {
 	Type     string         `json:"type"`
 	Function struct {
 		Name      jsontext.Value `json:"name"`
-		Arguments any            `json:"arguments"` // a JSON string, or a quotedJSON
+		Arguments jsontext.Value `json:"arguments"` // a JSON string
 	} `json:"function"`
 }
 
@@ -114,13 +114,6 @@ func (p prose) MarshalJSONTo(enc *jsontext.Encoder) error {
 		out = append(out, text[1:len(text)-1]...)
 	}
 	return enc.WriteValue(append(out, '"'))
-}
-
-// quotedJSON is JSON that is written as a JSON string.
-type quotedJSON jsontext.Value
-
-func (q quotedJSON) MarshalJSONTo(enc *jsontext.Encoder) error {
-	return enc.WriteToken(jsontext.String(string(q)))
 }
 
 // writeChat translates the request to the body of a chat call, the form that every engine
@@ -283,7 +276,7 @@ func newChatCall(b *block) chatCall {
 	case b.input.Kind() == '"':
 		call.Function.Arguments = b.input
 	default:
-		call.Function.Arguments = quotedJSON(b.input)
+		call.Function.Arguments = quote(string(b.input))
 	}
 	return call
 }

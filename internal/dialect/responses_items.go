@@ -319,30 +319,25 @@ func (q *ResponsesRequest) readTurn(kept []byte) ([]inputItem, error) {
 	return items, err
 }
 
-// writeItems writes the items in the form of a stored turn: each with a type, an id, and
-// a list as content. own is the shared part of the response's ids. Writing to enc cannot
-// fail (see Response.Turn).
-func (q *ResponsesRequest) writeItems(enc *jsontext.Encoder, own string) {
-	_ = enc.WriteToken(jsontext.BeginArray)
+// stored returns the items in the form of a stored turn: each with a type, an id, and a
+// list as content. own is the shared part of the response's ids.
+func (q *ResponsesRequest) stored(own string) (items []jsontext.Value) {
 	for _, item := range q.context {
-		_ = enc.WriteValue(item.raw)
+		items = append(items, item.raw)
 	}
 	for i := range q.inputs {
 		if item := &q.inputs[i]; item.raw != nil {
-			item.write(enc, own, i)
+			items = append(items, item.stored(own, i))
 		}
 	}
-	_ = enc.WriteToken(jsontext.EndArray)
+	return items
 }
 
-func (item *inputItem) write(enc *jsontext.Encoder, own string, number int) {
-	member := func(name, value string) {
-		_ = enc.WriteToken(jsontext.String(name))
-		_ = enc.WriteToken(jsontext.String(value))
+func (item *inputItem) stored(own string, number int) jsontext.Value {
+	out := append([]byte(`{"id":`), quote(cmp.Or(item.id, itemPrefixes[item.kind]+own+"_i"+strconv.Itoa(number)))...)
+	add := func(name string, value []byte) {
+		out = append(append(append(append(out, ','), quote(name)...), ':'), value...)
 	}
-	_ = enc.WriteToken(jsontext.BeginObject)
-	defer func() { _ = enc.WriteToken(jsontext.EndObject) }()
-	member("id", cmp.Or(item.id, itemPrefixes[item.kind]+own+"_i"+strconv.Itoa(number)))
 	raw := item.raw
 	if raw.Kind() == '"' {
 		raw = slices.Concat([]byte(`{"type":"message","role":"user","status":"completed","content":`), raw, []byte{'}'})
@@ -357,23 +352,23 @@ func (item *inputItem) write(enc *jsontext.Encoder, own string, number int) {
 		}
 		typed = typed || key == "type"
 		stated = stated || key == "status"
-		_ = enc.WriteToken(jsontext.String(key))
 		if item.kind == messageItem && key == "content" && value.Kind() == '"' {
 			part := outputPart{Type: "input_text", Text: value} // the form that the text abbreviates
 			if item.role == "assistant" {
 				part.Type, part.Annotations = "output_text", []struct{}{}
 			}
-			return json.MarshalEncode(enc, []outputPart{part})
+			value = encode([]outputPart{part})
 		}
-		_ = enc.WriteValue(value)
+		add(key, value)
 		return err
 	})
 	if !typed {
-		member("type", "message")
+		add("type", []byte(`"message"`))
 	}
 	if !stated {
-		member("status", "completed")
+		add("status", []byte(`"completed"`))
 	}
+	return append(out, '}')
 }
 
 // KeptResponse returns the response object of a stored turn.
