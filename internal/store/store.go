@@ -21,6 +21,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/pressly/goose/v3"
+
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/store/internal/query"
@@ -235,4 +237,56 @@ func convert[Row, Record any](rows []Row, record func(Row) Record) []Record {
 		out[i] = record(row)
 	}
 	return out
+}
+
+// Pool is the state of the connections to the database. For SQLite they are open files.
+type Pool struct {
+	Open, InUse, Max int
+	// Waits is how often a statement has waited for a free connection, and Waited for how
+	// long in total.
+	Waits  int64
+	Waited time.Duration
+}
+
+// Pool returns the current state of all connections.
+func (db *DB) Pool() Pool {
+	pools := []*sql.DB{db.write}
+	if db.read != db.write {
+		pools = append(pools, db.read)
+	}
+	if db.flavor.primary != nil {
+		pools = append(pools, db.flavor.primary.beats)
+	}
+	var p Pool
+	for _, pool := range pools {
+		s := pool.Stats()
+		p.Open, p.InUse, p.Max = p.Open+s.OpenConnections, p.InUse+s.InUse, p.Max+s.MaxOpenConnections
+		p.Waits, p.Waited = p.Waits+s.WaitCount, p.Waited+s.WaitDuration
+	}
+	return p
+}
+
+// flavor holds the differences between the two databases.
+type flavor struct {
+	dialect goose.Dialect
+	// primary confirms beats. It is nil on SQLite, which only one process uses.
+	primary *primary
+	// within limits the duration of a transaction; 0 means no limit.
+	within time.Duration
+	// migrations are options that add migrations for this database only.
+	migrations []goose.ProviderOption
+	// kind maps an error of the driver to an error of this package, or nil.
+	kind func(error) error
+	// copy writes the database into an empty file, calls add to add records to it, and
+	// returns the fault found in the copy. It is nil for a database that has its own
+	// tools.
+	copy func(ctx context.Context, to string, add func(*query.Queries) error) (fault string, err error)
+	// batch returns the context for a transaction of many short statements.
+	batch func(context.Context) context.Context
+	// recordUsage writes usage records that are valid, all or none.
+	recordUsage func(context.Context, []account.Usage) error
+	// prepare returns a pool or transaction that prepares each statement once.
+	prepare func(query.DBTX) query.DBTX
+	// release releases resources of Open other than the connections.
+	release func() error
 }
