@@ -191,7 +191,7 @@ func readUsage(value jsontext.Value) Usage {
 			ReasoningTokens int64 `json:"reasoning_tokens"`
 		} `json:"completion_tokens_details"`
 	}
-	if value.Kind() != '{' || json.Unmarshal(value, &usage) != nil || usage.PromptTokens < 0 || usage.CompletionTokens < 0 {
+	if value.Kind() != '{' || json.Unmarshal(value, &usage) != nil || min(usage.PromptTokens, usage.CompletionTokens) < 0 {
 		return Usage{}
 	}
 	return Usage{

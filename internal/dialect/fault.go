@@ -92,8 +92,8 @@ func newMessagesFault(f *fault.Fault, id string, frame bool) messagesFault {
 
 // messagesTypes are the error.type of the messages envelope by status.
 var messagesTypes = map[int]string{
-	401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error",
-	504: "timeout_error",
+	401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+	413: "request_too_large", 429: "rate_limit_error", 504: "timeout_error",
 }
 
 func messagesType(f *fault.Fault) string {

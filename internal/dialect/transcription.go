@@ -195,7 +195,8 @@ func (t *Transcription) readField(name string, part *multipart.Part) error {
 		return malformed("the part %q is not UTF-8", name)
 	}
 	into := map[string]*string{
-		"model": (*string)(&t.Model), "language": &t.Language, "prompt": &t.Prompt, "response_format": &t.Format, "temperature": &t.Temperature,
+		"model": (*string)(&t.Model), "language": &t.Language, "prompt": &t.Prompt,
+		"response_format": &t.Format, "temperature": &t.Temperature,
 	}
 	if into[name] != nil {
 		*into[name] = value

@@ -194,7 +194,9 @@ func (u *Upstream) offer(ids []fleet.ModelID) {
 	if u.engine != nil && slices.EqualFunc(u.engine.models, models, sameModel) {
 		return
 	}
-	offered := Engine{kind: u.kind, name: u.config.Name, base: u.base, rt: keyed{u}, models: models, load: u.load, upstream: true}
+	offered := Engine{
+		kind: u.kind, name: u.config.Name, base: u.base, rt: keyed{u}, models: models, load: u.load, upstream: true,
+	}
 	if u.engine = new(offered); u.config.Share {
 		offered.models = shared
 		u.shared = &offered

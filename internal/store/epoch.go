@@ -18,7 +18,9 @@ const keepChanges = 24 * time.Hour
 // epoch's row, so that such writes run one after another on PostgreSQL as they do on
 // SQLite. Epochs therefore become visible in order and without gaps, and the data that do
 // reads does not change before the commit. It wraps the error.
-func (db *DB) change(ctx context.Context, do func(*query.Queries) ([]fleet.Change, error), what string, args ...any) error {
+func (db *DB) change(
+	ctx context.Context, do func(*query.Queries) ([]fleet.Change, error), what string, args ...any,
+) error {
 	moves := false
 	defer func() {
 		if moves { // even after an error, because the transaction may have been committed

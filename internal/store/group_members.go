@@ -38,8 +38,8 @@ func (db *DB) SeenGroups(ctx context.Context, viewerID, name string, now time.Ti
 }
 
 func seenGroups(
-	rows []query.SeenGroupsRow, fellows []query.FellowMembersRow, keepOuts []query.KeepOutsByRow, rules []query.GroupMachinesSeenRow,
-	limits []query.GroupLimit,
+	rows []query.SeenGroupsRow, fellows []query.FellowMembersRow, keepOuts []query.KeepOutsByRow,
+	rules []query.GroupMachinesSeenRow, limits []query.GroupLimit,
 ) []account.SeenGroup {
 	groups := make([]account.SeenGroup, len(rows))
 	byID := make(map[string]*account.SeenGroup, len(rows)) // those that the viewer belongs to

@@ -129,6 +129,7 @@ func assemble(rows []query.Group, members []query.GroupMember, keepOuts []query.
 // ErrNotFound if there is neither. It keeps the record of the machines that the member
 // kept out.
 func (db *DB) RemoveGroupMember(ctx context.Context, groupID, memberID string) error {
-	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { return removeFromGroup(ctx, q, groupID, memberID) },
-		"remove member %q from group %q", memberID, groupID)
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		return removeFromGroup(ctx, q, groupID, memberID)
+	}, "remove member %q from group %q", memberID, groupID)
 }

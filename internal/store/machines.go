@@ -23,7 +23,8 @@ func (db *DB) CreateMachine(ctx context.Context, m account.Machine) error {
 // ErrNotFound if there is none, it is revoked, or its owner is disabled.
 func (db *DB) MachineByHash(ctx context.Context, hash [32]byte) (account.Machine, account.Member, error) {
 	row, err := db.query.MachineByHash(ctx, hash[:])
-	return machine(row.Machine), member(row.Member), db.wrap(checkHash(err, row.Machine.Hash, hash), "read a machine by its credential's hash")
+	err = checkHash(err, row.Machine.Hash, hash)
+	return machine(row.Machine), member(row.Member), db.wrap(err, "read a machine by its credential's hash")
 }
 
 // Machines returns every machine of the owner, or of all owners if ownerID is empty,

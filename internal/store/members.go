@@ -127,7 +127,9 @@ func (db *DB) SetMemberOperator(ctx context.Context, id string, operator bool) e
 }
 
 func member(row query.Member) account.Member {
-	return account.Member{ID: row.ID, Name: row.Name, Operator: row.Operator, Disabled: row.Disabled, Created: timeOf(row.Created)}
+	return account.Member{
+		ID: row.ID, Name: row.Name, Operator: row.Operator, Disabled: row.Disabled, Created: timeOf(row.Created),
+	}
 }
 
 // insertMember adds a member; ErrLooksTaken if the name looks like another one.

@@ -200,8 +200,9 @@ func (db *DB) ClaimMail(ctx context.Context, memberID string, now, next time.Tim
 // SetMailed records that the member got everything up to a time, and when the next mail
 // may be sent.
 func (db *DB) SetMailed(ctx context.Context, memberID string, until, next time.Time) error {
-	return db.transact(ctx, func(q *query.Queries) error { return q.SetMailed(ctx, memberID, millis(until), millis(next)) },
-		"record what member %q was mailed", memberID)
+	return db.transact(ctx, func(q *query.Queries) error {
+		return q.SetMailed(ctx, memberID, millis(until), millis(next))
+	}, "record what member %q was mailed", memberID)
 }
 
 // JoinsToMail returns joins between the two times by other members to the member's

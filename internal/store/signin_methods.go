@@ -128,7 +128,9 @@ func (db *DB) TakeCeremony(ctx context.Context, hash [32]byte, kind account.Cere
 		row, err = q.TakeCeremony(ctx, hash[:], string(kind), millis(now))
 		return err
 	}, "take up a sign-in (%s)", kind)
-	return account.Ceremony{Hash: hash, Kind: kind, MemberID: row.MemberID, Data: row.Data, Expires: timeOf(row.Expires)}, err
+	return account.Ceremony{
+		Hash: hash, Kind: kind, MemberID: row.MemberID, Data: row.Data, Expires: timeOf(row.Expires),
+	}, err
 }
 
 func passkey(row query.Passkey) account.Passkey {

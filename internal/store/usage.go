@@ -62,7 +62,8 @@ func (db *DB) pruneHours(ctx context.Context, records []account.Usage) error {
 		return nil
 	}
 	last := min(hour, millis(hourOf(time.Now()))) - account.UsageHoursLife.Milliseconds()
-	return db.transact(ctx, func(q *query.Queries) error { return q.PruneUsageHours(ctx, last) }, "delete old sums of usage")
+	prune := func(q *query.Queries) error { return q.PruneUsageHours(ctx, last) }
+	return db.transact(ctx, prune, "delete old sums of usage")
 }
 
 func checkUsage(u account.Usage) error {
@@ -83,7 +84,8 @@ type usageSum struct{ calls, waited, took, in, out int64 }
 
 func (s usageSum) add(u account.Usage) usageSum {
 	return usageSum{
-		s.calls + 1, s.waited + u.Waited.Microseconds(), s.took + u.Duration.Microseconds(), s.in + u.TokensIn, s.out + u.TokensOut,
+		s.calls + 1, s.waited + u.Waited.Microseconds(), s.took + u.Duration.Microseconds(),
+		s.in + u.TokensIn, s.out + u.TokensOut,
 	}
 }
 
@@ -107,7 +109,8 @@ func addUsage(ctx context.Context, q *query.Queries, records []account.Usage) er
 			continue
 		}
 		day := query.AddUsageDayParams{
-			Day: millis(dayOf(u.Started)), MemberID: u.MemberID, OwnerID: u.OwnerID, MachineID: u.MachineID, Model: u.Model, Code: u.Code,
+			Day: millis(dayOf(u.Started)), MemberID: u.MemberID, OwnerID: u.OwnerID,
+			MachineID: u.MachineID, Model: u.Model, Code: u.Code,
 		}
 		days[day] = days[day].add(u)
 		hour := query.AddUsageHourParams{
@@ -181,7 +184,8 @@ func (db *DB) days(ctx context.Context, side, id string, since time.Time, take f
 SELECT day, member_id, owner_id, machine_id, model, code, calls, waited_us, duration_us, tokens_in, tokens_out
 FROM usage_days WHERE `+side+` = $1 AND day >= $2 ORDER BY day`, id, millis(dayOf(since)))
 	var row query.UsageDay
-	err = scan(rows, err, func() { take(usageDay(row)) }, &row.Day, &row.MemberID, &row.OwnerID, &row.MachineID, &row.Model, &row.Code,
+	err = scan(rows, err, func() { take(usageDay(row)) },
+		&row.Day, &row.MemberID, &row.OwnerID, &row.MachineID, &row.Model, &row.Code,
 		&row.Calls, &row.WaitedUs, &row.DurationUs, &row.TokensIn, &row.TokensOut)
 	return db.wrap(err, "read the daily usage")
 }
@@ -210,7 +214,8 @@ FROM usage_hours WHERE `+side+` = $1 AND hour >= $2 ORDER BY hour`, id, millis(h
 	err = scan(rows, err, func() {
 		h.Hour, h.First, h.Waited = timeOf(hour), time.Duration(first)*time.Millisecond, micros(waited)
 		take(h)
-	}, &hour, &h.MemberID, &h.OwnerID, &h.MachineID, &h.KeyID, &h.Model, &h.Code, &first, &h.Calls, &waited, &h.TokensIn, &h.TokensOut)
+	}, &hour, &h.MemberID, &h.OwnerID, &h.MachineID, &h.KeyID, &h.Model, &h.Code, &first,
+		&h.Calls, &waited, &h.TokensIn, &h.TokensOut)
 	return db.wrap(err, "read the hourly usage")
 }
 
@@ -259,7 +264,8 @@ func (db *DB) ActiveMembers(ctx context.Context, since time.Time, step time.Dura
 	if step < 24*time.Hour {
 		bySteps, inAll = func(ctx context.Context, from, length int64) ([]query.MembersByDaysRow, error) {
 			rows, err := db.query.MembersByHours(ctx, from, length)
-			return convert(rows, func(row query.MembersByHoursRow) query.MembersByDaysRow { return query.MembersByDaysRow(row) }), err
+			same := func(row query.MembersByHoursRow) query.MembersByDaysRow { return query.MembersByDaysRow(row) }
+			return convert(rows, same), err
 		}, db.query.MembersSinceHour
 	}
 	rows, err := bySteps(ctx, from, length)

@@ -274,7 +274,8 @@ type hubTarget struct {
 // unencrypted over a network.
 func parseHub(raw string) (hubTarget, error) {
 	u, err := url.Parse(raw)
-	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Scheme != "https" && u.Scheme != "http" {
+	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
+		u.Scheme != "https" && u.Scheme != "http" {
 		return hubTarget{}, fmt.Errorf("cannot use %q as the hub's address: give https://HOST", raw)
 	}
 	if u.Path == "" {
