@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -29,7 +30,6 @@ type wants struct {
 	effort   bool // reasoning_effort was sent, but the engine may not support its value
 }
 
-// member is a member of a JSON object with its raw value.
 type member struct{ name, value string }
 
 // maxTokens limits an untrusted max_tokens if the context length is unknown.
@@ -64,7 +64,6 @@ func refused(err error) error {
 	return fault.New(fault.InvalidRequest, "the body ended too early; send one complete JSON object").Because(err)
 }
 
-// rebuild rewrites a body.
 type rebuild struct {
 	copier
 	req   *Request
@@ -214,7 +213,6 @@ func controlling(name string) bool {
 	return thinking
 }
 
-// control reads such a member.
 func (r *rebuild) control(name string, value jsontext.Value) error {
 	if value.Kind() == 'n' {
 		return nil
@@ -240,8 +238,9 @@ func (r *rebuild) control(name string, value jsontext.Value) error {
 		if n < 1 {
 			return fault.New(fault.InvalidRequest, "%s must be at least 1; leave it out, or send -1, for the engine's own limit", name).WithParam(name)
 		}
-		if !r.req.Trusted {
-			value = r.clampLimit(n)
+		if !r.req.Trusted { // at most the model's context
+			most := cmp.Or(max(r.model.ContextLength, 0), maxTokens)
+			value = strconv.AppendInt(nil, int64(min(n, float64(most))), 10)
 		}
 		if name == "max_tokens" {
 			r.limit = value
@@ -256,15 +255,6 @@ func (r *rebuild) control(name string, value jsontext.Value) error {
 		return r.think.read(name, value, r)
 	}
 	return nil
-}
-
-// clampLimit limits an untrusted limit to the model's context length.
-func (r *rebuild) clampLimit(limit float64) jsontext.Value {
-	most := maxTokens
-	if r.model.ContextLength > 0 {
-		most = r.model.ContextLength
-	}
-	return strconv.AppendInt(nil, int64(min(limit, float64(most))), 10)
 }
 
 // addOwn writes the members that kith sets itself.
@@ -329,11 +319,9 @@ func prefilled(body []byte) bool {
 			Role string `json:"role"`
 		} `json:"messages"`
 	}
-	n := 0
-	if json.Unmarshal(body, &talk) == nil {
-		n = len(talk.Messages)
-	}
-	return n > 0 && talk.Messages[n-1].Role == "assistant"
+	err := json.Unmarshal(body, &talk)
+	n := len(talk.Messages)
+	return err == nil && n > 0 && talk.Messages[n-1].Role == "assistant"
 }
 
 // write adds a member with a valid JSON value.
@@ -353,7 +341,6 @@ func joined(members []member) string {
 	return string(text)
 }
 
-// quoted returns s as a JSON string.
 func quoted(s string) string {
 	b, _ := jsontext.AppendQuote(nil, s) // the error only reports invalid UTF-8, which becomes U+FFFD
 	return string(b)
@@ -379,7 +366,6 @@ func (r *rebuild) addCache() {
 // saltKey makes cache salts unpredictable.
 var saltKey = rand.Text()
 
-// cacheSalt returns the name of a caller's prompt cache.
 func cacheSalt(caller string) string {
 	mac := hmac.New(sha256.New, []byte(saltKey))
 	mac.Write([]byte(caller))
