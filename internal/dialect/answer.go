@@ -57,7 +57,9 @@ type object struct {
 // for this one.
 func (o *object) read(document []byte) error {
 	o.failure, o.content = nil, false
-	o.into.reset(document)
+	if o.into != nil {
+		*o.into = delta{document: document, calls: o.into.calls[:0]}
+	}
 	o.source = *bytes.NewBuffer(document) // parsed in place
 	o.dec.Reset(&o.source)
 	return o.scan()
@@ -105,7 +107,9 @@ func (o *object) choices() error {
 			return skip(&o.dec)
 		}
 		err = Members(&o.dec, o.choice)
-		o.into.closeChoice()
+		if o.into != nil {
+			o.into.done = true
+		}
 		return err
 	})
 }
@@ -174,8 +178,8 @@ func ParseTrailer(value, cached string) (Usage, bool) {
 	return u, ok && errIn == nil && errOut == nil && u.In >= 0 && u.Out >= 0
 }
 
-// readUsage parses a usage object. If a count is negative or of another type, it returns
-// the zero Usage.
+// readUsage parses a usage object. If it is none, or a count is negative or of another
+// type, it returns the zero Usage.
 func readUsage(value jsontext.Value) Usage {
 	var usage struct {
 		PromptTokens     int64 `json:"prompt_tokens"`
@@ -187,7 +191,7 @@ func readUsage(value jsontext.Value) Usage {
 			ReasoningTokens int64 `json:"reasoning_tokens"`
 		} `json:"completion_tokens_details"`
 	}
-	if json.Unmarshal(value, &usage) != nil || usage.PromptTokens < 0 || usage.CompletionTokens < 0 {
+	if value.Kind() != '{' || json.Unmarshal(value, &usage) != nil || min(usage.PromptTokens, usage.CompletionTokens) < 0 {
 		return Usage{}
 	}
 	return Usage{
@@ -197,7 +201,6 @@ func readUsage(value jsontext.Value) Usage {
 	}
 }
 
-// invalidAnswer returns the fault for an answer that violates its dialect.
 func invalidAnswer(what string) *fault.Fault {
 	return fault.New(fault.EngineError, "the machine's engine sent %s; try again, or another model", what)
 }

@@ -49,7 +49,6 @@ type chatFunction struct {
 	Strict      jsontext.Value `json:"strict,omitzero"`
 }
 
-// chatFormat is the required format of the answer.
 type chatFormat struct {
 	Type   string      `json:"type"`
 	Schema *chatSchema `json:"json_schema,omitzero"`
@@ -75,7 +74,6 @@ type chatMessage struct {
 	ToolCalls  []chatCall     `json:"tool_calls,omitzero"`
 }
 
-// chatPart is a text or an image.
 type chatPart struct {
 	Type    string   `json:"type"`
 	Text    prose    `json:"text,omitzero"`
@@ -92,7 +90,7 @@ type chatCall struct {
 	Type     string         `json:"type"`
 	Function struct {
 		Name      jsontext.Value `json:"name"`
-		Arguments any            `json:"arguments"` // a JSON string, or a quotedJSON
+		Arguments jsontext.Value `json:"arguments"` // a JSON string
 	} `json:"function"`
 }
 
@@ -116,13 +114,6 @@ func (p prose) MarshalJSONTo(enc *jsontext.Encoder) error {
 		out = append(out, text[1:len(text)-1]...)
 	}
 	return enc.WriteValue(append(out, '"'))
-}
-
-// quotedJSON is JSON that is written as a JSON string.
-type quotedJSON jsontext.Value
-
-func (q quotedJSON) MarshalJSONTo(enc *jsontext.Encoder) error {
-	return enc.WriteToken(jsontext.String(string(q)))
 }
 
 // writeChat translates the request to the body of a chat call, the form that every engine
@@ -150,13 +141,15 @@ func writeChat(q *request, size int) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// newChatRequest translates a request and counts its images.
 func newChatRequest(q *request) (chat *chatRequest, pictures int, err error) {
 	chat = new(q.chat)
 	if chat.Model = q.Model; q.Stream {
 		chat.Stream, chat.StreamOptions = true, jsontext.Value(`{"include_usage":true}`)
 	}
-	if chat.Tools = chatTools(q.tools); chat.Tools != nil {
+	for _, t := range q.tools {
+		chat.Tools = append(chat.Tools, t.chat())
+	}
+	if chat.Tools != nil {
 		switch name := q.choice.name; {
 		case q.choice.kind == "auto", q.choice.kind == "none":
 			chat.ToolChoice = q.choice.kind
@@ -190,19 +183,10 @@ func newChatRequest(q *request) (chat *chatRequest, pictures int, err error) {
 	return chat, t.pictures, nil
 }
 
-func chatTools(tools []tool) []chatTool {
-	var out []chatTool
-	for _, t := range tools {
-		out = append(out, t.chat())
-	}
-	return out
-}
-
 func (t *tool) chat() chatTool {
 	return chatTool{"function", chatFunction{t.name, t.description, t.schema, t.strict}}
 }
 
-// translation collects the messages of a chat call.
 type translation struct {
 	messages []chatMessage
 	pictures int
@@ -292,7 +276,7 @@ func newChatCall(b *block) chatCall {
 	case b.input.Kind() == '"':
 		call.Function.Arguments = b.input
 	default:
-		call.Function.Arguments = quotedJSON(b.input)
+		call.Function.Arguments = quote(string(b.input))
 	}
 	return call
 }
@@ -325,14 +309,15 @@ func (t *translation) user(turns []turn) {
 			c.text(jsontext.Value(`"</system-reminder>"`))
 		}
 	}
-	pictured := slices.ContainsFunc(c.parts, func(p chatPart) bool { return p.Picture != nil })
-	switch {
-	case pictured:
-		for _, p := range c.parts {
-			if p.Picture != nil {
-				t.pictures++
-			}
+	pictures := 0
+	for _, p := range c.parts {
+		if p.Picture != nil {
+			pictures++
 		}
+	}
+	switch {
+	case pictures > 0:
+		t.pictures += pictures
 		t.messages = append(t.messages, chatMessage{Role: "user", Content: c.parts})
 	case c.said():
 		t.messages = append(t.messages, chatMessage{Role: "user", Content: c.prose()})

@@ -46,7 +46,10 @@ func ReadChatHead(body []byte) (Head, *ChatForms, []byte, error) {
 	if err := json.Unmarshal(body, &request); err != nil {
 		return h.Head, nil, nil, refusal(err)
 	}
-	for _, step := range []func(jsonObject) error{webSearch, f.functions, f.tools, f.choice, f.messages} {
+	if kind := request["web_search_options"].Kind(); kind != 'n' && kind != 0 { // only the vendor can search
+		return h.Head, nil, nil, vendorToolFault("web_search_options", "web search")
+	}
+	for _, step := range []func(jsonObject) error{f.functions, f.tools, f.choice, f.messages} {
 		if err := step(request); err != nil {
 			return h.Head, nil, nil, err
 		}
@@ -84,17 +87,8 @@ func onlyFunctions(tools jsontext.Value) bool {
 	return true
 }
 
-func formFault(param, format string, args ...any) error {
-	return fault.New(fault.InvalidRequest, param+": "+format, args...).WithParam(param)
-}
-
-// webSearch refuses web_search_options, with which a chat request asks for a web search.
-// Only the vendor runs it, as with the tools that ChatForms.tools refuses.
-func webSearch(request jsonObject) error {
-	if options := request["web_search_options"]; options != nil && options.Kind() != 'n' {
-		return vendorToolFault("web_search_options", "web search")
-	}
-	return nil
+func formFault(param, rule string) error {
+	return fault.New(fault.InvalidRequest, "%s: %s", param, rule).WithParam(param)
 }
 
 // functions translates functions and function_call to tools and tool_choice. An empty
@@ -298,11 +292,8 @@ func (f *ChatForms) Answer(answer io.Reader) ([]byte, Usage, error) {
 	if failure := document["error"]; failure != nil && failure.Kind() != 'n' {
 		return nil, Usage{}, errorMember(failure)
 	}
-	var usage Usage
-	if document["usage"].Kind() == '{' {
-		usage = readUsage(document["usage"])
-	}
 	e := &formEvents{forms: f}
+	usage := readUsage(document["usage"])
 	out, err := e.rewrite(document, "message", true)
 	return out, usage, err
 }
@@ -314,7 +305,6 @@ func (f *ChatForms) Events() *Events {
 	return &Events{outbox: out, writer: &formEvents{outbox: out, forms: f, open: map[int]*customCall{}}}
 }
 
-// formEvents writes the chunks of a chat stream in the forms of its request.
 type formEvents struct {
 	*outbox
 	forms *ChatForms
@@ -450,4 +440,60 @@ func (e *formEvents) customCalls(choice int, calls []formCall, whole, finished b
 		end()
 	}
 	return out
+}
+
+// A tool of the type custom takes a text instead of arguments with a schema. Machines get
+// a function with one string parameter, and its calls are translated back to custom
+// calls.
+
+const customSchema = `{"type":"object","properties":{"input":{"type":"string","description":"the complete input of the tool, as plain text"}},"required":["input"],"additionalProperties":false}`
+
+// customTool returns the function that represents a custom tool. If the format of its
+// input has a grammar, the grammar is added to the description.
+func customTool(name, description, format jsontext.Value) tool {
+	t := tool{name: name, description: description, format: format, schema: jsontext.Value(customSchema), custom: true}
+	var grammar struct {
+		Syntax     string   `json:"syntax"`
+		Definition string   `json:"definition"`
+		Grammar    struct { // as in the chat dialect
+			Syntax     string `json:"syntax"`
+			Definition string `json:"definition"`
+		} `json:"grammar"`
+	}
+	if format == nil || json.Unmarshal(format, &grammar) != nil {
+		return t
+	}
+	syntax, definition := grammar.Syntax, grammar.Definition
+	if definition == "" {
+		syntax, definition = grammar.Grammar.Syntax, grammar.Grammar.Definition
+	}
+	if definition == "" {
+		return t
+	}
+	said := ""
+	if description.Kind() == '"' {
+		said = string(unquote(description)) + "\n\n"
+	}
+	t.callerDescription, t.description = description, quote(said+"The input has to follow this "+syntax+" grammar:\n"+definition)
+	return t
+}
+
+// customInput returns the input of a custom tool from the arguments of the function that
+// represents it. If the arguments are not such an object, they are the input.
+func customInput(arguments []byte) string {
+	var said struct {
+		Input *string `json:"input"`
+	}
+	if json.Unmarshal(arguments, &said) == nil && said.Input != nil {
+		return *said.Input
+	}
+	return string(arguments)
+}
+
+// customArguments returns the arguments for that input as a JSON string. It is the
+// inverse of customInput.
+func customArguments(input jsontext.Value) jsontext.Value {
+	return encode(struct {
+		Input jsontext.Value `json:"input"`
+	}{or(input, `""`)})
 }

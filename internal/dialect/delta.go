@@ -20,27 +20,11 @@ type delta struct {
 	calls    []callDelta
 }
 
-// callDelta is a part of a tool call.
 type callDelta struct {
 	index               int64
 	id, name, arguments jsontext.Value
 }
 
-// reset prepares the delta for the next chunk.
-func (p *delta) reset(document []byte) {
-	if p != nil {
-		*p = delta{document: document, calls: p.calls[:0]}
-	}
-}
-
-// closeChoice is called after each choice.
-func (p *delta) closeChoice() {
-	if p != nil {
-		p.done = true
-	}
-}
-
-// choice handles a member of a choice.
 func (p *delta) choice(name []byte, value jsontext.Value) {
 	switch {
 	case p.done:
@@ -184,9 +168,5 @@ func readChatAnswer(answer io.Reader) (*delta, Usage, error) {
 			index: int64(i), id: value(call.ID), name: value(call.Function.Name), arguments: value(call.Function.Arguments),
 		})
 	}
-	var usage Usage
-	if chat.Usage.Kind() == '{' {
-		usage = readUsage(chat.Usage)
-	}
-	return said, usage, nil
+	return said, readUsage(chat.Usage), nil
 }

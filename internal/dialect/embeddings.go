@@ -59,7 +59,6 @@ func (h *embeddingsReader) field(name []byte) error {
 	}
 }
 
-// inputs checks the input.
 func (h *embeddingsReader) inputs() error {
 	switch h.dec.PeekKind() {
 	case '"':

@@ -23,7 +23,6 @@ func (e *Events) commit() {
 	}
 }
 
-// chunk translates the chunk that was just read.
 func (e *Events) chunk() error {
 	if e == nil {
 		return nil
@@ -32,7 +31,6 @@ func (e *Events) chunk() error {
 	return e.writer.chunk(&e.delta)
 }
 
-// end translates the end mark.
 func (e *Events) end(u Usage) error {
 	if e == nil {
 		return nil
@@ -75,7 +73,6 @@ func (o *outbox) data(data []byte) {
 	o.raw("\n\n")
 }
 
-// commit commits what was written.
 func (o *outbox) commit() { o.committed, o.numbered = len(o.out), o.sequence }
 
 // revert discards what is not committed.

@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"cmp"
 	"encoding/json/v2"
 
 	"github.com/kith/kith/internal/fault"
@@ -49,7 +50,6 @@ type errorDetails struct {
 	Reason string     `json:"reason,omitzero"`
 }
 
-// newChatError returns the error object of the chat or responses dialect.
 func newChatError(d Dialect, f *fault.Fault, id string, frame bool) chatError {
 	e := chatError{Code: f.Code, Message: f.Message, Type: f.Type(), CorrelationID: id}
 	if f.Param != "" || d == Responses { // one client library requires a string there
@@ -90,28 +90,21 @@ func newMessagesFault(f *fault.Fault, id string, frame bool) messagesFault {
 	return messagesFault{"error", e, id}
 }
 
-// messagesType returns the error.type of the messages envelope.
+// messagesTypes are the error.type of the messages envelope by status.
+var messagesTypes = map[int]string{
+	401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+	413: "request_too_large", 429: "rate_limit_error", 504: "timeout_error",
+}
+
 func messagesType(f *fault.Fault) string {
-	switch status := f.Status(); {
-	case f.Code == fault.CapacityFull:
-		return "overloaded_error"
-	case status == 401:
-		return "authentication_error"
-	case status == 403:
-		return "permission_error"
-	case status == 404:
-		return "not_found_error"
-	case status == 413:
-		return "request_too_large"
-	case status == 429:
-		return "rate_limit_error"
-	case status == 504:
-		return "timeout_error"
-	case status >= 500:
-		return "api_error"
-	default:
-		return "invalid_request_error"
+	standard := "invalid_request_error"
+	if f.Status() >= 500 {
+		standard = "api_error"
 	}
+	if f.Code == fault.CapacityFull {
+		return "overloaded_error"
+	}
+	return cmp.Or(messagesTypes[f.Status()], standard)
 }
 
 // ParseFault parses the fault that a hub or daemon rendered in the chat dialect, as a

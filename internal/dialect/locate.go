@@ -1,8 +1,6 @@
 package dialect
 
 import (
-	"bytes"
-	"encoding/json/jsontext"
 	"encoding/json/v2"
 	"slices"
 	"strings"
@@ -50,15 +48,13 @@ func OwnParam(body []byte, of fleet.Endpoint, place string, asItCame bool) strin
 	member, _, _ := strings.Cut(place, ".")
 	names := append(slices.Clone(ownNames[of][member]), member)
 	found := len(names)
-	dec := jsontext.NewDecoder(bytes.NewBuffer(body))
-	err := Members(dec, func(name []byte) error {
+	for name := range ScanMembers(body) {
 		if at := slices.Index(names[:found], string(name)); at >= 0 {
 			found = at
 		}
-		return dec.SkipValue()
-	})
+	}
 	switch {
-	case err != nil || found == len(names):
+	case found == len(names):
 		return ""
 	case asItCame && !strings.ContainsFunc(place, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return place

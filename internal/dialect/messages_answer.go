@@ -101,7 +101,6 @@ func badArguments() error {
 	return invalidAnswer("a tool call whose arguments are not a JSON object")
 }
 
-// messageStop is the reason why an answer ended.
 type messageStop struct {
 	Reason   string         `json:"stop_reason"`
 	Sequence jsontext.Value `json:"stop_sequence"`
@@ -202,7 +201,6 @@ func (e *messageEvents) end(u Usage) error {
 
 func (e *messageEvents) send(event messageEvent) { e.event(event.Type, event) }
 
-// begin writes message_start, once.
 func (e *messageEvents) begin() {
 	if !e.begun {
 		e.begun = true

@@ -9,7 +9,6 @@ import (
 	"github.com/kith/kith/internal/fault"
 )
 
-// messagesRequest is a decoded body of the messages dialect.
 type messagesRequest struct {
 	request
 	thinking struct{ kind, budget, display jsontext.Value }
@@ -179,25 +178,13 @@ func (q *messagesRequest) turn() error {
 // of the vendor may send.
 func (q *messagesRequest) content() ([]block, error) {
 	switch q.dec.PeekKind() {
-	case '"':
-		text, err := q.value()
-		return []block{{kind: textBlock, text: text}}, err
-	case '[':
-		var blocks []block
-		err := q.list(func() error {
-			b, err := q.block()
-			blocks = append(blocks, b)
-			return err
-		})
-		return blocks, err
+	case '"', '[', 'n':
+		return q.blocks(q.block)
 	case '{': // the result of a tool as JSON
 		value, err := q.value()
 		return []block{{kind: textBlock, text: quote(string(value))}}, err
-	case 'n':
-		return nil, skip(q.dec)
-	default:
-		return nil, q.refuseNext("must be a string or a list of content blocks")
 	}
+	return nil, q.refuseNext("must be a string or a list of content blocks")
 }
 
 func (q *messagesRequest) block() (b block, err error) {
@@ -212,7 +199,7 @@ func (q *messagesRequest) block() (b block, err error) {
 			return err
 		case "source":
 			if q.dec.PeekKind() == '"' { // of a search result
-				return q.stringInto(&b.source.url)
+				return q.field(name, []field{{"source", nil, &b.source.url}})
 			}
 			return q.object(func(name []byte) (err error) {
 				if string(name) != "content" {

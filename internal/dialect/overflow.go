@@ -89,15 +89,10 @@ func ContextExceeded(document []byte) *fault.Fault {
 			continue
 		}
 		known = true
+		into := map[string]*int64{"n": &n, "all": &all, "max": &most}
 		for i, name := range form.SubexpNames() {
-			value, _ := strconv.ParseInt(found[i], 10, 64) // digits; 0 if absent or too large
-			switch name {
-			case "n":
-				n = value
-			case "all":
-				all = value
-			case "max":
-				most = value
+			if into[name] != nil {
+				*into[name], _ = strconv.ParseInt(found[i], 10, 64) // digits; 0 if absent
 			}
 		}
 		break

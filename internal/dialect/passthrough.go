@@ -27,27 +27,23 @@ type passedEvent struct {
 	Usage    *passedUsage   `json:"usage"`
 	Delta    jsontext.Value `json:"delta"`
 	Error    jsontext.Value `json:"error"`
-	Message  passedMessage  `json:"message"`
+	Message  jsontext.Value `json:"message"` // a text in an error event
 	Response jsontext.Value `json:"response"`
 	Sequence int            `json:"sequence_number"`
 }
 
-type passedMessage struct {
-	Usage *passedUsage
-}
-
-// UnmarshalJSON implements json.Unmarshaler. In an error event the message is text, which
-// is ignored.
-func (m *passedMessage) UnmarshalJSON(data []byte) error {
-	if len(data) == 0 || data[0] != '{' {
-		return nil
-	}
+// addUsage updates known with the usage of a message or response, if value is one.
+func addUsage(known *Usage, value jsontext.Value) error {
 	var inner struct {
 		Usage *passedUsage `json:"usage"`
 	}
-	err := json.Unmarshal(data, &inner)
-	m.Usage = inner.Usage
-	return err
+	if value.Kind() == '{' {
+		if err := json.Unmarshal(value, &inner); err != nil {
+			return foreign(err)
+		}
+	}
+	inner.Usage.add(known)
+	return nil
 }
 
 // passedUsage has the counts of both dialects. In messages the input tokens exclude the
@@ -84,16 +80,13 @@ func (s *Stream) native(data []byte) (end bool, err error) {
 		return false, foreign(err)
 	}
 	event.Usage.add(&s.object.usage)
-	event.Message.Usage.add(&s.object.usage)
-	if kind := event.Response.Kind(); kind == '{' {
-		var response passedMessage
-		if err := response.UnmarshalJSON(event.Response); err != nil {
-			return false, foreign(err)
+	for _, value := range [...]jsontext.Value{event.Message, event.Response} {
+		if err := addUsage(&s.object.usage, value); err != nil {
+			return false, err
 		}
-		response.Usage.add(&s.object.usage)
-		if s.response == nil {
-			s.response = bytes.Clone(event.Response)
-		}
+	}
+	if event.Response.Kind() == '{' && s.response == nil {
+		s.response = bytes.Clone(event.Response)
 	}
 	s.sequence = event.Sequence + 1
 	switch event.Type {
@@ -136,6 +129,9 @@ func CheckPassthrough(answer io.Reader) (usage Usage, err error) {
 	var event passedEvent
 	if err := readObject(answer, &event); err != nil {
 		return Usage{}, foreign(err)
+	}
+	if err := addUsage(new(Usage), event.Message); err != nil {
+		return Usage{}, err
 	}
 	if event.Type == "error" {
 		return Usage{}, errorMember(event.Error)

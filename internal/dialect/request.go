@@ -60,7 +60,6 @@ type toolChoice struct {
 	vendorType string // type of the chosen tool, if only the vendor runs it
 }
 
-// blockKind is the kind of a content block.
 type blockKind uint8
 
 const (
@@ -181,7 +180,7 @@ var (
 )
 
 // field is a member of an object: its name, the rule for its value, and the destination
-// of the value, nil for null.
+// of the value, nil for null. Without a rule, values other than strings are ignored.
 type field struct {
 	name string
 	rule rule
@@ -196,7 +195,7 @@ func (q *request) field(name []byte, fields []field) error {
 			continue
 		}
 		value, err := q.value()
-		if err != nil {
+		if err != nil || f.rule == nil && value.Kind() != '"' {
 			return err
 		}
 		switch value.Kind() {
@@ -205,8 +204,10 @@ func (q *request) field(name []byte, fields []field) error {
 		case '0':
 			value = Integral(value)
 		}
-		if wrong := f.rule(value); wrong != "" {
-			return q.refuse("%s", wrong)
+		if f.rule != nil {
+			if wrong := f.rule(value); wrong != "" {
+				return q.refuse("%s", wrong)
+			}
 		}
 		*f.into = value
 		return nil
@@ -219,13 +220,18 @@ func (q *request) fields(fields ...field) error {
 	return q.object(func(name []byte) error { return q.field(name, fields) })
 }
 
-// stringInto stores the next value if it is a string.
-func (q *request) stringInto(into *jsontext.Value) error {
-	value, err := q.value()
-	if value.Kind() == '"' {
-		*into = value
+// blocks reads a string, which becomes a text block, or a list of blocks with one.
+func (q *request) blocks(one func() (block, error)) (blocks []block, err error) {
+	if q.dec.PeekKind() == '"' {
+		text, err := q.value()
+		return []block{{kind: textBlock, text: text}}, err
 	}
-	return err
+	err = q.list(func() error {
+		b, err := one()
+		blocks = append(blocks, b)
+		return err
+	})
+	return blocks, err
 }
 
 // object reads the next value, an object, and calls member for each member. null is an

@@ -79,17 +79,14 @@ func (r *Response) Turn(now time.Time) []byte {
 	}
 	var turn bytes.Buffer
 	turn.Grow(len(r.request.body) + r.size + 4096)
-	enc := jsontext.NewEncoder(&turn, encoding)
-	_ = enc.WriteToken(jsontext.BeginObject) // writes to a Buffer cannot fail, and the values were read before
-	_ = enc.WriteToken(jsontext.String("input"))
-	r.request.writeItems(enc, r.idBase)
-	_ = enc.WriteToken(jsontext.String("response"))
-	_ = json.MarshalEncode(enc, r.object(nil))
-	_ = enc.WriteToken(jsontext.EndObject)
+	_ = json.MarshalWrite(&turn, struct { // writes to a Buffer cannot fail, and the values were read before
+		Input    []jsontext.Value `json:"input"`
+		Response *responseObject  `json:"response"`
+	}{r.request.stored(r.idBase), r.object(nil)}, encoding)
 	if turn.Len() > maxTurn {
 		return nil
 	}
-	return bytes.TrimSuffix(turn.Bytes(), []byte("\n"))
+	return turn.Bytes()
 }
 
 // Finish ends the answer; stored reports whether the turn was stored. It returns the last
@@ -180,7 +177,6 @@ type responseUsage struct {
 	Total int64 `json:"total_tokens"`
 }
 
-// object returns the current state of the response object.
 func (r *Response) object(failed *fault.Fault) *responseObject {
 	o := &responseObject{
 		ID: r.ID(), Object: "response", CreatedAt: r.created, Status: "in_progress", Model: r.model,

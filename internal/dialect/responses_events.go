@@ -76,20 +76,15 @@ func (r *Response) grow(value jsontext.Value) error {
 func (r *Response) chunk(p *delta) error {
 	r.begin()
 	r.takeLogprobs(p)
-	if p.thought != nil {
-		if err := r.say(reasoningItem, false, p.thought); err != nil {
-			return err
-		}
+	err := r.say(reasoningItem, false, p.thought)
+	if err == nil {
+		err = r.say(messageItem, false, p.text)
 	}
-	if p.text != nil {
-		if err := r.say(messageItem, false, p.text); err != nil {
-			return err
-		}
+	if err == nil {
+		err = r.say(messageItem, true, p.refusal)
 	}
-	if p.refusal != nil {
-		if err := r.say(messageItem, true, p.refusal); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	for i := range p.calls {
 		if err := r.toolCall(&p.calls[i]); err != nil {
@@ -131,7 +126,6 @@ func (r *Response) end(u Usage) error {
 	return nil
 }
 
-// begin writes the first events, once.
 func (r *Response) begin() {
 	if r.sequence > 0 || !r.streamed {
 		return
@@ -150,12 +144,10 @@ func (r *Response) send(event responseEvent) {
 	}
 }
 
-// about returns an event for the open item.
 func (r *Response) about(kind string) responseEvent {
 	return responseEvent{Type: kind, ItemID: r.item.ID, OutputIndex: new(len(r.output))}
 }
 
-// aboutPart returns an event for the open part.
 func (r *Response) aboutPart(kind string) responseEvent {
 	e, number := r.about(kind), new(len(r.item.parts))
 	if r.item.kind == reasoningItem {
@@ -202,7 +194,6 @@ func (r *Response) delta(kind string, text jsontext.Value, logprobs []byte) {
 	r.raw("}\n\n")
 }
 
-// string returns the text of the open item so far.
 func (o *openItem) string() jsontext.Value {
 	if len(o.text) == 0 {
 		return jsontext.Value(`""`)
@@ -215,7 +206,6 @@ func list(elements []byte) jsontext.Value {
 	return append(append([]byte{'['}, elements...), ']')
 }
 
-// now returns the current state of the item.
 func (o *openItem) now(status string) *outputItem {
 	item := o.outputItem
 	item.Status = status
@@ -232,7 +222,6 @@ func (o *openItem) now(status string) *outputItem {
 	return &item
 }
 
-// part returns the current state of the open part.
 func (o *openItem) part() *outputPart {
 	switch {
 	case o.kind == reasoningItem:
@@ -244,8 +233,12 @@ func (o *openItem) part() *outputPart {
 	}
 }
 
-// say appends text to the open part, after opening a part of that kind if necessary.
+// say appends text, if there is any, to the open part, after opening a part of that kind
+// if necessary.
 func (r *Response) say(kind itemKind, refusal bool, text jsontext.Value) error {
+	if text == nil {
+		return nil
+	}
 	o := &r.item
 	if o.kind != kind {
 		r.close("completed")
@@ -270,7 +263,6 @@ func (r *Response) say(kind itemKind, refusal bool, text jsontext.Value) error {
 	return r.grow(text)
 }
 
-// open opens an item of that kind.
 func (r *Response) open(kind itemKind, item outputItem) {
 	item.ID = itemPrefixes[kind] + r.idBase + "_" + strconv.Itoa(len(r.output))
 	r.item = openItem{outputItem: item, kind: kind}
@@ -285,7 +277,6 @@ func (r *Response) partEvents() string {
 	return "response.content_part."
 }
 
-// openPart opens a part of the open item.
 func (r *Response) openPart(refusal bool) {
 	o := &r.item
 	o.open, o.refusal, o.text, o.logprobs = true, refusal, nil, nil
@@ -294,7 +285,6 @@ func (r *Response) openPart(refusal bool) {
 	r.send(e)
 }
 
-// closePart closes the open part, if any.
 func (r *Response) closePart() {
 	o := &r.item
 	if !o.open {
@@ -317,7 +307,6 @@ func (r *Response) closePart() {
 	o.open = false
 }
 
-// close closes the open item, if any.
 func (r *Response) close(status string) {
 	o := &r.item
 	if o.kind == vendorItem {

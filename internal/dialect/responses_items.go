@@ -23,7 +23,6 @@ const (
 	referenceItem
 )
 
-// itemPrefixes are the prefixes of item ids.
 var itemPrefixes = [...]string{vendorItem: "item_", messageItem: "msg_", callItem: "fc_", customItem: "ctc_", resultItem: "fco_", reasoningItem: "rs_", referenceItem: "ref_"}
 
 // inputItem is one item of an input or a stored turn.
@@ -39,7 +38,6 @@ type inputItem struct {
 	output                            jsontext.Value // the content as received
 }
 
-// input reads the input: a text or a list of items.
 func (q *ResponsesRequest) input() (err error) {
 	switch q.dec.PeekKind() {
 	case '"':
@@ -49,9 +47,8 @@ func (q *ResponsesRequest) input() (err error) {
 	case '[', 'n':
 		q.inputs, err = q.items()
 		return err
-	default:
-		return q.refuseNext("must be a text or a list of items")
 	}
+	return q.refuseNext("must be a text or a list of items")
 }
 
 func (q *ResponsesRequest) items() (items []inputItem, err error) {
@@ -159,51 +156,27 @@ func (q *ResponsesRequest) checkMessage(item *inputItem) error {
 // vendors may have.
 func (q *ResponsesRequest) parts() ([]block, error) {
 	switch q.dec.PeekKind() {
-	case '"':
-		text, err := q.value()
-		return []block{{kind: textBlock, text: text}}, err
-	case '[':
-		var blocks []block
-		err := q.list(func() error {
-			if q.dec.PeekKind() != '{' {
-				blocks = append(blocks, block{})
-				return skip(q.dec)
-			}
-			b, err := q.part()
-			blocks = append(blocks, b)
-			return err
-		})
-		return blocks, err
-	default:
-		return nil, skip(q.dec)
+	case '"', '[':
+		return q.blocks(q.part)
 	}
+	return nil, skip(q.dec)
 }
 
 func (q *ResponsesRequest) part() (b block, err error) {
+	if q.dec.PeekKind() != '{' {
+		return b, skip(q.dec)
+	}
 	var kind jsontext.Value
-	err = Members(q.dec, func(name []byte) error {
-		switch string(name) {
-		case "type":
-			return q.stringInto(&kind)
-		case "text", "refusal":
-			return q.stringInto(&b.text)
-		case "detail":
-			return q.stringInto(&b.source.detail)
-		case "image_url":
-			if q.dec.PeekKind() != '{' {
-				return q.stringInto(&b.source.url)
-			}
-			return Members(q.dec, func(name []byte) error { // as in the chat dialect
-				switch string(name) {
-				case "url":
-					return q.stringInto(&b.source.url)
-				case "detail":
-					return q.stringInto(&b.source.detail)
-				}
-				return skip(q.dec)
-			})
+	err = q.object(func(name []byte) error {
+		if string(name) == "image_url" && q.dec.PeekKind() == '{' { // as in the chat dialect
+			return q.fields(field{"url", nil, &b.source.url}, field{"detail", nil, &b.source.detail})
 		}
-		return skip(q.dec)
+		return q.field(name, []field{
+			{"type", nil, &kind},
+			{"text", nil, &b.text}, {"refusal", nil, &b.text},
+			{"detail", nil, &b.source.detail},
+			{"image_url", nil, &b.source.url},
+		})
 	})
 	switch b.typeName = text(kind); b.typeName {
 	case "input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal":
@@ -220,13 +193,13 @@ func (q *ResponsesRequest) turnOf(item *inputItem) turn {
 	switch item.kind {
 	case messageItem:
 		return turn{role: item.role, blocks: item.content}
-	case callItem:
+	case callItem, customItem:
+		input := item.argument
+		if item.kind == customItem {
+			input = customArguments(input)
+		}
 		return turn{role: "assistant", blocks: []block{{
-			kind: toolUseBlock, id: item.callID, name: q.toolNamed(item.name, item.namespace), input: item.argument,
-		}}}
-	case customItem:
-		return turn{role: "assistant", blocks: []block{{
-			kind: toolUseBlock, id: item.callID, name: q.toolNamed(item.name, item.namespace), input: customArguments(item.argument),
+			kind: toolUseBlock, id: item.callID, name: q.toolNamed(item.name, item.namespace), input: input,
 		}}}
 	case resultItem:
 		shown := item.content[:0:0]
@@ -267,15 +240,15 @@ const maxTurns = 16
 func (q *ResponsesRequest) Resolve(load func(response string) ([]byte, error)) error {
 	loads := 0
 	turn := func(id, param string) ([]inputItem, error) {
-		if loads++; loads > maxTurns {
+		if loads++; id == "" || loads > maxTurns {
 			return nil, notKept(param)
 		}
 		kept, err := load(id)
+		if err == nil && kept == nil {
+			err = notKept(param)
+		}
 		if err != nil {
 			return nil, err
-		}
-		if kept == nil {
-			return nil, notKept(param)
 		}
 		return q.readTurn(kept)
 	}
@@ -300,11 +273,7 @@ func (q *ResponsesRequest) Resolve(load func(response string) ([]byte, error)) e
 		found, ok := known[item.id]
 		if !ok {
 			param := "input." + strconv.Itoa(i) + ".id"
-			response := responseOf(item.id)
-			if response == "" {
-				return notKept(param)
-			}
-			items, err := turn(response, param)
+			items, err := turn(responseOf(item.id), param)
 			if err != nil {
 				return err
 			}
@@ -350,41 +319,31 @@ func (q *ResponsesRequest) readTurn(kept []byte) ([]inputItem, error) {
 	return items, err
 }
 
-// writeItems writes the items in the form of a stored turn: each with a type, an id, and
-// a list as content. own is the shared part of the response's ids. Writing to enc cannot
-// fail (see Response.Turn).
-func (q *ResponsesRequest) writeItems(enc *jsontext.Encoder, own string) {
-	_ = enc.WriteToken(jsontext.BeginArray)
+// stored returns the items in the form of a stored turn: each with a type, an id, and a
+// list as content. own is the shared part of the response's ids.
+func (q *ResponsesRequest) stored(own string) (items []jsontext.Value) {
 	for _, item := range q.context {
-		_ = enc.WriteValue(item.raw)
+		items = append(items, item.raw)
 	}
 	for i := range q.inputs {
 		if item := &q.inputs[i]; item.raw != nil {
-			item.write(enc, own, i)
+			items = append(items, item.stored(own, i))
 		}
 	}
-	_ = enc.WriteToken(jsontext.EndArray)
+	return items
 }
 
-// write writes the item in the form of a stored turn.
-func (item *inputItem) write(enc *jsontext.Encoder, own string, number int) {
-	member := func(name, value string) {
-		_ = enc.WriteToken(jsontext.String(name))
-		_ = enc.WriteToken(jsontext.String(value))
+func (item *inputItem) stored(own string, number int) jsontext.Value {
+	out := append([]byte(`{"id":`), quote(cmp.Or(item.id, itemPrefixes[item.kind]+own+"_i"+strconv.Itoa(number)))...)
+	add := func(name string, value []byte) {
+		out = append(append(append(append(out, ','), quote(name)...), ':'), value...)
 	}
-	_ = enc.WriteToken(jsontext.BeginObject)
-	defer func() { _ = enc.WriteToken(jsontext.EndObject) }()
-	member("id", cmp.Or(item.id, itemPrefixes[item.kind]+own+"_i"+strconv.Itoa(number)))
-	if item.raw.Kind() == '"' {
-		member("type", "message")
-		member("role", "user")
-		member("status", "completed")
-		_ = enc.WriteToken(jsontext.String("content"))
-		writeContent(enc, item.raw, "user")
-		return
+	raw := item.raw
+	if raw.Kind() == '"' {
+		raw = slices.Concat([]byte(`{"type":"message","role":"user","status":"completed","content":`), raw, []byte{'}'})
 	}
 	typed, stated := false, false
-	dec := jsontext.NewDecoder(bytes.NewBuffer(item.raw))
+	dec := jsontext.NewDecoder(bytes.NewBuffer(raw))
 	_ = Members(dec, func(name []byte) error { // it was read before
 		key := string(name)
 		value, err := dec.ReadValue()
@@ -393,29 +352,23 @@ func (item *inputItem) write(enc *jsontext.Encoder, own string, number int) {
 		}
 		typed = typed || key == "type"
 		stated = stated || key == "status"
-		_ = enc.WriteToken(jsontext.String(key))
 		if item.kind == messageItem && key == "content" && value.Kind() == '"' {
-			writeContent(enc, value, item.role)
-		} else {
-			_ = enc.WriteValue(value)
+			part := outputPart{Type: "input_text", Text: value} // the form that the text abbreviates
+			if item.role == "assistant" {
+				part.Type, part.Annotations = "output_text", []struct{}{}
+			}
+			value = encode([]outputPart{part})
 		}
+		add(key, value)
 		return err
 	})
 	if !typed {
-		member("type", "message")
+		add("type", []byte(`"message"`))
 	}
 	if !stated {
-		member("status", "completed")
+		add("status", []byte(`"completed"`))
 	}
-}
-
-// writeContent writes text as a list with one part, the form that it abbreviates.
-func writeContent(enc *jsontext.Encoder, text jsontext.Value, role string) {
-	part := outputPart{Type: "input_text", Text: text}
-	if role == "assistant" {
-		part = outputPart{Type: "output_text", Annotations: []struct{}{}, Text: text}
-	}
-	_ = json.MarshalEncode(enc, []outputPart{part})
+	return append(out, '}')
 }
 
 // KeptResponse returns the response object of a stored turn.

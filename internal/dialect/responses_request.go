@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -101,23 +102,16 @@ func (q *ResponsesRequest) Chat() ([]byte, error) {
 	return q.write()
 }
 
-// write writes the chat call from the turns.
 func (q *ResponsesRequest) write() ([]byte, error) {
 	size := len(q.body)
 	for i := range q.context {
 		size += len(q.context[i].raw)
 	}
-	return writeChat(q.chosen(), size)
-}
-
-// chosen returns the request, without tools if the choice is none: some engines do not
-// support that choice.
-func (q *ResponsesRequest) chosen() *request {
 	chosen := q.request
-	if chosen.choice.kind == "none" {
+	if chosen.choice.kind == "none" { // some engines do not support that choice
 		chosen.tools = nil
 	}
-	return &chosen
+	return writeChat(&chosen, size)
 }
 
 var truncationWord = optional(oneOf("must be auto or disabled", "auto", "disabled"))
@@ -365,7 +359,6 @@ func (q *ResponsesRequest) toolChoice() error {
 	return nil
 }
 
-// namedTool names a tool in a choice.
 type namedTool struct {
 	Type string         `json:"type"`
 	Name jsontext.Value `json:"name"`
@@ -388,17 +381,10 @@ func (q *ResponsesRequest) choose(kind string) error {
 	return nil
 }
 
-// allows reports whether the model may call the tool.
 func (q *ResponsesRequest) allows(name []byte) bool {
-	if q.allowed == nil {
-		return true
-	}
-	for _, one := range *q.allowed {
-		if one.Kind() == '"' && bytes.Equal(unquote(one), name) {
-			return true
-		}
-	}
-	return false
+	return q.allowed == nil || slices.ContainsFunc(*q.allowed, func(one jsontext.Value) bool {
+		return one.Kind() == '"' && bytes.Equal(unquote(one), name)
+	})
 }
 
 // nameTools gives each function the name for machines: its own, prefixed with its

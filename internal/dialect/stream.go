@@ -142,7 +142,6 @@ func (s *Stream) close(size int) error {
 	return nil
 }
 
-// longest returns the size limit of a frame.
 func (s *Stream) longest() int {
 	if s.Passthrough {
 		return maxPassedFrame
@@ -208,7 +207,6 @@ func (s *Stream) read(line []byte) (blank bool, err error) {
 	return false, s.Events.chunk()
 }
 
-// failure returns the fault that an error frame reports.
 func (s *Stream) failure(data []byte) error {
 	if s.Trusted {
 		if f, ok := ParseFault(data); ok {

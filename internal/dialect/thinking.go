@@ -14,7 +14,6 @@ import (
 // thinking.
 var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "max"}
 
-// thinkingTypes are the values of thinking.type.
 var thinkingTypes = []string{"enabled", "disabled", "adaptive", "auto"}
 
 // Thinking is the meaning of one thinking control; nil fields are not set by it.
@@ -99,7 +98,6 @@ func readThinkingObject(value jsontext.Value) (t Thinking, err error) {
 	return t, nil
 }
 
-// checkEffort refuses an effort that is not in the list.
 func checkEffort(param string, effort *string) error {
 	if effort == nil || slices.Contains(efforts, *effort) {
 		return nil

@@ -93,7 +93,6 @@ func (t *Transcription) Answer(answer io.Reader) (body []byte, contentType strin
 	return body, contentType, said.Usage.usage(), err
 }
 
-// document returns the transcript as json or verbose_json.
 func (s *transcript) document(format string) ([]byte, error) {
 	if format == "json" {
 		*s = transcript{Text: s.Text, Usage: s.Usage}
@@ -118,7 +117,6 @@ func (s *transcript) document(format string) ([]byte, error) {
 	return body, nil
 }
 
-// cues returns the segments as subtitles.
 func cues(segments []segment, head string, point byte, numbered bool) []byte {
 	out := []byte(head)
 	for i, s := range segments {

@@ -40,7 +40,6 @@ var soundTypes = map[string]string{
 	".mpga": "audio/mpeg", ".oga": "audio/ogg", ".ogg": "audio/ogg", ".opus": "audio/ogg", ".wav": "audio/wav", ".webm": "audio/webm",
 }
 
-// mediaExtensions maps media types to extensions.
 var mediaExtensions = map[string]string{
 	"audio/flac": ".flac", "audio/x-flac": ".flac", "audio/mp4": ".m4a", "audio/x-m4a": ".m4a", "audio/m4a": ".m4a", "audio/aac": ".m4a",
 	"audio/mpeg": ".mp3", "audio/mp3": ".mp3", "audio/ogg": ".ogg", "audio/opus": ".ogg", "video/mp4": ".mp4", "application/ogg": ".ogg",
@@ -99,7 +98,7 @@ func ReadTranscription(contentType string, body io.Reader, sound *spool.Bytes, l
 			return t, malformed("a part has no name")
 		case encoded(part.Header):
 			return t, malformed("the part %q is in a transfer encoding; send it as it is", name)
-		case onlyOnce(name) && seen[name]:
+		case slices.Contains(singleParts, name) && seen[name]:
 			return t, malformed("the part %q comes twice", name).WithParam(name)
 		}
 		seen[name] = true
@@ -117,7 +116,6 @@ func ReadTranscription(contentType string, body io.Reader, sound *spool.Bytes, l
 	return t, t.check()
 }
 
-// malformed returns the fault for a malformed form.
 func malformed(format string, args ...any) *fault.Fault {
 	return fault.New(fault.InvalidRequest, "the multipart form is malformed: "+format, args...)
 }
@@ -132,15 +130,8 @@ func encoded(h textproto.MIMEHeader) bool {
 	return true
 }
 
-// onlyOnce reports whether a part may occur only once, because parsers differ on which of
-// two they use.
-func onlyOnce(name string) bool {
-	switch name {
-	case "file", "model", "language", "prompt", "response_format", "temperature", "stream":
-		return true
-	}
-	return false
-}
+// singleParts may occur only once, because parsers differ on which of two they use.
+var singleParts = []string{"file", "model", "language", "prompt", "response_format", "temperature", "stream"}
 
 // partReader limits the bytes that the multipart reader gets, because that holds a part's
 // header in memory. It records the error that ended its source.
@@ -164,7 +155,6 @@ func (g *partReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// cause returns the error of the source, if any, else err.
 func (g *partReader) cause(err error) error {
 	if g.err != nil {
 		return g.err
@@ -204,17 +194,15 @@ func (t *Transcription) readField(name string, part *multipart.Part) error {
 	case !utf8.ValidString(value):
 		return malformed("the part %q is not UTF-8", name)
 	}
+	into := map[string]*string{
+		"model": (*string)(&t.Model), "language": &t.Language, "prompt": &t.Prompt,
+		"response_format": &t.Format, "temperature": &t.Temperature,
+	}
+	if into[name] != nil {
+		*into[name] = value
+		return nil
+	}
 	switch name {
-	case "model":
-		t.Model = fleet.ModelID(value)
-	case "language":
-		t.Language = value
-	case "prompt":
-		t.Prompt = value
-	case "response_format":
-		t.Format = value
-	case "temperature":
-		t.Temperature = value
 	case "timestamp_granularities[]", "timestamp_granularities":
 		t.Granularity = append(t.Granularity, value)
 	case "stream":

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/kith/kith/internal/fault"
 )
@@ -107,14 +108,8 @@ func groupsOf(turns []turn) []turnGroup {
 	return parts
 }
 
-// results reports whether the turn has only outputs of tools.
 func (t turn) results() bool {
-	for i := range t.blocks {
-		if t.blocks[i].kind != toolResultBlock {
-			return false
-		}
-	}
-	return len(t.blocks) > 0
+	return len(t.blocks) > 0 && !slices.ContainsFunc(t.blocks, func(b block) bool { return b.kind != toolResultBlock })
 }
 
 // withCalls returns the turns without the outputs whose calls are missing.
@@ -123,13 +118,7 @@ func withCalls(turns []turn) []turn {
 	var out []turn
 	for _, t := range turns {
 		if t.results() {
-			var kept []block
-			for _, b := range t.blocks {
-				if called[string(b.id)] {
-					kept = append(kept, b)
-				}
-			}
-			t.blocks = kept
+			t.blocks = slices.DeleteFunc(slices.Clone(t.blocks), func(b block) bool { return !called[string(b.id)] })
 		}
 		for i := range t.blocks {
 			if t.blocks[i].kind == toolUseBlock {
@@ -143,7 +132,6 @@ func withCalls(turns []turn) []turn {
 	return out
 }
 
-// estimateOf returns an estimate of a turn's tokens.
 func estimateOf(t turn) int64 {
 	w := estimate{tokens: tokensOfMessage}
 	w.blocks(t.blocks)

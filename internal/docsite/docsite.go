@@ -67,7 +67,6 @@ func (g Group) Folded(page Page) bool {
 	return g.Title == decisionsTitle && !strings.HasPrefix(page.Name, "decisions/")
 }
 
-// site is the complete documentation.
 type site struct {
 	pages  map[string]Page
 	groups []Group
@@ -149,7 +148,6 @@ type Hit struct {
 	Path, Page, Section string
 }
 
-// mostHits limits the results of a search.
 const mostHits = 40
 
 // Search returns the sections that contain all words of the query. Sections with the

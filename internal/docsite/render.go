@@ -54,8 +54,7 @@ func render(name string, source []byte, titles map[string]string) (Page, error) 
 			node.Destination = []byte(page.target(string(node.Destination)))
 		case *ast.Link:
 			node.Destination = []byte(page.target(string(node.Destination)))
-			nameLink(node, source, titles)
-			page.addLink(node, source)
+			page.addLink(node, source, titles)
 		}
 		return ast.WalkContinue, nil
 	})
@@ -107,21 +106,17 @@ func (p *Page) addText(text string) {
 	}
 }
 
-// addLink records a link to another page.
-func (p *Page) addLink(link *ast.Link, source []byte) {
+// addLink records a link to another page. If its text is a file name, it replaces that by
+// the title of the page.
+func (p *Page) addLink(link *ast.Link, source []byte, titles map[string]string) {
 	to, n := string(link.Destination), len(p.Sections)
-	if n > 0 && strings.HasPrefix(to, Root+"/") && !strings.Contains(to, "#") {
-		p.links = append(p.links, Link{Path: to, Title: words(link, source), below: p.Sections[n-1].Title})
-	}
-}
-
-// nameLink replaces the text of a link by the title of its page if the text is a file
-// name.
-func nameLink(link *ast.Link, source []byte, titles map[string]string) {
-	to, _, _ := strings.Cut(string(link.Destination), "#")
-	if title := titles[to]; title != "" && strings.HasSuffix(words(link, source), ".md") {
+	name, _, _ := strings.Cut(to, "#")
+	if title := titles[name]; title != "" && strings.HasSuffix(words(link, source), ".md") {
 		link.RemoveChildren(link)
 		link.AppendChild(link, ast.NewString([]byte(title)))
+	}
+	if n > 0 && strings.HasPrefix(to, Root+"/") && !strings.Contains(to, "#") {
+		p.links = append(p.links, Link{Path: to, Title: words(link, source), below: p.Sections[n-1].Title})
 	}
 }
 
@@ -147,7 +142,6 @@ func (p *Page) target(to string) string {
 	return file
 }
 
-// words returns the text of a node.
 func words(node ast.Node, source []byte) string {
 	var out strings.Builder
 	_ = ast.Walk(node, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
@@ -174,7 +168,6 @@ func slug(heading string) string {
 	}, heading)
 }
 
-// lines returns the source of a block.
 func lines(block ast.Node, source []byte) []byte {
 	var out bytes.Buffer
 	for _, line := range block.Lines().Sliced(0, block.Lines().Len()) {
@@ -197,18 +190,13 @@ func (codeRenderer) RegisterFuncs(to renderer.NodeRendererFuncRegisterer) {
 			return ast.WalkContinue, nil
 		}
 		language := string(node.(*ast.FencedCodeBlock).Language(source))
+		before, copied, after := "", "", "" // a block without a language is a drawing
 		if language != "" {
-			fmt.Fprintf(w, `<figure class="code-block"><figcaption>%s</figcaption>`, html.EscapeString(language))
+			before = `<figure class="code-block"><figcaption>` + html.EscapeString(language) + `</figcaption>`
+			copied, after = " data-copy", "</figure>"
 		}
-		copied := ""
-		if language != "" { // a block without a language is a drawing
-			copied = ` data-copy`
-		}
-		fmt.Fprintf(w, `<pre tabindex="0"%s aria-label="these lines"><code>%s</code></pre>`, copied, html.EscapeString(string(lines(node, source))))
-		if language != "" {
-			_, _ = w.WriteString("</figure>")
-		}
-		_, err := w.WriteString("\n")
+		_, err := fmt.Fprintf(w, `%s<pre tabindex="0"%s aria-label="these lines"><code>%s</code></pre>%s`+"\n",
+			before, copied, html.EscapeString(string(lines(node, source))), after)
 		return ast.WalkSkipChildren, err
 	})
 	to.Register(ast.KindCodeSpan, func(w util.BufWriter, source []byte, node ast.Node, entering bool) (ast.WalkStatus, error) {

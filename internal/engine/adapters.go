@@ -22,21 +22,14 @@ func sglangDetect(p *probe) bool {
 // sglang reads SGLang's page about its one model, at the older or the newer path.
 func (p *probe) sglang() (generates, ok bool) {
 	for _, path := range []string{"/get_model_info", "/model_info"} {
-		var info struct {
-			Generates *bool `json:"is_generation"`
-		}
-		if p.get(path).into(&info) == nil && info.Generates != nil {
-			return *info.Generates, true
+		if kind := p.value(path, "is_generation").Kind(); kind == 't' || kind == 'f' {
+			return kind == 't', true
 		}
 	}
 	return false, false
 }
 
 func sglangList(p *probe) ([]Model, error) {
-	l, err := p.models()
-	if err != nil {
-		return nil, err
-	}
 	var server struct {
 		Context int `json:"context_length"`
 		Slots   int `json:"max_running_requests"`
@@ -45,14 +38,12 @@ func sglangList(p *probe) ([]Model, error) {
 		_ = p.get("/server_info").into(&server) // optional
 	}
 	generates, _ := p.sglang()
-	return l.each(func(d listed) (Model, bool) {
+	return p.each(func(d listed) (Model, bool) {
 		m := chatModel(d.ID, cmp.Or(max(d.MaxModelLen, 0), server.Context))
 		m.Slots = max(server.Slots, 0)
-		if !generates {
-			m.embedsOnly()
-		}
+		m.setEmbeds(!generates, generates)
 		return m, true
-	}), nil
+	})
 }
 
 func sglangRunning(p *probe) (calls int, known bool) {
@@ -86,7 +77,7 @@ func dockerList(p *probe) ([]Model, error) {
 	return l.each(func(d listed) (Model, bool) {
 		if strings.Contains(d.Docker.Architecture, "bert") { // these models only embed
 			m := chatModel(d.ID, d.Docker.Context)
-			m.embedsOnly()
+			m.setEmbeds(true, false)
 			return m, true
 		}
 		return p.byName("/engines"+embeddingsPath, d.ID, d.Docker.Context)
@@ -110,26 +101,14 @@ func dockerRunning(p *probe) (calls int, known bool) {
 }
 
 func localAIDetect(p *probe) bool {
-	var version struct {
-		Version string `json:"version"`
-	}
-	var system struct {
-		Backends *[]string `json:"backends"`
-		Loaded   *[]any    `json:"loaded_models"`
-	}
-	return p.get("/readyz").status == http.StatusOK &&
-		p.get("/version").into(&version) == nil && version.Version != "" &&
-		p.get("/system").into(&system) == nil && (system.Backends != nil || system.Loaded != nil)
+	return p.get("/readyz").status == http.StatusOK && textIn(p.value("/version", "version")) != "" &&
+		(p.value("/system", "backends").Kind() == '[' || p.value("/system", "loaded_models").Kind() == '[')
 }
 
 // localAIList lists LocalAI's models. Newer versions report what each model is for;
 // models that only speak, listen or draw are omitted. For older versions only the id is
 // known, because a request for more would load the model.
 func localAIList(p *probe) ([]Model, error) {
-	l, err := p.models()
-	if err != nil {
-		return nil, err
-	}
 	var detailed struct {
 		Data []struct {
 			ID  string   `json:"id"`
@@ -141,31 +120,21 @@ func localAIList(p *probe) ([]Model, error) {
 	for _, d := range detailed.Data {
 		can[d.ID] = d.Can
 	}
-	return l.each(func(d listed) (Model, bool) {
+	return p.each(func(d listed) (Model, bool) {
 		words := can[d.ID]
 		if words == nil {
 			return byName(d.ID, 0), true
 		}
 		m := chatModel(d.ID, 0)
 		embeds, chats := slices.Contains(words, "embeddings"), slices.Contains(words, "chat") || slices.Contains(words, "completion")
-		switch {
-		case embeds && chats:
-			m.alsoEmbeds()
-		case embeds:
-			m.embedsOnly()
-		}
+		m.setEmbeds(embeds, chats)
 		m.setCapability("vision", slices.Contains(words, "vision"))
 		return m, embeds || chats
-	}), nil
+	})
 }
 
 func swapDetect(p *probe) bool {
-	var l struct {
-		Running *[]struct {
-			Model string `json:"model"`
-		} `json:"running"`
-	}
-	return p.get("/running").into(&l) == nil && l.Running != nil
+	return p.value("/running", "running").Kind() == '['
 }
 
 // swapList lists the models that llama-swap starts on demand, except those that it
@@ -196,23 +165,14 @@ func koboldList(p *probe) ([]Model, error) {
 	if v.Protected {
 		return nil, errLocked
 	}
-	l, err := p.models()
-	if err != nil {
-		return nil, err
-	}
-	var context struct {
-		Value int `json:"value"`
-	}
-	_ = p.get("/api/extra/true_max_context_length").into(&context) // missing in older versions
-	return l.each(func(d listed) (Model, bool) {
-		m := chatModel(d.ID, context.Value)
+	context := atoi(p.value("/api/extra/true_max_context_length", "value")) // missing in older versions
+	return p.each(func(d listed) (Model, bool) {
+		m := chatModel(d.ID, context)
 		m.setCapability("vision", v.Vision)
 		m.setCapability("audio", v.Audio)
-		if v.Embeddings {
-			m.alsoEmbeds()
-		}
+		m.setEmbeds(v.Embeddings, true)
 		return m, !strings.HasSuffix(d.ID, "inactive") // no text model is loaded
-	}), nil
+	})
 }
 
 func koboldRunning(p *probe) (calls int, known bool) {
@@ -266,13 +226,10 @@ func tabbyList(p *probe) ([]Model, error) {
 
 // mlxDetect recognizes Python's http.server by its other page.
 func mlxDetect(p *probe) bool {
-	var health struct {
-		Status string `json:"status"`
-	}
 	l, err := p.models()
 	return err == nil && len(l.Data) > 0 && l.Data[0].OwnedBy == "" &&
 		strings.HasPrefix(p.get("/v1/models").header.Get("Server"), "BaseHTTP/") &&
-		p.get("/health").into(&health) == nil && health.Status == "ok"
+		textIn(p.value("/health", "status")) == "ok"
 }
 
 func janDetect(p *probe) bool { return p.titled("Jan API") }
@@ -284,12 +241,7 @@ func janList(p *probe) ([]Model, error) {
 
 // titled reports whether the title of the OpenAPI description starts with the prefix.
 func (p *probe) titled(title string) bool {
-	var described struct {
-		Info struct {
-			Title string `json:"title"`
-		} `json:"info"`
-	}
-	return p.get("/openapi.json").into(&described) == nil && strings.HasPrefix(described.Info.Title, title)
+	return strings.HasPrefix(textIn(p.value("/openapi.json", "info", "title")), title)
 }
 
 const embeddingsPath = "/v1/embeddings"
@@ -298,9 +250,7 @@ const embeddingsPath = "/v1/embeddings"
 // model is for embeddings, otherwise for chat.
 func byName(id string, context int) Model {
 	m := chatModel(id, context)
-	if strings.Contains(strings.ToLower(id), "embed") {
-		m.embedsOnly()
-	}
+	m.setEmbeds(strings.Contains(strings.ToLower(id), "embed"), false)
 	return m
 }
 
@@ -320,14 +270,13 @@ func (p *probe) byName(embeddings, id string, context int) (m Model, ok bool) {
 
 // listByName lists models for which only the ids are known, and possibly the context.
 func (p *probe) listByName(about func(d listed) (context int, ok bool)) ([]Model, error) {
-	l, err := p.models()
-	return l.each(func(d listed) (m Model, ok bool) {
+	return p.each(func(d listed) (m Model, ok bool) {
 		context, ok := about(d)
 		if ok {
 			m, ok = p.byName(embeddingsPath, d.ID, context)
 		}
 		return m, ok
-	}), err
+	})
 }
 
 func genericList(p *probe) ([]Model, error) {

@@ -175,7 +175,6 @@ func (m *normalizer) read(b []byte) error {
 	return nil
 }
 
-// finish processes the end of the answer's bytes.
 func (m *normalizer) finish() error {
 	switch {
 	case m.ended:
@@ -202,7 +201,6 @@ func (m *normalizer) finish() error {
 	return nil // without an end marker the answer is incomplete
 }
 
-// takeDocument processes an answer that is a complete document.
 func (m *normalizer) takeDocument() error {
 	var a sentAnswer
 	if err := json.Unmarshal(m.document, &a, lenient); err != nil {
@@ -220,7 +218,6 @@ func (m *normalizer) takeDocument() error {
 	return m.end()
 }
 
-// event processes an event of a stream.
 func (m *normalizer) event(data []byte, failing bool) error {
 	switch trimmed := bytes.TrimSpace(data); {
 	case m.ended:
@@ -252,7 +249,6 @@ func (m *normalizer) event(data []byte, failing bool) error {
 	return m.take(&a, data)
 }
 
-// take processes a chunk or a document.
 func (m *normalizer) take(a *sentAnswer, sent []byte) error {
 	if len(a.Choices) == 0 && a.Usage.Kind() != '{' {
 		return nil // a sign of life

@@ -58,18 +58,10 @@ type offered struct {
 }
 
 // Engine returns the engine for the owner's calls, or nil if it is not offered.
-func (o *offered) Engine() *Engine {
-	o.mu.RLock()
-	defer o.mu.RUnlock()
-	return o.engine
-}
+func (o *offered) Engine() *Engine { return locked(&o.mu, &o.engine) }
 
 // Finding returns the engine's description, including why it is not offered.
-func (o *offered) Finding() Finding {
-	o.mu.RLock()
-	defer o.mu.RUnlock()
-	return o.finding
-}
+func (o *offered) Finding() Finding { return locked(&o.mu, &o.finding) }
 
 // speechEngine is the kind of all audio engines.
 var speechEngine = kind{id: "audio", name: "audio engine"}

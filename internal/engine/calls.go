@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
+	"slices"
 
 	"github.com/kith/kith/internal/fault"
 )
@@ -24,7 +25,6 @@ type calls struct {
 	bytes int
 }
 
-// call is a tool call.
 type call struct {
 	id     string // the engine's, or ""
 	number int    // the engine's, or -1
@@ -108,7 +108,7 @@ func (s *calls) take(sent *sentCall, last bool) error {
 			return fault.New(fault.EngineError, "the engine sent more than %d tool calls", maxCalls)
 		}
 		c = &call{id: p.id, number: p.number, rest: membersOf(sent.Rest)}
-		c.again = p.id != "" && s.has(p.id)
+		c.again = p.id != "" && slices.ContainsFunc(s.all, func(o *call) bool { return o.id == p.id })
 		s.all = append(s.all, c)
 	}
 	if c.name == "" {
@@ -121,23 +121,13 @@ func (s *calls) take(sent *sentCall, last bool) error {
 	return c.add(p.arguments)
 }
 
-// has reports whether a call has this id of the engine.
-func (s *calls) has(id string) bool {
-	for _, c := range s.all {
-		if c.id == id {
-			return true
-		}
-	}
-	return false
-}
-
 // find returns the call that the part belongs to, or nil if the part starts a new one
 // (spec/engine-answers.md#call-parts).
 func (s *calls) find(p *callPart) *call {
 	newest := func(match func(c *call) bool) *call {
-		for i := len(s.all) - 1; i >= 0; i-- {
-			if match(s.all[i]) {
-				return s.all[i]
+		for _, c := range slices.Backward(s.all) {
+			if match(c) {
+				return c
 			}
 		}
 		return nil
@@ -172,7 +162,6 @@ func (c *call) repeatedBy(again []byte) bool {
 	return len(again) > 0 && bytes.HasPrefix(again, bytes.TrimRight(c.arguments, "}]\" \t\r\n"))
 }
 
-// add adds a part of the arguments.
 func (c *call) add(sent jsontext.Value) error {
 	more := sent
 	if sent.Kind() == '"' {
@@ -214,12 +203,7 @@ func (c *call) over() bool {
 
 // openCall reports whether a call will definitely get more parts.
 func (s *calls) openCall() bool {
-	for _, c := range s.all[s.open:] {
-		if !c.over() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.all[s.open:], func(c *call) bool { return !c.over() })
 }
 
 // complete finalizes the arguments at the end of the call. It drops the call if it

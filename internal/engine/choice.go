@@ -59,7 +59,6 @@ func (d *delta) empty() bool {
 	return !d.hasText() && len(d.rest) == 0 && len(d.extra) == 0 && d.logprobs.Kind() != '{'
 }
 
-// takeChoice processes a chunk's part of a choice.
 func (m *normalizer) takeChoice(c *choice, sent *sentChoice) error {
 	reason, err := finishReason(sent)
 	if err != nil {
@@ -214,7 +213,6 @@ func partTexts(list jsontext.Value) (said, thoughts []byte, err error) {
 	return said, thoughts, nil
 }
 
-// calls returns the parts of tool calls in a message.
 func (s *sentMessage) calls() (parts []sentCall, err error) {
 	switch list := s.ToolCalls; {
 	case s.Call != nil: // the older format

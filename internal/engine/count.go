@@ -9,10 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
-	"strconv"
 
-	"github.com/kith/kith/internal/dialect"
 	"github.com/kith/kith/internal/fleet"
 )
 
@@ -83,7 +82,6 @@ func countTemplated(ctx context.Context, e *Engine, body []byte) (tokens int64, 
 	return e.countAt(ctx, e.base+"/tokenize", nil, text)
 }
 
-// countAt posts body and returns the count in the answer.
 func (e *Engine) countAt(ctx context.Context, url string, header http.Header, body []byte) (tokens int64, err error) {
 	err = e.post(ctx, url, header, body, func(answer io.Reader) error {
 		tokens, err = readCount(answer)
@@ -122,38 +120,20 @@ var errNoCount = errors.New("the engine's answer has no count")
 
 // readCount returns the count in an answer, or the length of its list of tokens.
 func readCount(answer io.Reader) (tokens int64, err error) {
-	dec := jsontext.NewDecoder(answer, jsontext.AllowDuplicateNames(true))
-	if dec.PeekKind() != '{' {
+	var sent struct {
+		Count  *int64           `json:"count"`
+		Input  *int64           `json:"input_tokens"`
+		Tokens []jsontext.Value `json:"tokens"`
+	}
+	if err := json.UnmarshalRead(answer, &sent, jsontext.AllowDuplicateNames(true)); err != nil {
+		return 0, err
+	}
+	n := cmp.Or(sent.Count, sent.Input)
+	if n == nil && sent.Tokens != nil {
+		return int64(len(sent.Tokens)), nil
+	}
+	if n == nil || *n < 0 || *n > math.MaxInt32 {
 		return 0, errNoCount
 	}
-	found := errors.New("found") // stops reading
-	err = dialect.Members(dec, func(name []byte) error {
-		switch {
-		case string(name) == "count", string(name) == "input_tokens":
-			value, err := dec.ReadValue()
-			if err != nil {
-				return err
-			}
-			if tokens, err = strconv.ParseInt(string(value), 10, 32); err != nil || tokens < 0 {
-				return errNoCount
-			}
-			return found
-		case string(name) != "tokens":
-			return dec.SkipValue()
-		case dec.PeekKind() != '[':
-			return errNoCount
-		}
-		err := dialect.Elements(dec, func() error {
-			tokens++
-			return dec.SkipValue()
-		})
-		return cmp.Or(err, found)
-	})
-	switch err {
-	case found:
-		return tokens, nil
-	case nil:
-		err = errNoCount
-	}
-	return 0, err
+	return *n, nil
 }

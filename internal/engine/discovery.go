@@ -229,7 +229,6 @@ func (a *address) duplicate() bool {
 	return a.engine.kind == a.ipv4.engine.kind && slices.EqualFunc(a.engine.models, a.ipv4.engine.models, sameModel)
 }
 
-// probe updates one address.
 func (f *Finder) probe(ctx context.Context, a *address, thorough bool) {
 	p := &probe{rt: f.rt, base: a.base, wait: nearWait, pages: map[string]page{}, known: a.known, retried: a.missed}
 	limit := nearProbe
@@ -345,44 +344,31 @@ func usable(models []Model) []Model {
 	return out
 }
 
+// locked returns the value at v, which is guarded by mu.
+func locked[T any](mu *sync.RWMutex, v *T) T {
+	mu.RLock()
+	defer mu.RUnlock()
+	return *v
+}
+
 // Engines returns the engines of the last probe. Those at configured addresses come
 // first.
-func (f *Finder) Engines() []*Engine {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return slices.Clone(f.engines)
-}
+func (f *Finder) Engines() []*Engine { return slices.Clone(locked(&f.mu, &f.engines)) }
 
 // Restarting reports whether an engine was removed less than restartLimit ago and has not
 // returned. The caller should probe again soon.
-func (f *Finder) Restarting() bool {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.gone
-}
+func (f *Finder) Restarting() bool { return locked(&f.mu, &f.gone) }
 
 // Late reports whether an address without an engine timed out in the last probe, but not
 // before. It may be an engine on a busy computer, so the caller should probe again soon.
-func (f *Finder) Late() bool {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.late
-}
+func (f *Finder) Late() bool { return locked(&f.mu, &f.late) }
 
 // Changed returns a channel that is closed when the engines or their models
 // change. Call it before Engines, so that no change is missed.
-func (f *Finder) Changed() <-chan struct{} {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return f.changed
-}
+func (f *Finder) Changed() <-chan struct{} { return locked(&f.mu, &f.changed) }
 
 // Report returns the findings for all addresses.
-func (f *Finder) Report() []Finding {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	return slices.Clone(f.report)
-}
+func (f *Finder) Report() []Finding { return slices.Clone(locked(&f.mu, &f.report)) }
 
 // Reconfigure replaces the addresses by those in c. An address that remains keeps its
 // engine; running calls on other engines continue. New addresses are probed by the next

@@ -57,18 +57,16 @@ func embeddings(body []byte, model fleet.ModelID, want wants) ([]byte, error) {
 		placed[at], byIndex[at] = true, vector{"embedding", int(at), data[i].Embedding}
 	}
 	usage, _ := readUsage(got.Usage)
+	type counts struct {
+		Prompt int64 `json:"prompt_tokens"`
+		Total  int64 `json:"total_tokens"`
+	}
 	return json.Marshal(struct {
 		Object string        `json:"object"`
 		Data   []vector      `json:"data"`
 		Model  fleet.ModelID `json:"model"`
-		Usage  struct {
-			Prompt int64 `json:"prompt_tokens"`
-			Total  int64 `json:"total_tokens"`
-		} `json:"usage"`
-	}{"list", byIndex, model, struct {
-		Prompt int64 `json:"prompt_tokens"`
-		Total  int64 `json:"total_tokens"`
-	}{usage.In, usage.In}})
+		Usage  counts        `json:"usage"`
+	}{"list", byIndex, model, counts{usage.In, usage.In}})
 }
 
 // encodeVector returns a vector either as the base64 of its little-endian 32-bit floats

@@ -343,7 +343,6 @@ func (e *Engine) target(endpoint fleet.Endpoint) string {
 // connection.
 type sending struct{ shaking, connected, sent atomic.Bool }
 
-// traced returns the context for the request.
 func (s *sending) traced(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		// Called again if an idle connection turned out to be dead.
@@ -369,10 +368,15 @@ func (e *Engine) failed(ctx context.Context, err error, s *sending) error {
 	if !s.sent.Load() && (dialled && op.Op == "dial" || s.shaking.Load() && !s.connected.Load()) {
 		return fmt.Errorf("%w: %s at %s: %w", ErrUnreachable, e.name, e.base, err)
 	}
-	return brokeOff(err)
+	return brokeOff(ctx, err)
 }
 
-func brokeOff(err error) error {
+// brokeOff returns the error of an answer that ended with err: the cause of ctx, if that
+// has ended.
+func brokeOff(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
 	return fault.New(fault.EngineError, "the answer of the engine was cut off").Because(err)
 }
 
@@ -452,14 +456,11 @@ func (e *Engine) unary(ctx context.Context, body io.Reader, req *Request, norm *
 		if failed == nil && err == io.EOF {
 			failed = norm.finish()
 		}
-		switch {
-		case failed != nil:
+		if failed == nil && err != nil && err != io.EOF {
+			failed = brokeOff(ctx, err)
+		}
+		if failed != nil {
 			return nil, failed
-		case err == nil || err == io.EOF:
-		case context.Cause(ctx) != nil:
-			return nil, context.Cause(ctx)
-		default:
-			return nil, brokeOff(err)
 		}
 	}
 	return req.Spool.Keep(spool.Holder{Member: req.Holder, Answer: true}, norm.out)
@@ -481,12 +482,10 @@ func (e *Engine) held(ctx context.Context, body io.Reader, announced int64, req 
 	case size > limit:
 		return nil, answerTooLong(limit)
 	case err == nil:
-	case context.Cause(ctx) != nil:
-		return nil, context.Cause(ctx)
-	case errors.As(err, new(*fault.Fault)): // the spool is full
+	case context.Cause(ctx) == nil && errors.As(err, new(*fault.Fault)): // the spool is full
 		return nil, err
 	default:
-		return nil, brokeOff(err)
+		return nil, brokeOff(ctx, err)
 	}
 	if req.Form != nil {
 		return held, nil

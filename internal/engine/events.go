@@ -73,7 +73,6 @@ func (e *events) end(event func(data []byte, failing bool) error) error {
 	return e.take(nil, event)
 }
 
-// take parses one line.
 func (e *events) take(line []byte, event func(data []byte, failing bool) error) error {
 	if !e.started {
 		e.started = true

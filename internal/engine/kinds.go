@@ -128,16 +128,16 @@ func chatModel(id string, context int) Model {
 	}
 }
 
-// embedsOnly makes m a model for embeddings only.
-func (m *Model) embedsOnly() {
-	m.Families = []fleet.Family{fleet.Embeddings}
-	m.Endpoints = []fleet.Endpoint{fleet.EmbeddingsEndpoint}
-}
-
-// alsoEmbeds adds embeddings to the endpoints of m.
-func (m *Model) alsoEmbeds() {
-	m.Families = append(m.Families, fleet.Embeddings)
-	m.Endpoints = append(m.Endpoints, fleet.EmbeddingsEndpoint)
+// setEmbeds adds embeddings to what m is for if embeds is true, and removes everything
+// else unless chats is true, too.
+func (m *Model) setEmbeds(embeds, chats bool) {
+	if embeds && !chats {
+		m.Families, m.Endpoints = nil, nil
+	}
+	if embeds {
+		m.Families = append(m.Families, fleet.Embeddings)
+		m.Endpoints = append(m.Endpoints, fleet.EmbeddingsEndpoint)
+	}
 }
 
 // setCapability adds the capability to the sorted list if has is true.
@@ -178,7 +178,12 @@ type listed struct {
 	} `json:"dmr"` // Docker Model Runner
 }
 
-// each returns the models that describe returns for the entries with ok.
+// each returns the models that describe returns for the entries of /v1/models with ok.
+func (p *probe) each(describe func(d listed) (m Model, ok bool)) ([]Model, error) {
+	l, err := p.models()
+	return l.each(describe), err
+}
+
 func (l *modelList) each(describe func(d listed) (m Model, ok bool)) []Model {
 	var out []Model
 	for _, d := range l.Data {
@@ -189,7 +194,6 @@ func (l *modelList) each(describe func(d listed) (m Model, ok bool)) []Model {
 	return out
 }
 
-// models returns the list at /v1/models.
 func (p *probe) models() (*modelList, error) {
 	var l modelList
 	return &l, p.get("/v1/models").into(&l)
@@ -230,9 +234,8 @@ func llamaList(p *probe) ([]Model, error) {
 	// disabled, otherwise with 400. A sleeping server would load its model.
 	asked := p.known[embeddingsPath]
 	if !props.Sleeping {
-		if asked = (Model{}); p.post(embeddingsPath, `{}`).status == http.StatusBadRequest {
-			asked.embedsOnly()
-		}
+		asked = Model{}
+		asked.setEmbeds(p.post(embeddingsPath, `{}`).status == http.StatusBadRequest, false)
 		p.known[embeddingsPath] = asked
 	}
 	embeds := len(asked.Families) > 0
@@ -245,9 +248,7 @@ func llamaList(p *probe) ([]Model, error) {
 		m.setCapability("tools", props.Template.Tools || props.Template.ToolCalls)
 		m.setCapability("vision", props.Modalities.Vision)
 		m.setCapability("audio", props.Modalities.Audio)
-		if embeds {
-			m.alsoEmbeds()
-		}
+		m.setEmbeds(embeds, true)
 		return m, true
 	}), nil
 }
@@ -270,19 +271,14 @@ func routed(d listed) (m Model, ok bool) {
 	}
 	m = byName(d.ID, cmp.Or(max(d.Meta.Ctx, 0), context))
 	m.Slots = slots
-	if slices.Contains(d.Status.Args, "--embeddings") || slices.Contains(d.Status.Args, "--embedding") {
-		m.embedsOnly()
-	}
+	m.setEmbeds(slices.Contains(d.Status.Args, "--embeddings") || slices.Contains(d.Status.Args, "--embedding"), false)
 	m.setCapability("vision", slices.Contains(d.Architecture.Inputs, "image"))
 	m.setCapability("audio", slices.Contains(d.Architecture.Inputs, "audio"))
 	return m, !d.Status.Failed
 }
 
 func llamaRunning(p *probe) (calls int, known bool) {
-	var props struct {
-		Sleeping bool `json:"is_sleeping"`
-	}
-	if p.get("/props").into(&props) == nil && props.Sleeping {
+	if p.value("/props", "is_sleeping").Kind() == 't' {
 		return 0, true // requesting the list of slots would wake it
 	}
 	// The metrics come first, although they may be disabled: the list of slots may contain
@@ -331,9 +327,14 @@ func ollamaList(p *probe) ([]Model, error) {
 		if t.RemoteHost != "" {
 			continue // runs in Ollama's cloud, not on this machine
 		}
-		m, err := p.cached(t.Name+"@"+t.Digest, func() (Model, error) { return ollamaShow(p, t.Name) })
-		if err != nil {
-			continue // its endpoints are unknown until the next probe
+		key := t.Name + "@" + t.Digest
+		m, known := p.known[key]
+		if !known {
+			var err error
+			if m, err = ollamaShow(p, t.Name); err != nil {
+				continue // its endpoints are unknown until the next probe
+			}
+			p.known[key] = m
 		}
 		for _, l := range loaded.Models {
 			if l.Name == t.Name && l.Context > 0 {
@@ -363,13 +364,7 @@ func ollamaShow(p *probe, name string) (Model, error) {
 			m.ContextLength = max(atoi(jsontext.Value(words[1])), 0)
 		}
 	}
-	if slices.Contains(show.Capabilities, "embedding") {
-		if slices.Contains(show.Capabilities, "completion") {
-			m.alsoEmbeds()
-		} else {
-			m.embedsOnly()
-		}
-	}
+	m.setEmbeds(slices.Contains(show.Capabilities, "embedding"), slices.Contains(show.Capabilities, "completion"))
 	for _, word := range []string{"tools", "vision", "audio", "thinking"} {
 		m.setCapability(word, slices.Contains(show.Capabilities, word))
 	}
@@ -437,14 +432,9 @@ func lmStudioList(p *probe) ([]Model, error) {
 		if !allowed(d.ID) {
 			continue
 		}
-		m := chatModel(d.ID, d.MaxContext)
-		if d.Context > 0 {
-			m.ContextLength = d.Context
-		}
+		m := chatModel(d.ID, cmp.Or(max(d.Context, 0), d.MaxContext))
 		m.setCapability("vision", d.Type == "vlm")
-		if d.Type == "embeddings" {
-			m.embedsOnly()
-		}
+		m.setEmbeds(d.Type == "embeddings", false)
 		out = append(out, m)
 	}
 	for _, d := range l.Models {
@@ -460,26 +450,17 @@ func lmStudioList(p *probe) ([]Model, error) {
 		m.setCapability("tools", d.Capabilities.Tools)
 		m.setCapability("thinking", len(d.Capabilities.Reasoning.Allowed) > 0)
 		m.efforts = d.Capabilities.Reasoning.Allowed
-		if d.Type == "embedding" {
-			m.embedsOnly()
-		}
+		m.setEmbeds(d.Type == "embedding", false)
 		out = append(out, m)
 	}
 	return out, nil
 }
 
 func vllmDetect(p *probe) bool {
-	var version struct {
-		Version string `json:"version"`
-	}
-	return p.ownedBy("vllm") && p.get("/version").into(&version) == nil && version.Version != ""
+	return p.ownedBy("vllm") && textIn(p.value("/version", "version")) != ""
 }
 
 func vllmList(p *probe) ([]Model, error) {
-	l, err := p.models()
-	if err != nil {
-		return nil, err
-	}
 	// The OpenAPI description lists the routes that the model supports. It may be
 	// disabled; then the model counts as a chat model.
 	var routes struct {
@@ -488,16 +469,11 @@ func vllmList(p *probe) ([]Model, error) {
 	described := p.get("/openapi.json").into(&routes) == nil
 	_, chats := routes.Paths[fleet.ChatCompletions.Path()]
 	_, embeds := routes.Paths[fleet.EmbeddingsEndpoint.Path()]
-	return l.each(func(d listed) (Model, bool) {
+	return p.each(func(d listed) (Model, bool) {
 		m := chatModel(d.ID, d.MaxModelLen)
-		switch {
-		case described && embeds && chats:
-			m.alsoEmbeds()
-		case described && embeds:
-			m.embedsOnly()
-		}
+		m.setEmbeds(described && embeds, chats)
 		return m, true
-	}), nil
+	})
 }
 
 func vllmRunning(p *probe) (calls int, known bool) {

@@ -172,7 +172,6 @@ func (p *probe) why(err error) error {
 	}
 }
 
-// into decodes the page into v.
 func (g page) into(v any) error {
 	switch {
 	case g.err != nil:
@@ -190,16 +189,21 @@ func (g page) into(v any) error {
 	return nil
 }
 
-// cached returns the stored result of load for key. It calls load if there is none.
-func (p *probe) cached(key string, load func() (Model, error)) (Model, error) {
-	if m, ok := p.known[key]; ok {
-		return m, nil
+// value returns the value in the JSON object of a page that the names lead to, one in the
+// other, or nil.
+func (p *probe) value(path string, names ...string) jsontext.Value {
+	var value jsontext.Value
+	if p.get(path).into(&value) != nil {
+		return nil
 	}
-	m, err := load()
-	if err == nil {
-		p.known[key] = m
+	for _, name := range names {
+		var object map[string]jsontext.Value
+		if json.Unmarshal(value, &object, jsontext.AllowDuplicateNames(true)) != nil {
+			return nil
+		}
+		value = object[name]
 	}
-	return m, err
+	return value
 }
 
 // gauges returns the sum of the gauges at /metrics over all labels; known reports that

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
 	"errors"
@@ -25,7 +26,6 @@ type wants struct {
 	effort   bool // reasoning_effort was sent, but the engine may not support its value
 }
 
-// member is a member of a JSON object with its raw value.
 type member struct{ name, value string }
 
 // maxTokens limits an untrusted max_tokens if the context length is unknown.
@@ -60,7 +60,6 @@ func refused(err error) error {
 	return fault.New(fault.InvalidRequest, "the body ended too early; send one complete JSON object").Because(err)
 }
 
-// rebuild rewrites a body.
 type rebuild struct {
 	copier
 	req   *Request
@@ -210,7 +209,6 @@ func controlling(name string) bool {
 	return thinking
 }
 
-// control reads such a member.
 func (r *rebuild) control(name string, value jsontext.Value) error {
 	if value.Kind() == 'n' {
 		return nil
@@ -236,8 +234,9 @@ func (r *rebuild) control(name string, value jsontext.Value) error {
 		if n < 1 {
 			return fault.New(fault.InvalidRequest, "%s must be at least 1; leave it out, or send -1, for the engine's own limit", name).WithParam(name)
 		}
-		if !r.req.Trusted {
-			value = r.clampLimit(n)
+		if !r.req.Trusted { // at most the model's context
+			most := cmp.Or(max(r.model.ContextLength, 0), maxTokens)
+			value = strconv.AppendInt(nil, int64(min(n, float64(most))), 10)
 		}
 		if name == "max_tokens" {
 			r.limit = value
@@ -252,15 +251,6 @@ func (r *rebuild) control(name string, value jsontext.Value) error {
 		return r.think.read(name, value, r)
 	}
 	return nil
-}
-
-// clampLimit limits an untrusted limit to the model's context length.
-func (r *rebuild) clampLimit(limit float64) jsontext.Value {
-	most := maxTokens
-	if r.model.ContextLength > 0 {
-		most = r.model.ContextLength
-	}
-	return strconv.AppendInt(nil, int64(min(limit, float64(most))), 10)
 }
 
 // addOwn writes the members that kith sets itself.
@@ -325,11 +315,9 @@ func prefilled(body []byte) bool {
 			Role string `json:"role"`
 		} `json:"messages"`
 	}
-	n := 0
-	if json.Unmarshal(body, &talk) == nil {
-		n = len(talk.Messages)
-	}
-	return n > 0 && talk.Messages[n-1].Role == "assistant"
+	err := json.Unmarshal(body, &talk)
+	n := len(talk.Messages)
+	return err == nil && n > 0 && talk.Messages[n-1].Role == "assistant"
 }
 
 // write adds a member with a valid JSON value.
@@ -349,7 +337,6 @@ func joined(members []member) string {
 	return string(text)
 }
 
-// quoted returns s as a JSON string.
 func quoted(s string) string {
 	b, _ := jsontext.AppendQuote(nil, s) // the error only reports invalid UTF-8, which becomes U+FFFD
 	return string(b)

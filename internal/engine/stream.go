@@ -56,10 +56,8 @@ func (s *stream) Read(p []byte) (int, error) {
 			s.stop(io.EOF)
 		case m.ended || err == io.EOF:
 			s.stop(io.EOF)
-		case err != nil && context.Cause(s.ctx) != nil:
-			s.stop(context.Cause(s.ctx))
 		case err != nil:
-			s.stop(brokeOff(err))
+			s.stop(brokeOff(s.ctx, err))
 		}
 	}
 	return 0, nil

@@ -21,7 +21,7 @@ const replacement = `\ufffd`
 // take returns a part, a JSON string. It includes what was held before, and excludes what
 // the next part may complete. What remains incomplete becomes U+FFFD.
 func (t *joiner) take(part jsontext.Value) jsontext.Value {
-	if len(t.held) == 0 && utf8.Valid(part) && !hasLone(part) {
+	if len(t.held) == 0 && utf8.Valid(part) && nextLone(part, 0) < 0 {
 		return part
 	}
 	whole := append([]byte{'"'}, t.held...)
@@ -99,9 +99,6 @@ func nextLone(text []byte, from int) int {
 	}
 	return -1
 }
-
-// hasLone reports whether JSON contains a lone surrogate.
-func hasLone(text []byte) bool { return nextLone(text, 0) >= 0 }
 
 // trailing returns the index of a first surrogate at the end of text, or -1.
 func trailing(text []byte) int {

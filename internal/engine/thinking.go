@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
 	"maps"
@@ -189,14 +190,10 @@ func effortMember(level string) []member {
 
 // effortThinking is for servers that only support reasoning_effort.
 func effortThinking(t thinking, _ *Model) controls {
-	switch {
-	case t.mode == thinkOff:
+	if t.mode == thinkOff {
 		return controls{members: effortMember("none")}
-	case t.effort != "":
-		return controls{members: effortMember(t.effort)}
-	default:
-		return controls{members: effortMember(t.level())}
 	}
+	return controls{members: effortMember(cmp.Or(t.effort, t.level()))}
 }
 
 // templateThinking is for llama.cpp: the chat template decides.

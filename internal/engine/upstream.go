@@ -135,11 +135,7 @@ func (u *Upstream) found(models int, why string) Finding {
 }
 
 // Shared returns the engine for calls of others, or nil.
-func (u *Upstream) Shared() *Engine {
-	u.mu.RLock()
-	defer u.mu.RUnlock()
-	return u.shared
-}
+func (u *Upstream) Shared() *Engine { return locked(&u.mu, &u.shared) }
 
 // Check lists the upstream's models, unless they are configured, and reports whether the
 // upstream works.
@@ -185,12 +181,9 @@ func (u *Upstream) offer(ids []fleet.ModelID) {
 	var models, shared []Model
 	for _, id := range ids {
 		m := byName(string(id), 0)
-		m.Slots, m.Endpoints = upstreamSlots, speaks.chat
-		if speaks.chat == nil || speaks.embed != nil && m.Families[0] == fleet.Embeddings {
-			m.embedsOnly()
-		} else {
-			m.Families = []fleet.Family{fleet.Chat}
-		}
+		embeds := speaks.chat == nil || speaks.embed != nil && m.Families[0] == fleet.Embeddings
+		m.Slots, m.Families, m.Endpoints = upstreamSlots, []fleet.Family{fleet.Chat}, speaks.chat
+		m.setEmbeds(embeds, false)
 		models = append(models, m)
 		m.Endpoints = slices.DeleteFunc(slices.Clone(m.Endpoints), func(e fleet.Endpoint) bool { return !slices.Contains(shareable, e) })
 		shared = append(shared, m)
@@ -201,9 +194,12 @@ func (u *Upstream) offer(ids []fleet.ModelID) {
 	if u.engine != nil && slices.EqualFunc(u.engine.models, models, sameModel) {
 		return
 	}
-	u.engine = &Engine{kind: u.kind, name: u.config.Name, base: u.base, rt: keyed{u}, models: models, load: u.load, upstream: true}
-	if u.config.Share {
-		u.shared = &Engine{kind: u.kind, name: u.config.Name, base: u.base, rt: keyed{u}, models: shared, load: u.load, upstream: true}
+	offered := Engine{
+		kind: u.kind, name: u.config.Name, base: u.base, rt: keyed{u}, models: models, load: u.load, upstream: true,
+	}
+	if u.engine = new(offered); u.config.Share {
+		offered.models = shared
+		u.shared = &offered
 	}
 	u.finding = u.found(len(models), "")
 	if len(models) == 0 {

@@ -98,7 +98,6 @@ func (c *choice) add(d *delta) (size int64) {
 	return size
 }
 
-// complete returns the complete document.
 func (m *normalizer) complete() []byte {
 	out := m.begin(nil, "chat.completion")
 	for i, c := range m.choices {
@@ -145,7 +144,6 @@ func inner(value jsontext.Value) []byte {
 // membersOf returns the members of a JSON object or the elements of a list.
 func membersOf(value jsontext.Value) []byte { return bytes.TrimSpace(inner(value)) }
 
-// stringOf adds quotes to the content of a JSON string.
 func stringOf(inside []byte) jsontext.Value {
 	return append(append([]byte{'"'}, inside...), '"')
 }
@@ -296,7 +294,6 @@ func (s *shortcut) learn(out []byte, message *sentMessage, frame []byte) {
 	}
 }
 
-// write writes the frame if the shortcut applies.
 func (s *shortcut) write(m *normalizer, frame []byte) bool {
 	n := len(frame) - len(s.after)
 	if len(s.before) == 0 || n < len(s.before)+len(`""`) || !bytes.HasPrefix(frame, s.before) || !bytes.HasSuffix(frame, s.after) {
@@ -315,7 +312,6 @@ func (s *shortcut) write(m *normalizer, frame []byte) bool {
 	return true
 }
 
-// isPlain reports whether the content of a JSON string contains no escapes.
 func isPlain(inside []byte) bool {
 	for _, b := range inside {
 		if b < ' ' || b == '"' || b == '\\' {

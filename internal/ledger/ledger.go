@@ -26,6 +26,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fxamacker/cbor/v2"
+
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/fault"
 	"github.com/kith/kith/internal/ledger/journal"
@@ -55,6 +57,8 @@ const (
 	intentShare = 0.5
 	// restartAbove is how full the journal must be before a restart is worthwhile.
 	restartAbove = 0.25
+
+	usageRecords = "usage records" // in the log
 )
 
 // Store is the part of the database that this package uses. *store.DB implements it.
@@ -288,7 +292,7 @@ func (l *Ledger) End(u account.Usage) {
 	stopped := l.stopped
 	l.mu.Unlock()
 	if stopped {
-		_ = l.lastFlush(context.Background()) // it logs its error
+		_ = last(context.Background(), l.Flush, l.log, usageRecords) // it logs its error
 	}
 	notify(l.wake)
 }
@@ -343,7 +347,7 @@ func (l *Ledger) Run(ctx context.Context) error {
 	l.stopped = true
 	l.mu.Unlock()
 	l.syncJournal()
-	return l.lastFlush(ctx)
+	return last(ctx, l.Flush, l.log, usageRecords)
 }
 
 // runSync syncs the journal on request, at most once every syncInterval, until ctx ends.
@@ -427,14 +431,9 @@ func (l *Ledger) runFlush(ctx context.Context) {
 		case <-time.After(time.Minute): // for the last uses of keys, which do not wake it
 		case <-ctx.Done():
 		}
-		retry(ctx, l.Flush, l.log, "usage records")
+		retry(ctx, l.Flush, l.log, usageRecords)
 		sleep(ctx, batchDelay)
 	}
-}
-
-// lastFlush is Flush when the hub stops, after ctx has ended.
-func (l *Ledger) lastFlush(ctx context.Context) error {
-	return last(ctx, l.Flush, l.log, "usage records")
 }
 
 // retry calls flush until it succeeds or ctx ends. It logs the first failure, then at
@@ -551,10 +550,36 @@ func notify(c chan<- struct{}) {
 	}
 }
 
-// sleep waits for d, or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }
+
+// entry is one record of the journal: the intent to send a call to a machine, or the
+// result of a call. In an intent, Status and the fields after it are zero. On disk it is
+// a CBOR map. Readers skip unknown keys.
+type entry struct {
+	Ended bool          `cbor:"1,keyasint,omitempty"`
+	Usage account.Usage `cbor:"2,keyasint"`
+}
+
+var encoder, _ = cbor.EncOptions{Time: cbor.TimeRFC3339Nano}.EncMode() // the options are valid
+
+func (e entry) encode() []byte {
+	text, err := encoder.Marshal(e)
+	if err != nil {
+		panic(err) // cannot happen: every field can be encoded
+	}
+	return text
+}
+
+func decodeEntry(text []byte) (e entry, err error) {
+	if err := cbor.Unmarshal(text, &e); err != nil {
+		return entry{}, errors.Join(errEntry, err)
+	}
+	return e, nil
+}
+
+var errEntry = errors.New("an entry of the journal cannot be read: another version of kith wrote it")

@@ -47,14 +47,12 @@ func (t *Turns) Keep(ctx context.Context, member fleet.MemberID, response string
 // the turn, it calls room with the turn's size. If room fails, Load returns that error.
 func (t *Turns) Load(ctx context.Context, member fleet.MemberID, response string, room func(size int64) error) ([]byte, error) {
 	hash := credential.SealName(response)
+	var turn account.Turn
 	size, err := t.store.TurnSize(ctx, hash, string(member), t.store.Now())
 	if err == nil {
 		if err := room(size); err != nil {
 			return nil, err
 		}
-	}
-	var turn account.Turn
-	if err == nil {
 		turn, err = t.store.Turn(ctx, hash, string(member), t.store.Now())
 	}
 	switch {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net"
+	"net/http"
 	"net/netip"
 	"strings"
 	"time"
@@ -45,7 +46,6 @@ type racer struct {
 	one    dialFunc // connects to one address
 }
 
-// attempt is the result of connecting to one address.
 type attempt struct {
 	conn net.Conn
 	err  error
@@ -132,4 +132,18 @@ func (d racer) addresses(ctx context.Context, network, host string) ([]netip.Add
 		all = append(all, b[min(i, len(b)):min(i+1, len(b))]...)
 	}
 	return all, nil
+}
+
+// givenKey is the context key of the connection of ClientConn.
+type givenKey struct{}
+
+// ClientConn begins HTTP on a connection, by a transport that dials with Given.
+func ClientConn(ctx context.Context, t *http.Transport, conn net.Conn, scheme, address string) (*http.ClientConn, error) {
+	return t.NewClientConn(context.WithValue(ctx, givenKey{}, conn), scheme, address)
+}
+
+// Given is the DialContext or DialTLSContext of a transport that dials nothing: it returns the
+// connection that ClientConn got.
+func Given(ctx context.Context, _, _ string) (net.Conn, error) {
+	return ctx.Value(givenKey{}).(net.Conn), nil
 }

@@ -18,6 +18,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"golang.org/x/net/http/httpproxy"
@@ -70,10 +71,8 @@ func Connect(ctx context.Context, target *url.URL, address string, roots *tls.Co
 	return c, err
 }
 
-// proxyFailure returns err as the failure of a proxy.
 func proxyFailure(err error) error { return &net.OpError{Op: "proxyconnect", Net: "tcp", Err: err} }
 
-// connectThrough connects to address through the proxy via.
 func connectThrough(ctx context.Context, via *url.URL, address string, roots *tls.Config) (net.Conn, error) {
 	ports := map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}
 	port, known := ports[via.Scheme]
@@ -151,7 +150,7 @@ func refusal(via *url.URL, address string, response *http.Response) error {
 	case response.StatusCode != http.StatusProxyAuthRequired:
 		return proxyFailure(fmt.Errorf("the proxy %s does not connect to %s: it answered %s",
 			via.Host, address, response.Status))
-	case len(schemes) > 0 && !offersBasic(schemes):
+	case len(schemes) > 0 && !slices.ContainsFunc(schemes, isBasic):
 		return proxyFailure(fmt.Errorf("the proxy %s signs in by %s, and kith by Basic only; "+
 			"run a proxy such as cntlm or px here, and name that in HTTPS_PROXY", via.Host, strings.Join(schemes, ", ")))
 	case via.User == nil:
@@ -162,11 +161,7 @@ func refusal(via *url.URL, address string, response *http.Response) error {
 		"a character such as @ or : in them is written as %%40 or %%3A", via.Host))
 }
 
-func offersBasic(schemes []string) bool {
-	for _, s := range schemes {
-		if name, _, _ := strings.Cut(strings.TrimSpace(s), " "); strings.EqualFold(name, "basic") {
-			return true
-		}
-	}
-	return false
+func isBasic(scheme string) bool {
+	name, _, _ := strings.Cut(strings.TrimSpace(scheme), " ")
+	return strings.EqualFold(name, "basic")
 }

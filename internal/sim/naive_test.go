@@ -29,7 +29,7 @@ func (w *world) readTruth() truth {
 	w.must(err)
 	for _, m := range members {
 		v.disabled[m.ID] = m.Disabled
-		shares, err := w.db.Shares(ctx, m.ID)
+		shares, err := w.db.NamedShares(ctx, m.ID)
 		w.must(err)
 		for _, s := range shares {
 			v.shares[[2]string{s.OwnerID, s.MemberID}] = true
@@ -47,7 +47,7 @@ func (w *world) readTruth() truth {
 	for _, m := range machines {
 		v.gone[m.ID] = !m.Revoked.IsZero()
 	}
-	groups, err := w.db.Groups(ctx)
+	groups, err := w.db.GroupList(ctx)
 	w.must(err)
 	for _, g := range groups {
 		var ids []string

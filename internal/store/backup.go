@@ -94,10 +94,9 @@ func (db *DB) backUp(ctx context.Context, part string, b *account.Backup, runnin
 // RecordBackup records an attempt to make a backup. Backup does that itself, except
 // when it returns ErrInvalid or ErrExists.
 func (db *DB) RecordBackup(ctx context.Context, b account.Backup) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		return q.InsertBackup(ctx, query.InsertBackupParams{ID: b.ID, At: millis(b.At), File: cmp.Or(b.As, b.File), Bytes: b.Bytes, Fault: validText(b.Fault)})
-	})
-	return db.wrap(err, "record the backup")
+	}, "record the backup")
 }
 
 func createError(err error, file string) error {

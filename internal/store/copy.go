@@ -92,7 +92,6 @@ func jumpEpoch(ctx context.Context, q *query.Queries) error {
 	return q.InsertChange(ctx, query.InsertChangeParams{Epoch: epoch, Nonce: rand.Text(), Kind: "moved", At: millis(time.Now())})
 }
 
-// table is a table that both databases have.
 type table struct {
 	name    string
 	columns []column
@@ -100,7 +99,6 @@ type table struct {
 
 type column struct{ name, kind string }
 
-// names returns the names of the columns.
 func (t table) names() []string {
 	return convert(t.columns, func(c column) string { return c.name })
 }
@@ -135,40 +133,26 @@ WHERE t.relnamespace = cast(current_schema() AS regnamespace) AND t.relkind IN (
 // rows as tables.
 func readTables(ctx context.Context, tx *sql.Tx, text string) ([]table, error) {
 	rows, err := tx.QueryContext(ctx, text)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
 	var tables []table
-	for rows.Next() {
-		var name string
-		var c column
-		if err := rows.Scan(&name, &c.name, &c.kind); err != nil {
-			return nil, err
-		}
+	var name string
+	var c column
+	err = scan(rows, err, func() {
 		if len(tables) == 0 || tables[len(tables)-1].name != name {
 			tables = append(tables, table{name: name})
 		}
 		last := &tables[len(tables)-1]
 		last.columns = append(last.columns, c)
-	}
-	return tables, rows.Err()
+	}, &name, &c.name, &c.kind)
+	return tables, err
 }
 
 // inOrder sorts tables so that each comes after the tables that it references.
 func inOrder(ctx context.Context, source *sql.Tx, tables []table) ([]table, error) {
 	rows, err := source.QueryContext(ctx, `SELECT m.name, f."table" FROM sqlite_master m JOIN pragma_foreign_key_list(m.name) f WHERE m.type = 'table'`)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the source's tables: %w", err)
-	}
-	defer rows.Close()
 	refers := make(map[string][]string)
-	for rows.Next() {
-		var name, other string
-		if err := rows.Scan(&name, &other); err != nil {
-			return nil, err
-		}
-		refers[name] = append(refers[name], other)
+	var name, other string
+	if err := scan(rows, err, func() { refers[name] = append(refers[name], other) }, &name, &other); err != nil {
+		return nil, fmt.Errorf("cannot read the source's tables: %w", err)
 	}
 	var sorted []table
 	placed := make(map[string]bool)
@@ -184,7 +168,7 @@ func inOrder(ctx context.Context, source *sql.Tx, tables []table) ([]table, erro
 			return nil, errors.New("cannot copy the database: its tables refer to each other in a circle")
 		}
 	}
-	return sorted, rows.Err()
+	return sorted, nil
 }
 
 // emptyTarget locks hubs out of the target until the transaction ends, returns an error
@@ -213,7 +197,6 @@ func emptyTarget(ctx context.Context, target *sql.Tx, tables []table) error {
 	return err
 }
 
-// copier copies tables from one transaction to another.
 type copier struct {
 	source, target *sql.Tx
 	conn           *sql.Conn // of the target
@@ -259,7 +242,6 @@ func (c *copier) copy(ctx context.Context, t table) (TableCopy, error) {
 	}
 }
 
-// tableReader reads a table's rows and counts them.
 type tableReader struct {
 	table    table
 	rows     *sql.Rows

@@ -40,7 +40,7 @@ func fillToCopy(t *testing.T, db *store.DB) (owner, member account.Member) {
 	ok(t, db.SetPassword(ctx, owner.ID, "$argon2id$", "", start))
 	ok(t, db.KeepTurn(ctx, aTurn(owner, "resp_1", 0, 64), 100, 1<<20))
 	ok(t, db.SaveTraces(ctx, []account.Trace{{CallID: "call-1", MemberID: owner.ID, Started: start}}, start))
-	ok(t, assert.Err(db.Meta(ctx, store.MetaHub, "hub_1")))
+	ok(t, db.PutMeta(ctx, "hub", "hub_1"))
 	var records []account.Usage
 	for i := range 1000 {
 		u := aCall(fmt.Sprint("call-", i), 1)
@@ -61,7 +61,7 @@ func seen(t *testing.T, db *store.DB, owner, member account.Member) map[string]a
 		"shares": must[[]account.Share](t)(db.ShareList(ctx)), "machines": must[[]account.Machine](t)(db.Facts("eu").ActiveMachines(ctx, time.Time{})),
 		"acts": must[[]account.Act](t)(db.Acts(ctx, account.Place{}, account.ActFilter{}, 10)), "password": must[string](t)(db.Password(ctx, owner.ID)),
 		"turn":  must[account.Turn](t)(db.Turn(ctx, aTurn(owner, "resp_1", 0, 64).Hash, owner.ID, start)),
-		"trace": must[account.Trace](t)(db.Trace(ctx, "call-1", owner.ID)), "hub": must[string](t)(db.Meta(ctx, store.MetaHub, "another")),
+		"trace": must[account.Trace](t)(db.Trace(ctx, "call-1", owner.ID)), "hub": must[string](t)(db.Meta(ctx, "hub")),
 		"usage": must[[]account.Usage](t)(db.Usage(ctx)), "days": must[[]account.UsageDay](t)(db.UsageDays(ctx)),
 		"limits": must[[]*fleet.Share](t)(db.Facts("eu").Shares(ctx)) != nil,
 	}

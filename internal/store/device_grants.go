@@ -16,7 +16,7 @@ const keepGrants = time.Hour
 // CreateGrant adds a request that waits for approval; ErrExists if another one has
 // its user code.
 func (db *DB) CreateGrant(ctx context.Context, g account.Grant) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		if err := checkText(g.ID, g.UserCode, g.Name, g.Region, g.Client, g.Address); err != nil {
 			return err
 		}
@@ -27,8 +27,7 @@ func (db *DB) CreateGrant(ctx context.Context, g account.Grant) error {
 			ID: g.ID, Hash: g.Hash[:], UserCode: g.UserCode, Kind: string(g.Kind), Name: g.Name, Reach: string(g.Reach), Region: g.Region,
 			Client: g.Client, Address: g.Address, Created: millis(g.Created), Expires: millis(g.Expires), KeyExpires: millis(g.KeyExpires), Manage: g.Manage,
 		})
-	})
-	return db.wrap(err, "create a request for approval")
+	}, "create a request for approval")
 }
 
 // WaitingGrant returns the pending request with that user code; ErrNotFound if there is
@@ -38,10 +37,7 @@ func (db *DB) WaitingGrant(ctx context.Context, userCode string, now time.Time) 
 		return account.Grant{}, db.wrap(sql.ErrNoRows, "read a request for approval")
 	}
 	row, err := db.query.GrantByUserCode(ctx, userCode, millis(now))
-	if err != nil {
-		return account.Grant{}, db.wrap(err, "read a request for approval")
-	}
-	return grant(row), nil
+	return grant(row), db.wrap(err, "read a request for approval")
 }
 
 // WaitingGrants returns all pending requests, oldest first.
@@ -60,23 +56,14 @@ func (db *DB) DecideGrant(ctx context.Context, userCode string, state account.Gr
 		}
 		row, err = q.DecideGrant(ctx, userCode, string(state), memberID, millis(now))
 		return err
-	})
-	if err != nil {
-		return account.Grant{}, db.wrap(err, "decide a request for approval")
-	}
-	return grant(row), nil
+	}, "decide a request for approval")
+	return grant(row), err
 }
 
 // Grant returns the request whose device code has that SHA-256, in any state.
 func (db *DB) Grant(ctx context.Context, hash [32]byte) (account.Grant, error) {
 	row, err := db.query.GrantByHash(ctx, hash[:])
-	if err == nil && !sameHash(row.Hash, hash) {
-		err = sql.ErrNoRows
-	}
-	if err != nil {
-		return account.Grant{}, db.wrap(err, "read a request by its device code")
-	}
-	return grant(row), nil
+	return grant(row), db.wrap(checkHash(err, row.Hash, hash), "read a request by its device code")
 }
 
 // RedeemGrant creates the machine or key of an approved request, with the request's name,
@@ -87,14 +74,11 @@ func (db *DB) RedeemGrant(ctx context.Context, hash [32]byte, m account.Machine,
 	var whose query.Member
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		g, err := q.UseGrant(ctx, hash[:], millis(now))
-		if err != nil {
+		if err = checkHash(err, g.Hash, hash); err != nil {
 			return nil, err
 		}
-		if whose, err = q.MemberByID(ctx, g.MemberID); err != nil {
+		if whose, err = enabledMember(ctx, q, g.MemberID); err != nil {
 			return nil, err
-		}
-		if whose.Disabled || !sameHash(g.Hash, hash) {
-			return nil, sql.ErrNoRows
 		}
 		if account.GrantKind(g.Kind) == account.GrantMachine {
 			m.OwnerID = whose.ID
@@ -102,13 +86,13 @@ func (db *DB) RedeemGrant(ctx context.Context, hash [32]byte, m account.Machine,
 		}
 		k.MemberID, k.Name, k.Reach, k.Manage, k.Expires = whose.ID, g.Name, account.Reach(g.Reach), g.Manage, timeOf(g.KeyExpires)
 		return changed(fleet.KeyChanged, k.ID), insertKey(ctx, q, k)
-	})
-	return member(whose), db.wrap(err, "redeem a request")
+	}, "redeem a request")
+	return member(whose), err
 }
 
 func grant(row query.DeviceGrant) account.Grant {
 	return account.Grant{
-		ID: row.ID, Hash: [32]byte(row.Hash), UserCode: row.UserCode, Kind: account.GrantKind(row.Kind), Name: row.Name,
+		ID: row.ID, Hash: hashOf(row.Hash), UserCode: row.UserCode, Kind: account.GrantKind(row.Kind), Name: row.Name,
 		Reach: account.Reach(row.Reach), Region: row.Region, Client: row.Client, Address: row.Address, State: account.GrantState(row.State),
 		MemberID: row.MemberID, Created: timeOf(row.Created), Expires: timeOf(row.Expires), KeyExpires: timeOf(row.KeyExpires), Manage: row.Manage,
 	}

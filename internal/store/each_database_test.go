@@ -28,7 +28,6 @@ func onDatabase(t *testing.T, open func(t *testing.T) *store.DB) {
 		run  func(*testing.T, *store.DB)
 	}{
 		{"members", testMembers},
-		{"meta", testMeta},
 		{"keys", testKeys},
 		{"machines", testMachines},
 		{"kept machines", testActiveMachines},

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"strings"
 	"time"
@@ -22,13 +21,12 @@ func (db *DB) Email(ctx context.Context, memberID string) (account.Email, error)
 // member can verify that address. It replaces an earlier link. The member's verified
 // address does not change.
 func (db *DB) AskEmail(ctx context.Context, e account.Email) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		if err := checkText(e.Asked); err != nil {
 			return err
 		}
 		return q.AskEmail(ctx, e.MemberID, e.Asked, e.Hash[:], millis(e.Expires))
-	})
-	return db.wrap(err, "store an e-mail address of member %q", e.MemberID)
+	}, "store an e-mail address of member %q", e.MemberID)
 }
 
 // VerifyEmail uses the link with that hash. The link's address replaces the member's
@@ -38,11 +36,8 @@ func (db *DB) AskEmail(ctx context.Context, e account.Email) error {
 func (db *DB) VerifyEmail(ctx context.Context, memberID string, hash [32]byte, now time.Time) (before account.Email, err error) {
 	err = db.transact(ctx, func(q *query.Queries) error {
 		row, err := lockEmail(ctx, q, memberID)
-		if err != nil {
+		if err = checkHash(err, row.Hash, hash); err != nil {
 			return err
-		}
-		if !sameHash(row.Hash, hash) {
-			return sql.ErrNoRows
 		}
 		before = email(row)
 		// In Go, because lower() depends on the database's configuration.
@@ -50,8 +45,8 @@ func (db *DB) VerifyEmail(ctx context.Context, memberID string, hash [32]byte, n
 			return err
 		}
 		return q.DropMailedLinks(ctx, memberID)
-	})
-	return before, db.wrap(err, "verify the e-mail address of member %q", memberID)
+	}, "verify the e-mail address of member %q", memberID)
+	return before, err
 }
 
 // RemoveEmail deletes the member's addresses and the links that were mailed to them, and
@@ -67,8 +62,8 @@ func (db *DB) RemoveEmail(ctx context.Context, memberID string) (before account.
 			return err
 		}
 		return q.DropMailedLinks(ctx, memberID)
-	})
-	return before, db.wrap(err, "remove the e-mail address of member %q", memberID)
+	}, "remove the e-mail address of member %q", memberID)
+	return before, err
 }
 
 // lockEmail locks the member's row and returns the member's addresses.
@@ -86,17 +81,15 @@ func (db *DB) EmailsOf(ctx context.Context, address string, most int) ([]account
 		return nil, db.wrap(err, "look for an e-mail address")
 	}
 	rows, err := db.query.EmailsOf(ctx, strings.ToLower(address), int32(most))
-	if err != nil {
-		// The error may quote the address.
+	if err != nil { // the error may quote the address
 		return nil, errors.New("cannot look for an e-mail address in the database")
 	}
 	return convert(rows, email), nil
 }
 
 func email(row query.Email) account.Email {
-	e := account.Email{
-		MemberID: row.MemberID, Address: row.Address, Verified: timeOf(row.Verified), Asked: row.Asked, Expires: timeOf(row.Expires),
+	return account.Email{
+		MemberID: row.MemberID, Address: row.Address, Verified: timeOf(row.Verified), Asked: row.Asked,
+		Hash: hashOf(row.Hash), Expires: timeOf(row.Expires),
 	}
-	copy(e.Hash[:], row.Hash)
-	return e
 }

@@ -60,7 +60,7 @@ func isEnded(err error) bool {
 // connection was closed, all connections that were opened before are checked before their
 // next use.
 func (p *primary) again(ctx context.Context, try int, err error) bool {
-	if !isEnded(err) || ctx.Err() != nil {
+	if p == nil || !isEnded(err) || ctx.Err() != nil {
 		return false
 	}
 	p.ended.Add(1)
@@ -84,6 +84,16 @@ func (p *primary) opened(_ context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
+// retried returns the result of do, which it repeats while again says so.
+func retried[T any](ctx context.Context, p *primary, do func() (T, error)) (T, error) {
+	for try := 1; ; try++ {
+		result, err := do()
+		if err == nil || !p.again(ctx, try, err) {
+			return result, err
+		}
+	}
+}
+
 // repeated is a pool that retries reads. It does not retry writes: if the answer is lost,
 // a write may have been committed.
 type repeated struct {
@@ -91,20 +101,16 @@ type repeated struct {
 	primary *primary
 }
 
-func (r repeated) QueryContext(ctx context.Context, text string, args ...any) (rows *sql.Rows, err error) {
-	for try := 1; ; try++ {
-		if rows, err = r.DB.QueryContext(ctx, text, args...); err == nil || !r.primary.again(ctx, try, err) {
-			return rows, err
-		}
-	}
+func (r repeated) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
+	return retried(ctx, r.primary, func() (*sql.Rows, error) { return r.DB.QueryContext(ctx, text, args...) })
 }
 
 func (r repeated) QueryRowContext(ctx context.Context, text string, args ...any) *sql.Row {
-	for try := 1; ; try++ {
-		if row := r.DB.QueryRowContext(ctx, text, args...); row.Err() == nil || !r.primary.again(ctx, try, row.Err()) {
-			return row
-		}
-	}
+	row, _ := retried(ctx, r.primary, func() (*sql.Row, error) {
+		row := r.DB.QueryRowContext(ctx, text, args...)
+		return row, row.Err()
+	})
+	return row // with the error
 }
 
 // reads returns the pool for reads.
@@ -116,11 +122,6 @@ func (db *DB) reads() query.DBTX {
 }
 
 // begin begins a transaction, and retries if the connection was closed.
-func (db *DB) begin(ctx context.Context, pool *sql.DB, options *sql.TxOptions) (tx *sql.Tx, err error) {
-	for try := 1; ; try++ {
-		tx, err = pool.BeginTx(ctx, options)
-		if err == nil || db.flavor.primary == nil || !db.flavor.primary.again(ctx, try, err) {
-			return tx, err
-		}
-	}
+func (db *DB) begin(ctx context.Context, pool *sql.DB, options *sql.TxOptions) (*sql.Tx, error) {
+	return retried(ctx, db.flavor.primary, func() (*sql.Tx, error) { return pool.BeginTx(ctx, options) })
 }

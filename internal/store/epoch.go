@@ -18,8 +18,10 @@ const keepChanges = 24 * time.Hour
 // that do returns. Followers are notified of them (Facts.Follow). It first locks the
 // epoch's row, so that such writes run one after another on PostgreSQL as they do on
 // SQLite. Epochs therefore become visible in order and without gaps, and the data that do
-// reads does not change before the commit.
-func (db *DB) change(ctx context.Context, do func(*query.Queries) ([]fleet.Change, error)) error {
+// reads does not change before the commit. It wraps the error.
+func (db *DB) change(
+	ctx context.Context, do func(*query.Queries) ([]fleet.Change, error), what string, args ...any,
+) error {
 	moves := false
 	defer func() {
 		if moves { // even after an error, because the transaction may have been committed
@@ -53,10 +55,9 @@ func (db *DB) change(ctx context.Context, do func(*query.Queries) ([]fleet.Chang
 			return err
 		}
 		return q.PruneChanges(ctx, millis(now.Add(-keepChanges)))
-	})
+	}, what, args...)
 }
 
-// changed returns a change to one record.
 func changed(kind fleet.ChangeKind, id string) []fleet.Change {
 	return []fleet.Change{{Kind: kind, ID: id}}
 }

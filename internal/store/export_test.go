@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/store/internal/query"
 )
 
@@ -34,6 +35,25 @@ func Offset(known time.Duration, before, server, after time.Time) time.Duration 
 
 // ClockAhead returns how far this computer's clock is ahead of the reference clock.
 func ClockAhead(db *DB) time.Duration { return db.clockAhead() }
+
+// Group returns the group with all its members, disabled ones included.
+func (db *DB) Group(ctx context.Context, id string) (account.Group, error) {
+	return db.group(ctx, id, true)
+}
+
+// Shares returns every share from or to the member.
+func (db *DB) Shares(ctx context.Context, memberID string) ([]account.Share, error) {
+	shares, err := db.NamedShares(ctx, memberID)
+	return convert(shares, func(s account.NamedShare) account.Share { return s.Share }), err
+}
+
+// PutMeta stores a value in the table meta, if there is none under that name.
+func (db *DB) PutMeta(ctx context.Context, name, value string) error {
+	return query.New(db.write).InsertMeta(ctx, name, value)
+}
+
+// Meta returns a value of the table meta.
+func (db *DB) Meta(ctx context.Context, name string) (string, error) { return db.query.Meta(ctx, name) }
 
 // IsEnded is isEnded.
 var IsEnded = isEnded

@@ -148,10 +148,7 @@ func routingGroup(r account.Group, limits limitsOfGroups) *fleet.Group {
 	for _, m := range r.Members {
 		g.Members = append(g.Members, fleet.MemberID(m.MemberID))
 	}
-	for _, id := range r.KeptOut {
-		g.KeptOut = append(g.KeptOut, fleet.MachineID(id))
-	}
-	for _, id := range r.Excluded {
+	for _, id := range slices.Concat(r.KeptOut, r.Excluded) {
 		g.KeptOut = append(g.KeptOut, fleet.MachineID(id))
 	}
 	for _, id := range r.Pinned {

@@ -24,7 +24,6 @@ type followers struct {
 	all map[*func()]struct{}
 }
 
-// notify calls all of them.
 func (f *followers) notify() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

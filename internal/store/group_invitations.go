@@ -21,8 +21,8 @@ import (
 // too many; otherwise it names the limit of the member: in all, by this admin, or by
 // people that the member does not know.
 func (db *DB) InviteToGroup(ctx context.Context, i account.GroupInvitation) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { return nil, inviteToGroup(ctx, q, i) })
-	return db.wrap(err, "invite member %q to group %q", i.MemberID, i.GroupID)
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { return nil, inviteToGroup(ctx, q, i) },
+		"invite member %q to group %q", i.MemberID, i.GroupID)
 }
 
 func inviteToGroup(ctx context.Context, q *query.Queries, i account.GroupInvitation) error {
@@ -87,7 +87,7 @@ func addInvitation(ctx context.Context, q *query.Queries, i account.GroupInvitat
 // admin if the group is open, because only CreateGroup invites to those, or if it is an
 // org without members.
 func (db *DB) AcceptGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := oneRow(q.TakeInvitation(ctx, groupID, memberID, millis(now))); err != nil {
 			return nil, err
 		}
@@ -114,20 +114,18 @@ func (db *DB) AcceptGroup(ctx context.Context, groupID, memberID string, now tim
 			return nil, err
 		}
 		return changed(fleet.GroupChanged, groupID), recordJoin(ctx, q, groupID, memberID, now)
-	})
-	return db.wrap(err, "accept the invitation to group %q", groupID)
+	}, "accept the invitation to group %q", groupID)
 }
 
 // DeclineGroup deletes a member's invitation to a group; ErrNotFound if there is none. If
 // the group then has neither members nor invitations, it is deleted, too.
 func (db *DB) DeclineGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := oneRow(q.TakeInvitation(ctx, groupID, memberID, millis(now))); err != nil {
 			return nil, err
 		}
 		return deleteIfUnused(ctx, q, groupID)
-	})
-	return db.wrap(err, "decline the invitation to group %q", groupID)
+	}, "decline the invitation to group %q", groupID)
 }
 
 // deleteIfUnused deletes a group that has neither members nor invitations.
@@ -147,7 +145,7 @@ func deleteIfUnused(ctx context.Context, q *query.Queries, groupID string) ([]fl
 // that id, ErrExists if the member is in it, ErrTooMany if the member is in too many
 // groups.
 func (db *DB) JoinGroup(ctx context.Context, groupID, memberID string, now time.Time) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := oneRow(q.JoinGroup(ctx, memberID, millis(now)-1, groupID)); err != nil {
 			return nil, err
 		}
@@ -155,8 +153,7 @@ func (db *DB) JoinGroup(ctx context.Context, groupID, memberID string, now time.
 			return nil, err
 		}
 		return changed(fleet.GroupChanged, groupID), recordJoin(ctx, q, groupID, memberID, now)
-	})
-	return db.wrap(err, "join group %q", groupID)
+	}, "join group %q", groupID)
 }
 
 // checkGroupsOf returns ErrTooMany if the member is in the maximum number of groups. Each

@@ -23,8 +23,8 @@ func (db *DB) PutGroupLimits(ctx context.Context, ownerID, groupID string, c acc
 		row, err := q.PutGroupLimits(ctx, to)
 		l = groupLimits(row)
 		return changed(fleet.GroupChanged, groupID), err
-	})
-	return l, db.wrap(err, "limit the calls of group %q", groupID)
+	}, "limit the calls of group %q", groupID)
+	return l, err
 }
 
 // limitColumns validates a change to the limits of the record with that id and returns it

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"slices"
@@ -24,37 +25,24 @@ func (db *DB) SeenGroups(ctx context.Context, viewerID, name string, now time.Ti
 	var groups []account.SeenGroup
 	err := db.view(ctx, func(q *query.Queries) error {
 		rows, err := q.SeenGroups(ctx, viewerID, millis(now), name)
-		if err != nil {
-			return err
-		}
-		invitations, err := q.SeenInvitations(ctx, viewerID, millis(now))
-		if err != nil {
-			return err
-		}
-		fellows, err := q.FellowMembers(ctx, viewerID)
-		if err != nil {
-			return err
-		}
-		rules, err := q.GroupMachinesSeen(ctx, viewerID)
-		if err != nil {
-			return err
-		}
-		keepOuts, err := q.KeepOutsBy(ctx, viewerID)
-		if err != nil {
-			return err
-		}
-		groups = seenGroups(rows, fellows, keepOuts, rules)
+		invitations, err1 := q.SeenInvitations(ctx, viewerID, millis(now))
+		fellows, err2 := q.FellowMembers(ctx, viewerID)
+		rules, err3 := q.GroupMachinesSeen(ctx, viewerID)
+		keepOuts, err4 := q.KeepOutsBy(ctx, viewerID)
+		limits, err5 := q.GroupLimitsBy(ctx, viewerID)
+		groups = seenGroups(rows, fellows, keepOuts, rules, limits)
 		addInvitations(groups, viewerID, invitations)
-		limits, err := q.GroupLimitsBy(ctx, viewerID)
-		addLimits(groups, limits)
-		return err
-	})
-	return groups, db.wrap(err, "list the groups that member %q sees", viewerID)
+		return cmp.Or(err, err1, err2, err3, err4, err5)
+	}, "list the groups that member %q sees", viewerID)
+	return groups, err
 }
 
-func seenGroups(rows []query.SeenGroupsRow, fellows []query.FellowMembersRow, keepOuts []query.KeepOutsByRow, rules []query.GroupMachinesSeenRow) []account.SeenGroup {
+func seenGroups(
+	rows []query.SeenGroupsRow, fellows []query.FellowMembersRow, keepOuts []query.KeepOutsByRow,
+	rules []query.GroupMachinesSeenRow, limits []query.GroupLimit,
+) []account.SeenGroup {
 	groups := make([]account.SeenGroup, len(rows))
-	byID := make(map[string]*account.SeenGroup, len(rows))
+	byID := make(map[string]*account.SeenGroup, len(rows)) // those that the viewer belongs to
 	for i, row := range rows {
 		groups[i] = account.SeenGroup{
 			ID: row.Group.ID, Name: row.Group.Name, Kind: account.GroupKind(row.Group.Kind), Created: timeOf(row.Group.Created),
@@ -79,16 +67,12 @@ func seenGroups(rows []query.SeenGroupsRow, fellows []query.FellowMembersRow, ke
 			g.Machines = append(g.Machines, account.GroupMachine{Owner: r.Owner, Machine: r.Machine, Rule: account.MachineRule(r.Rule)})
 		}
 	}
-	return groups
-}
-
-// addLimits adds the viewer's limits to the viewer's groups.
-func addLimits(groups []account.SeenGroup, rows []query.GroupLimit) {
-	for _, row := range rows {
-		if i := slices.IndexFunc(groups, func(g account.SeenGroup) bool { return g.ID == row.GroupID && g.In }); i >= 0 {
-			groups[i].Limits = groupLimits(row)
+	for _, l := range limits {
+		if g := byID[l.GroupID]; g != nil {
+			g.Limits = groupLimits(l)
 		}
 	}
+	return groups
 }
 
 // addInvitations adds invitations to their groups: the viewer's own as Invited, and those
@@ -114,7 +98,7 @@ func addInvitations(groups []account.SeenGroup, viewerID string, invitations []q
 // ErrLastAdmin if the member is an org's last enabled admin. It deletes an open group
 // when the last member leaves.
 func (db *DB) LeaveGroup(ctx context.Context, groupID, memberID string) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := checkOtherAdmin(ctx, q, groupID, memberID); err != nil {
 			return nil, err
 		}
@@ -126,8 +110,7 @@ func (db *DB) LeaveGroup(ctx context.Context, groupID, memberID string) error {
 			err = deleteGroup(ctx, q, groupID)
 		}
 		return changed(fleet.GroupChanged, groupID), err
-	})
-	return db.wrap(err, "leave group %q", groupID)
+	}, "leave group %q", groupID)
 }
 
 // checkOtherAdmin returns ErrLastAdmin if the member is an org's last enabled admin.
@@ -150,7 +133,7 @@ func checkOtherAdmin(ctx context.Context, q *query.Queries, groupID, memberID st
 // behalf of one of its admins; ErrNotFound if there is neither, ErrLastAdmin if the
 // member is the last admin.
 func (db *DB) ExpelFromGroup(ctx context.Context, adminID, groupID, memberID string) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := checkAdmin(ctx, q, adminID, groupID); err != nil {
 			return nil, err
 		}
@@ -158,25 +141,23 @@ func (db *DB) ExpelFromGroup(ctx context.Context, adminID, groupID, memberID str
 			return nil, err
 		}
 		return removeFromGroup(ctx, q, groupID, memberID)
-	})
-	return db.wrap(err, "remove member %q from group %q", memberID, groupID)
+	}, "remove member %q from group %q", memberID, groupID)
 }
 
 // MakeAdmin makes a member of an org an admin, on behalf of one of its admins.
 func (db *DB) MakeAdmin(ctx context.Context, adminID, groupID, memberID string) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := checkAdmin(ctx, q, adminID, groupID); err != nil {
 			return nil, err
 		}
 		return changed(fleet.GroupChanged, groupID), oneRow(q.SetGroupAdmin(ctx, groupID, memberID, true))
-	})
-	return db.wrap(err, "make member %q an admin of group %q", memberID, groupID)
+	}, "make member %q an admin of group %q", memberID, groupID)
 }
 
 // NameAdmin makes a member of an org an admin, on behalf of the hub's operator. It is for
 // orgs whose admins are all disabled; ErrExists if there is an enabled admin.
 func (db *DB) NameAdmin(ctx context.Context, groupID, memberID string) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		group, err := q.GroupByID(ctx, groupID)
 		if err == nil && group.Kind != string(account.GroupOrg) {
 			err = sql.ErrNoRows
@@ -192,14 +173,13 @@ func (db *DB) NameAdmin(ctx context.Context, groupID, memberID string) error {
 			return nil, err
 		}
 		return changed(fleet.GroupChanged, groupID), oneRow(q.SetGroupAdmin(ctx, groupID, memberID, true))
-	})
-	return db.wrap(err, "make member %q an admin of group %q", memberID, groupID)
+	}, "make member %q an admin of group %q", memberID, groupID)
 }
 
 // DropAdmin takes the role of admin from a member of an org, on behalf of one of its
 // admins, who may be the same member. ErrLastAdmin if there is no other.
 func (db *DB) DropAdmin(ctx context.Context, adminID, groupID, memberID string) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := checkAdmin(ctx, q, adminID, groupID); err != nil {
 			return nil, err
 		}
@@ -207,8 +187,7 @@ func (db *DB) DropAdmin(ctx context.Context, adminID, groupID, memberID string) 
 			return nil, err
 		}
 		return changed(fleet.GroupChanged, groupID), oneRow(q.SetGroupAdmin(ctx, groupID, memberID, false))
-	})
-	return db.wrap(err, "make member %q no admin of group %q", memberID, groupID)
+	}, "make member %q no admin of group %q", memberID, groupID)
 }
 
 // checkAdmin returns sql.ErrNoRows if the member is not an admin of the org.
@@ -222,13 +201,12 @@ func checkAdmin(ctx context.Context, q *query.Queries, adminID, groupID string) 
 
 // EndGroup deletes a group of either kind, on behalf of one of its admins.
 func (db *DB) EndGroup(ctx context.Context, adminID, groupID string) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if _, err := q.AdminKind(ctx, groupID, adminID); err != nil {
 			return nil, err
 		}
 		return changed(fleet.GroupChanged, groupID), deleteGroup(ctx, q, groupID)
-	})
-	return db.wrap(err, "end group %q", groupID)
+	}, "end group %q", groupID)
 }
 
 // deleteGroup deletes a group and everything that belongs to it.
@@ -244,29 +222,29 @@ func deleteGroup(ctx context.Context, q *query.Queries, groupID string) error {
 // OwnMachine returns a live machine of the owner.
 func (db *DB) OwnMachine(ctx context.Context, ownerID, id string) (account.Machine, error) {
 	row, err := db.query.OwnMachine(ctx, id, ownerID)
-	if err != nil {
-		return account.Machine{}, db.wrap(err, "read machine %q", id)
-	}
-	return machine(row.Machine, row.OwnerName), nil
+	return machine(row.Machine, row.OwnerName), db.wrap(err, "read machine %q", id)
 }
 
 // KeepOutOwn keeps the owner's machine out of a group, or lets it in again. It is
 // idempotent.
 func (db *DB) KeepOutOwn(ctx context.Context, ownerID, groupID, machineID string, out bool) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if _, err := q.OwnMachine(ctx, machineID, ownerID); err != nil {
 			return nil, err
 		}
-		return changed(fleet.GroupChanged, groupID), setKeptOut(ctx, q, groupID, machineID, out)
-	})
-	return db.wrap(err, "change what machine %q is to group %q", machineID, groupID)
+		set := q.DeleteKeepOut
+		if out {
+			set = q.InsertKeepOut
+		}
+		return changed(fleet.GroupChanged, groupID), set(ctx, groupID, machineID)
+	}, "change what machine %q is to group %q", machineID, groupID)
 }
 
 // SetGroupMachine sets the decision of a group's admin about a member's machine.
 // ErrNotFound if adminID is not an admin of the group, or the machine does not belong to
 // a member.
 func (db *DB) SetGroupMachine(ctx context.Context, adminID, groupID, machineID string, rule account.MachineRule) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if _, err := q.AdminKind(ctx, groupID, adminID); err != nil {
 			return nil, err
 		}
@@ -277,15 +255,13 @@ func (db *DB) SetGroupMachine(ctx context.Context, adminID, groupID, machineID s
 			return changed(fleet.GroupChanged, groupID), q.DeleteGroupMachine(ctx, groupID, machineID)
 		}
 		return changed(fleet.GroupChanged, groupID), q.PutGroupMachine(ctx, groupID, machineID, string(rule))
-	})
-	return db.wrap(err, "decide on machine %q in group %q", machineID, groupID)
+	}, "decide on machine %q in group %q", machineID, groupID)
 }
 
 // KeepOutOfAll keeps the owner's machine out of every group, or lets it into all
 // that KeepOutOwn does not keep it out of.
 func (db *DB) KeepOutOfAll(ctx context.Context, ownerID, machineID string, out bool) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		return changed(fleet.MachineChanged, machineID), oneRow(q.SetKeptOut(ctx, machineID, ownerID, out))
-	})
-	return db.wrap(err, "change what machine %q is to groups", machineID)
+	}, "change what machine %q is to groups", machineID)
 }

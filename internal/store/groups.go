@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/kith/kith/internal/account"
@@ -12,7 +13,7 @@ import (
 // if the name is taken, ErrLooksTaken if it looks like another name, ErrTooMany if a
 // member is in too many groups.
 func (db *DB) CreateGroup(ctx context.Context, g account.Group) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := checkText(g.ID, g.Name); err != nil {
 			return nil, err
 		}
@@ -41,13 +42,7 @@ func (db *DB) CreateGroup(ctx context.Context, g account.Group) error {
 			}
 		}
 		return changed(fleet.GroupChanged, g.ID), nil
-	})
-	return db.wrap(err, "create group %q", g.Name)
-}
-
-// Group returns the group with that id and all its members, disabled ones included.
-func (db *DB) Group(ctx context.Context, id string) (account.Group, error) {
-	return db.group(ctx, id, true)
+	}, "create group %q", g.Name)
 }
 
 // GroupByID returns the group in the form that routing uses: without disabled members.
@@ -68,15 +63,22 @@ func (db *DB) GroupByName(ctx context.Context, name string) (account.Group, erro
 	return db.group(ctx, row.ID, true)
 }
 
-// Groups returns every group with all its members, disabled ones included, oldest
-// first.
-func (db *DB) Groups(ctx context.Context) ([]account.Group, error) {
-	return db.groups(ctx, true)
-}
-
 // GroupList returns every group in the form that routing uses: without disabled members.
+// The oldest is first.
 func (db *DB) GroupList(ctx context.Context) ([]account.Group, error) {
-	return db.groups(ctx, false)
+	var groups []account.Group
+	err := db.view(ctx, func(q *query.Queries) error {
+		rows, err := q.Groups(ctx)
+		if err != nil {
+			return err
+		}
+		members, err1 := q.GroupMembers(ctx, false)
+		keepOuts, err2 := q.KeepOuts(ctx)
+		rules, err3 := q.GroupMachines(ctx)
+		groups = assemble(rows, members, keepOuts, rules)
+		return cmp.Or(err1, err2, err3)
+	}, "list the groups")
+	return groups, err
 }
 
 func (db *DB) group(ctx context.Context, id string, disabledToo bool) (account.Group, error) {
@@ -86,41 +88,13 @@ func (db *DB) group(ctx context.Context, id string, disabledToo bool) (account.G
 		if err != nil {
 			return err
 		}
-		members, err := q.GroupMembersOf(ctx, id, disabledToo)
-		if err != nil {
-			return err
-		}
-		keepOuts, err := q.KeepOutsOf(ctx, id)
-		if err != nil {
-			return err
-		}
-		rules, err := q.GroupMachinesOf(ctx, id)
+		members, err1 := q.GroupMembersOf(ctx, id, disabledToo)
+		keepOuts, err2 := q.KeepOutsOf(ctx, id)
+		rules, err3 := q.GroupMachinesOf(ctx, id)
 		group = assemble([]query.Group{row}, members, keepOuts, rules)[0]
-		return err
-	})
-	return group, db.wrap(err, "read group %q", id)
-}
-
-func (db *DB) groups(ctx context.Context, disabledToo bool) ([]account.Group, error) {
-	var groups []account.Group
-	err := db.view(ctx, func(q *query.Queries) error {
-		rows, err := q.Groups(ctx)
-		if err != nil {
-			return err
-		}
-		members, err := q.GroupMembers(ctx, disabledToo)
-		if err != nil {
-			return err
-		}
-		keepOuts, err := q.KeepOuts(ctx)
-		if err != nil {
-			return err
-		}
-		rules, err := q.GroupMachines(ctx)
-		groups = assemble(rows, members, keepOuts, rules)
-		return err
-	})
-	return groups, db.wrap(err, "list the groups")
+		return cmp.Or(err1, err2, err3)
+	}, "read group %q", id)
+	return group, err
 }
 
 // assemble builds groups from their rows and the rows of their members, kept-out machines
@@ -155,14 +129,7 @@ func assemble(rows []query.Group, members []query.GroupMember, keepOuts []query.
 // ErrNotFound if there is neither. It keeps the record of the machines that the member
 // kept out.
 func (db *DB) RemoveGroupMember(ctx context.Context, groupID, memberID string) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { return removeFromGroup(ctx, q, groupID, memberID) })
-	return db.wrap(err, "remove member %q from group %q", memberID, groupID)
-}
-
-// setKeptOut keeps a machine out of a group, or lets it in again.
-func setKeptOut(ctx context.Context, q *query.Queries, groupID, machineID string, out bool) error {
-	if out {
-		return q.InsertKeepOut(ctx, groupID, machineID)
-	}
-	return q.DeleteKeepOut(ctx, groupID, machineID)
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		return removeFromGroup(ctx, q, groupID, memberID)
+	}, "remove member %q from group %q", memberID, groupID)
 }

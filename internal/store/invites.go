@@ -14,7 +14,7 @@ import (
 // owner has account.MaxInvites open ones. It deletes the owner's invites that are used
 // up, expired or revoked, except the newest account.MaxInvites.
 func (db *DB) CreateInvite(ctx context.Context, i account.Invite) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		if err := checkLimits(i.Limits, i.ID, i.LastFour); err != nil {
 			return err
 		}
@@ -34,8 +34,7 @@ func (db *DB) CreateInvite(ctx context.Context, i account.Invite) error {
 			Created: millis(i.Created), Expires: millis(i.Expires), Revoked: millis(i.Revoked),
 			Models: i.Models, Hours: i.Hours, Concurrent: i.Concurrent, PerDay: i.PerDay,
 		})
-	})
-	return db.wrap(err, "create an invite")
+	}, "create an invite")
 }
 
 // Invites returns the owner's invites, oldest first. Used, expired and revoked ones are
@@ -49,21 +48,17 @@ func (db *DB) Invites(ctx context.Context, ownerID string) ([]account.Invite, er
 // name; ErrNotFound if the code is wrong or the owner is disabled.
 func (db *DB) Invite(ctx context.Context, hash [32]byte) (account.Invite, string, error) {
 	row, err := db.query.InviteByHash(ctx, hash[:])
-	if err == nil && (row.Disabled || !sameHash(row.Invite.Hash, hash)) {
+	if err == nil && row.Disabled {
 		err = sql.ErrNoRows
 	}
-	if err != nil {
-		return account.Invite{}, "", db.wrap(err, "look up an invite")
-	}
-	return invite(row.Invite), row.Owner, nil
+	return invite(row.Invite), row.Owner, db.wrap(checkHash(err, row.Invite.Hash, hash), "look up an invite")
 }
 
 // RevokeInvite revokes an invite of the owner; ErrNotFound if it is not live.
 func (db *DB) RevokeInvite(ctx context.Context, ownerID, id string, now time.Time) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		return oneRow(q.RevokeInvite(ctx, id, ownerID, millis(now)))
-	})
-	return db.wrap(err, "revoke invite %q", id)
+	}, "revoke invite %q", id)
 }
 
 // AcceptInvite creates a share from the owner of an invite to the share's member, within
@@ -80,32 +75,25 @@ func (db *DB) AcceptInvite(ctx context.Context, hash [32]byte, s account.Share, 
 	err := db.change(ctx, func(q *query.Queries) (_ []fleet.Change, err error) {
 		s, owner, err = useInvite(ctx, q, hash, s, now)
 		return changed(fleet.SharesChanged, s.MemberID), err
-	})
-	return s, owner, db.wrap(err, "accept the invite")
+	}, "accept the invite")
+	return s, owner, err
 }
 
 // useInvite takes one use of the invite and creates its share.
 func useInvite(ctx context.Context, q *query.Queries, hash [32]byte, s account.Share, now time.Time) (account.Share, account.Member, error) {
 	used, err := q.UseInvite(ctx, hash[:], millis(now))
-	if err != nil {
+	if err = checkHash(err, used.Hash, hash); err != nil {
 		return s, account.Member{}, err
 	}
-	row, err := q.MemberByID(ctx, used.OwnerID)
+	row, err := enabledMember(ctx, q, used.OwnerID)
+	if err == nil && row.ID == s.MemberID {
+		err = account.ErrOwn
+	}
 	if err != nil {
 		return s, account.Member{}, err
-	}
-	if row.Disabled || !sameHash(used.Hash, hash) {
-		return s, account.Member{}, sql.ErrNoRows
-	}
-	if row.ID == s.MemberID {
-		return s, account.Member{}, account.ErrOwn
 	}
 	s.OwnerID, s.Limits = row.ID, invite(used).Limits
-	err = q.InsertShare(ctx, query.InsertShareParams{
-		ID: s.ID, OwnerID: s.OwnerID, MemberID: s.MemberID, Created: millis(s.Created),
-		Models: used.Models, Hours: used.Hours, Concurrent: used.Concurrent, PerDay: used.PerDay,
-	})
-	if err != nil {
+	if err := insertShare(ctx, q, s); err != nil {
 		return s, member(row), err
 	}
 	first, err := q.InsertInviteUse(ctx, used.ID, s.MemberID)
@@ -117,7 +105,7 @@ func useInvite(ctx context.Context, q *query.Queries, hash [32]byte, s account.S
 
 func invite(row query.Invite) account.Invite {
 	return account.Invite{
-		ID: row.ID, OwnerID: row.OwnerID, Hash: [32]byte(row.Hash), LastFour: row.LastFour, Uses: row.Uses, Used: row.Used,
+		ID: row.ID, OwnerID: row.OwnerID, Hash: hashOf(row.Hash), LastFour: row.LastFour, Uses: row.Uses, Used: row.Used,
 		Created: timeOf(row.Created), Expires: timeOf(row.Expires), Revoked: timeOf(row.Revoked),
 		Limits: account.Limits{Models: row.Models, Hours: row.Hours, Concurrent: row.Concurrent, PerDay: row.PerDay},
 	}

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"maps"
 	"slices"
 	"time"
@@ -14,33 +13,23 @@ import (
 
 // CreateKey adds an API key; ErrNotFound if there is no such member.
 func (db *DB) CreateKey(ctx context.Context, k account.Key) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		return changed(fleet.KeyChanged, k.ID), insertKey(ctx, q, k)
-	})
-	return db.wrap(err, "create key %q", k.Name)
+	}, "create key %q", k.Name)
 }
 
 // KeyByHash returns the key whose secret has that SHA-256, and its member; ErrNotFound if
 // there is none, it is revoked, or its member is disabled. The key may have expired.
 func (db *DB) KeyByHash(ctx context.Context, hash [32]byte) (account.Key, account.Member, error) {
 	row, err := db.query.KeyByHash(ctx, hash[:])
-	if err == nil && !sameHash(row.Key.Hash, hash) {
-		err = sql.ErrNoRows
-	}
-	if err != nil {
-		return account.Key{}, account.Member{}, db.wrap(err, "read a key by its hash")
-	}
-	return key(row.Key), member(row.Member), nil
+	return key(row.Key), member(row.Member), db.wrap(checkHash(err, row.Key.Hash, hash), "read a key by its hash")
 }
 
 // Key returns one key; ErrNotFound if it is revoked or its member is disabled. It may have
 // expired.
 func (db *DB) Key(ctx context.Context, id string) (account.Key, error) {
 	row, err := db.query.Key(ctx, id)
-	if err != nil {
-		return account.Key{}, db.wrap(err, "read key %q", id)
-	}
-	return key(row), nil
+	return key(row), db.wrap(err, "read key %q", id)
 }
 
 // Keys returns every key of the member, oldest first. Revoked ones are included.
@@ -51,25 +40,23 @@ func (db *DB) Keys(ctx context.Context, memberID string) ([]account.Key, error) 
 
 // RevokeKey revokes a key; ErrNotFound if it is not live.
 func (db *DB) RevokeKey(ctx context.Context, id string, now time.Time) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		return changed(fleet.KeyChanged, id), oneRow(q.RevokeKey(ctx, id, millis(now)))
-	})
-	return db.wrap(err, "revoke key %q", id)
+	}, "revoke key %q", id)
 }
 
 // RevokeOwnKey revokes a key of the member; ErrNotFound if it is not live or is
 // another member's.
 func (db *DB) RevokeOwnKey(ctx context.Context, memberID, id string, now time.Time) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		return changed(fleet.KeyChanged, id), oneRow(q.RevokeOwnKey(ctx, id, memberID, millis(now)))
-	})
-	return db.wrap(err, "revoke key %q of member %q", id, memberID)
+	}, "revoke key %q of member %q", id, memberID)
 }
 
 // TouchKeys records when keys were last used, by id. It ignores a time before the
 // recorded one and an unknown id.
 func (db *DB) TouchKeys(ctx context.Context, used map[string]time.Time) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		// Sorted by id, so that two hubs that write the same keys do not deadlock.
 		for _, id := range slices.Sorted(maps.Keys(used)) {
 			if err := q.TouchKey(ctx, id, millis(used[id])); err != nil {
@@ -77,8 +64,7 @@ func (db *DB) TouchKeys(ctx context.Context, used map[string]time.Time) error {
 			}
 		}
 		return nil
-	})
-	return db.wrap(err, "record the use of %d keys", len(used))
+	}, "record the use of %d keys", len(used))
 }
 
 func insertKey(ctx context.Context, q *query.Queries, k account.Key) error {
@@ -95,7 +81,7 @@ func insertKey(ctx context.Context, q *query.Queries, k account.Key) error {
 func key(row query.Key) account.Key {
 	return account.Key{
 		ID: row.ID, MemberID: row.MemberID, Name: row.Name, Region: row.Region, Reach: account.Reach(row.Reach),
-		Hash: [32]byte(row.Hash), LastFour: row.LastFour,
+		Hash: hashOf(row.Hash), LastFour: row.LastFour,
 		Created: timeOf(row.Created), LastUsed: timeOf(row.LastUsed), Revoked: timeOf(row.Revoked), Expires: timeOf(row.Expires), Manage: row.Manage,
 	}
 }

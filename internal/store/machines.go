@@ -1,8 +1,8 @@
 package store
 
 import (
+	"cmp"
 	"context"
-	"database/sql"
 	"fmt"
 	"time"
 
@@ -14,23 +14,17 @@ import (
 // CreateMachine adds a machine; ErrExists if its owner has a live machine with that name,
 // ErrNotFound if there is no such owner.
 func (db *DB) CreateMachine(ctx context.Context, m account.Machine) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		return changed(fleet.MachineChanged, m.ID), insertMachine(ctx, q, m)
-	})
-	return db.wrap(err, "create machine %q", m.Name)
+	}, "create machine %q", m.Name)
 }
 
 // MachineByHash returns the machine whose credential has that SHA-256, and its owner;
 // ErrNotFound if there is none, it is revoked, or its owner is disabled.
 func (db *DB) MachineByHash(ctx context.Context, hash [32]byte) (account.Machine, account.Member, error) {
 	row, err := db.query.MachineByHash(ctx, hash[:])
-	if err == nil && !sameHash(row.Machine.Hash, hash) {
-		err = sql.ErrNoRows
-	}
-	if err != nil {
-		return account.Machine{}, account.Member{}, db.wrap(err, "read a machine by its credential's hash")
-	}
-	return machine(row.Machine, row.Member.Name), member(row.Member), nil
+	err = checkHash(err, row.Machine.Hash, hash)
+	return machine(row.Machine, row.Member.Name), member(row.Member), db.wrap(err, "read a machine by its credential's hash")
 }
 
 // Machines returns every machine of the owner, or of all owners if ownerID is empty,
@@ -69,31 +63,26 @@ func (db *DB) MachinesBefore(ctx context.Context, from account.Place, part strin
 // its owner is disabled.
 func (db *DB) ActiveMachine(ctx context.Context, id string) (account.Machine, error) {
 	row, err := db.query.ActiveMachine(ctx, id)
-	if err != nil {
-		return account.Machine{}, db.wrap(err, "read machine %q", id)
-	}
-	return machine(row.Machine, row.OwnerName), nil
+	return machine(row.Machine, row.OwnerName), db.wrap(err, "read machine %q", id)
 }
 
 // RenameMachine renames a live machine of the owner; ErrExists if the owner has another
 // with that name.
 func (db *DB) RenameMachine(ctx context.Context, ownerID, id, name string) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := checkText(name); err != nil {
 			return nil, err
 		}
 		return changed(fleet.MachineChanged, id), oneRow(q.RenameMachine(ctx, id, ownerID, name))
-	})
-	return db.wrap(err, "rename machine %q of member %q", id, ownerID)
+	}, "rename machine %q of member %q", id, ownerID)
 }
 
 // RevokeMachine revokes a machine's credential and frees its name; ErrNotFound if it
 // is not live.
 func (db *DB) RevokeMachine(ctx context.Context, id string, now time.Time) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		return changed(fleet.MachineChanged, id), oneRow(q.RevokeMachine(ctx, id, millis(now)))
-	})
-	return db.wrap(err, "revoke machine %q", id)
+	}, "revoke machine %q", id)
 }
 
 // NextGeneration returns the number of a new tunnel of the machine. It is greater than
@@ -105,22 +94,21 @@ func (db *DB) NextGeneration(ctx context.Context, id string) (int64, error) {
 	err := db.transact(ctx, func(q *query.Queries) (err error) {
 		generation, err = q.NextGeneration(ctx, id, db.Now().UnixMilli())
 		return err
-	})
-	return generation, db.wrap(err, "number a tunnel of machine %q", id)
+	}, "number a tunnel of machine %q", id)
+	return generation, err
 }
 
 // SaveOffers stores a machine's latest advertisement, a JSON document, and when the
 // machine was last seen. Routing uses the advertisement while the machine is offline.
 func (db *DB) SaveOffers(ctx context.Context, id string, offers []byte, seen time.Time) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		return oneRow(q.SaveOffers(ctx, id, offers, millis(seen)))
-	})
-	return db.wrap(err, "keep the offers of machine %q", id)
+	}, "keep the offers of machine %q", id)
 }
 
 // CreateLoginToken adds a token; ErrNotFound if there is no such member.
 func (db *DB) CreateLoginToken(ctx context.Context, t account.LoginToken) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		if err := checkText(t.ID, t.Name); err != nil {
 			return err
 		}
@@ -128,8 +116,7 @@ func (db *DB) CreateLoginToken(ctx context.Context, t account.LoginToken) error 
 			ID: t.ID, MemberID: t.MemberID, Name: t.Name, Hash: t.Hash[:],
 			Created: millis(t.Created), Expires: millis(t.Expires), Used: millis(t.Used),
 		})
-	})
-	return db.wrap(err, "create a login token")
+	}, "create a login token")
 }
 
 // RedeemLoginToken adds a machine for the member of a login token, given the SHA-256 of
@@ -142,27 +129,18 @@ func (db *DB) RedeemLoginToken(ctx context.Context, hash [32]byte, m account.Mac
 	var owner account.Member
 	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		token, err := q.RedeemLoginToken(ctx, hash[:], millis(now))
-		if err != nil {
+		if err = checkHash(err, token.Hash, hash); err != nil {
 			return nil, err
 		}
-		row, err := q.MemberByID(ctx, token.MemberID)
+		row, err := enabledMember(ctx, q, token.MemberID)
 		if err != nil {
 			return nil, err
-		}
-		if row.Disabled || !sameHash(token.Hash, hash) {
-			return nil, sql.ErrNoRows
 		}
 		owner = member(row)
-		m.OwnerID, m.OwnerName = owner.ID, owner.Name
-		if token.Name != "" {
-			m.Name = token.Name
-		}
+		m.OwnerID, m.OwnerName, m.Name = owner.ID, owner.Name, cmp.Or(token.Name, m.Name)
 		return changed(fleet.MachineChanged, m.ID), insertMachine(ctx, q, m)
-	})
-	if err != nil {
-		return account.Machine{}, account.Member{}, db.wrap(err, "redeem the login token")
-	}
-	return m, owner, nil
+	}, "redeem the login token")
+	return m, owner, err
 }
 
 func insertMachine(ctx context.Context, q *query.Queries, m account.Machine) error {
@@ -170,22 +148,21 @@ func insertMachine(ctx context.Context, q *query.Queries, m account.Machine) err
 		return err
 	}
 	err := q.InsertMachine(ctx, query.InsertMachineParams{
-		ID: m.ID, OwnerID: m.OwnerID, Name: m.Name, Region: m.Region,
-		Hash: m.Hash[:], LastFour: m.LastFour,
-		Created: millis(m.Created), LastSeen: millis(m.LastSeen),
-		Offers: m.Offers, Generation: m.Generation, Revoked: millis(m.Revoked), KeptOut: m.KeptOut,
+		ID: m.ID, OwnerID: m.OwnerID, Name: m.Name, Region: m.Region, Hash: m.Hash[:], LastFour: m.LastFour,
+		Created: millis(m.Created), LastSeen: millis(m.LastSeen), Revoked: millis(m.Revoked),
+		Offers: m.Offers, Generation: m.Generation, KeptOut: m.KeptOut,
 	})
 	if err != nil {
-		return fmt.Errorf("machine %q: %w", m.Name, err)
+		err = fmt.Errorf("machine %q: %w", m.Name, err)
 	}
-	return nil
+	return err
 }
 
 func machine(row query.Machine, owner string) account.Machine {
 	return account.Machine{
 		ID: row.ID, OwnerID: row.OwnerID, OwnerName: owner, Name: row.Name, Region: row.Region,
-		Hash: [32]byte(row.Hash), LastFour: row.LastFour,
-		Created: timeOf(row.Created), LastSeen: timeOf(row.LastSeen),
-		Offers: row.Offers, Generation: row.Generation, Revoked: timeOf(row.Revoked), KeptOut: row.KeptOut,
+		Hash: hashOf(row.Hash), LastFour: row.LastFour,
+		Created: timeOf(row.Created), LastSeen: timeOf(row.LastSeen), Revoked: timeOf(row.Revoked),
+		Offers: row.Offers, Generation: row.Generation, KeptOut: row.KeptOut,
 	}
 }

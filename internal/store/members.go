@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 
 	"github.com/kith/kith/internal/account"
@@ -12,13 +13,12 @@ import (
 // CreateMember adds a member; ErrExists if the name is taken, ErrLooksTaken if it looks
 // like another name.
 func (db *DB) CreateMember(ctx context.Context, m account.Member) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := checkText(m.ID, m.Name); err != nil {
 			return nil, err
 		}
 		return changed(fleet.MemberChanged, m.ID), insertMember(ctx, q, m)
-	})
-	return db.wrap(err, "create member %q", m.Name)
+	}, "create member %q", m.Name)
 }
 
 // Member returns the member with that id, disabled or not.
@@ -34,6 +34,15 @@ func (db *DB) MemberByName(ctx context.Context, name string) (account.Member, er
 	}
 	row, err := db.query.MemberByName(ctx, name)
 	return member(row), db.wrap(err, "read member %q", name)
+}
+
+// enabledMember returns the member with that id, or sql.ErrNoRows if it is disabled.
+func enabledMember(ctx context.Context, q *query.Queries, id string) (query.Member, error) {
+	row, err := q.MemberByID(ctx, id)
+	if err == nil && row.Disabled {
+		err = sql.ErrNoRows
+	}
+	return row, err
 }
 
 // Members returns every member, oldest first.
@@ -66,7 +75,11 @@ var errNoOperatorLeft = fmt.Errorf("%w: no operator would be left", ErrInvalid)
 // to it, and its groups (spec/api.md#within-5s). It returns ErrInvalid if the last
 // enabled operator of the hub would be disabled.
 func (db *DB) SetMemberDisabled(ctx context.Context, id string, disabled bool) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { // serialized, so that each sees who is left
+	verb := "enable"
+	if disabled {
+		verb = "disable"
+	}
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { // serialized, so that each sees who is left
 		before, err := q.CountOperators(ctx)
 		if err == nil {
 			err = oneRow(q.SetMemberDisabled(ctx, id, disabled))
@@ -74,10 +87,12 @@ func (db *DB) SetMemberDisabled(ctx context.Context, id string, disabled bool) e
 		if err != nil {
 			return nil, err
 		}
-		if left, err := q.CountOperators(ctx); err != nil {
+		left, err := q.CountOperators(ctx)
+		if err == nil && before > 0 && left == 0 {
+			err = errNoOperatorLeft
+		}
+		if err != nil {
 			return nil, err
-		} else if before > 0 && left == 0 {
-			return nil, errNoOperatorLeft
 		}
 		facts, err := q.MemberFacts(ctx, id)
 		if err != nil {
@@ -88,17 +103,13 @@ func (db *DB) SetMemberDisabled(ctx context.Context, id string, disabled bool) e
 			changes = append(changes, changed(fleet.ChangeKind(fact.Kind), fact.Subject)...)
 		}
 		return changes, nil
-	})
-	if disabled {
-		return db.wrap(err, "disable member %q", id)
-	}
-	return db.wrap(err, "enable member %q", id)
+	}, "%s member %q", verb, id)
 }
 
 // SetMemberOperator gives a member the role of operator or takes it away; ErrInvalid if
 // no enabled operator would be left.
 func (db *DB) SetMemberOperator(ctx context.Context, id string, operator bool) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { // serialized, so that each sees who is left
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) { // serialized, so that each sees who is left
 		if err := oneRow(q.SetMemberOperator(ctx, id, operator)); err != nil {
 			return nil, err
 		}
@@ -112,38 +123,33 @@ func (db *DB) SetMemberOperator(ctx context.Context, id string, operator bool) e
 			err = errNoOperatorLeft
 		}
 		return changed(fleet.MemberChanged, id), err
-	})
-	return db.wrap(err, "set the role of member %q", id)
+	}, "set the role of member %q", id)
 }
 
 func member(row query.Member) account.Member {
 	return account.Member{
-		ID: row.ID, Name: row.Name,
-		Operator: row.Operator, Disabled: row.Disabled,
-		Created: timeOf(row.Created),
+		ID: row.ID, Name: row.Name, Operator: row.Operator, Disabled: row.Disabled, Created: timeOf(row.Created),
 	}
 }
 
-// Names for Meta.
-const (
-	MetaHub    = "hub"    // the hub's id
-	MetaRegion = "region" // the region of the hub that created the database
-)
-
-// Meta returns the value stored under a name. If there is none, it first stores first, so
-// that all hubs of the database get the value of the first caller.
-func (db *DB) Meta(ctx context.Context, name, first string) (string, error) {
-	var kept string
-	err := db.transact(ctx, func(q *query.Queries) error {
-		err := checkText(name, first)
-		if err != nil {
-			return err
-		}
-		if err = q.InsertMeta(ctx, name, first); err != nil {
-			return err
-		}
-		kept, err = q.Meta(ctx, name)
+// insertMember adds a member; ErrLooksTaken if the name looks like another one.
+func insertMember(ctx context.Context, q *query.Queries, m account.Member) error {
+	row := query.InsertMemberParams{ID: m.ID, Name: m.Name, Operator: m.Operator, Disabled: m.Disabled, Created: millis(m.Created)}
+	if err := q.InsertMember(ctx, row); err != nil {
 		return err
-	})
-	return kept, db.wrap(err, "read the database's own %s", name)
+	}
+	return claim(ctx, q.InsertMemberSkeleton, m.ID, m.Name)
+}
+
+// claim inserts the skeletons of a new name; ErrLooksTaken if another name has one of
+// them.
+func claim(ctx context.Context, insert func(ctx context.Context, skeleton, id string) (int64, error), id, name string) error {
+	for _, skeleton := range account.Skeletons(name) {
+		if n, err := insert(ctx, skeleton, id); err != nil {
+			return err
+		} else if n == 0 {
+			return account.ErrLooksTaken
+		}
+	}
+	return nil
 }

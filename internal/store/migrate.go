@@ -163,18 +163,9 @@ func (db *DB) applied(ctx context.Context) (map[int64]time.Time, error) {
 		return nil, err
 	}
 	rows, err := db.read.QueryContext(ctx, "SELECT version_id, "+at+" FROM goose_db_version WHERE is_applied AND version_id > 0")
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
 	applied := make(map[int64]time.Time)
-	for rows.Next() {
-		var version int64
-		var when time.Time
-		if err := rows.Scan(&version, &when); err != nil {
-			return nil, err
-		}
-		applied[version] = when.UTC()
-	}
-	return applied, rows.Err()
+	var version int64
+	var when time.Time
+	err = scan(rows, err, func() { applied[version] = when.UTC() }, &version, &when)
+	return applied, err
 }

@@ -26,11 +26,11 @@ func (db *DB) StartNode(ctx context.Context, n account.Node) error {
 			Name: n.Name, Incarnation: n.Incarnation, Region: n.Region, Address: n.Address, Pin: n.Pin,
 			Version: n.Version, State: n.State, Started: millis(n.Started),
 		})
-	})
+	}, "start node %q", n.Name)
 	if err == nil {
 		db.node = n
 	}
-	return db.wrap(err, "start node %q", n.Name)
+	return err
 }
 
 // beat increments this node's beat and returns the nodes and what changed after the
@@ -75,11 +75,7 @@ func (db *DB) SetNodeState(ctx context.Context, name, state string) error {
 	if db.flavor.primary == nil {
 		return db.wrap(ErrNotFound, "set the state of node %q", name)
 	}
-	n, err := db.query.SetNodeState(ctx, name, state)
-	if err == nil && n == 0 {
-		err = ErrNotFound
-	}
-	return db.wrap(err, "set the state of node %q", name)
+	return db.wrap(oneRow(db.query.SetNodeState(ctx, name, state)), "set the state of node %q", name)
 }
 
 // EndNode removes this process from the nodes when it shuts down normally. Poll fails
@@ -105,27 +101,11 @@ func (f *Facts) Generations(ctx context.Context, ids []fleet.MachineID) (map[fle
 	}
 	rows, err := f.db.reads().QueryContext(ctx, "SELECT id, generation FROM machines WHERE id IN (SELECT unnest(cast($1 AS text[])))",
 		convert(ids, func(id fleet.MachineID) string { return string(id) }))
-	if err != nil {
-		return nil, f.db.wrap(err, "read the tunnels' numbers")
-	}
-	defer rows.Close()
 	newest := make(map[fleet.MachineID]int64, len(ids))
-	for rows.Next() {
-		var id fleet.MachineID
-		var generation int64
-		if err := rows.Scan(&id, &generation); err != nil {
-			return nil, f.db.wrap(err, "read the tunnels' numbers")
-		}
-		newest[id] = generation
-	}
-	return newest, f.db.wrap(rows.Err(), "read the tunnels' numbers")
-}
-
-// Nodes returns the nodes that started on this database and did not remove themselves, by
-// name.
-func (db *DB) Nodes(ctx context.Context) ([]account.Node, error) {
-	rows, err := db.query.Nodes(ctx)
-	return convert(rows, node), db.wrap(err, "list the nodes")
+	var id fleet.MachineID
+	var generation int64
+	err = scan(rows, err, func() { newest[id] = generation }, &id, &generation)
+	return newest, f.db.wrap(err, "read the tunnels' numbers")
 }
 
 func node(row query.Node) account.Node {

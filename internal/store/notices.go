@@ -32,14 +32,14 @@ func (db *DB) ClaimNoticePass(ctx context.Context, now time.Time, every time.Dur
 		began, err := q.FirstNoticePass(ctx)
 		first = timeOf(began)
 		return err
-	})
-	return first, claimed && err == nil, db.wrap(err, "begin a pass over the notices")
+	}, "begin a pass over the notices")
+	return first, claimed && err == nil, err
 }
 
 // AddNotices stores new notices, at most account.NoticesADay for one member, and deletes
 // those that are older than account.NoticeLife.
 func (db *DB) AddNotices(ctx context.Context, notices []account.Notice, now time.Time) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		for _, n := range notices {
 			if err := checkText(n.Text); err != nil {
 				return err
@@ -53,8 +53,7 @@ func (db *DB) AddNotices(ctx context.Context, notices []account.Notice, now time
 			}
 		}
 		return q.PruneNotices(ctx, millis(now.Add(-account.NoticeLife)))
-	})
-	return db.wrap(err, "store %d notices", len(notices))
+	}, "store %d notices", len(notices))
 }
 
 // Notices returns the member's notices after since and up to until, newest first, up to
@@ -70,13 +69,12 @@ func (db *DB) Notices(ctx context.Context, memberID string, since, until time.Ti
 
 // SeeNotices records that the member has seen the notices and joins up to a time.
 func (db *DB) SeeNotices(ctx context.Context, memberID string, until time.Time) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		if err := q.SeeNotices(ctx, memberID, millis(until)); err != nil {
 			return err
 		}
 		return q.SeeJoins(ctx, millis(until), memberID)
-	})
-	return db.wrap(err, "record what member %q has seen", memberID)
+	}, "record what member %q has seen", memberID)
 }
 
 // CountNotices returns the number of the member's invitations, and of notices and joins
@@ -104,10 +102,9 @@ func (db *DB) NoticeChoices(ctx context.Context, memberID string) (account.Notic
 
 // SetNoticeChoices stores which kinds of notices the member does not want.
 func (db *DB) SetNoticeChoices(ctx context.Context, memberID string, c account.NoticeChoices) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		return q.PutNoticeChoices(ctx, memberID, kindsText(c.OffSite), kindsText(c.OffMail))
-	})
-	return db.wrap(err, "store what member %q is notified of", memberID)
+	}, "store what member %q is notified of", memberID)
 }
 
 // kindsText is the inverse of kinds. Each kind has a space on both sides, because queries
@@ -196,15 +193,16 @@ func (db *DB) ClaimMail(ctx context.Context, memberID string, now, next time.Tim
 		n, err := q.ClaimMail(ctx, memberID, millis(next), millis(now))
 		claimed = n > 0
 		return err
-	})
-	return claimed && err == nil, db.wrap(err, "begin to mail member %q", memberID)
+	}, "begin to mail member %q", memberID)
+	return claimed && err == nil, err
 }
 
 // SetMailed records that the member got everything up to a time, and when the next mail
 // may be sent.
 func (db *DB) SetMailed(ctx context.Context, memberID string, until, next time.Time) error {
-	err := db.transact(ctx, func(q *query.Queries) error { return q.SetMailed(ctx, memberID, millis(until), millis(next)) })
-	return db.wrap(err, "record what member %q was mailed", memberID)
+	return db.transact(ctx, func(q *query.Queries) error {
+		return q.SetMailed(ctx, memberID, millis(until), millis(next))
+	}, "record what member %q was mailed", memberID)
 }
 
 // JoinsToMail returns joins between the two times by other members to the member's

@@ -205,7 +205,7 @@ func (done *Restored) finish(ctx context.Context, path string, old revocations) 
 	if err := db.migrate(ctx); err != nil {
 		return err
 	}
-	return db.transact(ctx, func(q *query.Queries) error {
+	return db.inTransaction(ctx, func(q *query.Queries) error {
 		if text, err := q.Meta(ctx, metaBackup); err == nil {
 			if ms, err := strconv.ParseInt(text, 10, 64); err == nil {
 				done.Made = timeOf(ms)
@@ -233,8 +233,8 @@ func (db *DB) AfterRestore(ctx context.Context) (sessions int64, err error) {
 	err = db.transact(ctx, func(q *query.Queries) (err error) {
 		sessions, err = endOnce(ctx, q, 0)
 		return err
-	})
-	return sessions, db.wrap(err, "end the sessions")
+	}, "end the sessions")
+	return sessions, err
 }
 
 // endOnce moves the epoch beyond its current value and epoch, and ends sessions, sign-in

@@ -12,16 +12,19 @@ import (
 // AddShare adds a share; ErrExists if its owner already shares with that member,
 // ErrNotFound if one of them is not a member, ErrInvalid if they are the same.
 func (db *DB) AddShare(ctx context.Context, s account.Share) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := checkLimits(s.Limits, s.ID); err != nil {
 			return nil, err
 		}
-		return changed(fleet.SharesChanged, s.MemberID), q.InsertShare(ctx, query.InsertShareParams{
-			ID: s.ID, OwnerID: s.OwnerID, MemberID: s.MemberID,
-			Models: s.Models, Hours: s.Hours, Concurrent: s.Concurrent, PerDay: s.PerDay, Created: millis(s.Created),
-		})
+		return changed(fleet.SharesChanged, s.MemberID), insertShare(ctx, q, s)
+	}, "share %q's machines with member %q", s.OwnerID, s.MemberID)
+}
+
+func insertShare(ctx context.Context, q *query.Queries, s account.Share) error {
+	return q.InsertShare(ctx, query.InsertShareParams{
+		ID: s.ID, OwnerID: s.OwnerID, MemberID: s.MemberID, Created: millis(s.Created),
+		Models: s.Models, Hours: s.Hours, Concurrent: s.Concurrent, PerDay: s.PerDay,
 	})
-	return db.wrap(err, "share %q's machines with member %q", s.OwnerID, s.MemberID)
 }
 
 // PutShare changes the limits of the share between two members, or creates one with these
@@ -37,28 +40,19 @@ func (db *DB) PutShare(ctx context.Context, s account.Share, c account.LimitChan
 			ID: s.ID, OwnerID: s.OwnerID, MemberID: s.MemberID, Created: millis(s.Created),
 			Models: to.Models, Hours: to.Hours, Concurrent: to.Concurrent, PerDay: to.PerDay,
 		})
-		if err != nil {
-			return nil, err
+		if err == nil {
+			s = share(row)
 		}
-		s = share(row)
-		return changed(fleet.SharesChanged, s.MemberID), nil
-	})
-	return s, db.wrap(err, "share %q's machines with member %q", s.OwnerID, s.MemberID)
+		return changed(fleet.SharesChanged, s.MemberID), err
+	}, "share %q's machines with member %q", s.OwnerID, s.MemberID)
+	return s, err
 }
 
 // RemoveShare deletes the share between two members; ErrNotFound if there is none.
 func (db *DB) RemoveShare(ctx context.Context, ownerID, memberID string) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		return changed(fleet.SharesChanged, memberID), oneRow(q.DeleteShare(ctx, ownerID, memberID))
-	})
-	return db.wrap(err, "end the share of %q's machines with member %q", ownerID, memberID)
-}
-
-// Shares returns every share from or to the member, oldest first, including those with a
-// disabled member.
-func (db *DB) Shares(ctx context.Context, memberID string) ([]account.Share, error) {
-	rows, err := db.query.SharesOf(ctx, memberID)
-	return convert(rows, share), db.wrap(err, "list the shares of member %q", memberID)
+	}, "end the share of %q's machines with member %q", ownerID, memberID)
 }
 
 // ShareList returns all shares in force, which are those without a disabled member.
@@ -73,7 +67,8 @@ func (db *DB) SharesTo(ctx context.Context, memberID string) ([]account.Share, e
 	return convert(rows, share), db.wrap(err, "list the shares to member %q", memberID)
 }
 
-// NamedShares returns the same as Shares, with both members' names.
+// NamedShares returns every share from or to the member, oldest first, including those
+// with a disabled member, and both members' names.
 func (db *DB) NamedShares(ctx context.Context, memberID string) ([]account.NamedShare, error) {
 	rows, err := db.query.NamedShares(ctx, memberID)
 	return convert(rows, func(row query.NamedSharesRow) account.NamedShare {

@@ -16,7 +16,7 @@ import (
 // the name looks like another; ErrNotFound if the invite or link is wrong, used up,
 // expired or revoked, or the member who made the invite is disabled.
 func (db *DB) SignUp(ctx context.Context, s account.SignUp, now time.Time) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		m := s.Member
 		if err := checkText(m.ID, m.Name, s.Password); err != nil {
 			return nil, err
@@ -50,8 +50,7 @@ func (db *DB) SignUp(ctx context.Context, s account.SignUp, now time.Time) error
 			return changes, nil
 		}
 		return changes, q.PutPassword(ctx, m.ID, s.Password, millis(now))
-	})
-	return db.wrap(err, "sign up %q", s.Member.Name)
+	}, "sign up %q", s.Member.Name)
 }
 
 // Password returns the hash of the member's password; ErrNotFound if there is none.
@@ -64,10 +63,9 @@ func (db *DB) Password(ctx context.Context, memberID string) (string, error) {
 // mailed, and ends the member's sessions except keep. If keep is empty, it ends all of
 // them.
 func (db *DB) SetPassword(ctx context.Context, memberID, hash, keep string, now time.Time) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		return changed(fleet.SessionsChanged, memberID), setPassword(ctx, q, memberID, hash, keep, now)
-	})
-	return db.wrap(err, "set the password of member %q", memberID)
+	}, "set the password of member %q", memberID)
 }
 
 func setPassword(ctx context.Context, q *query.Queries, memberID, hash, keep string, now time.Time) error {
@@ -92,7 +90,7 @@ func (db *DB) OperatorCanSignIn(ctx context.Context) (bool, error) {
 
 // PutRecoveryCodes replaces the hashes of the member's recovery codes.
 func (db *DB) PutRecoveryCodes(ctx context.Context, memberID string, hashes [][32]byte) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		if err := q.DropRecoveryCodes(ctx, memberID); err != nil {
 			return err
 		}
@@ -102,8 +100,7 @@ func (db *DB) PutRecoveryCodes(ctx context.Context, memberID string, hashes [][3
 			}
 		}
 		return nil
-	})
-	return db.wrap(err, "keep the recovery codes of member %q", memberID)
+	}, "keep the recovery codes of member %q", memberID)
 }
 
 // RecoveryCodes returns the number of codes that the member has left.
@@ -115,38 +112,33 @@ func (db *DB) RecoveryCodes(ctx context.Context, memberID string) (int, error) {
 // Recover uses a recovery code, sets the password and ends every session of the
 // member. ErrNotFound if the code is not the member's.
 func (db *DB) Recover(ctx context.Context, memberID string, code [32]byte, hash string, now time.Time) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		if err := oneRow(q.UseRecoveryCode(ctx, memberID, code[:])); err != nil {
 			return nil, err
 		}
 		return changed(fleet.SessionsChanged, memberID), setPassword(ctx, q, memberID, hash, "", now)
-	})
-	return db.wrap(err, "recover the account of member %q", memberID)
+	}, "recover the account of member %q", memberID)
 }
 
 // CreateLink adds a one-time link. It deletes an earlier link with the same MemberID
 // and Mailed.
 func (db *DB) CreateLink(ctx context.Context, l account.Link) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		if err := q.DropLinks(ctx, l.MemberID, l.Mailed, millis(l.Created)); err != nil {
 			return err
 		}
 		return q.InsertLink(ctx, query.InsertLinkParams{
 			Hash: l.Hash[:], MemberID: l.MemberID, Created: millis(l.Created), Expires: millis(l.Expires), Mailed: l.Mailed,
 		})
-	})
-	return db.wrap(err, "create a link")
+	}, "create a link")
 }
 
 // Link returns the link with that hash; ErrNotFound if it is used or expired.
 func (db *DB) Link(ctx context.Context, hash [32]byte, now time.Time) (account.Link, error) {
 	row, err := db.query.Link(ctx, hash[:], millis(now))
-	if err == nil && !sameHash(row.Hash, hash) {
-		err = sql.ErrNoRows
-	}
 	return account.Link{
 		Hash: hash, MemberID: row.MemberID, Created: timeOf(row.Created), Expires: timeOf(row.Expires), Mailed: row.Mailed,
-	}, db.wrap(err, "read a link")
+	}, db.wrap(checkHash(err, row.Hash, hash), "read a link")
 }
 
 // UseLink uses a member's link. Of concurrent calls one succeeds. ErrNotFound if it
@@ -158,34 +150,30 @@ func (db *DB) UseLink(ctx context.Context, hash [32]byte, now time.Time) (accoun
 		if err != nil {
 			return err
 		}
-		if whose, err = q.MemberByID(ctx, id); err == nil && whose.Disabled {
-			err = sql.ErrNoRows
-		}
+		whose, err = enabledMember(ctx, q, id)
 		return err
-	})
-	return member(whose), db.wrap(err, "use a link")
+	}, "use a link")
+	return member(whose), err
 }
 
 // CreateSession adds a session and deletes expired ones.
 func (db *DB) CreateSession(ctx context.Context, s account.Session) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		if err := q.PruneSessions(ctx, millis(s.Seen)); err != nil {
 			return err
 		}
 		return q.InsertSession(ctx, query.InsertSessionParams{
 			ID: s.ID, MemberID: s.MemberID, Data: s.Data, Created: millis(s.Created), Seen: millis(s.Seen), Expires: millis(s.Expires),
 		})
-	})
-	return db.wrap(err, "create a session")
+	}, "create a session")
 }
 
 // TouchSession stores a session's data and when it was last seen. It does not restore a
 // session that ended.
 func (db *DB) TouchSession(ctx context.Context, s account.Session) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		return q.TouchSession(ctx, s.ID, s.Data, millis(s.Seen), millis(s.Expires))
-	})
-	return db.wrap(err, "store a session")
+	}, "store a session")
 }
 
 // Session returns the live session with that id; ErrNotFound if there is none.
@@ -206,30 +194,27 @@ func (db *DB) SessionsOf(ctx context.Context, memberID string, now time.Time) ([
 // EndSession ends the session with that id, if it exists. Every end of a session is
 // recorded as a change, which ends the session's event streams.
 func (db *DB) EndSession(ctx context.Context, id string) error {
-	err := db.change(ctx, func(q *query.Queries) (changes []fleet.Change, err error) {
+	return db.change(ctx, func(q *query.Queries) (changes []fleet.Change, err error) {
 		members, err := q.EndSession(ctx, id)
 		for _, member := range members {
 			changes = append(changes, changed(fleet.SessionsChanged, member)...)
 		}
 		return changes, err
-	})
-	return db.wrap(err, "end a session")
+	}, "end a session")
 }
 
 // EndSessionOf ends a session of the member; ErrNotFound if there is none.
 func (db *DB) EndSessionOf(ctx context.Context, memberID, id string) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		return changed(fleet.SessionsChanged, memberID), oneRow(q.EndSessionOf(ctx, memberID, id))
-	})
-	return db.wrap(err, "end a session of member %q", memberID)
+	}, "end a session of member %q", memberID)
 }
 
 // EndSessionsOf ends every session of the member except keep.
 func (db *DB) EndSessionsOf(ctx context.Context, memberID, keep string) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
 		return changed(fleet.SessionsChanged, memberID), q.EndSessionsOf(ctx, memberID, keep)
-	})
-	return db.wrap(err, "end the sessions of member %q", memberID)
+	}, "end the sessions of member %q", memberID)
 }
 
 func session(row query.Session) account.Session {

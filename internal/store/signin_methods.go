@@ -11,7 +11,7 @@ import (
 
 // AddPasskey adds a passkey of a member; ErrExists if the credential is in use.
 func (db *DB) AddPasskey(ctx context.Context, p account.Passkey) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		if err := checkText(p.ID, p.Name); err != nil {
 			return err
 		}
@@ -19,8 +19,7 @@ func (db *DB) AddPasskey(ctx context.Context, p account.Passkey) error {
 			ID: p.ID, MemberID: p.MemberID, Name: p.Name, Credential: p.Credential, PublicKey: p.PublicKey,
 			Synced: p.Synced, Signs: p.Signs, Created: millis(p.Created), Used: millis(p.Used),
 		})
-	})
-	return db.wrap(err, "add a passkey of member %q", p.MemberID)
+	}, "add a passkey of member %q", p.MemberID)
 }
 
 // Passkeys returns every passkey of the member, oldest first.
@@ -37,29 +36,23 @@ func (db *DB) Passkeys(ctx context.Context, memberID string) ([]account.Passkey,
 // counter, so that of concurrent calls with the same assertion one succeeds. For an
 // authenticator without a counter signs is 0.
 func (db *DB) UsePasskey(ctx context.Context, id string, signs int64, now time.Time) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		return oneRow(q.UsePasskey(ctx, id, signs, millis(now)))
-	})
-	return db.wrap(err, "use passkey %q", id)
+	}, "use passkey %q", id)
 }
 
 // RemovePasskey deletes a passkey of the member and ends the member's sessions except
 // keep. ErrNotFound if the passkey is not the member's, ErrLastWay if it is the member's
 // only sign-in method.
 func (db *DB) RemovePasskey(ctx context.Context, memberID, id, keep string) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		return changed(fleet.SessionsChanged, memberID), removeSignInMethod(ctx, q, memberID, keep, func() (int64, error) {
-			return q.DeletePasskey(ctx, memberID, id)
-		})
-	})
-	return db.wrap(err, "remove passkey %q", id)
+	return db.removeSignInMethod(ctx, memberID, id, keep, (*query.Queries).DeletePasskey, "remove passkey %q")
 }
 
 // AddIdentity adds a member's account at a provider; ErrExists if it belongs to a member
 // already.
 func (db *DB) AddIdentity(ctx context.Context, i account.Identity) error {
-	err := db.transact(ctx, func(q *query.Queries) error { return insertIdentity(ctx, q, i) })
-	return db.wrap(err, "bind an identity to member %q", i.MemberID)
+	return db.transact(ctx, func(q *query.Queries) error { return insertIdentity(ctx, q, i) },
+		"bind an identity to member %q", i.MemberID)
 }
 
 func insertIdentity(ctx context.Context, q *query.Queries, i account.Identity) error {
@@ -88,44 +81,43 @@ func (db *DB) Identities(ctx context.Context, memberID string) ([]account.Identi
 
 // RemoveIdentity deletes an identity of the member, as RemovePasskey does.
 func (db *DB) RemoveIdentity(ctx context.Context, memberID, id, keep string) error {
-	err := db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
-		return changed(fleet.SessionsChanged, memberID), removeSignInMethod(ctx, q, memberID, keep, func() (int64, error) {
-			return q.DeleteIdentity(ctx, memberID, id)
-		})
-	})
-	return db.wrap(err, "remove identity %q", id)
+	return db.removeSignInMethod(ctx, memberID, id, keep, (*query.Queries).DeleteIdentity, "remove identity %q")
 }
 
 // removeSignInMethod deletes one of a member's sign-in methods, unless it is the
 // last, and ends the sessions that may have used it.
-func removeSignInMethod(ctx context.Context, q *query.Queries, memberID, keep string, remove func() (int64, error)) error {
-	if err := oneRow(q.LockMember(ctx, memberID)); err != nil {
-		return err
-	}
-	if err := oneRow(remove()); err != nil {
-		return err
-	}
-	left, err := q.CountSignInMethods(ctx, memberID)
-	if err == nil && left == 0 {
-		err = account.ErrLastWay
-	}
-	if err != nil {
-		return err
-	}
-	return q.EndSessionsOf(ctx, memberID, keep)
+func (db *DB) removeSignInMethod(
+	ctx context.Context, memberID, id, keep string,
+	remove func(q *query.Queries, ctx context.Context, memberID, id string) (int64, error), what string,
+) error {
+	return db.change(ctx, func(q *query.Queries) ([]fleet.Change, error) {
+		if err := oneRow(q.LockMember(ctx, memberID)); err != nil {
+			return nil, err
+		}
+		if err := oneRow(remove(q, ctx, memberID, id)); err != nil {
+			return nil, err
+		}
+		left, err := q.CountSignInMethods(ctx, memberID)
+		if err == nil && left == 0 {
+			err = account.ErrLastWay
+		}
+		if err != nil {
+			return nil, err
+		}
+		return changed(fleet.SessionsChanged, memberID), q.EndSessionsOf(ctx, memberID, keep)
+	}, what, id)
 }
 
 // BeginCeremony stores a ceremony and deletes expired ones.
 func (db *DB) BeginCeremony(ctx context.Context, c account.Ceremony, now time.Time) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		if err := q.PruneCeremonies(ctx, millis(now)); err != nil {
 			return err
 		}
 		return q.InsertCeremony(ctx, query.InsertCeremonyParams{
 			Hash: c.Hash[:], Kind: string(c.Kind), MemberID: c.MemberID, Data: c.Data, Expires: millis(c.Expires),
 		})
-	})
-	return db.wrap(err, "store a sign-in (%s)", c.Kind)
+	}, "store a sign-in (%s)", c.Kind)
 }
 
 // TakeCeremony deletes and returns the ceremony with that hash and kind. Of concurrent
@@ -135,10 +127,10 @@ func (db *DB) TakeCeremony(ctx context.Context, hash [32]byte, kind account.Cere
 	err := db.transact(ctx, func(q *query.Queries) (err error) {
 		row, err = q.TakeCeremony(ctx, hash[:], string(kind), millis(now))
 		return err
-	})
+	}, "take up a sign-in (%s)", kind)
 	return account.Ceremony{
 		Hash: hash, Kind: kind, MemberID: row.MemberID, Data: row.Data, Expires: timeOf(row.Expires),
-	}, db.wrap(err, "take up a sign-in (%s)", kind)
+	}, err
 }
 
 func passkey(row query.Passkey) account.Passkey {

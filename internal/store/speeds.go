@@ -15,7 +15,7 @@ const speedLife = 30 * 24 * time.Hour
 // SaveSpeeds stores measured speeds, unless newer ones are stored, and deletes those that
 // are too old.
 func (db *DB) SaveSpeeds(ctx context.Context, speeds []account.Speed, now time.Time) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		batch := db.flavor.batch(ctx)
 		for _, s := range speeds {
 			if err := q.PutSpeed(batch, s.MachineID, s.Model, millis(s.Measured), s.Samples); err != nil {
@@ -23,8 +23,7 @@ func (db *DB) SaveSpeeds(ctx context.Context, speeds []account.Speed, now time.T
 			}
 		}
 		return q.PruneSpeeds(ctx, millis(now.Add(-speedLife)))
-	})
-	return db.wrap(err, "store %d measured speeds", len(speeds))
+	}, "store %d measured speeds", len(speeds))
 }
 
 // Speeds returns the speeds that were measured at since or later.
@@ -53,6 +52,6 @@ func (db *DB) PrefixKey(ctx context.Context, day time.Time) (secret []byte, err 
 			return err
 		}
 		return q.PrunePrefixKeys(ctx, millis(day.AddDate(0, 0, -1)))
-	})
-	return secret, db.wrap(err, "read the day's secret of fingerprints")
+	}, "read the day's secret of fingerprints")
+	return secret, err
 }

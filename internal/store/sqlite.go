@@ -183,3 +183,19 @@ func lockSQLite(ctx context.Context, path string) (release func() error, err err
 	}
 	return nil, errors.Join(notUsable(path, err), pool.Close())
 }
+
+func sqliteKind(err error) error {
+	var lite *sqlite.Error
+	if !errors.As(err, &lite) {
+		return nil
+	}
+	switch lite.Code() {
+	case sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
+		return ErrExists
+	case sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
+		return ErrNotFound
+	case sqlite3.SQLITE_CONSTRAINT_CHECK:
+		return ErrInvalid
+	}
+	return nil
+}

@@ -21,6 +21,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/pressly/goose/v3"
+
 	"github.com/kith/kith/internal/account"
 	"github.com/kith/kith/internal/store/internal/query"
 )
@@ -89,9 +91,14 @@ func (db *DB) Close() error {
 	return errors.Join(err, db.write.Close(), db.flavor.release())
 }
 
-// transact runs do in one write transaction and, if the context has an act, records it in
-// the audit log.
-func (db *DB) transact(ctx context.Context, do func(*query.Queries) error) error {
+// transact runs do in one write transaction, as inTransaction does, and wraps the error.
+func (db *DB) transact(ctx context.Context, do func(*query.Queries) error, what string, args ...any) error {
+	return db.wrap(db.inTransaction(ctx, do), what, args...)
+}
+
+// inTransaction runs do in one write transaction and, if the context has an act, records
+// it in the audit log.
+func (db *DB) inTransaction(ctx context.Context, do func(*query.Queries) error) error {
 	ctx, cancel := db.bound(ctx)
 	defer cancel()
 	tx, err := db.begin(ctx, db.write, nil)
@@ -117,14 +124,15 @@ func (db *DB) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, db.flavor.within)
 }
 
-// view runs do in one read transaction, so that all its queries see the same data.
-func (db *DB) view(ctx context.Context, do func(*query.Queries) error) error {
+// view runs do in one read transaction, so that all its queries see the same data. It
+// wraps the error.
+func (db *DB) view(ctx context.Context, do func(*query.Queries) error, what string, args ...any) error {
 	tx, err := db.begin(ctx, db.read, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 	if err != nil {
-		return err
+		return db.wrap(err, what, args...)
 	}
 	defer func() { _ = tx.Rollback() }() // there is nothing to commit
-	return do(query.New(tx))
+	return db.wrap(do(query.New(tx)), what, args...)
 }
 
 // wrap returns "cannot <what>: <kind>: <err>", where <kind> is this package's error for
@@ -162,9 +170,19 @@ func checkText(values ...string) error {
 	return nil
 }
 
-// sameHash compares hashes in constant time.
-func sameHash(found []byte, want [32]byte) bool {
-	return subtle.ConstantTimeCompare(found, want[:]) == 1
+// checkHash returns the error of reading a row or, if the row has another hash than it
+// should have, sql.ErrNoRows. It compares in constant time.
+func checkHash(err error, found []byte, want [32]byte) error {
+	if err == nil && subtle.ConstantTimeCompare(found, want[:]) != 1 {
+		err = sql.ErrNoRows
+	}
+	return err
+}
+
+// hashOf returns the hash of a row, which is zero if there is none.
+func hashOf(found []byte) (hash [32]byte) {
+	copy(hash[:], found)
+	return hash
 }
 
 // millis returns a time as stored in the database; the zero time is 0.
@@ -175,7 +193,6 @@ func millis(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// timeOf is the inverse of millis.
 func timeOf(ms int64) time.Time {
 	if ms == 0 {
 		return time.Time{}
@@ -197,6 +214,21 @@ func likePattern(part string) string {
 	return "%" + strings.NewReplacer("!", "!!", "%", "!%", "_", "!_").Replace(part) + "%"
 }
 
+// scan scans each row of a query into columns, and calls take after each.
+func scan(rows *sql.Rows, err error, take func(), columns ...any) error {
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := rows.Scan(columns...); err != nil {
+			return err
+		}
+		take()
+	}
+	return rows.Err()
+}
+
 // convert converts rows to records of package account.
 func convert[Row, Record any](rows []Row, record func(Row) Record) []Record {
 	out := make([]Record, len(rows))
@@ -204,4 +236,56 @@ func convert[Row, Record any](rows []Row, record func(Row) Record) []Record {
 		out[i] = record(row)
 	}
 	return out
+}
+
+// Pool is the state of the connections to the database. For SQLite they are open files.
+type Pool struct {
+	Open, InUse, Max int
+	// Waits is how often a statement has waited for a free connection, and Waited for how
+	// long in total.
+	Waits  int64
+	Waited time.Duration
+}
+
+// Pool returns the current state of all connections.
+func (db *DB) Pool() Pool {
+	pools := []*sql.DB{db.write}
+	if db.read != db.write {
+		pools = append(pools, db.read)
+	}
+	if db.flavor.primary != nil {
+		pools = append(pools, db.flavor.primary.beats)
+	}
+	var p Pool
+	for _, pool := range pools {
+		s := pool.Stats()
+		p.Open, p.InUse, p.Max = p.Open+s.OpenConnections, p.InUse+s.InUse, p.Max+s.MaxOpenConnections
+		p.Waits, p.Waited = p.Waits+s.WaitCount, p.Waited+s.WaitDuration
+	}
+	return p
+}
+
+// flavor holds the differences between the two databases.
+type flavor struct {
+	dialect goose.Dialect
+	// primary confirms beats. It is nil on SQLite, which only one process uses.
+	primary *primary
+	// within limits the duration of a transaction; 0 means no limit.
+	within time.Duration
+	// migrations are options that add migrations for this database only.
+	migrations []goose.ProviderOption
+	// kind maps an error of the driver to an error of this package, or nil.
+	kind func(error) error
+	// copy writes the database into an empty file, calls add to add records to it, and
+	// returns the fault found in the copy. It is nil for a database that has its own
+	// tools.
+	copy func(ctx context.Context, to string, add func(*query.Queries) error) (fault string, err error)
+	// batch returns the context for a transaction of many short statements.
+	batch func(context.Context) context.Context
+	// recordUsage writes usage records that are valid, all or none.
+	recordUsage func(context.Context, []account.Usage) error
+	// prepare returns a pool or transaction that prepares each statement once.
+	prepare func(query.DBTX) query.DBTX
+	// release releases resources of Open other than the connections.
+	release func() error
 }

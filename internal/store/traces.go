@@ -23,7 +23,7 @@ func (db *DB) SaveTraces(ctx context.Context, traces []account.Trace, now time.T
 		}
 		texts[i] = string(text)
 	}
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		batch := db.flavor.batch(ctx)
 		for i, s := range traces {
 			if err := q.InsertStory(batch, s.CallID, s.MemberID, millis(s.Started), texts[i]); err != nil {
@@ -31,8 +31,7 @@ func (db *DB) SaveTraces(ctx context.Context, traces []account.Trace, now time.T
 			}
 		}
 		return q.PruneStories(ctx, millis(now.Add(-account.TraceLife)))
-	})
-	return db.wrap(err, "store %d call traces", len(traces))
+	}, "store %d call traces", len(traces))
 }
 
 // Trace returns the member's trace of the call; ErrNotFound if the member has none,

@@ -11,7 +11,7 @@ import (
 // KeepTurn stores a sealed turn. It deletes the member's oldest turns if there are more
 // than most, or if all together are larger than mostBytes.
 func (db *DB) KeepTurn(ctx context.Context, t account.Turn, most int, mostBytes int64) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		row := query.InsertTurnParams{
 			Hash: t.Hash[:], MemberID: t.MemberID, Created: millis(t.Created), Expires: millis(t.Expires),
 			Size: int64(len(t.Sealed)), Sealed: t.Sealed,
@@ -20,8 +20,7 @@ func (db *DB) KeepTurn(ctx context.Context, t account.Turn, most int, mostBytes 
 			return err
 		}
 		return q.TrimTurns(ctx, t.MemberID, int64(most), mostBytes)
-	})
-	return db.wrap(err, "keep a turn of member %q", t.MemberID)
+	}, "keep a turn of member %q", t.MemberID)
 }
 
 // Turn returns the member's turn with that hash; ErrNotFound if it has expired or belongs
@@ -42,10 +41,9 @@ func (db *DB) TurnSize(ctx context.Context, hash [32]byte, memberID string, now 
 
 // ForgetTurn deletes the turn that Turn would return; ErrNotFound as for Turn.
 func (db *DB) ForgetTurn(ctx context.Context, hash [32]byte, memberID string, now time.Time) error {
-	err := db.transact(ctx, func(q *query.Queries) error {
+	return db.transact(ctx, func(q *query.Queries) error {
 		return oneRow(q.DeleteTurn(ctx, hash[:], memberID, millis(now)))
-	})
-	return db.wrap(err, "drop a turn of member %q", memberID)
+	}, "drop a turn of member %q", memberID)
 }
 
 // PruneTurns deletes every turn that has expired.

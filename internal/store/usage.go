@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"time"
@@ -63,7 +62,8 @@ func (db *DB) pruneHours(ctx context.Context, records []account.Usage) error {
 		return nil
 	}
 	last := min(hour, millis(hourOf(time.Now()))) - account.UsageHoursLife.Milliseconds()
-	return db.wrap(db.transact(ctx, func(q *query.Queries) error { return q.PruneUsageHours(ctx, last) }), "delete old sums of usage")
+	prune := func(q *query.Queries) error { return q.PruneUsageHours(ctx, last) }
+	return db.transact(ctx, prune, "delete old sums of usage")
 }
 
 func checkUsage(u account.Usage) error {
@@ -80,54 +80,26 @@ func checkUsage(u account.Usage) error {
 	return checkText(u.CallID, u.MemberID, u.KeyID, u.MachineID, u.OwnerID, u.GroupID, u.Model, u.Endpoint, u.Code, string(u.TokensHow))
 }
 
-// dayKey identifies one daily sum of usage.
-type dayKey struct {
-	day                           int64
-	member, owner, machine, model string
-	code                          string
-}
+type usageSum struct{ calls, waited, took, in, out int64 }
 
-func (a dayKey) compare(b dayKey) int {
-	return cmp.Or(
-		cmp.Compare(a.member, b.member), cmp.Compare(a.day, b.day), cmp.Compare(a.owner, b.owner),
-		cmp.Compare(a.machine, b.machine), cmp.Compare(a.model, b.model), cmp.Compare(a.code, b.code),
-	)
-}
-
-// groupDay identifies one daily count of calls through a group.
-type groupDay struct {
-	day          int64
-	group, owner string
-}
-
-func (a groupDay) compare(b groupDay) int {
-	return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.owner, b.owner), cmp.Compare(a.day, b.day))
-}
-
-// hourKey identifies one hourly sum of usage.
-type hourKey struct {
-	hour, first                        int64
-	member, owner, machine, key, model string
-	code                               string
-}
-
-func (a hourKey) compare(b hourKey) int {
-	return cmp.Or(
-		cmp.Compare(a.member, b.member), cmp.Compare(a.hour, b.hour), cmp.Compare(a.owner, b.owner), cmp.Compare(a.machine, b.machine),
-		cmp.Compare(a.key, b.key), cmp.Compare(a.model, b.model), cmp.Compare(a.code, b.code), cmp.Compare(a.first, b.first),
-	)
+func (s usageSum) add(u account.Usage) usageSum {
+	return usageSum{
+		s.calls + 1, s.waited + u.Waited.Microseconds(), s.took + u.Duration.Microseconds(),
+		s.in + u.TokensIn, s.out + u.TokensOut,
+	}
 }
 
 // addUsage writes records that checkUsage accepts, all or none.
 func (db *DB) addUsage(ctx context.Context, records []account.Usage) error {
-	return db.transact(ctx, func(q *query.Queries) error { return addUsage(db.flavor.batch(ctx), q, records) })
+	return db.inTransaction(ctx, func(q *query.Queries) error { return addUsage(db.flavor.batch(ctx), q, records) })
 }
 
-// addUsage inserts records and adds the new ones to the sums of their days.
+// addUsage inserts records and adds the new ones to the sums of their days and hours.
+// These are in maps by their rows without the sums. No other process writes to SQLite, so
+// that the order of the rows does not matter.
 func addUsage(ctx context.Context, q *query.Queries, records []account.Usage) error {
-	sums := make(map[dayKey]query.AddUsageDayParams)
-	hours := make(map[hourKey]query.AddUsageHourParams)
-	byGroup := make(map[groupDay]int64)
+	days, hours := map[query.AddUsageDayParams]usageSum{}, map[query.AddUsageHourParams]usageSum{}
+	groups := map[query.GroupDay]int64{}
 	for _, u := range records {
 		n, err := q.InsertUsage(ctx, usageRow(u))
 		if err != nil {
@@ -136,41 +108,34 @@ func addUsage(ctx context.Context, q *query.Queries, records []account.Usage) er
 		if n == 0 {
 			continue
 		}
-		k := dayKey{millis(dayOf(u.Started)), u.MemberID, u.OwnerID, u.MachineID, u.Model, u.Code}
-		sum := sums[k]
-		sum.Calls++
-		sum.WaitedUs += u.Waited.Microseconds()
-		sum.DurationUs += u.Duration.Microseconds()
-		sum.TokensIn += u.TokensIn
-		sum.TokensOut += u.TokensOut
-		sums[k] = sum
-		h := hourKey{millis(hourOf(u.Started)), u.FirstStep().Milliseconds(), u.MemberID, u.OwnerID, u.MachineID, u.KeyID, u.Model, u.Code}
-		hour := hours[h]
-		hour.Calls++
-		hour.WaitedUs += u.Waited.Microseconds()
-		hour.TokensIn += u.TokensIn
-		hour.TokensOut += u.TokensOut
-		hours[h] = hour
+		day := query.AddUsageDayParams{
+			Day: millis(dayOf(u.Started)), MemberID: u.MemberID, OwnerID: u.OwnerID,
+			MachineID: u.MachineID, Model: u.Model, Code: u.Code,
+		}
+		days[day] = days[day].add(u)
+		hour := query.AddUsageHourParams{
+			Hour: millis(hourOf(u.Started)), FirstMs: u.FirstStep().Milliseconds(), MemberID: u.MemberID, OwnerID: u.OwnerID,
+			MachineID: u.MachineID, KeyID: u.KeyID, Model: u.Model, Code: u.Code,
+		}
+		hours[hour] = hours[hour].add(u)
 		if u.GroupID != "" && u.OwnerID != "" {
-			byGroup[groupDay{k.day, u.GroupID, u.OwnerID}]++
+			groups[query.GroupDay{Day: day.Day, GroupID: u.GroupID, OwnerID: u.OwnerID}]++
 		}
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(sums), dayKey.compare) {
-		sum := sums[k]
-		sum.Day, sum.MemberID, sum.OwnerID, sum.MachineID, sum.Model, sum.Code = k.day, k.member, k.owner, k.machine, k.model, k.code
-		if err := q.AddUsageDay(ctx, sum); err != nil {
+	for row, s := range days {
+		row.Calls, row.WaitedUs, row.DurationUs, row.TokensIn, row.TokensOut = s.calls, s.waited, s.took, s.in, s.out
+		if err := q.AddUsageDay(ctx, row); err != nil {
 			return err
 		}
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(hours), hourKey.compare) {
-		sum := hours[k]
-		sum.Hour, sum.FirstMs, sum.MemberID, sum.OwnerID, sum.MachineID, sum.KeyID, sum.Model, sum.Code = k.hour, k.first, k.member, k.owner, k.machine, k.key, k.model, k.code
-		if err := q.AddUsageHour(ctx, sum); err != nil {
+	for row, s := range hours {
+		row.Calls, row.WaitedUs, row.TokensIn, row.TokensOut = s.calls, s.waited, s.in, s.out
+		if err := q.AddUsageHour(ctx, row); err != nil {
 			return err
 		}
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(byGroup), groupDay.compare) {
-		if err := q.AddGroupDay(ctx, k.day, k.group, k.owner, byGroup[k]); err != nil {
+	for row, calls := range groups {
+		if err := q.AddGroupDay(ctx, row.Day, row.GroupID, row.OwnerID, calls); err != nil {
 			return err
 		}
 	}
@@ -205,9 +170,6 @@ func (db *DB) DaysOfCaller(ctx context.Context, memberID string, since time.Time
 // DaysOfOwner calls take with each daily sum of the calls on a member's machines, like
 // DaysOfCaller.
 func (db *DB) DaysOfOwner(ctx context.Context, ownerID string, since time.Time, take func(account.UsageDay)) error {
-	if ownerID == "" { // calls that ran on no machine have no owner
-		return nil
-	}
 	return db.days(ctx, "owner_id", ownerID, since, take)
 }
 
@@ -215,22 +177,17 @@ func (db *DB) DaysOfOwner(ctx context.Context, ownerID string, since time.Time, 
 // than should be in memory at once, and sqlc's queries would load them all. Grouping them
 // in SQL takes SQLite twice the time.
 func (db *DB) days(ctx context.Context, side, id string, since time.Time, take func(account.UsageDay)) error {
+	if id == "" { // the owner of calls that ran on no machine
+		return nil
+	}
 	rows, err := db.reads().QueryContext(ctx, `
 SELECT day, member_id, owner_id, machine_id, model, code, calls, waited_us, duration_us, tokens_in, tokens_out
 FROM usage_days WHERE `+side+` = $1 AND day >= $2 ORDER BY day`, id, millis(dayOf(since)))
-	if err != nil {
-		return db.wrap(err, "read the daily usage")
-	}
-	defer rows.Close()
 	var row query.UsageDay
-	for err == nil && rows.Next() {
-		err = rows.Scan(&row.Day, &row.MemberID, &row.OwnerID, &row.MachineID, &row.Model, &row.Code,
-			&row.Calls, &row.WaitedUs, &row.DurationUs, &row.TokensIn, &row.TokensOut)
-		if err == nil {
-			take(usageDay(row))
-		}
-	}
-	return db.wrap(cmp.Or(err, rows.Err()), "read the daily usage")
+	err = scan(rows, err, func() { take(usageDay(row)) },
+		&row.Day, &row.MemberID, &row.OwnerID, &row.MachineID, &row.Model, &row.Code,
+		&row.Calls, &row.WaitedUs, &row.DurationUs, &row.TokensIn, &row.TokensOut)
+	return db.wrap(err, "read the daily usage")
 }
 
 // HoursOfCaller calls take with each hourly sum of a member's calls, from the hour of
@@ -242,31 +199,24 @@ func (db *DB) HoursOfCaller(ctx context.Context, memberID string, since time.Tim
 // HoursOfOwner calls take with each hourly sum of the calls on a member's machines, like
 // HoursOfCaller.
 func (db *DB) HoursOfOwner(ctx context.Context, ownerID string, since time.Time, take func(account.UsageHour)) error {
-	if ownerID == "" { // calls that ran on no machine have no owner
-		return nil
-	}
 	return db.hours(ctx, "owner_id", ownerID, since, take)
 }
 
-// hours reads one sum at a time, like days.
 func (db *DB) hours(ctx context.Context, side, id string, since time.Time, take func(account.UsageHour)) error {
+	if id == "" { // the owner of calls that ran on no machine
+		return nil
+	}
 	rows, err := db.reads().QueryContext(ctx, `
 SELECT hour, member_id, owner_id, machine_id, key_id, model, code, first_ms, calls, waited_us, tokens_in, tokens_out
 FROM usage_hours WHERE `+side+` = $1 AND hour >= $2 ORDER BY hour`, id, millis(hourOf(since)))
-	if err != nil {
-		return db.wrap(err, "read the hourly usage")
-	}
-	defer rows.Close()
-	for err == nil && rows.Next() {
-		var h account.UsageHour
-		var hour, first, waited int64
-		err = rows.Scan(&hour, &h.MemberID, &h.OwnerID, &h.MachineID, &h.KeyID, &h.Model, &h.Code, &first, &h.Calls, &waited, &h.TokensIn, &h.TokensOut)
-		if err == nil {
-			h.Hour, h.First, h.Waited = timeOf(hour), time.Duration(first)*time.Millisecond, micros(waited)
-			take(h)
-		}
-	}
-	return db.wrap(cmp.Or(err, rows.Err()), "read the hourly usage")
+	var h account.UsageHour
+	var hour, first, waited int64
+	err = scan(rows, err, func() {
+		h.Hour, h.First, h.Waited = timeOf(hour), time.Duration(first)*time.Millisecond, micros(waited)
+		take(h)
+	}, &hour, &h.MemberID, &h.OwnerID, &h.MachineID, &h.KeyID, &h.Model, &h.Code, &first,
+		&h.Calls, &waited, &h.TokensIn, &h.TokensOut)
+	return db.wrap(err, "read the hourly usage")
 }
 
 // DaysOfHub calls take with the sums of all members' calls from the day of since, in
@@ -310,22 +260,20 @@ func crossing(crossed bool) string {
 func (db *DB) ActiveMembers(ctx context.Context, since time.Time, step time.Duration) (total int64, steps map[time.Time]int64, err error) {
 	steps = map[time.Time]int64{}
 	from, length := millis(since), step.Milliseconds()
+	bySteps, inAll := db.query.MembersByDays, db.query.MembersSinceDay
 	if step < 24*time.Hour {
-		rows, err := db.query.MembersByHours(ctx, from, length)
-		for _, row := range rows {
-			steps[timeOf(from+row.Step*length)] = row.Members
-		}
-		if err == nil {
-			total, err = db.query.MembersSinceHour(ctx, from)
-		}
-		return total, steps, db.wrap(err, "count the members who made calls")
+		bySteps, inAll = func(ctx context.Context, from, length int64) ([]query.MembersByDaysRow, error) {
+			rows, err := db.query.MembersByHours(ctx, from, length)
+			same := func(row query.MembersByHoursRow) query.MembersByDaysRow { return query.MembersByDaysRow(row) }
+			return convert(rows, same), err
+		}, db.query.MembersSinceHour
 	}
-	rows, err := db.query.MembersByDays(ctx, from, length)
+	rows, err := bySteps(ctx, from, length)
 	for _, row := range rows {
 		steps[timeOf(from+row.Step*length)] = row.Members
 	}
 	if err == nil {
-		total, err = db.query.MembersSinceDay(ctx, from)
+		total, err = inAll(ctx, from)
 	}
 	return total, steps, db.wrap(err, "count the members who made calls")
 }

@@ -85,6 +85,7 @@ func (p *usagePartitions) record(ctx context.Context, records []account.Usage) e
 	if err := p.prepare(ctx, records); err != nil {
 		return err
 	}
+	type usageParams = query.InsertUsageParams
 	rows := convert(records, usageRow)
 	_, err := p.pool.ExecContext(ctx, recordUsage,
 		convert(rows, func(r usageParams) string { return r.CallID }),
@@ -115,9 +116,6 @@ func (p *usagePartitions) record(ctx context.Context, records []account.Usage) e
 	}
 	return err
 }
-
-// usageParams is a row of usage.
-type usageParams = query.InsertUsageParams
 
 // prepare creates the partitions for the records' days and for the following days, and
 // drops those older than usageLife. Usually all partitions are known already.
@@ -243,17 +241,8 @@ DROP TABLE usage_before`)
 // usageDaysIn returns the days that have records in usage.
 func usageDaysIn(ctx context.Context, tx *sql.Tx) ([]int64, error) {
 	rows, err := tx.QueryContext(ctx, "SELECT DISTINCT started - started % $1 FROM usage", dayMillis)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
 	var days []int64
-	for rows.Next() {
-		var day int64
-		if err := rows.Scan(&day); err != nil {
-			return nil, err
-		}
-		days = append(days, day)
-	}
-	return days, rows.Err()
+	var day int64
+	err = scan(rows, err, func() { days = append(days, day) }, &day)
+	return days, err
 }

@@ -144,7 +144,6 @@ func hijack(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter, error) {
 	return raw, buffered, nil
 }
 
-// checkUpgrade returns an error if a request for a tunnel lacks something.
 func checkUpgrade(r *http.Request) error {
 	switch {
 	case r.Method != http.MethodGet, r.ProtoMajor != 1:
@@ -192,7 +191,7 @@ var transport = sync.OnceValue(func() *http.Transport {
 
 // newClient starts HTTP/2 on an upgraded connection, which the Client owns.
 func newClient(ctx context.Context, upgraded net.Conn, config UpgradeConfig) (*Client, error) {
-	c := newHubConn(upgraded)
+	c := newConn(upgraded, hubFrames)
 	go c.writeLoop()
 	cc, err := outbound.ClientConn(ctx, transport(), c, "http", "machine:80")
 	if err != nil {
@@ -293,67 +292,68 @@ func (c *Client) Offers(ctx context.Context) iter.Seq2[Advertisement, error] {
 			cancel(fmt.Errorf("the machine sent no offers in %v", firstOfferTimeout))
 		})
 		defer timeout.Stop()
-		fail := func(err error) {
-			if ctx.Err() != nil {
-				err = context.Cause(ctx)
-			}
+		err := c.readOffers(ctx, timeout, yield)
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
 			yield(Advertisement{}, fmt.Errorf("cannot read a machine's offers: %w", err))
 		}
-		response, err := request(ctx, c, http.MethodGet, "/offers", nil)
+	}
+}
+
+// readOffers does what Offers does until it fails, or yield returns false. It stops
+// timeout at the first line.
+func (c *Client) readOffers(ctx context.Context, timeout *time.Timer, yield func(Advertisement, error) bool) error {
+	response, err := request(ctx, c, http.MethodGet, "/offers", nil)
+	if err != nil {
+		return err
+	}
+	c.offering.Add(1)
+	defer c.offering.Add(-1)
+	defer response.Body.Close()
+	// Small, because it stays allocated while the machine is idle.
+	in := bufio.NewReaderSize(response.Body, 512)
+	next := func() ([]byte, error) { return readLine(in) }
+	var lines <-chan []byte // set after the machine exceeded its rate
+	var failed <-chan error
+	for {
+		line, err := next()
 		if err != nil {
-			fail(err)
-			return
+			return err
 		}
-		c.offering.Add(1)
-		defer c.offering.Add(-1)
-		defer response.Body.Close()
-		// Small, because it stays allocated while the machine is idle.
-		in := bufio.NewReaderSize(response.Body, 512)
-		next := func() ([]byte, error) { return readLine(in) }
-		var lines <-chan []byte // set after the machine exceeded its rate
-		var failed <-chan error
-		for {
-			line, err := next()
-			if err != nil {
-				fail(err)
-				return
-			}
-			timeout.Stop()
-			if delay := c.offerRate.Reserve().Delay(); delay > 0 {
-				if lines == nil {
-					lines, failed = c.newestLine(ctx, in)
-					next = func() ([]byte, error) {
-						select {
-						case line := <-lines:
-							return line, nil
-						case err := <-failed:
-							return nil, err
-						}
+		timeout.Stop()
+		if delay := c.offerRate.Reserve().Delay(); delay > 0 {
+			if lines == nil {
+				lines, failed = c.newestLine(ctx, in)
+				next = func() ([]byte, error) {
+					select {
+					case line := <-lines:
+						return line, nil
+					case err := <-failed:
+						return nil, err
 					}
 				}
-				select {
-				case <-time.After(delay):
-				case err := <-failed:
-					fail(err)
-					return
-				}
-				select {
-				case line = <-lines:
-				default:
-				}
 			}
-			if n := bytes.Count(line, []byte{'{'}); n > maxOfferObjects {
-				fail(fmt.Errorf("a line of %d bytes has %d objects; it may have %d", len(line), n, maxOfferObjects))
-				return
+			select {
+			case <-time.After(delay):
+			case err := <-failed:
+				return err
 			}
-			var ad Advertisement
-			if err := json.Unmarshal(line, &ad); err != nil {
-				fail(fmt.Errorf("an advertisement of %d bytes is invalid: %w", len(line), err))
-				return
+			select {
+			case line = <-lines:
+			default:
 			}
-			if !yield(ad, nil) {
-				return
-			}
+		}
+		if n := bytes.Count(line, []byte{'{'}); n > maxOfferObjects {
+			return fmt.Errorf("a line of %d bytes has %d objects; it may have %d", len(line), n, maxOfferObjects)
+		}
+		var ad Advertisement
+		if err := json.Unmarshal(line, &ad); err != nil {
+			return fmt.Errorf("an advertisement of %d bytes is invalid: %w", len(line), err)
+		}
+		if !yield(ad, nil) {
+			return nil
 		}
 	}
 }
@@ -413,11 +413,7 @@ func (c *Client) Ack(ctx context.Context) error { return post(ctx, c, "/ack", ni
 
 // Notify notifies the daemon of what the hub cannot use of its state.
 func (c *Client) Notify(ctx context.Context, notice Notice) error {
-	body, err := json.Marshal(notice)
-	if err != nil {
-		return fmt.Errorf("cannot write a notice: %w", err)
-	}
-	return post(ctx, c, PathNotice, body)
+	return post(ctx, c, PathNotice, notice)
 }
 
 // Move asks the daemon to open another tunnel at the hub's address. The daemon keeps this
@@ -427,11 +423,7 @@ func (c *Client) Move(ctx context.Context) error { return post(ctx, c, PathMove,
 // SendControl sends the daemon at the other end of way a change that its owner made
 // elsewhere. If the daemon refuses it, the error contains the daemon's text.
 func SendControl(ctx context.Context, way http.RoundTripper, change fleet.Control) error {
-	body, err := json.Marshal(change)
-	if err != nil {
-		return fmt.Errorf("cannot write a control message: %w", err)
-	}
-	return post(ctx, way, PathControl, body)
+	return post(ctx, way, PathControl, change)
 }
 
 // Fence notifies the daemon that another daemon with its credential took over, and closes
@@ -466,8 +458,15 @@ func (c *Client) close(cause error) {
 	c.conn.Close() // in case net/http has released it already
 }
 
-// post sends a protocol message and expects a 2xx response.
-func post(ctx context.Context, way http.RoundTripper, path string, body []byte) error {
+// post sends a protocol message with a body, unless that is nil, and expects a 2xx
+// response.
+func post(ctx context.Context, way http.RoundTripper, path string, message any) (err error) {
+	var body []byte
+	if message != nil {
+		if body, err = json.Marshal(message); err != nil {
+			return fmt.Errorf("cannot write the body of %s: %w", path, err)
+		}
+	}
 	response, err := request(ctx, way, http.MethodPost, path, body)
 	if err != nil {
 		return err

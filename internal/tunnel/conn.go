@@ -73,17 +73,14 @@ type conn struct {
 	closeUntil time.Time // after Close: the deadline for what is pending
 }
 
-// newHubConn returns the hub's end of c. The caller must run writeLoop.
-func newHubConn(c net.Conn) *conn {
-	return newConn(c, frameCounter{types: daemonFrames})
-}
+// hubFrames and machineFrames count the frames that the two ends receive. A machine gets
+// the preface of HTTP/2 first (RFC 9113, 3.4).
+var (
+	hubFrames     = frameCounter{types: daemonFrames}
+	machineFrames = frameCounter{types: ^uint64(0), skip: len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")}
+)
 
-// newDaemonConn returns the machine's end of c. The caller must run writeLoop.
-func newDaemonConn(c net.Conn) *conn {
-	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" // RFC 9113, 3.4
-	return newConn(c, frameCounter{skip: len(preface), types: ^uint64(0)})
-}
-
+// newConn returns one end of c. The caller must run writeLoop.
 func newConn(c net.Conn, frames frameCounter) *conn {
 	n := &conn{Conn: c, done: make(chan struct{}), frames: frames, smallRate: rate.NewLimiter(smallFramesPerSecond, smallFramesPerSecond)}
 	n.cond = sync.NewCond(&n.mu)
@@ -264,7 +261,6 @@ func (c *conn) Close() error {
 	return c.setWriteDeadline()
 }
 
-// closeInnermost closes the innermost connection inside c.
 func closeInnermost(c net.Conn) {
 	for {
 		outer, ok := c.(interface{ NetConn() net.Conn }) // tls.Conn, webSocketConn, bufferedConn

@@ -18,7 +18,7 @@ func TestCloseSendsTheRest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ours, theirs := net.Pipe()
-				c, sent := newHubConn(ours), make(chan struct{})
+				c, sent := newConn(ours, hubFrames), make(chan struct{})
 				for range 3 {
 					if n, err := c.Write(make([]byte, blockingWrite-1)); n != blockingWrite-1 || err != nil {
 						t.Fatal(n, err)
@@ -63,7 +63,7 @@ func TestWritesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
 		defer theirs.Close()
-		c, sent := newHubConn(ours), make(chan struct{})
+		c, sent := newConn(ours, hubFrames), make(chan struct{})
 		go func() { defer close(sent); c.writeLoop() }()
 		ended := make(chan error)
 		for range 20 {
@@ -96,7 +96,7 @@ func TestWritesWait(t *testing.T) {
 func TestSlowWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
-		c, sent := newHubConn(ours), make(chan struct{})
+		c, sent := newConn(ours, hubFrames), make(chan struct{})
 		go func() { defer close(sent); c.writeLoop() }()
 		began := time.Now()
 		go c.Write(make([]byte, 4*maxFrame))

@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -155,7 +156,7 @@ func (d *Dialer) Run(ctx context.Context) error {
 			refused++
 			err = &retryLaterError{err, pause}
 		}
-		if blocked := (*blockedError)(nil); errors.As(err, &blocked) {
+		if _, blocked := errors.AsType[*blockedError](err); blocked {
 			mode.toggle(time.Now())
 			d.logger().Debug("cannot open the tunnel this way, trying the other", "websocket", mode.webSocket, "error", err)
 		}
@@ -264,7 +265,6 @@ func CheckHub(address string) error {
 	return err
 }
 
-// hubTarget is a parsed hub address.
 type hubTarget struct {
 	url     *url.URL // of GET /tunnel
 	address string   // host:port
@@ -275,34 +275,23 @@ type hubTarget struct {
 // unencrypted over a network.
 func parseHub(raw string) (hubTarget, error) {
 	u, err := url.Parse(raw)
-	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+	if err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
+		u.Scheme != "https" && u.Scheme != "http" {
 		return hubTarget{}, fmt.Errorf("cannot use %q as the hub's address: give https://HOST", raw)
 	}
 	if u.Path == "" {
 		u.Path = "/" // otherwise JoinPath returns a relative path
 	}
-	t := hubTarget{url: u.JoinPath("tunnel"), secure: u.Scheme == "https"}
-	port := u.Port()
-	switch {
-	case t.secure && port == "":
-		port = "443"
-	case u.Scheme == "http" && !isLoopback(u.Hostname()):
+	if u.Scheme == "http" && !isLoopback(u.Hostname()) {
 		return hubTarget{}, fmt.Errorf("cannot use %q as the hub's address: without TLS only a loopback host may be used; give https://", raw)
-	case u.Scheme == "http" && port == "":
-		port = "80"
-	case !t.secure && u.Scheme != "http":
-		return hubTarget{}, fmt.Errorf("cannot use %q as the hub's address: give https://HOST", raw)
 	}
-	t.address = net.JoinHostPort(u.Hostname(), port)
-	return t, nil
+	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
+	return hubTarget{u.JoinPath("tunnel"), net.JoinHostPort(u.Hostname(), port), u.Scheme == "https"}, nil
 }
 
 func isLoopback(host string) bool {
-	if host == "localhost" {
-		return true
-	}
-	a, err := netip.ParseAddr(host)
-	return err == nil && a.IsLoopback()
+	a, _ := netip.ParseAddr(host)
+	return host == "localhost" || a.IsLoopback()
 }
 
 // attempt runs one connection until it is lost, or until the hub asks for another one. In
@@ -328,7 +317,6 @@ func (d *Dialer) attempt(ctx context.Context, target hubTarget, inWebSocket bool
 	return acked, err
 }
 
-// upgrade dials the hub and requests the tunnel.
 func (d *Dialer) upgrade(ctx context.Context, target hubTarget, inWebSocket bool) (upgraded, error) {
 	ctx, cancel := context.WithTimeout(ctx, upgradeTimeout)
 	defer cancel()
@@ -363,7 +351,13 @@ type upgraded struct {
 }
 
 func (d *Dialer) dial(ctx context.Context, target hubTarget) (net.Conn, error) {
-	raw, err := d.connect(ctx, target)
+	connect := d.Dial
+	if connect == nil {
+		connect = func(ctx context.Context, _, address string) (net.Conn, error) {
+			return outbound.Connect(ctx, target.url, address, d.TLS)
+		}
+	}
+	raw, err := connect(ctx, "tcp", target.address)
 	if err != nil || !target.secure {
 		return raw, err
 	}
@@ -385,14 +379,6 @@ func (d *Dialer) dial(ctx context.Context, target hubTarget) (net.Conn, error) {
 		return nil, err
 	}
 	return secure, nil
-}
-
-// connect connects to the hub without TLS.
-func (d *Dialer) connect(ctx context.Context, target hubTarget) (net.Conn, error) {
-	if d.Dial != nil {
-		return d.Dial(ctx, "tcp", target.address)
-	}
-	return outbound.Connect(ctx, target.url, target.address, d.TLS)
 }
 
 // HubTransport returns a transport for a machine's own requests to hubs. It connects like
@@ -417,7 +403,6 @@ func HubTransport(
 // of a server without TLS 1.3.
 const alertProtocolVersion = "tls: protocol version not supported"
 
-// header returns the headers of GET /tunnel for both kinds of upgrade.
 func (d *Dialer) header() http.Header {
 	h := http.Header{"Authorization": {"Bearer " + d.Credential()}, HeaderVersion: {strconv.Itoa(Version)}, HeaderInstance: {d.Instance}}
 	if d.yields {
@@ -457,7 +442,6 @@ func upgradedBy(response *http.Response, c net.Conn) (upgraded, error) {
 	return upgraded{c, generation, response.Header.Get(HeaderNode)}, nil
 }
 
-// refusal returns the error for a response other than 101.
 func refusal(response *http.Response) error {
 	switch response.StatusCode {
 	case http.StatusUnauthorized:

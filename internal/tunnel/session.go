@@ -64,7 +64,7 @@ func (e *event) isSet() bool {
 
 func newSession(d *Dialer, on upgraded) *session {
 	return &session{
-		dialer: d, conn: newDaemonConn(on.Conn), generation: on.generation, node: on.node,
+		dialer: d, conn: newConn(on.Conn, machineFrames), generation: on.generation, node: on.node,
 		acked: newEvent(), fenced: newEvent(), moveAsked: newEvent(), moving: newEvent(), calls: make(map[string]int),
 	}
 }
@@ -156,7 +156,11 @@ func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case PathNotice:
 		s.notice(w, r)
 	case PathEnded:
-		s.ended(w, r)
+		select {
+		case <-s.dialer.tunnels.callEnded(r.Header):
+			w.WriteHeader(http.StatusNoContent)
+		case <-r.Context().Done():
+		}
 	default:
 		if s.fenced.isSet() {
 			w.Header().Set(HeaderRefused, string(RefusedFenced))
@@ -165,15 +169,6 @@ func (s *session) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		defer s.dialer.tunnels.startCall(s, r.Header)()
 		s.dialer.Handler.ServeHTTP(w, r)
-	}
-}
-
-// ended responds when the call named by the request has ended.
-func (s *session) ended(w http.ResponseWriter, r *http.Request) {
-	select {
-	case <-s.dialer.tunnels.callEnded(r.Header):
-		w.WriteHeader(http.StatusNoContent)
-	case <-r.Context().Done():
 	}
 }
 
@@ -216,19 +211,15 @@ func (s *session) offers(w http.ResponseWriter, r *http.Request) {
 // computes those itself, because it knows its own calls and all others are reported as
 // local. So a call does not send a line of offers.
 func equalExceptFree(a, b Advertisement) bool {
-	return reflect.DeepEqual(withoutFree(a), withoutFree(b))
-}
-
-func withoutFree(a Advertisement) Advertisement {
-	a.Free = 0
-	a.Models = slices.Clone(a.Models)
-	for i := range a.Models {
-		a.Models[i].Free = 0
+	for _, ad := range []*Advertisement{&a, &b} {
+		ad.Free, ad.Models = 0, slices.Clone(ad.Models)
+		for i := range ad.Models {
+			ad.Models[i].Free = 0
+		}
 	}
-	return a
+	return reflect.DeepEqual(a, b)
 }
 
-// control applies a change that the owner made elsewhere.
 func (s *session) control(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxControl))
 	if err != nil {
@@ -236,13 +227,12 @@ func (s *session) control(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var change fleet.Control
-	err = json.Unmarshal(body, &change)
-	if err == nil {
-		if s.dialer.Control == nil {
-			err = errors.New("this daemon takes no changes from the hub")
-		} else {
-			err = s.dialer.Control(r.Context(), change)
-		}
+	switch err = json.Unmarshal(body, &change); {
+	case err != nil:
+	case s.dialer.Control == nil:
+		err = errors.New("this daemon takes no changes from the hub")
+	default:
+		err = s.dialer.Control(r.Context(), change)
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
@@ -263,7 +253,6 @@ func (s *session) notice(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// oneConn is a listener with one connection.
 type oneConn struct{ conn *conn }
 
 // Accept implements net.Listener.

@@ -18,7 +18,6 @@ type tunnels struct {
 
 func callKey(h http.Header) string { return h.Get(HeaderCorrelation) + " " + h.Get(HeaderAttempt) }
 
-// add adds a tunnel.
 func (t *tunnels) add(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -28,7 +27,6 @@ func (t *tunnels) add(s *session) {
 	t.open[s] = struct{}{}
 }
 
-// remove removes a tunnel that has ended.
 func (t *tunnels) remove(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -36,14 +34,12 @@ func (t *tunnels) remove(s *session) {
 	t.notify()
 }
 
-// count returns the number of open tunnels.
 func (t *tunnels) count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.open)
 }
 
-// serving reports whether an acknowledged tunnel is open.
 func (t *tunnels) serving() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -43,7 +43,6 @@ type webSocketConn struct {
 	readErr  error      // of the last Read
 }
 
-// newWebSocketConn returns a connection that carries bytes in ws, which reads from raw.
 func newWebSocketConn(ws *websocket.Conn, raw *meteredConn) *webSocketConn {
 	return &webSocketConn{Conn: websocket.NetConn(context.Background(), ws, websocket.MessageBinary), raw: raw}
 }

@@ -9,10 +9,7 @@ import (
 // reserve allocates size bytes on the disk for the file. If the file system does not
 // support that, reserve only sets the file's size.
 func reserve(file *os.File, size int64) error {
-	err := syscall.Fallocate(int(file.Fd()), 0, 0, size)
-	for errors.Is(err, syscall.EINTR) {
-		err = syscall.Fallocate(int(file.Fd()), 0, 0, size)
-	}
+	err := uninterrupted(func() error { return syscall.Fallocate(int(file.Fd()), 0, 0, size) })
 	if errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.ENOSYS) {
 		return file.Truncate(size)
 	}
@@ -21,9 +18,14 @@ func reserve(file *os.File, size int64) error {
 
 // flush writes the file's data to the disk. Its times may be written later.
 func flush(file *os.File) error {
-	err := syscall.Fdatasync(int(file.Fd()))
-	for errors.Is(err, syscall.EINTR) {
-		err = syscall.Fdatasync(int(file.Fd()))
+	return uninterrupted(func() error { return syscall.Fdatasync(int(file.Fd())) })
+}
+
+// uninterrupted repeats a system call that a signal interrupts.
+func uninterrupted(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, syscall.EINTR) {
+			return err
+		}
 	}
-	return err
 }

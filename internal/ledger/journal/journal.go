@@ -113,7 +113,6 @@ func (j *Journal) Holds() int { return len(j.found) }
 // after them, as found by Open.
 func (j *Journal) Damage() int64 { return j.damage }
 
-// content is the content of a slot.
 type content struct {
 	generation uint64
 	complete   bool // it has all records of its Restart

@@ -126,7 +126,6 @@ func (s *Server) certify(t testing.TB) {
 	s.secure = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 }
 
-// session is one connection.
 type session struct {
 	*Server
 	conn    net.Conn
@@ -223,7 +222,6 @@ func (t *session) answerTo(verb, rest string) {
 	}
 }
 
-// take reads a message up to its end.
 func (t *session) take() {
 	var text strings.Builder
 	for {

@@ -18,9 +18,6 @@ RETURNING *;
 -- name: DeleteShare :execrows
 DELETE FROM shares WHERE owner_id = $1 AND member_id = $2;
 
--- name: SharesOf :many
-SELECT * FROM shares WHERE owner_id = sqlc.arg(member) OR member_id = sqlc.arg(member) ORDER BY created, id;
-
 -- name: NamedShares :many
 SELECT sqlc.embed(s), o.name AS owner, m.name AS member, cast(o.disabled OR m.disabled AS boolean) AS disabled
 FROM shares s JOIN members o ON o.id = s.owner_id JOIN members m ON m.id = s.member_id

@@ -224,39 +224,3 @@ func (q *Queries) PutShare(ctx context.Context, arg PutShareParams) (Share, erro
 	)
 	return i, err
 }
-
-const sharesOf = `-- name: SharesOf :many
-SELECT id, owner_id, member_id, models, hours, concurrent, per_day, created FROM shares WHERE owner_id = $1 OR member_id = $1 ORDER BY created, id
-`
-
-func (q *Queries) SharesOf(ctx context.Context, member string) ([]Share, error) {
-	rows, err := q.db.QueryContext(ctx, sharesOf, member)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Share
-	for rows.Next() {
-		var i Share
-		if err := rows.Scan(
-			&i.ID,
-			&i.OwnerID,
-			&i.MemberID,
-			&i.Models,
-			&i.Hours,
-			&i.Concurrent,
-			&i.PerDay,
-			&i.Created,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
