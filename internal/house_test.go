@@ -27,7 +27,7 @@ var mayImport = map[string][]string{
 	"credential":  {},
 	"account":     {},
 	"certificate": {"host"},
-	"llama":       {},
+	"llama":       {"llama/chatform"},
 	"spool":       {"fault"},
 	"llamaserver": {},
 	"host":        {},
@@ -57,6 +57,7 @@ var mayImport = map[string][]string{
 	"sim":         {"account", "credential", "daemon", "engine", "enginetest", "fault", "fleet", "gateway", "hub", "cluster", "dispatch", "registry", "store", "tunnel"},
 
 	"dispatch/prefix": {"dialect"},
+	"llama/chatform":  {},
 	"ledger/journal":  {},
 	"mail/mailtest":   {},
 }
@@ -70,6 +71,7 @@ var only = []struct {
 	{"modernc.org/sqlite", "drivers stay in the store", []string{"store"}},
 	{"github.com/jackc/pgx", "drivers stay in the store", []string{"store"}},
 	{"github.com/ebitengine/purego", "foreign code is called from one place", []string{"llama"}},
+	{"github.com/ardanlabs/jinja", "chat templates are rendered in one place", []string{"llama/chatform"}},
 	{"github.com/Microsoft/go-winio", "Windows' pipes are opened in one place", []string{"daemon"}},
 	{"go.mau.fi/util", "what names look like is compared in one place", []string{"account"}},
 	{"github.com/thlib/", "the time zone is found in one place", []string{"host"}},

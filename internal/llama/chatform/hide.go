@@ -43,7 +43,9 @@ type hidden struct {
 
 // begin returns the hider for a conversation.
 func (h *hider) begin(c *Conversation) *hidden {
-	has := func(s string) bool { return strings.ContainsFunc(s, func(r rune) bool { return r >= planes[0] && r < planes[1] }) }
+	has := func(s string) bool {
+		return strings.ContainsFunc(s, func(r rune) bool { return r >= planes[0] && r < planes[1] })
+	}
 	for i := range c.Messages {
 		m := &c.Messages[i]
 		if has(m.Content) || has(m.Reasoning) || slices.ContainsFunc(m.Calls, func(c Call) bool { return has(c.Arguments) }) {
@@ -54,7 +56,7 @@ func (h *hider) begin(c *Conversation) *hidden {
 }
 
 // hide returns s with the texts of control tokens replaced. Characters that would be
-// mistaken for a replacement become U+FFFD: nobody writes characters of both private-use
+// mistaken for a replacement become U+FFFD: no text has characters of both private-use
 // areas.
 func (h *hidden) hide(s string) string {
 	if len(h.texts) == 0 {

@@ -2,9 +2,9 @@ package chatform
 
 import (
 	"bytes"
-	"encoding/json"
 	"encoding/json/jsontext"
 	"errors"
+	"strconv"
 
 	"github.com/ardanlabs/jinja"
 )
@@ -39,7 +39,11 @@ func readValue(dec *jsontext.Decoder, text func(string) string) (v jinja.Value, 
 	case '"':
 		return jinja.NewString(text(t.String())), nil
 	case '0': // an integer stays one, as in Python
-		return jinja.FromGoValue(json.Number(t.String())), nil
+		if n, err := strconv.ParseInt(t.String(), 10, 64); err == nil {
+			return jinja.NewInt(n), nil
+		}
+		f, err := strconv.ParseFloat(t.String(), 64)
+		return jinja.NewFloat(f), err
 	case '[':
 		var items []jinja.Value
 		for dec.PeekKind() != ']' {

@@ -1,0 +1,182 @@
+package chatform
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// errNoCalls: the template does not write tool calls.
+var errNoCalls = errors.New("it writes no tool calls")
+
+// inspect derives the template's form. It fails if the template cannot render a
+// conversation.
+func (t *template) inspect() error {
+	p := &probe{template: t}
+	t.form = &Form{WritesCalls: true}
+	if err := p.begin(); err != nil {
+		t.form = &Form{WritesCalls: true, ShowsTools: true, Problem: "the chat template cannot be used"}
+		return fmt.Errorf("cannot use the model's chat template: %w", err)
+	}
+	common := *t.form
+	var err error
+	if name := t.syntax(); name != "" {
+		p.fixed(name)
+	} else {
+		err = p.derive()
+	}
+	switch {
+	case errors.Is(err, errNoCalls):
+		marked := *t.form
+		*t.form = defaultForm()
+		t.form.adopt(&marked)
+	case err != nil:
+		marked := *t.form
+		*t.form = common
+		t.form.adopt(&marked)
+		t.form.Problem = "cannot read how the chat template writes tool calls: " + err.Error()
+	}
+	return nil
+}
+
+// fixed sets the form to that of a syntax.
+func (p *probe) fixed(name string) {
+	f := p.form
+	f.Syntax = name
+	plain, one := p.plain(), ""
+	reasoned := p.conventions()
+	syntaxes[name].set(f)
+	one, err := p.calls(probeArguments)
+	f.WritesCalls = err == nil && strings.Contains(one, toolA) && strings.Contains(one, valueB)
+	if !f.WritesCalls {
+		one = ""
+	}
+	p.marks(plain, reasoned, one)
+	syntaxes[name].set(f)
+}
+
+// plain returns an answer in text.
+func (p *probe) plain() string {
+	text, err := p.answer(Message{Content: probeText})
+	if err != nil || !strings.Contains(text, probeText) {
+		return probeText
+	}
+	return text
+}
+
+// adopt takes the marks of reasoning and text, and what the template expects of
+// conversations without calls.
+func (f *Form) adopt(from *Form) {
+	f.ThinkBegin, f.ThinkEnd = from.ThinkBegin, from.ThinkEnd
+	f.ContentBegin, f.ContentEnd, f.TurnEnd = from.ContentBegin, from.ContentEnd, from.TurnEnd
+	f.ContentParts, f.ReasoningName = from.ContentParts, from.ReasoningName
+}
+
+// begin renders the prompt for a user's message.
+func (p *probe) begin() (err error) {
+	for _, parts := range []bool{false, true} {
+		p.form.ContentParts = parts
+		var text string
+		text, err = p.render(true)
+		if err == nil && strings.Contains(text, probeUser) {
+			p.form.ShowsTools = strings.Contains(text, toolA) && strings.Contains(text, toolB)
+			p.start = afterUser(text)
+			return nil
+		}
+	}
+	if err == nil {
+		err = errors.New("it leaves out the message")
+	}
+	return err
+}
+
+// conventions finds out what the template expects of calls and of reasoning. It returns
+// what follows the user's message if there is reasoning, or "" if the template drops it.
+func (p *probe) conventions() (reasoned string) {
+	call := []Call{{idA, toolA, `{"` + argA + `":"` + valueA + `"}`}}
+	result := Message{Role: "tool", Content: probeResult, CallID: idA, Name: toolA}
+	if _, err := p.answer(Message{Calls: call}); err == nil {
+		long := []Call{{longID, toolA, call[0].Arguments}}
+		_, err = p.answer(Message{Calls: long})
+		p.form.ShortIDs = err != nil
+	}
+	for _, name := range []string{"", "thinking", "reasoning"} {
+		p.form.ReasoningName = name
+		for _, m := range []Message{{Content: probeText}, {Calls: call}} {
+			m.Role, m.Reasoning = "assistant", probeReasoning
+			messages := []Message{m}
+			for range 2 {
+				text, err := p.render(false, messages...)
+				if err == nil && strings.Contains(text, probeReasoning) {
+					_, err = p.answer(Message{Reasoning: probeReasoning, Calls: call})
+					_, withContent := p.answer(Message{Content: probeText, Reasoning: probeReasoning, Calls: call})
+					p.form.NoContentWithCalls = err == nil && withContent != nil
+					return afterUser(text)
+				}
+				messages = append(messages, result)
+			}
+		}
+	}
+	p.form.ReasoningName = ""
+	return ""
+}
+
+// reasoningMarks are the marks of reasoning that models use whose templates drop it.
+var reasoningMarks = [][2]string{
+	{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}, {"<|START_THINKING|>", "<|END_THINKING|>"},
+	{"<seed:think>", "</seed:think>"}, {"<mm:think>", "</mm:think>"}, {"<thinking>", "</thinking>"},
+	{"<|channel>thought", "<channel|>"}, {"<|begin_of_thought|>", "<|end_of_thought|>"},
+	{"<|inner_prefix|>", "<|inner_suffix|>"}, {"<reasoning>", "</reasoning>"},
+}
+
+// marks derives the marks of reasoning and text. plain is an answer in text, one an answer
+// with a call, reasoned the end of a conversation with reasoning; each may be "".
+func (p *probe) marks(plain, reasoned, one string) {
+	f := p.form
+	before, after, _ := strings.Cut(plain, probeText)
+	// What is between the marks of reasoning and the text.
+	shared := head(reasoned, p.start)
+	if begin, rest, found := strings.Cut(reasoned[shared:], probeReasoning); found {
+		f.ThinkBegin = strings.Trim(begin, white)
+		end, _, _ := strings.Cut(rest, probeText)
+		switch {
+		case strings.Trim(before, white) != "" && len(end) > len(before) && strings.HasSuffix(end, before):
+			f.ThinkEnd = strings.Trim(end[:len(end)-len(before)], white)
+		default:
+			f.ThinkEnd = firstUnit(end)
+		}
+		if rest := strings.Trim(p.start[shared:], white); f.ThinkBegin == "" { // the prompt has it
+			if f.ThinkBegin = rest; rest == "" || strings.Contains(rest, f.ThinkEnd) {
+				f.ThinkBegin = lastUnit(p.start[:shared])
+			}
+		}
+	} else {
+		i := slices.IndexFunc(reasoningMarks, func(m [2]string) bool {
+			return strings.Contains(p.source.Text, m[0]) || strings.Contains(p.source.Text, m[1])
+		})
+		if i >= 0 {
+			f.ThinkBegin, f.ThinkEnd = reasoningMarks[i][0], reasoningMarks[i][1]
+		}
+	}
+	for _, mark := range []string{f.ThinkBegin, f.ThinkEnd} {
+		if i := strings.LastIndex(before, mark); mark != "" && i >= 0 {
+			before = before[i+len(mark):]
+		}
+	}
+	f.ContentBegin = strings.Trim(before, white)
+	common := after
+	if one != "" {
+		common = after[len(after)-tail(after, one):]
+	}
+	f.TurnEnd = firstUnit(common)
+	switch eos := p.source.EOS; {
+	case f.TurnEnd != "":
+	case strings.Trim(after, white) != "": // an answer with calls ends in another way
+		f.TurnEnd, f.CallTurnEnd = firstUnit(after), lastUnit(one)
+		return
+	case eos != "" && strings.HasSuffix(strings.TrimRight(one, white), eos):
+		f.CallTurnEnd = eos
+	}
+	f.ContentEnd = strings.Trim(strings.TrimSuffix(after, common), white)
+}
