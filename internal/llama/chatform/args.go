@@ -73,7 +73,7 @@ func (r *Reader) argumentName() (name, kind string) {
 	if name == "" || strings.ContainsAny(name, "<>\n") || name[0] == '/' {
 		return "", ""
 	}
-	for _, k := range []string{"string", "number", "boolean", "null", "object", "array"} {
+	for _, k := range valueKinds {
 		mid := mids[k]
 		end := strings.TrimRight(mid, white)
 		if ok, _ := r.literal(end); ok {
@@ -168,11 +168,12 @@ func (r *Reader) ends(n int) bool {
 	r.white()
 	ok := !r.peek(1)
 	for _, literal := range []string{f.ArgSep, f.ArgBegin, f.CallEnd, f.Sep, f.CallBegin, f.End, f.TurnEnd, f.CallTurnEnd} {
-		literal = strings.Trim(literal, white)
-		if i := strings.IndexAny(literal, marks+white); i >= 0 {
+		if i := strings.IndexAny(literal, marks); i >= 0 {
 			literal = literal[:i]
 		}
-		ok = ok || literal != "" && r.has(literal)
+		for _, part := range strings.Fields(literal) { // models leave out others
+			ok = ok || r.has(part)
+		}
 	}
 	r.back(start)
 	return ok

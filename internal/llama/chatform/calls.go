@@ -65,7 +65,8 @@ func (r *Reader) between() bool {
 	if r.calls < maxCalls && r.firstOf([]string{f.Sep + f.CallBegin, f.CallBegin, f.Begin + f.CallBegin}, false) {
 		return true
 	}
-	for _, end := range []string{f.CallEnd, f.End, f.TurnEnd, f.CallTurnEnd} {
+	ends := append([]string{f.CallEnd, f.End, f.TurnEnd, f.CallTurnEnd}, strings.Fields(f.CallEnd)...)
+	for _, end := range ends {
 		if strings.Trim(end, white) == "" {
 			continue
 		}

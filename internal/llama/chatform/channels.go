@@ -18,6 +18,9 @@ func (r *Reader) readChannels(ReaderOptions) {
 	for r.peek(1) {
 		header, ok := r.channelHeader()
 		if !ok {
+			if r.skip("<|start|>") { // without a message
+				r.emit(Event{Kind: EventText, Text: "<|start|>"})
+			}
 			if r.until(EventText, ends); !r.endMessage(ends) {
 				return
 			}

@@ -19,7 +19,7 @@ func (p *probe) derive() error {
 		*p.form = start
 		p.form.TextArguments = text
 		one, err2 := p.calls(probeArguments)
-		if err2 == nil && !(strings.Contains(one, toolA) && strings.Contains(one, valueB)) {
+		if err2 != nil || p.tools == nil || !(strings.Contains(one, toolA) && strings.Contains(one, valueB)) {
 			err2 = errNoCalls
 			one = ""
 		}
@@ -105,8 +105,9 @@ func (f *Form) deriveJSON(one, two string) bool {
 	}
 	f.Kind = KindJSON
 	f.shape(one[from:to])
+	pre, post := mark(one[:from], idA, toolA), mark(one[to:], idA, toolA)
 	if two == "" {
-		f.Begin, f.End = one[:from], one[to:]
+		f.Begin, f.End = pre, post
 		return true
 	}
 	from2 := from + strings.Index(two[from:], "{")
@@ -118,7 +119,7 @@ func (f *Form) deriveJSON(one, two string) bool {
 	if next < 0 {
 		return false
 	}
-	f.divide(one[:from], two[to2:next], one[to:])
+	f.divide(pre, mark(two[to2:next], idB, toolB), post)
 	return true
 }
 
@@ -172,7 +173,22 @@ func (f *Form) shape(s string) {
 	}
 	s = s[:from] + MarkArguments + s[to:]
 	s = strings.Replace(s, quote(toolA), MarkName, 1)
-	f.Shape = strings.Replace(s, quote(idA), MarkID, 1)
+	if before, id, found := f.cutID(s); found {
+		s = before + MarkID + strings.TrimPrefix(s[len(before):], id)
+	}
+	f.Shape = s
+}
+
+// cutID returns the text of a call before its id, and the id.
+func (f *Form) cutID(s string) (before, id string, found bool) {
+	if f.IDPath == nil {
+		return "", "", false
+	}
+	key := quote(f.IDPath[len(f.IDPath)-1])
+	at := strings.Index(s, key) + len(key)
+	rest := strings.TrimLeft(s[at:], white+":")
+	id = rest[:max(strings.IndexAny(rest, ",}\n"), 0)]
+	return s[:len(s)-len(rest)], id, at >= len(key)
 }
 
 // deriveTag recognizes calls with the name in tags and the arguments as a JSON object.
@@ -230,7 +246,7 @@ func (f *Form) deriveArgs(p *probe, one, two string, inner func(string) string) 
 		return errors.New("the name is not before the arguments")
 	}
 	pre := mark(one[:name], idA, toolA)
-	begin := one[name+len(toolA) : at[0]]
+	begin := mark(one[name+len(toolA):at[0]], idA, toolA)
 	between := strings.ReplaceAll(one[at[1]+len(valueA):at[2]], argA, MarkArgument)
 	post := strings.ReplaceAll(mark(one[at[3]+len(valueB):], idA, toolA), argB, MarkArgument)
 	f.ArgEnd, f.ArgSep, f.ArgBegin = split(begin, between, post)
@@ -247,7 +263,7 @@ func (f *Form) deriveArgs(p *probe, one, two string, inner func(string) string) 
 			return errors.New("two calls are not in their order")
 		}
 		rest := strings.ReplaceAll(mark(two[from+len(valueB):to], idB, toolB), argB, MarkArgument)
-		f.NameEnd = countMarks(f.NameEnd, strings.TrimSuffix(two[to+len(toolB):last], f.ArgBegin))
+		f.NameEnd = countMarks(f.NameEnd, strings.TrimSuffix(mark(two[to+len(toolB):last], idB, toolB), f.ArgBegin))
 		f.divide(pre, strings.TrimPrefix(rest, f.ArgEnd), end)
 	}
 	return f.deriveValues(p, inner)

@@ -90,6 +90,9 @@ type Form struct {
 	ShortIDs bool `json:"short_ids,omitzero"`
 }
 
+// valueKinds are the keys of ArgMid.
+var valueKinds = []string{"string", "number", "boolean", "null", "object", "array"}
+
 // Kind is how calls are written; "" if the literals of the form do not describe it.
 type Kind string
 

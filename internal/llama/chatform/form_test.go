@@ -2,7 +2,6 @@ package chatform
 
 import (
 	"encoding/json/jsontext"
-	"encoding/json/v2"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -126,10 +125,13 @@ func chatTools(tools []Tool) (list []jsontext.Value) {
 	return list
 }
 
-var writtenAnswers = []struct {
+// writtenAnswer is an answer that templates write.
+type writtenAnswer struct {
 	name, text, reasoning string
 	calls                 []Call
-}{
+}
+
+var writtenAnswers = []writtenAnswer{
 	{"one call", "", "", []Call{{"abcdef123", "read_file", `{"path":"src/main.go","limit":20}`}}},
 	{"all types", "", "", []Call{{"abcdef123", "run", `{"command":"go test ./... && echo 'fertig <ü>' | grep \"x\" {y}","timeout":2.5,"env":{"HOME":"/root","A":"it's"},"background":false,"list":["a",{"b":true},-3]}`}}},
 	{"null", "", "", []Call{{"abcdef123", "run", `{"command":"ls","list":[null]}`}}},
@@ -145,86 +147,79 @@ var writtenAnswers = []struct {
 	{"reasoning and text", "It prints hi.", "Let me see: hi.", nil},
 }
 
-// TestForms reads back what each template writes. What a template leaves out, such as
-// reasoning, is not expected.
+// TestForms reads back what each template writes.
 func TestForms(t *testing.T) {
 	all := templates(t)
 	for _, name := range sorted(all) {
-		source := all[name]
 		t.Run(name, func(t *testing.T) {
-			tpl := inspected(t, source)
-			f := tpl.form
-			if os.Getenv("SHOW") != "" {
-				b, _ := json.Marshal(f, jsontext.WithIndent(" "), json.Deterministic(true))
-				fmt.Printf("%s %s\n", name, b)
-			}
-			if f.Problem != "" {
-				t.Fatal(f.Problem)
-			}
-			user := Message{Role: "user", Content: "What does it do?"}
-			prompt, _, err := tpl.render(&Conversation{Messages: []Message{user}, Tools: chatTools(agentTools), Answer: true})
-			if err != nil {
-				t.Fatal(err)
+			tpl := inspected(t, all[name])
+			if tpl.form.Problem != "" {
+				t.Fatal(tpl.form.Problem)
 			}
 			for _, a := range writtenAnswers {
-				if len(a.calls) > 1 && !f.Parallel {
-					continue
-				}
-				t.Run(a.name, func(t *testing.T) {
-					m := Message{Role: "assistant", Content: a.text, Reasoning: a.reasoning, Calls: a.calls}
-					c := &Conversation{Messages: []Message{user, m}, Tools: chatTools(agentTools)}
-					text, _, err := tpl.render(c)
-					if err != nil {
-						t.Fatal(err)
-					}
-					at := strings.LastIndex(prompt, user.Content) + len(user.Content)
-					begin := head(text, prompt)
-					o := ReaderOptions{Tools: agentTools, Prompt: prompt[at:max(at, begin)], Reasoning: true}
-					if a.reasoning != "" && strings.Contains(text, a.reasoning) && !strings.Contains(text[at:], f.ThinkBegin) {
-						o.Prompt = prompt[at:] // it begins the reasoning
-					}
-					// Some templates end each prompt with the same text.
-					alone, _, err := tpl.render(&Conversation{Messages: []Message{user}, Tools: c.Tools})
-					if err != nil {
-						t.Fatal(err)
-					}
-					text = text[begin : len(text)-tail(text[begin:], alone[at:])]
-					for _, end := range []string{f.TurnEnd, f.CallTurnEnd} {
-						if !strings.HasPrefix(f.head(), end) {
-							text, _, _ = strings.Cut(text, end) // where the model ends
-						}
-					}
-					got := readPieces(t, f, o, text)
-					want := result{}
-					if a.calls != nil && strings.Contains(text, a.calls[0].Name) {
-						want.Calls = a.calls
-					}
-					if f.ThinkEnd != "" && strings.HasSuffix(strings.TrimRight(o.Prompt, white), f.ThinkBegin) && !strings.Contains(text, f.ThinkEnd) {
-						got.Text, got.Reasoning = got.Reasoning, "" // the template does not end what the prompt begins
-					}
-					if strings.Contains(text, a.text) {
-						want.Text = a.text
-					}
-					if strings.Contains(text, a.reasoning) {
-						want.Reasoning = a.reasoning
-					}
-					if f.Syntax == "channels" && got.Calls != nil {
-						got.Text, got.Reasoning = got.Text+got.Reasoning, "" // the template writes either as reasoning
-						want.Text, want.Reasoning = want.Text+want.Reasoning, ""
-					}
-					ok := len(got.Calls) == len(want.Calls) && strings.TrimSpace(got.Text) == want.Text && strings.TrimSpace(got.Reasoning) == want.Reasoning
-					if a.name == "null" && !strings.Contains(text, "null") && !strings.Contains(text, "None") {
-						return
-					}
-					for i := range got.Calls {
-						ok = ok && got.Calls[i].Name == want.Calls[i].Name && sameJSON(got.Calls[i].Arguments, want.Calls[i].Arguments)
-					}
-					if !ok {
-						t.Errorf("%q\n got %q\nwant %q", text, got, want)
-					}
-				})
+				t.Run(a.name, func(t *testing.T) { tpl.readBack(t, a) })
 			}
 		})
+	}
+}
+
+// readBack reads what the template writes for an answer. What the template leaves out, such
+// as reasoning, is not expected.
+func (tpl *template) readBack(t *testing.T, a writtenAnswer) {
+	f := tpl.form
+	if len(a.calls) > 1 && !f.Parallel {
+		return
+	}
+	user := Message{Role: "user", Content: "What does it do?"}
+	m := Message{Role: "assistant", Content: a.text, Reasoning: a.reasoning, Calls: a.calls}
+	var rendered []string // what follows the user's message: the prompt, nothing, the answer
+	for _, c := range []Conversation{{Messages: []Message{user}, Answer: true}, {Messages: []Message{user}}, {Messages: []Message{user, m}}} {
+		c.Tools = chatTools(agentTools)
+		text, _, err := tpl.render(&c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rendered = append(rendered, text[strings.LastIndex(text, user.Content)+len(user.Content):])
+	}
+	prompt, text := rendered[0], rendered[2]
+	begin := head(text, prompt)
+	o := ReaderOptions{Tools: agentTools, Prompt: prompt[:begin], Reasoning: true}
+	if a.reasoning != "" && strings.Contains(text, a.reasoning) && !strings.Contains(text, f.ThinkBegin) {
+		o.Prompt = prompt // it begins the reasoning
+	}
+	text = text[begin:]
+	text = text[:len(text)-tail(text, rendered[1])] // some templates end each prompt with the same text
+	for _, end := range []string{f.TurnEnd, f.CallTurnEnd} {
+		if !strings.HasPrefix(f.head(), end) {
+			text, _, _ = strings.Cut(text, end) // the model ends there
+		}
+	}
+	got, want := readPieces(t, f, o, text), result{}
+	if a.calls != nil && strings.Contains(text, a.calls[0].Name) {
+		want.Calls = a.calls
+	}
+	if strings.Contains(text, a.text) {
+		want.Text = a.text
+	}
+	if strings.Contains(text, a.reasoning) {
+		want.Reasoning = a.reasoning
+	}
+	if f.ThinkEnd != "" && strings.HasSuffix(strings.TrimRight(o.Prompt, white), f.ThinkBegin) && !strings.Contains(text, f.ThinkEnd) {
+		got.Text, got.Reasoning = got.Reasoning, "" // the template does not end what the prompt begins
+	}
+	if f.Syntax == "channels" && got.Calls != nil { // the template writes either as reasoning
+		got.Text, got.Reasoning = got.Text+got.Reasoning, ""
+		want.Text, want.Reasoning = want.Text+want.Reasoning, ""
+	}
+	ok := len(got.Calls) == len(want.Calls) && strings.TrimSpace(got.Text) == want.Text && strings.TrimSpace(got.Reasoning) == want.Reasoning
+	if a.name == "null" && !strings.Contains(text, "null") && !strings.Contains(text, "None") {
+		return
+	}
+	for i := range got.Calls {
+		ok = ok && got.Calls[i].Name == want.Calls[i].Name && sameJSON(got.Calls[i].Arguments, want.Calls[i].Arguments)
+	}
+	if !ok {
+		t.Errorf("prompt %q\nanswer %q\n got %q\nwant %q", o.Prompt, text, got, want)
 	}
 }
 

@@ -1,6 +1,7 @@
 package chatform
 
 import (
+	"encoding/json/jsontext"
 	"errors"
 	"fmt"
 	"slices"
@@ -73,16 +74,17 @@ func (f *Form) adopt(from *Form) {
 	f.ContentParts, f.ReasoningName = from.ContentParts, from.ReasoningName
 }
 
-// begin renders the prompt for a user's message.
+// begin renders the prompt for a user's message, with tools if the template can.
 func (p *probe) begin() (err error) {
-	for _, parts := range []bool{false, true} {
-		p.form.ContentParts = parts
-		var text string
-		text, err = p.render(true)
-		if err == nil && strings.Contains(text, probeUser) {
-			p.form.ShowsTools = strings.Contains(text, toolA) && strings.Contains(text, toolB)
-			p.start = afterUser(text)
-			return nil
+	for _, p.tools = range [][]jsontext.Value{probeTools, nil} {
+		for _, p.form.ContentParts = range []bool{false, true} {
+			var text string
+			text, err = p.render(true)
+			if err == nil && strings.Contains(text, probeUser) {
+				p.form.ShowsTools = strings.Contains(text, toolA) && strings.Contains(text, toolB)
+				p.start = afterUser(text)
+				return nil
+			}
 		}
 	}
 	if err == nil {
@@ -173,7 +175,10 @@ func (p *probe) marks(plain, reasoned, one string) {
 	switch eos := p.source.EOS; {
 	case f.TurnEnd != "":
 	case strings.Trim(after, white) != "": // an answer with calls ends in another way
-		f.TurnEnd, f.CallTurnEnd = firstUnit(after), lastUnit(one)
+		f.TurnEnd = firstUnit(after)
+		if end := lastUnit(one); end != f.TurnEnd {
+			f.CallTurnEnd = end
+		}
 		return
 	case eos != "" && strings.HasSuffix(strings.TrimRight(one, white), eos):
 		f.CallTurnEnd = eos

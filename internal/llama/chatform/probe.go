@@ -38,6 +38,7 @@ var probeSchema = jsontext.Value(probeParameters)
 // probe renders conversations to learn how the template writes them.
 type probe struct {
 	*template
+	tools []jsontext.Value // nil if the template does not take them
 	count int
 	// start is the end of the prompt for an answer, after the user's message.
 	start string
@@ -50,7 +51,7 @@ func (p *probe) render(answer bool, messages ...Message) (string, error) {
 	}
 	text, _, err := p.renderOnce(&Conversation{
 		Messages: append([]Message{{Role: "user", Content: probeUser}}, messages...),
-		Tools:    probeTools, Answer: answer,
+		Tools:    p.tools, Answer: answer,
 	})
 	return text, err
 }

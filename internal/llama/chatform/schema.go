@@ -18,47 +18,51 @@ func newSchema(v jsontext.Value) schema {
 	return schema{node, node}
 }
 
-// maxRefs limits how deeply a schema refers to others.
-const maxRefs = 16
+// maxParts limits the schemas that are read for one: they may refer to each other.
+const maxParts = 64
 
 // parts returns the schema and those that it is composed of.
-func (s schema) parts(depth int) (list []schema) {
-	if s.node == nil || depth > maxRefs {
-		return nil
-	}
-	list = []schema{s}
-	var ref string
-	_ = json.Unmarshal(s.node["$ref"], &ref)
-	if path, ok := strings.CutPrefix(ref, "#/"); ok {
-		at := s.root
-		for _, name := range strings.Split(path, "/") {
-			name = strings.NewReplacer("~1", "/", "~0", "~").Replace(name)
-			var next map[string]jsontext.Value
-			_ = json.Unmarshal(at[name], &next)
-			at = next
+func (s schema) parts() []schema {
+	list := []schema{s}
+	for i := 0; i < len(list) && len(list) < maxParts; i++ {
+		node := list[i].node
+		var ref string
+		_ = json.Unmarshal(node["$ref"], &ref)
+		if path, ok := strings.CutPrefix(ref, "#"); ok {
+			list = append(list, s.at(path))
 		}
-		list = append(list, schema{at, s.root}.parts(depth+1)...)
-	}
-	for _, name := range []string{"anyOf", "oneOf", "allOf"} {
-		var nodes []map[string]jsontext.Value
-		_ = json.Unmarshal(s.node[name], &nodes)
-		for _, node := range nodes {
-			list = append(list, schema{node, s.root}.parts(depth+1)...)
+		for _, name := range []string{"anyOf", "oneOf", "allOf"} {
+			var nodes []jsontext.Value
+			_ = json.Unmarshal(node[name], &nodes)
+			for _, node := range nodes {
+				list = append(list, s.child(node))
+			}
 		}
 	}
 	return list
 }
 
+// at returns the schema at a JSON pointer.
+func (s schema) at(path string) schema {
+	node := s.root
+	for _, name := range strings.Split(path, "/")[1:] {
+		var next map[string]jsontext.Value
+		_ = json.Unmarshal(node[strings.NewReplacer("~1", "/", "~0", "~").Replace(name)], &next)
+		node = next
+	}
+	return schema{node, s.root}
+}
+
 // property returns the schema of a member of an object.
 func (s schema) property(name string) schema {
-	for _, part := range s.parts(0) {
+	for _, part := range s.parts() {
 		var properties map[string]jsontext.Value
 		_ = json.Unmarshal(part.node["properties"], &properties)
 		if v, ok := properties[name]; ok {
 			return s.child(v)
 		}
 	}
-	for _, part := range s.parts(0) {
+	for _, part := range s.parts() {
 		if v, ok := part.node["additionalProperties"]; ok && v.Kind() == '{' {
 			return s.child(v)
 		}
@@ -68,7 +72,7 @@ func (s schema) property(name string) schema {
 
 // items returns the schema of the elements of an array.
 func (s schema) items() schema {
-	for _, part := range s.parts(0) {
+	for _, part := range s.parts() {
 		if v, ok := part.node["items"]; ok {
 			return s.child(v)
 		}
@@ -108,7 +112,7 @@ func (t typeSet) allow(kind jsontext.Kind) bool { return t == 0 || t&typeKinds[k
 
 // types returns the types that the schema allows.
 func (s schema) types() (set typeSet) {
-	for _, part := range s.parts(0) {
+	for _, part := range s.parts() {
 		var one string
 		var list []string
 		if json.Unmarshal(part.node["type"], &one) == nil {

@@ -7,7 +7,7 @@ import (
 
 // syntax is a way to write answers that the literals of a form do not describe.
 type syntax struct {
-	marks    []string      // the template has them all, or they are control tokens
+	marks    [][]string    // the template has all of one list, or they are control tokens
 	set      func(f *Form) // sets what is derived for other forms
 	literals []string      // further ones
 	within   []string      // marks of reasoning within text, which is left out
@@ -23,7 +23,7 @@ type syntax struct {
 // syntaxes are the syntaxes by name.
 var syntaxes = map[string]syntax{
 	"channels": {
-		marks: []string{"<|channel|>", "<|message|>", "functions."},
+		marks: [][]string{{"<|channel|>", "<|message|>", "functions."}},
 		set: func(f *Form) {
 			f.Kind, f.CallBegin, f.NameEnd = KindTag, "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"
 			f.TurnEnd, f.CallTurnEnd = "<|return|>", "<|call|>"
@@ -32,7 +32,7 @@ var syntaxes = map[string]syntax{
 		read:     (*Reader).readChannels,
 	},
 	"recipients": {
-		marks: []string{">>>${recipient}"},
+		marks: [][]string{{">>>${recipient}"}},
 		set: func(f *Form) {
 			f.Kind, f.Parallel, f.TextArguments = KindTag, true, true
 			f.NameEnd, f.Sep = "\n", ">>>"
@@ -40,7 +40,7 @@ var syntaxes = map[string]syntax{
 		read: (*Reader).readRecipients,
 	},
 	"quoted": {
-		marks: []string{"<|tool_call>call:"},
+		marks: [][]string{{"<|tool_call>call:"}},
 		set: func(f *Form) {
 			f.Parallel, f.CallBegin, f.CallEnd = true, "<|tool_call>call:", "<tool_call|>"
 			f.ThinkBegin, f.ThinkEnd = "<|channel>thought", "<channel|>"
@@ -51,7 +51,7 @@ var syntaxes = map[string]syntax{
 		calls:    (*Reader).readQuoted,
 	},
 	"python": {
-		marks: []string{"<|tool_call_start|>"},
+		marks: [][]string{{"<|tool_call_start|>"}, {"<|tool_list_start|>"}},
 		set: func(f *Form) {
 			f.Parallel, f.CallBegin, f.CallEnd = true, "<|tool_call_start|>", "<|tool_call_end|>"
 			f.ThinkBegin, f.ThinkEnd = "<think>", "</think>"
@@ -60,7 +60,7 @@ var syntaxes = map[string]syntax{
 		write: writePython,
 	},
 	"nested": {
-		marks: []string{nestedMark, "<item>"},
+		marks: [][]string{{nestedMark, "<item>"}},
 		set: func(f *Form) {
 			*f = Form{
 				Syntax: f.Syntax, WritesCalls: f.WritesCalls, ShowsTools: f.ShowsTools, ContentParts: f.ContentParts, Kind: KindArgs, Parallel: true,
@@ -70,7 +70,7 @@ var syntaxes = map[string]syntax{
 				ThinkBegin: "<mm:think>", ThinkEnd: "</mm:think>", TurnEnd: "[e~[",
 			}
 			f.ArgMid = map[string]string{}
-			for kind := range typeNames {
+			for _, kind := range valueKinds {
 				f.ArgMid[kind] = ">"
 			}
 		},
@@ -84,7 +84,7 @@ func (t *template) syntax() string {
 		missing := func(mark string) bool {
 			return !strings.Contains(t.source.Text, mark) && !strings.Contains(t.source.WithTools, mark) && !slices.Contains(t.source.Control, mark)
 		}
-		if !slices.ContainsFunc(s.marks, missing) {
+		if slices.ContainsFunc(s.marks, func(list []string) bool { return !slices.ContainsFunc(list, missing) }) {
 			return name
 		}
 	}
