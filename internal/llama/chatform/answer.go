@@ -8,35 +8,47 @@ import (
 
 // answer reads an answer in a form that its literals describe.
 func (r *Reader) answer(o ReaderOptions) {
-	if r.prompt(o) {
+	if !r.begunCall(o.Prompt) && o.Reasoning && r.beginsReasoning(o.Prompt) {
 		r.reasoning()
 	}
 	r.text()
 }
 
-// prompt reads the end of the prompt. It reports whether the answer begins with reasoning.
-func (r *Reader) prompt(o ReaderOptions) (reasoning bool) {
-	f, rest := r.form, o.Prompt
-	begin, end := -1, -1
-	if f.ThinkEnd != "" {
-		begin, end = strings.LastIndex(rest, f.ThinkBegin), strings.LastIndex(rest, f.ThinkEnd)
-	}
-	if last := max(begin, end); f.ThinkBegin != "" && last >= 0 {
-		rest = rest[last:]
-	}
-	if len(r.names) > 0 {
-		for _, t := range f.triggers() {
-			if i := strings.Index(rest, t.text); t.certain && i >= 0 && f.begins(rest[i:]) {
-				r.buf = append([]byte(rest[i:]), r.buf...)
-				r.base -= len(rest) - i
-				return false
-			}
-		}
-	}
-	if !o.Reasoning || f.ThinkEnd == "" {
+// begunCall reads calls that the end of the prompt begins. If the answer does not go on
+// with one, nothing is read.
+func (r *Reader) begunCall(prompt string) bool {
+	f := r.form
+	if len(r.names) == 0 {
 		return false
 	}
-	if f.ThinkBegin != "" && begin > end {
+	if i := strings.LastIndex(prompt, f.ThinkEnd); i >= 0 {
+		prompt = prompt[i+len(f.ThinkEnd):]
+	}
+	for _, t := range f.triggers() {
+		i := strings.Index(prompt, t.text)
+		if !t.certain || i < 0 || !f.begins(prompt[i:]) {
+			continue
+		}
+		r.buf = append([]byte(prompt[i:]), r.buf...)
+		r.base = -len(prompt[i:])
+		if r.readCalls(false) {
+			r.white()
+			return true
+		}
+		r.back(0)
+		return false
+	}
+	return false
+}
+
+// beginsReasoning reports whether the answer begins with reasoning, whose mark is written
+// by the prompt or the model.
+func (r *Reader) beginsReasoning(prompt string) bool {
+	f := r.form
+	if f.ThinkEnd == "" {
+		return false
+	}
+	if f.ThinkBegin != "" && strings.LastIndex(prompt, f.ThinkBegin) > strings.LastIndex(prompt, f.ThinkEnd) {
 		return true
 	}
 	start := r.at()

@@ -5,6 +5,7 @@ import (
 	"encoding/json/jsontext"
 	"math/big"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -16,6 +17,9 @@ func (t *template) prepare(c *Conversation) *Conversation {
 	p.Messages = slices.Clone(c.Messages)
 	if !f.Parallel && f.WritesCalls {
 		p.Messages = splitCalls(p.Messages)
+	}
+	if f.NameInID {
+		nameIDs(p.Messages)
 	}
 	if f.Default {
 		p.Messages = resultsAsText(p.Messages)
@@ -116,6 +120,27 @@ func alternating(messages []Message) (list []Message) {
 		list = append(list, m)
 	}
 	return list
+}
+
+// nameID returns an id that has the name of the tool.
+func nameID(name string, n int) string { return "functions." + name + ":" + strconv.Itoa(n) }
+
+// nameIDs gives the calls of a conversation ids that have the names of the tools.
+func nameIDs(messages []Message) {
+	ids := map[string]string{}
+	for i := range messages {
+		m := &messages[i]
+		m.Calls = slices.Clone(m.Calls)
+		for j, c := range m.Calls {
+			if ids[c.ID] = c.ID; !strings.Contains(c.ID, c.Name) {
+				ids[c.ID] = nameID(c.Name, len(ids)-1)
+			}
+			m.Calls[j].ID = ids[c.ID]
+		}
+		if id, ok := ids[m.CallID]; ok {
+			m.CallID = id
+		}
+	}
 }
 
 // callsAsText returns calls as the model writes them, for a template that does not.

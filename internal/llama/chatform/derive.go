@@ -19,6 +19,10 @@ func (p *probe) derive() error {
 		*p.form = start
 		p.form.TextArguments = text
 		one, err2 := p.calls(probeArguments)
+		if err2 == nil && strings.Contains(one, idA) && !strings.Contains(one, toolA) {
+			p.form.NameInID = true
+			one, err2 = p.calls(probeArguments)
+		}
 		if err2 != nil || p.tools == nil || !(strings.Contains(one, toolA) && strings.Contains(one, valueB)) {
 			err2 = errNoCalls
 			one = ""

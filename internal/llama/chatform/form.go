@@ -86,6 +86,9 @@ type Form struct {
 	ContentParts bool `json:"content_parts,omitzero"`
 	// TextArguments: the arguments of calls are text.
 	TextArguments bool `json:"text_arguments,omitzero"`
+	// NameInID: the template writes the id of a call in place of its name, which must be
+	// functions.NAME:NUMBER.
+	NameInID bool `json:"name_in_id,omitzero"`
 	// ShortIDs: the ids of calls must be 9 letters and digits.
 	ShortIDs bool `json:"short_ids,omitzero"`
 }

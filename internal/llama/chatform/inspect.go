@@ -21,11 +21,14 @@ func (t *template) inspect() error {
 		return fmt.Errorf("cannot use the model's chat template: %w", err)
 	}
 	common := *t.form
-	var err error
-	if name := t.syntax(); name != "" {
-		p.fixed(name)
-	} else {
+	name, err := t.syntax(), error(nil)
+	if name == "" || syntaxes[name].derived {
 		err = p.derive()
+	}
+	if name != "" && (err != nil || !syntaxes[name].derived) {
+		err = nil
+		*t.form = common
+		p.fixed(name)
 	}
 	switch {
 	case errors.Is(err, errNoCalls):
@@ -129,7 +132,7 @@ var reasoningMarks = [][2]string{
 	{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}, {"<|START_THINKING|>", "<|END_THINKING|>"},
 	{"<seed:think>", "</seed:think>"}, {"<mm:think>", "</mm:think>"}, {"<thinking>", "</thinking>"},
 	{"<|channel>thought", "<channel|>"}, {"<|begin_of_thought|>", "<|end_of_thought|>"},
-	{"<|inner_prefix|>", "<|inner_suffix|>"}, {"<reasoning>", "</reasoning>"},
+	{"<|inner_prefix|>", "<|inner_suffix|>"}, {"<reasoning>", "</reasoning>"}, {"<|thought_start|>", "<|thought_end|>"},
 }
 
 // marks derives the marks of reasoning and text. plain is an answer in text, one an answer

@@ -79,7 +79,11 @@ func (p *probe) answer(m Message) (string, error) {
 func (p *probe) calls(arguments ...string) (string, error) {
 	var m Message
 	for i, a := range arguments {
-		m.Calls = append(m.Calls, Call{[]string{idA, idB}[i], []string{toolA, toolB}[i], a})
+		call := Call{[]string{idA, idB}[i], []string{toolA, toolB}[i], a}
+		if p.form.NameInID {
+			call.ID = nameID(call.Name, i)
+		}
+		m.Calls = append(m.Calls, call)
 	}
 	return p.answer(m)
 }

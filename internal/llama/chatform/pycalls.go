@@ -17,7 +17,9 @@ func (r *Reader) readPython() {
 			skipped = false
 			r.white()
 			for _, s := range []string{f.CallBegin, f.CallEnd, "[", "]", ","} {
-				skipped = skipped || s != "" && r.skip(s)
+				if !skipped && s != "" {
+					skipped, _ = r.literal(s)
+				}
 			}
 		}
 		name, ok := r.name("(")
@@ -30,10 +32,8 @@ func (r *Reader) readPython() {
 			return
 		}
 	}
-	if r.white(); r.skip("]") {
-		r.white()
-	}
-	r.skip(f.CallEnd)
+	r.literal("]")
+	r.literal(f.CallEnd)
 }
 
 // pythonArguments reports the arguments of a call up to its parenthesis.
@@ -71,8 +71,7 @@ func (r *Reader) pythonArguments(s schema) bool {
 }
 
 // pythonValue reads a value up to the comma or the parenthesis after it. A string is
-// returned as JSON. In it, only a quote before a comma or a bracket ends it: templates
-// write strings without escapes.
+// returned as JSON.
 func (r *Reader) pythonValue() (string, bool) {
 	r.white()
 	var b strings.Builder
@@ -80,7 +79,7 @@ func (r *Reader) pythonValue() (string, bool) {
 	for r.peek(1) {
 		switch c := r.rest()[0]; {
 		case c == '\'' || c == '"':
-			text, ok := r.pythonQuoted(c)
+			text, ok := r.pythonQuoted(c, depth)
 			if !ok {
 				return "", false
 			}
@@ -103,27 +102,47 @@ func (r *Reader) pythonValue() (string, bool) {
 	return "", false
 }
 
-// pythonQuoted reads a string in the quotes c.
-func (r *Reader) pythonQuoted(c byte) (string, bool) {
+// pythonQuoted reads a string in the quotes c. Templates write strings without escapes, so
+// a quote only ends it if what follows does.
+func (r *Reader) pythonQuoted(c byte, depth int) (string, bool) {
 	for n := 1; r.peek(n + 1); n++ {
 		switch r.rest()[n] {
 		case '\\':
 			n++
 		case c:
-			m := n + 1
-			for r.peek(m+1) && strings.IndexByte(white, r.rest()[m]) >= 0 {
-				m++
-			}
-			if r.peek(m+1) && strings.IndexByte(",)]}:", r.rest()[m]) < 0 {
+			if !r.pythonEnds(n+1, depth) {
 				continue
 			}
-			inner := string(r.rest()[1:n])
+			text, _ := pythonString("\x00" + string(r.rest()[1:n]) + "\x00")
 			r.pos += n + 1
-			text, _ := pythonString("\x00" + inner + "\x00")
 			return text, true
 		}
 	}
 	return "", false
+}
+
+// pythonEnds reports whether a string may end n bytes ahead: within a list or a dict before
+// a comma, a colon or a bracket; else before the next argument or the end of the call.
+func (r *Reader) pythonEnds(n, depth int) bool {
+	start := r.at()
+	defer r.back(start)
+	r.pos += n
+	r.white()
+	switch {
+	case !r.peek(1):
+		return true
+	case depth > 0:
+		return strings.IndexByte(",:)]}", r.rest()[0]) >= 0
+	case r.skip(","):
+		r.white()
+		name := r.word()
+		r.white()
+		return name != "" && r.has("=")
+	case r.skip(")"):
+		r.white()
+		return !r.peek(1) || strings.IndexByte(",]<`", r.rest()[0]) >= 0 || isLetter(r.rest()[0])
+	}
+	return false
 }
 
 // writePython writes calls.

@@ -9,6 +9,7 @@ import (
 type syntax struct {
 	marks    [][]string    // the template has all of one list, or they are control tokens
 	set      func(f *Form) // sets what is derived for other forms
+	derived  bool          // the form is derived if the template writes calls
 	literals []string      // further ones
 	within   []string      // marks of reasoning within text, which is left out
 	// read reads an answer, and calls reads calls from their trigger on; each may be nil.
@@ -51,7 +52,8 @@ var syntaxes = map[string]syntax{
 		calls:    (*Reader).readQuoted,
 	},
 	"python": {
-		marks: [][]string{{"<|tool_call_start|>"}, {"<|tool_list_start|>"}},
+		marks:   [][]string{{"<|tool_call_start|>"}, {"<|tool_list_start|>"}},
+		derived: true,
 		set: func(f *Form) {
 			f.Parallel, f.CallBegin, f.CallEnd = true, "<|tool_call_start|>", "<|tool_call_end|>"
 			f.ThinkBegin, f.ThinkEnd = "<think>", "</think>"

@@ -57,6 +57,8 @@ var unknownTemplates = map[string]string{
 {% endfor %}</call>{% endfor %}` + turnsEnd,
 	"a fence": showTools + turns +
 		"{{ m.content }}{% for c in m.tool_calls or [] %}\n```tool_call\n{{ c.function.name }}\n{{ c.function.arguments | tojson }}\n```{% endfor %}" + turnsEnd,
+	"the id in place of the name": showTools + turns +
+		`{{ m.content }}{% if m.tool_calls %}<|calls|>{% for c in m.tool_calls %}<|call|>{{ c.id }}<|with|>{{ c.function.arguments | tojson }}<|end_call|>{% endfor %}<|end_calls|>{% endif %}` + turnsEnd,
 	"the name as the key": showTools + turns +
 		`{{ m.content }}{% for c in m.tool_calls or [] %}<|call|>{"{{ c.function.name }}": {{ c.function.arguments | tojson }}}<|/call|>{% endfor %}` + turnsEnd,
 	"content in parts, and one call": showTools + `{% for m in messages %}{% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one call only') }}{% endif %}` +
