@@ -86,6 +86,7 @@ func (r *Reader) between() bool {
 // call reads a call after its begin, which is given. It is reported once its name is known
 // to be one of the tools.
 func (r *Reader) call(begin string) {
+	calls := r.calls
 	switch r.form.Kind {
 	case KindJSON:
 		r.jsonCall()
@@ -108,7 +109,9 @@ func (r *Reader) call(begin string) {
 			r.arguments("{}")
 		}
 	}
-	r.literal(r.form.CallEnd)
+	if r.calls > calls {
+		r.literal(r.form.CallEnd)
+	}
 }
 
 // name reads the name of a tool and what follows it.
