@@ -21,7 +21,7 @@ func (r *Reader) begunCall(prompt string) bool {
 	if len(r.names) == 0 {
 		return false
 	}
-	if i := strings.LastIndex(prompt, f.ThinkEnd); i >= 0 {
+	if i := strings.LastIndex(prompt, f.ThinkEnd); f.ThinkEnd != "" && i >= 0 {
 		prompt = prompt[i+len(f.ThinkEnd):]
 	}
 	for _, t := range f.triggers() {
@@ -141,10 +141,8 @@ func (r *Reader) guessCalls() bool {
 // text reads text and calls.
 func (r *Reader) text() {
 	f := r.form
-	if start := r.at(); f.ContentBegin != "" {
-		if ok, _ := r.literal(f.ContentBegin); !ok {
-			r.back(start)
-		}
+	if f.ContentBegin != "" {
+		r.literal(f.ContentBegin)
 	}
 	var triggers []trigger
 	if len(r.names) > 0 {

@@ -118,9 +118,10 @@ func (t *template) render(c *Conversation) (text string, hidden *hidden, err err
 
 // tail returns the end of a prompt that the template wrote after the last message.
 func (t *template) tail(c *Conversation, prompt string, hidden *hidden) string {
+	const enough = 32 // a shorter text may be a part of what the template writes
 	last := hidden.hide(strings.TrimSpace(c.Messages[len(c.Messages)-1].Content))
 	last = last[max(len(last)-maxLiteral, 0):]
-	if i := strings.LastIndex(prompt, last); i >= 0 && last != "" {
+	if i := strings.LastIndex(prompt, last); i >= 0 && len(last) >= enough {
 		return prompt[i+len(last):]
 	}
 	without := *c

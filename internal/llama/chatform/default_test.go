@@ -56,7 +56,7 @@ func TestDefaultForm(t *testing.T) {
 			if err != nil || !strings.HasPrefix(text, test.before) || !strings.HasSuffix(text, test.after) || !strings.Contains(text, string(agentTools[0].Parameters)) {
 				t.Errorf("%v\n got %s\nwant %s…%s", err, text, test.before, test.after)
 			}
-			if end := tpl.tail(agentTurn(), text, hidden); end != "\n</tool_response>\n<assistant>" {
+			if end := tpl.tail(agentTurn(), text, hidden); end != "<assistant>" {
 				t.Errorf("the prompt ends with %q", end)
 			}
 		})
@@ -169,5 +169,28 @@ func TestReasoningNames(t *testing.T) {
 	text, _, err := tpl.render(c)
 	if err != nil || !strings.Contains(text, "<|channel|>analysis<|message|>It must be read.<|end|><|start|>assistant to=functions.read_file") {
 		t.Errorf("%v: %s", err, text)
+	}
+}
+
+// TestTail returns what the template writes after the last message, also if the message
+// reads like it.
+func TestTail(t *testing.T) {
+	tpl := inspected(t, templates(t)["Qwen3.5-4B"])
+	for _, content := range []string{"n", "<think>", "", "What is in the folder that was named above?", "assistant\n<think>\n"} {
+		for _, thinking := range []bool{false, true} {
+			c := &Conversation{Messages: []Message{{Role: "user", Content: content}}, Answer: true, Variables: map[string]any{"enable_thinking": thinking}}
+			prompt, hidden, err := tpl.render(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := "<think>\n\n</think>\n\n"
+			if thinking {
+				want = "<think>\n"
+			}
+			want = "<|im_start|>assistant\n" + want
+			if got := strings.TrimPrefix(tpl.tail(c, prompt, hidden), "<|im_end|>\n"); got != want {
+				t.Errorf("%q: %q, want %q", content, got, want)
+			}
+		}
 	}
 }

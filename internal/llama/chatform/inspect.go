@@ -140,36 +140,55 @@ var reasoningMarks = [][2]string{
 func (p *probe) marks(plain, reasoned, one string) {
 	f := p.form
 	before, after, _ := strings.Cut(plain, probeText)
-	// What is between the marks of reasoning and the text.
-	shared := head(reasoned, p.start)
-	if begin, rest, found := strings.Cut(reasoned[shared:], probeReasoning); found {
-		f.ThinkBegin = strings.Trim(begin, white)
-		end, _, _ := strings.Cut(rest, probeText)
-		switch {
-		case strings.Trim(before, white) != "" && len(end) > len(before) && strings.HasSuffix(end, before):
-			f.ThinkEnd = strings.Trim(end[:len(end)-len(before)], white)
-		default:
-			f.ThinkEnd = firstUnit(end)
-		}
-		if rest := strings.Trim(p.start[shared:], white); f.ThinkBegin == "" { // the prompt has it
-			if f.ThinkBegin = rest; rest == "" || strings.Contains(rest, f.ThinkEnd) {
-				f.ThinkBegin = lastUnit(p.start[:shared])
-			}
-		}
-	} else {
-		i := slices.IndexFunc(reasoningMarks, func(m [2]string) bool {
-			return strings.Contains(p.source.Text, m[0]) || strings.Contains(p.source.Text, m[1])
-		})
-		if i >= 0 {
-			f.ThinkBegin, f.ThinkEnd = reasoningMarks[i][0], reasoningMarks[i][1]
-		}
-	}
+	p.thinkMarks(reasoned, before)
 	for _, mark := range []string{f.ThinkBegin, f.ThinkEnd} {
 		if i := strings.LastIndex(before, mark); mark != "" && i >= 0 {
 			before = before[i+len(mark):]
 		}
 	}
 	f.ContentBegin = strings.Trim(before, white)
+	p.endMarks(after, one)
+	for _, mark := range []*string{&f.ThinkBegin, &f.ThinkEnd, &f.ContentBegin, &f.ContentEnd, &f.TurnEnd, &f.CallTurnEnd} {
+		if len(*mark) > maxLiteral {
+			*mark = ""
+		}
+	}
+}
+
+// thinkMarks derives the marks of reasoning. before is what is before the text of an answer
+// without reasoning.
+func (p *probe) thinkMarks(reasoned, before string) {
+	f := p.form
+	shared := head(reasoned, p.start)
+	begin, rest, found := strings.Cut(reasoned[shared:], probeReasoning)
+	if !found {
+		i := slices.IndexFunc(reasoningMarks, func(m [2]string) bool {
+			return strings.Contains(p.source.Text, m[0]) || strings.Contains(p.source.Text, m[1])
+		})
+		if i >= 0 {
+			f.ThinkBegin, f.ThinkEnd = reasoningMarks[i][0], reasoningMarks[i][1]
+		}
+		return
+	}
+	end, _, _ := strings.Cut(rest, probeText)
+	if text, ok := strings.CutSuffix(end, before); ok && text != "" && strings.Trim(before, white) != "" {
+		f.ThinkEnd = strings.Trim(text, white)
+	} else {
+		f.ThinkEnd = firstUnit(end)
+	}
+	if f.ThinkBegin = strings.Trim(begin, white); f.ThinkBegin != "" {
+		return
+	}
+	// The prompt has it: after what it shares with earlier answers, or at its end.
+	if f.ThinkBegin = strings.Trim(p.start[shared:], white); f.ThinkBegin == "" || strings.Contains(f.ThinkBegin, f.ThinkEnd) {
+		f.ThinkBegin = lastUnit(p.start[:shared])
+	}
+}
+
+// endMarks derives the marks after text, and at the end of an answer. after is what is
+// after the text of an answer.
+func (p *probe) endMarks(after, one string) {
+	f := p.form
 	common := after
 	if one != "" {
 		common = after[len(after)-tail(after, one):]
@@ -177,14 +196,13 @@ func (p *probe) marks(plain, reasoned, one string) {
 	f.TurnEnd = firstUnit(common)
 	switch eos := p.source.EOS; {
 	case f.TurnEnd != "":
+		f.ContentEnd = strings.Trim(strings.TrimSuffix(after, common), white)
 	case strings.Trim(after, white) != "": // an answer with calls ends in another way
 		f.TurnEnd = firstUnit(after)
 		if end := lastUnit(one); end != f.TurnEnd {
 			f.CallTurnEnd = end
 		}
-		return
 	case eos != "" && strings.HasSuffix(strings.TrimRight(one, white), eos):
 		f.CallTurnEnd = eos
 	}
-	f.ContentEnd = strings.Trim(strings.TrimSuffix(after, common), white)
 }

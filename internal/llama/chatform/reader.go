@@ -91,8 +91,10 @@ type guess struct {
 func (f *Form) NewReader(o ReaderOptions) *Reader {
 	r := &Reader{form: f, tools: map[string]schema{}}
 	for _, t := range o.Tools {
-		r.tools[t.Name] = newSchema(t.Parameters)
-		r.names = append(r.names, t.Name)
+		if t.Name != "" {
+			r.tools[t.Name] = newSchema(t.Parameters)
+			r.names = append(r.names, t.Name)
+		}
 	}
 	slices.SortFunc(r.names, longest)
 	r.resume, _ = iter.Pull(func(yield func(struct{}) bool) {
@@ -117,10 +119,7 @@ func (r *Reader) Write(text string) []Event {
 // Close reads the end of the answer. The reason is its finish_reason.
 func (r *Reader) Close(reason string) []Event {
 	r.ended, r.cut = true, reason == "length"
-	for again := true; again; {
-		_, again = r.resume()
-	}
-	r.resume = func() (struct{}, bool) { return struct{}{}, false }
+	r.resume() // to its end: more does not wait
 	return r.take()
 }
 

@@ -158,6 +158,7 @@ func TestAnswers(t *testing.T) {
 	}{
 		{"a call that the prompt begins", &jsonForm, "<|im_start|>assistant\n<tool_call>\n{\"name\": \"run\", \"arguments\": {\"command\": \"ls\"", "}}\n</tool_call>", "stop",
 			result{Calls: []Call{{"", "run", `{"command": "ls"}`}}}},
+		{"another call that the prompt begins", &tagForm, "[/INST][TOOL_CALLS]run", `[ARGS]{}`, "stop", result{Calls: []Call{{"", "run", `{}`}}}},
 		{"no call although the prompt begins one", &tagForm, "[TOOL_CALLS]", "Hello", "stop", result{Text: "Hello"}},
 		{"reasoning that the prompt begins", &jsonForm, "<|im_start|>assistant\n<think>\n", "Hm</think>Yes", "stop", result{Reasoning: "Hm", Text: "Yes"}},
 		{"reasoning that the prompt ends", &jsonForm, "<think>\n\n</think>\n\n", "Yes", "stop", result{Text: "Yes"}},

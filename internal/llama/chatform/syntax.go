@@ -1,6 +1,7 @@
 package chatform
 
 import (
+	"maps"
 	"slices"
 	"strings"
 )
@@ -82,7 +83,8 @@ var syntaxes = map[string]syntax{
 
 // syntax returns the name of the template's syntax, or "" if its literals describe it.
 func (t *template) syntax() string {
-	for name, s := range syntaxes {
+	for _, name := range slices.Sorted(maps.Keys(syntaxes)) {
+		s := syntaxes[name]
 		missing := func(mark string) bool {
 			return !strings.Contains(t.source.Text, mark) && !strings.Contains(t.source.WithTools, mark) && !slices.Contains(t.source.Control, mark)
 		}
