@@ -142,11 +142,13 @@ func TestCallIDs(t *testing.T) {
 
 // TestNameIDs gives calls ids with the names of the tools if the template writes no names.
 func TestNameIDs(t *testing.T) {
-	tpl := inspected(t, Source{Text: unknownTemplates["the id in place of the name"]})
+	text := strings.Replace(unknownTemplates["the id in place of the name"], "{{ m.role }}", "{{ m.role }} {{ m.tool_call_id }}", 1)
+	tpl := inspected(t, Source{Text: text})
 	c := agentTurn()
 	c.Messages[2].Calls[0].ID, c.Messages[3].CallID = "functions.read_file:4", "functions.read_file:4"
 	text, _, err := tpl.render(c)
-	if err != nil || !strings.Contains(text, `<|call|>functions.read_file:4<|with|>{"path": "a"}<|end_call|><|call|>functions.run:1<|with|>`) || c.Messages[2].Calls[1].ID != "call_2" {
+	call := `<|call|>functions.read_file:4<|with|>{"path": "a"}<|end_call|><|call|>functions.run:1<|with|>`
+	if err != nil || !strings.Contains(text, call) || !strings.Contains(text, "tool functions.run:1\nB") || c.Messages[2].Calls[1].ID != "call_2" {
 		t.Errorf("%v: %s", err, text)
 	}
 }

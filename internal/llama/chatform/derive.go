@@ -5,7 +5,9 @@ import (
 	"encoding/json/v2"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -133,7 +135,8 @@ func (f *Form) paths(call jsontext.Value, path []string) bool {
 	if json.Unmarshal(call, &members) != nil {
 		return false
 	}
-	for name, value := range members {
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		value := members[name]
 		at := append(path[:len(path):len(path)], name)
 		var text string
 		switch value.Kind() {
@@ -157,7 +160,7 @@ func (f *Form) paths(call jsontext.Value, path []string) bool {
 				f.paths(value, at)
 			}
 		}
-		if strings.Contains(name, "id") && f.IDPath == nil && value.Kind() != '{' && name != toolA {
+		if (name == "id" || strings.HasSuffix(name, "_id")) && f.IDPath == nil && value.Kind() != '{' {
 			f.IDPath = at // the template counts the calls
 		}
 	}

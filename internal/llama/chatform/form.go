@@ -240,6 +240,9 @@ func (f *Form) problem() string {
 
 // example returns how a call of a tool named function_name is written.
 func (f *Form) example() string {
+	if write := syntaxes[f.Syntax].write; write != nil {
+		return write([]Call{{Name: "function_name", Arguments: `{"argument_name": "value"}`}})
+	}
 	call := f.Shape
 	switch f.Kind {
 	case KindTag:

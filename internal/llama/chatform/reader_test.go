@@ -112,6 +112,8 @@ func TestPassesEarly(t *testing.T) {
 func TestInCall(t *testing.T) {
 	llama := jsonForm
 	llama.CallBegin, llama.CallEnd, llama.Sep = "", "", ""
+	list := llama
+	list.Begin, list.Sep, list.End = "[", ", ", "]"
 	for _, test := range []struct {
 		name          string
 		form          *Form
@@ -128,6 +130,8 @@ func TestInCall(t *testing.T) {
 		{"no mark", &llama, "", ` {"name": "`, `{"name": "`},
 		{"JSON that is no call", &llama, "", ` {"name": "Bob"`, ""},
 		{"JSON in text", &llama, "", `So {"name": "run"`, ""},
+		{"a bracket is no mark", &list, "", "See [", ""},
+		{"after a long text", &jsonForm, "", strings.Repeat("long text ", 2000) + "<tool_call>", "<tool_call>"},
 		{"reasoning", &jsonForm, "", "<think><tool_call>", ""},
 		{"the prompt begins a call", &jsonForm, "<|im_start|>assistant\n<tool_call>\n{\"name\": \"run\", \"arguments\": {", "", "<tool_call>\n{\"name\": \"run\", \"arguments\": {"},
 	} {
@@ -149,6 +153,8 @@ func TestInCall(t *testing.T) {
 
 // TestAnswers reads answers that differ from what the template writes.
 func TestAnswers(t *testing.T) {
+	keys := argsForm
+	keys.CallBegin, keys.NameEnd = "<tool_call>", ""
 	many := strings.Repeat("[TOOL_CALLS]run[ARGS]{}", maxCalls+1)
 	for _, test := range []struct {
 		name                   string
@@ -171,6 +177,10 @@ func TestAnswers(t *testing.T) {
 		{"cut between arguments", &argsForm, "", "<tool_call>\n<function=run>\n<parameter=command>\nls\n</parameter>\n", "length", result{Calls: []Call{{"", "run", `{"command":"ls"`}}}},
 		{"ended between arguments", &argsForm, "", "<tool_call>\n<function=run>\n<parameter=command>\nls\n</parameter>\n", "stop", result{Calls: []Call{{"", "run", `{"command":"ls"}`}}}},
 		{"without the end of the call", &argsForm, "", "<function=run>\n<parameter=command>\nls\n</parameter>\n</tool_call>", "stop", result{Calls: []Call{{"", "run", `{"command":"ls"}`}}}},
+		{"a call that reasoning mentions", &jsonForm, "", `<think>I can <tool_call>{"name": "run"}</tool_call> so`, "length", result{Reasoning: `I can <tool_call>{"name": "run"}</tool_call> so`}},
+		{"an end that is not complete", &jsonForm, "", `<tool_call>{"name": "run"}</tool_c`, "stop", result{Calls: []Call{{"", "run", `{}`}}}},
+		{"a longer name", &keys, "", "<tool_call>runs</function>", "stop", result{Text: "<tool_call>runs</function>"}},
+		{"an argument that the schema lacks", &argsForm, "", "<function=run>\n<parameter=x>\n5\n</parameter>\n</function>", "stop", result{Calls: []Call{{"", "run", `{"x":5}`}}}},
 		{"text after a call", &jsonForm, "", `<tool_call>{"name": "run"}</tool_call> Done.`, "stop", result{Text: "Done.", Calls: []Call{{"", "run", `{}`}}}},
 		{"arguments before the name", &jsonForm, "", `<tool_call>{"arguments": {"command": "ls"}, "name": "run"}</tool_call>`, "stop", result{Calls: []Call{{"", "run", `{"command": "ls"}`}}}},
 		{"another name of arguments", &jsonForm, "", `<tool_call>{"name": "run", "parameters": {"command": "ls"}}</tool_call>`, "stop", result{Calls: []Call{{"", "run", `{"command": "ls"}`}}}},
@@ -219,6 +229,45 @@ func TestManyArguments(t *testing.T) {
 	got := readAnswer(&tagForm, ReaderOptions{Tools: agentTools}, answer, 1000, "stop")
 	if n := len(got.Calls[0].Arguments); n > maxArguments || n < maxArguments-1000 {
 		t.Errorf("the arguments have %d bytes", n)
+	}
+}
+
+// TestSyntaxes reads answers in syntaxes of their own.
+func TestSyntaxes(t *testing.T) {
+	o := ReaderOptions{Tools: agentTools, Reasoning: true}
+	tags := func(s string) string { return strings.ReplaceAll(s, "~", nestedMark) }
+	for _, test := range []struct {
+		name, syntax, answer string
+		want                 result
+	}{
+		{"strings within a list", "python", `<|tool_call_start|>[run(command='it's, 'x', y', list=["a", 'b'], env={'a': "b"}), run()]<|tool_call_end|> Done`,
+			result{Text: "Done", Calls: []Call{{"", "run", `{"command":"it's, 'x', y","list":["a", "b"],"env":{"a": "b"}}`}, {"", "run", "{}"}}}},
+		{"escaped strings", "python", `<|tool_call_start|>[run(command="a\n\"b\"")]<|tool_call_end|>`, result{Calls: []Call{{"", "run", `{"command":"a\n\"b\""}`}}}},
+		{"an unknown function", "python", `<|tool_call_start|>[other()]<|tool_call_end|>`, result{Text: `<|tool_call_start|>[other()]<|tool_call_end|>`}},
+		{"tags of the same name", "nested", tags(`~<tool_call>~<invoke name="run">~<env>~<a>~<a>1~</a>~</a>~</env>~</invoke>~</tool_call>`),
+			result{Calls: []Call{{"", "run", `{"env":{"a":{"a":1}}}`}}}},
+		{"items", "nested", tags(`~<tool_call>~<invoke name="run">~<list>~<item>a~</item>~<item>~<b>2~</b>~</item>~</list>~<env>~</env>~</invoke>~</tool_call>`),
+			result{Calls: []Call{{"", "run", `{"list":["a",{"b":2}],"env":{}}`}}}},
+		{"no items", "nested", tags(`~<tool_call>~<invoke name="run">~<list>~</list>~</invoke>~</tool_call>`), result{Calls: []Call{{"", "run", `{"list":[]}`}}}},
+		{"no tags", "nested", tags(`~<tool_call>~<invoke name="run">~<env>{"a": 1}~</env>~</invoke>~</tool_call>`), result{Calls: []Call{{"", "run", `{"env":{"a": 1}}`}}}},
+		{"quoted values", "quoted", `<|tool_call>call:run{command:<|"|>a "b",{c}<|"|>,list:[1,None,<|"|>x<|"|>],env:{k:<|"|>v<|"|>},background:True}<tool_call|>`,
+			result{Calls: []Call{{"", "run", `{"command":"a \"b\",{c}","list":[1,null,"x"],"env":{"k":"v"},"background":true}`}}}},
+		{"cut in a quoted value", "quoted", `<|tool_call>call:run{command:<|"|>ls`, result{Calls: []Call{{"", "run", `{"command":"ls`}}}},
+		{"Python arguments", "recipients", "run\n{'command': 'it\\'s', 'background': True}>>>all\nDone", result{Text: "Done", Calls: []Call{{"", "run", `{"command": "it's", "background": true}`}}}},
+		{"text without a recipient", "recipients", "Hello >> you", result{Text: "Hello >> you"}},
+		{"channels", "channels", "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>commentary to=functions.run <|constrain|>json<|message|>{}<|call|>",
+			result{Reasoning: "Hm", Calls: []Call{{"", "run", "{}"}}}},
+		{"a message to no tool", "channels", "<|channel|>commentary to=browser.open<|message|>{\"a\": 1}<|end|><|start|>assistant<|channel|>final<|message|>Yes", result{Text: "Yes"}},
+		{"text without a channel", "channels", "Hello", result{Text: "Hello"}},
+		{"a header without a message", "channels", "<|start|>assistant<|channel|>final", result{Text: "<|start|>assistant<|channel|>final"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := &Form{Syntax: test.syntax, WritesCalls: true}
+			syntaxes[test.syntax].set(f)
+			if got := readPieces(t, f, o, test.answer); !reflect.DeepEqual(got, test.want) {
+				t.Errorf("\n got %q\nwant %q", got, test.want)
+			}
+		})
 	}
 }
 

@@ -103,6 +103,18 @@ func TestProblems(t *testing.T) {
 			}
 		})
 	}
+	for name, text := range map[string]string{
+		"no tools":    `{% if tools %}{{ raise_exception('no tools') }}{% endif %}` + turns + `{{ m.content }}` + turnsEnd,
+		"a long mark": turns + strings.Repeat("<answer>", 50) + `{{ m.content }}` + turnsEnd,
+	} {
+		if f := inspected(t, Source{Text: text}).form; !f.Default || f.TurnEnd != "<|im_end|>" || f.ContentBegin != "" {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+	end := `{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}<call>{{ c.function.name }}<with>{{ c.function.arguments | tojson }}{{ eos_token }}{% endfor %}{% endfor %}`
+	if f := inspected(t, Source{Text: end, EOS: "<|eos|>"}).form; f.CallTurnEnd != "<|eos|>" || f.CallEnd+f.End != "" {
+		t.Errorf("%+v", f)
+	}
 	tpl, err := compile(Source{Text: `{{ raise_exception('no') }}`})
 	if err != nil {
 		t.Fatal(err)
