@@ -34,8 +34,9 @@ go-is-here:
 llama: ## fetch the built-in engine's libraries (npm or curl), once
 	@scripts/fetch-llama.sh
 
-setup-test: llama ## install what the tests need: g++, llama-server, PostgreSQL, nginx, Caddy, HAProxy, promtool, Chromium
+setup-test: llama ## install what the tests need: g++, llama-server, Jinja2, PostgreSQL, nginx, Caddy, HAProxy, promtool, Chromium
 	@scripts/setup-test.sh
+	@scripts/chat-templates.sh
 	@scripts/llama-server.sh
 
 test: setup-test ## what CI runs, with the race detector

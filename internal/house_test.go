@@ -58,8 +58,8 @@ var mayImport = map[string][]string{
 	"sim":         {"account", "credential", "daemon", "engine", "enginetest", "fault", "fleet", "gateway", "hub", "cluster", "dispatch", "registry", "store", "tunnel"},
 
 	"dispatch/prefix": {"dialect"},
-	"ledger/journal":  {},
 	"llama/chatform":  {},
+	"ledger/journal":  {},
 	"mail/mailtest":   {},
 }
 

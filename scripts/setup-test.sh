@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need and this machine lacks: a C compiler (the race detector
-# wants one) and a C++ compiler (scripts/llama-server.sh), PostgreSQL's server, nginx, Caddy
+# wants one) and a C++ compiler (scripts/llama-server.sh), Python's Jinja2
+# (scripts/chat-templates.sh), PostgreSQL's server, nginx, Caddy
 # and HAProxy for deploy/proxies (nginx for the bench, too), Chromium for the
 # pages that attack, tmux for what a person sees in a terminal, and for deploy/ promtool,
 # systemd-analyze and openssl.
@@ -12,6 +13,7 @@ missing=()
 command -v gcc >/dev/null || missing+=(gcc libc6-dev)
 command -v g++ >/dev/null || missing+=(g++)
 command -v git >/dev/null || missing+=(git)
+{ python3 -c 'import jinja2' || /usr/bin/python3 -c 'import jinja2'; } 2>/dev/null || missing+=(python3-jinja2)
 [ -n "$(postgres)" ] || missing+=(postgresql)
 command -v nginx >/dev/null || missing+=(nginx-light)
 command -v curl >/dev/null || missing+=(curl)

@@ -6,6 +6,8 @@ import (
 	"encoding/json/v2"
 	"net/http"
 	"strings"
+
+	"github.com/kith/kith/internal/llama/chatform"
 )
 
 // answer holds what is common to all frames of a chat answer.
@@ -58,13 +60,17 @@ func (a answer) unary(w http.ResponseWriter, j *job) error {
 	var text, reasoning strings.Builder
 	var list []logprob
 	for {
-		p, err := j.out.take(j.ctx)
+		p, err := j.take()
 		if err != nil {
 			return err
 		}
-		thoughts, part := j.reasoning.split(p.text, p.ended)
-		reasoning.WriteString(thoughts)
-		text.WriteString(part)
+		for _, e := range p.events {
+			if e.Kind == chatform.EventReasoning {
+				reasoning.WriteString(e.Text)
+			} else {
+				text.WriteString(e.Text)
+			}
+		}
 		list = append(list, p.logprobs...)
 		if p.ended {
 			reply(w, http.StatusOK, completion{
@@ -78,6 +84,20 @@ func (a answer) unary(w http.ResponseWriter, j *job) error {
 			return nil
 		}
 	}
+}
+
+// take waits for the next part of the answer, and reads its text. After an error or the
+// end it must not be called again.
+func (j *job) take() (p part, err error) {
+	if p, err = j.out.take(j.ctx); err != nil {
+		j.reader.Close("")
+		return p, err
+	}
+	p.events = j.reader.Write(p.text)
+	if p.ended {
+		p.events = append(p.events, j.reader.Close(p.finish.reason)...)
+	}
+	return p, nil
 }
 
 // chunk is one frame of a streamed answer.
@@ -116,7 +136,7 @@ func (a answer) stream(w http.ResponseWriter, j *job, withUsage bool) {
 		f.send(chunk{a.ID, "chat.completion.chunk", a.Created, a.Model, []chunkChoice{c}, noUsage})
 	}
 	for {
-		p, err := j.out.take(j.ctx)
+		p, err := j.take()
 		if err != nil {
 			f.fail(err)
 			return
@@ -125,9 +145,13 @@ func (a answer) stream(w http.ResponseWriter, j *job, withUsage bool) {
 			empty := ""
 			send(chunkChoice{Delta: delta{Role: "assistant", Content: &empty}})
 		}
-		thoughts, text := j.reasoning.split(p.text, p.ended)
-		if thoughts != "" {
-			send(chunkChoice{Delta: delta{Reasoning: thoughts}})
+		text := ""
+		for _, e := range p.events {
+			if e.Kind == chatform.EventReasoning {
+				send(chunkChoice{Delta: delta{Reasoning: e.Text}})
+			} else {
+				text += e.Text
+			}
 		}
 		if text != "" || len(p.logprobs) > 0 {
 			send(chunkChoice{Delta: delta{Content: &text}, Logprobs: newLogprobs(j.wantLogprobs, p.logprobs)})

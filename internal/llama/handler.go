@@ -142,10 +142,10 @@ func (s *server) read(w http.ResponseWriter, r *http.Request, into any, model *s
 	return s.model(*model)
 }
 
-// prompt renders a conversation with the model's template, and returns the end of the
-// text and its tokens.
-func (r *runner) prompt(ctx context.Context, c *chatform.Conversation) (end string, tokens []token, err error) {
-	pieces, err := r.template.render(ctx, c)
+// prompt renders a conversation with the model's template, and returns what follows the
+// last message, and the tokens.
+func (r *runner) prompt(ctx context.Context, c *chatform.Conversation) (tail string, tokens []token, err error) {
+	prompt, err := r.template.render(ctx, c)
 	switch {
 	case ctx.Err() != nil:
 		return "", nil, context.Cause(ctx)
@@ -153,17 +153,16 @@ func (r *runner) prompt(ctx context.Context, c *chatform.Conversation) (end stri
 		return "", nil, badRequest("%v", err)
 	}
 	size := 0
-	for _, p := range pieces {
+	for _, p := range prompt.Pieces {
 		size += len(p.Text)
-		end = p.Text
 	}
 	if size > r.ContextLength*maxTokenBytes {
 		return "", nil, tooLong(size/maxTokenBytes, r.ContextLength)
 	}
-	if tokens, err = r.vocab.prompt(pieces); err != nil {
+	if tokens, err = r.vocab.prompt(prompt.Pieces); err != nil {
 		return "", nil, badRequest("%v", err)
 	}
-	return end, tokens, nil
+	return prompt.Tail, tokens, nil
 }
 
 // tokens tokenizes text. It first rejects a text that is too long for limit tokens.
@@ -183,7 +182,7 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 	if !r.Chat {
 		return nil, badRequest("this model only makes embeddings; use /v1/embeddings")
 	}
-	end, prompt, err := r.prompt(ctx, &c.conversation)
+	tail, prompt, err := r.prompt(ctx, &c.conversation)
 	if err != nil {
 		return nil, err
 	}
@@ -207,10 +206,13 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 		limit = min(limit, c.limit)
 	}
 	j := &job{ctx: ctx, caller: c.caller, prompt: prompt, limit: limit, sampler: sampler, text: stopFilter{stops: c.stops}, out: newOutbox(), wantLogprobs: c.wantLogprobs, alternatives: c.alternatives}
-	if r.Thinking && c.sampling.grammar == "" { // with a grammar there can be no reasoning
-		j.reasoning = splitterAfter(end)
+	if err := r.submit(j); err != nil {
+		return nil, err
 	}
-	return j, r.submit(j)
+	j.reader = r.template.form().NewReader(chatform.ReaderOptions{
+		Prompt: tail, Reasoning: c.sampling.grammar == "", // with a grammar there can be no reasoning
+	})
+	return j, nil
 }
 
 func (s *server) chat(w http.ResponseWriter, r *http.Request) error {

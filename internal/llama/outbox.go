@@ -3,6 +3,8 @@ package llama
 import (
 	"context"
 	"sync"
+
+	"github.com/kith/kith/internal/llama/chatform"
 )
 
 // outbox passes an answer from the runner to the handler that sends it. The runner never
@@ -58,6 +60,7 @@ func (o *outbox) signal() {
 // part is the text since the last take and, if ended, the end of the answer.
 type part struct {
 	text     string
+	events   []chatform.Event // of text; set by job.take
 	logprobs []logprob
 	tokens   int
 	ended    bool

@@ -219,18 +219,19 @@ func TestTemplates(t *testing.T) {
 		talk.Variables = extra
 		prompt, err := of.render(t.Context(), &talk)
 		text := ""
-		for _, p := range prompt {
+		for _, p := range prompt.Pieces {
 			text += p.Text
 		}
 		return text, err
 	}
+	const all = "{% for m in messages %}{{ m.content }}{% endfor %}"
 	for _, c := range []struct{ name, source, want string }{
 		{"none", "", "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>user\nthere<|im_end|>\n<|im_start|>assistant\n"},
 		{"a simple one", "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m['content'] | trim }}{% endfor %}{% if add_generation_prompt %}>{% endif %}", "<|endoftext|>[system] Be kind.[user] Hi[user] there>"},
 		{"one that insists on taking turns", "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}{{ m.content }}{% endfor %}", "Be kind.\n\nHi\n\nthere"},
-		{"a switch", "{% if enable_thinking is defined and not enable_thinking %}quiet{% endif %}", "quiet"},
-		{"a date", "{{ strftime_now('%%') }}", "%"},
-		{"counting", "{% for i in range(3) %}{{ i }}{% endfor %}{% for i in range(4, 0, -2) %}{{ i }}{% endfor %}", "01242"},
+		{"a switch", all + "{% if enable_thinking is defined and not enable_thinking %}quiet{% endif %}", "Be kind.Hitherequiet"},
+		{"a date", all + "{{ strftime_now('%%') }}", "Be kind.Hithere%"},
+		{"counting", all + "{% for i in range(3) %}{{ i }}{% endfor %}{% for i in range(4, 0, -2) %}{{ i }}{% endfor %}", "Be kind.Hithere01242"},
 	} {
 		assert.Equal(t, assert.Value(render(c.source, map[string]any{"enable_thinking": false}))(t), c.want, c.name)
 	}

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 	"unsafe"
+
+	"github.com/kith/kith/internal/llama/chatform"
 )
 
 // maxWaiting is how many requests may wait for the slots of a model. The daemon counts
@@ -22,15 +24,15 @@ var (
 
 // job is a chat request. The runner always ends its outbox and frees its sampler.
 type job struct {
-	ctx       context.Context
-	caller    string // the caller; "" is the owner of this machine
-	prompt    []token
-	cached    int // prompt tokens that were not computed again; set when the job starts
-	limit     int // maximum tokens of the answer, at least 1
-	sampler   *sampler
-	text      stopFilter
-	reasoning reasoningSplitter // used by the handler
-	out       *outbox
+	ctx     context.Context
+	caller  string // the caller; "" is the owner of this machine
+	prompt  []token
+	cached  int // prompt tokens that were not computed again; set when the job starts
+	limit   int // maximum tokens of the answer, at least 1
+	sampler *sampler
+	text    stopFilter
+	reader  *chatform.Reader // used and closed by the handler
+	out     *outbox
 
 	wantLogprobs bool
 	alternatives int // number of other tokens at each position

@@ -79,3 +79,14 @@ func completeRunes(b []byte) int {
 	}
 	return len(b)
 }
+
+// partialMark returns the length of the longest suffix of text that is a prefix of
+// mark.
+func partialMark(text, mark string) int {
+	for n := min(len(text), len(mark)-1); n > 0; n-- {
+		if strings.HasSuffix(text, mark[:n]) {
+			return n
+		}
+	}
+	return 0
+}

@@ -29,9 +29,8 @@ func newChatTemplate(ctx context.Context, lib *library, renderer *chatform.Rende
 }
 
 // render returns the prompt for a conversation, up to the start of the answer. It tries
-// the model's own template, then the same with alternating roles, which some templates
-// require, then llama.cpp's built-in templates.
-func (t *chatTemplate) render(ctx context.Context, c *chatform.Conversation) ([]chatform.Piece, error) {
+// the model's own template, then llama.cpp's built-in templates.
+func (t *chatTemplate) render(ctx context.Context, c *chatform.Conversation) (chatform.Prompt, error) {
 	problem := t.problem
 	if t.own != nil {
 		prompt, err := t.own.Render(ctx, c)
@@ -39,36 +38,24 @@ func (t *chatTemplate) render(ctx context.Context, c *chatform.Conversation) ([]
 			return prompt, err
 		}
 		problem = err
-		if len(c.Tools) == 0 {
-			other := *c
-			other.Messages = alternating(c.Messages)
-			if prompt, err := t.own.Render(ctx, &other); err == nil {
-				return prompt, nil
-			}
-		}
 	}
 	if prompt, ok := t.renderBuiltin(c.Messages); ok {
-		return []chatform.Piece{{Text: prompt}}, nil
+		return chatform.Prompt{Pieces: []chatform.Piece{{Text: prompt}}}, nil
 	}
-	return nil, fmt.Errorf("cannot bring the messages into the model's form: %w", problem)
+	return chatform.Prompt{}, fmt.Errorf("cannot bring the messages into the model's form: %w", problem)
 }
 
-// alternating merges the messages into alternating user and assistant turns. A
-// system message becomes part of the following user turn.
-func alternating(messages []chatform.Message) []chatform.Message {
-	var out []chatform.Message
-	for _, m := range messages {
-		role := m.Role
-		if role != "assistant" {
-			role = "user"
-		}
-		if last := len(out) - 1; last >= 0 && out[last].Role == role {
-			out[last].Content += "\n\n" + m.Content
-			continue
-		}
-		out = append(out, chatform.Message{Role: role, Content: m.Content})
+// form returns how the model writes its answers.
+func (t *chatTemplate) form() *chatform.Form {
+	if t.own == nil {
+		return &chatform.Form{}
 	}
-	return out
+	return t.own.Form
+}
+
+// thinking reports whether the model reasons before it answers.
+func (t *chatTemplate) thinking() bool {
+	return t.form().ThinkEnd != "" || strings.Contains(t.source, "enable_thinking")
 }
 
 // renderBuiltin applies the built-in template that llama.cpp recognizes in the model's

@@ -1,6 +1,6 @@
 // Package chatform reads a model's chat template: it renders conversations with it,
 // derives from renderings how the model writes tool calls, and reads the calls in what
-// the model writes. It contains no table of models: the template says all that it needs.
+// the model writes. It contains no table of models: all that it needs is in the template.
 //
 // Templates come from untrusted model files, and the template library limits neither time
 // nor memory. So a Renderer runs them in a child process, which it kills and replaces.
@@ -68,12 +68,12 @@ type Call struct {
 type template struct {
 	source           Source
 	plain, withTools *jinja.Template
-	form             *Form // nil before inspect: conversations are rendered in the default way
+	form             *Form // before inspect that of a template that writes all
 	control          *hider
 }
 
 func compile(s Source) (*template, error) {
-	t := &template{source: s, control: newHider(s.Control)}
+	t := &template{source: s, control: newHider(s.Control), form: &Form{WritesCalls: true, ShowsTools: true, Parallel: true, Kind: KindJSON}}
 	var err error
 	if t.plain, err = compileText(s.Text); err != nil {
 		return nil, err
@@ -100,8 +100,45 @@ func compileText(text string) (*jinja.Template, error) {
 	return t, nil
 }
 
-// render returns the prompt. In it, control tokens of the conversation are hidden.
+// render returns the prompt. In it, control tokens of the conversation are hidden. If the
+// template refuses the messages, they are merged so that their roles alternate.
 func (t *template) render(c *Conversation) (text string, hidden *hidden, err error) {
+	c = t.prepare(c)
+	text, hidden, err = t.renderOnce(c)
+	if err == nil {
+		return text, hidden, nil
+	}
+	merged := *c
+	merged.Messages = alternating(c.Messages)
+	if text, hidden, err2 := t.renderOnce(&merged); err2 == nil {
+		return text, hidden, nil
+	}
+	return "", nil, err
+}
+
+// tail returns the end of a prompt that the template wrote after the last message.
+func (t *template) tail(c *Conversation, prompt string, hidden *hidden) string {
+	const enough = 32 // a shorter text may be a part of what the template writes
+	last := hidden.hide(strings.TrimSpace(c.Messages[len(c.Messages)-1].Content))
+	last = last[max(len(last)-maxLiteral, 0):]
+	i := strings.LastIndex(prompt, last)
+	if i >= 0 && len(last) >= enough {
+		return prompt[i+len(last):]
+	}
+	without := *c
+	without.Answer = false
+	text, _, err := t.render(&without)
+	if err != nil {
+		return ""
+	}
+	if text == prompt && i >= 0 { // the template always ends with the beginning of an answer
+		return prompt[i+len(last):]
+	}
+	return prompt[head(prompt, text):]
+}
+
+// renderOnce returns the prompt for a conversation as it is.
+func (t *template) renderOnce(c *Conversation) (text string, hidden *hidden, err error) {
 	hidden = t.control.begin(c)
 	values, err := t.values(c, hidden)
 	if err != nil {
@@ -149,25 +186,34 @@ func (t *template) message(m *Message, hidden *hidden) jinja.Value {
 	d := v.AsDict()
 	text := func(name, s string) { d.Set(name, jinja.NewString(hidden.hide(s))) }
 	text("role", m.Role)
-	if t.form == nil || !t.form.ThinkingName || len(m.Calls) == 0 || m.Reasoning == "" {
-		t.content(d, hidden.hide(m.Content))
+	content := hidden.hide(m.Content)
+	if len(m.Calls) > 0 && !t.form.WritesCalls {
+		calls := make([]Call, len(m.Calls))
+		for i, c := range m.Calls {
+			calls[i] = Call{Name: hidden.hide(c.Name), Arguments: hidden.hide(c.Arguments)}
+		}
+		content = strings.TrimLeft(content+"\n"+t.form.callsAsText(calls), "\n")
+	}
+	if !t.form.NoContentWithCalls || len(m.Calls) == 0 || m.Reasoning == "" {
+		t.content(d, content)
 	}
 	if m.Reasoning != "" {
 		text("reasoning_content", m.Reasoning)
-		if t.form != nil && t.form.ThinkingName {
-			text("thinking", m.Reasoning)
+		if t.form.ReasoningName != "" {
+			text(t.form.ReasoningName, m.Reasoning)
 		}
 	}
-	if len(m.Calls) > 0 {
+	if len(m.Calls) > 0 && t.form.WritesCalls {
 		calls := make([]jinja.Value, len(m.Calls))
 		for i, c := range m.Calls {
 			function := object("name", jinja.NewString(hidden.hide(c.Name)), "arguments", t.arguments(c.Arguments, hidden))
-			calls[i] = object("id", jinja.NewString(hidden.hide(c.ID)), "type", jinja.NewString("function"), "function", function)
+			id := jinja.NewString(hidden.hide(t.form.callID(c.ID)))
+			calls[i] = object("id", id, "type", jinja.NewString("function"), "function", function)
 		}
 		d.Set("tool_calls", jinja.NewList(calls))
 	}
 	if m.Role == "tool" {
-		text("tool_call_id", m.CallID)
+		text("tool_call_id", t.form.callID(m.CallID))
 		text("name", m.Name)
 	}
 	return v
@@ -177,7 +223,7 @@ func (t *template) message(m *Message, hidden *hidden) jinja.Value {
 // reads lists.
 func (t *template) content(d *jinja.Dict, text string) {
 	content := jinja.NewString(text)
-	if t.form != nil && t.form.ContentParts {
+	if t.form.ContentParts {
 		content = jinja.NewList([]jinja.Value{object("type", jinja.NewString("text"), "text", content)})
 	}
 	d.Set("content", content)
@@ -186,7 +232,7 @@ func (t *template) content(d *jinja.Dict, text string) {
 // arguments returns the arguments of a call: an object, or text if the template writes
 // them as they are.
 func (t *template) arguments(text string, hidden *hidden) jinja.Value {
-	if t.form == nil || !t.form.TextArguments {
+	if !t.form.TextArguments {
 		if v, err := valueOf(jsontext.Value(text), hidden.hide); err == nil && v.IsDict() {
 			return v
 		}

@@ -74,9 +74,16 @@ func (r *Renderer) Open(ctx context.Context, s Source) (*Template, error) {
 	return t, err
 }
 
+// Prompt is a rendered conversation.
+type Prompt struct {
+	Pieces []Piece `json:"pieces"`
+	// Tail is what the template wrote after the last message (ReaderOptions.Prompt).
+	Tail string `json:"tail"`
+}
+
 // Render returns the prompt for a conversation. If the template exceeds a limit once, it
 // is not rendered again.
-func (t *Template) Render(ctx context.Context, c *Conversation) ([]Piece, error) {
+func (t *Template) Render(ctx context.Context, c *Conversation) (Prompt, error) {
 	reply, err := t.ask(ctx, request{Conversation: c})
 	return reply.Prompt, err
 }
@@ -91,9 +98,9 @@ type request struct {
 }
 
 type reply struct {
-	Form   *Form   `json:"form,omitempty"`
-	Prompt []Piece `json:"prompt,omitempty"`
-	Error  string  `json:"error,omitempty"`
+	Form   *Form  `json:"form,omitempty"`
+	Prompt Prompt `json:"prompt,omitzero"`
+	Error  string `json:"error,omitempty"`
 }
 
 // ask sends a request to the child.
@@ -246,7 +253,7 @@ func serve(templates map[[sha256.Size]byte]*template, q request) (answer reply) 
 	case len(text) > maxPrompt:
 		return reply{Error: "the chat template writes without end"}
 	}
-	return reply{Prompt: hidden.pieces(text)}
+	return reply{Prompt: Prompt{hidden.pieces(text), t.tail(q.Conversation, text, hidden)}}
 }
 
 // shorten returns the end of an error of the template library, which contains the cause;

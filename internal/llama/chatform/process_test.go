@@ -34,9 +34,9 @@ func hello(content string) *Conversation {
 	return &Conversation{Messages: []Message{{Role: "user", Content: content}}, Answer: true}
 }
 
-func joined(pieces []Piece) string {
+func joined(prompt Prompt) string {
 	var b strings.Builder
-	for _, p := range pieces {
+	for _, p := range prompt.Pieces {
 		if p.Literal {
 			b.WriteString("«" + p.Text + "»")
 		} else {

@@ -10,44 +10,6 @@ import (
 	"github.com/kith/kith/internal/assert"
 )
 
-// The reasoning is separated from the answer wherever the pieces end.
-func TestReasoningSplitter(t *testing.T) {
-	for _, c := range []struct{ prompt, text, reasoning, answer string }{
-		{"", "Hello", "", "Hello"},
-		{"", "<think>\nso it is\n</think>\n\nHello <think>", "so it is", "Hello <think>"},
-		{"", " \n<think>a</think>b", "a", "b"},
-		{"", "<thinker> is a word", "", "<thinker> is a word"},
-		{"", "<think", "", "<think"},
-		{"", "<think>cut off", "cut off", ""},
-		{"", "<think></think>x", "", "x"},
-		{"", "a</think>b", "", "a</think>b"},
-		{"user<think>\n", "a\n\nb</thin</think>\nc", "a\n\nb</thin", "c"},
-		{"user<think>\n", "a\n\n", "a\n\n", ""},
-		{"user<think>\n\n</think>\n\n", "c", "", "c"},
-		{"user<think>", "</think></think>", "", "</think>"},
-	} {
-		runes := c.text
-		for first := range len(runes) + 1 {
-			for second := first; second <= len(runes); second++ {
-				state := splitterAfter(c.prompt)
-				var reasoning, answer strings.Builder
-				pieces := []string{runes[:first], runes[first:second], runes[second:]}
-				for i, piece := range pieces {
-					a, b := state.split(piece, i == len(pieces)-1)
-					reasoning.WriteString(a)
-					answer.WriteString(b)
-				}
-				if got := strings.TrimPrefix(reasoning.String(), "\n"); got != c.reasoning || answer.String() != c.answer {
-					t.Fatalf("%q cut at %d and %d: reasoning %q, answer %q", c.text, first, second, got, answer.String())
-				}
-			}
-		}
-	}
-	if reasoning, answer := new(reasoningSplitter).split("<think>a</think>b", true); reasoning != "" || answer != "<think>a</think>b" {
-		t.Errorf("a model that does not think: %q %q", reasoning, answer)
-	}
-}
-
 // thinkingModel is the small model with a template that has enable_thinking.
 func thinkingModel(t *testing.T) ModelFile {
 	t.Helper()
