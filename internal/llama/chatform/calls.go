@@ -105,7 +105,7 @@ func (r *Reader) call(begin string) {
 			r.argumentTags(r.tools[name])
 		} else if r.white(); r.has("{") {
 			r.value(r.arguments)
-		} else {
+		} else if r.peek(1) || !r.cut {
 			r.arguments("{}")
 		}
 	}
@@ -299,7 +299,7 @@ func (r *Reader) value(write func(string)) bool {
 		for i := 0; i < len(s) && end < 0; i++ {
 			switch c := s[i]; {
 			case text && c < ' ':
-				write(string(s[from:i]) + strings.Trim(quote(string(c)), `"`))
+				write(string(s[from:i]) + escape(string(s[i:i+1])))
 				from, escaped = i+1, false
 			case escaped:
 				escaped = false
