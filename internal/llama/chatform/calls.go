@@ -103,14 +103,21 @@ func (r *Reader) call(begin string) {
 		r.beginCall(name, id)
 		if r.form.Kind == KindArgs {
 			r.argumentTags(r.tools[name])
-		} else if r.white(); r.has("{") {
-			r.value(r.arguments)
-		} else if r.peek(1) || !r.cut {
-			r.arguments("{}")
+		} else {
+			r.object()
 		}
 	}
 	if r.calls > calls {
 		r.literal(r.form.CallEnd)
+	}
+}
+
+// object reads the arguments of a call, a JSON object. Without one they are empty.
+func (r *Reader) object() {
+	if r.white(); r.has("{") {
+		r.value(r.arguments)
+	} else if r.peek(1) || !r.cut {
+		r.arguments("{}")
 	}
 }
 
