@@ -69,10 +69,7 @@ func (f *Form) begins(end string) bool {
 	short := func(s string) string { return strings.NewReplacer(" ", "", "\n", "", "\t", "", "\r", "").Replace(s) }
 	end = short(end)
 	for _, literal := range []string{f.head(), strings.TrimPrefix(f.head(), f.Begin)} {
-		if i := strings.IndexAny(literal, marks); i >= 0 {
-			literal = literal[:i]
-		}
-		if literal = short(literal); strings.HasPrefix(end, literal) || strings.HasPrefix(literal, end) {
+		if literal = short(beforeMarks(literal)); strings.HasPrefix(end, literal) || strings.HasPrefix(literal, end) {
 			return true
 		}
 	}

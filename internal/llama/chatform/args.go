@@ -168,10 +168,7 @@ func (r *Reader) ends(n int) bool {
 	r.white()
 	ok := !r.peek(1)
 	for _, literal := range []string{f.ArgSep, f.ArgBegin, f.CallEnd, f.Sep, f.CallBegin, f.End, f.TurnEnd, f.CallTurnEnd} {
-		if i := strings.IndexAny(literal, marks); i >= 0 {
-			literal = literal[:i]
-		}
-		for _, part := range strings.Fields(literal) { // models leave out others
+		for _, part := range strings.Fields(beforeMarks(literal)) { // models leave out others
 			ok = ok || r.has(part)
 		}
 	}

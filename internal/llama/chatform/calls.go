@@ -103,14 +103,21 @@ func (r *Reader) call(begin string) {
 		r.beginCall(name, id)
 		if r.form.Kind == KindArgs {
 			r.argumentTags(r.tools[name])
-		} else if r.white(); r.has("{") {
-			r.value(r.arguments)
 		} else {
-			r.arguments("{}")
+			r.object()
 		}
 	}
 	if r.calls > calls {
 		r.literal(r.form.CallEnd)
+	}
+}
+
+// object reads the arguments of a call, a JSON object. Without one they are empty.
+func (r *Reader) object() {
+	if r.white(); r.has("{") {
+		r.value(r.arguments)
+	} else if r.peek(1) || !r.cut {
+		r.arguments("{}")
 	}
 }
 
@@ -299,7 +306,7 @@ func (r *Reader) value(write func(string)) bool {
 		for i := 0; i < len(s) && end < 0; i++ {
 			switch c := s[i]; {
 			case text && c < ' ':
-				write(string(s[from:i]) + strings.Trim(quote(string(c)), `"`))
+				write(string(s[from:i]) + escape(string(s[i:i+1])))
 				from, escaped = i+1, false
 			case escaped:
 				escaped = false

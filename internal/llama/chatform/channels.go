@@ -26,20 +26,14 @@ func (r *Reader) readChannels(ReaderOptions) {
 			}
 			continue
 		}
-		channel := header[strings.LastIndex(header, "<|channel|>")+1:]
-		channel = strings.TrimPrefix(channel, "|channel|>")
-		recipient, ok := channelRecipient(header)
+		channel, recipient := readHeader(header)
 		_, known := r.tools[recipient]
 		switch {
 		case known && r.calls < maxCalls:
 			r.beginCall(recipient, "")
-			if r.white(); r.has("{") {
-				r.value(r.arguments)
-			} else {
-				r.arguments("{}")
-			}
+			r.object()
 			r.skipTo(ends)
-		case ok && recipient != "assistant" && recipient != "user" && recipient != "all":
+		case recipient != "":
 			r.inCall = false
 			r.skipTo(ends)
 		case strings.HasPrefix(channel, "analysis"):
@@ -84,14 +78,22 @@ func (r *Reader) channelHeader() (header string, ok bool) {
 	return "", false
 }
 
-// channelRecipient returns the recipient of a message: the name of a tool, or of someone
-// else.
-func channelRecipient(header string) (string, bool) {
-	_, to, ok := strings.Cut(header, "to=")
-	if i := strings.IndexAny(to, "<"+white); i >= 0 {
-		to = to[:i]
+// readHeader returns the last channel of a header, and the recipient: the name of a tool or
+// of something else, or "" if the message is for the user.
+func readHeader(header string) (channel, recipient string) {
+	const mark = "<|channel|>"
+	if i := strings.LastIndex(header, mark); i >= 0 {
+		channel = header[i+len(mark):]
 	}
-	return strings.TrimPrefix(to, "functions."), ok
+	_, recipient, _ = strings.Cut(header, "to=")
+	if i := strings.IndexAny(recipient, "<"+white); i >= 0 {
+		recipient = recipient[:i]
+	}
+	switch recipient {
+	case "assistant", "user", "all":
+		recipient = ""
+	}
+	return channel, strings.TrimPrefix(recipient, "functions.")
 }
 
 // skipTo skips text up to one of the marks.

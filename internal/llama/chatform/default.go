@@ -26,8 +26,8 @@ func (t *template) prepare(c *Conversation) *Conversation {
 	}
 	if len(c.Tools) > 0 && f.Tools() && (f.Default || !f.ShowsTools) {
 		text := f.instructions(c.Tools)
-		if first := &p.Messages[0]; first.Role == "system" {
-			first.Content = strings.TrimSpace(first.Content + "\n\n" + text)
+		if len(p.Messages) > 0 && p.Messages[0].Role == "system" {
+			p.Messages[0].Content = strings.TrimSpace(p.Messages[0].Content + "\n\n" + text)
 		} else {
 			p.Messages = slices.Insert(p.Messages, 0, Message{Role: "system", Content: text})
 		}

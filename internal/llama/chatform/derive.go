@@ -73,7 +73,9 @@ func (p *probe) deriveCalls(plain, one string) error {
 		}
 		return s
 	}
-	one = inner(one)
+	if one = inner(one); !strings.Contains(one, toolA) || !strings.Contains(one, valueB) {
+		return errors.New("a call is before the text")
+	}
 	two, err := p.calls(probeArguments, probeArguments)
 	if f.Parallel = err == nil && strings.Contains(two, toolB); f.Parallel {
 		two = inner(two)
@@ -116,9 +118,11 @@ func (f *Form) deriveJSON(one, two string) bool {
 		f.Begin, f.End = pre, post
 		return true
 	}
-	from2 := from + strings.Index(two[from:], "{")
-	_, to2 := findValue(two, from2, toolA, valueB)
-	if to2 < 0 || from2 != from {
+	if len(two) <= from || two[from] != '{' {
+		return false
+	}
+	_, to2 := findValue(two, from, toolA, valueB)
+	if to2 < 0 {
 		return false
 	}
 	next, _ := findValue(two, to2, toolB, valueB)
@@ -214,7 +218,7 @@ func (f *Form) deriveTag(one, two string) bool {
 	}
 	_, to1 := findValue(two, strings.Index(two, toolA), argA, valueB)
 	from2, _ := findValue(two, to1, argA, valueB)
-	if from2 < 0 {
+	if to1 < 0 || from2 < 0 {
 		return false
 	}
 	name2 := strings.LastIndex(two[:from2], toolB)
@@ -283,23 +287,21 @@ func (f *Form) deriveValues(p *probe, inner func(string) string) error {
 		"object": {`{"zqk":"zqw"}`, `{"zqk": "zqw"}`, `{'zqk': 'zqw'}`}, "array": {`["zqk",1]`, `["zqk", 1]`, `['zqk', 1]`},
 	} {
 		s, err := p.calls(`{"` + argA + `":` + v[0] + `}`)
-		if err != nil {
-			return err
-		}
-		_, s, found := strings.Cut(inner(s), argA)
-		if !found {
-			return fmt.Errorf("it leaves out an argument of the type %s", kind)
-		}
+		_, s, _ = strings.Cut(inner(s), argA)
 		s = s[:max(strings.LastIndex(s, strings.Trim(strings.ReplaceAll(f.ArgEnd, MarkArgument, argA), white)), 0)]
 		i := max(strings.LastIndex(s, v[1]), strings.LastIndex(s, v[0]))
 		if i < 0 {
 			i = strings.LastIndex(s, v[2])
-			f.Python = true
+			f.Python = f.Python || i >= 0
 		}
-		if i < 0 {
+		switch {
+		case err == nil && i >= 0:
+			f.ArgMid[kind] = s[:i]
+		case kind == "null": // many templates leave it out
+			f.ArgMid[kind] = f.ArgMid["string"]
+		default:
 			return fmt.Errorf("it changes an argument of the type %s", kind)
 		}
-		f.ArgMid[kind] = s[:i]
 	}
 	return nil
 }

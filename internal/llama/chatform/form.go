@@ -163,10 +163,7 @@ func (f *Form) head() string {
 // white space at their ends. A certain one is only written to begin a call.
 func (f *Form) triggers() (list []trigger) {
 	add := func(literal string) {
-		if i := strings.IndexAny(literal, marks); i >= 0 {
-			literal = literal[:i]
-		}
-		t := trigger{text: strings.Trim(literal, white)}
+		t := trigger{text: strings.Trim(beforeMarks(literal), white)}
 		switch unit := firstUnit(t.text); {
 		case len(t.text) > 3 && (t.text[0] == '<' || t.text[0] == '['):
 			t.certain = true
@@ -190,6 +187,14 @@ func (f *Form) triggers() (list []trigger) {
 		list = append(list, trigger{text: tag})
 	}
 	return list
+}
+
+// beforeMarks returns what is before the first of the marks in a literal.
+func beforeMarks(literal string) string {
+	if i := strings.IndexAny(literal, marks); i >= 0 {
+		return literal[:i]
+	}
+	return literal
 }
 
 // lastTag returns the second of two tags that begin a call, or "": models leave out the

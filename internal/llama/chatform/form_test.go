@@ -231,3 +231,56 @@ func sorted[T any](m map[string]T) []string {
 	slices.Sort(names)
 	return names
 }
+
+// write writes calls with the literals of a form. arguments is what the template writes for
+// those of KindJSON and KindTag.
+func (f *Form) write(calls []Call, arguments string) string {
+	var list []string
+	for i, c := range calls {
+		id, name, text := c.ID, c.Name, f.Shape
+		switch f.Kind {
+		case KindJSON:
+			id, name = quote(id), quote(name)
+		case KindTag:
+			text = MarkName + f.NameEnd + MarkArguments
+		case KindArgs:
+			text = MarkName + f.NameEnd + f.ArgBegin + "path" + f.ArgMid["string"] + "a.go" + f.ArgEnd
+		}
+		values := strings.NewReplacer(MarkID, id, MarkCount, fmt.Sprint(i), MarkName, name, MarkArgument, "path", MarkArguments, arguments)
+		list = append(list, values.Replace(f.CallBegin+text+f.CallEnd))
+	}
+	return f.Begin + strings.Join(list, f.Sep) + f.End
+}
+
+// TestLiterals writes calls with the literals of each form, as the template does, byte by
+// byte. A grammar of these literals lets a model write what it was trained on.
+func TestLiterals(t *testing.T) {
+	all := templates(t)
+	for _, name := range sorted(all) {
+		tpl := inspected(t, all[name])
+		f := tpl.form
+		if f.Default || f.Syntax != "" {
+			continue
+		}
+		calls := []Call{{"abcdef123", "read_file", `{"path":"a.go"}`}, {"ghijkl456", "write_file", `{"path":"a.go"}`}}
+		if !f.Parallel {
+			calls = calls[:1]
+		}
+		for n := range calls {
+			m := Message{Role: "assistant", Calls: calls[:n+1]}
+			text, _, err := tpl.render(&Conversation{Messages: []Message{{Role: "user", Content: "hi"}, m}, Tools: chatTools(agentTools)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Some templates count calls from 1, or write their numbers as ids.
+			counted := strings.NewReplacer(`index="1"`, `index="2"`, `index="0"`, `index="1"`, `"abcdef123"`, `"0"`, `"ghijkl456"`, `"1"`)
+			written := func(arguments string) bool {
+				want := f.write(calls[:n+1], arguments)
+				return strings.Contains(text, want) || strings.Contains(text, counted.Replace(want))
+			}
+			if !slices.ContainsFunc([]string{`{"path": "a.go"}`, "{\n            \"path\": \"a.go\"\n        }"}, written) {
+				t.Errorf("%s: %q is not in %q", name, f.write(calls[:n+1], `{"path": "a.go"}`), text[max(len(text)-600, 0):])
+			}
+		}
+	}
+}

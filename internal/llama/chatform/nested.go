@@ -10,7 +10,9 @@ const nestedMark = "]<]minimax[>["
 //	<key>value</key> <item>value</item>
 //
 // each with nestedMark before each tag.
-func convertNested(raw string, s schema) string {
+func convertNested(raw string, s schema) string { return nestedValue(raw, s, 0) }
+
+func nestedValue(raw string, s schema, depth int) string {
 	types := s.types()
 	if types&typeString != 0 && types&^(typeString|typeNull) == 0 || types&typeString != 0 && strings.Contains(raw, nestedMark) {
 		return convert(raw, types)
@@ -25,7 +27,7 @@ func convertNested(raw string, s schema) string {
 		}
 		return "null"
 	}
-	if !strings.HasPrefix(text, nestedMark+"<") {
+	if !strings.HasPrefix(text, nestedMark+"<") || depth == maxDepth {
 		return convert(raw, types)
 	}
 	array := types&typeArray != 0 && (types&typeObject == 0 || strings.HasPrefix(text, nestedMark+"<item>")) ||
@@ -41,9 +43,9 @@ func convertNested(raw string, s schema) string {
 			return quote(raw)
 		}
 		if array {
-			list = append(list, convertNested(value, s.items()))
+			list = append(list, nestedValue(value, s.items(), depth+1))
 		} else {
-			list = append(list, quote(name)+":"+convertNested(value, s.property(name)))
+			list = append(list, quote(name)+":"+nestedValue(value, s.property(name), depth+1))
 		}
 		text = strings.TrimLeft(after, white)
 		if text != "" && !strings.HasPrefix(text, nestedMark+"<") {

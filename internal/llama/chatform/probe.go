@@ -101,7 +101,7 @@ func head(s, t string) int {
 		return at
 	}
 	if n > 0 && n < min(len(s), len(t)) && s[n-1] == '>' && isLetter(s[n]) && isLetter(t[n]) { // as in <|open|>text<|sep|>
-		return strings.LastIndexByte(s[:n], '<')
+		return max(strings.LastIndexByte(s[:n], '<'), 0)
 	}
 	return n
 }

@@ -70,14 +70,14 @@ func (r *Reader) pythonArguments(s schema) bool {
 	}
 }
 
-// pythonValue reads a value up to the comma or the parenthesis after it. A string is
-// returned as JSON.
+// pythonValue reads a value: a list or a dict, or what is before a comma or a parenthesis.
+// It is returned as JSON.
 func (r *Reader) pythonValue() (string, bool) {
 	r.white()
 	var b strings.Builder
-	depth := 0
-	for r.peek(1) {
-		switch c := r.rest()[0]; {
+	for depth := 0; r.peek(1); {
+		c := r.rest()[0]
+		switch {
 		case c == '\'' || c == '"':
 			text, ok := r.pythonQuoted(c, depth)
 			if !ok {
@@ -86,20 +86,28 @@ func (r *Reader) pythonValue() (string, bool) {
 			b.WriteString(quote(text))
 			continue
 		case depth == 0 && (c == ',' || c == ')'):
-			text := strings.Trim(b.String(), white)
-			if v, ok := python(text); ok {
-				text = v
-			}
-			return text, true
-		case c == '[' || c == '{' || c == '(':
+			return pythonJSON(b.String()), true
+		case strings.IndexByte("[{(", c) >= 0:
 			depth++
-		case c == ']' || c == '}' || c == ')':
+		case strings.IndexByte("]})", c) >= 0:
 			depth--
 		}
-		b.WriteByte(r.rest()[0])
+		b.WriteByte(c)
 		r.pos++
+		if depth == 0 && strings.IndexByte("]})", c) >= 0 {
+			return pythonJSON(b.String()), true
+		}
 	}
 	return "", false
+}
+
+// pythonJSON returns a Python value as JSON, or as it is if it is none.
+func pythonJSON(s string) string {
+	s = strings.Trim(s, white)
+	if v, ok := python(s); ok {
+		return v
+	}
+	return s
 }
 
 // pythonQuoted reads a string in the quotes c. Templates write strings without escapes, so

@@ -319,7 +319,7 @@ func (r *Reader) until(kind EventKind, marks []string) (which int, space string)
 			return which, space
 		}
 		r.discard()
-		if !r.more() && (r.guess != nil || r.ended && which < 0 && !r.hasAny(marks)) {
+		if !r.more() && !r.hasAny(marks) {
 			r.emit(Event{Kind: kind, Text: string(r.rest())})
 			r.pos = len(r.buf)
 			return -1, ""
@@ -327,7 +327,7 @@ func (r *Reader) until(kind EventKind, marks []string) (which int, space string)
 	}
 }
 
-// hasAny reports whether one of the marks can still be read.
+// hasAny reports whether one of the marks follows.
 func (r *Reader) hasAny(marks []string) bool {
 	return slices.ContainsFunc(marks, func(m string) bool { return bytes.Contains(r.rest(), []byte(m)) })
 }

@@ -132,12 +132,15 @@ func TestInCall(t *testing.T) {
 		{"JSON in text", &llama, "", `So {"name": "run"`, ""},
 		{"a bracket is no mark", &list, "", "See [", ""},
 		{"after a long text", &jsonForm, "", strings.Repeat("long text ", 2000) + "<tool_call>", "<tool_call>"},
+		{"long arguments", &tagForm, "", `[TOOL_CALLS]run[ARGS]{"command": "` + strings.Repeat("long text ", 2000), `[TOOL_CALLS]run[ARGS]{"command": "` + strings.Repeat("long text ", 2000)},
 		{"reasoning", &jsonForm, "", "<think><tool_call>", ""},
 		{"the prompt begins a call", &jsonForm, "<|im_start|>assistant\n<tool_call>\n{\"name\": \"run\", \"arguments\": {", "", "<tool_call>\n{\"name\": \"run\", \"arguments\": {"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := test.form.NewReader(ReaderOptions{Tools: agentTools, Prompt: test.prompt, Reasoning: true})
-			r.Write(test.write)
+			for rest := test.write; rest != ""; rest = rest[min(len(rest), 100):] {
+				r.Write(rest[:min(len(rest), 100)])
+			}
 			trigger := ""
 			if r.InCall() {
 				all := test.prompt + test.write
@@ -173,6 +176,7 @@ func TestAnswers(t *testing.T) {
 		{"cut before the name", &jsonForm, "", "I read.\n<tool_call>\n{\"na", "length", result{Text: "I read."}},
 		{"a mark as text", &jsonForm, "", "It is <tool_call>", "stop", result{Text: "It is <tool_call>"}},
 		{"cut in JSON arguments", &jsonForm, "", `<tool_call>{"name": "run", "arguments": {"command": "l`, "length", result{Calls: []Call{{"", "run", `{"command": "l`}}}},
+		{"cut before the arguments", &tagForm, "", `[TOOL_CALLS]run[ARGS]`, "length", result{Calls: []Call{{"", "run", ""}}}},
 		{"cut in a string", &argsForm, "", "<tool_call>\n<function=run>\n<parameter=command>\nls", "length", result{Calls: []Call{{"", "run", `{"command":"ls`}}}},
 		{"cut between arguments", &argsForm, "", "<tool_call>\n<function=run>\n<parameter=command>\nls\n</parameter>\n", "length", result{Calls: []Call{{"", "run", `{"command":"ls"`}}}},
 		{"ended between arguments", &argsForm, "", "<tool_call>\n<function=run>\n<parameter=command>\nls\n</parameter>\n", "stop", result{Calls: []Call{{"", "run", `{"command":"ls"}`}}}},

@@ -1,10 +1,5 @@
 package chatform
 
-import (
-	"encoding/json/jsontext"
-	"strings"
-)
-
 // readRecipients reads an answer whose parts begin with their recipient:
 //
 //	>>>all
@@ -44,63 +39,15 @@ func (r *Reader) readRecipients(ReaderOptions) {
 // recipientArguments reads arguments: a JSON object, or, as some templates write it, a
 // Python one.
 func (r *Reader) recipientArguments() {
-	if r.white(); !r.has("{") {
-		r.arguments("{}")
-		return
-	}
-	start := r.at()
-	r.pos++
 	r.white()
-	quoted := r.has("'")
+	start := r.at()
+	r.skip("{")
+	r.white()
+	python := r.at() > start && r.has("'")
 	r.back(start)
-	if !quoted {
-		r.value(r.arguments)
-		return
+	if !python {
+		r.object()
+	} else if text, ok := r.pythonValue(); ok {
+		r.arguments(text)
 	}
-	var raw strings.Builder
-	for depth := 0; ; {
-		if r.has("'") {
-			text, ok := r.pythonText()
-			raw.WriteString(quote(text))
-			if !ok {
-				break
-			}
-			continue
-		}
-		if !r.peek(1) {
-			break
-		}
-		c := r.rest()[0]
-		r.pos++
-		raw.WriteByte(c)
-		if c == '{' || c == '[' {
-			depth++
-		} else if c == '}' || c == ']' {
-			depth--
-		}
-		if depth == 0 {
-			break
-		}
-	}
-	text, ok := python(raw.String())
-	if !ok || jsontext.Value(text).Kind() != '{' {
-		text = raw.String()
-	}
-	r.arguments(text)
-}
-
-// pythonText reads a quoted Python string.
-func (r *Reader) pythonText() (string, bool) {
-	for n := 1; r.peek(n + 1); n++ {
-		switch c := r.rest()[n]; c {
-		case '\\':
-			n++
-		case r.rest()[0]:
-			text, size := pythonString(string(r.rest()[:n+1]))
-			r.pos += size
-			return text, true
-		}
-	}
-	r.pos = len(r.buf)
-	return "", false
 }

@@ -55,6 +55,9 @@ var unknownTemplates = map[string]string{
 <call tool="{{ c.function.name }}" id="{{ c.id }}">
 {% for k, v in c.function.arguments.items() %}  <value of="{{ k }}">{{ v if v is string else v | tojson }}</value>
 {% endfor %}</call>{% endfor %}` + turnsEnd,
+	"no null": showTools + turns +
+		`{{ m.content }}{% for c in m.tool_calls or [] %}<call>{{ c.function.name }}{% for k, v in c.function.arguments.items() %}<key>{{ k }}<value>` +
+		`{% if v is not none %}{{ v if v is string else v | tojson }}{% endif %}</value>{% endfor %}</call>{% endfor %}` + turnsEnd,
 	"a fence": showTools + turns +
 		"{{ m.content }}{% for c in m.tool_calls or [] %}\n```tool_call\n{{ c.function.name }}\n{{ c.function.arguments | tojson }}\n```{% endfor %}" + turnsEnd,
 	"the id in place of the name": showTools + turns +
