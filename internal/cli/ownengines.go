@@ -350,6 +350,9 @@ func builtinModels(models []llama.Model) []engine.Model {
 		if m.Thinking {
 			offer.Capabilities = append(offer.Capabilities, "thinking")
 		}
+		if m.Tools {
+			offer.Capabilities = append(offer.Capabilities, "tools")
+		}
 		if m.Chat {
 			offer.Families = append(offer.Families, fleet.Chat)
 			offer.Endpoints = append(offer.Endpoints, fleet.ChatCompletions)

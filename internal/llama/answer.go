@@ -2,6 +2,8 @@ package llama
 
 import (
 	"bytes"
+	"cmp"
+	"crypto/rand"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
 	"net/http"
@@ -37,10 +39,11 @@ func newUsage(j *job, tokens int) usage {
 // unary sends the complete answer.
 func (a answer) unary(w http.ResponseWriter, j *job) error {
 	type message struct {
-		Role      string  `json:"role"`
-		Content   string  `json:"content"`
-		Reasoning string  `json:"reasoning_content,omitzero"`
-		Refusal   *string `json:"refusal"`
+		Role      string     `json:"role"`
+		Content   *string    `json:"content"` // null if there are only calls
+		Reasoning string     `json:"reasoning_content,omitzero"`
+		ToolCalls []toolCall `json:"tool_calls,omitzero"`
+		Refusal   *string    `json:"refusal"`
 	}
 	type choice struct {
 		Index        int       `json:"index"`
@@ -59,24 +62,35 @@ func (a answer) unary(w http.ResponseWriter, j *job) error {
 	}
 	var text, reasoning strings.Builder
 	var list []logprob
+	var calls []toolCall
 	for {
-		p, err := j.take()
+		p, err := j.out.take(j.ctx)
 		if err != nil {
 			return err
 		}
 		for _, e := range p.events {
-			if e.Kind == chatform.EventReasoning {
+			switch e.Kind {
+			case chatform.EventReasoning:
 				reasoning.WriteString(e.Text)
-			} else {
+			case chatform.EventText:
 				text.WriteString(e.Text)
+			case chatform.EventCall:
+				calls = append(calls, newToolCall(e))
+			case chatform.EventArguments:
+				calls[e.Index].Function.Arguments += e.Text
 			}
 		}
 		list = append(list, p.logprobs...)
 		if p.ended {
+			said := text.String()
+			content := &said
+			if said == "" && len(calls) > 0 {
+				content = nil
+			}
 			reply(w, http.StatusOK, completion{
 				ID: a.ID, Object: "chat.completion", Created: a.Created, Model: a.Model,
 				Choices: []choice{{
-					Message:  message{Role: "assistant", Content: text.String(), Reasoning: reasoning.String()},
+					Message:  message{Role: "assistant", Content: content, Reasoning: reasoning.String(), ToolCalls: calls},
 					Logprobs: newLogprobs(j.wantLogprobs, list), FinishReason: p.finish.reason, StopReason: p.finish.stop,
 				}},
 				Usage: newUsage(j, p.tokens),
@@ -86,18 +100,22 @@ func (a answer) unary(w http.ResponseWriter, j *job) error {
 	}
 }
 
-// take waits for the next part of the answer, and reads its text. After an error or the
-// end it must not be called again.
-func (j *job) take() (p part, err error) {
-	if p, err = j.out.take(j.ctx); err != nil {
-		j.reader.Close("")
-		return p, err
-	}
-	p.events = j.reader.Write(p.text)
-	if p.ended {
-		p.events = append(p.events, j.reader.Close(p.finish.reason)...)
-	}
-	return p, nil
+// toolCall is a tool call of an answer, or a part of one.
+type toolCall struct {
+	Index    *int   `json:"index,omitzero"` // in a stream
+	ID       string `json:"id,omitzero"`
+	Type     string `json:"type,omitzero"`
+	Function struct {
+		Name      string `json:"name,omitzero"`
+		Arguments string `json:"arguments"`
+	} `json:"function"`
+}
+
+// newToolCall returns the call that begins. It has the model's own id, if there is one.
+func newToolCall(e chatform.Event) toolCall {
+	c := toolCall{ID: cmp.Or(e.ID, "call_"+rand.Text()), Type: "function"}
+	c.Function.Name = e.Name
+	return c
 }
 
 // chunk is one frame of a streamed answer.
@@ -122,6 +140,8 @@ type delta struct {
 	Role      string  `json:"role,omitzero"`
 	Content   *string `json:"content,omitzero"`
 	Reasoning string  `json:"reasoning_content,omitzero"`
+
+	ToolCalls []toolCall `json:"tool_calls,omitzero"`
 }
 
 // stream sends the answer while it is generated. It sends the status with the first text,
@@ -136,7 +156,7 @@ func (a answer) stream(w http.ResponseWriter, j *job, withUsage bool) {
 		f.send(chunk{a.ID, "chat.completion.chunk", a.Created, a.Model, []chunkChoice{c}, noUsage})
 	}
 	for {
-		p, err := j.take()
+		p, err := j.out.take(j.ctx)
 		if err != nil {
 			f.fail(err)
 			return
@@ -145,16 +165,27 @@ func (a answer) stream(w http.ResponseWriter, j *job, withUsage bool) {
 			empty := ""
 			send(chunkChoice{Delta: delta{Role: "assistant", Content: &empty}})
 		}
-		text := ""
+		list := newLogprobs(j.wantLogprobs, p.logprobs)
 		for _, e := range p.events {
-			if e.Kind == chatform.EventReasoning {
+			switch e.Kind {
+			case chatform.EventReasoning:
 				send(chunkChoice{Delta: delta{Reasoning: e.Text}})
-			} else {
-				text += e.Text
+			case chatform.EventText:
+				send(chunkChoice{Delta: delta{Content: &e.Text}, Logprobs: list})
+				list = nil
+			case chatform.EventCall:
+				call := newToolCall(e)
+				call.Index = &e.Index
+				send(chunkChoice{Delta: delta{ToolCalls: []toolCall{call}}})
+			case chatform.EventArguments:
+				part := toolCall{Index: &e.Index}
+				part.Function.Arguments = e.Text
+				send(chunkChoice{Delta: delta{ToolCalls: []toolCall{part}}})
 			}
 		}
-		if text != "" || len(p.logprobs) > 0 {
-			send(chunkChoice{Delta: delta{Content: &text}, Logprobs: newLogprobs(j.wantLogprobs, p.logprobs)})
+		if list != nil && len(list.Content) > 0 {
+			empty := ""
+			send(chunkChoice{Delta: delta{Content: &empty}, Logprobs: list})
 		}
 		if !p.ended {
 			continue

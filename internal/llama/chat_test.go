@@ -358,8 +358,8 @@ func TestRefusals(t *testing.T) {
 		code, message := e.refused("/v1/chat/completions", c.body, c.status)
 		assert.That(t, code == c.code && strings.Contains(message, c.says), c.name, code, message)
 	}
-	if got := e.say(ask("Hello", object{"tools": []object{{"type": "function"}}, "tool_choice": "auto", "anything": 1})); got != conversation[0][1] {
-		t.Errorf("tools with auto: %q", got)
+	if got := e.say(ask("Hello", object{"tools": []object{{"type": "function", "function": object{"name": "read"}}}, "tool_choice": "none", "anything": 1})); got != conversation[0][1] {
+		t.Errorf("tools with none: %q", got)
 	}
 	full := e.chat(ask("Tell me a long story about an owl.", object{"model": "random", "temperature": 1, "seed": 1}))
 	if u := full.Usage; full.Choices[0].FinishReason == "length" && u.Total != 257 && u.Total != 256 {
@@ -413,8 +413,8 @@ func TestListAndHealth(t *testing.T) {
 	assert.OK(t, os.WriteFile(cut, whole[:len(whole)/2], 0o600))
 	e := startEngine(t, Config{Slots: 3, Models: append([]ModelFile{{ID: "gone", Path: "data/none.gguf"}, {ID: "text", Path: "data/README.md"}, {ID: "cut", Path: cut}}, testModels...)})
 	want := []Model{
-		{ID: "tiny", ContextLength: 1024, Slots: 3, Chat: true, Embeddings: true, Dimensions: 128},
-		{ID: "random", ContextLength: 1024, Slots: 3, Chat: true, Embeddings: true, Dimensions: e.Models()[1].Dimensions},
+		{ID: "tiny", ContextLength: 1024, Slots: 3, Chat: true, Embeddings: true, Tools: true, Dimensions: 128},
+		{ID: "random", ContextLength: 1024, Slots: 3, Chat: true, Embeddings: true, Tools: true, Dimensions: e.Models()[1].Dimensions},
 	}
 	assert.Same(t, e.Models(), want)
 	if p := e.Problems(); len(p) != 3 || !strings.Contains(p["cut"], "incomplete") || !strings.Contains(p["gone"], "cannot read") || !strings.Contains(p["text"], "GGUF") {

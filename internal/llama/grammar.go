@@ -51,11 +51,23 @@ func schemaGrammar(schema jsontext.Value) (string, error) {
 	if len(schema) > maxSchemaBytes {
 		return "", fmt.Errorf("%w: larger than %d bytes", errUnsupportedSchema, maxSchemaBytes)
 	}
+	c := &schemaConverter{defs: map[string]jsontext.Value{}, refs: map[string]string{"#": "root"}}
+	body, err := c.document(schema)
+	if err != nil {
+		return "", err
+	}
+	if err := c.rule("root", body); err != nil {
+		return "", err
+	}
+	return c.out.String() + jsonRules, nil
+}
+
+// document returns the body of the rule for a schema that references its own definitions.
+func (c *schemaConverter) document(schema jsontext.Value) (string, error) {
 	root, err := members(schema)
 	if err != nil {
 		return "", err
 	}
-	c := &schemaConverter{defs: map[string]jsontext.Value{}, refs: map[string]string{"#": "root"}}
 	for _, m := range root {
 		if m.name != "$defs" && m.name != "definitions" {
 			continue
@@ -68,14 +80,7 @@ func schemaGrammar(schema jsontext.Value) (string, error) {
 			c.defs["#/"+m.name+"/"+d.name] = d.value
 		}
 	}
-	body, err := c.convert(schema, 0)
-	if err != nil {
-		return "", err
-	}
-	if err := c.rule("root", body); err != nil {
-		return "", err
-	}
-	return c.out.String() + jsonRules, nil
+	return c.convert(schema, 0)
 }
 
 // schemaConverter collects the rules of a grammar.

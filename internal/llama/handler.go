@@ -206,13 +206,16 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 		limit = min(limit, c.limit)
 	}
 	j := &job{ctx: ctx, caller: c.caller, prompt: prompt, limit: limit, sampler: sampler, text: stopFilter{stops: c.stops}, out: newOutbox(), wantLogprobs: c.wantLogprobs, alternatives: c.alternatives}
-	if err := r.submit(j); err != nil {
-		return nil, err
-	}
 	j.reader = r.template.form().NewReader(chatform.ReaderOptions{
-		Prompt: tail, Reasoning: c.sampling.grammar == "", // with a grammar there can be no reasoning
+		Tools: c.tools, Prompt: tail, Reasoning: c.sampling.grammar == "", // with a grammar there can be no reasoning
 	})
-	return j, nil
+	if c.sampling.grammar == "" {
+		j.toolRules = toolGrammar(r.template.form(), c.tools, c.parallel)
+	}
+	if j.tail = tail; j.toolRules != "" && j.reader.InCall() { // the prompt begins a call
+		j.constrain(r.vocab, nil, 0)
+	}
+	return j, r.submit(j)
 }
 
 func (s *server) chat(w http.ResponseWriter, r *http.Request) error {
@@ -273,10 +276,11 @@ func (s *server) list(w http.ResponseWriter, _ *http.Request) {
 // "messages"} in the model's template.
 func (s *server) tokenize(w http.ResponseWriter, r *http.Request) error {
 	var q struct {
-		Model    string         `json:"model"`
-		Content  string         `json:"content"`
-		Messages []chatTurn     `json:"messages"`
-		Kwargs   templateKwargs `json:"chat_template_kwargs"`
+		Model    string           `json:"model"`
+		Content  string           `json:"content"`
+		Messages []chatTurn       `json:"messages"`
+		Tools    []jsontext.Value `json:"tools"`
+		Kwargs   templateKwargs   `json:"chat_template_kwargs"`
 	}
 	run, err := s.read(w, r, &q, &q.Model)
 	if err != nil {
@@ -288,6 +292,7 @@ func (s *server) tokenize(w http.ResponseWriter, r *http.Request) error {
 	} else {
 		var c chatform.Conversation
 		if c, err = conversationOf(q.Messages, q.Kwargs); err == nil {
+			c.Tools = q.Tools
 			_, tokens, err = run.prompt(r.Context(), &c)
 		}
 	}

@@ -32,6 +32,7 @@ type modelSpec struct {
 	path     string
 	vocab    *vocab
 	template *chatTemplate
+	marks    map[token]bool // markTokens
 	// embedContext is the longest input of an embedding in tokens.
 	embedContext int
 	storedPrefix string // of the names of its stored prompts
@@ -83,12 +84,16 @@ func inspect(lib *library, renderer *chatform.Renderer, file ModelFile, slots, c
 	s.Chat = !s.ownPooling && lib.llama_model_has_decoder(handle)
 	if s.Chat {
 		s.template = newChatTemplate(context.Background(), lib, renderer, templateSource(lib, handle, s.vocab))
+		s.marks = markTokens(s.vocab, s.template.form())
 		hello := &chatform.Conversation{Messages: []chatform.Message{{Role: "user", Content: "Hello"}}, Answer: true}
 		if _, err := s.template.render(context.Background(), hello); err != nil {
 			return nil, err // otherwise every request would fail
 		}
 	}
-	s.Thinking = s.Chat && s.template.thinking()
+	if s.Chat {
+		form := s.template.form()
+		s.Thinking, s.Tools, s.ToolProblem = s.template.thinking(), form.Tools(), form.Problem
+	}
 	s.Embeddings = pooling != strconv.Itoa(poolingRank)
 	if s.Embeddings {
 		s.Dimensions = int(number("embedding_length"))

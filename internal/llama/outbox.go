@@ -13,8 +13,8 @@ type outbox struct {
 	wake chan struct{} // contains a value if there is something to take
 
 	mu       sync.Mutex
-	text     []byte
-	logprobs []logprob // of text
+	events   []chatform.Event
+	logprobs []logprob // of the text in events
 	tokens   int
 	ended    bool
 	finish   ending
@@ -29,17 +29,24 @@ type ending struct {
 
 func newOutbox() *outbox { return &outbox{wake: make(chan struct{}, 1)} }
 
-// add appends text and its logprobs. tokens is the current number of tokens in the
+// add appends events and their logprobs. tokens is the current number of tokens in the
 // answer.
-func (o *outbox) add(text string, logprobs []logprob, tokens int) {
+func (o *outbox) add(events []chatform.Event, logprobs []logprob, tokens int) {
 	o.mu.Lock()
-	o.text = append(o.text, text...)
+	o.events = append(o.events, events...)
 	o.logprobs = append(o.logprobs, logprobs...)
 	o.tokens = tokens
 	o.mu.Unlock()
-	if text != "" || len(logprobs) > 0 {
+	if len(events) > 0 || len(logprobs) > 0 {
 		o.signal()
 	}
+}
+
+// count returns the current number of tokens in the answer.
+func (o *outbox) count() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.tokens
 }
 
 // end ends the answer with finish or with err.
@@ -59,8 +66,7 @@ func (o *outbox) signal() {
 
 // part is the text since the last take and, if ended, the end of the answer.
 type part struct {
-	text     string
-	events   []chatform.Event // of text; set by job.take
+	events   []chatform.Event
 	logprobs []logprob
 	tokens   int
 	ended    bool
@@ -79,7 +85,7 @@ func (o *outbox) take(ctx context.Context) (part, error) {
 	if o.err != nil {
 		return part{}, o.err
 	}
-	p := part{text: string(o.text), logprobs: o.logprobs, tokens: o.tokens, ended: o.ended, finish: o.finish}
-	o.text, o.logprobs = o.text[:0], nil
+	p := part{events: o.events, logprobs: o.logprobs, tokens: o.tokens, ended: o.ended, finish: o.finish}
+	o.events, o.logprobs = nil, nil
 	return p, nil
 }

@@ -77,7 +77,9 @@ type chatRequest struct {
 	Logprobs            bool              `json:"logprobs"`
 	TopLogprobs         int               `json:"top_logprobs"`
 	ResponseFormat      responseFormat    `json:"response_format"`
+	Tools               []jsontext.Value  `json:"tools"`
 	ToolChoice          jsontext.Value    `json:"tool_choice"`
+	ParallelToolCalls   *bool             `json:"parallel_tool_calls"`
 	TemplateKwargs      templateKwargs    `json:"chat_template_kwargs"`
 	// CacheSalt identifies the caller, like in vLLM: what was computed for one caller is
 	// not reused for others. Without it the caller is the owner of this machine.
@@ -200,6 +202,8 @@ type chat struct {
 	model        string
 	caller       string
 	conversation chatform.Conversation
+	tools        []chatform.Tool // that the model may call
+	parallel     bool            // several of them at once
 	stream       bool
 	usage        bool // the stream ends with a usage frame
 	limit        int  // tokens of the answer; 0 means the rest of the context
@@ -222,9 +226,6 @@ func parseChat(body []byte) (*chat, error) {
 	if q.N != nil && *q.N != 1 {
 		return nil, badMember("n", "n must be 1: this engine gives one answer a request")
 	}
-	if demandsTool(q.ToolChoice) {
-		return nil, badMember("tool_choice", "this engine cannot promise a tool call; use tool_choice auto or none, it then answers in text")
-	}
 	if q.TopLogprobs < 0 || q.TopLogprobs > maxAlternatives {
 		return nil, badMember("top_logprobs", "top_logprobs must be from 0 to %d", maxAlternatives)
 	}
@@ -232,11 +233,15 @@ func parseChat(body []byte) (*chat, error) {
 		model:        q.Model,
 		caller:       q.CacheSalt,
 		stream:       q.Stream,
+		parallel:     q.ParallelToolCalls == nil || *q.ParallelToolCalls,
 		usage:        q.Stream && q.StreamOptions.IncludeUsage,
 		wantLogprobs: q.Logprobs, alternatives: q.TopLogprobs,
 	}
 	var err error
 	if c.conversation, err = conversationOf(q.Messages, q.TemplateKwargs); err != nil {
+		return nil, err
+	}
+	if c.conversation.Tools, c.tools, err = q.parseTools(); err != nil {
 		return nil, err
 	}
 	if c.limit, err = q.answerLimit(); err != nil {
@@ -276,27 +281,6 @@ func conversationOf(messages []chatTurn, kwargs templateKwargs) (chatform.Conver
 		c.Messages = append(c.Messages, t)
 	}
 	return c, nil
-}
-
-// demandsTool reports whether tool_choice requires a tool call.
-func demandsTool(choice jsontext.Value) bool {
-	switch choice.Kind() {
-	case '"':
-		var word string
-		return json.Unmarshal(choice, &word) == nil && word == "required"
-	case '{':
-		var named struct {
-			Type         string `json:"type"`
-			AllowedTools struct {
-				Mode string `json:"mode"`
-			} `json:"allowed_tools"`
-		}
-		if json.Unmarshal(choice, &named) != nil {
-			return true
-		}
-		return named.Type != "allowed_tools" || named.AllowedTools.Mode == "required"
-	}
-	return false
 }
 
 // answerLimit returns the maximum number of tokens in the answer, or 0 for the rest of

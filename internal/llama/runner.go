@@ -24,15 +24,18 @@ var (
 
 // job is a chat request. The runner always ends its outbox and frees its sampler.
 type job struct {
-	ctx     context.Context
-	caller  string // the caller; "" is the owner of this machine
-	prompt  []token
-	cached  int // prompt tokens that were not computed again; set when the job starts
-	limit   int // maximum tokens of the answer, at least 1
-	sampler *sampler
-	text    stopFilter
-	reader  *chatform.Reader // used and closed by the handler
-	out     *outbox
+	ctx       context.Context
+	caller    string // the caller; "" is the owner of this machine
+	prompt    []token
+	cached    int // prompt tokens that were not computed again; set when the job starts
+	limit     int // maximum tokens of the answer, at least 1
+	sampler   *sampler
+	text      stopFilter
+	reader    *chatform.Reader // of text; closed with the outbox
+	tail      string           // what the template wrote after the last message
+	toolRules string           // toolGrammar, until the model writes calls
+	called    bool             // the answer has a tool call
+	out       *outbox
 
 	wantLogprobs bool
 	alternatives int // number of other tokens at each position
@@ -40,7 +43,29 @@ type job struct {
 }
 
 // send adds text to the answer, together with the logprobs of all text sent so far.
-func (j *job) send(text string, tokens int) { j.out.add(text, j.unsent.until(j.text.sent), tokens) }
+func (j *job) send(text string, tokens int) {
+	j.add(j.reader.Write(text), j.unsent.until(j.text.sent), tokens)
+}
+
+// add adds events to the answer. Stop strings count until the first call.
+func (j *job) add(events []chatform.Event, logprobs []logprob, tokens int) {
+	for _, e := range events {
+		if e.Kind == chatform.EventCall {
+			j.called, j.text.stops = true, nil
+		}
+	}
+	j.out.add(events, logprobs, tokens)
+}
+
+// end ends the answer with the finish reason or with err, and frees the sampler.
+func (j *job) end(finish string, err error) {
+	j.sampler.free()
+	j.add(j.reader.Close(finish), nil, j.out.count())
+	if finish == "stop" && j.called {
+		finish = "tool_calls"
+	}
+	j.out.end(ending{finish, j.text.stopped}, err)
+}
 
 // runner serves one model. Only its goroutine uses the weights and slots.
 type runner struct {
@@ -84,7 +109,7 @@ func newRunner(s *modelSpec, idle time.Duration, prompts *promptStore) *runner {
 func (r *runner) submit(j *job) error {
 	err := queueFor(r, r.jobs, j)
 	if err != nil {
-		j.sampler.free()
+		j.end("", err)
 	}
 	return err
 }
@@ -205,8 +230,7 @@ func (r *runner) assign(j *job) {
 		err = r.ensureLoaded()
 	}
 	if err != nil {
-		j.sampler.free()
-		j.out.end(ending{}, err)
+		j.end("", err)
 		return
 	}
 	r.begin(j)
@@ -234,8 +258,7 @@ type loadError struct{ error }
 // release ends the job of a slot. The slot keeps its tokens.
 func (r *runner) release(i int, finish string, err error) {
 	s := &r.slots[i]
-	s.job.sampler.free()
-	s.job.out.end(ending{finish, s.job.text.stopped}, err)
+	s.job.end(finish, err)
 	s.job = nil
 }
 
@@ -323,7 +346,7 @@ func (r *runner) advance(i int) {
 	}
 	s.count++
 	s.next = t
-	piece := r.vocab.piece(t, false)
+	piece := r.vocab.piece(t, r.marks[t])
 	if s.job.wantLogprobs {
 		if l, ok := r.logprob(t, s.output, s.job.alternatives); ok {
 			s.job.unsent.add(l, s.job.text.written+len(piece))
@@ -331,6 +354,9 @@ func (r *runner) advance(i int) {
 	}
 	text, stopped := s.job.text.write(piece)
 	s.job.send(text, s.count)
+	if s.job.toolRules != "" && s.job.reader.InCall() {
+		s.job.constrain(r.vocab, append(s.tokens[len(s.job.prompt):len(s.tokens):len(s.tokens)], t), len(s.job.text.held))
+	}
 	switch {
 	case stopped:
 		r.release(i, "stop", nil)

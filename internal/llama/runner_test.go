@@ -27,6 +27,14 @@ func openModel(t testing.TB, file ModelFile, slots int) *modelSpec {
 	return spec
 }
 
+// said returns the text of the part.
+func (p part) said() (text string) {
+	for _, e := range p.events {
+		text += e.Text
+	}
+	return text
+}
+
 // says returns a conversation with the texts of a user and an assistant by turns.
 func says(texts ...string) chatform.Conversation {
 	c := chatform.Conversation{Answer: true}
@@ -165,7 +173,7 @@ func TestPromptInPieces(t *testing.T) {
 		var b strings.Builder
 		for {
 			p := assert.Value(j.out.take(t.Context()))(t)
-			b.WriteString(p.text)
+			b.WriteString(p.said())
 			if p.ended {
 				return b.String()
 			}

@@ -88,7 +88,7 @@ func (r *counted) answer(j *job) string {
 	var text strings.Builder
 	for {
 		p := assert.Value(j.out.take(r.t.Context()))(r.t)
-		text.WriteString(p.text)
+		text.WriteString(p.said())
 		if p.ended {
 			return text.String()
 		}

@@ -3,6 +3,7 @@ package llama
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -101,6 +102,19 @@ func templateSource(lib *library, m cModel, v *vocab) chatform.Source {
 		WithTools: lib.llama_model_chat_template(m, cBytes("tool_use")),
 		BOS:       v.bos,
 		EOS:       v.eos,
-		Control:   slices.Collect(v.control()),
+		Control:   slices.Collect(maps.Values(maps.Collect(v.control()))),
 	}
+}
+
+// markTokens returns the control tokens that are, or are in, a mark of the model's answers:
+// their texts are needed to read an answer.
+func markTokens(v *vocab, f *chatform.Form) map[token]bool {
+	marks := f.Literals()
+	found := map[token]bool{}
+	for t, text := range v.control() {
+		if text != "" && slices.ContainsFunc(marks, func(mark string) bool { return strings.Contains(mark, text) }) {
+			found[t] = true
+		}
+	}
+	return found
 }

@@ -31,11 +31,11 @@ func newVocab(lib *library, handle cVocab) *vocab {
 	return v
 }
 
-// control returns the texts of the control tokens.
-func (v *vocab) control() iter.Seq[string] {
-	return func(yield func(string) bool) {
+// control returns the control tokens and their texts.
+func (v *vocab) control() iter.Seq2[token, string] {
+	return func(yield func(token, string) bool) {
 		for t := range token(v.size) {
-			if v.lib.llama_vocab_is_control(v.handle, t) && !yield(string(v.piece(t, true))) {
+			if v.lib.llama_vocab_is_control(v.handle, t) && !yield(t, string(v.piece(t, true))) {
 				return
 			}
 		}
