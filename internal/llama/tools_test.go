@@ -35,7 +35,7 @@ var readTool = object{"type": "function", "function": object{"name": "read", "de
 // A model that begins a call completes it as the tool's schema demands, streamed or not.
 func TestToolCall(t *testing.T) {
 	e := startEngine(t, Config{Models: []ModelFile{agentModel(t)}})
-	asked := ask("Read note.txt.", object{"model": "agent", "tools": []object{readTool}, "max_tokens": 60})
+	asked := ask("Read note.txt.", object{"model": "agent", "tools": []object{readTool}, "parallel_tool_calls": false, "max_tokens": 60})
 	status, body := e.post("/v1/chat/completions", asked)
 	var got struct {
 		Choices []struct {
@@ -59,7 +59,7 @@ func TestToolCall(t *testing.T) {
 // A streamed call comes as its head and pieces of its arguments.
 func TestToolCallStreamed(t *testing.T) {
 	e := startEngine(t, Config{Models: []ModelFile{agentModel(t)}})
-	status, body := e.post("/v1/chat/completions", ask("Read note.txt.", object{"model": "agent", "tools": []object{readTool}, "max_tokens": 60, "stream": true}))
+	status, body := e.post("/v1/chat/completions", ask("Read note.txt.", object{"model": "agent", "tools": []object{readTool}, "parallel_tool_calls": false, "max_tokens": 60, "stream": true}))
 	assert.Equal(t, status, 200)
 	var name, arguments, finish string
 	for line := range strings.SplitSeq(string(body), "\n") {
