@@ -178,7 +178,7 @@ func (c *Cluster) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 			refuse(w, refusedReach)
 			return
 		}
-		dispatch.WithholdBody(request, class)
+		dispatch.ExpectContinue(request, class)
 		relayRequest(w, line, request)
 		return
 	}
@@ -219,7 +219,7 @@ func (c *Cluster) serveVisit(w http.ResponseWriter, request *http.Request, visit
 			return endedReach
 		}
 	}
-	dispatch.WithholdBody(request, visit.Class) // net/http removed the other node's Expect header
+	dispatch.ExpectContinue(request, visit.Class) // net/http removed the other node's Expect header
 	response, err := line.RoundTrip(request.WithContext(ctx))
 	switch {
 	case errors.Is(err, tunnel.ErrFull):

@@ -88,14 +88,14 @@ type queues struct {
 
 	mu    sync.Mutex
 	hosts map[string]*host // by name; only nodes with calls that wait here
-	holds map[string]*dispatch.Slot
+	holds map[string]*dispatch.HeldSlot
 }
 
 // host is another node with calls that wait here.
 type host struct {
 	cluster *Cluster
 	name    string
-	as      *dispatch.Host
+	as      *dispatch.Entry
 
 	taking sync.Mutex                 // held while an announcement is applied
 	guests map[int64]*dispatch.Guests // by their id at the other node; guarded by taking
@@ -182,7 +182,7 @@ func (q *queues) host(c *Cluster, name string) *host {
 	h := q.hosts[name]
 	if h == nil {
 		h = &host{cluster: c, name: name, guests: make(map[int64]*dispatch.Guests), paused: make(map[fleet.MachineID]time.Time)}
-		h.as = &dispatch.Host{Name: name, Takes: h.takes, Grant: h.grant}
+		h.as = &dispatch.Entry{Name: name, MayGrant: h.takes, Grant: h.grant}
 		if q.hosts == nil {
 			q.hosts = make(map[string]*host)
 		}
@@ -199,28 +199,28 @@ func (q *queues) prune(gone func(node string) bool) {
 	maps.DeleteFunc(q.hosts, func(node string, _ *host) bool { return gone(node) })
 }
 
-// takes implements dispatch.Host.Takes.
+// takes implements dispatch.Entry.MayGrant.
 func (h *host) takes(machine fleet.MachineID) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return !time.Now().Before(h.paused[machine])
 }
 
-// grant implements dispatch.Host.Grant: it holds a slot for a call and offers it to the
+// grant implements dispatch.Entry.Grant: it holds a slot for a call and offers it to the
 // call's node.
-func (h *host) grant(calls *dispatch.Guests, number int64, slot *dispatch.Slot) {
+func (h *host) grant(calls *dispatch.Guests, number int64, slot *dispatch.HeldSlot) {
 	hold := h.cluster.queues.hold(slot)
 	go h.offer(calls, number, slot, hold)
 }
 
 // hold holds a slot under a new name, which it returns.
-func (q *queues) hold(slot *dispatch.Slot) (name string) {
+func (q *queues) hold(slot *dispatch.HeldSlot) (name string) {
 	q.counts.offered.Add(1)
 	name = rand.Text()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.holds == nil {
-		q.holds = make(map[string]*dispatch.Slot)
+		q.holds = make(map[string]*dispatch.HeldSlot)
 	}
 	q.holds[name] = slot
 	return name
@@ -228,7 +228,7 @@ func (q *queues) hold(slot *dispatch.Slot) (name string) {
 
 // redeem returns the slot held under the name. It returns nil if the slot was already
 // redeemed or released.
-func (q *queues) redeem(name string) *dispatch.Slot {
+func (q *queues) redeem(name string) *dispatch.HeldSlot {
 	if name == "" {
 		return nil
 	}
@@ -245,7 +245,7 @@ func (q *queues) redeem(name string) *dispatch.Slot {
 //  2. Gone: the slot is released.
 //  3. Declined, or there is no answer: the slot is released. The call keeps waiting, and
 //     the machine is not offered to its node again for pauseFor.
-func (h *host) offer(calls *dispatch.Guests, number int64, slot *dispatch.Slot, hold string) {
+func (h *host) offer(calls *dispatch.Guests, number int64, slot *dispatch.HeldSlot, hold string) {
 	q, machine := &h.cluster.queues, slot.Machine
 	expires := time.AfterFunc(holdFor, func() {
 		if q.redeem(hold) != nil {
@@ -329,7 +329,7 @@ func (c *Cluster) serveGrant(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "cannot read the grant: "+err.Error(), http.StatusBadRequest)
 		return
 	}
-	switch taken, waits := c.parts.Dispatch.Take(g.Call, g.Machine, g.Generation, g.Hold); {
+	switch taken, waits := c.parts.Dispatch.AcceptGrant(g.Call, g.Machine, g.Generation, g.Hold); {
 	case taken:
 		w.WriteHeader(http.StatusNoContent)
 	case waits:
