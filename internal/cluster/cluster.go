@@ -258,7 +258,7 @@ func (c *Cluster) Joined(now time.Time) bool {
 	default:
 		return false
 	}
-	since := c.parts.Registry.Loaded()
+	since := c.parts.Registry.SinceLoaded()
 	if since < joinWithin && slices.ContainsFunc(c.parts.Registry.Peers(now), func(n registry.Node) bool {
 		// Until a node's beat had time to change, it is not known whether the node is
 		// alive.

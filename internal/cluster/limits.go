@@ -79,7 +79,7 @@ func (u *limitUses) apply(r *registry.Registry, n *account.Node, uses []limitUse
 			u.nodes = make(map[string]*nodeUse)
 		}
 		u.nodes[n.Name] = node
-		if r.Loaded() < startFor {
+		if r.SinceLoaded() < startFor {
 			for _, use := range uses {
 				node.known[use.limitKey] = limitUse{Begun: use.Begun - use.Running}
 			}

@@ -62,8 +62,8 @@ func (c *Cluster) Connected(m *registry.Announced) {
 	c.feed.set(loadKey(m.ID), m, false)
 }
 
-// Loaded implements registry.Others.
-func (c *Cluster) Loaded(id fleet.MachineID) { c.feed.update(loadKey(id)) }
+// LoadChanged implements registry.Others.
+func (c *Cluster) LoadChanged(id fleet.MachineID) { c.feed.update(loadKey(id)) }
 
 // Disconnected implements registry.Others.
 func (c *Cluster) Disconnected(id fleet.MachineID) {
