@@ -58,7 +58,7 @@ type Cluster struct {
 	followed sync.Map      // node name → *followed
 	forwards forwardCounts
 	uses     limitUses
-	queues   queues
+	grants   grants
 	repeated repetitions
 	joined   atomic.Bool                                                  // see Joined
 	before   map[string]chan struct{}                                     // followed.done of the latest node of each name; only Run uses it
@@ -156,7 +156,7 @@ func (c *Cluster) prune() {
 	}
 	gone := func(node string) bool { return !names[node] && c.followedNode(node) == nil }
 	maps.DeleteFunc(c.before, func(node string, done chan struct{}) bool { return gone(node) && isClosed(done) })
-	c.queues.prune(gone)
+	c.grants.prune(gone)
 	c.pruneLimits(gone)
 }
 
@@ -201,7 +201,7 @@ func (c *Cluster) updatePeers(ctx context.Context, running *sync.WaitGroup) {
 		running.Go(func() {
 			defer close(f.done)
 			if before != nil {
-				<-before // it ends with the machines of an earlier process as lost
+				<-before // the earlier follower ends by marking its process's machines as lost
 			}
 			c.follow(within, f)
 		})
@@ -243,7 +243,8 @@ func (c *Cluster) Peers(now time.Time) (peers []Peer) {
 // Forwards returns how many requests to machines of other nodes ended in each way.
 func (c *Cluster) Forwards() map[string]uint64 { return c.forwards.counts() }
 
-// joinWithin is how long after the start Joined is true in any case.
+// joinWithin is how long after the registry was loaded Joined waits for other nodes. After
+// that Joined is true even if some node was not heard.
 const joinWithin = 10 * time.Second
 
 // Joined reports whether the registry has the machines of the other nodes. It is always
@@ -258,7 +259,7 @@ func (c *Cluster) Joined(now time.Time) bool {
 	default:
 		return false
 	}
-	since := c.parts.Registry.Loaded()
+	since := c.parts.Registry.SinceLoaded()
 	if since < joinWithin && slices.ContainsFunc(c.parts.Registry.Peers(now), func(n registry.Node) bool {
 		// Until a node's beat had time to change, it is not known whether the node is
 		// alive.

@@ -28,11 +28,11 @@ type record struct {
 }
 
 const (
-	// maxRemovals is how many removals are kept. A reader that is further behind gets the
-	// complete state.
+	// maxRemovals is the maximum number of removals that are kept. A reader that is further
+	// behind gets the complete state.
 	maxRemovals = 4096
-	// maxMessages is how many messages are kept. A reader that is further behind misses
-	// the older ones.
+	// maxMessages is the maximum number of messages that are kept. A reader that is further
+	// behind misses the older ones.
 	maxMessages = 1024
 )
 
@@ -47,8 +47,8 @@ func (f *feed) set(key, value any, wake bool) {
 	}
 }
 
-// update is set without wake for a record that exists.
-func (f *feed) update(key any) {
+// changed announces a record again, without wake, if it exists: its value has changed.
+func (f *feed) changed(key any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if e := f.records[key]; e != nil {
@@ -58,7 +58,7 @@ func (f *feed) update(key any) {
 
 // put sets a record. mu must be held.
 func (f *feed) put(key, value any) *record {
-	f.drop(key)
+	f.deleteRecord(key)
 	f.sequence++
 	r := &record{key: key, value: value, changed: f.sequence}
 	if f.records == nil {
@@ -68,19 +68,19 @@ func (f *feed) put(key, value any) *record {
 	return r
 }
 
-// drop deletes a record. mu must be held.
-func (f *feed) drop(key any) {
+// deleteRecord deletes a record. mu must be held.
+func (f *feed) deleteRecord(key any) {
 	if e := f.records[key]; e != nil {
 		f.order.Remove(e)
 		delete(f.records, key)
 	}
 }
 
-// forgetRecord deletes a record without announcing it.
-func (f *feed) forgetRecord(key any) {
+// removeSilently deletes a record without announcing it.
+func (f *feed) removeSilently(key any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.drop(key)
+	f.deleteRecord(key)
 }
 
 // remove announces the removal of a record, if it exists.
@@ -93,30 +93,34 @@ func (f *feed) remove(key any, wake bool) {
 	f.removals = append(f.removals, f.put(key, nil))
 	if len(f.removals) > maxRemovals {
 		f.since = f.removals[0].changed
-		f.removals = f.forget(f.removals)
+		f.removals = f.deleteOldest(f.removals)
 	}
 	if wake {
 		f.wake()
 	}
 }
 
-// forget deletes the oldest of the records, unless its key has been set again, and
+// deleteOldest deletes the oldest of the records, unless its key has been set again, and
 // returns the rest. mu must be held.
-func (f *feed) forget(records []*record) []*record {
+func (f *feed) deleteOldest(records []*record) []*record {
 	oldest := records[0]
 	if e := f.records[oldest.key]; e != nil && e.Value == oldest {
-		f.drop(oldest.key)
+		f.deleteRecord(oldest.key)
 	}
 	return slices.Delete(records, 0, 1)
 }
+
+// messageKey is the key of a message: a pointer to it is unique. It is not empty, because
+// pointers to empty structs may be equal.
+type messageKey struct{ _ byte }
 
 // send announces a message: a record that only the current readers get.
 func (f *feed) send(message any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.messages = append(f.messages, f.put(new(int), message))
+	f.messages = append(f.messages, f.put(new(messageKey), message))
 	if len(f.messages) > maxMessages {
-		f.messages = f.forget(f.messages)
+		f.messages = f.deleteOldest(f.messages)
 	}
 }
 
@@ -133,7 +137,7 @@ func (f *feed) after(reached int64) (records []*record, sequence int64, complete
 		if !complete && r.changed <= reached {
 			break
 		}
-		if _, message := r.key.(*int); !complete || r.value != nil && !message {
+		if _, message := r.key.(*messageKey); !complete || r.value != nil && !message {
 			records = append(records, r)
 		}
 	}

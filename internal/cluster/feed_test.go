@@ -15,7 +15,7 @@ import (
 // keysOf returns the keys and values of records, as text.
 func keysOf(records []*record) (out string) {
 	for _, r := range records {
-		if _, message := r.key.(*int); message {
+		if _, message := r.key.(*messageKey); message {
 			out += fmt.Sprintf("[%v]", r.value)
 		} else {
 			out += fmt.Sprintf("%v=%v ", r.key, r.value)
@@ -42,15 +42,15 @@ func TestFeed(t *testing.T) {
 	f.set("a", 2, false)
 	f.send("late")
 	f.set("c", 2, false)
-	f.update("a")
-	f.update("never")
+	f.changed("a")
+	f.changed("never")
 	f.set("d", 1, false)
 	f.remove("d", false)
 	records, next, complete := f.after(reached)
 	if got := keysOf(records); got != "[late]c=2 a=2 d=<nil> " || complete {
 		t.Errorf("a reader gets %q, complete %t", got, complete)
 	}
-	f.forgetRecord("a")
+	f.removeSilently("a")
 	if records, _, _ := f.after(next); len(records) > 0 {
 		t.Errorf("and then %q", keysOf(records))
 	}

@@ -29,30 +29,30 @@ const (
 	headerEnded   = "Kith-Home-Ended"   // trailer: how the machine's answer ended
 )
 
-// refusal is why a machine's home did not serve a forwarded request, or how the request
-// ended.
-type refusal string
+// end is how a forwarded request ended: its home refused it, or served it to an end.
+type end string
 
-// The refusals, and the ends that a home reports (spec/peers.md#refusals).
+// The ends that a home reports: refusals, and those of requests that it forwarded
+// (spec/peers.md#refusals).
 const (
-	refusedBusy        refusal = "busy"        // no free slot
-	refusedGone        refusal = "gone"        // the machine has no tunnel of that generation at this node
-	refusedMoved       refusal = "moved"       // the machine has a newer tunnel at another node
-	refusedReach       refusal = "no_reach"    // the caller may not use the machine, or that cannot be confirmed
-	refusedUnavailable refusal = "unavailable" // paused, outside its hours, or its owner's limits are used up
-	refusedRepeated    refusal = "repeated"    // this attempt of the call has already arrived
+	refusedBusy        end = "busy"        // no free slot
+	refusedGone        end = "gone"        // the machine has no tunnel of that generation at this node
+	refusedMoved       end = "moved"       // the machine has a newer tunnel at another node
+	refusedReach       end = "no_reach"    // the caller may not use the machine, or that cannot be confirmed
+	refusedUnavailable end = "unavailable" // paused, outside its hours, or its owner's limits are used up
+	refusedRepeated    end = "repeated"    // this attempt of the call has already arrived
 
-	endedLost     refusal = "lost"    // the machine's tunnel ended
-	endedBroken   refusal = "broken"  // the engine aborted its answer
-	endedReach    refusal = "revoked" // the caller may no longer use the machine
-	endedComplete refusal = "complete"
+	endedLost     end = "lost"    // the machine's tunnel ended
+	endedBroken   end = "broken"  // the engine aborted its answer
+	endedReach    end = "revoked" // the caller may no longer use the machine
+	endedComplete end = "complete"
 )
 
 // err returns the error for the node that sent the request.
-func (r refusal) err() error {
-	switch r {
+func (e end) err() error {
+	switch e {
 	case refusedBusy, refusedGone, refusedMoved, refusedReach, refusedUnavailable:
-		return fmt.Errorf("%w: %s", dispatch.ErrRefused, string(r))
+		return fmt.Errorf("%w: %s", dispatch.ErrRefused, string(e))
 	case endedLost:
 		return dispatch.ErrLost
 	case endedReach:
@@ -60,7 +60,7 @@ func (r refusal) err() error {
 	case endedBroken:
 		return errors.New("the machine closed the stream")
 	default:
-		return fmt.Errorf("%w: %s", dispatch.ErrNotTaken, string(r))
+		return fmt.Errorf("%w: %s", dispatch.ErrNotTaken, string(e))
 	}
 }
 
@@ -157,7 +157,7 @@ func (c *Cluster) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 		relayRequest(w, line, request)
 		return
 	}
-	held := c.queues.redeem(r.Header.Get(headerHold))
+	held := c.grants.redeem(r.Header.Get(headerHold))
 	defer func() {
 		if held != nil {
 			held.Release()
@@ -178,7 +178,7 @@ func (c *Cluster) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 			refuse(w, refusedReach)
 			return
 		}
-		dispatch.WithholdBody(request, class)
+		dispatch.ExpectContinue(request, class)
 		relayRequest(w, line, request)
 		return
 	}
@@ -200,7 +200,7 @@ func (c *Cluster) ServeForwarded(w http.ResponseWriter, r *http.Request) {
 // node learns that the answer is complete, so that the node's next call finds the slot
 // free.
 func (c *Cluster) serveVisit(w http.ResponseWriter, request *http.Request, visit *dispatch.Visit, line registry.Line) {
-	var used, full bool // of the slot, as Visit.Begin has it
+	var used, full bool // what finish is called with
 	ctx, finish, ok := visit.Begin(request.Context())
 	defer func() { finish(used, full) }()
 	if !ok {
@@ -209,7 +209,7 @@ func (c *Cluster) serveVisit(w http.ResponseWriter, request *http.Request, visit
 	}
 	// ended reports how the exchange ended. If the other node ended it, that node asks the
 	// machine whether the call is still running.
-	ended := func() refusal {
+	ended := func() end {
 		switch {
 		case request.Context().Err() != nil || ctx.Err() == nil:
 			return endOfLine(ctx, line)
@@ -219,7 +219,7 @@ func (c *Cluster) serveVisit(w http.ResponseWriter, request *http.Request, visit
 			return endedReach
 		}
 	}
-	dispatch.WithholdBody(request, visit.Class) // net/http removed the other node's Expect header
+	dispatch.ExpectContinue(request, visit.Class) // net/http removed the other node's Expect header
 	response, err := line.RoundTrip(request.WithContext(ctx))
 	switch {
 	case errors.Is(err, tunnel.ErrFull):
@@ -242,7 +242,7 @@ func (c *Cluster) serveVisit(w http.ResponseWriter, request *http.Request, visit
 		full = true
 	}
 	defer response.Body.Close()
-	relay(w, response, func(relayed int64) refusal {
+	relay(w, response, func(relayed int64) end {
 		how := ended()
 		used = used && !visit.IsRetried(how == endedLost, relayed)
 		return how
@@ -250,7 +250,7 @@ func (c *Cluster) serveVisit(w http.ResponseWriter, request *http.Request, visit
 }
 
 // refusalOf returns the refusal for a reason of dispatch.
-func refusalOf(why dispatch.Reason) refusal {
+func refusalOf(why dispatch.Reason) end {
 	switch why {
 	case dispatch.Unknown:
 		return refusedGone
@@ -264,7 +264,7 @@ func refusalOf(why dispatch.Reason) refusal {
 }
 
 // refusalOfAbsent returns the refusal for a tunnel generation that is not at this node.
-func refusalOfAbsent(m *fleet.Machine, generation int64) refusal {
+func refusalOfAbsent(m *fleet.Machine, generation int64) end {
 	if m != nil && m.Online && m.Generation > generation {
 		return refusedMoved
 	}
@@ -272,7 +272,7 @@ func refusalOfAbsent(m *fleet.Machine, generation int64) refusal {
 }
 
 // refuse responds to another node with a refusal.
-func refuse(w http.ResponseWriter, reason refusal) {
+func refuse(w http.ResponseWriter, reason end) {
 	w.Header().Set(headerRefused, string(reason))
 	w.WriteHeader(http.StatusServiceUnavailable)
 }
@@ -285,11 +285,11 @@ func relayRequest(w http.ResponseWriter, line registry.Line, request *http.Reque
 		return
 	}
 	defer response.Body.Close()
-	relay(w, response, func(int64) refusal { return endOfLine(request.Context(), line) })
+	relay(w, response, func(int64) end { return endOfLine(request.Context(), line) })
 }
 
 // endOfLine returns why an exchange with a machine was interrupted.
-func endOfLine(ctx context.Context, line registry.Line) refusal {
+func endOfLine(ctx context.Context, line registry.Line) end {
 	if line.Ended(ctx) {
 		return endedLost
 	}
@@ -298,7 +298,7 @@ func endOfLine(ctx context.Context, line registry.Line) refusal {
 
 // relay copies a machine's answer to the node that forwarded the request. It calls ended
 // with the number of bytes to find out how an incomplete answer ended.
-func relay(w http.ResponseWriter, response *http.Response, ended func(relayed int64) refusal) {
+func relay(w http.ResponseWriter, response *http.Response, ended func(relayed int64) end) {
 	header := w.Header()
 	for name, values := range response.Header {
 		switch name {
@@ -355,20 +355,20 @@ const rememberFor = time.Minute
 // repetitions remembers the attempts that other nodes forwarded, so that a fault between
 // two nodes cannot make an attempt run twice.
 type repetitions struct {
-	mu          sync.Mutex
-	began       time.Time // when now was started
-	now, before map[string]struct{}
+	mu                sync.Mutex
+	began             time.Time // when current was started
+	current, previous map[string]struct{}
 }
 
 // first reports whether the attempt is new, and remembers it.
 func (s *repetitions) first(attempt string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.now == nil || now.Sub(s.began) >= rememberFor {
-		s.before, s.now, s.began = s.now, make(map[string]struct{}), now
+	if s.current == nil || now.Sub(s.began) >= rememberFor {
+		s.previous, s.current, s.began = s.current, make(map[string]struct{}), now
 	}
-	_, again := s.now[attempt]
-	_, earlier := s.before[attempt]
-	s.now[attempt] = struct{}{}
+	_, again := s.current[attempt]
+	_, earlier := s.previous[attempt]
+	s.current[attempt] = struct{}{}
 	return !again && !earlier
 }

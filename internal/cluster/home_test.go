@@ -149,7 +149,7 @@ func (h *homeNode) waits(node string, numbers ...int64) {
 	for _, number := range numbers {
 		w.Calls = append(w.Calls, waitingCall{Number: number, Age: 1000 - number})
 	}
-	h.takeWaiting(node, false, []waiting{w})
+	h.applyWaiting(node, false, []waiting{w})
 	synctest.Wait()
 }
 
@@ -276,10 +276,10 @@ func TestGrantIsDeclined(t *testing.T) {
 			h.waits("other", 3)
 			h.want("another node has it", 7, 3)
 			h.forwarded("/v1/chat/completions", "1 1", h.offered[1].Hold)
-			time.Sleep(pauseFor)
+			time.Sleep(backOffFor)
 			h.want("after a second", 7, 3, 7)
-			h.takeWaiting("away", true, nil)
-			h.takeWaiting("other", true, nil)
+			h.applyWaiting("away", true, nil)
+			h.applyWaiting("other", true, nil)
 			time.Sleep(2 * holdFor)
 			synctest.Wait()
 		})

@@ -65,9 +65,10 @@ type nodeUse struct {
 }
 
 // apply counts the use of limits by calls on another node's machines, and returns the
-// members whose calls may now be within the limits. When this node starts it reads the
-// day's calls from the ledger. That includes the earlier calls of the nodes that it
-// finds, so for those it only counts later ones.
+// members whose calls may now be within the limits. The day's counts that this node reads
+// when it starts include the calls of the nodes that it finds, as far as they have ended:
+// the ledger records a call at its end. So of the Begun calls of such a node, Begun -
+// Running are counted already, and those that are running are not.
 func (u *limitUses) apply(r *registry.Registry, n *account.Node, uses []limitUse) (room []fleet.MemberID) {
 	now, s := r.Now(), r.Snapshot()
 	u.mu.Lock()
@@ -79,7 +80,7 @@ func (u *limitUses) apply(r *registry.Registry, n *account.Node, uses []limitUse
 			u.nodes = make(map[string]*nodeUse)
 		}
 		u.nodes[n.Name] = node
-		if r.Loaded() < startFor {
+		if r.SinceLoaded() < startFor {
 			for _, use := range uses {
 				node.known[use.limitKey] = limitUse{Begun: use.Begun - use.Running}
 			}
@@ -110,21 +111,21 @@ func (u *limitUses) lose(r *registry.Registry, node string) (room []fleet.Member
 	now, s := r.Now(), r.Snapshot()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	of := u.nodes[node]
-	if of == nil {
+	lost := u.nodes[node]
+	if lost == nil {
 		return nil
 	}
-	for key, use := range of.known {
+	for key, use := range lost.known {
 		if limits, members := key.limits(s); limits != nil && use.Running > 0 {
 			limits.Load.AddOthers(now, -use.Running, 0)
 			room = append(room, members...)
 		}
 		use.Running = 0
-		of.known[key] = use
+		lost.known[key] = use
 	}
-	for key, use := range of.pending {
+	for key, use := range lost.pending {
 		use.Running = 0
-		of.pending[key] = use
+		lost.pending[key] = use
 	}
 	return room
 }
@@ -135,7 +136,7 @@ func (c *Cluster) pruneLimits(gone func(node string) bool) {
 	for _, r := range c.feed.all() {
 		if key, ok := r.key.(limitKey); ok {
 			if limits, _ := key.limits(s); limits == nil {
-				c.feed.forgetRecord(key)
+				c.feed.removeSilently(key)
 			}
 		}
 	}

@@ -40,11 +40,11 @@ func TestPrune(t *testing.T) {
 		ended, runs := make(chan struct{}), make(chan struct{})
 		close(ended)
 		h.before["ended"], h.before["runs"] = ended, runs
-		h.takeWaiting("ended", true, nil)
+		h.applyWaiting("ended", true, nil)
 		h.uses.apply(h.parts.Registry, &account.Node{Name: "ended"}, nil)
 		h.prune()
-		if len(h.before) != 1 || h.before["runs"] == nil || len(h.queues.hosts) != 0 || len(h.uses.nodes) != 0 {
-			t.Errorf("kept: %v, %v, %v", h.before, h.queues.hosts, h.uses.nodes)
+		if len(h.before) != 1 || h.before["runs"] == nil || len(h.grants.entries) != 0 || len(h.uses.nodes) != 0 {
+			t.Errorf("kept: %v, %v, %v", h.before, h.grants.entries, h.uses.nodes)
 		}
 	})
 }

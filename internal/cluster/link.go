@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// links is the number of connections that a node keeps open to each other node.
-	links = 4
+	// linksPerPeer is the number of connections that a node keeps open to each other node.
+	linksPerPeer = 4
 	// lostGrace is how long a failed exchange waits for the end of its link: HTTP/2
 	// reports the end of a connection to its streams a moment before it closes the
 	// connection.
@@ -65,7 +65,7 @@ func (m *mesh) peer(node account.Node) *peer {
 // run keeps the links open until ctx ends.
 func (p *peer) run(ctx context.Context) {
 	var group sync.WaitGroup
-	for range links {
+	for range linksPerPeer {
 		group.Go(func() { p.keepLink(ctx) })
 	}
 	group.Wait()
@@ -130,9 +130,9 @@ func (p *peer) isConnected() bool {
 	return len(p.links) > 0
 }
 
-// connected waits until there is a link, and fails when ctx ends. lost is closed when
+// awaitLink waits until there is a link, and fails when ctx ends. lost is closed when
 // there is no link left.
-func (p *peer) connected(ctx context.Context) (lost <-chan struct{}, err error) {
+func (p *peer) awaitLink(ctx context.Context) (lost <-chan struct{}, err error) {
 	for {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()

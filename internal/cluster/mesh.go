@@ -190,4 +190,4 @@ func (m *mesh) serverTLS() *tls.Config {
 	return config
 }
 
-var errNotTrusted = errors.New("the database knows no hub node of this key")
+var errNotTrusted = errors.New("the database has no hub node with this key")

@@ -119,7 +119,7 @@ func TestRequest(t *testing.T) {
 	inPair(t, func(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, r.URL.Path+" "+r.Proto)
 	}, func(ctx context.Context, p *pair) {
-		assert.Value(p.peer.connected(ctx))(t)
+		assert.Value(p.peer.awaitLink(ctx))(t)
 		response, err := get(ctx, p.peer, "/x")
 		assert.OK(t, err)
 		text, err := io.ReadAll(response.Body)
@@ -197,16 +197,16 @@ func TestSilentConnections(t *testing.T) {
 // Who follows a node and stops does not find it connected once more.
 func TestConnectedEndsWithItsContext(t *testing.T) {
 	inPair(t, func(http.ResponseWriter, *http.Request) {}, func(ctx context.Context, p *pair) {
-		assert.Value(p.peer.connected(ctx))(t)
+		assert.Value(p.peer.awaitLink(ctx))(t)
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		assert.Is(t, assert.Err(p.peer.connected(ended)), context.Canceled, "with links and an ended context")
+		assert.Is(t, assert.Err(p.peer.awaitLink(ended)), context.Canceled, "with links and an ended context")
 	})
 }
 
 func TestUnknownKeyIsRefused(t *testing.T) {
 	inPair(t, func(w http.ResponseWriter, r *http.Request) {}, func(ctx context.Context, p *pair) {
-		lost, err := p.peer.connected(ctx)
+		lost, err := p.peer.awaitLink(ctx)
 		assert.OK(t, err)
 		p.b.trust(nil) // the database knows node a no more
 		response, err := get(ctx, p.peer, "/")
@@ -240,7 +240,7 @@ func TestLostLink(t *testing.T) {
 		}
 		<-r.Context().Done()
 	}, func(ctx context.Context, p *pair) {
-		lost := assert.Value(p.peer.connected(ctx))(t)
+		lost := assert.Value(p.peer.awaitLink(ctx))(t)
 		response := assert.Value(get(ctx, p.peer, "/begun"))(t)
 		before := make(chan error, 1)
 		go func() { _, err := get(ctx, p.peer, "/"); before <- err }()
@@ -252,7 +252,7 @@ func TestLostLink(t *testing.T) {
 			t.Errorf("an answer that began ended with %q, %v", text, err)
 		}
 		p.net.cut(false)
-		if _, err := p.peer.connected(ctx); err != nil {
+		if _, err := p.peer.awaitLink(ctx); err != nil {
 			t.Errorf("did not connect again: %v", err)
 		}
 	})

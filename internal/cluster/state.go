@@ -32,10 +32,10 @@ const (
 	ratesEvery = 100 * time.Millisecond
 )
 
-// line is a line of a node's state. It holds what changed since the previous line. The
-// first line is complete, and so is a line for a reader that is too far behind:
+// stateLine is a line of a node's state. It holds what changed since the previous line.
+// The first line is complete, and so is a line for a reader that is too far behind:
 // everything that it does not contain no longer exists.
-type line struct {
+type stateLine struct {
 	Complete bool                   `json:"complete,omitzero"`
 	Machines []registry.Announced   `json:"machines,omitempty"`
 	Left     []fleet.MachineID      `json:"left,omitempty"`
@@ -62,12 +62,12 @@ func (c *Cluster) Connected(m *registry.Announced) {
 	c.feed.set(loadKey(m.ID), m, false)
 }
 
-// Loaded implements registry.Others.
-func (c *Cluster) Loaded(id fleet.MachineID) { c.feed.update(loadKey(id)) }
+// LoadChanged implements registry.Others.
+func (c *Cluster) LoadChanged(id fleet.MachineID) { c.feed.changed(loadKey(id)) }
 
 // Disconnected implements registry.Others.
 func (c *Cluster) Disconnected(id fleet.MachineID) {
-	c.feed.forgetRecord(loadKey(id))
+	c.feed.removeSilently(loadKey(id))
 	c.feed.remove(machineKey(id), false)
 }
 
@@ -77,7 +77,7 @@ func (c *Cluster) Sent(prompt []byte) { c.feed.send(seen(prompt)) }
 // Used implements dispatch.Others.
 func (c *Cluster) Used(by *fleet.Candidate) {
 	if !by.Machine.Remote {
-		c.feed.update(loadKey(by.Machine.ID))
+		c.feed.changed(loadKey(by.Machine.ID))
 	}
 	if by.Limits.Counts() {
 		c.feed.set(limitsOf(by), by.Limits.Load, true)
@@ -103,9 +103,9 @@ func (c *Cluster) sendRates(ctx context.Context) {
 
 // lineAfter returns a line with the changes after the given sequence number, and the new
 // sequence number.
-func (c *Cluster) lineAfter(reached int64) (l line, sequence int64) {
+func (c *Cluster) lineAfter(reached int64) (l stateLine, sequence int64) {
 	records, sequence, complete := c.feed.after(reached)
-	l = line{Complete: complete, Calls: c.parts.Calls()}
+	l = stateLine{Complete: complete, Calls: c.parts.Calls()}
 	s := c.parts.Registry.Snapshot()
 	whole := make(map[fleet.MachineID]bool) // machines that are included completely
 	for _, r := range records {
@@ -172,7 +172,7 @@ func (c *Cluster) serveState(w http.ResponseWriter, r *http.Request) {
 	controller := http.NewResponseController(w)
 	var reached int64
 	for c.mesh.trusts(r.TLS) {
-		var next line
+		var next stateLine
 		next, reached = c.lineAfter(reached)
 		err := json.MarshalWrite(w, next)
 		if err == nil {
@@ -211,14 +211,14 @@ func (c *Cluster) awaitChange(ctx context.Context, reached int64, woken <-chan s
 func (c *Cluster) follow(ctx context.Context, f *followed) {
 	name := f.peer.node.Name
 	for {
-		lost, err := f.peer.connected(ctx)
+		lost, err := f.peer.awaitLink(ctx)
 		if err != nil {
 			return
 		}
 		c.config.Log.Info("connected to another hub node", "node", name)
 		c.readStates(ctx, f, lost)
 		c.parts.Registry.LoseNode(name)
-		c.takeWaiting(name, true, nil)
+		c.applyWaiting(name, true, nil)
 		c.parts.Dispatch.OnLimitsFreed(c.uses.lose(c.parts.Registry, name))
 		if ctx.Err() == nil { // otherwise this node is stopping or the other one restarted
 			c.config.Log.Info("another hub node is gone", "node", name)
@@ -277,7 +277,7 @@ func (c *Cluster) readState(ctx context.Context, f *followed) error {
 	}
 	lines := jsontext.NewDecoder(response.Body)
 	for {
-		var l line
+		var l stateLine
 		if err := json.UnmarshalDecode(lines, &l); err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				return cause
@@ -285,19 +285,19 @@ func (c *Cluster) readState(ctx context.Context, f *followed) error {
 			return err
 		}
 		silent.Reset(silentFor)
-		if err := c.take(ctx, f, &l); err != nil {
+		if err := c.applyLine(ctx, f, &l); err != nil {
 			return err
 		}
 	}
 }
 
-// take applies a line of another node's state.
-func (c *Cluster) take(ctx context.Context, f *followed, l *line) error {
+// applyLine applies a line of another node's state.
+func (c *Cluster) applyLine(ctx context.Context, f *followed, l *stateLine) error {
 	now, node := time.Now(), &f.peer.node
 	if room := c.uses.apply(c.parts.Registry, node, l.Limits); len(room) > 0 {
 		c.parts.Dispatch.OnLimitsFreed(room)
 	}
-	c.takeWaiting(node.Name, l.Complete, l.Waiting)
+	c.applyWaiting(node.Name, l.Complete, l.Waiting)
 	for _, prompt := range l.Seen {
 		c.parts.Dispatch.OnSeen(prompt)
 	}

@@ -22,8 +22,8 @@ import (
 const (
 	// holdFor is how long a slot is held for another node's call.
 	holdFor = time.Second
-	// pauseFor is how long a machine is not offered again to a node that declined it.
-	pauseFor = time.Second
+	// backOffFor is how long a machine is not offered again to a node that declined it.
+	backOffFor = time.Second
 	// maxGrant is the maximum size of a grant, in bytes.
 	maxGrant = 4 << 10
 )
@@ -31,7 +31,7 @@ const (
 // waiting announces the oldest of a node's waiting calls that are equivalent to routing
 // (spec/peers.md#waiting).
 type waiting struct {
-	ID      int64             `json:"id"` // of this group of calls at their node
+	ID      int64             `json:"id"` // of this group of calls at their entry
 	Member  fleet.MemberID    `json:"member,omitempty"`
 	Reach   fleet.KeyReach    `json:"narrow,omitempty"`
 	Machine fleet.MachineID   `json:"machine,omitempty"` // the machine whose daemon sent the calls
@@ -44,7 +44,7 @@ type waiting struct {
 // waitingCall is one waiting call. Its age, in microseconds, is how long it had been
 // waiting when it was announced; that way the clocks of two nodes are never compared.
 type waitingCall struct {
-	Number int64 `json:"number"` // assigned by its node
+	Number int64 `json:"number"` // assigned by its entry
 	Age    int64 `json:"age"`
 }
 
@@ -71,43 +71,44 @@ func (w *waiting) calls(now time.Time) []dispatch.WaitingCall {
 	return calls
 }
 
-// queues orders the calls of several nodes. Each node announces its first waiting calls,
-// which wait at all other nodes as guests. That way a machine's home grants slots to the
-// calls of all nodes in one common order:
+// grants holds slots for other nodes' calls, and the nodes that they are offered to. Each
+// node announces its first waiting calls, which wait at all other nodes as guests. That
+// way a machine's home grants slots to the calls of all nodes in one common order:
 //
-//	the call's node                                  home of the machine
-//	Waits ── the first calls ──────────────────────▶ take ──▶ Guests.Set
+//	entry of the call                                home of the machine
+//	Waits ── the first calls ──────────────────────▶ applyWaiting ──▶ Guests.Set
 //	                                                 Grant: the slot is held, and offered
 //	serveGrant ◀───────────────── POST /peer/grant ──┘
 //	  └──▶ the request, with Kith-Hold ─────────────▶ redeem: the call has the slot
 //
 // If the call does not arrive within holdFor, the slot is released: either the answer was
 // lost or the node is gone.
-type queues struct {
+type grants struct {
 	counts grantCounts
 
-	mu    sync.Mutex
-	hosts map[string]*host // by name; only nodes with calls that wait here
-	holds map[string]*dispatch.Slot
+	mu      sync.Mutex
+	entries map[string]*entry // by name; only nodes with calls that wait here
+	holds   map[string]*dispatch.HeldSlot
 }
 
-// host is another node with calls that wait here.
-type host struct {
+// entry is another node with calls that wait here as guests.
+type entry struct {
 	cluster *Cluster
 	name    string
-	as      *dispatch.Host
+	as      *dispatch.Entry
 
-	taking sync.Mutex                 // held while an announcement is applied
-	guests map[int64]*dispatch.Guests // by their id at the other node; guarded by taking
+	applying sync.Mutex                 // held while an announcement is applied
+	guests   map[int64]*dispatch.Guests // by their id at the other node; guarded by applying
 
-	mu     sync.Mutex
-	paused map[fleet.MachineID]time.Time // machines that the node declined, and until when they are not offered
+	mu           sync.Mutex
+	backOffUntil map[fleet.MachineID]time.Time // when machines that the node declined are offered again
 }
 
 // grantCounts counts the slots offered to other nodes.
 type grantCounts struct{ offered, taken, gone, declined, lost, expired atomic.Int64 }
 
-// Grants is how many slots this node has offered to other nodes' calls, by result.
+// Grants is how many slots this node has offered to other nodes' calls, by result. An offer
+// may count as both Taken and Expired.
 type Grants struct {
 	Offered  int64
 	Taken    int64 // accepted: the call's request followed or was to follow
@@ -119,7 +120,7 @@ type Grants struct {
 
 // Grants returns the counts of slots offered to other nodes' calls.
 func (c *Cluster) Grants() Grants {
-	n := &c.queues.counts
+	n := &c.grants.counts
 	return Grants{n.offered.Load(), n.taken.Load(), n.gone.Load(), n.declined.Load(), n.lost.Load(), n.expired.Load()}
 }
 
@@ -133,171 +134,175 @@ func (c *Cluster) Waits(w dispatch.Waiting) {
 }
 
 // Rank implements dispatch.Others (spec/peers.md#order).
-func (c *Cluster) Rank(host string, number int64) uint64 {
+func (c *Cluster) Rank(entry string, number int64) uint64 {
 	self := c.parts.Registry.NodeName()
-	if host == "" {
-		host = self
+	if entry == "" {
+		entry = self
 	}
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(self + " " + host + " " + strconv.FormatInt(number, 10))) // never fails
+	_, _ = h.Write([]byte(self + " " + entry + " " + strconv.FormatInt(number, 10))) // never fails
 	return h.Sum64()
 }
 
-// takeWaiting applies another node's announcement of waiting calls. If complete is true,
+// applyWaiting applies another node's announcement of waiting calls. If complete is true,
 // it contains all of them, otherwise those that changed.
-func (c *Cluster) takeWaiting(node string, complete bool, all []waiting) {
+func (c *Cluster) applyWaiting(node string, complete bool, all []waiting) {
 	if !complete && len(all) == 0 {
 		return
 	}
-	h := c.queues.host(c, node)
-	h.taking.Lock()
-	defer h.taking.Unlock()
+	e := c.grants.entry(c, node)
+	e.applying.Lock()
+	defer e.applying.Unlock()
 	now := time.Now()
 	if complete {
-		for id, g := range h.guests {
+		for id, g := range e.guests {
 			if !slices.ContainsFunc(all, func(w waiting) bool { return w.ID == id }) {
 				g.Set(nil)
-				delete(h.guests, id)
+				delete(e.guests, id)
 			}
 		}
 	}
 	for i := range all {
 		w := &all[i]
-		g := h.guests[w.ID]
+		g := e.guests[w.ID]
 		if g == nil {
-			g = c.parts.Dispatch.NewGuests(h.as, w.query())
-			h.guests[w.ID] = g
+			g = c.parts.Dispatch.NewGuests(e.as, w.query())
+			e.guests[w.ID] = g
 		}
 		g.Set(w.calls(now))
 		if len(w.Calls) == 0 {
-			delete(h.guests, w.ID)
+			delete(e.guests, w.ID)
 		}
 	}
 }
 
-// host returns the host with the given name. It creates it if necessary.
-func (q *queues) host(c *Cluster, name string) *host {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	h := q.hosts[name]
-	if h == nil {
-		h = &host{cluster: c, name: name, guests: make(map[int64]*dispatch.Guests), paused: make(map[fleet.MachineID]time.Time)}
-		h.as = &dispatch.Host{Name: name, Takes: h.takes, Grant: h.grant}
-		if q.hosts == nil {
-			q.hosts = make(map[string]*host)
+// entry returns the entry with the given name. It creates it if necessary.
+func (g *grants) entry(c *Cluster, name string) *entry {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	e := g.entries[name]
+	if e == nil {
+		e = &entry{
+			cluster: c, name: name,
+			guests: make(map[int64]*dispatch.Guests), backOffUntil: make(map[fleet.MachineID]time.Time),
 		}
-		q.hosts[name] = h
+		e.as = &dispatch.Entry{Name: name, MayGrant: e.mayGrant, Grant: e.grant}
+		if g.entries == nil {
+			g.entries = make(map[string]*entry)
+		}
+		g.entries[name] = e
 	}
-	return h
+	return e
 }
 
-// prune forgets hosts that gone reports. None of their calls waits here: the end of a node
-// is the end of its calls.
-func (q *queues) prune(gone func(node string) bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	maps.DeleteFunc(q.hosts, func(node string, _ *host) bool { return gone(node) })
+// prune forgets entries that gone reports. None of their calls waits here: the end of a
+// node is the end of its calls.
+func (g *grants) prune(gone func(node string) bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	maps.DeleteFunc(g.entries, func(node string, _ *entry) bool { return gone(node) })
 }
 
-// takes implements dispatch.Host.Takes.
-func (h *host) takes(machine fleet.MachineID) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return !time.Now().Before(h.paused[machine])
+// mayGrant implements dispatch.Entry.MayGrant.
+func (e *entry) mayGrant(machine fleet.MachineID) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !time.Now().Before(e.backOffUntil[machine])
 }
 
-// grant implements dispatch.Host.Grant: it holds a slot for a call and offers it to the
-// call's node.
-func (h *host) grant(calls *dispatch.Guests, number int64, slot *dispatch.Slot) {
-	hold := h.cluster.queues.hold(slot)
-	go h.offer(calls, number, slot, hold)
+// grant implements dispatch.Entry.Grant: it holds a slot for a call and offers it to the
+// call's entry.
+func (e *entry) grant(calls *dispatch.Guests, number int64, slot *dispatch.HeldSlot) {
+	hold := e.cluster.grants.hold(slot)
+	go e.offer(calls, number, slot, hold)
 }
 
 // hold holds a slot under a new name, which it returns.
-func (q *queues) hold(slot *dispatch.Slot) (name string) {
-	q.counts.offered.Add(1)
+func (g *grants) hold(slot *dispatch.HeldSlot) (name string) {
+	g.counts.offered.Add(1)
 	name = rand.Text()
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.holds == nil {
-		q.holds = make(map[string]*dispatch.Slot)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.holds == nil {
+		g.holds = make(map[string]*dispatch.HeldSlot)
 	}
-	q.holds[name] = slot
+	g.holds[name] = slot
 	return name
 }
 
 // redeem returns the slot held under the name. It returns nil if the slot was already
 // redeemed or released.
-func (q *queues) redeem(name string) *dispatch.Slot {
+func (g *grants) redeem(name string) *dispatch.HeldSlot {
 	if name == "" {
 		return nil
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	slot := q.holds[name]
-	delete(q.holds, name)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	slot := g.holds[name]
+	delete(g.holds, name)
 	return slot
 }
 
 // offer offers a held slot. The outcomes are:
 //  1. Taken: the call's request redeems the slot. If it does not arrive within holdFor
-//     of the offer, the slot is released.
+//     of the offer, the slot is released, and the offer counts as expired, too.
 //  2. Gone: the slot is released.
 //  3. Declined, or there is no answer: the slot is released. The call keeps waiting, and
-//     the machine is not offered to its node again for pauseFor.
-func (h *host) offer(calls *dispatch.Guests, number int64, slot *dispatch.Slot, hold string) {
-	q, machine := &h.cluster.queues, slot.Machine
+//     the machine is not offered to its entry again for backOffFor.
+func (e *entry) offer(calls *dispatch.Guests, number int64, slot *dispatch.HeldSlot, hold string) {
+	g, machine := &e.cluster.grants, slot.Machine
 	expires := time.AfterFunc(holdFor, func() {
-		if q.redeem(hold) != nil {
-			q.counts.expired.Add(1)
+		if g.redeem(hold) != nil {
+			g.counts.expired.Add(1)
 			slot.Release()
 		}
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), holdFor)
 	defer cancel()
-	switch h.cluster.send(ctx, h.name, grant{Call: number, Machine: machine.ID, Generation: machine.Generation, Hold: hold}) {
+	switch e.cluster.send(ctx, e.name, grant{Call: number, Machine: machine.ID, Generation: machine.Generation, Hold: hold}) {
 	case http.StatusNoContent:
-		q.counts.taken.Add(1)
+		g.counts.taken.Add(1)
 		return
 	case http.StatusGone:
-		q.counts.gone.Add(1)
+		g.counts.gone.Add(1)
 	case http.StatusConflict:
-		q.counts.declined.Add(1)
-		h.pause(calls, number, machine.ID)
+		g.counts.declined.Add(1)
+		e.backOff(calls, number, machine.ID)
 	default:
-		q.counts.lost.Add(1)
-		h.pause(calls, number, machine.ID)
+		g.counts.lost.Add(1)
+		e.backOff(calls, number, machine.ID)
 	}
-	if expires.Stop() && q.redeem(hold) != nil {
+	if expires.Stop() && g.redeem(hold) != nil {
 		slot.Release()
 	}
 }
 
-// pause makes a call that did not use the machine's slot wait again.
-func (h *host) pause(calls *dispatch.Guests, number int64, machine fleet.MachineID) {
-	h.mu.Lock()
-	h.paused[machine] = time.Now().Add(pauseFor)
-	h.mu.Unlock()
-	time.AfterFunc(pauseFor, func() {
-		h.mu.Lock()
-		if !time.Now().Before(h.paused[machine]) {
-			delete(h.paused, machine)
+// backOff makes a call that did not use the machine's slot wait again. The machine is not
+// offered to the entry for backOffFor.
+func (e *entry) backOff(calls *dispatch.Guests, number int64, machine fleet.MachineID) {
+	e.mu.Lock()
+	e.backOffUntil[machine] = time.Now().Add(backOffFor)
+	e.mu.Unlock()
+	time.AfterFunc(backOffFor, func() {
+		e.mu.Lock()
+		if !time.Now().Before(e.backOffUntil[machine]) {
+			delete(e.backOffUntil, machine)
 		}
-		h.mu.Unlock()
-		h.cluster.parts.Dispatch.OnMachine(machine)
+		e.mu.Unlock()
+		e.cluster.parts.Dispatch.OnMachine(machine)
 	})
 	calls.Return(number)
 }
 
 // grant offers a held slot to another node's waiting call.
 type grant struct {
-	Call       int64           `json:"call"` // number of the call at its node
+	Call       int64           `json:"call"` // number of the call at its entry
 	Machine    fleet.MachineID `json:"machine"`
 	Generation int64           `json:"generation"`
 	Hold       string          `json:"hold"` // the name that the call's request must contain
 }
 
-// sendGrant offers a held slot to the node of a waiting call, and returns the status of
+// sendGrant offers a held slot to the entry of a waiting call, and returns the status of
 // the answer: 204 means that the call's request follows; 410, that the call is no longer
 // waiting; 409, that it is waiting, but not for this machine now; 0, that there was no
 // answer.
@@ -329,7 +334,7 @@ func (c *Cluster) serveGrant(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "cannot read the grant: "+err.Error(), http.StatusBadRequest)
 		return
 	}
-	switch taken, waits := c.parts.Dispatch.Take(g.Call, g.Machine, g.Generation, g.Hold); {
+	switch taken, waits := c.parts.Dispatch.AcceptGrant(g.Call, g.Machine, g.Generation, g.Hold); {
 	case taken:
 		w.WriteHeader(http.StatusNoContent)
 	case waits:

@@ -38,7 +38,7 @@ func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
 		w.cluster.forwards.add(endOf(r.Context(), err))
 		return nil, lostBy(err)
 	}
-	if reason := refusal(response.Header.Get(headerRefused)); reason != "" {
+	if reason := end(response.Header.Get(headerRefused)); reason != "" {
 		w.cluster.forwards.add(reason)
 		response.Body.Close()
 		return nil, w.ended(reason)
@@ -48,7 +48,7 @@ func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // ended returns the error for an exchange that the home ended for the given reason.
-func (w *way) ended(how refusal) error {
+func (w *way) ended(how end) error {
 	if how == refusedGone || how == refusedMoved || how == endedLost {
 		w.cluster.parts.Registry.LoseMachine(w.peer.node.Name, w.machine, w.generation)
 	}
@@ -84,7 +84,7 @@ func (b *wayBody) Read(p []byte) (int, error) {
 		b.count(endOf(b.ctx, err))
 		return n, lostBy(err)
 	}
-	switch ended := refusal(b.response.Trailer.Get(headerEnded)); ended {
+	switch ended := end(b.response.Trailer.Get(headerEnded)); ended {
 	case endedComplete:
 		b.count(ended)
 		return n, io.EOF
@@ -104,19 +104,19 @@ func (b *wayBody) Close() error {
 }
 
 // count counts the end of the request, only once.
-func (b *wayBody) count(end refusal) {
-	b.counted.Do(func() { b.way.cluster.forwards.add(end) })
+func (b *wayBody) count(how end) {
+	b.counted.Do(func() { b.way.cluster.forwards.add(how) })
 }
 
 // The ends of forwarded requests in addition to those that a home reports.
 const (
-	cancelled refusal = "cancelled" // this node ended it
-	linkLost  refusal = "link_lost" // the link to the home ended
-	other     refusal = "other"
+	cancelled end = "cancelled" // this node ended it
+	linkLost  end = "link_lost" // the link to the home ended
+	other     end = "other"
 )
 
 // ends lists all the ways for a forwarded request to end.
-var ends = [...]refusal{
+var ends = [...]end{
 	endedComplete, refusedBusy, refusedGone, refusedMoved, refusedReach,
 	refusedUnavailable, refusedRepeated, endedLost, endedBroken, endedReach,
 	cancelled, linkLost, other,
@@ -125,8 +125,8 @@ var ends = [...]refusal{
 // forwardCounts counts the ends of forwarded requests.
 type forwardCounts [len(ends)]atomic.Uint64
 
-func (c *forwardCounts) add(end refusal) {
-	at := slices.Index(ends[:], end)
+func (c *forwardCounts) add(how end) {
+	at := slices.Index(ends[:], how)
 	if at < 0 {
 		at = len(ends) - 1
 	}
@@ -135,15 +135,15 @@ func (c *forwardCounts) add(end refusal) {
 
 func (c *forwardCounts) counts() map[string]uint64 {
 	counts := make(map[string]uint64, len(ends))
-	for i, end := range ends {
-		counts[string(end)] = c[i].Load()
+	for i, how := range ends {
+		counts[string(how)] = c[i].Load()
 	}
 	return counts
 }
 
 // endOf returns how a forwarded request ended that failed with err, unless the home
 // refused it.
-func endOf(ctx context.Context, err error) refusal {
+func endOf(ctx context.Context, err error) end {
 	switch {
 	case ctx.Err() != nil:
 		return cancelled

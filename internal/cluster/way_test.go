@@ -16,7 +16,7 @@ func TestForwardCounts(t *testing.T) {
 	var c forwardCounts
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, end := range []refusal{
+	for _, end := range []end{
 		endedComplete, refusedBusy, "a word of a newer node",
 		endOf(t.Context(), fmt.Errorf("read: %w", errLost)), endOf(t.Context(), errors.New("what")), endOf(gone, errLost),
 	} {
@@ -33,7 +33,7 @@ func TestForwardCounts(t *testing.T) {
 func TestRefusalOfAbsent(t *testing.T) {
 	for _, c := range []struct {
 		machine *fleet.Machine
-		want    refusal
+		want    end
 	}{
 		{nil, refusedGone},
 		{&fleet.Machine{Generation: 3}, refusedGone},

@@ -10,9 +10,10 @@ import (
 	"github.com/kith/kith/internal/fleet"
 )
 
-// activeCalls holds the calls from Do until their answers are closed. It limits how many
-// calls of one member run on machines, including the member's own, and how many wait for
-// one (spec/routing.md#wait-many).
+// activeCalls holds the calls received here, from Do until their answers are closed, and
+// other nodes' calls on machines here (Visit). It limits how many calls of one member run
+// on machines, including the member's own, and how many wait for one
+// (spec/routing.md#wait-many). Other nodes' calls are limited there.
 type activeCalls struct {
 	mu                     sync.Mutex
 	maxRunning, maxWaiting int // of one member; 0: no limit
@@ -21,8 +22,8 @@ type activeCalls struct {
 	byMember map[fleet.MemberID]phaseCounts // only members with calls that run or wait
 }
 
-// setMost changes how many calls of one member may run and wait.
-func (a *activeCalls) setMost(running, waiting int) {
+// setLimits changes how many calls of one member may run and wait.
+func (a *activeCalls) setLimits(running, waiting int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.maxRunning, a.maxWaiting = running, waiting
@@ -60,9 +61,9 @@ func (a *activeCalls) register(ctx context.Context, c *activeCall) (_ context.Co
 }
 
 // enter starts counting a call as running or waiting, or returns the fault for a member
-// that has too many of those. A call that starts to run after a wait is never refused; so
-// that a member cannot run more calls by waiting, running and waiting calls together are
-// limited, too. A call that starts to wait after it ran may be refused.
+// that has too many of those. After a wait a call always may run. So the sum of running
+// and waiting calls is limited as well; otherwise waiting would evade the limit on running
+// calls. A call that starts to wait after it ran may be refused.
 func (a *activeCalls) enter(c *activeCall, next phase) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

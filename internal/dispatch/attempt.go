@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// maxWithHead is the longest body that is sent together with the call's head, to a
+	// maxWithHead is the maximum size of a body that is sent together with the call's head, to a
 	// machine that belongs to the caller or is shared with the caller.
 	maxWithHead = 64 << 10
 	// admitTimeout limits how long a machine may take to admit a call after its head.
@@ -49,7 +49,7 @@ type attempt struct {
 	daemonReason tunnel.Refusal          // why the daemon refused the call, if it gave a reason
 	gotBody      bool                    // the machine received some of the request's body
 	running      int                     // number of calls on the machine when it began to answer
-	sent         prefix.Match            // what the machine had received of the prompt before
+	had          prefix.Match            // what the machine had received of the prompt before
 }
 
 // outcome is how an attempt ended.
@@ -57,7 +57,7 @@ type outcome int
 
 const (
 	answered    outcome = iota // the slot is released when the answer's body is closed
-	failed                     // with a fault that would be the same on every machine
+	failed                     // with a fault that is final: no other machine is tried
 	busy                       // the machine had no free slot after all
 	unsent                     // its tunnel had ended before the call was sent: like busy
 	notTaken                   // gone, unreachable or refusing: another machine may be tried
@@ -109,7 +109,7 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: d.cfg.Ledger.RequestSync})
 	request, body := d.request(traced, a.call, a.Candidate, endpoint.Path())
 	admitTimer := time.AfterFunc(admitTimeout, func() {
-		if request.Header.Get("Expect") != "" && body.withhold() {
+		if request.Header.Get("Expect") != "" && body.stopIfUnread() {
 			cancel(errNotAdmitted)
 		}
 	})
@@ -166,10 +166,11 @@ func (d *Dispatcher) send(ctx context.Context, a *attempt) (*gateway.Answer, out
 	return result, answered, nil
 }
 
-// afterBreak returns the outcome of a failed exchange. If another machine may be tried,
-// it first waits until this one no longer runs the attempt. If the machine's home node
-// ended the attempt, because the caller no longer reaches the machine, and the machine
-// does not confirm the end, the attempt fails.
+// afterBreak returns the outcome of a failed exchange. If the attempt may still run on the
+// machine, it waits at most 2 s (6 s after a lost link) for its end; after a lost link the
+// call goes on regardless. If the machine's home node ended the attempt, because the caller
+// no longer reaches the machine, and the machine does not confirm the end, the attempt
+// fails.
 //
 // When several links to a node die, they are detected one after the other, so an attempt
 // whose link was lost may still run (spec/peers.md#link-lost). If the attempt is
@@ -199,9 +200,10 @@ func (d *Dispatcher) hasStopped(ctx context.Context, a *attempt) bool {
 	return d.awaitStopped(ctx, a, cancelTimeout)
 }
 
-// awaitStopped asks repeatedly, for at most within, whether the machine still runs an
-// attempt. It returns true when the daemon answers that it does not, or when the
-// attempt's tunnel has ended.
+// awaitStopped waits, for at most within, until the machine no longer runs an attempt. It
+// asks the daemon, which responds when the attempt has ended; after an error it asks again
+// every 50 ms. It returns true when the daemon responds so, or when the attempt's tunnel
+// has ended.
 //
 //  1. It asks through the machine's current line. The daemon also answers for calls of
 //     its earlier tunnels.
@@ -247,16 +249,19 @@ func askStopped(ctx context.Context, line registry.Line, a *attempt) (stopped bo
 // leaveOut records that the machine refused a call that it should have accepted according
 // to its advertisement (spec/routing.md#left-out). RefusedUnknownModel cannot come from a
 // stale advertisement, so it leaves the machine out for the full time. No notification
-// marks the end of that time, so a timer decides again for the calls that wait for the
-// machine.
+// marks the end of that time, so when a timer ends, the calls that wait for the machine are
+// routed again.
 func (d *Dispatcher) leaveOut(a *attempt) {
 	now := d.cfg.Registry.Now()
-	news := false
+	namesState := false
 	switch a.daemonReason {
 	case tunnel.RefusedBusy, tunnel.RefusedPaused, tunnel.RefusedHours, tunnel.RefusedSpent:
-		news = a.Class != fleet.Grouped || !a.gotBody // otherwise a hostile machine could read prompt after prompt
+		namesState = a.Class != fleet.Grouped || !a.gotBody // otherwise a hostile machine could read prompt after prompt
 	}
-	until := a.Offer.Load.Refused(a.Class, now.Add(-time.Since(a.began)), now, a.daemonReason != tunnel.RefusedUnknownModel, news)
+	until := a.Offer.Load.Refused(fleet.Refusal{
+		Class: a.Class, Sent: now.Add(-time.Since(a.began)), Received: now,
+		Race: a.daemonReason != tunnel.RefusedUnknownModel, NamesState: namesState,
+	})
 	if until.IsZero() {
 		return
 	}
@@ -306,13 +311,13 @@ func (d *Dispatcher) request(ctx context.Context, call *gateway.Call, c fleet.Ca
 		tunnel.HeaderCorrelation: {call.ID},
 		tunnel.HeaderAttempt:     {attemptHeader(call, c.Machine)},
 		tunnel.HeaderCaller:      {c.Class.String() + " " + headerText(call.Caller.Name)},
-		tunnel.HeaderCache:       {d.cacheNames.of(call.Caller.Member, c.Machine.ID, d.cfg.Registry.Now())},
+		tunnel.HeaderCache:       {d.cacheNames.name(call.Caller.Member, c.Machine.ID, d.cfg.Registry.Now())},
 		tunnel.HeaderModel:       {tunnel.EscapeModel(string(call.Model))},
 		"User-Agent":             {""},
 	}
 	_, content := call.Request()
 	call.Attach(r, content)
-	WithholdBody(r, c.Class)
+	ExpectContinue(r, c.Class)
 	deadline, ok := ctx.Deadline()
 	if !ok { // the limits of a streamed call start when a machine accepts it
 		limits := d.limits.Load()
@@ -325,9 +330,9 @@ func (d *Dispatcher) request(ctx context.Context, call *gateway.Call, c fleet.Ca
 	return r, body
 }
 
-// WithholdBody delays the body of a request until the daemon has admitted its head, if
+// ExpectContinue delays the body of a request until the daemon has admitted its head, if
 // that is required (spec/routing.md#head-first).
-func WithholdBody(r *http.Request, class fleet.Class) {
+func ExpectContinue(r *http.Request, class fleet.Class) {
 	if class == fleet.Grouped || r.ContentLength > maxWithHead {
 		r.Header.Set("Expect", "100-continue")
 	}

@@ -46,9 +46,9 @@ func (b *requestBody) stop() (given bool) {
 	return b.given
 }
 
-// withhold ends the body if none of it was passed to the tunnel, and reports whether it
-// did.
-func (b *requestBody) withhold() bool {
+// stopIfUnread ends the body if none of it was passed to the tunnel, and reports whether
+// it did.
+func (b *requestBody) stopIfUnread() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stopped = b.stopped || !b.given

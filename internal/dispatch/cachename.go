@@ -8,7 +8,7 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
-// maxCacheNames is the most names that are kept.
+// maxCacheNames is the maximum number of names that are kept.
 const maxCacheNames = 10_000
 
 // cacheNames keeps the names of callers' prompt caches (tunnel.CacheName) for one day.
@@ -25,8 +25,8 @@ type cacheKey struct {
 	machine fleet.MachineID
 }
 
-// of returns the name of a caller's cache at a machine.
-func (n *cacheNames) of(caller fleet.MemberID, machine fleet.MachineID, now time.Time) string {
+// name returns the name of a caller's cache at a machine.
+func (n *cacheNames) name(caller fleet.MemberID, machine fleet.MachineID, now time.Time) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if day := now.UTC().Truncate(24 * time.Hour); day != n.day || len(n.names) >= maxCacheNames {

@@ -19,7 +19,7 @@ func TestCacheNames(t *testing.T) {
 			for _, caller := range []string{"ann", "bob"} {
 				for _, machine := range []string{"desk", "attic"} {
 					want := tunnel.CacheName(caller, machine, now)
-					if got := names.of(fleet.MemberID(caller), fleet.MachineID(machine), now); got != want {
+					if got := names.name(fleet.MemberID(caller), fleet.MachineID(machine), now); got != want {
 						t.Errorf("%s at %s on %s: %q, want %q", caller, machine, now, got, want)
 					}
 				}
@@ -27,7 +27,7 @@ func TestCacheNames(t *testing.T) {
 		}
 	}
 	for i := range 2 * maxCacheNames {
-		names.of("ann", fleet.MachineID(fmt.Sprint(i)), noon)
+		names.name("ann", fleet.MachineID(fmt.Sprint(i)), noon)
 	}
 	assert.That(t, len(names.names) <= maxCacheNames, len(names.names), "names are kept")
 }

@@ -15,7 +15,8 @@ import (
 // reportEvery is how often a waiting call's position is reported to its caller.
 const reportEvery = 2 * time.Second
 
-// activeCall is a call from Do until its answer is closed.
+// activeCall is a call received here, from Do until its answer is closed, or another
+// node's call on a machine here (Visit).
 type activeCall struct {
 	d        *Dispatcher
 	call     *gateway.Call
@@ -24,16 +25,16 @@ type activeCall struct {
 	cancel   context.CancelCauseFunc // ends the call
 	// lostOne is set when a unary call has lost its machine after it had started
 	// (spec/routing.md#vanished).
-	lostOne   bool
-	slot      *reservation              // the latest one
-	attempt   atomic.Pointer[attempt]   // the current one on a machine; nil: none
-	unchecked atomic.Pointer[time.Time] // since when looking up its caller fails; nil: it does not fail
-	phase     phase                     // guarded by activeCalls.mu
-	prompt    prefix.Prompt             // what its machines have to process
+	lostOne     bool
+	reservation *reservation              // the latest one
+	attempt     atomic.Pointer[attempt]   // the current one on a machine; nil: none
+	unchecked   atomic.Pointer[time.Time] // when looking up its caller began to fail; nil: it has not
+	phase       phase                     // guarded by activeCalls.mu
+	prompt      prefix.Prompt             // what its machines have to process
 }
 
-// errDecideAgain is returned by runOn for a call that must be decided again.
-var errDecideAgain = errors.New("the call must be routed again")
+// errRouteAgain is returned by runOn for a call that must be routed again.
+var errRouteAgain = errors.New("the call must be routed again")
 
 // run decides, reserves or waits, and attempts until there is an answer or a fault.
 func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
@@ -44,17 +45,17 @@ func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
 			return nil, c.refusal(ctx, decision.Row, decision.Fault)
 		}
 		// With the verdict Wait, there are no candidates.
-		c.slot = c.d.scheduler.take(decision.Candidates, c.call.Model, c.query.Now)
-		if c.slot == nil {
+		c.reservation = c.d.scheduler.reserveFirst(decision.Candidates, c.call.Model, c.query.Now)
+		if c.reservation == nil {
 			if err := c.wait(ctx); err != nil {
 				return nil, err
 			}
 		}
 		if err := c.d.active.enter(c, phaseRunning); err != nil {
-			c.d.scheduler.release(c.slot, unused)
+			c.d.scheduler.release(c.reservation, unused)
 			return nil, err
 		}
-		if answer, err := c.runOn(ctx, c.slot); err != errDecideAgain {
+		if answer, err := c.runOn(ctx, c.reservation); err != errRouteAgain {
 			return answer, err
 		}
 	}
@@ -63,13 +64,13 @@ func (c *activeCall) run(ctx context.Context) (*gateway.Answer, error) {
 // runOn attempts the call on the machine of a reservation. What happens next depends on
 // the outcome of send:
 //
-//  1. answered, failed: the call ends with that answer or fault. If it failed because
-//     the machine is out of the caller's reach, the outcome is revoked once the machine
-//     has stopped.
-//  2. busy, unsent: the call is decided again, and the machine counts as busy until the
+//  1. answered, failed: the call ends with that answer or fault.
+//  2. busy, unsent: the call is routed again, and the machine counts as busy until the
 //     call joins a queue. It does not count as a machine that the call has tried.
-//  3. notTaken, notAdmitted, revoked, vanished: the call is decided again without this
-//     machine, unless it has tried fleet.MaxCandidates or a second machine has vanished.
+//  3. notTaken, notAdmitted, revoked, vanished: the call is routed again without this
+//     machine, unless it has tried fleet.MaxCandidates or a second machine has vanished. An
+//     attempt cancelled because of reach counts as revoked if the machine confirms its end;
+//     otherwise it has failed.
 func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer, error) {
 	trace := &c.call.Trace
 	trace.Attempts++
@@ -119,7 +120,7 @@ func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer
 		return nil, context.Cause(ctx)
 	case outcome == busy, outcome == unsent:
 		c.query.Full = append(c.query.Full, r.Machine.ID) // until the call joins a queue
-		return nil, errDecideAgain
+		return nil, errRouteAgain
 	case outcome == vanished && c.lostOne:
 		return nil, fault.New(fault.MachineOffline, "two machines disconnected during the answer; try again shortly")
 	}
@@ -128,12 +129,13 @@ func (c *activeCall) runOn(ctx context.Context, r *reservation) (*gateway.Answer
 	if len(c.query.Avoid) == fleet.MaxCandidates {
 		return nil, c.exhausted(ctx)
 	}
-	return nil, errDecideAgain
+	return nil, errRouteAgain
 }
 
-// refusal returns the fault of a refusal by that row. If the call lost its machine, that
-// loss is the cause. If the call has ended, it is the fault that ended it: the change
-// that revoked its credential may also have ended its reach (spec/routing.md#wait-end).
+// refusal returns the fault of a call that is refused by that row. After the loss of its
+// machine, row 11 becomes a fault that names the loss. If the call has already ended,
+// refusal returns the fault that ended it: the change that revoked its credential may also
+// have ended its reach (spec/routing.md#wait-end).
 func (c *activeCall) refusal(ctx context.Context, row int, f *fault.Fault) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -185,14 +187,14 @@ func (c *activeCall) wait(ctx context.Context) error {
 	w := c.d.scheduler.join(c.query, c.call.Arrived)
 	c.query.Full = nil
 	result, err := c.await(ctx, w)
-	c.slot = result.slot
+	c.reservation = result.reservation
 	c.call.Trace.Waited += time.Since(began)
 	c.call.Waiting(-1, 0) // negative: it no longer waits
 	if err != nil {
 		return err
 	}
 	c.recordDecision(result.decision)
-	if result.slot == nil {
+	if result.reservation == nil {
 		return c.refusal(ctx, result.decision.Row, result.refusal)
 	}
 	return nil
@@ -207,8 +209,8 @@ func (c *activeCall) await(ctx context.Context, w *waiter) (waitResult, error) {
 			return
 		}
 		// The caller disconnected, or there was a panic.
-		if result, ok := c.d.scheduler.leave(w); ok && result.slot != nil {
-			c.d.scheduler.release(result.slot, unused)
+		if result, ok := c.d.scheduler.leave(w); ok && result.reservation != nil {
+			c.d.scheduler.release(result.reservation, unused)
 		}
 	}()
 	deadline := time.NewTimer(time.Until(c.deadline))

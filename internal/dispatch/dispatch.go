@@ -1,6 +1,6 @@
 // Package dispatch brings a call to a machine and the machine's answer back.
 //
-// The gateway identified the caller and read the call. Do returns the answer, or the
+// The gateway has identified the caller and read the call. Do returns the answer, or the
 // fault that explains why there is none:
 //
 //	            ┌──────────── another machine ────────────┐
@@ -21,7 +21,7 @@
 //     calls have priority over a new call.
 //  3. Attempt. The call is recorded in the ledger and sent through the machine's
 //     tunnel. If the machine is gone, refuses, or vanishes before it has answered, the
-//     call is decided again without it, for at most fleet.MaxCandidates machines. A
+//     call is routed again without it, for at most fleet.MaxCandidates machines. A
 //     machine that refuses as busy does not count as one of them; it counts as busy until
 //     the call joins a queue.
 //  4. Wait. The call joins its model's queue in the scheduler. It leaves the queue with a
@@ -31,10 +31,15 @@
 // When the answer's body is closed, the scheduler grants its slot to the next waiting
 // call. The gateway then calls Finished, which records the call.
 //
-// Three things run in parallel. The registry notifies of changes (OnMachine, OnCommitted,
-// OnChange): waiting calls are decided again, and calls whose key or share ended are
-// ended (revocation.go). Once a second a tick does the same for what changes with time
-// (Run). The number of running and waiting calls of a member is limited (active.go).
+// In parallel to these steps:
+//
+//   - The registry notifies of changes (OnMachine, OnCommitted, OnChange): waiting calls
+//     are routed again, and calls whose key or share ended are ended (revocation.go).
+//   - Once a second a tick does the same for what changes with time (Run).
+//   - Once a minute the measured speeds of machines are stored and read (RunSpeeds).
+//   - Other nodes' calls wait in the same queues, and run on machines here (guests.go).
+//
+// The number of running and waiting calls of a member is limited (active.go).
 //
 // The rules are those of docs/spec/routing.md: fleet.Route makes the decisions that
 // depend on one moment; this package does everything that takes time.
@@ -131,11 +136,11 @@ func New(cfg Config) *Dispatcher {
 // SetLimits changes the limits for new calls. It does not end calls that run or wait.
 func (d *Dispatcher) SetLimits(l Limits) {
 	d.limits.Store(&l)
-	d.active.setMost(max(l.Running, 0), max(l.Waiting, 0))
+	d.active.setLimits(max(l.Running, 0), max(l.Waiting, 0))
 }
 
-// Run decides again, each second, for the calls that the passing of time may affect,
-// until ctx ends.
+// Run routes again, each second, the waiting calls that the passing of time may affect,
+// and ends running calls that may have been revoked (endUnconfirmed), until ctx ends.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -151,7 +156,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 }
 
 // OnMachine handles a machine that connected, disconnected or changed: calls that wait
-// for what it offers are decided again.
+// for what it offers are routed again.
 func (d *Dispatcher) OnMachine(id fleet.MachineID) {
 	if machine := d.cfg.Registry.Snapshot().Machine(id); machine != nil {
 		d.scheduler.onMachine(machine)
@@ -168,8 +173,8 @@ func (d *Dispatcher) Do(ctx context.Context, call *gateway.Call) (answer *gatewa
 	ctx, unregister := d.active.register(ctx, c)
 	defer func() {
 		if answer == nil { // a refusal or a panic; a slot may still be reserved
-			if c.slot != nil {
-				d.scheduler.release(c.slot, ran)
+			if c.reservation != nil {
+				d.scheduler.release(c.reservation, ran)
 			}
 			unregister()
 		}
@@ -235,7 +240,8 @@ func queryOf(call *gateway.Call) fleet.Query {
 	}
 }
 
-// route decides using the latest snapshot.
+// route decides using the latest snapshot. It claims the caller's newcomer turns; a turn
+// is spent if the first candidate is a newcomer of its group.
 func (d *Dispatcher) route(query *fleet.Query) fleet.Decision {
 	s := d.scheduler.refresh(query)
 	query.Turns = d.turns.claim(query.Caller)

@@ -20,16 +20,16 @@ const (
 	slack = 20 * time.Millisecond
 )
 
-// Others connects this Dispatcher with those of other processes (package cluster). Calls
-// that wait in another process are also in the queues here, as Guests, and vice versa. A
-// Dispatcher without other processes has none.
+// Others connects this Dispatcher with those of other hub nodes (package cluster). Calls
+// that wait at another node are also in the queues here, as Guests, and vice versa. A
+// Dispatcher of the only node has none.
 type Others interface {
 	// Waits is called with the first calls of a cohort when they have changed. The queues
 	// are locked; it must not block.
 	Waits(Waiting)
 	// Rank returns the order among calls that arrived at the same time. The call is a
-	// guest of that host with that number, or one of this Dispatcher if host is "".
-	Rank(host string, number int64) uint64
+	// guest of that Entry with that number, or one of this Dispatcher if entry is "".
+	Rank(entry string, number int64) uint64
 	// Used is called when slots of a machine, or room under the limits that apply to the
 	// candidate, have been reserved or released.
 	Used(*fleet.Candidate)
@@ -37,7 +37,7 @@ type Others interface {
 	Sent(prompt []byte)
 	// Describe adds to a request for a machine of another node the headers that the node
 	// needs to check the call. served reports whether the machine has served a call of
-	// the caller's circle. hold is as in Take, or "".
+	// the caller's circle. hold is as in AcceptGrant, or "".
 	Describe(r *http.Request, call *gateway.Call, served bool, hold string)
 }
 
@@ -71,40 +71,41 @@ type WaitingCall struct {
 	Arrived time.Time
 }
 
-// Host is a process whose calls wait here as Guests. Its functions are called while the
-// queues are locked and must not block.
-type Host struct {
-	// Name is unique among the Hosts.
+// Entry is another node whose waiting calls are Guests here: the node that has their
+// callers (docs/spec/peers.md). Its functions are called while the queues are locked and
+// must not block.
+type Entry struct {
+	// Name is unique among the Entries.
 	Name string
-	// Takes reports whether slots of the machine may currently be granted to calls of the
-	// host.
-	Takes func(fleet.MachineID) bool
+	// MayGrant reports whether slots of the machine may currently be granted to calls of
+	// the entry.
+	MayGrant func(fleet.MachineID) bool
 	// Grant grants a slot to the guest with that number, which has left the queue.
-	Grant func(g *Guests, number int64, slot *Slot)
+	Grant func(g *Guests, number int64, slot *HeldSlot)
 }
 
-// Guests are waiting calls of a Host that form a cohort. They get slots of
-// machines here in one common order with the calls of this Dispatcher. They are neither
+// Guests are waiting calls of an Entry that form a cohort. They get slots of machines
+// here in one common order with the calls of this Dispatcher. They are neither
 // refused nor served here.
 type Guests struct {
 	s      *scheduler
-	host   *Host
+	entry  *Entry
 	cohort *cohort
 	known  map[int64]*waiter // including those that were granted a slot
 }
 
-// Slot is a reserved slot of a machine.
-type Slot struct {
+// HeldSlot is a reserved slot of a machine that is held for a call of an Entry.
+type HeldSlot struct {
 	*reservation
 	s *scheduler
 }
 
 // Release releases the slot; only the first call has an effect.
-func (s *Slot) Release() { s.s.release(s.reservation, unused) }
+func (s *HeldSlot) Release() { s.s.release(s.reservation, unused) }
 
 // line returns the line to the machine of a candidate. If the machine is connected to
 // another node, requests carry the headers which that node needs to check the call. hold
-// is as in Take, or "".
+// is as in AcceptGrant, or "".
 func (d *Dispatcher) line(call *gateway.Call, c fleet.Candidate, hold string) (registry.Line, bool) {
 	line, ok := d.cfg.Registry.Line(c.Machine.ID)
 	if line.Home != "" {
@@ -134,20 +135,8 @@ func (s *scheduler) setOthers(o Others) {
 	s.others, s.began, s.numbered = o, time.Now(), make(map[int64]*waiter)
 }
 
-// order sets the position of w in its queue (spec/peers.md#order). Each process ranks
-// calls that arrived at the same time differently, so that the processes do not all grant
-// a slot to the same call.
-func (s *scheduler) order(w *waiter) {
-	w.turn = w.arrived
-	if s.others == nil {
-		return
-	}
-	since := w.arrived.Sub(s.began)
-	w.turn = s.began.Add(since - (since%slack+slack)%slack)
-	w.rank = s.others.Rank(w.cohort.hostName(), w.number)
-}
-
-// enlist records a call that waits here, so that Take can find it. mu must be held.
+// enlist records a call that waits here, so that AcceptGrant can
+// find it. mu must be held.
 func (s *scheduler) enlist(w *waiter) {
 	if s.others == nil {
 		return
@@ -178,20 +167,20 @@ func (s *scheduler) announceFirst(c *cohort) {
 	s.others.Waits(announced)
 }
 
-// used notifies Others that a reservation was made, widened or released.
-func (s *scheduler) used(r *reservation) {
+// notifyUsed notifies Others that a reservation was made, widened or released.
+func (s *scheduler) notifyUsed(r *reservation) {
 	if s.others != nil {
 		s.others.Used(&r.Candidate)
 	}
 }
 
-// NewGuests returns Guests of a host, without any calls.
-func (d *Dispatcher) NewGuests(host *Host, query fleet.Query) *Guests {
-	return newGuests(&d.scheduler, host, query)
+// NewGuests returns Guests of an entry, without any calls.
+func (d *Dispatcher) NewGuests(entry *Entry, query fleet.Query) *Guests {
+	return newGuests(&d.scheduler, entry, query)
 }
 
-func newGuests(s *scheduler, host *Host, query fleet.Query) *Guests {
-	g := &Guests{s: s, host: host, known: make(map[int64]*waiter)}
+func newGuests(s *scheduler, entry *Entry, query fleet.Query) *Guests {
+	g := &Guests{s: s, entry: entry, known: make(map[int64]*waiter)}
 	g.cohort = &cohort{query: query, guests: g}
 	return g
 }
@@ -252,15 +241,15 @@ func (s *scheduler) returnGuest(g *Guests, number int64) {
 // grant grants a slot to a guest. mu must be held.
 func (g *Guests) grant(w *waiter, r *reservation) {
 	g.s.remove(w)
-	g.host.Grant(g, w.number, &Slot{r, g.s})
+	g.entry.Grant(g, w.number, &HeldSlot{r, g.s})
 }
 
-// Take gives a slot of a machine on another node to the call with that number. The node
-// holds the slot under the name hold. waits reports whether the call still waits, and
-// taken whether it now has the slot. It does not get the slot if the snapshot here does
-// not allow sending it to the machine now: the two nodes may learn of a connection or a
-// share at different times.
-func (d *Dispatcher) Take(number int64, id fleet.MachineID, generation int64, hold string) (taken, waits bool) {
+// AcceptGrant gives a slot of a machine on another node to the call with that number. The
+// machine's home holds the slot under the name hold. waits reports whether the call still
+// waits, and taken whether it now has the slot. It does not get the slot if the snapshot
+// here does not allow sending it to the machine now: the two nodes may learn of a
+// connection or a share at different times.
+func (d *Dispatcher) AcceptGrant(number int64, id fleet.MachineID, generation int64, hold string) (taken, waits bool) {
 	return d.scheduler.takeHeld(number, id, generation, hold)
 }
 
@@ -288,7 +277,7 @@ func (s *scheduler) takeHeld(number int64, id fleet.MachineID, generation int64,
 }
 
 // OnLimitsFreed handles members that may have room again under limits used by calls at
-// other nodes: their waiting calls are decided again.
+// other nodes: their waiting calls are routed again.
 func (d *Dispatcher) OnLimitsFreed(members []fleet.MemberID) {
 	s := &d.scheduler
 	s.mu.Lock()
@@ -297,17 +286,17 @@ func (d *Dispatcher) OnLimitsFreed(members []fleet.MemberID) {
 	s.decideAll(cohorts)
 }
 
-// Visit is a call of a Host on a machine that is connected here. The host keeps the
-// caller, the ledger and the trace.
+// Visit is a call of another node on a machine that is connected here. Its entry keeps
+// the caller, the ledger and the trace.
 type Visit struct {
-	Slot  *Slot
+	Slot  *HeldSlot
 	Class fleet.Class
 
 	d    *Dispatcher
 	call *gateway.Call
 }
 
-// Reason is why a call of a Host is not served on a machine here.
+// Reason is why another node's call is not served on a machine here.
 type Reason int
 
 // The reasons.
@@ -319,14 +308,14 @@ const (
 	Full               // no free slot
 )
 
-// Reach returns the class of the machine for the caller of a host's call, according to
-// the snapshot here.
+// Reach returns the class of the machine for the caller of another node's call, according
+// to the snapshot here.
 func (d *Dispatcher) Reach(call *gateway.Call, id fleet.MachineID) (fleet.Class, Reason) {
 	seen, _, why := d.stateFor(call, id)
 	return seen.Class, why
 }
 
-// stateFor returns the state of a machine for a call of a host, and the time of the
+// stateFor returns the state of a machine for another node's call, and the time of the
 // decision.
 func (d *Dispatcher) stateFor(call *gateway.Call, id fleet.MachineID) (seen fleet.CandidateState, now time.Time, why Reason) {
 	query := queryOf(call)
@@ -342,11 +331,11 @@ func (d *Dispatcher) stateFor(call *gateway.Call, id fleet.MachineID) (seen flee
 	return seen, query.Now, NoReason
 }
 
-// Admit checks a call of a host again, against the snapshot here, and reserves a slot for
-// it. It uses held if that is a slot of this machine for this model, and releases held
-// otherwise. served reports whether the host knows that the machine has served a call of
+// Admit checks another node's call again, against the snapshot here, and reserves a slot
+// for it. It uses held if that is a slot of this machine for this model, and releases held
+// otherwise. served reports whether the entry knows that the machine has served a call of
 // the caller's circle.
-func (d *Dispatcher) Admit(call *gateway.Call, id fleet.MachineID, held *Slot, served bool) (v *Visit, why Reason) {
+func (d *Dispatcher) Admit(call *gateway.Call, id fleet.MachineID, held *HeldSlot, served bool) (v *Visit, why Reason) {
 	defer func() {
 		if held != nil && (v == nil || v.Slot != held) {
 			held.Release()
@@ -373,11 +362,11 @@ func (d *Dispatcher) Admit(call *gateway.Call, id fleet.MachineID, held *Slot, s
 	default:
 		return nil, Unavailable
 	}
-	r := d.scheduler.take([]fleet.Candidate{seen.Candidate}, call.Model, now)
+	r := d.scheduler.reserveFirst([]fleet.Candidate{seen.Candidate}, call.Model, now)
 	if r == nil {
 		return nil, Full
 	}
-	v.Slot = &Slot{r, &d.scheduler}
+	v.Slot = &HeldSlot{r, &d.scheduler}
 	return v, NoReason
 }
 
@@ -408,7 +397,7 @@ func (v *Visit) Begin(ctx context.Context) (_ context.Context, finish func(used,
 	return within, finish, d.mayStart(a) // OnChange cannot see an attempt that is stored after its change
 }
 
-// IsRetried reports whether the host will send the call to another machine: it is
+// IsRetried reports whether the entry will send the call to another machine: it is
 // streamed, and its machine was gone before the first byte of the answer. It then does
 // not count as a call that ran on the machine (slotUses).
 func (v *Visit) IsRetried(gone bool, answered int64) bool {

@@ -15,9 +15,9 @@ import (
 // home is ann's machine at a hub that has guests of one Host.
 type home struct {
 	*oneMachine
-	granted   []int64 // the guests that got a slot, in order
-	slots     []*Slot // their slots
-	away      bool    // the host does not take slots of the machine
+	granted   []int64     // the guests that got a slot, in order
+	slots     []*HeldSlot // their slots
+	away      bool        // the host does not take slots of the machine
 	announced []Waiting
 }
 
@@ -39,16 +39,16 @@ func atHome(t *testing.T, test func(h *home, first *reservation)) {
 		h.setOthers(h)
 		q := queryBy("ann")
 		d := fleet.Route(h.refresh(&q), q)
-		test(h, h.take(d.Candidates, "m", q.Now))
+		test(h, h.reserveFirst(d.Candidates, "m", q.Now))
 	})
 }
 
 // guests returns Guests of a member, without any calls.
 func (h *home) guests(member fleet.MemberID) *Guests {
-	return newGuests(&h.scheduler, &Host{
-		Name:  "away",
-		Takes: func(fleet.MachineID) bool { return !h.away },
-		Grant: func(_ *Guests, number int64, slot *Slot) {
+	return newGuests(&h.scheduler, &Entry{
+		Name:     "away",
+		MayGrant: func(fleet.MachineID) bool { return !h.away },
+		Grant: func(_ *Guests, number int64, slot *HeldSlot) {
 			h.granted, h.slots = append(h.granted, number), append(h.slots, slot)
 		},
 	}, queryBy(member))
@@ -112,7 +112,7 @@ func TestGuestsAreInOneOrder(t *testing.T) {
 		h.want("then the oldest", 4, 9)
 		h.away = true
 		h.slots[1].Release()
-		if h.want("the host takes none", 4, 9); got(w).slot == nil {
+		if h.want("the host takes none", 4, 9); got(w).reservation == nil {
 			t.Error("a call of this hub waits though its turn has come")
 		}
 	})
@@ -154,13 +154,13 @@ func TestTakeHeld(t *testing.T) {
 		h.snapshot = h.snapshot.WithMachine(&far)
 		w := h.join(queryBy("bob"), time.Now())
 		h.release(first, ran)
-		if got(w).slot != nil {
+		if got(w).reservation != nil {
 			t.Fatal("this hub granted a slot of a machine that is connected elsewhere")
 		}
 		q := queryBy("bob")
 		if d := fleet.Route(h.refresh(&q), q); len(d.Candidates) != 1 {
 			t.Fatalf("%d candidates for a later call", len(d.Candidates))
-		} else if h.take(d.Candidates, "m", q.Now) != nil {
+		} else if h.reserveFirst(d.Candidates, "m", q.Now) != nil {
 			t.Error("a later call passed the one that waits for the machine")
 		}
 		if taken, waits := h.takeHeld(w.number, "box", 2, "hold"); taken || !waits {
@@ -169,7 +169,7 @@ func TestTakeHeld(t *testing.T) {
 		if taken, _ := h.takeHeld(w.number, "box", 3, "hold"); !taken {
 			t.Error("not taken")
 		}
-		if r := got(w).slot; r == nil || r.hold != "hold" || h.inFlight() != 1 {
+		if r := got(w).reservation; r == nil || r.hold != "hold" || h.inFlight() != 1 {
 			t.Errorf("%+v", r)
 		} else {
 			h.release(r, ran)

@@ -33,12 +33,12 @@ type cohort struct {
 	announced []int64
 }
 
-// hostName returns the name of the guests' Host, "" for calls of this Dispatcher.
-func (c *cohort) hostName() string {
+// entryName returns the name of the guests' Entry, "" for calls of this Dispatcher.
+func (c *cohort) entryName() string {
 	if c.guests == nil {
 		return ""
 	}
-	return c.guests.host.Name
+	return c.guests.entry.Name
 }
 
 // waiter is one waiting call. The code that removes it from its queue with a result also
@@ -63,7 +63,10 @@ func newQueue(model fleet.ModelID, offered fleet.OfferedBy) *queue {
 func (w *waiter) before(other *waiter) bool { return byArrival(w, other) < 0 }
 
 func byArrival(a, b *waiter) int {
-	return cmp.Or(a.turn.Compare(b.turn), cmp.Compare(a.rank, b.rank), cmp.Compare(a.number, b.number), cmp.Compare(a.cohort.hostName(), b.cohort.hostName()))
+	return cmp.Or(
+		a.turn.Compare(b.turn), cmp.Compare(a.rank, b.rank), cmp.Compare(a.number, b.number),
+		cmp.Compare(a.cohort.entryName(), b.cohort.entryName()),
+	)
 }
 
 func byFirst(a, b *cohort) int { return byArrival(a.first, b.first) }

@@ -96,7 +96,7 @@ func (c *activeCall) recordAttempt(a *attempt, out outcome) {
 	trace := &c.call.Trace
 	trace.Tries = append(trace.Tries, gateway.Attempt{
 		Machine: a.Machine, Class: a.Class, Circle: a.Circle(), After: a.began.Sub(c.call.Arrived), Took: time.Since(a.began), Outcome: a.describe(out),
-		Prompt: a.gotBody, Began: out == answered, Waited: trace.Waited, Running: a.running, Sent: a.sent.Bytes, Since: a.sent.Since,
+		Prompt: a.gotBody, Began: out == answered, Waited: trace.Waited, Running: a.running, Sent: a.had.Bytes, Since: a.had.Since,
 	})
 	trace.Route = routeHeader(trace.Tries)
 }

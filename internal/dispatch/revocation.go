@@ -24,13 +24,14 @@ const (
 )
 
 // errUnconfirmed ends a call that may have been revoked (spec/routing.md#frame-blind).
-var errUnconfirmed = fault.New(fault.CascadeExhausted, "cannot confirm any more that this may go on; try again shortly")
+var errUnconfirmed = fault.New(fault.CascadeExhausted,
+	"the hub can no longer confirm that this call is allowed; try again shortly")
 
 // OnCommitted handles changes of the store that are not yet in the registry's snapshot;
-// nil means any change. It ends calls if a change names their key, machine credential or
-// member and that is no longer valid. It does so before the snapshot changes, because
-// they would then get another fault (spec/routing.md#wait-end). A call whose look-up
-// fails may still get that fault.
+// nil means any change. It ends the calls whose key, machine credential or member a change
+// names, if that is no longer valid. It does so before the snapshot changes, because they
+// would then get another fault (spec/routing.md#wait-end). A call whose look-up fails may
+// still get that fault.
 func (d *Dispatcher) OnCommitted(changes []fleet.Change) {
 	now := time.Now()
 	d.changed.Store(&now) // before looking at the active calls
@@ -40,7 +41,7 @@ func (d *Dispatcher) OnCommitted(changes []fleet.Change) {
 
 // OnChange handles changes of the store after they are in the registry's snapshot. It
 // ends attempts on machines that the caller no longer reaches; a call whose answer has
-// not begun is decided again. Affected waiting calls are also decided again.
+// not begun is routed again. Affected waiting calls are also routed again.
 func (d *Dispatcher) OnChange(affected fleet.Affected) {
 	for _, c := range d.active.all() { // calls that OnCommitted ended keep their fault
 		d.endOutOfReach(c)

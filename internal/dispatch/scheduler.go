@@ -12,9 +12,9 @@ import (
 )
 
 // scheduler reserves the slots of machines for calls, and holds the waiting calls: one
-// queue for each model, oldest first. Waiting calls get slots only from grantSlots. A new
-// call takes a slot only if grantSlots has found no waiting call for it. Guests, the
-// calls of other processes, wait in the same queues.
+// queue for each model, oldest first. Waiting calls get slots only from grantSlots or, if
+// another node holds the slot, from takeHeld. A new call takes a slot only if no waiting
+// call was found for it. Guests, the calls of other nodes, wait in the same queues.
 type scheduler struct {
 	// refresh is Dispatcher.refresh.
 	refresh func(*fleet.Query) *fleet.Snapshot
@@ -26,7 +26,7 @@ type scheduler struct {
 	mu          sync.Mutex // never held together with activeCalls.mu
 	queues      map[fleet.ModelID]*queue
 	joined      int64     // number of calls that have joined a queue so far
-	unconfirmed bool      // the store could not be read, so the next tick decides for all
+	unconfirmed bool      // the store could not be read, so the next tick routes all again
 	minute      time.Time // of the last tick with waiting calls
 	// For Others; zero without them.
 	others   Others
@@ -37,9 +37,9 @@ type scheduler struct {
 
 // waitResult is the end of a wait: a reserved slot or a refusal.
 type waitResult struct {
-	slot     *reservation
-	refusal  *fault.Fault
-	decision gateway.Decision // the decision that ended the wait
+	reservation *reservation
+	refusal     *fault.Fault
+	decision    gateway.Decision // the decision that ended the wait
 }
 
 // reservation is a slot of a machine, and a place under the limits of the share or group
@@ -82,7 +82,7 @@ func reserve(c fleet.Candidate, model fleet.ModelID, now time.Time) *reservation
 func (s *scheduler) widen(r *reservation, answers int) {
 	if r.extra = max(answers, 1) - 1; r.extra > 0 {
 		r.Machine.AddSlots(r.model, r.extra)
-		s.used(r)
+		s.notifyUsed(r)
 	}
 }
 
@@ -100,7 +100,7 @@ func (r *reservation) undo(use slotUse) {
 //
 //  1. A machine that is not in the snapshot has no slots to grant. If a machine is
 //     connected to another node, that node grants its slots.
-//  2. While the store cannot be read, nothing is granted; the next tick decides again.
+//  2. While the store cannot be read, nothing is granted; the next tick routes again.
 //  3. A free slot is granted to a waiting call of the machine's owner for any of the
 //     machine's models: to the one that arrived first.
 //  4. If there is none, it is granted to a waiting call of any member for any of the
@@ -109,7 +109,7 @@ func (r *reservation) undo(use slotUse) {
 //  6. Steps 3 to 5 repeat while the machine has a free slot. If a reservation fails, a new
 //     call has taken the slot, and the steps repeat with the slots that are still free.
 //     This ends, since StateOf and reserve use the same counts.
-//  7. A slot for guests is passed to their Host.
+//  7. A slot for guests is passed to their Entry.
 func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
 	var moment fleet.Query
 	snapshot := s.refresh(&moment)
@@ -127,7 +127,7 @@ func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
 			break
 		}
 		if r := reserve(candidate, w.cohort.query.Model, moment.Now); r != nil {
-			s.used(r)
+			s.notifyUsed(r)
 			if g := w.cohort.guests; g != nil {
 				g.grant(w, r)
 			} else {
@@ -141,7 +141,7 @@ func (s *scheduler) grantSlots(id fleet.MachineID) (granted bool) {
 
 // granting returns the result of a wait that ends with a slot.
 func granting(r *reservation) waitResult {
-	return waitResult{slot: r, decision: gateway.Decision{Verdict: fleet.Try, Row: rowReady}}
+	return waitResult{reservation: r, decision: gateway.Decision{Verdict: fleet.Try, Row: rowReady}}
 }
 
 // nextWaiter returns the waiting call that gets the machine's next slot, and the machine
@@ -153,7 +153,7 @@ func (s *scheduler) nextWaiter(snapshot *fleet.Snapshot, machine *fleet.Machine,
 			if best != nil && best.before(c.first) {
 				return
 			}
-			if c.guests != nil && !c.guests.host.Takes(machine.ID) {
+			if c.guests != nil && !c.guests.entry.MayGrant(machine.ID) {
 				continue
 			}
 			query := c.query
@@ -189,8 +189,8 @@ func (s *scheduler) queuesOf(machine *fleet.Machine) (queues []*queue) {
 // decide routes the calls of a cohort again. The machines in full count as busy
 // (spec/routing.md#wait-end). mu must be held.
 //
-//  1. If routing cannot be confirmed, the calls continue to wait; the next tick decides
-//     again.
+//  1. If routing cannot be confirmed, the calls continue to wait; the next tick routes
+//     them again.
 //  2. Try: grantSlots grants the candidates' slots, also to calls of other cohorts. This
 //     repeats until nothing is granted or the cohort is empty.
 //  3. Refuse: all calls of the cohort end with the refusal, unless they are guests.
@@ -238,7 +238,7 @@ func (s *scheduler) grantCandidates(snapshot *fleet.Snapshot, query fleet.Query,
 	return false
 }
 
-// decideAll decides for each cohort. It locks mu for one cohort at a time; their order
+// decideAll calls decide for each cohort. It locks mu for one cohort at a time; their order
 // does not matter to grantSlots.
 func (s *scheduler) decideAll(cohorts []*cohort, full ...fleet.MachineID) {
 	for _, c := range cohorts {
@@ -248,10 +248,10 @@ func (s *scheduler) decideAll(cohorts []*cohort, full ...fleet.MachineID) {
 	}
 }
 
-// take reserves a slot of the first candidate that has one, for a new call. Waiting calls
-// get theirs first, also from machines of other nodes. now is the time of the decision,
-// so that a call is counted for the day of a share that had room for it.
-func (s *scheduler) take(candidates []fleet.Candidate, model fleet.ModelID, now time.Time) *reservation {
+// reserveFirst reserves a slot of the first candidate that has one, for a new call.
+// Waiting calls get theirs first, also from machines of other nodes. now is the time of
+// the decision, so that a call is counted for the day of a share that had room for it.
+func (s *scheduler) reserveFirst(candidates []fleet.Candidate, model fleet.ModelID, now time.Time) *reservation {
 	crowded := s.waitCount.Load() > 0
 	if crowded {
 		s.mu.Lock()
@@ -266,7 +266,7 @@ func (s *scheduler) take(candidates []fleet.Candidate, model fleet.ModelID, now 
 			s.grantSlots(c.Machine.ID)
 		}
 		if r := reserve(c, model, now); r != nil {
-			s.used(r)
+			s.notifyUsed(r)
 			s.activity()
 			return r
 		}
@@ -274,14 +274,14 @@ func (s *scheduler) take(candidates []fleet.Candidate, model fleet.ModelID, now 
 	return nil
 }
 
-// release releases a reservation, once, for waiting calls: its slot, unless the machine
-// refused the call as busy, and its place under the limits, which may help on any
-// machine. The other nodes are notified of that place only after the waiting calls here
-// had their chance, because each node would give it to another call.
+// release frees the reservation, once. It then grants the slot to a waiting call, unless
+// the machine refused as busy, and routes again the calls under the same limits: a place
+// under these may help on any machine. The other nodes are notified only after that,
+// because each of them would give the place under the limits to another call.
 func (s *scheduler) release(r *reservation, use slotUse) {
 	r.once.Do(func() {
 		r.undo(use)
-		defer s.used(r)
+		defer s.notifyUsed(r)
 		s.activity()
 		if s.waitCount.Load() == 0 {
 			return
@@ -293,15 +293,15 @@ func (s *scheduler) release(r *reservation, use slotUse) {
 		} else {
 			s.grantSlots(r.Machine.ID)
 		}
-		cohorts := s.sharing(r)
+		cohorts := s.underSameLimits(r)
 		s.mu.Unlock()
 		s.decideAll(cohorts, full...)
 	})
 }
 
-// sharing returns the cohorts whose calls count against the same limits as a reservation.
-// mu must be held.
-func (s *scheduler) sharing(r *reservation) (cohorts []*cohort) {
+// underSameLimits returns the cohorts whose calls count against the same limits as a
+// reservation. mu must be held.
+func (s *scheduler) underSameLimits(r *reservation) (cohorts []*cohort) {
 	if !r.Limits.Counts() { // nil Limits do not count, either
 		return nil
 	}
@@ -345,8 +345,8 @@ func (s *scheduler) onMachine(machine *fleet.Machine) {
 	s.decideAll(cohorts)
 }
 
-// onChange decides again for the waiting calls that a change of the store affects.
-// Finding them costs much less than deciding for all.
+// onChange routes again the waiting calls that a change of the store affects. Finding
+// them costs much less than routing all.
 func (s *scheduler) onChange(affected fleet.Affected) {
 	if s.waitCount.Load() == 0 || !affected.Any() {
 		return
@@ -364,7 +364,7 @@ func (s *scheduler) onChange(affected fleet.Affected) {
 	s.decideAll(cohorts)
 }
 
-// tick decides again for the calls that the passing of time may affect. Sharing hours and
+// tick routes again the calls that the passing of time may affect. Sharing hours and
 // the days of shares start and end with a minute. There are no notifications of two other
 // changes: that the store can be read again, and that a machine no longer offers a model.
 func (s *scheduler) tick(now time.Time) {
@@ -388,9 +388,9 @@ func (s *scheduler) tick(now time.Time) {
 	s.decideAll(cohorts)
 }
 
-// join puts a call into its model's queue, ordered by arrival, and decides for it once,
-// so that it does not miss a slot that became free since its last decision. If an earlier
-// call of its cohort waits, there is nothing to decide.
+// join puts a call into its model's queue, ordered by arrival, and routes it once, so
+// that it does not miss a slot that became free since its last decision. If an earlier
+// call of its cohort waits, that is not necessary.
 func (s *scheduler) join(query fleet.Query, arrived time.Time) *waiter {
 	full := query.Full
 	query.Full = nil          // a busy machine counts as busy only until the next event
@@ -431,6 +431,19 @@ func (s *scheduler) insert(w *waiter) {
 	s.activity()
 }
 
+// order sets the position of w in its queue (spec/peers.md#order). Each process ranks
+// calls that arrived at the same time differently, so that the processes do not all grant
+// a slot to the same call.
+func (s *scheduler) order(w *waiter) {
+	w.turn = w.arrived
+	if s.others == nil {
+		return
+	}
+	since := w.arrived.Sub(s.began)
+	w.turn = s.began.Add(since - (since%slack+slack)%slack)
+	w.rank = s.others.Rank(w.cohort.entryName(), w.number)
+}
+
 // leave removes w from its queue. If its wait has just ended, leave returns the result,
 // so that its slot is not lost.
 func (s *scheduler) leave(w *waiter) (waitResult, bool) {
@@ -443,8 +456,8 @@ func (s *scheduler) leave(w *waiter) (waitResult, bool) {
 	return <-w.result, true
 }
 
-// position returns how many calls that arrived before w wait for its model. A call may
-// still be served before them on its owner's machine.
+// position returns how many calls that arrived before w wait for its model. A later call
+// may still be served first on a machine that belongs to its caller.
 func (s *scheduler) position(w *waiter) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -455,7 +468,7 @@ func (s *scheduler) position(w *waiter) int {
 	return at
 }
 
-// maxLooked is the most cohorts that queued examines.
+// maxLooked is the maximum number of cohorts that queued examines.
 const maxLooked = 256
 
 // queued returns how many waiting calls the machine could serve, regardless of its

@@ -69,7 +69,7 @@ func BenchmarkWaiters10000(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				r.release(box, ran)
 				w := all[i%waiters]
-				box = got(w).slot
+				box = got(w).reservation
 				if box == nil {
 					b.Fatal("who is oldest was passed over")
 				}

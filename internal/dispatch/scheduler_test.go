@@ -53,7 +53,7 @@ func (r *oneMachine) newcomer(member fleet.MemberID) *reservation {
 	if d.Verdict != fleet.Try {
 		return nil
 	}
-	return r.take(d.Candidates, "m", a.Now)
+	return r.reserveFirst(d.Candidates, "m", a.Now)
 }
 
 func (r *oneMachine) wait(member fleet.MemberID, after time.Duration) *waiter {
@@ -82,15 +82,15 @@ func TestSchedulerIsFirstInFirstOut(t *testing.T) {
 	}
 	r.release(first, ran)
 	g := got(early)
-	if g.slot == nil || got(late).slot != nil || r.inFlight() != 1 {
+	if g.reservation == nil || got(late).reservation != nil || r.inFlight() != 1 {
 		t.Fatalf("early %+v, in flight %d", g, r.inFlight())
 	}
 	r.release(first, ran) // has no effect the second time
-	assert.That(t, got(late).slot == nil && r.inFlight() == 1, "a slot came back twice")
-	r.release(g.slot, ran)
+	assert.That(t, got(late).reservation == nil && r.inFlight() == 1, "a slot came back twice")
+	r.release(g.reservation, ran)
 	g = got(late)
-	assert.Require(t, g.slot != nil, "the second waiter waits on")
-	r.release(g.slot, ran)
+	assert.Require(t, g.reservation != nil, "the second waiter waits on")
+	r.release(g.reservation, ran)
 	if r.inFlight() != 0 || r.waitCount.Load() != 0 || len(r.queues) != 0 {
 		t.Errorf("left over: in flight %d, waiting %d", r.inFlight(), r.waitCount.Load())
 	}
@@ -103,11 +103,11 @@ func TestSchedulerAfterARefusal(t *testing.T) {
 	first := r.newcomer("ann")
 	w := r.wait("bob", 0)
 	r.release(first, refusedBusy)
-	assert.Require(t, got(w).slot == nil && r.inFlight() == 0, "a waiter was woken")
+	assert.Require(t, got(w).reservation == nil && r.inFlight() == 0, "a waiter was woken")
 	if r.newcomer("ann") != nil {
 		t.Error("a newcomer passed a waiter")
 	}
-	assert.That(t, got(w).slot != nil, "the waiter was passed over")
+	assert.That(t, got(w).reservation != nil, "the waiter was passed over")
 }
 
 // If a machine refuses a call as busy, the call's place under a share's limits is
@@ -121,10 +121,10 @@ func TestSchedulerSharesPlaceAfterARefusal(t *testing.T) {
 	same, other := r.wait("bob", 0), r.join(fleet.Query{Caller: "bob", Model: "x"}, noon)
 	assert.Require(t, got(same) == (waitResult{}) && got(other) == (waitResult{}), "over the share's limit")
 	r.release(h, refusedBusy)
-	if got(same).slot != nil {
+	if got(same).reservation != nil {
 		t.Error("was sent to the machine that had just refused")
 	}
-	assert.That(t, got(other).slot != nil, "waits on for the owner's other machine")
+	assert.That(t, got(other).reservation != nil, "waits on for the owner's other machine")
 }
 
 func TestSchedulerLeaving(t *testing.T) {
@@ -136,8 +136,8 @@ func TestSchedulerLeaving(t *testing.T) {
 	}
 	r.release(first, ran)
 	g, ok := r.leave(raced) // its grant came at the same time
-	assert.Require(t, ok && g.slot != nil && got(left).slot == nil, "the grant is lost")
-	r.release(g.slot, unused)
+	assert.Require(t, ok && g.reservation != nil && got(left).reservation == nil, "the grant is lost")
+	r.release(g.reservation, unused)
 	assert.Equal(t, r.inFlight(), 0, "the slot is lost")
 }
 
@@ -224,7 +224,7 @@ func TestSchedulerJoiningAfterARefusal(t *testing.T) {
 	assert.Require(t, got(w) == (waitResult{}), "was sent back to the machine that had just refused it")
 	r.onChange(anything)
 	g := got(w)
-	assert.Require(t, g.slot != nil, "waits on")
+	assert.Require(t, g.reservation != nil, "waits on")
 	if j := g.decision; j.Verdict != fleet.Try || j.Row != 3 {
 		t.Errorf("recorded: %s, row %d", j.Verdict, j.Row)
 	}
@@ -239,7 +239,7 @@ func TestSchedulerJoiningUnconfirmed(t *testing.T) {
 	w := r.wait("bob", 0)
 	r.unconfirmed = false
 	assert.Require(t, got(w) == (waitResult{}), "reach was not confirmed")
-	if r.tick(noon); got(w).slot == nil {
+	if r.tick(noon); got(w).reservation == nil {
 		t.Error("waits on")
 	}
 }
@@ -269,7 +269,7 @@ func TestSchedulerGivesAllThatCameIntoReach(t *testing.T) {
 		WithGroup(&fleet.Group{ID: "g", Members: []fleet.MemberID{"bob", "dan"}})
 	r.onChange(anything)
 	for i, w := range all {
-		assert.Equal(t, got(w).slot != nil, (i < 4), "waiter", i, "was served")
+		assert.Equal(t, got(w).reservation != nil, (i < 4), "waiter", i, "was served")
 	}
 }
 
@@ -282,7 +282,7 @@ func TestSchedulerGrantsAllSlotsOfAPinnedMachine(t *testing.T) {
 		WithGroup(&fleet.Group{ID: "g", Members: []fleet.MemberID{"ann", "bob", "cid"}, Pinned: []fleet.MachineID{"box"}})
 	assert.Require(t, r.newcomer("bob") != nil, "no slot for the first")
 	second := r.wait("cid", 0)
-	assert.That(t, got(second).slot != nil && r.inFlight() == 2, r.inFlight(), "calls run")
+	assert.That(t, got(second).reservation != nil && r.inFlight() == 2, r.inFlight(), "calls run")
 }
 
 // A share's limits are reserved and released with the slot.
@@ -315,11 +315,11 @@ func TestSchedulerTakesWhatIsLeft(t *testing.T) {
 	s := r.refresh(&query)
 	candidates := fleet.Route(s, query).Candidates
 	for _, want := range []fleet.MachineID{"mine", "box"} {
-		if h := r.take(candidates, "m", noon); h == nil || h.Machine.ID != want {
+		if h := r.reserveFirst(candidates, "m", noon); h == nil || h.Machine.ID != want {
 			t.Fatalf("took %+v, not %s", h, want)
 		}
 	}
-	if r.take(candidates, "m", noon) != nil || r.inFlight() != 1 {
+	if r.reserveFirst(candidates, "m", noon) != nil || r.inFlight() != 1 {
 		t.Errorf("%d slots held of a share of one", r.inFlight())
 	}
 }
@@ -403,7 +403,7 @@ func TestSchedulerCountsAnswers(t *testing.T) {
 	assert.Equal(t, got(w), (waitResult{}), "a slot of four that are held was given away")
 	r.release(four, ran)
 	r.release(four, ran)
-	if h := got(w).slot; h == nil {
+	if h := got(w).reservation; h == nil {
 		t.Error("waits on")
 	} else if r.release(h, ran); r.inFlight() != 0 {
 		t.Errorf("%d slots are still held", r.inFlight())

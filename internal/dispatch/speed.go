@@ -3,6 +3,8 @@ package dispatch
 import (
 	"context"
 	"crypto/rand"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,14 +19,15 @@ const (
 	// the model was measured.
 	bytesPerToken = 4.0
 	outputTokens  = 250.0
-	// maxTypical is the most machines in the median that is the typical speed of a model.
+	// maxTypical is the maximum number of machines in the median that is the typical speed
+	// of a model.
 	maxTypical = 64
-	// minMeasured is the fewest tokens of an answer that is measured in a group.
+	// minMeasured is the minimum number of tokens of an answer that is measured in a group.
 	// maxFaster is how many times as fast as the fastest machine of the group a
 	// measurement may be.
 	minMeasured = 16
 	maxFaster   = 3
-	// maxModels is the most models whose average calls are remembered.
+	// maxModels is the maximum number of models whose average calls are remembered.
 	maxModels = 10_000
 )
 
@@ -63,8 +66,8 @@ type provenTo struct {
 	circle  fleet.Circle
 }
 
-// of returns what is known of a model. mu must be held.
-func (s *speeds) of(model fleet.ModelID) *modelSpeed {
+// model returns what is known of a model. mu must be held.
+func (s *speeds) model(model fleet.ModelID) *modelSpeed {
 	m := s.models[model]
 	if m == nil {
 		m = &modelSpeed{bytesPerToken: bytesPerToken, output: outputTokens, machines: make(map[provenTo]*fleet.Speed)}
@@ -79,7 +82,7 @@ func (s *speeds) of(model fleet.ModelID) *modelSpeed {
 // work returns the expected work of a call of a model with that prompt.
 func (s *speeds) work(model fleet.ModelID, p *prefix.Prompt, matches []prefix.Match) fleet.Work {
 	s.mu.Lock()
-	m := *s.of(model)
+	m := *s.model(model)
 	s.mu.Unlock()
 	w := fleet.Work{Prompt: int(float64(p.Bytes) / m.bytesPerToken), Output: int(m.output), Typical: m.typical}
 	if p.MaxTokens > 0 {
@@ -114,7 +117,7 @@ func (s *speeds) measure(call *gateway.Call, out gateway.Outcome, now time.Time)
 func (s *speeds) measureOn(load *fleet.Load, call *gateway.Call, last *gateway.Attempt, out gateway.Outcome, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := s.of(call.Model)
+	m := s.model(call.Model)
 	measurement := measurementOf(call, last, out, m.estimate(load.Speed(last.Circle)))
 	if out.Reported && out.TokensIn > 0 && call.Trace.Prompt > 0 {
 		ratio := float64(call.Trace.Prompt) / float64(out.TokensIn)
@@ -135,10 +138,10 @@ func (s *speeds) measureOn(load *fleet.Load, call *gateway.Call, last *gateway.A
 }
 
 // learn updates the typical speed of a model with the measured speed of a machine.
-func (s *speeds) learn(model fleet.ModelID, of provenTo, speed *fleet.Speed) {
+func (s *speeds) learn(model fleet.ModelID, id provenTo, speed *fleet.Speed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.of(model).learn(of, speed)
+	s.model(model).learn(id, speed)
 }
 
 // plausible reports whether to use the measurement of a call in a group. A machine that
@@ -150,8 +153,8 @@ func (m *modelSpeed) plausible(group fleet.Circle, tokens int64, x fleet.Measure
 		x.Output = 0
 	}
 	fastest := 0.0
-	for of, s := range m.machines {
-		if took := fleet.Predict(s, x.Uncached, x.Output, x.Running); of.circle == group && (fastest == 0 || took < fastest) {
+	for id, s := range m.machines {
+		if took := fleet.Predict(s, x.Uncached, x.Output, x.Running); id.circle == group && (fastest == 0 || took < fastest) {
 			fastest = took
 		}
 	}
@@ -185,11 +188,7 @@ func (m *modelSpeed) learn(id provenTo, speed *fleet.Speed) {
 	if m.learned++; m.learned > 16 && m.learned%16 != 0 { // one call changes little
 		return
 	}
-	of := make([]*fleet.Speed, 0, len(m.machines))
-	for _, s := range m.machines {
-		of = append(of, s)
-	}
-	m.typical = fleet.TypicalSpeed(of)
+	m.typical = fleet.TypicalSpeed(slices.AppendSeq(make([]*fleet.Speed, 0, len(m.machines)), maps.Values(m.machines)))
 }
 
 // measurementOf returns what a call shows about the machine that served it, by the hub's
@@ -275,7 +274,7 @@ func (d *Dispatcher) readWork(ctx context.Context, c *activeCall) error {
 // its cache.
 func (d *Dispatcher) remember(c *activeCall, a *attempt) {
 	before, seen, ok := d.prefixes.Sent(c.prompt.Marks, a.Machine.Key(), time.Now())
-	if a.sent = before; ok && d.scheduler.others != nil {
+	if a.had = before; ok && d.scheduler.others != nil {
 		d.scheduler.others.Sent(seen.Encode())
 	}
 }

@@ -91,9 +91,9 @@ func TestWorkFollowsCalls(t *testing.T) {
 		s.measure(call, gateway.Outcome{}, time.Now()) // nothing is measured
 	}
 	for i := range 3 * maxTypical {
-		s.of("m").learn(provenTo{machine: fleet.MachineID(group(i))}, load.Speed(fleet.Circle{}))
+		s.model("m").learn(provenTo{machine: fleet.MachineID(group(i))}, load.Speed(fleet.Circle{}))
 	}
-	assert.Equal(t, len(s.of("m").machines), maxTypical, "machines are remembered")
+	assert.Equal(t, len(s.model("m").machines), maxTypical, "machines are remembered")
 }
 
 // In a group, a call does not count as a measurement if the answer has only a few tokens
@@ -130,7 +130,7 @@ func TestImplausibleCallsAreNotMeasured(t *testing.T) {
 		if serve("desk", c.circle, c.tokens, c.took); (loads["desk"].Speed(c.circle) != nil) != c.want {
 			t.Errorf("%d tokens in %v to %v: measured %v, want %v", c.tokens, c.took, c.circle, !c.want, c.want)
 		}
-		delete(s.of("m").machines, provenTo{"desk", c.circle})
+		delete(s.model("m").machines, provenTo{"desk", c.circle})
 	}
 }
 

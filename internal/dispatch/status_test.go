@@ -16,7 +16,7 @@ func TestStatus(t *testing.T) {
 	r.wait("bob", 0)
 	r.wait("ann", 1)
 	q := r.queues["m"]
-	q.insert(&waiter{arrived: noon.Add(-time.Hour), cohort: &cohort{queue: q, guests: &Guests{host: new(Host)}, query: fleet.Query{Caller: "eve", Model: "m"}}})
+	q.insert(&waiter{arrived: noon.Add(-time.Hour), cohort: &cohort{queue: q, guests: &Guests{entry: new(Entry)}, query: fleet.Query{Caller: "eve", Model: "m"}}})
 	assert.Equal(t, r.status(noon.Add(time.Minute)), (Status{Waiting: 2, Oldest: time.Minute}))
 	r.release(first, ran)
 }

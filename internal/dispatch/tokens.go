@@ -60,7 +60,7 @@ func (d *Dispatcher) countOn(ctx context.Context, call *gateway.Call, c fleet.Ca
 	return readCount(response)
 }
 
-// maxCount is the longest answer of a machine to a count, in bytes.
+// maxCount is the maximum size of a machine's answer to a count, in bytes.
 const maxCount = 1 << 10
 
 // readCount parses a machine's answer to a count. It returns 0 if the answer is invalid.

@@ -10,7 +10,7 @@ const (
 	// callsBetween is how many calls of a member use established machines of a group
 	// before one may try a newcomer first (spec/routing.md#newcomers).
 	callsBetween = 9
-	// maxTurns is the most members whose calls are counted.
+	// maxTurns is the maximum number of members whose calls are counted.
 	maxTurns = 100_000
 )
 

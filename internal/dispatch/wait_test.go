@@ -26,7 +26,7 @@ func TestSchedulerOwnerGoesFirst(t *testing.T) {
 	want[1] = r.join(fleet.Query{Caller: "ann", Model: "n"}, noon.Add(3)) // for another model of the machine
 	for i, w := range want {
 		r.release(h, ran)
-		if h = got(w).slot; h == nil {
+		if h = got(w).reservation; h == nil {
 			t.Fatalf("waiter %d was passed over", i)
 		}
 		assert.Equal(t, r.position(w), 0, "waiter", i, "was served and")
@@ -47,7 +47,7 @@ func TestSchedulerOldestOfTheMachine(t *testing.T) {
 	}
 	for i, w := range order {
 		r.release(h, ran)
-		if h = got(w).slot; h == nil {
+		if h = got(w).reservation; h == nil {
 			t.Fatalf("waiter %d was passed over", i)
 		}
 	}
@@ -61,11 +61,11 @@ func TestSchedulerSharesPlaceElsewhere(t *testing.T) {
 	}).WithShares("bob", []*fleet.Share{{ID: "s", Owner: "ann", Member: "bob", Limits: fleet.Limits{Concurrent: 1}}})
 	h := r.newcomer("bob")
 	w := r.join(fleet.Query{Caller: "bob", Model: "x"}, noon)
-	if got(w).slot != nil {
+	if got(w).reservation != nil {
 		t.Fatal("over the share's limit")
 	}
 	r.release(h, ran)
-	assert.That(t, got(w).slot != nil, "waits on")
+	assert.That(t, got(w).reservation != nil, "waits on")
 }
 
 // So can a place under the limits of a group, by any waiting member.
@@ -80,11 +80,11 @@ func TestSchedulerGroupsPlaceElsewhere(t *testing.T) {
 		t.Fatal("the group's limit is not one for all its members together")
 	}
 	w := r.join(fleet.Query{Caller: "eve", Model: "x"}, noon)
-	if got(w).slot != nil {
+	if got(w).reservation != nil {
 		t.Fatal("over the group's limit")
 	}
 	r.release(h, ran)
-	if g := got(w); g.slot == nil || g.slot.GroupID() != "g" {
+	if g := got(w); g.reservation == nil || g.reservation.GroupID() != "g" {
 		t.Error("waits on")
 	}
 }
@@ -102,7 +102,7 @@ func TestSchedulerSharesDayElsewhere(t *testing.T) {
 	w := r.join(fleet.Query{Caller: "bob", Model: "x"}, noon)
 	assert.Require(t, got(w) == (waitResult{}), "does not wait")
 	r.release(h, unused)
-	if g := got(w); g.slot == nil || g.slot.Machine.ID != "more" || g.slot.Limits.Load.Started(noon) != 1 {
+	if g := got(w); g.reservation == nil || g.reservation.Machine.ID != "more" || g.reservation.Limits.Load.Started(noon) != 1 {
 		t.Error("waits on, or does not count in the day of the decision")
 	}
 }
@@ -123,14 +123,14 @@ func TestSchedulerTicks(t *testing.T) {
 	next(time.Second)
 	assert.Require(t, got(w) == (waitResult{}), "reach was not confirmed")
 	r.unconfirmed = false
-	if next(time.Second); got(w).slot == nil {
+	if next(time.Second); got(w).reservation == nil {
 		t.Fatal("reach is confirmed: waits on")
 	}
 
 	w = r.wait("bob", 0)
 	r.snapshot = r.snapshot.WithShares("bob", nil) // as if the hours had ended
 	if next(time.Second); got(w) != (waitResult{}) {
-		t.Error("decided again within the minute")
+		t.Error("routed again within the minute")
 	}
 	if next(time.Minute); got(w).refusal == nil {
 		t.Error("a new minute: waits on")
@@ -215,7 +215,7 @@ func (c *crowd) call() {
 	known := c.refresh(&query)
 	d := fleet.Route(known, query)
 	if d.Verdict == fleet.Try {
-		if h := c.take(d.Candidates, query.Model, query.Now); h != nil {
+		if h := c.reserveFirst(d.Candidates, query.Model, query.Now); h != nil {
 			c.running = append(c.running, h)
 			return
 		}
@@ -278,8 +278,8 @@ func (c *crowd) check(what string) {
 	waiting := c.waiters[:0]
 	for _, w := range c.waiters {
 		switch g := got(w); {
-		case g.slot != nil:
-			served, by = append(served, w), append(by, g.slot)
+		case g.reservation != nil:
+			served, by = append(served, w), append(by, g.reservation)
 		case g.refusal == nil:
 			waiting = append(waiting, w)
 		}
@@ -361,15 +361,15 @@ func (r *oneMachine) serveOne(query fleet.Query, hasty bool) {
 	arrived := time.Now()
 	known := r.refresh(&query)
 	d := fleet.Route(known, query)
-	h := r.take(d.Candidates, query.Model, query.Now)
+	h := r.reserveFirst(d.Candidates, query.Model, query.Now)
 	if h == nil {
 		w := r.join(query, arrived)
 		if hasty {
 			runtime.Gosched()
 			g, _ := r.leave(w)
-			h = g.slot
+			h = g.reservation
 		} else {
-			h = (<-w.result).slot
+			h = (<-w.result).reservation
 		}
 	}
 	runtime.Gosched()
@@ -406,7 +406,7 @@ func TestThousandsWait(t *testing.T) {
 		for range machine.Slots {
 			query := fleet.Query{Caller: "ann", Model: "m"}
 			known := d.scheduler.refresh(&query)
-			running = append(running, d.scheduler.take(fleet.Route(known, query).Candidates, "m", query.Now))
+			running = append(running, d.scheduler.reserveFirst(fleet.Route(known, query).Candidates, "m", query.Now))
 		}
 
 		var mu sync.Mutex
@@ -428,12 +428,12 @@ func TestThousandsWait(t *testing.T) {
 				late := time.Since(c.deadline)
 				mu.Lock()
 				defer mu.Unlock()
-				if g.slot != nil {
-					order, running = append(order, i), append(running, g.slot)
+				if g.reservation != nil {
+					order, running = append(order, i), append(running, g.reservation)
 				} else {
 					elapsed++
 				}
-				if late > 500*time.Millisecond || g.slot == nil && late < 0 {
+				if late > 500*time.Millisecond || g.reservation == nil && late < 0 {
 					t.Errorf("waiter %d: %+v, %v, %s after its deadline", i, g, err, late)
 				}
 			})

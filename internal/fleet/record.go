@@ -64,31 +64,42 @@ func (l *Load) Served(class Class) (wasLeftOut bool) {
 	return wasLeftOut
 }
 
-// Refused records that the machine refused a call of the given class, sent at time sent,
-// for a model that it advertised. It returns the time until which the machine is left
-// out. A machine that is left out counts as having no free slot for the model.
+// Refusal is a machine's refusal of a call for a model that it advertised.
+type Refusal struct {
+	Class    Class     // of the machine for the caller
+	Sent     time.Time // when the call was sent
+	Received time.Time // when the refusal was received
+	// Race reports whether the call and an advertisement may have crossed.
+	Race bool
+	// NamesState reports whether the refusal names the state of the machine: busy, paused,
+	// outside its hours or its limits exhausted.
+	NamesState bool
+}
+
+// Refused records a refusal. It returns the time until which the machine is left out. A
+// machine that is left out counts as having no free slot for the model.
 //
-// The first refusal that may be a race between a call and an advertisement (race) leaves
+// The first refusal that may be a race between a call and an advertisement (Race) leaves
 // the machine out only as long as an advertisement takes. So does the first refusal that
-// names the state of the machine, busy, paused or outside its hours (news): it is not a
-// strike, and after each further one the machine is tried again after newsRetry. If
-// several calls were in flight at the last refusal, only the first refusal counts; for
-// the others Refused returns the zero time.
-func (l *Load) Refused(class Class, sent, now time.Time, race, news bool) (until time.Time) {
-	r := l.learn().record(class)
+// names the state of the machine (NamesState): it is not a strike, and after each further
+// one the machine is tried again after newsRetry. If several calls were in flight at the
+// last refusal, only the first refusal counts; for the others Refused returns the zero
+// time.
+func (l *Load) Refused(refusal Refusal) (until time.Time) {
+	r, now := l.learn().record(refusal.Class), refusal.Received
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if sent.Before(r.refused) {
+	if refusal.Sent.Before(r.refused) {
 		return time.Time{}
 	}
 	r.refused = now
 	switch {
-	case news && r.named:
+	case refusal.NamesState && r.named:
 		until = now.Add(newsRetry)
-	case news:
+	case refusal.NamesState:
 		r.named = true
 		until = now.Add(raceWindow)
-	case race && !r.warned:
+	case refusal.Race && !r.warned:
 		r.warned = true
 		until = now.Add(raceWindow)
 	default:

@@ -15,7 +15,7 @@ import (
 func TestRefusalsDouble(t *testing.T) {
 	l, now := new(Load), noon
 	for i, want := range []time.Duration{30, 60, 120, 240, 480, 600, 600} {
-		until := l.Refused(Shared, now, now, false, false)
+		until := l.Refused(Refusal{Class: Shared, Sent: now, Received: now})
 		if got := until.Sub(now); got != want*time.Second {
 			t.Fatalf("refusal %d: left out for %s", i, got)
 		}
@@ -27,7 +27,7 @@ func TestRefusalsDouble(t *testing.T) {
 	if !l.Served(Shared) || l.Record(Shared).LeftOut(now.Add(-1)) || l.Served(Shared) {
 		t.Error("a call that was served changes what the machine is sent, once")
 	}
-	if until := l.Refused(Shared, now, now, false, false); until != now.Add(30*time.Second) {
+	if until := l.Refused(Refusal{Class: Shared, Sent: now, Received: now}); until != now.Add(30*time.Second) {
 		t.Errorf("after a call that was served: left out until %s", until)
 	}
 }
@@ -36,12 +36,12 @@ func TestRefusalsDouble(t *testing.T) {
 func TestNewsIsNoStrike(t *testing.T) {
 	l, now := new(Load), noon
 	for i, want := range []time.Duration{raceWindow, newsRetry, newsRetry, newsRetry} {
-		until := l.Refused(Shared, now, now, true, true)
+		until := l.Refused(Refusal{Class: Shared, Sent: now, Received: now, Race: true, NamesState: true})
 		assert.Equal(t, until.Sub(now), want, "refusal", i, "left out for")
 		now = until
 	}
 	for _, want := range []time.Duration{raceWindow, firstBackoff} {
-		if until := l.Refused(Shared, now, now, true, false); until.Sub(now) != want {
+		if until := l.Refused(Refusal{Class: Shared, Sent: now, Received: now, Race: true}); until.Sub(now) != want {
 			t.Errorf("a refusal without a state after those: %s, want %s", until.Sub(now), want)
 		}
 	}
@@ -70,7 +70,7 @@ func TestOneRaceIsForgiven(t *testing.T) {
 			l.Served(Shared)
 			continue
 		}
-		until, want := l.Refused(Shared, at(c.sent), at(c.came), true, false), time.Time{}
+		until, want := l.Refused(Refusal{Class: Shared, Sent: at(c.sent), Received: at(c.came), Race: true}), time.Time{}
 		if c.want > 0 {
 			want = at(c.came).Add(c.want)
 		}
@@ -87,14 +87,14 @@ func TestTheOwnersCallsHaveTheirOwnRecord(t *testing.T) {
 	verdict := func(caller MemberID) string {
 		return Route(s, Query{Caller: caller, Model: "x", Now: noon}).Verdict.String()
 	}
-	l.Refused(Grouped, noon, noon, false, false)
+	l.Refused(Refusal{Class: Grouped, Sent: noon, Received: noon})
 	if me, eve := verdict("me"), verdict("eve"); me != "wait" || eve != "try" {
 		t.Errorf("left out for others: %s for others, %s for the owner", me, eve)
 	}
 	l.Served(Own)
 	assert.Equal(t, verdict("me"), "wait", "the owner's call ended it")
 	l.Served(Shared)
-	l.Refused(Own, noon, noon, false, false)
+	l.Refused(Refusal{Class: Own, Sent: noon, Received: noon})
 	if me, eve := verdict("me"), verdict("eve"); me != "try" || eve != "wait" {
 		t.Errorf("left out for the owner: %s for others, %s for the owner", me, eve)
 	}
@@ -107,7 +107,7 @@ func TestARecordOutlivesItsOffer(t *testing.T) {
 	}
 	s := NewSnapshot().WithMachine(machine("x", "y"))
 	before := s.Machine("a").Offer("x").Load
-	before.Refused(Grouped, noon, noon, false, false)
+	before.Refused(Refusal{Class: Grouped, Sent: noon, Received: noon})
 	for range 3 {
 		s = s.WithMachine(machine("y"))
 		s = s.WithMachine(machine())
@@ -123,7 +123,7 @@ func TestARecordOutlivesItsOffer(t *testing.T) {
 	}
 	s = s.WithMachine(machine(many...))
 	for i := range s.Machine("a").Offers {
-		s.Machine("a").Offers[i].Load.Refused(Shared, noon, noon, false, false)
+		s.Machine("a").Offers[i].Load.Refused(Refusal{Class: Shared, Sent: noon, Received: noon})
 	}
 	if s = s.WithMachine(machine()); len(s.Machine("a").withdrawn) != maxWithdrawn {
 		t.Errorf("%d records are kept", len(s.Machine("a").withdrawn))

@@ -16,7 +16,7 @@ type Verdict uint8
 const (
 	Refuse Verdict = iota // Decision.Fault is the reason
 	Try                   // Decision.Candidates, best first
-	Wait                  // for a free slot or the return of a machine, then decide again
+	Wait                  // for a free slot or the return of a machine, then route again
 )
 
 // String returns a word for the verdict.

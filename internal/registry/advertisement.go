@@ -111,7 +111,8 @@ func printable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// setLocal sets the number of slots in use by calls that did not come through the hub.
+// setLocal sets the number of slots in use by calls that did not come through the hub, for
+// a machine of this node (setUsed does it for the others).
 func setLocal(m *fleet.Machine, ad tunnel.Advertisement) {
 	m.Load.SetLocal(min(max(ad.Local, 0), maxSlots))
 	for i := range ad.Models {
@@ -146,14 +147,14 @@ const (
 	seenEvery = 30 * time.Minute
 )
 
-// keeper saves one machine's last offers to the store: soon after they change, every
+// offerSaver saves one machine's last offers to the store: soon after they change, every
 // seenEvery, and at the end of its tunnel.
-type keeper struct {
+type offerSaver struct {
 	facts Facts
 	log   *slog.Logger
 	id    fleet.MachineID
-	// replaced reports, after the end of this keeper's tunnel, whether the machine has
-	// another tunnel. The keeper of that one saves newer offers.
+	// replaced reports, after the end of this saver's tunnel, whether the machine has
+	// another tunnel. The saver of that one saves newer offers.
 	replaced func() bool
 
 	mu     sync.Mutex
@@ -164,91 +165,91 @@ type keeper struct {
 	closed bool
 }
 
-func (r *Registry) newKeeper(stored account.Machine) *keeper {
+func (r *Registry) newOfferSaver(stored account.Machine) *offerSaver {
 	id := fleet.MachineID(stored.ID)
-	return &keeper{
+	return &offerSaver{
 		facts: r.config.Facts, log: r.config.Log, id: id, replaced: func() bool { return r.Attached(id) },
 		saved: sha256.Sum256(stored.Offers), at: stored.LastSeen,
 	}
 }
 
-// keep schedules an advertisement to be saved.
-func (k *keeper) keep(ctx context.Context, ad tunnel.Advertisement) {
+// schedule schedules an advertisement to be saved.
+func (s *offerSaver) schedule(ctx context.Context, ad tunnel.Advertisement) {
 	text, err := json.Marshal(withoutLoad(ad))
 	if err != nil {
-		k.log.Error("cannot write an advertisement for the store", "machine", k.id, "error", err)
+		s.log.Error("cannot write an advertisement for the store", "machine", s.id, "error", err)
 		return
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.ad == nil {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ad == nil {
 		// WithoutCancel, so that the last save is done when the hub stops.
-		k.timer = time.AfterFunc(seenEvery, func() { k.due(context.WithoutCancel(ctx)) })
+		s.timer = time.AfterFunc(seenEvery, func() { s.due(context.WithoutCancel(ctx)) })
 	}
-	k.ad = text
-	k.saveIfDue(ctx)
+	s.ad = text
+	s.saveIfDue(ctx)
 }
 
 // due is called by the timer.
-func (k *keeper) due(ctx context.Context) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.closed && k.replaced() {
+func (s *offerSaver) due(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed && s.replaced() {
 		return
 	}
-	k.saveIfDue(ctx)
+	s.saveIfDue(ctx)
 }
 
 // saveIfDue saves new offers if the last save was at least saveEvery ago, and unchanged
 // ones after seenEvery. It sets the timer for the next save. A failed save is retried,
 // unless the tunnel has ended.
-func (k *keeper) saveIfDue(ctx context.Context) {
-	wait := seenEvery - k.facts.Now().Sub(k.at)
-	if k.isNew() {
-		wait = saveEvery - k.facts.Now().Sub(k.at)
+func (s *offerSaver) saveIfDue(ctx context.Context) {
+	wait := seenEvery - s.facts.Now().Sub(s.at)
+	if s.isNew() {
+		wait = saveEvery - s.facts.Now().Sub(s.at)
 	}
 	if wait <= 0 {
 		wait = seenEvery
-		if !k.save(ctx) {
+		if !s.save(ctx) {
 			wait = saveEvery
 		}
-		if k.closed {
+		if s.closed {
 			return
 		}
 	}
-	k.timer.Reset(wait)
+	s.timer.Reset(wait)
 }
 
 // close saves new offers as soon as they are due. If there are none, it saves when the
 // machine was last seen, unless that was saved within the last minute.
-func (k *keeper) close(ctx context.Context) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.ad == nil {
+func (s *offerSaver) close(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ad == nil {
 		return
 	}
-	k.closed = true
-	k.timer.Stop()
-	if k.isNew() {
-		k.saveIfDue(context.WithoutCancel(ctx))
-	} else if k.facts.Now().Sub(k.at) >= time.Minute {
-		k.save(context.WithoutCancel(ctx))
+	s.closed = true
+	s.timer.Stop()
+	if s.isNew() {
+		s.saveIfDue(context.WithoutCancel(ctx))
+	} else if s.facts.Now().Sub(s.at) >= time.Minute {
+		s.save(context.WithoutCancel(ctx))
 	}
 }
 
 // isNew reports whether the offers differ from the saved ones.
-func (k *keeper) isNew() bool { return sha256.Sum256(k.ad) != k.saved }
+func (s *offerSaver) isNew() bool { return sha256.Sum256(s.ad) != s.saved }
 
 // save writes to the store and reports whether that succeeded.
-func (k *keeper) save(ctx context.Context) bool {
+func (s *offerSaver) save(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, pollWithin)
 	defer cancel()
-	now := k.facts.Now()
-	if err := k.facts.SaveOffers(ctx, k.id, k.ad, now); err != nil {
-		k.log.Warn("cannot keep a machine's offers; trying again later", "machine", k.id, "error", err)
+	now := s.facts.Now()
+	if err := s.facts.SaveOffers(ctx, s.id, s.ad, now); err != nil {
+		s.log.Warn("cannot save a machine's offers; trying again later", "machine", s.id, "error", err)
 		return false
 	}
-	k.saved, k.at = sha256.Sum256(k.ad), now
+	s.saved, s.at = sha256.Sum256(s.ad), now
 	return true
 }
 
@@ -260,7 +261,7 @@ func restore(stored account.Machine) (*fleet.Machine, error) {
 	}
 	var ad tunnel.Advertisement
 	if err := json.Unmarshal(stored.Offers, &ad); err != nil {
-		return nil, fmt.Errorf("cannot read the kept offers of machine %s: %w", stored.ID, err)
+		return nil, fmt.Errorf("cannot read the stored offers of machine %s: %w", stored.ID, err)
 	}
 	m, _, err := accept(ad)
 	return m, err

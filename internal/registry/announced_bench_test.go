@@ -70,7 +70,7 @@ func BenchmarkAnnounced(b *testing.B) {
 		before := inUse()
 		began := time.Now()
 		r := New(Config{Node: "a", Region: "eu", Facts: store, Log: slog.New(slog.DiscardHandler)})
-		if err := r.load(b.Context(), time.Time{}); err != nil {
+		if err := r.readAll(b.Context(), time.Time{}); err != nil {
 			b.Fatal(err)
 		}
 		for home, text := range states {

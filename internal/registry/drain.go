@@ -19,7 +19,8 @@ const (
 	moveWithin = 5 * time.Second
 )
 
-// DrainAsked returns a channel that is closed when the store has this node as draining.
+// DrainAsked returns a channel that is closed when this node's row in the store has the
+// state draining.
 func (r *Registry) DrainAsked() <-chan struct{} { return r.drained }
 
 // HasSuccessor reports whether another node can take over the machines and callers of a
@@ -102,7 +103,7 @@ func (r *Registry) move(ctx context.Context, id fleet.MachineID, client *tunnel.
 	if err == nil {
 		return
 	}
-	r.config.Log.Info("a machine does not move by itself; it is disconnected after its calls", "machine", id, "error", err)
+	r.config.Log.Info("cannot make a machine move; disconnecting it after its calls", "machine", id, "error", err)
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		if e := r.entries[id]; e == nil || e.client != client {
 			return s, nil

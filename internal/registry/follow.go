@@ -65,7 +65,7 @@ func (r *Registry) poll(ctx context.Context) error {
 	r.polls.begin()
 	state, changes, err := r.config.Facts.Poll(ctx, r.position)
 	if errors.Is(err, account.ErrBehind) {
-		if err := r.load(ctx, time.Time{}); err != nil {
+		if err := r.readAll(ctx, time.Time{}); err != nil {
 			return err
 		}
 		r.notifyStore(nil, nil, nil)
@@ -100,7 +100,7 @@ func (r *Registry) poll(ctx context.Context) error {
 		return err
 	}
 	var before, after *fleet.Snapshot
-	var freed []fleet.MachineID
+	var notify []fleet.MachineID
 	if len(changes) > 0 {
 		r.publish(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 			before = s
@@ -110,10 +110,10 @@ func (r *Registry) poll(ctx context.Context) error {
 			after = s
 			for _, c := range changes {
 				if c.Kind == fleet.MachineChanged {
-					freed = append(freed, fleet.MachineID(c.ID))
+					notify = append(notify, fleet.MachineID(c.ID))
 				}
 			}
-			return s, freed
+			return s, notify
 		})
 	}
 	r.position = state.Position
@@ -123,7 +123,7 @@ func (r *Registry) poll(ctx context.Context) error {
 		// revoked machine's tunnel would give them another.
 		r.notifyStore(before, after, changes)
 		r.endTunnels()
-		for _, id := range freed {
+		for _, id := range notify {
 			r.notifyMachine(id)
 		}
 	}
@@ -222,22 +222,22 @@ func (r *Registry) storedMachine(stored account.Machine, returning time.Time) up
 	id := fleet.MachineID(stored.ID)
 	state, err := restore(stored)
 	if err != nil {
-		r.config.Log.Warn("left out a kept machine", "machine", id, "error", err)
+		r.config.Log.Warn("left out a stored machine", "machine", id, "error", err)
 	}
 	return func(s *fleet.Snapshot) *fleet.Snapshot {
 		e, m := r.entries[id], s.Machine(id)
 		if e == nil {
 			e = new(entry)
 		}
-		e.stored, e.refreshed = withoutOffers(stored), true
+		e.stored, e.changedSinceAttach = withoutOffers(stored), true
 		switch {
 		case m != nil: // online or not, this state is newer than the store's
 			named := *m
-			e.name(&named)
+			e.setStored(&named)
 			s = s.WithMachine(&named)
 		case state != nil:
 			state.ReturningUntil = returning
-			e.name(state)
+			e.setStored(state)
 			s = s.WithMachine(state)
 		default:
 			return s // never advertised; if attached, it is in entries already
@@ -262,10 +262,10 @@ func (r *Registry) forget(s *fleet.Snapshot, id fleet.MachineID) *fleet.Snapshot
 	return s.WithoutMachine(id)
 }
 
-// load reads everything in the store and publishes it at once, on top of what is known
+// readAll reads everything in the store and publishes it at once, on top of what is known
 // already. Machines that are not known yet count as returning until the given time. The
 // next poll confirms the result.
-func (r *Registry) load(ctx context.Context, returning time.Time) error {
+func (r *Registry) readAll(ctx context.Context, returning time.Time) error {
 	facts := r.config.Facts
 	position, err := facts.Position(ctx)
 	if err != nil {
@@ -289,16 +289,16 @@ func (r *Registry) load(ctx context.Context, returning time.Time) error {
 	}
 	r.notifyCommitted(nil)
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
-		var freed []fleet.MachineID
+		var notify []fleet.MachineID
 		for _, id := range removed {
 			s = r.forget(s, id)
-			freed = append(freed, id)
+			notify = append(notify, id)
 		}
 		for _, m := range machines {
 			s = r.storedMachine(m, returning)(s)
-			freed = append(freed, fleet.MachineID(m.ID))
+			notify = append(notify, fleet.MachineID(m.ID))
 		}
-		return r.withGroups(r.withShares(s, shares), groups), freed
+		return r.withGroups(r.withShares(s, shares), groups), notify
 	})
 	r.position = position
 	return nil
@@ -330,15 +330,15 @@ func (r *Registry) removed(ctx context.Context, stored []account.Machine) ([]fle
 
 // withShares replaces every share.
 func (r *Registry) withShares(s *fleet.Snapshot, shares []*fleet.Share) *fleet.Snapshot {
-	of := make(map[fleet.MemberID][]*fleet.Share)
+	byMember := make(map[fleet.MemberID][]*fleet.Share)
 	for member := range r.shared {
-		of[member] = nil
+		byMember[member] = nil
 	}
 	for _, share := range shares {
-		of[share.Member] = append(of[share.Member], share)
+		byMember[share.Member] = append(byMember[share.Member], share)
 	}
 	clear(r.shared)
-	for member, list := range of {
+	for member, list := range byMember {
 		s = s.WithShares(member, list)
 		if len(list) > 0 {
 			r.shared[member] = struct{}{}
@@ -365,13 +365,13 @@ func (r *Registry) withGroups(s *fleet.Snapshot, groups []*fleet.Group) *fleet.S
 // purge removes machines that were not seen for 30 days.
 func (r *Registry) purge(now time.Time) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
-		var freed []fleet.MachineID
+		var notify []fleet.MachineID
 		for id, e := range r.entries {
 			if e.client == nil && e.home == "" && now.Sub(e.stored.LastSeen) >= keepFor {
 				s = r.forget(s, id)
-				freed = append(freed, id)
+				notify = append(notify, id)
 			}
 		}
-		return s, freed
+		return s, notify
 	})
 }

@@ -26,12 +26,11 @@ type Node struct {
 // the store. A node that shuts down normally removes itself.
 const deadFor = 24 * time.Hour
 
-// seenNode is a node with the time when its beat was last seen to change, or zero if it
-// never was.
+// seenNode is a node with what this one has seen of its beat.
 type seenNode struct {
 	account.Node
-	moved time.Time
-	still time.Time // when the beat last changed, or the node was first seen
+	beatChanged    time.Time // zero if it never was seen to change
+	unchangedSince time.Time // beatChanged or, if that is zero, when the node was first seen
 }
 
 // Nodes returns all nodes in the store by name, including this one and those of other
@@ -43,7 +42,8 @@ func (r *Registry) Nodes(now time.Time) []Node {
 	}
 	nodes := make([]Node, len(*seen))
 	for i, n := range *seen {
-		nodes[i] = Node{Node: n.Node, Alive: !n.moved.IsZero() && now.Sub(n.moved) <= AliveFor, Seen: n.moved}
+		alive := !n.beatChanged.IsZero() && now.Sub(n.beatChanged) <= AliveFor
+		nodes[i] = Node{Node: n.Node, Alive: alive, Seen: n.beatChanged}
 	}
 	return nodes
 }
@@ -55,7 +55,7 @@ func (r *Registry) Peers(now time.Time) []Node {
 	})
 }
 
-// seeNodes publishes the nodes that a poll returned at a time.
+// seeNodes publishes the nodes that were returned by a poll begun at that time.
 func (r *Registry) seeNodes(nodes []account.Node, at time.Time) {
 	before := make(map[string]seenNode)
 	if seen := r.nodes.Load(); seen != nil {
@@ -66,12 +66,12 @@ func (r *Registry) seeNodes(nodes []account.Node, at time.Time) {
 	seen := make([]seenNode, len(nodes))
 	for i, n := range nodes {
 		last, known := before[n.Name]
-		seen[i] = seenNode{n, last.moved, last.still}
+		seen[i] = seenNode{n, last.beatChanged, last.unchangedSince}
 		switch moves := n.Incarnation != last.Incarnation || n.Beat != last.Beat; {
 		case !known:
-			seen[i].still = at
+			seen[i].unchangedSince = at
 		case moves:
-			seen[i].moved, seen[i].still = at, at
+			seen[i].beatChanged, seen[i].unchangedSince = at, at
 		}
 		if n.Name == r.config.Node && n.State == account.NodeDraining {
 			r.drainOnce.Do(func() { close(r.drained) })
@@ -87,7 +87,7 @@ func (r *Registry) removeDeadNodes(ctx context.Context, now time.Time) {
 		return
 	}
 	for _, n := range *seen {
-		if n.Name == r.config.Node || now.Sub(n.still) < deadFor {
+		if n.Name == r.config.Node || now.Sub(n.unchangedSince) < deadFor {
 			continue
 		}
 		if err := r.config.Facts.RemoveNode(ctx, n.Node); err != nil {

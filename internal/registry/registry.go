@@ -7,8 +7,7 @@
 //	tunnel ── advertisements (Serve) ──────────────▶    │
 //	                                                    └──▶ Observer: what changed
 //
-// The registry neither imports nor calls its users. They read the snapshot, and Observe
-// changes.
+// The registry imports none of its users; it calls them only through Observer and Others.
 //
 // The store holds everything that lasts, and the registry polls its epoch. When the store
 // notifies it of a commit, the registry polls at once and does nothing else, so that a
@@ -39,33 +38,43 @@ const (
 	returnAfterNode  = 30 * time.Second
 	returnAfterStart = 30 * time.Second
 
-	keepFor      = 30 * 24 * time.Hour   // a machine stays in the snapshot after it was last seen
-	purgeEvery   = time.Hour             // older machines are removed
-	confirmedFor = 5 * time.Second       // calls may be granted after a confirmation
-	pollEvery    = time.Second           // interval of polls of the store
-	pollGap      = 20 * time.Millisecond // minimum between two polls, however many notifications arrive
-	pollWithin   = 4 * time.Second       // timeout of the store
-	readsAtOnce  = 4                     // parallel reads of what changed
-	settleWithin = time.Second           // timeout of Settle
-	ackWithin    = 5 * time.Second       // timeout of the acknowledgement
+	// keepFor is how long a machine stays in the snapshot after it was last seen, and
+	// purgeEvery the interval between removals of older machines.
+	keepFor    = 30 * 24 * time.Hour
+	purgeEvery = time.Hour
+	// confirmedFor is how long calls may be granted after a confirmation by the store.
+	confirmedFor = 5 * time.Second
+	// pollEvery is the interval of polls of the store, and pollGap the minimum time between
+	// two polls, however many notifications arrive.
+	pollEvery = time.Second
+	pollGap   = 20 * time.Millisecond
+	// pollWithin is the timeout of a poll and of saving offers.
+	pollWithin = 4 * time.Second
+	// readsAtOnce is the maximum number of parallel reads of what changed.
+	readsAtOnce = 4
+	// settleWithin is the timeout of Settle.
+	settleWithin = time.Second
+	// ackWithin is the timeout for acknowledging the first advertisement, and for a notice.
+	ackWithin = 5 * time.Second
 )
 
 // A machine that comes back more than 3 times in a minute flaps, and gets no calls for a
 // minute (docs/faults.md#34).
 const (
-	flapCount  = 4 // connections before the one that is too many
+	flapCount  = 4 // the maximum number of connections within flapWindow
 	flapWindow = time.Minute
 )
 
 var (
-	// ErrFenced ends Serve: a newer tunnel of the machine replaced it.
-	ErrFenced = errors.New("a newer tunnel of the machine replaced it")
+	// ErrTunnelReplaced ends Serve: a newer tunnel of the machine replaced it.
+	ErrTunnelReplaced = errors.New("a newer tunnel of the machine replaced it")
 	// ErrRevoked ends Serve: the machine may no longer connect.
 	ErrRevoked = errors.New("the machine was revoked or its owner disabled")
 )
 
-// Facts is the part of the store that the registry reads, for one region. After an error
-// the registry retries.
+// Facts is the part of the store that the registry uses, for one region: it reads all
+// that lasts, removes nodes, and saves the last advertisements. After an error the
+// registry retries.
 type Facts interface {
 	// Now returns the time by the store's clock, which is the same for all nodes.
 	Now() time.Time
@@ -151,13 +160,13 @@ type Registry struct {
 	entries map[fleet.MachineID]*entry
 	shared  map[fleet.MemberID]struct{} // members with shares in the snapshot
 	groups  map[fleet.GroupID]struct{}  // groups in the snapshot
-	// position is that of the snapshot. Only poll and load use it.
+	// position is that of the snapshot. Only poll and readAll use it.
 	position account.Position
-	// What endTunnels ends after the snapshot is published: tunnels of revoked machines
-	// and replaced tunnels, tunnels of clones, and connections that were removed from
-	// lines.
-	closing, fencing []*tunnel.Client
-	taken            []*connection
+	// What endTunnels ends after the snapshot is published. A fence closes a tunnel and
+	// notifies its daemon that another one with the same credential has taken its place.
+	closing []*tunnel.Client // replaced tunnels, and those of revoked machines
+	fencing []*tunnel.Client // tunnels to fence: another daemon has a newer one
+	dropped []*connection    // connections that were removed from lines
 	// retired has the tunnels that are kept open for their running calls.
 	retired map[*tunnel.Client]retired
 	loaded  time.Time // when everything was first loaded
@@ -165,19 +174,23 @@ type Registry struct {
 	clockAhead atomic.Int64 // nanoseconds, see ClockAhead
 }
 
-// connection is the writer's record of an acknowledged tunnel. It becomes a Line. The
-// writer closes lost.
+// connection is the writer's record of a machine's current tunnel, in lines once it is
+// acknowledged. The writer closes gone.
 type connection struct {
 	http.RoundTripper
 	home string        // the node of the tunnel; empty: this one
-	lost chan struct{} // closed after the Snapshot has the end of the tunnel
+	gone chan struct{} // closed after the Snapshot has the end of the tunnel
 }
 
-// Line is the connection to a machine.
+// Line is the reader's copy of a connection to a machine.
 type Line struct {
 	http.RoundTripper
 	// Gone is closed when the machine is no longer connected this way. The Snapshot has
 	// that by then, so that a call which is routed again does not choose the machine.
+	//
+	// It stays open when the same daemon replaces a tunnel that ends at another node,
+	// because calls on that tunnel may continue. The node refuses further calls, and reports
+	// how these end.
 	Gone <-chan struct{}
 	// Home is the node of the machine's tunnel, which forwards requests. Empty means this
 	// node.
@@ -213,15 +226,15 @@ func (l Line) HasEnded() bool {
 
 // entry is what the writer knows about a machine apart from its fleet.Machine.
 type entry struct {
-	stored     account.Machine          // without the advertisement
-	client     *tunnel.Client           // of its tunnel if that ends here; else nil
-	refreshed  bool                     // stored was read again after the tunnel was attached
-	moving     bool                     // the daemon was asked to open another tunnel
-	instance   string                   // id of the daemon's process; may be empty
-	home       string                   // the other node, if its tunnel ends there; else empty
-	generation int64                    // of the newest tunnel, at any node
-	arrivals   [flapCount]time.Duration // ring of the latest connections, as time since the registry was created
-	arrived    int
+	stored             account.Machine          // without the advertisement
+	client             *tunnel.Client           // of its tunnel if that ends here; else nil
+	changedSinceAttach bool                     // stored was set by a change after the tunnel was attached
+	moving             bool                     // the daemon was asked to open another tunnel
+	instance           string                   // id of the daemon's process; may be empty
+	home               string                   // the other node, if its tunnel ends there; else empty
+	generation         int64                    // of the newest tunnel, at any node
+	arrivals           [flapCount]time.Duration // ring of the latest connections, as time since the registry was created
+	arrived            int
 }
 
 // New returns an empty Registry.
@@ -254,7 +267,7 @@ func (r *Registry) SetOthers(o Others) { r.others = o }
 // (account.ErrReplaced).
 func (r *Registry) Run(ctx context.Context) error {
 	defer r.stopped.Store(true)
-	if err := r.load(ctx, r.Now().Add(returnAfterStart)); err != nil {
+	if err := r.readAll(ctx, r.Now().Add(returnAfterStart)); err != nil {
 		return fmt.Errorf("cannot load the registry: %w", err)
 	}
 	if err := r.poll(ctx); err != nil { // confirms what was loaded
@@ -279,8 +292,8 @@ func (r *Registry) NodeName() string { return r.config.Node }
 // Snapshot lacks machines, and a refusal based on it could be wrong.
 func (r *Registry) Ready() <-chan struct{} { return r.ready }
 
-// Loaded returns how long ago everything was loaded.
-func (r *Registry) Loaded() time.Duration {
+// SinceLoaded returns how long ago everything was loaded.
+func (r *Registry) SinceLoaded() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return time.Since(r.loaded)
@@ -368,7 +381,7 @@ func (r *Registry) Line(id fleet.MachineID) (Line, bool) {
 		return Line{}, false
 	}
 	c := found.(*connection)
-	return Line{c.RoundTripper, c.lost, c.home}, true
+	return Line{c.RoundTripper, c.gone, c.home}, true
 }
 
 // Tunnel returns a connection to a machine by a tunnel that ends at this node: the
@@ -381,7 +394,7 @@ func (r *Registry) Tunnel(id fleet.MachineID) (Line, bool) {
 	defer r.mu.Unlock()
 	for _, kept := range r.retired {
 		if kept.machine == id {
-			return Line{kept.RoundTripper, kept.lost, ""}, true
+			return Line{kept.RoundTripper, kept.gone, ""}, true
 		}
 	}
 	return Line{}, false
@@ -391,7 +404,7 @@ func (r *Registry) Tunnel(id fleet.MachineID) (Line, bool) {
 func (r *Registry) dropLine(id fleet.MachineID) {
 	r.disconnected(id)
 	if found, ok := r.lines.LoadAndDelete(id); ok {
-		r.taken = append(r.taken, found.(*connection))
+		r.dropped = append(r.dropped, found.(*connection))
 	}
 }
 
@@ -415,24 +428,24 @@ func (r *Registry) Control(ctx context.Context, id fleet.MachineID, change fleet
 // one, and the machines that the Observer is notified of. Before that, write ends the
 // tunnels that change stopped using.
 func (r *Registry) write(change func(*fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID)) {
-	freed := r.publish(change)
+	notify := r.publish(change)
 	r.endTunnels()
-	for _, id := range freed {
+	for _, id := range notify {
 		r.notifyMachine(id)
 	}
 }
 
 // publish is the first part of write.
-func (r *Registry) publish(change func(*fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID)) (freed []fleet.MachineID) {
+func (r *Registry) publish(change func(*fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID)) (notify []fleet.MachineID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	next, freed := change(r.snapshot.Load())
+	next, notify := change(r.snapshot.Load())
 	r.snapshot.Store(next)
-	return freed
+	return notify
 }
 
-// endTunnels ends the tunnels in closing and fencing, and closes the lost channels of the
-// connections in taken.
+// endTunnels ends the tunnels in closing and fencing, and closes the gone channels of the
+// connections in dropped.
 func (r *Registry) endTunnels() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -442,10 +455,10 @@ func (r *Registry) endTunnels() {
 	for _, client := range r.fencing { // a dead peer takes 2 s; do not wait for it
 		go client.Fence(context.Background())
 	}
-	for _, c := range r.taken {
-		close(c.lost)
+	for _, c := range r.dropped {
+		close(c.gone)
 	}
-	r.closing, r.fencing, r.taken = nil, nil, nil
+	r.closing, r.fencing, r.dropped = nil, nil, nil
 }
 
 func (r *Registry) notifyMachine(id fleet.MachineID) {

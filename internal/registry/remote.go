@@ -17,9 +17,9 @@ type Others interface {
 	// Connected is called when a machine connects here, and when it advertises a change
 	// other than its load.
 	Connected(*Announced)
-	// Loaded is called when a machine that is connected here has reserved or released
+	// LoadChanged is called when a machine that is connected here has reserved or released
 	// slots itself.
-	Loaded(fleet.MachineID)
+	LoadChanged(fleet.MachineID)
 	// Disconnected is called when a machine is no longer connected here.
 	Disconnected(fleet.MachineID)
 	// Polled is called after each poll of the store, without the lock.
@@ -67,11 +67,11 @@ func (r *Registry) ApplyState(ctx context.Context, node string, st *NodeState) e
 		return err
 	}
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
-		freed := st.Left
+		notify := st.Left
 		if st.Complete {
-			freed = r.absent(node, st.Machines)
+			notify = r.absent(node, st.Machines)
 		}
-		for _, id := range freed {
+		for _, id := range notify {
 			if e := r.entries[id]; e != nil && e.home == node {
 				e.home = ""
 				s, _ = r.lose(s, id, returnAfterLoss)
@@ -79,15 +79,15 @@ func (r *Registry) ApplyState(ctx context.Context, node string, st *NodeState) e
 		}
 		for i := range st.Machines {
 			s = r.setMachine(s, node, st, &st.Machines[i], unknown)
-			freed = append(freed, st.Machines[i].ID)
+			notify = append(notify, st.Machines[i].ID)
 		}
 		for _, l := range st.Loads {
 			if e, m := r.entries[l.ID], s.Machine(l.ID); e != nil && e.home == node && m != nil {
 				setUsed(m, l)
-				freed = append(freed, l.ID)
+				notify = append(notify, l.ID)
 			}
 		}
-		return s, freed
+		return s, notify
 	})
 	return nil
 }
@@ -115,8 +115,8 @@ func (r *Registry) readUnknown(ctx context.Context, machines []Announced) (map[f
 	return unknown, nil
 }
 
-// absent returns the machines that, as far as this node knows, are connected to another
-// node, but are missing from that node's complete state. mu must be held.
+// absent returns the machines that are connected to that node as far as this one knows,
+// but are missing from the machines of its complete state. mu must be held.
 func (r *Registry) absent(node string, machines []Announced) (gone []fleet.MachineID) {
 	there := make(map[fleet.MachineID]bool, len(machines))
 	for i := range machines {
@@ -139,7 +139,7 @@ func (r *Registry) setMachine(s *fleet.Snapshot, node string, st *NodeState, a *
 		if !ok { // revoked
 			return s
 		}
-		e = &entry{stored: withoutOffers(stored), refreshed: true}
+		e = &entry{stored: withoutOffers(stored), changedSinceAttach: true}
 		r.entries[a.ID] = e
 	}
 	elsewhere := e.client != nil || e.home != "" && e.home != node
@@ -159,30 +159,31 @@ func (r *Registry) setMachine(s *fleet.Snapshot, node string, st *NodeState, a *
 	}
 	e.home, e.generation, e.instance, e.stored.LastSeen = node, a.Generation, a.Instance, r.Now()
 	m.Online, m.Remote, m.Generation = true, true, a.Generation
-	e.name(m)
+	e.setStored(m)
 	s = s.WithMachine(m)
 	setUsed(m, a.Load)
 	if arrival {
 		r.countArrival(e, m)
 	}
 	if moved {
-		r.lines.Store(a.ID, &connection{RoundTripper: st.Way(a), home: node, lost: make(chan struct{})})
+		r.lines.Store(a.ID, &connection{RoundTripper: st.Way(a), home: node, gone: make(chan struct{})})
 	}
 	return s
 }
 
 // setUsed sets how many slots of a machine at another node are in use by anyone but this
-// node. This node counts its own slots itself, because the announcement is older. The
-// offers are in the order of the advertisement.
+// node: these count as local there, as the slots that a machine of this node uses itself.
+// This node counts the slots of its own calls itself, because the announcement is older.
+// The offers are in the order of the advertisement.
 func setUsed(m *fleet.Machine, l MachineLoad) {
 	m.Load.SetLocal(max(l.Used-m.Load.InFlight(), 0))
 	for i := range min(len(m.Offers), len(l.Models)) {
-		of := m.Offers[i].Load
-		of.SetLocal(max(l.Models[i]-of.InFlight(), 0))
+		load := m.Offers[i].Load
+		load.SetLocal(max(l.Models[i]-load.InFlight(), 0))
 	}
 }
 
-// LoseNode marks all machines that are connected to another node as returning.
+// LoseNode marks all machines that are connected to that node as returning.
 func (r *Registry) LoseNode(node string) {
 	r.write(func(s *fleet.Snapshot) (*fleet.Snapshot, []fleet.MachineID) {
 		gone := r.absent(node, nil)

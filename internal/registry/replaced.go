@@ -17,12 +17,15 @@ const (
 )
 
 // replaceTunnel stops using the machine's current tunnel, because a newer tunnel from that
-// daemon instance exists (spec/tunnel.md#instance). endTunnels then ends the old tunnel:
+// daemon instance exists (spec/tunnel.md#instance). What happens to the old tunnel:
 //
-//  1. If the newer tunnel is from another instance, the credential was copied: the old one
-//     is fenced.
-//  2. If the same daemon was asked to move, the tunnel ends with its last call.
-//  3. If the same daemon dialed again by itself, its older tunnel is dead, and is closed.
+//  1. If the newer tunnel is from another instance, the credential was copied: endTunnels
+//     fences the old one.
+//  2. If the same daemon was asked to move, endWhenIdle closes it after its last call.
+//  3. If the same daemon dialed again by itself, its older tunnel is dead: endTunnels
+//     closes it.
+//  4. If it ends at another node, that node ends it. Calls on it continue if it is from the
+//     same daemon, so its gone channel stays open; otherwise lose closes that.
 //
 // mu must be held.
 func (r *Registry) replaceTunnel(id fleet.MachineID, e *entry, instance string) {
@@ -50,7 +53,7 @@ type retired struct {
 
 // retire stops using a tunnel for new calls. Running calls continue. mu must be held.
 func (r *Registry) retire(id fleet.MachineID, client *tunnel.Client) {
-	c := &connection{RoundTripper: client, lost: make(chan struct{})} // not acknowledged yet
+	c := &connection{RoundTripper: client, gone: make(chan struct{})} // not acknowledged yet
 	if found, ok := r.lines.LoadAndDelete(id); ok {
 		c = found.(*connection)
 		r.disconnected(id)
@@ -80,7 +83,7 @@ func (r *Registry) endWhenIdle(client *tunnel.Client, c *connection) {
 		}
 	}
 	client.Close()
-	close(c.lost)
+	close(c.gone)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.retired, client)

@@ -135,7 +135,7 @@ func TestRefusedMove(t *testing.T) {
 type others struct{}
 
 func (others) Connected(*Announced)         {}
-func (others) Loaded(fleet.MachineID)       {}
+func (others) LoadChanged(fleet.MachineID)  {}
 func (others) Disconnected(fleet.MachineID) {}
 func (others) Polled()                      {}
 func (others) Silent(time.Time) bool        { return true }

@@ -13,13 +13,13 @@ import (
 // Serve publishes a machine's advertisements as long as its tunnel is open, and closes
 // the tunnel at the end. The machine's Generation is that of the tunnel. Serve
 // acknowledges the first advertisement. If a machine has two tunnels, the one with the
-// higher generation stays (ErrFenced), and replaceTunnel ends the other. Serve returns why the
-// tunnel ended.
+// higher generation stays; attach or replaceTunnel ends the other. Serve returns why the
+// tunnel ended, or ErrTunnelReplaced.
 func (r *Registry) Serve(ctx context.Context, machine account.Machine, client *tunnel.Client) error {
 	defer client.Close()
 	if !r.attach(machine, client) {
 		<-client.Done()
-		return ErrFenced
+		return ErrTunnelReplaced
 	}
 	id := fleet.MachineID(machine.ID)
 	defer r.detach(id, client)
@@ -32,9 +32,9 @@ func (r *Registry) Serve(ctx context.Context, machine account.Machine, client *t
 		return ErrRevoked
 	}
 	r.identify(stored, client)
-	keeper := r.newKeeper(stored)
-	defer keeper.close(ctx)
-	err = r.publishAll(ctx, client, id, keeper)
+	saver := r.newOfferSaver(stored)
+	defer saver.close(ctx)
+	err = r.publishAll(ctx, client, id, saver)
 	if r.isRetired(client) {
 		<-client.Done()
 	}
@@ -42,12 +42,12 @@ func (r *Registry) Serve(ctx context.Context, machine account.Machine, client *t
 		err = reason
 	}
 	client.Close()
-	r.detach(id, client) // before keeper saves, which may take long
+	r.detach(id, client) // before saver saves, which may take long
 	return err
 }
 
 // publishAll publishes the machine's advertisements until there are no further ones.
-func (r *Registry) publishAll(ctx context.Context, client *tunnel.Client, id fleet.MachineID, keeper *keeper) error {
+func (r *Registry) publishAll(ctx context.Context, client *tunnel.Client, id fleet.MachineID, saver *offerSaver) error {
 	var before tunnel.Advertisement
 	acked, zoneKnown := false, true
 	for ad, err := range client.Offers(ctx) {
@@ -72,13 +72,13 @@ func (r *Registry) publishAll(ctx context.Context, client *tunnel.Client, id fle
 			state = nil // only slots changed: nothing to publish
 		}
 		if !r.advertise(id, client, state, ad) {
-			return ErrFenced
+			return ErrTunnelReplaced
 		}
 		if known != zoneKnown {
 			zoneKnown = known
 			r.notifyZone(ctx, client, id, ad, known)
 		}
-		keeper.keep(ctx, ad)
+		saver.schedule(ctx, ad)
 		before = ad
 	}
 	return ctx.Err()
@@ -119,8 +119,8 @@ func (r *Registry) attach(machine account.Machine, client *tunnel.Client) (ok bo
 		}
 		ok = true
 		r.replaceTunnel(id, e, client.Instance())
-		e.client, e.home, e.generation, e.refreshed, e.instance = client, "", machine.Generation, false, client.Instance()
-		e.stored = withoutOffers(machine)
+		e.client, e.home, e.generation, e.instance = client, "", machine.Generation, client.Instance()
+		e.stored, e.changedSinceAttach = withoutOffers(machine), false
 		if !connected {
 			return s, nil
 		}
@@ -142,7 +142,7 @@ func (r *Registry) Attached(id fleet.MachineID) bool {
 func (r *Registry) identify(stored account.Machine, client *tunnel.Client) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e := r.entries[fleet.MachineID(stored.ID)]; e != nil && e.client == client && !e.refreshed {
+	if e := r.entries[fleet.MachineID(stored.ID)]; e != nil && e.client == client && !e.changedSinceAttach {
 		e.stored = withoutOffers(stored)
 	}
 }
@@ -162,17 +162,17 @@ func (r *Registry) advertise(id fleet.MachineID, client *tunnel.Client, state *f
 		arrival := state != nil && (m == nil || !m.Online)
 		if state != nil {
 			state.Online, state.Generation = true, e.generation
-			e.name(state)
+			e.setStored(state)
 			s, m = s.WithMachine(state), state
 		}
 		setLocal(m, ad)
 		if r.others != nil && state != nil {
 			r.others.Connected(&Announced{ID: id, Generation: e.generation, Instance: e.instance, Advertisement: withoutLoad(ad)})
 		} else if r.others != nil {
-			r.others.Loaded(id)
+			r.others.LoadChanged(id)
 		}
 		if arrival {
-			r.lines.Store(id, &connection{RoundTripper: client, lost: make(chan struct{})})
+			r.lines.Store(id, &connection{RoundTripper: client, gone: make(chan struct{})})
 			r.countArrival(e, m)
 		}
 		return s, []fleet.MachineID{id}
@@ -215,8 +215,8 @@ func (r *Registry) notifyAfter(id fleet.MachineID, d time.Duration) {
 	time.AfterFunc(d, func() { r.notifyMachine(id) })
 }
 
-// name sets the machine's fields that come from the store.
-func (e *entry) name(m *fleet.Machine) {
+// setStored sets the machine's fields that come from the store.
+func (e *entry) setStored(m *fleet.Machine) {
 	m.ID, m.Owner, m.OwnerName = fleet.MachineID(e.stored.ID), fleet.MemberID(e.stored.OwnerID), e.stored.OwnerName
 	m.Name, m.KeptOut, m.Created = e.stored.Name, e.stored.KeptOut, e.stored.Created
 }

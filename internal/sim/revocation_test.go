@@ -246,11 +246,11 @@ func (w *world) revoke(kind string, how hearing, all *delays) {
 }
 
 // A call that waits when its member is disabled gets the fault of its key, also where it is
-// decided again before the key was looked up (spec/routing.md#wait-end).
+// routed again before the key was looked up (spec/routing.md#wait-end).
 func TestDisabledWhileWaiting(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ann, bob, _ := w.addShared(1)
-		w.addMachine(bob, "den", 1, "m") // which leaves, so that the tick decides again
+		w.addMachine(bob, "den", 1, "m") // which leaves, so that the tick routes again
 		w.set(slow(5 * time.Minute))
 		w.begun(w.begin(ask{by: ann, model: "m", stream: true}))
 		w.begun(w.begin(ask{by: bob, model: "m", stream: true}))

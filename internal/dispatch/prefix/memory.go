@@ -12,9 +12,9 @@ const (
 	lifetime = 30 * time.Minute
 	// maxEntries limits each of the two generations: about 50 MiB in total.
 	maxEntries = 400_000
-	// machines is how many machines are remembered for one prefix.
+	// machines is the maximum number of machines that are remembered for one prefix.
 	machines = 4
-	// maxMatches is the most matches that Match returns.
+	// maxMatches is the maximum number of matches that Match returns.
 	maxMatches = 8
 )
 
@@ -22,9 +22,9 @@ const (
 // to them afterwards: an engine drops a prompt when it needs the memory for others. The
 // zero Memory is empty. It is safe for concurrent use.
 type Memory struct {
-	mu          sync.Mutex
-	began       time.Time // when now began
-	now, before generation
+	mu                sync.Mutex
+	began             time.Time // when current began
+	current, previous generation
 }
 
 // generation is what was remembered during one lifetime.
@@ -114,50 +114,50 @@ func (m *Memory) add(s Seen) {
 	if s.Machine == 0 {
 		return
 	}
-	if len(m.now.prefixes) >= maxEntries {
-		m.before, m.now = m.now, generation{}
+	if len(m.current.prefixes) >= maxEntries {
+		m.previous, m.current = m.current, generation{}
 	}
-	if m.now.prefixes == nil {
-		m.now = generation{make(map[uint64]entry), make(map[uint32]uint32)}
+	if m.current.prefixes == nil {
+		m.current = generation{make(map[uint64]entry), make(map[uint32]uint32)}
 	}
 	e := m.entry(s.Sum)
 	for _, p := range e {
-		m.now.text[p.machine] = m.text(p.machine)
+		m.current.text[p.machine] = m.text(p.machine)
 	}
 	text := m.text(s.Machine) + s.Bytes
-	m.now.text[s.Machine] = text
+	m.current.text[s.Machine] = text
 	at := slices.IndexFunc(e[:], func(p place) bool { return p.machine == s.Machine })
 	if at < 0 {
 		at = len(e) - 1
 	}
 	copy(e[1:at+1], e[:at])
 	e[0] = place{s.Machine, text}
-	m.now.prefixes[s.Sum] = e
+	m.current.prefixes[s.Sum] = e
 }
 
 // entry returns what is remembered of a prefix. mu must be held.
 func (m *Memory) entry(sum uint64) entry {
-	if e, ok := m.now.prefixes[sum]; ok {
+	if e, ok := m.current.prefixes[sum]; ok {
 		return e
 	}
-	return m.before.prefixes[sum]
+	return m.previous.prefixes[sum]
 }
 
 // text returns the machine's count of text. mu must be held.
 func (m *Memory) text(machine uint32) uint32 {
-	if n, ok := m.now.text[machine]; ok {
+	if n, ok := m.current.text[machine]; ok {
 		return n
 	}
-	return m.before.text[machine]
+	return m.previous.text[machine]
 }
 
 // rotate drops what is too old. mu must be held.
 func (m *Memory) rotate(now time.Time) {
 	switch age := now.Sub(m.began); {
 	case age >= 2*lifetime:
-		m.before, m.now, m.began = generation{}, generation{}, now
+		m.previous, m.current, m.began = generation{}, generation{}, now
 	case age >= lifetime:
-		m.before, m.now, m.began = m.now, generation{}, now
+		m.previous, m.current, m.began = m.current, generation{}, now
 	}
 }
 

@@ -158,8 +158,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	for i := range uint64(2*maxEntries + 10) {
 		m.Add(Seen{i, 1, 1}, noon)
 	}
-	if len(m.now.prefixes)+len(m.before.prefixes) > 2*maxEntries {
-		t.Errorf("%d entries", len(m.now.prefixes)+len(m.before.prefixes))
+	if len(m.current.prefixes)+len(m.previous.prefixes) > 2*maxEntries {
+		t.Errorf("%d entries", len(m.current.prefixes)+len(m.previous.prefixes))
 	}
 	if m.Match([]Mark{{2*maxEntries + 9, 1}}, noon) == nil || m.Match([]Mark{{0, 1}}, noon) != nil {
 		t.Error("the oldest are dropped")

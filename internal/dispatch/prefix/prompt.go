@@ -33,7 +33,8 @@ type Prompt struct {
 	MaxTokens int
 }
 
-// maxMarks is the most prefixes of one prompt; if there are more, the last ones are used.
+// maxMarks is the maximum number of prefixes of one prompt; if there are more, the last
+// ones are used.
 const maxMarks = 1024
 
 // Read reads a chat request, which must be strict JSON. The scope, made of the calling

@@ -48,12 +48,12 @@ func standingText(c *fleet.Candidate) string {
 	if calls == 0 {
 		return c.Machine.Name + " has served no member of the group yet"
 	}
-	of := "members"
+	noun := "members"
 	if members == 1 {
-		of = "member"
+		noun = "member"
 	}
 	return fmt.Sprintf("%s is new in the group, where it served %d of %d calls, of %d %s",
-		c.Machine.Name, min(calls, fleet.EstablishedCalls), fleet.EstablishedCalls, members, of)
+		c.Machine.Name, min(calls, fleet.EstablishedCalls), fleet.EstablishedCalls, members, noun)
 }
 
 // seconds formats a duration for people: 0.4 s, 31 s, 12 min.
