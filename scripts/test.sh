@@ -29,10 +29,20 @@ go test "${race[@]}" -tags llama -short -timeout 25m -p 3 -parallel 6 -skip Test
 step "commands, sources and docs, what -short leaves out, the bench: go test"
 plain -p 4 -parallel 8 ./internal ./internal/cli ./internal/dialect ./internal/dispatch ./internal/fleet ./internal/gateway ./internal/registry ./bench/...
 plain -short -run TestTrapsAttractNoCalls ./internal/sim
-step "end to end: processes, llama-server, several hubs, a browser"
+# These wait more than they compute, so they run at the same time.
+others=$(mktemp)
+(
+  step "the site in a browser, without scripts and with a passkey"
+  (cd e2e/browser && KITH_BIN="$PWD/../../bin/kith" CGO_ENABLED=0 go test -trimpath -count=1 -timeout 10m -run 'TestSite/no_scripts|TestHostForms|TestPasskey' ./...)
+  step "deploy: Helm, Compose, HAProxy, systemd, alerts and dashboard, read by their own tools"
+  (cd deploy && go vet ./... && KITH_BIN="$PWD/../bin/kith-slim" go test -count=1 -timeout 10m "${as_root[@]}" ./...)
+  step "the official client libraries for Go"
+  (cd e2e/clients && KITH_BIN="$PWD/../../bin/kith" go test -count=1 -timeout 10m -run 'TestOpenAIGo|TestAnthropicGo|TestResponsesGo|TestEmbeddingCodings' ./...)
+) >"$others" 2>&1 &
+trap 'kill $! 2>/dev/null || true; rm -f "$others"' EXIT
+step "end to end: processes, llama-server, several hubs"
 plain -p 4 -parallel 8 ./e2e ./e2e/cluster ./e2e/realengine
-(cd e2e/browser && KITH_BIN="$PWD/../../bin/kith" CGO_ENABLED=0 go test -trimpath -count=1 -timeout 10m -run 'TestSite/no_scripts|TestHostForms|TestPasskey' ./...)
-step "deploy: Helm, Compose, HAProxy, systemd, alerts and dashboard, read by their own tools"
-(cd deploy && go vet ./... && KITH_BIN="$PWD/../bin/kith-slim" go test -count=1 -timeout 10m "${as_root[@]}" ./...)
-step "the official client libraries for Go"
-(cd e2e/clients && KITH_BIN="$PWD/../../bin/kith" go test -count=1 -timeout 10m -run 'TestOpenAIGo|TestAnthropicGo|TestResponsesGo|TestEmbeddingCodings' ./...)
+failed=0
+wait $! || failed=$?
+cat "$others"
+exit $failed
