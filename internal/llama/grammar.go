@@ -17,6 +17,9 @@ const (
 	maxSchemaDepth  = 32
 	maxGrammarRules = 1000
 	maxGrammarBytes = 256 << 10
+	// For all tools of a request: 128 tools with 10 properties each are 4,000 rules.
+	maxToolRules        = 8192
+	maxToolGrammarBytes = 1 << 20
 	maxRepeat       = 64 // minItems, maxItems, minLength, maxLength
 )
 
@@ -51,7 +54,7 @@ func schemaGrammar(schema jsontext.Value) (string, error) {
 	if len(schema) > maxSchemaBytes {
 		return "", fmt.Errorf("%w: larger than %d bytes", errUnsupportedSchema, maxSchemaBytes)
 	}
-	c := &schemaConverter{defs: map[string]jsontext.Value{}, refs: map[string]string{"#": "root"}}
+	c := &schemaConverter{maxRules: maxGrammarRules, maxBytes: maxGrammarBytes, defs: map[string]jsontext.Value{}, refs: map[string]string{"#": "root"}}
 	body, err := c.document(schema)
 	if err != nil {
 		return "", err
@@ -85,6 +88,8 @@ func (c *schemaConverter) document(schema jsontext.Value) (string, error) {
 
 // schemaConverter collects the rules of a grammar.
 type schemaConverter struct {
+	maxRules, maxBytes int
+
 	out   strings.Builder
 	rules int
 	defs  map[string]jsontext.Value // by $ref
@@ -222,7 +227,7 @@ func bound(v jsontext.Value) (int, error) {
 // rule writes a rule of the grammar.
 func (c *schemaConverter) rule(name, body string) error {
 	c.rules++
-	if c.rules > maxGrammarRules || c.out.Len()+len(body) > maxGrammarBytes {
+	if c.rules > c.maxRules || c.out.Len()+len(body) > c.maxBytes {
 		return fmt.Errorf("%w: it is too large", errUnsupportedSchema)
 	}
 	c.out.WriteString(name + " ::= " + body + "\n")
@@ -432,15 +437,20 @@ func literals(values []jsontext.Value) (string, error) {
 	return "(" + strings.Join(texts, " | ") + ") ws", nil
 }
 
-// literal returns a JSON value as a GBNF string. It escapes bytes with a meaning in GBNF.
+// literal returns a JSON value as a GBNF string.
 func literal(v jsontext.Value) (string, error) {
 	v = v.Clone()
 	if err := v.Compact(); err != nil {
 		return "", fmt.Errorf("%w: not JSON", errUnsupportedSchema)
 	}
+	return gbnf(string(v)), nil
+}
+
+// gbnf returns text as a GBNF string. It escapes bytes with a meaning in GBNF.
+func gbnf(text string) string {
 	var b strings.Builder
 	b.WriteByte('"')
-	for _, r := range string(v) {
+	for _, r := range text {
 		switch {
 		case r == '"' || r == '\\':
 			b.WriteByte('\\')
@@ -452,7 +462,7 @@ func literal(v jsontext.Value) (string, error) {
 		}
 	}
 	b.WriteByte('"')
-	return b.String(), nil
+	return b.String()
 }
 
 // quoted returns s as a JSON string.

@@ -338,7 +338,11 @@ func (r *runner) feed(b *batch, starting int) {
 // string or the limit.
 func (r *runner) advance(i int) {
 	s := &r.slots[i]
-	t := s.job.sampler.sample(r.loaded.chat, s.output, &r.candidates)
+	t, err := s.job.sampler.sample(r.loaded.chat, s.output, &r.candidates)
+	if err != nil {
+		r.release(i, "", err)
+		return
+	}
 	if r.vocab.ends(t) {
 		s.job.send(s.job.text.flush(), s.count)
 		r.release(i, "stop", nil)

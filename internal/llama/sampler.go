@@ -77,20 +77,26 @@ func (s *sampler) free() {
 //
 // A grammar over all tokens costs milliseconds with a large vocabulary. So the grammar
 // first checks only the token that would be chosen without it, which it nearly always
-// allows.
-func (s *sampler) sample(c cContext, index int32, buffer *[]tokenData) token {
+// allows. A grammar must never accept a token that it does not allow: llama.cpp ends the
+// process. If no token is left, for instance because biases forbid them, sample fails with
+// errNoToken.
+func (s *sampler) sample(c cContext, index int32, buffer *[]tokenData) (token, error) {
 	lib := s.vocab.lib
 	if s.grammar == 0 {
-		return lib.llama_sampler_sample(s.chain, c, index)
+		return lib.llama_sampler_sample(s.chain, c, index), nil
 	}
 	t := s.choose(c, index, buffer, s.chain)
 	if !s.allows(t) {
-		t = s.choose(c, index, buffer, s.grammar, s.chain)
+		if t = s.choose(c, index, buffer, s.grammar, s.chain); !s.allows(t) {
+			return 0, errNoToken
+		}
 	}
 	lib.llama_sampler_accept(s.grammar, t)
 	lib.llama_sampler_accept(s.chain, t)
-	return t
+	return t, nil
 }
+
+var errNoToken = badMember("logit_bias", "no token of the model is left that the schema or the tools of the request allow; check logit_bias")
 
 // choose applies samplers to all tokens and returns the one that they select.
 func (s *sampler) choose(c cContext, index int32, buffer *[]tokenData, samplers ...cSampler) token {
@@ -103,13 +109,22 @@ func (s *sampler) choose(c cContext, index int32, buffer *[]tokenData, samplers 
 	for _, sampler := range samplers {
 		s.vocab.lib.llama_sampler_apply(sampler, array)
 	}
-	t := at(array.data, uintptr(array.selected)).id // a sampler may have replaced data
+	t := noToken
+	if array.selected >= 0 && array.selected < int64(array.size) {
+		t = at(array.data, uintptr(array.selected)).id // a sampler may have replaced data
+	}
 	runtime.KeepAlive(all)
 	return t
 }
 
+// noToken is no entry of a vocabulary.
+const noToken token = -1
+
 // allows reports whether the grammar allows the token next.
 func (s *sampler) allows(t token) bool {
+	if t == noToken {
+		return false
+	}
 	one := &tokenData{id: t, logit: 1}
 	s.vocab.lib.llama_sampler_apply(s.grammar, &tokenDataArray{data: one, size: 1, selected: -1})
 	return !math.IsInf(float64(one.logit), -1)

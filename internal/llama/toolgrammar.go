@@ -17,8 +17,8 @@ func toolGrammar(f *chatform.Form, tools []chatform.Tool, parallel bool) string 
 	if f.Syntax != "" || f.Kind != chatform.KindJSON && f.Kind != chatform.KindTag || len(tools) == 0 {
 		return ""
 	}
-	c := &schemaConverter{}
-	var alternatives []string
+	c := &schemaConverter{maxRules: maxToolRules, maxBytes: maxToolGrammarBytes}
+	var calls, first []string
 	for i, tool := range tools {
 		arguments := fmt.Sprintf("arguments%d", i)
 		if err := c.tool(arguments, tool.Parameters); err != nil {
@@ -28,22 +28,24 @@ func toolGrammar(f *chatform.Form, tools []chatform.Tool, parallel bool) string 
 		if f.Kind == chatform.KindTag {
 			call = f.CallBegin + tool.Name + f.NameEnd + chatform.MarkArguments + f.CallEnd
 		}
-		alternatives = append(alternatives, callRule(call, tool.Name, arguments, f.Kind))
+		calls = append(calls, callRule(call, tool.Name, arguments, f.Kind))
+		first = append(first, callRule(strings.TrimLeft(call, blank), tool.Name, arguments, f.Kind))
 	}
-	call := strings.Join(alternatives, " | ")
-	more := ""
+	root := "first"
+	if begin := strings.TrimLeft(f.Begin, blank); begin != "" {
+		root = gbnf(begin) + " call"
+	}
 	if parallel && f.Parallel {
-		more = fmt.Sprintf(" (%s call){0,%d}", gbnf(f.Sep), maxCalls-1)
-	}
-	calls := "call" + more
-	if begin := strings.TrimLeft(f.Begin, " \n\t\r"); begin != "" {
-		calls = gbnf(begin) + " " + calls
+		root += fmt.Sprintf(" (%s call){0,%d}", gbnf(f.Sep), maxCalls-1)
 	}
 	if f.End != "" {
-		calls += " " + gbnf(f.End)
+		root += " " + gbnf(f.End)
 	}
-	return "calls ::= " + calls + "\ncall ::= " + call + "\n" + c.out.String() + jsonRules
+	return "calls ::= " + root + "\nfirst ::= " + strings.Join(first, " | ") + "\ncall ::= " + strings.Join(calls, " | ") + "\n" + c.out.String() + jsonRules
 }
+
+// blank is the white space before the mark of a call, which is not a part of it.
+const blank = " \n\t\r"
 
 // tool writes the rule for the arguments of a tool. A schema that cannot be converted
 // allows any object.
@@ -94,25 +96,6 @@ func callRule(text, name, arguments string, kind chatform.Kind) string {
 		}
 	}
 	return strings.Join(parts, " ")
-}
-
-// gbnf returns text as a GBNF string.
-func gbnf(text string) string {
-	var b strings.Builder
-	b.WriteByte('"')
-	for _, r := range text {
-		switch {
-		case r == '"' || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
-		case r < ' ' || r == 0x7f:
-			fmt.Fprintf(&b, `\x%02X`, r)
-		default:
-			b.WriteRune(r)
-		}
-	}
-	b.WriteByte('"')
-	return b.String()
 }
 
 // constrain makes the grammar of the job's tools decide the rest of the answer, once the
