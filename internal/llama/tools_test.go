@@ -187,11 +187,11 @@ func TestBiasesLeaveNoToken(t *testing.T) {
 		none[strconv.Itoa(i)] = -100
 	}
 	for name, more := range map[string]object{
-		"json":                  {"response_format": object{"type": "json_object"}},
-		"json, drawn":           {"response_format": object{"type": "json_object"}, "temperature": 1},
-		"every token, greedy":   {"model": "random"},
-		"every token, drawn":    {"model": "random", "temperature": 1, "seed": 1},
-		"every token, and json": {"model": "random", "response_format": object{"type": "json_object"}},
+		"no end of the json": {"response_format": object{"type": "json_object"}, "max_tokens": 200},
+		"json":               {"model": "random", "response_format": object{"type": "json_object"}},
+		"json, drawn":        {"model": "random", "response_format": object{"type": "json_object"}, "temperature": 1},
+		"greedy":             {"model": "random"},
+		"drawn":              {"model": "random", "temperature": 1},
 	} {
 		status, body := e.post("/v1/chat/completions", ask("Give me JSON for Anna, who is 42.", object{"logit_bias": none, "max_tokens": 20}, more))
 		if more["response_format"] != nil {
