@@ -20,7 +20,7 @@ const (
 	// For all tools of a request: 128 tools with 10 properties each are 4,000 rules.
 	maxToolRules        = 8192
 	maxToolGrammarBytes = 1 << 20
-	maxRepeat       = 64 // minItems, maxItems, minLength, maxLength
+	maxRepeat           = 64 // minItems, maxItems, minLength, maxLength
 )
 
 // jsonRules are the rules that every grammar uses. Text of the schema gets into a

@@ -30,13 +30,16 @@ func newChatTemplate(ctx context.Context, lib *library, renderer *chatform.Rende
 }
 
 // render returns the prompt for a conversation, up to the start of the answer. It tries
-// the model's own template, then llama.cpp's built-in templates.
+// the model's own template, then llama.cpp's built-in templates, which cannot show tools.
 func (t *chatTemplate) render(ctx context.Context, c *chatform.Conversation) (chatform.Prompt, error) {
 	problem := t.problem
 	if t.own != nil {
 		prompt, err := t.own.Render(ctx, c)
 		if err == nil || ctx.Err() != nil {
 			return prompt, err
+		}
+		if len(c.Tools) > 0 {
+			return prompt, fmt.Errorf("cannot show the tools to the model: %w", err)
 		}
 		problem = err
 	}

@@ -245,3 +245,17 @@ func textOf(p chatform.Prompt) (text string) {
 	}
 	return text
 }
+
+// If the model's template refuses a conversation, another one may render it, but not one
+// with tools: they would be left out.
+func TestToolsAreNotLeftOut(t *testing.T) {
+	spec := openModel(t, testModels[0], 1)
+	renderer := assert.Value(newRenderer())(t)
+	t.Cleanup(renderer.Close)
+	of := newChatTemplate(t.Context(), spec.lib, renderer, chatform.Source{Text: "{% for m in messages %}{% if 'seven' in m.content %}{{ raise_exception('no') }}{% endif %}<|im_start|>{{ m.content }}{% endfor %}"})
+	assert.OK(t, of.problem)
+	talk := says("seven")
+	assert.That(t, strings.Contains(textOf(assert.Value(of.render(t.Context(), &talk))(t)), "seven"), "without tools")
+	talk.Tools = []jsontext.Value{assert.Value(json.Marshal(readTool))(t)}
+	assert.Fails(t, assert.Err(of.render(t.Context(), &talk)), "cannot show the tools")
+}

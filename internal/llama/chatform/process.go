@@ -103,7 +103,9 @@ type reply struct {
 	Error  string `json:"error,omitempty"`
 }
 
-// ask sends a request to the child.
+// ask sends a request to the child. A child that ends may have been ended from outside, for
+// instance because the machine had no memory left, so the request is sent to a new one
+// before the template is blamed.
 func (t *Template) ask(ctx context.Context, q request) (reply, error) {
 	r := t.renderer
 	select {
@@ -115,8 +117,24 @@ func (t *Template) ask(ctx context.Context, q request) (reply, error) {
 	if t.failed != nil {
 		return reply{}, t.failed
 	}
+	answer, err := r.ask(t, q)
+	if err == errEnded {
+		answer, err = r.ask(t, q)
+	}
+	switch {
+	case err == errEnded, err == errLate:
+		t.failed = err
+		return reply{}, err
+	case err == nil && answer.Error != "":
+		err = errors.New(answer.Error)
+	}
+	return answer, err
+}
+
+// ask sends a request to the child, which it starts if necessary. After errEnded and
+// errLate the next request gets a new one. The caller must have the turn.
+func (r *Renderer) ask(t *Template, q request) (answer reply, err error) {
 	if r.child == nil {
-		var err error
 		if r.child, err = start(r.command()); err != nil {
 			return reply{}, fmt.Errorf("cannot start the process for chat templates: %w", err)
 		}
@@ -124,19 +142,19 @@ func (t *Template) ask(ctx context.Context, q request) (reply, error) {
 	if q.Key = t.key; !r.child.has[t.key] {
 		q.Source = t.source
 	}
-	answer, err := r.child.ask(q, r.limit)
-	if err != nil { // the next request gets a new child
+	if answer, err = r.child.ask(q, r.limit); err != nil {
 		r.child.kill()
 		r.child = nil
-		t.failed = err
 		return reply{}, err
 	}
 	r.child.has[t.key] = true
-	if answer.Error != "" {
-		return answer, errors.New(answer.Error)
-	}
 	return answer, nil
 }
+
+var (
+	errLate  = errors.New("the chat template takes too long")
+	errEnded = errors.New("the chat template needs more memory than it may use")
+)
 
 // child is a child process.
 type child struct {
@@ -172,9 +190,9 @@ func (c *child) ask(q request, timeout time.Duration) (answer reply, err error) 
 		late.Stop()
 		return answer, nil
 	case !late.Stop():
-		return reply{}, fmt.Errorf("the chat template did not end within %v", timeout)
+		return reply{}, errLate
 	default:
-		return reply{}, errors.New("the chat template needs more memory than it may use")
+		return reply{}, errEnded
 	}
 }
 

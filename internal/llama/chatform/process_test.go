@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kith/kith/internal/assert"
 )
 
 const childArg = "chat-templates"
@@ -98,6 +100,16 @@ func TestHostileTemplates(t *testing.T) {
 				t.Errorf("another template: %q, %v", joined(got), err)
 			}
 		})
+	}
+}
+
+// A template is not blamed for a child that was ended from outside.
+func TestChildEndsFromOutside(t *testing.T) {
+	r := newTestRenderer(t)
+	of := assert.Value(r.Open(t.Context(), Source{Text: simple}))(t)
+	for range 3 {
+		assert.OK(t, r.child.cmd.Process.Kill())
+		assert.Equal(t, joined(assert.Value(of.Render(t.Context(), hello("x")))(t)), "<|user|>x<|end|>\n<|assistant|>")
 	}
 }
 
