@@ -156,8 +156,15 @@ type secrets struct {
 // secrets returns the machine's keys. Without the file it makes them.
 func (c *daemonFile) secrets() (s secrets, err error) {
 	path := filepath.Join(c.Daemon.Data, "secrets.json")
-	if err = daemon.ReadPrivate(path, &s); !errors.Is(err, fs.ErrNotExist) {
-		return s, err
+	err = daemon.ReadPrivate(path, &s)
+	if err == nil && (s.CacheKey == "" || !llama.IsPromptKey(s.PromptKey)) {
+		err = fmt.Errorf("cannot use %s: it lacks a key", path)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return s, fmt.Errorf("%w; or remove it, and kith makes new keys: only prompts that were kept are computed again", err)
+	}
+	if err == nil {
+		return s, nil
 	}
 	if s.PromptKey, err = llama.NewPromptKey(); err != nil {
 		return s, err

@@ -3,6 +3,8 @@ package cli
 import (
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/kith/kith/internal/assert"
@@ -24,5 +26,24 @@ func TestOwnEnginesStart(t *testing.T) {
 	o.failure.Store(&failure)
 	if all := o.all(); len(all) > 0 {
 		t.Errorf("after its failure: %v", all)
+	}
+}
+
+// The machine's keys are made once, with mode 0600. The error of a file without
+// them names the next step.
+func TestSecrets(t *testing.T) {
+	var c daemonFile
+	c.Daemon.Data = t.TempDir()
+	path := filepath.Join(c.Daemon.Data, "secrets.json")
+	made := assert.Value(c.secrets())(t)
+	assert.Equal(t, assert.Value(c.secrets())(t), made, "read again")
+	assert.That(t, llama.IsPromptKey(made.PromptKey) && made.CacheKey != "", made)
+	for text, why := range map[string]string{
+		"{": "unexpected EOF", `{"prompt_key":"","cache_key":"x"}`: "lacks a key", `{"prompt_key":"` + made.PromptKey + `"}`: "lacks a key",
+	} {
+		assert.OK(t, os.WriteFile(path, []byte(text), 0o600))
+		_, err := c.secrets()
+		assert.Fails(t, err, why, text)
+		assert.Fails(t, err, "remove it", text)
 	}
 }

@@ -60,6 +60,12 @@ func NewPromptKey() (string, error) {
 	return identity.String(), nil
 }
 
+// IsPromptKey reports whether key was made by NewPromptKey.
+func IsPromptKey(key string) bool {
+	_, err := age.ParseX25519Identity(key)
+	return err == nil
+}
+
 // newPromptStore returns the store in dir, or nil if the limit is 0. Then it deletes what
 // is there.
 func newPromptStore(dir string, limit int64, key string) (*promptStore, error) {
