@@ -183,7 +183,7 @@ func (tpl *template) readBack(t *testing.T, a writtenAnswer) {
 	}
 	prompt, text := rendered[0], rendered[2]
 	begin := head(text, prompt)
-	o := ReaderOptions{Tools: agentTools, Prompt: prompt[:begin], Reasoning: true}
+	o := ReaderOptions{Tools: agentTools, Prompt: prompt[:begin]}
 	if a.reasoning != "" && strings.Contains(text, a.reasoning) && !strings.Contains(text, f.ThinkBegin) {
 		o.Prompt = prompt // it begins the reasoning
 	}
