@@ -31,6 +31,7 @@ var mayImport = map[string][]string{
 	"spool":       {"fault"},
 	"llamaserver": {},
 	"host":        {},
+	"seal":        {},
 	"mail":        {},
 	"outbound":    {},
 	"pull":        {"outbound"},
