@@ -12,7 +12,7 @@ import (
 )
 
 // Head is what the hub and the machine need to know of a call before it is opened. It is in
-// clear, and whoever changes it makes the call unreadable.
+// clear; a call whose head was changed does not open.
 type Head struct {
 	Version  int      `json:"v"` // 1
 	Call     [16]byte `json:"call"`

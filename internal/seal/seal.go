@@ -1,6 +1,6 @@
 // Package seal encrypts a call from one daemon to another, so that the hub between them
 // cannot read it. It has the formats of docs/spec/sealed.md, and no state: what a daemon
-// keeps of keys, and whom it trusts, is not decided here.
+// keeps of keys, and which it trusts, is not decided here.
 package seal
 
 import (

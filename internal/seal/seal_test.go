@@ -108,7 +108,7 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// A call without a proof is nobody's.
+// A call without a proof has no owner.
 func TestNoProof(t *testing.T) {
 	m := newMachine(t)
 	f := readFront(t, seal(t, Body{}, m).Request)

@@ -15,7 +15,7 @@ const (
 )
 
 // Words are 88 bits that people read, compare and type as 8 words of the English list of
-// BIP-39. In that list no two words begin with the same four letters.
+// BIP-39. In that list no two words begin with the same four characters.
 type Words [wordsSize]byte
 
 //go:embed words.txt
@@ -43,7 +43,7 @@ func (w Words) String() string {
 }
 
 // ParseWords parses words as people type them: in any case, with spaces or commas between
-// them, each at least by its first four letters.
+// them, each at least by its first four characters.
 func ParseWords(s string) (w Words, err error) {
 	fields := strings.FieldsFunc(strings.ToLower(s), func(r rune) bool { return r < 'a' || r > 'z' })
 	if len(fields) != wordsCount {
