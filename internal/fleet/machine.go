@@ -61,6 +61,16 @@ type Offer struct {
 	Load *Load
 }
 
+// SealKey identifies a key of a machine that calls can be sealed for
+// (spec/sealed.md#key-id).
+type SealKey [8]byte
+
+// Recipient is a machine that a call is sealed for, with the key.
+type Recipient struct {
+	Machine MachineID `json:"machine"`
+	Key     SealKey   `json:"key"`
+}
+
 // Machine is a member's computer as the hub knows it: either online or restored from its
 // last advertisement. After WithMachine only its Loads change.
 type Machine struct {
@@ -92,6 +102,8 @@ type Machine struct {
 	// Slots is the total number of concurrent requests.
 	Slots  int
 	Offers []Offer
+	// Seals are the keys that calls can be sealed for, the newest first; nil: none.
+	Seals []SealKey
 	// Load is the load of the machine for all models together. It is nil until the machine
 	// is in a Snapshot.
 	Load *Load
@@ -123,6 +135,9 @@ type Control struct {
 	Timezone *string `json:"timezone,omitzero"`
 	// Slots is the number of concurrent calls; 0: as many as the engines allow.
 	Slots *int `json:"slots,omitzero"`
+	// Account gives the machine the account key of its owner: the base64 of the answer to
+	// its ask (spec/sealed.md#approval).
+	Account string `json:"account,omitzero"`
 }
 
 // ActiveCall is a call that runs on a machine, or that waits for one.

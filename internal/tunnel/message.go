@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"github.com/kith/kith/internal/fleet"
 )
 
 // Version is the version of the tunnel's protocol in this build (Kith-Version). It
@@ -39,7 +41,12 @@ type Advertisement struct {
 	// all groups of its owner.
 	Groups []string `json:"groups,omitzero"`
 	Models []Model  `json:"models"`
+	// Seals are the keys that calls can be sealed for, the newest first, at most MaxSeals.
+	Seals []fleet.SealKey `json:"seals,omitzero"`
 }
+
+// MaxSeals is the maximum number of keys in an Advertisement.
+const MaxSeals = 2
 
 // Model is one offer in an Advertisement.
 type Model struct {
@@ -61,6 +68,39 @@ const (
 	PathTokenize = "/tokenize"
 	MaxTokenize  = 8 << 20
 )
+
+// PathSealed is the path of a sealed call (spec/sealed.md#on-the-tunnel). Its head and its
+// key are in headers, its body is the sealed one.
+const PathSealed = "/v1/sealed"
+
+// GET PathSeal responds with a Seal.
+const PathSeal = "/seal"
+
+// Seal is what others need to seal calls for a machine.
+type Seal struct {
+	Statement []byte `json:"statement,omitzero"` // of its newest key; empty: it has none
+	// Ask asks the owner's other machines for the account key; empty: it has the key.
+	Ask []byte `json:"ask,omitzero"`
+}
+
+// SealList is the hub's answer to GET /api/seals?model=ID: machines in the caller's reach
+// that offer the model, in the order in which a call would try them.
+type SealList struct {
+	Now      time.Time     `json:"now"` // by the hub's clock
+	Machines []SealMachine `json:"machines"`
+}
+
+// SealMachine is one machine of a SealList.
+type SealMachine struct {
+	ID        fleet.MachineID `json:"machine"`
+	Name      string          `json:"name"`
+	Owner     fleet.MemberID  `json:"owner"`
+	OwnerName string          `json:"owner_name"`
+	Class     string          `json:"class"` // fleet.Class
+	State     string          `json:"state"` // fleet.State
+	Keys      []fleet.SealKey `json:"keys"`
+	Statement []byte          `json:"statement,omitzero"` // empty: the machine has no key, or did not answer
+}
 
 // PathControl is the path for a fleet.Control.
 const PathControl = "/control"
@@ -97,6 +137,9 @@ const (
 	HeaderDeadline    = "Kith-Deadline" // RFC 3339: when the hub cancels the call
 	HeaderCache       = "Kith-Cache"    // key of the caller's prompt cache, from CacheName
 	HeaderModel       = "Kith-Model"    // the model's id, from EscapeModel
+	HeaderSealed      = "Kith-Sealed"   // base64 of the head of a sealed call
+	HeaderSealKey     = "Kith-Seal-Key" // "ID KEY", both base64: the machine's key, and what opens the call with it
+	HeaderFault       = "Kith-Fault"    // on a sealed answer with another status than 200: the fault's code
 	HeaderRefused     = "Kith-Refused"  // on a 503 of the daemon: a Refusal
 	HeaderVersion     = "Kith-Version"
 	// HeaderGeneration is in the hub's 101: the number of this tunnel.
@@ -140,6 +183,8 @@ const (
 	RefusedSpent        Refusal = "spent"
 	RefusedUnknownModel Refusal = "unknown_model"
 	RefusedFenced       Refusal = "fenced"
+	RefusedStaleKey     Refusal = "stale_key" // a call sealed for a key that the machine no longer has
+	RefusedRepeated     Refusal = "repeated"  // a sealed call that it has opened before
 	// RefusedOther stands for a value that this version does not know.
 	RefusedOther Refusal = "another reason"
 )
@@ -149,7 +194,7 @@ const (
 // not used.
 func RefusalIn(h http.Header) Refusal {
 	switch word := Refusal(h.Get(HeaderRefused)); word {
-	case "", RefusedBusy, RefusedPaused, RefusedHours, RefusedSpent, RefusedUnknownModel, RefusedFenced:
+	case "", RefusedBusy, RefusedPaused, RefusedHours, RefusedSpent, RefusedUnknownModel, RefusedFenced, RefusedStaleKey, RefusedRepeated:
 		return word
 	default:
 		return RefusedOther
