@@ -57,7 +57,7 @@ func (a *AnswerSealer) Chunk(text []byte, last bool) []byte {
 	if a.ended {
 		panic("seal: a chunk after the last one")
 	}
-	size := paddedSize(len(text))
+	size := PaddedSize(len(text))
 	b := pad(append(make([]byte, 0, size+tagSize), text...), len(text))
 	var data []byte
 	if last {

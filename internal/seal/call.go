@@ -98,7 +98,7 @@ func Seal(h Head, routing []byte, recipients []*Sender, body Body) (*Call, error
 	hash := sha256.Sum256(head)
 	size := bodyFront + len(body.Text)
 	front := len(callMagic) + 5 + len(head) + len(routing) + len(recipients)*RecipientKeySize
-	request := make([]byte, 0, front+paddedSize(size)+tagSize)
+	request := make([]byte, 0, front+PaddedSize(size)+tagSize)
 	request = append(request, callMagic...)
 	request = binary.BigEndian.AppendUint16(request, uint16(len(head)))
 	request = binary.BigEndian.AppendUint16(request, uint16(len(routing)))
@@ -114,7 +114,7 @@ func Seal(h Head, routing []byte, recipients []*Sender, body Body) (*Call, error
 	}
 	var proof [proofSize]byte
 	if body.Owner != nil {
-		proof = body.Owner.sign(kindOwner, hash[:])
+		proof = body.Owner.sign(kindOwner, owned(hash, body.Cache, body.Text))
 	}
 	request = append(append(append(request, body.Cache[:]...), proof[:]...), body.Text...)
 	request = pad(request, size)
@@ -135,6 +135,15 @@ func Seal(h Head, routing []byte, recipients []*Sender, body Body) (*Call, error
 		x.aead.Seal(key, x.nonce, fileKey, sum[:])
 	}
 	return c, nil
+}
+
+// owned returns what the owner of a call signs: its head and its body. A recipient, which
+// knows the proof, cannot put it on another call.
+func owned(head [sha256.Size]byte, cache [cacheSize]byte, text []byte) []byte {
+	sum := sha256.New()
+	sum.Write(cache[:])
+	sum.Write(text)
+	return sum.Sum(head[:])
 }
 
 // exported are the secrets of a call that the sender's and the machine's context give.
@@ -225,4 +234,6 @@ func (r *Receiver) Open(head, wrapped, body []byte) (*Opened, error) {
 }
 
 // From reports whether the call proves that it comes from the owner of an account key.
-func (o *Opened) From(k AccountKey) bool { return k.verify(kindOwner, o.hash[:], o.proof) }
+func (o *Opened) From(k AccountKey) bool {
+	return k.verify(kindOwner, owned(o.hash, o.Cache, o.Text), o.proof)
+}

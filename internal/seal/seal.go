@@ -55,8 +55,8 @@ func newAEAD(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// paddedSize returns how many bytes a text has when it is padded (spec/sealed.md#padding).
-func paddedSize(n int) int {
+// PaddedSize returns how many bytes a text has when it is padded (spec/sealed.md#padding).
+func PaddedSize(n int) int {
 	n++ // the mark
 	step := min(max(1<<max(bits.Len(uint(n))-6, 0), 256), 64<<10)
 	return (n + step - 1) / step * step
@@ -65,13 +65,13 @@ func paddedSize(n int) int {
 // pad appends the padding of the n bytes at the end of b. b has the capacity for it.
 func pad(b []byte, n int) []byte {
 	b = append(b, 0x80)
-	return append(b, make([]byte, paddedSize(n)-n-1)...)
+	return append(b, make([]byte, PaddedSize(n)-n-1)...)
 }
 
 // unpad removes the padding.
 func unpad(b []byte) ([]byte, error) {
 	text := bytes.TrimRight(b, "\x00")
-	if len(text) == 0 || text[len(text)-1] != 0x80 || paddedSize(len(text)-1) != len(b) {
+	if len(text) == 0 || text[len(text)-1] != 0x80 || PaddedSize(len(text)-1) != len(b) {
 		return nil, ErrOpen
 	}
 	return text[:len(text)-1], nil

@@ -116,6 +116,28 @@ func TestNoProof(t *testing.T) {
 	assert.That(t, !o.From(newAccount().Key()) && !o.From(AccountKey{}) && len(o.Text) == 0)
 }
 
+// A recipient of a call knows its owner's proof, and cannot put it on a call of its own with
+// the same head: the owner's prompt cache would answer the recipient's questions.
+func TestProofIsOfOneBody(t *testing.T) {
+	m, owner := newMachine(t), newAccount()
+	h := Head{Call: [16]byte{1}, Endpoint: "chat", Model: "llama3"}
+	opened := func(body Body) *Opened {
+		call := assert.Value(Seal(h, []byte("{}"), []*Sender{m.sender}, body))(t)
+		f := readFront(t, call.Request)
+		return assert.Value(m.open(f.head, f.key(0), f.body))(t)
+	}
+	own := opened(Body{Owner: owner, Text: []byte("mine")})
+	assert.That(t, own.From(owner.Key()))
+	for _, body := range []Body{{Text: []byte("another")}, {Text: []byte("mine"), Cache: [16]byte{1}}} {
+		other := opened(body)
+		other.proof = own.proof
+		assert.That(t, !other.From(owner.Key()), string(body.Text))
+	}
+	same := opened(Body{Text: []byte("mine")})
+	same.proof = own.proof
+	assert.That(t, same.From(owner.Key()))
+}
+
 // A call of which anything was changed does not open, nor one for another prekey.
 func TestChangedCall(t *testing.T) {
 	m := newMachine(t)
@@ -202,12 +224,12 @@ func TestChangedAnswer(t *testing.T) {
 // The padding hides lengths in steps, and costs at most 6 % above 4 KB.
 func TestPadding(t *testing.T) {
 	for n := range 70_000 {
-		size := paddedSize(n)
+		size := PaddedSize(n)
 		if size <= n || size%256 != 0 || n > 4096 && float64(size) > 1.07*float64(n) {
 			t.Fatalf("%d bytes become %d", n, size)
 		}
 	}
-	assert.Equal(t, paddedSize(32<<20)-32<<20, 64<<10)
+	assert.Equal(t, PaddedSize(32<<20)-32<<20, 64<<10)
 	for _, text := range []string{"", "\x00", "\x80", "a\x80\x00\x00", strings.Repeat("\x00", 300)} {
 		got := assert.Value(unpad(pad([]byte(text), len(text))))(t)
 		assert.Equal(t, string(got), text)
