@@ -14,11 +14,11 @@ import (
 const (
 	// maxSeals is the maximum number of machines in a list of those to seal for.
 	maxSeals = 16
-	// sealTime is how long a machine may take to say what it says of sealed calls.
+	// sealTime is how long a machine may take to send the statement of its key.
 	sealTime = time.Second
 )
 
-// listSeals lists the machines that a call for a model can be sealed for, with what they say
+// listSeals lists the machines that a call for a model can be sealed for, with the statements
 // of their keys (spec/sealed.md#seals).
 func (a *API) listSeals(ctx context.Context, c fleet.Caller, in ModelQuestion) (fleet.SealList, error) {
 	family, ok := fleet.ParseFamily(cmp.Or(in.Family, fleet.Chat.String()))
@@ -58,7 +58,7 @@ func (a *API) listSeals(ctx context.Context, c fleet.Caller, in ModelQuestion) (
 	return list, nil
 }
 
-// machineSeal returns what a machine of the caller says of sealed calls.
+// machineSeal returns what is needed to seal calls for a machine of the caller.
 func (a *API) machineSeal(ctx context.Context, c fleet.Caller, in MachineID) (fleet.Seal, error) {
 	m, err := a.ownMachine(ctx, c, in.Machine)
 	if err != nil {
@@ -71,7 +71,7 @@ func (a *API) machineSeal(ctx context.Context, c fleet.Caller, in MachineID) (fl
 	case errors.Is(err, fleet.ErrNotConnected):
 		return seal, fault.New(fault.MachineOffline, "machine %q is not connected", m.Name)
 	case err != nil:
-		return seal, fault.New(fault.MachineOffline, "machine %q does not say anything of sealed calls; is its kith up to date?", m.Name).Because(err)
+		return seal, fault.New(fault.MachineOffline, "machine %q did not send its key; is its kith up to date?", m.Name).Because(err)
 	}
 	return seal, nil
 }

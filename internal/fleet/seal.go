@@ -16,7 +16,7 @@ type Recipient struct {
 	Key     SealKey   `json:"key"`
 }
 
-// Seal is what others need to seal calls for a machine, as it says itself.
+// Seal is what others need to seal calls for a machine. It comes from the machine itself.
 type Seal struct {
 	Statement []byte `json:"statement,omitzero"` // of its newest key; empty: it has none
 	// Ask asks the owner's other machines for the account key; empty: it has the key.

@@ -424,7 +424,7 @@ func (r *Registry) Control(ctx context.Context, id fleet.MachineID, change fleet
 	return tunnel.SendControl(ctx, line.(*connection), change)
 }
 
-// Seal returns what a connected machine says of sealed calls. It returns
+// Seal returns what others need to seal calls for a connected machine. It returns
 // fleet.ErrNotConnected if the machine is not connected.
 func (r *Registry) Seal(ctx context.Context, id fleet.MachineID) (fleet.Seal, error) {
 	line, ok := r.lines.Load(id)

@@ -426,7 +426,7 @@ func SendControl(ctx context.Context, way http.RoundTripper, change fleet.Contro
 	return post(ctx, way, PathControl, change)
 }
 
-// FetchSeal returns what the machine at the other end of way says of sealed calls.
+// FetchSeal returns what others need to seal calls for the machine at the other end of way.
 func FetchSeal(ctx context.Context, way http.RoundTripper) (seal fleet.Seal, err error) {
 	response, err := request(ctx, way, http.MethodGet, PathSeal, nil)
 	if err != nil {
