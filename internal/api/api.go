@@ -48,6 +48,8 @@ type Config struct {
 	// Control sends a change to a connected machine. The error is fleet.ErrNotConnected or
 	// the machine's reason for refusing the change.
 	Control func(ctx context.Context, machine fleet.MachineID, change fleet.Control) error
+	// Seal returns what others need to seal calls for a connected machine.
+	Seal func(ctx context.Context, machine fleet.MachineID) (fleet.Seal, error)
 	// Ready returns why this hub currently refuses all calls, or nil.
 	Ready func(now time.Time) error
 	// Nodes returns the hub's nodes as seen by this one. Home returns the name of the node

@@ -61,16 +61,6 @@ type Offer struct {
 	Load *Load
 }
 
-// SealKey identifies a key of a machine that calls can be sealed for
-// (spec/sealed.md#key-id).
-type SealKey [8]byte
-
-// Recipient is a machine that a call is sealed for, with the key.
-type Recipient struct {
-	Machine MachineID `json:"machine"`
-	Key     SealKey   `json:"key"`
-}
-
 // Machine is a member's computer as the hub knows it: either online or restored from its
 // last advertisement. After WithMachine only its Loads change.
 type Machine struct {

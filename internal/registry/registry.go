@@ -424,6 +424,16 @@ func (r *Registry) Control(ctx context.Context, id fleet.MachineID, change fleet
 	return tunnel.SendControl(ctx, line.(*connection), change)
 }
 
+// Seal returns what others need to seal calls for a connected machine. It returns
+// fleet.ErrNotConnected if the machine is not connected.
+func (r *Registry) Seal(ctx context.Context, id fleet.MachineID) (fleet.Seal, error) {
+	line, ok := r.lines.Load(id)
+	if !ok {
+		return fleet.Seal{}, fleet.ErrNotConnected
+	}
+	return tunnel.FetchSeal(ctx, line.(*connection))
+}
+
 // write runs change as the only writer. change takes the snapshot and returns the next
 // one, and the machines that the Observer is notified of. Before that, write ends the
 // tunnels that change stopped using.

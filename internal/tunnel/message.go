@@ -73,34 +73,15 @@ const (
 // key are in headers, its body is the sealed one.
 const PathSealed = "/v1/sealed"
 
-// GET PathSeal responds with a Seal.
+// GET PathSeal responds with a fleet.Seal.
 const PathSeal = "/seal"
 
-// Seal is what others need to seal calls for a machine.
-type Seal struct {
-	Statement []byte `json:"statement,omitzero"` // of its newest key; empty: it has none
-	// Ask asks the owner's other machines for the account key; empty: it has the key.
-	Ask []byte `json:"ask,omitzero"`
-}
-
-// SealList is the hub's answer to GET /api/seals?model=ID: machines in the caller's reach
-// that offer the model, in the order in which a call would try them.
-type SealList struct {
-	Now      time.Time     `json:"now"` // by the hub's clock
-	Machines []SealMachine `json:"machines"`
-}
-
-// SealMachine is one machine of a SealList.
-type SealMachine struct {
-	ID        fleet.MachineID `json:"machine"`
-	Name      string          `json:"name"`
-	Owner     fleet.MemberID  `json:"owner"`
-	OwnerName string          `json:"owner_name"`
-	Class     string          `json:"class"` // fleet.Class
-	State     string          `json:"state"` // fleet.State
-	Keys      []fleet.SealKey `json:"keys"`
-	Statement []byte          `json:"statement,omitzero"` // empty: the machine has no key, or did not answer
-}
+// These are the types of package fleet.
+type (
+	Seal        = fleet.Seal
+	SealList    = fleet.SealList
+	SealMachine = fleet.SealMachine
+)
 
 // PathControl is the path for a fleet.Control.
 const PathControl = "/control"
