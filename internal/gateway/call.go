@@ -130,10 +130,12 @@ func (c *Call) messageID() string { return "msg_" + strings.TrimPrefix(c.ID, "re
 
 // Trace is what a Backend records while it serves a call.
 type Trace struct {
-	Machine  fleet.MachineID
-	Owner    fleet.MemberID // of Machine
-	Group    fleet.GroupID  // through which the caller reached the machine; empty: none
-	Route    string         // the value of X-Kith-Route; empty: no machine received the prompt
+	Machine fleet.MachineID
+	Owner   fleet.MemberID // of Machine
+	Group   fleet.GroupID  // through which the caller reached the machine; empty: none
+	Route   string         // the value of X-Kith-Route; empty: no machine received the prompt
+	// Sealed is the value of X-Kith-Sealed, on the local surface; empty: the header is not sent.
+	Sealed   string
 	Attempts int
 	Waited   time.Duration
 	// First and Last are the first and the latest routing decision, Tries the attempts.

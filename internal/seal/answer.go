@@ -7,8 +7,9 @@ import (
 	"io"
 )
 
-// answerHead is what an answer begins with: the id of the machine's key and a nonce.
-const answerHead = 8 + 32
+// AnswerHeadSize is the size of what an answer begins with: the id of the machine's key and
+// a nonce.
+const AnswerHeadSize = 8 + 32
 
 // final is the associated data of an answer's last chunk.
 var final = []byte("final")
@@ -42,8 +43,8 @@ type AnswerSealer struct {
 
 // Answer returns the sealer of the answer to the call. There is one answer to a call.
 func (o *Opened) Answer() (*AnswerSealer, error) {
-	head := append(make([]byte, 0, answerHead), o.key[:]...)
-	head = head[:answerHead]
+	head := append(make([]byte, 0, AnswerHeadSize), o.key[:]...)
+	head = head[:AnswerHeadSize]
 	rand.Read(head[len(o.key):])
 	c, err := newChunks(o.answer, head[len(o.key):])
 	return &AnswerSealer{head, c}, err
@@ -77,7 +78,7 @@ type AnswerOpener struct {
 // Answer returns the opener for an answer that begins with head. It fails with ErrOpen if no
 // recipient of the call sealed it.
 func (c *Call) Answer(head []byte) (*AnswerOpener, error) {
-	if len(head) != answerHead {
+	if len(head) != AnswerHeadSize {
 		return nil, ErrOpen
 	}
 	secret, ok := c.answers[KeyID(head[:8])]

@@ -53,15 +53,16 @@ type Statement struct {
 const (
 	statementMagic = "kith prekey v1\x00\x00"
 	// MaxStatement is the maximum size of a statement in bytes.
-	MaxStatement  = 2 << 10
-	maxSuccession = 4
+	MaxStatement = 2 << 10
+	// MaxSuccession is the maximum number of former keys in a statement.
+	MaxSuccession = 4
 	maxMachineID  = 64
 )
 
 // Sign returns the statement of a machine (spec/sealed.md#statement). former are the account
 // keys that led to this one, the oldest first, at most four.
 func (a *Account) Sign(machine string, prekey *Prekey, made time.Time, former []Succession) ([]byte, error) {
-	if machine == "" || len(machine) > maxMachineID || len(former) > maxSuccession {
+	if machine == "" || len(machine) > maxMachineID || len(former) > MaxSuccession {
 		return nil, errors.New("cannot make a statement with such an id, or of so many keys")
 	}
 	key := a.Key()
@@ -92,7 +93,7 @@ func ParseStatement(text []byte) (*Statement, error) {
 	copy(s.Account[:], r.take(len(s.Account)))
 	s.prekey = r.take(prekeySize)
 	former := int(r.number(1))
-	for range min(former, maxSuccession) {
+	for range min(former, MaxSuccession) {
 		var next Succession
 		copy(next.Former[:], r.take(len(next.Former)))
 		copy(next.Signature[:], r.take(len(next.Signature)))
@@ -100,7 +101,7 @@ func ParseStatement(text []byte) (*Statement, error) {
 	}
 	signed := text[:len(text)-len(r.left)]
 	signature := r.take(ed25519.SignatureSize)
-	if signature == nil || len(r.left) > 0 || former > maxSuccession || s.Machine == "" || len(s.Machine) > maxMachineID {
+	if signature == nil || len(r.left) > 0 || former > MaxSuccession || s.Machine == "" || len(s.Machine) > maxMachineID {
 		return nil, errors.New("not a complete statement")
 	}
 	if !s.Account.verify("", signed, signature) {
