@@ -15,10 +15,10 @@ import (
 )
 
 // vectorsFile has what other programs check their reading of docs/spec/sealed.md with. It is
-// written anew by go test ./internal/seal -run TestVectors -update.
+// written by go test ./internal/seal -run TestVectors -update.
 const vectorsFile = "../../docs/spec/testdata/sealed-vectors.json"
 
-var update = flag.Bool("update", false, "write the vectors anew")
+var update = flag.Bool("update", false, "write the vectors")
 
 // vectors are one recorded call, statement and approval. Bytes are in base64.
 type vectors struct {
