@@ -53,6 +53,7 @@ type sealHub struct {
 	answer  func([]byte) []byte
 	instead http.HandlerFunc
 	noList  bool
+	trailer http.Header // of the last answer
 	// double answers in place of the machine's daemon, in chunks that do not depend on time.
 	double *sealed.Machine
 }
@@ -186,6 +187,12 @@ func (h *sealHub) lies(set func()) {
 	set()
 }
 
+func (h *sealHub) lastTrailer() http.Header {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.trailer
+}
+
 func (h *sealHub) posted() []*sealedCall {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -254,6 +261,9 @@ func (h *sealHub) serveSealed(w http.ResponseWriter, r *http.Request) {
 // passOn passes a machine's answer on as a hub does.
 func (h *sealHub) passOn(w http.ResponseWriter, resp *http.Response, stream bool, change func([]byte) []byte) {
 	body, _ := io.ReadAll(resp.Body)
+	h.mu.Lock()
+	h.trailer = resp.Trailer
+	h.mu.Unlock()
 	if change != nil {
 		body = change(body)
 	}
@@ -299,6 +309,9 @@ func TestSealedCalls(t *testing.T) {
 		assert.That(t, resp.Header.Get("X-Kith-Sealed") == "yes" && resp.Header.Get("X-Kith-Route") == "shared; machine=attic; owner=ada", name, resp.Header)
 		assert.Lacks(t, text, "waiting", "a comment of the hub", text)
 		assert.Contains(t, string(h.engine.Last().Body), secretPrompt, name)
+		trailer := h.lastTrailer()
+		usage, reported := dialect.ParseTrailer(trailer.Get(dialect.UsageTrailer), trailer.Get(dialect.CachedTrailer))
+		assert.That(t, reported && usage.In > 0, name, trailer)
 	}
 	h.hid()
 	call := h.posted()[0]
@@ -310,6 +323,12 @@ func TestSealedCalls(t *testing.T) {
 	}
 	_, local := h.machine.admission.running("")
 	assert.Equal(t, local, 0)
+
+	// A new tunnel of the same login keeps the keys: calls on their way are not lost.
+	key := h.link.ad.Seals[0]
+	h.machine.reconnect()
+	h.link = h.connected()
+	assert.Equal(t, h.link.ad.Seals[0], key)
 
 	// The first key seen is kept, and the words of its owner confirm it.
 	keys := assert.Value(r.Sealing())(t)
@@ -343,7 +362,9 @@ func TestSealedEngineError(t *testing.T) {
 }
 
 // frames splits a sealed stream.
-func frames(body []byte) [][]byte { return bytes.SplitAfter(bytes.TrimSuffix(body, []byte("\n\n")), []byte("\n\n")) }
+func frames(body []byte) [][]byte {
+	return bytes.SplitAfter(bytes.TrimSuffix(body, []byte("\n\n")), []byte("\n\n"))
+}
 
 func joinFrames(all ...[]byte) []byte {
 	var out []byte
@@ -392,7 +413,11 @@ func TestLyingHub(t *testing.T) {
 		"a repeated frame":     {false, answers(func(b []byte) []byte { f := frames(b); return joinFrames(slices.Insert(f, 2, f[1])...) }), changed},
 		"reordered frames":     {false, answers(func(b []byte) []byte { f := frames(b); f[1], f[2] = f[2], f[1]; return joinFrames(f...) }), changed},
 		"a frame of another":   {false, answers(func(b []byte) []byte { f := frames(b); f[1] = frames(before)[1]; return joinFrames(f...) }), changed},
-		"the end of another":   {false, answers(func(b []byte) []byte { f, g := frames(b), frames(before); f[len(f)-2] = g[len(g)-2]; return joinFrames(f...) }), changed},
+		"the end of another": {false, answers(func(b []byte) []byte {
+			f, g := frames(b), frames(before)
+			f[len(f)-2] = g[len(g)-2]
+			return joinFrames(f...)
+		}), changed},
 		"cut":                  {false, answers(func(b []byte) []byte { f := frames(b); return joinFrames(f[:3]...) }), cut},
 		"cut, with an end":     {false, answers(func(b []byte) []byte { f := frames(b); return joinFrames(append(f[:3], f[len(f)-1])...) }), cut},
 		"only a head":          {false, answers(func(b []byte) []byte { return joinFrames(frames(b)[0], []byte("data: [DONE]")) }), cut},
@@ -403,27 +428,53 @@ func TestLyingHub(t *testing.T) {
 		"another answer, cut":  {true, answers(func(b []byte) []byte { return b[:40] }), changed},
 		"not sealed, a stream": {false, func() { h.instead = sayFrames(chunk, done) }, notSealed},
 		"not sealed, later":    {false, answers(func(b []byte) []byte { f := frames(b); return joinFrames(f[0], f[1], []byte(chunk), []byte(done)) }), notSealed},
-		"not sealed, unary":    {true, func() { h.instead = refuseWith(200, `{"id":"1","object":"chat.completion","choices":[]}`, "Content-Type", "application/json") }, notSealed},
-		"an event":             {false, func() { h.instead = sayFrames("event: x\ndata: AAAA\n\n", done) }, notSealed},
-		"a long line":          {false, func() { h.instead = sayFrames("data: " + strings.Repeat("A", 400<<10)) }, notSealed},
-		"a changed error":      {true, func() { h.instead = refuseWith(400, `{"error":{"code":"invalid_request","message":"x","sealed":"AAAA"}}`) }, changed},
-		"another model":        {false, asks(func(c *sealedCall) { c.model = "vectors" }), `"engine_error"`},
-		"another head":         {false, asks(func(c *sealedCall) { c.head = bytes.Replace(c.head, []byte("true"), []byte("false"), 1) }), `"engine_error"`},
-		"a changed call":       {false, asks(func(c *sealedCall) { c.body[9] ^= 1 }), `"engine_error"`},
-		"a changed key":        {false, asks(func(c *sealedCall) { c.keys[1130] ^= 1 }), `"engine_error"`},
-		"a changed sender":     {false, asks(func(c *sealedCall) { c.keys[9] ^= 1 }), `"engine_error"`},
-		"a wrong key id":       {false, asks(func(c *sealedCall) { c.routing.To[0].Key[0] ^= 1 }), "change faster than the call can be sealed"},
-		"always stale":         {false, func() { h.instead = refuseWith(412, `{"error":{"code":"stale_seal","message":"x"}}`) }, "change faster than the call can be sealed"},
-		"stale in a stream":    {false, func() { h.instead = sayFrames(": waiting 1 ahead, 9 s left\n\n", `data: {"error":{"code":"stale_seal","message":"x"}}`+"\n\n") }, "change faster than the call can be sealed"},
-		"a refusal":            {false, func() { h.instead = refuseWith(503, `{"error":{"code":"machine_offline","message":"so says the hub"}}`) }, "so says the hub"},
-		"a refusal, later":     {false, func() { h.instead = sayFrames(": working\n\n", `data: {"error":{"code":"machine_offline","message":"so says the hub"}}`+"\n\n") }, "so says the hub"},
-		"broken":               {false, func() { h.instead = func(w http.ResponseWriter, r *http.Request) { sayFrames(": working\n\n")(w, r); panic(http.ErrAbortHandler) } }, "broke during the answer"},
-		"no statement":         {false, func() { h.list = func(l *fleet.SealList) { l.Machines[0].Statement[70] ^= 1 } }, "ada's attic has a key that is not valid"},
-		"another machine's":    {false, func() { h.list = func(l *fleet.SealList) { l.Machines[0].ID = "mch_9" } }, "has a key that is not valid"},
-		"an empty list":        {false, func() { h.list = func(l *fleet.SealList) { l.Machines = nil } }, "lists no machine"},
-		"an old statement":     {false, func() { h.list = func(l *fleet.SealList) { l.Machines[0].Statement = statementOf(t, "mch_1", -13*time.Hour) } }, "set the clock of attic"},
-		"a wrong clock":        {false, func() { h.list = func(l *fleet.SealList) { l.Machines[0].Statement, l.Now = statementOf(t, "mch_1", -90*time.Hour), l.Now.Add(-90*time.Hour) } }, "not valid by this computer's clock"},
-		"a list that is none":  {false, func() { h.list = func(l *fleet.SealList) { l.Machines[0].Class, l.Machines[0].State = "best", "eager"; l.Machines[0].Statement[9] ^= 1 } }, "not valid"},
+		"not sealed, unary": {true, func() {
+			h.instead = refuseWith(200, `{"id":"1","object":"chat.completion","choices":[]}`, "Content-Type", "application/json")
+		}, notSealed},
+		"an event":    {false, func() { h.instead = sayFrames("event: x\ndata: AAAA\n\n", done) }, notSealed},
+		"a long line": {false, func() { h.instead = sayFrames("data: " + strings.Repeat("A", 400<<10)) }, notSealed},
+		"a changed error": {true, func() {
+			h.instead = refuseWith(400, `{"error":{"code":"invalid_request","message":"x","sealed":"AAAA"}}`)
+		}, changed},
+		"another model":    {false, asks(func(c *sealedCall) { c.model = "vectors" }), `"engine_error"`},
+		"another head":     {false, asks(func(c *sealedCall) { c.head = bytes.Replace(c.head, []byte("true"), []byte("false"), 1) }), `"engine_error"`},
+		"a changed call":   {false, asks(func(c *sealedCall) { c.body[9] ^= 1 }), `"engine_error"`},
+		"a changed key":    {false, asks(func(c *sealedCall) { c.keys[1130] ^= 1 }), `"engine_error"`},
+		"a changed sender": {false, asks(func(c *sealedCall) { c.keys[9] ^= 1 }), `"engine_error"`},
+		"a wrong key id":   {false, asks(func(c *sealedCall) { c.routing.To[0].Key[0] ^= 1 }), "change faster than the call can be sealed"},
+		"always stale":     {false, func() { h.instead = refuseWith(412, `{"error":{"code":"stale_seal","message":"x"}}`) }, "change faster than the call can be sealed"},
+		"stale in a stream": {false, func() {
+			h.instead = sayFrames(": waiting 1 ahead, 9 s left\n\n", `data: {"error":{"code":"stale_seal","message":"x"}}`+"\n\n")
+		}, "change faster than the call can be sealed"},
+		"a refusal": {false, func() {
+			h.instead = refuseWith(503, `{"error":{"code":"machine_offline","message":"so says the hub"}}`)
+		}, "so says the hub"},
+		"a refusal, later": {false, func() {
+			h.instead = sayFrames(": working\n\n", `data: {"error":{"code":"machine_offline","message":"so says the hub"}}`+"\n\n")
+		}, "so says the hub"},
+		"broken": {false, func() {
+			h.instead = func(w http.ResponseWriter, r *http.Request) {
+				sayFrames(": working\n\n")(w, r)
+				panic(http.ErrAbortHandler)
+			}
+		}, "broke during the answer"},
+		"no statement":      {false, func() { h.list = func(l *fleet.SealList) { l.Machines[0].Statement[70] ^= 1 } }, "ada's attic has a key that is not valid"},
+		"another machine's": {false, func() { h.list = func(l *fleet.SealList) { l.Machines[0].ID = "mch_9" } }, "has a key that is not valid"},
+		"an empty list":     {false, func() { h.list = func(l *fleet.SealList) { l.Machines = nil } }, "lists no machine"},
+		"an old statement": {false, func() {
+			h.list = func(l *fleet.SealList) { l.Machines[0].Statement = statementOf(t, "mch_1", -13*time.Hour) }
+		}, "set the clock of attic"},
+		"a wrong clock": {false, func() {
+			h.list = func(l *fleet.SealList) {
+				l.Machines[0].Statement, l.Now = statementOf(t, "mch_1", -90*time.Hour), l.Now.Add(-90*time.Hour)
+			}
+		}, "not valid by this computer's clock"},
+		"a list that is none": {false, func() {
+			h.list = func(l *fleet.SealList) {
+				l.Machines[0].Class, l.Machines[0].State = "best", "eager"
+				l.Machines[0].Statement[9] ^= 1
+			}
+		}, "not valid"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := h.caller(sealed.Prefer)

@@ -275,7 +275,12 @@ func (q *question) refuse(all []judgement, inClass func(*judgement) bool) *fault
 	refuse := func(format string, args ...any) *fault.Fault {
 		return fault.New(fault.CascadeExhausted, format, args...).WithNoRetry()
 	}
-	if j := first[changed]; j != nil {
+	switch j := first[changed]; {
+	case j == nil:
+	case j.class() == fleet.Own:
+		return refuse("%s does not have the account key of your other machines: run kith trust on it for its words, "+
+			"then run kith trust machine WORDS here; no call goes there until then", j.title())
+	default:
 		return refuse("%s has another key than before: ask %s for the words of kith trust, then run "+
 			"kith trust %s WORDS; no call goes there until then", j.title(), j.OwnerName, j.OwnerName)
 	}
