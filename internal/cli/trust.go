@@ -45,7 +45,8 @@ func (a *app) trust() *cobra.Command {
 			a.say("%s\n", faint("Give it to your other machines: run `kith trust` on each for its words, and `kith trust machine WORDS` here."))
 		})
 	})
-	return withCommands(show, machine, remove, reset)
+	show.AddCommand(machine, remove, reset) // every other first argument is a name
+	return show
 }
 
 // trustOf returns what this machine's daemon has of keys.
