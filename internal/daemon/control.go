@@ -90,6 +90,8 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 		},
 		"POST /drain":  d.serveDrain,
 		"POST /hours":  d.serveHours,
+		"GET /trust":   d.serveTrust,
+		"POST /trust":  d.serveTrustChange,
 		"POST /reload": d.serveReload,
 		"POST /signin": func(w http.ResponseWriter, r *http.Request) {
 			d.reconnect()

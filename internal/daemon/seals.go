@@ -16,6 +16,12 @@ import (
 	"github.com/kith/kith/internal/tunnel"
 )
 
+// What the owner's commands send and get.
+type (
+	Trust       = sealed.Trust
+	TrustChange = sealed.Change
+)
+
 // sealing is what a login has for sealed calls.
 type sealing struct {
 	keys    *sealed.Keyring
@@ -149,6 +155,44 @@ func (d *Daemon) acceptAccount(answer string) error {
 	}
 	d.log.Info("this machine has the account key of its owner's other machines")
 	return nil
+}
+
+// serveTrust serves GET /trust on the socket.
+func (d *Daemon) serveTrust(w http.ResponseWriter, _ *http.Request) {
+	if keys, err := d.Sealing(); err != nil {
+		refuseChange(w, err)
+	} else {
+		d.writeTrust(w, keys, nil)
+	}
+}
+
+// serveTrustChange serves POST /trust on the socket.
+func (d *Daemon) serveTrustChange(w http.ResponseWriter, r *http.Request) {
+	var change TrustChange
+	if !readChange(w, r, &change) {
+		return
+	}
+	keys, err := d.Sealing()
+	var answer []byte
+	if err == nil {
+		answer, err = keys.Change(&change)
+	}
+	if err != nil {
+		refuseChange(w, err)
+		return
+	}
+	d.writeTrust(w, keys, answer)
+}
+
+// writeTrust responds with what this machine has of keys, and the answer of an act.
+func (d *Daemon) writeTrust(w http.ResponseWriter, keys *sealed.Keyring, answer []byte) {
+	now, err := keys.Trust(d.hubClient.Load().credential.Machine, d.policy.Load().sealed)
+	if err != nil {
+		refuseChange(w, err)
+		return
+	}
+	now.Answer = answer
+	writeJSON(w, http.StatusOK, now)
 }
 
 // serveSeal responds with what others need to seal calls for this machine.
