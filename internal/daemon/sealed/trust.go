@@ -54,6 +54,7 @@ type book struct {
 	account  seal.Fingerprint // of this daemon's account key
 	approved bool             // the account key is on several machines
 	member   string           // this daemon's owner
+	revoked  []seal.Fingerprint
 	keys     []Known
 	pins     map[fleet.MachineID]pin
 }
@@ -163,6 +164,9 @@ func (b *book) judge(m *listed, now time.Time) judgement {
 // machine.
 func (b *book) differs(m *listed, f seal.Fingerprint) bool {
 	own := m.Class == fleet.Own.String()
+	if slices.Contains(b.revoked, f) {
+		return true
+	}
 	if p, sealed := b.pins[m.ID]; sealed && p.Fingerprint != f || own && b.approved || !own && m.OwnerName == b.member {
 		return true
 	}
