@@ -90,6 +90,8 @@ func TestScripts(t *testing.T) {
 			"body":     body,
 			"gguf":     gguf,
 			"value":    value,
+			"wiretap":  wiretap,
+			"sees":     sees,
 			"oneday":   func(*testscript.TestScript, bool, []string) { enginetest.OneDay() },
 		},
 		RequireExplicitExec: true,
@@ -104,6 +106,7 @@ type story struct {
 	procs   map[string]*process
 	streams map[string]*streamed
 	doubles map[string]double
+	tap     *tap // nil: none
 }
 
 func of(ts *testscript.TestScript) *story { return ts.Value(storyKey{}).(*story) }
