@@ -313,6 +313,9 @@ func TestSealedCalls(t *testing.T) {
 		usage, reported := dialect.ParseTrailer(trailer.Get(dialect.UsageTrailer), trailer.Get(dialect.CachedTrailer))
 		assert.That(t, reported && usage.In > 0, name, trailer)
 	}
+	// The engine's counts come with the answer: one that read a part of the conversation is named.
+	resp := r.post("/v1/chat/completions", strings.Replace(secretChat(true), secretPrompt, secretPrompt+strings.Repeat("x", 5000), 1))
+	assert.Contains(t, read(t, resp.Body), "; the engine read only a part of the conversation\n\n")
 	h.hid()
 	call := h.posted()[0]
 	assert.That(t, len(call.routing.To) == 1 && call.routing.To[0].Machine == "mch_1" && call.routing.To[0].Key == h.link.ad.Seals[0], call.routing)
@@ -337,7 +340,7 @@ func TestSealedCalls(t *testing.T) {
 	c := r.config
 	c.Sealed = sealed.Require
 	assert.OK(t, r.Reload(t.Context(), c))
-	resp := r.post("/v1/chat/completions", secretChat(false))
+	resp = r.post("/v1/chat/completions", secretChat(false))
 	assert.That(t, strings.Contains(read(t, resp.Body), secretAnswer) && resp.Header.Get("X-Kith-Sealed") == "yes", resp.StatusCode)
 	h.hid()
 }
@@ -415,7 +418,7 @@ func TestLyingHub(t *testing.T) {
 		"a frame of another":   {false, answers(func(b []byte) []byte { f := frames(b); f[1] = frames(before)[1]; return joinFrames(f...) }), changed},
 		"the end of another": {false, answers(func(b []byte) []byte {
 			f, g := frames(b), frames(before)
-			f[len(f)-2] = g[len(g)-2]
+			f[len(f)-3] = g[len(g)-3]
 			return joinFrames(f...)
 		}), changed},
 		"cut":                  {false, answers(func(b []byte) []byte { f := frames(b); return joinFrames(f[:3]...) }), cut},
@@ -499,6 +502,26 @@ func TestLyingHub(t *testing.T) {
 			h.hid()
 		})
 	}
+}
+
+// After the machine's own end mark a hub can take away the token counts alone, and is named.
+func TestChangedCounts(t *testing.T) {
+	h := newSealHub(t, sealed.Prefer)
+	r := h.caller(sealed.Prefer)
+	double := sealed.NewMachine(assert.Value(sealed.OpenKeyring(t.TempDir(), h.URL, "ada"))(t), "mch_1")
+	assert.OK(t, assert.Err(double.Turn(time.Now())))
+	h.lies(func() {
+		h.double, h.answer = double, func(b []byte) []byte {
+			f := frames(b)
+			f[len(f)-2] = flip(f[len(f)-2])
+			return joinFrames(f...)
+		}
+	})
+	text := read(t, r.post("/v1/chat/completions", secretChat(true)).Body)
+	assert.That(t, strings.Contains(text, secretAnswer) && strings.HasSuffix(text, done), text)
+	r.await("shown to the owner", func(s Status) bool {
+		return slices.ContainsFunc(s.RecentErrors, func(e RecentError) bool { return strings.Contains(e.What, "changed on its way") })
+	})
 }
 
 // statementOf is a statement of a machine by a key of its own.

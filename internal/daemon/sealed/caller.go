@@ -303,7 +303,8 @@ func (in *incoming) answer() (*gateway.Answer, error) {
 		if err := in.begin(); err != nil {
 			return nil, err
 		}
-		opened.Body = in
+		in.trailer = http.Header{}
+		opened.Body, opened.Trailer = in, in.trailer
 		return opened, nil
 	}
 	text, err := in.unary()

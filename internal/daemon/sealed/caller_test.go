@@ -179,7 +179,7 @@ func FuzzIncoming(f *testing.F) {
 	h, body, sealed := m.sealFor(f, chatHead, seal.Body{Text: []byte(chatText)})
 	call, _, err := m.opened(h, body)
 	assert.OK(f, err)
-	all := [][]byte{call.answer.Head(), call.answer.Chunk([]byte("one "), false), call.answer.Chunk([]byte("two"), true)}
+	all := [][]byte{call.answer.Head(), call.answer.Chunk([]byte("one "), false), call.answer.Chunk([]byte("two"), false), call.answer.Chunk([]byte("3 2 1"), true)}
 	var honest []byte
 	for _, part := range all {
 		honest = append(honest, frame(part)...)
@@ -194,7 +194,7 @@ func FuzzIncoming(f *testing.F) {
 	c := newCaller(f, nil)
 	f.Fuzz(func(t *testing.T, text []byte) {
 		trace := &gateway.Call{Waiting: func(ahead int, left time.Duration) { assert.That(t, ahead >= -1 && left >= 0 && left <= 24*time.Hour) }}
-		in := &incoming{outgoing: &outgoing{Caller: c, call: trace}, sealed: sealed, resp: respond(200, string(text)), cancel: func(error) {}}
+		in := &incoming{outgoing: &outgoing{Caller: c, call: trace}, sealed: sealed, resp: respond(200, string(text)), cancel: func(error) {}, trailer: http.Header{}}
 		err := in.begin()
 		var got []byte
 		if err == nil {
@@ -202,6 +202,7 @@ func FuzzIncoming(f *testing.F) {
 		}
 		assert.That(t, bytes.HasPrefix([]byte("one two"), got), string(got))
 		assert.That(t, (err == nil) == (string(got) == "one two" && in.opener.Ended()), string(got), err)
+		assert.That(t, (err == nil) == (in.trailer.Get("Kith-Usage") == "3 2"), in.trailer)
 		assert.That(t, err == nil || errors.As(err, new(*fault.Fault)), err)
 	})
 }

@@ -22,9 +22,10 @@ import (
 // hub it takes comments about waiting and the route, and faults of known codes.
 type incoming struct {
 	*outgoing
-	sealed *seal.Call
-	resp   *http.Response // of the hub
-	cancel context.CancelCauseFunc
+	sealed  *seal.Call
+	resp    *http.Response // of the hub
+	trailer http.Header    // of the opened answer
+	cancel  context.CancelCauseFunc
 
 	lines  *bufio.Reader
 	opener *seal.AnswerOpener // nil before the first frame
@@ -79,7 +80,14 @@ func (in *incoming) chunk() ([]byte, error) {
 		return nil, err
 	}
 	text, err := in.opener.Chunk(frame)
-	if err != nil && err != io.EOF {
+	switch {
+	case err == io.EOF: // the last chunk has the engine's token counts
+		if counts := strings.Fields(string(text)); len(counts) == 3 {
+			in.trailer.Set(dialect.UsageTrailer, counts[0]+" "+counts[1])
+			in.trailer.Set(dialect.CachedTrailer, counts[2])
+		}
+		return nil, nil
+	case err != nil:
 		return nil, in.lied(errChanged)
 	}
 	return text, nil

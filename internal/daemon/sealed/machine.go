@@ -337,6 +337,12 @@ func frame(b []byte) []byte {
 func (a *Answer) Close() error {
 	switch {
 	case a.streams():
+		if len(a.text) > 0 {
+			if err := a.seal(false); err != nil {
+				return err
+			}
+		}
+		a.text = append(a.text, a.usage()...)
 		if err := a.seal(true); err != nil {
 			return err
 		}
@@ -362,6 +368,17 @@ func (a *Answer) served() error {
 	h.Set(dialect.UsageTrailer, usage.Trailer())
 	h.Set(dialect.CachedTrailer, strconv.FormatInt(usage.Cached, 10))
 	return nil
+}
+
+// usage returns the last chunk of a stream: the engine's token counts, which the caller's
+// daemon does not get in a trailer; empty without any.
+func (a *Answer) usage() string {
+	h := a.Header()
+	usage, reported := dialect.ParseTrailer(h.Get(dialect.UsageTrailer), h.Get(dialect.CachedTrailer))
+	if !reported {
+		return ""
+	}
+	return usage.Trailer() + " " + strconv.FormatInt(usage.Cached, 10)
 }
 
 // End ends the call. If nothing of an answer was sent, the hub may try the call here again.

@@ -176,16 +176,18 @@ func TestAnswer(t *testing.T) {
 			assert.OK(t, http.NewResponseController(a).Flush())
 		}
 		io.WriteString(a, "three")
+		a.Header().Set("Kith-Usage", "3 5")
+		a.Header().Set("Kith-Cached", "2")
 	})
 	frames := strings.Split(strings.TrimSuffix(text, "\n\n"), "\n\n")
-	assert.Require(t, len(frames) == 5 && frames[4] == "data: [DONE]" && resp.Header.Get("Content-Length") == "", text)
+	assert.Require(t, len(frames) == 6 && frames[5] == "data: [DONE]" && resp.Header.Get("Content-Length") == "", text)
 	decode := func(i int) []byte {
 		return assert.Value(base64.StdEncoding.DecodeString(strings.TrimPrefix(frames[i], "data: ")))(t)
 	}
 	opener := assert.Value(call.Answer(decode(0)))(t)
-	for i, want := range []string{"one", "two", "three"} {
+	for i, want := range []string{"one", "two", "three", "3 5 2"} {
 		got, err := opener.Chunk(decode(i + 1))
-		assert.That(t, string(got) == want && (err == io.EOF) == (i == 2), string(got), err)
+		assert.That(t, string(got) == want && (err == io.EOF) == (i == 3), string(got), err)
 	}
 
 	const usage = `{"id":"1","usage":{"prompt_tokens":3,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":2}}}`
