@@ -46,6 +46,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			path := filepath.Dir(binary) + string(os.PathListSeparator) + env.Getenv("PATH")
 			env.Setenv("PATH", path)
+			env.Setenv("ONLYKITH", filepath.Dir(binary)) // a PATH without the double of llama-server
 			home := filepath.Join(env.WorkDir, "home")
 			env.Setenv("HOME", home)
 			env.Setenv("KITH_HOME", filepath.Join(home, ".kith"))
@@ -67,30 +68,31 @@ func TestScripts(t *testing.T) {
 			return os.MkdirAll(filepath.Join(home, ".kith"), 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"network":  network,
-			"hub":      hub,
-			"daemon":   daemon,
-			"member":   member,
-			"double":   startDouble,
-			"reader":   reader,
-			"coder":    coder,
-			"computed": computed,
-			"page":     page,
-			"behave":   behave,
-			"counts":   counts,
-			"call":     call,
-			"stream":   stream,
-			"first":    first,
-			"flood":    flood,
-			"ended":    ended,
-			"hangup":   hangup,
-			"kill9":    kill9,
-			"halt":     halt,
-			"until":    until,
-			"body":     body,
-			"gguf":     gguf,
-			"value":    value,
-			"oneday":   func(*testscript.TestScript, bool, []string) { enginetest.OneDay() },
+			"network":    network,
+			"hub":        hub,
+			"daemon":     daemon,
+			"member":     member,
+			"double":     startDouble,
+			"reader":     reader,
+			"coder":      coder,
+			"computed":   computed,
+			"page":       page,
+			"behave":     behave,
+			"counts":     counts,
+			"call":       call,
+			"stream":     stream,
+			"first":      first,
+			"flood":      flood,
+			"ended":      ended,
+			"hangup":     hangup,
+			"kill9":      kill9,
+			"halt":       halt,
+			"until":      until,
+			"body":       body,
+			"gguf":       gguf,
+			"agentmodel": agentmodel,
+			"value":      value,
+			"oneday":     func(*testscript.TestScript, bool, []string) { enginetest.OneDay() },
 		},
 		RequireExplicitExec: true,
 	})

@@ -59,6 +59,7 @@ var mayImport = map[string][]string{
 
 	"dispatch/prefix": {"dialect"},
 	"llama/chatform":  {},
+	"llama/llamatest": {},
 	"ledger/journal":  {},
 	"mail/mailtest":   {},
 }
