@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/shirou/gopsutil/v4/cpu"
 
@@ -194,14 +195,14 @@ func (lib *library) failure(message string) error {
 }
 
 // cores returns the number of threads to use: one for each physical core that this
-// process may use.
-func cores() int {
+// process may use. It is read before Worker limits Go to one processor.
+var cores = sync.OnceValue(func() int {
 	n := runtime.GOMAXPROCS(0)
 	if physical, err := cpu.Counts(false); err == nil && physical > 0 {
 		n = min(n, physical)
 	}
 	return n
-}
+})
 
 // weights are a model's loaded weights and their contexts. They belong to the runner's
 // goroutine.
