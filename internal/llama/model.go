@@ -140,6 +140,14 @@ func (s *modelSpec) memory() (bytes uint64, known bool) {
 	return bytes, known
 }
 
+// DefaultContext returns the context length that is chosen if none is configured, for a
+// model that was trained on the given length. slots is the configured number or 0, free the
+// memory beside the weights, and each the bytes of a token.
+func DefaultContext(slots, trained int, free, each uint64) int {
+	_, length := dimension(slots, 0, trained, free, each)
+	return length
+}
+
 // dimension returns the number of slots and the context length for what is configured; 0
 // means as much as fits. An agent's first prompt has 10,000 tokens and more, so there are
 // fewer slots before the context becomes shorter. each is the bytes of a token, and a

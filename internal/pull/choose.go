@@ -142,11 +142,15 @@ func checkName(name string) error {
 
 // Listed is a recommended model.
 type Listed struct {
-	Name    string `toml:"name" json:"name"`
-	From    string `toml:"from" json:"from"`       // the reference for Resolve
-	Size    int64  `toml:"size" json:"size"`       // of all its files, in bytes
-	Licence string `toml:"licence" json:"licence"` // its name
-	About   string `toml:"about" json:"about"`     // what it is good for
+	Name string `toml:"name" json:"name"`
+	From string `toml:"from" json:"from"` // the reference for Resolve
+	Size int64  `toml:"size" json:"size"` // of all its files, in bytes
+	// ContextToken is how many bytes of memory a token of its context takes; 0 if it is not
+	// for chat.
+	ContextToken int64  `toml:"context_token" json:"context_token,omitzero"`
+	Tools        bool   `toml:"tools" json:"tools,omitzero"` // its template writes tool calls
+	Licence      string `toml:"licence" json:"licence"`      // its name
+	About        string `toml:"about" json:"about"`          // what it is good for
 }
 
 //go:embed models.toml
