@@ -1,13 +1,11 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
 	"slices"
 
-	"github.com/kith/kith/internal/llama"
 	"github.com/kith/kith/internal/llamaserver"
 	"github.com/kith/kith/internal/pull"
 )
@@ -87,12 +85,10 @@ func (s shortContext) smaller() *pull.Listed {
 	// The engine leaves a fifth of the memory beside the weights free.
 	memory := s.weights + s.each*uint64(s.context*max(s.slots, 1))/4*5
 	list := slices.DeleteFunc(slices.Clone(pull.List()), func(l pull.Listed) bool {
-		size := uint64(l.Size)
-		return !l.Tools || size >= s.weights || llama.DefaultContext(s.slots, agentContext, memory-size, uint64(l.ContextToken)) < agentContext
+		return l.Tools != "yes" || uint64(l.Size) >= s.weights || newPullable(l, memory).Context < agentContext
 	})
 	if len(list) == 0 {
 		return nil
 	}
-	largest := slices.MaxFunc(list, func(a, b pull.Listed) int { return cmp.Compare(a.Size, b.Size) })
-	return &largest
+	return &list[len(list)-1] // the list is sorted by size
 }
