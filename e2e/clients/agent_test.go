@@ -29,8 +29,14 @@ var agentSchema = map[string]any{
 	"type": "object", "properties": map[string]any{"filePath": map[string]any{"type": "string"}}, "required": []string{"filePath"},
 }
 
-// TestAgentGo holds that conversation in each dialect by its official library, streamed and
-// not, through a hub.
+// agentWay is how the conversation is held.
+type agentWay struct {
+	streamed bool
+	demands  bool // a call in the first answer
+}
+
+// TestAgentGo holds that conversation in each dialect by its official library, through a
+// hub.
 func TestAgentGo(t *testing.T) {
 	t.Parallel()
 	n := startNetwork(t, "")
@@ -41,9 +47,9 @@ func TestAgentGo(t *testing.T) {
 	n.eventually("ada", "agent", "")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for _, streamed := range []bool{false, true} {
-		for name, talk := range map[string]func(context.Context, *testing.T, *staged, bool){"chat": agentChat, "messages": agentMessages, "responses": agentResponses} {
-			t.Run(fmt.Sprintf("%s/streamed=%t", name, streamed), func(t *testing.T) { talk(ctx, t, n, streamed) })
+	for name, talk := range map[string]func(context.Context, *testing.T, *staged, agentWay){"chat": agentChat, "messages": agentMessages, "responses": agentResponses} {
+		for _, way := range []agentWay{{}, {streamed: true}, {demands: true}, {streamed: true, demands: true}} {
+			t.Run(fmt.Sprintf("%s/%+v", name, way), func(t *testing.T) { talk(ctx, t, n, way) })
 		}
 	}
 }
@@ -58,12 +64,15 @@ func checkCall(t *testing.T, id, name, arguments, text, finish, want string) {
 	assert.Equal(t, finish, want)
 }
 
-func agentChat(ctx context.Context, t *testing.T, n *staged, streamed bool) {
+func agentChat(ctx context.Context, t *testing.T, n *staged, way agentWay) {
 	client, params := n.clients["ada"], ask(agentAsks)
 	params.Model = "agent"
 	params.Tools = []openai.ChatCompletionToolUnionParam{openai.ChatCompletionFunctionTool(openai.FunctionDefinitionParam{Name: "read", Parameters: agentSchema})}
+	if way.demands {
+		params.ToolChoice = openai.ChatCompletionToolChoiceOptionUnionParam{OfAuto: openai.String("required")}
+	}
 	once := func() openai.ChatCompletionChoice {
-		if streamed {
+		if way.streamed {
 			return assert.Value(accumulateChat(ctx, &client, params))(t).Choices[0]
 		}
 		return assert.Value(client.Chat.Completions.New(ctx, params))(t).Choices[0]
@@ -72,19 +81,23 @@ func agentChat(ctx context.Context, t *testing.T, n *staged, streamed bool) {
 	assert.Require(t, len(first.Message.ToolCalls) == 1, first)
 	call := first.Message.ToolCalls[0]
 	checkCall(t, call.ID, call.Function.Name, call.Function.Arguments, first.Message.Content, first.FinishReason, "tool_calls")
+	params.ToolChoice = openai.ChatCompletionToolChoiceOptionUnionParam{}
 	params.Messages = append(params.Messages, first.Message.ToParam(), openai.ToolMessage(agentResult, call.ID))
 	second := once()
 	assert.Equal(t, second.Message.Content, agentAnswer)
 	assert.Equal(t, second.FinishReason, "stop")
 }
 
-func agentMessages(ctx context.Context, t *testing.T, n *staged, streamed bool) {
+func agentMessages(ctx context.Context, t *testing.T, n *staged, way agentWay) {
 	client, params := messagesClient(n.hub, n.keys["ada"]), askAnthropic("agent", agentAsks)
 	params.Tools = []anthropic.ToolUnionParam{anthropic.ToolUnionParamOfTool(anthropic.ToolInputSchemaParam{
 		Properties: agentSchema["properties"], Required: []string{"filePath"},
 	}, "read")}
+	if way.demands {
+		params.ToolChoice = anthropic.ToolChoiceUnionParam{OfAny: &anthropic.ToolChoiceAnyParam{}}
+	}
 	once := func() anthropic.Message {
-		if streamed {
+		if way.streamed {
 			answer, _ := accumulate(ctx, t, &client, params)
 			return answer
 		}
@@ -94,6 +107,7 @@ func agentMessages(ctx context.Context, t *testing.T, n *staged, streamed bool) 
 	assert.Require(t, len(first.Content) == 1 && first.Content[0].Type == "tool_use", first)
 	call := first.Content[0]
 	checkCall(t, call.ID, call.Name, string(call.Input), "", string(first.StopReason), "tool_use")
+	params.ToolChoice = anthropic.ToolChoiceUnionParam{}
 	params.Messages = append(params.Messages, first.ToParam(), anthropic.NewUserMessage(anthropic.NewToolResultBlock(call.ID, agentResult, false)))
 	second := once()
 	assert.Require(t, len(second.Content) == 1, second)
@@ -101,11 +115,14 @@ func agentMessages(ctx context.Context, t *testing.T, n *staged, streamed bool) 
 	assert.Equal(t, second.StopReason, anthropic.StopReasonEndTurn)
 }
 
-func agentResponses(ctx context.Context, t *testing.T, n *staged, streamed bool) {
+func agentResponses(ctx context.Context, t *testing.T, n *staged, way agentWay) {
 	client, params := n.clients["ada"], askResponse("agent", agentAsks)
 	params.Tools = []responses.ToolUnionParam{responses.ToolParamOfFunction("read", agentSchema, false)}
+	if way.demands {
+		params.ToolChoice = responses.ResponseNewParamsToolChoiceUnion{OfToolChoiceMode: openai.Opt(responses.ToolChoiceOptionsRequired)}
+	}
 	once := func() responses.Response {
-		if streamed {
+		if way.streamed {
 			answer, _ := streamResponse(ctx, t, &client, params)
 			return answer
 		}
@@ -115,6 +132,7 @@ func agentResponses(ctx context.Context, t *testing.T, n *staged, streamed bool)
 	assert.Require(t, len(first.Output) == 1 && first.Output[0].Type == "function_call", first.RawJSON())
 	call := first.Output[0]
 	checkCall(t, call.CallID, call.Name, call.Arguments.OfString, first.OutputText(), string(first.Status), "completed")
+	params.ToolChoice = responses.ResponseNewParamsToolChoiceUnion{}
 	result := responses.ResponseInputItemParamOfFunctionCallOutput(agentResult)
 	result.OfFunctionCallOutput.CallID = openai.String(call.CallID)
 	resent := withItems(params,
