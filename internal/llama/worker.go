@@ -41,12 +41,24 @@ type workerConfig struct {
 	PromptKey   string `json:"prompt_key"`
 }
 
-// workerReport is the only line on the worker's standard output.
+// workerReport is a line on the worker's standard output. The last one is that the worker is
+// ready or cannot be; before are those for the files that it reads.
 type workerReport struct {
-	Address  string   `json:"address"`
-	Models   []Model  `json:"models"`
-	Graphics Graphics `json:"graphics"`
-	Problem  string   `json:"problem,omitempty"`
+	Reading  *ModelFile `json:"reading,omitempty"` // the other fields are then zero
+	Address  string     `json:"address"`
+	Models   []Model    `json:"models"`
+	Graphics Graphics   `json:"graphics"`
+	Problem  string     `json:"problem,omitempty"`
+}
+
+// send writes the report to the parent process.
+func (r *workerReport) send() error {
+	line, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	_, err = os.Stdout.Write(append(line, '\n'))
+	return err
 }
 
 // templatesArg after WorkerArg makes this program the worker's own child process, which
@@ -94,11 +106,7 @@ func Worker(free func() (bytes uint64, known bool)) int {
 	}()
 	s, handler, report, listener := prepare(line, free)
 	serving.Store(s)
-	line, err = json.Marshal(report)
-	if err != nil {
-		return 1
-	}
-	if _, err := os.Stdout.Write(append(line, '\n')); err != nil || listener == nil {
+	if err := report.send(); err != nil || listener == nil {
 		return 1
 	}
 	srv := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
@@ -125,6 +133,9 @@ func prepare(line []byte, free func() (bytes uint64, known bool)) (*server, http
 		return nil, nil, workerReport{Problem: err.Error()}, nil
 	}
 	s := &server{started: time.Now(), prompts: prompts, inspect: func(file ModelFile) (*runner, error) {
+		if err := (&workerReport{Reading: &file}).send(); err != nil {
+			return nil, err
+		}
 		spec, err := inspect(lib, renderer, file, o.Slots, o.Context, free)
 		if err != nil {
 			return nil, err
