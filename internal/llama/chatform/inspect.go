@@ -41,6 +41,7 @@ func (t *template) inspect() error {
 		t.form.adopt(&marked)
 		t.form.Problem = "cannot read how the chat template writes tool calls: " + err.Error()
 	}
+	p.deriveEfforts()
 	return nil
 }
 
@@ -171,8 +172,9 @@ func (p *probe) thinkMarks(reasoned, before string) {
 		return
 	}
 	end, _, _ := strings.Cut(rest, probeText)
-	if text, ok := strings.CutSuffix(end, before); ok && text != "" && strings.Trim(before, white) != "" {
-		f.ThinkEnd = strings.Trim(text, white)
+	text, ok := strings.CutSuffix(end, before)
+	if text = strings.Trim(text, white); ok && text != "" && strings.Trim(before, white) != "" {
+		f.ThinkEnd = text
 	} else {
 		f.ThinkEnd = firstUnit(end)
 	}
