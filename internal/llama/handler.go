@@ -182,6 +182,9 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 	if !r.Chat {
 		return nil, badRequest("this model only makes embeddings; use /v1/embeddings")
 	}
+	if len(c.tools) > 0 && !r.Tools {
+		return nil, badMember("tools", "this model cannot call tools: %s; leave out the tools, or use another model", r.ToolProblem)
+	}
 	tail, prompt, err := r.prompt(ctx, &c.conversation)
 	if err != nil {
 		return nil, err
@@ -206,6 +209,7 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 		limit = min(limit, c.limit)
 	}
 	j := &job{ctx: ctx, caller: c.caller, prompt: prompt, limit: limit, sampler: sampler, text: stopFilter{stops: c.stops}, out: newOutbox(), wantLogprobs: c.wantLogprobs, alternatives: c.alternatives}
+	j.digest = r.template.digest
 	j.reader = r.template.form().NewReader(chatform.ReaderOptions{
 		Tools: c.tools, Prompt: tail, Reasoning: c.sampling.grammar == "", // with a grammar there can be no reasoning
 	})
