@@ -84,6 +84,8 @@ type Form struct {
 	Efforts    []string `json:"efforts,omitzero"`
 	OffEffort  string   `json:"off_effort,omitzero"`
 	DefaultOff bool     `json:"default_off,omitzero"`
+	// TakesModeOff: the template does not refuse modeOff.
+	TakesModeOff bool `json:"takes_mode_off,omitzero"`
 	// ReasoningName is a second name of reasoning in messages, beside reasoning_content.
 	ReasoningName string `json:"reasoning_name,omitzero"`
 	// NoContentWithCalls: a message with reasoning and calls must have no content.

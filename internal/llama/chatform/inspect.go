@@ -41,7 +41,7 @@ func (t *template) inspect() error {
 		t.form.adopt(&marked)
 		t.form.Problem = "cannot read how the chat template writes tool calls: " + err.Error()
 	}
-	p.deriveEfforts()
+	p.deriveThinking()
 	return nil
 }
 

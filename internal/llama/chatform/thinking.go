@@ -10,21 +10,25 @@ import (
 const (
 	enableThinking  = "enable_thinking"
 	thinking        = "thinking"         // another name of enable_thinking
-	thinkingMode    = "thinking_mode"    // disabled, or what the template has by itself
+	thinkingMode    = "thinking_mode"    // modeOff or another word
 	thinkingBudget  = "thinking_budget"  // tokens of reasoning; 0 means none
 	reasoningEffort = "reasoning_effort" // one of efforts
 )
 
+// modeOff is the value of thinking_mode for no reasoning. Not all templates take it.
+const modeOff = "disabled"
+
 // efforts are the values of reasoning_effort, the least first.
 var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "max"}
 
-// deriveEfforts finds out which values of reasoning_effort the template takes.
-func (p *probe) deriveEfforts() {
+// deriveThinking finds out which values the template takes of the variables whose values
+// are words.
+func (p *probe) deriveThinking() {
 	const unknown = "zqeffort"
-	prompt := func(effort string) string {
+	with := func(name, word string) string {
 		set := map[string]any{enableThinking: true, thinking: true}
-		if effort != "" {
-			set[reasoningEffort] = effort
+		if word != "" {
+			set[name] = word
 		}
 		text, err := p.prompt(set)
 		if err != nil {
@@ -32,6 +36,8 @@ func (p *probe) deriveEfforts() {
 		}
 		return text
 	}
+	prompt := func(effort string) string { return with(reasoningEffort, effort) }
+	p.form.TakesModeOff = with(thinkingMode, modeOff) != ""
 	unset, other := prompt(""), prompt(unknown)
 	known := efforts
 	if strings.Contains(other, unknown) { // it writes any word, and the model knows these
@@ -73,7 +79,10 @@ func (f *Form) variables(of map[string]any) map[string]any {
 	}
 	switch {
 	case known && !on:
-		effort, set[thinkingBudget], set[thinkingMode] = f.OffEffort, 0, "disabled"
+		effort, set[thinkingBudget] = f.OffEffort, 0
+		if f.TakesModeOff {
+			set[thinkingMode] = modeOff
+		}
 	case effort != "":
 		effort = f.nearestEffort(effort)
 	case known && f.DefaultOff:

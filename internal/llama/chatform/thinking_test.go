@@ -27,9 +27,11 @@ func TestEfforts(t *testing.T) {
 		"one word counts": {`{{ 'very' if reasoning_effort == 'max' else 'on' }}`,
 			map[string]string{"": "on", "off": "on", "low": "on", "max": "very"}},
 		"another name": {`{{ 'on' if thinking else '-' }}`, map[string]string{"": "-", "off": "-", "on": "on", "high": "-", "budget": "-"}},
-		"a mode":       {`{{ thinking_mode or 'adaptive' }}`, map[string]string{"": "adaptive", "off": "disabled", "on": "adaptive"}},
-		"a budget":     {`{{ thinking_budget if thinking_budget is defined else 'on' }}`, map[string]string{"": "on", "off": "0", "on": "on", "budget": "512"}},
-		"no variable":  {`on`, map[string]string{"": "on", "off": "on", "on": "on", "high": "on", "budget": "on"}},
+		"a mode of other words": {`{% if thinking_mode is defined and thinking_mode != 'chat' %}{{ raise_exception('chat') }}{% endif %}{{ enable_thinking }}`,
+			map[string]string{"off": "False", "on": "True"}},
+		"a mode":      {`{{ thinking_mode or 'adaptive' }}`, map[string]string{"": "adaptive", "off": "disabled", "on": "adaptive"}},
+		"a budget":    {`{{ thinking_budget if thinking_budget is defined else 'on' }}`, map[string]string{"": "on", "off": "0", "on": "on", "budget": "512"}},
+		"no variable": {`on`, map[string]string{"": "on", "off": "on", "on": "on", "high": "on", "budget": "on"}},
 	} {
 		tpl := inspected(t, Source{Text: `{% for m in messages %}{{ m.content }}{% endfor %}|` + test.template})
 		for asked, want := range test.renders {
@@ -50,7 +52,7 @@ func TestEfforts(t *testing.T) {
 // alwaysThinking are the templates that have no switch for reasoning.
 var alwaysThinking = []string{
 	"Apriel-1.6-15b-Thinker-fixed", "Kimi-K2-Thinking", "LFM2-8B-A1B", "LFM2.5-8B-A1B", "LFM2.5-Instruct", "MiniMax-M2",
-	"NVIDIA-Nemotron-Nano-v2", "StepFun3.5-Flash", "deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "llama-cpp-deepseek-r1",
+	"NVIDIA-Nemotron-Nano-v2", "StepFun3.5-Flash", "deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "library-LFM2.5-VL-1.6B-Q8_0", "llama-cpp-deepseek-r1",
 	"mistralai-Ministral-3-14B-Reasoning-2512", "muse-glimmer", "unsloth-Apriel-1.5",
 }
 
