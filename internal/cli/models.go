@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -175,12 +174,6 @@ func (a *app) models() *cobra.Command {
 }
 
 func (a *app) showModels(list listing, account bool) {
-	number := func(n int) string {
-		if n == 0 {
-			return "-"
-		}
-		return strconv.Itoa(n)
-	}
 	var rows [][]string
 	for _, m := range list.Data {
 		row := []string{m.ID, number(m.ContextLength)}

@@ -12,8 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/assert"
 	"github.com/kith/kith/internal/llama"
+	"github.com/kith/kith/internal/pull"
 )
 
 // localModelHub serves the files of ann/words as a model hub does.
@@ -121,7 +123,32 @@ func TestPullList(t *testing.T) {
 	if got := kith(t, "", "pull"); got.status != 0 || !strings.Contains(got.out, "qwen3-4b") || !strings.Contains(got.out, "Apache-2.0") {
 		t.Errorf("%+v", got)
 	}
-	if got := kith(t, "", "pull", "--json"); got.status != 0 || !strings.HasPrefix(got.out, `[{`) || !strings.Contains(got.out, `"fits":`) {
+	if got := kith(t, "", "pull", "--json"); got.status != 0 || !strings.HasPrefix(got.out, `[{`) || !strings.Contains(got.out, `"fits":`) || !strings.Contains(got.out, `"tools":"yes","thinking":true,"trained_context":40960`) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestListPage compares docs/engines.md with the list: what each model can do, and its
+// context by the memory that is free, which the engine computes.
+func TestListPage(t *testing.T) {
+	page := string(assert.Value(os.ReadFile("../../docs/engines.md"))(t))
+	for _, l := range pull.List() {
+		if l.Tools == "" {
+			continue
+		}
+		thinking := "no"
+		if l.Thinking {
+			thinking = "yes"
+		}
+		row := "| " + l.Name + " | " + l.Tools + " | " + thinking
+		for _, gib := range []uint64{8, 12, 16, 24, 32, 64} {
+			p := newPullable(l, gib<<30)
+			text := "–"
+			if p.Fits {
+				text = fmt.Sprintf("%d × %s", p.Slots, api.Number(int64(p.Context)))
+			}
+			row += " | " + text
+		}
+		assert.Contains(t, page, row+" |\n")
 	}
 }
