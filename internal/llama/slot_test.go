@@ -232,7 +232,7 @@ func TestReaderFails(t *testing.T) {
 	r := newCounted(t, 1)
 	form := r.template.own.Form
 	r.template.own.Form = nil // the reader fails
-	j := assert.Value(r.start(t.Context(), &chat{conversation: says("Hello"), sampling: sampling{grammar: objectGrammar}}))(t)
+	j := assert.Value(r.start(t.Context(), &chat{conversation: says("Hello"), limit: 30}))(t)
 	r.template.own.Form = form
 	r.steps()
 	assert.Fails(t, assert.Err(finishOf(j)), "(SHA-256 "+r.template.digest+"): runtime error: invalid memory address")

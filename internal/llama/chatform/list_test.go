@@ -87,7 +87,7 @@ func (tpl *template) checkReasoningBack(t *testing.T, name string) {
 	assert.Require(t, found, name, text)
 	begin := strings.Index(answer, tpl.form.ThinkBegin)
 	assert.Require(t, begin >= 0, name, "writes no reasoning:", answer)
-	got := readAnswer(tpl.form, ReaderOptions{Tools: agentTools, Reasoning: true}, answer[begin:], 3, "stop")
+	got := readAnswer(tpl.form, ReaderOptions{Tools: agentTools}, answer[begin:], 3, "stop")
 	assert.Equal(t, got.Reasoning, reasoning, name)
 	assert.Equal(t, fmt.Sprint(len(got.Calls) > 0 && got.Calls[0].Name == "read_file"), "true", name, answer)
 }

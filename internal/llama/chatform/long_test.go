@@ -21,7 +21,7 @@ func TestLongAnswers(t *testing.T) {
 		for range count {
 			answer := answers[i][rng.IntN(len(answers[i]))]
 			word := words[rng.IntN(len(words))]
-			o := ReaderOptions{Tools: agentTools, Prompt: []string{"", tpl.form.ThinkBegin}[rng.IntN(2)], Reasoning: true}
+			o := ReaderOptions{Tools: agentTools, Prompt: []string{"", tpl.form.ThinkBegin}[rng.IntN(2)]}
 			answer = strings.Replace(answer, word, []string{word + long, long + word}[rng.IntN(2)], 1)
 			checkAnswer(t, tpl.form, o, answer, []string{"stop", "length"}[rng.IntN(2)], rng.Uint64())
 		}
