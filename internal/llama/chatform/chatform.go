@@ -3,7 +3,7 @@
 // the model writes. It contains no table of models: all that it needs is in the template.
 //
 // Templates come from untrusted model files, and the template library limits neither time
-// nor memory. So a Renderer runs them in a child process, which it kills and replaces.
+// nor memory. So a Renderer runs each in a child process, which it kills and replaces.
 package chatform
 
 import (
