@@ -147,10 +147,6 @@ var writtenAnswers = []writtenAnswer{
 	{"reasoning and text", "It prints hi.", "Let me see: hi.", nil},
 }
 
-// leavesText has the text before calls that is a mark of the template, which always writes
-// reasoning, empty or not, before a call.
-var leavesText = map[string]string{"library-Beam-1.0-501B-A23B": "<|start|>"}
-
 // TestForms reads back what each template writes.
 func TestForms(t *testing.T) {
 	all := templates(t)
@@ -161,7 +157,7 @@ func TestForms(t *testing.T) {
 				t.Fatal(tpl.form.Problem)
 			}
 			for _, a := range writtenAnswers {
-				t.Run(a.name, func(t *testing.T) { tpl.readBack(t, a, leavesText[name]) })
+				t.Run(a.name, func(t *testing.T) { tpl.readBack(t, a) })
 			}
 		})
 	}
@@ -169,7 +165,7 @@ func TestForms(t *testing.T) {
 
 // readBack reads what the template writes for an answer. What the template leaves out, such
 // as reasoning, is not expected.
-func (tpl *template) readBack(t *testing.T, a writtenAnswer, left string) {
+func (tpl *template) readBack(t *testing.T, a writtenAnswer) {
 	f := tpl.form
 	if len(a.calls) > 1 && !f.Parallel {
 		return
@@ -214,9 +210,6 @@ func (tpl *template) readBack(t *testing.T, a writtenAnswer, left string) {
 	if f.Syntax == "channels" && got.Calls != nil { // the template writes either as reasoning
 		got.Text, got.Reasoning = got.Text+got.Reasoning, ""
 		want.Text, want.Reasoning = want.Text+want.Reasoning, ""
-	}
-	if got.Calls != nil {
-		got.Text = strings.TrimPrefix(got.Text, left)
 	}
 	ok := len(got.Calls) == len(want.Calls) && strings.TrimSpace(got.Text) == want.Text && strings.TrimSpace(got.Reasoning) == want.Reasoning
 	if a.name == "null" && !strings.Contains(text, "null") && !strings.Contains(text, "None") {

@@ -147,6 +147,11 @@ func (p *probe) marks(plain, reasoned, one string) {
 			before = before[i+len(mark):]
 		}
 	}
+	if _, call, found := strings.Cut(one, f.ThinkEnd); found && f.ThinkEnd != "" { // what begins text and calls alike
+		if shared := before[:head(before, call)]; strings.Trim(shared, white) != "" && shared != before {
+			f.ThinkEnd, before = f.ThinkEnd+shared, before[len(shared):]
+		}
+	}
 	f.ContentBegin = strings.Trim(before, white)
 	p.endMarks(after, one)
 	for _, mark := range []*string{&f.ThinkBegin, &f.ThinkEnd, &f.ContentBegin, &f.ContentEnd, &f.TurnEnd, &f.CallTurnEnd} {

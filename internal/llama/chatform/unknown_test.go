@@ -90,7 +90,7 @@ func TestUnknownTemplates(t *testing.T) {
 				t.Fatalf("%+v", f)
 			}
 			for _, a := range writtenAnswers {
-				t.Run(a.name, func(t *testing.T) { tpl.readBack(t, a, "") })
+				t.Run(a.name, func(t *testing.T) { tpl.readBack(t, a) })
 			}
 		})
 	}
