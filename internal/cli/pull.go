@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -49,26 +51,53 @@ type pullable struct {
 	pull.Listed
 	Memory uint64 `json:"memory"` // required memory in bytes
 	Fits   bool   `json:"fits"`   // in this machine's memory
+	// Context is the context length in tokens of each of the Slots that the built-in engine
+	// gives a chat model if all memory of this machine is free.
+	Context int `json:"context,omitzero"`
+	Slots   int `json:"slots,omitzero"`
 }
 
-// listPullable prints the list of models and which of them fit this machine.
+// newPullable returns a listed model on a machine with so many bytes of memory; 0 means
+// unknown.
+func newPullable(l pull.Listed, memory uint64) pullable {
+	p := pullable{Listed: l, Memory: l.Memory(), Fits: memory == 0 || l.Memory() <= memory}
+	if p.Fits && l.Trained > 0 {
+		p.Slots, p.Context = llama.Footprint{
+			Weights: uint64(l.Size), Trained: l.Trained,
+			Layers: l.Attention.Layers, KVHeads: l.Attention.KVHeads, KeyLength: l.Attention.KeyLength,
+		}.Context(memory)
+	}
+	return p
+}
+
+// listPullable prints the list of models, which of them fit this machine, and what they can
+// do on it.
 func (a *app) listPullable(ctx context.Context) error {
 	largest := largestMemory(ctx)
-	list := convert(pull.List(), func(l pull.Listed) pullable {
-		return pullable{l, l.Memory(), largest == 0 || l.Memory() <= largest}
-	})
+	list := convert(pull.List(), func(l pull.Listed) pullable { return newPullable(l, largest) })
 	return a.print(list, func() {
-		a.table("MODEL SIZE FITS LICENCE GOOD-AT", convert(list, func(l pullable) []string {
-			fits := "yes"
+		a.table("MODEL SIZE FITS TOOLS THINKING CONTEXT LICENCE GOOD-AT", convert(list, func(l pullable) []string {
+			fits, thinking := "yes", "-"
 			if !l.Fits {
 				fits = "needs " + pull.Bytes(int64(l.Memory))
 			}
-			return []string{l.Name, pull.Bytes(l.Size), fits, l.Licence, l.About}
+			if l.Thinking {
+				thinking = "yes"
+			}
+			return []string{l.Name, pull.Bytes(l.Size), fits, cmp.Or(l.Tools, "-"), thinking, number(l.Context), l.Licence, l.About}
 		}))
 		if largest > 0 {
-			a.say("\n%s\n", faint("FITS: in this machine's "+pull.Bytes(int64(largest))+" of memory. Any other model: kith pull hf.co/ORG/REPO:QUANT"))
+			a.say("\n%s\n", faint("FITS, CONTEXT: in this machine's "+pull.Bytes(int64(largest))+" of memory. TOOLS default: kith describes them to the model. Any other model: kith pull hf.co/ORG/REPO:QUANT"))
 		}
 	})
+}
+
+// number formats a number of tokens or machines; 0 is unknown.
+func number(n int) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.Itoa(n)
 }
 
 // largestMemory returns how many bytes of this machine's main memory or of its graphics
