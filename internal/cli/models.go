@@ -51,6 +51,17 @@ func (l *listed) others() (n int) {
 	return n
 }
 
+// tools returns how the model calls tools: yes, in its own form; default; no; or - if that
+// is not known.
+func (l *listed) tools() string {
+	for _, is := range [...]struct{ capability, text string }{{"default_tools", "default"}, {"no_tools", "no"}, {"tools", "yes"}} {
+		if slices.Contains(l.Capabilities, is.capability) {
+			return is.text
+		}
+	}
+	return "-"
+}
+
 // list returns the models of a surface.
 func (c *client) list(ctx context.Context) ([]listed, error) {
 	var l listing
@@ -176,13 +187,13 @@ func (a *app) models() *cobra.Command {
 func (a *app) showModels(list listing, account bool) {
 	var rows [][]string
 	for _, m := range list.Data {
-		row := []string{m.ID, number(m.ContextLength)}
+		row := []string{m.ID, number(m.ContextLength), m.tools()}
 		if account {
 			row = append(row, strings.ReplaceAll(m.Availability, "_", " "), number(m.Machines), m.Via)
 		}
 		rows = append(rows, row)
 	}
-	headings := "MODEL CONTEXT"
+	headings := "MODEL CONTEXT TOOLS"
 	if account {
 		headings += " AVAILABILITY MACHINES THROUGH"
 	}

@@ -354,6 +354,14 @@ func serverModel(m llamaserver.Model) engine.Model {
 func builtinModels(models []llama.Model) []engine.Model {
 	return convert(models, func(m llama.Model) engine.Model {
 		offer := engine.Model{ID: fleet.ModelID(m.ID), ContextLength: m.ContextLength, Slots: m.Slots}
+		switch { // sorted
+		case m.DefaultTools:
+			offer.Capabilities = append(offer.Capabilities, "default_tools")
+			offer.Lacks = "a form of tool calls in its chat template; they are described to it, which works less well"
+		case m.ToolProblem != "":
+			offer.Capabilities = append(offer.Capabilities, "no_tools")
+			offer.Lacks = "tools: " + m.ToolProblem
+		}
 		if m.Thinking {
 			offer.Capabilities = append(offer.Capabilities, "thinking")
 		}

@@ -182,6 +182,9 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 	if !r.Chat {
 		return nil, badRequest("this model only makes embeddings; use /v1/embeddings")
 	}
+	if len(c.tools) > 0 && !r.Tools {
+		return nil, badMember("tools", "this model cannot call tools: %s; leave out the tools, or use another model", r.ToolProblem)
+	}
 	tail, prompt, err := r.prompt(ctx, &c.conversation)
 	if err != nil {
 		return nil, err
@@ -200,7 +203,7 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 	form := r.template.form()
 	j := &job{
 		ctx: ctx, caller: c.caller, prompt: prompt, limit: r.ContextLength, text: stopFilter{stops: c.stops}, out: newOutbox(),
-		wantLogprobs: c.wantLogprobs, alternatives: c.alternatives, tail: tail, sampler: newSampler(r.vocab, c.sampling, int32(r.ContextLength)),
+		wantLogprobs: c.wantLogprobs, alternatives: c.alternatives, tail: tail, digest: r.template.digest, sampler: newSampler(r.vocab, c.sampling, int32(r.ContextLength)),
 		reader: form.NewReader(chatform.ReaderOptions{Tools: c.tools, Prompt: tail}),
 	}
 	if c.limit > 0 {

@@ -95,7 +95,7 @@ func inspect(lib *library, renderer *chatform.Renderer, file ModelFile, slots, c
 	}
 	if s.Chat {
 		form := s.template.form()
-		s.Thinking, s.Tools, s.ToolProblem = s.template.thinking(), form.Tools(), form.Problem
+		s.Thinking, s.Tools, s.DefaultTools, s.ToolProblem = form.ThinkEnd != "", form.Tools(), form.Default, form.Problem
 	}
 	s.Embeddings = pooling != strconv.Itoa(poolingRank)
 	if s.Embeddings {

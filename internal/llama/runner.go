@@ -32,6 +32,7 @@ type job struct {
 	sampler *sampler
 	text    stopFilter
 	reader  *chatform.Reader // of text; closed with the outbox
+	digest  string           // of the chat template
 	tail    string           // what the template wrote after the last message
 	// calls returns the rules for calls (callRules), until the model writes some.
 	calls  func(plain bool) string
@@ -58,10 +59,21 @@ func (j *job) add(events []chatform.Event, logprobs []logprob, tokens int) {
 	j.out.add(events, logprobs, tokens)
 }
 
+// readError returns why the answer cannot be read, which is a defect, or nil.
+func (j *job) readError() error {
+	if err := j.reader.Err(); err != nil {
+		return fmt.Errorf("cannot read the model's answer, a defect with its chat template (SHA-256 %s): %w", j.digest, err)
+	}
+	return nil
+}
+
 // end ends the answer with the finish reason or with err, and frees the sampler.
 func (j *job) end(finish string, err error) {
 	j.sampler.free()
 	j.add(j.reader.Close(finish), nil, j.out.count())
+	if err == nil {
+		err = j.readError()
+	}
 	if finish == "stop" && j.called {
 		finish = "tool_calls"
 	}

@@ -404,3 +404,27 @@ func TestToolsAreNotLeftOut(t *testing.T) {
 	talk.Tools = []jsontext.Value{assert.Value(json.Marshal(readTool))(t)}
 	assert.Fails(t, assert.Err(of.render(t.Context(), &talk)), "cannot show the tools")
 }
+
+// A model whose template cannot show tools answers without them, has a reason, and refuses
+// calls with tools.
+func TestToolProblem(t *testing.T) {
+	chatML := "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+	e := startEngine(t, Config{Models: []ModelFile{
+		templateModel(t, "letters", chatML+"{% for m in messages %}{% for c in m.tool_calls or [] %}x {{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}{% endfor %}{{ tools | tojson if tools else '' }}"),
+		templateModel(t, "broken", chatML+"{% endfor %}"),
+		testModels[0],
+	}})
+	for _, m := range e.Models() {
+		tools := object{"model": m.ID, "tools": []object{readTool}, "max_tokens": 3}
+		assert.Equal(t, m.DefaultTools, m.ID == "tiny", m)
+		if m.ID == "tiny" {
+			assert.Equal(t, m.ToolProblem, "")
+			e.say(ask("Hello", tools))
+			continue
+		}
+		assert.That(t, !m.Tools && m.ToolProblem != "", m)
+		_, message := e.refused("/v1/chat/completions", ask("Hello", tools), 400)
+		assert.Contains(t, message, "this model cannot call tools: "+m.ToolProblem)
+		e.say(ask("Hello", tools, object{"tool_choice": "none"}))
+	}
+}
