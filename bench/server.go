@@ -41,13 +41,20 @@ func (b *bench) besideServer(ctx context.Context, rounds int) string {
 		check(os.Mkdir(filepath.Join(b.dir, name), 0o700))
 		file := b.write(filepath.Join(name, tiny+".gguf"), llamatest.WithTokens(smallModel(), vocabulary))
 		here, there := b.alone(ctx, name, file), b.llamaServer(ctx, server, file)
-		own, other := make([][]speed, len(kinds)), make([][]speed, len(kinds))
+		speeds := map[*target][][]speed{here: make([][]speed, len(kinds)), there: make([][]speed, len(kinds))}
 		for round := range rounds {
+			turns := []*target{here, there}
+			if round%2 == 1 {
+				slices.Reverse(turns)
+			}
 			for i, kind := range kinds {
 				fmt.Fprintf(os.Stderr, "%d tokens, %s, round %d/%d\n", vocabulary, kind.name, round+1, rounds)
-				own[i], other[i] = append(own[i], must(here.speed(ctx, kind, 1))), append(other[i], must(there.speed(ctx, kind, 1)))
+				for _, t := range turns {
+					speeds[t][i] = append(speeds[t][i], must(t.speed(ctx, kind, 1)))
+				}
 			}
 		}
+		own, other := speeds[here], speeds[there]
 		wall, used := func(s speed) float64 { return s.wall }, func(s speed) float64 { return s.cpu }
 		for i, kind := range kinds {
 			fmt.Fprintf(&text, "| %d, %s | %.0f | %.0f | %s | %.0f | %.0f | %s |\n", vocabulary, kind.name,
