@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -133,6 +134,24 @@ func TestChildEndsFromOutside(t *testing.T) {
 			assert.OK(t, r.lane(of.key).child.cmd.Process.Kill())
 		}
 		assert.Equal(t, joined(assert.Value(of.Render(t.Context(), hello("x")))(t)), "<|user|>x<|end|>\n<|assistant|>")
+	}
+}
+
+// A child that is not used ends. The next request has a new one.
+func TestIdleChildEnds(t *testing.T) {
+	r := newTestRenderer(t)
+	of := assert.Value(r.Open(t.Context(), Source{Text: simple}))(t)
+	assert.That(t, r.opens.child == nil, "the child of a template that was opened still runs")
+	for range 2 {
+		assert.Equal(t, joined(assert.Value(of.Render(t.Context(), hello("x")))(t)), "<|user|>x<|end|>\n<|assistant|>")
+		l := r.lane(of.key)
+		for ended := false; !ended; {
+			l.idle.Reset(0)
+			runtime.Gosched()
+			<-l.turn
+			ended = l.child == nil
+			l.turn <- struct{}{}
+		}
 	}
 }
 
