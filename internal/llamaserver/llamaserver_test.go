@@ -720,5 +720,6 @@ func TestLoadAndUnload(t *testing.T) {
 	r.until("the call is over", func() bool { _, idle := one.idle(); return idle })
 	assert.OK(t, one.Unload(t.Context()))
 	assert.That(t, !loaded(), "after Unload")
+	r.fit(1000, 70)
 	assert.Fails(t, r.server("large").Load(t.Context()), "of memory", "too large")
 }
