@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kith/kith/internal/account"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // openAPIPath is the path of the description of the members' routes. It requires no key,
@@ -159,6 +160,9 @@ var plainSchemas = map[reflect.Type]Schema{
 	reflect.TypeFor[account.Reach]():       {Type: "string", Enum: []string{string(account.ReachAll), string(account.ReachShared), string(account.ReachOwn)}},
 	reflect.TypeFor[account.MachineRule](): {Type: "string", Enum: []string{string(account.NoRule), string(account.MachinePinned), string(account.MachineExcluded)}},
 	reflect.TypeFor[account.NoticeKind]():  {Type: "string", Enum: views(account.NoticeKinds, func(k account.NoticeKind) string { return string(k) })},
+	reflect.TypeFor[fleet.FileVerb]():      {Type: "string", Enum: views(fleet.FileActs, func(v fleet.FileVerb) string { return string(v) })},
+	reflect.TypeFor[fleet.FileState]():     {Type: "string", Enum: []string{string(fleet.FileUnloaded), string(fleet.FileLoading), string(fleet.FileLoaded)}},
+	reflect.TypeFor[fleet.PullState]():     {Type: "string", Enum: []string{string(fleet.PullWaiting), string(fleet.PullRunning), string(fleet.PullFailed)}},
 	reflect.TypeFor[account.GroupKind]():   {Type: "string", Enum: []string{string(account.GroupOrg), string(account.GroupOpen)}},
 }
 

@@ -15,7 +15,6 @@ import (
 
 	"github.com/kith/kith/internal/fleet"
 	"github.com/kith/kith/internal/llama"
-	"github.com/kith/kith/internal/llamaserver"
 	"github.com/kith/kith/internal/pull"
 )
 
@@ -90,15 +89,12 @@ func (a *app) pullModel(ctx context.Context, reference string) error {
 	if err != nil {
 		return err
 	}
-	server := llamaserver.Find(ctx)
-	source := &pull.Source{
-		Endpoint: os.Getenv("HF_ENDPOINT"), Token: os.Getenv("HF_TOKEN"), Client: pull.NewClient(), Images: server != "",
-	}
+	source := localSource(ctx)
 	a.progress("looking for " + reference)
 	model, err := source.Resolve(ctx, reference)
 	if errors.Is(err, pull.ErrUnknown) {
 		like := ""
-		if near := nameLike(reference, convert(pull.List(), func(l pull.Listed) string { return l.Name })); near != "" {
+		if near := likeListed(reference); near != "" {
 			like = fmt.Sprintf(", did you mean %q?", near)
 		}
 		return wrongUse("%s: %w%s; `kith pull` lists names, and hf.co/ORG/REPO:QUANT names a model of the model hub", doing, err, like)
@@ -117,7 +113,7 @@ func (a *app) pullModel(ctx context.Context, reference string) error {
 	}
 	var running bool
 	var problem string
-	if server != "" || llama.Available() == nil {
+	if source.Images || llama.Available() == nil {
 		a.progress("waiting for the daemon to offer it")
 		running, problem = a.awaitOffered(ctx, model.ID, offeredWithin)
 		if ctx.Err() != nil {
@@ -126,7 +122,7 @@ func (a *app) pullModel(ctx context.Context, reference string) error {
 	}
 	done.Served = running && problem == ""
 	a.progress("")
-	if err := a.print(done, func() { a.showPulled(done, model, server, running) }); err != nil || problem == "" {
+	if err := a.print(done, func() { a.showPulled(done, model, source.Images, running) }); err != nil || problem == "" {
 		return err
 	}
 	return failure{exitNoCapacity, fmt.Errorf("cannot serve %s on this machine: %s", model.ID, problem)}
@@ -149,17 +145,17 @@ func (a *app) fetchModel(ctx context.Context, source *pull.Source, model *pull.M
 	return nil
 }
 
-func (a *app) showPulled(done pulled, model *pull.Model, server string, running bool) {
+func (a *app) showPulled(done pulled, model *pull.Model, server, running bool) {
 	a.say("%s  %s\n", strong(done.ID), faint(done.Files[0]))
 	switch {
 	case done.Served:
 		a.say("the daemon offers it; try it with `kith run %s`\n", done.ID)
-	case server == "" && llama.Available() != nil:
+	case !server && llama.Available() != nil:
 		a.say("this kith has no engine: install llama.cpp, so that llama-server is on the PATH, and start `kith serve`\n")
 	case !running:
 		a.say("start the daemon with `kith serve`, and it offers this model\n")
 	}
-	if model.TakesImages && server == "" {
+	if model.TakesImages && !server {
 		a.say("%s\n", faint("It takes images with llama.cpp's llama-server on the PATH: install that and pull the model again."))
 	}
 }
@@ -170,10 +166,8 @@ func (a *app) modelsFolder() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, path := range config.Engine.Models {
-		if filepath.Ext(path) != ".gguf" {
-			return path, nil
-		}
+	if folder := config.pullFolder(); folder != "" {
+		return folder, nil
 	}
 	return "", errors.New("cannot fetch a model: [engine] models names files only; add a folder there")
 }

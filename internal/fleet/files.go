@@ -5,24 +5,27 @@ import (
 	"time"
 )
 
-// The acts on the model files of a machine.
+// FileVerb is what an owner does with the model files of a machine.
+type FileVerb string
+
+// The acts on model files.
 const (
-	ActList   = "list"
-	ActPull   = "pull"
-	ActCancel = "cancel" // of a pull
-	ActRemove = "remove"
-	ActLoad   = "load"
-	ActUnload = "unload"
+	ActList   FileVerb = "list"
+	ActPull   FileVerb = "pull"
+	ActCancel FileVerb = "cancel" // of a pull
+	ActRemove FileVerb = "remove"
+	ActLoad   FileVerb = "load"
+	ActUnload FileVerb = "unload"
 )
 
 // FileActs are all acts that change something, in the order of the pages.
-var FileActs = []string{ActPull, ActCancel, ActRemove, ActLoad, ActUnload}
+var FileActs = []FileVerb{ActPull, ActCancel, ActRemove, ActLoad, ActUnload}
 
 // FileAct is what an owner does with the model files of a machine: the member models of the
 // body of POST /control on the tunnel (spec/tunnel.md#models), and the body of POST /models
 // on the daemon's socket.
 type FileAct struct {
-	Act string `json:"act"`
+	Act FileVerb `json:"act"`
 	// Model is what to pull, as for kith pull, or the id of a model.
 	Model string `json:"model,omitzero"`
 	// By names who asks from elsewhere, for the machine's log.
@@ -41,7 +44,7 @@ type ModelFiles struct {
 	// DiskFree is the free space of the folder that models are fetched into; absent:
 	// unknown. Memory is what one model can use; absent: unknown. Both are in bytes.
 	DiskFree int64  `json:"disk_free,omitzero"`
-	Memory   uint64 `json:"memory,omitzero"`
+	Memory   int64 `json:"memory,omitzero"`
 }
 
 // ModelFile is a model in files of a machine.
@@ -65,10 +68,10 @@ const (
 
 // ModelPull is the download of a model that was asked for from elsewhere.
 type ModelPull struct {
-	Model string    `json:"model"`         // as it was asked for
-	ID    string    `json:"id,omitzero"`   // of the model, once it is known
-	By    string    `json:"by,omitzero"`   // who asked
-	At    time.Time `json:"at"`            // when
+	Model string    `json:"model"`       // as it was asked for
+	ID    string    `json:"id,omitzero"` // of the model, once it is known
+	By    string    `json:"by,omitzero"` // who asked
+	At    time.Time `json:"at"`          // when
 	State PullState `json:"state"`
 	File  string    `json:"file,omitzero"` // that is fetched or verified now
 	Done  int64     `json:"done"`          // bytes
@@ -93,7 +96,7 @@ const (
 type ListedModel struct {
 	Name    string `json:"name"`
 	Size    int64  `json:"size"`   // bytes
-	Memory  uint64 `json:"memory"` // needed, in bytes
+	Memory  int64 `json:"memory"` // needed, in bytes
 	Fits    bool   `json:"fits"`
 	Licence string `json:"licence"`
 	About   string `json:"about"`

@@ -181,7 +181,9 @@ func (s *Supervisor) Loaded(ctx context.Context) (ids []string) {
 func (s *Supervisor) Load(ctx context.Context, id string) error { return s.order(ctx, pathLoad, id) }
 
 // Unload frees the weights of a model. It fails if a request to it is running.
-func (s *Supervisor) Unload(ctx context.Context, id string) error { return s.order(ctx, pathUnload, id) }
+func (s *Supervisor) Unload(ctx context.Context, id string) error {
+	return s.order(ctx, pathUnload, id)
+}
 
 func (s *Supervisor) order(ctx context.Context, path, id string) error {
 	response, err := s.request(ctx, http.MethodPost, path+"?"+url.Values{"model": {id}}.Encode())

@@ -442,6 +442,15 @@ func (d *download) room(f File) (int64, error) {
 	return min(step, spare/2), nil
 }
 
+// DiskFree returns how many bytes of a folder's disk a pull may use; 0 if that is unknown.
+func DiskFree(folder string) int64 {
+	usage, err := diskUsage(folder)
+	if err != nil {
+		return 0
+	}
+	return max(int64(usage.Free)-spare, 0)
+}
+
 // diskUsage is disk.Usage. Tests replace it.
 var diskUsage = disk.Usage
 

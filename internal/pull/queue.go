@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -171,9 +172,22 @@ func (q *Queue) filesOf(j *job) []string {
 	return j.Files
 }
 
-// find returns the index of the job with the reference, or -1. mu must be held.
+// find returns the index of the job with the name of the reference, or -1. mu must be held.
 func (q *Queue) find(reference string) int {
-	return slices.IndexFunc(q.jobs, func(j *job) bool { return j.Reference == reference })
+	name := Name(reference)
+	return slices.IndexFunc(q.jobs, func(j *job) bool { return Name(j.Reference) == name })
+}
+
+// Name returns a reference as it may be shown: that of a URL without its query, which may
+// be a signature.
+func Name(reference string) string {
+	name, _, _ := strings.Cut(reference, "?")
+	return name
+}
+
+// text returns the text of an error of the job without the query of its reference.
+func (j *job) text(err error) string {
+	return strings.ReplaceAll(err.Error(), j.Reference, Name(j.Reference))
 }
 
 // save saves all jobs. mu must be held.
@@ -265,15 +279,15 @@ func (q *Queue) try(ctx context.Context, j *job) {
 	case IsTemporary(err) && time.Since(j.At) < jobLife:
 		retry := min(firstRetry<<min(j.failures, 16), maxRetry)
 		j.failures++
-		j.problem, j.notBefore = err.Error(), time.Now().Add(retry)
-		q.config.Log.Warn("a pull is tried again", "model", j.Reference, "cause", err, "again_in", retry)
+		j.problem, j.notBefore = j.text(err), time.Now().Add(retry)
+		q.config.Log.Warn("a pull is tried again", "model", Name(j.Reference), "cause", j.problem, "again_in", retry)
 		return
 	default:
-		j.Failed = err.Error()
-		q.config.Log.Warn("a pull failed", "model", j.Reference, "cause", err)
+		j.Failed = j.text(err)
+		q.config.Log.Warn("a pull failed", "model", Name(j.Reference), "cause", j.Failed)
 	}
 	if err := q.save(); err != nil {
-		q.config.Log.Error("a pull that has ended may begin again", "model", j.Reference, "error", err)
+		q.config.Log.Error("a pull that has ended may begin again", "model", Name(j.Reference), "error", err)
 	}
 }
 
