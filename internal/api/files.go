@@ -117,7 +117,7 @@ func (a *API) actOnFiles(ctx context.Context, m account.Machine, act fleet.FileA
 	case errors.Is(err, fleet.ErrFilesUnknown):
 		err = fault.New(fault.NotAllowed, "machine %q has an older kith, which cannot do that from elsewhere: update kith there", m.Name)
 	case isRefused:
-		err = fault.New(fault.InvalidRequest, "machine %q refuses: %s", m.Name, string(refused)).WithParam("model")
+		err = fault.New(fault.NotAllowed, "machine %q refuses: %s", m.Name, string(refused))
 	default:
 		err = fault.New(fault.MachineOffline, "machine %q did not answer; try again", m.Name).Because(err)
 	}

@@ -78,7 +78,7 @@ func TestFilesRefused(t *testing.T) {
 		{fleet.ErrNotConnected, 503, "machine_offline", `machine \"box\" is not connected: manage its models there, or once it is`},
 		{fleet.ErrFilesOff, 403, "not_allowed", `[hub] remote = false`},
 		{fleet.ErrFilesUnknown, 403, "not_allowed", `update kith there`},
-		{fleet.FileRefusal("a call runs on it"), 400, "invalid_request", `machine \"box\" refuses: a call runs on it`},
+		{fleet.FileRefusal("a call runs on it"), 403, "not_allowed", `machine \"box\" refuses: a call runs on it`},
 		{errors.New("broken"), 503, "machine_offline", `did not answer; try again`},
 	} {
 		w.refuse = c.err

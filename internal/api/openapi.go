@@ -162,7 +162,7 @@ var plainSchemas = map[reflect.Type]Schema{
 	reflect.TypeFor[account.NoticeKind]():  {Type: "string", Enum: views(account.NoticeKinds, func(k account.NoticeKind) string { return string(k) })},
 	reflect.TypeFor[fleet.FileVerb]():      {Type: "string", Enum: views(fleet.FileActs, func(v fleet.FileVerb) string { return string(v) })},
 	reflect.TypeFor[fleet.FileState]():     {Type: "string", Enum: []string{string(fleet.FileUnloaded), string(fleet.FileLoading), string(fleet.FileLoaded)}},
-	reflect.TypeFor[fleet.PullState]():     {Type: "string", Enum: []string{string(fleet.PullWaiting), string(fleet.PullRunning), string(fleet.PullFailed)}},
+	reflect.TypeFor[fleet.PullState]():     {Type: "string", Enum: []string{string(fleet.PullWaiting), string(fleet.PullRunning), string(fleet.PullFailed), string(fleet.PullDone)}},
 	reflect.TypeFor[account.GroupKind]():   {Type: "string", Enum: []string{string(account.GroupOrg), string(account.GroupOpen)}},
 }
 

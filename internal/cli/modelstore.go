@@ -142,6 +142,8 @@ func (m *modelStore) pull(ctx context.Context, act fleet.FileAct) error {
 	if err := remoteSource(ctx).Check(act.Model); err != nil {
 		if near := likeListed(act.Model); errors.Is(err, pull.ErrUnknown) && near != "" {
 			return fmt.Errorf("%w, did you mean %q?", err, near)
+		} else if errors.Is(err, pull.ErrUnknown) {
+			return fmt.Errorf("%w; hf.co/ORG/REPO:QUANT names a model of the model hub", err)
 		}
 		return err
 	}
@@ -291,6 +293,8 @@ func (m *modelStore) pulls() []fleet.ModelPull {
 			Done: j.Progress.Done, Total: j.Progress.Total, Verifying: j.Progress.Verifying, Problem: cmp.Or(j.Failed, j.Problem),
 		}
 		switch {
+		case j.Complete:
+			p.State = fleet.PullDone
 		case j.Failed != "":
 			p.State = fleet.PullFailed
 		case j.Running:

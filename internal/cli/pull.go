@@ -32,15 +32,29 @@ type pulled struct {
 }
 
 func (a *app) pull() *cobra.Command {
+	var on string
+	var cancel bool
 	names := func(context.Context) []string {
 		return convert(pull.List(), func(l pull.Listed) string { return l.Name + "\t" + l.About })
 	}
-	return a.completing([]source{names}, command("kith pull", func(ctx context.Context, args []string) error {
-		if len(args) == 0 {
+	cmd := a.completing([]source{names}, command("kith pull", func(ctx context.Context, args []string) error {
+		switch {
+		case cancel && len(args) == 0:
+			return wrongUse("cannot cancel a pull: name its model, as `kith models` lists it")
+		case cancel:
+			return a.cancelPull(ctx, args[0], on)
+		case on == "" && len(args) == 0:
 			return a.listPullable(ctx)
+		case on == "":
+			return a.pullModel(ctx, args[0])
+		case len(args) == 0:
+			return a.listPullableOn(ctx, on)
 		}
-		return a.pullModel(ctx, args[0])
+		return a.pullOn(ctx, args[0], on)
 	}))
+	a.onFlag(cmd, &on)
+	cmd.Flags().BoolVar(&cancel, "cancel", false, "end a pull that a machine does by itself, and delete what it fetched")
+	return cmd
 }
 
 // pullable is a model in the list that `kith pull --json` prints.
@@ -57,17 +71,23 @@ func (a *app) listPullable(ctx context.Context) error {
 		return pullable{l, l.Memory(), largest == 0 || l.Memory() <= largest}
 	})
 	return a.print(list, func() {
-		a.table("MODEL SIZE FITS LICENCE GOOD-AT", convert(list, func(l pullable) []string {
-			fits := "yes"
-			if !l.Fits {
-				fits = "needs " + pull.Bytes(int64(l.Memory))
-			}
-			return []string{l.Name, pull.Bytes(l.Size), fits, l.Licence, l.About}
+		a.table(pullableHeadings, convert(list, func(l pullable) []string {
+			return pullableRow(l.Name, l.Size, int64(l.Memory), l.Fits, l.Licence, l.About)
 		}))
 		if largest > 0 {
 			a.say("\n%s\n", faint("FITS: in this machine's "+pull.Bytes(int64(largest))+" of memory. Any other model: kith pull hf.co/ORG/REPO:QUANT"))
 		}
 	})
+}
+
+const pullableHeadings = "MODEL SIZE FITS LICENCE GOOD-AT"
+
+func pullableRow(name string, size, memory int64, fits bool, licence, about string) []string {
+	word := "yes"
+	if !fits {
+		word = "needs " + pull.Bytes(memory)
+	}
+	return []string{name, pull.Bytes(size), word, licence, about}
 }
 
 // largestMemory returns how many bytes of this machine's main memory or of its graphics
@@ -242,11 +262,11 @@ func (r *rate) text(p pull.Progress, now time.Time) (text string, show bool) {
 }
 
 func (a *app) removeModel() *cobra.Command {
-	ids := func(context.Context) []string {
-		files, _ := a.ownModelFiles() // after an error there are none
-		return convert(files, func(f modelFile) string { return f.ID })
-	}
-	return a.completing([]source{ids}, command("kith models rm", func(_ context.Context, args []string) error {
+	var on string
+	cmd := a.completing(a.modelFilesOn(&on), command("kith models rm", func(ctx context.Context, args []string) error {
+		if on != "" {
+			return a.removeOn(ctx, args[0], on)
+		}
 		files, err := a.ownModelFiles()
 		if err != nil {
 			return err
@@ -261,6 +281,8 @@ func (a *app) removeModel() *cobra.Command {
 		}
 		return a.print(map[string]any{"id": args[0], "freed": freed}, func() { a.say("deleted %s; %s are free again\n", strong(args[0]), pull.Bytes(freed)) })
 	}))
+	a.onFlag(cmd, &on)
+	return cmd
 }
 
 // ownModelFiles returns the models in this machine's files.

@@ -67,9 +67,13 @@ func (d *Daemon) actOnFiles(ctx context.Context, act fleet.FileAct) (files fleet
 		return files, errors.New("the name of the model is too long or has characters that cannot be printed")
 	}
 	files, err = d.config.Files(ctx, act)
-	if act.Act != fleet.ActList {
-		model, _, _ := strings.Cut(act.Model, "?") // what follows in a URL may be a signature
-		d.log.Info("act on model files", "act", act.Act, "model", model, "by", act.By, "error", err)
+	model, _, _ := strings.Cut(act.Model, "?") // what follows in a URL may be a signature
+	switch {
+	case act.Act == fleet.ActList:
+	case err != nil:
+		d.log.Warn("refused an act on model files", "act", string(act.Act), "model", model, "by", act.By, "cause", err)
+	default:
+		d.log.Info("act on model files", "act", string(act.Act), "model", model, "by", act.By)
 	}
 	return files, err
 }

@@ -43,7 +43,7 @@ type ModelFiles struct {
 	List []ListedModel `json:"list"`
 	// DiskFree is the free space of the folder that models are fetched into; absent:
 	// unknown. Memory is what one model can use; absent: unknown. Both are in bytes.
-	DiskFree int64  `json:"disk_free,omitzero"`
+	DiskFree int64 `json:"disk_free,omitzero"`
 	Memory   int64 `json:"memory,omitzero"`
 }
 
@@ -82,21 +82,22 @@ type ModelPull struct {
 	Problem string `json:"problem,omitzero"`
 }
 
-// PullState is how far a pull is. A complete one is a file and no pull any more.
+// PullState is how far a pull is.
 type PullState string
 
 // The states of a pull.
 const (
 	PullWaiting PullState = "waiting" // for the pulls before it, or until it is tried again
 	PullRunning PullState = "running"
-	PullFailed  PullState = "failed" // until it is asked for again or canceled
+	PullFailed  PullState = "failed"   // until it is asked for again or canceled
+	PullDone    PullState = "complete" // listed for a short while
 )
 
 // ListedModel is a recommended model.
 type ListedModel struct {
 	Name    string `json:"name"`
 	Size    int64  `json:"size"`   // bytes
-	Memory  int64 `json:"memory"` // needed, in bytes
+	Memory  int64  `json:"memory"` // needed, in bytes
 	Fits    bool   `json:"fits"`
 	Licence string `json:"licence"`
 	About   string `json:"about"`

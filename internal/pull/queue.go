@@ -22,6 +22,8 @@ const (
 	maxRetry   = 10 * time.Minute
 	// jobLife is how long a pull is tried again.
 	jobLife = 7 * 24 * time.Hour
+	// doneFor is how long a complete pull is listed.
+	doneFor = 10 * time.Minute
 )
 
 // Job is a pull as it is saved.
@@ -40,6 +42,7 @@ type JobState struct {
 	Job
 	ID       string // of the model; empty: not known yet
 	Running  bool
+	Complete bool // it is listed for a while
 	Progress Progress
 	// Problem is why it is tried again later; empty: there was no failure.
 	Problem string
@@ -65,6 +68,7 @@ type Queue struct {
 
 	mu   sync.Mutex
 	jobs []*job // in the order of Add
+	done []*job // complete, at most maxJobs
 }
 
 // job is a pull in a Queue. Its fields are guarded by Queue.mu.
@@ -75,6 +79,7 @@ type job struct {
 	problem   string
 	failures  int       // temporary ones since the last progress
 	notBefore time.Time // of the next try
+	complete  time.Time // when it was
 	cancel    context.CancelFunc
 	ended     chan struct{} // closed when the current try has ended; nil: there is none
 }
@@ -89,13 +94,17 @@ func NewQueue(saved []Job, c QueueConfig) *Queue {
 	return q
 }
 
-// Jobs returns the state of all jobs, in the order of Add.
+// Jobs returns the state of all jobs: those that were completed a short while ago, then the
+// others in the order of Add.
 func (q *Queue) Jobs() []JobState {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	all := make([]JobState, 0, len(q.jobs))
-	for _, j := range q.jobs {
-		all = append(all, JobState{Job: j.Job, ID: j.id, Running: j.ended != nil, Progress: j.progress, Problem: j.problem})
+	q.done = slices.DeleteFunc(q.done, func(j *job) bool { return time.Since(j.complete) > doneFor })
+	all := make([]JobState, 0, len(q.done)+len(q.jobs))
+	for _, j := range slices.Concat(q.done, q.jobs) {
+		all = append(all, JobState{
+			Job: j.Job, ID: j.id, Running: j.ended != nil, Complete: !j.complete.IsZero(), Progress: j.progress, Problem: j.problem,
+		})
 	}
 	return all
 }
@@ -123,6 +132,7 @@ func (q *Queue) Add(j Job) error {
 		q.jobs = before
 		return err
 	}
+	q.done = slices.DeleteFunc(q.done, func(d *job) bool { return Name(d.Reference) == Name(j.Reference) })
 	q.notify()
 	return nil
 }
@@ -272,7 +282,8 @@ func (q *Queue) try(ctx context.Context, j *job) {
 	case at < 0: // canceled
 		return
 	case err == nil:
-		q.jobs = slices.Delete(q.jobs, at, at+1)
+		q.jobs, j.complete = slices.Delete(q.jobs, at, at+1), time.Now()
+		q.done = append(q.done[max(0, len(q.done)-maxJobs+1):], j)
 		q.config.Log.Info("a model was pulled", "model", j.id)
 	case ctx.Err() != nil: // the process ends
 		return
