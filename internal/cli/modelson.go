@@ -402,7 +402,7 @@ func (w *pullWatch) run(ctx context.Context, now fleet.ModelFiles) (fleet.ModelF
 	}
 }
 
-// lostSight is why a command does not see any more how far a pull is. The pull goes on.
+// lostSight is why a command no longer sees how far a pull is. The pull goes on.
 type lostSight struct{ error }
 
 // Unwrap returns the cause.
