@@ -89,6 +89,9 @@ func TestScripts(t *testing.T) {
 			"until":    until,
 			"body":     body,
 			"gguf":     gguf,
+			"modelhub": startModelHub,
+			"flow":     flow,
+			"resumed":  resumed,
 			"value":    value,
 			"oneday":   func(*testscript.TestScript, bool, []string) { enginetest.OneDay() },
 		},
@@ -104,6 +107,8 @@ type story struct {
 	procs   map[string]*process
 	streams map[string]*streamed
 	doubles map[string]double
+
+	modelHub *modelSource // nil: none was started
 }
 
 func of(ts *testscript.TestScript) *story { return ts.Value(storyKey{}).(*story) }
@@ -118,6 +123,9 @@ func (s *story) end() {
 	}
 	for _, d := range s.doubles {
 		d.engine.Close()
+	}
+	if s.modelHub != nil {
+		s.modelHub.end()
 	}
 }
 
