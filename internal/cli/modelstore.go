@@ -179,10 +179,12 @@ func (m *modelStore) remove(id string) error {
 	if err != nil {
 		return err
 	}
-	_, err = deleteModel(file)
+	if _, err = m.config.deleteModel(file); err != nil {
+		return err
+	}
 	m.forgetLoad(id)
 	m.engines.look()
-	return err
+	return nil
 }
 
 // load begins to load a model, unless that has begun, and waits a while for it.

@@ -124,6 +124,13 @@ func TestModelStorePulls(t *testing.T) {
 	assert.OK(t, <-ended)
 	assert.Lacks(t, log.String(), "hf_secret")
 
+	named := filepath.Join(home, "named.gguf")
+	write(t, named, string(small))
+	config.Engine.Models = append(config.Engine.Models, named)
+	_, err = act(fleet.ActRemove, "named")
+	assert.Fails(t, err, "remove it there first")
+	assert.That(t, isFile(named), "a file that the configuration names is deleted")
+
 	write(t, filepath.Join(home, pullsFile), "{")
 	m = newModelStore(config, m.engines, slog.New(slog.NewTextHandler(&log, nil)))
 	assert.Equal(t, len(m.queue.Jobs()), 0, "pulls of a broken file")

@@ -267,7 +267,11 @@ func (a *app) removeModel() *cobra.Command {
 		if on != "" {
 			return a.removeOn(ctx, args[0], on)
 		}
-		files, err := a.ownModelFiles()
+		config, err := loadLocalFile(a.home)
+		if err != nil {
+			return err
+		}
+		files, err := modelFiles(config.Engine.Models)
 		if err != nil {
 			return err
 		}
@@ -275,7 +279,7 @@ func (a *app) removeModel() *cobra.Command {
 		if at < 0 {
 			return fmt.Errorf("cannot delete %s: no file of that model is in the folders of [engine] models; `kith models` lists what this machine serves", args[0])
 		}
-		freed, err := deleteModel(files[at])
+		freed, err := config.deleteModel(files[at])
 		if err != nil {
 			return fmt.Errorf("cannot delete %s: %w", args[0], err)
 		}
@@ -295,8 +299,12 @@ func (a *app) ownModelFiles() ([]modelFile, error) {
 }
 
 // deleteModel deletes the files of a model, and its folder if that is then empty. It
-// returns the number of freed bytes.
-func deleteModel(m modelFile) (freed int64, err error) {
+// returns the number of freed bytes. A file that the configuration names stays: without it the
+// daemon would not start.
+func (c *daemonFile) deleteModel(m modelFile) (freed int64, err error) {
+	if slices.Contains(c.Engine.Models, m.Path) {
+		return 0, errors.New("[engine] models of config.toml names its file: remove it there first, and restart the daemon")
+	}
 	folder := filepath.Dir(m.Path)
 	entries, err := os.ReadDir(folder)
 	if err != nil {
