@@ -6,6 +6,7 @@ import (
 	"encoding/json/v2"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -37,63 +38,79 @@ null ::= "null" ws
 ws ::= | " " | "\n" [ \t]{0,20}
 `
 
-// objectGrammar allows any JSON object, for response_format json_object.
-const objectGrammar = "root ::= object\n" + jsonRules
+// objectRules allow any JSON object, for response_format json_object.
+const objectRules = "json ::= object\n"
 
 // errUnsupportedSchema is wrapped by every error about a schema.
-var errUnsupportedSchema = errors.New("unsupported JSON schema")
+var (
+	errUnsupportedSchema = errors.New("unsupported JSON schema")
+	errLargeSchema       = fmt.Errorf("%w: it is too large", errUnsupportedSchema)
+)
 
-// schemaGrammar converts a JSON schema to a GBNF grammar for texts with the schema's
-// structure. It supports type (also a list), properties, required, items, minItems,
+// schemaRules converts a JSON schema to GBNF rules, of which the rule json is for texts with
+// the schema's structure; they need jsonRules. It supports type (also a list), properties, required, items, minItems,
 // maxItems, minLength, maxLength, enum, const, anyOf, oneOf, an allOf of one,
 // additionalProperties of a map, and $ref into $defs or definitions. Properties appear in
 // the order of the schema, and others are not allowed. Keywords that restrict a value
 // rather than the structure (pattern, format, minimum …) are ignored; an untrusted
 // regular expression never reaches the engine.
-func schemaGrammar(schema jsontext.Value) (string, error) {
+func schemaRules(schema jsontext.Value) (string, error) {
 	if len(schema) > maxSchemaBytes {
 		return "", fmt.Errorf("%w: larger than %d bytes", errUnsupportedSchema, maxSchemaBytes)
 	}
-	c := &schemaConverter{maxRules: maxGrammarRules, maxBytes: maxGrammarBytes, defs: map[string]jsontext.Value{}, refs: map[string]string{"#": "root"}}
-	body, err := c.document(schema)
-	if err != nil {
+	c := &schemaConverter{prefix: "r", maxRules: maxGrammarRules, maxBytes: maxGrammarBytes}
+	if err := c.document("json", schema); err != nil {
 		return "", err
 	}
-	if err := c.rule("root", body); err != nil {
-		return "", err
-	}
-	return c.out.String() + jsonRules, nil
+	return c.out.String(), nil
 }
 
-// document returns the body of the rule for a schema that references its own definitions.
-func (c *schemaConverter) document(schema jsontext.Value) (string, error) {
+// document writes the rule for a schema that references its own definitions.
+func (c *schemaConverter) document(name string, schema jsontext.Value) error {
+	if err := c.define(schema, name); err != nil {
+		return err
+	}
+	body, err := c.convert(schema, 0)
+	if err != nil {
+		return err
+	}
+	return c.rule(name, body)
+}
+
+// define reads the definitions of a schema. name is the rule for the schema itself.
+func (c *schemaConverter) define(schema jsontext.Value, name string) error {
 	root, err := members(schema)
 	if err != nil {
-		return "", err
+		return err
 	}
+	c.defs, c.refs = map[string]jsontext.Value{}, map[string]string{"#": name}
 	for _, m := range root {
 		if m.name != "$defs" && m.name != "definitions" {
 			continue
 		}
 		defs, err := members(m.value)
 		if err != nil {
-			return "", err
+			return err
 		}
 		for _, d := range defs {
 			c.defs["#/"+m.name+"/"+d.name] = d.value
 		}
 	}
-	return c.convert(schema, 0)
+	return nil
 }
 
 // schemaConverter collects the rules of a grammar.
 type schemaConverter struct {
+	prefix             string // of the names of its rules
 	maxRules, maxBytes int
+	lenient            bool // a schema that cannot be converted allows any value
 
-	out   strings.Builder
+	out   bytes.Buffer
 	rules int
 	defs  map[string]jsontext.Value // by $ref
 	refs  map[string]string         // $ref to the name of the rule
+	// untils are the names of the rules of until, by their marks.
+	untils map[string]string
 }
 
 // member is a member of a JSON object.
@@ -228,7 +245,7 @@ func bound(v jsontext.Value) (int, error) {
 func (c *schemaConverter) rule(name, body string) error {
 	c.rules++
 	if c.rules > c.maxRules || c.out.Len()+len(body) > c.maxBytes {
-		return fmt.Errorf("%w: it is too large", errUnsupportedSchema)
+		return errLargeSchema
 	}
 	c.out.WriteString(name + " ::= " + body + "\n")
 	return nil
@@ -236,12 +253,20 @@ func (c *schemaConverter) rule(name, body string) error {
 
 // newRule writes body as a rule with a new name and returns the name.
 func (c *schemaConverter) newRule(body string) (string, error) {
-	name := "r" + strconv.Itoa(c.rules)
+	name := c.prefix + strconv.Itoa(c.rules)
 	return name, c.rule(name, body)
 }
 
 // convert returns the body of the rule for a schema.
 func (c *schemaConverter) convert(v jsontext.Value, depth int) (string, error) {
+	body, err := c.convertExactly(v, depth)
+	if err != nil && c.lenient && !errors.Is(err, errLargeSchema) {
+		return "value", nil
+	}
+	return body, err
+}
+
+func (c *schemaConverter) convertExactly(v jsontext.Value, depth int) (string, error) {
 	if depth > maxSchemaDepth {
 		return "", fmt.Errorf("%w: deeper than %d", errUnsupportedSchema, maxSchemaDepth)
 	}
@@ -303,7 +328,7 @@ func (c *schemaConverter) reference(ref string, depth int) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("%w: $ref %q is not in $defs", errUnsupportedSchema, ref)
 	}
-	name := "d" + strconv.Itoa(len(c.refs))
+	name := c.prefix + "d" + strconv.Itoa(c.rules) + "-" + strconv.Itoa(len(c.refs))
 	c.refs[ref] = name
 	body, err := c.convert(schema, depth+1)
 	if err != nil {
@@ -364,11 +389,7 @@ func repeat(from, to int) string {
 	return fmt.Sprintf("{%d,}", from)
 }
 
-// object returns the rule for an object with its properties in order. For the members
-// starting at each property there are two rules: one for use before any member was
-// written, and one for use after a member. That way each optional property can be omitted
-// and the commas are correct, while the size of the grammar is linear in the number of
-// properties.
+// object returns the rule for an object with its properties in order.
 func (c *schemaConverter) object(n *schemaNode, depth int) (string, error) {
 	if len(n.properties) == 0 {
 		if len(n.additional) == 0 || n.additional.Kind() == 't' {
@@ -387,23 +408,38 @@ func (c *schemaConverter) object(n *schemaNode, depth int) (string, error) {
 		}
 		return `"{" ws ( string ":" ws ` + value + ` ("," ws string ":" ws ` + value + `)* )? "}" ws`, nil
 	}
-	first, after := "", "" // the rules for the members after this one; "" if there are none
-	for i := len(n.properties) - 1; i >= 0; i-- {
-		p := n.properties[i]
+	var list []listItem
+	for _, p := range n.properties {
 		body, err := c.convert(p.value, depth+1)
 		if err != nil {
 			return "", err
 		}
-		name, err := literal(jsontext.Value(quoted(p.name)))
+		list = append(list, listItem{gbnf(string(quoted(p.name))) + ` ws ":" ws ` + body, n.required[p.name]})
+	}
+	body, err := c.list(list, `"," ws`)
+	return `"{" ws ` + body + ` "}" ws`, err
+}
+
+// listItem is an item of a list, as the body of a rule.
+type listItem struct {
+	body     string
+	required bool
+}
+
+// list returns the body of a rule for items in order, with separators between them, of
+// which those that are not required may be missing. For the items from each one on there are
+// two rules: one for use before any item was written, and one for use after an item. That
+// way the separators are correct, while the size of the grammar is linear in the number of
+// items.
+func (c *schemaConverter) list(items []listItem, separator string) (string, error) {
+	first, after := "", "" // the rules for the items after this one; "" if there are none
+	for _, item := range slices.Backward(items) {
+		body, err := c.newRule(item.body)
 		if err != nil {
 			return "", err
 		}
-		pair, err := c.newRule(name + ` ws ":" ws ` + body)
-		if err != nil {
-			return "", err
-		}
-		begin, then := pair+" "+after, `"," ws `+pair+" "+after
-		if !n.required[p.name] {
+		begin, then := body+" "+after, separator+" "+body+" "+after
+		if !item.required {
 			begin, then = orElse(begin, first), orElse(then, after)
 		}
 		if first, err = c.newRule(begin); err != nil {
@@ -413,7 +449,50 @@ func (c *schemaConverter) object(n *schemaNode, depth int) (string, error) {
 			return "", err
 		}
 	}
-	return `"{" ws ` + first + ` "}" ws`, nil
+	return first, nil
+}
+
+// until returns the name of the rule for any text up to a mark and the mark, whose first
+// occurrence ends it.
+func (c *schemaConverter) until(mark string) (string, error) {
+	if name, ok := c.untils[mark]; ok {
+		return name, nil
+	}
+	runes := []rune(mark)
+	if len(runes) == 0 {
+		return "", fmt.Errorf("%w: text has no end", errUnsupportedSchema)
+	}
+	prefix := c.prefix + "u" + strconv.Itoa(c.rules) + "-"
+	for known := range runes { // the state in which so many runes of the mark are read
+		var alternatives []string
+		class := ""
+		for i, r := range runes {
+			if slices.Contains(runes[:i], r) {
+				continue
+			}
+			next := known + 1
+			for read := append(slices.Clone(runes[:known]), r); next > 0 && !slices.Equal(read[len(read)-next:], runes[:next]); next-- {
+			}
+			switch {
+			case next == len(runes):
+				alternatives = append(alternatives, gbnf(string(r)))
+			case next > 0:
+				alternatives = append(alternatives, gbnf(string(r))+" "+prefix+strconv.Itoa(next))
+			default:
+				continue
+			}
+			class += fmt.Sprintf(`\U%08X`, r)
+		}
+		alternatives = append(alternatives, "[^"+class+"] "+prefix+"0")
+		if err := c.rule(prefix+strconv.Itoa(known), strings.Join(alternatives, " | ")); err != nil {
+			return "", err
+		}
+	}
+	if c.untils == nil {
+		c.untils = map[string]string{}
+	}
+	c.untils[mark] = prefix + "0"
+	return prefix + "0", nil
 }
 
 // orElse allows body or the other rule, or nothing if there is no other rule.

@@ -200,26 +200,54 @@ func (r *runner) start(ctx context.Context, c *chat) (*job, error) {
 			return nil, badMember("logit_bias."+strconv.Itoa(int(b.token)), "logit_bias names token %d; the model has tokens 0 to %d", b.token, r.vocab.size-1)
 		}
 	}
-	sampler, err := newSampler(r.vocab, c.sampling, int32(r.ContextLength))
-	if err != nil {
-		return nil, badMember("response_format", "response_format: %v", err)
+	form := r.template.form()
+	j := &job{
+		ctx: ctx, caller: c.caller, prompt: prompt, limit: r.ContextLength, text: stopFilter{stops: c.stops}, out: newOutbox(),
+		wantLogprobs: c.wantLogprobs, alternatives: c.alternatives, tail: tail, sampler: newSampler(r.vocab, c.sampling, int32(r.ContextLength)),
+		reader: form.NewReader(chatform.ReaderOptions{Tools: c.tools, Prompt: tail}),
 	}
-	limit := r.ContextLength
 	if c.limit > 0 {
-		limit = min(limit, c.limit)
+		j.limit = min(j.limit, c.limit)
 	}
-	j := &job{ctx: ctx, caller: c.caller, prompt: prompt, limit: limit, sampler: sampler, text: stopFilter{stops: c.stops}, out: newOutbox(), wantLogprobs: c.wantLogprobs, alternatives: c.alternatives}
-	j.reader = r.template.form().NewReader(chatform.ReaderOptions{
-		Tools: c.tools, Prompt: tail, Reasoning: c.sampling.grammar == "", // with a grammar there can be no reasoning
-	})
-	if c.sampling.grammar == "" {
-		j.toolRules = toolGrammar(r.template.form(), c.tools, c.parallel)
-	}
-	if j.tail = tail; j.toolRules != "" && j.reader.InCall() { // the prompt begins a call
-		j.constrain(r.vocab, nil, 0)
+	if err := j.setGrammar(r.vocab, form, c); err != nil {
+		j.reader.Close("")
+		j.sampler.free()
+		return nil, err
 	}
 	return j, r.submit(j)
 }
+
+// setGrammar gives the sampler of a job its grammar: for the whole answer if the request
+// decides it, or for the calls that the prompt begins. Otherwise the answer has a grammar
+// from the first call on.
+func (j *job) setGrammar(v *vocab, form *chatform.Form, c *chat) error {
+	calls := func(plain bool) string { return callRules(form, c.tools, c.parallel, plain) }
+	canCall := len(c.tools) > 0 && form.Tools()
+	switch {
+	case canCall && j.reader.InCall():
+		if !j.constrain(v, calls, nil, 0) && c.mustCall {
+			return errNoGrammar
+		}
+	case c.mustCall:
+		if !canCall || !j.decide(func(plain bool) string { return answerGrammar(form, j.tail, calls(plain), "") }) {
+			return errNoGrammar
+		}
+	case c.format != "":
+		if !j.decide(func(plain bool) string { return answerGrammar(form, j.tail, calls(plain), c.format) }) {
+			return badMember("response_format", "response_format: cannot use the schema: it is infinitely recursive")
+		}
+	case canCall:
+		j.calls = calls
+	}
+	return nil
+}
+
+// decide makes a grammar decide the whole answer.
+func (j *job) decide(grammar func(plain bool) string) bool {
+	return j.sampler.constrain(grammar(false), nil) || j.sampler.constrain(grammar(true), nil)
+}
+
+var errNoGrammar = badMember("tool_choice", "this engine cannot make the model call a tool; use tool_choice auto or none")
 
 func (s *server) chat(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithCancel(r.Context())

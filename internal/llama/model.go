@@ -84,6 +84,7 @@ func inspect(lib *library, renderer *chatform.Renderer, file ModelFile, slots, c
 	s.Chat = !s.ownPooling && lib.llama_model_has_decoder(handle)
 	if s.Chat {
 		s.template = newChatTemplate(context.Background(), lib, renderer, templateSource(lib, handle, s.vocab))
+		s.template.form().End = s.vocab.beforeEnd(s.template.form().End)
 		s.marks = markTokens(s.vocab, s.template.form())
 		hello := &chatform.Conversation{Messages: []chatform.Message{{Role: "user", Content: "Hello"}}, Answer: true}
 		if _, err := s.template.render(context.Background(), hello); err != nil {

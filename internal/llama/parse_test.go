@@ -135,7 +135,7 @@ func FuzzSchema(f *testing.F) {
 		if !v.IsValid() {
 			return
 		}
-		grammar, err := schemaGrammar(v)
+		grammar, err := schemaRules(v)
 		assert.Require(t, err != nil || len(grammar) <= 2*maxGrammarBytes, len(grammar), "bytes of grammar")
 		assert.Require(t, err == nil || errors.Is(err, errUnsupportedSchema), err)
 	})
@@ -160,20 +160,38 @@ var schemas = []string{
 func TestSchemaGrammars(t *testing.T) {
 	spec := openModel(t, testModels[1], 1)
 	for _, s := range append(schemas, "json_object") {
-		grammar, err := objectGrammar, error(nil)
+		rules, err := objectRules, error(nil)
 		if s != "json_object" {
-			grammar, err = schemaGrammar(jsontext.Value(s))
+			rules, err = schemaRules(jsontext.Value(s))
 		}
 		if err != nil {
 			t.Errorf("%s: %v", s, err)
 			continue
 		}
-		sampler, err := newSampler(spec.vocab, sampling{grammar: grammar}, 64)
-		if err != nil {
-			t.Errorf("%s: llama.cpp refuses:\n%s", s, grammar)
-			continue
-		}
+		sampler := newSampler(spec.vocab, defaultSampling(), 64)
+		assert.That(t, sampler.constrain("root ::= json\n"+rules+jsonRules, nil), s, "llama.cpp refuses", rules)
 		sampler.free()
+	}
+}
+
+// A text with an end goes on up to the first occurrence of the mark, however it repeats
+// itself.
+func TestUntil(t *testing.T) {
+	spec := openModel(t, testModels[0], 1)
+	for _, mark := range []string{"a", "ab", "aab", "abab", "aabaaa"} {
+		c := &schemaConverter{prefix: "k", maxRules: maxGrammarRules, maxBytes: maxGrammarBytes}
+		grammar := "root ::= " + assert.Value(c.until(mark))(t) + "\n" + c.out.String()
+		for n := range 2187 {
+			text := ""
+			for ; n > 0; n /= 3 {
+				text += string("abc"[n%3])
+			}
+			end := strings.Index(text, mark)
+			allowed := end < 0 || end+len(mark) == len(text)
+			if left := refused(t, spec, grammar, text); (left == "") != allowed {
+				t.Fatalf("%q until %q: %q is left", text, mark, left)
+			}
+		}
 	}
 }
 
@@ -193,7 +211,7 @@ func TestSchemaRefusals(t *testing.T) {
 		`{"enum":["` + strings.Repeat("x", maxSchemaBytes) + `"]}`:                                          "larger",
 		`{"type":"object","properties":{` + strings.TrimSuffix(manyProperties(maxGrammarRules), ",") + `}}`: "too large",
 	} {
-		if _, err := schemaGrammar(jsontext.Value(schema)); !errors.Is(err, errUnsupportedSchema) || !strings.Contains(err.Error(), says) {
+		if _, err := schemaRules(jsontext.Value(schema)); !errors.Is(err, errUnsupportedSchema) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%.80s: %v", schema, err)
 		}
 	}

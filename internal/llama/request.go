@@ -204,6 +204,8 @@ type chat struct {
 	conversation chatform.Conversation
 	tools        []chatform.Tool // that the model may call
 	parallel     bool            // several of them at once
+	mustCall     bool            // the answer must be calls
+	format       string          // rules for the text of the answer, or ""
 	stream       bool
 	usage        bool // the stream ends with a usage frame
 	limit        int  // tokens of the answer; 0 means the rest of the context
@@ -241,7 +243,10 @@ func parseChat(body []byte) (*chat, error) {
 	if c.conversation, err = conversationOf(q.Messages, q.TemplateKwargs); err != nil {
 		return nil, err
 	}
-	if c.conversation.Tools, c.tools, err = q.parseTools(); err != nil {
+	if err = q.parseTools(c); err != nil {
+		return nil, err
+	}
+	if c.format, err = q.format(); err != nil {
 		return nil, err
 	}
 	if c.limit, err = q.answerLimit(); err != nil {
@@ -324,7 +329,7 @@ func listOf(v jsontext.Value) jsontext.Value {
 	return slices.Concat(jsontext.Value("["), v, jsontext.Value("]"))
 }
 
-// sampling validates the sampling parameters and creates the grammar.
+// sampling validates the sampling parameters.
 func (q *chatRequest) sampling() (sampling, error) {
 	s := defaultSampling()
 	for _, f := range []struct {
@@ -373,23 +378,27 @@ func (q *chatRequest) sampling() (sampling, error) {
 		}
 		s.biases = append(s.biases, logitBias{t, float32(bias)})
 	}
+	return s, nil
+}
+
+// format returns the rules of the grammar for response_format, or "".
+func (q *chatRequest) format() (string, error) {
 	switch q.ResponseFormat.Type {
 	case "", "text":
+		return "", nil
 	case "json_object":
-		s.grammar = objectGrammar
+		return objectRules, nil
 	case "json_schema":
 		if q.ResponseFormat.JSONSchema.Schema.Kind() == 0 {
-			return s, badMember("response_format", "response_format.json_schema.schema is missing")
+			return "", badMember("response_format", "response_format.json_schema.schema is missing")
 		}
-		grammar, err := schemaGrammar(q.ResponseFormat.JSONSchema.Schema)
+		rules, err := schemaRules(q.ResponseFormat.JSONSchema.Schema)
 		if err != nil {
-			return s, badMember("response_format", "response_format: %v", err)
+			return "", badMember("response_format", "response_format: %v", err)
 		}
-		s.grammar = grammar
-	default:
-		return s, badMember("response_format", "response_format.type must be text, json_object or json_schema")
+		return rules, nil
 	}
-	return s, nil
+	return "", badMember("response_format", "response_format.type must be text, json_object or json_schema")
 }
 
 // embeddingsRequest contains the supported fields of an embeddings body.

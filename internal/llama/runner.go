@@ -25,18 +25,19 @@ var (
 
 // job is a chat request. The runner always ends its outbox and frees its sampler.
 type job struct {
-	ctx       context.Context
-	caller    string // the caller; "" is the owner of this machine
-	prompt    []token
-	cached    int // prompt tokens that were not computed again; set when the job starts
-	limit     int // maximum tokens of the answer, at least 1
-	sampler   *sampler
-	text      stopFilter
-	reader    *chatform.Reader // of text; closed with the outbox
-	tail      string           // what the template wrote after the last message
-	toolRules string           // toolGrammar, until the model writes calls
-	called    bool             // the answer has a tool call
-	out       *outbox
+	ctx     context.Context
+	caller  string // the caller; "" is the owner of this machine
+	prompt  []token
+	cached  int // prompt tokens that were not computed again; set when the job starts
+	limit   int // maximum tokens of the answer, at least 1
+	sampler *sampler
+	text    stopFilter
+	reader  *chatform.Reader // of text; closed with the outbox
+	tail    string           // what the template wrote after the last message
+	// calls returns the rules for calls (callRules), until the model writes some.
+	calls  func(plain bool) string
+	called bool // the answer has a tool call
+	out    *outbox
 
 	wantLogprobs bool
 	alternatives int // number of other tokens at each position
@@ -409,8 +410,9 @@ func (r *runner) advance(i int) {
 	}
 	text, stopped := s.job.text.write(piece)
 	s.job.send(text, s.count)
-	if s.job.toolRules != "" && s.job.reader.InCall() {
-		s.job.constrain(r.vocab, append(s.tokens[len(s.job.prompt):len(s.tokens):len(s.tokens)], t), len(s.job.text.held))
+	if s.job.calls != nil && s.job.reader.InCall() {
+		s.job.constrain(r.vocab, s.job.calls, append(s.tokens[len(s.job.prompt):len(s.tokens):len(s.tokens)], t), len(s.job.text.held))
+		s.job.calls = nil
 	}
 	switch {
 	case stopped:

@@ -75,7 +75,7 @@ func TestLayout(t *testing.T) {
 // endless returns a job that generates up to its limit.
 func endless(t *testing.T, ctx context.Context, r *runner) *job {
 	t.Helper()
-	c := &chat{conversation: says("x"), sampling: sampling{temperature: 1, seed: 3, grammar: "root ::= [a-z]* \"\\n\" [a-z]* root"}}
+	c := &chat{conversation: says("x"), sampling: sampling{temperature: 1, seed: 3}, format: "json ::= [a-z]* \"\\n\" [a-z]* json\n"}
 	j := assert.Value(r.start(ctx, c))(t)
 	return j
 }

@@ -1,7 +1,6 @@
 package llama
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -19,7 +18,6 @@ type sampling struct {
 	frequency   float32
 	seed        uint32
 	biases      []logitBias
-	grammar     string // GBNF with the rule root, or ""
 }
 
 // defaultSampling returns llama.cpp's defaults with a random seed.
@@ -36,16 +34,9 @@ type sampler struct {
 
 // newSampler returns the sampler for a request. Penalties consider the last window tokens
 // of the answer. The caller must free it.
-func newSampler(v *vocab, s sampling, window int32) (*sampler, error) {
+func newSampler(v *vocab, s sampling, window int32) *sampler {
 	lib := v.lib
-	of := &sampler{vocab: v}
-	if s.grammar != "" {
-		if of.grammar = lib.llama_sampler_init_grammar(v.handle, s.grammar, "root"); of.grammar == 0 {
-			lib.errors.take()
-			return nil, fmt.Errorf("cannot use the schema: it is infinitely recursive")
-		}
-	}
-	of.chain = lib.llama_sampler_chain_init(true)
+	of := &sampler{vocab: v, chain: lib.llama_sampler_chain_init(true)}
 	add := func(next cSampler) { lib.llama_sampler_chain_add(of.chain, next) }
 	if n := len(s.biases); n > 0 {
 		add(lib.llama_sampler_init_logit_bias(int32(v.size), int32(n), &s.biases[0]))
@@ -55,14 +46,35 @@ func newSampler(v *vocab, s sampling, window int32) (*sampler, error) {
 	}
 	if s.temperature <= 0 {
 		add(lib.llama_sampler_init_greedy())
-		return of, nil
+		return of
 	}
 	add(lib.llama_sampler_init_top_k(s.topK))
 	add(lib.llama_sampler_init_top_p(s.topP, 1))
 	add(lib.llama_sampler_init_min_p(s.minP, 1))
 	add(lib.llama_sampler_init_temp(s.temperature))
 	add(lib.llama_sampler_init_dist(s.seed))
-	return of, nil
+	return of
+}
+
+// constrain makes a grammar with the rule root decide what follows the tokens written, which are a part of the
+// text that it describes. It reports false, and changes nothing, if llama.cpp refuses the
+// grammar or the grammar the tokens.
+func (s *sampler) constrain(grammar string, written []token) bool {
+	lib := s.vocab.lib
+	s.grammar = lib.llama_sampler_init_grammar(s.vocab.handle, grammar, "root")
+	if s.grammar == 0 {
+		lib.errors.take()
+		return false
+	}
+	for _, t := range written {
+		if !s.allows(t) {
+			lib.llama_sampler_free(s.grammar)
+			s.grammar = 0
+			return false
+		}
+		lib.llama_sampler_accept(s.grammar, t)
+	}
+	return true
 }
 
 // free frees the sampler.

@@ -42,7 +42,10 @@ func TestThinkingModel(t *testing.T) {
 		t.Errorf("%s", body)
 	}
 	object := strings.Replace(text, `"max_tokens":8`, `"max_tokens":40,"response_format":{"type":"json_object"}`, 1)
-	if _, body := e.post("/v1/chat/completions", object+"}"); strings.Contains(string(body), "reasoning") {
-		t.Errorf("a grammar leaves no room for thoughts: %s", body)
+	if _, body := e.post("/v1/chat/completions", object+"}"); !strings.Contains(string(body), `"reasoning_content":"`) || !strings.Contains(string(body), `"content":""`) {
+		t.Errorf("a format is kept after the reasoning: %s", body)
+	}
+	if _, body := e.post("/v1/chat/completions", strings.Replace(object, "true", "false", 1)+"}"); strings.Contains(string(body), "reasoning") || !strings.Contains(string(body), `"content":"{`) {
+		t.Errorf("%s", body)
 	}
 }

@@ -1,6 +1,7 @@
 package llama
 
 import (
+	"bytes"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
 	"regexp"
@@ -19,79 +20,127 @@ const (
 
 var toolName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 
-// parseTools returns the tools of a chat request that the model may call: as it is shown
-// them, and as its calls are read. There are none if tool_choice is none.
-func (q *chatRequest) parseTools() (shown []jsontext.Value, tools []chatform.Tool, err error) {
-	allowed, err := allowedTools(q.ToolChoice)
+// parseTools reads the tools of a chat request: as the model is shown them, and as its calls
+// are read. It is shown only those that tool_choice allows.
+func (q *chatRequest) parseTools(c *chat) error {
+	choice, err := parseToolChoice(q.ToolChoice)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	if len(q.Tools) > maxTools {
-		return nil, nil, badMember("tools", "tools must hold at most %d tools", maxTools)
+		return badMember("tools", "tools must hold at most %d tools", maxTools)
 	}
 	size := 0
 	for i, raw := range q.Tools {
-		at := "tools." + strconv.Itoa(i)
-		var tool struct {
-			Type     string `json:"type"`
-			Function struct {
-				Name       string         `json:"name"`
-				Parameters jsontext.Value `json:"parameters"`
-			} `json:"function"`
+		tool, err := parseTool(i, raw)
+		if err != nil {
+			return err
 		}
-		if json.Unmarshal(raw, &tool) != nil || tool.Type != "function" {
-			return nil, nil, badMember(at, "tools[%d] must be a tool of the type function", i)
+		if size += len(tool.Parameters); size > maxToolSchemas {
+			return badMember("tools", "tools: their schemas must have at most %d bytes together", maxToolSchemas)
 		}
-		name := tool.Function.Name
-		if !toolName.MatchString(name) {
-			return nil, nil, badMember(at+".function.name", "tools[%d].function.name must have 1 to 64 letters, digits, dots, dashes and underscores", i)
+		at := slices.Index(choice.unseen, tool.Name)
+		if at >= 0 {
+			choice.unseen = slices.Delete(choice.unseen, at, at+1)
 		}
-		size += len(tool.Function.Parameters)
-		if len(tool.Function.Parameters) > maxToolSchema || size > maxToolSchemas {
-			return nil, nil, badMember(at+".function.parameters", "tools[%d].function.parameters: a schema must have at most %d bytes, and all together %d", i, maxToolSchema, maxToolSchemas)
-		}
-		if allowed(name) {
-			shown = append(shown, raw)
-			tools = append(tools, chatform.Tool{Name: name, Parameters: tool.Function.Parameters})
+		if at >= 0 || choice.all {
+			c.conversation.Tools = append(c.conversation.Tools, raw)
+			c.tools = append(c.tools, tool)
 		}
 	}
-	return shown, tools, nil
+	if len(choice.unseen) > 0 {
+		return badMember("tool_choice", "tool_choice names %q, which is not in tools", choice.unseen[0])
+	}
+	if c.mustCall = choice.required; c.mustCall && len(c.tools) == 0 {
+		return badMember("tool_choice", "tool_choice requires a tool call, and there are no tools")
+	}
+	return nil
 }
 
-// allowedTools returns which tools a tool_choice allows. A choice that requires a call is
-// refused.
-func allowedTools(choice jsontext.Value) (func(name string) bool, error) {
-	all := func(string) bool { return true }
-	demands := badMember("tool_choice", "this engine cannot promise a tool call; use tool_choice auto or none")
-	switch choice.Kind() {
-	case 0, 'n':
-		return all, nil
-	case '"':
-		switch string(choice) {
-		case `"auto"`:
-			return all, nil
-		case `"none"`:
-			return func(string) bool { return false }, nil
-		}
-		return nil, demands
+// parseTool reads a tool.
+func parseTool(i int, raw jsontext.Value) (t chatform.Tool, err error) {
+	at := "tools." + strconv.Itoa(i)
+	var tool struct {
+		Type     string `json:"type"`
+		Function struct {
+			Name       string         `json:"name"`
+			Parameters jsontext.Value `json:"parameters"`
+			Strict     bool           `json:"strict"`
+		} `json:"function"`
 	}
-	var named struct {
+	if json.Unmarshal(raw, &tool) != nil || tool.Type != "function" {
+		return t, badMember(at, "tools[%d] must be a tool of the type function", i)
+	}
+	t = chatform.Tool{Name: tool.Function.Name, Parameters: tool.Function.Parameters}
+	if !toolName.MatchString(t.Name) {
+		return t, badMember(at+".function.name", "tools[%d].function.name must have 1 to 64 letters, digits, dots, dashes and underscores", i)
+	}
+	if t.Parameters.Kind() == 'n' {
+		t.Parameters = nil
+	}
+	if len(t.Parameters) == 0 {
+		return t, nil
+	}
+	at += ".function.parameters"
+	if len(t.Parameters) > maxToolSchema {
+		return t, badMember(at, "tools[%d].function.parameters: a schema must have at most %d bytes", i, maxToolSchema)
+	}
+	var root struct {
+		Type jsontext.Value `json:"type"`
+	}
+	if json.Unmarshal(t.Parameters, &root) != nil || len(root.Type) > 0 && !bytes.Contains(root.Type, []byte(`"object"`)) {
+		return t, badMember(at, "tools[%d].function.parameters must be the schema of an object", i)
+	}
+	if tool.Function.Strict {
+		if _, err := schemaRules(t.Parameters); err != nil {
+			return t, badMember(at, "tools[%d].function.parameters cannot be kept strictly: %v; leave out strict, or change the schema", i, err)
+		}
+	}
+	return t, nil
+}
+
+// toolChoice is which tools the model may call, and whether it must.
+type toolChoice struct {
+	all      bool
+	unseen   []string // the tools that are named, if not all, until they are found
+	required bool
+}
+
+func parseToolChoice(v jsontext.Value) (toolChoice, error) {
+	invalid := badMember("tool_choice", "tool_choice must be auto, none, required, a function of tools, or allowed_tools")
+	switch string(v) {
+	case "", "null", `"auto"`:
+		return toolChoice{all: true}, nil
+	case `"none"`:
+		return toolChoice{}, nil
+	case `"required"`:
+		return toolChoice{all: true, required: true}, nil
+	}
+	type function struct {
+		Function struct {
+			Name string `json:"name"`
+		} `json:"function"`
+	}
+	var choice struct {
+		function
 		Type    string `json:"type"`
 		Allowed struct {
-			Mode  string `json:"mode"`
-			Tools []struct {
-				Function struct {
-					Name string `json:"name"`
-				} `json:"function"`
-			} `json:"tools"`
+			Mode  string     `json:"mode"`
+			Tools []function `json:"tools"`
 		} `json:"allowed_tools"`
 	}
-	if json.Unmarshal(choice, &named) != nil || named.Type != "allowed_tools" || named.Allowed.Mode == "required" {
-		return nil, demands
+	if json.Unmarshal(v, &choice) != nil {
+		return toolChoice{}, invalid
 	}
-	var names []string
-	for _, t := range named.Allowed.Tools {
-		names = append(names, t.Function.Name)
+	switch {
+	case choice.Type == "function":
+		return toolChoice{unseen: []string{choice.Function.Name}, required: true}, nil
+	case choice.Type == "allowed_tools" && (choice.Allowed.Mode == "auto" || choice.Allowed.Mode == "required"):
+		c := toolChoice{required: choice.Allowed.Mode == "required"}
+		for _, t := range choice.Allowed.Tools {
+			c.unseen = append(c.unseen, t.Function.Name)
+		}
+		return c, nil
 	}
-	return func(name string) bool { return slices.Contains(names, name) }, nil
+	return toolChoice{}, invalid
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -97,8 +98,14 @@ func TestToolRefusals(t *testing.T) {
 		`"tools":[{"type":"function","function":{"name":"a b"}}]`: "tools.0.function.name",
 		`"tools":[{"type":"function","function":{"name":"a","parameters":"` + strings.Repeat("x", maxToolSchema) + `"}}]`:       "tools.0.function.parameters",
 		`"tools":[` + strings.TrimSuffix(strings.Repeat(`{"type":"function","function":{"name":"a"}},`, maxTools+1), ",") + `]`: "tools",
+		`"tools":[{"type":"function","function":{"name":"a","parameters":"text"}}]`:                                             "tools.0.function.parameters",
+		`"tools":[{"type":"function","function":{"name":"a","parameters":{"type":"array"}}}]`:                                   "tools.0.function.parameters",
+		`"tools":[{"type":"function","function":{"name":"a","strict":true,"parameters":{"type":"object","not":{}}}}]`:           "tools.0.function.parameters",
 		`"tool_choice":"required"`: "tool_choice",
-		`"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[]}}`: "tool_choice",
+		`"tool_choice":"any"`:      "tool_choice",
+		`"tool_choice":{"type":"function","function":{"name":"b"}},"tools":[{"type":"function","function":{"name":"a"}}]`:              "tool_choice",
+		`"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[]}}`:                                        "tool_choice",
+		`"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"b"}}]}}`: "tool_choice",
 	} {
 		_, err := parseChat([]byte(`{"model":"m",` + said + `,` + more + `}`))
 		status, answer := errorResponse(err)
@@ -110,26 +117,31 @@ func TestToolRefusals(t *testing.T) {
 	assert.Require(t, len(c.tools) == 1 && c.tools[0].Name == "b" && len(c.conversation.Tools) == 1, c.tools)
 }
 
-// The grammar of each form allows what the template itself writes, from the mark of the
-// first call on.
-func TestToolGrammars(t *testing.T) {
+// eachForm calls f with the form of each real template that has one.
+func eachForm(t *testing.T, f func(name string, of *chatform.Template)) {
 	names := assert.Value(filepath.Glob("../../build/templates/*.jinja"))(t)
 	assert.Require(t, len(names) > 60, "run scripts/chat-templates.sh", names)
-	spec := openModel(t, testModels[0], 1)
 	renderer := assert.Value(newRenderer())(t)
 	t.Cleanup(renderer.Close)
-	tool := assert.Value(json.Marshal(readTool))(t)
-	checked := 0
 	for _, name := range names {
 		text := assert.Value(os.ReadFile(name))(t)
-		of, err := renderer.Open(t.Context(), chatform.Source{Text: string(text), BOS: "<BOS>", EOS: "<EOS>"})
-		if err != nil {
-			continue
+		if of, err := renderer.Open(t.Context(), chatform.Source{Text: string(text), BOS: "<BOS>", EOS: "<EOS>"}); err == nil {
+			f(filepath.Base(name), of)
 		}
+	}
+}
+
+// The grammar of each form allows what the template itself writes: from the mark of the
+// first call on, and from the start of an answer that must be calls, after reasoning.
+func TestToolGrammars(t *testing.T) {
+	spec := openModel(t, testModels[0], 1)
+	tool := assert.Value(json.Marshal(readTool))(t)
+	checked := 0
+	eachForm(t, func(name string, of *chatform.Template) {
 		tools := []chatform.Tool{{Name: "read", Parameters: jsontext.Value(`{"type":"object","properties":{"filePath":{"type":"string"}},"required":["filePath"]}`)}}
-		rules := toolGrammar(of.Form, tools, true)
+		rules := callRules(of.Form, tools, true, false)
 		if rules == "" || of.Form.Default {
-			continue
+			return
 		}
 		call := func(id string) chatform.Call {
 			return chatform.Call{ID: id, Name: "read", Arguments: `{"filePath": "note.txt"}`}
@@ -140,7 +152,7 @@ func TestToolGrammars(t *testing.T) {
 		}
 		whole, err := of.Render(t.Context(), &talk)
 		if err != nil {
-			continue
+			return
 		}
 		talk.Messages, talk.Answer = talk.Messages[:1], true
 		begun := assert.Value(of.Render(t.Context(), &talk))(t)
@@ -148,7 +160,7 @@ func TestToolGrammars(t *testing.T) {
 		if !ok { // the prompt also opens reasoning
 			_, answer, _ = strings.Cut(textOf(whole), "Read the note.")
 		}
-		reader := of.Form.NewReader(chatform.ReaderOptions{Tools: tools, Reasoning: true})
+		reader := of.Form.NewReader(chatform.ReaderOptions{Tools: tools})
 		start := -1
 		for i := range len(answer) {
 			reader.Write(answer[i : i+1])
@@ -158,8 +170,8 @@ func TestToolGrammars(t *testing.T) {
 		}
 		reader.Close("stop")
 		if start < 0 {
-			t.Errorf("%s: no call in %q", filepath.Base(name), answer)
-			continue
+			t.Errorf("%s: no call in %q", name, answer)
+			return
 		}
 		answer = answer[start:]
 		if end := cmp.Or(strings.TrimSpace(of.Form.End), strings.TrimSpace(of.Form.CallEnd)); end != "" {
@@ -170,12 +182,133 @@ func TestToolGrammars(t *testing.T) {
 				answer = answer[:at]
 			}
 		}
+		answer = strings.TrimRight(answer, " \n")
 		checked++
-		if left := refused(t, spec, rules, strings.TrimRight(answer, " \n")); left != "" {
-			t.Errorf("%s: %q is not allowed in %q:\n%s", filepath.Base(name), left, answer, strings.SplitN(rules, "arguments0 ::=", 2)[0])
+		check := func(grammar, answer string) {
+			if left := refused(t, spec, grammar, answer); left != "" {
+				t.Errorf("%s: %q is not allowed in %q:\n%s", name, left, answer, grammar)
+			}
+		}
+		check("root ::= begun\n"+rules+jsonRules, answer)
+		check(answerGrammar(of.Form, "", rules, ""), answer)
+		if begin, end := of.Form.Reasoning(""); end != "" {
+			check(answerGrammar(of.Form, "", rules, objectRules), begin+"I <i>should</i> read it."+end+"\n\n"+answer)
+			check(answerGrammar(of.Form, begin, rules, objectRules), "I should {} it."+end+"\n"+of.Form.ContentBegin+`{"a": 1}`)
+			open := refused(t, spec, answerGrammar(of.Form, begin+end, rules, ""), begin)
+			assert.That(t, open != "" || begin == "", name, "may reason twice")
+		}
+	})
+	assert.Require(t, checked > 60, "only", checked, "forms were checked")
+}
+
+// A model that must call a tool does so under each form, whatever its weights say, with the
+// only arguments that the schema allows.
+func TestForcedCalls(t *testing.T) {
+	tool := func(schema string) []chatform.Tool {
+		return []chatform.Tool{{Name: "edit.file_1", Parameters: jsontext.Value(schema)}}
+	}
+	r := newRunner(openModel(t, testModels[0], 1), 0, nil)
+	go r.run()
+	t.Cleanup(r.remove)
+	checked := 0
+	eachForm(t, func(name string, of *chatform.Template) {
+		form := *of.Form
+		form.ThinkBegin, form.ThinkEnd = "", "" // the small model would not end it
+		if !form.Tools() {
+			return
+		}
+		checked++
+		tools, want := tool(`{"type":"object","properties":{"text":{"const":"a \"b\" <c>"}},"required":["text"]}`), `{"text":"a \"b\" <c>"}`
+		if form.Kind != chatform.KindJSON && form.Kind != chatform.KindTag { // each value is written in the form's own way
+			tools = tool(`{"type":"object","properties":{"text":{"const":"a \"b\" <c>"},"number":{"enum":[-7]},"yes":{"const":true},"none":{"const":null},
+				"list":{"const":[1,"x"]},"object":{"$ref":"#/$defs/o"},"kind":{"anyOf":[{"const":"one"}]}},
+				"required":["text","number","yes","none","list","object","kind"],"$defs":{"o":{"const":{"k":{"l":"m"}}}}}`)
+			want = `{"text":"a \"b\" <c>","number":-7,"yes":true,"none":null,"list":[1,"x"],"object":{"k":{"l":"m"}},"kind":"one"}`
+		}
+		j := &job{
+			ctx: t.Context(), prompt: assert.Value(r.vocab.tokenize("Hello", true, false))(t), limit: 950,
+			sampler: newSampler(r.vocab, sampling{}, 800), out: newOutbox(), reader: form.NewReader(chatform.ReaderOptions{Tools: tools}),
+		}
+		rules := callRules(&form, tools, false, false)
+		if !j.sampler.constrain(answerGrammar(&form, "", rules, ""), nil) {
+			t.Errorf("%s: no grammar: %s", name, rules)
+			return
+		}
+		assert.OK(t, r.submit(j))
+		var text, called, arguments string
+		for ended := false; !ended; {
+			p := assert.Value(j.out.take(t.Context()))(t)
+			for _, e := range p.events {
+				switch e.Kind {
+				case chatform.EventCall:
+					called += e.Name
+				case chatform.EventArguments:
+					arguments += e.Text
+				default:
+					text += e.Text
+				}
+			}
+			if ended = p.ended; ended {
+				assert.Equal(t, p.finish.reason, "tool_calls", name, rules, arguments)
+			}
+		}
+		assert.Equal(t, called, "edit.file_1", name, rules)
+		got := jsontext.Value(arguments)
+		assert.OK(t, got.Compact(), name, arguments)
+		assert.Equal(t, string(got), want, name, rules)
+		assert.Equal(t, text, "", name)
+	})
+	assert.Require(t, checked > 60, "only", checked, "forms were checked")
+}
+
+// What tool_choice, parallel_tool_calls and response_format demand is kept by any model.
+func TestToolChoices(t *testing.T) {
+	e := startEngine(t, Config{})
+	city := object{"type": "object", "properties": object{"city": object{"enum": []string{"Rom", "Oslo"}}}, "required": []string{"city"}}
+	tool := func(name string) object {
+		return object{"type": "function", "function": object{"name": name, "parameters": city}}
+	}
+	tools := []object{tool("weather"), tool("map")}
+	for name, c := range map[string]struct {
+		more  object
+		names []string
+		text  bool // it may also be a JSON object
+	}{
+		"required":         {object{"tool_choice": "required", "parallel_tool_calls": false}, []string{"weather", "map"}, false},
+		"named":            {object{"tool_choice": object{"type": "function", "function": object{"name": "map"}}}, []string{"map"}, false},
+		"allowed":          {object{"tool_choice": object{"type": "allowed_tools", "allowed_tools": object{"mode": "required", "tools": []object{tool("weather")}}}}, []string{"weather"}, false},
+		"format":           {object{"response_format": object{"type": "json_object"}}, []string{"weather", "map"}, true},
+		"required, format": {object{"tool_choice": "required", "response_format": object{"type": "json_object"}}, []string{"weather", "map"}, false},
+	} {
+		for _, model := range []string{"tiny", "random"} {
+			status, body := e.post("/v1/chat/completions", ask("What is the weather in Rom?", object{"model": model, "tools": tools, "temperature": 1, "seed": 3, "max_tokens": 300}, c.more))
+			var got struct {
+				Choices []struct {
+					Message struct {
+						Content   *string    `json:"content"`
+						ToolCalls []toolCall `json:"tool_calls"`
+					} `json:"message"`
+					FinishReason string `json:"finish_reason"`
+				} `json:"choices"`
+			}
+			assert.OK(t, json.Unmarshal(body, &got))
+			assert.Require(t, status == 200 && len(got.Choices) == 1, name, model, status, body)
+			choice := got.Choices[0]
+			if content := choice.Message.Content; len(choice.Message.ToolCalls) == 0 {
+				assert.That(t, c.text && content != nil && jsontext.Value(*content).Kind() == '{', name, model, body)
+				continue
+			}
+			assert.That(t, choice.FinishReason == "tool_calls", name, model, body)
+			assert.That(t, c.more["parallel_tool_calls"] != false || len(choice.Message.ToolCalls) == 1, name, model, body)
+			for _, call := range choice.Message.ToolCalls {
+				var arguments struct {
+					City string `json:"city"`
+				}
+				assert.OK(t, json.Unmarshal([]byte(call.Function.Arguments), &arguments), name, model, body)
+				assert.That(t, slices.Contains(c.names, call.Function.Name) && (arguments.City == "Rom" || arguments.City == "Oslo"), name, model, body)
+			}
 		}
 	}
-	assert.Require(t, checked > 30, "only", checked, "forms were checked")
 }
 
 // Biases that forbid every token that a grammar allows are the caller's error: the worker
@@ -222,12 +355,18 @@ func TestControlTokensInMessages(t *testing.T) {
 	assert.Equal(t, hostile, plain, "tokens that end a turn")
 }
 
+// A token that ends the answer is no part of what a grammar demands.
+func TestEndsAreNotWritten(t *testing.T) {
+	v := openModel(t, testModels[0], 1).vocab
+	assert.Equal(t, v.beforeEnd("</calls><|im_end|>\n"), "</calls>")
+	assert.Equal(t, v.beforeEnd("</calls>\n"), "</calls>\n")
+}
+
 // refused returns what the grammar does not allow of text, or "".
-func refused(t *testing.T, spec *modelSpec, rules, text string) string {
-	s := &sampler{vocab: spec.vocab, chain: spec.lib.llama_sampler_chain_init(true)}
-	s.grammar = spec.lib.llama_sampler_init_grammar(spec.vocab.handle, "root ::= calls\n"+rules, "root")
-	assert.Require(t, s.grammar != 0, "llama.cpp refuses", rules)
+func refused(t *testing.T, spec *modelSpec, grammar, text string) string {
+	s := newSampler(spec.vocab, defaultSampling(), 64)
 	defer s.free()
+	assert.Require(t, s.constrain(grammar, nil), "llama.cpp refuses", grammar)
 	for _, next := range assert.Value(spec.vocab.tokenize(text, false, false))(t) {
 		if !s.allows(next) {
 			return text

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -98,6 +99,16 @@ func (v *vocab) piece(t token, special bool) []byte {
 
 // ends reports whether the token ends the answer.
 func (v *vocab) ends(t token) bool { return v.lib.llama_vocab_is_eog(v.handle, t) }
+
+// beforeEnd returns text up to the first token in it that ends the answer: what a model
+// writes does not include it.
+func (v *vocab) beforeEnd(text string) string {
+	tokens, err := v.tokenize(text, false, true)
+	if i := slices.IndexFunc(tokens, v.ends); err == nil && i >= 0 {
+		text, _, _ = strings.Cut(text, string(v.piece(tokens[i], true)))
+	}
+	return text
+}
 
 // stringBytes returns a pointer to the bytes of s, never nil.
 func stringBytes(s string) *byte {

@@ -8,7 +8,7 @@ import (
 
 // answer reads an answer in a form that its literals describe.
 func (r *Reader) answer(o ReaderOptions) {
-	if !r.begunCall(o.Prompt) && o.Reasoning && r.beginsReasoning(o.Prompt) {
+	if !r.begunCall(o.Prompt) && r.beginsReasoning(o.Prompt) {
 		r.reasoning()
 	}
 	r.text()
@@ -48,7 +48,7 @@ func (r *Reader) beginsReasoning(prompt string) bool {
 	if f.ThinkEnd == "" {
 		return false
 	}
-	if f.ThinkBegin != "" && strings.LastIndex(prompt, f.ThinkBegin) > strings.LastIndex(prompt, f.ThinkEnd) {
+	if f.opensReasoning(prompt) {
 		return true
 	}
 	start := r.at()
@@ -62,6 +62,24 @@ func (r *Reader) beginsReasoning(prompt string) bool {
 	}
 	r.back(start)
 	return false
+}
+
+// opensReasoning reports whether the end of a prompt begins reasoning.
+func (f *Form) opensReasoning(prompt string) bool {
+	return f.ThinkBegin != "" && strings.LastIndex(prompt, f.ThinkBegin) > strings.LastIndex(prompt, f.ThinkEnd)
+}
+
+// Reasoning returns the marks around the reasoning that an answer begins with after the end
+// of a prompt. begin is "" if the prompt has it, else the answer may do without reasoning.
+// Both are "" if there can be none.
+func (f *Form) Reasoning(prompt string) (begin, end string) {
+	switch {
+	case f.ThinkEnd == "" || f.opensReasoning(prompt):
+		return "", f.ThinkEnd
+	case f.ThinkBegin == "" || strings.Contains(prompt, f.ThinkEnd):
+		return "", ""
+	}
+	return f.ThinkBegin, f.ThinkEnd
 }
 
 // begins reports whether the end of a prompt begins a call.

@@ -16,7 +16,7 @@ func (r *Reader) readCalls(certain bool) bool {
 	if read != nil {
 		read(r)
 	} else {
-		r.firstOf([]string{f.Begin + f.CallBegin, f.CallBegin, f.lastTag(), f.Sep + f.CallBegin}, true)
+		r.firstOf(f.CallBegins(), true)
 	}
 	if r.calls == calls {
 		r.inCall = false

@@ -386,7 +386,7 @@ func (p *probe) verify() error {
 	if err != nil {
 		return err
 	}
-	r := p.form.NewReader(ReaderOptions{Tools: probeReaderTools, Prompt: p.start, Reasoning: true})
+	r := p.form.NewReader(ReaderOptions{Tools: probeReaderTools, Prompt: p.start})
 	events := append(r.Write(text), r.Close("stop")...)
 	var got []string
 	for _, e := range events {

@@ -189,6 +189,12 @@ func (f *Form) triggers() (list []trigger) {
 	return list
 }
 
+// CallBegins returns the literals that the first call may begin with: the first one is the
+// template's, and models leave out parts of it. They may be equal, or "".
+func (f *Form) CallBegins() []string {
+	return []string{f.Begin + f.CallBegin, f.CallBegin, f.lastTag(), f.Sep + f.CallBegin}
+}
+
 // beforeMarks returns what is before the first of the marks in a literal.
 func beforeMarks(literal string) string {
 	if i := strings.IndexAny(literal, marks); i >= 0 {

@@ -94,7 +94,7 @@ func TestChangedAnswers(t *testing.T) {
 	for i, tpl := range forms {
 		for _, answer := range answers[i] {
 			for range rounds {
-				o := ReaderOptions{Tools: agentTools, Prompt: []string{"", tpl.form.ThinkBegin, "<tool_call>\n"}[rng.IntN(3)], Reasoning: rng.IntN(4) > 0}
+				o := ReaderOptions{Tools: agentTools, Prompt: []string{"", tpl.form.ThinkBegin, "<tool_call>\n"}[rng.IntN(3)]}
 				checkAnswer(t, tpl.form, o, change(rng, answer, answers[i]), []string{"stop", "length"}[rng.IntN(2)], rng.Uint64())
 			}
 		}
@@ -112,7 +112,7 @@ func FuzzReader(f *testing.F) {
 	f.Fuzz(func(t *testing.T, form uint8, seed uint64, answer string) {
 		tpl := forms[int(form)%len(forms)]
 		reason := []string{"stop", "length"}[seed%2]
-		o := ReaderOptions{Tools: agentTools, Reasoning: seed%3 > 0, Prompt: []string{"", tpl.form.ThinkBegin}[seed/2%2]}
+		o := ReaderOptions{Tools: agentTools, Prompt: []string{"", tpl.form.ThinkBegin}[seed/2%2]}
 		checkAnswer(t, tpl.form, o, answer, reason, seed)
 	})
 }

@@ -15,9 +15,6 @@ type ReaderOptions struct {
 	// Prompt is the end of the prompt, which the template writes after the last message: it
 	// may open reasoning or begin a call.
 	Prompt string
-	// Reasoning: the answer may begin with reasoning. If it may not, marks of reasoning are
-	// text.
-	Reasoning bool
 }
 
 // Tool is a tool that may be called. Parameters is the JSON schema of its arguments.

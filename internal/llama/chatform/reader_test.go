@@ -36,7 +36,7 @@ func show(events []Event) string {
 
 // TestPassesEarly writes answers in pieces. Each is followed by what is reported at once.
 func TestPassesEarly(t *testing.T) {
-	o := ReaderOptions{Tools: agentTools, Reasoning: true}
+	o := ReaderOptions{Tools: agentTools}
 	for _, test := range []struct {
 		name   string
 		form   *Form
@@ -137,7 +137,7 @@ func TestInCall(t *testing.T) {
 		{"the prompt begins a call", &jsonForm, "<|im_start|>assistant\n<tool_call>\n{\"name\": \"run\", \"arguments\": {", "", "<tool_call>\n{\"name\": \"run\", \"arguments\": {"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			r := test.form.NewReader(ReaderOptions{Tools: agentTools, Prompt: test.prompt, Reasoning: true})
+			r := test.form.NewReader(ReaderOptions{Tools: agentTools, Prompt: test.prompt})
 			for rest := test.write; rest != ""; rest = rest[min(len(rest), 100):] {
 				r.Write(rest[:min(len(rest), 100)])
 			}
@@ -198,7 +198,7 @@ func TestAnswers(t *testing.T) {
 			result{Calls: []Call{{"", "run", `{"env":{"A": "it's", "B": null},"background":true}`}}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			o := ReaderOptions{Tools: agentTools, Prompt: test.prompt, Reasoning: true}
+			o := ReaderOptions{Tools: agentTools, Prompt: test.prompt}
 			for _, n := range []int{1, 2, 7, len(test.answer)} {
 				if got := readAnswer(test.form, o, test.answer, n, test.reason); !reflect.DeepEqual(got, test.want) {
 					t.Fatalf("in pieces of %d\n got %q\nwant %q", n, got, test.want)
@@ -215,14 +215,10 @@ func slicesRepeat[T any](v T, n int) (list []T) {
 	return list
 }
 
-// TestNoTools reads an answer to a call without tools: nothing is a call. Without
-// reasoning its marks are text.
+// TestNoTools reads an answer to a call without tools: nothing is a call.
 func TestNoTools(t *testing.T) {
 	answer := "<think>Hm</think><tool_call>\n{\"name\": \"run\", \"arguments\": {}}\n</tool_call>"
-	if got := readAnswer(&jsonForm, ReaderOptions{Reasoning: true}, answer, 3, "stop"); got.Reasoning != "Hm" || got.Text != answer[len("<think>Hm</think>"):] || got.Calls != nil {
-		t.Errorf("%q", got)
-	}
-	if got := readAnswer(&jsonForm, ReaderOptions{}, answer, 3, "stop"); got.Text != answer {
+	if got := readAnswer(&jsonForm, ReaderOptions{}, answer, 3, "stop"); got.Reasoning != "Hm" || got.Text != answer[len("<think>Hm</think>"):] || got.Calls != nil {
 		t.Errorf("%q", got)
 	}
 }
@@ -238,7 +234,7 @@ func TestManyArguments(t *testing.T) {
 
 // TestSyntaxes reads answers in syntaxes of their own.
 func TestSyntaxes(t *testing.T) {
-	o := ReaderOptions{Tools: agentTools, Reasoning: true}
+	o := ReaderOptions{Tools: agentTools}
 	tags := func(s string) string { return strings.ReplaceAll(s, "~", nestedMark) }
 	for _, test := range []struct {
 		name, syntax, answer string

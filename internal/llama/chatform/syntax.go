@@ -29,6 +29,8 @@ var syntaxes = map[string]syntax{
 		set: func(f *Form) {
 			f.Kind, f.CallBegin, f.NameEnd = KindTag, "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"
 			f.TurnEnd, f.CallTurnEnd = "<|return|>", "<|call|>"
+			f.ThinkBegin, f.ThinkEnd = "<|channel|>analysis<|message|>", "<|end|><|start|>assistant"
+			f.ContentBegin = "<|channel|>final<|message|>"
 		},
 		literals: []string{"<|channel|>", "<|message|>", "<|constrain|>", "<|start|>", "<|end|>"},
 		read:     (*Reader).readChannels,
@@ -38,6 +40,7 @@ var syntaxes = map[string]syntax{
 		set: func(f *Form) {
 			f.Kind, f.Parallel, f.TextArguments = KindTag, true, true
 			f.NameEnd, f.Sep = "\n", ">>>"
+			f.ContentBegin = "all\n"
 		},
 		read: (*Reader).readRecipients,
 	},

@@ -63,7 +63,7 @@ func TestVectors(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o := ReaderOptions{Tools: toolsOf(t, v.Tools), Prompt: tpl.tail(c, prompt, hidden), Reasoning: true}
+			o := ReaderOptions{Tools: toolsOf(t, v.Tools), Prompt: tpl.tail(c, prompt, hidden)}
 			got := readPieces(t, tpl.form, o, v.Answer)
 			if f := tpl.form; strings.HasPrefix(v.Expect.Reasoning, f.ThinkBegin) && !strings.ContainsAny(f.ThinkBegin, "<[") {
 				v.Expect.Reasoning = strings.TrimPrefix(v.Expect.Reasoning, f.ThinkBegin) // llama.cpp reports what the prompt says, too
