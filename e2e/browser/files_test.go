@@ -101,7 +101,7 @@ func TestModelFiles(t *testing.T) {
 			op.see("words is removed.")
 			shows("#machine", "No model in a file yet")
 			op.open("/notices")
-			for _, text := range []string{"A pull of ann/words began", "words was loaded", "words was unloaded", "words was removed"} {
+			for _, text := range []string{"pulls ann/words", "loads words into memory", "freed the memory of words", "removed words"} {
 				op.see(text)
 			}
 			op.quiet()

@@ -96,10 +96,10 @@ func (a *API) placeOf(ctx context.Context, c fleet.Caller) (string, error) {
 func actText(in FileChange, machine, by string) string {
 	model, _, _ := strings.Cut(in.Model, "?") // what follows in a URL may be a signature
 	verb := map[fleet.FileVerb]string{
-		fleet.ActPull: "A pull of %s began on %s", fleet.ActCancel: "The pull of %s on %s was canceled", fleet.ActRemove: "The model %s was removed from %s",
-		fleet.ActLoad: "The model %s was loaded on %s", fleet.ActUnload: "The model %s was unloaded on %s",
+		fleet.ActPull: "pulls %s", fleet.ActCancel: "ended its pull of %s", fleet.ActRemove: "removed %s",
+		fleet.ActLoad: "loads %s into memory", fleet.ActUnload: "freed the memory of %s",
 	}[in.Act]
-	return fmt.Sprintf(verb+", as requested from %s.", model, machine, by)
+	return fmt.Sprintf("As requested from %s, %s "+verb+".", by, machine, model)
 }
 
 func (a *API) actOnFiles(ctx context.Context, m account.Machine, act fleet.FileAct) (MachineFiles, error) {

@@ -43,12 +43,23 @@ func TestFiles(t *testing.T) {
 	assert.Equal(t, w.acts[1], fleet.FileAct{Act: fleet.ActPull, Model: "https://files.test/words.gguf?signature=abc", By: "the site"}, "the act")
 	assert.Equal(t, w.acts[2], fleet.FileAct{Act: fleet.ActCancel, Model: "words", By: "laptop"}, "the act")
 	assert.Same(t, w.notes(), []string{
-		"A pull of https://files.test/words.gguf began on box, as requested from the site.",
-		"The model words was loaded on box, as requested from laptop.",
-		"The model words was removed from box, as requested from laptop.",
-		"The model words was unloaded on box, as requested from laptop.",
-		"The pull of words on box was canceled, as requested from laptop.",
+		"As requested from laptop, box ended its pull of words.",
+		"As requested from laptop, box freed the memory of words.",
+		"As requested from laptop, box loads words into memory.",
+		"As requested from laptop, box removed words.",
+		"As requested from the site, box pulls https://files.test/words.gguf.",
 	})
+}
+
+// TestFilesExample: what a reader pastes takes no key.
+func TestFilesExample(t *testing.T) {
+	d := Describe()
+	for _, op := range d.Operations {
+		text, err := d.Call("https://hub.example", op)
+		check(t, err)
+		noKey := strings.HasSuffix(op.Path, "/models") && op.Path != "/api/models"
+		assert.Equal(t, strings.Contains(text, "Bearer $MACHINE_CREDENTIAL"), noKey, op.Method, op.Path)
+	}
 }
 
 // TestFilesRefused: by whom, and in what words.

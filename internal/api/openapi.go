@@ -28,6 +28,7 @@ type Description struct {
 type Operation struct {
 	Method     string      `json:"-"`
 	Path       string      `json:"-"`
+	NoKey      bool        `json:"-"` // it takes a machine's credential, and no API key
 	Summary    string      `json:"summary"`
 	More       string      `json:"description,omitzero"`
 	Parameters []Parameter `json:"parameters,omitzero"`
@@ -134,7 +135,7 @@ type schemas map[string]*Schema
 // operation returns the description of a route.
 func (s schemas) operation(l *line) Operation {
 	summary, more, _ := strings.Cut(l.about, ". ")
-	op := Operation{Method: l.method, Path: l.path, Summary: strings.TrimSuffix(summary, "."), More: more}
+	op := Operation{Method: l.method, Path: l.path, NoKey: l.noKey, Summary: strings.TrimSuffix(summary, "."), More: more}
 	for _, f := range l.fields {
 		p := Parameter{Name: f.name, In: "path", Required: !f.query, About: parameterTexts[f.name], Schema: &Schema{Type: "string"}}
 		if f.query {

@@ -75,7 +75,7 @@ func TestFileActs(t *testing.T) {
 	}
 	assert.Equal(t, len(tn.acts), 5, "acts")
 	assert.Equal(t, tn.acts[0].By, "the site", "by")
-	ada.get("/notices").want(t, 200, "The model words was loaded on box, as requested from the site.", `href="`+page+`"`)
+	ada.get("/notices").want(t, 200, "As requested from the site, box loads words into memory.", `href="`+page+`"`)
 	ada.get("/machines/files?machine="+tn.machine.ID+"&act=format&model=words").want(t, 400, "no such act")
 	tn.as("bob").get("/machines/files?machine="+tn.machine.ID+"&act=load&model=words").want(t, 404, "no machine with the id")
 	tn.refuse = fleet.FileRefusal("a call runs on it")

@@ -38,7 +38,7 @@ type world struct {
 	files    fleet.ModelFiles
 	filing   sync.Mutex // guards acts and files
 	refuse   error      // result of Control and of acts on files
-	limit    error // result of Admit
+	limit    error      // result of Admit
 	missed   []fleet.ModelID
 	blind    bool              // nothing can be confirmed
 	keys     map[string]string // secrets of API keys, and their members
