@@ -76,6 +76,11 @@ func TestModelFiles(t *testing.T) {
 			}
 			op.see("No model in a file yet")
 			w.look(op, "machine-no-files")
+			op.send("#pull-other button", "#pull-other input[name=model]", "ann/another")
+			shows("#pulls", "ann/another is not there")
+			op.open(machine)
+			w.look(op, "machine-pull-failed")
+			op.send(`button[aria-label="Cancel: ann/another"]`)
 
 			run(op, chromedp.SetValue(chromedp.CSS("#pull-other input[name=model]"), "http://127.0.0.1:1/words.gguf"))
 			op.leads(403, clickOn("#pull-other button"))

@@ -55,11 +55,12 @@ func (a *API) changeFiles(ctx context.Context, c fleet.Caller, in FileChange) (M
 	if err != nil {
 		return MachineFiles{}, err
 	}
-	files, err := a.actOnFiles(ctx, m, fleet.FileAct{Act: in.Act, Model: in.Model, By: by})
+	act := fleet.FileAct{Act: in.Act, Model: in.Model, By: by}
+	files, err := a.actOnFiles(ctx, m, act)
 	if err != nil {
 		return files, err
 	}
-	now, text := a.DB.Now().UTC(), actText(in, m.Name, by)
+	now, text := a.DB.Now().UTC(), actText(act, m.Name)
 	notice := account.Notice{
 		MemberID: string(c.Member), Kind: account.NoticeFiles, Subject: m.ID + " " + text, // different acts of one moment are different subjects
 		Occasion: now, Text: text,
@@ -93,13 +94,12 @@ func (a *API) placeOf(ctx context.Context, c fleet.Caller) (string, error) {
 }
 
 // actText is the notice of an act.
-func actText(in FileChange, machine, by string) string {
-	model, _, _ := strings.Cut(in.Model, "?") // what follows in a URL may be a signature
+func actText(act fleet.FileAct, machine string) string {
 	verb := map[fleet.FileVerb]string{
 		fleet.ActPull: "pulls %s", fleet.ActCancel: "ended its pull of %s", fleet.ActRemove: "removed %s",
 		fleet.ActLoad: "loads %s into memory", fleet.ActUnload: "freed the memory of %s",
-	}[in.Act]
-	return fmt.Sprintf("As requested from %s, %s "+verb+".", by, machine, model)
+	}[act.Act]
+	return fmt.Sprintf("As requested from %s, %s "+verb+".", act.By, machine, act.Shown())
 }
 
 func (a *API) actOnFiles(ctx context.Context, m account.Machine, act fleet.FileAct) (MachineFiles, error) {

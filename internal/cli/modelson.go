@@ -165,6 +165,11 @@ func (a *app) showPulls(now fleet.ModelFiles, at *filesAt, below bool) {
 	a.table("PULL STATE BY", convert(now.Pulls, func(p fleet.ModelPull) []string {
 		return []string{p.Model, pullText(p), cmp.Or(p.By, "this machine")}
 	}))
+	for _, p := range now.Pulls {
+		if p.Problem != "" {
+			a.say("\n%s: %s\n", p.Model, p.Problem)
+		}
+	}
 	var hints []string
 	has := func(is func(fleet.PullState) bool) bool {
 		return slices.ContainsFunc(now.Pulls, func(p fleet.ModelPull) bool { return is(p.State) })
@@ -194,12 +199,10 @@ func (a *app) showOwnPulls(ctx context.Context) {
 // pullText describes how far a pull is.
 func pullText(p fleet.ModelPull) string {
 	switch {
-	case p.State == fleet.PullDone:
-		return "complete"
-	case p.State == fleet.PullFailed:
-		return "failed: " + p.Problem
+	case p.State == fleet.PullDone, p.State == fleet.PullFailed:
+		return string(p.State)
 	case p.Problem != "":
-		return p.Problem + "; tried again by itself"
+		return "tried again by itself"
 	case p.State == fleet.PullWaiting:
 		return "waits for the pulls before it"
 	case p.Total > 0:

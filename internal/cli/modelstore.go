@@ -253,13 +253,17 @@ func (m *modelStore) loadState(id string) (running bool, failed error) {
 
 // list returns the state of the model files and of the pulls.
 func (m *modelStore) list(ctx context.Context) (fleet.ModelFiles, error) {
+	var jobs []pull.JobState
+	if m.queue != nil {
+		jobs = m.queue.Jobs() // first: the files of those that are complete are there
+	}
 	files, err := m.files()
 	if err != nil {
 		return fleet.ModelFiles{}, err
 	}
 	states, problems := m.engines.states(ctx)
 	largest := largestMemory(ctx)
-	now := fleet.ModelFiles{Files: []fleet.ModelFile{}, Pulls: m.pulls(), List: []fleet.ListedModel{}, Memory: int64(largest)}
+	now := fleet.ModelFiles{Files: []fleet.ModelFile{}, Pulls: viewPulls(jobs, files), List: []fleet.ListedModel{}, Memory: int64(largest)}
 	if m.folder != "" {
 		now.DiskFree = pull.DiskFree(m.folder)
 	}
@@ -283,13 +287,13 @@ func (m *modelStore) list(ctx context.Context) (fleet.ModelFiles, error) {
 	return now, nil
 }
 
-// pulls returns the state of the pulls.
-func (m *modelStore) pulls() []fleet.ModelPull {
+// viewPulls returns the state of the pulls, without complete ones whose files were removed.
+func viewPulls(jobs []pull.JobState, files []modelFile) []fleet.ModelPull {
 	pulls := []fleet.ModelPull{}
-	if m.queue == nil {
-		return pulls
-	}
-	for _, j := range m.queue.Jobs() {
+	for _, j := range jobs {
+		if j.Complete && !slices.ContainsFunc(files, func(f modelFile) bool { return f.ID == j.ID }) {
+			continue
+		}
 		p := fleet.ModelPull{
 			Model: pull.Name(j.Reference), ID: j.ID, By: j.By, At: j.At, State: fleet.PullWaiting, File: j.Progress.File,
 			Done: j.Progress.Done, Total: j.Progress.Total, Verifying: j.Progress.Verifying, Problem: cmp.Or(j.Failed, j.Problem),

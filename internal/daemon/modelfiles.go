@@ -67,8 +67,7 @@ func (d *Daemon) actOnFiles(ctx context.Context, act fleet.FileAct) (files fleet
 		return files, errors.New("the name of the model is too long or has characters that cannot be printed")
 	}
 	files, err = d.config.Files(ctx, act)
-	model, _, _ := strings.Cut(act.Model, "?") // what follows in a URL may be a signature
-	switch {
+	switch model := act.Shown(); {
 	case act.Act == fleet.ActList:
 	case err != nil:
 		d.log.Warn("refused an act on model files", "act", string(act.Act), "model", model, "by", act.By, "cause", err)

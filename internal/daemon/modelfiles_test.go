@@ -43,7 +43,10 @@ func TestFilesFromElsewhere(t *testing.T) {
 	assert.OK(t, send(pull))
 	assert.Equal(t, files.acts[0], pull, "the act")
 	assert.Fails(t, send(fleet.FileAct{Act: fleet.ActUnload, Model: "busy"}), "a call runs on it")
+	assert.OK(t, send(fleet.FileAct{Act: fleet.ActPull, Model: "https://ada:pass@files.test/w.gguf"})) // these refuse none
+	files.acts = files.acts[:1]
 	log := r.log.String()
+	assert.Lacks(t, log, "pass@")
 	assert.Contains(t, log, "act=pull model=https://files.test/w.gguf by=laptop")
 	assert.Contains(t, log, `act=unload model=busy by="" cause="a call runs on it"`)
 	assert.Lacks(t, log, "signature")

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"errors"
+	"strings"
 	"time"
 )
 
@@ -30,6 +31,18 @@ type FileAct struct {
 	Model string `json:"model,omitzero"`
 	// By names who asks from elsewhere, for the machine's log.
 	By string `json:"by,omitzero"`
+}
+
+// Shown returns Model as it may be logged and shown: a URL without its query, which may be a
+// signature, and without a password.
+func (a FileAct) Shown() string {
+	name, _, _ := strings.Cut(a.Model, "?")
+	scheme, rest, isURL := strings.Cut(name, "://")
+	host, path, _ := strings.Cut(rest, "/")
+	if at := strings.LastIndex(host, "@"); isURL && at >= 0 {
+		return scheme + "://" + host[at+1:] + "/" + path
+	}
+	return name
 }
 
 // MaxReference is the largest length of FileAct.Model, in bytes.

@@ -87,7 +87,7 @@ func (a liveContent) withFiles(f *filesView) liveContent {
 		a.texts[fmt.Sprint("file-", i)] = fileWords(m.State)
 	}
 	for i, p := range f.Pulls {
-		a.shape = a.shape.with("pull", p.Model, string(p.State))
+		a.shape = a.shape.with("pull", p.Model, string(p.State), p.Problem)
 		a.texts[fmt.Sprint("pull-", i)] = pullWords(p)
 	}
 	return a
@@ -99,11 +99,11 @@ func (f *filesView) content() liveContent { return liveContent{texts: map[string
 func pullWords(p fleet.ModelPull) words {
 	switch {
 	case p.State == fleet.PullFailed:
-		return words{"failed: " + p.Problem, "bad"}
+		return words{"failed", "bad"}
 	case p.State == fleet.PullDone:
 		return words{"complete", "good"}
 	case p.Problem != "":
-		return words{p.Problem + "; tried again by itself", "warn"}
+		return words{"tried again by itself", "warn"}
 	case p.State == fleet.PullWaiting:
 		return words{text: "waits for the pulls before it"}
 	case p.File == "":

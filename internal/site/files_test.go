@@ -34,7 +34,7 @@ func TestMachineFiles(t *testing.T) {
 	tn := newTown(t, nil)
 	ada, path := tn.as("ada"), "/machines/"+tn.machine.ID
 	tn.files = someFiles()
-	page := ada.get(path).want(t, 200, ">in memory<", ">not loaded<", "&lt;b&gt;bold", "it needs more memory", "25 %, 1.0 MiB of 4.0 MiB", "failed: it is not there",
+	page := ada.get(path).want(t, 200, ">in memory<", ">not loaded<", "&lt;b&gt;bold", "it needs more memory", "25 %, 1.0 MiB of 4.0 MiB", ">failed<", "it is not there",
 		`aria-label="Unload: words"`, `aria-label="Load: &lt;b&gt;bold"`, `act=remove&amp;model=words"`, `aria-label="Try again: ann/gone"`, `aria-label="Cancel: qwen3-4b"`,
 		`<option value="qwen3-0.6b">`, "5.0 GiB of its disk are free")
 	for _, lacks := range []string{"<b>bold", `value="qwen3-30b"`, `aria-label="Try again: qwen3-4b"`} {
@@ -114,7 +114,7 @@ func TestLiveFiles(t *testing.T) {
 	l := ada.listen("/live" + path)
 	shape := l.expect(true, map[string][]string{
 		"state-" + tn.machine.ID: {"ready", "good"}, "running-" + tn.machine.ID: {"0 of 3 slots"}, "queue-" + tn.machine.ID: {"no call"},
-		"file-0": {"in memory", "good"}, "file-1": {"not loaded"}, "pull-0": {"25 %, 1.0 MiB of 4.0 MiB"}, "pull-1": {"failed: it is not there", "bad"},
+		"file-0": {"in memory", "good"}, "file-1": {"not loaded"}, "pull-0": {"25 %, 1.0 MiB of 4.0 MiB"}, "pull-1": {"failed", "bad"},
 	}).Shape
 	ada.get(path).want(t, 200, `data-stream="/live`+path+`"`, `data-shape="`+shape+`"`)
 
