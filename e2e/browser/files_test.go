@@ -80,7 +80,7 @@ func TestModelFiles(t *testing.T) {
 			shows("#pulls", "ann/another is not there")
 			op.open(machine)
 			w.look(op, "machine-pull-failed")
-			op.send(`button[aria-label="Cancel: ann/another"]`)
+			op.send(`button[aria-label="Dismiss: ann/another"]`)
 
 			run(op, chromedp.SetValue(chromedp.CSS("#pull-other input[name=model]"), "http://127.0.0.1:1/words.gguf"))
 			op.leads(403, clickOn("#pull-other button"))
