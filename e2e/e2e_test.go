@@ -91,6 +91,9 @@ func TestScripts(t *testing.T) {
 			"body":       body,
 			"gguf":       gguf,
 			"agentmodel": agentmodel,
+			"modelhub":   startModelHub,
+			"flow":       flow,
+			"resumed":    resumed,
 			"value":      value,
 			"oneday":     func(*testscript.TestScript, bool, []string) { enginetest.OneDay() },
 		},
@@ -106,6 +109,8 @@ type story struct {
 	procs   map[string]*process
 	streams map[string]*streamed
 	doubles map[string]double
+
+	modelHub *modelSource // nil: none was started
 }
 
 func of(ts *testscript.TestScript) *story { return ts.Value(storyKey{}).(*story) }
@@ -120,6 +125,9 @@ func (s *story) end() {
 	}
 	for _, d := range s.doubles {
 		d.engine.Close()
+	}
+	if s.modelHub != nil {
+		s.modelHub.end()
 	}
 }
 

@@ -48,6 +48,9 @@ type Config struct {
 	// Control sends a change to a connected machine. The error is fleet.ErrNotConnected or
 	// the machine's reason for refusing the change.
 	Control func(ctx context.Context, machine fleet.MachineID, change fleet.Control) error
+	// Files has a connected machine carry out an act on its model files. The error is
+	// fleet.ErrNotConnected, or as tunnel.SendFileAct has it.
+	Files func(ctx context.Context, machine fleet.MachineID, act fleet.FileAct) (fleet.ModelFiles, error)
 	// Ready returns why this hub currently refuses all calls, or nil.
 	Ready func(now time.Time) error
 	// Nodes returns the hub's nodes as seen by this one. Home returns the name of the node

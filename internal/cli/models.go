@@ -17,6 +17,7 @@ import (
 
 	"github.com/kith/kith/internal/api"
 	"github.com/kith/kith/internal/daemon"
+	"github.com/kith/kith/internal/fleet"
 )
 
 // listing is the part of GET /v1/models that kith shows.
@@ -157,7 +158,11 @@ func (a *app) credential() (*daemonFile, daemon.Credential, error) {
 
 func (a *app) models() *cobra.Command {
 	var account bool
+	var on string
 	cmd := command("kith models", func(ctx context.Context, _ []string) error {
+		if on != "" {
+			return a.listFilesOn(ctx, on)
+		}
 		from, path := a.toDaemon, "/v1/models"
 		if account {
 			from, path = a.toAccount, api.ListModels.With(api.None{}).Path
@@ -175,13 +180,18 @@ func (a *app) models() *cobra.Command {
 			return a.writeJSON(text)
 		}
 		a.showModels(list, account)
+		if !account {
+			a.showOwnPulls(ctx)
+		}
 		if len(list.Data) == 0 && !account {
 			_, _ = fmt.Fprintln(a.err, "`kith pull` lists models that fit this machine") // only a hint
 		}
 		return nil
 	})
 	cmd.Flags().BoolVar(&account, "account", false, "what your account can reach through its hub")
-	return withCommands(cmd, a.removeModel())
+	a.onFlag(cmd, &on)
+	cmd.MarkFlagsMutuallyExclusive("account", "on")
+	return withCommands(cmd, a.removeModel(), a.orderModel("load", fleet.ActLoad), a.orderModel("unload", fleet.ActUnload))
 }
 
 func (a *app) showModels(list listing, account bool) {

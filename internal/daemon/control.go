@@ -93,6 +93,7 @@ func (d *Daemon) socketSurface(local http.Handler) http.Handler {
 		"POST /drain":  d.serveDrain,
 		"POST /hours":  d.serveHours,
 		"POST /reload": d.serveReload,
+		"POST /models": d.serveFiles,
 		"POST /signin": func(w http.ResponseWriter, r *http.Request) {
 			d.reconnect()
 			w.WriteHeader(http.StatusNoContent)

@@ -70,6 +70,7 @@ func (d *Daemon) runTunnel(ctx context.Context) {
 		Handler:    d.machineHandler(),
 		Advertise:  d.advertise,
 		Control:    func(_ context.Context, change fleet.Control) error { return d.change(change) },
+		Files:      d.filesForHub(),
 		Notice:     d.onNotice,
 		OnState:    d.onTunnelState,
 		Log:        d.log,

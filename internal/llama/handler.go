@@ -42,6 +42,9 @@ func (s *server) handler() http.Handler {
 	mux.HandleFunc("GET /v1/models", s.list)
 	mux.HandleFunc("POST /tokenize", orRefuse(s.tokenize))
 	mux.HandleFunc("POST "+pathModels, orRefuse(s.changeModels))
+	mux.HandleFunc("GET "+pathLoaded, s.listLoaded)
+	mux.HandleFunc("POST "+pathLoad, orRefuse(s.order))
+	mux.HandleFunc("POST "+pathUnload, orRefuse(s.order))
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, map[string]string{"status": "ok"})
 	})

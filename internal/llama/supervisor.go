@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -177,6 +178,53 @@ func (s *Supervisor) Problems() map[string]string {
 func (s *Supervisor) Problem() error {
 	_, _, err := s.current()
 	return err
+}
+
+// Loaded returns the ids of the models whose weights are in memory; none if no worker is
+// running.
+func (s *Supervisor) Loaded(ctx context.Context) (ids []string) {
+	response, err := s.request(ctx, http.MethodGet, pathLoaded)
+	if err == nil {
+		defer response.Body.Close()
+		_ = json.UnmarshalRead(response.Body, &ids) // after an error there are none
+	}
+	return ids
+}
+
+// Load loads the weights of a model now, and not at its first request. They are freed
+// IdleUnload later if there is none.
+func (s *Supervisor) Load(ctx context.Context, id string) error { return s.order(ctx, pathLoad, id) }
+
+// Unload frees the weights of a model. It fails if a request to it is running.
+func (s *Supervisor) Unload(ctx context.Context, id string) error {
+	return s.order(ctx, pathUnload, id)
+}
+
+func (s *Supervisor) order(ctx context.Context, path, id string) error {
+	response, err := s.request(ctx, http.MethodPost, path+"?"+url.Values{"model": {id}}.Encode())
+	if err != nil {
+		if problem := s.Problem(); problem != nil {
+			err = problem
+		}
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode == http.StatusNoContent {
+		return nil
+	}
+	var refused errorBody
+	if err := json.UnmarshalRead(response.Body, &refused); err != nil {
+		return fmt.Errorf("the built-in engine answers %s", response.Status)
+	}
+	return errors.New(refused.Error.Message)
+}
+
+func (s *Supervisor) request(ctx context.Context, method, path string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, "http://worker"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	return s.Transport().RoundTrip(r)
 }
 
 // Graphics returns what the worker computes with. It is valid after Ready.

@@ -157,6 +157,39 @@ func prepare(line []byte, free func() (bytes uint64, known bool)) (*server, http
 // ModelFile and receives a list of Model.
 const pathModels = "/worker/models"
 
+// pathLoaded lists the ids of the models whose weights are in memory. pathLoad and
+// pathUnload take a query with the id of a model, and load or free its weights.
+const (
+	pathLoaded = "/worker/loaded"
+	pathLoad   = "/worker/load"
+	pathUnload = "/worker/unload"
+)
+
+// listLoaded serves pathLoaded.
+func (s *server) listLoaded(w http.ResponseWriter, _ *http.Request) {
+	ids := []string{}
+	s.mu.Lock()
+	for id, r := range s.runners {
+		if r.inMemory.Load() {
+			ids = append(ids, id)
+		}
+	}
+	s.mu.Unlock()
+	reply(w, http.StatusOK, ids)
+}
+
+// order serves pathLoad and pathUnload.
+func (s *server) order(w http.ResponseWriter, r *http.Request) error {
+	run, err := s.model(r.URL.Query().Get("model"))
+	if err == nil {
+		err = run.order(r.Context(), r.URL.Path == pathLoad)
+	}
+	if err == nil {
+		w.WriteHeader(http.StatusNoContent)
+	}
+	return err
+}
+
 // changeModels serves pathModels.
 func (s *server) changeModels(w http.ResponseWriter, r *http.Request) error {
 	var files []ModelFile

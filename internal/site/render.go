@@ -164,6 +164,8 @@ var templates = sync.OnceValue(func() map[string]*template.Template {
 			now := s.texts[id]
 			return liveWords{id, cmp.Or(now.text, idle), now.tone, idle}
 		},
+		// fileact returns the button for an act on a model file.
+		"fileact": func(machine, act, model, do string) fileButton { return fileButton{machine, act, model, do} },
 		// edit returns the fields for limits: empty, or with existing limits, or with the
 		// values from a refused form.
 		"edit": func(prefix string, form url.Values, mine bool, there ...api.Limits) limitFields {
