@@ -343,7 +343,9 @@ func TestSealedEngineError(t *testing.T) {
 }
 
 // frames splits a sealed stream.
-func frames(body []byte) [][]byte { return bytes.SplitAfter(bytes.TrimSuffix(body, []byte("\n\n")), []byte("\n\n")) }
+func frames(body []byte) [][]byte {
+	return bytes.SplitAfter(bytes.TrimSuffix(body, []byte("\n\n")), []byte("\n\n"))
+}
 
 func joinFrames(all ...[]byte) []byte {
 	var out []byte
@@ -392,7 +394,11 @@ func TestLyingHub(t *testing.T) {
 		"a repeated frame":     {false, answers(func(b []byte) []byte { f := frames(b); return joinFrames(slices.Insert(f, 2, f[1])...) }), changed},
 		"reordered frames":     {false, answers(func(b []byte) []byte { f := frames(b); f[1], f[2] = f[2], f[1]; return joinFrames(f...) }), changed},
 		"a frame of another":   {false, answers(func(b []byte) []byte { f := frames(b); f[1] = frames(before)[1]; return joinFrames(f...) }), changed},
-		"the end of another":   {false, answers(func(b []byte) []byte { f, g := frames(b), frames(before); f[len(f)-2] = g[len(g)-2]; return joinFrames(f...) }), changed},
+		"the end of another": {false, answers(func(b []byte) []byte {
+			f, g := frames(b), frames(before)
+			f[len(f)-2] = g[len(g)-2]
+			return joinFrames(f...)
+		}), changed},
 		"cut":                  {false, answers(func(b []byte) []byte { f := frames(b); return joinFrames(f[:3]...) }), cut},
 		"cut, with an end":     {false, answers(func(b []byte) []byte { f := frames(b); return joinFrames(append(f[:3], f[len(f)-1])...) }), cut},
 		"only a head":          {false, answers(func(b []byte) []byte { return joinFrames(frames(b)[0], []byte("data: [DONE]")) }), cut},
@@ -403,27 +409,53 @@ func TestLyingHub(t *testing.T) {
 		"another answer, cut":  {true, answers(func(b []byte) []byte { return b[:40] }), changed},
 		"not sealed, a stream": {false, func() { h.instead = sayFrames(chunk, done) }, notSealed},
 		"not sealed, later":    {false, answers(func(b []byte) []byte { f := frames(b); return joinFrames(f[0], f[1], []byte(chunk), []byte(done)) }), notSealed},
-		"not sealed, unary":    {true, func() { h.instead = refuseWith(200, `{"id":"1","object":"chat.completion","choices":[]}`, "Content-Type", "application/json") }, notSealed},
-		"an event":             {false, func() { h.instead = sayFrames("event: x\ndata: AAAA\n\n", done) }, notSealed},
-		"a long line":          {false, func() { h.instead = sayFrames("data: " + strings.Repeat("A", 400<<10)) }, notSealed},
-		"a changed error":      {true, func() { h.instead = refuseWith(400, `{"error":{"code":"invalid_request","message":"x","sealed":"AAAA"}}`) }, changed},
-		"another model":        {false, asks(func(c *sealedCall) { c.model = "vectors" }), `"engine_error"`},
-		"another head":         {false, asks(func(c *sealedCall) { c.head = bytes.Replace(c.head, []byte("true"), []byte("false"), 1) }), `"engine_error"`},
-		"a changed call":       {false, asks(func(c *sealedCall) { c.body[9] ^= 1 }), `"engine_error"`},
-		"a changed key":        {false, asks(func(c *sealedCall) { c.keys[1130] ^= 1 }), `"engine_error"`},
-		"a changed sender":     {false, asks(func(c *sealedCall) { c.keys[9] ^= 1 }), `"engine_error"`},
-		"a wrong key id":       {false, asks(func(c *sealedCall) { c.routing.To[0].Key[0] ^= 1 }), "change faster than the call can be sealed"},
-		"always stale":         {false, func() { h.instead = refuseWith(412, `{"error":{"code":"stale_seal","message":"x"}}`) }, "change faster than the call can be sealed"},
-		"stale in a stream":    {false, func() { h.instead = sayFrames(": waiting 1 ahead, 9 s left\n\n", `data: {"error":{"code":"stale_seal","message":"x"}}`+"\n\n") }, "change faster than the call can be sealed"},
-		"a refusal":            {false, func() { h.instead = refuseWith(503, `{"error":{"code":"machine_offline","message":"so says the hub"}}`) }, "so says the hub"},
-		"a refusal, later":     {false, func() { h.instead = sayFrames(": working\n\n", `data: {"error":{"code":"machine_offline","message":"so says the hub"}}`+"\n\n") }, "so says the hub"},
-		"broken":               {false, func() { h.instead = func(w http.ResponseWriter, r *http.Request) { sayFrames(": working\n\n")(w, r); panic(http.ErrAbortHandler) } }, "broke during the answer"},
-		"no statement":         {false, func() { h.list = func(l *fleet.SealList) { l.Machines[0].Statement[70] ^= 1 } }, "ada's attic has a key that is not valid"},
-		"another machine's":    {false, func() { h.list = func(l *fleet.SealList) { l.Machines[0].ID = "mch_9" } }, "has a key that is not valid"},
-		"an empty list":        {false, func() { h.list = func(l *fleet.SealList) { l.Machines = nil } }, "lists no machine"},
-		"an old statement":     {false, func() { h.list = func(l *fleet.SealList) { l.Machines[0].Statement = statementOf(t, "mch_1", -13*time.Hour) } }, "set the clock of attic"},
-		"a wrong clock":        {false, func() { h.list = func(l *fleet.SealList) { l.Machines[0].Statement, l.Now = statementOf(t, "mch_1", -90*time.Hour), l.Now.Add(-90*time.Hour) } }, "not valid by this computer's clock"},
-		"a list that is none":  {false, func() { h.list = func(l *fleet.SealList) { l.Machines[0].Class, l.Machines[0].State = "best", "eager"; l.Machines[0].Statement[9] ^= 1 } }, "not valid"},
+		"not sealed, unary": {true, func() {
+			h.instead = refuseWith(200, `{"id":"1","object":"chat.completion","choices":[]}`, "Content-Type", "application/json")
+		}, notSealed},
+		"an event":    {false, func() { h.instead = sayFrames("event: x\ndata: AAAA\n\n", done) }, notSealed},
+		"a long line": {false, func() { h.instead = sayFrames("data: " + strings.Repeat("A", 400<<10)) }, notSealed},
+		"a changed error": {true, func() {
+			h.instead = refuseWith(400, `{"error":{"code":"invalid_request","message":"x","sealed":"AAAA"}}`)
+		}, changed},
+		"another model":    {false, asks(func(c *sealedCall) { c.model = "vectors" }), `"engine_error"`},
+		"another head":     {false, asks(func(c *sealedCall) { c.head = bytes.Replace(c.head, []byte("true"), []byte("false"), 1) }), `"engine_error"`},
+		"a changed call":   {false, asks(func(c *sealedCall) { c.body[9] ^= 1 }), `"engine_error"`},
+		"a changed key":    {false, asks(func(c *sealedCall) { c.keys[1130] ^= 1 }), `"engine_error"`},
+		"a changed sender": {false, asks(func(c *sealedCall) { c.keys[9] ^= 1 }), `"engine_error"`},
+		"a wrong key id":   {false, asks(func(c *sealedCall) { c.routing.To[0].Key[0] ^= 1 }), "change faster than the call can be sealed"},
+		"always stale":     {false, func() { h.instead = refuseWith(412, `{"error":{"code":"stale_seal","message":"x"}}`) }, "change faster than the call can be sealed"},
+		"stale in a stream": {false, func() {
+			h.instead = sayFrames(": waiting 1 ahead, 9 s left\n\n", `data: {"error":{"code":"stale_seal","message":"x"}}`+"\n\n")
+		}, "change faster than the call can be sealed"},
+		"a refusal": {false, func() {
+			h.instead = refuseWith(503, `{"error":{"code":"machine_offline","message":"so says the hub"}}`)
+		}, "so says the hub"},
+		"a refusal, later": {false, func() {
+			h.instead = sayFrames(": working\n\n", `data: {"error":{"code":"machine_offline","message":"so says the hub"}}`+"\n\n")
+		}, "so says the hub"},
+		"broken": {false, func() {
+			h.instead = func(w http.ResponseWriter, r *http.Request) {
+				sayFrames(": working\n\n")(w, r)
+				panic(http.ErrAbortHandler)
+			}
+		}, "broke during the answer"},
+		"no statement":      {false, func() { h.list = func(l *fleet.SealList) { l.Machines[0].Statement[70] ^= 1 } }, "ada's attic has a key that is not valid"},
+		"another machine's": {false, func() { h.list = func(l *fleet.SealList) { l.Machines[0].ID = "mch_9" } }, "has a key that is not valid"},
+		"an empty list":     {false, func() { h.list = func(l *fleet.SealList) { l.Machines = nil } }, "lists no machine"},
+		"an old statement": {false, func() {
+			h.list = func(l *fleet.SealList) { l.Machines[0].Statement = statementOf(t, "mch_1", -13*time.Hour) }
+		}, "set the clock of attic"},
+		"a wrong clock": {false, func() {
+			h.list = func(l *fleet.SealList) {
+				l.Machines[0].Statement, l.Now = statementOf(t, "mch_1", -90*time.Hour), l.Now.Add(-90*time.Hour)
+			}
+		}, "not valid by this computer's clock"},
+		"a list that is none": {false, func() {
+			h.list = func(l *fleet.SealList) {
+				l.Machines[0].Class, l.Machines[0].State = "best", "eager"
+				l.Machines[0].Statement[9] ^= 1
+			}
+		}, "not valid"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := h.caller(sealed.Prefer)
