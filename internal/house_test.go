@@ -56,7 +56,7 @@ var mayImport = map[string][]string{
 	"enginetest":  {},
 	"postgres":    {},
 	"storetest":   {"postgres", "store"},
-	"sim":         {"account", "credential", "daemon", "engine", "enginetest", "fault", "fleet", "gateway", "hub", "cluster", "dispatch", "registry", "store", "tunnel"},
+	"sim":         {"account", "credential", "daemon", "daemon/sealed", "engine", "enginetest", "fault", "fleet", "gateway", "hub", "cluster", "dispatch", "registry", "store", "tunnel"},
 
 	"daemon/private":  {"host"},
 	"daemon/sealed":   {"daemon/private", "dialect", "dispatch/prefix", "fault", "fleet", "gateway", "seal", "tunnel"},

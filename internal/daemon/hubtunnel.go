@@ -54,11 +54,13 @@ func (d *Daemon) runTunnel(ctx context.Context) {
 		}
 		return
 	}
-	d.hubClient.Store(&hubClient{
-		credential: c, home: d.config.Home, transport: d.hubTransport, recordError: d.recordError,
-		reach: func() fleet.KeyReach { return d.policy.Load().reach },
-		mode:  func() sealed.Mode { return d.policy.Load().sealed },
-	})
+	if before := d.hubClient.Load(); before == nil || before.credential != c { // the same login keeps its keys
+		d.hubClient.Store(&hubClient{
+			credential: c, home: d.config.Home, transport: d.hubTransport, recordError: d.recordError,
+			reach: func() fleet.KeyReach { return d.policy.Load().reach },
+			mode:  func() sealed.Mode { return d.policy.Load().sealed },
+		})
+	}
 	d.setTunnel(func(t *TunnelStatus) {
 		*t = TunnelStatus{SignedIn: true, Hub: c.Hub, Machine: c.Machine, Name: d.config.Name, State: TunnelUnshared}
 	})

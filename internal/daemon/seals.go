@@ -248,6 +248,7 @@ func (d *Daemon) serveSealed(w http.ResponseWriter, r *http.Request, began *bool
 		return
 	}
 	out := call.Answer(w, correlation(r))
+	defer out.End()
 	if err := call.Check(); err != nil {
 		writeFault(out, fault.Of(err), correlation(r))
 	} else {

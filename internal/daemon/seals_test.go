@@ -53,6 +53,7 @@ type sealHub struct {
 	answer  func([]byte) []byte
 	instead http.HandlerFunc
 	noList  bool
+	trailer http.Header // of the last answer
 	// double answers in place of the machine's daemon, in chunks that do not depend on time.
 	double *sealed.Machine
 }
@@ -186,6 +187,12 @@ func (h *sealHub) lies(set func()) {
 	set()
 }
 
+func (h *sealHub) lastTrailer() http.Header {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.trailer
+}
+
 func (h *sealHub) posted() []*sealedCall {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -254,6 +261,9 @@ func (h *sealHub) serveSealed(w http.ResponseWriter, r *http.Request) {
 // passOn passes a machine's answer on as a hub does.
 func (h *sealHub) passOn(w http.ResponseWriter, resp *http.Response, stream bool, change func([]byte) []byte) {
 	body, _ := io.ReadAll(resp.Body)
+	h.mu.Lock()
+	h.trailer = resp.Trailer
+	h.mu.Unlock()
 	if change != nil {
 		body = change(body)
 	}
@@ -299,6 +309,9 @@ func TestSealedCalls(t *testing.T) {
 		assert.That(t, resp.Header.Get("X-Kith-Sealed") == "yes" && resp.Header.Get("X-Kith-Route") == "shared; machine=attic; owner=ada", name, resp.Header)
 		assert.Lacks(t, text, "waiting", "a comment of the hub", text)
 		assert.Contains(t, string(h.engine.Last().Body), secretPrompt, name)
+		trailer := h.lastTrailer()
+		usage, reported := dialect.ParseTrailer(trailer.Get(dialect.UsageTrailer), trailer.Get(dialect.CachedTrailer))
+		assert.That(t, reported && usage.In > 0, name, trailer)
 	}
 	h.hid()
 	call := h.posted()[0]
@@ -310,6 +323,12 @@ func TestSealedCalls(t *testing.T) {
 	}
 	_, local := h.machine.admission.running("")
 	assert.Equal(t, local, 0)
+
+	// A new tunnel of the same login keeps the keys: calls on their way are not lost.
+	key := h.link.ad.Seals[0]
+	h.machine.reconnect()
+	h.link = h.connected()
+	assert.Equal(t, h.link.ad.Seals[0], key)
 
 	// The first key seen is kept, and the words of its owner confirm it.
 	keys := assert.Value(r.Sealing())(t)

@@ -79,7 +79,8 @@ const x = hpke(0xffff, bytes(v.statement.private), key.subarray(0, 1120), "kith 
 const fileKey = open(x.subarray(0, 32), x.subarray(32, 44), key.subarray(1120), sha256(body));
 const y = hkdf(fileKey, hh, "kith body 1", 44);
 const plain = unpad(open(y.subarray(0, 32), y.subarray(32), body));
-check(signed(account, Buffer.concat([Buffer.from("kith owner 1\0"), hh]), plain.subarray(16, 80)), "the owner's proof");
+const owned = sha256(plain.subarray(0, 16), plain.subarray(80));
+check(signed(account, Buffer.concat([Buffer.from("kith owner 1\0"), hh, owned]), plain.subarray(16, 80)), "the owner's proof");
 
 // The answer.
 const answerHead = bytes(v.answer.head);

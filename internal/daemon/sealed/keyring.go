@@ -35,6 +35,7 @@ const (
 	keepFormer = 90 * 24 * time.Hour // after the succession
 	maxKeys    = 4096                // of others
 	maxSeen    = 1024                // keys that are not known
+	maxRevoked = 64
 )
 
 // login is whose file it is.
@@ -51,6 +52,8 @@ type accountKeys struct {
 	Secret [32]byte            `json:"secret"` // of this daemon: of cache names and fingerprints of prompts
 	// Approved is set if the account key is on several machines.
 	Approved bool `json:"approved"`
+	// Revoked are account keys before a Reset, which a thief may have, the oldest first.
+	Revoked []seal.Fingerprint `json:"revoked,omitzero"`
 }
 
 type former struct {
@@ -227,13 +230,16 @@ func (k *Keyring) Accept(answer []byte) error {
 }
 
 // Reset makes another account key, which no former key signs: after a theft, a succession
-// would help the thief. Others have to compare its words.
+// would help the thief. Others have to compare its words, and machines that still have the
+// key before are not sealed to.
 func (k *Keyring) Reset() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	next := k.own
 	rand.Read(next.Seed[:])
 	next.Former, next.Approved = nil, false
+	next.Revoked = append(slices.Clone(next.Revoked), k.account.Key().Fingerprint())
+	next.Revoked = next.Revoked[max(0, len(next.Revoked)-maxRevoked):]
 	return k.replace(next)
 }
 
@@ -319,7 +325,7 @@ func (k *Keyring) judge(machines []listed, now time.Time) (all []judgement, lear
 
 func (k *Keyring) book() *book {
 	return &book{
-		account: k.account.Key().Fingerprint(), approved: k.own.Approved, member: k.own.Member,
+		account: k.account.Key().Fingerprint(), approved: k.own.Approved, member: k.own.Member, revoked: k.own.Revoked,
 		keys: k.trust.Keys, pins: k.trust.Machines,
 	}
 }

@@ -84,7 +84,11 @@ func TestApprove(t *testing.T) {
 	assert.That(t, s.Machine == "m_2" && s.Account.Fingerprint() == first.Fingerprint() && len(s.Former) == 1 &&
 		s.Former[0].Former.Fingerprint().Words() == former, s)
 
+	own := shows("m_1", "ada", "own", 0)
+	own.statement = &seal.Statement{Made: noon, Machine: "m_1", Account: first.account.Key()}
 	assert.OK(t, second.Reset())
+	second = openKeys(t, home, "ada")
+	assert.Equal(t, second.book().judge(&own, noon).verdict, changed, "a machine with the key before")
 	assert.That(t, !second.Approved() && second.Words() != first.Words())
 	s = assert.Value(seal.ParseStatement(assert.Value(second.statement("m_2", prekey, noon))(t)))(t)
 	assert.That(t, len(s.Former) == 0, "a stolen key leads to the new one")

@@ -267,13 +267,15 @@ func (c *Call) Check() error {
 	return nil
 }
 
-// Answer is an http.ResponseWriter that seals the answer to a call. It must be closed.
+// Answer is an http.ResponseWriter that seals the answer to a call. It must be closed, if
+// the answer is complete, and ended.
 type Answer struct {
 	http.ResponseWriter
 	call   *Call
 	id     string // correlation id
 	status int
 	text   []byte // not sealed yet
+	ran    bool   // something of what the engine answered was sent
 }
 
 // Answer returns the writer of the answer to the hub. id is the call's correlation id.
@@ -293,6 +295,7 @@ func (a *Answer) WriteHeader(status int) {
 	h := a.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Del("Content-Length")
+	a.ran = true
 	a.ResponseWriter.WriteHeader(status)
 	_, _ = a.ResponseWriter.Write(frame(a.call.answer.Head())) // Close reports a lost connection
 }
@@ -361,6 +364,13 @@ func (a *Answer) served() error {
 	return nil
 }
 
+// End ends the call. If nothing of an answer was sent, the hub may try the call here again.
+func (a *Answer) End() {
+	if !a.ran {
+		a.call.machine.unopened(a.call.call)
+	}
+}
+
 // unary sends a status with one sealed chunk.
 func (a *Answer) unary(status int, text []byte) error {
 	head := a.call.answer.Head()
@@ -368,6 +378,7 @@ func (a *Answer) unary(status int, text []byte) error {
 	h := a.Header()
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
+	a.ran = true
 	a.ResponseWriter.WriteHeader(status)
 	_, err := a.ResponseWriter.Write(body)
 	return err
@@ -383,7 +394,6 @@ func (a *Answer) fail() error {
 		h.Set(tunnel.HeaderFault, string(f.Code))
 		return a.unary(f.Status(), dialect.FaultBody(dialect.Chat, f, a.id))
 	}
-	a.call.machine.unopened(a.call.call)
 	h.Del("Content-Type")
 	h.Del("Content-Length")
 	if a.status != http.StatusNotFound && a.status != http.StatusTooManyRequests {

@@ -54,6 +54,7 @@ type book struct {
 	account  seal.Fingerprint // of this daemon's account key
 	approved bool             // the account key is on several machines
 	member   string           // this daemon's owner
+	revoked  []seal.Fingerprint
 	keys     []Known
 	pins     map[fleet.MachineID]pin
 }
@@ -163,6 +164,9 @@ func (b *book) judge(m *listed, now time.Time) judgement {
 // machine.
 func (b *book) differs(m *listed, f seal.Fingerprint) bool {
 	own := m.Class == fleet.Own.String()
+	if slices.Contains(b.revoked, f) {
+		return true
+	}
 	if p, sealed := b.pins[m.ID]; sealed && p.Fingerprint != f || own && b.approved || !own && m.OwnerName == b.member {
 		return true
 	}
@@ -275,7 +279,12 @@ func (q *question) refuse(all []judgement, inClass func(*judgement) bool) *fault
 	refuse := func(format string, args ...any) *fault.Fault {
 		return fault.New(fault.CascadeExhausted, format, args...).WithNoRetry()
 	}
-	if j := first[changed]; j != nil {
+	switch j := first[changed]; {
+	case j == nil:
+	case j.class() == fleet.Own:
+		return refuse("%s does not have the account key of your other machines: run kith trust on it for its words, "+
+			"then run kith trust machine WORDS here; no call goes there until then", j.title())
+	default:
 		return refuse("%s has another key than before: ask %s for the words of kith trust, then run "+
 			"kith trust %s WORDS; no call goes there until then", j.title(), j.OwnerName, j.OwnerName)
 	}
